@@ -1,0 +1,49 @@
+"""Errors that end a command: what the user is told, what would help, and the exit code of the contract.
+
+An address or frame that cannot be resolved is not an error: it is a value with a reason, counted in the report.
+"""
+
+from __future__ import annotations
+
+
+class BpfprofError(Exception):
+    """Something the user or the machine can put right; its text is one sentence a user can act on.
+
+    `hint` is the command or step that fixes it (empty if there is none); `exit_code` is the process exit code.
+    """
+
+    exit_code = 1
+
+    def __init__(self, message: str, hint: str = "") -> None:
+        super().__init__(message)
+        self.hint = hint
+
+
+class UsageError(BpfprofError):
+    """Options that contradict each other, an unknown format, an output that may not be written."""
+
+    exit_code = 2
+
+
+class UnsupportedError(BpfprofError):
+    """A privilege, a kernel feature or a dependency is missing."""
+
+    exit_code = 3
+
+
+class TargetError(BpfprofError):
+    """There is no such process, or it ended before anything was seen."""
+
+    exit_code = 4
+
+
+class RecordingError(BpfprofError):
+    """A recording is unreadable or truncated; what could be read is still shown."""
+
+    exit_code = 5
+
+
+class OutputError(BpfprofError):
+    """An output could not be written to its end (disk full, I/O error); what was written stays readable."""
+
+    exit_code = 1

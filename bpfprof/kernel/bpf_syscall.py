@@ -1,0 +1,155 @@
+"""bpf(2) and perf_event_open(2) by number, for what BCC does through slower or larger ways.
+
+Commands, attribute layouts and constants: include/uapi/linux/bpf.h and perf_event.h of Linux 6.18, all present since 5.8.
+Every function raises OSError with the kernel's errno.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import fcntl
+import os
+import struct
+from enum import IntEnum
+
+import numpy as np
+import numpy.typing as npt
+
+_SYSCALL_BPF = 321  # arch/x86/entry/syscalls/syscall_64.tbl
+_SYSCALL_PERF_EVENT_OPEN = 298
+_libc = ctypes.CDLL(None, use_errno=True)
+_ATTRIBUTE_BYTES = 160
+
+
+class MapType(IntEnum):
+    """enum bpf_map_type, as far as used."""
+
+    HASH = 1
+    ARRAY = 2
+    PROG_ARRAY = 3
+    PERCPU_ARRAY = 6
+    RINGBUF = 27
+
+
+class _Command(IntEnum):
+    MAP_CREATE = 0
+    MAP_LOOKUP_ELEM = 1
+    MAP_UPDATE_ELEM = 2
+    MAP_DELETE_ELEM = 3
+    OBJ_GET_INFO_BY_FD = 15
+    RAW_TRACEPOINT_OPEN = 17
+    MAP_LOOKUP_BATCH = 24
+    ENABLE_STATS = 32
+
+
+def _call(number: int, *arguments: object) -> int:
+    result: int = _libc.syscall(number, *arguments)
+    if result < 0:
+        error = ctypes.get_errno()
+        raise OSError(error, os.strerror(error))
+    return result
+
+
+def _bpf(command: _Command, attribute: bytes) -> bytes:
+    buffer = ctypes.create_string_buffer(attribute, _ATTRIBUTE_BYTES)
+    _call(_SYSCALL_BPF, int(command), buffer, max(len(attribute), 72))
+    return buffer.raw
+
+
+def _bpf_fd(command: _Command, attribute: bytes) -> int:
+    buffer = ctypes.create_string_buffer(attribute, _ATTRIBUTE_BYTES)
+    return _call(_SYSCALL_BPF, int(command), buffer, max(len(attribute), 72))
+
+
+def map_create(map_type: MapType, key_bytes: int, value_bytes: int, entries: int, name: str) -> int:
+    """File descriptor of a new map (close-on-exec)."""
+    return _bpf_fd(
+        _Command.MAP_CREATE,
+        struct.pack("<IIIIIII16s", map_type, key_bytes, value_bytes, entries, 0, 0, 0, name.encode()[:15]),
+    )
+
+
+def map_update(fd: int, key: bytes, value: bytes, only_new: bool = False) -> None:
+    """Sets one element; with only_new raises FileExistsError where there is one."""
+    key_buffer, value_buffer = ctypes.create_string_buffer(key, len(key)), ctypes.create_string_buffer(value, len(value))
+    addresses = ctypes.addressof(key_buffer), ctypes.addressof(value_buffer)
+    _bpf(_Command.MAP_UPDATE_ELEM, struct.pack("<IxxxxQQQ", fd, *addresses, int(only_new)))
+
+
+def map_lookup(fd: int, key: bytes, value_bytes: int) -> bytes | None:
+    """One element (of a per-CPU map: all CPUs' copies, each rounded up to 8 bytes), None where there is none."""
+    key_buffer, value = ctypes.create_string_buffer(key, len(key)), ctypes.create_string_buffer(value_bytes)
+    try:
+        _bpf(
+            _Command.MAP_LOOKUP_ELEM,
+            struct.pack("<IxxxxQQQ", fd, ctypes.addressof(key_buffer), ctypes.addressof(value), 0),
+        )
+    except FileNotFoundError:
+        return None
+    return value.raw
+
+
+def map_delete(fd: int, key: bytes) -> None:
+    """Removes one element; none there is fine."""
+    key_buffer = ctypes.create_string_buffer(key, len(key))
+    try:
+        _bpf(_Command.MAP_DELETE_ELEM, struct.pack("<IxxxxQ", fd, ctypes.addressof(key_buffer)))
+    except FileNotFoundError:
+        return
+
+
+def map_items(
+    fd: int, key_dtype: np.dtype[np.generic], value_dtype: np.dtype[np.void], entries: int
+) -> tuple[npt.NDArray[np.generic], npt.NDArray[np.void]]:
+    """All elements of a hash map as two arrays. `entries` must be the map's size, or a full bucket ends in ENOSPC."""
+    keys, values = np.zeros(entries, key_dtype), np.zeros(entries, value_dtype)
+    out_batch = ctypes.create_string_buffer(64)
+    attribute = struct.pack(
+        "<QQQQIIQQ", 0, ctypes.addressof(out_batch), keys.ctypes.data, values.ctypes.data, entries, fd, 0, 0
+    )
+    buffer = ctypes.create_string_buffer(attribute, _ATTRIBUTE_BYTES)
+    with contextlib.suppress(FileNotFoundError):  # ENOENT: the end was reached
+        _call(_SYSCALL_BPF, int(_Command.MAP_LOOKUP_BATCH), buffer, len(attribute))
+    count = struct.unpack_from("<I", buffer.raw, 32)[0]
+    return keys[:count].copy(), values[:count].copy()
+
+
+def raw_tracepoint_open(name: str, program_fd: int) -> int:
+    """Attaches a program; closing the returned descriptor detaches it."""
+    name_buffer = ctypes.create_string_buffer(name.encode())
+    return _bpf_fd(_Command.RAW_TRACEPOINT_OPEN, struct.pack("<QI", ctypes.addressof(name_buffer), program_fd))
+
+
+def enable_run_time_statistics() -> int:
+    """The kernel measures every program's run time while the returned descriptor is open."""
+    return _bpf_fd(_Command.ENABLE_STATS, struct.pack("<I", 0))
+
+
+class ProgramInfo(tuple[int, int, int]):
+    """(run_time_ns, run_count, verified_instructions) of a program, from struct bpf_prog_info."""
+
+    @classmethod
+    def of(cls, program_fd: int) -> ProgramInfo:
+        info = ctypes.create_string_buffer(232)
+        _bpf(_Command.OBJ_GET_INFO_BY_FD, struct.pack("<IIQ", program_fd, 232, ctypes.addressof(info)))
+        run_time_ns, run_count = struct.unpack_from("<QQ", info.raw, 192)
+        return cls((run_time_ns, run_count, struct.unpack_from("<I", info.raw, 216)[0]))
+
+
+_IOC_ENABLE, _IOC_SET_BPF = 0x2400, 0x40042408  # PERF_EVENT_IOC_*
+_FLAG_CLOSE_ON_EXEC = 8
+_ATTRIBUTE_SIZE_VER5 = 112
+_ATTRIBUTE_FREQUENCY = 1 << 10
+
+
+def perf_event_open(event_type: int, config: int, rate_hz: int, cpu: int, program_fd: int) -> int:
+    """A sampling event for every task on one CPU that runs a program; closing the descriptor ends it."""
+    attribute = struct.pack(
+        "<IIQQQQQ", event_type, _ATTRIBUTE_SIZE_VER5, config, rate_hz, 0, 0, _ATTRIBUTE_FREQUENCY
+    ).ljust(_ATTRIBUTE_SIZE_VER5, b"\0")
+    buffer = ctypes.create_string_buffer(attribute, _ATTRIBUTE_SIZE_VER5)
+    fd = _call(_SYSCALL_PERF_EVENT_OPEN, buffer, -1, cpu, -1, _FLAG_CLOSE_ON_EXEC)
+    fcntl.ioctl(fd, _IOC_SET_BPF, program_fd)
+    fcntl.ioctl(fd, _IOC_ENABLE, 0)
+    return fd

@@ -1,0 +1,52 @@
+"""The text and the compiler flags that go to BCC.
+
+BCC only makes programs of functions in its main file, so the sources are joined into one text; `#line` keeps the
+compiler's messages pointing at the real files. Struct offsets come from BTF, the version from uname.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+from bpfprof.kernel.btf import KernelTypes
+
+_INCLUDE = re.compile(r'^#include "([\w./]+)"$', re.MULTILINE)
+
+
+def join_includes(path: Path) -> str:
+    """The file with each `#include "name"` replaced by that file of the same directory, each once."""
+    seen: set[str] = set()
+
+    def expand(name: str) -> str:
+        seen.add(name)
+        parts: list[str] = [f'#line 1 "{name}"\n']
+        for number, line in enumerate((path.parent / name).read_text().splitlines(keepends=True), 1):
+            match = _INCLUDE.match(line.rstrip("\n"))
+            if match is None:
+                parts.append(line)
+            elif match[1] not in seen:
+                parts += [expand(match[1]), f'#line {number + 1} "{name}"\n']
+        return "".join(parts)
+
+    return expand(path.name)
+
+
+def kernel_version_code(release: str | None = None) -> int:
+    """LINUX_VERSION_CODE of a kernel release text such as 6.18.44-cloud; the sublevel is capped at 255 as in the kernel."""
+    numbers = [int(n) for n in re.findall(r"\d+", release or os.uname().release)[:3]] + [0, 0, 0]
+    return numbers[0] << 16 | numbers[1] << 8 | min(numbers[2], 255)
+
+
+def compiler_flags(types: KernelTypes, map_fds: dict[str, int]) -> list[str]:
+    """-D flags: kernel version, struct offsets in bytes, descriptors of the maps."""
+    defines = {
+        "BP_KERNEL_VERSION_CODE": kernel_version_code(),
+        "BP_OFFSET_TASK_PID": types.offset("task_struct", "pid"),
+        "BP_OFFSET_TASK_TGID": types.offset("task_struct", "tgid"),
+        "BP_OFFSET_TASK_ON_RQ": types.offset("task_struct", "on_rq"),
+        "BP_OFFSET_TASK_FSBASE": types.offset("task_struct", "thread") + types.offset("thread_struct", "fsbase"),
+    }
+    defines |= {f"BP_FD_{name}": fd for name, fd in map_fds.items()}
+    return [f"-D{name}={value}" for name, value in defines.items()]

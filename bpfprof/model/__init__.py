@@ -1,0 +1,1 @@
+"""Plain types that every other package shares; no input or output happens here."""

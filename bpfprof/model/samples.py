@@ -1,0 +1,70 @@
+"""What a recording holds in volume: samples, waits, stacks and the totals of threads, as numpy records.
+
+Times are nanoseconds of CLOCK_MONOTONIC. `thread` and `stack` are indices into the recording's own tables; stack 0 is
+"no stack", and `status` (index into the recording's status texts) then says why.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+NO_STACK = 0
+
+# A thread seen on a CPU. on_cpu_ns: CPU time of the thread since it is watched, up to the sample.
+SAMPLE_DTYPE = np.dtype(
+    [("time_ns", "<u8"), ("on_cpu_ns", "<u8"), ("thread", "<u4"), ("stack", "<u4"), ("cpu", "<u2"), ("status", "u1")]
+)
+
+# A thread's way from leaving a CPU to being back on one, at time_ns: blocked_ns until it was made runnable, then
+# runqueue_ns until it ran. task_state 0: it was runnable all the time. syscall -1: not in a system call.
+WAIT_DTYPE = np.dtype(
+    [
+        ("time_ns", "<u8"),
+        ("on_cpu_ns", "<u8"),
+        ("blocked_ns", "<u8"),
+        ("runqueue_ns", "<u8"),
+        ("args", "<u8", (3,)),
+        ("thread", "<u4"),
+        ("stack", "<u4"),
+        ("syscall", "<i2"),
+        ("task_state", "<u2"),
+        ("status", "u1"),
+    ]
+)
+
+# State of a thread when it was last looked at: totals of all that ended before since_ns, and what it does since.
+# state: see ThreadRunState; the other fields are as in WAIT_DTYPE, for a wait that has not ended.
+TOTAL_DTYPE = np.dtype(
+    [
+        ("time_ns", "<u8"),
+        ("first_ns", "<u8"),
+        ("since_ns", "<u8"),
+        ("wake_ns", "<u8"),
+        ("on_cpu_ns", "<u8"),
+        ("blocked_ns", "<u8"),
+        ("runqueue_ns", "<u8"),
+        ("args", "<u8", (3,)),
+        ("thread", "<u4"),
+        ("stack", "<u4"),
+        ("wait_count", "<u4"),
+        ("syscall", "<i2"),
+        ("task_state", "<u2"),
+        ("state", "u1"),
+        ("status", "u1"),
+    ]
+)
+
+# One Python frame of a stack, leaf first. code: index of the code object in the recording; offset: of the current code
+# unit, in bytes from the first, -2 or less when not started; mark: entry mark as CPython keeps it (see cpython.layout).
+PYTHON_FRAME_DTYPE = np.dtype([("code", "<u4"), ("offset", "<i4"), ("mark", "u1")])
+
+# One stack: its frames are the next python_count of the python frames, native_count of the native, ... of the chunk.
+STACK_DTYPE = np.dtype(
+    [
+        ("process", "<u4"),
+        ("python_count", "<u2"),
+        ("native_count", "<u2"),
+        ("kernel_count", "<u2"),
+        ("status", "u1"),
+    ]
+)

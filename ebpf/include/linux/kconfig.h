@@ -1,0 +1,2 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+#define CONFIG_BPF_SYSCALL 1

@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: GPL-2.0-only
+/* Threads and processes that are born, become another program, and go. */
+
+/* TP_PROTO(struct task_struct *parent, struct task_struct *child): in the parent, before the child first runs. */
+int sched_process_fork(struct bpf_raw_tracepoint_args *ctx)
+{
+    __u32 ids[2] = {}, parent = bpf_get_current_pid_tgid() >> 32; /* pid, tgid: neighbours in task_struct */
+    struct bp_process *process = bpf_map_lookup_elem(MAP(processes), &parent);
+    if (!process)
+        return 0;
+    READ_KERNEL(ids[0], ctx->args[1] + BP_OFFSET_TASK_PID);
+    READ_KERNEL(ids[1], ctx->args[1] + BP_OFFSET_TASK_TGID);
+    if (ids[1] != parent) {
+        if (!(process->flags & BP_PROCESS_FOLLOW_CHILDREN))
+            return 0;
+        if (bpf_map_update_elem(MAP(processes), &ids[1], process, BPF_ANY)) {
+            count(BP_LOST_PROCESS_TABLE_FULL);
+            return 0;
+        }
+    }
+    __u64 now = bpf_ktime_get_ns();
+    struct bp_thread thread = {.tgid = ids[1], .state = BP_THREAD_RUNNABLE, .status = BP_NO_USER_STACK, .syscall = -1};
+    thread.since_ns = now;
+    thread.first_ns = now;
+    if (bpf_map_update_elem(MAP(threads), &ids[0], &thread, BPF_ANY)) {
+        count(BP_LOST_THREAD_TABLE_FULL);
+        return 0;
+    }
+    struct bp_event event = {.kind = BP_EVENT_FORK, .tid = ids[0], .tgid = ids[1], .time_ns = now, .syscall = -1};
+    event.args[0] = parent;
+    send_event(&event);
+    return 0;
+}
+
+/* TP_PROTO(struct task_struct *p, pid_t old_pid, struct linux_binprm *bprm): in the process, which has one thread now. */
+int sched_process_exec(struct bpf_raw_tracepoint_args *ctx)
+{
+    __u64 id = bpf_get_current_pid_tgid();
+    __u32 tgid = id >> 32, tid = id;
+    struct bp_process *process = bpf_map_lookup_elem(MAP(processes), &tgid);
+    if (!process)
+        return 0;
+    process->flags &= ~BP_PROCESS_PYTHON; /* until user space has looked at the new program */
+    __u64 now = bpf_ktime_get_ns();
+    __u32 old_tid = ctx->args[1];
+    if (old_tid != tid) { /* another thread than the first called execve: it goes on under the first one's tid */
+        struct bp_thread *thread = bpf_map_lookup_elem(MAP(threads), &old_tid);
+        if (thread && thread->state == BP_THREAD_ON_CPU) {
+            thread->on_cpu_ns += now - thread->since_ns;
+            thread->state = BP_THREAD_DEAD;
+            send_exit(thread, old_tid, now);
+        }
+        thread = bpf_map_lookup_elem(MAP(threads), &tid);
+        if (thread) {
+            thread->state = BP_THREAD_ON_CPU;
+            thread->since_ns = now;
+        }
+    }
+    struct bp_event event = {.kind = BP_EVENT_EXEC, .tid = tid, .tgid = tgid, .time_ns = now, .syscall = -1};
+    event.args[0] = old_tid;
+    send_event(&event);
+    return 0;
+}
+
+/* TP_PROTO(struct task_struct *p). The tid may have been given to a new thread by now: that one is not dead. */
+int sched_process_free(struct bpf_raw_tracepoint_args *ctx)
+{
+    __u32 tid = 0;
+    READ_KERNEL(tid, ctx->args[0] + BP_OFFSET_TASK_PID);
+    struct bp_thread *thread = bpf_map_lookup_elem(MAP(threads), &tid);
+    if (thread && thread->state == BP_THREAD_DEAD)
+        bpf_map_delete_elem(MAP(threads), &tid);
+    return 0;
+}

@@ -1,0 +1,32 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * Every map. bpfprof/kernel/tables.py makes them from the BP_MAP lines before the programs are compiled and hands their
+ * descriptors over as -DBP_FD_name=N, so this list is the only one.
+ *      BP_MAP(name, type, key type, value type, entries)
+ */
+#pragma once
+
+#define BP_MAP(name, type, key, value, entries)
+#define MAP(name) ((void *)bpf_pseudo_fd(1, BP_FD_##name))
+
+/* Threads that are watched, by tid. Written by user space and at fork, updated in place at a switch, removed when the
+ * task is freed. */
+BP_MAP(threads, HASH, __u32, struct bp_thread, BP_MAX_THREADS)
+/* Target processes, by tgid. Written by user space and at fork; read at each stack. */
+BP_MAP(processes, HASH, __u32, struct bp_process, BP_MAX_PROCESSES)
+/* One element, written once by user space before anything is attached. */
+BP_MAP(config, ARRAY, __u32, struct bp_config, 1)
+/* enum bp_status -> how often; read by user space. */
+BP_MAP(counters, PERCPU_ARRAY, __u32, __u64, BP_STATUS_COUNT)
+/* Samples and intervals, all of one size: 1.9 s of 50,000 switches a second. */
+BP_MAP(events, RINGBUF, none, none, BP_EVENT_RING_BYTES)
+/* Stacks that are new (or were not sent for BP_RESEND_NS). */
+BP_MAP(stacks, RINGBUF, none, none, BP_STACK_RING_BYTES)
+/* Scratch, one element a kind of program: an interrupt can land inside another program. */
+BP_MAP(walks, PERCPU_ARRAY, __u32, struct bp_walk, BP_SCRATCH_COUNT)
+/* enum bp_tail -> program; a tail call stays within one program type, so each type has its own. */
+BP_MAP(perf_tails, PROG_ARRAY, __u32, __u32, BP_TAIL_COUNT)
+BP_MAP(sched_tails, PROG_ARRAY, __u32, __u32, BP_TAIL_COUNT)
+/* Direct-mapped: what was sent lately by this CPU. A collision only sends again. */
+BP_MAP(seen_stacks, PERCPU_ARRAY, __u32, struct bp_seen_stack, BP_SEEN_STACKS)
+BP_MAP(seen_codes, PERCPU_ARRAY, __u32, struct bp_seen_code, BP_SEEN_CODES)

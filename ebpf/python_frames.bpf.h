@@ -1,0 +1,99 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/* From the innermost frame to the outermost, through _PyInterpreterFrame.previous (CPython 3.11 and later). */
+#pragma once
+
+#define BLOCK_BYTES 4096
+#define FRAME_BYTES 72           /* _PyInterpreterFrame without localsplus */
+#define CHUNK_SPAN_BYTES 0x10000 /* a frame this close above the chunk's start is taken to be in the chunk */
+#define ADDRESS_MASK 0x00ffffffffffffffULL
+
+static __always_inline __u64 mix(__u64 hash, __u64 value)
+{
+    hash = (hash ^ value) * 0xff51afd7ed558ccdULL;
+    return hash ^ (hash >> 32);
+}
+
+/*
+ * Brings FRAME_BYTES at walk->frame into the block; true when they are there. Frames of one data-stack chunk lie next
+ * to each other, callers below, so one read that ends with this frame serves many: a read of 4 KiB costs little more
+ * than one of 72 bytes. It never begins before the chunk (an unmapped page makes the whole read fail, dearly). Frames
+ * elsewhere (generators, C stack, older chunks) are read alone.
+ */
+static __always_inline bool frame_in_block(struct bp_walk *walk)
+{
+    __u64 frame = walk->frame;
+    if (frame - walk->base <= BLOCK_BYTES - FRAME_BYTES)
+        return true;
+    __u64 above = frame - walk->chunk, size = FRAME_BYTES, base = frame;
+    if (above < CHUNK_SPAN_BYTES) {
+        size = above + FRAME_BYTES;
+        if (size > BLOCK_BYTES)
+            size = BLOCK_BYTES;
+        base = frame + FRAME_BYTES - size;
+    }
+    walk->base = base;
+    return probe_read_user(walk->block, size, (void *)base) == 0;
+}
+
+/*
+ * Takes up to BP_PYTHON_FRAMES_PER_PROGRAM frames, leaf first, from number walk->next on; BP_OK at the root,
+ * BP_PYTHON_TOO_DEEP when there are more. What one turn of the loop hands to the next goes through memory, where the
+ * verifier does not tell values apart: it then looks at each turn once instead of at each path.
+ */
+static __always_inline enum bp_status python_walk(struct bp_walk *walk)
+{
+    __u64 code_at = walk->layout.frame_code & 63, previous_at = walk->layout.frame_previous & 63;
+    __u64 instruction_at = walk->layout.frame_instruction & 63, mark_at = walk->layout.frame_mark & 127;
+
+    BOUNDED_LOOP
+    for (int i = 0; i < BP_PYTHON_FRAMES_PER_PROGRAM; i++) {
+        if (!frame_in_block(walk))
+            return BP_PYTHON_FRAME_FAULT;
+        __u8 *bytes = walk->block + ((walk->frame - walk->base) & (BLOCK_BYTES - 1));
+        __u64 code = *(__u64 *)(bytes + code_at), mark = *(bytes + mark_at);
+        __u64 instruction = *(__u64 *)(bytes + instruction_at);
+        code = (code & ADDRESS_MASK) | mark << 56;
+        __u32 n = walk->next;
+        if (n >= BP_MAX_PYTHON_FRAMES)
+            return BP_PYTHON_TOO_DEEP;
+        walk->python[n].code = code;
+        walk->python[n].instruction = instruction;
+        walk->next = n + 1;
+        walk->hash = mix(mix(walk->hash, code), instruction);
+        walk->frame = *(__u64 *)(bytes + previous_at);
+        if (!walk->frame)
+            return BP_OK;
+    }
+    return BP_PYTHON_TOO_DEEP;
+}
+
+/*
+ * Gives frames from walk->next on whose code object was not sent lately their identity: a hash of the pointers to its
+ * filename, name, qualified name and line table. User space reads the code object a moment later and compares.
+ * True when all frames are done.
+ */
+static __always_inline bool python_identify(struct bp_walk *walk, __u64 now)
+{
+    __u64 identity_at = walk->layout.code_identity;
+
+    BOUNDED_LOOP
+    for (int i = 0; i < BP_PYTHON_FRAMES_PER_PROGRAM; i++) {
+        __u32 n = walk->next, tgid = walk->tgid;
+        if (n >= BP_MAX_PYTHON_FRAMES || n >= walk->header.python_count)
+            return true;
+        walk->next = n + 1;
+        walk->python[n].identity = 0;
+        __u64 pointers[4] = {}, code = walk->python[n].code & ADDRESS_MASK;
+        __u32 slot = (mix(code, tgid) >> 7) & (BP_SEEN_CODES - 1);
+        struct bp_seen_code *seen = bpf_map_lookup_elem(MAP(seen_codes), &slot);
+        if (!seen || (seen->code == code && seen->tgid == tgid && now - seen->time_ns < BP_RESEND_NS))
+            continue;
+        if (!READ_USER(pointers, code + identity_at))
+            continue;
+        walk->python[n].identity = mix(mix(mix(mix(1, pointers[0]), pointers[1]), pointers[2]), pointers[3]) | 1;
+        seen->code = code;
+        seen->tgid = tgid;
+        seen->time_ns = now;
+    }
+    return false;
+}
