@@ -46,4 +46,4 @@ class RecordingError(BpfprofError):
 class OutputError(BpfprofError):
     """An output could not be written to its end (disk full, I/O error); what was written stays readable."""
 
-    exit_code = 1
+    exit_code = 5

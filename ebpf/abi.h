@@ -25,21 +25,21 @@
  * shown to the user. Statuses below BP_LOST_FIRST belong to a stack; the others count what was lost.
  */
 enum bp_status {
-    BP_OK = 0,                    /* walked to the root */
-    BP_NO_PYTHON = 1,             /* no Python on this thread */
-    BP_PYTHON_NOT_READY = 2,      /* Python frames not available: interpreter not recognised */
-    BP_PYTHON_STATE_FAULT = 3,    /* Python thread state not readable */
-    BP_PYTHON_FRAME_FAULT = 4,    /* Python frame not readable */
-    BP_PYTHON_TOO_DEEP = 5,       /* more Python frames than are walked */
-    BP_STACK_NOT_TAKEN = 6,       /* asleep since before the recording */
-    BP_NO_USER_STACK = 7,         /* no user stack at this point */
+    BP_OK = 0,                      /* complete */
+    BP_NO_PYTHON = 1,               /* no Python frames */
+    BP_PYTHON_NOT_READY = 2,        /* interpreter not known yet */
+    BP_PYTHON_STATE_FAULT = 3,      /* Python thread state unreadable */
+    BP_PYTHON_FRAME_FAULT = 4,      /* Python frame unreadable */
+    BP_PYTHON_TOO_DEEP = 5,         /* deeper than 1024 Python frames */
+    BP_STACK_NOT_TAKEN = 6,         /* stack not taken */
+    BP_NOT_STARTED = 7,             /* not started yet */
     BP_LOST_FIRST = 16,           /* (marks the first loss) */
-    BP_LOST_EVENT_RING_FULL = 17, /* intervals or samples lost: event buffer full */
-    BP_LOST_STACK_RING_FULL = 18, /* stacks lost: stack buffer full */
-    BP_LOST_THREAD_TABLE_FULL = 19, /* threads lost: thread table full */
-    BP_LOST_UNKNOWN_THREAD = 20,  /* samples lost: thread not known yet */
-    BP_LOST_TAIL_CALL = 21,       /* samples lost: a program was missing */
-    BP_LOST_PROCESS_TABLE_FULL = 22, /* processes lost: process table full */
+    BP_LOST_EVENT_RING_FULL = 17,    /* event lost, buffer full */
+    BP_LOST_STACK_RING_FULL = 18,    /* stack lost, buffer full */
+    BP_LOST_THREAD_TABLE_FULL = 19,  /* thread not watched, table full */
+    BP_LOST_UNKNOWN_THREAD = 20,     /* sample lost, thread not known yet */
+    BP_LOST_TAIL_CALL = 21,          /* sample lost, program missing */
+    BP_LOST_PROCESS_TABLE_FULL = 22, /* process not watched, table full */
     BP_STATUS_COUNT = 32,
 };
 
@@ -69,11 +69,13 @@ enum bp_tail {
 enum bp_process_flags {
     BP_PROCESS_PYTHON = 1,          /* the layout below is valid */
     BP_PROCESS_FOLLOW_CHILDREN = 2, /* children born by fork are targets too */
+    BP_PROCESS_KNOWN = 4,           /* user space has looked at the program it runs */
 };
 
 enum bp_config_flags {
     BP_CONFIG_ON_CPU_STACKS = 1,
     BP_CONFIG_OFF_CPU_STACKS = 2,
+    BP_CONFIG_STOPPED = 4, /* the recording is over: every thread stays as it is */
 };
 
 /* Fixed size, so that user space reads thousands at once as one numpy array. */

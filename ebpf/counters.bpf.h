@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
-/* count() and fail(): the only two ways to touch a counter. */
+/* count(): the only way to touch a counter. */
 #pragma once
 
 static __always_inline void count(enum bp_status status)
@@ -10,9 +10,10 @@ static __always_inline void count(enum bp_status status)
         *counter += 1;
 }
 
-/* Counts a status and returns it, for `return fail(...)`. */
-static __always_inline enum bp_status fail(enum bp_status status)
+/* enum bp_config_flags */
+static __always_inline __u32 config_flags(void)
 {
-    count(status);
-    return status;
+    __u32 zero = 0;
+    struct bp_config *config = bpf_map_lookup_elem(MAP(config), &zero);
+    return config ? config->flags : BP_CONFIG_STOPPED;
 }

@@ -19,7 +19,7 @@ int sched_process_fork(struct bpf_raw_tracepoint_args *ctx)
         }
     }
     __u64 now = bpf_ktime_get_ns();
-    struct bp_thread thread = {.tgid = ids[1], .state = BP_THREAD_RUNNABLE, .status = BP_NO_USER_STACK, .syscall = -1};
+    struct bp_thread thread = {.tgid = ids[1], .state = BP_THREAD_RUNNABLE, .status = BP_NOT_STARTED, .syscall = -1};
     thread.since_ns = now;
     thread.first_ns = now;
     if (bpf_map_update_elem(MAP(threads), &ids[0], &thread, BPF_ANY)) {
@@ -40,7 +40,7 @@ int sched_process_exec(struct bpf_raw_tracepoint_args *ctx)
     struct bp_process *process = bpf_map_lookup_elem(MAP(processes), &tgid);
     if (!process)
         return 0;
-    process->flags &= ~BP_PROCESS_PYTHON; /* until user space has looked at the new program */
+    process->flags &= ~(BP_PROCESS_PYTHON | BP_PROCESS_KNOWN); /* until user space has looked at the new program */
     __u64 now = bpf_ktime_get_ns();
     __u32 old_tid = ctx->args[1];
     if (old_tid != tid) { /* another thread than the first called execve: it goes on under the first one's tid */

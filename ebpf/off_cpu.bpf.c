@@ -33,7 +33,9 @@ static __always_inline void note_syscall(struct bp_thread *thread)
 /* True when the thread's stack is wanted. */
 static __always_inline bool switch_out(struct bp_thread *thread, __u32 tid, __u16 task_state, __u64 now)
 {
-    __u32 zero = 0;
+    __u32 flags = config_flags();
+    if (flags & BP_CONFIG_STOPPED)
+        return false;
     thread->on_cpu_ns += now - thread->since_ns; /* UNKNOWN: it ran since it is watched */
     if (thread->wake_ns <= thread->since_ns || !task_state)
         thread->wake_ns = 0; /* else: made runnable after it had left the run queue but before this switch */
@@ -48,13 +50,14 @@ static __always_inline bool switch_out(struct bp_thread *thread, __u32 tid, __u1
     }
     thread->state = task_state ? BP_THREAD_BLOCKED : BP_THREAD_RUNNABLE;
     note_syscall(thread);
-    struct bp_config *config = bpf_map_lookup_elem(MAP(config), &zero);
-    return config && config->flags & BP_CONFIG_OFF_CPU_STACKS;
+    return flags & BP_CONFIG_OFF_CPU_STACKS;
 }
 
 static __always_inline void switch_in(struct bp_thread *thread, __u32 tid, __u64 now)
 {
     __u64 since = thread->since_ns, woken = now;
+    if (config_flags() & BP_CONFIG_STOPPED)
+        return;
     if (thread->state == BP_THREAD_RUNNABLE || (thread->state == BP_THREAD_UNKNOWN && !thread->wake_ns))
         woken = since;
     else if (thread->wake_ns)
@@ -121,7 +124,7 @@ int sched_waking(struct bpf_raw_tracepoint_args *ctx)
     __u64 task = ctx->args[0];
     READ_KERNEL(tid, task + BP_OFFSET_TASK_PID);
     struct bp_thread *thread = bpf_map_lookup_elem(MAP(threads), &tid);
-    if (!thread)
+    if (!thread || config_flags() & BP_CONFIG_STOPPED)
         return 0;
     if (thread->state == BP_THREAD_ON_CPU) {
         /* It has left the run queue but not yet the CPU: its switch-out is about to come. */

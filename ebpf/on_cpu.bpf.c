@@ -13,6 +13,8 @@ int on_cpu(struct bpf_perf_event_data *ctx)
             count(BP_LOST_UNKNOWN_THREAD);
         return 0;
     }
+    if (config_flags() & BP_CONFIG_STOPPED)
+        return 0;
     __u64 now = bpf_ktime_get_ns();
     if (thread->state == BP_THREAD_UNKNOWN)
         thread->state = BP_THREAD_ON_CPU; /* running since it is watched: no switch was seen */

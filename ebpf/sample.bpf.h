@@ -94,7 +94,7 @@ static __always_inline void begin_stack(void *ctx, struct bp_walk *walk, enum bp
 {
     struct bp_process *process = bpf_map_lookup_elem(MAP(processes), &walk->tgid);
     if (!process || !(process->flags & BP_PROCESS_PYTHON)) {
-        finish_stack(walk, kind, 0, BP_PYTHON_NOT_READY);
+        finish_stack(walk, kind, 0, process && process->flags & BP_PROCESS_KNOWN ? BP_NO_PYTHON : BP_PYTHON_NOT_READY);
         return;
     }
     walk->base = 1ULL << 63; /* far from any frame: the block is empty */

@@ -10,9 +10,11 @@ import numpy as np
 import numpy.typing as npt
 
 from bpfprof import abi
+from bpfprof.errors import UnsupportedError
 from bpfprof.kernel import bpf_syscall
 
 _MAP_LINE = re.compile(r"^BP_MAP\((\w+), (\w+), (?:struct )?(\w+), (?:struct )?(\w+), (\w+)\)$", re.MULTILINE)
+_NEEDS_ROOT = "the kernel lets only root, or CAP_BPF with CAP_PERFMON and CAP_SYS_ADMIN, watch other programs"
 _SCALAR_BYTES = {"none": 0, "__u32": 4, "__u64": 8}
 
 
@@ -29,7 +31,7 @@ class Tables:
 
     @classmethod
     def create(cls) -> Tables:
-        """Makes every map. Raises OSError (EPERM without the privilege)."""
+        """Makes every map. Raises UnsupportedError without the privilege, or when the kernel refuses one."""
         text = (abi.ebpf_directory() / "maps.bpf.h").read_text()
         fds: dict[str, int] = {}
         for name, map_type, key, value, entries in _MAP_LINE.findall(text):
@@ -38,7 +40,7 @@ class Tables:
                 for type_name in (key, value)
             ]
             count = int(entries) if entries.isdigit() else abi.CONSTANTS[entries]
-            fds[name] = bpf_syscall.map_create(bpf_syscall.MapType[map_type], sizes[0], sizes[1], count, name)
+            fds[name] = _create(bpf_syscall.MapType[map_type], sizes[0], sizes[1], count, name)
         return cls(fds)
 
     def close(self) -> None:
@@ -52,6 +54,14 @@ class Tables:
         record = np.zeros(1, abi.CONFIG_DTYPE)
         record["flags"] = flags
         bpf_syscall.map_update(self.fds["config"], _key(0), record.tobytes())
+
+    def set_tail_programs(self, programs: dict[str, int]) -> None:
+        """Fills the tables of tail programs: enum bp_tail BP_TAIL_X of table perf_tails is the program perf_x."""
+        for kind in ("perf", "sched"):
+            for tail in abi.ENUMS["bp_tail"]:
+                program = programs.get(f"{kind}_{tail.name.removeprefix('BP_TAIL_').lower()}")
+                if program is not None:
+                    bpf_syscall.map_update(self.fds[f"{kind}_tails"], _key(tail), _key(program))
 
     def set_process(self, pid: int, record: npt.NDArray[np.void]) -> None:
         """Adds or replaces a target process; `record` is one element of abi.PROCESS_DTYPE. OSError E2BIG when full."""
@@ -84,6 +94,15 @@ class Tables:
             value = bpf_syscall.map_lookup(self.fds["counters"], _key(index), 8 * cpus)
             totals[index] = np.frombuffer(value or b"", "<u8").sum()
         return totals
+
+
+def _create(map_type: bpf_syscall.MapType, key_bytes: int, value_bytes: int, entries: int, name: str) -> int:
+    try:
+        return bpf_syscall.map_create(map_type, key_bytes, value_bytes, entries, name)
+    except PermissionError as error:
+        raise UnsupportedError(_NEEDS_ROOT, "run it with sudo") from error
+    except OSError as error:
+        raise UnsupportedError(f"the kernel refuses the BPF map {name} ({error.strerror})") from error
 
 
 def _key(number: int) -> bytes:

@@ -1,0 +1,84 @@
+# install  a virtual environment in .venv with bpfprof in it      demo   record a small training loop for 5 seconds
+# test     lint, types, format and every test (root needed)       bench  run the benchmarks
+# lint     the part of `test` that runs nothing                   clean  remove what these targets made
+# format   put Python and C into the shape that `lint` asks for
+
+SHELL         := /bin/bash
+MAKEFLAGS     += --no-print-directory
+.DEFAULT_GOAL := install
+.PHONY: install demo test lint format bench clean test-tools root-possible
+
+# The system's Python, because the distribution's bcc module is built for it.
+SYSTEM_PYTHON := /usr/bin/python3
+VENV          := $(CURDIR)/.venv
+PYTHON        := $(VENV)/bin/python
+PIP           := $(PYTHON) -m pip --quiet --disable-pip-version-check
+SUDO          := $(if $(filter-out 0,$(shell id -u)),sudo)
+# As root, without asking for a password.
+AS_ROOT       := $(if $(SUDO),sudo -n,env)
+
+INSTALLED     := $(VENV)/.installed
+TEST_TOOLS    := $(VENV)/.test-tools
+NODE_MODULES  := $(if $(wildcard tests/browser/package.json),tests/browser/node_modules/.installed)
+C_SOURCES      = $(shell find ebpf tests -path ebpf/include -prune -o -name node_modules -prune -o -name '*.[ch]' -print 2>/dev/null)
+
+install: $(INSTALLED)
+
+# Editable: the command runs the checkout as it is, so only a change of the metadata asks for a new install.
+$(INSTALLED): pyproject.toml bpfprof/__init__.py
+	@$(SYSTEM_PYTHON) -c 'import bcc, ensurepip' 2>/dev/null || .ci/apt-install python3-bpfcc python3-venv
+	@$(SYSTEM_PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "bpfprof needs Python 3.11 or newer; $(SYSTEM_PYTHON) is older." >&2; exit 1; }
+	@test -x $(PYTHON) || $(SYSTEM_PYTHON) -m venv --system-site-packages $(VENV)
+	@echo "Installing bpfprof into .venv"
+	@$(PIP) install --editable .
+	@touch $@
+	@echo "Done. Try: make demo, or: $(SUDO) $(VENV)/bin/bpfprof doctor"
+
+# The program ends when its standard input closes, so it cannot outlive this recipe.
+demo: install
+	@mkdir -p .demo
+	@coproc program { exec $(PYTHON) tests/programs/training_loop.py; }; \
+	read -r ready pid <&$${program[0]} && test "$$ready" = ready || { echo "The demo program did not start." >&2; exit 1; }; \
+	$(SUDO) $(VENV)/bin/bpfprof record --pid "$$pid" --duration 5 --output .demo/training_loop.svg; status=$$?; \
+	eval "exec $${program[1]}>&-"; cat <&$${program[0]} >/dev/null; exit $$status
+
+test: root-possible test-tools lint
+	@$(AS_ROOT) env PATH="$$PATH" PYTHONDONTWRITEBYTECODE=1 $(PYTHON) -m pytest -p no:cacheprovider
+
+lint: test-tools
+	@$(VENV)/bin/ruff check --quiet
+	@$(VENV)/bin/ruff format --check --quiet || { echo "Not formatted. Run: make format" >&2; exit 1; }
+	@$(VENV)/bin/mypy --no-error-summary
+	@$(if $(C_SOURCES),{ clang-format --dry-run -Werror $(C_SOURCES) || { echo "Not formatted. Run: make format" >&2; exit 1; }; })
+
+format: test-tools
+	@$(VENV)/bin/ruff check --quiet --fix-only
+	@$(VENV)/bin/ruff format --quiet
+	@$(if $(C_SOURCES),clang-format -i $(C_SOURCES))
+
+bench: install
+	@for script in tests/benchmarks/*.py; do \
+		test -e "$$script" || continue; \
+		echo "== $$script"; $(SUDO) $(PYTHON) "$$script" || exit; \
+	done
+
+clean:
+	rm -rf .venv .demo .mypy_cache .pytest_cache .ruff_cache build dist tests/browser/node_modules
+	find bpfprof tests -name __pycache__ -prune -exec rm -rf {} +
+
+root-possible:
+	@$(AS_ROOT) true 2>/dev/null || { echo "The tests load BPF programs: run make test as root." >&2; exit 1; }
+
+test-tools: $(TEST_TOOLS) $(NODE_MODULES)
+	@.ci/apt-install gcc=gcc clang-format=clang-format strace=strace readelf=binutils eu-stack=elfutils
+
+$(TEST_TOOLS): $(INSTALLED)
+	@echo "Installing what the tests need"
+	@$(PIP) install --editable '.[test]'
+	@touch $@
+
+tests/browser/node_modules/.installed: $(wildcard tests/browser/package*.json)
+	@.ci/apt-install node=nodejs npm=npm chromium,chromium-browser,google-chrome=chromium
+	@npm install --no-audit --no-fund --silent --prefix tests/browser
+	@touch $@

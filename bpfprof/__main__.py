@@ -1,0 +1,5 @@
+"""`python -m bpfprof`."""
+
+from bpfprof.cli import main
+
+main()

@@ -1,0 +1,1 @@
+"""The recording loop: targets in, a recording out."""

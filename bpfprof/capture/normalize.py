@@ -1,0 +1,99 @@
+"""Events of the kernel side to the arrays of a recording: pure, a batch at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import numpy.typing as npt
+
+from bpfprof import abi
+from bpfprof.capture.stacks import StackTable
+from bpfprof.capture.tracker import FirstSleep
+from bpfprof.model.samples import SAMPLE_DTYPE, TOTAL_DTYPE, WAIT_DTYPE
+
+_STACK_LOST = int(abi.Status["BP_LOST_STACK_RING_FULL"])
+_STACK_NOT_TAKEN = int(abi.Status["BP_STACK_NOT_TAKEN"])
+
+
+def thread_indices(tids: npt.NDArray[np.uint32], index_of_tid: Mapping[int, int]) -> npt.NDArray[np.int64]:
+    """Index of each thread in the recording, -1 where it is not known."""
+    unique, inverse = np.unique(tids, return_inverse=True)
+    found = np.fromiter((index_of_tid.get(tid, -1) for tid in unique.tolist()), np.int64, len(unique))
+    return found[inverse]
+
+
+def _fill_stacks(rows: npt.NDArray[np.void], keys: npt.NDArray[np.uint64], stacks: StackTable) -> None:
+    rows["stack"] = stacks.indices(keys)
+    rows["status"][(keys != 0) & (rows["stack"] == 0)] = _STACK_LOST
+
+
+def _copy_fields(target: npt.NDArray[np.void], source: npt.NDArray[np.void]) -> None:
+    for name in set(target.dtype.names or ()) & set(source.dtype.names or ()) - {"stack"}:
+        target[name] = source[name]
+
+
+def samples(
+    events: npt.NDArray[np.void], threads: npt.NDArray[np.int64], stacks: StackTable
+) -> npt.NDArray[np.void]:
+    """Rows of SAMPLE_DTYPE; `events` are all samples and `threads` their indices, none of them -1."""
+    rows = np.zeros(len(events), SAMPLE_DTYPE)
+    _copy_fields(rows, events)
+    rows["thread"] = threads
+    _fill_stacks(rows, events["stack"], stacks)
+    return rows
+
+
+def waits(
+    events: npt.NDArray[np.void],
+    threads: npt.NDArray[np.int64],
+    stacks: StackTable,
+    first_sleeps: dict[int, FirstSleep],
+) -> npt.NDArray[np.void]:
+    """Rows of WAIT_DTYPE. A first sleep, which began before the recording, gets the stack that was read meanwhile."""
+    rows = np.zeros(len(events), WAIT_DTYPE)
+    _copy_fields(rows, events)
+    rows["thread"] = threads
+    _fill_stacks(rows, events["stack"], stacks)
+    if first_sleeps:
+        for position in np.flatnonzero(rows["status"] == _STACK_NOT_TAKEN).tolist():
+            sleep = first_sleeps.pop(int(rows["thread"][position]), None)
+            if sleep is not None and sleep.time_ns < rows["time_ns"][position] - rows["runqueue_ns"][position]:
+                _use_first_sleep(rows, position, sleep)
+    return rows
+
+
+def totals(
+    records: npt.NDArray[np.void],
+    threads: npt.NDArray[np.int64],
+    time_ns: int,
+    stacks: StackTable,
+    first_sleeps: dict[int, FirstSleep],
+) -> npt.NDArray[np.void]:
+    """Rows of TOTAL_DTYPE: what each thread (abi.THREAD_DTYPE) had done by time_ns and is doing."""
+    rows = np.zeros(len(records), TOTAL_DTYPE)
+    _copy_fields(rows, records)
+    rows["thread"], rows["time_ns"] = threads, time_ns
+    _fill_stacks(rows, records["stack"], stacks)
+    unseen = np.flatnonzero(rows["state"] == abi.ThreadState["BP_THREAD_UNKNOWN"])
+    for position in unseen.tolist():
+        sleep = first_sleeps.get(int(rows["thread"][position]))
+        if sleep is not None:
+            _use_first_sleep(rows, position, sleep)
+            rows["state"][position] = abi.ThreadState["BP_THREAD_BLOCKED"]
+    return rows
+
+
+def exits(events: npt.NDArray[np.void], threads: npt.NDArray[np.int64]) -> npt.NDArray[np.void]:
+    """Rows of TOTAL_DTYPE of threads that are gone."""
+    rows = np.zeros(len(events), TOTAL_DTYPE)
+    _copy_fields(rows, events)
+    rows["thread"], rows["since_ns"] = threads, events["time_ns"]
+    rows["state"] = abi.ThreadState["BP_THREAD_DEAD"]
+    return rows
+
+
+def _use_first_sleep(rows: npt.NDArray[np.void], position: int, sleep: FirstSleep) -> None:
+    rows["stack"][position], rows["syscall"][position], rows["args"][position] = sleep.stack, sleep.syscall, sleep.args
+    rows["status"][position] = abi.Status["BP_OK"] if sleep.stack else abi.Status["BP_NO_PYTHON"]
+    rows["task_state"][position] = rows["task_state"][position] or 1

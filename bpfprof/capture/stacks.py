@@ -1,0 +1,141 @@
+"""Stacks and code objects as they come from the kernel side, to the recording's own tables, each thing once.
+
+A code object is read from the target the first time its address is met, and again when the kernel side saw another
+identity there. What was read counts only if its identity is the one the kernel side saw with the sample.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from bpfprof import abi
+from bpfprof.cpython.code_objects import CodeObject, Unresolved
+from bpfprof.model.samples import PYTHON_FRAME_DTYPE, STACK_DTYPE
+
+_ADDRESS_MASK = (1 << 56) - 1
+_MASK64 = (1 << 64) - 1
+_HEADER_BYTES = abi.STACK_DTYPE.itemsize
+_CHANGED = Unresolved("code object replaced before it was read")
+
+
+def _mix(hash_value: int, value: int) -> int:
+    """mix() of ebpf/python_frames.bpf.h."""
+    hash_value = ((hash_value ^ value) * 0xFF51AFD7ED558CCD) & _MASK64
+    return hash_value ^ (hash_value >> 32)
+
+
+def identity_hash(pointers: tuple[int, int, int, int]) -> int:
+    """The identity the kernel side gives a code object with these four pointers (python_identify() in ebpf/)."""
+    value = 1
+    for pointer in pointers:
+        value = _mix(value, pointer)
+    return value | 1
+
+
+class CodeReader(Protocol):
+    """Reads code objects of one process."""
+
+    def __call__(self, address: int) -> CodeObject | Unresolved: ...
+
+
+@dataclass(slots=True)
+class ProcessCodes:
+    """The code objects of one process that are known: address -> (identity, index in the recording, address of the code)."""
+
+    process: int
+    reader: CodeReader | None
+    known: dict[int, tuple[int, int, int]] = field(default_factory=dict)
+
+    def forked(self, process: int, reader: CodeReader | None) -> ProcessCodes:
+        """For a child: what the parent had is still at the same addresses."""
+        return ProcessCodes(process, reader, dict(self.known))
+
+
+@dataclass(slots=True)
+class StackTable:
+    """Numbers stacks and code objects; `take_new()` hands over what the recording does not have yet."""
+
+    _index_of_key: dict[int, int] = field(default_factory=dict)
+    _index_of_frames: dict[tuple[int, int, bytes], int] = field(default_factory=dict)
+    _code_count: int = 0
+    _new_codes: list[tuple[int, CodeObject | Unresolved]] = field(default_factory=list)
+    _new_stacks: list[tuple[int, int, int]] = field(default_factory=list)  # process, python_count, status
+    _new_frames: list[npt.NDArray[np.void]] = field(default_factory=list)
+    unverified_count: int = 0
+    changed_count: int = 0
+
+    def add_records(self, records: Iterable[memoryview], codes_of: dict[int, ProcessCodes]) -> None:
+        """Takes stack records of the kernel side; codes_of is by pid."""
+        for record in records:
+            header = np.frombuffer(record, abi.STACK_DTYPE, 1)[0]
+            codes = codes_of.get(int(header["tgid"]))
+            if codes is None:
+                continue
+            raw = np.frombuffer(record, abi.PYTHON_FRAME_DTYPE, int(header["python_count"]), _HEADER_BYTES)
+            self._index_of_key[int(header["key"])] = self._intern(codes, raw, int(header["status"]))
+
+    def add_frames(self, codes: ProcessCodes, frames: list[tuple[int, int, int]], status: int) -> int:
+        """Index of a stack that was walked from user space: (code address, instruction address, mark), leaf first."""
+        raw = np.zeros(len(frames), abi.PYTHON_FRAME_DTYPE)
+        raw["code"] = [code & _ADDRESS_MASK | mark << 56 for code, _, mark in frames]
+        raw["instruction"] = [instruction for _, instruction, _ in frames]
+        return self._intern(codes, raw, status)
+
+    def indices(self, keys: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint32]:
+        """Stack indices of keys; 0 for key 0 and for stacks that never arrived."""
+        unique, inverse = np.unique(keys, return_inverse=True)
+        found = np.fromiter((self._index_of_key.get(key, 0) for key in unique.tolist()), np.uint32, len(unique))
+        return found[inverse]
+
+    def _intern(self, codes: ProcessCodes, raw: npt.NDArray[np.void], status: int) -> int:
+        frames = np.empty(len(raw), PYTHON_FRAME_DTYPE)
+        frames["mark"] = raw["code"] >> 56
+        rows = [
+            self._code(codes, address, identity)
+            for address, identity in zip((raw["code"] & _ADDRESS_MASK).tolist(), raw["identity"].tolist(), strict=True)
+        ]
+        frames["code"] = [index for index, _ in rows]
+        starts = np.array([start for _, start in rows], np.uint64)
+        frames["offset"] = (raw["instruction"] - starts).astype(np.int64).clip(-(1 << 31), (1 << 31) - 1)
+        content = (codes.process, status, frames.tobytes())
+        index = self._index_of_frames.get(content)
+        if index is None:
+            index = self._index_of_frames[content] = len(self._index_of_frames) + 1
+            self._new_stacks.append((codes.process, len(raw), status))
+            self._new_frames.append(frames)
+        return index
+
+    def _code(self, codes: ProcessCodes, address: int, identity: int) -> tuple[int, int]:
+        known = codes.known.get(address)
+        if known is not None and identity in (0, known[0]):
+            return known[1], known[2]
+        code = codes.reader(address) if codes.reader else Unresolved("process gone before its code was read")
+        read_identity = identity
+        if isinstance(code, CodeObject):
+            read_identity = identity_hash(code.identity)
+            if not identity:
+                self.unverified_count += 1
+            elif identity != read_identity:
+                code = _CHANGED
+                self.changed_count += 1
+        index = self._code_count = self._code_count + 1
+        self._new_codes.append((codes.process, code))
+        start = code.code_start if isinstance(code, CodeObject) else 0
+        codes.known[address] = (identity or read_identity, index, start)
+        return index, start
+
+    def take_new(self) -> tuple[list[tuple[int, CodeObject | Unresolved]], dict[str, npt.NDArray[Any]]]:
+        """New code objects (process index, what was read), and arrays of new stacks (empty dict when there are none)."""
+        codes, self._new_codes = self._new_codes, []
+        arrays: dict[str, npt.NDArray[Any]] = {}
+        if self._new_stacks:
+            stacks = np.zeros(len(self._new_stacks), STACK_DTYPE)
+            stacks["process"], stacks["python_count"], stacks["status"] = zip(*self._new_stacks, strict=True)
+            arrays = {"stacks": stacks, "python": np.concatenate(self._new_frames)}
+            self._new_stacks, self._new_frames = [], []
+        return codes, arrays

@@ -1,0 +1,97 @@
+"""The processes the user named: checked, watched for their end, or launched."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import select
+import signal
+from dataclasses import dataclass, field
+
+from bpfprof.capture.caller import caller_ids
+from bpfprof.errors import TargetError
+from bpfprof.model.ids import Pid
+from bpfprof.proc import tasks
+
+
+@dataclass(slots=True)
+class LaunchedCommand:
+    """A command that was forked but waits for `release()` before it becomes the program."""
+
+    pid: Pid
+    _gate: int
+
+    @classmethod
+    def start(cls, command: tuple[str, ...]) -> LaunchedCommand:
+        """Forks; under sudo the command runs as the user who called sudo, with that user's groups and HOME."""
+        reading, writing = os.pipe()
+        pid = os.fork()
+        if pid == 0:
+            os.close(writing)
+            try:
+                if os.read(reading, 1):
+                    for number in (signal.SIGINT, signal.SIGTERM):
+                        signal.signal(number, signal.SIG_DFL)
+                    _become_caller()
+                    os.execvp(command[0], command)
+            except OSError as error:
+                os.write(2, f"bpfprof: cannot run {command[0]}: {error.strerror}\n".encode())
+            os._exit(127)
+        os.close(reading)
+        return cls(Pid(pid), writing)
+
+    def release(self) -> None:
+        """Lets the command begin."""
+        os.write(self._gate, b"x")
+        os.close(self._gate)
+
+
+def _become_caller() -> None:
+    ids = caller_ids()
+    if ids is None:
+        return
+    try:
+        entry = pwd.getpwuid(ids[0])
+        os.initgroups(entry.pw_name, ids[1])
+        os.environ["HOME"] = entry.pw_dir
+    except KeyError:
+        os.setgroups([ids[1]])
+    os.setresgid(ids[1], ids[1], ids[1])
+    os.setresuid(ids[0], ids[0], ids[0])
+
+
+@dataclass(slots=True)
+class Targets:
+    """The named processes, each held by a pidfd so that its end is noticed and its pid cannot be taken by another."""
+
+    pids: tuple[Pid, ...]
+    _pidfds: dict[int, Pid] = field(default_factory=dict)
+    _poll: select.poll = field(default_factory=select.poll)
+
+    @classmethod
+    def open(cls, pids: tuple[Pid, ...]) -> Targets:
+        """Raises TargetError when one does not exist, is a thread, or is a kernel thread's."""
+        targets = cls(pids)
+        for pid in pids:
+            try:
+                fd = os.pidfd_open(pid)
+            except OSError as error:
+                if pid in tasks.list_threads(pid):
+                    raise TargetError(f"process {pid} cannot be watched: {error.strerror}") from error
+                raise TargetError(f"there is no process {pid}", "ps -e lists the processes that run") from error
+            targets._pidfds[fd] = pid
+            targets._poll.register(fd, select.POLLIN)
+        return targets
+
+    def all_ended(self, timeout_s: float) -> bool:
+        """Waits up to timeout_s; true as soon as none of them runs any more."""
+        for fd, _ in self._poll.poll(timeout_s * 1000):
+            self._poll.unregister(fd)
+            os.close(fd)
+            del self._pidfds[fd]
+        return not self._pidfds
+
+    def close(self) -> None:
+        """Lets go of the pidfds."""
+        while self._pidfds:
+            os.close(self._pidfds.popitem()[0])

@@ -1,0 +1,54 @@
+"""Files that are written for the user: never through a link or into something that is not a file, and the user's own."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+from bpfprof.errors import OutputError, UsageError
+
+
+def open_output(path: Path, caller: tuple[int, int] | None) -> int:
+    """Descriptor of an empty regular file at `path`, readable too; it belongs to `caller` (uid, gid) if given.
+
+    Raises UsageError for a link, a FIFO, a directory, a device, or another user's file in a shared folder.
+    """
+    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    try:
+        fd = os.open(path, flags, 0o644)
+    except OSError as error:
+        why = "it is a symbolic link" if path.is_symlink() else error.strerror
+        raise UsageError(f"{path} cannot be written: {why}") from error
+    try:
+        _check(path, os.fstat(fd), caller)
+        os.ftruncate(fd, 0)
+        if caller is not None:
+            os.fchown(fd, *caller)
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd
+
+
+def _check(path: Path, status: os.stat_result, caller: tuple[int, int] | None) -> None:
+    if not stat.S_ISREG(status.st_mode):
+        raise UsageError(f"{path} is not a regular file")
+    folder = os.stat(path.parent)
+    is_shared = folder.st_mode & stat.S_ISVTX and folder.st_mode & stat.S_IWOTH
+    if is_shared and status.st_uid not in {os.geteuid(), *(caller or ())[:1]}:
+        raise UsageError(f"{path} belongs to another user")
+
+
+def write_output(path: Path, content: str | bytes, caller: tuple[int, int] | None) -> None:
+    """Writes a whole report. Raises OutputError when the disk is full; no half report is left then."""
+    data = memoryview(content.encode("utf-8", "replace") if isinstance(content, str) else content)
+    fd = open_output(path, caller)
+    try:
+        while data:
+            data = data[os.write(fd, data) :]
+    except OSError as error:
+        os.unlink(path)
+        raise OutputError(f"{path} could not be written: {error.strerror}", "free some space") from error
+    finally:
+        os.close(fd)

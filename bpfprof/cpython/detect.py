@@ -1,0 +1,269 @@
+"""Whether a process runs CPython, which one, and where: a pid in, an `Interpreter` or the reason why not out.
+
+The runtime is found by its symbol, the version from the process, and the thread-specific key that leads to the thread
+state is tried on the threads themselves: a wrong offset would often give 0, which is the right key by luck.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from bpfprof.cpython.layout import NONE, Layout
+from bpfprof.cpython.layouts_dynamic import (
+    DEBUG_OFFSETS_BYTES,
+    layout_from_debug_offsets,
+    read_debug_offsets_head,
+)
+from bpfprof.cpython.layouts_static import STATIC_LAYOUTS
+from bpfprof.cpython.thread_state import ThreadStateRef, read_thread_states
+from bpfprof.elf.image import EM_X86_64, ElfError, ElfImage
+from bpfprof.elf.symbol_lookup import ElfSymbol
+from bpfprof.model.ids import Pid, RuntimeAddress
+from bpfprof.proc.maps import Mapping, open_mapped_file, read_maps
+from bpfprof.proc.memory import ProcessMemory
+from bpfprof.proc.tasks import start_time_ticks
+
+_PYTHON_FILE = re.compile(r"^(?:lib)?python(\d)[.\d]*")
+_PYTHON_VERSION = re.compile(r"python(\d)\.(\d+)")
+
+# glibc x86-64: specific_1stblock in struct pthread, entries {seq, data}; nptl/descr.h (2.36), the same in 2.17 to 2.39.
+TSD_FIRST_BLOCK = 0x310
+TSD_ENTRY_BYTES = 16
+TSD_DATA_OFFSET = 8
+TSD_FIRST_BLOCK_KEYS = 32  # PTHREAD_KEY_2NDLEVEL_SIZE
+
+_YOUNG_SECONDS = 2.0  # a process this young may still be loading its libraries
+
+
+@dataclass(frozen=True, slots=True)
+class Gil:
+    """Where the GIL of the main interpreter is; a futex within it is a wait for the GIL."""
+
+    address: RuntimeAddress
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Interpreter:
+    """A running CPython. `tss_key` is -1 when no key was proven to lead to a thread state; `problem` then says why.
+
+    `code_type_address` is that of PyCode_Type, 0 when unknown. `bias` turns ELF addresses of `image` into runtime ones.
+    """
+
+    version: tuple[int, int]
+    version_text: str
+    image: Mapping
+    bias: int
+    runtime_address: RuntimeAddress
+    layout: Layout
+    tss_key: int
+    gil: Gil | None
+    code_type_address: RuntimeAddress
+    free_threaded: bool
+    problem: str = ""
+
+    @property
+    def image_path(self) -> str:
+        """As the target's mount namespace has it."""
+        return self.image.path
+
+
+@dataclass(frozen=True, slots=True)
+class NotPython:
+    """No interpreter that can be looked into. With `retry` the answer may change soon: the process has just started.
+
+    `version` is set when there is an interpreter, but one that is not supported.
+    """
+
+    reason: str
+    retry: bool = False
+    version: tuple[int, int] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Runtime:
+    """The file that holds `_PyRuntime`, and what its symbols say."""
+
+    mapping: Mapping
+    bias: int
+    runtime: ElfSymbol
+    version_hex: int  # Py_Version, 0 when the file has none (before 3.11)
+    code_type: ElfSymbol | None
+
+    @property
+    def address(self) -> RuntimeAddress:
+        return RuntimeAddress(self.runtime.address + self.bias)
+
+
+def find_interpreter(pid: Pid, memory: ProcessMemory | None = None) -> Interpreter | NotPython:
+    """TargetError when the process is gone or may not be read."""
+    if memory is None:
+        with ProcessMemory(pid) as own_memory:
+            return find_interpreter(pid, own_memory)
+    mappings = read_maps(pid)
+    miss: NotPython | None = None
+    # A python3 that is linked statically may also load libpython, whose copy of the runtime then stays unused.
+    for runtime in _runtimes(pid, mappings):
+        found = _inspect(memory, runtime, mappings)
+        if isinstance(found, Interpreter):
+            return found
+        miss = miss or found
+    if miss is not None:
+        return miss
+    version = _version_in_names(mappings)
+    if version is not None and version < (3, 7):  # `_PyRuntime` is new in 3.7
+        return _unsupported(version)
+    return NotPython("no Python interpreter in this process", retry=_is_young(pid))
+
+
+def _inspect(memory: ProcessMemory, runtime: _Runtime, mappings: list[Mapping]) -> Interpreter | NotPython:
+    head_bytes = memory.read(runtime.address, DEBUG_OFFSETS_BYTES)
+    if head_bytes is None:
+        return NotPython("the interpreter's memory is not readable", retry=True)
+    head = read_debug_offsets_head(head_bytes)
+    version_hex = head.version if head else runtime.version_hex
+    version = (version_hex >> 24 & 0xFF, version_hex >> 16 & 0xFF)
+    if version_hex == 0:
+        return _unsupported(_version_in_names([runtime.mapping, *mappings]))
+    if head is not None and head.free_threaded:
+        return _unsupported(version, "free-threaded ")
+    layout = layout_from_debug_offsets(head_bytes) if head else STATIC_LAYOUTS.get(version)
+    if layout is None:
+        return _unsupported(version)
+    interpreter = Interpreter(
+        version=version,
+        version_text=_version_text(version_hex),
+        image=runtime.mapping,
+        bias=runtime.bias,
+        runtime_address=runtime.address,
+        layout=layout,
+        tss_key=-1,
+        gil=_find_gil(memory, runtime.address, layout),
+        code_type_address=RuntimeAddress(runtime.code_type.address + runtime.bias if runtime.code_type else 0),
+        free_threaded=False,
+    )
+    tss = memory.read(runtime.address + layout.runtime_tss, 8)
+    threads = read_thread_states(memory, interpreter)
+    if tss is None or tss[:4] != b"\1\0\0\0" or not threads:
+        return NotPython("the interpreter is still starting", retry=True, version=version)
+    return _with_tss_key(memory, interpreter, int.from_bytes(tss[4:], "little"), threads)
+
+
+def _with_tss_key(
+    memory: ProcessMemory, interpreter: Interpreter, key: int, threads: list[ThreadStateRef]
+) -> Interpreter:
+    """Prove the key on the threads; when it fails, look for one that passes."""
+    if _leads_to_thread_state(memory, key, threads):
+        return replace(interpreter, tss_key=key)
+    for candidate in range(TSD_FIRST_BLOCK_KEYS):
+        if _leads_to_thread_state(memory, candidate, threads):
+            return replace(interpreter, tss_key=candidate)
+    problem = "no thread-specific key leads to a Python thread state (a C library other than glibc?)"
+    if key >= TSD_FIRST_BLOCK_KEYS:
+        problem = f"the thread-specific key of Python is {key}; only keys below {TSD_FIRST_BLOCK_KEYS} can be followed"
+    return replace(interpreter, problem=problem)
+
+
+def _leads_to_thread_state(memory: ProcessMemory, key: int, threads: list[ThreadStateRef]) -> bool:
+    if key >= TSD_FIRST_BLOCK_KEYS:
+        return False
+    slot = TSD_FIRST_BLOCK + TSD_ENTRY_BYTES * key + TSD_DATA_OFFSET
+    # On x86-64 glibc pthread_self() is the address of struct pthread, and the fs base.
+    return any(memory.read_u64(thread.pthread_id + slot) == thread.address for thread in threads)
+
+
+def _find_gil(memory: ProcessMemory, runtime_address: int, layout: Layout) -> Gil | None:
+    if layout.runtime_gil != NONE:
+        return Gil(RuntimeAddress(runtime_address + layout.runtime_gil), layout.gil_size)
+    main = memory.read_pointer(runtime_address + layout.runtime_interpreters_main)
+    address = memory.read_pointer(main + layout.interpreter_gil) if main else None
+    return Gil(address, layout.gil_size) if address else None
+
+
+def _runtimes(pid: Pid, mappings: list[Mapping]) -> Iterator[_Runtime]:
+    for mapping, is_likely in _candidates(pid, mappings):
+        try:
+            fd = open_mapped_file(pid, mapping)
+        except OSError:
+            continue
+        try:
+            with ElfImage(fd) as image:
+                runtime = _runtime_in(image, mapping, is_likely)
+        except ElfError:
+            continue
+        if runtime is not None:
+            yield runtime
+
+
+def _runtime_in(image: ElfImage, mapping: Mapping, is_likely: bool) -> _Runtime | None:
+    if image.machine != EM_X86_64:
+        return None
+    runtime = image.find_symbol("_PyRuntime", dynamic_only=not is_likely)
+    bias = image.bias_of(mapping.start, mapping.offset, mapping.permissions)
+    if runtime is None or bias is None:
+        return None
+    version = image.find_symbol("Py_Version", dynamic_only=not is_likely)  # const unsigned long, exported since 3.11
+    version_bytes = image.read(version.address, 8) if version else None
+    code_type = image.find_symbol("PyCode_Type", dynamic_only=not is_likely)
+    return _Runtime(mapping, bias, runtime, int.from_bytes(version_bytes or b"", "little"), code_type)
+
+
+def _candidates(pid: Pid, mappings: list[Mapping]) -> Iterator[tuple[Mapping, bool]]:
+    """The first executable mapping of each file: those named like Python, the executable, then the rest."""
+    first: dict[tuple[str, int], Mapping] = {}
+    for mapping in mappings:
+        if mapping.is_file and mapping.is_executable:
+            first.setdefault((mapping.device, mapping.inode), mapping)
+    executable = _executable_inode(pid)
+    rest: list[Mapping] = []
+    for mapping in first.values():
+        if _PYTHON_FILE.match(os.path.basename(mapping.path)):
+            yield mapping, True
+        else:
+            rest.append(mapping)
+    # A stripped library still has .dynsym; only an executable that embeds Python may have the symbol in .symtab alone.
+    rest.sort(key=lambda mapping: mapping.inode != executable)
+    for mapping in rest:
+        yield mapping, mapping.inode == executable
+
+
+def _executable_inode(pid: Pid) -> int:
+    """0 when it cannot be told."""
+    try:
+        return os.stat(f"/proc/{pid}/exe").st_ino
+    except OSError:
+        return 0
+
+
+def _version_in_names(mappings: list[Mapping]) -> tuple[int, int] | None:
+    """From names such as libpython3.9.so and lib/python3.9/lib-dynload, the first that has one."""
+    for mapping in mappings:
+        match = _PYTHON_VERSION.search(mapping.path) if mapping.is_file and mapping.is_executable else None
+        if match:
+            return int(match[1]), int(match[2])
+    return None
+
+
+def _unsupported(version: tuple[int, int] | None, kind: str = "") -> NotPython:
+    number = f"{version[0]}.{version[1]}" if version else "before 3.11"
+    return NotPython(f"{kind}CPython {number} is not supported yet", version=version)
+
+
+def _version_text(version_hex: int) -> str:
+    """PY_VERSION_HEX as text, Include/patchlevel.h: 0x030c01f0 is 3.12.1, 0x030d00c2 is 3.13.0rc2."""
+    major, minor, micro = version_hex >> 24 & 0xFF, version_hex >> 16 & 0xFF, version_hex >> 8 & 0xFF
+    level = {0xA: "a", 0xB: "b", 0xC: "rc"}.get(version_hex >> 4 & 0xF, "")
+    return f"{major}.{minor}.{micro}" + (f"{level}{version_hex & 0xF}" if level else "")
+
+
+def _is_young(pid: Pid) -> bool:
+    started = start_time_ticks(pid)
+    if started is None:
+        return False
+    # proc(5): start times count from boot, suspended time included.
+    age = time.clock_gettime(time.CLOCK_BOOTTIME) - started / os.sysconf("SC_CLK_TCK")
+    return age < _YOUNG_SECONDS

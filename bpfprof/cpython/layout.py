@@ -1,0 +1,70 @@
+"""Where one version of CPython keeps what the walkers need: offsets in bytes, x86-64, default builds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+NONE = -1  # this version has no such field
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """One CPython minor version. Prefixes: runtime_ `_PyRuntimeState`, interpreter_ `PyInterpreterState`,
+    thread_ `PyThreadState`, frame_ `_PyInterpreterFrame`, code_ `PyCodeObject`, unicode_ `PyASCIIObject`,
+    bytes_ `PyBytesObject`, gil_ `struct _gil_runtime_state`.
+    """
+
+    version: tuple[int, int]
+
+    runtime_interpreters_head: int
+    runtime_interpreters_main: int
+    runtime_tss: int  # autoTSSkey: int _is_initialized, then the pthread_key_t
+    runtime_gil: int  # the GIL itself, NONE where each interpreter points to one
+
+    interpreter_next: int
+    interpreter_threads_head: int
+    interpreter_gil: int  # pointer to the GIL, NONE where the runtime holds it
+
+    thread_next: int
+    thread_interpreter: int
+    thread_pthread_id: int  # thread_id, what pthread_self() returns
+    thread_native_id: int  # native_thread_id, what gettid() returns in the innermost pid namespace
+    thread_datastack_chunk: int  # the chunk that holds the newest frames
+    thread_frame: int  # pointer to the current frame, or to the _PyCFrame where there is one
+    cframe_frame: int  # current_frame in _PyCFrame, NONE where the thread state points to the frame
+
+    frame_code: int
+    frame_previous: int
+    frame_instruction: int  # prev_instr (last one started) or instr_ptr (the one being executed)
+    mark_offset: int  # the byte that tells where one call of the C evaluation function begins
+    frame_size: int  # bytes from the start of a frame that hold all of the above
+
+    code_type: int
+    code_first_line: int
+    code_filename: int
+    code_name: int
+    code_qualname: int
+    code_linetable: int
+    code_adaptive: int  # the bytecode
+
+    unicode_length: int
+    unicode_state: int
+    unicode_ascii_size: int  # characters of a compact ASCII string begin here
+    unicode_compact_size: int  # those of another compact string; in a legacy string the pointer to them
+
+    bytes_size: int
+    bytes_data: int
+
+    gil_last_holder: int
+    gil_locked: int
+    gil_size: int
+
+    entry_marks_from: int  # a mark of this value or more is an entry
+    shim_is_python: bool  # whether an entry-marked frame is itself the frame of a Python function
+
+    def is_entry_mark(self, mark: int) -> bool:
+        """Whether the frame with this mark is the outermost one that its call of the C evaluation function runs.
+
+        Leaf first, the Python frames of one call end with the entry: including it when `shim_is_python`.
+        """
+        return mark >= self.entry_marks_from

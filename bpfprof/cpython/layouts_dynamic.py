@@ -1,0 +1,145 @@
+"""Layouts of 3.13 and later, which describe themselves: the bytes of `_Py_DebugOffsets` in, a `Layout` out.
+
+The structure stands at the start of `_PyRuntime` and is statically initialised; struct _Py_DebugOffsets,
+Include/internal/pycore_runtime.h (v3.13.0). All its fields are 8 bytes; their order changes between minor versions.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+
+from bpfprof.cpython.layout import NONE, Layout
+
+_COOKIE = b"xdebugpy"
+_OFFSET_LIMIT = 1 << 20  # `_PyRuntimeState` of 3.13.0, which holds the largest of the structures, has 283320 bytes
+_FRAME_SIZE_LIMIT = 256
+
+# Sections and fields in the order of v3.13.0, up to the last one of use here.
+_FIELDS_3_13: tuple[tuple[str, str], ...] = (
+    ("runtime", "size finalizing interpreters_head"),
+    (
+        "interpreter",
+        "size id next threads_head gc imports_modules sysdict builtins"
+        " gil gil_state gil_state_enabled gil_state_locked gil_state_holder",
+    ),
+    ("thread", "size prev next interp current_frame thread_id native_thread_id datastack_chunk status"),
+    ("frame", "size previous executable instr_ptr localsplus owner"),
+    (
+        "code",
+        "size filename name qualname linetable firstlineno argcount localsplusnames localspluskinds co_code_adaptive",
+    ),
+    ("object", "size ob_type"),
+    ("type", "size tp_name tp_repr tp_flags"),
+    ("tuple", "size ob_item ob_size"),
+    ("list", "size ob_item ob_size"),
+    ("dict", "size ma_keys ma_values"),
+    ("float", "size ob_fval"),
+    ("long", "size lv_tag ob_digit"),
+    ("bytes", "size ob_size ob_sval"),
+    ("unicode", "size state length asciiobject_size"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Undescribed:
+    """What a version's debug offsets leave out: from its headers."""
+
+    fields: tuple[tuple[str, str], ...]
+    runtime_tss: int
+    entry_marks_from: int
+    gil_size: int
+
+
+_UNDESCRIBED: dict[tuple[int, int], _Undescribed] = {
+    # 3.13.0: autoTSSkey in pycore_runtime.h; FRAME_OWNED_BY_CSTACK in pycore_frame.h; pycore_gil.h.
+    (3, 13): _Undescribed(_FIELDS_3_13, runtime_tss=2160, entry_marks_from=3, gil_size=208),
+}
+
+_HEAD = struct.Struct("<8sQQ")  # cookie, version, free_threaded
+DEBUG_OFFSETS_BYTES = _HEAD.size + 8 * sum(len(names.split()) for _, names in _FIELDS_3_13)
+
+
+@dataclass(frozen=True, slots=True)
+class DebugOffsetsHead:
+    """`version` is a PY_VERSION_HEX."""
+
+    version: int
+    free_threaded: bool
+
+
+def read_debug_offsets_head(data: bytes) -> DebugOffsetsHead | None:
+    """None when `data` does not begin with debug offsets: CPython 3.12 or older, or something else."""
+    if len(data) < _HEAD.size:
+        return None
+    cookie, version, free_threaded = _HEAD.unpack_from(data)
+    return DebugOffsetsHead(version, bool(free_threaded)) if cookie == _COOKIE else None
+
+
+def layout_from_debug_offsets(data: bytes) -> Layout | None:
+    """`data` is at least DEBUG_OFFSETS_BYTES of `_PyRuntime`. None for a version not known here or absurd offsets."""
+    head = read_debug_offsets_head(data)
+    if head is None or head.free_threaded:
+        return None
+    version = (head.version >> 24 & 0xFF, head.version >> 16 & 0xFF)
+    undescribed = _UNDESCRIBED.get(version)
+    if undescribed is None:
+        return None
+    offsets = _named(data, undescribed.fields)
+    if offsets is None:
+        return None
+    layout = _layout(version, offsets, undescribed)
+    return layout if layout.frame_size <= _FRAME_SIZE_LIMIT else None
+
+
+def _named(data: bytes, fields: tuple[tuple[str, str], ...]) -> dict[str, int] | None:
+    names = [f"{section}.{name}" for section, names in fields for name in names.split()]
+    if len(data) < _HEAD.size + 8 * len(names):
+        return None
+    values = struct.unpack_from(f"<{len(names)}Q", data, _HEAD.size)
+    return dict(zip(names, values, strict=True)) if max(values) < _OFFSET_LIMIT else None
+
+
+def _layout(version: tuple[int, int], at: dict[str, int], undescribed: _Undescribed) -> Layout:
+    frame_end = max(at["frame.executable"], at["frame.previous"], at["frame.instr_ptr"], at["frame.owner"] - 7) + 8
+    return Layout(
+        version=version,
+        runtime_interpreters_head=at["runtime.interpreters_head"],
+        runtime_interpreters_main=at["runtime.interpreters_head"] + 8,  # struct pyinterpreters: head, then main
+        runtime_tss=undescribed.runtime_tss,
+        runtime_gil=NONE,
+        interpreter_next=at["interpreter.next"],
+        interpreter_threads_head=at["interpreter.threads_head"],
+        interpreter_gil=at["interpreter.gil"],
+        thread_next=at["thread.next"],
+        thread_interpreter=at["thread.interp"],
+        thread_pthread_id=at["thread.thread_id"],
+        thread_native_id=at["thread.native_thread_id"],
+        thread_datastack_chunk=at["thread.datastack_chunk"],
+        thread_frame=at["thread.current_frame"],
+        cframe_frame=NONE,
+        frame_code=at["frame.executable"],
+        frame_previous=at["frame.previous"],
+        frame_instruction=at["frame.instr_ptr"],
+        mark_offset=at["frame.owner"],
+        frame_size=frame_end + 7 & ~7,
+        code_type=at["object.ob_type"],
+        code_first_line=at["code.firstlineno"],
+        code_filename=at["code.filename"],
+        code_name=at["code.name"],
+        code_qualname=at["code.qualname"],
+        code_linetable=at["code.linetable"],
+        code_adaptive=at["code.co_code_adaptive"],
+        unicode_length=at["unicode.length"],
+        unicode_state=at["unicode.state"],
+        unicode_ascii_size=at["unicode.asciiobject_size"],
+        # PyCompactUnicodeObject adds utf8_length and utf8, Include/cpython/unicodeobject.h (v3.13.0).
+        unicode_compact_size=at["unicode.asciiobject_size"] + 16,
+        bytes_size=at["bytes.ob_size"],
+        bytes_data=at["bytes.ob_sval"],
+        gil_last_holder=at["interpreter.gil_state_holder"] - at["interpreter.gil_state"],
+        gil_locked=at["interpreter.gil_state_locked"] - at["interpreter.gil_state"],
+        gil_size=undescribed.gil_size,
+        entry_marks_from=undescribed.entry_marks_from,
+        shim_is_python=False,
+    )

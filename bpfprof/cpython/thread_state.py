@@ -1,0 +1,111 @@
+"""Thread states and their Python frames, read from a running process.
+
+The walk does in user space, one read a frame, what the BPF program does in the kernel: it is the oracle for it. The
+target keeps running, so a chain may change under the walk; it then ends early and says so, or holds a stale frame.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from typing import Protocol
+
+from bpfprof.cpython.layout import NONE, Layout
+from bpfprof.model.ids import RuntimeAddress
+from bpfprof.proc.memory import ProcessMemory
+
+_INTERPRETER_LIMIT = 1024
+_THREAD_LIMIT = 65536
+
+RawFrame = tuple[int, int, int]
+
+
+class Runtime(Protocol):
+    """What the readers need to know of an interpreter."""
+
+    @property
+    def runtime_address(self) -> RuntimeAddress: ...
+
+    @property
+    def layout(self) -> Layout: ...
+
+
+@dataclass(frozen=True, slots=True)
+class ThreadStateRef:
+    """One PyThreadState. `native_thread_id` is a gettid() in the target's innermost pid namespace."""
+
+    address: RuntimeAddress
+    native_thread_id: int
+    pthread_id: int
+    interp: RuntimeAddress
+
+
+@dataclass(frozen=True, slots=True)
+class FrameWalk:
+    """`frames` are (code address, instruction address, mark), leaf first, entry frames of C included.
+
+    `complete` is false when a frame could not be read, the chain loops, or it is longer than the limit.
+    """
+
+    frames: list[RawFrame]
+    complete: bool
+
+
+def read_thread_states(memory: ProcessMemory, interpreter: Runtime) -> list[ThreadStateRef]:
+    """Thread states of all interpreters, newest first as CPython links them. Ends early where a link is unreadable."""
+    layout = interpreter.layout
+    states: list[ThreadStateRef] = []
+    address = memory.read_pointer(interpreter.runtime_address + layout.runtime_interpreters_head)
+    seen: set[int] = set()
+    while address and address not in seen and len(seen) < _INTERPRETER_LIMIT:
+        seen.add(address)
+        states += _threads_of(memory, layout, address, _THREAD_LIMIT - len(states))
+        address = memory.read_pointer(address + layout.interpreter_next)
+    return states
+
+
+def _threads_of(memory: ProcessMemory, layout: Layout, interpreter: int, limit: int) -> list[ThreadStateRef]:
+    states: list[ThreadStateRef] = []
+    size = 8 + max(layout.thread_next, layout.thread_interpreter, layout.thread_pthread_id, layout.thread_native_id)
+    address = memory.read_pointer(interpreter + layout.interpreter_threads_head)
+    seen: set[int] = set()
+    while address and address not in seen and len(states) < limit:
+        seen.add(address)
+        data = memory.read(address, size)
+        if data is None:
+            break
+        owner = _u64(data, layout.thread_interpreter)
+        if owner != interpreter:  # freed, and used again for something else
+            break
+        native_id, pthread_id = _u64(data, layout.thread_native_id), _u64(data, layout.thread_pthread_id)
+        states.append(ThreadStateRef(address, native_id, pthread_id, RuntimeAddress(owner)))
+        address = RuntimeAddress(_u64(data, layout.thread_next))
+    return states
+
+
+def walk_frames(memory: ProcessMemory, interpreter: Runtime, thread_state: int, limit: int = 1024) -> FrameWalk:
+    """The Python frames of one thread; a thread that runs no Python has none and is complete."""
+    layout = interpreter.layout
+    frame = memory.read_pointer(thread_state + layout.thread_frame)
+    if frame and layout.cframe_frame != NONE:
+        frame = memory.read_pointer(frame + layout.cframe_frame)
+    frames: list[RawFrame] = []
+    seen: set[int] = set()
+    while frame:
+        data = memory.read(frame, layout.frame_size)
+        if data is None or frame in seen or len(frames) >= limit:
+            return FrameWalk(frames, False)
+        seen.add(frame)
+        frames.append((_u64(data, layout.frame_code), _u64(data, layout.frame_instruction), data[layout.mark_offset]))
+        frame = RuntimeAddress(_u64(data, layout.frame_previous))
+    return FrameWalk(frames, frame is not None)
+
+
+def is_python_frame(layout: Layout, frame: RawFrame) -> bool:
+    """False for the frame that only marks where C called into the interpreter (3.12 and later)."""
+    return layout.shim_is_python or not layout.is_entry_mark(frame[2])
+
+
+def _u64(data: bytes, offset: int) -> int:
+    value: int = struct.unpack_from("<Q", data, offset)[0]
+    return value

@@ -1,0 +1,242 @@
+"""One ELF file: a descriptor in; segments, sections, symbols and bytes out.
+
+Only 64-bit little-endian files. Layouts are those of the System V ABI, chapter 4 and 5 (gABI, draft of 10 June 2013),
+and of <elf.h> (glibc 2.36). The file is read with pread: it belongs to the target, who may truncate it at any time,
+which would kill us with SIGBUS if it were mapped.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import struct
+from dataclasses import dataclass
+from types import TracebackType
+from typing import NamedTuple
+
+from bpfprof.elf.symbol_lookup import ElfSymbol, find_dynamic_symbol, find_in_symbol_table
+from bpfprof.model.ids import ElfAddress, FileOffset
+
+EM_X86_64 = 62
+EM_AARCH64 = 183
+PF_X, PF_W, PF_R = 1, 2, 4
+_PT_LOAD, _PT_DYNAMIC, _PT_NOTE, _PT_TLS = 1, 2, 4, 7
+_SHT_NOBITS = 8
+_NT_GNU_BUILD_ID = 3
+
+_HEADER = struct.Struct("<16sHHIQQQIHHHHHH")  # Elf64_Ehdr
+_PROGRAM_HEADER = struct.Struct("<IIQQQQQQ")  # Elf64_Phdr
+_SECTION_HEADER = struct.Struct("<IIQQQQIIQQ")  # Elf64_Shdr
+_NOTE = struct.Struct("<III")  # Elf64_Nhdr
+_DYNAMIC = struct.Struct("<qQ")  # Elf64_Dyn
+
+_PAGE_BYTES = 4096  # what the kernel rounds segments to on x86-64: ELF_PAGESTART, fs/binfmt_elf.c (Linux 6.1)
+_PROGRAM_HEADER_LIMIT = 1024
+_SECTION_LIMIT = 65536
+_NOTES_LIMIT_BYTES = 64 << 10
+_DYNAMIC_LIMIT_BYTES = 64 << 10
+_NAMES_LIMIT_BYTES = 4 << 20
+_READ_LIMIT_BYTES = 256 << 20
+
+
+class ElfError(ValueError):
+    """The file is not an ELF file of a kind that can be read, or it contradicts itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """A PT_LOAD; `flags` are PF_R, PF_W, PF_X."""
+
+    address: ElfAddress
+    offset: FileOffset
+    file_size: int
+    memory_size: int
+    flags: int
+
+
+class ElfSection(NamedTuple):
+    """Where a section is. `address` is 0 when it is not loaded."""
+
+    address: ElfAddress
+    offset: FileOffset
+    size: int
+
+
+class ElfImage:
+    """An open ELF file. Owns its descriptor: close it, or use it in a `with` statement."""
+
+    def __init__(self, fd: int) -> None:
+        """Take over `fd`, a regular file; it is closed, also when ElfError is raised."""
+        self._fd = fd
+        self._sections: dict[str, ElfSection] | None = None
+        try:
+            self._read_headers()
+        except BaseException:
+            self.close()
+            raise
+
+    @classmethod
+    def open(cls, path: str) -> ElfImage:
+        """OSError when it cannot be opened; ElfError when it is not a regular file or not a readable ELF file."""
+        return cls(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY))
+
+    def __enter__(self) -> ElfImage:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Reads after this are misses."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    def _read_headers(self) -> None:
+        status = os.fstat(self._fd)
+        if not stat.S_ISREG(status.st_mode):
+            raise ElfError("not a regular file")
+        self.file_size = status.st_size
+        header = _HEADER.unpack(self._need(0, _HEADER.size, "ELF header"))
+        ident, self.type, self.machine = header[:3]
+        if ident[:4] != b"\x7fELF":
+            raise ElfError("not an ELF file")
+        if ident[4:6] != b"\x02\x01":  # ELFCLASS64, ELFDATA2LSB
+            raise ElfError("not a 64-bit little-endian ELF file")
+        program_offset, self._section_offset, program_size, program_count = header[5], header[6], header[9], header[10]
+        self._section_entry_size, self._section_count, self._section_names_index = header[11:]
+        if program_count > _PROGRAM_HEADER_LIMIT or (program_count and program_size != _PROGRAM_HEADER.size):
+            raise ElfError("program headers of an unexpected number or size")
+        table = self._need(program_offset, program_count * _PROGRAM_HEADER.size, "program headers")
+        segments: list[Segment] = []
+        notes: list[tuple[int, int]] = []
+        self._dynamic = self._tls = (0, 0)
+        for kind, flags, offset, address, _, file_size, memory_size, align in _PROGRAM_HEADER.iter_unpack(table):
+            if kind == _PT_LOAD:
+                segments.append(Segment(ElfAddress(address), FileOffset(offset), file_size, memory_size, flags))
+            elif kind == _PT_DYNAMIC:
+                self._dynamic = (offset, file_size)
+            elif kind == _PT_NOTE:
+                notes.append((offset, file_size))
+            elif kind == _PT_TLS:
+                self._tls = (memory_size, align)
+        self.segments = tuple(segments)
+        self.build_id = self._read_build_id(notes)
+
+    @property
+    def tls_size_and_alignment(self) -> tuple[int, int]:
+        """Of PT_TLS, in bytes; (0, 0) without one."""
+        return self._tls
+
+    def read_at(self, offset: int, size: int) -> bytes | None:
+        """Exactly `size` bytes of the file; None when it is shorter or `size` is above 256 MiB."""
+        if offset < 0 or not 0 <= size <= _READ_LIMIT_BYTES or offset + size > self.file_size or self._fd < 0:
+            return None
+        try:
+            data = os.pread(self._fd, size, offset)
+        except OSError:
+            return None
+        return data if len(data) == size else None
+
+    def _need(self, offset: int, size: int, what: str) -> bytes:
+        data = self.read_at(offset, size)
+        if data is None:
+            raise ElfError(f"the {what} lies outside the file")
+        return data
+
+    def read(self, address: int, size: int) -> bytes | None:
+        """Bytes at an ELF address as the file holds them; None if any is outside the file-backed segments."""
+        offset = self.offset_of(address, size)
+        return None if offset is None else self.read_at(offset, size)
+
+    def offset_of(self, address: int, size: int = 1) -> FileOffset | None:
+        """Where the file holds `size` bytes of an ELF address; None when no single segment has them all."""
+        for segment in self.segments:
+            if segment.address <= address and address + size <= segment.address + segment.file_size:
+                return FileOffset(segment.offset + address - segment.address)
+        return None
+
+    def bias_of(self, mapping_start: int, mapping_offset: int, permissions: str = "") -> int | None:
+        """What to add to an ELF address of this file to get the runtime address in that mapping.
+
+        None when the mapping is not of a segment. `permissions` (as in /proc/PID/maps) tells apart segments that
+        share a page of the file.
+        """
+        for segment in self._segments_at(mapping_offset, permissions):
+            # The kernel maps whole pages, so the first page may begin before the segment does.
+            return mapping_start - (segment.address - segment.offset + mapping_offset)
+        return None
+
+    def _segments_at(self, offset: int, permissions: str) -> list[Segment]:
+        """Those that have this page of the file, the likeliest first: right permissions, then nearest start."""
+        executable = PF_X if "x" in permissions else 0
+        found = [
+            segment
+            for segment in self.segments
+            if segment.offset - segment.offset % _PAGE_BYTES <= offset < segment.offset + segment.file_size
+        ]
+        found.sort(key=lambda segment: (bool(permissions) and segment.flags & PF_X != executable, -segment.offset))
+        return found
+
+    def section(self, name: str) -> ElfSection | None:
+        """The first section of that name; None when there is none or it takes no room in the file (.bss)."""
+        if self._sections is None:
+            self._sections = self._read_sections()
+        return self._sections.get(name)
+
+    def _read_sections(self) -> dict[str, ElfSection]:
+        """By name. Empty when the section headers are absent or damaged: a file runs without them."""
+        count, names_index = self._section_count, self._section_names_index
+        if self._section_entry_size != _SECTION_HEADER.size or self._section_offset == 0:
+            return {}
+        if count == 0 or names_index == 0xFFFF:  # SHN_XINDEX: the numbers are in section header 0
+            first = self.read_at(self._section_offset, _SECTION_HEADER.size)
+            if first is None:
+                return {}
+            extended = _SECTION_HEADER.unpack(first)
+            count, names_index = count or extended[5], extended[6] if names_index == 0xFFFF else names_index
+        if count > _SECTION_LIMIT or names_index >= count:
+            return {}
+        table = self.read_at(self._section_offset, count * _SECTION_HEADER.size)
+        if table is None:
+            return {}
+        headers = list(_SECTION_HEADER.iter_unpack(table))
+        names = self.read_at(headers[names_index][4], min(headers[names_index][5], _NAMES_LIMIT_BYTES))
+        if names is None:
+            return {}
+        sections: dict[str, ElfSection] = {}
+        for name_offset, kind, _, address, offset, size, *_ in headers:
+            end = names.find(b"\0", name_offset, name_offset + 256)
+            if kind != _SHT_NOBITS and end > name_offset and offset + size <= self.file_size:
+                name = names[name_offset:end].decode("ascii", "replace")
+                sections.setdefault(name, ElfSection(ElfAddress(address), FileOffset(offset), size))
+        return sections
+
+    def find_symbol(self, name: str, *, dynamic_only: bool = False) -> ElfSymbol | None:
+        """A symbol that this file defines: .dynsym through its hash table, then .symtab unless `dynamic_only`."""
+        dynamic = self.read_at(self._dynamic[0], min(self._dynamic[1], _DYNAMIC_LIMIT_BYTES)) or b""
+        whole = len(dynamic) - len(dynamic) % _DYNAMIC.size
+        # Addresses in a file's dynamic section are ELF addresses; ld.so relocates them in memory only.
+        tags = dict(_DYNAMIC.iter_unpack(dynamic[:whole]))
+        symbol = find_dynamic_symbol(self.read, tags, name)
+        if symbol is None and not dynamic_only:
+            table, strings = self.section(".symtab"), self.section(".strtab")
+            if table is not None and strings is not None:
+                symbol = find_in_symbol_table(self.read_at, table[1:], strings[1:], name)
+        return symbol
+
+    def _read_build_id(self, notes: list[tuple[int, int]]) -> str:
+        """The descriptor of NT_GNU_BUILD_ID in hex; "" when there is none."""
+        for offset, size in notes:
+            data = self.read_at(offset, min(size, _NOTES_LIMIT_BYTES)) or b""
+            position = 0
+            while position + _NOTE.size <= len(data):
+                name_size, content_size, kind = _NOTE.unpack_from(data, position)
+                # Names and contents are padded to 4 bytes (to 8 in segments of x86 properties, which hold no build id).
+                content = position + _NOTE.size + (name_size + 3 & ~3)
+                if kind == _NT_GNU_BUILD_ID and data[position + _NOTE.size : content] == b"GNU\0":
+                    return data[content : content + content_size].hex() if content_size <= 64 else ""
+                position = content + (content_size + 3 & ~3)
+        return ""

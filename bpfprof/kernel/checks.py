@@ -1,0 +1,57 @@
+"""What the kernel side needs of a machine, one check each; each says what it found or raises UnsupportedError."""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Callable
+
+from bpfprof.errors import UnsupportedError
+from bpfprof.kernel.attach import Attachments
+from bpfprof.kernel.btf import KernelTypes
+from bpfprof.kernel.module import Compilation
+from bpfprof.kernel.tables import Tables
+
+
+def check_machine() -> str:
+    """The frame walk knows x86-64 only."""
+    if platform.machine() != "x86_64":
+        raise UnsupportedError(f"bpfprof does not know {platform.machine()} yet; it needs x86-64")
+    return f"Linux {os.uname().release} on x86-64"
+
+
+def check_types() -> str:
+    """Struct offsets."""
+    return f"task_struct.pid at {KernelTypes().offset('task_struct', 'pid')}"
+
+
+def check_maps() -> str:
+    """The privilege to make BPF maps."""
+    tables = Tables.create()
+    count = len(tables.fds)
+    tables.close()
+    return f"{count} maps made"
+
+
+def check_programs() -> str:
+    """Compiling, loading and attaching."""
+    tables = Tables.create()
+    attachments, programs = Attachments(), {}
+    try:
+        programs = Compilation.start(tables.fds).programs()
+        attachments.attach_tracepoints(programs)
+        attachments.attach_clock(programs, "cpu-clock", 99)
+        return f"{len(programs)} programs loaded, {len(attachments.fds)} attached"
+    finally:
+        attachments.close()
+        for fd in programs.values():
+            os.close(fd)
+        tables.close()
+
+
+CHECKS: tuple[tuple[str, Callable[[], str]], ...] = (
+    ("machine", check_machine),
+    ("kernel types (BTF)", check_types),
+    ("privilege", check_maps),
+    ("BCC and BPF programs", check_programs),
+)

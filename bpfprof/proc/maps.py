@@ -1,0 +1,106 @@
+"""The mappings of a process: /proc/PID/maps in, `Mapping`s and file descriptors of the mapped files out."""
+
+from __future__ import annotations
+
+import os
+import stat
+from dataclasses import dataclass
+
+from bpfprof.errors import TargetError
+from bpfprof.model.ids import FileOffset, Pid, RuntimeAddress
+
+# vm.max_map_count allows 65530 mappings by default and far more when raised; this bounds what one target can cost.
+_MAPS_LIMIT_BYTES = 64 << 20
+_DELETED = " (deleted)"  # appended by d_path(), fs/d_path.c (Linux 6.1)
+
+
+@dataclass(frozen=True, slots=True)
+class Mapping:
+    """One line of /proc/PID/maps. `path` is without the kernel's " (deleted)"; "" or "[name]" when no file is mapped.
+
+    A path may hold surrogates (bytes that are not UTF-8), so that it can be opened again.
+    """
+
+    start: RuntimeAddress
+    end: RuntimeAddress
+    permissions: str
+    offset: FileOffset
+    device: str
+    inode: int
+    path: str
+    is_deleted: bool = False
+
+    @property
+    def is_file(self) -> bool:
+        """Whether a file is mapped, deleted or not; not the heap, a stack, the vdso or anonymous memory."""
+        return self.inode != 0 and self.path.startswith("/")
+
+    @property
+    def is_executable(self) -> bool:
+        return "x" in self.permissions
+
+
+def read_maps(pid: Pid) -> list[Mapping]:
+    """All mappings, by address. Empty for a kernel thread or a zombie; TargetError when the process is gone."""
+    try:
+        with open(f"/proc/{pid}/maps", "rb") as file:
+            text = file.read(_MAPS_LIMIT_BYTES)
+    except (FileNotFoundError, ProcessLookupError) as error:
+        raise TargetError(f"there is no process {pid}") from error
+    except PermissionError as error:
+        raise TargetError(f"the mappings of process {pid} may not be read", "run bpfprof as root") from error
+    mappings = (_parse_line(line) for line in text.split(b"\n"))
+    return [mapping for mapping in mappings if mapping is not None]
+
+
+def _parse_line(line: bytes) -> Mapping | None:
+    """`start-end perms offset major:minor inode path`, proc(5); None for a line that is not of this form."""
+    fields = line.split(None, 5)
+    if len(fields) < 5:
+        return None
+    start, _, end = fields[0].partition(b"-")
+    # show_map_vma() escapes newlines, and nothing else, as \012 (fs/proc/task_mmu.c, Linux 6.1).
+    path = os.fsdecode(fields[5].replace(b"\\012", b"\n")) if len(fields) == 6 else ""
+    is_deleted = path.endswith(_DELETED)
+    try:
+        return Mapping(
+            RuntimeAddress(int(start, 16)),
+            RuntimeAddress(int(end, 16)),
+            fields[1].decode("ascii", "replace"),
+            FileOffset(int(fields[2], 16)),
+            fields[3].decode("ascii", "replace"),
+            int(fields[4]),
+            path.removesuffix(_DELETED),
+            is_deleted,
+        )
+    except ValueError:
+        return None
+
+
+def open_mapped_file(pid: Pid, mapping: Mapping) -> int:
+    """A read-only descriptor of the very file that is mapped, also if it was deleted; the caller closes it.
+
+    OSError when it cannot be had, is not a regular file, or the path now names another file.
+    """
+    if not mapping.is_file:
+        raise FileNotFoundError(f"no file is mapped at {mapping.start:#x}")
+    try:
+        return _open_regular(f"/proc/{pid}/map_files/{mapping.start:x}-{mapping.end:x}", 0)
+    except OSError:
+        if mapping.is_deleted:
+            raise
+    # map_files needs CAP_SYS_ADMIN or CAP_CHECKPOINT_RESTORE; the path is as the target's mount namespace has it.
+    fd = _open_regular(f"/proc/{pid}/root{mapping.path}", os.O_NOFOLLOW)
+    if os.fstat(fd).st_ino != mapping.inode:
+        os.close(fd)
+        raise FileNotFoundError(f"{mapping.path!r} is no longer the file that is mapped")
+    return fd
+
+
+def _open_regular(path: str, flags: int) -> int:
+    """O_NONBLOCK keeps a FIFO or a device from holding us up before fstat() tells what it is."""
+    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY | flags)
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        os.close(fd)
+        raise OSError(f"{path!r} is not a regular file")
+    return fd

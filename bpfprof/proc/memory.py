@@ -1,0 +1,78 @@
+"""The memory of a running process through /proc/PID/mem: addresses in, bytes out, None where nothing can be read."""
+
+from __future__ import annotations
+
+import os
+from types import TracebackType
+
+from bpfprof.errors import TargetError
+from bpfprof.model.ids import Pid, RuntimeAddress
+
+READ_LIMIT_BYTES = 1 << 20
+# User space ends below 2^56 with five-level page tables (Documentation/arch/x86/x86_64/mm.rst, Linux 6.6).
+_ADDRESS_LIMIT = 1 << 56
+
+
+class ProcessMemory:
+    """Keeps one descriptor on /proc/PID/mem. It stays with the address space it was opened on, also after an exec."""
+
+    __slots__ = ("_fd", "pid")
+
+    def __init__(self, pid: Pid) -> None:
+        """TargetError when there is no such process or its memory may not be read."""
+        self.pid = pid
+        self._fd = -1
+        try:
+            self._fd = os.open(f"/proc/{pid}/mem", os.O_RDONLY | os.O_CLOEXEC)
+        except (FileNotFoundError, ProcessLookupError) as error:
+            raise TargetError(f"there is no process {pid}") from error
+        except OSError as error:
+            hint = "run bpfprof as root"
+            raise TargetError(f"the memory of process {pid} may not be read: {error.strerror}", hint) from error
+
+    def __enter__(self) -> ProcessMemory:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Reads after this are misses."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    def read(self, address: int, size: int) -> bytes | None:
+        """Exactly `size` bytes; None if any of them is unreadable or `size` is above READ_LIMIT_BYTES."""
+        data = self.read_up_to(address, size)
+        return data if len(data) == size else None
+
+    def read_up_to(self, address: int, size: int) -> bytes:
+        """As many of `size` bytes as are readable from `address` on; b"" if none is."""
+        # A read that meets an unmapped page returns what came before it: mem_rw(), fs/proc/base.c (Linux 6.1).
+        if not 0 < address < _ADDRESS_LIMIT or not 0 < size <= READ_LIMIT_BYTES or self._fd < 0:
+            return b""
+        try:
+            return os.pread(self._fd, size, address)
+        except OSError:
+            return b""
+
+    def read_u64(self, address: int) -> int | None:
+        return self._read_unsigned(address, 8)
+
+    def read_u32(self, address: int) -> int | None:
+        return self._read_unsigned(address, 4)
+
+    def read_u8(self, address: int) -> int | None:
+        return self._read_unsigned(address, 1)
+
+    def read_pointer(self, address: int) -> RuntimeAddress | None:
+        """A null pointer is 0, not a miss."""
+        value = self._read_unsigned(address, 8)
+        return None if value is None else RuntimeAddress(value)
+
+    def _read_unsigned(self, address: int, size: int) -> int | None:
+        data = self.read(address, size)
+        return None if data is None else int.from_bytes(data, "little")

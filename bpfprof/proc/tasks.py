@@ -1,0 +1,150 @@
+"""Processes and threads as /proc tells them: ids in, names, states and counters out. A task that is gone is a miss."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+from bpfprof.model.ids import Pid, RuntimeAddress, Tid
+from bpfprof.proc.text import without_controls
+
+_READ_LIMIT_BYTES = 64 << 10
+_SYSCALL_ARGUMENT_COUNT = 6
+
+
+@dataclass(frozen=True, slots=True)
+class BlockedSyscall:
+    """Where a thread is blocked. `number` is -1, and `args` are 0, when it is blocked outside a system call."""
+
+    number: int
+    args: tuple[int, ...]
+    stack_pointer: RuntimeAddress
+    program_counter: RuntimeAddress
+
+
+@dataclass(frozen=True, slots=True)
+class SchedStat:
+    """Sums since the thread began: time on a CPU, time runnable and waiting for one, number of times it got one."""
+
+    on_cpu_ns: int
+    run_delay_ns: int
+    slices: int
+
+
+def list_threads(pid: Pid) -> list[Tid]:
+    """Ascending; empty when the process is gone."""
+    try:
+        return sorted(Tid(int(name)) for name in os.listdir(f"/proc/{pid}/task") if name.isdecimal())
+    except OSError:
+        return []
+
+
+def process_name(pid: Pid) -> str:
+    """The comm of the main thread, at most 15 bytes; "" when the process is gone."""
+    return _read_name(f"/proc/{pid}/comm")
+
+
+def thread_name(pid: Pid, tid: Tid) -> str:
+    """The comm of one thread; "" when it is gone."""
+    return _read_name(f"/proc/{pid}/task/{tid}/comm")
+
+
+def process_command_line(pid: Pid) -> list[str]:
+    """Its arguments, the first 64 KiB of them; empty for a kernel thread or when the process is gone."""
+    raw = _read(f"/proc/{pid}/cmdline")
+    return [without_controls(part) for part in raw.removesuffix(b"\0").split(b"\0")] if raw else []
+
+
+def parent_pid(pid: Pid) -> Pid | None:
+    """0 when the parent is outside our pid namespace; None when the process is gone."""
+    fields = _stat_fields(f"/proc/{pid}/stat")
+    return Pid(int(fields[1])) if fields else None
+
+
+def start_time_ticks(pid: Pid) -> int | None:
+    """Start after boot in clock ticks (sysconf SC_CLK_TCK); with the pid it names a process for good."""
+    fields = _stat_fields(f"/proc/{pid}/stat")
+    return int(fields[19]) if fields else None
+
+
+def thread_run_state(pid: Pid, tid: Tid) -> str | None:
+    """The state letter of proc(5): R running or runnable, S and D sleeping, T stopped, Z dead; None when gone."""
+    fields = _stat_fields(f"/proc/{pid}/task/{tid}/stat")
+    return fields[0].decode("ascii", "replace") if fields else None
+
+
+def blocked_syscall(pid: Pid, tid: Tid) -> BlockedSyscall | None:
+    """What the thread is blocked in; None when it runs, is gone, or the kernel does not tell."""
+    fields = _read(f"/proc/{pid}/task/{tid}/syscall").split()
+    try:
+        if len(fields) == 3 and fields[0] == b"-1":
+            arguments: tuple[int, ...] = (0,) * _SYSCALL_ARGUMENT_COUNT
+        elif len(fields) == 3 + _SYSCALL_ARGUMENT_COUNT:
+            arguments = tuple(int(field, 16) for field in fields[1:-2])
+        else:
+            return None
+        stack_pointer, program_counter = int(fields[-2], 16), int(fields[-1], 16)
+        return BlockedSyscall(int(fields[0]), arguments, RuntimeAddress(stack_pointer), RuntimeAddress(program_counter))
+    except ValueError:
+        return None
+
+
+def switch_count(pid: Pid, tid: Tid) -> int | None:
+    """Context switches since the thread began, voluntary and not; unchanged means it has not run in between."""
+    status = _status(pid, tid)
+    try:
+        return int(status[b"voluntary_ctxt_switches"]) + int(status[b"nonvoluntary_ctxt_switches"])
+    except (KeyError, ValueError):
+        return None
+
+
+def schedstat(pid: Pid, tid: Tid) -> SchedStat | None:
+    """None when the thread is gone or the kernel was built without CONFIG_SCHED_INFO."""
+    fields = _read(f"/proc/{pid}/task/{tid}/schedstat").split()
+    try:
+        on_cpu_ns, run_delay_ns, slices = (int(field) for field in fields)
+    except ValueError:
+        return None
+    return SchedStat(on_cpu_ns, run_delay_ns, slices)
+
+
+def namespace_tids(pid: Pid, tid: Tid) -> tuple[int, ...]:
+    """The thread's id in each pid namespace, ours first, its own last; empty when the thread is gone."""
+    try:
+        return tuple(int(field) for field in _status(pid, tid)[b"NSpid"].split())
+    except (KeyError, ValueError):
+        return ()
+
+
+def _read(path: str) -> bytes:
+    """At most _READ_LIMIT_BYTES; b"" when it cannot be read."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return b""
+    try:
+        parts: list[bytes] = []
+        left = _READ_LIMIT_BYTES
+        while left > 0 and (part := os.read(fd, left)):
+            parts.append(part)
+            left -= len(part)
+        return b"".join(parts)
+    except OSError:
+        return b""
+    finally:
+        os.close(fd)
+
+
+def _read_name(path: str) -> str:
+    return without_controls(_read(path).removesuffix(b"\n"))
+
+
+def _stat_fields(path: str) -> list[bytes]:
+    """The fields of proc(5) stat from the state (field 3) on; the name before it may hold spaces and brackets."""
+    fields = _read(path).rpartition(b")")[2].split()
+    return fields if len(fields) >= 20 else []
+
+
+def _status(pid: Pid, tid: Tid) -> dict[bytes, bytes]:
+    lines = _read(f"/proc/{pid}/task/{tid}/status").split(b"\n")
+    return {name: value for name, _, value in (line.partition(b":") for line in lines)}

@@ -1,0 +1,97 @@
+"""Sharing a thread's exact CPU time out over its samples.
+
+The scheduler gives every burst (from switch-in to switch-out) to the nanosecond; samples say what ran. A burst at least
+one sampling period long always holds a sample: its time goes to its own samples, to the nearest one each. Shorter
+bursts are sampled by chance, with a probability proportional to their length, so their samples share what is left
+equally. Compared with equal weights for all samples this halves the error or better (tests/unit/profile).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+Int64Array = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class CpuShares:
+    """weights: nanoseconds of each sample; unsampled_ns: CPU time no sample speaks for. They sum to the CPU time.
+
+    piece_start, piece_length, piece_sample: the same as pieces of the thread's own CPU time, ascending and without gap;
+    piece_sample is -1 where no sample speaks.
+    """
+
+    weights: Int64Array
+    unsampled_ns: int
+    piece_start: Int64Array
+    piece_length: Int64Array
+    piece_sample: Int64Array
+
+
+def share_cpu_time(positions: Int64Array, edges: Int64Array, period_ns: int) -> CpuShares:
+    """Shares of samples at `positions`, CPU nanoseconds of the thread, ascending.
+
+    `edges` are the ends of its bursts in the same clock, ascending from 0 to the total; a period_ns of 0 treats all
+    bursts as short (events that are not a clock).
+    """
+    lengths = np.diff(edges)
+    burst = np.clip(np.searchsorted(edges, positions, side="right") - 1, 0, max(len(lengths) - 1, 0))
+    if not len(lengths) or not len(positions):
+        return _unsampled(edges, len(positions))
+    has_sample = np.bincount(burst, minlength=len(lengths)) > 0
+    is_long = has_sample & (lengths >= period_ns) & (period_ns > 0)
+    own = is_long[burst]  # samples that only share their own burst
+    long_pieces = _cells_of_long(positions[own], burst[own], edges, np.flatnonzero(own))
+    short_pieces = _cells_of_short(edges, is_long, np.flatnonzero(~own))
+    start, length, sample = (np.concatenate(parts) for parts in zip(long_pieces, short_pieces, strict=True))
+    order = np.argsort(start, kind="stable")
+    start, length, sample = start[order], length[order], sample[order]
+    named = sample >= 0
+    weights = np.bincount(sample[named], weights=length[named], minlength=len(positions)).astype(np.int64)
+    return CpuShares(weights, int(length[~named].sum()), start, length, sample)
+
+
+_Pieces = tuple[Int64Array, Int64Array, Int64Array]
+
+
+def _unsampled(edges: Int64Array, sample_count: int) -> CpuShares:
+    total = int(edges[-1] - edges[0]) if len(edges) else 0
+    none, weights = np.zeros(0, np.int64), np.zeros(sample_count, np.int64)
+    if not total:
+        return CpuShares(weights, 0, none, none, none)
+    return CpuShares(weights, total, edges[:1].copy(), np.array([total], np.int64), np.array([-1], np.int64))
+
+
+def _cells_of_long(positions: Int64Array, burst: Int64Array, edges: Int64Array, sample: Int64Array) -> _Pieces:
+    """Each long burst cut half-way between its samples."""
+    if not len(positions):
+        return positions, positions, positions
+    middle = (positions[1:] + positions[:-1]) // 2
+    is_first = np.append(True, burst[1:] != burst[:-1])
+    left = np.where(is_first, edges[burst], np.append(0, middle))
+    right = np.where(np.append(is_first[1:], True), edges[burst + 1], np.append(middle, 0))
+    return left, right - left, sample
+
+
+def _cells_of_short(edges: Int64Array, is_long: npt.NDArray[np.bool_], sample: Int64Array) -> _Pieces:
+    """The other bursts laid end to end and cut into equal parts, one a sample; then cut at the bursts' edges again."""
+    starts, lengths = edges[:-1][~is_long], np.diff(edges)[~is_long]
+    ends = np.cumsum(lengths)
+    total = int(ends[-1]) if len(ends) else 0
+    if not total:
+        none = np.zeros(0, np.int64)
+        return none, none, none
+    if len(sample):
+        cuts = np.arange(1, len(sample), dtype=np.float64) * total / len(sample)
+        borders = np.unique(np.concatenate([[0], ends, np.rint(cuts).astype(np.int64)]))
+        middle = (borders[:-1] + borders[1:]) / 2
+        owner = sample[np.minimum((middle * len(sample) / total).astype(np.int64), len(sample) - 1)]
+    else:
+        borders = np.unique(np.concatenate([[0], ends]))
+        owner = np.full(len(borders) - 1, -1, np.int64)
+    which = np.searchsorted(ends, borders[:-1], side="right")
+    start = starts[which] + borders[:-1] - (ends - lengths)[which]
+    return start, np.diff(borders), owner

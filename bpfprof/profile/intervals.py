@@ -1,0 +1,100 @@
+"""The intervals of each thread, from the recording's rows: what ended, and what was still going on at the end."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from bpfprof import abi
+from bpfprof.model.samples import TOTAL_DTYPE, WAIT_DTYPE
+from bpfprof.recording.reader import Recording
+
+_UNKNOWN, _ON_CPU = int(abi.ThreadState["BP_THREAD_UNKNOWN"]), int(abi.ThreadState["BP_THREAD_ON_CPU"])
+_RUNNABLE, _BLOCKED = int(abi.ThreadState["BP_THREAD_RUNNABLE"]), int(abi.ThreadState["BP_THREAD_BLOCKED"])
+_DEAD = int(abi.ThreadState["BP_THREAD_DEAD"])
+
+
+@dataclass(frozen=True, slots=True)
+class Intervals:
+    """Rows sorted by (thread, time); the waits include those that had not ended. All arrays of threads are by index.
+
+    on_cpu_ns, blocked_ns, runqueue_ns are the kernel side's own totals up to end_ns, not sums over the rows, so a lost
+    row shows as a difference.
+    """
+
+    start_ns: int
+    end_ns: int
+    samples: npt.NDArray[np.void]
+    waits: npt.NDArray[np.void]
+    first_ns: npt.NDArray[np.int64]
+    last_ns: npt.NDArray[np.int64]
+    on_cpu_ns: npt.NDArray[np.int64]
+    blocked_ns: npt.NDArray[np.int64]
+    runqueue_ns: npt.NDArray[np.int64]
+
+
+def collect_intervals(recording: Recording) -> Intervals:
+    """Works for a recording without an end too: it then ends with the last thing that was seen."""
+    samples, waits = recording.samples, recording.waits
+    start_ns = int(recording.start.get("start_ns", 0))
+    times = [rows["time_ns"].max() for rows in (samples, waits, recording.totals) if len(rows)]
+    end_ns = int(recording.end.get("end_ns") or max([start_ns, *map(int, times)]))
+    totals = _last_totals(recording, end_ns)
+    open_ns = np.maximum(0, np.where(totals["state"] == _DEAD, 0, end_ns - totals["since_ns"].astype(np.int64)))
+    state = totals["state"]
+    woken = (state == _BLOCKED) & (totals["wake_ns"] > totals["since_ns"])
+    waiting_ns = np.where(woken, end_ns - totals["wake_ns"].astype(np.int64), 0).clip(0)
+    waiting_ns = np.where(state == _RUNNABLE, open_ns, waiting_ns)
+    sleeping_ns = np.where(state == _BLOCKED, open_ns - waiting_ns, 0)
+    running_ns = np.where((state == _ON_CPU) | (state == _UNKNOWN), open_ns, 0)
+    first_ns = totals["first_ns"].astype(np.int64)
+    unended = _unended_waits(totals, sleeping_ns, waiting_ns, end_ns)
+    waits = np.concatenate([waits, unended])
+    return Intervals(
+        start_ns,
+        end_ns,
+        samples[np.lexsort((samples["time_ns"], samples["thread"]))],
+        waits[np.lexsort((waits["time_ns"], waits["thread"]))],
+        first_ns,
+        np.where(state == _DEAD, totals["since_ns"].astype(np.int64), end_ns),
+        totals["on_cpu_ns"].astype(np.int64) + running_ns,
+        totals["blocked_ns"].astype(np.int64) + sleeping_ns,
+        totals["runqueue_ns"].astype(np.int64) + waiting_ns,
+    )
+
+
+def _last_totals(recording: Recording, end_ns: int) -> npt.NDArray[np.void]:
+    """One row of TOTAL_DTYPE a thread: the last in the file, brought up to date where later waits are in the file."""
+    rows = np.zeros(len(recording.threads), TOTAL_DTYPE)
+    rows["first_ns"] = [thread.first_ns for thread in recording.threads]
+    rows["since_ns"], rows["time_ns"], rows["syscall"] = rows["first_ns"], rows["first_ns"], -1
+    totals = recording.totals[np.argsort(recording.totals["time_ns"], kind="stable")]
+    first_ns = rows["first_ns"].copy()
+    rows[totals["thread"]] = totals  # the last of equal indices wins
+    rows["thread"], rows["first_ns"] = np.arange(len(rows)), first_ns
+    if not recording.end:
+        _follow_waits(rows, recording.waits)
+    return rows
+
+
+def _follow_waits(rows: npt.NDArray[np.void], waits: npt.NDArray[np.void]) -> None:
+    """Adds waits that ended after a thread's totals were taken; after each it was on a CPU."""
+    later = waits[(waits["time_ns"] > rows["time_ns"][waits["thread"]]) & (rows["state"][waits["thread"]] != _DEAD)]
+    later = later[np.argsort(later["time_ns"], kind="stable")]
+    for name in ("blocked_ns", "runqueue_ns"):
+        np.add.at(rows[name], later["thread"], later[name])
+    rows["on_cpu_ns"][later["thread"]] = later["on_cpu_ns"]
+    rows["since_ns"][later["thread"]] = later["time_ns"]
+    rows["state"][later["thread"]] = _ON_CPU
+
+
+def _unended_waits(
+    totals: npt.NDArray[np.void], sleeping_ns: npt.NDArray[np.int64], waiting_ns: npt.NDArray[np.int64], end_ns: int
+) -> npt.NDArray[np.void]:
+    rows = np.zeros(len(totals), WAIT_DTYPE)
+    for name in ("thread", "stack", "status", "syscall", "task_state", "args", "on_cpu_ns"):
+        rows[name] = totals[name]
+    rows["time_ns"], rows["blocked_ns"], rows["runqueue_ns"] = end_ns, sleeping_ns, waiting_ns
+    return rows[(sleeping_ns > 0) | (waiting_ns > 0)]

@@ -1,0 +1,174 @@
+"""Reading a recording back: everything it holds, in memory, and why it ends early if it does."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, BinaryIO
+
+import numpy as np
+import numpy.typing as npt
+
+from bpfprof.errors import RecordingError
+from bpfprof.model.samples import PYTHON_FRAME_DTYPE, SAMPLE_DTYPE, STACK_DTYPE, TOTAL_DTYPE, WAIT_DTYPE
+from bpfprof.recording.format import MAGIC, Chunk, decode
+
+
+@dataclass(slots=True)
+class RecordedProcess:
+    """A process as it was last described (an exec describes it anew)."""
+
+    pid: int = 0
+    name: str = ""
+    command_line: list[str] = field(default_factory=list)
+    python: tuple[int, int] | None = None
+    python_version: str = ""
+    entry_marks_from: int = 0
+    shim_is_python: bool = False
+    gil: tuple[int, int] | None = None  # (address, bytes)
+    note: str = ""
+
+
+@dataclass(slots=True)
+class RecordedThread:
+    """A thread; process is an index into Recording.processes."""
+
+    process: int = 0
+    tid: int = 0
+    first_ns: int = 0
+    name: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedCode:
+    """A code object; `reason` says why it could not be read ("" when it was)."""
+
+    process: int
+    filename: str
+    qualname: str
+    first_line: int
+    reason: str
+    linetable: bytes
+
+
+@dataclass(slots=True)
+class Recording:
+    """All of a recording. Indices in the arrays count from 0, but stacks from 1 (0: no stack)."""
+
+    start: dict[str, Any] = field(default_factory=dict)
+    end: dict[str, Any] = field(default_factory=dict)
+    processes: list[RecordedProcess] = field(default_factory=list)
+    threads: list[RecordedThread] = field(default_factory=list)
+    codes: list[RecordedCode] = field(default_factory=list)
+    stacks: npt.NDArray[np.void] = field(default_factory=lambda: np.zeros(0, STACK_DTYPE))
+    python_frames: npt.NDArray[np.void] = field(default_factory=lambda: np.zeros(0, PYTHON_FRAME_DTYPE))
+    samples: npt.NDArray[np.void] = field(default_factory=lambda: np.zeros(0, SAMPLE_DTYPE))
+    waits: npt.NDArray[np.void] = field(default_factory=lambda: np.zeros(0, WAIT_DTYPE))
+    totals: npt.NDArray[np.void] = field(default_factory=lambda: np.zeros(0, TOTAL_DTYPE))
+    unfinished: str = ""
+
+
+_ARRAYS = {
+    ("stacks", "stacks"): ("stacks", STACK_DTYPE),
+    ("stacks", "python"): ("python_frames", PYTHON_FRAME_DTYPE),
+    ("samples", "rows"): ("samples", SAMPLE_DTYPE),
+    ("waits", "rows"): ("waits", WAIT_DTYPE),
+    ("totals", "rows"): ("totals", TOTAL_DTYPE),
+}
+_MAX_ROWS = 1 << 22  # of threads or processes: bounds what a damaged index can ask for
+
+
+def read_recording(file: BinaryIO) -> Recording:
+    """All that can be read; `unfinished` says what is wrong with the rest.
+
+    Raises RecordingError when it is not a recording or has not even a beginning.
+    """
+    if file.read(len(MAGIC)) != MAGIC:
+        raise RecordingError("this is not a bpfprof recording of a version that is known here")
+    recording = Recording()
+    parts: dict[str, list[npt.NDArray[np.void]]] = {name: [] for name, _ in _ARRAYS.values()}
+    try:
+        while (chunk := decode(file)) is not None:
+            _take(recording, chunk, parts)
+        if not recording.end:
+            recording.unfinished = "it has no end: bpfprof was stopped before it could write it"
+    except RecordingError as error:
+        recording.unfinished = str(error)
+    except (ValueError, KeyError, TypeError, IndexError) as error:
+        recording.unfinished = f"the recording is damaged: {error}"
+    if not recording.start:
+        raise RecordingError(recording.unfinished or "the recording is empty")
+    for name, dtype in _ARRAYS.values():
+        setattr(recording, name, _concatenate(parts[name], dtype))
+    _check(recording)
+    return recording
+
+
+def _take(recording: Recording, chunk: Chunk, parts: dict[str, list[npt.NDArray[np.void]]]) -> None:
+    for key, array in chunk.arrays.items():
+        known = _ARRAYS.get((chunk.kind, key))
+        if known is not None:
+            parts[known[0]].append(_conform(array, known[1]))
+    if chunk.kind == "start":
+        recording.start = chunk.fields
+    elif chunk.kind == "end":
+        recording.end = chunk.fields
+    elif chunk.kind == "processes":
+        for row in chunk.fields["rows"]:
+            _update(recording.processes, RecordedProcess, row)
+    elif chunk.kind == "threads":
+        for row in chunk.fields["rows"]:
+            _update(recording.threads, RecordedThread, row)
+    elif chunk.kind == "codes":
+        _take_codes(recording, chunk)
+
+
+def _take_codes(recording: Recording, chunk: Chunk) -> None:
+    blob, begin = chunk.arrays["linetables"].tobytes(), 0
+    for row, end in zip(chunk.fields["rows"], chunk.arrays["linetable_ends"].tolist(), strict=True):
+        process, filename, qualname, first_line, reason = row
+        recording.codes.append(
+            RecordedCode(int(process), str(filename), str(qualname), int(first_line), str(reason), blob[begin:end])
+        )
+        begin = end
+
+
+def _update(rows: list[Any], row_type: type[Any], values: dict[str, Any]) -> None:
+    index = int(values["index"])
+    if not 0 <= index < _MAX_ROWS:
+        raise ValueError(f"row {index} is out of range")
+    while len(rows) <= index:
+        rows.append(row_type())
+    for name, value in values.items():
+        if name in row_type.__slots__:
+            setattr(rows[index], name, tuple(value) if name in ("python", "gil") and value is not None else value)
+
+
+def _conform(array: npt.NDArray[Any], dtype: np.dtype[np.void]) -> npt.NDArray[np.void]:
+    """The fields this version knows; those the file lacks are 0."""
+    if array.dtype == dtype:
+        return array
+    rows = np.zeros(len(array), dtype)
+    for name in set(dtype.names or ()) & set(array.dtype.names or ()):
+        rows[name] = array[name]
+    return rows
+
+
+def _concatenate(parts: Sequence[npt.NDArray[np.void]], dtype: np.dtype[np.void]) -> npt.NDArray[np.void]:
+    return np.concatenate(parts) if parts else np.zeros(0, dtype)
+
+
+def _check(recording: Recording) -> None:
+    """Leaves out rows that refer to what the file does not have, so that nothing later can go out of bounds."""
+    frames_before = np.cumsum(recording.stacks["python_count"], dtype=np.int64)
+    whole = int(np.searchsorted(frames_before, len(recording.python_frames), side="right"))
+    recording.stacks = recording.stacks[:whole]
+    for name in ("samples", "waits", "totals"):
+        rows = getattr(recording, name)
+        valid = (rows["thread"] < len(recording.threads)) & (rows["stack"] <= whole)
+        if not valid.all():
+            recording.unfinished = recording.unfinished or f"{int((~valid).sum())} {name} refer to what is missing"
+            setattr(recording, name, rows[valid])
+    for thread in recording.threads:
+        if not 0 <= thread.process < len(recording.processes):
+            raise RecordingError("the recording is damaged: a thread without a process")

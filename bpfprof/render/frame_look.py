@@ -1,0 +1,80 @@
+"""A node of the flame graph -> its CSS class; the patterns that tell waits from CPU without colour."""
+
+from __future__ import annotations
+
+import zlib
+
+from bpfprof.model.frames import FrameKind
+from bpfprof.render.call_tree import Label
+
+_PYTHON_HUES = 10
+_WAIT_LOOKS = {
+    "gil": "wait-gil",
+    "lock": "wait-lock",
+    "child": "wait-lock",
+    "sleep": "wait-idle",
+    "poll": "wait-idle",
+    "disk": "wait-io",
+    "net": "wait-io",
+    "pipe": "wait-io",
+    "device": "wait-io",
+    "pagefault": "wait-io",
+}
+_OTHER_WAIT = "wait-other"
+_KIND_LOOKS = {
+    FrameKind.NATIVE: "native",
+    FrameKind.INLINED: "inlined",
+    FrameKind.KERNEL: "kernel",
+    FrameKind.RUNQUEUE: "runqueue",
+    FrameKind.TRUNCATED: "truncated",
+    FrameKind.NOT_SAMPLED: "not-sampled",
+}
+
+# (looks, what the legend says of them), in the order of the legend.
+LOOKS = (
+    (tuple(f"py{hue}" for hue in range(_PYTHON_HUES)), "Python (shade: file)"),
+    (("native",), "native"),
+    (("inlined",), "inlined native"),
+    (("kernel",), "kernel"),
+    (("wait-gil",), "wait: GIL"),
+    (("wait-lock",), "wait: lock, child"),
+    (("wait-idle",), "wait: sleep, poll"),
+    (("wait-io",), "wait: disk, net, pipe, device"),
+    ((_OTHER_WAIT,), "wait: other"),
+    (("runqueue",), "run queue (ready, no CPU)"),
+    (("truncated",), "stack cut off here"),
+    (("not-sampled",), "on CPU, not sampled"),
+)
+
+
+def look_of(label: Label) -> str:
+    """The CSS class of a node; the colour of a Python frame comes from its file, so neighbours in a file look alike."""
+    frame = label.frame
+    if frame is None:
+        return "base"
+    if frame.kind == FrameKind.PYTHON:
+        return f"py{zlib.crc32(frame.file.encode('utf-8', 'replace')) % _PYTHON_HUES}"
+    if frame.kind == FrameKind.WAIT:
+        return _WAIT_LOOKS.get(frame.name, _OTHER_WAIT)
+    return _KIND_LOOKS[frame.kind]
+
+
+def _pattern(look: str, lines: str, angle: int) -> str:
+    return (
+        f'<pattern id="{look}" width="7" height="7" patternUnits="userSpaceOnUse" patternTransform="rotate({angle})">'
+        f'<rect class="{look}-back" width="7" height="7"/>{lines}</pattern>'
+    )
+
+
+def _hatched(look: str, angle: int) -> str:
+    return _pattern(look, f'<path class="{look}-line" d="M0 0V7" stroke-width="2"/>', angle)
+
+
+def _dotted(look: str) -> str:
+    return _pattern(look, f'<circle class="{look}-line" cx="3.5" cy="3.5" r="0.9"/>', 0)
+
+
+PATTERNS = "".join(
+    [_hatched(look, 45) for look in sorted({*_WAIT_LOOKS.values(), _OTHER_WAIT})]
+    + [_hatched("runqueue", -45), _dotted("not-sampled")]
+)

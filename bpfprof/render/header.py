@@ -1,0 +1,38 @@
+"""Profile -> what was recorded, when, where and how: the words every report begins with."""
+
+from __future__ import annotations
+
+import datetime
+
+from bpfprof.model.profile import Profile
+from bpfprof.render.labels import printable
+from bpfprof.render.quantities import duration_text
+
+
+def command_text(profile: Profile) -> str:
+    """The recorded command line, "" if there is none."""
+    return printable(" ".join(profile.info.command_line))
+
+
+def recording_facts(profile: Profile) -> list[str]:
+    """Short facts, to be joined by commas or dots; the duration first."""
+    info = profile.info
+    processes = len({thread.pid for thread in profile.threads})
+    threads = counted(len(profile.threads), "thread")
+    facts = [duration_text(info.duration_ns), f"{threads} in {counted(processes, 'process', 'processes')}"]
+    if info.mode != "offcpu":
+        facts.append(f"{info.rate_hz} Hz {printable(info.event)}")
+    if info.mode != "both":
+        facts.append(f"mode {printable(info.mode)}")
+    if info.host_name:
+        kernel = f" (Linux {printable(info.kernel_release)})" if info.kernel_release else ""
+        facts.append(printable(info.host_name) + kernel)
+    if info.started_unix_ns:
+        started = datetime.datetime.fromtimestamp(info.started_unix_ns // 1_000_000_000, datetime.UTC)
+        facts.append(f"{started:%Y-%m-%d %H:%M:%S} UTC")
+    return facts
+
+
+def counted(count: int, one: str, many: str = "") -> str:
+    """`1 thread`, `12 threads`."""
+    return f"{count:,} {one if count == 1 else many or one + 's'}"

@@ -1,0 +1,102 @@
+"""Frame -> the text other programs read (docs: the text contract); every format takes its names from here."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+
+from bpfprof.model.frames import Frame, FrameKind
+from bpfprof.model.profile import Profile, ThreadTime
+from bpfprof.render.options import RenderOptions
+
+# Controls (C0, DEL, C1), line and paragraph separators, marks that reorder text on a terminal, lone surrogates (names
+# read with surrogateescape; they cannot be encoded), and the two code points XML 1.0 forbids (section 2.2).
+_UNSAFE = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufffe\uffff]")
+_UNKNOWN = "[unknown]"
+
+
+def printable(text: str) -> str:
+    """The text in one line, without anything that would act on a terminal or break an XML file."""
+    return _UNSAFE.sub("?", text)
+
+
+def clean(text: str) -> str:
+    """A name that can stand in a collapsed stack: printable, and without the `;` that joins frames."""
+    return printable(text).replace(";", ":")
+
+
+def process_label(thread: ThreadTime) -> str:
+    """`process COMM (PID)`."""
+    return f"process {clean(thread.process_name) or '?'} ({thread.pid})"
+
+
+def thread_label(thread: ThreadTime) -> str:
+    """`thread NAME (TID)`."""
+    return f"thread {clean(thread.thread_name) or '?'} ({thread.tid})"
+
+
+def short_file_names(paths: Iterable[str]) -> dict[str, str]:
+    """Path -> the shortest tail, in whole components, that no other of the paths ends in."""
+    short: dict[str, str] = {}
+    open_groups: list[tuple[int, set[str]]] = [(1, set(paths))]
+    while open_groups:
+        depth, group = open_groups.pop()
+        tails: defaultdict[str, set[str]] = defaultdict(set)
+        for path in group:
+            tails[_tail(path, depth)].add(path)
+        for tail, members in tails.items():
+            if len(members) == 1:
+                short[members.pop()] = tail
+                continue
+            whole = {path for path in members if path == tail}
+            short.update({path: path for path in whole})
+            open_groups.append((depth + 1, members - whole))
+    return short
+
+
+def _tail(path: str, depth: int) -> str:
+    if path.startswith("<"):  # "<string>", "<frozen importlib._bootstrap>": a mark, not a path
+        return path
+    return "/".join(path.rsplit("/", depth)[-depth:]) or path
+
+
+def file_names(profile: Profile, options: RenderOptions) -> dict[str, str]:
+    """File of each Python frame -> what is shown for it."""
+    paths = {frame.file for frame in profile.frames if frame.kind == FrameKind.PYTHON}
+    shown = {path: path for path in paths} if options.full_filenames else short_file_names(paths)
+    return {path: clean(name) or _UNKNOWN for path, name in shown.items()}
+
+
+def _native_name(frame: Frame) -> str:
+    base = clean(frame.file.rsplit("/", 1)[-1]) or _UNKNOWN
+    return f"{clean(frame.name)} ({base})" if frame.name else f"{base}+0x{frame.offset:x}"
+
+
+def frame_label(frame: Frame, files: Mapping[str, str], function_only: bool) -> str:
+    """The contract's text for one frame; `files` is what `file_names` returned for its profile."""
+    name = clean(frame.name)
+    match frame.kind:
+        case FrameKind.PYTHON:
+            line = "" if function_only or frame.line == 0 else f":{frame.line}"
+            return f"{name or _UNKNOWN} ({files[frame.file]}{line})"
+        case FrameKind.NATIVE:
+            return _native_name(frame)
+        case FrameKind.INLINED:
+            return _native_name(frame) + "_[i]"
+        case FrameKind.KERNEL:
+            return f"{name or _UNKNOWN}_[k]"
+        case FrameKind.WAIT:
+            return f"[off-cpu: {name or 'unknown'}]"
+        case FrameKind.RUNQUEUE:
+            return "[runqueue]"
+        case FrameKind.TRUNCATED:
+            return f"[truncated: {name or 'unknown'}]"
+        case FrameKind.NOT_SAMPLED:
+            return "[not sampled]"
+
+
+def frame_labels(profile: Profile, options: RenderOptions) -> list[str]:
+    """One text a frame of `profile.frames`, in its order; frames to be merged have the same text."""
+    files = file_names(profile, options)
+    return [frame_label(frame, files, options.function_only) for frame in profile.frames]

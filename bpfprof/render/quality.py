@@ -1,0 +1,60 @@
+"""Profile -> the quality line that every report ends with: how much of the truth the recording holds."""
+
+from __future__ import annotations
+
+from bpfprof.model.profile import Profile
+from bpfprof.render.header import counted
+from bpfprof.render.labels import printable, thread_label
+from bpfprof.render.quantities import duration_text, percent_text
+
+
+def quality_line(profile: Profile) -> str:
+    """One line without a newline; parts are separated by `; `."""
+    parts = [_accounted(profile), _stacks(profile), _lost(profile), _own_cpu(profile)]
+    if profile.quality.unfinished:
+        parts.insert(0, f"UNFINISHED RECORDING ({printable(profile.quality.unfinished)})")
+    return "quality: " + "; ".join(parts)
+
+
+def _accounted(profile: Profile) -> str:
+    threads = [thread for thread in profile.threads if thread.wall_ns > 0 or thread.accounted_ns > 0]
+    if not threads:
+        return "no thread was seen"
+    wall_ns = sum(thread.wall_ns for thread in threads)
+    accounted_ns = sum(thread.accounted_ns for thread in threads)
+    text = f"{percent_text(accounted_ns, wall_ns)} of {duration_text(wall_ns)} wall time accounted for"
+    worst = max(threads, key=lambda thread: abs(thread.accounted_ns - thread.wall_ns) / max(thread.wall_ns, 1))
+    off_ns = worst.accounted_ns - worst.wall_ns
+    if off_ns == 0:
+        return f"{text}, exact in every thread"
+    sign = "+" if off_ns > 0 else ""
+    share = percent_text(abs(off_ns), worst.wall_ns)
+    return f"{text}, worst {thread_label(worst)} {sign}{duration_text(off_ns)} ({share} of its wall time)"
+
+
+def _stacks(profile: Profile) -> str:
+    quality = profile.quality
+    truncated = sum(quality.truncated_counts.values())
+    whole = quality.complete_count + truncated
+    if whole == 0:
+        return "no stacks"
+    text = f"stacks {percent_text(quality.complete_count, whole)} complete ({quality.complete_count:,} of {whole:,}"
+    text += f", {quality.python_only_count:,} Python-only), " if quality.python_only_count else "), "
+    return text + (f"{truncated:,} truncated ({_reasons(quality.truncated_counts)})" if truncated else "none truncated")
+
+
+def _lost(profile: Profile) -> str:
+    lost = {reason: count for reason, count in profile.quality.lost_counts.items() if count}
+    return f"{counted(sum(lost.values()), 'sample')} lost ({_reasons(lost)})" if lost else "none lost"
+
+
+def _own_cpu(profile: Profile) -> str:
+    quality = profile.quality
+    if quality.recording_ns <= 0:
+        return f"bpfprof itself used {duration_text(quality.own_cpu_ns)} of CPU"
+    return f"bpfprof itself used {percent_text(quality.own_cpu_ns, quality.recording_ns)} of one core"
+
+
+def _reasons(counts: dict[str, int]) -> str:
+    ordered = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
+    return ", ".join(f"{printable(reason)} {count:,}" for reason, count in ordered if count)

@@ -1,0 +1,91 @@
+"""Profile with its timeline -> a speedscope file (https://www.speedscope.app/file-format-schema.json)."""
+
+from __future__ import annotations
+
+import json
+from itertools import pairwise, starmap
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from bpfprof.model.frames import FrameKind
+from bpfprof.model.profile import Profile, ThreadTime
+from bpfprof.render.labels import clean, file_names, frame_label, process_label, thread_label
+from bpfprof.render.options import RenderOptions
+
+_SCHEMA = "https://www.speedscope.app/file-format-schema.json"
+
+
+def render_speedscope(profile: Profile, options: RenderOptions) -> str:
+    """One sampled profile a thread that has intervals, the busiest first; all on the clock of the recording.
+
+    Raises ValueError if the profile was built without its timeline.
+    """
+    if profile.timeline is None:
+        raise ValueError("the speedscope format needs a profile with its timeline")
+    frames, frame_of = _frames(profile, options)
+    stacks = ["[" + ",".join([str(frame_of[frame]) for frame in stack]) + "]" for stack in profile.stacks]
+    rows_of = _rows_by_thread(profile.timeline)
+    order = sorted(rows_of, key=lambda thread: _activity(profile.threads[thread]))
+    profiles = [_one_thread(profile.threads[thread], profile.timeline[rows_of[thread]], stacks) for thread in order]
+    name = clean(options.title) or clean(" ".join(profile.info.command_line)) or "bpfprof"
+    head = {
+        "$schema": _SCHEMA,
+        "exporter": f"bpfprof {clean(profile.info.bpfprof_version)}".rstrip(),
+        "name": name,
+        "activeProfileIndex": 0,
+        "shared": {"frames": frames},
+    }
+    return json.dumps(head, ensure_ascii=False)[:-1] + ', "profiles": [' + ",\n".join(profiles) + "]}\n"
+
+
+def _frames(profile: Profile, options: RenderOptions) -> tuple[list[dict[str, Any]], list[int]]:
+    """The frames as speedscope wants them, equal ones once; and where each frame of the profile went."""
+    files = file_names(profile, options)
+    place: dict[tuple[str, str, int], int] = {}
+    frame_of = []
+    for frame in profile.frames:
+        key = (frame_label(frame, files, options.function_only), "", 0)
+        if frame.kind == FrameKind.PYTHON:
+            key = (clean(frame.name) or "[unknown]", files[frame.file], 0 if options.function_only else frame.line)
+        elif frame.kind in (FrameKind.NATIVE, FrameKind.INLINED):
+            key = (key[0], clean(frame.file), 0)
+        frame_of.append(place.setdefault(key, len(place)))
+    frames: list[dict[str, Any]] = []
+    for name, file, line in place:
+        entry: dict[str, Any] = {"name": name}
+        if file:
+            entry["file"] = file
+        if line:
+            entry["line"] = line
+        frames.append(entry)
+    return frames, frame_of
+
+
+def _rows_by_thread(timeline: npt.NDArray[np.void]) -> dict[int, slice]:
+    threads, starts = np.unique(timeline["thread"], return_index=True)
+    spans = pairwise([*starts.tolist(), len(timeline)])
+    return dict(zip(threads.tolist(), starmap(slice, spans), strict=True))
+
+
+def _activity(thread: ThreadTime) -> tuple[bool, bool, int, int]:
+    """Sort key: threads that do something before idle ones, main threads before others, then by time on a CPU."""
+    busy_ns = thread.on_cpu_ns + thread.runqueue_ns
+    return busy_ns * 100 < thread.wall_ns, int(thread.pid) != int(thread.tid), -busy_ns, int(thread.tid)
+
+
+def _one_thread(thread: ThreadTime, rows: npt.NDArray[np.void], stacks: list[str]) -> str:
+    """The JSON of one thread's profile; neighbouring rows with the same stack become one."""
+    stack = rows["stack"]
+    first = np.flatnonzero(np.concatenate(([True], stack[1:] != stack[:-1])))
+    weights = np.add.reduceat(rows["duration_ns"], first).tolist()
+    head = {
+        "type": "sampled",
+        "name": f"{process_label(thread)} / {thread_label(thread)}",
+        "unit": "nanoseconds",
+        "startValue": thread.first_ns,
+        "endValue": thread.first_ns + sum(weights),
+    }
+    samples = ",".join([stacks[index] for index in stack[first].tolist()])
+    return f'{json.dumps(head, ensure_ascii=False)[:-1]}, "samples": [{samples}], "weights": {json.dumps(weights)}}}'

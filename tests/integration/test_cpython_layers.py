@@ -1,0 +1,387 @@
+"""The CPython layers against real interpreters: those under ~/.pyenv and the system's python3."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from bpfprof.cpython.code_objects import CodeObject, read_code_object
+from bpfprof.cpython.detect import Interpreter, NotPython, find_interpreter
+from bpfprof.cpython.line_tables import LineTable
+from bpfprof.cpython.thread_state import ThreadStateRef, is_python_frame, read_thread_states, walk_frames
+from bpfprof.model.ids import Pid
+from bpfprof.proc.memory import ProcessMemory
+
+pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
+
+
+def _find_pythons() -> dict[str, str]:
+    """Name -> path of each interpreter, by version."""
+    root = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
+    found = {f"pyenv-{path.parent.parent.name}": str(path) for path in sorted(root.glob("3.*/bin/python3"))}
+    system = Path("/usr/bin/python3").resolve()
+    if system.name.startswith("python3."):
+        found[f"system-{system.name.removeprefix('python')}"] = str(system)
+    return found
+
+
+PYTHONS = _find_pythons()
+
+
+def _minor(name: str) -> tuple[int, int]:
+    major, minor = name.partition("-")[2].split(".")[:2]
+    return int(major), int(minor)
+
+
+SUPPORTED = [name for name in PYTHONS if (3, 11) <= _minor(name) <= (3, 13)]
+WITH_LINE_TABLES = [name for name in PYTHONS if (3, 9) <= _minor(name) <= (3, 13)]
+needs_pythons = pytest.mark.skipif(not SUPPORTED, reason="no CPython 3.11 to 3.13 under ~/.pyenv/versions or /usr/bin")
+
+TARGET = '''
+import json, os, sys, threading, time
+
+MARK = {}
+read_end, write_end = os.pipe()
+lock = threading.Lock()
+lock.acquire()
+
+
+class Größe:
+    def 函数(self, depth):
+        if depth:
+            return (
+                self
+                .函数(depth - 1)
+            )
+        return self.blocked_in_sleep()
+
+    def blocked_in_sleep(self):
+        name = None
+
+        def inner(
+            seconds,
+        ):
+            nonlocal name
+            name = seconds
+            time.sleep(  # blocks
+                name
+            )
+
+        inner(3600)
+
+
+def from_c(value):
+    return sorted([3, 1], key=lambda item: waits_for_lock(item))
+
+
+def waits_for_lock(item):
+    try:
+        raise ValueError
+    except ValueError:
+        with lock:  # blocks
+            pass
+
+
+def generator():
+    yield 1
+    yield from delegate()
+
+
+def delegate():
+    os.read(read_end, 1)  # blocks
+    yield 2
+
+
+class Callable:
+    def __call__(self, function):
+        return function()
+
+
+def \U00010400astral():
+    for _ in generator():
+        pass
+
+
+def through_descriptors():
+    return Callable()(\U00010400astral)
+
+
+def deep(depth):
+    if depth == 0:
+        list(map(from_c, [0]))
+    deep(depth - 1)
+
+
+WORKERS = [
+    (lambda: Größe().函数(40), "inner"),
+    (lambda: from_c(0), "waits_for_lock"),
+    (through_descriptors, "delegate"),
+    (lambda: deep(300), "waits_for_lock"),
+]
+threads = [threading.Thread(target=work, daemon=True) for work, _ in WORKERS]
+for thread in threads:
+    thread.start()
+
+
+def stack(frame):
+    out = []
+    while frame:
+        code = frame.f_code
+        out.append([getattr(code, "co_qualname", code.co_name), code.co_name, code.co_filename, frame.f_lineno])
+        frame = frame.f_back
+    return out
+
+
+def settled():
+    """Stacks of the workers once each stands on the line it blocks on."""
+    with open(__file__, encoding="utf-8") as source:
+        lines = [number for number, line in enumerate(source, 1) if line.endswith("# blocks\\n")]
+    while True:
+        frames = sys._current_frames()
+        stacks = [stack(frames[thread.ident]) for thread in threads if thread.ident in frames]
+        if [s[0][1] for s in stacks] == [name for _, name in WORKERS] and all(s[0][3] in lines for s in stacks):
+            return stacks
+        time.sleep(0)
+
+
+truth = {thread.native_id: s for thread, s in zip(threads, settled())}
+print(json.dumps({"main": threading.get_native_id(), "threads": truth}), flush=True)
+sys.stdin.readline()
+'''
+
+
+@dataclass
+class Target:
+    name: str
+    pid: Pid
+    truth: dict[int, list[list[Any]]]
+    main: int
+
+
+@pytest.fixture(scope="module", params=SUPPORTED)
+def target(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target]:
+    script = tmp_path_factory.mktemp("цель") / "größe_函数.py"
+    script.write_text(TARGET, encoding="utf-8")
+    command = [PYTHONS[request.param], "-I", str(script)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None and process.stdin is not None
+        ready = json.loads(process.stdout.readline())
+        truth = {int(tid): stack for tid, stack in ready["threads"].items()}
+        yield Target(request.param, Pid(process.pid), truth, ready["main"])
+        process.kill()
+
+
+def _found(target: Target) -> Interpreter:
+    interpreter = find_interpreter(target.pid)
+    assert isinstance(interpreter, Interpreter), interpreter
+    return interpreter
+
+
+def _names_and_lines(
+    memory: ProcessMemory, interpreter: Interpreter, thread: ThreadStateRef
+) -> tuple[list[list[Any]], int]:
+    """The stack as the target prints its own, and the number of entry marks."""
+    walk = walk_frames(memory, interpreter, thread.address)
+    assert walk.complete
+    stack = []
+    for frame in walk.frames:
+        if not is_python_frame(interpreter.layout, frame):
+            continue
+        code = read_code_object(memory, interpreter.layout, frame[0], interpreter.code_type_address)
+        assert isinstance(code, CodeObject), code
+        table = LineTable.decode(interpreter.version, code.linetable, code.first_line)
+        stack.append([code.qualname, code.name, code.filename, table.line(frame[1] - code.code_start)])
+    return stack, sum(interpreter.layout.is_entry_mark(frame[2]) for frame in walk.frames)
+
+
+def test_the_interpreter_is_found(target: Target) -> None:
+    interpreter = _found(target)
+    assert interpreter.version == _minor(target.name)
+    if target.name.startswith("pyenv"):
+        assert interpreter.version_text == target.name.partition("-")[2]
+    assert interpreter.problem == "" and interpreter.tss_key >= 0
+    assert interpreter.code_type_address
+    with ProcessMemory(target.pid) as memory:
+        assert interpreter.gil is not None
+        # An interval of 5000 us and a held flag of 0 or 1 are what a GIL begins with, pycore_gil.h.
+        assert memory.read_u64(interpreter.gil.address) == 5000
+        assert memory.read_u32(interpreter.gil.address + interpreter.layout.gil_locked) in (0, 1)
+        holder = memory.read_pointer(interpreter.gil.address + interpreter.layout.gil_last_holder)
+        assert holder in {thread.address for thread in read_thread_states(memory, interpreter)}
+
+
+def test_stacks_are_those_the_target_sees(target: Target) -> None:
+    interpreter = _found(target)
+    with ProcessMemory(target.pid) as memory:
+        threads = {thread.native_thread_id: thread for thread in read_thread_states(memory, interpreter)}
+        assert threads.keys() == {target.main, *target.truth}
+        for tid, expected in target.truth.items():
+            stack, entry_count = _names_and_lines(memory, interpreter, threads[tid])
+            assert stack == expected
+            assert entry_count >= 1
+        main_stack, _ = _names_and_lines(memory, interpreter, threads[target.main])
+        assert [frame[0] for frame in main_stack][-1] == "<module>"
+
+
+def test_c_boundaries_are_marked(target: Target) -> None:
+    """Each call from C into Python is one more call of the evaluation function."""
+    interpreter = _found(target)
+    counts = {}
+    with ProcessMemory(target.pid) as memory:
+        for thread in read_thread_states(memory, interpreter):
+            if thread.native_thread_id in target.truth:
+                _, counts[thread.native_thread_id] = _names_and_lines(memory, interpreter, thread)
+    by_worker = [counts[tid] for tid in target.truth]
+    # The first worker only has what threading.py makes; the second adds sorted(), the fourth map() and sorted().
+    assert by_worker[1] - by_worker[0] == 1 and by_worker[3] - by_worker[0] == 2
+    assert by_worker[2] >= by_worker[0]
+
+
+def test_it_is_quick(target: Target) -> None:
+    find_interpreter(target.pid)
+    times = []
+    for _ in range(10):
+        started = time.perf_counter()
+        find_interpreter(target.pid)
+        times.append(time.perf_counter() - started)
+    assert min(times) < 0.025
+
+
+@pytest.mark.parametrize("name", [name for name in PYTHONS if name not in SUPPORTED])
+def test_other_versions_are_named(name: str) -> None:
+    script = "print('ready', flush=True); import sys; sys.stdin.readline()"
+    with subprocess.Popen([PYTHONS[name], "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        found = find_interpreter(Pid(process.pid))
+        process.kill()
+    assert isinstance(found, NotPython) and not found.retry
+    assert found.version == _minor(name)
+    assert found.reason == "CPython {}.{} is not supported yet".format(*_minor(name))
+
+
+def test_a_process_without_python() -> None:
+    with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as process:
+        found = find_interpreter(Pid(process.pid))
+        process.kill()
+    assert isinstance(found, NotPython)
+    assert found.retry  # it is younger than two seconds and may still be loading
+
+
+@needs_pythons
+def test_an_interpreter_that_starts_is_found_in_the_end() -> None:
+    """From the moment of the exec on, each answer is either final or says that it may change."""
+    command = [PYTHONS[SUPPORTED[-1]], "-c", "import sys; sys.stdin.readline()"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE) as process:
+        deadline = time.monotonic() + 20
+        while True:
+            found = find_interpreter(Pid(process.pid))
+            if isinstance(found, Interpreter):
+                break
+            assert found.retry and time.monotonic() < deadline
+        process.kill()
+
+
+# Run by each interpreter: for every code object of its standard library, as little-endian 32-bit words:
+# first line, length of the table, length of the code in units, one line per unit (0: none); then the table's bytes.
+DUMP = r"""
+import array, ctypes, importlib.util, marshal, os, sys, sysconfig, types
+
+out = open(sys.argv[1], "wb")
+stdlib = sysconfig.get_paths()["stdlib"]
+tab = "co_linetable" if sys.version_info >= (3, 10) else "co_lnotab"
+addr2line = ctypes.pythonapi.PyCode_Addr2Line
+addr2line.argtypes = [ctypes.py_object, ctypes.c_int]
+
+
+def lines_of(code):
+    units = len(code.co_code) // 2
+    if sys.version_info < (3, 10):
+        return array.array("i", [addr2line(code, 2 * unit) for unit in range(units)])
+    lines = array.array("i", [0]) * units
+    for start, end, line in code.co_lines():
+        if line:
+            lines[start // 2 : end // 2] = array.array("i", [line]) * (end // 2 - start // 2)
+    return lines
+
+
+def dump(code):
+    table, lines = getattr(code, tab), lines_of(code)
+    out.write(array.array("i", [code.co_firstlineno, len(table), len(lines)]).tobytes())
+    out.write(lines.tobytes())
+    out.write(table)
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            dump(constant)
+
+
+def load(path):
+    cached = importlib.util.cache_from_source(path)
+    try:
+        with open(cached, "rb") as file:
+            data = file.read()
+        if data[:4] == importlib.util.MAGIC_NUMBER:
+            return marshal.loads(data[16:])
+    except OSError:
+        pass
+    try:
+        with open(path, "rb") as file:
+            return compile(file.read(), path, "exec", dont_inherit=True)
+    except (SyntaxError, ValueError, OSError):
+        return None
+
+
+import warnings
+
+warnings.simplefilter("ignore")
+for root, folders, files in os.walk(stdlib):
+    folders[:] = [name for name in folders if name not in ("site-packages", "dist-packages", "__pycache__")]
+    for name in files:
+        if name.endswith(".py"):
+            code = load(os.path.join(root, name))
+            if code is not None:
+                dump(code)
+out.close()
+"""
+
+
+def _check_lines(name: str, folder: Path) -> tuple[int, int, int]:
+    """(code objects, positions, wrong positions)."""
+    dump = folder / f"{name}.lines"
+    subprocess.run([PYTHONS[name], "-I", "-S", "-c", DUMP, str(dump)], check=True)
+    data = dump.read_bytes()
+    dump.unlink()
+    version = _minor(name)
+    position = code_count = unit_count = wrong_count = 0
+    while position < len(data):
+        first_line, table_bytes, units = np.frombuffer(data, "<i4", 3, position).tolist()
+        expected = np.frombuffer(data, "<i4", units, position + 12)
+        position += 12 + 4 * units
+        table = LineTable.decode(version, data[position : position + table_bytes], first_line)
+        wrong_count += int((table.lines(np.arange(units) * 2) != expected).sum())
+        position += table_bytes
+        code_count += 1
+        unit_count += units
+    return code_count, unit_count, wrong_count
+
+
+@needs_pythons
+def test_lines_of_the_whole_standard_library(tmp_path: Path, record_property: Any) -> None:
+    with ThreadPoolExecutor(2) as pool:
+        checked = dict(zip(WITH_LINE_TABLES, pool.map(_check_lines, WITH_LINE_TABLES, [tmp_path] * 99), strict=False))
+    for name, (code_count, unit_count, wrong_count) in checked.items():
+        record_property(name, f"{code_count} code objects, {unit_count} positions, {wrong_count} wrong")
+        print(f"{name}: {code_count} code objects, {unit_count} positions, {wrong_count} wrong")
+        assert code_count > 1000
+    assert {name: counts[2] for name, counts in checked.items()} == dict.fromkeys(checked, 0)

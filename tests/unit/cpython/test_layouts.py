@@ -1,0 +1,181 @@
+"""Layouts against the headers of the interpreters that are installed, and the debug offsets that they carry."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import random
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from bpfprof.cpython.layout import NONE, Layout
+from bpfprof.cpython.layouts_dynamic import (
+    DEBUG_OFFSETS_BYTES,
+    layout_from_debug_offsets,
+    read_debug_offsets_head,
+)
+from bpfprof.cpython.layouts_static import STATIC_LAYOUTS
+from bpfprof.elf.image import ElfImage
+
+PROGRAM = r"""
+#define Py_BUILD_CORE 1
+#include <Python.h>
+#include <stddef.h>
+#include <stdio.h>
+#include "internal/pycore_runtime.h"
+#include "internal/pycore_interp.h"
+#include "internal/pycore_frame.h"
+#define P(name, type, field) printf(#name " %zd\n", (Py_ssize_t)offsetof(type, field))
+#define V(name, value) printf(#name " %zd\n", (Py_ssize_t)(value))
+static unsigned state_bits(void *object) { return *(unsigned *)&((PyASCIIObject *)object)->state; }
+int main(void) {
+#if PY_VERSION_HEX < 0x030c0000
+ P(runtime_tss, _PyRuntimeState, gilstate.autoTSSkey);
+ P(runtime_gil, _PyRuntimeState, ceval.gil);
+ V(interpreter_gil, -1);
+ P(mark_offset, _PyInterpreterFrame, is_entry);
+ V(entry_marks_from, 1);
+#else
+ P(runtime_tss, _PyRuntimeState, autoTSSkey);
+ V(runtime_gil, -1);
+ P(interpreter_gil, PyInterpreterState, ceval.gil);
+ P(mark_offset, _PyInterpreterFrame, owner);
+ V(entry_marks_from, FRAME_OWNED_BY_CSTACK);
+#endif
+#if PY_VERSION_HEX < 0x030d0000
+ P(thread_frame, PyThreadState, cframe);
+ P(cframe_frame, _PyCFrame, current_frame);
+ P(frame_code, _PyInterpreterFrame, f_code);
+ P(frame_instruction, _PyInterpreterFrame, prev_instr);
+#else
+ P(thread_frame, PyThreadState, current_frame);
+ V(cframe_frame, -1);
+ P(frame_code, _PyInterpreterFrame, f_executable);
+ P(frame_instruction, _PyInterpreterFrame, instr_ptr);
+#endif
+ P(runtime_interpreters_head, _PyRuntimeState, interpreters.head);
+ P(runtime_interpreters_main, _PyRuntimeState, interpreters.main);
+ P(interpreter_next, PyInterpreterState, next);
+ P(interpreter_threads_head, PyInterpreterState, threads.head);
+ P(thread_next, PyThreadState, next);
+ P(thread_interpreter, PyThreadState, interp);
+ P(thread_pthread_id, PyThreadState, thread_id);
+ P(thread_native_id, PyThreadState, native_thread_id);
+ P(frame_previous, _PyInterpreterFrame, previous);
+ P(code_type, PyObject, ob_type);
+ P(code_first_line, PyCodeObject, co_firstlineno);
+ P(code_filename, PyCodeObject, co_filename);
+ P(code_name, PyCodeObject, co_name);
+ P(code_qualname, PyCodeObject, co_qualname);
+ P(code_linetable, PyCodeObject, co_linetable);
+ P(code_adaptive, PyCodeObject, co_code_adaptive);
+ P(unicode_length, PyASCIIObject, length);
+ P(unicode_state, PyASCIIObject, state);
+ V(unicode_ascii_size, sizeof(PyASCIIObject));
+ V(unicode_compact_size, sizeof(PyCompactUnicodeObject));
+ P(bytes_size, PyVarObject, ob_size);
+ P(bytes_data, PyBytesObject, ob_sval);
+ P(gil_last_holder, struct _gil_runtime_state, last_holder);
+ P(gil_locked, struct _gil_runtime_state, locked);
+ V(gil_size, sizeof(struct _gil_runtime_state));
+ /* not in the layout: facts that the code relies on */
+ P(legacy_data, PyUnicodeObject, data);
+ P(tss_initialized, Py_tss_t, _is_initialized);
+ P(tss_key, Py_tss_t, _key);
+ PyASCIIObject kind = {.state = {.kind = 7}}, compact = {.state = {.compact = 1}}, ascii = {.state = {.ascii = 1}};
+ V(kind_bits, state_bits(&kind));
+ V(compact_bit, state_bits(&compact));
+ V(ascii_bit, state_bits(&ascii));
+ V(version, PY_VERSION_HEX);
+ return 0;
+}
+"""
+
+
+def _find_includes() -> dict[str, Path]:
+    pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
+    folders = [*pyenv.glob("3.*/include/python3.*"), *Path("/usr/include").glob("python3.*")]
+    versions = {folder: re.fullmatch(r"python3\.(\d+)", folder.name) for folder in sorted(folders)}
+    return {
+        f"{folder.parent.parent.name}-{folder.name}": folder
+        for folder, match in versions.items()
+        if match and 11 <= int(match[1]) <= 13 and (folder / "internal" / "pycore_frame.h").exists()
+    }
+
+
+INCLUDES = _find_includes()
+
+
+def _debug_offsets(include: Path) -> bytes:
+    """Of the interpreter that belongs to these headers."""
+    prefix = include.parent.parent
+    for path in [*prefix.glob(f"lib/lib{include.name}.so.1.0"), prefix / "bin" / include.name]:
+        with ElfImage.open(str(path)) as image:
+            symbol = image.find_symbol("_PyRuntime")
+            data = image.read(symbol.address, DEBUG_OFFSETS_BYTES) if symbol else None
+            if data:
+                return data
+    raise AssertionError(f"no interpreter beside {include}")
+
+
+def _layout_of(include: Path) -> Layout:
+    minor = int(include.name.removeprefix("python3."))
+    layout = STATIC_LAYOUTS.get((3, minor)) or layout_from_debug_offsets(_debug_offsets(include))
+    assert layout is not None and layout.version == (3, minor)
+    return layout
+
+
+@pytest.mark.skipif(not INCLUDES, reason="no headers of CPython 3.11 to 3.13 (python3-dev, or pyenv)")
+@pytest.mark.skipif(shutil.which("gcc") is None, reason="no gcc")
+@pytest.mark.parametrize("name", INCLUDES)
+def test_layout_agrees_with_the_headers(name: str, tmp_path: Path) -> None:
+    (tmp_path / "offsets.c").write_text(PROGRAM)
+    program = str(tmp_path / "offsets")
+    subprocess.run(["gcc", f"-I{INCLUDES[name]}", "-o", program, str(tmp_path / "offsets.c")], check=True)
+    out = subprocess.run([program], capture_output=True, text=True, check=True).stdout
+    truth = {key: int(value) for key, value in (line.split() for line in out.splitlines())}
+    layout = dataclasses.asdict(_layout_of(INCLUDES[name]))
+    compared = truth.keys() & layout.keys() - {"version"}
+    assert {key: layout[key] for key in compared} == {key: truth[key] for key in compared}
+    assert layout.keys() - compared == {"version", "frame_size", "shim_is_python"}
+    needed = ("frame_code", "frame_previous", "frame_instruction")
+    assert layout["frame_size"] >= max(max(layout[key] for key in needed) + 8, layout["mark_offset"] + 1)
+    assert truth["legacy_data"] == layout["unicode_compact_size"]
+    assert (truth["tss_initialized"], truth["tss_key"]) == (0, 4)
+    assert (truth["kind_bits"], truth["compact_bit"], truth["ascii_bit"]) == (7 << 2, 1 << 5, 1 << 6)
+    # read_code_identity() takes the four pointers in one read.
+    assert [layout[f"code_{field}"] - layout["code_filename"] for field in ("name", "qualname", "linetable")] == [
+        8,
+        16,
+        24,
+    ]
+
+
+def test_marks() -> None:
+    before, after = STATIC_LAYOUTS[3, 11], STATIC_LAYOUTS[3, 12]
+    assert [before.is_entry_mark(mark) for mark in (0, 1)] == [False, True]
+    assert [after.is_entry_mark(mark) for mark in (0, 1, 2, 3, 4)] == [False, False, False, True, True]
+    assert before.shim_is_python and not after.shim_is_python
+    assert before.interpreter_gil == NONE and after.runtime_gil == NONE
+
+
+def test_debug_offsets_that_are_not_usable() -> None:
+    head = b"xdebugpy" + (0x030D00F0).to_bytes(8, "little") + bytes(8)
+    good = head + bytes(DEBUG_OFFSETS_BYTES - len(head))
+    assert layout_from_debug_offsets(good) is not None
+    assert layout_from_debug_offsets(good[:-1]) is None
+    assert layout_from_debug_offsets(b"xdebugpx" + good[8:]) is None
+    assert layout_from_debug_offsets(b"") is None and read_debug_offsets_head(b"xdebugpy") is None
+    newer = good[:8] + (0x030E00F0).to_bytes(8, "little") + good[16:]
+    assert layout_from_debug_offsets(newer) is None
+    free_threaded = good[:16] + (1).to_bytes(8, "little") + good[24:]
+    assert layout_from_debug_offsets(free_threaded) is None
+    parsed = read_debug_offsets_head(free_threaded)
+    assert parsed is not None and parsed.free_threaded and parsed.version == 0x030D00F0
+    rng = random.Random(1)
+    for _ in range(300):
+        layout_from_debug_offsets(head + rng.randbytes(DEBUG_OFFSETS_BYTES - len(head)))

@@ -1,0 +1,159 @@
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from elftools.elf.elffile import ELFFile
+
+from bpfprof.elf.image import ElfError, ElfImage
+
+SOURCE = """
+int exported_data = 7;
+int exported_function(int x) { return x + exported_data; }
+static int hidden(int x) { return x * 3; }
+int (*pointer)(int) = hidden;
+__thread int thread_local_data = 1;
+extern int undefined_elsewhere(int);
+int caller(int x) { return undefined_elsewhere(x); }
+int zeroes[100];
+"""
+LINKER_OPTIONS = {
+    "gnu-hash": ["-Wl,--hash-style=gnu"],
+    "sysv-hash": ["-Wl,--hash-style=sysv"],
+    "stripped": ["-s"],
+    "no-relro": ["-Wl,-z,norelro", "-Wl,-z,noseparate-code"],
+    "big-pages": ["-Wl,-z,max-page-size=0x200000"],
+}
+
+
+@pytest.fixture(scope="module", params=LINKER_OPTIONS)
+def library(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    if shutil.which("gcc") is None:
+        pytest.skip("no gcc")
+    folder = tmp_path_factory.mktemp("elf")
+    (folder / "a.c").write_text(SOURCE)
+    path = folder / "liba.so"
+    options = ["-shared", "-fPIC", "-O1", "-Wl,--build-id=sha1", *LINKER_OPTIONS[request.param]]
+    subprocess.run(["gcc", *options, "-o", str(path), str(folder / "a.c")], check=True)
+    return path
+
+
+def test_it_agrees_with_pyelftools(library: Path) -> None:
+    with library.open("rb") as file, ElfImage.open(str(library)) as image:
+        oracle = ELFFile(file)
+        loads = [segment.header for segment in oracle.iter_segments("PT_LOAD")]
+        assert [(s.address, s.offset, s.file_size, s.memory_size, s.flags) for s in image.segments] == [
+            (h.p_vaddr, h.p_offset, h.p_filesz, h.p_memsz, h.p_flags) for h in loads
+        ]
+        note = next(oracle.get_section_by_name(".note.gnu.build-id").iter_notes())
+        assert image.build_id == note["n_desc"]
+        for section in oracle.iter_sections():
+            if section.name and section.header.sh_type != "SHT_NOBITS":
+                assert image.section(section.name) == (
+                    section.header.sh_addr,
+                    section.header.sh_offset,
+                    section.header.sh_size,
+                )
+        assert image.section(".bss") is None and image.section(".no-such") is None
+        for name in (".dynsym", ".symtab"):
+            table = oracle.get_section_by_name(name)
+            for symbol in table.iter_symbols() if table else ():
+                info = symbol.entry
+                if symbol.name and info.st_info.type in ("STT_FUNC", "STT_OBJECT") and info.st_shndx != "SHN_UNDEF":
+                    found = image.find_symbol(symbol.name)
+                    assert found is not None and (found.address, found.size) == (info.st_value, info.st_size)
+
+
+def test_symbols_that_are_not_defined_here(library: Path) -> None:
+    with ElfImage.open(str(library)) as image:
+        assert image.find_symbol("undefined_elsewhere") is None
+        assert image.find_symbol("thread_local_data") is None
+        assert image.find_symbol("no_such") is None
+        assert image.find_symbol("hidden", dynamic_only=True) is None
+
+
+def test_reads_are_of_file_backed_addresses(library: Path) -> None:
+    with ElfImage.open(str(library)) as image:
+        data = image.find_symbol("exported_data")
+        assert data is not None and image.read(data.address, 4) == b"\7\0\0\0"
+        zeroes = image.find_symbol("zeroes")
+        assert zeroes is not None and image.read(zeroes.address, 4) is None
+        assert image.read(2**63, 8) is None and image.read_at(image.file_size - 1, 2) is None
+        assert image.read_at(-1, 1) is None
+
+
+def test_the_bias_is_that_of_the_running_library(library: Path) -> None:
+    """A process that has it loaded prints where the symbols are; each of its mappings must give the same answer."""
+    import sys
+
+    script = (
+        "import ctypes, sys, os\n"
+        "os.environ.pop('LD_PRELOAD', None)\n"
+        f"lib = ctypes.CDLL({str(library)!r}, mode=os.RTLD_LAZY)\n"
+        "print(ctypes.addressof(ctypes.c_int.in_dll(lib, 'exported_data')))\n"
+        "print(''.join(line for line in open('/proc/self/maps') if 'liba.so' in line))\n"
+    )
+    out = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
+    address, *lines = out.split("\n")
+    with ElfImage.open(str(library)) as image:
+        symbol = image.find_symbol("exported_data")
+        assert symbol is not None
+        for line in filter(None, lines):
+            span, permissions, offset, *_ = line.split()
+            start = int(span.split("-")[0], 16)
+            bias = image.bias_of(start, int(offset, 16), permissions)
+            assert bias is not None and symbol.address + bias == int(address)
+        assert image.bias_of(0x1000, 1 << 40) is None
+
+
+def test_what_is_not_elf(tmp_path: Path) -> None:
+    for name, content in {"empty": b"", "short": b"\x7fELF", "text": b"x" * 100, "zeros": bytes(4096)}.items():
+        (tmp_path / name).write_bytes(content)
+        with pytest.raises(ElfError):
+            ElfImage.open(str(tmp_path / name))
+    with pytest.raises(ElfError):
+        ElfImage.open(str(tmp_path))
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(ElfError):
+        ElfImage.open(str(tmp_path / "pipe"))
+    with pytest.raises(OSError):
+        ElfImage.open(str(tmp_path / "absent"))
+
+
+def test_the_descriptor_is_closed_on_failure(tmp_path: Path) -> None:
+    (tmp_path / "text").write_bytes(b"x" * 100)
+    before = len(os.listdir("/proc/self/fd"))
+    with pytest.raises(ElfError):
+        ElfImage.open(str(tmp_path / "text"))
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_malformed_files_raise_only_elf_error(library: Path, tmp_path: Path) -> None:
+    original = library.read_bytes()
+    rng = random.Random(4711)
+    path = tmp_path / "mutant"
+    error_count = 0
+    for _ in range(1500):
+        mutant = bytearray(original)
+        for _ in range(rng.choice((1, 2, 8, 64))):
+            # Half of the damage goes where it hurts: the headers, the dynamic tables and the section headers.
+            limit = rng.choice((64, 0x400, 0x1000, len(mutant)))
+            position = rng.choice((rng.randrange(limit), len(mutant) - 1 - rng.randrange(min(limit, len(mutant)))))
+            mutant[position] = rng.choice((0, 1, 0x7F, 0x80, 0xFF, rng.randrange(256)))
+        if rng.random() < 0.2:
+            del mutant[rng.randrange(len(mutant)) :]
+        path.write_bytes(mutant)
+        try:
+            with ElfImage.open(str(path)) as image:
+                for name in ("exported_function", "hidden", "no_such"):
+                    image.find_symbol(name)
+                image.section(".text")
+                image.bias_of(0x7F0000000000, 0x1000, "r-xp")
+                image.read(rng.randrange(1 << 64), rng.choice((1, 8, 1 << 20)))
+        except ElfError:
+            error_count += 1
+    assert 0 < error_count < 1500

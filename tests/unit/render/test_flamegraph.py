@@ -1,0 +1,159 @@
+import json
+import re
+import time
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+
+from bpfprof.render.call_tree import build_call_tree
+from bpfprof.render.flamegraph import render_flamegraph
+from bpfprof.render.options import RenderOptions
+from tests.unit.render.profiles import (
+    MS,
+    OFF_CPU,
+    ON_CPU,
+    ProfileBuilder,
+    deep_profile,
+    empty_profile,
+    hostile_profile,
+    python,
+    training_profile,
+    wait,
+)
+
+SVG = "{http://www.w3.org/2000/svg}"
+OPTIONS = RenderOptions()
+
+
+def frames_of(svg: str) -> list[tuple[str, str, float]]:
+    """(class, first line of the title, width in percent) of each drawn frame."""
+    root = ElementTree.fromstring(svg.encode("utf-8"))
+    found = []
+    for group in root.iterfind(f"{SVG}svg[@id='frames']/{SVG}g/{SVG}g"):
+        title, rect = group.find(f"{SVG}title"), group.find(f"{SVG}rect")
+        assert title is not None
+        assert rect is not None
+        found.append((group.get("class", ""), (title.text or "").split("\n")[0], float(rect.get("width", "")[:-1])))
+    return found
+
+
+def data_of(svg: str) -> dict[str, list[int]]:
+    root = ElementTree.fromstring(svg.encode("utf-8"))
+    data: dict[str, list[int]] = json.loads(root.findtext(f"{SVG}script[@id='frame-data']") or "")
+    return data
+
+
+def many_stacks(count: int):
+    made = ProfileBuilder()
+    threads = [made.thread(tid) for tid in range(8)]
+    frames = [python(f"f{index}", f"/srv/m{index % 40}.py", index % 90 + 1) for index in range(3_000)]
+    for index in range(count):
+        depth = 20 + index % 20
+        stack = [frames[(level * 7 + (index >> max(0, 12 - level // 2)) * 31) % 3_000] for level in range(depth)]
+        leaf = [frames[index % 3_000], frames[index // 3_000]]
+        made.spend(threads[index % 8], ON_CPU, 1 + index % 1_000, [*stack, *leaf])
+    return made.build(timeline=False)
+
+
+def test_tree_adds_up() -> None:
+    profile = training_profile()
+    tree = build_call_tree(profile, OPTIONS)
+    assert tree.wall_ns[0] == sum(thread.wall_ns for thread in profile.threads)
+    assert tree.on_cpu_ns[0] == sum(thread.on_cpu_ns for thread in profile.threads)
+    inner = np.bincount(tree.parents[1:], weights=tree.wall_ns[1:], minlength=len(tree.wall_ns))
+    assert (inner <= tree.wall_ns).all()
+    assert (tree.parents[1:] < np.arange(1, len(tree.parents))).all()
+    assert (np.diff(tree.depths) >= 0).all()
+    assert [tree.texts[label].text for label in tree.labels[:5]] == [
+        "all",
+        "process python (100)",
+        "thread MainThread (100)",
+        "thread io worker (101)",
+        "thread pool (102)",
+    ]
+
+
+def test_threads_can_be_added_up() -> None:
+    tree = build_call_tree(training_profile(), RenderOptions(threads=False))
+    assert not any(tree.texts[label].text.startswith("thread ") for label in tree.labels)
+    assert tree.wall_ns[0] == tree.wall_ns[1]
+
+
+def test_waits_stand_after_their_siblings_and_look_different() -> None:
+    made = ProfileBuilder()
+    thread = made.thread(1)
+    made.spend(thread, ON_CPU, 1 * MS, [python("f"), python("g")])
+    made.spend(thread, OFF_CPU, 9 * MS, [python("f"), wait("gil")])
+    frames = frames_of(render_flamegraph(made.build(), OPTIONS))
+    assert [text for _, text, _ in frames][-2:] == ["g (train.py)", "[off-cpu: gil]"]
+    assert frames[-1][0] == "wait-gil"
+    assert frames[-1][2] == pytest.approx(90)
+
+
+def test_data_matches_the_drawn_frames() -> None:
+    svg = render_flamegraph(training_profile(), OPTIONS)
+    data, frames = data_of(svg), frames_of(svg)
+    assert {len(column) for column in data.values()} == {len(frames)}
+    whole = data["cpu"][0] + data["wait"][0]
+    for cpu, waiting, (_, _, width) in zip(data["cpu"], data["wait"], frames, strict=True):
+        assert 100 * (cpu + waiting) / whole == pytest.approx(width, abs=0.01)
+
+
+def test_header_tells_what_was_recorded_and_how_well() -> None:
+    text = "".join(
+        ElementTree.fromstring(render_flamegraph(training_profile(), RenderOptions(title="A <b>")).encode()).itertext()
+    )
+    for part in (
+        "A <b>",
+        "python train.py --epochs 3",
+        "99 Hz cpu-clock",
+        "node-7",
+        "quality: 100.00% of 5.750 s",
+        "wait: GIL",
+    ):
+        assert part in text
+
+
+def test_hostile_names_are_only_text() -> None:
+    svg = render_flamegraph(hostile_profile(), RenderOptions(title="</title>]]><script>"))
+    root = ElementTree.fromstring(svg.encode("utf-8"))
+    assert len(list(root.iter(f"{SVG}script"))) == 2
+    assert len(list(root.iter(f"{SVG}style"))) == 1
+    allowed = {"svg", "g", "rect", "text", "title", "desc", "style", "script", "defs", "pattern", "path", "circle"}
+    assert {element.tag.removeprefix(SVG) for element in root.iter()} <= allowed
+    assert not [name for element in root.iter() for name in element.attrib if name.lower().startswith("on")]
+
+
+def test_assets_stay_inside_their_sections_and_build_no_markup() -> None:
+    svg = render_flamegraph(empty_profile(), OPTIONS)
+    assert svg.count("]]>") == svg.count("<![CDATA[") == 2
+    assert not re.search(r"innerHTML|outerHTML|insertAdjacent|document\.write|eval\(", svg)
+    assert not re.search(r"https?://(?!www\.w3\.org/)", svg)
+
+
+def test_deep_stack_is_drawn_to_its_leaf() -> None:
+    frames = frames_of(render_flamegraph(deep_profile(2_000), OPTIONS))
+    assert len(frames) == 2_003
+    assert frames[-1][1] == "down (train.py:2000)"
+
+
+def test_narrow_frames_are_counted_not_drawn() -> None:
+    made = ProfileBuilder()
+    thread = made.thread(1)
+    made.spend(thread, ON_CPU, 1_000_000 * MS, [python("wide")])
+    for index in range(50):
+        made.spend(thread, ON_CPU, MS, [python(f"narrow{index}")])
+    svg = render_flamegraph(made.build(), OPTIONS)
+    assert "50 frames below 0.009%" in svg
+    assert "narrow" not in svg
+
+
+def test_many_stacks_are_fast_and_small() -> None:
+    profile = many_stacks(100_000)
+    assert len(profile.stacks) == 100_000
+    started = time.process_time()
+    svg = render_flamegraph(profile, OPTIONS)
+    assert time.process_time() - started < 8  # about 2 s on a quiet machine
+    assert len(svg) < 6_000_000
+    assert "not drawn" in svg

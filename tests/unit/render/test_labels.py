@@ -1,0 +1,63 @@
+import pytest
+
+from bpfprof.model.frames import Frame, FrameKind
+from bpfprof.render.labels import clean, frame_label, short_file_names
+from tests.unit.render.profiles import native, python
+
+FILES = {"/srv/app/train.py": "train.py", "": "[unknown]"}
+
+
+@pytest.mark.parametrize(
+    ("frame", "text"),
+    [
+        (python("Trainer.step", line=41), "Trainer.step (train.py:41)"),
+        (python("Trainer.step"), "Trainer.step (train.py)"),
+        (python("", ""), "[unknown] ([unknown])"),
+        (native("cblas_dgemm", "/usr/lib/libopenblas.so"), "cblas_dgemm (libopenblas.so)"),
+        (native("", "/usr/lib/libopenblas.so", 0x1F40), "libopenblas.so+0x1f40"),
+        (native("", "", 0x7F00), "[unknown]+0x7f00"),
+        (native("memcpy", ""), "memcpy ([unknown])"),
+        (Frame(FrameKind.INLINED, "dot<float>", "/a/k.so"), "dot<float> (k.so)_[i]"),
+        (Frame(FrameKind.KERNEL, "futex_wait"), "futex_wait_[k]"),
+        (Frame(FrameKind.WAIT, "syscall ioctl"), "[off-cpu: syscall ioctl]"),
+        (Frame(FrameKind.RUNQUEUE), "[runqueue]"),
+        (Frame(FrameKind.TRUNCATED, "too deep"), "[truncated: too deep]"),
+        (Frame(FrameKind.NOT_SAMPLED), "[not sampled]"),
+    ],
+)
+def test_text_of_each_kind(frame: Frame, text: str) -> None:
+    assert frame_label(frame, FILES, function_only=False) == text
+
+
+@pytest.mark.parametrize("kind", FrameKind)
+def test_every_kind_has_a_text_even_without_a_name(kind: FrameKind) -> None:
+    assert frame_label(Frame(kind), FILES, function_only=False)
+
+
+def test_function_only_drops_the_line() -> None:
+    assert frame_label(python("f", line=41), FILES, function_only=True) == "f (train.py)"
+
+
+def test_file_names_are_the_shortest_tails_that_differ() -> None:
+    assert short_file_names(["/a/x/run.py", "/a/y/run.py", "/b/y/run.py", "/a/one.py", "run.py", "<string>"]) == {
+        "/a/x/run.py": "x/run.py",
+        "/a/y/run.py": "a/y/run.py",
+        "/b/y/run.py": "b/y/run.py",
+        "/a/one.py": "one.py",
+        "run.py": "run.py",
+        "<string>": "<string>",
+    }
+
+
+@pytest.mark.parametrize("paths", [["/run.py", "run.py"], ["", "/"], ["a/", "b/"], ["<a/b>", "<c/b>"]])
+def test_odd_paths_stay_apart(paths: list[str]) -> None:
+    assert len(set(short_file_names(paths).values())) == len(paths)
+
+
+@pytest.mark.parametrize("char", [*map(chr, range(32)), "\x7f", "\x85", "\u2028", "\u2029", "\u202e", "\udc80", ";"])
+def test_no_character_breaks_a_line(char: str) -> None:
+    cleaned = clean(f"a{char}b")
+    assert len(cleaned.splitlines()) == 1
+    assert ";" not in cleaned
+    assert cleaned.isprintable()
+    cleaned.encode("utf-8")

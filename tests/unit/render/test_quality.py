@@ -1,0 +1,86 @@
+from dataclasses import replace
+
+import pytest
+
+from bpfprof.model.profile import Quality
+from bpfprof.render.quality import quality_line
+from bpfprof.render.quantities import duration_text, percent_text, seconds_text
+from tests.unit.render.profiles import MS, ON_CPU, ProfileBuilder, empty_profile, hostile_profile, python
+
+
+def profile_off_by(lost_ns: int, quality: Quality):
+    made = ProfileBuilder(quality=quality)
+    made.spend(made.thread(1, "fine"), ON_CPU, 1_000 * MS, [python("f")])
+    thread = made.thread(2, "gappy")
+    made.spend(thread, ON_CPU, 1_000 * MS, [python("f")])
+    made.threads[thread] = replace(made.threads[thread], last_ns=1_000 * MS + lost_ns)
+    return made.build()
+
+
+def test_all_is_well() -> None:
+    quality = Quality(10, 0, {}, {}, 5 * MS, 1_000 * MS)
+    assert quality_line(profile_off_by(0, quality)) == (
+        "quality: 100.00% of 2.000 s wall time accounted for, exact in every thread; "
+        "stacks 100.00% complete (10 of 10), none truncated; none lost; bpfprof itself used 0.50% of one core"
+    )
+
+
+def test_everything_went_wrong() -> None:
+    quality = Quality(
+        90, 7, {"too deep": 2, "no unwind row": 8}, {"ring buffer full": 3, "rate limit": 0}, 0, 0, "killed"
+    )
+    assert quality_line(profile_off_by(2 * MS, quality)) == (
+        "quality: UNFINISHED RECORDING (killed); 99.90% of 2.002 s wall time accounted for, "
+        "worst thread gappy (2) -2.00 ms (0.20% of its wall time); stacks 90.00% complete (90 of 100, 7 Python-only), "
+        "10 truncated (no unwind row 8, too deep 2); 3 samples lost (ring buffer full 3); "
+        "bpfprof itself used 0 ns of CPU"
+    )
+
+
+def test_a_small_loss_never_reads_as_none() -> None:
+    assert ">99.99% of" in quality_line(profile_off_by(1, Quality()))
+
+
+def test_always_one_printable_line() -> None:
+    for profile in (empty_profile(), hostile_profile()):
+        assert quality_line(profile).isprintable()
+
+
+@pytest.mark.parametrize(
+    ("ns", "text"),
+    [
+        (0, "0 ns"),
+        (999, "999 ns"),
+        (1_500, "1.5 us"),
+        (999_940, "999.9 us"),
+        (999_960, "1.00 ms"),
+        (12_345_678, "12.35 ms"),
+        (123_456_789, "123.5 ms"),
+        (999_960_000, "1.000 s"),
+        (99_999 * MS, "99.999 s"),
+        (123_456 * MS, "123.5 s"),
+    ],
+)
+def test_duration(ns: int, text: str) -> None:
+    assert duration_text(ns) == text
+
+
+@pytest.mark.parametrize(
+    ("part", "whole", "text"),
+    [
+        (1, 3, "33.33%"),
+        (0, 5, "0.00%"),
+        (5, 5, "100.00%"),
+        (999_999, 1_000_000, ">99.99%"),
+        (1_000_001, 1_000_000, "<100.01%"),
+        (1, 1_000_000, "<0.01%"),
+        (1, 0, "-"),
+    ],
+)
+def test_percent(part: int, whole: int, text: str) -> None:
+    assert percent_text(part, whole) == text
+
+
+@pytest.mark.parametrize("seconds", [0, 1, 999.9994, 999.9996, 99_999.94, 99_999.96, 9_999_999])
+def test_seconds_fit_their_column(seconds: float) -> None:
+    assert len(seconds_text(int(seconds * 1e9))) <= 7

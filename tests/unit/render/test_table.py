@@ -1,0 +1,91 @@
+from dataclasses import replace
+
+import pytest
+
+from bpfprof.model.frames import Frame, FrameKind
+from bpfprof.render.hot_spots import longest_wait, top_functions, top_waits
+from bpfprof.render.options import RenderOptions
+from bpfprof.render.quality import quality_line
+from bpfprof.render.table import render_table
+from tests.unit.render.profiles import (
+    INFO,
+    MS,
+    OFF_CPU,
+    ON_CPU,
+    ProfileBuilder,
+    deep_profile,
+    empty_profile,
+    hostile_profile,
+    kernel,
+    native,
+    python,
+    training_profile,
+    wait,
+)
+
+OPTIONS = RenderOptions()
+
+
+def wide_profile():
+    """Long names in double-width characters, long times, 40 threads."""
+    made = ProfileBuilder(info=replace(INFO, command_line=("python", "長" * 200)))
+    for tid in range(4_194_300, 4_194_340):
+        thread = made.thread(tid, "長い名前" * 5, 4_194_300, "プロセス" * 5)
+        stack = [python("関数" * 60, f"/srv/{'道' * 60}.py", 10**6)]
+        made.spend(thread, ON_CPU, (tid % 97) * 10**13, stack)
+        made.spend(thread, OFF_CPU, 10**14, [*stack, wait("理由" * 20)])
+    return made.build()
+
+
+@pytest.mark.parametrize("profile", [training_profile, hostile_profile, deep_profile, empty_profile])
+def test_fits_a_terminal_and_ends_with_the_quality_line(profile) -> None:
+    text = render_table(profile(), OPTIONS)
+    assert all(line.isprintable() and len(line) <= 100 for line in text.split("\n"))
+    last = " ".join(text.rstrip("\n").split("\n\n")[-1].split())
+    assert last.replace(" ", "") == quality_line(profile()).replace(" ", "")
+
+
+def test_double_width_characters_fit_too() -> None:
+    lines = render_table(wide_profile(), OPTIONS).split("\n")
+    assert max(sum(2 if ord(char) > 0x2E80 else 1 for char in line) for line in lines) <= 100
+    assert any(line.startswith("and 10 more threads") for line in lines)
+
+
+def test_threads_are_sorted_by_activity() -> None:
+    rows = [line for line in render_table(training_profile(), OPTIONS).split("\n") if line.startswith("python (")]
+    assert [row.split(" (100)")[1].split()[0] for row in rows] == ["MainThread", "io", "pool"]
+
+
+def test_time_goes_to_the_innermost_python_function_with_its_lines_merged() -> None:
+    made = ProfileBuilder()
+    thread = made.thread(1)
+    made.spend(thread, ON_CPU, 3 * MS, [python("f", line=1), native("memcpy"), kernel("page_fault")])
+    made.spend(thread, ON_CPU, 4 * MS, [python("f", line=2)])
+    made.spend(thread, OFF_CPU, 5 * MS, [python("f", line=3), native("read"), wait("disk")])
+    made.spend(thread, ON_CPU, 1 * MS, [native("start_thread"), native("worker"), kernel("page_fault")])
+    made.spend(thread, ON_CPU, 2 * MS, [Frame(FrameKind.NOT_SAMPLED)])
+    found = [(row.function, row.on_cpu_ns, row.off_cpu_ns) for row in top_functions(made.build(), OPTIONS, 5)]
+    assert found == [("f (train.py)", 7 * MS, 5 * MS), ("worker (libc.so.6)", 1 * MS, 0)]
+
+
+def test_waits_are_added_up_by_reason_and_function() -> None:
+    made = ProfileBuilder()
+    thread = made.thread(1)
+    for ms, line, reason in [(3, 1, "gil"), (9, 2, "gil"), (5, 1, "lock")]:
+        made.spend(thread, OFF_CPU, ms * MS, [python("f", line=line), native("wait"), wait(reason)])
+    found = [
+        (row.reason, row.function, row.total_ns, row.count, row.max_ns) for row in top_waits(made.build(), OPTIONS, 5)
+    ]
+    assert found == [("gil", "f (train.py)", 12 * MS, 2, 9 * MS), ("lock", "f (train.py)", 5 * MS, 1, 5 * MS)]
+
+
+def test_longest_wait_names_its_thread_and_functions() -> None:
+    found = longest_wait(training_profile(), OPTIONS)
+    assert found is not None
+    assert (found.thread, found.max_ns, found.mark) == (2, 1_749 * MS, "[off-cpu: lock]")
+    assert found.functions == ["pthread_cond_wait (libc.so.6)"]
+    assert longest_wait(empty_profile(), OPTIONS) is None
+
+
+def test_unfinished_recording_is_said_plainly() -> None:
+    assert "UNFINISHED RECORDING" in render_table(hostile_profile(), OPTIONS)

@@ -1,0 +1,105 @@
+"""The house rules that a machine can hold: who may import whom, where a library may be used, how long a file may be."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2] / "bpfprof"
+MAX_LINE_COUNT = 400
+
+# Data flows down the rows, imports go up: a package imports itself and the rows above it, never a neighbour.
+ROWS = (
+    {"__init__"},
+    {"errors", "model"},
+    {"abi"},
+    {"elf", "proc"},
+    {"cpython", "unwind"},
+    {"kernel", "recording"},
+    {"capture", "symbolize"},
+    {"profile"},
+    {"render"},
+    {"commands"},
+    {"cli"},
+    {"__main__"},
+)
+ROW_OF = {package: index for index, row in enumerate(ROWS) for package in row}
+# A renderer is a pure function of a profile.
+ONLY = {"render": {"__init__", "errors", "model", "profile", "render"}}
+LIBRARIES = {"bcc": {"kernel"}, "elftools": {"elf"}, "click": {"cli", "commands"}}
+
+FILES = sorted(path for path in ROOT.rglob("*.py") if "_ebpf" not in path.parts)
+
+
+def package_of(path: Path) -> str:
+    return path.relative_to(ROOT).parts[0].removesuffix(".py")
+
+
+def imported_modules(path: Path) -> Iterator[tuple[int, str]]:
+    """Line and absolute dotted name of every import, wherever in the file it stands."""
+    inside = ("bpfprof", *path.relative_to(ROOT).parts[:-1])
+    for node in ast.walk(ast.parse(path.read_text(), str(path))):
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = ".".join(inside[: len(inside) - node.level + 1]) if node.level else ""
+            module = ".".join(part for part in (base, node.module) if part)
+            yield from ((node.lineno, f"{module}.{alias.name}") for alias in node.names)
+
+
+def complaint(package: str, module: str) -> str:
+    """Why `package` may not import `module`; empty if it may."""
+    top, *rest = module.split(".")
+    if top in LIBRARIES and package not in LIBRARIES[top]:
+        return f"only {sorted(LIBRARIES[top])} may import {top}"
+    if top != "bpfprof":
+        return ""
+    target = rest[0] if rest and rest[0] in ROW_OF else "__init__"
+    if rest and target == "__init__" and ((ROOT / rest[0]).is_dir() or (ROOT / f"{rest[0]}.py").is_file()):
+        return f"{rest[0]} is in no row"
+    if target != package and ROW_OF[target] >= ROW_OF[package]:
+        return f"{target} is not above {package}"
+    if target not in ONLY.get(package, ROW_OF):
+        return f"{package} may only know {sorted(ONLY[package])}"
+    return ""
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_file_keeps_the_rules(path: Path) -> None:
+    package = package_of(path)
+    assert package in ROW_OF, f"{package} is in no row: see ROWS"
+    found = [(line, module, complaint(package, module)) for line, module in imported_modules(path)]
+    assert not [f"line {line}: {module}: {why}" for line, module, why in found if why]
+    assert len(path.read_text().splitlines()) <= MAX_LINE_COUNT
+
+
+@pytest.mark.parametrize(
+    ("package", "module"),
+    [
+        ("elf", "bpfprof.proc.maps"),
+        ("model", "bpfprof.errors.BpfprofError"),
+        ("profile", "bpfprof.render"),
+        ("render", "bpfprof.symbolize.stitch"),
+        ("recording", "bcc.BPF"),
+        ("proc", "elftools.elf"),
+        ("capture", "click"),
+    ],
+)
+def test_the_rules_bite(package: str, module: str) -> None:
+    assert complaint(package, module)
+
+
+@pytest.mark.parametrize(
+    ("package", "module"),
+    [
+        ("elf", "bpfprof.elf.image"),
+        ("cli", "bpfprof.commands.record"),
+        ("render", "bpfprof.__version__"),
+        ("kernel", "bcc.BPF"),
+    ],
+)
+def test_the_rules_allow(package: str, module: str) -> None:
+    assert not complaint(package, module)
