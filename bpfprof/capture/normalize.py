@@ -13,7 +13,8 @@ from bpfprof.capture.tracker import FirstSleep
 from bpfprof.model.samples import SAMPLE_DTYPE, TOTAL_DTYPE, WAIT_DTYPE
 
 _STACK_LOST = int(abi.Status["BP_LOST_STACK_RING_FULL"])
-_STACK_NOT_TAKEN = int(abi.Status["BP_STACK_NOT_TAKEN"])
+# A sleep without a stack for one of these reasons may have been looked at from user space.
+_LOOKED_AT = [int(abi.Status[f"BP_{name}"]) for name in ("STACK_NOT_TAKEN", "PYTHON_NOT_READY", "NO_PYTHON")]
 
 
 def thread_indices(tids: npt.NDArray[np.uint32], index_of_tid: Mapping[int, int]) -> npt.NDArray[np.int64]:
@@ -50,16 +51,14 @@ def waits(
     stacks: StackTable,
     first_sleeps: dict[int, FirstSleep],
 ) -> npt.NDArray[np.void]:
-    """Rows of WAIT_DTYPE. A first sleep, which began before the recording, gets the stack that was read meanwhile."""
+    """Rows of WAIT_DTYPE. A sleep that began before the kernel side could take its stack gets the one read meanwhile."""
     rows = np.zeros(len(events), WAIT_DTYPE)
     _copy_fields(rows, events)
     rows["thread"] = threads
     _fill_stacks(rows, events["stack"], stacks)
     if first_sleeps:
-        for position in np.flatnonzero(rows["status"] == _STACK_NOT_TAKEN).tolist():
-            sleep = first_sleeps.pop(int(rows["thread"][position]), None)
-            if sleep is not None and sleep.time_ns < rows["time_ns"][position] - rows["runqueue_ns"][position]:
-                _use_first_sleep(rows, position, sleep)
+        woken = rows["time_ns"] - rows["runqueue_ns"]
+        _fill_sleeps(rows, woken - rows["blocked_ns"], woken, first_sleeps)
     return rows
 
 
@@ -75,12 +74,10 @@ def totals(
     _copy_fields(rows, records)
     rows["thread"], rows["time_ns"] = threads, time_ns
     _fill_stacks(rows, records["stack"], stacks)
-    unseen = np.flatnonzero(rows["state"] == abi.ThreadState["BP_THREAD_UNKNOWN"])
-    for position in unseen.tolist():
-        sleep = first_sleeps.get(int(rows["thread"][position]))
-        if sleep is not None:
-            _use_first_sleep(rows, position, sleep)
-            rows["state"][position] = abi.ThreadState["BP_THREAD_BLOCKED"]
+    unseen = np.isin(rows["thread"], list(first_sleeps)) & (rows["state"] == abi.ThreadState["BP_THREAD_UNKNOWN"])
+    rows["state"][unseen] = abi.ThreadState["BP_THREAD_BLOCKED"]
+    blocked = rows["state"] == abi.ThreadState["BP_THREAD_BLOCKED"]
+    _fill_sleeps(rows, rows["since_ns"], np.where(blocked, np.uint64(time_ns), np.uint64(0)), first_sleeps)
     return rows
 
 
@@ -93,7 +90,18 @@ def exits(events: npt.NDArray[np.void], threads: npt.NDArray[np.int64]) -> npt.N
     return rows
 
 
-def _use_first_sleep(rows: npt.NDArray[np.void], position: int, sleep: FirstSleep) -> None:
-    rows["stack"][position], rows["syscall"][position], rows["args"][position] = sleep.stack, sleep.syscall, sleep.args
-    rows["status"][position] = abi.Status["BP_OK"] if sleep.stack else abi.Status["BP_NO_PYTHON"]
-    rows["task_state"][position] = rows["task_state"][position] or 1
+def _fill_sleeps(
+    rows: npt.NDArray[np.void],
+    begin_ns: npt.NDArray[np.uint64],
+    end_ns: npt.NDArray[np.uint64],
+    first_sleeps: dict[int, FirstSleep],
+) -> None:
+    """Gives rows without a stack the one that was looked at while they lasted."""
+    for position in np.flatnonzero(np.isin(rows["status"], _LOOKED_AT) & (rows["stack"] == 0)).tolist():
+        sleep = first_sleeps.get(int(rows["thread"][position]))
+        if sleep is None or not begin_ns[position] <= sleep.time_ns <= end_ns[position]:
+            continue
+        rows["stack"][position], rows["syscall"][position] = sleep.stack, sleep.syscall
+        rows["args"][position] = sleep.args
+        rows["status"][position] = abi.Status["BP_OK"] if sleep.stack else abi.Status["BP_NO_PYTHON"]
+        rows["task_state"][position] = rows["task_state"][position] or 1

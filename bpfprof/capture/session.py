@@ -23,11 +23,11 @@ from bpfprof.cpython.code_objects import CodeObject, Unresolved
 from bpfprof.errors import TargetError
 from bpfprof.kernel.attach import Attachments
 from bpfprof.kernel.events import RingBuffer
-from bpfprof.kernel.module import Compilation
-from bpfprof.kernel.tables import Tables
+from bpfprof.kernel.kernel_side import KernelSide
 from bpfprof.recording.writer import RecordingWriter
 
 _TICK_S = 0.1
+_DETECTING_TICK_S = 0.02
 _TOTALS_EVERY_S = 2.0
 
 
@@ -48,10 +48,9 @@ class Session:
     """A recording under way. `start()`, `run()`, `finish()`, and `close()` whatever happened."""
 
     options: CaptureOptions
+    kernel: KernelSide
     writer: RecordingWriter
     progress: Progress = field(default_factory=Progress)
-    _tables: Tables | None = None
-    _programs: dict[str, int] = field(default_factory=dict)
     _attachments: Attachments = field(default_factory=Attachments)
     _stacks: StackTable = field(default_factory=StackTable)
     _start_ns: int = 0
@@ -65,29 +64,24 @@ class Session:
     def start(self, targets: Targets, command: LaunchedCommand | None = None) -> None:
         """Brings the kernel side up; from here on every event of the targets is seen."""
         self._targets = targets
-        tables = self._tables = Tables.create()
-        compilation = Compilation.start(tables.fds)
+        tables = self.kernel.tables
         self._events = RingBuffer(tables.fds["events"], abi.CONSTANTS["BP_EVENT_RING_BYTES"])
         self._stack_records = RingBuffer(tables.fds["stacks"], abi.CONSTANTS["BP_STACK_RING_BYTES"])
         self._tracker = Tracker(tables, self._stacks, self.options.follow_children)
         tables.set_config(_config_flags(self.options.mode))
-        self._programs = compilation.programs()
-        tables.set_tail_programs(self._programs)
-        self._attachments.attach_tracepoints(self._programs)
+        programs = self.kernel.programs()
+        self._attachments.attach_tracepoints(programs)
         self._start_ns = time.monotonic_ns()
         for pid in targets.pids:
             self._tracker.watch(pid, about_to_exec=command is not None)
         if self.options.mode != "offcpu":
-            self._attachments.attach_clock(self._programs, self.options.event, self.options.rate_hz)
+            self._attachments.attach_clock(programs, self.options.event, self.options.rate_hz)
         if command is not None:
             command.release()
         self._own_cpu_at_start_s = _own_cpu_s()
         self._write_start()
-        self._tracker.look_at_sleepers()
-
-    def program_fds(self) -> dict[str, int]:
-        """Descriptors of the loaded programs, for the kernel's run-time statistics."""
-        return dict(self._programs)
+        for process in list(self._tracker.processes.values()):
+            self._tracker.look_at_sleepers(process)
 
     def describe(self) -> str:
         """The targets, for a line on the terminal."""
@@ -107,20 +101,20 @@ class Session:
         deadline_s = self._start_ns / 1e9 + (self.options.duration_s or float("inf"))
         ended = False
         while not ended and not stop.requested and time.monotonic() < deadline_s:
-            ended = self._targets.all_ended(max(0.0, min(_TICK_S, deadline_s - time.monotonic())))
+            tick_s = _DETECTING_TICK_S if self._tracker.is_detecting else _TICK_S
+            ended = self._targets.all_ended(max(0.0, min(tick_s, deadline_s - time.monotonic())))
             self._drain()
             on_tick(self.progress)
 
     def finish(self) -> None:
         """Takes the kernel side down and writes the end of the recording."""
         self._tracker.refresh_names()
-        if self._tables is not None:
-            self._tables.set_config(int(abi.ConfigFlags["BP_CONFIG_STOPPED"]))
+        self.kernel.tables.set_config(int(abi.ConfigFlags["BP_CONFIG_STOPPED"]))
         end_ns = time.monotonic_ns()
         self._attachments.close()
         self._drain()
         self._write_totals(end_ns)
-        if self._start_ns and not self.progress.sample_count and not self.progress.wait_count and not self._tracker.thread_index:
+        if not self._tracker.thread_index:
             raise TargetError("the target ended before anything was seen")
         counters = self._counters()
         self.writer.write(
@@ -141,10 +135,7 @@ class Session:
             self._tracker.close()
         if hasattr(self, "_targets"):
             self._targets.close()
-        while self._programs:
-            os.close(self._programs.popitem()[1])
-        if self._tables is not None:
-            self._tables.close()
+        self.kernel.close()
 
     # --- one turn of the loop
 
@@ -217,8 +208,7 @@ class Session:
             self.writer.write("stacks", arrays=arrays)
 
     def _write_totals(self, time_ns: int) -> None:
-        assert self._tables is not None
-        tids, records = self._tables.threads()
+        tids, records = self.kernel.tables.threads()
         threads = normalize.thread_indices(tids, self._tracker.thread_index)
         known = (threads >= 0) & (records["state"] != abi.ThreadState["BP_THREAD_DEAD"])
         sleeps = self._tracker.first_sleeps
@@ -246,8 +236,7 @@ class Session:
         self._write_tables()
 
     def _counters(self) -> dict[int, int]:
-        assert self._tables is not None
-        counts = self._tables.counters()
+        counts = self.kernel.tables.counters()
         first = int(abi.Status["BP_LOST_FIRST"])
         return {index: int(counts[index]) for index in range(first, len(counts)) if counts[index]}
 

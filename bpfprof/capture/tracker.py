@@ -46,7 +46,7 @@ class TrackedProcess:
 
 @dataclass(frozen=True, slots=True)
 class FirstSleep:
-    """Where a thread slept that had not run since the recording began; looked at from user space at time_ns."""
+    """Where a thread slept whose stack the kernel side could not take; looked at from user space at time_ns."""
 
     time_ns: int
     stack: int
@@ -69,6 +69,11 @@ class Tracker:
     _process_count: int = 0
     _thread_count: int = 0
     _named_threads: dict[int, str] = field(default_factory=dict)
+
+    @property
+    def is_detecting(self) -> bool:
+        """Whether an interpreter that is starting is being waited for."""
+        return any(process.detect_until_s for process in self.processes.values())
 
     @property
     def codes_of(self) -> dict[int, ProcessCodes]:
@@ -102,18 +107,15 @@ class Tracker:
         if self.tables.add_thread(tid, record):
             self._add_thread(process, tid, now)
 
-    def look_at_sleepers(self) -> None:
-        """Takes the stacks of threads that sleep, from user space; for those that do not run until the end."""
-        for process in self.processes.values():
-            if process.memory is None:
-                continue
-            states: dict[int, int] = {}
-            if process.interpreter is not None:
-                found = read_thread_states(process.memory, process.interpreter)
-                states = {state.native_thread_id: state.address for state in found}
-            for tid in tasks.list_threads(process.pid):
-                if tid in self.thread_index:
-                    self._look_at_sleeper(process, tid, states)
+    def look_at_sleepers(self, process: TrackedProcess) -> None:
+        """Takes the stacks of threads that sleep, from user space: for sleeps that began before it was watched."""
+        states: dict[int, int] = {}
+        if process.interpreter is not None and process.memory is not None:
+            found = read_thread_states(process.memory, process.interpreter)
+            states = {state.native_thread_id: state.address for state in found}
+        for tid in tasks.list_threads(process.pid):
+            if tid in self.thread_index:
+                self._look_at_sleeper(process, tid, states)
 
     def _look_at_sleeper(self, process: TrackedProcess, tid: Tid, states: dict[int, int]) -> None:
         switches, call = tasks.switch_count(process.pid, tid), tasks.blocked_syscall(process.pid, tid)
@@ -166,6 +168,7 @@ class Tracker:
                 if not process.detect_until_s or now > process.detect_until_s:
                     process.detect_until_s = 0.0
                     self._tell_kernel(process)
+                    self.look_at_sleepers(process)
 
     def refresh_names(self) -> None:
         """Threads name themselves after their birth; takes the names they have now."""

@@ -7,25 +7,26 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from bpfprof.capture.caller import caller_ids
 from bpfprof.capture.options import CaptureOptions
-from bpfprof.capture.session import Progress, Session
 from bpfprof.capture.stop import StopRequest
-from bpfprof.capture.targets import LaunchedCommand, Targets
 from bpfprof.commands.options import RECORDING_SUFFIX, choose_format, output_options, render_options
 from bpfprof.commands.outputs import open_output, write_output
 from bpfprof.errors import OutputError, UsageError
 from bpfprof.kernel.attach import PERF_EVENTS
+from bpfprof.kernel.kernel_side import KernelSide
 from bpfprof.model.ids import Pid
 from bpfprof.model.profile import Profile
 from bpfprof.proc.tasks import process_name
-from bpfprof.profile.build import build_profile
-from bpfprof.recording.reader import read_recording
-from bpfprof.recording.writer import RecordingWriter
 from bpfprof.render.formats import Format, find_format
+
+if TYPE_CHECKING:
+    from bpfprof.capture.session import Progress, Session
+    from bpfprof.capture.targets import LaunchedCommand, Targets
 
 _CLEAR_LINE = "\r\x1b[K"
 
@@ -67,7 +68,11 @@ def record(
         raise UsageError(f"the format {chosen.name} needs a file: --output FILE")
     options = CaptureOptions(tuple(map(Pid, pids)), duration, rate, event, mode, follow)
     with StopRequest() as stop:
-        profile, path = _record(options, command, output, chosen, stop)
+        kernel = KernelSide.start()
+        try:
+            profile, path = _record(kernel, options, command, output, chosen, stop)
+        finally:
+            kernel.close()
     if chosen is not None:
         assert output is not None
         write_output(output, chosen.render(profile, render_options(function_only, full_filenames)), caller_ids())
@@ -76,16 +81,28 @@ def record(
 
 
 def _record(
-    options: CaptureOptions, command: tuple[str, ...], output: Path | None, chosen: Format | None, stop: StopRequest
+    kernel: KernelSide,
+    options: CaptureOptions,
+    command: tuple[str, ...],
+    output: Path | None,
+    chosen: Format | None,
+    stop: StopRequest,
 ) -> tuple[Profile, Path]:
     """The profile, and the recording's path (of no meaning when another format was chosen)."""
+    # Imported now: the programs are being compiled meanwhile.
+    from bpfprof.capture.session import Session
+    from bpfprof.capture.targets import LaunchedCommand, Targets
+    from bpfprof.profile.build import build_profile
+    from bpfprof.recording.reader import read_recording
+    from bpfprof.recording.writer import RecordingWriter
+
     launched = LaunchedCommand.start(command) if command else None
     targets = Targets.open((launched.pid,) if launched else options.pids)
     path = output or _default_path(targets.pids[0], command)
     with tempfile.TemporaryFile() if chosen else os.fdopen(open_output(path, caller_ids()), "r+b") as stream:
         failure = None
         try:
-            _capture(Session(options, RecordingWriter(stream.fileno())), targets, launched, stop)
+            _capture(Session(options, kernel, RecordingWriter(stream.fileno())), targets, launched, stop)
         except OutputError as error:
             failure = error  # what was written before is still shown
         except BaseException:

@@ -36,6 +36,7 @@ TSD_ENTRY_BYTES = 16
 TSD_DATA_OFFSET = 8
 TSD_FIRST_BLOCK_KEYS = 32  # PTHREAD_KEY_2NDLEVEL_SIZE
 
+_FILE_LIMIT = 4096  # files that are searched for an embedded interpreter
 _YOUNG_SECONDS = 2.0  # a process this young may still be loading its libraries
 
 
@@ -227,7 +228,7 @@ def _candidates(pid: Pid, mappings: list[Mapping]) -> Iterator[tuple[Mapping, bo
             rest.append(mapping)
     # A stripped library still has .dynsym; only an executable that embeds Python may have the symbol in .symtab alone.
     rest.sort(key=lambda mapping: mapping.inode != executable)
-    for mapping in rest:
+    for mapping in rest[:_FILE_LIMIT]:
         yield mapping, mapping.inode == executable
 
 

@@ -161,24 +161,15 @@ class ElfImage:
     def bias_of(self, mapping_start: int, mapping_offset: int, permissions: str = "") -> int | None:
         """What to add to an ELF address of this file to get the runtime address in that mapping.
 
-        None when the mapping is not of a segment. `permissions` (as in /proc/PID/maps) tells apart segments that
-        share a page of the file.
+        None when no segment is mapped there, or when segments that share a page of the file would give different
+        answers: use another mapping then. `permissions`, as in /proc/PID/maps, tells most of them apart; an executable
+        mapping has always one answer.
         """
-        for segment in self._segments_at(mapping_offset, permissions):
-            # The kernel maps whole pages, so the first page may begin before the segment does.
-            return mapping_start - (segment.address - segment.offset + mapping_offset)
-        return None
-
-    def _segments_at(self, offset: int, permissions: str) -> list[Segment]:
-        """Those that have this page of the file, the likeliest first: right permissions, then nearest start."""
-        executable = PF_X if "x" in permissions else 0
-        found = [
-            segment
-            for segment in self.segments
-            if segment.offset - segment.offset % _PAGE_BYTES <= offset < segment.offset + segment.file_size
-        ]
-        found.sort(key=lambda segment: (bool(permissions) and segment.flags & PF_X != executable, -segment.offset))
-        return found
+        fitting = [segment for segment in self.segments if _may_be_mapped(segment, mapping_offset, permissions)]
+        from_start = [segment for segment in fitting if _page_start(segment.offset) == mapping_offset]
+        # The kernel maps whole pages, so the first page may begin before the segment does.
+        biases = {mapping_start - mapping_offset - (s.address - s.offset) for s in from_start or fitting}
+        return biases.pop() if len(biases) == 1 else None
 
     def section(self, name: str) -> ElfSection | None:
         """The first section of that name; None when there is none or it takes no room in the file (.bss)."""
@@ -240,3 +231,17 @@ class ElfImage:
                     return data[content : content + content_size].hex() if content_size <= 64 else ""
                 position = content + (content_size + 3 & ~3)
         return ""
+
+
+def _page_start(offset: int) -> int:
+    return offset - offset % _PAGE_BYTES
+
+
+def _may_be_mapped(segment: Segment, offset: int, permissions: str) -> bool:
+    """Whether a mapping of this page of the file can be of the segment; any permissions fit when they are ""."""
+    if not _page_start(segment.offset) <= offset < segment.offset + segment.file_size:
+        return False
+    if permissions and bool(segment.flags & PF_X) != ("x" in permissions):
+        return False
+    # A writable segment may have become read-only (RELRO), not the other way round.
+    return bool(segment.flags & PF_W) or "w" not in permissions

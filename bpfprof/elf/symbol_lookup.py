@@ -8,6 +8,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 from bpfprof.model.ids import ElfAddress
 
@@ -18,9 +19,11 @@ _DT_HASH, _DT_STRTAB, _DT_SYMTAB, _DT_GNU_HASH = 4, 5, 6, 0x6FFFFEF5
 _SHN_UNDEF = 0
 _STT_TLS = 6
 _SYMBOL = struct.Struct("<IBBHQQ")  # Elf64_Sym: name, info, other, section index, value, size
-_CHAIN_LIMIT = 1 << 20  # symbols that one look-up follows
+_CHAIN_LIMIT = 1 << 16  # symbols that one look-up follows
+_NAME_PLACE_LIMIT = 16  # where .strtab may hold the name; a sound file has one or two places
+_SCAN_LIMIT = 1 << 16  # entries of .symtab that one look-up reads; a sound file has a handful that fit
 _CHUNK_BYTES = _SYMBOL.size << 16
-_TABLE_LIMIT_BYTES = 1 << 30
+_TABLE_LIMIT_BYTES = 1 << 28
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,19 +56,15 @@ def find_dynamic_symbol(read: Read, tags: Mapping[int, int], name: str) -> ElfSy
 
 def find_in_symbol_table(read_at: Read, table: Sequence[int], strings: Sequence[int], name: str) -> ElfSymbol | None:
     """`table` and `strings` are (offset, size) of .symtab and .strtab; None when the symbol is not there."""
-    wanted = name.encode() + b"\0"
     # A linker may store a name as the tail of a longer one, so each place of the text is a possible st_name.
-    name_offsets = [struct.pack("<I", offset) for offset in _occurrences(read_at, strings, wanted)]
-    for chunk_offset in range(0, min(table[1], _TABLE_LIMIT_BYTES), _CHUNK_BYTES):
-        chunk = read_at(table[0] + chunk_offset, min(_CHUNK_BYTES, table[1] - chunk_offset))
-        for name_offset in name_offsets if chunk else ():
-            position = chunk.find(name_offset) if chunk else -1
-            while chunk and position >= 0:
-                if position % _SYMBOL.size == 0:
-                    symbol = _defined(chunk[position : position + _SYMBOL.size])
-                    if symbol is not None:
-                        return symbol
-                position = chunk.find(name_offset, position + 1)
+    offsets = islice(_occurrences(read_at, strings, name.encode() + b"\0", 1), _NAME_PLACE_LIMIT)
+    name_offsets = [struct.pack("<I", offset) for offset in offsets]
+    places = (place for text in name_offsets for place in _occurrences(read_at, table, text, _SYMBOL.size))
+    for place in islice(places, _SCAN_LIMIT):
+        entry = read_at(table[0] + place, _SYMBOL.size)
+        symbol = _defined(entry) if entry else None
+        if symbol is not None:
+            return symbol
     return None
 
 
@@ -131,12 +130,13 @@ def _sysv_hash_candidates(read: Read, address: int, name: bytes) -> Iterator[int
         link = read(address + 8 + (bucket_count + index) * 4, 4)
 
 
-def _occurrences(read_at: Read, region: Sequence[int], text: bytes) -> Iterator[int]:
-    """Offsets within `region` (offset, size) at which `text` stands."""
+def _occurrences(read_at: Read, region: Sequence[int], text: bytes, stride: int) -> Iterator[int]:
+    """Offsets within `region` (offset, size), multiples of `stride`, at which `text` stands."""
     overlap = len(text) - 1
     for start in range(0, min(region[1], _TABLE_LIMIT_BYTES), _CHUNK_BYTES):
-        chunk = read_at(region[0] + start, min(_CHUNK_BYTES + overlap, region[1] - start))
-        position = chunk.find(text) if chunk else -1
-        while chunk and position >= 0:
-            yield start + position
-            position = chunk.find(text, position + 1)
+        chunk = read_at(region[0] + start, min(_CHUNK_BYTES + overlap, region[1] - start)) or b""
+        position = chunk.find(text)
+        while 0 <= position < _CHUNK_BYTES:
+            if position % stride == 0:
+                yield start + position
+            position = chunk.find(text, position - position % stride + stride)

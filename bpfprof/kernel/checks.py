@@ -9,7 +9,7 @@ from collections.abc import Callable
 from bpfprof.errors import UnsupportedError
 from bpfprof.kernel.attach import Attachments
 from bpfprof.kernel.btf import KernelTypes
-from bpfprof.kernel.module import Compilation
+from bpfprof.kernel.kernel_side import KernelSide
 from bpfprof.kernel.tables import Tables
 
 
@@ -35,18 +35,15 @@ def check_maps() -> str:
 
 def check_programs() -> str:
     """Compiling, loading and attaching."""
-    tables = Tables.create()
-    attachments, programs = Attachments(), {}
+    attachments, kernel = Attachments(), KernelSide.start()
     try:
-        programs = Compilation.start(tables.fds).programs()
+        programs = kernel.programs()
         attachments.attach_tracepoints(programs)
         attachments.attach_clock(programs, "cpu-clock", 99)
         return f"{len(programs)} programs loaded, {len(attachments.fds)} attached"
     finally:
         attachments.close()
-        for fd in programs.values():
-            os.close(fd)
-        tables.close()
+        kernel.close()
 
 
 CHECKS: tuple[tuple[str, Callable[[], str]], ...] = (

@@ -10,6 +10,7 @@ from __future__ import annotations
 import array
 import ctypes
 import os
+import signal
 import socket
 import sys
 import tempfile
@@ -98,6 +99,13 @@ class Compilation:
             _child(theirs, log, map_fds)
         theirs.close()
         return cls(pid, ours, log)
+
+    def cancel(self) -> None:
+        """Ends the compilation; its programs are not wanted."""
+        os.kill(self.child_pid, signal.SIGKILL)
+        os.waitpid(self.child_pid, 0)
+        self.channel.close()
+        self.log.close()
 
     def programs(self) -> dict[str, int]:
         """Program descriptors by name. Raises UnsupportedError with what BCC, LLVM or the verifier said."""

@@ -95,6 +95,7 @@ def _cpu_pieces(recording: Recording, intervals: Intervals) -> npt.NDArray[np.vo
     period_ns = int(1e9 / max(1, int(recording.start.get("rate_hz", 0) or 1))) if is_clock else 0
     samples, waits = intervals.samples, intervals.waits
     numbers = np.arange(len(recording.threads) + 1)
+    function_paths = _function_paths(recording)
     sample_at, wait_at = np.searchsorted(samples["thread"], numbers), np.searchsorted(waits["thread"], numbers)
     parts = [
         _thread_cpu_pieces(
@@ -103,6 +104,7 @@ def _cpu_pieces(recording: Recording, intervals: Intervals) -> npt.NDArray[np.vo
             thread,
             intervals,
             period_ns,
+            function_paths,
         )
         for thread in range(len(recording.threads))
         if intervals.on_cpu_ns[thread] > 0
@@ -116,12 +118,15 @@ def _thread_cpu_pieces(
     thread: int,
     intervals: Intervals,
     period_ns: int,
+    function_paths: npt.NDArray[np.int64],
 ) -> npt.NDArray[np.void]:
     total = int(intervals.on_cpu_ns[thread])
     ends = np.minimum(waits["on_cpu_ns"].astype(np.int64), total)
     edges = np.concatenate([[0], np.maximum.accumulate(ends), [total]]).astype(np.int64)
     positions = np.maximum.accumulate(np.minimum(samples["on_cpu_ns"].astype(np.int64), total))
-    shares = share_cpu_time(positions, edges, period_ns)
+    # A burst began with the stack of the wait before it and ended with that of the wait after it.
+    paths = np.concatenate([[0], function_paths[waits["stack"]], [0]])
+    shares = share_cpu_time(positions, edges, period_ns, paths[:-1] * len(function_paths) + paths[1:])
     pieces = np.zeros(len(shares.piece_start), _PIECE_DTYPE)
     named = shares.piece_sample >= 0
     chosen = samples[shares.piece_sample[named]]
@@ -135,6 +140,17 @@ def _thread_cpu_pieces(
     pieces["count"][~named] = 0
     pieces["at_ns"] = _wall_clock(shares, edges, waits, int(intervals.first_ns[thread]))
     return pieces
+
+
+def _function_paths(recording: Recording) -> npt.NDArray[np.int64]:
+    """A number for each stack (0: no stack), the same for stacks that differ in lines only."""
+    codes = recording.python_frames["code"]
+    ends = np.cumsum(recording.stacks["python_count"], dtype=np.int64)
+    numbers: dict[bytes, int] = {}
+    paths = np.zeros(len(recording.stacks) + 1, np.int64)
+    for index, (end, count) in enumerate(zip(ends.tolist(), recording.stacks["python_count"].tolist(), strict=True), 1):
+        paths[index] = numbers.setdefault(codes[end - count : end].tobytes(), len(numbers) + 1)
+    return paths
 
 
 def _wall_clock(

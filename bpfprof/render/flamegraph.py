@@ -28,6 +28,7 @@ _WIDTH = 1200
 _MARGIN = 12
 _HEADER_CHARS = 170  # characters of a line above the graph
 _ROW = 18  # height of a frame and the gap to the next, in px
+_DETAILS = 26  # height of the line below, on the frame under the pointer
 _CHAR = 6.65  # width of a character of a frame's label, in px (11 px monospace)
 _MIN_PX = 0.1  # narrower frames are not drawn
 _MAX_DRAWN = 16_000  # nor are more than so many: about 4 MB
@@ -56,11 +57,12 @@ def render_flamegraph(profile: Profile, options: RenderOptions) -> str:
     title = printable(options.title) or "Flame graph of CPU and waits"
     header, header_height = _header(profile, drawing, title)
     graph_height = drawing.level_count * _ROW
-    height = header_height + graph_height + _ROW * 2
+    height = header_height + graph_height + _DETAILS
     parts = [
         '<?xml version="1.0" encoding="UTF-8"?>\n'
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{_WIDTH}" height="{height}" font-family="sans-serif"'
-        f' font-size="12" data-margin="{_MARGIN}" data-row="{_ROW}" data-header="{header_height}">\n'
+        f' font-size="12" data-margin="{_MARGIN}" data-row="{_ROW}" data-header="{header_height}"'
+        f' data-details="{_DETAILS}">\n'
         f"<title>{escape(title)}</title>\n<desc>{escape(quality_line(profile))}</desc>\n",
         f"<style><![CDATA[\n{_asset('flamegraph.css')}]]></style>\n<defs>{PATTERNS}</defs>\n",
         '<rect id="page" width="100%" height="100%" fill="#fff"/>\n',
@@ -68,7 +70,8 @@ def render_flamegraph(profile: Profile, options: RenderOptions) -> str:
         *_levels(drawing),
         "</svg>\n",
         header,
-        f'<g id="details"><rect width="100%" height="{_ROW + 8}" class="bar"/>'
+        f'<g id="details" transform="translate(0,{height - _DETAILS})">'
+        f'<rect class="bar" width="100%" height="{_DETAILS}"/>'
         f'<text x="{_MARGIN}" y="17" role="status" aria-live="polite"/></g>\n',
         f'<script id="frame-data" type="application/json">{_frame_data(drawing)}</script>\n',
         f"<script><![CDATA[\n{_asset('flamegraph.js')}]]></script>\n</svg>\n",
@@ -196,7 +199,7 @@ def _legend(drawing: _Drawing, y: int) -> tuple[str, int]:
         swatch = next((look for look in looks if look in drawn), None)
         if swatch is None:
             continue
-        width = 30 + int(len(meaning) * 6.3)
+        width = 36 + int(len(meaning) * 6.2)
         if x + width > _WIDTH - _MARGIN:
             x, row = _MARGIN, row + 1
         parts.append(

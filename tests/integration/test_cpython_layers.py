@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -291,6 +292,31 @@ def test_an_interpreter_that_starts_is_found_in_the_end() -> None:
                 break
             assert found.retry and time.monotonic() < deadline
         process.kill()
+
+
+@needs_pythons
+@pytest.mark.skipif(shutil.which("gcc") is None, reason="no gcc")
+@pytest.mark.parametrize(("taken", "is_followed"), [(7, True), (40, False)])
+def test_a_thread_specific_key_that_is_not_the_first(taken: int, is_followed: bool, tmp_path: Path) -> None:
+    """A library that is loaded before Python starts takes the first keys."""
+    source, library = tmp_path / "keys.c", tmp_path / "keys.so"
+    source.write_text(
+        "#include <pthread.h>\n__attribute__((constructor)) static void take(void)"
+        f"{{ pthread_key_t key; for (int i = 0; i < {taken}; i++) pthread_key_create(&key, 0); }}"
+    )
+    subprocess.run(["gcc", "-shared", "-fPIC", "-o", str(library), str(source)], check=True)
+    script = "print('ready', flush=True); import sys; sys.stdin.readline()"
+    for name in SUPPORTED:
+        command, environment = [PYTHONS[name], "-c", script], {**os.environ, "LD_PRELOAD": str(library)}
+        with subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment, text=True
+        ) as process:
+            assert process.stdout is not None and process.stdout.readline() == "ready\n"
+            found = find_interpreter(Pid(process.pid))
+            process.kill()
+        assert isinstance(found, Interpreter)
+        assert taken <= found.tss_key < taken + 4 if is_followed else found.tss_key == -1
+        assert bool(found.problem) != is_followed
 
 
 # Run by each interpreter: for every code object of its standard library, as little-endian 32-bit words:

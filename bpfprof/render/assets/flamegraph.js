@@ -9,7 +9,8 @@
   const MARGIN = Number(root.dataset.margin);
   const ROW = Number(root.dataset.row);
   const HEADER = Number(root.dataset.header);
-  const BAR = 26;
+  const DETAILS = Number(root.dataset.details);
+  const LEAST_WIDTH = 1060; // the header's lines need it; a narrower window scrolls
   const LEAST_CHARS = 3;
   const THIN_PX = 3;
   const HINT = "Click a frame to zoom · arrow keys to walk, Enter to zoom, Esc to reset · Ctrl-F or / to search";
@@ -43,7 +44,7 @@
   }
 
   function draw() {
-    const width = Math.max(root.clientWidth || window.innerWidth, 480);
+    const width = Math.max(root.clientWidth || window.innerWidth, LEAST_WIDTH);
     const inner = width - 2 * MARGIN;
     root.setAttribute("width", width);
     frames.setAttribute("width", inner);
@@ -110,13 +111,13 @@
 
   // The page is as high as the graph; header and details stay in the window while the graph scrolls under them.
   function fitPage() {
-    root.setAttribute("height", Math.max(HEADER + levels.length * ROW + BAR, window.innerHeight));
+    root.setAttribute("height", Math.max(HEADER + levels.length * ROW + DETAILS, window.innerHeight));
     stick();
   }
 
   function stick() {
     byId("header").setAttribute("transform", `translate(0,${window.scrollY})`);
-    byId("details").setAttribute("transform", `translate(0,${window.scrollY + window.innerHeight - BAR})`);
+    byId("details").setAttribute("transform", `translate(0,${window.scrollY + window.innerHeight - DETAILS})`);
   }
 
   function time(us) {
@@ -128,14 +129,17 @@
     return whole > 0 ? `${((100 * part) / whole).toFixed(2)}%` : "-";
   }
 
+  function counted(number, noun) {
+    return `${number.toLocaleString("en")} ${noun}${number === 1 ? "" : "s"}`;
+  }
+
   function details(i) {
     const facts = [time(value[i]), `${percent(value[i], value[0])} of all`];
     if (i) facts.push(`${percent(value[i], value[parent[i]])} of parent`);
     if (state.show === "both") facts.push(`CPU ${time(cpu[i])}, waits ${time(wait[i])}`);
-    const counted = [];
-    if (state.show !== "waits") counted.push(`${samples[i].toLocaleString("en")} samples`);
-    if (state.show !== "cpu") counted.push(`${intervals[i].toLocaleString("en")} waits`);
-    return [...facts, counted.join(" + ")].join(" · ");
+    if (state.show !== "waits" && samples[i]) facts.push(counted(samples[i], "sample"));
+    if (state.show !== "cpu" && intervals[i]) facts.push(counted(intervals[i], "wait"));
+    return facts.join(" · ");
   }
 
   function tell(i) {
@@ -148,7 +152,7 @@
     line.removeAttribute("class");
     const facts = details(i);
     const room = Math.max(20, Math.floor((root.clientWidth - 2 * MARGIN) / (charWidth * 1.1)) - facts.length - 3);
-    line.textContent = `${labels[i].length > room ? `${labels[i].slice(0, room - 1)}…` : labels[i]}   ${facts}`;
+    line.textContent = `${labels[i].length > room ? `${labels[i].slice(0, room - 1)}…` : labels[i]} — ${facts}`;
     groups[i].querySelector("title").textContent = `${labels[i]}\n${facts}`;
   }
 
@@ -173,7 +177,7 @@
     }
     frames.classList.toggle("searching", pattern !== null);
     controls.input.setAttribute("aria-invalid", problem !== "");
-    const share = `${percent(matched, value[0])} matched · ${time(matched)} · ${found.toLocaleString("en")} frames`;
+    const share = `${percent(matched, value[0])} matched · ${time(matched)} · ${counted(found, "frame")}`;
     controls.found.textContent = problem || (pattern ? share : "");
   }
 

@@ -65,6 +65,7 @@ int main(void) {
  P(thread_interpreter, PyThreadState, interp);
  P(thread_pthread_id, PyThreadState, thread_id);
  P(thread_native_id, PyThreadState, native_thread_id);
+ P(thread_datastack_chunk, PyThreadState, datastack_chunk);
  P(frame_previous, _PyInterpreterFrame, previous);
  P(code_type, PyObject, ob_type);
  P(code_first_line, PyCodeObject, co_firstlineno);

@@ -37,8 +37,11 @@ class FakeMemory(ProcessMemory):
 
 @dataclass(frozen=True)
 class FakeRuntime:
-    runtime_address: RuntimeAddress = RuntimeAddress(0x1000)
-    layout: Layout = LAYOUT
+    runtime_address: RuntimeAddress
+    layout: Layout
+
+
+RUNTIME = FakeRuntime(RuntimeAddress(0x1000), LAYOUT)
 
 
 def _runtime(interpreters: dict[int, int], threads: dict[int, list[int]]) -> FakeMemory:
@@ -49,7 +52,7 @@ def _runtime(interpreters: dict[int, int], threads: dict[int, list[int]]) -> Fak
         chain = threads.get(interpreter, [])
         words[interpreter + LAYOUT.interpreter_threads_head] = chain[0] if chain else 0
         for thread, after in zip(chain, [*chain[1:], 0], strict=True):
-            words[thread + LAYOUT.thread_next] = after
+            words.setdefault(thread + LAYOUT.thread_next, after)
             words[thread + LAYOUT.thread_interpreter] = interpreter
             words[thread + LAYOUT.thread_native_id] = thread >> 12
             words[thread + LAYOUT.thread_pthread_id] = thread + 1
@@ -58,7 +61,7 @@ def _runtime(interpreters: dict[int, int], threads: dict[int, list[int]]) -> Fak
 
 def test_threads_of_several_interpreters() -> None:
     memory = _runtime({0x20000: 0x30000, 0x30000: 0}, {0x20000: [0x40000, 0x41000], 0x30000: [0x50000]})
-    states = read_thread_states(memory, FakeRuntime())
+    states = read_thread_states(memory, RUNTIME)
     assert [(s.address, s.native_thread_id, s.pthread_id, s.interp) for s in states] == [
         (0x40000, 0x40, 0x40001, 0x20000),
         (0x41000, 0x41, 0x41001, 0x20000),
@@ -68,18 +71,18 @@ def test_threads_of_several_interpreters() -> None:
 
 def test_loops_and_unreadable_links_end() -> None:
     looping = _runtime({0x20000: 0x20000}, {0x20000: [0x40000, 0x41000, 0x40000]})
-    assert len(read_thread_states(looping, FakeRuntime())) == 2
+    assert len(read_thread_states(looping, RUNTIME)) == 2
     torn = _runtime({0x20000: 0x9990000}, {0x20000: [0x40000, 0x41000]})
     torn.pages.discard(0x41)
-    assert [state.address for state in read_thread_states(torn, FakeRuntime())] == [0x40000]
-    assert read_thread_states(FakeMemory({}), FakeRuntime()) == []
+    assert [state.address for state in read_thread_states(torn, RUNTIME)] == [0x40000]
+    assert read_thread_states(FakeMemory({}), RUNTIME) == []
 
 
 def test_a_thread_state_of_another_interpreter_ends_the_list() -> None:
     memory = _runtime({0x20000: 0}, {0x20000: [0x40000, 0x41000]})
     reused = 0x41000 + LAYOUT.thread_interpreter
     memory.bytes.update({reused + i: 0xEE for i in range(8)})
-    assert [state.address for state in read_thread_states(memory, FakeRuntime())] == [0x40000]
+    assert [state.address for state in read_thread_states(memory, RUNTIME)] == [0x40000]
 
 
 def _frames(count: int, last_previous: int = 0) -> FakeMemory:
@@ -95,7 +98,7 @@ def _frames(count: int, last_previous: int = 0) -> FakeMemory:
 
 
 def test_a_walk_to_the_root() -> None:
-    walk = walk_frames(_frames(3), FakeRuntime(), 0x40000)
+    walk = walk_frames(_frames(3), RUNTIME, 0x40000)
     assert walk.complete
     assert walk.frames == [(0x1000, 0x2000, 0), (0x1001, 0x2001, 0), (0x1002, 0x2002, 3)]
     assert [is_python_frame(LAYOUT, frame) for frame in walk.frames] == [True, True, False]
@@ -103,14 +106,14 @@ def test_a_walk_to_the_root() -> None:
 
 
 def test_walks_that_do_not_reach_the_root() -> None:
-    assert walk_frames(_frames(0), FakeRuntime(), 0x40000).complete
+    assert walk_frames(_frames(0), RUNTIME, 0x40000).complete
     for memory, count in [(_frames(3, 0x100000), 3), (_frames(3, 0x100080), 3), (_frames(3, 0x9990000), 3)]:
-        walk = walk_frames(memory, FakeRuntime(), 0x40000)
+        walk = walk_frames(memory, RUNTIME, 0x40000)
         assert not walk.complete and len(walk.frames) == count
-    walk = walk_frames(_frames(30), FakeRuntime(), 0x40000, limit=10)
+    walk = walk_frames(_frames(30), RUNTIME, 0x40000, limit=10)
     assert not walk.complete and len(walk.frames) == 10
-    assert walk_frames(_frames(10), FakeRuntime(), 0x40000, limit=10).complete
-    gone = walk_frames(FakeMemory({}), FakeRuntime(), 0x40000)
+    assert walk_frames(_frames(10), RUNTIME, 0x40000, limit=10).complete
+    gone = walk_frames(FakeMemory({}), RUNTIME, 0x40000)
     assert not gone.complete and gone.frames == []
 
 

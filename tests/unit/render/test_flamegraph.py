@@ -8,6 +8,7 @@ import pytest
 
 from bpfprof.render.call_tree import build_call_tree
 from bpfprof.render.flamegraph import render_flamegraph
+from bpfprof.render.frame_look import LOOKS
 from bpfprof.render.options import RenderOptions
 from tests.unit.render.profiles import (
     MS,
@@ -132,6 +133,14 @@ def test_assets_stay_inside_their_sections_and_build_no_markup() -> None:
     assert not re.search(r"https?://(?!www\.w3\.org/)", svg)
 
 
+def test_every_look_has_a_colour_in_light_and_dark() -> None:
+    light, dark = render_flamegraph(empty_profile(), OPTIONS).split("@media (prefers-color-scheme: dark)")
+    for looks, _ in LOOKS:
+        for look in looks:
+            assert re.search(rf"\.{look}[ {{]", light)
+            assert re.search(rf"\.{look}(-back)?[ {{]", dark)
+
+
 def test_deep_stack_is_drawn_to_its_leaf() -> None:
     frames = frames_of(render_flamegraph(deep_profile(2_000), OPTIONS))
     assert len(frames) == 2_003
@@ -146,7 +155,7 @@ def test_narrow_frames_are_counted_not_drawn() -> None:
         made.spend(thread, ON_CPU, MS, [python(f"narrow{index}")])
     svg = render_flamegraph(made.build(), OPTIONS)
     assert "50 frames below 0.009%" in svg
-    assert "narrow" not in svg
+    assert [text for _, text, _ in frames_of(svg)][-1] == "wide (train.py)"
 
 
 def test_many_stacks_are_fast_and_small() -> None:
