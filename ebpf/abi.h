@@ -19,6 +19,8 @@
 #define BP_SCRATCH_COUNT 2
 /* A stack or code object already sent is sent again after this long: bounds how long a reused address can be misread. */
 #define BP_RESEND_NS 4000000000
+/* The scheduler's clock and ours are read some microseconds apart; a smaller difference is not time that was stolen. */
+#define BP_STOLEN_MIN_NS 50000
 
 /*
  * One index for three uses: a counter in the `counters` map, the status of a stack, and, by the comment, the sentence
@@ -56,7 +58,7 @@ enum bp_event_kind {
     BP_EVENT_WAIT = 2,   /* a thread came back to a CPU: every field */
     BP_EVENT_FORK = 3,   /* thread tid of process tgid was born; args[0] = parent tgid */
     BP_EVENT_EXEC = 4,   /* process tgid runs another program */
-    BP_EVENT_EXIT = 5,   /* thread tid is gone; on_cpu_ns, blocked_ns and runqueue_ns are its totals */
+    BP_EVENT_EXIT = 5,   /* thread tid is gone; on_cpu_ns, blocked_ns, runqueue_ns and stolen_ns are its totals */
 };
 
 /* Programs that a stack is handed on to by tail call. */
@@ -91,6 +93,7 @@ struct bp_event {
     __u64 on_cpu_ns;  /* of this thread since it is watched, up to the event (WAIT: up to the switch-out) */
     __u64 blocked_ns; /* WAIT: from switch-out to being made runnable */
     __u64 runqueue_ns; /* WAIT: from being runnable to running */
+    __u64 stolen_ns;   /* WAIT: of the time on a CPU before it, what the hypervisor or interrupts took */
     __u64 stack;       /* key of a bp_stack sent earlier; 0: none, see status */
     __u64 args[3];     /* WAIT: first arguments of the system call */
 };
@@ -154,6 +157,9 @@ struct bp_thread {
     __u64 on_cpu_ns; /* totals of the intervals that ended */
     __u64 blocked_ns;
     __u64 runqueue_ns;
+    __u64 stolen_ns;
+    __u64 exec_ns;         /* the scheduler's sum_exec_runtime at since_ns */
+    __u64 burst_stolen_ns; /* stolen of the last time on a CPU */
     __u64 first_ns; /* when the thread began to be watched */
 };
 

@@ -46,7 +46,7 @@ int sched_process_exec(struct bpf_raw_tracepoint_args *ctx)
     if (old_tid != tid) { /* another thread than the first called execve: it goes on under the first one's tid */
         struct bp_thread *thread = bpf_map_lookup_elem(MAP(threads), &old_tid);
         if (thread && thread->state == BP_THREAD_ON_CPU) {
-            thread->on_cpu_ns += now - thread->since_ns;
+            end_burst(thread, ctx->args[0], now);
             thread->state = BP_THREAD_DEAD;
             send_exit(thread, old_tid, now);
         }
@@ -54,6 +54,7 @@ int sched_process_exec(struct bpf_raw_tracepoint_args *ctx)
         if (thread) {
             thread->state = BP_THREAD_ON_CPU;
             thread->since_ns = now;
+            READ_KERNEL(thread->exec_ns, ctx->args[0] + BP_OFFSET_TASK_EXEC);
         }
     }
     struct bp_event event = {.kind = BP_EVENT_EXEC, .tid = tid, .tgid = tgid, .time_ns = now, .syscall = -1};

@@ -13,7 +13,26 @@ static __always_inline void send_exit(struct bp_thread *thread, __u32 tid, __u64
     event.on_cpu_ns = thread->on_cpu_ns;
     event.blocked_ns = thread->blocked_ns;
     event.runqueue_ns = thread->runqueue_ns;
+    event.stolen_ns = thread->stolen_ns;
     send_event(&event);
+}
+
+/*
+ * Books the time on a CPU that ends now. How much of it the thread ran is the scheduler's own figure, which leaves out
+ * what the hypervisor took (the rest is time in which it was runnable and did not run).
+ */
+static __always_inline void end_burst(struct bp_thread *thread, __u64 task, __u64 now)
+{
+    __u64 exec = thread->exec_ns, wall = now - thread->since_ns;
+    READ_KERNEL(exec, task + BP_OFFSET_TASK_EXEC);
+    __u64 ran = exec - thread->exec_ns, stolen = 0;
+    if (wall > ran + BP_STOLEN_MIN_NS)
+        stolen = wall - ran;
+    thread->exec_ns = exec;
+    thread->burst_stolen_ns = stolen;
+    thread->stolen_ns += stolen;
+    thread->on_cpu_ns += wall - stolen;
+    thread->since_ns = now;
 }
 
 /* The thread's user registers give the system call it waits in and its arguments. */
@@ -31,15 +50,14 @@ static __always_inline void note_syscall(struct bp_thread *thread)
 }
 
 /* True when the thread's stack is wanted. */
-static __always_inline bool switch_out(struct bp_thread *thread, __u32 tid, __u16 task_state, __u64 now)
+static __always_inline bool switch_out(struct bp_thread *thread, __u32 tid, __u64 task, __u16 task_state, __u64 now)
 {
     __u32 flags = config_flags();
     if (flags & BP_CONFIG_STOPPED)
         return false;
-    thread->on_cpu_ns += now - thread->since_ns; /* UNKNOWN: it ran since it is watched */
     if (thread->wake_ns <= thread->since_ns || !task_state)
         thread->wake_ns = 0; /* else: made runnable after it had left the run queue but before this switch */
-    thread->since_ns = now;
+    end_burst(thread, task, now); /* UNKNOWN: it ran since it is watched */
     thread->task_state = task_state;
     thread->stack = 0;
     thread->status = BP_STACK_NOT_TAKEN;
@@ -71,6 +89,7 @@ static __always_inline void switch_in(struct bp_thread *thread, __u32 tid, __u64
     event.on_cpu_ns = thread->on_cpu_ns;
     event.blocked_ns = woken - since;
     event.runqueue_ns = now - woken;
+    event.stolen_ns = thread->burst_stolen_ns;
     event.stack = thread->stack;
     event.args[0] = thread->args[0];
     event.args[1] = thread->args[1];
@@ -81,6 +100,7 @@ static __always_inline void switch_in(struct bp_thread *thread, __u32 tid, __u64
     thread->runqueue_ns += now - woken;
     thread->wait_count += 1;
     thread->wake_ns = 0;
+    thread->burst_stolen_ns = 0;
     thread->since_ns = now;
     thread->state = BP_THREAD_ON_CPU;
 }
@@ -98,7 +118,7 @@ int sched_switch(struct bpf_raw_tracepoint_args *ctx)
         if (thread) {
             now = bpf_ktime_get_ns();
             /* Preempted on the way to sleep: still runnable whatever its state says. */
-            stack_wanted = switch_out(thread, prev_tid, ctx->args[0] ? 0 : ctx->args[3], now);
+            stack_wanted = switch_out(thread, prev_tid, ctx->args[1], ctx->args[0] ? 0 : ctx->args[3], now);
         }
     }
     if (next_tid) {

@@ -113,7 +113,7 @@ class Session:
         end_ns = time.monotonic_ns()
         self._attachments.close()
         self._drain()
-        self._write_totals(end_ns)
+        self._write_totals(end_ns, is_end=True)
         if not self._tracker.thread_index:
             raise TargetError("the target ended before anything was seen")
         counters = self._counters()
@@ -207,12 +207,14 @@ class Session:
         if arrays:
             self.writer.write("stacks", arrays=arrays)
 
-    def _write_totals(self, time_ns: int) -> None:
+    def _write_totals(self, time_ns: int, is_end: bool = False) -> None:
         tids, records = self.kernel.tables.threads()
         threads = normalize.thread_indices(tids, self._tracker.thread_index)
         known = (threads >= 0) & (records["state"] != abi.ThreadState["BP_THREAD_DEAD"])
         sleeps = self._tracker.first_sleeps
         rows = normalize.totals(records[known], threads[known], time_ns, self._stacks, sleeps)
+        if is_end:
+            self._tracker.add_running_time(rows, records[known], tids[known])
         self.writer.write("totals", arrays={"rows": rows})
         self.progress.thread_count = len(rows)
 

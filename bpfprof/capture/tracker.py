@@ -26,7 +26,14 @@ from bpfprof.proc.memory import ProcessMemory
 
 # glibc x86-64: struct pthread.specific_1stblock[key].data, measured from the thread pointer (glibc 2.36, nptl/descr.h).
 _TSS_FIRST_SLOT, _TSS_SLOT_BYTES = 0x318, 16
+_TICK_NS = 10_000_000  # CONFIG_HZ is 100 at least
 _DETECT_AGAIN_S = 5.0  # how long after an exec a starting interpreter is looked for
+
+
+def exec_ns(pid: int, tid: int) -> int:
+    """The scheduler's sum_exec_runtime of a thread, 0 when it cannot be read."""
+    stat = tasks.schedstat(Pid(pid), Tid(tid))
+    return stat.on_cpu_ns if stat else 0
 
 
 @dataclass(slots=True)
@@ -104,6 +111,7 @@ class Tracker:
         now = time.monotonic_ns()
         record["tgid"], record["status"], record["syscall"] = process.pid, abi.Status["BP_STACK_NOT_TAKEN"], -1
         record["since_ns"] = record["first_ns"] = now
+        record["exec_ns"] = exec_ns(process.pid, tid)
         if self.tables.add_thread(tid, record):
             self._add_thread(process, tid, now)
 
@@ -176,6 +184,18 @@ class Tracker:
             for tid in tasks.list_threads(process.pid):
                 if tid in self.thread_index:
                     self._name_thread(process, tid, self.thread_index[tid])
+
+    def add_running_time(
+        self, rows: npt.NDArray[np.void], records: npt.NDArray[np.void], tids: npt.NDArray[np.uint32]
+    ) -> None:
+        """Fills running_ns of rows (TOTAL_DTYPE): how long threads on a CPU really ran since they got it."""
+        states = abi.ThreadState["BP_THREAD_ON_CPU"], abi.ThreadState["BP_THREAD_UNKNOWN"]
+        for position in np.flatnonzero(np.isin(records["state"], states)).tolist():
+            now = exec_ns(int(records["tgid"][position]), int(tids[position]))
+            open_ns = int(rows["time_ns"][position]) - int(rows["since_ns"][position])
+            ran = now - int(records["exec_ns"][position]) if now else open_ns
+            # The kernel brings its figure up to date at each tick only: less than that is no difference.
+            rows["running_ns"][position] = min(max(ran, 0), open_ns) if open_ns - ran > _TICK_NS else max(open_ns, 0)
 
     def take_rows(self) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
         """New or changed (process rows, thread rows)."""

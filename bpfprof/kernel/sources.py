@@ -46,6 +46,7 @@ def compiler_flags(types: KernelTypes, map_fds: dict[str, int]) -> list[str]:
         "BP_OFFSET_TASK_PID": types.offset("task_struct", "pid"),
         "BP_OFFSET_TASK_TGID": types.offset("task_struct", "tgid"),
         "BP_OFFSET_TASK_ON_RQ": types.offset("task_struct", "on_rq"),
+        "BP_OFFSET_TASK_EXEC": types.offset("task_struct", "se") + types.offset("sched_entity", "sum_exec_runtime"),
         "BP_OFFSET_TASK_FSBASE": types.offset("task_struct", "thread") + types.offset("thread_struct", "fsbase"),
     }
     defines |= {f"BP_FD_{name}": fd for name, fd in map_fds.items()}

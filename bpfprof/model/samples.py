@@ -16,13 +16,15 @@ SAMPLE_DTYPE = np.dtype(
 )
 
 # A thread's way from leaving a CPU to being back on one, at time_ns: blocked_ns until it was made runnable, then
-# runqueue_ns until it ran. task_state 0: it was runnable all the time. syscall -1: not in a system call.
+# runqueue_ns until it ran. on_cpu_ns: as in a sample, when it left; stolen_ns: what was taken from it by the hypervisor
+# or interrupts while it was on the CPU before. task_state 0: it was runnable all the time. syscall -1: in none.
 WAIT_DTYPE = np.dtype(
     [
         ("time_ns", "<u8"),
         ("on_cpu_ns", "<u8"),
         ("blocked_ns", "<u8"),
         ("runqueue_ns", "<u8"),
+        ("stolen_ns", "<u8"),
         ("args", "<u8", (3,)),
         ("thread", "<u4"),
         ("stack", "<u4"),
@@ -33,7 +35,8 @@ WAIT_DTYPE = np.dtype(
 )
 
 # State of a thread when it was last looked at: totals of all that ended before since_ns, and what it does since.
-# state: see ThreadRunState; the other fields are as in WAIT_DTYPE, for a wait that has not ended.
+# state: enum bp_thread_state of ebpf/abi.h. running_ns: how long it ran since since_ns, if it is on a CPU. The other
+# fields are as in WAIT_DTYPE, for a wait that has not ended.
 TOTAL_DTYPE = np.dtype(
     [
         ("time_ns", "<u8"),
@@ -43,6 +46,8 @@ TOTAL_DTYPE = np.dtype(
         ("on_cpu_ns", "<u8"),
         ("blocked_ns", "<u8"),
         ("runqueue_ns", "<u8"),
+        ("stolen_ns", "<u8"),
+        ("running_ns", "<u8"),
         ("args", "<u8", (3,)),
         ("thread", "<u4"),
         ("stack", "<u4"),

@@ -20,14 +20,15 @@ from bpfprof.model.profile import (
     ThreadState,
     ThreadTime,
 )
-from bpfprof.profile.cpu_shares import CpuShares, share_cpu_time
+from bpfprof.profile.bursts import Bursts
+from bpfprof.profile.cpu_shares import share_cpu_time
 from bpfprof.profile.intervals import Intervals, collect_intervals
 from bpfprof.profile.waits import reason_text, wait_reasons
 from bpfprof.recording.reader import Recording
 from bpfprof.symbolize.stitch import StackSource
 
 # What ends a stack: nothing, the run queue, "no sample", or a wait (its reason above _LEAF_WAIT).
-_LEAF_NONE, _LEAF_RUNQUEUE, _LEAF_NOT_SAMPLED, _LEAF_WAIT = 0, 1, 2, 3
+_LEAF_NONE, _LEAF_RUNQUEUE, _LEAF_NOT_SAMPLED, _LEAF_NOT_SAMPLED_RUNQUEUE, _LEAF_WAIT = range(5)
 _NOT_STARTED = int(abi.Status["BP_NOT_STARTED"])
 
 # One row a (thread, stack, state) before equal ones are added up; at_ns: when it began.
@@ -120,13 +121,11 @@ def _thread_cpu_pieces(
     period_ns: int,
     function_paths: npt.NDArray[np.int64],
 ) -> npt.NDArray[np.void]:
-    total = int(intervals.on_cpu_ns[thread])
-    ends = np.minimum(waits["on_cpu_ns"].astype(np.int64), total)
-    edges = np.concatenate([[0], np.maximum.accumulate(ends), [total]]).astype(np.int64)
-    positions = np.maximum.accumulate(np.minimum(samples["on_cpu_ns"].astype(np.int64), total))
+    bursts = Bursts.of_thread(waits, thread, intervals)
     # A burst began with the stack of the wait before it and ended with that of the wait after it.
-    paths = np.concatenate([[0], function_paths[waits["stack"]], [0]])
-    shares = share_cpu_time(positions, edges, period_ns, paths[:-1] * len(function_paths) + paths[1:])
+    paths = np.concatenate([[0], function_paths[waits["stack"]], [0]])[: len(bursts.start_ns) + 1]
+    positions = bursts.positions(samples["time_ns"].astype(np.int64))
+    shares = share_cpu_time(positions, bursts.edges, period_ns, paths[:-1] * len(function_paths) + paths[1:])
     pieces = np.zeros(len(shares.piece_start), _PIECE_DTYPE)
     named = shares.piece_sample >= 0
     chosen = samples[shares.piece_sample[named]]
@@ -138,8 +137,18 @@ def _thread_cpu_pieces(
     _, first = np.unique(shares.piece_sample, return_index=True)
     pieces["count"][first] = 1
     pieces["count"][~named] = 0
-    pieces["at_ns"] = _wall_clock(shares, edges, waits, int(intervals.first_ns[thread]))
-    return pieces
+    pieces["at_ns"], stolen_ns = bursts.wall_clock(shares.piece_start, shares.piece_length)
+    return np.concatenate([pieces, _stolen_pieces(pieces, stolen_ns)])
+
+
+def _stolen_pieces(pieces: npt.NDArray[np.void], stolen_ns: npt.NDArray[np.int64]) -> npt.NDArray[np.void]:
+    """Run-queue time that follows pieces of CPU time, under the same stacks."""
+    stolen = pieces[stolen_ns > 0].copy()
+    stolen["at_ns"] += stolen["ns"]
+    stolen["ns"] = stolen_ns[stolen_ns > 0]
+    stolen["state"], stolen["count"] = ThreadState.RUNQUEUE, 1
+    stolen["leaf"] = np.where(stolen["leaf"] == _LEAF_NOT_SAMPLED, _LEAF_NOT_SAMPLED_RUNQUEUE, _LEAF_RUNQUEUE)
+    return stolen
 
 
 def _function_paths(recording: Recording) -> npt.NDArray[np.int64]:
@@ -151,16 +160,6 @@ def _function_paths(recording: Recording) -> npt.NDArray[np.int64]:
     for index, (end, count) in enumerate(zip(ends.tolist(), recording.stacks["python_count"].tolist(), strict=True), 1):
         paths[index] = numbers.setdefault(codes[end - count : end].tobytes(), len(numbers) + 1)
     return paths
-
-
-def _wall_clock(
-    shares: CpuShares, edges: npt.NDArray[np.int64], waits: npt.NDArray[np.void], first_ns: int
-) -> npt.NDArray[np.int64]:
-    """When each piece of CPU time was: its burst began when the wait before it ended."""
-    burst_at = np.concatenate([[first_ns], waits["time_ns"].astype(np.int64)])
-    burst = np.searchsorted(edges, shares.piece_start, side="right") - 1
-    burst = np.minimum(burst, len(burst_at) - 1)
-    return np.asarray(burst_at[burst] + shares.piece_start - edges[burst])
 
 
 @dataclass(slots=True)
@@ -183,11 +182,11 @@ class _ProfileStacks:
 
     def _add(self, stack: int, leaf: int, status: int) -> int:
         frames: tuple[Frame, ...] = ()
-        if leaf == _LEAF_NOT_SAMPLED:
+        if leaf in (_LEAF_NOT_SAMPLED, _LEAF_NOT_SAMPLED_RUNQUEUE):
             frames = (Frame(FrameKind.NOT_SAMPLED),)
         elif status != _NOT_STARTED or stack:
             frames = self.source.frames(stack, status)
-        if leaf == _LEAF_RUNQUEUE:
+        if leaf in (_LEAF_RUNQUEUE, _LEAF_NOT_SAMPLED_RUNQUEUE):
             frames += (Frame(FrameKind.RUNQUEUE),)
         elif leaf >= _LEAF_WAIT:
             frames += (Frame(FrameKind.WAIT, reason_text(leaf - _LEAF_WAIT)),)

@@ -21,7 +21,7 @@ class Intervals:
     """Rows sorted by (thread, time); the waits include those that had not ended. All arrays of threads are by index.
 
     on_cpu_ns, blocked_ns, runqueue_ns are the kernel side's own totals up to end_ns, not sums over the rows, so a lost
-    row shows as a difference.
+    row shows as a difference. runqueue_ns includes stolen time: runnable, but the hypervisor ran something else.
     """
 
     start_ns: int
@@ -33,6 +33,7 @@ class Intervals:
     on_cpu_ns: npt.NDArray[np.int64]
     blocked_ns: npt.NDArray[np.int64]
     runqueue_ns: npt.NDArray[np.int64]
+    open_stolen_ns: npt.NDArray[np.int64]  # stolen from a burst that had not ended
 
 
 def collect_intervals(recording: Recording) -> Intervals:
@@ -48,7 +49,11 @@ def collect_intervals(recording: Recording) -> Intervals:
     waiting_ns = np.where(woken, end_ns - totals["wake_ns"].astype(np.int64), 0).clip(0)
     waiting_ns = np.where(state == _RUNNABLE, open_ns, waiting_ns)
     sleeping_ns = np.where(state == _BLOCKED, open_ns - waiting_ns, 0)
-    running_ns = np.where((state == _ON_CPU) | (state == _UNKNOWN), open_ns, 0)
+    is_running = (state == _ON_CPU) | (state == _UNKNOWN)
+    running_ns = np.where(is_running, open_ns, 0)
+    if recording.end:
+        running_ns = np.minimum(running_ns, totals["running_ns"].astype(np.int64))
+    open_stolen_ns = np.where(is_running, open_ns - running_ns, 0)
     first_ns = totals["first_ns"].astype(np.int64)
     unended = _unended_waits(totals, sleeping_ns, waiting_ns, end_ns)
     waits = np.concatenate([waits, unended])
@@ -61,7 +66,8 @@ def collect_intervals(recording: Recording) -> Intervals:
         np.where(state == _DEAD, totals["since_ns"].astype(np.int64), end_ns),
         totals["on_cpu_ns"].astype(np.int64) + running_ns,
         totals["blocked_ns"].astype(np.int64) + sleeping_ns,
-        totals["runqueue_ns"].astype(np.int64) + waiting_ns,
+        (totals["runqueue_ns"] + totals["stolen_ns"]).astype(np.int64) + waiting_ns + open_stolen_ns,
+        open_stolen_ns,
     )
 
 
@@ -83,7 +89,7 @@ def _follow_waits(rows: npt.NDArray[np.void], waits: npt.NDArray[np.void]) -> No
     """Adds waits that ended after a thread's totals were taken; after each it was on a CPU."""
     later = waits[(waits["time_ns"] > rows["time_ns"][waits["thread"]]) & (rows["state"][waits["thread"]] != _DEAD)]
     later = later[np.argsort(later["time_ns"], kind="stable")]
-    for name in ("blocked_ns", "runqueue_ns"):
+    for name in ("blocked_ns", "runqueue_ns", "stolen_ns"):
         np.add.at(rows[name], later["thread"], later[name])
     rows["on_cpu_ns"][later["thread"]] = later["on_cpu_ns"]
     rows["since_ns"][later["thread"]] = later["time_ns"]

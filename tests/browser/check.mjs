@@ -106,7 +106,7 @@ async function filter(page) {
   const total = async (button) => {
     await page.click(button);
     await page.locator("#frames g[class]").first().hover();
-    return (await page.locator("#details text").textContent()).split(" — ")[1];
+    return (await page.locator("#details text").textContent()).split(" — ")[1].split(" · ")[0];
   };
   const both = await total("#show-both");
   const cpu = await total("#show-cpu");

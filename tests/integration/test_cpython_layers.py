@@ -9,12 +9,10 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from bpfprof.cpython.code_objects import CodeObject, read_code_object
@@ -23,36 +21,17 @@ from bpfprof.cpython.line_tables import LineTable
 from bpfprof.cpython.thread_state import ThreadStateRef, is_python_frame, read_thread_states, walk_frames
 from bpfprof.model.ids import Pid
 from bpfprof.proc.memory import ProcessMemory
+from tests.integration.interpreters import PYTHONS, minor
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
 
 
-def _find_pythons() -> dict[str, str]:
-    """Name -> path of each interpreter, by version."""
-    root = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
-    found = {f"pyenv-{path.parent.parent.name}": str(path) for path in sorted(root.glob("3.*/bin/python3"))}
-    system = Path("/usr/bin/python3").resolve()
-    if system.name.startswith("python3."):
-        found[f"system-{system.name.removeprefix('python')}"] = str(system)
-    return found
-
-
-PYTHONS = _find_pythons()
-
-
-def _minor(name: str) -> tuple[int, int]:
-    major, minor = name.partition("-")[2].split(".")[:2]
-    return int(major), int(minor)
-
-
-SUPPORTED = [name for name in PYTHONS if (3, 11) <= _minor(name) <= (3, 13)]
-WITH_LINE_TABLES = [name for name in PYTHONS if (3, 9) <= _minor(name) <= (3, 13)]
+SUPPORTED = [name for name in PYTHONS if (3, 11) <= minor(name) <= (3, 13)]
 needs_pythons = pytest.mark.skipif(not SUPPORTED, reason="no CPython 3.11 to 3.13 under ~/.pyenv/versions or /usr/bin")
 
 TARGET = '''
 import json, os, sys, threading, time
 
-MARK = {}
 read_end, write_end = os.pipe()
 lock = threading.Lock()
 lock.acquire()
@@ -208,7 +187,7 @@ def _names_and_lines(
 
 def test_the_interpreter_is_found(target: Target) -> None:
     interpreter = _found(target)
-    assert interpreter.version == _minor(target.name)
+    assert interpreter.version == minor(target.name)
     if target.name.startswith("pyenv"):
         assert interpreter.version_text == target.name.partition("-")[2]
     assert interpreter.problem == "" and interpreter.tss_key >= 0
@@ -268,8 +247,8 @@ def test_other_versions_are_named(name: str) -> None:
         found = find_interpreter(Pid(process.pid))
         process.kill()
     assert isinstance(found, NotPython) and not found.retry
-    assert found.version == _minor(name)
-    assert found.reason == "CPython {}.{} is not supported yet".format(*_minor(name))
+    assert found.version == minor(name)
+    assert found.reason == "CPython {}.{} is not supported yet".format(*minor(name))
 
 
 def test_a_process_without_python() -> None:
@@ -317,97 +296,3 @@ def test_a_thread_specific_key_that_is_not_the_first(taken: int, is_followed: bo
         assert isinstance(found, Interpreter)
         assert taken <= found.tss_key < taken + 4 if is_followed else found.tss_key == -1
         assert bool(found.problem) != is_followed
-
-
-# Run by each interpreter: for every code object of its standard library, as little-endian 32-bit words:
-# first line, length of the table, length of the code in units, one line per unit (0: none); then the table's bytes.
-DUMP = r"""
-import array, ctypes, importlib.util, marshal, os, sys, sysconfig, types
-
-out = open(sys.argv[1], "wb")
-stdlib = sysconfig.get_paths()["stdlib"]
-tab = "co_linetable" if sys.version_info >= (3, 10) else "co_lnotab"
-addr2line = ctypes.pythonapi.PyCode_Addr2Line
-addr2line.argtypes = [ctypes.py_object, ctypes.c_int]
-
-
-def lines_of(code):
-    units = len(code.co_code) // 2
-    if sys.version_info < (3, 10):
-        return array.array("i", [addr2line(code, 2 * unit) for unit in range(units)])
-    lines = array.array("i", [0]) * units
-    for start, end, line in code.co_lines():
-        if line:
-            lines[start // 2 : end // 2] = array.array("i", [line]) * (end // 2 - start // 2)
-    return lines
-
-
-def dump(code):
-    table, lines = getattr(code, tab), lines_of(code)
-    out.write(array.array("i", [code.co_firstlineno, len(table), len(lines)]).tobytes())
-    out.write(lines.tobytes())
-    out.write(table)
-    for constant in code.co_consts:
-        if isinstance(constant, types.CodeType):
-            dump(constant)
-
-
-def load(path):
-    cached = importlib.util.cache_from_source(path)
-    try:
-        with open(cached, "rb") as file:
-            data = file.read()
-        if data[:4] == importlib.util.MAGIC_NUMBER:
-            return marshal.loads(data[16:])
-    except OSError:
-        pass
-    try:
-        with open(path, "rb") as file:
-            return compile(file.read(), path, "exec", dont_inherit=True)
-    except (SyntaxError, ValueError, OSError):
-        return None
-
-
-import warnings
-
-warnings.simplefilter("ignore")
-for root, folders, files in os.walk(stdlib):
-    folders[:] = [name for name in folders if name not in ("site-packages", "dist-packages", "__pycache__")]
-    for name in files:
-        if name.endswith(".py"):
-            code = load(os.path.join(root, name))
-            if code is not None:
-                dump(code)
-out.close()
-"""
-
-
-def _check_lines(name: str, folder: Path) -> tuple[int, int, int]:
-    """(code objects, positions, wrong positions)."""
-    dump = folder / f"{name}.lines"
-    subprocess.run([PYTHONS[name], "-I", "-S", "-c", DUMP, str(dump)], check=True)
-    data = dump.read_bytes()
-    dump.unlink()
-    version = _minor(name)
-    position = code_count = unit_count = wrong_count = 0
-    while position < len(data):
-        first_line, table_bytes, units = np.frombuffer(data, "<i4", 3, position).tolist()
-        expected = np.frombuffer(data, "<i4", units, position + 12)
-        position += 12 + 4 * units
-        table = LineTable.decode(version, data[position : position + table_bytes], first_line)
-        wrong_count += int((table.lines(np.arange(units) * 2) != expected).sum())
-        position += table_bytes
-        code_count += 1
-        unit_count += units
-    return code_count, unit_count, wrong_count
-
-
-@needs_pythons
-def test_lines_of_the_whole_standard_library(tmp_path: Path, record_property: Any) -> None:
-    with ThreadPoolExecutor(2) as pool:
-        checked = dict(zip(WITH_LINE_TABLES, pool.map(_check_lines, WITH_LINE_TABLES, [tmp_path] * 99), strict=False))
-    for name, (code_count, unit_count, wrong_count) in checked.items():
-        record_property(name, f"{code_count} code objects, {unit_count} positions, {wrong_count} wrong")
-        print(f"{name}: {code_count} code objects, {unit_count} positions, {wrong_count} wrong")
-        assert code_count > 1000
-    assert {name: counts[2] for name, counts in checked.items()} == dict.fromkeys(checked, 0)

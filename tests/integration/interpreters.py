@@ -1,0 +1,25 @@
+"""The CPythons of this machine: those under ~/.pyenv (or PYENV_ROOT) and the system's python3."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+
+def _find_pythons() -> dict[str, str]:
+    """Name -> path of each interpreter, by version."""
+    root = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
+    found = {f"pyenv-{path.parent.parent.name}": str(path) for path in sorted(root.glob("3.*/bin/python3"))}
+    system = Path("/usr/bin/python3").resolve()
+    if system.name.startswith("python3."):
+        found[f"system-{system.name.removeprefix('python')}"] = str(system)
+    return found
+
+
+PYTHONS = _find_pythons()
+
+
+def minor(name: str) -> tuple[int, int]:
+    """Its minor version: (3, 11) of "pyenv-3.11.7"."""
+    numbers = name.partition("-")[2].split(".")
+    return int(numbers[0]), int(numbers[1])
