@@ -8,17 +8,11 @@ from __future__ import annotations
 
 import re
 from enum import IntEnum
-from pathlib import Path
 from typing import cast
 
 import numpy as np
 
-
-def ebpf_directory() -> Path:
-    """Where the kernel-side sources are: inside an installed package, or beside it in a checkout."""
-    package = Path(__file__).resolve().parent
-    installed = package / "_ebpf"
-    return installed if installed.is_dir() else package.parent / "ebpf"
+from bpfprof.paths import ebpf_directory
 
 
 _SCALARS = {f"__{sign}{bits}": f"<{code}{bits // 8}" for sign, code in (("u", "u"), ("s", "i")) for bits in (8, 16, 32, 64)}

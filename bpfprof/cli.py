@@ -1,41 +1,13 @@
-"""The command line: finds the command, and turns how it ended into an exit code."""
+"""The command line: starts what takes longest, runs the command, and turns how it ended into an exit code."""
 
 from __future__ import annotations
 
-import importlib
 import sys
-import traceback
 
-import click
-
-from bpfprof import __version__
 from bpfprof.errors import BpfprofError
+from bpfprof.kernel.compiler import Compilation
 
-_COMMANDS = ("record", "report", "doctor")
 _REPORT_BUG = "this is a bug in bpfprof; please report it with the output of the same command and --debug"
-
-
-class _LazyGroup(click.Group):
-    """Imports a command when it is used: recording starts sooner, and a report needs no kernel side."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(_COMMANDS)
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in _COMMANDS:
-            return None
-        command: click.Command = getattr(importlib.import_module(f"bpfprof.commands.{cmd_name}"), cmd_name)
-        return command
-
-
-@click.group(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(__version__, prog_name="bpfprof")
-def cli() -> None:
-    """Where the wall time of every thread of a Python program goes, seen from the kernel.
-
-    Exit codes: 0 done, 1 a bug, 2 wrong use, 3 a privilege, kernel feature or dependency is missing, 4 no such
-    process, 5 a recording is unreadable or cut short. --debug anywhere shows tracebacks.
-    """
 
 
 def main() -> None:
@@ -45,25 +17,52 @@ def main() -> None:
     debug = "--debug" in own_part
     if debug:
         arguments.remove("--debug")
-    sys.exit(_run(arguments, debug))
+    will_record = own_part[:1] == ["record"] and not {"-h", "--help"} & set(own_part)
+    sys.exit(_run(arguments, debug, will_record))
 
 
-def _run(arguments: list[str], debug: bool) -> int:
+def _run(arguments: list[str], debug: bool, will_record: bool) -> int:
+    compilation: Compilation | None = None
     try:
-        cli.main(arguments, prog_name="bpfprof", standalone_mode=False)
+        # The compiler is the longest part of the start, so it runs while the rest of bpfprof is being imported.
+        compilation = Compilation.start() if will_record else None
+        return _run_command(arguments, compilation)
+    except KeyboardInterrupt:
+        return 0
+    except BpfprofError as error:
+        _show_traceback(debug)
+        _say(f"{error}" + (f"\n  {error.hint}" if error.hint else ""))
+        return error.exit_code
+    except Exception as error:
+        _show_traceback(debug)
+        _say(f"internal error: {type(error).__name__}: {error}\n  {_REPORT_BUG}")
+        return 1
+    finally:
+        if compilation is not None:
+            compilation.cancel()
+
+
+def _run_command(arguments: list[str], compilation: Compilation | None) -> int:
+    import click
+
+    from bpfprof.commands.group import group
+
+    try:
+        group.main(arguments, prog_name="bpfprof", standalone_mode=False, obj=compilation)
     except click.ClickException as error:
         error.show()
         return 2
     except click.Abort:
         return 0
-    except BpfprofError as error:
-        if debug:
-            traceback.print_exc()
-        click.echo(f"bpfprof: {error}" + (f"\n  {error.hint}" if error.hint else ""), err=True)
-        return error.exit_code
-    except Exception as error:
-        if debug:
-            traceback.print_exc()
-        click.echo(f"bpfprof: internal error: {type(error).__name__}: {error}\n  {_REPORT_BUG}", err=True)
-        return 1
     return 0
+
+
+def _say(text: str) -> None:
+    print(f"bpfprof: {text}", file=sys.stderr)
+
+
+def _show_traceback(debug: bool) -> None:
+    if debug:
+        import traceback
+
+        traceback.print_exc()

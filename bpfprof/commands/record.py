@@ -18,6 +18,7 @@ from bpfprof.commands.options import RECORDING_SUFFIX, choose_format, output_opt
 from bpfprof.commands.outputs import open_output, write_output
 from bpfprof.errors import OutputError, UsageError
 from bpfprof.kernel.attach import PERF_EVENTS
+from bpfprof.kernel.compiler import Compilation
 from bpfprof.kernel.kernel_side import KernelSide
 from bpfprof.model.ids import Pid
 from bpfprof.model.profile import Profile
@@ -43,7 +44,9 @@ _CLEAR_LINE = "\r\x1b[K"
 @click.option("-i", "--idle", is_flag=True, help="Accepted for habit: waits are always in.")
 @output_options
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)
+@click.pass_obj
 def record(
+    compilation: Compilation | None,
     pids: tuple[int, ...],
     duration: float | None,
     rate: int,
@@ -68,7 +71,7 @@ def record(
         raise UsageError(f"the format {chosen.name} needs a file: --output FILE")
     options = CaptureOptions(tuple(map(Pid, pids)), duration, rate, event, mode, follow)
     with StopRequest() as stop:
-        kernel = KernelSide.start()
+        kernel = KernelSide.start(compilation)
         try:
             profile, path = _record(kernel, options, command, output, chosen, stop)
         finally:

@@ -37,6 +37,7 @@ class _Command(IntEnum):
     MAP_LOOKUP_ELEM = 1
     MAP_UPDATE_ELEM = 2
     MAP_DELETE_ELEM = 3
+    PROG_LOAD = 5
     OBJ_GET_INFO_BY_FD = 15
     RAW_TRACEPOINT_OPEN = 17
     MAP_LOOKUP_BATCH = 24
@@ -113,6 +114,27 @@ def map_items(
         _call(_SYSCALL_BPF, int(_Command.MAP_LOOKUP_BATCH), buffer, len(attribute))
     count = struct.unpack_from("<I", buffer.raw, 32)[0]
     return keys[:count].copy(), values[:count].copy()
+
+
+_LICENSE = ctypes.create_string_buffer(b"GPL")
+_LOG_BYTES = 1 << 20
+
+
+def program_load(program_type: int, code: bytes, name: str, log: ctypes.Array[ctypes.c_char] | None = None) -> int:
+    """Descriptor of a program the verifier accepted; `log` takes what it says (which costs time)."""
+    instructions = ctypes.create_string_buffer(code, len(code))
+    addresses = ctypes.addressof(instructions), ctypes.addressof(_LICENSE)
+    log_part = (1, len(log), ctypes.addressof(log)) if log is not None else (0, 0, 0)
+    attribute = struct.pack("<IIQQIIQII16s", program_type, len(code) // 8, *addresses, *log_part, 0, 0, name.encode()[:15])
+    return _bpf_fd(_Command.PROG_LOAD, attribute)
+
+
+def verifier_log(program_type: int, code: bytes, name: str) -> str:
+    """What the verifier says of a program it refuses."""
+    log = ctypes.create_string_buffer(_LOG_BYTES)
+    with contextlib.suppress(OSError):
+        os.close(program_load(program_type, code, name, log))
+    return log.value.decode(errors="replace")
 
 
 def raw_tracepoint_open(name: str, program_fd: int) -> int:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from bpfprof.errors import UnsupportedError
 from bpfprof.kernel.attach import Attachments
 from bpfprof.kernel.btf import KernelTypes
+from bpfprof.kernel.compiler import check_bcc
 from bpfprof.kernel.kernel_side import KernelSide
 from bpfprof.kernel.tables import Tables
 
@@ -49,6 +50,7 @@ def check_programs() -> str:
 CHECKS: tuple[tuple[str, Callable[[], str]], ...] = (
     ("machine", check_machine),
     ("kernel types (BTF)", check_types),
+    ("BCC", check_bcc),
     ("privilege", check_maps),
-    ("BCC and BPF programs", check_programs),
+    ("BPF programs", check_programs),
 )

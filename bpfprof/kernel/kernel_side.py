@@ -1,11 +1,12 @@
-"""The kernel side on its way up: maps made, programs being compiled while other work goes on."""
+"""The kernel side on its way up: programs being compiled while other work goes on, maps made, programs loaded."""
 
 from __future__ import annotations
 
 import os
 from dataclasses import dataclass, field
 
-from bpfprof.kernel.module import Compilation
+from bpfprof.kernel.compiler import Compilation
+from bpfprof.kernel.loader import load_programs
 from bpfprof.kernel.tables import Tables
 
 
@@ -18,16 +19,20 @@ class KernelSide:
     _programs: dict[str, int] = field(default_factory=dict)
 
     @classmethod
-    def start(cls) -> KernelSide:
-        """Makes the maps and starts to compile. Raises UnsupportedError without the privilege."""
-        tables = Tables.create()
-        return cls(tables, Compilation.start(tables.fds))
+    def start(cls, compilation: Compilation | None = None) -> KernelSide:
+        """Makes the maps; compiles, if that is not under way. Raises UnsupportedError without the privilege."""
+        compilation = compilation or Compilation.start()
+        try:
+            return cls(Tables.create(), compilation)
+        except BaseException:
+            compilation.cancel()
+            raise
 
     def programs(self) -> dict[str, int]:
         """Descriptors of the loaded programs by name; waits for the compiler. Raises UnsupportedError."""
         if self._compilation is not None:
             compilation, self._compilation = self._compilation, None
-            self._programs = compilation.programs()
+            self._programs = load_programs(compilation.result(), self.tables.fds)
             self.tables.set_tail_programs(self._programs)
         return self._programs
 

@@ -1,7 +1,8 @@
 """The text and the compiler flags that go to BCC.
 
 BCC only makes programs of functions in its main file, so the sources are joined into one text; `#line` keeps the
-compiler's messages pointing at the real files. Struct offsets come from BTF, the version from uname.
+compiler's messages pointing at the real files. Struct offsets come from BTF, the version from uname. A map is named by
+its place in maps.bpf.h; the loader puts its descriptor there.
 """
 
 from __future__ import annotations
@@ -11,8 +12,21 @@ import re
 from pathlib import Path
 
 from bpfprof.kernel.btf import KernelTypes
+from bpfprof.paths import ebpf_directory
 
+# BP_MAP(name, type, key type, value type, entries)
+MAP_LINE = re.compile(r"^BP_MAP\((\w+), (\w+), (?:struct )?(\w+), (?:struct )?(\w+), (\w+)\)$", re.MULTILINE)
 _INCLUDE = re.compile(r'^#include "([\w./]+)"$', re.MULTILINE)
+
+
+def maps_header() -> str:
+    """The text of maps.bpf.h."""
+    return (ebpf_directory() / "maps.bpf.h").read_text()
+
+
+def map_names() -> list[str]:
+    """Names of all maps; a map's number in the programs is its place here, from 1 on."""
+    return [match[0] for match in MAP_LINE.findall(maps_header())]
 
 
 def join_includes(path: Path) -> str:
@@ -39,8 +53,8 @@ def kernel_version_code(release: str | None = None) -> int:
     return numbers[0] << 16 | numbers[1] << 8 | min(numbers[2], 255)
 
 
-def compiler_flags(types: KernelTypes, map_fds: dict[str, int]) -> list[str]:
-    """-D flags: kernel version, struct offsets in bytes, descriptors of the maps."""
+def compiler_flags(types: KernelTypes) -> list[str]:
+    """-D flags: kernel version, struct offsets in bytes, numbers of the maps."""
     defines = {
         "BP_KERNEL_VERSION_CODE": kernel_version_code(),
         "BP_OFFSET_TASK_PID": types.offset("task_struct", "pid"),
@@ -49,5 +63,5 @@ def compiler_flags(types: KernelTypes, map_fds: dict[str, int]) -> list[str]:
         "BP_OFFSET_TASK_EXEC": types.offset("task_struct", "se") + types.offset("sched_entity", "sum_exec_runtime"),
         "BP_OFFSET_TASK_FSBASE": types.offset("task_struct", "thread") + types.offset("thread_struct", "fsbase"),
     }
-    defines |= {f"BP_FD_{name}": fd for name, fd in map_fds.items()}
+    defines |= {f"BP_FD_{name}": number for number, name in enumerate(map_names(), 1)}
     return [f"-D{name}={value}" for name, value in defines.items()]

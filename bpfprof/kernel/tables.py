@@ -12,8 +12,8 @@ import numpy.typing as npt
 from bpfprof import abi
 from bpfprof.errors import UnsupportedError
 from bpfprof.kernel import bpf_syscall
+from bpfprof.kernel.sources import MAP_LINE, maps_header
 
-_MAP_LINE = re.compile(r"^BP_MAP\((\w+), (\w+), (?:struct )?(\w+), (?:struct )?(\w+), (\w+)\)$", re.MULTILINE)
 _NEEDS_ROOT = "the kernel lets only root, or CAP_BPF with CAP_PERFMON and CAP_SYS_ADMIN, watch other programs"
 _SCALAR_BYTES = {"none": 0, "__u32": 4, "__u64": 8}
 
@@ -32,9 +32,8 @@ class Tables:
     @classmethod
     def create(cls) -> Tables:
         """Makes every map. Raises UnsupportedError without the privilege, or when the kernel refuses one."""
-        text = (abi.ebpf_directory() / "maps.bpf.h").read_text()
         fds: dict[str, int] = {}
-        for name, map_type, key, value, entries in _MAP_LINE.findall(text):
+        for name, map_type, key, value, entries in MAP_LINE.findall(maps_header()):
             sizes = [
                 _SCALAR_BYTES[type_name] if type_name in _SCALAR_BYTES else abi.STRUCTS[type_name].itemsize
                 for type_name in (key, value)

@@ -11,7 +11,7 @@ import textwrap
 from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.resources import files
-from xml.sax.saxutils import escape
+from html import escape
 
 import numpy as np
 

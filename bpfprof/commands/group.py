@@ -1,0 +1,34 @@
+"""The command group, before any command is imported."""
+
+from __future__ import annotations
+
+import importlib
+
+import click
+
+from bpfprof import __version__
+
+_COMMANDS = ("record", "report", "doctor")
+
+
+class _LazyGroup(click.Group):
+    """Imports a command when it is used: recording starts sooner, and a report needs no kernel side."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(_COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in _COMMANDS:
+            return None
+        command: click.Command = getattr(importlib.import_module(f"bpfprof.commands.{cmd_name}"), cmd_name)
+        return command
+
+
+@click.group(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="bpfprof")
+def group() -> None:
+    """Where the wall time of every thread of a Python program goes, seen from the kernel.
+
+    Exit codes: 0 done, 1 a bug, 2 wrong use, 3 a privilege, kernel feature or dependency is missing, 4 no such
+    process, 5 a recording is unreadable or cut short. --debug anywhere shows tracebacks.
+    """

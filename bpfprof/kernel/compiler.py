@@ -1,0 +1,156 @@
+"""The BPF programs as instructions: from the cache, or compiled in a short-lived child process.
+
+BCC brings LLVM with it: some 90 MB that only the compiler needs. In a child they are given back after a third of a
+second, the parent goes on with other work meanwhile, and a compiler that ends its process (LLVM does, on an error in
+code generation) ends the child only. This module is imported before anything large, so that the child starts at once.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.util
+import json
+import os
+import signal
+import sys
+from typing import Any
+
+from bpfprof.errors import UnsupportedError
+from bpfprof.kernel import program_cache
+from bpfprof.kernel.btf import KernelTypes
+from bpfprof.kernel.sources import compiler_flags, join_includes
+from bpfprof.paths import ebpf_directory
+
+# name of the function in ebpf/ -> its program type (enum bpf_prog_type of include/uapi/linux/bpf.h)
+_PERF_EVENT, _RAW_TRACEPOINT = 7, 17
+PROGRAMS = {
+    "on_cpu": _PERF_EVENT,
+    "perf_walk": _PERF_EVENT,
+    "perf_identify": _PERF_EVENT,
+    "sched_switch": _RAW_TRACEPOINT,
+    "sched_walk": _RAW_TRACEPOINT,
+    "sched_identify": _RAW_TRACEPOINT,
+    "sched_waking": _RAW_TRACEPOINT,
+    "sched_process_fork": _RAW_TRACEPOINT,
+    "sched_process_exec": _RAW_TRACEPOINT,
+    "sched_process_free": _RAW_TRACEPOINT,
+}
+_QUICKER = ["-g0", "-w"]  # no debug information, no warnings: a tenth of the time
+_PR_SET_SECUREBITS, _SECBIT_NO_SETUID_FIXUP = 28, 4  # include/uapi/linux/prctl.h, securebits.h
+_UID_NOBODY = 65534
+_DISTRIBUTION_PACKAGES = "/usr/lib/python3/dist-packages"  # where Debian and Ubuntu put BCC, whatever Python runs this
+_SEE_DEBUG = "--debug shows the compiler's messages"
+
+
+class Compilation:
+    """A compilation under way, or its result from the cache; `result()` waits for it."""
+
+    def __init__(self, key: str, cached: dict[str, bytes] | None = None) -> None:
+        self._key = key
+        self._cached = cached
+        self._child_pid = 0
+        self._answer_fd = -1
+        self._log_fd = -1
+
+    @classmethod
+    def start(cls) -> Compilation:
+        """Looks into the cache, else forks the child that compiles; call it before threads are started.
+
+        Raises UnsupportedError without BCC or the kernel's type information.
+        """
+        check_bcc()
+        text, flags = join_includes(ebpf_directory() / "profiler.bpf.c"), compiler_flags(KernelTypes())
+        key = program_cache.cache_key(text, flags)
+        compilation = cls(key, program_cache.load(key))
+        if compilation._cached is None:
+            compilation._fork(text, flags)
+        return compilation
+
+    def _fork(self, text: str, flags: list[str]) -> None:
+        self._answer_fd, answer_end = os.pipe()
+        self._log_fd = os.memfd_create("bpfprof-compiler")
+        self._child_pid = os.fork()
+        if self._child_pid == 0:
+            os.close(self._answer_fd)
+            _child(text, flags, answer_end, self._log_fd)
+        os.close(answer_end)
+
+    def result(self) -> dict[str, bytes]:
+        """The instructions of each of PROGRAMS. Raises UnsupportedError with what BCC or LLVM said."""
+        if self._cached is None:
+            self._cached = self._take_answer()
+            program_cache.store(self._key, self._cached)
+        return self._cached
+
+    def _take_answer(self) -> dict[str, bytes]:
+        with os.fdopen(self._answer_fd, "rb") as stream:
+            answer = stream.read()
+        status = os.waitstatus_to_exitcode(os.waitpid(self._child_pid, 0)[1])
+        self._child_pid = 0
+        log = os.pread(self._log_fd, 1 << 20, 0).decode(errors="replace").strip()
+        os.close(self._log_fd)
+        content: dict[str, Any] = json.loads(answer) if answer else {"error": f"the compiler ended with status {status}"}
+        if "error" in content:
+            error = UnsupportedError(f"the BPF programs could not be compiled: {content['error']}", _SEE_DEBUG)
+            error.add_note(log)
+            raise error
+        return {name: bytes.fromhex(code) for name, code in content.items()}
+
+    def cancel(self) -> None:
+        """Ends the compilation if its result was not taken; its programs are not wanted."""
+        if not self._child_pid:
+            return
+        os.kill(self._child_pid, signal.SIGKILL)
+        os.waitpid(self._child_pid, 0)
+        self._child_pid = 0
+        os.close(self._answer_fd)
+        os.close(self._log_fd)
+
+
+def check_bcc() -> str:
+    """Where BCC's Python package is; looked at, not imported. Raises UnsupportedError when it is missing."""
+    if _DISTRIBUTION_PACKAGES not in sys.path:
+        sys.path.append(_DISTRIBUTION_PACKAGES)
+    spec = importlib.util.find_spec("bcc")
+    for folder in (spec.submodule_search_locations or []) if spec else []:
+        if os.path.isfile(os.path.join(folder, "libbcc.py")):
+            return folder
+    raise UnsupportedError("BCC's Python package is missing", "sudo apt-get install python3-bpfcc")
+
+
+def _child(text: str, flags: list[str], answer_fd: int, log_fd: int) -> None:
+    """Never returns."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole process group; the parent decides
+    os.dup2(log_fd, 1)
+    os.dup2(log_fd, 2)
+    try:
+        answer = {name: code.hex() for name, code in _compile(text, flags).items()}
+    except BaseException as error:
+        answer = {"error": f"{type(error).__name__}: {error}"}
+    with os.fdopen(answer_fd, "w") as stream:
+        json.dump(answer, stream)
+    os._exit(0)
+
+
+def _compile(text: str, flags: list[str]) -> dict[str, bytes]:
+    os.environ["BCC_KERNEL_SOURCE"] = str(ebpf_directory())
+    from bcc import BPF
+    from bcc.libbcc import lib
+
+    _hide_root()
+    module = BPF(text=text, cflags=[*flags, *_QUICKER])
+    code = {}
+    for name in PROGRAMS:
+        size = lib.bpf_function_size(module.module, name.encode())
+        code[name] = ctypes.string_at(lib.bpf_function_start(module.module, name.encode()), size)
+    return code
+
+
+def _hide_root() -> None:
+    """Lets BCC see another effective uid, with every capability kept.
+
+    As uid 0 BCC reads all of /proc/kallsyms (0.2 s) to learn whether the kernel has bpf_probe_read_kernel; as another it
+    takes the answer to be no, which only matters to programs it rewrites. Ours call the helpers themselves.
+    """
+    if ctypes.CDLL(None).prctl(_PR_SET_SECUREBITS, _SECBIT_NO_SETUID_FIXUP, 0, 0, 0) == 0:
+        os.seteuid(_UID_NOBODY)
