@@ -18,16 +18,22 @@ from bpfprof.paths import ebpf_directory
 _SCALARS = {f"__{sign}{bits}": f"<{code}{bits // 8}" for sign, code in (("u", "u"), ("s", "i")) for bits in (8, 16, 32, 64)}
 _COMMENT = re.compile(r"/\*.*?\*/", re.DOTALL)
 _DEFINE = re.compile(r"^#define (\w+) (\d+)\s*$", re.MULTILINE)
-_ENUM = re.compile(r"enum (\w+) \{(.*?)\};", re.DOTALL)
+_ENUM = re.compile(r"^enum (\w+) \{(.*?)^\};", re.DOTALL | re.MULTILINE)
 _ENUMERATOR = re.compile(r"(\w+) = (\d+),[ \t]*(?:/\* (.*?) \*/)?", re.DOTALL)
 _STRUCT = re.compile(r"struct (\w+) \{(.*?)\};", re.DOTALL)
 _FIELD = re.compile(r"(?:struct )?(\w+) (\w+)(?:\[(\w+)\])?;")
+
+
+def _refuse(where: str, rest: str) -> None:
+    if rest.strip():
+        raise ValueError(f"abi.h: {where}: not understood: {rest.strip()}")
 
 
 def _parse_enums(text: str) -> tuple[dict[str, type[IntEnum]], dict[str, str]]:
     enums: dict[str, type[IntEnum]] = {}
     comments: dict[str, str] = {}
     for name, body in _ENUM.findall(text):
+        _refuse(f"enum {name}", _COMMENT.sub("", _ENUMERATOR.sub("", body)))
         members = [(key, int(value)) for key, value, _ in _ENUMERATOR.findall(body)]
         comments.update({key: comment for key, _, comment in _ENUMERATOR.findall(body) if comment})
         enums[name] = cast(type[IntEnum], IntEnum(name, members))
@@ -37,9 +43,7 @@ def _parse_enums(text: str) -> tuple[dict[str, type[IntEnum]], dict[str, str]]:
 def _parse_structs(text: str, constants: dict[str, int]) -> dict[str, np.dtype[np.void]]:
     structs: dict[str, np.dtype[np.void]] = {}
     for name, body in _STRUCT.findall(_COMMENT.sub("", text)):
-        rest = _FIELD.sub("", body).strip()
-        if rest:
-            raise ValueError(f"abi.h: struct {name}: not understood: {rest}")
+        _refuse(f"struct {name}", _FIELD.sub("", body))
         fields: list[tuple[str, object, tuple[int, ...]]] = []
         for type_name, field, count in _FIELD.findall(body):
             length = () if not count else (constants[count] if count in constants else int(count),)
@@ -50,7 +54,9 @@ def _parse_structs(text: str, constants: dict[str, int]) -> dict[str, np.dtype[n
 
 
 _TEXT = (ebpf_directory() / "abi.h").read_text()
-CONSTANTS: dict[str, int] = {name: int(value) for name, value in _DEFINE.findall(_TEXT)}
+_BARE_TEXT = _COMMENT.sub("", _TEXT)
+_refuse("file", _STRUCT.sub("", _ENUM.sub("", _DEFINE.sub("", _BARE_TEXT))).replace("#pragma once", ""))
+CONSTANTS: dict[str, int] = {name: int(value) for name, value in _DEFINE.findall(_BARE_TEXT)}
 ENUMS, COMMENTS = _parse_enums(_TEXT)
 CONSTANTS |= {member.name: int(member) for enum in ENUMS.values() for member in enum}
 STRUCTS = _parse_structs(_TEXT, CONSTANTS)

@@ -14,8 +14,8 @@
 #define BP_MAX_KERNEL_FRAMES 64
 #define BP_EVENT_RING_BYTES 8388608
 #define BP_STACK_RING_BYTES 4194304
-#define BP_SEEN_STACKS 16384
-#define BP_SEEN_CODES 16384
+#define BP_SEEN_STACKS 8192
+#define BP_SEEN_CODES 4096
 #define BP_SCRATCH_COUNT 2
 /* A stack or code object already sent is sent again after this long: bounds how long a reused address can be misread. */
 #define BP_RESEND_NS 4000000000

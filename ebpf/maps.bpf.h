@@ -3,6 +3,7 @@
  * Every map. bpfprof/kernel/tables.py makes them from the BP_MAP lines before the programs are compiled and hands their
  * descriptors over as -DBP_FD_name=N, so this list is the only one.
  *      BP_MAP(name, type, key type, value type, entries)
+ * The type is one of the kernel's, or CPU_ARRAY: an ARRAY of that many entries for each possible CPU.
  */
 #pragma once
 
@@ -27,6 +28,7 @@ BP_MAP(walks, PERCPU_ARRAY, __u32, struct bp_walk, BP_SCRATCH_COUNT)
 /* enum bp_tail -> program; a tail call stays within one program type, so each type has its own. */
 BP_MAP(perf_tails, PROG_ARRAY, __u32, __u32, BP_TAIL_COUNT)
 BP_MAP(sched_tails, PROG_ARRAY, __u32, __u32, BP_TAIL_COUNT)
-/* Direct-mapped: what was sent lately by this CPU. A collision only sends again. */
-BP_MAP(seen_stacks, PERCPU_ARRAY, __u32, struct bp_seen_stack, BP_SEEN_STACKS)
-BP_MAP(seen_codes, PERCPU_ARRAY, __u32, struct bp_seen_code, BP_SEEN_CODES)
+/* Direct-mapped: what was sent lately by this CPU. A collision only sends again. A PERCPU_ARRAY of so many elements takes
+ * 50 ms to make, so these are plain arrays with a part for each CPU. */
+BP_MAP(seen_stacks, CPU_ARRAY, __u32, struct bp_seen_stack, BP_SEEN_STACKS)
+BP_MAP(seen_codes, CPU_ARRAY, __u32, struct bp_seen_code, BP_SEEN_CODES)

@@ -13,6 +13,12 @@ static __always_inline __u64 mix(__u64 hash, __u64 value)
     return hash ^ (hash >> 32);
 }
 
+/* Index of a hash in this CPU's part of a CPU_ARRAY. */
+static __always_inline __u32 seen_slot(__u64 hash, __u32 entries)
+{
+    return bpf_get_smp_processor_id() * entries + ((hash >> 7) & (entries - 1));
+}
+
 /*
  * Brings FRAME_BYTES at walk->frame into the block; true when they are there. Frames of one data-stack chunk lie next
  * to each other, callers below, so one read that ends with this frame serves many: a read of 4 KiB costs little more
@@ -84,7 +90,7 @@ static __always_inline bool python_identify(struct bp_walk *walk, __u64 now)
         walk->next = n + 1;
         walk->python[n].identity = 0;
         __u64 pointers[4] = {}, code = walk->python[n].code & ADDRESS_MASK;
-        __u32 slot = (mix(code, tgid) >> 7) & (BP_SEEN_CODES - 1);
+        __u32 slot = seen_slot(mix(code, tgid), BP_SEEN_CODES);
         struct bp_seen_code *seen = bpf_map_lookup_elem(MAP(seen_codes), &slot);
         if (!seen || (seen->code == code && seen->tgid == tgid && now - seen->time_ns < BP_RESEND_NS))
             continue;

@@ -50,7 +50,7 @@ static __always_inline void after_walk(void *ctx, struct bp_walk *walk, enum bp_
         return;
     }
     __u64 key = mix(walk->hash, status) | 1, now = bpf_ktime_get_ns();
-    __u32 slot = (key >> 7) & (BP_SEEN_STACKS - 1);
+    __u32 slot = seen_slot(key, BP_SEEN_STACKS);
     struct bp_seen_stack *seen = bpf_map_lookup_elem(MAP(seen_stacks), &slot);
     if (seen && seen->key == key && now - seen->time_ns < BP_RESEND_NS) {
         finish_stack(walk, kind, key, status);
@@ -75,7 +75,7 @@ static __always_inline void send_stack(struct bp_walk *walk)
         count(BP_LOST_STACK_RING_FULL);
         return;
     }
-    __u32 slot = (key >> 7) & (BP_SEEN_STACKS - 1);
+    __u32 slot = seen_slot(key, BP_SEEN_STACKS);
     struct bp_seen_stack *seen = bpf_map_lookup_elem(MAP(seen_stacks), &slot);
     if (seen) {
         seen->key = key;

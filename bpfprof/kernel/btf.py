@@ -12,10 +12,11 @@ from pathlib import Path
 from bpfprof.errors import UnsupportedError
 
 BTF_PATH = Path("/sys/kernel/btf/vmlinux")
-_MAGIC = 0xEB9F
+_MAGIC = b"\x9f\xeb"
 _KIND_STRUCT, _KIND_UNION = 4, 5
 # Bytes after the 12-byte header, beyond `vlen` times the second figure: kind -> (fixed, each).
 _EXTRA = {1: (4, 0), 3: (12, 0), 4: (0, 12), 5: (0, 12), 6: (0, 8), 13: (0, 8), 14: (4, 0), 15: (0, 12), 17: (4, 0), 19: (0, 12)}
+_FILE_HEADER = struct.Struct("<4xIIIII")  # magic, version and flags; then sizes and places
 _HEADER = struct.Struct("<III")
 
 
@@ -30,9 +31,9 @@ class KernelTypes:
                 f"this kernel gives no type information ({path}: {error.strerror})",
                 "run a kernel built with CONFIG_DEBUG_INFO_BTF=y; distributions' own kernels since 2021 are",
             ) from error
-        magic, _, _, header, type_at, type_bytes, string_at, string_bytes = struct.unpack_from("<HBBIIIII", data, 0)
-        if magic != _MAGIC:
+        if data[:2] != _MAGIC or len(data) < _FILE_HEADER.size:
             raise UnsupportedError(f"{path} is not BTF")
+        header, type_at, type_bytes, string_at, string_bytes = _FILE_HEADER.unpack_from(data, 0)
         self._types = data[header + type_at : header + type_at + type_bytes]
         self._strings = data[header + string_at : header + string_at + string_bytes]
         self._index: list[int] | None = None
@@ -47,7 +48,8 @@ class KernelTypes:
     def _find_struct(self, name: str) -> int:
         name_offset = self._strings.find(b"\0" + name.encode() + b"\0") + 1
         pattern, position = struct.pack("<I", name_offset), -1
-        while name_offset and (position := self._types.find(pattern, position + 1)) >= 0:
+        end = len(self._types) - _HEADER.size + len(pattern)  # a whole header has to follow
+        while name_offset and (position := self._types.find(pattern, position + 1, end)) >= 0:
             if position % 4:
                 continue
             _, info, _ = _HEADER.unpack_from(self._types, position)

@@ -49,7 +49,7 @@ class RingBuffer:
         busy = rows[:, 3] & 0x80
         if busy.any():
             rows = rows[: int(busy.argmax())]
-        records = np.ascontiguousarray(rows[:, _HEADER_BYTES:]).view(dtype).reshape(-1)
+        records = rows[:, _HEADER_BYTES:].copy().view(dtype).reshape(-1)  # a copy: the kernel writes there again
         self._consumer[0] = consumer + len(rows) * stride
         return records
 

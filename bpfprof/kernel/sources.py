@@ -40,7 +40,9 @@ def join_includes(path: Path) -> str:
             match = _INCLUDE.match(line.rstrip("\n"))
             if match is None:
                 parts.append(line)
-            elif match[1] not in seen:
+            elif match[1] in seen:
+                parts.append("\n")  # keeps the lines after it where they are
+            else:
                 parts += [expand(match[1]), f'#line {number + 1} "{name}"\n']
         return "".join(parts)
 

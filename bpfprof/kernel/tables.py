@@ -39,6 +39,8 @@ class Tables:
                 for type_name in (key, value)
             ]
             count = int(entries) if entries.isdigit() else abi.CONSTANTS[entries]
+            if map_type == "CPU_ARRAY":
+                map_type, count = "ARRAY", count * _possible_cpu_count()
             fds[name] = _create(bpf_syscall.MapType[map_type], sizes[0], sizes[1], count, name)
         return cls(fds)
 

@@ -4,18 +4,25 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAMS = ROOT / "tests" / "programs"
-BPFPROF = [sys.executable, "-m", "bpfprof"]
+# The command as it is installed, not `python -m`: that would import from the current folder.
+BPFPROF = [str(Path(sys.executable).with_name("bpfprof"))]
+LONGEST_RUN_S = 60
+NOBODY = 65534
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="loading BPF programs needs root")
 
@@ -35,6 +42,8 @@ def interpreters() -> dict[str, str]:
 
 
 INTERPRETERS = interpreters()
+# The one for tests in which the version is of no matter; the command itself runs on it.
+PYTHON = sys.executable
 every_interpreter = pytest.mark.parametrize("python", list(INTERPRETERS.values()), ids=list(INTERPRETERS))
 
 
@@ -57,6 +66,14 @@ class Target:
     def answer(self) -> str:
         assert self.process.stdout is not None
         return self.process.stdout.readline()
+
+    def end(self) -> str:
+        """Closes its standard input, which ends it; returns what it printed last."""
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+        answer = self.answer()
+        self.process.wait(LONGEST_RUN_S)
+        return answer
 
 
 @contextmanager
@@ -83,14 +100,108 @@ def program(name: str) -> str:
     return str(PROGRAMS / name)
 
 
-def bpfprof(*arguments: str | int | Path | float, check: int | None = 0, **options: object) -> subprocess.CompletedProcess[str]:
+def bpfprof(*arguments: str | int | Path | float, check: int | None = 0, **options: Any) -> Done:
     """Runs the command to its end; `check` is the exit code it must have (None: any)."""
-    done = subprocess.run(
-        [*BPFPROF, *map(str, arguments)], capture_output=True, text=True, cwd=options.pop("cwd", None), **options
-    )
+    return completed([*BPFPROF, *map(str, arguments)], check, **options)
+
+
+Done = subprocess.CompletedProcess[str]
+
+
+def completed(command: list[str], check: int | None, **options: Any) -> Done:
+    """Runs a command line to its end."""
+    options = {"stdin": subprocess.DEVNULL, "timeout": LONGEST_RUN_S, **options}
+    done = subprocess.run(command, capture_output=True, text=True, errors="surrogateescape", check=False, **options)
     if check is not None:
         assert done.returncode == check, f"exit code {done.returncode}\n{done.stdout}\n{done.stderr}"
     return done
+
+
+def assert_told(done: Done, exit_code: int, *words: str) -> None:
+    """It ended with this code and a sentence that holds the words, not with a traceback."""
+    assert done.returncode == exit_code, f"exit code {done.returncode}\n{done.stdout}\n{done.stderr}"
+    assert "Traceback" not in done.stderr and "internal error" not in done.stderr, done.stderr
+    for word in words:
+        assert word.lower() in done.stderr.lower(), f"no {word!r} in: {done.stderr}"
+
+
+@dataclass
+class Recorder:
+    """A `bpfprof record` under way. `heard` is what it had said on standard error when it began to record."""
+
+    process: subprocess.Popen[bytes]
+    heard: str = ""
+
+    def wait_until_it_records(self) -> None:
+        assert self.process.stderr is not None
+        while line := self.process.stderr.readline().decode():  # unbuffered: nothing after the line is taken
+            self.heard += line
+            if line.startswith("recording "):
+                return
+        raise AssertionError(f"it did not record, exit code {self.process.wait()}:\n{self.heard}")
+
+    def end(self, number: int | None = signal.SIGINT) -> Done:
+        """Sends the signal (None: lets it end by itself) and waits for the end."""
+        if number is not None:
+            self.process.send_signal(number)
+        stdout, stderr = self.process.communicate(timeout=LONGEST_RUN_S)
+        return Done(self.process.args, self.process.returncode, stdout.decode(), self.heard + stderr.decode())
+
+
+@contextmanager
+def started(*arguments: str | int | Path | float, **options: Any) -> Iterator[Recorder]:
+    """`bpfprof record` with these arguments, at its very start."""
+    pipe = subprocess.PIPE
+    command = [*BPFPROF, "record", *map(str, arguments)]
+    process = subprocess.Popen(
+        command, bufsize=0, **{"stdin": subprocess.DEVNULL, "stdout": pipe, "stderr": pipe, **options}
+    )
+    try:
+        yield Recorder(process)
+    finally:
+        process.kill()
+        process.wait()
+        for stream in (process.stdout, process.stderr):
+            if stream is not None:
+                stream.close()
+
+
+@contextmanager
+def recording(*arguments: str | int | Path | float, **options: Any) -> Iterator[Recorder]:
+    """`bpfprof record` with these arguments, once it records."""
+    with started(*arguments, **options) as recorder:
+        recorder.wait_until_it_records()
+        yield recorder
+
+
+@contextmanager
+def open_folder(owner: int = 0) -> Iterator[Path]:
+    """A folder that every user can enter, which pytest's own are not."""
+    with tempfile.TemporaryDirectory(prefix="bpfprof-test-", dir="/tmp") as name:
+        os.chmod(name, 0o755)
+        os.chown(name, owner, owner)
+        yield Path(name)
+
+
+# Options of subprocess that run a command as an ordinary user.
+AS_NOBODY: dict[str, Any] = {"user": NOBODY, "group": NOBODY, "extra_groups": [], "cwd": "/"}
+
+
+def skip_unless_nobody_can_run() -> None:
+    """The checkout may lie in a home that other users cannot enter."""
+    done = completed([*BPFPROF, "--version"], None, **AS_NOBODY)
+    if done.returncode != 0:
+        pytest.skip(f"user {NOBODY} cannot run {BPFPROF[0]}: {done.stderr.strip()}")
+
+
+_WHO = r"process [^;\n]+ \(\d+\);thread [^;\n]+ \(\d+\)"
+_REASON = r"(?:gil|lock|sleep|disk|net|pipe|poll|child|device|pagefault|syscall \w+)"
+_FRAME = r"(?:[^;\n]+ \([^;\n]+\)(?:_\[i\])?|[^;\n]+_\[k\]|[^;\n]+\+0x[0-9a-f]+(?:_\[i\])?|\[not sampled\])"
+# The text contract of a collapsed line (PRODUCT.md); CPU time that no sample fell into has a frame that says so.
+COLLAPSED_LINE = re.compile(
+    rf"{_WHO}(?:;\[truncated: [^;\]\n]+\])?(?:;{_FRAME})*(?:;\[off-cpu: {_REASON}\]|;\[runqueue\])? [1-9]\d*"
+)
+PYTHON_FRAME = re.compile(r"(?P<name>[^;]+) \((?P<file>[^;()]+?)(?::(?P<line>\d+))?\)")
 
 
 @dataclass
@@ -100,17 +211,29 @@ class Folded:
     lines: list[tuple[str, str, tuple[str, ...], int]] = field(default_factory=list)
 
     @classmethod
-    def read(cls, path: Path) -> Folded:
+    def parse(cls, text: str) -> Folded:
         folded = cls()
-        for line in path.read_text().splitlines():
+        for line in text.splitlines():
             stack, weight = line.rsplit(" ", 1)
             process, thread, *frames = stack.split(";")
             folded.lines.append((process, thread, tuple(frames), int(weight)))
         return folded
 
+    @classmethod
+    def read(cls, path: Path) -> Folded:
+        return cls.parse(path.read_text())
+
     def of_thread(self, tid: int) -> Folded:
         """The lines of one thread."""
         return Folded([line for line in self.lines if line[1].endswith(f"({tid})")])
+
+    def of_process(self, pid: int) -> Folded:
+        """The lines of one process."""
+        return Folded([line for line in self.lines if line[0].endswith(f"({pid})")])
+
+    def functions(self) -> set[str]:
+        """Names of all functions."""
+        return {frame.rpartition(" (")[0] for _, _, frames, _ in self.lines for frame in frames}
 
     def total_us(self, function: str = "", kind: str = "") -> int:
         """Microseconds of stacks with this function; kind is cpu, off, runqueue, or "" for all."""
@@ -128,7 +251,12 @@ class Folded:
         return total
 
 
-def json_line(line: str) -> dict[str, object]:
+def collapsed(path: Path, *options: str) -> Folded:
+    """What `bpfprof report -f collapsed` says of a recording that is whole."""
+    return Folded.parse(bpfprof("report", path, "-f", "collapsed", *options).stdout)
+
+
+def json_line(line: str) -> dict[str, Any]:
     """A line of JSON a program printed."""
     content = json.loads(line)
     assert isinstance(content, dict)

@@ -1,0 +1,281 @@
+"""How `bpfprof record` and `report` end when something is missing or wrong: a sentence and the exit code of the contract."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.integration.recorded import (
+    AS_NOBODY,
+    BPFPROF,
+    PYTHON,
+    Done,
+    assert_told,
+    bpfprof,
+    collapsed,
+    completed,
+    needs_root,
+    program,
+    running,
+    skip_unless_nobody_can_run,
+)
+
+pytestmark = needs_root
+TRUE = str(shutil.which("true"))
+RECORD_TRUE = [*BPFPROF, "record", "-d", "1", "-o", "x.bpfprof", "--", TRUE]
+
+
+@pytest.fixture(scope="module")
+def whole_recording(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("whole") / "whole.bpfprof"
+    bpfprof("record", "-o", path, "--", PYTHON, program("short_lived.py"), "--seconds", "1")
+    return path
+
+
+# --- something is missing
+
+
+def in_private_mounts(mounts: str, folder: Path) -> Done:
+    """`record` where these mounts have been made, seen by it alone."""
+    if shutil.which("unshare") is None:
+        pytest.skip("no unshare (util-linux)")
+    script = f'set -e; {mounts}\nexec "$@"'
+    return completed(["unshare", "-m", "sh", "-c", script, "sh", *RECORD_TRUE], None, cwd=folder)
+
+
+def test_an_ordinary_user_is_told_what_it_needs() -> None:
+    skip_unless_nobody_can_run()
+    done = completed(RECORD_TRUE, None, **AS_NOBODY)
+    assert_told(done, 3, "root", "sudo")
+
+
+def test_bcc_is_hidden(tmp_path: Path) -> None:
+    found = importlib.util.find_spec("bcc")
+    if found is None or not found.submodule_search_locations:
+        pytest.skip("the Python of the tests has no bcc that could be hidden")
+    (tmp_path / "empty").mkdir()
+    done = in_private_mounts(f"mount --bind empty '{found.submodule_search_locations[0]}'", tmp_path)
+    assert_told(done, 3, "BCC", "install")
+    assert not (tmp_path / "x.bpfprof").exists()
+
+
+@pytest.mark.parametrize("fault", ["raise ImportError('no libbcc.so.0')", "raise RuntimeError('broken')", "BPF = None"])
+def test_bcc_is_broken(fault: str, tmp_path: Path) -> None:
+    (tmp_path / "shadow" / "bcc").mkdir(parents=True)
+    (tmp_path / "shadow" / "bcc" / "__init__.py").write_text(fault)
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path / "shadow")}
+    assert_told(completed(RECORD_TRUE, None, cwd=tmp_path, env=environment), 3, "BCC")
+
+
+def test_the_kernel_has_no_type_information(tmp_path: Path) -> None:
+    done = in_private_mounts("mount -t tmpfs none /sys/kernel/btf", tmp_path)
+    assert_told(done, 3, "BTF")
+
+
+# --- targets that are not there, or not for long
+
+
+def reaped_pid() -> int:
+    process = subprocess.Popen([TRUE])
+    process.wait()
+    return process.pid
+
+
+def test_no_such_process(tmp_path: Path) -> None:
+    pid = reaped_pid()
+    assert_told(bpfprof("record", "-p", pid, check=None, cwd=tmp_path), 4, f"no process {pid}")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_process_that_ends_while_it_is_recorded(tmp_path: Path) -> None:
+    path = tmp_path / "x.bpfprof"
+    with running(PYTHON, program("short_lived.py"), "--seconds", "3") as target:
+        done = bpfprof("record", "-p", target.pid, "-o", path)
+    assert_told(done, 0)
+    assert "quality:" in done.stdout
+    assert {"burn", "rest"} <= collapsed(path).functions()
+
+
+@pytest.mark.parametrize("seconds", [0.1, 0.3, 0.6])
+def test_a_process_that_ends_while_bpfprof_starts(seconds: float, tmp_path: Path) -> None:
+    with running(PYTHON, program("short_lived.py"), "--seconds", str(seconds)) as target:
+        done = bpfprof("record", "-p", target.pid, "-o", tmp_path / "x.bpfprof", check=None)
+    assert_told(done, 0 if done.returncode == 0 else 4)
+    assert (tmp_path / "x.bpfprof").exists() == (done.returncode == 0)
+
+
+def test_a_zombie(tmp_path: Path) -> None:
+    process = subprocess.Popen([TRUE])
+    os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+    done = bpfprof("record", "-p", process.pid, "-d", "1", "-o", tmp_path / "x.bpfprof", check=None)
+    process.wait()
+    assert_told(done, 0 if done.returncode == 0 else 4)
+
+
+def test_a_command_that_ends_at_once(tmp_path: Path) -> None:
+    done = completed(RECORD_TRUE, None, cwd=tmp_path)
+    assert_told(done, 0 if done.returncode == 0 else 4)
+    assert (tmp_path / "x.bpfprof").exists() == (done.returncode == 0)
+
+
+def test_a_process_without_python(tmp_path: Path) -> None:
+    path = tmp_path / "x.bpfprof"
+    process = subprocess.Popen(["sleep", "100"])
+    try:
+        done = bpfprof("record", "-p", process.pid, "-d", "1", "-o", path)
+    finally:
+        process.kill()
+        process.wait()
+    assert_told(done, 0, "sleep", "without Python frames")
+    folded = collapsed(path)
+    assert abs(folded.total_us(kind="off") - 1e6) < 0.1e6  # it sleeps all of the second, and bpfprof ends on time
+    assert all(frames[-1] == "[off-cpu: sleep]" for _, _, frames, _ in folded.lines)
+
+
+# --- outputs that cannot be written
+
+
+@pytest.fixture
+def tiny_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 64 KiB."""
+    folder = tmp_path / "tiny"
+    folder.mkdir()
+    completed(["mount", "-t", "tmpfs", "-o", "size=64k", "none", str(folder)], 0)
+    yield folder
+    completed(["umount", "-l", str(folder)], 0)
+
+
+def test_the_disk_is_full(tiny_disk: Path) -> None:
+    path = tiny_disk / "x.bpfprof"
+    with running(PYTHON, program("switcher.py")) as target:  # thousands of waits a second
+        done = bpfprof("record", "-p", target.pid, "-d", "10", "-o", path, check=None)
+    assert_told(done, 5, "could not be written", "No space left")
+    assert "quality:" in done.stdout
+    shown = bpfprof("report", path, "-f", "collapsed", check=None)
+    assert_told(shown, 5, "not whole")
+    assert "ping (switcher.py" in shown.stdout
+
+
+def test_the_disk_is_full_for_a_report(tiny_disk: Path, whole_recording: Path) -> None:
+    (tiny_disk / "filler").write_bytes(bytes(60 << 10))
+    done = bpfprof("report", whole_recording, "-o", tiny_disk / "x.svg", check=None)
+    assert_told(done, 5, "could not be written", "No space left")
+    assert not (tiny_disk / "x.svg").exists()
+
+
+@pytest.mark.parametrize("name", ["x.bpfprof", "x.svg"])
+@pytest.mark.parametrize("kind", ["link", "FIFO", "folder", "no folder"])
+def test_an_output_that_may_not_be_written(kind: str, name: str, tmp_path: Path, whole_recording: Path) -> None:
+    """Refused before anything is recorded: nobody should wait for a recording that cannot be kept."""
+    path, precious = tmp_path / name, tmp_path / "precious"
+    precious.write_text("precious")
+    if kind == "link":
+        path.symlink_to(precious)
+    elif kind == "FIFO":
+        os.mkfifo(path)
+    elif kind == "folder":
+        path.mkdir()
+    else:
+        path = tmp_path / "missing" / name
+    done = bpfprof("record", "-p", os.getpid(), "-d", "1", "-o", path, check=None)
+    assert_told(done, 2, str(path))
+    assert precious.read_text() == "precious"
+    if name != "x.bpfprof":
+        assert_told(bpfprof("report", whole_recording, "-o", path, check=None), 2, str(path))
+        assert precious.read_text() == "precious"
+    assert not re.search("^recording ", done.stderr, re.MULTILINE), "it recorded first, and refused then"
+
+
+# --- wrong use
+
+
+@pytest.mark.parametrize(
+    ("arguments", "word"),
+    [
+        (["record", "--no-such-option"], "--no-such-option"),
+        (["no-such-command"], "no-such-command"),
+        (["record"], "--pid"),
+        (["record", "-p", "1", "--", TRUE], "--pid"),
+        (["record", "-p", "0"], "--pid"),
+        (["record", "-p", "x"], "--pid"),
+        (["record", "-p", "1", "-d", "0"], "--duration"),
+        (["record", "-p", "1", "-d", "-1"], "--duration"),
+        (["record", "-p", "1", "-r", "0"], "--rate"),
+        (["record", "-p", "1", "--mode", "x"], "--mode"),
+        (["record", "-p", "1", "-e", "x"], "--event"),
+        (["record", "-p", "1", "-f", "x"], "format x"),
+        (["record", "-p", "1", "-f", "collapsed"], "--output"),
+        (["record", "-p", "1", "-o", "x.xyz"], "x.xyz"),
+        (["report"], "RECORDING"),
+        (["report", "x.bpfprof", "-f", "x"], "format x"),
+        (["report", "x.bpfprof", "-o", "x.xyz"], "x.xyz"),
+    ],
+)
+def test_wrong_use(arguments: list[str], word: str, tmp_path: Path) -> None:
+    assert_told(bpfprof(*arguments, check=None, cwd=tmp_path), 2, word)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_report_does_not_replace_its_recording(whole_recording: Path) -> None:
+    before = whole_recording.read_bytes()
+    assert_told(bpfprof("report", whole_recording, "-f", "collapsed", "-o", whole_recording, check=None), 2)
+    assert whole_recording.read_bytes() == before
+
+
+def test_a_report_is_not_written_as_if_it_were_a_recording(whole_recording: Path, tmp_path: Path) -> None:
+    assert_told(bpfprof("report", whole_recording, "-o", tmp_path / "y.bpfprof", check=None), 2, "recording")
+    assert list(tmp_path.iterdir()) == []
+
+
+# --- recordings that are missing, cut or no recordings
+
+
+def test_a_recording_that_is_cut(whole_recording: Path, tmp_path: Path) -> None:
+    whole, path = whole_recording.read_bytes(), tmp_path / "cut.bpfprof"
+    for length in (100, len(whole) // 2, len(whole) * 9 // 10, len(whole) - 1):
+        path.write_bytes(whole[:length])
+        done = bpfprof("report", path, check=None)
+        assert_told(done, 5, "recording")
+        assert length == 100 or "quality:" in done.stdout  # what could be read is shown
+    assert "burn" in done.stdout
+
+
+def test_a_recording_with_damage_in_it(whole_recording: Path, tmp_path: Path) -> None:
+    whole, path = bytearray(whole_recording.read_bytes()), tmp_path / "damaged.bpfprof"
+    whole[len(whole) * 3 // 4] ^= 0xFF
+    path.write_bytes(whole)
+    done = bpfprof("report", path, check=None)
+    assert_told(done, 5, "not whole")
+    assert "quality:" in done.stdout
+
+
+@pytest.mark.parametrize("content", [b"", b"garbage\n" * 1000, b"\x7fELF", b"BPFPROF\x01", b"BPFPROF\x01" + bytes(4096)])
+def test_a_file_that_is_no_recording(content: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "garbage.bpfprof"
+    path.write_bytes(content)
+    done = bpfprof("report", path, check=None)
+    assert_told(done, 5)
+    assert done.stderr.startswith("bpfprof: ")
+
+
+def test_a_recording_that_cannot_be_opened(tmp_path: Path) -> None:
+    assert_told(bpfprof("report", tmp_path / "missing.bpfprof", check=None), 5, "missing.bpfprof")
+    assert_told(bpfprof("report", tmp_path, check=None), 5, str(tmp_path))
+
+
+def test_debug_shows_where_an_error_came_from(tmp_path: Path) -> None:
+    done = bpfprof("report", tmp_path / "missing.bpfprof", "--debug", check=5)
+    assert "Traceback" in done.stderr
+
+
+def test_the_terminal_has_no_progress_without_a_recording(tmp_path: Path) -> None:
+    """A recording that is refused says one thing only."""
+    done = bpfprof("record", "-p", reaped_pid(), check=4, cwd=tmp_path)
+    assert done.stdout == "" and "recording " not in done.stderr

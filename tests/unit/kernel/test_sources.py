@@ -1,0 +1,115 @@
+"""The one text that BCC compiles, and the flags that go with it."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from bpfprof.kernel.sources import compiler_flags, join_includes, kernel_version_code, map_names, maps_header
+from bpfprof.paths import ebpf_directory
+
+
+def places(text: str) -> dict[str, tuple[str, int]]:
+    """Each marker word `@name` of the joined text -> (file, line) a compiler would report for it."""
+    found: dict[str, tuple[str, int]] = {}
+    file, number = "", 0
+    for line in text.splitlines():
+        directive = re.fullmatch(r'#line (\d+) "(.*)"', line)
+        if directive:
+            file, number = directive[2], int(directive[1])
+            continue
+        for word in re.findall(r"@\w+", line):
+            assert word not in found, f"{word} is in the text twice"
+            found[word] = (file, number)
+        number += 1
+    return found
+
+
+@pytest.fixture
+def joined(tmp_path: Path) -> str:
+    (tmp_path / "main.bpf.c").write_text(
+        '// @top\n#include <system.h>\n#include "a.h"\n// @middle\n#include "b.h"\n#include "a.h"\n// @bottom\n'
+    )
+    (tmp_path / "a.h").write_text('#pragma once\n#include "b.h"\n// @a\n')
+    (tmp_path / "b.h").write_text('// @b\n#include "a.h"\n// @b_end\n')
+    return join_includes(tmp_path / "main.bpf.c")
+
+
+def test_each_file_is_in_the_text_once(joined: str) -> None:
+    assert [joined.count(word) for word in ("@top", "@a\n", "@b\n", "@b_end", "@middle", "@bottom")] == [1] * 6
+    assert '#include "' not in joined and "#include <system.h>" in joined
+
+
+def test_messages_point_at_the_real_lines(joined: str) -> None:
+    assert places(joined) == {
+        "@top": ("main.bpf.c", 1),
+        "@b": ("b.h", 1),
+        "@b_end": ("b.h", 3),
+        "@a": ("a.h", 3),
+        "@middle": ("main.bpf.c", 4),
+        "@bottom": ("main.bpf.c", 7),
+    }
+
+
+def test_every_map_is_listed() -> None:
+    names = map_names()
+    assert len(names) == len(set(names)) and {"events", "stacks", "threads", "processes"} <= set(names)
+    assert len(names) == len(re.findall(r"^BP_MAP\(", maps_header(), re.MULTILINE))
+
+
+def test_a_compiler_agrees_on_the_lines(tmp_path: Path) -> None:
+    compiler = shutil.which("cc")
+    if compiler is None:
+        pytest.skip("no C compiler (cc)")
+    (tmp_path / "a.h").write_text("int a;\n")
+    (tmp_path / "main.c").write_text('#include "a.h"\n#include "a.h"\nint b;\n#error here\n')
+    (tmp_path / "joined.c").write_text(join_includes(tmp_path / "main.c"))
+    done = subprocess.run([compiler, "-c", "joined.c"], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert "main.c:4:" in done.stderr
+
+
+def test_every_kernel_side_file_is_joined() -> None:
+    text = join_includes(ebpf_directory() / "profiler.bpf.c")
+    joined = re.findall(r'^#line 1 "(.*)"$', text, re.MULTILINE)
+    assert len(joined) == len(set(joined))
+    assert {path.name for path in ebpf_directory().glob("*.[hc]")} == set(joined)
+
+
+@pytest.mark.parametrize(
+    ("release", "version"),
+    [
+        ("6.18.44-cloud-amd64", (6, 18, 44)),
+        ("6.1.0-18-amd64", (6, 1, 0)),
+        ("5.10.300", (5, 10, 255)),
+        ("6.8.0-45-generic", (6, 8, 0)),
+        ("7.0.0-rc3+", (7, 0, 0)),
+        ("6.6", (6, 6, 0)),
+    ],
+)
+def test_version_code(release: str, version: tuple[int, int, int]) -> None:
+    major, minor, patch = version
+    assert kernel_version_code(release) == (major << 16) + (minor << 8) + patch
+
+
+def test_the_running_kernel_has_a_version() -> None:
+    assert kernel_version_code() > 4 << 16
+
+
+def test_flags_hold_offsets_and_map_numbers() -> None:
+    class Types:
+        """Every member is at the length of its name."""
+
+        def offset(self, _struct_name: str, member: str) -> int:
+            return len(member)
+
+    flags = compiler_flags(Types())  # type: ignore[arg-type]
+    assert {"-DBP_OFFSET_TASK_PID=3", "-DBP_OFFSET_TASK_TGID=4"} <= set(flags)
+    assert {f"-DBP_FD_{name}={number}" for number, name in enumerate(map_names(), 1)} <= set(flags)
+    assert f"-DBP_OFFSET_TASK_EXEC={len('se') + len('sum_exec_runtime')}" in flags
+    sources = "".join(path.read_text() for path in ebpf_directory().rglob("*.[hc]"))
+    wanted = set(re.findall(r"\bBP_(?:OFFSET_\w+|KERNEL_VERSION_CODE)\b", sources))
+    assert wanted <= {flag[2:].split("=")[0] for flag in flags}, "the kernel side wants a number it is not given"

@@ -1,0 +1,204 @@
+"""Recordings made by hand: tables row by row, or threads that tell what they did as the kernel side would report it."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from bpfprof import abi
+from bpfprof.model.samples import PYTHON_FRAME_DTYPE, SAMPLE_DTYPE, STACK_DTYPE, TOTAL_DTYPE, WAIT_DTYPE
+from bpfprof.recording.format import MAGIC, Chunk, encode
+from bpfprof.recording.reader import Recording, read_recording
+
+START_NS = 5_000_000_000
+MS = 1_000_000
+UNKNOWN, ON_CPU, RUNNABLE, BLOCKED, DEAD = (
+    int(abi.ThreadState[f"BP_THREAD_{name}"]) for name in ("UNKNOWN", "ON_CPU", "RUNNABLE", "BLOCKED", "DEAD")
+)
+NANOSLEEP, FUTEX, IOCTL = 35, 202, 16
+
+
+def row(dtype: np.dtype[np.void], **values: Any) -> np.void:
+    """One element of `dtype`; what is not given is 0."""
+    made = np.zeros(1, dtype)
+    for name, value in values.items():
+        made[name] = value
+    return made[0]
+
+
+@dataclass
+class HandMade:
+    """A recording under construction. Times are absolute; the recording begins at START_NS."""
+
+    start: dict[str, Any] = field(default_factory=dict)
+    end: dict[str, Any] | None = None
+    processes: list[dict[str, Any]] = field(default_factory=list)
+    threads: list[dict[str, Any]] = field(default_factory=list)
+    codes: list[list[Any]] = field(default_factory=list)
+    linetables: list[bytes] = field(default_factory=list)
+    stacks: list[np.void] = field(default_factory=list)
+    python: list[np.void] = field(default_factory=list)
+    samples: list[np.void] = field(default_factory=list)
+    waits: list[np.void] = field(default_factory=list)
+    totals: list[np.void] = field(default_factory=list)
+
+    def process(self, pid: int = 100, **values: Any) -> int:
+        """A process that runs CPython 3.11 unless told otherwise; returns its index."""
+        known = {"name": "python", "command_line": ["python", "a.py"], "python": [3, 11], "python_version": "3.11.2"}
+        known |= {"entry_marks_from": 1, "shim_is_python": True, "gil": None, "note": ""}
+        self.processes.append({"index": len(self.processes), "pid": pid, **known, **values})
+        return len(self.processes) - 1
+
+    def thread(self, tid: int = 100, process: int = 0, first_ns: int = START_NS, name: str = "main") -> int:
+        """Returns the thread's index."""
+        index = len(self.threads)
+        self.threads.append({"index": index, "process": process, "tid": tid, "first_ns": first_ns, "name": name})
+        return index
+
+    def code(
+        self, qualname: str, process: int = 0, reason: str = "", linetable: bytes = b"", first_line: int = 1
+    ) -> int:
+        """Returns the number by which frames refer to it."""
+        self.codes.append([process, "" if reason else "/srv/a.py", qualname, first_line, reason])
+        self.linetables.append(linetable)
+        return len(self.codes)
+
+    def stack(self, *frames: tuple[int, int, int], process: int = 0, status: int = 0) -> int:
+        """Of (code, offset, mark), leaf first; returns the number by which samples and waits refer to it."""
+        self.python += [row(PYTHON_FRAME_DTYPE, code=code, offset=offset, mark=mark) for code, offset, mark in frames]
+        self.stacks.append(row(STACK_DTYPE, process=process, python_count=len(frames), status=status))
+        return len(self.stacks)
+
+    def chunks(self) -> list[Chunk]:
+        """In the order bpfprof writes them."""
+        texts = {str(int(status)): abi.status_text(status) for status in abi.Status}
+        start = {"start_ns": START_NS, "rate_hz": 100, "event": "cpu-clock", "mode": "both", "target_pids": [100]}
+        ends = np.cumsum([len(table) for table in self.linetables], dtype=np.uint64)
+        tables = {"linetable_ends": ends, "linetables": np.frombuffer(b"".join(self.linetables), np.uint8)}
+        made = [
+            Chunk("start", {**start, "status_texts": texts, **self.start}),
+            Chunk("processes", {"rows": self.processes}),
+            Chunk("threads", {"rows": self.threads}),
+            Chunk("codes", {"rows": self.codes}, tables),
+            Chunk(
+                "stacks",
+                {},
+                {"stacks": array(self.stacks, STACK_DTYPE), "python": array(self.python, PYTHON_FRAME_DTYPE)},
+            ),
+            Chunk("samples", {}, {"rows": array(self.samples, SAMPLE_DTYPE)}),
+            Chunk("waits", {}, {"rows": array(self.waits, WAIT_DTYPE)}),
+            Chunk("totals", {}, {"rows": array(self.totals, TOTAL_DTYPE)}),
+        ]
+        return made if self.end is None else [*made, Chunk("end", self.end)]
+
+    def recording(self) -> Recording:
+        """Written and read back."""
+        return read(self.chunks())
+
+
+def array(rows: Sequence[np.void], dtype: np.dtype[np.void]) -> Any:
+    """Rows as one array."""
+    made = np.zeros(len(rows), dtype)
+    for index, content in enumerate(rows):
+        made[index] = content
+    return made
+
+
+def file_bytes(chunks: Sequence[Chunk]) -> bytes:
+    """The file that holds these chunks."""
+    return MAGIC + b"".join(map(encode, chunks))
+
+
+def read(chunks: Sequence[Chunk]) -> Recording:
+    """What a reader makes of these chunks."""
+    return read_recording(io.BytesIO(file_bytes(chunks)))
+
+
+@dataclass
+class Story:
+    """What one thread does, one thing after the other; rows of the recording follow as in ebpf/off_cpu.bpf.c."""
+
+    made: HandMade
+    thread: int
+    now_ns: int = START_NS
+    state: int = UNKNOWN
+    since_ns: int = START_NS
+    wake_ns: int = 0
+    on_cpu_ns: int = 0
+    blocked_ns: int = 0
+    runqueue_ns: int = 0
+    stolen_ns: int = 0
+    burst_stolen_ns: int = 0
+    running_ns: int = 0
+    wait: dict[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def begin(
+        cls, made: HandMade, tid: int = 100, process: int = 0, first_ns: int = START_NS, state: int = UNKNOWN
+    ) -> Story:
+        """A new thread, watched from first_ns on."""
+        wait = {"status": int(abi.Status["BP_NOT_STARTED"]), "syscall": -1} if state == RUNNABLE else {}
+        return cls(made, made.thread(tid, process, first_ns), first_ns, state, first_ns, wait=wait)
+
+    def run(self, ns: int, *samples: tuple[int, int], stolen: int = 0) -> Story:
+        """On a CPU for ns and robbed of `stolen` more. samples: (nanoseconds into it, stack)."""
+        if self.state not in (UNKNOWN, ON_CPU):
+            self._back_on_cpu()
+        for into_ns, stack in samples:
+            on_cpu_ns = self.on_cpu_ns + into_ns
+            at_ns = self.now_ns + into_ns
+            values = {"thread": self.thread, "time_ns": at_ns, "on_cpu_ns": on_cpu_ns, "stack": stack}
+            self.made.samples.append(row(SAMPLE_DTYPE, **values))
+        self.state, self.running_ns = ON_CPU, ns
+        self.now_ns += ns + stolen
+        return self
+
+    def block(self, ns: int, ready: int = 0, stack: int = 0, syscall: int = NANOSLEEP, **wait: Any) -> Story:
+        """Asleep for ns, then runnable for `ready`."""
+        self._leave_cpu(BLOCKED, {"stack": stack, "syscall": syscall, "task_state": 1, **wait})
+        self.now_ns += ns
+        self.wake_ns = self.now_ns if ready else 0
+        self.now_ns += ready
+        return self
+
+    def preempt(self, ns: int, stack: int = 0) -> Story:
+        """Runnable all the time, for ns."""
+        self._leave_cpu(RUNNABLE, {"stack": stack, "syscall": -1})
+        self.now_ns += ns
+        return self
+
+    def die(self) -> None:
+        """Its last burst ends here."""
+        self._leave_cpu(DEAD, {})
+        self._total(self.now_ns)
+
+    def total(self) -> Story:
+        """It is looked at."""
+        self._total(self.now_ns)
+        return self
+
+    def _leave_cpu(self, state: int, wait: dict[str, Any]) -> None:
+        if self.state in (BLOCKED, RUNNABLE):
+            self._back_on_cpu()
+        self.on_cpu_ns += self.running_ns
+        self.burst_stolen_ns = self.now_ns - self.since_ns - self.running_ns
+        self.stolen_ns += self.burst_stolen_ns
+        self.state, self.since_ns, self.wait, self.running_ns = state, self.now_ns, wait, 0
+
+    def _back_on_cpu(self) -> None:
+        woken = self.since_ns if self.state == RUNNABLE else self.wake_ns or self.now_ns
+        times = {"time_ns": self.now_ns, "on_cpu_ns": self.on_cpu_ns, "stolen_ns": self.burst_stolen_ns}
+        times |= {"blocked_ns": woken - self.since_ns, "runqueue_ns": self.now_ns - woken}
+        self.made.waits.append(row(WAIT_DTYPE, thread=self.thread, **times, **self.wait))
+        self.blocked_ns += times["blocked_ns"]
+        self.runqueue_ns += times["runqueue_ns"]
+        self.state, self.since_ns, self.wake_ns, self.burst_stolen_ns = ON_CPU, self.now_ns, 0, 0
+
+    def _total(self, time_ns: int) -> None:
+        values = {name: getattr(self, name) for name in ("since_ns", "wake_ns", "on_cpu_ns", "blocked_ns", "state")}
+        values |= {name: getattr(self, name) for name in ("thread", "runqueue_ns", "stolen_ns", "running_ns")}
+        self.made.totals.append(row(TOTAL_DTYPE, time_ns=time_ns, **values, **self.wait))
