@@ -1,6 +1,7 @@
 """Reads `ebpf/abi.h`, the one place where a layout shared with the kernel side is written.
 
-Out come numpy dtypes (`STRUCTS`), enums (`ENUMS`), their comments (`COMMENTS`) and numbers (`CONSTANTS`: defines and enumerators), made once when
+Out come numpy dtypes (`STRUCTS`), enums (`ENUMS`), their comments (`COMMENTS`) and numbers (`CONSTANTS`: defines and
+enumerators), made once when
 the module is imported. The parser knows just the C that abi.h promises to use and refuses anything else.
 """
 
@@ -14,8 +15,9 @@ import numpy as np
 
 from bpfprof.paths import ebpf_directory
 
-
-_SCALARS = {f"__{sign}{bits}": f"<{code}{bits // 8}" for sign, code in (("u", "u"), ("s", "i")) for bits in (8, 16, 32, 64)}
+_SCALARS = {
+    f"__{sign}{bits}": f"<{code}{bits // 8}" for sign, code in (("u", "u"), ("s", "i")) for bits in (8, 16, 32, 64)
+}
 _COMMENT = re.compile(r"/\*.*?\*/", re.DOTALL)
 _DEFINE = re.compile(r"^#define (\w+) (\d+)\s*$", re.MULTILINE)
 _ENUM = re.compile(r"^enum (\w+) \{(.*?)^\};", re.DOTALL | re.MULTILINE)
@@ -49,7 +51,7 @@ def _parse_structs(text: str, constants: dict[str, int]) -> dict[str, np.dtype[n
             length = () if not count else (constants[count] if count in constants else int(count),)
             fields.append((field, _SCALARS.get(type_name) or structs[type_name], length))
         # align=True gives the C layout; that no padding is implied is what the test of this module checks.
-        structs[name] = np.dtype(fields, align=True)  # type: ignore[call-overload]
+        structs[name] = np.dtype(fields, align=True)
     return structs
 
 

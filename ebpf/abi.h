@@ -27,15 +27,15 @@
  * shown to the user. Statuses below BP_LOST_FIRST belong to a stack; the others count what was lost.
  */
 enum bp_status {
-    BP_OK = 0,                      /* complete */
-    BP_NO_PYTHON = 1,               /* no Python frames */
-    BP_PYTHON_NOT_READY = 2,        /* interpreter not known yet */
-    BP_PYTHON_STATE_FAULT = 3,      /* Python thread state unreadable */
-    BP_PYTHON_FRAME_FAULT = 4,      /* Python frame unreadable */
-    BP_PYTHON_TOO_DEEP = 5,         /* deeper than 1024 Python frames */
-    BP_STACK_NOT_TAKEN = 6,         /* stack not taken */
-    BP_NOT_STARTED = 7,             /* not started yet */
-    BP_LOST_FIRST = 16,           /* (marks the first loss) */
+    BP_OK = 0,                       /* complete */
+    BP_NO_PYTHON = 1,                /* no Python frames */
+    BP_PYTHON_NOT_READY = 2,         /* interpreter not known yet */
+    BP_PYTHON_STATE_FAULT = 3,       /* Python thread state unreadable */
+    BP_PYTHON_FRAME_FAULT = 4,       /* Python frame unreadable */
+    BP_PYTHON_TOO_DEEP = 5,          /* deeper than 1024 Python frames */
+    BP_STACK_NOT_TAKEN = 6,          /* stack not taken */
+    BP_NOT_STARTED = 7,              /* not started yet */
+    BP_LOST_FIRST = 16,              /* (marks the first loss) */
     BP_LOST_EVENT_RING_FULL = 17,    /* event lost, buffer full */
     BP_LOST_STACK_RING_FULL = 18,    /* stack lost, buffer full */
     BP_LOST_THREAD_TABLE_FULL = 19,  /* thread not watched, table full */
@@ -87,11 +87,11 @@ struct bp_event {
     __u16 cpu;
     __u32 tid;
     __u32 tgid;
-    __s16 syscall; /* WAIT: number of the system call it waited in, -1: not in one */
-    __u16 task_state; /* WAIT: prev_state of sched_switch, 0: still runnable (preempted) */
-    __u64 time_ns;    /* CLOCK_MONOTONIC; WAIT: when it was back on a CPU */
-    __u64 on_cpu_ns;  /* of this thread since it is watched, up to the event (WAIT: up to the switch-out) */
-    __u64 blocked_ns; /* WAIT: from switch-out to being made runnable */
+    __s16 syscall;     /* WAIT: number of the system call it waited in, -1: not in one */
+    __u16 task_state;  /* WAIT: prev_state of sched_switch, 0: still runnable (preempted) */
+    __u64 time_ns;     /* CLOCK_MONOTONIC; WAIT: when it was back on a CPU */
+    __u64 on_cpu_ns;   /* of this thread since it is watched, up to the event (WAIT: up to the switch-out) */
+    __u64 blocked_ns;  /* WAIT: from switch-out to being made runnable */
     __u64 runqueue_ns; /* WAIT: from being runnable to running */
     __u64 stolen_ns;   /* WAIT: of the time on a CPU before it, what the hypervisor or interrupts took */
     __u64 stack;       /* key of a bp_stack sent earlier; 0: none, see status */
@@ -125,18 +125,18 @@ struct bp_python_frame {
 
 /* Where one CPython version keeps things; offsets in bytes. See bpfprof/cpython/layout.py. */
 struct bp_python_layout {
-    __u16 tstate_frame;      /* PyThreadState.cframe (<= 3.12) or .current_frame */
-    __u16 cframe_frame;      /* _PyCFrame.current_frame, 0xffff: tstate_frame is the frame itself */
-    __u16 tstate_chunk;      /* PyThreadState.datastack_chunk */
+    __u16 tstate_frame; /* PyThreadState.cframe (<= 3.12) or .current_frame */
+    __u16 cframe_frame; /* _PyCFrame.current_frame, 0xffff: tstate_frame is the frame itself */
+    __u16 tstate_chunk; /* PyThreadState.datastack_chunk */
     __u16 frame_code;
     __u16 frame_previous;
     __u16 frame_instruction;
     __u16 frame_mark;
-    __u16 code_identity;     /* PyCodeObject.co_filename; name, qualname and linetable follow it */
+    __u16 code_identity; /* PyCodeObject.co_filename; name, qualname and linetable follow it */
 };
 
 struct bp_process {
-    __u32 flags; /* enum bp_process_flags */
+    __u32 flags;      /* enum bp_process_flags */
     __u32 tss_offset; /* from the thread pointer to the slot that holds the thread state */
     struct bp_python_layout layout;
 };
@@ -144,7 +144,7 @@ struct bp_process {
 /* One thread that is watched. Made by user space or at fork; at a switch only updated in place. */
 struct bp_thread {
     __u32 tgid;
-    __u8 state; /* enum bp_thread_state */
+    __u8 state;  /* enum bp_thread_state */
     __u8 status; /* of the stack taken at switch-out */
     __s16 syscall;
     __u16 task_state;
@@ -160,7 +160,7 @@ struct bp_thread {
     __u64 stolen_ns;
     __u64 exec_ns;         /* the scheduler's sum_exec_runtime at since_ns */
     __u64 burst_stolen_ns; /* stolen of the last time on a CPU */
-    __u64 first_ns; /* when the thread began to be watched */
+    __u64 first_ns;        /* when the thread began to be watched */
 };
 
 struct bp_config {

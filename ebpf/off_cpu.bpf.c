@@ -56,7 +56,7 @@ static __always_inline bool switch_out(struct bp_thread *thread, __u32 tid, __u6
     if (flags & BP_CONFIG_STOPPED)
         return false;
     if (thread->wake_ns <= thread->since_ns || !task_state)
-        thread->wake_ns = 0; /* else: made runnable after it had left the run queue but before this switch */
+        thread->wake_ns = 0;      /* else: made runnable after it had left the run queue but before this switch */
     end_burst(thread, task, now); /* UNKNOWN: it ran since it is watched */
     thread->task_state = task_state;
     thread->stack = 0;

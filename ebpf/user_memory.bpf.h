@@ -7,10 +7,12 @@
 #pragma once
 
 static long (*probe_read_user)(void *destination, __u32 size, const void *address) = (void *)BPF_FUNC_probe_read_user;
-static long (*probe_read_kernel)(void *destination, __u32 size, const void *address) = (void *)BPF_FUNC_probe_read_kernel;
+static long (*probe_read_kernel)(void *destination, __u32 size,
+                                 const void *address) = (void *)BPF_FUNC_probe_read_kernel;
 
 #define READ_USER(destination, address) (probe_read_user(&(destination), sizeof(destination), (void *)(address)) == 0)
-#define READ_KERNEL(destination, address) (probe_read_kernel(&(destination), sizeof(destination), (void *)(address)) == 0)
+#define READ_KERNEL(destination, address) \
+    (probe_read_kernel(&(destination), sizeof(destination), (void *)(address)) == 0)
 
 /* The loops below are bounded by a constant; unrolled they would not fit. */
 #define BOUNDED_LOOP _Pragma("clang loop unroll(disable)")

@@ -34,9 +34,7 @@ def _copy_fields(target: npt.NDArray[np.void], source: npt.NDArray[np.void]) -> 
         target[name] = source[name]
 
 
-def samples(
-    events: npt.NDArray[np.void], threads: npt.NDArray[np.int64], stacks: StackTable
-) -> npt.NDArray[np.void]:
+def samples(events: npt.NDArray[np.void], threads: npt.NDArray[np.int64], stacks: StackTable) -> npt.NDArray[np.void]:
     """Rows of SAMPLE_DTYPE; `events` are all samples and `threads` their indices, none of them -1."""
     rows = np.zeros(len(events), SAMPLE_DTYPE)
     _copy_fields(rows, events)
@@ -51,7 +49,7 @@ def waits(
     stacks: StackTable,
     first_sleeps: dict[int, FirstSleep],
 ) -> npt.NDArray[np.void]:
-    """Rows of WAIT_DTYPE. A sleep that began before the kernel side could take its stack gets the one read meanwhile."""
+    """Rows of WAIT_DTYPE. A sleep that began before its stack could be taken gets the one read meanwhile."""
     rows = np.zeros(len(events), WAIT_DTYPE)
     _copy_fields(rows, events)
     rows["thread"] = threads

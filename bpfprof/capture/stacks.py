@@ -45,7 +45,7 @@ class CodeReader(Protocol):
 
 @dataclass(slots=True)
 class ProcessCodes:
-    """The code objects of one process that are known: address -> (identity, index in the recording, address of the code)."""
+    """The known code objects of one process: address -> (identity, index in the recording, address of the code)."""
 
     process: int
     reader: CodeReader | None
@@ -130,7 +130,7 @@ class StackTable:
         return index, start
 
     def take_new(self) -> tuple[list[tuple[int, CodeObject | Unresolved]], dict[str, npt.NDArray[Any]]]:
-        """New code objects (process index, what was read), and arrays of new stacks (empty dict when there are none)."""
+        """New code objects (process index, what was read), and arrays of new stacks (empty when there are none)."""
         codes, self._new_codes = self._new_codes, []
         arrays: dict[str, npt.NDArray[Any]] = {}
         if self._new_stacks:

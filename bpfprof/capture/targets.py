@@ -76,7 +76,7 @@ class Targets:
             try:
                 fd = os.pidfd_open(pid)
             except OSError as error:
-                if pid in tasks.list_threads(pid):
+                if tasks.list_threads(pid):
                     raise TargetError(f"process {pid} cannot be watched: {error.strerror}") from error
                 raise TargetError(f"there is no process {pid}", "ps -e lists the processes that run") from error
             targets._pidfds[fd] = pid

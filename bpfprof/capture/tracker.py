@@ -293,7 +293,9 @@ class Tracker:
     def _add_thread(self, process: TrackedProcess, tid: Tid, first_ns: int) -> None:
         index = self.thread_index[tid] = self._thread_count
         self._thread_count += 1
-        self.thread_rows.append({"index": index, "process": process.index, "tid": tid, "first_ns": first_ns, "name": ""})
+        self.thread_rows.append(
+            {"index": index, "process": process.index, "tid": tid, "first_ns": first_ns, "name": ""}
+        )
         self._name_thread(process, tid, index, default=process.name)
 
     def _name_thread(self, process: TrackedProcess, tid: Tid, index: int, default: str = "") -> None:

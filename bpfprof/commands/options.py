@@ -22,9 +22,13 @@ def output_options(command: Command) -> Command:
     for option in (
         click.option("--full-filenames", is_flag=True, help="Whole paths instead of the shortest unambiguous tail."),
         click.option("-F", "--function", "function_only", is_flag=True, help="Functions without line numbers."),
-        click.option("-t", "--threads", is_flag=True, help="A frame for each thread (the default; accepted for habit)."),
+        click.option(
+            "-t", "--threads", is_flag=True, help="A frame for each thread (the default; accepted for habit)."
+        ),
         click.option("-f", "--format", "format_name", metavar="NAME", help=f"One of {_FORMAT_NAMES}."),
-        click.option("-o", "--output", type=click.Path(path_type=Path), help="File to write; its suffix gives the format."),
+        click.option(
+            "-o", "--output", type=click.Path(path_type=Path), help="File to write; its suffix gives the format."
+        ),
     ):
         command = option(command)
     return command

@@ -1,4 +1,4 @@
-"""Files that are written for the user: never through a link or into something that is not a file, and the user's own."""
+"""Files written for the user: never through a link or into something that is not a file, and the user's own."""
 
 from __future__ import annotations
 
@@ -38,6 +38,11 @@ def _check(path: Path, status: os.stat_result, caller: tuple[int, int] | None) -
     is_shared = folder.st_mode & stat.S_ISVTX and folder.st_mode & stat.S_IWOTH
     if is_shared and status.st_uid not in {os.geteuid(), *(caller or ())[:1]}:
         raise UsageError(f"{path} belongs to another user")
+
+
+def open_temporary() -> int:
+    """Descriptor of a file without a name, on disk."""
+    return os.open(os.environ.get("TMPDIR") or "/var/tmp", os.O_RDWR | os.O_TMPFILE | os.O_CLOEXEC, 0o600)
 
 
 def write_output(path: Path, content: str | bytes, caller: tuple[int, int] | None) -> None:

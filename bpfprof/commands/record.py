@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-import tempfile
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,7 +14,7 @@ from bpfprof.capture.caller import caller_ids
 from bpfprof.capture.options import CaptureOptions
 from bpfprof.capture.stop import StopRequest
 from bpfprof.commands.options import RECORDING_SUFFIX, choose_format, output_options, render_options
-from bpfprof.commands.outputs import open_output, write_output
+from bpfprof.commands.outputs import open_output, open_temporary, write_output
 from bpfprof.errors import OutputError, UsageError
 from bpfprof.kernel.attach import PERF_EVENTS
 from bpfprof.kernel.compiler import Compilation
@@ -34,11 +33,15 @@ _CLEAR_LINE = "\r\x1b[K"
 
 @click.command()
 @click.option("-p", "--pid", "pids", type=click.IntRange(1), multiple=True, help="Process to watch; may be repeated.")
-@click.option("-d", "--duration", type=click.FloatRange(0, min_open=True), help="Seconds; default: until Ctrl-C or its end.")
+@click.option(
+    "-d", "--duration", type=click.FloatRange(0, min_open=True), help="Seconds; default: until Ctrl-C or its end."
+)
 @click.option("-r", "--rate", type=click.IntRange(1, 20000), default=99, show_default=True, help="Samples a second.")
 @click.option("--mode", type=click.Choice(["both", "cpu", "offcpu"]), default="both", show_default=True)
 @click.option("-e", "--event", type=click.Choice(list(PERF_EVENTS)), default="cpu-clock", show_default=True)
-@click.option("-s/-S", "--subprocesses/--no-subprocesses", "follow", default=True, help="Follow children.  [default: on]")
+@click.option(
+    "-s/-S", "--subprocesses/--no-subprocesses", "follow", default=True, help="Follow children.  [default: on]"
+)
 @click.option("--native/--no-native", default=True, help="Accepted; native frames are not recorded yet.")
 @click.option("--nonblocking", is_flag=True, help="Accepted for habit: nothing is ever stopped.")
 @click.option("-i", "--idle", is_flag=True, help="Accepted for habit: waits are always in.")
@@ -102,7 +105,7 @@ def _record(
     launched = LaunchedCommand.start(command) if command else None
     targets = Targets.open((launched.pid,) if launched else options.pids)
     path = output or _default_path(targets.pids[0], command)
-    with tempfile.TemporaryFile() if chosen else os.fdopen(open_output(path, caller_ids()), "r+b") as stream:
+    with os.fdopen(open_temporary() if chosen else open_output(path, caller_ids()), "r+b") as stream:
         failure = None
         try:
             _capture(Session(options, kernel, RecordingWriter(stream.fileno())), targets, launched, stop)

@@ -1,6 +1,6 @@
 """bpf(2) and perf_event_open(2) by number, for what BCC does through slower or larger ways.
 
-Commands, attribute layouts and constants: include/uapi/linux/bpf.h and perf_event.h of Linux 6.18, all present since 5.8.
+Commands, attribute layouts, constants: include/uapi/linux/bpf.h and perf_event.h of Linux 6.18, all there since 5.8.
 Every function raises OSError with the kernel's errno.
 """
 
@@ -73,7 +73,10 @@ def map_create(map_type: MapType, key_bytes: int, value_bytes: int, entries: int
 
 def map_update(fd: int, key: bytes, value: bytes, only_new: bool = False) -> None:
     """Sets one element; with only_new raises FileExistsError where there is one."""
-    key_buffer, value_buffer = ctypes.create_string_buffer(key, len(key)), ctypes.create_string_buffer(value, len(value))
+    key_buffer, value_buffer = (
+        ctypes.create_string_buffer(key, len(key)),
+        ctypes.create_string_buffer(value, len(value)),
+    )
     addresses = ctypes.addressof(key_buffer), ctypes.addressof(value_buffer)
     _bpf(_Command.MAP_UPDATE_ELEM, struct.pack("<IxxxxQQQ", fd, *addresses, int(only_new)))
 
@@ -125,7 +128,9 @@ def program_load(program_type: int, code: bytes, name: str, log: ctypes.Array[ct
     instructions = ctypes.create_string_buffer(code, len(code))
     addresses = ctypes.addressof(instructions), ctypes.addressof(_LICENSE)
     log_part = (1, len(log), ctypes.addressof(log)) if log is not None else (0, 0, 0)
-    attribute = struct.pack("<IIQQIIQII16s", program_type, len(code) // 8, *addresses, *log_part, 0, 0, name.encode()[:15])
+    attribute = struct.pack(
+        "<IIQQIIQII16s", program_type, len(code) // 8, *addresses, *log_part, 0, 0, name.encode()[:15]
+    )
     return _bpf_fd(_Command.PROG_LOAD, attribute)
 
 

@@ -15,7 +15,18 @@ BTF_PATH = Path("/sys/kernel/btf/vmlinux")
 _MAGIC = b"\x9f\xeb"
 _KIND_STRUCT, _KIND_UNION = 4, 5
 # Bytes after the 12-byte header, beyond `vlen` times the second figure: kind -> (fixed, each).
-_EXTRA = {1: (4, 0), 3: (12, 0), 4: (0, 12), 5: (0, 12), 6: (0, 8), 13: (0, 8), 14: (4, 0), 15: (0, 12), 17: (4, 0), 19: (0, 12)}
+_EXTRA = {
+    1: (4, 0),
+    3: (12, 0),
+    4: (0, 12),
+    5: (0, 12),
+    6: (0, 8),
+    13: (0, 8),
+    14: (4, 0),
+    15: (0, 12),
+    17: (4, 0),
+    19: (0, 12),
+}
 _FILE_HEADER = struct.Struct("<4xIIIII")  # magic, version and flags; then sizes and places
 _HEADER = struct.Struct("<III")
 
@@ -65,10 +76,11 @@ class KernelTypes:
         return all(name < len(self._strings) and (not name or self._strings[name - 1] == 0) for name in names)
 
     def _member(self, position: int, wanted: str) -> int | None:
+        info: int
         _, info, _ = _HEADER.unpack_from(self._types, position)
         for at in range(position + 12, position + 12 + 12 * (info & 0xFFFF), 12):
             name, type_id, bits = _HEADER.unpack_from(self._types, at)
-            offset = (bits & 0xFFFFFF if info >> 31 else bits) // 8
+            offset: int = (bits & 0xFFFFFF if info >> 31 else bits) // 8
             if name:
                 if self._strings.startswith(wanted.encode() + b"\0", name):
                     return offset

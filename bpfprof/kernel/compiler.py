@@ -89,7 +89,9 @@ class Compilation:
         self._child_pid = 0
         log = os.pread(self._log_fd, 1 << 20, 0).decode(errors="replace").strip()
         os.close(self._log_fd)
-        content: dict[str, Any] = json.loads(answer) if answer else {"error": f"the compiler ended with status {status}"}
+        content: dict[str, Any] = (
+            json.loads(answer) if answer else {"error": f"the compiler ended with status {status}"}
+        )
         if "error" in content:
             error = UnsupportedError(f"the BPF programs could not be compiled: {content['error']}", _SEE_DEBUG)
             error.add_note(log)
@@ -149,8 +151,8 @@ def _compile(text: str, flags: list[str]) -> dict[str, bytes]:
 def _hide_root() -> None:
     """Lets BCC see another effective uid, with every capability kept.
 
-    As uid 0 BCC reads all of /proc/kallsyms (0.2 s) to learn whether the kernel has bpf_probe_read_kernel; as another it
-    takes the answer to be no, which only matters to programs it rewrites. Ours call the helpers themselves.
+    As uid 0 BCC reads all of /proc/kallsyms (0.2 s) to learn whether the kernel has bpf_probe_read_kernel; as another
+    it takes the answer to be no, which only matters to programs it rewrites. Ours call the helpers themselves.
     """
     if ctypes.CDLL(None).prctl(_PR_SET_SECUREBITS, _SECBIT_NO_SETUID_FIXUP, 0, 0, 0) == 0:
         os.seteuid(_UID_NOBODY)

@@ -50,7 +50,7 @@ def join_includes(path: Path) -> str:
 
 
 def kernel_version_code(release: str | None = None) -> int:
-    """LINUX_VERSION_CODE of a kernel release text such as 6.18.44-cloud; the sublevel is capped at 255 as in the kernel."""
+    """LINUX_VERSION_CODE of a release such as 6.18.44-cloud; the sublevel is capped at 255 as in the kernel."""
     numbers = [int(n) for n in re.findall(r"\d+", release or os.uname().release)[:3]] + [0, 0, 0]
     return numbers[0] << 16 | numbers[1] << 8 | min(numbers[2], 255)
 

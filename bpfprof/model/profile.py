@@ -21,19 +21,21 @@ class ThreadState(IntEnum):
 
 
 # One row a (thread, stack, state): thread and stack are indices into Profile.threads and Profile.stacks.
-# total_ns: wall time in nanoseconds; count: samples (ON_CPU) or intervals (others); max_ns: longest interval (0 for ON_CPU).
+# total_ns: wall time; count: samples (ON_CPU) or intervals (others); max_ns: longest interval (0 for ON_CPU).
 WEIGHT_DTYPE = np.dtype(
     [("thread", "<u4"), ("stack", "<u4"), ("state", "u1"), ("count", "<u8"), ("total_ns", "<u8"), ("max_ns", "<u8")]
 )
 
 # One row an interval, sorted by (thread, start_ns); start_ns counts from the start of the recording. The rows of one
 # thread follow each other without gap or overlap from ThreadTime.first_ns to ThreadTime.last_ns.
-TIMELINE_DTYPE = np.dtype([("thread", "<u4"), ("stack", "<u4"), ("state", "u1"), ("start_ns", "<u8"), ("duration_ns", "<u8")])
+TIMELINE_DTYPE = np.dtype(
+    [("thread", "<u4"), ("stack", "<u4"), ("state", "u1"), ("start_ns", "<u8"), ("duration_ns", "<u8")]
+)
 
 
 @dataclass(frozen=True, slots=True)
 class ThreadTime:
-    """Where the wall time of one thread went. Times in nanoseconds; first_ns and last_ns count from the recording's start."""
+    """Where the wall time of one thread went, in nanoseconds; first_ns and last_ns count from the recording's start."""
 
     pid: Pid
     tid: Tid

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -31,10 +32,9 @@ from bpfprof.symbolize.stitch import StackSource
 _LEAF_NONE, _LEAF_RUNQUEUE, _LEAF_NOT_SAMPLED, _LEAF_NOT_SAMPLED_RUNQUEUE, _LEAF_WAIT = range(5)
 _NOT_STARTED = int(abi.Status["BP_NOT_STARTED"])
 
-# One row a (thread, stack, state) before equal ones are added up; at_ns: when it began.
+# One row a (stack, state) of one thread before equal ones are added up; at_ns: when it began.
 _PIECE_DTYPE = np.dtype(
     [
-        ("thread", "<u4"),
         ("stack", "<u4"),
         ("leaf", "<u2"),
         ("status", "u1"),
@@ -44,92 +44,85 @@ _PIECE_DTYPE = np.dtype(
         ("ns", "<i8"),
     ]
 )
+_BLOCK_ROWS = 1 << 16  # waits looked at together: bounds the memory a long recording takes
 
 
 def build_profile(recording: Recording, with_timeline: bool = False) -> Profile:
     """Every thread's wall time shared out over its stacks; `with_timeline` also keeps the order in time."""
     intervals = collect_intervals(recording)
-    mode = str(recording.start.get("mode", "both"))
-    pieces = [] if mode == "cpu" else _wait_pieces(recording, intervals)
-    if mode != "offcpu":
-        pieces.append(_cpu_pieces(recording, intervals))
-    rows = np.concatenate(pieces) if pieces else np.zeros(0, _PIECE_DTYPE)
     stacks = _ProfileStacks(StackSource(recording))
-    stack_of_row = stacks.number(rows)
+    function_paths = _function_paths(recording)
+    weights, timeline = [], []
+    for thread in range(len(recording.threads)):
+        totals = WeightTotals()
+        kept = []
+        for pieces in _pieces_of_thread(recording, intervals, thread, function_paths):
+            totals.add(pieces)
+            if with_timeline:
+                kept.append(pieces)
+        weights.append(_weights(thread, totals, stacks))
+        if kept:
+            timeline.append(_timeline(thread, np.concatenate(kept), stacks, intervals.start_ns))
     return Profile(
         _info(recording, intervals),
         _threads(recording, intervals),
         tuple(stacks.frames),
         tuple(stacks.stacks),
-        _weights(rows, stack_of_row),
+        np.concatenate([np.zeros(0, WEIGHT_DTYPE), *weights]),
         _quality(recording, intervals, stacks.source),
-        _timeline(rows, stack_of_row, intervals.start_ns) if with_timeline else None,
+        np.concatenate([np.zeros(0, TIMELINE_DTYPE), *timeline]) if with_timeline else None,
     )
 
 
-def _wait_pieces(recording: Recording, intervals: Intervals) -> list[npt.NDArray[np.void]]:
-    waits = intervals.waits
-    gils = np.array(
-        [recording.processes[thread.process].gil or (0, 0) for thread in recording.threads], np.uint64
-    ).reshape(-1, 2)[waits["thread"]]
-    reasons = wait_reasons(waits, gils[:, 0], gils[:, 0] + gils[:, 1])
+def _pieces_of_thread(
+    recording: Recording, intervals: Intervals, thread: int, function_paths: npt.NDArray[np.int64]
+) -> Iterator[npt.NDArray[np.void]]:
+    mode = str(recording.start.get("mode", "both"))
+    waits = intervals.waits.of_thread(thread)
+    if mode != "cpu":
+        gil = recording.processes[recording.threads[thread].process].gil or (0, 0)
+        for begin in range(0, len(waits), _BLOCK_ROWS):
+            yield from _wait_pieces(waits[begin : begin + _BLOCK_ROWS], gil)
+    if mode != "offcpu" and intervals.on_cpu_ns[thread] + intervals.open_stolen_ns[thread] > 0:
+        is_clock = recording.start.get("event", "cpu-clock") == "cpu-clock"
+        period_ns = int(1e9 / max(1, int(recording.start.get("rate_hz", 0) or 1))) if is_clock else 0
+        bursts = Bursts.of_thread(waits, thread, intervals)
+        # A burst began with the stack of the wait before it and ended with that of the wait after it.
+        paths = np.concatenate([[0], function_paths[waits["stack"]], [0]])
+        groups = paths[:-1] * len(function_paths) + paths[1:]
+        del waits
+        yield from _cpu_pieces(intervals.samples.of_thread(thread), bursts, groups, period_ns)
+
+
+def _wait_pieces(waits: npt.NDArray[np.void], gil: tuple[int, int]) -> Iterator[npt.NDArray[np.void]]:
+    gil_start = np.full(len(waits), gil[0], np.uint64)
+    reasons = wait_reasons(waits, gil_start, gil_start + np.uint64(gil[1]))
     begin = waits["time_ns"].astype(np.int64) - (waits["blocked_ns"] + waits["runqueue_ns"]).astype(np.int64)
     blocked = _pieces(waits, waits["blocked_ns"], begin, reasons + np.uint16(_LEAF_WAIT), ThreadState.OFF_CPU)
+    yield blocked[blocked["ns"] > 0]
     runnable_at = begin + waits["blocked_ns"].astype(np.int64)
     runnable = _pieces(waits, waits["runqueue_ns"], runnable_at, _LEAF_RUNQUEUE, ThreadState.RUNQUEUE)
-    return [blocked[blocked["ns"] > 0], runnable[runnable["ns"] > 0]]
+    yield runnable[runnable["ns"] > 0]
 
 
 def _pieces(
     rows: npt.NDArray[np.void], ns: npt.NDArray[Any], at_ns: npt.NDArray[Any], leaf: Any, state: int
 ) -> npt.NDArray[np.void]:
     pieces = np.zeros(len(rows), _PIECE_DTYPE)
-    for name in ("thread", "stack", "status"):
-        pieces[name] = rows[name]
+    pieces["stack"], pieces["status"] = rows["stack"], rows["status"]
     pieces["ns"], pieces["at_ns"], pieces["leaf"], pieces["state"], pieces["count"] = ns, at_ns, leaf, state, 1
     return pieces
 
 
-def _cpu_pieces(recording: Recording, intervals: Intervals) -> npt.NDArray[np.void]:
-    """One thread after the other: its CPU time over its samples."""
-    is_clock = recording.start.get("event", "cpu-clock") == "cpu-clock"
-    period_ns = int(1e9 / max(1, int(recording.start.get("rate_hz", 0) or 1))) if is_clock else 0
-    samples, waits = intervals.samples, intervals.waits
-    numbers = np.arange(len(recording.threads) + 1)
-    function_paths = _function_paths(recording)
-    sample_at, wait_at = np.searchsorted(samples["thread"], numbers), np.searchsorted(waits["thread"], numbers)
-    parts = [
-        _thread_cpu_pieces(
-            samples[sample_at[thread] : sample_at[thread + 1]],
-            waits[wait_at[thread] : wait_at[thread + 1]],
-            thread,
-            intervals,
-            period_ns,
-            function_paths,
-        )
-        for thread in range(len(recording.threads))
-        if intervals.on_cpu_ns[thread] > 0
-    ]
-    return np.concatenate(parts) if parts else np.zeros(0, _PIECE_DTYPE)
-
-
-def _thread_cpu_pieces(
-    samples: npt.NDArray[np.void],
-    waits: npt.NDArray[np.void],
-    thread: int,
-    intervals: Intervals,
-    period_ns: int,
-    function_paths: npt.NDArray[np.int64],
-) -> npt.NDArray[np.void]:
-    bursts = Bursts.of_thread(waits, thread, intervals)
-    # A burst began with the stack of the wait before it and ended with that of the wait after it.
-    paths = np.concatenate([[0], function_paths[waits["stack"]], [0]])[: len(bursts.start_ns) + 1]
+def _cpu_pieces(
+    samples: npt.NDArray[np.void], bursts: Bursts, groups: npt.NDArray[np.int64], period_ns: int
+) -> Iterator[npt.NDArray[np.void]]:
     positions = bursts.positions(samples["time_ns"].astype(np.int64))
-    shares = share_cpu_time(positions, bursts.edges, period_ns, paths[:-1] * len(function_paths) + paths[1:])
+    shares = share_cpu_time(positions, bursts.edges, period_ns, groups)
     pieces = np.zeros(len(shares.piece_start), _PIECE_DTYPE)
     named = shares.piece_sample >= 0
     chosen = samples[shares.piece_sample[named]]
-    pieces["thread"], pieces["state"] = thread, ThreadState.ON_CPU
+    pieces["state"] = ThreadState.ON_CPU
     pieces["stack"][named], pieces["status"][named] = chosen["stack"], chosen["status"]
     pieces["leaf"] = np.where(named, _LEAF_NONE, _LEAF_NOT_SAMPLED)
     pieces["ns"] = shares.piece_length
@@ -138,7 +131,8 @@ def _thread_cpu_pieces(
     pieces["count"][first] = 1
     pieces["count"][~named] = 0
     pieces["at_ns"], stolen_ns = bursts.wall_clock(shares.piece_start, shares.piece_length)
-    return np.concatenate([pieces, _stolen_pieces(pieces, stolen_ns)])
+    yield pieces
+    yield _stolen_pieces(pieces, stolen_ns)
 
 
 def _stolen_pieces(pieces: npt.NDArray[np.void], stolen_ns: npt.NDArray[np.int64]) -> npt.NDArray[np.void]:
@@ -162,6 +156,36 @@ def _function_paths(recording: Recording) -> npt.NDArray[np.int64]:
     return paths
 
 
+class WeightTotals:
+    """Pieces of one thread added up by (stack, leaf, status, state)."""
+
+    def __init__(self) -> None:
+        self._sums: dict[int, list[int]] = {}  # key -> ns, count, longest
+
+    def add(self, pieces: npt.NDArray[np.void]) -> None:
+        """Takes more pieces."""
+        keys, inverse = np.unique(_piece_keys(pieces), return_inverse=True)
+        ns = np.bincount(inverse, weights=pieces["ns"], minlength=len(keys))  # exact below 2**53: 104 days
+        counts = np.bincount(inverse, weights=pieces["count"], minlength=len(keys))
+        longest = np.zeros(len(keys), np.int64)
+        np.maximum.at(longest, inverse, pieces["ns"])
+        for key, *values in zip(keys.tolist(), ns.tolist(), counts.tolist(), longest.tolist(), strict=True):
+            sums = self._sums.setdefault(key, [0, 0, 0])
+            sums[0] += int(values[0])
+            sums[1] += int(values[1])
+            sums[2] = max(sums[2], values[2])
+
+    def items(self) -> Iterator[tuple[int, int, int, int]]:
+        """(key, total ns, count, longest ns) of each that took any time."""
+        return ((key, ns, count, longest) for key, (ns, count, longest) in self._sums.items() if ns > 0)
+
+
+def _piece_keys(pieces: npt.NDArray[np.void]) -> npt.NDArray[np.uint64]:
+    """stack << 32 | leaf << 16 | status << 8 | state"""
+    keys = pieces["stack"].astype(np.uint64) << np.uint64(32) | pieces["leaf"].astype(np.uint64) << np.uint64(16)
+    return np.asarray(keys | pieces["status"].astype(np.uint64) << np.uint64(8) | pieces["state"].astype(np.uint64))
+
+
 @dataclass(slots=True)
 class _ProfileStacks:
     """Stacks with their leaf marks, numbered as they are met."""
@@ -169,16 +193,16 @@ class _ProfileStacks:
     source: StackSource
     frames: list[Frame] = field(default_factory=list)
     stacks: list[tuple[int, ...]] = field(default_factory=list)
+    _numbers_of_key: dict[int, int] = field(default_factory=dict)
     _frame_numbers: dict[Frame, int] = field(default_factory=dict)
     _stack_numbers: dict[tuple[int, ...], int] = field(default_factory=dict)
 
-    def number(self, rows: npt.NDArray[np.void]) -> npt.NDArray[np.uint32]:
-        """The profile's stack of each piece."""
-        key = rows["stack"].astype(np.uint64) << np.uint64(32)
-        key |= rows["leaf"].astype(np.uint64) << np.uint64(8) | rows["status"].astype(np.uint64)
-        unique, inverse = np.unique(key, return_inverse=True)
-        numbers = [self._add(value >> 32, value >> 8 & 0xFFFF, value & 0xFF) for value in unique.tolist()]
-        return np.array(numbers, np.uint32)[inverse] if numbers else np.zeros(0, np.uint32)
+    def number(self, key: int) -> int:
+        """The profile's stack for a key of _piece_keys()."""
+        key >>= 8  # the state makes no difference
+        if key not in self._numbers_of_key:
+            self._numbers_of_key[key] = self._add(key >> 24, key >> 8 & 0xFFFF, key & 0xFF)
+        return self._numbers_of_key[key]
 
     def _add(self, stack: int, leaf: int, status: int) -> int:
         frames: tuple[Frame, ...] = ()
@@ -203,30 +227,28 @@ class _ProfileStacks:
         return self._frame_numbers[frame]
 
 
-def _weights(rows: npt.NDArray[np.void], stack: npt.NDArray[np.uint32]) -> npt.NDArray[np.void]:
-    order = np.lexsort((rows["state"], stack, rows["thread"]))
-    rows, stack = rows[order], stack[order]
-    if not len(rows):
-        return np.zeros(0, WEIGHT_DTYPE)
-    changes = (np.diff(rows["thread"]) != 0) | (np.diff(stack) != 0) | (np.diff(rows["state"]) != 0)
-    begin = np.concatenate([[0], np.flatnonzero(changes) + 1])
-    weights = np.zeros(len(begin), WEIGHT_DTYPE)
-    weights["thread"], weights["stack"], weights["state"] = rows["thread"][begin], stack[begin], rows["state"][begin]
-    weights["total_ns"] = np.add.reduceat(rows["ns"], begin)
-    weights["count"] = np.add.reduceat(rows["count"], begin)
-    longest = np.maximum.reduceat(rows["ns"], begin)
-    weights["max_ns"] = np.where(weights["state"] == ThreadState.ON_CPU, 0, longest)
-    return weights[weights["total_ns"] > 0]
+def _weights(thread: int, totals: WeightTotals, stacks: _ProfileStacks) -> npt.NDArray[np.void]:
+    """Rows of WEIGHT_DTYPE; keys that lead to the same stack are added up once more."""
+    sums: dict[tuple[int, int], list[int]] = {}
+    for key, ns, count, longest in totals.items():
+        row = sums.setdefault((stacks.number(key), key & 0xFF), [0, 0, 0])
+        row[0], row[1], row[2] = row[0] + ns, row[1] + count, max(row[2], longest)
+    weights = np.zeros(len(sums), WEIGHT_DTYPE)
+    weights["thread"] = thread
+    for position, ((stack, state), (ns, count, longest)) in enumerate(sorted(sums.items())):
+        longest = 0 if state == ThreadState.ON_CPU else longest
+        weights[position] = (thread, stack, state, count, ns, longest)
+    return weights
 
 
-def _timeline(
-    rows: npt.NDArray[np.void], stack: npt.NDArray[np.uint32], start_ns: int
-) -> npt.NDArray[np.void]:
-    order = np.lexsort((rows["at_ns"], rows["thread"]))
-    order = order[rows["ns"][order] > 0]
-    timeline = np.zeros(len(order), TIMELINE_DTYPE)
-    timeline["thread"], timeline["stack"], timeline["state"] = rows["thread"][order], stack[order], rows["state"][order]
-    timeline["start_ns"], timeline["duration_ns"] = (rows["at_ns"][order] - start_ns).clip(0), rows["ns"][order]
+def _timeline(thread: int, pieces: npt.NDArray[np.void], stacks: _ProfileStacks, start_ns: int) -> npt.NDArray[np.void]:
+    pieces = pieces[pieces["ns"] > 0]
+    pieces = pieces[np.argsort(pieces["at_ns"], kind="stable")]
+    keys, inverse = np.unique(_piece_keys(pieces), return_inverse=True)
+    timeline = np.zeros(len(pieces), TIMELINE_DTYPE)
+    timeline["thread"], timeline["state"] = thread, pieces["state"]
+    timeline["stack"] = np.array([stacks.number(key) for key in keys.tolist()], np.uint32)[inverse]
+    timeline["start_ns"], timeline["duration_ns"] = (pieces["at_ns"] - start_ns).clip(0), pieces["ns"]
     return timeline
 
 
@@ -248,8 +270,7 @@ def _info(recording: Recording, intervals: Intervals) -> RecordingInfo:
 
 
 def _threads(recording: Recording, intervals: Intervals) -> tuple[ThreadTime, ...]:
-    sample_counts = np.bincount(intervals.samples["thread"], minlength=len(recording.threads))
-    wait_counts = np.bincount(intervals.waits["thread"], minlength=len(recording.threads))
+    sample_counts, wait_counts = intervals.samples.counts(), intervals.waits.counts()
     times = []
     for index, thread in enumerate(recording.threads):
         process = recording.processes[thread.process]
@@ -274,13 +295,13 @@ def _threads(recording: Recording, intervals: Intervals) -> tuple[ThreadTime, ..
 def _quality(recording: Recording, intervals: Intervals, source: StackSource) -> Quality:
     truncated: dict[str, int] = {}
     complete = 0
-    for rows in (intervals.samples, intervals.waits):
-        for status, count in zip(*np.unique(rows["status"], return_counts=True), strict=True):
-            reason = source.reason(int(status))
-            if reason and status != _NOT_STARTED:
-                truncated[reason] = truncated.get(reason, 0) + int(count)
-            else:
-                complete += int(count)
+    counts = intervals.samples.status_counts() + intervals.waits.status_counts()
+    for status in np.flatnonzero(counts).tolist():
+        reason = source.reason(status)
+        if reason and status != _NOT_STARTED:
+            truncated[reason] = truncated.get(reason, 0) + int(counts[status])
+        else:
+            complete += int(counts[status])
     end = recording.end
     return Quality(
         complete,

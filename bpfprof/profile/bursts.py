@@ -42,7 +42,7 @@ class Bursts:
         into = np.clip(time_ns - self.start_ns[burst], 0, self.wall_ns[burst])
         ran = np.diff(self.edges)[burst]
         scaled = into * (ran / np.maximum(self.wall_ns[burst], 1))
-        return self.edges[burst] + np.clip(scaled.astype(np.int64), 0, np.maximum(ran - 1, 0))
+        return np.asarray(self.edges[burst] + np.clip(scaled.astype(np.int64), 0, np.maximum(ran - 1, 0)))
 
     def wall_clock(self, position: Int64Array, length: Int64Array) -> tuple[Int64Array, Int64Array]:
         """(when each piece of CPU time began, how much stolen time follows it); no piece may cross an edge."""

@@ -4,8 +4,8 @@ The scheduler gives every burst (from switch-in to switch-out) to the nanosecond
 one sampling period long always holds a sample: its time goes to its own samples, to the nearest one each. Shorter
 bursts are sampled by chance, with a probability proportional to their length, so the samples of a group of such bursts
 share the group's time equally. Bursts that began in one function and ended in one are a group: how long each group ran
-is exact, only what happened inside comes from samples. Compared with equal weights for all samples this halves the error
-or better (tests/unit/profile).
+is exact, only what happened inside comes from samples. Compared with equal weights for all samples this halves the
+error or better (tests/unit/profile).
 """
 
 from __future__ import annotations

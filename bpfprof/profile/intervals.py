@@ -16,9 +16,37 @@ _RUNNABLE, _BLOCKED = int(abi.ThreadState["BP_THREAD_RUNNABLE"]), int(abi.Thread
 _DEAD = int(abi.ThreadState["BP_THREAD_DEAD"])
 
 
+class RowsByThread:
+    """Rows of a recording, a thread at a time; `last` are rows that come after a thread's others (one each at most)."""
+
+    def __init__(self, rows: npt.NDArray[np.void], last: npt.NDArray[np.void], thread_count: int) -> None:
+        self._rows, self._last = rows, last
+        self._order = np.lexsort((rows["time_ns"], rows["thread"])).astype(np.uint32)
+        numbers = np.arange(thread_count + 1)
+        self._begin = np.searchsorted(rows["thread"], numbers, sorter=self._order)
+        self._last_begin = np.searchsorted(last["thread"], numbers)
+
+    def __len__(self) -> int:
+        return len(self._rows) + len(self._last)
+
+    def of_thread(self, thread: int) -> npt.NDArray[np.void]:
+        """The thread's rows in the order of time (a copy)."""
+        rows = self._rows[self._order[self._begin[thread] : self._begin[thread + 1]]]
+        last = self._last[self._last_begin[thread] : self._last_begin[thread + 1]]
+        return np.concatenate([rows, last]) if len(last) else rows
+
+    def counts(self) -> npt.NDArray[np.intp]:
+        """How many rows each thread has."""
+        return np.diff(self._begin) + np.diff(self._last_begin)
+
+    def status_counts(self) -> npt.NDArray[np.intp]:
+        """How many rows have each status."""
+        return np.bincount(self._rows["status"], minlength=256) + np.bincount(self._last["status"], minlength=256)
+
+
 @dataclass(frozen=True, slots=True)
 class Intervals:
-    """Rows sorted by (thread, time); the waits include those that had not ended. All arrays of threads are by index.
+    """Rows by thread, in the order of time; the waits include those that had not ended. Arrays of threads are by index.
 
     on_cpu_ns, blocked_ns, runqueue_ns are the kernel side's own totals up to end_ns, not sums over the rows, so a lost
     row shows as a difference. runqueue_ns includes stolen time: runnable, but the hypervisor ran something else.
@@ -26,8 +54,8 @@ class Intervals:
 
     start_ns: int
     end_ns: int
-    samples: npt.NDArray[np.void]
-    waits: npt.NDArray[np.void]
+    samples: RowsByThread
+    waits: RowsByThread
     first_ns: npt.NDArray[np.int64]
     last_ns: npt.NDArray[np.int64]
     on_cpu_ns: npt.NDArray[np.int64]
@@ -56,12 +84,12 @@ def collect_intervals(recording: Recording) -> Intervals:
     open_stolen_ns = np.where(is_running, open_ns - running_ns, 0)
     first_ns = totals["first_ns"].astype(np.int64)
     unended = _unended_waits(totals, sleeping_ns, waiting_ns, end_ns)
-    waits = np.concatenate([waits, unended])
+    thread_count = len(recording.threads)
     return Intervals(
         start_ns,
         end_ns,
-        samples[np.lexsort((samples["time_ns"], samples["thread"]))],
-        waits[np.lexsort((waits["time_ns"], waits["thread"]))],
+        RowsByThread(samples, samples[:0], thread_count),
+        RowsByThread(waits, unended, thread_count),
         first_ns,
         np.where(state == _DEAD, totals["since_ns"].astype(np.int64), end_ns),
         totals["on_cpu_ns"].astype(np.int64) + running_ns,

@@ -1,6 +1,6 @@
 """One chunk of a recording file to bytes and back. docs/recording-format.md draws the layout.
 
-A file is MAGIC, then chunks. A chunk is a header (CHUNK_MAGIC, CRC-32 of the payload, payload length), then the payload:
+A file is MAGIC, then chunks. A chunk is a header (CHUNK_MAGIC, CRC-32 of the payload, its length), then the payload:
 the length of a JSON text, the JSON (`kind`, `fields`, and `arrays`: [name, dtype, count] each), then the arrays' bytes,
 each part padded to 8 bytes. Reading trusts nothing: lengths are bounded, dtypes limited to plain numbers.
 """

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, BinaryIO
 
@@ -11,6 +10,7 @@ import numpy.typing as npt
 
 from bpfprof.errors import RecordingError
 from bpfprof.model.samples import PYTHON_FRAME_DTYPE, SAMPLE_DTYPE, STACK_DTYPE, TOTAL_DTYPE, WAIT_DTYPE
+from bpfprof.recording.fields import CODE_COLUMNS, WHOLE_LIMIT, checked
 from bpfprof.recording.format import MAGIC, Chunk, decode
 
 
@@ -75,7 +75,6 @@ _ARRAYS = {
     ("waits", "rows"): ("waits", WAIT_DTYPE),
     ("totals", "rows"): ("totals", TOTAL_DTYPE),
 }
-_MAX_ROWS = 1 << 22  # of threads or processes: bounds what a damaged index can ask for
 
 
 def read_recording(file: BinaryIO) -> Recording:
@@ -86,7 +85,7 @@ def read_recording(file: BinaryIO) -> Recording:
     if file.read(len(MAGIC)) != MAGIC:
         raise RecordingError("this is not a bpfprof recording of a version that is known here")
     recording = Recording()
-    parts: dict[str, list[npt.NDArray[np.void]]] = {name: [] for name, _ in _ARRAYS.values()}
+    parts = {name: _GrowingRows(dtype) for name, dtype in _ARRAYS.values()}
     try:
         while (chunk := decode(file)) is not None:
             _take(recording, chunk, parts)
@@ -98,27 +97,48 @@ def read_recording(file: BinaryIO) -> Recording:
         recording.unfinished = f"the recording is damaged: {error}"
     if not recording.start:
         raise RecordingError(recording.unfinished or "the recording is empty")
-    for name, dtype in _ARRAYS.values():
-        setattr(recording, name, _concatenate(parts[name], dtype))
+    for name, rows in parts.items():
+        setattr(recording, name, rows.take())
     _check(recording)
     return recording
 
 
-def _take(recording: Recording, chunk: Chunk, parts: dict[str, list[npt.NDArray[np.void]]]) -> None:
+class _GrowingRows:
+    """Rows that are appended to in place: a long recording is never in memory twice."""
+
+    def __init__(self, dtype: np.dtype[np.void]) -> None:
+        self._rows = np.zeros(0, dtype)
+        self._count = 0
+
+    def append(self, array: npt.NDArray[Any]) -> None:
+        """Takes the fields that this version knows; those the array lacks are 0."""
+        end = self._count + len(array)
+        if end > len(self._rows):
+            self._rows.resize(max(end, len(self._rows) * 3 // 2), refcheck=False)
+        for name in set(self._rows.dtype.names or ()) & set(array.dtype.names or ()):
+            self._rows[name][self._count : end] = array[name]
+        self._count = end
+
+    def take(self) -> npt.NDArray[np.void]:
+        """All rows; nothing may be appended afterwards."""
+        return self._rows[: self._count]
+
+
+def _take(recording: Recording, chunk: Chunk, parts: dict[str, _GrowingRows]) -> None:
     for key, array in chunk.arrays.items():
         known = _ARRAYS.get((chunk.kind, key))
         if known is not None:
-            parts[known[0]].append(_conform(array, known[1]))
+            parts[known[0]].append(array)
     if chunk.kind == "start":
-        recording.start = chunk.fields
+        recording.start = checked("start", chunk.fields)
     elif chunk.kind == "end":
-        recording.end = chunk.fields
+        recording.end = checked("end", chunk.fields)
     elif chunk.kind == "processes":
         for row in chunk.fields["rows"]:
-            _update(recording.processes, RecordedProcess, row)
+            _update(recording.processes, RecordedProcess, checked("processes", row))
     elif chunk.kind == "threads":
         for row in chunk.fields["rows"]:
-            _update(recording.threads, RecordedThread, row)
+            _update(recording.threads, RecordedThread, checked("threads", row))
     elif chunk.kind == "codes":
         _take_codes(recording, chunk)
 
@@ -126,36 +146,20 @@ def _take(recording: Recording, chunk: Chunk, parts: dict[str, list[npt.NDArray[
 def _take_codes(recording: Recording, chunk: Chunk) -> None:
     blob, begin = chunk.arrays["linetables"].tobytes(), 0
     for row, end in zip(chunk.fields["rows"], chunk.arrays["linetable_ends"].tolist(), strict=True):
-        process, filename, qualname, first_line, reason = row
-        recording.codes.append(
-            RecordedCode(int(process), str(filename), str(qualname), int(first_line), str(reason), blob[begin:end])
-        )
+        columns = [check(value) for check, value in zip(CODE_COLUMNS.values(), row, strict=True)]
+        recording.codes.append(RecordedCode(*columns, linetable=blob[begin:end]))
         begin = end
 
 
 def _update(rows: list[Any], row_type: type[Any], values: dict[str, Any]) -> None:
-    index = int(values["index"])
-    if not 0 <= index < _MAX_ROWS:
-        raise ValueError(f"row {index} is out of range")
-    while len(rows) <= index:
+    index = values["index"]
+    if index > len(rows):
+        raise ValueError(f"row {index} comes before row {len(rows)}")
+    if index == len(rows):
         rows.append(row_type())
     for name, value in values.items():
         if name in row_type.__slots__:
-            setattr(rows[index], name, tuple(value) if name in ("python", "gil") and value is not None else value)
-
-
-def _conform(array: npt.NDArray[Any], dtype: np.dtype[np.void]) -> npt.NDArray[np.void]:
-    """The fields this version knows; those the file lacks are 0."""
-    if array.dtype == dtype:
-        return array
-    rows = np.zeros(len(array), dtype)
-    for name in set(dtype.names or ()) & set(array.dtype.names or ()):
-        rows[name] = array[name]
-    return rows
-
-
-def _concatenate(parts: Sequence[npt.NDArray[np.void]], dtype: np.dtype[np.void]) -> npt.NDArray[np.void]:
-    return np.concatenate(parts) if parts else np.zeros(0, dtype)
+            setattr(rows[index], name, value)
 
 
 def _check(recording: Recording) -> None:
@@ -166,9 +170,13 @@ def _check(recording: Recording) -> None:
     for name in ("samples", "waits", "totals"):
         rows = getattr(recording, name)
         valid = (rows["thread"] < len(recording.threads)) & (rows["stack"] <= whole)
+        for field_name in rows.dtype.names:
+            if field_name.endswith("_ns"):
+                valid &= rows[field_name] < WHOLE_LIMIT
         if not valid.all():
-            recording.unfinished = recording.unfinished or f"{int((~valid).sum())} {name} refer to what is missing"
+            count = int((~valid).sum())
+            recording.unfinished = recording.unfinished or f"{count} {name} are damaged or refer to what is missing"
             setattr(recording, name, rows[valid])
-    for thread in recording.threads:
-        if not 0 <= thread.process < len(recording.processes):
-            raise RecordingError("the recording is damaged: a thread without a process")
+    for what, owned in (("thread", recording.threads), ("code object", recording.codes)):
+        if any(row.process >= len(recording.processes) for row in owned):
+            raise RecordingError(f"the recording is damaged: a {what} without a process")

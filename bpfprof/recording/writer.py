@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from typing import Any
 
@@ -31,7 +32,8 @@ class RecordingWriter:
             while rest:
                 rest = rest[os.write(self._fd, rest) :]
         except OSError as error:
-            os.ftruncate(self._fd, self.written_bytes)
-            os.lseek(self._fd, self.written_bytes, os.SEEK_SET)
+            with contextlib.suppress(OSError):  # what cannot be cut, the reader leaves out
+                os.ftruncate(self._fd, self.written_bytes)
+                os.lseek(self._fd, self.written_bytes, os.SEEK_SET)
             raise OutputError(f"the recording could not be written on: {error.strerror}", "free some space") from error
         self.written_bytes += len(data)

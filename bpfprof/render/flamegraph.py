@@ -10,8 +10,8 @@ import json
 import textwrap
 from collections.abc import Iterator
 from dataclasses import dataclass
-from importlib.resources import files
 from html import escape
+from importlib.resources import files
 
 import numpy as np
 

@@ -2,31 +2,37 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import PurePath
 
 from bpfprof.model.profile import Profile
-from bpfprof.render.collapsed import render_collapsed
-from bpfprof.render.flamegraph import render_flamegraph
 from bpfprof.render.options import RenderOptions
-from bpfprof.render.speedscope import render_speedscope
-from bpfprof.render.table import render_table
 
 __all__ = ["FORMATS", "Format", "RenderOptions", "find_format", "format_for_suffix"]
 
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """One way to write a profile. `render` gives bytes when `binary` is set, else text to be encoded as UTF-8."""
+    """One way to write a profile: function render_MODULE of bpfprof.render.MODULE, imported when it is used.
+
+    It gives bytes when `binary` is set, else text to be encoded as UTF-8.
+    """
 
     name: str
     synonyms: tuple[str, ...]
     suffixes: tuple[str, ...]  # with the dot, lower case; none: never guessed from a file name
     description: str
-    render: Callable[[Profile, RenderOptions], str | bytes]
+    module: str
     binary: bool = False
     needs_timeline: bool = False  # the profile must be built with its timeline
+
+    def render(self, profile: Profile, options: RenderOptions) -> str | bytes:
+        """The profile in this format."""
+        module = importlib.import_module(f"bpfprof.render.{self.module}")
+        function: Callable[[Profile, RenderOptions], str | bytes] = getattr(module, f"render_{self.module}")
+        return function(profile, options)
 
 
 FORMATS = (
@@ -35,21 +41,21 @@ FORMATS = (
         synonyms=("folded", "raw"),
         suffixes=(".folded", ".collapsed", ".txt"),
         description="one line a stack, microseconds of wall time; for scripts and other flame graph tools",
-        render=render_collapsed,
+        module="collapsed",
     ),
     Format(
         name="flamegraph",
         synonyms=("svg", "flame"),
         suffixes=(".svg",),
         description="one SVG to open in a browser: CPU and waits, search, zoom; needs no network",
-        render=render_flamegraph,
+        module="flamegraph",
     ),
     Format(
         name="speedscope",
         synonyms=(),
         suffixes=(".speedscope.json", ".json"),
         description="a file for speedscope: every thread's intervals in the order of time",
-        render=render_speedscope,
+        module="speedscope",
         needs_timeline=True,
     ),
     Format(
@@ -57,7 +63,7 @@ FORMATS = (
         synonyms=("summary", "text"),
         suffixes=(),
         description="a summary for the terminal: wall time by thread, top functions, top waits",
-        render=render_table,
+        module="table",
     ),
 )
 

@@ -1,4 +1,4 @@
-"""How soon the first sample is there, from the start of the command; and what compiling and loading take. Run as root."""
+"""How soon the first sample is there, from the start of the command, and what compiling and loading take. As root."""
 
 from __future__ import annotations
 
