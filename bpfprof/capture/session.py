@@ -254,6 +254,7 @@ class Session:
     def _counters(self) -> dict[int, int]:
         counts = self.kernel.tables.counters()
         first = int(abi.Status["BP_LOST_FIRST"])
+        counts[abi.Status["BP_LOST_THREAD_TABLE_FULL"]] += self._tracker.unwatched_count
         return {index: int(counts[index]) for index in range(first, len(counts)) if counts[index]}
 
     def _update_progress(self) -> None:

@@ -70,6 +70,7 @@ class Tracker:
     follow_children: bool
     processes: dict[Pid, TrackedProcess] = field(default_factory=dict)
     thread_index: dict[int, int] = field(default_factory=dict)
+    unwatched_count: int = 0  # threads that did not fit into the kernel side's table
     first_sleeps: dict[int, FirstSleep] = field(default_factory=dict)  # by thread index
     process_rows: list[dict[str, Any]] = field(default_factory=list)
     thread_rows: list[dict[str, Any]] = field(default_factory=list)
@@ -112,8 +113,11 @@ class Tracker:
         record["tgid"], record["status"], record["syscall"] = process.pid, abi.Status["BP_STACK_NOT_TAKEN"], -1
         record["since_ns"] = record["first_ns"] = now
         record["exec_ns"] = exec_ns(process.pid, tid)
-        if self.tables.add_thread(tid, record):
-            self._add_thread(process, tid, now)
+        try:
+            if self.tables.add_thread(tid, record):
+                self._add_thread(process, tid, now)
+        except OSError:  # the table is full
+            self.unwatched_count += 1
 
     def look_at_sleepers(self, process: TrackedProcess) -> None:
         """Takes the stacks of threads that sleep, from user space: for sleeps that began before it was watched."""

@@ -17,6 +17,7 @@ from bpfprof.commands.options import RECORDING_SUFFIX, choose_format, output_opt
 from bpfprof.commands.outputs import open_output, open_temporary, write_output
 from bpfprof.errors import OutputError, UsageError
 from bpfprof.kernel.attach import PERF_EVENTS
+from bpfprof.kernel.checks import check_machine, check_namespace
 from bpfprof.kernel.compiler import Compilation
 from bpfprof.kernel.kernel_side import KernelSide
 from bpfprof.model.ids import Pid
@@ -74,6 +75,8 @@ def record(
         raise UsageError(f"the format {chosen.name} needs a file: --output FILE")
     options = CaptureOptions(tuple(map(Pid, pids)), duration, rate, event, mode, follow)
     with StopRequest() as stop:
+        check_machine()
+        check_namespace()
         kernel = KernelSide.start(compilation)
         try:
             profile, path = _record(kernel, options, command, output, chosen, stop)

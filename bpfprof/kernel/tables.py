@@ -69,7 +69,7 @@ class Tables:
         bpf_syscall.map_update(self.fds["processes"], _key(pid), record.tobytes())
 
     def add_thread(self, tid: int, record: npt.NDArray[np.void]) -> bool:
-        """Adds a thread (one element of abi.THREAD_DTYPE); False when the kernel side has it already."""
+        """Adds a thread (one element of abi.THREAD_DTYPE); False when it is there already. OSError E2BIG when full."""
         try:
             bpf_syscall.map_update(self.fds["threads"], _key(tid), record.tobytes(), only_new=True)
         except FileExistsError:

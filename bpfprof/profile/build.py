@@ -44,7 +44,6 @@ _PIECE_DTYPE = np.dtype(
         ("ns", "<i8"),
     ]
 )
-_BLOCK_ROWS = 1 << 16  # waits looked at together: bounds the memory a long recording takes
 
 
 def build_profile(recording: Recording, with_timeline: bool = False) -> Profile:
@@ -78,19 +77,17 @@ def _pieces_of_thread(
     recording: Recording, intervals: Intervals, thread: int, function_paths: npt.NDArray[np.int64]
 ) -> Iterator[npt.NDArray[np.void]]:
     mode = str(recording.start.get("mode", "both"))
-    waits = intervals.waits.of_thread(thread)
     if mode != "cpu":
         gil = recording.processes[recording.threads[thread].process].gil or (0, 0)
-        for begin in range(0, len(waits), _BLOCK_ROWS):
-            yield from _wait_pieces(waits[begin : begin + _BLOCK_ROWS], gil)
+        for waits in intervals.waits.blocks(thread):
+            yield from _wait_pieces(waits, gil)
     if mode != "offcpu" and intervals.on_cpu_ns[thread] + intervals.open_stolen_ns[thread] > 0:
         is_clock = recording.start.get("event", "cpu-clock") == "cpu-clock"
         period_ns = int(1e9 / max(1, int(recording.start.get("rate_hz", 0) or 1))) if is_clock else 0
-        bursts = Bursts.of_thread(waits, thread, intervals)
+        bursts = Bursts.of_thread(thread, intervals)
         # A burst began with the stack of the wait before it and ended with that of the wait after it.
-        paths = np.concatenate([[0], function_paths[waits["stack"]], [0]])
+        paths = np.concatenate([[0], function_paths[intervals.waits.column(thread, "stack")], [0]])
         groups = paths[:-1] * len(function_paths) + paths[1:]
-        del waits
         yield from _cpu_pieces(intervals.samples.of_thread(thread), bursts, groups, period_ns)
 
 

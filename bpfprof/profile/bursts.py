@@ -25,15 +25,15 @@ class Bursts:
     edges: Int64Array  # one more than bursts, from 0 to the CPU time of the thread
 
     @classmethod
-    def of_thread(cls, waits: npt.NDArray[np.void], thread: int, intervals: Intervals) -> Bursts:
-        """`waits` are the thread's, in order of time."""
-        total = int(intervals.on_cpu_ns[thread])
-        ends = np.minimum(waits["on_cpu_ns"].astype(np.int64), total)
+    def of_thread(cls, thread: int, intervals: Intervals) -> Bursts:
+        """The bursts between the thread's waits, before the first and after the last."""
+        waits, total = intervals.waits, int(intervals.on_cpu_ns[thread])
+        ends = np.minimum(waits.column(thread, "on_cpu_ns").astype(np.int64), total)
         edges = np.concatenate([[0], np.maximum.accumulate(ends), [total]]).astype(np.int64)
         first, last = intervals.first_ns[thread : thread + 1], intervals.last_ns[thread : thread + 1]
-        start = np.concatenate([first, waits["time_ns"].astype(np.int64)])
-        stolen = np.concatenate([waits["stolen_ns"].astype(np.int64), intervals.open_stolen_ns[thread : thread + 1]])
-        wall = np.minimum(np.diff(edges) + stolen, np.maximum(last - start, 0))
+        start = np.concatenate([first, waits.column(thread, "time_ns").astype(np.int64)])
+        stolen = [waits.column(thread, "stolen_ns").astype(np.int64), intervals.open_stolen_ns[thread : thread + 1]]
+        wall = np.minimum(np.diff(edges) + np.concatenate(stolen), np.maximum(last - start, 0))
         return cls(start, np.maximum(wall, np.diff(edges)), edges)
 
     def positions(self, time_ns: Int64Array) -> Int64Array:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -13,6 +15,7 @@ from bpfprof.recording.reader import Recording
 
 _UNKNOWN, _ON_CPU = int(abi.ThreadState["BP_THREAD_UNKNOWN"]), int(abi.ThreadState["BP_THREAD_ON_CPU"])
 _RUNNABLE, _BLOCKED = int(abi.ThreadState["BP_THREAD_RUNNABLE"]), int(abi.ThreadState["BP_THREAD_BLOCKED"])
+_BLOCK_ROWS = 1 << 16
 _DEAD = int(abi.ThreadState["BP_THREAD_DEAD"])
 
 
@@ -31,9 +34,20 @@ class RowsByThread:
 
     def of_thread(self, thread: int) -> npt.NDArray[np.void]:
         """The thread's rows in the order of time (a copy)."""
-        rows = self._rows[self._order[self._begin[thread] : self._begin[thread + 1]]]
+        return np.concatenate(list(self.blocks(thread)))
+
+    def blocks(self, thread: int) -> Iterator[npt.NDArray[np.void]]:
+        """The same, a bounded number at a time; at least one block, which may be empty."""
+        begin, end = int(self._begin[thread]), int(self._begin[thread + 1])
+        for position in range(begin, end, _BLOCK_ROWS):
+            yield self._rows[self._order[position : min(end, position + _BLOCK_ROWS)]]
+        yield self._last[self._last_begin[thread] : self._last_begin[thread + 1]]
+
+    def column(self, thread: int, name: str) -> npt.NDArray[Any]:
+        """One field of the thread's rows."""
+        order = self._order[self._begin[thread] : self._begin[thread + 1]]
         last = self._last[self._last_begin[thread] : self._last_begin[thread + 1]]
-        return np.concatenate([rows, last]) if len(last) else rows
+        return np.concatenate([self._rows[name][order], last[name]])
 
     def counts(self) -> npt.NDArray[np.intp]:
         """How many rows each thread has."""
@@ -61,7 +75,7 @@ class Intervals:
     on_cpu_ns: npt.NDArray[np.int64]
     blocked_ns: npt.NDArray[np.int64]
     runqueue_ns: npt.NDArray[np.int64]
-    open_stolen_ns: npt.NDArray[np.int64]  # stolen from a burst that had not ended
+    open_stolen_ns: npt.NDArray[np.int64]  # stolen from a burst that no wait follows: it had not ended, or ended in death
 
 
 def collect_intervals(recording: Recording) -> Intervals:
@@ -83,7 +97,10 @@ def collect_intervals(recording: Recording) -> Intervals:
         running_ns = np.minimum(running_ns, totals["running_ns"].astype(np.int64))
     open_stolen_ns = np.where(is_running, open_ns - running_ns, 0)
     first_ns = totals["first_ns"].astype(np.int64)
-    unended = _unended_waits(totals, sleeping_ns, waiting_ns, end_ns)
+    # What no wait in the file speaks for was stolen from the burst before the wait that had not ended, or before death.
+    told = np.bincount(waits["thread"], weights=waits["stolen_ns"], minlength=len(totals)).astype(np.int64)
+    untold_stolen_ns = np.maximum(0, totals["stolen_ns"].astype(np.int64) - told)
+    unended = _unended_waits(totals, untold_stolen_ns, sleeping_ns, waiting_ns, end_ns)
     thread_count = len(recording.threads)
     return Intervals(
         start_ns,
@@ -95,7 +112,7 @@ def collect_intervals(recording: Recording) -> Intervals:
         totals["on_cpu_ns"].astype(np.int64) + running_ns,
         totals["blocked_ns"].astype(np.int64) + sleeping_ns,
         (totals["runqueue_ns"] + totals["stolen_ns"]).astype(np.int64) + waiting_ns + open_stolen_ns,
-        open_stolen_ns,
+        np.where(state == _DEAD, untold_stolen_ns, open_stolen_ns),
     )
 
 
@@ -114,8 +131,11 @@ def _last_totals(recording: Recording, end_ns: int) -> npt.NDArray[np.void]:
 
 
 def _follow_waits(rows: npt.NDArray[np.void], waits: npt.NDArray[np.void]) -> None:
-    """Adds waits that ended after a thread's totals were taken; after each it was on a CPU."""
-    later = waits[(waits["time_ns"] > rows["time_ns"][waits["thread"]]) & (rows["state"][waits["thread"]] != _DEAD)]
+    """Adds waits that ended after a thread's totals were taken; after each it was on a CPU.
+
+    Those are the waits after since_ns: time_ns is read a moment before the totals and may miss one that is in them.
+    """
+    later = waits[(waits["time_ns"] > rows["since_ns"][waits["thread"]]) & (rows["state"][waits["thread"]] != _DEAD)]
     later = later[np.argsort(later["time_ns"], kind="stable")]
     for name in ("blocked_ns", "runqueue_ns", "stolen_ns"):
         np.add.at(rows[name], later["thread"], later[name])
@@ -125,10 +145,15 @@ def _follow_waits(rows: npt.NDArray[np.void], waits: npt.NDArray[np.void]) -> No
 
 
 def _unended_waits(
-    totals: npt.NDArray[np.void], sleeping_ns: npt.NDArray[np.int64], waiting_ns: npt.NDArray[np.int64], end_ns: int
+    totals: npt.NDArray[np.void],
+    stolen_ns: npt.NDArray[np.int64],
+    sleeping_ns: npt.NDArray[np.int64],
+    waiting_ns: npt.NDArray[np.int64],
+    end_ns: int,
 ) -> npt.NDArray[np.void]:
     rows = np.zeros(len(totals), WAIT_DTYPE)
     for name in ("thread", "stack", "status", "syscall", "task_state", "args", "on_cpu_ns"):
         rows[name] = totals[name]
     rows["time_ns"], rows["blocked_ns"], rows["runqueue_ns"] = end_ns, sleeping_ns, waiting_ns
+    rows["stolen_ns"] = stolen_ns
     return rows[(sleeping_ns > 0) | (waiting_ns > 0)]

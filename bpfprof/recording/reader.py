@@ -114,7 +114,7 @@ class _GrowingRows:
         """Takes the fields that this version knows; those the array lacks are 0."""
         end = self._count + len(array)
         if end > len(self._rows):
-            self._rows.resize(max(end, len(self._rows) * 3 // 2), refcheck=False)
+            self._rows.resize(max(end, len(self._rows) * 9 // 8), refcheck=False)
         for name in set(self._rows.dtype.names or ()) & set(array.dtype.names or ()):
             self._rows[name][self._count : end] = array[name]
         self._count = end
@@ -146,8 +146,10 @@ def _take(recording: Recording, chunk: Chunk, parts: dict[str, _GrowingRows]) ->
 def _take_codes(recording: Recording, chunk: Chunk) -> None:
     blob, begin = chunk.arrays["linetables"].tobytes(), 0
     for row, end in zip(chunk.fields["rows"], chunk.arrays["linetable_ends"].tolist(), strict=True):
-        columns = [check(value) for check, value in zip(CODE_COLUMNS.values(), row, strict=True)]
-        recording.codes.append(RecordedCode(*columns, linetable=blob[begin:end]))
+        process, filename, qualname, first_line, reason = (
+            check(value) for check, value in zip(CODE_COLUMNS.values(), row, strict=True)
+        )
+        recording.codes.append(RecordedCode(process, filename, qualname, first_line, reason, blob[begin:end]))
         begin = end
 
 
