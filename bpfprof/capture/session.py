@@ -1,4 +1,4 @@
-"""One recording from start to end: kernel side up, drain, write, kernel side down."""
+"""Recording what is being watched: drain the buffers, name what is new, write, until the end."""
 
 from __future__ import annotations
 
@@ -7,26 +7,26 @@ import os
 import resource
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from bpfprof import __version__, abi
+from bpfprof.abi.dtypes import EVENT_DTYPE, STACK_DTYPE
 from bpfprof.capture import normalize
-from bpfprof.capture.options import CaptureOptions
 from bpfprof.capture.stacks import StackTable
 from bpfprof.capture.stop import StopRequest
-from bpfprof.capture.targets import LaunchedCommand, Targets
-from bpfprof.capture.tracker import Tracker
+from bpfprof.capture.tracker import exec_ns
+from bpfprof.capture.watch import Watch
 from bpfprof.cpython.code_objects import CodeObject, Unresolved
 from bpfprof.errors import TargetError
-from bpfprof.kernel.attach import Attachments
-from bpfprof.kernel.events import RingBuffer
-from bpfprof.kernel.kernel_side import KernelSide
+from bpfprof.kernel.events import RingBuffer, watched_threads
+from bpfprof.model.ids import Pid, Tid
 from bpfprof.recording.writer import RecordingWriter
 
+_TICK_NS = 10_000_000  # CONFIG_HZ is 100 at least
 # How often the buffers are drained: they hold two seconds of 50,000 switches a second. Sooner where something new must
 # be read from the target while it is still there.
 _TICK_S, _SOON_TICK_S, _DETECTING_TICK_S = 0.2, 0.05, 0.02
@@ -47,71 +47,39 @@ class Progress:
     own_cpu_s: float = 0.0
 
 
-@dataclass(slots=True)
 class Session:
-    """A recording under way. `start()`, `run()`, `finish()`, and `close()` whatever happened."""
+    """A recording under way: `begin()`, `run()`, `finish()`."""
 
-    options: CaptureOptions
-    kernel: KernelSide
-    writer: RecordingWriter
-    progress: Progress = field(default_factory=Progress)
-    _attachments: Attachments = field(default_factory=Attachments)
-    _stacks: StackTable = field(default_factory=StackTable)
-    _is_urgent: bool = True  # the next drain should be soon
-    _start_ns: int = 0
-    _own_cpu_at_start_s: float = 0.0
-    _next_totals_s: float = 0.0
-    _events: RingBuffer = field(init=False)
-    _stack_records: RingBuffer = field(init=False)
-    _tracker: Tracker = field(init=False)
-    _targets: Targets = field(init=False)
-
-    def start(self, targets: Targets, command: LaunchedCommand | None = None) -> None:
-        """Brings the kernel side up; from here on every event of the targets is seen."""
-        self._targets = targets
-        tables = self.kernel.tables
+    def __init__(self, watch: Watch, writer: RecordingWriter) -> None:
+        tables = watch.kernel.tables
+        self.progress = Progress()
+        self._watch = watch
+        self._tracker = watch.tracker
+        self._writer = writer
+        self._tables = tables
+        self._stacks = self._tracker.stacks = StackTable()
         self._events = RingBuffer(tables.fds["events"], abi.CONSTANTS["BP_EVENT_RING_BYTES"])
         self._stack_records = RingBuffer(tables.fds["stacks"], abi.CONSTANTS["BP_STACK_RING_BYTES"])
-        self._tracker = Tracker(tables, self._stacks, self.options.follow_children)
-        tables.set_config(_config_flags(self.options.mode))
-        programs = self.kernel.programs()
-        self._attachments.attach_tracepoints(programs)
-        self._start_ns = time.monotonic_ns()
-        for pid in targets.pids:
-            self._tracker.watch(pid, about_to_exec=command is not None)
-        if self.options.mode != "offcpu":
-            self._attachments.attach_clock(programs, self.options.event, self.options.rate_hz)
-        if command is not None:
-            command.release()
+        self._is_urgent = True  # the next drain should be soon
         self._own_cpu_at_start_s = _own_cpu_s()
+        self._next_totals_s = 0.0
+
+    def begin(self) -> None:
+        """Writes the start and looks at threads that sleep already."""
         self._write_start()
         for process in list(self._tracker.processes.values()):
             self._tracker.look_at_sleepers(process)
 
-    def describe(self) -> str:
-        """The targets, for a line on the terminal."""
-        named = [self._tracker.processes[pid] for pid in self._targets.pids]
-        return ", ".join(f"{process.name} ({process.pid})" for process in named)
-
-    def notes(self) -> list[str]:
-        """What the user should know of the targets: those without Python frames and why."""
-        return [
-            f"process {process.pid} ({process.name}): {process.note}; "
-            "its threads and waits are recorded without Python frames"
-            for process in self._tracker.processes.values()
-            if process.note
-        ]
-
     def run(self, on_tick: Callable[[Progress], None], stop: StopRequest) -> None:
         """Drains until the duration is over, the targets have ended, or a stop is requested."""
-        deadline_s = self._start_ns / 1e9 + (self.options.duration_s or float("inf"))
+        deadline_s = self._watch.start_ns / 1e9 + (self._watch.options.duration_s or float("inf"))
         ended = False
         # It takes a hundredth of a CPU, but on a busy machine it must get it before the buffers are full.
         usual_priority = _set_priority(_PRIORITY)
         while not ended and not stop.requested and time.monotonic() < deadline_s:
             tick_s = _SOON_TICK_S if self._is_urgent else _TICK_S
             tick_s = _DETECTING_TICK_S if self._tracker.is_detecting else tick_s
-            ended = self._targets.all_ended(max(0.0, min(tick_s, deadline_s - time.monotonic())))
+            ended = self._watch.targets.all_ended(max(0.0, min(tick_s, deadline_s - time.monotonic())))
             self._drain()
             on_tick(self.progress)
         _set_priority(usual_priority)
@@ -119,15 +87,13 @@ class Session:
     def finish(self) -> None:
         """Takes the kernel side down and writes the end of the recording."""
         self._tracker.refresh_names()
-        self.kernel.tables.set_config(int(abi.ConfigFlags["BP_CONFIG_STOPPED"]))
-        end_ns = time.monotonic_ns()
-        self._attachments.close()
+        end_ns = self._watch.stop()
         self._drain()
         self._write_totals(end_ns, is_end=True)
         if not self._tracker.thread_index:
             raise TargetError("the target ended before anything was seen")
         counters = self._counters()
-        self.writer.write(
+        self._writer.write(
             "end",
             {
                 "end_ns": end_ns,
@@ -138,19 +104,10 @@ class Session:
             },
         )
 
-    def close(self) -> None:
-        """Detaches and gives everything back; safe at any point and more than once."""
-        self._attachments.close()
-        if hasattr(self, "_tracker"):
-            self._tracker.close()
-        if hasattr(self, "_targets"):
-            self._targets.close()
-        self.kernel.close()
-
     # --- one turn of the loop
 
     def _drain(self) -> None:
-        events = self._events.drain_fixed(abi.EVENT_DTYPE)
+        events = self._events.drain_fixed(EVENT_DTYPE)
         self._is_urgent = len(events) > _MANY_EVENTS
         # After the events: a stack is sent before the event that refers to it, so each is here now.
         records = list(self._stack_records.drain_records())
@@ -176,7 +133,8 @@ class Session:
         for position in np.flatnonzero(events["kind"] == abi.EventKind["BP_EVENT_FORK"]).tolist():
             tid = int(events["tid"][position])
             births.append((position, tid, self._tracker.thread_index.get(tid, -1)))
-            self._tracker.born(events[position])
+            pid, parent = Pid(int(events["tgid"][position])), Pid(int(events["args"][position][0]))
+            self._tracker.born(pid, Tid(tid), parent, int(events["time_ns"][position]))
         return births
 
     def _add_stacks(self, records: list[memoryview], execs: npt.NDArray[np.void]) -> None:
@@ -184,7 +142,7 @@ class Session:
             before = [record for record in records if _stack_time_ns(record) < int(event["time_ns"])]
             records = records[len(before) :]
             self._stacks.add_records(before, self._tracker.codes_of)
-            self._tracker.executed(event)
+            self._tracker.executed(Pid(int(event["tgid"])), Tid(int(event["tid"])))
         self._stacks.add_records(records, self._tracker.codes_of)
 
     def _write_events(self, events: npt.NDArray[np.void], threads: npt.NDArray[np.int64]) -> None:
@@ -196,20 +154,20 @@ class Session:
             rows, indices = events[chosen], threads[chosen]
             if kind == "BP_EVENT_SAMPLE":
                 self.progress.sample_count += len(rows)
-                self.writer.write("samples", arrays={"rows": normalize.samples(rows, indices, self._stacks)})
+                self._writer.write("samples", arrays={"rows": normalize.samples(rows, indices, self._stacks)})
             elif kind == "BP_EVENT_WAIT":
                 self.progress.wait_count += len(rows)
                 sleeps = self._tracker.first_sleeps
-                self.writer.write("waits", arrays={"rows": normalize.waits(rows, indices, self._stacks, sleeps)})
+                self._writer.write("waits", arrays={"rows": normalize.waits(rows, indices, self._stacks, sleeps)})
             else:
-                self.writer.write("totals", arrays={"rows": normalize.exits(rows, indices)})
+                self._writer.write("totals", arrays={"rows": normalize.exits(rows, indices)})
 
     def _write_tables(self) -> None:
         processes, threads = self._tracker.take_rows()
         if processes:
-            self.writer.write("processes", {"rows": processes})
+            self._writer.write("processes", {"rows": processes})
         if threads:
-            self.writer.write("threads", {"rows": threads})
+            self._writer.write("threads", {"rows": threads})
         codes, arrays = self._stacks.take_new()
         self._is_urgent |= bool(codes)
         if codes:
@@ -217,48 +175,48 @@ class Session:
             tables = [code.linetable if isinstance(code, CodeObject) else b"" for _, code in codes]
             ends = np.cumsum([len(table) for table in tables], dtype=np.uint64)
             blob = np.frombuffer(b"".join(tables), np.uint8)
-            self.writer.write("codes", {"rows": rows}, {"linetable_ends": ends, "linetables": blob})
+            self._writer.write("codes", {"rows": rows}, {"linetable_ends": ends, "linetables": blob})
         if arrays:
-            self.writer.write("stacks", arrays=arrays)
+            self._writer.write("stacks", arrays=arrays)
 
     def _write_totals(self, time_ns: int, is_end: bool = False) -> None:
-        tids, records = self.kernel.tables.threads()
+        tids, records = watched_threads(self._tables)
         threads = normalize.thread_indices(tids, self._tracker.thread_index)
         known = (threads >= 0) & (records["state"] != abi.ThreadState["BP_THREAD_DEAD"])
         sleeps = self._tracker.first_sleeps
         rows = normalize.totals(records[known], threads[known], time_ns, self._stacks, sleeps)
         if is_end:
-            self._tracker.add_running_time(rows, records[known], tids[known])
-        self.writer.write("totals", arrays={"rows": rows})
+            _add_running_time(rows, records[known], tids[known])
+        self._writer.write("totals", arrays={"rows": rows})
         self.progress.thread_count = len(rows)
 
     def _write_start(self) -> None:
         host = os.uname()
-        self.writer.write(
+        self._writer.write(
             "start",
             {
                 "bpfprof_version": __version__,
-                "start_ns": self._start_ns,
-                "started_unix_ns": time.time_ns() - (time.monotonic_ns() - self._start_ns),
+                "start_ns": self._watch.start_ns,
+                "started_unix_ns": time.time_ns() - (time.monotonic_ns() - self._watch.start_ns),
                 "host_name": host.nodename,
                 "kernel_release": host.release,
-                "rate_hz": self.options.rate_hz,
-                "event": self.options.event,
-                "mode": self.options.mode,
-                "target_pids": list(self._targets.pids),
+                "rate_hz": self._watch.options.rate_hz,
+                "event": self._watch.options.event,
+                "mode": self._watch.options.mode,
+                "target_pids": list(self._watch.targets.pids),
                 "status_texts": {int(status): abi.status_text(status) for status in abi.Status},
             },
         )
         self._write_tables()
 
     def _counters(self) -> dict[int, int]:
-        counts = self.kernel.tables.counters()
+        counts = self._tables.counters()
         first = int(abi.Status["BP_LOST_FIRST"])
         counts[abi.Status["BP_LOST_THREAD_TABLE_FULL"]] += self._tracker.unwatched_count
         return {index: int(counts[index]) for index in range(first, len(counts)) if counts[index]}
 
     def _update_progress(self) -> None:
-        self.progress.elapsed_s = (time.monotonic_ns() - self._start_ns) / 1e9
+        self.progress.elapsed_s = (time.monotonic_ns() - self._watch.start_ns) / 1e9
         self.progress.own_cpu_s = _own_cpu_s() - self._own_cpu_at_start_s
 
 
@@ -269,13 +227,19 @@ def code_row(process: int, code: CodeObject | Unresolved) -> list[Any]:
     return [process, "", "", 0, code.reason]
 
 
-def _config_flags(mode: str) -> int:
-    on_cpu, off_cpu = abi.ConfigFlags["BP_CONFIG_ON_CPU_STACKS"], abi.ConfigFlags["BP_CONFIG_OFF_CPU_STACKS"]
-    return int({"both": on_cpu | off_cpu, "cpu": on_cpu, "offcpu": off_cpu}[mode])
+def _add_running_time(rows: npt.NDArray[np.void], records: npt.NDArray[np.void], tids: npt.NDArray[np.uint32]) -> None:
+    """Fills running_ns of rows (TOTAL_DTYPE): how long threads that are on a CPU really ran since they got it."""
+    states = abi.ThreadState["BP_THREAD_ON_CPU"], abi.ThreadState["BP_THREAD_UNKNOWN"]
+    for position in np.flatnonzero(np.isin(records["state"], states)).tolist():
+        now = exec_ns(int(records["tgid"][position]), int(tids[position]))
+        open_ns = max(0, int(rows["time_ns"][position]) - int(rows["since_ns"][position]))
+        ran = now - int(records["exec_ns"][position]) if now else open_ns
+        # The kernel brings its figure up to date at each tick only: less than that is no difference.
+        rows["running_ns"][position] = min(max(ran, 0), open_ns) if open_ns - ran > _TICK_NS else open_ns
 
 
 def _stack_time_ns(record: memoryview) -> int:
-    return int(np.frombuffer(record, abi.STACK_DTYPE, 1)["time_ns"][0])
+    return int(np.frombuffer(record, STACK_DTYPE, 1)["time_ns"][0])
 
 
 def _set_priority(nice: int) -> int:

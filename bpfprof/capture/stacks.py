@@ -8,52 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from bpfprof import abi
+from bpfprof.abi.dtypes import PYTHON_FRAME_DTYPE as RAW_FRAME_DTYPE
+from bpfprof.abi.dtypes import STACK_DTYPE as RAW_STACK_DTYPE
+from bpfprof.capture.codes import ProcessCodes, identity_hash
 from bpfprof.cpython.code_objects import CodeObject, Unresolved
 from bpfprof.model.samples import PYTHON_FRAME_DTYPE, STACK_DTYPE
 
 _ADDRESS_MASK = (1 << 56) - 1
-_MASK64 = (1 << 64) - 1
-_HEADER_BYTES = abi.STACK_DTYPE.itemsize
+_HEADER_BYTES = RAW_STACK_DTYPE.itemsize
 _CHANGED = Unresolved("code object replaced before it was read")
-
-
-def _mix(hash_value: int, value: int) -> int:
-    """mix() of ebpf/python_frames.bpf.h."""
-    hash_value = ((hash_value ^ value) * 0xFF51AFD7ED558CCD) & _MASK64
-    return hash_value ^ (hash_value >> 32)
-
-
-def identity_hash(pointers: tuple[int, int, int, int]) -> int:
-    """The identity the kernel side gives a code object with these four pointers (python_identify() in ebpf/)."""
-    value = 1
-    for pointer in pointers:
-        value = _mix(value, pointer)
-    return value | 1
-
-
-class CodeReader(Protocol):
-    """Reads code objects of one process."""
-
-    def __call__(self, address: int) -> CodeObject | Unresolved: ...
-
-
-@dataclass(slots=True)
-class ProcessCodes:
-    """The known code objects of one process: address -> (identity, index in the recording, address of the code)."""
-
-    process: int
-    reader: CodeReader | None
-    known: dict[int, tuple[int, int, int]] = field(default_factory=dict)
-
-    def forked(self, process: int, reader: CodeReader | None) -> ProcessCodes:
-        """For a child: what the parent had is still at the same addresses."""
-        return ProcessCodes(process, reader, dict(self.known))
 
 
 @dataclass(slots=True)
@@ -72,16 +40,16 @@ class StackTable:
     def add_records(self, records: Iterable[memoryview], codes_of: dict[int, ProcessCodes]) -> None:
         """Takes stack records of the kernel side; codes_of is by pid."""
         for record in records:
-            header = np.frombuffer(record, abi.STACK_DTYPE, 1)[0]
+            header = np.frombuffer(record, RAW_STACK_DTYPE, 1)[0]
             codes = codes_of.get(int(header["tgid"]))
             if codes is None:
                 continue
-            raw = np.frombuffer(record, abi.PYTHON_FRAME_DTYPE, int(header["python_count"]), _HEADER_BYTES)
+            raw = np.frombuffer(record, RAW_FRAME_DTYPE, int(header["python_count"]), _HEADER_BYTES)
             self._index_of_key[int(header["key"])] = self._intern(codes, raw, int(header["status"]))
 
     def add_frames(self, codes: ProcessCodes, frames: list[tuple[int, int, int]], status: int) -> int:
         """Index of a stack that was walked from user space: (code address, instruction address, mark), leaf first."""
-        raw = np.zeros(len(frames), abi.PYTHON_FRAME_DTYPE)
+        raw = np.zeros(len(frames), RAW_FRAME_DTYPE)
         raw["code"] = [code & _ADDRESS_MASK | mark << 56 for code, _, mark in frames]
         raw["instruction"] = [instruction for _, instruction, _ in frames]
         return self._intern(codes, raw, status)

@@ -7,16 +7,20 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field
-from typing import Any
-
-import numpy as np
-import numpy.typing as npt
+from typing import Any, Protocol
 
 from bpfprof import abi
-from bpfprof.capture.stacks import ProcessCodes, StackTable
+from bpfprof.capture.codes import ProcessCodes
 from bpfprof.cpython.code_objects import CodeObject, Unresolved, read_code_object
-from bpfprof.cpython.detect import Interpreter, NotPython, find_interpreter
-from bpfprof.cpython.layout import NONE
+from bpfprof.cpython.detect import (
+    TSD_DATA_OFFSET,
+    TSD_ENTRY_BYTES,
+    TSD_FIRST_BLOCK,
+    Interpreter,
+    NotPython,
+    find_interpreter,
+)
+from bpfprof.cpython.layout import NONE, Layout
 from bpfprof.cpython.thread_state import read_thread_states, walk_frames
 from bpfprof.errors import TargetError
 from bpfprof.kernel.tables import Tables
@@ -24,9 +28,6 @@ from bpfprof.model.ids import Pid, Tid
 from bpfprof.proc import tasks
 from bpfprof.proc.memory import ProcessMemory
 
-# glibc x86-64: struct pthread.specific_1stblock[key].data, measured from the thread pointer (glibc 2.36, nptl/descr.h).
-_TSS_FIRST_SLOT, _TSS_SLOT_BYTES = 0x318, 16
-_TICK_NS = 10_000_000  # CONFIG_HZ is 100 at least
 _DETECT_AGAIN_S = 5.0  # how long after an exec a starting interpreter is looked for
 
 
@@ -34,6 +35,27 @@ def exec_ns(pid: int, tid: int) -> int:
     """The scheduler's sum_exec_runtime of a thread, 0 when it cannot be read."""
     stat = tasks.schedstat(Pid(pid), Tid(tid))
     return stat.on_cpu_ns if stat else 0
+
+
+def _kernel_layout(layout: Layout) -> bytes:
+    """What the frame walk of the kernel side needs to know of a CPython version."""
+    return abi.pack(
+        "bp_python_layout",
+        tstate_frame=layout.thread_frame,
+        cframe_frame=0xFFFF if layout.cframe_frame == NONE else layout.cframe_frame,
+        tstate_chunk=layout.thread_datastack_chunk,
+        frame_code=layout.frame_code,
+        frame_previous=layout.frame_previous,
+        frame_instruction=layout.frame_instruction,
+        frame_mark=layout.mark_offset,
+        code_identity=layout.code_filename,
+    )
+
+
+class FrameTable(Protocol):
+    """Takes stacks that were walked from user space (see capture.stacks)."""
+
+    def add_frames(self, codes: ProcessCodes, frames: list[tuple[int, int, int]], status: int) -> int: ...
 
 
 @dataclass(slots=True)
@@ -66,8 +88,8 @@ class Tracker:
     """Processes and threads by pid and tid, and the rows of the recording's tables that are new."""
 
     tables: Tables
-    stacks: StackTable
     follow_children: bool
+    stacks: FrameTable | None = None  # where stacks of sleepers go; given once recording has begun
     processes: dict[Pid, TrackedProcess] = field(default_factory=dict)
     thread_index: dict[int, int] = field(default_factory=dict)
     unwatched_count: int = 0  # threads that did not fit into the kernel side's table
@@ -108,11 +130,16 @@ class Tracker:
         return process
 
     def _watch_thread(self, process: TrackedProcess, tid: Tid) -> None:
-        record = np.zeros(1, abi.THREAD_DTYPE)
         now = time.monotonic_ns()
-        record["tgid"], record["status"], record["syscall"] = process.pid, abi.Status["BP_STACK_NOT_TAKEN"], -1
-        record["since_ns"] = record["first_ns"] = now
-        record["exec_ns"] = exec_ns(process.pid, tid)
+        record = abi.pack(
+            "bp_thread",
+            tgid=process.pid,
+            status=abi.Status["BP_STACK_NOT_TAKEN"],
+            syscall=-1,
+            since_ns=now,
+            first_ns=now,
+            exec_ns=exec_ns(process.pid, tid),
+        )
         try:
             if self.tables.add_thread(tid, record):
                 self._add_thread(process, tid, now)
@@ -138,7 +165,7 @@ class Tracker:
         if process.interpreter is not None and inner_tid in states:
             walk = walk_frames(process.memory, process.interpreter, states[inner_tid])
             status = abi.Status["BP_OK"] if walk.complete else abi.Status["BP_PYTHON_FRAME_FAULT"]
-            if walk.frames:
+            if walk.frames and self.stacks is not None:
                 stack = self.stacks.add_frames(process.codes, list(walk.frames), status)
         now = time.monotonic_ns()
         if tasks.switch_count(process.pid, tid) == switches:
@@ -147,17 +174,16 @@ class Tracker:
 
     # --- as they change
 
-    def born(self, event: npt.NDArray[np.void]) -> None:
+    def born(self, pid: Pid, tid: Tid, parent: Pid, time_ns: int) -> None:
         """A thread or process was forked; the kernel side watches it already."""
-        pid, tid = Pid(int(event["tgid"])), Tid(int(event["tid"]))
         process = self.processes.get(pid)
         if process is None:
-            process = self._add_process(pid, parent=self.processes.get(Pid(int(event["args"][0]))))
-        self._add_thread(process, tid, int(event["time_ns"]))
+            process = self._add_process(pid, parent=self.processes.get(parent))
+        self._add_thread(process, tid, time_ns)
 
-    def executed(self, event: npt.NDArray[np.void]) -> None:
+    def executed(self, pid: Pid, tid: Tid) -> None:
         """A process runs another program now."""
-        process = self.processes.get(Pid(int(event["tgid"])))
+        process = self.processes.get(pid)
         if process is None:
             return
         if process.memory is not None:
@@ -167,8 +193,8 @@ class Tracker:
         process.interpreter, process.note = None, ""
         process.detect_until_s = time.monotonic() + _DETECT_AGAIN_S
         self._name(process)
-        if int(event["tid"]) in self.thread_index:
-            self._name_thread(process, Tid(int(event["tid"])), self.thread_index[int(event["tid"])])
+        if tid in self.thread_index:
+            self._name_thread(process, tid, self.thread_index[tid])
         self.detect_started()
 
     def detect_started(self) -> None:
@@ -188,18 +214,6 @@ class Tracker:
             for tid in tasks.list_threads(process.pid):
                 if tid in self.thread_index:
                     self._name_thread(process, tid, self.thread_index[tid])
-
-    def add_running_time(
-        self, rows: npt.NDArray[np.void], records: npt.NDArray[np.void], tids: npt.NDArray[np.uint32]
-    ) -> None:
-        """Fills running_ns of rows (TOTAL_DTYPE): how long threads on a CPU really ran since they got it."""
-        states = abi.ThreadState["BP_THREAD_ON_CPU"], abi.ThreadState["BP_THREAD_UNKNOWN"]
-        for position in np.flatnonzero(np.isin(records["state"], states)).tolist():
-            now = exec_ns(int(records["tgid"][position]), int(tids[position]))
-            open_ns = int(rows["time_ns"][position]) - int(rows["since_ns"][position])
-            ran = now - int(records["exec_ns"][position]) if now else open_ns
-            # The kernel brings its figure up to date at each tick only: less than that is no difference.
-            rows["running_ns"][position] = min(max(ran, 0), open_ns) if open_ns - ran > _TICK_NS else max(open_ns, 0)
 
     def take_rows(self) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
         """New or changed (process rows, thread rows)."""
@@ -253,24 +267,15 @@ class Tracker:
         self._row(process)
 
     def _tell_kernel(self, process: TrackedProcess) -> None:
-        record = np.zeros(1, abi.PROCESS_DTYPE)
         flags = 0 if process.detect_until_s else int(abi.ProcessFlags["BP_PROCESS_KNOWN"])
         if self.follow_children:
             flags |= abi.ProcessFlags["BP_PROCESS_FOLLOW_CHILDREN"]
+        python: dict[str, int | bytes] = {}
         if process.interpreter is not None:
             flags |= abi.ProcessFlags["BP_PROCESS_PYTHON"]
-            layout = process.interpreter.layout
-            record["tss_offset"] = _TSS_FIRST_SLOT + _TSS_SLOT_BYTES * process.interpreter.tss_key
-            record["layout"]["tstate_frame"] = layout.thread_frame
-            record["layout"]["cframe_frame"] = 0xFFFF if layout.cframe_frame == NONE else layout.cframe_frame
-            record["layout"]["tstate_chunk"] = layout.thread_datastack_chunk
-            record["layout"]["frame_code"] = layout.frame_code
-            record["layout"]["frame_previous"] = layout.frame_previous
-            record["layout"]["frame_instruction"] = layout.frame_instruction
-            record["layout"]["frame_mark"] = layout.mark_offset
-            record["layout"]["code_identity"] = layout.code_filename
-        record["flags"] = flags
-        self.tables.set_process(process.pid, record)
+            python["tss_offset"] = TSD_FIRST_BLOCK + TSD_DATA_OFFSET + TSD_ENTRY_BYTES * process.interpreter.tss_key
+            python["layout"] = _kernel_layout(process.interpreter.layout)
+        self.tables.set_process(process.pid, abi.pack("bp_process", flags=flags, **python))
 
     def _name(self, process: TrackedProcess) -> None:
         process.name = tasks.process_name(process.pid) or process.name

@@ -42,7 +42,14 @@ def _check(path: Path, status: os.stat_result, caller: tuple[int, int] | None) -
 
 def open_temporary() -> int:
     """Descriptor of a file without a name, on disk."""
-    return os.open(os.environ.get("TMPDIR") or "/var/tmp", os.O_RDWR | os.O_TMPFILE | os.O_CLOEXEC, 0o600)
+    try:
+        return os.open(os.environ.get("TMPDIR") or "/var/tmp", os.O_RDWR | os.O_TMPFILE | os.O_CLOEXEC, 0o600)
+    except OSError:  # not every file system can, and TMPDIR may name none
+        import tempfile
+
+        fd, name = tempfile.mkstemp()
+        os.unlink(name)
+        return fd
 
 
 def write_output(path: Path, content: str | bytes, caller: tuple[int, int] | None) -> None:

@@ -6,13 +6,15 @@ import os
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, BinaryIO
 
 import click
 
 from bpfprof.capture.caller import caller_ids
 from bpfprof.capture.options import CaptureOptions
 from bpfprof.capture.stop import StopRequest
+from bpfprof.capture.targets import LaunchedCommand, Targets
+from bpfprof.capture.watch import Watch
 from bpfprof.commands.options import RECORDING_SUFFIX, choose_format, output_options, render_options
 from bpfprof.commands.outputs import open_output, open_temporary, write_output
 from bpfprof.errors import OutputError, UsageError
@@ -21,13 +23,12 @@ from bpfprof.kernel.checks import check_machine, check_namespace
 from bpfprof.kernel.compiler import Compilation
 from bpfprof.kernel.kernel_side import KernelSide
 from bpfprof.model.ids import Pid
-from bpfprof.model.profile import Profile
 from bpfprof.proc.tasks import process_name
 from bpfprof.render.formats import Format, find_format
 
 if TYPE_CHECKING:
-    from bpfprof.capture.session import Progress, Session
-    from bpfprof.capture.targets import LaunchedCommand, Targets
+    from bpfprof.capture.session import Progress
+    from bpfprof.model.profile import Profile
 
 _CLEAR_LINE = "\r\x1b[K"
 
@@ -98,47 +99,56 @@ def _record(
     stop: StopRequest,
 ) -> tuple[Profile, Path]:
     """The profile, and the recording's path (of no meaning when another format was chosen)."""
-    # Imported now: the programs are being compiled meanwhile.
-    from bpfprof.capture.session import Session
-    from bpfprof.capture.targets import LaunchedCommand, Targets
-    from bpfprof.profile.build import build_profile
-    from bpfprof.recording.reader import read_recording
-    from bpfprof.recording.writer import RecordingWriter
-
     launched = LaunchedCommand.start(command) if command else None
     targets = Targets.open((launched.pid,) if launched else options.pids)
     path = output or _default_path(targets.pids[0], command)
-    with os.fdopen(open_temporary() if chosen else open_output(path, caller_ids()), "r+b") as stream:
-        failure = None
-        try:
-            _capture(Session(options, kernel, RecordingWriter(stream.fileno())), targets, launched, stop)
-        except OutputError as error:
-            failure = error  # what was written before is still shown
-        except BaseException:
-            if not chosen:
-                path.unlink()
-            raise
-        stream.seek(0)
-        profile = build_profile(read_recording(stream), chosen is not None and chosen.needs_timeline)
+    watch = Watch.of(options, kernel, targets)
+    try:
+        with os.fdopen(open_temporary() if chosen else open_output(path, caller_ids()), "r+b") as stream:
+            failure = None
+            try:
+                watch.start(launched)
+                _capture(watch, stream.fileno(), stop)
+            except OutputError as error:
+                failure = error  # what was written before is still shown
+            except BaseException:
+                if not chosen:
+                    path.unlink()
+                raise
+            profile = _read_back(stream, chosen)
+    finally:
+        watch.close()
     if failure is not None:
         _show_summary(profile, path, chosen)
         raise failure
     return profile, path
 
 
-def _capture(session: Session, targets: Targets, launched: LaunchedCommand | None, stop: StopRequest) -> None:
+def _capture(watch: Watch, fd: int, stop: StopRequest) -> None:
+    # Imported now, which takes a while: the kernel side works already.
+    from bpfprof.capture.session import Session
+    from bpfprof.recording.writer import RecordingWriter
+
     live = _LiveLine()
+    session = Session(watch, RecordingWriter(fd))
     try:
-        session.start(targets, launched)
-        for note in session.notes():
+        session.begin()
+        for note in watch.notes():
             click.echo(f"bpfprof: {note}", err=True)
-        live.begin(session.describe())
+        live.begin(watch.describe())
         session.run(live.update, stop)
         live.end(session.progress)
         session.finish()
     finally:
         live.clear()
-        session.close()
+
+
+def _read_back(stream: BinaryIO, chosen: Format | None) -> Profile:
+    from bpfprof.profile.build import build_profile
+    from bpfprof.recording.reader import read_recording
+
+    stream.seek(0)
+    return build_profile(read_recording(stream), chosen is not None and chosen.needs_timeline)
 
 
 def _default_path(pid: int, command: tuple[str, ...]) -> Path:

@@ -13,9 +13,6 @@ import os
 import struct
 from enum import IntEnum
 
-import numpy as np
-import numpy.typing as npt
-
 _SYSCALL_BPF = 321  # arch/x86/entry/syscalls/syscall_64.tbl
 _SYSCALL_PERF_EVENT_OPEN = 298
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -103,20 +100,20 @@ def map_delete(fd: int, key: bytes) -> None:
         return
 
 
-def map_items(
-    fd: int, key_dtype: np.dtype[np.generic], value_dtype: np.dtype[np.void], entries: int
-) -> tuple[npt.NDArray[np.generic], npt.NDArray[np.void]]:
-    """All elements of a hash map as two arrays. `entries` must be the map's size, or a full bucket ends in ENOSPC."""
-    keys, values = np.zeros(entries, key_dtype), np.zeros(entries, value_dtype)
+def map_lookup_batch(fd: int, keys_address: int, values_address: int, entries: int) -> int:
+    """Copies a hash map's elements to two arrays of `entries`; returns how many.
+
+    Fewer entries than the map has room for can end in ENOSPC at a full bucket.
+    """
     out_batch = ctypes.create_string_buffer(64)
     attribute = struct.pack(
-        "<QQQQIIQQ", 0, ctypes.addressof(out_batch), keys.ctypes.data, values.ctypes.data, entries, fd, 0, 0
+        "<QQQQIIQQ", 0, ctypes.addressof(out_batch), keys_address, values_address, entries, fd, 0, 0
     )
     buffer = ctypes.create_string_buffer(attribute, _ATTRIBUTE_BYTES)
     with contextlib.suppress(FileNotFoundError):  # ENOENT: the end was reached
         _call(_SYSCALL_BPF, int(_Command.MAP_LOOKUP_BATCH), buffer, len(attribute))
-    count = struct.unpack_from("<I", buffer.raw, 32)[0]
-    return keys[:count].copy(), values[:count].copy()
+    count: int = struct.unpack_from("<I", buffer.raw, 32)[0]
+    return count
 
 
 _LICENSE = ctypes.create_string_buffer(b"GPL")

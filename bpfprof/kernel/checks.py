@@ -13,7 +13,6 @@ from bpfprof.kernel.compiler import check_bcc
 from bpfprof.kernel.kernel_side import KernelSide
 from bpfprof.kernel.tables import Tables
 
-
 _FIRST_PID_NAMESPACE = 0xEFFFFFFC
 
 

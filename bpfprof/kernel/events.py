@@ -1,4 +1,4 @@
-"""BPF ring buffers read as numpy arrays over mmap, without a callback per record.
+"""BPF ring buffers and the thread table read as numpy arrays, without a callback per record.
 
 Layout (kernel/bpf/ringbuf.c, Documentation/bpf/ringbuf.rst): one page with the consumer position, one with the producer
 position, then the data, mapped twice in a row so that no record wraps. A record has an 8-byte header
@@ -14,6 +14,11 @@ from collections.abc import Iterator
 
 import numpy as np
 import numpy.typing as npt
+
+from bpfprof import abi
+from bpfprof.abi.dtypes import THREAD_DTYPE
+from bpfprof.kernel.bpf_syscall import map_lookup_batch
+from bpfprof.kernel.tables import Tables
 
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _HEADER_BYTES = 8
@@ -68,3 +73,11 @@ class RingBuffer:
             position += _HEADER_BYTES + (length + 7 & ~7)
         self._consumer[0] = consumer + position
         return (data[begin:end] for begin, end in spans)
+
+
+def watched_threads(tables: Tables) -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.void]]:
+    """(tids, records of THREAD_DTYPE) of all threads the kernel side watches now."""
+    entries = abi.CONSTANTS["BP_MAX_THREADS"]
+    tids, records = np.zeros(entries, "<u4"), np.zeros(entries, THREAD_DTYPE)
+    count = map_lookup_batch(tables.fds["threads"], tids.ctypes.data, records.ctypes.data, entries)
+    return tids[:count].copy(), records[:count].copy()

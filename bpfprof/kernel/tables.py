@@ -1,13 +1,11 @@
-"""The BPF maps: made from the BP_MAP lines of `ebpf/maps.bpf.h`, read and written as numpy records."""
+"""The BPF maps: made from the BP_MAP lines of `ebpf/maps.bpf.h`, written and read as the structs of `ebpf/abi.h`."""
 
 from __future__ import annotations
 
 import os
 import re
+import struct
 from dataclasses import dataclass
-
-import numpy as np
-import numpy.typing as npt
 
 from bpfprof import abi
 from bpfprof.errors import UnsupportedError
@@ -35,7 +33,7 @@ class Tables:
         fds: dict[str, int] = {}
         for name, map_type, key, value, entries in MAP_LINE.findall(maps_header()):
             sizes = [
-                _SCALAR_BYTES[type_name] if type_name in _SCALAR_BYTES else abi.STRUCTS[type_name].itemsize
+                _SCALAR_BYTES[type_name] if type_name in _SCALAR_BYTES else abi.size(type_name)
                 for type_name in (key, value)
             ]
             count = int(entries) if entries.isdigit() else abi.CONSTANTS[entries]
@@ -52,9 +50,7 @@ class Tables:
 
     def set_config(self, flags: int) -> None:
         """Writes the one bp_config."""
-        record = np.zeros(1, abi.CONFIG_DTYPE)
-        record["flags"] = flags
-        bpf_syscall.map_update(self.fds["config"], _key(0), record.tobytes())
+        bpf_syscall.map_update(self.fds["config"], _key(0), abi.pack("bp_config", flags=flags))
 
     def set_tail_programs(self, programs: dict[str, int]) -> None:
         """Fills the tables of tail programs: enum bp_tail BP_TAIL_X of table perf_tails is the program perf_x."""
@@ -64,14 +60,14 @@ class Tables:
                 if program is not None:
                     bpf_syscall.map_update(self.fds[f"{kind}_tails"], _key(tail), _key(program))
 
-    def set_process(self, pid: int, record: npt.NDArray[np.void]) -> None:
-        """Adds or replaces a target process; `record` is one element of abi.PROCESS_DTYPE. OSError E2BIG when full."""
-        bpf_syscall.map_update(self.fds["processes"], _key(pid), record.tobytes())
+    def set_process(self, pid: int, record: bytes) -> None:
+        """Adds or replaces a target process; `record` is a packed bp_process. OSError E2BIG when full."""
+        bpf_syscall.map_update(self.fds["processes"], _key(pid), record)
 
-    def add_thread(self, tid: int, record: npt.NDArray[np.void]) -> bool:
-        """Adds a thread (one element of abi.THREAD_DTYPE); False when it is there already. OSError E2BIG when full."""
+    def add_thread(self, tid: int, record: bytes) -> bool:
+        """Adds a thread (a packed bp_thread); False when it is there already. OSError E2BIG when full."""
         try:
-            bpf_syscall.map_update(self.fds["threads"], _key(tid), record.tobytes(), only_new=True)
+            bpf_syscall.map_update(self.fds["threads"], _key(tid), record, only_new=True)
         except FileExistsError:
             return False
         return True
@@ -80,20 +76,13 @@ class Tables:
         """Forgets a thread."""
         bpf_syscall.map_delete(self.fds["threads"], _key(tid))
 
-    def threads(self) -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.void]]:
-        """(tids, records of abi.THREAD_DTYPE) of all watched threads now."""
-        keys, values = bpf_syscall.map_items(
-            self.fds["threads"], np.dtype("<u4"), abi.THREAD_DTYPE, abi.CONSTANTS["BP_MAX_THREADS"]
-        )
-        return keys.view("<u4"), values
-
-    def counters(self) -> npt.NDArray[np.uint64]:
-        """Counts by enum bp_status, summed over CPUs; shape (BP_STATUS_COUNT,)."""
+    def counters(self) -> list[int]:
+        """Counts by enum bp_status, summed over CPUs."""
         cpus = _possible_cpu_count()
-        totals = np.zeros(int(abi.Status["BP_STATUS_COUNT"]), np.uint64)
-        for index in range(len(totals)):
-            value = bpf_syscall.map_lookup(self.fds["counters"], _key(index), 8 * cpus)
-            totals[index] = np.frombuffer(value or b"", "<u8").sum()
+        totals = []
+        for index in range(abi.CONSTANTS["BP_STATUS_COUNT"]):
+            value = bpf_syscall.map_lookup(self.fds["counters"], _key(index), 8 * cpus) or bytes(8 * cpus)
+            totals.append(sum(struct.unpack(f"<{cpus}Q", value)))
         return totals
 
 

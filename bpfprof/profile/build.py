@@ -76,7 +76,7 @@ def build_profile(recording: Recording, with_timeline: bool = False) -> Profile:
 def _pieces_of_thread(
     recording: Recording, intervals: Intervals, thread: int, function_paths: npt.NDArray[np.int64]
 ) -> Iterator[npt.NDArray[np.void]]:
-    mode = str(recording.start.get("mode", "both"))
+    mode = _mode(recording)
     if mode != "cpu":
         gil = recording.processes[recording.threads[thread].process].gil or (0, 0)
         for waits in intervals.waits.blocks(thread):
@@ -89,6 +89,11 @@ def _pieces_of_thread(
         paths = np.concatenate([[0], function_paths[intervals.waits.column(thread, "stack")], [0]])
         groups = paths[:-1] * len(function_paths) + paths[1:]
         yield from _cpu_pieces(intervals.samples.of_thread(thread), bursts, groups, period_ns)
+
+
+def _mode(recording: Recording) -> str:
+    """both, cpu (only samples have stacks) or offcpu (only waits have)."""
+    return str(recording.start.get("mode", "both"))
 
 
 def _wait_pieces(waits: npt.NDArray[np.void], gil: tuple[int, int]) -> Iterator[npt.NDArray[np.void]]:
@@ -262,7 +267,7 @@ def _info(recording: Recording, intervals: Intervals) -> RecordingInfo:
         str(start.get("bpfprof_version", "")),
         int(start.get("rate_hz", 0)),
         str(start.get("event", "")),
-        str(start.get("mode", "both")),
+        _mode(recording),
     )
 
 
@@ -292,7 +297,9 @@ def _threads(recording: Recording, intervals: Intervals) -> tuple[ThreadTime, ..
 def _quality(recording: Recording, intervals: Intervals, source: StackSource) -> Quality:
     truncated: dict[str, int] = {}
     complete = 0
-    counts = intervals.samples.status_counts() + intervals.waits.status_counts()
+    counts = intervals.samples.status_counts()
+    if recording.start.get("mode") != "cpu":  # which takes no stacks of waits
+        counts = counts + intervals.waits.status_counts()
     for status in np.flatnonzero(counts).tolist():
         reason = source.reason(status)
         if reason and status != _NOT_STARTED:

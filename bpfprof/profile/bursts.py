@@ -31,9 +31,11 @@ class Bursts:
         ends = np.minimum(waits.column(thread, "on_cpu_ns").astype(np.int64), total)
         edges = np.concatenate([[0], np.maximum.accumulate(ends), [total]]).astype(np.int64)
         first, last = intervals.first_ns[thread : thread + 1], intervals.last_ns[thread : thread + 1]
-        start = np.concatenate([first, waits.column(thread, "time_ns").astype(np.int64)])
+        back = waits.column(thread, "time_ns").astype(np.int64)
+        away = (waits.column(thread, "blocked_ns") + waits.column(thread, "runqueue_ns")).astype(np.int64)
+        start, end = np.concatenate([first, back]), np.concatenate([back - away, last])
         stolen = [waits.column(thread, "stolen_ns").astype(np.int64), intervals.open_stolen_ns[thread : thread + 1]]
-        wall = np.minimum(np.diff(edges) + np.concatenate(stolen), np.maximum(last - start, 0))
+        wall = np.minimum(np.diff(edges) + np.concatenate(stolen), np.maximum(end - start, 0))
         return cls(start, np.maximum(wall, np.diff(edges)), edges)
 
     def positions(self, time_ns: Int64Array) -> Int64Array:

@@ -1,11 +1,12 @@
 """Sharing a thread's exact CPU time out over its samples.
 
 The scheduler gives every burst (from switch-in to switch-out) to the nanosecond; samples say what ran. A burst at least
-one sampling period long always holds a sample: its time goes to its own samples, to the nearest one each. Shorter
-bursts are sampled by chance, with a probability proportional to their length, so the samples of a group of such bursts
-share the group's time equally. Bursts that began in one function and ended in one are a group: how long each group ran
-is exact, only what happened inside comes from samples. Compared with equal weights for all samples this halves the
-error or better (tests/unit/profile).
+one sampling period long always holds a sample: its time goes to its own samples, in equal parts. (To the nearest one
+each would starve what runs for less than a period after a wake-up or before a wait, by up to a half.) Shorter bursts
+are sampled by chance, with a probability proportional to their length, so the samples of a group of such bursts share
+the group's time equally. Bursts that began in one function and ended in one are a group: how long each group ran is
+exact, only what happened inside comes from samples. Compared with equal weights for all samples the time of groups has
+no error, and that of functions inside them a seventh to two fifths less (tests/unit/profile).
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ def share_cpu_time(
     sample_counts = np.bincount(burst, minlength=len(lengths))
     is_long = (sample_counts > 0) & (lengths >= period_ns) & (period_ns > 0)
     own = is_long[burst]  # samples that only share their own burst
-    parts = [_cells_of_long(positions[own], burst[own], edges, np.flatnonzero(own))]
+    parts = [_cells_of_long(burst[own], edges, np.flatnonzero(own))]
     group_of_burst = _merge_small(groups, lengths, sample_counts, is_long, period_ns)
     for group in np.unique(group_of_burst[~is_long]):
         chosen = ~is_long & (group_of_burst == group)
@@ -92,15 +93,14 @@ def _unsampled(edges: Int64Array, sample_count: int) -> CpuShares:
     return CpuShares(weights, total, edges[:1].copy(), np.array([total], np.int64), np.array([-1], np.int64))
 
 
-def _cells_of_long(positions: Int64Array, burst: Int64Array, edges: Int64Array, sample: Int64Array) -> _Pieces:
-    """Each long burst cut half-way between its samples."""
-    if not len(positions):
-        return positions, positions, positions
-    middle = (positions[1:] + positions[:-1]) // 2
-    is_first = np.append(True, burst[1:] != burst[:-1])
-    left = np.where(is_first, edges[burst], np.append(0, middle))
-    right = np.where(np.append(is_first[1:], True), edges[burst + 1], np.append(middle, 0))
-    return left, right - left, sample
+def _cells_of_long(burst: Int64Array, edges: Int64Array, sample: Int64Array) -> _Pieces:
+    """Each long burst cut into equal parts, one a sample."""
+    first = np.flatnonzero(np.append(True, burst[1:] != burst[:-1])) if len(burst) else burst
+    count = np.diff(np.append(first, len(burst)))
+    number, count = np.arange(len(burst)) - np.repeat(first, count), np.repeat(count, count)
+    each, rest = np.divmod(np.diff(edges)[burst], count)
+    left, right = each * number + rest * number // count, each * (number + 1) + rest * (number + 1) // count
+    return edges[burst] + left, right - left, sample
 
 
 def _cells_of_short(edges: Int64Array, chosen: npt.NDArray[np.bool_], sample: Int64Array) -> _Pieces:

@@ -75,7 +75,7 @@ class Intervals:
     on_cpu_ns: npt.NDArray[np.int64]
     blocked_ns: npt.NDArray[np.int64]
     runqueue_ns: npt.NDArray[np.int64]
-    open_stolen_ns: npt.NDArray[np.int64]  # stolen from a burst that no wait follows: it had not ended, or ended in death
+    open_stolen_ns: npt.NDArray[np.int64]  # stolen from a burst that no wait follows: it runs, or ended in death
 
 
 def collect_intervals(recording: Recording) -> Intervals:

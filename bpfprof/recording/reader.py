@@ -16,7 +16,7 @@ from bpfprof.recording.format import MAGIC, Chunk, decode
 
 @dataclass(slots=True)
 class RecordedProcess:
-    """A process as it was last described (an exec describes it anew)."""
+    """A process as it was last described (an exec describes it anew); `python` is the last one it ran."""
 
     pid: int = 0
     name: str = ""
@@ -75,6 +75,8 @@ _ARRAYS = {
     ("waits", "rows"): ("waits", WAIT_DTYPE),
     ("totals", "rows"): ("totals", TOTAL_DTYPE),
 }
+
+_OF_PYTHON = ("python", "python_version", "entry_marks_from", "shim_is_python")
 
 
 def read_recording(file: BinaryIO) -> Recording:
@@ -135,7 +137,7 @@ def _take(recording: Recording, chunk: Chunk, parts: dict[str, _GrowingRows]) ->
         recording.end = checked("end", chunk.fields)
     elif chunk.kind == "processes":
         for row in chunk.fields["rows"]:
-            _update(recording.processes, RecordedProcess, checked("processes", row))
+            _update(recording.processes, RecordedProcess, _with_last_python(checked("processes", row)))
     elif chunk.kind == "threads":
         for row in chunk.fields["rows"]:
             _update(recording.threads, RecordedThread, checked("threads", row))
@@ -151,6 +153,13 @@ def _take_codes(recording: Recording, chunk: Chunk) -> None:
         )
         recording.codes.append(RecordedCode(process, filename, qualname, first_line, reason, blob[begin:end]))
         begin = end
+
+
+def _with_last_python(values: dict[str, Any]) -> dict[str, Any]:
+    """A process that runs no Python any more (after an exec) keeps what is needed to read the frames from before."""
+    if values.get("python") is not None:
+        return values
+    return {name: value for name, value in values.items() if name not in _OF_PYTHON}
 
 
 def _update(rows: list[Any], row_type: type[Any], values: dict[str, Any]) -> None:

@@ -6,9 +6,12 @@ import importlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import PurePath
+from typing import TYPE_CHECKING
 
-from bpfprof.model.profile import Profile
 from bpfprof.render.options import RenderOptions
+
+if TYPE_CHECKING:
+    from bpfprof.model.profile import Profile
 
 __all__ = ["FORMATS", "Format", "RenderOptions", "find_format", "format_for_suffix"]
 

@@ -48,6 +48,6 @@ class StackSource:
 
 def _is_python(frames: npt.NDArray[np.void], process: RecordedProcess) -> npt.NDArray[np.bool_]:
     """False for the frames CPython puts where C calls Python (shims), which run no function."""
-    if process.shim_is_python:
+    if process.shim_is_python or process.python is None:  # nothing known of its marks: nothing is dropped
         return np.ones(len(frames), np.bool_)
     return np.asarray(frames["mark"] < process.entry_marks_from)

@@ -17,6 +17,7 @@ from bpfprof.capture.options import CaptureOptions  # noqa: E402
 from bpfprof.capture.session import Session  # noqa: E402
 from bpfprof.capture.stop import StopRequest  # noqa: E402
 from bpfprof.capture.targets import Targets  # noqa: E402
+from bpfprof.capture.watch import Watch  # noqa: E402
 from bpfprof.kernel.bpf_syscall import ProgramInfo  # noqa: E402
 from bpfprof.kernel.kernel_side import KernelSide  # noqa: E402
 from bpfprof.model.ids import Pid  # noqa: E402
@@ -54,16 +55,18 @@ def record_here(
 ) -> Session:
     """Records in this process for so long; `during` gets the descriptors of the programs once all is attached."""
     kernel = KernelSide.start()
+    watch = Watch.of(CaptureOptions((Pid(pid),), seconds, rate_hz), kernel, Targets.open((Pid(pid),)))
     with tempfile.TemporaryFile() as file:
-        session = Session(CaptureOptions((Pid(pid),), seconds, rate_hz), kernel, RecordingWriter(file.fileno()))
         try:
-            session.start(Targets.open((Pid(pid),)))
+            watch.start()
+            session = Session(watch, RecordingWriter(file.fileno()))
+            session.begin()
             if during is not None:
                 during(kernel.programs())
             session.run(lambda _progress: None, StopRequest())
             session.finish()
         finally:
-            session.close()
+            watch.close()
     return session
 
 

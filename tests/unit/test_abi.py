@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from bpfprof import abi
+from bpfprof.abi import dtypes
 from bpfprof.paths import ebpf_directory
 
 HEADER = ebpf_directory() / "abi.h"
@@ -22,9 +23,9 @@ def total_bytes(dtype: np.dtype[np.void]) -> int:
     return sum(field[0].itemsize for field in dtype.fields.values())
 
 
-@pytest.mark.parametrize("name", abi.STRUCTS)
+@pytest.mark.parametrize("name", dtypes.STRUCTS)
 def test_no_padding_is_implied(name: str) -> None:
-    assert abi.STRUCTS[name].itemsize == total_bytes(abi.STRUCTS[name])
+    assert dtypes.STRUCTS[name].itemsize == total_bytes(dtypes.STRUCTS[name])
 
 
 @pytest.fixture(scope="module")
@@ -33,15 +34,15 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> dict[str, int]:
     compiler = shutil.which("cc")
     if compiler is None:
         pytest.skip("no C compiler (cc)")
-    fields = [(name, field) for name, dtype in abi.STRUCTS.items() for field in dtype.names or ()]
-    asked = [f"sizeof(struct {name})" for name in abi.STRUCTS]
+    fields = [(name, field) for name, dtype in dtypes.STRUCTS.items() for field in dtype.names or ()]
+    asked = [f"sizeof(struct {name})" for name in dtypes.STRUCTS]
     asked += [f"offsetof(struct {name}, {field})" for name, field in fields]
     asked += [f"sizeof(((struct {name} *)0)->{field})" for name, field in fields]
     asked += list(abi.CONSTANTS)
     lines = "\n".join(f'    printf("%lld\\n", (long long)({expression}));' for expression in asked)
     folder = tmp_path_factory.mktemp("abi")
     (folder / "ask.c").write_text(
-        f"#include <stddef.h>\n#include <stdio.h>\n#include <linux/types.h>\n#include \"{HEADER}\"\n"
+        f'#include <stddef.h>\n#include <stdio.h>\n#include <linux/types.h>\n#include "{HEADER}"\n'
         f"int main(void)\n{{\n{lines}\n    return 0;\n}}\n"
     )
     subprocess.run([compiler, "-o", folder / "ask", folder / "ask.c"], check=True)
@@ -50,7 +51,7 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> dict[str, int]:
 
 
 def test_structs_are_as_the_compiler_lays_them_out(compiled: dict[str, int]) -> None:
-    for name, dtype in abi.STRUCTS.items():
+    for name, dtype in dtypes.STRUCTS.items():
         assert dtype.itemsize == compiled[f"sizeof(struct {name})"], name
         assert dtype.fields is not None
         for field, (field_type, offset, *_) in dtype.fields.items():
@@ -65,7 +66,7 @@ def test_numbers_are_as_the_compiler_has_them(compiled: dict[str, int]) -> None:
 
 def test_everything_in_the_header_was_found() -> None:
     text = re.sub(r"/\*.*?\*/", "", HEADER.read_text(), flags=re.DOTALL)
-    assert set(re.findall(r"^struct (\w+)", text, re.MULTILINE)) == set(abi.STRUCTS)
+    assert set(re.findall(r"^struct (\w+)", text, re.MULTILINE)) == set(dtypes.STRUCTS)
     assert set(re.findall(r"^enum (\w+)", text, re.MULTILINE)) == set(abi.ENUMS)
     assert set(re.findall(r"\b(BP_\w+)\b", text)) <= set(abi.CONSTANTS)
 

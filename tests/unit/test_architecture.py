@@ -15,7 +15,7 @@ MAX_LINE_COUNT = 400
 ROWS = (
     {"__init__"},
     {"errors", "model", "paths"},
-    {"abi"},
+    {"abi", "private_cache"},
     {"elf", "proc"},
     {"cpython", "unwind"},
     {"kernel", "recording"},

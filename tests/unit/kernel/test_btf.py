@@ -30,7 +30,9 @@ class Blob:
             self.strings += text.encode() + b"\0"
         return found + 1
 
-    def add(self, kind: int, name: str = "", count: int = 0, size: int = 0, extra: bytes = b"", flag: bool = False) -> None:
+    def add(
+        self, kind: int, name: str = "", count: int = 0, size: int = 0, extra: bytes = b"", flag: bool = False
+    ) -> None:
         info = count | kind << 24 | flag << 31
         self.types += struct.pack("<III", self.name(name), info, size) + extra
 
@@ -38,8 +40,8 @@ class Blob:
         rows = b"".join(struct.pack("<III", self.name(name), type_id, bits) for name, type_id, bits in members)
         self.add(kind, name, len(members), 64, rows, flag)
 
-    def write(self, path: Path, magic: int = 0xEB9F) -> KernelTypes:
-        header = struct.pack("<HBBIIIII", magic, 1, 0, 24, 0, len(self.types), len(self.types), len(self.strings))
+    def write(self, path: Path) -> KernelTypes:
+        header = struct.pack("<HBBIIIII", 0xEB9F, 1, 0, 24, 0, len(self.types), len(self.types), len(self.strings))
         path.write_bytes(header + self.types + self.strings)
         return KernelTypes(path)
 
@@ -68,7 +70,16 @@ def types(tmp_path: Path) -> KernelTypes:
 
 @pytest.mark.parametrize(
     ("member", "offset"),
-    [("first", 0), ("bits", 4), ("inner_a", 8), ("deep_a", 20), ("deep_b", 20), ("inner_b", 24), ("last", 40), ("named", 64)],
+    [
+        ("first", 0),
+        ("bits", 4),
+        ("inner_a", 8),
+        ("deep_a", 20),
+        ("deep_b", 20),
+        ("inner_b", 24),
+        ("last", 40),
+        ("named", 64),
+    ],
 )
 def test_offsets(types: KernelTypes, member: str, offset: int) -> None:
     assert types.offset("outer", member) == offset

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from bpfprof import abi
+from bpfprof.abi import dtypes
 from bpfprof.kernel.events import RingBuffer
 
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
@@ -184,4 +184,4 @@ def test_a_position_beyond_32_bits(kernel: KernelSide, ring: RingBuffer) -> None
 
 def test_events_of_the_kernel_side_fill_their_records_to_the_byte() -> None:
     # drain_fixed() steps by the size of the struct, the kernel by that rounded up to 8.
-    assert abi.EVENT_DTYPE.itemsize % 8 == 0
+    assert dtypes.EVENT_DTYPE.itemsize % 8 == 0

@@ -202,3 +202,18 @@ class Story:
         values = {name: getattr(self, name) for name in ("since_ns", "wake_ns", "on_cpu_ns", "blocked_ns", "state")}
         values |= {name: getattr(self, name) for name in ("thread", "runqueue_ns", "stolen_ns", "running_ns")}
         self.made.totals.append(row(TOTAL_DTYPE, time_ns=time_ns, **values, **self.wait))
+
+
+def small() -> HandMade:
+    """One of everything."""
+    made = HandMade()
+    made.process(100, gil=[0x7F00, 96])
+    made.process(101, name="wörker 函数", python=None, entry_marks_from=0)
+    work = made.code("Worker.run", linetable=b"\x80\x00\xd8\x04")
+    made.code("", reason="the code object is not readable")
+    stack = made.stack((work, 4, 0), (work, -2, 1))
+    made.stack((2, 0, 0), status=4)
+    Story.begin(made).run(5 * MS, (MS, stack)).block(7 * MS, ready=MS, stack=stack, args=(1, 2, 3)).run(MS).total()
+    Story.begin(made, tid=101, process=1).run(3 * MS, (2 * MS, 2)).block(10 * MS).total()
+    made.end = {"end_ns": made.totals[0]["time_ns"].item(), "own_cpu_ns": 5, "lost": {"event lost, buffer full": 3}}
+    return made

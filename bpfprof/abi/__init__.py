@@ -1,0 +1,123 @@
+"""Reads `ebpf/abi.h`, the one place where a layout shared with the kernel side is written.
+
+Out come the layouts of structs (`LAYOUTS`), enums (`ENUMS`), their comments (`COMMENTS`) and numbers (`CONSTANTS`:
+defines and enumerators), made once when the module is imported. The parser knows just the C that abi.h promises to use
+and refuses anything else. `abi.dtypes` has the same layouts for numpy; this module does without, for it is needed
+before anything that takes long to import.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from enum import IntEnum
+from typing import NamedTuple, cast
+
+from bpfprof.paths import ebpf_directory
+
+# C type -> letter of the struct module
+_SCALARS = {
+    "__u8": "B",
+    "__u16": "H",
+    "__u32": "I",
+    "__u64": "Q",
+    "__s8": "b",
+    "__s16": "h",
+    "__s32": "i",
+    "__s64": "q",
+}
+
+
+class Field(NamedTuple):
+    """One field: `type_name` is a scalar's C name or another struct's; `length` 0 for what is no array."""
+
+    name: str
+    type_name: str
+    length: int
+
+
+_COMMENT = re.compile(r"/\*.*?\*/", re.DOTALL)
+_DEFINE = re.compile(r"^#define (\w+) (\d+)\s*$", re.MULTILINE)
+_ENUM = re.compile(r"^enum (\w+) \{(.*?)^\};", re.DOTALL | re.MULTILINE)
+_ENUMERATOR = re.compile(r"(\w+) = (\d+),[ \t]*(?:/\* (.*?) \*/)?", re.DOTALL)
+_STRUCT = re.compile(r"struct (\w+) \{(.*?)\};", re.DOTALL)
+_FIELD = re.compile(r"(?:struct )?(\w+) (\w+)(?:\[(\w+)\])?;")
+
+
+def _refuse(where: str, rest: str) -> None:
+    if rest.strip():
+        raise ValueError(f"abi.h: {where}: not understood: {rest.strip()}")
+
+
+def _parse_enums(text: str) -> tuple[dict[str, type[IntEnum]], dict[str, str]]:
+    enums: dict[str, type[IntEnum]] = {}
+    comments: dict[str, str] = {}
+    for name, body in _ENUM.findall(text):
+        _refuse(f"enum {name}", _COMMENT.sub("", _ENUMERATOR.sub("", body)))
+        members = [(key, int(value)) for key, value, _ in _ENUMERATOR.findall(body)]
+        comments.update({key: comment for key, _, comment in _ENUMERATOR.findall(body) if comment})
+        enums[name] = cast(type[IntEnum], IntEnum(name, members))
+    return enums, comments
+
+
+def _parse_structs(text: str, constants: dict[str, int]) -> dict[str, tuple[Field, ...]]:
+    structs: dict[str, tuple[Field, ...]] = {}
+    for name, body in _STRUCT.findall(_COMMENT.sub("", text)):
+        _refuse(f"struct {name}", _FIELD.sub("", body))
+        fields = []
+        for type_name, field, count in _FIELD.findall(body):
+            if type_name not in _SCALARS and type_name not in structs:
+                raise ValueError(f"abi.h: struct {name}: no type {type_name}")
+            length = 0 if not count else constants[count] if count in constants else int(count)
+            fields.append(Field(field, type_name, length))
+        structs[name] = tuple(fields)
+    return structs
+
+
+_TEXT = (ebpf_directory() / "abi.h").read_text()
+_BARE_TEXT = _COMMENT.sub("", _TEXT)
+_refuse("file", _STRUCT.sub("", _ENUM.sub("", _DEFINE.sub("", _BARE_TEXT))).replace("#pragma once", ""))
+CONSTANTS: dict[str, int] = {name: int(value) for name, value in _DEFINE.findall(_BARE_TEXT)}
+ENUMS, COMMENTS = _parse_enums(_TEXT)
+CONSTANTS |= {member.name: int(member) for enum in ENUMS.values() for member in enum}
+LAYOUTS = _parse_structs(_TEXT, CONSTANTS)
+
+Status = ENUMS["bp_status"]
+ThreadState = ENUMS["bp_thread_state"]
+EventKind = ENUMS["bp_event_kind"]
+ProcessFlags = ENUMS["bp_process_flags"]
+ConfigFlags = ENUMS["bp_config_flags"]
+
+
+def _codes(name: str) -> list[tuple[str, str]]:
+    """(field, code of the struct module) of each field; all padding is explicit, so none is added."""
+    codes = []
+    for field in LAYOUTS[name]:
+        scalar = _SCALARS.get(field.type_name)
+        if scalar is None:
+            codes.append((field.name, f"{size(field.type_name) * max(1, field.length)}s"))
+        else:
+            codes.append((field.name, f"{field.length}{scalar}" if field.length else scalar))
+    return codes
+
+
+def size(name: str) -> int:
+    """Bytes of a struct."""
+    return struct.calcsize("<" + "".join(code for _, code in _codes(name)))
+
+
+def pack(name: str, **values: int | bytes) -> bytes:
+    """A struct from its fields, those left out 0. Raises KeyError for a field there is not."""
+    parts = []
+    for field, code in _codes(name):
+        value = values.pop(field, b"" if code.endswith("s") else 0)
+        many = code[:-1].isdigit() and not code.endswith("s")
+        parts.append(struct.pack("<" + code, *([0] * int(code[:-1]) if many else [value])))
+    if values:
+        raise KeyError(f"struct {name} has no {', '.join(values)}")
+    return b"".join(parts)
+
+
+def status_text(status: int) -> str:
+    """The sentence for a status; it is the comment beside it in abi.h."""
+    return COMMENTS.get(Status(status).name, Status(status).name)

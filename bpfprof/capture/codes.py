@@ -1,0 +1,43 @@
+"""The code objects of a process that are known, and what tells one from another at the same address."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from bpfprof.cpython.code_objects import CodeObject, Unresolved
+
+_MASK64 = (1 << 64) - 1
+
+
+def _mix(hash_value: int, value: int) -> int:
+    """mix() of ebpf/python_frames.bpf.h."""
+    hash_value = ((hash_value ^ value) * 0xFF51AFD7ED558CCD) & _MASK64
+    return hash_value ^ (hash_value >> 32)
+
+
+def identity_hash(pointers: tuple[int, int, int, int]) -> int:
+    """The identity the kernel side gives a code object with these four pointers (python_identify() in ebpf/)."""
+    value = 1
+    for pointer in pointers:
+        value = _mix(value, pointer)
+    return value | 1
+
+
+class CodeReader(Protocol):
+    """Reads code objects of one process."""
+
+    def __call__(self, address: int) -> CodeObject | Unresolved: ...
+
+
+@dataclass(slots=True)
+class ProcessCodes:
+    """The known code objects of one process: address -> (identity, index in the recording, address of the code)."""
+
+    process: int
+    reader: CodeReader | None
+    known: dict[int, tuple[int, int, int]] = field(default_factory=dict)
+
+    def forked(self, process: int, reader: CodeReader | None) -> ProcessCodes:
+        """For a child: what the parent had is still at the same addresses."""
+        return ProcessCodes(process, reader, dict(self.known))

@@ -1,0 +1,148 @@
+"""Events of the kernel side to rows of the recording."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from bpfprof import abi
+from bpfprof.abi import dtypes
+from bpfprof.capture import normalize
+from bpfprof.capture.stacks import ProcessCodes, StackTable
+from bpfprof.capture.tracker import FirstSleep
+from tests.unit.capture.test_stacks import PID, Target, index, record
+
+LOST = int(abi.Status["BP_LOST_STACK_RING_FULL"])
+NOT_TAKEN, NO_PYTHON, OK = (int(abi.Status[f"BP_{name}"]) for name in ("STACK_NOT_TAKEN", "NO_PYTHON", "OK"))
+FAULT = int(abi.Status["BP_PYTHON_FRAME_FAULT"])
+BLOCKED, UNKNOWN, ON_CPU, DEAD = (
+    int(abi.ThreadState[f"BP_THREAD_{name}"]) for name in ("BLOCKED", "UNKNOWN", "ON_CPU", "DEAD")
+)
+
+
+def events(*rows: dict[str, Any], dtype: np.dtype[np.void] = dtypes.EVENT_DTYPE) -> np.ndarray[Any, np.dtype[np.void]]:
+    """One event a dict."""
+    made = np.zeros(len(rows), dtype)
+    for position, row in enumerate(rows):
+        for name, value in row.items():
+            made[name][position] = value
+    return made
+
+
+def threads(*indices: int) -> np.ndarray[Any, np.dtype[np.int64]]:
+    return np.array(indices, np.int64)
+
+
+@pytest.fixture
+def stacks() -> StackTable:
+    """Knows key 77."""
+    table, target = StackTable(), Target(leaf=0x1000)
+    table.add_records([record(77, target.frame(0x1000))], {PID: ProcessCodes(0, target)})
+    return table
+
+
+def test_threads_are_found_by_tid() -> None:
+    tids = np.array([7, 9, 7, 8, 7], np.uint32)
+    assert normalize.thread_indices(tids, {7: 0, 8: 5}).tolist() == [0, -1, 0, 5, 0]
+    assert len(normalize.thread_indices(tids[:0], {})) == 0
+
+
+def test_a_tid_that_was_given_again_names_the_new_thread_from_then_on() -> None:
+    tids = np.array([7, 7], np.uint32)
+    known = {7: 0}
+    before = normalize.thread_indices(tids, known)
+    known[7] = 4
+    assert (before.tolist(), normalize.thread_indices(tids, known).tolist()) == ([0, 0], [4, 4])
+
+
+def test_samples_keep_their_fields(stacks: StackTable) -> None:
+    made = events(
+        {"time_ns": 10, "on_cpu_ns": 5, "cpu": 3, "stack": 77, "tid": 9},
+        {"time_ns": 11, "on_cpu_ns": 6, "cpu": 2, "stack": 0, "status": NO_PYTHON},
+        {"time_ns": 12, "on_cpu_ns": 7, "cpu": 1, "stack": 555, "status": OK},
+    )
+    rows = normalize.samples(made, threads(4, 5, 6), stacks)
+    assert rows.tolist() == [(10, 5, 4, index(stacks, 77), 3, OK), (11, 6, 5, 0, 2, NO_PYTHON), (12, 7, 6, 0, 1, LOST)]
+
+
+def test_waits_keep_their_fields(stacks: StackTable) -> None:
+    times = {"time_ns": 100, "on_cpu_ns": 5, "blocked_ns": 30, "runqueue_ns": 10, "stolen_ns": 2}
+    made = events({**times, "stack": 77, "syscall": 202, "task_state": 1, "args": (1, 2, 1 << 63)})
+    (row,) = normalize.waits(made, threads(4), stacks, {})
+    for name, value in times.items():
+        assert row[name] == value, name
+    assert (row["stack"], row["syscall"], row["task_state"], row["thread"]) == (1, 202, 1, 4)
+    assert row["args"].tolist() == [1, 2, 1 << 63]
+
+
+# A sleep from 60 to 90, then runnable until 100; what was looked at from user space, and whether it is that sleep.
+@pytest.mark.parametrize(("looked_at_ns", "fits"), [(59, False), (60, True), (75, True), (90, True), (91, False)])
+def test_a_first_sleep_fills_only_the_sleep_it_was_seen_in(stacks: StackTable, looked_at_ns: int, fits: bool) -> None:
+    wait = {"time_ns": 100, "blocked_ns": 30, "runqueue_ns": 10, "status": NOT_TAKEN, "syscall": -1}
+    sleeps = {4: FirstSleep(looked_at_ns, 1, 16, (7, 8, 9))}
+    (row,) = normalize.waits(events(wait), threads(4), stacks, sleeps)
+    if fits:
+        assert (row["stack"], row["syscall"], row["status"]) == (1, 16, OK)
+        assert row["args"].tolist() == [7, 8, 9] and row["task_state"] == 1
+    else:
+        assert (row["stack"], row["syscall"], row["status"]) == (0, -1, NOT_TAKEN)
+
+
+def test_a_first_sleep_is_of_its_own_thread(stacks: StackTable) -> None:
+    wait = {"time_ns": 100, "blocked_ns": 40, "status": NOT_TAKEN}
+    rows = normalize.waits(events(wait, wait), threads(4, 5), stacks, {4: FirstSleep(80, 1, 16, (0, 0, 0))})
+    assert rows["stack"].tolist() == [1, 0]
+
+
+def test_a_first_sleep_does_not_replace_what_the_kernel_side_saw(stacks: StackTable) -> None:
+    times = {"time_ns": 100, "blocked_ns": 40, "syscall": 202}
+    made = events(
+        {**times, "stack": 77}, {**times, "status": FAULT}, {**times, "stack": 555}, {**times, "status": NO_PYTHON}
+    )
+    rows = normalize.waits(made, threads(4, 4, 4, 4), stacks, {4: FirstSleep(80, 1, 16, (0, 0, 0))})
+    assert rows["status"].tolist() == [OK, FAULT, LOST, OK]
+    assert rows["syscall"].tolist() == [202, 202, 202, 16]
+
+
+def test_a_first_sleep_without_a_stack_says_so(stacks: StackTable) -> None:
+    wait = {"time_ns": 100, "blocked_ns": 40, "status": NOT_TAKEN}
+    (row,) = normalize.waits(events(wait), threads(4), stacks, {4: FirstSleep(80, 0, 16, (1, 0, 0))})
+    assert (row["stack"], row["status"], row["syscall"]) == (0, NO_PYTHON, 16)
+
+
+def totals(stacks: StackTable, sleeps: dict[int, FirstSleep], **record: Any) -> np.void:
+    made = events({"syscall": -1, **record}, dtype=dtypes.THREAD_DTYPE)
+    return normalize.totals(made, threads(4), 1000, stacks, sleeps)[0]
+
+
+def test_totals_keep_their_fields(stacks: StackTable) -> None:
+    values = {"state": ON_CPU, "since_ns": 900, "on_cpu_ns": 5, "blocked_ns": 6, "runqueue_ns": 7, "stolen_ns": 8}
+    values |= {"wait_count": 9, "wake_ns": 3, "first_ns": 2}
+    row = totals(stacks, {}, stack=77, **values)
+    assert {name: int(row[name]) for name in values} == values
+    assert (row["time_ns"], row["thread"], row["stack"]) == (1000, 4, 1)
+
+
+def test_a_thread_asleep_since_before_the_start_is_blocked(stacks: StackTable) -> None:
+    sleep = {4: FirstSleep(500, 1, 16, (0, 0, 0))}
+    row = totals(stacks, sleep, state=UNKNOWN, since_ns=400, status=NOT_TAKEN)
+    assert (row["state"], row["stack"], row["syscall"]) == (BLOCKED, 1, 16)
+    row = totals(stacks, {}, state=UNKNOWN, since_ns=400, status=NOT_TAKEN)
+    assert (row["state"], row["stack"]) == (UNKNOWN, 0)
+
+
+def test_a_thread_that_ran_since_is_not_in_its_first_sleep(stacks: StackTable) -> None:
+    sleep = {4: FirstSleep(500, 1, 16, (0, 0, 0))}
+    row = totals(stacks, sleep, state=BLOCKED, since_ns=600, status=NOT_TAKEN)
+    assert row["stack"] == 0, "it sleeps since 600, and was looked at before"
+    row = totals(stacks, sleep, state=ON_CPU, since_ns=400, status=NOT_TAKEN)
+    assert (row["stack"], row["state"]) == (0, ON_CPU)
+
+
+def test_the_dead_keep_their_totals() -> None:
+    made = events({"time_ns": 900, "on_cpu_ns": 5, "blocked_ns": 6, "runqueue_ns": 7, "stolen_ns": 8, "tid": 1})
+    (row,) = normalize.exits(made, threads(4))
+    assert (row["state"], row["thread"], row["since_ns"], row["time_ns"]) == (DEAD, 4, 900, 900)
+    assert [int(row[f"{name}_ns"]) for name in ("on_cpu", "blocked", "runqueue", "stolen")] == [5, 6, 7, 8]

@@ -1,0 +1,213 @@
+"""Stacks and code objects from the kernel side, each in the recording once."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import zlib
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from bpfprof.abi import dtypes
+from bpfprof.capture.stacks import ProcessCodes, StackTable, identity_hash
+from bpfprof.cpython.code_objects import CodeObject, Unresolved
+from bpfprof.model.ids import RuntimeAddress
+from bpfprof.paths import ebpf_directory
+
+START_OFFSET = 176  # of the bytecode in a code object
+PID = 100
+Frame = tuple[int, int, int, int]  # code address, instruction address, mark, identity
+
+
+class Target:
+    """The code objects of a process, by address; `reads` are the addresses that were read."""
+
+    def __init__(self, **functions: int) -> None:
+        self.objects = {address: code_object(address, name) for name, address in functions.items()}
+        self.reads: list[int] = []
+
+    def __call__(self, address: int) -> CodeObject | Unresolved:
+        self.reads.append(address)
+        return self.objects.get(address, Unresolved("the code object is not readable"))
+
+    def frame(self, address: int, offset: int = 4, mark: int = 0, known: bool = True) -> Frame:
+        """A frame in this code object, as the kernel side sends it; its identity only if `known`."""
+        identity = identity_hash(self.objects[address].identity) if known else 0
+        return address, address + START_OFFSET + offset, mark, identity
+
+
+def code_object(address: int, name: str) -> CodeObject:
+    named = zlib.crc32(name.encode())
+    pointers = (address + 1000, named, named, address + 3000)
+    start = RuntimeAddress(address + START_OFFSET)
+    return CodeObject(RuntimeAddress(address), "/srv/a.py", name, name, 1, b"", start, pointers)
+
+
+def record(key: int, *frames: Frame, tgid: int = PID, status: int = 0) -> memoryview:
+    """A record of the stack ring."""
+    header = np.zeros(1, dtypes.STACK_DTYPE)
+    header["key"], header["tgid"], header["status"], header["python_count"] = key, tgid, status, len(frames)
+    body = np.zeros(len(frames), dtypes.PYTHON_FRAME_DTYPE)
+    for row, (code, instruction, mark, identity) in zip(body, frames, strict=True):
+        row["code"], row["instruction"], row["identity"] = code | mark << 56, instruction, identity
+    return memoryview(header.tobytes() + body.tobytes())
+
+
+def index(table: StackTable, key: int) -> int:
+    return int(table.indices(np.array([key], np.uint64))[0])
+
+
+@pytest.fixture
+def table() -> StackTable:
+    return StackTable()
+
+
+def names(table: StackTable) -> list[str]:
+    """Qualified names of the new code objects, reasons in brackets."""
+    codes, _ = table.take_new()
+    return [code.qualname if isinstance(code, CodeObject) else f"[{code.reason}]" for _, code in codes]
+
+
+def test_a_stack_is_numbered_and_written_once(table: StackTable) -> None:
+    target = Target(leaf=0x1000, root=0x2000)
+    codes = {PID: ProcessCodes(3, target)}
+    frames = target.frame(0x1000, 8, mark=1), target.frame(0x2000, -2)
+    table.add_records([record(77, *frames), record(78, *frames[1:]), record(77, *frames)], codes)
+    assert [index(table, key) for key in (77, 78, 79, 0)] == [1, 2, 0, 0]
+    new_codes, arrays = table.take_new()
+    assert [(process, code.qualname) for process, code in new_codes if isinstance(code, CodeObject)] == [
+        (3, "leaf"),
+        (3, "root"),
+    ]
+    assert arrays["stacks"].tolist() == [(3, 2, 0, 0, 0), (3, 1, 0, 0, 0)]
+    assert arrays["python"].tolist() == [(1, 8, 1), (2, -2, 0), (2, -2, 0)], "leaf first, offsets from the bytecode"
+    assert target.reads == [0x1000, 0x2000]
+    assert table.take_new() == ([], {})
+
+
+def test_one_stack_sent_under_two_keys_is_one(table: StackTable) -> None:
+    target = Target(leaf=0x1000)
+    codes = {PID: ProcessCodes(0, target)}
+    table.add_records([record(77, target.frame(0x1000)), record(99, target.frame(0x1000, known=False))], codes)
+    assert index(table, 77) == index(table, 99) == 1
+    table.add_records([record(77, target.frame(0x1000), status=4)], codes)
+    assert index(table, 77) == 2, "but not one that is cut off"
+
+
+def test_a_code_object_sent_again_without_identity_is_not_read_again(table: StackTable) -> None:
+    target = Target(leaf=0x1000)
+    codes = {PID: ProcessCodes(0, target)}
+    for offset in (0, 2, 4):
+        table.add_records([record(offset + 1, target.frame(0x1000, offset, known=offset == 0))], codes)
+    assert target.reads == [0x1000] and table.unverified_count == table.changed_count == 0
+
+
+def test_another_object_at_the_address_is_read_anew(table: StackTable) -> None:
+    target = Target(before=0x1000)
+    codes = {PID: ProcessCodes(0, target)}
+    table.add_records([record(1, target.frame(0x1000))], codes)
+    target.objects[0x1000] = code_object(0x1000, "after")
+    table.add_records([record(2, target.frame(0x1000))], codes)
+    assert names(table) == ["before", "after"] and index(table, 1) != index(table, 2)
+    assert table.changed_count == 0
+
+
+def test_an_object_replaced_before_it_was_read_is_counted_and_not_misnamed(table: StackTable) -> None:
+    target = Target(seen=0x1000)
+    codes = {PID: ProcessCodes(0, target)}
+    frame = target.frame(0x1000)
+    target.objects[0x1000] = code_object(0x1000, "other")
+    table.add_records([record(1, frame), record(2, frame)], codes)
+    assert names(table) == ["[code object replaced before it was read]"]
+    assert (table.changed_count, table.unverified_count) == (1, 0)
+    table.add_records([record(3, target.frame(0x1000))], codes)
+    assert names(table) == ["other"], "which is what runs now"
+
+
+def test_an_object_whose_identity_nobody_saw_is_counted(table: StackTable) -> None:
+    target = Target(leaf=0x1000)
+    codes = {PID: ProcessCodes(0, target)}
+    table.add_records([record(1, target.frame(0x1000, known=False)), record(2, target.frame(0x1000))], codes)
+    assert names(table) == ["leaf"] and target.reads == [0x1000], "what was read had the identity that came later"
+    assert (table.unverified_count, table.changed_count) == (1, 0)
+
+
+def test_an_unreadable_object_says_why(table: StackTable) -> None:
+    target = Target()
+    table.add_records([record(1, (0x5000, 0x5010, 0, 9))], {PID: ProcessCodes(0, target)})
+    table.add_records([record(2, (0x6000, 0x6010, 0, 9))], {PID: ProcessCodes(0, None)})
+    assert names(table) == ["[the code object is not readable]", "[process gone before its code was read]"]
+
+
+def test_a_forked_child_has_what_its_parent_had(table: StackTable) -> None:
+    target, child_target = Target(leaf=0x1000), Target(leaf=0x1000, own=0x2000)
+    parent = ProcessCodes(0, target)
+    table.add_records([record(1, target.frame(0x1000))], {PID: parent})
+    child = parent.forked(1, child_target)
+    codes = {PID: parent, 101: child}
+    table.add_records([record(2, target.frame(0x1000, known=False), tgid=101)], codes)
+    table.add_records([record(3, child_target.frame(0x2000), tgid=101)], codes)
+    assert child_target.reads == [0x2000] and 0x2000 not in parent.known
+    new_codes, arrays = table.take_new()
+    assert [process for process, _ in new_codes] == [0, 1]
+    assert arrays["stacks"]["process"].tolist() == [0, 1, 1], "a stack belongs to the process that ran it"
+    assert arrays["python"]["code"].tolist() == [1, 1, 2]
+
+
+def test_stacks_of_unknown_processes_are_left_out(table: StackTable) -> None:
+    target = Target(leaf=0x1000)
+    table.add_records([record(1, target.frame(0x1000), tgid=999)], {PID: ProcessCodes(0, target)})
+    assert index(table, 1) == 0 and table.take_new() == ([], {})
+
+
+def test_a_stack_walked_from_user_space_is_the_same_stack(table: StackTable) -> None:
+    target = Target(leaf=0x1000)
+    codes = ProcessCodes(0, target)
+    table.add_records([record(5, target.frame(0x1000, 8, mark=2))], {PID: codes})
+    assert table.add_frames(codes, [(0x1000, 0x1000 + START_OFFSET + 8, 2)], 0) == index(table, 5)
+    assert table.add_frames(codes, [], 3) == 2
+
+
+def test_wild_addresses_do_no_harm(table: StackTable) -> None:
+    wild = [(0x00FF_FFFF_FFFF_FFFF, (1 << 64) - 1, 255, (1 << 64) - 1), (0, 0, 0, 0)]
+    table.add_records([record(1, *wild)], {PID: ProcessCodes(0, Target())})
+    _, arrays = table.take_new()
+    assert arrays["python"]["mark"].tolist() == [255, 0] and len(arrays["python"]) == 2
+
+
+def test_many_keys_at_once(table: StackTable) -> None:
+    target = Target(leaf=0x1000)
+    table.add_records([record(key, target.frame(0x1000, key)) for key in (2, 4, 6)], {PID: ProcessCodes(0, target)})
+    keys = np.array([6, 0, 2, 5, 6, (1 << 64) - 1], np.uint64)
+    assert table.indices(keys).tolist() == [3, 0, 1, 0, 3, 0]
+    assert len(table.indices(keys[:0])) == 0
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_the_identity_is_the_one_the_kernel_side_computes(tmp_path: Path, seed: int) -> None:
+    """Compiles mix() and the expression of python_identify() as they stand in python_frames.bpf.h."""
+    compiler = shutil.which("cc")
+    if compiler is None:
+        pytest.skip("no C compiler (cc)")
+    source = (ebpf_directory() / "python_frames.bpf.h").read_text()
+    mix = re.search(r"^static __always_inline __u64 mix\(.*?^}\n", source, re.MULTILINE | re.DOTALL)
+    expression = re.search(r"identity = (mix\(.*?);", source)
+    assert mix is not None and expression is not None
+    chance = np.random.default_rng(seed)
+    rows = [tuple(row) for row in chance.integers(0, 1 << 64, (50, 4), np.uint64).tolist()]
+    rows += [(0, 0, 0, 0), ((1 << 64) - 1,) * 4, (1, 2, 3, 4), (4, 3, 2, 1)]
+    table = ",\n".join("{" + ",".join(f"{value}ULL" for value in row) + "}" for row in rows)
+    (tmp_path / "identity.c").write_text(
+        "#include <stdio.h>\n#define __always_inline inline\ntypedef unsigned long long __u64;\n"
+        f"{mix[0]}\nstatic __u64 rows[][4] = {{{table}}};\nint main(void)\n{{\n"
+        f"    for (int i = 0; i < {len(rows)}; i++) {{\n        __u64 *pointers = rows[i];\n"
+        f'        printf("%llu\\n", {expression[1]});\n    }}\n    return 0;\n}}\n'
+    )
+    program = tmp_path / "identity"
+    subprocess.run([compiler, "-o", program, tmp_path / "identity.c"], check=True)
+    answer = subprocess.run([program], check=True, capture_output=True, text=True).stdout
+    assert [identity_hash(row) for row in rows] == [int(line) for line in answer.split()]  # type: ignore[arg-type]
+    assert identity_hash((1, 2, 3, 4)) != identity_hash((4, 3, 2, 1))

@@ -1,0 +1,51 @@
+"""Signals that ask for an end, and whose the output is."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+import pytest
+
+from bpfprof.capture.caller import caller_ids
+from bpfprof.capture.stop import StopRequest
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_is_a_request_and_not_an_exception(number: signal.Signals) -> None:
+    before = signal.getsignal(number)
+    with StopRequest() as stop:
+        assert not stop.requested
+        os.kill(os.getpid(), number)
+        os.kill(os.getpid(), number)
+        assert stop.requested
+    assert signal.getsignal(number) == before
+
+
+def test_handlers_come_back_after_an_error() -> None:
+    before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+    with pytest.raises(RuntimeError), StopRequest():
+        raise RuntimeError
+    assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == before
+
+
+@pytest.mark.parametrize(
+    ("euid", "environment", "expected"),
+    [
+        (0, {"SUDO_UID": "1000", "SUDO_GID": "1001"}, (1000, 1001)),
+        (0, {}, None),
+        (0, {"SUDO_UID": "1000"}, None),
+        (0, {"SUDO_UID": "-1", "SUDO_GID": "0"}, None),
+        (0, {"SUDO_UID": "1000; rm", "SUDO_GID": "1"}, None),
+        (1000, {"SUDO_UID": "1001", "SUDO_GID": "1001"}, None),
+    ],
+)
+def test_the_user_behind_sudo(
+    monkeypatch: pytest.MonkeyPatch, euid: int, environment: dict[str, str], expected: tuple[int, int] | None
+) -> None:
+    for name in ("SUDO_UID", "SUDO_GID"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(os, "geteuid", lambda: euid)
+    assert caller_ids() == expected

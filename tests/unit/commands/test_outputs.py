@@ -1,0 +1,165 @@
+"""Files written for the user: what is refused, whose they are, what is left after a failure."""
+
+from __future__ import annotations
+
+import os
+import resource
+import signal
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from bpfprof.commands.outputs import open_output, open_temporary, write_output
+from bpfprof.errors import OutputError, UsageError
+
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="giving files to other users needs root")
+SOMEBODY, SOMEBODY_ELSE = (1234, 1235), (4321, 4322)
+
+
+@pytest.fixture
+def shared() -> Iterator[Path]:
+    """A folder like /tmp."""
+    with tempfile.TemporaryDirectory(prefix="bpfprof-test-") as name:
+        os.chmod(name, 0o1777)
+        yield Path(name)
+
+
+def owner(path: Path) -> tuple[int, int]:
+    status = path.stat()
+    return status.st_uid, status.st_gid
+
+
+def test_a_new_file(tmp_path: Path) -> None:
+    path = tmp_path / "out.svg"
+    before = os.umask(0o022)
+    try:
+        write_output(path, "größe\n", None)
+    finally:
+        os.umask(before)
+    assert path.read_text(encoding="utf-8") == "größe\n"
+    assert path.stat().st_mode & 0o777 == 0o644
+
+
+def test_a_file_is_replaced_whole(tmp_path: Path) -> None:
+    path = tmp_path / "out.svg"
+    path.write_text("something longer than what comes")
+    write_output(path, b"\x00short", None)
+    assert path.read_bytes() == b"\x00short"
+
+
+def test_text_that_is_not_utf8_is_written_all_the_same(tmp_path: Path) -> None:
+    write_output(tmp_path / "out.txt", "a\udc80b", None)
+    assert (tmp_path / "out.txt").read_bytes() == b"a?b"
+
+
+def test_the_descriptor_can_be_read_and_is_not_inherited(tmp_path: Path) -> None:
+    fd = open_output(tmp_path / "out", None)
+    os.write(fd, b"abc")
+    assert os.pread(fd, 3, 0) == b"abc" and not os.get_inheritable(fd)
+    os.close(fd)
+
+
+def refused(path: Path, *words: str, caller: tuple[int, int] | None = None) -> None:
+    """Opening says no in a sentence that names the file, and leaks no descriptor."""
+    before = len(os.listdir("/proc/self/fd"))
+    with pytest.raises(UsageError) as caught:
+        open_output(path, caller)
+    assert str(path) in str(caught.value) and caught.value.exit_code == 2
+    assert all(word in str(caught.value) for word in words), caught.value
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+@pytest.mark.parametrize("exists", [True, False])
+def test_a_symbolic_link_is_refused(tmp_path: Path, exists: bool) -> None:
+    target, link = tmp_path / "precious", tmp_path / "out.svg"
+    if exists:
+        target.write_text("kept")
+    link.symlink_to(target)
+    refused(link, "symbolic link")
+    assert (target.read_text() == "kept") if exists else not target.exists()
+
+
+@pytest.mark.timeout(10)
+@pytest.mark.parametrize("with_reader", [True, False])
+def test_a_fifo_is_refused_without_waiting(tmp_path: Path, with_reader: bool) -> None:
+    os.mkfifo(tmp_path / "out")
+    reader = os.open(tmp_path / "out", os.O_RDONLY | os.O_NONBLOCK) if with_reader else None
+    refused(tmp_path / "out", "not a regular file")
+    if reader is not None:
+        os.close(reader)
+
+
+def test_a_directory_is_refused(tmp_path: Path) -> None:
+    refused(tmp_path, "directory")
+
+
+@pytest.mark.parametrize("device", ["/dev/null", "/dev/full", "/dev/zero"])
+def test_a_device_is_refused(device: str) -> None:
+    refused(Path(device), "not a regular file")
+
+
+def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
+    refused(tmp_path / "missing" / "out", "No such file")
+    (tmp_path / "file").write_text("")
+    refused(tmp_path / "file" / "out", "Not a directory")
+
+
+@needs_root
+def test_the_file_is_given_to_the_caller(tmp_path: Path) -> None:
+    write_output(tmp_path / "new", "a", SOMEBODY)
+    assert owner(tmp_path / "new") == SOMEBODY
+    (tmp_path / "old").write_text("b")
+    write_output(tmp_path / "old", "a", SOMEBODY)
+    assert owner(tmp_path / "old") == SOMEBODY
+    write_output(tmp_path / "roots", "a", None)
+    assert owner(tmp_path / "roots") == (os.geteuid(), os.getegid())
+
+
+@needs_root
+@pytest.mark.parametrize("caller", [None, SOMEBODY])
+def test_another_users_file_in_a_shared_folder_is_refused(shared: Path, caller: tuple[int, int] | None) -> None:
+    path = shared / "out.svg"
+    path.write_text("theirs")
+    os.chown(path, *SOMEBODY_ELSE)
+    refused(path, caller=caller)
+    assert path.read_text() == "theirs" and owner(path) == SOMEBODY_ELSE
+
+
+@needs_root
+def test_the_callers_own_file_in_a_shared_folder_is_written(shared: Path) -> None:
+    path = shared / "out.svg"
+    path.write_text("old")
+    os.chown(path, *SOMEBODY)
+    if Path("/proc/sys/fs/protected_regular").read_text().strip() != "0":
+        pytest.skip("fs.protected_regular: this kernel lets not even root open it")
+    write_output(path, "new", SOMEBODY)
+    assert path.read_text() == "new" and owner(path) == SOMEBODY
+
+
+def test_no_half_report_is_left_on_a_full_disk(tmp_path: Path) -> None:
+    path = tmp_path / "out.svg"
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, before[1]))
+    try:
+        with pytest.raises(OutputError, match="could not be written") as caught:
+            write_output(path, "x" * 100_000, None)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        signal.signal(signal.SIGXFSZ, handler)
+    assert not path.exists() and caught.value.exit_code == 5 and caught.value.hint
+
+
+@pytest.mark.parametrize("folder", [None, "/does/not/exist", "/proc"])
+def test_a_temporary_file_has_no_name(monkeypatch: pytest.MonkeyPatch, folder: str | None) -> None:
+    if folder is None:
+        monkeypatch.delenv("TMPDIR", raising=False)
+    else:
+        monkeypatch.setenv("TMPDIR", folder)
+    fd = open_temporary()
+    os.write(fd, b"abc")
+    assert os.pread(fd, 3, 0) == b"abc" and os.fstat(fd).st_nlink == 0
+    assert not os.get_inheritable(fd)
+    os.close(fd)

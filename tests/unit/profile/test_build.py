@@ -1,0 +1,222 @@
+"""From a recording made by hand to a profile: nothing of a thread's wall time is lost on the way."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from bpfprof import abi
+from bpfprof.model.frames import FrameKind
+from bpfprof.model.profile import TIMELINE_DTYPE, WEIGHT_DTYPE, Profile, ThreadState
+from bpfprof.profile.build import build_profile
+from tests.unit.recording.hand_made import FUTEX, IOCTL, MS, RUNNABLE, START_NS, HandMade, Story
+
+Spent = dict[tuple[str, ...], float]
+
+
+def spent_ms(profile: Profile, thread: int, state: ThreadState | None = None) -> Spent:
+    """Stack as text, root first -> milliseconds of one thread."""
+    found: Spent = {}
+    for weight in profile.weights[profile.weights["thread"] == thread]:
+        if state is None or weight["state"] == state:
+            stack = tuple(text(profile, number) for number in profile.stacks[weight["stack"]])
+            found[stack] = found.get(stack, 0) + int(weight["total_ns"]) / MS
+    return found
+
+
+def text(profile: Profile, number: int) -> str:
+    frame = profile.frames[number]
+    return f"{frame.kind.name.lower()} {frame.name}".strip() if frame.kind != FrameKind.PYTHON else frame.name
+
+
+def assert_whole(profile: Profile) -> None:
+    """Every thread's wall time is accounted for, by totals, by weights, and by a timeline without gap or overlap."""
+    assert profile.weights.dtype == WEIGHT_DTYPE
+    assert profile.timeline is not None and profile.timeline.dtype == TIMELINE_DTYPE
+    for index, thread in enumerate(profile.threads):
+        assert thread.accounted_ns == thread.wall_ns
+        assert int(profile.weights["total_ns"][profile.weights["thread"] == index].sum()) == thread.wall_ns
+        rows = profile.timeline[profile.timeline["thread"] == index]
+        if not thread.wall_ns:
+            assert not len(rows)
+            continue
+        ends = rows["start_ns"] + rows["duration_ns"]
+        assert (rows["start_ns"][0], ends[-1]) == (thread.first_ns, thread.last_ns)
+        assert (rows["start_ns"][1:] == ends[:-1]).all() and (rows["duration_ns"] > 0).all()
+        for state, total in zip(ThreadState, (thread.on_cpu_ns, thread.runqueue_ns, thread.off_cpu_ns), strict=True):
+            assert int(rows["duration_ns"][rows["state"] == state].sum()) == total
+    keys = [(row["thread"], row["stack"], row["state"]) for row in profile.weights]
+    assert len(set(keys)) == len(keys), "one row a thread, stack and state"
+
+
+@pytest.fixture
+def made() -> HandMade:
+    empty = HandMade()
+    empty.process(100, name="train", command_line=["python", "train.py"])
+    return empty
+
+
+def built(made: HandMade, end_ms: float | None = None) -> Profile:
+    if end_ms is not None:
+        made.end = {"end_ns": START_NS + int(end_ms * MS), "own_cpu_ns": 3 * MS, "lost": {"event lost, buffer full": 2}}
+    return build_profile(made.recording(), with_timeline=True)
+
+
+def test_a_thread_computes_and_waits(made: HandMade) -> None:
+    run, take = made.code("run"), made.code("take")
+    computing, waiting = made.stack((run, 0, 0)), made.stack((take, 0, 0), (run, 2, 0))
+    story = Story.begin(made).run(30 * MS, (5 * MS, computing), (15 * MS, computing), (25 * MS, computing))
+    story.block(50 * MS, ready=4 * MS, stack=waiting, syscall=FUTEX).run(16 * MS, (6 * MS, waiting)).total()
+    profile = built(made, 100)
+    assert_whole(profile)
+    (thread,) = profile.threads
+    assert (thread.pid, thread.tid, thread.process_name, thread.thread_name) == (100, 100, "train", "main")
+    assert (thread.on_cpu_ns, thread.runqueue_ns, thread.off_cpu_ns) == (46 * MS, 4 * MS, 50 * MS)
+    assert (thread.sample_count, thread.wait_count) == (4, 1)
+    assert spent_ms(profile, 0) == {
+        ("run",): 30,
+        ("run", "take", "wait lock"): 50,
+        ("run", "take", "runqueue"): 4,
+        ("run", "take"): 16,
+    }
+    assert profile.timeline is not None and len(profile.timeline) == 6
+    weights = {int(row["state"]): row for row in profile.weights}
+    assert weights[ThreadState.OFF_CPU]["count"] == 1 and weights[ThreadState.OFF_CPU]["max_ns"] == 50 * MS
+    assert all(row["max_ns"] == 0 for row in profile.weights if row["state"] == ThreadState.ON_CPU)
+    assert sum(row["count"] for row in profile.weights if row["state"] == ThreadState.ON_CPU) == 4
+
+
+def test_cpu_time_without_a_sample_is_said(made: HandMade) -> None:
+    Story.begin(made).run(3 * MS).block(7 * MS, syscall=IOCTL).total()
+    profile = built(made, 10)
+    assert_whole(profile)
+    assert spent_ms(profile, 0, ThreadState.ON_CPU) == {("not_sampled",): 3}
+
+
+def test_stolen_time_is_run_queue_time_under_the_same_stack(made: HandMade) -> None:
+    run = made.stack((made.code("run"), 0, 0))
+    Story.begin(made).run(20 * MS, (5 * MS, run), (15 * MS, run), stolen=10 * MS).block(5 * MS).total()
+    Story.begin(made, tid=101).run(20 * MS, stolen=15 * MS).total()
+    profile = built(made, 35)
+    assert_whole(profile)
+    assert spent_ms(profile, 0, ThreadState.RUNQUEUE) == {("run", "runqueue"): 10}
+    assert spent_ms(profile, 1) == {("not_sampled",): 20, ("not_sampled", "runqueue"): 15}
+
+
+def test_a_thread_that_was_born_and_died(made: HandMade) -> None:
+    run = made.stack((made.code("run"), 0, 0))
+    Story.begin(made).run(60 * MS).total()
+    child = Story.begin(made, tid=101, first_ns=START_NS + 10 * MS, state=RUNNABLE)
+    child.now_ns += 2 * MS
+    child.run(20 * MS, (MS, run), (11 * MS, run), stolen=3 * MS).block(5 * MS, stack=run).run(MS, stolen=2 * MS).die()
+    profile = built(made, 60)
+    assert_whole(profile)
+    thread = profile.threads[1]
+    assert (thread.first_ns, thread.last_ns) == (10 * MS, 43 * MS)
+    assert spent_ms(profile, 1, ThreadState.RUNQUEUE)[("runqueue",)] == 2, "not started yet is no fault of a stack"
+    assert not profile.quality.truncated_counts.get("not started yet")
+
+
+def test_gil_waits_are_told_from_locks(made: HandMade) -> None:
+    made.processes[0]["gil"] = [0x7000, 96]
+    made.process(101)
+    for tid, process, address in ((100, 0, 0x7010), (101, 0, 0x9000), (102, 1, 0x7010)):
+        Story.begin(made, tid, process).run(MS).block(9 * MS, syscall=FUTEX, args=(address, 0, 0)).total()
+    profile = built(made, 10)
+    leaves = [next(iter(spent_ms(profile, thread, ThreadState.OFF_CPU)))[-1] for thread in range(3)]
+    assert leaves == ["wait gil", "wait lock", "wait lock"]
+
+
+def test_stacks_that_are_not_whole_carry_their_reason(made: HandMade) -> None:
+    lost, fault = int(abi.Status["BP_LOST_STACK_RING_FULL"]), int(abi.Status["BP_PYTHON_FRAME_FAULT"])
+    part = made.stack((made.code("leaf"), 0, 0), status=fault)
+    story = Story.begin(made).run(10 * MS, (MS, part))
+    made.samples[0]["status"] = fault
+    story.block(20 * MS, status=lost).run(MS).block(9 * MS, status=200).total()
+    profile = built(made, 40)
+    assert_whole(profile)
+    spent = spent_ms(profile, 0)
+    assert spent[("truncated Python frame unreadable", "leaf")] == 10
+    assert spent[("truncated stack lost, buffer full", "wait sleep")] == 20
+    assert spent[("truncated status 200", "wait sleep")] == 9, "a status of a later version"
+    quality = profile.quality
+    assert quality.truncated_counts == {"Python frame unreadable": 1, "stack lost, buffer full": 1, "status 200": 1}
+    assert (quality.complete_count, quality.lost_counts) == (0, {"event lost, buffer full": 2})
+    assert (quality.own_cpu_ns, quality.recording_ns, quality.unfinished) == (3 * MS, 40 * MS, "")
+
+
+@pytest.mark.parametrize(("mode", "states"), [("cpu", {ThreadState.ON_CPU}), ("offcpu", {ThreadState.OFF_CPU})])
+def test_one_mode_holds_one_half(made: HandMade, mode: str, states: set[ThreadState]) -> None:
+    made.start["mode"] = mode
+    run = made.stack((made.code("run"), 0, 0))
+    not_taken = int(abi.Status["BP_STACK_NOT_TAKEN"]) if mode == "cpu" else 0
+    Story.begin(made).run(20 * MS, *[(5 * MS, run)][mode == "offcpu" :]).block(30 * MS, status=not_taken).total()
+    profile = built(made, 50)
+    assert {ThreadState(int(state)) for state in profile.weights["state"]} == states
+    assert sum(spent_ms(profile, 0).values()) == (20 if mode == "cpu" else 30)
+    assert profile.threads[0].accounted_ns == profile.threads[0].wall_ns, "the totals are known in every mode"
+    assert not profile.quality.truncated_counts, "stacks that nobody asked for are not missing"
+
+
+def test_lines_and_same_stacks_are_joined(made: HandMade) -> None:
+    run = made.code("run", first_line=10)
+    first, second, third = made.stack((run, -2, 0)), made.stack((run, -2, 0)), made.stack((run, -2, 1))
+    Story.begin(made).run(30 * MS, (5 * MS, first), (15 * MS, second), (25 * MS, third)).total()
+    profile = built(made, 30)
+    assert len(profile.stacks) == 1 and len(profile.weights) == 1
+    assert [frame.line for frame in profile.frames] == [10]
+
+
+def test_what_was_recorded(made: HandMade) -> None:
+    made.start |= {"host_name": "node", "kernel_release": "6.1", "bpfprof_version": "0.1", "started_unix_ns": 5}
+    Story.begin(made).run(5 * MS).total()
+    info = built(made, 5).info
+    assert (info.command_line, info.duration_ns, info.rate_hz) == (("python", "train.py"), 5 * MS, 100)
+    assert (info.host_name, info.kernel_release, info.bpfprof_version, info.event) == (
+        "node",
+        "6.1",
+        "0.1",
+        "cpu-clock",
+    )
+    assert info.started_unix_ns == 5 and info.mode == "both"
+
+
+def test_without_an_end_what_was_seen_is_shown(made: HandMade) -> None:
+    run = made.stack((made.code("run"), 0, 0))
+    Story.begin(made).run(10 * MS, (5 * MS, run)).total().block(20 * MS, stack=run).run(5 * MS, (4 * MS, run)).total()
+    profile = built(made)
+    assert "no end" in profile.quality.unfinished
+    assert_whole(profile)
+    assert spent_ms(profile, 0) == {("run",): 15, ("run", "wait sleep"): 20}
+
+
+def test_a_recording_without_threads() -> None:
+    profile = build_profile(HandMade().recording(), with_timeline=True)
+    assert profile.threads == () and len(profile.weights) == 0
+    assert profile.timeline is not None and len(profile.timeline) == 0
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_random_programs_are_accounted_to_the_nanosecond(made: HandMade, seed: int) -> None:
+    chance = np.random.default_rng(seed)
+    stacks = [made.stack((made.code(f"f{number}"), 0, 0)) for number in range(5)]
+    for tid in range(4):
+        story = Story.begin(made, 200 + tid, first_ns=START_NS + int(chance.integers(0, 9 * MS)))
+        for _ in range(chance.integers(1, 40)):
+            ns = int(chance.integers(1, 30 * MS))
+            samples = [(into, int(chance.choice(stacks))) for into in range(int(chance.integers(10 * MS)), ns, 10 * MS)]
+            story.run(ns, *samples, stolen=int(chance.integers(0, MS)) * int(chance.integers(2)))
+            if chance.random() < 0.3:
+                story.preempt(int(chance.integers(1, MS)), int(chance.choice(stacks)))
+            else:
+                ready = int(chance.integers(0, MS))
+                story.block(int(chance.integers(1, 9 * MS)), ready, int(chance.choice(stacks)), syscall=FUTEX)
+        if chance.random() < 0.4:
+            story.run(MS, stolen=777).die()
+        elif story.now_ns < START_NS + 2_000 * MS:
+            last = START_NS + 2_000 * MS - story.now_ns
+            (story.run(last) if chance.random() < 0.5 else story.run(MS).block(last - MS)).total()
+    profile = built(made, 2_000)
+    assert_whole(profile)
+    again = built(made, 2_000)
+    assert again.weights.tobytes() == profile.weights.tobytes() and again.stacks == profile.stacks

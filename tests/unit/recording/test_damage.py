@@ -1,0 +1,216 @@
+"""Files that were damaged or made to do harm: a RecordingError or a shorter recording, never anything else."""
+
+from __future__ import annotations
+
+import io
+import json
+import random
+import struct
+import tracemalloc
+import zlib
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from bpfprof.errors import RecordingError
+from bpfprof.profile.build import build_profile
+from bpfprof.recording.format import CHUNK_MAGIC, MAGIC, Chunk, decode, encode
+from bpfprof.recording.reader import Recording, read_recording
+from tests.unit.recording.hand_made import file_bytes, read, small
+
+MEMORY_LIMIT_BYTES = 16 << 20
+DEEP = 200_000
+
+
+def attempt(data: bytes) -> Recording | None:
+    """What is read, and that a profile can be made of it; None when it is refused."""
+    try:
+        recording = read_recording(io.BytesIO(data))
+        build_profile(recording, with_timeline=True)
+    except RecordingError as error:
+        assert str(error)
+        return None
+    return recording
+
+
+def sealed(payload: bytes) -> bytes:
+    """A chunk whose checksum is right, whatever it holds."""
+    payload += bytes(-len(payload) % 8)
+    return struct.pack("<4sIQ", CHUNK_MAGIC, zlib.crc32(payload), len(payload)) + payload
+
+
+def with_text(text: str, arrays: bytes = b"") -> bytes:
+    """A chunk with this JSON."""
+    raw = text.encode()
+    head = struct.pack("<Q", len(raw)) + raw
+    return sealed(head + bytes(-len(head) % 8) + arrays)
+
+
+def test_a_flipped_byte_ends_the_recording_at_its_chunk() -> None:
+    data = file_bytes(small().chunks())
+    chance = random.Random(7)
+    for _ in range(2500):
+        damaged = bytearray(data)
+        at = chance.randrange(len(data))
+        damaged[at] ^= chance.randrange(1, 256)
+        try:
+            recording = read_recording(io.BytesIO(damaged))
+        except RecordingError:
+            continue
+        assert recording.unfinished, f"byte {at} changed and nobody noticed"
+
+
+def test_flipped_bytes_under_a_right_checksum_never_crash() -> None:
+    chunks = [encode(chunk) for chunk in small().chunks()]
+    chance = random.Random(8)
+    for _ in range(800):
+        index = chance.randrange(len(chunks))
+        payload = bytearray(chunks[index][16:])
+        for _ in range(chance.choice([1, 1, 2, 5])):
+            payload[chance.randrange(len(payload))] ^= 1 << chance.randrange(8)
+        attempt(MAGIC + b"".join([*chunks[:index], sealed(bytes(payload)), *chunks[index + 1 :]]))
+
+
+def test_random_numbers_in_the_rows_never_crash() -> None:
+    chance = np.random.default_rng(9)
+    for _ in range(150):
+        chunks = small().chunks()
+        for chunk in chunks[4:8]:
+            for name, array in chunk.arrays.items():
+                field = chance.choice(array.dtype.names)
+                wild = array.copy()
+                wild[field] = (
+                    chance.integers(0, 256, wild[field].nbytes, np.uint8)
+                    .view(wild[field].dtype.base)
+                    .reshape(wild[field].shape)
+                )
+                chunk.arrays[name] = wild
+        attempt(file_bytes(chunks))
+
+
+def hostile_texts() -> dict[str, str]:
+    """JSON of one chunk, each wrong in its own way."""
+    rows = {"kind": "samples", "fields": {}}
+    deep_list = "[" * DEEP + "]" * DEEP
+    described: list[Any] = [
+        ["rows", "|O", 1],
+        ["rows", "O", 1],
+        ["rows", "<U9", 1],
+        ["rows", "|V8", 1],
+        ["rows", "<M8[s]", 1],
+        ["rows", "<f3", 1],
+        ["rows", "<u8", 1 << 62],
+        ["rows", "<u8", -1],
+        ["rows", "<u8", -(1 << 70)],
+        ["rows", "<u8", 1.5],
+        ["rows", "<u8", "1"],
+        ["rows", "<u8", None],
+        ["rows", [["thread", "|O", []]], 1],
+        ["rows", [["thread", "<u4", [1 << 40]]], 1],
+        ["rows", [["thread", "<u4", [64, 64, 64]]], 1],
+        ["rows", [["thread", "<u4", [-1]]], 1],
+        ["rows", [["thread", "<u4", [0]]], 1],
+        ["rows", [["thread", "<u4", []], ["thread", "<u4", []]], 1],
+        ["rows", [["thread", "<u4"]], 1],
+        ["rows", [], 1 << 60],
+        ["rows", {}, 1],
+        [["rows"], "<u8", 1],
+        ["rows"],
+        "rows",
+        7,
+    ]
+    texts = {f"array {json.dumps(one)[:60]}": json.dumps({**rows, "arrays": [one]}) for one in described}
+    texts |= {
+        "deep list": deep_list,
+        "deep fields": f'{{"kind":"samples","fields":{{"x":{deep_list}}},"arrays":[]}}',
+        "deep dtype": f'{{"kind":"samples","fields":{{}},"arrays":[["rows",{deep_list},1]]}}',
+        "not an object": "[1, 2, 3]",
+        "nothing": "",
+        "no kind": '{"fields":{},"arrays":[]}',
+        "no arrays": '{"kind":"samples","fields":{}}',
+        "fields a number": '{"kind":"samples","fields":7,"arrays":[]}',
+        "long number": f'{{"kind":"samples","fields":{{"x":{"9" * 10_000}}},"arrays":[]}}',
+        "half a surrogate": '{"kind":"samples","fields":{"rows":"\\ud800"},"arrays":[["rows","<u8",9]]}',
+    }
+    for kind in ("threads", "processes"):
+        for index in (-1, 5, 1 << 21, 1 << 31, 1 << 70, 1.5e300, float("inf"), float("nan"), "x", None, [], True):
+            row = {"index": index, "process": 0, "tid": 1}
+            texts[f"{kind} {index}"] = json.dumps({"kind": kind, "fields": {"rows": [row]}, "arrays": []})
+        for content in (7, "text", [7], ["text"], [[]], [{}], {"index": 0}):
+            texts[f"{kind} rows {content}"] = json.dumps({"kind": kind, "fields": {"rows": content}, "arrays": []})
+        texts[f"{kind} without rows"] = json.dumps({"kind": kind, "fields": {}, "arrays": []})
+    return texts
+
+
+@pytest.mark.parametrize("name", hostile_texts())
+def test_hostile_json_is_refused_in_little_memory(name: str) -> None:
+    data = file_bytes(small().chunks()[:3]) + with_text(hostile_texts()[name], bytes(64))
+    tracemalloc.start()
+    try:
+        recording = read_recording(io.BytesIO(data))
+        assert tracemalloc.get_traced_memory()[1] < MEMORY_LIMIT_BYTES
+    finally:
+        tracemalloc.stop()
+    assert recording.unfinished and (len(recording.processes), len(recording.threads)) == (2, 2)
+
+
+WRONG_VALUES: list[Any] = [None, -1, 1 << 64, -(1 << 70), 1.5, float("inf"), "text", [], [1], {}, {"a": 1}, True, "7"]
+
+
+@pytest.mark.parametrize("value", WRONG_VALUES, ids=str)
+def test_a_field_of_the_wrong_type_never_crashes(value: Any) -> None:
+    def try_with(change: Callable[[list[Chunk]], None]) -> None:
+        chunks = small().chunks()
+        change(chunks)
+        attempt(file_bytes(chunks))
+
+    chunks = small().chunks()
+    for position in (0, -1):
+        for name in chunks[position].fields:
+            try_with(lambda made, at=position, key=name: made[at].fields.update({key: value}))  # type: ignore[misc]
+    for position in (1, 2):
+        for name in chunks[position].fields["rows"][0]:
+            try_with(lambda made, at=position, key=name: made[at].fields["rows"][0].update({key: value}))  # type: ignore[misc]
+    for column in range(5):
+        try_with(lambda made, at=column: made[3].fields["rows"][0].__setitem__(at, value))  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(
+    "ends", [np.array([1 << 63, 1], np.uint64), np.array([-5, 2]), np.array([9.5, 1e300]), np.array([3], np.uint64)]
+)
+def test_wrong_ends_of_line_tables(ends: np.ndarray[Any, Any]) -> None:
+    chunks = small().chunks()
+    chunks[3].arrays["linetable_ends"] = ends
+    attempt(file_bytes(chunks))
+
+
+def test_a_code_object_of_a_process_that_is_not_there() -> None:
+    made = small()
+    made.codes[0][0] = 77
+    assert attempt(file_bytes(made.chunks())) is None or "missing" in made.recording().unfinished
+
+
+def test_a_thread_of_a_process_that_is_not_there_is_refused() -> None:
+    chunks = small().chunks()
+    del chunks[1]
+    with pytest.raises(RecordingError, match="process"):
+        read(chunks)
+
+
+@pytest.mark.parametrize("length", [1 << 63, (1 << 64) - 8, (1 << 28) + 8, 12])
+def test_a_chunk_that_claims_to_be_too_long_is_not_read(length: int) -> None:
+    class File(io.BytesIO):
+        def read(self, size: int | None = -1) -> bytes:
+            assert size is not None and size <= 16, "nothing is asked for beyond the header"
+            return super().read(size)
+
+    with pytest.raises(RecordingError, match="damaged"):
+        decode(File(struct.pack("<4sIQ", CHUNK_MAGIC, 0, length) + bytes(64)))
+
+
+@pytest.mark.parametrize("text_bytes", [1, 1 << 20, 1 << 63, (1 << 64) - 1])
+def test_a_text_that_claims_to_be_longer_than_its_chunk(text_bytes: int) -> None:
+    with pytest.raises(RecordingError, match="damaged"):
+        decode(io.BytesIO(sealed(struct.pack("<Q", text_bytes) + b'{"kind": "a"}')))

@@ -1,0 +1,99 @@
+"""docs/recording-format.md names everything the code writes, with the right types."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from bpfprof import abi
+from bpfprof.model import samples as model
+from bpfprof.recording.fields import CODE_COLUMNS, FIELDS
+from bpfprof.recording.format import MAGIC, MAX_CHUNK_BYTES, Chunk, encode
+from tests.unit.recording.hand_made import small
+
+ROOT = Path(__file__).resolve().parents[3]
+TEXT = (ROOT / "docs" / "recording-format.md").read_text()
+SECTIONS = {kind: body for kind, body in re.findall(r"^### `(\w+)`\n(.*?)(?=^##)", TEXT, re.MULTILINE | re.DOTALL)}
+TABLES = {
+    "samples": [model.SAMPLE_DTYPE],
+    "waits": [model.WAIT_DTYPE],
+    "totals": [model.TOTAL_DTYPE],
+    "stacks": [model.STACK_DTYPE, model.PYTHON_FRAME_DTYPE],
+}
+
+
+def rows(section: str) -> dict[str, str]:
+    """Name -> type of each row of the tables of a section."""
+    found = {}
+    for names, type_text in re.findall(r"^\| ((?:`\w+` ?)+)\| (.*?) \|", SECTIONS[section], re.MULTILINE):
+        found.update({name: type_text for name in re.findall(r"\w+", names)})
+    return found
+
+
+def written_kinds() -> set[str]:
+    """The kinds that any call of write() in the package names."""
+    sources = "".join(path.read_text() for path in (ROOT / "bpfprof").rglob("*.py"))
+    return set(re.findall(r'writer\.write\(\s*"(\w+)"', sources))
+
+
+def test_every_kind_has_its_section() -> None:
+    kinds = written_kinds()
+    assert {"start", "samples", "end"} <= kinds
+    assert set(SECTIONS) == kinds == {chunk.kind for chunk in small().chunks()}
+
+
+@pytest.mark.parametrize("kind", TABLES)
+def test_every_column_is_named_with_its_type(kind: str) -> None:
+    documented = rows(kind)
+    for dtype in TABLES[kind]:
+        for name in dtype.names or ():
+            field = dtype[name]
+            expected = f"`{field.base.str}`" if not field.shape else f"{field.shape[0]} x `{field.base.str}`"
+            assert documented[name].replace("\\|", "|") == expected, name
+    assert set(documented) == {name for dtype in TABLES[kind] for name in dtype.names or ()}
+
+
+def test_every_json_field_is_named() -> None:
+    for kind, fields in FIELDS.items():
+        assert set(rows(kind)) == set(fields), kind
+    assert set(rows("codes")) == {*CODE_COLUMNS, "linetable_ends", "linetables"}
+    assert list(rows("codes"))[: len(CODE_COLUMNS)] == list(CODE_COLUMNS), "columns in their order"
+
+
+def test_every_json_field_that_is_written_is_known_to_the_reader() -> None:
+    sources = "".join((ROOT / "bpfprof" / "capture" / name).read_text() for name in ("session.py", "tracker.py"))
+    for kind, fields in FIELDS.items():
+        for name in fields:
+            assert f'"{name}"' in sources, f"{kind}.{name} is documented and read, but never written"
+
+
+def test_every_array_is_named() -> None:
+    for chunk in small().chunks():
+        for name in chunk.arrays:
+            assert f"`{name}`" in SECTIONS[chunk.kind], (chunk.kind, name)
+
+
+def test_the_states_of_a_thread_are_listed() -> None:
+    states = next(line for line in SECTIONS["totals"].splitlines() if line.startswith("| `state`"))
+    assert [int(number) for number in re.findall(r"\b(\d) ", states)] == [int(state) for state in abi.ThreadState]
+
+
+def test_the_example_is_right_to_the_byte() -> None:
+    (block,) = re.findall(r"```\n(43 48 4e 4b.*?)```", TEXT, re.DOTALL)
+    shown = [byte for line in block.splitlines() for byte in re.findall(r"\b[0-9a-f]{2}\b", line[:49])]
+    data = encode(Chunk("end"))
+    assert bytes.fromhex("".join(shown)) == data
+    assert f"these {len(data)} bytes" in TEXT
+
+
+def test_numbers_of_the_text() -> None:
+    assert str(MAX_CHUNK_BYTES) in TEXT and f"version 0x{MAGIC[-1]:02x}" in TEXT and f"now {MAGIC[-1]}" in TEXT
+
+
+def test_the_types_shown_are_those_allowed() -> None:
+    for dtypes in TABLES.values():
+        for dtype in dtypes:
+            assert dtype.itemsize == sum(np.dtype(dtype[name]).itemsize for name in dtype.names or ()), "packed"

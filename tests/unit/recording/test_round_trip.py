@@ -1,0 +1,158 @@
+"""What is written is read back; a file cut anywhere holds all chunks before the cut."""
+
+from __future__ import annotations
+
+import io
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from bpfprof.errors import RecordingError
+from bpfprof.model.samples import SAMPLE_DTYPE, STACK_DTYPE, TOTAL_DTYPE, WAIT_DTYPE
+from bpfprof.recording.format import MAGIC, Chunk, decode, encode
+from bpfprof.recording.reader import Recording, read_recording
+from bpfprof.recording.writer import RecordingWriter
+from tests.unit.recording.hand_made import array, file_bytes, read, small
+
+SECTIONS = ("processes", "threads", "codes", "stacks", "samples", "waits", "totals", "end")
+
+
+def test_everything_comes_back() -> None:
+    made = small()
+    recording = made.recording()
+    assert not recording.unfinished
+    assert recording.start["rate_hz"] == 100 and recording.end["lost"] == {"event lost, buffer full": 3}
+    assert [(process.pid, process.name) for process in recording.processes] == [(100, "python"), (101, "wörker 函数")]
+    assert recording.processes[0].python == (3, 11) and recording.processes[0].gil == (0x7F00, 96)
+    assert recording.processes[1].python is None and recording.processes[1].gil is None
+    assert [(thread.tid, thread.process) for thread in recording.threads] == [(100, 0), (101, 1)]
+    assert [(code.qualname, code.linetable) for code in recording.codes] == [
+        ("Worker.run", b"\x80\x00\xd8\x04"),
+        ("", b""),
+    ]
+    for name in ("stacks", "samples", "waits", "totals"):
+        rows = getattr(recording, name)
+        assert rows.tobytes() == array(getattr(made, name), rows.dtype).tobytes(), name
+    assert recording.python_frames.tolist() == [(1, 4, 0), (1, -2, 1), (2, 0, 0)]
+
+
+def test_chunks_of_every_shape_come_back() -> None:
+    arrays = {
+        "bytes": np.arange(13, dtype=np.uint8),
+        "nothing": np.zeros(0, np.float64),
+        "floats": np.array([1.5, -2.5]),
+        "rows": np.zeros(3, WAIT_DTYPE),
+    }
+    chunk = Chunk("other", {"text": "größe\n\x00", "none": None, "nested": [{"a": [1, 2.5, True]}]}, arrays)
+    data = encode(chunk)
+    assert len(data) % 8 == 0, "chunks stay aligned"
+    back = decode(io.BytesIO(data))
+    assert back is not None and (back.kind, back.fields) == (chunk.kind, chunk.fields)
+    assert list(back.arrays) == list(arrays)
+    for name, content in arrays.items():
+        assert back.arrays[name].dtype == content.dtype and back.arrays[name].tobytes() == content.tobytes(), name
+
+
+def test_rows_in_many_chunks_are_joined() -> None:
+    made = small()
+    chunks = made.chunks()
+    end = chunks.pop()
+    recording = read([*chunks, chunks[5], chunks[4], chunks[6], end])
+    assert len(recording.samples) == 2 * len(made.samples)
+    assert len(recording.waits) == 2 * len(made.waits)
+    assert len(recording.stacks) == 2 * len(made.stacks)
+    assert not recording.unfinished
+
+
+def test_a_thread_can_be_named_later() -> None:
+    chunks = small().chunks()
+    chunks.insert(-1, Chunk("threads", {"rows": [{"index": 1, "name": "pool"}]}))
+    recording = read(chunks)
+    assert [(thread.tid, thread.name) for thread in recording.threads] == [(100, "main"), (101, "pool")]
+
+
+def test_an_older_file_lacks_fields_and_a_newer_one_has_more() -> None:
+    made = small()
+    kept = ["time_ns", "thread", "stack"]
+    old = np.array(
+        [tuple(row[name] for name in kept) for row in made.samples], [(name, SAMPLE_DTYPE[name]) for name in kept]
+    )
+    new = np.zeros(
+        len(made.totals), [*((name, TOTAL_DTYPE[name]) for name in TOTAL_DTYPE.names or ()), ("extra", "<f8")]
+    )
+    for name in TOTAL_DTYPE.names or ():
+        new[name] = [row[name] for row in made.totals]
+    chunks = made.chunks()
+    chunks[1].fields["rows"][0]["unheard_of"] = 1
+    chunks[5] = Chunk("samples", {"new_field": 1}, {"rows": old, "new_array": old})
+    chunks[7] = Chunk("totals", {}, {"rows": new})
+    chunks.insert(2, Chunk("new_kind", {"x": 1}, {"rows": old}))
+    recording = read(chunks)
+    assert not recording.unfinished
+    assert recording.samples["time_ns"].tolist() == [row["time_ns"] for row in made.samples]
+    assert not recording.samples["on_cpu_ns"].any() and recording.samples.dtype == SAMPLE_DTYPE
+    assert recording.totals.tobytes() == array(made.totals, TOTAL_DTYPE).tobytes()
+
+
+def test_rows_that_refer_to_what_is_missing_are_left_out_and_said() -> None:
+    made = small()
+    made.samples[0]["thread"] = 9
+    made.waits[0]["stack"] = 99
+    recording = made.recording()
+    assert "refer to what is missing" in recording.unfinished
+    assert (len(recording.samples), len(recording.waits)) == (len(made.samples) - 1, len(made.waits) - 1)
+    made = small()
+    made.stacks.append(np.array([(0, 5, 0, 0, 0)], STACK_DTYPE)[0])  # its frames are not there
+    assert len(made.recording().stacks) == len(made.stacks) - 1
+
+
+def held(recording: Recording) -> list[str]:
+    """Sections that have something in them."""
+    return [name for name in SECTIONS if len(getattr(recording, name))]
+
+
+def test_a_file_cut_anywhere_holds_what_was_whole() -> None:
+    chunks = small().chunks()
+    data = file_bytes(chunks)
+    ends = (len(MAGIC) + np.cumsum([len(encode(chunk)) for chunk in chunks])).tolist()
+    kinds = [chunk.kind for chunk in chunks]
+    assert ends[-1] == len(data)
+    for cut in range(len(data)):
+        whole = sum(end <= cut for end in ends)
+        if whole == 0:
+            with pytest.raises(RecordingError):
+                read_recording(io.BytesIO(data[:cut]))
+            continue
+        recording = read_recording(io.BytesIO(data[:cut]))
+        assert held(recording) == [name for name in SECTIONS if name in kinds[:whole]], cut
+        expected = "it has no end" if cut in ends else "ends inside a chunk"
+        assert expected in recording.unfinished, cut
+    assert not read_recording(io.BytesIO(data)).unfinished
+
+
+def test_what_follows_the_end_is_said() -> None:
+    data = file_bytes(small().chunks())
+    assert "damaged" in read_recording(io.BytesIO(data + b"more than sixteen bytes")).unfinished
+
+
+def test_the_writer_writes_what_the_reader_reads(tmp_path: Path) -> None:
+    path = tmp_path / "a.bpfprof"
+    fd = os.open(path, os.O_RDWR | os.O_CREAT)
+    writer = RecordingWriter(fd)
+    chunks = small().chunks()
+    for chunk in chunks:
+        writer.write(chunk.kind, chunk.fields, chunk.arrays)
+    os.close(fd)
+    assert path.read_bytes() == file_bytes(chunks)
+    assert writer.written_bytes == path.stat().st_size
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"", b"BPFPROF", b"BPFPROF\x02" + bytes(64), b"#!/bin/sh\n", bytes(100), MAGIC, MAGIC + encode(Chunk("end"))],
+)
+def test_what_is_not_a_recording_is_refused(data: bytes) -> None:
+    with pytest.raises(RecordingError):
+        read_recording(io.BytesIO(data))
