@@ -8,7 +8,8 @@ import numpy.typing as npt
 from bpfprof.profile.syscalls import syscall_name, syscall_numbers
 
 _UNINTERRUPTIBLE = 2  # TASK_UNINTERRUPTIBLE, include/linux/sched.h
-_NAMED = ("gil", "lock", "sleep", "disk", "net", "pipe", "poll", "child", "device", "pagefault")
+_STOPPED = 4 | 8  # __TASK_STOPPED, __TASK_TRACED: by a signal or a debugger
+_NAMED = ("gil", "lock", "sleep", "disk", "net", "pipe", "poll", "child", "device", "pagefault", "stopped")
 _SYSCALL_BASE = 1000  # reason of a call without a better word: its number above this
 
 _CALLS = {
@@ -51,6 +52,7 @@ def wait_reasons(
     unnamed = (reasons >= _SYSCALL_BASE) & (rows["task_state"] & _UNINTERRUPTIBLE != 0)
     reasons[unnamed] = _NAMED.index("disk")
     reasons[calls < 0] = _NAMED.index("pagefault")
+    reasons[rows["task_state"] & _STOPPED != 0] = _NAMED.index("stopped")
     return reasons
 
 
