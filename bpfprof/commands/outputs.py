@@ -9,8 +9,8 @@ from pathlib import Path
 from bpfprof.errors import OutputError, UsageError
 
 
-def open_output(path: Path, caller: tuple[int, int] | None) -> int:
-    """Descriptor of an empty regular file at `path`, readable too; it belongs to `caller` (uid, gid) if given.
+def open_output(path: Path, caller: tuple[int, int] | None, empty: bool = True) -> int:
+    """Descriptor of a regular file at `path`, readable too, made empty; it belongs to `caller` (uid, gid) if given.
 
     Raises UsageError for a link, a FIFO, a directory, a device, or another user's file in a shared folder.
     """
@@ -22,7 +22,8 @@ def open_output(path: Path, caller: tuple[int, int] | None) -> int:
         raise UsageError(f"{path} cannot be written: {why}") from error
     try:
         _check(path, os.fstat(fd), caller)
-        os.ftruncate(fd, 0)
+        if empty:
+            os.ftruncate(fd, 0)
         if caller is not None:
             os.fchown(fd, *caller)
     except BaseException:
@@ -54,13 +55,20 @@ def open_temporary() -> int:
 
 def write_output(path: Path, content: str | bytes, caller: tuple[int, int] | None) -> None:
     """Writes a whole report. Raises OutputError when the disk is full; no half report is left then."""
-    data = memoryview(content.encode("utf-8", "replace") if isinstance(content, str) else content)
     fd = open_output(path, caller)
+    try:
+        write_whole(fd, path, content)
+    finally:
+        os.close(fd)
+
+
+def write_whole(fd: int, path: Path, content: str | bytes) -> None:
+    """Makes `content` all that is in the file at `path`, open as `fd`. Errors are as for write_output()."""
+    data = memoryview(content.encode("utf-8", "replace") if isinstance(content, str) else content)
+    os.ftruncate(fd, 0)
     try:
         while data:
             data = data[os.write(fd, data) :]
     except OSError as error:
         os.unlink(path)
         raise OutputError(f"{path} could not be written: {error.strerror}", "free some space") from error
-    finally:
-        os.close(fd)

@@ -16,7 +16,7 @@ from bpfprof.capture.stop import StopRequest
 from bpfprof.capture.targets import LaunchedCommand, Targets
 from bpfprof.capture.watch import Watch
 from bpfprof.commands.options import RECORDING_SUFFIX, choose_format, output_options, render_options
-from bpfprof.commands.outputs import open_output, open_temporary, write_output
+from bpfprof.commands.outputs import open_output, open_temporary, write_whole
 from bpfprof.errors import OutputError, UsageError
 from bpfprof.kernel.attach import PERF_EVENTS
 from bpfprof.kernel.checks import check_machine, check_namespace
@@ -24,7 +24,7 @@ from bpfprof.kernel.compiler import Compilation
 from bpfprof.kernel.kernel_side import KernelSide
 from bpfprof.model.ids import Pid
 from bpfprof.proc.tasks import process_name
-from bpfprof.render.formats import Format, find_format
+from bpfprof.render.formats import TABLE, Format, RenderOptions
 
 if TYPE_CHECKING:
     from bpfprof.capture.session import Progress
@@ -80,13 +80,10 @@ def record(
         check_namespace()
         kernel = KernelSide.start(compilation)
         try:
-            profile, path = _record(kernel, options, command, output, chosen, stop)
+            look = render_options(function_only, full_filenames)
+            profile, path = _record(kernel, options, command, output, chosen, look, stop)
         finally:
             kernel.close()
-    if chosen is not None:
-        assert output is not None
-        write_output(output, chosen.render(profile, render_options(function_only, full_filenames)), caller_ids())
-        path = output
     _show_summary(profile, path, chosen)
 
 
@@ -96,28 +93,34 @@ def _record(
     command: tuple[str, ...],
     output: Path | None,
     chosen: Format | None,
+    look: RenderOptions,
     stop: StopRequest,
 ) -> tuple[Profile, Path]:
-    """The profile, and the recording's path (of no meaning when another format was chosen)."""
+    """Records, and writes the recording or the chosen format; returns the profile and the path of what was written."""
     launched = LaunchedCommand.start(command) if command else None
     targets = Targets.open((launched.pid,) if launched else options.pids)
     path = output or _default_path(targets.pids[0], command)
+    is_new = not os.path.lexists(path)
     watch = Watch.of(options, kernel, targets)
-    try:
-        with os.fdopen(open_temporary() if chosen else open_output(path, caller_ids()), "r+b") as stream:
-            failure = None
-            try:
-                watch.start(launched)
-                _capture(watch, stream.fileno(), stop)
-            except OutputError as error:
-                failure = error  # what was written before is still shown
-            except BaseException:
-                if not chosen:
-                    path.unlink()
-                raise
-            profile = _read_back(stream, chosen)
-    finally:
-        watch.close()
+    failure: OutputError | None = None
+    with os.fdopen(open_output(path, caller_ids(), empty=False), "r+b") as result:
+        stream = os.fdopen(open_temporary(), "r+b") if chosen else result
+        try:
+            watch.start(launched)
+            stream.truncate(0)
+            _capture(watch, stream.fileno(), stop)
+        except OutputError as error:
+            failure = error  # what was written before is still shown
+        except BaseException:
+            if is_new:
+                path.unlink()
+            raise
+        finally:
+            watch.close()
+        profile = _read_back(stream, chosen)
+        if chosen is not None:
+            write_whole(result.fileno(), path, chosen.render(profile, look))
+            stream.close()
     if failure is not None:
         _show_summary(profile, path, chosen)
         raise failure
@@ -159,9 +162,7 @@ def _default_path(pid: int, command: tuple[str, ...]) -> Path:
 
 
 def _show_summary(profile: Profile, path: Path, chosen: Format | None) -> None:
-    table = find_format("table")
-    assert table is not None
-    click.echo(table.render(profile, render_options(False, False)), nl=False)
+    click.echo(TABLE.render(profile, render_options(False, False)), nl=False)
     if chosen is None:
         click.echo(f"\nrecording: {path}\nnext: bpfprof report {path} -f flamegraph -o {path.with_suffix('.svg')}")
     else:

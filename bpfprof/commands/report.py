@@ -13,7 +13,7 @@ from bpfprof.errors import RecordingError, UsageError
 from bpfprof.model.profile import Profile
 from bpfprof.profile.build import build_profile
 from bpfprof.recording.reader import read_recording
-from bpfprof.render.formats import find_format
+from bpfprof.render.formats import TABLE
 
 
 @click.command()
@@ -28,9 +28,12 @@ def report(
     full_filenames: bool,
 ) -> None:
     """Render a RECORDING: to the terminal as a table, or with -o or -f as something else."""
-    chosen = choose_format(format_name, output) or find_format("table")
-    if chosen is None or (output is not None and output.resolve() == recording.resolve()):
+    chosen = choose_format(format_name, output)
+    if chosen is None and (format_name or output):
+        raise UsageError("a report is not a recording; choose another suffix or format")
+    if output is not None and output.resolve() == recording.resolve():
         raise UsageError("a report cannot replace its recording")
+    chosen = chosen or TABLE
     profile = load_profile(recording, chosen.needs_timeline)
     content = chosen.render(profile, render_options(function_only, full_filenames))
     if output is None:

@@ -13,7 +13,7 @@ from bpfprof.render.options import RenderOptions
 if TYPE_CHECKING:
     from bpfprof.model.profile import Profile
 
-__all__ = ["FORMATS", "Format", "RenderOptions", "find_format", "format_for_suffix"]
+__all__ = ["FORMATS", "TABLE", "Format", "RenderOptions", "find_format", "format_for_suffix"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +38,13 @@ class Format:
         return function(profile, options)
 
 
+TABLE = Format(
+    name="table",
+    synonyms=("summary", "text"),
+    suffixes=(),
+    description="a summary for the terminal: wall time by thread, top functions, top waits",
+    module="table",
+)
 FORMATS = (
     Format(
         name="collapsed",
@@ -61,13 +68,7 @@ FORMATS = (
         module="speedscope",
         needs_timeline=True,
     ),
-    Format(
-        name="table",
-        synonyms=("summary", "text"),
-        suffixes=(),
-        description="a summary for the terminal: wall time by thread, top functions, top waits",
-        module="table",
-    ),
+    TABLE,
 )
 
 
