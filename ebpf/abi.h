@@ -16,9 +16,12 @@
 #define BP_STACK_RING_BYTES 4194304
 #define BP_SEEN_STACKS 8192
 #define BP_SEEN_CODES 4096
+#define BP_IDENTITY_WORDS 7
 #define BP_SCRATCH_COUNT 2
 /* A stack or code object already sent is sent again after this long: bounds how long a reused address can be misread. */
-#define BP_RESEND_NS 4000000000
+#define BP_RESEND_NS 2000000000
+/* Code objects of this many innermost frames are identified with every stack. */
+#define BP_LEAF_FRAMES 4
 /* The scheduler's clock and ours are read some microseconds apart; a smaller difference is not time that was stolen. */
 #define BP_STOLEN_MIN_NS 50000
 
@@ -115,7 +118,7 @@ struct bp_stack {
 
 /*
  * code: address of the code object in bits 0-55, entry mark in bits 56-63. instruction: address of the code unit.
- * identity: hash of four pointers inside the code object (bp_code_identity), 0: sent less than BP_RESEND_NS ago.
+ * identity: hash of what tells the code object from another at the same address, 0: sent less than BP_RESEND_NS ago.
  */
 struct bp_python_frame {
     __u64 code;
@@ -132,7 +135,9 @@ struct bp_python_layout {
     __u16 frame_previous;
     __u16 frame_instruction;
     __u16 frame_mark;
-    __u16 code_identity; /* PyCodeObject.co_filename; name, qualname and linetable follow it */
+    __u16 code_identity; /* BP_IDENTITY_WORDS words that end with co_filename, co_name, co_qualname, co_linetable */
+    __u16 name_hash;     /* PyASCIIObject.hash, where code objects have no version; 0: they have one */
+    __u16 pad[3];
 };
 
 struct bp_process {

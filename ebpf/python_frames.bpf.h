@@ -74,14 +74,42 @@ static __always_inline enum bp_status python_walk(struct bp_walk *walk)
 }
 
 /*
- * Gives frames from walk->next on whose code object was not sent lately their identity: a hash of the pointers to its
- * filename, name, qualified name and line table. User space reads the code object a moment later and compares.
- * True when all frames are done.
+ * What tells a code object from another that takes its address later: its version, where CPython numbers them (3.12 and
+ * later), and the pointers to its filename, name, qualified name, line table and variables. An allocator that gives out the
+ * same addresses again can repeat all pointers, so without a version the hash of the name, which the string holds, is
+ * taken too. User space reads the same a moment later and compares. 0 when it cannot be read.
+ */
+static __always_inline __u64 code_identity(struct bp_walk *walk, __u64 code)
+{
+    __u64 words[BP_IDENTITY_WORDS] = {}, hash = 1, name_hash = 0;
+    if (!READ_USER(words, code + walk->layout.code_identity))
+        return 0;
+    if (walk->layout.name_hash)
+        READ_USER(name_hash, words[BP_IDENTITY_WORDS - 3] + walk->layout.name_hash);
+    for (int i = 0; i < BP_IDENTITY_WORDS; i++)
+        hash = mix(hash, words[i]);
+    return mix(hash, name_hash) | 1;
+}
+
+/* Identities of the innermost frames, which become part of the stack's key: code that is replaced within BP_RESEND_NS
+ * is mostly there. */
+static __always_inline void identify_leaf(struct bp_walk *walk)
+{
+    BOUNDED_LOOP
+    for (int n = 0; n < BP_LEAF_FRAMES; n++) {
+        if (n >= walk->next)
+            break;
+        __u64 identity = code_identity(walk, walk->python[n].code & ADDRESS_MASK);
+        walk->python[n].identity = identity;
+        walk->hash = mix(walk->hash, identity);
+    }
+}
+
+/*
+ * Gives frames from walk->next on whose code object was not sent lately their identity; true when all frames are done.
  */
 static __always_inline bool python_identify(struct bp_walk *walk, __u64 now)
 {
-    __u64 identity_at = walk->layout.code_identity;
-
     BOUNDED_LOOP
     for (int i = 0; i < BP_PYTHON_FRAMES_PER_PROGRAM; i++) {
         __u32 n = walk->next, tgid = walk->tgid;
@@ -89,14 +117,15 @@ static __always_inline bool python_identify(struct bp_walk *walk, __u64 now)
             return true;
         walk->next = n + 1;
         walk->python[n].identity = 0;
-        __u64 pointers[4] = {}, code = walk->python[n].code & ADDRESS_MASK;
+        __u64 code = walk->python[n].code & ADDRESS_MASK;
         __u32 slot = seen_slot(mix(code, tgid), BP_SEEN_CODES);
         struct bp_seen_code *seen = bpf_map_lookup_elem(MAP(seen_codes), &slot);
         if (!seen || (seen->code == code && seen->tgid == tgid && now - seen->time_ns < BP_RESEND_NS))
             continue;
-        if (!READ_USER(pointers, code + identity_at))
+        __u64 identity = code_identity(walk, code);
+        walk->python[n].identity = identity;
+        if (!identity)
             continue;
-        walk->python[n].identity = mix(mix(mix(mix(1, pointers[0]), pointers[1]), pointers[2]), pointers[3]) | 1;
         seen->code = code;
         seen->tgid = tgid;
         seen->time_ns = now;

@@ -49,6 +49,7 @@ static __always_inline void after_walk(void *ctx, struct bp_walk *walk, enum bp_
         finish_stack(walk, kind, 0, status);
         return;
     }
+    identify_leaf(walk);
     __u64 key = mix(walk->hash, status) | 1, now = bpf_ktime_get_ns();
     __u32 slot = seen_slot(key, BP_SEEN_STACKS);
     struct bp_seen_stack *seen = bpf_map_lookup_elem(MAP(seen_stacks), &slot);
@@ -61,7 +62,7 @@ static __always_inline void after_walk(void *ctx, struct bp_walk *walk, enum bp_
     walk->header.tgid = walk->tgid;
     walk->header.status = status;
     walk->header.python_count = frames;
-    walk->next = 0;
+    walk->next = BP_LEAF_FRAMES;
     tail_call(ctx, kind, BP_TAIL_IDENTIFY);
 }
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from bpfprof.cpython.code_objects import CodeObject, Unresolved
+from bpfprof.cpython.code_objects import CodeObject, Identity, Unresolved
 
 _MASK64 = (1 << 64) - 1
 
@@ -16,11 +16,11 @@ def _mix(hash_value: int, value: int) -> int:
     return hash_value ^ (hash_value >> 32)
 
 
-def identity_hash(pointers: tuple[int, int, int, int]) -> int:
-    """The identity the kernel side gives a code object with these four pointers (python_identify() in ebpf/)."""
+def identity_hash(identity: Identity) -> int:
+    """The same as the kernel side makes of it: code_identity() in ebpf/python_frames.bpf.h."""
     value = 1
-    for pointer in pointers:
-        value = _mix(value, pointer)
+    for word in identity:
+        value = _mix(value, word)
     return value | 1
 
 

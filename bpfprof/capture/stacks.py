@@ -21,6 +21,7 @@ from bpfprof.model.samples import PYTHON_FRAME_DTYPE, STACK_DTYPE
 
 _ADDRESS_MASK = (1 << 56) - 1
 _HEADER_BYTES = RAW_STACK_DTYPE.itemsize
+_NO_OFFSET = -2
 _CHANGED = Unresolved("code object replaced before it was read")
 
 
@@ -31,6 +32,7 @@ class StackTable:
     _index_of_key: dict[int, int] = field(default_factory=dict)
     _index_of_frames: dict[tuple[int, int, bytes], int] = field(default_factory=dict)
     _code_count: int = 0
+    _unnamed_index: dict[tuple[int, str], int] = field(default_factory=dict)
     _new_codes: list[tuple[int, CodeObject | Unresolved]] = field(default_factory=list)
     _new_stacks: list[tuple[int, int, int]] = field(default_factory=list)  # process, python_count, status
     _new_frames: list[npt.NDArray[np.void]] = field(default_factory=list)
@@ -69,7 +71,8 @@ class StackTable:
         ]
         frames["code"] = [index for index, _ in rows]
         starts = np.array([start for _, start in rows], np.uint64)
-        frames["offset"] = (raw["instruction"] - starts).astype(np.int64).clip(-(1 << 31), (1 << 31) - 1)
+        offsets = (raw["instruction"] - starts).astype(np.int64).clip(-(1 << 31), (1 << 31) - 1)
+        frames["offset"] = np.where(starts == 0, _NO_OFFSET, offsets)
         content = (codes.process, status, frames.tobytes())
         index = self._index_of_frames.get(content)
         if index is None:
@@ -91,11 +94,23 @@ class StackTable:
             elif identity != read_identity:
                 code = _CHANGED
                 self.changed_count += 1
-        index = self._code_count = self._code_count + 1
+        if not isinstance(code, CodeObject):
+            return self._unnamed(codes, code), 0
+        index = self._number(codes, code)
+        codes.known[address] = (identity or read_identity, index, code.code_start)
+        return index, code.code_start
+
+    def _number(self, codes: ProcessCodes, code: CodeObject | Unresolved) -> int:
+        self._code_count += 1
         self._new_codes.append((codes.process, code))
-        start = code.code_start if isinstance(code, CodeObject) else 0
-        codes.known[address] = (identity or read_identity, index, start)
-        return index, start
+        return self._code_count
+
+    def _unnamed(self, codes: ProcessCodes, reason: Unresolved) -> int:
+        """One entry a reason; the next stack tries to read the code object again."""
+        key = (codes.process, reason.reason)
+        if key not in self._unnamed_index:
+            self._unnamed_index[key] = self._number(codes, reason)
+        return self._unnamed_index[key]
 
     def take_new(self) -> tuple[list[tuple[int, CodeObject | Unresolved]], dict[str, npt.NDArray[Any]]]:
         """New code objects (process index, what was read), and arrays of new stacks (empty when there are none)."""

@@ -19,31 +19,44 @@ class LaunchedCommand:
     """A command that was forked but waits for `release()` before it becomes the program."""
 
     pid: Pid
+    _name: str
     _gate: int
+    _failure: int  # reads the errno of an execve that failed; ends without one when it worked
 
     @classmethod
     def start(cls, command: tuple[str, ...]) -> LaunchedCommand:
         """Forks; under sudo the command runs as the user who called sudo, with that user's groups and HOME."""
-        reading, writing = os.pipe()
+        waiting, gate = os.pipe()
+        failure, failure_end = os.pipe()
         pid = os.fork()
         if pid == 0:
-            os.close(writing)
-            try:
-                if os.read(reading, 1):
-                    for number in (signal.SIGINT, signal.SIGTERM):
-                        signal.signal(number, signal.SIG_DFL)
-                    _become_caller()
-                    os.execvp(command[0], command)
-            except OSError as error:
-                os.write(2, f"bpfprof: cannot run {command[0]}: {error.strerror}\n".encode())
-            os._exit(127)
-        os.close(reading)
-        return cls(Pid(pid), writing)
+            os.close(gate)
+            _become_command(command, waiting, failure_end)
+        os.close(waiting)
+        os.close(failure_end)
+        return cls(Pid(pid), command[0], gate, failure)
 
     def release(self) -> None:
-        """Lets the command begin."""
+        """Lets the command begin. Raises TargetError when it cannot be run."""
         os.write(self._gate, b"x")
         os.close(self._gate)
+        with os.fdopen(self._failure, "rb") as stream:
+            number = stream.read()
+        if number:
+            raise TargetError(f"cannot run {self._name}: {os.strerror(int(number))}")
+
+
+def _become_command(command: tuple[str, ...], waiting: int, failure_end: int) -> None:
+    """In the child; never returns. The pipes close themselves at execve."""
+    try:
+        if os.read(waiting, 1):
+            for number in (signal.SIGINT, signal.SIGTERM):
+                signal.signal(number, signal.SIG_DFL)
+            _become_caller()
+            os.execvp(command[0], command)
+    except OSError as error:
+        os.write(failure_end, str(error.errno).encode())
+    os._exit(127)
 
 
 def _become_caller() -> None:

@@ -5,13 +5,14 @@ It keeps the recording's process and thread tables and tells the kernel side whe
 
 from __future__ import annotations
 
+import contextlib
 import time
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from bpfprof import abi
 from bpfprof.capture.codes import ProcessCodes
-from bpfprof.cpython.code_objects import CodeObject, Unresolved, read_code_object
+from bpfprof.cpython.code_objects import CodeObject, Unresolved, identity_start, read_code_object
 from bpfprof.cpython.detect import (
     TSD_DATA_OFFSET,
     TSD_ENTRY_BYTES,
@@ -48,7 +49,8 @@ def _kernel_layout(layout: Layout) -> bytes:
         frame_previous=layout.frame_previous,
         frame_instruction=layout.frame_instruction,
         frame_mark=layout.mark_offset,
-        code_identity=layout.code_filename,
+        code_identity=identity_start(layout),
+        name_hash=layout.unicode_hash if layout.code_version == NONE else 0,
     )
 
 
@@ -129,6 +131,14 @@ class Tracker:
             raise TargetError(f"process {pid} ended before anything was seen")
         return process
 
+    def watch_children(self, pid: Pid) -> None:
+        """Begins to watch the descendants a watched process has already; those to come are added at fork."""
+        for child in tasks.children(pid):
+            if child not in self.processes:
+                with contextlib.suppress(TargetError):  # it has ended meanwhile
+                    self.watch(child)
+                    self.watch_children(child)
+
     def _watch_thread(self, process: TrackedProcess, tid: Tid) -> None:
         now = time.monotonic_ns()
         record = abi.pack(
@@ -188,7 +198,7 @@ class Tracker:
             return
         if process.memory is not None:
             process.memory.close()  # it belongs to the program before
-        process.memory = ProcessMemory(process.pid)
+        self._open_memory(process)
         process.codes = ProcessCodes(process.index, self._reader(process))
         process.interpreter, process.note = None, ""
         process.detect_until_s = time.monotonic() + _DETECT_AGAIN_S
@@ -233,10 +243,7 @@ class Tracker:
         index = self._process_count
         self._process_count += 1
         process = TrackedProcess(index, pid, "", [], ProcessCodes(index, None))
-        try:
-            process.memory = ProcessMemory(pid)
-        except OSError as error:
-            process.note = f"memory not readable: {error.strerror}"
+        self._open_memory(process)
         reader = self._reader(process)
         process.codes = parent.codes.forked(index, reader) if parent else ProcessCodes(index, reader)
         if parent is not None:
@@ -255,8 +262,18 @@ class Tracker:
 
         return read
 
+    def _open_memory(self, process: TrackedProcess) -> None:
+        process.memory = None
+        try:
+            process.memory = ProcessMemory(process.pid)
+        except (OSError, TargetError) as error:
+            process.note = f"memory not readable: {error}"
+
     def _detect(self, process: TrackedProcess) -> None:
-        found = find_interpreter(process.pid, process.memory)
+        try:
+            found = find_interpreter(process.pid, process.memory)
+        except TargetError:
+            found = NotPython("it ended before it was looked at")
         if isinstance(found, NotPython):
             process.note = found.reason
             process.detect_until_s = process.detect_until_s if found.retry else 0.0

@@ -41,6 +41,8 @@ class Watch:
         self.start_ns = time.monotonic_ns()
         for pid in self.targets.pids:
             self.tracker.watch(pid, about_to_exec=command is not None)
+            if self.options.follow_children:
+                self.tracker.watch_children(pid)
         if self.options.mode != "offcpu":
             self._attachments.attach_clock(programs, self.options.event, self.options.rate_hz)
         if command is not None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass
 
-from bpfprof.cpython.layout import Layout
+from bpfprof.cpython.layout import NONE, Layout
 from bpfprof.model.ids import RuntimeAddress
 from bpfprof.proc.memory import READ_LIMIT_BYTES, ProcessMemory
 from bpfprof.proc.text import with_controls_replaced
@@ -27,7 +27,11 @@ _KIND_SHIFT, _KIND_MASK = 2, 7
 _COMPACT, _ASCII = 1 << 5, 1 << 6
 _CODECS = {1: "latin-1", 2: "utf-16-le", 4: "utf-32-le"}  # by kind, which is also the width in bytes
 
-Identity = tuple[int, int, int, int]
+# Words of the code object from IDENTITY_START to the line table pointer, then the hash of the name (0 where the code
+# object has a version, which is among the words).
+Identity = tuple[int, ...]
+IDENTITY_WORDS = 7
+_IDENTITY_BEFORE_FILENAME = 24  # bytes: nfreevars and version, the names and the kinds of the variables
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +43,8 @@ class Unresolved:
 
 @dataclass(frozen=True, slots=True)
 class CodeObject:
-    """`code_start` is the address of the first instruction. `identity` is the filename, name, qualname and linetable
-    pointers: when they differ, another object has taken the address.
+    """`code_start` is the address of the first instruction. When `identity` differs, another object has taken the
+    address: its version from CPython 3.12 on, its pointers, and where there is no version the hash of its name.
     """
 
     address: RuntimeAddress
@@ -56,13 +60,27 @@ class CodeObject:
 _UNREADABLE = Unresolved("the code object is not readable")
 _NOT_CODE = Unresolved("there is no code object at this address")
 _BAD_TEXT = Unresolved("a name of the code object is not readable")
+_REPLACED = Unresolved("the code object was replaced while it was read")
 _BAD_TABLE = Unresolved("the line table is not readable")
 
 
+def identity_start(layout: Layout) -> int:
+    """Where in a code object its IDENTITY_WORDS begin; they end with the pointer to the line table."""
+    return layout.code_filename - _IDENTITY_BEFORE_FILENAME
+
+
 def read_code_identity(memory: ProcessMemory, layout: Layout, address: int) -> Identity | None:
-    """What `CodeObject.identity` would be now, in one read; None when it is not readable."""
-    data = memory.read(address + layout.code_filename, 32)
-    return None if data is None else struct.unpack("<4Q", data)
+    """What `CodeObject.identity` would be now; None when it is not readable."""
+    data = memory.read(address + identity_start(layout), 8 * IDENTITY_WORDS)
+    return None if data is None else _identity(memory, layout, data)
+
+
+def _identity(memory: ProcessMemory, layout: Layout, data: bytes) -> Identity:
+    words = struct.unpack(f"<{IDENTITY_WORDS}Q", data)
+    name_hash = 0
+    if layout.code_version == NONE:
+        name_hash = memory.read_u64(words[-3] + layout.unicode_hash) or 0
+    return (*words, name_hash)
 
 
 def read_code_object(
@@ -76,8 +94,8 @@ def read_code_object(
         return _UNREADABLE
     if code_type_address and _u64(header, layout.code_type) != code_type_address:
         return _NOT_CODE
-    identity: Identity = struct.unpack_from("<4Q", header, layout.code_filename)
-    filename_at, name_at, qualname_at, linetable_at = identity
+    identity = _identity(memory, layout, header[identity_start(layout) : layout.code_linetable + 8])
+    filename_at, name_at, qualname_at, linetable_at = identity[IDENTITY_WORDS - 4 : IDENTITY_WORDS]
     filename = read_text(memory, layout, filename_at, _FILENAME_LIMIT)
     qualname = read_text(memory, layout, qualname_at, _NAME_LIMIT)
     # A function at the top of a module shares one interned string for both.
@@ -90,6 +108,8 @@ def read_code_object(
     (first_line,) = struct.unpack_from("<i", header, layout.code_first_line)
     if first_line < 0:
         return _NOT_CODE
+    if read_code_identity(memory, layout, address) != identity:  # the strings may be another object's
+        return _REPLACED
     start = RuntimeAddress(address + layout.code_adaptive)
     return CodeObject(RuntimeAddress(address), filename, name, qualname, first_line, linetable, start, identity)
 

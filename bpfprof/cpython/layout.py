@@ -46,8 +46,10 @@ class Layout:
     code_qualname: int
     code_linetable: int
     code_adaptive: int  # the bytecode
+    code_version: int  # a number that no other code object of the process has, NONE before 3.12
 
     unicode_length: int
+    unicode_hash: int
     unicode_state: int
     unicode_ascii_size: int  # characters of a compact ASCII string begin here
     unicode_compact_size: int  # those of another compact string; in a legacy string the pointer to them

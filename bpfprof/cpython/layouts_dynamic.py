@@ -47,13 +47,17 @@ class _Undescribed:
 
     fields: tuple[tuple[str, str], ...]
     runtime_tss: int
+    code_version: int
+    unicode_hash: int
     entry_marks_from: int
     gil_size: int
 
 
 _UNDESCRIBED: dict[tuple[int, int], _Undescribed] = {
     # 3.13.0: autoTSSkey in pycore_runtime.h; FRAME_OWNED_BY_CSTACK in pycore_frame.h; pycore_gil.h.
-    (3, 13): _Undescribed(_FIELDS_3_13, runtime_tss=2160, entry_marks_from=3, gil_size=208),
+    (3, 13): _Undescribed(
+        _FIELDS_3_13, runtime_tss=2160, code_version=92, unicode_hash=24, entry_marks_from=3, gil_size=208
+    ),
 }
 
 _HEAD = struct.Struct("<8sQQ")  # cookie, version, free_threaded
@@ -130,7 +134,9 @@ def _layout(version: tuple[int, int], at: dict[str, int], undescribed: _Undescri
         code_qualname=at["code.qualname"],
         code_linetable=at["code.linetable"],
         code_adaptive=at["code.co_code_adaptive"],
+        code_version=undescribed.code_version,
         unicode_length=at["unicode.length"],
+        unicode_hash=undescribed.unicode_hash,
         unicode_state=at["unicode.state"],
         unicode_ascii_size=at["unicode.asciiobject_size"],
         # PyCompactUnicodeObject adds utf8_length and utf8, Include/cpython/unicodeobject.h (v3.13.0).

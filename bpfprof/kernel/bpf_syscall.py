@@ -118,6 +118,7 @@ def map_lookup_batch(fd: int, keys_address: int, values_address: int, entries: i
 
 _LICENSE = ctypes.create_string_buffer(b"GPL")
 _LOG_BYTES = 1 << 20
+_LOAD_TRIES = 10
 
 
 def program_load(program_type: int, code: bytes, name: str, log: ctypes.Array[ctypes.c_char] | None = None) -> int:
@@ -128,6 +129,11 @@ def program_load(program_type: int, code: bytes, name: str, log: ctypes.Array[ct
     attribute = struct.pack(
         "<IIQQIIQII16s", program_type, len(code) // 8, *addresses, *log_part, 0, 0, name.encode()[:15]
     )
+    for _ in range(_LOAD_TRIES):  # the verifier gives up with EAGAIN when a signal is pending
+        try:
+            return _bpf_fd(_Command.PROG_LOAD, attribute)
+        except BlockingIOError:
+            continue
     return _bpf_fd(_Command.PROG_LOAD, attribute)
 
 

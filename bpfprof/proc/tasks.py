@@ -61,6 +61,15 @@ def parent_pid(pid: Pid) -> Pid | None:
     return Pid(int(fields[1])) if fields else None
 
 
+def children(pid: Pid) -> list[Pid]:
+    """Processes that the threads of a process have forked and that still run; [] when there are none or it is gone."""
+    found: list[Pid] = []
+    for tid in list_threads(pid):
+        data = _read(f"/proc/{pid}/task/{tid}/children")
+        found += [Pid(int(word)) for word in data.split() if word.isdigit()]
+    return found
+
+
 def start_time_ticks(pid: Pid) -> int | None:
     """Start after boot in clock ticks (sysconf SC_CLK_TCK); with the pid it names a process for good."""
     fields = _stat_fields(f"/proc/{pid}/stat")

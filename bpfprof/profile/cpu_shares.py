@@ -86,11 +86,11 @@ _Pieces = tuple[Int64Array, Int64Array, Int64Array]
 
 
 def _unsampled(edges: Int64Array, sample_count: int) -> CpuShares:
-    total = int(edges[-1] - edges[0]) if len(edges) else 0
-    none, weights = np.zeros(0, np.int64), np.zeros(sample_count, np.int64)
-    if not total:
-        return CpuShares(weights, 0, none, none, none)
-    return CpuShares(weights, total, edges[:1].copy(), np.array([total], np.int64), np.array([-1], np.int64))
+    lengths = np.diff(edges)
+    is_some = lengths > 0
+    nobody = np.full(int(is_some.sum()), -1, np.int64)
+    total = int(lengths.sum())
+    return CpuShares(np.zeros(sample_count, np.int64), total, edges[:-1][is_some], lengths[is_some], nobody)
 
 
 def _cells_of_long(burst: Int64Array, edges: Int64Array, sample: Int64Array) -> _Pieces:

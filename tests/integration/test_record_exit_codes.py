@@ -1,4 +1,4 @@
-"""How `bpfprof record` and `report` end when something is missing or wrong: a sentence and the exit code of the contract."""
+"""How `record` and `report` end when something is missing or wrong: a sentence and the contract's exit code."""
 
 from __future__ import annotations
 
@@ -256,7 +256,9 @@ def test_a_recording_with_damage_in_it(whole_recording: Path, tmp_path: Path) ->
     assert "quality:" in done.stdout
 
 
-@pytest.mark.parametrize("content", [b"", b"garbage\n" * 1000, b"\x7fELF", b"BPFPROF\x01", b"BPFPROF\x01" + bytes(4096)])
+@pytest.mark.parametrize(
+    "content", [b"", b"garbage\n" * 1000, b"\x7fELF", b"BPFPROF\x01", b"BPFPROF\x01" + bytes(4096)]
+)
 def test_a_file_that_is_no_recording(content: bytes, tmp_path: Path) -> None:
     path = tmp_path / "garbage.bpfprof"
     path.write_bytes(content)

@@ -26,7 +26,7 @@ pytestmark = [
     pytest.mark.skipif(not INTERPRETERS, reason="no CPython 3.11 to 3.13 under ~/.pyenv/versions or /usr/bin"),
 ]
 WINDOW_S = 4
-RATE_HZ = 499  # five times the default, for as many samples in 4 s as a user has in 20
+RATE_HZ = 999  # ten times the default, for as many samples in 4 s as a user has in 40
 CASES = [(name, 0) for name in INTERPRETERS] + [(name, 2) for name in list(INTERPRETERS)[-2:]]
 STATES = {ThreadState.ON_CPU: "cpu_ns", ThreadState.RUNQUEUE: "runqueue_ns", ThreadState.OFF_CPU: "wait_ns"}
 
@@ -39,6 +39,7 @@ class Comparison:
     recording: Recording
     profile: Profile
     machine_stolen_ns: int  # /proc/stat: what the hypervisor and interrupts took of all CPUs in the window
+    is_busy: bool
 
     def index(self, tid: int) -> int:
         return next(index for index, thread in enumerate(self.profile.threads) if thread.tid == tid)
@@ -57,6 +58,17 @@ class Comparison:
         rows, clipped_ns = self.in_window(thread)
         return {state: int(clipped_ns[rows["state"] == state].sum()) for state in STATES}
 
+    def queued_at_edges_ns(self, thread: dict[str, Any]) -> int:
+        """How long it had been in the run queue at each edge of the window: schedstat knows of that later only."""
+        rows, _ = self.in_window(thread)
+        start_ns = rows["start_ns"].astype(np.int64) + self.recording.start["start_ns"]
+        queued_ns = 0
+        for edge_ns in (thread["start_ns"], thread["end_ns"]):
+            before = max(0, int(np.searchsorted(start_ns, edge_ns)) - 1)
+            if rows["state"][before] == ThreadState.RUNQUEUE:
+                queued_ns += edge_ns - int(start_ns[before])
+        return queued_ns
+
     def share(self, thread: dict[str, Any], state: ThreadState, function: str) -> float:
         """Percent of the thread's time in this state that lies below the function."""
         rows, clipped_ns = self.in_window(thread)
@@ -65,14 +77,13 @@ class Comparison:
         below = np.array([function in of_stack for of_stack in names])[rows["stack"]]
         return 100 * float(clipped_ns[below].sum()) / max(1, int(clipped_ns.sum()))
 
-    def stolen_ns(self) -> int:
-        """Of the oracle's threads, in the window, as the recording has it."""
-        waits, total = self.recording.waits, 0
-        for thread in self.truth:
-            mine = waits[waits["thread"] == self.index(thread["tid"])]
-            inside = (mine["time_ns"] >= thread["start_ns"]) & (mine["time_ns"] <= thread["end_ns"])
-            total += int(mine["stolen_ns"][inside].sum())
-        return total
+    def assert_shares(self, thread: dict[str, Any], state: ThreadState, bar: float) -> None:
+        """Time under read_clocks() is on neither side for certain: the oracle's clocks stop somewhere inside it."""
+        bar += self.share(thread, state, "read_clocks")
+        for name, function in thread["functions"].items():
+            seen, true = self.share(thread, state, name), 100 * function[STATES[state]] / thread[STATES[state]]
+            print(f"{thread['name']:10} {name:18} {seen:5.1f} % true {true:5.1f} % bar {bar:.1f}")
+            assert abs(seen - true) <= bar, f"{name}: {seen:.1f} %, in truth {true:.1f} %, bar {bar:.1f}"
 
 
 def stolen_of_machine_ns() -> int:
@@ -100,7 +111,7 @@ def compared(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
         assert done.returncode == 0, done.stderr
     with open(path, "rb") as file:
         read = read_recording(file)
-    yield Comparison(truth, read, build_profile(read, True), stolen_ns)
+    yield Comparison(truth, read, build_profile(read, True), stolen_ns, busy > 0)
 
 
 def test_every_thread_is_accounted_for(compared: Comparison) -> None:
@@ -115,19 +126,22 @@ def test_every_thread_is_accounted_for(compared: Comparison) -> None:
 def test_totals(compared: Comparison) -> None:
     """Within 2 % (they agree to 0.2 %) and 1 ms a thread, which is how far a snapshot may lie from its clocks.
 
-    What the hypervisor takes while a thread is on a CPU is run-queue time here. The oracle, which knows CPU and
-    run-queue time and calls the rest waiting, cannot tell it from waiting: it stands between the two.
+    On a virtual machine the hypervisor takes CPUs away: from a thread that runs, or before a thread that was woken gets
+    into a run queue. That is run-queue time here, for the thread could have run. The oracle knows CPU time and the
+    schedstat of the run queue, which has neither, and calls the rest waiting. So between the two it is right to within
+    that steal, and to within the turns in the run queue that an edge of the window cuts.
     """
-    seen = {state: sum(compared.totals(thread)[state] for thread in compared.truth) for state in STATES}
-    true = {state: sum(thread[key] for thread in compared.truth) for state, key in STATES.items()}
-    stolen_ns = compared.stolen_ns()
-    true[ThreadState.RUNQUEUE] += stolen_ns
-    true[ThreadState.OFF_CPU] -= stolen_ns
+    threads = compared.truth
+    seen = {state: sum(compared.totals(thread)[state] for thread in threads) for state in STATES}
+    true = {state: sum(thread[key] for thread in threads) for state, key in STATES.items()}
+    stolen_ns = compared.machine_stolen_ns
     print({STATES[state]: (seen[state] / 1e9, true[state] / 1e9) for state in STATES}, "stolen", stolen_ns / 1e9)
-    for state in STATES:
-        assert seen[state] == pytest.approx(true[state], rel=0.02, abs=1_000_000 * len(compared.truth)), STATES[state]
-    # /proc/stat counts ticks, one of 10 ms a CPU may be missing.
-    assert stolen_ns <= compared.machine_stolen_ns + 50_000_000
+    bars = {state: 0.02 * true[state] + 1_000_000 * len(threads) for state in STATES}
+    cpu, runqueue, off = STATES
+    stolen_ns += sum(compared.queued_at_edges_ns(thread) for thread in threads)
+    assert abs(seen[cpu] - true[cpu]) <= bars[cpu]
+    assert -bars[runqueue] <= seen[runqueue] - true[runqueue] <= bars[runqueue] + stolen_ns
+    assert -bars[off] <= true[off] - seen[off] <= bars[off] + stolen_ns
 
 
 def test_cpu_time_of_each_thread(compared: Comparison) -> None:
@@ -137,29 +151,24 @@ def test_cpu_time_of_each_thread(compared: Comparison) -> None:
         assert seen_ns == pytest.approx(thread["cpu_ns"], rel=0.02, abs=2_000_000), thread["name"]
 
 
-@pytest.mark.parametrize("state", [ThreadState.ON_CPU, ThreadState.OFF_CPU])
-def test_share_of_every_function(compared: Comparison, state: ThreadState) -> None:
-    """Within 3 points, for threads with enough samples to tell.
+def test_on_cpu_share_of_every_function(compared: Comparison) -> None:
+    """Within 3 points, for threads with enough samples to tell; within the noise of the samples for the others.
 
     A call that lasts d is hit by d * rate samples, rounded up or down by chance: a deviation of half a sample at most.
-    Over c calls that is half the root of c, of n samples in all; three times this shall be less than 3 points. So
-    n >= 50 * sqrt(c). Waits are exact, but need not be judged by less than 100 ms of them.
-    Time under read_clocks() is on neither side for certain: the oracle's clocks stop somewhere inside it.
+    Over c calls that is half the root of c, of n samples in all. Three times that is the noise: 150 * sqrt(c) / n.
     """
-    judged = 0
+    bars = []
     for thread in compared.truth:
-        if state == ThreadState.ON_CPU:
-            calls = sum(function["calls"] for function in thread["functions"].values())
-            samples = compared.profile.threads[compared.index(thread["tid"])].sample_count
-            if samples < 50 * calls**0.5:
-                continue
-        elif thread["wait_ns"] < 100_000_000:
-            continue
-        judged += 1
-        allowed = 3 + compared.share(thread, state, "read_clocks")
-        for name, function in thread["functions"].items():
-            seen = compared.share(thread, state, name)
-            true = 100 * function[STATES[state]] / thread[STATES[state]]
-            print(f"{thread['name']:10} {name:18} {seen:5.1f} true {true:5.1f} allowed {allowed:.1f}")
-            assert abs(seen - true) <= allowed, f"{name}: {seen:.1f} %, in truth {true:.1f} %"
-    assert judged >= 2
+        calls = sum(it["calls"] for it in thread["functions"].values() if it["cpu_ns"] > 0.01 * thread["cpu_ns"])
+        noise = 150 * calls**0.5 / max(1, compared.profile.threads[compared.index(thread["tid"])].sample_count)
+        bars.append(max(3, noise))
+        if bars[-1] < 100:
+            compared.assert_shares(thread, ThreadState.ON_CPU, bars[-1])
+    assert compared.is_busy or min(bars) == 3
+
+
+def test_off_cpu_share_of_every_function(compared: Comparison) -> None:
+    """Within 3 points, and what the oracle cannot tell from waiting (see test_totals): waits are not sampled."""
+    for thread in compared.truth:
+        untold_ns = abs(thread["wait_ns"] - compared.totals(thread)[ThreadState.OFF_CPU])
+        compared.assert_shares(thread, ThreadState.OFF_CPU, 3 + 100 * untold_ns / thread["wait_ns"])

@@ -1,7 +1,7 @@
 """Code objects that come and go, so that their addresses are used again by others while a recording runs.
 
 Each generated function has a name of its own (`churn_000042`), burns or (every third: `churn_sleep_000044`) sleeps for
-a few milliseconds, and is dropped. Prints `ready PID`; at the end one line of JSON:
+--shortest to --longest milliseconds, and is dropped. Prints `ready PID`; at the end one line of JSON:
     {"functions": {NAME: {"start_ns", "wall_ns", "cpu_ns", "line"}, ...}, "distinct_addresses": COUNT}
 start_ns is CLOCK_MONOTONIC, `line` is the line of the `def` in <churn>. Runs for --seconds, or until standard input
 closes. Standard library only.
@@ -51,6 +51,8 @@ def call(function, milliseconds):
 def main():
     parser = argparse.ArgumentParser(description="Creates and drops code objects.")
     parser.add_argument("--seconds", type=float, help="run so long; default: until standard input closes")
+    parser.add_argument("--shortest", type=float, default=1, help="milliseconds of a call")
+    parser.add_argument("--longest", type=float, default=8)
     options = parser.parse_args()
     lengths = random.Random(1)
     functions, addresses, started = {}, set(), time.monotonic()
@@ -58,7 +60,8 @@ def main():
     while not finished(options.seconds, started):
         function, line = generate(len(functions))
         addresses.add(id(function.__code__))
-        functions[function.__name__] = dict(call(function, lengths.uniform(1, 8)), line=line)
+        milliseconds = lengths.uniform(options.shortest, options.longest)
+        functions[function.__name__] = dict(call(function, milliseconds), line=line)
         del function
     print(json.dumps({"functions": functions, "distinct_addresses": len(addresses)}), flush=True)
 

@@ -15,6 +15,7 @@ from bpfprof.cpython.code_objects import (
     read_text,
 )
 from bpfprof.cpython.detect import Interpreter, find_interpreter
+from bpfprof.cpython.layout import NONE
 from bpfprof.model.ids import Pid
 from bpfprof.proc.memory import ProcessMemory
 
@@ -46,7 +47,10 @@ def test_fields_of_a_function(here: Here) -> None:
     assert isinstance(found, CodeObject)
     assert (found.filename, found.name, found.qualname) == (code.co_filename, code.co_name, code.co_qualname)
     assert (found.first_line, found.linetable) == (code.co_firstlineno, code.co_linetable)
-    assert found.identity == (id(code.co_filename), id(code.co_name), id(code.co_qualname), id(code.co_linetable))
+    pointers = (id(code.co_filename), id(code.co_name), id(code.co_qualname), id(code.co_linetable))
+    assert found.identity[3:7] == pointers
+    has_version = interpreter.layout.code_version != NONE
+    assert found.identity[7] == (0 if has_version else hash(code.co_name) % (1 << 64))
     assert read_code_identity(memory, interpreter.layout, id(code)) == found.identity
     without_type = read_code_object(memory, interpreter.layout, id(code))
     assert without_type == found

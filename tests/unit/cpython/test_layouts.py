@@ -75,6 +75,12 @@ int main(void) {
  P(code_linetable, PyCodeObject, co_linetable);
  P(code_adaptive, PyCodeObject, co_code_adaptive);
  P(unicode_length, PyASCIIObject, length);
+ P(unicode_hash, PyASCIIObject, hash);
+#if PY_VERSION_HEX >= 0x030c0000
+ P(code_version, PyCodeObject, co_version);
+#else
+ V(code_version, -1);
+#endif
  P(unicode_state, PyASCIIObject, state);
  V(unicode_ascii_size, sizeof(PyASCIIObject));
  V(unicode_compact_size, sizeof(PyCompactUnicodeObject));

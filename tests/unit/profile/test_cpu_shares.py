@@ -106,7 +106,7 @@ def test_nothing_to_share() -> None:
         shares = share_cpu_time(none, edges, PERIOD_NS)
         assert len(shares.weights) == 0 and shares.unsampled_ns == 0
     shares = share_cpu_time(none, ints(0, 5, 9), PERIOD_NS)
-    assert shares.unsampled_ns == 9 and shares.piece_sample.tolist() == [-1]
+    assert shares.unsampled_ns == 9 and shares.piece_sample.tolist() == [-1, -1], "no piece crosses an edge"
     shares = share_cpu_time(ints(0, 0), ints(0, 0), PERIOD_NS)
     assert shares.weights.tolist() == [0, 0]
 

@@ -1,0 +1,309 @@
+"""Python stacks of a recording: whose they are, names, lines and order, against what the programs say themselves."""
+
+from __future__ import annotations
+
+import importlib.util
+import shutil
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from bpfprof.model.frames import Frame, FrameKind
+from bpfprof.model.profile import ThreadState
+from bpfprof.profile.build import build_profile
+from bpfprof.recording.reader import Recording, read_recording
+from bpfprof.symbolize.stitch import StackSource
+from tests.integration.recorded import (
+    INTERPRETERS,
+    PYTHON,
+    PYTHON_FRAME,
+    Folded,
+    Target,
+    bpfprof,
+    collapsed,
+    every_interpreter,
+    json_line,
+    needs_root,
+    program,
+    recording,
+    running,
+)
+
+pytestmark = [
+    needs_root,
+    pytest.mark.skipif(not INTERPRETERS, reason="no CPython 3.11 to 3.13 under ~/.pyenv/versions or /usr/bin"),
+]
+
+
+# Time without a stack: CPU time that no sample fell into, and what a thread was in the middle of when it began.
+UNSAMPLED, NOT_TAKEN = "[not sampled]", "[truncated: stack not taken]"
+UNTOLD_US = 150_000  # some turns in the run queue of a busy machine, of a second or more
+
+
+def recorded(target: Target, path: Path, seconds: float, *options: str) -> Folded:
+    """A recording of a running target, as collapsed stacks."""
+    bpfprof("record", "-p", target.pid, "-d", seconds, "-o", path, *options)
+    return collapsed(path)
+
+
+def read(path: Path) -> Recording:
+    with open(path, "rb") as file:
+        return read_recording(file)
+
+
+def python_frames(frames: tuple[str, ...]) -> list[tuple[str, int]]:
+    """(qualified name, line) of the Python frames, marks left out."""
+    found = [PYTHON_FRAME.fullmatch(frame) for frame in frames]
+    return [(frame["name"], int(frame["line"] or 0)) for frame in found if frame]
+
+
+# --- whole and true
+
+
+@every_interpreter
+@pytest.mark.parametrize("kind", ["asleep", "burning"])
+def test_deep_stacks_are_exact(python: str, kind: str, tmp_path: Path) -> None:
+    """700 frames of recursion, generators, coroutines, methods, lambdas: every name, every line, in order, always."""
+    with running(python, program("deep.py"), *(["--burn"] if kind == "burning" else [])) as target:
+        threads = json_line(target.first_line)["threads"]
+        folded = recorded(target, tmp_path / "x.bpfprof", 1)
+    assert len(threads) == 4
+    for tid, thread in threads.items():
+        true = [tuple(frame) for frame in thread["stack"]]
+        leaf = ("burn" if kind == "burning" else "rest", 0)
+        assert true[-1] == leaf
+        lines, untold_us = folded.of_thread(int(tid)).lines, 0
+        assert lines
+        for _, _, frames, weight in lines:
+            stack = python_frames(frames)
+            if not stack:
+                untold_us += weight
+                assert frames[0] in (UNSAMPLED, NOT_TAKEN), f"{thread['name']}: {frames[0]} for {weight} us"
+                continue
+            assert [*stack[:-1], (stack[-1][0], 0)] == true, thread["name"]
+        assert untold_us < UNTOLD_US, thread["name"]
+
+
+@every_interpreter
+def test_threads_that_sleep_all_the_time(python: str, tmp_path: Path) -> None:
+    """They make no event at all, and still show where they wait, for all of the time."""
+    reasons = {"sleep": {"sleep"}, "lock": {"lock"}, "event": {"lock"}, "pipe": {"pipe"}, "poll": {"poll"}}
+    with running(python, program("sleepers.py")) as target:
+        threads = json_line(target.first_line)["threads"]
+        folded = recorded(target, tmp_path / "x.bpfprof", 1)
+    assert len(threads) == 40
+    duration_us = folded.of_thread(target.pid).total_us()
+    unlike = set()
+    for tid, function in threads.items():
+        mine = folded.of_thread(int(tid))
+        # What a thread's watch begins later than the main thread's, and 1 us of rounding.
+        assert abs(mine.total_us(kind="off") - duration_us) < 0.01 * duration_us
+        assert mine.total_us(function) == mine.total_us(), function
+        assert function in {name for name, _ in python_frames(mine.lines[0][2])}
+        found = {frames[-1] for _, _, frames, _ in mine.lines}
+        expected = {f"[off-cpu: {reason}]" for reason in reasons[function.partition("_")[0]]}
+        unlike |= {(function.partition("_")[0], *found)} if found != expected else set()
+    assert not unlike
+
+
+@every_interpreter
+def test_calls_of_c_show_the_python_function_that_made_them(python: str, tmp_path: Path) -> None:
+    """Also while the GIL is given away: the thread's own state is walked, not the one that holds the GIL."""
+    with running(python, program("c_calls.py")) as target:
+        threads = json_line(target.first_line)["threads"]
+        folded = recorded(target, tmp_path / "x.bpfprof", 1.5)
+    for tid, function in threads.items():
+        mine = folded.of_thread(int(tid))
+        untold_us = sum(weight for _, _, frames, weight in mine.lines if frames[0] in (UNSAMPLED, NOT_TAKEN))
+        assert mine.total_us(function) + untold_us == mine.total_us(), function
+        assert untold_us < UNTOLD_US
+        # A thread that needs a CPU gets one within 1.5 s, however busy the machine is.
+        assert mine.total_us(function, "cpu") > 10_000 or function == "sleep_by_ctypes"
+        if function == "sleep_by_ctypes":
+            assert mine.total_us(kind="off") > 0.5 * mine.total_us()
+            assert any(frames[-1] == "[off-cpu: sleep]" for _, _, frames, _ in mine.lines)
+        assert not {other for other in threads.values() if other != function} & mine.functions()
+
+
+def test_threads_that_never_ran_python_have_no_python_frame(tmp_path: Path) -> None:
+    if importlib.util.find_spec("numpy") is None or shutil.which("cc") is None:
+        pytest.skip("training_loop.py needs numpy and a C compiler")
+    with running(PYTHON, program("training_loop.py")) as target:
+        folded = recorded(target, tmp_path / "x.bpfprof", 2)
+    by_name: dict[str, set[str]] = {}
+    for _, thread, frames, _ in folded.lines:
+        names = by_name.setdefault(thread.split()[1], set())
+        names |= {frame for frame in frames if PYTHON_FRAME.fullmatch(frame) and ".py" in frame}
+    assert by_name["allreduce"] == set() and by_name["peer"] == set()
+    assert any(frame.startswith("DataLoader.load ") for frame in by_name["loader-0"])
+    assert any(frame.startswith("train_step ") for frame in by_name["python"])
+
+
+# --- code objects that come and go
+
+
+def churned_rows(read_back: Recording) -> dict[str, list[tuple[int, int]]]:
+    """Function -> (from, to) of each sample and each wait, CLOCK_MONOTONIC."""
+    source, found = StackSource(read_back), {}
+    for rows in (read_back.samples, read_back.waits):
+        for row in rows:
+            end_ns = int(row["time_ns"])
+            start_ns = end_ns
+            if "blocked_ns" in (rows.dtype.names or ()):
+                end_ns -= int(row["runqueue_ns"])
+                start_ns = end_ns - int(row["blocked_ns"])
+            for name in {frame.name for frame in source.frames(int(row["stack"]), int(row["status"]))}:
+                found.setdefault(name, []).append((start_ns, end_ns))
+    return found
+
+
+def is_unnamed(frame: Frame) -> bool:
+    """A code object that could not be read: its name is the reason, in brackets."""
+    return frame.kind == FrameKind.PYTHON and frame.name.startswith("[")
+
+
+@dataclass
+class Churn:
+    """A recording of code_churn.py, and what it says of its functions."""
+
+    functions: dict[str, dict[str, int]]
+    distinct_addresses: int
+    recording: Recording
+
+
+@pytest.fixture(scope="module", params=[(1, 8), (60, 160)], ids=["1-8ms", "60-160ms"])
+def churn_length(request: pytest.FixtureRequest) -> tuple[int, int]:
+    """Shorter and longer than the 100 ms after which bpfprof reads code objects."""
+    return request.param
+
+
+@pytest.fixture(scope="module", params=list(INTERPRETERS.values()), ids=list(INTERPRETERS))
+def churn(
+    request: pytest.FixtureRequest, churn_length: tuple[int, int], tmp_path_factory: pytest.TempPathFactory
+) -> Churn:
+    path = tmp_path_factory.mktemp("churn") / "x.bpfprof"
+    shortest, longest = map(str, churn_length)
+    command = request.param, program("code_churn.py"), "--shortest", shortest, "--longest", longest
+    with running(*command) as target, recording("-p", target.pid, "-r", 499, "-o", path) as recorder:
+        time.sleep(3)  # the length of the recording
+        done = recorder.end()
+        assert done.returncode == 0, done.stderr
+        truth = json_line(target.end())
+    return Churn(truth["functions"], truth["distinct_addresses"], read(path))
+
+
+def test_no_function_is_given_the_time_of_another(churn: Churn, churn_length: tuple[int, int]) -> None:
+    """Addresses of code objects are used again at once; every sample and wait lies within its function's own call."""
+    assert churn.distinct_addresses < len(churn.functions) / 2, "no address was used again: nothing was tested"
+    found = churned_rows(churn.recording)
+    named = [name for name in found if name.startswith("churn_")]
+    wrong = []
+    for name in named:
+        assert name in churn.functions, f"{name} never existed"
+        first_ns = churn.functions[name]["start_ns"]
+        last_ns = first_ns + churn.functions[name]["wall_ns"]
+        outside = [it for it in found[name] if not first_ns <= it[0] <= it[1] <= last_ns]
+        wrong += [f"{name}: {len(outside)} of {len(found[name])} when another one ran"] if outside else []
+    assert not wrong
+    # Those that are gone before they can be read have no name; those that are not, have.
+    assert churn_length[0] < 10 or len(named) >= 10
+
+
+def test_code_that_was_replaced_is_counted_and_lines_are_right(churn: Churn) -> None:
+    profile = build_profile(churn.recording)
+    cpu_ns = sleep_ns = unnamed_ns = 0
+    for weight in profile.weights:
+        frames = [profile.frames[frame] for frame in profile.stacks[weight["stack"]]]
+        leaf = next((frame for frame in reversed(frames) if frame.kind == FrameKind.PYTHON), Frame(FrameKind.PYTHON))
+        if leaf.name in churn.functions:
+            line = churn.functions[leaf.name]["line"]
+            assert line <= leaf.line <= line + 4
+        if is_unnamed(leaf):
+            unnamed_ns += int(weight["total_ns"]) * (weight["state"] != ThreadState.RUNQUEUE)
+        elif weight["state"] == ThreadState.ON_CPU and leaf.name.startswith("churn_0"):
+            cpu_ns += int(weight["total_ns"])
+        elif weight["state"] == ThreadState.OFF_CPU and leaf.name.startswith("churn_sleep"):
+            sleep_ns += int(weight["total_ns"])
+    first_ns, last_ns = churn.recording.start["start_ns"], churn.recording.end["end_ns"]
+    calls = {
+        name: call
+        for name, call in churn.functions.items()
+        if first_ns <= call["start_ns"] + call["wall_ns"] and call["start_ns"] <= last_ns
+    }
+    longest_ns = max(call["wall_ns"] for call in calls.values())
+    true_cpu_ns = sum(call["cpu_ns"] for call in calls.values())
+    true_sleep_ns = sum(call["wall_ns"] - call["cpu_ns"] for name, call in calls.items() if "sleep" in name)
+    print(f"cpu {cpu_ns / 1e9} of {true_cpu_ns / 1e9}, asleep {sleep_ns / 1e9} of {true_sleep_ns / 1e9}")
+    print(f"unnamed {unnamed_ns / 1e9}, {churn.recording.end['codes_replaced']} replaced")
+    # Calls at both edges are counted whole in the truth; CPU time between calls falls to a neighbour's sample (5 %).
+    assert cpu_ns <= 1.05 * true_cpu_ns and sleep_ns <= 1.01 * true_sleep_ns
+    assert cpu_ns + sleep_ns + unnamed_ns >= 0.9 * (true_cpu_ns + true_sleep_ns) - 2 * longest_ns
+    assert cpu_ns + sleep_ns + unnamed_ns <= 1.05 * (true_cpu_ns + true_sleep_ns)
+    replaced = sum(code.reason.startswith("code object replaced") for code in churn.recording.codes)
+    assert churn.recording.end["codes_replaced"] == replaced
+
+
+# --- tasks that come and go
+
+
+@every_interpreter
+def test_threads_and_children_that_come_and_go(python: str, tmp_path: Path) -> None:
+    path = tmp_path / "x.bpfprof"
+    with running(python, program("fork_exec.py")) as target:
+        with recording("-p", target.pid, "-o", path) as recorder:
+            time.sleep(3)  # the length of the recording
+            done = recorder.end()
+            assert done.returncode == 0, done.stderr
+        truth = json_line(target.end())
+    read_back, folded = read(path), collapsed(path)
+    profile = build_profile(read_back)
+    first_ns, last_ns = read_back.start["start_ns"], read_back.end["end_ns"]
+    by_tid = {thread.tid: thread for thread in profile.threads}
+    expected = {"threads": "thread_work", "forked": "forked_work", "spawned": "spawned_work"}
+    for kind, function in expected.items():
+        tasks = {
+            int(tid): task
+            for tid, task in truth[kind].items()
+            if first_ns <= task["start_ns"] and task["end_ns"] <= last_ns
+        }
+        assert len(tasks) >= 3
+        with_frames = 0
+        for tid, task in tasks.items():
+            assert tid in by_tid, f"{kind}: {tid} is missing"
+            assert by_tid[tid].pid == (target.pid if kind == "threads" else tid)
+            assert by_tid[tid].wall_ns <= task["end_ns"] - task["start_ns"]
+            assert by_tid[tid].accounted_ns == pytest.approx(by_tid[tid].wall_ns, rel=0.01)
+            with_frames += folded.of_thread(tid).total_us(function) > 0
+        print(f"{kind}: {with_frames} of {len(tasks)} with frames")
+        # A sample may miss 20 ms of work at 99 Hz; the waits in it do not. A spawned one may be gone before its
+        # interpreter was found.
+        assert with_frames >= (0.5 if kind == "spawned" else 0.9) * len(tasks), kind
+
+
+def test_children_older_than_the_recording(tmp_path: Path) -> None:
+    """Following a process means its children, also those that it has already."""
+    with running(PYTHON, program("fork_exec.py")) as target:
+        ready = json_line(target.first_line)
+        folded = recorded(target, tmp_path / "x.bpfprof", 1)
+    assert "forked_work" in folded.of_process(ready["forked"]).functions()
+    assert "spawned_work" in folded.of_process(ready["spawned"]).functions()
+
+
+def test_no_subprocesses(tmp_path: Path) -> None:
+    with running(PYTHON, program("fork_exec.py")) as target:
+        folded = recorded(target, tmp_path / "x.bpfprof", 1, "--no-subprocesses")
+    assert {process for process, *_ in folded.lines} == {f"process python ({target.pid})"}
+    assert "thread_work" in folded.functions()
+    assert not {"forked_work", "spawned_work"} & folded.functions()
+
+
+def test_an_empty_stack_says_why(tmp_path: Path) -> None:
+    """Every stack without a Python frame carries a reason: nothing is dropped in silence."""
+    path = tmp_path / "x.bpfprof"
+    bpfprof("record", "-o", path, "--", PYTHON, program("short_lived.py"), "--seconds", "0.5")
+    for _, _, frames, weight in collapsed(path).lines:
+        assert python_frames(frames) or frames[0].startswith(("[truncated: ", "[not sampled]", "[runqueue]")), weight
+    assert np.all(read(path).samples["on_cpu_ns"] >= 0)

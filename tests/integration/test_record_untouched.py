@@ -1,0 +1,171 @@
+"""Nothing is done to the target: no tracing, no signal, no stop, no write, not a single context switch."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.integration.recorded import (
+    BPFPROF,
+    PYTHON,
+    Target,
+    assert_told,
+    bpfprof,
+    completed,
+    every_interpreter,
+    json_line,
+    needs_root,
+    program,
+    recording,
+    running,
+)
+
+pytestmark = needs_root
+ACTS_ON_OTHERS = (
+    "ptrace,process_vm_readv,process_vm_writev,process_madvise,kill,tkill,tgkill,rt_sigqueueinfo,rt_tgsigqueueinfo,"
+    "pidfd_send_signal,pidfd_getfd,setpriority,sched_setaffinity,sched_setscheduler,sched_setattr,prlimit64,kcmp"
+)
+# A call and its first arguments, after strace's pid of the caller; an argument is a number, or PID<COMM> with -Y.
+CALL = re.compile(r"^\d+ +(?P<name>\w+)\((?P<arguments>.*)")
+
+
+def trace(tmp_path: Path, target_pid: int, calls: str, *options: str | Path) -> list[tuple[str, str]]:
+    """(name, arguments) of the traced calls of a short recording and of every process that bpfprof starts."""
+    if shutil.which("strace") is None:
+        pytest.skip("no strace")
+    log = tmp_path / "strace.log"
+    # --seccomp-bpf stops it at these calls only, or the compiler would take minutes.
+    strace = ["strace", "-f", "--seccomp-bpf", "-qq", "-o", str(log), "-e", f"trace={calls}"]
+    record = ["record", "-p", str(target_pid), "-d", "1", *map(str, options)]
+    done = completed([*strace, *BPFPROF, *record], None)
+    if "PTRACE" in done.stderr or "Operation not permitted" in done.stderr:
+        pytest.skip(f"strace may not trace here: {done.stderr.strip()}")
+    assert_told(done, 0)
+    found = [CALL.match(line) for line in log.read_text().splitlines()]
+    return [(call["name"], call["arguments"]) for call in found if call]
+
+
+def tids(pid: int) -> set[int]:
+    return {int(name) for name in os.listdir(f"/proc/{pid}/task")}
+
+
+def test_no_call_acts_on_the_target(tmp_path: Path) -> None:
+    with running(PYTHON, program("sleepers.py")) as target:
+        theirs = tids(target.pid)
+        calls = trace(tmp_path, target.pid, ACTS_ON_OTHERS, "-o", tmp_path / "x.bpfprof")
+    # It may end its own compiler, and look after its own limits and priority.
+    assert {name for name, _ in calls} <= {"kill", "prlimit64", "setpriority"}, calls
+    for name, arguments in calls:
+        numbers = {int(number) for number in re.findall(r"\b\d+\b", arguments.partition("{")[0])}
+        assert not numbers & theirs, f"{name}({arguments}"
+        assert "SIGSTOP" not in arguments
+
+
+def test_the_target_is_opened_for_reading_only(tmp_path: Path) -> None:
+    with running(PYTHON, program("deep.py")) as target:
+        calls = trace(tmp_path, target.pid, "open,openat,openat2,creat", "-o", tmp_path / "x.bpfprof")
+        opened = [arguments for _, arguments in calls if f"/proc/{target.pid}/" in arguments]
+    assert any(f"/proc/{target.pid}/mem" in arguments for arguments in opened)
+    for arguments in opened:
+        assert "O_RDONLY" in arguments and "O_WRONLY" not in arguments and "O_RDWR" not in arguments
+
+
+# --- what the target sees
+
+
+class Sampler(threading.Thread):
+    """Reads the state of every thread of a process as fast as it can, until told to end."""
+
+    def __init__(self, pid: int) -> None:
+        super().__init__()
+        self.folder = Path(f"/proc/{pid}/task")
+        self.states: dict[str, int] = {}
+        self.tracers: set[str] = set()
+        self.over = threading.Event()
+
+    def run(self) -> None:
+        while not self.over.is_set():
+            for name in os.listdir(self.folder):
+                status = (self.folder / name / "status").read_text()
+                fields = dict(line.split(":\t", 1) for line in status.splitlines())
+                state = fields["State"][0]
+                self.states[state] = self.states.get(state, 0) + 1
+                self.tracers.add(fields["TracerPid"])
+
+
+@contextmanager
+def sampled(pid: int) -> Iterator[Sampler]:
+    sampler = Sampler(pid)
+    sampler.start()
+    try:
+        yield sampler
+    finally:
+        sampler.over.set()
+        sampler.join()
+
+
+@pytest.mark.parametrize("name", ["c_calls.py", "sleepers.py"])
+def test_no_thread_is_ever_stopped_or_traced(name: str, tmp_path: Path) -> None:
+    """From before the start of bpfprof until after its end."""
+    with running(PYTHON, program(name)) as target, sampled(target.pid) as sampler:
+        bpfprof("record", "-p", target.pid, "-d", "1.5", "-o", tmp_path / "x.bpfprof")
+    assert sum(sampler.states.values()) > 1000
+    assert set(sampler.states) <= set("RSD"), sampler.states  # never T (stopped) or t (traced)
+    assert sampler.tracers == {"0"}
+
+
+def switches(pid: int) -> dict[int, tuple[int, int]]:
+    """(voluntary, involuntary) context switches by tid."""
+    found = {}
+    for tid in tids(pid):
+        status = Path(f"/proc/{pid}/task/{tid}/status").read_text()
+        counts = dict(re.findall(r"^(\w+)_ctxt_switches:\t(\d+)$", status, re.MULTILINE))
+        found[tid] = int(counts["voluntary"]), int(counts["nonvoluntary"])
+    return found
+
+
+@every_interpreter
+def test_threads_that_sleep_are_not_woken(python: str, tmp_path: Path) -> None:
+    """Their stacks are read while they sleep; not one of them runs for it."""
+    with running(python, program("sleepers.py")) as target:
+        before = switches(target.pid)
+        bpfprof("record", "-p", target.pid, "-d", "0.5", "-o", tmp_path / "x.bpfprof")
+        after = switches(target.pid)
+    # The main thread may come from its print() to its read() in between.
+    assert {tid: count for tid, count in after.items() if before[tid] != count and tid != target.pid} == {}
+    assert len(after) == 41
+
+
+def counted(target: Target) -> tuple[int, int]:
+    """(round trips, voluntary switches) of switcher.py so far."""
+    target.tell("count")
+    counts = json_line(target.answer())
+    return counts["round_trips"], counts["switches"]["voluntary"]
+
+
+def switches_a_trip(target: Target) -> float:
+    trips, spent = counted(target)
+    time.sleep(1.5)  # the length of the measurement
+    trips_after, spent_after = counted(target)
+    return (spent_after - spent) / (trips_after - trips)
+
+
+def test_a_program_has_no_more_switches_for_being_recorded(tmp_path: Path) -> None:
+    """Two threads pass a byte to and fro; each trip costs switches, for the bytes, the pause and the GIL.
+
+    How often the GIL is taken by the other one varies by chance: 10 % are allowed.
+    """
+    with running(PYTHON, program("switcher.py"), "--rate", "300") as target:
+        alone = switches_a_trip(target)
+        with recording("-p", target.pid, "-o", tmp_path / "x.bpfprof") as recorder:
+            recorded = switches_a_trip(target)
+            assert_told(recorder.end(), 0)
+    assert recorded <= 1.1 * alone
