@@ -28,7 +28,7 @@ int sched_process_fork(struct bpf_raw_tracepoint_args *ctx)
     }
     struct bp_event event = {.kind = BP_EVENT_FORK, .tid = ids[0], .tgid = ids[1], .time_ns = now, .syscall = -1};
     event.args[0] = parent;
-    send_event(&event);
+    send_event_and(&event, BPF_RB_FORCE_WAKEUP); /* its code must be read while it lives */
     return 0;
 }
 
@@ -59,7 +59,7 @@ int sched_process_exec(struct bpf_raw_tracepoint_args *ctx)
     }
     struct bp_event event = {.kind = BP_EVENT_EXEC, .tid = tid, .tgid = tgid, .time_ns = now, .syscall = -1};
     event.args[0] = old_tid;
-    send_event(&event);
+    send_event_and(&event, BPF_RB_FORCE_WAKEUP); /* its code must be read while it lives */
     return 0;
 }
 

@@ -7,10 +7,16 @@
 
 enum bp_kind { BP_KIND_PERF = 0, BP_KIND_SCHED = 1 };
 
+/* User space looks at the buffers some times a second; `wakeup` BPF_RB_FORCE_WAKEUP asks it to look now. */
+static __always_inline void send_event_and(struct bp_event *event, __u64 wakeup)
+{
+    if (bpf_ringbuf_output(MAP(events), event, sizeof(*event), wakeup))
+        count(BP_LOST_EVENT_RING_FULL);
+}
+
 static __always_inline void send_event(struct bp_event *event)
 {
-    if (bpf_ringbuf_output(MAP(events), event, sizeof(*event), BPF_RB_NO_WAKEUP))
-        count(BP_LOST_EVENT_RING_FULL);
+    send_event_and(event, BPF_RB_NO_WAKEUP);
 }
 
 /* Jumps to another program and does not return, unless the table has none (then the stack is lost and counted). */

@@ -16,6 +16,7 @@ import numpy.typing as npt
 from bpfprof import __version__, abi
 from bpfprof.abi.dtypes import EVENT_DTYPE, STACK_DTYPE
 from bpfprof.capture import normalize
+from bpfprof.capture.descriptors import DescriptorKinds
 from bpfprof.capture.stacks import StackTable
 from bpfprof.capture.stop import StopRequest
 from bpfprof.capture.tracker import exec_ns
@@ -29,7 +30,7 @@ from bpfprof.recording.writer import RecordingWriter
 _TICK_NS = 10_000_000  # CONFIG_HZ is 100 at least
 # How often the buffers are drained: they hold two seconds of 50,000 switches a second. Sooner where something new must
 # be read from the target while it is still there.
-_TICK_S, _SOON_TICK_S, _DETECTING_TICK_S = 0.2, 0.05, 0.02
+_TICK_S, _SOON_TICK_S, _YOUNG_TICK_S = 0.2, 0.05, 0.02
 _MANY_EVENTS = 20_000
 _PRIORITY = -10
 _TOTALS_EVERY_S = 2.0
@@ -60,6 +61,8 @@ class Session:
         self._stacks = self._tracker.stacks = StackTable()
         self._events = RingBuffer(tables.fds["events"], abi.CONSTANTS["BP_EVENT_RING_BYTES"])
         self._stack_records = RingBuffer(tables.fds["stacks"], abi.CONSTANTS["BP_STACK_RING_BYTES"])
+        watch.targets.wake_on(tables.fds["events"])
+        self._descriptors = DescriptorKinds()
         self._is_urgent = True  # the next drain should be soon
         self._own_cpu_at_start_s = _own_cpu_s()
         self._next_totals_s = 0.0
@@ -78,7 +81,7 @@ class Session:
         usual_priority = _set_priority(_PRIORITY)
         while not ended and not stop.requested and time.monotonic() < deadline_s:
             tick_s = _SOON_TICK_S if self._is_urgent else _TICK_S
-            tick_s = _DETECTING_TICK_S if self._tracker.is_detecting else tick_s
+            tick_s = _YOUNG_TICK_S if self._tracker.is_young else tick_s
             ended = self._watch.targets.all_ended(max(0.0, min(tick_s, deadline_s - time.monotonic())))
             self._drain()
             on_tick(self.progress)
@@ -158,7 +161,9 @@ class Session:
             elif kind == "BP_EVENT_WAIT":
                 self.progress.wait_count += len(rows)
                 sleeps = self._tracker.first_sleeps
-                self._writer.write("waits", arrays={"rows": normalize.waits(rows, indices, self._stacks, sleeps)})
+                waits = normalize.waits(rows, indices, self._stacks, sleeps)
+                waits["fd_kind"] = self._descriptors.of_waits(rows["tgid"], waits)
+                self._writer.write("waits", arrays={"rows": waits})
             else:
                 self._writer.write("totals", arrays={"rows": normalize.exits(rows, indices)})
 
@@ -185,6 +190,7 @@ class Session:
         known = (threads >= 0) & (records["state"] != abi.ThreadState["BP_THREAD_DEAD"])
         sleeps = self._tracker.first_sleeps
         rows = normalize.totals(records[known], threads[known], time_ns, self._stacks, sleeps)
+        rows["fd_kind"] = self._descriptors.of_waits(records["tgid"][known], rows)
         if is_end:
             _add_running_time(rows, records[known], tids[known])
         self._writer.write("totals", arrays={"rows": rows})

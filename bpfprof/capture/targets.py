@@ -79,7 +79,7 @@ class Targets:
 
     pids: tuple[Pid, ...]
     _pidfds: dict[int, Pid] = field(default_factory=dict)
-    _poll: select.poll = field(default_factory=select.poll)
+    _epoll: select.epoll = field(default_factory=select.epoll)
 
     @classmethod
     def open(cls, pids: tuple[Pid, ...]) -> Targets:
@@ -93,18 +93,25 @@ class Targets:
                     raise TargetError(f"process {pid} cannot be watched: {error.strerror}") from error
                 raise TargetError(f"there is no process {pid}", "ps -e lists the processes that run") from error
             targets._pidfds[fd] = pid
-            targets._poll.register(fd, select.POLLIN)
+            targets._epoll.register(fd, select.EPOLLIN)
         return targets
 
+    def wake_on(self, ring_fd: int) -> None:
+        """Lets the kernel side cut a wait short by waking up a ring buffer."""
+        # Edge-triggered: records that are merely there do not count.
+        self._epoll.register(ring_fd, select.EPOLLIN | select.EPOLLET)
+
     def all_ended(self, timeout_s: float) -> bool:
-        """Waits up to timeout_s; true as soon as none of them runs any more."""
-        for fd, _ in self._poll.poll(timeout_s * 1000):
-            self._poll.unregister(fd)
-            os.close(fd)
-            del self._pidfds[fd]
+        """Waits up to timeout_s, or until something happens; true as soon as none of them runs any more."""
+        for fd, _ in self._epoll.poll(timeout_s):
+            if fd in self._pidfds:
+                self._epoll.unregister(fd)
+                os.close(fd)
+                del self._pidfds[fd]
         return not self._pidfds
 
     def close(self) -> None:
         """Lets go of the pidfds."""
+        self._epoll.close()
         while self._pidfds:
             os.close(self._pidfds.popitem()[0])

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from bpfprof import abi
-from bpfprof.capture.codes import ProcessCodes
+from bpfprof.capture.codes import CodeReader, ProcessCodes
 from bpfprof.cpython.code_objects import CodeObject, Unresolved, identity_start, read_code_object
 from bpfprof.cpython.detect import (
     TSD_DATA_OFFSET,
@@ -29,6 +29,7 @@ from bpfprof.model.ids import Pid, Tid
 from bpfprof.proc import tasks
 from bpfprof.proc.memory import ProcessMemory
 
+_YOUNG_S = 0.5
 _DETECT_AGAIN_S = 5.0  # how long after an exec a starting interpreter is looked for
 
 
@@ -98,14 +99,15 @@ class Tracker:
     first_sleeps: dict[int, FirstSleep] = field(default_factory=dict)  # by thread index
     process_rows: list[dict[str, Any]] = field(default_factory=list)
     thread_rows: list[dict[str, Any]] = field(default_factory=list)
+    _young_until_s: float = 0.0
     _process_count: int = 0
     _thread_count: int = 0
     _named_threads: dict[int, str] = field(default_factory=dict)
 
     @property
-    def is_detecting(self) -> bool:
-        """Whether an interpreter that is starting is being waited for."""
-        return any(process.detect_until_s for process in self.processes.values())
+    def is_young(self) -> bool:
+        """Whether a process has just begun: its interpreter may be starting, and its code may not be there for long."""
+        return time.monotonic() < self._young_until_s or any(p.detect_until_s for p in self.processes.values())
 
     @property
     def codes_of(self) -> dict[int, ProcessCodes]:
@@ -202,6 +204,7 @@ class Tracker:
         process.codes = ProcessCodes(process.index, self._reader(process))
         process.interpreter, process.note = None, ""
         process.detect_until_s = time.monotonic() + _DETECT_AGAIN_S
+        self._young_until_s = time.monotonic() + _YOUNG_S
         self._name(process)
         if tid in self.thread_index:
             self._name_thread(process, tid, self.thread_index[tid])
@@ -244,7 +247,7 @@ class Tracker:
         self._process_count += 1
         process = TrackedProcess(index, pid, "", [], ProcessCodes(index, None))
         self._open_memory(process)
-        reader = self._reader(process)
+        reader = self._reader(process, parent.codes if parent else None)
         process.codes = parent.codes.forked(index, reader) if parent else ProcessCodes(index, reader)
         if parent is not None:
             process.interpreter, process.note = parent.interpreter, parent.note
@@ -253,12 +256,20 @@ class Tracker:
         self._name(process)
         return process
 
-    def _reader(self, process: TrackedProcess) -> Any:
+    def _reader(self, process: TrackedProcess, parent: ProcessCodes | None = None) -> CodeReader:
+        """Reads a process's code objects; those of a forked child that is gone from its parent, where they are too.
+
+        The parent may have replaced one since: what is read is only used if it is the one the kernel side saw.
+        """
+
         def read(address: int) -> CodeObject | Unresolved:
-            if process.memory is None or process.interpreter is None:
-                return Unresolved("process gone before its code was read")
-            interpreter = process.interpreter
-            return read_code_object(process.memory, interpreter.layout, address, interpreter.code_type_address)
+            found: CodeObject | Unresolved = Unresolved("process gone before its code was read")
+            if process.memory is not None and process.interpreter is not None:
+                interpreter = process.interpreter
+                found = read_code_object(process.memory, interpreter.layout, address, interpreter.code_type_address)
+            if isinstance(found, Unresolved) and parent is not None and parent.reader is not None:
+                found = parent.reader(address)
+            return found
 
         return read
 

@@ -6,9 +6,32 @@ Times are nanoseconds of CLOCK_MONOTONIC. `thread` and `stack` are indices into 
 
 from __future__ import annotations
 
+from enum import IntEnum
+
 import numpy as np
 
+from bpfprof.model.syscalls import syscall_numbers
+
 NO_STACK = 0
+
+
+class FdKind(IntEnum):
+    """What a system call's descriptor is, looked up soon after the wait; UNKNOWN: it was closed, or there is none."""
+
+    UNKNOWN = 0
+    FILE = 1
+    PIPE = 2
+    SOCKET = 3
+    DEVICE = 4
+
+
+# Numbers of the calls whose first argument is a descriptor that decides what they wait for.
+FD_CALLS = sorted(
+    syscall_numbers(
+        *("read", "write", "readv", "writev", "pread64", "pwrite64", "preadv", "pwritev", "preadv2", "pwritev2"),
+        *("ioctl", "fcntl", "sendfile", "splice", "flock", "getdents64", "ftruncate", "fallocate"),
+    )
+)
 
 # A thread seen on a CPU. on_cpu_ns: CPU time of the thread since it is watched, up to the sample.
 SAMPLE_DTYPE = np.dtype(
@@ -18,6 +41,7 @@ SAMPLE_DTYPE = np.dtype(
 # A thread's way from leaving a CPU to being back on one, at time_ns: blocked_ns until it was made runnable, then
 # runqueue_ns until it ran. on_cpu_ns: as in a sample, when it left; stolen_ns: what was taken from it by the hypervisor
 # or interrupts while it was on the CPU before. task_state 0: it was runnable all the time. syscall -1: in none.
+# fd_kind: FdKind of the call's descriptor.
 WAIT_DTYPE = np.dtype(
     [
         ("time_ns", "<u8"),
@@ -31,6 +55,7 @@ WAIT_DTYPE = np.dtype(
         ("syscall", "<i2"),
         ("task_state", "<u2"),
         ("status", "u1"),
+        ("fd_kind", "u1"),
     ]
 )
 
@@ -56,6 +81,7 @@ TOTAL_DTYPE = np.dtype(
         ("task_state", "<u2"),
         ("state", "u1"),
         ("status", "u1"),
+        ("fd_kind", "u1"),
     ]
 )
 

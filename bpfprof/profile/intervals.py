@@ -152,7 +152,7 @@ def _unended_waits(
     end_ns: int,
 ) -> npt.NDArray[np.void]:
     rows = np.zeros(len(totals), WAIT_DTYPE)
-    for name in ("thread", "stack", "status", "syscall", "task_state", "args", "on_cpu_ns"):
+    for name in ("thread", "stack", "status", "syscall", "task_state", "args", "fd_kind", "on_cpu_ns"):
         rows[name] = totals[name]
     rows["time_ns"], rows["blocked_ns"], rows["runqueue_ns"] = end_ns, sleeping_ns, waiting_ns
     rows["stolen_ns"] = stolen_ns

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from bpfprof.profile.syscalls import syscall_name, syscall_numbers
+from bpfprof.model.samples import FdKind
+from bpfprof.model.syscalls import syscall_name, syscall_numbers
 
 _UNINTERRUPTIBLE = 2  # TASK_UNINTERRUPTIBLE, include/linux/sched.h
 _STOPPED = 4 | 8  # __TASK_STOPPED, __TASK_TRACED: by a signal or a debugger
@@ -19,6 +20,12 @@ _CALLS = {
     "net": ("connect", "accept", "accept4", "sendto", "recvfrom", "sendmsg", "recvmsg", "recvmmsg", "sendmmsg"),
     "poll": ("select", "pselect6", "poll", "ppoll", "epoll_wait", "epoll_pwait", "epoll_pwait2"),
     "child": ("wait4", "waitid"),
+}
+_REASON_OF_DESCRIPTOR = {
+    FdKind.FILE: "disk",
+    FdKind.PIPE: "pipe",
+    FdKind.SOCKET: "net",
+    FdKind.DEVICE: "device",
 }
 _FUTEX = syscall_numbers("futex", "futex_waitv", "futex_wait")
 _SELECT, _POLL = syscall_numbers("select", "pselect6"), syscall_numbers("poll", "ppoll")
@@ -37,7 +44,7 @@ _REASON_OF_CALL = _reason_table()
 def wait_reasons(
     rows: npt.NDArray[np.void], gil_start: npt.NDArray[np.uint64], gil_end: npt.NDArray[np.uint64]
 ) -> npt.NDArray[np.uint16]:
-    """A reason for each row (fields syscall, task_state, args of WAIT_DTYPE); see reason_text().
+    """A reason for each row (fields syscall, task_state, args, fd_kind of WAIT_DTYPE); see reason_text().
 
     gil_start and gil_end: where the GIL of each row's process lies, both 0 where it has none.
     """
@@ -49,6 +56,8 @@ def wait_reasons(
     # Waiting for no descriptor is sleeping: time.sleep() before CPython 3.11 is a select() of nothing.
     waits_for_none = (np.isin(calls, list(_SELECT)) & (first == 0)) | (np.isin(calls, list(_POLL)) & (second == 0))
     reasons[waits_for_none] = _NAMED.index("sleep")
+    for kind, reason in _REASON_OF_DESCRIPTOR.items():
+        reasons[(reasons >= _SYSCALL_BASE) & (rows["fd_kind"] == kind)] = _NAMED.index(reason)
     unnamed = (reasons >= _SYSCALL_BASE) & (rows["task_state"] & _UNINTERRUPTIBLE != 0)
     reasons[unnamed] = _NAMED.index("disk")
     reasons[calls < 0] = _NAMED.index("pagefault")

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bpfprof.model.samples import WAIT_DTYPE
-from bpfprof.profile.syscalls import syscall_name, syscall_numbers
+from bpfprof.model.samples import WAIT_DTYPE, FdKind
+from bpfprof.model.syscalls import syscall_name, syscall_numbers
 from bpfprof.profile.waits import reason_text, wait_reasons
 
 GIL_START, GIL_BYTES = 0x7F00_0000_1000, 96
@@ -25,6 +25,26 @@ def reason(call: str | int, *args: int, task_state: int = INTERRUPTIBLE, gil: tu
     row["args"] = [*args, 0, 0, 0][:3]
     found = wait_reasons(row, np.array([gil[0]], np.uint64), np.array([sum(gil)], np.uint64))
     return reason_text(int(found[0]))
+
+
+@pytest.mark.parametrize(
+    ("call", "kind", "expected"),
+    [
+        ("read", FdKind.PIPE, "pipe"),
+        ("writev", FdKind.PIPE, "pipe"),
+        ("read", FdKind.SOCKET, "net"),
+        ("pread64", FdKind.FILE, "disk"),
+        ("ioctl", FdKind.DEVICE, "device"),
+        ("ioctl", FdKind.UNKNOWN, "syscall ioctl"),
+        ("recvfrom", FdKind.SOCKET, "net"),
+        ("futex", FdKind.UNKNOWN, "lock"),
+    ],
+)
+def test_descriptors_tell_more(call: str, kind: FdKind, expected: str) -> None:
+    row = np.zeros(1, WAIT_DTYPE)
+    row["syscall"], row["task_state"], row["fd_kind"] = next(iter(syscall_numbers(call))), INTERRUPTIBLE, kind
+    none = np.zeros(1, np.uint64)
+    assert reason_text(int(wait_reasons(row, none, none)[0])) == expected
 
 
 @pytest.mark.parametrize(
