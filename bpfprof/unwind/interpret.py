@@ -1,0 +1,142 @@
+"""The walk of a native stack in plain Python, by the same rows: registers and memory in, program counters out.
+
+It says what the kernel side has to find, and is written to be read, not to be fast.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import IntEnum
+
+import numpy as np
+
+from bpfprof.elf.call_frame_rules import FLAG_SIGNAL, CfaKind, FramePointerKind, Rules
+from bpfprof.model.ids import RuntimeAddress
+from bpfprof.unwind.rows import FileRows, find
+
+ReadWord = Callable[[int], int | None]
+_WORD_MASK = (1 << 64) - 1
+
+
+class Stop(IntEnum):
+    """Why a walk ended. Only END_OF_STACK is a whole stack."""
+
+    END_OF_STACK = 0  # the return address is undefined, or 0
+    NO_MAPPING = 1
+    NO_RULE = 2
+    UNREADABLE = 3  # memory
+    UNSUPPORTED = 4  # a rule, or a register whose value is not known here
+    TOO_DEEP = 5
+    NOT_GROWING = 6  # the caller's frame would not lie above this one
+
+
+@dataclass(frozen=True, slots=True)
+class MappedFile:
+    """Runtime addresses from `start` up to `end`; `bias` is what they are above the ELF addresses of `table`."""
+
+    start: RuntimeAddress
+    end: RuntimeAddress
+    bias: int
+    table: FileRows
+
+
+@dataclass(frozen=True, slots=True)
+class Registers:
+    """Of an interrupted thread. `others` by their DWARF number, where they are known."""
+
+    ip: int
+    sp: int
+    bp: int
+    others: Mapping[int, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Walk:
+    """Program counters from the leaf on; all but the first, and those below a signal, are return addresses."""
+
+    pcs: tuple[int, ...]
+    stop: Stop
+
+
+@dataclass(slots=True)
+class _Frame:
+    pc: int
+    sp: int
+    bp: int | None  # None when a frame has lost it
+    is_exact: bool  # the pc is of an instruction that runs, not of one that will be returned to
+    others: Mapping[int, int]
+
+
+def walk(
+    registers: Registers, read_word: ReadWord, files: Sequence[MappedFile], rules: Rules, max_frames: int = 1024
+) -> Walk:
+    """The stack of one thread. `read_word` gives the 8 bytes at an address, None when they cannot be read."""
+    frame = _Frame(registers.ip, registers.sp, registers.bp, True, registers.others)
+    pcs = [frame.pc]
+    while True:
+        step = _caller(frame, read_word, files, rules)
+        if isinstance(step, Stop):
+            return Walk(tuple(pcs), step)
+        if len(pcs) >= max_frames:
+            return Walk(tuple(pcs), Stop.TOO_DEEP)
+        frame = step
+        pcs.append(frame.pc)
+
+
+def _caller(frame: _Frame, read_word: ReadWord, files: Sequence[MappedFile], rules: Rules) -> _Frame | Stop:
+    # A call may be the last instruction of its function: what is returned to is already in the next one.
+    pc = frame.pc if frame.is_exact else frame.pc - 1
+    mapped = next((item for item in files if item.start <= pc < item.end), None)
+    if mapped is None:
+        return Stop.NO_MAPPING
+    rule = rules[find(mapped.table, pc - mapped.bias)]
+    kind = CfaKind(rule["cfa_kind"])
+    if kind == CfaKind.END_OF_STACK:
+        return Stop.END_OF_STACK
+    if kind in (CfaKind.NO_RULE, CfaKind.UNSUPPORTED):
+        return Stop.NO_RULE if kind == CfaKind.NO_RULE else Stop.UNSUPPORTED
+    cfa = _cfa(kind, rule, frame, pc, read_word)
+    if isinstance(cfa, Stop):
+        return cfa
+    is_signal = bool(rule["flags"] & FLAG_SIGNAL)
+    if cfa <= frame.sp and not is_signal:  # a handler may run on a stack of its own
+        return Stop.NOT_GROWING
+    ra_base = frame.sp if kind == CfaKind.SIGNAL_FRAME else cfa
+    return_address = read_word(ra_base + int(rule["ra_offset"]) & _WORD_MASK)
+    bp = _saved_bp(rule, frame, cfa, read_word)
+    if return_address is None or isinstance(bp, Stop):
+        return Stop.UNREADABLE
+    if return_address == 0:
+        return Stop.END_OF_STACK
+    return _Frame(return_address, cfa, bp, is_signal, {})
+
+
+def _cfa(kind: CfaKind, rule: np.void, frame: _Frame, pc: int, read_word: ReadWord) -> int | Stop:
+    """The frame's canonical address: rsp in the caller."""
+    offset, extra = int(rule["cfa_offset"]), int(rule["cfa_extra"])
+    if kind == CfaKind.PLT:
+        return frame.sp + offset + (8 if pc & 15 >= extra else 0)
+    if kind == CfaKind.REGISTER:
+        base = frame.others.get(extra)
+    else:
+        base = frame.bp if kind in (CfaKind.RBP, CfaKind.DEREF_RBP) else frame.sp
+    if base is None:
+        return Stop.UNSUPPORTED
+    address = base + offset & _WORD_MASK
+    if kind not in (CfaKind.DEREF_RBP, CfaKind.DEREF_RSP, CfaKind.SIGNAL_FRAME):
+        return address
+    value = read_word(address)
+    return Stop.UNREADABLE if value is None else value + extra & _WORD_MASK
+
+
+def _saved_bp(rule: np.void, frame: _Frame, cfa: int, read_word: ReadWord) -> int | Stop | None:
+    """rbp in the caller; None when it is lost."""
+    kind = FramePointerKind(rule["fp_kind"])
+    if kind in (FramePointerKind.SAME, FramePointerKind.LOST):
+        return frame.bp if kind == FramePointerKind.SAME else None
+    base = {FramePointerKind.AT_CFA: cfa, FramePointerKind.AT_RBP: frame.bp, FramePointerKind.AT_RSP: frame.sp}[kind]
+    if base is None:
+        return None
+    value = read_word(base + int(rule["fp_offset"]) & _WORD_MASK)
+    return Stop.UNREADABLE if value is None else value
