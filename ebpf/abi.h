@@ -17,7 +17,6 @@
 #define BP_SEEN_STACKS 8192
 #define BP_SEEN_CODES 4096
 #define BP_IDENTITY_WORDS 7
-#define BP_SCRATCH_COUNT 2
 /* A stack or code object already sent is sent again after this long: bounds how long a reused address can be misread. */
 #define BP_RESEND_NS 2000000000
 /* Code objects of this many innermost frames are identified with every stack. */

@@ -3,7 +3,8 @@
  * Every map. bpfprof/kernel/tables.py makes them from the BP_MAP lines before the programs are compiled and hands their
  * descriptors over as -DBP_FD_name=N, so this list is the only one.
  *      BP_MAP(name, type, key type, value type, entries)
- * The type is one of the kernel's, or CPU_ARRAY: an ARRAY of that many entries for each possible CPU.
+ * The type is one of the kernel's, or CPU_ARRAY: an ARRAY of that many entries for each possible CPU. MAP(walks) and
+ * MAP(tails) are perf_walks and perf_tails in programs of perf events, sched_walks and sched_tails in the others.
  */
 #pragma once
 
@@ -23,9 +24,10 @@ BP_MAP(counters, PERCPU_ARRAY, __u32, __u64, BP_STATUS_COUNT)
 BP_MAP(events, RINGBUF, none, none, BP_EVENT_RING_BYTES)
 /* Stacks that are new (or were not sent for BP_RESEND_NS). */
 BP_MAP(stacks, RINGBUF, none, none, BP_STACK_RING_BYTES)
-/* Scratch, one element a kind of program: an interrupt can land inside another program. */
-BP_MAP(walks, PERCPU_ARRAY, __u32, struct bp_walk, BP_SCRATCH_COUNT)
-/* enum bp_tail -> program; a tail call stays within one program type, so each type has its own. */
+/* MAP(walks): scratch memory of the clock's and of the scheduler's programs: an interrupt can land inside another program. */
+BP_MAP(perf_walks, PERCPU_ARRAY, __u32, struct bp_walk, 1)
+BP_MAP(sched_walks, PERCPU_ARRAY, __u32, struct bp_walk, 1)
+/* MAP(tails): enum bp_tail -> program; a tail call stays within one program type. */
 BP_MAP(perf_tails, PROG_ARRAY, __u32, __u32, BP_TAIL_COUNT)
 BP_MAP(sched_tails, PROG_ARRAY, __u32, __u32, BP_TAIL_COUNT)
 /* Direct-mapped: what was sent lately by this CPU. A collision only sends again. A PERCPU_ARRAY of so many elements takes

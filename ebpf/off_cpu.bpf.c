@@ -127,11 +127,11 @@ int sched_switch(struct bpf_raw_tracepoint_args *ctx)
             switch_in(thread, next_tid, now ? now : bpf_ktime_get_ns());
     }
     if (stack_wanted) { /* last, for it may end in a tail call */
-        struct bp_walk *walk = scratch_walk(BP_KIND_SCHED);
+        struct bp_walk *walk = scratch_walk();
         if (walk) {
             walk->tid = prev_tid;
             walk->tgid = id >> 32;
-            begin_stack(ctx, walk, BP_KIND_SCHED, ctx->args[1]);
+            begin_stack(ctx, walk, ctx->args[1]);
         }
     }
     return 0;

@@ -19,7 +19,7 @@ int on_cpu(struct bpf_perf_event_data *ctx)
     if (thread->state == BP_THREAD_UNKNOWN)
         thread->state = BP_THREAD_ON_CPU; /* running since it is watched: no switch was seen */
 
-    struct bp_walk *walk = scratch_walk(BP_KIND_PERF);
+    struct bp_walk *walk = scratch_walk();
     if (!walk)
         return 0;
     walk->tid = tid;
@@ -31,6 +31,6 @@ int on_cpu(struct bpf_perf_event_data *ctx)
     walk->event.cpu = bpf_get_smp_processor_id();
     walk->event.time_ns = now;
     walk->event.on_cpu_ns = thread->on_cpu_ns + (now - thread->since_ns);
-    begin_stack(ctx, walk, BP_KIND_PERF, (__u64)bpf_get_current_task());
+    begin_stack(ctx, walk, (__u64)bpf_get_current_task());
     return 0;
 }

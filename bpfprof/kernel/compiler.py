@@ -21,19 +21,19 @@ from bpfprof.kernel.btf import KernelTypes
 from bpfprof.kernel.sources import compiler_flags, join_includes
 from bpfprof.paths import ebpf_directory
 
-# name of the function in ebpf/ -> its program type (enum bpf_prog_type of include/uapi/linux/bpf.h)
-_PERF_EVENT, _RAW_TRACEPOINT = 7, 17
+PERF_EVENT, RAW_TRACEPOINT = 7, 17  # enum bpf_prog_type of include/uapi/linux/bpf.h
+# program -> (function in ebpf/ that it is, type it is loaded as)
 PROGRAMS = {
-    "on_cpu": _PERF_EVENT,
-    "perf_walk": _PERF_EVENT,
-    "perf_identify": _PERF_EVENT,
-    "sched_switch": _RAW_TRACEPOINT,
-    "sched_walk": _RAW_TRACEPOINT,
-    "sched_identify": _RAW_TRACEPOINT,
-    "sched_waking": _RAW_TRACEPOINT,
-    "sched_process_fork": _RAW_TRACEPOINT,
-    "sched_process_exec": _RAW_TRACEPOINT,
-    "sched_process_free": _RAW_TRACEPOINT,
+    "on_cpu": ("on_cpu", PERF_EVENT),
+    "perf_walk": ("walk_frames", PERF_EVENT),
+    "perf_identify": ("identify_codes", PERF_EVENT),
+    "sched_switch": ("sched_switch", RAW_TRACEPOINT),
+    "sched_walk": ("walk_frames", RAW_TRACEPOINT),
+    "sched_identify": ("identify_codes", RAW_TRACEPOINT),
+    "sched_waking": ("sched_waking", RAW_TRACEPOINT),
+    "sched_process_fork": ("sched_process_fork", RAW_TRACEPOINT),
+    "sched_process_exec": ("sched_process_exec", RAW_TRACEPOINT),
+    "sched_process_free": ("sched_process_free", RAW_TRACEPOINT),
 }
 _QUICKER = ["-g0", "-w"]  # no debug information, no warnings: a tenth of the time
 _PR_SET_SECUREBITS, _SECBIT_NO_SETUID_FIXUP = 28, 4  # include/uapi/linux/prctl.h, securebits.h
@@ -76,7 +76,7 @@ class Compilation:
         os.close(answer_end)
 
     def result(self) -> dict[str, bytes]:
-        """The instructions of each of PROGRAMS. Raises UnsupportedError with what BCC or LLVM said."""
+        """The instructions of each function of PROGRAMS. Raises UnsupportedError with what BCC or LLVM said."""
         if self._cached is None:
             self._cached = self._take_answer()
             program_cache.store(self._key, self._cached)
@@ -142,9 +142,9 @@ def _compile(text: str, flags: list[str]) -> dict[str, bytes]:
     _hide_root()
     module = BPF(text=text, cflags=[*flags, *_QUICKER])
     code = {}
-    for name in PROGRAMS:
-        size = lib.bpf_function_size(module.module, name.encode())
-        code[name] = ctypes.string_at(lib.bpf_function_start(module.module, name.encode()), size)
+    for function in sorted({function for function, _ in PROGRAMS.values()}):
+        size = lib.bpf_function_size(module.module, function.encode())
+        code[function] = ctypes.string_at(lib.bpf_function_start(module.module, function.encode()), size)
     return code
 
 

@@ -19,14 +19,18 @@ MAP_LINE = re.compile(r"^BP_MAP\((\w+), (\w+), (?:struct )?(\w+), (?:struct )?(\
 _INCLUDE = re.compile(r'^#include "([\w./]+)"$', re.MULTILINE)
 
 
+# Maps that each program type has its own of: MAP(walks) is perf_walks or sched_walks.
+MAPS_BY_TYPE = ("walks", "tails")
+
+
 def maps_header() -> str:
     """The text of maps.bpf.h."""
     return (ebpf_directory() / "maps.bpf.h").read_text()
 
 
 def map_names() -> list[str]:
-    """Names of all maps; a map's number in the programs is its place here, from 1 on."""
-    return [match[0] for match in MAP_LINE.findall(maps_header())]
+    """Names that programs know maps by; a map's number in the programs is its place here, from 1 on."""
+    return [match[0] for match in MAP_LINE.findall(maps_header())] + list(MAPS_BY_TYPE)
 
 
 def join_includes(path: Path) -> str:
