@@ -135,12 +135,11 @@ def test_the_descriptor_is_closed_on_failure(tmp_path: Path) -> None:
 
 def test_malformed_files_raise_only_elf_error(library: Path, tmp_path: Path) -> None:
     original = library.read_bytes()
-    if len(original) > 100_000:
-        pytest.skip("padded to large pages: the same structures, farther apart")
+    count = 1000 if len(original) < 100_000 else 50  # padded to large pages: the same structures, farther apart
     rng = random.Random(4711)
     path = tmp_path / "mutant"
     error_count = 0
-    for _ in range(1000):
+    for _ in range(count):
         path.write_bytes(_damaged(original, rng))
         try:
             with ElfImage.open(str(path)) as image:
@@ -151,7 +150,7 @@ def test_malformed_files_raise_only_elf_error(library: Path, tmp_path: Path) -> 
                 image.read(rng.randrange(1 << 64), rng.choice((1, 8, 1 << 20)))
         except ElfError:
             error_count += 1
-    assert 0 < error_count < 1000
+    assert 0 < error_count < count
 
 
 def _damaged(original: bytes, rng: random.Random) -> bytes:

@@ -130,7 +130,8 @@ def test_the_pid_inside_its_namespace(tmp_path: Path) -> None:
         "import os; open(f'/tmp/perf-{os.getpid()}.map', 'x').write('1000 10 inside\\n'); print(flush=True); input()"
     )
     mount = 'mount -t tmpfs none /tmp && exec "$@"'
-    command = ["unshare", "-mpf", "sh", "-c", mount, "sh", sys.executable, "-c", script]
+    # Not the interpreter of these tests: it may lie below /tmp.
+    command = ["unshare", "-mpf", "sh", "-c", mount, "sh", "/usr/bin/python3", "-c", script]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as outer:
         assert outer.stdout is not None and outer.stdin is not None
         if not outer.stdout.readline():
