@@ -11,6 +11,9 @@ import numpy.typing as npt
 
 from bpfprof.model.samples import FD_CALLS, FdKind
 
+# By number of the call; -1 (in no call) is the last element.
+_TAKES_DESCRIPTOR = np.zeros(1 << 16, np.bool_)
+_TAKES_DESCRIPTOR[FD_CALLS] = True
 _REMEMBERED_S = 1.0  # a descriptor can be closed and given again
 _REMEMBERED_COUNT = 10_000
 
@@ -24,7 +27,7 @@ class DescriptorKinds:
     def of_waits(self, pids: npt.NDArray[np.uint32], waits: npt.NDArray[np.void]) -> npt.NDArray[np.uint8]:
         """A FdKind for each wait (fields syscall, args); UNKNOWN for calls that take no descriptor."""
         kinds = np.zeros(len(waits), np.uint8)
-        chosen = np.flatnonzero(np.isin(waits["syscall"], FD_CALLS))
+        chosen = np.flatnonzero(_TAKES_DESCRIPTOR[waits["syscall"]])
         if not len(chosen):
             return kinds
         keys = pids[chosen].astype(np.uint64) << np.uint64(32) | waits["args"][chosen, 0] & np.uint64(0xFFFFFFFF)

@@ -8,20 +8,20 @@ import numpy as np
 import numpy.typing as npt
 
 from bpfprof import abi
+from bpfprof.capture.lookup import look_up
 from bpfprof.capture.stacks import StackTable
 from bpfprof.capture.tracker import FirstSleep
 from bpfprof.model.samples import SAMPLE_DTYPE, TOTAL_DTYPE, WAIT_DTYPE
 
 _STACK_LOST = int(abi.Status["BP_LOST_STACK_RING_FULL"])
 # A sleep without a stack for one of these reasons may have been looked at from user space.
-_LOOKED_AT = [int(abi.Status[f"BP_{name}"]) for name in ("STACK_NOT_TAKEN", "PYTHON_NOT_READY", "NO_PYTHON")]
+_LOOKED_AT = np.zeros(256, np.bool_)
+_LOOKED_AT[[abi.Status[f"BP_{name}"] for name in ("STACK_NOT_TAKEN", "PYTHON_NOT_READY", "NO_PYTHON")]] = True
 
 
 def thread_indices(tids: npt.NDArray[np.uint32], index_of_tid: Mapping[int, int]) -> npt.NDArray[np.int64]:
     """Index of each thread in the recording, -1 where it is not known."""
-    unique, inverse = np.unique(tids, return_inverse=True)
-    found = np.fromiter((index_of_tid.get(tid, -1) for tid in unique.tolist()), np.int64, len(unique))
-    return found[inverse]
+    return look_up(tids, index_of_tid, -1)
 
 
 def _fill_stacks(rows: npt.NDArray[np.void], keys: npt.NDArray[np.uint64], stacks: StackTable) -> None:
@@ -95,7 +95,7 @@ def _fill_sleeps(
     first_sleeps: dict[int, FirstSleep],
 ) -> None:
     """Gives rows without a stack the one that was looked at while they lasted."""
-    for position in np.flatnonzero(np.isin(rows["status"], _LOOKED_AT) & (rows["stack"] == 0)).tolist():
+    for position in np.flatnonzero(_LOOKED_AT[rows["status"]] & (rows["stack"] == 0)).tolist():
         sleep = first_sleeps.get(int(rows["thread"][position]))
         if sleep is None or not begin_ns[position] <= sleep.time_ns <= end_ns[position]:
             continue

@@ -30,7 +30,7 @@ from bpfprof.recording.writer import RecordingWriter
 _TICK_NS = 10_000_000  # CONFIG_HZ is 100 at least
 # How often the buffers are drained: they hold two seconds of 50,000 switches a second. Sooner where something new must
 # be read from the target while it is still there.
-_TICK_S, _SOON_TICK_S, _YOUNG_TICK_S = 0.2, 0.05, 0.02
+_TICK_S, _SOON_TICK_S, _YOUNG_TICK_S = 0.25, 0.05, 0.02
 _MANY_EVENTS = 20_000
 _PRIORITY = -10
 _TOTALS_EVERY_S = 2.0
@@ -45,7 +45,12 @@ class Progress:
     wait_count: int = 0
     thread_count: int = 0
     lost_count: int = 0
-    own_cpu_s: float = 0.0
+    own_cpu_at_start_s: float = 0.0
+
+    @property
+    def own_cpu_s(self) -> float:
+        """CPU time of this process since the recording began."""
+        return own_cpu_s() - self.own_cpu_at_start_s
 
 
 class Session:
@@ -53,7 +58,7 @@ class Session:
 
     def __init__(self, watch: Watch, writer: RecordingWriter) -> None:
         tables = watch.kernel.tables
-        self.progress = Progress()
+        self.progress = Progress(own_cpu_at_start_s=own_cpu_s())
         self._watch = watch
         self._tracker = watch.tracker
         self._writer = writer
@@ -64,7 +69,6 @@ class Session:
         watch.targets.wake_on(tables.fds["events"])
         self._descriptors = DescriptorKinds()
         self._is_urgent = True  # the next drain should be soon
-        self._own_cpu_at_start_s = _own_cpu_s()
         self._next_totals_s = 0.0
 
     def begin(self) -> None:
@@ -100,7 +104,7 @@ class Session:
             "end",
             {
                 "end_ns": end_ns,
-                "own_cpu_ns": int(1e9 * (_own_cpu_s() - self._own_cpu_at_start_s)),
+                "own_cpu_ns": int(1e9 * self.progress.own_cpu_s),
                 "lost": {abi.status_text(index): count for index, count in counters.items()},
                 "codes_unverified": self._stacks.unverified_count,
                 "codes_replaced": self._stacks.changed_count,
@@ -223,7 +227,6 @@ class Session:
 
     def _update_progress(self) -> None:
         self.progress.elapsed_s = (time.monotonic_ns() - self._watch.start_ns) / 1e9
-        self.progress.own_cpu_s = _own_cpu_s() - self._own_cpu_at_start_s
 
 
 def code_row(process: int, code: CodeObject | Unresolved) -> list[Any]:
@@ -256,6 +259,7 @@ def _set_priority(nice: int) -> int:
     return before
 
 
-def _own_cpu_s() -> float:
+def own_cpu_s() -> float:
+    """User and system time of this process, seconds."""
     usage = resource.getrusage(resource.RUSAGE_SELF)
     return usage.ru_utime + usage.ru_stime

@@ -16,6 +16,7 @@ import numpy.typing as npt
 from bpfprof.abi.dtypes import PYTHON_FRAME_DTYPE as RAW_FRAME_DTYPE
 from bpfprof.abi.dtypes import STACK_DTYPE as RAW_STACK_DTYPE
 from bpfprof.capture.codes import ProcessCodes, identity_hash
+from bpfprof.capture.lookup import look_up
 from bpfprof.cpython.code_objects import CodeObject, Unresolved
 from bpfprof.model.samples import PYTHON_FRAME_DTYPE, STACK_DTYPE
 
@@ -47,7 +48,9 @@ class StackTable:
             if codes is None:
                 continue
             raw = np.frombuffer(record, RAW_FRAME_DTYPE, int(header["python_count"]), _HEADER_BYTES)
-            self._index_of_key[int(header["key"])] = self._intern(codes, raw, int(header["status"]))
+            key = int(header["key"])
+            if key not in self._index_of_key or not _holds_the_same(codes, raw):
+                self._index_of_key[key] = self._intern(codes, raw, int(header["status"]))
 
     def add_frames(self, codes: ProcessCodes, frames: list[tuple[int, int, int]], status: int) -> int:
         """Index of a stack that was walked from user space: (code address, instruction address, mark), leaf first."""
@@ -58,9 +61,7 @@ class StackTable:
 
     def indices(self, keys: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint32]:
         """Stack indices of keys; 0 for key 0 and for stacks that never arrived."""
-        unique, inverse = np.unique(keys, return_inverse=True)
-        found = np.fromiter((self._index_of_key.get(key, 0) for key in unique.tolist()), np.uint32, len(unique))
-        return found[inverse]
+        return look_up(keys, self._index_of_key, 0).astype(np.uint32)
 
     def _intern(self, codes: ProcessCodes, raw: npt.NDArray[np.void], status: int) -> int:
         frames = np.empty(len(raw), PYTHON_FRAME_DTYPE)
@@ -122,3 +123,13 @@ class StackTable:
             arrays = {"stacks": stacks, "python": np.concatenate(self._new_frames)}
             self._new_stacks, self._new_frames = [], []
         return codes, arrays
+
+
+def _holds_the_same(codes: ProcessCodes, raw: npt.NDArray[np.void]) -> bool:
+    """Whether a stack that was sent before is sent again with the code objects it had."""
+    addresses, identities = (raw["code"] & _ADDRESS_MASK).tolist(), raw["identity"].tolist()
+    for address, identity in zip(addresses, identities, strict=True):
+        known = codes.known.get(address)
+        if known is None or identity not in (0, known[0]):
+            return False
+    return True

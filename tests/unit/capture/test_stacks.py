@@ -93,8 +93,8 @@ def test_one_stack_sent_under_two_keys_is_one(table: StackTable) -> None:
     codes = {PID: ProcessCodes(0, target)}
     table.add_records([record(77, target.frame(0x1000)), record(99, target.frame(0x1000, known=False))], codes)
     assert index(table, 77) == index(table, 99) == 1
-    table.add_records([record(77, target.frame(0x1000), status=4)], codes)
-    assert index(table, 77) == 2, "but not one that is cut off"
+    table.add_records([record(78, target.frame(0x1000), status=4)], codes)
+    assert index(table, 78) == 2, "but not one that is cut off; the status is part of the key"
 
 
 def test_a_code_object_sent_again_without_identity_is_not_read_again(table: StackTable) -> None:
