@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 
+from bpfprof.capture.stop import StopRequest
 from bpfprof.errors import BpfprofError
 from bpfprof.kernel.compiler import Compilation
 
@@ -24,9 +25,12 @@ def main() -> None:
 def _run(arguments: list[str], debug: bool, will_record: bool) -> int:
     compilation: Compilation | None = None
     try:
-        # The compiler is the longest part of the start, so it runs while the rest of bpfprof is being imported.
-        compilation = Compilation.start() if will_record else None
-        return _run_command(arguments, compilation)
+        if not will_record:
+            return _run_command(arguments)
+        with StopRequest() as stop:  # from here on a signal ends the recording, however short, in good order
+            # The compiler is the longest part of the start, so it runs while the rest of bpfprof is being imported.
+            compilation = Compilation.start()
+            return _run_command(arguments, (compilation, stop))
     except KeyboardInterrupt:
         return 0
     except BpfprofError as error:
@@ -42,13 +46,13 @@ def _run(arguments: list[str], debug: bool, will_record: bool) -> int:
             compilation.cancel()
 
 
-def _run_command(arguments: list[str], compilation: Compilation | None) -> int:
+def _run_command(arguments: list[str], started: tuple[Compilation, StopRequest] | None = None) -> int:
     import click
 
     from bpfprof.commands.group import group
 
     try:
-        group.main(arguments, prog_name="bpfprof", standalone_mode=False, obj=compilation)
+        group.main(arguments, prog_name="bpfprof", standalone_mode=False, obj=started)
     except click.ClickException as error:
         error.show()
         return 2

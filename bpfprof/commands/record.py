@@ -51,7 +51,7 @@ _CLEAR_LINE = "\r\x1b[K"
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)
 @click.pass_obj
 def record(
-    compilation: Compilation | None,
+    started: tuple[Compilation, StopRequest],
     pids: tuple[int, ...],
     duration: float | None,
     rate: int,
@@ -75,15 +75,15 @@ def record(
     if chosen is not None and output is None:
         raise UsageError(f"the format {chosen.name} needs a file: --output FILE")
     options = CaptureOptions(tuple(map(Pid, pids)), duration, rate, event, mode, follow)
-    with StopRequest() as stop:
-        check_machine()
-        check_namespace()
-        kernel = KernelSide.start(compilation)
-        try:
-            look = render_options(function_only, full_filenames)
-            profile, path = _record(kernel, options, command, output, chosen, look, stop)
-        finally:
-            kernel.close()
+    compilation, stop = started
+    check_machine()
+    check_namespace()
+    kernel = KernelSide.start(compilation)
+    try:
+        look = render_options(function_only, full_filenames)
+        profile, path = _record(kernel, options, command, output, chosen, look, stop)
+    finally:
+        kernel.close()
     _show_summary(profile, path, chosen)
 
 
