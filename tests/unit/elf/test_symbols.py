@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextlib
 import lzma
 import os
 import random
@@ -256,15 +257,12 @@ def test_damaged_files(library: Path, tmp_path: Path) -> None:
         fd = os.memfd_create("damaged")
         os.write(fd, data[: rng.randrange(len(data))] if rng.random() < 0.1 else data)
         before = time.process_time()
-        try:
-            with ElfImage(fd) as image:
-                opened += 1
-                read_debug_link(image)
-                for table in (read_symbols(image), read_plt(image)):
-                    assert ((table.find(addresses) >= -1) & (table.find(addresses) < len(table))).all()
-                    assert all(len(name) <= 16 << 10 for name in table.names(np.arange(len(table))))
-                    assert (table.starts <= table.ends).all()
-        except ElfError:
-            pass
+        with contextlib.suppress(ElfError), ElfImage(fd) as image:  # a refusal is an answer too
+            opened += 1
+            read_debug_link(image)
+            for table in (read_symbols(image), read_plt(image)):
+                assert ((table.find(addresses) >= -1) & (table.find(addresses) < len(table))).all()
+                assert all(len(name) <= 16 << 10 for name in table.names(np.arange(len(table))))
+                assert (table.starts <= table.ends).all()
         assert time.process_time() - before < 1
     assert opened > 1000
