@@ -129,7 +129,9 @@ def test_totals(compared: Comparison) -> None:
     On a virtual machine the hypervisor takes CPUs away: from a thread that runs, or before a thread that was woken gets
     into a run queue. That is run-queue time here, for the thread could have run. The oracle knows CPU time and the
     schedstat of the run queue, which has neither, and calls the rest waiting. So between the two it is right to within
-    that steal, and to within the turns in the run queue that an edge of the window cuts.
+    that steal, and to within the turns in the run queue that an edge of the window cuts. A thread that is woken on an
+    idle virtual CPU waits for that CPU too, which no counter of the guest has: 1 % of the wall time is left for it
+    (0.5 % was seen on a busy host).
     """
     threads = compared.truth
     seen = {state: sum(compared.totals(thread)[state] for thread in threads) for state in STATES}
@@ -139,6 +141,7 @@ def test_totals(compared: Comparison) -> None:
     bars = {state: 0.02 * true[state] + 1_000_000 * len(threads) for state in STATES}
     cpu, runqueue, off = STATES
     stolen_ns += sum(compared.queued_at_edges_ns(thread) for thread in threads)
+    stolen_ns += sum(thread["wall_ns"] for thread in threads) // 100
     assert abs(seen[cpu] - true[cpu]) <= bars[cpu]
     assert -bars[runqueue] <= seen[runqueue] - true[runqueue] <= bars[runqueue] + stolen_ns
     assert -bars[off] <= true[off] - seen[off] <= bars[off] + stolen_ns

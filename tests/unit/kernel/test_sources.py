@@ -9,7 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from bpfprof.kernel.sources import compiler_flags, join_includes, kernel_version_code, map_names, maps_header
+from bpfprof.kernel.sources import (
+    MAPS_BY_TYPE,
+    compiler_flags,
+    join_includes,
+    kernel_version_code,
+    map_names,
+    maps_header,
+)
 from bpfprof.paths import ebpf_directory
 
 
@@ -58,7 +65,9 @@ def test_messages_point_at_the_real_lines(joined: str) -> None:
 def test_every_map_is_listed() -> None:
     names = map_names()
     assert len(names) == len(set(names)) and {"events", "stacks", "threads", "processes"} <= set(names)
-    assert len(names) == len(re.findall(r"^BP_MAP\(", maps_header(), re.MULTILINE))
+    lines = re.findall(r"^BP_MAP\(", maps_header(), re.MULTILINE)
+    assert len(names) == len(lines) + len(MAPS_BY_TYPE)
+    assert {f"{own}_{name}" for own in ("perf", "sched") for name in MAPS_BY_TYPE} <= set(names)
 
 
 def test_a_compiler_agrees_on_the_lines(tmp_path: Path) -> None:
