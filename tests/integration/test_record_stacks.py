@@ -99,8 +99,8 @@ def test_threads_that_sleep_all_the_time(python: str, tmp_path: Path) -> None:
     unlike = set()
     for tid, function in threads.items():
         mine = folded.of_thread(int(tid))
-        # What a thread's watch begins later than the main thread's, and 1 us of rounding.
-        assert abs(mine.total_us(kind="off") - duration_us) < 0.01 * duration_us
+        # What a thread's watch begins later than the main thread's: 40 threads take 10 ms on a busy machine, of 1 s.
+        assert abs(mine.total_us(kind="off") - duration_us) < 0.03 * duration_us
         assert mine.total_us(function) == mine.total_us(), function
         assert function in {name for name, _ in python_frames(mine.lines[0][2])}
         found = {frames[-1] for _, _, frames, _ in mine.lines}
