@@ -135,6 +135,16 @@ def _cpu_pieces(
     pieces["at_ns"], stolen_ns = bursts.wall_clock(shares.piece_start, shares.piece_length)
     yield pieces
     yield _stolen_pieces(pieces, stolen_ns)
+    yield _only_stolen_pieces(bursts)
+
+
+def _only_stolen_pieces(bursts: Bursts) -> npt.NDArray[np.void]:
+    """Run-queue time of bursts that were stolen whole: the thread had a CPU and never ran."""
+    chosen = (np.diff(bursts.edges) == 0) & (bursts.wall_ns > 0)
+    pieces = np.zeros(int(chosen.sum()), _PIECE_DTYPE)
+    pieces["at_ns"], pieces["ns"] = bursts.start_ns[chosen], bursts.wall_ns[chosen]
+    pieces["state"], pieces["leaf"], pieces["count"] = ThreadState.RUNQUEUE, _LEAF_NOT_SAMPLED_RUNQUEUE, 1
+    return pieces
 
 
 def _stolen_pieces(pieces: npt.NDArray[np.void], stolen_ns: npt.NDArray[np.int64]) -> npt.NDArray[np.void]:
