@@ -2,37 +2,64 @@
 
 from __future__ import annotations
 
+import contextlib
+import re
 import sys
+from typing import TYPE_CHECKING
 
+from bpfprof.capture.priority import raise_priority
 from bpfprof.capture.stop import StopRequest
-from bpfprof.errors import BpfprofError
+from bpfprof.commands.outputs import guard_standard_output
+from bpfprof.errors import BpfprofError, UnsupportedError
 from bpfprof.kernel.compiler import Compilation
+from bpfprof.kernel.kernel_side import KernelSide
+
+if TYPE_CHECKING:
+    from bpfprof.commands.recording import Started
 
 _REPORT_BUG = "this is a bug in bpfprof; please report it with the output of the same command and --debug"
+
+_INTERRUPTED = 130  # by Ctrl-C; what records is not, it ends
+
+_SAYS_WHAT = re.compile(r"--pid|--all|-[a-zA-Z]*[pa]")  # an option that says what to record, maybe among others
 
 
 def main() -> None:
     """Runs the command and exits with the code of the contract."""
+    guard_standard_output()
     arguments = sys.argv[1:]
     own_part = arguments[: arguments.index("--")] if "--" in arguments else arguments
     debug = "--debug" in own_part
     if debug:
         arguments.remove("--debug")
-    will_record = own_part[:1] == ["record"] and not {"-h", "--help"} & set(own_part)
-    sys.exit(_run(arguments, debug, will_record))
+        own_part = [argument for argument in own_part if argument != "--debug"]
+    sys.exit(_run(arguments, debug, _will_record(arguments, own_part)))
+
+
+def _will_record(arguments: list[str], own_part: list[str]) -> bool:
+    """Whether the command records: to know it before click is imported saves a good part of the start."""
+    if {"-h", "--help"} & set(own_part):
+        return False
+    # `offcpu` records, unless it is given a recording, which excludes all of these. A wrong yes costs some CPU time.
+    has_target = "--" in arguments or any(_SAYS_WHAT.match(argument) for argument in own_part[1:])
+    return own_part[:1] == ["record"] or (own_part[:1] == ["offcpu"] and has_target)
 
 
 def _run(arguments: list[str], debug: bool, will_record: bool) -> int:
     compilation: Compilation | None = None
+    kernel: KernelSide | None = None
     try:
         if not will_record:
             return _run_command(arguments)
         with StopRequest() as stop:  # from here on a signal ends the recording, however short, in good order
+            raise_priority()
             # The compiler is the longest part of the start, so it runs while the rest of bpfprof is being imported.
             compilation = Compilation.start()
-            return _run_command(arguments, (compilation, stop))
+            with contextlib.suppress(UnsupportedError):  # the command will say it, if nothing is wrong with its options
+                kernel = KernelSide.start(compilation)
+            return _run_command(arguments, (compilation, kernel, stop))
     except KeyboardInterrupt:
-        return 0
+        return _INTERRUPTED
     except BpfprofError as error:
         _show_traceback(debug)
         _say(f"{error}" + (f"\n  {error.hint}" if error.hint else ""))
@@ -42,11 +69,13 @@ def _run(arguments: list[str], debug: bool, will_record: bool) -> int:
         _say(f"internal error: {type(error).__name__}: {error}\n  {_REPORT_BUG}")
         return 1
     finally:
+        if kernel is not None:
+            kernel.close()
         if compilation is not None:
             compilation.cancel()
 
 
-def _run_command(arguments: list[str], started: tuple[Compilation, StopRequest] | None = None) -> int:
+def _run_command(arguments: list[str], started: Started | None = None) -> int:
     import click
 
     from bpfprof.commands.group import group
@@ -57,7 +86,7 @@ def _run_command(arguments: list[str], started: tuple[Compilation, StopRequest] 
         error.show()
         return 2
     except click.Abort:
-        return 0
+        return _INTERRUPTED
     return 0
 
 

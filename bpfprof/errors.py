@@ -38,7 +38,7 @@ class TargetError(BpfprofError):
 
 
 class RecordingError(BpfprofError):
-    """A recording is unreadable or truncated; what could be read is still shown."""
+    """A recording is unreadable, truncated, or does not add up; what could be read is still shown."""
 
     exit_code = 5
 

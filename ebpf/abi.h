@@ -1,17 +1,33 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * The only place where a layout shared by the kernel side and user space is written. bpfprof/abi.py reads this file
+ * The only place where a layout shared by the kernel side and user space is written. bpfprof/abi/ reads this file
  * into numpy dtypes and enums, so keep to what it understands: `struct name { type field[count]; };` of fixed-width
  * types and earlier structs, `enum name { NAME = value, };` and `#define NAME number`. Padding is explicit.
  */
 #pragma once
 
 #define BP_MAX_THREADS 65536
-#define BP_MAX_PROCESSES 4096
+#define BP_MAX_PROCESSES 16384
 #define BP_MAX_PYTHON_FRAMES 1024
-#define BP_PYTHON_FRAMES_PER_PROGRAM 64
-#define BP_MAX_NATIVE_FRAMES 128
+#define BP_PYTHON_FRAMES_PER_PROGRAM 96
+#define BP_MAX_NATIVE_FRAMES 384
+#define BP_NATIVE_FRAMES_PER_PROGRAM 24
+/* Of a new stack so many programs identify code objects; a chain of programs has 33 tail calls at most. */
+#define BP_IDENTIFY_PROGRAMS 4
 #define BP_MAX_KERNEL_FRAMES 64
+/* What a stack's frames take at most, in words of 8 bytes: 3 for a Python frame, 1 for each other. */
+#define BP_MAX_STACK_WORDS 3520
+/* Unwind tables are words of 4 bytes, in chunks that are made as they are needed (see struct bp_chunk). */
+#define BP_CHUNK_WORDS 1048576
+#define BP_MAX_CHUNKS 256
+#define BP_MAX_FILES 32768
+#define BP_MAX_RULES 65536
+/* One read of the target's stack: it serves most words of a few frames. */
+#define BP_STACK_BLOCK_BYTES 1024
+/* Rules found lately, for each CPU and program type. */
+#define BP_CACHED_RULES 1024
+/* Of a native frame's word: the address is of an instruction that runs, not of one that will be returned to. */
+#define BP_EXACT_BIT 63
 #define BP_EVENT_RING_BYTES 8388608
 #define BP_STACK_RING_BYTES 4194304
 #define BP_SEEN_STACKS 8192
@@ -21,8 +37,35 @@
 #define BP_RESEND_NS 2000000000
 /* Code objects of this many innermost frames are identified with every stack. */
 #define BP_LEAF_FRAMES 4
+/* Kinds of waits that one thread's short ones are added up by before a sum is sent. */
+#define BP_SHORT_WAITS 4
+/* A stack of more Python frames, or of more return addresses, is always walked. */
+#define BP_REPEAT_FRAMES 96
+#define BP_REPEAT_RETURNS 120 /* a multiple of 8 */
+/* So many are known of each thread: a wait for a lock is followed by one for the GIL, and by one to give it away. */
+#define BP_REPEATS 5
+#define BP_REPEAT_NS 100000000
+/* Code objects that were the same for so long are looked at again only after so long. What takes the place of one is then
+ * missed for a thousandth of that time at most. */
+#define BP_SETTLED_NS 1000000000
+#define BP_SETTLED_LOOK_NS 1000000
+/* After so many short waits for a GIL, one after the other, the next one's holder has no stack. */
+#define BP_SHORT_GIL_WAITS 16
+/* Tail calls that a stack may have taken for that of a GIL's holder to be taken after it: the kernel allows 33. */
+#define BP_HOLDER_MAX_TAILS 16
+#define BP_COMM_BYTES 16
+/* Over how long the rate of switches is measured. */
+#define BP_RATE_WINDOW_NS 100000000
+/* So many stacks of waits each thread has in that time, however many switches there are; and after a wait of this length
+ * the next one has a stack. */
+#define BP_THREAD_STACKS 10
+/* Switches that cost about as much without a stack as a stack does. */
+#define BP_SWITCHES_FOR_A_STACK 16
+#define BP_SLOW_WAIT_NS 1000000
+/* A wait of this length has an event of its own, also where it was not chosen to have a stack. */
+#define BP_LONG_WAIT_NS 10000000
 /* The scheduler's clock and ours are read some microseconds apart; a smaller difference is not time that was stolen. */
-#define BP_STOLEN_MIN_NS 50000
+#define BP_STOLEN_MIN_NS 10000
 
 /*
  * One index for three uses: a counter in the `counters` map, the status of a stack, and, by the comment, the sentence
@@ -37,13 +80,25 @@ enum bp_status {
     BP_PYTHON_TOO_DEEP = 5,          /* deeper than 1024 Python frames */
     BP_STACK_NOT_TAKEN = 6,          /* stack not taken */
     BP_NOT_STARTED = 7,              /* not started yet */
-    BP_LOST_FIRST = 16,              /* (marks the first loss) */
-    BP_LOST_EVENT_RING_FULL = 17,    /* event lost, buffer full */
-    BP_LOST_STACK_RING_FULL = 18,    /* stack lost, buffer full */
-    BP_LOST_THREAD_TABLE_FULL = 19,  /* thread not watched, table full */
-    BP_LOST_UNKNOWN_THREAD = 20,     /* sample lost, thread not known yet */
-    BP_LOST_TAIL_CALL = 21,          /* sample lost, program missing */
-    BP_LOST_PROCESS_TABLE_FULL = 22, /* process not watched, table full */
+    BP_NATIVE_NOT_READY = 8,         /* unwind table not ready yet */
+    BP_NATIVE_NO_MAPPING = 9,        /* code address in no known mapping */
+    BP_NATIVE_NO_RULE = 10,          /* no unwind rule for a code address */
+    BP_NATIVE_UNSUPPORTED = 11,      /* unwind rule not supported */
+    BP_NATIVE_FAULT = 12,            /* native stack unreadable */
+    BP_NATIVE_TOO_DEEP = 13,         /* deeper than 384 native frames */
+    BP_NATIVE_NOT_GROWING = 14,      /* native stack does not grow */
+    BP_STACK_DISAGREES = 15,         /* native and Python frames disagree */
+    BP_NOT_SAMPLED = 16,             /* not sampled */
+    BP_LOST_FIRST = 17,              /* (marks the first loss) */
+    BP_LOST_EVENT_RING_FULL = 18,    /* event lost, buffer full */
+    BP_LOST_STACK_RING_FULL = 19,    /* stack lost, buffer full */
+    BP_LOST_THREAD_TABLE_FULL = 20,  /* thread not watched, table full */
+    BP_LOST_UNKNOWN_THREAD = 21,     /* sample lost, thread not known yet */
+    BP_LOST_TAIL_CALL = 22,          /* sample lost, program missing */
+    BP_LOST_PROCESS_TABLE_FULL = 23, /* process not watched, table full */
+    BP_COUNT_FIRST = 26,             /* (marks the first figure of another kind) */
+    BP_COUNT_REPEATED = 27,          /* stack the same as the one before */
+    BP_COUNT_REPEAT_WRONG = 28,      /* stack taken for the one before, which it was not */
     BP_STATUS_COUNT = 32,
 };
 
@@ -60,59 +115,154 @@ enum bp_event_kind {
     BP_EVENT_WAIT = 2,   /* a thread came back to a CPU: every field */
     BP_EVENT_FORK = 3,   /* thread tid of process tgid was born; args[0] = parent tgid */
     BP_EVENT_EXEC = 4,   /* process tgid runs another program */
-    BP_EVENT_EXIT = 5,   /* thread tid is gone; on_cpu_ns, blocked_ns, runqueue_ns and stolen_ns are its totals */
+    BP_EVENT_EXIT = 5,   /* thread tid is gone; on_cpu_ns, blocked_ns, runqueue_ns, stolen_ns: totals; args: its comm */
+    BP_EVENT_ASK = 6,    /* a stack of process tgid could not be taken: user space has not looked at it yet */
+    BP_EVENT_SHORT = 7,  /* waits added up: syscall, task_state, flags, both times, args[0], args[1] is how many */
+};
+
+/* Added up: `flags` of a sample or wait. */
+enum bp_gil_flags {
+    BP_HOLDS_GIL = 1,     /* the thread had the GIL of its interpreter */
+    BP_WAITS_FOR_GIL = 2, /* it waited for a GIL */
+    BP_UNSAMPLED = 4,     /* SHORT: not short, but there were too many switches */
+};
+
+enum bp_waker_kind {
+    BP_WAKER_UNKNOWN = 0,
+    BP_WAKER_THREAD = 1,
+    BP_WAKER_INTERRUPT = 2,      /* of a device or a timer */
+    BP_WAKER_SOFT_INTERRUPT = 3, /* of the network, mostly */
+};
+
+/* What a stack is taken for. */
+enum bp_purpose {
+    BP_FOR_SAMPLE = 0,
+    BP_FOR_SWITCH_OUT = 1,
+    BP_FOR_WAKER = 2,
+    BP_FOR_HOLDER = 3,
 };
 
 /* Programs that a stack is handed on to by tail call. */
 enum bp_tail {
     BP_TAIL_WALK = 0,     /* Python frames, from walk->frame on */
-    BP_TAIL_IDENTIFY = 1, /* a new stack: identify its code objects and send it */
-    BP_TAIL_COUNT = 2,
+    BP_TAIL_UNWIND = 1,   /* native frames, from walk->native on */
+    BP_TAIL_COMPLETE = 2, /* all frames are there: is it a new stack? */
+    BP_TAIL_IDENTIFY = 3, /* a new stack: identify its code objects and send it */
+    BP_TAIL_REPEAT = 4,   /* is it a stack that the thread had before? The scheduler's programs only */
+    BP_TAIL_COUNT = 5,
 };
 
 enum bp_process_flags {
     BP_PROCESS_PYTHON = 1,          /* the layout below is valid */
     BP_PROCESS_FOLLOW_CHILDREN = 2, /* children born by fork are targets too */
     BP_PROCESS_KNOWN = 4,           /* user space has looked at the program it runs */
+    BP_PROCESS_UNWIND = 8,          /* its mappings are in the unwind tables */
+    BP_PROCESS_ASKED = 16,          /* BP_EVENT_ASK was sent */
+    BP_PROCESS_KERNEL = 32,         /* a kernel thread: kernel stacks only */
 };
 
 enum bp_config_flags {
     BP_CONFIG_ON_CPU_STACKS = 1,
     BP_CONFIG_OFF_CPU_STACKS = 2,
-    BP_CONFIG_STOPPED = 4, /* the recording is over: every thread stays as it is */
+    BP_CONFIG_STOPPED = 4,         /* the recording is over: every thread stays as it is */
+    BP_CONFIG_NATIVE = 8,          /* native frames are wanted */
+    BP_CONFIG_KERNEL = 16,         /* kernel frames are wanted with every stack */
+    BP_CONFIG_ALL_PROCESSES = 32,  /* whatever is born is a target */
+    BP_CONFIG_WAKERS = 64,         /* who ends a wait is wanted */
+    BP_CONFIG_CHECK_REPEATS = 128, /* a stack that seems to repeat is walked all the same, and compared */
+};
+
+/* Where the canonical frame address is, which is what rsp will be in the caller. k is `cfa_offset`. */
+enum bp_cfa_kind {
+    BP_CFA_NO_RULE = 0,      /* no function is known here */
+    BP_CFA_UNSUPPORTED = 1,  /* a rule that was not understood */
+    BP_CFA_END_OF_STACK = 2, /* the return address is undefined: there is no caller */
+    BP_CFA_RSP = 3,          /* rsp + k */
+    BP_CFA_RBP = 4,          /* rbp + k */
+    BP_CFA_REGISTER = 5,     /* register `cfa_extra` (its DWARF number) + k; only the interrupted frame has its value */
+    BP_CFA_DEREF_RBP = 6,    /* *(rbp + k) + cfa_extra */
+    BP_CFA_DEREF_RSP = 7,    /* *(rsp + k) + cfa_extra */
+    BP_CFA_PLT = 8,          /* rsp + k, and 8 more where (pc & 15) >= cfa_extra */
+    BP_CFA_SIGNAL_FRAME = 9, /* *(rsp + k) + cfa_extra, and the return address is at rsp + ra_offset */
+};
+
+/* Where the caller's rbp is. k is `fp_offset`; rsp and rbp are those of the frame that is left. */
+enum bp_frame_pointer_kind {
+    BP_FP_SAME = 0,
+    BP_FP_AT_CFA = 1, /* *(CFA + k) */
+    BP_FP_AT_RBP = 2, /* *(rbp + k) */
+    BP_FP_AT_RSP = 3, /* *(rsp + k) */
+    BP_FP_LOST = 4,
+};
+
+/* The caller was interrupted ('S' in the augmentation): its pc is looked up as it is, not pc - 1. */
+#define BP_RULE_SIGNAL 1
+/* The return address is in the register whose DWARF number is `ra_offset`: known of the interrupted frame only. */
+#define BP_RULE_IN_REGISTER 2
+/* Rule ids that every table has; the third is what code without a table is walked by. */
+#define BP_RULE_NO_RULE 0
+#define BP_RULE_UNSUPPORTED 1
+#define BP_RULE_FRAME_POINTER 2
+/* For a leaf without a rule: the return address is where the stack pointer points. */
+#define BP_RULE_BARE_LEAF 3
+/* A row of an unwind table: the low 12 bits of an ELF address, then 20 bits of rule id. */
+#define BP_ROW_RULE_BITS 20
+
+enum bp_file_state {
+    BP_FILE_PENDING = 0,        /* its table is being made */
+    BP_FILE_READY = 1,          /* pages and page_count are valid */
+    BP_FILE_FRAME_POINTERS = 2, /* it has no table: frame pointers, if the code keeps them */
+};
+
+/* What was needed beside unwind tables. */
+enum bp_native_flags {
+    BP_NATIVE_BY_FRAME_POINTER = 1, /* some frame was left by its frame pointer */
+    BP_NATIVE_BARE_LEAF = 2,        /* the leaf has no rule: it was left by BP_RULE_BARE_LEAF */
 };
 
 /* Fixed size, so that user space reads thousands at once as one numpy array. */
 struct bp_event {
     __u8 kind;   /* enum bp_event_kind */
-    __u8 status; /* enum bp_status of the stack */
+    __u8 status; /* enum bp_status of a stack that has no key */
     __u16 cpu;
     __u32 tid;
     __u32 tgid;
-    __s16 syscall;     /* WAIT: number of the system call it waited in, -1: not in one */
-    __u16 task_state;  /* WAIT: prev_state of sched_switch, 0: still runnable (preempted) */
-    __u64 time_ns;     /* CLOCK_MONOTONIC; WAIT: when it was back on a CPU */
-    __u64 on_cpu_ns;   /* of this thread since it is watched, up to the event (WAIT: up to the switch-out) */
-    __u64 blocked_ns;  /* WAIT: from switch-out to being made runnable */
-    __u64 runqueue_ns; /* WAIT: from being runnable to running */
-    __u64 stolen_ns;   /* WAIT: of the time on a CPU before it, what the hypervisor or interrupts took */
-    __u64 stack;       /* key of a bp_stack sent earlier; 0: none, see status */
-    __u64 args[3];     /* WAIT: first arguments of the system call */
+    __s16 syscall;      /* WAIT: number of the system call it waited in, -1: not in one */
+    __u16 task_state;   /* WAIT: prev_state of sched_switch, 0: still runnable (preempted) */
+    __u64 time_ns;      /* CLOCK_MONOTONIC; WAIT: when it was back on a CPU */
+    __u64 on_cpu_ns;    /* of this thread since it is watched, up to the event (WAIT: up to the switch-out) */
+    __u64 blocked_ns;   /* WAIT: from switch-out to being made runnable */
+    __u64 runqueue_ns;  /* WAIT: from being runnable to running */
+    __u64 stolen_ns;    /* WAIT: of the time on a CPU before it, what the hypervisor or interrupts took */
+    __u64 stack;        /* key of a bp_stack sent earlier; 0: none, see status */
+    __u64 args[3];      /* WAIT: first arguments of the system call */
+    __u64 early_ns;     /* WAIT: how long before `time_ns` of the last one sent the scheduler let it run */
+    __u64 waker_stack;  /* WAIT: of the thread that ended it */
+    __u64 holder_stack; /* WAIT for a GIL: of the thread that had it */
+    __u32 waker_tid;
+    __u32 waker_tgid;
+    __u32 holder;    /* its native_thread_id: the tid in its own pid namespace */
+    __u8 flags;      /* enum bp_gil_flags */
+    __u8 waker_kind; /* enum bp_waker_kind */
+    __u16 one_in;    /* WAIT: it was chosen to have a stack as one in so many; 0: it had one in any case */
 };
 
 /*
- * Header of a record of the stack ring; python_count bp_python_frame, then native_count __u64, then kernel_count __u64
- * follow. Leaf first.
+ * Header of a record of the stack ring; python_count bp_python_frame, then native_count __u64 (see BP_EXACT_BIT), then
+ * kernel_count __u64 follow. Leaf first.
  */
 struct bp_stack {
     __u64 key;
     __u64 time_ns;
     __u32 tgid;
+    __u32 generation; /* of the mappings it was walked by */
     __u16 python_count;
     __u16 native_count;
     __u16 kernel_count;
-    __u8 status;
-    __u8 pad[5];
+    __u8 status;        /* enum bp_status of the Python frames */
+    __u8 native_status; /* enum bp_status of the native frames; BP_STACK_NOT_TAKEN: they were not asked for */
+    __u8 native_flags;  /* enum bp_native_flags */
+    __u8 pad[7];
 };
 
 /*
@@ -136,13 +286,93 @@ struct bp_python_layout {
     __u16 frame_mark;
     __u16 code_identity; /* BP_IDENTITY_WORDS words that end with co_filename, co_name, co_qualname, co_linetable */
     __u16 name_hash;     /* PyASCIIObject.hash, where code objects have no version; 0: they have one */
+    __u16 tstate_interpreter; /* PyThreadState.interp */
+    __u16 interpreter_gil;    /* PyInterpreterState.ceval.gil, 0xffff: the runtime holds the GIL */
+    __u16 gil_holder;         /* _gil_runtime_state.last_holder; .locked follows it */
+    __u16 tstate_native_id;   /* PyThreadState.native_thread_id */
     __u16 pad[3];
+};
+
+/*
+ * Words of unwind tables. A word index is chunk * BP_CHUNK_WORDS + place. A process's mappings are an array of bp_mapping
+ * sorted by address. A file has an array of {word index of its first row, rows} for each 4 KiB page of its addresses; rows
+ * are sorted, and the word before a page's first row is the last row before that page. Nothing crosses a chunk.
+ */
+struct bp_chunk {
+    __u32 words[BP_CHUNK_WORDS];
+};
+
+/* An executable mapping of a process; bias is what its runtime addresses are above the ELF addresses of the file. */
+struct bp_mapping {
+    __u64 start;
+    __u64 end;
+    __u64 bias;
+    __u32 file; /* index into `files` */
+    __u32 pad;
+};
+
+/* The table of one file, for all processes that map it. Every field but the state is written before the state. */
+struct bp_file {
+    __u32 state; /* enum bp_file_state */
+    __u32 pages; /* word index */
+    __u32 first_page;
+    __u32 page_count;
+};
+
+/* How to get from a frame to its caller. */
+struct bp_rule {
+    __u8 cfa_kind;
+    __u8 fp_kind;
+    __u8 flags;
+    __u8 cfa_extra;
+    __s32 cfa_offset;
+    __s32 fp_offset;
+    __s32 ra_offset; /* from the CFA, but see BP_CFA_SIGNAL_FRAME */
+};
+
+/* The rule at an address: a search that was made before. */
+struct bp_cached_rule {
+    __u64 pc;
+    __u32 generation;   /* of the process's mappings; 0: none */
+    __u32 native_flags; /* enum bp_native_flags */
+    struct bp_rule rule;
 };
 
 struct bp_process {
     __u32 flags;      /* enum bp_process_flags */
     __u32 tss_offset; /* from the thread pointer to the slot that holds the thread state */
+    __u32 mappings;   /* word index of an array of bp_mapping */
+    __u32 mapping_count;
+    __u32 generation; /* of these mappings: no others ever have it */
+    __u32 pad;
+    __u64 eval_start; /* of the C evaluation function, 0: not known */
+    __u64 gil;        /* address of the GIL (of the main interpreter, where each has one), 0: none is known */
+    __u64 gil_bytes;
     struct bp_python_layout layout;
+};
+
+/* A stack that a thread had, for when it has it again. */
+struct bp_repeat {
+    __u64 signature;                /* of registers and Python frames */
+    __u64 returns;                  /* hash of the return addresses at `places` */
+    __u64 stack;                    /* its key */
+    __u64 time_ns;                  /* when it was walked */
+    __u64 codes;                    /* hash of the identities of its innermost code objects */
+    __u64 since_ns;                 /* since when they are the same */
+    __u64 looked_ns;                /* when they were looked at last */
+    __u8 places[BP_REPEAT_RETURNS]; /* words above the stack pointer plus 1, then from each to the next; 0: no more */
+};
+
+/* Waits of one thread that are not sent one by one; count 0: unused. */
+struct bp_short_wait {
+    __s16 syscall;
+    __u16 task_state;
+    __u8 flags; /* enum bp_gil_flags */
+    __u8 pad[3];
+    __u32 arg; /* first argument of the call, if it is a small number */
+    __u32 count;
+    __u64 blocked_ns;
+    __u64 runqueue_ns;
 };
 
 /* One thread that is watched. Made by user space or at fork; at a switch only updated in place. */
@@ -152,7 +382,8 @@ struct bp_thread {
     __u8 status; /* of the stack taken at switch-out */
     __s16 syscall;
     __u16 task_state;
-    __u16 pad;
+    __u8 flags;      /* enum bp_gil_flags of the wait */
+    __u8 waker_kind; /* enum bp_waker_kind */
     __u32 wait_count;
     __u64 since_ns; /* when the state began; UNKNOWN: when the thread began to be watched */
     __u64 wake_ns;  /* when it was made runnable, 0: not yet */
@@ -165,10 +396,38 @@ struct bp_thread {
     __u64 exec_ns;         /* the scheduler's sum_exec_runtime at since_ns */
     __u64 burst_stolen_ns; /* stolen of the last time on a CPU */
     __u64 first_ns;        /* when the thread began to be watched */
+    __u64 gil;             /* of its interpreter, where that is not the process's; 0: not known */
+    __u64 waker_stack;     /* of the wait, as in bp_event */
+    __u64 holder_stack;
+    __u32 waker_tid;
+    __u32 waker_tgid;
+    __u32 holder;
+    __u32 next_short;       /* the sum that is sent next to make room */
+    __u64 early_ns;         /* as in bp_event */
+    __u64 last_runqueue_ns; /* of the last wait */
+    __u32 last_short;       /* 1 + the sum that the last wait is in, 0: it was sent */
+    __u32 stacks;           /* how many were wanted since window_ns */
+    __u64 window_ns;        /* when a window of BP_RATE_WINDOW_NS began for this thread */
+    __u16 was_slow;         /* its last wait took BP_SLOW_WAIT_NS */
+    __u16 one_in;           /* of the wait, as in bp_event */
+    __u16 next_repeat;      /* which of `repeats` is replaced next */
+    __u16 short_gil;        /* how many of its last waits for a GIL were short, up to BP_SHORT_GIL_WAITS */
+    struct bp_repeat repeats[BP_REPEATS];
+    struct bp_short_wait short_waits[BP_SHORT_WAITS];
 };
 
 struct bp_config {
-    __u32 flags; /* enum bp_config_flags */
+    __u32 flags;        /* enum bp_config_flags */
+    __u32 max_switches; /* in BP_RATE_WINDOW_NS on a CPU that have a stack by chance; 0: all have one */
+    __u64 min_block_ns; /* shorter waits are added up */
+};
+
+/* Switches of targets on one CPU. */
+struct bp_switch_rate {
+    __u64 window_ns; /* when the window began */
+    __u32 switches;  /* in it */
+    __u32 count;     /* of these, without those that have a stack in any case */
+    __u32 one_in;    /* how many of `count` one is chosen of */
     __u32 pad;
 };
 
@@ -184,22 +443,62 @@ struct bp_seen_code {
     __u64 time_ns;
 };
 
+/* A native frame being left, and what was read on the way. */
+struct bp_native {
+    __u64 pc;
+    __u64 bases[4];  /* by enum bp_frame_pointer_kind: unused, CFA (rsp in the caller), rbp, rsp */
+    __u32 is_exact;  /* pc is of an instruction that runs, not of one that will be returned to */
+    __u32 bp_lost;   /* bp is not known in this frame */
+    __u64 word;      /* what was read last */
+    __u64 rule;      /* number of the rule at pc */
+    __u64 map_start; /* the mapping that was found last, and its file */
+    __u64 map_bytes;
+    __u64 map_bias;
+    struct bp_file file;
+    __u32 mappings;
+    __u32 mapping_count;
+    __u32 generation;
+    __u32 pad;
+    __u64 block_base; /* `block` is a copy of the stack from here on; its tail lets a word begin at the last byte */
+    __u8 block[1032];
+    __u64 registers[21]; /* struct pt_regs of the user side */
+};
+
 /*
  * Scratch memory of one stack being taken, kept across tail calls. `block` is one read of a data-stack chunk, from user
- * address `base` on; its tail lets a frame begin at the last byte. `record` goes to the stack ring as it is.
+ * address `base` on; its tail lets a frame begin at the last byte. `header` and as many words as are used go to the stack
+ * ring as they are.
  */
 struct bp_walk {
     struct bp_event event; /* on CPU: sent when the stack is there */
     __u64 frame;
     __u64 chunk;
     __u64 base;
+    __u64 span; /* frames up to so far above `base` are in the block */
     __u64 hash;
     __u32 tid;
     __u32 tgid;
-    __u32 next; /* frame to go on with after a tail call */
-    __u32 pad;
+    __u32 next; /* Python frame to go on with after a tail call */
+    __u32 used; /* words */
+    __u32 wants_native;
+    __u32 wants_kernel;
+    __u32 rounds;  /* programs that identified code objects */
+    __u32 purpose; /* enum bp_purpose */
+    __u32 owner;   /* WAKER: tid of the thread that is woken */
+    __u32 tails;   /* tail calls so far */
+    __u64 tstate;
+    __u64 holder;    /* PyThreadState of who has the GIL that is waited for, 0: none */
+    __u64 signature; /* of the stack, 0: it cannot repeat */
+    __u64 repeated;  /* key that the signature led to, when that is to be checked */
+    __u64 innermost; /* frame, while its signature is made */
+    __u64 place;     /* of what is known of it, in the thread's `repeats` */
+    __u64 returns;   /* as in bp_repeat, of this stack */
+    __u8 places[128];
+    __u64 last_place; /* of a return address */
+    __u64 cannot_repeat;
     struct bp_python_layout layout; /* of the process */
+    struct bp_native native;
     __u8 block[4224];
     struct bp_stack header;
-    struct bp_python_frame python[BP_MAX_PYTHON_FRAMES];
+    __u64 words[BP_MAX_STACK_WORDS];
 };

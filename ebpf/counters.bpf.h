@@ -10,6 +10,20 @@ static __always_inline void count(enum bp_status status)
         *counter += 1;
 }
 
+/* Bits of preempt_count(), include/linux/preempt.h: a hard interrupt or an NMI; a soft one that is being served. */
+#define HARD_INTERRUPT 0xff0000
+#define SOFT_INTERRUPT 0x000100
+
+/* What the CPU of the current task is in the middle of. True when that is known. */
+static __always_inline bool read_preempt_count(__u64 task, __u32 *preempt_count)
+{
+    __u64 queue = 0;
+    if (!BP_RQ_TO_PREEMPT_COUNT)
+        return false;
+    return READ_KERNEL(queue, task + BP_OFFSET_TASK_CFS_RQ) && READ_KERNEL(queue, queue + BP_OFFSET_CFS_RQ_RQ) &&
+           READ_KERNEL(*preempt_count, queue + (__s64)BP_RQ_TO_PREEMPT_COUNT);
+}
+
 /* enum bp_config_flags */
 static __always_inline __u32 config_flags(void)
 {

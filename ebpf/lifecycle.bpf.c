@@ -6,23 +6,36 @@ int sched_process_fork(struct bpf_raw_tracepoint_args *ctx)
 {
     __u32 ids[2] = {}, parent = bpf_get_current_pid_tgid() >> 32; /* pid, tgid: neighbours in task_struct */
     struct bp_process *process = bpf_map_lookup_elem(MAP(processes), &parent);
-    if (!process)
+    bool follows_all = config_flags() & BP_CONFIG_ALL_PROCESSES;
+    if ((!process && !follows_all) || config_flags() & BP_CONFIG_STOPPED)
         return 0;
     READ_KERNEL(ids[0], ctx->args[1] + BP_OFFSET_TASK_PID);
     READ_KERNEL(ids[1], ctx->args[1] + BP_OFFSET_TASK_TGID);
     if (ids[1] != parent) {
-        if (!(process->flags & BP_PROCESS_FOLLOW_CHILDREN))
+        if (!follows_all && !(process->flags & BP_PROCESS_FOLLOW_CHILDREN))
             return 0;
-        if (bpf_map_update_elem(MAP(processes), &ids[1], process, BPF_ANY)) {
+        struct bp_process child = {};
+        if (process) { /* its memory is a copy, so what is known of the parent is true of it */
+            child = *process;
+            child.flags &= ~BP_PROCESS_ASKED;
+        }
+        if (bpf_map_update_elem(MAP(processes), &ids[1], &child, BPF_ANY)) {
             count(BP_LOST_PROCESS_TABLE_FULL);
             return 0;
         }
     }
     __u64 now = bpf_ktime_get_ns();
-    struct bp_thread thread = {.tgid = ids[1], .state = BP_THREAD_RUNNABLE, .status = BP_NOT_STARTED, .syscall = -1};
-    thread.since_ns = now;
-    thread.first_ns = now;
-    if (bpf_map_update_elem(MAP(threads), &ids[0], &thread, BPF_ANY)) {
+    __u32 cpu = bpf_get_smp_processor_id();
+    struct bp_thread *thread = bpf_map_lookup_elem(MAP(new_threads), &cpu); /* all else in it stays 0 */
+    if (!thread)
+        return 0;
+    thread->tgid = ids[1];
+    thread->state = BP_THREAD_RUNNABLE;
+    thread->status = BP_NOT_STARTED;
+    thread->syscall = -1;
+    thread->since_ns = now;
+    thread->first_ns = now;
+    if (bpf_map_update_elem(MAP(threads), &ids[0], thread, BPF_ANY)) {
         count(BP_LOST_THREAD_TABLE_FULL);
         return 0;
     }
@@ -38,9 +51,10 @@ int sched_process_exec(struct bpf_raw_tracepoint_args *ctx)
     __u64 id = bpf_get_current_pid_tgid();
     __u32 tgid = id >> 32, tid = id;
     struct bp_process *process = bpf_map_lookup_elem(MAP(processes), &tgid);
-    if (!process)
+    if (!process || config_flags() & BP_CONFIG_STOPPED)
         return 0;
-    process->flags &= ~(BP_PROCESS_PYTHON | BP_PROCESS_KNOWN); /* until user space has looked at the new program */
+    process->flags &= ~(BP_PROCESS_PYTHON | BP_PROCESS_KNOWN | BP_PROCESS_UNWIND | BP_PROCESS_ASKED |
+                        BP_PROCESS_KERNEL); /* until user space has looked at the new program */
     __u64 now = bpf_ktime_get_ns();
     __u32 old_tid = ctx->args[1];
     if (old_tid != tid) { /* another thread than the first called execve: it goes on under the first one's tid */
@@ -48,7 +62,7 @@ int sched_process_exec(struct bpf_raw_tracepoint_args *ctx)
         if (thread && thread->state == BP_THREAD_ON_CPU) {
             end_burst(thread, ctx->args[0], now);
             thread->state = BP_THREAD_DEAD;
-            send_exit(thread, old_tid, now);
+            send_exit(thread, old_tid, now, false);
         }
         thread = bpf_map_lookup_elem(MAP(threads), &tid);
         if (thread) {
@@ -66,10 +80,14 @@ int sched_process_exec(struct bpf_raw_tracepoint_args *ctx)
 /* TP_PROTO(struct task_struct *p). The tid may have been given to a new thread by now: that one is not dead. */
 int sched_process_free(struct bpf_raw_tracepoint_args *ctx)
 {
-    __u32 tid = 0;
-    READ_KERNEL(tid, ctx->args[0] + BP_OFFSET_TASK_PID);
-    struct bp_thread *thread = bpf_map_lookup_elem(MAP(threads), &tid);
-    if (thread && thread->state == BP_THREAD_DEAD)
-        bpf_map_delete_elem(MAP(threads), &tid);
+    __u32 ids[2] = {};
+    READ_KERNEL(ids[0], ctx->args[0] + BP_OFFSET_TASK_PID);
+    READ_KERNEL(ids[1], ctx->args[0] + BP_OFFSET_TASK_TGID);
+    struct bp_thread *thread = bpf_map_lookup_elem(MAP(threads), &ids[0]);
+    if (!thread || thread->state != BP_THREAD_DEAD)
+        return 0;
+    bpf_map_delete_elem(MAP(threads), &ids[0]);
+    if (ids[0] == ids[1]) /* the first thread of a process is the last to go */
+        bpf_map_delete_elem(MAP(processes), &ids[1]);
     return 0;
 }

@@ -3,8 +3,9 @@
  * Every map. bpfprof/kernel/tables.py makes them from the BP_MAP lines before the programs are compiled and hands their
  * descriptors over as -DBP_FD_name=N, so this list is the only one.
  *      BP_MAP(name, type, key type, value type, entries)
- * The type is one of the kernel's, or CPU_ARRAY: an ARRAY of that many entries for each possible CPU. MAP(walks) and
- * MAP(tails) are perf_walks and perf_tails in programs of perf events, sched_walks and sched_tails in the others.
+ * The type is one of the kernel's, or one of these: CPU_ARRAY, an ARRAY of that many entries for each possible CPU;
+ * SHARED_ARRAY, an ARRAY that user space maps into its memory; CHUNK_ARRAY, an ARRAY_OF_MAPS of them, empty. MAP(walks), MAP(tails) and
+ * MAP(cached_rules) are perf_walks and so on in programs of perf events, sched_walks and so on in the others.
  */
 #pragma once
 
@@ -25,8 +26,8 @@ BP_MAP(events, RINGBUF, none, none, BP_EVENT_RING_BYTES)
 /* Stacks that are new (or were not sent for BP_RESEND_NS). */
 BP_MAP(stacks, RINGBUF, none, none, BP_STACK_RING_BYTES)
 /* MAP(walks): scratch memory of the clock's and of the scheduler's programs: an interrupt can land inside another program. */
-BP_MAP(perf_walks, PERCPU_ARRAY, __u32, struct bp_walk, 1)
-BP_MAP(sched_walks, PERCPU_ARRAY, __u32, struct bp_walk, 1)
+BP_MAP(perf_walks, CPU_ARRAY, __u32, struct bp_walk, 1)
+BP_MAP(sched_walks, CPU_ARRAY, __u32, struct bp_walk, 1)
 /* MAP(tails): enum bp_tail -> program; a tail call stays within one program type. */
 BP_MAP(perf_tails, PROG_ARRAY, __u32, __u32, BP_TAIL_COUNT)
 BP_MAP(sched_tails, PROG_ARRAY, __u32, __u32, BP_TAIL_COUNT)
@@ -34,3 +35,15 @@ BP_MAP(sched_tails, PROG_ARRAY, __u32, __u32, BP_TAIL_COUNT)
  * 50 ms to make, so these are plain arrays with a part for each CPU. */
 BP_MAP(seen_stacks, CPU_ARRAY, __u32, struct bp_seen_stack, BP_SEEN_STACKS)
 BP_MAP(seen_codes, CPU_ARRAY, __u32, struct bp_seen_code, BP_SEEN_CODES)
+/* How many switches of targets there are; the scheduler's programs only. */
+BP_MAP(switch_rates, CPU_ARRAY, __u32, struct bp_switch_rate, 1)
+/* What a new thread's entry is made of: too large for the programs' stack. Used at fork only. */
+BP_MAP(new_threads, CPU_ARRAY, __u32, struct bp_thread, 1)
+/* Unwind tables, see struct bp_chunk and below it. Written by user space while programs read: rows, then what refers to
+ * them. Chunks are made and put in as they are needed. */
+BP_MAP(chunks, CHUNK_ARRAY, __u32, struct bp_chunk, BP_MAX_CHUNKS)
+BP_MAP(files, SHARED_ARRAY, __u32, struct bp_file, BP_MAX_FILES)
+BP_MAP(rules, SHARED_ARRAY, __u32, struct bp_rule, BP_MAX_RULES)
+/* MAP(cached_rules): direct-mapped by address. An interrupt must not meet an entry half written, so one for each type. */
+BP_MAP(perf_cached_rules, CPU_ARRAY, __u32, struct bp_cached_rule, BP_CACHED_RULES)
+BP_MAP(sched_cached_rules, CPU_ARRAY, __u32, struct bp_cached_rule, BP_CACHED_RULES)

@@ -24,13 +24,16 @@ int on_cpu(struct bpf_perf_event_data *ctx)
         return 0;
     walk->tid = tid;
     walk->tgid = tgid;
+    walk->header.time_ns = now;
     walk->event.kind = BP_EVENT_SAMPLE;
+    walk->event.flags = 0;
     walk->event.tid = tid;
     walk->event.tgid = tgid;
     walk->event.syscall = -1;
     walk->event.cpu = bpf_get_smp_processor_id();
     walk->event.time_ns = now;
     walk->event.on_cpu_ns = thread->on_cpu_ns + (now - thread->since_ns);
-    begin_stack(ctx, walk, (__u64)bpf_get_current_task());
+    native_registers(&walk->native);
+    begin_stack(ctx, walk, thread, (__u64)bpf_get_current_task(), BP_FOR_SAMPLE, 0, false);
     return 0;
 }

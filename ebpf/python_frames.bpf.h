@@ -3,42 +3,43 @@
 #pragma once
 
 #define BLOCK_BYTES 4096
-#define FRAME_BYTES 72           /* _PyInterpreterFrame without localsplus */
+#define FRAME_BYTES 80           /* _PyInterpreterFrame without localsplus: 72 before CPython 3.14 */
 #define CHUNK_SPAN_BYTES 0x10000 /* a frame this close above the chunk's start is taken to be in the chunk */
 #define ADDRESS_MASK 0x00ffffffffffffffULL
-
-static __always_inline __u64 mix(__u64 hash, __u64 value)
-{
-    hash = (hash ^ value) * 0xff51afd7ed558ccdULL;
-    return hash ^ (hash >> 32);
-}
-
-/* Index of a hash in this CPU's part of a CPU_ARRAY. */
-static __always_inline __u32 seen_slot(__u64 hash, __u32 entries)
-{
-    return bpf_get_smp_processor_id() * entries + ((hash >> 7) & (entries - 1));
-}
+/* Words of Python frame n of a stack: struct bp_python_frame. They come first, so n says where they are. */
+#define FRAME_WORDS (sizeof(struct bp_python_frame) / sizeof(__u64))
+#define FRAME_CODE(walk, n) ((walk)->words[(n)*FRAME_WORDS])
+#define FRAME_INSTRUCTION(walk, n) ((walk)->words[(n)*FRAME_WORDS + 1])
+#define FRAME_IDENTITY(walk, n) ((walk)->words[(n)*FRAME_WORDS + 2])
 
 /*
  * Brings FRAME_BYTES at walk->frame into the block; true when they are there. Frames of one data-stack chunk lie next
  * to each other, callers below, so one read that ends with this frame serves many: a read of 4 KiB costs little more
- * than one of 72 bytes. It never begins before the chunk (an unmapped page makes the whole read fail, dearly). Frames
- * elsewhere (generators, C stack, older chunks) are read alone.
+ * than one of 80 bytes. It never begins before the chunk (an unmapped page makes the whole read fail, dearly). Frames
+ * elsewhere (generators, C stack, older chunks) are read alone; so is one of an older chunk that lies so close above the
+ * newest that it looks like a part of it, with nothing mapped in front of it.
  */
 static __always_inline bool frame_in_block(struct bp_walk *walk)
 {
     __u64 frame = walk->frame;
-    if (frame - walk->base <= BLOCK_BYTES - FRAME_BYTES)
+    if (frame - walk->base <= walk->span)
         return true;
-    __u64 above = frame - walk->chunk, size = FRAME_BYTES, base = frame;
+    __u64 above = frame - walk->chunk;
     if (above < CHUNK_SPAN_BYTES) {
-        size = above + FRAME_BYTES;
+        __u64 size = above + FRAME_BYTES;
         if (size > BLOCK_BYTES)
             size = BLOCK_BYTES;
-        base = frame + FRAME_BYTES - size;
+        walk->base = frame + FRAME_BYTES - size;
+        walk->span = size - FRAME_BYTES;
+        if (probe_read_user(walk->block, size, (void *)walk->base) == 0)
+            return true;
     }
-    walk->base = base;
-    return probe_read_user(walk->block, size, (void *)base) == 0;
+    walk->base = frame;
+    walk->span = 0; /* what is above it in the block is of another read */
+    if (probe_read_user(walk->block, FRAME_BYTES, (void *)frame) == 0)
+        return true;
+    walk->base = NOWHERE; /* the block holds zeros: not this frame, if it is asked for again */
+    return false;
 }
 
 /*
@@ -62,8 +63,9 @@ static __always_inline enum bp_status python_walk(struct bp_walk *walk)
         __u32 n = walk->next;
         if (n >= BP_MAX_PYTHON_FRAMES)
             return BP_PYTHON_TOO_DEEP;
-        walk->python[n].code = code;
-        walk->python[n].instruction = instruction;
+        FRAME_CODE(walk, n) = code;
+        FRAME_INSTRUCTION(walk, n) = instruction;
+        FRAME_IDENTITY(walk, n) = 0;
         walk->next = n + 1;
         walk->hash = mix(mix(walk->hash, code), instruction);
         walk->frame = *(__u64 *)(bytes + previous_at);
@@ -97,10 +99,10 @@ static __always_inline void identify_leaf(struct bp_walk *walk)
 {
     BOUNDED_LOOP
     for (int n = 0; n < BP_LEAF_FRAMES; n++) {
-        if (n >= walk->next)
+        if (n >= walk->header.python_count)
             break;
-        __u64 identity = code_identity(walk, walk->python[n].code & ADDRESS_MASK);
-        walk->python[n].identity = identity;
+        __u64 identity = code_identity(walk, FRAME_CODE(walk, n) & ADDRESS_MASK);
+        FRAME_IDENTITY(walk, n) = identity;
         walk->hash = mix(walk->hash, identity);
     }
 }
@@ -116,14 +118,17 @@ static __always_inline bool python_identify(struct bp_walk *walk, __u64 now)
         if (n >= BP_MAX_PYTHON_FRAMES || n >= walk->header.python_count)
             return true;
         walk->next = n + 1;
-        walk->python[n].identity = 0;
-        __u64 code = walk->python[n].code & ADDRESS_MASK;
+        FRAME_IDENTITY(walk, n) = 0;
+        __u64 code = FRAME_CODE(walk, n) & ADDRESS_MASK;
         __u32 slot = seen_slot(mix(code, tgid), BP_SEEN_CODES);
         struct bp_seen_code *seen = bpf_map_lookup_elem(MAP(seen_codes), &slot);
-        if (!seen || (seen->code == code && seen->tgid == tgid && now - seen->time_ns < BP_RESEND_NS))
+        if (!seen)
+            continue;
+        __u64 differs = (seen->code ^ code) | (seen->tgid ^ tgid) | less(BP_RESEND_NS - 1, now - seen->time_ns);
+        if (!differs)
             continue;
         __u64 identity = code_identity(walk, code);
-        walk->python[n].identity = identity;
+        FRAME_IDENTITY(walk, n) = identity;
         if (!identity)
             continue;
         seen->code = code;

@@ -89,7 +89,7 @@ ProcessFlags = ENUMS["bp_process_flags"]
 ConfigFlags = ENUMS["bp_config_flags"]
 
 
-def _codes(name: str) -> list[tuple[str, str]]:
+def field_codes(name: str) -> list[tuple[str, str]]:
     """(field, code of the struct module) of each field; all padding is explicit, so none is added."""
     codes = []
     for field in LAYOUTS[name]:
@@ -103,13 +103,13 @@ def _codes(name: str) -> list[tuple[str, str]]:
 
 def size(name: str) -> int:
     """Bytes of a struct."""
-    return struct.calcsize("<" + "".join(code for _, code in _codes(name)))
+    return struct.calcsize("<" + "".join(code for _, code in field_codes(name)))
 
 
 def pack(name: str, **values: int | bytes) -> bytes:
     """A struct from its fields, those left out 0. Raises KeyError for a field there is not."""
     parts = []
-    for field, code in _codes(name):
+    for field, code in field_codes(name):
         value = values.pop(field, b"" if code.endswith("s") else 0)
         many = code[:-1].isdigit() and not code.endswith("s")
         parts.append(struct.pack("<" + code, *([0] * int(code[:-1]) if many else [value])))

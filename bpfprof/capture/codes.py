@@ -37,6 +37,7 @@ class ProcessCodes:
     process: int
     reader: CodeReader | None
     known: dict[int, tuple[int, int, int]] = field(default_factory=dict)
+    numbered: dict[bytes, bytes] = field(default_factory=dict)  # Python frames as they came -> as they are recorded
 
     def forked(self, process: int, reader: CodeReader | None) -> ProcessCodes:
         """For a child: what the parent had is still at the same addresses."""

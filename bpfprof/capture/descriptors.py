@@ -4,16 +4,25 @@ from __future__ import annotations
 
 import os
 import stat
+import struct
 import time
+from collections.abc import Callable
 
 import numpy as np
 import numpy.typing as npt
 
+from bpfprof.model.ids import Pid
 from bpfprof.model.samples import FD_CALLS, FdKind
+from bpfprof.model.syscalls import syscall_numbers
+from bpfprof.proc.memory import ProcessMemory
 
 # By number of the call; -1 (in no call) is the last element.
 _TAKES_DESCRIPTOR = np.zeros(1 << 16, np.bool_)
 _TAKES_DESCRIPTOR[FD_CALLS] = True
+_POLL_CALLS = sorted(syscall_numbers("poll", "ppoll"))
+_POLLFD = struct.Struct("<ihH")  # struct pollfd: fd, events, revents; include/uapi/asm-generic/poll.h
+_POLL_EVENTS = 0x3FFF
+_POLLED_LIMIT, _POLLS_LIMIT = 64, 1000  # descriptors of one call; calls looked at together
 _REMEMBERED_S = 1.0  # a descriptor can be closed and given again
 _REMEMBERED_COUNT = 10_000
 
@@ -24,17 +33,51 @@ class DescriptorKinds:
     def __init__(self) -> None:
         self._known: dict[tuple[int, int], tuple[float, FdKind]] = {}
 
-    def of_waits(self, pids: npt.NDArray[np.uint32], waits: npt.NDArray[np.void]) -> npt.NDArray[np.uint8]:
-        """A FdKind for each wait (fields syscall, args); UNKNOWN for calls that take no descriptor."""
-        kinds = np.zeros(len(waits), np.uint8)
-        chosen = np.flatnonzero(_TAKES_DESCRIPTOR[waits["syscall"]])
+    def of_calls(
+        self, pids: npt.NDArray[np.uint32], calls: npt.NDArray[np.int16], first: npt.NDArray[np.uint64]
+    ) -> npt.NDArray[np.uint8]:
+        """A FdKind for each call with this first argument; UNKNOWN for calls that take no descriptor."""
+        kinds = np.zeros(len(calls), np.uint8)
+        chosen = np.flatnonzero(_TAKES_DESCRIPTOR[calls])
         if not len(chosen):
             return kinds
-        keys = pids[chosen].astype(np.uint64) << np.uint64(32) | waits["args"][chosen, 0] & np.uint64(0xFFFFFFFF)
+        keys = pids[chosen].astype(np.uint64) << np.uint64(32) | first[chosen] & np.uint64(0xFFFFFFFF)
         unique, inverse = np.unique(keys, return_inverse=True)
         found = [self._kind(key >> 32, key & 0xFFFFFFFF) for key in unique.tolist()]
         kinds[chosen] = np.array(found, np.uint8)[inverse]
         return kinds
+
+    def of_polls(
+        self,
+        pids: npt.NDArray[np.uint32],
+        waits: npt.NDArray[np.void],
+        memory_of: Callable[[Pid], ProcessMemory | None],
+    ) -> npt.NDArray[np.uint8]:
+        """DEVICE for each poll() (fields syscall, args) with a device among its descriptors; else UNKNOWN.
+
+        They are read from the process when the wait is over. What is there by then may be something else, so it counts
+        only if all of it can be a list of descriptors.
+        """
+        kinds = np.zeros(len(waits), np.uint8)
+        chosen = np.flatnonzero(np.isin(waits["syscall"], _POLL_CALLS) & (waits["args"][:, 1] <= _POLLED_LIMIT))
+        known: dict[tuple[int, int, int], FdKind] = {}
+        for position in chosen[:_POLLS_LIMIT].tolist():
+            pid, args = int(pids[position]), waits["args"][position]
+            key = pid, int(args[0]), int(args[1])
+            if key not in known:
+                known[key] = self._polled(Pid(pid), memory_of(Pid(pid)), key[1], key[2])
+            kinds[position] = known[key]
+        return kinds
+
+    def _polled(self, pid: Pid, memory: ProcessMemory | None, address: int, count: int) -> FdKind:
+        data = memory.read(address, count * _POLLFD.size) if memory is not None and count else None
+        if data is None:
+            return FdKind.UNKNOWN
+        entries = list(_POLLFD.iter_unpack(data))
+        if any(not events or events & ~_POLL_EVENTS for _, events, _ in entries):
+            return FdKind.UNKNOWN
+        kinds = {self._kind(pid, fd) for fd, _, _ in entries if fd >= 0}
+        return FdKind.DEVICE if FdKind.DEVICE in kinds else FdKind.UNKNOWN
 
     def _kind(self, pid: int, fd: int) -> FdKind:
         now = time.monotonic()

@@ -8,15 +8,19 @@ import numpy as np
 import numpy.typing as npt
 
 from bpfprof import abi
+from bpfprof.capture.first_sleeps import FirstSleeps
 from bpfprof.capture.lookup import look_up
 from bpfprof.capture.stacks import StackTable
-from bpfprof.capture.tracker import FirstSleep
-from bpfprof.model.samples import SAMPLE_DTYPE, TOTAL_DTYPE, WAIT_DTYPE
+from bpfprof.model.samples import SAMPLE_DTYPE, SHORT_DTYPE, TOTAL_DTYPE, WAIT_DTYPE
 
 _STACK_LOST = int(abi.Status["BP_LOST_STACK_RING_FULL"])
+# Keys and thread ids of the kernel side, which have numbers of their own in the recording.
+_NUMBERED = {"stack", "waker_stack", "holder_stack", "holder"}
 # A sleep without a stack for one of these reasons may have been looked at from user space.
 _LOOKED_AT = np.zeros(256, np.bool_)
-_LOOKED_AT[[abi.Status[f"BP_{name}"] for name in ("STACK_NOT_TAKEN", "PYTHON_NOT_READY", "NO_PYTHON")]] = True
+_LOOKED_AT[
+    [abi.Status[f"BP_{name}"] for name in ("STACK_NOT_TAKEN", "PYTHON_NOT_READY", "NATIVE_NOT_READY", "NO_PYTHON")]
+] = True
 
 
 def thread_indices(tids: npt.NDArray[np.uint32], index_of_tid: Mapping[int, int]) -> npt.NDArray[np.int64]:
@@ -30,7 +34,7 @@ def _fill_stacks(rows: npt.NDArray[np.void], keys: npt.NDArray[np.uint64], stack
 
 
 def _copy_fields(target: npt.NDArray[np.void], source: npt.NDArray[np.void]) -> None:
-    for name in set(target.dtype.names or ()) & set(source.dtype.names or ()) - {"stack"}:
+    for name in set(target.dtype.names or ()) & set(source.dtype.names or ()) - _NUMBERED:
         target[name] = source[name]
 
 
@@ -47,16 +51,21 @@ def waits(
     events: npt.NDArray[np.void],
     threads: npt.NDArray[np.int64],
     stacks: StackTable,
-    first_sleeps: dict[int, FirstSleep],
+    first_sleeps: FirstSleeps,
 ) -> npt.NDArray[np.void]:
-    """Rows of WAIT_DTYPE. A sleep that began before its stack could be taken gets the one read meanwhile."""
+    """Rows of WAIT_DTYPE but for `waker` and `holder`, which are to be filled in.
+
+    A sleep that began before its stack could be taken gets the one read meanwhile.
+    """
     rows = np.zeros(len(events), WAIT_DTYPE)
     _copy_fields(rows, events)
     rows["thread"] = threads
     _fill_stacks(rows, events["stack"], stacks)
-    if first_sleeps:
+    rows["waker_stack"] = stacks.indices(events["waker_stack"])
+    rows["holder_stack"] = stacks.indices(events["holder_stack"])
+    if first_sleeps.looks:
         woken = rows["time_ns"] - rows["runqueue_ns"]
-        _fill_sleeps(rows, woken - rows["blocked_ns"], woken, first_sleeps)
+        _fill_sleeps(rows, woken - rows["blocked_ns"], woken, stacks, first_sleeps)
     return rows
 
 
@@ -65,17 +74,18 @@ def totals(
     threads: npt.NDArray[np.int64],
     time_ns: int,
     stacks: StackTable,
-    first_sleeps: dict[int, FirstSleep],
+    first_sleeps: FirstSleeps,
 ) -> npt.NDArray[np.void]:
     """Rows of TOTAL_DTYPE: what each thread (abi.THREAD_DTYPE) had done by time_ns and is doing."""
     rows = np.zeros(len(records), TOTAL_DTYPE)
     _copy_fields(rows, records)
     rows["thread"], rows["time_ns"] = threads, time_ns
     _fill_stacks(rows, records["stack"], stacks)
-    unseen = np.isin(rows["thread"], list(first_sleeps)) & (rows["state"] == abi.ThreadState["BP_THREAD_UNKNOWN"])
+    rows["holder_stack"] = stacks.indices(records["holder_stack"])
+    unseen = np.isin(rows["thread"], list(first_sleeps.looks)) & (rows["state"] == abi.ThreadState["BP_THREAD_UNKNOWN"])
     rows["state"][unseen] = abi.ThreadState["BP_THREAD_BLOCKED"]
     blocked = rows["state"] == abi.ThreadState["BP_THREAD_BLOCKED"]
-    _fill_sleeps(rows, rows["since_ns"], np.where(blocked, np.uint64(time_ns), np.uint64(0)), first_sleeps)
+    _fill_sleeps(rows, rows["since_ns"], np.where(blocked, np.uint64(time_ns), np.uint64(0)), stacks, first_sleeps)
     return rows
 
 
@@ -88,16 +98,41 @@ def exits(events: npt.NDArray[np.void], threads: npt.NDArray[np.int64]) -> npt.N
     return rows
 
 
+def short_waits(events: npt.NDArray[np.void], threads: npt.NDArray[np.int64]) -> npt.NDArray[np.void]:
+    """Rows of SHORT_DTYPE of sums that were sent."""
+    rows = np.zeros(len(events), SHORT_DTYPE)
+    _copy_fields(rows, events)
+    rows["thread"] = threads
+    rows["arg"], rows["count"] = events["args"][:, 0], events["args"][:, 1]
+    return rows
+
+
+def open_short_waits(records: npt.NDArray[np.void], threads: npt.NDArray[np.int64]) -> npt.NDArray[np.void]:
+    """Rows of SHORT_DTYPE of the sums that threads (abi.THREAD_DTYPE) still have."""
+    sums = records["short_waits"]
+    chosen = sums["count"] > 0
+    rows = np.zeros(int(chosen.sum()), SHORT_DTYPE)
+    _copy_fields(rows, sums[chosen])
+    rows["thread"] = np.broadcast_to(threads[:, None], chosen.shape)[chosen]
+    return rows
+
+
 def _fill_sleeps(
     rows: npt.NDArray[np.void],
     begin_ns: npt.NDArray[np.uint64],
     end_ns: npt.NDArray[np.uint64],
-    first_sleeps: dict[int, FirstSleep],
+    stacks: StackTable,
+    first_sleeps: FirstSleeps,
 ) -> None:
-    """Gives rows without a stack the one that was looked at while they lasted."""
-    for position in np.flatnonzero(_LOOKED_AT[rows["status"]] & (rows["stack"] == 0)).tolist():
-        sleep = first_sleeps.get(int(rows["thread"][position]))
-        if sleep is None or not begin_ns[position] <= sleep.time_ns <= end_ns[position]:
+    """Gives rows without a stack, or with an unfinished one, the one that was looked at while they lasted."""
+    has_no_stack = _LOOKED_AT[rows["status"]] & (rows["stack"] == 0)
+    for position in np.flatnonzero(has_no_stack | np.isin(rows["stack"], list(stacks.unfinished))).tolist():
+        sleep = first_sleeps.at(int(rows["thread"][position]), int(begin_ns[position]), int(end_ns[position]))
+        if sleep is None:
+            continue
+        if rows["stack"][position]:
+            if sleep.stack and sleep.stack not in stacks.unfinished:
+                rows["stack"][position] = sleep.stack
             continue
         rows["stack"][position], rows["syscall"][position] = sleep.stack, sleep.syscall
         rows["args"][position] = sleep.args

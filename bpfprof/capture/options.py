@@ -17,3 +17,11 @@ class CaptureOptions:
     event: str = "cpu-clock"
     mode: str = "both"
     follow_children: bool = True
+    watches_all: bool = False  # every process of the machine, instead of `pids`
+    native: bool = True  # native frames
+    native_lines: bool = False  # their lines and inlined functions
+    kernel: bool = False  # kernel frames with every stack
+    wakers: bool = True  # who ends waits
+    min_block_us: int = 100  # shorter waits are added up and have no stack
+    max_switches: int = 1000  # a second and CPU that have stacks, beside each thread's first; 0: all
+    check_repeats: bool = False  # for tests: how often a stack that seems to repeat does not

@@ -6,24 +6,42 @@ identity there. What was read counts only if its identity is the one the kernel 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import struct
+from array import array
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
+from bpfprof import abi
 from bpfprof.abi.dtypes import PYTHON_FRAME_DTYPE as RAW_FRAME_DTYPE
 from bpfprof.abi.dtypes import STACK_DTYPE as RAW_STACK_DTYPE
 from bpfprof.capture.codes import ProcessCodes, identity_hash
 from bpfprof.capture.lookup import look_up
+from bpfprof.capture.natives import RawStack
 from bpfprof.cpython.code_objects import CodeObject, Unresolved
-from bpfprof.model.samples import PYTHON_FRAME_DTYPE, STACK_DTYPE
+from bpfprof.model.samples import NATIVE_INDEX_DTYPE, PYTHON_FRAME_DTYPE, STACK_DTYPE
 
 _ADDRESS_MASK = (1 << 56) - 1
 _HEADER_BYTES = RAW_STACK_DTYPE.itemsize
 _NO_OFFSET = -2
+_NOT_TAKEN = int(abi.Status["BP_STACK_NOT_TAKEN"])
+_NOT_READY = {int(abi.Status[f"BP_{name}_NOT_READY"]) for name in ("PYTHON", "NATIVE")}
+_FRAME_BYTES = RAW_FRAME_DTYPE.itemsize
+_HEADER = struct.Struct("<" + "".join(code for name, code in abi.field_codes("bp_stack") if name != "pad"))
+_ROW = struct.Struct("<IHHHBBB")  # STACK_DTYPE
+_NUMBERED_LIMIT = 20_000  # stacks of one process
 _CHANGED = Unresolved("code object replaced before it was read")
+
+
+class NativeFrames(Protocol):
+    """Numbers the native and kernel frames of a stack (see capture.natives)."""
+
+    def numbers(self, pid: int, stack: RawStack) -> list[int]: ...
+
+    def is_outdated(self, pid: int, stack: RawStack) -> bool: ...
 
 
 @dataclass(slots=True)
@@ -31,39 +49,89 @@ class StackTable:
     """Numbers stacks and code objects; `take_new()` hands over what the recording does not have yet."""
 
     _index_of_key: dict[int, int] = field(default_factory=dict)
-    _index_of_frames: dict[tuple[int, int, bytes], int] = field(default_factory=dict)
+    _generation_of_key: dict[int, int] = field(default_factory=dict)
+    _index_of_frames: dict[tuple[bytes, bytes, bytes], int] = field(default_factory=dict)
     _code_count: int = 0
     _unnamed_index: dict[tuple[int, str], int] = field(default_factory=dict)
     _new_codes: list[tuple[int, CodeObject | Unresolved]] = field(default_factory=list)
-    _new_stacks: list[tuple[int, int, int]] = field(default_factory=list)  # process, python_count, status
-    _new_frames: list[npt.NDArray[np.void]] = field(default_factory=list)
+    _new_stacks: list[tuple[bytes, bytes, bytes]] = field(default_factory=list)
+    # Stacks that lack what will be known soon (an interpreter, an unwind table); the processes that had some lately.
+    unfinished: set[int] = field(default_factory=set)
+    unfinished_pids: set[int] = field(default_factory=set)
     unverified_count: int = 0
     changed_count: int = 0
 
-    def add_records(self, records: Iterable[memoryview], codes_of: dict[int, ProcessCodes]) -> None:
-        """Takes stack records of the kernel side; codes_of is by pid."""
+    def add_records(
+        self, records: Iterable[memoryview], codes_of: dict[int, ProcessCodes], natives: NativeFrames | None = None
+    ) -> None:
+        """Takes stack records of the kernel side; codes_of is by pid. Without `natives` only Python frames are kept."""
         for record in records:
-            header = np.frombuffer(record, RAW_STACK_DTYPE, 1)[0]
-            codes = codes_of.get(int(header["tgid"]))
+            header = _HEADER.unpack_from(record)
+            key, time_ns, pid, generation, python, native, kernel, status, native_status, native_flags = header
+            codes = codes_of.get(pid)
             if codes is None:
                 continue
-            raw = np.frombuffer(record, RAW_FRAME_DTYPE, int(header["python_count"]), _HEADER_BYTES)
-            key = int(header["key"])
-            if key not in self._index_of_key or not _holds_the_same(codes, raw):
-                self._index_of_key[key] = self._intern(codes, raw, int(header["status"]))
+            end = _HEADER_BYTES + _FRAME_BYTES * python
+            stack, numbers = RawStack([], 0, _NOT_TAKEN, 0), []
+            if natives is not None:
+                words = list(struct.unpack_from(f"<{native + kernel}Q", record, end))
+                stack = RawStack(words, native, native_status, native_flags, generation, time_ns)
+                if generation:
+                    self._generation_of_key[key] = generation
+                if natives.is_outdated(pid, stack):
+                    continue  # its key stays what it was before the change
+                numbers = natives.numbers(pid, stack)
+            else:
+                kernel = 0
+            frames = self._frames(codes, bytes(record[_HEADER_BYTES:end]))
+            row = (codes.process, python, stack.native_count, kernel, status, stack.native_status, stack.native_flags)
+            index = self._index_of_key[key] = self._intern(row, frames, numbers)
+            if not _NOT_READY.isdisjoint((status, stack.native_status)):
+                self.unfinished.add(index)
+                self.unfinished_pids.add(pid)
 
-    def add_frames(self, codes: ProcessCodes, frames: list[tuple[int, int, int]], status: int) -> int:
-        """Index of a stack that was walked from user space: (code address, instruction address, mark), leaf first."""
+    def add_frames(
+        self,
+        codes: ProcessCodes,
+        frames: list[tuple[int, int, int]],
+        status: int,
+        native: RawStack | None = None,
+        numbers: Sequence[int] = (),
+    ) -> int:
+        """Index of a stack that was walked from user space.
+
+        Its Python frames are (code address, instruction address, mark), its native frames numbered already; leaf first.
+        """
         raw = np.zeros(len(frames), RAW_FRAME_DTYPE)
         raw["code"] = [code & _ADDRESS_MASK | mark << 56 for code, _, mark in frames]
         raw["instruction"] = [instruction for _, instruction, _ in frames]
-        return self._intern(codes, raw, status)
+        native = native or RawStack([], 0, _NOT_TAKEN, 0)
+        row = (codes.process, len(raw), native.native_count, 0, status, native.native_status, native.native_flags)
+        return self._intern(row, self._frames(codes, raw.tobytes()), list(numbers))
 
     def indices(self, keys: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint32]:
         """Stack indices of keys; 0 for key 0 and for stacks that never arrived."""
         return look_up(keys, self._index_of_key, 0).astype(np.uint32)
 
-    def _intern(self, codes: ProcessCodes, raw: npt.NDArray[np.void], status: int) -> int:
+    def generations(self, keys: npt.NDArray[np.uint64]) -> npt.NDArray[np.int64]:
+        """Generation of the mappings that each key's stack was unwound by; 0 without native frames."""
+        return look_up(keys, self._generation_of_key, 0)
+
+    def _intern(self, row: tuple[int, ...], frames: bytes, natives: list[int]) -> int:
+        """Index of a stack: a row of STACK_DTYPE, rows of PYTHON_FRAME_DTYPE, numbers of native frames."""
+        content = (_ROW.pack(*row), frames, array("I", natives).tobytes())
+        index = self._index_of_frames.get(content)
+        if index is None:
+            index = self._index_of_frames[content] = len(self._index_of_frames) + 1
+            self._new_stacks.append(content)
+        return index
+
+    def _frames(self, codes: ProcessCodes, content: bytes) -> bytes:
+        """Rows of PYTHON_FRAME_DTYPE from those that the kernel side sends. Most stacks have them as others have."""
+        known = codes.numbered.get(content)
+        if known is not None:
+            return known
+        raw = np.frombuffer(content, RAW_FRAME_DTYPE)
         frames = np.empty(len(raw), PYTHON_FRAME_DTYPE)
         frames["mark"] = raw["code"] >> 56
         rows = [
@@ -74,13 +142,11 @@ class StackTable:
         starts = np.array([start for _, start in rows], np.uint64)
         offsets = (raw["instruction"] - starts).astype(np.int64).clip(-(1 << 31), (1 << 31) - 1)
         frames["offset"] = np.where(starts == 0, _NO_OFFSET, offsets)
-        content = (codes.process, status, frames.tobytes())
-        index = self._index_of_frames.get(content)
-        if index is None:
-            index = self._index_of_frames[content] = len(self._index_of_frames) + 1
-            self._new_stacks.append((codes.process, len(raw), status))
-            self._new_frames.append(frames)
-        return index
+        if starts.all():
+            if len(codes.numbered) >= _NUMBERED_LIMIT:
+                codes.numbered.clear()
+            codes.numbered[content] = frames.tobytes()
+        return frames.tobytes()
 
     def _code(self, codes: ProcessCodes, address: int, identity: int) -> tuple[int, int]:
         known = codes.known.get(address)
@@ -98,6 +164,8 @@ class StackTable:
         if not isinstance(code, CodeObject):
             return self._unnamed(codes, code), 0
         index = self._number(codes, code)
+        if known is not None:
+            codes.numbered.clear()  # they may have the code object that was there before
         codes.known[address] = (identity or read_identity, index, code.code_start)
         return index, code.code_start
 
@@ -118,18 +186,11 @@ class StackTable:
         codes, self._new_codes = self._new_codes, []
         arrays: dict[str, npt.NDArray[Any]] = {}
         if self._new_stacks:
-            stacks = np.zeros(len(self._new_stacks), STACK_DTYPE)
-            stacks["process"], stacks["python_count"], stacks["status"] = zip(*self._new_stacks, strict=True)
-            arrays = {"stacks": stacks, "python": np.concatenate(self._new_frames)}
-            self._new_stacks, self._new_frames = [], []
+            rows, frames, natives = (b"".join(part) for part in zip(*self._new_stacks, strict=True))
+            arrays = {
+                "stacks": np.frombuffer(rows, STACK_DTYPE),
+                "python": np.frombuffer(frames, PYTHON_FRAME_DTYPE),
+                "native": np.frombuffer(natives, NATIVE_INDEX_DTYPE),
+            }
+            self._new_stacks = []
         return codes, arrays
-
-
-def _holds_the_same(codes: ProcessCodes, raw: npt.NDArray[np.void]) -> bool:
-    """Whether a stack that was sent before is sent again with the code objects it had."""
-    addresses, identities = (raw["code"] & _ADDRESS_MASK).tolist(), raw["identity"].tolist()
-    for address, identity in zip(addresses, identities, strict=True):
-        known = codes.known.get(address)
-        if known is None or identity not in (0, known[0]):
-            return False
-    return True

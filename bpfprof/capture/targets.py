@@ -6,12 +6,16 @@ import os
 import pwd
 import select
 import signal
+import time
 from dataclasses import dataclass, field
 
 from bpfprof.capture.caller import caller_ids
+from bpfprof.capture.priority import usual_priority
 from bpfprof.errors import TargetError
 from bpfprof.model.ids import Pid
 from bpfprof.proc import tasks
+
+_TOGETHER_S = 0.0003  # births and mappings come in groups: they are looked at together
 
 
 @dataclass(slots=True)
@@ -19,7 +23,7 @@ class LaunchedCommand:
     """A command that was forked but waits for `release()` before it becomes the program."""
 
     pid: Pid
-    _name: str
+    command: tuple[str, ...]
     _gate: int
     _failure: int  # reads the errno of an execve that failed; ends without one when it worked
 
@@ -34,7 +38,7 @@ class LaunchedCommand:
             _become_command(command, waiting, failure_end)
         os.close(waiting)
         os.close(failure_end)
-        return cls(Pid(pid), command[0], gate, failure)
+        return cls(Pid(pid), command, gate, failure)
 
     def release(self) -> None:
         """Lets the command begin. Raises TargetError when it cannot be run."""
@@ -43,13 +47,14 @@ class LaunchedCommand:
         with os.fdopen(self._failure, "rb") as stream:
             number = stream.read()
         if number:
-            raise TargetError(f"cannot run {self._name}: {os.strerror(int(number))}")
+            raise TargetError(f"cannot run {self.command[0]}: {os.strerror(int(number))}")
 
 
 def _become_command(command: tuple[str, ...], waiting: int, failure_end: int) -> None:
     """In the child; never returns. The pipes close themselves at execve."""
     try:
         if os.read(waiting, 1):
+            usual_priority()
             for number in (signal.SIGINT, signal.SIGTERM):
                 signal.signal(number, signal.SIG_DFL)
             _become_caller()
@@ -78,6 +83,7 @@ class Targets:
     """The named processes, each held by a pidfd so that its end is noticed and its pid cannot be taken by another."""
 
     pids: tuple[Pid, ...]
+    woken_by: set[int] = field(default_factory=set)  # descriptors that cut the last wait short
     _pidfds: dict[int, Pid] = field(default_factory=dict)
     _epoll: select.epoll = field(default_factory=select.epoll)
 
@@ -102,13 +108,20 @@ class Targets:
         self._epoll.register(ring_fd, select.EPOLLIN | select.EPOLLET)
 
     def all_ended(self, timeout_s: float) -> bool:
-        """Waits up to timeout_s, or until something happens; true as soon as none of them runs any more."""
-        for fd, _ in self._epoll.poll(timeout_s):
+        """Waits up to timeout_s, or until something happens; true as soon as none of them runs any more.
+
+        Never true where no process was named: then the whole machine is watched.
+        """
+        woken = self._epoll.poll(timeout_s)
+        self.woken_by = {fd for fd, _ in woken}
+        if self.woken_by - self._pidfds.keys():
+            time.sleep(_TOGETHER_S)
+        for fd, _ in woken:
             if fd in self._pidfds:
                 self._epoll.unregister(fd)
                 os.close(fd)
                 del self._pidfds[fd]
-        return not self._pidfds
+        return bool(self.pids) and not self._pidfds
 
     def close(self) -> None:
         """Lets go of the pidfds."""

@@ -8,13 +8,25 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from bpfprof import abi
 from bpfprof.capture.options import CaptureOptions
+from bpfprof.capture.priority import usual_priority
 from bpfprof.capture.targets import LaunchedCommand, Targets
 from bpfprof.capture.tracker import Tracker
 from bpfprof.kernel.attach import Attachments
 from bpfprof.kernel.kernel_side import KernelSide
+from bpfprof.kernel.mapping_events import MappingEvents
+from bpfprof.proc import tasks
+
+if TYPE_CHECKING:
+    from bpfprof.capture.native_code import NativeCode
+
+# How long a recording may wait for unwind tables before it begins; large files are made later, while it runs.
+_TABLES_WAIT_S = 1.5
+# How long mappings are read before; those of a host full of processes are read when each is met.
+_FIRST_LOOK_S = 0.4
 
 
 @dataclass(slots=True)
@@ -26,46 +38,94 @@ class Watch:
     targets: Targets
     tracker: Tracker
     start_ns: int = 0
-    _attachments: Attachments = field(default_factory=Attachments)
+    native: NativeCode | None = None
+    mapping_events: MappingEvents | None = None
+    attachments: Attachments = field(default_factory=Attachments)
+    _command: LaunchedCommand | None = None  # waits to be released
+    _names: list[str] = field(default_factory=list)  # of the targets, which may end any moment
 
     @classmethod
     def of(cls, options: CaptureOptions, kernel: KernelSide, targets: Targets) -> Watch:
         """A watch that has not begun."""
-        return cls(options, kernel, targets, Tracker(kernel.tables, options.follow_children))
+        tracker = Tracker(kernel.tables, options.follow_children, options.watches_all)
+        return cls(options, kernel, targets, tracker)
 
     def start(self, command: LaunchedCommand | None = None) -> None:
-        """Attaches everything, adds the targets and lets the command begin. Raises UnsupportedError, TargetError."""
-        self.kernel.tables.set_config(_config_flags(self.options.mode))
+        """Attaches all and adds the targets; a command waits for `release()`. Raises UnsupportedError, TargetError."""
+        if self.options.native or self.options.kernel or self.options.watches_all:
+            self._start_naming()
         programs = self.kernel.programs()
-        self._attachments.attach_tracepoints(programs)
+        max_switches = self.options.max_switches * abi.CONSTANTS["BP_RATE_WINDOW_NS"] // 1_000_000_000
+        if self.options.max_switches:
+            max_switches = max(1, max_switches)
+        self.kernel.tables.set_config(_config_flags(self.options), 1000 * self.options.min_block_us, max_switches)
+        if self.native is not None and command is None:
+            self.native.files.background.wait(_TABLES_WAIT_S)
+        if self.native is not None:
+            for thread in (self.native.files.background, self.native.files.naming):
+                usual_priority(thread.thread_id)
+        self.attachments.attach_tracepoints(programs)
         self.start_ns = time.monotonic_ns()
-        for pid in self.targets.pids:
-            self.tracker.watch(pid, about_to_exec=command is not None)
+        for pid in self.targets.pids if command is None else ():
+            process = self.tracker.watch(pid)
+            self._names.append(f"{process.name} ({pid})")
             if self.options.follow_children:
                 self.tracker.watch_children(pid)
+        if self.options.watches_all:
+            self.tracker.watch_all()
         if self.options.mode != "offcpu":
-            self._attachments.attach_clock(programs, self.options.event, self.options.rate_hz)
+            self.attachments.attach_clock(programs, self.options.event, self.options.rate_hz)
+        self._command = command
+
+    def _start_naming(self) -> None:
+        """Begins to make the targets' unwind tables, while the programs are still being compiled."""
+        # Imported now: it takes a while, and without native frames it is not needed.
+        from bpfprof.capture.native_code import NativeCode
+
+        self.native = NativeCode.start(self.kernel.tables)
+        if not self.options.native:  # kernel frames only
+            return
+        self.tracker.native = self.native
+        self.mapping_events = MappingEvents.open()
+        deadline_s = time.monotonic() + _FIRST_LOOK_S
+        for pid in tasks.list_processes() if self.options.watches_all else self.targets.pids:
+            if time.monotonic() < deadline_s:
+                self.native.look_at(pid)
+
+    def release(self) -> None:
+        """Lets a launched command begin, now that somebody looks: its account begins here, as a thread's at birth.
+
+        Raises TargetError when it cannot be run.
+        """
+        command, self._command = self._command, None
         if command is not None:
+            process = self.tracker.watch(command.pid, command.command)
+            self._names.append(f"{process.name} ({command.pid})")
             command.release()
 
     def stop(self) -> int:
         """Every thread stays as it is from now on; detaches. Returns when that was, CLOCK_MONOTONIC nanoseconds."""
         self.kernel.tables.set_config(int(abi.ConfigFlags["BP_CONFIG_STOPPED"]))
         end_ns = time.monotonic_ns()
-        self._attachments.close()
+        self.attachments.close()
         return end_ns
 
     def close(self) -> None:
         """Detaches and gives everything back; safe at any point and more than once."""
-        self._attachments.close()
+        self.attachments.close()
         self.tracker.close()
+        if self.mapping_events is not None:
+            self.mapping_events.close()
+        if self.native is not None:
+            self.native.close()
         self.targets.close()
         self.kernel.close()
 
     def describe(self) -> str:
         """The targets, for a line on the terminal."""
-        named = [self.tracker.processes[pid] for pid in self.targets.pids]
-        return ", ".join(f"{process.name} ({process.pid})" for process in named)
+        if self.options.watches_all:
+            return "every process"
+        return ", ".join(self._names)
 
     def notes(self) -> list[str]:
         """What the user should know of the targets: those without Python frames and why."""
@@ -73,10 +133,19 @@ class Watch:
             f"process {process.pid} ({process.name}): {process.note}; "
             "its threads and waits are recorded without Python frames"
             for process in self.tracker.processes.values()
-            if process.note
+            if process.note and not self.options.watches_all
         ]
 
 
-def _config_flags(mode: str) -> int:
-    on_cpu, off_cpu = abi.ConfigFlags["BP_CONFIG_ON_CPU_STACKS"], abi.ConfigFlags["BP_CONFIG_OFF_CPU_STACKS"]
-    return int({"both": on_cpu | off_cpu, "cpu": on_cpu, "offcpu": off_cpu}[mode])
+def _config_flags(options: CaptureOptions) -> int:
+    flags = abi.ConfigFlags
+    chosen = {
+        flags["BP_CONFIG_ON_CPU_STACKS"]: options.mode != "offcpu",
+        flags["BP_CONFIG_OFF_CPU_STACKS"]: options.mode != "cpu",
+        flags["BP_CONFIG_NATIVE"]: options.native,
+        flags["BP_CONFIG_KERNEL"]: options.kernel,
+        flags["BP_CONFIG_ALL_PROCESSES"]: options.watches_all,
+        flags["BP_CONFIG_WAKERS"]: options.wakers and options.mode != "cpu",
+        flags["BP_CONFIG_CHECK_REPEATS"]: options.check_repeats,
+    }
+    return sum(int(flag) for flag, is_chosen in chosen.items() if is_chosen)

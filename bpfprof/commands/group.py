@@ -8,7 +8,7 @@ import click
 
 from bpfprof import __version__
 
-_COMMANDS = ("record", "report", "doctor")
+_COMMANDS = ("record", "offcpu", "report", "doctor")
 
 
 class _LazyGroup(click.Group):
@@ -30,5 +30,6 @@ def group() -> None:
     """Where the wall time of every thread of a Python program goes, seen from the kernel.
 
     Exit codes: 0 done, 1 a bug, 2 wrong use, 3 a privilege, kernel feature or dependency is missing, 4 no such
-    process, 5 a recording is unreadable or cut short. --debug anywhere shows tracebacks.
+    process, 5 a recording is unreadable or cut short, or an output cannot be written, 130 Ctrl-C before it was done.
+    --debug anywhere shows tracebacks.
     """

@@ -1,14 +1,17 @@
-"""Options that several commands share."""
+"""Options that several commands share, and what is made of them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import functools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 
 from bpfprof.errors import UsageError
+from bpfprof.profile.options import ProfileOptions
 from bpfprof.render.formats import FORMATS, Format, RenderOptions, find_format, format_for_suffix
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -17,21 +20,72 @@ RECORDING_SUFFIX = ".bpfprof"
 _FORMAT_NAMES = ", ".join(format.name for format in FORMATS)
 
 
-def output_options(command: Command) -> Command:
-    """-o, -f and what changes the look of a report."""
-    for option in (
-        click.option("--full-filenames", is_flag=True, help="Whole paths instead of the shortest unambiguous tail."),
-        click.option("-F", "--function", "function_only", is_flag=True, help="Functions without line numbers."),
-        click.option(
-            "-t", "--threads", is_flag=True, help="A frame for each thread (the default; accepted for habit)."
-        ),
-        click.option("-f", "--format", "format_name", metavar="NAME", help=f"One of {_FORMAT_NAMES}."),
+def gathered(name: str, kind: type[Any], options: Sequence[Callable[[Any], Any]]) -> Callable[[Command], Command]:
+    """Decorator: adds the options; their values reach the command as one dataclass, its argument `name`."""
+    names = [field.name for field in fields(kind)]
+
+    def decorate(command: Any) -> Any:
+        @functools.wraps(command)
+        def with_one(*arguments: Any, **values: Any) -> Any:
+            gathered_values = kind(**{field: values.pop(field) for field in names})
+            return command(*arguments, **{name: gathered_values}, **values)
+
+        for option in reversed(options):
+            with_one = option(with_one)
+        return with_one
+
+    return decorate
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """What a report is to look like, and where it goes."""
+
+    output: Path | None
+    format_name: str | None
+    function_only: bool
+    full_filenames: bool
+    show_interpreter: bool
+
+    def format(self) -> Format | None:
+        """The format asked for; None: none, or a recording. Raises UsageError for an unknown name or suffix."""
+        return choose_format(self.format_name, self.output)
+
+    def look(self) -> RenderOptions:
+        """What decides how a report looks."""
+        return RenderOptions(self.function_only, self.full_filenames)
+
+    def profile_options(self, chosen: Format, gil_only: bool = False, with_waits: bool = False) -> ProfileOptions:
+        """What the profile for a report in this format has to hold."""
+        return ProfileOptions(
+            with_timeline=chosen.needs_timeline,
+            with_waits=with_waits,
+            show_interpreter=self.show_interpreter,
+            gil_only=gil_only,
+        )
+
+
+output_options = gathered(
+    "shown",
+    Shown,
+    (
         click.option(
             "-o", "--output", type=click.Path(path_type=Path), help="File to write; its suffix gives the format."
         ),
-    ):
-        command = option(command)
-    return command
+        click.option("-f", "--format", "format_name", metavar="NAME", help=f"One of {_FORMAT_NAMES}."),
+        click.option(
+            *("-t", "--threads"),
+            is_flag=True,
+            expose_value=False,
+            help="A frame for each thread (the default; accepted for habit).",
+        ),
+        click.option("-F", "--function", "function_only", is_flag=True, help="Functions without line numbers."),
+        click.option("--show-interpreter", is_flag=True, help="Keep CPython's own C functions in the stacks."),
+        click.option("--full-filenames", is_flag=True, help="Whole paths instead of the shortest unambiguous tail."),
+    ),
+)
+RATE = click.IntRange(1, 20000)
+gil_option = click.option("-g", "--gil", "gil_only", is_flag=True, help="Show only what was done holding the GIL.")
 
 
 def choose_format(name: str | None, output: Path | None) -> Format | None:
@@ -49,8 +103,3 @@ def choose_format(name: str | None, output: Path | None) -> Format | None:
     if found is None:
         raise UsageError(f"the suffix of {output} does not tell the format", f"give --format: {_FORMAT_NAMES}")
     return found
-
-
-def render_options(function_only: bool, full_filenames: bool) -> RenderOptions:
-    """What the renderers need to know."""
-    return RenderOptions(function_only=function_only, full_filenames=full_filenames)

@@ -1,12 +1,57 @@
-"""Files written for the user: never through a link or into something that is not a file, and the user's own."""
+"""Standard output, and files written for the user: never through a link or into what is no file, and the user's own."""
 
 from __future__ import annotations
 
+import io
 import os
 import stat
+import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from bpfprof.errors import OutputError, UsageError
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
+
+
+class _StandardOutput(io.FileIO):
+    """Who reads only the beginning (`head`) has had enough: the rest goes nowhere, as does what follows an error."""
+
+    _has_ended = False
+
+    def write(self, data: ReadableBuffer, /) -> int:
+        try:
+            if not self._has_ended:
+                return super().write(data)
+        except BrokenPipeError:
+            self._has_ended = True
+        except OSError as error:
+            self._has_ended = True
+            raise OutputError(f"standard output could not be written: {error.strerror}") from error
+        return len(memoryview(data))
+
+
+def guard_standard_output() -> None:
+    """Lets sys.stdout raise OutputError, and show a question mark for what its encoding cannot express."""
+    if sys.stderr is None:
+        sys.stderr = open(os.devnull, "w")  # noqa: SIM115 - it stays open
+    # A closed one cannot be written, like a file that is open to be read; the next file that is opened has its number.
+    fd = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC) if sys.stdout is None else sys.stdout.fileno()
+    encoding = "utf-8" if sys.stdout is None else sys.stdout.encoding
+    buffer = io.BufferedWriter(_StandardOutput(fd, "w", closefd=False))
+    sys.stdout = io.TextIOWrapper(buffer, encoding, "replace", line_buffering=os.isatty(fd))
+
+
+def show(text: str) -> None:
+    """Writes to standard output, in its own encoding."""
+    sys.stdout.write(text)
+    sys.stdout.flush()
+
+
+def shows_utf8() -> bool:
+    """Whether standard output can show more than ASCII."""
+    return (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"
 
 
 def open_output(path: Path, caller: tuple[int, int] | None, empty: bool = True) -> int:
@@ -53,7 +98,7 @@ def open_temporary() -> int:
         return fd
 
 
-def write_output(path: Path, content: str | bytes, caller: tuple[int, int] | None) -> None:
+def write_output(path: Path, content: str, caller: tuple[int, int] | None) -> None:
     """Writes a whole report. Raises OutputError when the disk is full; no half report is left then."""
     fd = open_output(path, caller)
     try:
@@ -62,9 +107,9 @@ def write_output(path: Path, content: str | bytes, caller: tuple[int, int] | Non
         os.close(fd)
 
 
-def write_whole(fd: int, path: Path, content: str | bytes) -> None:
+def write_whole(fd: int, path: Path, content: str) -> None:
     """Makes `content` all that is in the file at `path`, open as `fd`. Errors are as for write_output()."""
-    data = memoryview(content.encode("utf-8", "replace") if isinstance(content, str) else content)
+    data = memoryview(content.encode("utf-8", "replace"))
     os.ftruncate(fd, 0)
     try:
         while data:

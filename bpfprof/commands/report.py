@@ -7,48 +7,87 @@ from pathlib import Path
 import click
 
 from bpfprof.capture.caller import caller_ids
-from bpfprof.commands.options import choose_format, output_options, render_options
-from bpfprof.commands.outputs import write_output
+from bpfprof.commands.options import Shown, gil_option, output_options
+from bpfprof.commands.outputs import show, write_output
 from bpfprof.errors import RecordingError, UsageError
 from bpfprof.model.profile import Profile
+from bpfprof.profile.accounting import unaccounted
 from bpfprof.profile.build import build_profile
+from bpfprof.profile.options import ProfileOptions
 from bpfprof.recording.reader import read_recording
 from bpfprof.render.formats import TABLE
+from bpfprof.render.labels import printable, process_label, thread_label
+from bpfprof.render.quantities import duration_text
+
+_TOLERANCE = 0.01
 
 
 @click.command()
 @click.argument("recording", type=click.Path(path_type=Path))
+@click.option(
+    "--check", is_flag=True, help="Exit with 5 unless every thread's time adds up to its wall time within 1%."
+)
+@gil_option
 @output_options
-def report(
-    recording: Path,
-    output: Path | None,
-    format_name: str | None,
-    threads: bool,
-    function_only: bool,
-    full_filenames: bool,
-) -> None:
+def report(recording: Path, shown: Shown, gil_only: bool, check: bool) -> None:
     """Render a RECORDING: to the terminal as a table, or with -o or -f as something else."""
-    chosen = choose_format(format_name, output)
-    if chosen is None and (format_name or output):
+    chosen = shown.format()
+    if chosen is None and (shown.format_name or shown.output):
         raise UsageError("a report is not a recording; choose another suffix or format")
-    if output is not None and output.resolve() == recording.resolve():
-        raise UsageError("a report cannot replace its recording")
+    check_not_replaced(recording, shown.output)
     chosen = chosen or TABLE
-    profile = load_profile(recording, chosen.needs_timeline)
-    content = chosen.render(profile, render_options(function_only, full_filenames))
-    if output is None:
-        click.echo(content, nl=False)
-    else:
-        write_output(output, content, caller_ids())
-        click.echo(f"wrote {output}", err=True)
-    if profile.quality.unfinished:
-        raise RecordingError(f"the recording is not whole: {profile.quality.unfinished}", "what could be read is shown")
+    profile = load_profile(recording, shown.profile_options(chosen, gil_only))
+    write_report(chosen.render(profile, shown.look()), shown.output)
+    complaint = check_accounting(profile) if check else ""
+    if complaint and profile.quality.unfinished:
+        click.echo(f"bpfprof: {complaint}", err=True)
+    check_whole(profile)
+    if complaint:
+        raise RecordingError(complaint)
+    if check:
+        click.echo("every thread within 1%", err=True)
 
 
-def load_profile(path: Path, with_timeline: bool) -> Profile:
+def load_profile(path: Path, options: ProfileOptions) -> Profile:
     """Raises RecordingError when the file cannot be opened or is no recording."""
     try:
         with open(path, "rb") as file:
-            return build_profile(read_recording(file), with_timeline)
+            return build_profile(read_recording(file), options)
     except OSError as error:
         raise RecordingError(f"{path} cannot be read: {error.strerror}") from error
+
+
+def write_report(content: str, output: Path | None) -> None:
+    """To the file, or to the terminal when there is none."""
+    if output is not None:
+        write_output(output, content, caller_ids())
+        click.echo(f"wrote {output}", err=True)
+    else:
+        show(content)
+
+
+def check_not_replaced(recording: Path, output: Path | None) -> None:
+    """Raises UsageError if the report would be written over what it is made from."""
+    if output is not None and output.resolve() == recording.resolve():
+        raise UsageError("a report cannot replace its recording")
+
+
+def check_whole(profile: Profile) -> None:
+    """Raises RecordingError, after all was shown, if the recording is not whole."""
+    if profile.quality.unfinished:
+        why = printable(profile.quality.unfinished)
+        raise RecordingError(f"the recording is not whole: {why}", "what could be read is shown")
+
+
+def check_accounting(profile: Profile) -> str:
+    """A sentence with every thread that is off by more than 1% of its wall time; "" if there is none."""
+    wrong = unaccounted(profile, _TOLERANCE)
+    if not wrong:
+        return ""
+    named = [
+        f"{thread_label(thread)} of {process_label(thread)}: {duration_text(thread.accounted_ns)} accounted, "
+        f"{duration_text(thread.wall_ns)} wall"
+        for thread in wrong
+    ]
+    count = f"{len(wrong)} of {len(profile.threads)} threads"
+    return "\n  ".join([f"not within 1% of their wall time: {count}", *named])

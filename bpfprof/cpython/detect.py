@@ -52,7 +52,8 @@ class Gil:
 class Interpreter:
     """A running CPython. `tss_key` is -1 when no key was proven to lead to a thread state; `problem` then says why.
 
-    `code_type_address` is that of PyCode_Type, 0 when unknown. `bias` turns ELF addresses of `image` into runtime ones.
+    `code_type_address` is that of PyCode_Type and `eval_address` that of `_PyEval_EvalFrameDefault`, 0 when unknown.
+    `bias` turns ELF addresses of `image` into runtime ones.
     """
 
     version: tuple[int, int]
@@ -64,6 +65,7 @@ class Interpreter:
     tss_key: int
     gil: Gil | None
     code_type_address: RuntimeAddress
+    eval_address: RuntimeAddress
     free_threaded: bool
     problem: str = ""
 
@@ -77,7 +79,7 @@ class Interpreter:
 class NotPython:
     """No interpreter that can be looked into. With `retry` the answer may change soon: the process has just started.
 
-    `version` is set when there is an interpreter, but one that is not supported.
+    `version` is set when there is an interpreter, but one that is not supported or not ready; (0, 0) before 3.11.
     """
 
     reason: str
@@ -94,21 +96,28 @@ class _Runtime:
     runtime: ElfSymbol
     version_hex: int  # Py_Version, 0 when the file has none (before 3.11)
     code_type: ElfSymbol | None
+    evaluation: ElfSymbol | None  # `_PyEval_EvalFrameDefault`
 
     @property
     def address(self) -> RuntimeAddress:
         return RuntimeAddress(self.runtime.address + self.bias)
 
 
-def find_interpreter(pid: Pid, memory: ProcessMemory | None = None) -> Interpreter | NotPython:
-    """TargetError when the process is gone or may not be read."""
+def find_interpreter(
+    pid: Pid, memory: ProcessMemory | None = None, without_runtime: set[tuple[str, int]] | None = None
+) -> Interpreter | NotPython:
+    """TargetError when the process is gone or may not be read.
+
+    `without_runtime` holds (device, inode) of files that were looked into in vain, and takes those of this process.
+    """
     if memory is None:
         with ProcessMemory(pid) as own_memory:
-            return find_interpreter(pid, own_memory)
+            return find_interpreter(pid, own_memory, without_runtime)
+    without_runtime = set() if without_runtime is None else without_runtime
     mappings = read_maps(pid)
     miss: NotPython | None = None
     # A python3 that is linked statically may also load libpython, whose copy of the runtime then stays unused.
-    for runtime in _runtimes(pid, mappings):
+    for runtime in _runtimes(pid, mappings, without_runtime):
         found = _inspect(memory, runtime, mappings)
         if isinstance(found, Interpreter):
             return found
@@ -124,14 +133,15 @@ def find_interpreter(pid: Pid, memory: ProcessMemory | None = None) -> Interpret
 def _inspect(memory: ProcessMemory, runtime: _Runtime, mappings: list[Mapping]) -> Interpreter | NotPython:
     head_bytes = memory.read(runtime.address, DEBUG_OFFSETS_BYTES)
     if head_bytes is None:
-        return NotPython("the interpreter's memory is not readable", retry=True)
+        version = (runtime.version_hex >> 24 & 0xFF, runtime.version_hex >> 16 & 0xFF)
+        return NotPython("the interpreter's memory is not readable", retry=True, version=version)
     head = read_debug_offsets_head(head_bytes)
     version_hex = head.version if head else runtime.version_hex
     version = (version_hex >> 24 & 0xFF, version_hex >> 16 & 0xFF)
     if version_hex == 0:
         return _unsupported(_version_in_names([runtime.mapping, *mappings]))
     if head is not None and head.free_threaded:
-        return _unsupported(version, "free-threaded ")
+        return _unsupported(version, "free-threaded ", "; it has no GIL")
     layout = layout_from_debug_offsets(head_bytes) if head else STATIC_LAYOUTS.get(version)
     if layout is None:
         return _unsupported(version)
@@ -145,11 +155,13 @@ def _inspect(memory: ProcessMemory, runtime: _Runtime, mappings: list[Mapping]) 
         tss_key=-1,
         gil=_find_gil(memory, runtime.address, layout),
         code_type_address=RuntimeAddress(runtime.code_type.address + runtime.bias if runtime.code_type else 0),
+        eval_address=RuntimeAddress(runtime.evaluation.address + runtime.bias if runtime.evaluation else 0),
         free_threaded=False,
     )
     tss = memory.read(runtime.address + layout.runtime_tss, 8)
     threads = read_thread_states(memory, interpreter)
-    if tss is None or tss[:4] != b"\1\0\0\0" or not threads:
+    has_gil = interpreter.gil is not None
+    if tss is None or tss[:4] != b"\1\0\0\0" or not threads or not has_gil:
         return NotPython("the interpreter is still starting", retry=True, version=version)
     return _with_tss_key(memory, interpreter, int.from_bytes(tss[4:], "little"), threads)
 
@@ -185,8 +197,10 @@ def _find_gil(memory: ProcessMemory, runtime_address: int, layout: Layout) -> Gi
     return Gil(address, layout.gil_size) if address else None
 
 
-def _runtimes(pid: Pid, mappings: list[Mapping]) -> Iterator[_Runtime]:
+def _runtimes(pid: Pid, mappings: list[Mapping], without: set[tuple[str, int]]) -> Iterator[_Runtime]:
     for mapping, is_likely in _candidates(pid, mappings):
+        if (mapping.device, mapping.inode) in without:
+            continue
         try:
             fd = open_mapped_file(pid, mapping)
         except OSError:
@@ -195,8 +209,10 @@ def _runtimes(pid: Pid, mappings: list[Mapping]) -> Iterator[_Runtime]:
             with ElfImage(fd) as image:
                 runtime = _runtime_in(image, mapping, is_likely)
         except ElfError:
-            continue
-        if runtime is not None:
+            runtime = None
+        if runtime is None:
+            without.add((mapping.device, mapping.inode))
+        else:
             yield runtime
 
 
@@ -210,7 +226,8 @@ def _runtime_in(image: ElfImage, mapping: Mapping, is_likely: bool) -> _Runtime 
     version = image.find_symbol("Py_Version", dynamic_only=not is_likely)  # const unsigned long, exported since 3.11
     version_bytes = image.read(version.address, 8) if version else None
     code_type = image.find_symbol("PyCode_Type", dynamic_only=not is_likely)
-    return _Runtime(mapping, bias, runtime, int.from_bytes(version_bytes or b"", "little"), code_type)
+    evaluation = image.find_symbol("_PyEval_EvalFrameDefault", dynamic_only=not is_likely)
+    return _Runtime(mapping, bias, runtime, int.from_bytes(version_bytes or b"", "little"), code_type, evaluation)
 
 
 def _candidates(pid: Pid, mappings: list[Mapping]) -> Iterator[tuple[Mapping, bool]]:
@@ -249,9 +266,9 @@ def _version_in_names(mappings: list[Mapping]) -> tuple[int, int] | None:
     return None
 
 
-def _unsupported(version: tuple[int, int] | None, kind: str = "") -> NotPython:
+def _unsupported(version: tuple[int, int] | None, kind: str = "", beside: str = "") -> NotPython:
     number = f"{version[0]}.{version[1]}" if version else "before 3.11"
-    return NotPython(f"{kind}CPython {number} is not supported yet", version=version)
+    return NotPython(f"{kind}CPython {number} is not supported yet{beside}", version=version)
 
 
 def _version_text(version_hex: int) -> str:

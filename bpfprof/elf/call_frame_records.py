@@ -6,6 +6,7 @@ Layouts: LSB 5.0 core specification, sections 10.6 (.eh_frame, .eh_frame_hdr); D
 from __future__ import annotations
 
 import struct
+from array import array
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -13,20 +14,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bpfprof.elf.call_frame_rules import RETURN_ADDRESS, Reason
-from bpfprof.elf.call_frame_sections import FrameSection, Header
-from bpfprof.elf.image import ElfError
+from bpfprof.elf.call_frame_sections import RECORD_LIMIT, FrameSection, Header, frame_address, frame_offsets
 from bpfprof.elf.leb128 import Bytes, Ints, read_sleb, read_uleb
 
-RECORD_LIMIT = 1 << 20  # functions of a file; libtorch_cpu, the largest we know, has a third of that
 _CIE_LIMIT = 1024  # a file has one for each language and each way to be compiled, some 30 at most
 _CIE_PROGRAM_LIMIT_BYTES = 512
 _FACTOR_LIMIT = 1 << 16
-_ANY_BYTES = 16  # behind the section, so that a field cut short is still inside the array
+_BLOCK_RECORDS = 1 << 16  # read together: some 10 MB of arrays
+_SHORTEST_BYTES = 16
 
 # Pointer encodings, LSB 10.5.1: size and sign in the low bits, what it is relative to in the high ones.
 _SIZES = {0x00: 8, 0x02: 2, 0x03: 4, 0x04: 8, 0x0A: 2, 0x0B: 4, 0x0C: 8}
 _SIGNED, _PC_RELATIVE, _RELATIVE_MASK, _OMIT = 0x08, 0x10, 0xF0, 0xFF
-_HEADER = b"\x01\x1b\x03\x3b"  # version 1; pcrel sdata4, udata4, and a table of datarel sdata4
 
 _U32, _U64 = struct.Struct("<I"), struct.Struct("<Q")
 
@@ -45,6 +44,12 @@ class Cie:
     failure: Reason = Reason.NONE
 
 
+Offsets = NDArray[np.int32]
+Lost = dict[Reason, int]
+# start, end, fields after the CIE pointer, begin, stop and CIE of those with a range; a Reason, or 0, of all
+_Block = tuple[NDArray[np.uint64], NDArray[np.uint64], Offsets, Offsets, Offsets, NDArray[np.int16], NDArray[np.uint8]]
+
+
 @dataclass(frozen=True, slots=True)
 class Functions:
     """One element for each FDE whose range is known, in the order of the section.
@@ -54,61 +59,50 @@ class Functions:
 
     start: NDArray[np.uint64]
     end: NDArray[np.uint64]
-    begin: Ints
-    stop: Ints
-    cie: Ints
+    begin: Offsets
+    stop: Offsets
+    cie: NDArray[np.int16]
     failure: NDArray[np.uint8]
-    lost: tuple[tuple[Reason, int], ...]  # how many have no known range, and why
+    lost: Lost  # how many have no known range, and why
 
 
-def find_records(section: FrameSection, header: Header | None) -> tuple[Ints, int]:
-    """Where the FDEs are, ascending, and how many records were cut off by the end of the section.
+def find_records(section: FrameSection, header: Header | None) -> tuple[Ints, Lost]:
+    """Where the FDEs are, ascending, and how many are left out, at least, and why.
 
     `header` is address and content of .eh_frame_hdr; without its table, or with one that is wrong, all records are
-    walked. Raises ElfError when there are too many.
+    walked.
     """
-    if header is not None and not section.is_debug:
-        found = _from_header(section, *header)
-        if found is not None:
-            return found, 0
+    if header is not None and not section.is_debug and frame_address(header) == section.address:
+        table = frame_offsets(header, section.address)
+        if table is not None and table[0][0] >= 0 and table[0][-1] <= len(section.data) - 8:
+            return table[0], {Reason.TOO_MANY_FUNCTIONS: table[1]}
     return _walk(section)
 
 
-def _from_header(section: FrameSection, address: int, content: bytes) -> Ints | None:
-    if len(content) < 12 or content[:4] != _HEADER:
-        return None
-    pointer, count = struct.unpack_from("<iI", content, 4)
-    if address + 4 + pointer != section.address or not count or 12 + 8 * count > len(content):
-        return None
-    if count > RECORD_LIMIT:
-        raise ElfError("too many functions in .eh_frame_hdr")
-    table = np.frombuffer(content, "<i4", 2 * count, 12)
-    records = np.sort(table[1::2].astype(np.int64) + (address - section.address))
-    records = records[np.flatnonzero(np.diff(records, prepend=-1 << 40))]
-    if records[0] < 0 or records[-1] > len(section.data) - 8:
-        return None
-    return records
-
-
-def _walk(section: FrameSection) -> tuple[Ints, int]:
+def _walk(section: FrameSection) -> tuple[Ints, Lost]:
     data, size = section.data, len(section.data)
-    found: list[int] = []
+    found = array("q")
     position = steps = 0
+    lost: Lost = {}
     while position + 4 <= size:
         steps += 1
-        if steps > 2 * RECORD_LIMIT:
-            raise ElfError("too many call frame records")
         (length,) = _U32.unpack_from(data, position)
         head = 4
         if length == 0xFFFFFFFF and position + 12 <= size:
             (length,) = _U64.unpack_from(data, position + 4)
             head = 12
+        if position + head + length > size:
+            lost = {Reason.TRUNCATED: 1}
+            break
+        if steps > 2 * RECORD_LIMIT or len(found) >= RECORD_LIMIT:
+            lost = {Reason.TOO_MANY_FUNCTIONS: 1}
+            break
         if length:
-            if position + head + length > size:
-                return np.array(found, np.int64), 1
             found.append(position)
+        elif section.ends_at_zero:
+            break
         position += head + length  # a length of zero ends the part that one object file brought
-    return np.array(found, np.int64), 0
+    return np.array(found, np.int64), lost
 
 
 class RecordReader:
@@ -116,14 +110,30 @@ class RecordReader:
 
     def __init__(self, section: FrameSection) -> None:
         self._section = section
-        self._data: Bytes = np.frombuffer(section.data + bytes(_ANY_BYTES), np.uint8)
-        self.cies: list[Cie] = []
+        short = max(0, _SHORTEST_BYTES - len(section.data))
+        self._data: Bytes = np.frombuffer(section.data + bytes(short) if short else section.data, np.uint8)
+        self._cie_numbers: dict[int, int] = {}
+        # The first is for all beyond the limit.
+        self.cies: list[Cie] = [Cie(failure=Reason.BAD_CIE)]
 
     def read(self, records: Ints, code: tuple[int, int]) -> Functions:
         """The functions of these records (CIEs among them are left out); `code` is where functions may be, by address.
 
         Fills `cies`, which the result refers to.
         """
+        starts = range(0, max(1, len(records)), _BLOCK_RECORDS)
+        parts = [self._block(records[start : start + _BLOCK_RECORDS], code) for start in starts]
+        start, end, fields, begin, stop, cie, losses = (
+            np.concatenate([part[index] for part in parts]) for index in range(len(parts[0]))
+        )
+        overlaps = np.zeros(len(start), np.uint8)
+        # A record that reaches into the next one is damaged; without it the programs do not touch one another.
+        overlaps[:-1][stop[:-1] + 8 > fields[1:]] = Reason.OVERLAP
+        counts = enumerate(np.bincount(losses, minlength=1).tolist())
+        lost = {Reason(index): int(count) for index, count in counts if index and count}
+        return Functions(start, end, begin, stop, cie, overlaps, lost)
+
+    def _block(self, records: Ints, code: tuple[int, int]) -> _Block:
         length = self._unsigned(records, 4).astype(np.int64)
         is_long = length == 0xFFFFFFFF
         identity = records + np.where(is_long, 12, 4)
@@ -136,22 +146,30 @@ class RecordReader:
         else:
             is_fde, owner = pointer != 0, identity - pointer
         sound = is_fde & (length > 0) & (end > identity) & (end <= len(self._section.data))
-        lost = [(Reason.TRUNCATED, int((is_fde & ~sound).sum()))]
+        cut_off = np.full(int((is_fde & ~sound).sum()), Reason.TRUNCATED, np.uint8)
         chosen = np.flatnonzero(sound)
         owner, end, fields = owner[chosen], end[chosen], identity[chosen] + np.where(is_long[chosen], 8, 4)
         heads = np.flatnonzero(np.diff(owner, prepend=-1 << 62))  # neighbours mostly share one
-        distinct, which = np.unique(owner[heads], return_inverse=True)
-        cie = np.minimum(np.repeat(which, np.diff(heads, append=len(owner))), _CIE_LIMIT)
-        self.cies = [self._cie(offset) for offset in distinct[:_CIE_LIMIT].tolist()]
-        self.cies.append(Cie(failure=Reason.BAD_CIE))  # for all beyond the limit
-        return self._functions(fields, end, cie, code, lost)
+        numbers = np.array([self._cie_number(offset) for offset in owner[heads].tolist()], np.int64)
+        cie = np.repeat(numbers, np.diff(heads, append=len(owner)))
+        return self._functions(fields, end, cie, code, cut_off)
+
+    def _cie_number(self, offset: int) -> int:
+        """Its index in `cies`."""
+        number = self._cie_numbers.get(offset)
+        if number is None:
+            if len(self.cies) > _CIE_LIMIT:
+                return 0
+            number = self._cie_numbers[offset] = len(self.cies)
+            self.cies.append(self._cie(offset))
+        return number
 
     def _functions(
-        self, fields: Ints, stop: Ints, cie: Ints, code: tuple[int, int], lost: list[tuple[Reason, int]]
-    ) -> Functions:
+        self, fields: Ints, stop: Ints, cie: Ints, code: tuple[int, int], cut_off: NDArray[np.uint8]
+    ) -> _Block:
         """Locations and programs of FDEs whose fields after the CIE pointer are at `fields`."""
-        start, size, after = (np.zeros(len(fields), np.uint64) for _ in range(3))
-        begin = after.astype(np.int64)
+        start, size = np.zeros(len(fields), np.uint64), np.zeros(len(fields), np.uint64)
+        begin = np.zeros(len(fields), np.int64)
         failure = np.array([item.failure for item in self.cies], np.uint8)[cie]
         encodings = np.array([item.pointer_encoding for item in self.cies], np.int64)[cie]
         for encoding in np.unique(encodings[failure == 0]).tolist():
@@ -170,12 +188,9 @@ class RecordReader:
         low, high = (np.uint64(limit) for limit in code)
         failure[(failure == 0) & ((start < low) | (finish > high) | (finish < start))] = Reason.BAD_RANGE
         kept = np.flatnonzero((failure == 0) & (size > 0))
-        counts = np.bincount(failure, minlength=1)
-        lost += [(Reason(index), int(count)) for index, count in enumerate(counts.tolist()) if index and count]
-        overlaps = np.zeros(len(kept), np.uint8)
-        # A record that reaches into the next one is damaged; without it the programs do not touch one another.
-        overlaps[:-1][stop[kept][:-1] + 8 > fields[kept][1:]] = Reason.OVERLAP
-        return Functions(start[kept], finish[kept], begin[kept], stop[kept], cie[kept], overlaps, tuple(lost))
+        fields, begin, stop = fields[kept], begin[kept], stop[kept]
+        offsets = (fields.astype(np.int32), begin.astype(np.int32), stop.astype(np.int32))
+        return start[kept], finish[kept], *offsets, cie[kept].astype(np.int16), np.concatenate((cut_off, failure))
 
     def _after_augmentation(self, at: Ints) -> Ints:
         """Where the program begins: a ULEB128 size of up to 3 bytes, then so many bytes. Too far when it is longer."""

@@ -2,47 +2,108 @@
 
 from __future__ import annotations
 
+import struct
 import zlib
 from dataclasses import dataclass
 
+import numpy as np
+
 from bpfprof.elf.image import PF_X, ElfError, ElfImage
+from bpfprof.elf.leb128 import Ints
 
 _SECTION_LIMIT_BYTES = 64 << 20  # .eh_frame of libtorch_cpu is 18 MB
 _CODE_LIMIT_BYTES = 1 << 32
 _ELFCOMPRESS_ZLIB = b"\1\0\0\0\0\0\0\0"  # ch_type, ch_reserved of Elf64_Chdr (gABI, section compression)
 _CHDR_BYTES = 24
+_DEBUG_LIMIT_BYTES = 32 << 20  # of .debug_frame, also compressed: it is read while the rows of .eh_frame are held
+RECORD_LIMIT = 1 << 20  # functions of a file; libtorch_cpu, the largest we know, has a third of that
+
+# .eh_frame_hdr, LSB 5.0 core specification, section 10.6.2
+_HEADER_START = b"\x01\x1b"  # version 1; .eh_frame is pcrel sdata4
+_TABLE_ENCODING = b"\x03\x3b"  # the count is udata4, the table datarel sdata4
+_TABLE_BYTES = 12 + 8 * RECORD_LIMIT
+_POINTER, _COUNT, _LENGTHS = struct.Struct("<i"), struct.Struct("<I"), struct.Struct("<IQ")
 
 Header = tuple[int, bytes]
 
 
 @dataclass(frozen=True, slots=True)
 class FrameSection:
-    """A section's bytes and its ELF address, which pointers in .eh_frame may be relative to."""
+    """A section's bytes and its ELF address, which pointers in .eh_frame may be relative to.
+
+    Without section headers its size is not known: then the first length of zero ends it.
+    """
 
     data: bytes
     address: int
     is_debug: bool
+    ends_at_zero: bool = False
 
 
 def read_eh_frame(image: ElfImage) -> tuple[FrameSection, Header | None]:
     """.eh_frame, empty without one, and address and bytes of .eh_frame_hdr. Raises ElfError when it is too large."""
-    section, header = image.section(".eh_frame"), image.section(".eh_frame_hdr")
-    if section is None:
-        return FrameSection(b"", 0, is_debug=False), None
-    index = None if header is None else (int(header.address), _read(image, header.offset, header.size))
-    return FrameSection(_read(image, section.offset, section.size), section.address, is_debug=False), index
+    section = image.section(".eh_frame")
+    where = (image.section(".eh_frame_hdr") if section else None) or image.eh_frame_header
+    header = None if where is None else (int(where.address), _read(image, where.offset, min(where.size, _TABLE_BYTES)))
+    if section is not None:
+        return FrameSection(_read(image, section.offset, section.size), section.address, is_debug=False), header
+    return (FrameSection(b"", 0, is_debug=False) if header is None else _loaded_eh_frame(image, header)), header
+
+
+def frame_address(header: Header) -> int | None:
+    """The ELF address of .eh_frame; None when it is not written as all linkers write it, or there is none."""
+    address, content = header
+    if len(content) < 8 or content[:2] != _HEADER_START:
+        return None
+    return address + 4 + int(_POINTER.unpack_from(content, 4)[0])
+
+
+def frame_offsets(header: Header, frame: int) -> tuple[Ints, int] | None:
+    """Where the table has the FDEs in an .eh_frame at that address, ascending, and how many are beyond RECORD_LIMIT.
+
+    None without a sound table.
+    """
+    address, content = header
+    if len(content) < 12 or content[:4] != _HEADER_START + _TABLE_ENCODING:
+        return None
+    (count,) = _COUNT.unpack_from(content, 8)
+    used = min(count, RECORD_LIMIT)
+    if not count or 12 + 8 * used > len(content):
+        return None
+    table = np.frombuffer(content, "<i4", 2 * used, 12)
+    offsets = np.sort(table[1::2].astype(np.int64) + (address - frame))
+    return offsets[np.flatnonzero(np.diff(offsets, prepend=-1 << 40))], count - used
+
+
+def _loaded_eh_frame(image: ElfImage, header: Header) -> FrameSection:
+    """.eh_frame up to the last FDE that .eh_frame_hdr has; without a table, as much as its segment may hold."""
+    empty = FrameSection(b"", 0, is_debug=False)
+    address = frame_address(header)
+    segment = next((s for s in image.segments if 0 <= (address or 0) - s.address < s.file_size), None)
+    if address is None or segment is None:
+        return empty
+    available = segment.address + segment.file_size - address
+    offset = segment.offset + address - segment.address
+    table = frame_offsets(header, address)
+    last = -1 if table is None else int(table[0][-1])
+    if not 0 <= last <= available - _LENGTHS.size:
+        size = max(0, min(available, _SECTION_LIMIT_BYTES, image.file_size - offset))
+    else:
+        length, extended = _LENGTHS.unpack(_read(image, offset + last, _LENGTHS.size))
+        size = min(available, last + (12 + extended if length == 0xFFFFFFFF else 4 + length))
+    return FrameSection(_read(image, offset, size), address, is_debug=False, ends_at_zero=True)
 
 
 def read_debug_frame(image: ElfImage) -> tuple[FrameSection, None]:
     """.debug_frame, decompressed; empty without one. Raises ElfError when it is too large or damaged."""
     section = image.section(".debug_frame")
-    data = b"" if section is None else _read(image, section.offset, section.size)
+    data = b"" if section is None else _read(image, section.offset, section.size, _DEBUG_LIMIT_BYTES)
     # No record of a debug section is so short that its length is 1 (ELFCOMPRESS_ZLIB).
     return FrameSection(_inflate(data) if data[:8] == _ELFCOMPRESS_ZLIB else data, 0, is_debug=True), None
 
 
-def _read(image: ElfImage, offset: int, size: int) -> bytes:
-    data = image.read_at(offset, size) if size <= _SECTION_LIMIT_BYTES else None
+def _read(image: ElfImage, offset: int, size: int, limit: int = _SECTION_LIMIT_BYTES) -> bytes:
+    data = image.read_at(offset, size) if size <= limit else None
     if data is None:
         raise ElfError("call frame information that is too large or lies outside the file")
     return data
@@ -51,10 +112,10 @@ def _read(image: ElfImage, offset: int, size: int) -> bytes:
 def _inflate(data: bytes) -> bytes:
     """The content of a section with SHF_COMPRESSED."""
     size = int.from_bytes(data[8:16], "little")
-    if size > _SECTION_LIMIT_BYTES:
+    if size > _DEBUG_LIMIT_BYTES:
         raise ElfError("call frame information that is too large")
     try:
-        content = zlib.decompressobj().decompress(data[_CHDR_BYTES:], size) if size else b""
+        content = zlib.decompressobj().decompress(memoryview(data)[_CHDR_BYTES:], size) if size else b""
     except zlib.error as error:
         raise ElfError("a damaged compressed section") from error
     if len(content) != size:

@@ -2,11 +2,13 @@
 
 Only 64-bit little-endian files. Layouts are those of the System V ABI, chapter 4 and 5 (gABI, draft of 10 June 2013),
 and of <elf.h> (glibc 2.36). The file is read with pread: it belongs to the target, who may truncate it at any time,
-which would kill us with SIGBUS if it were mapped.
+which would kill us with SIGBUS if it were mapped. A file that is in no file system (the vdso) gets an anonymous one.
 """
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import os
 import stat
 import struct
@@ -21,6 +23,7 @@ EM_X86_64 = 62
 EM_AARCH64 = 183
 PF_X, PF_W, PF_R = 1, 2, 4
 _PT_LOAD, _PT_DYNAMIC, _PT_NOTE, _PT_TLS = 1, 2, 4, 7
+_PT_GNU_EH_FRAME = 0x6474E550  # LSB 5.0 core specification, section 10.7.1
 _SHT_NOBITS = 8
 _NT_GNU_BUILD_ID = 3
 
@@ -37,6 +40,9 @@ _NOTES_LIMIT_BYTES = 64 << 10
 _DYNAMIC_LIMIT_BYTES = 64 << 10
 _NAMES_LIMIT_BYTES = 4 << 20
 _READ_LIMIT_BYTES = 256 << 20
+_MFD_NOEXEC_SEAL = 8  # <linux/memfd.h>, commit 105ff5339f49 ("mm/memfd: add MFD_NOEXEC_SEAL and MFD_EXEC") (in v6.3)
+_SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SEAL
+_NAME_LIMIT = 60  # characters, of at most 4 bytes; memfd_create(2) takes 249 bytes
 
 
 class ElfError(ValueError):
@@ -80,6 +86,20 @@ class ElfImage:
         """OSError when it cannot be opened; ElfError when it is not a regular file or not a readable ELF file."""
         return cls(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY))
 
+    @classmethod
+    def from_bytes(cls, data: bytes, name: str) -> ElfImage:
+        """A copy of `data` that nobody can change; `name` is for /proc/self/fd only. Raises as `open` does."""
+        fd = _anonymous_file(name.replace("\0", "?")[:_NAME_LIMIT])
+        try:
+            view = memoryview(data)
+            while len(view):
+                view = view[os.write(fd, view) :]
+            fcntl.fcntl(fd, fcntl.F_ADD_SEALS, _SEALS)
+        except BaseException:
+            os.close(fd)
+            raise
+        return cls(fd)
+
     def __enter__(self) -> ElfImage:
         return self
 
@@ -101,6 +121,7 @@ class ElfImage:
         self.file_size = status.st_size
         header = _HEADER.unpack(self._need(0, _HEADER.size, "ELF header"))
         ident, self.type, self.machine = header[:3]
+        self.entry = header[4]
         if ident[:4] != b"\x7fELF":
             raise ElfError("not an ELF file")
         if ident[4:6] != b"\x02\x01":  # ELFCLASS64, ELFDATA2LSB
@@ -113,6 +134,7 @@ class ElfImage:
         segments: list[Segment] = []
         notes: list[tuple[int, int]] = []
         self._dynamic = self._tls = (0, 0)
+        self.eh_frame_header: ElfSection | None = None  # PT_GNU_EH_FRAME: .eh_frame_hdr, also without section headers
         for kind, flags, offset, address, _, file_size, memory_size, align in _PROGRAM_HEADER.iter_unpack(table):
             if kind == _PT_LOAD:
                 segments.append(Segment(ElfAddress(address), FileOffset(offset), file_size, memory_size, flags))
@@ -120,6 +142,8 @@ class ElfImage:
                 self._dynamic = (offset, file_size)
             elif kind == _PT_NOTE:
                 notes.append((offset, file_size))
+            elif kind == _PT_GNU_EH_FRAME:
+                self.eh_frame_header = ElfSection(ElfAddress(address), FileOffset(offset), file_size)
             elif kind == _PT_TLS:
                 self._tls = (memory_size, align)
         self.segments = tuple(segments)
@@ -129,6 +153,10 @@ class ElfImage:
     def tls_size_and_alignment(self) -> tuple[int, int]:
         """Of PT_TLS, in bytes; (0, 0) without one."""
         return self._tls
+
+    def status(self) -> os.stat_result:
+        """Of the open file, as it is now."""
+        return os.fstat(self._fd)
 
     def read_at(self, offset: int, size: int) -> bytes | None:
         """Exactly `size` bytes of the file; None when it is shorter or `size` is above 256 MiB."""
@@ -205,13 +233,14 @@ class ElfImage:
                 sections.setdefault(name, ElfSection(ElfAddress(address), FileOffset(offset), size))
         return sections
 
+    def dynamic_tags(self) -> dict[int, int]:
+        """The dynamic section; its addresses are ELF addresses, for ld.so relocates them in memory only."""
+        data = self.read_at(self._dynamic[0], min(self._dynamic[1], _DYNAMIC_LIMIT_BYTES)) or b""
+        return dict(_DYNAMIC.iter_unpack(data[: len(data) - len(data) % _DYNAMIC.size]))
+
     def find_symbol(self, name: str, *, dynamic_only: bool = False) -> ElfSymbol | None:
         """A symbol that this file defines: .dynsym through its hash table, then .symtab unless `dynamic_only`."""
-        dynamic = self.read_at(self._dynamic[0], min(self._dynamic[1], _DYNAMIC_LIMIT_BYTES)) or b""
-        whole = len(dynamic) - len(dynamic) % _DYNAMIC.size
-        # Addresses in a file's dynamic section are ELF addresses; ld.so relocates them in memory only.
-        tags = dict(_DYNAMIC.iter_unpack(dynamic[:whole]))
-        symbol = find_dynamic_symbol(self.read, tags, name)
+        symbol = find_dynamic_symbol(self.read, self.dynamic_tags(), name)
         if symbol is None and not dynamic_only:
             table, strings = self.section(".symtab"), self.section(".strtab")
             if table is not None and strings is not None:
@@ -231,6 +260,17 @@ class ElfImage:
                     return data[content : content + content_size].hex() if content_size <= 64 else ""
                 position = content + (content_size + 3 & ~3)
         return ""
+
+
+def _anonymous_file(name: str) -> int:
+    """Descriptor of an empty one that can be sealed. A machine may insist on one that cannot be executed."""
+    flags = os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING
+    try:
+        return os.memfd_create(name, flags | _MFD_NOEXEC_SEAL)
+    except OSError as error:
+        if error.errno != errno.EINVAL:
+            raise
+    return os.memfd_create(name, flags)
 
 
 def _page_start(offset: int) -> int:

@@ -1,5 +1,7 @@
 """The functions of an ELF file: .symtab, .dynsym and .gnu_debugdata in, a `SymbolTable` of ELF addresses out.
 
+Without section headers there is .dynsym only, as the dynamic section has it.
+
 Layouts: System V gABI, chapter 4 ("Sections", "Symbol Table"), and <elf.h> (glibc 2.36). .gnu_debugdata is an
 xz-compressed ELF file with a .symtab of what .dynsym lacks: GDB manual, "MiniDebugInfo".
 """
@@ -35,10 +37,12 @@ _SHF_EXECINSTR = 4
 _SHN_UNDEF, _SHN_ABS, _SHN_COMMON = 0, 0xFFF1, 0xFFF2
 _STT_NOTYPE, _STT_FUNC, _STT_GNU_IFUNC = 0, 2, 10
 _STB_LOCAL = 0
+_DT_HASH, _DT_STRTAB, _DT_SYMTAB, _DT_STRSZ, _DT_GNU_HASH = 4, 5, 6, 10, 0x6FFFFEF5  # gABI chapter 5, <elf.h>
 
 _SECTION_LIMIT = 65536
 _TABLE_LIMIT = 4  # symbol tables of one file; a sound one has two
 _TABLE_LIMIT_BYTES = 128 << 20
+_CHAIN_LIMIT = 1 << 16
 _CHUNK_ENTRIES = 1 << 17
 _SYMBOL_LIMIT = 1 << 20  # functions of one file with its debug files; libtorch_cpu 2.13 has 440,000
 _COMPRESSED_LIMIT_BYTES = 8 << 20
@@ -59,6 +63,8 @@ def read_symbols(image: ElfImage, debug: ElfImage | None = None) -> SymbolTable:
     if embedded is not None:
         files.append((".gnu_debugdata: ", embedded))
     sections = [(label, read_at, _section_headers(read_at)) for label, read_at in files]
+    if not len(sections[0][2]):
+        sections[0] = ("", image.read_at, _dynamic_symbol_headers(image))
     code = _code_ranges(image, [headers for _, _, headers in sections])
     parts: list[Table] = []
     texts: list[ReadText] = []
@@ -88,6 +94,41 @@ def _section_headers(read_at: ReadAt) -> Table:
         count = int(np.frombuffer(first, _SECTION_DTYPE)["size"][0]) if first else 0
     data = read_at(offset, count * entry_size) if count <= _SECTION_LIMIT else None
     return np.frombuffer(data, _SECTION_DTYPE) if data else none
+
+
+def _dynamic_symbol_headers(image: ElfImage) -> Table:
+    """What the section headers of .dynsym and .dynstr would be, from the dynamic section; empty without one."""
+    none, tags = np.zeros(0, _SECTION_DTYPE), image.dynamic_tags()
+    if not {_DT_SYMTAB, _DT_STRTAB, _DT_STRSZ} <= tags.keys():
+        return none
+    places = [image.offset_of(tags[tag]) for tag in (_DT_SYMTAB, _DT_STRTAB)]
+    sizes = [_dynamic_symbol_count(image, tags) * ELF_SYMBOL_DTYPE.itemsize, min(tags[_DT_STRSZ], image.file_size)]
+    if any(place is None or place >= image.file_size for place in places) or sizes[0] > _TABLE_LIMIT_BYTES:
+        return none
+    headers = np.zeros(2, _SECTION_DTYPE)
+    headers["type"], headers["link"] = (_SHT_DYNSYM, _SHT_STRTAB), (1, 0)
+    headers["offset"], headers["size"] = places, sizes
+    return headers
+
+
+def _dynamic_symbol_count(image: ElfImage, tags: dict[int, int]) -> int:
+    """As a hash table tells it: gABI chapter 5, "Hash Table", and dl_setup_hash(), elf/dl-setup_hash.c (glibc 2.36)."""
+    if _DT_HASH in tags:
+        return int.from_bytes(image.read(tags[_DT_HASH] + 4, 4) or b"", "little")
+    header = image.read(tags.get(_DT_GNU_HASH, -1), 12)
+    bucket_count, first_hashed, bloom_count = struct.unpack("<3I", header) if header else (0, 0, 0)
+    buckets = tags.get(_DT_GNU_HASH, 0) + 16 + bloom_count * 8
+    data = image.read(buckets, bucket_count * 4) if bucket_count <= _SYMBOL_LIMIT else None
+    last: int = max(np.frombuffer(data or bytes(4), "<u4").tolist())
+    if last < first_hashed:
+        return int(first_hashed)
+    chain = buckets + bucket_count * 4 - first_hashed * 4
+    for _ in range(_CHAIN_LIMIT):
+        link = image.read(chain + last * 4, 4)
+        last += 1
+        if link is None or link[0] & 1:  # the last of its bucket
+            break
+    return last
 
 
 def _code_ranges(image: ElfImage, headers: list[Table]) -> Table:

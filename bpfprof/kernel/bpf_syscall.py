@@ -11,6 +11,7 @@ import ctypes
 import fcntl
 import os
 import struct
+import time
 from enum import IntEnum
 
 _SYSCALL_BPF = 321  # arch/x86/entry/syscalls/syscall_64.tbl
@@ -26,6 +27,7 @@ class MapType(IntEnum):
     ARRAY = 2
     PROG_ARRAY = 3
     PERCPU_ARRAY = 6
+    ARRAY_OF_MAPS = 12
     RINGBUF = 27
 
 
@@ -60,22 +62,29 @@ def _bpf_fd(command: _Command, attribute: bytes) -> int:
     return _call(_SYSCALL_BPF, int(command), buffer, max(len(attribute), 72))
 
 
-def map_create(map_type: MapType, key_bytes: int, value_bytes: int, entries: int, name: str) -> int:
-    """File descriptor of a new map (close-on-exec)."""
+BPF_F_MMAPABLE = 1 << 10
+_BPF_ANY, _BPF_NOEXIST, _BPF_EXIST = 0, 1, 2
+
+
+def map_create(
+    map_type: MapType, key_bytes: int, value_bytes: int, entries: int, name: str, flags: int = 0, inner_fd: int = 0
+) -> int:
+    """File descriptor of a new map (close-on-exec); inner_fd: a map like those that an ARRAY_OF_MAPS will hold."""
     return _bpf_fd(
         _Command.MAP_CREATE,
-        struct.pack("<IIIIIII16s", map_type, key_bytes, value_bytes, entries, 0, 0, 0, name.encode()[:15]),
+        struct.pack("<IIIIIII16s", map_type, key_bytes, value_bytes, entries, flags, inner_fd, 0, name.encode()[:15]),
     )
 
 
-def map_update(fd: int, key: bytes, value: bytes, only_new: bool = False) -> None:
-    """Sets one element; with only_new raises FileExistsError where there is one."""
+def map_update(fd: int, key: bytes, value: bytes, only_new: bool = False, only_old: bool = False) -> None:
+    """Sets one element; with only_new FileExistsError where there is one, with only_old FileNotFoundError without."""
+    mode = _BPF_NOEXIST if only_new else _BPF_EXIST if only_old else _BPF_ANY
     key_buffer, value_buffer = (
         ctypes.create_string_buffer(key, len(key)),
         ctypes.create_string_buffer(value, len(value)),
     )
     addresses = ctypes.addressof(key_buffer), ctypes.addressof(value_buffer)
-    _bpf(_Command.MAP_UPDATE_ELEM, struct.pack("<IxxxxQQQ", fd, *addresses, int(only_new)))
+    _bpf(_Command.MAP_UPDATE_ELEM, struct.pack("<IxxxxQQQ", fd, *addresses, mode))
 
 
 def map_lookup(fd: int, key: bytes, value_bytes: int) -> bytes | None:
@@ -170,16 +179,42 @@ class ProgramInfo(tuple[int, int, int]):
 _IOC_ENABLE, _IOC_SET_BPF = 0x2400, 0x40042408  # PERF_EVENT_IOC_*
 _FLAG_CLOSE_ON_EXEC = 8
 _ATTRIBUTE_SIZE_VER5 = 112
-_ATTRIBUTE_FREQUENCY = 1 << 10
+# struct perf_event_attr: the bit-field after read_format, from its lowest bit on.
+_ATTRIBUTE_SAMPLE_ID_ALL, _ATTRIBUTE_CLOCK_ID, _SAMPLE_TIME = 1 << 18, 1 << 25, 1 << 2
+_ATTRIBUTE_MMAP, _ATTRIBUTE_FREQUENCY, _ATTRIBUTE_WATERMARK, _ATTRIBUTE_MMAP2 = 1 << 8, 1 << 10, 1 << 14, 1 << 23
+_TYPE_SOFTWARE, _COUNT_SW_DUMMY = 1, 9
+
+
+def _perf_event_of_cpu(
+    event_type: int,
+    config: int,
+    period: int,
+    flags: int,
+    cpu: int,
+    wakeup: int = 0,
+    sample_type: int = 0,
+    clock: int = 0,
+) -> int:
+    """A close-on-exec event for every task on one CPU; what `period`, `wakeup` and `clock` mean is in `flags`."""
+    head = (event_type, _ATTRIBUTE_SIZE_VER5, config, period, sample_type, 0, flags, wakeup)
+    attribute = struct.pack("<IIQQQQQI40xi", *head, clock).ljust(_ATTRIBUTE_SIZE_VER5, b"\0")
+    buffer = ctypes.create_string_buffer(attribute, _ATTRIBUTE_SIZE_VER5)
+    return _call(_SYSCALL_PERF_EVENT_OPEN, buffer, -1, cpu, -1, _FLAG_CLOSE_ON_EXEC)
 
 
 def perf_event_open(event_type: int, config: int, rate_hz: int, cpu: int, program_fd: int) -> int:
     """A sampling event for every task on one CPU that runs a program; closing the descriptor ends it."""
-    attribute = struct.pack(
-        "<IIQQQQQ", event_type, _ATTRIBUTE_SIZE_VER5, config, rate_hz, 0, 0, _ATTRIBUTE_FREQUENCY
-    ).ljust(_ATTRIBUTE_SIZE_VER5, b"\0")
-    buffer = ctypes.create_string_buffer(attribute, _ATTRIBUTE_SIZE_VER5)
-    fd = _call(_SYSCALL_PERF_EVENT_OPEN, buffer, -1, cpu, -1, _FLAG_CLOSE_ON_EXEC)
+    fd = _perf_event_of_cpu(event_type, config, rate_hz, _ATTRIBUTE_FREQUENCY, cpu)
     fcntl.ioctl(fd, _IOC_SET_BPF, program_fd)
     fcntl.ioctl(fd, _IOC_ENABLE, 0)
     return fd
+
+
+def mapping_event_open(cpu: int, wakeup_bytes: int) -> int:
+    """An event without samples; its buffer takes a PERF_RECORD_MMAP2 for every executable mapping made on one CPU.
+
+    A poll of the descriptor wakes whenever more than `wakeup_bytes` came. A record ends with its CLOCK_MONOTONIC time.
+    """
+    flags = _ATTRIBUTE_MMAP | _ATTRIBUTE_MMAP2 | _ATTRIBUTE_WATERMARK | _ATTRIBUTE_SAMPLE_ID_ALL | _ATTRIBUTE_CLOCK_ID
+    sampling = (_SAMPLE_TIME, time.CLOCK_MONOTONIC)
+    return _perf_event_of_cpu(_TYPE_SOFTWARE, _COUNT_SW_DUMMY, 0, flags, cpu, wakeup_bytes, *sampling)

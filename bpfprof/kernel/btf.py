@@ -13,7 +13,7 @@ from bpfprof.errors import UnsupportedError
 
 BTF_PATH = Path("/sys/kernel/btf/vmlinux")
 _MAGIC = b"\x9f\xeb"
-_KIND_STRUCT, _KIND_UNION = 4, 5
+_KIND_STRUCT, _KIND_UNION, _KIND_VARIABLE, _KIND_SECTION = 4, 5, 14, 15
 # Bytes after the 12-byte header, beyond `vlen` times the second figure: kind -> (fixed, each).
 _EXTRA = {
     1: (4, 0),
@@ -55,6 +55,42 @@ class KernelTypes:
         if found is None:
             raise UnsupportedError(f"this kernel's struct {struct_name} has no member {member}")
         return found
+
+    def percpu_distance(self, first: str, second: str) -> int:
+        """Bytes from one per-CPU variable of the kernel to another; 0 when either is not there."""
+        places = {name: self._strings.find(b"\0" + name.encode() + b"\0") + 1 for name in (first, second)}
+        if not all(places.values()):
+            return 0
+        ids = self._variable_ids(set(places.values()))
+        offsets = self._percpu_offsets()
+        found = [offsets.get(ids.get(places[name], 0), 0) for name in (first, second)]
+        return found[1] - found[0] if all(found) else 0
+
+    def _variable_ids(self, names: set[int]) -> dict[int, int]:
+        """Type ids of variables by the place of their name. They come early, and what follows is not looked at."""
+        found: dict[int, int] = {}
+        unpack, types, end = _HEADER.unpack_from, self._types, len(self._types) - _HEADER.size
+        position, number = 0, 1
+        while position <= end and len(found) < len(names):
+            name, info, _ = unpack(types, position)
+            kind = info >> 24 & 31
+            if kind == _KIND_VARIABLE and name in names:
+                found[name] = number
+            fixed, each = _EXTRA.get(kind, (0, 0))
+            position += 12 + fixed + each * (info & 0xFFFF)
+            number += 1
+        return found
+
+    def _percpu_offsets(self) -> dict[int, int]:
+        """Type id of each per-CPU variable -> its offset; empty when there is no such section."""
+        pattern = struct.pack("<I", self._strings.find(b"\0.data..percpu\0") + 1)
+        position, end = -1, len(self._types) - _HEADER.size
+        while (position := self._types.find(pattern, position + 1, end)) >= 0:
+            _, info, _ = _HEADER.unpack_from(self._types, position)
+            body = self._types[position + 12 : position + 12 + 12 * (info & 0xFFFF)]
+            if position % 4 == 0 and info >> 24 == _KIND_SECTION and len(body) == 12 * (info & 0xFFFF):
+                return {variable: offset for variable, offset, _ in _HEADER.iter_unpack(body)}
+        return {}
 
     def _find_struct(self, name: str) -> int:
         name_offset = self._strings.find(b"\0" + name.encode() + b"\0") + 1

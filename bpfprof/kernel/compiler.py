@@ -7,6 +7,7 @@ code generation) ends the child only. This module is imported before anything la
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import importlib.util
 import json
@@ -26,9 +27,14 @@ PERF_EVENT, RAW_TRACEPOINT = 7, 17  # enum bpf_prog_type of include/uapi/linux/b
 PROGRAMS = {
     "on_cpu": ("on_cpu", PERF_EVENT),
     "perf_walk": ("walk_frames", PERF_EVENT),
+    "perf_unwind": ("unwind_frames", PERF_EVENT),
+    "perf_complete": ("complete_stack", PERF_EVENT),
     "perf_identify": ("identify_codes", PERF_EVENT),
     "sched_switch": ("sched_switch", RAW_TRACEPOINT),
+    "sched_repeat": ("repeat_stack", RAW_TRACEPOINT),
     "sched_walk": ("walk_frames", RAW_TRACEPOINT),
+    "sched_unwind": ("unwind_frames", RAW_TRACEPOINT),
+    "sched_complete": ("complete_stack", RAW_TRACEPOINT),
     "sched_identify": ("identify_codes", RAW_TRACEPOINT),
     "sched_waking": ("sched_waking", RAW_TRACEPOINT),
     "sched_process_fork": ("sched_process_fork", RAW_TRACEPOINT),
@@ -97,6 +103,12 @@ class Compilation:
             error.add_note(log)
             raise error
         return {name: bytes.fromhex(code) for name, code in content.items()}
+
+    def interrupt(self) -> None:
+        """Makes `result()`, which another thread may be waiting in, fail soon if the programs are not there yet."""
+        if self._child_pid:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self._child_pid, signal.SIGKILL)
 
     def cancel(self) -> None:
         """Ends the compilation if its result was not taken; its programs are not wanted."""

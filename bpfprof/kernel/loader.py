@@ -14,10 +14,15 @@ _INSTRUCTION_BYTES = 8
 _LOAD_IMMEDIATE_64, _PSEUDO_MAP_FD = 0x18, 1
 
 
-def load_programs(code: dict[str, bytes], map_fds: dict[str, int]) -> dict[str, int]:
-    """Program descriptors by name, of PROGRAMS. Raises UnsupportedError with the verifier's last words."""
+def load_programs(code: dict[str, bytes], map_fds: dict[str, int], wanted_type: int = 0) -> dict[str, int]:
+    """Program descriptors by name, of PROGRAMS or those of one type.
+
+    Raises UnsupportedError with the verifier's last words.
+    """
     programs = {}
     for name, (function, program_type) in PROGRAMS.items():
+        if wanted_type not in (0, program_type):
+            continue
         linked = _link(code[function], _fd_of_number(map_fds, program_type))
         try:
             programs[name] = bpf_syscall.program_load(program_type, linked, name)

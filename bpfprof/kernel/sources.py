@@ -11,6 +11,7 @@ import os
 import re
 from pathlib import Path
 
+from bpfprof.errors import UnsupportedError
 from bpfprof.kernel.btf import KernelTypes
 from bpfprof.paths import ebpf_directory
 
@@ -20,7 +21,7 @@ _INCLUDE = re.compile(r'^#include "([\w./]+)"$', re.MULTILINE)
 
 
 # Maps that each program type has its own of: MAP(walks) is perf_walks or sched_walks.
-MAPS_BY_TYPE = ("walks", "tails")
+MAPS_BY_TYPE = ("walks", "tails", "cached_rules")
 
 
 def maps_header() -> str:
@@ -59,15 +60,31 @@ def kernel_version_code(release: str | None = None) -> int:
     return numbers[0] << 16 | numbers[1] << 8 | min(numbers[2], 255)
 
 
+def _preempt_count(types: KernelTypes) -> dict[str, int]:
+    """How to get from a task to what its CPU is in the middle of: task -> its cfs_rq -> rq, a per-CPU variable.
+
+    The variable is __preempt_count on x86-64 before 6.2 and since 6.15. All 0 where there is no such way.
+    """
+    names = ("BP_OFFSET_TASK_CFS_RQ", "BP_OFFSET_CFS_RQ_RQ", "BP_RQ_TO_PREEMPT_COUNT")
+    try:
+        task = types.offset("task_struct", "se") + types.offset("sched_entity", "cfs_rq")
+        values = (task, types.offset("cfs_rq", "rq"), types.percpu_distance("runqueues", "__preempt_count"))
+    except UnsupportedError:  # a kernel without groups of tasks
+        values = (0, 0, 0)
+    return dict(zip(names, values, strict=True))
+
+
 def compiler_flags(types: KernelTypes) -> list[str]:
     """-D flags: kernel version, struct offsets in bytes, numbers of the maps."""
     defines = {
         "BP_KERNEL_VERSION_CODE": kernel_version_code(),
         "BP_OFFSET_TASK_PID": types.offset("task_struct", "pid"),
+        "BP_OFFSET_TASK_MM": types.offset("task_struct", "mm"),
         "BP_OFFSET_TASK_TGID": types.offset("task_struct", "tgid"),
         "BP_OFFSET_TASK_ON_RQ": types.offset("task_struct", "on_rq"),
         "BP_OFFSET_TASK_EXEC": types.offset("task_struct", "se") + types.offset("sched_entity", "sum_exec_runtime"),
         "BP_OFFSET_TASK_FSBASE": types.offset("task_struct", "thread") + types.offset("thread_struct", "fsbase"),
     }
+    defines |= _preempt_count(types)
     defines |= {f"BP_FD_{name}": number for number, name in enumerate(map_names(), 1)}
     return [f"-D{name}={value}" for name, value in defines.items()]

@@ -39,7 +39,13 @@ class Tables:
             count = int(entries) if entries.isdigit() else abi.CONSTANTS[entries]
             if map_type == "CPU_ARRAY":
                 map_type, count = "ARRAY", count * _possible_cpu_count()
-            fds[name] = _create(bpf_syscall.MapType[map_type], sizes[0], sizes[1], count, name)
+            if map_type == "CHUNK_ARRAY":
+                fds["chunk"] = new_chunk()  # the kernel needs one to know what the others will be like
+                fds[name] = _create("ARRAY_OF_MAPS", 4, 4, count, name, inner_fd=fds["chunk"])
+            elif map_type == "SHARED_ARRAY":
+                fds[name] = _create("ARRAY", sizes[0], sizes[1], count, name, bpf_syscall.BPF_F_MMAPABLE)
+            else:
+                fds[name] = _create(map_type, sizes[0], sizes[1], count, name)
         return cls(fds)
 
     def close(self) -> None:
@@ -48,9 +54,10 @@ class Tables:
             os.close(fd)
         self.fds.clear()
 
-    def set_config(self, flags: int) -> None:
+    def set_config(self, flags: int, min_block_ns: int = 0, max_switches: int = 0) -> None:
         """Writes the one bp_config."""
-        bpf_syscall.map_update(self.fds["config"], _key(0), abi.pack("bp_config", flags=flags))
+        record = abi.pack("bp_config", flags=flags, min_block_ns=min_block_ns, max_switches=max_switches)
+        bpf_syscall.map_update(self.fds["config"], _key(0), record)
 
     def set_tail_programs(self, programs: dict[str, int]) -> None:
         """Fills the tables of tail programs: enum bp_tail BP_TAIL_X of table perf_tails is the program perf_x."""
@@ -60,9 +67,16 @@ class Tables:
                 if program is not None:
                     bpf_syscall.map_update(self.fds[f"{kind}_tails"], _key(tail), _key(program))
 
-    def set_process(self, pid: int, record: bytes) -> None:
-        """Adds or replaces a target process; `record` is a packed bp_process. OSError E2BIG when full."""
-        bpf_syscall.map_update(self.fds["processes"], _key(pid), record)
+    def set_process(self, pid: int, record: bytes, is_new: bool = True) -> bool:
+        """Adds a target process, or replaces its record (a packed bp_process). OSError E2BIG when full.
+
+        False for one that is not new and gone: its pid may be another's soon.
+        """
+        try:
+            bpf_syscall.map_update(self.fds["processes"], _key(pid), record, only_old=not is_new)
+        except FileNotFoundError:
+            return False
+        return True
 
     def add_thread(self, tid: int, record: bytes) -> bool:
         """Adds a thread (a packed bp_thread); False when it is there already. OSError E2BIG when full."""
@@ -76,6 +90,10 @@ class Tables:
         """Forgets a thread."""
         bpf_syscall.map_delete(self.fds["threads"], _key(tid))
 
+    def add_chunk(self, number: int, fd: int) -> None:
+        """Lets programs reach a chunk. OSError E2BIG when there are BP_MAX_CHUNKS."""
+        bpf_syscall.map_update(self.fds["chunks"], _key(number), _key(fd))
+
     def counters(self) -> list[int]:
         """Counts by enum bp_status, summed over CPUs."""
         cpus = _possible_cpu_count()
@@ -86,9 +104,17 @@ class Tables:
         return totals
 
 
-def _create(map_type: bpf_syscall.MapType, key_bytes: int, value_bytes: int, entries: int, name: str) -> int:
+def new_chunk() -> int:
+    """Descriptor of a map of one bp_chunk, to be mapped into memory and given to `Tables.add_chunk`."""
+    return _create("ARRAY", 4, abi.size("bp_chunk"), 1, "chunk", bpf_syscall.BPF_F_MMAPABLE)
+
+
+def _create(
+    map_type: str, key_bytes: int, value_bytes: int, entries: int, name: str, flags: int = 0, inner_fd: int = 0
+) -> int:
+    kind = bpf_syscall.MapType[map_type]
     try:
-        return bpf_syscall.map_create(map_type, key_bytes, value_bytes, entries, name)
+        return bpf_syscall.map_create(kind, key_bytes, value_bytes, entries, name, flags, inner_fd)
     except PermissionError as error:
         raise UnsupportedError(_NEEDS_ROOT, "run it with sudo") from error
     except OSError as error:

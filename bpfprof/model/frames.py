@@ -17,6 +17,8 @@ class FrameKind(IntEnum):
     RUNQUEUE = 5  # leaf: runnable, waiting for a CPU
     TRUNCATED = 6  # first frame of a stack that was not walked to its root: name = reason
     NOT_SAMPLED = 7  # CPU time of a thread (exact, from the scheduler) in which no sample fell
+    SHORT_WAITS = 8  # first frame of the waits of a thread that were too short to have a stack
+    WOKEN_BY = 9  # in stacks of wakers: name = who, its frames follow, leaf first
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,3 +30,4 @@ class Frame:
     file: str = ""
     line: int = 0
     offset: int = 0
+    source: str = ""  # of a native frame: the file that `line` is in

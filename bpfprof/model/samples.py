@@ -33,15 +33,43 @@ FD_CALLS = sorted(
     )
 )
 
+# `flags` of samples, waits and totals, added up: enum bp_gil_flags of ebpf/abi.h.
+HOLDS_GIL = 1  # of its interpreter
+WAITS_FOR_GIL = 2  # the wait is one for a GIL
+UNSAMPLED = 4  # of short waits: not short; there were more switches than were asked for
+LONG_WAIT_NS = 10_000_000  # of that length each has a row, if only without a stack: BP_LONG_WAIT_NS
+
 # A thread seen on a CPU. on_cpu_ns: CPU time of the thread since it is watched, up to the sample.
 SAMPLE_DTYPE = np.dtype(
-    [("time_ns", "<u8"), ("on_cpu_ns", "<u8"), ("thread", "<u4"), ("stack", "<u4"), ("cpu", "<u2"), ("status", "u1")]
+    [
+        ("time_ns", "<u8"),
+        ("on_cpu_ns", "<u8"),
+        ("thread", "<u4"),
+        ("stack", "<u4"),
+        ("cpu", "<u2"),
+        ("status", "u1"),
+        ("flags", "u1"),
+    ]
 )
+
+
+class WakerKind(IntEnum):
+    """What made a thread runnable; UNKNOWN: a short wait, or one that was runnable all the time."""
+
+    UNKNOWN = 0
+    THREAD = 1
+    INTERRUPT = 2  # a timer, where the wait was one that timers end
+    SOFT_INTERRUPT = 3  # one that was put off: the network's, mostly
+
 
 # A thread's way from leaving a CPU to being back on one, at time_ns: blocked_ns until it was made runnable, then
 # runqueue_ns until it ran. on_cpu_ns: as in a sample, when it left; stolen_ns: what was taken from it by the hypervisor
-# or interrupts while it was on the CPU before. task_state 0: it was runnable all the time. syscall -1: in none.
-# fd_kind: FdKind of the call's descriptor.
+# or interrupts while it was on the CPU before; early_ns: how long before time_ns of its row before the scheduler let it
+# run, which is to be taken off that row's runqueue_ns and time_ns. task_state 0: it was runnable all the time. syscall
+# -1: in none.
+# fd_kind: FdKind of the call's descriptor. waker: who ended it, a place in the table of wakers from 1 on, 0: not known;
+# waker_kind: WakerKind; waker_stack: where that thread was, 0: not taken. holder: of a wait for a GIL, the thread that
+# held it when the wait began, index + 1, 0: not known; holder_stack: its Python frames then.
 WAIT_DTYPE = np.dtype(
     [
         ("time_ns", "<u8"),
@@ -49,13 +77,38 @@ WAIT_DTYPE = np.dtype(
         ("blocked_ns", "<u8"),
         ("runqueue_ns", "<u8"),
         ("stolen_ns", "<u8"),
+        ("early_ns", "<u8"),
         ("args", "<u8", (3,)),
         ("thread", "<u4"),
         ("stack", "<u4"),
+        ("waker", "<u4"),
+        ("waker_stack", "<u4"),
+        ("holder", "<u4"),
+        ("holder_stack", "<u4"),
         ("syscall", "<i2"),
         ("task_state", "<u2"),
+        ("one_in", "<u2"),
         ("status", "u1"),
         ("fd_kind", "u1"),
+        ("flags", "u1"),
+        ("waker_kind", "u1"),
+    ]
+)
+
+# Waits of one thread that have no row of their own: shorter than --min-block, or (UNSAMPLED in flags) more than were
+# asked for and under LONG_WAIT_NS. Added up by what they waited in; rows of one thread and kind add up. syscall,
+# task_state, fd_kind, flags: as in a wait; arg: the call's first argument where it is a small number, else 0.
+SHORT_DTYPE = np.dtype(
+    [
+        ("blocked_ns", "<u8"),
+        ("runqueue_ns", "<u8"),
+        ("arg", "<u8"),
+        ("thread", "<u4"),
+        ("count", "<u4"),
+        ("syscall", "<i2"),
+        ("task_state", "<u2"),
+        ("fd_kind", "u1"),
+        ("flags", "u1"),
     ]
 )
 
@@ -72,16 +125,20 @@ TOTAL_DTYPE = np.dtype(
         ("blocked_ns", "<u8"),
         ("runqueue_ns", "<u8"),
         ("stolen_ns", "<u8"),
+        ("early_ns", "<u8"),
         ("running_ns", "<u8"),
         ("args", "<u8", (3,)),
         ("thread", "<u4"),
         ("stack", "<u4"),
         ("wait_count", "<u4"),
+        ("holder", "<u4"),
+        ("holder_stack", "<u4"),
         ("syscall", "<i2"),
         ("task_state", "<u2"),
         ("state", "u1"),
         ("status", "u1"),
         ("fd_kind", "u1"),
+        ("flags", "u1"),
     ]
 )
 
@@ -89,7 +146,23 @@ TOTAL_DTYPE = np.dtype(
 # unit, in bytes from the first, -2 or less when not started; mark: entry mark as CPython keeps it (see cpython.layout).
 PYTHON_FRAME_DTYPE = np.dtype([("code", "<u4"), ("offset", "<i4"), ("mark", "u1")])
 
-# One stack: its frames are the next python_count of the python frames, native_count of the native, ... of the chunk.
+# One native or kernel frame, the same for all stacks that have it. address: as written in the file (see the table of
+# files); of a kernel frame its lower 48 bits; in memory without a file, or in no known mapping, as in the process.
+NATIVE_DTYPE = np.dtype([("address", "<u8"), ("file", "<u4"), ("flags", "u1")])
+NATIVE_EXACT = 1  # the address is of an instruction that ran, not of one that will be returned to
+NO_FILE = 0xFFFFFFFF
+
+# A native or kernel frame of a stack: the place of its row of natives, from 1 on.
+NATIVE_INDEX_DTYPE = np.dtype([("native", "<u4")])
+
+# What a native frame is called: one row, or several where functions were inlined, innermost first. native: its place
+# among all rows of natives, from 1 on; function, file: places in the texts of the chunk; line: 0 when not known.
+NAME_DTYPE = np.dtype([("native", "<u4"), ("function", "<u4"), ("file", "<u4"), ("line", "<u4"), ("flags", "u1")])
+NAME_INLINED = 1  # into the function of the next row
+NAME_EVAL = 2  # the address is in CPython's evaluation function
+
+# One stack: its frames are the next python_count of the Python frames, and the next native_count and then kernel_count
+# of the native frames. status is of the Python frames, native_status of the native ones.
 STACK_DTYPE = np.dtype(
     [
         ("process", "<u4"),
@@ -97,5 +170,8 @@ STACK_DTYPE = np.dtype(
         ("native_count", "<u2"),
         ("kernel_count", "<u2"),
         ("status", "u1"),
+        ("native_status", "u1"),
+        ("native_flags", "u1"),
     ]
 )
+BY_FRAME_POINTER = 1  # native_flags: some frame was left by its frame pointer, which code need not keep

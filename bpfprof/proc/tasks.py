@@ -31,6 +31,20 @@ class SchedStat:
     slices: int
 
 
+_PF_KTHREAD = 0x00200000  # include/linux/sched.h (Linux 6.1)
+
+
+def list_processes() -> list[Pid]:
+    """Every process there is, ascending; kernel threads too."""
+    return sorted(Pid(int(name)) for name in os.listdir("/proc") if name.isdecimal())
+
+
+def is_kernel_thread(pid: Pid) -> bool:
+    """False also when it is gone."""
+    fields = _stat_fields(f"/proc/{pid}/stat")
+    return bool(fields) and bool(int(fields[6]) & _PF_KTHREAD)
+
+
 def list_threads(pid: Pid) -> list[Tid]:
     """Ascending; empty when the process is gone."""
     try:

@@ -9,8 +9,18 @@ import numpy as np
 import numpy.typing as npt
 
 from bpfprof.errors import RecordingError
-from bpfprof.model.samples import PYTHON_FRAME_DTYPE, SAMPLE_DTYPE, STACK_DTYPE, TOTAL_DTYPE, WAIT_DTYPE
-from bpfprof.recording.fields import CODE_COLUMNS, WHOLE_LIMIT, checked
+from bpfprof.model.samples import (
+    NAME_DTYPE,
+    NATIVE_DTYPE,
+    NATIVE_INDEX_DTYPE,
+    PYTHON_FRAME_DTYPE,
+    SAMPLE_DTYPE,
+    SHORT_DTYPE,
+    STACK_DTYPE,
+    TOTAL_DTYPE,
+    WAIT_DTYPE,
+)
+from bpfprof.recording.fields import CODE_COLUMNS, TEXTS, WHOLE_LIMIT, checked
 from bpfprof.recording.format import MAGIC, Chunk, decode
 
 
@@ -26,6 +36,7 @@ class RecordedProcess:
     entry_marks_from: int = 0
     shim_is_python: bool = False
     gil: tuple[int, int] | None = None  # (address, bytes)
+    is_kernel_thread: bool = False
     note: str = ""
 
 
@@ -37,6 +48,32 @@ class RecordedThread:
     tid: int = 0
     first_ns: int = 0
     name: str = ""
+
+
+@dataclass(slots=True)
+class RecordedWaker:
+    """A thread that ended waits; thread is an index into Recording.threads + 1, 0 for one that is not a target."""
+
+    thread: int = 0
+    pid: int = 0
+    tid: int = 0
+    process_name: str = ""
+    name: str = ""
+
+
+@dataclass(slots=True)
+class RecordedAccount:
+    """Where the wall time of a thread went, as the recording's own summary gave it."""
+
+    pid: int = 0
+    tid: int = 0
+    process_name: str = ""
+    name: str = ""
+    wall_ns: int = 0
+    on_cpu_ns: int = 0
+    runqueue_ns: int = 0
+    off_cpu_ns: int = 0
+    off_by_reason_ns: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,30 +89,59 @@ class RecordedCode:
 
 
 @dataclass(slots=True)
+class RecordedFile:
+    """A file that code was mapped from; kind: elf, vdso, memory or kernel; `note` says why it has no unwind table."""
+
+    kind: str = ""
+    path: str = ""
+    build_id: str = ""
+    note: str = ""
+
+
+@dataclass(slots=True)
 class Recording:
-    """All of a recording. Indices in the arrays count from 0, but stacks from 1 (0: no stack)."""
+    """All of a recording. Indices in the arrays count from 0, but stacks and wakers from 1 (0: none)."""
 
     start: dict[str, Any] = field(default_factory=dict)
     end: dict[str, Any] = field(default_factory=dict)
     processes: list[RecordedProcess] = field(default_factory=list)
     threads: list[RecordedThread] = field(default_factory=list)
     codes: list[RecordedCode] = field(default_factory=list)
+    files: list[RecordedFile] = field(default_factory=list)
+    wakers: list[RecordedWaker] = field(default_factory=list)
+    accounting: list[RecordedAccount] = field(default_factory=list)
+    texts: list[str] = field(default_factory=list)  # of names
     stacks: npt.NDArray[np.void] = field(default_factory=lambda: np.zeros(0, STACK_DTYPE))
     python_frames: npt.NDArray[np.void] = field(default_factory=lambda: np.zeros(0, PYTHON_FRAME_DTYPE))
+    native_frames: npt.NDArray[np.void] = field(default_factory=lambda: np.zeros(0, NATIVE_INDEX_DTYPE))
+    natives: npt.NDArray[np.void] = field(default_factory=lambda: np.zeros(0, NATIVE_DTYPE))
+    names: npt.NDArray[np.void] = field(default_factory=lambda: np.zeros(0, NAME_DTYPE))
     samples: npt.NDArray[np.void] = field(default_factory=lambda: np.zeros(0, SAMPLE_DTYPE))
     waits: npt.NDArray[np.void] = field(default_factory=lambda: np.zeros(0, WAIT_DTYPE))
     totals: npt.NDArray[np.void] = field(default_factory=lambda: np.zeros(0, TOTAL_DTYPE))
+    short_waits: npt.NDArray[np.void] = field(default_factory=lambda: np.zeros(0, SHORT_DTYPE))
     unfinished: str = ""
 
 
 _ARRAYS = {
     ("stacks", "stacks"): ("stacks", STACK_DTYPE),
     ("stacks", "python"): ("python_frames", PYTHON_FRAME_DTYPE),
+    ("stacks", "native"): ("native_frames", NATIVE_INDEX_DTYPE),
+    ("natives", "rows"): ("natives", NATIVE_DTYPE),
+    ("names", "rows"): ("names", NAME_DTYPE),
     ("samples", "rows"): ("samples", SAMPLE_DTYPE),
     ("waits", "rows"): ("waits", WAIT_DTYPE),
     ("totals", "rows"): ("totals", TOTAL_DTYPE),
+    ("short_waits", "rows"): ("short_waits", SHORT_DTYPE),
 }
 
+# Chunk kind -> (attribute of Recording, type of a row)
+_TABLES: dict[str, tuple[str, type[Any]]] = {
+    "processes": ("processes", RecordedProcess),
+    "threads": ("threads", RecordedThread),
+    "files": ("files", RecordedFile),
+    "wakers": ("wakers", RecordedWaker),
+}
 _OF_PYTHON = ("python", "python_version", "entry_marks_from", "shim_is_python")
 
 
@@ -117,8 +183,9 @@ class _GrowingRows:
         end = self._count + len(array)
         if end > len(self._rows):
             self._rows.resize(max(end, len(self._rows) * 9 // 8), refcheck=False)
-        for name in set(self._rows.dtype.names or ()) & set(array.dtype.names or ()):
-            self._rows[name][self._count : end] = array[name]
+        with np.errstate(invalid="ignore"):  # a damaged column of numbers that are none
+            for name in set(self._rows.dtype.names or ()) & set(array.dtype.names or ()):
+                self._rows[name][self._count : end] = array[name]
         self._count = end
 
     def take(self) -> npt.NDArray[np.void]:
@@ -127,6 +194,9 @@ class _GrowingRows:
 
 
 def _take(recording: Recording, chunk: Chunk, parts: dict[str, _GrowingRows]) -> None:
+    if chunk.kind == "names":
+        _take_names(recording, chunk, parts["names"])
+        return
     for key, array in chunk.arrays.items():
         known = _ARRAYS.get((chunk.kind, key))
         if known is not None:
@@ -135,14 +205,31 @@ def _take(recording: Recording, chunk: Chunk, parts: dict[str, _GrowingRows]) ->
         recording.start = checked("start", chunk.fields)
     elif chunk.kind == "end":
         recording.end = checked("end", chunk.fields)
-    elif chunk.kind == "processes":
-        for row in chunk.fields["rows"]:
-            _update(recording.processes, RecordedProcess, _with_last_python(checked("processes", row)))
-    elif chunk.kind == "threads":
-        for row in chunk.fields["rows"]:
-            _update(recording.threads, RecordedThread, checked("threads", row))
+    elif chunk.kind == "accounting":
+        recording.accounting = [RecordedAccount(**_known(RecordedAccount, row)) for row in chunk.fields["rows"]]
     elif chunk.kind == "codes":
         _take_codes(recording, chunk)
+    elif chunk.kind in _TABLES:
+        name, row_type = _TABLES[chunk.kind]
+        for row in chunk.fields["rows"]:
+            _update(getattr(recording, name), row_type, _with_last_python(checked(chunk.kind, row)))
+
+
+def _known(row_type: type[Any], values: Any) -> dict[str, Any]:
+    return {name: value for name, value in checked("accounting", values).items() if name in row_type.__slots__}
+
+
+def _take_names(recording: Recording, chunk: Chunk, names: _GrowingRows) -> None:
+    """Places in the chunk's texts become places in all texts."""
+    own, texts = _GrowingRows(NAME_DTYPE), TEXTS(chunk.fields["texts"])
+    own.append(chunk.arrays["rows"])
+    rows = own.take()
+    for column in ("function", "file"):
+        if len(rows) and int(rows[column].max()) >= len(texts):
+            raise ValueError("a name refers to a text that is missing")
+        rows[column] += len(recording.texts)
+    recording.texts += texts
+    names.append(rows)
 
 
 def _take_codes(recording: Recording, chunk: Chunk) -> None:
@@ -177,10 +264,22 @@ def _check(recording: Recording) -> None:
     """Leaves out rows that refer to what the file does not have, so that nothing later can go out of bounds."""
     frames_before = np.cumsum(recording.stacks["python_count"], dtype=np.int64)
     whole = int(np.searchsorted(frames_before, len(recording.python_frames), side="right"))
+    natives_before = np.cumsum(recording.stacks["native_count"] + recording.stacks["kernel_count"].astype(np.int64))
+    whole = min(whole, int(np.searchsorted(natives_before, len(recording.native_frames), side="right")))
     recording.stacks = recording.stacks[:whole]
-    for name in ("samples", "waits", "totals"):
+    limits = {
+        "thread": len(recording.threads) - 1,
+        "stack": whole,
+        "waker": len(recording.wakers),
+        "waker_stack": whole,
+        "holder": len(recording.threads),
+        "holder_stack": whole,
+    }
+    for name in ("samples", "waits", "totals", "short_waits"):
         rows = getattr(recording, name)
-        valid = (rows["thread"] < len(recording.threads)) & (rows["stack"] <= whole)
+        valid = np.ones(len(rows), np.bool_)
+        for field_name in set(limits) & set(rows.dtype.names):
+            valid &= rows[field_name].astype(np.int64) <= limits[field_name]
         for field_name in rows.dtype.names:
             if field_name.endswith("_ns"):
                 valid &= rows[field_name] < WHOLE_LIMIT
@@ -188,6 +287,13 @@ def _check(recording: Recording) -> None:
             count = int((~valid).sum())
             recording.unfinished = recording.unfinished or f"{count} {name} are damaged or refer to what is missing"
             setattr(recording, name, rows[valid])
+    natives = recording.native_frames["native"]
+    natives[natives > len(recording.natives)] = 0
+    named = recording.names["native"]
+    recording.names = recording.names[(named > 0) & (named <= len(recording.natives))]
     for what, owned in (("thread", recording.threads), ("code object", recording.codes)):
         if any(row.process >= len(recording.processes) for row in owned):
             raise RecordingError(f"the recording is damaged: a {what} without a process")
+    for waker in recording.wakers:
+        if waker.thread > len(recording.threads):
+            waker.thread = 0

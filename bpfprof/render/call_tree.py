@@ -15,7 +15,8 @@ from bpfprof.render.options import RenderOptions
 
 Ints = npt.NDArray[np.int64]
 
-_LEAF_MARKS = (FrameKind.NOT_SAMPLED, FrameKind.RUNQUEUE, FrameKind.WAIT)  # in the order they follow other children
+# In the order they follow other children.
+_LEAF_MARKS = (FrameKind.NOT_SAMPLED, FrameKind.RUNQUEUE, FrameKind.WAIT, FrameKind.SHORT_WAITS)
 
 
 @dataclass(frozen=True)
@@ -66,7 +67,7 @@ class _Rows:
 
 
 def build_call_tree(profile: Profile, options: RenderOptions) -> CallTree:
-    """Frames with the same text are one node under the same parent; without `options.threads` so are threads."""
+    """Frames with the same text are one node under the same parent."""
     texts, rows = _prepare(profile, options)
     ranks = np.array([_rank(label) for label in texts], dtype=np.int64)
     active = np.arange(len(rows.depths))
@@ -116,9 +117,9 @@ def _prepare(profile: Profile, options: RenderOptions) -> tuple[tuple[Label, ...
 
     weights = profile.weights[profile.weights["total_ns"] > 0]
     threads = weights["thread"].astype(np.int64)
-    base = [process_label, thread_label] if options.threads else [process_label]
     prefixes = tuple(
-        np.array([label_id(text_of(thread)) for thread in profile.threads], dtype=np.int64)[threads] for text_of in base
+        np.array([label_id(text_of(thread)) for thread in profile.threads], dtype=np.int64)[threads]
+        for text_of in (process_label, thread_label)
     )
     named = zip(frame_labels(profile, options), profile.frames, strict=True)
     label_of = np.array([label_id(text, frame) for text, frame in named], dtype=np.int64)

@@ -18,23 +18,19 @@ __all__ = ["FORMATS", "TABLE", "Format", "RenderOptions", "find_format", "format
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """One way to write a profile: function render_MODULE of bpfprof.render.MODULE, imported when it is used.
-
-    It gives bytes when `binary` is set, else text to be encoded as UTF-8.
-    """
+    """One way to write a profile: function render_MODULE of bpfprof.render.MODULE, imported when it is used."""
 
     name: str
     synonyms: tuple[str, ...]
     suffixes: tuple[str, ...]  # with the dot, lower case; none: never guessed from a file name
     description: str
     module: str
-    binary: bool = False
     needs_timeline: bool = False  # the profile must be built with its timeline
 
-    def render(self, profile: Profile, options: RenderOptions) -> str | bytes:
-        """The profile in this format."""
+    def render(self, profile: Profile, options: RenderOptions) -> str:
+        """The profile in this format, to be encoded as UTF-8."""
         module = importlib.import_module(f"bpfprof.render.{self.module}")
-        function: Callable[[Profile, RenderOptions], str | bytes] = getattr(module, f"render_{self.module}")
+        function: Callable[[Profile, RenderOptions], str] = getattr(module, f"render_{self.module}")
         return function(profile, options)
 
 

@@ -28,6 +28,8 @@ _KIND_LOOKS = {
     FrameKind.RUNQUEUE: "runqueue",
     FrameKind.TRUNCATED: "truncated",
     FrameKind.NOT_SAMPLED: "not-sampled",
+    FrameKind.SHORT_WAITS: "short-waits",
+    FrameKind.WOKEN_BY: "woken-by",
 }
 
 # (looks, what the legend says of them), in the order of the legend.
@@ -44,6 +46,8 @@ LOOKS = (
     (("runqueue",), "run queue (ready, no CPU)"),
     (("truncated",), "stack cut off here"),
     (("not-sampled",), "on CPU, not sampled"),
+    (("short-waits",), "waits too short for a stack"),
+    (("woken-by",), "who ended the wait; its stack above"),
 )
 
 
@@ -76,5 +80,5 @@ def _dotted(look: str) -> str:
 
 PATTERNS = "".join(
     [_hatched(look, 45) for look in sorted({*_WAIT_LOOKS.values(), _OTHER_WAIT})]
-    + [_hatched("runqueue", -45), _dotted("not-sampled")]
+    + [_hatched("runqueue", -45), _dotted("not-sampled"), _dotted("short-waits")]
 )

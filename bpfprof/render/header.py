@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 
 from bpfprof.model.profile import Profile
+from bpfprof.render.columns import shortened, wrapped
 from bpfprof.render.labels import printable
 from bpfprof.render.quantities import duration_text
 
@@ -31,6 +32,13 @@ def recording_facts(profile: Profile) -> list[str]:
         started = datetime.datetime.fromtimestamp(info.started_unix_ns // 1_000_000_000, datetime.UTC)
         facts.append(f"{started:%Y-%m-%d %H:%M:%S} UTC")
     return facts
+
+
+def recording_block(profile: Profile) -> list[str]:
+    """The command line, if there is one, and the facts, as lines for a terminal."""
+    command = shortened(command_text(profile))
+    facts = wrapped(", ".join(recording_facts(profile)), "")
+    return [command, *facts] if command else facts
 
 
 def counted(count: int, one: str, many: str = "") -> str:

@@ -9,10 +9,11 @@ import numpy as np
 
 from bpfprof.model.frames import FrameKind
 from bpfprof.model.profile import Profile, ThreadState
+from bpfprof.profile.owners import owner_frames
 from bpfprof.render.labels import frame_labels
 from bpfprof.render.options import RenderOptions
 
-_MARKS = (FrameKind.WAIT, FrameKind.RUNQUEUE, FrameKind.TRUNCATED, FrameKind.NOT_SAMPLED)
+_FUNCTIONS = (FrameKind.PYTHON, FrameKind.NATIVE, FrameKind.INLINED)
 _LEAF_FUNCTIONS = 4
 
 
@@ -74,12 +75,18 @@ def top_waits(profile: Profile, options: RenderOptions, limit: int) -> list[Wait
         leaf = profile.stacks[stack][-1:]
         mark = marks[leaf[0]] if leaf and profile.frames[leaf[0]].kind == FrameKind.WAIT else "unknown"
         reason = mark.removeprefix("[off-cpu: ").removesuffix("]")
-        function = owners[stack] or "(no function known)"
+        function = owners[stack] or _without_function(profile, stack)
         old = found.get((reason, function), WaitTime(reason, function, 0, 0, 0))
         found[reason, function] = replace(
             old, total_ns=old.total_ns + total_ns, count=old.count + count, max_ns=max(old.max_ns, max_ns)
         )
     return sorted(found.values(), key=lambda it: (-it.total_ns, it.reason, it.function))[:limit]
+
+
+def _without_function(profile: Profile, stack: int) -> str:
+    first = profile.stacks[stack][:1]
+    is_short = bool(first) and profile.frames[first[0]].kind == FrameKind.SHORT_WAITS
+    return "[short waits]" if is_short else "(no function known)"
 
 
 def longest_wait(profile: Profile, options: RenderOptions) -> LongestWait | None:
@@ -90,31 +97,12 @@ def longest_wait(profile: Profile, options: RenderOptions) -> LongestWait | None
     row = rows[int(np.argmax(rows["max_ns"]))]
     labels = frame_labels(profile, options)
     stack = profile.stacks[int(row["stack"])]
-    functions = [labels[frame] for frame in reversed(stack) if _is_user_function(profile.frames[frame].kind)]
+    functions = [labels[frame] for frame in reversed(stack) if profile.frames[frame].kind in _FUNCTIONS]
     mark = labels[stack[-1]] if stack else "unknown"
     return LongestWait(int(row["thread"]), mark, functions[:_LEAF_FUNCTIONS], int(row["max_ns"]))
 
 
-def _is_user_function(kind: FrameKind) -> bool:
-    return kind not in _MARKS and kind != FrameKind.KERNEL
-
-
 def _owners(profile: Profile, options: RenderOptions) -> list[str]:
-    """A stack's function: its innermost Python one, else its innermost native, else kernel one, else ""."""
+    """A stack's function without a line, "" if there is none."""
     labels = frame_labels(profile, replace(options, function_only=True))
-    kinds = [frame.kind for frame in profile.frames]
-    owners = []
-    for stack in profile.stacks:
-        fallback = native = ""
-        owner = ""
-        for frame in reversed(stack):
-            kind = kinds[frame]
-            if kind == FrameKind.PYTHON:
-                owner = labels[frame]
-                break
-            if not native and _is_user_function(kind):
-                native = labels[frame]
-            if not fallback and kind == FrameKind.KERNEL:
-                fallback = labels[frame]
-        owners.append(owner or native or fallback)
-    return owners
+    return [labels[frame] if frame >= 0 else "" for frame in owner_frames(profile.frames, profile.stacks)]

@@ -68,9 +68,13 @@ def file_names(profile: Profile, options: RenderOptions) -> dict[str, str]:
     return {path: clean(name) or _UNKNOWN for path, name in shown.items()}
 
 
-def _native_name(frame: Frame) -> str:
+def _native_name(frame: Frame, function_only: bool) -> str:
     base = clean(frame.file.rsplit("/", 1)[-1]) or _UNKNOWN
-    return f"{clean(frame.name)} ({base})" if frame.name else f"{base}+0x{frame.offset:x}"
+    if not frame.name:
+        return f"{base}+0x{frame.offset:x}"
+    if frame.line and not function_only:
+        base += f" {clean(frame.source.rsplit('/', 1)[-1])}:{frame.line}"
+    return f"{clean(frame.name)} ({base})"
 
 
 def frame_label(frame: Frame, files: Mapping[str, str], function_only: bool) -> str:
@@ -81,9 +85,9 @@ def frame_label(frame: Frame, files: Mapping[str, str], function_only: bool) -> 
             line = "" if function_only or frame.line == 0 else f":{frame.line}"
             return f"{name or _UNKNOWN} ({files[frame.file]}{line})"
         case FrameKind.NATIVE:
-            return _native_name(frame)
+            return _native_name(frame, function_only)
         case FrameKind.INLINED:
-            return _native_name(frame) + "_[i]"
+            return _native_name(frame, function_only) + "_[i]"
         case FrameKind.KERNEL:
             return f"{name or _UNKNOWN}_[k]"
         case FrameKind.WAIT:
@@ -94,6 +98,10 @@ def frame_label(frame: Frame, files: Mapping[str, str], function_only: bool) -> 
             return f"[truncated: {name or 'unknown'}]"
         case FrameKind.NOT_SAMPLED:
             return "[not sampled]"
+        case FrameKind.SHORT_WAITS:
+            return "[short waits]"
+        case FrameKind.WOKEN_BY:
+            return f"[woken by {name or 'unknown'}]"
 
 
 def frame_labels(profile: Profile, options: RenderOptions) -> list[str]:

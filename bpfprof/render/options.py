@@ -11,5 +11,4 @@ class RenderOptions:
 
     function_only: bool = False  # no line numbers; frames that differ only in line become one
     full_filenames: bool = False  # whole paths instead of the shortest unambiguous tail
-    threads: bool = True  # thread frames in the flame graph; without them threads of a process are added up
     title: str = ""  # heading of the flame graph and name of the speedscope file; "" chooses one

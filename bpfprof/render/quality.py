@@ -11,6 +11,9 @@ from bpfprof.render.quantities import duration_text, percent_text
 def quality_line(profile: Profile) -> str:
     """One line without a newline; parts are separated by `; `."""
     parts = [_accounted(profile), _stacks(profile), _lost(profile), _own_cpu(profile)]
+    parts[2:2] = _without_stack(profile)
+    if profile.quality.problem_counts:
+        parts.insert(-1, f"native code: {_reasons(profile.quality.problem_counts)}")
     if profile.quality.unfinished:
         parts.insert(0, f"UNFINISHED RECORDING ({printable(profile.quality.unfinished)})")
     return "quality: " + "; ".join(parts)
@@ -39,13 +42,31 @@ def _stacks(profile: Profile) -> str:
     if whole == 0:
         return "no stacks"
     text = f"stacks {percent_text(quality.complete_count, whole)} complete ({quality.complete_count:,} of {whole:,}"
-    text += f", {quality.python_only_count:,} Python-only), " if quality.python_only_count else "), "
+    text += f", {quality.python_only_count:,} Python-only" if quality.python_only_count else ""
+    text += f", {quality.without_rules_count:,} through code without unwind rules" * bool(quality.without_rules_count)
+    text += "), "
     return text + (f"{truncated:,} truncated ({_reasons(quality.truncated_counts)})" if truncated else "none truncated")
+
+
+def _without_stack(profile: Profile) -> list[str]:
+    quality = profile.quality
+    parts = []
+    if quality.short_count:
+        share = percent_text(quality.short_ns, sum(thread.wall_ns for thread in profile.threads), 1)
+        under = f" under {profile.info.min_block_us:,} us" if profile.info.min_block_us else ""
+        parts.append(f"{counted(quality.short_count, 'interval')}{under} without a stack ({share} of wall time)")
+    if quality.unsampled_count or quality.unsampled_long_count:
+        text = f"switches sampled: {counted(quality.unsampled_count, 'interval')} with stacks of others of their thread"
+        long = quality.unsampled_long_count
+        parts.append(text + (f", {counted(long, 'long one')} without" if long else ""))
+    return parts
 
 
 def _lost(profile: Profile) -> str:
     lost = {reason: count for reason, count in profile.quality.lost_counts.items() if count}
-    return f"{counted(sum(lost.values()), 'sample')} lost ({_reasons(lost)})" if lost else "none lost"
+    if lost:
+        return f"{counted(sum(lost.values()), 'sample')} lost ({_reasons(lost)})"
+    return "what was lost is not known" if profile.quality.unfinished else "none lost"
 
 
 def _own_cpu(profile: Profile) -> str:

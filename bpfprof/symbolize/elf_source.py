@@ -52,6 +52,11 @@ class ElfSource:
         if self._debug is not None:
             self._debug.close()
 
+    @property
+    def debug(self) -> ElfImage | None:
+        """The debug file that was found."""
+        return self._debug
+
     @cached_property
     def _symbols(self) -> SymbolTable:
         return read_symbols(self._image, self._debug)

@@ -17,10 +17,10 @@ from bpfprof.elf.call_frame_rules import RULE, RULE_LIMIT, CfaKind, FramePointer
 from bpfprof.elf.call_frames import read_call_frames
 from bpfprof.elf.image import ElfImage
 from bpfprof.private_cache import PrivateCache
-from bpfprof.unwind.rows import RULE_MASK, FileRows, compact
+from bpfprof.unwind.rows import PAGE_BITS, RULE_MASK, FileRows, compact
 
 _MAGIC = b"bpfrows\0"
-_VERSION = 1  # of the layout and of the decoder: raise it when either would give other rows
+_VERSION = 5  # of the layout and of the decoder: raise it when either would give other rows
 _HEADER = struct.Struct("<8sIIIIQ")  # magic, version, rules, entries of the page index, rows, first page
 _CACHE = PrivateCache("rows", file_limit_bytes=64 << 20, total_limit_bytes=512 << 20)
 _SHORTEST_BUILD_ID = 16  # hex digits
@@ -84,5 +84,7 @@ def _rules_are_sound(rules: Rules) -> bool:
 def _rows_are_sound(pages: NDArray[np.uint32], rows: NDArray[np.uint32], rule_count: int) -> bool:
     """Whether every index is within its array; that rows are in order is what the checksum is for."""
     if pages[0] != 1 or pages[-1] != len(rows) or (pages[1:] < pages[:-1]).any() or rows[0] != 0:
+        return False
+    if (np.diff(pages) > 1 << PAGE_BITS).any():  # more rows than a page has addresses
         return False
     return int((rows & np.uint32(RULE_MASK)).max()) < rule_count

@@ -11,11 +11,12 @@ from enum import IntEnum
 
 import numpy as np
 
-from bpfprof.elf.call_frame_rules import FLAG_SIGNAL, CfaKind, FramePointerKind, Rules
+from bpfprof.elf.call_frame_rules import FLAG_IN_REGISTER, FLAG_SIGNAL, CfaKind, FramePointerKind, Rules
 from bpfprof.model.ids import RuntimeAddress
 from bpfprof.unwind.rows import FileRows, find
 
 ReadWord = Callable[[int], int | None]
+RuleAt = Callable[[int], "np.void | Stop"]  # a row of dtype RULE for a runtime address
 _WORD_MASK = (1 << 64) - 1
 
 
@@ -29,6 +30,7 @@ class Stop(IntEnum):
     UNSUPPORTED = 4  # a rule, or a register whose value is not known here
     TOO_DEEP = 5
     NOT_GROWING = 6  # the caller's frame would not lie above this one
+    NOT_READY = 7  # the table is being made
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,11 +45,11 @@ class MappedFile:
 
 @dataclass(frozen=True, slots=True)
 class Registers:
-    """Of an interrupted thread. `others` by their DWARF number, where they are known."""
+    """Of an interrupted thread. `bp` is None when not known; `others` are those known, by their DWARF number."""
 
     ip: int
     sp: int
-    bp: int
+    bp: int | None
     others: Mapping[int, int] = field(default_factory=dict)
 
 
@@ -72,10 +74,20 @@ def walk(
     registers: Registers, read_word: ReadWord, files: Sequence[MappedFile], rules: Rules, max_frames: int = 1024
 ) -> Walk:
     """The stack of one thread. `read_word` gives the 8 bytes at an address, None when they cannot be read."""
+
+    def rule_at(pc: int) -> np.void | Stop:
+        mapped = next((item for item in files if item.start <= pc < item.end), None)
+        return Stop.NO_MAPPING if mapped is None else rules[find(mapped.table, pc - mapped.bias)]
+
+    return walk_by(registers, read_word, rule_at, max_frames)
+
+
+def walk_by(registers: Registers, read_word: ReadWord, rule_at: RuleAt, max_frames: int = 1024) -> Walk:
+    """The same with the rules looked up by the caller, who may know why there is none."""
     frame = _Frame(registers.ip, registers.sp, registers.bp, True, registers.others)
     pcs = [frame.pc]
     while True:
-        step = _caller(frame, read_word, files, rules)
+        step = _caller(frame, read_word, rule_at)
         if isinstance(step, Stop):
             return Walk(tuple(pcs), step)
         if len(pcs) >= max_frames:
@@ -84,13 +96,12 @@ def walk(
         pcs.append(frame.pc)
 
 
-def _caller(frame: _Frame, read_word: ReadWord, files: Sequence[MappedFile], rules: Rules) -> _Frame | Stop:
+def _caller(frame: _Frame, read_word: ReadWord, rule_at: RuleAt) -> _Frame | Stop:
     # A call may be the last instruction of its function: what is returned to is already in the next one.
     pc = frame.pc if frame.is_exact else frame.pc - 1
-    mapped = next((item for item in files if item.start <= pc < item.end), None)
-    if mapped is None:
-        return Stop.NO_MAPPING
-    rule = rules[find(mapped.table, pc - mapped.bias)]
+    rule = rule_at(pc)
+    if isinstance(rule, Stop):
+        return rule
     kind = CfaKind(rule["cfa_kind"])
     if kind == CfaKind.END_OF_STACK:
         return Stop.END_OF_STACK
@@ -100,6 +111,8 @@ def _caller(frame: _Frame, read_word: ReadWord, files: Sequence[MappedFile], rul
     if isinstance(cfa, Stop):
         return cfa
     is_signal = bool(rule["flags"] & FLAG_SIGNAL)
+    if rule["flags"] & FLAG_IN_REGISTER:
+        return _by_register(frame, rule, cfa, read_word)
     if cfa <= frame.sp and not is_signal:  # a handler may run on a stack of its own
         return Stop.NOT_GROWING
     ra_base = frame.sp if kind == CfaKind.SIGNAL_FRAME else cfa
@@ -110,6 +123,15 @@ def _caller(frame: _Frame, read_word: ReadWord, files: Sequence[MappedFile], rul
     if return_address == 0:
         return Stop.END_OF_STACK
     return _Frame(return_address, cfa, bp, is_signal, {})
+
+
+def _by_register(frame: _Frame, rule: np.void, cfa: int, read_word: ReadWord) -> _Frame | Stop:
+    return_address, bp = frame.others.get(int(rule["ra_offset"])), _saved_bp(rule, frame, cfa, read_word)
+    if return_address is None:
+        return Stop.UNSUPPORTED
+    if isinstance(bp, Stop):
+        return bp
+    return Stop.END_OF_STACK if return_address == 0 else _Frame(return_address, cfa, bp, False, {})
 
 
 def _cfa(kind: CfaKind, rule: np.void, frame: _Frame, pc: int, read_word: ReadWord) -> int | Stop:

@@ -13,10 +13,14 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from bpfprof.elf.call_frame_rules import NO_RULE_ID, RULE, UNSUPPORTED_ID, CfaKind, Rules
+from bpfprof import abi
+from bpfprof.elf.call_frame_rules import NO_RULE_ID, RULE, UNSUPPORTED_ID, CfaKind, FramePointerKind, Rules
 from bpfprof.elf.call_frames import CallFrames
 
-PAGE_BITS, RULE_BITS = 12, 20
+PAGE_BITS, RULE_BITS = 12, abi.CONSTANTS["BP_ROW_RULE_BITS"]
+FRAME_POINTER_ID = abi.CONSTANTS["BP_RULE_FRAME_POINTER"]
+BARE_LEAF_ID = abi.CONSTANTS["BP_RULE_BARE_LEAF"]
+_OWN_MARK = 0x80  # a flag that no file's rule has, so that none is taken for this one
 RULE_MASK = (1 << RULE_BITS) - 1
 _OFFSET_MASK = (1 << PAGE_BITS) - 1
 _BLOCK_ROWS = 1 << 15  # as many as stay in the processor's cache
@@ -69,14 +73,17 @@ def find(table: FileRows, address: int) -> int:
 
 
 class RuleTable:
-    """The rules of all files, each once. A rule's id is its index and never changes."""
+    """The rules of all files, each once. A rule's id is its index and never changes; the first four are BP_RULE_*."""
 
     def __init__(self) -> None:
         self._records = bytearray()
         self._ids: dict[bytes, int] = {}
-        no_rule = np.zeros(2, RULE)
-        no_rule[UNSUPPORTED_ID]["cfa_kind"] = CfaKind.UNSUPPORTED
-        self.intern(no_rule)
+        first = np.zeros(4, RULE)
+        first[UNSUPPORTED_ID]["cfa_kind"] = CfaKind.UNSUPPORTED
+        # push %rbp; mov %rsp,%rbp: System V ABI, x86-64 supplement 1.0, figure 3.3
+        first[FRAME_POINTER_ID] = (CfaKind.RBP, FramePointerKind.AT_CFA, _OWN_MARK, 0, 16, -16, -8)
+        first[BARE_LEAF_ID] = (CfaKind.RSP, FramePointerKind.SAME, _OWN_MARK, 0, 8, 0, -8)
+        self.intern(first)
 
     def __len__(self) -> int:
         return len(self._ids)
@@ -87,13 +94,13 @@ class RuleTable:
         return np.frombuffer(bytes(self._records), RULE)
 
     def intern(self, rules: Rules) -> NDArray[np.uint32]:
-        """The ids of these rules; UNSUPPORTED_ID for those that come after the table is full (2**20)."""
+        """The ids of these rules; UNSUPPORTED_ID for those that come after the table is full (BP_MAX_RULES)."""
         ids = np.full(len(rules), UNSUPPORTED_ID, np.uint32)
         content = rules.tobytes()
         for index in range(len(rules)):
             record = content[index * RULE.itemsize : (index + 1) * RULE.itemsize]
             known = self._ids.get(record)
-            if known is None and len(self._ids) <= RULE_MASK:
+            if known is None and len(self._ids) < abi.CONSTANTS["BP_MAX_RULES"]:
                 known = self._ids[record] = len(self._ids)
                 self._records += record
             if known is not None:

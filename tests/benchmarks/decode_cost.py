@@ -1,7 +1,8 @@
 """What decoding call frames costs, file by file, and reading them again from the cache: CPU seconds, peak of memory.
 
 Files are libc, the newest pyenv libpython, numpy's OpenBLAS and those named as arguments (libtorch_cpu.so, say).
-Each is decoded in processes of their own; the figure is the best of five, for the machine may be busy.
+Each is decoded in processes of their own; the figure is the best of five, for the machine may be busy. Then the same
+for large sections that are made to cost as much as they can, the best of two.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ from pathlib import Path
 
 import numpy as np
 from figures import ROOT, show
+
+from tests.unit.elf.hostile_frames import KINDS, cost_of, write_hostile
 
 _CHILD = """
 import json, os, sys, time
@@ -62,6 +65,13 @@ def main() -> None:
         for key in runs[0]:
             name = f"decode_cost.{os.path.basename(path).split('.')[0].split('-')[0]}.{key}"
             show(name, min(run[key] for run in runs), _UNITS.get(key, "count"))
+    for kind in KINDS:
+        with tempfile.TemporaryDirectory() as folder:
+            write_hostile(kind, Path(folder) / "hostile")
+            costs = [cost_of(Path(folder) / "hostile") for _ in range(2)]
+        name = f"decode_cost.hostile_{kind.replace(' ', '_')}"
+        show(f"{name}.decode", min(cost.seconds for cost in costs), "s")
+        show(f"{name}.peak_mib", min(cost.peak_mib for cost in costs), "MiB")
 
 
 if __name__ == "__main__":

@@ -6,9 +6,10 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
@@ -51,11 +52,21 @@ def running(*command: str) -> Iterator[subprocess.Popen[str]]:
 
 
 def record_here(
-    pid: int, seconds: float, during: Callable[[dict[str, int]], None] | None = None, rate_hz: int = 99
+    pids: Sequence[int],
+    seconds: float,
+    during: Callable[[dict[str, int]], None] | None = None,
+    rate_hz: int = 99,
+    native: bool = True,
+    at_end: Callable[[list[int]], None] | None = None,
+    **options: Any,
 ) -> Session:
-    """Records in this process for so long; `during` gets the descriptors of the programs once all is attached."""
+    """Records in this process for so long; `during` gets the descriptors of the programs once all is attached.
+
+    `at_end` gets the counters of enum bp_status.
+    """
     kernel = KernelSide.start()
-    watch = Watch.of(CaptureOptions((Pid(pid),), seconds, rate_hz), kernel, Targets.open((Pid(pid),)))
+    targets = tuple(Pid(pid) for pid in pids)
+    watch = Watch.of(CaptureOptions(targets, seconds, rate_hz, native=native, **options), kernel, Targets.open(targets))
     with tempfile.TemporaryFile() as file:
         try:
             watch.start()
@@ -65,8 +76,11 @@ def record_here(
                 during(kernel.programs())
             session.run(lambda _progress: None, StopRequest())
             session.finish()
+            if at_end is not None:
+                at_end(kernel.tables.counters())
         finally:
             watch.close()
+            kernel.close()
     return session
 
 

@@ -3,51 +3,118 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 
 from figures import PROGRAMS, RunTime, python, record_here, running, show
 
+from bpfprof.kernel.attach import online_cpus
 from bpfprof.kernel.bpf_syscall import enable_run_time_statistics
 
-DEPTH = 30
-BURN = """
-import sys
+# <module>, descend and what it calls.
+DESCEND = """
 def descend(n):
     if n: return descend(n - 1)
     print("ready", flush=True)
     while True:
-        sum(i * i for i in range(50))
+        %s
+def key(x): return x
+data = list(range(1000))
 descend(%d)
 """
+PYTHON_ONLY = DESCEND % ("sum(i * i for i in range(50))", 27)  # with the generator 30 frames
+MIXED = DESCEND % ("sorted(data, key=key)", 17)  # 20 Python frames, and some 15 native ones around and between them
 
 
-def measure(name: str, command: tuple[str, ...], program: str, seconds: float, pid: int = 0, rate_hz: int = 99) -> None:
-    """Mean run time of one program while a target runs; `pid` 0: the command is the target."""
-    with running(*command) as process:
+@contextmanager
+def on_each_cpu(*command: str) -> Iterator[list[int]]:
+    """One such program on each CPU, so that every sample is one of a target; yields their pids."""
+    with ExitStack() as stack:
+        pids = []
+        for cpu in sorted(online_cpus()):
+            process = stack.enter_context(running("taskset", "-c", str(cpu), *command))
+            pids.append(process.pid)
+        yield pids
 
-        def during(programs: dict[str, int]) -> None:
-            time.sleep(0.5)  # the first stacks of a target are new and cost more; they are not the steady state
-            run_time = RunTime(programs[program])
-            time.sleep(seconds)
-            mean, runs = run_time.mean_ns()
-            show(name, mean, "ns")
-            show(name + "_runs", runs, "runs")
 
-        record_here(pid or process.pid, 0.1, during, rate_hz)
+def measure(name: str, pids: list[int], program: str, seconds: float, rate_hz: int = 99, native: bool = True) -> float:
+    """Mean run time of one program while targets run; every switch has a stack."""
+    means = []
+
+    def during(programs: dict[str, int]) -> None:
+        time.sleep(0.5)  # the first stacks of a target are new and cost more; they are not the steady state
+        run_time = RunTime(programs[program])
+        time.sleep(seconds)
+        mean, runs = run_time.mean_ns()
+        means.append(mean)
+        show(name, mean, "ns")
+        show(name + "_runs", runs, "runs")
+
+    record_here(pids, 0.1, during, rate_hz, native, max_switches=0)
+    return means[0]
+
+
+def samples() -> None:
+    """At a high rate the kernel side stays in the caches; at 99 Hz each sample finds them cold."""
+    for rate_hz, seconds in ((4999, 4), (999, 5), (99, 10)):
+        with on_each_cpu(python(), "-c", PYTHON_ONLY) as pids:
+            measure(f"on_cpu_sample_30_python_frames_at_{rate_hz}_hz", pids, "on_cpu", seconds, rate_hz, native=False)
+        with on_each_cpu(python(), "-c", MIXED) as pids:
+            measure(f"on_cpu_sample_20_python_10_native_frames_at_{rate_hz}_hz", pids, "on_cpu", seconds, rate_hz)
+
+
+def native_frames(folder: str) -> None:
+    """What one native frame more costs: the difference between a deep stack and a shallow one."""
+    program = f"{folder}/deep_stack"
+    source = str(PROGRAMS / "deep_stack.c")
+    subprocess.run(["cc", "-O2", "-fomit-frame-pointer", "-pthread", "-o", program, source], check=True)
+    for rate_hz in (4999, 999, 99):
+        means = []
+        for depth in (5, 105):
+            with on_each_cpu(program, "burn", str(depth)) as pids:
+                name = f"on_cpu_sample_{depth}_calls_deep_at_{rate_hz}_hz"
+                means.append(measure(name, pids, "on_cpu", 3 if rate_hz > 99 else 8, rate_hz))
+        show(f"native_frame_on_cpu_at_{rate_hz}_hz", (means[1] - means[0]) / 100, "ns")
+    means = []
+    for depth in (5, 105):
+        with running(program, "switch", str(depth)) as process:
+            means.append(measure(f"switch_{depth}_calls_deep", [process.pid], "sched_switch", 3))
+    show("native_frame_off_cpu", (means[1] - means[0]) / 100, "ns")
+
+
+def without_stacks(programs: dict[str, int]) -> None:
+    """Of so many switches hardly any has a stack."""
+    time.sleep(0.5)
+    run_time = RunTime(programs["sched_switch"])
+    time.sleep(3)
+    show("switch_out_and_in_without_a_stack", run_time.mean_ns()[0], "ns")
+
+
+def switches() -> None:
+    """Two threads that pass a byte to each other on one CPU: nearly every switch is out of one and into the other."""
+    for native in (False, True):
+        with running(python(), str(PROGRAMS / "switcher.py"), "--depth", "25") as process:
+            name = "switch_out_and_in_30_python_frames" + ("_and_native" if native else "")
+            measure(name, [process.pid], "sched_switch", 3, native=native)
+    with running(python(), str(PROGRAMS / "switcher.py"), "--depth", "25") as process:
+        record_here([process.pid], 0.1, without_stacks)
+    with (
+        running(python(), "-c", "print('ready', flush=True); import time; time.sleep(1000)") as sleeper,
+        running(python(), str(PROGRAMS / "switcher.py"), "--depth", "25"),
+    ):
+        measure("switch_not_a_target", [sleeper.pid], "sched_switch", 3)
+        measure("waking_not_a_target", [sleeper.pid], "sched_waking", 3)
 
 
 def main() -> None:
     statistics = enable_run_time_statistics()
-    # <module>, 28 x descend and the generator: 30 frames. At a high rate the kernel side stays in the caches; at 99 Hz
-    # each sample finds them cold, most of all where the machine is shared.
-    for rate_hz, seconds in ((4999, 4), (999, 5), (99, 10)):
-        command = (python(), "-c", BURN % (DEPTH - 3))
-        measure(f"on_cpu_sample_30_frames_at_{rate_hz}_hz", command, "on_cpu", seconds, rate_hz=rate_hz)
-    switcher = (python(), str(PROGRAMS / "switcher.py"), "--depth", str(DEPTH - 5))
-    measure("switch_out_and_in_30_frames", switcher, "sched_switch", 3)
-    with running(python(), "-c", "print('ready', flush=True); import time; time.sleep(1000)") as sleeper:
-        measure("switch_not_a_target", switcher, "sched_switch", 3, sleeper.pid)
-        measure("waking_not_a_target", switcher, "sched_waking", 3, sleeper.pid)
+    samples()
+    with tempfile.TemporaryDirectory() as folder:
+        native_frames(folder)
+    switches()
     os.close(statistics)
 
 

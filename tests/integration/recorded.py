@@ -195,13 +195,15 @@ def skip_unless_nobody_can_run() -> None:
 
 
 _WHO = r"process [^;\n]+ \(\d+\);thread [^;\n]+ \(\d+\)"
-_REASON = r"(?:gil|lock|sleep|disk|net|pipe|poll|child|device|pagefault|syscall \w+)"
-_FRAME = r"(?:[^;\n]+ \([^;\n]+\)(?:_\[i\])?|[^;\n]+_\[k\]|[^;\n]+\+0x[0-9a-f]+(?:_\[i\])?|\[not sampled\])"
+_REASON = r"(?:gil|lock|sleep|disk|net|pipe|poll|child|device|pagefault|stopped|unknown|syscall \w+)"
+_MARK = r"\[(?:not sampled|short waits)\]"
+_FRAME = rf"(?:[^;\n]+ \([^;\n]+\)(?:_\[i\])?|[^;\n]+_\[k\]|[^;\n]+\+0x[0-9a-f]+(?:_\[i\])?|{_MARK})"
 # The text contract of a collapsed line (PRODUCT.md); CPU time that no sample fell into has a frame that says so.
 COLLAPSED_LINE = re.compile(
     rf"{_WHO}(?:;\[truncated: [^;\]\n]+\])?(?:;{_FRAME})*(?:;\[off-cpu: {_REASON}\]|;\[runqueue\])? [1-9]\d*"
 )
-PYTHON_FRAME = re.compile(r"(?P<name>[^;]+) \((?P<file>[^;()]+?)(?::(?P<line>\d+))?\)")
+# Native frames look alike; no object is called like this.
+PYTHON_FRAME = re.compile(r"(?P<name>[^;]+) \((?P<file>[^;()]+\.py|<[^;()]+>)(?::(?P<line>\d+))?\)")
 
 
 @dataclass

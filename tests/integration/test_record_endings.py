@@ -11,6 +11,7 @@ import re
 import select
 import signal
 import subprocess
+import termios
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -217,6 +218,22 @@ def test_output_formats(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["x.json", "x.out", "x.svg"]
 
 
+def test_the_next_step_of_a_recording_works_whatever_its_name(tmp_path: Path) -> None:
+    done = bpfprof("record", "-f", "bpfprof", "-o", "x.svg", "--full-filenames", "--", *SHORT_LIVED, cwd=tmp_path)
+    assert f" burn ({program('short_lived.py')})" in done.stdout
+    *_, advice = done.stdout.splitlines()
+    assert advice == "next: bpfprof report x.svg -f flamegraph -o x.flame.svg"
+    bpfprof(*advice.split()[2:], cwd=tmp_path)
+    ElementTree.parse(tmp_path / "x.flame.svg")
+
+
+def test_a_table_is_for_the_terminal_and_leaves_a_recording(tmp_path: Path) -> None:
+    done = bpfprof("record", "-f", "table", "-d", "5", "--", *SHORT_LIVED, cwd=tmp_path)
+    (path,) = tmp_path.iterdir()
+    assert f"recording: {path.name}" in done.stdout
+    assert "burn" in collapsed(path).functions()
+
+
 def test_default_file_name(tmp_path: Path) -> None:
     with running(PYTHON, program("sleepers.py")) as target:
         done = bpfprof("record", "-p", target.pid, "-d", "0.5", cwd=tmp_path)
@@ -270,6 +287,26 @@ def test_names_of_the_target_do_not_act_on_the_terminal(tmp_path: Path) -> None:
     ElementTree.fromstring(shown["flamegraph"])
 
 
+# --- a command
+
+
+def test_the_account_of_a_command_has_nothing_of_who_launched_it(tmp_path: Path) -> None:
+    """It begins when the command is let run, and bears its name, also when it is over before anybody looks."""
+    path = tmp_path / "x.bpfprof"
+    for command in (("true",), ("/bin/sleep", "0.2")):
+        done = bpfprof("record", "-o", path, "--", *command)
+        (pid,) = re.findall(rf"^recording {Path(command[0]).name} \((\d+)\);", done.stderr, re.M)
+        with open(path, "rb") as file:
+            made = read_recording(file)
+        (process,), (thread,) = made.processes, made.threads
+        assert (process.pid, process.name) == (int(pid), Path(command[0]).name)
+        assert done.stdout.startswith(" ".join(command) + "\n")
+        first = made.waits[made.waits["time_ns"].argmin()]
+        assert first["blocked_ns"] == 0, "it waited for a CPU only"
+        assert first["time_ns"] - first["runqueue_ns"] == thread.first_ns
+        bpfprof("report", path, "--check")
+
+
 # --- the live line
 
 
@@ -295,8 +332,10 @@ def read_all(master: int, process: subprocess.Popen[bytes]) -> str:
             return said.decode()
 
 
-def test_one_live_line_on_a_terminal(tmp_path: Path) -> None:
+@pytest.mark.parametrize("columns", [0, 40, 200])  # 0: the terminal does not say
+def test_one_live_line_on_a_terminal(columns: int, tmp_path: Path) -> None:
     master, slave = pty.openpty()
+    termios.tcsetwinsize(slave, (24, columns))
     with running(PYTHON, program("hostile_names.py")) as target:
         command = [*BPFPROF, "record", "-p", str(target.pid), "-d", "2.2", "-o", str(tmp_path / "x.bpfprof")]
         process = subprocess.Popen(command, stdin=slave, stdout=subprocess.DEVNULL, stderr=slave)
@@ -312,6 +351,9 @@ def test_one_live_line_on_a_terminal(tmp_path: Path) -> None:
     assert re.match(r"2\.\d s, ", live[-1])
     for text in (first, *live):
         assert len(text) <= 100 and not CONTROLS.search(text)
+    assert all(len(text) < (columns or 100) for text in live[:-1]), (
+        "it does not fit into a row, which is all that is cleared"
+    )
 
 
 def test_it_can_be_run_again_at_once(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from bpfprof.profile.build import build_profile
+from bpfprof.profile.options import ProfileOptions
 from bpfprof.recording.reader import read_recording
 from bpfprof.render.formats import FORMATS, Format
 from tests.integration.recorded import (
@@ -107,7 +108,7 @@ def test_lines_of_a_thread_add_up_to_its_wall_time(recorded: Path) -> None:
 def test_no_gap_and_no_overlap_in_any_thread(recorded: Path) -> None:
     """Intervals follow each other from the first to the last moment, also of threads that no sample fell into."""
     with open(recorded, "rb") as file:
-        profile = build_profile(read_recording(file), True)
+        profile = build_profile(read_recording(file), ProfileOptions(with_timeline=True))
     assert profile.timeline is not None
     wrong = []
     for index, thread in enumerate(profile.threads):

@@ -6,7 +6,6 @@ Registers come from a small helper that stops one thread with ptrace; /proc tell
 from __future__ import annotations
 
 import os
-import re
 import shutil
 import subprocess
 import time
@@ -24,6 +23,7 @@ from bpfprof.proc.maps import open_mapped_file, read_maps
 from bpfprof.proc.tasks import list_threads
 from bpfprof.unwind.interpret import MappedFile, Registers, Stop, Walk, walk
 from bpfprof.unwind.rows import FileRows, RuleTable, compact
+from tests.integration.eu_stack import eu_stacks
 from tests.integration.interpreters import PYTHONS
 
 needs_tools = pytest.mark.skipif(
@@ -153,8 +153,6 @@ print("ready", flush=True)
 down(3)
 """
 
-_FRAME = re.compile(r"#\d+ +0x([0-9a-f]+)")
-
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -232,21 +230,9 @@ def our_stacks(helper: str, pid: int) -> dict[int, Walk]:
         return {tid: walk(item, read_word, files, table.records) for tid, item in registers.items()}
 
 
-def their_stacks(pid: int) -> dict[int, tuple[int, ...]]:
-    text = subprocess.run(["eu-stack", "-n", "0", "-p", str(pid)], capture_output=True, text=True).stdout
-    stacks: dict[int, list[int]] = {}
-    frames: list[int] = []
-    for line in text.splitlines():
-        if line.startswith("TID"):
-            frames = stacks.setdefault(int(line.split()[1].rstrip(":")), [])
-        elif match := _FRAME.match(line):
-            frames.append(int(match[1], 16))
-    return {tid: tuple(found) for tid, found in stacks.items()}
-
-
 def compare(helper: str, pid: int, name: str) -> tuple[int, int]:
     """(threads, frames) that were compared; every one is the same and every walk ends at the end of its stack."""
-    ours, theirs = our_stacks(helper, pid), their_stacks(pid)
+    ours, theirs = our_stacks(helper, pid), eu_stacks(pid)
     assert set(ours) == set(theirs)
     for tid, found in ours.items():
         assert [hex(pc) for pc in found.pcs] == [hex(pc) for pc in theirs[tid]], f"thread {tid}: {found.stop.name}"

@@ -18,7 +18,6 @@ Standard library only; CPython 3.9 and newer.
 """
 
 import argparse
-import ctypes
 import hashlib
 import json
 import os
@@ -31,11 +30,8 @@ import time
 import zlib
 from collections import namedtuple
 
-CLOCKS = ("wall_ns", "cpu_ns", "runqueue_ns")
-Times = namedtuple("Times", CLOCKS)
-# os.pread gives the GIL away, and the clocks read before and after it would not belong together. This one keeps it.
-PREAD = ctypes.PyDLL(None).pread
-PREAD.argtypes = (ctypes.c_int, ctypes.c_char_p, ctypes.c_size_t, ctypes.c_long)
+from clocks import ThreadClock, Times, add, name_thread, subtract
+
 Snapshot = namedtuple("Snapshot", "total functions")  # Times of the thread; name -> (calls, Times)
 
 
@@ -52,14 +48,11 @@ class Worker(threading.Thread):
         self.measuring = threading.Event()
 
     def run(self):
-        self.tid = threading.get_native_id()
-        self.cpu_clock = time.pthread_getcpuclockid(threading.get_ident())
-        with open(f"/proc/self/task/{self.tid}/comm", "w") as comm:
-            comm.write(self.name[:15])
-        try:
-            self.schedstat = os.open(f"/proc/self/task/{self.tid}/schedstat", os.O_RDONLY)
-        except OSError:
-            self.schedstat = -1
+        self.tid = name_thread(self.name)
+        # One CPU each: of a thread that is moved, schedstat has some sleep for time on the run queue (Linux 6.12).
+        cpus = sorted(os.sched_getaffinity(0))
+        os.sched_setaffinity(0, {cpus[self.tid % len(cpus)]})
+        self.clock = ThreadClock(self.tid)
         self.measuring.set()
         while True:
             for function, shortest_ms, longest_ms in self.functions:
@@ -67,29 +60,13 @@ class Worker(threading.Thread):
 
     def measure(self, function, milliseconds):
         """Calls the function; the clocks are read close to the call, and the account is written outside of it."""
-        started = self.read_clocks()
+        started = self.clock.read_clocks()
         self.current = (function.__name__, started)
         function(milliseconds)
-        ended = self.read_clocks()
+        ended = self.clock.read_clocks()
         self.current = None
         calls, times = self.totals[function.__name__]
         self.totals[function.__name__] = (calls + 1, add(times, subtract(ended, started)))
-
-    def read_clocks(self):
-        """Works from any thread: the CPU clock and schedstat are those of the worker."""
-        before = self.read_schedstat()
-        while True:
-            times = Times(time.monotonic_ns(), time.clock_gettime_ns(self.cpu_clock), before[0])
-            after = self.read_schedstat()
-            if before == after:  # the worker was not switched in meanwhile, so the three belong together
-                return times
-            before = after
-
-    def read_schedstat(self):
-        """Time on the run queue in nanoseconds, and how often the worker was given a CPU."""
-        text = ctypes.create_string_buffer(64)
-        PREAD(self.schedstat, text, 63, 0)
-        return tuple(map(int, text.value.split()[1:])) or (0, 0)
 
     def snapshot(self):
         """The account as of now, with the function in progress split at this moment.
@@ -100,7 +77,7 @@ class Worker(threading.Thread):
         while True:
             current = self.current
             totals = dict(self.totals)
-            now = self.read_clocks()
+            now = self.clock.read_clocks()
             if current is None or self.current is not current:
                 time.sleep(0)  # let the worker finish
                 continue
@@ -108,14 +85,6 @@ class Worker(threading.Thread):
             calls, times = totals[name]
             totals[name] = (calls, add(times, subtract(now, started)))
             return Snapshot(now, totals)
-
-
-def add(left, right):
-    return Times(*(a + b for a, b in zip(left, right)))
-
-
-def subtract(left, right):
-    return Times(*(a - b for a, b in zip(left, right)))
 
 
 def with_wait(times):

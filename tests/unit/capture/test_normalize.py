@@ -10,12 +10,15 @@ import pytest
 from bpfprof import abi
 from bpfprof.abi import dtypes
 from bpfprof.capture import normalize
-from bpfprof.capture.stacks import ProcessCodes, StackTable
-from bpfprof.capture.tracker import FirstSleep
-from tests.unit.capture.test_stacks import PID, Target, index, record
+from bpfprof.capture.codes import ProcessCodes
+from bpfprof.capture.first_sleeps import FirstSleep, FirstSleeps
+from bpfprof.capture.stacks import StackTable
+from bpfprof.model.samples import HOLDS_GIL, UNSAMPLED
+from tests.unit.capture.test_stacks import PID, Numbers, Target, index, record
 
 LOST = int(abi.Status["BP_LOST_STACK_RING_FULL"])
 NOT_TAKEN, NO_PYTHON, OK = (int(abi.Status[f"BP_{name}"]) for name in ("STACK_NOT_TAKEN", "NO_PYTHON", "OK"))
+PYTHON_NOT_READY = int(abi.Status["BP_PYTHON_NOT_READY"])
 FAULT = int(abi.Status["BP_PYTHON_FRAME_FAULT"])
 BLOCKED, UNKNOWN, ON_CPU, DEAD = (
     int(abi.ThreadState[f"BP_THREAD_{name}"]) for name in ("BLOCKED", "UNKNOWN", "ON_CPU", "DEAD")
@@ -33,6 +36,11 @@ def events(*rows: dict[str, Any], dtype: np.dtype[np.void] = dtypes.EVENT_DTYPE)
 
 def threads(*indices: int) -> np.ndarray[Any, np.dtype[np.int64]]:
     return np.array(indices, np.int64)
+
+
+def slept(*looks: FirstSleep) -> FirstSleeps:
+    """What was seen of thread 4, the last look first."""
+    return FirstSleeps({}, None, {4: looks} if looks else {})
 
 
 @pytest.fixture
@@ -59,18 +67,23 @@ def test_a_tid_that_was_given_again_names_the_new_thread_from_then_on() -> None:
 
 def test_samples_keep_their_fields(stacks: StackTable) -> None:
     made = events(
-        {"time_ns": 10, "on_cpu_ns": 5, "cpu": 3, "stack": 77, "tid": 9},
+        {"time_ns": 10, "on_cpu_ns": 5, "cpu": 3, "stack": 77, "tid": 9, "flags": HOLDS_GIL},
         {"time_ns": 11, "on_cpu_ns": 6, "cpu": 2, "stack": 0, "status": NO_PYTHON},
         {"time_ns": 12, "on_cpu_ns": 7, "cpu": 1, "stack": 555, "status": OK},
     )
     rows = normalize.samples(made, threads(4, 5, 6), stacks)
-    assert rows.tolist() == [(10, 5, 4, index(stacks, 77), 3, OK), (11, 6, 5, 0, 2, NO_PYTHON), (12, 7, 6, 0, 1, LOST)]
+    named = rows[["time_ns", "on_cpu_ns", "thread", "stack", "cpu", "status", "flags"]].tolist()
+    assert named == [
+        (10, 5, 4, index(stacks, 77), 3, OK, HOLDS_GIL),
+        (11, 6, 5, 0, 2, NO_PYTHON, 0),
+        (12, 7, 6, 0, 1, LOST, 0),
+    ]
 
 
 def test_waits_keep_their_fields(stacks: StackTable) -> None:
     times = {"time_ns": 100, "on_cpu_ns": 5, "blocked_ns": 30, "runqueue_ns": 10, "stolen_ns": 2}
     made = events({**times, "stack": 77, "syscall": 202, "task_state": 1, "args": (1, 2, 1 << 63)})
-    (row,) = normalize.waits(made, threads(4), stacks, {})
+    (row,) = normalize.waits(made, threads(4), stacks, slept())
     for name, value in times.items():
         assert row[name] == value, name
     assert (row["stack"], row["syscall"], row["task_state"], row["thread"]) == (1, 202, 1, 4)
@@ -81,7 +94,7 @@ def test_waits_keep_their_fields(stacks: StackTable) -> None:
 @pytest.mark.parametrize(("looked_at_ns", "fits"), [(59, False), (60, True), (75, True), (90, True), (91, False)])
 def test_a_first_sleep_fills_only_the_sleep_it_was_seen_in(stacks: StackTable, looked_at_ns: int, fits: bool) -> None:
     wait = {"time_ns": 100, "blocked_ns": 30, "runqueue_ns": 10, "status": NOT_TAKEN, "syscall": -1}
-    sleeps = {4: FirstSleep(looked_at_ns, 1, 16, (7, 8, 9))}
+    sleeps = slept(FirstSleep(looked_at_ns, 1, 16, (7, 8, 9)))
     (row,) = normalize.waits(events(wait), threads(4), stacks, sleeps)
     if fits:
         assert (row["stack"], row["syscall"], row["status"]) == (1, 16, OK)
@@ -92,7 +105,7 @@ def test_a_first_sleep_fills_only_the_sleep_it_was_seen_in(stacks: StackTable, l
 
 def test_a_first_sleep_is_of_its_own_thread(stacks: StackTable) -> None:
     wait = {"time_ns": 100, "blocked_ns": 40, "status": NOT_TAKEN}
-    rows = normalize.waits(events(wait, wait), threads(4, 5), stacks, {4: FirstSleep(80, 1, 16, (0, 0, 0))})
+    rows = normalize.waits(events(wait, wait), threads(4, 5), stacks, slept(FirstSleep(80, 1, 16, (0, 0, 0))))
     assert rows["stack"].tolist() == [1, 0]
 
 
@@ -101,40 +114,57 @@ def test_a_first_sleep_does_not_replace_what_the_kernel_side_saw(stacks: StackTa
     made = events(
         {**times, "stack": 77}, {**times, "status": FAULT}, {**times, "stack": 555}, {**times, "status": NO_PYTHON}
     )
-    rows = normalize.waits(made, threads(4, 4, 4, 4), stacks, {4: FirstSleep(80, 1, 16, (0, 0, 0))})
+    rows = normalize.waits(made, threads(4, 4, 4, 4), stacks, slept(FirstSleep(80, 1, 16, (0, 0, 0))))
     assert rows["status"].tolist() == [OK, FAULT, LOST, OK]
     assert rows["syscall"].tolist() == [202, 202, 202, 16]
 
 
+@pytest.mark.parametrize(("looked_at_ns", "slept_stack", "fits"), [(80, 1, True), (59, 1, False), (80, 0, False)])
+def test_a_first_sleep_has_the_python_frames_that_the_kernel_side_could_not_take(
+    stacks: StackTable, looked_at_ns: int, slept_stack: int, fits: bool
+) -> None:
+    """The interpreter was not known yet when it began."""
+    taken = record(78, native=[70], native_status=OK, status=PYTHON_NOT_READY)
+    stacks.add_records([taken], {PID: ProcessCodes(0, Target())}, Numbers())
+    before = index(stacks, 78)
+    assert stacks.unfinished == {before} and stacks.unfinished_pids == {PID}
+    wait = {"time_ns": 100, "blocked_ns": 30, "runqueue_ns": 10, "stack": 78, "status": OK, "syscall": 230}
+    sleeps = slept(FirstSleep(looked_at_ns, slept_stack, 16, (7, 8, 9)))
+    rows = normalize.waits(events(wait, {**wait, "stack": 77}), threads(4, 4), stacks, sleeps)
+    assert rows["stack"].tolist() == [1 if fits else before, index(stacks, 77)]
+    assert rows["syscall"].tolist() == [230, 230], "that the kernel side knew"
+
+
 def test_a_first_sleep_without_a_stack_says_so(stacks: StackTable) -> None:
     wait = {"time_ns": 100, "blocked_ns": 40, "status": NOT_TAKEN}
-    (row,) = normalize.waits(events(wait), threads(4), stacks, {4: FirstSleep(80, 0, 16, (1, 0, 0))})
+    (row,) = normalize.waits(events(wait), threads(4), stacks, slept(FirstSleep(80, 0, 16, (1, 0, 0))))
     assert (row["stack"], row["status"], row["syscall"]) == (0, NO_PYTHON, 16)
 
 
-def totals(stacks: StackTable, sleeps: dict[int, FirstSleep], **record: Any) -> np.void:
+def totals(stacks: StackTable, sleeps: FirstSleeps, **record: Any) -> np.void:
     made = events({"syscall": -1, **record}, dtype=dtypes.THREAD_DTYPE)
-    return normalize.totals(made, threads(4), 1000, stacks, sleeps)[0]
+    total: np.void = normalize.totals(made, threads(4), 1000, stacks, sleeps)[0]
+    return total
 
 
 def test_totals_keep_their_fields(stacks: StackTable) -> None:
     values = {"state": ON_CPU, "since_ns": 900, "on_cpu_ns": 5, "blocked_ns": 6, "runqueue_ns": 7, "stolen_ns": 8}
     values |= {"wait_count": 9, "wake_ns": 3, "first_ns": 2}
-    row = totals(stacks, {}, stack=77, **values)
+    row = totals(stacks, slept(), stack=77, **values)
     assert {name: int(row[name]) for name in values} == values
     assert (row["time_ns"], row["thread"], row["stack"]) == (1000, 4, 1)
 
 
 def test_a_thread_asleep_since_before_the_start_is_blocked(stacks: StackTable) -> None:
-    sleep = {4: FirstSleep(500, 1, 16, (0, 0, 0))}
+    sleep = slept(FirstSleep(500, 1, 16, (0, 0, 0)))
     row = totals(stacks, sleep, state=UNKNOWN, since_ns=400, status=NOT_TAKEN)
     assert (row["state"], row["stack"], row["syscall"]) == (BLOCKED, 1, 16)
-    row = totals(stacks, {}, state=UNKNOWN, since_ns=400, status=NOT_TAKEN)
+    row = totals(stacks, slept(), state=UNKNOWN, since_ns=400, status=NOT_TAKEN)
     assert (row["state"], row["stack"]) == (UNKNOWN, 0)
 
 
 def test_a_thread_that_ran_since_is_not_in_its_first_sleep(stacks: StackTable) -> None:
-    sleep = {4: FirstSleep(500, 1, 16, (0, 0, 0))}
+    sleep = slept(FirstSleep(500, 1, 16, (0, 0, 0)))
     row = totals(stacks, sleep, state=BLOCKED, since_ns=600, status=NOT_TAKEN)
     assert row["stack"] == 0, "it sleeps since 600, and was looked at before"
     row = totals(stacks, sleep, state=ON_CPU, since_ns=400, status=NOT_TAKEN)
@@ -146,3 +176,29 @@ def test_the_dead_keep_their_totals() -> None:
     (row,) = normalize.exits(made, threads(4))
     assert (row["state"], row["thread"], row["since_ns"], row["time_ns"]) == (DEAD, 4, 900, 900)
     assert [int(row[f"{name}_ns"]) for name in ("on_cpu", "blocked", "runqueue", "stolen")] == [5, 6, 7, 8]
+
+
+def test_wakers_and_holders_have_stacks_of_their_own(stacks: StackTable) -> None:
+    made = events({"waker_stack": 77, "holder_stack": 77, "holder": 4711, "waker_kind": 1})
+    (row,) = normalize.waits(made, threads(4), stacks, slept())
+    assert row["waker_stack"] == row["holder_stack"] == index(stacks, 77)
+    assert row["holder"] == 0, "an id of the kernel side is no index"
+    assert row["waker_kind"] == 1
+
+
+def test_sums_of_short_waits_keep_their_fields() -> None:
+    made = events(
+        {"args": (7, 300, 0), "blocked_ns": 5, "runqueue_ns": 6, "syscall": 1, "task_state": 2, "flags": UNSAMPLED}
+    )
+    (row,) = normalize.short_waits(made, threads(3))
+    names = ("thread", "arg", "count", "blocked_ns", "runqueue_ns", "syscall", "task_state", "flags")
+    assert [int(row[name]) for name in names] == [3, 7, 300, 5, 6, 1, 2, UNSAMPLED]
+
+
+def test_open_sums_are_those_that_count_something() -> None:
+    records = np.zeros(2, dtypes.THREAD_DTYPE)
+    records["short_waits"]["count"][0] = [0, 2, 0, 0]
+    records["short_waits"]["blocked_ns"][0, 1] = 9
+    records["short_waits"]["count"][1] = [1, 0, 0, 1]
+    rows = normalize.open_short_waits(records, threads(5, 6))
+    assert rows[["thread", "count", "blocked_ns"]].tolist() == [(5, 2, 9), (6, 1, 0), (6, 1, 0)]

@@ -6,19 +6,25 @@ import re
 import shutil
 import subprocess
 import zlib
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from bpfprof import abi
 from bpfprof.abi import dtypes
-from bpfprof.capture.stacks import ProcessCodes, StackTable, identity_hash
+from bpfprof.capture.codes import ProcessCodes, identity_hash
+from bpfprof.capture.natives import RawStack
+from bpfprof.capture.stacks import StackTable
 from bpfprof.cpython.code_objects import CodeObject, Unresolved
+from bpfprof.kernel.sources import join_includes
 from bpfprof.model.ids import RuntimeAddress
 from bpfprof.paths import ebpf_directory
 
 START_OFFSET = 176  # of the bytecode in a code object
 PID = 100
+NOT_TAKEN, NOT_READY = int(abi.Status["BP_STACK_NOT_TAKEN"]), int(abi.Status["BP_NATIVE_NOT_READY"])
 Frame = tuple[int, int, int, int]  # code address, instruction address, mark, identity
 
 
@@ -46,14 +52,26 @@ def code_object(address: int, name: str) -> CodeObject:
     return CodeObject(RuntimeAddress(address), "/srv/a.py", name, name, 1, b"", start, pointers)
 
 
-def record(key: int, *frames: Frame, tgid: int = PID, status: int = 0) -> memoryview:
-    """A record of the stack ring."""
+def record(
+    key: int,
+    *frames: Frame,
+    tgid: int = PID,
+    status: int = 0,
+    native: Sequence[int] = (),
+    kernel: Sequence[int] = (),
+    native_status: int = NOT_TAKEN,
+    generation: int = 0,
+    time_ns: int = 0,
+) -> memoryview:
+    """A record of the stack ring; native and kernel frames as the words that are sent."""
     header = np.zeros(1, dtypes.STACK_DTYPE)
     header["key"], header["tgid"], header["status"], header["python_count"] = key, tgid, status, len(frames)
+    header["native_count"], header["kernel_count"], header["native_status"] = len(native), len(kernel), native_status
+    header["generation"], header["time_ns"] = generation, time_ns
     body = np.zeros(len(frames), dtypes.PYTHON_FRAME_DTYPE)
     for row, (code, instruction, mark, identity) in zip(body, frames, strict=True):
         row["code"], row["instruction"], row["identity"] = code | mark << 56, instruction, identity
-    return memoryview(header.tobytes() + body.tobytes())
+    return memoryview(header.tobytes() + body.tobytes() + np.array([*native, *kernel], np.uint64).tobytes())
 
 
 def index(table: StackTable, key: int) -> int:
@@ -82,7 +100,8 @@ def test_a_stack_is_numbered_and_written_once(table: StackTable) -> None:
         (3, "leaf"),
         (3, "root"),
     ]
-    assert arrays["stacks"].tolist() == [(3, 2, 0, 0, 0), (3, 1, 0, 0, 0)]
+    assert arrays["stacks"].tolist() == [(3, 2, 0, 0, 0, NOT_TAKEN, 0), (3, 1, 0, 0, 0, NOT_TAKEN, 0)]
+    assert arrays["native"].tolist() == []
     assert arrays["python"].tolist() == [(1, 8, 1), (2, -2, 0), (2, -2, 0)], "leaf first, offsets from the bytecode"
     assert target.reads == [0x1000, 0x2000]
     assert table.take_new() == ([], {})
@@ -171,6 +190,65 @@ def test_a_stack_walked_from_user_space_is_the_same_stack(table: StackTable) -> 
     assert table.add_frames(codes, [], 3) == 2
 
 
+class Numbers:
+    """Numbers each word by its place in `words`, from 1 on; `asked` is what it was asked.
+
+    From `changed_ns` on other code is at all addresses.
+    """
+
+    def __init__(self, changed_ns: int = 1 << 60) -> None:
+        self.changed_ns = changed_ns
+        self.words: list[int] = []
+        self.asked: list[tuple[int, int, int]] = []
+
+    def numbers(self, pid: int, stack: RawStack) -> list[int]:
+        self.asked.append((pid, stack.native_count, stack.native_status))
+        self.words += [word for word in stack.words if word not in self.words]
+        return [1 + self.words.index(word) for word in stack.words]
+
+    def is_outdated(self, pid: int, stack: RawStack) -> bool:
+        return stack.time_ns >= self.changed_ns
+
+
+def test_native_and_kernel_frames_are_part_of_a_stack(table: StackTable) -> None:
+    target, natives = Target(leaf=0x1000), Numbers()
+    codes = {PID: ProcessCodes(0, target)}
+    frame = target.frame(0x1000)
+    records = [
+        record(1, frame, native=[70, 80], kernel=[90], native_status=0),
+        record(2, frame, native=[70], kernel=[80, 90], native_status=NOT_READY),
+        record(3, native=[80], native_status=0),
+        record(4, frame),
+        record(5, frame, native=[70, 80], kernel=[90], native_status=0),
+    ]
+    table.add_records(records, codes, natives)
+    assert [index(table, key) for key in range(1, 6)] == [1, 2, 3, 4, 1], "frames and statuses tell stacks apart"
+    assert natives.asked == [(PID, 2, 0), (PID, 1, NOT_READY), (PID, 1, 0), (PID, 0, NOT_TAKEN), (PID, 2, 0)]
+    _, arrays = table.take_new()
+    rows = arrays["stacks"][["python_count", "native_count", "kernel_count", "native_status"]]
+    assert rows.tolist() == [(1, 2, 1, 0), (1, 1, 2, NOT_READY), (0, 1, 0, 0), (1, 0, 0, NOT_TAKEN)]
+    assert arrays["native"].tolist() == [(1,), (2,), (3,), (1,), (2,), (3,), (2,)], "each stack's behind the other's"
+
+
+def test_a_stack_that_is_sent_again_after_a_change_does_not_rename_what_was_before(table: StackTable) -> None:
+    """Another CPU sends it once more, before it is told that other code is at these addresses."""
+    natives, codes = Numbers(changed_ns=100), {PID: ProcessCodes(0, Target())}
+    table.add_records([record(5, native=[70], generation=3, time_ns=99)], codes, natives)
+    before = index(table, 5)
+    table.add_records([record(key, native=[70], generation=3, time_ns=100) for key in (5, 6)], codes, natives)
+    assert (index(table, 5), index(table, 6)) == (before, 0) and len(natives.asked) == 1
+    assert table.generations(np.array([5, 6, 7], np.uint64)).tolist() == [3, 3, 0], "their samples can be doubted"
+
+
+def test_without_native_frames_only_python_frames_are_kept(table: StackTable) -> None:
+    target = Target(leaf=0x1000)
+    frame = target.frame(0x1000)
+    table.add_records([record(1, frame, kernel=[90]), record(2, frame, kernel=[91])], {PID: ProcessCodes(0, target)})
+    _, arrays = table.take_new()
+    assert arrays["stacks"][["native_count", "kernel_count"]].tolist() == [(0, 0)] and len(arrays["native"]) == 0
+    assert index(table, 1) == index(table, 2)
+
+
 def test_wild_addresses_do_no_harm(table: StackTable) -> None:
     wild = [(0x00FF_FFFF_FFFF_FFFF, (1 << 64) - 1, 255, (1 << 64) - 1), (0, 0, 0, 0)]
     table.add_records([record(1, *wild)], {PID: ProcessCodes(0, Target())})
@@ -188,11 +266,11 @@ def test_many_keys_at_once(table: StackTable) -> None:
 
 @pytest.mark.parametrize("seed", [1, 2])
 def test_the_identity_is_the_one_the_kernel_side_computes(tmp_path: Path, seed: int) -> None:
-    """Compiles mix() and the arithmetic of code_identity() as they stand in python_frames.bpf.h."""
+    """Compiles mix() and the arithmetic of code_identity() as they stand in the kernel side's sources."""
     compiler = shutil.which("cc")
     if compiler is None:
         pytest.skip("no C compiler (cc)")
-    source = (ebpf_directory() / "python_frames.bpf.h").read_text()
+    source = join_includes(ebpf_directory() / "profiler.bpf.c")
     mix = re.search(r"^static __always_inline __u64 mix\(.*?^}\n", source, re.MULTILINE | re.DOTALL)
     arithmetic = re.search(r"    for \(int i = 0; i < BP_IDENTITY_WORDS; i\+\+\)\n.*?return (.*?);", source, re.DOTALL)
     assert mix is not None and arithmetic is not None and "hash = 1, name_hash = 0" in source

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import resource
 import signal
+import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +15,7 @@ import pytest
 
 from bpfprof.commands.outputs import open_output, open_temporary, write_output
 from bpfprof.errors import OutputError, UsageError
+from tests.unit.recording.hand_made import file_bytes, small
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="giving files to other users needs root")
 SOMEBODY, SOMEBODY_ELSE = (1234, 1235), (4321, 4322)
@@ -45,8 +48,8 @@ def test_a_new_file(tmp_path: Path) -> None:
 def test_a_file_is_replaced_whole(tmp_path: Path) -> None:
     path = tmp_path / "out.svg"
     path.write_text("something longer than what comes")
-    write_output(path, b"\x00short", None)
-    assert path.read_bytes() == b"\x00short"
+    write_output(path, "short\n", None)
+    assert path.read_bytes() == b"short\n"
 
 
 def test_text_that_is_not_utf8_is_written_all_the_same(tmp_path: Path) -> None:
@@ -163,3 +166,43 @@ def test_a_temporary_file_has_no_name(monkeypatch: pytest.MonkeyPatch, folder: s
     assert os.pread(fd, 3, 0) == b"abc" and os.fstat(fd).st_nlink == 0
     assert not os.get_inheritable(fd)
     os.close(fd)
+
+
+# What a command does: text of its own, and lines by click.
+SHOWING = """
+import click
+from bpfprof.commands.outputs import guard_standard_output, show
+guard_standard_output()
+for _ in range(9):
+    show('größe\\n' * 100_000)
+    click.echo('ende')
+"""
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "utf-8"])
+def test_a_reader_that_has_had_enough(encoding: str) -> None:
+    command = [sys.executable, "-c", SHOWING]
+    environment = {**os.environ, "PYTHONIOENCODING": encoding}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment) as process:
+        assert process.stdout is not None and process.stderr is not None
+        assert process.stdout.readline() in ("größe\n".encode(), b"gr??e\n")
+        process.stdout.close()
+        assert process.stderr.read() == b"" and process.wait() == 0
+
+
+@pytest.mark.parametrize(
+    ("redirection", "why"), [(">/dev/full", "No space left on device"), (">&-", "Bad file descriptor")]
+)
+@pytest.mark.parametrize("arguments", ["--help", "record --help", "report {}", "offcpu {} -f collapsed"])
+def test_standard_output_that_cannot_be_written(arguments: str, redirection: str, why: str, tmp_path: Path) -> None:
+    (tmp_path / "a.bpfprof").write_bytes(file_bytes(small().chunks()))
+    command = f"exec {sys.executable} -P -m bpfprof {arguments.format('a.bpfprof')} {redirection}"
+    done = subprocess.run(["sh", "-c", command], cwd=tmp_path, stderr=subprocess.PIPE, text=True, check=False)
+    assert (done.returncode, done.stderr) == (5, f"bpfprof: standard output could not be written: {why}\n")
+
+
+def test_a_closed_standard_error_is_not_missed(tmp_path: Path) -> None:
+    (tmp_path / "a.bpfprof").write_bytes(file_bytes(small().chunks()))
+    command = f"exec {sys.executable} -P -m bpfprof report a.bpfprof --check 2>&-"
+    done = subprocess.run(["sh", "-c", command], cwd=tmp_path, stdout=subprocess.PIPE, text=True, check=False)
+    assert done.returncode == 0 and "quality:" in done.stdout and "within 1%" not in done.stdout

@@ -4,21 +4,26 @@ from __future__ import annotations
 
 import os
 import random
-import resource
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from bpfprof.elf.call_frames import CallFrames, read_call_frames
 from bpfprof.elf.image import ElfError, ElfImage
+from tests.benchmarks.mutations import damage
 from tests.unit.elf.frame_builder import CODE, FrameBuilder, uleb
 
-_WORDS = (b"\xff\xff\xff\xff", b"\0\0\0\0", b"\xff\xff\xff\x7f", b"\0\0\0\x80", b"\x80\x80\x80\x80", b"\0\1\0\0")
 _INSTRUCTIONS = (
     *(b"\x0a", b"\x0b", b"\x41", b"\x0e\x10", b"\x86\x02", b"\xc6", b"\x0c\x06\x10", b"\x0d\x07", b"\x07\x10"),
     *(b"\x0f\x03\x76\x78\x06", b"\x10\x06\x02\x76\x00", b"\x2e\x10", b"\x02\x07", b"\x03\x01\x01", b"\x12\x06\x7e"),
     *(b"\x05\x06\x02", b"\x06\x06", b"\x11\x10\x01", b"\x16\x06\x02\x76\x00", b"\x04\x01\x00\x00\x00", b"\x13\x7c"),
 )
+
+
+def peak_mebibytes() -> float:
+    """Of this program; ru_maxrss would count what the process was before it became this program."""
+    with open("/proc/self/status") as file:
+        return next(int(line.split()[1]) / 1024 for line in file if line.startswith("VmHWM:"))
 
 
 @dataclass(slots=True)
@@ -51,17 +56,7 @@ def mutants(seed: int, files: int = 50) -> Iterator[bytes]:
     while True:
         data = bytearray(rng.choice(sound))
         for _ in range(rng.choice((1, 1, 2, 5, 20))):
-            at = rng.randrange(len(data))
-            how = rng.random()
-            if how < 0.5:
-                data[at] = rng.randrange(256)
-            elif how < 0.7:
-                word = rng.choice(_WORDS)
-                data[at : at + len(word)] = word
-            elif how < 0.9:
-                data[at] ^= 1 << rng.randrange(8)
-            else:
-                del data[at : at + rng.randrange(1, 9)]
+            damage(rng, data)
         yield bytes(data)
 
 
@@ -89,7 +84,7 @@ def try_many(seed: int, count: int) -> Cost:
             cost.refused += 1
         else:
             check(frames)
-    cost.mebibytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    cost.mebibytes = peak_mebibytes()
     return cost
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from bpfprof.elf.call_frame_rules import CfaKind, FramePointerKind, Reason
+from bpfprof.elf.call_frame_rules import FLAG_IN_REGISTER, CfaKind, FramePointerKind, Reason
 from bpfprof.elf.call_frames import CallFrames
 
 Words = tuple[str, str, str]  # CFA, rbp, return address
@@ -75,6 +75,8 @@ def _words_of(rule: np.void) -> Words | None:
         FramePointerKind.LOST: "lost",
     }[FramePointerKind(rule["fp_kind"])]
     ra = {CfaKind.SIGNAL_FRAME: "exp", CfaKind.END_OF_STACK: "u"}.get(kind, f"c{rule['ra_offset']:+d}")
+    if rule["flags"] & FLAG_IN_REGISTER:
+        ra = f"r{rule['ra_offset']}"
     return cfa, saved, ra
 
 

@@ -184,7 +184,7 @@ FAILURES = {
     "stack pointer elsewhere": b"\x87\x01",
     "cfa expression": b"\x0f\x02\x96\x01",
     "offset too large": b"\x0e" + uleb(1 << 31),
-    "return address elsewhere": b"\x09\x10\x05",
+    "return address elsewhere": b"\x09\x10\x07",
     "no cfa": b"",
 }
 

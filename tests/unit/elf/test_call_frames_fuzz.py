@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import random
-import struct
-import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pytest
 
-from bpfprof.elf.call_frame_rules import RULE_LIMIT
+from bpfprof.elf import call_frame_records, call_frame_sections, call_frames
+from bpfprof.elf.call_frame_rules import RULE_LIMIT, UNSUPPORTED_ID
 from tests.unit.elf.frame_builder import CODE, FrameBuilder, uleb
 from tests.unit.elf.frame_mutants import check, decode_in_memory, mutants, try_many
+from tests.unit.elf.hostile_frames import cost_of, write_hostile
 
 SEED = 20241121
 
@@ -76,43 +75,41 @@ def test_costly_files_are_not_slow(content: bytes) -> None:
     check(frames)
 
 
-@pytest.mark.parametrize("kind", ["zeros", "functions", "cies", "rows"])
-def test_large_hostile_sections_need_little_memory(kind: str, tmp_path: Path) -> None:
-    """63 MiB of the shortest records, or 12 of the most rows, in a process of its own, for its peak of memory."""
-    script = (
-        "import sys\n"
-        "from bpfprof.elf.image import ElfError, ElfImage\n"
-        "from bpfprof.elf.call_frames import read_call_frames\n"
-        "try:\n    read_call_frames(ElfImage.open(sys.argv[1]))\nexcept ElfError as error:\n    print(error)\n"
-        "print(next(line for line in open('/proc/self/status') if line[:6] == 'VmHWM:').split()[1])\n"
-    )
-    path = tmp_path / "hostile"
-    path.write_bytes(_hostile(kind, (12 if kind == "rows" else 63) << 20))
-    root = Path(__file__).resolve().parents[3]
-    out = subprocess.run(
-        [sys.executable, "-c", script, str(path)], cwd=root, capture_output=True, text=True, check=True
-    )
-    assert int(out.stdout.split()[-1]) < 256 << 10, out.stdout
+@pytest.mark.parametrize("kind", ["zeros", "CIEs", "short programs", "remember"])
+def test_large_hostile_sections_are_bounded(kind: str, tmp_path: Path) -> None:
+    """63 MiB of the worst; tests/benchmarks/decode_cost.py has more kinds, and should say less than 5 seconds."""
+    write_hostile(kind, tmp_path / "hostile")
+    cost = cost_of(tmp_path / "hostile")
+    assert cost.seconds < 8 and cost.peak_mib < 200
+    left_out = sum(cost.reasons.get(reason, 0) for reason in ("too many functions", "too costly", "too many rows"))
+    assert left_out > 0 and cost.functions >= left_out
 
 
-def _hostile(kind: str, size: int) -> bytes:
+def test_what_is_left_out_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Later functions of the section have no rules, earlier ones are whole."""
     builder = FrameBuilder()
-    cie = builder.cie(augmentation=b"zR", data=b"\x00", encoding=0)
-    if kind == "zeros":
-        unit = bytes(4)
-    elif kind == "functions":
-        unit = struct.pack("<IIQQ", 24, 0, CODE, 16) + bytes(4)
-    elif kind == "cies":
-        unit = bytes(builder.data)
-    else:
-        program = b"\0" + b"\x41\x0e\x10\x41\x0e\x18" * 20_000
-        unit = struct.pack("<IIQQ", 20 + len(program) + 3, 0, CODE, 0x40000) + program + bytes(3)
-    content = bytearray(builder.data)
-    while len(content) < size:
-        content += unit * max(1, min(4096, (size - len(content)) // len(unit)))
-    if kind in ("functions", "rows"):  # each refers to the one CIE, and has its own part of the code
-        for index, at in enumerate(range(len(builder.data), len(content) - len(unit) + 1, len(unit))):
-            start = CODE + (index * 16 if kind == "functions" else index * 1000) % 0xC0000
-            struct.pack_into("<IQ", content, at + 4, at + 4 - cie, start)
-    builder.data = content
-    return builder.elf(with_header=False)
+    cie = builder.cie()
+    for index in range(20):
+        builder.fde(cie, CODE + index * 0x8000, 0x8000, b"\x41\x0e\x10\x41\x0e\x18" * 30_000)
+    for name, reason in (("_WORK_LIMIT", "too costly"), ("_ROW_LIMIT", "too many rows")):
+        with monkeypatch.context() as patch:
+            patch.setattr(call_frames, name, 200_000)
+            frames = decode_in_memory(builder.elf())
+        assert frames is not None and set(frames.reasons) == {reason}
+        check(frames)
+        assert frames.function_count == len(frames.function_starts) == 20
+        bad = frames.address[frames.rule == UNSUPPORTED_ID]
+        assert len(bad) == 1 and (int(bad[0]) - CODE) // 0x8000 == 20 - frames.reasons[reason]
+
+
+def test_functions_beyond_the_limit_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    builder = FrameBuilder()
+    cie = builder.cie()
+    for index in range(20):
+        builder.fde(cie, CODE + index * 64, 64, b"")
+    for with_header, left_out in ((True, 13), (False, 1)):
+        monkeypatch.setattr(call_frame_sections, "RECORD_LIMIT", 7)
+        monkeypatch.setattr(call_frame_records, "RECORD_LIMIT", 7)
+        frames = decode_in_memory(builder.elf(with_header))
+        assert frames is not None and frames.reasons == {"too many functions": left_out}
+        assert len(frames.function_starts) == (7 if with_header else 6)  # the CIE is a record too

@@ -82,7 +82,7 @@ def test_a_debug_file_of_another_build(image: ElfImage, root: Path) -> None:
     where = place(root, by_build_id(image))
     data = where.read_bytes()
     position = data.index(bytes.fromhex(image.build_id))
-    where.write_bytes(data[:position] + b"\0" + data[position + 1 :])
+    where.write_bytes(data[:position] + bytes([data[position] ^ 1]) + data[position + 1 :])
     assert not is_found(image, root)
 
 

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from bpfprof import abi
+from bpfprof.kernel.compiler import PROGRAMS
 from bpfprof.kernel.sources import (
     MAPS_BY_TYPE,
     compiler_flags,
@@ -70,6 +72,39 @@ def test_every_map_is_listed() -> None:
     assert {f"{own}_{name}" for own in ("perf", "sched") for name in MAPS_BY_TYPE} <= set(names)
 
 
+def test_the_readme_names_every_file() -> None:
+    folder = ebpf_directory()
+    table = re.findall(r"^\| `([\w./]+)` \|", (folder / "README.md").read_text(), re.MULTILINE)
+    files = {path.name + "/" * path.is_dir() for path in folder.iterdir()} - {"README.md"}
+    assert files == {name for name in table if "." in name or name.endswith("/")}
+
+
+def test_the_readme_s_programs_are_those_that_are_loaded() -> None:
+    text = (ebpf_directory() / "README.md").read_text()
+    section = text[text.index("## Programs") : text.index("## Unwind tables")]
+    rows = re.findall(r"^\| `(\w+)`, `(\w+)` \| `(\w+)` \| .*? \| (\d+) \| ([\d,]+) \|$", section, re.MULTILINE)
+    limits = {name.rpartition("_")[2]: (int(one), int(all_.replace(",", ""))) for name, _, _, one, all_ in rows}
+    for name, other, function, _, _ in rows:
+        assert PROGRAMS[name][0] == PROGRAMS[other][0] == function
+    python = abi.CONSTANTS["BP_PYTHON_FRAMES_PER_PROGRAM"], abi.CONSTANTS["BP_MAX_PYTHON_FRAMES"]
+    native = abi.CONSTANTS["BP_NATIVE_FRAMES_PER_PROGRAM"], abi.CONSTANTS["BP_MAX_NATIVE_FRAMES"]
+    identify = python[0], python[0] * abi.CONSTANTS["BP_IDENTIFY_PROGRAMS"]
+    kernel = abi.CONSTANTS["BP_MAX_KERNEL_FRAMES"], abi.CONSTANTS["BP_MAX_KERNEL_FRAMES"]
+    assert limits == {"walk": python, "unwind": native, "complete": kernel, "identify": identify}
+    assert f"All {len(PROGRAMS)} load" in text
+
+
+def test_the_longest_chain_of_tail_calls_is_one_the_kernel_allows() -> None:
+    """Beyond MAX_TAIL_CALL_CNT (33, include/linux/bpf.h) the call does nothing and the stack is lost."""
+    python = -(-abi.CONSTANTS["BP_MAX_PYTHON_FRAMES"] // abi.CONSTANTS["BP_PYTHON_FRAMES_PER_PROGRAM"])
+    native = -(-abi.CONSTANTS["BP_MAX_NATIVE_FRAMES"] // abi.CONSTANTS["BP_NATIVE_FRAMES_PER_PROGRAM"])
+    identify = abi.CONSTANTS["BP_IDENTIFY_PROGRAMS"]
+    longest = 1 + python + native + 1 + identify
+    assert longest <= 33
+    said = f"{longest} tail calls (1 + {python} + {native} + 1 + {identify})"
+    assert said in (ebpf_directory() / "README.md").read_text()
+
+
 def test_a_compiler_agrees_on_the_lines(tmp_path: Path) -> None:
     compiler = shutil.which("cc")
     if compiler is None:
@@ -115,10 +150,13 @@ def test_flags_hold_offsets_and_map_numbers() -> None:
         def offset(self, _struct_name: str, member: str) -> int:
             return len(member)
 
+        def percpu_distance(self, first: str, second: str) -> int:
+            return len(second) - len(first)
+
     flags = compiler_flags(Types())  # type: ignore[arg-type]
     assert {"-DBP_OFFSET_TASK_PID=3", "-DBP_OFFSET_TASK_TGID=4"} <= set(flags)
     assert {f"-DBP_FD_{name}={number}" for number, name in enumerate(map_names(), 1)} <= set(flags)
     assert f"-DBP_OFFSET_TASK_EXEC={len('se') + len('sum_exec_runtime')}" in flags
     sources = "".join(path.read_text() for path in ebpf_directory().rglob("*.[hc]"))
-    wanted = set(re.findall(r"\bBP_(?:OFFSET_\w+|KERNEL_VERSION_CODE)\b", sources))
+    wanted = set(re.findall(r"\bBP_(?:OFFSET_\w+|RQ_TO_\w+|KERNEL_VERSION_CODE)\b", sources))
     assert wanted <= {flag[2:].split("=")[0] for flag in flags}, "the kernel side wants a number it is not given"

@@ -68,8 +68,9 @@ def test_stolen_time_is_spread_over_its_burst(story: Story) -> None:
     bursts = bursts_of(story.run(4 * MS, stolen=4 * MS).block(2 * MS).run(3 * MS, stolen=MS))
     assert wall_ms(bursts) == [(0, 8), (10, 4)]
     assert at_ms(bursts, 2, 6, 10, 12) == [1, 3, 4, 5.5]
-    begin, stolen = bursts.wall_clock(np.array([0, MS, 4 * MS]), np.array([MS, 3 * MS, 3 * MS]))
+    begin, stolen, short = bursts.wall_clock(np.array([0, MS, 4 * MS]), np.array([MS, 3 * MS, 3 * MS]))
     assert ((begin - START_NS) / MS).tolist() == [0, 2, 10] and (stolen / MS).tolist() == [1, 3, 1]
+    assert not short.any()
 
 
 def test_stolen_time_before_the_sleep_that_had_not_ended(story: Story) -> None:
@@ -118,9 +119,9 @@ def test_pieces_and_stolen_time_fill_the_bursts(story: Story, seed: int) -> None
     bursts = bursts_of(story)
     moments = np.sort(np.random.default_rng(seed).integers(START_NS, story.now_ns, 50))
     shares = share_cpu_time(bursts.positions(moments), bursts.edges, 10 * MS)
-    begin, stolen = bursts.wall_clock(shares.piece_start, shares.piece_length)
+    begin, stolen, short = bursts.wall_clock(shares.piece_start, shares.piece_length)
     end = begin + shares.piece_length + stolen
-    assert (stolen >= 0).all()
+    assert (stolen >= 0).all() and not short.any()
     breaks = np.flatnonzero(end[:-1] != begin[1:])
     filled = bursts.wall_ns > 0
     assert begin[np.append(0, breaks + 1)].tolist() == bursts.start_ns[filled].tolist()

@@ -200,6 +200,18 @@ def test_without_an_end_no_wait_is_counted_twice(made: HandMade) -> None:
     assert_whole(intervals)
 
 
+def test_without_an_end_a_run_that_began_early_is_counted_once(made: HandMade) -> None:
+    """What the first wait after the totals tells of the one before is not in the totals yet."""
+    story = Story.begin(made).run(2 * MS).block(3 * MS, ready=2 * MS).run(2 * MS).total().block(4 * MS).run(MS)
+    story.block(MS).run(MS)
+    for place in (1, 2):
+        made.waits[place]["early_ns"] = MS if place == 1 else 0
+        made.waits[place]["on_cpu_ns"] += MS
+    intervals = collected(made, None)
+    assert times_ms(intervals) == (6, 8, 1) and waits_ms(intervals)[0] == (6, 3, 1)
+    assert_whole(intervals)
+
+
 def test_totals_without_any_event(made: HandMade) -> None:
     made.thread()
     made.totals.append(row(TOTAL_DTYPE, time_ns=START_NS, since_ns=START_NS, state=UNKNOWN, running_ns=9 * MS))

@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bpfprof.model.samples import WAIT_DTYPE, FdKind
+from bpfprof.model.samples import SHORT_DTYPE, WAIT_DTYPE, WAITS_FOR_GIL, FdKind
 from bpfprof.model.syscalls import syscall_name, syscall_numbers
-from bpfprof.profile.waits import reason_text, wait_reasons
+from bpfprof.profile.waits import as_waits, reason_number, reason_text, wait_reasons
 
 GIL_START, GIL_BYTES = 0x7F00_0000_1000, 96
 UNISTD = Path("/usr/include/x86_64-linux-gnu/asm/unistd_64.h")
@@ -74,7 +74,7 @@ def test_descriptors_tell_more(call: str, kind: FdKind, expected: str) -> None:
         ("io_uring_enter", (3,), "syscall io_uring_enter"),
         (461, (), "syscall lsm_list_modules"),
         (3000, (), "syscall 3000"),
-        (-1, (), "pagefault"),
+        (-1, (), "unknown"),
     ],
 )
 def test_reasons(call: str | int, args: tuple[int, ...], expected: str) -> None:
@@ -112,7 +112,7 @@ def test_sleep_that_no_signal_ends_is_disk_where_no_better_word_is_known() -> No
     assert reason("openat", 3, task_state=UNINTERRUPTIBLE | 0x80) == "disk"
     assert reason("futex", 3, task_state=UNINTERRUPTIBLE) == "lock"
     assert reason("nanosleep", 3, task_state=UNINTERRUPTIBLE) == "sleep"
-    assert reason(-1, task_state=UNINTERRUPTIBLE) == "pagefault"
+    assert [reason(-1, task_state=state) for state in (0x2, 0x102, 0x2102)] == ["pagefault"] * 3
 
 
 def test_many_rows_at_once_each_with_its_own_gil() -> None:
@@ -135,3 +135,71 @@ def test_a_call_that_is_not_in_the_table_keeps_its_number() -> None:
     assert syscall_name(400) == "400" and syscall_name(0) == "read"
     with pytest.raises(KeyError):
         syscall_numbers("no_such_call")
+
+
+@pytest.mark.parametrize(
+    ("call", "args", "expected"),
+    [
+        ("vfork", (), "child"),
+        ("clone", (0x4111,), "child"),
+        ("clone3", (0x1000,), "child"),
+        ("flock", (3, 2), "lock"),
+        ("fcntl", (3, 7), "lock"),
+        ("fcntl", (3, 38), "lock"),
+        ("fcntl", (3, 3), "syscall fcntl"),
+        ("semop", (1,), "lock"),
+        ("semtimedop", (1,), "lock"),
+        ("munmap", (0x1000,), "lock"),
+        ("mprotect", (0x1000,), "lock"),
+        ("msgrcv", (1,), "pipe"),
+        ("mq_timedreceive", (1,), "pipe"),
+        ("pause", (), "sleep"),
+        ("rt_sigtimedwait", (), "sleep"),
+        ("rt_sigsuspend", (), "sleep"),
+        ("io_getevents", (), "disk"),
+        ("openat", (3,), "syscall openat"),
+        ("getrandom", (), "syscall getrandom"),
+    ],
+)
+def test_reasons_of_rarer_calls(call: str, args: tuple[int, ...], expected: str) -> None:
+    assert reason(call, *args) == expected
+
+
+@pytest.mark.parametrize("call", ["io_uring_enter", "ioctl", "exit_group", "getrandom", "membarrier"])
+def test_calls_that_wait_for_no_disk_keep_their_name(call: str) -> None:
+    assert reason(call, 3, task_state=UNINTERRUPTIBLE) == f"syscall {call}"
+
+
+def test_a_sleep_without_load_is_no_disk() -> None:
+    assert reason("openat", 3, task_state=UNINTERRUPTIBLE | 0x400) == "syscall openat"
+
+
+@pytest.mark.parametrize("call", ["poll", "select", "epoll_wait"])
+def test_waiting_for_one_device_is_waiting_for_a_device(call: str) -> None:
+    row = np.zeros(1, WAIT_DTYPE)
+    row["syscall"], row["fd_kind"], row["args"] = next(iter(syscall_numbers(call))), FdKind.DEVICE, (3, 1, 0)
+    none = np.zeros(1, np.uint64)
+    assert reason_text(int(wait_reasons(row, none, none)[0])) == "device"
+
+
+def test_the_kernel_side_knows_what_waits_for_a_gil() -> None:
+    row = np.zeros(1, WAIT_DTYPE)
+    row["syscall"], row["flags"] = next(iter(syscall_numbers("futex"))), WAITS_FOR_GIL
+    none = np.zeros(1, np.uint64)
+    assert reason_text(int(wait_reasons(row, none, none)[0])) == "gil"
+
+
+@pytest.mark.parametrize(
+    ("call", "arg", "expected"),
+    [("select", 0, "sleep"), ("select", 4, "poll"), ("poll", 0, "poll"), ("fcntl", 3, "syscall fcntl")],
+)
+def test_short_waits_know_one_argument_at_most(call: str, arg: int, expected: str) -> None:
+    rows = np.zeros(1, SHORT_DTYPE)
+    rows["syscall"], rows["arg"], rows["task_state"] = next(iter(syscall_numbers(call))), arg, INTERRUPTIBLE
+    none = np.zeros(1, np.uint64)
+    assert reason_text(int(wait_reasons(as_waits(rows), none, none)[0])) == expected
+
+
+def test_every_word_has_its_number() -> None:
+    for word in ("gil", "pagefault", "unknown", "syscall ioctl"):
+        assert reason_text(reason_number(word)) == word

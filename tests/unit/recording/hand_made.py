@@ -10,7 +10,24 @@ from typing import Any
 import numpy as np
 
 from bpfprof import abi
-from bpfprof.model.samples import PYTHON_FRAME_DTYPE, SAMPLE_DTYPE, STACK_DTYPE, TOTAL_DTYPE, WAIT_DTYPE
+from bpfprof.model.samples import (
+    HOLDS_GIL,
+    NAME_DTYPE,
+    NAME_EVAL,
+    NAME_INLINED,
+    NATIVE_DTYPE,
+    NATIVE_EXACT,
+    NATIVE_INDEX_DTYPE,
+    NO_FILE,
+    PYTHON_FRAME_DTYPE,
+    SAMPLE_DTYPE,
+    SHORT_DTYPE,
+    STACK_DTYPE,
+    TOTAL_DTYPE,
+    UNSAMPLED,
+    WAIT_DTYPE,
+    WAITS_FOR_GIL,
+)
 from bpfprof.recording.format import MAGIC, Chunk, encode
 from bpfprof.recording.reader import Recording, read_recording
 
@@ -20,6 +37,8 @@ UNKNOWN, ON_CPU, RUNNABLE, BLOCKED, DEAD = (
     int(abi.ThreadState[f"BP_THREAD_{name}"]) for name in ("UNKNOWN", "ON_CPU", "RUNNABLE", "BLOCKED", "DEAD")
 )
 NANOSLEEP, FUTEX, IOCTL = 35, 202, 16
+NOT_TAKEN = int(abi.Status["BP_STACK_NOT_TAKEN"])
+Name = tuple[str, str, int, int]  # function, file, line, flags of NAME_DTYPE
 
 
 def row(dtype: np.dtype[np.void], **values: Any) -> np.void:
@@ -27,7 +46,8 @@ def row(dtype: np.dtype[np.void], **values: Any) -> np.void:
     made = np.zeros(1, dtype)
     for name, value in values.items():
         made[name] = value
-    return made[0]
+    first: np.void = made[0]
+    return first
 
 
 @dataclass
@@ -40,15 +60,28 @@ class HandMade:
     threads: list[dict[str, Any]] = field(default_factory=list)
     codes: list[list[Any]] = field(default_factory=list)
     linetables: list[bytes] = field(default_factory=list)
+    files: list[dict[str, Any]] = field(default_factory=list)
+    natives: list[np.void] = field(default_factory=list)
+    names: list[np.void] = field(default_factory=list)
+    texts: list[str] = field(default_factory=lambda: [""])
     stacks: list[np.void] = field(default_factory=list)
     python: list[np.void] = field(default_factory=list)
+    native_frames: list[np.void] = field(default_factory=list)
     samples: list[np.void] = field(default_factory=list)
     waits: list[np.void] = field(default_factory=list)
     totals: list[np.void] = field(default_factory=list)
+    wakers: list[dict[str, Any]] = field(default_factory=list)
+    short_waits: list[np.void] = field(default_factory=list)
+    accounting: list[dict[str, Any]] = field(default_factory=list)
 
     def process(self, pid: int = 100, **values: Any) -> int:
         """A process that runs CPython 3.11 unless told otherwise; returns its index."""
-        known = {"name": "python", "command_line": ["python", "a.py"], "python": [3, 11], "python_version": "3.11.2"}
+        known: dict[str, Any] = {
+            "name": "python",
+            "command_line": ["python", "a.py"],
+            "python": [3, 11],
+            "python_version": "3.11.2",
+        }
         known |= {"entry_marks_from": 1, "shim_is_python": True, "gil": None, "note": ""}
         self.processes.append({"index": len(self.processes), "pid": pid, **known, **values})
         return len(self.processes) - 1
@@ -59,41 +92,108 @@ class HandMade:
         self.threads.append({"index": index, "process": process, "tid": tid, "first_ns": first_ns, "name": name})
         return index
 
+    def waker(self, thread: int = -1, pid: int = 0, tid: int = 0, name: str = "") -> int:
+        """A thread that ends waits: one of the recording's by its index, or another; returns the number of its row."""
+        values = {"thread": thread + 1, "pid": pid, "tid": tid, "process_name": name and "daemon", "name": name}
+        self.wakers.append({"index": len(self.wakers), **values})
+        return len(self.wakers)
+
+    def short(self, thread: int, blocked: int, ready: int = 0, count: int = 1, **wait: Any) -> None:
+        """Waits that were only added up."""
+        values = {"syscall": FUTEX, "task_state": 1, **wait}
+        sums = {"thread": thread, "blocked_ns": blocked, "runqueue_ns": ready, "count": count}
+        self.short_waits.append(row(SHORT_DTYPE, **sums, **values))
+
     def code(
-        self, qualname: str, process: int = 0, reason: str = "", linetable: bytes = b"", first_line: int = 1
+        self,
+        qualname: str,
+        process: int = 0,
+        reason: str = "",
+        linetable: bytes = b"",
+        first_line: int = 1,
+        filename: str = "/srv/a.py",
     ) -> int:
         """Returns the number by which frames refer to it."""
-        self.codes.append([process, "" if reason else "/srv/a.py", qualname, first_line, reason])
+        self.codes.append([process, "" if reason else filename, qualname, first_line, reason])
         self.linetables.append(linetable)
         return len(self.codes)
 
-    def stack(self, *frames: tuple[int, int, int], process: int = 0, status: int = 0) -> int:
-        """Of (code, offset, mark), leaf first; returns the number by which samples and waits refer to it."""
+    def file(self, path: str, kind: str = "elf", **values: Any) -> int:
+        """A file that code is mapped from; returns its index."""
+        self.files.append({"index": len(self.files), "kind": kind, "path": path, "build_id": "", "note": "", **values})
+        return len(self.files) - 1
+
+    def native(self, file: int, *names: Name, address: int = 0x1000, flags: int = 0) -> int:
+        """An address with its names, innermost first; returns the number by which stacks refer to it."""
+        self.natives.append(row(NATIVE_DTYPE, address=address, file=file, flags=flags))
+        for function, source, line, name_flags in names:
+            values = {"function": self._text(function), "file": self._text(source), "line": line, "flags": name_flags}
+            self.names.append(row(NAME_DTYPE, native=len(self.natives), **values))
+        return len(self.natives)
+
+    def _text(self, text: str) -> int:
+        if text not in self.texts:
+            self.texts.append(text)
+        return self.texts.index(text)
+
+    def stack(
+        self,
+        *frames: tuple[int, int, int],
+        process: int = 0,
+        status: int = 0,
+        native: Sequence[int] = (),
+        kernel: Sequence[int] = (),
+        native_status: int | None = None,
+    ) -> int:
+        """Of (code, offset, mark) and numbers of native and kernel frames, leaf first each.
+
+        Without native frames they were not asked for, unless a status says otherwise. Returns the number by which
+        samples and waits refer to it.
+        """
         self.python += [row(PYTHON_FRAME_DTYPE, code=code, offset=offset, mark=mark) for code, offset, mark in frames]
-        self.stacks.append(row(STACK_DTYPE, process=process, python_count=len(frames), status=status))
+        self.native_frames += [row(NATIVE_INDEX_DTYPE, native=number) for number in (*native, *kernel)]
+        if native_status is None:
+            native_status = 0 if native else NOT_TAKEN
+        counts = {"python_count": len(frames), "native_count": len(native), "kernel_count": len(kernel)}
+        self.stacks.append(row(STACK_DTYPE, process=process, status=status, native_status=native_status, **counts))
         return len(self.stacks)
 
     def chunks(self) -> list[Chunk]:
         """In the order bpfprof writes them."""
         texts = {str(int(status)): abi.status_text(status) for status in abi.Status}
         start = {"start_ns": START_NS, "rate_hz": 100, "event": "cpu-clock", "mode": "both", "target_pids": [100]}
+        start["native"] = True
         ends = np.cumsum([len(table) for table in self.linetables], dtype=np.uint64)
-        tables = {"linetable_ends": ends, "linetables": np.frombuffer(b"".join(self.linetables), np.uint8)}
+        tables: dict[str, Any] = {
+            "linetable_ends": ends,
+            "linetables": np.frombuffer(b"".join(self.linetables), np.uint8),
+        }
         made = [
             Chunk("start", {**start, "status_texts": texts, **self.start}),
             Chunk("processes", {"rows": self.processes}),
             Chunk("threads", {"rows": self.threads}),
             Chunk("codes", {"rows": self.codes}, tables),
+            Chunk("files", {"rows": self.files}),
+            Chunk("natives", {}, {"rows": array(self.natives, NATIVE_DTYPE)}),
             Chunk(
                 "stacks",
                 {},
-                {"stacks": array(self.stacks, STACK_DTYPE), "python": array(self.python, PYTHON_FRAME_DTYPE)},
+                {
+                    "stacks": array(self.stacks, STACK_DTYPE),
+                    "python": array(self.python, PYTHON_FRAME_DTYPE),
+                    "native": array(self.native_frames, NATIVE_INDEX_DTYPE),
+                },
             ),
             Chunk("samples", {}, {"rows": array(self.samples, SAMPLE_DTYPE)}),
+            Chunk("wakers", {"rows": self.wakers}),
             Chunk("waits", {}, {"rows": array(self.waits, WAIT_DTYPE)}),
+            Chunk("short_waits", {}, {"rows": array(self.short_waits, SHORT_DTYPE)}),
             Chunk("totals", {}, {"rows": array(self.totals, TOTAL_DTYPE)}),
+            Chunk("names", {"texts": self.texts}, {"rows": array(self.names, NAME_DTYPE)}),
         ]
-        return made if self.end is None else [*made, Chunk("end", self.end)]
+        if self.end is not None:
+            made.append(Chunk("end", self.end))
+        return [*made, Chunk("accounting", {"rows": self.accounting})] if self.accounting else made
 
     def recording(self) -> Recording:
         """Written and read back."""
@@ -106,6 +206,16 @@ def array(rows: Sequence[np.void], dtype: np.dtype[np.void]) -> Any:
     for index, content in enumerate(rows):
         made[index] = content
     return made
+
+
+def chunk_of(chunks: Sequence[Chunk], kind: str) -> Chunk:
+    """The first of this kind."""
+    return next(chunk for chunk in chunks if chunk.kind == kind)
+
+
+def replace_chunk(chunks: list[Chunk], chunk: Chunk) -> None:
+    """Puts it in the place of the first of its kind."""
+    chunks[chunks.index(chunk_of(chunks, chunk.kind))] = chunk
 
 
 def file_bytes(chunks: Sequence[Chunk]) -> bytes:
@@ -135,6 +245,7 @@ class Story:
     burst_stolen_ns: int = 0
     running_ns: int = 0
     wait: dict[str, Any] = field(default_factory=dict)
+    is_short: bool = False
 
     @classmethod
     def begin(
@@ -165,6 +276,12 @@ class Story:
         self.now_ns += ready
         return self
 
+    def block_short(self, ns: int, ready: int = 0, **wait: Any) -> Story:
+        """As block(), but the wait has no row: it is added up."""
+        self.block(ns, ready, **wait)
+        self.is_short = True
+        return self
+
     def preempt(self, ns: int, stack: int = 0) -> Story:
         """Runnable all the time, for ns."""
         self._leave_cpu(RUNNABLE, {"stack": stack, "syscall": -1})
@@ -185,23 +302,35 @@ class Story:
         if self.state in (BLOCKED, RUNNABLE):
             self._back_on_cpu()
         self.on_cpu_ns += self.running_ns
-        self.burst_stolen_ns = self.now_ns - self.since_ns - self.running_ns
-        self.stolen_ns += self.burst_stolen_ns
+        stolen_ns = self.now_ns - self.since_ns - self.running_ns
+        self.burst_stolen_ns += stolen_ns
+        self.stolen_ns += stolen_ns
         self.state, self.since_ns, self.wait, self.running_ns = state, self.now_ns, wait, 0
+        self.is_short = False
 
     def _back_on_cpu(self) -> None:
         woken = self.since_ns if self.state == RUNNABLE else self.wake_ns or self.now_ns
         times = {"time_ns": self.now_ns, "on_cpu_ns": self.on_cpu_ns, "stolen_ns": self.burst_stolen_ns}
         times |= {"blocked_ns": woken - self.since_ns, "runqueue_ns": self.now_ns - woken}
-        self.made.waits.append(row(WAIT_DTYPE, thread=self.thread, **times, **self.wait))
+        if self.is_short:
+            self.made.short(self.thread, times["blocked_ns"], times["runqueue_ns"], **self._wait_of(SHORT_DTYPE))
+        else:
+            self.made.waits.append(row(WAIT_DTYPE, thread=self.thread, **times, **self.wait))
         self.blocked_ns += times["blocked_ns"]
         self.runqueue_ns += times["runqueue_ns"]
-        self.state, self.since_ns, self.wake_ns, self.burst_stolen_ns = ON_CPU, self.now_ns, 0, 0
+        self.state, self.since_ns, self.wake_ns = ON_CPU, self.now_ns, 0
+        if not self.is_short:
+            self.burst_stolen_ns = 0
+        self.is_short = False
 
     def _total(self, time_ns: int) -> None:
         values = {name: getattr(self, name) for name in ("since_ns", "wake_ns", "on_cpu_ns", "blocked_ns", "state")}
         values |= {name: getattr(self, name) for name in ("thread", "runqueue_ns", "stolen_ns", "running_ns")}
-        self.made.totals.append(row(TOTAL_DTYPE, time_ns=time_ns, **values, **self.wait))
+        self.made.totals.append(row(TOTAL_DTYPE, time_ns=time_ns, **values, **self._wait_of(TOTAL_DTYPE)))
+
+    def _wait_of(self, dtype: np.dtype[np.void]) -> dict[str, Any]:
+        """What these rows have of the wait."""
+        return {name: value for name, value in self.wait.items() if name in (dtype.names or ())}
 
 
 def small() -> HandMade:
@@ -211,9 +340,24 @@ def small() -> HandMade:
     made.process(101, name="wörker 函数", python=None, entry_marks_from=0)
     work = made.code("Worker.run", linetable=b"\x80\x00\xd8\x04")
     made.code("", reason="the code object is not readable")
-    stack = made.stack((work, 4, 0), (work, -2, 1))
+    kernel, python, library = made.file("[kernel]", "kernel"), made.file("/usr/bin/python3.11"), made.file("/a/libk.so")
+    unnamed = made.native(library, address=0x1F40, flags=NATIVE_EXACT)
+    inlined = made.native(library, ("dot", "/src/dot.h", 7, NAME_INLINED), ("kernel::run()", "/src/run.cc", 40, 0))
+    evaluation = made.native(python, ("_PyEval_EvalFrameDefault", "", 0, NAME_EVAL))
+    start = made.native(NO_FILE, address=0x7F00_0000_1000)
+    native = (unnamed, inlined, evaluation, start)
+    in_kernel = made.native(kernel, ("futex_wait", "", 0, 0), address=0xFFFF_8123_4567)
+    stack = made.stack((work, 4, 0), (work, -2, 1), native=native, kernel=[in_kernel])
     made.stack((2, 0, 0), status=4)
-    Story.begin(made).run(5 * MS, (MS, stack)).block(7 * MS, ready=MS, stack=stack, args=(1, 2, 3)).run(MS).total()
-    Story.begin(made, tid=101, process=1).run(3 * MS, (2 * MS, 2)).block(10 * MS).total()
+    waker = made.waker(1)
+    made.waker(-1, 7, 8, "kworker")
+    by_thread = {"waker": waker, "waker_kind": 1, "waker_stack": stack, "flags": HOLDS_GIL}
+    main = Story.begin(made).run(5 * MS, (MS, stack)).block(7 * MS, MS, stack, args=(1, 2, 3), **by_thread).run(MS)
+    for_gil = {"flags": WAITS_FOR_GIL, "holder": 2, "holder_stack": stack, "waker_kind": 2, "args": (0x7F20, 0, 0)}
+    main.block(5 * MS, 0, stack, FUTEX, **for_gil).run(MS).block_short(MS // 20, syscall=FUTEX).run(MS).total()
+    other = Story.begin(made, tid=101, process=1).run(3 * MS, (2 * MS, 2))
+    other.block_short(3 * MS, syscall=FUTEX, flags=UNSAMPLED, count=9).block(10 * MS).total()
+    made.accounting = [{"pid": 100, "tid": 100, "wall_ns": 5, "off_by_reason_ns": {"gil": 5}}]
+    made.start["min_block_us"] = 100
     made.end = {"end_ns": made.totals[0]["time_ns"].item(), "own_cpu_ns": 5, "lost": {"event lost, buffer full": 3}}
     return made

@@ -15,10 +15,14 @@ import numpy as np
 import pytest
 
 from bpfprof.errors import RecordingError
+from bpfprof.model.frames import FrameKind
+from bpfprof.model.samples import NATIVE_DTYPE, NO_FILE
 from bpfprof.profile.build import build_profile
+from bpfprof.profile.options import ProfileOptions
 from bpfprof.recording.format import CHUNK_MAGIC, MAGIC, Chunk, decode, encode
 from bpfprof.recording.reader import Recording, read_recording
-from tests.unit.recording.hand_made import file_bytes, read, small
+from bpfprof.symbolize.stitch import StackSource
+from tests.unit.recording.hand_made import chunk_of, file_bytes, read, replace_chunk, small
 
 MEMORY_LIMIT_BYTES = 16 << 20
 DEEP = 200_000
@@ -28,7 +32,7 @@ def attempt(data: bytes) -> Recording | None:
     """What is read, and that a profile can be made of it; None when it is refused."""
     try:
         recording = read_recording(io.BytesIO(data))
-        build_profile(recording, with_timeline=True)
+        build_profile(recording, ProfileOptions(with_timeline=True, with_waits=True))
     except RecordingError as error:
         assert str(error)
         return None
@@ -77,8 +81,10 @@ def test_random_numbers_in_the_rows_never_crash() -> None:
     chance = np.random.default_rng(9)
     for _ in range(150):
         chunks = small().chunks()
-        for chunk in chunks[4:8]:
+        for chunk in chunks:
             for name, array in chunk.arrays.items():
+                if array.dtype.names is None:
+                    continue
                 field = chance.choice(array.dtype.names)
                 wild = array.copy()
                 wild[field] = (
@@ -134,7 +140,9 @@ def hostile_texts() -> dict[str, str]:
         "long number": f'{{"kind":"samples","fields":{{"x":{"9" * 10_000}}},"arrays":[]}}',
         "half a surrogate": '{"kind":"samples","fields":{"rows":"\\ud800"},"arrays":[["rows","<u8",9]]}',
     }
-    for kind in ("threads", "processes"):
+    index: Any
+    content: Any
+    for kind in ("threads", "processes", "files"):
         for index in (-1, 5, 1 << 21, 1 << 31, 1 << 70, 1.5e300, float("inf"), float("nan"), "x", None, [], True):
             row = {"index": index, "process": 0, "tid": 1}
             texts[f"{kind} {index}"] = json.dumps({"kind": kind, "fields": {"rows": [row]}, "arrays": []})
@@ -170,11 +178,14 @@ def test_a_field_of_the_wrong_type_never_crashes(value: Any) -> None:
     for position in (0, -1):
         for name in chunks[position].fields:
             try_with(lambda made, at=position, key=name: made[at].fields.update({key: value}))  # type: ignore[misc]
-    for position in (1, 2):
-        for name in chunks[position].fields["rows"][0]:
-            try_with(lambda made, at=position, key=name: made[at].fields["rows"][0].update({key: value}))  # type: ignore[misc]
+    for kind in ("processes", "threads", "files"):
+        for name in chunk_of(chunks, kind).fields["rows"][0]:
+            try_with(lambda made, of=kind, key=name: chunk_of(made, of).fields["rows"][0].update({key: value}))  # type: ignore[misc]
     for column in range(5):
-        try_with(lambda made, at=column: made[3].fields["rows"][0].__setitem__(at, value))  # type: ignore[misc]
+        try_with(lambda made, at=column: chunk_of(made, "codes").fields["rows"][0].__setitem__(at, value))  # type: ignore[misc]
+    for kind, name in (("files", "rows"), ("names", "texts")):
+        try_with(lambda made, of=kind, key=name: chunk_of(made, of).fields.update({key: value}))  # type: ignore[misc]
+        try_with(lambda made, of=kind, key=name: chunk_of(made, of).fields[key].__setitem__(0, value))  # type: ignore[misc]
 
 
 @pytest.mark.parametrize(
@@ -182,8 +193,66 @@ def test_a_field_of_the_wrong_type_never_crashes(value: Any) -> None:
 )
 def test_wrong_ends_of_line_tables(ends: np.ndarray[Any, Any]) -> None:
     chunks = small().chunks()
-    chunks[3].arrays["linetable_ends"] = ends
+    chunk_of(chunks, "codes").arrays["linetable_ends"] = ends
     attempt(file_bytes(chunks))
+
+
+WILD = (0, 1, 5, 6, 99, 0x7FFF_FFFF, 0x8000_0000, NO_FILE)  # numbers from 1 on: 5 is the last address
+
+
+@pytest.mark.parametrize("value", WILD)
+@pytest.mark.parametrize("has_natives", [True, False])
+def test_native_frames_that_refer_to_what_is_not_there(value: int, has_natives: bool) -> None:
+    """Files of addresses, frames of stacks, addresses and texts of names: what is known is shown, no more is read."""
+    for kind, array, column in (
+        ("natives", "rows", "file"),
+        ("stacks", "native", "native"),
+        ("names", "rows", "native"),
+        ("names", "rows", "function"),
+        ("names", "rows", "file"),
+    ):
+        chunks = small().chunks()
+        if not has_natives:
+            replace_chunk(chunks, Chunk("natives", {}, {"rows": np.zeros(0, NATIVE_DTYPE)}))
+        if kind != "natives" or has_natives:
+            chunk_of(chunks, kind).arrays[array][column] = value
+        recording = attempt(file_bytes(chunks))
+        assert recording is not None
+        for source in (StackSource(recording), StackSource(recording, show_interpreter=True)):
+            frames = source.frames(1, 0)
+            assert sum(frame.kind == FrameKind.PYTHON for frame in frames) == 2
+            assert len(frames) >= 4 and all(isinstance(frame.name, str) for frame in frames)
+
+
+@pytest.mark.filterwarnings("ignore:invalid value encountered in cast")
+@pytest.mark.parametrize("scalar", ["<i1", "|u1", "<i2", "<i4", "<i8", "<u8", "<f4", "<f8"])
+@pytest.mark.parametrize("value", [-1, -(1 << 31), 3, 200, 1 << 40, 1.5, float("inf"), float("nan")])
+def test_texts_of_names_at_places_of_any_type(scalar: str, value: float) -> None:
+    """A row that says a text is where none is: the recording ends before it, in whatever type it says so."""
+    dtype = np.dtype(scalar)
+    with np.errstate(all="ignore"):
+        stored = np.array([value]).astype(dtype)
+    for column in ("function", "file", "native", "line", "flags"):
+        rows = np.zeros(1, [("native", "<u4"), ("function", "<u4"), ("file", "<u4"), ("line", "<u4"), ("flags", "u1")])
+        changed = np.zeros(
+            1, [(name, dtype if name == column else rows.dtype[name]) for name in rows.dtype.names or ()]
+        )
+        for name in rows.dtype.names or ():
+            changed[name] = 1
+        changed[column] = stored
+        for texts in (["", "one"], [f"text {number}" for number in range(300)]):
+            chunks = small().chunks()
+            chunks.insert(-1, Chunk("names", {"texts": texts}, {"rows": changed}))
+            recording = attempt(file_bytes(chunks))
+            assert recording is not None
+            if (
+                column in ("function", "file")
+                and dtype.kind != "f"
+                and not 0 <= int(stored[0]) % (1 << 32) < len(texts)
+            ):
+                assert recording.unfinished, (column, len(texts))
+            places = recording.names[["function", "file"]].tolist()
+            assert all(0 <= place < len(recording.texts) for pair in places for place in pair)
 
 
 def test_a_code_object_of_a_process_that_is_not_there() -> None:

@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 
 from bpfprof import abi
+from bpfprof.capture.code_files import FileKind
 from bpfprof.model import samples as model
 from bpfprof.recording.fields import CODE_COLUMNS, FIELDS
 from bpfprof.recording.format import MAGIC, MAX_CHUNK_BYTES, Chunk, encode
-from tests.unit.recording.hand_made import small
+from tests.unit.recording.hand_made import chunk_of, small
 
 ROOT = Path(__file__).resolve().parents[3]
 TEXT = (ROOT / "docs" / "recording-format.md").read_text()
@@ -21,7 +22,9 @@ TABLES = {
     "samples": [model.SAMPLE_DTYPE],
     "waits": [model.WAIT_DTYPE],
     "totals": [model.TOTAL_DTYPE],
-    "stacks": [model.STACK_DTYPE, model.PYTHON_FRAME_DTYPE],
+    "stacks": [model.STACK_DTYPE, model.PYTHON_FRAME_DTYPE, model.NATIVE_INDEX_DTYPE],
+    "natives": [model.NATIVE_DTYPE],
+    "names": [model.NAME_DTYPE],
 }
 
 
@@ -64,7 +67,8 @@ def test_every_json_field_is_named() -> None:
 
 
 def test_every_json_field_that_is_written_is_known_to_the_reader() -> None:
-    sources = "".join((ROOT / "bpfprof" / "capture" / name).read_text() for name in ("session.py", "tracker.py"))
+    writers = [f"capture/{name}.py" for name in ("session", "tracker", "process", "namer", "wakers")]
+    sources = "".join((ROOT / "bpfprof" / name).read_text() for name in [*writers, "profile/accounting.py"])
     for kind, fields in FIELDS.items():
         for name in fields:
             assert f'"{name}"' in sources, f"{kind}.{name} is documented and read, but never written"
@@ -74,6 +78,32 @@ def test_every_array_is_named() -> None:
     for chunk in small().chunks():
         for name in chunk.arrays:
             assert f"`{name}`" in SECTIONS[chunk.kind], (chunk.kind, name)
+
+
+def test_the_fields_of_names_are_named() -> None:
+    for name in chunk_of(small().chunks(), "names").fields:
+        assert f"`{name}`" in SECTIONS["names"]
+
+
+def test_the_kinds_of_files_are_listed() -> None:
+    line = next(line for line in SECTIONS["files"].splitlines() if line.startswith("| `kind`"))
+    assert set(re.findall(r"`(\w+)`", line)) - {"kind"} == {kind.value for kind in FileKind}
+
+
+def test_flags_and_special_numbers_are_those_of_the_code() -> None:
+    assert f"{model.NO_FILE}: in no known mapping" in SECTIONS["natives"]
+    assert f"{model.NATIVE_EXACT}: of an instruction that ran" in SECTIONS["natives"]
+    assert f"{model.NAME_INLINED}: inlined" in SECTIONS["names"] and f"{model.NAME_EVAL}: CPython" in SECTIONS["names"]
+    flags = next(line for line in SECTIONS["stacks"].splitlines() if line.startswith("| `native_flags`"))
+    assert [int(number) for number in re.findall(r"\b(\d+): ", flags)] == list(abi.ENUMS["bp_native_flags"])
+    assert abi.ENUMS["bp_native_flags"]["BP_NATIVE_BY_FRAME_POINTER"] == model.BY_FRAME_POINTER
+
+
+def test_every_status_is_listed_with_its_text() -> None:
+    (section,) = re.findall(r"^## Statuses\n(.*?)(?=^##)", TEXT, re.MULTILINE | re.DOTALL)
+    listed = {int(number): text for number, text in re.findall(r"^\| (\d+) \| (.*?) \|", section, re.MULTILINE)}
+    marks = {abi.Status[f"BP_{name}"] for name in ("LOST_FIRST", "COUNT_FIRST", "STATUS_COUNT")}
+    assert listed == {int(status): abi.status_text(status) for status in abi.Status if status not in marks}
 
 
 def test_the_states_of_a_thread_are_listed() -> None:

@@ -5,18 +5,29 @@ from __future__ import annotations
 import io
 import os
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from bpfprof.errors import RecordingError
-from bpfprof.model.samples import SAMPLE_DTYPE, STACK_DTYPE, TOTAL_DTYPE, WAIT_DTYPE
+from bpfprof.model.samples import (
+    NAME_DTYPE,
+    NAME_INLINED,
+    NATIVE_EXACT,
+    NO_FILE,
+    SAMPLE_DTYPE,
+    STACK_DTYPE,
+    TOTAL_DTYPE,
+    WAIT_DTYPE,
+)
 from bpfprof.recording.format import MAGIC, Chunk, decode, encode
 from bpfprof.recording.reader import Recording, read_recording
 from bpfprof.recording.writer import RecordingWriter
-from tests.unit.recording.hand_made import array, file_bytes, read, small
+from bpfprof.symbolize.stitch import StackSource
+from tests.unit.recording.hand_made import array, chunk_of, file_bytes, read, replace_chunk, row, small
 
-SECTIONS = ("processes", "threads", "codes", "stacks", "samples", "waits", "totals", "end")
+SECTIONS = ("processes", "threads", "codes", "files", "natives", "stacks", "samples", "waits", "totals", "names", "end")
 
 
 def test_everything_comes_back() -> None:
@@ -32,14 +43,23 @@ def test_everything_comes_back() -> None:
         ("Worker.run", b"\x80\x00\xd8\x04"),
         ("", b""),
     ]
-    for name in ("stacks", "samples", "waits", "totals"):
+    for name in ("natives", "native_frames", "names", "stacks", "samples", "waits", "totals"):
         rows = getattr(recording, name)
         assert rows.tobytes() == array(getattr(made, name), rows.dtype).tobytes(), name
     assert recording.python_frames.tolist() == [(1, 4, 0), (1, -2, 1), (2, 0, 0)]
+    assert [(file.kind, file.path) for file in recording.files] == [
+        ("kernel", "[kernel]"),
+        ("elf", "/usr/bin/python3.11"),
+        ("elf", "/a/libk.so"),
+    ]
+    assert recording.natives.tolist()[::3] == [(0x1F40, 2, NATIVE_EXACT), (0x7F00_0000_1000, NO_FILE, 0)]
+    texts = [(recording.texts[name["function"]], recording.texts[name["file"]]) for name in recording.names]
+    assert texts[:2] == [("dot", "/src/dot.h"), ("kernel::run()", "/src/run.cc")]
+    assert recording.names["flags"][0] == NAME_INLINED
 
 
 def test_chunks_of_every_shape_come_back() -> None:
-    arrays = {
+    arrays: dict[str, Any] = {
         "bytes": np.arange(13, dtype=np.uint8),
         "nothing": np.zeros(0, np.float64),
         "floats": np.array([1.5, -2.5]),
@@ -59,11 +79,41 @@ def test_rows_in_many_chunks_are_joined() -> None:
     made = small()
     chunks = made.chunks()
     end = chunks.pop()
-    recording = read([*chunks, chunks[5], chunks[4], chunks[6], end])
+    recording = read([*chunks, *(chunk_of(chunks, kind) for kind in ("samples", "stacks", "waits", "natives")), end])
     assert len(recording.samples) == 2 * len(made.samples)
+    assert len(recording.natives) == 2 * len(made.natives)
+    assert len(recording.native_frames) == 2 * len(made.native_frames)
     assert len(recording.waits) == 2 * len(made.waits)
     assert len(recording.stacks) == 2 * len(made.stacks)
     assert not recording.unfinished
+
+
+def test_each_chunk_of_names_has_its_own_texts() -> None:
+    """Names come from time to time, and the places in them are of the chunk."""
+    made = small()
+    chunks = made.chunks()
+    later = [row(NAME_DTYPE, native=1, function=1, line=3), row(NAME_DTYPE, native=4, function=0, file=2)]
+    chunks.insert(-1, Chunk("names", {"texts": ["", "late", "/b.c"]}, {"rows": array(later, NAME_DTYPE)}))
+    recording = read(chunks)
+    assert not recording.unfinished
+    named = [
+        (name["native"], recording.texts[name["function"]], recording.texts[name["file"]]) for name in recording.names
+    ]
+    assert named[-2:] == [(1, "late", ""), (4, "", "/b.c")]
+    assert named[0] == (2, "dot", "/src/dot.h")
+
+
+def test_names_may_lack_columns_or_have_them_of_other_sizes() -> None:
+    """An older file, or one that another program wrote: what is there counts, the rest is 0."""
+    chunks = small().chunks()
+    rows = np.array([(2, 1, 7)], [("native", "<u8"), ("function", "u1"), ("extra", "<f4")])
+    many = Chunk("names", {"texts": ["", *(f"function {number}" for number in range(300))]}, {"rows": rows})
+    replace_chunk(chunks, many)
+    chunks.insert(-1, Chunk("names", {"texts": ["", "again"]}, {"rows": rows}))
+    recording = read(chunks)
+    assert not recording.unfinished
+    assert [recording.texts[place] for place in recording.names["function"]] == ["function 0", "again"]
+    assert [recording.texts[place] for place in recording.names["file"]] == ["", ""]
 
 
 def test_a_thread_can_be_named_later() -> None:
@@ -85,9 +135,9 @@ def test_an_older_file_lacks_fields_and_a_newer_one_has_more() -> None:
     for name in TOTAL_DTYPE.names or ():
         new[name] = [row[name] for row in made.totals]
     chunks = made.chunks()
-    chunks[1].fields["rows"][0]["unheard_of"] = 1
-    chunks[5] = Chunk("samples", {"new_field": 1}, {"rows": old, "new_array": old})
-    chunks[7] = Chunk("totals", {}, {"rows": new})
+    chunk_of(chunks, "processes").fields["rows"][0]["unheard_of"] = 1
+    replace_chunk(chunks, Chunk("samples", {"new_field": 1}, {"rows": old, "new_array": old}))
+    replace_chunk(chunks, Chunk("totals", {}, {"rows": new}))
     chunks.insert(2, Chunk("new_kind", {"x": 1}, {"rows": old}))
     recording = read(chunks)
     assert not recording.unfinished
@@ -104,8 +154,28 @@ def test_rows_that_refer_to_what_is_missing_are_left_out_and_said() -> None:
     assert "refer to what is missing" in recording.unfinished
     assert (len(recording.samples), len(recording.waits)) == (len(made.samples) - 1, len(made.waits) - 1)
     made = small()
-    made.stacks.append(np.array([(0, 5, 0, 0, 0)], STACK_DTYPE)[0])  # its frames are not there
-    assert len(made.recording().stacks) == len(made.stacks) - 1
+    whole = len(made.stacks)
+    for missing in ("python_count", "native_count", "kernel_count"):  # its frames are not there
+        made.stacks[whole:] = [row(STACK_DTYPE, **{missing: 1})]
+        assert len(made.recording().stacks) == whole, missing
+    made.stacks[whole:] = [row(STACK_DTYPE, native_count=0xFFFF, kernel_count=0xFFFF), row(STACK_DTYPE)]
+    assert len(made.recording().stacks) == whole, "nor is what follows, whose frames could be anywhere"
+
+
+def test_a_recording_without_native_frames_is_read_as_before() -> None:
+    """Files from before they were recorded have neither the kinds nor the columns."""
+    chunks = [chunk for chunk in small().chunks() if chunk.kind not in ("files", "natives", "names")]
+    stacks = chunk_of(chunks, "stacks").arrays
+    kept = ["process", "python_count", "status"]
+    old = np.array([tuple(one[name] for name in kept) for one in stacks["stacks"]], [(n, STACK_DTYPE[n]) for n in kept])
+    replace_chunk(chunks, Chunk("stacks", {}, {"stacks": old, "python": stacks["python"]}))
+    del chunks[0].fields["native"]
+    recording = read(chunks)
+    assert not recording.unfinished and len(recording.stacks) == 2
+    assert recording.files == [] and recording.texts == [] and len(recording.native_frames) == 0
+    assert recording.stacks["native_count"].tolist() == recording.stacks["kernel_count"].tolist() == [0, 0]
+    frames = [frame.name for frame in StackSource(recording).frames(1, 0)]
+    assert frames == ["Worker.run", "Worker.run"]
 
 
 def held(recording: Recording) -> list[str]:
@@ -127,6 +197,9 @@ def test_a_file_cut_anywhere_holds_what_was_whole() -> None:
             continue
         recording = read_recording(io.BytesIO(data[:cut]))
         assert held(recording) == [name for name in SECTIONS if name in kinds[:whole]], cut
+        if cut in ends and "end" in kinds[:whole]:
+            assert not recording.unfinished, "the accounting after the end may be missing"
+            continue
         expected = "it has no end" if cut in ends else "ends inside a chunk"
         assert expected in recording.unfinished, cut
     assert not read_recording(io.BytesIO(data)).unfinished

@@ -66,7 +66,7 @@ def test_marks_stand_where_the_contract_says() -> None:
 
 def test_hostile_names_do_not_add_lines_or_frames() -> None:
     stacks = parse(render_collapsed(hostile_profile(), RenderOptions()))
-    assert sorted(len(stack.split(";")) for stack in stacks) == [7, 7, 7]
+    assert sorted(len(stack.split(";")) for stack in stacks) == [7, 7, 7, 7]
 
 
 def test_full_file_names() -> None:

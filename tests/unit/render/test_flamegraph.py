@@ -75,12 +75,6 @@ def test_tree_adds_up() -> None:
     ]
 
 
-def test_threads_can_be_added_up() -> None:
-    tree = build_call_tree(training_profile(), RenderOptions(threads=False))
-    assert not any(tree.texts[label].text.startswith("thread ") for label in tree.labels)
-    assert tree.wall_ns[0] == tree.wall_ns[1]
-
-
 def test_waits_stand_after_their_siblings_and_look_different() -> None:
     made = ProfileBuilder()
     thread = made.thread(1)

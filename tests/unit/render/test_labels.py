@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 
 from bpfprof.model.frames import Frame, FrameKind
@@ -23,6 +25,8 @@ FILES = {"/srv/app/train.py": "train.py", "": "[unknown]"}
         (Frame(FrameKind.RUNQUEUE), "[runqueue]"),
         (Frame(FrameKind.TRUNCATED, "too deep"), "[truncated: too deep]"),
         (Frame(FrameKind.NOT_SAMPLED), "[not sampled]"),
+        (Frame(FrameKind.SHORT_WAITS), "[short waits]"),
+        (Frame(FrameKind.WOKEN_BY, "thread a;b (7)"), "[woken by thread a:b (7)]"),
     ],
 )
 def test_text_of_each_kind(frame: Frame, text: str) -> None:
@@ -36,6 +40,40 @@ def test_every_kind_has_a_text_even_without_a_name(kind: FrameKind) -> None:
 
 def test_function_only_drops_the_line() -> None:
     assert frame_label(python("f", line=41), FILES, function_only=True) == "f (train.py)"
+
+
+LINED = Frame(FrameKind.NATIVE, "kernel::run()", "/a/libk.so", 40, source="/src/deep/run.cc")
+
+
+@pytest.mark.parametrize(
+    ("frame", "with_line", "function_only"),
+    [
+        (LINED, "kernel::run() (libk.so run.cc:40)", "kernel::run() (libk.so)"),
+        (
+            replace(LINED, kind=FrameKind.INLINED),
+            "kernel::run() (libk.so run.cc:40)_[i]",
+            "kernel::run() (libk.so)_[i]",
+        ),
+        (replace(LINED, line=0), "kernel::run() (libk.so)", "kernel::run() (libk.so)"),
+        (replace(LINED, source="run.cc"), "kernel::run() (libk.so run.cc:40)", "kernel::run() (libk.so)"),
+        (replace(LINED, name="", offset=0x40), "libk.so+0x40", "libk.so+0x40"),
+        (
+            replace(LINED, file="", source="/src/a;b.cc"),
+            "kernel::run() ([unknown] a:b.cc:40)",
+            "kernel::run() ([unknown])",
+        ),
+    ],
+)
+def test_a_native_frame_with_a_line(frame: Frame, with_line: str, function_only: str) -> None:
+    assert frame_label(frame, FILES, function_only=False) == with_line
+    assert frame_label(frame, FILES, function_only=True) == function_only
+
+
+def test_lines_of_one_native_function_become_one_frame() -> None:
+    """With -F they are added up: frames to be merged have the same text."""
+    frames = [replace(LINED, line=line) for line in (40, 41, 0)]
+    assert len({frame_label(frame, FILES, function_only=True) for frame in frames}) == 1
+    assert len({frame_label(frame, FILES, function_only=False) for frame in frames}) == 3
 
 
 def test_file_names_are_the_shortest_tails_that_differ() -> None:

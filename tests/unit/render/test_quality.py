@@ -37,6 +37,10 @@ def test_everything_went_wrong() -> None:
     )
 
 
+def test_a_recording_without_an_end_does_not_say_that_nothing_was_lost() -> None:
+    assert "; what was lost is not known; " in quality_line(profile_off_by(0, Quality(unfinished="killed")))
+
+
 def test_a_small_loss_never_reads_as_none() -> None:
     assert ">99.99% of" in quality_line(profile_off_by(1, Quality()))
 
@@ -84,3 +88,10 @@ def test_percent(part: int, whole: int, text: str) -> None:
 @pytest.mark.parametrize("seconds", [0, 1, 999.9994, 999.9996, 99_999.94, 99_999.96, 9_999_999])
 def test_seconds_fit_their_column(seconds: float) -> None:
     assert len(seconds_text(int(seconds * 1e9))) <= 7
+
+
+def test_what_native_stacks_may_lack_is_said() -> None:
+    problems = {"file without unwind table: it has no call frame information": 2, "files beyond the unwind tables": 0}
+    line = quality_line(profile_off_by(0, Quality(problem_counts=problems)))
+    assert "; native code: file without unwind table: it has no call frame information 2; " in line
+    assert "native code" not in quality_line(profile_off_by(0, Quality()))

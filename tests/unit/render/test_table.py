@@ -51,6 +51,25 @@ def test_double_width_characters_fit_too() -> None:
     assert any(line.startswith("and 10 more threads") for line in lines)
 
 
+def test_every_reason_of_a_thread_is_there_and_every_thread_is_counted() -> None:
+    made = ProfileBuilder()
+    for tid in range(1, 34):
+        thread = made.thread(tid, f"worker-{tid}")
+        for ms, reason in enumerate(("child", "syscall rt_sigtimedwait", "syscall io_uring_enter", "gil", "lock"), 1):
+            made.spend(thread, OFF_CPU, ms * MS, [wait(reason)])
+    last = made.threads[-1]
+    made.threads[-1] = replace(last, last_ns=last.last_ns + 2 * MS)
+    block = render_table(made.build(), OPTIONS).split("\n\n")[2].split("\n")
+    indent = " " * 52
+    assert block[2:6] == [
+        "worker-1              1   0.015   0.015       0 ns  lock 0.005 (33%), gil 0.004 (27%),",
+        f"{indent}syscall io_uring_enter 0.003 (20%),",
+        f"{indent}syscall rt_sigtimedwait 0.002 (13%),",
+        f"{indent}child 0.001 (7%)",
+    ]
+    assert block[-1] == "and 3 more threads, together 45.00 ms off the CPU, difference -2.00 ms"
+
+
 def test_threads_are_sorted_by_activity() -> None:
     rows = [line for line in render_table(training_profile(), OPTIONS).split("\n") if line.startswith("python (")]
     assert [row.split(" (100)")[1].split()[0] for row in rows] == ["MainThread", "io", "pool"]

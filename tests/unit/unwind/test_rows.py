@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bpfprof.elf.call_frame_rules import RULE, RULE_LIMIT, CfaKind, Rules
+from bpfprof import abi
+from bpfprof.elf.call_frame_rules import RULE, RULE_LIMIT, CfaKind, FramePointerKind, Rules
 from bpfprof.elf.call_frames import CallFrames, read_call_frames
 from bpfprof.elf.image import ElfImage
-from bpfprof.unwind import rows as rows_module
 from bpfprof.unwind.rows import RULE_MASK, FileRows, RuleTable, compact, find
 
 
@@ -76,7 +76,7 @@ def test_rules_are_shared() -> None:
     shared = RuleTable()
     first, second = compact(frames_of([(0, 2), (8, 3)])), compact(frames_of([(0, 2), (8, 3)]))
     one, two = shared.adopt(first, some_rules(8)), shared.adopt(second, some_rules(8, first_offset=8))
-    assert len(shared) == 9  # one is new
+    assert len(shared) == len(RuleTable()) + 6 + 1  # those every table has, six of the first file, one more
     assert shared.records[find(one, 8)]["cfa_offset"] == 24 and shared.records[find(two, 0)]["cfa_offset"] == 24
     assert find(one, 8) == find(two, 0)
     assert first.rows.tolist() == compact(frames_of([(0, 2), (8, 3)])).rows.tolist()
@@ -90,15 +90,31 @@ def test_ids_never_change() -> None:
     assert shared.records[:2]["cfa_kind"].tolist() == [CfaKind.NO_RULE, CfaKind.UNSUPPORTED]
 
 
-def test_a_full_table_gives_no_wrong_rule(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rows_module, "RULE_MASK", 9)
+def test_code_without_a_table_is_left_by_its_frame_pointer() -> None:
     shared = RuleTable()
+    rule = shared.records[abi.CONSTANTS["BP_RULE_FRAME_POINTER"]]
+    assert (rule["cfa_kind"], rule["cfa_offset"], rule["ra_offset"]) == (CfaKind.RBP, 16, -8)
+    assert (rule["fp_kind"], rule["fp_offset"]) == (FramePointerKind.AT_CFA, -16)
+
+
+def test_a_file_that_says_the_same_is_not_taken_for_one_without_a_table() -> None:
+    """Code that keeps a frame pointer has this very rule in its table; it is not guessed there."""
+    shared = RuleTable()
+    rules = some_rules(3)
+    rules[2] = (CfaKind.RBP, FramePointerKind.AT_CFA, 0, 0, 16, -16, -8)
+    assert shared.intern(rules)[2] >= len(RuleTable())
+
+
+def test_a_full_table_gives_no_wrong_rule(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(abi.CONSTANTS, "BP_MAX_RULES", 10)
+    shared = RuleTable()
+    own = len(shared)
     ids = shared.intern(some_rules(20))
-    assert len(shared) == 10
-    assert ids.tolist() == [*range(10), *[1] * 10]
+    assert len(shared) == len(shared.records) == 10
+    assert ids.tolist() == [0, 1, *range(own, 10), *[1] * (20 - 2 - (10 - own))]
 
 
 def test_a_row_has_room_for_every_rule_of_a_file() -> None:
-    assert RULE_LIMIT <= RULE_MASK + 1
+    assert RULE_LIMIT <= RULE_MASK + 1 and abi.CONSTANTS["BP_MAX_RULES"] <= RULE_MASK + 1
     table = FileRows(0, np.array([1, 2], np.uint32), np.array([0, 0xFFF << 20 | RULE_MASK], np.uint32))
     assert find(table, 0xFFF) == RULE_MASK and find(table, 0xFFE) == 0

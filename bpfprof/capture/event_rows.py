@@ -1,0 +1,116 @@
+"""Events and thread totals of the kernel side to the recording, as rows of its own tables."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from bpfprof import abi
+from bpfprof.capture import normalize
+from bpfprof.capture.descriptors import DescriptorKinds
+from bpfprof.capture.stacks import StackTable
+from bpfprof.capture.tracker import Tracker, exec_ns
+from bpfprof.capture.wakers import Wakers
+from bpfprof.kernel.events import watched_threads
+from bpfprof.kernel.tables import Tables
+from bpfprof.model.ids import Pid, Tid
+from bpfprof.proc import tasks
+from bpfprof.proc.memory import ProcessMemory
+from bpfprof.recording.writer import RecordingWriter
+
+_TICK_NS = 10_000_000  # CONFIG_HZ is 100 at least
+
+
+class EventRows:
+    """Writes samples, waits, short waits and totals; counts what it wrote."""
+
+    def __init__(self, tables: Tables, tracker: Tracker, stacks: StackTable, writer: RecordingWriter) -> None:
+        self.sample_count = 0
+        self.wait_count = 0
+        self._tables = tables
+        self._tracker = tracker
+        self._stacks = stacks
+        self._writer = writer
+        self._descriptors = DescriptorKinds()
+        self._wakers = Wakers(tracker)
+
+    def write_events(self, events: npt.NDArray[np.void], threads: npt.NDArray[np.int64]) -> None:
+        """Events with the index of each one's thread; those of unknown threads (-1) are left out."""
+        known = threads >= 0
+        writers = {
+            "BP_EVENT_SAMPLE": self._write_samples,
+            "BP_EVENT_WAIT": self._write_waits,
+            "BP_EVENT_SHORT": self._write_short_waits,
+            "BP_EVENT_EXIT": self._write_exits,
+        }
+        for kind, write in writers.items():
+            chosen = known & (events["kind"] == abi.EventKind[kind])
+            if chosen.any():
+                write(events[chosen], threads[chosen])
+
+    def _write_samples(self, events: npt.NDArray[np.void], threads: npt.NDArray[np.int64]) -> None:
+        self.sample_count += len(events)
+        self._writer.write("samples", arrays={"rows": normalize.samples(events, threads, self._stacks)})
+
+    def _write_waits(self, events: npt.NDArray[np.void], threads: npt.NDArray[np.int64]) -> None:
+        self.wait_count += len(events)
+        rows = normalize.waits(events, threads, self._stacks, self._tracker.first_sleeps)
+        rows["fd_kind"] = self._descriptors.of_calls(events["tgid"], rows["syscall"], rows["args"][:, 0])
+        rows["fd_kind"] |= self._descriptors.of_polls(events["tgid"], rows, self._memory_of)
+        rows["waker"], rows["holder"] = self._wakers.places(events), self._wakers.holders(events)
+        wakers = self._wakers.take_rows()
+        if wakers:
+            self._writer.write("wakers", {"rows": wakers})
+        self._writer.write("waits", arrays={"rows": rows})
+
+    def _memory_of(self, pid: Pid) -> ProcessMemory | None:
+        process = self._tracker.processes.get(pid)
+        return process.memory if process else None
+
+    def _write_short_waits(self, events: npt.NDArray[np.void], threads: npt.NDArray[np.int64]) -> None:
+        rows = normalize.short_waits(events, threads)
+        self._write_short_rows(rows, events["tgid"])
+
+    def _write_short_rows(self, rows: npt.NDArray[np.void], pids: npt.NDArray[np.uint32]) -> None:
+        self.wait_count += int(rows["count"].sum())
+        rows["fd_kind"] = self._descriptors.of_calls(pids, rows["syscall"], rows["arg"])
+        self._writer.write("short_waits", arrays={"rows": rows})
+
+    def _write_exits(self, events: npt.NDArray[np.void], threads: npt.NDArray[np.int64]) -> None:
+        self._writer.write("totals", arrays={"rows": normalize.exits(events, threads)})
+
+    def write_totals(self, time_ns: int, is_end: bool = False) -> None:
+        """Totals of all threads that are watched now, and at the end their open sums."""
+        tids, records = watched_threads(self._tables)
+        threads = normalize.thread_indices(tids, self._tracker.thread_index)
+        known = (threads >= 0) & (records["state"] != abi.ThreadState["BP_THREAD_DEAD"])
+        tids, records, threads = tids[known], records[known], threads[known]
+        rows = normalize.totals(records, threads, time_ns, self._stacks, self._tracker.first_sleeps)
+        rows["fd_kind"] = self._descriptors.of_calls(records["tgid"], rows["syscall"], rows["args"][:, 0])
+        rows["holder"] = self._wakers.holders(records)
+        if is_end:
+            _add_running_time(rows, records, tids)
+            sums = normalize.open_short_waits(records, threads)
+            if len(sums):
+                pid_of = dict(zip(threads.tolist(), records["tgid"].tolist(), strict=True))
+                pids = np.array([pid_of[thread] for thread in sums["thread"].tolist()], np.uint32)
+                self._write_short_rows(sums, pids)
+        self._writer.write("totals", arrays={"rows": rows})
+
+
+def _add_running_time(rows: npt.NDArray[np.void], records: npt.NDArray[np.void], tids: npt.NDArray[np.uint32]) -> None:
+    """Fills running_ns of rows (TOTAL_DTYPE): how long threads that are on a CPU really ran since they got it."""
+    states = abi.ThreadState["BP_THREAD_ON_CPU"], abi.ThreadState["BP_THREAD_UNKNOWN"]
+    for position in np.flatnonzero(np.isin(records["state"], states)).tolist():
+        now = exec_ns(int(records["tgid"][position]), int(tids[position]))
+        open_ns = max(0, int(rows["time_ns"][position]) - int(rows["since_ns"][position]))
+        ran = now - int(records["exec_ns"][position]) if now else open_ns
+        if not ran and records["state"][position] == abi.ThreadState["BP_THREAD_UNKNOWN"]:
+            # It slept since before it was watched, and was not looked at.
+            run_state = tasks.thread_run_state(Pid(int(records["tgid"][position])), Tid(int(tids[position])))
+            if run_state not in (None, "R"):
+                rows["state"][position] = abi.ThreadState["BP_THREAD_BLOCKED"]
+                rows["task_state"][position] = 1
+                continue
+        # The kernel brings its figure up to date at each tick only: less than that is no difference.
+        rows["running_ns"][position] = min(max(ran, 0), open_ns) if open_ns - ran > _TICK_NS else open_ns

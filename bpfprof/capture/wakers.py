@@ -1,0 +1,104 @@
+"""Who ended waits and who held the GIL: thread ids of the kernel side to the recording's own tables."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from bpfprof import abi
+from bpfprof.capture.lookup import look_up
+from bpfprof.capture.tracker import Tracker
+from bpfprof.model.ids import Pid, Tid
+from bpfprof.proc import tasks
+
+_TID_BITS = 32
+_REMEMBERED_S = 1.0  # an id can be given again
+_NAMED_LIMIT = 100_000  # wakers that are no targets: a host makes new ones for as long as it is watched
+
+
+class Wakers:
+    """Numbers the threads that end waits; `take_rows()` hands over those the recording does not have yet."""
+
+    def __init__(self, tracker: Tracker) -> None:
+        self._tracker = tracker
+        self._place_of: dict[int, int] = {}  # tgid << 32 | tid, and which thread of that id it is -> place
+        self._count = 0
+        self._rows: list[dict[str, Any]] = []
+        self._inner: dict[Pid, tuple[float, dict[int, int] | None]] = {}  # see _inner_tids()
+
+    def places(self, events: npt.NDArray[np.void]) -> npt.NDArray[np.uint32]:
+        """Place of each wait's waker in the table, from 1 on; 0 where no thread ended it."""
+        is_thread = events["waker_kind"] == abi.ENUMS["bp_waker_kind"]["BP_WAKER_THREAD"]
+        places = np.zeros(len(events), np.uint32)
+        if not is_thread.any():
+            return places
+        chosen = events[is_thread]
+        keys = chosen["waker_tgid"].astype(np.uint64) << np.uint64(_TID_BITS) | chosen["waker_tid"]
+        unique, inverse = np.unique(keys, return_inverse=True)
+        places[is_thread] = np.array([self._place(int(key)) for key in unique], np.uint32)[inverse]
+        return places
+
+    def holders(self, events: npt.NDArray[np.void]) -> npt.NDArray[np.uint32]:
+        """Thread index + 1 of the GIL's holder (fields tgid, holder); 0 where none was seen."""
+        has_holder = np.flatnonzero(events["holder"])
+        holders = np.zeros(len(events), np.uint32)
+        if not len(has_holder):
+            return holders
+        keys = events["tgid"][has_holder].astype(np.uint64) << np.uint64(_TID_BITS) | events["holder"][has_holder]
+        unique, inverse = np.unique(keys, return_inverse=True)
+        tids = np.array([self._outer_tid(Pid(int(key) >> 32), int(key) & 0xFFFFFFFF) for key in unique], np.uint32)
+        holders[has_holder] = (look_up(tids, self._tracker.thread_index, -1) + 1)[inverse]
+        return holders
+
+    def take_rows(self) -> list[dict[str, Any]]:
+        """New rows of the table of wakers."""
+        rows, self._rows = self._rows, []
+        return rows
+
+    def _place(self, key: int) -> int:
+        pid, tid = Pid(key >> _TID_BITS), Tid(key & 0xFFFFFFFF)
+        thread = self._tracker.thread_index.get(tid, -1) + 1
+        place = self._place_of.get(key << _TID_BITS | thread)
+        if place is None:
+            if len(self._place_of) >= _NAMED_LIMIT:
+                self._place_of.clear()
+            self._count += 1
+            place = self._place_of[key << _TID_BITS | thread] = self._count
+            self._rows.append(self._row(pid, tid, thread))
+        return place
+
+    def _row(self, pid: Pid, tid: Tid, thread: int) -> dict[str, Any]:
+        process = self._tracker.processes.get(pid)
+        return {
+            "index": self._count - 1,
+            "thread": thread,
+            "pid": pid,
+            "tid": tid,
+            "process_name": process.name if process else tasks.process_name(pid) or "",
+            "name": tasks.thread_name(pid, tid) or "",
+        }
+
+    def _outer_tid(self, pid: Pid, inner: int) -> int:
+        """Our id of a thread from the one it has in its own pid namespace; 0 when it is gone."""
+        since, known = self._inner.get(pid, (-_REMEMBERED_S, {}))
+        if time.monotonic() - since >= _REMEMBERED_S:
+            known = _inner_tids(pid, known)
+            self._inner[pid] = time.monotonic(), known
+        return inner if known is None else known.get(inner, 0)
+
+
+def _inner_tids(pid: Pid, known: dict[int, int] | None) -> dict[int, int] | None:
+    """Our ids of a process's threads by those in its own pid namespace; None when they are the same.
+
+    `known` is what it gave before: it stays true of a process that is gone, whose last events are still to come.
+    """
+    own = tasks.namespace_tids(pid, Tid(pid))
+    if not own:
+        return known
+    if len(own) == 1:
+        return None
+    found = {tid: tasks.namespace_tids(pid, tid) for tid in tasks.list_threads(pid)}
+    return {ids[-1]: int(tid) for tid, ids in found.items() if ids}

@@ -1,0 +1,108 @@
+"""What every command that records lets its user choose."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import click
+
+from bpfprof.capture.options import CaptureOptions
+from bpfprof.commands.options import gathered
+from bpfprof.errors import UsageError
+from bpfprof.model.ids import Pid
+
+_DEFAULT = CaptureOptions()
+
+
+def _finite(_ctx: click.Context, _parameter: click.Parameter, seconds: float | None) -> float | None:
+    if seconds is not None and not math.isfinite(seconds):
+        raise click.BadParameter(f"{seconds} is not a number of seconds.")
+    return seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """The options that capture has in every command; None for one that was not given and has a default."""
+
+    pids: tuple[int, ...]
+    watches_all: bool
+    duration: float | None
+    follow: bool
+    native: bool
+    native_lines: bool
+    kernel: bool
+    min_block: int | None
+    wakers: bool
+    max_switches: int
+
+    def options(self, mode: str, rate_hz: int = 99, event: str = "cpu-clock") -> CaptureOptions:
+        """The same for the recording loop."""
+        return CaptureOptions(
+            pids=tuple(map(Pid, self.pids)),
+            duration_s=self.duration,
+            rate_hz=rate_hz,
+            event=event,
+            mode=mode,
+            follow_children=self.follow,
+            watches_all=self.watches_all,
+            native=self.native or self.native_lines,
+            native_lines=self.native_lines,
+            kernel=self.kernel,
+            min_block_us=_DEFAULT.min_block_us if self.min_block is None else self.min_block,
+            wakers=self.wakers,
+            max_switches=self.max_switches,
+        )
+
+    def check_targets(self, command: tuple[str, ...], example: str) -> None:
+        """Raises UsageError unless exactly one way to say what to record was used."""
+        if [bool(self.pids), bool(command), self.watches_all].count(True) != 1:
+            raise UsageError("say what to record: --pid PID, --all, or -- COMMAND", example)
+
+
+capture_options = gathered(
+    "asked",
+    Asked,
+    (
+        click.option(
+            *("-p", "--pid", "pids"),
+            type=click.IntRange(1),
+            multiple=True,
+            help="Process to watch; may be repeated.",
+        ),
+        click.option("-a", "--all", "watches_all", is_flag=True, help="Every process of the machine."),
+        click.option(
+            *("-d", "--duration"),
+            type=click.FloatRange(0, min_open=True),
+            callback=_finite,
+            help="Seconds; default: until Ctrl-C or its end.",
+        ),
+        click.option(
+            "-s/-S", "--subprocesses/--no-subprocesses", "follow", default=True, help="Follow children.  [default: on]"
+        ),
+        click.option("--native/--no-native", default=True, help="C and C++ frames.  [default: on]"),
+        click.option("--native-lines", is_flag=True, help="Lines and inlined functions of native frames, from DWARF."),
+        click.option("--kernel", is_flag=True, help="Kernel frames with every stack (1 to 2 us each)."),
+        click.option(
+            "--min-block",
+            metavar="US",
+            type=click.IntRange(0, 3_600_000_000),
+            help="Waits shorter than so many microseconds have no stack; 0: all have.  "
+            f"[default: {_DEFAULT.min_block_us}]",
+        ),
+        click.option("--wakers/--no-wakers", default=True, help="Who ended each wait, and where.  [default: on]"),
+        click.option(
+            "--max-switches",
+            metavar="N",
+            type=click.IntRange(0, 1_000_000_000),
+            default=_DEFAULT.max_switches,
+            show_default=True,
+            help="Waits a second and CPU that have a stack, beside the first 10 of each thread in 0.1 s and "
+            "those after a wait of 1 ms; of the rest a sample. 0: all.",
+        ),
+        click.option(
+            "--nonblocking", is_flag=True, expose_value=False, help="Accepted for habit: nothing is ever stopped."
+        ),
+        click.option("-i", "--idle", is_flag=True, expose_value=False, help="Accepted for habit: waits are always in."),
+    ),
+)

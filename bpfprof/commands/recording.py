@@ -1,0 +1,191 @@
+"""A recording made for a command: from what was asked for to a file that is whole, and the profile of it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO
+
+import click
+
+from bpfprof.capture.caller import caller_ids
+from bpfprof.capture.options import CaptureOptions
+from bpfprof.capture.stop import StopRequest
+from bpfprof.capture.targets import LaunchedCommand, Targets
+from bpfprof.capture.watch import Watch
+from bpfprof.commands.options import RECORDING_SUFFIX
+from bpfprof.commands.outputs import open_output, open_temporary, write_whole
+from bpfprof.errors import OutputError
+from bpfprof.kernel.checks import check_machine, check_namespace
+from bpfprof.kernel.compiler import Compilation
+from bpfprof.kernel.kernel_side import KernelSide
+from bpfprof.model.ids import Pid
+from bpfprof.proc.tasks import process_name
+from bpfprof.profile.options import ProfileOptions
+
+if TYPE_CHECKING:
+    from bpfprof.capture.session import Progress
+    from bpfprof.model.profile import Profile
+    from bpfprof.recording.writer import RecordingWriter
+
+_CLEAR_LINE = "\r\x1b[K"
+
+Started = tuple[Compilation, KernelSide | None, StopRequest]  # what the command line has under way
+Write = Callable[["Profile"], str]
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What to record and what to make of it: the recording itself at `output`, or what `write` makes of its profile."""
+
+    options: CaptureOptions
+    command: tuple[str, ...]
+    output: Path | None  # None: a name is made up
+    profile_options: ProfileOptions
+    write: Write | None = None
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """The profile, the path of what was written, and why the recording could not be written to its end, if so."""
+
+    profile: Profile
+    path: Path
+    failure: OutputError | None = None
+
+
+def make_recording(started: Started, plan: Plan) -> Recorded:
+    """Records until the end; the output is whole then. Raises UnsupportedError, TargetError, UsageError."""
+    compilation, kernel, stop = started
+    check_machine()
+    check_namespace()
+    kernel = kernel or KernelSide.start(compilation)
+    try:
+        return _record(kernel, plan, stop)
+    finally:
+        kernel.close()
+
+
+def _record(kernel: KernelSide, plan: Plan, stop: StopRequest) -> Recorded:
+    launched = LaunchedCommand.start(plan.command) if plan.command else None
+    targets = Targets.open((launched.pid,) if launched else plan.options.pids)
+    path = plan.output or _default_path(targets.pids, plan.command)
+    is_new = not os.path.lexists(path)
+    watch = Watch.of(plan.options, kernel, targets)
+    failure: OutputError | None = None
+    with os.fdopen(open_output(path, caller_ids(), empty=False), "r+b") as result:
+        stream = os.fdopen(open_temporary(), "r+b") if plan.write else result
+        writer: RecordingWriter | None = None
+        try:
+            if plan.options.native or plan.options.watches_all:
+                # It needs much of the same, and what is met first has to be looked at soon.
+                import bpfprof.capture.session  # noqa: F401
+            watch.start(launched)
+            stream.truncate(0)
+            writer = _capture(watch, stream.fileno(), stop)
+        except OutputError as error:
+            failure = error  # what was written before is still shown
+        except BaseException:
+            if is_new:
+                path.unlink()
+            raise
+        finally:
+            watch.close()
+        profile = _read_back(stream, plan.profile_options)
+        if plan.write is not None:
+            write_whole(result.fileno(), path, plan.write(profile))
+            stream.close()
+        elif writer is not None and not profile.quality.unfinished:
+            _add_accounting(writer, stream, profile)
+    return Recorded(profile, path, failure)
+
+
+def _capture(watch: Watch, fd: int, stop: StopRequest) -> RecordingWriter:
+    # Imported now, which takes a while: the kernel side works already.
+    from bpfprof.capture.session import Session
+    from bpfprof.recording.writer import RecordingWriter
+
+    live = _LiveLine()
+    writer = RecordingWriter(fd)
+    session = Session(watch, writer)
+    try:
+        session.begin()
+        for note in watch.notes():
+            click.echo(f"bpfprof: {note}", err=True)
+        live.begin(watch.describe())
+        session.run(live.update, stop)
+        live.end(session.progress)
+        session.finish()
+    finally:
+        live.clear()
+    return writer
+
+
+def _read_back(stream: BinaryIO, options: ProfileOptions) -> Profile:
+    from bpfprof.profile.build import build_profile
+    from bpfprof.recording.reader import read_recording
+
+    stream.seek(0)
+    return build_profile(read_recording(stream), options)
+
+
+def _add_accounting(writer: RecordingWriter, stream: BinaryIO, profile: Profile) -> None:
+    """Appends what became of each thread's time: a reader that knows no stacks has it too. Nobody misses it else."""
+    from bpfprof.profile.accounting import accounting_rows
+
+    os.lseek(stream.fileno(), writer.written_bytes, os.SEEK_SET)  # it was read in between
+    with contextlib.suppress(OutputError):  # the writer has left the recording as it was
+        writer.write("accounting", {"rows": accounting_rows(profile)})
+
+
+def _default_path(pids: tuple[Pid, ...], command: tuple[str, ...]) -> Path:
+    """bpfprof-COMM-PID-DATE.bpfprof in the current folder; bpfprof-all-DATE.bpfprof of the whole machine."""
+    date = time.strftime("%Y%m%d-%H%M%S")
+    if not pids:
+        return Path(f"bpfprof-all-{date}{RECORDING_SUFFIX}")
+    pid = pids[0]
+    name = os.path.basename(command[0]) if command else process_name(Pid(pid))
+    word = "".join(letter if letter.isalnum() or letter in "._-" else "_" for letter in name) or "process"
+    return Path(f"bpfprof-{word}-{pid}-{date}{RECORDING_SUFFIX}")
+
+
+class _LiveLine:
+    """One line that is rewritten on a terminal; elsewhere the start and the end only."""
+
+    def __init__(self) -> None:
+        self._is_terminal = sys.stderr.isatty()
+        self._shown = False
+        self._next_s = 0.0
+
+    def begin(self, what: str) -> None:
+        click.echo(f"recording {what}; Ctrl-C ends it", err=True)
+
+    def update(self, progress: Progress) -> None:
+        if self._is_terminal and time.monotonic() >= self._next_s:
+            self._next_s = time.monotonic() + 0.5
+            columns = os.get_terminal_size(sys.stderr.fileno()).columns or 100  # 0: it does not say
+            sys.stderr.write(_CLEAR_LINE + _progress_text(progress)[: columns - 1])
+            sys.stderr.flush()
+            self._shown = True
+
+    def end(self, progress: Progress) -> None:
+        self.clear()
+        click.echo(_progress_text(progress), err=True)
+
+    def clear(self) -> None:
+        if self._shown:
+            sys.stderr.write(_CLEAR_LINE)
+            self._shown = False
+
+
+def _progress_text(progress: Progress) -> str:
+    own = 100 * progress.own_cpu_s / max(progress.elapsed_s, 1e-9)
+    return (
+        f"{progress.elapsed_s:.1f} s, {progress.sample_count:,} samples, {progress.wait_count:,} off-CPU intervals, "
+        f"{progress.thread_count} threads, {progress.lost_count} lost, own CPU {own:.1f}%"
+    )

@@ -1,0 +1,204 @@
+"""New executable memory of every process, as it is mapped: the kernel's perf side band in, `MappingEvent`s out.
+
+One perf event a CPU that counts nothing (PERF_COUNT_SW_DUMMY), with a buffer for its side-band records. One is written
+by mmap (so by dlopen and exec too) and by mprotect, when the outcome is executable; none by mremap. A task that begins
+or ends writes one as well (PERF_RECORD_FORK and EXIT: perf_event_task_match(), kernel/events/core.c), which is skipped.
+
+Layouts, in include/uapi/linux/perf_event.h of Linux 6.18: struct perf_event_mmap_page (the buffer's first page), struct
+perf_event_header, and the records PERF_RECORD_LOST and PERF_RECORD_MMAP2 of enum perf_event_type.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import struct
+from collections.abc import Container, Iterable
+from dataclasses import dataclass, field
+
+from bpfprof.errors import UnsupportedError
+from bpfprof.kernel import bpf_syscall
+from bpfprof.kernel.attach import online_cpus
+from bpfprof.model.ids import FileOffset, Pid, RuntimeAddress, Tid
+
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+RING_BYTES = 16 * _PAGE_BYTES  # a power of two of pages: perf_mmap(), kernel/events/core.c
+_WAKEUP_BYTES = 1  # below any record: each one wakes
+
+_HEAD_WORD, _TAIL_WORD = 1024 // 8, 1032 // 8  # perf_event_mmap_page.data_head, .data_tail
+_HEADER = struct.Struct("<IHH")  # perf_event_header: type, misc, size
+_RECORD_LOST, _RECORD_MMAP2 = 2, 10
+_LOST = struct.Struct("<8xQQ")  # after the header: id, lost
+_MMAP2 = struct.Struct("<8xIIQQQIIQQII")  # pid, tid, addr, len, pgoff, maj, min, ino, ino_generation, prot, flags
+_PID = struct.Struct("<8xI")
+_TIME = struct.Struct("<Q")
+_PATH_LIMIT_BYTES = 4096  # PATH_MAX, include/uapi/linux/limits.h
+_LONGEST_RECORD_BYTES = _MMAP2.size + _PATH_LIMIT_BYTES + 24  # after a PERF_RECORD_LOST
+
+
+@dataclass(frozen=True, slots=True)
+class MappingEvent:
+    """Executable memory as it was right after it was mapped or made executable; it may be gone since.
+
+    The range is the whole mapping's: the kernel merges neighbours before it tells. `file_offset` means nothing without
+    a file. `path` is what the mapping process would call the file, with " (deleted)" after it if it was, or
+    "//toolong"; without a file it is "//anon" or a name in brackets. It may hold surrogates (bytes that are not UTF-8).
+
+    Of a file on overlayfs, `device` (major, minor) and `path` can be those of the layer's file instead; /proc/PID/maps
+    has the right ones: commit fa4f4bae893f ("perf/core: Fix MMAP2 event device with backing files") and commit
+    8818f507a939 ("perf/core: Fix MMAP event path names with backing files") (in v6.18).
+    """
+
+    pid: Pid
+    tid: Tid
+    start: RuntimeAddress
+    size_bytes: int
+    file_offset: FileOffset
+    device: tuple[int, int]
+    inode: int
+    path: str
+    time_ns: int = field(default=0, compare=False)  # CLOCK_MONOTONIC
+
+    @property
+    def is_file(self) -> bool:
+        """Whether a file is mapped, deleted or in memory only; not anonymous memory or the vdso."""
+        return self.inode != 0
+
+
+def parse_records(data: bytes, wanted: Container[int] | None = None) -> tuple[list[MappingEvent], int]:
+    """The events of whole records in a row, in their order, and how many records are known to be lost.
+
+    With `wanted`, the events of these pids only. What has an impossible size ends the parsing and counts as one lost
+    record; other kinds of records are skipped.
+    """
+    events: list[MappingEvent] = []
+    lost_count = position = 0
+    while position < len(data):
+        rest = len(data) - position
+        kind, _, size = _HEADER.unpack_from(data, position) if rest >= _HEADER.size else (0, 0, 0)
+        if not _HEADER.size <= size <= rest:
+            return events, lost_count + 1
+        if kind == _RECORD_MMAP2:
+            if size < _MMAP2.size:
+                lost_count += 1
+            elif wanted is None or _PID.unpack_from(data, position)[0] in wanted:
+                events += _mapping_event(data, position, size)
+        elif kind == _RECORD_LOST:
+            lost_count += _LOST.unpack_from(data, position)[1] if size >= _LOST.size else 1
+        position += size
+    return events, lost_count
+
+
+def _mapping_event(data: bytes, begin: int, size: int) -> tuple[MappingEvent, ...]:
+    """The event of a PERF_RECORD_MMAP2; none when it is not executable, which attr.mmap_data at 0 rules out."""
+    pid, tid, start, length, offset, major, minor, inode, _, protection, _ = _MMAP2.unpack_from(data, begin)
+    if not protection & mmap.PROT_EXEC:
+        return ()
+    path = os.fsdecode(data[begin + _MMAP2.size : begin + size].partition(b"\0")[0][:_PATH_LIMIT_BYTES])
+    place = RuntimeAddress(start), length, FileOffset(offset), (major, minor), inode, path
+    (time_ns,) = _TIME.unpack_from(data, begin + size - _TIME.size)  # struct sample_id, with PERF_SAMPLE_TIME only
+    return (MappingEvent(Pid(pid), Tid(tid), *place, time_ns),)
+
+
+class _Ring:
+    """The reading end of one event's buffer; owns the descriptor."""
+
+    __slots__ = ("_map", "fd", "tail", "words")
+
+    def __init__(self, fd: int) -> None:
+        self.fd = fd
+        try:
+            # Writable: the kernel then keeps what lies between data_tail and data_head.
+            self._map = mmap.mmap(fd, _PAGE_BYTES + RING_BYTES)
+        except OSError:
+            os.close(fd)
+            raise
+        self.words = memoryview(self._map).cast("Q")
+        self.tail = self.words[_TAIL_WORD]
+
+    def take(self) -> bytes | None:
+        """All that is there; None, with nothing kept, when the kernel's position cannot be.
+
+        The order that the kernel asks for is data_head, then the data, then data_tail (perf_output_put_handle() in
+        kernel/events/ring_buffer.c). The interpreter does them one after another, and x86-64 moves no load before
+        another and no store before a load.
+        """
+        head = self.words[_HEAD_WORD]
+        pending, start = head - self.tail, self.tail % RING_BYTES
+        data = None
+        if 0 <= pending <= RING_BYTES:
+            first = _PAGE_BYTES + start
+            before_wrap = min(pending, RING_BYTES - start)
+            data = self._map[first : first + before_wrap]
+            data += self._map[_PAGE_BYTES : _PAGE_BYTES + pending - before_wrap]
+        self.words[_TAIL_WORD] = self.tail = head
+        return data
+
+    def close(self) -> None:
+        self.words.release()
+        self._map.close()
+        os.close(self.fd)
+
+
+class MappingEvents:
+    """What is mapped on the CPUs that were online when this was opened; there must be no other reader.
+
+    Records of one CPU come in their order; those of a thread that migrated, or of several CPUs, in none.
+    """
+
+    def __init__(self, fds: Iterable[int] = ()) -> None:
+        """Takes over descriptors with a perf buffer of RING_BYTES to be mapped; `open()` makes them.
+
+        Raises OSError when one cannot be mapped; `close()` is due then too.
+        """
+        self.lost_count = 0
+        """Records that did not fit, or could not be read. The kernel tells with the CPU's next record that fits."""
+        self.full_count = 0
+        """Times a buffer was found so full that the next record may not have fitted, which the kernel tells later."""
+        self._rings: list[_Ring] = []
+        for fd in fds:
+            self._rings.append(_Ring(fd))
+
+    @classmethod
+    def open(cls) -> MappingEvents:
+        """Begins to listen, on every CPU that is online. Raises UnsupportedError when the kernel refuses."""
+        events = cls()
+        try:
+            for cpu in sorted(online_cpus()):
+                events._rings.append(_Ring(bpf_syscall.mapping_event_open(cpu, _WAKEUP_BYTES)))
+        except OSError as error:
+            events.close()
+            hint = "run bpfprof as root" if isinstance(error, PermissionError) else ""
+            raise UnsupportedError(f"the kernel refuses to tell of new mappings ({error.strerror})", hint) from error
+        return events
+
+    @property
+    def fds(self) -> tuple[int, ...]:
+        """Descriptors for an epoll or poll, one a CPU; a record makes its CPU's readable, of a skipped kind too.
+
+        Every look at a descriptor takes the readiness away (perf_poll(), kernel/events/core.c). So `drain()` once after
+        they were added to an epoll, as what came before is not reported, and after each report, as it is not repeated.
+        A record that does not fit makes nothing readable.
+        """
+        return tuple(ring.fd for ring in self._rings)
+
+    def drain(self, wanted: Container[int] | None = None) -> list[MappingEvent]:
+        """Everything since the last call, or of it what the pids in `wanted` mapped; never blocks.
+
+        The rest is dropped before an event is made of it, which is what costs.
+        """
+        events: list[MappingEvent] = []
+        for ring in self._rings:
+            if ring.words[_HEAD_WORD] == ring.tail:
+                continue
+            data = ring.take()
+            found, lost_count = parse_records(data, wanted) if data is not None else ([], 1)
+            events += found
+            self.lost_count += lost_count
+            self.full_count += data is not None and len(data) + _LONGEST_RECORD_BYTES > RING_BYTES
+        return events
+
+    def close(self) -> None:
+        """Stops listening; what was not drained is gone. Again is fine."""
+        while self._rings:
+            self._rings.pop().close()

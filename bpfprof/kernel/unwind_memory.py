@@ -1,0 +1,203 @@
+"""The unwind tables of the kernel side, mapped into memory: rows, rules and mappings in, word indices out.
+
+Programs read while this writes, so what refers to something is written after it. Layouts: struct bp_chunk and below it
+in ebpf/abi.h. For several threads at once.
+"""
+
+from __future__ import annotations
+
+import bisect
+import contextlib
+import mmap
+import os
+import threading
+import time
+from collections import deque
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from bpfprof import abi
+from bpfprof.abi.dtypes import FILE_DTYPE, MAPPING_DTYPE, RULE_DTYPE
+from bpfprof.elf.call_frame_rules import NO_RULE_ID, Rules
+from bpfprof.kernel.tables import Tables, new_chunk
+from bpfprof.unwind.rows import FRAME_POINTER_ID, PAGE_BITS, RULE_BITS, RULE_MASK, FileRows, RuleTable
+
+_CHUNK_WORDS = abi.CONSTANTS["BP_CHUNK_WORDS"]
+_MAX_CHUNKS = abi.CONSTANTS["BP_MAX_CHUNKS"]
+_MAPPING_WORDS = MAPPING_DTYPE.itemsize // 4
+MAX_MAPPINGS = 4096  # of one process; the kernel side's search takes fewer than 8192
+# A program that found the old table is done with it after microseconds; a child's record, copied from its parent's at
+# fork, is written anew when its birth is noticed.
+_REUSE_AFTER_S = 10.0
+
+
+class UnwindMemoryFull(Exception):
+    """No room for more rows: BP_MAX_CHUNKS chunks are in use."""
+
+
+class UnwindMemory:
+    """Owns the memory maps of the unwind tables; the maps themselves belong to `Tables`."""
+
+    def __init__(self, tables: Tables) -> None:
+        self._tables = tables
+        self._lock = threading.Lock()
+        self._rules = RuleTable()
+        self._rule_count = 0
+        self._chunks: list[npt.NDArray[np.uint32]] = []
+        self._free: list[tuple[int, int]] = []  # (start, words), by start
+        self._released: deque[tuple[float, int, int]] = deque()
+        self._rule_rows = _map_rows(tables.fds["rules"], RULE_DTYPE, abi.CONSTANTS["BP_MAX_RULES"])
+        self._file_rows = _map_rows(tables.fds["files"], FILE_DTYPE, abi.CONSTANTS["BP_MAX_FILES"])
+        self._add_chunk(os.dup(tables.fds["chunk"]))
+        self._publish_rules()
+
+    @property
+    def word_count(self) -> int:
+        """Words of all chunks, used or not."""
+        return len(self._chunks) * _CHUNK_WORDS
+
+    def set_file(self, number: int, table: FileRows, rules: Rules) -> None:
+        """Makes a file's rows known. `rules` are those that the rows refer to. Raises UnwindMemoryFull."""
+        with self._lock:
+            adopted = self._rules.adopt(table, rules)
+            self._publish_rules()
+            pages = self._place(adopted)
+            row = self._file_rows[number : number + 1]
+            row["pages"], row["first_page"], row["page_count"] = pages, table.first_page, len(table.pages) - 1
+            row["state"] = abi.ENUMS["bp_file_state"]["BP_FILE_READY"]
+
+    def set_frame_pointers(self, number: int) -> None:
+        """The file has no table: its code is left by frame pointers."""
+        self._file_rows["state"][number] = abi.ENUMS["bp_file_state"]["BP_FILE_FRAME_POINTERS"]
+
+    def rule_at(self, number: int, address: int) -> npt.NDArray[np.void] | None:
+        """The rule (one row of RULE_DTYPE) at an ELF address of a file, as the kernel side finds it.
+
+        Empty when there is none, None when the table is not made yet.
+        """
+        file, states = self._file_rows[number], abi.ENUMS["bp_file_state"]
+        if file["state"] == states["BP_FILE_PENDING"]:
+            return None
+        if file["state"] == states["BP_FILE_FRAME_POINTERS"]:
+            return self._rule_row(FRAME_POINTER_ID)
+        page = (address >> PAGE_BITS) - int(file["first_page"])
+        if not 0 <= page < int(file["page_count"]):
+            return self._rule_rows[:0]
+        first, count = self._read(int(file["pages"]) + 2 * page, 2).tolist()
+        key = (address & (1 << PAGE_BITS) - 1) << RULE_BITS | RULE_MASK
+        place = int(np.searchsorted(self._read(first, count), np.uint32(key), side="right"))
+        return self._rule_row(int(self._read(first + place - 1, 1)[0]) & RULE_MASK)
+
+    def _rule_row(self, rule: int) -> npt.NDArray[np.void]:
+        return self._rule_rows[rule : rule + 1] if rule != NO_RULE_ID else self._rule_rows[:0]
+
+    def _read(self, index: int, count: int) -> npt.NDArray[np.uint32]:
+        chunk, place = divmod(index, _CHUNK_WORDS)
+        return self._chunks[chunk][place : place + count]
+
+    def add_mappings(self, mappings: npt.NDArray[np.void]) -> int:
+        """Word index of a copy of `mappings` (MAPPING_DTYPE, by address, at most MAX_MAPPINGS)."""
+        with self._lock:
+            index = self._allocate(max(1, len(mappings)) * _MAPPING_WORDS)
+            self._write(index, mappings.view(np.uint32))
+        return index
+
+    def release_mappings(self, index: int, count: int) -> None:
+        """No process record refers to them any more."""
+        with self._lock:
+            self._released.append((time.monotonic() + _REUSE_AFTER_S, index, max(1, count) * _MAPPING_WORDS))
+
+    def _publish_rules(self) -> None:
+        records = self._rules.records[self._rule_count :].view(RULE_DTYPE)
+        self._rule_rows[self._rule_count : self._rule_count + len(records)] = records
+        self._rule_count += len(records)
+
+    def _place(self, table: FileRows) -> int:
+        """Writes rows and pages; returns the word index of the pages. When there is no room nothing is kept."""
+        pieces: list[tuple[int, int]] = []
+        try:
+            return self._place_pieces(table, pieces)
+        except UnwindMemoryFull:
+            for start, words in pieces:
+                self._put_back(start, words)
+            raise
+
+    def _place_pieces(self, table: FileRows, pieces: list[tuple[int, int]]) -> int:
+        """Notes in `pieces` what it took."""
+        counts = np.diff(table.pages)
+        places = np.empty((len(counts), 2), np.uint32)
+        places[:, 1] = counts
+        page = 0
+        while page < len(counts):
+            start = int(table.pages[page]) - 1  # the row before is the first page's predecessor
+            # One word more than there are rows: an empty page at the end begins there, which has to be in this chunk.
+            end_page = int(np.searchsorted(table.pages, start + _CHUNK_WORDS - 1, "right")) - 1
+            words = int(table.pages[end_page]) - start + 1
+            index = self._allocate(words)
+            pieces.append((index, words))
+            self._write(index, table.rows[start : int(table.pages[end_page])])
+            places[page:end_page, 0] = table.pages[page:end_page] - np.uint32(start) + np.uint32(index)
+            page = end_page
+        index = self._allocate(places.size)
+        self._write(index, places.reshape(-1))
+        return index
+
+    def _write(self, index: int, words: npt.NDArray[np.uint32]) -> None:
+        chunk, place = divmod(index, _CHUNK_WORDS)
+        self._chunks[chunk][place : place + len(words)] = words
+
+    def _allocate(self, words: int) -> int:
+        """Index of so many free words in a row, within one chunk and a multiple of 8."""
+        words = _rounded(words)
+        if words > _CHUNK_WORDS:
+            raise UnwindMemoryFull(f"a table of {words} words")
+        self._take_back()
+        position = next((n for n, (_, size) in enumerate(self._free) if size >= words), -1)
+        if position < 0:
+            if len(self._chunks) == _MAX_CHUNKS:
+                raise UnwindMemoryFull(f"{_MAX_CHUNKS} chunks are in use")
+            self._add_chunk(new_chunk())
+            position = len(self._free) - 1
+        start, size = self._free[position]
+        if size > words:
+            self._free[position] = (start + words, size - words)
+        else:
+            del self._free[position]
+        return start
+
+    def _add_chunk(self, fd: int) -> None:
+        self._tables.add_chunk(len(self._chunks), fd)
+        self._free.append((len(self._chunks) * _CHUNK_WORDS, _CHUNK_WORDS))
+        self._chunks.append(_map_rows(fd, np.dtype(np.uint32), _CHUNK_WORDS))
+        os.close(fd)
+
+    def _take_back(self) -> None:
+        while self._released and self._released[0][0] < time.monotonic():
+            _, start, words = self._released.popleft()
+            self._put_back(start, words)
+
+    def _put_back(self, start: int, words: int) -> None:
+        position = bisect.bisect(self._free, (start, 0))
+        self._free.insert(position, (start, _rounded(words)))
+        with contextlib.suppress(IndexError):
+            self._join(position)
+        if position:
+            self._join(position - 1)
+
+    def _join(self, position: int) -> None:
+        """Makes one of two neighbours that touch, but not across chunks."""
+        (start, words), (next_start, next_words) = self._free[position], self._free[position + 1]
+        if start + words == next_start and next_start % _CHUNK_WORDS:
+            self._free[position : position + 2] = [(start, words + next_words)]
+
+
+def _rounded(words: int) -> int:
+    """What is taken for so many words."""
+    return max(8, words + 7 & ~7)
+
+
+def _map_rows(fd: int, dtype: np.dtype[Any], count: int) -> npt.NDArray[Any]:
+    size = dtype.itemsize * count
+    return np.frombuffer(mmap.mmap(fd, size + -size % mmap.PAGESIZE), dtype, count)

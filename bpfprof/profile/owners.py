@@ -1,0 +1,92 @@
+"""Stacks -> the functions that own them: what a person would name when asked where a thread was."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import numpy.typing as npt
+
+from bpfprof.model.frames import Frame, FrameKind
+
+Ints = npt.NDArray[np.int64]
+
+_NATIVE = (FrameKind.NATIVE, FrameKind.INLINED)
+# Innermost of every wait, or of every wake-up: they say nothing.
+_SCHEDULER = frozenset(
+    (
+        *(
+            "__schedule",
+            "schedule",
+            "io_schedule",
+            "io_schedule_timeout",
+            "schedule_timeout",
+            "schedule_preempt_disabled",
+        ),
+        *(
+            "schedule_hrtimeout_range",
+            "schedule_hrtimeout_range_clock",
+            "schedule_hrtimeout",
+            "preempt_schedule_common",
+        ),
+        *("try_to_wake_up", "default_wake_function", "wake_up_process", "wake_up_q", "wake_up_state"),
+        *("autoremove_wake_function", "__wake_up", "__wake_up_common", "__wake_up_common_lock", "__wake_up_sync_key"),
+    )
+)
+
+
+def owner_frames(frames: Sequence[Frame], stacks: Sequence[tuple[int, ...]]) -> list[int]:
+    """A stack's function: its innermost Python frame, else its innermost native, else kernel one, else -1."""
+    kinds = [None if is_of_scheduler(frame) else frame.kind for frame in frames]
+    return [_owner(kinds, stack) for stack in stacks]
+
+
+def is_of_scheduler(frame: Frame) -> bool:
+    """Whether it is a kernel function that all waits or wake-ups have, which is no stack's function."""
+    return frame.kind == FrameKind.KERNEL and frame.name in _SCHEDULER
+
+
+def wait_owners(frames: Sequence[Frame], stacks: Sequence[tuple[int, ...]]) -> list[int]:
+    """As owner_frames(); of a stack that was not taken it is the mark that says so."""
+    owners = owner_frames(frames, stacks)
+    return [
+        stack[0] if owner < 0 and stack and frames[stack[0]].kind == FrameKind.NOT_SAMPLED else owner
+        for owner, stack in zip(owners, stacks, strict=True)
+    ]
+
+
+def _owner(kinds: Sequence[FrameKind | None], stack: tuple[int, ...]) -> int:
+    native = kernel = -1
+    for frame in reversed(stack):
+        kind = kinds[frame]
+        if kind == FrameKind.PYTHON:
+            return frame
+        if native < 0 and kind in _NATIVE:
+            native = frame
+        elif kernel < 0 and kind == FrameKind.KERNEL:
+            kernel = frame
+    return native if native >= 0 else kernel
+
+
+def function_of_frames(frames: Sequence[Frame]) -> Ints:
+    """For each frame the first frame that differs from it in its line only."""
+    first: dict[Frame, int] = {}
+    merged = [
+        first.setdefault(replace(frame, line=0, source="", offset=0 if frame.name else frame.offset), index)
+        for index, frame in enumerate(frames)
+    ]
+    return np.array(merged, np.int64)
+
+
+def owner_functions(frames: Sequence[Frame], owners: Ints) -> Ints:
+    """Of wait_owners() those that differ in their line only as one."""
+    return np.where(owners >= 0, np.append(function_of_frames(frames), -1)[owners], -1)
+
+
+def merged_stacks(functions: Ints, stacks: Sequence[tuple[int, ...]]) -> Ints:
+    """For each stack the first stack that differs from it in lines only."""
+    first: dict[tuple[int, ...], int] = {}
+    names = functions.tolist()
+    merged = [first.setdefault(tuple([names[frame] for frame in stack]), index) for index, stack in enumerate(stacks)]
+    return np.array(merged, np.int64)

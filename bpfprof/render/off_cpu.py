@@ -1,0 +1,115 @@
+"""Groups of waits -> a table for a terminal: plain text, at most 100 columns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from bpfprof.model.profile import Profile
+from bpfprof.profile.short_weights import is_short_and_blocked
+from bpfprof.profile.wait_groups import WaitGroup, WaitGroups
+from bpfprof.render.columns import COLUMNS, shortened, wrapped
+from bpfprof.render.gil_table import gil_block
+from bpfprof.render.header import counted, recording_block
+from bpfprof.render.histogram import histogram_line
+from bpfprof.render.options import RenderOptions
+from bpfprof.render.quality import quality_line
+from bpfprof.render.quantities import duration_text, percent_text
+from bpfprof.render.thread_times import reasons_block, threads_block
+from bpfprof.render.wait_details import WaitDetails
+
+_BY = {
+    "stack": "reason and stack",
+    "lock": "lock and function",
+}
+_FIGURES = ("total", "share", "count", "mean", "p50", "p99", "max")
+_WIDTHS = (9, 6, 9, 8, 8, 8, 8)
+_FIGURES_COLUMNS = sum(_WIDTHS) + len(_WIDTHS) - 1
+
+
+def render_off_cpu(profile: Profile, groups: WaitGroups, options: RenderOptions, ascii_only: bool = False) -> str:
+    """Groups, then what is not in them, the accounting of each thread, and the quality line last.
+
+    `ascii_only`: nothing but ASCII of its own; names stay as they are.
+    """
+    details = WaitDetails(profile, groups.by, options)
+    blocks = [
+        recording_block(profile),
+        _head(groups),
+        *(_group_block(details, group, groups.total_ns, ascii_only) for group in groups.groups),
+        _rest(groups),
+        *_idle_blocks(details, groups, ascii_only),
+        _short_block(profile) if groups.chosen.is_open else [],
+        gil_block(profile, options),
+        threads_block(profile.threads),
+        reasons_block(profile.threads),
+        wrapped(quality_line(profile), "  "),
+    ]
+    text = "\n\n".join(["\n".join(block) for block in blocks if block]) + "\n"
+    return text.replace("…", "~") if ascii_only else text
+
+
+def _head(groups: WaitGroups) -> list[str]:
+    hidden = f"; idle ones hidden, {duration_text(groups.hidden_idle_ns)}" * bool(groups.hidden_idle_ns)
+    if not groups.group_count:
+        return [f"no waits{groups.chosen.text}" + (", but idle ones" if groups.idle_group_count else "") + hidden]
+    count = counted(groups.group_count, "group")
+    return [
+        f"waits by {_BY.get(groups.by, groups.by)}{groups.chosen.text}: {duration_text(groups.total_ns)} in {count}"
+        + ", idle ones apart" * bool(groups.idle_group_count)
+        + hidden,
+        " ".join(f"{name:>{columns}}" for name, columns in zip(_FIGURES, _WIDTHS, strict=True)) + "  durations",
+    ]
+
+
+def _group_block(details: WaitDetails, group: WaitGroup, all_ns: int, ascii_only: bool) -> list[str]:
+    heading = details.heading(group)
+    lines = [f"idle: {heading}" if group.is_idle else heading, _figures(group, all_ns, ascii_only)]
+    return [shortened(line, COLUMNS) for line in (*lines, *details.lines(group))]
+
+
+def _figures(group: WaitGroup, all_ns: int, ascii_only: bool) -> str:
+    lengths = (group.p50_ns, group.p99_ns, group.max_ns)
+    texts = (
+        duration_text(group.total_ns),
+        percent_text(group.total_ns, all_ns, 1),
+        f"{group.count:,}",
+        duration_text(group.mean_ns),
+        *(duration_text(ns) if group.buckets else "-" for ns in lengths),
+    )
+    figures = " ".join(f"{text:>{columns}}" for text, columns in zip(texts, _WIDTHS, strict=True))
+    return f"{figures}  {histogram_line(group, COLUMNS - _FIGURES_COLUMNS - 2, ascii_only)}".rstrip()
+
+
+def _rest(groups: WaitGroups) -> list[str]:
+    lines = []
+    rest = groups.group_count - len(groups.groups)
+    if rest:
+        rest_ns = groups.total_ns - sum(group.total_ns for group in groups.groups)
+        lines.append(f"and {counted(rest, 'more group')}, together {duration_text(rest_ns)} (--limit shows more)")
+    if groups.without_lock_ns:
+        lines.append(f"waits without a lock: {duration_text(groups.without_lock_ns)}")
+    return lines
+
+
+def _idle_blocks(details: WaitDetails, groups: WaitGroups, ascii_only: bool) -> Iterator[list[str]]:
+    if not groups.idle_group_count:
+        return
+    count = counted(groups.idle_group_count, "group")
+    yield [f"idle (threads with nothing to do): {duration_text(groups.idle_ns)} in {count}"]
+    for group in groups.idle:
+        yield _group_block(details, group, groups.idle_ns, ascii_only)
+    rest = groups.idle_group_count - len(groups.idle)
+    if rest:
+        rest_ns = groups.idle_ns - sum(group.total_ns for group in groups.idle)
+        yield [f"and {counted(rest, 'more idle group')}, together {duration_text(rest_ns)}"]
+
+
+def _short_block(profile: Profile) -> list[str]:
+    rows = profile.weights[is_short_and_blocked(profile)]
+    count = int(rows["count"].sum())
+    if not count:
+        return []
+    under = f" under {profile.info.min_block_us:,} us" if profile.info.min_block_us else ""
+    return [
+        f"short waits{under}, which have no stack: {count:,}, together {duration_text(int(rows['total_ns'].sum()))}"
+    ]

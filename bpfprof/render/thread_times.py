@@ -1,0 +1,89 @@
+"""Profile -> the two blocks that share out each thread's wall time: by state, and off the CPU by reason."""
+
+from __future__ import annotations
+
+from bpfprof.model.profile import ThreadTime
+from bpfprof.render.columns import COLUMNS, packed, padded, shortened
+from bpfprof.render.header import counted
+from bpfprof.render.labels import clean
+from bpfprof.render.quantities import duration_text, percent_text, seconds_text
+
+_MAX_THREADS = 30
+_REASON_COLUMNS = 48
+
+
+def threads_block(threads: tuple[ThreadTime, ...]) -> list[str]:
+    """A line a thread: on-CPU, run queue and off-CPU time, and how much of its wall time they are together."""
+    if not threads:
+        return []
+    ordered = _by_activity(threads)
+    lines = [
+        f"{'process':<18} {'thread':<15} {'tid':>7} {'wall s':>7} {'on-CPU s':>12} {'run queue s':>12} "
+        f"{'off-CPU s':>12} {'accounted':>9}"
+    ]
+    lines += [_thread_row(thread) for thread in ordered[:_MAX_THREADS]]
+    if len(ordered) > _MAX_THREADS:
+        rest = ordered[_MAX_THREADS:]
+        busy_ns = sum(thread.on_cpu_ns for thread in rest)
+        more = counted(len(rest), "more thread")
+        wall_ns = sum(thread.wall_ns for thread in rest)
+        lines.append(f"and {more}, together {duration_text(busy_ns)} on a CPU in {duration_text(wall_ns)} of wall time")
+    return lines
+
+
+def reasons_block(threads: tuple[ThreadTime, ...]) -> list[str]:
+    """Of each thread, in the same order: the sum of the three, how far it is from the wall time, and the reasons."""
+    if not threads:
+        return []
+    lines = [
+        "off-CPU by reason; sum is on-CPU + run queue + off-CPU",
+        f"{'thread':<15} {'tid':>7} {'sum s':>7} {'wall s':>7} {'difference':>10}  off-CPU s",
+    ]
+    ordered = _by_activity(threads)
+    lines += [line for thread in ordered[:_MAX_THREADS] for line in _reasons_rows(thread)]
+    if len(ordered) > _MAX_THREADS:
+        rest = ordered[_MAX_THREADS:]
+        more, off_cpu_ns = counted(len(rest), "more thread"), sum(thread.off_cpu_ns for thread in rest)
+        difference_ns = sum(thread.accounted_ns - thread.wall_ns for thread in rest)
+        lines.append(
+            f"and {more}, together {duration_text(off_cpu_ns)} off the CPU, difference {_signed(difference_ns)}"
+        )
+    return lines
+
+
+def _by_activity(threads: tuple[ThreadTime, ...]) -> list[ThreadTime]:
+    return sorted(threads, key=lambda it: (-it.on_cpu_ns - it.runqueue_ns, -it.wait_count, it.tid))
+
+
+def _thread_row(thread: ThreadTime) -> str:
+    pid = f" ({thread.pid})"
+    process = padded(shortened(clean(thread.process_name), 18 - len(pid)) + pid, 18)
+    name = padded(shortened(clean(thread.thread_name), 15), 15)
+    shares = " ".join(
+        f"{seconds_text(part_ns):>7} {_whole_percent(part_ns, thread.wall_ns):>4}"
+        for part_ns in (thread.on_cpu_ns, thread.runqueue_ns, thread.off_cpu_ns)
+    )
+    accounted = percent_text(thread.accounted_ns, thread.wall_ns)
+    return f"{process} {name} {thread.tid:>7} {seconds_text(thread.wall_ns):>7} {shares} {accounted:>9}"
+
+
+def _reasons_rows(thread: ThreadTime) -> list[str]:
+    name = padded(shortened(clean(thread.thread_name), 15), 15)
+    reasons = [
+        f"{clean(reason) or 'unknown'} {seconds_text(ns)} ({_whole_percent(ns, thread.off_cpu_ns)})"
+        for reason, ns in thread.off_by_reason
+        if ns > 0
+    ]
+    figures = f"{seconds_text(thread.accounted_ns):>7} {seconds_text(thread.wall_ns):>7}"
+    begin = f"{name} {thread.tid:>7} {figures} {_signed(thread.accounted_ns - thread.wall_ns):>10}  "
+    first, *others = packed(reasons, _REASON_COLUMNS) or ["-"]
+    return [begin + first, *(" " * (COLUMNS - _REASON_COLUMNS) + line for line in others)]
+
+
+def _signed(ns: int) -> str:
+    return ("+" if ns > 0 else "") + duration_text(ns)
+
+
+def _whole_percent(part: int, whole: int) -> str:
+    text = percent_text(part, whole, 0)
+    return text if len(text) <= 4 else text.lstrip("<>")

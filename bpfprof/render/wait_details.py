@@ -1,0 +1,196 @@
+"""A group of waits -> its heading, and the lines that say where, who, what for and who ended them."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from bpfprof.model.frames import FrameKind
+from bpfprof.model.profile import Profile
+from bpfprof.profile.owners import is_of_scheduler, wait_owners
+from bpfprof.profile.wait_chains import Share, WokenBy, waker_name
+from bpfprof.profile.wait_groups import WaitGroup
+from bpfprof.render.columns import COLUMNS, shortened, width
+from bpfprof.render.gil_table import holder_text, largest, others_text
+from bpfprof.render.header import counted
+from bpfprof.render.labels import clean, frame_labels, process_label, thread_label
+from bpfprof.render.options import RenderOptions
+from bpfprof.render.quantities import percent_text
+
+_INDENT = "    "
+_STACK_LINES = 3
+_MAX_SHARES = 4
+_KINDS = {"timer": "a timer", "interrupt": "an interrupt"}
+_MARKS = (FrameKind.WAIT, FrameKind.RUNQUEUE, FrameKind.NOT_SAMPLED)
+
+
+class WaitDetails:
+    """Texts for the groups of one profile."""
+
+    def __init__(self, profile: Profile, by: str, options: RenderOptions) -> None:
+        assert profile.waits is not None
+        self._profile, self._table, self._by = profile, profile.waits, by
+        self._labels = frame_labels(profile, options)
+        self._functions = frame_labels(profile, replace(options, function_only=True))
+
+    def heading(self, group: WaitGroup) -> str:
+        """What the waits of the group have in common; not cut to a width."""
+        if self._by == "thread":
+            return self._thread(group.threads[0].value)
+        if self._by == "function":
+            return self._function(group.functions[0].value)
+        if self._by == "waker":
+            return f"woken by {self._waker(group.waker - 1, group)}" if group.waker else "waker not known"
+        if self._by == "lock":
+            process = process_label(self._profile.threads[group.threads[0].value])
+            return f"lock 0x{group.lock:x} in {self._function(group.functions[0].value)}, {process}"
+        if self._by == "reason":
+            return self._reason(group.reasons[0].value)
+        return f"{self._reason(group.reasons[0].value)} in {self._owner(group.stacks[0].value)}"
+
+    def lines(self, group: WaitGroup) -> list[str]:
+        """Each at most COLUMNS wide."""
+        lines = []
+        if self._by in ("stack", "lock", "function"):
+            lines += self._stack(group.stacks[0], group)
+        if self._by != "thread":
+            lines.append(self._threads(group))
+        if self._by not in ("stack", "reason"):
+            lines.append(self._shares("for ", group.reasons, self._reason, group))
+        if self._by in ("reason", "thread", "waker"):
+            lines.append(self._shares("in ", group.functions, self._function, group))
+        lines += self._wakers(group)
+        lines += self._holders(group)
+        return lines
+
+    def _stack(self, most: Share, group: WaitGroup) -> list[str]:
+        """The stack with most of the time, innermost first; the first frame may be in the heading already."""
+        frames = self._profile.frames
+        stack = self._profile.stacks[most.value]
+        kept = [frame for frame in reversed(stack) if frames[frame].kind not in _MARKS]
+        names = [self._labels[frame] for frame in itertools.dropwhile(lambda it: is_of_scheduler(frames[it]), kept)]
+        if not names:
+            return []
+        share = "" if len(group.stacks) == 1 else f"{percent_text(most.ns, group.total_ns, 0)} in "
+        lines = _filled([share + names[0], *(f"< {name}" for name in names[1:])], _INDENT)
+        if len(lines) > _STACK_LINES:
+            lines = lines[:_STACK_LINES]
+            lines[-1] = shortened(lines[-1], COLUMNS - 4) + " < …"
+        return [shortened(line) for line in lines]
+
+    def _threads(self, group: WaitGroup) -> str:
+        """One thread with its process; of several, their process once if it is the same."""
+        threads = [self._profile.threads[share.value] for share in group.threads]
+        if len(threads) == 1:
+            return shortened(_INDENT + self._thread(group.threads[0].value))
+        processes = {thread.pid for thread in threads}
+        before = f"{process_label(threads[0])}: " if len(processes) == 1 else f"{len(processes):,} processes: "
+        before = shortened(before, COLUMNS // 2)
+        return self._shares(before, group.threads, lambda number: thread_label(self._profile.threads[number]), group)
+
+    def _shares(self, before: str, shares: Sequence[Share], text_of: Callable[[int], str], group: WaitGroup) -> str:
+        """`thread a (1), process p (1) 60%; ... and 3 more`."""
+        if len(shares) == 1:
+            return shortened(_INDENT + before + text_of(shares[0].value))
+        parts = [
+            f"{text_of(share.value)} {percent_text(share.ns, group.total_ns, 0)}" for share in shares[:_MAX_SHARES]
+        ]
+        for count in range(len(parts), 0, -1):
+            more = f"; and {len(shares) - count:,} more" if len(shares) > count else ""
+            line = _INDENT + before + "; ".join(parts[:count]) + more
+            if width(line) <= COLUMNS:
+                return line
+        more = f"; and {len(shares) - 1:,} more"
+        return shortened(_INDENT + before + parts[0], COLUMNS - len(more)) + more
+
+    def _wakers(self, group: WaitGroup) -> list[str]:
+        lines = []
+        for level, step in enumerate(group.woken_by):
+            indent = _INDENT + "  " * min(level, 8)
+            room = COLUMNS - len(indent) - 3
+            where = self._where(step, room)
+            if level == 0 and self._by == "waker":
+                if where:
+                    lines += _filled(_sentence(["it was " + where[0]], where[1:]), indent)
+                continue
+            verb, begin, more = "was ended", [], where[1:]
+            if level:
+                was_in = f" in {self._functions[step.owner]}" if step.owner >= 0 else ""
+                begin = [shortened(f"whose wait before, {self._reason(step.reason)}{was_in}", room) + ","]
+            else:
+                is_thread = self._table.wakers[step.waker].kind == "thread"
+                verb = "woken" if self._by != "lock" else "released" if is_thread else "ended"
+                if group.waker_count > 1:
+                    more.append(f"and by {counted(group.waker_count - 1, 'other')}")
+                if step.unknown_ns * 100 >= step.all_ns:
+                    more.append(f"not known {percent_text(step.unknown_ns, step.all_ns, 0)}")
+            who = shortened(f"{verb} by {self._waker(step.waker, group)}", room - len(", >99%"))
+            begin += [who, where[0]] if where else [f"{who}, {percent_text(step.ns, step.all_ns, 0)}"]
+            lines += _filled(_sentence(begin, more), indent)
+        return lines
+
+    def _where(self, step: WokenBy, columns: int) -> list[str]:
+        """`in f (a.py), 50%`, ..., `elsewhere, 9%`: where the waker was; [] if no function is known."""
+        functions = [share for share in largest(step.functions, _MAX_SHARES)[0] if share.value >= 0]
+        parts = []
+        for share in functions:
+            end = f", {percent_text(share.ns, step.all_ns, 0)}"
+            parts.append(shortened(f"in {self._functions[share.value]}", columns - len(end) - len("it was ")) + end)
+        elsewhere_ns = step.ns - sum(share.ns for share in functions)
+        if parts and elsewhere_ns * 100 >= step.all_ns:
+            parts.append(f"elsewhere, {percent_text(elsewhere_ns, step.all_ns, 0)}")
+        return parts
+
+    def _holders(self, group: WaitGroup) -> list[str]:
+        all_ns = sum(holder.ns for holder in group.holders)
+        lines = []
+        holders, rest_ns = largest(group.holders, _MAX_SHARES)
+        for holder in holders:
+            begin = f"{_INDENT}GIL held, {percent_text(holder.ns, all_ns, 0)}, by "
+            lines.append(begin + holder_text(self._profile, self._labels, holder, COLUMNS - len(begin)))
+        others = others_text(len(group.holders) - len(holders), rest_ns, all_ns)
+        return [*lines, _INDENT + others] if others else lines
+
+    def _reason(self, number: int) -> str:
+        return clean(self._table.reasons[number]) or "unknown"
+
+    def _thread(self, number: int) -> str:
+        thread = self._profile.threads[number]
+        return f"{thread_label(thread)}, {process_label(thread)}"
+
+    def _function(self, number: int) -> str:
+        return self._functions[number] if number >= 0 else "(no function known)"
+
+    def _owner(self, stack: int) -> str:
+        owner = wait_owners(self._profile.frames, [self._profile.stacks[stack]])[0]
+        return self._labels[owner] if owner >= 0 else "(no function known)"
+
+    def _waker(self, number: int, group: WaitGroup) -> str:
+        """As waker_name(); with its process if that is not the one of the thread that waited most."""
+        waker = self._table.wakers[number]
+        if waker.kind != "thread":
+            return _KINDS.get(waker.kind, clean(waker.kind))
+        name = clean(waker_name(waker, self._profile.threads))
+        if waker.pid == self._profile.threads[group.threads[0].value].pid:
+            return name
+        return f"{name} of process {clean(waker.process_name) or '?'} ({waker.pid})"
+
+
+def _sentence(pieces: list[str], more: Sequence[str]) -> list[str]:
+    """The pieces and what follows them after commas."""
+    for part in more:
+        pieces = [*pieces[:-1], pieces[-1] + ",", part]
+    return pieces
+
+
+def _filled(pieces: Sequence[str], indent: str) -> list[str]:
+    """The pieces with spaces between them, as many on each line as fit."""
+    lines, line = [], indent + pieces[0]
+    for piece in pieces[1:]:
+        if width(line) + width(piece) + 1 > COLUMNS:
+            lines.append(line)
+            line = f"{indent}  {piece}"
+        else:
+            line += f" {piece}"
+    return [*lines, line]

@@ -1,0 +1,186 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/* From the thread's user registers to its start routine, by the unwind tables. */
+#pragma once
+
+/* Places in struct pt_regs of x86-64, in words: arch/x86/include/asm/ptrace.h. */
+#define REGISTER_BP 4
+#define REGISTER_DX 12
+#define REGISTER_SI 13
+#define REGISTER_DI 14
+#define REGISTER_ORIG_AX 15
+#define REGISTER_IP 16
+#define REGISTER_CS 17
+#define REGISTER_SP 19
+/* The same for the DWARF register numbers 0 to 15 (rax rdx rcx rbx rsi rdi rbp - r8 to r15), 4 bits each. */
+#define REGISTER_PLACES 0x0123678904ed5bcaULL
+#define BLOCK_BELOW 64 /* how far below a word its block begins: saved registers lie below the return address */
+
+/* Places in bp_native.bases. */
+#define CFA BP_FP_AT_CFA
+#define BP BP_FP_AT_RBP
+#define SP BP_FP_AT_RSP
+
+/* Where struct pt_regs has a register of this DWARF number. */
+static __always_inline __u32 register_place(__u32 number)
+{
+    return (REGISTER_PLACES >> (4 * (number & 15))) & 15;
+}
+
+/* native->word becomes the word at a place of the stack, mostly out of the block. */
+static __always_inline bool read_stack(struct bp_native *native, __u64 address)
+{
+    if (address - native->block_base > BP_STACK_BLOCK_BYTES - sizeof(__u64)) {
+        native->block_base = address - BLOCK_BELOW;
+        if (probe_read_user(native->block, BP_STACK_BLOCK_BYTES, (void *)native->block_base)) {
+            native->block_base = NOWHERE; /* the block would reach beyond the stack */
+            return probe_read_user(&native->word, sizeof(native->word), (void *)address) == 0;
+        }
+    }
+    native->word = *(__u64 *)(native->block + ((address - native->block_base) & (BP_STACK_BLOCK_BYTES - 1)));
+    return true;
+}
+
+/* The user registers of the current task; false for a task that has none. */
+static __always_inline bool native_registers(struct bp_native *native)
+{
+    return READ_KERNEL(native->registers, (__u64)bpf_task_pt_regs(bpf_get_current_task_btf()));
+}
+
+static __always_inline void native_begin(struct bp_native *native, struct bp_process *process)
+{
+    native->pc = native->registers[REGISTER_IP];
+    native->bases[SP] = native->registers[REGISTER_SP];
+    native->bases[BP] = native->registers[REGISTER_BP];
+    native->is_exact = true;
+    native->bp_lost = false;
+    native->map_bytes = 0;
+    native->mappings = process->mappings;
+    native->mapping_count = process->mapping_count;
+    native->generation = process->generation;
+    native->block_base = NOWHERE;
+}
+
+/* The CFA becomes rsp in the caller. */
+static __always_inline enum bp_status native_cfa(struct bp_walk *walk, struct bp_rule *rule, __u64 pc)
+{
+    struct bp_native *native = &walk->native;
+    __u8 kind = rule->cfa_kind, extra = rule->cfa_extra;
+
+    native->bases[CFA] = native->bases[SP];
+    if (kind == BP_CFA_RBP || kind == BP_CFA_DEREF_RBP) {
+        if (native->bp_lost)
+            return BP_NATIVE_UNSUPPORTED;
+        native->bases[CFA] = native->bases[BP];
+    } else if (kind == BP_CFA_REGISTER) {
+        if (walk->header.native_count > 1) /* only the leaf's registers are known */
+            return BP_NATIVE_UNSUPPORTED;
+        native->bases[CFA] = native->registers[register_place(extra)];
+    }
+    native->bases[CFA] += (__s64)rule->cfa_offset;
+    if (kind == BP_CFA_PLT && (pc & 15) >= extra)
+        native->bases[CFA] += 8;
+    if (kind == BP_CFA_DEREF_RBP || kind == BP_CFA_DEREF_RSP || kind == BP_CFA_SIGNAL_FRAME) {
+        if (!read_stack(native, native->bases[CFA]))
+            return BP_NATIVE_FAULT;
+        native->bases[CFA] = native->word + extra;
+    }
+    return BP_OK;
+}
+
+/* rbp becomes that of the caller. */
+static __always_inline bool native_frame_pointer(struct bp_native *native, struct bp_rule *rule)
+{
+    __u32 kind = rule->fp_kind;
+    if (kind == BP_FP_SAME || (native->bp_lost && kind == BP_FP_AT_RBP))
+        return true;
+    native->bp_lost = kind == BP_FP_LOST;
+    if (native->bp_lost)
+        return true;
+    if (!read_stack(native, native->bases[kind & 3] + (__s64)rule->fp_offset))
+        return false;
+    native->bases[BP] = native->word;
+    return true;
+}
+
+/* Keeps where the return address was that was read last: a stack that is the same has the same one there. */
+static __always_inline void note_return(struct bp_walk *walk, __u64 address)
+{
+    __u64 n = walk->header.native_count - 1, words = (address - walk->last_place) / sizeof(__u64) + less(n, 1);
+    /* There is no room to tell where it is; no branches, see less(). */
+    walk->cannot_repeat |= words >> 8 | less(words, 1) | less(BP_REPEAT_RETURNS - 1, n);
+    walk->places[n & 127] = words;
+    walk->places[(n + 1) & 127] = 0; /* until there is one */
+    walk->last_place = address;
+    walk->returns = mix(walk->returns, walk->native.word);
+}
+
+/* native_status says why the walk ends. */
+static __always_inline bool end_walk(struct bp_walk *walk, enum bp_status status)
+{
+    walk->header.native_status = status;
+    return false;
+}
+
+/* Goes from one frame to its caller; false: there is none, or it cannot be found. */
+static __always_inline bool native_step(struct bp_walk *walk)
+{
+    struct bp_native *native = &walk->native;
+    /* A call may be the last instruction of its function: what is returned to is already in the next one. */
+    __u64 pc = native->pc - 1 + native->is_exact;
+
+    struct bp_cached_rule *found = rule_at(walk, pc);
+    if (!found)
+        return false;
+    struct bp_rule *rule = &found->rule;
+    if (rule->cfa_kind == BP_CFA_UNSUPPORTED)
+        return end_walk(walk, BP_NATIVE_UNSUPPORTED);
+    walk->header.native_flags |= found->native_flags;
+    if (rule->cfa_kind == BP_CFA_END_OF_STACK)
+        return end_walk(walk, BP_OK);
+    enum bp_status status = native_cfa(walk, rule, pc);
+    if (status != BP_OK)
+        return end_walk(walk, status);
+    native->is_exact = rule->flags & BP_RULE_SIGNAL;
+    if (rule->flags & BP_RULE_IN_REGISTER) {
+        if (walk->header.native_count > 1)
+            return end_walk(walk, BP_NATIVE_UNSUPPORTED);
+        native->pc = native->registers[register_place(rule->ra_offset)];
+        walk->cannot_repeat = 1; /* registers are not in the signature */
+        goto registers;
+    }
+    if (native->bases[CFA] <= native->bases[SP] && !native->is_exact) /* a handler may run on a stack of its own */
+        return end_walk(walk, BP_NATIVE_NOT_GROWING);
+    native->word = rule->cfa_kind == BP_CFA_SIGNAL_FRAME ? native->bases[SP] : native->bases[CFA];
+    __u64 place = native->word + (__s64)rule->ra_offset;
+    if (!read_stack(native, place))
+        return end_walk(walk, BP_NATIVE_FAULT);
+    native->pc = native->word;
+    note_return(walk, place);
+registers:
+    if (!native_frame_pointer(native, rule))
+        return end_walk(walk, BP_NATIVE_FAULT);
+    native->bases[SP] = native->bases[CFA];
+    return native->pc ? true : end_walk(walk, BP_OK);
+}
+
+/*
+ * Takes up to BP_NATIVE_FRAMES_PER_PROGRAM frames; native_status becomes BP_OK at the root, BP_NATIVE_TOO_DEEP when there
+ * are more. As in python_walk(), what one turn hands to the next is in memory.
+ */
+static __always_inline void native_walk(struct bp_walk *walk)
+{
+    struct bp_native *native = &walk->native;
+    BOUNDED_LOOP
+    for (int i = 0; i < BP_NATIVE_FRAMES_PER_PROGRAM; i++) {
+        __u32 used = walk->used;
+        if (used >= BP_MAX_STACK_WORDS || walk->header.native_count >= BP_MAX_NATIVE_FRAMES)
+            break;
+        walk->words[used] = native->pc | (__u64)native->is_exact << BP_EXACT_BIT;
+        walk->used = used + 1;
+        walk->header.native_count += 1;
+        walk->hash = mix(walk->hash, native->pc);
+        if (!native_step(walk))
+            return;
+    }
+    walk->header.native_status = BP_NATIVE_TOO_DEEP;
+}

@@ -1,0 +1,239 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/* What becomes of a thread's time: bursts on a CPU and waits, which are sent one by one or added up. */
+#pragma once
+
+/* include/linux/sched.h */
+#define TASK_STATE_INTERRUPTIBLE 0x01
+#define TASK_STATE_UNINTERRUPTIBLE 0x02
+#define TASK_STATE_DEAD 0x80
+
+/* The system call that a task's user registers say it is in; -1: none. */
+static __always_inline __s16 syscall_of(__u64 *registers)
+{
+    __u64 number = registers[REGISTER_ORIG_AX]; /* negative after an interrupt or a fault */
+    return number >= 0x7fff || (registers[REGISTER_CS] & 3) != 3 ? -1 : (__s16)number;
+}
+
+/* The thread's user registers give the system call it waits in and its arguments. */
+static __always_inline void note_syscall(struct bp_thread *thread, __u64 *registers)
+{
+    thread->syscall = syscall_of(registers);
+    if (thread->syscall < 0)
+        return;
+    thread->args[0] = registers[REGISTER_DI];
+    thread->args[1] = registers[REGISTER_SI];
+    thread->args[2] = registers[REGISTER_DX];
+}
+
+/* The address of the futex that the thread waits for, 0: it waits for none. */
+static __always_inline __u64 futex_of(struct bp_thread *thread)
+{
+    return thread->syscall == SYSCALL_FUTEX ? thread->args[0] : 0;
+}
+
+/* Sends the sum of some of a thread's short waits and empties it. */
+static __always_inline void send_short(struct bp_thread *thread, __u32 tid, struct bp_short_wait *sum, __u64 now)
+{
+    struct bp_event event = {.kind = BP_EVENT_SHORT, .tid = tid, .tgid = thread->tgid, .time_ns = now};
+    event.syscall = sum->syscall;
+    event.task_state = sum->task_state;
+    event.flags = sum->flags;
+    event.args[0] = sum->arg;
+    event.args[1] = sum->count;
+    event.blocked_ns = sum->blocked_ns;
+    event.runqueue_ns = sum->runqueue_ns;
+    sum->count = 0;
+    send_event(&event);
+}
+
+/* Adds a wait up with others of its kind, in place of sending it. */
+static __always_inline void add_short(struct bp_thread *thread, __u32 tid, __u64 now, __u64 blocked, __u64 runqueue,
+                                      __u8 flags)
+{
+    __u32 arg = thread->syscall >= 0 && thread->args[0] < 0x10000 ? thread->args[0] : 0;
+    __u32 place = thread->next_short;
+    struct bp_short_wait *sum;
+
+    BOUNDED_LOOP
+    for (int i = 0; i < BP_SHORT_WAITS; i++) {
+        sum = &thread->short_waits[i];
+        thread->last_short = i + 1;
+        if (!sum->count || (sum->syscall == thread->syscall && sum->task_state == thread->task_state &&
+                            sum->flags == flags && sum->arg == arg))
+            goto found;
+    }
+    thread->next_short = place + 1;
+    thread->last_short = 1 + (place & (BP_SHORT_WAITS - 1));
+    sum = &thread->short_waits[place & (BP_SHORT_WAITS - 1)];
+    send_short(thread, tid, sum, now);
+found:
+    if (!sum->count) {
+        sum->syscall = thread->syscall;
+        sum->task_state = thread->task_state;
+        sum->flags = flags;
+        sum->arg = arg;
+        sum->blocked_ns = 0;
+        sum->runqueue_ns = 0;
+    }
+    sum->count += 1;
+    sum->blocked_ns += blocked;
+    sum->runqueue_ns += runqueue;
+}
+
+/* `is_current`: its name can be told, which it may have given itself since anybody looked. */
+static __always_inline void send_exit(struct bp_thread *thread, __u32 tid, __u64 now, bool is_current)
+{
+    BOUNDED_LOOP
+    for (int i = 0; i < BP_SHORT_WAITS; i++) {
+        if (thread->short_waits[i].count)
+            send_short(thread, tid, &thread->short_waits[i], now);
+    }
+    struct bp_event event = {.kind = BP_EVENT_EXIT, .tid = tid, .tgid = thread->tgid, .time_ns = now};
+    event.on_cpu_ns = thread->on_cpu_ns;
+    event.blocked_ns = thread->blocked_ns;
+    event.runqueue_ns = thread->runqueue_ns;
+    event.stolen_ns = thread->stolen_ns;
+    event.early_ns = thread->early_ns;
+    if (is_current)
+        bpf_get_current_comm(event.args, BP_COMM_BYTES);
+    send_event(&event);
+}
+
+/*
+ * Books the time on a CPU that ends now. How much of it the thread ran is the scheduler's own figure. It leaves out what
+ * the hypervisor took: time in which the thread was runnable and did not run. And it can begin before the switch, for the
+ * scheduler saves reading its clock between a wake-up and the switch that follows (rq_clock_skip_update()), while an idle
+ * CPU takes some microseconds to get there: that is taken off the time in the run queue before.
+ */
+static __always_inline void end_burst(struct bp_thread *thread, __u64 task, __u64 now)
+{
+    __u64 exec = thread->exec_ns, wall = now - thread->since_ns;
+    READ_KERNEL(exec, task + BP_OFFSET_TASK_EXEC);
+    __s64 beyond = wall - (exec - thread->exec_ns); /* what was not its own */
+    __u64 stolen = 0, early = 0;
+    __u32 last_short = thread->last_short;
+    thread->exec_ns = exec;
+    if (beyond > BP_STOLEN_MIN_NS)
+        stolen = beyond < (__s64)wall ? (__u64)beyond : wall;
+    else if (beyond > 0)
+        thread->exec_ns += beyond; /* how far apart two clocks were read: kept until it is more */
+    else
+        early = -beyond < (__s64)thread->last_runqueue_ns ? (__u64)-beyond : thread->last_runqueue_ns;
+    thread->burst_stolen_ns += stolen;
+    thread->stolen_ns += stolen;
+    thread->on_cpu_ns += wall - stolen + early;
+    thread->runqueue_ns -= early;
+    thread->last_runqueue_ns = 0;
+    if (last_short)
+        thread->short_waits[(last_short - 1) & (BP_SHORT_WAITS - 1)].runqueue_ns -= early;
+    else
+        thread->early_ns += early;
+    thread->since_ns = now;
+}
+
+/* The wait that ends now, of a thread that was runnable from `woken` on. */
+static __always_inline void send_wait(struct bp_thread *thread, __u32 tid, __u64 now, __u64 woken)
+{
+    struct bp_event event = {.kind = BP_EVENT_WAIT, .tid = tid, .tgid = thread->tgid, .time_ns = now};
+    event.status = thread->status;
+    event.cpu = bpf_get_smp_processor_id();
+    event.syscall = thread->syscall;
+    event.task_state = thread->task_state;
+    event.on_cpu_ns = thread->on_cpu_ns;
+    event.blocked_ns = woken - thread->since_ns;
+    event.runqueue_ns = now - woken;
+    event.stolen_ns = thread->burst_stolen_ns;
+    event.stack = thread->stack;
+    event.args[0] = thread->args[0];
+    event.args[1] = thread->args[1];
+    event.args[2] = thread->args[2];
+    event.waker_stack = thread->waker_stack;
+    event.holder_stack = thread->holder_stack;
+    event.waker_tid = thread->waker_tid;
+    event.waker_tgid = thread->waker_tgid;
+    event.holder = thread->holder;
+    event.flags = thread->flags;
+    event.waker_kind = thread->waker_kind;
+    event.one_in = thread->one_in;
+    event.early_ns = thread->early_ns;
+    thread->early_ns = 0;
+    thread->burst_stolen_ns = 0;
+    thread->last_short = 0;
+    send_event(&event);
+}
+
+/* The thread is off the CPU; nothing is known yet of the wait that begins. */
+static __always_inline void leave(struct bp_thread *thread, __u16 task_state)
+{
+    thread->state = task_state ? BP_THREAD_BLOCKED : BP_THREAD_RUNNABLE;
+    thread->task_state = task_state;
+    thread->stack = 0;
+    thread->status = BP_STACK_NOT_TAKEN;
+    thread->syscall = -1;
+    thread->args[0] = 0;
+    thread->args[1] = 0;
+    thread->args[2] = 0;
+    thread->flags = 0;
+    thread->one_in = 0;
+    thread->waker_kind = BP_WAKER_UNKNOWN;
+    thread->waker_stack = 0;
+    thread->holder = 0;
+    thread->holder_stack = 0;
+}
+
+/* The thread is on a CPU again. */
+static __always_inline void come_back(struct bp_thread *thread, struct bp_config *config, __u32 tid, __u64 now)
+{
+    __u64 since = thread->since_ns, woken = now;
+    if (thread->state == BP_THREAD_RUNNABLE || (thread->state == BP_THREAD_UNKNOWN && !thread->wake_ns))
+        woken = since;
+    else if (thread->wake_ns)
+        woken = thread->wake_ns > since ? thread->wake_ns : since;
+
+    /* A wait that began before the thread was watched, and the first run, have their row however short they are. */
+    bool is_known = thread->state != BP_THREAD_UNKNOWN && thread->status != BP_NOT_STARTED;
+    bool is_short = is_known && now - since < config->min_block_ns;
+    if (thread->flags & BP_WAITS_FOR_GIL)
+        thread->short_gil = !is_short ? 0 : thread->short_gil + (thread->short_gil < BP_SHORT_GIL_WAITS);
+    if (is_short || (thread->status == BP_NOT_SAMPLED && now - since < BP_LONG_WAIT_NS))
+        add_short(thread, tid, now, woken - since, now - woken, thread->flags | (is_short ? 0 : BP_UNSAMPLED));
+    else
+        send_wait(thread, tid, now, woken);
+    thread->blocked_ns += woken - since;
+    thread->runqueue_ns += now - woken;
+    thread->last_runqueue_ns = now - woken;
+    thread->was_slow = now - since >= BP_SLOW_WAIT_NS;
+    thread->wait_count += 1;
+    thread->wake_ns = 0;
+    thread->since_ns = now;
+    thread->state = BP_THREAD_ON_CPU;
+}
+
+/*
+ * The kernel does not report each switch (Linux 6.18: one of some thousands is missing). A thread that leaves a CPU and was
+ * not seen coming came as long ago as it ran since.
+ */
+static __always_inline void follow_missed_in(struct bp_thread *thread, struct bp_config *config, __u32 tid, __u64 task,
+                                             __u64 now)
+{
+    __u64 exec = thread->exec_ns;
+    READ_KERNEL(exec, task + BP_OFFSET_TASK_EXEC);
+    __s64 ran = exec - thread->exec_ns; /* negative when less than what was kept of two clocks' difference */
+    __u64 began = now - (ran > 0 ? (__u64)ran : 0);
+    if (began < thread->since_ns)
+        began = thread->since_ns;
+    if (began < thread->wake_ns)
+        began = thread->wake_ns;
+    come_back(thread, config, tid, began);
+}
+
+/* A thread that comes and was not seen leaving left when it had run for as long as it did. */
+static __always_inline void follow_missed_out(struct bp_thread *thread, __u64 task, __u64 now)
+{
+    __u64 exec = thread->exec_ns;
+    READ_KERNEL(exec, task + BP_OFFSET_TASK_EXEC);
+    __s64 ran = exec - thread->exec_ns;
+    __u64 left = thread->since_ns + (ran > 0 ? (__u64)ran : 0);
+    end_burst(thread, task, left < now ? left : now);
+    leave(thread, thread->wake_ns > thread->since_ns ? TASK_STATE_INTERRUPTIBLE : 0);
+}

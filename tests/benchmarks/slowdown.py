@@ -1,0 +1,135 @@
+"""How much slower a program gets by being recorded, at 10,000 and 50,000 context switches a second. Run as root.
+
+Two Python threads on one CPU hand a token on, and compute in between so much that the CPU is busy all the time and
+there are so many switches a second (token_ring.py --rate). The unit of work is a hop and what is computed for it.
+
+The unprofiled twin is the same process a moment before and after: within one recording the programs are attached and
+detached in turn, for a fifth of a second each, and each phase with them is compared to the mean of its two neighbours.
+So both have the same memory, the same CPU and the same moment; another process would have another layout, and with
+bpfprof attached to its neighbour it would run bpfprof's programs too. What counts is CPU time of the process for a hop,
+not wall time: what others take of the CPU is not in it. All that bpfprof does in the kernel falls on one of the two
+threads, for each switch is out of one and into the other. bpfprof itself drains its buffers on other CPUs meanwhile.
+
+Figures are medians over the rounds, with their quartiles, and how far the median can be off by chance (1.57 quartile
+distances over the root of the rounds: the notch of a box plot, 95 %).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from typing import Any
+
+from figures import PROGRAMS, python, running, show
+
+from bpfprof.capture.options import CaptureOptions
+from bpfprof.capture.session import Session
+from bpfprof.capture.stop import StopRequest
+from bpfprof.capture.targets import Targets
+from bpfprof.capture.watch import Watch
+from bpfprof.kernel.kernel_side import KernelSide
+from bpfprof.model.ids import Pid
+from bpfprof.recording.writer import RecordingWriter
+
+RATES = (10_000, 50_000)
+ROUNDS = 150
+PHASE_S = 0.2
+SETTLE_S = 0.02  # after attaching: the kernel's code is patched and the first stacks are new
+
+
+class Target:
+    """The ring, and what it did in a phase."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self.process = process
+
+    def counts(self) -> dict[str, Any]:
+        assert self.process.stdin is not None and self.process.stdout is not None
+        self.process.stdin.write("\n")
+        self.process.stdin.flush()
+        return dict(json.loads(self.process.stdout.readline()))
+
+    def phase(self) -> tuple[float, float]:
+        """(CPU nanoseconds a hop, switches in a second of CPU time)."""
+        time.sleep(SETTLE_S)
+        before = self.counts()
+        time.sleep(PHASE_S)  # the length of the phase
+        after = self.counts()
+        gone = {name: after[name] - before[name] for name in after}
+        return gone["cpu_ns"] / gone["hops"], gone["switches"] / gone["cpu_ns"] * 1e9
+
+
+class Rounds(threading.Thread):
+    """Attaches and detaches, and measures the target, while the main thread drains."""
+
+    def __init__(self, watch: Watch, target: Target) -> None:
+        super().__init__()
+        self.watch, self.target, self.stop = watch, target, StopRequest()
+        self.slowdowns: list[float] = []
+        self.rates: list[float] = []
+
+    def run(self) -> None:
+        attachments, programs = self.watch.attachments, self.watch.kernel.programs()
+        time.sleep(1)  # until the target is known and its stacks are seen
+        try:
+            attachments.close()
+            before = self.target.phase()
+            for _ in range(ROUNDS):
+                attachments.attach_tracepoints(programs)
+                attachments.attach_clock(programs, "cpu-clock", self.watch.options.rate_hz)
+                recorded = self.target.phase()
+                attachments.close()
+                after = self.target.phase()
+                self.slowdowns.append(100 * (recorded[0] / ((before[0] + after[0]) / 2) - 1))
+                self.rates.append((before[1] + after[1]) / 2)
+                before = after
+        finally:
+            self.stop.requested = True
+
+
+def measure(rate: int, options: dict[str, Any]) -> None:
+    """One rate: prints the slowdown, its quartiles, and the rate that was reached without bpfprof."""
+    cpus = sorted(os.sched_getaffinity(0))
+    ring = (python(), str(PROGRAMS / "token_ring.py"), "--threads", "2", "--cpu", str(cpus[-1]), "--rate", str(rate))
+    with tempfile.TemporaryFile() as file, running(*ring) as process:
+        os.sched_setaffinity(0, set(cpus[:-1]) or set(cpus))
+        targets = (Pid(process.pid),)
+        kernel = KernelSide.start()
+        watch = Watch.of(CaptureOptions(targets, **options), kernel, Targets.open(targets))
+        rounds = Rounds(watch, Target(process))
+        try:
+            watch.start()
+            session = Session(watch, RecordingWriter(file.fileno()))
+            session.begin()
+            rounds.start()
+            session.run(lambda _progress: None, rounds.stop)
+            session.finish()
+        finally:
+            watch.close()
+            rounds.join()
+        os.sched_setaffinity(0, cpus)
+    name = f"slowdown_at_{rate}_switches"
+    lower, median, upper = statistics.quantiles(rounds.slowdowns, n=4)
+    show(name, median, "%")
+    show(name + "_lower_quartile", lower, "%")
+    show(name + "_upper_quartile", upper, "%")
+    show(name + "_by_chance", 1.57 * (upper - lower) / ROUNDS**0.5, "%")
+    rate_reached = statistics.median(rounds.rates)
+    show(name + "_cost_of_a_switch", median / 100 * 1e9 / rate_reached, "ns")
+    show(name + "_rate", rate_reached, "1/s")
+
+
+def main() -> None:
+    options = {"max_switches": int(sys.argv[1])} if len(sys.argv) > 1 else {}
+    for rate in RATES:
+        measure(rate, options)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,36 @@
+"""The library is compiled once for all tests of the folder."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.ebpf_host.host import TID, Host, compile_programs
+from tests.ebpf_host.native_image import install_rules
+from tests.ebpf_host.scheduler import READ, Scheduler
+from tests.ebpf_host.sleeper import OFF_CPU, RESEND_NS, Sleeper
+
+
+@pytest.fixture(scope="session")
+def host(tmp_path_factory: pytest.TempPathFactory) -> Host:
+    """The BPF programs; what a test puts into their maps, the next one finds there."""
+    return Host(compile_programs(tmp_path_factory.mktemp("ebpf_host")))
+
+
+@pytest.fixture
+def scheduler(host: Host) -> Iterator[Scheduler]:
+    """A machine without tasks, whose waits all have an event and no stack."""
+    scheduler = Scheduler(host)
+    host.set_config(0)
+    yield scheduler
+    scheduler.close()
+
+
+@pytest.fixture
+def sleeper(host: Host, scheduler: Scheduler, monkeypatch: pytest.MonkeyPatch) -> Sleeper:
+    """A thread of a Python process, in read(); stacks sent before are sent again."""
+    host.set_config(OFF_CPU)
+    task = scheduler.add(TID).call(READ, 5)
+    scheduler.later(RESEND_NS + 1)
+    return Sleeper(scheduler, task, install_rules(host, monkeypatch))

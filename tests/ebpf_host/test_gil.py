@@ -1,0 +1,341 @@
+"""Waits for a GIL and who has it: its id and its Python frames."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pytest
+
+from bpfprof.unwind.interpret import Registers
+from tests.ebpf_host.host import CONFIG, CONSTANTS, PROCESS, STATUS, TID, Host, Segment, Stack
+from tests.ebpf_host.native_image import CALL, END, STACK, call_stack, install_rules
+from tests.ebpf_host.python_image import CHUNK, LAYOUTS, STATE, Frame, PythonImage, ThreadState, chain, frames_of
+from tests.ebpf_host.scheduler import EPOLL_WAIT, FUTEX, GIL, SLEEPING, Events, Scheduler, Task
+
+HOLDS, WAITS = GIL["BP_HOLDS_GIL"], GIL["BP_WAITS_FOR_GIL"]
+GIL_ADDRESS, OTHER_GIL, GIL_BYTES = 0x5555_7000_0000, 0x5555_7000_1000, 128
+INTERPRETER, OTHER_INTERPRETER = 0x5555_8000_0000, 0x5555_8000_1000
+HOLDER, HOLDER_ID = STATE + 0x1000, 77
+REGION_BYTES = 0x20000
+HOLDER_CHUNK = CHUNK + 2 * REGION_BYTES
+MAX_TAIL_CALLS = 33
+SLOTS, SHORT_WAITS = CONSTANTS["BP_REPEATS"], CONSTANTS["BP_SHORT_GIL_WAITS"]
+MIN_BLOCK_NS = 5000
+OFF_CPU = CONFIG["BP_CONFIG_OFF_CPU_STACKS"] | CONFIG["BP_CONFIG_NATIVE"]
+
+
+@dataclass(slots=True)
+class Threads:
+    """Two threads of a process: the first waits, the other has the GIL."""
+
+    scheduler: Scheduler
+    task: Task
+    index: int
+    version: str = "3.11"
+    python: int = 3
+    holder_python: int = 5
+    native: tuple[int, ...] = (CALL, END)
+    last_holder: int = HOLDER
+    locked: int = 1
+    interpreter: int = INTERPRETER
+    holder_leaf: int | None = None
+    gil: int = GIL_ADDRESS  # of the process
+    tail_calls: int = 0
+    stacks: list[Stack] = field(default_factory=list)
+
+    @property
+    def holder_frames(self) -> list[Frame]:
+        return chain(self.holder_python, HOLDER_CHUNK + 24, HOLDER_CHUNK + REGION_BYTES)
+
+    def install(self) -> None:
+        """Puts it where the programs look."""
+        regions = {CHUNK: bytearray(REGION_BYTES), HOLDER_CHUNK: bytearray(REGION_BYTES)}
+        image = PythonImage(self.version, regions=regions)
+        image.link(frames := chain(self.python, CHUNK + 24, CHUNK + REGION_BYTES))
+        image.link(self.holder_frames)
+        leaf = self.holder_frames[0].address if self.holder_leaf is None else self.holder_leaf
+        threads = [
+            ThreadState(STATE, frames[0].address, TID, self.interpreter, self.task.thread_pointer),
+            ThreadState(HOLDER, leaf, HOLDER_ID, self.interpreter, chunk=HOLDER_CHUNK),
+        ]
+        image.install_threads(
+            self.scheduler.host,
+            threads,
+            [call_stack(self.native), *self.runtime()],
+            PROCESS["BP_PROCESS_UNWIND"],
+            index=self.index,
+            count=1,
+            gil=self.gil,
+            gil_bytes=GIL_BYTES,
+        )
+        self.task.at(Registers(self.native[0], STACK, 0))
+
+    def runtime(self) -> list[Segment]:
+        """Interpreters and GILs. The GIL of the other interpreter is held by nobody that is known."""
+        memory: list[Segment] = []
+        for interpreter, gil in ((INTERPRETER, GIL_ADDRESS), (OTHER_INTERPRETER, OTHER_GIL)):
+            words = np.zeros(16, "<u8")
+            words[LAYOUTS["3.13"]["interpreter_gil"] // 8] = gil
+            memory.append((interpreter, words.tobytes()))
+        is_other = self.interpreter == OTHER_INTERPRETER
+        for gil, is_own in ((GIL_ADDRESS, not is_other), (OTHER_GIL, is_other)):
+            words = np.zeros(GIL_BYTES // 8, "<u8")
+            words[1:3] = (self.last_holder, self.locked) if is_own else (0x1234_5678, 1)
+            memory.append((gil, words.tobytes()))
+        return memory
+
+    def wait(self, call: int = FUTEX, address: int = GIL_ADDRESS + 0x40) -> np.void:
+        """The event of a wait in this call."""
+        (event,) = self.wait_for(1000, call, address)
+        found: np.void = event
+        return found
+
+    def wait_for(self, duration_ns: int, call: int = FUTEX, address: int = GIL_ADDRESS + 0x40) -> Events:
+        """The events of a wait that takes so long."""
+        self.task.call(call, address)
+        self.install()
+        self.scheduler.switch(self.task, self.scheduler.idle, SLEEPING)
+        self.stacks, self.tail_calls = self.scheduler.stacks, int(self.scheduler.host.state.tail_calls)
+        self.scheduler.later(duration_ns)
+        return self.scheduler.switch(self.scheduler.idle, self.task)
+
+
+@pytest.fixture
+def threads(host: Host, scheduler: Scheduler, monkeypatch: pytest.MonkeyPatch) -> Threads:
+    host.set_config(OFF_CPU)
+    scheduler.later(CONSTANTS["BP_RESEND_NS"] + 1)
+    return Threads(scheduler, scheduler.add(TID), install_rules(host, monkeypatch))
+
+
+def gil_fields(event: np.void) -> tuple[Any, ...]:
+    return int(event["flags"]), int(event["holder"]), bool(event["holder_stack"])
+
+
+@pytest.mark.parametrize("version", LAYOUTS)
+def test_a_wait_for_the_gil(threads: Threads, version: str) -> None:
+    threads.version = version
+    event = threads.wait()
+    assert gil_fields(event) == (WAITS, HOLDER_ID, True)
+    own, holder = threads.stacks
+    assert event["stack"] == own.header["key"] and event["holder_stack"] == holder.header["key"]
+    assert frames_of(own) == [frame.record for frame in chain(3, CHUNK + 24, CHUNK + REGION_BYTES)]
+    assert frames_of(holder) == [frame.record for frame in threads.holder_frames]
+    assert own.pcs == threads.native
+    assert (len(holder.native), len(holder.kernel)) == (0, 0)
+    assert holder.header["status"] == STATUS.BP_OK and holder.native_status == STATUS.BP_STACK_NOT_TAKEN
+    assert (holder.python["identity"] != 0).all()
+
+
+@pytest.mark.parametrize("holder_python", [1, 5, 94])
+def test_a_holder_that_is_never_where_it_was(threads: Threads, holder_python: int) -> None:
+    """Its stacks push out the own one, which is then walked again and is the same."""
+    keys, holders = set(), []
+    for _ in range(3):
+        for moved in range(SLOTS + 1):
+            threads.holder_python = holder_python + moved
+            event = threads.wait()
+            keys.add(int(event["stack"]))
+            holders.append(int(event["holder_stack"]))
+    assert len(keys) == 1 and holders == holders[: SLOTS + 1] * 3
+    assert len(set(holders)) == SLOTS + 1 and not keys & {0, *holders}
+
+
+@pytest.mark.parametrize("holder_python", [97, 1033])
+def test_a_holder_too_deep_to_repeat(threads: Threads, holder_python: int) -> None:
+    """It is walked each time and takes no room."""
+    threads.holder_python = holder_python
+    first = threads.wait()
+    repeats = threads.scheduler.repeats(threads.task)
+    assert repeats[0]["stack"] == first["stack"] and not repeats[1:]["signature"].any()
+    again = threads.wait()
+    assert again["holder_stack"] == first["holder_stack"] != 0 and threads.tail_calls > 0
+    assert threads.scheduler.repeats(threads.task).tobytes() == repeats.tobytes()
+
+
+# --- waits too short for anybody to look at their stacks
+
+
+def test_holders_of_short_waits_have_no_stack(threads: Threads, host: Host) -> None:
+    """After some, one after the other; who it is is still noted, and another wait does not matter."""
+    host.set_config(OFF_CPU, min_block_ns=MIN_BLOCK_NS)
+    for number in range(SHORT_WAITS + 3):
+        assert threads.scheduler.entry(threads.task)["short_gil"] == min(number, SHORT_WAITS)
+        threads.wait_for(MIN_BLOCK_NS - 1)
+        check_holder(threads, has_stack=number < SHORT_WAITS)
+        threads.wait_for(MIN_BLOCK_NS * (number % 2), EPOLL_WAIT)
+    threads.wait_for(MIN_BLOCK_NS)
+    check_holder(threads, has_stack=False)
+    assert threads.scheduler.entry(threads.task)["short_gil"] == 0
+    for number in range(SHORT_WAITS + 1):
+        threads.wait_for(0)
+        check_holder(threads, has_stack=number < SHORT_WAITS)
+
+
+def test_one_wait_that_is_not_short_is_enough(threads: Threads, host: Host) -> None:
+    host.set_config(OFF_CPU, min_block_ns=MIN_BLOCK_NS)
+    for number in range(3 * SHORT_WAITS):
+        threads.wait_for(MIN_BLOCK_NS - (number % SHORT_WAITS != SHORT_WAITS - 1))
+        check_holder(threads, has_stack=True)
+
+
+def test_another_stack_of_the_holder_after_short_waits(threads: Threads, host: Host) -> None:
+    """No stack is kept from an earlier wait."""
+    host.set_config(OFF_CPU, min_block_ns=MIN_BLOCK_NS)
+    for _ in range(SHORT_WAITS):
+        threads.wait_for(0)
+    old = int(threads.scheduler.entry(threads.task)["holder_stack"])
+    threads.holder_python += 1
+    for has_stack in (False, True):
+        (event,) = threads.wait_for(MIN_BLOCK_NS)
+        assert gil_fields(event) == (WAITS, HOLDER_ID, has_stack) and event["holder_stack"] != old
+
+
+def check_holder(threads: Threads, has_stack: bool) -> None:
+    """Of the last wait, which need not have an event."""
+    entry = threads.scheduler.entry(threads.task)
+    assert entry["stack"] != 0 and gil_fields(entry) == (WAITS, HOLDER_ID, has_stack)
+
+
+@pytest.mark.parametrize(
+    ("address", "is_in"),
+    [(0, True), (GIL_BYTES - 1, True), (GIL_BYTES, False), (-1, False), (-GIL_ADDRESS, False)],
+)
+def test_which_futexes_are_in_the_gil(threads: Threads, address: int, is_in: bool) -> None:
+    event = threads.wait(FUTEX, GIL_ADDRESS + address)
+    assert gil_fields(event) == ((WAITS, HOLDER_ID, True) if is_in else (0, 0, False))
+    assert len(threads.stacks) == 1 + is_in
+
+
+def test_another_call_with_the_address_of_the_gil(threads: Threads) -> None:
+    assert gil_fields(threads.wait(EPOLL_WAIT)) == (0, 0, False)
+
+
+def test_waits_of_the_thread_that_has_the_gil(threads: Threads) -> None:
+    threads.last_holder = STATE
+    assert gil_fields(threads.wait(EPOLL_WAIT)) == (HOLDS, 0, False)
+    assert gil_fields(threads.wait(FUTEX, 0x7000)) == (HOLDS, 0, False)
+    threads.locked = 0
+    assert gil_fields(threads.wait(EPOLL_WAIT)) == (0, 0, False), "it had it last"
+
+
+def test_a_gil_that_nobody_has(threads: Threads) -> None:
+    threads.locked = 0
+    assert gil_fields(threads.wait()) == (WAITS, 0, False)
+
+
+def test_the_thread_itself_is_no_holder_that_it_waits_for(threads: Threads) -> None:
+    """It has just been given the GIL, and has not noticed yet."""
+    threads.last_holder = STATE
+    assert gil_fields(threads.wait()) == (WAITS, 0, False)
+
+
+def test_what_was_found_goes_with_its_wait(threads: Threads) -> None:
+    assert gil_fields(threads.wait()) == (WAITS, HOLDER_ID, True)
+    assert gil_fields(threads.wait(EPOLL_WAIT)) == (0, 0, False)
+
+
+def test_a_holder_without_frames(threads: Threads) -> None:
+    threads.holder_leaf = 0
+    assert gil_fields(threads.wait()) == (WAITS, HOLDER_ID, False)
+
+
+def test_a_holder_that_is_gone(threads: Threads) -> None:
+    threads.last_holder = 0xDEAD_0000
+    event = threads.wait()
+    assert gil_fields(event) == (WAITS, 0, False) and event["stack"] != 0
+
+
+def test_a_holder_whose_frames_cannot_be_read(threads: Threads) -> None:
+    threads.holder_leaf = 0xDEAD_0000
+    event = threads.wait()
+    assert gil_fields(event) == (WAITS, HOLDER_ID, False) and event["stack"] != 0
+    assert event["status"] == STATUS.BP_OK, "of its own stack"
+
+
+def test_a_process_whose_gil_is_not_known(threads: Threads) -> None:
+    threads.gil = 0
+    assert gil_fields(threads.wait(FUTEX, 0x40)) == (0, 0, False)
+
+
+def test_sampled_threads_say_whether_they_have_it(threads: Threads, host: Host) -> None:
+    for last_holder, locked, flags in ((STATE, 1, HOLDS), (STATE, 0, 0), (HOLDER, 1, 0)):
+        threads.last_holder, threads.locked = last_holder, locked
+        threads.task.in_user_mode()
+        threads.install()
+        host.state.task, host.state.registers = threads.task.address, threads.task.stack
+        event, _ = host.sample()
+        assert event["flags"] == flags and event["holder"] == 0
+
+
+# --- an interpreter with a GIL of its own
+
+
+@pytest.mark.parametrize("version", ["3.13", "3.14"])
+def test_the_gil_of_the_threads_own_interpreter(threads: Threads, version: str) -> None:
+    threads.version, threads.interpreter = version, OTHER_INTERPRETER
+    event = threads.wait(FUTEX, OTHER_GIL + 0x40)
+    assert gil_fields(event) == (WAITS, HOLDER_ID, True)
+    assert threads.scheduler.entry(threads.task)["gil"] == OTHER_GIL
+    assert gil_fields(threads.wait(FUTEX, OTHER_GIL + 0x40)) == (WAITS, HOLDER_ID, True)
+    threads.last_holder = STATE
+    assert gil_fields(threads.wait(EPOLL_WAIT)) == (HOLDS, 0, False)
+
+
+def test_a_thread_that_goes_back_to_the_main_interpreter(threads: Threads) -> None:
+    threads.version, threads.interpreter = "3.13", OTHER_INTERPRETER
+    threads.wait(FUTEX, OTHER_GIL + 0x40)
+    threads.interpreter = INTERPRETER
+    assert gil_fields(threads.wait()) == (WAITS, HOLDER_ID, True)
+    assert threads.scheduler.entry(threads.task)["gil"] == 0
+
+
+def test_the_gil_of_another_interpreter_is_none_of_its_own(threads: Threads) -> None:
+    threads.version = "3.13"
+    assert gil_fields(threads.wait(FUTEX, OTHER_GIL + 0x40)) == (0, 0, False)
+
+
+def test_where_the_runtime_holds_the_gil(threads: Threads) -> None:
+    """Before CPython 3.12 nothing is read of the interpreter."""
+    threads.version, threads.interpreter = "3.11", 0xDEAD_0000
+    assert gil_fields(threads.wait()) == (WAITS, HOLDER_ID, True)
+    assert threads.scheduler.entry(threads.task)["gil"] == 0
+
+
+def test_an_interpreter_that_cannot_be_read(threads: Threads) -> None:
+    threads.version, threads.interpreter = "3.13", 0xDEAD_0000
+    assert gil_fields(threads.wait(FUTEX, OTHER_GIL + 0x40)) == (0, 0, False)
+    assert gil_fields(threads.wait()) == (WAITS, HOLDER_ID, True), "the process's is taken for its own"
+
+
+# --- tail calls
+
+
+@pytest.mark.parametrize("holder_python", [1, 96, 1024, 1033])
+@pytest.mark.parametrize(("python", "native"), [(1, 2), (96, 24), (97, 25), (400, 100), (1024, 384), (1033, 393)])
+def test_tail_calls(threads: Threads, host: Host, python: int, native: int, holder_python: int) -> None:
+    """However deep both stacks are: never more than the kernel allows, and the own stack is never lost."""
+    lost = host.counter("BP_LOST_TAIL_CALL")
+    threads.python, threads.native, threads.holder_python = python, (*[CALL] * (native - 1), END), holder_python
+    event = threads.wait()
+    assert threads.tail_calls <= MAX_TAIL_CALLS and host.counter("BP_LOST_TAIL_CALL") == lost
+    own = threads.stacks[0]
+    assert event["stack"] == own.header["key"] and len(own.python) == min(python, 1024)
+    assert len(own.native) == min(native, 384) and event["flags"] == WAITS
+    if event["holder"]:
+        assert len(threads.stacks[1].python) == min(holder_python, 1024)
+        assert event["holder_stack"] == threads.stacks[1].header["key"]
+    assert bool(event["holder"]) == (python <= 400)
+
+
+@pytest.mark.parametrize("native", [*range(1, 400, 24), *range(2, 400, 24)])
+def test_tail_calls_with_the_deepest_holder(threads: Threads, host: Host, native: int) -> None:
+    """Own stacks of every number of programs."""
+    threads.native, threads.holder_python = (*[CALL] * (native - 1), END), 1024
+    lost, most = host.counter("BP_LOST_TAIL_CALL"), 0
+    for python in (1, 97, 193, 289, 400, 500, 600, 700, 800, 1000):
+        threads.python = python
+        threads.wait()
+        most = max(most, threads.tail_calls)
+    assert most <= MAX_TAIL_CALLS and host.counter("BP_LOST_TAIL_CALL") == lost

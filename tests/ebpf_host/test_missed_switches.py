@@ -1,0 +1,80 @@
+"""Switches that the kernel did not report: what is known of them is what the thread ran."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.ebpf_host.host import STATUS, TID
+from tests.ebpf_host.scheduler import SLEEPING, Scheduler, Task
+from tests.ebpf_host.test_scheduler import times
+
+
+@pytest.fixture
+def main(scheduler: Scheduler) -> Task:
+    """A thread that is on a CPU."""
+    return scheduler.add(TID)
+
+
+def test_it_left_although_nobody_saw_it_come(scheduler: Scheduler, main: Task) -> None:
+    scheduler.switch(main, scheduler.idle, SLEEPING)
+    scheduler.later(1_000_000)
+    scheduler.wake(main)
+    scheduler.later(50_000)
+    scheduler.later(200_000, main)  # it runs
+    (event,) = scheduler.switch(main, scheduler.idle, SLEEPING)
+    assert times(event) == (1_000_000, 50_000) and event["time_ns"] == scheduler.now - 200_000
+    assert (scheduler.entry(main)["on_cpu_ns"], scheduler.entry(main)["stolen_ns"]) == (200_000, 0)
+    scheduler.later(300)
+    scheduler.wake(main)
+    (event,) = scheduler.switch(scheduler.idle, main)
+    assert times(event) == (300, 0) and event["on_cpu_ns"] == 200_000
+
+
+def test_it_came_although_nobody_saw_it_leave(scheduler: Scheduler, main: Task) -> None:
+    scheduler.later(200_000, main)
+    scheduler.later(700_000)  # it does not run
+    (event,) = scheduler.switch(scheduler.idle, main)
+    assert times(event) == (0, 700_000) and event["task_state"] == 0
+    assert event["status"] == STATUS.BP_STACK_NOT_TAKEN and event["on_cpu_ns"] == 200_000
+
+
+def test_it_was_woken_although_nobody_saw_it_leave(scheduler: Scheduler, main: Task) -> None:
+    scheduler.later(200_000, main)
+    scheduler.later(700_000)
+    main.on_rq = False
+    scheduler.wake(main)
+    scheduler.later(40_000)
+    (event,) = scheduler.switch(scheduler.idle, main)
+    assert times(event) == (700_000, 40_000) and event["task_state"] == SLEEPING
+    assert event["on_cpu_ns"] == 200_000
+
+
+def test_a_short_run_that_was_not_seen_is_not_stolen_time(scheduler: Scheduler, main: Task) -> None:
+    """Clocks that differed a little before: it has run for less than what it is said to have run too much."""
+    scheduler.later(100_000)
+    main.exec_ns += 92_000
+    scheduler.switch(main, scheduler.idle, SLEEPING)
+    scheduler.later(1_000_000)
+    scheduler.later(2_000, main)
+    (event,) = scheduler.switch(main, scheduler.idle, SLEEPING)
+    entry = scheduler.entry(main)
+    assert times(event) == (1_002_000, 0) and event["time_ns"] == scheduler.now, "it comes now, not later"
+    assert entry["stolen_ns"] == 0
+    assert entry["on_cpu_ns"] <= 102_000 and sum(times(entry)) + entry["on_cpu_ns"] == 1_102_000
+
+
+def test_a_short_run_before_a_switch_that_was_not_seen(scheduler: Scheduler, main: Task) -> None:
+    """The same, but it left unseen: it left when it had come, and all of the time since is a wait."""
+    scheduler.later(100_000)
+    main.exec_ns += 92_000
+    scheduler.wait(main, 1000, 500)
+    scheduler.later(2_000, main)
+    scheduler.later(1_000_000)
+    (event,) = scheduler.switch(scheduler.idle, main)
+    entry = scheduler.entry(main)
+    assert times(event) == (0, 1_002_000) and entry["stolen_ns"] == 0
+    assert entry["on_cpu_ns"] == 100_000 and sum(times(entry)) + entry["on_cpu_ns"] == 1_103_500
+    scheduler.later(50_000, main)
+    scheduler.switch(main, scheduler.idle, SLEEPING)
+    entry = scheduler.entry(main)
+    assert entry["stolen_ns"] == 0 and entry["on_cpu_ns"] <= 150_000

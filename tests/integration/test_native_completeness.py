@@ -1,0 +1,183 @@
+"""How many stacks with native frames reach the start routine of their thread, in programs of many kinds.
+
+A stack counts as whole when nothing of it is missing and its root is what the kernel started: `_start` or the clone
+wrapper of the C library. Waits that began before the recording have no native frames (that would take stopping the
+target) and are not counted; each thread has one at most. Unwind tables are taken from the cache, where a first
+recording would have put them.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import shutil
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from bpfprof import abi
+from bpfprof.elf.image import ElfError, ElfImage
+from bpfprof.model.ids import Pid
+from bpfprof.proc.maps import open_mapped_file, read_maps
+from bpfprof.recording.reader import Recording, read_recording
+from bpfprof.symbolize.stitch import StackSource
+from bpfprof.unwind.cache import load_rows
+from tests.integration.recorded import INTERPRETERS, PYTHON, needs_root, program, recording, running
+
+pytestmark = [
+    needs_root,
+    pytest.mark.skipif(shutil.which("cc") is None, reason="the programs are compiled with cc"),
+    pytest.mark.skipif(not INTERPRETERS, reason="no CPython 3.11 to 3.13 under ~/.pyenv/versions or /usr/bin"),
+]
+WINDOW_S = 4
+RATE_HZ = 999
+ROOTS = {"_start", "clone3", "clone", "__clone3", "__clone"}
+NOT_STARTED = int(abi.Status["BP_NOT_STARTED"])
+BAR = 99.5  # percent
+PROGRAMS = ("extension.py", "library_callbacks.py", "call_order.py", "call_chain.py")
+OPTIONS = {"call_chain.py": ("--levels", "40")}
+NUMPY_PROGRAMS = {"training loop": "training_loop.py", "OpenBLAS 2": "blas.py", "OpenBLAS 4": "blas.py"}
+
+
+@dataclass
+class Reached:
+    """Samples or waits of one process: how many, how many whole, and why the others are not."""
+
+    count: int
+    whole: int
+    reasons: Counter[str]
+
+    @property
+    def percent(self) -> float:
+        return 100 * self.whole / max(1, self.count)
+
+
+def read(path: Path) -> Recording:
+    with open(path, "rb") as file:
+        return read_recording(file)
+
+
+def why_not_whole(source: StackSource, stack: int, status: int) -> str:
+    """ "" for a stack that reaches the root of its thread."""
+    if not stack:
+        return source.reason(status)
+    frames = source.frames(stack, status)
+    reason = source.reason(int(source.statuses[stack]))
+    if reason or (frames and frames[0].name in ROOTS):
+        return reason
+    return f"root is {frames[0].name}" if frames else "no frames"
+
+
+def reached(read_back: Recording, pid: int, rows: np.ndarray) -> Reached:
+    """`rows`: the recording's samples or waits."""
+    source = StackSource(read_back, show_interpreter=True)
+    mine = [read_back.processes[thread.process].pid == pid for thread in read_back.threads]
+    rows = rows[np.array(mine)[rows["thread"]]]
+    if "blocked_ns" in (rows.dtype.names or ()):
+        is_first = np.zeros(len(rows), bool)
+        is_first[np.unique(rows["thread"], return_index=True)[1]] = True
+        native_counts = np.append([0], read_back.stacks["native_count"])
+        before = is_first & (native_counts[rows["stack"]] == 0)
+        rows = rows[~before & ((rows["stack"] > 0) | (rows["status"] != NOT_STARTED))]
+    reasons: Counter[str] = Counter()
+    pairs, counts = np.unique(rows[["stack", "status"]], return_counts=True)
+    for (stack, status), count in zip(pairs.tolist(), counts.tolist(), strict=True):
+        reasons[why_not_whole(source, stack, status)] += count
+    return Reached(len(rows), reasons.pop("", 0), reasons)
+
+
+def assert_whole(read_back: Recording, pid: int, name: str, bar: float = BAR) -> None:
+    kinds = {"on CPU": read_back.samples, "off CPU": read_back.waits}
+    found = {kind: reached(read_back, pid, rows) for kind, rows in kinds.items()}
+    for kind, it in found.items():
+        print(f"{name:32} {kind:8} {it.percent:6.2f} % of {it.count:6}  {dict(it.reasons.most_common(6))}")
+    for kind, it in found.items():
+        assert it.count >= 50, f"{name} {kind}: {it.count} are too few to tell"
+        assert it.percent >= bar, f"{name} {kind}: {it}"
+
+
+@dataclass
+class Recorded:
+    """Several programs in one recording: what each printed when it was ready, and its pid."""
+
+    recording: Recording
+    path: Path
+    first_lines: dict[str, str]
+    pids: dict[str, int]
+
+
+def make_tables(pid: Pid) -> None:
+    """Puts the unwind tables of all that a process has mapped into the cache."""
+    for mapping in read_maps(pid):
+        if mapping.is_executable and mapping.is_file:
+            with suppress(ElfError), ElfImage(open_mapped_file(pid, mapping)) as image:
+                load_rows(image, image.status())
+
+
+def recorded(
+    commands: dict[str, tuple[str, ...]], path: Path, env: dict[str, dict[str, str]] | None = None
+) -> Recorded:
+    """A recording of all of them at once."""
+    with ExitStack() as stack:
+        targets = {
+            name: stack.enter_context(running(*command, env=(env or {}).get(name)))
+            for name, command in commands.items()
+        }
+        for target in targets.values():
+            make_tables(Pid(target.pid))
+        pids = [word for target in targets.values() for word in ("-p", target.pid)]
+        recorder = stack.enter_context(recording(*pids, "-r", RATE_HZ, "-o", path))
+        time.sleep(WINDOW_S)  # the length of the recording
+        done = recorder.end()
+        assert done.returncode == 0, done.stderr
+        lines, pids_of = ({name: it.first_line for name, it in targets.items()}, {n: t.pid for n, t in targets.items()})
+    return Recorded(read(path), path, lines, pids_of)
+
+
+@pytest.fixture(scope="module", params=list(INTERPRETERS))
+def of_interpreter(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Recorded]:
+    python = INTERPRETERS[request.param]
+    path = tmp_path_factory.mktemp("native") / "x.bpfprof"
+    names = (*PROGRAMS, "fork_exec.py")
+    yield recorded({name: (python, program(name), *OPTIONS.get(name, ())) for name in names}, path)
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_callbacks_of_c(of_interpreter: Recorded, name: str) -> None:
+    """A C extension without frame pointers, C libraries that call back, 40 nested calls of objects."""
+    assert_whole(of_interpreter.recording, of_interpreter.pids[name], f"{name}")
+
+
+def test_waits_for_a_child_to_exec(of_interpreter: Recorded) -> None:
+    """subprocess.Popen waits in vfork(), which keeps its return address in a register."""
+    read_back, pid = of_interpreter.recording, of_interpreter.pids["fork_exec.py"]
+    source = StackSource(read_back, show_interpreter=True)
+    reasons: Counter[str] = Counter()
+    for row in read_back.waits:
+        thread = read_back.threads[row["thread"]]
+        if read_back.processes[thread.process].pid == pid and row["stack"]:
+            frames = source.frames(int(row["stack"]), int(row["status"]))
+            if frames and frames[-1].name in ("vfork", "__vfork"):
+                reasons[why_not_whole(source, int(row["stack"]), int(row["status"]))] += 1
+    print(f"waits in vfork: {dict(reasons)}")
+    assert set(reasons) <= {""}
+
+
+@pytest.fixture(scope="module")
+def with_numpy(tmp_path_factory: pytest.TempPathFactory) -> Recorded:
+    if importlib.util.find_spec("numpy") is None:
+        pytest.skip("needs numpy")
+    commands = {name: (PYTHON, program(file)) for name, file in NUMPY_PROGRAMS.items()}
+    env = {"OpenBLAS 2": {"OPENBLAS_NUM_THREADS": "2"}, "OpenBLAS 4": {"OPENBLAS_NUM_THREADS": "4"}}
+    return recorded(commands, tmp_path_factory.mktemp("native") / "x.bpfprof", env)
+
+
+@pytest.mark.parametrize("name", NUMPY_PROGRAMS)
+def test_numpy(with_numpy: Recorded, name: str) -> None:
+    """A training loop, and matrix products by threads of OpenBLAS."""
+    assert_whole(with_numpy.recording, with_numpy.pids[name], name)

@@ -1,0 +1,92 @@
+"""`bpfprof offcpu` on running programs: the table it ends with, what it leaves, its exit codes."""
+
+from __future__ import annotations
+
+import re
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from bpfprof.model.samples import UNSAMPLED
+from bpfprof.recording.reader import read_recording
+from tests.integration.recorded import (
+    AS_NOBODY,
+    BPFPROF,
+    PYTHON,
+    Recorder,
+    assert_told,
+    bpfprof,
+    collapsed,
+    needs_root,
+    program,
+    running,
+    skip_unless_nobody_can_run,
+)
+
+pytestmark = needs_root
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_gives_the_table_and_a_whole_recording(number: signal.Signals, tmp_path: Path) -> None:
+    path = tmp_path / "x.bpfprof"
+    with running(PYTHON, program("training_loop.py")) as target:
+        command = [*BPFPROF, "offcpu", "-p", str(target.pid), "-o", str(path)]
+        process = subprocess.Popen(command, bufsize=0, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        recorder = Recorder(process)
+        recorder.wait_until_it_records()
+        done = recorder.end(number)
+    assert done.returncode == 0, done.stderr
+    assert "waits by reason and stack: " in done.stdout and "bpfprof itself used" in done.stdout
+    assert "Traceback" not in done.stderr
+    with open(path, "rb") as file:
+        recording = read_recording(file)
+    assert not recording.unfinished and recording.start["mode"] == "offcpu" and not len(recording.samples)
+    assert {row.tid for row in recording.accounting} >= {target.pid}
+    assert "waits by thread: " in bpfprof("offcpu", path, "--by", "thread").stdout
+    bpfprof("report", path, "--check")
+
+
+def test_waits_that_hold_the_gil(tmp_path: Path) -> None:
+    """A C function that is called without giving the GIL away; sleep() gives it away."""
+    until_it_is_known = "while time.thread_time() < 0.2: pass"
+    code = f"import ctypes, time\n{until_it_is_known}\nctypes.PyDLL(None).usleep(300_000); time.sleep(0.2)"
+    path = tmp_path / "x.bpfprof"
+    done = bpfprof("offcpu", "-g", "--by", "reason", "-o", path, "--", PYTHON, "-c", code)
+    heading = re.search(r"waits by reason, holding the GIL: (\d+\.\d) ms in", done.stdout)
+    assert heading is not None and 300 <= float(heading[1]) < 400, done.stdout
+    stacks = collapsed(path, "-g").lines
+    assert sum(weight for *_, frames, weight in stacks if frames[-1] == "[off-cpu: sleep]") < 400_000
+
+
+def test_a_command_and_a_flame_graph_of_its_waits(tmp_path: Path) -> None:
+    """It may sleep before its interpreter is known: its stack is looked at while it does."""
+    path = tmp_path / "x.svg"
+    done = bpfprof("offcpu", "-o", path, "--waker", "--", PYTHON, "-S", "-c", "import time; time.sleep(0.3)")
+    assert "sleep in <module> (<string>:1)" in done.stdout
+    assert "[woken by timer]" in path.read_text() and "[off-cpu: sleep]" in path.read_text()
+
+
+def test_all_waits_are_shown_where_most_have_no_stack_of_their_own(tmp_path: Path) -> None:
+    path = tmp_path / "x.bpfprof"
+    bpfprof("offcpu", "-d", 2, "-o", path, "--", PYTHON, program("token_ring.py"), "--seconds", 3)
+    with open(path, "rb") as file:
+        recording = read_recording(file)
+    assert recording.short_waits["count"][recording.short_waits["flags"] & UNSAMPLED > 0].sum() > 10_000
+    off_cpu_us = sum(row.off_cpu_ns for row in recording.accounting) / 1000
+    lines = bpfprof("offcpu", path, "-f", "collapsed").stdout.splitlines()
+    assert sum(int(line.rpartition(" ")[2]) for line in lines) == pytest.approx(off_cpu_us, abs=len(lines))
+    head = next(line for line in bpfprof("offcpu", path, "--by", "reason").stdout.splitlines() if "waits by" in line)
+    assert float(head.split(": ")[1].split(" s in ")[0]) == pytest.approx(off_cpu_us / 1e6, rel=0.01)
+    ring = sum(int(line.rpartition(" ")[2]) for line in lines if ";Ring.pass_on (token_ring.py:" in line)
+    assert ring > 0.9 * off_cpu_us
+
+
+def test_exit_codes(tmp_path: Path) -> None:
+    assert_told(bpfprof("offcpu", "--pid", 2**22 + 1, check=None), 4)
+    assert_told(bpfprof("offcpu", "-d", 1, check=None), 2, "--pid")
+    assert_told(bpfprof("offcpu", tmp_path / "missing", check=None), 5, "missing")
+    skip_unless_nobody_can_run()
+    assert_told(bpfprof("offcpu", "--pid", 1, "-o", "/tmp/never.bpfprof", check=None, **AS_NOBODY), 3)
+    assert not Path("/tmp/never.bpfprof").exists()

@@ -1,0 +1,77 @@
+"""Rules for procedure linkage tables that the linker wrote none for, and for the entry point."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from bpfprof.elf.call_frame_rules import CfaKind
+from bpfprof.elf.call_frames import read_call_frames
+from bpfprof.elf.image import ElfImage, ElfSection
+from bpfprof.elf.unwritten_frames import unwritten_rules, unwritten_tables
+from bpfprof.model.ids import ElfAddress, FileOffset
+from tests.unit.elf.test_call_frames_oracle import REAL_FILES
+
+pytestmark = pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler (cc)")
+OPTIONS = {"lazy": ("-Wl,-z,lazy", "-fcf-protection=none"), "now": ("-Wl,-z,now",), "ibt": ("-Wl,-z,lazy,-z,ibtplt",)}
+
+
+@pytest.mark.parametrize("kind", OPTIONS)
+def test_what_gnu_ld_says_of_its_own_tables_is_what_we_would_say(kind: str, tmp_path: Path) -> None:
+    (tmp_path / "a.c").write_text(
+        '#include <stdlib.h>\n#include <stdio.h>\nint main(void) { puts(getenv("A")); return 0; }\n'
+    )
+    command = ["cc", "-O1", *OPTIONS[kind], "-o", str(tmp_path / "a"), str(tmp_path / "a.c")]
+    subprocess.run(command, check=True)
+    with ElfImage.open(str(tmp_path / "a")) as image:
+        frames, rules = read_call_frames(image), unwritten_rules()
+        tables = [rows for rows in unwritten_tables(image, frames.address) if rows[0][0] != image.entry]
+        assert tables
+        for rows in tables:
+            for address in range(rows[0][0], rows[-1][0]):
+                own = rules[next(rule for start, rule in reversed(rows) if start <= address)]
+                known = frames.rules[frames.rule[np.searchsorted(frames.address, np.uint64(address), side="right") - 1]]
+                assert cfa(own, address) == cfa(known, address), hex(address)
+
+
+def cfa(rule: np.void, address: int) -> int:
+    """The canonical frame address above rsp."""
+    assert rule["cfa_kind"] in (CfaKind.RSP, CfaKind.PLT)
+    is_late = rule["cfa_kind"] == CfaKind.PLT and address & 15 >= rule["cfa_extra"]
+    return int(rule["cfa_offset"]) + 8 * bool(is_late)
+
+
+def test_a_library_of_another_linker_gets_them() -> None:
+    found = 0
+    for path in REAL_FILES.values():
+        with ElfImage.open(str(path)) as image:
+            section, frames = image.section(".plt"), read_call_frames(image)
+            if section is None:
+                continue
+            index = np.searchsorted(frames.address, np.uint64(section.address + 20), side="right") - 1
+            assert frames.rules[frames.rule[index]]["cfa_kind"] in (CfaKind.RSP, CfaKind.PLT), path
+            found += 1
+    assert found
+
+
+def test_the_stack_ends_where_the_dynamic_linker_begins() -> None:
+    """glibc writes nothing for it; other entry points have an FDE."""
+    with ElfImage.open("/lib64/ld-linux-x86-64.so.2") as image:
+        frames = read_call_frames(image)
+        index = np.searchsorted(frames.address, np.uint64(image.entry), side="right") - 1
+        assert frames.rules[frames.rule[index]]["cfa_kind"] == CfaKind.END_OF_STACK
+
+
+@pytest.mark.parametrize("address", [1 << 46, (1 << 47) - 32, 16])
+def test_a_table_outside_the_code_is_left_out(address: int) -> None:
+    """A section header can say anything; a page index that reached so far would not fit into memory."""
+    with ElfImage.open("/lib64/ld-linux-x86-64.so.2") as image:
+        sound = read_call_frames(image)
+        assert image._sections is not None
+        image._sections[".plt.sec"] = ElfSection(ElfAddress(address), FileOffset(64), 64)
+        frames = read_call_frames(image)
+        assert frames.address.tolist() == sound.address.tolist()

@@ -1,0 +1,84 @@
+"""What kernel frames tell about a wait."""
+
+from __future__ import annotations
+
+import pytest
+
+from bpfprof.model.profile import ThreadState
+from bpfprof.model.samples import FdKind
+from bpfprof.model.syscalls import syscall_numbers
+from bpfprof.profile.build import build_profile
+from tests.unit.profile.views import spent_ms
+from tests.unit.recording.hand_made import MS, START_NS, HandMade, Story
+
+FAULT = "asm_exc_page_fault exc_page_fault handle_mm_fault"
+
+
+def reason(frames: str, call: str = "", task_state: int = 1, **values: object) -> str:
+    """Of a wait with these kernel functions on its stack, root first."""
+    made = HandMade()
+    made.process(100, is_kernel_thread=bool(values.pop("is_kernel_thread", False)))
+    kernel = made.file("[kernel]", "kernel")
+    numbers = [
+        made.native(kernel, (name.replace("~", " "), "", 0, 0), address=index)
+        for index, name in enumerate(frames.split())
+    ]
+    other = made.stack(kernel=[made.native(kernel, ("schedule", "", 0, 0), address=999)])
+    stack = made.stack((made.code("f"), 0, 0), kernel=numbers[::-1])
+    syscall = next(iter(syscall_numbers(call))) if call else -1
+    Story.begin(made).run(MS).block(MS, stack=stack, syscall=syscall, task_state=task_state, **values).run(MS).total()
+    Story.begin(made, tid=101).run(MS).block(MS, stack=other).run(MS).total()
+    made.end = {"end_ns": START_NS + 3 * MS}
+    (found,) = spent_ms(build_profile(made.recording()), 0, ThreadState.OFF_CPU)
+    return found[-1].removeprefix("wait ")
+
+
+@pytest.mark.parametrize(
+    ("frames", "expected"),
+    [
+        ("", "unknown"),
+        (f"{FAULT} filemap_fault folio_wait_bit_common io_schedule", "pagefault"),
+        (f"{FAULT} do_swap_page", "pagefault"),
+        ("irqentry_exit_to_user_mode get_signal do_group_exit do_exit exit_mm", "syscall exit"),
+        ("get_signal do_signal_stop", "stopped"),
+        ("ret_from_fork io_wq_worker schedule_timeout", "sleep"),
+        ("task_work_run ext4_release_file io_schedule", "disk"),
+        ("some_function.isra.0", "unknown"),
+    ],
+)
+def test_outside_a_system_call(frames: str, expected: str) -> None:
+    assert reason(frames) == expected
+
+
+def test_a_sleep_outside_a_call_that_no_signal_ends_is_a_page_fault() -> None:
+    assert reason("some_function.isra.0", task_state=2) == "pagefault"
+
+
+@pytest.mark.parametrize(
+    ("frames", "call", "expected"),
+    [
+        ("do_syscall_64 ksys_read vfs_read io_schedule", "read", "disk"),
+        ("do_syscall_64 blk_mq_get_tag", "ioctl", "disk"),
+        ("do_syscall_64 do_wait", "ptrace", "child"),
+        ("do_syscall_64 vfs_read eventfd_read.cold", "read", "poll"),
+        ("do_syscall_64 vfs_read timerfd_read", "read", "sleep"),
+        ("do_syscall_64 path_openat fifo_open wait_for_partner", "openat", "pipe"),
+        ("do_syscall_64 vm_mmap_pgoff rwsem_down_write_slowpath", "mmap", "lock"),
+        ("do_syscall_64 __mm_populate filemap_fault folio_wait_bit_common io_schedule", "mmap", "disk"),
+        ("do_syscall_64 tty_read n_tty_read~[tty]", "read", "device"),
+        ("do_syscall_64 unlinkat __mutex_lock.constprop.0", "unlinkat", "lock"),
+        ("do_syscall_64 something_else", "read", "syscall read"),
+        ("do_syscall_64 do_futex io_schedule", "futex", "lock"),
+    ],
+)
+def test_inside_a_call_without_a_better_word(frames: str, call: str, expected: str) -> None:
+    assert reason(frames, call) == expected
+
+
+def test_a_descriptor_that_is_known_comes_first() -> None:
+    assert reason("do_syscall_64 vfs_read pipe_read", "read", fd_kind=FdKind.SOCKET) == "net"
+
+
+def test_kernel_threads() -> None:
+    assert reason("ret_from_fork kthread worker_thread", is_kernel_thread=True) == "sleep"
+    assert reason("ret_from_fork kthread jbd2_journal_commit", is_kernel_thread=True) == "disk"

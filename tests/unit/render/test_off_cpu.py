@@ -1,0 +1,230 @@
+"""The table of waits."""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from bpfprof.model.frames import Frame, FrameKind
+from bpfprof.profile.wait_filter import WaitFilter
+from bpfprof.profile.wait_groups import GROUPINGS, group_waits
+from bpfprof.render.histogram import bars, histogram_line
+from bpfprof.render.off_cpu import render_off_cpu
+from bpfprof.render.options import RenderOptions
+from bpfprof.render.quality import quality_line
+from bpfprof.render.table import render_table
+from tests.unit.render.profiles import (
+    INFO,
+    MS,
+    ProfileBuilder,
+    hostile_profile,
+    kernel,
+    native,
+    python,
+    wait,
+    waiting_profile,
+)
+
+GOLDEN = Path(__file__).parents[2] / "golden" / "waiting.offcpu.txt"
+OPTIONS = RenderOptions()
+
+
+def table(profile, by: str = "stack", ascii_only: bool = False, limit: int = 10, **chosen) -> str:
+    return render_off_cpu(profile, group_waits(profile, by, WaitFilter(**chosen), limit), OPTIONS, ascii_only)
+
+
+def wide_profile():
+    """Everything is long: names, times, stacks, counts."""
+    made = ProfileBuilder(info=replace(INFO, command_line=("python", "長" * 200)))
+    stack = [python("関数" * 60, f"/srv/{'道' * 60}.py", 10**6) for _ in range(30)]
+    for tid in range(4_194_280, 4_194_300):
+        thread = made.thread(tid, "長い名前" * 5, 4_194_300, "プロセス" * 5)
+        waker = made.thread_waker(thread)
+        outside = made.waker(pid=4_194_303, tid=4_194_303, process_name="プロセス" * 50, thread_name="長" * 50)
+        first = made.wait(thread, 10**14, [*stack, wait("理由" * 20)], waker=waker, waker_stack=stack, lock=2**63)
+        gil = {"waker": outside, "waker_stack": stack, "lock": 2**63, "before": first}
+        made.behind(thread, 10**14, thread, stack, made.wait(thread, 10**14, [*stack, wait("gil")], **gil))
+        for other in range(20):
+            made.wait(thread, MS, [native("f" * 200), wait(f"syscall {other}")], waker=outside, before=first)
+    return made.build()
+
+
+def columns(line: str) -> int:
+    return sum(2 if ord(char) > 0x2E80 else 1 for char in line)
+
+
+@pytest.mark.parametrize("by", GROUPINGS)
+@pytest.mark.parametrize("profile", [waiting_profile, hostile_profile, wide_profile])
+def test_fits_a_terminal_and_ends_with_the_quality_line(profile, by: str) -> None:
+    text = table(profile(), by)
+    body, last = text.rstrip("\n").rsplit("\n\n", 1)
+    assert all(line.isprintable() and columns(line) <= 100 for line in body.split("\n"))
+    assert last.replace(" ", "").replace("\n", "") == quality_line(profile()).replace(" ", "")
+
+
+@pytest.mark.parametrize("by", GROUPINGS)
+def test_ascii_only(by: str) -> None:
+    assert table(waiting_profile(), by, ascii_only=True).isascii()
+    assert not table(waiting_profile(), by).isascii()
+
+
+def test_control_characters_of_names_do_not_reach_the_terminal() -> None:
+    for by in GROUPINGS:
+        assert not re.search("[\x00-\x09\x0b-\x1f\x7f-\x9f\u202e]", table(hostile_profile(), by))
+
+
+def test_golden() -> None:
+    content = table(waiting_profile())
+    if os.environ.get("BPFPROF_UPDATE_GOLDEN") == "1":
+        GOLDEN.write_text(content, encoding="utf-8")
+    assert GOLDEN.read_text(encoding="utf-8") == content
+
+
+def test_who_woke_is_said_with_share_and_function() -> None:
+    text = table(waiting_profile())
+    assert "    woken by thread producer (101) in Queue.put (queue.py), 91%, and by 1 other\n" in text
+    assert "      whose wait before, sleep in produce (train.py), was ended by a timer, 100%\n" in text
+    assert "    woken by an interrupt, 100%\n" in text
+    assert "    GIL held, 93%, by hog_gil (oracle.py:12) of thread hog (102)\n" in text
+    assert "\nwoken by thread sd-bus (8) of process systemd (7)\n" in table(waiting_profile(), "waker")
+    assert "\nlock 0x7f0012ab34c0 in Queue.get (queue.py), process python (100)\n" in table(waiting_profile(), "lock")
+    assert "    released by thread producer (101) in Queue.put" in table(waiting_profile(), "lock")
+
+
+def test_each_share_is_that_of_the_function() -> None:
+    made = ProfileBuilder()
+    waiter, hog = made.thread(1, "main"), made.thread(2, "hog")
+    waker = made.thread_waker(hog)
+    shares = {"rel_a": 50, "rel_b": 40, "rel_c": 4, "rel_d": 3, "rel_e": 2, "rel_f": 1}
+    for name, ms in shares.items():
+        for line in (1, 2):
+            at = [python(name, line=line)]
+            gil = made.wait(waiter, ms * MS, [python("f"), wait("gil")], waker=waker, waker_stack=at)
+            made.behind(waiter, ms * MS, hog, at, gil)
+    text = table(made.build())
+    assert "    woken by thread hog (2) in rel_a (train.py), 50%, in rel_b (train.py), 40%," in text
+    assert " in rel_d (train.py), 3%, elsewhere, 3%\n" in text
+    assert "    GIL held, 50%, by rel_a (train.py:1) of thread hog (2)\n" in text
+    assert "of thread hog (2)\n    and 2 others, 3%\n" in text
+    assert "behind rel_c (train.py:1) of thread hog (2)\n    and 3 others, 6%\n" in text
+    assert "    it was in rel_a (train.py), 50%, in rel_b (train.py), 40%, " in table(made.build(), "waker")
+
+
+def test_who_ended_a_wait_is_never_cut() -> None:
+    made = ProfileBuilder()
+    waiter, worker, peer = made.thread(1, "main"), made.thread(2, "allreduce"), made.thread(3, "peer")
+    by_worker, by_peer = made.thread_waker(worker), made.thread_waker(peer)
+    long = [python("receive_the_gradients_of_all_the_others")]
+    put = [python("send_the_gradients")]
+    before = made.wait(worker, MS, [*long, wait("net")], waker=by_peer, waker_stack=put)
+    made.wait(waiter, 2 * MS, [python("f"), wait("lock")], waker=by_worker, waker_stack=long, before=before)
+    made.wait(waiter, 2 * MS, [python("f"), wait("lock")])
+    assert (
+        "    woken by thread allreduce (2) in receive_the_gradients_of_all_the_others (train.py), 50%,\n"
+        "      not known 50%\n"
+        "      whose wait before, net in receive_the_gradients_of_all_the_others (train.py),\n"
+        "        was ended by thread peer (3) in send_the_gradients (train.py), 100%\n"
+    ) in table(made.build())
+
+
+def test_a_timer_releases_no_lock() -> None:
+    made = ProfileBuilder()
+    made.wait(made.thread(1), MS, [python("f"), wait("lock")], waker=made.waker("timer"), lock=5)
+    assert "\n    ended by a timer, 100%\n" in table(made.build(), "lock")
+
+
+def test_frames_of_the_scheduler_are_passed_over() -> None:
+    made = ProfileBuilder()
+    stack = [kernel("kthread"), kernel("worker_thread"), kernel("schedule"), kernel("__schedule")]
+    made.wait(made.thread(1), MS, [*stack, wait("sleep")])
+    assert "\nsleep in worker_thread_[k]\n" in table(made.build())
+    assert "\n    worker_thread_[k] < kthread_[k]\n" in table(made.build())
+
+
+def test_waits_without_a_known_length() -> None:
+    made = ProfileBuilder()
+    made.wait(made.thread(1), 9 * MS, [Frame(FrameKind.NOT_SAMPLED), wait("lock")], blocked_ns=0, count=3)
+    text = table(made.build())
+    assert "\nlock in [not sampled]\n  9.00 ms 100.0%         3  3.00 ms        -        -        -\n" in text
+
+
+def test_several_threads_of_a_group() -> None:
+    made = ProfileBuilder()
+    for tid in range(1, 7):
+        made.wait(made.thread(tid, "t"), tid * MS, [python("f"), wait("lock")])
+    line = "    process python (100): thread t (6) 29%; thread t (5) 24%; thread t (4) 19%; and 3 more"
+    assert f"\n{line}\n" in table(made.build())
+    made.wait(made.thread(9, "t", pid=101), 70 * MS, [python("f"), wait("lock")])
+    assert "\n    2 processes: thread t (9) 77%; thread t (6) 7%; " in table(made.build())
+
+
+def test_idle_waits_come_last_with_their_total_or_not_at_all() -> None:
+    text = table(waiting_profile())
+    assert text.index("\nidle (threads with nothing to do): 1.900 s in 1 group\n") > text.index("\ngil in ")
+    text = table(waiting_profile(), hides_idle=True)
+    assert text.count("idle") == 1 and " in 4 groups; idle ones hidden, 1.900 s\n" in text
+
+
+def test_what_is_not_shown_is_said() -> None:
+    text = table(waiting_profile(), limit=3)
+    assert "\nand 1 more group, together 39.30 ms (--limit shows more)\n" in text
+    assert "short waits under 100 us, which have no stack: 1, together 60.00 ms" in text
+    assert "\nno waits, of 1,000,000,000 us or more\n" in table(waiting_profile(), min_block_ns=10**12)
+
+
+def test_filters_are_named_and_leave_out_short_waits() -> None:
+    text = table(waiting_profile(), "reason", task_states=2 | 0x400 | 0x200)
+    assert "\nwaits by reason, in state uninterruptible or idle or 0x200: 1.500 s in 1 group\n" in text
+    assert "short waits" not in text
+    assert "\nwaits by reason, of 1,000 us or more: " in table(waiting_profile(), "reason", min_block_ns=MS)
+
+
+@pytest.mark.parametrize(
+    ("counts", "shown", "plain"),
+    [([1], "█", "@"), ([8, 0, 1, 4], "█ ▁▄", "@ .="), ([1_000_000, 1], "█▁", "@."), ([0, 0], "  ", "  ")],
+)
+def test_bars(counts: list[int], shown: str, plain: str) -> None:
+    assert (bars(counts, False), bars(counts, True)) == (shown, plain)
+
+
+def test_a_histogram_has_its_ends_and_fits() -> None:
+    made = ProfileBuilder()
+    thread = made.thread(1)
+    for power in range(40):
+        made.wait(thread, 100 << power, [wait("lock")])
+    (group,) = group_waits(made.build(), "reason", WaitFilter(), 1).groups
+    for room in (60, 30, 20):
+        line = histogram_line(group, room, False)
+        assert line.startswith("100ns ") and line.endswith(" 54976s") and len(line) <= room
+        assert sum(char in "▁▂▃▄▅▆▇█" for char in line) >= 1
+
+
+def test_the_summary_tells_who_held_the_gil() -> None:
+    text = render_table(waiting_profile(), OPTIONS)
+    assert (
+        "waits for the GIL\n"
+        "MainThread (100): waited 59.00 ms, 93% behind hog_gil (oracle.py:12) of thread hog (102)\n"
+        "    5% behind Queue.put (queue.py:130) of thread producer (101)\n"
+        "    2% behind a holder that is not known\n"
+    ) in text
+
+
+def test_the_summary_shares_out_the_time_off_the_cpu() -> None:
+    text = render_table(waiting_profile(), OPTIONS)
+    assert "\nMainThread          100   1.596   1.596       0 ns  lock 1.540 (98%), gil 0.039 (2%)\n" in text
+    made = ProfileBuilder()
+    made.wait(made.thread(1, "gappy"), 1_000 * MS, [wait("lock")])
+    made.threads[0] = replace(made.threads[0], last_ns=1_001 * MS)
+    assert "\ngappy                 1   1.000   1.001   -1.00 ms  lock 1.000 (100%)\n" in render_table(
+        made.build(), OPTIONS
+    )
+
+
+def test_waits_without_a_stack_are_in_the_quality_line() -> None:
+    line = quality_line(waiting_profile())
+    assert "; 12,345 intervals under 100 us without a stack (0.9% of wall time); " in line
+    assert "; switches sampled: 7 intervals with stacks of others of their thread; " in line
