@@ -217,17 +217,22 @@ def leaves(samples: list[tuple[int, tuple[Frame, ...]]], address: int) -> tuple[
     return named, plain, len(samples) - named - plain
 
 
+def known(changes: Changes, call: dict[str, Any]) -> list[tuple[int, tuple[Frame, ...]]]:
+    """Samples of a call from when its mapping must have been looked at: within 0.2 s, also on a busy machine."""
+    return changes.samples(call["start_ns"] + 200_000_000, call["end_ns"])
+
+
 def test_code_in_memory(changes: Changes) -> None:
     """By the name its process gave it, or as memory; complete, as the loop keeps a frame pointer."""
     named, plain = changes.done["made"]
     for call, is_named in ((named, True), (plain, False)):
-        samples = changes.samples(call["start_ns"], call["end_ns"])
+        samples = known(changes, call)
         broken = [frames[0].name for _, frames in samples if frames[0].name in statuses(changes)]
         found = leaves(samples, call["address"])
         print(f"named, as memory, others: {found}; {len(broken)} of {len(samples)} not whole {set(broken)}")
         assert len(samples) > 30
-        assert found[not is_named] >= 0.9 * len(samples)
-        assert len(broken) <= 0.35 * len(samples)  # until the mapping is known
+        assert found[not is_named] >= 0.9 * len(samples)  # the rest is in Python, between two calls of it
+        assert len(broken) <= 0.02 * len(samples)
     shown = [text for text in texts(changes.folded, changes.pid) if "[memory]" in text]
     assert "made_loop ([memory])" in shown
     assert any(re.fullmatch(r"\[memory\]\+0x[0-9a-f]+", text) for text in shown)
@@ -236,7 +241,7 @@ def test_code_in_memory(changes: Changes) -> None:
 def test_code_in_shared_memory(changes: Changes) -> None:
     """The kernel calls it /dev/zero (deleted); no file is there."""
     (call,) = changes.done["shared"]
-    samples = changes.samples(call["start_ns"], call["end_ns"])
+    samples = known(changes, call)
     print({(frames[-1].file, frames[-1].offset) for _, frames in samples})
     _, plain, others = leaves(samples, call["address"])
     assert plain > 30 and others <= 0.1 * len(samples)
