@@ -236,7 +236,8 @@ struct bp_event {
     __u64 stolen_ns;    /* WAIT: of the time on a CPU before it, what the hypervisor or interrupts took */
     __u64 stack;        /* key of a bp_stack sent earlier; 0: none, see status */
     __u64 args[3];      /* WAIT: first arguments of the system call */
-    __u64 early_ns;     /* WAIT: how long before `time_ns` of the last one sent the scheduler let it run */
+    __u32 early_ns;     /* WAIT: how long before `time_ns` of the last one sent the scheduler let it run */
+    __u32 enqueue_ns;   /* WAIT: of runqueue_ns of the last one sent, what went by before it was on a run queue */
     __u64 waker_stack;  /* WAIT: of the thread that ended it */
     __u64 holder_stack; /* WAIT for a GIL: of the thread that had it */
     __u32 waker_tid;
@@ -402,8 +403,10 @@ struct bp_thread {
     __u32 waker_tid;
     __u32 waker_tgid;
     __u32 holder;
-    __u32 next_short;       /* the sum that is sent next to make room */
-    __u64 early_ns;         /* as in bp_event */
+    __u32 next_short;   /* the sum that is sent next to make room */
+    __u64 run_delay_ns; /* the scheduler's sched_info.run_delay at since_ns */
+    __u32 early_ns;     /* as in bp_event */
+    __u32 enqueue_ns;
     __u64 last_runqueue_ns; /* of the last wait */
     __u32 last_short;       /* 1 + the sum that the last wait is in, 0: it was sent */
     __u32 stacks;           /* how many were wanted since window_ns */

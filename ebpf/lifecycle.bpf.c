@@ -68,6 +68,7 @@ int sched_process_exec(struct bpf_raw_tracepoint_args *ctx)
         if (thread) {
             thread->state = BP_THREAD_ON_CPU;
             thread->since_ns = now;
+            thread->last_runqueue_ns = 0;
             READ_KERNEL(thread->exec_ns, ctx->args[0] + BP_OFFSET_TASK_EXEC);
         }
     }

@@ -94,9 +94,31 @@ static __always_inline void send_exit(struct bp_thread *thread, __u32 tid, __u64
     event.runqueue_ns = thread->runqueue_ns;
     event.stolen_ns = thread->stolen_ns;
     event.early_ns = thread->early_ns;
+    event.enqueue_ns = thread->enqueue_ns;
     if (is_current)
         bpf_get_current_comm(event.args, BP_COMM_BYTES);
     send_event(&event);
+}
+
+/* What a row of a wait is put right by has 32 bits. */
+static __always_inline __u64 in_32_bits(__u64 nanoseconds)
+{
+    return nanoseconds < 0xffffffff ? nanoseconds : 0xffffffff;
+}
+
+/*
+ * Of the last wait's `runqueue` what went by before the thread was on a run queue, which to one of an idle virtual CPU is
+ * some microseconds: the scheduler's run delay does not have it. It can have more than there was: some sleep of a thread
+ * that was moved to another CPU (DELAY_DEQUEUE, kernel/sched/features.h, 6.12 and later).
+ */
+static __always_inline __u64 before_enqueueing(struct bp_thread *thread, __u64 task, __u64 runqueue)
+{
+    __u64 run_delay = thread->run_delay_ns;
+    if (!BP_OFFSET_TASK_RUN_DELAY || !READ_KERNEL(run_delay, task + BP_OFFSET_TASK_RUN_DELAY))
+        return 0;
+    __u64 queued = run_delay - thread->run_delay_ns;
+    thread->run_delay_ns = run_delay;
+    return thread->task_state && queued < runqueue ? in_32_bits(runqueue - queued) : 0;
 }
 
 /*
@@ -118,16 +140,22 @@ static __always_inline void end_burst(struct bp_thread *thread, __u64 task, __u6
     else if (beyond > 0)
         thread->exec_ns += beyond; /* how far apart two clocks were read: kept until it is more */
     else
-        early = -beyond < (__s64)thread->last_runqueue_ns ? (__u64)-beyond : thread->last_runqueue_ns;
+        early = in_32_bits(-beyond < (__s64)thread->last_runqueue_ns ? (__u64)-beyond : thread->last_runqueue_ns);
+    __u64 before = before_enqueueing(thread, task, thread->last_runqueue_ns - early);
     thread->burst_stolen_ns += stolen;
     thread->stolen_ns += stolen;
     thread->on_cpu_ns += wall - stolen + early;
-    thread->runqueue_ns -= early;
+    thread->runqueue_ns -= early + before;
+    thread->blocked_ns += before;
     thread->last_runqueue_ns = 0;
-    if (last_short)
-        thread->short_waits[(last_short - 1) & (BP_SHORT_WAITS - 1)].runqueue_ns -= early;
-    else
+    if (last_short) {
+        struct bp_short_wait *sum = &thread->short_waits[(last_short - 1) & (BP_SHORT_WAITS - 1)];
+        sum->runqueue_ns -= early + before;
+        sum->blocked_ns += before;
+    } else {
         thread->early_ns += early;
+        thread->enqueue_ns += before;
+    }
     thread->since_ns = now;
 }
 
@@ -156,7 +184,9 @@ static __always_inline void send_wait(struct bp_thread *thread, __u32 tid, __u64
     event.waker_kind = thread->waker_kind;
     event.one_in = thread->one_in;
     event.early_ns = thread->early_ns;
+    event.enqueue_ns = thread->enqueue_ns;
     thread->early_ns = 0;
+    thread->enqueue_ns = 0;
     thread->burst_stolen_ns = 0;
     thread->last_short = 0;
     send_event(&event);

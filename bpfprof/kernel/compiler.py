@@ -19,7 +19,7 @@ from typing import Any
 from bpfprof.errors import UnsupportedError
 from bpfprof.kernel import program_cache
 from bpfprof.kernel.btf import KernelTypes
-from bpfprof.kernel.sources import compiler_flags, join_includes
+from bpfprof.kernel.sources import compiler_flags, join_includes, keeps_run_delay
 from bpfprof.paths import ebpf_directory
 
 PERF_EVENT, RAW_TRACEPOINT = 7, 17  # enum bpf_prog_type of include/uapi/linux/bpf.h
@@ -65,7 +65,10 @@ class Compilation:
         Raises UnsupportedError without BCC or the kernel's type information.
         """
         check_bcc()
-        text, flags = join_includes(ebpf_directory() / "profiler.bpf.c"), compiler_flags(KernelTypes())
+        text, flags = (
+            join_includes(ebpf_directory() / "profiler.bpf.c"),
+            compiler_flags(KernelTypes(), keeps_run_delay()),
+        )
         key = program_cache.cache_key(text, flags)
         compilation = cls(key, program_cache.load(key))
         if compilation._cached is None:

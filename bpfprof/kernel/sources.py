@@ -74,8 +74,23 @@ def _preempt_count(types: KernelTypes) -> dict[str, int]:
     return dict(zip(names, values, strict=True))
 
 
-def compiler_flags(types: KernelTypes) -> list[str]:
-    """-D flags: kernel version, struct offsets in bytes, numbers of the maps."""
+def keeps_run_delay() -> bool:
+    """Whether the scheduler counts how long threads are on a run queue (CONFIG_SCHED_INFO, and not turned off).
+
+    It also counts how often they came from there to a CPU, the third number of schedstat
+    (Documentation/scheduler/sched-stats.rst): never, says a kernel that does not.
+    """
+    try:
+        return int(Path("/proc/self/schedstat").read_text().split()[2]) > 0
+    except (OSError, IndexError, ValueError):
+        return False
+
+
+def compiler_flags(types: KernelTypes, has_run_delay: bool) -> list[str]:
+    """-D flags: kernel version, struct offsets in bytes, numbers of the maps. BP_OFFSET_TASK_RUN_DELAY is 0 without."""
+    run_delay = (
+        types.offset("task_struct", "sched_info") + types.offset("sched_info", "run_delay") if has_run_delay else 0
+    )
     defines = {
         "BP_KERNEL_VERSION_CODE": kernel_version_code(),
         "BP_OFFSET_TASK_PID": types.offset("task_struct", "pid"),
@@ -83,6 +98,7 @@ def compiler_flags(types: KernelTypes) -> list[str]:
         "BP_OFFSET_TASK_TGID": types.offset("task_struct", "tgid"),
         "BP_OFFSET_TASK_ON_RQ": types.offset("task_struct", "on_rq"),
         "BP_OFFSET_TASK_EXEC": types.offset("task_struct", "se") + types.offset("sched_entity", "sum_exec_runtime"),
+        "BP_OFFSET_TASK_RUN_DELAY": run_delay,
         "BP_OFFSET_TASK_FSBASE": types.offset("task_struct", "thread") + types.offset("thread_struct", "fsbase"),
     }
     defines |= _preempt_count(types)

@@ -64,9 +64,10 @@ class WakerKind(IntEnum):
 
 # A thread's way from leaving a CPU to being back on one, at time_ns: blocked_ns until it was made runnable, then
 # runqueue_ns until it ran. on_cpu_ns: as in a sample, when it left; stolen_ns: what was taken from it by the hypervisor
-# or interrupts while it was on the CPU before; early_ns: how long before time_ns of its row before the scheduler let it
-# run, which is to be taken off that row's runqueue_ns and time_ns. task_state 0: it was runnable all the time. syscall
-# -1: in none.
+# or interrupts while it was on the CPU before. early_ns: how long before time_ns of its row before the scheduler let it
+# run, which is to be taken off that row's runqueue_ns and time_ns; enqueue_ns: how much of that row's runqueue_ns went
+# by before it was on a run queue, which is to be moved to that row's blocked_ns. task_state 0: it was runnable all the
+# time. syscall -1: in none.
 # fd_kind: FdKind of the call's descriptor. waker: who ended it, a place in the table of wakers from 1 on, 0: not known;
 # waker_kind: WakerKind; waker_stack: where that thread was, 0: not taken. holder: of a wait for a GIL, the thread that
 # held it when the wait began, index + 1, 0: not known; holder_stack: its Python frames then.
@@ -77,7 +78,8 @@ WAIT_DTYPE = np.dtype(
         ("blocked_ns", "<u8"),
         ("runqueue_ns", "<u8"),
         ("stolen_ns", "<u8"),
-        ("early_ns", "<u8"),
+        ("early_ns", "<u4"),
+        ("enqueue_ns", "<u4"),
         ("args", "<u8", (3,)),
         ("thread", "<u4"),
         ("stack", "<u4"),
@@ -125,7 +127,8 @@ TOTAL_DTYPE = np.dtype(
         ("blocked_ns", "<u8"),
         ("runqueue_ns", "<u8"),
         ("stolen_ns", "<u8"),
-        ("early_ns", "<u8"),
+        ("early_ns", "<u4"),
+        ("enqueue_ns", "<u4"),
         ("running_ns", "<u8"),
         ("args", "<u8", (3,)),
         ("thread", "<u4"),

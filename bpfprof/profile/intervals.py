@@ -11,9 +11,9 @@ import numpy.typing as npt
 
 from bpfprof import abi
 from bpfprof.model.samples import TOTAL_DTYPE, WAIT_DTYPE
-from bpfprof.profile.early_runs import end_waits_early
 from bpfprof.profile.lent_stacks import NOT_SAMPLED, lend_stacks
 from bpfprof.profile.restarts import name_restarted
+from bpfprof.profile.scheduler_times import TOLD_LATER, settle_times
 from bpfprof.recording.reader import Recording
 
 _UNKNOWN, _ON_CPU = int(abi.ThreadState["BP_THREAD_UNKNOWN"]), int(abi.ThreadState["BP_THREAD_ON_CPU"])
@@ -190,7 +190,7 @@ def _has_short_waits(recording: Recording) -> bool:
 def _last_totals(recording: Recording) -> npt.NDArray[np.void]:
     """One row of TOTAL_DTYPE a thread: the last in the file, brought up to date where later waits are in the file.
 
-    Takes the time that threads ran early off the waits.
+    Puts the times of the waits right by the scheduler's.
     """
     rows = np.zeros(len(recording.threads), TOTAL_DTYPE)
     rows["first_ns"] = [thread.first_ns for thread in recording.threads]
@@ -200,7 +200,7 @@ def _last_totals(recording: Recording) -> npt.NDArray[np.void]:
     rows[totals["thread"]] = totals  # the last of equal indices wins
     rows["thread"], rows["first_ns"] = np.arange(len(rows)), first_ns
     if recording.end:
-        end_waits_early(recording.waits, rows)
+        settle_times(recording.waits, rows)
     else:
         _follow_waits(rows, recording.waits, _has_short_waits(recording))
     return rows
@@ -218,9 +218,11 @@ def _follow_waits(rows: npt.NDArray[np.void], waits: npt.NDArray[np.void], has_s
     thread = waits["thread"][places]
     is_first = np.diff(thread, prepend=-1) != 0
     # What the first of them tells of the wait before, as far as the totals do not know it.
-    rows["runqueue_ns"][thread[is_first]] -= waits["early_ns"][places[is_first]] - rows["early_ns"][thread[is_first]]
-    rows["early_ns"][thread] = 0
-    end_waits_early(waits, rows)
+    told = {name: waits[name][places[is_first]].astype(np.int64) - rows[name][thread[is_first]] for name in TOLD_LATER}
+    rows["runqueue_ns"][thread[is_first]] -= (told["early_ns"] + told["enqueue_ns"]).astype(np.uint64)
+    rows["blocked_ns"][thread[is_first]] += told["enqueue_ns"].astype(np.uint64)
+    rows["early_ns"][thread] = rows["enqueue_ns"][thread] = 0
+    settle_times(waits, rows)
     later = waits[places]
     if has_short_waits and len(later):
         since = np.where(is_first, rows["since_ns"][thread], np.roll(later["time_ns"], 1))

@@ -124,7 +124,8 @@ def compile_programs(folder: Path) -> Path:
     """The library of all BPF programs."""
     here, library = Path(__file__).parent, folder / "programs.so"
     flags = [*_WARNINGS, *(_SANITIZERS if SANITIZED in os.environ else ())]
-    flags += compiler_flags(SimpleNamespace(offset=_offset, percpu_distance=_percpu_distance))  # type: ignore[arg-type]
+    types = SimpleNamespace(offset=_offset, percpu_distance=_percpu_distance)
+    flags += compiler_flags(types, has_run_delay=True)  # type: ignore[arg-type]
     includes = ["-I", str(ebpf_directory()), "-idirafter", str(ebpf_directory() / "include")]
     command = [compiler(), "-std=gnu11", "-O1", "-g", "-shared", "-fPIC", *flags, *includes, str(here / "host.c")]
     environment = {name: value for name, value in os.environ.items() if name != "LD_PRELOAD"}

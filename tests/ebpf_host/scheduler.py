@@ -51,6 +51,8 @@ class Task:
     image: npt.NDArray[np.uint64] = field(default_factory=lambda: np.zeros(64, np.uint64))
     registers: npt.NDArray[np.uint64] = field(default_factory=lambda: np.zeros(21, np.uint64))
     queue_image: npt.NDArray[np.uint64] = field(default_factory=lambda: np.zeros(64, np.uint64))
+    # What each switch to it adds to the scheduler's run delay. If not told, more than it waited, which says nothing.
+    queued_ns: int = 1 << 40
 
     def __post_init__(self) -> None:
         self.put("pid", self.tid)
@@ -112,6 +114,19 @@ class Task:
     @property
     def _exec_place(self) -> int:
         return (member_offset("task_struct", "se") + member_offset("sched_entity", "sum_exec_runtime")) // 8
+
+    @property
+    def run_delay_ns(self) -> int:
+        """The scheduler's run_delay."""
+        return int(self.image[self._run_delay_place])
+
+    @run_delay_ns.setter
+    def run_delay_ns(self, value: int) -> None:
+        self.image[self._run_delay_place] = value
+
+    @property
+    def _run_delay_place(self) -> int:
+        return (member_offset("task_struct", "sched_info") + member_offset("sched_info", "run_delay")) // 8
 
     @property
     def on_rq(self) -> bool:
@@ -190,6 +205,7 @@ class Scheduler:
 
     def switch(self, left: Task, came: Task, state: int = 0, is_preempted: bool = False, cpu: int = 0) -> Events:
         """sched_switch."""
+        came.run_delay_ns += came.queued_ns
         return self._run("sched_switch", left, cpu, is_preempted, left.address, came.address, state)
 
     def wake(self, woken: Task, by: Task | None = None, cpu: int = 0) -> Events:

@@ -336,6 +336,47 @@ def test_the_end_of_a_thread_tells_how_early_it_ran(scheduler: Scheduler, main: 
     assert events[-1]["early_ns"] == 15_000
 
 
+def test_the_way_to_a_run_queue_is_a_part_of_the_wait(scheduler: Scheduler, main: Task) -> None:
+    """The scheduler's run delay is less than the time since the wake-up: told with the next wait, and at the end."""
+    main.queued_ns = 30_000
+    scheduler.wait(main, 1000, 50_000)
+    scheduler.later(1_000, main)
+    (event,) = scheduler.wait(main, 100, 31_000)
+    assert (event["enqueue_ns"], event["early_ns"]) == (20_000, 0) and times(event) == (100, 31_000)
+    assert times(scheduler.entry(main)) == (21_100, 61_000)
+    events = scheduler.switch(main, scheduler.idle, DEAD)
+    assert events[-1]["enqueue_ns"] == 1_000 and times(events[-1]) == (22_100, 60_000)
+
+
+def test_of_what_ran_early_only_the_rest_is_the_way_to_a_run_queue(scheduler: Scheduler, main: Task) -> None:
+    main.queued_ns = 0
+    scheduler.wait(main, 1000, 50_000)
+    main.exec_ns += 15_000
+    (event,) = scheduler.wait(main, 100)
+    assert (event["early_ns"], event["enqueue_ns"]) == (15_000, 35_000)
+    assert times(scheduler.entry(main)) == (36_100, 0)
+
+
+def test_the_way_to_a_run_queue_of_a_short_wait(scheduler: Scheduler, host: Host, main: Task) -> None:
+    host.set_config(0, min_block_ns=MIN_BLOCK_NS)
+    main.call(READ, 5)
+    main.queued_ns = 1500
+    waits(scheduler, main, (1000, 2000), (1000, 2000))
+    scheduler.switch(main, scheduler.idle, SLEEPING)
+    assert open_sums(scheduler, main) == {(READ, SLEEPING, 0, 5): (2, 3000, 3000)}
+    assert scheduler.entry(main)["enqueue_ns"] == 0
+
+
+@pytest.mark.parametrize("is_preempted", [False, True])
+def test_what_never_slept_has_no_way_to_a_run_queue(scheduler: Scheduler, main: Task, is_preempted: bool) -> None:
+    main.queued_ns = 0
+    scheduler.switch(main, scheduler.idle, SLEEPING if is_preempted else 0, is_preempted)
+    scheduler.later(1000)
+    scheduler.switch(scheduler.idle, main)
+    (event,) = scheduler.wait(main, 100)
+    assert event["enqueue_ns"] == 0 and times(scheduler.entry(main)) == (100, 1000)
+
+
 def test_a_recording_that_is_over_leaves_threads_as_they_are(scheduler: Scheduler, host: Host, main: Task) -> None:
     asleep, ready = scheduler.add(2000), scheduler.add(2001)
     scheduler.switch(asleep, scheduler.idle, SLEEPING)

@@ -44,6 +44,7 @@ class Account:
     early_wake: bool = False
     is_new: bool = True  # its first run is to come
     left_state: int = 0
+    has_slept: bool = False  # before it ran last
     is_unsampled: bool = False
     carried_ns: int = 0  # clocks that differ a little
     last_runqueue_ns: int = 0
@@ -72,6 +73,7 @@ class World:
         return TID + self.births
 
     def _account(self, task: Task) -> Account:
+        task.queued_ns = 0  # what it waits is added to its run delay here
         return Account(task, self.scheduler.now, self.scheduler.now)
 
     def step(self) -> None:
@@ -147,7 +149,9 @@ class World:
             account.carried_ns = beyond
         else:
             early = min(-beyond, account.last_runqueue_ns)
-        account.sums.update(stolen_ns=stolen, on_cpu_ns=wall - stolen + early, runqueue_ns=-early, early_ns=early)
+        account.sums.update(stolen_ns=stolen, on_cpu_ns=wall - stolen + early, runqueue_ns=-early)
+        before = self._enqueue(account, account.last_runqueue_ns - early)
+        account.sums.update(runqueue_ns=-before, blocked_ns=before)
         account.last_runqueue_ns, account.since_ns, account.cpu, account.woken_ns = 0, now, None, None
         state = self.chance.choice((0, SLEEPING, SLEEPING, SLEEPING, UNINTERRUPTIBLE))
         is_preempted = self.chance.random() < 0.2
@@ -160,6 +164,12 @@ class World:
         account.early_wake = False
         return state, is_preempted
 
+    def _enqueue(self, account: Account, runqueue: int) -> int:
+        """How much of it went by before the run queue, by the scheduler's run delay; only after a sleep."""
+        queued = self.chance.choice((runqueue, runqueue + 700, runqueue // 2, 0))
+        account.task.run_delay_ns += queued
+        return max(0, runqueue - queued) if account.has_slept else 0
+
     def _come(self, account: Account, cpu: int, events: Events) -> None:
         now = self.scheduler.now
         woken = account.since_ns if account.woken_ns is None else account.woken_ns
@@ -168,6 +178,7 @@ class World:
         account.wait_count += 1
         self._check_wait(account, events, cpu, blocked, runqueue)
         account.last_runqueue_ns, account.since_ns, account.cpu, account.is_new = runqueue, now, cpu, False
+        account.has_slept = bool(account.left_state)
 
     def _check_wait(self, account: Account, events: Events, cpu: int, blocked: int, runqueue: int) -> None:
         kinds = events["kind"].tolist()
@@ -193,8 +204,13 @@ class World:
         if event["kind"] == SHORT:
             account.sent["count"] += int(event["args"][1])
         else:
-            account.sent["runqueue_ns"] -= int(event["early_ns"])
+            self._note_told_later(account.sent, event)
             account.sent["count"] += 1
+
+    def _note_told_later(self, sums: Counter[str], row: np.void) -> None:
+        """What a row, or a thread's entry, says of the row before."""
+        self.seen["enqueued"] += int(row["enqueue_ns"] > 0)
+        sums.update(runqueue_ns=-int(row["early_ns"]) - int(row["enqueue_ns"]), blocked_ns=int(row["enqueue_ns"]))
 
     def _check_end(self, account: Account, events: Events) -> Events:
         """What is left of the events after those of a thread's end."""
@@ -204,7 +220,7 @@ class World:
         assert set(own["tid"].tolist()) == {account.task.tid} and set(own["kind"][:-1].tolist()) <= {SHORT}
         for event in own[:-1]:
             self._note(account, event)
-        account.sent["runqueue_ns"] -= int(own[-1]["early_ns"])
+        self._note_told_later(account.sent, own[-1])
         assert [int(own[-1][name]) for name in TIMES] == [account.sums[name] for name in TIMES]
         self._check_totals(account, account.sent)
         self.scheduler.free(account.task)
@@ -228,7 +244,7 @@ class World:
         left = account.sent.copy()
         for row in sums:
             left.update(blocked_ns=int(row["blocked_ns"]), runqueue_ns=int(row["runqueue_ns"]), count=int(row["count"]))
-        left["runqueue_ns"] -= int(entry["early_ns"])
+        self._note_told_later(left, entry)
         assert left["stolen_ns"] + int(entry["burst_stolen_ns"]) == account.sums["stolen_ns"]
         self._check_totals(account, left)
 
@@ -255,4 +271,5 @@ def test_random_histories(scheduler: Scheduler, host: Host, seed: int, max_switc
         world.check_wall(account)
     seen = world.seen
     assert seen["switch"] > STEPS / 3 and seen["wake"] > 300 and seen["end"] > 5
+    assert seen["enqueued"] > 50
     assert seen["short"] > 300 and seen["wait"] > 300 and seen[f"sent {SHORT}"] > 50

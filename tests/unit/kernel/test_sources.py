@@ -153,10 +153,13 @@ def test_flags_hold_offsets_and_map_numbers() -> None:
         def percpu_distance(self, first: str, second: str) -> int:
             return len(second) - len(first)
 
-    flags = compiler_flags(Types())  # type: ignore[arg-type]
+    flags = compiler_flags(Types(), has_run_delay=True)  # type: ignore[arg-type]
     assert {"-DBP_OFFSET_TASK_PID=3", "-DBP_OFFSET_TASK_TGID=4"} <= set(flags)
     assert {f"-DBP_FD_{name}={number}" for number, name in enumerate(map_names(), 1)} <= set(flags)
     assert f"-DBP_OFFSET_TASK_EXEC={len('se') + len('sum_exec_runtime')}" in flags
+    assert f"-DBP_OFFSET_TASK_RUN_DELAY={len('sched_info') + len('run_delay')}" in flags
+    without = compiler_flags(Types(), has_run_delay=False)  # type: ignore[arg-type]
+    assert "-DBP_OFFSET_TASK_RUN_DELAY=0" in without
     sources = "".join(path.read_text() for path in ebpf_directory().rglob("*.[hc]"))
     wanted = set(re.findall(r"\bBP_(?:OFFSET_\w+|RQ_TO_\w+|KERNEL_VERSION_CODE)\b", sources))
     assert wanted <= {flag[2:].split("=")[0] for flag in flags}, "the kernel side wants a number it is not given"

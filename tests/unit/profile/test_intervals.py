@@ -212,6 +212,17 @@ def test_without_an_end_a_run_that_began_early_is_counted_once(made: HandMade) -
     assert_whole(intervals)
 
 
+def test_without_an_end_the_way_to_a_run_queue_is_counted_once(made: HandMade) -> None:
+    story = (
+        Story.begin(made).run(2 * MS).block(3 * MS, ready=2 * MS).run(2 * MS).total().block(4 * MS, ready=MS).run(MS)
+    )
+    story.block(MS).run(MS)
+    made.waits[1]["enqueue_ns"], made.waits[2]["enqueue_ns"] = MS, MS
+    intervals = collected(made, None)
+    assert times_ms(intervals) == (5, 10, 1) and waits_ms(intervals)[:2] == [(7, 4, 1), (14, 5, 0)]
+    assert_whole(intervals)
+
+
 def test_totals_without_any_event(made: HandMade) -> None:
     made.thread()
     made.totals.append(row(TOTAL_DTYPE, time_ns=START_NS, since_ns=START_NS, state=UNKNOWN, running_ns=9 * MS))
