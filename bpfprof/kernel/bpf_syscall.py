@@ -62,6 +62,7 @@ def _bpf_fd(command: _Command, attribute: bytes) -> int:
     return _call(_SYSCALL_BPF, int(command), buffer, max(len(attribute), 72))
 
 
+BPF_F_NO_PREALLOC = 1
 BPF_F_MMAPABLE = 1 << 10
 _BPF_ANY, _BPF_NOEXIST, _BPF_EXIST = 0, 1, 2
 

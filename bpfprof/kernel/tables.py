@@ -10,9 +10,13 @@ from dataclasses import dataclass
 from bpfprof import abi
 from bpfprof.errors import UnsupportedError
 from bpfprof.kernel import bpf_syscall
-from bpfprof.kernel.sources import MAP_LINE, maps_header
+from bpfprof.kernel.sources import MAP_LINE, kernel_version_code, maps_header
 
 _NEEDS_ROOT = "the kernel lets only root, or CAP_BPF with CAP_PERFMON and CAP_SYS_ADMIN, watch other programs"
+# Elements of hash maps are made as they are needed where programs of perf events may use such maps: Linux 6.1 and later
+# ("bpf: Relax the requirement to use preallocated hash maps in tracing progs."). Else all are made at once: 80 MiB for
+# BP_MAX_THREADS.
+_HASH_FLAGS = bpf_syscall.BPF_F_NO_PREALLOC if kernel_version_code() >= 6 << 16 | 1 << 8 else 0
 _SCALAR_BYTES = {"none": 0, "__u32": 4, "__u64": 8}
 
 
@@ -45,7 +49,8 @@ class Tables:
             elif map_type == "SHARED_ARRAY":
                 fds[name] = _create("ARRAY", sizes[0], sizes[1], count, name, bpf_syscall.BPF_F_MMAPABLE)
             else:
-                fds[name] = _create(map_type, sizes[0], sizes[1], count, name)
+                flags = _HASH_FLAGS if map_type == "HASH" else 0
+                fds[name] = _create(map_type, sizes[0], sizes[1], count, name, flags)
         return cls(fds)
 
     def close(self) -> None:
