@@ -41,6 +41,7 @@ _SLEEPERS_TOGETHER = 10  # processes
 _REPLACED_KEPT_NS = 2_000_000_000
 _TOTALS_EVERY_S = 2.0
 _LOOKS_EVERY_S = 1.0
+_STACK_PID_AT = int((STACK_DTYPE.fields or {})["tgid"][1])
 _NATIVE_NOT_READY = int(abi.Status["BP_NATIVE_NOT_READY"])
 
 
@@ -161,6 +162,8 @@ class Session:
         self._is_urgent = len(events) > _MANY_EVENTS
         # After the events: a stack is sent before the event that refers to it, so each is here now.
         records = list(self._stack_records.drain_records())
+        if any(_stack_pid(record) not in self._tracker.processes for record in records):
+            self._take_events()  # of a process that was born meanwhile: its birth was sent before its stack
         self._tracker.detect_started()
         self._add_stacks(records, events[events["kind"] == abi.EventKind["BP_EVENT_EXEC"]])
         self._look_again_at_sleepers()
@@ -349,6 +352,10 @@ def code_row(process: int, code: CodeObject | Unresolved) -> list[Any]:
 
 def _stack_time_ns(record: memoryview) -> int:
     return int(np.frombuffer(record, STACK_DTYPE, 1)["time_ns"][0])
+
+
+def _stack_pid(record: memoryview) -> Pid:
+    return Pid(int.from_bytes(record[_STACK_PID_AT : _STACK_PID_AT + 4], "little"))
 
 
 def own_cpu_s() -> float:

@@ -303,6 +303,17 @@ def test_no_subprocesses(tmp_path: Path) -> None:
     assert not {"forked_work", "spawned_work"} & folded.functions()
 
 
+def test_no_stack_of_a_short_life_is_lost(tmp_path: Path) -> None:
+    """A child can send a stack between the look at what was born and the look at the stacks."""
+    path = tmp_path / "x.bpfprof"
+    bpfprof("record", "-o", path, "--", "sh", "-c", "for i in $(seq 150); do (true); sleep 0; done")
+    with open(path, "rb") as file:
+        recorded = read_recording(file)
+    statuses = {recorded.start["status_texts"][str(status)] for status in np.unique(recorded.waits["status"])}
+    assert len(recorded.processes) > 250
+    assert recorded.end["lost"] == {} and "stack lost, buffer full" not in statuses
+
+
 def test_an_empty_stack_says_why(tmp_path: Path) -> None:
     """Every stack without a Python frame carries a reason, or is whole: the interpreter before or after it runs any."""
     path = tmp_path / "x.bpfprof"
