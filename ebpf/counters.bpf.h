@@ -15,12 +15,13 @@ static __always_inline void count(enum bp_status status)
 #define SOFT_INTERRUPT 0x000100
 
 /* What the CPU of the current task is in the middle of. True when that is known. */
-static __always_inline bool read_preempt_count(__u64 task, __u32 *preempt_count)
+static __always_inline bool read_preempt_count(__u32 *preempt_count)
 {
     __u64 queue = 0;
     if (!BP_RQ_TO_PREEMPT_COUNT)
         return false;
-    return READ_KERNEL(queue, task + BP_OFFSET_TASK_CFS_RQ) && READ_KERNEL(queue, queue + BP_OFFSET_CFS_RQ_RQ) &&
+    __u64 cfs_queue = LOAD_KERNEL(u64, bpf_get_current_task_btf(), BP_OFFSET_TASK_CFS_RQ);
+    return READ_KERNEL(queue, cfs_queue + BP_OFFSET_CFS_RQ_RQ) &&
            READ_KERNEL(*preempt_count, queue + (__s64)BP_RQ_TO_PREEMPT_COUNT);
 }
 

@@ -60,7 +60,7 @@ int sched_process_exec(struct bpf_raw_tracepoint_args *ctx)
     if (old_tid != tid) { /* another thread than the first called execve: it goes on under the first one's tid */
         struct bp_thread *thread = bpf_map_lookup_elem(MAP(threads), &old_tid);
         if (thread && thread->state == BP_THREAD_ON_CPU) {
-            end_burst(thread, ctx->args[0], now);
+            end_burst(thread, times_of_current(), now);
             thread->state = BP_THREAD_DEAD;
             send_exit(thread, old_tid, now, false);
         }
@@ -69,7 +69,7 @@ int sched_process_exec(struct bpf_raw_tracepoint_args *ctx)
             thread->state = BP_THREAD_ON_CPU;
             thread->since_ns = now;
             thread->last_runqueue_ns = 0;
-            READ_KERNEL(thread->exec_ns, ctx->args[0] + BP_OFFSET_TASK_EXEC);
+            thread->exec_ns = times_of_current().exec_ns;
         }
     }
     struct bp_event event = {.kind = BP_EVENT_EXEC, .tid = tid, .tgid = tgid, .time_ns = now, .syscall = -1};

@@ -40,10 +40,37 @@ static __always_inline bool read_stack(struct bp_native *native, __u64 address)
     return true;
 }
 
-/* The user registers of the current task; false for a task that has none. */
-static __always_inline bool native_registers(struct bp_native *native)
+/* Where the user registers of the current task are, for USER_REGISTER. */
+static __always_inline __u64 user_registers(void)
 {
-    return READ_KERNEL(native->registers, (__u64)bpf_task_pt_regs(bpf_get_current_task_btf()));
+    return (__u64)bpf_task_pt_regs(bpf_get_current_task_btf());
+}
+
+#define USER_REGISTER(at, place) LOAD_KERNEL(u64, at, (place)*8)
+#define USER_CS(at) LOAD_KERNEL(u16, at, REGISTER_CS * 8) /* beside it there are other things on some kernels */
+#define COPY_REGISTER(place) native->registers[place] = USER_REGISTER(at, place)
+
+/* The user registers of the current task that unwinding can ask for. */
+static __always_inline void native_registers(struct bp_native *native)
+{
+    __u64 at = user_registers();
+    COPY_REGISTER(0);
+    COPY_REGISTER(1);
+    COPY_REGISTER(2);
+    COPY_REGISTER(3);
+    COPY_REGISTER(4);
+    COPY_REGISTER(5);
+    COPY_REGISTER(6);
+    COPY_REGISTER(7);
+    COPY_REGISTER(8);
+    COPY_REGISTER(9);
+    COPY_REGISTER(10);
+    COPY_REGISTER(11);
+    COPY_REGISTER(12);
+    COPY_REGISTER(13);
+    COPY_REGISTER(14);
+    COPY_REGISTER(REGISTER_IP);
+    COPY_REGISTER(REGISTER_SP);
 }
 
 static __always_inline void native_begin(struct bp_native *native, struct bp_process *process)

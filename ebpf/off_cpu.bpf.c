@@ -54,26 +54,25 @@ static __always_inline void leave_without_stack(struct bp_thread *thread)
 }
 
 /* True when the thread's stack is wanted. */
-static __always_inline bool switch_out(struct bp_thread *thread, struct bp_walk *walk, __u64 task, __u16 task_state,
-                                       __u64 now)
+static __always_inline bool switch_out(struct bp_thread *thread, __u32 tid, __u16 task_state, __u64 now)
 {
+    struct task_times times = times_of_current();
     __u32 zero = 0;
     struct bp_config *config = bpf_map_lookup_elem(MAP(config), &zero);
     if (!config || config->flags & BP_CONFIG_STOPPED)
         return false;
     if (thread->state == BP_THREAD_BLOCKED || thread->state == BP_THREAD_RUNNABLE)
-        follow_missed_in(thread, config, walk->tid, task, now);
+        follow_missed_in(thread, config, tid, times, now);
     if (thread->wake_ns <= thread->since_ns || !task_state)
-        thread->wake_ns = 0;      /* else: made runnable after it had left the run queue but before this switch */
-    end_burst(thread, task, now); /* UNKNOWN: it ran since it is watched */
+        thread->wake_ns = 0;       /* else: made runnable after it had left the run queue but before this switch */
+    end_burst(thread, times, now); /* UNKNOWN: it ran since it is watched */
     leave(thread, task_state);
     if (task_state & TASK_STATE_DEAD) {
         thread->state = BP_THREAD_DEAD;
-        send_exit(thread, walk->tid, now, true);
+        send_exit(thread, tid, now, true);
         return false;
     }
-    if (native_registers(&walk->native))
-        note_syscall(thread, walk->native.registers);
+    note_syscall(thread);
     if (!(config->flags & BP_CONFIG_OFF_CPU_STACKS))
         return false;
     if (is_chosen(thread, config, now))
@@ -103,14 +102,10 @@ int sched_switch(struct bpf_raw_tracepoint_args *ctx)
     READ_KERNEL(next_tid, ctx->args[2] + BP_OFFSET_TASK_PID);
     if (prev_tid) {
         struct bp_thread *thread = bpf_map_lookup_elem(MAP(threads), &prev_tid);
-        struct bp_walk *walk = thread ? scratch_walk() : 0;
-        if (thread && walk) {
+        if (thread) {
             now = bpf_ktime_get_ns();
-            walk->tid = prev_tid;
-            walk->tgid = id >> 32;
-            walk->header.time_ns = now;
             /* Preempted on the way to sleep: still runnable whatever its state says. */
-            stack_wanted = switch_out(thread, walk, ctx->args[1], ctx->args[0] ? 0 : ctx->args[3], now);
+            stack_wanted = switch_out(thread, prev_tid, ctx->args[0] ? 0 : ctx->args[3], now);
             /* A page fault, mostly; or what the system call says little of, like a write that waits for the disk. */
             wants_kernel = thread->state == BP_THREAD_BLOCKED &&
                            (thread->syscall < 0 || thread->task_state & TASK_STATE_UNINTERRUPTIBLE);
@@ -125,7 +120,10 @@ int sched_switch(struct bpf_raw_tracepoint_args *ctx)
         struct bp_thread *thread = bpf_map_lookup_elem(MAP(threads), &prev_tid);
         struct bp_walk *walk = scratch_walk();
         if (walk && thread) {
-            begin_stack(ctx, walk, thread, ctx->args[1], BP_FOR_SWITCH_OUT, futex_of(thread), wants_kernel);
+            walk->tid = prev_tid;
+            walk->tgid = id >> 32;
+            walk->header.time_ns = now;
+            begin_stack(ctx, walk, thread, BP_FOR_SWITCH_OUT, futex_of(thread), wants_kernel);
         }
     }
     return 0;

@@ -33,7 +33,6 @@ int on_cpu(struct bpf_perf_event_data *ctx)
     walk->event.cpu = bpf_get_smp_processor_id();
     walk->event.time_ns = now;
     walk->event.on_cpu_ns = thread->on_cpu_ns + (now - thread->since_ns);
-    native_registers(&walk->native);
-    begin_stack(ctx, walk, thread, (__u64)bpf_get_current_task(), BP_FOR_SAMPLE, 0, false);
+    begin_stack(ctx, walk, thread, BP_FOR_SAMPLE, 0, false);
     return 0;
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
-/* From a task to its PyThreadState and the innermost frame. */
+/* From the current task to its PyThreadState and the innermost frame. */
 #pragma once
 
 /*
@@ -17,14 +17,13 @@
 #define TSTATE_BYTES 320     /* of PyThreadState: what is read of it */
 #define CFRAME_PREVIOUS 8    /* from current_frame */
 
-static __always_inline enum bp_status python_innermost_frame(struct bp_walk *walk, __u64 task,
-                                                             struct bp_process *process)
+static __always_inline enum bp_status python_innermost_frame(struct bp_walk *walk, struct bp_process *process)
 {
     struct bp_python_layout *layout = &process->layout;
-    __u64 thread_pointer = 0, tstate = 0, frame = 0, chunk_at = layout->tstate_chunk, frame_at = layout->tstate_frame;
+    __u64 thread_pointer = LOAD_KERNEL(u64, bpf_get_current_task_btf(), BP_OFFSET_TASK_FSBASE), tstate = 0, frame = 0,
+          chunk_at = layout->tstate_chunk, frame_at = layout->tstate_frame;
     __u64 ip = walk->native.registers[REGISTER_IP], sp = walk->native.registers[REGISTER_SP];
 
-    READ_KERNEL(thread_pointer, task + BP_OFFSET_TASK_FSBASE);
     if (!READ_USER(tstate, thread_pointer + process->tss_offset))
         return BP_PYTHON_STATE_FAULT;
     walk->tstate = tstate;

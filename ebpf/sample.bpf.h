@@ -208,18 +208,17 @@ static __always_inline void note_gil(struct bp_walk *walk, struct bp_thread *thr
 }
 
 /*
- * Takes the stack of `task`, which must be current, and whose entry is `thread`; its user registers must be in
- * walk->native. `futex` is the address it waits for, 0: it waits for no futex.
+ * Takes the stack of the current task, whose entry is `thread`. `futex` is the address it waits for, 0: it waits for no futex.
  */
-static __always_inline void begin_stack(void *ctx, struct bp_walk *walk, struct bp_thread *thread, __u64 task,
+static __always_inline void begin_stack(void *ctx, struct bp_walk *walk, struct bp_thread *thread,
                                         enum bp_purpose purpose, __u64 futex, bool wants_kernel)
 {
     __u32 config = config_flags();
     struct bp_process *process = bpf_map_lookup_elem(MAP(processes), &walk->tgid);
     __u32 flags = process ? process->flags : 0;
     __u8 status = flags & (BP_PROCESS_KNOWN | BP_PROCESS_KERNEL) ? BP_NO_PYTHON : BP_PYTHON_NOT_READY;
-    __u64 memory = 0;
 
+    native_registers(&walk->native);
     clear_walk(walk, process);
     walk->purpose = purpose;
     walk->tails = 0;
@@ -232,8 +231,9 @@ static __always_inline void begin_stack(void *ctx, struct bp_walk *walk, struct 
         ask_for(walk, process);
     if (flags & BP_PROCESS_KERNEL)
         goto complete;
-    READ_KERNEL(memory, task + BP_OFFSET_TASK_MM);
-    if (!memory) { /* it is ending: it has given its memory back, and only the kernel runs in its name */
+    if (!LOAD_KERNEL(
+            u64, bpf_get_current_task_btf(),
+            BP_OFFSET_TASK_MM)) { /* it is ending: it has given its memory back, and only the kernel runs in its name */
         status = BP_NO_PYTHON;
         walk->wants_kernel = 1;
         goto complete;
@@ -248,7 +248,7 @@ static __always_inline void begin_stack(void *ctx, struct bp_walk *walk, struct 
     if (flags & BP_PROCESS_PYTHON) {
         walk->base = NOWHERE;
         walk->layout = process->layout;
-        status = python_innermost_frame(walk, task, process);
+        status = python_innermost_frame(walk, process);
         if (purpose != BP_FOR_WAKER)
             note_gil(walk, thread, gil_flags(walk, thread, process, futex));
         if (status == BP_OK)

@@ -14,6 +14,19 @@ static long (*probe_read_kernel)(void *destination, __u32 size,
 #define READ_KERNEL(destination, address) \
     (probe_read_kernel(&(destination), sizeof(destination), (void *)(address)) == 0)
 
+/*
+ * A number in a kernel structure of which the verifier knows that it is one, such as the current task: a load, where
+ * READ_KERNEL calls a helper. 0 when it cannot be read.
+ */
+#ifndef LOAD_KERNEL
+#define LOAD_KERNEL(type, pointer, offset)                                                       \
+    ({                                                                                           \
+        __u64 loaded;                                                                            \
+        asm volatile("%0 = *(" #type " *)(%1 + %2)" : "=r"(loaded) : "r"(pointer), "i"(offset)); \
+        loaded;                                                                                  \
+    })
+#endif
+
 /* The loops below are bounded by a constant; unrolled they would not fit. */
 #define BOUNDED_LOOP _Pragma("clang loop unroll(disable)")
 

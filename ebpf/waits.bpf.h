@@ -7,22 +7,48 @@
 #define TASK_STATE_UNINTERRUPTIBLE 0x02
 #define TASK_STATE_DEAD 0x80
 
-/* The system call that a task's user registers say it is in; -1: none. */
-static __always_inline __s16 syscall_of(__u64 *registers)
+/* The system call that the current task's user registers say it is in; -1: none. */
+static __always_inline __s16 syscall_of(__u64 registers)
 {
-    __u64 number = registers[REGISTER_ORIG_AX]; /* negative after an interrupt or a fault */
-    return number >= 0x7fff || (registers[REGISTER_CS] & 3) != 3 ? -1 : (__s16)number;
+    __u64 number = USER_REGISTER(registers, REGISTER_ORIG_AX); /* negative after an interrupt or a fault */
+    return number >= 0x7fff || (USER_CS(registers) & 3) != 3 ? -1 : (__s16)number;
 }
 
-/* The thread's user registers give the system call it waits in and its arguments. */
-static __always_inline void note_syscall(struct bp_thread *thread, __u64 *registers)
+/* The current thread's system call, which it waits in, and its arguments. */
+static __always_inline void note_syscall(struct bp_thread *thread)
 {
+    __u64 registers = user_registers();
     thread->syscall = syscall_of(registers);
     if (thread->syscall < 0)
         return;
-    thread->args[0] = registers[REGISTER_DI];
-    thread->args[1] = registers[REGISTER_SI];
-    thread->args[2] = registers[REGISTER_DX];
+    thread->args[0] = USER_REGISTER(registers, REGISTER_DI);
+    thread->args[1] = USER_REGISTER(registers, REGISTER_SI);
+    thread->args[2] = USER_REGISTER(registers, REGISTER_DX);
+}
+
+/* What the scheduler counts of a task: sum_exec_runtime and run_delay. */
+struct task_times {
+    __u64 exec_ns;
+    __u64 run_delay_ns;
+};
+
+static __always_inline struct task_times times_of_current(void)
+{
+    void *task = bpf_get_current_task_btf();
+    struct task_times times = {};
+    times.exec_ns = LOAD_KERNEL(u64, task, BP_OFFSET_TASK_EXEC);
+    if (BP_OFFSET_TASK_RUN_DELAY)
+        times.run_delay_ns = LOAD_KERNEL(u64, task, BP_OFFSET_TASK_RUN_DELAY);
+    return times;
+}
+
+static __always_inline struct task_times times_of(__u64 task)
+{
+    struct task_times times = {};
+    READ_KERNEL(times.exec_ns, task + BP_OFFSET_TASK_EXEC);
+    if (BP_OFFSET_TASK_RUN_DELAY)
+        READ_KERNEL(times.run_delay_ns, task + BP_OFFSET_TASK_RUN_DELAY);
+    return times;
 }
 
 /* The address of the futex that the thread waits for, 0: it waits for none. */
@@ -111,14 +137,11 @@ static __always_inline __u64 in_32_bits(__u64 nanoseconds)
  * some microseconds: the scheduler's run delay does not have it. It can have more than there was: some sleep of a thread
  * that was moved to another CPU (DELAY_DEQUEUE, kernel/sched/features.h, 6.12 and later).
  */
-static __always_inline __u64 before_enqueueing(struct bp_thread *thread, __u64 task, __u64 runqueue)
+static __always_inline __u64 before_enqueueing(struct bp_thread *thread, __u64 run_delay, __u64 runqueue)
 {
-    __u64 run_delay = thread->run_delay_ns;
-    if (!BP_OFFSET_TASK_RUN_DELAY || !READ_KERNEL(run_delay, task + BP_OFFSET_TASK_RUN_DELAY))
-        return 0;
     __u64 queued = run_delay - thread->run_delay_ns;
     thread->run_delay_ns = run_delay;
-    return thread->task_state && queued < runqueue ? in_32_bits(runqueue - queued) : 0;
+    return BP_OFFSET_TASK_RUN_DELAY && thread->task_state && queued < runqueue ? in_32_bits(runqueue - queued) : 0;
 }
 
 /*
@@ -127,21 +150,20 @@ static __always_inline __u64 before_enqueueing(struct bp_thread *thread, __u64 t
  * scheduler saves reading its clock between a wake-up and the switch that follows (rq_clock_skip_update()), while an idle
  * CPU takes some microseconds to get there: that is taken off the time in the run queue before.
  */
-static __always_inline void end_burst(struct bp_thread *thread, __u64 task, __u64 now)
+static __always_inline void end_burst(struct bp_thread *thread, struct task_times times, __u64 now)
 {
-    __u64 exec = thread->exec_ns, wall = now - thread->since_ns;
-    READ_KERNEL(exec, task + BP_OFFSET_TASK_EXEC);
-    __s64 beyond = wall - (exec - thread->exec_ns); /* what was not its own */
+    __u64 wall = now - thread->since_ns;
+    __s64 beyond = wall - (times.exec_ns - thread->exec_ns); /* what was not its own */
     __u64 stolen = 0, early = 0;
     __u32 last_short = thread->last_short;
-    thread->exec_ns = exec;
+    thread->exec_ns = times.exec_ns;
     if (beyond > BP_STOLEN_MIN_NS)
         stolen = beyond < (__s64)wall ? (__u64)beyond : wall;
     else if (beyond > 0)
         thread->exec_ns += beyond; /* how far apart two clocks were read: kept until it is more */
     else
         early = in_32_bits(-beyond < (__s64)thread->last_runqueue_ns ? (__u64)-beyond : thread->last_runqueue_ns);
-    __u64 before = before_enqueueing(thread, task, thread->last_runqueue_ns - early);
+    __u64 before = before_enqueueing(thread, times.run_delay_ns, thread->last_runqueue_ns - early);
     thread->burst_stolen_ns += stolen;
     thread->stolen_ns += stolen;
     thread->on_cpu_ns += wall - stolen + early;
@@ -243,12 +265,10 @@ static __always_inline void come_back(struct bp_thread *thread, struct bp_config
  * The kernel does not report each switch (Linux 6.18: one of some thousands is missing). A thread that leaves a CPU and was
  * not seen coming came as long ago as it ran since.
  */
-static __always_inline void follow_missed_in(struct bp_thread *thread, struct bp_config *config, __u32 tid, __u64 task,
-                                             __u64 now)
+static __always_inline void follow_missed_in(struct bp_thread *thread, struct bp_config *config, __u32 tid,
+                                             struct task_times times, __u64 now)
 {
-    __u64 exec = thread->exec_ns;
-    READ_KERNEL(exec, task + BP_OFFSET_TASK_EXEC);
-    __s64 ran = exec - thread->exec_ns; /* negative when less than what was kept of two clocks' difference */
+    __s64 ran = times.exec_ns - thread->exec_ns; /* negative when less than what was kept of two clocks' difference */
     __u64 began = now - (ran > 0 ? (__u64)ran : 0);
     if (began < thread->since_ns)
         began = thread->since_ns;
@@ -260,10 +280,9 @@ static __always_inline void follow_missed_in(struct bp_thread *thread, struct bp
 /* A thread that comes and was not seen leaving left when it had run for as long as it did. */
 static __always_inline void follow_missed_out(struct bp_thread *thread, __u64 task, __u64 now)
 {
-    __u64 exec = thread->exec_ns;
-    READ_KERNEL(exec, task + BP_OFFSET_TASK_EXEC);
-    __s64 ran = exec - thread->exec_ns;
+    struct task_times times = times_of(task);
+    __s64 ran = times.exec_ns - thread->exec_ns;
     __u64 left = thread->since_ns + (ran > 0 ? (__u64)ran : 0);
-    end_burst(thread, task, left < now ? left : now);
+    end_burst(thread, times, left < now ? left : now);
     leave(thread, thread->wake_ns > thread->since_ns ? TASK_STATE_INTERRUPTIBLE : 0);
 }

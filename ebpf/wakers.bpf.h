@@ -31,15 +31,18 @@ static __always_inline bool is_sending(__s16 call)
  * see what the CPU is in the middle of, an interrupt shows when the thread was in its own code, or in a system call that
  * does not end such a wait: a futex is woken by futex calls and by the end of a thread, a sleep by signals.
  */
-static __always_inline __u8 kind_of_waker(struct bp_thread *woken, __u64 *registers, __u32 tid, __u64 task)
+static __always_inline __u8 kind_of_waker(struct bp_thread *woken, __u32 tid)
 {
+    __u64 registers = user_registers();
     __s16 call = syscall_of(registers);
     __u32 preempt_count = 0;
-    bool is_kernel_thread = (registers[REGISTER_CS] & 3) != 3;
-    if (read_preempt_count(task, &preempt_count)) {
+    bool is_kernel_thread = (USER_CS(registers) & 3) != 3;
+    if (read_preempt_count(&preempt_count)) {
         if (preempt_count & HARD_INTERRUPT)
             return BP_WAKER_INTERRUPT;
-        bool is_soft = preempt_count & SOFT_INTERRUPT && !is_sending(call);
+        /* What a thread sends wakes who waits for it, not who waits for a disk. */
+        bool is_own = is_sending(call) && !(woken->task_state & TASK_STATE_UNINTERRUPTIBLE);
+        bool is_soft = preempt_count & SOFT_INTERRUPT && !is_own;
         return is_soft || !tid ? BP_WAKER_SOFT_INTERRUPT : BP_WAKER_THREAD;
     }
     if (!tid || (call < 0 && !is_kernel_thread))
@@ -57,21 +60,20 @@ static __always_inline void note_waker(void *ctx, struct bp_thread *thread, __u3
 {
     __u64 id = bpf_get_current_pid_tgid();
     __u32 tid = id, tgid = id >> 32;
-    struct bp_walk *walk = scratch_walk();
-    if (!walk || tid == woken)
+    if (tid == woken)
         return;
-    bool has_registers = native_registers(&walk->native);
-    thread->waker_kind = kind_of_waker(thread, walk->native.registers, tid, (__u64)bpf_get_current_task());
+    thread->waker_kind = kind_of_waker(thread, tid);
     if (thread->waker_kind != BP_WAKER_THREAD)
         return;
     thread->waker_tid = tid;
     thread->waker_tgid = tgid;
     struct bp_thread *waker = bpf_map_lookup_elem(MAP(threads), &tid);
-    if (!waker || !has_registers)
+    struct bp_walk *walk = scratch_walk();
+    if (!waker || !walk)
         return;
     walk->tid = tid;
     walk->tgid = tgid;
     walk->owner = woken;
     walk->header.time_ns = thread->wake_ns;
-    begin_stack(ctx, walk, waker, (__u64)bpf_get_current_task(), BP_FOR_WAKER, 0, false);
+    begin_stack(ctx, walk, waker, BP_FOR_WAKER, 0, false);
 }

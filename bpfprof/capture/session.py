@@ -41,7 +41,7 @@ _SLEEPERS_TOGETHER = 10  # processes
 _REPLACED_KEPT_NS = 2_000_000_000
 _TOTALS_EVERY_S = 2.0
 _LOOKS_EVERY_S = 1.0
-_STACK_PID_AT = int((STACK_DTYPE.fields or {})["tgid"][1])
+_STACK_PID_AT = STACK_DTYPE.fields["tgid"][1]  # type: ignore[index]
 _NATIVE_NOT_READY = int(abi.Status["BP_NATIVE_NOT_READY"])
 
 

@@ -175,6 +175,17 @@ HOST_HELPER long host_get_stack(void *ctx, void *frames, __u32 size, __u64 flags
 /* Comes back only when there is no such program, or when there were too many tail calls. */
 long host_tail_call(void *ctx, void *tails, __u64 tail);
 
+typedef __u16 u16;
+typedef __u64 u64;
+
+/* Where the kernel side loads, memory is asked as by a helper. */
+#define LOAD_KERNEL(type, pointer, offset)                                                \
+    ({                                                                                    \
+        type loaded = 0;                                                                  \
+        host_read_kernel(&loaded, sizeof(loaded), (void *)((__u64)(pointer) + (offset))); \
+        (__u64) loaded;                                                                   \
+    })
+
 #define BPF_FUNC_probe_read_user host_read_user
 #define BPF_FUNC_probe_read_kernel host_read_kernel
 #define BPF_FUNC_get_stack host_get_stack

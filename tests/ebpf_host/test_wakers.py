@@ -25,6 +25,7 @@ from tests.ebpf_host.scheduler import (
     SLEEPING,
     TGKILL,
     TKILL,
+    UNINTERRUPTIBLE,
     WAKER,
     WRITE,
     Scheduler,
@@ -122,6 +123,13 @@ def test_what_the_cpu_is_in_the_middle_of(
 ) -> None:
     waker = scheduler.add(OTHER_TID, OTHER_TGID, is_watched=False).call(current_in).in_the_middle_of(preempt_count)
     assert ended_by(scheduler, sleeper.call(waits_in, 3), waker)["waker_kind"] == kind
+
+
+@pytest.mark.parametrize(("state", "kind"), [(SLEEPING, THREAD), (UNINTERRUPTIBLE, SOFT), (0x102, SOFT)])
+def test_who_sends_does_not_end_a_wait_for_a_disk(scheduler: Scheduler, sleeper: Task, state: int, kind: int) -> None:
+    """A disk's soft interrupt can come in the middle of a call that sends something."""
+    waker = scheduler.add(OTHER_TID, OTHER_TGID, is_watched=False).call(WRITE).in_the_middle_of(0x100)
+    assert ended_by(scheduler, sleeper.call(READ, 3), waker, state)["waker_kind"] == kind
 
 
 @pytest.mark.parametrize(("preempt_count", "kind"), [(0, THREAD), (0x100, SOFT), (0x10000, INTERRUPT)])
