@@ -207,9 +207,7 @@ static __always_inline void note_gil(struct bp_walk *walk, struct bp_thread *thr
         thread->flags |= flags;
 }
 
-/*
- * Takes the stack of the current task, whose entry is `thread`. `futex` is the address it waits for, 0: it waits for no futex.
- */
+/* Takes the stack of the current task, whose entry is `thread`. It waits for `futex`, 0: for none. */
 static __always_inline void begin_stack(void *ctx, struct bp_walk *walk, struct bp_thread *thread,
                                         enum bp_purpose purpose, __u64 futex, bool wants_kernel)
 {
@@ -217,6 +215,7 @@ static __always_inline void begin_stack(void *ctx, struct bp_walk *walk, struct 
     struct bp_process *process = bpf_map_lookup_elem(MAP(processes), &walk->tgid);
     __u32 flags = process ? process->flags : 0;
     __u8 status = flags & (BP_PROCESS_KNOWN | BP_PROCESS_KERNEL) ? BP_NO_PYTHON : BP_PYTHON_NOT_READY;
+    __u64 memory = LOAD_KERNEL(u64, bpf_get_current_task_btf(), BP_OFFSET_TASK_MM);
 
     native_registers(&walk->native);
     clear_walk(walk, process);
@@ -231,9 +230,7 @@ static __always_inline void begin_stack(void *ctx, struct bp_walk *walk, struct 
         ask_for(walk, process);
     if (flags & BP_PROCESS_KERNEL)
         goto complete;
-    if (!LOAD_KERNEL(
-            u64, bpf_get_current_task_btf(),
-            BP_OFFSET_TASK_MM)) { /* it is ending: it has given its memory back, and only the kernel runs in its name */
+    if (!memory) { /* it is ending: it has given its memory back, and only the kernel runs in its name */
         status = BP_NO_PYTHON;
         walk->wants_kernel = 1;
         goto complete;

@@ -14,10 +14,7 @@ static long (*probe_read_kernel)(void *destination, __u32 size,
 #define READ_KERNEL(destination, address) \
     (probe_read_kernel(&(destination), sizeof(destination), (void *)(address)) == 0)
 
-/*
- * A number in a kernel structure of which the verifier knows that it is one, such as the current task: a load, where
- * READ_KERNEL calls a helper. 0 when it cannot be read.
- */
+/* A number in a kernel structure whose type the verifier knows, as it does of the current task; 0 when it cannot be read. */
 #ifndef LOAD_KERNEL
 #define LOAD_KERNEL(type, pointer, offset)                                                       \
     ({                                                                                           \

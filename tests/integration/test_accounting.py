@@ -12,7 +12,6 @@ import os
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,7 +21,7 @@ from bpfprof.profile.build import build_profile
 from bpfprof.profile.options import ProfileOptions
 from bpfprof.recording.reader import read_recording
 from tests.integration.recorded import INTERPRETERS, PYTHON, bpfprof, needs_root, program, running
-from tests.integration.schedstat import moves_of_threads
+from tests.integration.schedstat import moves_of_threads, stolen_of_machine_ns
 
 pytestmark = [
     needs_root,
@@ -58,11 +57,6 @@ class Accounts:
             if thread.pid == self.scheduler["pid"] and str(thread.tid) in self.scheduler["threads"]:
                 cpu_ns, runqueue_ns = self.scheduler["threads"][str(thread.tid)]
                 yield thread, cpu_ns, runqueue_ns - self.slept_ns[thread.tid]
-
-
-def stolen_of_machine_ns() -> int:
-    irq, softirq, steal = map(int, Path("/proc/stat").read_text().split("\n", 1)[0].split()[6:9])
-    return (irq + softirq + steal) * 10_000_000
 
 
 @pytest.fixture(scope="module", params=CASES, ids=[f"{name}-{'busy' if busy else 'quiet'}" for name, busy in CASES])

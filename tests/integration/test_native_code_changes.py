@@ -312,7 +312,7 @@ def test_lines_of_native_code(by_option: dict[str, Folded]) -> None:
     source = Path(program("nested.c")).read_text().splitlines()
     assert {"burn_in_c", "at_the_bottom", "c_level_1", "c_level_12", "native_worker"} <= set(lines)
     assert "below(callable" in source[lines["c_level_7"] - 1] or "LEVEL(7," in source[lines["c_level_7"] - 1]
-    assert "burn_in_c(0.005)" in source[lines["native_worker"] - 1] or "rest_in_c" in source[lines["native_worker"] - 1]
+    assert any(text in source[lines["native_worker"] - 1] for text in ("burn_in_c(0.005)", "rest_in_c", "for (;;)"))
     inlined = {frame for frame in frames if frame.endswith("_[i]")}
     assert any(frame.startswith("mix (nested.so nested.c:") for frame in inlined), inlined
     for *_, found, _ in by_option["--native-lines"].lines:

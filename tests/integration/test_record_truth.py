@@ -9,7 +9,6 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,7 +20,7 @@ from bpfprof.profile.build import build_profile
 from bpfprof.profile.options import ProfileOptions
 from bpfprof.recording.reader import Recording, read_recording
 from tests.integration.recorded import INTERPRETERS, PYTHON, json_line, needs_root, program, recording, running
-from tests.integration.schedstat import queued_ns
+from tests.integration.schedstat import queued_ns, stolen_of_machine_ns
 
 pytestmark = [
     needs_root,
@@ -79,12 +78,6 @@ class Comparison:
             seen, true = self.share(thread, state, name), 100 * function[STATES[state]] / thread[STATES[state]]
             print(f"{thread['name']:10} {name:18} {seen:5.1f} % true {true:5.1f} % bar {bar:.1f}")
             assert abs(seen - true) <= bar, f"{name}: {seen:.1f} %, in truth {true:.1f} %, bar {bar:.1f}"
-
-
-def stolen_of_machine_ns() -> int:
-    fields = Path("/proc/stat").read_text().split("\n", 1)[0].split()
-    irq, softirq, steal = map(int, fields[6:9])
-    return (irq + softirq + steal) * 10_000_000
 
 
 @pytest.fixture(scope="module", params=CASES, ids=[f"{name}-{'busy' if busy else 'quiet'}" for name, busy in CASES])
