@@ -7,12 +7,12 @@ import re
 import sys
 from typing import TYPE_CHECKING
 
-from bpfprof.capture.priority import raise_priority
 from bpfprof.capture.stop import StopRequest
 from bpfprof.commands.outputs import guard_standard_output
 from bpfprof.errors import BpfprofError, UnsupportedError
 from bpfprof.kernel.compiler import Compilation
 from bpfprof.kernel.kernel_side import KernelSide
+from bpfprof.proc.priority import raise_priority
 
 if TYPE_CHECKING:
     from bpfprof.commands.recording import Started

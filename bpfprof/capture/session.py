@@ -17,18 +17,18 @@ from bpfprof import __version__, abi
 from bpfprof.abi.dtypes import EVENT_DTYPE, STACK_DTYPE
 from bpfprof.capture import normalize
 from bpfprof.capture.event_rows import EventRows
-from bpfprof.capture.namer import Namer
-from bpfprof.capture.priority import usual_priority
 from bpfprof.capture.process import TrackedProcess
-from bpfprof.capture.sleepers import native_stack
 from bpfprof.capture.stacks import StackTable
 from bpfprof.capture.stop import StopRequest
 from bpfprof.capture.watch import Watch
+from bpfprof.code.namer import Namer
+from bpfprof.code.sleeping import native_stack
 from bpfprof.cpython.code_objects import CodeObject, Unresolved
 from bpfprof.errors import TargetError
 from bpfprof.kernel.events import RingBuffer
 from bpfprof.kernel.mapping_events import MappingEvent
 from bpfprof.model.ids import Pid, Tid
+from bpfprof.proc.priority import usual_priority
 from bpfprof.proc.tasks import BlockedSyscall
 from bpfprof.recording.writer import RecordingWriter
 

@@ -20,7 +20,7 @@ from bpfprof.abi.dtypes import PYTHON_FRAME_DTYPE as RAW_FRAME_DTYPE
 from bpfprof.abi.dtypes import STACK_DTYPE as RAW_STACK_DTYPE
 from bpfprof.capture.codes import ProcessCodes, identity_hash
 from bpfprof.capture.lookup import look_up
-from bpfprof.capture.natives import RawStack
+from bpfprof.code.addresses import RawStack
 from bpfprof.cpython.code_objects import CodeObject, Unresolved
 from bpfprof.model.samples import NATIVE_INDEX_DTYPE, PYTHON_FRAME_DTYPE, STACK_DTYPE
 

@@ -26,7 +26,7 @@ from bpfprof.proc import tasks
 from bpfprof.proc.memory import ProcessMemory
 
 if TYPE_CHECKING:
-    from bpfprof.capture.native_code import NativeCode
+    from bpfprof.code.maps import NativeCode
 
 _YOUNG_S = 0.5
 _ASK_AGAIN_S = 0.25

@@ -12,16 +12,16 @@ from typing import TYPE_CHECKING
 
 from bpfprof import abi
 from bpfprof.capture.options import CaptureOptions
-from bpfprof.capture.priority import usual_priority
 from bpfprof.capture.targets import LaunchedCommand, Targets
 from bpfprof.capture.tracker import Tracker
 from bpfprof.kernel.attach import Attachments
 from bpfprof.kernel.kernel_side import KernelSide
 from bpfprof.kernel.mapping_events import MappingEvents
 from bpfprof.proc import tasks
+from bpfprof.proc.priority import usual_priority
 
 if TYPE_CHECKING:
-    from bpfprof.capture.native_code import NativeCode
+    from bpfprof.code.maps import NativeCode
 
 # How long a recording may wait for unwind tables before it begins; large files are made later, while it runs.
 _TABLES_WAIT_S = 1.5
@@ -80,7 +80,7 @@ class Watch:
     def _start_naming(self) -> None:
         """Begins to make the targets' unwind tables, while the programs are still being compiled."""
         # Imported now: it takes a while, and without native frames it is not needed.
-        from bpfprof.capture.native_code import NativeCode
+        from bpfprof.code.maps import NativeCode
 
         self.native = NativeCode.start(self.kernel.tables)
         if not self.options.native:  # kernel frames only

@@ -15,8 +15,8 @@ from bpfprof.commands.options import RATE, Shown, gathered, gil_option, output_o
 from bpfprof.commands.outputs import show, shows_utf8
 from bpfprof.errors import UsageError
 from bpfprof.kernel.attach import PERF_EVENTS
-from bpfprof.profile.wait_filter import WaitFilter, task_states
-from bpfprof.profile.wait_groups import GROUPINGS, group_waits
+from bpfprof.query.groups import GROUPINGS, group_waits
+from bpfprof.query.wait_filter import WaitFilter, task_states
 from bpfprof.render.formats import TABLE, Format
 
 if TYPE_CHECKING:
@@ -173,7 +173,7 @@ def _content(
 ) -> str:
     """The waits in this format."""
     # Imported now: while a recording starts there is no time for it.
-    from bpfprof.profile.off_cpu import off_cpu_profile
+    from bpfprof.query.off_cpu import off_cpu_profile
     from bpfprof.render.off_cpu import render_off_cpu
 
     wanted = WaitFilter(min_block_ns, waits.states, waits.hide_idle, waits.gil_only)

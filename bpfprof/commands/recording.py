@@ -136,7 +136,7 @@ def _read_back(stream: BinaryIO, options: ProfileOptions) -> Profile:
 
 def _add_accounting(writer: RecordingWriter, stream: BinaryIO, profile: Profile) -> None:
     """Appends what became of each thread's time: a reader that knows no stacks has it too. Nobody misses it else."""
-    from bpfprof.profile.accounting import accounting_rows
+    from bpfprof.query.accounting import accounting_rows
 
     os.lseek(stream.fileno(), writer.written_bytes, os.SEEK_SET)  # it was read in between
     with contextlib.suppress(OutputError):  # the writer has left the recording as it was

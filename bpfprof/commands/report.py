@@ -11,9 +11,9 @@ from bpfprof.commands.options import Shown, gil_option, output_options
 from bpfprof.commands.outputs import show, write_output
 from bpfprof.errors import RecordingError, UsageError
 from bpfprof.model.profile import Profile
-from bpfprof.profile.accounting import unaccounted
 from bpfprof.profile.build import build_profile
 from bpfprof.profile.options import ProfileOptions
+from bpfprof.query.accounting import unaccounted
 from bpfprof.recording.reader import read_recording
 from bpfprof.render.formats import TABLE
 from bpfprof.render.labels import printable, process_label, thread_label

@@ -21,7 +21,7 @@ from bpfprof.cpython.layouts_dynamic import (
 from bpfprof.cpython.layouts_static import STATIC_LAYOUTS
 from bpfprof.cpython.thread_state import ThreadStateRef, read_thread_states
 from bpfprof.elf.image import EM_X86_64, ElfError, ElfImage
-from bpfprof.elf.symbol_lookup import ElfSymbol
+from bpfprof.elf.symbols.lookup import ElfSymbol
 from bpfprof.model.ids import Pid, RuntimeAddress
 from bpfprof.proc.maps import Mapping, open_mapped_file, read_maps
 from bpfprof.proc.memory import ProcessMemory

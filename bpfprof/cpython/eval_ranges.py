@@ -15,11 +15,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from bpfprof.elf.call_frame_rules import NO_RULE_ID, UNSUPPORTED_ID, CfaKind
-from bpfprof.elf.call_frames import CallFrames, read_call_frames
+from bpfprof.elf.cfi.rules import NO_RULE_ID, UNSUPPORTED_ID, CfaKind
+from bpfprof.elf.cfi.tables import CallFrames, read_call_frames
 from bpfprof.elf.image import EM_X86_64, PF_X, ElfError, ElfImage
-from bpfprof.elf.symbol_table import SymbolTable
-from bpfprof.elf.symbols import read_symbols
+from bpfprof.elf.symbols.reader import read_symbols
+from bpfprof.elf.symbols.table import SymbolTable
 
 Addresses = NDArray[np.uint64]
 

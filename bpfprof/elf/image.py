@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import NamedTuple
 
-from bpfprof.elf.symbol_lookup import ElfSymbol, find_dynamic_symbol, find_in_symbol_table
+from bpfprof.elf.symbols.lookup import ElfSymbol, find_dynamic_symbol, find_in_symbol_table
 from bpfprof.model.ids import ElfAddress, FileOffset
 
 EM_X86_64 = 62

@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from bpfprof import abi
 from bpfprof.abi.dtypes import FILE_DTYPE, MAPPING_DTYPE, RULE_DTYPE
-from bpfprof.elf.call_frame_rules import NO_RULE_ID, Rules
+from bpfprof.elf.cfi.rules import NO_RULE_ID, Rules
 from bpfprof.kernel.tables import Tables, new_chunk
 from bpfprof.unwind.rows import FRAME_POINTER_ID, PAGE_BITS, RULE_BITS, RULE_MASK, FileRows, RuleTable
 

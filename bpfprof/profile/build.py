@@ -8,14 +8,11 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from bpfprof.model.profile import TIMELINE_DTYPE, WEIGHT_DTYPE, Profile, ThreadState
-from bpfprof.model.samples import HOLDS_GIL
-from bpfprof.profile.bursts import Bursts
-from bpfprof.profile.gil import waits_behind
-from bpfprof.profile.intervals import Intervals, collect_intervals
-from bpfprof.profile.lent_stacks import NOT_SAMPLED
-from bpfprof.profile.options import ProfileOptions
-from bpfprof.profile.pieces import (
+from bpfprof.account.cpu_clock import Bursts
+from bpfprof.account.gil import waits_behind
+from bpfprof.account.intervals import Intervals, collect_intervals
+from bpfprof.account.lent_stacks import NOT_SAMPLED
+from bpfprof.account.pieces import (
     NOT_SAMPLED_STACK,
     PIECE_DTYPE,
     SHORT_STACK,
@@ -25,14 +22,17 @@ from bpfprof.profile.pieces import (
     short_pieces,
     wait_pieces,
 )
+from bpfprof.account.short_waits import Spread, short_weights, spread_rest, spread_unsampled
+from bpfprof.account.timeline import without_gaps
+from bpfprof.account.wait_facts import WaitFacts, collect_facts
+from bpfprof.model.profile import TIMELINE_DTYPE, WEIGHT_DTYPE, Profile, ThreadState
+from bpfprof.model.samples import HOLDS_GIL
+from bpfprof.profile.options import ProfileOptions
 from bpfprof.profile.profile_stacks import ProfileStacks, function_paths
-from bpfprof.profile.short_waits import Spread, short_weights, spread_rest, spread_unsampled
 from bpfprof.profile.thread_times import recording_info, recording_mode, recording_quality, thread_times
-from bpfprof.profile.timeline import without_gaps
-from bpfprof.profile.wait_facts import WaitFacts, collect_facts
 from bpfprof.profile.wait_table import gil_rows, wait_table
 from bpfprof.recording.reader import Recording
-from bpfprof.symbolize.stitch import StackSource
+from bpfprof.stacks.stitch import StackSource
 
 _DEFAULT_OPTIONS = ProfileOptions()
 

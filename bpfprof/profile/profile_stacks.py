@@ -8,12 +8,12 @@ import numpy as np
 import numpy.typing as npt
 
 from bpfprof import abi
+from bpfprof.account.lent_stacks import NOT_SAMPLED
+from bpfprof.account.pieces import LEAF_NONE, LEAF_RUNQUEUE, LEAF_WAIT, NOT_SAMPLED_STACK, SHORT_STACK
+from bpfprof.account.reasons import reason_text
 from bpfprof.model.frames import Frame, FrameKind
-from bpfprof.profile.lent_stacks import NOT_SAMPLED
-from bpfprof.profile.pieces import LEAF_NONE, LEAF_RUNQUEUE, LEAF_WAIT, NOT_SAMPLED_STACK, SHORT_STACK
-from bpfprof.profile.waits import reason_text
 from bpfprof.recording.reader import Recording
-from bpfprof.symbolize.stitch import StackSource
+from bpfprof.stacks.stitch import StackSource
 
 NOT_STARTED = int(abi.Status["BP_NOT_STARTED"])
 _MARKS = {SHORT_STACK: Frame(FrameKind.SHORT_WAITS), NOT_SAMPLED_STACK: Frame(FrameKind.NOT_SAMPLED)}

@@ -5,15 +5,15 @@ from __future__ import annotations
 import numpy as np
 
 from bpfprof import abi
+from bpfprof.account.intervals import Intervals, sums_by
+from bpfprof.account.lent_stacks import NOT_SAMPLED
+from bpfprof.account.reasons import reason_text
+from bpfprof.account.wait_facts import WaitFacts
 from bpfprof.model.ids import Pid, Tid
 from bpfprof.model.profile import Quality, RecordingInfo, ThreadTime
-from bpfprof.profile.intervals import Intervals, sums_by
-from bpfprof.profile.lent_stacks import NOT_SAMPLED
 from bpfprof.profile.profile_stacks import NOT_STARTED
-from bpfprof.profile.wait_facts import WaitFacts
-from bpfprof.profile.waits import reason_text
 from bpfprof.recording.reader import Recording
-from bpfprof.symbolize.stitch import StackSource
+from bpfprof.stacks.stitch import StackSource
 
 _OK = int(abi.Status["BP_OK"])
 _STACK_LOST = abi.status_text(abi.Status["BP_LOST_STACK_RING_FULL"])

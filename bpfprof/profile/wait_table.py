@@ -5,18 +5,18 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from bpfprof.account.gil import with_sums
+from bpfprof.account.idle import IDLE_REASONS, idle_stacks
+from bpfprof.account.intervals import Intervals
+from bpfprof.account.pieces import LEAF_RUNQUEUE, LEAF_WAIT, NOT_SAMPLED_STACK
+from bpfprof.account.reasons import FUTEX_CALLS, reason_number, reason_text
+from bpfprof.account.short_waits import SUM_DTYPE, Spread
+from bpfprof.account.wait_facts import WaitFacts
 from bpfprof.model.ids import Pid, Tid
 from bpfprof.model.profile import GIL_ROW_DTYPE, HOLDER_ROW_DTYPE, WAIT_ROW_DTYPE, WaitTable, Waker
 from bpfprof.model.samples import HOLDS_GIL, WakerKind
 from bpfprof.model.syscalls import syscall_numbers
-from bpfprof.profile.gil import with_sums
-from bpfprof.profile.idle import IDLE_REASONS, idle_stacks
-from bpfprof.profile.intervals import Intervals
-from bpfprof.profile.pieces import LEAF_RUNQUEUE, LEAF_WAIT, NOT_SAMPLED_STACK
 from bpfprof.profile.profile_stacks import ProfileStacks
-from bpfprof.profile.short_waits import SUM_DTYPE, Spread
-from bpfprof.profile.wait_facts import WaitFacts
-from bpfprof.profile.waits import FUTEX_CALLS, reason_number, reason_text
 from bpfprof.recording.reader import RecordedWaker, Recording
 
 Int64Array = npt.NDArray[np.int64]

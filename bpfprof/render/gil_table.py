@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from bpfprof.model.profile import Profile
-from bpfprof.profile.wait_chains import GilWait, Share, gil_waits
+from bpfprof.query.chains import GilWait, Share, gil_waits
 from bpfprof.render.columns import COLUMNS, shortened, width
 from bpfprof.render.header import counted
 from bpfprof.render.labels import clean, frame_labels

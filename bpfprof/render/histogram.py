@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bpfprof.profile.wait_groups import WaitGroup
+from bpfprof.query.groups import WaitGroup
 
 _BARS = "▁▂▃▄▅▆▇█"
 _ASCII_BARS = ".:-=+*#@"

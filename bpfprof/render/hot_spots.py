@@ -9,7 +9,7 @@ import numpy as np
 
 from bpfprof.model.frames import FrameKind
 from bpfprof.model.profile import Profile, ThreadState
-from bpfprof.profile.owners import owner_frames
+from bpfprof.query.functions import owner_frames
 from bpfprof.render.labels import frame_labels
 from bpfprof.render.options import RenderOptions
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from bpfprof.model.profile import Profile
-from bpfprof.profile.short_weights import is_short_and_blocked
-from bpfprof.profile.wait_groups import WaitGroup, WaitGroups
+from bpfprof.query.groups import WaitGroup, WaitGroups
+from bpfprof.query.short_weights import is_short_and_blocked
 from bpfprof.render.columns import COLUMNS, shortened, wrapped
 from bpfprof.render.gil_table import gil_block
 from bpfprof.render.header import counted, recording_block

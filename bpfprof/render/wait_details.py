@@ -8,9 +8,9 @@ from dataclasses import replace
 
 from bpfprof.model.frames import FrameKind
 from bpfprof.model.profile import Profile
-from bpfprof.profile.owners import is_of_scheduler, wait_owners
-from bpfprof.profile.wait_chains import Share, WokenBy, waker_name
-from bpfprof.profile.wait_groups import WaitGroup
+from bpfprof.query.chains import Share, WokenBy, waker_name
+from bpfprof.query.functions import is_of_scheduler, wait_owners
+from bpfprof.query.groups import WaitGroup
 from bpfprof.render.columns import COLUMNS, shortened, width
 from bpfprof.render.gil_table import holder_text, largest, others_text
 from bpfprof.render.header import counted

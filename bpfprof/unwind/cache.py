@@ -13,8 +13,8 @@ import struct
 import numpy as np
 from numpy.typing import NDArray
 
-from bpfprof.elf.call_frame_rules import RULE, RULE_LIMIT, CfaKind, FramePointerKind, Rules
-from bpfprof.elf.call_frames import read_call_frames
+from bpfprof.elf.cfi.rules import RULE, RULE_LIMIT, CfaKind, FramePointerKind, Rules
+from bpfprof.elf.cfi.tables import read_call_frames
 from bpfprof.elf.image import ElfImage
 from bpfprof.private_cache import PrivateCache
 from bpfprof.unwind.rows import PAGE_BITS, RULE_MASK, FileRows, compact

@@ -11,7 +11,7 @@ from enum import IntEnum
 
 import numpy as np
 
-from bpfprof.elf.call_frame_rules import FLAG_IN_REGISTER, FLAG_SIGNAL, CfaKind, FramePointerKind, Rules
+from bpfprof.elf.cfi.rules import FLAG_IN_REGISTER, FLAG_SIGNAL, CfaKind, FramePointerKind, Rules
 from bpfprof.model.ids import RuntimeAddress
 from bpfprof.unwind.rows import FileRows, find
 

@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bpfprof import abi
-from bpfprof.elf.call_frame_rules import NO_RULE_ID, RULE, UNSUPPORTED_ID, CfaKind, FramePointerKind, Rules
-from bpfprof.elf.call_frames import CallFrames
+from bpfprof.elf.cfi.rules import NO_RULE_ID, RULE, UNSUPPORTED_ID, CfaKind, FramePointerKind, Rules
+from bpfprof.elf.cfi.tables import CallFrames
 
 PAGE_BITS, RULE_BITS = 12, abi.CONSTANTS["BP_ROW_RULE_BITS"]
 FRAME_POINTER_ID = abi.CONSTANTS["BP_RULE_FRAME_POINTER"]

@@ -25,7 +25,7 @@ sys.path.insert(0, sys.argv[3])
 from pathlib import Path
 from bpfprof import private_cache
 private_cache.cache_directory = lambda: Path(sys.argv[2])
-from bpfprof.elf.call_frames import read_call_frames
+from bpfprof.elf.cfi.tables import read_call_frames
 from bpfprof.elf.image import ElfImage
 from bpfprof.unwind.cache import load_rows
 from bpfprof.unwind.rows import RuleTable

@@ -17,11 +17,11 @@ import numpy.typing as npt
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from bpfprof.elf.image import ElfImage
-from bpfprof.elf.plt import read_plt
-from bpfprof.elf.symbol_table import SymbolTable
-from bpfprof.elf.symbols import read_symbols
-from bpfprof.symbolize.demangle import demangle
-from bpfprof.symbolize.kernel_source import KernelSource
+from bpfprof.elf.symbols.plt import read_plt
+from bpfprof.elf.symbols.reader import read_symbols
+from bpfprof.elf.symbols.table import SymbolTable
+from bpfprof.names.demangle import demangle
+from bpfprof.names.kernel_source import KernelSource
 
 LOOKUP_COUNT = 100_000
 DEMANGLED_COUNT = 10_000

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from bpfprof.elf.call_frame_rules import FLAG_IN_REGISTER, FLAG_SIGNAL, RULE, CfaKind, FramePointerKind
+from bpfprof.elf.cfi.rules import FLAG_IN_REGISTER, FLAG_SIGNAL, RULE, CfaKind, FramePointerKind
 from bpfprof.unwind.rows import FileRows
 from tests.ebpf_host.host import Host, Segment, mapping_array
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from bpfprof.elf.call_frame_rules import FLAG_SIGNAL, NO_RULE_ID
+from bpfprof.elf.cfi.rules import FLAG_SIGNAL, NO_RULE_ID
 from bpfprof.model.ids import RuntimeAddress
 from bpfprof.unwind.interpret import MappedFile, ReadWord, Registers, Stop, Walk, walk
 from bpfprof.unwind.rows import BARE_LEAF_ID, FileRows, find

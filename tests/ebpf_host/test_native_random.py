@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from bpfprof.elf.call_frame_rules import FLAG_IN_REGISTER, FLAG_SIGNAL, RULE, CfaKind, FramePointerKind
+from bpfprof.elf.cfi.rules import FLAG_IN_REGISTER, FLAG_SIGNAL, RULE, CfaKind, FramePointerKind
 from bpfprof.model.ids import RuntimeAddress
 from bpfprof.unwind.interpret import MappedFile, Registers, Stop
 from bpfprof.unwind.rows import FRAME_POINTER_ID, FileRows, RuleTable

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-from bpfprof.elf.call_frame_rules import RULE, CfaKind
+from bpfprof.elf.cfi.rules import RULE, CfaKind
 from bpfprof.unwind.interpret import Registers
 from bpfprof.unwind.rows import FileRows
 from tests.ebpf_host.host import CONFIG, CONSTANTS, EXACT, PROCESS, STATUS, TID, Host, Segment, mapping_array, pt_regs

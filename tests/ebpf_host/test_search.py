@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from bpfprof.elf.call_frame_rules import NO_RULE_ID, RULE, CfaKind
+from bpfprof.elf.cfi.rules import NO_RULE_ID, RULE, CfaKind
 from bpfprof.kernel.unwind_memory import MAX_MAPPINGS, UnwindMemory
 from bpfprof.unwind.rows import FRAME_POINTER_ID, FileRows, find
 from tests.ebpf_host.host import CONSTANTS, STATUS, Host, mapping_array

@@ -21,7 +21,7 @@ import pytest
 
 from bpfprof.model.frames import Frame
 from bpfprof.recording.reader import Recording, read_recording
-from bpfprof.symbolize.stitch import StackSource
+from bpfprof.stacks.stitch import StackSource
 from tests.integration.recorded import (
     NOBODY,
     PYTHON,

@@ -25,7 +25,7 @@ from bpfprof.elf.image import ElfError, ElfImage
 from bpfprof.model.ids import Pid
 from bpfprof.proc.maps import open_mapped_file, read_maps
 from bpfprof.recording.reader import Recording, read_recording
-from bpfprof.symbolize.stitch import StackSource
+from bpfprof.stacks.stitch import StackSource
 from bpfprof.unwind.cache import load_rows
 from tests.integration.recorded import INTERPRETERS, PYTHON, needs_root, program, recording, running
 

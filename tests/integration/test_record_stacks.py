@@ -15,7 +15,7 @@ from bpfprof.model.frames import Frame, FrameKind
 from bpfprof.model.profile import ThreadState
 from bpfprof.profile.build import build_profile
 from bpfprof.recording.reader import Recording, read_recording
-from bpfprof.symbolize.stitch import StackSource
+from bpfprof.stacks.stitch import StackSource
 from tests.integration.recorded import (
     INTERPRETERS,
     PYTHON,

@@ -22,10 +22,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bpfprof.elf import call_frames
-from bpfprof.elf.handwritten_code import Found, with_handwritten
+from bpfprof.elf.asm.traced_rules import Found, with_handwritten
+from bpfprof.elf.cfi import tables as call_frames
 from bpfprof.elf.image import ElfImage
-from bpfprof.elf.symbols import read_symbols
+from bpfprof.elf.symbols.reader import read_symbols
 from bpfprof.model.ids import Pid
 from bpfprof.proc.maps import read_maps
 from bpfprof.unwind.interpret import MappedFile, Registers, Stop, walk, walk_by

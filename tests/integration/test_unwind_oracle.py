@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from bpfprof.elf.call_frames import read_call_frames
+from bpfprof.elf.cfi.tables import read_call_frames
 from bpfprof.elf.image import ElfError, ElfImage
 from bpfprof.model.ids import Pid
 from bpfprof.proc.maps import open_mapped_file, read_maps

@@ -13,7 +13,7 @@ import pytest
 
 from bpfprof import abi
 from bpfprof.abi import dtypes
-from bpfprof.elf.call_frame_rules import FLAG_SIGNAL, NO_RULE_ID, RULE, UNSUPPORTED_ID, CfaKind, FramePointerKind
+from bpfprof.elf.cfi.rules import FLAG_SIGNAL, NO_RULE_ID, RULE, UNSUPPORTED_ID, CfaKind, FramePointerKind
 from bpfprof.paths import ebpf_directory
 
 HEADER = ebpf_directory() / "abi.h"

@@ -19,9 +19,10 @@ ROWS = (
     {"elf", "proc"},
     {"cpython", "unwind"},
     {"kernel", "recording"},
-    {"symbolize"},
-    {"capture"},
-    {"profile"},
+    {"names", "stacks"},
+    {"account", "code"},
+    {"capture", "profile"},
+    {"query"},
     {"render"},
     {"commands"},
     {"cli"},
@@ -29,7 +30,7 @@ ROWS = (
 )
 ROW_OF = {package: index for index, row in enumerate(ROWS) for package in row}
 # A renderer is a pure function of a profile.
-ONLY = {"render": {"__init__", "errors", "model", "profile", "render"}}
+ONLY = {"render": {"__init__", "errors", "model", "query", "render"}}
 LIBRARIES = {"bcc": {"kernel"}, "elftools": {"elf"}, "click": {"cli", "commands"}}
 
 FILES = sorted(path for path in ROOT.rglob("*.py") if "_ebpf" not in path.parts)
@@ -83,7 +84,7 @@ def test_file_keeps_the_rules(path: Path) -> None:
         ("elf", "bpfprof.proc.maps"),
         ("model", "bpfprof.errors.BpfprofError"),
         ("profile", "bpfprof.render"),
-        ("render", "bpfprof.symbolize.stitch"),
+        ("render", "bpfprof.stacks.stitch"),
         ("recording", "bcc.BPF"),
         ("proc", "elftools.elf"),
         ("capture", "click"),

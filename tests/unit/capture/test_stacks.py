@@ -15,8 +15,8 @@ import pytest
 from bpfprof import abi
 from bpfprof.abi import dtypes
 from bpfprof.capture.codes import ProcessCodes, identity_hash
-from bpfprof.capture.natives import RawStack
 from bpfprof.capture.stacks import StackTable
+from bpfprof.code.addresses import RawStack
 from bpfprof.cpython.code_objects import CodeObject, Unresolved
 from bpfprof.kernel.sources import join_includes
 from bpfprof.model.ids import RuntimeAddress

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 from bpfprof.cpython.eval_ranges import EvalRanges, eval_ranges
-from bpfprof.elf.call_frames import CallFrames, read_call_frames
+from bpfprof.elf.cfi.tables import CallFrames, read_call_frames
 from bpfprof.elf.image import ElfImage
-from bpfprof.elf.symbol_table import SYMBOL_DTYPE, SymbolTable
+from bpfprof.elf.symbols.table import SYMBOL_DTYPE, SymbolTable
 
 NO_SYMBOLS = SymbolTable(np.zeros(0, SYMBOL_DTYPE), [])
 LIBRARIES = sorted(Path.home().glob(".pyenv/versions/3.*/lib/libpython3.[0-9]*.so.1.0"))

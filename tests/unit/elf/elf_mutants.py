@@ -12,12 +12,12 @@ from pathlib import Path
 
 import numpy as np
 
-from bpfprof.elf.call_frames import CallFrames, read_call_frames
-from bpfprof.elf.debug_files import find_debug_file
+from bpfprof.elf.cfi.tables import CallFrames, read_call_frames
 from bpfprof.elf.image import ElfError, ElfImage
-from bpfprof.elf.plt import read_plt
-from bpfprof.elf.symbol_table import SymbolTable
-from bpfprof.elf.symbols import read_symbols
+from bpfprof.elf.symbols.debug_files import find_debug_file
+from bpfprof.elf.symbols.plt import read_plt
+from bpfprof.elf.symbols.reader import read_symbols
+from bpfprof.elf.symbols.table import SymbolTable
 from bpfprof.unwind.cache import pack, unpack
 from bpfprof.unwind.rows import RuleTable, compact, find
 from tests.benchmarks.mutations import Sound, damage, mutants

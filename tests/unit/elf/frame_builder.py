@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 from pathlib import Path
 
-from bpfprof.elf.call_frames import CallFrames, read_call_frames
+from bpfprof.elf.cfi.tables import CallFrames, read_call_frames
 from bpfprof.elf.image import ElfImage
 
 CODE, EH_FRAME, EH_FRAME_HDR = 0x1000, 0x200000, 0x300000  # ELF addresses

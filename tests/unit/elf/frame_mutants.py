@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from bpfprof.elf.call_frames import CallFrames, read_call_frames
+from bpfprof.elf.cfi.tables import CallFrames, read_call_frames
 from bpfprof.elf.image import ElfError, ElfImage
 from tests.benchmarks.mutations import damage
 from tests.unit.elf.frame_builder import CODE, FrameBuilder, uleb

@@ -81,7 +81,7 @@ def _functions(cie: int, at: int, size: int, code_size: int, program: Callable[[
 
 _CHILD = """
 import json, sys, time
-from bpfprof.elf.call_frames import read_call_frames
+from bpfprof.elf.cfi.tables import read_call_frames
 from bpfprof.elf.image import ElfImage
 with ElfImage.open(sys.argv[1]) as image:
     start = time.process_time()

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
-from bpfprof.elf.call_frame_rules import FLAG_IN_REGISTER, CfaKind, FramePointerKind, Reason
-from bpfprof.elf.call_frames import CallFrames
+from bpfprof.elf.cfi.rules import FLAG_IN_REGISTER, CfaKind, FramePointerKind, Reason
+from bpfprof.elf.cfi.tables import CallFrames
 
 Words = tuple[str, str, str]  # CFA, rbp, return address
 GAP: Words = ("gap", "", "")

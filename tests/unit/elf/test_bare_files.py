@@ -13,10 +13,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bpfprof.elf.call_frame_rules import CfaKind
-from bpfprof.elf.call_frames import CallFrames, read_call_frames
+from bpfprof.elf.cfi.rules import CfaKind
+from bpfprof.elf.cfi.tables import CallFrames, read_call_frames
 from bpfprof.elf.image import ElfError, ElfImage
-from bpfprof.elf.symbols import read_symbols
+from bpfprof.elf.symbols.reader import read_symbols
 from tests.unit.elf.frame_builder import CODE, EH_FRAME, EH_FRAME_HDR, FrameBuilder, elf_file
 from tests.unit.elf.seed_files import without_section_headers
 

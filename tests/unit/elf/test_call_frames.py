@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bpfprof.elf.call_frame_rules import RULE, CfaKind, FramePointerKind
-from bpfprof.elf.call_frames import CallFrames
+from bpfprof.elf.cfi.rules import RULE, CfaKind, FramePointerKind
+from bpfprof.elf.cfi.tables import CallFrames
 from bpfprof.elf.image import ElfError
 from tests.unit.elf.frame_builder import CODE, EH_FRAME, FrameBuilder, decode, elf_file, sleb, uleb
 

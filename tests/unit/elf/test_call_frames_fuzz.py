@@ -8,8 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from bpfprof.elf import call_frame_records, call_frame_sections, call_frames
-from bpfprof.elf.call_frame_rules import RULE_LIMIT, UNSUPPORTED_ID
+from bpfprof.elf.cfi import records as call_frame_records
+from bpfprof.elf.cfi import sections as call_frame_sections
+from bpfprof.elf.cfi import tables as call_frames
+from bpfprof.elf.cfi.rules import RULE_LIMIT, UNSUPPORTED_ID
 from tests.unit.elf.frame_builder import CODE, FrameBuilder, uleb
 from tests.unit.elf.frame_mutants import check, decode_in_memory, mutants, try_many
 from tests.unit.elf.hostile_frames import cost_of, write_hostile

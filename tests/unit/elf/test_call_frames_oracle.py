@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bpfprof.elf import call_frames
-from bpfprof.elf.call_frames import read_call_frames
+from bpfprof.elf.cfi import tables as call_frames
+from bpfprof.elf.cfi.tables import read_call_frames
 from bpfprof.elf.image import ElfImage
 from tests.unit.elf.readelf_frames import differences, readelf_rows, share_unsupported
 

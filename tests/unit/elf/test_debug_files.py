@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from bpfprof.elf.debug_files import find_debug_file, open_inside, read_debug_link
 from bpfprof.elf.image import ElfImage
+from bpfprof.elf.symbols.debug_files import find_debug_file, open_inside, read_debug_link
 
 PLACES = ("lib/{}", "lib/.debug/{}", "usr/lib/debug/lib/{}")
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bpfprof.elf.call_frames import CallFrames
+from bpfprof.elf.cfi.tables import CallFrames
 from tests.benchmarks.mutations import damage
 from tests.unit.elf.code_builder import FIRST, code_file
 from tests.unit.elf.frame_mutants import check, decode_in_memory

@@ -11,11 +11,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bpfprof.elf import call_frames
-from bpfprof.elf.call_frames import read_call_frames
-from bpfprof.elf.handwritten_code import Found, decode, with_handwritten
+from bpfprof.elf.asm.lengths import PADDING_BYTES
+from bpfprof.elf.asm.traced_rules import Found, decode, with_handwritten
+from bpfprof.elf.cfi import tables as call_frames
+from bpfprof.elf.cfi.tables import read_call_frames
 from bpfprof.elf.image import ElfImage
-from bpfprof.elf.instruction_lengths import PADDING_BYTES
 from bpfprof.elf.leb128 import Ints
 from tests.unit.elf.test_call_frames_oracle import REAL_FILES
 

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from bpfprof.elf.debug_files import find_debug_file
 from bpfprof.elf.image import ElfImage
 from bpfprof.elf.lines import LineReader, SourceLine
+from bpfprof.elf.symbols.debug_files import find_debug_file
 
 ROOT = Path(__file__).resolve().parents[3]
 SEED = 20241121

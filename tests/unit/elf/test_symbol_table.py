@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from bpfprof.elf.symbol_table import LOCAL, SYMBOL_DTYPE, UNSIZED, UNTYPED, SymbolTable
+from bpfprof.elf.symbols.table import LOCAL, SYMBOL_DTYPE, UNSIZED, UNTYPED, SymbolTable
 
 
 def names_at(symbols: list[tuple[int, int, str, int]], addresses: list[int]) -> list[str]:

@@ -15,10 +15,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bpfprof.elf.debug_files import read_debug_link
 from bpfprof.elf.image import ElfError, ElfImage
-from bpfprof.elf.plt import read_plt
-from bpfprof.elf.symbols import read_symbols
+from bpfprof.elf.symbols.debug_files import read_debug_link
+from bpfprof.elf.symbols.plt import read_plt
+from bpfprof.elf.symbols.reader import read_symbols
 
 SOURCE = """
 #include <stdlib.h>

@@ -9,10 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bpfprof.elf.call_frame_rules import CfaKind
-from bpfprof.elf.call_frames import read_call_frames
+from bpfprof.elf.cfi.implied_rules import unwritten_rules, unwritten_tables
+from bpfprof.elf.cfi.rules import CfaKind
+from bpfprof.elf.cfi.tables import read_call_frames
 from bpfprof.elf.image import ElfImage, ElfSection
-from bpfprof.elf.unwritten_frames import unwritten_rules, unwritten_tables
 from bpfprof.model.ids import ElfAddress, FileOffset
 from tests.unit.elf.test_call_frames_oracle import REAL_FILES
 

@@ -12,8 +12,8 @@ import pytest
 
 from bpfprof import abi
 from bpfprof.abi.dtypes import MAPPING_DTYPE
-from bpfprof.elf.call_frame_rules import RULE, CfaKind, Rules
-from bpfprof.elf.call_frames import CallFrames
+from bpfprof.elf.cfi.rules import RULE, CfaKind, Rules
+from bpfprof.elf.cfi.tables import CallFrames
 from bpfprof.kernel import unwind_memory
 from bpfprof.kernel.unwind_memory import MAX_MAPPINGS, UnwindMemory, UnwindMemoryFull
 from bpfprof.paths import ebpf_directory

@@ -7,12 +7,12 @@ import json
 import numpy as np
 import pytest
 
+from bpfprof.account.timeline import without_gaps
 from bpfprof.model.ids import Pid, Tid
 from bpfprof.model.profile import TIMELINE_DTYPE, Profile, ThreadTime
 from bpfprof.model.samples import HOLDS_GIL
 from bpfprof.profile.build import build_profile
 from bpfprof.profile.options import ProfileOptions
-from bpfprof.profile.timeline import without_gaps
 from bpfprof.render.options import RenderOptions
 from bpfprof.render.speedscope import render_speedscope
 from tests.unit.recording.hand_made import FUTEX, MS, START_NS, HandMade, Story

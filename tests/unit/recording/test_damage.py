@@ -21,7 +21,7 @@ from bpfprof.profile.build import build_profile
 from bpfprof.profile.options import ProfileOptions
 from bpfprof.recording.format import CHUNK_MAGIC, MAGIC, Chunk, decode, encode
 from bpfprof.recording.reader import Recording, read_recording
-from bpfprof.symbolize.stitch import StackSource
+from bpfprof.stacks.stitch import StackSource
 from tests.unit.recording.hand_made import chunk_of, file_bytes, read, replace_chunk, small
 
 MEMORY_LIMIT_BYTES = 16 << 20

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from bpfprof import abi
-from bpfprof.capture.code_files import FileKind
+from bpfprof.code.files import FileKind
 from bpfprof.model import samples as model
 from bpfprof.recording.fields import CODE_COLUMNS, FIELDS
 from bpfprof.recording.format import MAGIC, MAX_CHUNK_BYTES, Chunk, encode
@@ -67,8 +67,8 @@ def test_every_json_field_is_named() -> None:
 
 
 def test_every_json_field_that_is_written_is_known_to_the_reader() -> None:
-    writers = [f"capture/{name}.py" for name in ("session", "tracker", "process", "namer", "wakers")]
-    sources = "".join((ROOT / "bpfprof" / name).read_text() for name in [*writers, "profile/accounting.py"])
+    packages = [ROOT / "bpfprof" / name for name in ("capture", "code", "query")]
+    sources = "".join(path.read_text() for package in packages for path in package.glob("*.py"))
     for kind, fields in FIELDS.items():
         for name in fields:
             assert f'"{name}"' in sources, f"{kind}.{name} is documented and read, but never written"

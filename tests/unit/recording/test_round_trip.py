@@ -24,7 +24,7 @@ from bpfprof.model.samples import (
 from bpfprof.recording.format import MAGIC, Chunk, decode, encode
 from bpfprof.recording.reader import Recording, read_recording
 from bpfprof.recording.writer import RecordingWriter
-from bpfprof.symbolize.stitch import StackSource
+from bpfprof.stacks.stitch import StackSource
 from tests.unit.recording.hand_made import array, chunk_of, file_bytes, read, replace_chunk, row, small
 
 SECTIONS = ("processes", "threads", "codes", "files", "natives", "stacks", "samples", "waits", "totals", "names", "end")

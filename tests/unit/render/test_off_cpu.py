@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from bpfprof.model.frames import Frame, FrameKind
-from bpfprof.profile.wait_filter import WaitFilter
-from bpfprof.profile.wait_groups import GROUPINGS, group_waits
+from bpfprof.query.groups import GROUPINGS, group_waits
+from bpfprof.query.wait_filter import WaitFilter
 from bpfprof.render.histogram import bars, histogram_line
 from bpfprof.render.off_cpu import render_off_cpu
 from bpfprof.render.options import RenderOptions

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from bpfprof.elf.call_frame_rules import FLAG_SIGNAL, RULE, CfaKind, FramePointerKind, Rules
+from bpfprof.elf.cfi.rules import FLAG_SIGNAL, RULE, CfaKind, FramePointerKind, Rules
 from bpfprof.model.ids import RuntimeAddress
 from bpfprof.unwind.interpret import MappedFile, Registers, Stop, Walk, walk
 from bpfprof.unwind.rows import FileRows

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from bpfprof import abi
-from bpfprof.elf.call_frame_rules import RULE, RULE_LIMIT, CfaKind, FramePointerKind, Rules
-from bpfprof.elf.call_frames import CallFrames, read_call_frames
+from bpfprof.elf.cfi.rules import RULE, RULE_LIMIT, CfaKind, FramePointerKind, Rules
+from bpfprof.elf.cfi.tables import CallFrames, read_call_frames
 from bpfprof.elf.image import ElfImage
 from bpfprof.unwind.rows import RULE_MASK, FileRows, RuleTable, compact, find
 

@@ -1,0 +1,82 @@
+"""What the kernel frames of a stack tell about a wait: reasons of stacks, as hints for wait_reasons()."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import numpy.typing as npt
+
+from bpfprof.account.reasons import NO_HINT, reason_number
+from bpfprof.recording.reader import Recording
+
+Hints = npt.NDArray[np.uint16]
+
+# Names of kernel functions (Linux 5.18 to 6.12) and the reason of a wait with one of them on its stack. The first line
+# that has a function of the stack counts, wherever on the stack that is.
+#
+# Of a wait in no system call:
+_OUTSIDE = (
+    ("syscall exit", r"do_exit|do_group_exit|do_coredump"),  # a signal ends it; as the call of that name
+    ("stopped", r"do_signal_stop|ptrace_stop|do_freezer_trap|__refrigerator"),
+    ("pagefault", r"\w*exc_page_fault|do_user_addr_fault|handle_mm_fault|handle_userfault|get_user_pages\w*"),
+    ("pagefault", r"filemap_\w+|folio_wait\w*|do_swap_page|swap_\w+|swapin_\w+|wait_on_page\w*"),
+    ("disk", r"io_schedule\w*|submit_bio_wait"),
+    ("sleep", r"io_wq\w*_worker|io_sq_thread|vhost_\w+"),  # threads of the kernel that are in a program's process
+)
+# Of a wait in a call that neither its name nor its descriptor explains, and of kernel threads:
+_INSIDE = (
+    ("child", r"do_wait|__do_wait|kernel_wait4|kernel_waitid|wait_for_vfork_done"),
+    ("pipe", r"pipe_read|pipe_write|anon_pipe_\w+|pipe_wait_\w+|fifo_open|wait_for_partner"),
+    ("net", r"sk_wait_data|sk_stream_wait_\w+|sock_alloc_send_pskb|unix_stream_\w+|__skb_wait_for_more_packets"),
+    ("net", r"inet_\w+|tcp_\w+|rpc_wait_bit_killable|nfs4?_wait_\w+"),
+    ("poll", r"eventfd_read|inotify_read|fanotify_read|signalfd_\w+|do_epoll_wait|do_poll|do_select"),
+    ("sleep", r"timerfd_read\w*|do_nanosleep|hrtimer_nanosleep"),
+    ("lock", r"futex_wait\w*|__futex_wait|fcntl_setlk|flock_lock_inode\w*|posix_lock_inode\w*"),
+    ("device", r"n_tty_\w+|tty_\w+|drm_\w+|amdgpu_\w+|kfd_\w+|nvidia_\w+"),
+    ("disk", r"io_schedule\w*|blk_\w+|submit_bio_wait|bit_wait_io|folio_wait\w*|wait_on_page\w*|__wait_on_buffer"),
+    ("disk", r"jbd2_\w+|xlog_\w+|xfs_log_\w+|btrfs_wait_\w+|balance_dirty_pages\w*|request_wait_answer"),
+    ("lock", r"rwsem_down_\w+|__mutex_lock\w*|percpu_rwsem_wait|__down_\w+"),
+)
+
+
+class KernelHints:
+    """Hints of one recording, by number of the stack; NO_HINT where the frames tell nothing or there are none."""
+
+    def __init__(self, recording: Recording) -> None:
+        stacks = recording.stacks
+        self._ends = np.cumsum(stacks["native_count"] + stacks["kernel_count"].astype(np.int64))
+        self._counts = stacks["kernel_count"].astype(np.int64)
+        self._frames = recording.native_frames["native"]
+        self._native_count = len(recording.natives)
+        self._names = _kernel_names(recording)
+        self.outside = self._hints(_OUTSIDE)
+        self.inside = self._hints(_INSIDE)
+
+    def _hints(self, table: tuple[tuple[str, str], ...]) -> Hints:
+        hints = np.full(len(self._counts) + 1, NO_HINT, np.uint16)
+        ranks = np.full(self._native_count + 1, len(table), np.uint8)
+        patterns = [re.compile(pattern) for _, pattern in table]
+        for name, numbers in self._names.items():
+            ranks[numbers] = next((rank for rank, it in enumerate(patterns) if it.fullmatch(name)), len(table))
+        chosen = np.flatnonzero(self._counts)
+        if not len(chosen) or (ranks == len(table)).all():
+            return hints
+        counts = self._counts[chosen]
+        begin = np.cumsum(counts) - counts
+        frames = np.repeat(self._ends[chosen] - counts - begin, counts) + np.arange(int(counts.sum()))
+        best = np.minimum.reduceat(ranks[self._frames[frames]], begin)
+        reasons = np.array([*(reason_number(reason) for reason, _ in table), NO_HINT], np.uint16)
+        hints[chosen + 1] = reasons[best]
+        return hints
+
+
+def _kernel_names(recording: Recording) -> dict[str, list[int]]:
+    """Function (without what the compiler or a module adds to its name) -> numbers of natives."""
+    kernel = [index for index, file in enumerate(recording.files) if file.kind == "kernel"]
+    names = recording.names
+    of_kernel = names[np.isin(recording.natives["file"][names["native"].astype(np.int64) - 1], kernel)]
+    found: dict[str, list[int]] = {}
+    for native, function in zip(of_kernel["native"].tolist(), of_kernel["function"].tolist(), strict=True):
+        found.setdefault(re.split(r"[. ]", recording.texts[function], maxsplit=1)[0], []).append(native)
+    return found

@@ -1,0 +1,1 @@
+"""While recording: whose code is mapped where, and the unwind tables and names of its files."""

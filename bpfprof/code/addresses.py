@@ -1,0 +1,149 @@
+"""Native and kernel frames as they come from the kernel side, to the recording's table, each address once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from bpfprof import abi
+from bpfprof.code.maps import CodeMap, NativeCode
+from bpfprof.model.ids import Pid
+from bpfprof.model.samples import NATIVE_DTYPE, NATIVE_EXACT, NO_FILE
+
+_EXACT = 1 << abi.CONSTANTS["BP_EXACT_BIT"]
+_NOT_READY = int(abi.Status["BP_NATIVE_NOT_READY"])
+_NO_RULE = int(abi.Status["BP_NATIVE_NO_RULE"])
+_BARE_LEAF = int(abi.ENUMS["bp_native_flags"]["BP_NATIVE_BARE_LEAF"])
+_LONGEST_CALL = 7
+Row = tuple[int, int, int]  # address, file, flags
+
+
+@dataclass(slots=True)
+class RawStack:
+    """The native part of one stack. `words` are as the kernel side sends them: native_count runtime addresses with
+    BP_EXACT_BIT, then kernel addresses."""
+
+    words: list[int]
+    native_count: int
+    native_status: int
+    native_flags: int
+    generation: int = 0  # of the mappings it was unwound by
+    time_ns: int = 0
+
+    def cut(self, count: int, status: int) -> None:
+        """Leaves only so many native frames from the leaf, for this reason."""
+        self.words = self.words[:count] + self.words[self.native_count :]
+        self.native_count, self.native_status = count, status
+
+
+def ends_with_call(code: bytes) -> bool:
+    """Whether x86-64 code ends with a call: E8 rel32, or FF /2 (Intel SDM volume 2, CALL and table 2-2)."""
+    if len(code) >= 5 and code[-5] == 0xE8:
+        return True
+    for size in range(2, min(len(code), _LONGEST_CALL) + 1):
+        mode, operation, register = code[1 - size] >> 6, code[1 - size] >> 3 & 7, code[1 - size] & 7
+        if code[-size] != 0xFF or operation != 2:
+            continue
+        has_index = mode != 3 and register == 4
+        has_base = not (mode == 0 and (register == 5 or (has_index and size > 2 and code[2 - size] & 7 == 5)))
+        offset_size = 0 if mode == 3 or (mode == 0 and has_base) else 1 if mode == 1 else 4
+        if size == 2 + has_index + offset_size:
+            return True
+    return False
+
+
+@dataclass(slots=True)
+class NativeTable:
+    """Numbers addresses from 1 on; `take_new()` hands over what the recording does not have yet."""
+
+    code: NativeCode
+    rows: list[Row] = field(default_factory=list)  # by number - 1
+    _numbers: dict[Row, int] = field(default_factory=dict)
+    _kernel_numbers: dict[tuple[int, int], int] = field(default_factory=dict)
+    written_count: int = 0
+
+    def numbers(self, pid: int, stack: RawStack) -> list[int]:
+        """Of the native frames and then the kernel frames of one stack, leaf first.
+
+        Cuts the stack at its leaf if that was left by a word that is no return address.
+        """
+        code_map = self.code.at(Pid(pid), stack.time_ns)
+        if stack.native_status == _NOT_READY and stack.native_count:
+            self.code.hurry(Pid(pid), _unwound_at(stack.words[stack.native_count - 1]))
+        if stack.native_count > 1 and code_map is not None:
+            if stack.native_flags & _BARE_LEAF and not self._follows_call(code_map, stack.words[1]):
+                stack.cut(1, _NO_RULE)
+                stack.native_flags &= ~_BARE_LEAF
+            if stack.generation != code_map.generation:
+                self._cut_at_change(stack, code_map, self.code.of_generation(Pid(pid), stack.generation))
+        known = code_map.known if code_map is not None else {}
+        words, native_count = stack.words, stack.native_count
+        numbers = [known.get(word, 0) for word in words[:native_count]]
+        if 0 in numbers:
+            for position in range(native_count):
+                number = numbers[position]
+                if not number:
+                    number = numbers[position] = self._number(_native_row(code_map, words[position]))
+                    if self.rows[number - 1][1] != NO_FILE:  # that may be known later
+                        known[words[position]] = number
+        flags = NATIVE_EXACT  # a sample's first kernel address is where it was; of a wait it is our own program
+        for word in words[native_count:]:
+            if (word, flags) not in self._kernel_numbers:
+                file, address = self.code.kernel_location(word)
+                self._kernel_numbers[word, flags] = self._number((address, file, flags))
+            numbers.append(self._kernel_numbers[word, flags])
+            flags = 0
+        return numbers
+
+    def is_outdated(self, pid: int, stack: RawStack) -> bool:
+        """Whether it was unwound by mappings that had been replaced; its events are doubted (NativeCode.replaced)."""
+        return any(
+            pid == changed and 0 < stack.generation <= generation and stack.time_ns >= from_ns
+            for (changed, generation), from_ns in self.code.replaced.items()
+        )
+
+    def take_new(self) -> npt.NDArray[np.void]:
+        """New rows, of NATIVE_DTYPE."""
+        new = self.rows[self.written_count :]
+        self.written_count = len(self.rows)
+        return np.array(new, NATIVE_DTYPE)
+
+    def _cut_at_change(self, stack: RawStack, now: CodeMap, used: CodeMap | None) -> None:
+        """Cuts a stack where it was unwound by the rules of what had been at an address before."""
+        if used is None:
+            stack.cut(1, _NOT_READY)
+            return
+        for position, word in enumerate(stack.words[: stack.native_count - 1]):
+            address = _unwound_at(word)
+            if now.locate(address) != used.locate(address):
+                stack.cut(position + 1, _NOT_READY)
+                return
+
+    def _follows_call(self, code_map: CodeMap, address: int) -> bool:
+        """Whether the instruction before an address is a call."""
+        file, found = code_map.locate(address - 1)
+        image = self.code.files.files[file].image if file != NO_FILE else None
+        return image is not None and ends_with_call(image.read(found + 1 - _LONGEST_CALL, _LONGEST_CALL) or b"")
+
+    def _number(self, row: Row) -> int:
+        number = self._numbers.get(row)
+        if number is None:
+            self.rows.append(row)
+            number = self._numbers[row] = len(self.rows)
+        return number
+
+
+def _unwound_at(word: int) -> int:
+    """The address whose rule a frame was left by: what is returned to may be the first one behind the mapping."""
+    return word & ~_EXACT if word & _EXACT else word - 1
+
+
+def _native_row(code_map: CodeMap | None, word: int) -> Row:
+    address, flags = word & ~_EXACT, NATIVE_EXACT if word & _EXACT else 0
+    if code_map is None:
+        return address, NO_FILE, flags
+    # What is returned to may be the first address behind the mapping.
+    file, found = code_map.locate(address - (not flags))
+    return (found + (not flags)) & (1 << 64) - 1, file, flags

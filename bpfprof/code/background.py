@@ -1,0 +1,72 @@
+"""Work beside the recording, in a thread of its own: the most urgent first, one after another."""
+
+from __future__ import annotations
+
+import itertools
+import queue
+import sys
+import threading
+from collections.abc import Callable
+
+from bpfprof.proc.priority import raise_priority, usual_priority
+
+_SWITCH_INTERVAL_S = 0.001  # the recording waits at most so long for the interpreter
+URGENT = -1
+
+
+class Background:
+    """A daemon thread with a queue. What it is given must not raise."""
+
+    def __init__(self) -> None:
+        self._tasks: queue.PriorityQueue[tuple[int, int, Callable[[], None]]] = queue.PriorityQueue()
+        self._order = itertools.count()
+        self._lock = threading.Lock()
+        self._is_idle = threading.Event()
+        self._is_idle.set()
+        self._open_count = 0
+        self._is_closed = self._is_hurried = False
+        sys.setswitchinterval(_SWITCH_INTERVAL_S)
+        self._thread = threading.Thread(target=self._run, name="bpfprof-background", daemon=True)
+        self._thread.start()
+
+    @property
+    def thread_id(self) -> int:
+        """The tid of its thread."""
+        return self._thread.native_id or 0
+
+    def add(self, priority: int, task: Callable[[], None]) -> None:
+        """Runs it after all of a lower number and those of its own that were added before."""
+        with self._lock:
+            self._open_count += 1
+            self._is_idle.clear()
+        self._tasks.put((priority, next(self._order), task))
+
+    def hurry(self, task: Callable[[], None]) -> None:
+        """Runs it next and before other programs, and so what is under way: somebody waits for it."""
+        self._is_hurried = True
+        raise_priority(self.thread_id)
+        self.add(URGENT, task)
+
+    def wait(self, timeout_s: float) -> bool:
+        """Waits until everything is done; false when that takes longer."""
+        return self._is_idle.wait(timeout_s)
+
+    def close(self, timeout_s: float = 0.5) -> bool:
+        """Drops what has not begun; waits so long for what has. True when nothing runs any more."""
+        self._is_closed = True
+        self.add(URGENT, lambda: None)
+        self._thread.join(timeout_s)
+        return not self._thread.is_alive()
+
+    def _run(self) -> None:
+        while not self._is_closed:
+            priority, _, task = self._tasks.get()
+            if self._is_hurried and priority != URGENT:
+                self._is_hurried = False
+                usual_priority()
+            if not self._is_closed:
+                task()
+            with self._lock:
+                self._open_count -= 1
+                if self._open_count == 0:
+                    self._is_idle.set()

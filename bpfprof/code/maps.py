@@ -1,0 +1,193 @@
+"""Which file an address of a process belongs to: /proc/PID/maps in, the kernel side's mappings and locations out."""
+
+from __future__ import annotations
+
+import bisect
+import time
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from bpfprof.abi.dtypes import MAPPING_DTYPE
+from bpfprof.code.files import CodeFiles, FileKind
+from bpfprof.errors import TargetError
+from bpfprof.kernel.mapping_events import MappingEvent
+from bpfprof.kernel.tables import Tables
+from bpfprof.kernel.unwind_memory import MAX_MAPPINGS, UnwindMemory, UnwindMemoryFull
+from bpfprof.model.ids import Pid
+from bpfprof.model.samples import NO_FILE
+from bpfprof.proc.maps import Mapping, read_maps
+
+Location = tuple[int, int]  # (number of the file, address in it)
+_KERNEL_HALF = 1 << 63
+_ADDRESS_MASK = (1 << 48) - 1
+_KEPT_MAPS = 8  # earlier ones of a process: stacks are at most some tenths of a second old
+
+
+@dataclass(slots=True)
+class CodeMap:
+    """The executable mappings of one address space at one time, sorted; processes born by fork share it.
+
+    `index` and `count` are the kernel side's copy of it, `generation` what its searches are remembered by.
+    """
+
+    starts: list[int]
+    ends: list[int]
+    biases: list[int]
+    numbers: list[int]
+    index: int
+    generation: int  # no other one ever has it
+    from_ns: int = 0  # CLOCK_MONOTONIC: since when it is so
+    user_count: int = 0
+    known: dict[int, int] = field(default_factory=dict)  # address -> whatever the caller numbers it
+
+    @property
+    def count(self) -> int:
+        """Mappings."""
+        return len(self.starts)
+
+    @property
+    def rows(self) -> set[tuple[int, int, int, int]]:
+        """(start, end, bias, file number) of each."""
+        return set(zip(self.starts, self.ends, self.biases, self.numbers, strict=True))
+
+    def locate(self, address: int) -> Location:
+        """Where an address is; (NO_FILE, address) when it is in no mapping."""
+        position = bisect.bisect_right(self.starts, address) - 1
+        if position < 0 or address >= self.ends[position]:
+            return NO_FILE, address
+        return self.numbers[position], address - self.biases[position]
+
+
+@dataclass(slots=True)
+class NativeCode:
+    """The code maps of all processes that have one."""
+
+    files: CodeFiles
+    memory: UnwindMemory
+    map_of: dict[Pid, CodeMap] = field(default_factory=dict)
+    cut_count: int = 0  # mappings beyond MAX_MAPPINGS
+    # (process, generation of its mappings before) -> when other code came to their addresses (and those before)
+    replaced: dict[tuple[Pid, int], int] = field(default_factory=dict)
+    _generation: int = 0
+    _looked_ns: dict[Pid, int] = field(default_factory=dict)  # before the mappings were read last
+    _earlier: dict[Pid, deque[CodeMap]] = field(default_factory=dict)
+
+    @classmethod
+    def start(cls, tables: Tables) -> NativeCode:
+        """Over the kernel side's tables; `close()` ends what it started."""
+        memory = UnwindMemory(tables)
+        return cls(CodeFiles.start(memory), memory)
+
+    def look_at(self, pid: Pid, from_ns: int = 0, mapped: Sequence[MappingEvent] = ()) -> bool:
+        """Reads the mappings of a process; true when they are others than before, which they are since from_ns.
+
+        So they are, too, when by `mapped` another file was at the place of one of them meanwhile, and is not any more.
+        """
+        since_ns, self._looked_ns[pid] = self._looked_ns.get(pid, 0), time.monotonic_ns()
+        try:
+            mappings = [mapping for mapping in read_maps(pid) if mapping.is_executable]
+        except TargetError:
+            return False
+        rows = [row for mapping in mappings if (row := self._row(pid, mapping)) is not None]
+        self.cut_count += max(0, len(rows) - MAX_MAPPINGS)
+        rows = rows[:MAX_MAPPINGS]
+        starts, ends, biases, numbers = (
+            (list(column) for column in zip(*rows, strict=True)) if rows else ([], [], [], [])
+        )
+        old = self.map_of.get(pid)
+        was_other = old is not None and any(self._is_other(old, event) for event in mapped if event.time_ns > since_ns)
+        is_same = old is not None and (old.starts, old.ends, old.biases, old.numbers) == (starts, ends, biases, numbers)
+        if is_same and not was_other:
+            return False
+        array = np.zeros(len(rows), MAPPING_DTYPE)
+        for name, column in (("start", starts), ("end", ends), ("file", numbers)):
+            array[name] = column
+        array["bias"] = [bias & 0xFFFFFFFFFFFFFFFF for bias in biases]
+        try:
+            index = self.memory.add_mappings(array)
+        except UnwindMemoryFull:
+            return False
+        if old is not None:
+            from_ns = from_ns or time.monotonic_ns()
+            if was_other or not old.rows <= set(rows):
+                self.replaced[pid, old.generation] = from_ns
+        self._generation += 1
+        self._set(pid, CodeMap(starts, ends, biases, numbers, index, self._generation, from_ns))
+        return True
+
+    def share(self, child: Pid, parent: Pid) -> None:
+        """A process was forked: its memory is a copy of its parent's."""
+        if parent in self.map_of:
+            self._set(child, self.map_of[parent])
+
+    def forget(self, pid: Pid, keep_earlier: bool = False) -> None:
+        """A process is gone, or runs another program."""
+        if not keep_earlier:
+            self._earlier.pop(pid, None)
+            self._looked_ns.pop(pid, None)
+        old = self.map_of.pop(pid, None)
+        if old is not None:
+            old.user_count -= 1
+            if old.user_count == 0:
+                self.memory.release_mappings(old.index, old.count)
+
+    def hurry(self, pid: Pid, address: int) -> None:
+        """A stack ended at this address because the table of its file is not made yet."""
+        if pid in self.map_of:
+            number, _ = self.map_of[pid].locate(address)
+            if number != NO_FILE:
+                self.files.hurry(number)
+
+    def kernel_location(self, address: int) -> Location:
+        """Of a kernel address; the upper half is left out, as every one has it."""
+        return self.files.kernel.number, address & _ADDRESS_MASK
+
+    def close(self) -> None:
+        """Ends the making of tables."""
+        self.files.close()
+
+    def at(self, pid: Pid, time_ns: int) -> CodeMap | None:
+        """The code map of a process at a time."""
+        code_map = self.map_of.get(pid)
+        if code_map is None or code_map.from_ns <= time_ns:
+            return code_map
+        earlier = [old for old in self._earlier.get(pid, ()) if old.from_ns <= time_ns]
+        return earlier[-1] if earlier else code_map
+
+    def of_generation(self, pid: Pid, generation: int) -> CodeMap | None:
+        """The code map that the kernel side knows by this number; None when it is too old."""
+        code_map = self.map_of.get(pid)
+        if code_map is not None and code_map.generation == generation:
+            return code_map
+        return next((old for old in self._earlier.get(pid, ()) if old.generation == generation), None)
+
+    def _is_other(self, code_map: CodeMap, event: MappingEvent) -> bool:
+        """Whether what was mapped is not the file that this map has there; where it has none, it is not."""
+        number, _ = code_map.locate(event.start)
+        return number != NO_FILE and event.is_file and not self.files.is_inode(number, event.inode)
+
+    def _set(self, pid: Pid, code_map: CodeMap) -> None:
+        if pid in self.map_of:
+            self._earlier.setdefault(pid, deque(maxlen=_KEPT_MAPS)).append(self.map_of[pid])
+        self.forget(pid, keep_earlier=True)
+        code_map.user_count += 1
+        self.map_of[pid] = code_map
+
+    def _row(self, pid: Pid, mapping: Mapping) -> tuple[int, int, int, int] | None:
+        """(start, end, bias, file number)"""
+        if mapping.start >= _KERNEL_HALF:  # [vsyscall]
+            return None
+        file = self.files.of_mapping(pid, mapping)
+        if file is None:
+            return None
+        bias: int | None = 0
+        if file.kind == FileKind.MEMORY:
+            return mapping.start, mapping.end, 0, file.number
+        if file.image is not None:
+            bias = file.image.bias_of(mapping.start, mapping.offset, mapping.permissions)
+        if file.image is None or bias is None:  # addresses in a file that is no ELF file are its offsets
+            bias = mapping.start - mapping.offset
+        return mapping.start, mapping.end, bias, file.number

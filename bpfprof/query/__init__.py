@@ -1,0 +1,1 @@
+"""Profile to answers: groups, chains, filters and comparisons; nothing is counted twice and nothing is rendered."""

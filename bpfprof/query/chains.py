@@ -1,0 +1,140 @@
+"""Waits of a Profile -> who ended them, who ended the waits of those, and who held the GIL meanwhile."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from bpfprof.model.profile import Profile, ThreadTime, WaitTable, Waker
+from bpfprof.query.functions import Ints, owner_functions, wait_owners
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """How much time something took in one function: `frame`, a place in Profile.frames, -1: not known, or in all."""
+
+    value: int
+    ns: int
+    frame: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class WokenBy:
+    """What ended most of the time of some waits. waker: a place in WaitTable.wakers.
+
+    `functions`: where the waker was, by time, places in Profile.frames, -1: not known; they sum to its part of all_ns,
+    the time of the waits; unknown_ns: of those that nobody is known to have ended. `reason`: what the waits that it
+    ended were mostly for, a place in WaitTable.reasons; `owner`: the function they were mostly in, as in `functions`.
+    """
+
+    waker: int
+    functions: tuple[Share, ...]
+    all_ns: int
+    unknown_ns: int
+    reason: int
+    owner: int
+
+    @property
+    def ns(self) -> int:
+        """Of all_ns, what this waker ended."""
+        return sum(share.ns for share in self.functions)
+
+
+@dataclass(frozen=True)
+class GilWait:
+    """How long a thread waited for GILs, and the holders with most of it; `value` of a share is a thread, -1: none."""
+
+    thread: int
+    total_ns: int
+    holders: tuple[Share, ...]
+
+
+def waker_name(waker: Waker, threads: Sequence[ThreadTime]) -> str:
+    """`thread NAME (TID)`, `timer`, `interrupt`; as the thread called itself, not made safe for a terminal.
+
+    One of the profile's threads has the name it has there.
+    """
+    if waker.kind != "thread":
+        return waker.kind
+    name = threads[waker.thread].thread_name if 0 <= waker.thread < len(threads) else waker.thread_name
+    return f"thread {name or '?'} ({waker.tid})"
+
+
+def summed(codes: Ints, ns: npt.NDArray[np.generic], count: int) -> Ints:
+    """Sum of ns for each code below `count`: exact below 2**53 (104 days), at most 2**62 (a damaged recording)."""
+    return np.bincount(codes, weights=ns, minlength=count).clip(0, 1 << 62).astype(np.int64)
+
+
+def shares_of(values: npt.NDArray[np.generic], ns: Ints, frames: Ints | None = None) -> tuple[Share, ...]:
+    """Sum of ns for each value, most first; with `frames` for each pair of both."""
+    keys = values.astype(np.int64) << 32 | ((0 if frames is None else frames + 1) & 0xFFFFFFFF)
+    unique, codes = np.unique(keys, return_inverse=True)
+    sums = summed(codes, ns, len(unique))
+    order = np.lexsort((unique, -sums))
+    parts = zip(
+        (unique >> 32)[order].tolist(), sums[order].tolist(), (unique & 0xFFFFFFFF)[order].tolist(), strict=True
+    )
+    return tuple(Share(value, ns, frame - 1) for value, ns, frame in parts)
+
+
+def woken_by(table: WaitTable, functions: Ints, places: Ints, depth: int) -> tuple[WokenBy, ...]:
+    """Who ended the waits at these places for most of their time; then who ended the wait of that thread before.
+
+    functions: of each stack the frame of its function, -1: none. Ends after `depth`, or where nothing is known.
+    """
+    chain: list[WokenBy] = []
+    weights = table.rows["total_ns"][places].astype(np.int64)
+    functions = np.append(functions, -1)
+    while len(chain) < depth and len(places):
+        rows = table.rows[places]
+        known = rows["waker"] > 0
+        if not known.any():
+            break
+        best = shares_of(rows["waker"][known], weights[known])[0]
+        chosen = rows["waker"] == best.value
+        rows, of_chosen = rows[chosen], weights[chosen]
+        chain.append(
+            WokenBy(
+                best.value - 1,
+                shares_of(functions[rows["waker_stack"].astype(np.int64) - 1], of_chosen),
+                int(weights.sum()),
+                int(weights[~known].sum()),
+                shares_of(rows["reason"], of_chosen)[0].value,
+                shares_of(functions[rows["stack"].astype(np.int64)], of_chosen)[0].value,
+            )
+        )
+        before = rows["waker_wait"].astype(np.int64) - 1
+        places, weights = before[before >= 0], of_chosen[before >= 0]
+    return tuple(chain)
+
+
+def gil_holders(rows: npt.NDArray[np.void], functions: Ints, owners: Ints) -> tuple[Share, ...]:
+    """Who held the GIL, and in which function, by GIL_ROW_DTYPE or HOLDER_ROW_DTYPE; `value`: a thread, -1: not known.
+
+    functions: of each stack the frame of its function, owners: with its line, -1: none. `frame` of a share has the line
+    with most of its time.
+    """
+    places, ns = rows["stack"].astype(np.int64) - 1, rows["ns"].astype(np.int64)
+    frames, lines = np.append(functions, -1)[places], np.append(owners, -1)[places]
+    found = []
+    for share in shares_of(rows["holder"], ns, frames):
+        own = (rows["holder"] == share.value) & (frames == share.frame)
+        found.append(replace(share, frame=shares_of(lines[own], ns[own])[0].value))
+    return tuple(found)
+
+
+def gil_waits(profile: Profile) -> list[GilWait]:
+    """Of each thread that waited for a GIL, most first."""
+    rows = profile.gil_waits
+    if not len(rows):
+        return []
+    owners = np.array(wait_owners(profile.frames, profile.stacks), np.int64)
+    functions = owner_functions(profile.frames, owners)
+    waits = [
+        GilWait(share.value, share.ns, gil_holders(rows[rows["thread"] == share.value], functions, owners))
+        for share in shares_of(rows["thread"], rows["ns"].astype(np.int64))
+    ]
+    return [wait for wait in waits if wait.total_ns > 0]

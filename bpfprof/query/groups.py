@@ -1,0 +1,197 @@
+"""A Profile with its waits -> groups of waits: how many, how long, who waited and who ended it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from bpfprof.model.profile import Profile, WaitTable
+from bpfprof.query.chains import Share, WokenBy, gil_holders, shares_of, woken_by
+from bpfprof.query.functions import Ints, function_of_frames, merged_stacks, owner_functions, wait_owners
+from bpfprof.query.wait_filter import WaitFilter, chosen_rows
+
+GROUPINGS = ("stack", "reason", "thread", "function", "waker", "lock")
+
+
+@dataclass(frozen=True)
+class WaitGroup:
+    """Waits that have something in common. Shares are by time, most first.
+
+    total_ns and count include the waits that rows stand for; each of those counts as one of its row's length in what
+    follows. p50_ns, p99_ns: the wait below or at which so many of them are (nearest rank). buckets: number of waits
+    whose duration lies in [2**i, 2**(i+1)) microseconds, from i = first_bucket on; below a microsecond they count for
+    i = 0. Where no length is known, buckets is empty and p50_ns, p99_ns, min_ns, max_ns are 0.
+    stacks, functions: places in Profile.stacks and Profile.frames; threads, reasons: in Profile.threads and
+    WaitTable.reasons. lock and waker are as in WAIT_ROW_DTYPE if they were grouped by them, else 0.
+    """
+
+    is_idle: bool
+    total_ns: int
+    count: int
+    p50_ns: int
+    p99_ns: int
+    min_ns: int
+    max_ns: int
+    first_bucket: int
+    buckets: tuple[int, ...]
+    threads: tuple[Share, ...]
+    reasons: tuple[Share, ...]
+    functions: tuple[Share, ...]
+    stacks: tuple[Share, ...]
+    lock: int
+    waker: int
+    waker_count: int
+    woken_by: tuple[WokenBy, ...]
+    holders: tuple[Share, ...]
+
+    @property
+    def mean_ns(self) -> int:
+        """Of the durations, rounded down."""
+        return self.total_ns // self.count
+
+
+@dataclass(frozen=True)
+class WaitGroups:
+    """The groups with most time, most first, and those of idle waits apart.
+
+    chosen: which waits they are of. total_ns and idle_ns are of all groups, also those beyond the limit;
+    hidden_idle_ns: of idle waits that were left out. without_lock_ns: of waits that could not be grouped by lock: they
+    have none.
+    """
+
+    by: str
+    chosen: WaitFilter
+    groups: tuple[WaitGroup, ...]
+    total_ns: int
+    group_count: int
+    idle: tuple[WaitGroup, ...]
+    idle_ns: int
+    idle_group_count: int
+    hidden_idle_ns: int
+    without_lock_ns: int
+
+
+@dataclass(frozen=True)
+class _Context:
+    profile: Profile
+    table: WaitTable
+    by: str
+    functions: Ints  # of each stack, as owner_functions()
+    owners: Ints  # as wait_owners()
+    waker_depth: int
+
+
+def group_waits(
+    profile: Profile, by: str, chosen: WaitFilter, limit: int, waker_depth: int = 2, merge_lines: bool = False
+) -> WaitGroups:
+    """By one of GROUPINGS; at most `limit` groups, and as many idle ones. Raises ValueError without waits."""
+    if profile.waits is None:
+        raise ValueError("waits can be grouped in a profile that was built with them")
+    owners = np.array(wait_owners(profile.frames, profile.stacks), np.int64)
+    context = _Context(profile, profile.waits, by, owner_functions(profile.frames, owners), owners, waker_depth)
+    total_ns = profile.waits.rows["total_ns"].astype(np.int64)
+    places = chosen_rows(profile.waits, chosen)
+    with_idle = chosen_rows(profile.waits, replace(chosen, hides_idle=False))
+    hidden_idle_ns = int(total_ns[with_idle].sum() - total_ns[places].sum())
+    keys = _keys(context, places, merge_lines)
+    without_lock_ns = int(total_ns[places[keys < 0]].sum())
+    places, keys = places[keys >= 0], keys[keys >= 0]
+    keys = keys * 2 + profile.waits.rows["is_idle"][places]
+    order = np.lexsort((profile.waits.rows["blocked_ns"][places], keys))
+    places, keys = places[order], keys[order]
+    firsts = np.flatnonzero(np.diff(keys, prepend=-1))
+    ends = np.append(firsts[1:], len(keys))
+    totals = np.add.reduceat(total_ns[places], firsts) if len(firsts) else np.zeros(0, np.int64)
+    is_idle = keys[firsts] % 2 == 1
+    found = []
+    for wanted in (~is_idle, is_idle):
+        numbers = np.flatnonzero(wanted)
+        best = numbers[np.lexsort((places[firsts[numbers]], -totals[numbers]))][:limit]
+        groups = tuple(_group(context, places[firsts[number] : ends[number]]) for number in best.tolist())
+        found.append((groups, int(totals[numbers].sum()), len(numbers)))
+    return WaitGroups(by, chosen, *found[0], *found[1], hidden_idle_ns, without_lock_ns)
+
+
+def _keys(context: _Context, places: Ints, merge_lines: bool) -> Ints:
+    """A number from 0 on for each row, the same for rows of one group; -1: it is in none."""
+    rows = context.table.rows[places]
+    stacks = rows["stack"].astype(np.int64)
+    match context.by:
+        case "reason":
+            return rows["reason"].astype(np.int64)
+        case "thread":
+            return rows["thread"].astype(np.int64)
+        case "waker":
+            return rows["waker"].astype(np.int64)
+        case "function":
+            return context.functions[stacks] + 1
+        case "lock":
+            pids = np.array([int(thread.pid) for thread in context.profile.threads] or [0], np.int64)
+            keys = _combined(rows["lock"], pids[rows["thread"]], context.functions[stacks])
+            keys[rows["lock"] == 0] = -1
+            return keys
+        case _:
+            if merge_lines:
+                merged = function_of_frames(context.profile.frames)
+                stacks = merged_stacks(merged, context.profile.stacks)[stacks]
+            return _combined(rows["reason"], stacks)
+
+
+def _combined(*columns: npt.NDArray[np.generic]) -> Ints:
+    """One number for each row, the same for rows that are alike in all columns."""
+    keys = np.zeros(len(columns[0]), np.int64)
+    for column in columns:
+        values, codes = np.unique(column, return_inverse=True)
+        # Numbered anew each time, so that the product of the counts cannot overflow.
+        keys = np.unique(keys * len(values) + codes, return_inverse=True)[1]
+    return keys.astype(np.int64)
+
+
+def _group(context: _Context, places: Ints) -> WaitGroup:
+    """Of rows that are sorted by how long they were blocked."""
+    rows = context.table.rows[places]
+    ns = rows["total_ns"].astype(np.int64)
+    stacks = rows["stack"].astype(np.int64)
+    known = rows["blocked_ns"] > 0
+    lengths, counts = rows["blocked_ns"][known].astype(np.int64), rows["count"][known].astype(np.int64)
+    first_bucket, buckets = _histogram(lengths, counts)
+    in_group = np.zeros(len(context.table.rows), np.bool_)
+    in_group[places] = True
+    holders = context.table.holders[in_group[context.table.holders["wait"]]]
+    return WaitGroup(
+        is_idle=bool(rows["is_idle"][0]),
+        total_ns=int(ns.sum()),
+        count=int(rows["count"].sum()),
+        p50_ns=_percentile(lengths, counts, 50),
+        p99_ns=_percentile(lengths, counts, 99),
+        min_ns=int(lengths[0]) if len(lengths) else 0,
+        max_ns=int(lengths[-1]) if len(lengths) else 0,
+        first_bucket=first_bucket,
+        buckets=buckets,
+        threads=shares_of(rows["thread"], ns),
+        reasons=shares_of(rows["reason"], ns),
+        functions=shares_of(context.functions[stacks], ns),
+        stacks=shares_of(stacks, ns),
+        lock=int(rows["lock"][0]) if context.by == "lock" else 0,
+        waker=int(rows["waker"][0]) if context.by == "waker" else 0,
+        waker_count=len(np.unique(rows["waker"][rows["waker"] > 0])),
+        woken_by=woken_by(context.table, context.functions, places, context.waker_depth),
+        holders=gil_holders(holders, context.functions, context.owners),
+    )
+
+
+def _percentile(ordered: Ints, counts: Ints, percent: int) -> int:
+    """Nearest rank of values that are there so many times; 0 of none."""
+    ends = np.cumsum(counts)
+    return int(ordered[np.searchsorted(ends, -(-ends[-1] * percent // 100))]) if len(ordered) else 0
+
+
+def _histogram(ns: Ints, counts: Ints) -> tuple[int, tuple[int, ...]]:
+    if not len(ns):
+        return 0, ()
+    # frexp gives the exponent e of 0.5 <= m < 1: a whole number of microseconds n has floor(log2(n)) = e - 1.
+    buckets = np.maximum(np.frexp(np.maximum(ns // 1000, 1).astype(np.float64))[1] - 1, 0)
+    first = int(buckets.min())
+    return first, tuple(np.bincount(buckets - first, weights=counts).astype(np.int64).tolist())

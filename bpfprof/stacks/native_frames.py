@@ -1,0 +1,78 @@
+"""Native and kernel frames: rows of the recording to functions, files and lines."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import numpy.typing as npt
+
+from bpfprof.model.frames import Frame, FrameKind
+from bpfprof.model.samples import NAME_EVAL, NAME_INLINED, NO_FILE
+from bpfprof.recording.reader import RecordedFile, Recording
+from bpfprof.stacks.interpreter_frames import is_internal
+
+_UNKNOWN_FILE = RecordedFile("memory", "[unknown]")
+# What the kernel runs between an event and our program: kernel/trace/bpf_trace.c, include/linux/tracepoint.h (6.18).
+_OWN_KERNEL_FRAME = re.compile(
+    r"bpf_prog_.*|bpf_trace_run\d+|__bpf_trace_.*|__traceiter_.*|bpf_get_stack\w*|bpf_overflow_handler"
+)
+
+
+class NativeSource:
+    """Frames of one recording, by the number of their row in its table of natives."""
+
+    def __init__(self, recording: Recording) -> None:
+        self._recording = recording
+        names = recording.names
+        self._names = names[np.argsort(names["native"], kind="stable")]
+        self._begin = np.searchsorted(self._names["native"], np.arange(len(recording.natives) + 2))
+        self._frames: dict[int, tuple[Frame, ...]] = {}
+        self.is_eval = np.zeros(len(recording.natives) + 1, np.bool_)  # by number
+        self.is_eval[names["native"][names["flags"] & NAME_EVAL > 0]] = True
+        numbers = np.flatnonzero(self.is_eval) - 1
+        self._interpreters = set(recording.natives["file"][numbers].tolist())
+
+    def frames(self, number: int) -> tuple[Frame, ...]:
+        """The function at an address and what was inlined into it, root first."""
+        if number not in self._frames:
+            self._frames[number] = self._make(number)
+        return self._frames[number]
+
+    def is_hidden(self, number: int) -> bool:
+        """Whether the frame is CPython at work on the Python frames around it."""
+        if not number or int(self._recording.natives["file"][number - 1]) not in self._interpreters:
+            return False
+        name = self.frames(number)[0].name
+        return bool(name) and is_internal(name)
+
+    def kernel_frames(self, numbers: npt.NDArray[np.uint32]) -> list[Frame]:
+        """Root first, from leaf-first numbers; those of the measurement itself are left out."""
+        frames = [frame for number in numbers.tolist() for frame in self.frames(number)]
+        while frames and _OWN_KERNEL_FRAME.fullmatch(frames[0].name):
+            del frames[0]
+        return frames[::-1]
+
+    def _make(self, number: int) -> tuple[Frame, ...]:
+        if not number:
+            return (Frame(FrameKind.NATIVE, "[frame missing from the recording]"),)
+        row = self._recording.natives[number - 1]
+        address, file = int(row["address"]), self._file(int(row["file"]))
+        texts = self._recording.texts
+        found = self._names[self._begin[number] : self._begin[number + 1]]
+        if file.kind == "kernel":
+            return (Frame(FrameKind.KERNEL, texts[found["function"][0]] if len(found) else ""),)
+        frames = []
+        for name in found[::-1]:  # innermost first in the recording
+            kind = FrameKind.INLINED if name["flags"] & NAME_INLINED else FrameKind.NATIVE
+            source = texts[name["file"]]
+            frames.append(Frame(kind, texts[name["function"]], file.path, int(name["line"]), address, source))
+        if not frames:
+            frames = [Frame(FrameKind.NATIVE, "", file.path, 0, address)]
+        # With a name the address makes no difference.
+        return tuple(Frame(f.kind, f.name, f.file, f.line, 0 if f.name else f.offset, f.source) for f in frames)
+
+    def _file(self, number: int) -> RecordedFile:
+        if number == NO_FILE or number >= len(self._recording.files):
+            return _UNKNOWN_FILE
+        return self._recording.files[number]

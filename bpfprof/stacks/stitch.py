@@ -1,0 +1,134 @@
+"""The frames of one stack in their true order, root first."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from bpfprof import abi
+from bpfprof.model.frames import Frame, FrameKind
+from bpfprof.recording.reader import RecordedProcess, Recording
+from bpfprof.stacks.merge import Side, merge
+from bpfprof.stacks.native_frames import NativeSource
+from bpfprof.stacks.python_frames import PythonSource
+
+_OK, _NO_PYTHON, _NOT_KNOWN, _NOT_TAKEN, _DISAGREES = (
+    int(abi.Status[f"BP_{name}"])
+    for name in ("OK", "NO_PYTHON", "PYTHON_NOT_READY", "STACK_NOT_TAKEN", "STACK_DISAGREES")
+)
+_INEXACT = sum(int(flag) for flag in abi.ENUMS["bp_native_flags"])
+_NOTHING_KNOWN = RecordedProcess()
+# 3.13 puts this frame under constructors that it calls by a short cut: _Py_InitCleanup, Python/specialize.c (v3.13.0).
+_INIT_CLEANUP = Frame(FrameKind.PYTHON, "__init__", "__init__", 0)
+
+
+class StackSource:
+    """Stacks of one recording as tuples of frames. With `show_interpreter` CPython's own functions stay."""
+
+    def __init__(self, recording: Recording, show_interpreter: bool = False) -> None:
+        self._recording = recording
+        self._shows_interpreter = show_interpreter
+        self._python = PythonSource(recording)
+        self._native = NativeSource(recording)
+        stacks = recording.stacks
+        self._python_ends = np.cumsum(stacks["python_count"], dtype=np.int64)
+        self._native_ends = np.cumsum(stacks["native_count"] + stacks["kernel_count"].astype(np.int64))
+        self._texts: dict[str, str] = recording.start.get("status_texts", {})
+        self.statuses = np.concatenate([[_NOT_TAKEN], self._statuses()]).astype(np.uint8)  # by number of the stack
+
+    @property
+    def is_python_only(self) -> npt.NDArray[np.bool_]:
+        """Of each stack by its number, whether native frames were not taken."""
+        stacks = self._recording.stacks
+        alone = (stacks["native_status"] == _NOT_TAKEN) & (stacks["python_count"] > 0)
+        return np.concatenate([[False], alone])
+
+    @property
+    def is_without_rules(self) -> npt.NDArray[np.bool_]:
+        """Of each stack by its number, whether it leads through code that has no unwind rules."""
+        return np.concatenate([[False], self._recording.stacks["native_flags"] & _INEXACT > 0])
+
+    def reason(self, status: int) -> str:
+        """Why a stack with this status is not whole; "" when it is."""
+        return "" if status == _OK else str(self._texts.get(str(status), f"status {status}"))
+
+    def frames(self, stack: int, status: int) -> tuple[Frame, ...]:
+        """Frames root first; a mark comes first where the root is missing. Stack 0 has only its mark."""
+        frames: list[Frame] = []
+        if stack:
+            status = int(self.statuses[stack])
+            frames = self._frames(stack)
+        reason = self.reason(status)
+        return (Frame(FrameKind.TRUNCATED, reason), *frames) if reason else tuple(frames)
+
+    def _frames(self, stack: int) -> list[Frame]:
+        row = self._recording.stacks[stack - 1]
+        python_end, native_end = int(self._python_ends[stack - 1]), int(self._native_ends[stack - 1])
+        python = self._recording.python_frames[python_end - int(row["python_count"]) : python_end]
+        numbers = self._recording.native_frames["native"]
+        kernel = numbers[native_end - int(row["kernel_count"]) : native_end]
+        native_end -= len(kernel)
+        native = numbers[native_end - int(row["native_count"]) : native_end].tolist()
+        process = self._process(int(row["process"]))
+        merged = merge(
+            self._native.is_eval[native].tolist(),
+            (python["mark"] >= process.entry_marks_from).tolist(),
+            shim_is_python=process.shim_is_python or process.python is None,
+            native_complete=int(row["native_status"]) == _OK,
+            python_complete=int(row["status"]) == _OK,
+            keep_eval=self._shows_interpreter,
+        )
+        python_frames = self._python.frames(python)
+        hides = len(python) > 0 and not self._shows_interpreter
+        frames: list[Frame] = []
+        for side, index in reversed(merged.order):
+            if side is Side.PYTHON:
+                if python_frames[index] != _INIT_CLEANUP:
+                    frames.append(python_frames[index])
+            elif not (hides and self._native.is_hidden(native[index])):
+                frames += self._native.frames(native[index])
+        return frames + self._native.kernel_frames(kernel)
+
+    def _process(self, index: int) -> RecordedProcess:
+        processes = self._recording.processes
+        return processes[index] if index < len(processes) else _NOTHING_KNOWN
+
+    def _statuses(self) -> npt.NDArray[np.uint8]:
+        """Of each stack as a whole."""
+        stacks = self._recording.stacks
+        python, native = stacks["status"], stacks["native_status"]
+        statuses = np.where((native != _OK) & (native != _NOT_TAKEN), native, python)
+        has_native = stacks["native_count"] + stacks["kernel_count"] > 0
+        statuses[has_native & (statuses == _NO_PYTHON)] = _OK
+        # Of a process that never turned out to be one of Python none are missing.
+        ran_python = np.array([process.python is not None for process in self._recording.processes] or [True])
+        ran = ran_python[np.minimum(stacks["process"], len(ran_python) - 1)]
+        statuses[has_native & (statuses == _NOT_KNOWN) & ~ran] = _OK
+        statuses[(statuses == _OK) & self._disagree()] = _DISAGREES
+        return statuses
+
+    def _disagree(self) -> npt.NDArray[np.bool_]:
+        """For each stack that is whole what merge() finds: native and Python frames tell of different calls."""
+        stacks = self._recording.stacks
+        if not len(stacks):
+            return np.zeros(0, np.bool_)
+        native_begin = self._native_ends - stacks["native_count"] - stacks["kernel_count"]
+        is_eval = np.append(self._native.is_eval[self._recording.native_frames["native"]], False)
+        evals = _counts(is_eval, native_begin, stacks["native_count"])
+        leaf_is_eval = is_eval[native_begin] & (stacks["native_count"] > 0)
+        first_mark = np.array([process.entry_marks_from for process in self._recording.processes] or [0])
+        process = np.minimum(stacks["process"], len(first_mark) - 1)
+        marks = self._recording.python_frames["mark"][: int(self._python_ends[-1])]
+        is_entry = np.append(marks >= np.repeat(first_mark[process], stacks["python_count"]), True)
+        runs = _counts(is_entry, self._python_ends - stacks["python_count"], stacks["python_count"])
+        has_open_end = ~is_entry[self._python_ends - 1] & (stacks["python_count"] > 0)
+        agrees = (evals == runs) | ((evals == runs + 1) & leaf_is_eval)
+        return np.asarray((stacks["native_count"] > 0) & (stacks["python_count"] > 0) & (~agrees | has_open_end))
+
+
+def _counts(
+    flags: npt.NDArray[np.bool_], begin: npt.NDArray[np.int64], count: npt.NDArray[np.uint16]
+) -> npt.NDArray[np.int64]:
+    """How many flags are set in each of these ranges."""
+    before = np.concatenate([[0], np.cumsum(flags)])
+    return np.asarray(before[begin + count] - before[begin])

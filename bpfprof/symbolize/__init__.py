@@ -1,1 +1,0 @@
-"""From what was recorded to frames with names and lines."""

@@ -1,0 +1,142 @@
+from __future__ import annotations
+
+import os
+import random
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from bpfprof.model.ids import Pid
+from bpfprof.names.answers import Symbol, Unresolved
+from bpfprof.names.perf_map_source import PerfMapSource
+
+
+def names(source: PerfMapSource, *addresses: int) -> list[str]:
+    answers = source.resolve(np.array(addresses, np.uint64))
+    return [answer.name if isinstance(answer, Symbol) else "" for answer in answers]
+
+
+def test_lines() -> None:
+    source = PerfMapSource.parse(b"1000 10 py::f:/a b/@x.py\n0x2000 0x8 g\n3000 8 _Z1hv\nFFFFF000 f upper\n4000 1 last")
+    assert names(source, 0xFFF, 0x1000, 0x100F, 0x1010) == ["", "py::f:/a b/@x.py", "py::f:/a b/@x.py", ""]
+    assert names(source, 0x2007, 0x3000, 0xFFFFF00E, 0x4000) == ["g", "h()", "upper", "last"]
+    assert source.resolve(np.array([0x2004], np.uint64)) == [Symbol("g", 0x2000)]
+    assert source.malformed_count == 0 and not source.is_cut
+
+
+def test_malformed_lines_are_counted() -> None:
+    lines = [b"", b"x", b"1000", b"1000 10", b"1000 10 ", b"g000 10 a", b"1000 0 a", b"10000000000000000 1 a", b" 1 a"]
+    source = PerfMapSource.parse(b"\n".join(lines) + b"\n5000 10 good\n")
+    assert source.malformed_count == len(lines) - 1  # an empty line is none
+    assert names(source, 0x1000, 0x5001) == ["", "good"]
+
+
+def test_a_later_line_replaces_an_earlier_one() -> None:
+    assert names(PerfMapSource.parse(b"1000 10 old\n1000 20 new\n"), 0x1000, 0x101F) == ["new", "new"]
+
+
+def test_control_characters_do_not_reach_the_terminal() -> None:
+    assert names(PerfMapSource.parse(b"1000 10 a\x1b[31m\xff\n"), 0x1000) == ["a\ufffd[31m\ufffd"]
+
+
+def test_many_lines_at_once() -> None:
+    rng = random.Random(1)
+    starts = sorted(rng.sample(range(1 << 40, 1 << 41), 60000))
+    extents = [(start, rng.randrange(1, 400)) for start in starts]
+    data = b"".join(b"%x %x function_%d\n" % (start, size, i) for i, (start, size) in enumerate(extents))
+    source = PerfMapSource.parse(data)
+    assert names(source, *starts) == [f"function_{i}" for i in range(len(starts))]
+    assert source.malformed_count == 0
+
+
+@pytest.mark.parametrize("unit", [b"\n", b" ", b"1 1 a\n", b"x", b"1000 10 name\n", b"\0", b"1 \n"])
+def test_the_largest_maps_cost_little(unit: bytes) -> None:
+    data = unit * ((40 << 20) // len(unit))
+    before = time.process_time()
+    source = PerfMapSource.parse(data)
+    assert time.process_time() - before < 1.5
+    assert source.is_cut
+    assert len(source.symbols) <= 1 and source.malformed_count <= 1 << 19
+
+
+def test_damaged_maps() -> None:
+    rng = random.Random(2)
+    base = b"".join(b"%x %x name%d\n" % (i * 64, 32, i) for i in range(30))
+    for _ in range(2000):
+        data = bytearray(base)
+        for _ in range(rng.randrange(1, 20)):
+            data[rng.randrange(len(data))] = rng.choice(b"\n 0x\0\xffz-")
+        names(PerfMapSource.parse(bytes(data)), 0, 64, 2**64 - 1)
+
+
+@pytest.fixture
+def process() -> Iterator[subprocess.Popen[bytes]]:
+    child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    yield child
+    child.kill()
+    child.wait()
+
+
+@pytest.fixture
+def path(process: subprocess.Popen[bytes]) -> Iterator[Path]:
+    path = Path(f"/tmp/perf-{process.pid}.map")
+    yield path
+    path.unlink(missing_ok=True)
+
+
+def read(process: subprocess.Popen[bytes]) -> PerfMapSource | Unresolved:
+    return PerfMapSource.read(Pid(process.pid))
+
+
+def test_the_map_of_a_process(process: subprocess.Popen[bytes], path: Path) -> None:
+    assert isinstance(read(process), Unresolved)
+    path.write_bytes(b"1000 10 f\n")
+    source = read(process)
+    assert isinstance(source, PerfMapSource) and names(source, 0x1001) == ["f"]
+
+
+def test_a_link_or_a_fifo_is_not_read(process: subprocess.Popen[bytes], path: Path, tmp_path: Path) -> None:
+    (tmp_path / "other").write_bytes(b"1000 10 f\n")
+    path.symlink_to(tmp_path / "other")
+    assert isinstance(read(process), Unresolved)
+    path.unlink()
+    os.mkfifo(path)
+    assert isinstance(read(process), Unresolved)
+
+
+def test_the_map_of_another_user(process: subprocess.Popen[bytes], path: Path) -> None:
+    path.write_bytes(b"1000 10 f\n")
+    if os.geteuid() != 0:
+        pytest.skip("only root can give a file away")
+    os.chown(path, 12345, -1)
+    assert read(process) == Unresolved("the perf map does not belong to the process's user")
+
+
+def test_a_process_that_is_gone(process: subprocess.Popen[bytes]) -> None:
+    process.kill()
+    process.wait()
+    assert read(process) == Unresolved("the process is gone")
+
+
+def test_the_pid_inside_its_namespace(tmp_path: Path) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("only root can make a pid namespace")
+    script = (
+        "import os; open(f'/tmp/perf-{os.getpid()}.map', 'x').write('1000 10 inside\\n'); print(flush=True); input()"
+    )
+    mount = 'mount -t tmpfs none /tmp && exec "$@"'
+    # Not the interpreter of these tests: it may lie below /tmp.
+    command = ["unshare", "-mpf", "sh", "-c", mount, "sh", "/usr/bin/python3", "-c", script]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as outer:
+        assert outer.stdout is not None and outer.stdin is not None
+        if not outer.stdout.readline():
+            pytest.skip("no pid namespace here")
+        children = Path(f"/proc/{outer.pid}/task/{outer.pid}/children").read_text().split()
+        source = PerfMapSource.read(Pid(int(children[0])))
+        outer.stdin.close()
+    assert isinstance(source, PerfMapSource) and names(source, 0x1000) == ["inside"]

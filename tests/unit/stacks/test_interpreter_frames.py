@@ -1,0 +1,91 @@
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from bpfprof.stacks import interpreter_frames
+from bpfprof.stacks.interpreter_frames import is_internal
+
+LIBRARIES = sorted(Path.home().glob(".pyenv/versions/3.*/lib/libpython3.*.so.1.0"))
+
+# What stood between Python frames in real processes, 3.9 to 3.13; in each line the call that was made and the frames.
+BETWEEN_PYTHON_FRAMES = """
+f(*a, **k)           PyVectorcall_Call _PyVectorcall_Call _PyFunction_Vectorcall _PyEval_Vector function_code_fastcall
+C()                  type_call slot_tp_init _PyObject_Call_Prepend _PyObject_FastCallDictTstate slot_tp_new
+a.x                  PyObject_GetAttr _PyObject_GenericGetAttrWithDict property_descr_get slot_tp_getattr_hook
+a + b                PyNumber_Add binary_op1 slot_nb_add vectorcall_maybe.constprop.0
+a @ b, a += b        PyNumber_MatrixMultiply PyNumber_InPlaceAdd slot_nb_inplace_add
+a[i]                 PyObject_GetItem slot_mp_subscript vectorcall_method.constprop.0 method_vectorcall
+a < b, a in b        PyObject_RichCompare slot_tp_richcompare slot_sq_contains
+next(g), g.send(1)   gen_iternext gen_send_ex gen_send_ex2 PyGen_am_send PyIter_Send method_vectorcall_O
+g.throw(e)           gen_throw _gen_throw method_vectorcall_FASTCALL
+C.__del__            PyObject_CallFinalizerFromDealloc slot_tp_finalize _PyEvalFrameClearAndPop _PyFrame_ClearExceptCode
+import, class        PyImport_ImportModuleLevelObject builtin___build_class__ cfunction_vectorcall_FASTCALL_KEYWORDS
+thread               pythread_wrapper thread_run t_bootstrap
+start                Py_BytesMain Py_RunMain pymain_run_python.constprop.0 _PyRun_AnyFileObject PyRun_SimpleFileExFlags
+run                  run_mod run_eval_code_obj PyEval_EvalCode _PyEval_EvalCodeWithName PyRun_StringFlags
+"""
+
+VISIBLE = """
+builtin_sorted builtin_exec builtin___import__ builtin_print builtin_next list_sort list_sort_impl time_sleep os_read
+map_next filter_next zip_next list_extend list_vectorcall dict_vectorcall partial_call bounded_lru_cache_wrapper
+functools_reduce context_run _sre_SRE_Pattern_sub pattern_subx dict_repr unicode_decode_utf8 type_new
+subtype_dealloc gen_dealloc handle_callback PyObject_ClearWeakRefs gc_collect_main _PyErr_CheckSignalsTstate
+trace_trampoline take_gil PyObject_Malloc PyObject_Calloc _PyObject_Calloc PyNumber_ToBase _PyLong_Add long_add
+PyRunner run_module main wrap_strftime slot_cache gen_server method_vectorcaller cfunction_vectorcall_ ""
+"""
+
+
+@pytest.mark.parametrize("line", BETWEEN_PYTHON_FRAMES.strip().splitlines(), ids=lambda line: line[:20].strip())
+def test_internal(line: str) -> None:
+    assert [name for name in line[21:].split() if not is_internal(name)] == []
+
+
+def test_visible() -> None:
+    assert [name for name in VISIBLE.split() if is_internal(name)] == []
+    assert not is_internal("")
+
+
+@pytest.mark.parametrize(
+    "suffix", [".cold", ".part.0", ".constprop.12", ".isra.0", ".lto_priv.3", ".part.0.isra.0", ".cold.0", "@plt"]
+)
+def test_suffixes_do_not_matter(suffix: str) -> None:
+    assert is_internal("_PyEval_EvalFrameDefault" + suffix)
+    assert is_internal("method_vectorcall_NOARGS" + suffix)
+    assert not is_internal("list_sort" + suffix)
+
+
+def test_handlers_of_tail_call_builds() -> None:
+    assert is_internal("_TAIL_CALL_LOAD_FAST.llvm.1234")
+    assert not is_internal("_TAIL_CALL_")
+
+
+def test_each_group_has_a_reason_and_no_name_is_listed_twice() -> None:
+    groups = interpreter_frames._NAMES
+    names = [name for _, listed in groups for name in listed.split()]
+    assert len(names) == len(set(names))
+    assert all(reason for reason, _ in (*groups, *interpreter_frames._PATTERNS))
+    for name in names:
+        assert not any(re.fullmatch(pattern, name) for _, pattern in interpreter_frames._PATTERNS), name
+
+
+# Inlined into their callers in every library at hand; in others, and in the debug information, they are functions.
+_INLINED = {
+    *("_PyEval_EvalFrame", "call_function", "do_call_core", "binary_iop1", "ternary_op"),
+    *("import_find_and_load", "import_name", "pyrun_file", "run_pyc_file", "pyrun_simple_file"),
+}
+
+
+@pytest.mark.skipif(shutil.which("nm") is None or len(LIBRARIES) < 5, reason="no nm, or few libraries")
+def test_every_name_is_a_function_of_some_cpython() -> None:
+    functions: set[str] = set()
+    for library in LIBRARIES:
+        listed = subprocess.run(["nm", "--defined-only", library], capture_output=True, text=True, check=True).stdout
+        functions |= {re.sub(r"[.@].*", "", line.split()[2]) for line in listed.splitlines()}
+    assert interpreter_frames._EXACT - functions <= _INLINED
+    for _, pattern in interpreter_frames._PATTERNS[1:]:  # the first is for 3.14
+        assert any(re.fullmatch(pattern, name) for name in functions), pattern
