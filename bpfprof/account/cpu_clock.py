@@ -1,4 +1,9 @@
-"""The bursts of one thread: the times it was on a CPU, between two waits."""
+"""The clock of a thread's own CPU time, and where each part of it lies on the wall clock.
+
+A burst is the time between two waits with a row: the thread ran, the hypervisor or an interrupt took the CPU from it,
+and it was in waits that were only added up. How long each took is exact. When within the burst is not known, so all are
+spread evenly over it.
+"""
 
 from __future__ import annotations
 
@@ -7,71 +12,70 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from bpfprof.account.intervals import Intervals
-
-Int64Array = npt.NDArray[np.int64]
+from bpfprof.account.rows import Int64Array
+from bpfprof.account.threads import Threads
 
 
 @dataclass(frozen=True, slots=True)
 class Bursts:
-    """start_ns and wall_ns: on the wall clock; edges: the same bursts laid end to end on the thread's own CPU clock.
+    """One element a burst. ran_ns + stolen_ns + added_ns + unknown_ns is how long it was on the wall clock.
 
-    wall_ns is longer than the burst's CPU time where the hypervisor took time away. short_ns is how long the thread was
-    in short waits besides: what lies between two waits with a row is one burst, whatever short waits are in it. When
-    within the burst either was is not known, so both are spread evenly over it.
+    added_ns: in waits that were only added up; unknown_ns: what tells of it was lost. edges: the bursts laid end to end
+    on the thread's CPU clock, one more than bursts, from 0 to its CPU time.
     """
 
     start_ns: Int64Array
-    wall_ns: Int64Array
-    short_ns: Int64Array
-    edges: Int64Array  # one more than bursts, from 0 to the CPU time of the thread
+    stolen_ns: Int64Array
+    added_ns: Int64Array
+    unknown_ns: Int64Array
+    edges: Int64Array
 
     @classmethod
-    def of_thread(cls, thread: int, intervals: Intervals, short_ns: int = 0) -> Bursts:
-        """The bursts between the thread's waits, before the first and after the last.
+    def of_thread(
+        cls, thread: int, threads: Threads, begin_ns: Int64Array, end_ns: Int64Array, added_ns: int
+    ) -> Bursts:
+        """The bursts between the thread's waits (from begin_ns to end_ns), before the first and after the last.
 
-        short_ns: all short waits of the thread; time between waits beyond that is left open.
+        added_ns: all waits of the thread that were only added up; what the bursts have beyond them is not known.
         """
-        waits, total = intervals.waits, int(intervals.on_cpu_ns[thread])
-        ends = np.minimum(waits.column(thread, "on_cpu_ns").astype(np.int64), total)
-        edges = np.concatenate([[0], np.maximum.accumulate(ends), [total]]).astype(np.int64)
-        first, last = intervals.first_ns[thread : thread + 1], intervals.last_ns[thread : thread + 1]
-        back = waits.column(thread, "time_ns").astype(np.int64)
-        away = (waits.column(thread, "blocked_ns") + waits.column(thread, "runqueue_ns")).astype(np.int64)
-        start, end = np.concatenate([first, back]), np.concatenate([back - away, last])
-        stolen = [waits.column(thread, "stolen_ns").astype(np.int64), intervals.open_stolen_ns[thread : thread + 1]]
-        between = np.maximum(end - start, 0)
-        wall = np.maximum(np.minimum(np.diff(edges) + np.concatenate(stolen), between), np.diff(edges))
-        short = np.zeros(len(wall), np.int64)
-        if short_ns > 0:
-            short = scaled(np.maximum(between - wall, 0), short_ns)
-        return cls(start, wall, short, edges)
+        own = threads.waits.of_thread(thread)
+        start = np.append(threads.first_ns[thread], end_ns)
+        length = np.append(begin_ns, threads.last_ns[thread]) - start
+        ran = np.append(threads.waits.column("on_cpu_ns", own).astype(np.int64), threads.on_cpu_ns[thread])
+        ran = np.diff(np.maximum.accumulate(ran.clip(0, threads.on_cpu_ns[thread])), prepend=0)
+        ran = np.minimum(ran, length)
+        stolen = np.append(threads.waits.column("stolen_ns", own).astype(np.int64), threads.open_stolen_ns[thread])
+        stolen = np.minimum(stolen, length - ran)
+        left = length - ran - stolen
+        added = scaled(left, added_ns)
+        return cls(start, stolen, added, left - added, np.concatenate([[0], np.cumsum(ran)]))
 
     def positions(self, time_ns: Int64Array) -> Int64Array:
         """Moments of the wall clock (ascending) on the thread's CPU clock."""
         burst = np.clip(np.searchsorted(self.start_ns, time_ns, side="right") - 1, 0, len(self.start_ns) - 1)
-        whole = (self.wall_ns + self.short_ns)[burst]
+        ran = np.diff(self.edges)
+        whole = (ran + self.stolen_ns + self.added_ns + self.unknown_ns)[burst]
         into = np.clip(time_ns - self.start_ns[burst], 0, whole)
-        ran = np.diff(self.edges)[burst]
-        moved = into * (ran / np.maximum(whole, 1))
-        return np.asarray(self.edges[burst] + np.clip(moved.astype(np.int64), 0, np.maximum(ran - 1, 0)))
+        moved = into * (ran[burst] / np.maximum(whole, 1))
+        return np.asarray(self.edges[burst] + np.clip(moved.astype(np.int64), 0, np.maximum(ran[burst] - 1, 0)))
 
-    def wall_clock(self, position: Int64Array, length: Int64Array) -> tuple[Int64Array, Int64Array, Int64Array]:
-        """(when each piece of CPU time began, how much stolen time and then short waits follow it).
+    def wall_clock(
+        self, position: Int64Array, length: Int64Array, burst: Int64Array
+    ) -> tuple[Int64Array, Int64Array, Int64Array, Int64Array]:
+        """(when each piece of CPU time began; how much stolen, added and unknown time follows it).
 
-        No piece may cross an edge.
+        No piece crosses an edge; `burst` is the one that each is of. A burst without CPU time has one piece, of none.
         """
-        burst = np.clip(np.searchsorted(self.edges, position, side="right") - 1, 0, len(self.start_ns) - 1)
-        all_ran = np.diff(self.edges)
-        ran = np.maximum(all_ran[burst], 1)
+        ran = np.diff(self.edges)[burst]
         begin, end = position - self.edges[burst], position + length - self.edges[burst]
         moved, follows = self.start_ns[burst] + begin, []
-        for besides in (self.wall_ns - all_ran, self.short_ns):
-            share = besides[burst] / ran
+        for besides in (self.stolen_ns, self.added_ns, self.unknown_ns):
+            share = besides[burst] / np.maximum(ran, 1)
             before = np.rint(begin * share).astype(np.int64)
-            follows.append(np.rint(end * share).astype(np.int64) - before)
+            after = np.where(end == ran, besides[burst], np.rint(end * share).astype(np.int64))
+            follows.append(after - before)
             moved = moved + before
-        return moved, follows[0], follows[1]
+        return moved, follows[0], follows[1], follows[2]
 
 
 def scaled(parts: Int64Array, total: int) -> Int64Array:
@@ -79,7 +83,7 @@ def scaled(parts: Int64Array, total: int) -> Int64Array:
     ends = np.cumsum(parts, dtype=np.float64)
     if not len(parts) or ends[-1] <= total:
         return parts
-    return shared(parts, total)
+    return np.minimum(shared(parts, total), parts)
 
 
 def shared(weights: npt.NDArray[np.generic], total: int) -> Int64Array:

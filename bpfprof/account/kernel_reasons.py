@@ -7,7 +7,8 @@ import re
 import numpy as np
 import numpy.typing as npt
 
-from bpfprof.account.reasons import NO_HINT, reason_number
+from bpfprof.account.reasons import NO_HINT
+from bpfprof.model.reasons import reason_number
 from bpfprof.recording.reader import Recording
 
 Hints = npt.NDArray[np.uint16]

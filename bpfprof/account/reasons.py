@@ -1,60 +1,46 @@
-"""What a thread waited for: from the system call it waited in, its arguments, the thread's state and kernel frames."""
+"""Rows of waits -> why each thread waited: by its system call, arguments and state, and the kernel frames."""
 
 from __future__ import annotations
 
 import numpy as np
 import numpy.typing as npt
 
+from bpfprof.model.reasons import SYSCALL_REASONS, reason_number
 from bpfprof.model.samples import WAIT_DTYPE, WAITS_FOR_GIL, FdKind
-from bpfprof.model.syscalls import syscall_name, syscall_numbers
+from bpfprof.model.syscalls import syscall_numbers
 
 Bools = npt.NDArray[np.bool_]
 
 _UNINTERRUPTIBLE = 2  # TASK_UNINTERRUPTIBLE, include/linux/sched.h
 _NO_LOAD = 0x400  # TASK_NOLOAD; with the one above TASK_IDLE: no work, not a disk
 _STOPPED = 4 | 8  # __TASK_STOPPED, __TASK_TRACED: by a signal or a debugger
-_NAMED = (
-    *("gil", "lock", "sleep", "disk", "net", "pipe", "poll", "child", "device", "pagefault", "stopped", "unknown"),
-    "runqueue",
-)
-_SYSCALL_BASE = 1000  # reason of a call without a better word: its number above this
 NO_HINT = 0xFFFF
 
 # These only sleep where another thread of the process holds the lock of its memory map, or for what is read of a file
 # (MAP_POPULATE): kernel frames tell that.
-_OF_MEMORY_MAP = (
-    *("mmap", "munmap", "mprotect", "mremap", "brk", "madvise"),
-    *("mlock", "mlock2", "munlock", "pkey_mprotect"),
-)
+_OF_MEMORY_MAP = "mmap munmap mprotect mremap brk madvise mlock mlock2 munlock pkey_mprotect"
+_FUTEX = "futex futex_waitv futex_wait"
 # The word for a call, whatever its arguments. What is not here is named by its descriptor, else by kernel frames, else
-# as "disk" in a sleep that no signal ends, else by its own name.
+# as "disk" in a sleep that no signal ends, else by its own name. flock always waits for another process's lock, and
+# semop for a semaphore between processes. A wait that SIGSTOP cut in two goes on as restart_syscall, which does not say
+# what the call was before; most are sleeps. libaio does direct input and output of files only. Queues of messages are
+# pipes that keep the borders of what was written. The parent of a vfork() waits until the child has called execve():
+# clone() with CLONE_VFORK is how libc does it.
 _CALLS = {
-    "lock": (
-        *("futex", "futex_waitv", "futex_wait"),
-        "flock",  # always waits for another process's lock, never for the disk
-        *("semop", "semtimedop"),  # semaphores between processes
-        *_OF_MEMORY_MAP,
-    ),
-    # For a time, or until a signal comes: nobody is expected to bring data.
-    "sleep": ("nanosleep", "clock_nanosleep", "pause", "rt_sigtimedwait", "rt_sigsuspend"),
-    # libaio does direct input and output of files only.
-    "disk": (
-        *("fsync", "fdatasync", "sync", "syncfs", "sync_file_range", "msync", "readahead"),
-        *("io_getevents", "io_pgetevents"),
-    ),
-    "net": ("connect", "accept", "accept4", "sendto", "recvfrom", "sendmsg", "recvmsg", "recvmmsg", "sendmmsg"),
-    # Queues of messages are pipes that keep the borders of what was written; the others only work on pipes.
-    "pipe": ("msgsnd", "msgrcv", "mq_timedsend", "mq_timedreceive", "tee", "vmsplice"),
-    "poll": ("select", "pselect6", "poll", "ppoll", "epoll_wait", "epoll_pwait", "epoll_pwait2"),
-    # The parent of a vfork() waits until the child has called execve(): clone() with CLONE_VFORK is how libc does it.
-    "child": ("wait4", "waitid", "vfork", "clone", "clone3"),
+    "lock": f"{_FUTEX} flock semop semtimedop {_OF_MEMORY_MAP}",
+    "sleep": "nanosleep clock_nanosleep pause rt_sigtimedwait rt_sigsuspend restart_syscall",
+    "disk": "fsync fdatasync sync syncfs sync_file_range msync readahead io_getevents io_pgetevents",
+    "net": "connect accept accept4 sendto recvfrom sendmsg recvmsg recvmmsg sendmmsg",
+    "pipe": "msgsnd msgrcv mq_timedsend mq_timedreceive tee vmsplice",
+    "poll": "select pselect6 poll ppoll epoll_wait epoll_pwait epoll_pwait2",
+    "child": "wait4 waitid vfork clone clone3",
 }
 # Their sleeps that no signal ends are for something else than a disk: other threads that end, RCU, a driver. They keep
 # their name, as all calls do that can wait for anything: io_uring_enter (what was submitted, of every kind), read of an
 # inotify, eventfd, timerfd or signalfd without kernel frames, getrandom (the kernel's own entropy), open of a FIFO.
 _NEVER_DISK = (
-    *("exit", "exit_group", "ioctl", "io_uring_enter", "getrandom", "membarrier", "bpf", "perf_event_open", "setns"),
-    *("unshare", "ptrace", "sched_setaffinity", "set_mempolicy", "mbind", "migrate_pages", "kill", "tgkill", "seccomp"),
+    "exit exit_group ioctl io_uring_enter getrandom membarrier bpf perf_event_open setns unshare ptrace "
+    "sched_setaffinity set_mempolicy mbind migrate_pages kill tgkill seccomp"
 )
 _REASON_OF_DESCRIPTOR = {
     FdKind.FILE: "disk",
@@ -62,45 +48,28 @@ _REASON_OF_DESCRIPTOR = {
     FdKind.SOCKET: "net",
     FdKind.DEVICE: "device",
 }
-_SMALL_ARGUMENTS = 0x10000  # add_short() of ebpf/waits.bpf.h
-FUTEX_CALLS = sorted(syscall_numbers("futex", "futex_waitv", "futex_wait"))
-_POLL = sorted(syscall_numbers("poll", "ppoll"))
-_SELECT = sorted(syscall_numbers("select", "pselect6"))
+FUTEX_CALLS = sorted(syscall_numbers(*_FUTEX.split()))
 _FCNTL = next(iter(syscall_numbers("fcntl")))
 _LOCKS_FILE = (7, 38)  # F_SETLKW, F_OFD_SETLKW: include/uapi/asm-generic/fcntl.h
 
 
-def reason_number(text: str) -> int:
-    """The number of a word of reason_text(). Raises ValueError for one there is not."""
-    if text.startswith("syscall "):
-        return _SYSCALL_BASE + next(iter(syscall_numbers(text.removeprefix("syscall "))))
-    return _NAMED.index(text)
-
-
-def reason_text(reason: int) -> str:
-    """The word of the text contract for a reason."""
-    if reason >= _SYSCALL_BASE:
-        return f"syscall {syscall_name(reason - _SYSCALL_BASE)}"
-    return _NAMED[reason]
-
-
 def _reason_table() -> npt.NDArray[np.uint16]:
-    table = np.arange(1 << 15, dtype=np.uint16) + np.uint16(_SYSCALL_BASE)
+    table = np.arange(1 << 15, dtype=np.uint16) + np.uint16(SYSCALL_REASONS)
     for reason, names in _CALLS.items():
-        table[list(syscall_numbers(*names))] = reason_number(reason)
+        table[list(syscall_numbers(*names.split()))] = reason_number(reason)
     return table
 
 
-def _calls_table(numbers: list[int]) -> Bools:
+def _calls_table(names: str) -> Bools:
     table = np.zeros(1 << 15, np.bool_)
-    table[numbers] = True
+    table[list(syscall_numbers(*names.split()))] = True
     return table
 
 
 _REASON_OF_CALL = _reason_table()
-_IS_FUTEX, _IS_SELECT, _IS_POLL = _calls_table(FUTEX_CALLS), _calls_table(_SELECT), _calls_table(_POLL)
-_IS_NEVER_DISK = _calls_table(sorted(syscall_numbers(*_NEVER_DISK)))
-_IS_OF_MEMORY_MAP = _calls_table(sorted(syscall_numbers(*_OF_MEMORY_MAP)))
+_IS_FUTEX, _IS_SELECT = _calls_table(_FUTEX), _calls_table("select pselect6")
+_IS_POLL, _IS_NEVER_DISK = _calls_table("poll ppoll"), _calls_table(_NEVER_DISK)
+_IS_OF_MEMORY_MAP = _calls_table(_OF_MEMORY_MAP)
 
 
 def wait_reasons(
@@ -110,10 +79,10 @@ def wait_reasons(
     is_kernel_thread: bool | Bools = False,
     hints: npt.NDArray[np.uint16] | None = None,
 ) -> npt.NDArray[np.uint16]:
-    """A reason for each row of WAIT_DTYPE (syscall, task_state, args, fd_kind and flags); see reason_text().
+    """A reason for each row of WAIT_DTYPE (syscall, task_state, args, fd_kind and flags); see model.reasons.
 
     gil_start and gil_end: where the GIL of each row's process lies, both 0 where it has none. hints: what the kernel
-    frames of each row's wait tell (see kernel_waits), NO_HINT: nothing.
+    frames of each row's wait tell (see kernel_reasons), NO_HINT: nothing.
     """
     in_call = rows["syscall"] >= 0
     calls = np.where(in_call, rows["syscall"], 0)
@@ -124,7 +93,7 @@ def wait_reasons(
     reasons[waits_for_none] = reason_number("sleep")
     reasons[(calls == _FCNTL) & np.isin(second, _LOCKS_FILE)] = reason_number("lock")
     for kind, reason in _REASON_OF_DESCRIPTOR.items():
-        reasons[(reasons >= _SYSCALL_BASE) & (rows["fd_kind"] == kind)] = reason_number(reason)
+        reasons[(reasons >= SYSCALL_REASONS) & (rows["fd_kind"] == kind)] = reason_number(reason)
     # The one descriptor that is waited for is a device's.
     reasons[(reasons == reason_number("poll")) & (rows["fd_kind"] == FdKind.DEVICE)] = reason_number("device")
     is_deep = (rows["task_state"] & (_UNINTERRUPTIBLE | _NO_LOAD)) == _UNINTERRUPTIBLE
@@ -133,19 +102,14 @@ def wait_reasons(
     of_program = np.where(is_deep, reason_number("pagefault"), reason_number("unknown"))
     reasons[~in_call] = np.where(of_kernel, reason_number("sleep"), of_program)[~in_call]
     if hints is not None:
-        listens = ~in_call | (reasons >= _SYSCALL_BASE) | _IS_OF_MEMORY_MAP[calls]
+        listens = ~in_call | (reasons >= SYSCALL_REASONS) | _IS_OF_MEMORY_MAP[calls]
         told = listens & (hints != NO_HINT)
         reasons[told] = hints[told]
-    reasons[(reasons >= _SYSCALL_BASE) & is_deep & ~_IS_NEVER_DISK[calls] & in_call] = reason_number("disk")
+    reasons[(reasons >= SYSCALL_REASONS) & is_deep & ~_IS_NEVER_DISK[calls] & in_call] = reason_number("disk")
     in_gil = _IS_FUTEX[calls] & (first >= gil_start) & (first < gil_end)
     reasons[in_gil | (rows["flags"] & WAITS_FOR_GIL > 0)] = reason_number("gil")
     reasons[rows["task_state"] & _STOPPED != 0] = reason_number("stopped")
     return reasons
-
-
-def call_keys(syscall: npt.NDArray[np.int16], arg: npt.NDArray[np.uint64]) -> npt.NDArray[np.int64]:
-    """What tells calls apart: system call << 32 | first argument, if it is small, else 0."""
-    return syscall.astype(np.int64) << 32 | np.where((syscall >= 0) & (arg < _SMALL_ARGUMENTS), arg, 0).astype(np.int64)
 
 
 def as_waits(short_waits: npt.NDArray[np.void]) -> npt.NDArray[np.void]:

@@ -11,44 +11,36 @@ import click
 from click.core import ParameterSource
 
 from bpfprof.commands.capture_options import Asked, capture_options
-from bpfprof.commands.options import RATE, Shown, gathered, gil_option, output_options
+from bpfprof.commands.filters import Wanted, filter_options
+from bpfprof.commands.options import RATE, Shown, gathered, output_options
 from bpfprof.commands.outputs import show, shows_utf8
 from bpfprof.errors import UsageError
 from bpfprof.kernel.attach import PERF_EVENTS
-from bpfprof.query.groups import GROUPINGS, group_waits
-from bpfprof.query.wait_filter import WaitFilter, task_states
-from bpfprof.render.formats import TABLE, Format
+from bpfprof.model.spans import ThreadState
+from bpfprof.query.groups import GROUPINGS
+from bpfprof.render.formats import TABLE, WAITS, Format
 
 if TYPE_CHECKING:
     from bpfprof.model.profile import Profile
+    from bpfprof.profile.options import ProfileOptions
 
 _HAS_DASHES = "bpfprof.has_dashes"
 _EXAMPLE = "bpfprof offcpu --pid 1234 -d 10\n  bpfprof offcpu RECORDING"
 
 
-def _states(_ctx: click.Context, _parameter: click.Parameter, text: str) -> int:
-    try:
-        return task_states(text) if text else 0
-    except ValueError as error:
-        raise click.BadParameter(str(error)) from error
-
-
 @dataclass(frozen=True, slots=True)
-class Waits:
-    """Which waits to show and how to group them."""
+class Grouping:
+    """How to group waits, and what to show of each group."""
 
     by: str
-    states: int
-    hide_idle: bool
-    gil_only: bool
     limit: int
     with_wakers: bool
     waker_depth: int
 
 
-_wait_options = gathered(
-    "waits",
-    Waits,
+_group_options = gathered(
+    "grouping",
+    Grouping,
     (
         click.option(
             "--by",
@@ -56,15 +48,6 @@ _wait_options = gathered(
             default="stack",
             help="What waits of one group have in common.  [default: reason and stack]",
         ),
-        click.option(
-            *("--state", "states"),
-            default="",
-            callback=_states,
-            metavar="S,D,...",
-            help="Only waits in these states: letters as in ps, or names (uninterruptible...).  [default: all]",
-        ),
-        click.option("--hide-idle", is_flag=True, help="Leave out waits of threads that have nothing to do."),
-        gil_option,
         click.option(
             "-n", "--limit", type=click.IntRange(1, 10_000), default=10, show_default=True, help="Groups shown."
         ),
@@ -92,7 +75,8 @@ class _RecordingOrCommand(click.Command):
 
 @click.command(cls=_RecordingOrCommand)
 @capture_options
-@_wait_options
+@filter_options
+@_group_options
 @output_options
 # Accepted for habit: nothing is sampled.
 @click.option("-r", "--rate", type=RATE, hidden=True, expose_value=False)
@@ -100,67 +84,89 @@ class _RecordingOrCommand(click.Command):
 @click.option("--mode", type=click.Choice(["offcpu"]), hidden=True, expose_value=False)
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="[RECORDING | -- COMMAND...]")
 @click.pass_context
-def offcpu(ctx: click.Context, asked: Asked, waits: Waits, shown: Shown, arguments: tuple[str, ...]) -> None:
+def offcpu(
+    ctx: click.Context, asked: Asked, wanted: Wanted, grouping: Grouping, shown: Shown, arguments: tuple[str, ...]
+) -> None:
     """Show where threads wait: of running programs (--pid), of a COMMAND given after --, or in a RECORDING.
 
     Of a RECORDING --min-block leaves out waits that were shorter; other options of recording do not go with one.
     """
     chosen = shown.format()
-    if waits.with_wakers and chosen in (None, TABLE):
+    if grouping.with_wakers and chosen in (None, TABLE, WAITS):
         raise UsageError("--waker is for stacks, a table has the wakers", "give a file: -o waits.svg")
-    if arguments and not ctx.meta[_HAS_DASHES]:
-        _show_recording(ctx, _only_recording(arguments), asked, waits, shown, chosen)
+    is_recorded = bool(arguments) and not ctx.meta[_HAS_DASHES]
+    options = shown.profile_options(wanted.filter(is_recorded * (asked.min_block or 0), ThreadState.OFF_CPU), True)
+    if is_recorded:
+        path = _check_recording(ctx, arguments, asked, shown, chosen)
+        _show_recording(path, load(path, options), wanted, grouping, shown, chosen or WAITS)
     else:
-        _capture(ctx, asked, waits, shown, chosen, arguments)
+        _capture(ctx, asked, wanted, grouping, shown, chosen, arguments, options)
 
 
-def _only_recording(arguments: tuple[str, ...]) -> Path:
+def load(path: Path, options: ProfileOptions) -> Profile:
+    """Imported now: while a recording starts there is no time for it."""
+    from bpfprof.commands.report import load_profile
+
+    return load_profile(path, options)
+
+
+def _check_recording(
+    ctx: click.Context, arguments: tuple[str, ...], asked: Asked, shown: Shown, chosen: Format | None
+) -> Path:
+    from bpfprof.commands.report import check_not_replaced
+
     if len(arguments) > 1:
         raise UsageError("give one recording, or a command after --", "bpfprof offcpu -- python program.py")
-    return Path(arguments[0])
-
-
-def _show_recording(
-    ctx: click.Context, path: Path, asked: Asked, waits: Waits, shown: Shown, chosen: Format | None
-) -> None:
-    from bpfprof.commands.report import check_not_replaced, check_whole, load_profile, write_report
-
+    path = Path(arguments[0])
     for parameter in ctx.command.params:
-        is_given = ctx.get_parameter_source(parameter.name or "") == ParameterSource.COMMANDLINE
-        if is_given and parameter.name != "min_block" and parameter.name in Asked.__slots__:
-            names = parameter.opts if getattr(asked, parameter.name) else parameter.secondary_opts
+        name = parameter.name or ""
+        if ctx.get_parameter_source(name) != ParameterSource.COMMANDLINE:
+            continue
+        if name != "min_block" and name in Asked.__slots__:
+            names = parameter.opts if getattr(asked, name) else parameter.secondary_opts
             raise UsageError(f"{names[-1]} is for recording, and {path} has been recorded", "leave it out")
-        if is_given and chosen not in (None, TABLE) and parameter.name in ("by", "limit"):
+        if chosen not in (None, TABLE, WAITS) and name in ("by", "limit"):
             raise UsageError(f"{parameter.opts[-1]} is for tables", "leave it out, or choose the format table")
     if chosen is None and (shown.format_name or shown.output):
         raise UsageError("a table is not a recording; choose another suffix or format")
     check_not_replaced(path, shown.output)
-    chosen = chosen or TABLE
-    profile = load_profile(path, shown.profile_options(chosen, with_waits=True))
-    filter_ns = 1000 * (asked.min_block or 0)
+    return path
+
+
+def _show_recording(
+    path: Path, profile: Profile, wanted: Wanted, grouping: Grouping, shown: Shown, chosen: Format
+) -> None:
+    from bpfprof.commands.report import check_whole, write_report
+
     is_ascii = shown.output is None and not shows_utf8()
-    write_report(_content(chosen, waits, shown, filter_ns, profile, is_ascii), shown.output)
+    write_report(_content(chosen, wanted, grouping, shown, profile, is_ascii), shown.output)
     check_whole(profile)
 
 
 def _capture(
-    ctx: click.Context, asked: Asked, waits: Waits, shown: Shown, chosen: Format | None, command: tuple[str, ...]
+    ctx: click.Context,
+    asked: Asked,
+    wanted: Wanted,
+    grouping: Grouping,
+    shown: Shown,
+    chosen: Format | None,
+    command: tuple[str, ...],
+    options: ProfileOptions,
 ) -> None:
     from bpfprof.commands.record import next_step
     from bpfprof.commands.recording import Plan, make_recording
 
     asked.check_targets(command, _EXAMPLE)
-    if chosen is TABLE and shown.output is None:
+    if chosen in (TABLE, WAITS) and shown.output is None:
         chosen = None
     if chosen is not None and shown.output is None:
         raise UsageError(f"the format {chosen.name} needs a file: --output FILE")
-    write = functools.partial(_content, chosen, waits, shown, 0) if chosen else None
-    options = shown.profile_options(chosen or TABLE, with_waits=True)
+    write = functools.partial(_content, chosen, wanted, grouping, shown) if chosen else None
     recorded = make_recording(ctx.obj, Plan(asked.options("offcpu"), command, shown.output, options, write))
     path = recorded.path
-    show(str(_content(TABLE, waits, shown, 0, recorded.profile, not shows_utf8())))
+    show(_content(WAITS, wanted, grouping, shown, recorded.profile, not shows_utf8()))
     if chosen is None:
-        by = next(other for other in ("waker", "thread") if other != waits.by)
+        by = next(other for other in ("waker", "thread") if other != grouping.by)
         click.echo(f"\nrecording: {path}\nnext: bpfprof offcpu {path} --by {by}")
     else:
         click.echo(f"\n{chosen.name}: {path}\nnext: {next_step(chosen, path)}")
@@ -169,18 +175,22 @@ def _capture(
 
 
 def _content(
-    chosen: Format, waits: Waits, shown: Shown, min_block_ns: int, profile: Profile, ascii_only: bool = False
-) -> str:
+    chosen: Format, wanted: Wanted, grouping: Grouping, shown: Shown, profile: Profile, ascii_only: bool = False
+) -> str | bytes:
     """The waits in this format."""
-    # Imported now: while a recording starts there is no time for it.
-    from bpfprof.query.off_cpu import off_cpu_profile
-    from bpfprof.render.off_cpu import render_off_cpu
+    chosen = WAITS if chosen is TABLE else chosen
+    title = "Flame graph of waits" + " and who ended them" * grouping.with_wakers
+    look = replace(
+        shown.look(),
+        title=title if chosen.name == "flamegraph" else "",
+        by=grouping.by,
+        limit=grouping.limit,
+        waker_depth=grouping.waker_depth,
+        hide_idle=wanted.hide_idle,
+        ascii_only=ascii_only,
+    )
+    if grouping.with_wakers and chosen is not WAITS:
+        from bpfprof.query.off_cpu import with_wakers
 
-    wanted = WaitFilter(min_block_ns, waits.states, waits.hide_idle, waits.gil_only)
-    look = shown.look()
-    if chosen is TABLE:
-        groups = group_waits(profile, waits.by, wanted, waits.limit, waits.waker_depth, shown.function_only)
-        return render_off_cpu(profile, groups, look, ascii_only)
-    if chosen.name == "flamegraph":
-        look = replace(look, title="Flame graph of waits" + " and who ended them" * waits.with_wakers)
-    return chosen.render(off_cpu_profile(profile, wanted, waits.waker_depth if waits.with_wakers else 0), look)
+        profile = with_wakers(profile, grouping.waker_depth)
+    return chosen.render(profile, look)

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import click
 
 from bpfprof.errors import UsageError
-from bpfprof.profile.options import ProfileOptions
+from bpfprof.profile.options import ProfileOptions, SpanFilter
 from bpfprof.render.formats import FORMATS, Format, RenderOptions, find_format, format_for_suffix
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -55,14 +55,9 @@ class Shown:
         """What decides how a report looks."""
         return RenderOptions(self.function_only, self.full_filenames)
 
-    def profile_options(self, chosen: Format, gil_only: bool = False, with_waits: bool = False) -> ProfileOptions:
-        """What the profile for a report in this format has to hold."""
-        return ProfileOptions(
-            with_timeline=chosen.needs_timeline,
-            with_waits=with_waits,
-            show_interpreter=self.show_interpreter,
-            gil_only=gil_only,
-        )
+    def profile_options(self, wanted: SpanFilter, with_spans: bool) -> ProfileOptions:
+        """What the profile for a report has to hold."""
+        return ProfileOptions(with_spans, self.show_interpreter, wanted)
 
 
 output_options = gathered(

@@ -43,9 +43,13 @@ def guard_standard_output() -> None:
     sys.stdout = io.TextIOWrapper(buffer, encoding, "replace", line_buffering=os.isatty(fd))
 
 
-def show(text: str) -> None:
-    """Writes to standard output, in its own encoding."""
-    sys.stdout.write(text)
+def show(content: str | bytes) -> None:
+    """Writes to standard output: text in its own encoding."""
+    if isinstance(content, bytes):
+        sys.stdout.flush()
+        sys.stdout.buffer.write(content)
+    else:
+        sys.stdout.write(content)
     sys.stdout.flush()
 
 
@@ -98,7 +102,7 @@ def open_temporary() -> int:
         return fd
 
 
-def write_output(path: Path, content: str, caller: tuple[int, int] | None) -> None:
+def write_output(path: Path, content: str | bytes, caller: tuple[int, int] | None) -> None:
     """Writes a whole report. Raises OutputError when the disk is full; no half report is left then."""
     fd = open_output(path, caller)
     try:
@@ -107,9 +111,9 @@ def write_output(path: Path, content: str, caller: tuple[int, int] | None) -> No
         os.close(fd)
 
 
-def write_whole(fd: int, path: Path, content: str) -> None:
+def write_whole(fd: int, path: Path, content: str | bytes) -> None:
     """Makes `content` all that is in the file at `path`, open as `fd`. Errors are as for write_output()."""
-    data = memoryview(content.encode("utf-8", "replace"))
+    data = memoryview(content if isinstance(content, bytes) else content.encode("utf-8", "replace"))
     os.ftruncate(fd, 0)
     try:
         while data:

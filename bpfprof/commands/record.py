@@ -14,6 +14,7 @@ from bpfprof.commands.outputs import show
 from bpfprof.commands.recording import Plan, Started, make_recording
 from bpfprof.errors import UsageError
 from bpfprof.kernel.attach import PERF_EVENTS
+from bpfprof.profile.options import SpanFilter
 from bpfprof.render.formats import TABLE, Format, RenderOptions
 
 if TYPE_CHECKING:
@@ -47,7 +48,8 @@ def record(
     if chosen is not None and shown.output is None:
         raise UsageError(f"the format {chosen.name} needs a file: --output FILE")
     write = functools.partial(chosen.render, options=shown.look()) if chosen else None
-    options = shown.profile_options(chosen or TABLE, gil_only)
+    with_spans = chosen is not None and chosen.needs_spans
+    options = shown.profile_options(SpanFilter(holds_gil=gil_only), with_spans)
     recorded = make_recording(started, Plan(asked.options(mode, rate, event), command, shown.output, options, write))
     _show_summary(recorded.profile, recorded.path, chosen, shown.look())
     if recorded.failure is not None:

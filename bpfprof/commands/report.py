@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import click
 
 from bpfprof.capture.caller import caller_ids
-from bpfprof.commands.options import Shown, gil_option, output_options
+from bpfprof.commands.filters import Wanted, filter_options
+from bpfprof.commands.options import Shown, output_options
 from bpfprof.commands.outputs import show, write_output
 from bpfprof.errors import RecordingError, UsageError
 from bpfprof.model.profile import Profile
 from bpfprof.profile.build import build_profile
 from bpfprof.profile.options import ProfileOptions
-from bpfprof.query.accounting import unaccounted
 from bpfprof.recording.reader import read_recording
 from bpfprof.render.formats import TABLE
 from bpfprof.render.labels import printable, process_label, thread_label
@@ -27,17 +28,24 @@ _TOLERANCE = 0.01
 @click.option(
     "--check", is_flag=True, help="Exit with 5 unless every thread's time adds up to its wall time within 1%."
 )
-@gil_option
+@click.option(
+    "--min-block",
+    metavar="US",
+    type=click.IntRange(0, 3_600_000_000),
+    default=0,
+    help="Only waits of so many microseconds or more.",
+)
+@filter_options
 @output_options
-def report(recording: Path, shown: Shown, gil_only: bool, check: bool) -> None:
+def report(recording: Path, shown: Shown, wanted: Wanted, min_block: int, check: bool) -> None:
     """Render a RECORDING: to the terminal as a table, or with -o or -f as something else."""
     chosen = shown.format()
     if chosen is None and (shown.format_name or shown.output):
         raise UsageError("a report is not a recording; choose another suffix or format")
     check_not_replaced(recording, shown.output)
     chosen = chosen or TABLE
-    profile = load_profile(recording, shown.profile_options(chosen, gil_only))
-    write_report(chosen.render(profile, shown.look()), shown.output)
+    profile = load_profile(recording, shown.profile_options(wanted.filter(min_block), chosen.needs_spans))
+    write_report(chosen.render(profile, replace(shown.look(), hide_idle=wanted.hide_idle)), shown.output)
     complaint = check_accounting(profile) if check else ""
     if complaint and profile.quality.unfinished:
         click.echo(f"bpfprof: {complaint}", err=True)
@@ -57,7 +65,7 @@ def load_profile(path: Path, options: ProfileOptions) -> Profile:
         raise RecordingError(f"{path} cannot be read: {error.strerror}") from error
 
 
-def write_report(content: str, output: Path | None) -> None:
+def write_report(content: str | bytes, output: Path | None) -> None:
     """To the file, or to the terminal when there is none."""
     if output is not None:
         write_output(output, content, caller_ids())
@@ -81,7 +89,11 @@ def check_whole(profile: Profile) -> None:
 
 def check_accounting(profile: Profile) -> str:
     """A sentence with every thread that is off by more than 1% of its wall time; "" if there is none."""
-    wrong = unaccounted(profile, _TOLERANCE)
+    wrong = [
+        thread
+        for thread in profile.threads
+        if thread.wall_ns > 0 and abs(thread.accounted_ns - thread.wall_ns) > _TOLERANCE * thread.wall_ns
+    ]
     if not wrong:
         return ""
     named = [

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from enum import IntEnum
 
 import numpy as np
 import numpy.typing as npt
@@ -11,65 +11,24 @@ import numpy.typing as npt
 from bpfprof.model.frames import Frame
 from bpfprof.model.ids import Pid, Tid
 
-
-class ThreadState(IntEnum):
-    """What a thread was doing during an interval; every nanosecond of a thread is in exactly one."""
-
-    ON_CPU = 0
-    RUNQUEUE = 1
-    OFF_CPU = 2
-
-
-# One row a (thread, stack, state): thread and stack are indices into Profile.threads and Profile.stacks.
-# total_ns: wall time; count: samples (ON_CPU) or intervals (others); max_ns: longest interval (0 for ON_CPU).
+# One row a (thread, stack, state, reason): spans added up. thread and stack are indices into Profile.threads and
+# Profile.stacks; reason: model.reasons, 0 but of OFF_CPU. total_ns: wall time; count: samples (ON_CPU) or intervals
+# (others); max_ns: longest wait (0 for ON_CPU, and where only sums are known).
 WEIGHT_DTYPE = np.dtype(
-    [("thread", "<u4"), ("stack", "<u4"), ("state", "u1"), ("count", "<u8"), ("total_ns", "<u8"), ("max_ns", "<u8")]
-)
-
-# One row an interval, sorted by (thread, start_ns); start_ns counts from the start of the recording. The rows of one
-# thread, if it has any, follow each other without gap or overlap from ThreadTime.first_ns to ThreadTime.last_ns; what
-# the profile leaves out has an empty stack, and its state says nothing.
-TIMELINE_DTYPE = np.dtype(
-    [("thread", "<u4"), ("stack", "<u4"), ("state", "u1"), ("start_ns", "<u8"), ("duration_ns", "<u8")]
-)
-
-
-# One row a wait, sorted by (thread, start_ns). Many short waits of a thread for one GIL, one after the other, are one.
-# thread, stack: as in weights, the stack with its leaf mark; start_ns counts from the start of the recording;
-# blocked_ns, runqueue_ns: how long it was blocked, and then runnable; intervals: how many the kernel saw (1, or the
-# slices of a wait for a GIL). total_ns, count: blocked time and number of the waits that the row stands for: itself,
-# and those like it that were only added up. Rows that come after all others stand for nothing but such waits (one a
-# thread and reason): their blocked_ns is 0. reason: place in WaitTable.reasons; task_state: as sched_switch has it.
-# waker: place in WaitTable.wakers from 1 on, 0: not known; waker_stack: stack of the waker + 1, 0: none; waker_wait:
-# row of the last wait of the waker before it ended this one, + 1, 0: none. lock: address of the futex, 0: it is no wait
-# for one. is_idle: the thread had nothing to do (a worker that waits for work, an event loop). holds_gil: as it began.
-WAIT_ROW_DTYPE = np.dtype(
     [
-        ("start_ns", "<u8"),
-        ("blocked_ns", "<u8"),
-        ("runqueue_ns", "<u8"),
-        ("total_ns", "<u8"),
-        ("count", "<u8"),
-        ("lock", "<u8"),
         ("thread", "<u4"),
         ("stack", "<u4"),
-        ("intervals", "<u4"),
-        ("waker", "<u4"),
-        ("waker_stack", "<u4"),
-        ("waker_wait", "<u4"),
+        ("state", "u1"),
         ("reason", "<u2"),
-        ("task_state", "<u2"),
-        ("is_idle", "?"),
-        ("holds_gil", "?"),
+        ("count", "<u8"),
+        ("total_ns", "<u8"),
+        ("max_ns", "<u8"),
     ]
 )
 
 # One row a (waiter, holder, holder's stack): how long the thread waited for a GIL that the holder had. thread, holder:
 # places in Profile.threads; holder is -1 and stack 0 where it is not known; stack: place in Profile.stacks + 1.
 GIL_ROW_DTYPE = np.dtype([("thread", "<u4"), ("holder", "<i4"), ("stack", "<u4"), ("ns", "<u8")])
-
-# The same for single waits, sorted by wait: `wait` is the row of the wait table; ns sum to its total_ns.
-HOLDER_ROW_DTYPE = np.dtype([("wait", "<u4"), ("holder", "<i4"), ("stack", "<u4"), ("ns", "<u8")])
 
 
 _NO_PID, _NO_TID = Pid(0), Tid(0)
@@ -90,21 +49,11 @@ class Waker:
     thread: int = -1
 
 
-@dataclass(frozen=True)
-class WaitTable:
-    """Every wait: WAIT_ROW_DTYPE, what its columns refer to, and behind whom waits for GILs were: HOLDER_ROW_DTYPE."""
-
-    rows: npt.NDArray[np.void]
-    reasons: tuple[str, ...]
-    wakers: tuple[Waker, ...]
-    holders: npt.NDArray[np.void]
-
-
 @dataclass(frozen=True, slots=True)
 class ThreadTime:
     """Where the wall time of one thread went, in nanoseconds; first_ns and last_ns count from the recording's start.
 
-    on_cpu_ns is the scheduler's; runqueue_ns and off_cpu_ns are what the recording holds of waits.
+    The sums of its spans. overlap_ns: what the recording holds beyond that, which cannot be: it is damaged.
     """
 
     pid: Pid
@@ -119,6 +68,7 @@ class ThreadTime:
     sample_count: int
     wait_count: int
     off_by_reason: tuple[tuple[str, int], ...] = ()  # (reason, nanoseconds), most first; they sum to off_cpu_ns
+    overlap_ns: int = 0
 
     @property
     def wall_ns(self) -> int:
@@ -128,7 +78,7 @@ class ThreadTime:
     @property
     def accounted_ns(self) -> int:
         """on-CPU + run queue + off-CPU; equals wall_ns when no wait was lost."""
-        return self.on_cpu_ns + self.runqueue_ns + self.off_cpu_ns
+        return self.on_cpu_ns + self.runqueue_ns + self.off_cpu_ns + self.overlap_ns
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,8 +96,7 @@ class Quality:
     problem_counts: dict[str, int] = field(default_factory=dict)  # what native stacks may lack -> how often
     short_count: int = 0  # intervals off the CPU shorter than min_block_us, which have no stack
     short_ns: int = 0  # their time, blocked and on the run queue
-    unsampled_count: int = 0  # intervals that are shown with the stacks of others of their thread
-    unsampled_long_count: int = 0  # long ones that have none, for there is no other like them
+    unsampled_count: int = 0  # intervals that were not chosen to have a stack
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,16 +115,56 @@ class RecordingInfo:
     min_block_us: int = 0
 
 
+@dataclass(slots=True)
+class Interner:
+    """Frames and stacks of a profile under construction, each once. The only place where they get their numbers."""
+
+    frames: list[Frame] = field(default_factory=list)
+    stacks: list[tuple[int, ...]] = field(default_factory=list)
+    _frame_numbers: dict[Frame, int] = field(default_factory=dict)
+    _stack_numbers: dict[tuple[int, ...], int] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, profile: Profile) -> Interner:
+        """Goes on where a profile ends."""
+        interner = cls()
+        for frame in profile.frames:
+            interner.frame(frame)
+        for stack in profile.stacks:
+            interner.of_numbers(stack)
+        return interner
+
+    def frame(self, frame: Frame) -> int:
+        """The number of a frame."""
+        if frame not in self._frame_numbers:
+            self._frame_numbers[frame] = len(self.frames)
+            self.frames.append(frame)
+        return self._frame_numbers[frame]
+
+    def stack(self, frames: Iterable[Frame]) -> int:
+        """The number of a stack, root first."""
+        return self.of_numbers(tuple([self.frame(frame) for frame in frames]))
+
+    def of_numbers(self, stack: tuple[int, ...]) -> int:
+        """The number of a stack of numbered frames."""
+        if stack not in self._stack_numbers:
+            self._stack_numbers[stack] = len(self.stacks)
+            self.stacks.append(stack)
+        return self._stack_numbers[stack]
+
+
 @dataclass(frozen=True)
 class Profile:
     """Threads, frames, stacks and weights, each referring to the one before by index.
 
     `stacks` are root first and already carry their marks: a TRUNCATED frame first where the root is missing; a WAIT or
     RUNQUEUE frame last for OFF_CPU and RUNQUEUE weights. The process and thread are not frames: see `threads`.
-    `weights` has WEIGHT_DTYPE; `timeline` has TIMELINE_DTYPE, or is None when it was not asked for. Short waits have
-    the stacks [short waits] (SHORT_WAITS frame) + leaf mark; on the timeline that frame alone, OFF_CPU, for what lies
-    between the waits with a row. `waits` is None when it was not asked for; `gil_waits` has GIL_ROW_DTYPE, sorted by
-    thread: of each thread the rows sum to its time with the reason "gil".
+    `weights` has WEIGHT_DTYPE, and of waits without a stack the marks [short waits] or [not sampled] + leaf mark.
+    `spans` has SPAN_DTYPE with the profile's stacks (`stack` a place in `stacks`, waker_stack and holder_stack + 1),
+    sorted by (thread, start_ns), or is None when it was not asked for: all of them, those that the profile does not
+    show with SpanFlag.HIDDEN. `wakers`: what its column `waker` refers to. `gil_waits` has
+    GIL_ROW_DTYPE, sorted by thread: of each thread the rows sum to its time with the reason "gil".
+    `filter_text`: what was asked to be shown, "" for all.
     """
 
     info: RecordingInfo
@@ -184,6 +173,7 @@ class Profile:
     stacks: tuple[tuple[int, ...], ...]
     weights: npt.NDArray[np.void]
     quality: Quality
-    timeline: npt.NDArray[np.void] | None = None
-    waits: WaitTable | None = None
+    spans: npt.NDArray[np.void] | None = None
+    wakers: tuple[Waker, ...] = ()
     gil_waits: npt.NDArray[np.void] = field(default_factory=lambda: np.zeros(0, GIL_ROW_DTYPE))
+    filter_text: str = ""

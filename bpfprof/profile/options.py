@@ -2,14 +2,88 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import re
+from dataclasses import dataclass, field
+
+from bpfprof.model.spans import ThreadState
+
+# States of a thread off the CPU, as sched_switch has them (include/linux/sched.h), by their letters in ps and names.
+# TASK_IDLE, of kernel threads without work, is TASK_UNINTERRUPTIBLE with TASK_NOLOAD: here it is the latter alone.
+UNINTERRUPTIBLE, NO_LOAD = 2, 0x400
+_STATES = {"S": 1, "D": UNINTERRUPTIBLE, "T": 4 | 8, "I": NO_LOAD, "P": 0x40}
+_NAMES = {
+    **{"interruptible": 1, "uninterruptible": UNINTERRUPTIBLE, "stopped": 4, "traced": 8},
+    **{"idle": NO_LOAD, "parked": 0x40},
+}
+
+
+OPEN_END_NS = 1 << 62  # of a window
+ON_CPU = frozenset((ThreadState.ON_CPU,))
+OFF_CPU = frozenset((ThreadState.RUNQUEUE, ThreadState.OFF_CPU))
+
+
+@dataclass(frozen=True, slots=True)
+class SpanFilter:
+    """Which spans are shown: those that pass all that is set."""
+
+    window_ns: tuple[int, int] | None = None  # from, to, since the recording began; spans are cut to it
+    process: re.Pattern[str] | None = None  # somewhere in `NAME (PID)`
+    thread: re.Pattern[str] | None = None  # somewhere in `NAME (TID)`
+    function: re.Pattern[str] | None = None  # somewhere in the name of one of the stack's functions
+    states: frozenset[ThreadState] = frozenset()  # empty: all
+    reasons: tuple[str, ...] = ()  # only waits with one of these
+    holds_gil: bool = False
+    # Of waits; the others do not pass with any of them.
+    task_states: int = 0  # a mask as task_states() gives, 0: every state
+    min_block_ns: int = 0
+    hides_idle: bool = False  # leaves out waits of threads with nothing to do, and nothing else
+
+    @property
+    def text(self) -> str:
+        """`, in state uninterruptible, of 1000 us or more`; "" of all spans."""
+        parts = []
+        if self.window_ns:
+            begin, end = (f"{limit / 1e9:g} s" if limit < OPEN_END_NS else "the end" for limit in self.window_ns)
+            parts.append(f"from {begin} to {end}")
+        for name in ("process", "thread", "function"):
+            pattern = getattr(self, name)
+            parts += [f"{name} {pattern.pattern}"] if pattern else []
+        if self.states in (ON_CPU, OFF_CPU):
+            parts.append("on a CPU" if self.states == ON_CPU else "off the CPU")
+        if self.reasons:
+            parts.append("reason " + " or ".join(self.reasons))
+        if self.holds_gil:
+            parts.append("holding the GIL")
+        names = [name for name, state in _NAMES.items() if self.task_states & state]
+        other = self.task_states & ~sum(_NAMES.values())
+        if self.task_states:
+            parts.append("in state " + " or ".join([*names, *[f"0x{other:x}"] * bool(other)]))
+        if self.min_block_ns:
+            parts.append(f"of {self.min_block_ns // 1000:,} us or more")
+        return "".join(f", {part}" for part in parts)
 
 
 @dataclass(frozen=True, slots=True)
 class ProfileOptions:
     """Choices that change what a profile holds."""
 
-    with_timeline: bool = False  # keep the order in time
-    with_waits: bool = False  # keep each wait, with its waker
+    with_spans: bool = False  # keep the spans themselves, with their order in time
     show_interpreter: bool = False  # CPython's own functions stay in the stacks
-    gil_only: bool = False  # only what was done while holding the GIL
+    filter: SpanFilter = field(default_factory=SpanFilter)
+
+
+def task_states(text: str) -> int:
+    """`S,D`, `SD`, `uninterruptible` or a mask like `2` as a mask. Raises ValueError for anything else."""
+    mask = 0
+    for word in text.split(","):
+        word = word.strip()
+        if word.isdecimal() and word.isascii() and 0 < int(word) <= 0xFFFF:
+            mask |= int(word)
+        elif word.lower() in _NAMES:
+            mask |= _NAMES[word.lower()]
+        elif word and set(word.upper()) <= set(_STATES):
+            mask |= sum(_STATES[letter] for letter in set(word.upper()))
+        else:
+            known = ", ".join([*_STATES, *_NAMES])
+            raise ValueError(f"{word!r} is no state of a waiting thread; they are {known}")
+    return mask

@@ -8,8 +8,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from bpfprof.model.profile import Profile, ThreadTime, WaitTable, Waker
+from bpfprof.model.profile import Profile, ThreadTime, Waker
 from bpfprof.query.functions import Ints, owner_functions, wait_owners
+from bpfprof.query.waits import Waits
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,11 +24,11 @@ class Share:
 
 @dataclass(frozen=True, slots=True)
 class WokenBy:
-    """What ended most of the time of some waits. waker: a place in WaitTable.wakers.
+    """What ended most of the time of some waits. waker: a place in Profile.wakers.
 
     `functions`: where the waker was, by time, places in Profile.frames, -1: not known; they sum to its part of all_ns,
     the time of the waits; unknown_ns: of those that nobody is known to have ended. `reason`: what the waits that it
-    ended were mostly for, a place in WaitTable.reasons; `owner`: the function they were mostly in, as in `functions`.
+    ended were mostly for, see model.reasons; `owner`: the function they were mostly in, as in `functions`.
     """
 
     waker: int
@@ -80,16 +81,16 @@ def shares_of(values: npt.NDArray[np.generic], ns: Ints, frames: Ints | None = N
     return tuple(Share(value, ns, frame - 1) for value, ns, frame in parts)
 
 
-def woken_by(table: WaitTable, functions: Ints, places: Ints, depth: int) -> tuple[WokenBy, ...]:
+def woken_by(waits: Waits, functions: Ints, places: Ints, depth: int) -> tuple[WokenBy, ...]:
     """Who ended the waits at these places for most of their time; then who ended the wait of that thread before.
 
     functions: of each stack the frame of its function, -1: none. Ends after `depth`, or where nothing is known.
     """
     chain: list[WokenBy] = []
-    weights = table.rows["total_ns"][places].astype(np.int64)
+    weights = waits.rows["total_ns"][places]
     functions = np.append(functions, -1)
     while len(chain) < depth and len(places):
-        rows = table.rows[places]
+        rows = waits.rows[places]
         known = rows["waker"] > 0
         if not known.any():
             break
@@ -99,30 +100,32 @@ def woken_by(table: WaitTable, functions: Ints, places: Ints, depth: int) -> tup
         chain.append(
             WokenBy(
                 best.value - 1,
-                shares_of(functions[rows["waker_stack"].astype(np.int64) - 1], of_chosen),
+                shares_of(functions[rows["waker_stack"] - 1], of_chosen),
                 int(weights.sum()),
                 int(weights[~known].sum()),
                 shares_of(rows["reason"], of_chosen)[0].value,
-                shares_of(functions[rows["stack"].astype(np.int64)], of_chosen)[0].value,
+                shares_of(functions[rows["stack"]], of_chosen)[0].value,
             )
         )
-        before = rows["waker_wait"].astype(np.int64) - 1
+        before = rows["before"]
         places, weights = before[before >= 0], of_chosen[before >= 0]
     return tuple(chain)
 
 
-def gil_holders(rows: npt.NDArray[np.void], functions: Ints, owners: Ints) -> tuple[Share, ...]:
-    """Who held the GIL, and in which function, by GIL_ROW_DTYPE or HOLDER_ROW_DTYPE; `value`: a thread, -1: not known.
+def gil_holders(
+    holder: Ints, stack: npt.NDArray[np.generic], ns: npt.NDArray[np.generic], functions: Ints, owners: Ints
+) -> tuple[Share, ...]:
+    """Who held the GIL, and in which function; `value`: a thread, -1: not known. stack: place + 1, 0: not known.
 
     functions: of each stack the frame of its function, owners: with its line, -1: none. `frame` of a share has the line
     with most of its time.
     """
-    places, ns = rows["stack"].astype(np.int64) - 1, rows["ns"].astype(np.int64)
+    places, spent = stack.astype(np.int64) - 1, ns.astype(np.int64)
     frames, lines = np.append(functions, -1)[places], np.append(owners, -1)[places]
     found = []
-    for share in shares_of(rows["holder"], ns, frames):
-        own = (rows["holder"] == share.value) & (frames == share.frame)
-        found.append(replace(share, frame=shares_of(lines[own], ns[own])[0].value))
+    for share in shares_of(holder, spent, frames):
+        own = (holder == share.value) & (frames == share.frame)
+        found.append(replace(share, frame=shares_of(lines[own], spent[own])[0].value))
     return tuple(found)
 
 
@@ -133,8 +136,9 @@ def gil_waits(profile: Profile) -> list[GilWait]:
         return []
     owners = np.array(wait_owners(profile.frames, profile.stacks), np.int64)
     functions = owner_functions(profile.frames, owners)
-    waits = [
-        GilWait(share.value, share.ns, gil_holders(rows[rows["thread"] == share.value], functions, owners))
-        for share in shares_of(rows["thread"], rows["ns"].astype(np.int64))
-    ]
-    return [wait for wait in waits if wait.total_ns > 0]
+    waits = []
+    for share in shares_of(rows["thread"], rows["ns"].astype(np.int64)):
+        own = rows[rows["thread"] == share.value]
+        holders = gil_holders(own["holder"].astype(np.int64), own["stack"], own["ns"], functions, owners)
+        waits.append(GilWait(share.value, share.ns, holders))
+    return waits

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
-from bpfprof.model.profile import Profile, WaitTable
+from bpfprof.model.profile import Profile
 from bpfprof.query.chains import Share, WokenBy, gil_holders, shares_of, woken_by
 from bpfprof.query.functions import Ints, function_of_frames, merged_stacks, owner_functions, wait_owners
-from bpfprof.query.wait_filter import WaitFilter, chosen_rows
+from bpfprof.query.waits import Waits, find_waits
 
 GROUPINGS = ("stack", "reason", "thread", "function", "waker", "lock")
 
@@ -23,8 +23,8 @@ class WaitGroup:
     follows. p50_ns, p99_ns: the wait below or at which so many of them are (nearest rank). buckets: number of waits
     whose duration lies in [2**i, 2**(i+1)) microseconds, from i = first_bucket on; below a microsecond they count for
     i = 0. Where no length is known, buckets is empty and p50_ns, p99_ns, min_ns, max_ns are 0.
-    stacks, functions: places in Profile.stacks and Profile.frames; threads, reasons: in Profile.threads and
-    WaitTable.reasons. lock and waker are as in WAIT_ROW_DTYPE if they were grouped by them, else 0.
+    stacks, functions: places in Profile.stacks and Profile.frames; threads: in Profile.threads; reasons: model.reasons.
+    lock and waker are as in WAIT_ROW_DTYPE if they were grouped by them, else 0.
     """
 
     is_idle: bool
@@ -56,13 +56,12 @@ class WaitGroup:
 class WaitGroups:
     """The groups with most time, most first, and those of idle waits apart.
 
-    chosen: which waits they are of. total_ns and idle_ns are of all groups, also those beyond the limit;
+    total_ns and idle_ns are of all groups, also those beyond the limit;
     hidden_idle_ns: of idle waits that were left out. without_lock_ns: of waits that could not be grouped by lock: they
     have none.
     """
 
     by: str
-    chosen: WaitFilter
     groups: tuple[WaitGroup, ...]
     total_ns: int
     group_count: int
@@ -76,7 +75,7 @@ class WaitGroups:
 @dataclass(frozen=True)
 class _Context:
     profile: Profile
-    table: WaitTable
+    waits: Waits
     by: str
     functions: Ints  # of each stack, as owner_functions()
     owners: Ints  # as wait_owners()
@@ -84,22 +83,21 @@ class _Context:
 
 
 def group_waits(
-    profile: Profile, by: str, chosen: WaitFilter, limit: int, waker_depth: int = 2, merge_lines: bool = False
+    profile: Profile, by: str, limit: int, waker_depth: int = 2, merge_lines: bool = False, hide_idle: bool = False
 ) -> WaitGroups:
-    """By one of GROUPINGS; at most `limit` groups, and as many idle ones. Raises ValueError without waits."""
-    if profile.waits is None:
-        raise ValueError("waits can be grouped in a profile that was built with them")
+    """By one of GROUPINGS; at most `limit` groups, and as many idle ones. Raises ValueError without spans."""
+    waits = find_waits(profile)
     owners = np.array(wait_owners(profile.frames, profile.stacks), np.int64)
-    context = _Context(profile, profile.waits, by, owner_functions(profile.frames, owners), owners, waker_depth)
-    total_ns = profile.waits.rows["total_ns"].astype(np.int64)
-    places = chosen_rows(profile.waits, chosen)
-    with_idle = chosen_rows(profile.waits, replace(chosen, hides_idle=False))
-    hidden_idle_ns = int(total_ns[with_idle].sum() - total_ns[places].sum())
+    context = _Context(profile, waits, by, owner_functions(profile.frames, owners), owners, waker_depth)
+    rows = waits.rows
+    total_ns = rows["total_ns"]
+    hidden_idle_ns = int(total_ns[rows["is_shown"] & rows["is_idle"]].sum()) if hide_idle else 0
+    places = np.flatnonzero(rows["is_shown"] & ~rows["is_idle"] if hide_idle else rows["is_shown"])
     keys = _keys(context, places, merge_lines)
     without_lock_ns = int(total_ns[places[keys < 0]].sum())
     places, keys = places[keys >= 0], keys[keys >= 0]
-    keys = keys * 2 + profile.waits.rows["is_idle"][places]
-    order = np.lexsort((profile.waits.rows["blocked_ns"][places], keys))
+    keys = keys * 2 + rows["is_idle"][places]
+    order = np.lexsort((rows["blocked_ns"][places], keys))
     places, keys = places[order], keys[order]
     firsts = np.flatnonzero(np.diff(keys, prepend=-1))
     ends = np.append(firsts[1:], len(keys))
@@ -111,20 +109,16 @@ def group_waits(
         best = numbers[np.lexsort((places[firsts[numbers]], -totals[numbers]))][:limit]
         groups = tuple(_group(context, places[firsts[number] : ends[number]]) for number in best.tolist())
         found.append((groups, int(totals[numbers].sum()), len(numbers)))
-    return WaitGroups(by, chosen, *found[0], *found[1], hidden_idle_ns, without_lock_ns)
+    return WaitGroups(by, *found[0], *found[1], hidden_idle_ns, without_lock_ns)
 
 
 def _keys(context: _Context, places: Ints, merge_lines: bool) -> Ints:
     """A number from 0 on for each row, the same for rows of one group; -1: it is in none."""
-    rows = context.table.rows[places]
-    stacks = rows["stack"].astype(np.int64)
+    rows = context.waits.rows[places]
+    stacks: Ints = rows["stack"]
     match context.by:
-        case "reason":
-            return rows["reason"].astype(np.int64)
-        case "thread":
-            return rows["thread"].astype(np.int64)
-        case "waker":
-            return rows["waker"].astype(np.int64)
+        case "reason" | "thread" | "waker":
+            return np.asarray(rows[context.by])
         case "function":
             return context.functions[stacks] + 1
         case "lock":
@@ -151,15 +145,14 @@ def _combined(*columns: npt.NDArray[np.generic]) -> Ints:
 
 def _group(context: _Context, places: Ints) -> WaitGroup:
     """Of rows that are sorted by how long they were blocked."""
-    rows = context.table.rows[places]
-    ns = rows["total_ns"].astype(np.int64)
-    stacks = rows["stack"].astype(np.int64)
+    rows = context.waits.rows[places]
+    ns, stacks = rows["total_ns"], rows["stack"]
     known = rows["blocked_ns"] > 0
-    lengths, counts = rows["blocked_ns"][known].astype(np.int64), rows["count"][known].astype(np.int64)
+    lengths, counts = rows["blocked_ns"][known], rows["count"][known]
     first_bucket, buckets = _histogram(lengths, counts)
-    in_group = np.zeros(len(context.table.rows), np.bool_)
+    in_group = np.zeros(len(context.waits.rows), np.bool_)
     in_group[places] = True
-    holders = context.table.holders[in_group[context.table.holders["wait"]]]
+    held = context.waits.held[in_group[context.waits.held_by]]
     return WaitGroup(
         is_idle=bool(rows["is_idle"][0]),
         total_ns=int(ns.sum()),
@@ -177,8 +170,14 @@ def _group(context: _Context, places: Ints) -> WaitGroup:
         lock=int(rows["lock"][0]) if context.by == "lock" else 0,
         waker=int(rows["waker"][0]) if context.by == "waker" else 0,
         waker_count=len(np.unique(rows["waker"][rows["waker"] > 0])),
-        woken_by=woken_by(context.table, context.functions, places, context.waker_depth),
-        holders=gil_holders(holders, context.functions, context.owners),
+        woken_by=woken_by(context.waits, context.functions, places, context.waker_depth),
+        holders=gil_holders(
+            held["holder"].astype(np.int64) - 1,
+            held["holder_stack"],
+            held["stands_for_ns"],
+            context.functions,
+            context.owners,
+        ),
     )
 
 

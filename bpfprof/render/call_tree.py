@@ -9,7 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from bpfprof.model.frames import Frame, FrameKind
-from bpfprof.model.profile import Profile, ThreadState
+from bpfprof.model.profile import Profile
+from bpfprof.model.spans import ThreadState
 from bpfprof.render.labels import frame_labels, process_label, thread_label
 from bpfprof.render.options import RenderOptions
 

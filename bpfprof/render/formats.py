@@ -13,58 +13,71 @@ from bpfprof.render.options import RenderOptions
 if TYPE_CHECKING:
     from bpfprof.model.profile import Profile
 
-__all__ = ["FORMATS", "TABLE", "Format", "RenderOptions", "find_format", "format_for_suffix"]
+__all__ = ["FORMATS", "TABLE", "WAITS", "Format", "RenderOptions", "find_format", "format_for_suffix"]
 
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """One way to write a profile: function render_MODULE of bpfprof.render.MODULE, imported when it is used."""
+    """One way to write a profile. `renderer` is MODULE:FUNCTION, imported when it is used."""
 
     name: str
     synonyms: tuple[str, ...]
     suffixes: tuple[str, ...]  # with the dot, lower case; none: never guessed from a file name
     description: str
-    module: str
-    needs_timeline: bool = False  # the profile must be built with its timeline
+    renderer: str
+    needs_spans: bool = False  # the profile must be built with its spans
+    takes: frozenset[str] = frozenset()  # fields of RenderOptions that mean something to it, beside names of frames
 
-    def render(self, profile: Profile, options: RenderOptions) -> str:
-        """The profile in this format, to be encoded as UTF-8."""
-        module = importlib.import_module(f"bpfprof.render.{self.module}")
-        function: Callable[[Profile, RenderOptions], str] = getattr(module, f"render_{self.module}")
-        return function(profile, options)
+    def render(self, profile: Profile, options: RenderOptions) -> str | bytes:
+        """The profile in this format; text is to be encoded as UTF-8."""
+        module, _, function = self.renderer.partition(":")
+        render: Callable[[Profile, RenderOptions], str | bytes] = getattr(importlib.import_module(module), function)
+        return render(profile, options)
 
 
 TABLE = Format(
-    name="table",
-    synonyms=("summary", "text"),
-    suffixes=(),
-    description="a summary for the terminal: wall time by thread, top functions, top waits",
-    module="table",
+    "table",
+    ("summary", "text"),
+    (),
+    "a summary for the terminal: wall time by thread, top functions, top waits",
+    "bpfprof.render.table:render_table",
+)
+WAITS = Format(
+    "waits",
+    ("offcpu", "off-cpu"),
+    (),
+    "a table of waits in groups: how long, how often, who ended them (what `bpfprof offcpu` shows)",
+    "bpfprof.render.off_cpu:render_off_cpu",
+    needs_spans=True,
+    takes=frozenset({"by", "limit", "waker_depth", "hide_idle", "ascii_only"}),
 )
 FORMATS = (
     Format(
-        name="collapsed",
-        synonyms=("folded", "raw"),
-        suffixes=(".folded", ".collapsed", ".txt"),
-        description="one line a stack, microseconds of wall time; for scripts and other flame graph tools",
-        module="collapsed",
+        "collapsed",
+        ("folded", "raw"),
+        (".folded", ".collapsed", ".txt"),
+        "one line a stack, microseconds of wall time; for scripts and other flame graph tools",
+        "bpfprof.render.collapsed:render_collapsed",
     ),
     Format(
-        name="flamegraph",
-        synonyms=("svg", "flame"),
-        suffixes=(".svg",),
-        description="one SVG to open in a browser: CPU and waits, search, zoom; needs no network",
-        module="flamegraph",
+        "flamegraph",
+        ("svg", "flame"),
+        (".svg",),
+        "one SVG to open in a browser: CPU and waits, search, zoom; needs no network",
+        "bpfprof.render.flamegraph:render_flamegraph",
+        takes=frozenset({"title"}),
     ),
     Format(
-        name="speedscope",
-        synonyms=(),
-        suffixes=(".speedscope.json", ".json"),
-        description="a file for speedscope: every thread's intervals in the order of time",
-        module="speedscope",
-        needs_timeline=True,
+        "speedscope",
+        (),
+        (".speedscope.json", ".json"),
+        "a file for speedscope: every thread's intervals in the order of time",
+        "bpfprof.render.speedscope:render_speedscope",
+        needs_spans=True,
+        takes=frozenset({"title"}),
     ),
     TABLE,
+    WAITS,
 )
 
 

@@ -8,9 +8,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from bpfprof.model.frames import FrameKind
-from bpfprof.model.profile import Profile, ThreadState
+from bpfprof.model.profile import Profile
+from bpfprof.model.reasons import reason_text
+from bpfprof.model.spans import ThreadState
 from bpfprof.query.functions import owner_frames
-from bpfprof.render.labels import frame_labels
+from bpfprof.render.labels import clean, frame_labels
 from bpfprof.render.options import RenderOptions
 
 _FUNCTIONS = (FrameKind.PYTHON, FrameKind.NATIVE, FrameKind.INLINED)
@@ -67,20 +69,16 @@ def top_functions(profile: Profile, options: RenderOptions, limit: int) -> list[
 def top_waits(profile: Profile, options: RenderOptions, limit: int) -> list[WaitTime]:
     """Waits by (reason, function), most time first."""
     owners = _owners(profile, options)
-    marks = frame_labels(profile, options)
     found: dict[tuple[str, str], WaitTime] = {}
     rows = profile.weights[profile.weights["state"] == ThreadState.OFF_CPU]
-    for row in rows[["stack", "total_ns", "count", "max_ns"]].tolist():
-        stack, total_ns, count, max_ns = row
-        leaf = profile.stacks[stack][-1:]
-        mark = marks[leaf[0]] if leaf and profile.frames[leaf[0]].kind == FrameKind.WAIT else "unknown"
-        reason = mark.removeprefix("[off-cpu: ").removesuffix("]")
+    for stack, number, total_ns, count, max_ns in rows[["stack", "reason", "total_ns", "count", "max_ns"]].tolist():
+        reason = clean(reason_text(number)) or "unknown"
         function = owners[stack] or _without_function(profile, stack)
         old = found.get((reason, function), WaitTime(reason, function, 0, 0, 0))
         found[reason, function] = replace(
             old, total_ns=old.total_ns + total_ns, count=old.count + count, max_ns=max(old.max_ns, max_ns)
         )
-    return sorted(found.values(), key=lambda it: (-it.total_ns, it.reason, it.function))[:limit]
+    return sorted(found.values(), key=lambda wait: (-wait.total_ns, wait.reason, wait.function))[:limit]
 
 
 def _without_function(profile: Profile, stack: int) -> str:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import numpy as np
+
+from bpfprof.model.frames import FrameKind
 from bpfprof.model.profile import Profile
-from bpfprof.query.groups import WaitGroup, WaitGroups
-from bpfprof.query.short_weights import is_short_and_blocked
+from bpfprof.model.spans import ThreadState
+from bpfprof.query.groups import WaitGroup, WaitGroups, group_waits
 from bpfprof.render.columns import COLUMNS, shortened, wrapped
 from bpfprof.render.gil_table import gil_block
 from bpfprof.render.header import counted, recording_block
@@ -26,19 +29,21 @@ _WIDTHS = (9, 6, 9, 8, 8, 8, 8)
 _FIGURES_COLUMNS = sum(_WIDTHS) + len(_WIDTHS) - 1
 
 
-def render_off_cpu(profile: Profile, groups: WaitGroups, options: RenderOptions, ascii_only: bool = False) -> str:
+def render_off_cpu(profile: Profile, options: RenderOptions) -> str:
     """Groups, then what is not in them, the accounting of each thread, and the quality line last.
 
-    `ascii_only`: nothing but ASCII of its own; names stay as they are.
+    Raises ValueError if the profile was built without its spans.
     """
+    merges_lines, ascii_only = options.function_only, options.ascii_only
+    groups = group_waits(profile, options.by, options.limit, options.waker_depth, merges_lines, options.hide_idle)
     details = WaitDetails(profile, groups.by, options)
     blocks = [
         recording_block(profile),
-        _head(groups),
+        _head(profile, groups),
         *(_group_block(details, group, groups.total_ns, ascii_only) for group in groups.groups),
         _rest(groups),
         *_idle_blocks(details, groups, ascii_only),
-        _short_block(profile) if groups.chosen.is_open else [],
+        _short_block(profile),
         gil_block(profile, options),
         threads_block(profile.threads),
         reasons_block(profile.threads),
@@ -48,13 +53,13 @@ def render_off_cpu(profile: Profile, groups: WaitGroups, options: RenderOptions,
     return text.replace("…", "~") if ascii_only else text
 
 
-def _head(groups: WaitGroups) -> list[str]:
+def _head(profile: Profile, groups: WaitGroups) -> list[str]:
     hidden = f"; idle ones hidden, {duration_text(groups.hidden_idle_ns)}" * bool(groups.hidden_idle_ns)
     if not groups.group_count:
-        return [f"no waits{groups.chosen.text}" + (", but idle ones" if groups.idle_group_count else "") + hidden]
+        return [f"no waits{profile.filter_text}" + (", but idle ones" if groups.idle_group_count else "") + hidden]
     count = counted(groups.group_count, "group")
     return [
-        f"waits by {_BY.get(groups.by, groups.by)}{groups.chosen.text}: {duration_text(groups.total_ns)} in {count}"
+        f"waits by {_BY.get(groups.by, groups.by)}{profile.filter_text}: {duration_text(groups.total_ns)} in {count}"
         + ", idle ones apart" * bool(groups.idle_group_count)
         + hidden,
         " ".join(f"{name:>{columns}}" for name, columns in zip(_FIGURES, _WIDTHS, strict=True)) + "  durations",
@@ -105,7 +110,9 @@ def _idle_blocks(details: WaitDetails, groups: WaitGroups, ascii_only: bool) -> 
 
 
 def _short_block(profile: Profile) -> list[str]:
-    rows = profile.weights[is_short_and_blocked(profile)]
+    begins = [bool(stack) and profile.frames[stack[0]].kind == FrameKind.SHORT_WAITS for stack in profile.stacks]
+    is_short = np.array([*begins, False])[profile.weights["stack"].astype(np.int64)]
+    rows = profile.weights[is_short & (profile.weights["state"] == ThreadState.OFF_CPU)]
     count = int(rows["count"].sum())
     if not count:
         return []

@@ -55,10 +55,9 @@ def _without_stack(profile: Profile) -> list[str]:
         share = percent_text(quality.short_ns, sum(thread.wall_ns for thread in profile.threads), 1)
         under = f" under {profile.info.min_block_us:,} us" if profile.info.min_block_us else ""
         parts.append(f"{counted(quality.short_count, 'interval')}{under} without a stack ({share} of wall time)")
-    if quality.unsampled_count or quality.unsampled_long_count:
-        text = f"switches sampled: {counted(quality.unsampled_count, 'interval')} with stacks of others of their thread"
-        long = quality.unsampled_long_count
-        parts.append(text + (f", {counted(long, 'long one')} without" if long else ""))
+    if quality.unsampled_count:
+        text = f"switches sampled: {counted(quality.unsampled_count, 'interval')} with the stacks of others"
+        parts.append(f"{text} of their thread")
     return parts
 
 

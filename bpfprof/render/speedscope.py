@@ -1,4 +1,4 @@
-"""Profile with its timeline -> a speedscope file (https://www.speedscope.app/file-format-schema.json)."""
+"""Profile with its spans -> a speedscope file (https://www.speedscope.app/file-format-schema.json)."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from bpfprof.model.frames import FrameKind
 from bpfprof.model.profile import Profile, ThreadTime
+from bpfprof.model.spans import SpanFlag
 from bpfprof.render.labels import clean, file_names, frame_label, process_label, thread_label
 from bpfprof.render.options import RenderOptions
 
@@ -20,15 +21,22 @@ _SCHEMA = "https://www.speedscope.app/file-format-schema.json"
 def render_speedscope(profile: Profile, options: RenderOptions) -> str:
     """One sampled profile a thread that has intervals, the busiest first; all on the clock of the recording.
 
-    Raises ValueError if the profile was built without its timeline.
+    Raises ValueError if the profile was built without its spans.
     """
-    if profile.timeline is None:
-        raise ValueError("the speedscope format needs a profile with its timeline")
+    if profile.spans is None:
+        raise ValueError("the speedscope format needs a profile with its spans")
     frames, frame_of = _frames(profile, options)
     stacks = ["[" + ",".join([str(frame_of[frame]) for frame in stack]) + "]" for stack in profile.stacks]
-    rows_of = _rows_by_thread(profile.timeline)
-    order = sorted(rows_of, key=lambda thread: _activity(profile.threads[thread]))
-    profiles = [_one_thread(profile.threads[thread], profile.timeline[rows_of[thread]], stacks) for thread in order]
+    # What is not shown is an empty stack, the last one.
+    stack_of = np.where(profile.spans["flags"] & SpanFlag.HIDDEN > 0, len(stacks), profile.spans["stack"])
+    stacks.append("[]")
+    rows_of = _rows_by_thread(profile.spans)
+    shown = [thread for thread in rows_of if profile.threads[thread].wall_ns]
+    profiles = []
+    for thread in sorted(shown, key=lambda thread: _activity(profile.threads[thread])):
+        rows = rows_of[thread]
+        durations = profile.spans["duration_ns"][rows]
+        profiles.append(_one_thread(profile.threads[thread], stack_of[rows], durations, stacks))
     name = clean(options.title) or clean(" ".join(profile.info.command_line)) or "bpfprof"
     head = {
         "$schema": _SCHEMA,
@@ -63,10 +71,10 @@ def _frames(profile: Profile, options: RenderOptions) -> tuple[list[dict[str, An
     return frames, frame_of
 
 
-def _rows_by_thread(timeline: npt.NDArray[np.void]) -> dict[int, slice]:
-    threads, starts = np.unique(timeline["thread"], return_index=True)
-    spans = pairwise([*starts.tolist(), len(timeline)])
-    return dict(zip(threads.tolist(), starmap(slice, spans), strict=True))
+def _rows_by_thread(spans: npt.NDArray[np.void]) -> dict[int, slice]:
+    threads, starts = np.unique(spans["thread"], return_index=True)
+    bounds = pairwise([*starts.tolist(), len(spans)])
+    return dict(zip(threads.tolist(), starmap(slice, bounds), strict=True))
 
 
 def _activity(thread: ThreadTime) -> tuple[bool, bool, int, int]:
@@ -75,11 +83,12 @@ def _activity(thread: ThreadTime) -> tuple[bool, bool, int, int]:
     return busy_ns * 100 < thread.wall_ns, int(thread.pid) != int(thread.tid), -busy_ns, int(thread.tid)
 
 
-def _one_thread(thread: ThreadTime, rows: npt.NDArray[np.void], stacks: list[str]) -> str:
+def _one_thread(
+    thread: ThreadTime, stack: npt.NDArray[np.integer[Any]], durations_ns: npt.NDArray[np.int64], stacks: list[str]
+) -> str:
     """The JSON of one thread's profile; neighbouring rows with the same stack become one."""
-    stack = rows["stack"]
     first = np.flatnonzero(np.concatenate(([True], stack[1:] != stack[:-1])))
-    weights = np.add.reduceat(rows["duration_ns"], first).tolist()
+    weights = np.add.reduceat(durations_ns, first).tolist()
     head = {
         "type": "sampled",
         "name": f"{process_label(thread)} / {thread_label(thread)}",

@@ -52,7 +52,8 @@ def reasons_block(threads: tuple[ThreadTime, ...]) -> list[str]:
 
 
 def _by_activity(threads: tuple[ThreadTime, ...]) -> list[ThreadTime]:
-    return sorted(threads, key=lambda it: (-it.on_cpu_ns - it.runqueue_ns, -it.wait_count, it.tid))
+    shown = [thread for thread in threads if thread.wall_ns or thread.accounted_ns]
+    return sorted(shown, key=lambda thread: (-thread.on_cpu_ns - thread.runqueue_ns, -thread.wait_count, thread.tid))
 
 
 def _thread_row(thread: ThreadTime) -> str:

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from bpfprof.model.frames import FrameKind
 from bpfprof.model.profile import Profile
+from bpfprof.model.reasons import reason_text
 from bpfprof.query.chains import Share, WokenBy, waker_name
 from bpfprof.query.functions import is_of_scheduler, wait_owners
 from bpfprof.query.groups import WaitGroup
@@ -29,8 +30,7 @@ class WaitDetails:
     """Texts for the groups of one profile."""
 
     def __init__(self, profile: Profile, by: str, options: RenderOptions) -> None:
-        assert profile.waits is not None
-        self._profile, self._table, self._by = profile, profile.waits, by
+        self._profile, self._by = profile, by
         self._labels = frame_labels(profile, options)
         self._functions = frame_labels(profile, replace(options, function_only=True))
 
@@ -119,7 +119,7 @@ class WaitDetails:
                 was_in = f" in {self._functions[step.owner]}" if step.owner >= 0 else ""
                 begin = [shortened(f"whose wait before, {self._reason(step.reason)}{was_in}", room) + ","]
             else:
-                is_thread = self._table.wakers[step.waker].kind == "thread"
+                is_thread = self._profile.wakers[step.waker].kind == "thread"
                 verb = "woken" if self._by != "lock" else "released" if is_thread else "ended"
                 if group.waker_count > 1:
                     more.append(f"and by {counted(group.waker_count - 1, 'other')}")
@@ -153,7 +153,7 @@ class WaitDetails:
         return [*lines, _INDENT + others] if others else lines
 
     def _reason(self, number: int) -> str:
-        return clean(self._table.reasons[number]) or "unknown"
+        return clean(reason_text(number)) or "unknown"
 
     def _thread(self, number: int) -> str:
         thread = self._profile.threads[number]
@@ -168,7 +168,7 @@ class WaitDetails:
 
     def _waker(self, number: int, group: WaitGroup) -> str:
         """As waker_name(); with its process if that is not the one of the thread that waited most."""
-        waker = self._table.wakers[number]
+        waker = self._profile.wakers[number]
         if waker.kind != "thread":
             return _KINDS.get(waker.kind, clean(waker.kind))
         name = clean(waker_name(waker, self._profile.threads))

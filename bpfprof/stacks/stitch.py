@@ -5,18 +5,14 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from bpfprof import abi
 from bpfprof.model.frames import Frame, FrameKind
+from bpfprof.model.statuses import NativeFlag, Status
 from bpfprof.recording.reader import RecordedProcess, Recording
 from bpfprof.stacks.merge import Side, merge
 from bpfprof.stacks.native_frames import NativeSource
 from bpfprof.stacks.python_frames import PythonSource
 
-_OK, _NO_PYTHON, _NOT_KNOWN, _NOT_TAKEN, _DISAGREES = (
-    int(abi.Status[f"BP_{name}"])
-    for name in ("OK", "NO_PYTHON", "PYTHON_NOT_READY", "STACK_NOT_TAKEN", "STACK_DISAGREES")
-)
-_INEXACT = sum(int(flag) for flag in abi.ENUMS["bp_native_flags"])
+_INEXACT = NativeFlag.BY_FRAME_POINTER | NativeFlag.BARE_LEAF
 _NOTHING_KNOWN = RecordedProcess()
 # 3.13 puts this frame under constructors that it calls by a short cut: _Py_InitCleanup, Python/specialize.c (v3.13.0).
 _INIT_CLEANUP = Frame(FrameKind.PYTHON, "__init__", "__init__", 0)
@@ -34,13 +30,15 @@ class StackSource:
         self._python_ends = np.cumsum(stacks["python_count"], dtype=np.int64)
         self._native_ends = np.cumsum(stacks["native_count"] + stacks["kernel_count"].astype(np.int64))
         self._texts: dict[str, str] = recording.start.get("status_texts", {})
-        self.statuses = np.concatenate([[_NOT_TAKEN], self._statuses()]).astype(np.uint8)  # by number of the stack
+        self.statuses = np.concatenate([[Status.STACK_NOT_TAKEN], self._statuses()]).astype(
+            np.uint8
+        )  # by number of the stack
 
     @property
     def is_python_only(self) -> npt.NDArray[np.bool_]:
         """Of each stack by its number, whether native frames were not taken."""
         stacks = self._recording.stacks
-        alone = (stacks["native_status"] == _NOT_TAKEN) & (stacks["python_count"] > 0)
+        alone = (stacks["native_status"] == Status.STACK_NOT_TAKEN) & (stacks["python_count"] > 0)
         return np.concatenate([[False], alone])
 
     @property
@@ -50,7 +48,7 @@ class StackSource:
 
     def reason(self, status: int) -> str:
         """Why a stack with this status is not whole; "" when it is."""
-        return "" if status == _OK else str(self._texts.get(str(status), f"status {status}"))
+        return "" if status == Status.OK else str(self._texts.get(str(status), f"status {status}"))
 
     def frames(self, stack: int, status: int) -> tuple[Frame, ...]:
         """Frames root first; a mark comes first where the root is missing. Stack 0 has only its mark."""
@@ -74,8 +72,8 @@ class StackSource:
             self._native.is_eval[native].tolist(),
             (python["mark"] >= process.entry_marks_from).tolist(),
             shim_is_python=process.shim_is_python or process.python is None,
-            native_complete=int(row["native_status"]) == _OK,
-            python_complete=int(row["status"]) == _OK,
+            native_complete=int(row["native_status"]) == Status.OK,
+            python_complete=int(row["status"]) == Status.OK,
             keep_eval=self._shows_interpreter,
         )
         python_frames = self._python.frames(python)
@@ -97,14 +95,14 @@ class StackSource:
         """Of each stack as a whole."""
         stacks = self._recording.stacks
         python, native = stacks["status"], stacks["native_status"]
-        statuses = np.where((native != _OK) & (native != _NOT_TAKEN), native, python)
+        statuses = np.where((native != Status.OK) & (native != Status.STACK_NOT_TAKEN), native, python)
         has_native = stacks["native_count"] + stacks["kernel_count"] > 0
-        statuses[has_native & (statuses == _NO_PYTHON)] = _OK
+        statuses[has_native & (statuses == Status.NO_PYTHON)] = Status.OK
         # Of a process that never turned out to be one of Python none are missing.
         ran_python = np.array([process.python is not None for process in self._recording.processes] or [True])
         ran = ran_python[np.minimum(stacks["process"], len(ran_python) - 1)]
-        statuses[has_native & (statuses == _NOT_KNOWN) & ~ran] = _OK
-        statuses[(statuses == _OK) & self._disagree()] = _DISAGREES
+        statuses[has_native & (statuses == Status.PYTHON_NOT_READY) & ~ran] = Status.OK
+        statuses[(statuses == Status.OK) & self._disagree()] = Status.STACK_DISAGREES
         return statuses
 
     def _disagree(self) -> npt.NDArray[np.bool_]:

@@ -1,0 +1,155 @@
+"""Recording -> what its threads did: their rows by thread, and what was still going on at the end."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from bpfprof.account.rows import Int64Array, RowsByThread
+from bpfprof.model.samples import TOTAL_DTYPE, WAIT_DTYPE
+from bpfprof.model.statuses import LastState
+from bpfprof.recording.reader import Recording
+
+_SUMS = {"time_ns", "blocked_ns", "runqueue_ns", "stolen_ns"}  # totals have something else by these names than waits
+
+
+@dataclass(frozen=True, slots=True)
+class Threads:
+    """Rows of samples and waits, the waits that had not ended included; arrays of threads are by index.
+
+    first_ns and last_ns: from when to when each was watched. on_cpu_ns is the scheduler's own total. off_cpu_ns is what
+    the rows and sums of waits hold, blocked and runnable, and what was stolen from the thread on a CPU; what is lost of
+    them is missing from the wall time.
+    """
+
+    start_ns: int
+    end_ns: int
+    samples: RowsByThread
+    waits: RowsByThread
+    first_ns: Int64Array
+    last_ns: Int64Array
+    on_cpu_ns: Int64Array
+    off_cpu_ns: Int64Array
+    open_stolen_ns: Int64Array  # stolen since the last wait with a row: the thread runs, or has ended
+    derived_ns: Int64Array  # short waits of an unfinished recording whose sums are not in it
+
+
+def collect_threads(recording: Recording) -> Threads:
+    """Works for a recording without an end too: it then ends with the last thing that was seen."""
+    samples, waits = recording.samples, recording.waits
+    start_ns = int(recording.start.get("start_ns", 0))
+    times = [rows["time_ns"].max() for rows in (samples, waits, recording.totals) if len(rows)]
+    end_ns = int(recording.end.get("end_ns") or max([start_ns, *map(int, times)]))
+    totals = _last_totals(recording)
+    state, since_ns, wake_ns = (totals[name].astype(np.int64) for name in ("state", "since_ns", "wake_ns"))
+    is_dead = state == LastState.DEAD
+    open_ns = np.where(is_dead, 0, end_ns - since_ns).clip(0)
+    woken = (state == LastState.BLOCKED) & (wake_ns > since_ns)
+    waiting_ns = np.where(woken, end_ns - wake_ns, 0).clip(0)
+    waiting_ns = np.where(state == LastState.RUNNABLE, open_ns, waiting_ns)
+    sleeping_ns = np.where(state == LastState.BLOCKED, open_ns - waiting_ns, 0)
+    is_running = (state == LastState.ON_CPU) | (state == LastState.UNKNOWN)
+    running_ns = np.where(is_running, open_ns, 0)
+    if recording.end:
+        running_ns = np.minimum(running_ns, totals["running_ns"].astype(np.int64))
+    open_stolen_ns = np.where(is_running, open_ns - running_ns, 0)
+    derived_ns = np.zeros(len(totals), np.int64)
+    if not recording.end and _has_short_waits(recording):
+        derived_ns, running_ns = _settle_short_waits(recording, totals, running_ns)
+    first_ns = totals["first_ns"].astype(np.int64)
+    # What no wait in the file speaks for was stolen from the last time on a CPU: before the wait that had not ended,
+    # before death, or before the short waits since the last wait that has a row.
+    stolen_ns = totals["stolen_ns"].astype(np.int64)
+    untold_stolen_ns = (stolen_ns - sums_by(waits["thread"], waits["stolen_ns"], len(totals))).clip(0)
+    unended = _unended_waits(totals, untold_stolen_ns, sleeping_ns, waiting_ns, end_ns)
+    booked_ns = _off_cpu_ns((waits, unended, recording.short_waits), len(totals))
+    return Threads(
+        start_ns,
+        end_ns,
+        RowsByThread(samples, samples[:0], len(totals)),
+        RowsByThread(waits, unended, len(totals)),
+        first_ns,
+        np.maximum(first_ns, np.where(is_dead, since_ns, end_ns)),
+        totals["on_cpu_ns"].astype(np.int64) + running_ns,
+        booked_ns + stolen_ns + open_stolen_ns + derived_ns,
+        np.where(is_running | is_dead, open_stolen_ns + untold_stolen_ns, 0),
+        derived_ns,
+    )
+
+
+def sums_by(index: npt.NDArray[Any], values: npt.NDArray[Any], count: int) -> Int64Array:
+    """Sum of the values for each index below `count`; exact below 2**53 (in nanoseconds 104 days)."""
+    return np.bincount(index, weights=values, minlength=count).clip(0, float(1 << 62)).astype(np.int64)
+
+
+def _off_cpu_ns(tables: tuple[npt.NDArray[np.void], ...], thread_count: int) -> Int64Array:
+    """Of each thread the time off the CPU that the rows of all tables hold."""
+    columns = [(rows, name) for rows in tables for name in ("blocked_ns", "runqueue_ns")]
+    parts = [sums_by(rows["thread"], rows[name], thread_count) for rows, name in columns]
+    return np.asarray(np.sum(parts, axis=0), np.int64)
+
+
+def _has_short_waits(recording: Recording) -> bool:
+    return bool(recording.start.get("min_block_us")) or len(recording.short_waits) > 0
+
+
+def _last_totals(recording: Recording) -> npt.NDArray[np.void]:
+    """One row of TOTAL_DTYPE a thread: the last in the file, brought up to date where later waits are in the file."""
+    rows = np.zeros(len(recording.threads), TOTAL_DTYPE)
+    first_ns = np.array([thread.first_ns for thread in recording.threads], np.uint64)
+    rows["since_ns"], rows["time_ns"], rows["syscall"] = first_ns, first_ns, -1
+    totals = recording.totals[np.argsort(recording.totals["time_ns"], kind="stable")]
+    rows[totals["thread"]] = totals  # the last of equal indices wins
+    rows["thread"], rows["first_ns"] = np.arange(len(rows)), first_ns
+    if not recording.end:
+        _follow_waits(rows, recording.waits, _has_short_waits(recording))
+    return rows
+
+
+def _follow_waits(rows: npt.NDArray[np.void], waits: npt.NDArray[np.void], has_short_waits: bool) -> None:
+    """Adds waits that ended after a thread's totals were taken; after each it was on a CPU.
+
+    Those are the waits after since_ns: time_ns is read a moment before the totals and may miss one that is in them.
+    Time between them that is neither CPU time nor stolen went by in short waits, if there are any.
+    """
+    is_later = waits["time_ns"] > rows["since_ns"][waits["thread"]]
+    places = np.flatnonzero(is_later & (rows["state"][waits["thread"]] != LastState.DEAD))
+    later = waits[places[np.lexsort((waits["time_ns"][places], waits["thread"][places]))]]
+    thread = later["thread"]
+    if has_short_waits and len(later):
+        is_first = np.diff(thread, prepend=-1) != 0
+        since = np.where(is_first, rows["since_ns"][thread], np.roll(later["time_ns"], 1))
+        ran = np.where(is_first, rows["on_cpu_ns"][thread], np.roll(later["on_cpu_ns"], 1))
+        left = later["time_ns"] - (later["blocked_ns"] + later["runqueue_ns"])
+        short_ns = (left - since).astype(np.int64) - (later["on_cpu_ns"] - ran + later["stolen_ns"]).astype(np.int64)
+        np.add.at(rows["blocked_ns"], thread, short_ns.clip(0).astype(np.uint64))
+    for name in ("blocked_ns", "runqueue_ns", "stolen_ns"):
+        np.add.at(rows[name], thread, later[name])
+    rows["on_cpu_ns"][thread] = later["on_cpu_ns"]
+    rows["since_ns"][thread] = later["time_ns"]
+    rows["state"][thread] = LastState.ON_CPU
+
+
+def _settle_short_waits(
+    recording: Recording, totals: npt.NDArray[np.void], running_ns: Int64Array
+) -> tuple[Int64Array, Int64Array]:
+    """(short waits whose sums were lost with the end of the recording, running_ns without later short waits)."""
+    told_ns = _off_cpu_ns((recording.waits, recording.short_waits), len(totals))
+    lost_ns = (totals["blocked_ns"] + totals["runqueue_ns"]).astype(np.int64) - told_ns
+    # Sums that came after the last wait are of the time since then.
+    late_ns = np.minimum((-lost_ns).clip(0), running_ns)
+    return lost_ns.clip(0), running_ns - late_ns
+
+
+def _unended_waits(
+    totals: npt.NDArray[np.void], stolen_ns: Int64Array, sleeping_ns: Int64Array, waiting_ns: Int64Array, end_ns: int
+) -> npt.NDArray[np.void]:
+    rows = np.zeros(len(totals), WAIT_DTYPE)
+    for name in set(WAIT_DTYPE.names or ()) & set(TOTAL_DTYPE.names or ()) - _SUMS:
+        rows[name] = totals[name]
+    rows["time_ns"], rows["blocked_ns"], rows["runqueue_ns"] = end_ns, sleeping_ns, waiting_ns
+    rows["stolen_ns"] = stolen_ns
+    return rows[(sleeping_ns > 0) | (waiting_ns > 0)]

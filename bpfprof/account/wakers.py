@@ -1,0 +1,59 @@
+"""Who ended each wait: places in the table of wakers of a profile."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from bpfprof.account.rows import Int64Array, RowsByThread
+from bpfprof.model.ids import Pid, Tid
+from bpfprof.model.profile import Waker
+from bpfprof.model.reasons import reason_number
+from bpfprof.model.samples import WakerKind
+from bpfprof.model.syscalls import syscall_numbers
+from bpfprof.recording.reader import Recording
+
+# An interrupt that ends one of these waits is taken for a timer's: network interrupts end net, disks end disk. A device
+# that is waited for in a call with a timeout is not told apart from it.
+_TIMED = ("sleep", "lock", "poll")
+_TIMED_CALLS = sorted(
+    syscall_numbers(
+        *["futex", "futex_waitv", "futex_wait", "nanosleep", "clock_nanosleep", "poll", "ppoll", "select", "pselect6"],
+        *["epoll_wait", "epoll_pwait", "epoll_pwait2"],
+    )
+)
+_POLL = next(iter(syscall_numbers("poll")))
+_TIMER_SLACK_NS = 2_000_000  # a timer of poll() may be rounded up to a tick or so, and its thread's sleep began later
+
+
+def waker_table(recording: Recording) -> tuple[Waker, ...]:
+    """Those of the recording, then the timer, then other interrupts. A thread of a target has the name it had last."""
+    rows = [
+        Waker(
+            "thread",
+            Pid(row.pid),
+            Tid(row.tid),
+            row.process_name,
+            (recording.threads[row.thread - 1].name if row.thread else "") or row.name,
+            row.thread - 1,
+        )
+        for row in recording.wakers
+    ]
+    return (*rows, Waker("timer"), Waker("interrupt"))
+
+
+def waker_places(
+    recording: Recording, waits: RowsByThread, reasons: npt.NDArray[np.uint16], blocked_ns: Int64Array
+) -> npt.NDArray[np.uint32]:
+    """Of each row of waits, in the order of places, its waker's place in waker_table() from 1 on; 0: not known."""
+    places, kinds, calls = waits.column("waker").astype(np.int64), waits.column("waker_kind"), waits.column("syscall")
+    is_interrupt = (kinds == WakerKind.INTERRUPT) | (kinds == WakerKind.SOFT_INTERRUPT)
+    is_timed = np.isin(reasons, [reason_number(word) for word in _TIMED]) | np.isin(calls, _TIMED_CALLS)
+    # poll() says how long it waits, in milliseconds, less than 0: until something happens.
+    timeout_ms = waits.column("args")[:, 2].astype(np.uint32).view(np.int32).astype(np.int64)
+    is_early = (timeout_ms < 0) | (blocked_ns + _TIMER_SLACK_NS < timeout_ms * 1_000_000)
+    is_timed &= ~(is_early & (calls == _POLL)) & (kinds == WakerKind.INTERRUPT)
+    places[is_interrupt] = len(recording.wakers) + np.where(is_timed[is_interrupt], 1, 2)
+    # A timer ends none but slices of a wait for the GIL: the last slice, which the holder ended, has no row.
+    places[(reasons == reason_number("gil")) & (kinds == WakerKind.INTERRUPT)] = 0
+    return places.astype(np.uint32)

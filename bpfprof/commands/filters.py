@@ -1,0 +1,126 @@
+"""Options that choose what is shown of a recording, the same in every command that shows one."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+import click
+
+from bpfprof.commands.options import gathered, gil_option
+from bpfprof.errors import UsageError
+from bpfprof.model.reasons import reason_number
+from bpfprof.model.spans import ThreadState
+from bpfprof.profile.options import OFF_CPU, ON_CPU, OPEN_END_NS, SpanFilter, task_states
+
+_WINDOW = re.compile(r"([\d.]*)(m|s|ms|us)?\.\.([\d.]*)(m|s|ms|us)?")
+_UNIT_NS = {"m": 60_000_000_000, "s": 1_000_000_000, None: 1_000_000_000, "ms": 1_000_000, "us": 1000}
+
+
+def parse_window(text: str) -> tuple[int, int]:
+    """`2s..5s`, `500ms..`, `..1.5` (seconds) as nanoseconds since the recording began. Raises ValueError."""
+    found = _WINDOW.fullmatch(text.replace(" ", ""))
+    if found is None:
+        raise ValueError(f"{text!r} is no window of time; one is written 2s..5s, 500ms.. or ..90")
+    begin, begin_unit, end, end_unit = found.groups()
+    begin_ns = round(float(begin or 0) * _UNIT_NS[begin_unit])
+    end_ns = round(float(end) * _UNIT_NS[end_unit]) if end else OPEN_END_NS
+    if not begin_ns < end_ns <= OPEN_END_NS:
+        raise ValueError(f"{text!r} ends before it begins")
+    return begin_ns, end_ns
+
+
+def _parsed(parse: Any) -> Any:
+    def callback(_ctx: click.Context, _parameter: click.Parameter, text: Any) -> Any:
+        try:
+            return parse(text) if text else None
+        except (ValueError, re.error, StopIteration, KeyError) as error:
+            raise click.BadParameter(str(error)) from error
+
+    return callback
+
+
+def _parse_reasons(words: tuple[str, ...]) -> tuple[str, ...]:
+    for word in words:
+        try:
+            reason_number(word)
+        except (ValueError, KeyError, StopIteration):
+            raise ValueError(
+                f"{word!r} is no reason of a wait; they are gil, lock, net ... or 'syscall NAME'"
+            ) from None
+    return words
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What was asked to be shown; None or () for what was not."""
+
+    time: tuple[int, int] | None
+    process: re.Pattern[str] | None
+    thread: re.Pattern[str] | None
+    function: re.Pattern[str] | None
+    on_cpu: bool
+    off_cpu: bool
+    reasons: tuple[str, ...] | None
+    gil_only: bool
+    states: int | None
+    hide_idle: bool
+
+    def filter(self, min_block_us: int = 0, only: ThreadState | None = None) -> SpanFilter:
+        """The same for a profile; `only`: of spans in this state. Raises UsageError for what excludes each other."""
+        if self.on_cpu and self.off_cpu:
+            raise UsageError("--cpu and --offcpu leave nothing", "give one of them, or none for both")
+        states = frozenset((ThreadState.ON_CPU, ThreadState.RUNQUEUE, ThreadState.OFF_CPU))
+        if self.on_cpu or self.off_cpu:
+            states = ON_CPU if self.on_cpu else OFF_CPU
+        if only is not None:
+            states &= {only}
+        return SpanFilter(
+            window_ns=self.time,
+            process=self.process,
+            thread=self.thread,
+            function=self.function,
+            states=states,
+            reasons=self.reasons or (),
+            holds_gil=self.gil_only,
+            task_states=self.states or 0,
+            min_block_ns=1000 * min_block_us,
+            hides_idle=self.hide_idle,
+        )
+
+
+def _pattern(name: str, what: str) -> Any:
+    return click.option(f"--{name}", metavar="REGEX", callback=_parsed(re.compile), help=f"Only {what}.")
+
+
+filter_options = gathered(
+    "wanted",
+    Wanted,
+    (
+        click.option(
+            "--time", metavar="2s..5s", callback=_parsed(parse_window), help="Only this part, from the start on."
+        ),
+        _pattern("process", "processes with this in `NAME (PID)`"),
+        _pattern("thread", "threads with this in `NAME (TID)`"),
+        _pattern("function", "stacks with a function like this"),
+        click.option("--cpu", "on_cpu", is_flag=True, help="Only time on a CPU."),
+        click.option("--offcpu", "off_cpu", is_flag=True, help="Only time off the CPU: waits, and the run queue."),
+        click.option(
+            *("--reason", "reasons"),
+            multiple=True,
+            metavar="R",
+            callback=_parsed(_parse_reasons),
+            help="Only waits for this: gil, lock, sleep, disk, net, pipe, poll, child ...; may be repeated.",
+        ),
+        gil_option,
+        click.option(
+            "--state",
+            "states",
+            metavar="S,D,...",
+            callback=_parsed(task_states),
+            help="Only waits in these states: letters as in ps, or names (uninterruptible...).",
+        ),
+        click.option("--hide-idle", is_flag=True, help="Leave out waits of threads that have nothing to do."),
+    ),
+)

@@ -1,0 +1,76 @@
+"""Which spans of a recording a profile is made of: a SpanFilter in, masks out."""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+
+from bpfprof.model.reasons import reason_number
+from bpfprof.model.spans import SpanFlag, ThreadState
+from bpfprof.profile.options import NO_LOAD, UNINTERRUPTIBLE, SpanFilter
+from bpfprof.recording.reader import Recording
+from bpfprof.stacks.stitch import StackSource
+
+Bools = npt.NDArray[np.bool_]
+
+
+class Masks:
+    """The masks of one filter on one recording."""
+
+    def __init__(self, wanted: SpanFilter, recording: Recording, source: StackSource) -> None:
+        self._wanted, self._recording, self._source = wanted, recording, source
+        self._reasons = [reason_number(word) for word in wanted.reasons]
+
+    def has_thread(self, index: int) -> bool:
+        """Whether spans of this thread pass at all."""
+        thread = self._recording.threads[index]
+        process = self._recording.processes[thread.process]
+        asked = (self._wanted.process, process.name, process.pid), (self._wanted.thread, thread.name, thread.tid)
+        return all(pattern is None or pattern.search(f"{name} ({number})") for pattern, name, number in asked)
+
+    def of(self, spans: npt.NDArray[np.void]) -> Bools:
+        """Of each span whether it passes."""
+        wanted, is_wait = self._wanted, spans["state"] == ThreadState.OFF_CPU
+        passes = spans["state"] != ThreadState.UNKNOWN
+        if wanted.states:
+            passes &= np.isin(spans["state"], list(wanted.states))
+        if wanted.function is not None:
+            passes &= self._has_function[spans["stack"]]
+        if wanted.holds_gil:
+            passes &= spans["flags"] & SpanFlag.HOLDS_GIL > 0
+        if wanted.reasons:
+            passes &= is_wait & np.isin(spans["reason"], self._reasons)
+        if wanted.task_states:
+            states = spans["task_state"].copy()
+            states[states & NO_LOAD > 0] &= np.uint16(~UNINTERRUPTIBLE & 0xFFFF)
+            passes &= is_wait & (states & np.uint16(wanted.task_states) > 0)
+        if wanted.min_block_ns:
+            passes &= is_wait & (wait_lengths(spans) >= wanted.min_block_ns)
+        if wanted.hides_idle:
+            passes &= spans["flags"] & SpanFlag.IDLE == 0
+        return np.asarray(passes)
+
+    @cached_property
+    def _has_function(self) -> Bools:
+        """Of each stack by its number."""
+        pattern, source = self._wanted.function, self._source
+        assert pattern is not None
+        stacks = range(1, len(source.statuses))
+        found = [any(pattern.search(frame.name) for frame in source.frames(stack, 0)) for stack in stacks]
+        return np.array([False, *found])
+
+
+def wait_lengths(spans: npt.NDArray[np.void]) -> npt.NDArray[np.int64]:
+    """Of each span of a wait with a row how long all of that wait was blocked; of all other spans 0.
+
+    A wait for a GIL comes as many spans; those of one wait stand together.
+    """
+    lengths = np.zeros(len(spans), np.int64)
+    blocked = np.flatnonzero((spans["state"] == ThreadState.OFF_CPU) & (spans["wait"] > 0))
+    if len(blocked):
+        first = np.flatnonzero(np.diff(spans["wait"][blocked].astype(np.int64), prepend=-1))
+        sums = np.add.reduceat(spans["duration_ns"][blocked], first)
+        lengths[blocked] = np.repeat(sums, np.diff(np.append(first, len(blocked))))
+    return lengths

@@ -1,0 +1,79 @@
+"""How much of the truth a recording holds, and what was recorded."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from bpfprof.account.spans import SpanSource
+from bpfprof.model.profile import Quality, RecordingInfo
+from bpfprof.model.spans import ThreadState
+from bpfprof.model.statuses import Status
+from bpfprof.recording.reader import Recording
+from bpfprof.stacks.stitch import StackSource
+
+
+def recording_mode(recording: Recording) -> str:
+    """both, cpu (only samples have stacks) or offcpu (only waits have)."""
+    return str(recording.start.get("mode", "both"))
+
+
+def recording_info(recording: Recording, duration_ns: int) -> RecordingInfo:
+    """What was recorded, when, where and how."""
+    start = recording.start
+    targets = set(start.get("target_pids", []))
+    named = [process for process in recording.processes if process.pid in targets]
+    return RecordingInfo(
+        command_line=tuple(named[0].command_line) if named else (),
+        started_unix_ns=int(start.get("started_unix_ns", 0)),
+        duration_ns=duration_ns,
+        host_name=str(start.get("host_name", "")),
+        kernel_release=str(start.get("kernel_release", "")),
+        bpfprof_version=str(start.get("bpfprof_version", "")),
+        rate_hz=int(start.get("rate_hz", 0)),
+        event=str(start.get("event", "")),
+        mode=recording_mode(recording),
+        min_block_us=int(start.get("min_block_us", 0)),
+    )
+
+
+def recording_quality(recording: Recording, spans: SpanSource, source: StackSource) -> Quality:
+    """How much of the truth the recording holds, whatever is shown of it."""
+    # In mode cpu waits have no stacks.
+    has_waits = recording_mode(recording) != "cpu"
+    tables = [spans.threads.samples.parts[0], *spans.threads.waits.parts * has_waits]
+    stacks = np.concatenate([rows["stack"] for rows in tables])
+    own = np.concatenate([rows["status"] for rows in tables])
+    statuses = np.where(stacks > 0, source.statuses[stacks], own)
+    truncated: dict[str, int] = {}
+    complete = unsampled = 0
+    for status, count in enumerate(np.bincount(statuses).tolist()):
+        reason = source.reason(status)
+        if status == Status.NOT_SAMPLED:
+            unsampled = count
+        elif reason and status != Status.NOT_STARTED:
+            truncated.update({reason: truncated.get(reason, 0) + count} if count else {})
+        else:
+            complete += count
+    end = recording.end
+    lost = {str(reason): int(count) for reason, count in dict(end.get("lost", {})).items()}
+    stack_lost = source.reason(Status.STACK_LOST)
+    if stack_lost in truncated:
+        lost[stack_lost] = max(lost.get(stack_lost, 0), truncated[stack_lost])
+    whole = (source.statuses == Status.OK)[stacks]
+    sums = spans.sums if has_waits else spans.sums[:0]
+    short = sums[~sums["is_unsampled"]]
+    counts = sums["count"][sums["is_unsampled"] & (sums["state"] == ThreadState.OFF_CPU)]
+    return Quality(
+        complete_count=complete,
+        python_only_count=int((whole & source.is_python_only[stacks]).sum()),
+        truncated_counts=truncated,
+        lost_counts=lost,
+        own_cpu_ns=int(end.get("own_cpu_ns", 0)),
+        recording_ns=spans.threads.end_ns - spans.threads.start_ns,
+        unfinished=recording.unfinished,
+        without_rules_count=int((whole & source.is_without_rules[stacks]).sum()),
+        problem_counts=dict(end.get("problems", {})),
+        short_count=int(short["count"][short["state"] == ThreadState.OFF_CPU].sum()),
+        short_ns=int(short["ns"].sum()),
+        unsampled_count=int(counts.sum()) + unsampled,
+    )

@@ -1,0 +1,64 @@
+"""Frames and stacks of a profile, each once, numbered as they are met."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from bpfprof.model.frames import Frame, FrameKind
+from bpfprof.model.profile import Interner
+from bpfprof.model.reasons import reason_text
+from bpfprof.model.spans import ThreadState
+from bpfprof.model.statuses import Status
+from bpfprof.stacks.stitch import StackSource
+
+_MARKS = {Status.SHORT_WAIT: Frame(FrameKind.SHORT_WAITS), Status.NOT_SAMPLED: Frame(FrameKind.NOT_SAMPLED)}
+
+
+def span_keys(spans: npt.NDArray[np.void]) -> npt.NDArray[np.uint64]:
+    """What tells the stack that a span shows from others: stack << 32 | reason << 16 | status << 8 | state."""
+    reasons = np.where(spans["state"] == ThreadState.OFF_CPU, spans["reason"], 0).astype(np.uint64)
+    keys = spans["stack"].astype(np.uint64) << np.uint64(32) | reasons << np.uint64(16)
+    return np.asarray(keys | spans["status"].astype(np.uint64) << np.uint64(8) | spans["state"].astype(np.uint64))
+
+
+@dataclass(slots=True)
+class ProfileStacks:
+    """Stacks of the recording with their marks, as the profile numbers them."""
+
+    source: StackSource
+    interner: Interner = field(default_factory=Interner)
+    _number_of_key: dict[int, int] = field(default_factory=dict)
+
+    def number(self, key: int) -> int:
+        """The profile's stack for a key of span_keys()."""
+        if key not in self._number_of_key:
+            self._number_of_key[key] = self._add(key >> 32, key >> 16 & 0xFFFF, key >> 8 & 0xFF, key & 0xFF)
+        return self._number_of_key[key]
+
+    def numbers(self, keys: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint32]:
+        """The same for many keys."""
+        unique, inverse = np.unique(keys, return_inverse=True)
+        return np.array([self.number(key) for key in unique.tolist()], np.uint32)[inverse]
+
+    def places(self, stacks: npt.NDArray[np.uint32]) -> npt.NDArray[np.uint32]:
+        """Of stacks of the recording without a leaf mark: the profile's number + 1; 0 where there is none."""
+        unique, inverse = np.unique(stacks, return_inverse=True)
+        places = [
+            stack and self.number(stack << 32 | int(self.source.statuses[stack]) << 8) + 1 for stack in unique.tolist()
+        ]
+        return np.array(places, np.uint32)[inverse]
+
+    def _add(self, stack: int, reason: int, status: int, state: int) -> int:
+        frames: tuple[Frame, ...] = ()
+        if not stack and status in _MARKS:
+            frames = (_MARKS[Status(status)],)
+        elif stack or status != Status.NOT_STARTED:
+            frames = self.source.frames(stack, status)
+        if state == ThreadState.RUNQUEUE:
+            frames += (Frame(FrameKind.RUNQUEUE),)
+        elif state == ThreadState.OFF_CPU:
+            frames += (Frame(FrameKind.WAIT, reason_text(reason)),)
+        return self.interner.stack(frames)
