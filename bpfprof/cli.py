@@ -3,25 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-import re
 import sys
-from typing import TYPE_CHECKING
 
-from bpfprof.capture.stop import StopRequest
 from bpfprof.commands.outputs import guard_standard_output
-from bpfprof.errors import BpfprofError, UnsupportedError
-from bpfprof.kernel.compiler import Compilation
-from bpfprof.kernel.kernel_side import KernelSide
-from bpfprof.proc.priority import raise_priority
-
-if TYPE_CHECKING:
-    from bpfprof.commands.recording import Started
+from bpfprof.commands.starting import Started, starting
+from bpfprof.errors import BpfprofError
 
 _REPORT_BUG = "this is a bug in bpfprof; please report it with the output of the same command and --debug"
-
 _INTERRUPTED = 130  # by Ctrl-C; what records is not, it ends
-
-_SAYS_WHAT = re.compile(r"--pid|--all|-[a-zA-Z]*[pa]")  # an option that says what to record, maybe among others
 
 
 def main() -> None:
@@ -32,32 +21,14 @@ def main() -> None:
     debug = "--debug" in own_part
     if debug:
         arguments.remove("--debug")
-        own_part = [argument for argument in own_part if argument != "--debug"]
-    sys.exit(_run(arguments, debug, _will_record(arguments, own_part)))
+    sys.exit(_run(arguments, debug))
 
 
-def _will_record(arguments: list[str], own_part: list[str]) -> bool:
-    """Whether the command records: to know it before click is imported saves a good part of the start."""
-    if {"-h", "--help"} & set(own_part):
-        return False
-    # `offcpu` records, unless it is given a recording, which excludes all of these. A wrong yes costs some CPU time.
-    has_target = "--" in arguments or any(_SAYS_WHAT.match(argument) for argument in own_part[1:])
-    return own_part[:1] == ["record"] or (own_part[:1] == ["offcpu"] and has_target)
-
-
-def _run(arguments: list[str], debug: bool, will_record: bool) -> int:
-    compilation: Compilation | None = None
-    kernel: KernelSide | None = None
+def _run(arguments: list[str], debug: bool) -> int:
     try:
-        if not will_record:
-            return _run_command(arguments)
-        with StopRequest() as stop:  # from here on a signal ends the recording, however short, in good order
-            raise_priority()
-            # The compiler is the longest part of the start, so it runs while the rest of bpfprof is being imported.
-            compilation = Compilation.start()
-            with contextlib.suppress(UnsupportedError):  # the command will say it, if nothing is wrong with its options
-                kernel = KernelSide.start(compilation)
-            return _run_command(arguments, (compilation, kernel, stop))
+        with contextlib.ExitStack() as stack:
+            records = arguments[:1] == ["record"] and not {"-h", "--help"} & set(arguments)
+            return _run_command(arguments, stack.enter_context(starting()) if records else None)
     except KeyboardInterrupt:
         return _INTERRUPTED
     except BpfprofError as error:
@@ -68,14 +39,9 @@ def _run(arguments: list[str], debug: bool, will_record: bool) -> int:
         _show_traceback(debug)
         _say(f"internal error: {type(error).__name__}: {error}\n  {_REPORT_BUG}")
         return 1
-    finally:
-        if kernel is not None:
-            kernel.close()
-        if compilation is not None:
-            compilation.cancel()
 
 
-def _run_command(arguments: list[str], started: Started | None = None) -> int:
+def _run_command(arguments: list[str], started: Started | None) -> int:
     import click
 
     from bpfprof.commands.group import group

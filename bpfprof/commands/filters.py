@@ -11,7 +11,7 @@ import click
 from bpfprof.commands.options import gathered, gil_option
 from bpfprof.errors import UsageError
 from bpfprof.model.reasons import reason_number
-from bpfprof.model.spans import ThreadState
+from bpfprof.model.states import ThreadState
 from bpfprof.profile.options import OFF_CPU, ON_CPU, OPEN_END_NS, SpanFilter, task_states
 
 _WINDOW = re.compile(r"([\d.]*)(m|s|ms|us)?\.\.([\d.]*)(m|s|ms|us)?")

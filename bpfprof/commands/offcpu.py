@@ -16,9 +16,9 @@ from bpfprof.commands.options import RATE, Shown, gathered, output_options
 from bpfprof.commands.outputs import show, shows_utf8
 from bpfprof.errors import UsageError
 from bpfprof.kernel.attach import PERF_EVENTS
-from bpfprof.model.spans import ThreadState
-from bpfprof.query.groups import GROUPINGS
+from bpfprof.model.states import ThreadState
 from bpfprof.render.formats import TABLE, WAITS, Format
+from bpfprof.render.options import GROUPINGS
 
 if TYPE_CHECKING:
     from bpfprof.model.profile import Profile

@@ -74,7 +74,7 @@ output_options = gathered(
             expose_value=False,
             help="A frame for each thread (the default; accepted for habit).",
         ),
-        click.option("-F", "--function", "function_only", is_flag=True, help="Functions without line numbers."),
+        click.option("-F", "--function-names", "function_only", is_flag=True, help="Functions without line numbers."),
         click.option("--show-interpreter", is_flag=True, help="Keep CPython's own C functions in the stacks."),
         click.option("--full-filenames", is_flag=True, help="Whole paths instead of the shortest unambiguous tail."),
     ),

@@ -11,7 +11,8 @@ import click
 from bpfprof.commands.capture_options import Asked, capture_options
 from bpfprof.commands.options import RATE, Shown, gil_option, output_options
 from bpfprof.commands.outputs import show
-from bpfprof.commands.recording import Plan, Started, make_recording
+from bpfprof.commands.recording import Plan, make_recording
+from bpfprof.commands.starting import Started
 from bpfprof.errors import UsageError
 from bpfprof.kernel.attach import PERF_EVENTS
 from bpfprof.profile.options import SpanFilter
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)
 @click.pass_obj
 def record(
-    started: Started,
+    started: Started | None,
     asked: Asked,
     shown: Shown,
     rate: int,

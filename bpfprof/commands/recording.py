@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import time
@@ -19,9 +20,9 @@ from bpfprof.capture.targets import LaunchedCommand, Targets
 from bpfprof.capture.watch import Watch
 from bpfprof.commands.options import RECORDING_SUFFIX
 from bpfprof.commands.outputs import open_output, open_temporary, write_whole
+from bpfprof.commands.starting import Started, starting
 from bpfprof.errors import OutputError
 from bpfprof.kernel.checks import check_machine, check_namespace
-from bpfprof.kernel.compiler import Compilation
 from bpfprof.kernel.kernel_side import KernelSide
 from bpfprof.model.ids import Pid
 from bpfprof.proc.tasks import process_name
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
 
 _CLEAR_LINE = "\r\x1b[K"
 
-Started = tuple[Compilation, KernelSide | None, StopRequest]  # what the command line has under way
 Write = Callable[["Profile"], str | bytes]
 
 
@@ -57,16 +57,19 @@ class Recorded:
     failure: OutputError | None = None
 
 
-def make_recording(started: Started, plan: Plan) -> Recorded:
-    """Records until the end; the output is whole then. Raises UnsupportedError, TargetError, UsageError."""
-    compilation, kernel, stop = started
-    check_machine()
-    check_namespace()
-    kernel = kernel or KernelSide.start(compilation)
-    try:
-        return _record(kernel, plan, stop)
-    finally:
-        kernel.close()
+def make_recording(started: Started | None, plan: Plan) -> Recorded:
+    """Records until the end; the output is whole then. Raises UnsupportedError, TargetError, UsageError.
+
+    started: what the command line has under way, if it has.
+    """
+    with contextlib.nullcontext(started) if started else starting() as under_way:
+        check_machine()
+        check_namespace()
+        kernel = under_way.kernel or KernelSide.start(under_way.compilation)
+        try:
+            return _record(kernel, plan, under_way.stop)
+        finally:
+            kernel.close()
 
 
 def _record(kernel: KernelSide, plan: Plan, stop: StopRequest) -> Recorded:

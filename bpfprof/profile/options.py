@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 
-from bpfprof.model.spans import ThreadState
+from bpfprof.model.states import ThreadState
 
 # States of a thread off the CPU, as sched_switch has them (include/linux/sched.h), by their letters in ps and names.
 # TASK_IDLE, of kernel threads without work, is TASK_UNINTERRUPTIBLE with TASK_NOLOAD: here it is the latter alone.

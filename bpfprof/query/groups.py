@@ -12,8 +12,6 @@ from bpfprof.query.chains import Share, WokenBy, gil_holders, shares_of, woken_b
 from bpfprof.query.functions import Ints, function_of_frames, merged_stacks, owner_functions, wait_owners
 from bpfprof.query.waits import Waits, find_waits
 
-GROUPINGS = ("stack", "reason", "thread", "function", "waker", "lock")
-
 
 @dataclass(frozen=True)
 class WaitGroup:
@@ -85,7 +83,10 @@ class _Context:
 def group_waits(
     profile: Profile, by: str, limit: int, waker_depth: int = 2, merge_lines: bool = False, hide_idle: bool = False
 ) -> WaitGroups:
-    """By one of GROUPINGS; at most `limit` groups, and as many idle ones. Raises ValueError without spans."""
+    """By stack, reason, thread, function, waker or lock; at most `limit` groups, and as many idle ones.
+
+    Raises ValueError without spans.
+    """
     waits = find_waits(profile)
     owners = np.array(wait_owners(profile.frames, profile.stacks), np.int64)
     context = _Context(profile, waits, by, owner_functions(profile.frames, owners), owners, waker_depth)

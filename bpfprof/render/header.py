@@ -38,8 +38,7 @@ def recording_block(profile: Profile) -> list[str]:
     """The command line, if there is one, and the facts, as lines for a terminal."""
     command = shortened(command_text(profile))
     facts = wrapped(", ".join(recording_facts(profile)), "")
-    shown = wrapped(f"shown: {printable(profile.filter_text[2:])}", "  ") if profile.filter_text else []
-    return [*([command] if command else []), *facts, *shown]
+    return [command, *facts] if command else facts
 
 
 def counted(count: int, one: str, many: str = "") -> str:

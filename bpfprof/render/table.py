@@ -7,7 +7,7 @@ from bpfprof.render.columns import COLUMNS, padded, shortened, wrapped
 from bpfprof.render.gil_table import gil_block
 from bpfprof.render.header import recording_block
 from bpfprof.render.hot_spots import FunctionTime, LongestWait, WaitTime, longest_wait, top_functions, top_waits
-from bpfprof.render.labels import process_label, thread_label
+from bpfprof.render.labels import printable, process_label, thread_label
 from bpfprof.render.options import RenderOptions
 from bpfprof.render.quality import quality_line
 from bpfprof.render.quantities import duration_text, percent_text, seconds_text
@@ -21,6 +21,7 @@ def render_table(profile: Profile, options: RenderOptions) -> str:
     """Blocks separated by empty lines, the quality line last; blocks with nothing to say are left out."""
     blocks = [
         recording_block(profile),
+        wrapped(f"shown: what is {printable(profile.filter_text[2:])}", "  ") if profile.filter_text else [],
         threads_block(profile.threads),
         reasons_block(profile.threads),
         gil_block(profile, options),

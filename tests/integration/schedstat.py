@@ -24,7 +24,8 @@ from pathlib import Path
 
 import numpy as np
 
-from bpfprof.model.profile import Profile, ThreadState
+from bpfprof.model.profile import Profile
+from bpfprof.model.spans import ThreadState
 from bpfprof.recording.reader import Recording
 
 _MOVE = re.compile(r" (\d+)\.(\d{6}): sched_migrate_task: .* pid=(\d+) prio=")
@@ -81,8 +82,8 @@ def stolen_of_machine_ns() -> int:
 
 def queued_ns(profile: Profile, recording: Recording, thread: int, at_ns: int) -> int:
     """How long a thread had been on the run queue at this time, CLOCK_MONOTONIC; needs the profile's timeline."""
-    assert profile.timeline is not None
-    rows = profile.timeline[profile.timeline["thread"] == thread]
+    assert profile.spans is not None
+    rows = profile.spans[profile.spans["thread"] == thread]
     start_ns = rows["start_ns"].astype(np.int64) + recording.start["start_ns"]
     before = max(0, int(np.searchsorted(start_ns, at_ns)) - 1)
     return int(at_ns - start_ns[before]) if rows["state"][before] == ThreadState.RUNQUEUE else 0

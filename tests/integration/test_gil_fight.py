@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from bpfprof.model.frames import FrameKind
-from bpfprof.model.profile import Profile, ThreadState
+from bpfprof.model.profile import Profile
+from bpfprof.model.spans import ThreadState
 from bpfprof.profile.build import build_profile
 from bpfprof.profile.options import ProfileOptions
 from bpfprof.recording.reader import Recording, read_recording
@@ -54,8 +55,8 @@ class Fight:
 
     def late_ns(self, thread: dict[str, Any]) -> int:
         """Time on the run queue that schedstat does not have: the hypervisor's, and until a virtual CPU woke up."""
-        assert self.profile.timeline is not None
-        rows = self.profile.timeline[self.profile.timeline["thread"] == self.index(thread["tid"])]
+        assert self.profile.spans is not None
+        rows = self.profile.spans[self.profile.spans["thread"] == self.index(thread["tid"])]
         rows = rows[rows["state"] == ThreadState.RUNQUEUE]
         first, last = (thread[edge] - self.recording.start["start_ns"] for edge in ("start_ns", "end_ns"))
         start_ns = rows["start_ns"].astype(np.int64)
@@ -65,8 +66,8 @@ class Fight:
 
     def gil_ns(self, thread: dict[str, Any]) -> int:
         """How long the thread waited for the GIL in the window."""
-        assert self.profile.timeline is not None
-        rows = self.profile.timeline[self.profile.timeline["thread"] == self.index(thread["tid"])]
+        assert self.profile.spans is not None
+        rows = self.profile.spans[self.profile.spans["thread"] == self.index(thread["tid"])]
         leaves = [self.profile.frames[stack[-1]] if stack else None for stack in self.profile.stacks]
         is_gil = np.array([bool(leaf and leaf.kind == FrameKind.WAIT and leaf.name == "gil") for leaf in leaves])
         first, last = (thread[edge] - self.recording.start["start_ns"] for edge in ("start_ns", "end_ns"))
@@ -89,7 +90,7 @@ def fight(name: str, arguments: tuple[str, ...], path: Path) -> Fight:
         assert done.returncode == 0, done.stderr
     with open(path, "rb") as file:
         read = read_recording(file)
-    return Fight(truth, read, build_profile(read, ProfileOptions(with_timeline=True, with_waits=True)), moves)
+    return Fight(truth, read, build_profile(read, ProfileOptions(with_spans=True)), moves)
 
 
 @pytest.mark.parametrize(("name", "arguments"), FIGHTS)

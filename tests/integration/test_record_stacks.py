@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from bpfprof.model.frames import Frame, FrameKind
-from bpfprof.model.profile import ThreadState
+from bpfprof.model.spans import ThreadState
 from bpfprof.profile.build import build_profile
 from bpfprof.recording.reader import Recording, read_recording
 from bpfprof.stacks.stitch import StackSource

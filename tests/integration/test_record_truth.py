@@ -15,7 +15,8 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from bpfprof.model.profile import Profile, ThreadState
+from bpfprof.model.profile import Profile
+from bpfprof.model.spans import ThreadState
 from bpfprof.profile.build import build_profile
 from bpfprof.profile.options import ProfileOptions
 from bpfprof.recording.reader import Recording, read_recording
@@ -47,8 +48,8 @@ class Comparison:
 
     def in_window(self, thread: dict[str, Any]) -> tuple[npt.NDArray[np.void], npt.NDArray[np.int64]]:
         """Rows of the timeline of a thread, and how much of each lies in the window."""
-        assert self.profile.timeline is not None
-        rows = self.profile.timeline[self.profile.timeline["thread"] == self.index(thread["tid"])]
+        assert self.profile.spans is not None
+        rows = self.profile.spans[self.profile.spans["thread"] == self.index(thread["tid"])]
         bounds = thread["start_ns"], thread["end_ns"]
         first, last = (bound - self.recording.start["start_ns"] for bound in bounds)
         start_ns = rows["start_ns"].astype(np.int64)
@@ -99,7 +100,7 @@ def compared(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
         assert done.returncode == 0, done.stderr
     with open(path, "rb") as file:
         read = read_recording(file)
-    yield Comparison(truth, read, build_profile(read, ProfileOptions(with_timeline=True)), stolen_ns, busy > 0)
+    yield Comparison(truth, read, build_profile(read, ProfileOptions(with_spans=True)), stolen_ns, busy > 0)
 
 
 def test_every_thread_is_accounted_for(compared: Comparison) -> None:

@@ -16,8 +16,10 @@ import pytest
 
 from bpfprof.model.frames import FrameKind
 from bpfprof.model.profile import Profile, Waker
+from bpfprof.model.reasons import reason_text
 from bpfprof.profile.build import build_profile
 from bpfprof.profile.options import ProfileOptions
+from bpfprof.query.waits import find_waits
 from bpfprof.recording.reader import read_recording
 from tests.integration.recorded import INTERPRETERS, json_line, needs_root, program, recording, running
 
@@ -63,14 +65,14 @@ class Woken:
     pid: int
 
     def of(self, kind: str, least_ns: int = LEAST_NS) -> list[Ended]:
-        waits, profile = self.profile.waits, self.profile
-        assert waits is not None
+        profile = self.profile
+        rows = find_waits(profile).rows
         tid = self.truth[kind]["tid"]
         thread = next(index for index, thread in enumerate(profile.threads) if thread.tid == tid)
         ended = []
-        for row in waits.rows[(waits.rows["thread"] == thread) & (waits.rows["blocked_ns"] >= least_ns)]:
-            if waits.reasons[row["reason"]] != "gil" and kind in self._python(int(row["stack"])):
-                waker = waits.wakers[row["waker"] - 1] if row["waker"] else None
+        for row in rows[(rows["thread"] == thread) & (rows["blocked_ns"] >= least_ns)]:
+            if reason_text(row["reason"]) != "gil" and kind in self._python(int(row["stack"])):
+                waker = profile.wakers[row["waker"] - 1] if row["waker"] else None
                 functions = self._python(int(row["waker_stack"]) - 1) if row["waker_stack"] else ()
                 ended.append(Ended(int(row["blocked_ns"]), waker, functions))
         assert ended, f"no wait in {kind}"
@@ -109,7 +111,7 @@ def woken(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         assert done.returncode == 0, done.stderr
         pid = target.pid
     with open(path, "rb") as file:
-        profile = build_profile(read_recording(file), ProfileOptions(with_waits=True))
+        profile = build_profile(read_recording(file), ProfileOptions(with_spans=True))
     yield Woken(truth, profile, pid)
 
 
