@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import sys
+from typing import TYPE_CHECKING
 
 from bpfprof.commands.outputs import guard_standard_output
-from bpfprof.commands.starting import Started, starting
 from bpfprof.errors import BpfprofError
+
+if TYPE_CHECKING:
+    from bpfprof.commands.starting import Started
 
 _REPORT_BUG = "this is a bug in bpfprof; please report it with the output of the same command and --debug"
 _INTERRUPTED = 130  # by Ctrl-C; what records is not, it ends
@@ -27,8 +30,13 @@ def main() -> None:
 def _run(arguments: list[str], debug: bool) -> int:
     try:
         with contextlib.ExitStack() as stack:
-            records = arguments[:1] == ["record"] and not {"-h", "--help"} & set(arguments)
-            return _run_command(arguments, stack.enter_context(starting()) if records else None)
+            started = None
+            if arguments[:1] == ["record"] and not {"-h", "--help"} & set(arguments):
+                # The longest part of the start, so it runs while the rest of bpfprof is being imported.
+                from bpfprof.commands.starting import starting
+
+                started = stack.enter_context(starting())
+            return _run_command(arguments, started)
     except KeyboardInterrupt:
         return _INTERRUPTED
     except BpfprofError as error:
