@@ -9,18 +9,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from bpfprof import abi
 from bpfprof.account.lent_stacks import NOT_SAMPLED, lend_stacks
 from bpfprof.account.restarts import name_restarted
-from bpfprof.account.scheduler_times import TOLD_LATER, settle_times
 from bpfprof.model.samples import TOTAL_DTYPE, WAIT_DTYPE
+from bpfprof.model.statuses import LastState
 from bpfprof.recording.reader import Recording
 
-_UNKNOWN, _ON_CPU = int(abi.ThreadState["BP_THREAD_UNKNOWN"]), int(abi.ThreadState["BP_THREAD_ON_CPU"])
-_RUNNABLE, _BLOCKED = int(abi.ThreadState["BP_THREAD_RUNNABLE"]), int(abi.ThreadState["BP_THREAD_BLOCKED"])
+_UNKNOWN, _ON_CPU, _RUNNABLE, _BLOCKED, _DEAD = (int(state) for state in LastState)
 _BLOCK_ROWS = 1 << 16
 _SUMS = {"time_ns", "blocked_ns", "runqueue_ns", "stolen_ns"}  # totals have something else by these names than waits
-_DEAD = int(abi.ThreadState["BP_THREAD_DEAD"])
 
 
 class RowsByThread:
@@ -122,7 +119,7 @@ class Intervals:
     blocked_ns: npt.NDArray[np.int64]
     runqueue_ns: npt.NDArray[np.int64]
     open_stolen_ns: npt.NDArray[np.int64]  # stolen from a burst that no wait follows: it runs, or ended in death
-    derived_ns: npt.NDArray[np.int64]  # short waits of an unfinished recording whose sums are not in it
+    derived_ns: npt.NDArray[np.int64]  # waits of an unfinished recording that are not in it
 
 
 def collect_intervals(recording: Recording) -> Intervals:
@@ -144,7 +141,7 @@ def collect_intervals(recording: Recording) -> Intervals:
         running_ns = np.minimum(running_ns, totals["running_ns"].astype(np.int64))
     open_stolen_ns = np.where(is_running, open_ns - running_ns, 0)
     derived_ns = np.zeros(len(totals), np.int64)
-    if not recording.end and _has_short_waits(recording):
+    if not recording.end:
         derived_ns, running_ns = _settle_short_waits(recording, totals, running_ns)
     first_ns = totals["first_ns"].astype(np.int64)
     # What no wait in the file speaks for was stolen from the last burst: before the wait that had not ended, before
@@ -188,10 +185,7 @@ def _has_short_waits(recording: Recording) -> bool:
 
 
 def _last_totals(recording: Recording) -> npt.NDArray[np.void]:
-    """One row of TOTAL_DTYPE a thread: the last in the file, brought up to date where later waits are in the file.
-
-    Puts the times of the waits right by the scheduler's.
-    """
+    """One row of TOTAL_DTYPE a thread: the last in the file, brought up to date where later waits are in the file."""
     rows = np.zeros(len(recording.threads), TOTAL_DTYPE)
     rows["first_ns"] = [thread.first_ns for thread in recording.threads]
     rows["since_ns"], rows["time_ns"], rows["syscall"] = rows["first_ns"], rows["first_ns"], -1
@@ -199,9 +193,7 @@ def _last_totals(recording: Recording) -> npt.NDArray[np.void]:
     first_ns = rows["first_ns"].copy()
     rows[totals["thread"]] = totals  # the last of equal indices wins
     rows["thread"], rows["first_ns"] = np.arange(len(rows)), first_ns
-    if recording.end:
-        settle_times(recording.waits, rows)
-    else:
+    if not recording.end:
         _follow_waits(rows, recording.waits, _has_short_waits(recording))
     return rows
 
@@ -217,12 +209,6 @@ def _follow_waits(rows: npt.NDArray[np.void], waits: npt.NDArray[np.void], has_s
     places = places[np.lexsort((waits["time_ns"][places], waits["thread"][places]))]
     thread = waits["thread"][places]
     is_first = np.diff(thread, prepend=-1) != 0
-    # What the first of them tells of the wait before, as far as the totals do not know it.
-    told = {name: waits[name][places[is_first]].astype(np.int64) - rows[name][thread[is_first]] for name in TOLD_LATER}
-    rows["runqueue_ns"][thread[is_first]] -= (told["early_ns"] + told["enqueue_ns"]).astype(np.uint64)
-    rows["blocked_ns"][thread[is_first]] += told["enqueue_ns"].astype(np.uint64)
-    rows["early_ns"][thread] = rows["enqueue_ns"][thread] = 0
-    settle_times(waits, rows)
     later = waits[places]
     if has_short_waits and len(later):
         since = np.where(is_first, rows["since_ns"][thread], np.roll(later["time_ns"], 1))
@@ -240,7 +226,7 @@ def _follow_waits(rows: npt.NDArray[np.void], waits: npt.NDArray[np.void], has_s
 def _settle_short_waits(
     recording: Recording, totals: npt.NDArray[np.void], running_ns: npt.NDArray[np.int64]
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """(short waits whose sums were lost with the end of the recording, running_ns without later short waits)."""
+    """(waits that were lost with the end of the recording, running_ns without later short waits)."""
     tables = recording.waits, recording.short_waits
     told_ns = sum(_sums_of(tables, name, len(totals)) for name in ("blocked_ns", "runqueue_ns"))
     lost_ns = (totals["blocked_ns"] + totals["runqueue_ns"]).astype(np.int64) - told_ns

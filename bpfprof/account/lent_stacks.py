@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from bpfprof import abi
 from bpfprof.account.reasons import call_keys
 from bpfprof.model.samples import LONG_WAIT_NS
+from bpfprof.model.statuses import Status
 
-NOT_SAMPLED = int(abi.Status["BP_NOT_SAMPLED"])
+NOT_SAMPLED = int(Status.NOT_SAMPLED)
 Int64Array = npt.NDArray[np.int64]
 
 

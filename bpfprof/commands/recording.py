@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import sys
 import time
@@ -31,7 +30,6 @@ from bpfprof.profile.options import ProfileOptions
 if TYPE_CHECKING:
     from bpfprof.capture.session import Progress
     from bpfprof.model.profile import Profile
-    from bpfprof.recording.writer import RecordingWriter
 
 _CLEAR_LINE = "\r\x1b[K"
 
@@ -80,14 +78,13 @@ def _record(kernel: KernelSide, plan: Plan, stop: StopRequest) -> Recorded:
     failure: OutputError | None = None
     with os.fdopen(open_output(path, caller_ids(), empty=False), "r+b") as result:
         stream = os.fdopen(open_temporary(), "r+b") if plan.write else result
-        writer: RecordingWriter | None = None
         try:
             if plan.options.native or plan.options.watches_all:
                 # It needs much of the same, and what is met first has to be looked at soon.
                 import bpfprof.capture.session  # noqa: F401
             watch.start(launched)
             stream.truncate(0)
-            writer = _capture(watch, stream.fileno(), stop)
+            _capture(watch, stream.fileno(), stop)
         except OutputError as error:
             failure = error  # what was written before is still shown
         except BaseException:
@@ -100,19 +97,16 @@ def _record(kernel: KernelSide, plan: Plan, stop: StopRequest) -> Recorded:
         if plan.write is not None:
             write_whole(result.fileno(), path, plan.write(profile))
             stream.close()
-        elif writer is not None and not profile.quality.unfinished:
-            _add_accounting(writer, stream, profile)
     return Recorded(profile, path, failure)
 
 
-def _capture(watch: Watch, fd: int, stop: StopRequest) -> RecordingWriter:
+def _capture(watch: Watch, fd: int, stop: StopRequest) -> None:
     # Imported now, which takes a while: the kernel side works already.
     from bpfprof.capture.session import Session
     from bpfprof.recording.writer import RecordingWriter
 
     live = _LiveLine()
-    writer = RecordingWriter(fd)
-    session = Session(watch, writer)
+    session = Session(watch, RecordingWriter(fd))
     try:
         session.begin()
         for note in watch.notes():
@@ -123,7 +117,6 @@ def _capture(watch: Watch, fd: int, stop: StopRequest) -> RecordingWriter:
         session.finish()
     finally:
         live.clear()
-    return writer
 
 
 def _read_back(stream: BinaryIO, options: ProfileOptions) -> Profile:
@@ -132,15 +125,6 @@ def _read_back(stream: BinaryIO, options: ProfileOptions) -> Profile:
 
     stream.seek(0)
     return build_profile(read_recording(stream), options)
-
-
-def _add_accounting(writer: RecordingWriter, stream: BinaryIO, profile: Profile) -> None:
-    """Appends what became of each thread's time: a reader that knows no stacks has it too. Nobody misses it else."""
-    from bpfprof.query.accounting import accounting_rows
-
-    os.lseek(stream.fileno(), writer.written_bytes, os.SEEK_SET)  # it was read in between
-    with contextlib.suppress(OutputError):  # the writer has left the recording as it was
-        writer.write("accounting", {"rows": accounting_rows(profile)})
 
 
 def _default_path(pids: tuple[Pid, ...], command: tuple[str, ...]) -> Path:

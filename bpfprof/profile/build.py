@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from copy import copy
 from dataclasses import dataclass
 
 import numpy as np
@@ -39,6 +40,10 @@ _DEFAULT_OPTIONS = ProfileOptions()
 
 def build_profile(recording: Recording, options: ProfileOptions = _DEFAULT_OPTIONS) -> Profile:
     """Every thread's wall time shared out over its stacks."""
+    recording = copy(recording)
+    recording.samples, recording.waits, recording.totals = (
+        rows.copy() for rows in (recording.samples, recording.waits, recording.totals)
+    )
     source = StackSource(recording, options.show_interpreter)
     for rows in (recording.samples, recording.waits, recording.totals):
         has_stack = (rows["stack"] > 0) & (rows["status"] != NOT_SAMPLED)

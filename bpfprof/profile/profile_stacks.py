@@ -7,15 +7,15 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from bpfprof import abi
 from bpfprof.account.lent_stacks import NOT_SAMPLED
 from bpfprof.account.pieces import LEAF_NONE, LEAF_RUNQUEUE, LEAF_WAIT, NOT_SAMPLED_STACK, SHORT_STACK
 from bpfprof.account.reasons import reason_text
 from bpfprof.model.frames import Frame, FrameKind
+from bpfprof.model.statuses import Status
 from bpfprof.recording.reader import Recording
 from bpfprof.stacks.stitch import StackSource
 
-NOT_STARTED = int(abi.Status["BP_NOT_STARTED"])
+NOT_STARTED = int(Status.NOT_STARTED)
 _MARKS = {SHORT_STACK: Frame(FrameKind.SHORT_WAITS), NOT_SAMPLED_STACK: Frame(FrameKind.NOT_SAMPLED)}
 
 

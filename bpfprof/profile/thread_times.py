@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import numpy as np
 
-from bpfprof import abi
 from bpfprof.account.intervals import Intervals, sums_by
 from bpfprof.account.lent_stacks import NOT_SAMPLED
 from bpfprof.account.reasons import reason_text
 from bpfprof.account.wait_facts import WaitFacts
 from bpfprof.model.ids import Pid, Tid
 from bpfprof.model.profile import Quality, RecordingInfo, ThreadTime
+from bpfprof.model.statuses import Status
 from bpfprof.profile.profile_stacks import NOT_STARTED
 from bpfprof.recording.reader import Recording
 from bpfprof.stacks.stitch import StackSource
 
-_OK = int(abi.Status["BP_OK"])
-_STACK_LOST = abi.status_text(abi.Status["BP_LOST_STACK_RING_FULL"])
+_OK = int(Status.OK)
 
 
 def recording_mode(recording: Recording) -> str:
@@ -104,8 +103,9 @@ def recording_quality(recording: Recording, intervals: Intervals, source: StackS
             complete += int(counts[status])
     end = recording.end
     lost = {str(reason): int(count) for reason, count in dict(end.get("lost", {})).items()}
-    if _STACK_LOST in truncated:
-        lost[_STACK_LOST] = max(lost.get(_STACK_LOST, 0), truncated[_STACK_LOST])
+    stack_lost = source.reason(Status.STACK_LOST)
+    if stack_lost in truncated:
+        lost[stack_lost] = max(lost.get(stack_lost, 0), truncated[stack_lost])
     whole = source.statuses == _OK
     sums = facts.sums if has_waits else facts.sums[:0]
     short = sums[~sums["is_unsampled"]]

@@ -17,7 +17,8 @@ from bpfprof.model.profile import GIL_ROW_DTYPE, HOLDER_ROW_DTYPE, WAIT_ROW_DTYP
 from bpfprof.model.samples import HOLDS_GIL, WakerKind
 from bpfprof.model.syscalls import syscall_numbers
 from bpfprof.profile.profile_stacks import ProfileStacks
-from bpfprof.recording.reader import RecordedWaker, Recording
+from bpfprof.recording.reader import Recording
+from bpfprof.recording.tables import RecordedWaker
 
 Int64Array = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]

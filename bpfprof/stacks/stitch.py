@@ -5,18 +5,17 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from bpfprof import abi
 from bpfprof.model.frames import Frame, FrameKind
-from bpfprof.recording.reader import RecordedProcess, Recording
+from bpfprof.model.statuses import NativeFlag, Status
+from bpfprof.recording.reader import Recording
+from bpfprof.recording.tables import RecordedProcess
 from bpfprof.stacks.merge import Side, merge
 from bpfprof.stacks.native_frames import NativeSource
 from bpfprof.stacks.python_frames import PythonSource
 
-_OK, _NO_PYTHON, _NOT_KNOWN, _NOT_TAKEN, _DISAGREES = (
-    int(abi.Status[f"BP_{name}"])
-    for name in ("OK", "NO_PYTHON", "PYTHON_NOT_READY", "STACK_NOT_TAKEN", "STACK_DISAGREES")
-)
-_INEXACT = sum(int(flag) for flag in abi.ENUMS["bp_native_flags"])
+_OK, _NO_PYTHON, _NOT_KNOWN = int(Status.OK), int(Status.NO_PYTHON), int(Status.PYTHON_NOT_READY)
+_NOT_TAKEN, _DISAGREES = int(Status.STACK_NOT_TAKEN), int(Status.STACK_DISAGREES)
+_INEXACT = int(NativeFlag.BY_FRAME_POINTER | NativeFlag.BARE_LEAF)
 _NOTHING_KNOWN = RecordedProcess()
 # 3.13 puts this frame under constructors that it calls by a short cut: _Py_InitCleanup, Python/specialize.c (v3.13.0).
 _INIT_CLEANUP = Frame(FrameKind.PYTHON, "__init__", "__init__", 0)

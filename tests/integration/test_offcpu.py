@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from bpfprof.model.samples import UNSAMPLED
+from bpfprof.profile.build import build_profile
 from bpfprof.recording.reader import read_recording
 from tests.integration.recorded import (
     AS_NOBODY,
@@ -43,7 +44,7 @@ def test_a_signal_gives_the_table_and_a_whole_recording(number: signal.Signals, 
     with open(path, "rb") as file:
         recording = read_recording(file)
     assert not recording.unfinished and recording.start["mode"] == "offcpu" and not len(recording.samples)
-    assert {row.tid for row in recording.accounting} >= {target.pid}
+    assert {thread.tid for thread in recording.threads} >= {target.pid}
     assert "waits by thread: " in bpfprof("offcpu", path, "--by", "thread").stdout
     bpfprof("report", path, "--check")
 
@@ -74,7 +75,7 @@ def test_all_waits_are_shown_where_most_have_no_stack_of_their_own(tmp_path: Pat
     with open(path, "rb") as file:
         recording = read_recording(file)
     assert recording.short_waits["count"][recording.short_waits["flags"] & UNSAMPLED > 0].sum() > 10_000
-    off_cpu_us = sum(row.off_cpu_ns for row in recording.accounting) / 1000
+    off_cpu_us = sum(thread.off_cpu_ns for thread in build_profile(recording).threads) / 1000
     lines = bpfprof("offcpu", path, "-f", "collapsed").stdout.splitlines()
     assert sum(int(line.rpartition(" ")[2]) for line in lines) == pytest.approx(off_cpu_us, abs=len(lines))
     head = next(line for line in bpfprof("offcpu", path, "--by", "reason").stdout.splitlines() if "waits by" in line)
