@@ -8,7 +8,8 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from bpfprof.recording.reader import RecordedCode, Recording
+from bpfprof.recording.reader import Recording
+from bpfprof.recording.tables import RecordedCode
 
 Bools = npt.NDArray[np.bool_]
 _Mark = tuple[str, str]  # (end of the file's path, function without its class)

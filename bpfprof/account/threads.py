@@ -34,7 +34,7 @@ class Threads:
     on_cpu_ns: Int64Array
     off_cpu_ns: Int64Array
     open_stolen_ns: Int64Array  # stolen since the last wait with a row: the thread runs, or has ended
-    derived_ns: Int64Array  # short waits of an unfinished recording whose sums are not in it
+    derived_ns: Int64Array  # waits of an unfinished recording that are not in it
 
 
 def collect_threads(recording: Recording) -> Threads:
@@ -57,7 +57,7 @@ def collect_threads(recording: Recording) -> Threads:
         running_ns = np.minimum(running_ns, totals["running_ns"].astype(np.int64))
     open_stolen_ns = np.where(is_running, open_ns - running_ns, 0)
     derived_ns = np.zeros(len(totals), np.int64)
-    if not recording.end and _has_short_waits(recording):
+    if not recording.end:
         derived_ns, running_ns = _settle_short_waits(recording, totals, running_ns)
     first_ns = totals["first_ns"].astype(np.int64)
     # What no wait in the file speaks for was stolen from the last time on a CPU: before the wait that had not ended,
@@ -136,7 +136,7 @@ def _follow_waits(rows: npt.NDArray[np.void], waits: npt.NDArray[np.void], has_s
 def _settle_short_waits(
     recording: Recording, totals: npt.NDArray[np.void], running_ns: Int64Array
 ) -> tuple[Int64Array, Int64Array]:
-    """(short waits whose sums were lost with the end of the recording, running_ns without later short waits)."""
+    """(waits that were lost with the end of the recording, running_ns without later short waits)."""
     told_ns = _off_cpu_ns((recording.waits, recording.short_waits), len(totals))
     lost_ns = (totals["blocked_ns"] + totals["runqueue_ns"]).astype(np.int64) - told_ns
     # Sums that came after the last wait are of the time since then.

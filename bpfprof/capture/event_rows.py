@@ -8,12 +8,12 @@ import numpy.typing as npt
 from bpfprof import abi
 from bpfprof.capture import normalize
 from bpfprof.capture.descriptors import DescriptorKinds
+from bpfprof.capture.last_waits import LastWaits
 from bpfprof.capture.stacks import StackTable
 from bpfprof.capture.tracker import Tracker, exec_ns
 from bpfprof.capture.wakers import Wakers
-from bpfprof.kernel.events import watched_threads
-from bpfprof.kernel.tables import Tables
 from bpfprof.model.ids import Pid, Tid
+from bpfprof.model.statuses import LastState
 from bpfprof.proc import tasks
 from bpfprof.proc.memory import ProcessMemory
 from bpfprof.recording.writer import RecordingWriter
@@ -24,35 +24,40 @@ _TICK_NS = 10_000_000  # CONFIG_HZ is 100 at least
 class EventRows:
     """Writes samples, waits, short waits and totals; counts what it wrote."""
 
-    def __init__(self, tables: Tables, tracker: Tracker, stacks: StackTable, writer: RecordingWriter) -> None:
+    def __init__(self, tracker: Tracker, stacks: StackTable, writer: RecordingWriter) -> None:
         self.sample_count = 0
         self.wait_count = 0
-        self._tables = tables
         self._tracker = tracker
         self._stacks = stacks
         self._writer = writer
         self._descriptors = DescriptorKinds()
         self._wakers = Wakers(tracker)
+        self._last_waits = LastWaits()
 
     def write_events(self, events: npt.NDArray[np.void], threads: npt.NDArray[np.int64]) -> None:
         """Events with the index of each one's thread; those of unknown threads (-1) are left out."""
         known = threads >= 0
         writers = {
             "BP_EVENT_SAMPLE": self._write_samples,
-            "BP_EVENT_WAIT": self._write_waits,
             "BP_EVENT_SHORT": self._write_short_waits,
-            "BP_EVENT_EXIT": self._write_exits,
         }
         for kind, write in writers.items():
             chosen = known & (events["kind"] == abi.EventKind[kind])
             if chosen.any():
                 write(events[chosen], threads[chosen])
+        waits = known & (events["kind"] == abi.EventKind["BP_EVENT_WAIT"])
+        exits = known & (events["kind"] == abi.EventKind["BP_EVENT_EXIT"])
+        if (waits | exits).any():
+            rows = self._waits(events[waits], threads[waits])
+            self._write_waits(self._last_waits.follow(rows, events[waits], threads[exits], events[exits]))
+        if exits.any():
+            self._writer.write("totals", arrays={"rows": normalize.exits(events[exits], threads[exits])})
 
     def _write_samples(self, events: npt.NDArray[np.void], threads: npt.NDArray[np.int64]) -> None:
         self.sample_count += len(events)
         self._writer.write("samples", arrays={"rows": normalize.samples(events, threads, self._stacks)})
 
-    def _write_waits(self, events: npt.NDArray[np.void], threads: npt.NDArray[np.int64]) -> None:
+    def _waits(self, events: npt.NDArray[np.void], threads: npt.NDArray[np.int64]) -> npt.NDArray[np.void]:
         self.wait_count += len(events)
         rows = normalize.waits(events, threads, self._stacks, self._tracker.first_sleeps)
         rows["fd_kind"] = self._descriptors.of_calls(events["tgid"], rows["syscall"], rows["args"][:, 0])
@@ -61,7 +66,11 @@ class EventRows:
         wakers = self._wakers.take_rows()
         if wakers:
             self._writer.write("wakers", {"rows": wakers})
-        self._writer.write("waits", arrays={"rows": rows})
+        return rows
+
+    def _write_waits(self, rows: npt.NDArray[np.void]) -> None:
+        if len(rows):
+            self._writer.write("waits", arrays={"rows": rows})
 
     def _memory_of(self, pid: Pid) -> ProcessMemory | None:
         process = self._tracker.processes.get(pid)
@@ -76,19 +85,22 @@ class EventRows:
         rows["fd_kind"] = self._descriptors.of_calls(pids, rows["syscall"], rows["arg"])
         self._writer.write("short_waits", arrays={"rows": rows})
 
-    def _write_exits(self, events: npt.NDArray[np.void], threads: npt.NDArray[np.int64]) -> None:
-        self._writer.write("totals", arrays={"rows": normalize.exits(events, threads)})
+    def write_totals(
+        self, time_ns: int, tids: npt.NDArray[np.uint32], records: npt.NDArray[np.void], is_end: bool = False
+    ) -> None:
+        """Totals of all threads (abi.THREAD_DTYPE) that were watched at time_ns, and at the end their open sums.
 
-    def write_totals(self, time_ns: int, is_end: bool = False) -> None:
-        """Totals of all threads that are watched now, and at the end their open sums."""
-        tids, records = watched_threads(self._tables)
+        All events from before time_ns were written.
+        """
         threads = normalize.thread_indices(tids, self._tracker.thread_index)
         known = (threads >= 0) & (records["state"] != abi.ThreadState["BP_THREAD_DEAD"])
         tids, records, threads = tids[known], records[known], threads[known]
+        self._write_waits(self._last_waits.settle(threads, records))
         rows = normalize.totals(records, threads, time_ns, self._stacks, self._tracker.first_sleeps)
         rows["fd_kind"] = self._descriptors.of_calls(records["tgid"], rows["syscall"], rows["args"][:, 0])
         rows["holder"] = self._wakers.holders(records)
         if is_end:
+            self._write_waits(self._last_waits.take_rest())
             _add_running_time(rows, records, tids)
             sums = normalize.open_short_waits(records, threads)
             if len(sums):
@@ -109,7 +121,7 @@ def _add_running_time(rows: npt.NDArray[np.void], records: npt.NDArray[np.void],
             # It slept since before it was watched, and was not looked at.
             run_state = tasks.thread_run_state(Pid(int(records["tgid"][position])), Tid(int(tids[position])))
             if run_state not in (None, "R"):
-                rows["state"][position] = abi.ThreadState["BP_THREAD_BLOCKED"]
+                rows["state"][position] = LastState.BLOCKED
                 rows["task_state"][position] = 1
                 continue
         # The kernel brings its figure up to date at each tick only: less than that is no difference.

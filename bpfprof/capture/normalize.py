@@ -7,20 +7,17 @@ from collections.abc import Mapping
 import numpy as np
 import numpy.typing as npt
 
-from bpfprof import abi
 from bpfprof.capture.first_sleeps import FirstSleeps
-from bpfprof.capture.lookup import look_up
+from bpfprof.capture.numbers import TRANSLATED, look_up
 from bpfprof.capture.stacks import StackTable
 from bpfprof.model.samples import SAMPLE_DTYPE, SHORT_DTYPE, TOTAL_DTYPE, WAIT_DTYPE
+from bpfprof.model.statuses import LastState, Status
 
-_STACK_LOST = int(abi.Status["BP_LOST_STACK_RING_FULL"])
 # Keys and thread ids of the kernel side, which have numbers of their own in the recording.
 _NUMBERED = {"stack", "waker_stack", "holder_stack", "holder"}
 # A sleep without a stack for one of these reasons may have been looked at from user space.
 _LOOKED_AT = np.zeros(256, np.bool_)
-_LOOKED_AT[
-    [abi.Status[f"BP_{name}"] for name in ("STACK_NOT_TAKEN", "PYTHON_NOT_READY", "NATIVE_NOT_READY", "NO_PYTHON")]
-] = True
+_LOOKED_AT[[Status.STACK_NOT_TAKEN, Status.PYTHON_NOT_READY, Status.NATIVE_NOT_READY, Status.NO_PYTHON]] = True
 
 
 def thread_indices(tids: npt.NDArray[np.uint32], index_of_tid: Mapping[int, int]) -> npt.NDArray[np.int64]:
@@ -30,12 +27,12 @@ def thread_indices(tids: npt.NDArray[np.uint32], index_of_tid: Mapping[int, int]
 
 def _fill_stacks(rows: npt.NDArray[np.void], keys: npt.NDArray[np.uint64], stacks: StackTable) -> None:
     rows["stack"] = stacks.indices(keys)
-    rows["status"][(keys != 0) & (rows["stack"] == 0)] = _STACK_LOST
+    rows["status"][(keys != 0) & (rows["stack"] == 0)] = Status.STACK_LOST
 
 
 def _copy_fields(target: npt.NDArray[np.void], source: npt.NDArray[np.void]) -> None:
     for name in set(target.dtype.names or ()) & set(source.dtype.names or ()) - _NUMBERED:
-        target[name] = source[name]
+        target[name] = TRANSLATED[name][source[name]] if name in TRANSLATED else source[name]
 
 
 def samples(events: npt.NDArray[np.void], threads: npt.NDArray[np.int64], stacks: StackTable) -> npt.NDArray[np.void]:
@@ -82,9 +79,9 @@ def totals(
     rows["thread"], rows["time_ns"] = threads, time_ns
     _fill_stacks(rows, records["stack"], stacks)
     rows["holder_stack"] = stacks.indices(records["holder_stack"])
-    unseen = np.isin(rows["thread"], list(first_sleeps.looks)) & (rows["state"] == abi.ThreadState["BP_THREAD_UNKNOWN"])
-    rows["state"][unseen] = abi.ThreadState["BP_THREAD_BLOCKED"]
-    blocked = rows["state"] == abi.ThreadState["BP_THREAD_BLOCKED"]
+    unseen = np.isin(rows["thread"], list(first_sleeps.looks)) & (rows["state"] == LastState.UNKNOWN)
+    rows["state"][unseen] = LastState.BLOCKED
+    blocked = rows["state"] == LastState.BLOCKED
     _fill_sleeps(rows, rows["since_ns"], np.where(blocked, np.uint64(time_ns), np.uint64(0)), stacks, first_sleeps)
     return rows
 
@@ -94,7 +91,7 @@ def exits(events: npt.NDArray[np.void], threads: npt.NDArray[np.int64]) -> npt.N
     rows = np.zeros(len(events), TOTAL_DTYPE)
     _copy_fields(rows, events)
     rows["thread"], rows["since_ns"] = threads, events["time_ns"]
-    rows["state"] = abi.ThreadState["BP_THREAD_DEAD"]
+    rows["state"] = LastState.DEAD
     return rows
 
 
@@ -136,5 +133,5 @@ def _fill_sleeps(
             continue
         rows["stack"][position], rows["syscall"][position] = sleep.stack, sleep.syscall
         rows["args"][position] = sleep.args
-        rows["status"][position] = abi.Status["BP_OK"] if sleep.stack else abi.Status["BP_NO_PYTHON"]
+        rows["status"][position] = Status.OK if sleep.stack else Status.NO_PYTHON
         rows["task_state"][position] = rows["task_state"][position] or 1

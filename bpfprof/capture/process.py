@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from typing import Any
 
 from bpfprof import abi
 from bpfprof.capture.codes import ProcessCodes
@@ -14,6 +13,7 @@ from bpfprof.cpython.layout import NONE, Layout
 from bpfprof.model.ids import Pid
 from bpfprof.proc.memory import ProcessMemory
 from bpfprof.proc.text import without_controls
+from bpfprof.recording.tables import RecordedProcess
 
 
 @dataclass(slots=True)
@@ -89,19 +89,17 @@ def command_name(command: tuple[str, ...]) -> str:
     return without_controls(os.fsencode(os.path.basename(command[0]))[:15])
 
 
-def process_row(process: TrackedProcess) -> dict[str, Any]:
+def recorded(process: TrackedProcess) -> RecordedProcess:
     """Its row in the recording's table of processes."""
+    row = RecordedProcess(process.pid, process.name, process.command_line)
+    row.is_kernel_thread, row.note = process.is_kernel_thread, process.note
     interpreter = process.interpreter
-    return {
-        "index": process.index,
-        "pid": process.pid,
-        "name": process.name,
-        "command_line": process.command_line,
-        "python": list(interpreter.version) if interpreter else None,
-        "python_version": interpreter.version_text if interpreter else "",
-        "entry_marks_from": interpreter.layout.entry_marks_from if interpreter else 0,
-        "shim_is_python": interpreter.layout.shim_is_python if interpreter else False,
-        "gil": [interpreter.gil.address, interpreter.gil.size] if interpreter and interpreter.gil else None,
-        "is_kernel_thread": process.is_kernel_thread,
-        "note": process.note,
-    }
+    if interpreter is not None:
+        row.interpreter, row.version = "cpython", interpreter.version_text
+        row.build = "free-threaded" if interpreter.free_threaded else ""
+        row.entry_marks_from, row.shim_is_python = (
+            interpreter.layout.entry_marks_from,
+            interpreter.layout.shim_is_python,
+        )
+        row.gil = (interpreter.gil.address, interpreter.gil.size) if interpreter.gil else None
+    return row

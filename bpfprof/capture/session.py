@@ -17,6 +17,7 @@ from bpfprof import __version__, abi
 from bpfprof.abi.dtypes import EVENT_DTYPE, STACK_DTYPE
 from bpfprof.capture import normalize
 from bpfprof.capture.event_rows import EventRows
+from bpfprof.capture.numbers import status_texts
 from bpfprof.capture.process import TrackedProcess
 from bpfprof.capture.stacks import StackTable
 from bpfprof.capture.stop import StopRequest
@@ -25,11 +26,12 @@ from bpfprof.code.namer import Namer
 from bpfprof.code.sleeping import native_stack
 from bpfprof.cpython.code_objects import CodeObject, Unresolved
 from bpfprof.errors import TargetError
-from bpfprof.kernel.events import RingBuffer
+from bpfprof.kernel.events import RingBuffer, watched_threads
 from bpfprof.kernel.mapping_events import MappingEvent
 from bpfprof.model.ids import Pid, Tid
 from bpfprof.proc.priority import usual_priority
 from bpfprof.proc.tasks import BlockedSyscall
+from bpfprof.recording.tables import End, Start
 from bpfprof.recording.writer import RecordingWriter
 
 # How often the buffers are drained: they hold two seconds of 50,000 switches a second. Sooner where something new must
@@ -80,7 +82,7 @@ class Session:
         watch.targets.wake_on(tables.fds["events"])
         for fd in watch.mapping_events.fds if watch.mapping_events else ():
             watch.targets.wake_on(fd)
-        self._rows = EventRows(tables, self._tracker, self._stacks, writer)
+        self._rows = EventRows(self._tracker, self._stacks, writer)
         self._is_urgent = True  # the next drain should be soon
         self._drained_s = 0.0
         self._held: list[npt.NDArray[np.void]] = []  # events that were taken and not written
@@ -120,23 +122,21 @@ class Session:
         self._look_again_at_sleepers()
         end_ns = self._watch.stop()
         self._drain()
-        self._rows.write_totals(end_ns, is_end=True)
+        self._rows.write_totals(end_ns, *watched_threads(self._tables), is_end=True)
         if self._namer is not None:
             self._namer.finish(self._writer)
         if not self._tracker.thread_index:
             raise TargetError("the target ended before anything was seen")
         counters = self._counters()
-        self._writer.write(
-            "end",
-            {
-                "end_ns": end_ns,
-                "own_cpu_ns": int(1e9 * self.progress.own_cpu_s),
-                "lost": {abi.status_text(index): count for index, count in counters.items()},
-                "codes_unverified": self._stacks.unverified_count,
-                "codes_replaced": self._stacks.changed_count,
-                "problems": self._problems(),
-            },
+        end = End(
+            end_ns=end_ns,
+            own_cpu_ns=int(1e9 * self.progress.own_cpu_s),
+            lost={abi.status_text(index): count for index, count in counters.items()},
+            codes_unverified=self._stacks.unverified_count,
+            codes_replaced=self._stacks.changed_count,
+            problems=self._problems(),
         )
+        self._writer.write("end", {**end})
 
     # --- one turn of the loop
 
@@ -155,6 +155,9 @@ class Session:
         self._follow_mappings(events)
 
     def _drain(self) -> None:
+        totals = None
+        if time.monotonic() >= self._next_totals_s:  # read first, so that all waits that are in them are here after it
+            totals = time.monotonic_ns(), *watched_threads(self._tables)
         self._take_events()
         events = np.concatenate([np.zeros(0, EVENT_DTYPE), *self._held])
         births, self._births, self._held = self._births, [], []
@@ -176,9 +179,9 @@ class Session:
         self._rows.write_events(events, threads)
         self.progress.sample_count, self.progress.wait_count = self._rows.sample_count, self._rows.wait_count
         self._follow_ends(events)
-        if time.monotonic() >= self._next_totals_s:
+        if totals is not None:
+            self._rows.write_totals(*totals)
             self._next_totals_s = time.monotonic() + _TOTALS_EVERY_S
-            self._rows.write_totals(time.monotonic_ns())
             if self._namer is not None:
                 self._namer.ask()
             self.progress.lost_count = sum(self._counters().values())
@@ -298,24 +301,22 @@ class Session:
             self._writer.write("stacks", arrays=arrays)
 
     def _write_start(self) -> None:
-        host = os.uname()
-        self._writer.write(
-            "start",
-            {
-                "bpfprof_version": __version__,
-                "start_ns": self._watch.start_ns,
-                "started_unix_ns": time.time_ns() - (time.monotonic_ns() - self._watch.start_ns),
-                "host_name": host.nodename,
-                "kernel_release": host.release,
-                "rate_hz": self._watch.options.rate_hz,
-                "event": self._watch.options.event,
-                "mode": self._watch.options.mode,
-                "native": self._watch.options.native,
-                "min_block_us": self._watch.options.min_block_us,
-                "target_pids": list(self._watch.targets.pids),
-                "status_texts": {int(status): abi.status_text(status) for status in abi.Status},
-            },
+        host, options = os.uname(), self._watch.options
+        start = Start(
+            bpfprof_version=__version__,
+            start_ns=self._watch.start_ns,
+            started_unix_ns=time.time_ns() - (time.monotonic_ns() - self._watch.start_ns),
+            host_name=host.nodename,
+            kernel_release=host.release,
+            rate_hz=options.rate_hz,
+            event=options.event,
+            mode=options.mode,
+            native=options.native,
+            min_block_us=options.min_block_us,
+            target_pids=list(self._watch.targets.pids),
+            status_texts=status_texts(),
         )
+        self._writer.write("start", {**start})
         self._write_tables()
 
     def _counters(self) -> dict[int, int]:

@@ -19,7 +19,7 @@ from bpfprof import abi
 from bpfprof.abi.dtypes import PYTHON_FRAME_DTYPE as RAW_FRAME_DTYPE
 from bpfprof.abi.dtypes import STACK_DTYPE as RAW_STACK_DTYPE
 from bpfprof.capture.codes import ProcessCodes, identity_hash
-from bpfprof.capture.lookup import look_up
+from bpfprof.capture.numbers import NATIVE_FLAGS, STATUS, look_up
 from bpfprof.code.addresses import RawStack
 from bpfprof.cpython.code_objects import CodeObject, Unresolved
 from bpfprof.model.samples import NATIVE_INDEX_DTYPE, PYTHON_FRAME_DTYPE, STACK_DTYPE
@@ -32,6 +32,7 @@ _NOT_READY = {int(abi.Status[f"BP_{name}_NOT_READY"]) for name in ("PYTHON", "NA
 _FRAME_BYTES = RAW_FRAME_DTYPE.itemsize
 _HEADER = struct.Struct("<" + "".join(code for name, code in abi.field_codes("bp_stack") if name != "pad"))
 _ROW = struct.Struct("<IHHHBBB")  # STACK_DTYPE
+_STATUS, _NATIVE_FLAGS = STATUS.tolist(), NATIVE_FLAGS.tolist()
 _NUMBERED_LIMIT = 20_000  # stacks of one process
 _CHANGED = Unresolved("code object replaced before it was read")
 
@@ -119,7 +120,9 @@ class StackTable:
 
     def _intern(self, row: tuple[int, ...], frames: bytes, natives: list[int]) -> int:
         """Index of a stack: a row of STACK_DTYPE, rows of PYTHON_FRAME_DTYPE, numbers of native frames."""
-        content = (_ROW.pack(*row), frames, array("I", natives).tobytes())
+        *counts, status, native_status, flags = row
+        numbers = _STATUS[status], _STATUS[native_status], _NATIVE_FLAGS[flags]
+        content = (_ROW.pack(*counts, *numbers), frames, array("I", natives).tobytes())
         index = self._index_of_frames.get(content)
         if index is None:
             index = self._index_of_frames[content] = len(self._index_of_frames) + 1

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from bpfprof import abi
 from bpfprof.capture.codes import CodeReader, ProcessCodes
 from bpfprof.capture.first_sleeps import FirstSleeps
-from bpfprof.capture.process import TrackedProcess, command_name, kernel_record, process_row
+from bpfprof.capture.process import TrackedProcess, command_name, kernel_record, recorded
 from bpfprof.cpython.code_objects import CodeObject, Unresolved, read_code_object
 from bpfprof.cpython.detect import NotPython, find_interpreter
 from bpfprof.errors import TargetError
@@ -24,6 +24,7 @@ from bpfprof.kernel.tables import Tables
 from bpfprof.model.ids import Pid, Tid
 from bpfprof.proc import tasks
 from bpfprof.proc.memory import ProcessMemory
+from bpfprof.recording.tables import RecordedThread, table_row
 
 if TYPE_CHECKING:
     from bpfprof.code.maps import NativeCode
@@ -355,14 +356,12 @@ class Tracker:
         self._row(process)
 
     def _row(self, process: TrackedProcess) -> None:
-        self.process_rows.append(process_row(process))
+        self.process_rows.append(table_row(process.index, recorded(process)))
 
     def _add_thread(self, process: TrackedProcess, tid: Tid, first_ns: int) -> None:
         index = self.thread_index[tid] = self.thread_count
         self.thread_count += 1
-        self.thread_rows.append(
-            {"index": index, "process": process.index, "tid": tid, "first_ns": first_ns, "name": ""}
-        )
+        self.thread_rows.append(table_row(index, RecordedThread(process.index, tid, first_ns)))
         self._name_thread(process, tid, index, default=process.name)
 
     def _name_thread(self, process: TrackedProcess, tid: Tid, index: int, default: str = "") -> None:

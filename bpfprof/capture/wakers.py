@@ -9,10 +9,11 @@ import numpy as np
 import numpy.typing as npt
 
 from bpfprof import abi
-from bpfprof.capture.lookup import look_up
+from bpfprof.capture.numbers import look_up
 from bpfprof.capture.tracker import Tracker
 from bpfprof.model.ids import Pid, Tid
 from bpfprof.proc import tasks
+from bpfprof.recording.tables import RecordedWaker, table_row
 
 _TID_BITS = 32
 _REMEMBERED_S = 1.0  # an id can be given again
@@ -72,14 +73,9 @@ class Wakers:
 
     def _row(self, pid: Pid, tid: Tid, thread: int) -> dict[str, Any]:
         process = self._tracker.processes.get(pid)
-        return {
-            "index": self._count - 1,
-            "thread": thread,
-            "pid": pid,
-            "tid": tid,
-            "process_name": process.name if process else tasks.process_name(pid) or "",
-            "name": tasks.thread_name(pid, tid) or "",
-        }
+        process_name = process.name if process else tasks.process_name(pid) or ""
+        row = RecordedWaker(thread, pid, tid, process_name, tasks.thread_name(pid, tid) or "")
+        return table_row(self._count - 1, row)
 
     def _outer_tid(self, pid: Pid, inner: int) -> int:
         """Our id of a thread from the one it has in its own pid namespace; 0 when it is gone."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections import defaultdict, deque
 from functools import partial
+from typing import Any
 
 import numpy as np
 
@@ -13,6 +14,7 @@ from bpfprof.code.files import CodeFile
 from bpfprof.code.maps import NativeCode
 from bpfprof.model.samples import NAME_DTYPE, NATIVE_EXACT, NO_FILE
 from bpfprof.names.native_names import NativeNames
+from bpfprof.recording.tables import RecordedFile, table_row
 from bpfprof.recording.writer import RecordingWriter
 
 _WAIT_S = 60.0
@@ -88,12 +90,6 @@ class Namer:
             self._found.append((list(texts), names))
 
 
-def _file_row(file: CodeFile) -> dict[str, object]:
+def _file_row(file: CodeFile) -> dict[str, Any]:
     build_id = file.image.build_id if file.image is not None else ""
-    return {
-        "index": file.number,
-        "kind": file.kind.value,
-        "path": file.path,
-        "build_id": build_id,
-        "note": file.note,
-    }
+    return table_row(file.number, RecordedFile(file.kind.value, file.path, build_id, file.note))

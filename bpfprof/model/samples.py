@@ -6,7 +6,7 @@ Times are nanoseconds of CLOCK_MONOTONIC. `thread` and `stack` are indices into 
 
 from __future__ import annotations
 
-from enum import IntEnum
+from enum import IntEnum, IntFlag
 
 import numpy as np
 
@@ -33,10 +33,16 @@ FD_CALLS = sorted(
     )
 )
 
-# `flags` of samples, waits and totals, added up: enum bp_gil_flags of ebpf/abi.h.
-HOLDS_GIL = 1  # of its interpreter
-WAITS_FOR_GIL = 2  # the wait is one for a GIL
-UNSAMPLED = 4  # of short waits: not short; there were more switches than were asked for
+
+class ThreadFlag(IntFlag):
+    """`flags` of samples, waits and totals."""
+
+    HOLDS_GIL = 1  # of its interpreter
+    WAITS_FOR_GIL = 2  # the wait is one for a GIL
+    UNSAMPLED = 4  # of short waits: not short; there were more switches than were asked for
+
+
+HOLDS_GIL, WAITS_FOR_GIL, UNSAMPLED = (int(flag) for flag in ThreadFlag)
 LONG_WAIT_NS = 10_000_000  # of that length each has a row, if only without a stack: BP_LONG_WAIT_NS
 
 # A thread seen on a CPU. on_cpu_ns: CPU time of the thread since it is watched, up to the sample.
@@ -64,10 +70,7 @@ class WakerKind(IntEnum):
 
 # A thread's way from leaving a CPU to being back on one, at time_ns: blocked_ns until it was made runnable, then
 # runqueue_ns until it ran. on_cpu_ns: as in a sample, when it left; stolen_ns: what was taken from it by the hypervisor
-# or interrupts while it was on the CPU before. early_ns: how long before time_ns of its row before the scheduler let it
-# run, which is to be taken off that row's runqueue_ns and time_ns; enqueue_ns: how much of that row's runqueue_ns went
-# by before it was on a run queue, which is to be moved to that row's blocked_ns. task_state 0: it was runnable all the
-# time. syscall -1: in none.
+# or interrupts while it was on the CPU before. task_state 0: it was runnable all the time. syscall -1: in none.
 # fd_kind: FdKind of the call's descriptor. waker: who ended it, a place in the table of wakers from 1 on, 0: not known;
 # waker_kind: WakerKind; waker_stack: where that thread was, 0: not taken. holder: of a wait for a GIL, the thread that
 # held it when the wait began, index + 1, 0: not known; holder_stack: its Python frames then.
@@ -78,8 +81,6 @@ WAIT_DTYPE = np.dtype(
         ("blocked_ns", "<u8"),
         ("runqueue_ns", "<u8"),
         ("stolen_ns", "<u8"),
-        ("early_ns", "<u4"),
-        ("enqueue_ns", "<u4"),
         ("args", "<u8", (3,)),
         ("thread", "<u4"),
         ("stack", "<u4"),
@@ -115,8 +116,8 @@ SHORT_DTYPE = np.dtype(
 )
 
 # State of a thread when it was last looked at: totals of all that ended before since_ns, and what it does since.
-# state: enum bp_thread_state of ebpf/abi.h. running_ns: how long it ran since since_ns, if it is on a CPU. The other
-# fields are as in WAIT_DTYPE, for a wait that has not ended.
+# state: LastState. running_ns: how long it ran since since_ns, if it is on a CPU. Others: as in WAIT_DTYPE, for a wait
+# that has not ended.
 TOTAL_DTYPE = np.dtype(
     [
         ("time_ns", "<u8"),
@@ -127,8 +128,6 @@ TOTAL_DTYPE = np.dtype(
         ("blocked_ns", "<u8"),
         ("runqueue_ns", "<u8"),
         ("stolen_ns", "<u8"),
-        ("early_ns", "<u4"),
-        ("enqueue_ns", "<u4"),
         ("running_ns", "<u8"),
         ("args", "<u8", (3,)),
         ("thread", "<u4"),
@@ -165,7 +164,7 @@ NAME_INLINED = 1  # into the function of the next row
 NAME_EVAL = 2  # the address is in CPython's evaluation function
 
 # One stack: its frames are the next python_count of the Python frames, and the next native_count and then kernel_count
-# of the native frames. status is of the Python frames, native_status of the native ones.
+# of the native frames. status is of the Python frames, native_status of the native ones; native_flags: NativeFlag.
 STACK_DTYPE = np.dtype(
     [
         ("process", "<u4"),
@@ -177,4 +176,7 @@ STACK_DTYPE = np.dtype(
         ("native_flags", "u1"),
     ]
 )
-BY_FRAME_POINTER = 1  # native_flags: some frame was left by its frame pointer, which code need not keep
+
+# What a program says of itself, or what is known of it: at time_ns this thread had this value. name: a place in the
+# texts of the chunk.
+MARK_DTYPE = np.dtype([("time_ns", "<u8"), ("thread", "<u4"), ("name", "<u4"), ("value", "<f8")])

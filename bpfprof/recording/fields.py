@@ -1,4 +1,4 @@
-"""The JSON fields of a recording and what each must be. docs/recording-format.md tells what they mean.
+"""The JSON fields of a recording and what each must be, by the annotations in `tables`.
 
 A value in, the value as the reader keeps it out; ValueError for any other type or a number out of range.
 """
@@ -6,129 +6,75 @@ A value in, the value as the reader keeps it out; ValueError for any other type 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, get_args, get_origin, get_type_hints
+
+from bpfprof.recording import tables
 
 WHOLE_LIMIT = 1 << 62  # nanoseconds of 146 years: two of them can be added or subtracted as int64
 Check = Callable[[Any], Any]
 
 
-def whole(value: Any) -> int:
+def _whole(value: Any) -> int:
     """An integer from 0 to WHOLE_LIMIT."""
     if type(value) is not int or not 0 <= value < WHOLE_LIMIT:
         raise ValueError(f"{str(value)[:30]!r} is not a whole number")
     return value
 
 
-def text(value: Any) -> str:
-    """A string."""
-    if not isinstance(value, str):
-        raise ValueError(f"{str(value)[:30]!r} is not a text")
-    return value
+def _plain(kind: type[Any], what: str) -> Check:
+    def check(value: Any) -> Any:
+        if not isinstance(value, kind):
+            raise ValueError(f"{str(value)[:30]!r} is {what}")
+        return value
+
+    return check
 
 
-def _truth(value: Any) -> bool:
-    if not isinstance(value, bool):
-        raise ValueError(f"{str(value)[:30]!r} is neither true nor false")
-    return value
+_TEXT, _LIST = _plain(str, "not a text"), _plain(list, "not a list")
+_OBJECT = _plain(dict, "not an object")
+_PLAIN: dict[Any, Check] = {int: _whole, str: _TEXT, bool: _plain(bool, "neither true nor false")}
 
 
-def _list_of(check: Check) -> Check:
-    def check_list(value: Any) -> list[Any]:
-        if not isinstance(value, list):
-            raise ValueError(f"{str(value)[:30]!r} is not a list")
-        return [check(item) for item in value]
-
-    return check_list
-
-
-def _map_of(check: Check) -> Check:
-    def check_map(value: Any) -> dict[str, Any]:
-        if not isinstance(value, dict):
-            raise ValueError(f"{str(value)[:30]!r} is not an object")
-        return {str(key): check(item) for key, item in value.items()}
-
-    return check_map
+def _check_of(kind: Any) -> Check:
+    """What checks a value of this annotation."""
+    if kind in _PLAIN:
+        return _PLAIN[kind]
+    if kind == tuple[int, int] | None:
+        return _pair_or_null
+    item = _check_of(get_args(kind)[-1])
+    if get_origin(kind) is list:
+        return lambda value: [item(each) for each in _LIST(value)]
+    return lambda value: {str(key): item(each) for key, each in _OBJECT(value).items()}
 
 
 def _pair_or_null(value: Any) -> tuple[int, int] | None:
     if value is None:
         return None
-    first, second = _list_of(whole)(value)
+    first, second = map(_whole, _LIST(value))
     return first, second
 
 
+def _checks(content: type[Any]) -> dict[str, Check]:
+    return {name: _check_of(kind) for name, kind in get_type_hints(content).items() if kind is not bytes}
+
+
+# Chunk kind -> type of a row of the table, which is an attribute of Recording by the name of the kind.
+TABLES: dict[str, type[Any]] = {
+    "processes": tables.RecordedProcess,
+    "threads": tables.RecordedThread,
+    "files": tables.RecordedFile,
+    "wakers": tables.RecordedWaker,
+}
 FIELDS: dict[str, dict[str, Check]] = {
-    "start": {
-        "bpfprof_version": text,
-        "start_ns": whole,
-        "started_unix_ns": whole,
-        "host_name": text,
-        "kernel_release": text,
-        "rate_hz": whole,
-        "event": text,
-        "mode": text,
-        "native": _truth,
-        "min_block_us": whole,
-        "target_pids": _list_of(whole),
-        "status_texts": _map_of(text),
-    },
-    "processes": {
-        "index": whole,
-        "pid": whole,
-        "name": text,
-        "command_line": _list_of(text),
-        "python": _pair_or_null,
-        "python_version": text,
-        "entry_marks_from": whole,
-        "shim_is_python": _truth,
-        "gil": _pair_or_null,
-        "is_kernel_thread": _truth,
-        "note": text,
-    },
-    "threads": {"index": whole, "process": whole, "tid": whole, "first_ns": whole, "name": text},
-    "wakers": {
-        "index": whole,
-        "thread": whole,
-        "pid": whole,
-        "tid": whole,
-        "process_name": text,
-        "name": text,
-    },
-    "files": {"index": whole, "kind": text, "path": text, "build_id": text, "note": text},
-    "end": {
-        "end_ns": whole,
-        "own_cpu_ns": whole,
-        "lost": _map_of(whole),
-        "codes_unverified": whole,
-        "codes_replaced": whole,
-        "problems": _map_of(whole),
-    },
-    "accounting": {
-        "pid": whole,
-        "tid": whole,
-        "process_name": text,
-        "name": text,
-        "wall_ns": whole,
-        "on_cpu_ns": whole,
-        "runqueue_ns": whole,
-        "off_cpu_ns": whole,
-        "off_by_reason_ns": _map_of(whole),
-    },
+    "start": _checks(tables.Start),
+    "end": _checks(tables.End),
+    **{kind: {"index": _whole, **_checks(row)} for kind, row in TABLES.items()},
 }
-TEXTS = _list_of(text)
-# Of a code object, in the order of its row.
-CODE_COLUMNS: dict[str, Check] = {
-    "process": whole,
-    "filename": text,
-    "qualname": text,
-    "first_line": whole,
-    "reason": text,
-}
+TEXTS = _check_of(list[str])
+CODE_COLUMNS = _checks(tables.RecordedCode)  # in the order of a row
 
 
 def checked(kind: str, values: Any) -> dict[str, Any]:
     """The fields of one chunk or row of a kind; those this version does not know stay as they are."""
-    if not isinstance(values, dict):
-        raise ValueError(f"{str(values)[:30]!r} is not an object")
     known = FIELDS[kind]
-    return {name: known[name](value) if name in known else value for name, value in values.items()}
+    return {name: known[name](value) if name in known else value for name, value in _OBJECT(values).items()}

@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from bpfprof.errors import RecordingError
 
-MAGIC = b"BPFPROF\x01"  # the last byte is the version of the format
+MAGIC = b"BPFPROF\x02"  # the last byte is the version of the format
 CHUNK_MAGIC = b"CHNK"
 MAX_CHUNK_BYTES = 1 << 28
 _HEADER = struct.Struct("<4sIQ")

@@ -1,148 +1,176 @@
-"""Reading a recording back: everything it holds, in memory, and why it ends early if it does."""
+"""Reading a recording back: everything it holds, in memory, and why it ends early if it does.
+
+A recording takes chunks one by one, from a file or as they are made; its arrays hold what has come so far.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, cast
 
 import numpy as np
 import numpy.typing as npt
 
 from bpfprof.errors import RecordingError
-from bpfprof.model.samples import (
-    NAME_DTYPE,
-    NATIVE_DTYPE,
-    NATIVE_INDEX_DTYPE,
-    PYTHON_FRAME_DTYPE,
-    SAMPLE_DTYPE,
-    SHORT_DTYPE,
-    STACK_DTYPE,
-    TOTAL_DTYPE,
-    WAIT_DTYPE,
-)
-from bpfprof.recording.fields import CODE_COLUMNS, TEXTS, WHOLE_LIMIT, checked
+from bpfprof.model import samples as model
+from bpfprof.recording.fields import CODE_COLUMNS, TABLES, TEXTS, WHOLE_LIMIT, checked
 from bpfprof.recording.format import MAGIC, Chunk, decode
+from bpfprof.recording.tables import (
+    End,
+    RecordedCode,
+    RecordedFile,
+    RecordedProcess,
+    RecordedThread,
+    RecordedWaker,
+    Start,
+)
+
+# Of a process that runs no interpreter any more these stay: frames from before an exec are still read with them.
+_OF_INTERPRETER = ("interpreter", "version", "build", "entry_marks_from", "shim_is_python")
+# (kind, array) of a chunk -> (attribute of Recording, dtype)
+_ARRAYS = {
+    ("stacks", "stacks"): ("stacks", model.STACK_DTYPE),
+    ("stacks", "python"): ("python_frames", model.PYTHON_FRAME_DTYPE),
+    ("stacks", "native"): ("native_frames", model.NATIVE_INDEX_DTYPE),
+    ("natives", "rows"): ("natives", model.NATIVE_DTYPE),
+    ("names", "rows"): ("names", model.NAME_DTYPE),
+    ("samples", "rows"): ("samples", model.SAMPLE_DTYPE),
+    ("waits", "rows"): ("waits", model.WAIT_DTYPE),
+    ("totals", "rows"): ("totals", model.TOTAL_DTYPE),
+    ("short_waits", "rows"): ("short_waits", model.SHORT_DTYPE),
+    ("marks", "rows"): ("marks", model.MARK_DTYPE),
+}
+# Columns that are places in the texts of their chunk.
+_TEXT_COLUMNS = {"names": ("function", "file"), "marks": ("name",)}
 
 
-@dataclass(slots=True)
-class RecordedProcess:
-    """A process as it was last described (an exec describes it anew); `python` is the last one it ran."""
+class _GrowingRows:
+    """Rows that are appended to. Those that were handed out stay as they are."""
 
-    pid: int = 0
-    name: str = ""
-    command_line: list[str] = field(default_factory=list)
-    python: tuple[int, int] | None = None
-    python_version: str = ""
-    entry_marks_from: int = 0
-    shim_is_python: bool = False
-    gil: tuple[int, int] | None = None  # (address, bytes)
-    is_kernel_thread: bool = False
-    note: str = ""
+    def __init__(self, dtype: np.dtype[np.void]) -> None:
+        self._rows = np.zeros(0, dtype)
+        self._count = 0
 
+    def append(self, array: npt.NDArray[Any]) -> None:
+        """Takes the fields that this version knows; those the array lacks are 0."""
+        end = self._count + len(array)
+        if end > len(self._rows):
+            self._grow(max(end, len(self._rows) * 5 // 4))
+        with np.errstate(invalid="ignore"):  # a damaged column of numbers that are none
+            for name in set(self._rows.dtype.names or ()) & set(array.dtype.names or ()):
+                self._rows[name][self._count : end] = array[name]
+        self._count = end
 
-@dataclass(slots=True)
-class RecordedThread:
-    """A thread; process is an index into Recording.processes."""
+    def _grow(self, count: int) -> None:
+        try:
+            self._rows.resize(count)  # in place: a long recording is never in memory twice
+        except ValueError:  # somebody has a view of them
+            rows = np.zeros(count, self._rows.dtype)
+            rows[: self._count] = self._rows[: self._count]
+            self._rows = rows
 
-    process: int = 0
-    tid: int = 0
-    first_ns: int = 0
-    name: str = ""
-
-
-@dataclass(slots=True)
-class RecordedWaker:
-    """A thread that ended waits; thread is an index into Recording.threads + 1, 0 for one that is not a target."""
-
-    thread: int = 0
-    pid: int = 0
-    tid: int = 0
-    process_name: str = ""
-    name: str = ""
+    def view(self) -> npt.NDArray[np.void]:
+        """All rows, to be read only."""
+        return read_only(self._rows[: self._count])
 
 
-@dataclass(slots=True)
-class RecordedAccount:
-    """Where the wall time of a thread went, as the recording's own summary gave it."""
-
-    pid: int = 0
-    tid: int = 0
-    process_name: str = ""
-    name: str = ""
-    wall_ns: int = 0
-    on_cpu_ns: int = 0
-    runqueue_ns: int = 0
-    off_cpu_ns: int = 0
-    off_by_reason_ns: dict[str, int] = field(default_factory=dict)
+def read_only(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """The same array, which cannot be written any more."""
+    array.setflags(write=False)
+    return array
 
 
-@dataclass(frozen=True, slots=True)
-class RecordedCode:
-    """A code object; `reason` says why it could not be read ("" when it was)."""
-
-    process: int
-    filename: str
-    qualname: str
-    first_line: int
-    reason: str
-    linetable: bytes
-
-
-@dataclass(slots=True)
-class RecordedFile:
-    """A file that code was mapped from; kind: elf, vdso, memory or kernel; `note` says why it has no unwind table."""
-
-    kind: str = ""
-    path: str = ""
-    build_id: str = ""
-    note: str = ""
+def _no_rows(dtype: np.dtype[np.void]) -> Callable[[], npt.NDArray[np.void]]:
+    return lambda: read_only(np.zeros(0, dtype))
 
 
 @dataclass(slots=True)
 class Recording:
-    """All of a recording. Indices in the arrays count from 0, but stacks and wakers from 1 (0: none)."""
+    """All of a recording. Indices in the arrays count from 0, but stacks and wakers from 1 (0: none).
 
-    start: dict[str, Any] = field(default_factory=dict)
-    end: dict[str, Any] = field(default_factory=dict)
+    `names` refer to `texts`, `marks` to `mark_names`, in which each name is once.
+    """
+
+    start: Start = field(default_factory=lambda: Start())
+    end: End = field(default_factory=lambda: End())
     processes: list[RecordedProcess] = field(default_factory=list)
     threads: list[RecordedThread] = field(default_factory=list)
     codes: list[RecordedCode] = field(default_factory=list)
     files: list[RecordedFile] = field(default_factory=list)
     wakers: list[RecordedWaker] = field(default_factory=list)
-    accounting: list[RecordedAccount] = field(default_factory=list)
-    texts: list[str] = field(default_factory=list)  # of names
-    stacks: npt.NDArray[np.void] = field(default_factory=lambda: np.zeros(0, STACK_DTYPE))
-    python_frames: npt.NDArray[np.void] = field(default_factory=lambda: np.zeros(0, PYTHON_FRAME_DTYPE))
-    native_frames: npt.NDArray[np.void] = field(default_factory=lambda: np.zeros(0, NATIVE_INDEX_DTYPE))
-    natives: npt.NDArray[np.void] = field(default_factory=lambda: np.zeros(0, NATIVE_DTYPE))
-    names: npt.NDArray[np.void] = field(default_factory=lambda: np.zeros(0, NAME_DTYPE))
-    samples: npt.NDArray[np.void] = field(default_factory=lambda: np.zeros(0, SAMPLE_DTYPE))
-    waits: npt.NDArray[np.void] = field(default_factory=lambda: np.zeros(0, WAIT_DTYPE))
-    totals: npt.NDArray[np.void] = field(default_factory=lambda: np.zeros(0, TOTAL_DTYPE))
-    short_waits: npt.NDArray[np.void] = field(default_factory=lambda: np.zeros(0, SHORT_DTYPE))
+    texts: list[str] = field(default_factory=list)
+    mark_names: list[str] = field(default_factory=list)
+    stacks: npt.NDArray[np.void] = field(default_factory=_no_rows(model.STACK_DTYPE))
+    python_frames: npt.NDArray[np.void] = field(default_factory=_no_rows(model.PYTHON_FRAME_DTYPE))
+    native_frames: npt.NDArray[np.void] = field(default_factory=_no_rows(model.NATIVE_INDEX_DTYPE))
+    natives: npt.NDArray[np.void] = field(default_factory=_no_rows(model.NATIVE_DTYPE))
+    names: npt.NDArray[np.void] = field(default_factory=_no_rows(model.NAME_DTYPE))
+    samples: npt.NDArray[np.void] = field(default_factory=_no_rows(model.SAMPLE_DTYPE))
+    waits: npt.NDArray[np.void] = field(default_factory=_no_rows(model.WAIT_DTYPE))
+    totals: npt.NDArray[np.void] = field(default_factory=_no_rows(model.TOTAL_DTYPE))
+    short_waits: npt.NDArray[np.void] = field(default_factory=_no_rows(model.SHORT_DTYPE))
+    marks: npt.NDArray[np.void] = field(default_factory=_no_rows(model.MARK_DTYPE))
     unfinished: str = ""
+    _rows: dict[str, _GrowingRows] = field(default_factory=dict, repr=False, compare=False)
 
+    def take(self, chunk: Chunk) -> None:
+        """Adds one chunk. Raises ValueError, KeyError, TypeError or IndexError for one that is damaged."""
+        if chunk.kind in _TEXT_COLUMNS:
+            self._take_texts(chunk)
+        else:
+            for key, array in chunk.arrays.items():
+                if (chunk.kind, key) in _ARRAYS:
+                    self._append(*_ARRAYS[chunk.kind, key], array)
+        if chunk.kind == "start":
+            self.start = cast(Start, checked("start", chunk.fields))
+        elif chunk.kind == "end":
+            self.end = cast(End, checked("end", chunk.fields))
+        elif chunk.kind == "codes":
+            self._take_codes(chunk)
+        elif chunk.kind in TABLES:
+            for row in chunk.fields["rows"]:
+                _update(getattr(self, chunk.kind), TABLES[chunk.kind], checked(chunk.kind, row))
 
-_ARRAYS = {
-    ("stacks", "stacks"): ("stacks", STACK_DTYPE),
-    ("stacks", "python"): ("python_frames", PYTHON_FRAME_DTYPE),
-    ("stacks", "native"): ("native_frames", NATIVE_INDEX_DTYPE),
-    ("natives", "rows"): ("natives", NATIVE_DTYPE),
-    ("names", "rows"): ("names", NAME_DTYPE),
-    ("samples", "rows"): ("samples", SAMPLE_DTYPE),
-    ("waits", "rows"): ("waits", WAIT_DTYPE),
-    ("totals", "rows"): ("totals", TOTAL_DTYPE),
-    ("short_waits", "rows"): ("short_waits", SHORT_DTYPE),
-}
+    def write(
+        self, kind: str, fields: dict[str, Any] | None = None, arrays: dict[str, npt.NDArray[Any]] | None = None
+    ) -> None:
+        """The same for a recording that is being made: see capture.sink."""
+        self.take(Chunk(kind, fields or {}, arrays or {}))
 
-# Chunk kind -> (attribute of Recording, type of a row)
-_TABLES: dict[str, tuple[str, type[Any]]] = {
-    "processes": ("processes", RecordedProcess),
-    "threads": ("threads", RecordedThread),
-    "files": ("files", RecordedFile),
-    "wakers": ("wakers", RecordedWaker),
-}
-_OF_PYTHON = ("python", "python_version", "entry_marks_from", "shim_is_python")
+    def _append(self, name: str, dtype: np.dtype[np.void], array: npt.NDArray[Any]) -> None:
+        rows = self._rows.setdefault(name, _GrowingRows(dtype))
+        setattr(self, name, None)  # a view that nobody else has is given up, so that rows grow in place
+        try:
+            rows.append(array)
+        finally:
+            setattr(self, name, rows.view())
+
+    def _take_texts(self, chunk: Chunk) -> None:
+        """Places in the chunk's texts become places in all texts."""
+        name, dtype = _ARRAYS[chunk.kind, "rows"]
+        own, texts = _GrowingRows(dtype), TEXTS(chunk.fields["texts"])
+        own.append(chunk.arrays["rows"])
+        rows = own.view().copy()
+        if chunk.kind == "marks":
+            known = {text: place for place, text in enumerate(dict.fromkeys([*self.mark_names, *texts]))}
+            self.mark_names = list(known)
+            places = np.array([known[text] for text in texts], np.uint32)
+        else:
+            places = np.arange(len(self.texts), len(self.texts) + len(texts), dtype=np.uint32)
+            self.texts += texts
+        for column in _TEXT_COLUMNS[chunk.kind]:
+            if len(rows) and int(rows[column].max()) >= len(texts):
+                raise ValueError("a name refers to a text that is missing")
+            rows[column] = places[rows[column]]
+        self._append(name, dtype, rows)
+
+    def _take_codes(self, chunk: Chunk) -> None:
+        blob, begin = chunk.arrays["linetables"].tobytes(), 0
+        for row, end in zip(chunk.fields["rows"], chunk.arrays["linetable_ends"].tolist(), strict=True):
+            columns = [check(value) for check, value in zip(CODE_COLUMNS.values(), row, strict=True)]
+            self.codes.append(RecordedCode(*columns, *[blob[begin:end]]))
+            begin = end
 
 
 def read_recording(file: BinaryIO) -> Recording:
@@ -153,10 +181,9 @@ def read_recording(file: BinaryIO) -> Recording:
     if file.read(len(MAGIC)) != MAGIC:
         raise RecordingError("this is not a bpfprof recording of a version that is known here")
     recording = Recording()
-    parts = {name: _GrowingRows(dtype) for name, dtype in _ARRAYS.values()}
     try:
         while (chunk := decode(file)) is not None:
-            _take(recording, chunk, parts)
+            recording.take(chunk)
         if not recording.end:
             recording.unfinished = "it has no end: bpfprof was stopped before it could write it"
     except RecordingError as error:
@@ -165,99 +192,20 @@ def read_recording(file: BinaryIO) -> Recording:
         recording.unfinished = f"the recording is damaged: {error}"
     if not recording.start:
         raise RecordingError(recording.unfinished or "the recording is empty")
-    for name, rows in parts.items():
-        setattr(recording, name, rows.take())
     _check(recording)
     return recording
 
 
-class _GrowingRows:
-    """Rows that are appended to in place: a long recording is never in memory twice."""
-
-    def __init__(self, dtype: np.dtype[np.void]) -> None:
-        self._rows = np.zeros(0, dtype)
-        self._count = 0
-
-    def append(self, array: npt.NDArray[Any]) -> None:
-        """Takes the fields that this version knows; those the array lacks are 0."""
-        end = self._count + len(array)
-        if end > len(self._rows):
-            self._rows.resize(max(end, len(self._rows) * 9 // 8), refcheck=False)
-        with np.errstate(invalid="ignore"):  # a damaged column of numbers that are none
-            for name in set(self._rows.dtype.names or ()) & set(array.dtype.names or ()):
-                self._rows[name][self._count : end] = array[name]
-        self._count = end
-
-    def take(self) -> npt.NDArray[np.void]:
-        """All rows; nothing may be appended afterwards."""
-        return self._rows[: self._count]
-
-
-def _take(recording: Recording, chunk: Chunk, parts: dict[str, _GrowingRows]) -> None:
-    if chunk.kind == "names":
-        _take_names(recording, chunk, parts["names"])
-        return
-    for key, array in chunk.arrays.items():
-        known = _ARRAYS.get((chunk.kind, key))
-        if known is not None:
-            parts[known[0]].append(array)
-    if chunk.kind == "start":
-        recording.start = checked("start", chunk.fields)
-    elif chunk.kind == "end":
-        recording.end = checked("end", chunk.fields)
-    elif chunk.kind == "accounting":
-        recording.accounting = [RecordedAccount(**_known(RecordedAccount, row)) for row in chunk.fields["rows"]]
-    elif chunk.kind == "codes":
-        _take_codes(recording, chunk)
-    elif chunk.kind in _TABLES:
-        name, row_type = _TABLES[chunk.kind]
-        for row in chunk.fields["rows"]:
-            _update(getattr(recording, name), row_type, _with_last_python(checked(chunk.kind, row)))
-
-
-def _known(row_type: type[Any], values: Any) -> dict[str, Any]:
-    return {name: value for name, value in checked("accounting", values).items() if name in row_type.__slots__}
-
-
-def _take_names(recording: Recording, chunk: Chunk, names: _GrowingRows) -> None:
-    """Places in the chunk's texts become places in all texts."""
-    own, texts = _GrowingRows(NAME_DTYPE), TEXTS(chunk.fields["texts"])
-    own.append(chunk.arrays["rows"])
-    rows = own.take()
-    for column in ("function", "file"):
-        if len(rows) and int(rows[column].max()) >= len(texts):
-            raise ValueError("a name refers to a text that is missing")
-        rows[column] += len(recording.texts)
-    recording.texts += texts
-    names.append(rows)
-
-
-def _take_codes(recording: Recording, chunk: Chunk) -> None:
-    blob, begin = chunk.arrays["linetables"].tobytes(), 0
-    for row, end in zip(chunk.fields["rows"], chunk.arrays["linetable_ends"].tolist(), strict=True):
-        process, filename, qualname, first_line, reason = (
-            check(value) for check, value in zip(CODE_COLUMNS.values(), row, strict=True)
-        )
-        recording.codes.append(RecordedCode(process, filename, qualname, first_line, reason, blob[begin:end]))
-        begin = end
-
-
-def _with_last_python(values: dict[str, Any]) -> dict[str, Any]:
-    """A process that runs no Python any more (after an exec) keeps what is needed to read the frames from before."""
-    if values.get("python") is not None:
-        return values
-    return {name: value for name, value in values.items() if name not in _OF_PYTHON}
-
-
 def _update(rows: list[Any], row_type: type[Any], values: dict[str, Any]) -> None:
-    index = values["index"]
+    index = values.pop("index")
     if index > len(rows):
         raise ValueError(f"row {index} comes before row {len(rows)}")
     if index == len(rows):
         rows.append(row_type())
-    for name, value in values.items():
-        if name in row_type.__slots__:
-            setattr(rows[index], name, value)
+    is_known = bool(values.get("interpreter"))
+    for name in values.keys() & set(row_type.__slots__):
+        if is_known or name not in _OF_INTERPRETER:
+            setattr(rows[index], name, values[name])
 
 
 def _check(recording: Recording) -> None:
@@ -275,7 +223,7 @@ def _check(recording: Recording) -> None:
         "holder": len(recording.threads),
         "holder_stack": whole,
     }
-    for name in ("samples", "waits", "totals", "short_waits"):
+    for name in ("samples", "waits", "totals", "short_waits", "marks"):
         rows = getattr(recording, name)
         valid = np.ones(len(rows), np.bool_)
         for field_name in set(limits) & set(rows.dtype.names):
@@ -286,11 +234,14 @@ def _check(recording: Recording) -> None:
         if not valid.all():
             count = int((~valid).sum())
             recording.unfinished = recording.unfinished or f"{count} {name} are damaged or refer to what is missing"
-            setattr(recording, name, rows[valid])
-    natives = recording.native_frames["native"]
-    natives[natives > len(recording.natives)] = 0
+            setattr(recording, name, read_only(rows[valid]))
+    is_missing = recording.native_frames["native"] > len(recording.natives)
+    if is_missing.any():
+        frames = recording.native_frames.copy()
+        frames["native"][is_missing] = 0
+        recording.native_frames = read_only(frames)
     named = recording.names["native"]
-    recording.names = recording.names[(named > 0) & (named <= len(recording.natives))]
+    recording.names = read_only(recording.names[(named > 0) & (named <= len(recording.natives))])
     for what, owned in (("thread", recording.threads), ("code object", recording.codes)):
         if any(row.process >= len(recording.processes) for row in owned):
             raise RecordingError(f"the recording is damaged: a {what} without a process")

@@ -9,7 +9,8 @@ import numpy.typing as npt
 
 from bpfprof.model.frames import Frame, FrameKind
 from bpfprof.model.samples import NAME_EVAL, NAME_INLINED, NO_FILE
-from bpfprof.recording.reader import RecordedFile, Recording
+from bpfprof.recording.reader import Recording
+from bpfprof.recording.tables import RecordedFile
 from bpfprof.stacks.interpreter_frames import is_internal
 
 _UNKNOWN_FILE = RecordedFile("memory", "[unknown]")

@@ -7,7 +7,8 @@ import numpy.typing as npt
 
 from bpfprof.cpython.line_tables import LineTable
 from bpfprof.model.frames import Frame, FrameKind
-from bpfprof.recording.reader import RecordedCode, Recording
+from bpfprof.recording.reader import Recording
+from bpfprof.recording.tables import RecordedCode
 
 
 class PythonSource:

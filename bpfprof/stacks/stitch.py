@@ -7,7 +7,8 @@ import numpy.typing as npt
 
 from bpfprof.model.frames import Frame, FrameKind
 from bpfprof.model.statuses import NativeFlag, Status
-from bpfprof.recording.reader import RecordedProcess, Recording
+from bpfprof.recording.reader import Recording
+from bpfprof.recording.tables import RecordedProcess
 from bpfprof.stacks.merge import Side, merge
 from bpfprof.stacks.native_frames import NativeSource
 from bpfprof.stacks.python_frames import PythonSource

@@ -14,10 +14,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bpfprof import abi
 from bpfprof.elf.image import ElfError, ElfImage
 from bpfprof.model.ids import Pid
 from bpfprof.model.samples import NO_FILE
+from bpfprof.model.statuses import LastState
 from bpfprof.proc.maps import open_mapped_file, read_maps
 from bpfprof.proc.memory import ProcessMemory
 from bpfprof.recording.reader import Recording, read_recording
@@ -30,7 +30,7 @@ pytestmark = [
         shutil.which("eu-stack") is None or shutil.which("cc") is None, reason="needs eu-stack (elfutils) and cc"
     ),
 ]
-BLOCKED = int(abi.ThreadState["BP_THREAD_BLOCKED"])
+BLOCKED = int(LastState.BLOCKED)
 
 
 def blocked_tids(pid: int) -> set[int]:

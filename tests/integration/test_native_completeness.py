@@ -20,9 +20,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bpfprof import abi
 from bpfprof.elf.image import ElfError, ElfImage
 from bpfprof.model.ids import Pid
+from bpfprof.model.statuses import Status
 from bpfprof.proc.maps import open_mapped_file, read_maps
 from bpfprof.recording.reader import Recording, read_recording
 from bpfprof.stacks.stitch import StackSource
@@ -37,7 +37,7 @@ pytestmark = [
 WINDOW_S = 4
 RATE_HZ = 999
 ROOTS = {"_start", "clone3", "clone", "__clone3", "__clone"}
-NOT_STARTED = int(abi.Status["BP_NOT_STARTED"])
+NOT_STARTED = int(Status.NOT_STARTED)
 BAR = 99.5  # percent
 PROGRAMS = ("extension.py", "library_callbacks.py", "call_order.py", "call_chain.py")
 OPTIONS = {"call_chain.py": ("--levels", "40")}

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from bpfprof.query.short_weights import is_short_and_blocked
+from bpfprof.query.wait_filter import WaitFilter
 
 from bpfprof import abi
 from bpfprof.account.cpu_clock import shared
 from bpfprof.model.profile import Profile, ThreadState
 from bpfprof.model.samples import HOLDS_GIL, LONG_WAIT_NS, UNSAMPLED, WAITS_FOR_GIL
+from bpfprof.model.statuses import Status
 from bpfprof.profile.build import build_profile
 from bpfprof.profile.options import ProfileOptions
 from bpfprof.query.groups import GROUPINGS, group_waits
 from bpfprof.query.off_cpu import off_cpu_profile
-from bpfprof.query.short_weights import is_short_and_blocked
-from bpfprof.query.wait_filter import WaitFilter
 from bpfprof.render.collapsed import render_collapsed
 from bpfprof.render.options import RenderOptions
 from tests.unit.profile.views import assert_whole, spent_ms, text
@@ -207,7 +208,7 @@ def test_a_wait_chosen_as_one_in_some_stands_for_the_others(made: HandMade) -> N
 
 
 def test_a_long_wait_without_a_stack(made: HandMade) -> None:
-    row = {"status": int(abi.Status["BP_NOT_SAMPLED"])}
+    row = {"status": int(Status.NOT_SAMPLED)}
     Story.begin(made).run(MS).block(12 * MS, MS, 0, FUTEX, **row).run(MS).total()
     profile = built(made, 15)
     assert spent_ms(profile, 0) == {
@@ -220,7 +221,7 @@ def test_a_long_wait_without_a_stack(made: HandMade) -> None:
 
 def test_a_long_wait_is_shown_where_the_nearest_like_it_was(made: HandMade) -> None:
     """Of the same thread in the same call; a long one, if there is any."""
-    missing = {"status": int(abi.Status["BP_NOT_SAMPLED"])}
+    missing = {"status": int(Status.NOT_SAMPLED)}
     first, second, short = (made.stack((made.code(name), 0, 0)) for name in ("first", "second", "short"))
     story = Story.begin(made).run(MS).block(20 * MS, 0, first, FUTEX).run(MS).block(2 * MS, 0, short, FUTEX).run(MS)
     story.block(30 * MS, 0, 0, FUTEX, **missing).run(50 * MS).block(11 * MS, 0, 0, FUTEX, **missing).run(MS)

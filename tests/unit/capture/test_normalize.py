@@ -7,22 +7,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bpfprof import abi
 from bpfprof.abi import dtypes
 from bpfprof.capture import normalize
 from bpfprof.capture.codes import ProcessCodes
 from bpfprof.capture.first_sleeps import FirstSleep, FirstSleeps
 from bpfprof.capture.stacks import StackTable
 from bpfprof.model.samples import HOLDS_GIL, UNSAMPLED
+from bpfprof.model.statuses import LastState, Status
 from tests.unit.capture.test_stacks import PID, Numbers, Target, index, record
 
-LOST = int(abi.Status["BP_LOST_STACK_RING_FULL"])
-NOT_TAKEN, NO_PYTHON, OK = (int(abi.Status[f"BP_{name}"]) for name in ("STACK_NOT_TAKEN", "NO_PYTHON", "OK"))
-PYTHON_NOT_READY = int(abi.Status["BP_PYTHON_NOT_READY"])
-FAULT = int(abi.Status["BP_PYTHON_FRAME_FAULT"])
-BLOCKED, UNKNOWN, ON_CPU, DEAD = (
-    int(abi.ThreadState[f"BP_THREAD_{name}"]) for name in ("BLOCKED", "UNKNOWN", "ON_CPU", "DEAD")
-)
+LOST, NOT_TAKEN, NO_PYTHON, OK = Status.STACK_LOST, Status.STACK_NOT_TAKEN, Status.NO_PYTHON, Status.OK
+PYTHON_NOT_READY, FAULT = Status.PYTHON_NOT_READY, Status.PYTHON_FRAME_FAULT
+BLOCKED, UNKNOWN, ON_CPU, DEAD = LastState.BLOCKED, LastState.UNKNOWN, LastState.ON_CPU, LastState.DEAD
 
 
 def events(*rows: dict[str, Any], dtype: np.dtype[np.void] = dtypes.EVENT_DTYPE) -> np.ndarray[Any, np.dtype[np.void]]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from bpfprof import abi
 from bpfprof.model.profile import Profile, ThreadState
+from bpfprof.model.statuses import Status
 from bpfprof.profile.build import build_profile
 from bpfprof.profile.options import ProfileOptions
 from tests.unit.profile.views import assert_whole, spent_ms
@@ -92,7 +92,7 @@ def test_gil_waits_are_told_from_locks(made: HandMade) -> None:
 
 
 def test_stacks_that_are_not_whole_carry_their_reason(made: HandMade) -> None:
-    lost, fault = int(abi.Status["BP_LOST_STACK_RING_FULL"]), int(abi.Status["BP_PYTHON_FRAME_FAULT"])
+    lost, fault = int(Status.STACK_LOST), int(Status.PYTHON_FRAME_FAULT)
     part = made.stack((made.code("leaf"), 0, 0), status=fault)
     story = Story.begin(made).run(10 * MS, (MS, part))
     made.samples[0]["status"] = fault
@@ -114,7 +114,7 @@ def test_stacks_that_are_not_whole_carry_their_reason(made: HandMade) -> None:
 def test_one_mode_holds_one_half(made: HandMade, mode: str, states: set[ThreadState]) -> None:
     made.start["mode"] = mode
     run = made.stack((made.code("run"), 0, 0))
-    not_taken = int(abi.Status["BP_STACK_NOT_TAKEN"]) if mode == "cpu" else 0
+    not_taken = int(Status.STACK_NOT_TAKEN) if mode == "cpu" else 0
     Story.begin(made).run(20 * MS, *[(5 * MS, run)][mode == "offcpu" :]).block(30 * MS, status=not_taken).total()
     profile = built(made, 50)
     assert {ThreadState(int(state)) for state in profile.weights["state"]} == states

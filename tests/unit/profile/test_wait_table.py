@@ -213,7 +213,7 @@ def test_idle(made: HandMade, frames: list[tuple[str, str]], syscall: int, is_id
 
 
 def test_frames_of_the_interpreter_do_not_part_what_belongs_together(made: HandMade) -> None:
-    made.processes[0] |= {"python": [3, 12], "shim_is_python": False, "entry_marks_from": 3}
+    made.processes[0] |= {"version": "3.12.4", "shim_is_python": False, "entry_marks_from": 3}
     once, shim, select = (
         made.code("run._run_once", filename=LOOP),
         made.code("<shim>"),

@@ -9,9 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from bpfprof import abi
+from bpfprof.capture.numbers import status_texts
 from bpfprof.model.samples import (
     HOLDS_GIL,
+    MARK_DTYPE,
     NAME_DTYPE,
     NAME_EVAL,
     NAME_INLINED,
@@ -28,16 +29,15 @@ from bpfprof.model.samples import (
     WAIT_DTYPE,
     WAITS_FOR_GIL,
 )
+from bpfprof.model.statuses import LastState, Status
 from bpfprof.recording.format import MAGIC, Chunk, encode
 from bpfprof.recording.reader import Recording, read_recording
 
 START_NS = 5_000_000_000
 MS = 1_000_000
-UNKNOWN, ON_CPU, RUNNABLE, BLOCKED, DEAD = (
-    int(abi.ThreadState[f"BP_THREAD_{name}"]) for name in ("UNKNOWN", "ON_CPU", "RUNNABLE", "BLOCKED", "DEAD")
-)
+UNKNOWN, ON_CPU, RUNNABLE, BLOCKED, DEAD = (int(state) for state in LastState)
 NANOSLEEP, FUTEX, IOCTL = 35, 202, 16
-NOT_TAKEN = int(abi.Status["BP_STACK_NOT_TAKEN"])
+NOT_TAKEN = int(Status.STACK_NOT_TAKEN)
 Name = tuple[str, str, int, int]  # function, file, line, flags of NAME_DTYPE
 
 
@@ -72,16 +72,12 @@ class HandMade:
     totals: list[np.void] = field(default_factory=list)
     wakers: list[dict[str, Any]] = field(default_factory=list)
     short_waits: list[np.void] = field(default_factory=list)
-    accounting: list[dict[str, Any]] = field(default_factory=list)
+    marks: list[np.void] = field(default_factory=list)
 
     def process(self, pid: int = 100, **values: Any) -> int:
         """A process that runs CPython 3.11 unless told otherwise; returns its index."""
-        known: dict[str, Any] = {
-            "name": "python",
-            "command_line": ["python", "a.py"],
-            "python": [3, 11],
-            "python_version": "3.11.2",
-        }
+        known: dict[str, Any] = {"name": "python", "command_line": ["python", "a.py"]}
+        known |= {"interpreter": "cpython", "version": "3.11.2", "build": ""}
         known |= {"entry_marks_from": 1, "shim_is_python": True, "gil": None, "note": ""}
         self.processes.append({"index": len(self.processes), "pid": pid, **known, **values})
         return len(self.processes) - 1
@@ -131,6 +127,10 @@ class HandMade:
             self.names.append(row(NAME_DTYPE, native=len(self.natives), **values))
         return len(self.natives)
 
+    def mark(self, thread: int, time_ns: int, name: str, value: float) -> None:
+        """What a program says of itself."""
+        self.marks.append(row(MARK_DTYPE, time_ns=time_ns, thread=thread, name=self._text(name), value=value))
+
     def _text(self, text: str) -> int:
         if text not in self.texts:
             self.texts.append(text)
@@ -160,7 +160,6 @@ class HandMade:
 
     def chunks(self) -> list[Chunk]:
         """In the order bpfprof writes them."""
-        texts = {str(int(status)): abi.status_text(status) for status in abi.Status}
         start = {"start_ns": START_NS, "rate_hz": 100, "event": "cpu-clock", "mode": "both", "target_pids": [100]}
         start["native"] = True
         ends = np.cumsum([len(table) for table in self.linetables], dtype=np.uint64)
@@ -169,7 +168,7 @@ class HandMade:
             "linetables": np.frombuffer(b"".join(self.linetables), np.uint8),
         }
         made = [
-            Chunk("start", {**start, "status_texts": texts, **self.start}),
+            Chunk("start", {**start, "status_texts": status_texts(), **self.start}),
             Chunk("processes", {"rows": self.processes}),
             Chunk("threads", {"rows": self.threads}),
             Chunk("codes", {"rows": self.codes}, tables),
@@ -189,11 +188,12 @@ class HandMade:
             Chunk("waits", {}, {"rows": array(self.waits, WAIT_DTYPE)}),
             Chunk("short_waits", {}, {"rows": array(self.short_waits, SHORT_DTYPE)}),
             Chunk("totals", {}, {"rows": array(self.totals, TOTAL_DTYPE)}),
+            Chunk("marks", {"texts": self.texts}, {"rows": array(self.marks, MARK_DTYPE)}),
             Chunk("names", {"texts": self.texts}, {"rows": array(self.names, NAME_DTYPE)}),
         ]
         if self.end is not None:
             made.append(Chunk("end", self.end))
-        return [*made, Chunk("accounting", {"rows": self.accounting})] if self.accounting else made
+        return made
 
     def recording(self) -> Recording:
         """Written and read back."""
@@ -252,7 +252,7 @@ class Story:
         cls, made: HandMade, tid: int = 100, process: int = 0, first_ns: int = START_NS, state: int = UNKNOWN
     ) -> Story:
         """A new thread, watched from first_ns on."""
-        wait = {"status": int(abi.Status["BP_NOT_STARTED"]), "syscall": -1} if state == RUNNABLE else {}
+        wait = {"status": int(Status.NOT_STARTED), "syscall": -1} if state == RUNNABLE else {}
         return cls(made, made.thread(tid, process, first_ns), first_ns, state, first_ns, wait=wait)
 
     def run(self, ns: int, *samples: tuple[int, int], stolen: int = 0) -> Story:
@@ -337,7 +337,7 @@ def small() -> HandMade:
     """One of everything."""
     made = HandMade()
     made.process(100, gil=[0x7F00, 96])
-    made.process(101, name="wörker 函数", python=None, entry_marks_from=0)
+    made.process(101, name="wörker 函数", interpreter="", entry_marks_from=0)
     work = made.code("Worker.run", linetable=b"\x80\x00\xd8\x04")
     made.code("", reason="the code object is not readable")
     kernel, python, library = made.file("[kernel]", "kernel"), made.file("/usr/bin/python3.11"), made.file("/a/libk.so")
@@ -357,7 +357,7 @@ def small() -> HandMade:
     main.block(5 * MS, 0, stack, FUTEX, **for_gil).run(MS).block_short(MS // 20, syscall=FUTEX).run(MS).total()
     other = Story.begin(made, tid=101, process=1).run(3 * MS, (2 * MS, 2))
     other.block_short(3 * MS, syscall=FUTEX, flags=UNSAMPLED, count=9).block(10 * MS).total()
-    made.accounting = [{"pid": 100, "tid": 100, "wall_ns": 5, "off_by_reason_ns": {"gil": 5}}]
+    made.mark(1, START_NS + 2 * MS, "step", 1.5)
     made.start["min_block_us"] = 100
     made.end = {"end_ns": made.totals[0]["time_ns"].item(), "own_cpu_ns": 5, "lost": {"event lost, buffer full": 3}}
     return made

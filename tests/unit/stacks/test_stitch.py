@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from bpfprof import abi
 from bpfprof.model.frames import Frame, FrameKind
+from bpfprof.model.statuses import Status
 from bpfprof.stacks import python_frames as python_source
 from bpfprof.stacks.stitch import StackSource
 from tests.unit.recording.hand_made import HandMade
 
-FAULT, NO_PYTHON = int(abi.Status["BP_PYTHON_FRAME_FAULT"]), int(abi.Status["BP_NO_PYTHON"])
+FAULT, NO_PYTHON = int(Status.PYTHON_FRAME_FAULT), int(Status.NO_PYTHON)
 # How entries are marked: 3.11 marks a real frame; 3.12 and later put a frame of their own (a shim) below it.
-MARKS_3_11 = {"python": [3, 11], "entry_marks_from": 1, "shim_is_python": True}
-MARKS_3_12 = {"python": [3, 12], "entry_marks_from": 3, "shim_is_python": False}
+MARKS_3_11 = {"interpreter": "cpython", "version": "3.11.2", "entry_marks_from": 1, "shim_is_python": True}
+MARKS_3_12 = {"interpreter": "cpython", "version": "3.12.4", "entry_marks_from": 3, "shim_is_python": False}
 
 
 def names(frames: tuple[Frame, ...]) -> list[str]:
@@ -64,7 +64,9 @@ def test_frames_from_before_an_exec_are_kept(made: HandMade) -> None:
     number = made.code("example", linetable=code.co_linetable, first_line=code.co_firstlineno)
     last = max((line, start) for start, _, line in code.co_lines() if line is not None)
     stack = made.stack((number, last[1], 0), (number, 0, 1))
-    made.processes.append({"index": 0, "name": "sleep", "python": None, "entry_marks_from": 0, "shim_is_python": False})
+    made.processes.append(
+        {"index": 0, "name": "sleep", "interpreter": "", "entry_marks_from": 0, "shim_is_python": False}
+    )
     recording = made.recording()
     frames = StackSource(recording).frames(stack, 0)
     assert recording.processes[0].name == "sleep"

@@ -7,19 +7,26 @@ from typing import Any
 
 import pytest
 
-from bpfprof import abi
 from bpfprof.model.frames import Frame, FrameKind
 from bpfprof.model.samples import NAME_EVAL, NAME_INLINED, NO_FILE
+from bpfprof.model.statuses import Status
 from bpfprof.stacks.merge import merge
 from bpfprof.stacks.stitch import StackSource
 from tests.unit.recording.hand_made import HandMade
 from tests.unit.stacks.test_stitch import MARKS_3_11, MARKS_3_12
 
 OK, NO_PYTHON, FAULT, NOT_TAKEN, NOT_READY, TOO_DEEP, DISAGREES = (
-    int(abi.Status[f"BP_{name}"])
+    int(Status[name])
     for name in (
-        *("OK", "NO_PYTHON", "PYTHON_FRAME_FAULT", "STACK_NOT_TAKEN"),
-        *("NATIVE_NOT_READY", "NATIVE_TOO_DEEP", "STACK_DISAGREES"),
+        [
+            "OK",
+            "NO_PYTHON",
+            "PYTHON_FRAME_FAULT",
+            "STACK_NOT_TAKEN",
+            "NATIVE_NOT_READY",
+            "NATIVE_TOO_DEEP",
+            "STACK_DISAGREES",
+        ]
     )
 )
 
@@ -228,7 +235,7 @@ def test_the_status_of_every_stack_is_what_merging_finds() -> None:
         merged = merge(
             is_eval,
             [mark >= values["entry_marks_from"] for mark in marks],
-            shim_is_python=values["shim_is_python"] or values["python"] is None,
+            shim_is_python=values["shim_is_python"] or not values["interpreter"],
             native_complete=native_status == OK,
             python_complete=status == OK,
         )

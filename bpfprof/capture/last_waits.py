@@ -1,0 +1,74 @@
+"""The last wait of each thread, held back until its times are final: rows as they come in, rows for the recording out.
+
+The scheduler counts a thread as running from the wake-up on where it saves reading its clock again, and an idle CPU
+takes some microseconds to get from there to the switch (`early_ns`). And a thread that was made runnable is not on a
+run queue yet: to that of an idle CPU it takes some microseconds too (`enqueue_ns`). The kernel side knows both when the
+thread leaves the CPU again, and tells with its next wait, its end or its totals.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from bpfprof.model.samples import WAIT_DTYPE
+
+
+class LastWaits:
+    """Rows of WAIT_DTYPE; those of one thread come out in the order of time."""
+
+    def __init__(self) -> None:
+        self._held = np.zeros(0, WAIT_DTYPE)  # one a thread at most
+
+    def follow(
+        self,
+        waits: npt.NDArray[np.void],
+        told: npt.NDArray[np.void],
+        ended: npt.NDArray[np.integer],
+        told_at_end: npt.NDArray[np.void],
+    ) -> npt.NDArray[np.void]:
+        """Takes waits in the order of time and the threads that ended after them; returns what is final.
+
+        told, told_at_end: what the event of each tells of its thread's wait before (early_ns and enqueue_ns).
+        """
+        rows = np.concatenate([self._held, waits])
+        thread = np.concatenate([rows["thread"], ended])
+        order = np.argsort(thread, kind="stable")
+        is_next = thread[order[1:]] == thread[order[:-1]]
+        before, after = order[:-1][is_next], order[1:][is_next] - len(self._held)
+        is_final = np.zeros(len(rows), np.bool_)
+        is_final[before] = True
+        for name in ("early_ns", "enqueue_ns"):
+            values = np.concatenate([told[name], told_at_end[name]])[after]
+            _correct(rows, before, name, values)
+        self._held = rows[~is_final]
+        return rows[is_final]
+
+    def settle(self, threads: npt.NDArray[np.integer], records: npt.NDArray[np.void]) -> npt.NDArray[np.void]:
+        """Returns what is final by records of threads (abi.THREAD_DTYPE), read before the events that came last."""
+        since_ns = np.zeros(1 + max(self._held["thread"].max(initial=0), threads.max(initial=0)), np.uint64)
+        place = np.zeros(len(since_ns), np.int64)
+        since_ns[threads], place[threads] = records["since_ns"], np.arange(len(threads))
+        is_final = since_ns[self._held["thread"]] > self._held["time_ns"]
+        rows: npt.NDArray[np.void] = self._held[is_final]
+        self._held = self._held[~is_final]
+        for name in ("early_ns", "enqueue_ns"):
+            _correct(rows, np.arange(len(rows)), name, records[name][place[rows["thread"]]])
+        return rows
+
+    def take_rest(self) -> npt.NDArray[np.void]:
+        """What is held: nothing more will be told of it."""
+        rows, self._held = self._held, self._held[:0]
+        return rows
+
+
+def _correct(
+    rows: npt.NDArray[np.void], places: npt.NDArray[np.integer], name: str, ns: npt.NDArray[np.integer]
+) -> None:
+    """Applies what was told, as far as there is so much."""
+    ns = np.minimum(ns, rows["runqueue_ns"][places])
+    rows["runqueue_ns"][places] -= ns
+    if name == "early_ns":
+        rows["time_ns"][places] -= ns
+    else:
+        rows["blocked_ns"][places] += ns

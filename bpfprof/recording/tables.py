@@ -1,0 +1,112 @@
+"""What the JSON of a recording holds: the fields of `start` and `end`, and the rows of its tables.
+
+The annotations are the types that the reader asks for (see `fields`); docs/recording-format.md tells what they mean.
+Nothing here takes long to import, as capture needs it before the kernel side is up.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import asdict, dataclass, field
+from typing import Any, TypedDict
+
+_VERSION = re.compile(r"(\d{1,3})\.(\d{1,3})")
+
+
+class Start(TypedDict, total=False):
+    """How a recording was made."""
+
+    bpfprof_version: str
+    start_ns: int
+    started_unix_ns: int
+    host_name: str
+    kernel_release: str
+    rate_hz: int
+    event: str
+    mode: str
+    native: bool
+    min_block_us: int
+    target_pids: list[int]
+    status_texts: dict[str, str]
+
+
+class End(TypedDict, total=False):
+    """What is known when a recording ends in good order."""
+
+    end_ns: int
+    own_cpu_ns: int
+    lost: dict[str, int]
+    codes_unverified: int
+    codes_replaced: int
+    problems: dict[str, int]
+
+
+@dataclass(slots=True)
+class RecordedProcess:
+    """A process as it was last described (an exec describes it anew); the interpreter is the last one it ran."""
+
+    pid: int = 0
+    name: str = ""
+    command_line: list[str] = field(default_factory=list)
+    interpreter: str = ""  # "cpython"; "": none is known
+    version: str = ""  # like 3.12.4
+    build: str = ""  # debug, free-threaded; "": an ordinary one
+    entry_marks_from: int = 0
+    shim_is_python: bool = False
+    gil: tuple[int, int] | None = None  # (address, bytes)
+    is_kernel_thread: bool = False
+    note: str = ""
+
+    @property
+    def python(self) -> tuple[int, int] | None:
+        """(major, minor) of the CPython it runs; None when it runs none that is known."""
+        found = _VERSION.match(self.version) if self.interpreter == "cpython" else None
+        return (int(found[1]), int(found[2])) if found else None
+
+
+@dataclass(slots=True)
+class RecordedThread:
+    """A thread; process is an index into the table of processes."""
+
+    process: int = 0
+    tid: int = 0
+    first_ns: int = 0
+    name: str = ""
+
+
+@dataclass(slots=True)
+class RecordedWaker:
+    """A thread that ended waits; thread is an index into the table of threads + 1, 0 for one that is not a target."""
+
+    thread: int = 0
+    pid: int = 0
+    tid: int = 0
+    process_name: str = ""
+    name: str = ""
+
+
+@dataclass(slots=True)
+class RecordedFile:
+    """A file that code was mapped from; kind: elf, vdso, memory or kernel; `note` says why it has no unwind table."""
+
+    kind: str = ""
+    path: str = ""
+    build_id: str = ""
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedCode:
+    """A code object; `reason` says why it could not be read ("" when it was)."""
+
+    process: int
+    filename: str
+    qualname: str
+    first_line: int
+    reason: str
+    linetable: bytes
+
+
+def table_row(index: int, row: RecordedProcess | RecordedThread | RecordedWaker | RecordedFile) -> dict[str, Any]:
+    """What is written of one row of a table."""
+    return {"index": index, **asdict(row)}
