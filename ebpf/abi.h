@@ -9,11 +9,7 @@
 #define BP_MAX_THREADS 65536
 #define BP_MAX_PROCESSES 16384
 #define BP_MAX_PYTHON_FRAMES 1024
-#define BP_PYTHON_FRAMES_PER_PROGRAM 96
 #define BP_MAX_NATIVE_FRAMES 384
-#define BP_NATIVE_FRAMES_PER_PROGRAM 24
-/* Of a new stack so many programs identify code objects; a chain of programs has 33 tail calls at most. */
-#define BP_IDENTIFY_PROGRAMS 4
 #define BP_MAX_KERNEL_FRAMES 64
 /* What a stack's frames take at most, in words of 8 bytes: 3 for a Python frame, 1 for each other. */
 #define BP_MAX_STACK_WORDS 3520
@@ -39,29 +35,7 @@
 #define BP_LEAF_FRAMES 4
 /* Kinds of waits that one thread's short ones are added up by before a sum is sent. */
 #define BP_SHORT_WAITS 4
-/* A stack of more Python frames, or of more return addresses, is always walked. */
-#define BP_REPEAT_FRAMES 96
-#define BP_REPEAT_RETURNS 120 /* a multiple of 8 */
-/* So many are known of each thread: a wait for a lock is followed by one for the GIL, and by one to give it away. */
-#define BP_REPEATS 5
-#define BP_REPEAT_NS 100000000
-/* Code objects that were the same for so long are looked at again only after so long. What takes the place of one is then
- * missed for a thousandth of that time at most. */
-#define BP_SETTLED_NS 1000000000
-#define BP_SETTLED_LOOK_NS 1000000
-/* After so many short waits for a GIL, one after the other, the next one's holder has no stack. */
-#define BP_SHORT_GIL_WAITS 16
-/* Tail calls that a stack may have taken for that of a GIL's holder to be taken after it: the kernel allows 33. */
-#define BP_HOLDER_MAX_TAILS 16
 #define BP_COMM_BYTES 16
-/* Over how long the rate of switches is measured. */
-#define BP_RATE_WINDOW_NS 100000000
-/* So many stacks of waits each thread has in that time, however many switches there are; and after a wait of this length
- * the next one has a stack. */
-#define BP_THREAD_STACKS 10
-/* Switches that cost about as much without a stack as a stack does. */
-#define BP_SWITCHES_FOR_A_STACK 16
-#define BP_SLOW_WAIT_NS 1000000
 /* A wait of this length has an event of its own, also where it was not chosen to have a stack. */
 #define BP_LONG_WAIT_NS 10000000
 /* The scheduler's clock and ours are read some microseconds apart; a smaller difference is not time that was stolen. */
@@ -94,12 +68,8 @@ enum bp_status {
     BP_LOST_STACK_RING_FULL = 19,    /* stack lost, buffer full */
     BP_LOST_THREAD_TABLE_FULL = 20,  /* thread not watched, table full */
     BP_LOST_UNKNOWN_THREAD = 21,     /* sample lost, thread not known yet */
-    BP_LOST_TAIL_CALL = 22,          /* sample lost, program missing */
     BP_LOST_PROCESS_TABLE_FULL = 23, /* process not watched, table full */
-    BP_COUNT_FIRST = 26,             /* (marks the first figure of another kind) */
-    BP_COUNT_REPEATED = 27,          /* stack the same as the one before */
-    BP_COUNT_REPEAT_WRONG = 28,      /* stack taken for the one before, which it was not */
-    BP_STATUS_COUNT = 32,
+    BP_STATUS_COUNT = 24,
 };
 
 enum bp_thread_state {
@@ -139,17 +109,6 @@ enum bp_purpose {
     BP_FOR_SAMPLE = 0,
     BP_FOR_SWITCH_OUT = 1,
     BP_FOR_WAKER = 2,
-    BP_FOR_HOLDER = 3,
-};
-
-/* Programs that a stack is handed on to by tail call. */
-enum bp_tail {
-    BP_TAIL_WALK = 0,     /* Python frames, from walk->frame on */
-    BP_TAIL_UNWIND = 1,   /* native frames, from walk->native on */
-    BP_TAIL_COMPLETE = 2, /* all frames are there: is it a new stack? */
-    BP_TAIL_IDENTIFY = 3, /* a new stack: identify its code objects and send it */
-    BP_TAIL_REPEAT = 4,   /* is it a stack that the thread had before? The scheduler's programs only */
-    BP_TAIL_COUNT = 5,
 };
 
 enum bp_process_flags {
@@ -164,12 +123,11 @@ enum bp_process_flags {
 enum bp_config_flags {
     BP_CONFIG_ON_CPU_STACKS = 1,
     BP_CONFIG_OFF_CPU_STACKS = 2,
-    BP_CONFIG_STOPPED = 4,         /* the recording is over: every thread stays as it is */
-    BP_CONFIG_NATIVE = 8,          /* native frames are wanted */
-    BP_CONFIG_KERNEL = 16,         /* kernel frames are wanted with every stack */
-    BP_CONFIG_ALL_PROCESSES = 32,  /* whatever is born is a target */
-    BP_CONFIG_WAKERS = 64,         /* who ends a wait is wanted */
-    BP_CONFIG_CHECK_REPEATS = 128, /* a stack that seems to repeat is walked all the same, and compared */
+    BP_CONFIG_STOPPED = 4,        /* the recording is over: every thread stays as it is */
+    BP_CONFIG_NATIVE = 8,         /* native frames are wanted */
+    BP_CONFIG_KERNEL = 16,        /* kernel frames are wanted with every stack */
+    BP_CONFIG_ALL_PROCESSES = 32, /* whatever is born is a target */
+    BP_CONFIG_WAKERS = 64,        /* who ends a wait is wanted */
 };
 
 /* Where the canonical frame address is, which is what rsp will be in the caller. k is `cfa_offset`. */
@@ -245,7 +203,7 @@ struct bp_event {
     __u32 holder;    /* its native_thread_id: the tid in its own pid namespace */
     __u8 flags;      /* enum bp_gil_flags */
     __u8 waker_kind; /* enum bp_waker_kind */
-    __u16 one_in;    /* WAIT: it was chosen to have a stack as one in so many; 0: it had one in any case */
+    __u16 one_in;    /* WAIT: the switch was chosen to have a stack as one in so many; 0: it was not */
 };
 
 /*
@@ -352,18 +310,6 @@ struct bp_process {
     struct bp_python_layout layout;
 };
 
-/* A stack that a thread had, for when it has it again. */
-struct bp_repeat {
-    __u64 signature;                /* of registers and Python frames */
-    __u64 returns;                  /* hash of the return addresses at `places` */
-    __u64 stack;                    /* its key */
-    __u64 time_ns;                  /* when it was walked */
-    __u64 codes;                    /* hash of the identities of its innermost code objects */
-    __u64 since_ns;                 /* since when they are the same */
-    __u64 looked_ns;                /* when they were looked at last */
-    __u8 places[BP_REPEAT_RETURNS]; /* words above the stack pointer plus 1, then from each to the next; 0: no more */
-};
-
 /* Waits of one thread that are not sent one by one; count 0: unused. */
 struct bp_short_wait {
     __s16 syscall;
@@ -409,29 +355,17 @@ struct bp_thread {
     __u32 enqueue_ns;
     __u64 last_runqueue_ns; /* of the last wait */
     __u32 last_short;       /* 1 + the sum that the last wait is in, 0: it was sent */
-    __u32 stacks;           /* how many were wanted since window_ns */
-    __u64 window_ns;        /* when a window of BP_RATE_WINDOW_NS began for this thread */
-    __u16 was_slow;         /* its last wait took BP_SLOW_WAIT_NS */
-    __u16 one_in;           /* of the wait, as in bp_event */
-    __u16 next_repeat;      /* which of `repeats` is replaced next */
-    __u16 short_gil;        /* how many of its last waits for a GIL were short, up to BP_SHORT_GIL_WAITS */
-    struct bp_repeat repeats[BP_REPEATS];
+    __u16 one_in;           /* as in bp_event */
+    __u16 pad;
+    __u64 left_ns; /* when it left a CPU last, 0: not yet */
     struct bp_short_wait short_waits[BP_SHORT_WAITS];
 };
 
 struct bp_config {
-    __u32 flags;        /* enum bp_config_flags */
-    __u32 max_switches; /* in BP_RATE_WINDOW_NS on a CPU that have a stack by chance; 0: all have one */
-    __u64 min_block_ns; /* shorter waits are added up */
-};
-
-/* Switches of targets on one CPU. */
-struct bp_switch_rate {
-    __u64 window_ns; /* when the window began */
-    __u32 switches;  /* in it */
-    __u32 count;     /* of these, without those that have a stack in any case */
-    __u32 one_in;    /* how many of `count` one is chosen of */
+    __u32 flags; /* enum bp_config_flags */
     __u32 pad;
+    __u64 min_block_ns;      /* shorter waits are added up */
+    __u64 stack_interval_ns; /* a thread's switches have a stack about so often; 0: each has one */
 };
 
 struct bp_seen_stack {
@@ -468,9 +402,8 @@ struct bp_native {
 };
 
 /*
- * Scratch memory of one stack being taken, kept across tail calls. `block` is one read of a data-stack chunk, from user
- * address `base` on; its tail lets a frame begin at the last byte. `header` and as many words as are used go to the stack
- * ring as they are.
+ * Scratch memory of one stack being taken. `block` is one read of a data-stack chunk, from user address `base` on; its tail
+ * lets a frame begin at the last byte. `header` and as many words as are used go to the stack ring as they are.
  */
 struct bp_walk {
     struct bp_event event; /* on CPU: sent when the stack is there */
@@ -481,24 +414,17 @@ struct bp_walk {
     __u64 hash;
     __u32 tid;
     __u32 tgid;
-    __u32 next; /* Python frame to go on with after a tail call */
+    __u32 next; /* Python frame to go on with */
     __u32 used; /* words */
     __u32 wants_native;
     __u32 wants_kernel;
-    __u32 rounds;  /* programs that identified code objects */
-    __u32 purpose; /* enum bp_purpose */
-    __u32 owner;   /* WAKER: tid of the thread that is woken */
-    __u32 tails;   /* tail calls so far */
+    __u32 asks_for_kernel; /* kernel frames are wanted with this stack, even if not with others */
+    __u32 purpose;         /* enum bp_purpose */
+    __u32 status;          /* enum bp_status of the result */
+    __u32 gil_flags;       /* enum bp_gil_flags */
+    __u64 futex;           /* that the thread waits for, 0: for none */
     __u64 tstate;
-    __u64 holder;    /* PyThreadState of who has the GIL that is waited for, 0: none */
-    __u64 signature; /* of the stack, 0: it cannot repeat */
-    __u64 repeated;  /* key that the signature led to, when that is to be checked */
-    __u64 innermost; /* frame, while its signature is made */
-    __u64 place;     /* of what is known of it, in the thread's `repeats` */
-    __u64 returns;   /* as in bp_repeat, of this stack */
-    __u8 places[128];
-    __u64 last_place; /* of a return address */
-    __u64 cannot_repeat;
+    __u64 holder;                   /* PyThreadState of who has the GIL that is waited for, 0: none */
     struct bp_python_layout layout; /* of the process */
     struct bp_native native;
     __u8 block[4224];

@@ -32,13 +32,10 @@ static __always_inline __u64 own_gil(struct bp_walk *walk, struct bp_thread *thr
     return gil;
 }
 
-/*
- * Flags of enum bp_gil_flags; walk->tstate is set. `futex` is the address that the thread waits for, 0: it waits for no
- * futex. In a wait for the GIL walk->holder becomes the thread state of who has it.
- */
-static __always_inline __u8 gil_flags(struct bp_walk *walk, struct bp_thread *thread, struct bp_process *process,
-                                      __u64 futex)
+/* Flags of enum bp_gil_flags. In a wait for the GIL walk->holder becomes the thread state of who has it. */
+static __always_inline __u8 gil_flags(struct bp_walk *walk, struct bp_thread *thread, struct bp_process *process)
 {
+    __u64 futex = walk->futex;
     struct gil_state state = {};
     __u64 gil = thread->gil ? thread->gil : process->gil;
     if (!process->gil || !walk->tstate)

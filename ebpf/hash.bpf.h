@@ -8,13 +8,6 @@ static __always_inline __u64 mix(__u64 hash, __u64 value)
     return hash ^ (hash >> 32);
 }
 
-/* A frame: one step of the chain, for each waits for the one before. */
-static __always_inline __u64 mix_frame(__u64 hash, __u64 frame, __u64 code, __u64 instruction)
-{
-    __u64 value = frame * 0x9e3779b97f4a7c15ULL + code * 0xc2b2ae3d27d4eb4fULL + instruction * 0x165667b19e3779f9ULL;
-    return mix(hash, value);
-}
-
 /* Index of a hash in this CPU's part of a CPU_ARRAY. */
 static __always_inline __u32 seen_slot(__u64 hash, __u32 entries)
 {

@@ -4,7 +4,7 @@
  * descriptors over as -DBP_FD_name=N, so this list is the only one.
  *      BP_MAP(name, type, key type, value type, entries)
  * The type is one of the kernel's, or one of these: CPU_ARRAY, an ARRAY of that many entries for each possible CPU;
- * SHARED_ARRAY, an ARRAY that user space maps into its memory; CHUNK_ARRAY, an ARRAY_OF_MAPS of them, empty. MAP(walks), MAP(tails) and
+ * SHARED_ARRAY, an ARRAY that user space maps into its memory; CHUNK_ARRAY, an ARRAY_OF_MAPS of them, empty. MAP(walks) and
  * MAP(cached_rules) are perf_walks and so on in programs of perf events, sched_walks and so on in the others.
  */
 #pragma once
@@ -28,15 +28,10 @@ BP_MAP(stacks, RINGBUF, none, none, BP_STACK_RING_BYTES)
 /* MAP(walks): scratch memory of the clock's and of the scheduler's programs: an interrupt can land inside another program. */
 BP_MAP(perf_walks, CPU_ARRAY, __u32, struct bp_walk, 1)
 BP_MAP(sched_walks, CPU_ARRAY, __u32, struct bp_walk, 1)
-/* MAP(tails): enum bp_tail -> program; a tail call stays within one program type. */
-BP_MAP(perf_tails, PROG_ARRAY, __u32, __u32, BP_TAIL_COUNT)
-BP_MAP(sched_tails, PROG_ARRAY, __u32, __u32, BP_TAIL_COUNT)
 /* Direct-mapped: what was sent lately by this CPU. A collision only sends again. A PERCPU_ARRAY of so many elements takes
  * 50 ms to make, so these are plain arrays with a part for each CPU. */
 BP_MAP(seen_stacks, CPU_ARRAY, __u32, struct bp_seen_stack, BP_SEEN_STACKS)
 BP_MAP(seen_codes, CPU_ARRAY, __u32, struct bp_seen_code, BP_SEEN_CODES)
-/* How many switches of targets there are; the scheduler's programs only. */
-BP_MAP(switch_rates, CPU_ARRAY, __u32, struct bp_switch_rate, 1)
 /* What a new thread's entry is made of: too large for the programs' stack. Used at fork only. */
 BP_MAP(new_threads, CPU_ARRAY, __u32, struct bp_thread, 1)
 /* Unwind tables, see struct bp_chunk and below it. Written by user space while programs read: rows, then what refers to

@@ -129,18 +129,6 @@ static __always_inline bool native_frame_pointer(struct bp_native *native, struc
     return true;
 }
 
-/* Keeps where the return address was that was read last: a stack that is the same has the same one there. */
-static __always_inline void note_return(struct bp_walk *walk, __u64 address)
-{
-    __u64 n = walk->header.native_count - 1, words = (address - walk->last_place) / sizeof(__u64) + less(n, 1);
-    /* There is no room to tell where it is; no branches, see less(). */
-    walk->cannot_repeat |= words >> 8 | less(words, 1) | less(BP_REPEAT_RETURNS - 1, n);
-    walk->places[n & 127] = words;
-    walk->places[(n + 1) & 127] = 0; /* until there is one */
-    walk->last_place = address;
-    walk->returns = mix(walk->returns, walk->native.word);
-}
-
 /* native_status says why the walk ends. */
 static __always_inline bool end_walk(struct bp_walk *walk, enum bp_status status)
 {
@@ -172,17 +160,14 @@ static __always_inline bool native_step(struct bp_walk *walk)
         if (walk->header.native_count > 1)
             return end_walk(walk, BP_NATIVE_UNSUPPORTED);
         native->pc = native->registers[register_place(rule->ra_offset)];
-        walk->cannot_repeat = 1; /* registers are not in the signature */
         goto registers;
     }
     if (native->bases[CFA] <= native->bases[SP] && !native->is_exact) /* a handler may run on a stack of its own */
         return end_walk(walk, BP_NATIVE_NOT_GROWING);
     native->word = rule->cfa_kind == BP_CFA_SIGNAL_FRAME ? native->bases[SP] : native->bases[CFA];
-    __u64 place = native->word + (__s64)rule->ra_offset;
-    if (!read_stack(native, place))
+    if (!read_stack(native, native->word + (__s64)rule->ra_offset))
         return end_walk(walk, BP_NATIVE_FAULT);
     native->pc = native->word;
-    note_return(walk, place);
 registers:
     if (!native_frame_pointer(native, rule))
         return end_walk(walk, BP_NATIVE_FAULT);
@@ -190,24 +175,16 @@ registers:
     return native->pc ? true : end_walk(walk, BP_OK);
 }
 
-/*
- * Takes up to BP_NATIVE_FRAMES_PER_PROGRAM frames; native_status becomes BP_OK at the root, BP_NATIVE_TOO_DEEP when there
- * are more. As in python_walk(), what one turn hands to the next is in memory.
- */
-static __always_inline void native_walk(struct bp_walk *walk)
+/* Takes one frame and goes on to its caller; false when the walk has ended, native_status says why. */
+static __always_inline bool native_walk(struct bp_walk *walk)
 {
     struct bp_native *native = &walk->native;
-    BOUNDED_LOOP
-    for (int i = 0; i < BP_NATIVE_FRAMES_PER_PROGRAM; i++) {
-        __u32 used = walk->used;
-        if (used >= BP_MAX_STACK_WORDS || walk->header.native_count >= BP_MAX_NATIVE_FRAMES)
-            break;
-        walk->words[used] = native->pc | (__u64)native->is_exact << BP_EXACT_BIT;
-        walk->used = used + 1;
-        walk->header.native_count += 1;
-        walk->hash = mix(walk->hash, native->pc);
-        if (!native_step(walk))
-            return;
-    }
-    walk->header.native_status = BP_NATIVE_TOO_DEEP;
+    __u32 used = walk->used;
+    if (used >= BP_MAX_STACK_WORDS)
+        return false;
+    walk->words[used] = native->pc | (__u64)native->is_exact << BP_EXACT_BIT;
+    walk->used = used + 1;
+    walk->header.native_count += 1;
+    walk->hash = mix(walk->hash, native->pc);
+    return native_step(walk);
 }

@@ -26,13 +26,16 @@ int on_cpu(struct bpf_perf_event_data *ctx)
     walk->tgid = tgid;
     walk->header.time_ns = now;
     walk->event.kind = BP_EVENT_SAMPLE;
-    walk->event.flags = 0;
     walk->event.tid = tid;
     walk->event.tgid = tgid;
     walk->event.syscall = -1;
     walk->event.cpu = bpf_get_smp_processor_id();
     walk->event.time_ns = now;
     walk->event.on_cpu_ns = thread->on_cpu_ns + (now - thread->since_ns);
-    begin_stack(ctx, walk, thread, BP_FOR_SAMPLE, 0, false);
+    take_stack(ctx, walk, BP_FOR_SAMPLE, 0, false);
+    walk->event.flags = walk->gil_flags;
+    walk->event.stack = walk->header.key;
+    walk->event.status = walk->status;
+    send_event(&walk->event);
     return 0;
 }

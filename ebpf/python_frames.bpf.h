@@ -5,6 +5,9 @@
 #define BLOCK_BYTES 4096
 #define FRAME_BYTES 80           /* _PyInterpreterFrame without localsplus: 72 before CPython 3.14 */
 #define CHUNK_SPAN_BYTES 0x10000 /* a frame this close above the chunk's start is taken to be in the chunk */
+/* So many frames are walked, or code objects identified, in one call: enough to make the call cheap beside them. */
+#define PYTHON_FRAMES_PER_CALL 16
+#define CODES_PER_CALL 8
 #define ADDRESS_MASK 0x00ffffffffffffffULL
 /* Words of Python frame n of a stack: struct bp_python_frame. They come first, so n says where they are. */
 #define FRAME_WORDS (sizeof(struct bp_python_frame) / sizeof(__u64))
@@ -43,7 +46,7 @@ static __always_inline bool frame_in_block(struct bp_walk *walk)
 }
 
 /*
- * Takes up to BP_PYTHON_FRAMES_PER_PROGRAM frames, leaf first, from number walk->next on; BP_OK at the root,
+ * Takes up to PYTHON_FRAMES_PER_CALL frames, leaf first, from number walk->next on; BP_OK at the root,
  * BP_PYTHON_TOO_DEEP when there are more. What one turn of the loop hands to the next goes through memory, where the
  * verifier does not tell values apart: it then looks at each turn once instead of at each path.
  */
@@ -53,7 +56,7 @@ static __always_inline enum bp_status python_walk(struct bp_walk *walk)
     __u64 instruction_at = walk->layout.frame_instruction & 63, mark_at = walk->layout.frame_mark & 127;
 
     BOUNDED_LOOP
-    for (int i = 0; i < BP_PYTHON_FRAMES_PER_PROGRAM; i++) {
+    for (int i = 0; i < PYTHON_FRAMES_PER_CALL; i++) {
         if (!frame_in_block(walk))
             return BP_PYTHON_FRAME_FAULT;
         __u8 *bytes = walk->block + ((walk->frame - walk->base) & (BLOCK_BYTES - 1));
@@ -113,7 +116,7 @@ static __always_inline void identify_leaf(struct bp_walk *walk)
 static __always_inline bool python_identify(struct bp_walk *walk, __u64 now)
 {
     BOUNDED_LOOP
-    for (int i = 0; i < BP_PYTHON_FRAMES_PER_PROGRAM; i++) {
+    for (int i = 0; i < CODES_PER_CALL; i++) {
         __u32 n = walk->next, tgid = walk->tgid;
         if (n >= BP_MAX_PYTHON_FRAMES || n >= walk->header.python_count)
             return true;

@@ -9,6 +9,7 @@
 static long (*probe_read_user)(void *destination, __u32 size, const void *address) = (void *)BPF_FUNC_probe_read_user;
 static long (*probe_read_kernel)(void *destination, __u32 size,
                                  const void *address) = (void *)BPF_FUNC_probe_read_kernel;
+static long (*get_kernel_stack)(void *ctx, void *addresses, __u32 size, __u64 flags) = (void *)BPF_FUNC_get_stack;
 
 #define READ_USER(destination, address) (probe_read_user(&(destination), sizeof(destination), (void *)(address)) == 0)
 #define READ_KERNEL(destination, address) \

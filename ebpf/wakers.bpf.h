@@ -67,13 +67,12 @@ static __always_inline void note_waker(void *ctx, struct bp_thread *thread, __u3
         return;
     thread->waker_tid = tid;
     thread->waker_tgid = tgid;
-    struct bp_thread *waker = bpf_map_lookup_elem(MAP(threads), &tid);
     struct bp_walk *walk = scratch_walk();
-    if (!waker || !walk)
+    if (!walk || !bpf_map_lookup_elem(MAP(threads), &tid))
         return;
     walk->tid = tid;
     walk->tgid = tgid;
-    walk->owner = woken;
     walk->header.time_ns = thread->wake_ns;
-    begin_stack(ctx, walk, waker, BP_FOR_WAKER, 0, false);
+    take_stack(ctx, walk, BP_FOR_WAKER, 0, false);
+    thread->waker_stack = walk->header.key;
 }

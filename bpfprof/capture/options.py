@@ -23,5 +23,4 @@ class CaptureOptions:
     kernel: bool = False  # kernel frames with every stack
     wakers: bool = True  # who ends waits
     min_block_us: int = 100  # shorter waits are added up and have no stack
-    max_switches: int = 1000  # a second and CPU that have stacks, beside each thread's first; 0: all
-    check_repeats: bool = False  # for tests: how often a stack that seems to repeat does not
+    max_switches: int = 500  # about so many waits a second and thread have stacks; 0: all

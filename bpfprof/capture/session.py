@@ -321,7 +321,7 @@ class Session:
 
     def _counters(self) -> dict[int, int]:
         counts = self._tables.counters()
-        first, end = int(abi.Status["BP_LOST_FIRST"]), int(abi.Status["BP_COUNT_FIRST"])
+        first, end = int(abi.Status["BP_LOST_FIRST"]), int(abi.Status["BP_STATUS_COUNT"])
         counts[abi.Status["BP_LOST_THREAD_TABLE_FULL"]] += self._tracker.unwatched_count
         return {index: int(counts[index]) for index in range(first, end) if counts[index]}
 

@@ -55,10 +55,9 @@ class Watch:
         if self.options.native or self.options.kernel or self.options.watches_all:
             self._start_naming()
         programs = self.kernel.programs()
-        max_switches = self.options.max_switches * abi.CONSTANTS["BP_RATE_WINDOW_NS"] // 1_000_000_000
-        if self.options.max_switches:
-            max_switches = max(1, max_switches)
-        self.kernel.tables.set_config(_config_flags(self.options), 1000 * self.options.min_block_us, max_switches)
+        limit = self.options.max_switches
+        interval_ns = 1_000_000_000 // limit if limit else 0
+        self.kernel.tables.set_config(_config_flags(self.options), 1000 * self.options.min_block_us, interval_ns)
         if self.native is not None and command is None:
             self.native.files.background.wait(_TABLES_WAIT_S)
         if self.native is not None:
@@ -146,6 +145,5 @@ def _config_flags(options: CaptureOptions) -> int:
         flags["BP_CONFIG_KERNEL"]: options.kernel,
         flags["BP_CONFIG_ALL_PROCESSES"]: options.watches_all,
         flags["BP_CONFIG_WAKERS"]: options.wakers and options.mode != "cpu",
-        flags["BP_CONFIG_CHECK_REPEATS"]: options.check_repeats,
     }
     return sum(int(flag) for flag, is_chosen in chosen.items() if is_chosen)

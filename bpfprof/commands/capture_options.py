@@ -97,8 +97,7 @@ capture_options = gathered(
             type=click.IntRange(0, 1_000_000_000),
             default=_DEFAULT.max_switches,
             show_default=True,
-            help="Waits a second and CPU that have a stack, beside the first 10 of each thread in 0.1 s and "
-            "those after a wait of 1 ms; of the rest a sample. 0: all.",
+            help="Waits a second and thread that have a stack, about; beyond that a random sample. 0: all.",
         ),
         click.option(
             "--nonblocking", is_flag=True, expose_value=False, help="Accepted for habit: nothing is ever stopped."

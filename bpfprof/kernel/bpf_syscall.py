@@ -25,7 +25,6 @@ class MapType(IntEnum):
 
     HASH = 1
     ARRAY = 2
-    PROG_ARRAY = 3
     PERCPU_ARRAY = 6
     ARRAY_OF_MAPS = 12
     RINGBUF = 27
@@ -39,6 +38,7 @@ class _Command(IntEnum):
     PROG_LOAD = 5
     OBJ_GET_INFO_BY_FD = 15
     RAW_TRACEPOINT_OPEN = 17
+    BTF_LOAD = 18
     MAP_LOOKUP_BATCH = 24
     ENABLE_STATS = 32
 
@@ -129,15 +129,37 @@ def map_lookup_batch(fd: int, keys_address: int, values_address: int, entries: i
 _LICENSE = ctypes.create_string_buffer(b"GPL")
 _LOG_BYTES = 1 << 20
 _LOAD_TRIES = 10
+FUNCTION_INFO_BYTES = 8  # struct bpf_func_info: u32 first instruction, u32 type
 
 
-def program_load(program_type: int, code: bytes, name: str, log: ctypes.Array[ctypes.c_char] | None = None) -> int:
-    """Descriptor of a program the verifier accepted; `log` takes what it says (which costs time)."""
-    instructions = ctypes.create_string_buffer(code, len(code))
+def btf_load(content: bytes) -> int:
+    """Descriptor of type information, for `program_load`."""
+    buffer = ctypes.create_string_buffer(content, len(content))
+    return _bpf_fd(_Command.BTF_LOAD, struct.pack("<QQIII", ctypes.addressof(buffer), 0, len(content), 0, 0))
+
+
+def program_load(
+    program_type: int,
+    code: bytes,
+    name: str,
+    btf_fd: int,
+    functions: bytes,
+    log: ctypes.Array[ctypes.c_char] | None = None,
+) -> int:
+    """Descriptor of a program the verifier accepted; `log` takes what it says (which costs time).
+
+    functions: a struct bpf_func_info for the program itself and each function in it, with types of `btf_fd`.
+    """
+    instructions, info = (
+        ctypes.create_string_buffer(code, len(code)),
+        ctypes.create_string_buffer(functions, len(functions)),
+    )
     addresses = ctypes.addressof(instructions), ctypes.addressof(_LICENSE)
     log_part = (1, len(log), ctypes.addressof(log)) if log is not None else (0, 0, 0)
     attribute = struct.pack(
-        "<IIQQIIQII16s", program_type, len(code) // 8, *addresses, *log_part, 0, 0, name.encode()[:15]
+        "<IIQQIIQII16sIIIIQI",
+        *(program_type, len(code) // 8, *addresses, *log_part, 0, 0, name.encode()[:15], 0, 0),
+        *(btf_fd, FUNCTION_INFO_BYTES, ctypes.addressof(info), len(functions) // FUNCTION_INFO_BYTES),
     )
     for _ in range(_LOAD_TRIES):  # the verifier gives up with EAGAIN when a signal is pending
         try:
@@ -147,11 +169,11 @@ def program_load(program_type: int, code: bytes, name: str, log: ctypes.Array[ct
     return _bpf_fd(_Command.PROG_LOAD, attribute)
 
 
-def verifier_log(program_type: int, code: bytes, name: str) -> str:
+def verifier_log(program_type: int, code: bytes, name: str, btf_fd: int, functions: bytes) -> str:
     """What the verifier says of a program it refuses."""
     log = ctypes.create_string_buffer(_LOG_BYTES)
     with contextlib.suppress(OSError):
-        os.close(program_load(program_type, code, name, log))
+        os.close(program_load(program_type, code, name, btf_fd, functions, log))
     return log.value.decode(errors="replace")
 
 

@@ -114,13 +114,15 @@ class KernelTypes:
     def _member(self, position: int, wanted: str) -> int | None:
         info: int
         _, info, _ = _HEADER.unpack_from(self._types, position)
+        anonymous = []
         for at in range(position + 12, position + 12 + 12 * (info & 0xFFFF), 12):
             name, type_id, bits = _HEADER.unpack_from(self._types, at)
             offset: int = (bits & 0xFFFFFF if info >> 31 else bits) // 8
-            if name:
-                if self._strings.startswith(wanted.encode() + b"\0", name):
-                    return offset
-                continue
+            if not name:
+                anonymous.append((type_id, offset))
+            elif self._strings.startswith(wanted.encode() + b"\0", name):
+                return offset
+        for type_id, offset in anonymous:  # last, for it takes long to find their types
             inner = self._anonymous(type_id, wanted)
             if inner is not None:
                 return offset + inner

@@ -19,27 +19,18 @@ from typing import Any
 from bpfprof.errors import UnsupportedError
 from bpfprof.kernel import program_cache
 from bpfprof.kernel.btf import KernelTypes
-from bpfprof.kernel.sources import compiler_flags, join_includes, keeps_run_delay
+from bpfprof.kernel.sources import compiler_flags, function_names, join_includes, keeps_run_delay
 from bpfprof.paths import ebpf_directory
 
 PERF_EVENT, RAW_TRACEPOINT = 7, 17  # enum bpf_prog_type of include/uapi/linux/bpf.h
-# program -> (function in ebpf/ that it is, type it is loaded as)
+# Programs, each a function in ebpf/, and the type it is loaded as.
 PROGRAMS = {
-    "on_cpu": ("on_cpu", PERF_EVENT),
-    "perf_walk": ("walk_frames", PERF_EVENT),
-    "perf_unwind": ("unwind_frames", PERF_EVENT),
-    "perf_complete": ("complete_stack", PERF_EVENT),
-    "perf_identify": ("identify_codes", PERF_EVENT),
-    "sched_switch": ("sched_switch", RAW_TRACEPOINT),
-    "sched_repeat": ("repeat_stack", RAW_TRACEPOINT),
-    "sched_walk": ("walk_frames", RAW_TRACEPOINT),
-    "sched_unwind": ("unwind_frames", RAW_TRACEPOINT),
-    "sched_complete": ("complete_stack", RAW_TRACEPOINT),
-    "sched_identify": ("identify_codes", RAW_TRACEPOINT),
-    "sched_waking": ("sched_waking", RAW_TRACEPOINT),
-    "sched_process_fork": ("sched_process_fork", RAW_TRACEPOINT),
-    "sched_process_exec": ("sched_process_exec", RAW_TRACEPOINT),
-    "sched_process_free": ("sched_process_free", RAW_TRACEPOINT),
+    "on_cpu": PERF_EVENT,
+    "sched_switch": RAW_TRACEPOINT,
+    "sched_waking": RAW_TRACEPOINT,
+    "sched_process_fork": RAW_TRACEPOINT,
+    "sched_process_exec": RAW_TRACEPOINT,
+    "sched_process_free": RAW_TRACEPOINT,
 }
 _QUICKER = ["-g0", "-w"]  # no debug information, no warnings: a tenth of the time
 _PR_SET_SECUREBITS, _SECBIT_NO_SETUID_FIXUP = 28, 4  # include/uapi/linux/prctl.h, securebits.h
@@ -65,10 +56,8 @@ class Compilation:
         Raises UnsupportedError without BCC or the kernel's type information.
         """
         check_bcc()
-        text, flags = (
-            join_includes(ebpf_directory() / "profiler.bpf.c"),
-            compiler_flags(KernelTypes(), keeps_run_delay()),
-        )
+        text = join_includes(ebpf_directory() / "profiler.bpf.c")
+        flags = compiler_flags(KernelTypes(), keeps_run_delay(), function_names(text))
         key = program_cache.cache_key(text, flags)
         compilation = cls(key, program_cache.load(key))
         if compilation._cached is None:
@@ -85,7 +74,10 @@ class Compilation:
         os.close(answer_end)
 
     def result(self) -> dict[str, bytes]:
-        """The instructions of each function of PROGRAMS. Raises UnsupportedError with what BCC or LLVM said."""
+        """The instructions of each program, then of each function that they call, in the order of their numbers.
+
+        Raises UnsupportedError with what BCC or LLVM said.
+        """
         if self._cached is None:
             self._cached = self._take_answer()
             program_cache.store(self._key, self._cached)
@@ -157,7 +149,7 @@ def _compile(text: str, flags: list[str]) -> dict[str, bytes]:
     _hide_root()
     module = BPF(text=text, cflags=[*flags, *_QUICKER])
     code = {}
-    for function in sorted({function for function, _ in PROGRAMS.values()}):
+    for function in (*PROGRAMS, *function_names(text)):
         size = lib.bpf_function_size(module.module, function.encode())
         code[function] = ctypes.string_at(lib.bpf_function_start(module.module, function.encode()), size)
     return code

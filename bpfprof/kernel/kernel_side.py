@@ -6,7 +6,7 @@ import os
 from dataclasses import dataclass, field
 from threading import Thread
 
-from bpfprof.kernel.compiler import PERF_EVENT, RAW_TRACEPOINT, Compilation
+from bpfprof.kernel.compiler import Compilation
 from bpfprof.kernel.loader import load_programs
 from bpfprof.kernel.tables import Tables
 
@@ -40,19 +40,7 @@ class KernelSide:
 
     def _load(self, compilation: Compilation) -> None:
         try:
-            code = compilation.result()
-            half = Thread(target=self._load_half, args=(code, PERF_EVENT), daemon=True)
-            half.start()
-            self._load_half(code, RAW_TRACEPOINT)
-            half.join()
-            if self._failure is None:
-                self.tables.set_tail_programs(self._programs)
-        except BaseException as error:
-            self._failure = error
-
-    def _load_half(self, code: dict[str, bytes], program_type: int) -> None:
-        try:
-            self._programs |= load_programs(code, self.tables.fds, program_type)
+            self._programs = load_programs(compilation.result(), self.tables.fds)
         except BaseException as error:
             self._failure = error
 

@@ -1,37 +1,85 @@
-"""Loads compiled programs: puts the maps' descriptors in and hands the instructions to the kernel."""
+"""Links compiled programs and hands them to the kernel: the maps' descriptors and the functions they call are put in.
+
+In come instructions of programs and functions, out come descriptors of loaded programs. A function is placed behind
+each program that calls it. The verifier looks at it once, not at each call, if type information says that it is global:
+commits 51c39bb1d5d1 ("bpf: Introduce function-by-function verification") (in v5.6) and e5069b9c23b3 ("bpf: Support
+pointers in global func args") (in v5.12). That information is made here, for BCC leaves it out.
+"""
 
 from __future__ import annotations
 
+import os
 import struct
+from dataclasses import dataclass
 
+from bpfprof import abi
 from bpfprof.errors import UnsupportedError
 from bpfprof.kernel import bpf_syscall
 from bpfprof.kernel.compiler import PERF_EVENT, PROGRAMS
-from bpfprof.kernel.sources import MAPS_BY_TYPE, map_names
+from bpfprof.kernel.sources import FIRST_FUNCTION, MAPS_BY_TYPE, map_names
 
 # struct bpf_insn: u8 code, u8 registers (source in the high half), s16 offset, s32 immediate. Linux bpf(2).
 _INSTRUCTION_BYTES = 8
 _LOAD_IMMEDIATE_64, _PSEUDO_MAP_FD = 0x18, 1
+_CALL, _PSEUDO_CALL = 0x85, 1
+# Documentation/bpf/btf.rst: struct btf_header, and kinds of types; kind << 24 of `info`.
+_BTF_MAGIC, _BTF_VERSION, _HEADER_BYTES = 0xEB9F, 1, 24
+_INT, _POINTER, _STRUCT, _FUNCTION, _FUNCTION_PROTOTYPE = (kind << 24 for kind in (1, 2, 4, 12, 13))
+_GLOBAL, _SIGNED_32_BITS = 1, 1 << 24 | 32
+_FUNCTION_TYPE = 5  # in what _type_information() returns
 
 
-def load_programs(code: dict[str, bytes], map_fds: dict[str, int], wanted_type: int = 0) -> dict[str, int]:
-    """Program descriptors by name, of PROGRAMS or those of one type.
+def load_programs(code: dict[str, bytes], map_fds: dict[str, int]) -> dict[str, int]:
+    """Descriptors of PROGRAMS by name. `code` has the functions that they call behind them.
 
     Raises UnsupportedError with the verifier's last words.
     """
     programs = {}
-    for name, (function, program_type) in PROGRAMS.items():
-        if wanted_type not in (0, program_type):
-            continue
-        linked = _link(code[function], _fd_of_number(map_fds, program_type))
-        try:
-            programs[name] = bpf_syscall.program_load(program_type, linked, name)
-        except OSError as error:
-            log = bpf_syscall.verifier_log(program_type, linked, name).strip()
-            failure = UnsupportedError(f"the kernel refuses the BPF program {name} ({error.strerror})")
-            failure.add_note(log[-4000:])
-            raise failure from error
+    functions = [name for name in code if name not in PROGRAMS]
+    btf_fd = bpf_syscall.btf_load(_type_information())
+    try:
+        for name, program_type in PROGRAMS.items():
+            linked = _link(code, name, functions, _fd_of_number(map_fds, program_type))
+            programs[name] = _load(program_type, linked, name, btf_fd)
+    finally:
+        os.close(btf_fd)
     return programs
+
+
+@dataclass(frozen=True, slots=True)
+class _Linked:
+    """`starts`: instruction numbers at which the program and its functions begin."""
+
+    code: bytes
+    starts: list[int]
+
+
+def _load(program_type: int, linked: _Linked, name: str, btf_fd: int) -> int:
+    functions = b"".join(struct.pack("<II", start, _FUNCTION_TYPE) for start in linked.starts)
+    try:
+        return bpf_syscall.program_load(program_type, linked.code, name, btf_fd, functions)
+    except OSError as error:
+        log = bpf_syscall.verifier_log(program_type, linked.code, name, btf_fd, functions).strip()
+        failure = UnsupportedError(f"the kernel refuses the BPF program {name} ({error.strerror})")
+        failure.add_note(log[-4000:])
+        raise failure from error
+
+
+def _type_information() -> bytes:
+    """BTF of `int f(struct bp_walk *)`. Of the struct only the size is told, which is all that the verifier needs."""
+    names = {name: offset for name, offset in zip(("int", "bp_walk", "walk", "f"), (1, 5, 13, 18), strict=True)}
+    strings = b"\0int\0bp_walk\0walk\0f\0"
+    types = b"".join(
+        (
+            struct.pack("<IIII", names["int"], _INT, 4, _SIGNED_32_BITS),  # 1
+            struct.pack("<III", names["bp_walk"], _STRUCT, abi.size("bp_walk")),  # 2
+            struct.pack("<III", 0, _POINTER, 2),  # 3
+            struct.pack("<IIIII", 0, _FUNCTION_PROTOTYPE | 1, 1, names["walk"], 3),  # 4
+            struct.pack("<III", names["f"], _FUNCTION | _GLOBAL, 4),  # 5
+        )
+    )
+    sizes = (0, len(types), len(types), len(strings))
+    return struct.pack("<HBBIIIII", _BTF_MAGIC, _BTF_VERSION, 0, _HEADER_BYTES, *sizes) + types + strings
 
 
 def _fd_of_number(map_fds: dict[str, int], program_type: int) -> dict[int, int]:
@@ -40,11 +88,21 @@ def _fd_of_number(map_fds: dict[str, int], program_type: int) -> dict[int, int]:
     return {number: map_fds[name] for number, name in enumerate(names, 1)}
 
 
-def _link(code: bytes, fd_of_number: dict[int, int]) -> bytes:
-    linked = bytearray(code)
-    for position in range(0, len(code), _INSTRUCTION_BYTES):
-        opcode, registers = code[position], code[position + 1]
+def _link(code: dict[str, bytes], program: str, functions: list[str], fd_of_number: dict[int, int]) -> _Linked:
+    linked, starts = bytearray(code[program]), {program: 0}
+    position = 0
+    while position < len(linked):
+        opcode, registers = linked[position], linked[position + 1]
+        (immediate,) = struct.unpack_from("<i", linked, position + 4)
         if opcode == _LOAD_IMMEDIATE_64 and registers >> 4 == _PSEUDO_MAP_FD:
-            (number,) = struct.unpack_from("<i", code, position + 4)
-            struct.pack_into("<i", linked, position + 4, fd_of_number[number])
-    return bytes(linked)
+            struct.pack_into("<i", linked, position + 4, fd_of_number[immediate])
+        elif opcode == _CALL and immediate >= FIRST_FUNCTION:
+            name = functions[immediate - FIRST_FUNCTION]
+            if name not in starts:
+                starts[name] = len(linked) // _INSTRUCTION_BYTES
+                linked += code[name]
+            linked[position + 1] = _PSEUDO_CALL << 4
+            following = position // _INSTRUCTION_BYTES + 1
+            struct.pack_into("<i", linked, position + 4, starts[name] - following)
+        position += _INSTRUCTION_BYTES
+    return _Linked(bytes(linked), list(starts.values()))

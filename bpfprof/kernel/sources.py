@@ -17,11 +17,15 @@ from bpfprof.paths import ebpf_directory
 
 # BP_MAP(name, type, key type, value type, entries)
 MAP_LINE = re.compile(r"^BP_MAP\((\w+), (\w+), (?:struct )?(\w+), (?:struct )?(\w+), (\w+)\)$", re.MULTILINE)
+# A function that programs call: see ebpf/functions.bpf.h
+_FUNCTION = re.compile(r"^FUNCTION\((\w+)\)$", re.MULTILINE)
+# The number of the first function; no helper of the kernel has one so high.
+FIRST_FUNCTION = 0x7F000000
 _INCLUDE = re.compile(r'^#include "([\w./]+)"$', re.MULTILINE)
 
 
 # Maps that each program type has its own of: MAP(walks) is perf_walks or sched_walks.
-MAPS_BY_TYPE = ("walks", "tails", "cached_rules")
+MAPS_BY_TYPE = ("walks", "cached_rules")
 
 
 def maps_header() -> str:
@@ -32,6 +36,11 @@ def maps_header() -> str:
 def map_names() -> list[str]:
     """Names that programs know maps by; a map's number in the programs is its place here, from 1 on."""
     return [match[0] for match in MAP_LINE.findall(maps_header())] + list(MAPS_BY_TYPE)
+
+
+def function_names(text: str) -> list[str]:
+    """Functions that programs call; a function's number in the programs is FIRST_FUNCTION and its place here."""
+    return list(_FUNCTION.findall(text))
 
 
 def join_includes(path: Path) -> str:
@@ -86,8 +95,11 @@ def keeps_run_delay() -> bool:
         return False
 
 
-def compiler_flags(types: KernelTypes, has_run_delay: bool) -> list[str]:
-    """-D flags: kernel version, struct offsets in bytes, numbers of the maps. BP_OFFSET_TASK_RUN_DELAY is 0 without."""
+def compiler_flags(types: KernelTypes, has_run_delay: bool, functions: list[str]) -> list[str]:
+    """-D flags: kernel version, struct offsets in bytes, numbers of the maps and functions.
+
+    BP_OFFSET_TASK_RUN_DELAY is 0 without.
+    """
     run_delay = (
         types.offset("task_struct", "sched_info") + types.offset("sched_info", "run_delay") if has_run_delay else 0
     )
@@ -103,4 +115,5 @@ def compiler_flags(types: KernelTypes, has_run_delay: bool) -> list[str]:
     }
     defines |= _preempt_count(types)
     defines |= {f"BP_FD_{name}": number for number, name in enumerate(map_names(), 1)}
+    defines |= {f"BP_FUNCTION_{name}": number for number, name in enumerate(functions, FIRST_FUNCTION)}
     return [f"-D{name}={value}" for name, value in defines.items()]

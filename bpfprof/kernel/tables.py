@@ -59,18 +59,10 @@ class Tables:
             os.close(fd)
         self.fds.clear()
 
-    def set_config(self, flags: int, min_block_ns: int = 0, max_switches: int = 0) -> None:
+    def set_config(self, flags: int, min_block_ns: int = 0, stack_interval_ns: int = 0) -> None:
         """Writes the one bp_config."""
-        record = abi.pack("bp_config", flags=flags, min_block_ns=min_block_ns, max_switches=max_switches)
+        record = abi.pack("bp_config", flags=flags, min_block_ns=min_block_ns, stack_interval_ns=stack_interval_ns)
         bpf_syscall.map_update(self.fds["config"], _key(0), record)
-
-    def set_tail_programs(self, programs: dict[str, int]) -> None:
-        """Fills the tables of tail programs: enum bp_tail BP_TAIL_X of table perf_tails is the program perf_x."""
-        for kind in ("perf", "sched"):
-            for tail in abi.ENUMS["bp_tail"]:
-                program = programs.get(f"{kind}_{tail.name.removeprefix('BP_TAIL_').lower()}")
-                if program is not None:
-                    bpf_syscall.map_update(self.fds[f"{kind}_tails"], _key(tail), _key(program))
 
     def set_process(self, pid: int, record: bytes, is_new: bool = True) -> bool:
         """Adds a target process, or replaces its record (a packed bp_process). OSError E2BIG when full.

@@ -6,10 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.ebpf_host.host import TID, Host, compile_programs
-from tests.ebpf_host.native_image import install_rules
-from tests.ebpf_host.scheduler import READ, Scheduler
-from tests.ebpf_host.sleeper import OFF_CPU, RESEND_NS, Sleeper
+from tests.ebpf_host.host import Host, compile_programs
+from tests.ebpf_host.scheduler import Scheduler
 
 
 @pytest.fixture(scope="session")
@@ -25,12 +23,3 @@ def scheduler(host: Host) -> Iterator[Scheduler]:
     host.set_config(0)
     yield scheduler
     scheduler.close()
-
-
-@pytest.fixture
-def sleeper(host: Host, scheduler: Scheduler, monkeypatch: pytest.MonkeyPatch) -> Sleeper:
-    """A thread of a Python process, in read(); stacks sent before are sent again."""
-    host.set_config(OFF_CPU)
-    task = scheduler.add(TID).call(READ, 5)
-    scheduler.later(RESEND_NS + 1)
-    return Sleeper(scheduler, task, install_rules(host, monkeypatch))

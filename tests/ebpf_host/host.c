@@ -7,27 +7,6 @@
 struct host_state host;
 struct host_map host_maps[HOST_MAPS];
 
-static int (*const host_programs[BP_TAIL_COUNT])(void *) = {
-    [BP_TAIL_REPEAT] = repeat_stack,     [BP_TAIL_WALK] = walk_frames,        [BP_TAIL_UNWIND] = unwind_frames,
-    [BP_TAIL_COMPLETE] = complete_stack, [BP_TAIL_IDENTIFY] = identify_codes,
-};
-
-static jmp_buf host_return;
-static int (*host_next)(void *);
-static void *host_context;
-
-long host_tail_call(void *ctx, void *tails, __u64 tail)
-{
-    if (tails != MAP(tails) || tail >= BP_TAIL_COUNT || tail + 1 == host.missing_tail ||
-        host.tail_calls >= HOST_TAIL_CALLS)
-        return HOST_ERROR;
-    host.tail_calls += 1;
-    host.walk_calls += tail != BP_TAIL_REPEAT;
-    host_next = host_programs[tail];
-    host_context = ctx;
-    longjmp(host_return, 1);
-}
-
 long bpf_ringbuf_output(void *map, void *record, __u64 size, __u64 flags)
 {
     struct host_ring *ring = map == MAP(events) ? &host.events : &host.stacks;
@@ -38,17 +17,6 @@ long bpf_ringbuf_output(void *map, void *record, __u64 size, __u64 flags)
     memcpy(ring->bytes + ring->used + sizeof(size), record, size);
     ring->used += sizeof(size) + size;
     return 0;
-}
-
-/* Runs a program and all that it hands on to. */
-void host_run(int (*program)(void *), void *ctx)
-{
-    host.tail_calls = 0;
-    host.walk_calls = 0;
-    host_next = program;
-    host_context = ctx;
-    (void)setjmp(host_return);
-    host_next(host_context);
 }
 
 /* A map with memory of its own, filled with zeros. */

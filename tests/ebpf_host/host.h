@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * What stands in for the kernel when the BPF programs are compiled for the host: the helpers they call, maps in plain
- * memory, tail calls. What the programs find is what Python put here (tests/ebpf_host/host.py).
+ * What stands in for the kernel when the BPF programs are compiled for the host: the helpers they call, maps in plain memory.
+ * What the programs find is what Python put here (tests/ebpf_host/host.py).
  */
 #pragma once
-#include <setjmp.h>
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,7 +16,6 @@
 #define HOST_HELPER static __attribute__((unused))
 
 #define HOST_MAPS 64
-#define HOST_TAIL_CALLS 33 /* MAX_TAIL_CALL_CNT: include/linux/bpf.h of v5.16 and later */
 #define HOST_RING_BYTES (1 << 20)
 #define HOST_ERROR (-14L)
 
@@ -62,10 +60,7 @@ struct host_state {
     __u64 registers; /* kernel address of struct pt_regs */
     __u64 kernel_frame_count;
     __u64 kernel_frames[128];
-    __u64 tail_calls;
-    __u64 walk_calls; /* of these, without those to look for a repeat */
     __u64 random;
-    __u64 missing_tail; /* 1 + enum bp_tail of a program that is not in the table */
     struct host_ring events;
     struct host_ring stacks;
 };
@@ -120,10 +115,11 @@ HOST_HELPER long bpf_get_current_comm(void *name, __u32 size)
     return 0;
 }
 
-/* Not random: every second one of two. */
+/* A linear congruential generator, for what is chosen at random (Knuth, The Art of Computer Programming 3.3.4: MMIX). */
 HOST_HELPER __u32 bpf_get_prandom_u32(void)
 {
-    return host.random++;
+    host.random = host.random * 6364136223846793005ULL + 1442695040888963407ULL;
+    return host.random >> 33;
 }
 
 HOST_HELPER long bpf_map_delete_elem(void *number, const void *key)
@@ -172,9 +168,6 @@ HOST_HELPER long host_get_stack(void *ctx, void *frames, __u32 size, __u64 flags
     return bytes;
 }
 
-/* Comes back only when there is no such program, or when there were too many tail calls. */
-long host_tail_call(void *ctx, void *tails, __u64 tail);
-
 typedef __u16 u16;
 typedef __u64 u64;
 
@@ -186,10 +179,12 @@ typedef __u64 u64;
         (__u64) loaded;                                                                   \
     })
 
+/* A function is called as any other is. */
+#define CALL(name, walk) name(walk)
+
 #define BPF_FUNC_probe_read_user host_read_user
 #define BPF_FUNC_probe_read_kernel host_read_kernel
 #define BPF_FUNC_get_stack host_get_stack
-#define BPF_FUNC_tail_call host_tail_call
 
 HOST_HELPER __u64 bpf_ktime_get_ns(void)
 {

@@ -81,10 +81,7 @@ class _State(ctypes.Structure):
         ("kernel", _Memory),
         *((name, ctypes.c_uint64) for name in ("now_ns", "cpu", "pid_tgid", "task", "registers", "kernel_frame_count")),
         ("kernel_frames", ctypes.c_uint64 * 128),
-        ("tail_calls", ctypes.c_uint64),
-        ("walk_calls", ctypes.c_uint64),
         ("random", ctypes.c_uint64),
-        ("missing_tail", ctypes.c_uint64),
         ("events", _Ring),
         ("stacks", _Ring),
     ]
@@ -125,7 +122,7 @@ def compile_programs(folder: Path) -> Path:
     here, library = Path(__file__).parent, folder / "programs.so"
     flags = [*_WARNINGS, *(_SANITIZERS if SANITIZED in os.environ else ())]
     types = SimpleNamespace(offset=_offset, percpu_distance=_percpu_distance)
-    flags += compiler_flags(types, has_run_delay=True)  # type: ignore[arg-type]
+    flags += compiler_flags(types, has_run_delay=True, functions=[])  # type: ignore[arg-type]
     includes = ["-I", str(ebpf_directory()), "-idirafter", str(ebpf_directory() / "include")]
     command = [compiler(), "-std=gnu11", "-O1", "-g", "-shared", "-fPIC", *flags, *includes, str(here / "host.c")]
     environment = {name: value for name, value in os.environ.items() if name != "LD_PRELOAD"}
@@ -167,7 +164,6 @@ class Host:
     def __init__(self, library: Path) -> None:
         self.library = ctypes.CDLL(str(library))
         self.state = _State.in_dll(self.library, "host")
-        self.library.host_run.argtypes = [ctypes.c_void_p, ctypes.c_void_p]
         self.library.host_share_map.argtypes = [ctypes.c_uint32, ctypes.c_void_p]
         self.library.host_put_inner.argtypes = [ctypes.c_uint32, ctypes.c_uint32, ctypes.c_void_p]
         self.library.host_value.argtypes = [ctypes.c_uint32, ctypes.c_void_p]
@@ -187,7 +183,7 @@ class Host:
 
     def _make_maps(self) -> None:
         for name, kind, key, value, entries in MAP_LINE.findall(maps_header()):
-            if kind in ("RINGBUF", "PROG_ARRAY"):
+            if kind == "RINGBUF":
                 continue
             sizes = [np.dtype(item).itemsize for item in (_dtype(key), _dtype(value))]
             count = int(entries) if entries.isdigit() else CONSTANTS[entries]
@@ -319,10 +315,10 @@ class Host:
         return event, stacks[0] if stacks else None
 
     def run(self, program: str, program_type: str, context: object) -> list[Stack]:
-        """Runs a program and those that it hands on to; its stacks. Its events are in `events`."""
+        """Runs a program; its stacks. Its events are in `events`."""
         self._use_maps(program_type)
         self.state.events.used = self.state.stacks.used = 0
-        self.library.host_run(ctypes.cast(self.library[program], ctypes.c_void_p), context)
+        self.library[program](context)
         self.events = np.frombuffer(b"".join(_records(self.state.events)), EVENT_DTYPE)
         return [_parse(record) for record in _records(self.state.stacks)]
 

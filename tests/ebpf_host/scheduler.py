@@ -169,10 +169,9 @@ class Scheduler:
         self.stacks: list[Stack] = []
         self.tasks: list[Task] = []
         self.idle = self.add(0, 0, is_watched=False)
-        host.state.missing_tail = host.state.events.is_full = host.state.stacks.is_full = 0
+        host.state.events.is_full = host.state.stacks.is_full = 0
         host.state.kernel_frame_count = host.state.random = 0
         host.forget_threads()
-        host.values("switch_rates")[:] = np.zeros(1, host.values("switch_rates").dtype)
 
     def close(self) -> None:
         """Leaves the maps as other tests find them."""
@@ -234,12 +233,6 @@ class Scheduler:
         """Its bp_thread."""
         found = self.host.thread(task.tid)
         assert found is not None
-        return found
-
-    def repeats(self, task: Task) -> npt.NDArray[np.void]:
-        """What is known of its stacks, but for when that was looked at last."""
-        found = self.entry(task)["repeats"].copy()
-        found["looked_ns"] = 0
         return found
 
     def _run(self, program: str, current: Task, cpu: int, *args: int) -> Events:

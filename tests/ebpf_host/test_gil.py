@@ -20,9 +20,6 @@ INTERPRETER, OTHER_INTERPRETER = 0x5555_8000_0000, 0x5555_8000_1000
 HOLDER, HOLDER_ID = STATE + 0x1000, 77
 REGION_BYTES = 0x20000
 HOLDER_CHUNK = CHUNK + 2 * REGION_BYTES
-MAX_TAIL_CALLS = 33
-SLOTS, SHORT_WAITS = CONSTANTS["BP_REPEATS"], CONSTANTS["BP_SHORT_GIL_WAITS"]
-MIN_BLOCK_NS = 5000
 OFF_CPU = CONFIG["BP_CONFIG_OFF_CPU_STACKS"] | CONFIG["BP_CONFIG_NATIVE"]
 
 
@@ -42,7 +39,6 @@ class Threads:
     interpreter: int = INTERPRETER
     holder_leaf: int | None = None
     gil: int = GIL_ADDRESS  # of the process
-    tail_calls: int = 0
     stacks: list[Stack] = field(default_factory=list)
 
     @property
@@ -97,7 +93,7 @@ class Threads:
         self.task.call(call, address)
         self.install()
         self.scheduler.switch(self.task, self.scheduler.idle, SLEEPING)
-        self.stacks, self.tail_calls = self.scheduler.stacks, int(self.scheduler.host.state.tail_calls)
+        self.stacks = self.scheduler.stacks
         self.scheduler.later(duration_ns)
         return self.scheduler.switch(self.scheduler.idle, self.task)
 
@@ -126,76 +122,6 @@ def test_a_wait_for_the_gil(threads: Threads, version: str) -> None:
     assert (len(holder.native), len(holder.kernel)) == (0, 0)
     assert holder.header["status"] == STATUS.BP_OK and holder.native_status == STATUS.BP_STACK_NOT_TAKEN
     assert (holder.python["identity"] != 0).all()
-
-
-@pytest.mark.parametrize("holder_python", [1, 5, 94])
-def test_a_holder_that_is_never_where_it_was(threads: Threads, holder_python: int) -> None:
-    """Its stacks push out the own one, which is then walked again and is the same."""
-    keys, holders = set(), []
-    for _ in range(3):
-        for moved in range(SLOTS + 1):
-            threads.holder_python = holder_python + moved
-            event = threads.wait()
-            keys.add(int(event["stack"]))
-            holders.append(int(event["holder_stack"]))
-    assert len(keys) == 1 and holders == holders[: SLOTS + 1] * 3
-    assert len(set(holders)) == SLOTS + 1 and not keys & {0, *holders}
-
-
-@pytest.mark.parametrize("holder_python", [97, 1033])
-def test_a_holder_too_deep_to_repeat(threads: Threads, holder_python: int) -> None:
-    """It is walked each time and takes no room."""
-    threads.holder_python = holder_python
-    first = threads.wait()
-    repeats = threads.scheduler.repeats(threads.task)
-    assert repeats[0]["stack"] == first["stack"] and not repeats[1:]["signature"].any()
-    again = threads.wait()
-    assert again["holder_stack"] == first["holder_stack"] != 0 and threads.tail_calls > 0
-    assert threads.scheduler.repeats(threads.task).tobytes() == repeats.tobytes()
-
-
-# --- waits too short for anybody to look at their stacks
-
-
-def test_holders_of_short_waits_have_no_stack(threads: Threads, host: Host) -> None:
-    """After some, one after the other; who it is is still noted, and another wait does not matter."""
-    host.set_config(OFF_CPU, min_block_ns=MIN_BLOCK_NS)
-    for number in range(SHORT_WAITS + 3):
-        assert threads.scheduler.entry(threads.task)["short_gil"] == min(number, SHORT_WAITS)
-        threads.wait_for(MIN_BLOCK_NS - 1)
-        check_holder(threads, has_stack=number < SHORT_WAITS)
-        threads.wait_for(MIN_BLOCK_NS * (number % 2), EPOLL_WAIT)
-    threads.wait_for(MIN_BLOCK_NS)
-    check_holder(threads, has_stack=False)
-    assert threads.scheduler.entry(threads.task)["short_gil"] == 0
-    for number in range(SHORT_WAITS + 1):
-        threads.wait_for(0)
-        check_holder(threads, has_stack=number < SHORT_WAITS)
-
-
-def test_one_wait_that_is_not_short_is_enough(threads: Threads, host: Host) -> None:
-    host.set_config(OFF_CPU, min_block_ns=MIN_BLOCK_NS)
-    for number in range(3 * SHORT_WAITS):
-        threads.wait_for(MIN_BLOCK_NS - (number % SHORT_WAITS != SHORT_WAITS - 1))
-        check_holder(threads, has_stack=True)
-
-
-def test_another_stack_of_the_holder_after_short_waits(threads: Threads, host: Host) -> None:
-    """No stack is kept from an earlier wait."""
-    host.set_config(OFF_CPU, min_block_ns=MIN_BLOCK_NS)
-    for _ in range(SHORT_WAITS):
-        threads.wait_for(0)
-    old = int(threads.scheduler.entry(threads.task)["holder_stack"])
-    threads.holder_python += 1
-    for has_stack in (False, True):
-        (event,) = threads.wait_for(MIN_BLOCK_NS)
-        assert gil_fields(event) == (WAITS, HOLDER_ID, has_stack) and event["holder_stack"] != old
-
-
-def check_holder(threads: Threads, has_stack: bool) -> None:
-    """Of the last wait, which need not have an event."""
-    entry = threads.scheduler.entry(threads.task)
-    assert entry["stack"] != 0 and gil_fields(entry) == (WAITS, HOLDER_ID, has_stack)
 
 
 @pytest.mark.parametrize(
@@ -309,33 +235,12 @@ def test_an_interpreter_that_cannot_be_read(threads: Threads) -> None:
     assert gil_fields(threads.wait()) == (WAITS, HOLDER_ID, True), "the process's is taken for its own"
 
 
-# --- tail calls
-
-
 @pytest.mark.parametrize("holder_python", [1, 96, 1024, 1033])
-@pytest.mark.parametrize(("python", "native"), [(1, 2), (96, 24), (97, 25), (400, 100), (1024, 384), (1033, 393)])
-def test_tail_calls(threads: Threads, host: Host, python: int, native: int, holder_python: int) -> None:
-    """However deep both stacks are: never more than the kernel allows, and the own stack is never lost."""
-    lost = host.counter("BP_LOST_TAIL_CALL")
+@pytest.mark.parametrize(("python", "native"), [(1, 2), (33, 25), (1024, 384), (1033, 393)])
+def test_both_stacks_however_deep(threads: Threads, python: int, native: int, holder_python: int) -> None:
     threads.python, threads.native, threads.holder_python = python, (*[CALL] * (native - 1), END), holder_python
     event = threads.wait()
-    assert threads.tail_calls <= MAX_TAIL_CALLS and host.counter("BP_LOST_TAIL_CALL") == lost
-    own = threads.stacks[0]
-    assert event["stack"] == own.header["key"] and len(own.python) == min(python, 1024)
-    assert len(own.native) == min(native, 384) and event["flags"] == WAITS
-    if event["holder"]:
-        assert len(threads.stacks[1].python) == min(holder_python, 1024)
-        assert event["holder_stack"] == threads.stacks[1].header["key"]
-    assert bool(event["holder"]) == (python <= 400)
-
-
-@pytest.mark.parametrize("native", [*range(1, 400, 24), *range(2, 400, 24)])
-def test_tail_calls_with_the_deepest_holder(threads: Threads, host: Host, native: int) -> None:
-    """Own stacks of every number of programs."""
-    threads.native, threads.holder_python = (*[CALL] * (native - 1), END), 1024
-    lost, most = host.counter("BP_LOST_TAIL_CALL"), 0
-    for python in (1, 97, 193, 289, 400, 500, 600, 700, 800, 1000):
-        threads.python = python
-        threads.wait()
-        most = max(most, threads.tail_calls)
-    assert most <= MAX_TAIL_CALLS and host.counter("BP_LOST_TAIL_CALL") == lost
+    own, holder = threads.stacks
+    assert event["stack"] == own.header["key"] and gil_fields(event) == (WAITS, HOLDER_ID, True)
+    assert (len(own.python), len(own.native)) == (min(python, 1024), min(native, 384))
+    assert len(holder.python) == min(holder_python, 1024)

@@ -16,7 +16,7 @@ def main(scheduler: Scheduler) -> Task:
 
 
 def test_the_first_run_has_an_event(scheduler: Scheduler, host: Host, main: Task) -> None:
-    host.set_config(CONFIG["BP_CONFIG_OFF_CPU_STACKS"], min_block_ns=MIN_BLOCK_NS, max_switches=1)
+    host.set_config(CONFIG["BP_CONFIG_OFF_CPU_STACKS"], min_block_ns=MIN_BLOCK_NS, stack_interval_ns=1_000_000)
     host.set_process(0)
     born = scheduler.add(2000, is_watched=False)
     (event,) = scheduler.fork(main, born)

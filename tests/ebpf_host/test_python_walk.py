@@ -121,7 +121,7 @@ def test_no_way_to_the_first_frame(host: Host, missing: int, status: str) -> Non
 
 @pytest.mark.parametrize(("count", "status"), [(1023, "BP_OK"), (1024, "BP_OK"), (1025, "BP_PYTHON_TOO_DEEP")])
 def test_about_1024_frames(host: Host, count: int, status: str) -> None:
-    size, lost = 0x20000, host.counter("BP_LOST_TAIL_CALL")
+    size = 0x20000
     image = PythonImage(regions={CHUNK: bytearray(size)})
     frames = chain(count, CHUNK + 24, CHUNK + size)
     image.link(frames)
@@ -129,7 +129,6 @@ def test_about_1024_frames(host: Host, count: int, status: str) -> None:
     stack = host.stack()
     assert frames_of(stack) == [frame.record for frame in frames[:TOO_DEEP_FRAMES]]
     assert stack.header["status"] == STATUS[status]
-    assert host.state.tail_calls <= 33 and host.counter("BP_LOST_TAIL_CALL") == lost
 
 
 @pytest.mark.parametrize("address", [CHUNK + 24, CHUNK + 0x1800, HEAP + 48])

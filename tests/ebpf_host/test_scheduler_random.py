@@ -254,11 +254,11 @@ class World:
         assert sent["count"] == account.wait_count
 
 
-@pytest.mark.parametrize("max_switches", [0, 5])
+@pytest.mark.parametrize("stack_interval_ns", [0, 100_000, 1_000_000])
 @pytest.mark.parametrize("seed", range(3))
-def test_random_histories(scheduler: Scheduler, host: Host, seed: int, max_switches: int) -> None:
+def test_random_histories(scheduler: Scheduler, host: Host, seed: int, stack_interval_ns: int) -> None:
     flags = CONFIG["BP_CONFIG_OFF_CPU_STACKS"] | CONFIG["BP_CONFIG_WAKERS"]
-    host.set_config(flags, min_block_ns=MIN_BLOCK_NS, max_switches=max_switches)
+    host.set_config(flags, min_block_ns=MIN_BLOCK_NS, stack_interval_ns=stack_interval_ns)
     host.set_process(0)
     world = World(scheduler, seed)
     for number in range(STEPS):

@@ -9,11 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from bpfprof import abi
 from bpfprof.kernel.compiler import PROGRAMS
 from bpfprof.kernel.sources import (
+    FIRST_FUNCTION,
     MAPS_BY_TYPE,
     compiler_flags,
+    function_names,
     join_includes,
     kernel_version_code,
     map_names,
@@ -79,30 +80,12 @@ def test_the_readme_names_every_file() -> None:
     assert files == {name for name in table if "." in name or name.endswith("/")}
 
 
-def test_the_readme_s_programs_are_those_that_are_loaded() -> None:
+def test_the_readme_s_tables_have_every_program_and_function() -> None:
     text = (ebpf_directory() / "README.md").read_text()
-    section = text[text.index("## Programs") : text.index("## Unwind tables")]
-    rows = re.findall(r"^\| `(\w+)`, `(\w+)` \| `(\w+)` \| .*? \| (\d+) \| ([\d,]+) \|$", section, re.MULTILINE)
-    limits = {name.rpartition("_")[2]: (int(one), int(all_.replace(",", ""))) for name, _, _, one, all_ in rows}
-    for name, other, function, _, _ in rows:
-        assert PROGRAMS[name][0] == PROGRAMS[other][0] == function
-    python = abi.CONSTANTS["BP_PYTHON_FRAMES_PER_PROGRAM"], abi.CONSTANTS["BP_MAX_PYTHON_FRAMES"]
-    native = abi.CONSTANTS["BP_NATIVE_FRAMES_PER_PROGRAM"], abi.CONSTANTS["BP_MAX_NATIVE_FRAMES"]
-    identify = python[0], python[0] * abi.CONSTANTS["BP_IDENTIFY_PROGRAMS"]
-    kernel = abi.CONSTANTS["BP_MAX_KERNEL_FRAMES"], abi.CONSTANTS["BP_MAX_KERNEL_FRAMES"]
-    assert limits == {"walk": python, "unwind": native, "complete": kernel, "identify": identify}
-    assert f"All {len(PROGRAMS)} load" in text
-
-
-def test_the_longest_chain_of_tail_calls_is_one_the_kernel_allows() -> None:
-    """Beyond MAX_TAIL_CALL_CNT (33, include/linux/bpf.h) the call does nothing and the stack is lost."""
-    python = -(-abi.CONSTANTS["BP_MAX_PYTHON_FRAMES"] // abi.CONSTANTS["BP_PYTHON_FRAMES_PER_PROGRAM"])
-    native = -(-abi.CONSTANTS["BP_MAX_NATIVE_FRAMES"] // abi.CONSTANTS["BP_NATIVE_FRAMES_PER_PROGRAM"])
-    identify = abi.CONSTANTS["BP_IDENTIFY_PROGRAMS"]
-    longest = 1 + python + native + 1 + identify
-    assert longest <= 33
-    said = f"{longest} tail calls (1 + {python} + {native} + 1 + {identify})"
-    assert said in (ebpf_directory() / "README.md").read_text()
+    functions = function_names(join_includes(ebpf_directory() / "profiler.bpf.c"))
+    assert {*PROGRAMS, *functions} <= set(re.findall(r"`(\w+)`", text))
+    budget = re.findall(r"^\| `(\w+)`", text[text.index("## Verifier budget") :], re.MULTILINE)
+    assert sorted(budget) == sorted(PROGRAMS)
 
 
 def test_a_compiler_agrees_on_the_lines(tmp_path: Path) -> None:
@@ -153,12 +136,13 @@ def test_flags_hold_offsets_and_map_numbers() -> None:
         def percpu_distance(self, first: str, second: str) -> int:
             return len(second) - len(first)
 
-    flags = compiler_flags(Types(), has_run_delay=True)  # type: ignore[arg-type]
+    flags = compiler_flags(Types(), True, ["walk", "send"])  # type: ignore[arg-type]
     assert {"-DBP_OFFSET_TASK_PID=3", "-DBP_OFFSET_TASK_TGID=4"} <= set(flags)
     assert {f"-DBP_FD_{name}={number}" for number, name in enumerate(map_names(), 1)} <= set(flags)
     assert f"-DBP_OFFSET_TASK_EXEC={len('se') + len('sum_exec_runtime')}" in flags
     assert f"-DBP_OFFSET_TASK_RUN_DELAY={len('sched_info') + len('run_delay')}" in flags
-    without = compiler_flags(Types(), has_run_delay=False)  # type: ignore[arg-type]
+    assert {f"-DBP_FUNCTION_walk={FIRST_FUNCTION}", f"-DBP_FUNCTION_send={FIRST_FUNCTION + 1}"} <= set(flags)
+    without = compiler_flags(Types(), False, [])  # type: ignore[arg-type]
     assert "-DBP_OFFSET_TASK_RUN_DELAY=0" in without
     sources = "".join(path.read_text() for path in ebpf_directory().rglob("*.[hc]"))
     wanted = set(re.findall(r"\bBP_(?:OFFSET_\w+|RQ_TO_\w+|KERNEL_VERSION_CODE)\b", sources))

@@ -245,8 +245,6 @@ static __always_inline void come_back(struct bp_thread *thread, struct bp_config
     /* A wait that began before the thread was watched, and the first run, have their row however short they are. */
     bool is_known = thread->state != BP_THREAD_UNKNOWN && thread->status != BP_NOT_STARTED;
     bool is_short = is_known && now - since < config->min_block_ns;
-    if (thread->flags & BP_WAITS_FOR_GIL)
-        thread->short_gil = !is_short ? 0 : thread->short_gil + (thread->short_gil < BP_SHORT_GIL_WAITS);
     if (is_short || (thread->status == BP_NOT_SAMPLED && now - since < BP_LONG_WAIT_NS))
         add_short(thread, tid, now, woken - since, now - woken, thread->flags | (is_short ? 0 : BP_UNSAMPLED));
     else
@@ -254,7 +252,6 @@ static __always_inline void come_back(struct bp_thread *thread, struct bp_config
     thread->blocked_ns += woken - since;
     thread->runqueue_ns += now - woken;
     thread->last_runqueue_ns = now - woken;
-    thread->was_slow = now - since >= BP_SLOW_WAIT_NS;
     thread->wait_count += 1;
     thread->wake_ns = 0;
     thread->since_ns = now;

@@ -1,0 +1,246 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * Taking the stack of the current task: in go a thread and what the stack is for, out comes the key of a stack that was
+ * sent, now or lately. The frames are in scratch memory, struct bp_walk.
+ */
+#pragma once
+
+#define PYTHON_CALLS (BP_MAX_PYTHON_FRAMES / PYTHON_FRAMES_PER_CALL)
+#define IDENTIFY_CALLS (BP_MAX_PYTHON_FRAMES / CODES_PER_CALL)
+
+static __always_inline struct bp_walk *scratch_walk(void)
+{
+    __u32 cpu = bpf_get_smp_processor_id();
+    return bpf_map_lookup_elem(MAP(walks), &cpu);
+}
+
+/* Nothing is walked yet; the walk's process and generation go into its hash. */
+static __always_inline void clear_walk(struct bp_walk *walk, struct bp_process *process)
+{
+    walk->next = 0;
+    walk->used = 0;
+    walk->wants_native = 0;
+    walk->wants_kernel = 0;
+    walk->header.python_count = 0;
+    walk->header.native_count = 0;
+    walk->header.kernel_count = 0;
+    walk->header.native_flags = 0;
+    walk->header.native_status = BP_STACK_NOT_TAKEN;
+    walk->header.generation = process ? process->generation : 0; /* other code may be at the same addresses */
+    walk->hash = mix(walk->tgid, walk->header.generation);
+}
+
+/* Once for each process: user space has to look at it before its stacks can be taken. */
+static __always_inline void ask_for(struct bp_walk *walk, struct bp_process *process)
+{
+    if (process->flags & BP_PROCESS_ASKED)
+        return;
+    process->flags |= BP_PROCESS_ASKED;
+    struct bp_event event = {.kind = BP_EVENT_ASK, .tid = walk->tid, .tgid = walk->tgid, .syscall = -1};
+    event.time_ns = bpf_ktime_get_ns();
+    send_event_and(&event, BPF_RB_FORCE_WAKEUP);
+}
+
+/*
+ * Finds where the stack begins. The status is that of its Python frames; BP_OK: there are some. A process that is not
+ * known yet has none, and neither has a kernel thread or a task that has given its memory back.
+ */
+static __always_inline enum bp_status begin_stack(struct bp_walk *walk)
+{
+    __u32 config = config_flags();
+    struct bp_process *process = bpf_map_lookup_elem(MAP(processes), &walk->tgid);
+    __u32 flags = process ? process->flags : 0;
+    bool has_memory = LOAD_KERNEL(u64, bpf_get_current_task_btf(), BP_OFFSET_TASK_MM) != 0;
+
+    clear_walk(walk, process);
+    walk->gil_flags = 0;
+    walk->holder = 0;
+    walk->wants_kernel = walk->asks_for_kernel || config & BP_CONFIG_KERNEL || flags & BP_PROCESS_KERNEL;
+    if (process && !(flags & BP_PROCESS_KNOWN))
+        ask_for(walk, process);
+    if (!process || flags & BP_PROCESS_KERNEL)
+        return flags & (BP_PROCESS_KNOWN | BP_PROCESS_KERNEL) ? BP_NO_PYTHON : BP_PYTHON_NOT_READY;
+    if (!has_memory) { /* it is ending, and only the kernel runs in its name */
+        walk->wants_kernel = 1;
+        return BP_NO_PYTHON;
+    }
+    native_registers(&walk->native);
+    if (config & BP_CONFIG_NATIVE) {
+        walk->header.native_status = BP_NATIVE_NOT_READY;
+        if (flags & BP_PROCESS_UNWIND) {
+            walk->wants_native = 1;
+            native_begin(&walk->native, process);
+        }
+    }
+    if (!(flags & BP_PROCESS_PYTHON))
+        return flags & BP_PROCESS_KNOWN ? BP_NO_PYTHON : BP_PYTHON_NOT_READY;
+    walk->base = NOWHERE;
+    walk->layout = process->layout;
+    walk->tstate = 0;
+    enum bp_status status = python_innermost_frame(walk, process);
+    struct bp_thread *thread = bpf_map_lookup_elem(MAP(threads), &walk->tid);
+    if (thread && walk->purpose != BP_FOR_WAKER)
+        walk->gil_flags = gil_flags(walk, thread, process);
+    return status;
+}
+
+/* Kernel frames, leaf first, come last in a stack. */
+static __always_inline void kernel_frames(void *ctx, struct bp_walk *walk)
+{
+    __u32 used = walk->used;
+    if (used > BP_MAX_STACK_WORDS - BP_MAX_KERNEL_FRAMES)
+        return;
+    long bytes = get_kernel_stack(ctx, &walk->words[used], BP_MAX_KERNEL_FRAMES * sizeof(__u64), 0);
+    if (bytes > 0)
+        walk->header.kernel_count = bytes / sizeof(__u64);
+}
+
+static __always_inline void hash_kernel_frames(struct bp_walk *walk)
+{
+    BOUNDED_LOOP
+    for (int i = 0; i < BP_MAX_KERNEL_FRAMES; i++) {
+        __u32 at = walk->used;
+        HIDE(at); /* from the compiler, which would check another value than it uses */
+        if (i >= walk->header.kernel_count || at >= BP_MAX_STACK_WORDS)
+            break;
+        walk->hash = mix(walk->hash, walk->words[at]);
+        walk->used = at + 1;
+    }
+}
+
+FUNCTION(python_frames)
+{
+    return walk ? python_walk(walk) : BP_STACK_NOT_TAKEN;
+}
+
+FUNCTION(native_frame)
+{
+    return walk && native_walk(walk);
+}
+
+FUNCTION(identify_codes)
+{
+    return !walk || python_identify(walk, walk->header.time_ns);
+}
+
+/* From walk->frame to the outermost Python frame. */
+FUNCTION(all_python_frames)
+{
+    int status = BP_STACK_NOT_TAKEN;
+    if (!walk)
+        return status;
+    BOUNDED_LOOP
+    for (int i = 0; i < PYTHON_CALLS; i++) {
+        status = CALL(python_frames, walk);
+        if (status != BP_PYTHON_TOO_DEEP)
+            break;
+    }
+    walk->header.python_count = walk->next;
+    walk->used = walk->next * FRAME_WORDS;
+    return status;
+}
+
+/* Python and native frames of the current task. */
+FUNCTION(walk_stack)
+{
+    if (!walk)
+        return 0;
+    walk->header.status = begin_stack(walk);
+    if (walk->header.status == BP_OK)
+        walk->header.status = CALL(all_python_frames, walk);
+    if (!walk->wants_native)
+        return 0;
+    int is_more = 1;
+    BOUNDED_LOOP
+    for (int i = 0; i < BP_MAX_NATIVE_FRAMES; i++) {
+        is_more = CALL(native_frame, walk);
+        if (!is_more)
+            break;
+    }
+    if (is_more)
+        walk->header.native_status = BP_NATIVE_TOO_DEEP;
+    if (walk->header.native_status == BP_NATIVE_NO_MAPPING) {
+        struct bp_process *process = bpf_map_lookup_elem(MAP(processes), &walk->tgid);
+        if (process)
+            ask_for(walk, process);
+    }
+    return 0;
+}
+
+/* All frames are there. Sends the stack unless this CPU sent it lately. */
+FUNCTION(send_stack)
+{
+    if (!walk)
+        return 0;
+    walk->header.key = 0;
+    __u8 native_status = walk->header.native_status;
+    bool is_native_ok = native_status == BP_OK || native_status == BP_STACK_NOT_TAKEN;
+    walk->status = is_native_ok ? walk->header.status : native_status;
+    hash_kernel_frames(walk);
+    if (!walk->used)
+        return 0;
+    walk->status = BP_OK;
+    identify_leaf(walk);
+    __u64 statuses = walk->header.status | walk->header.native_status << 8;
+    __u64 key = mix(walk->hash, statuses) | 1, now = walk->header.time_ns;
+    __u32 slot = seen_slot(key, BP_SEEN_STACKS);
+    struct bp_seen_stack *seen = bpf_map_lookup_elem(MAP(seen_stacks), &slot);
+    walk->header.key = key;
+    if (!seen || (seen->key == key && now - seen->time_ns < BP_RESEND_NS))
+        return 0;
+    walk->header.tgid = walk->tgid;
+    walk->next = BP_LEAF_FRAMES;
+    BOUNDED_LOOP
+    for (int i = 0; i < IDENTIFY_CALLS; i++) {
+        if (CALL(identify_codes, walk))
+            break;
+    }
+    __u64 words = walk->used;
+    if (words > BP_MAX_STACK_WORDS)
+        return 0;
+    __u64 bytes = sizeof(walk->header) + words * sizeof(walk->words[0]);
+    if (bpf_ringbuf_output(MAP(stacks), &walk->header, bytes, BPF_RB_NO_WAKEUP)) {
+        count(BP_LOST_STACK_RING_FULL);
+        return 0;
+    }
+    seen->key = key;
+    seen->time_ns = now;
+    return 0;
+}
+
+/*
+ * After the stack of a thread that waits for a GIL: the Python frames of the thread that has it, which lie in the same
+ * memory. Its thread id becomes the result; walk->header.key is 0 if its frames cannot be found.
+ */
+FUNCTION(take_holder_stack)
+{
+    __u32 holder_id = 0;
+    if (!walk)
+        return 0;
+    struct bp_process *process = bpf_map_lookup_elem(MAP(processes), &walk->tgid);
+    walk->header.key = 0;
+    READ_USER(holder_id, walk->holder + walk->layout.tstate_native_id);
+    clear_walk(walk, process);
+    walk->base = NOWHERE;
+    if (python_frame_of(walk, walk->holder)) {
+        walk->header.status = CALL(all_python_frames, walk);
+        CALL(send_stack, walk);
+    }
+    return holder_id;
+}
+
+/*
+ * Takes the stack of the current task, thread walk->tid of process walk->tgid. walk->header.key becomes its key, 0 if there
+ * are no frames: walk->status then says why. In a wait for a GIL walk->holder is who has it.
+ */
+static __always_inline void take_stack(void *ctx, struct bp_walk *walk, enum bp_purpose purpose, __u64 futex,
+                                       bool asks_for_kernel)
+{
+    walk->purpose = purpose;
+    walk->futex = futex;
+    walk->asks_for_kernel = asks_for_kernel;
+    CALL(walk_stack, walk);
+    if (walk->wants_kernel)
+        kernel_frames(ctx, walk);
+    CALL(send_stack, walk);
+}

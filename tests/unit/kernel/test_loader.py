@@ -1,0 +1,68 @@
+"""Linking: programs get the maps' descriptors and the functions that they call."""
+
+from __future__ import annotations
+
+import struct
+
+import pytest
+
+from bpfprof.kernel import bpf_syscall
+from bpfprof.kernel.compiler import PERF_EVENT, PROGRAMS
+from bpfprof.kernel.loader import load_programs
+from bpfprof.kernel.sources import FIRST_FUNCTION, map_names
+
+Loaded = dict[str, tuple[bytes, list[int]]]
+EXIT = struct.pack("<BBhi", 0x95, 0, 0, 0)
+PSEUDO_CALL, PSEUDO_MAP_FD = 1 << 4, 1 << 4 | 3  # source register, destination register
+HELPER = 7
+
+
+def call(number: int, registers: int = 0) -> bytes:
+    return struct.pack("<BBhi", 0x85, registers, 0, number)
+
+
+def load_map(number: int) -> bytes:
+    return struct.pack("<BBhiQ", 0x18, PSEUDO_MAP_FD, 0, number, 0)
+
+
+@pytest.fixture
+def loaded(monkeypatch: pytest.MonkeyPatch) -> Loaded:
+    """What the kernel is given: program -> its instructions, and where it and its functions begin."""
+    found: Loaded = {}
+
+    def program_load(_type: int, code: bytes, name: str, _btf_fd: int, functions: bytes) -> int:
+        found[name] = code, [start for start, _ in struct.iter_unpack("<II", functions)]
+        return len(found)
+
+    monkeypatch.setattr(bpf_syscall, "btf_load", lambda _content: 99)
+    monkeypatch.setattr(bpf_syscall, "program_load", program_load)
+    monkeypatch.setattr("os.close", lambda _fd: None)
+    return found
+
+
+def test_functions_follow_the_programs_that_call_them(loaded: Loaded) -> None:
+    """Each once, also those that are called by functions; helpers stay as they are."""
+    inner, outer = FIRST_FUNCTION + 1, FIRST_FUNCTION + 2
+    code = dict.fromkeys(PROGRAMS, EXIT)
+    code["sched_switch"] = call(outer) + call(HELPER) + call(inner) + EXIT
+    code |= {"unused": EXIT, "inner": call(HELPER) + EXIT, "outer": call(inner) + EXIT}
+    assert load_programs(code, dict.fromkeys(map_names(), 0) | own_maps()) == {
+        name: n for n, name in enumerate(PROGRAMS, 1)
+    }
+    main = call(3, PSEUDO_CALL) + call(HELPER) + call(3, PSEUDO_CALL) + EXIT
+    assert loaded["sched_switch"] == (main + call(1, PSEUDO_CALL) + EXIT + call(HELPER) + EXIT, [0, 4, 6])
+    assert loaded["sched_waking"] == (EXIT, [0])
+
+
+def test_maps_of_functions_are_those_of_the_program_s_type(loaded: Loaded) -> None:
+    number = 1 + map_names().index("walks")
+    code = dict.fromkeys(PROGRAMS, call(FIRST_FUNCTION) + EXIT) | {"function": load_map(number) + EXIT}
+    fds = {name: n for n, name in enumerate(own_maps(), 1000)}
+    load_programs(code, dict.fromkeys(map_names(), 0) | fds)
+    for name, program_type in PROGRAMS.items():
+        fd = fds["perf_walks" if program_type == PERF_EVENT else "sched_walks"]
+        assert loaded[name][0] == call(1, PSEUDO_CALL) + EXIT + load_map(fd) + EXIT
+
+
+def own_maps() -> dict[str, int]:
+    return dict.fromkeys(("perf_walks", "sched_walks", "perf_cached_rules", "sched_cached_rules"), 0)
