@@ -40,7 +40,7 @@ def built(made: HandMade, *stories: Story) -> Profile:
             story.run(end_ns - story.now_ns)
         story.total()
     made.end = {"end_ns": end_ns}
-    return build_profile(made.recording(), ProfileOptions(with_waits=True))
+    return build_profile(made.recording(), ProfileOptions(with_spans=True))
 
 
 def behind_ms(profile: Profile, waiter: int) -> dict[tuple[int, str], float]:

@@ -35,7 +35,7 @@ def made() -> HandMade:
 def built(made: HandMade, end_ms: float | None, **options: bool) -> Profile:
     if end_ms is not None:
         made.end = {"end_ns": START_NS + round(end_ms * MS)}
-    return build_profile(made.recording(), ProfileOptions(with_timeline=True, **options))
+    return build_profile(made.recording(), ProfileOptions(with_spans=True, **options))
 
 
 def timeline_ms(profile: Profile, thread: int = 0) -> list[tuple[str, float, float]]:
@@ -295,7 +295,7 @@ def test_random_programs_with_short_waits_are_accounted_to_the_nanosecond(made: 
             story.run(MS, stolen=777).die()
         else:
             story.run(START_NS + 3_000 * MS - story.now_ns).total()
-    profile = built(made, 3_000, with_waits=True)
+    profile = built(made, 3_000, with_spans=True)
     assert_whole(profile)
     assert_all_waits_are_shown(profile)
 
@@ -316,7 +316,7 @@ def test_the_timeline_of_waits_has_those_without_a_row(made: HandMade) -> None:
     stack = made.stack((made.code("f"), 0, 0))
     story = Story.begin(made).run(MS).block(2 * MS, 0, stack, FUTEX).run(MS)
     story.block_short(3 * MS, syscall=FUTEX, flags=UNSAMPLED).run(MS).block(4 * MS, 0, stack, FUTEX).run(MS).total()
-    profile = built(made, 13, with_waits=True)
+    profile = built(made, 13, with_spans=True)
     assert_all_waits_are_shown(profile)
     for chosen, others_ms in ((WaitFilter(), 3), (WaitFilter(task_states=1), 0)):
         rows = timeline_ms(off_cpu_profile(profile, chosen))

@@ -23,7 +23,7 @@ def made() -> HandMade:
 def built(made: HandMade, end_ms: float | None = None) -> Profile:
     if end_ms is not None:
         made.end = {"end_ns": START_NS + int(end_ms * MS), "own_cpu_ns": 3 * MS, "lost": {"event lost, buffer full": 2}}
-    return build_profile(made.recording(), ProfileOptions(with_timeline=True))
+    return build_profile(made.recording(), ProfileOptions(with_spans=True))
 
 
 def test_a_thread_computes_and_waits(made: HandMade) -> None:
@@ -156,7 +156,7 @@ def test_without_an_end_what_was_seen_is_shown(made: HandMade) -> None:
 
 
 def test_a_recording_without_threads() -> None:
-    profile = build_profile(HandMade().recording(), ProfileOptions(with_timeline=True))
+    profile = build_profile(HandMade().recording(), ProfileOptions(with_spans=True))
     assert profile.threads == () and len(profile.weights) == 0
     assert profile.timeline is not None and len(profile.timeline) == 0
 

@@ -55,7 +55,7 @@ def shown(profile: Profile) -> list[tuple[str, float, float]]:
 def test_what_is_not_shown_is_an_empty_stack(
     mode: str, gil_only: bool, expected: list[tuple[str, float, float]]
 ) -> None:
-    options = ProfileOptions(with_timeline=True, gil_only=gil_only)
+    options = ProfileOptions(with_spans=True, gil_only=gil_only)
     profile = build_profile(made(mode=mode).recording(), options)
     assert shown(profile) == expected
     (thread,) = json.loads(render_speedscope(profile, RenderOptions()))["profiles"]
@@ -65,14 +65,14 @@ def test_what_is_not_shown_is_an_empty_stack(
 def test_a_lost_wait_leaves_the_others_in_their_place() -> None:
     recording = made()
     recording.waits.clear()
-    profile = build_profile(recording.recording(), ProfileOptions(with_timeline=True))
+    profile = build_profile(recording.recording(), ProfileOptions(with_spans=True))
     assert shown(profile) == [("work", 3, 23), ("", 23, 33)]
 
 
 def test_a_thread_of_which_nothing_is_shown_has_no_rows() -> None:
     recording = made()
     recording.samples[1]["flags"] = 0
-    profile = build_profile(recording.recording(), ProfileOptions(with_timeline=True, gil_only=True))
+    profile = build_profile(recording.recording(), ProfileOptions(with_spans=True, gil_only=True))
     assert shown(profile) == []
 
 
