@@ -6,8 +6,8 @@ import json
 
 import numpy as np
 import pytest
-
 from bpfprof.account.timeline import without_gaps
+
 from bpfprof.model.ids import Pid, Tid
 from bpfprof.model.profile import TIMELINE_DTYPE, Profile, ThreadTime
 from bpfprof.model.samples import HOLDS_GIL
