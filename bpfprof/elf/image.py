@@ -154,6 +154,10 @@ class ElfImage:
         """Of PT_TLS, in bytes; (0, 0) without one."""
         return self._tls
 
+    def fileno(self) -> int:
+        """Its descriptor; -1 when it is closed."""
+        return self._fd
+
     def status(self) -> os.stat_result:
         """Of the open file, as it is now."""
         return os.fstat(self._fd)
