@@ -9,7 +9,7 @@
  */
 #pragma once
 
-#define SAVED_STACKS 10
+#define SAVED_STACKS 50
 #define ONE_IN_LIMIT 0xffff
 
 /* True when this switch has a stack; thread->one_in becomes the inverse of the probability that it has. */

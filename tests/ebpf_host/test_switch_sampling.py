@@ -53,12 +53,12 @@ def spend(scheduler: Scheduler, task: Task) -> None:
         pass
 
 
-def test_a_thread_saves_up_ten_stacks(scheduler: Scheduler, task: Task) -> None:
+def test_a_thread_saves_up_fifty_stacks(scheduler: Scheduler, task: Task) -> None:
     """So short waits do not keep the long one after them from having a stack."""
     spend(scheduler, task)
     for _ in range(100):
-        found = [one_in(scheduler, task, gap_ns) for gap_ns in (20 * INTERVAL_NS, *[20_000] * 9)]
-        assert found == [(True, 1)] * 10
+        found = [one_in(scheduler, task, gap_ns) for gap_ns in (60 * INTERVAL_NS, *[10] * 49)]
+        assert found == [(True, 1)] * 50
     assert (False, 0) in [one_in(scheduler, task, 20_000) for _ in range(1000)]
 
 
