@@ -8,11 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bpfprof.account.gil import _holders, _nearest_stacks, _parts
-from bpfprof.model.profile import Profile, ThreadState
+from bpfprof.account.gil import _holders, _parts
+from bpfprof.model.profile import Profile
 from bpfprof.model.samples import UNSAMPLED, WAIT_DTYPE, WAITS_FOR_GIL, WakerKind
+from bpfprof.model.spans import ThreadState
 from bpfprof.profile.build import build_profile
-from bpfprof.profile.options import ProfileOptions
+from bpfprof.query.waits import find_waits
+from tests.unit.profile.views import built
 from tests.unit.recording.hand_made import FUTEX, MS, START_NS, HandMade, Story, row
 
 GIL = 0x7000
@@ -33,14 +35,14 @@ def gil(story: Story, ns: int, holder: int = -1, stack: int = 0, address: int = 
     return story.block(ns, syscall=FUTEX, args=(address, 0, 0), **flags, **wait)
 
 
-def built(made: HandMade, *stories: Story) -> Profile:
+def ended(made: HandMade, *stories: Story) -> Profile:
+    """When the last of these threads ends; the others run until then."""
     end_ns = max(story.now_ns for story in stories)
     for story in stories:
         if story.now_ns < end_ns:
             story.run(end_ns - story.now_ns)
         story.total()
-    made.end = {"end_ns": end_ns}
-    return build_profile(made.recording(), ProfileOptions(with_spans=True))
+    return built(made, (end_ns - START_NS) / MS)
 
 
 def behind_ms(profile: Profile, waiter: int) -> dict[tuple[int, str], float]:
@@ -54,12 +56,8 @@ def behind_ms(profile: Profile, waiter: int) -> dict[tuple[int, str], float]:
     return found
 
 
-def slices(profile: Profile) -> list[tuple[float, int]]:
-    """(blocked, slices) of the waits for a GIL."""
-    assert profile.waits is not None
-    rows = profile.waits.rows
-    chosen = rows[rows["reason"] == profile.waits.reasons.index("gil")]
-    return [(int(wait["blocked_ns"]) / MS, int(wait["intervals"])) for wait in chosen]
+def waits_ms(profile: Profile) -> list[float]:
+    return (find_waits(profile).rows["blocked_ns"] / MS).tolist()
 
 
 def test_slices_that_a_timer_ended_are_one_wait(made: HandMade) -> None:
@@ -68,8 +66,8 @@ def test_slices_that_a_timer_ended_are_one_wait(made: HandMade) -> None:
     for kind in (TIMER, {"waker_kind": 0}, THREAD):
         gil(story, 5 * MS, stack=stack, address=GIL + 40 + 48 * (kind is THREAD), **kind).run(50_000)
     gil(story, 3 * MS, stack=stack, **THREAD).run(MS)
-    profile = built(made, story)
-    assert slices(profile) == [(15, 3), (3, 1)]
+    profile = ended(made, story)
+    assert waits_ms(profile) == [15, 3]
     (weight,) = (it for it in profile.weights if it["state"] == ThreadState.OFF_CPU)
     assert (weight["count"], weight["max_ns"], weight["total_ns"]) == (2, 15 * MS, 18 * MS)
 
@@ -82,13 +80,13 @@ def test_what_is_no_slice(made: HandMade, first: dict[str, Any], ran_us: int, se
     story = Story.begin(made).run(MS)
     gil(story, 4 * MS, **first).run(ran_us * 1000)
     gil(story, 5 * MS, address=second_address, **TIMER).run(MS)
-    assert slices(built(made, story)) == [(4, 1), (5, 1)]
+    assert waits_ms(ended(made, story)) == [4, 5]
 
 
 def test_the_wait_that_had_not_ended_is_a_slice_too(made: HandMade) -> None:
     story = Story.begin(made).run(MS)
     gil(gil(story, 5 * MS, **TIMER).run(1000), 2 * MS)
-    assert slices(built(made, story)) == [(7, 2)]
+    assert waits_ms(ended(made, story)) == [7]
 
 
 def test_each_wait_is_behind_the_holder_it_saw(made: HandMade) -> None:
@@ -96,11 +94,10 @@ def test_each_wait_is_behind_the_holder_it_saw(made: HandMade) -> None:
     story = Story.begin(made).run(MS)
     other = Story.begin(made, tid=101).run(20 * MS)
     gil(gil(story, 5 * MS, 1, hog, **TIMER).run(1000), 3 * MS, 1, wait, **THREAD).run(MS)
-    profile = built(made, story, other)
+    profile = ended(made, story, other)
     assert behind_ms(profile, 0) == {(1, "hog"): 5, (1, "wait"): 3}
     assert dict(profile.threads[0].off_by_reason)["gil"] == int(profile.gil_waits["ns"].sum())
-    without_waits = build_profile(made.recording())
-    assert behind_ms(without_waits, 0) == behind_ms(profile, 0), "the stacks of holders are there without the waits"
+    assert behind_ms(build_profile(made.recording()), 0) == behind_ms(profile, 0), "without the spans too"
 
 
 def test_a_wait_is_split_where_another_thread_sees_or_gets_the_gil(made: HandMade) -> None:
@@ -111,7 +108,7 @@ def test_a_wait_is_split_where_another_thread_sees_or_gets_the_gil(made: HandMad
     seer.block(3 * MS, syscall=FUTEX, stack=third, args=(GIL + 40, 0, 0), flags=1 | WAITS_FOR_GIL, holder=3, **THREAD)
     made_holder = Story.begin(made, tid=102)
     seer.wait["holder_stack"] = second
-    profile = built(made, long, seer.run(MS), made_holder.run(MS))
+    profile = ended(made, long, seer.run(MS), made_holder.run(MS))
     # It began behind `first`; at 6 ms thread 2 was seen in `second`; at 9 ms thread 1 was given the GIL.
     assert behind_ms(profile, 0) == {(2, "first"): 5, (2, "second"): 3, (1, "third"): 12}
     assert behind_ms(profile, 1) == {(2, "second"): 3}
@@ -121,7 +118,7 @@ def test_no_thread_waits_behind_itself(made: HandMade) -> None:
     hog, mine = made.stack((made.code("hog"), 0, 0)), made.stack((made.code("mine"), 0, 0))
     story = gil(Story.begin(made).run(MS), 10 * MS, 1, hog, **THREAD)
     seer = gil(Story.begin(made, tid=101).run(4 * MS), 2 * MS, 0, mine, **TIMER)
-    profile = built(made, story.run(MS), seer.run(MS))
+    profile = ended(made, story.run(MS), seer.run(MS))
     assert behind_ms(profile, 0) == {(1, "hog"): 10}
     assert behind_ms(profile, 1) == {(0, "mine"): 2}
 
@@ -129,7 +126,7 @@ def test_no_thread_waits_behind_itself(made: HandMade) -> None:
 def test_holders_that_nobody_saw_are_not_known(made: HandMade) -> None:
     story = gil(Story.begin(made).run(MS), 10 * MS, **TIMER)
     alone = gil(Story.begin(made, tid=101).run(3 * MS), 2 * MS, address=OTHER_GIL, holder=0, **TIMER)
-    profile = built(made, story.run(MS), alone.run(MS))
+    profile = ended(made, story.run(MS), alone.run(MS))
     assert behind_ms(profile, 0) == {(-1, ""): 10} and behind_ms(profile, 1) == {(0, ""): 2}, "GILs do not mix"
 
 
@@ -142,20 +139,27 @@ def test_who_gave_the_gil_away_does_not_have_it(made: HandMade) -> None:
     waker = made.waker(1, name="taker")
     gave = Story.begin(made, tid=102).run(3 * MS)
     gil(gave, 2 * MS, address=GIL + 140, waker=waker, waker_stack=next_one, **THREAD)
-    profile = built(made, waiter.run(MS), taker.run(MS), gave.run(MS))
+    profile = ended(made, waiter.run(MS), taker.run(MS), gave.run(MS))
     assert behind_ms(profile, 0) == {(2, "hog"): 4, (1, "next"): 6}
 
 
-def test_sums_join_the_rows(made: HandMade) -> None:
+def test_sums_have_no_holder(made: HandMade) -> None:
     hog = made.stack((made.code("hog"), 0, 0))
     story = gil(gil(Story.begin(made).run(MS), 9 * MS, 1, hog, **THREAD).run(MS), 3 * MS, 1, **THREAD).run(MS)
     story.block_short(4 * MS, syscall=FUTEX, flags=WAITS_FOR_GIL | UNSAMPLED).run(MS)
     story.block_short(MS, syscall=FUTEX, flags=WAITS_FOR_GIL).run(MS)
     other = Story.begin(made, tid=101)
     other.block_short(2 * MS, syscall=FUTEX, flags=WAITS_FOR_GIL | UNSAMPLED).run(MS)
-    profile = built(made, story, other)
-    assert behind_ms(profile, 0) == {(1, "hog"): 16, (-1, ""): 1}, "one stack for both waits"
+    profile = ended(made, story, other)
+    assert behind_ms(profile, 0) == {(1, "hog"): 9, (1, ""): 3, (-1, ""): 5}, "whom they waited behind nobody saw"
     assert behind_ms(profile, 1) == {(-1, ""): 2}
+
+
+def test_a_wait_stands_for_others_behind_its_own_holder(made: HandMade) -> None:
+    hog = made.stack((made.code("hog"), 0, 0))
+    story = gil(gil(Story.begin(made).run(MS), 4 * MS, 1, hog, one_in=2, **THREAD).run(MS), 3 * MS, 1, **THREAD).run(MS)
+    story.block_short(5 * MS, syscall=FUTEX, flags=WAITS_FOR_GIL | UNSAMPLED).run(MS)
+    assert behind_ms(ended(made, story, Story.begin(made, tid=101)), 0) == {(1, "hog"): 9, (1, ""): 3}
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -168,8 +172,13 @@ def test_parts_against_a_count_of_every_nanosecond(seed: int) -> None:
     borders = np.sort(chance.choice(600, 20, replace=False))
     begin, end = borders[::2].astype(np.int64), borders[1::2].astype(np.int64)
     found = np.zeros((len(begin), len(pairs) + 1), np.int64)
-    part_row, part_key, part_ns = _parts(_holders(start, holder, key), 1, begin, end)
+    part_row, part_key, part_start, part_ns = _parts(_holders(start, holder, key), 1, begin, end)
     np.add.at(found, (part_row, part_key), part_ns)
+    for number, (first, last) in enumerate(zip(begin, end, strict=True)):
+        own = np.flatnonzero((part_row == number) & (part_ns > 0))
+        own = own[np.argsort(part_start[own])]
+        borders = np.append(part_start[own], last)
+        assert borders[0] == first and (np.diff(borders) == part_ns[own]).all()
     order = np.argsort(start, kind="stable")
     expected = np.zeros_like(found)
     for number, (first, last) in enumerate(zip(begin, end, strict=True)):
@@ -187,10 +196,3 @@ def test_waits_that_overlap_cost_no_more_than_others(made: HandMade) -> None:
     began = time.monotonic()
     build_profile(made.recording())
     assert time.monotonic() - began < 5
-
-
-def test_a_holder_without_a_stack_has_the_nearest_one() -> None:
-    start = np.array([5, 1, 30, 40, 2], np.int64) * 1_000_000
-    holder, stack = np.array([1, 1, 1, 1, 2]), np.array([7, 0, 0, 9, 0])
-    assert _nearest_stacks(start, holder, stack).tolist() == [7, 7, 9, 9, 0], "soonest after, of the same holder"
-    assert _nearest_stacks(start[:3], holder[:3], stack[:3]).tolist() == [7, 7, 0], "25 ms before is too long ago"

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-import numpy as np
+import json
+
 import pytest
 
-from bpfprof.model.profile import Profile, ThreadState
+from bpfprof.model.spans import ThreadState
 from bpfprof.model.statuses import Status
 from bpfprof.profile.build import build_profile
-from bpfprof.profile.options import ProfileOptions
-from tests.unit.profile.views import assert_whole, spent_ms
+from bpfprof.render.options import RenderOptions
+from bpfprof.render.speedscope import render_speedscope
+from tests.unit.profile.views import built, shown_ms, spent_ms
 from tests.unit.recording.hand_made import FUTEX, IOCTL, MS, RUNNABLE, START_NS, HandMade, Story
 
 
@@ -20,19 +22,12 @@ def made() -> HandMade:
     return empty
 
 
-def built(made: HandMade, end_ms: float | None = None) -> Profile:
-    if end_ms is not None:
-        made.end = {"end_ns": START_NS + int(end_ms * MS), "own_cpu_ns": 3 * MS, "lost": {"event lost, buffer full": 2}}
-    return build_profile(made.recording(), ProfileOptions(with_spans=True))
-
-
 def test_a_thread_computes_and_waits(made: HandMade) -> None:
     run, take = made.code("run"), made.code("take")
     computing, waiting = made.stack((run, 0, 0)), made.stack((take, 0, 0), (run, 2, 0))
     story = Story.begin(made).run(30 * MS, (5 * MS, computing), (15 * MS, computing), (25 * MS, computing))
     story.block(50 * MS, ready=4 * MS, stack=waiting, syscall=FUTEX).run(16 * MS, (6 * MS, waiting)).total()
     profile = built(made, 100)
-    assert_whole(profile)
     (thread,) = profile.threads
     assert (thread.pid, thread.tid, thread.process_name, thread.thread_name) == (100, 100, "train", "main")
     assert (thread.on_cpu_ns, thread.runqueue_ns, thread.off_cpu_ns) == (46 * MS, 4 * MS, 50 * MS)
@@ -43,7 +38,6 @@ def test_a_thread_computes_and_waits(made: HandMade) -> None:
         ("run", "take", "runqueue"): 4,
         ("run", "take"): 16,
     }
-    assert profile.timeline is not None and len(profile.timeline) == 6
     weights = {int(row["state"]): row for row in profile.weights}
     assert weights[ThreadState.OFF_CPU]["count"] == 1 and weights[ThreadState.OFF_CPU]["max_ns"] == 50 * MS
     assert all(row["max_ns"] == 0 for row in profile.weights if row["state"] == ThreadState.ON_CPU)
@@ -53,7 +47,6 @@ def test_a_thread_computes_and_waits(made: HandMade) -> None:
 def test_cpu_time_without_a_sample_is_said(made: HandMade) -> None:
     Story.begin(made).run(3 * MS).block(7 * MS, syscall=IOCTL).total()
     profile = built(made, 10)
-    assert_whole(profile)
     assert spent_ms(profile, 0, ThreadState.ON_CPU) == {("not_sampled",): 3}
 
 
@@ -62,7 +55,6 @@ def test_stolen_time_is_run_queue_time_under_the_same_stack(made: HandMade) -> N
     Story.begin(made).run(20 * MS, (5 * MS, run), (15 * MS, run), stolen=10 * MS).block(5 * MS).total()
     Story.begin(made, tid=101).run(20 * MS, stolen=15 * MS).total()
     profile = built(made, 35)
-    assert_whole(profile)
     assert spent_ms(profile, 0, ThreadState.RUNQUEUE) == {("run", "runqueue"): 10}
     assert spent_ms(profile, 1) == {("not_sampled",): 20, ("not_sampled", "runqueue"): 15}
 
@@ -74,7 +66,6 @@ def test_a_thread_that_was_born_and_died(made: HandMade) -> None:
     child.now_ns += 2 * MS
     child.run(20 * MS, (MS, run), (11 * MS, run), stolen=3 * MS).block(5 * MS, stack=run).run(MS, stolen=2 * MS).die()
     profile = built(made, 60)
-    assert_whole(profile)
     thread = profile.threads[1]
     assert (thread.first_ns, thread.last_ns) == (10 * MS, 43 * MS)
     assert spent_ms(profile, 1, ThreadState.RUNQUEUE)[("runqueue",)] == 2, "not started yet is no fault of a stack"
@@ -97,8 +88,8 @@ def test_stacks_that_are_not_whole_carry_their_reason(made: HandMade) -> None:
     story = Story.begin(made).run(10 * MS, (MS, part))
     made.samples[0]["status"] = fault
     story.block(20 * MS, status=lost).run(MS).block(9 * MS, status=200).total()
+    made.end = {"own_cpu_ns": 3 * MS, "lost": {"event lost, buffer full": 2}}
     profile = built(made, 40)
-    assert_whole(profile)
     spent = spent_ms(profile, 0)
     assert spent[("truncated Python frame unreadable", "leaf")] == 10
     assert spent[("truncated stack lost, buffer full", "wait sleep")] == 20
@@ -110,17 +101,27 @@ def test_stacks_that_are_not_whole_carry_their_reason(made: HandMade) -> None:
     assert (quality.own_cpu_ns, quality.recording_ns, quality.unfinished) == (3 * MS, 40 * MS, "")
 
 
-@pytest.mark.parametrize(("mode", "states"), [("cpu", {ThreadState.ON_CPU}), ("offcpu", {ThreadState.OFF_CPU})])
-def test_one_mode_holds_one_half(made: HandMade, mode: str, states: set[ThreadState]) -> None:
+@pytest.mark.parametrize(
+    ("mode", "shown"),
+    [
+        ("both", [("run", 3, 20), ("wait sleep", 23, 24), ("runqueue", 47, 6)]),
+        ("cpu", [("run", 3, 20), ("", 23, 30)]),
+        ("offcpu", [("", 3, 20), ("wait sleep", 23, 24), ("runqueue", 47, 6)]),
+    ],
+)
+def test_one_mode_shows_one_half(made: HandMade, mode: str, shown: list[tuple[str, float, float]]) -> None:
     made.start["mode"] = mode
     run = made.stack((made.code("run"), 0, 0))
-    not_taken = int(Status.STACK_NOT_TAKEN) if mode == "cpu" else 0
-    Story.begin(made).run(20 * MS, *[(5 * MS, run)][mode == "offcpu" :]).block(30 * MS, status=not_taken).total()
-    profile = built(made, 50)
-    assert {ThreadState(int(state)) for state in profile.weights["state"]} == states
-    assert sum(spent_ms(profile, 0).values()) == (20 if mode == "cpu" else 30)
-    assert profile.threads[0].accounted_ns == profile.threads[0].wall_ns, "the totals are known in every mode"
+    status = Status.STACK_NOT_TAKEN if mode == "cpu" else Status.OK
+    story = Story.begin(made, first_ns=START_NS + 3 * MS).run(20 * MS, *[(5 * MS, run)][mode == "offcpu" :])
+    story.block(24 * MS, 6 * MS, 0 if mode == "cpu" else run, status=status).total()
+    profile = built(made, 53)
+    assert shown_ms(profile) == shown
+    assert sum(spent_ms(profile).values()) == sum(ms for leaf, _, ms in shown if leaf)
+    assert profile.threads[0].accounted_ns == 50 * MS, "the totals are known in every mode"
     assert not profile.quality.truncated_counts, "stacks that nobody asked for are not missing"
+    (thread,) = json.loads(render_speedscope(profile, RenderOptions()))["profiles"]
+    assert (thread["startValue"], thread["endValue"], sum(thread["weights"])) == (3 * MS, 53 * MS, 50 * MS)
 
 
 def test_lines_and_same_stacks_are_joined(made: HandMade) -> None:
@@ -151,37 +152,11 @@ def test_without_an_end_what_was_seen_is_shown(made: HandMade) -> None:
     Story.begin(made).run(10 * MS, (5 * MS, run)).total().block(20 * MS, stack=run).run(5 * MS, (4 * MS, run)).total()
     profile = built(made)
     assert "no end" in profile.quality.unfinished
-    assert_whole(profile)
     assert spent_ms(profile, 0) == {("run",): 15, ("run", "wait sleep"): 20}
 
 
-def test_a_recording_without_threads() -> None:
-    profile = build_profile(HandMade().recording(), ProfileOptions(with_spans=True))
-    assert profile.threads == () and len(profile.weights) == 0
-    assert profile.timeline is not None and len(profile.timeline) == 0
-
-
-@pytest.mark.parametrize("seed", range(12))
-def test_random_programs_are_accounted_to_the_nanosecond(made: HandMade, seed: int) -> None:
-    chance = np.random.default_rng(seed)
-    stacks = [made.stack((made.code(f"f{number}"), 0, 0)) for number in range(5)]
-    for tid in range(4):
-        story = Story.begin(made, 200 + tid, first_ns=START_NS + int(chance.integers(0, 9 * MS)))
-        for _ in range(chance.integers(1, 40)):
-            ns = int(chance.integers(1, 30 * MS))
-            samples = [(into, int(chance.choice(stacks))) for into in range(int(chance.integers(10 * MS)), ns, 10 * MS)]
-            story.run(ns, *samples, stolen=int(chance.integers(0, MS)) * int(chance.integers(2)))
-            if chance.random() < 0.3:
-                story.preempt(int(chance.integers(1, MS)), int(chance.choice(stacks)))
-            else:
-                ready = int(chance.integers(0, MS))
-                story.block(int(chance.integers(1, 9 * MS)), ready, int(chance.choice(stacks)), syscall=FUTEX)
-        if chance.random() < 0.4:
-            story.run(MS, stolen=777).die()
-        elif story.now_ns < START_NS + 2_000 * MS:
-            last = START_NS + 2_000 * MS - story.now_ns
-            (story.run(last) if chance.random() < 0.5 else story.run(MS).block(last - MS)).total()
-    profile = built(made, 2_000)
-    assert_whole(profile)
-    again = built(made, 2_000)
-    assert again.weights.tobytes() == profile.weights.tobytes() and again.stacks == profile.stacks
+def test_without_being_asked_a_profile_has_no_spans(made: HandMade) -> None:
+    Story.begin(made).run(10 * MS).block(20 * MS, ready=MS).run(5 * MS).total()
+    profile, bare = built(made, 36), build_profile(made.recording())
+    assert bare.spans is None and bare.threads == profile.threads
+    assert spent_ms(bare) == spent_ms(profile)

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from bpfprof.model.profile import ThreadState
 from bpfprof.model.samples import FdKind
+from bpfprof.model.spans import ThreadState
 from bpfprof.model.syscalls import syscall_numbers
-from bpfprof.profile.build import build_profile
-from tests.unit.profile.views import spent_ms
-from tests.unit.recording.hand_made import MS, START_NS, HandMade, Story
+from tests.unit.profile.views import built, spent_ms
+from tests.unit.recording.hand_made import MS, HandMade, Story
 
 FAULT = "asm_exc_page_fault exc_page_fault handle_mm_fault"
 
@@ -28,8 +27,7 @@ def reason(frames: str, call: str = "", task_state: int = 1, **values: object) -
     syscall = next(iter(syscall_numbers(call))) if call else -1
     Story.begin(made).run(MS).block(MS, stack=stack, syscall=syscall, task_state=task_state, **values).run(MS).total()
     Story.begin(made, tid=101).run(MS).block(MS, stack=other).run(MS).total()
-    made.end = {"end_ns": START_NS + 3 * MS}
-    (found,) = spent_ms(build_profile(made.recording()), 0, ThreadState.OFF_CPU)
+    (found,) = spent_ms(built(made, 3), 0, ThreadState.OFF_CPU)
     return found[-1].removeprefix("wait ")
 
 

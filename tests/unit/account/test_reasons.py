@@ -8,7 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bpfprof.account.reasons import as_waits, reason_number, reason_text, wait_reasons
+from bpfprof.account.reasons import as_waits, wait_reasons
+from bpfprof.model.reasons import reason_number, reason_text
 from bpfprof.model.samples import SHORT_DTYPE, WAIT_DTYPE, WAITS_FOR_GIL, FdKind
 from bpfprof.model.syscalls import syscall_name, syscall_numbers
 
@@ -55,6 +56,7 @@ def test_descriptors_tell_more(call: str, kind: FdKind, expected: str) -> None:
         ("futex_wait", (0x1234,), "lock"),
         ("nanosleep", (1,), "sleep"),
         ("clock_nanosleep", (1, 0), "sleep"),
+        ("restart_syscall", (), "sleep"),
         ("fsync", (3,), "disk"),
         ("fdatasync", (3,), "disk"),
         ("connect", (3,), "net"),
@@ -203,3 +205,4 @@ def test_short_waits_know_one_argument_at_most(call: str, arg: int, expected: st
 def test_every_word_has_its_number() -> None:
     for word in ("gil", "pagefault", "unknown", "syscall ioctl"):
         assert reason_text(reason_number(word)) == word
+    assert reason_text(0) == ""

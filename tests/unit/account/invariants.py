@@ -1,0 +1,51 @@
+"""What holds for the spans of every recording."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from bpfprof.account.spans import SpanSource, Window
+from bpfprof.model.spans import ThreadState
+from bpfprof.recording.reader import Recording
+from bpfprof.stacks.stitch import StackSource
+
+Spans = npt.NDArray[np.void]
+
+
+def spans_of(source: SpanSource, thread: int, window: Window | None = None) -> Spans:
+    """All spans of a thread in the order of time."""
+    spans = np.concatenate(list(source.of_thread(thread, window)))
+    return spans[np.argsort(spans["start_ns"], kind="stable")]
+
+
+def assert_covers(recording: Recording, is_damaged: bool = False) -> None:
+    """The spans of each thread cover its wall time, those of a window the window; each state speaks for its own time.
+
+    A recording that has its end and is not damaged has no time that is not known, and none twice.
+    """
+    source = SpanSource(recording, StackSource(recording).statuses)
+    threads, chance = source.threads, np.random.default_rng(1)
+    moments = chance.integers(0, threads.end_ns - threads.start_ns + 2, 6).tolist()
+    windows: list[Window] = [(min(pair), max(pair)) for pair in zip(moments[::2], moments[1::2], strict=True)]
+    for thread in range(len(recording.threads)):
+        first_ns, last_ns = (int(times[thread] - threads.start_ns) for times in (threads.first_ns, threads.last_ns))
+        spans = spans_of(source, thread)
+        _assert_contiguous(spans, first_ns, last_ns)
+        for begin, end in windows:
+            _assert_contiguous(spans_of(source, thread, (begin, end)), max(begin, first_ns), min(end, last_ns))
+        if not is_damaged and not recording.unfinished:
+            assert source.overlap_ns(thread) == 0, f"thread {thread}: more than its wall time"
+            assert (spans["state"] != ThreadState.UNKNOWN).all(), f"thread {thread}: time that is not known"
+
+
+def _assert_contiguous(spans: Spans, begin_ns: int, end_ns: int) -> None:
+    """From begin_ns to end_ns, unless that is nothing."""
+    ends = spans["start_ns"] + spans["duration_ns"]
+    borders = np.concatenate([spans["start_ns"], ends[-1:]]).tolist() or [begin_ns, end_ns]
+    assert (spans["duration_ns"] > 0).all()
+    assert (borders[0], borders[-1]) == (begin_ns, end_ns) if end_ns > begin_ns else not len(spans)
+    assert (spans["start_ns"][1:] == ends[:-1]).all()
+    for state in ThreadState:
+        own = spans[spans["state"] == state]
+        assert own["stands_for_ns"].sum() == own["duration_ns"].sum(), state.name

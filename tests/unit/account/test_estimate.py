@@ -1,0 +1,156 @@
+"""Waits without a stack: their time goes to those of their kind that were chosen to stand for them, and to no other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from bpfprof.account.estimate import SUM_DTYPE, estimated, spread
+from bpfprof.model.profile import Profile
+from bpfprof.model.samples import UNSAMPLED
+from bpfprof.model.spans import SPAN_DTYPE, How, ThreadState
+from bpfprof.model.statuses import Status
+from tests.unit.profile.views import built, shown_ms, spent_ms, text
+from tests.unit.recording.hand_made import FUTEX, IOCTL, MS, START_NS, HandMade, Story
+
+OFF_CPU, NOT_SAMPLED = ThreadState.OFF_CPU, {"status": int(Status.NOT_SAMPLED)}
+
+
+@pytest.fixture
+def made() -> HandMade:
+    empty = HandMade()
+    empty.process(100)
+    return empty
+
+
+def ended(made: HandMade, *stories: Story) -> Profile:
+    """Now; all are as long."""
+    for story in stories:
+        story.total()
+    return built(made, (stories[0].now_ns - START_NS) / MS)
+
+
+def test_a_chosen_wait_stands_for_others_like_it(made: HandMade) -> None:
+    """By their number and length; not one that has a stack in any case, nor one for another reason."""
+    certain, rare, often = (made.stack((made.code(name), 0, 0)) for name in ("certain", "rare", "often"))
+    story = Story.begin(made).run(MS).block(5 * MS, 0, certain, FUTEX).run(MS).block(2 * MS, MS, rare, FUTEX, one_in=4)
+    story.run(MS).block(2 * MS, 0, often, FUTEX, one_in=2).run(MS)
+    story.block_short(8 * MS, 3 * MS, syscall=FUTEX, flags=UNSAMPLED, count=8).run(MS)
+    story.block(MS, 0, certain, IOCTL, one_in=1).run(MS).block_short(3 * MS, syscall=IOCTL, flags=UNSAMPLED).run(MS)
+    profile = ended(made, story)
+    assert spent_ms(profile, 0, OFF_CPU) == {
+        ("certain", "wait lock"): 5,
+        ("rare", "wait lock"): 2 + 6,
+        ("often", "wait lock"): 2 + 2,
+        ("certain", "wait syscall ioctl"): 1,
+        ("not_sampled", "wait syscall ioctl"): 3,
+    }
+    assert spent_ms(profile, 0, ThreadState.RUNQUEUE) == {("rare", "runqueue"): 1 + 3}
+    weights = {text(profile, profile.stacks[row["stack"]][0]): row for row in profile.weights if row["reason"] == 2}
+    assert {name: int(row["count"]) for name, row in weights.items()} == {"certain": 1, "rare": 7, "often": 3}
+    assert weights["rare"]["max_ns"] == 2 * MS, "as long as it was"
+    assert dict(profile.threads[0].off_by_reason) == {"lock": 17 * MS, "syscall ioctl": 4 * MS}
+    assert (profile.quality.short_count, profile.quality.unsampled_count) == (0, 9)
+
+
+def test_without_a_chosen_one_they_are_not_sampled(made: HandMade) -> None:
+    """Nor do other threads speak for them."""
+    stack = made.stack((made.code("only"), 0, 0))
+    story = Story.begin(made).run(MS).block(2 * MS, 0, stack, IOCTL, one_in=5).run(MS)
+    story.block_short(6 * MS, flags=UNSAMPLED).run(2 * MS)
+    other = Story.begin(made, tid=101).run(MS).block_short(9 * MS, MS, syscall=IOCTL, flags=UNSAMPLED).run(MS)
+    profile = ended(made, story, other)
+    assert spent_ms(profile, 0, OFF_CPU) == {("only", "wait syscall ioctl"): 2, ("not_sampled", "wait sleep"): 6}
+    assert spent_ms(profile, 1) == {
+        ("not_sampled",): 2,
+        ("not_sampled", "wait syscall ioctl"): 9,
+        ("not_sampled", "runqueue"): 1,
+    }
+    assert shown_ms(profile, 1) == [("not_sampled", 0, 2), ("wait syscall ioctl", 2, 9), ("runqueue", 11, 1)]
+
+
+def test_a_long_wait_that_was_not_chosen(made: HandMade) -> None:
+    """It keeps its moment; its time goes to those that were."""
+    stack = made.stack((made.code("f"), 0, 0))
+    story = Story.begin(made).run(MS).block(12 * MS, MS, 0, FUTEX, **NOT_SAMPLED).run(MS)
+    profile = ended(made, story)
+    assert spent_ms(profile)[("not_sampled", "wait lock")] == 12
+    assert (profile.quality.truncated_counts, profile.quality.unsampled_count) == ({}, 1)
+    made.totals.clear()
+    story.block(MS, 0, stack, FUTEX, one_in=30).run(MS)
+    made.end = None
+    profile = ended(made, story)
+    assert spent_ms(profile, 0, OFF_CPU) == {("f", "wait lock"): 13}
+    assert shown_ms(profile)[1] == ("wait lock", 1, 12)
+
+
+def population(chance: np.random.Generator, count: int) -> npt.NDArray[np.void]:
+    """Waits of three places, each with its own lengths and its own chance to be chosen."""
+    waits = np.zeros(count, SPAN_DTYPE)
+    waits["stack"] = chance.choice(4, count, p=[0, 0.6, 0.3, 0.1])
+    waits["duration_ns"] = chance.exponential(np.array([0, 20_000, 90_000, 400_000])[waits["stack"]]) + 1
+    waits["one_in"] = chance.integers(1, np.array([1, 40, 9, 4])[waits["stack"]] + 1)
+    waits["state"], waits["reason"], waits["count"] = OFF_CPU, 2, 1
+    waits["stands_for_ns"] = waits["duration_ns"]
+    return waits
+
+
+def sampled(chance: np.random.Generator, waits: npt.NDArray[np.void]) -> npt.NDArray[np.void]:
+    """As the kernel side does: the others have no stack; but for a few long ones they are only added up."""
+    is_chosen = chance.random(len(waits)) * waits["one_in"] < 1
+    rest = np.zeros(1, SPAN_DTYPE)
+    rest["state"], rest["reason"], rest["status"], rest["how"] = OFF_CPU, 2, Status.NOT_SAMPLED, How.SUMMED
+    for name in ("count", "duration_ns", "stands_for_ns"):
+        rest[name] = waits[name][~is_chosen].sum()
+    return np.concatenate([waits[is_chosen], rest])
+
+
+def estimate(spans: npt.NDArray[np.void], block_rows: int = 1 << 16) -> npt.NDArray[np.void]:
+    def blocks() -> Iterator[npt.NDArray[np.void]]:
+        return (spans[begin : begin + block_rows].copy() for begin in range(0, len(spans), block_rows))
+
+    return np.concatenate(list(estimated(blocks)))
+
+
+def by_stack(spans: npt.NDArray[np.void], column: str) -> Any:
+    return np.bincount(spans["stack"], spans[column], 4)
+
+
+def test_estimates_are_right_on_average() -> None:
+    found, truth = [], []
+    for seed in range(300):
+        chance = np.random.default_rng(seed)
+        waits = population(chance, 3000)
+        spans = estimate(sampled(chance, waits))
+        for column in ("stands_for_ns", "count"):
+            assert spans[column].sum() == waits["duration_ns" if column == "stands_for_ns" else column].sum()
+        found.append([by_stack(spans, "stands_for_ns"), by_stack(spans, "count")])
+        truth.append([by_stack(waits, "duration_ns"), by_stack(waits, "count")])
+    means, wanted = np.mean(found, axis=0), np.mean(truth, axis=0)
+    standard_errors = np.std(np.array(found) - truth, axis=0) / np.sqrt(len(found))
+    assert (np.abs(means - wanted) <= 3 * standard_errors).all(), (means, wanted, standard_errors)
+    assert (standard_errors < 0.01 * wanted.clip(1)).all(), "near enough to tell"
+
+
+@pytest.mark.parametrize("block_rows", [1, 7, 100])
+def test_blocks_make_no_difference(block_rows: int) -> None:
+    chance = np.random.default_rng(5)
+    spans = sampled(chance, population(chance, 500))
+    assert np.array_equal(estimate(spans, block_rows), estimate(spans))
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_sums_are_spread_to_the_nanosecond(seed: int) -> None:
+    chance = np.random.default_rng(seed)
+    gaps = chance.integers(1, 10 ** int(chance.integers(1, 9)), int(chance.integers(1, 200)))
+    sums = np.zeros(int(chance.integers(1, 8)), SUM_DTYPE)
+    sums["ns"], sums["count"] = chance.integers(1, 1 << 40, len(sums)), chance.integers(0, 999, len(sums))
+    nanoseconds, counts = spread(gaps, sums)
+    assert (nanoseconds >= 0).all() and (nanoseconds.sum(axis=1) == gaps).all() and (counts >= 0).all()
+    assert counts.sum(axis=0).tolist() == sums["count"].tolist()
+    wanted = sums["ns"] / sums["ns"].sum() * gaps.sum()
+    assert np.abs(nanoseconds.sum(axis=0) - wanted).max() <= len(gaps) * len(sums)
