@@ -66,16 +66,19 @@ def estimated(blocks: Callable[[], Iterator[npt.NDArray[np.void]]]) -> Iterator[
     pools: dict[int, npt.NDArray[np.float64]] = {}
     for block in blocks():
         for key, chosen, missing in _pools(block):
-            pool = pools.setdefault(key, np.zeros((2, 2)))
-            pool += [[block[name][missing].sum(), _weights(block, chosen, name).sum()] for name in _SHARED]
+            pool = pools.setdefault(key, np.zeros((2, 3)))  # a row each of _SHARED: to give, all weights, given
+            pool += [[block[name][missing].sum(), _weights(block, chosen, name).sum(), 0] for name in _SHARED]
     for block in blocks():
         for key, chosen, missing in _pools(block):
             pool = pools[key]
-            if pool[0].all():
+            if pool[0, :2].all():
                 block["stands_for_ns"][missing] = block["count"][missing] = 0
-                for name, column, (total, weight) in zip(_SHARED, ("stands_for_ns", "count"), pool, strict=True):
-                    ends = np.rint(np.cumsum(_weights(block, chosen, name)) * (total / max(weight, 1)))
-                    block[column][chosen] += np.diff(ends, prepend=0).astype(block.dtype[column])
+                for name, column, row in zip(_SHARED, ("stands_for_ns", "count"), pool, strict=True):
+                    total, weight, given = row
+                    # Running totals are rounded, so that nothing is lost from block to block.
+                    ends = given + np.cumsum(_weights(block, chosen, name)) * (total / max(weight, 1))
+                    block[column][chosen] += np.diff(np.rint(ends), prepend=np.rint(given)).astype(block.dtype[column])
+                    row[2] = ends[-1] if len(ends) else given
                 block["how"][chosen] = How.ESTIMATED
         yield block
 

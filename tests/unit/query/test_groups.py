@@ -7,11 +7,11 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from bpfprof.query.wait_filter import WaitFilter, chosen_rows, task_states
 
 from bpfprof.model.profile import HOLDER_ROW_DTYPE, WAIT_ROW_DTYPE, WaitTable
 from bpfprof.query.chains import gil_waits, waker_name
 from bpfprof.query.groups import GROUPINGS, group_waits
-from bpfprof.query.wait_filter import WaitFilter, chosen_rows, task_states
 from tests.unit.render.profiles import (
     MS,
     OFF_CPU,
