@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, BinaryIO
 
 import click
 
-from bpfprof.capture.caller import caller_ids
 from bpfprof.capture.options import CaptureOptions
 from bpfprof.capture.stop import StopRequest
 from bpfprof.capture.targets import LaunchedCommand, Targets
@@ -24,6 +23,7 @@ from bpfprof.kernel.checks import check_machine, check_namespace
 from bpfprof.kernel.compiler import Compilation
 from bpfprof.kernel.kernel_side import KernelSide
 from bpfprof.model.ids import Pid
+from bpfprof.proc.caller import caller_ids
 from bpfprof.proc.tasks import process_name
 from bpfprof.profile.options import ProfileOptions
 

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import click
 
-from bpfprof.capture.caller import caller_ids
 from bpfprof.commands.options import Shown, gil_option, output_options
 from bpfprof.commands.outputs import show, write_output
 from bpfprof.errors import RecordingError, UsageError
 from bpfprof.model.profile import Profile
+from bpfprof.proc.caller import caller_ids
 from bpfprof.profile.build import build_profile
 from bpfprof.profile.options import ProfileOptions
 from bpfprof.query.accounting import unaccounted
