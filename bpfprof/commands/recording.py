@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, BinaryIO
 
 import click
 
-from bpfprof.capture.caller import caller_ids
 from bpfprof.capture.options import CaptureOptions
 from bpfprof.capture.stop import StopRequest
 from bpfprof.capture.targets import LaunchedCommand, Targets
@@ -25,6 +24,7 @@ from bpfprof.errors import OutputError, UsageError
 from bpfprof.kernel.checks import check_machine, check_namespace
 from bpfprof.kernel.kernel_side import KernelSide
 from bpfprof.model.ids import Pid
+from bpfprof.proc.caller import caller_ids
 from bpfprof.proc.tasks import process_name
 from bpfprof.profile.options import ProfileOptions
 from bpfprof.render.formats import TABLE, WAITS, Format
