@@ -57,11 +57,13 @@ format: test-tools
 	@$(VENV)/bin/ruff format --quiet
 	@$(if $(C_SOURCES),clang-format -i $(C_SOURCES))
 
+# What the benchmarks print goes into the tables of docs/accuracy.md, too.
 bench: install
-	@for script in tests/benchmarks/*.py; do \
-		test -e "$$script" || continue; \
-		echo "== $$script"; $(SUDO) $(PYTHON) "$$script" || exit; \
-	done
+	@figures=$$(mktemp); trap 'rm -f "$$figures"' EXIT; \
+	for script in tests/benchmarks/*.py; do \
+		grep -q '^if __name__' "$$script" && test "$${script##*/}" != tables.py || continue; \
+		echo "== $$script"; $(SUDO) $(PYTHON) "$$script" | tee -a "$$figures" || exit; \
+	done; $(PYTHON) tests/benchmarks/tables.py docs/accuracy.md <"$$figures"
 
 clean:
 	rm -rf .venv .demo .mypy_cache .pytest_cache .ruff_cache build dist tests/browser/node_modules

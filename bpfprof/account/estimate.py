@@ -7,14 +7,12 @@ at random to have a stack each stands for some that were not: `estimated` gives 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
 
 from bpfprof.account.rows import Int64Array
 from bpfprof.account.threads import sums_by
-from bpfprof.model.reasons import reason_number
 from bpfprof.model.samples import UNSAMPLED
 from bpfprof.model.spans import How, ThreadState
 from bpfprof.model.statuses import Status
@@ -26,26 +24,16 @@ SUM_DTYPE = np.dtype(
 )
 
 
-def summed(rows: npt.NDArray[np.void], reasons: npt.NDArray[np.uint16], derived_ns: Int64Array) -> npt.NDArray[np.void]:
-    """Rows of SUM_DTYPE by thread, from those of SHORT_DTYPE and their reasons.
-
-    derived_ns: of each thread the waits that must have been, of which nothing else is known.
-    """
-    derived = np.flatnonzero(derived_ns)
-    thread = np.concatenate([rows["thread"].astype(np.int64), derived])
-    reason = np.concatenate([reasons.astype(np.int64), np.full(len(derived), reason_number("unknown"))])
-    unsampled = np.concatenate([rows["flags"] & UNSAMPLED > 0, np.zeros(len(derived), np.bool_)])
-    unique, inverse = np.unique(thread << 32 | reason << 8 | unsampled, return_inverse=True)
-    none = np.zeros(len(derived), np.int64)
+def summed(rows: npt.NDArray[np.void], reasons: npt.NDArray[np.uint16]) -> npt.NDArray[np.void]:
+    """Rows of SUM_DTYPE by thread, from those of SHORT_DTYPE and their reasons."""
+    kinds = reasons.astype(np.int64) << 8 | (rows["flags"] & UNSAMPLED > 0)
+    unique, inverse = np.unique(rows["thread"].astype(np.int64) << 32 | kinds, return_inverse=True)
     made = np.zeros((2, len(unique)), SUM_DTYPE)
-    for sums, state, name, more in (
-        (made[0], ThreadState.OFF_CPU, "blocked_ns", derived_ns[derived]),
-        (made[1], ThreadState.RUNQUEUE, "runqueue_ns", none),
-    ):
-        sums["thread"], sums["reason"], sums["is_unsampled"] = unique >> 32, unique >> 8 & 0xFFFF, unique & 1
-        sums["ns"] = sums_by(inverse, np.concatenate([rows[name].astype(np.int64), more]), len(unique))
-        sums["state"] = state
-    made["count"] = sums_by(inverse, np.concatenate([rows["count"].astype(np.int64), none]), len(unique))
+    made["thread"], made["reason"], made["is_unsampled"] = unique >> 32, unique >> 8 & 0xFFFF, unique & 1
+    made["count"] = sums_by(inverse, rows["count"], len(unique))
+    states = (ThreadState.OFF_CPU, "blocked_ns"), (ThreadState.RUNQUEUE, "runqueue_ns")
+    for sums, (state, name) in zip(made, states, strict=True):
+        sums["state"], sums["ns"] = state, sums_by(inverse, rows[name], len(unique))
     sums = made[made["ns"] > 0]
     return sums[np.argsort(sums["thread"], kind="stable")]
 
@@ -68,65 +56,6 @@ def spread(gaps_ns: Int64Array, sums: npt.NDArray[np.void]) -> tuple[Int64Array,
     return nanoseconds, np.diff(np.rint(fractions), axis=0, prepend=0).astype(np.int64)
 
 
-@dataclass(slots=True)
-class _Pool:
-    """Waits of one thread in one state, for one reason: those without a stack, and what the chosen ones weigh."""
-
-    ns: int = 0
-    count: int = 0
-    weight_ns: float = 0.0
-    weight: float = 0.0
-    given_ns: int = 0
-    given_count: int = 0
-    seen_ns: float = 0.0
-    seen: float = 0.0
-
-
-@dataclass(slots=True)
-class _Pools:
-    by_key: dict[int, _Pool] = field(default_factory=dict)
-
-    def collect(self, spans: npt.NDArray[np.void]) -> None:
-        """Adds up what is to be given, and to whom."""
-        keys, chosen, missing = _parts(spans)
-        for key in np.unique(keys[chosen | missing]).tolist():
-            pool = self.by_key.setdefault(key, _Pool())
-            own = missing & (keys == key)
-            pool.ns += int(spans["duration_ns"][own].sum())
-            pool.count += int(spans["count"][own].sum())
-            weight_ns, weight = _weights(spans[chosen & (keys == key)])
-            pool.weight_ns += float(weight_ns.sum())
-            pool.weight += float(weight.sum())
-
-    def give(self, spans: npt.NDArray[np.void]) -> npt.NDArray[np.void]:
-        """Gives the time of waits without a stack to those that were chosen to stand for them."""
-        keys, chosen, missing = _parts(spans)
-        for key in np.unique(keys[chosen | missing]).tolist():
-            pool = self.by_key[key]
-            if not pool.weight_ns or not pool.ns:
-                continue
-            own = missing & (keys == key)
-            spans["stands_for_ns"][own] = spans["count"][own] = 0
-            own = chosen & (keys == key)
-            weight_ns, weight = _weights(spans[own])
-            # Rounded as running totals, so that nothing is lost from block to block.
-            pool_ns = np.rint((pool.seen_ns + np.cumsum(weight_ns)) / pool.weight_ns * pool.ns).astype(np.int64)
-            spans["stands_for_ns"][own] += np.diff(pool_ns, prepend=pool.given_ns)
-            pool.seen_ns, pool.given_ns = (
-                pool.seen_ns + float(weight_ns.sum()),
-                int(pool_ns[-1:].sum() or pool.given_ns),
-            )
-            if pool.weight:
-                counts = np.rint((pool.seen + np.cumsum(weight)) / pool.weight * pool.count).astype(np.int64)
-                spans["count"][own] += np.diff(counts, prepend=pool.given_count).astype(np.uint32)
-                pool.seen, pool.given_count = (
-                    pool.seen + float(weight.sum()),
-                    int(counts[-1:].sum() or pool.given_count),
-                )
-            spans["how"][own] = How.ESTIMATED
-        return spans
-
-
 def estimated(blocks: Callable[[], Iterator[npt.NDArray[np.void]]]) -> Iterator[npt.NDArray[np.void]]:
     """Spans of one thread as `blocks` gives them (twice the same), with waits chosen at random speaking for others.
 
@@ -134,21 +63,34 @@ def estimated(blocks: Callable[[], Iterator[npt.NDArray[np.void]]]) -> Iterator[
     and Thompson), and the sums of the thread are exact: the time of all waits in one state for one reason that have no
     stack is shared out by these weights. Where none was chosen they stay what they are, not sampled.
     """
-    pools = _Pools()
+    pools: dict[int, npt.NDArray[np.float64]] = {}
     for block in blocks():
-        pools.collect(block)
-    return (pools.give(block) for block in blocks())
+        for key, chosen, missing in _pools(block):
+            pool = pools.setdefault(key, np.zeros((2, 2)))
+            pool += [[block[name][missing].sum(), _weights(block, chosen, name).sum()] for name in _SHARED]
+    for block in blocks():
+        for key, chosen, missing in _pools(block):
+            pool = pools[key]
+            if pool[0].all():
+                block["stands_for_ns"][missing] = block["count"][missing] = 0
+                for name, column, (total, weight) in zip(_SHARED, ("stands_for_ns", "count"), pool, strict=True):
+                    ends = np.rint(np.cumsum(_weights(block, chosen, name)) * (total / max(weight, 1)))
+                    block[column][chosen] += np.diff(ends, prepend=0).astype(block.dtype[column])
+                block["how"][chosen] = How.ESTIMATED
+        yield block
 
 
-def _parts(
-    spans: npt.NDArray[np.void],
-) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
-    """(state and reason as one number, which spans were chosen at random, which are of waits that were not)."""
+_SHARED = ("duration_ns", "count")  # of the waits without a stack
+
+
+def _pools(spans: npt.NDArray[np.void]) -> Iterator[tuple[int, npt.NDArray[np.intp], npt.NDArray[np.intp]]]:
+    """(state and reason as one number, spans that were chosen at random, spans of waits that were not)."""
     is_wait = (spans["state"] != ThreadState.ON_CPU) & (spans["reason"] > 0)
-    keys = spans["state"].astype(np.int64) << 16 | spans["reason"]
-    return keys, is_wait & (spans["one_in"] > 1), is_wait & (spans["status"] == Status.NOT_SAMPLED)
+    keys = np.where(is_wait, spans["state"].astype(np.int64) << 16 | spans["reason"], 0)
+    chosen, missing = is_wait & (spans["one_in"] > 1), is_wait & (spans["status"] == Status.NOT_SAMPLED)
+    for key in np.unique(keys[chosen | missing]).tolist():
+        yield key, np.flatnonzero(chosen & (keys == key)), np.flatnonzero(missing & (keys == key))
 
 
-def _weights(spans: npt.NDArray[np.void]) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-    others = spans["one_in"].astype(np.float64) - 1
-    return spans["duration_ns"] * others, spans["count"] * others
+def _weights(spans: npt.NDArray[np.void], chosen: npt.NDArray[np.intp], name: str) -> npt.NDArray[np.float64]:
+    return np.asarray(spans[name][chosen] * (spans["one_in"][chosen].astype(np.float64) - 1))

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from bpfprof.account.cpu_clock import Bursts
 from bpfprof.account.cpu_shares import share_cpu_time
-from bpfprof.account.estimate import estimated, spread, summed
+from bpfprof.account.estimate import SUM_DTYPE, estimated, spread, summed
 from bpfprof.account.gil import find_gil_waits
 from bpfprof.account.idle import IDLE_REASONS, idle_stacks
 from bpfprof.account.kernel_reasons import KernelHints
@@ -42,7 +42,7 @@ class SpanSource:
         self._is_first, self._held = find_gil_waits(recording, threads, self._reasons, self._begin_ns, self._woken_ns)
         short = recording.short_waits
         reasons = namer.reasons(as_waits(short), short["thread"])
-        self.sums = summed(short, reasons, threads.derived_ns)
+        self.sums = summed(short, reasons)
         self._is_idle = idle_stacks(recording)
         self._paths = _function_paths(recording)
         self.wakers = waker_places(recording, waits, self._reasons, self._woken_ns - self._begin_ns)
@@ -63,9 +63,10 @@ class SpanSource:
 
     def overlap_ns(self, thread: int) -> int:
         """What the recording has of a thread beyond its spans: 0 unless it is damaged."""
-        threads, unknown_ns = self.threads, int(self._bursts(thread, self._sums_of(thread)).unknown_ns.sum())
+        threads, (bursts, sums) = self.threads, self._bursts(thread)
         wall_ns = int(threads.last_ns[thread] - threads.first_ns[thread])
-        return int(threads.on_cpu_ns[thread] + threads.off_cpu_ns[thread]) - (wall_ns - unknown_ns)
+        held_ns = int(threads.on_cpu_ns[thread] + threads.off_cpu_ns[thread] + sums["ns"].sum())
+        return held_ns - (wall_ns - int(bursts.unknown_ns.sum()))
 
     def of_thread(self, thread: int, window: Window | None = None) -> Iterator[Spans]:
         """All spans of a thread, in any order, a bounded number of waits at a time; those of a window cut to it."""
@@ -75,7 +76,7 @@ class SpanSource:
                 yield block if window is None else _cut(block, window)
 
         own = self.threads.waits.of_thread(thread)
-        has_unsampled = self._sums_of(thread)["is_unsampled"].any()
+        has_unsampled = self.sums["is_unsampled"][self.sums["thread"] == thread].any()
         if has_unsampled or (self.threads.waits.column("status", own) == Status.NOT_SAMPLED).any():
             return estimated(blocks)
         return blocks()
@@ -132,17 +133,25 @@ class SpanSource:
 
     # --- between them
 
-    def _sums_of(self, thread: int) -> Spans:
-        return self.sums[slice(*np.searchsorted(self.sums["thread"], (thread, thread + 1)))]
+    def _bursts(self, thread: int) -> tuple[Bursts, Spans]:
+        """(the time between waits with a row, rows of SUM_DTYPE of the waits in it).
 
-    def _bursts(self, thread: int, sums: Spans) -> Bursts:
+        Sums that an unfinished recording does not have any more are waits for an unknown reason.
+        """
         own = self.threads.waits.of_thread(thread)
-        return Bursts.of_thread(thread, self.threads, self._begin_ns[own], self._end_ns[own], int(sums["ns"].sum()))
+        sums = self.sums[slice(*np.searchsorted(self.sums["thread"], (thread, thread + 1)))]
+        args = thread, self.threads, self._begin_ns[own], self._end_ns[own]
+        bursts = Bursts.of_thread(*args, int(sums["ns"].sum()))
+        missing_ns = int(bursts.unknown_ns.sum())
+        if missing_ns and not self._recording.end:
+            unheard = (thread, missing_ns, 0, reason_number("unknown"), ThreadState.OFF_CPU, False)
+            sums = np.append(sums, np.array([unheard], SUM_DTYPE))
+            bursts = Bursts.of_thread(*args, int(sums["ns"].sum()))
+        return bursts, sums
 
     def _bursts_cut(self, thread: int) -> Iterator[Spans]:
         """CPU time by samples, and what is between: stolen time, waits that were only added up, what is not known."""
-        threads, recording, sums = self.threads, self._recording, self._sums_of(thread)
-        bursts = self._bursts(thread, sums)
+        threads, recording, (bursts, sums) = self.threads, self._recording, self._bursts(thread)
         is_clock = recording.start.get("event", "cpu-clock") == "cpu-clock"
         period_ns = int(1e9 / max(1, int(recording.start.get("rate_hz", 0) or 1))) if is_clock else 0
         # A burst began with the stack of the wait before it and ended with that of the wait after it.

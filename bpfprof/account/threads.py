@@ -21,8 +21,7 @@ class Threads:
     """Rows of samples and waits, the waits that had not ended included; arrays of threads are by index.
 
     first_ns and last_ns: from when to when each was watched. on_cpu_ns is the scheduler's own total. off_cpu_ns is what
-    the rows and sums of waits hold, blocked and runnable, and what was stolen from the thread on a CPU; what is lost of
-    them is missing from the wall time.
+    the rows of waits hold, blocked and runnable, and what was stolen from the thread on a CPU.
     """
 
     start_ns: int
@@ -34,7 +33,6 @@ class Threads:
     on_cpu_ns: Int64Array
     off_cpu_ns: Int64Array
     open_stolen_ns: Int64Array  # stolen since the last wait with a row: the thread runs, or has ended
-    derived_ns: Int64Array  # waits of an unfinished recording that are not in it
 
 
 def collect_threads(recording: Recording) -> Threads:
@@ -56,16 +54,14 @@ def collect_threads(recording: Recording) -> Threads:
     if recording.end:
         running_ns = np.minimum(running_ns, totals["running_ns"].astype(np.int64))
     open_stolen_ns = np.where(is_running, open_ns - running_ns, 0)
-    derived_ns = np.zeros(len(totals), np.int64)
-    if not recording.end:
-        derived_ns, running_ns = _settle_short_waits(recording, totals, running_ns)
     first_ns = totals["first_ns"].astype(np.int64)
     # What no wait in the file speaks for was stolen from the last time on a CPU: before the wait that had not ended,
     # before death, or before the short waits since the last wait that has a row.
     stolen_ns = totals["stolen_ns"].astype(np.int64)
     untold_stolen_ns = (stolen_ns - sums_by(waits["thread"], waits["stolen_ns"], len(totals))).clip(0)
     unended = _unended_waits(totals, untold_stolen_ns, sleeping_ns, waiting_ns, end_ns)
-    booked_ns = _off_cpu_ns((waits, unended, recording.short_waits), len(totals))
+    columns = [(rows, name) for rows in (waits, unended) for name in ("blocked_ns", "runqueue_ns")]
+    booked_ns = np.sum([sums_by(rows["thread"], rows[name], len(totals)) for rows, name in columns], axis=0)
     return Threads(
         start_ns,
         end_ns,
@@ -74,26 +70,14 @@ def collect_threads(recording: Recording) -> Threads:
         first_ns,
         np.maximum(first_ns, np.where(is_dead, since_ns, end_ns)),
         totals["on_cpu_ns"].astype(np.int64) + running_ns,
-        booked_ns + stolen_ns + open_stolen_ns + derived_ns,
+        booked_ns + stolen_ns + open_stolen_ns,
         np.where(is_running | is_dead, open_stolen_ns + untold_stolen_ns, 0),
-        derived_ns,
     )
 
 
 def sums_by(index: npt.NDArray[Any], values: npt.NDArray[Any], count: int) -> Int64Array:
     """Sum of the values for each index below `count`; exact below 2**53 (in nanoseconds 104 days)."""
     return np.bincount(index, weights=values, minlength=count).clip(0, float(1 << 62)).astype(np.int64)
-
-
-def _off_cpu_ns(tables: tuple[npt.NDArray[np.void], ...], thread_count: int) -> Int64Array:
-    """Of each thread the time off the CPU that the rows of all tables hold."""
-    columns = [(rows, name) for rows in tables for name in ("blocked_ns", "runqueue_ns")]
-    parts = [sums_by(rows["thread"], rows[name], thread_count) for rows, name in columns]
-    return np.asarray(np.sum(parts, axis=0), np.int64)
-
-
-def _has_short_waits(recording: Recording) -> bool:
-    return bool(recording.start.get("min_block_us")) or len(recording.short_waits) > 0
 
 
 def _last_totals(recording: Recording) -> npt.NDArray[np.void]:
@@ -105,43 +89,23 @@ def _last_totals(recording: Recording) -> npt.NDArray[np.void]:
     rows[totals["thread"]] = totals  # the last of equal indices wins
     rows["thread"], rows["first_ns"] = np.arange(len(rows)), first_ns
     if not recording.end:
-        _follow_waits(rows, recording.waits, _has_short_waits(recording))
+        _follow_waits(rows, recording.waits)
     return rows
 
 
-def _follow_waits(rows: npt.NDArray[np.void], waits: npt.NDArray[np.void], has_short_waits: bool) -> None:
+def _follow_waits(rows: npt.NDArray[np.void], waits: npt.NDArray[np.void]) -> None:
     """Adds waits that ended after a thread's totals were taken; after each it was on a CPU.
 
     Those are the waits after since_ns: time_ns is read a moment before the totals and may miss one that is in them.
-    Time between them that is neither CPU time nor stolen went by in short waits, if there are any.
     """
     is_later = waits["time_ns"] > rows["since_ns"][waits["thread"]]
     places = np.flatnonzero(is_later & (rows["state"][waits["thread"]] != LastState.DEAD))
     later = waits[places[np.lexsort((waits["time_ns"][places], waits["thread"][places]))]]
     thread = later["thread"]
-    if has_short_waits and len(later):
-        is_first = np.diff(thread, prepend=-1) != 0
-        since = np.where(is_first, rows["since_ns"][thread], np.roll(later["time_ns"], 1))
-        ran = np.where(is_first, rows["on_cpu_ns"][thread], np.roll(later["on_cpu_ns"], 1))
-        left = later["time_ns"] - (later["blocked_ns"] + later["runqueue_ns"])
-        short_ns = (left - since).astype(np.int64) - (later["on_cpu_ns"] - ran + later["stolen_ns"]).astype(np.int64)
-        np.add.at(rows["blocked_ns"], thread, short_ns.clip(0).astype(np.uint64))
-    for name in ("blocked_ns", "runqueue_ns", "stolen_ns"):
-        np.add.at(rows[name], thread, later[name])
+    np.add.at(rows["stolen_ns"], thread, later["stolen_ns"])
     rows["on_cpu_ns"][thread] = later["on_cpu_ns"]
     rows["since_ns"][thread] = later["time_ns"]
     rows["state"][thread] = LastState.ON_CPU
-
-
-def _settle_short_waits(
-    recording: Recording, totals: npt.NDArray[np.void], running_ns: Int64Array
-) -> tuple[Int64Array, Int64Array]:
-    """(waits that were lost with the end of the recording, running_ns without later short waits)."""
-    told_ns = _off_cpu_ns((recording.waits, recording.short_waits), len(totals))
-    lost_ns = (totals["blocked_ns"] + totals["runqueue_ns"]).astype(np.int64) - told_ns
-    # Sums that came after the last wait are of the time since then.
-    late_ns = np.minimum((-lost_ns).clip(0), running_ns)
-    return lost_ns.clip(0), running_ns - late_ns
 
 
 def _unended_waits(

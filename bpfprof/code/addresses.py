@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 from bpfprof import abi
 from bpfprof.code.maps import CodeMap, NativeCode
+from bpfprof.elf.asm.effects import LONGEST_CALL_BYTES, ends_with_call
 from bpfprof.model.ids import Pid
 from bpfprof.model.samples import NATIVE_DTYPE, NATIVE_EXACT, NO_FILE
 
@@ -16,7 +17,6 @@ _EXACT = 1 << abi.CONSTANTS["BP_EXACT_BIT"]
 _NOT_READY = int(abi.Status["BP_NATIVE_NOT_READY"])
 _NO_RULE = int(abi.Status["BP_NATIVE_NO_RULE"])
 _BARE_LEAF = int(abi.ENUMS["bp_native_flags"]["BP_NATIVE_BARE_LEAF"])
-_LONGEST_CALL = 7
 Row = tuple[int, int, int]  # address, file, flags
 
 
@@ -36,22 +36,6 @@ class RawStack:
         """Leaves only so many native frames from the leaf, for this reason."""
         self.words = self.words[:count] + self.words[self.native_count :]
         self.native_count, self.native_status = count, status
-
-
-def ends_with_call(code: bytes) -> bool:
-    """Whether x86-64 code ends with a call: E8 rel32, or FF /2 (Intel SDM volume 2, CALL and table 2-2)."""
-    if len(code) >= 5 and code[-5] == 0xE8:
-        return True
-    for size in range(2, min(len(code), _LONGEST_CALL) + 1):
-        mode, operation, register = code[1 - size] >> 6, code[1 - size] >> 3 & 7, code[1 - size] & 7
-        if code[-size] != 0xFF or operation != 2:
-            continue
-        has_index = mode != 3 and register == 4
-        has_base = not (mode == 0 and (register == 5 or (has_index and size > 2 and code[2 - size] & 7 == 5)))
-        offset_size = 0 if mode == 3 or (mode == 0 and has_base) else 1 if mode == 1 else 4
-        if size == 2 + has_index + offset_size:
-            return True
-    return False
 
 
 @dataclass(slots=True)
@@ -125,7 +109,9 @@ class NativeTable:
         """Whether the instruction before an address is a call."""
         file, found = code_map.locate(address - 1)
         image = self.code.files.files[file].image if file != NO_FILE else None
-        return image is not None and ends_with_call(image.read(found + 1 - _LONGEST_CALL, _LONGEST_CALL) or b"")
+        return image is not None and ends_with_call(
+            image.read(found + 1 - LONGEST_CALL_BYTES, LONGEST_CALL_BYTES) or b""
+        )
 
     def _number(self, row: Row) -> int:
         number = self._numbers.get(row)

@@ -22,7 +22,7 @@ from bpfprof.model.ids import ElfAddress, FileOffset
 EM_X86_64 = 62
 EM_AARCH64 = 183
 PF_X, PF_W, PF_R = 1, 2, 4
-_PT_LOAD, _PT_DYNAMIC, _PT_NOTE, _PT_TLS = 1, 2, 4, 7
+_PT_LOAD, _PT_DYNAMIC, _PT_NOTE = 1, 2, 4
 _PT_GNU_EH_FRAME = 0x6474E550  # LSB 5.0 core specification, section 10.7.1
 _SHT_NOBITS = 8
 _NT_GNU_BUILD_ID = 3
@@ -133,9 +133,9 @@ class ElfImage:
         table = self._need(program_offset, program_count * _PROGRAM_HEADER.size, "program headers")
         segments: list[Segment] = []
         notes: list[tuple[int, int]] = []
-        self._dynamic = self._tls = (0, 0)
+        self._dynamic = (0, 0)
         self.eh_frame_header: ElfSection | None = None  # PT_GNU_EH_FRAME: .eh_frame_hdr, also without section headers
-        for kind, flags, offset, address, _, file_size, memory_size, align in _PROGRAM_HEADER.iter_unpack(table):
+        for kind, flags, offset, address, _, file_size, memory_size, _ in _PROGRAM_HEADER.iter_unpack(table):
             if kind == _PT_LOAD:
                 segments.append(Segment(ElfAddress(address), FileOffset(offset), file_size, memory_size, flags))
             elif kind == _PT_DYNAMIC:
@@ -144,15 +144,12 @@ class ElfImage:
                 notes.append((offset, file_size))
             elif kind == _PT_GNU_EH_FRAME:
                 self.eh_frame_header = ElfSection(ElfAddress(address), FileOffset(offset), file_size)
-            elif kind == _PT_TLS:
-                self._tls = (memory_size, align)
         self.segments = tuple(segments)
         self.build_id = self._read_build_id(notes)
 
-    @property
-    def tls_size_and_alignment(self) -> tuple[int, int]:
-        """Of PT_TLS, in bytes; (0, 0) without one."""
-        return self._tls
+    def fileno(self) -> int:
+        """Its descriptor; -1 when it is closed."""
+        return self._fd
 
     def status(self) -> os.stat_result:
         """Of the open file, as it is now."""

@@ -8,12 +8,8 @@ import numpy as np
 import numpy.typing as npt
 
 Positions = npt.NDArray[np.int64]
-LINE_DTYPE = np.dtype(
-    [
-        *(("start", "<i8"), ("first_end", "<i8"), ("second", "<i8"), ("second_end", "<i8")),  # positions of the fields
-        *(("rest", "<i8"), ("end", "<i8")),
-    ]
-)
+_FIELDS = "start first_end second second_end rest end"  # positions
+LINE_DTYPE = np.dtype([(name, "<i8") for name in _FIELDS.split()])
 _CHUNK_BYTES = 1 << 20
 _HEX_DIGITS = 16
 _NOT_HEX = 255

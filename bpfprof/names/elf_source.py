@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from functools import cached_property
-from types import TracebackType
 
 import numpy as np
 import numpy.typing as npt
 
 from bpfprof.elf.image import ElfImage
-from bpfprof.elf.symbols.debug_files import find_debug_file
 from bpfprof.elf.symbols.plt import read_plt
 from bpfprof.elf.symbols.reader import read_symbols
 from bpfprof.elf.symbols.table import SymbolTable
-from bpfprof.names.answers import Answer, Symbol, Unresolved
-from bpfprof.names.demangle import demangle
+from bpfprof.names.symbols import Answer, Symbol, Unresolved, demangle
 from bpfprof.proc.text import with_controls_replaced
 
 _NO_SYMBOLS = Unresolved("the file has no symbols")
@@ -23,7 +20,7 @@ _NO_NAME = Unresolved("the name of the symbol cannot be read")
 
 
 class ElfSource:
-    """Owns the image and its debug file: close it, or use it in a `with` statement. Symbols are read when first asked.
+    """Symbols are read when first asked, and names that are new at any time: keep both files open.
 
     Not for several threads at once.
     """
@@ -33,30 +30,6 @@ class ElfSource:
         self._debug = debug
         self._answers: tuple[dict[int, Answer], dict[int, Answer]] = ({}, {})
 
-    @classmethod
-    def with_debug_file(cls, image: ElfImage, path: str, root: str = "/") -> ElfSource:
-        """Look for the debug file of `image`, which lies at `path` below `root`."""
-        return cls(image, find_debug_file(image, path, root))
-
-    def __enter__(self) -> ElfSource:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Names that were not asked for before cannot be read after this."""
-        self._image.close()
-        if self._debug is not None:
-            self._debug.close()
-
-    @property
-    def debug(self) -> ElfImage | None:
-        """The debug file that was found."""
-        return self._debug
-
     @cached_property
     def _symbols(self) -> SymbolTable:
         return read_symbols(self._image, self._debug)
@@ -64,11 +37,6 @@ class ElfSource:
     @cached_property
     def _plt(self) -> SymbolTable:
         return read_plt(self._image)
-
-    @property
-    def problems(self) -> tuple[str, ...]:
-        """Why symbols may be missing."""
-        return self._symbols.problems
 
     def resolve(self, addresses: npt.NDArray[np.uint64]) -> list[Answer]:
         """One answer an ELF address, in their order. A stub of the procedure linkage table is `function@plt`."""

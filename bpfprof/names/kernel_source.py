@@ -12,8 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 from bpfprof.elf.symbols.table import LOCAL, SYMBOL_DTYPE, SymbolTable
-from bpfprof.names.answers import Answer, Symbol, Unresolved
 from bpfprof.names.columns import hex_values, line_columns
+from bpfprof.names.symbols import Answer, Symbol, Unresolved
 from bpfprof.proc.text import with_controls_replaced
 
 _KALLSYMS = "/proc/kallsyms"

@@ -14,13 +14,13 @@ import numpy as np
 from bpfprof.cpython.eval_ranges import EvalRanges, eval_ranges
 from bpfprof.elf.image import ElfImage
 from bpfprof.elf.lines import LineReader
+from bpfprof.elf.symbols.debug_files import find_debug_file
 from bpfprof.model.ids import Pid
 from bpfprof.model.samples import NAME_EVAL, NAME_INLINED
-from bpfprof.names.answers import Symbol, Unresolved
-from bpfprof.names.demangle import demangle
 from bpfprof.names.elf_source import ElfSource
 from bpfprof.names.kernel_source import KernelSource
 from bpfprof.names.perf_map_source import PerfMapSource
+from bpfprof.names.symbols import Symbol, Unresolved, demangle
 
 Name = tuple[str, str, int, int]  # function, file, line, flags of NAME_DTYPE
 
@@ -93,9 +93,9 @@ class NativeNames:
     def _elf_names(self, file: NamedFile, image: ElfImage) -> _ElfNames:
         names = self._elf.get(file.number)
         if names is None:
-            source = ElfSource.with_debug_file(image, file.path, file.root)
-            lines = LineReader(image, source.debug) if self.with_lines else None
-            names = self._elf[file.number] = _ElfNames(source, eval_ranges(image), lines)
+            debug = find_debug_file(image, file.path, file.root)
+            lines = LineReader(image, debug) if self.with_lines else None
+            names = self._elf[file.number] = _ElfNames(ElfSource(image, debug), eval_ranges(image), lines)
         return names
 
 

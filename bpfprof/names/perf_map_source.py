@@ -14,9 +14,8 @@ import numpy.typing as npt
 from bpfprof.elf.symbols.debug_files import open_inside
 from bpfprof.elf.symbols.table import SYMBOL_DTYPE, SymbolTable
 from bpfprof.model.ids import Pid, Tid
-from bpfprof.names.answers import Answer, Symbol, Unresolved
 from bpfprof.names.columns import hex_values, line_columns
-from bpfprof.names.demangle import demangle
+from bpfprof.names.symbols import Answer, Symbol, Unresolved, demangle
 from bpfprof.proc.tasks import namespace_tids
 from bpfprof.proc.text import with_controls_replaced
 

@@ -20,8 +20,8 @@ from bpfprof.elf.image import ElfImage
 from bpfprof.elf.symbols.plt import read_plt
 from bpfprof.elf.symbols.reader import read_symbols
 from bpfprof.elf.symbols.table import SymbolTable
-from bpfprof.names.demangle import demangle
 from bpfprof.names.kernel_source import KernelSource
+from bpfprof.names.symbols import demangle
 
 LOOKUP_COUNT = 100_000
 DEMANGLED_COUNT = 10_000

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
-from enum import IntEnum
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +12,6 @@ import pytest
 
 from bpfprof import abi
 from bpfprof.abi import dtypes
-from bpfprof.elf.cfi.rules import FLAG_SIGNAL, NO_RULE_ID, RULE, UNSUPPORTED_ID, CfaKind, FramePointerKind
 from bpfprof.paths import ebpf_directory
 
 HEADER = ebpf_directory() / "abi.h"
@@ -110,23 +108,6 @@ def test_every_status_has_its_own_sentence() -> None:
 def test_statuses_fit_their_fields_and_counters() -> None:
     assert all(status <= abi.Status["BP_STATUS_COUNT"] <= 256 for status in abi.Status)
     assert abi.Status["BP_OK"] == 0
-
-
-@pytest.mark.parametrize(
-    ("enum", "prefix", "known"),
-    [("bp_cfa_kind", "BP_CFA_", CfaKind), ("bp_frame_pointer_kind", "BP_FP_", FramePointerKind)],
-)
-def test_kinds_of_unwind_rules_are_those_of_the_kernel_side(enum: str, prefix: str, known: type[IntEnum]) -> None:
-    """`elf` reads no abi.h, so both say them."""
-    assert {member.name: int(member) for member in known} == {
-        member.name.removeprefix(prefix): int(member) for member in abi.ENUMS[enum]
-    }
-
-
-def test_an_unwind_rule_is_the_kernel_side_s() -> None:
-    assert dict(RULE.fields or {}) == dict(dtypes.RULE_DTYPE.fields or {}) and RULE.itemsize == 16
-    assert abi.CONSTANTS["BP_RULE_SIGNAL"] == FLAG_SIGNAL
-    assert (abi.CONSTANTS["BP_RULE_NO_RULE"], abi.CONSTANTS["BP_RULE_UNSUPPORTED"]) == (NO_RULE_ID, UNSUPPORTED_ID)
 
 
 def test_a_native_frame_s_address_leaves_room_for_its_mark() -> None:

@@ -1,7 +1,7 @@
 """x86-64 instructions that run: where they begin in, and where they jump and which registers they write out.
 
 A register counts as written when any of its bits may be; rather one too many than one too few. Only general registers
-are looked at. Encodings as in `instruction_lengths`.
+are looked at. Encodings as in `lengths`.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ TERMINATORS = (0xC2, 0xC3, 0xCC, 0xE9, 0xEB, 0xF4, MAP_0F | 0x0B)  # and jmp of 
 RETURNS = (0xC2, 0xC3)
 GROUP_5, CALLS_OF_GROUP_5, JUMPS_OF_GROUP_5, PUSH_OF_GROUP_5 = 0xFF, (2, 3), (4, 5), 6
 
+LONGEST_CALL_BYTES = 7  # without prefixes that mean nothing to a call
 _CMP = 0x38
 _REG, _LOW, _VVVV, _BYTE = 1, 2, 4, 8  # ModRM.reg; the opcode's low bits; VEX.vvvv; the registers are of 8 bits
 _JUMP_8, _JUMP_32, _ENDS = 1, 2, 4
@@ -186,3 +187,19 @@ def _masks(code: Bytes, key: Keys, opcode_at: Ints, rex: Bytes, vvvv: Bytes) -> 
 
 def _bit(register: Numbers) -> Masks:
     return np.left_shift(np.uint16(1), register.astype(np.uint16))
+
+
+def ends_with_call(code: bytes) -> bool:
+    """Whether x86-64 code ends with a call: E8 rel32, or FF /2 (Intel SDM volume 2, CALL and table 2-2)."""
+    if len(code) >= 5 and code[-5] == 0xE8:
+        return True
+    for size in range(2, min(len(code), LONGEST_CALL_BYTES) + 1):
+        mode, operation, register = code[1 - size] >> 6, code[1 - size] >> 3 & 7, code[1 - size] & 7
+        if code[-size] != 0xFF or operation != 2:
+            continue
+        has_index = mode != 3 and register == 4
+        has_base = not (mode == 0 and (register == 5 or (has_index and size > 2 and code[2 - size] & 7 == 5)))
+        offset_size = 0 if mode == 3 or (mode == 0 and has_base) else 1 if mode == 1 else 4
+        if size == 2 + has_index + offset_size:
+            return True
+    return False

@@ -11,51 +11,45 @@ from enum import IntEnum
 import numpy as np
 from numpy.typing import NDArray
 
+from bpfprof import abi
+from bpfprof.abi.dtypes import RULE_DTYPE
 from bpfprof.elf.leb128 import Bytes, Ints, read_sleb, read_uleb
 
 RBP, RSP, RETURN_ADDRESS = 6, 7, 16
 
 
-class CfaKind(IntEnum):
-    """Where the canonical frame address is, which is what rsp will be in the caller. k is `cfa_offset`."""
+_CFA, _FP = abi.ENUMS["bp_cfa_kind"], abi.ENUMS["bp_frame_pointer_kind"]
 
-    NO_RULE = 0  # no function is known here
-    UNSUPPORTED = 1  # a rule that was not understood
-    END_OF_STACK = 2  # the return address is undefined: there is no caller
-    RSP = 3  # rsp + k
-    RBP = 4  # rbp + k
-    REGISTER = 5  # register `cfa_extra` + k; only the interrupted frame has its value
-    DEREF_RBP = 6  # *(rbp + k) + cfa_extra
-    DEREF_RSP = 7  # *(rsp + k) + cfa_extra
-    PLT = 8  # rsp + k, and 8 more where (pc & 15) >= cfa_extra
-    SIGNAL_FRAME = 9  # *(rsp + k) + cfa_extra, and the return address is at rsp + ra_offset
+
+class CfaKind(IntEnum):
+    """Where the canonical frame address is, which is what rsp will be in the caller: see `bp_cfa_kind` of abi.h."""
+
+    NO_RULE = _CFA["BP_CFA_NO_RULE"]
+    UNSUPPORTED = _CFA["BP_CFA_UNSUPPORTED"]
+    END_OF_STACK = _CFA["BP_CFA_END_OF_STACK"]
+    RSP = _CFA["BP_CFA_RSP"]
+    RBP = _CFA["BP_CFA_RBP"]
+    REGISTER = _CFA["BP_CFA_REGISTER"]
+    DEREF_RBP = _CFA["BP_CFA_DEREF_RBP"]
+    DEREF_RSP = _CFA["BP_CFA_DEREF_RSP"]
+    PLT = _CFA["BP_CFA_PLT"]
+    SIGNAL_FRAME = _CFA["BP_CFA_SIGNAL_FRAME"]
 
 
 class FramePointerKind(IntEnum):
-    """Where the caller's rbp is. k is `fp_offset`; rsp and rbp are those of the frame that is left."""
+    """Where the caller's rbp is: see `bp_frame_pointer_kind` of abi.h."""
 
-    SAME = 0
-    AT_CFA = 1  # *(CFA + k)
-    AT_RBP = 2  # *(rbp + k)
-    AT_RSP = 3  # *(rsp + k)
-    LOST = 4
+    SAME = _FP["BP_FP_SAME"]
+    AT_CFA = _FP["BP_FP_AT_CFA"]
+    AT_RBP = _FP["BP_FP_AT_RBP"]
+    AT_RSP = _FP["BP_FP_AT_RSP"]
+    LOST = _FP["BP_FP_LOST"]
 
 
-FLAG_IN_REGISTER = 2  # the return address is in register `ra_offset`; only the interrupted frame has its value
-FLAG_SIGNAL = 1  # the caller was interrupted ('S' in the augmentation): look its pc up as it is, not pc - 1
-
-RULE = np.dtype(
-    [
-        ("cfa_kind", "u1"),
-        ("fp_kind", "u1"),
-        ("flags", "u1"),
-        ("cfa_extra", "u1"),
-        ("cfa_offset", "<i4"),
-        ("fp_offset", "<i4"),
-        ("ra_offset", "<i4"),  # from the CFA, but see SIGNAL_FRAME
-    ]
-)
-NO_RULE_ID, UNSUPPORTED_ID = 0, 1  # the first two rules of every file
+FLAG_IN_REGISTER, FLAG_SIGNAL = abi.CONSTANTS["BP_RULE_IN_REGISTER"], abi.CONSTANTS["BP_RULE_SIGNAL"]
+# The first two rules of every file.
+NO_RULE_ID, UNSUPPORTED_ID = abi.CONSTANTS["BP_RULE_NO_RULE"], abi.CONSTANTS["BP_RULE_UNSUPPORTED"]
+RULE = RULE_DTYPE
 RULE_LIMIT = 1 << 16  # distinct rules of a file; all files of a machine have some 4,000
 
 Rules = NDArray[np.void]

@@ -25,10 +25,10 @@ ELF_SYMBOL_DTYPE = np.dtype(  # Elf64_Sym
     [("name", "<u4"), ("info", "u1"), ("other", "u1"), ("section", "<u2"), ("value", "<u8"), ("size", "<u8")]
 )
 _SECTION_DTYPE = np.dtype(  # Elf64_Shdr
-    [
-        *(("name", "<u4"), ("type", "<u4"), ("flags", "<u8"), ("address", "<u8"), ("offset", "<u8"), ("size", "<u8")),
-        *(("link", "<u4"), ("info", "<u4"), ("align", "<u8"), ("entry_size", "<u8")),
-    ]
+    {
+        "names": ["name", "type", "flags", "address", "offset", "size", "link", "info", "align", "entry_size"],
+        "formats": ["<u4", "<u4", "<u8", "<u8", "<u8", "<u8", "<u4", "<u4", "<u8", "<u8"],
+    }
 )
 _RANGE_DTYPE = np.dtype([("start", "<u8"), ("end", "<u8")])
 _HEADER = struct.Struct("<40xQ10xHH2x")  # of Elf64_Ehdr: e_shoff, e_shentsize, e_shnum

@@ -25,8 +25,11 @@ Indices = npt.NDArray[np.int64]
 
 _EXTENT_DTYPE = np.dtype(
     [
-        *(("start", "<u8"), ("end", "<u8"), ("limit", "<u8")),
-        *(("first", "<u4"), ("count", "<u4")),  # of the symbols, sorted by address
+        ("start", "<u8"),
+        ("end", "<u8"),
+        ("limit", "<u8"),
+        ("first", "<u4"),  # of the symbols, sorted by address
+        ("count", "<u4"),
         ("is_label", "?"),  # local, untyped and without a size: most often a jump target
     ],
     align=True,

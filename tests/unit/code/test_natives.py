@@ -8,7 +8,7 @@ from typing import cast
 import pytest
 
 from bpfprof import abi
-from bpfprof.code.addresses import NativeTable, RawStack, ends_with_call
+from bpfprof.code.addresses import NativeTable, RawStack
 from bpfprof.elf.image import ElfImage
 from bpfprof.model.ids import Pid
 from bpfprof.model.samples import NATIVE_EXACT, NO_FILE
@@ -115,32 +115,6 @@ def test_kernel_addresses_are_the_same_for_all(table: NativeTable, target: FakeT
     assert rows(table, target, found[1:]) == [first, ("[kernel]", 0x10010, 0)]
     assert numbers(table, [], [FUTEX], pid=CHILD) == found[1:2]
     assert numbers(table, [], [], pid=CHILD) == []
-
-
-@pytest.mark.parametrize(
-    ("code", "is_call"),
-    [
-        ("e8 11 22 33 44", True),  # call 0x44332211
-        ("90 90 ff d0", True),  # call *%rax
-        ("90 41 ff d4", True),  # call *%r12
-        ("90 90 ff 10", True),  # call *(%rax)
-        ("ff 15 11 22 33 44", True),  # call *0x44332211(%rip)
-        ("90 ff 53 18", True),  # call *0x18(%rbx)
-        ("90 ff 14 c3", True),  # call *(%rbx,%rax,8)
-        ("ff 54 24 08", True),  # call *8(%rsp)
-        ("ff 94 c3 11 22 33 44", True),  # call *0x44332211(%rbx,%rax,8)
-        ("ff 14 25 11 22 33 44", True),  # call *0x44332211
-        ("ff 93 11 22 33 44", True),  # call *0x44332211(%rbx)
-        ("e9 11 22 33 44", False),  # jmp 0x44332211
-        ("90 90 ff e0", False),  # jmp *%rax
-        ("90 90 ff 30", False),  # push (%rax)
-        ("90 90 90 90 90 90 90", False),
-        ("c3", False),
-        ("", False),
-    ],
-)
-def test_what_is_returned_to_follows_a_call(code: str, is_call: bool) -> None:
-    assert ends_with_call(bytes.fromhex(code)) is is_call
 
 
 @pytest.mark.parametrize("follows_call", [True, False])

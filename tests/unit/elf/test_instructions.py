@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from bpfprof.elf.asm.effects import ends_with_call
 from bpfprof.elf.asm.lengths import PADDING_BYTES
 from bpfprof.elf.asm.traced_rules import Found, decode, with_handwritten
 from bpfprof.elf.cfi import tables as call_frames
@@ -146,3 +147,29 @@ def test_registers_that_are_written(tmp_path: Path) -> None:
     assert sound.all() and len(instructions.at) == len(WRITTEN)
     for (text, expected), written in zip(WRITTEN.items(), instructions.written.tolist(), strict=True):
         assert [name for number, name in enumerate(REGISTERS) if written >> number & 1] == expected.split(), text
+
+
+@pytest.mark.parametrize(
+    ("code", "is_call"),
+    [
+        ("e8 11 22 33 44", True),  # call 0x44332211
+        ("90 90 ff d0", True),  # call *%rax
+        ("90 41 ff d4", True),  # call *%r12
+        ("90 90 ff 10", True),  # call *(%rax)
+        ("ff 15 11 22 33 44", True),  # call *0x44332211(%rip)
+        ("90 ff 53 18", True),  # call *0x18(%rbx)
+        ("90 ff 14 c3", True),  # call *(%rbx,%rax,8)
+        ("ff 54 24 08", True),  # call *8(%rsp)
+        ("ff 94 c3 11 22 33 44", True),  # call *0x44332211(%rbx,%rax,8)
+        ("ff 14 25 11 22 33 44", True),  # call *0x44332211
+        ("ff 93 11 22 33 44", True),  # call *0x44332211(%rbx)
+        ("e9 11 22 33 44", False),  # jmp 0x44332211
+        ("90 90 ff e0", False),  # jmp *%rax
+        ("90 90 ff 30", False),  # push (%rax)
+        ("90 90 90 90 90 90 90", False),
+        ("c3", False),
+        ("", False),
+    ],
+)
+def test_what_is_returned_to_follows_a_call(code: str, is_call: bool) -> None:
+    assert ends_with_call(bytes.fromhex(code)) is is_call

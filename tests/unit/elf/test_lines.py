@@ -1,10 +1,8 @@
-"""Lines and inlined functions against addr2line (binutils), and what damaged files may cost."""
+"""Lines and inlined functions against addr2line (binutils)."""
 
 from __future__ import annotations
 
-import json
 import os
-import random
 import re
 import shutil
 import subprocess
@@ -17,9 +15,6 @@ from bpfprof.elf.image import ElfImage
 from bpfprof.elf.lines import LineReader, SourceLine
 from bpfprof.elf.symbols.debug_files import find_debug_file
 
-ROOT = Path(__file__).resolve().parents[3]
-SEED = 20241121
-MUTANT_COUNT = 300
 needs_gcc = pytest.mark.skipif(
     shutil.which("gcc") is None or shutil.which("addr2line") is None, reason="no gcc or no binutils"
 )
@@ -172,7 +167,7 @@ def check(path: Path, reader: LineReader, oracle: Path | None = None) -> list[tu
         if words(answer) != theirs
     ]
     assert not different[:5], f"{len(different)} of {len(addresses)}"
-    assert reader.problems == ()
+    assert reader.problems == set()
     return answers
 
 
@@ -184,19 +179,6 @@ def test_all_instructions_are_as_addr2line_says(language: str, flags: tuple[str,
         answers = check(path, LineReader(image))
     depths = {len(answer) for answer in answers}
     assert {2, 3} <= depths if "-g1" not in flags else 1 in depths
-
-
-@needs_gcc
-def test_64_bit_dwarf(tmp_path: Path) -> None:
-    """Which binutils 2.40 does not read when it is linked: compared with the 32-bit one of the same code."""
-    answers = []
-    for flags in (("-gdwarf-5",), ("-gdwarf-5", "-gdwarf64")):
-        path = build(tmp_path, "c", *flags)
-        with ElfImage.open(str(path)) as image:
-            reader = LineReader(image)
-            answers.append(reader.look_up(instructions(path)))
-    assert answers[0] == answers[1]
-    assert all(answers[0])
 
 
 @needs_gcc
@@ -221,7 +203,7 @@ def test_debug_file_and_missing_tables(version: int, removed: str, tmp_path: Pat
             check(whole, LineReader(image, debug), whole)
         alone = LineReader(image)
         assert alone.look_up([image.segments[1].address]) == [()]
-        assert alone.problems == ("no .debug_info section",)
+        assert alone.problems == {"no .debug_info section"}
 
 
 @needs_gcc
@@ -245,7 +227,7 @@ def test_unknown_addresses_and_order(tmp_path: Path) -> None:
             *(third, (), first, (), first, (), second)
         ]
         assert reader.look_up([]) == []
-        assert reader.problems == ()
+        assert reader.problems == set()
 
 
 @needs_gcc
@@ -264,48 +246,17 @@ def test_code_without_functions(tmp_path: Path) -> None:
 
 
 @needs_gcc
-def test_units_that_do_not_say_where_their_code_is(tmp_path: Path) -> None:
-    """Then the line programs say it: of two units, since the first must not end the search."""
-    source = "int second(int x) { return x * 7; }\nint third(int x) { return x + second(x); }\n"
-    (tmp_path / "second.c").write_text(source)
-    whole = build(tmp_path, "c", "-gdwarf-4", "second.c")
-    path = tmp_path / "without"
-    subprocess.run(["objcopy", "-R", ".debug_aranges", whole, path], check=True)
-    content = path.read_bytes()
-    # DW_AT_ranges or DW_AT_high_pc, and DW_AT_low_pc, of the units, made into other attributes of the same forms.
-    for pair, other in ((b"\x55\x17\x11\x01", b"\x3c\x17\x3f\x01"), (b"\x11\x01\x12\x07", b"\x3f\x01\x3c\x07")):
-        assert content.count(pair + b"\x10\x17") == 1
-        content = content.replace(pair + b"\x10\x17", other + b"\x10\x17")
-    path.write_bytes(content)
-    with ElfImage.open(str(path)) as image:
-        check(path, LineReader(image), whole)
-
-
-@needs_gcc
 def test_functions_in_other_files(tmp_path: Path) -> None:
     """-gsplit-dwarf leaves the lines, and what is inlined with -g1, in the program."""
     path = build(tmp_path, "c", "-gsplit-dwarf")
     with ElfImage.open(str(path)) as image:
-        reader = LineReader(image)
-        answers = reader.look_up(instructions(path))
+        answers = LineReader(image).look_up(instructions(path))
     assert {len(answer) for answer in answers[1:]} == {1}
     assert {answer[0].function for answer in answers[1:]} == {""}
     assert {os.path.basename(answer[0].file) for answer in answers[1:]} == {"program.c", "deep.h"}
-    assert reader.problems == ("DWARF that lies in other files (.dwo) is not read",)
 
 
-@needs_gcc
-def test_no_time(tmp_path: Path) -> None:
-    path = build(tmp_path, "c")
-    with ElfImage.open(str(path)) as image:
-        reader = LineReader(image, limit_s=0)
-        assert set(reader.look_up(instructions(path))) == {()}
-        assert reader.problems == ("not all in the 0 s of CPU time that one look-up may take",)
-        reader._limit_s = 5
-        assert all(reader.look_up(instructions(path)))
-
-
-def test_a_file_without_debug_information(tmp_path: Path) -> None:
+def test_a_file_without_debug_information() -> None:
     with ElfImage.open(sys.executable) as image:
         reader = LineReader(image, None)
         image.close()
@@ -313,87 +264,9 @@ def test_a_file_without_debug_information(tmp_path: Path) -> None:
         assert len(reader.problems) == 1
 
 
-def test_the_library_is_imported_when_needed() -> None:
-    script = "import sys, bpfprof.elf.lines; print([name for name in sys.modules if name.startswith('elftools')])"
-    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
-
-
-# Damage.
-
-DEBUG_SECTIONS = (
-    *(".debug_info", ".debug_abbrev", ".debug_line", ".debug_str", ".debug_line_str", ".debug_ranges"),
-    *(".debug_rnglists", ".debug_aranges"),
-)
-
-
-def places(content: bytes, path: Path) -> dict[str, tuple[int, int]]:
-    """(offset, size) of each debug section of `content`, which is that of `path`."""
-    with ElfImage.open(str(path)) as image:
-        found = {name: image.section(name) for name in DEBUG_SECTIONS}
-    return {name: (section.offset, section.size) for name, section in found.items() if section and section.size}
-
-
-def mutant(content: bytes, sections: dict[str, tuple[int, int]], rng: random.Random) -> bytes:
-    data = bytearray(content)
-    for _ in range(rng.choice((1, 1, 2, 5, 30))):
-        offset, size = sections[rng.choice(sorted(sections))]
-        # Headers are at the front, and what they say matters most.
-        at = offset + rng.randrange(min(size, 64) if rng.random() < 0.3 else size)
-        kind = rng.randrange(4)
-        if kind == 0:
-            data[at] ^= 1 << rng.randrange(8)
-        elif kind == 1:
-            data[at] = rng.choice((0, 1, 0x7F, 0x80, 0xFF))
-        elif kind == 2:
-            length = min(rng.choice((2, 4, 8, 16)), offset + size - at)
-            data[at : at + length] = rng.choice((b"\0", b"\xff", b"\x80", rng.randbytes(1))) * length
-        else:
-            length = min(rng.randrange(1, 64), offset + size - at)
-            source = offset + rng.randrange(size - length + 1)
-            data[at : at + length] = content[source : source + length]
-    return bytes(data)
-
-
-MUTANTS_SCRIPT = """
-import json, random, sys, time
-from pathlib import Path
-from bpfprof.elf.image import ElfImage
-from bpfprof.elf.lines import LineReader
-from tests.unit.elf import test_lines as t
-from tests.unit.elf.frame_mutants import peak_mebibytes
-path, seed, count = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
-addresses = json.loads(sys.argv[4])
-content = path.read_bytes()
-sections = t.places(content, path)
-rng = random.Random(seed)
-slowest, answered, with_problems, damaged = 0, 0, 0, path.with_name("mutant")
-for index in range(count):
-    damaged.write_bytes(t.mutant(content, sections, rng))
-    with ElfImage.open(str(damaged)) as image:
-        reader = LineReader(image)
-        start = time.process_time()
-        answers = reader.look_up(addresses)
-        slowest = max(slowest, time.process_time() - start)
-        assert len(answers) == len(addresses)
-        for answer in answers:
-            t.words(answer)
-            assert all(0 <= line.line < 1 << 32 for line in answer)
-        assert all(len(problem) < 200 for problem in reader.problems)
-        answered += any(answers)
-        with_problems += bool(reader.problems)
-print(json.dumps([slowest, peak_mebibytes(), answered, with_problems]))
-"""
-
-
 @needs_gcc
-@pytest.mark.parametrize("flags", [("-gdwarf-4",), ("-gdwarf-5",), ("-gdwarf-5", "-gz")], ids="-".join)
-def test_mutants(flags: tuple[str, ...], tmp_path: Path) -> None:
-    path = build(tmp_path, "c", *flags)
-    addresses = json.dumps(instructions(path)[::5])
-    command = [sys.executable, "-c", MUTANTS_SCRIPT, str(path), str(SEED), str(MUTANT_COUNT // 3), addresses]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    slowest_s, peak, answered, with_problems = json.loads(done.stdout)
-    assert slowest_s < 6 and peak < 256  # MiB
-    assert answered and 0 < with_problems < MUTANT_COUNT // 3 + ("-gz" in flags)  # compressed, all may have one
+def test_a_closed_file(tmp_path: Path) -> None:
+    with ElfImage.open(str(build(tmp_path, "c"))) as image:
+        reader = LineReader(image)
+    assert reader.look_up([0x1000]) == [()]
+    assert len(reader.problems) == 1

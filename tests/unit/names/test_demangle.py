@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from bpfprof.names.demangle import demangle
+from bpfprof.names.symbols import demangle
 
 
 def nested(levels: int) -> str:

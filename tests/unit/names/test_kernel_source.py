@@ -5,8 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bpfprof.names.answers import Symbol, Unresolved
 from bpfprof.names.kernel_source import KernelSource
+from bpfprof.names.symbols import Symbol, Unresolved
 
 LINES = """\
 0000000000000000 A fixed_percpu_data

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from bpfprof.model.ids import Pid
-from bpfprof.names.answers import Symbol, Unresolved
 from bpfprof.names.perf_map_source import PerfMapSource
+from bpfprof.names.symbols import Symbol, Unresolved
 
 
 def names(source: PerfMapSource, *addresses: int) -> list[str]:

@@ -26,7 +26,7 @@ def made() -> HandMade:
 
 def built(made: HandMade, end_ms: float = 100) -> tuple[Profile, WaitTable]:
     made.end = {"end_ns": START_NS + int(end_ms * MS)}
-    profile = build_profile(made.recording(), ProfileOptions(with_waits=True))
+    profile = build_profile(made.recording(), ProfileOptions(with_spans=True))
     assert profile.waits is not None and profile.waits.rows.dtype == WAIT_ROW_DTYPE
     return profile, profile.waits
 

@@ -32,7 +32,7 @@ def attempt(data: bytes) -> Recording | None:
     """What is read, and that a profile can be made of it; None when it is refused."""
     try:
         recording = read_recording(io.BytesIO(data))
-        build_profile(recording, ProfileOptions(with_timeline=True, with_waits=True))
+        build_profile(recording, ProfileOptions(with_spans=True))
     except RecordingError as error:
         assert str(error)
         return None

@@ -1,10 +1,18 @@
-"""C++ (Itanium ABI) and Rust (legacy and v0) symbol names as a person reads them."""
+"""What every source of names answers for one address: a `Symbol`, or `Unresolved` with the reason.
+
+Names are as a person reads them: C++ (Itanium ABI) and Rust (legacy and v0) ones are demangled here.
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cache, partial
+
+from bpfprof.cpython.code_objects import Unresolved
+
+__all__ = ["Answer", "Symbol", "Unresolved", "demangle"]
 
 # Only these schemes are tried, and only on names that look like them: C has names of every other form.
 _LANGUAGES = ("rust", "itanium")
@@ -12,6 +20,17 @@ _MANGLED = re.compile(r"_?_[ZR][A-Z0-9]|_?_Z[a-z_]")
 # The longest name in libtorch_cpu 2.13 has 7 KiB. A short one can stand for terabytes: f(A<S, S>, A<S0, S0>, ...).
 _INPUT_LIMIT = 16 << 10
 _OUTPUT_LIMIT = 16 << 10
+
+
+@dataclass(frozen=True, slots=True)
+class Symbol:
+    """A function. `name` is as a person reads it; `start` is in the address space of the question."""
+
+    name: str
+    start: int
+
+
+Answer = Symbol | Unresolved
 
 
 def demangle(name: str) -> str:
