@@ -357,8 +357,7 @@ struct bp_thread {
     __u32 last_short;       /* 1 + the sum that the last wait is in, 0: it was sent */
     __u16 one_in;           /* as in bp_event */
     __u16 pad;
-    __u64 left_ns;  /* when it left a CPU last, 0: not yet */
-    __u64 saved_ns; /* of its budget of stacks, what it has not spent */
+    __u64 spent_ns; /* its stacks are spent up to then: see switch_sampling.bpf.h */
     struct bp_short_wait short_waits[BP_SHORT_WAITS];
 };
 

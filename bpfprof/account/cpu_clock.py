@@ -32,7 +32,13 @@ class Bursts:
 
     @classmethod
     def of_thread(
-        cls, thread: int, threads: Threads, begin_ns: Int64Array, end_ns: Int64Array, added_ns: int
+        cls,
+        thread: int,
+        threads: Threads,
+        begin_ns: Int64Array,
+        end_ns: Int64Array,
+        added_ns: int,
+        has_no_end: bool = False,
     ) -> Bursts:
         """The bursts between the thread's waits (from begin_ns to end_ns), before the first and after the last.
 
@@ -47,6 +53,9 @@ class Bursts:
         stolen = np.append(threads.waits.column("stolen_ns", own).astype(np.int64), threads.open_stolen_ns[thread])
         stolen = np.minimum(stolen, length - ran)
         left = length - ran - stolen
+        if has_no_end:  # that the thread runs since its last row is only assumed
+            later_ns = min(int(ran[-1]), max(0, added_ns - int(left.sum())))
+            ran[-1], left[-1] = ran[-1] - later_ns, left[-1] + later_ns
         added = scaled(left, added_ns)
         return cls(start, stolen, added, left - added, np.concatenate([[0], np.cumsum(ran)]))
 

@@ -63,22 +63,22 @@ def estimated(blocks: Callable[[], Iterator[npt.NDArray[np.void]]]) -> Iterator[
     and Thompson), and the sums of the thread are exact: the time of all waits in one state for one reason that have no
     stack is shared out by these weights. Where none was chosen they stay what they are, not sampled.
     """
-    pools: dict[int, npt.NDArray[np.float64]] = {}  # by each of _SHARED: what is missing, all weights, those passed
+    pools: dict[int, npt.NDArray[np.float64]] = {}
     for block in blocks():
         for key, chosen, missing in _pools(block):
-            pool = pools.setdefault(key, np.zeros((2, 3)))
-            pool[:, :2] += [[block[name][missing].sum(), _weights(block, chosen, name).sum()] for name in _SHARED]
+            pool = pools.setdefault(key, np.zeros((2, 3)))  # a row each of _SHARED: to give, all weights, given
+            pool += [[block[name][missing].sum(), _weights(block, chosen, name).sum(), 0] for name in _SHARED]
     for block in blocks():
         for key, chosen, missing in _pools(block):
             pool = pools[key]
             if pool[0, :2].all():
                 block["stands_for_ns"][missing] = block["count"][missing] = 0
-                for name, column, share in zip(_SHARED, ("stands_for_ns", "count"), pool, strict=True):
-                    total, weight, passed = share
-                    ends = np.cumsum(np.append(passed, _weights(block, chosen, name)))
-                    parts = np.diff(np.rint(ends * (total / max(weight, 1))))
-                    block[column][chosen] += parts.astype(block.dtype[column])
-                    share[2] = ends[-1]
+                for name, column, row in zip(_SHARED, ("stands_for_ns", "count"), pool, strict=True):
+                    total, weight, given = row
+                    # Running totals are rounded, so that nothing is lost from block to block.
+                    ends = given + np.cumsum(_weights(block, chosen, name)) * (total / max(weight, 1))
+                    block[column][chosen] += np.diff(np.rint(ends), prepend=np.rint(given)).astype(block.dtype[column])
+                    row[2] = ends[-1] if len(ends) else given
                 block["how"][chosen] = How.ESTIMATED
         yield block
 

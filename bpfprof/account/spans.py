@@ -63,6 +63,8 @@ class SpanSource:
 
     def overlap_ns(self, thread: int) -> int:
         """What the recording has of a thread beyond its spans: 0 unless it is damaged."""
+        if not self._recording.end:
+            return 0
         threads, (bursts, sums) = self.threads, self._bursts(thread)
         wall_ns = int(threads.last_ns[thread] - threads.first_ns[thread])
         held_ns = int(threads.on_cpu_ns[thread] + threads.off_cpu_ns[thread] + sums["ns"].sum())
@@ -140,10 +142,10 @@ class SpanSource:
         """
         own = self.threads.waits.of_thread(thread)
         sums = self.sums[slice(*np.searchsorted(self.sums["thread"], (thread, thread + 1)))]
-        args = thread, self.threads, self._begin_ns[own], self._end_ns[own]
-        bursts = Bursts.of_thread(*args, int(sums["ns"].sum()))
+        args, has_no_end = (thread, self.threads, self._begin_ns[own], self._end_ns[own]), not self._recording.end
+        bursts = Bursts.of_thread(*args, int(sums["ns"].sum()), has_no_end)
         missing_ns = int(bursts.unknown_ns.sum())
-        if missing_ns and not self._recording.end:
+        if missing_ns and has_no_end:
             unheard = (thread, missing_ns, 0, reason_number("unknown"), ThreadState.OFF_CPU, False)
             sums = np.append(sums, np.array([unheard], SUM_DTYPE))
             bursts = Bursts.of_thread(*args, int(sums["ns"].sum()))

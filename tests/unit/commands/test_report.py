@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from bpfprof.query.accounting import unaccounted
 
 from bpfprof import cli
 from bpfprof.model.profile import Profile
 from bpfprof.profile.build import build_profile
-from bpfprof.query.accounting import unaccounted
 from bpfprof.recording.format import Chunk
 from bpfprof.render.quality import quality_line
 from tests.unit.recording.hand_made import FUTEX, MS, START_NS, HandMade, Story, array, chunk_of, file_bytes, read
