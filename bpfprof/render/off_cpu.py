@@ -14,6 +14,7 @@ from bpfprof.render.columns import COLUMNS, shortened, wrapped
 from bpfprof.render.gil_table import gil_block
 from bpfprof.render.header import counted, recording_block
 from bpfprof.render.histogram import histogram_line
+from bpfprof.render.labels import printable
 from bpfprof.render.options import RenderOptions
 from bpfprof.render.quality import quality_line
 from bpfprof.render.quantities import duration_text, percent_text
@@ -55,13 +56,13 @@ def render_off_cpu(profile: Profile, options: RenderOptions) -> str:
 
 def _head(profile: Profile, groups: WaitGroups) -> list[str]:
     hidden = f"; idle ones hidden, {duration_text(groups.hidden_idle_ns)}" * bool(groups.hidden_idle_ns)
+    asked = printable(profile.filter_text)
     if not groups.group_count:
-        return [f"no waits{profile.filter_text}" + (", but idle ones" if groups.idle_group_count else "") + hidden]
-    count = counted(groups.group_count, "group")
+        return wrapped(f"no waits{asked}" + ", but idle ones" * bool(groups.idle_group_count) + hidden, "  ")
+    text = f"waits by {_BY.get(groups.by, groups.by)}{asked}: {duration_text(groups.total_ns)} in "
+    text += counted(groups.group_count, "group") + ", idle ones apart" * bool(groups.idle_group_count) + hidden
     return [
-        f"waits by {_BY.get(groups.by, groups.by)}{profile.filter_text}: {duration_text(groups.total_ns)} in {count}"
-        + ", idle ones apart" * bool(groups.idle_group_count)
-        + hidden,
+        *wrapped(text, "  "),
         " ".join(f"{name:>{columns}}" for name, columns in zip(_FIGURES, _WIDTHS, strict=True)) + "  durations",
     ]
 

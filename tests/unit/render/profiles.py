@@ -2,29 +2,20 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
+from bpfprof.account.cpu_clock import shared
 from bpfprof.model.frames import Frame, FrameKind
 from bpfprof.model.ids import Pid, Tid
-from bpfprof.model.profile import (
-    GIL_ROW_DTYPE,
-    HOLDER_ROW_DTYPE,
-    TIMELINE_DTYPE,
-    WAIT_ROW_DTYPE,
-    WEIGHT_DTYPE,
-    Profile,
-    Quality,
-    RecordingInfo,
-    ThreadState,
-    ThreadTime,
-    WaitTable,
-    Waker,
-)
+from bpfprof.model.profile import GIL_ROW_DTYPE, Interner, Profile, Quality, RecordingInfo, ThreadTime, Waker
+from bpfprof.model.reasons import reason_number
+from bpfprof.model.spans import SPAN_DTYPE, How, SpanFlag, ThreadState
+from bpfprof.model.statuses import Status
+from bpfprof.profile.weights import GilTotals, merged_weights, weights_of
 
 ON_CPU, RUNQUEUE, OFF_CPU = ThreadState.ON_CPU, ThreadState.RUNQUEUE, ThreadState.OFF_CPU
 MS = 1_000_000
@@ -56,37 +47,43 @@ def wait(reason: str) -> Frame:
 
 
 READY = Frame(FrameKind.RUNQUEUE)
+Behind = tuple[int, int, Sequence[Frame] | None]  # part of a wait for the GIL, who held it (-1: not known), its stack
 
 
 @dataclass
 class ProfileBuilder:
-    """Collects intervals; a thread's times, the weights and the timeline follow from them."""
+    """Collects spans; a thread's times and the weights follow from them."""
 
     info: RecordingInfo = INFO
     quality: Quality = field(default_factory=Quality)
     threads: list[ThreadTime] = field(default_factory=list)
-    frames: dict[Frame, int] = field(default_factory=dict)
-    stacks: dict[tuple[int, ...], int] = field(default_factory=dict)
-    rows: list[tuple[int, int, int, int, int]] = field(default_factory=list)
-    waits: list[dict[str, Any]] = field(default_factory=list)
+    interner: Interner = field(default_factory=Interner)
+    spans: list[dict[str, Any]] = field(default_factory=list)
     wakers: list[Waker] = field(default_factory=list)
-    gil: list[tuple[int, int, int, int]] = field(default_factory=list)
-    holders: list[tuple[int, int, int, int]] = field(default_factory=list)
-    reasons: dict[str, int] = field(default_factory=dict)
-    off_by_reason: defaultdict[tuple[int, str], int] = field(default_factory=lambda: defaultdict(int))
+    wait_count: int = 0
 
     def thread(self, tid: int, name: str = "python", pid: int = 100, process: str = "python", first_ns: int = 0) -> int:
         """A new thread; returns its index."""
         self.threads.append(ThreadTime(Pid(pid), Tid(tid), process, name, first_ns, first_ns, 0, 0, 0, 0, 0))
         return len(self.threads) - 1
 
-    def spend(self, thread: int, state: ThreadState, ns: int, stack: Sequence[Frame]) -> None:
-        """The thread's next interval; one sample if it is on the CPU."""
-        stack_id = self.stack(stack)
-        if state == OFF_CPU and stack and stack[-1].kind == FrameKind.WAIT:
-            self.off_by_reason[thread, stack[-1].name] += ns
+    def spend(self, thread: int, state: ThreadState, ns: int, stack: Sequence[Frame], **values: Any) -> None:
+        """The thread's next span; one sample if it is on the CPU, a wait of its own if off it.
+
+        `values` are columns of SPAN_DTYPE.
+        """
+        self.wait_count += state == OFF_CPU
+        reason = stack[-1].name if state == OFF_CPU and stack[-1].kind == FrameKind.WAIT else ""
         who = self.threads[thread]
-        self.rows.append((thread, stack_id, state, who.last_ns, ns))
+        span = {"thread": thread, "state": state, "start_ns": who.last_ns, "duration_ns": ns, "stands_for_ns": ns}
+        span |= {"stack": self.interner.stack(stack), "reason": _number(reason), "count": 1}
+        span |= {"wait": self.wait_count * (state != ON_CPU), "task_state": state == OFF_CPU}
+        if stack and stack[0].kind == FrameKind.SHORT_WAITS:
+            span |= {"wait": 0, "how": How.SUMMED, "status": Status.SHORT_WAIT}
+        self.spans.append({**span, **values})
+        reasons = dict(who.off_by_reason)
+        if reason:
+            reasons[reason] = reasons.get(reason, 0) + ns
         self.threads[thread] = replace(
             who,
             last_ns=who.last_ns + ns,
@@ -95,12 +92,12 @@ class ProfileBuilder:
             off_cpu_ns=who.off_cpu_ns + ns * (state == OFF_CPU),
             sample_count=who.sample_count + (state == ON_CPU),
             wait_count=who.wait_count + (state == OFF_CPU),
+            off_by_reason=tuple(sorted(reasons.items(), key=lambda item: -item[1])),
         )
 
     def stack(self, stack: Sequence[Frame]) -> int:
         """Place of a stack."""
-        ids = tuple([self.frames.setdefault(frame, len(self.frames)) for frame in stack])
-        return self.stacks.setdefault(ids, len(self.stacks))
+        return self.interner.stack(stack)
 
     def waker(self, kind: str = "thread", **values: Any) -> int:
         """The number by which waits refer to it."""
@@ -120,80 +117,49 @@ class ProfileBuilder:
         stack: Sequence[Frame],
         ready: int = 0,
         waker_stack: Sequence[Frame] | None = None,
-        before: int = 0,
+        behind: Sequence[Behind] = (),
         **values: Any,
-    ) -> int:
-        """The thread's next interval is a wait with a row of its own; `before` is the waker's wait before.
-
-        Returns the number by which others refer to it. `values` are columns of WAIT_ROW_DTYPE.
-        """
-        start_ns = self.threads[thread].last_ns
-        self.spend(thread, OFF_CPU, ns, stack)
+    ) -> None:
+        """The thread's next wait; `behind`: those it waited for the GIL behind, in the order of time."""
+        values["waker_stack"] = 0 if waker_stack is None else self.stack(waker_stack) + 1
+        self.spend(thread, OFF_CPU, ns, stack, **values)
+        if behind:
+            whole, begin_ns = self.spans.pop(), self.threads[thread].last_ns - ns
+            for part_ns, (_, holder, at) in zip(shared(np.array([it[0] for it in behind]), ns), behind, strict=True):
+                held = {"holder": holder + 1, "holder_stack": 0 if at is None else self.stack(at) + 1}
+                times = {"start_ns": begin_ns, "duration_ns": part_ns, "stands_for_ns": part_ns}
+                self.spans.append({**whole, **held, **times, "count": begin_ns == whole["start_ns"]})
+                begin_ns += part_ns
         if ready:
             self.spend(thread, RUNQUEUE, ready, [*stack[:-1], READY])
-        self.waits.append(
-            {
-                **{"start_ns": start_ns, "blocked_ns": ns, "runqueue_ns": ready, "thread": thread, "intervals": 1},
-                **{"stack": self.stack(stack), "task_state": 1, "total_ns": ns, "count": 1},
-                "waker_stack": 0 if waker_stack is None else self.stack(waker_stack) + 1,
-                "waker_wait": before,
-                "reason": self.reasons.setdefault(stack[-1].name, len(self.reasons)),
-                **values,
-            }
-        )
-        return len(self.waits)
 
-    def behind(
-        self, thread: int, ns: int, holder: int = -1, stack: Sequence[Frame] | None = None, wait: int = 0
-    ) -> None:
-        """Of the waits for a GIL of a thread, or of the one with this number: what a holder had to do with it."""
-        place = 0 if stack is None else self.stack(stack) + 1
-        self.gil.append((thread, holder, place, ns))
-        if wait:
-            self.holders.append((wait, holder, place, ns))
-
-    def _wait_table(self) -> WaitTable | None:
-        if not self.waits and not self.gil:
-            return None
-        rows = np.zeros(len(self.waits), WAIT_ROW_DTYPE)
-        for index, values in enumerate(self.waits):
+    def build(self, spans: bool = True) -> Profile:
+        """The profile; without spans as it is for a format that needs none."""
+        made = np.zeros(len(self.spans), SPAN_DTYPE)
+        for index, values in enumerate(self.spans):
             for name, value in values.items():
-                rows[name][index] = value
-        order = np.lexsort((rows["start_ns"], rows["thread"]))
-        new_place = np.zeros(len(rows) + 1, np.uint32)
-        new_place[order + 1] = np.arange(1, len(rows) + 1)
-        rows["waker_wait"] = new_place[rows["waker_wait"]]
-        holders = np.array(self.holders, HOLDER_ROW_DTYPE)
-        holders["wait"] = new_place[holders["wait"]] - 1
-        return WaitTable(rows[order], tuple(self.reasons), tuple(self.wakers), np.sort(holders, order="wait"))
-
-    def _threads(self) -> tuple[ThreadTime, ...]:
-        made = []
-        for index, who in enumerate(self.threads):
-            reasons = [(reason, ns) for (thread, reason), ns in self.off_by_reason.items() if thread == index]
-            made.append(replace(who, off_by_reason=tuple(sorted(reasons, key=lambda item: -item[1]))))
-        return tuple(made)
-
-    def build(self, timeline: bool = True) -> Profile:
-        """The profile; with `timeline` False, as it is for a format that needs none."""
-        weights: dict[tuple[int, int, int], list[int]] = {}
-        for thread, stack, state, _, ns in self.rows:
-            row = weights.setdefault((thread, stack, state), [0, 0, 0])
-            row[0] += 1
-            row[1] += ns
-            row[2] = max(row[2], ns if state != ON_CPU else 0)
-        ordered = sorted(self.rows, key=lambda row: (row[0], row[3]))
+                made[name][index] = value
+        made = made[np.lexsort((made["start_ns"], made["thread"]))]
+        gil = GilTotals()
+        gil.add(made[made["holder"] > 0])
         return Profile(
             info=self.info,
-            threads=self._threads(),
-            frames=tuple(self.frames),
-            stacks=tuple(self.stacks),
-            weights=np.array([(*key, *row) for key, row in weights.items()], dtype=WEIGHT_DTYPE),
+            threads=tuple(self.threads),
+            frames=tuple(self.interner.frames),
+            stacks=tuple(self.interner.stacks),
+            weights=merged_weights([weights_of(made, made["stack"])]),
             quality=self.quality,
-            timeline=np.array(ordered, dtype=TIMELINE_DTYPE) if timeline else None,
-            waits=self._wait_table(),
-            gil_waits=np.array(self.gil, GIL_ROW_DTYPE),
+            spans=made if spans else None,
+            wakers=tuple(self.wakers),
+            gil_waits=gil.rows(),
         )
+
+
+def _number(reason: str) -> int:
+    try:
+        return reason_number(reason)
+    except ValueError:
+        return reason_number("unknown")
 
 
 def empty_profile() -> Profile:
@@ -246,29 +212,23 @@ def waiting_profile() -> Profile:
     timer = made.waker("timer")
     other = made.waker(pid=7, tid=8, process_name="systemd", thread_name="sd-bus")
     futex = [native("pthread_cond_wait"), kernel("futex_wait")]
+    nap = [*base, python("produce", line=48), native("sleep"), wait("sleep")]
+    behind = (55, spinner, hog), (3, producer, put), (1, -1, None)
     for turn in range(40):
-        slept = made.wait(
-            producer, (20 + turn) * MS, [*base, python("produce", line=48), native("sleep"), wait("sleep")], waker=timer
-        )
-        lock = {"lock": 0x7F0012AB34C0, "ready": 20_000 * (turn + 1)}
-        if turn % 10:
-            lock |= {"waker": by_producer, "waker_stack": [*put, native("sem_post")], "before": slept}
-        else:
-            lock |= {"waker": other}
+        made.wait(producer, (20 + turn) * MS, nap, waker=timer)
+        by: dict[str, Any] = {"waker": by_producer, "waker_stack": [*put, native("sem_post")]}
+        lock = {"lock": 0x7F0012AB34C0, "ready": 20_000 * (turn + 1), **(by if turn % 10 else {"waker": other})}
         made.wait(main, (19 + turn) * MS, [*get, *futex, wait("lock")], **lock)
-        gil = made.wait(
-            main, 100_000 << (turn % 6), [*get, *futex, wait("gil")], lock=0x5500, waker=by_hog, waker_stack=hog
-        )
+        by = {"waker": by_hog, "waker_stack": hog}
+        made.wait(main, 100_000 << (turn % 6), [*get, *futex, wait("gil")], lock=0x5500, behind=behind, **by)
         made.spend(spinner, ON_CPU, 5 * MS, hog)
     made.wait(spinner, 1_500 * MS, [native("read"), wait("disk")], task_state=2, waker=made.waker("interrupt"))
-    made.behind(main, 55 * MS, spinner, hog, gil)
-    made.behind(main, 3 * MS, producer, put, gil)
-    made.behind(main, 1 * MS, wait=gil)
-    made.wait(pool, 1_900 * MS, [native("worker_main"), *futex, wait("lock")], is_idle=True, lock=0x5600)
+    made.wait(pool, 1_900 * MS, [native("worker_main"), *futex, wait("lock")], flags=SpanFlag.IDLE, lock=0x5600)
     short = Frame(FrameKind.SHORT_WAITS)
     made.spend(pool, OFF_CPU, 60 * MS, [short, wait("lock")])
     made.spend(pool, RUNQUEUE, 2 * MS, [short, READY])
-    return made.build()
+    gil = [(main, spinner, made.stack(hog) + 1, 55 * MS), (main, producer, made.stack(put) + 1, 3 * MS)]
+    return replace(made.build(), gil_waits=np.array([*gil, (main, -1, 0, MS)], GIL_ROW_DTYPE))
 
 
 def hostile_profile() -> Profile:
@@ -283,9 +243,9 @@ def hostile_profile() -> Profile:
     made.spend(thread, OFF_CPU, 5 * MS, [*stack, wait(evil)])
     made.spend(thread, RUNQUEUE, 5 * MS, [*stack, READY])
     waker = made.waker(pid=9, tid=9, process_name=evil, thread_name=evil)
-    first = made.wait(thread, 5 * MS, [*stack, wait(evil)], waker=made.waker(evil), lock=5, is_idle=True)
-    gil = made.wait(thread, 6 * MS, [*stack, wait("gil")], waker=waker, waker_stack=stack, before=first, lock=5)
-    made.behind(thread, 6 * MS, thread, stack, gil)
+    made.wait(thread, 5 * MS, [*stack, wait(evil)], waker=made.waker(evil), lock=5, flags=SpanFlag.IDLE)
+    behind = [(6 * MS, thread, stack)]
+    made.wait(thread, 6 * MS, [*stack, wait("gil")], waker=waker, waker_stack=stack, lock=5, behind=behind)
     return made.build()
 
 

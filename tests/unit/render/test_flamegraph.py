@@ -54,7 +54,7 @@ def many_stacks(count: int):
         stack = [frames[(level * 7 + (index >> max(0, 12 - level // 2)) * 31) % 3_000] for level in range(depth)]
         leaf = [frames[index % 3_000], frames[index // 3_000]]
         made.spend(threads[index % 8], ON_CPU, 1 + index % 1_000, [*stack, *leaf])
-    return made.build(timeline=False)
+    return made.build(spans=False)
 
 
 def test_tree_adds_up() -> None:

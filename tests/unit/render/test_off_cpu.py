@@ -10,11 +10,12 @@ from pathlib import Path
 import pytest
 
 from bpfprof.model.frames import Frame, FrameKind
-from bpfprof.query.groups import GROUPINGS, group_waits
-from bpfprof.query.wait_filter import WaitFilter
+from bpfprof.model.statuses import Status
+from bpfprof.model.syscalls import syscall_name
+from bpfprof.query.groups import group_waits
 from bpfprof.render.histogram import bars, histogram_line
 from bpfprof.render.off_cpu import render_off_cpu
-from bpfprof.render.options import RenderOptions
+from bpfprof.render.options import GROUPINGS, RenderOptions
 from bpfprof.render.quality import quality_line
 from bpfprof.render.table import render_table
 from tests.unit.render.profiles import (
@@ -33,8 +34,8 @@ GOLDEN = Path(__file__).parents[2] / "golden" / "waiting.offcpu.txt"
 OPTIONS = RenderOptions()
 
 
-def table(profile, by: str = "stack", ascii_only: bool = False, limit: int = 10, **chosen) -> str:
-    return render_off_cpu(profile, group_waits(profile, by, WaitFilter(**chosen), limit), OPTIONS, ascii_only)
+def table(profile, by: str = "stack", **options) -> str:
+    return render_off_cpu(profile, RenderOptions(by=by, **options))
 
 
 def wide_profile():
@@ -45,11 +46,12 @@ def wide_profile():
         thread = made.thread(tid, "長い名前" * 5, 4_194_300, "プロセス" * 5)
         waker = made.thread_waker(thread)
         outside = made.waker(pid=4_194_303, tid=4_194_303, process_name="プロセス" * 50, thread_name="長" * 50)
-        first = made.wait(thread, 10**14, [*stack, wait("理由" * 20)], waker=waker, waker_stack=stack, lock=2**63)
-        gil = {"waker": outside, "waker_stack": stack, "lock": 2**63, "before": first}
-        made.behind(thread, 10**14, thread, stack, made.wait(thread, 10**14, [*stack, wait("gil")], **gil))
+        made.wait(thread, 10**14, [*stack, wait("lock")], waker=waker, waker_stack=stack, lock=2**63)
+        gil = {"waker": outside, "waker_stack": stack, "lock": 2**63, "behind": [(1, thread, stack)]}
+        made.wait(thread, 10**14, [*stack, wait("gil")], **gil)
         for other in range(20):
-            made.wait(thread, MS, [native("f" * 200), wait(f"syscall {other}")], waker=outside, before=first)
+            name = f"syscall {syscall_name(other)}"
+            made.wait(thread, MS, [native("f" * 200), wait(name)], waker=outside, reason=1000 + other)
     return made.build()
 
 
@@ -103,8 +105,8 @@ def test_each_share_is_that_of_the_function() -> None:
     for name, ms in shares.items():
         for line in (1, 2):
             at = [python(name, line=line)]
-            gil = made.wait(waiter, ms * MS, [python("f"), wait("gil")], waker=waker, waker_stack=at)
-            made.behind(waiter, ms * MS, hog, at, gil)
+            behind = [(ms * MS, hog, at)]
+            made.wait(waiter, ms * MS, [python("f"), wait("gil")], waker=waker, waker_stack=at, behind=behind)
     text = table(made.build())
     assert "    woken by thread hog (2) in rel_a (train.py), 50%, in rel_b (train.py), 40%," in text
     assert " in rel_d (train.py), 3%, elsewhere, 3%\n" in text
@@ -120,8 +122,8 @@ def test_who_ended_a_wait_is_never_cut() -> None:
     by_worker, by_peer = made.thread_waker(worker), made.thread_waker(peer)
     long = [python("receive_the_gradients_of_all_the_others")]
     put = [python("send_the_gradients")]
-    before = made.wait(worker, MS, [*long, wait("net")], waker=by_peer, waker_stack=put)
-    made.wait(waiter, 2 * MS, [python("f"), wait("lock")], waker=by_worker, waker_stack=long, before=before)
+    made.wait(worker, MS, [*long, wait("net")], waker=by_peer, waker_stack=put)
+    made.wait(waiter, 2 * MS, [python("f"), wait("lock")], waker=by_worker, waker_stack=long)
     made.wait(waiter, 2 * MS, [python("f"), wait("lock")])
     assert (
         "    woken by thread allreduce (2) in receive_the_gradients_of_all_the_others (train.py), 50%,\n"
@@ -147,7 +149,8 @@ def test_frames_of_the_scheduler_are_passed_over() -> None:
 
 def test_waits_without_a_known_length() -> None:
     made = ProfileBuilder()
-    made.wait(made.thread(1), 9 * MS, [Frame(FrameKind.NOT_SAMPLED), wait("lock")], blocked_ns=0, count=3)
+    values = {"wait": 0, "status": Status.NOT_SAMPLED, "count": 3}
+    made.wait(made.thread(1), 9 * MS, [Frame(FrameKind.NOT_SAMPLED), wait("lock")], **values)
     text = table(made.build())
     assert "\nlock in [not sampled]\n  9.00 ms 100.0%         3  3.00 ms        -        -        -\n" in text
 
@@ -165,7 +168,7 @@ def test_several_threads_of_a_group() -> None:
 def test_idle_waits_come_last_with_their_total_or_not_at_all() -> None:
     text = table(waiting_profile())
     assert text.index("\nidle (threads with nothing to do): 1.900 s in 1 group\n") > text.index("\ngil in ")
-    text = table(waiting_profile(), hides_idle=True)
+    text = table(waiting_profile(), hide_idle=True)
     assert text.count("idle") == 1 and " in 4 groups; idle ones hidden, 1.900 s\n" in text
 
 
@@ -173,14 +176,16 @@ def test_what_is_not_shown_is_said() -> None:
     text = table(waiting_profile(), limit=3)
     assert "\nand 1 more group, together 39.30 ms (--limit shows more)\n" in text
     assert "short waits under 100 us, which have no stack: 1, together 60.00 ms" in text
-    assert "\nno waits, of 1,000,000,000 us or more\n" in table(waiting_profile(), min_block_ns=10**12)
+    nothing = replace(ProfileBuilder().build(), filter_text=", of 1,000 us or more")
+    assert "\nno waits, of 1,000 us or more\n" in table(nothing)
 
 
-def test_filters_are_named_and_leave_out_short_waits() -> None:
-    text = table(waiting_profile(), "reason", task_states=2 | 0x400 | 0x200)
-    assert "\nwaits by reason, in state uninterruptible or idle or 0x200: 1.500 s in 1 group\n" in text
-    assert "short waits" not in text
-    assert "\nwaits by reason, of 1,000 us or more: " in table(waiting_profile(), "reason", min_block_ns=MS)
+def test_what_was_asked_for_is_said() -> None:
+    asked = replace(waiting_profile(), filter_text=", thread a\x1b, reason disk")
+    assert "\nwaits by reason, thread a?, reason disk: " in table(asked, "reason")
+    assert "\nshown: what is thread a?, reason disk\n" in render_table(asked, OPTIONS)
+    long = replace(asked, filter_text=", thread " + "x" * 80 + ", function " + "y" * 80)
+    assert all(columns(line) <= 100 for text in (table(long), render_table(long, OPTIONS)) for line in text.split("\n"))
 
 
 @pytest.mark.parametrize(
@@ -196,7 +201,7 @@ def test_a_histogram_has_its_ends_and_fits() -> None:
     thread = made.thread(1)
     for power in range(40):
         made.wait(thread, 100 << power, [wait("lock")])
-    (group,) = group_waits(made.build(), "reason", WaitFilter(), 1).groups
+    (group,) = group_waits(made.build(), "reason", 1).groups
     for room in (60, 30, 20):
         line = histogram_line(group, room, False)
         assert line.startswith("100ns ") and line.endswith(" 54976s") and len(line) <= room
@@ -227,4 +232,4 @@ def test_the_summary_shares_out_the_time_off_the_cpu() -> None:
 def test_waits_without_a_stack_are_in_the_quality_line() -> None:
     line = quality_line(waiting_profile())
     assert "; 12,345 intervals under 100 us without a stack (0.9% of wall time); " in line
-    assert "; switches sampled: 7 intervals with stacks of others of their thread; " in line
+    assert "; switches sampled: 7 intervals with the stacks of others of their thread; " in line

@@ -74,6 +74,6 @@ def test_hostile_names_stay_names() -> None:
     assert "alert(1)" in json.loads(text)["shared"]["frames"][0]["name"]
 
 
-def test_a_profile_without_timeline_is_refused() -> None:
-    with pytest.raises(ValueError, match="timeline"):
-        render_speedscope(ProfileBuilder().build(timeline=False), RenderOptions())
+def test_a_profile_without_spans_is_refused() -> None:
+    with pytest.raises(ValueError, match="with its spans"):
+        render_speedscope(ProfileBuilder().build(spans=False), RenderOptions())
