@@ -95,7 +95,9 @@ def offcpu(
     if grouping.with_wakers and chosen in (None, TABLE, WAITS):
         raise UsageError("--waker is for stacks, a table has the wakers", "give a file: -o waits.svg")
     is_recorded = bool(arguments) and not ctx.meta[_HAS_DASHES]
-    options = shown.profile_options(wanted.filter(is_recorded * (asked.min_block or 0), ThreadState.OFF_CPU), True)
+    takes = (WAITS if chosen in (None, TABLE) else chosen).takes
+    wanted_spans = wanted.filter(is_recorded * (asked.min_block or 0), ThreadState.OFF_CPU, takes)
+    options = shown.profile_options(wanted_spans, True)
     if is_recorded:
         path = _check_recording(ctx, arguments, asked, shown, chosen)
         _show_recording(path, load(path, options), wanted, grouping, shown, chosen or WAITS)
