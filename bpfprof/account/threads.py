@@ -62,22 +62,14 @@ def collect_threads(recording: Recording) -> Threads:
     unended = _unended_waits(totals, untold_stolen_ns, sleeping_ns, waiting_ns, end_ns)
     columns = [(rows, name) for rows in (waits, unended) for name in ("blocked_ns", "runqueue_ns")]
     booked_ns = np.sum([sums_by(rows["thread"], rows[name], len(totals)) for rows, name in columns], axis=0)
-    last_ns = np.maximum(first_ns, np.where(is_dead, since_ns, end_ns))
-    on_cpu_ns = totals["on_cpu_ns"].astype(np.int64)
-    if not recording.end:
-        # Some of the time since the last wait with a row went by in waits that were only added up.
-        short = recording.short_waits
-        short_ns = sums_by(short["thread"], short["blocked_ns"] + short["runqueue_ns"], len(totals))
-        left_ns = last_ns - first_ns - on_cpu_ns - booked_ns - stolen_ns - short_ns
-        running_ns = np.minimum(running_ns, left_ns.clip(0))
     return Threads(
         start_ns,
         end_ns,
         RowsByThread(samples, samples[:0], len(totals)),
         RowsByThread(waits, unended, len(totals)),
         first_ns,
-        last_ns,
-        on_cpu_ns + running_ns,
+        np.maximum(first_ns, np.where(is_dead, since_ns, end_ns)),
+        totals["on_cpu_ns"].astype(np.int64) + running_ns,
         booked_ns + stolen_ns + open_stolen_ns,
         np.where(is_running | is_dead, open_stolen_ns + untold_stolen_ns, 0),
     )

@@ -14,7 +14,8 @@ from bpfprof.model.reasons import reason_number
 from bpfprof.model.states import ThreadState
 from bpfprof.profile.options import OFF_CPU, ON_CPU, OPEN_END_NS, SpanFilter, task_states
 
-_WINDOW = re.compile(r"([\d.]*)(m|s|ms|us)?\.\.([\d.]*)(m|s|ms|us)?")
+_MOMENT = r"(\d{0,9}(?:\.\d+)?)(m|s|ms|us)?"
+_WINDOW = re.compile(rf"{_MOMENT}\.\.{_MOMENT}")
 _UNIT_NS = {"m": 60_000_000_000, "s": 1_000_000_000, None: 1_000_000_000, "ms": 1_000_000, "us": 1000}
 
 
@@ -67,8 +68,13 @@ class Wanted:
     states: int | None
     hide_idle: bool
 
-    def filter(self, min_block_us: int = 0, only: ThreadState | None = None) -> SpanFilter:
-        """The same for a profile; `only`: of spans in this state. Raises UsageError for what excludes each other."""
+    def filter(
+        self, min_block_us: int = 0, only: ThreadState | None = None, takes: frozenset[str] = frozenset()
+    ) -> SpanFilter:
+        """The same for a profile; `only`: of spans in this state; `takes`: options that the format looks at itself.
+
+        Raises UsageError for what excludes each other.
+        """
         if self.on_cpu and self.off_cpu:
             raise UsageError("--cpu and --offcpu leave nothing", "give one of them, or none for both")
         states = frozenset((ThreadState.ON_CPU, ThreadState.RUNQUEUE, ThreadState.OFF_CPU))
@@ -76,6 +82,8 @@ class Wanted:
             states = ON_CPU if self.on_cpu else OFF_CPU
         if only is not None:
             states &= {only}
+        if not states:
+            raise UsageError("--cpu leaves no waits", "bpfprof report --cpu shows the time on a CPU")
         return SpanFilter(
             window_ns=self.time,
             process=self.process,
@@ -86,7 +94,7 @@ class Wanted:
             holds_gil=self.gil_only,
             task_states=self.states or 0,
             min_block_ns=1000 * min_block_us,
-            hides_idle=self.hide_idle,
+            hides_idle=self.hide_idle and "hide_idle" not in takes,
         )
 
 

@@ -97,7 +97,9 @@ def offcpu(
     if grouping.with_wakers and chosen in (None, TABLE, WAITS):
         raise UsageError("--waker is for stacks, a table has the wakers", "give a file: -o waits.svg")
     is_recorded = bool(arguments) and not ctx.meta[_HAS_DASHES]
-    options = shown.profile_options(wanted.filter(is_recorded * (asked.min_block or 0), ThreadState.OFF_CPU), True)
+    takes = (WAITS if chosen is None or chosen is TABLE else chosen).takes
+    wanted_spans = wanted.filter(is_recorded * (asked.min_block or 0), ThreadState.OFF_CPU, takes)
+    options = shown.profile_options(wanted_spans, True)
 
     def render(profile: Profile, chosen: Format | None) -> str | bytes:
         is_shown = chosen is None or (is_recorded and shown.output is None)

@@ -44,7 +44,8 @@ def report(recording: Path, shown: Shown, wanted: Wanted, min_block: int, check:
         raise UsageError("a report is not a recording; choose another suffix or format")
     check_not_replaced(recording, shown.output)
     chosen = chosen or TABLE
-    profile = load_profile(recording, shown.profile_options(wanted.filter(min_block), chosen.needs_spans))
+    wanted_spans = wanted.filter(min_block, takes=chosen.takes)
+    profile = load_profile(recording, shown.profile_options(wanted_spans, chosen.needs_spans))
     write_report(chosen.render(profile, replace(shown.look(), hide_idle=wanted.hide_idle)), shown.output)
     complaint = check_accounting(profile) if check else ""
     if complaint and profile.quality.unfinished:

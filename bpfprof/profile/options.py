@@ -58,6 +58,8 @@ class SpanFilter:
         other = self.task_states & ~sum(_NAMES.values())
         if self.task_states:
             parts.append("in state " + " or ".join([*names, *[f"0x{other:x}"] * bool(other)]))
+        if self.hides_idle:
+            parts.append("not idle")
         if self.min_block_ns:
             parts.append(f"of {self.min_block_ns // 1000:,} us or more")
         return "".join(f", {part}" for part in parts)

@@ -1,41 +1,33 @@
-"""The command lines of `offcpu` and `report --check`, and what they end with; nothing is recorded here."""
+"""The command lines of `offcpu`, and what they end with; nothing is recorded here."""
 
 from __future__ import annotations
 
 import io
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from bpfprof import cli
 from bpfprof.commands import report
 from bpfprof.model.profile import Profile
-from tests.unit.recording.hand_made import FUTEX, NANOSLEEP, HandMade, Story, file_bytes, small
-from tests.unit.render.profiles import MS, ON_CPU, ProfileBuilder, hostile_profile, python, waiting_profile
+from tests.unit.commands.command import run, written
+from tests.unit.query.test_off_cpu import only_waits
+from tests.unit.recording.hand_made import FUTEX, NANOSLEEP, HandMade, Story, small
+from tests.unit.render.profiles import MS, hostile_profile, waiting_profile
 
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     """A recording."""
-    made = tmp_path / "a.bpfprof"
-    made.write_bytes(file_bytes(small().chunks()))
-    return made
+    return written(small(), tmp_path)
 
 
 @pytest.fixture
 def shown(monkeypatch: pytest.MonkeyPatch, path: Path, request: pytest.FixtureRequest) -> Path:
     """The recording, which gives the profile of the marker `profile` whatever is in it."""
-    profile = request.param() if hasattr(request, "param") else waiting_profile()
+    profile = only_waits(request.param() if hasattr(request, "param") else waiting_profile())
     monkeypatch.setattr(report, "build_profile", lambda *_: profile)
     return path
-
-
-def run(*arguments: str | Path) -> int:
-    """The exit code."""
-    words = [str(argument) for argument in arguments]
-    return cli._run(words, False, False)
 
 
 @pytest.mark.parametrize(
@@ -83,9 +75,9 @@ def test_what_is_no_recording(tmp_path: Path, capsys: pytest.CaptureFixture[str]
 def test_a_table_of_a_recording(shown: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run("offcpu", shown) == 0
     assert "\nsleep in produce (train.py:48)\n" in capsys.readouterr().out
-    assert run("offcpu", shown, "--by", "thread", "-n", "1", "--state", "D", "--min-block", "1000000") == 0
+    assert run("offcpu", shown, "--by", "thread", "-n", "1") == 0
     out = capsys.readouterr().out
-    assert "\nthread hog (102), process python (100)\n" in out and "in 1 group\n" in out
+    assert "\nthread producer (101), process python (100)\n" in out and "and 2 more groups, " in out
     assert run("offcpu", shown, "--hide-idle", "-F", "--waker-depth", "1") == 0
     out = capsys.readouterr().out
     assert (
@@ -132,57 +124,6 @@ def test_ctrl_c_before_it_is_done(command: str, shown: Path, monkeypatch: pytest
     assert run(command, shown) == 130
 
 
-@pytest.mark.parametrize(
-    ("arguments", "will_record"),
-    [
-        ("record", True),
-        ("record --pid 1", True),
-        ("record --help", False),
-        ("offcpu", False),
-        ("offcpu a.bpfprof --by thread -o x.svg", False),
-        ("offcpu --pid 1", True),
-        ("offcpu --pid=1", True),
-        ("offcpu -d 3 -p1", True),
-        ("offcpu -Sa", True),
-        ("offcpu --all", True),
-        ("offcpu -- python a.py", True),
-        ("offcpu -- python --help", True),
-        ("offcpu -p 1 -h", False),
-        ("report a.bpfprof --pid", False),
-        ("", False),
-    ],
-)
-def test_the_kernel_side_is_started_early_for_what_records(arguments: str, will_record: bool) -> None:
-    words = arguments.split()
-    own = words[: words.index("--")] if "--" in words else words
-    assert cli._will_record(words, own) is will_record
-
-
-def gappy(part: float) -> Profile:
-    """One thread is right, one misses this part of its wall time."""
-    made = ProfileBuilder()
-    for tid, name in ((1, "right"), (2, "ga\x1bppy")):
-        made.spend(made.thread(tid, name), ON_CPU, 1_000 * MS, [python("f")])
-    made.threads[1] = replace(made.threads[1], on_cpu_ns=round(1_000 * MS * (1 - part)))
-    return made.build()
-
-
-@pytest.mark.parametrize("shown", [lambda: gappy(0.01)], indirect=True)
-def test_check_says_that_all_is_well(shown: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run("report", shown, "--check") == 0
-    captured = capsys.readouterr()
-    assert captured.err == "every thread within 1%\n" and "wall time accounted for" in captured.out
-
-
-@pytest.mark.parametrize("shown", [lambda: gappy(0.011), lambda: gappy(-0.02)], indirect=True)
-def test_check_names_each_thread_that_is_off(shown: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run("report", shown, "--check") == 5
-    captured = capsys.readouterr()
-    assert "1 of 2 threads" in captured.err and "thread ga?ppy (2) of process python (100): " in captured.err
-    assert "right" not in captured.err and "bug" not in captured.err and "wall time accounted for" in captured.out
-    assert run("report", shown) == 0
-
-
 @pytest.fixture
 def handed_over(tmp_path: Path) -> Path:
     """A recording of 3 x 20 ms: a thread waits for what another hands over after a sleep of 15 ms."""
@@ -200,9 +141,7 @@ def handed_over(tmp_path: Path) -> Path:
     consumer.total()
     producer.preempt(MS).run(MS).total()
     made.end = {"end_ns": max(consumer.now_ns, producer.now_ns), "own_cpu_ns": 0, "lost": {}}
-    path = tmp_path / "b.bpfprof"
-    path.write_bytes(file_bytes(made.chunks()))
-    return path
+    return written(made, tmp_path)
 
 
 def test_from_a_recording_to_the_table(handed_over: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,20 +1,73 @@
-"""The proof that each thread's time adds up, and that it fails where something is missing."""
+"""`report`: any format, bytes as they are, and --check, which proves that each thread's time adds up."""
 
 from __future__ import annotations
 
+import io
+import sys
+import types
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from bpfprof.query.accounting import unaccounted
 
-from bpfprof import cli
+from bpfprof.commands import report
+from bpfprof.commands.report import check_accounting
 from bpfprof.model.profile import Profile
 from bpfprof.profile.build import build_profile
 from bpfprof.recording.format import Chunk
+from bpfprof.render import formats
+from bpfprof.render.options import RenderOptions
 from bpfprof.render.quality import quality_line
-from tests.unit.recording.hand_made import FUTEX, MS, START_NS, HandMade, Story, array, chunk_of, file_bytes, read
+from tests.unit.account.invariants import assert_covers
+from tests.unit.commands.command import run, written
+from tests.unit.recording.hand_made import (
+    FUTEX,
+    MS,
+    START_NS,
+    HandMade,
+    Story,
+    array,
+    chunk_of,
+    file_bytes,
+    read,
+    small,
+)
+from tests.unit.render.profiles import ON_CPU, ProfileBuilder, python
 
-TOLERANCE = 0.01
+
+def add_format(monkeypatch: pytest.MonkeyPatch, content: str | bytes) -> None:
+    """A format of a module of its own, with one line in the table."""
+    module = types.ModuleType("words_format")
+
+    def render(profile: Profile, options: RenderOptions) -> str | bytes:
+        threads = " ".join(str(thread.tid) for thread in profile.threads)
+        return content if isinstance(content, bytes) else content.format(threads)
+
+    module.render = render  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "words_format", module)
+    line = formats.Format("words", ("says",), (".words",), "how many threads", "words_format:render")
+    monkeypatch.setattr(formats, "FORMATS", (*formats.FORMATS, line))
+
+
+def test_a_format_is_a_module_and_a_line(tmp_path: Path, monkeypatch, capsys: pytest.CaptureFixture[str]) -> None:
+    path = written(small(), tmp_path)
+    assert run("report", path, "-f", "words") == 2
+    add_format(monkeypatch, "threads größer als {}\n")
+    for name in ("words", "says"):
+        capsys.readouterr()
+        assert run("report", path, "-f", name) == run("offcpu", path, "-f", name) == 0
+        assert capsys.readouterr().out == "threads größer als 100 101\n" * 2
+    assert run("report", path, "-o", tmp_path / "x.words") == 0
+    assert (tmp_path / "x.words").read_text() == "threads größer als 100 101\n"
+
+
+def test_bytes_reach_files_and_standard_output_unchanged(tmp_path: Path, monkeypatch) -> None:
+    data, raw = bytes(range(256)) * 300, io.BytesIO()
+    add_format(monkeypatch, data)
+    path = written(small(), tmp_path)
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(raw, "ascii"))
+    assert run("report", path, "-f", "words") == 0 and raw.getvalue() == data
+    assert run("offcpu", path, "-o", tmp_path / "x.words") == 0 and (tmp_path / "x.words").read_bytes() == data
 
 
 def two_threads() -> HandMade:
@@ -45,23 +98,25 @@ def without(chunks: list[Chunk], kind: str) -> list[Chunk]:
     return [chunk for chunk in chunks if chunk is not lost]
 
 
-def profile_of(chunks: list[Chunk]) -> Profile:
-    return build_profile(read(chunks))
+def profile_of(chunks: list[Chunk], is_damaged: bool = False) -> Profile:
+    recording = read(chunks)
+    assert_covers(recording, is_damaged)
+    return build_profile(recording)
 
 
 def test_what_is_whole_adds_up() -> None:
     profile = profile_of(in_two_chunks(two_threads()))
     assert [thread.accounted_ns for thread in profile.threads] == [100 * MS, 100 * MS]
-    assert unaccounted(profile, TOLERANCE) == []
+    assert check_accounting(profile) == ""
     assert "100.00% of 200.0 ms wall time accounted for, exact in every thread" in quality_line(profile)
 
 
 def test_lost_waits_are_missing_from_the_wall_time() -> None:
-    profile = profile_of(without(in_two_chunks(two_threads()), "waits"))
+    profile = profile_of(without(in_two_chunks(two_threads()), "waits"), is_damaged=True)
     main, other = profile.threads
     assert (main.on_cpu_ns, main.runqueue_ns, main.off_cpu_ns, main.wall_ns) == (30 * MS, 5 * MS, 30 * MS, 100 * MS)
     assert main.off_by_reason == (("sleep", 30 * MS),)
-    assert unaccounted(profile, TOLERANCE) == [main] and other.accounted_ns == other.wall_ns
+    assert "1 of 2 threads" in check_accounting(profile) and other.accounted_ns == other.wall_ns
     assert "82.50% of 200.0 ms wall time accounted for, worst thread main (100) -35.00 ms" in quality_line(profile)
 
 
@@ -69,24 +124,46 @@ def test_lost_sums_of_short_waits_are_missing_too() -> None:
     made = HandMade(start={"min_block_us": 100}, end={"end_ns": START_NS + 10 * MS})
     made.process()
     Story.begin(made).run(4 * MS).block_short(2 * MS, syscall=FUTEX).run(4 * MS).total()
-    assert unaccounted(profile_of(made.chunks()), TOLERANCE) == []
+    assert check_accounting(profile_of(made.chunks())) == ""
     made.short_waits.clear()
-    assert [thread.accounted_ns for thread in unaccounted(profile_of(made.chunks()), TOLERANCE)] == [8 * MS]
+    assert "8.00 ms accounted, 10.00 ms wall" in check_accounting(profile_of(made.chunks(), is_damaged=True))
+
+
+def test_time_that_is_there_twice_is_told() -> None:
+    made = two_threads()
+    made.waits[3]["blocked_ns"] = 26 * MS
+    profile = profile_of(made.chunks(), is_damaged=True)
+    assert "worst thread main (100) +20.00 ms (20.00% of its wall time)" in quality_line(profile)
 
 
 def test_check_fails_and_says_where(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    whole, lossy = tmp_path / "whole.bpfprof", tmp_path / "lossy.bpfprof"
     chunks = in_two_chunks(two_threads())
-    whole.write_bytes(file_bytes(chunks))
-    lossy.write_bytes(file_bytes(without(chunks, "waits")))
-    assert cli._run(["report", str(whole), "--check"], False, False) == 0
+    (tmp_path / "whole").write_bytes(file_bytes(chunks))
+    (tmp_path / "lossy").write_bytes(file_bytes(without(chunks, "waits")))
+    assert run("report", tmp_path / "whole", "--check") == 0
     assert capsys.readouterr().err == "every thread within 1%\n"
-    assert cli._run(["report", str(lossy), "--check"], False, False) != 0
+    assert run("report", tmp_path / "lossy", "--check") == 5
     told = capsys.readouterr()
     assert "not within 1% of their wall time: 1 of 2 threads" in told.err
     assert "thread main (100) of process python (100): 65.00 ms accounted, 100.0 ms wall" in told.err
     (line,) = [line for line in told.out.splitlines() if "-35.00 ms  sleep" in line]
     assert line.split()[:5] == ["main", "100", "0.065", "0.100", "-35.00"]
+    assert run("report", tmp_path / "lossy") == 0
+
+
+@pytest.mark.parametrize(("part", "exit_code"), [(0.01, 0), (0.011, 5), (-0.02, 5)])
+def test_check_allows_a_hundredth(
+    part: float, exit_code: int, tmp_path: Path, monkeypatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = ProfileBuilder()
+    for tid, name in ((1, "right"), (2, "ga\x1bppy")):
+        made.spend(made.thread(tid, name), ON_CPU, 1_000 * MS, [python("f")])
+    made.threads[1] = replace(made.threads[1], on_cpu_ns=round(1_000 * MS * (1 - part)))
+    monkeypatch.setattr(report, "build_profile", lambda *_: made.build())
+    assert run("report", written(small(), tmp_path), "--check") == exit_code
+    told = capsys.readouterr()
+    assert ("thread ga?ppy (2) of process python (100): " in told.err) == (exit_code > 0)
+    assert "right" not in told.err and "bug" not in told.err and "wall time accounted for" in told.out
 
 
 def test_a_recording_that_ends_before_its_threads_begin() -> None:
@@ -94,6 +171,6 @@ def test_a_recording_that_ends_before_its_threads_begin() -> None:
     made = HandMade()
     made.process()
     made.thread(first_ns=START_NS + 3 * MS)
-    (thread,) = build_profile(made.recording()).threads
-    assert (thread.wall_ns, thread.accounted_ns) == (0, 0)
-    assert unaccounted(build_profile(made.recording()), TOLERANCE) == []
+    profile = profile_of(made.chunks())
+    assert (profile.threads[0].wall_ns, profile.threads[0].accounted_ns) == (0, 0)
+    assert check_accounting(profile) == ""

@@ -1,0 +1,158 @@
+"""Options that choose what is shown, in every format of `report` and `offcpu`."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from bpfprof.commands.filters import parse_window
+from bpfprof.profile.options import OPEN_END_NS
+from bpfprof.render.formats import FORMATS
+from tests.unit.commands.command import run, written
+from tests.unit.profile.test_filters import mixed
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return written(mixed(), tmp_path)
+
+
+def shown(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> str:
+    """What a command that ends well prints."""
+    assert run(*arguments) == 0
+    return capsys.readouterr().out
+
+
+def by_thread(collapsed: str) -> dict[str, int]:
+    """Microseconds of each thread."""
+    found: Counter[str] = Counter()
+    for line in collapsed.splitlines():
+        found[line.split(";")[1]] += int(line.rpartition(" ")[2])
+    return dict(found)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "report_us", "offcpu_us"),
+    [
+        (["--time", "5ms..25ms"], [20_000, 20_000, 20_000], [10_000, 8_000, 6_000]),
+        (["--process", "train"], [60_000, 60_000], [30_000, 33_000]),
+        (["--thread", r"worker \(200\)$"], [60_000], [41_000]),
+        (["--function", "^take$"], [12_000, 30_000], [10_000, 30_000]),
+        (["--cpu"], [28_000, 27_000, 9_000], None),
+        (["--offcpu"], [32_000, 33_000, 51_000], [30_000, 33_000, 41_000]),
+        (["--reason", "gil"], [20_000], [20_000]),
+        (["--reason", "disk", "--reason", "syscall fsync"], [3_000], [3_000]),
+        (["-g"], [10_000, 18_000], [3_000]),
+        (["--state", "D"], [3_000], [3_000]),
+        (["--min-block", "15000"], [20_000, 30_000, 40_000], [20_000, 30_000, 40_000]),
+        (["--hide-idle"], [60_000, 60_000, 20_000], [30_000, 33_000, 1_000]),
+        (["--thread", "io", "--time", "..18ms", "--offcpu"], [3_000], [3_000]),
+    ],
+)
+def test_what_is_shown(
+    arguments: list[str], report_us: list[int], offcpu_us: list[int] | None, path: Path, capsys
+) -> None:
+    asked = (path, *arguments, "-f", "collapsed")
+    assert list(by_thread(shown(capsys, "report", *asked)).values()) == report_us
+    if offcpu_us is not None:
+        assert list(by_thread(shown(capsys, "offcpu", *asked)).values()) == offcpu_us
+
+
+@pytest.mark.parametrize("known", FORMATS, ids=lambda known: known.name)
+@pytest.mark.parametrize("window", ["5ms..25ms", "7123us..27.123ms"])
+def test_a_window_is_filled_in_every_format(window: str, known, path: Path, capsys) -> None:
+    """20 ms of each of three threads, in flame graphs and collapsed stacks to the microsecond."""
+    text = shown(capsys, "report", path, "--time", window, "-f", known.name)
+    begin_ns, end_ns = parse_window(window)
+    match known.name:
+        case "collapsed":
+            assert list(by_thread(text).values()) == [20_000] * 3
+        case "speedscope":
+            for thread in json.loads(text)["profiles"]:
+                assert (thread["startValue"], sum(thread["weights"])) == (begin_ns, 20_000_000)
+                assert thread["endValue"] == end_ns
+        case "flamegraph":
+            data = json.loads(re.search(r'id="frame-data"[^>]*>(?:<!\[CDATA\[)?(\{.*?\})', text, re.S)[1])
+            assert data["cpu"][0] + data["wait"][0] == 60_000
+            assert f"from {begin_ns / 1e9:g} s to {end_ns / 1e9:g} s" in text
+        case _:
+            assert "of 60.00 ms wall time accounted for, exact in every thread" in " ".join(text.split())
+            assert len(re.findall(r"0\.020 +0\.020 +0 ns ", text)) == 3
+            assert f"from {begin_ns / 1e9:g} s to {end_ns / 1e9:g} s" in text
+
+
+def test_what_was_asked_for_is_said(path: Path, capsys) -> None:
+    asked = (path, "--thread", "io", "--reason", "disk", "--min-block", "1000")
+    said = "thread io, reason disk, of 1,000 us or more"
+    assert f"\nshown: what is {said}\n" in shown(capsys, "report", *asked)
+    assert f"\nwaits by reason and stack, {said}: 3.00 ms in 1 group\n" in shown(capsys, "offcpu", *asked)
+    assert f">shown: what is {said}<" in shown(capsys, "report", *asked, "-f", "svg")
+    assert "\nshown: what is not idle\n" in shown(capsys, "report", path, "--hide-idle")
+    for command in (["offcpu", path], ["report", path, "-f", "waits"]):
+        text = shown(capsys, *command, "--hide-idle")
+        assert "\nwaits by reason and stack: 63.00 ms in 4 groups; idle ones hidden, 40.00 ms\n" in text
+    assert "shown:" not in shown(capsys, "report", path)
+
+
+def test_figures_of_the_whole_recording_are_no_part_of_what_is_shown(path: Path, capsys) -> None:
+    assert "1 interval without a stack;" in shown(capsys, "report", path, "--thread", "main").replace("\n ", "")
+    assert "1 interval without a stack (0.6% of wall time);" in shown(capsys, "report", path).replace("\n ", "")
+
+
+@pytest.mark.parametrize("option", [["--thread", "main"], ["--process", "train", "--reason", "lock"]])
+def test_wakers_of_other_threads_are_kept(option: list[str], path: Path, capsys) -> None:
+    text = shown(capsys, "offcpu", path, *option, "--by", "reason")
+    assert "    woken by thread io (101) in hog (a.py), 100%\n" in text
+    assert "      whose wait before, disk in sync (a.py), was ended by an interrupt, 100%\n" in text
+    assert "\ndisk" not in text and "\nsleep" not in text
+    stacks = shown(capsys, "offcpu", path, *option, "--waker", "-F", "-f", "collapsed")
+    assert "take (a.py);[off-cpu: lock];[woken by thread io (101)];hog (a.py);[woken by interrupt] 10000\n" in stacks
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("2s..5s", (2e9, 5e9)),
+        ("500ms..", (5e8, OPEN_END_NS)),
+        ("..1.5", (0, 1.5e9)),
+        ("0...5", (0, 5e8)),
+        ("1m..90", (6e10, 9e10)),
+        (" 1us .. 2us ", (1e3, 2e3)),
+        ("..", (0, OPEN_END_NS)),
+    ],
+)
+def test_windows(text: str, found: tuple[float, float]) -> None:
+    assert parse_window(text) == found
+
+
+@pytest.mark.parametrize("command", ["report", "offcpu"])
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--time", "2s"], "is no window of time"),
+        (["--time", "5..2"], "ends before it begins"),
+        (["--time", "1..1"], "ends before it begins"),
+        (["--time", "-1..2"], "is no window of time"),
+        *[(["--time", text], "is no window of time") for text in ("1.2.3..4", "1e9..2e9", "...", f"..{'9' * 400}")],
+        (["--thread", "("], "--thread"),
+        (["--process", "*"], "--process"),
+        (["--function", "[a"], "--function"),
+        (["--reason", "boredom"], "'boredom' is no reason"),
+        (["--reason", "syscall nothing"], "is no reason"),
+        (["--state", "Q"], "no state of a waiting thread"),
+        (["--min-block", "-5"], "--min-block"),
+        (["--cpu", "--offcpu"], "leave nothing"),
+    ],
+)
+def test_nonsense_is_refused(command: str, arguments: list[str], words: str, path: Path, capsys) -> None:
+    assert run(command, path, *arguments) == 2
+    assert words in capsys.readouterr().err
+
+
+def test_waits_are_never_on_a_cpu(path: Path, capsys) -> None:
+    assert run("offcpu", path, "--cpu") == 2
+    assert "--cpu leaves no waits" in capsys.readouterr().err
