@@ -32,6 +32,7 @@ $(INSTALLED): pyproject.toml bpfprof/__init__.py
 	@test -x $(PYTHON) || $(SYSTEM_PYTHON) -m venv --system-site-packages $(VENV)
 	@echo "Installing bpfprof into .venv"
 	@$(PIP) install --editable .
+	@$(PYTHON) -m compileall -q bpfprof # an editable install leaves it to the first run, which may not write
 	@touch $@
 	@echo "Done. Try: make demo, or: $(SUDO) $(VENV)/bin/bpfprof doctor"
 
