@@ -1,67 +1,139 @@
-"""One process of a recording: what is known of it, for the kernel side and for the recording's tables."""
+"""One process of a recording: what is known of it, for the kernel side and for the recording's table.
+
+    fork, or there at the start        exec seen
+      |      |           |           (any state) ----> CHANGING
+      |      |           v                                |
+      |      |         UNSEEN                             | the stacks from before it are taken
+      |      |           | the kernel side met it,        |
+      |      |           | or it runs Python              |
+      |      |           v                                |
+      |      +------> STARTING <--------------------------+
+      |                  |  ^
+      | interpreter found|  | code was mapped, and no
+      | or not after 5 s |  | interpreter is known
+      v                  v  |
+    KERNEL_THREAD       KNOWN <------------+
+                         |                 | after 0.25 s
+                         +-------------> ASKED
+                the kernel side met code that is in no known
+                mapping, and nothing new was found
+
+A child begins in the state of its parent. A process is UNSEEN only where the whole machine is watched.
+"""
 
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from enum import Enum, auto
 
 from bpfprof import abi
-from bpfprof.capture.codes import ProcessCodes
-from bpfprof.cpython.code_objects import identity_start
+from bpfprof.capture.code_objects import ProcessCodes
+from bpfprof.cpython.code_objects import CodeObject, Unresolved, identity_start, read_code_object
 from bpfprof.cpython.detect import TSD_DATA_OFFSET, TSD_ENTRY_BYTES, TSD_FIRST_BLOCK, Interpreter
 from bpfprof.cpython.layout import NONE, Layout
+from bpfprof.errors import TargetError
 from bpfprof.model.ids import Pid
 from bpfprof.proc.memory import ProcessMemory
 from bpfprof.proc.text import without_controls
 from bpfprof.recording.tables import RecordedProcess
 
 
+class State(Enum):
+    """How much is known of a process; see the drawing above."""
+
+    UNSEEN = auto()  # not looked at until the kernel side asks for it
+    STARTING = auto()  # its interpreter may still be starting: looked for at each turn
+    KNOWN = auto()
+    ASKED = auto()  # KNOWN, but the kernel side is not to ask again for a while
+    CHANGING = auto()  # it runs another program, and what is known is still of the one before
+    KERNEL_THREAD = auto()  # it has no code of its own
+
+
 @dataclass(slots=True)
-class TrackedProcess:
-    """One process of the recording, by its index there."""
+class Process:
+    """One process, by its index in the recording."""
 
     index: int
     pid: Pid
-    name: str
-    command_line: list[str]
-    codes: ProcessCodes
+    name: str = ""
+    command_line: list[str] = field(default_factory=list)
+    state: State = State.KNOWN
+    until_s: float = 0.0  # when STARTING or ASKED ends, time.monotonic()
     memory: ProcessMemory | None = None
     interpreter: Interpreter | None = None
     note: str = ""  # why it has no Python frames
-    is_kernel_thread: bool = False
-    is_looked_at: bool = True  # false until the kernel side asks for it
-    is_changing: bool = False  # it runs another program, and what is known is still of the one before
-    detect_until_s: float = 0.0  # until when its interpreter may still be starting; 0: it is known
-    asked_again_s: float = 0.0  # when the kernel side may ask for it again
+    codes: ProcessCodes = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.codes = ProcessCodes(self.index, self.read_code)
+
+    def open_memory(self) -> None:
+        """Its memory as it is now: that of before an exec stays with the program before."""
+        self.close()
+        try:
+            self.memory = ProcessMemory(self.pid)
+        except (OSError, TargetError) as error:
+            self.note = f"memory not readable: {error}"
+
+    def close(self) -> None:
+        """Closes its memory."""
+        if self.memory is not None:
+            self.memory.close()
+        self.memory = None
+
+    def read_code(self, address: int) -> CodeObject | Unresolved:
+        """The code object at an address."""
+        if self.memory is None or self.interpreter is None:
+            return Unresolved("process gone before its code was read")
+        found = self.interpreter
+        return read_code_object(self.memory, found.layout, address, found.code_type_address)
+
+    def recorded(self) -> RecordedProcess:
+        """Its row in the recording's table."""
+        row = RecordedProcess(self.pid, self.name, self.command_line, note=self.note)
+        row.is_kernel_thread = self.state is State.KERNEL_THREAD
+        found = self.interpreter
+        if found is not None:
+            row.interpreter, row.version = "cpython", found.version_text
+            row.build = "free-threaded" if found.free_threaded else ""
+            row.entry_marks_from, row.shim_is_python = found.layout.entry_marks_from, found.layout.shim_is_python
+            row.gil = (found.gil.address, found.gil.size) if found.gil else None
+        return row
+
+    def kernel_record(self, follow_children: bool, mappings: tuple[int, int, int] | None) -> bytes:
+        """A packed bp_process; `mappings` are (word index, count, generation) in the unwind tables."""
+        flags = {
+            State.UNSEEN: 0,
+            State.STARTING: abi.ProcessFlags["BP_PROCESS_ASKED"],
+            State.CHANGING: abi.ProcessFlags["BP_PROCESS_ASKED"],
+            State.KNOWN: abi.ProcessFlags["BP_PROCESS_KNOWN"],
+            State.ASKED: abi.ProcessFlags["BP_PROCESS_KNOWN"] | abi.ProcessFlags["BP_PROCESS_ASKED"],
+            State.KERNEL_THREAD: abi.ProcessFlags["BP_PROCESS_KNOWN"] | abi.ProcessFlags["BP_PROCESS_KERNEL"],
+        }[self.state]
+        values: dict[str, int | bytes] = {}
+        if follow_children:
+            flags |= abi.ProcessFlags["BP_PROCESS_FOLLOW_CHILDREN"]
+        if mappings is not None:
+            flags |= abi.ProcessFlags["BP_PROCESS_UNWIND"]
+            values["mappings"], values["mapping_count"], values["generation"] = mappings
+        if self.interpreter is not None and self.state is not State.CHANGING:
+            flags |= abi.ProcessFlags["BP_PROCESS_PYTHON"]
+            values |= _interpreter_values(self.interpreter)
+        return abi.pack("bp_process", flags=int(flags), **values)
 
 
-def kernel_record(process: TrackedProcess, follow_children: bool, mappings: tuple[int, int, int] | None) -> bytes:
-    """A packed bp_process; `mappings` are (word index, count, generation) in the unwind tables."""
-    flags = 0
-    values: dict[str, int | bytes] = {}
-    if process.is_looked_at or process.is_kernel_thread:
-        is_known = not process.detect_until_s and not process.is_changing
-        flags |= abi.ProcessFlags["BP_PROCESS_KNOWN" if is_known else "BP_PROCESS_ASKED"]
-    if follow_children:
-        flags |= abi.ProcessFlags["BP_PROCESS_FOLLOW_CHILDREN"]
-    if process.is_kernel_thread:
-        flags |= abi.ProcessFlags["BP_PROCESS_KERNEL"]
-    if mappings is not None:
-        flags |= abi.ProcessFlags["BP_PROCESS_UNWIND"]
-        values["mappings"], values["mapping_count"], values["generation"] = mappings
-    if process.interpreter is not None and not process.is_changing:
-        flags |= abi.ProcessFlags["BP_PROCESS_PYTHON"]
-        values["tss_offset"] = TSD_FIRST_BLOCK + TSD_DATA_OFFSET + TSD_ENTRY_BYTES * process.interpreter.tss_key
-        values["eval_start"] = process.interpreter.eval_address
-        values["layout"] = _kernel_layout(process.interpreter.layout)
-        if process.interpreter.gil is not None and process.interpreter.layout.gil_locked == _after_holder(process):
-            values["gil"], values["gil_bytes"] = process.interpreter.gil.address, process.interpreter.gil.size
-    return abi.pack("bp_process", flags=flags, **values)
-
-
-def _after_holder(process: TrackedProcess) -> int:
-    """Where the kernel side takes _gil_runtime_state.locked to be."""
-    return process.interpreter.layout.gil_last_holder + 8 if process.interpreter else NONE
+def _interpreter_values(found: Interpreter) -> dict[str, int | bytes]:
+    """Fields of bp_process."""
+    values: dict[str, int | bytes] = {
+        "tss_offset": TSD_FIRST_BLOCK + TSD_DATA_OFFSET + TSD_ENTRY_BYTES * found.tss_key,
+        "eval_start": found.eval_address,
+        "layout": _kernel_layout(found.layout),
+    }
+    # The kernel side takes _gil_runtime_state.locked to follow the holder.
+    if found.gil is not None and found.layout.gil_locked == found.layout.gil_last_holder + 8:
+        values["gil"], values["gil_bytes"] = found.gil.address, found.gil.size
+    return values
 
 
 def _kernel_layout(layout: Layout) -> bytes:
@@ -87,19 +159,3 @@ def _kernel_layout(layout: Layout) -> bytes:
 def command_name(command: tuple[str, ...]) -> str:
     """The comm that a command gets at exec: the first 15 bytes of its file name."""
     return without_controls(os.fsencode(os.path.basename(command[0]))[:15])
-
-
-def recorded(process: TrackedProcess) -> RecordedProcess:
-    """Its row in the recording's table of processes."""
-    row = RecordedProcess(process.pid, process.name, process.command_line)
-    row.is_kernel_thread, row.note = process.is_kernel_thread, process.note
-    interpreter = process.interpreter
-    if interpreter is not None:
-        row.interpreter, row.version = "cpython", interpreter.version_text
-        row.build = "free-threaded" if interpreter.free_threaded else ""
-        row.entry_marks_from, row.shim_is_python = (
-            interpreter.layout.entry_marks_from,
-            interpreter.layout.shim_is_python,
-        )
-        row.gil = (interpreter.gil.address, interpreter.gil.size) if interpreter.gil else None
-    return row

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import struct
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -18,11 +18,13 @@ import numpy.typing as npt
 from bpfprof import abi
 from bpfprof.abi.dtypes import PYTHON_FRAME_DTYPE as RAW_FRAME_DTYPE
 from bpfprof.abi.dtypes import STACK_DTYPE as RAW_STACK_DTYPE
-from bpfprof.capture.codes import ProcessCodes, identity_hash
+from bpfprof.capture.code_objects import ProcessCodes, identity_hash
 from bpfprof.capture.numbers import NATIVE_FLAGS, STATUS, look_up
 from bpfprof.code.addresses import RawStack
 from bpfprof.cpython.code_objects import CodeObject, Unresolved
+from bpfprof.model.ids import Pid
 from bpfprof.model.samples import NATIVE_INDEX_DTYPE, PYTHON_FRAME_DTYPE, STACK_DTYPE
+from bpfprof.recording.writer import Sink
 
 _ADDRESS_MASK = (1 << 56) - 1
 _HEADER_BYTES = RAW_STACK_DTYPE.itemsize
@@ -38,7 +40,7 @@ _CHANGED = Unresolved("code object replaced before it was read")
 
 
 class NativeFrames(Protocol):
-    """Numbers the native and kernel frames of a stack (see capture.natives)."""
+    """Numbers the native and kernel frames of a stack (see code.addresses)."""
 
     def numbers(self, pid: int, stack: RawStack) -> list[int]: ...
 
@@ -47,7 +49,7 @@ class NativeFrames(Protocol):
 
 @dataclass(slots=True)
 class StackTable:
-    """Numbers stacks and code objects; `take_new()` hands over what the recording does not have yet."""
+    """Numbers stacks and code objects; `write_new()` writes what the recording does not have yet."""
 
     _index_of_key: dict[int, int] = field(default_factory=dict)
     _generation_of_key: dict[int, int] = field(default_factory=dict)
@@ -56,20 +58,22 @@ class StackTable:
     _unnamed_index: dict[tuple[int, str], int] = field(default_factory=dict)
     _new_codes: list[tuple[int, CodeObject | Unresolved]] = field(default_factory=list)
     _new_stacks: list[tuple[bytes, bytes, bytes]] = field(default_factory=list)
-    # Stacks that lack what will be known soon (an interpreter, an unwind table); the processes that had some lately.
-    unfinished: set[int] = field(default_factory=set)
-    unfinished_pids: set[int] = field(default_factory=set)
+    unfinished: set[int] = field(default_factory=set)  # they lack what will be known soon
+    _unfinished_pids: set[int] = field(default_factory=set)  # processes that had some lately
     unverified_count: int = 0
     changed_count: int = 0
 
     def add_records(
-        self, records: Iterable[memoryview], codes_of: dict[int, ProcessCodes], natives: NativeFrames | None = None
+        self,
+        records: Iterable[memoryview],
+        codes_of: Callable[[int], ProcessCodes | None],
+        natives: NativeFrames | None = None,
     ) -> None:
         """Takes stack records of the kernel side; codes_of is by pid. Without `natives` only Python frames are kept."""
         for record in records:
             header = _HEADER.unpack_from(record)
             key, time_ns, pid, generation, python, native, kernel, status, native_status, native_flags = header
-            codes = codes_of.get(pid)
+            codes = codes_of(pid)
             if codes is None:
                 continue
             end = _HEADER_BYTES + _FRAME_BYTES * python
@@ -88,8 +92,7 @@ class StackTable:
             row = (codes.process, python, stack.native_count, kernel, status, stack.native_status, stack.native_flags)
             index = self._index_of_key[key] = self._intern(row, frames, numbers)
             if not _NOT_READY.isdisjoint((status, stack.native_status)):
-                self.unfinished.add(index)
-                self.unfinished_pids.add(pid)
+                self.add_unfinished(index, pid)
 
     def add_frames(
         self,
@@ -110,13 +113,35 @@ class StackTable:
         row = (codes.process, len(raw), native.native_count, 0, status, native.native_status, native.native_flags)
         return self._intern(row, self._frames(codes, raw.tobytes()), list(numbers))
 
+    def add_unfinished(self, stack: int, pid: int) -> None:
+        """A stack lacks what will be known soon: an interpreter, or an unwind table."""
+        self.unfinished.add(stack)
+        self._unfinished_pids.add(pid)
+
+    def take_unfinished_pids(self) -> set[int]:
+        """Processes that had such stacks since the last call."""
+        pids, self._unfinished_pids = self._unfinished_pids, set()
+        return pids
+
     def indices(self, keys: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint32]:
         """Stack indices of keys; 0 for key 0 and for stacks that never arrived."""
         return look_up(keys, self._index_of_key, 0).astype(np.uint32)
 
-    def generations(self, keys: npt.NDArray[np.uint64]) -> npt.NDArray[np.int64]:
-        """Generation of the mappings that each key's stack was unwound by; 0 without native frames."""
-        return look_up(keys, self._generation_of_key, 0)
+    def drop_replaced(self, events: npt.NDArray[np.void], replaced: Mapping[tuple[Pid, int], int]) -> None:
+        """Takes their stacks from events that name one from before other code came to its addresses.
+
+        The kernel side does not send a stack again that looks the same, until it is told of the new code. `replaced`:
+        (process, generation of its mappings) to when they, and those before, were replaced.
+        """
+        if not replaced:
+            return
+        generations = look_up(events["stack"], self._generation_of_key, 0)
+        taken_ns = events["time_ns"] - events["blocked_ns"] - events["runqueue_ns"]
+        for (pid, generation), from_ns in replaced.items():
+            earlier = (generations > 0) & (generations <= generation)
+            outdated = (events["tgid"] == pid) & earlier & (taken_ns >= from_ns)
+            events["stack"][outdated] = 0
+            events["status"][outdated] = abi.Status["BP_NATIVE_NOT_READY"]
 
     def _intern(self, row: tuple[int, ...], frames: bytes, natives: list[int]) -> int:
         """Index of a stack: a row of STACK_DTYPE, rows of PYTHON_FRAME_DTYPE, numbers of native frames."""
@@ -184,16 +209,30 @@ class StackTable:
             self._unnamed_index[key] = self._number(codes, reason)
         return self._unnamed_index[key]
 
-    def take_new(self) -> tuple[list[tuple[int, CodeObject | Unresolved]], dict[str, npt.NDArray[Any]]]:
-        """New code objects (process index, what was read), and arrays of new stacks (empty when there are none)."""
-        codes, self._new_codes = self._new_codes, []
-        arrays: dict[str, npt.NDArray[Any]] = {}
+    def write_new(self, sink: Sink) -> bool:
+        """What the recording does not have yet; true when code objects were among it."""
+        has_codes = bool(self._new_codes)
+        if has_codes:
+            rows = [list(_columns(process, code)) for process, code in self._new_codes]
+            tables = [code.linetable if isinstance(code, CodeObject) else b"" for _, code in self._new_codes]
+            ends = np.cumsum([len(table) for table in tables], dtype=np.uint64)
+            blob = np.frombuffer(b"".join(tables), np.uint8)
+            sink.write("codes", {"rows": rows}, {"linetable_ends": ends, "linetables": blob})
+            self._new_codes = []
         if self._new_stacks:
-            rows, frames, natives = (b"".join(part) for part in zip(*self._new_stacks, strict=True))
-            arrays = {
-                "stacks": np.frombuffer(rows, STACK_DTYPE),
+            stacks, frames, natives = (b"".join(part) for part in zip(*self._new_stacks, strict=True))
+            arrays: dict[str, npt.NDArray[Any]] = {
+                "stacks": np.frombuffer(stacks, STACK_DTYPE),
                 "python": np.frombuffer(frames, PYTHON_FRAME_DTYPE),
                 "native": np.frombuffer(natives, NATIVE_INDEX_DTYPE),
             }
+            sink.write("stacks", arrays=arrays)
             self._new_stacks = []
-        return codes, arrays
+        return has_codes
+
+
+def _columns(process: int, code: CodeObject | Unresolved) -> tuple[int, str, str, int, str]:
+    """Process, filename, qualified name, first line, reason; the reason is "" for one that was read."""
+    if isinstance(code, CodeObject):
+        return process, code.filename, code.qualname, code.first_line, ""
+    return process, "", "", 0, code.reason

@@ -9,10 +9,10 @@ import signal
 import time
 from dataclasses import dataclass, field
 
-from bpfprof.capture.caller import caller_ids
 from bpfprof.errors import TargetError
 from bpfprof.model.ids import Pid
 from bpfprof.proc import tasks
+from bpfprof.proc.caller import caller_ids
 from bpfprof.proc.priority import usual_priority
 
 _TOGETHER_S = 0.0003  # births and mappings come in groups: they are looked at together

@@ -10,10 +10,11 @@ import numpy.typing as npt
 
 from bpfprof import abi
 from bpfprof.capture.numbers import look_up
-from bpfprof.capture.tracker import Tracker
+from bpfprof.capture.processes import Processes
 from bpfprof.model.ids import Pid, Tid
 from bpfprof.proc import tasks
 from bpfprof.recording.tables import RecordedWaker, table_row
+from bpfprof.recording.writer import Sink
 
 _TID_BITS = 32
 _REMEMBERED_S = 1.0  # an id can be given again
@@ -21,10 +22,10 @@ _NAMED_LIMIT = 100_000  # wakers that are no targets: a host makes new ones for 
 
 
 class Wakers:
-    """Numbers the threads that end waits; `take_rows()` hands over those the recording does not have yet."""
+    """Numbers the threads that end waits; `write_new()` writes those the recording does not have yet."""
 
-    def __init__(self, tracker: Tracker) -> None:
-        self._tracker = tracker
+    def __init__(self, processes: Processes) -> None:
+        self._processes = processes
         self._place_of: dict[int, int] = {}  # tgid << 32 | tid, and which thread of that id it is -> place
         self._count = 0
         self._rows: list[dict[str, Any]] = []
@@ -51,17 +52,18 @@ class Wakers:
         keys = events["tgid"][has_holder].astype(np.uint64) << np.uint64(_TID_BITS) | events["holder"][has_holder]
         unique, inverse = np.unique(keys, return_inverse=True)
         tids = np.array([self._outer_tid(Pid(int(key) >> 32), int(key) & 0xFFFFFFFF) for key in unique], np.uint32)
-        holders[has_holder] = (look_up(tids, self._tracker.thread_index, -1) + 1)[inverse]
+        holders[has_holder] = (look_up(tids, self._processes.threads.index_of, -1) + 1)[inverse]
         return holders
 
-    def take_rows(self) -> list[dict[str, Any]]:
-        """New rows of the table of wakers."""
-        rows, self._rows = self._rows, []
-        return rows
+    def write_new(self, sink: Sink) -> None:
+        """Rows that the recording does not have yet."""
+        if self._rows:
+            sink.write("wakers", {"rows": self._rows})
+            self._rows = []
 
     def _place(self, key: int) -> int:
         pid, tid = Pid(key >> _TID_BITS), Tid(key & 0xFFFFFFFF)
-        thread = self._tracker.thread_index.get(tid, -1) + 1
+        thread = self._processes.threads.index_of.get(tid, -1) + 1
         place = self._place_of.get(key << _TID_BITS | thread)
         if place is None:
             if len(self._place_of) >= _NAMED_LIMIT:
@@ -72,7 +74,7 @@ class Wakers:
         return place
 
     def _row(self, pid: Pid, tid: Tid, thread: int) -> dict[str, Any]:
-        process = self._tracker.processes.get(pid)
+        process = self._processes.by_pid.get(pid)
         process_name = process.name if process else tasks.process_name(pid) or ""
         row = RecordedWaker(thread, pid, tid, process_name, tasks.thread_name(pid, tid) or "")
         return table_row(self._count - 1, row)

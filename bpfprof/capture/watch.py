@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 from bpfprof import abi
 from bpfprof.capture.options import CaptureOptions
+from bpfprof.capture.processes import Processes
 from bpfprof.capture.targets import LaunchedCommand, Targets
-from bpfprof.capture.tracker import Tracker
 from bpfprof.kernel.attach import Attachments
 from bpfprof.kernel.kernel_side import KernelSide
 from bpfprof.kernel.mapping_events import MappingEvents
@@ -36,60 +36,56 @@ class Watch:
     options: CaptureOptions
     kernel: KernelSide
     targets: Targets
-    tracker: Tracker
+    processes: Processes
+    code: NativeCode | None  # where code is, for native and kernel frames
+    mapping_events: MappingEvents | None
     start_ns: int = 0
-    native: NativeCode | None = None
-    mapping_events: MappingEvents | None = None
     attachments: Attachments = field(default_factory=Attachments)
     _command: LaunchedCommand | None = None  # waits to be released
     _names: list[str] = field(default_factory=list)  # of the targets, which may end any moment
 
     @classmethod
     def of(cls, options: CaptureOptions, kernel: KernelSide, targets: Targets) -> Watch:
-        """A watch that has not begun."""
-        tracker = Tracker(kernel.tables, options.follow_children, options.watches_all)
-        return cls(options, kernel, targets, tracker)
+        """A watch that has not begun, but makes the targets' unwind tables while programs are still being compiled."""
+        code = mapping_events = None
+        if options.native or options.kernel or options.watches_all:
+            # Imported now: it takes a while, and without native frames it is not needed.
+            from bpfprof.code.maps import NativeCode
+
+            code = NativeCode.start(kernel.tables)
+        unwound = code if options.native else None  # else kernel frames only
+        if unwound is not None:
+            mapping_events = MappingEvents.open()
+            deadline_s = time.monotonic() + _FIRST_LOOK_S
+            for pid in tasks.list_processes() if options.watches_all else targets.pids:
+                if time.monotonic() < deadline_s:
+                    unwound.look_at(pid)
+        processes = Processes(kernel.tables, unwound, options.follow_children, options.watches_all)
+        return cls(options, kernel, targets, processes, code, mapping_events)
 
     def start(self, command: LaunchedCommand | None = None) -> None:
         """Attaches all and adds the targets; a command waits for `release()`. Raises UnsupportedError, TargetError."""
-        if self.options.native or self.options.kernel or self.options.watches_all:
-            self._start_naming()
         programs = self.kernel.programs()
         limit = self.options.max_switches
         interval_ns = 1_000_000_000 // limit if limit else 0
         self.kernel.tables.set_config(_config_flags(self.options), 1000 * self.options.min_block_us, interval_ns)
-        if self.native is not None and command is None:
-            self.native.files.background.wait(_TABLES_WAIT_S)
-        if self.native is not None:
-            for thread in (self.native.files.background, self.native.files.naming):
+        if self.code is not None:
+            if command is None:
+                self.code.files.background.wait(_TABLES_WAIT_S)
+            for thread in (self.code.files.background, self.code.files.naming):
                 usual_priority(thread.thread_id)
         self.attachments.attach_tracepoints(programs)
         self.start_ns = time.monotonic_ns()
         for pid in self.targets.pids if command is None else ():
-            process = self.tracker.watch(pid)
+            process = self.processes.watch(pid)
             self._names.append(f"{process.name} ({pid})")
             if self.options.follow_children:
-                self.tracker.watch_children(pid)
+                self.processes.watch_children(pid)
         if self.options.watches_all:
-            self.tracker.watch_all()
+            self.processes.watch_all()
         if self.options.mode != "offcpu":
             self.attachments.attach_clock(programs, self.options.event, self.options.rate_hz)
         self._command = command
-
-    def _start_naming(self) -> None:
-        """Begins to make the targets' unwind tables, while the programs are still being compiled."""
-        # Imported now: it takes a while, and without native frames it is not needed.
-        from bpfprof.code.maps import NativeCode
-
-        self.native = NativeCode.start(self.kernel.tables)
-        if not self.options.native:  # kernel frames only
-            return
-        self.tracker.native = self.native
-        self.mapping_events = MappingEvents.open()
-        deadline_s = time.monotonic() + _FIRST_LOOK_S
-        for pid in tasks.list_processes() if self.options.watches_all else self.targets.pids:
-            if time.monotonic() < deadline_s:
-                self.native.look_at(pid)
 
     def release(self) -> None:
         """Lets a launched command begin, now that somebody looks: its account begins here, as a thread's at birth.
@@ -98,7 +94,7 @@ class Watch:
         """
         command, self._command = self._command, None
         if command is not None:
-            process = self.tracker.watch(command.pid, command.command)
+            process = self.processes.watch(command.pid, command.command)
             self._names.append(f"{process.name} ({command.pid})")
             command.release()
 
@@ -112,11 +108,11 @@ class Watch:
     def close(self) -> None:
         """Detaches and gives everything back; safe at any point and more than once."""
         self.attachments.close()
-        self.tracker.close()
+        self.processes.close()
         if self.mapping_events is not None:
             self.mapping_events.close()
-        if self.native is not None:
-            self.native.close()
+        if self.code is not None:
+            self.code.close()
         self.targets.close()
         self.kernel.close()
 
@@ -131,7 +127,7 @@ class Watch:
         return [
             f"process {process.pid} ({process.name}): {process.note}; "
             "its threads and waits are recorded without Python frames"
-            for process in self.tracker.processes.values()
+            for process in self.processes.by_pid.values()
             if process.note and not self.options.watches_all
         ]
 

@@ -23,6 +23,7 @@ from bpfprof.proc.maps import Mapping, read_maps
 Location = tuple[int, int]  # (number of the file, address in it)
 _KERNEL_HALF = 1 << 63
 _ADDRESS_MASK = (1 << 48) - 1
+_REPLACED_KEPT_NS = 2_000_000_000
 _KEPT_MAPS = 8  # earlier ones of a process: stacks are at most some tenths of a second old
 
 
@@ -117,6 +118,11 @@ class NativeCode:
         self._generation += 1
         self._set(pid, CodeMap(starts, ends, biases, numbers, index, self._generation, from_ns))
         return True
+
+    def forget_replaced(self) -> None:
+        """Of mappings that were replaced long ago: no stack by them is still to come."""
+        oldest_ns = time.monotonic_ns() - _REPLACED_KEPT_NS
+        self.replaced = {key: from_ns for key, from_ns in self.replaced.items() if from_ns >= oldest_ns}
 
     def share(self, child: Pid, parent: Pid) -> None:
         """A process was forked: its memory is a copy of its parent's."""

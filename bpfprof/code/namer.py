@@ -15,7 +15,7 @@ from bpfprof.code.maps import NativeCode
 from bpfprof.model.samples import NAME_DTYPE, NATIVE_EXACT, NO_FILE
 from bpfprof.names.native_names import NativeNames
 from bpfprof.recording.tables import RecordedFile, table_row
-from bpfprof.recording.writer import RecordingWriter
+from bpfprof.recording.writer import Sink
 
 _WAIT_S = 60.0
 _Row = tuple[int, int, int, int, int]  # of NAME_DTYPE
@@ -38,17 +38,17 @@ class Namer:
         """Files' addresses that were asked for and have no answer yet."""
         return len(self._pending)
 
-    def write_new(self, writer: RecordingWriter) -> None:
+    def write_new(self, sink: Sink) -> None:
         """Files and addresses, before the stacks that refer to them; and names that were found meanwhile."""
         files = self.code.files.take_new()
         if files:
-            writer.write("files", {"rows": [_file_row(file) for file in files]})
+            sink.write("files", {"rows": [_file_row(file) for file in files]})
         rows = self.natives.take_new()
         if len(rows):
-            writer.write("natives", arrays={"rows": rows})
+            sink.write("natives", arrays={"rows": rows})
         while self._found:
             texts, names = self._found.popleft()
-            writer.write("names", {"texts": texts}, {"rows": np.array(names, NAME_DTYPE)})
+            sink.write("names", {"texts": texts}, {"rows": np.array(names, NAME_DTYPE)})
 
     def ask(self) -> None:
         """Has names looked up, in the background, of all addresses that were written."""
@@ -63,14 +63,14 @@ class Namer:
             self._pending[number] = (self.code.files.files[file], asked)
             self.code.files.naming.add(number, partial(self._look_up, number))
 
-    def finish(self, writer: RecordingWriter) -> None:
+    def finish(self, sink: Sink) -> None:
         """Writes the names that are still missing."""
         self.ask()
         self.code.files.naming.wait(_WAIT_S)
-        self.write_new(writer)
+        self.write_new(sink)
         noted = [file for file in self.code.files.files if file.note]
         if noted:
-            writer.write("files", {"rows": [_file_row(file) for file in noted]})
+            sink.write("files", {"rows": [_file_row(file) for file in noted]})
 
     def _look_up(self, number: int) -> None:
         """A stranger's file that cannot be read costs its names."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import functools
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,7 +13,7 @@ from click.core import ParameterSource
 from bpfprof.commands.capture_options import Asked, capture_options
 from bpfprof.commands.filters import Wanted, filter_options
 from bpfprof.commands.options import RATE, Shown, gathered, output_options
-from bpfprof.commands.outputs import show, shows_utf8
+from bpfprof.commands.outputs import shows_utf8
 from bpfprof.errors import UsageError
 from bpfprof.kernel.attach import PERF_EVENTS
 from bpfprof.model.states import ThreadState
@@ -23,6 +23,8 @@ from bpfprof.render.options import GROUPINGS
 if TYPE_CHECKING:
     from bpfprof.model.profile import Profile
     from bpfprof.profile.options import ProfileOptions
+
+    Render = Callable[[Profile, Format | None], str | bytes]
 
 _HAS_DASHES = "bpfprof.has_dashes"
 _EXAMPLE = "bpfprof offcpu --pid 1234 -d 10\n  bpfprof offcpu RECORDING"
@@ -98,28 +100,29 @@ def offcpu(
     takes = (WAITS if chosen in (None, TABLE) else chosen).takes
     wanted_spans = wanted.filter(is_recorded * (asked.min_block or 0), ThreadState.OFF_CPU, takes)
     options = shown.profile_options(wanted_spans, True)
+
+    def render(profile: Profile, chosen: Format | None) -> str | bytes:
+        is_shown = chosen is None or (is_recorded and shown.output is None)
+        return _rendered(chosen or WAITS, wanted, grouping, shown, profile, is_shown and not shows_utf8())
+
+    def next_command(path: Path) -> str:
+        return f"bpfprof offcpu {path} --by {'thread' if grouping.by == 'waker' else 'waker'}"
+
     if is_recorded:
-        path = _check_recording(ctx, arguments, asked, shown, chosen)
-        _show_recording(path, load(path, options), wanted, grouping, shown, chosen or WAITS)
+        _show_recording(_checked_path(ctx, arguments, asked, shown), options, render, shown)
     else:
-        _capture(ctx, asked, wanted, grouping, shown, chosen, arguments, options)
+        # Imported now: of a recording nothing is recorded.
+        from bpfprof.commands.recording import Plan, make_recording
+
+        asked.check_targets(arguments, _EXAMPLE)
+        make_recording(ctx.obj, Plan(asked.options("offcpu"), arguments, shown, options, render, next_command))
 
 
-def load(path: Path, options: ProfileOptions) -> Profile:
-    """Imported now: while a recording starts there is no time for it."""
-    from bpfprof.commands.report import load_profile
-
-    return load_profile(path, options)
-
-
-def _check_recording(
-    ctx: click.Context, arguments: tuple[str, ...], asked: Asked, shown: Shown, chosen: Format | None
-) -> Path:
-    from bpfprof.commands.report import check_not_replaced
-
+def _checked_path(ctx: click.Context, arguments: tuple[str, ...], asked: Asked, shown: Shown) -> Path:
+    """The recording. Raises UsageError for options that do not go with one."""
     if len(arguments) > 1:
         raise UsageError("give one recording, or a command after --", "bpfprof offcpu -- python program.py")
-    path = Path(arguments[0])
+    path, chosen = Path(arguments[0]), shown.format()
     for parameter in ctx.command.params:
         name = parameter.name or ""
         if ctx.get_parameter_source(name) != ParameterSource.COMMANDLINE:
@@ -127,59 +130,25 @@ def _check_recording(
         if name != "min_block" and name in Asked.__slots__:
             names = parameter.opts if getattr(asked, name) else parameter.secondary_opts
             raise UsageError(f"{names[-1]} is for recording, and {path} has been recorded", "leave it out")
-        if chosen not in (None, TABLE, WAITS) and name in ("by", "limit"):
+        if chosen not in (None, TABLE) and name in WAITS.takes & {"by", "limit"} - chosen.takes:
             raise UsageError(f"{parameter.opts[-1]} is for tables", "leave it out, or choose the format table")
     if chosen is None and (shown.format_name or shown.output):
         raise UsageError("a table is not a recording; choose another suffix or format")
-    check_not_replaced(path, shown.output)
     return path
 
 
-def _show_recording(
-    path: Path, profile: Profile, wanted: Wanted, grouping: Grouping, shown: Shown, chosen: Format
-) -> None:
-    from bpfprof.commands.report import check_whole, write_report
+def _show_recording(path: Path, options: ProfileOptions, render: Render, shown: Shown) -> None:
+    from bpfprof.commands.report import check_not_replaced, check_whole, load_profile, write_report
 
-    is_ascii = shown.output is None and not shows_utf8()
-    write_report(_content(chosen, wanted, grouping, shown, profile, is_ascii), shown.output)
+    check_not_replaced(path, shown.output)
+    profile = load_profile(path, options)
+    write_report(render(profile, shown.format() or WAITS), shown.output)
     check_whole(profile)
 
 
-def _capture(
-    ctx: click.Context,
-    asked: Asked,
-    wanted: Wanted,
-    grouping: Grouping,
-    shown: Shown,
-    chosen: Format | None,
-    command: tuple[str, ...],
-    options: ProfileOptions,
-) -> None:
-    from bpfprof.commands.record import next_step
-    from bpfprof.commands.recording import Plan, make_recording
-
-    asked.check_targets(command, _EXAMPLE)
-    if chosen in (TABLE, WAITS) and shown.output is None:
-        chosen = None
-    if chosen is not None and shown.output is None:
-        raise UsageError(f"the format {chosen.name} needs a file: --output FILE")
-    write = functools.partial(_content, chosen, wanted, grouping, shown) if chosen else None
-    recorded = make_recording(ctx.obj, Plan(asked.options("offcpu"), command, shown.output, options, write))
-    path = recorded.path
-    show(_content(WAITS, wanted, grouping, shown, recorded.profile, not shows_utf8()))
-    if chosen is None:
-        by = next(other for other in ("waker", "thread") if other != grouping.by)
-        click.echo(f"\nrecording: {path}\nnext: bpfprof offcpu {path} --by {by}")
-    else:
-        click.echo(f"\n{chosen.name}: {path}\nnext: {next_step(chosen, path)}")
-    if recorded.failure is not None:
-        raise recorded.failure
-
-
-def _content(
-    chosen: Format, wanted: Wanted, grouping: Grouping, shown: Shown, profile: Profile, ascii_only: bool = False
+def _rendered(
+    chosen: Format, wanted: Wanted, grouping: Grouping, shown: Shown, profile: Profile, ascii_only: bool
 ) -> str | bytes:
-    """The waits in this format."""
     chosen = WAITS if chosen is TABLE else chosen
     title = "Flame graph of waits" + " and who ended them" * grouping.with_wakers
     look = replace(

@@ -13,20 +13,21 @@ from typing import TYPE_CHECKING, BinaryIO
 
 import click
 
-from bpfprof.capture.caller import caller_ids
 from bpfprof.capture.options import CaptureOptions
 from bpfprof.capture.stop import StopRequest
 from bpfprof.capture.targets import LaunchedCommand, Targets
 from bpfprof.capture.watch import Watch
-from bpfprof.commands.options import RECORDING_SUFFIX
-from bpfprof.commands.outputs import open_output, open_temporary, write_whole
+from bpfprof.commands.options import RECORDING_SUFFIX, Shown
+from bpfprof.commands.outputs import open_output, open_temporary, show, write_whole
 from bpfprof.commands.starting import Started, starting
-from bpfprof.errors import OutputError
+from bpfprof.errors import OutputError, UsageError
 from bpfprof.kernel.checks import check_machine, check_namespace
 from bpfprof.kernel.kernel_side import KernelSide
 from bpfprof.model.ids import Pid
+from bpfprof.proc.caller import caller_ids
 from bpfprof.proc.tasks import process_name
 from bpfprof.profile.options import ProfileOptions
+from bpfprof.render.formats import TABLE, WAITS, Format
 
 if TYPE_CHECKING:
     from bpfprof.capture.session import Progress
@@ -34,53 +35,69 @@ if TYPE_CHECKING:
 
 _CLEAR_LINE = "\r\x1b[K"
 
-Write = Callable[["Profile"], str | bytes]
+# By the name of a format, with its path; of others it is `less`.
+_NEXT_STEPS = {
+    "flamegraph": "open {0} in a browser",
+    "speedscope": "open {0} at https://www.speedscope.app, or with: npx speedscope {0}",
+}
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What to record and what to make of it: the recording itself at `output`, or what `write` makes of its profile."""
+    """What to record, and what to make of it.
+
+    render: of a profile what a format is to hold; None: what the terminal shows. next_command: how to go on with a
+    recording.
+    """
 
     options: CaptureOptions
     command: tuple[str, ...]
-    output: Path | None  # None: a name is made up
+    shown: Shown
     profile_options: ProfileOptions
-    write: Write | None = None
+    render: Callable[[Profile, Format | None], str | bytes]
+    next_command: Callable[[Path], str]
 
 
-@dataclass(frozen=True)
-class Recorded:
-    """The profile, the path of what was written, and why the recording could not be written to its end, if so."""
+def make_recording(started: Started | None, plan: Plan) -> None:
+    """Records until the end, writes the recording or a report, shows a summary and what was written.
 
-    profile: Profile
-    path: Path
-    failure: OutputError | None = None
-
-
-def make_recording(started: Started | None, plan: Plan) -> Recorded:
-    """Records until the end; the output is whole then. Raises UnsupportedError, TargetError, UsageError.
-
-    started: what the command line has under way, if it has.
+    started: what the command line has under way, if it has. Raises UnsupportedError, TargetError, UsageError,
+    OutputError: when it could not be written to its end; what was written before is shown all the same.
     """
+    chosen = plan.shown.format()
+    if chosen in (TABLE, WAITS) and plan.shown.output is None:
+        chosen = None  # it is shown in any case
+    if chosen is not None and plan.shown.output is None:
+        raise UsageError(f"the format {chosen.name} needs a file: --output FILE")
     with contextlib.nullcontext(started) if started else starting() as under_way:
         check_machine()
         check_namespace()
         kernel = under_way.kernel or KernelSide.start(under_way.compilation)
         try:
-            return _record(kernel, plan, under_way.stop)
+            profile, path, failure = _record(kernel, plan, chosen, under_way.stop)
         finally:
             kernel.close()
+    show(plan.render(profile, None))
+    if chosen is None:
+        click.echo(f"\nrecording: {path}\nnext: {plan.next_command(path)}")
+    else:
+        click.echo(f"\n{chosen.name}: {path}\nnext: {_NEXT_STEPS.get(chosen.name, 'less {0}').format(path)}")
+    if failure is not None:
+        raise failure
 
 
-def _record(kernel: KernelSide, plan: Plan, stop: StopRequest) -> Recorded:
+def _record(
+    kernel: KernelSide, plan: Plan, chosen: Format | None, stop: StopRequest
+) -> tuple[Profile, Path, OutputError | None]:
+    """(the profile, where the recording or the report is, why it could not be written to its end)"""
     launched = LaunchedCommand.start(plan.command) if plan.command else None
     targets = Targets.open((launched.pid,) if launched else plan.options.pids)
-    path = plan.output or _default_path(targets.pids, plan.command)
+    path = plan.shown.output or _default_path(targets.pids, plan.command)
     is_new = not os.path.lexists(path)
     watch = Watch.of(plan.options, kernel, targets)
     failure: OutputError | None = None
     with os.fdopen(open_output(path, caller_ids(), empty=False), "r+b") as result:
-        stream = os.fdopen(open_temporary(), "r+b") if plan.write else result
+        stream = os.fdopen(open_temporary(), "r+b") if chosen else result
         try:
             if plan.options.native or plan.options.watches_all:
                 # It needs much of the same, and what is met first has to be looked at soon.
@@ -97,10 +114,10 @@ def _record(kernel: KernelSide, plan: Plan, stop: StopRequest) -> Recorded:
         finally:
             watch.close()
         profile = _read_back(stream, plan.profile_options)
-        if plan.write is not None:
-            write_whole(result.fileno(), path, plan.write(profile))
+        if chosen is not None:
+            write_whole(result.fileno(), path, plan.render(profile, chosen))
             stream.close()
-    return Recorded(profile, path, failure)
+    return profile, path, failure
 
 
 def _capture(watch: Watch, fd: int, stop: StopRequest) -> None:

@@ -11,15 +11,18 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bpfprof.elf.cfi.rules import NO_RULE_ID, UNSUPPORTED_ID, CfaKind
-from bpfprof.elf.cfi.tables import CallFrames, read_call_frames
 from bpfprof.elf.image import EM_X86_64, PF_X, ElfError, ElfImage
 from bpfprof.elf.symbols.reader import read_symbols
 from bpfprof.elf.symbols.table import SymbolTable
+
+if TYPE_CHECKING:
+    from bpfprof.elf.cfi.tables import CallFrames
 
 Addresses = NDArray[np.uint64]
 
@@ -104,7 +107,10 @@ def _ranges(pieces: list[tuple[int, int, bool]]) -> EvalRanges:
 def _unnamed_pieces(image: ElfImage, address: int, size: int, frames: CallFrames | None) -> list[tuple[int, int, bool]]:
     """Other FDEs that the function goes on in; with a symbol without a size, the function's own FDE too."""
     try:
-        frames = read_call_frames(image) if frames is None else frames
+        if frames is None:
+            from bpfprof.elf.cfi.tables import read_call_frames  # it takes long to import, and is seldom needed
+
+            frames = read_call_frames(image)
     except ElfError:
         return []
     start, end = np.uint64(address), np.uint64(min(address + size, (1 << 64) - 1))

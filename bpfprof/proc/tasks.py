@@ -31,6 +31,19 @@ class SchedStat:
     slices: int
 
 
+@dataclass(frozen=True, slots=True)
+class ThreadStatus:
+    """`run_state` is the letter of proc(5): R running or runnable, S and D sleeping, T stopped, Z dead.
+
+    Unchanged `switches` (voluntary and not) mean that the thread has not run in between. `namespace_tids`: its id in
+    each pid namespace, ours first, its own last.
+    """
+
+    run_state: str
+    switches: int
+    namespace_tids: tuple[int, ...]
+
+
 _PF_KTHREAD = 0x00200000  # include/linux/sched.h (Linux 6.1)
 
 
@@ -90,10 +103,16 @@ def start_time_ticks(pid: Pid) -> int | None:
     return int(fields[19]) if fields else None
 
 
-def thread_run_state(pid: Pid, tid: Tid) -> str | None:
-    """The state letter of proc(5): R running or runnable, S and D sleeping, T stopped, Z dead; None when gone."""
-    fields = _stat_fields(f"/proc/{pid}/task/{tid}/stat")
-    return fields[0].decode("ascii", "replace") if fields else None
+def thread_status(pid: Pid, tid: Tid) -> ThreadStatus | None:
+    """None when the thread is gone."""
+    lines = (line.partition(b":") for line in _read(f"/proc/{pid}/task/{tid}/status").split(b"\n"))
+    values = {name: value.split() for name, _, value in lines}
+    try:
+        switches = int(values[b"voluntary_ctxt_switches"][0]) + int(values[b"nonvoluntary_ctxt_switches"][0])
+        tids = tuple(int(field) for field in values[b"NSpid"])
+        return ThreadStatus(values[b"State"][0].decode("ascii", "replace"), switches, tids)
+    except (KeyError, IndexError, ValueError):
+        return None
 
 
 def blocked_syscall(pid: Pid, tid: Tid) -> BlockedSyscall | None:
@@ -112,15 +131,6 @@ def blocked_syscall(pid: Pid, tid: Tid) -> BlockedSyscall | None:
         return None
 
 
-def switch_count(pid: Pid, tid: Tid) -> int | None:
-    """Context switches since the thread began, voluntary and not; unchanged means it has not run in between."""
-    status = _status(pid, tid)
-    try:
-        return int(status[b"voluntary_ctxt_switches"]) + int(status[b"nonvoluntary_ctxt_switches"])
-    except (KeyError, ValueError):
-        return None
-
-
 def schedstat(pid: Pid, tid: Tid) -> SchedStat | None:
     """None when the thread is gone or the kernel was built without CONFIG_SCHED_INFO."""
     fields = _read(f"/proc/{pid}/task/{tid}/schedstat").split()
@@ -133,10 +143,8 @@ def schedstat(pid: Pid, tid: Tid) -> SchedStat | None:
 
 def namespace_tids(pid: Pid, tid: Tid) -> tuple[int, ...]:
     """The thread's id in each pid namespace, ours first, its own last; empty when the thread is gone."""
-    try:
-        return tuple(int(field) for field in _status(pid, tid)[b"NSpid"].split())
-    except (KeyError, ValueError):
-        return ()
+    status = thread_status(pid, tid)
+    return status.namespace_tids if status else ()
 
 
 def _read(path: str) -> bytes:
@@ -166,8 +174,3 @@ def _stat_fields(path: str) -> list[bytes]:
     """The fields of proc(5) stat from the state (field 3) on; the name before it may hold spaces and brackets."""
     fields = _read(path).rpartition(b")")[2].split()
     return fields if len(fields) >= 20 else []
-
-
-def _status(pid: Pid, tid: Tid) -> dict[bytes, bytes]:
-    lines = _read(f"/proc/{pid}/task/{tid}/status").split(b"\n")
-    return {name: value for name, _, value in (line.partition(b":") for line in lines)}

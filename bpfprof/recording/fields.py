@@ -21,7 +21,7 @@ def _whole(value: Any) -> int:
     return value
 
 
-def _plain(kind: type[Any], what: str) -> Check:
+def _plain(kind: type[Any] | tuple[type[Any], ...], what: str) -> Check:
     def check(value: Any) -> Any:
         if not isinstance(value, kind):
             raise ValueError(f"{str(value)[:30]!r} is {what}")
@@ -31,7 +31,7 @@ def _plain(kind: type[Any], what: str) -> Check:
 
 
 _TEXT, _LIST = _plain(str, "not a text"), _plain(list, "not a list")
-_OBJECT = _plain(dict, "not an object")
+_OBJECT, _PAIR = _plain(dict, "not an object"), _plain((list, tuple), "not a pair")
 _PLAIN: dict[Any, Check] = {int: _whole, str: _TEXT, bool: _plain(bool, "neither true nor false")}
 
 
@@ -50,7 +50,7 @@ def _check_of(kind: Any) -> Check:
 def _pair_or_null(value: Any) -> tuple[int, int] | None:
     if value is None:
         return None
-    first, second = map(_whole, _LIST(value))
+    first, second = map(_whole, _PAIR(value))
     return first, second
 
 

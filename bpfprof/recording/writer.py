@@ -4,12 +4,20 @@ from __future__ import annotations
 
 import contextlib
 import os
-from typing import Any
+from typing import Any, Protocol
 
 import numpy.typing as npt
 
 from bpfprof.errors import OutputError
 from bpfprof.recording.format import MAGIC, Chunk, encode
+
+
+class Sink(Protocol):
+    """Where a recording goes, a chunk at a time: a file, or a `Recording` that is looked at while it grows."""
+
+    def write(
+        self, kind: str, fields: dict[str, Any] | None = None, arrays: dict[str, npt.NDArray[Any]] | None = None
+    ) -> None: ...
 
 
 class RecordingWriter:

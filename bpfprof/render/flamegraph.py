@@ -159,7 +159,7 @@ def _header(profile: Profile, drawing: _Drawing, title: str) -> tuple[str, int]:
     if command := command_text(profile):
         lines.append(("command", command if len(command) <= 160 else command[:159] + "…"))
     lines += [("facts", line) for line in textwrap.wrap(" · ".join(recording_facts(profile)), _HEADER_CHARS)]
-    shown = f"shown: what is {printable(profile.filter_text[2:])}" if profile.filter_text else ""
+    shown = f"only {printable(profile.filter_text[2:])}" if profile.filter_text else ""
     lines += [("facts", line) for line in textwrap.wrap(shown, _HEADER_CHARS)]
     lines += [("quality", line) for line in textwrap.wrap(quality_line(profile), _HEADER_CHARS)]
     note = _hidden_note(drawing)

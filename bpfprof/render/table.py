@@ -21,7 +21,7 @@ def render_table(profile: Profile, options: RenderOptions) -> str:
     """Blocks separated by empty lines, the quality line last; blocks with nothing to say are left out."""
     blocks = [
         recording_block(profile),
-        wrapped(f"shown: what is {printable(profile.filter_text[2:])}", "  ") if profile.filter_text else [],
+        wrapped(f"only {printable(profile.filter_text[2:])}", "  ") if profile.filter_text else [],
         threads_block(profile.threads),
         reasons_block(profile.threads),
         gil_block(profile, options),

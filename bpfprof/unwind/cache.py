@@ -14,7 +14,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bpfprof.elf.cfi.rules import RULE, RULE_LIMIT, CfaKind, FramePointerKind, Rules
-from bpfprof.elf.cfi.tables import read_call_frames
 from bpfprof.elf.image import ElfImage
 from bpfprof.private_cache import PrivateCache
 from bpfprof.unwind.rows import PAGE_BITS, RULE_MASK, FileRows, compact
@@ -35,6 +34,8 @@ def load_rows(image: ElfImage, status: os.stat_result) -> tuple[FileRows, Rules]
     content = _CACHE.load(name)
     found = unpack(content) if content is not None else None
     if found is None:
+        from bpfprof.elf.cfi.tables import read_call_frames  # it takes long to import, and is seldom needed
+
         frames = read_call_frames(image)
         found = compact(frames), frames.rules
         _CACHE.store(name, pack(*found))

@@ -14,13 +14,14 @@ import pytest
 
 from bpfprof import abi
 from bpfprof.abi import dtypes
-from bpfprof.capture.codes import ProcessCodes, identity_hash
+from bpfprof.capture.code_objects import ProcessCodes, identity_hash
 from bpfprof.capture.stacks import StackTable
 from bpfprof.code.addresses import RawStack
 from bpfprof.cpython.code_objects import CodeObject, Unresolved
 from bpfprof.kernel.sources import join_includes
-from bpfprof.model.ids import RuntimeAddress
+from bpfprof.model.ids import Pid, RuntimeAddress
 from bpfprof.paths import ebpf_directory
+from tests.unit.capture.taken import new_chunks, new_rows
 
 START_OFFSET = 176  # of the bytecode in a code object
 PID = 100
@@ -85,31 +86,28 @@ def table() -> StackTable:
 
 def names(table: StackTable) -> list[str]:
     """Qualified names of the new code objects, reasons in brackets."""
-    codes, _ = table.take_new()
-    return [code.qualname if isinstance(code, CodeObject) else f"[{code.reason}]" for _, code in codes]
+    return [qualname or f"[{reason}]" for _, _, qualname, _, reason in new_rows(table, "codes")]
 
 
 def test_a_stack_is_numbered_and_written_once(table: StackTable) -> None:
     target = Target(leaf=0x1000, root=0x2000)
-    codes = {PID: ProcessCodes(3, target)}
+    codes = {PID: ProcessCodes(3, target)}.get
     frames = target.frame(0x1000, 8, mark=1), target.frame(0x2000, -2)
     table.add_records([record(77, *frames), record(78, *frames[1:]), record(77, *frames)], codes)
     assert [index(table, key) for key in (77, 78, 79, 0)] == [1, 2, 0, 0]
-    new_codes, arrays = table.take_new()
-    assert [(process, code.qualname) for process, code in new_codes if isinstance(code, CodeObject)] == [
-        (3, "leaf"),
-        (3, "root"),
-    ]
+    chunks = new_chunks(table)
+    arrays = chunks["stacks"].arrays
+    assert chunks["codes"].fields["rows"] == [[3, "/srv/a.py", "leaf", 1, ""], [3, "/srv/a.py", "root", 1, ""]]
     assert arrays["stacks"].tolist() == [(3, 2, 0, 0, 0, NOT_TAKEN, 0), (3, 1, 0, 0, 0, NOT_TAKEN, 0)]
     assert arrays["native"].tolist() == []
     assert arrays["python"].tolist() == [(1, 8, 1), (2, -2, 0), (2, -2, 0)], "leaf first, offsets from the bytecode"
     assert target.reads == [0x1000, 0x2000]
-    assert table.take_new() == ([], {})
+    assert new_chunks(table) == {}
 
 
 def test_one_stack_sent_under_two_keys_is_one(table: StackTable) -> None:
     target = Target(leaf=0x1000)
-    codes = {PID: ProcessCodes(0, target)}
+    codes = {PID: ProcessCodes(0, target)}.get
     table.add_records([record(77, target.frame(0x1000)), record(99, target.frame(0x1000, known=False))], codes)
     assert index(table, 77) == index(table, 99) == 1
     table.add_records([record(78, target.frame(0x1000), status=4)], codes)
@@ -118,7 +116,7 @@ def test_one_stack_sent_under_two_keys_is_one(table: StackTable) -> None:
 
 def test_a_code_object_sent_again_without_identity_is_not_read_again(table: StackTable) -> None:
     target = Target(leaf=0x1000)
-    codes = {PID: ProcessCodes(0, target)}
+    codes = {PID: ProcessCodes(0, target)}.get
     for offset in (0, 2, 4):
         table.add_records([record(offset + 1, target.frame(0x1000, offset, known=offset == 0))], codes)
     assert target.reads == [0x1000] and table.unverified_count == table.changed_count == 0
@@ -126,7 +124,7 @@ def test_a_code_object_sent_again_without_identity_is_not_read_again(table: Stac
 
 def test_another_object_at_the_address_is_read_anew(table: StackTable) -> None:
     target = Target(before=0x1000)
-    codes = {PID: ProcessCodes(0, target)}
+    codes = {PID: ProcessCodes(0, target)}.get
     table.add_records([record(1, target.frame(0x1000))], codes)
     target.objects[0x1000] = code_object(0x1000, "after")
     table.add_records([record(2, target.frame(0x1000))], codes)
@@ -136,7 +134,7 @@ def test_another_object_at_the_address_is_read_anew(table: StackTable) -> None:
 
 def test_an_object_replaced_before_it_was_read_is_counted_and_not_misnamed(table: StackTable) -> None:
     target = Target(seen=0x1000)
-    codes = {PID: ProcessCodes(0, target)}
+    codes = {PID: ProcessCodes(0, target)}.get
     frame = target.frame(0x1000)
     target.objects[0x1000] = code_object(0x1000, "other")
     table.add_records([record(1, frame), record(2, frame)], codes)
@@ -148,7 +146,7 @@ def test_an_object_replaced_before_it_was_read_is_counted_and_not_misnamed(table
 
 def test_an_object_whose_identity_nobody_saw_is_counted(table: StackTable) -> None:
     target = Target(leaf=0x1000)
-    codes = {PID: ProcessCodes(0, target)}
+    codes = {PID: ProcessCodes(0, target)}.get
     table.add_records([record(1, target.frame(0x1000, known=False)), record(2, target.frame(0x1000))], codes)
     assert names(table) == ["leaf"] and target.reads == [0x1000], "what was read had the identity that came later"
     assert (table.unverified_count, table.changed_count) == (1, 0)
@@ -156,36 +154,37 @@ def test_an_object_whose_identity_nobody_saw_is_counted(table: StackTable) -> No
 
 def test_an_unreadable_object_says_why(table: StackTable) -> None:
     target = Target()
-    table.add_records([record(1, (0x5000, 0x5010, 0, 9))], {PID: ProcessCodes(0, target)})
-    table.add_records([record(2, (0x6000, 0x6010, 0, 9))], {PID: ProcessCodes(0, None)})
+    table.add_records([record(1, (0x5000, 0x5010, 0, 9))], {PID: ProcessCodes(0, target)}.get)
+    table.add_records([record(2, (0x6000, 0x6010, 0, 9))], {PID: ProcessCodes(0, None)}.get)
     assert names(table) == ["[the code object is not readable]", "[process gone before its code was read]"]
 
 
 def test_a_forked_child_has_what_its_parent_had(table: StackTable) -> None:
     target, child_target = Target(leaf=0x1000), Target(leaf=0x1000, own=0x2000)
     parent = ProcessCodes(0, target)
-    table.add_records([record(1, target.frame(0x1000))], {PID: parent})
+    table.add_records([record(1, target.frame(0x1000))], {PID: parent}.get)
     child = parent.forked(1, child_target)
-    codes = {PID: parent, 101: child}
+    codes = {PID: parent, 101: child}.get
     table.add_records([record(2, target.frame(0x1000, known=False), tgid=101)], codes)
     table.add_records([record(3, child_target.frame(0x2000), tgid=101)], codes)
     assert child_target.reads == [0x2000] and 0x2000 not in parent.known
-    new_codes, arrays = table.take_new()
-    assert [process for process, _ in new_codes] == [0, 1]
+    chunks = new_chunks(table)
+    arrays = chunks["stacks"].arrays
+    assert [row[0] for row in chunks["codes"].fields["rows"]] == [0, 1]
     assert arrays["stacks"]["process"].tolist() == [0, 1, 1], "a stack belongs to the process that ran it"
     assert arrays["python"]["code"].tolist() == [1, 1, 2]
 
 
 def test_stacks_of_unknown_processes_are_left_out(table: StackTable) -> None:
     target = Target(leaf=0x1000)
-    table.add_records([record(1, target.frame(0x1000), tgid=999)], {PID: ProcessCodes(0, target)})
-    assert index(table, 1) == 0 and table.take_new() == ([], {})
+    table.add_records([record(1, target.frame(0x1000), tgid=999)], {PID: ProcessCodes(0, target)}.get)
+    assert index(table, 1) == 0 and new_chunks(table) == {}
 
 
 def test_a_stack_walked_from_user_space_is_the_same_stack(table: StackTable) -> None:
     target = Target(leaf=0x1000)
     codes = ProcessCodes(0, target)
-    table.add_records([record(5, target.frame(0x1000, 8, mark=2))], {PID: codes})
+    table.add_records([record(5, target.frame(0x1000, 8, mark=2))], {PID: codes}.get)
     assert table.add_frames(codes, [(0x1000, 0x1000 + START_OFFSET + 8, 2)], 0) == index(table, 5)
     assert table.add_frames(codes, [], 3) == 2
 
@@ -212,7 +211,7 @@ class Numbers:
 
 def test_native_and_kernel_frames_are_part_of_a_stack(table: StackTable) -> None:
     target, natives = Target(leaf=0x1000), Numbers()
-    codes = {PID: ProcessCodes(0, target)}
+    codes = {PID: ProcessCodes(0, target)}.get
     frame = target.frame(0x1000)
     records = [
         record(1, frame, native=[70, 80], kernel=[90], native_status=0),
@@ -224,7 +223,7 @@ def test_native_and_kernel_frames_are_part_of_a_stack(table: StackTable) -> None
     table.add_records(records, codes, natives)
     assert [index(table, key) for key in range(1, 6)] == [1, 2, 3, 4, 1], "frames and statuses tell stacks apart"
     assert natives.asked == [(PID, 2, 0), (PID, 1, NOT_READY), (PID, 1, 0), (PID, 0, NOT_TAKEN), (PID, 2, 0)]
-    _, arrays = table.take_new()
+    arrays = new_chunks(table)["stacks"].arrays
     rows = arrays["stacks"][["python_count", "native_count", "kernel_count", "native_status"]]
     assert rows.tolist() == [(1, 2, 1, 0), (1, 1, 2, NOT_READY), (0, 1, 0, 0), (1, 0, 0, NOT_TAKEN)]
     assert arrays["native"].tolist() == [(1,), (2,), (3,), (1,), (2,), (3,), (2,)], "each stack's behind the other's"
@@ -232,33 +231,39 @@ def test_native_and_kernel_frames_are_part_of_a_stack(table: StackTable) -> None
 
 def test_a_stack_that_is_sent_again_after_a_change_does_not_rename_what_was_before(table: StackTable) -> None:
     """Another CPU sends it once more, before it is told that other code is at these addresses."""
-    natives, codes = Numbers(changed_ns=100), {PID: ProcessCodes(0, Target())}
+    natives, codes = Numbers(changed_ns=100), {PID: ProcessCodes(0, Target())}.get
     table.add_records([record(5, native=[70], generation=3, time_ns=99)], codes, natives)
     before = index(table, 5)
     table.add_records([record(key, native=[70], generation=3, time_ns=100) for key in (5, 6)], codes, natives)
     assert (index(table, 5), index(table, 6)) == (before, 0) and len(natives.asked) == 1
-    assert table.generations(np.array([5, 6, 7], np.uint64)).tolist() == [3, 3, 0], "their samples can be doubted"
+    events = np.zeros(4, dtypes.EVENT_DTYPE)
+    events["stack"], events["tgid"], events["time_ns"] = [5, 6, 6, 7], PID, [100, 100, 99, 100]
+    table.drop_replaced(events, {(Pid(PID), 3): 100})
+    assert events["stack"].tolist() == [0, 0, 6, 7], "those from before, and that it knows nothing of"
+    assert events["status"].tolist() == [NOT_READY, NOT_READY, 0, 0]
 
 
 def test_without_native_frames_only_python_frames_are_kept(table: StackTable) -> None:
     target = Target(leaf=0x1000)
     frame = target.frame(0x1000)
-    table.add_records([record(1, frame, kernel=[90]), record(2, frame, kernel=[91])], {PID: ProcessCodes(0, target)})
-    _, arrays = table.take_new()
+    table.add_records(
+        [record(1, frame, kernel=[90]), record(2, frame, kernel=[91])], {PID: ProcessCodes(0, target)}.get
+    )
+    arrays = new_chunks(table)["stacks"].arrays
     assert arrays["stacks"][["native_count", "kernel_count"]].tolist() == [(0, 0)] and len(arrays["native"]) == 0
     assert index(table, 1) == index(table, 2)
 
 
 def test_wild_addresses_do_no_harm(table: StackTable) -> None:
     wild = [(0x00FF_FFFF_FFFF_FFFF, (1 << 64) - 1, 255, (1 << 64) - 1), (0, 0, 0, 0)]
-    table.add_records([record(1, *wild)], {PID: ProcessCodes(0, Target())})
-    _, arrays = table.take_new()
+    table.add_records([record(1, *wild)], {PID: ProcessCodes(0, Target())}.get)
+    arrays = new_chunks(table)["stacks"].arrays
     assert arrays["python"]["mark"].tolist() == [255, 0] and len(arrays["python"]) == 2
 
 
 def test_many_keys_at_once(table: StackTable) -> None:
     target = Target(leaf=0x1000)
-    table.add_records([record(key, target.frame(0x1000, key)) for key in (2, 4, 6)], {PID: ProcessCodes(0, target)})
+    table.add_records([record(key, target.frame(0x1000, key)) for key in (2, 4, 6)], {PID: ProcessCodes(0, target)}.get)
     keys = np.array([6, 0, 2, 5, 6, (1 << 64) - 1], np.uint64)
     assert table.indices(keys).tolist() == [3, 0, 1, 0, 3, 0]
     assert len(table.indices(keys[:0])) == 0

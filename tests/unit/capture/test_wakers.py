@@ -14,9 +14,10 @@ import pytest
 from bpfprof import abi
 from bpfprof.abi.dtypes import EVENT_DTYPE, THREAD_DTYPE
 from bpfprof.capture import wakers
-from bpfprof.capture.tracker import Tracker
+from bpfprof.capture.processes import Processes
 from bpfprof.capture.wakers import Wakers
 from bpfprof.proc import tasks
+from tests.unit.capture.taken import new_rows
 
 UNKNOWN, THREAD, INTERRUPT, SOFT_INTERRUPT = (
     int(abi.ENUMS["bp_waker_kind"][f"BP_WAKER_{name}"]) for name in ("UNKNOWN", "THREAD", "INTERRUPT", "SOFT_INTERRUPT")
@@ -32,7 +33,9 @@ class Machine:
     threads: dict[int, dict[int, tuple[int, ...]]] = field(default_factory=dict)
     names: dict[int, str] = field(default_factory=dict)  # of processes and threads, by id
     listings: Counter[int] = field(default_factory=Counter)
-    tracker: Any = field(default_factory=lambda: SimpleNamespace(thread_index={}, processes={}))
+    processes: Any = field(
+        default_factory=lambda: SimpleNamespace(by_pid={}, threads=SimpleNamespace(index_of={}, count=0))
+    )
     now: float = 1000.0
 
     def later(self) -> None:
@@ -54,9 +57,10 @@ class Machine:
 
     def watch(self, pid: int, *tids: int, name: str = "target") -> None:
         """Makes them targets; the next threads of the recording."""
-        self.tracker.processes[pid] = SimpleNamespace(name=name)
+        self.processes.by_pid[pid] = SimpleNamespace(name=name)
         for tid in tids:
-            self.tracker.thread_index[tid] = self.tracker.next = getattr(self.tracker, "next", -1) + 1
+            self.processes.threads.index_of[tid] = self.processes.threads.count
+            self.processes.threads.count += 1
 
 
 @pytest.fixture
@@ -70,7 +74,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
 
 @pytest.fixture
 def table(machine: Machine) -> Wakers:
-    return Wakers(cast(Tracker, machine.tracker))
+    return Wakers(cast(Processes, machine.processes))
 
 
 def ended_by(*ids: tuple[int, int], kind: int = THREAD) -> Rows:
@@ -95,18 +99,18 @@ def test_places_are_given_once(machine: Machine, table: Wakers) -> None:
     machine.watch(PID, 100, 101)
     first = table.places(ended_by((PID, 101), (OTHER_PID, 207), (PID, 101))).tolist()
     assert sorted(first) == [1, 1, 2] and first[0] == first[2]
-    rows = table.take_rows()
-    assert [row["index"] for row in rows] == [0, 1] and table.take_rows() == []
+    rows = new_rows(table, "wakers")
+    assert [row["index"] for row in rows] == [0, 1] and new_rows(table, "wakers") == []
     again = table.places(ended_by((OTHER_PID, 207), (PID, 101), (PID, 100))).tolist()
     assert again == [first[1], first[0], 3]
-    assert [row["index"] for row in table.take_rows()] == [2]
+    assert [row["index"] for row in new_rows(table, "wakers")] == [2]
 
 
 def test_rows_say_who_it_was(machine: Machine, table: Wakers) -> None:
     machine.watch(PID, 100, 101, name="train.py")
     machine.names |= {PID: "python3", 101: "loader", OTHER_PID: "redis-server", 207: "io_thd_1"}
     places = table.places(ended_by((PID, 101), (OTHER_PID, 207), (300, 301)))
-    rows = {row["index"] + 1: row for row in table.take_rows()}
+    rows = {row["index"] + 1: row for row in new_rows(table, "wakers")}
     assert [rows[place] for place in places.tolist()] == [
         {"index": places[0] - 1, "thread": 2, "pid": PID, "tid": 101, "process_name": "train.py", "name": "loader"},
         {
@@ -121,7 +125,7 @@ def test_rows_say_who_it_was(machine: Machine, table: Wakers) -> None:
 def test_what_is_no_thread_has_no_place(table: Wakers, kind: int) -> None:
     """Ids in such an event may be of a wait before it."""
     assert table.places(ended_by((PID, 101), kind=kind)).tolist() == [0]
-    assert table.take_rows() == []
+    assert new_rows(table, "wakers") == []
 
 
 def test_kinds_are_told_apart_in_one_batch(table: Wakers) -> None:
@@ -139,9 +143,9 @@ def test_a_thread_id_that_was_given_again_has_a_place_of_its_own(machine: Machin
     table.places(ended_by((PID, 101)))
     machine.watch(PID, 101)
     assert table.places(ended_by((PID, 101))).tolist() == [2]
-    del machine.tracker.thread_index[101]
+    del machine.processes.threads.index_of[101]
     assert table.places(ended_by((PID, 101))).tolist() == [3]
-    assert [row["thread"] for row in table.take_rows()] == [1, 2, 0]
+    assert [row["thread"] for row in new_rows(table, "wakers")] == [1, 2, 0]
 
 
 def test_the_same_thread_id_in_two_processes(table: Wakers) -> None:
@@ -152,7 +156,7 @@ def test_the_same_thread_id_in_two_processes(table: Wakers) -> None:
 def test_the_largest_ids(table: Wakers) -> None:
     largest = (1 << 32) - 1
     assert table.places(ended_by((largest, largest), (largest, 0), (0, largest))).tolist() == [3, 2, 1]
-    assert {(row["pid"], row["tid"]) for row in table.take_rows()} == {
+    assert {(row["pid"], row["tid"]) for row in new_rows(table, "wakers")} == {
         (largest, largest),
         (largest, 0),
         (0, largest),
@@ -162,10 +166,12 @@ def test_the_largest_ids(table: Wakers) -> None:
 def test_a_machine_that_makes_threads_for_ever(table: Wakers, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(wakers, "_NAMED_LIMIT", 10)
     found = [table.places(ended_by((PID, 1000 + n))).tolist()[0] for n in range(25)]
-    assert found == list(range(1, 26)) and len(table.take_rows()) == 25
+    assert found == list(range(1, 26)) and len(new_rows(table, "wakers")) == 25
     assert table.places(ended_by((PID, 1024))).tolist() == [25], "what was seen lately keeps its place"
     (forgotten,) = table.places(ended_by((PID, 1000))).tolist()
-    assert forgotten == 26 and [row["index"] for row in table.take_rows()] == [25], "places are never given again"
+    assert forgotten == 26 and [row["index"] for row in new_rows(table, "wakers")] == [25], (
+        "places are never given again"
+    )
 
 
 # --- who held the GIL
@@ -203,7 +209,7 @@ def test_a_thread_that_began_later(machine: Machine, table: Wakers) -> None:
 
 
 def test_a_holder_that_is_gone_keeps_its_id(machine: Machine, table: Wakers) -> None:
-    """Outside a namespace the id says who it was; the tracker knows it longer than /proc does."""
+    """Outside a namespace the id says who it was; the table of threads knows it longer than /proc does."""
     machine.watch(PID, 100, 101)
     machine.threads[PID] = {100: (100,)}
     assert table.holders(held_by((PID, 101))).tolist() == [2]
@@ -232,7 +238,7 @@ def test_a_process_id_that_was_given_again(machine: Machine, table: Wakers) -> N
         machine.threads[PID] = threads
         machine.watch(PID, 100)
         machine.later()
-        assert table.holders(held_by((PID, inner))).tolist() == [machine.tracker.next + 1]
+        assert table.holders(held_by((PID, inner))).tolist() == [machine.processes.threads.count]
         assert table.holders(held_by((PID, 107 - inner))).tolist() == [0]
 
 
@@ -270,7 +276,7 @@ def test_an_id_of_a_namespace_that_was_given_again(machine: Machine, table: Wake
     machine.watch(PID, 100, 101)
     assert table.holders(held_by((PID, 7))).tolist() == [2]
     machine.threads[PID] = {100: (100, 1), 155: (155, 7)}
-    del machine.tracker.thread_index[101]
+    del machine.processes.threads.index_of[101]
     machine.watch(PID, 155)
     machine.later()
     assert table.holders(held_by((PID, 7))).tolist() == [3]

@@ -88,14 +88,14 @@ def test_a_window_is_filled_in_every_format(window: str, known, path: Path, caps
 def test_what_was_asked_for_is_said(path: Path, capsys) -> None:
     asked = (path, "--thread", "io", "--reason", "disk", "--min-block", "1000")
     said = "thread io, reason disk, of 1,000 us or more"
-    assert f"\nshown: what is {said}\n" in shown(capsys, "report", *asked)
+    assert f"\nonly {said}\n" in shown(capsys, "report", *asked)
     assert f"\nwaits by reason and stack, {said}: 3.00 ms in 1 group\n" in shown(capsys, "offcpu", *asked)
-    assert f">shown: what is {said}<" in shown(capsys, "report", *asked, "-f", "svg")
-    assert "\nshown: what is not idle\n" in shown(capsys, "report", path, "--hide-idle")
+    assert f">only {said}<" in shown(capsys, "report", *asked, "-f", "svg")
+    assert "\nonly what is not idle\n" in shown(capsys, "report", path, "--hide-idle")
     for command in (["offcpu", path], ["report", path, "-f", "waits"]):
         text = shown(capsys, *command, "--hide-idle")
         assert "\nwaits by reason and stack: 63.00 ms in 4 groups; idle ones hidden, 40.00 ms\n" in text
-    assert "shown:" not in shown(capsys, "report", path)
+    assert "\nonly " not in shown(capsys, "report", path)
 
 
 def test_figures_of_the_whole_recording_are_no_part_of_what_is_shown(path: Path, capsys) -> None:

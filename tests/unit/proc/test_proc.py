@@ -50,8 +50,8 @@ def test_a_process_that_is_gone() -> None:
     assert tasks.process_name(NOBODY) == "" and tasks.process_command_line(NOBODY) == []
     assert tasks.parent_pid(NOBODY) is None and tasks.start_time_ticks(NOBODY) is None
     tid = Tid(NOBODY)
-    assert tasks.blocked_syscall(NOBODY, tid) is None and tasks.thread_run_state(NOBODY, tid) is None
-    assert tasks.switch_count(NOBODY, tid) is None and tasks.schedstat(NOBODY, tid) is None
+    assert tasks.blocked_syscall(NOBODY, tid) is None and tasks.thread_status(NOBODY, tid) is None
+    assert tasks.schedstat(NOBODY, tid) is None
     assert tasks.namespace_tids(NOBODY, tid) == () and tasks.thread_name(NOBODY, tid) == ""
 
 
@@ -112,9 +112,9 @@ def test_tasks_of_this_process() -> None:
     assert tasks.process_command_line(ME)[0]
     assert (tasks.start_time_ticks(ME) or 0) > 0
     tid = Tid(threading.get_native_id())
-    assert tasks.thread_run_state(ME, tid) == "R"
+    status = tasks.thread_status(ME, tid)
+    assert status is not None and status.run_state == "R" and status.switches > 0
     assert tasks.namespace_tids(ME, tid)[0] == tid
-    assert (tasks.switch_count(ME, tid) or 0) > 0
 
 
 def test_a_thread_blocked_in_a_pipe_read() -> None:
@@ -124,7 +124,7 @@ def test_a_thread_blocked_in_a_pipe_read() -> None:
         target.stdout.readline()
         pid = Pid(target.pid)
         tid = Tid(target.pid)
-        while tasks.thread_run_state(pid, tid) != "S":
+        while (status := tasks.thread_status(pid, tid)) is None or status.run_state != "S":
             pass
         blocked = tasks.blocked_syscall(pid, tid)
         target.stdin.close()

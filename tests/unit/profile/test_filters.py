@@ -84,7 +84,7 @@ NONE = (0, 0, 0)
         ),
         ({"min_block_ns": 20 * MS}, [(0, 0, 20), (0, 0, 30), (0, 0, 40)], ", of 20,000 us or more"),
         ({"min_block_ns": 20 * MS + 1}, [NONE, (0, 0, 30), (0, 0, 40)], ", of 20,000 us or more"),
-        ({"hides_idle": True}, [(28, 2, 30), (27, 0, 33), (9, 10, 1)], ", not idle"),
+        ({"hides_idle": True}, [(28, 2, 30), (27, 0, 33), (9, 10, 1)], ", what is not idle"),
         (
             {"thread": "main", "states": OFF_CPU, "window_ns": (0, 21 * MS), "function": "take"},
             [(0, 1, 10), NONE, NONE],

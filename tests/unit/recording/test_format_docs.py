@@ -41,7 +41,7 @@ def rows(section: str) -> dict[str, str]:
 def written_kinds() -> set[str]:
     """The kinds that any call of write() in the package names."""
     sources = "".join(path.read_text() for path in (ROOT / "bpfprof").rglob("*.py"))
-    return set(re.findall(r'writer\.write\(\s*"(\w+)"', sources))
+    return set(re.findall(r'sink\.write\(\s*"(\w+)"', sources))
 
 
 def test_every_kind_has_its_section() -> None:

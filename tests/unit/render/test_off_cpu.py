@@ -183,7 +183,7 @@ def test_what_is_not_shown_is_said() -> None:
 def test_what_was_asked_for_is_said() -> None:
     asked = replace(waiting_profile(), filter_text=", thread a\x1b, reason disk")
     assert "\nwaits by reason, thread a?, reason disk: " in table(asked, "reason")
-    assert "\nshown: what is thread a?, reason disk\n" in render_table(asked, OPTIONS)
+    assert "\nonly thread a?, reason disk\n" in render_table(asked, OPTIONS)
     long = replace(asked, filter_text=", thread " + "x" * 80 + ", function " + "y" * 80)
     assert all(columns(line) <= 100 for text in (table(long), render_table(long, OPTIONS)) for line in text.split("\n"))
 

@@ -12,32 +12,32 @@ import pytest
 
 from bpfprof import abi
 from bpfprof.abi.dtypes import THREAD_DTYPE
-from bpfprof.capture.tracker import Tracker
+from bpfprof.capture.processes import Processes
 from bpfprof.kernel.tables import Tables
 from bpfprof.model.ids import Pid
+from bpfprof.recording.reader import Recording
+from bpfprof.recording.tables import RecordedProcess, RecordedThread
 
 
-def watched(command: tuple[str, ...] = ()) -> tuple[Any, dict[str, Any], dict[str, Any]]:
-    """(bp_thread, process row, thread row) of this very thread."""
+def watched(command: tuple[str, ...] = ()) -> tuple[Any, RecordedProcess, RecordedThread]:
+    """(bp_thread, process, thread) of this very thread."""
     records: dict[int, bytes] = {}
     tables = SimpleNamespace(
         set_process=lambda *_: True, add_thread=lambda tid, record: not records.update({tid: record})
     )
-    tracker = Tracker(cast(Tables, tables), follow_children=True)
-    tracker.watch(Pid(os.getpid()), command)
-    processes, threads = tracker.take_rows()
-    tracker.close()
-    thread: dict[str, Any] = {}
-    for row in threads:
-        if row["index"] == tracker.thread_index[os.getpid()]:
-            thread |= row
-    return np.frombuffer(records[os.getpid()], THREAD_DTYPE, 1)[0], processes[-1], thread
+    processes = Processes(cast(Tables, tables), None)
+    processes.watch(Pid(os.getpid()), command)
+    recording = Recording()
+    processes.write_new(recording)
+    processes.close()
+    thread = recording.threads[processes.threads.index_of[os.getpid()]]
+    return np.frombuffer(records[os.getpid()], THREAD_DTYPE, 1)[0], recording.processes[0], thread
 
 
 def test_a_running_process_has_done_what_nobody_saw() -> None:
     record, process, _ = watched()
     assert record["state"] == abi.ThreadState["BP_THREAD_UNKNOWN"]
-    assert process["name"] and process["command_line"]
+    assert process.name and process.command_line
 
 
 def test_a_command_that_is_let_run_is_born_then() -> None:
@@ -45,12 +45,12 @@ def test_a_command_that_is_let_run_is_born_then() -> None:
     before_ns = time.monotonic_ns()
     record, process, thread = watched(("/usr/bin/env", "true"))
     assert record["state"] == abi.ThreadState["BP_THREAD_RUNNABLE"] and record["status"] == abi.Status["BP_NOT_STARTED"]
-    assert before_ns < record["first_ns"] == record["since_ns"] == thread["first_ns"]
-    assert (process["name"], process["command_line"]) == ("env", ["/usr/bin/env", "true"])
+    assert before_ns < record["first_ns"] == record["since_ns"] == thread.first_ns
+    assert (process.name, process.command_line) == ("env", ["/usr/bin/env", "true"])
 
 
 @pytest.mark.parametrize(
     ("word", "name"), [("./a_long_program_name", "a_long_program_"), ("a\x1b[2Jb", "a[2Jb"), ("/bin/größe", "größe")]
 )
 def test_a_command_has_the_name_that_the_kernel_will_give_it(word: str, name: str) -> None:
-    assert watched((word,))[1]["name"] == name
+    assert watched((word,))[1].name == name

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import numpy as np
 import numpy.typing as npt
 
-from bpfprof.capture.first_sleeps import FirstSleeps
-from bpfprof.capture.numbers import TRANSLATED, look_up
+from bpfprof.capture.numbers import TRANSLATED
+from bpfprof.capture.sleeping import Sleeps
 from bpfprof.capture.stacks import StackTable
 from bpfprof.model.samples import SAMPLE_DTYPE, SHORT_DTYPE, TOTAL_DTYPE, WAIT_DTYPE
 from bpfprof.model.statuses import LastState, Status
@@ -18,11 +16,6 @@ _NUMBERED = {"stack", "waker_stack", "holder_stack", "holder"}
 # A sleep without a stack for one of these reasons may have been looked at from user space.
 _LOOKED_AT = np.zeros(256, np.bool_)
 _LOOKED_AT[[Status.STACK_NOT_TAKEN, Status.PYTHON_NOT_READY, Status.NATIVE_NOT_READY, Status.NO_PYTHON]] = True
-
-
-def thread_indices(tids: npt.NDArray[np.uint32], index_of_tid: Mapping[int, int]) -> npt.NDArray[np.int64]:
-    """Index of each thread in the recording, -1 where it is not known."""
-    return look_up(tids, index_of_tid, -1)
 
 
 def _fill_stacks(rows: npt.NDArray[np.void], keys: npt.NDArray[np.uint64], stacks: StackTable) -> None:
@@ -48,7 +41,7 @@ def waits(
     events: npt.NDArray[np.void],
     threads: npt.NDArray[np.int64],
     stacks: StackTable,
-    first_sleeps: FirstSleeps,
+    sleeps: Sleeps,
 ) -> npt.NDArray[np.void]:
     """Rows of WAIT_DTYPE but for `waker` and `holder`, which are to be filled in.
 
@@ -60,9 +53,9 @@ def waits(
     _fill_stacks(rows, events["stack"], stacks)
     rows["waker_stack"] = stacks.indices(events["waker_stack"])
     rows["holder_stack"] = stacks.indices(events["holder_stack"])
-    if first_sleeps.looks:
+    if sleeps.seen:
         woken = rows["time_ns"] - rows["runqueue_ns"]
-        _fill_sleeps(rows, woken - rows["blocked_ns"], woken, stacks, first_sleeps)
+        _fill_sleeps(rows, woken - rows["blocked_ns"], woken, stacks, sleeps)
     return rows
 
 
@@ -71,7 +64,7 @@ def totals(
     threads: npt.NDArray[np.int64],
     time_ns: int,
     stacks: StackTable,
-    first_sleeps: FirstSleeps,
+    sleeps: Sleeps,
 ) -> npt.NDArray[np.void]:
     """Rows of TOTAL_DTYPE: what each thread (abi.THREAD_DTYPE) had done by time_ns and is doing."""
     rows = np.zeros(len(records), TOTAL_DTYPE)
@@ -79,10 +72,10 @@ def totals(
     rows["thread"], rows["time_ns"] = threads, time_ns
     _fill_stacks(rows, records["stack"], stacks)
     rows["holder_stack"] = stacks.indices(records["holder_stack"])
-    unseen = np.isin(rows["thread"], list(first_sleeps.looks)) & (rows["state"] == LastState.UNKNOWN)
+    unseen = np.isin(rows["thread"], list(sleeps.seen)) & (rows["state"] == LastState.UNKNOWN)
     rows["state"][unseen] = LastState.BLOCKED
     blocked = rows["state"] == LastState.BLOCKED
-    _fill_sleeps(rows, rows["since_ns"], np.where(blocked, np.uint64(time_ns), np.uint64(0)), stacks, first_sleeps)
+    _fill_sleeps(rows, rows["since_ns"], np.where(blocked, np.uint64(time_ns), np.uint64(0)), stacks, sleeps)
     return rows
 
 
@@ -119,12 +112,12 @@ def _fill_sleeps(
     begin_ns: npt.NDArray[np.uint64],
     end_ns: npt.NDArray[np.uint64],
     stacks: StackTable,
-    first_sleeps: FirstSleeps,
+    sleeps: Sleeps,
 ) -> None:
     """Gives rows without a stack, or with an unfinished one, the one that was looked at while they lasted."""
     has_no_stack = _LOOKED_AT[rows["status"]] & (rows["stack"] == 0)
     for position in np.flatnonzero(has_no_stack | np.isin(rows["stack"], list(stacks.unfinished))).tolist():
-        sleep = first_sleeps.at(int(rows["thread"][position]), int(begin_ns[position]), int(end_ns[position]))
+        sleep = sleeps.at(int(rows["thread"][position]), int(begin_ns[position]), int(end_ns[position]))
         if sleep is None:
             continue
         if rows["stack"][position]:

@@ -6,84 +6,79 @@ import numpy as np
 import numpy.typing as npt
 
 from bpfprof import abi
-from bpfprof.capture import normalize
+from bpfprof.capture import rows as made
 from bpfprof.capture.descriptors import DescriptorKinds
 from bpfprof.capture.last_waits import LastWaits
+from bpfprof.capture.numbers import look_up
+from bpfprof.capture.processes import Processes
+from bpfprof.capture.sleeping import Sleeps
 from bpfprof.capture.stacks import StackTable
-from bpfprof.capture.tracker import Tracker, exec_ns
+from bpfprof.capture.threads import exec_ns
 from bpfprof.capture.wakers import Wakers
 from bpfprof.model.ids import Pid, Tid
 from bpfprof.model.statuses import LastState
 from bpfprof.proc import tasks
 from bpfprof.proc.memory import ProcessMemory
-from bpfprof.recording.writer import RecordingWriter
+from bpfprof.recording.writer import Sink
 
 _TICK_NS = 10_000_000  # CONFIG_HZ is 100 at least
 
 
-class EventRows:
+class RowWriter:
     """Writes samples, waits, short waits and totals; counts what it wrote."""
 
-    def __init__(self, tracker: Tracker, stacks: StackTable, writer: RecordingWriter) -> None:
+    def __init__(self, processes: Processes, stacks: StackTable, sleeps: Sleeps, sink: Sink) -> None:
         self.sample_count = 0
         self.wait_count = 0
-        self._tracker = tracker
+        self._processes = processes
         self._stacks = stacks
-        self._writer = writer
+        self._sleeps = sleeps
+        self._sink = sink
         self._descriptors = DescriptorKinds()
-        self._wakers = Wakers(tracker)
+        self._wakers = Wakers(processes)
         self._last_waits = LastWaits()
 
     def write_events(self, events: npt.NDArray[np.void], threads: npt.NDArray[np.int64]) -> None:
         """Events with the index of each one's thread; those of unknown threads (-1) are left out."""
-        known = threads >= 0
-        writers = {
-            "BP_EVENT_SAMPLE": self._write_samples,
-            "BP_EVENT_SHORT": self._write_short_waits,
-        }
-        for kind, write in writers.items():
-            chosen = known & (events["kind"] == abi.EventKind[kind])
-            if chosen.any():
-                write(events[chosen], threads[chosen])
-        waits = known & (events["kind"] == abi.EventKind["BP_EVENT_WAIT"])
-        exits = known & (events["kind"] == abi.EventKind["BP_EVENT_EXIT"])
-        if (waits | exits).any():
+        samples, waits, sums, exits = (
+            np.flatnonzero((threads >= 0) & (events["kind"] == abi.EventKind[f"BP_EVENT_{name}"]))
+            for name in ("SAMPLE", "WAIT", "SHORT", "EXIT")
+        )
+        if len(samples):
+            self._write_samples(events[samples], threads[samples])
+        if len(sums):
+            self._write_sums(made.short_waits(events[sums], threads[sums]), events["tgid"][sums])
+        if len(waits) or len(exits):
             rows = self._waits(events[waits], threads[waits])
             self._write_waits(self._last_waits.follow(rows, events[waits], threads[exits], events[exits]))
-        if exits.any():
-            self._writer.write("totals", arrays={"rows": normalize.exits(events[exits], threads[exits])})
+        if len(exits):
+            self._sink.write("totals", arrays={"rows": made.exits(events[exits], threads[exits])})
 
     def _write_samples(self, events: npt.NDArray[np.void], threads: npt.NDArray[np.int64]) -> None:
         self.sample_count += len(events)
-        self._writer.write("samples", arrays={"rows": normalize.samples(events, threads, self._stacks)})
+        self._sink.write("samples", arrays={"rows": made.samples(events, threads, self._stacks)})
 
     def _waits(self, events: npt.NDArray[np.void], threads: npt.NDArray[np.int64]) -> npt.NDArray[np.void]:
         self.wait_count += len(events)
-        rows = normalize.waits(events, threads, self._stacks, self._tracker.first_sleeps)
+        rows = made.waits(events, threads, self._stacks, self._sleeps)
         rows["fd_kind"] = self._descriptors.of_calls(events["tgid"], rows["syscall"], rows["args"][:, 0])
         rows["fd_kind"] |= self._descriptors.of_polls(events["tgid"], rows, self._memory_of)
         rows["waker"], rows["holder"] = self._wakers.places(events), self._wakers.holders(events)
-        wakers = self._wakers.take_rows()
-        if wakers:
-            self._writer.write("wakers", {"rows": wakers})
+        self._wakers.write_new(self._sink)
         return rows
 
     def _write_waits(self, rows: npt.NDArray[np.void]) -> None:
         if len(rows):
-            self._writer.write("waits", arrays={"rows": rows})
+            self._sink.write("waits", arrays={"rows": rows})
 
     def _memory_of(self, pid: Pid) -> ProcessMemory | None:
-        process = self._tracker.processes.get(pid)
+        process = self._processes.by_pid.get(pid)
         return process.memory if process else None
 
-    def _write_short_waits(self, events: npt.NDArray[np.void], threads: npt.NDArray[np.int64]) -> None:
-        rows = normalize.short_waits(events, threads)
-        self._write_short_rows(rows, events["tgid"])
-
-    def _write_short_rows(self, rows: npt.NDArray[np.void], pids: npt.NDArray[np.uint32]) -> None:
+    def _write_sums(self, rows: npt.NDArray[np.void], pids: npt.NDArray[np.uint32]) -> None:
         self.wait_count += int(rows["count"].sum())
         rows["fd_kind"] = self._descriptors.of_calls(pids, rows["syscall"], rows["arg"])
-        self._writer.write("short_waits", arrays={"rows": rows})
+        self._sink.write("short_waits", arrays={"rows": rows})
 
     def write_totals(
         self, time_ns: int, tids: npt.NDArray[np.uint32], records: npt.NDArray[np.void], is_end: bool = False
@@ -92,22 +87,22 @@ class EventRows:
 
         All events from before time_ns were written.
         """
-        threads = normalize.thread_indices(tids, self._tracker.thread_index)
+        threads = look_up(tids, self._processes.threads.index_of, -1)
         known = (threads >= 0) & (records["state"] != abi.ThreadState["BP_THREAD_DEAD"])
         tids, records, threads = tids[known], records[known], threads[known]
         self._write_waits(self._last_waits.settle(threads, records))
-        rows = normalize.totals(records, threads, time_ns, self._stacks, self._tracker.first_sleeps)
+        rows = made.totals(records, threads, time_ns, self._stacks, self._sleeps)
         rows["fd_kind"] = self._descriptors.of_calls(records["tgid"], rows["syscall"], rows["args"][:, 0])
         rows["holder"] = self._wakers.holders(records)
         if is_end:
             self._write_waits(self._last_waits.take_rest())
             _add_running_time(rows, records, tids)
-            sums = normalize.open_short_waits(records, threads)
+            sums = made.open_short_waits(records, threads)
             if len(sums):
                 pid_of = dict(zip(threads.tolist(), records["tgid"].tolist(), strict=True))
                 pids = np.array([pid_of[thread] for thread in sums["thread"].tolist()], np.uint32)
-                self._write_short_rows(sums, pids)
-        self._writer.write("totals", arrays={"rows": rows})
+                self._write_sums(sums, pids)
+        self._sink.write("totals", arrays={"rows": rows})
 
 
 def _add_running_time(rows: npt.NDArray[np.void], records: npt.NDArray[np.void], tids: npt.NDArray[np.uint32]) -> None:
@@ -119,8 +114,8 @@ def _add_running_time(rows: npt.NDArray[np.void], records: npt.NDArray[np.void],
         ran = now - int(records["exec_ns"][position]) if now else open_ns
         if not ran and records["state"][position] == abi.ThreadState["BP_THREAD_UNKNOWN"]:
             # It slept since before it was watched, and was not looked at.
-            run_state = tasks.thread_run_state(Pid(int(records["tgid"][position])), Tid(int(tids[position])))
-            if run_state not in (None, "R"):
+            status = tasks.thread_status(Pid(int(records["tgid"][position])), Tid(int(tids[position])))
+            if status is not None and status.run_state != "R":
                 rows["state"][position] = LastState.BLOCKED
                 rows["task_state"][position] = 1
                 continue

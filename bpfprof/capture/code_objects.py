@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from bpfprof.cpython.code_objects import CodeObject, Identity, Unresolved
 
 _MASK64 = (1 << 64) - 1
+CodeReader = Callable[[int], CodeObject | Unresolved]
 
 
 def _mix(hash_value: int, value: int) -> int:
@@ -24,12 +25,6 @@ def identity_hash(identity: Identity) -> int:
     return value | 1
 
 
-class CodeReader(Protocol):
-    """Reads code objects of one process."""
-
-    def __call__(self, address: int) -> CodeObject | Unresolved: ...
-
-
 @dataclass(slots=True)
 class ProcessCodes:
     """The known code objects of one process: address -> (identity, index in the recording, address of the code)."""
@@ -39,6 +34,14 @@ class ProcessCodes:
     known: dict[int, tuple[int, int, int]] = field(default_factory=dict)
     numbered: dict[bytes, bytes] = field(default_factory=dict)  # Python frames as they came -> as they are recorded
 
-    def forked(self, process: int, reader: CodeReader | None) -> ProcessCodes:
-        """For a child: what the parent had is still at the same addresses."""
-        return ProcessCodes(process, reader, dict(self.known))
+    def forked(self, process: int, reader: CodeReader) -> ProcessCodes:
+        """For a child: what the parent had is still at the same addresses, and may be read there when it is gone.
+
+        The parent may have replaced one since: what is read is only used if it is the one the kernel side saw.
+        """
+
+        def read(address: int) -> CodeObject | Unresolved:
+            found = reader(address)
+            return self.reader(address) if isinstance(found, Unresolved) and self.reader else found
+
+        return ProcessCodes(process, read, dict(self.known))

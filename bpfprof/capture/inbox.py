@@ -1,0 +1,96 @@
+"""What the kernel side sends: events, with the thread of each, and stacks.
+
+Events come out of `drain()` all at once. Some cannot wait for that: processes that were born, run another program,
+mapped code or are not known yet are told of as soon as `take()` sees them, while what they run is still there.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from bpfprof import abi
+from bpfprof.abi.dtypes import EVENT_DTYPE, STACK_DTYPE
+from bpfprof.capture.numbers import look_up
+from bpfprof.capture.processes import Processes
+from bpfprof.kernel.events import RingBuffer
+from bpfprof.kernel.mapping_events import MappingEvent, MappingEvents
+from bpfprof.kernel.tables import Tables
+from bpfprof.model.ids import Pid, Tid
+
+_STACK_PID_AT = STACK_DTYPE.fields["tgid"][1]  # type: ignore[index]
+_FORK, _EXEC, _ASK = (abi.EventKind[f"BP_EVENT_{name}"] for name in ("FORK", "EXEC", "ASK"))
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Events with the index of each one's thread (-1: not known), and every stack that they refer to."""
+
+    events: npt.NDArray[np.void]
+    threads: npt.NDArray[np.int64]
+    stacks: list[memoryview]
+
+
+class Inbox:
+    """The reading end of the kernel side's buffers."""
+
+    def __init__(self, tables: Tables, mapping_events: MappingEvents | None, processes: Processes) -> None:
+        self._events = RingBuffer(tables.fds["events"], abi.CONSTANTS["BP_EVENT_RING_BYTES"])
+        self._stacks = RingBuffer(tables.fds["stacks"], abi.CONSTANTS["BP_STACK_RING_BYTES"])
+        self._mapping_events = mapping_events
+        self._processes = processes
+        self._held: list[tuple[npt.NDArray[np.void], npt.NDArray[np.int64]]] = []
+
+    def take(self) -> None:
+        """Tells the processes of what cannot wait; all that comes is kept for `drain()`."""
+        events = self._events.drain_fixed(EVENT_DTYPE)
+        if len(events):
+            self._held.append((events, self._follow_births(events)))
+            for event in events[events["kind"] == _EXEC]:
+                self._processes.exec_seen(Pid(int(event["tgid"])), int(event["time_ns"]))
+        for pid in np.unique(events["tgid"][events["kind"] == _ASK]).tolist():
+            self._processes.asked(Pid(pid))
+        self._follow_mappings()
+
+    def drain(self) -> Batch:
+        """All that came since the last call."""
+        self.take()
+        held, self._held = self._held, []
+        # After the events: a stack is sent before the event that refers to it, so each is here now.
+        stacks = list(self._stacks.drain_records())
+        if any(_pid_of(record) not in self._processes.by_pid for record in stacks):
+            self.take()  # of a process that was born meanwhile: its birth was sent before its stack
+        events = np.concatenate([np.zeros(0, EVENT_DTYPE), *(events for events, _ in held)])
+        return Batch(events, np.concatenate([np.zeros(0, np.int64), *(threads for _, threads in held)]), stacks)
+
+    def _follow_births(self, events: npt.NDArray[np.void]) -> npt.NDArray[np.int64]:
+        """The index of each event's thread."""
+        index_of, before = self._processes.threads.index_of, []
+        for position in np.flatnonzero(events["kind"] == _FORK).tolist():
+            event = events[position]
+            tid = int(event["tid"])
+            before.append((position, tid, index_of.get(tid, -1)))
+            pid, parent = Pid(int(event["tgid"])), Pid(int(event["args"][0]))
+            self._processes.born(pid, Tid(tid), parent, int(event["time_ns"]))
+        threads = look_up(events["tid"], index_of, -1)
+        for position, tid, index in reversed(before):
+            # A tid that was given again: what came before is the old thread's.
+            threads[:position][events["tid"][:position] == tid] = index
+        return threads
+
+    def _follow_mappings(self) -> None:
+        if self._mapping_events is None:
+            return
+        lost_before = self._mapping_events.lost_count
+        found = self._mapping_events.drain(self._processes.by_pid)
+        has_lost = self._mapping_events.lost_count > lost_before  # it may have been of any
+        mapped: dict[Pid, list[MappingEvent]] = {pid: [] for pid in self._processes.by_pid if has_lost}
+        for event in found:
+            mapped.setdefault(event.pid, []).append(event)
+        self._processes.remapped(mapped)
+
+
+def _pid_of(record: memoryview) -> Pid:
+    return Pid(int.from_bytes(record[_STACK_PID_AT : _STACK_PID_AT + 4], "little"))

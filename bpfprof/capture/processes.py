@@ -1,0 +1,294 @@
+"""Which processes are watched: at the start, and as they fork, exec, map code and end.
+
+Moves each through its states (see `process`), and tells the kernel side where it keeps its Python frames.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from bpfprof.capture.code_objects import ProcessCodes
+from bpfprof.capture.process import Process, State, command_name
+from bpfprof.capture.threads import Threads
+from bpfprof.cpython.detect import NotPython, find_interpreter
+from bpfprof.errors import TargetError
+from bpfprof.kernel.mapping_events import MappingEvent
+from bpfprof.kernel.tables import Tables
+from bpfprof.model.ids import Pid, Tid
+from bpfprof.proc import tasks
+from bpfprof.recording.tables import table_row
+
+if TYPE_CHECKING:
+    from bpfprof.code.maps import NativeCode
+    from bpfprof.recording.writer import Sink
+
+_BUSY_AFTER_EXEC_S = 0.5  # a program that has just begun maps code, and may be over soon
+_ASKED_S = 0.25
+_STARTING_S = 5.0
+
+
+class Processes:
+    """Processes by pid; `code` is None where no native frames are wanted."""
+
+    def __init__(
+        self, tables: Tables, code: NativeCode | None, follow_children: bool = True, watches_all: bool = False
+    ) -> None:
+        self.by_pid: dict[Pid, Process] = {}
+        self.threads = Threads(tables)
+        self._tables = tables
+        self._code = code
+        self._follow_children = follow_children
+        self._watches_all = watches_all
+        self._count = 0
+        self._rows: list[dict[str, Any]] = []
+        self._newly_known: dict[Pid, Process] = {}
+        self._without_runtime: set[tuple[str, int]] = set()  # (device, inode) of files without Python
+        self._busy_until_s = 0.0
+
+    @property
+    def is_one_starting(self) -> bool:
+        """Whether a program has just begun: its interpreter may be starting, and its code may not be there for long."""
+        is_busy = time.monotonic() < self._busy_until_s
+        return is_busy or any(process.state is State.STARTING for process in self.by_pid.values())
+
+    def codes_of(self, pid: int) -> ProcessCodes | None:
+        """The code objects of a process."""
+        process = self.by_pid.get(Pid(pid))
+        return process.codes if process else None
+
+    # --- at the start
+
+    def watch(self, pid: Pid, command: tuple[str, ...] = ()) -> Process:
+        """Begins to watch a running process and all its threads. Raises TargetError when it is gone.
+
+        One that is about to be let run and become `command` is treated like one that was just born.
+        """
+        state = State.UNSEEN if self._watches_all else State.KNOWN
+        if self._watches_all and tasks.is_kernel_thread(pid):
+            state = State.KERNEL_THREAD
+        process = self._add(Process(self._count, pid, state=state))
+        if command:
+            process.name, process.command_line = command_name(command), list(command)
+            self._row(process)
+        elif not self._watches_all:
+            self._look_at(process)
+        self._tell_kernel(process, is_new=True)
+        # A thread born by one that is not listed yet is added at fork, so two equal looks see all of them.
+        seen: set[Tid] = set()
+        while new := set(tasks.list_threads(pid)) - seen:
+            for tid in sorted(new):
+                self.threads.watch(process.index, pid, tid, is_born=bool(command))
+            seen |= new
+        if not seen:
+            raise TargetError(f"process {pid} ended before anything was seen")
+        return process
+
+    def watch_all(self) -> None:
+        """Begins to watch every process; each is looked at when the kernel side meets it."""
+        seen: set[Pid] = set()
+        while new := set(tasks.list_processes()) - seen - {Pid(os.getpid())}:
+            for pid in sorted(new):
+                with contextlib.suppress(TargetError):  # it has ended meanwhile
+                    self.watch(pid)
+            seen |= new
+
+    def watch_children(self, pid: Pid) -> None:
+        """Begins to watch the descendants a watched process has already; those to come are added at fork."""
+        for child in tasks.children(pid):
+            if child not in self.by_pid:
+                with contextlib.suppress(TargetError):  # it has ended meanwhile
+                    self.watch(child)
+                    self.watch_children(child)
+
+    def look_for_python(self, process: Process) -> None:
+        """Looks at a process that the kernel side has not met, if it runs Python: it may sleep all the time."""
+        if process.state is State.UNSEEN:
+            self._detect(process)
+            if process.interpreter is not None:
+                self._look_at(process)
+                self._tell_kernel(process)
+
+    # --- as they change
+
+    def born(self, pid: Pid, tid: Tid, parent_pid: Pid, time_ns: int) -> None:
+        """A thread or process was forked; the kernel side watches it already."""
+        if int(pid) == int(tid) and pid in self.by_pid:
+            self.ended(pid)  # of its end nothing was heard
+        process = self.by_pid.get(pid)
+        if process is None:
+            parent = self.by_pid.get(parent_pid)
+            process = self._fork(pid, parent) if parent else self._add(Process(self._count, pid))
+            if parent is None and self._watches_all:
+                process.state = State.UNSEEN
+            if self._code is not None:
+                self._code.share(pid, parent_pid)
+                self._tell_kernel(process)  # what the kernel side copied at birth may be out of date
+        self.threads.add(process.index, pid, tid, time_ns, process.name)
+
+    def exec_seen(self, pid: Pid, time_ns: int) -> None:
+        """A process runs another program since then: its code is looked at at once, all else at `executed()`."""
+        process = self.by_pid.get(pid)
+        if process is None or self._code is None:
+            return
+        self._busy_until_s = time.monotonic() + _BUSY_AFTER_EXEC_S
+        self._code.look_at(pid, time_ns)
+        process.state = State.CHANGING
+        self._tell_kernel(process)
+
+    def executed(self, pid: Pid, tid: Tid, time_ns: int) -> None:
+        """A process runs another program since then, and all stacks from before it were taken."""
+        process = self.by_pid.get(pid)
+        if process is None:
+            return
+        process.interpreter, process.note = None, ""
+        process.open_memory()
+        process.codes = ProcessCodes(process.index, process.read_code)
+        self._busy_until_s = time.monotonic() + _BUSY_AFTER_EXEC_S
+        self._name(process)
+        self.threads.rename(tid, tasks.thread_name(pid, tid))
+        self._look_at(process, time_ns)
+        self._tell_kernel(process)
+
+    def asked(self, pid: Pid) -> None:
+        """The kernel side met a process it knows too little of: new, or with code at an unknown address."""
+        process = self.by_pid.get(pid)
+        if process is None or process.state is State.KERNEL_THREAD:
+            return
+        if process.state is State.UNSEEN:
+            self._look_at(process)
+            self._tell_kernel(process)
+        elif not self._look_again(process) and process.state is State.KNOWN:
+            process.state, process.until_s = State.ASKED, time.monotonic() + _ASKED_S
+
+    def remapped(self, mapped: Mapping[Pid, Sequence[MappingEvent]]) -> None:
+        """These processes mapped code: perhaps an interpreter. Without events: at a time that is not known."""
+        for pid, events in mapped.items():
+            process = self.by_pid.get(pid)
+            if process is not None and process.state is not State.UNSEEN:
+                self._look_again(process, events)
+
+    def ended(self, pid: Pid) -> None:
+        """The first thread of a process is gone, and mostly the process; its pid may be another's from now on."""
+        if set(tasks.list_threads(pid)) - {pid}:
+            return
+        process = self.by_pid.pop(pid, None)
+        if process is not None:
+            process.close()
+        if self._code is not None:
+            self._code.forget(pid)
+
+    def follow_time(self) -> None:
+        """Looks again at processes whose interpreter was still starting; lets the kernel side ask again."""
+        now = time.monotonic()
+        for process in list(self.by_pid.values()):
+            if process.state is State.ASKED and process.until_s < now:
+                process.state = State.KNOWN
+                self._tell_kernel(process)
+            elif process.state is State.STARTING:
+                is_changed = self._code is not None and self._code.look_at(process.pid)
+                self._detect(process)
+                if process.until_s < now:
+                    process.state = State.KNOWN
+                if process.state is State.KNOWN:
+                    self._newly_known[process.pid] = process
+                if process.state is State.KNOWN or is_changed:
+                    self._tell_kernel(process)
+
+    def refresh_names(self) -> None:
+        """Threads name themselves after their birth; takes the names they have now."""
+        for pid in self.by_pid:
+            for tid in tasks.list_threads(pid):
+                self.threads.rename(tid, tasks.thread_name(pid, tid))
+
+    def take_newly_known(self) -> list[Process]:
+        """Processes whose threads may have begun to sleep before it was known how to walk their stacks."""
+        found, self._newly_known = self._newly_known, {}
+        return [process for pid, process in found.items() if self.by_pid.get(pid) is process]
+
+    def write_new(self, sink: Sink) -> None:
+        """What the recording does not have yet, of threads too."""
+        if self._rows:
+            sink.write("processes", {"rows": self._rows})
+            self._rows = []
+        self.threads.write_new(sink)
+
+    def close(self) -> None:
+        """Closes the processes' memory."""
+        for process in self.by_pid.values():
+            process.close()
+
+    # --- one process
+
+    def _add(self, process: Process) -> Process:
+        self._count += 1
+        if process.state is not State.KERNEL_THREAD:
+            process.open_memory()
+        self.by_pid[process.pid] = process
+        self._name(process)
+        return process
+
+    def _fork(self, pid: Pid, parent: Process) -> Process:
+        child = Process(self._count, pid, parent.name, parent.command_line, parent.state, parent.until_s)
+        child.interpreter, child.note = parent.interpreter, parent.note
+        child.codes = parent.codes.forked(child.index, child.read_code)
+        if child.state is State.CHANGING:  # it runs what its parent runs now
+            child.interpreter, child.state = None, State.STARTING
+            child.until_s = time.monotonic() + _STARTING_S
+        return self._add(child)
+
+    def _look_at(self, process: Process, from_ns: int = 0) -> None:
+        """For the first time, or after an exec."""
+        process.state, process.until_s = State.STARTING, time.monotonic() + _STARTING_S
+        if self._code is not None:
+            self._code.look_at(process.pid, from_ns)
+        self._detect(process)
+
+    def _look_again(self, process: Process, mapped: Sequence[MappingEvent] = ()) -> bool:
+        """Whether the mappings are others than before, which they are since the first of these events."""
+        first_ns = min((event.time_ns for event in mapped), default=0)
+        if self._code is None or not self._code.look_at(process.pid, first_ns, mapped):
+            return False
+        if process.state in (State.KNOWN, State.ASKED, State.STARTING):
+            process.state = State.KNOWN
+            if process.interpreter is None:  # it may be just starting
+                process.state, process.until_s = State.STARTING, time.monotonic() + _STARTING_S
+                self._detect(process)
+        self._tell_kernel(process)
+        return True
+
+    def _detect(self, process: Process) -> None:
+        """Looks for its interpreter; then a STARTING process is KNOWN, unless it is worth waiting for one."""
+        try:
+            found = find_interpreter(process.pid, process.memory, self._without_runtime)
+        except TargetError:
+            found = NotPython("it ended before it was looked at")
+        waits = False
+        if isinstance(found, NotPython):
+            process.note = found.reason
+            # One that may yet be loaded is seen when it is mapped.
+            waits = found.retry and (self._code is None or found.version is not None)
+        elif found.tss_key < 0:
+            process.note = found.problem
+        else:
+            process.interpreter, process.note = found, ""
+            self._newly_known[process.pid] = process
+        if process.state is State.STARTING and not waits:
+            process.state = State.KNOWN
+        self._row(process)
+
+    def _tell_kernel(self, process: Process, is_new: bool = False) -> None:
+        code_map = self._code.map_of.get(process.pid) if self._code else None
+        mappings = (code_map.index, code_map.count, code_map.generation) if code_map else None
+        self._tables.set_process(process.pid, process.kernel_record(self._follow_children, mappings), is_new)
+
+    def _name(self, process: Process) -> None:
+        process.name = tasks.process_name(process.pid) or process.name
+        process.command_line = tasks.process_command_line(process.pid) or process.command_line
+        self._row(process)
+
+    def _row(self, process: Process) -> None:
+        self._rows.append(table_row(process.index, process.recorded()))

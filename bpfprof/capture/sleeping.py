@@ -1,0 +1,152 @@
+"""What threads do now, seen from user space: their stacks, system calls and states.
+
+The kernel side takes the stack of a thread when it begins to sleep. It cannot if the thread slept before it was
+watched, or before its interpreter or an unwind table was known: those are looked at here while they sleep.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+from bpfprof import abi
+from bpfprof.capture.process import Process, State
+from bpfprof.capture.stacks import StackTable
+from bpfprof.capture.threads import Threads
+from bpfprof.code.addresses import NativeTable, RawStack
+from bpfprof.code.maps import NativeCode
+from bpfprof.code.sleeping import native_stack
+from bpfprof.cpython.thread_state import RawFrame, read_thread_states, walk_frames
+from bpfprof.model.ids import Tid
+from bpfprof.proc import tasks
+from bpfprof.proc.tasks import BlockedSyscall, ThreadStatus
+
+_LOOKS_KEPT = 3  # of a thread: a sleep's row is some tenths of a second behind
+_NO_ARGUMENTS = (0, 0, 0)
+_NATIVE_NOT_READY = int(abi.Status["BP_NATIVE_NOT_READY"])
+
+
+@dataclass(frozen=True, slots=True)
+class ThreadStack:
+    """One thread now. Frames are leaf first; those of a thread that runs may belong to different moments."""
+
+    tid: Tid
+    status: ThreadStatus  # before the stack was read
+    call: BlockedSyscall | None  # None: it runs, or the kernel does not tell
+    frames: list[RawFrame]
+    python_status: int  # enum bp_status
+    native: RawStack | None  # None: it runs, or nothing is known of its code
+
+
+def stacks_now(process: Process, code: NativeCode | None) -> list[ThreadStack]:
+    """The stacks of all threads of a process; without `code` Python frames only."""
+    states = python_states(process)
+    found = (
+        (tid, status)
+        for tid in tasks.list_threads(process.pid)
+        if (status := tasks.thread_status(process.pid, tid)) is not None
+    )
+    return [stack_now(process, tid, status, states, code) for tid, status in found]
+
+
+def python_states(process: Process) -> dict[int, int]:
+    """Addresses of thread states by the id that each thread has in its own pid namespace."""
+    if process.interpreter is None or process.memory is None:
+        return {}
+    found = read_thread_states(process.memory, process.interpreter)
+    return {state.native_thread_id: state.address for state in found}
+
+
+def stack_now(
+    process: Process, tid: Tid, status: ThreadStatus, states: dict[int, int], code: NativeCode | None
+) -> ThreadStack:
+    """The stack of one thread; `states` are python_states()."""
+    call = tasks.blocked_syscall(process.pid, tid)
+    frames: list[RawFrame] = []
+    python_status = int(abi.Status["BP_NO_PYTHON"])
+    native = None
+    if process.memory is not None:
+        state = states.get(status.namespace_tids[-1])
+        if process.interpreter is not None and state is not None:
+            walk = walk_frames(process.memory, process.interpreter, state)
+            frames = list(walk.frames)
+            if frames:
+                python_status = int(abi.Status["BP_OK" if walk.complete else "BP_PYTHON_FRAME_FAULT"])
+        if code is not None and call is not None:
+            native = native_stack(code, process.pid, process.memory, call, time.monotonic_ns())
+    return ThreadStack(tid, status, call, frames, python_status, native)
+
+
+@dataclass(frozen=True, slots=True)
+class Sleep:
+    """Where a thread slept at time_ns. `switches`: its context switches up to then."""
+
+    time_ns: int
+    stack: int
+    syscall: int
+    args: tuple[int, int, int]
+    switches: int | None = None
+
+
+class Sleeps:
+    """What was seen of each thread, by its index in the recording, the last look first."""
+
+    def __init__(self, threads: Threads, stacks: StackTable, natives: NativeTable | None) -> None:
+        self.seen: dict[int, tuple[Sleep, ...]] = {}
+        self._threads = threads
+        self._stacks = stacks
+        self._natives = natives
+
+    def look_at(self, process: Process) -> None:
+        """Takes the stacks of its threads that sleep, but for those that were seen whole in the same sleep."""
+        states = python_states(process)
+        for tid in tasks.list_threads(process.pid):
+            index = self._threads.index_of.get(tid)
+            status = tasks.thread_status(process.pid, tid)
+            if index is not None and status is not None:
+                self._look_at_thread(process, tid, index, status, states)
+
+    def at(self, thread: int, begin_ns: int, end_ns: int) -> Sleep | None:
+        """What was seen of a thread in this time: a whole stack, if there is one."""
+        looks = [look for look in self.seen.get(thread, ()) if begin_ns <= look.time_ns <= end_ns]
+        return next((look for look in looks if self._is_whole(look)), looks[0] if looks else None)
+
+    def _is_whole(self, look: Sleep) -> bool:
+        return look.stack != 0 and look.stack not in self._stacks.unfinished
+
+    def _look_at_thread(
+        self, process: Process, tid: Tid, index: int, status: ThreadStatus, states: dict[int, int]
+    ) -> None:
+        before = self.seen.get(index, ())
+        if before and before[0].switches == status.switches and self._is_whole(before[0]):
+            return
+        if process.state is State.KERNEL_THREAD:
+            if status.run_state != "R":
+                self.seen[index] = (Sleep(time.monotonic_ns(), 0, -1, _NO_ARGUMENTS),)
+            return
+        found = stack_now(process, tid, status, states, self._natives.code if self._natives else None)
+        if found.call is None or process.memory is None:
+            return
+        stack = self._number(process, found)
+        now, after = time.monotonic_ns(), tasks.thread_status(process.pid, tid)
+        if after is not None and after.switches == status.switches:
+            first, second, third = found.call.args[:3]
+            sleep = Sleep(now, stack, found.call.number, (first, second, third), status.switches)
+            self.seen[index] = (sleep, *before[: _LOOKS_KEPT - 1])
+
+    def _number(self, process: Process, found: ThreadStack) -> int:
+        """Index of a stack in the recording; 0 when it has no frames."""
+        native, numbers = found.native, []
+        is_finished = process.state is not State.STARTING
+        if native is not None and self._natives is not None:
+            is_finished &= native.native_status != _NATIVE_NOT_READY
+            if found.frames and native.native_status:
+                native = None  # then Python frames alone are the better answer
+            else:
+                numbers = self._natives.numbers(process.pid, native)
+        if not found.frames and not numbers:
+            return 0
+        stack = self._stacks.add_frames(process.codes, found.frames, found.python_status, native, numbers)
+        if not is_finished:
+            self._stacks.add_unfinished(stack, process.pid)
+        return stack

@@ -1,0 +1,72 @@
+"""The threads of a recording: those that are there when it begins, and those born since."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+from bpfprof import abi
+from bpfprof.kernel.tables import Tables
+from bpfprof.model.ids import Pid, Tid
+from bpfprof.proc import tasks
+from bpfprof.recording.tables import RecordedThread, table_row
+
+if TYPE_CHECKING:
+    from bpfprof.recording.writer import Sink
+
+
+def exec_ns(pid: int, tid: int) -> int:
+    """The scheduler's sum_exec_runtime of a thread, 0 when it cannot be read."""
+    stat = tasks.schedstat(Pid(pid), Tid(tid))
+    return stat.on_cpu_ns if stat else 0
+
+
+class Threads:
+    """`index_of` has the index in the recording of the thread that has a tid now, or had it last."""
+
+    def __init__(self, tables: Tables) -> None:
+        self.index_of: dict[int, int] = {}
+        self.count = 0  # of all, also those that have ended
+        self.unwatched_count = 0  # those that did not fit into the kernel side's table
+        self._tables = tables
+        self._names: dict[int, str] = {}
+        self._rows: list[dict[str, Any]] = []
+
+    def watch(self, process: int, pid: Pid, tid: Tid, is_born: bool) -> None:
+        """Has the kernel side watch a thread that is there already; `is_born`: it begins to be now."""
+        now = time.monotonic_ns()
+        record = abi.pack(
+            "bp_thread",
+            tgid=pid,
+            state=abi.ThreadState["BP_THREAD_RUNNABLE" if is_born else "BP_THREAD_UNKNOWN"],
+            status=abi.Status["BP_NOT_STARTED" if is_born else "BP_STACK_NOT_TAKEN"],
+            syscall=-1,
+            since_ns=now,
+            first_ns=now,
+            exec_ns=exec_ns(pid, tid),
+        )
+        try:
+            if self._tables.add_thread(tid, record):
+                self.add(process, pid, tid, now)
+        except OSError:  # the table is full
+            self.unwatched_count += 1
+
+    def add(self, process: int, pid: Pid, tid: Tid, first_ns: int, name: str = "") -> None:
+        """A thread that the kernel side watches since first_ns; `name` is its own unless it has another."""
+        index = self.index_of[tid] = self.count
+        self.count += 1
+        self._rows.append(table_row(index, RecordedThread(process, tid, first_ns)))
+        self.rename(tid, tasks.thread_name(pid, tid) or name)
+
+    def rename(self, tid: Tid, name: str) -> None:
+        """It is called this, "" when that is not known."""
+        index = self.index_of.get(tid)
+        if name and index is not None and self._names.get(index) != name:
+            self._names[index] = name
+            self._rows.append({"index": index, "name": name})
+
+    def write_new(self, sink: Sink) -> None:
+        """What the recording does not have yet."""
+        if self._rows:
+            sink.write("threads", {"rows": self._rows})
+            self._rows = []
