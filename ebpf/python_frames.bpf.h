@@ -5,7 +5,7 @@
 #define BLOCK_BYTES 4096
 #define FRAME_BYTES 80           /* _PyInterpreterFrame without localsplus: 72 before CPython 3.14 */
 #define CHUNK_SPAN_BYTES 0x10000 /* a frame this close above the chunk's start is taken to be in the chunk */
-/* So many frames are walked, or code objects identified, in one call: enough to make the call cheap beside them. */
+/* Frames that one call walks, and code objects that one call identifies: enough to make the call cheap beside them. */
 #define PYTHON_FRAMES_PER_CALL 16
 #define CODES_PER_CALL 8
 #define ADDRESS_MASK 0x00ffffffffffffffULL

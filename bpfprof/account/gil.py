@@ -18,8 +18,8 @@ import numpy.typing as npt
 
 from bpfprof.account.rows import Int64Array
 from bpfprof.account.threads import Threads
-from bpfprof.model.reasons import reason_number
 from bpfprof.model.samples import WakerKind
+from bpfprof.model.states import reason_number
 from bpfprof.recording.reader import Recording
 
 Bools = npt.NDArray[np.bool_]

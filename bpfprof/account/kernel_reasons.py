@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bpfprof.account.reasons import NO_HINT
-from bpfprof.model.reasons import reason_number
+from bpfprof.model.states import reason_number
 from bpfprof.recording.reader import Recording
 
 Hints = npt.NDArray[np.uint16]

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from bpfprof.model.reasons import SYSCALL_REASONS, reason_number
 from bpfprof.model.samples import WAIT_DTYPE, WAITS_FOR_GIL, FdKind
+from bpfprof.model.states import SYSCALL_REASONS, reason_number
 from bpfprof.model.syscalls import syscall_numbers
 
 Bools = npt.NDArray[np.bool_]
@@ -79,7 +79,7 @@ def wait_reasons(
     is_kernel_thread: bool | Bools = False,
     hints: npt.NDArray[np.uint16] | None = None,
 ) -> npt.NDArray[np.uint16]:
-    """A reason for each row of WAIT_DTYPE (syscall, task_state, args, fd_kind and flags); see model.reasons.
+    """A reason for each row of WAIT_DTYPE (syscall, task_state, args, fd_kind and flags); see model.states.
 
     gil_start and gil_end: where the GIL of each row's process lies, both 0 where it has none. hints: what the kernel
     frames of each row's wait tell (see kernel_reasons), NO_HINT: nothing.

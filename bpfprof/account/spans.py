@@ -18,9 +18,9 @@ from bpfprof.account.reasons import FUTEX_CALLS, as_waits, wait_reasons
 from bpfprof.account.rows import Int64Array
 from bpfprof.account.threads import collect_threads
 from bpfprof.account.wakers import waker_places
-from bpfprof.model.reasons import reason_number
 from bpfprof.model.samples import HOLDS_GIL
 from bpfprof.model.spans import SPAN_DTYPE, How, SpanFlag, ThreadState
+from bpfprof.model.states import reason_number
 from bpfprof.model.statuses import Status
 from bpfprof.recording.reader import Recording
 

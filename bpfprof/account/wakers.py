@@ -8,8 +8,8 @@ import numpy.typing as npt
 from bpfprof.account.rows import Int64Array, RowsByThread
 from bpfprof.model.ids import Pid, Tid
 from bpfprof.model.profile import Waker
-from bpfprof.model.reasons import reason_number
 from bpfprof.model.samples import WakerKind
+from bpfprof.model.states import reason_number
 from bpfprof.model.syscalls import syscall_numbers
 from bpfprof.recording.reader import Recording
 

@@ -10,8 +10,7 @@ import click
 
 from bpfprof.commands.options import gathered, gil_option
 from bpfprof.errors import UsageError
-from bpfprof.model.reasons import reason_number
-from bpfprof.model.states import ThreadState
+from bpfprof.model.states import ThreadState, reason_number
 from bpfprof.profile.options import OFF_CPU, ON_CPU, OPEN_END_NS, SpanFilter, task_states
 
 _MOMENT = r"(\d{0,9}(?:\.\d+)?)(m|s|ms|us)?"

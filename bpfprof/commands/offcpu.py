@@ -97,7 +97,7 @@ def offcpu(
     if grouping.with_wakers and chosen in (None, TABLE, WAITS):
         raise UsageError("--waker is for stacks, a table has the wakers", "give a file: -o waits.svg")
     is_recorded = bool(arguments) and not ctx.meta[_HAS_DASHES]
-    takes = (WAITS if chosen in (None, TABLE) else chosen).takes
+    takes = (WAITS if chosen is None or chosen is TABLE else chosen).takes
     wanted_spans = wanted.filter(is_recorded * (asked.min_block or 0), ThreadState.OFF_CPU, takes)
     options = shown.profile_options(wanted_spans, True)
 

@@ -16,9 +16,9 @@ from bpfprof.proc.caller import caller_ids
 from bpfprof.profile.build import build_profile
 from bpfprof.profile.options import ProfileOptions
 from bpfprof.recording.reader import read_recording
+from bpfprof.render.columns import duration_text
 from bpfprof.render.formats import TABLE
 from bpfprof.render.labels import printable, process_label, thread_label
-from bpfprof.render.quantities import duration_text
 
 _TOLERANCE = 0.01
 

@@ -12,7 +12,7 @@ from bpfprof.model.frames import Frame
 from bpfprof.model.ids import Pid, Tid
 
 # One row a (thread, stack, state, reason): spans added up. thread and stack are indices into Profile.threads and
-# Profile.stacks; reason: model.reasons, 0 but of OFF_CPU. total_ns: wall time; count: samples (ON_CPU) or intervals
+# Profile.stacks; reason: model.states, 0 but of OFF_CPU. total_ns: wall time; count: samples (ON_CPU) or intervals
 # (others); max_ns: longest wait (0 for ON_CPU, and where only sums are known).
 WEIGHT_DTYPE = np.dtype(
     [

@@ -31,7 +31,7 @@ SPAN_DTYPE = np.dtype(
         ("waker_stack", "<u4"),
         ("holder", "<u4"),  # of the GIL that is waited for: index of the thread + 1, 0: not known
         ("holder_stack", "<u4"),
-        ("reason", "<u2"),  # model.reasons; of RUNQUEUE: of the wait before it, 0: the CPU was stolen
+        ("reason", "<u2"),  # model.states; of RUNQUEUE: of the wait before it, 0: the CPU was stolen
         ("task_state", "<u2"),  # prev_state of sched_switch
         ("one_in", "<u2"),  # chosen at random as one in so many; 0 or 1: it stands for itself alone
         ("state", "u1"),  # ThreadState

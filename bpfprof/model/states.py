@@ -1,8 +1,31 @@
-"""What a thread was doing, and how it is known. Apart from spans.py, which needs numpy: that takes 40 ms to import."""
+"""What a thread was doing, how that is known, and what it waited for.
+
+Apart from spans.py, which needs numpy: that takes 40 ms to import.
+"""
 
 from __future__ import annotations
 
 from enum import IntEnum, IntFlag
+
+from bpfprof.model.syscalls import syscall_name, syscall_numbers
+
+# The first is the reason of what is no wait.
+_WORDS = [
+    "",
+    "gil",
+    "lock",
+    "sleep",
+    "disk",
+    "net",
+    "pipe",
+    "poll",
+    "child",
+    "device",
+    "pagefault",
+    "stopped",
+    "unknown",
+]
+SYSCALL_REASONS = 1000  # reason of a wait without a better word: the number of its system call above this
 
 
 class ThreadState(IntEnum):
@@ -28,3 +51,17 @@ class SpanFlag(IntFlag):
     HOLDS_GIL = 1  # of its interpreter, when the span began
     IDLE = 2  # the thread waited for work
     HIDDEN = 4  # in a profile: not asked for, but it may tell who ended a wait that was
+
+
+def reason_number(text: str) -> int:
+    """The number of a word of reason_text(). Raises ValueError for one there is not."""
+    if text.startswith("syscall "):
+        return SYSCALL_REASONS + next(iter(syscall_numbers(text.removeprefix("syscall "))))
+    return _WORDS.index(text)
+
+
+def reason_text(reason: int) -> str:
+    """The word of the text contract for a reason; "" for what is no wait."""
+    if reason >= SYSCALL_REASONS:
+        return f"syscall {syscall_name(reason - SYSCALL_REASONS)}"
+    return _WORDS[reason]

@@ -7,8 +7,8 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from bpfprof.model.reasons import reason_number
 from bpfprof.model.spans import SpanFlag, ThreadState
+from bpfprof.model.states import reason_number
 from bpfprof.profile.options import NO_LOAD, UNINTERRUPTIBLE, SpanFilter
 from bpfprof.recording.reader import Recording
 from bpfprof.stacks.stitch import StackSource

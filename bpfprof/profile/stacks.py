@@ -9,8 +9,8 @@ import numpy.typing as npt
 
 from bpfprof.model.frames import Frame, FrameKind
 from bpfprof.model.profile import Interner
-from bpfprof.model.reasons import reason_text
 from bpfprof.model.spans import ThreadState
+from bpfprof.model.states import reason_text
 from bpfprof.model.statuses import Status
 from bpfprof.stacks.stitch import StackSource
 

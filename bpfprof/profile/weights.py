@@ -11,8 +11,8 @@ import numpy.typing as npt
 
 from bpfprof.account.threads import sums_by
 from bpfprof.model.profile import GIL_ROW_DTYPE, WEIGHT_DTYPE
-from bpfprof.model.reasons import reason_number, reason_text
 from bpfprof.model.spans import ThreadState
+from bpfprof.model.states import reason_number, reason_text
 from bpfprof.profile.filters import wait_lengths
 
 _GIL = reason_number("gil")

@@ -28,7 +28,7 @@ class WokenBy:
 
     `functions`: where the waker was, by time, places in Profile.frames, -1: not known; they sum to its part of all_ns,
     the time of the waits; unknown_ns: of those that nobody is known to have ended. `reason`: what the waits that it
-    ended were mostly for, see model.reasons; `owner`: the function they were mostly in, as in `functions`.
+    ended were mostly for, see model.states; `owner`: the function they were mostly in, as in `functions`.
     """
 
     waker: int

@@ -21,7 +21,7 @@ class WaitGroup:
     follows. p50_ns, p99_ns: the wait below or at which so many of them are (nearest rank). buckets: number of waits
     whose duration lies in [2**i, 2**(i+1)) microseconds, from i = first_bucket on; below a microsecond they count for
     i = 0. Where no length is known, buckets is empty and p50_ns, p99_ns, min_ns, max_ns are 0.
-    stacks, functions: places in Profile.stacks and Profile.frames; threads: in Profile.threads; reasons: model.reasons.
+    stacks, functions: places in Profile.stacks and Profile.frames; threads: in Profile.threads; reasons: model.states.
     lock and waker are as in WAIT_ROW_DTYPE if they were grouped by them, else 0.
     """
 

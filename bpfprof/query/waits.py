@@ -8,8 +8,8 @@ import numpy as np
 import numpy.typing as npt
 
 from bpfprof.model.profile import Profile
-from bpfprof.model.reasons import reason_number
 from bpfprof.model.spans import SpanFlag, ThreadState
+from bpfprof.model.states import reason_number
 from bpfprof.model.statuses import Status
 
 Ints = npt.NDArray[np.int64]

@@ -135,7 +135,7 @@ class Recording:
     def write(
         self, kind: str, fields: dict[str, Any] | None = None, arrays: dict[str, npt.NDArray[Any]] | None = None
     ) -> None:
-        """The same for a recording that is being made: see capture.sink."""
+        """The same, as a Sink of a recording that is being made."""
         self.take(Chunk(kind, fields or {}, arrays or {}))
 
     def _append(self, name: str, dtype: np.dtype[np.void], array: npt.NDArray[Any]) -> None:

@@ -1,4 +1,4 @@
-"""Text in columns of a terminal, where some characters are two wide."""
+"""Text for a terminal: columns, where some characters are two wide; nanoseconds and shares as a person reads them."""
 
 from __future__ import annotations
 
@@ -46,3 +46,33 @@ def packed(parts: Sequence[str], columns: int) -> list[str]:
 def wrapped(text: str, indent: str) -> list[str]:
     """Lines of one paragraph, those after the first indented."""
     return textwrap.wrap(text, COLUMNS, subsequent_indent=indent)
+
+
+def duration_text(ns: int) -> str:
+    """`1.234 s`, `12.30 ms`, `4.5 us`, `120 ns`: about four digits, the unit that fits."""
+    size = abs(ns)
+    if size >= 999_950_000:
+        return f"{ns / 1e9:.3f} s" if size < 100_000_000_000 else f"{ns / 1e9:.1f} s"
+    if size >= 999_950:
+        return f"{ns / 1e6:.2f} ms" if size < 100_000_000 else f"{ns / 1e6:.1f} ms"
+    return f"{ns / 1e3:.1f} us" if size >= 1000 else f"{ns} ns"
+
+
+def seconds_text(ns: int) -> str:
+    """Seconds without the unit, at most 7 characters below 116 days."""
+    seconds = ns / 1e9
+    digits = 3 if seconds < 999.9995 else 1 if seconds < 99_999.95 else 0
+    return f"{seconds:.{digits}f}"
+
+
+def percent_text(part: int, whole: int, digits: int = 2) -> str:
+    """`12.34%`, or `-` of nothing; only the whole reads 100%, only nothing reads 0%."""
+    if whole <= 0:
+        return "-"
+    text = f"{100 * part / whole:.{digits}f}"
+    step = 10.0**-digits
+    if float(text) == 100 and part != whole:
+        return f">{100 - step:.{digits}f}%" if part < whole else f"<{100 + step:.{digits}f}%"
+    if float(text) == 0 and part > 0:
+        return f"<{step:.{digits}f}%"
+    return f"{text}%"

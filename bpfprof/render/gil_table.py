@@ -6,11 +6,10 @@ from collections.abc import Sequence
 
 from bpfprof.model.profile import Profile
 from bpfprof.query.chains import GilWait, Share, gil_waits
-from bpfprof.render.columns import COLUMNS, shortened, width
+from bpfprof.render.columns import COLUMNS, duration_text, percent_text, shortened, width
 from bpfprof.render.header import counted
 from bpfprof.render.labels import clean, frame_labels
 from bpfprof.render.options import RenderOptions
-from bpfprof.render.quantities import duration_text, percent_text
 
 _MAX_WAITERS = 8
 _MAX_HOLDERS = 3

@@ -5,9 +5,8 @@ from __future__ import annotations
 import datetime
 
 from bpfprof.model.profile import Profile
-from bpfprof.render.columns import shortened, wrapped
+from bpfprof.render.columns import duration_text, shortened, wrapped
 from bpfprof.render.labels import printable
-from bpfprof.render.quantities import duration_text
 
 
 def command_text(profile: Profile) -> str:

@@ -9,8 +9,8 @@ import numpy as np
 
 from bpfprof.model.frames import FrameKind
 from bpfprof.model.profile import Profile
-from bpfprof.model.reasons import reason_text
 from bpfprof.model.spans import ThreadState
+from bpfprof.model.states import reason_text
 from bpfprof.query.functions import owner_frames
 from bpfprof.render.labels import clean, frame_labels
 from bpfprof.render.options import RenderOptions

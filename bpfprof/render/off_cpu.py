@@ -10,14 +10,12 @@ from bpfprof.model.frames import FrameKind
 from bpfprof.model.profile import Profile
 from bpfprof.model.spans import ThreadState
 from bpfprof.query.groups import WaitGroup, WaitGroups, group_waits
-from bpfprof.render.columns import COLUMNS, shortened, wrapped
+from bpfprof.render.columns import COLUMNS, duration_text, percent_text, shortened, wrapped
 from bpfprof.render.gil_table import gil_block
 from bpfprof.render.header import counted, recording_block
-from bpfprof.render.histogram import histogram_line
 from bpfprof.render.labels import printable
 from bpfprof.render.options import RenderOptions
 from bpfprof.render.quality import quality_line
-from bpfprof.render.quantities import duration_text, percent_text
 from bpfprof.render.thread_times import reasons_block, threads_block
 from bpfprof.render.wait_details import WaitDetails
 
@@ -25,6 +23,9 @@ _BY = {
     "stack": "reason and stack",
     "lock": "lock and function",
 }
+_BARS = "▁▂▃▄▅▆▇█"
+_ASCII_BARS = ".:-=+*#@"
+_EMPTY = " "
 _FIGURES = ("total", "share", "count", "mean", "p50", "p99", "max")
 _WIDTHS = (9, 6, 9, 8, 8, 8, 8)
 _FIGURES_COLUMNS = sum(_WIDTHS) + len(_WIDTHS) - 1
@@ -121,3 +122,33 @@ def _short_block(profile: Profile) -> list[str]:
     return [
         f"short waits{under}, which have no stack: {count:,}, together {duration_text(int(rows['total_ns'].sum()))}"
     ]
+
+
+def histogram_line(group: WaitGroup, columns: int, ascii_only: bool) -> str:
+    """The shortest wait, a bar a bucket, the longest wait, in so many columns; the highest bar has most waits.
+
+    A bucket with a single wait is seen. Neighbours share a bar where there are too many. "" where no length is known.
+    """
+    if not group.buckets:
+        return ""
+    low, high = _short_duration(group.min_ns), _short_duration(group.max_ns)
+    room = max(columns - len(low) - len(high) - 2, 1)
+    together = -(-len(group.buckets) // room)
+    counts = [sum(group.buckets[first : first + together]) for first in range(0, len(group.buckets), together)]
+    return f"{low} {bars(counts, ascii_only)} {high}"
+
+
+def bars(counts: list[int], ascii_only: bool) -> str:
+    """A character a count, in eighths of the largest; none of nothing."""
+    levels = _ASCII_BARS if ascii_only else _BARS
+    most = max(counts, default=0)
+    return "".join(levels[-(-count * len(levels) // most) - 1] if count else _EMPTY for count in counts)
+
+
+def _short_duration(ns: int) -> str:
+    """Three digits without a space: `100us`, `5.2ms`, `52ms`, `1.7s`, `120s`."""
+    for size, unit in ((1_000_000_000, "s"), (1_000_000, "ms"), (1_000, "us")):
+        if ns >= size * 0.9995:
+            value = ns / size
+            return f"{value:.1f}{unit}" if value < 9.95 else f"{value:.0f}{unit}"
+    return f"{ns}ns"

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from bpfprof.model.profile import Profile
+from bpfprof.render.columns import duration_text, percent_text
 from bpfprof.render.header import counted
 from bpfprof.render.labels import printable, thread_label
-from bpfprof.render.quantities import duration_text, percent_text
 
 
 def quality_line(profile: Profile) -> str:

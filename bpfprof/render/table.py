@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from bpfprof.model.profile import Profile
-from bpfprof.render.columns import COLUMNS, padded, shortened, wrapped
+from bpfprof.render.columns import COLUMNS, duration_text, padded, percent_text, seconds_text, shortened, wrapped
 from bpfprof.render.gil_table import gil_block
 from bpfprof.render.header import recording_block
 from bpfprof.render.hot_spots import FunctionTime, LongestWait, WaitTime, longest_wait, top_functions, top_waits
 from bpfprof.render.labels import printable, process_label, thread_label
 from bpfprof.render.options import RenderOptions
 from bpfprof.render.quality import quality_line
-from bpfprof.render.quantities import duration_text, percent_text, seconds_text
 from bpfprof.render.thread_times import reasons_block, threads_block
 
 _MAX_FUNCTIONS = 5

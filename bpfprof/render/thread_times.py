@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from bpfprof.model.profile import ThreadTime
-from bpfprof.render.columns import COLUMNS, packed, padded, shortened
+from bpfprof.render.columns import COLUMNS, duration_text, packed, padded, percent_text, seconds_text, shortened
 from bpfprof.render.header import counted
 from bpfprof.render.labels import clean
-from bpfprof.render.quantities import duration_text, percent_text, seconds_text
 
 _MAX_THREADS = 30
 _REASON_COLUMNS = 48

@@ -16,7 +16,7 @@ import pytest
 
 from bpfprof.model.frames import FrameKind
 from bpfprof.model.profile import Profile, Waker
-from bpfprof.model.reasons import reason_text
+from bpfprof.model.states import reason_text
 from bpfprof.profile.build import build_profile
 from bpfprof.profile.options import ProfileOptions
 from bpfprof.query.waits import find_waits

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from bpfprof.account.reasons import as_waits, wait_reasons
-from bpfprof.model.reasons import reason_number, reason_text
 from bpfprof.model.samples import SHORT_DTYPE, WAIT_DTYPE, WAITS_FOR_GIL, FdKind
+from bpfprof.model.states import reason_number, reason_text
 from bpfprof.model.syscalls import syscall_name, syscall_numbers
 
 GIL_START, GIL_BYTES = 0x7F00_0000_1000, 96

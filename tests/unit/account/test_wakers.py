@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from bpfprof.model.profile import Waker
-from bpfprof.model.reasons import reason_text
 from bpfprof.model.samples import WAITS_FOR_GIL, FdKind, WakerKind
+from bpfprof.model.states import reason_text
 from bpfprof.model.syscalls import syscall_numbers
 from bpfprof.query.waits import find_waits
 from tests.unit.profile.views import built

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from bpfprof.model.frames import Frame, FrameKind
-from bpfprof.model.reasons import reason_text
 from bpfprof.model.spans import SPAN_DTYPE, SpanFlag, ThreadState
+from bpfprof.model.states import reason_text
 from bpfprof.model.statuses import Status
 from bpfprof.query.chains import gil_waits, waker_name
 from bpfprof.query.groups import group_waits

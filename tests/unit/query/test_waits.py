@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from bpfprof.model.profile import Profile
-from bpfprof.model.reasons import reason_text
 from bpfprof.model.samples import UNSAMPLED, WAITS_FOR_GIL, WakerKind
+from bpfprof.model.states import reason_text
 from bpfprof.query.waits import find_waits
 from tests.unit.profile.views import built, text
 from tests.unit.recording.hand_made import FUTEX, IOCTL, MS, NANOSLEEP, HandMade, Story

@@ -3,8 +3,8 @@ from dataclasses import replace
 import pytest
 
 from bpfprof.model.profile import Quality
+from bpfprof.render.columns import duration_text, percent_text, seconds_text
 from bpfprof.render.quality import quality_line
-from bpfprof.render.quantities import duration_text, percent_text, seconds_text
 from tests.unit.render.profiles import MS, ON_CPU, ProfileBuilder, empty_profile, hostile_profile, python
 
 
