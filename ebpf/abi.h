@@ -340,11 +340,11 @@ struct bp_thread {
     __u64 blocked_ns;
     __u64 runqueue_ns;
     __u64 stolen_ns;
-    __u64 exec_ns;         /* the scheduler's sum_exec_runtime at since_ns */
-    __u64 burst_stolen_ns; /* stolen of the last time on a CPU */
-    __u64 first_ns;        /* when the thread began to be watched */
-    __u64 gil;             /* of its interpreter, where that is not the process's; 0: not known */
-    __u64 waker_stack;     /* of the wait, as in bp_event */
+    __u64 exec_ns;       /* the scheduler's sum_exec_runtime at since_ns */
+    __u64 run_stolen_ns; /* stolen of the last time on a CPU */
+    __u64 first_ns;      /* when the thread began to be watched */
+    __u64 gil;           /* of its interpreter, where that is not the process's; 0: not known */
+    __u64 waker_stack;   /* of the wait, as in bp_event */
     __u64 holder_stack;
     __u32 waker_tid;
     __u32 waker_tgid;

@@ -60,7 +60,7 @@ int sched_process_exec(struct bpf_raw_tracepoint_args *ctx)
     if (old_tid != tid) { /* another thread than the first called execve: it goes on under the first one's tid */
         struct bp_thread *thread = bpf_map_lookup_elem(MAP(threads), &old_tid);
         if (thread && thread->state == BP_THREAD_ON_CPU) {
-            end_burst(thread, times_of_current(), now);
+            end_run(thread, times_of_current(), now);
             thread->state = BP_THREAD_DEAD;
             send_exit(thread, old_tid, now, false);
         }

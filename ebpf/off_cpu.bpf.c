@@ -26,8 +26,8 @@ static __always_inline bool switch_out(struct bp_thread *thread, __u32 tid, __u1
     if (thread->state == BP_THREAD_BLOCKED || thread->state == BP_THREAD_RUNNABLE)
         follow_missed_in(thread, config, tid, times, now);
     if (thread->wake_ns <= thread->since_ns || !task_state)
-        thread->wake_ns = 0;       /* else: made runnable after it had left the run queue but before this switch */
-    end_burst(thread, times, now); /* UNKNOWN: it ran since it is watched */
+        thread->wake_ns = 0;     /* else: made runnable after it had left the run queue but before this switch */
+    end_run(thread, times, now); /* UNKNOWN: it ran since it is watched */
     leave(thread, task_state);
     if (task_state & TASK_STATE_DEAD) {
         thread->state = BP_THREAD_DEAD;

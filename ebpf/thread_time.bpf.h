@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
-/* What becomes of a thread's time: bursts on a CPU and waits, which are sent one by one or added up. */
+/* A thread's time: runs on a CPU and waits are added to its totals; waits are also sent one by one, or summed up. */
 #pragma once
 
 /* include/linux/sched.h */
@@ -106,7 +106,7 @@ found:
     sum->runqueue_ns += runqueue;
 }
 
-/* `is_current`: its name can be told, which it may have given itself since anybody looked. */
+/* `is_current`: its name can be read, which it may have changed since user space read it. */
 static __always_inline void send_exit(struct bp_thread *thread, __u32 tid, __u64 now, bool is_current)
 {
     BOUNDED_LOOP
@@ -126,7 +126,7 @@ static __always_inline void send_exit(struct bp_thread *thread, __u32 tid, __u64
     send_event(&event);
 }
 
-/* What a row of a wait is put right by has 32 bits. */
+/* What corrects the row of a wait has 32 bits. */
 static __always_inline __u64 in_32_bits(__u64 nanoseconds)
 {
     return nanoseconds < 0xffffffff ? nanoseconds : 0xffffffff;
@@ -150,7 +150,7 @@ static __always_inline __u64 before_enqueueing(struct bp_thread *thread, __u64 r
  * scheduler saves reading its clock between a wake-up and the switch that follows (rq_clock_skip_update()), while an idle
  * CPU takes some microseconds to get there: that is taken off the time in the run queue before.
  */
-static __always_inline void end_burst(struct bp_thread *thread, struct task_times times, __u64 now)
+static __always_inline void end_run(struct bp_thread *thread, struct task_times times, __u64 now)
 {
     __u64 wall = now - thread->since_ns;
     __s64 beyond = wall - (times.exec_ns - thread->exec_ns); /* what was not its own */
@@ -164,7 +164,7 @@ static __always_inline void end_burst(struct bp_thread *thread, struct task_time
     else
         early = in_32_bits(-beyond < (__s64)thread->last_runqueue_ns ? (__u64)-beyond : thread->last_runqueue_ns);
     __u64 before = before_enqueueing(thread, times.run_delay_ns, thread->last_runqueue_ns - early);
-    thread->burst_stolen_ns += stolen;
+    thread->run_stolen_ns += stolen;
     thread->stolen_ns += stolen;
     thread->on_cpu_ns += wall - stolen + early;
     thread->runqueue_ns -= early + before;
@@ -192,7 +192,7 @@ static __always_inline void send_wait(struct bp_thread *thread, __u32 tid, __u64
     event.on_cpu_ns = thread->on_cpu_ns;
     event.blocked_ns = woken - thread->since_ns;
     event.runqueue_ns = now - woken;
-    event.stolen_ns = thread->burst_stolen_ns;
+    event.stolen_ns = thread->run_stolen_ns;
     event.stack = thread->stack;
     event.args[0] = thread->args[0];
     event.args[1] = thread->args[1];
@@ -209,7 +209,7 @@ static __always_inline void send_wait(struct bp_thread *thread, __u32 tid, __u64
     event.enqueue_ns = thread->enqueue_ns;
     thread->early_ns = 0;
     thread->enqueue_ns = 0;
-    thread->burst_stolen_ns = 0;
+    thread->run_stolen_ns = 0;
     thread->last_short = 0;
     send_event(&event);
 }
@@ -280,6 +280,6 @@ static __always_inline void follow_missed_out(struct bp_thread *thread, __u64 ta
     struct task_times times = times_of(task);
     __s64 ran = times.exec_ns - thread->exec_ns;
     __u64 left = thread->since_ns + (ran > 0 ? (__u64)ran : 0);
-    end_burst(thread, times, left < now ? left : now);
+    end_run(thread, times, left < now ? left : now);
     leave(thread, thread->wake_ns > thread->since_ns ? TASK_STATE_INTERRUPTIBLE : 0);
 }

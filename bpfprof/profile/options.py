@@ -59,7 +59,7 @@ class SpanFilter:
         if self.task_states:
             parts.append("in state " + " or ".join([*names, *[f"0x{other:x}"] * bool(other)]))
         if self.hides_idle:
-            parts.append("not idle")
+            parts.append("what is not idle")
         if self.min_block_ns:
             parts.append(f"of {self.min_block_ns // 1000:,} us or more")
         return "".join(f", {part}" for part in parts)

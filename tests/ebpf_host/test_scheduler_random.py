@@ -245,7 +245,7 @@ class World:
         for row in sums:
             left.update(blocked_ns=int(row["blocked_ns"]), runqueue_ns=int(row["runqueue_ns"]), count=int(row["count"]))
         self._note_told_later(left, entry)
-        assert left["stolen_ns"] + int(entry["burst_stolen_ns"]) == account.sums["stolen_ns"]
+        assert left["stolen_ns"] + int(entry["run_stolen_ns"]) == account.sums["stolen_ns"]
         self._check_totals(account, left)
 
     def _check_totals(self, account: Account, sent: Counter[str]) -> None:

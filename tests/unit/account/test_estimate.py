@@ -20,13 +20,6 @@ from tests.unit.recording.hand_made import FUTEX, IOCTL, MS, START_NS, HandMade,
 OFF_CPU, NOT_SAMPLED = ThreadState.OFF_CPU, {"status": int(Status.NOT_SAMPLED)}
 
 
-@pytest.fixture
-def made() -> HandMade:
-    empty = HandMade()
-    empty.process(100)
-    return empty
-
-
 def ended(made: HandMade, *stories: Story) -> Profile:
     """Now; all are as long."""
     for story in stories:

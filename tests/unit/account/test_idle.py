@@ -10,13 +10,6 @@ from tests.unit.profile.views import built
 from tests.unit.recording.hand_made import FUTEX, IOCTL, MS, HandMade, Story
 
 
-@pytest.fixture
-def made() -> HandMade:
-    empty = HandMade()
-    empty.process(100)
-    return empty
-
-
 def are_idle(made: HandMade, end_ms: float) -> list[bool]:
     """Of each wait."""
     return find_waits(built(made, end_ms)).rows["is_idle"].tolist()

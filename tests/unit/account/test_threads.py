@@ -27,13 +27,6 @@ def waits_ms(profile: Profile, thread: int = 0) -> list[tuple[str, float, float]
     ]
 
 
-@pytest.fixture
-def made() -> HandMade:
-    empty = HandMade()
-    empty.process()
-    return empty
-
-
 def test_a_thread_that_runs_sleeps_and_runs(made: HandMade) -> None:
     Story.begin(made).run(3 * MS).block(10 * MS, ready=2 * MS).run(5 * MS).total()
     profile = built(made, 20)

@@ -17,13 +17,6 @@ from tests.unit.recording.hand_made import FUTEX, MS, HandMade, Story
 INTERRUPT = WakerKind.INTERRUPT
 
 
-@pytest.fixture
-def made() -> HandMade:
-    empty = HandMade()
-    empty.process(100)
-    return empty
-
-
 def first_wait(made: HandMade, end_ms: float) -> tuple[str, Waker | None]:
     """Its reason and its waker."""
     profile = built(made, end_ms)
@@ -57,10 +50,7 @@ def test_a_thread_that_is_no_target(made: HandMade) -> None:
         ("ppoll", (0x1000, 1), "timer"),
         ("select", (4, 0x1000), "timer"),
         ("pselect6", (4, 0x1000), "timer"),
-        ("recvfrom", (3,), "interrupt"),
-        ("wait4", (3,), "interrupt"),
-        ("fsync", (3,), "interrupt"),
-        ("ioctl", (3,), "interrupt"),
+        *[(call, (3,), "interrupt") for call in ("recvfrom", "wait4", "fsync", "ioctl")],
     ],
 )
 def test_what_an_interrupt_was(made: HandMade, call: str, args: tuple[int, ...], expected: str) -> None:

@@ -13,8 +13,8 @@ def run(*arguments: str | Path) -> int:
     return cli._run([str(argument) for argument in arguments], False)
 
 
-def written(made: HandMade, folder: Path) -> Path:
+def written(made: HandMade, folder: Path, name: str = "a.bpfprof") -> Path:
     """A file that holds the recording."""
-    path = folder / "a.bpfprof"
+    path = folder / name
     path.write_bytes(file_bytes(made.chunks()))
     return path

@@ -91,11 +91,11 @@ def test_what_was_asked_for_is_said(path: Path, capsys) -> None:
     assert f"\nonly {said}\n" in shown(capsys, "report", *asked)
     assert f"\nwaits by reason and stack, {said}: 3.00 ms in 1 group\n" in shown(capsys, "offcpu", *asked)
     assert f">only {said}<" in shown(capsys, "report", *asked, "-f", "svg")
-    assert "\nonly not idle\n" in shown(capsys, "report", path, "--hide-idle")
+    assert "\nonly what is not idle\n" in shown(capsys, "report", path, "--hide-idle")
     for command in (["offcpu", path], ["report", path, "-f", "waits"]):
         text = shown(capsys, *command, "--hide-idle")
         assert "\nwaits by reason and stack: 63.00 ms in 4 groups; idle ones hidden, 40.00 ms\n" in text
-    assert "shown:" not in shown(capsys, "report", path)
+    assert "\nonly " not in shown(capsys, "report", path)
 
 
 def test_figures_of_the_whole_recording_are_no_part_of_what_is_shown(path: Path, capsys) -> None:

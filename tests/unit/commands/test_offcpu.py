@@ -46,8 +46,6 @@ def shown(monkeypatch: pytest.MonkeyPatch, path: Path, request: pytest.FixtureRe
         (["PATH", "-f", "svg", "-o", "PATH"], "cannot replace its recording"),
         (["PATH", "-f", "jpeg"], "there is no format jpeg"),
         (["PATH", "--by", "colour"], "--by"),
-        (["PATH", "--state", "Q"], "no state of a waiting thread"),
-        (["PATH", "--min-block", "-1"], "--min-block"),
         (["PATH", "-n", "0"], "--limit"),
         (["PATH", "--by", "thread", "-f", "svg"], "--by is for tables"),
         (["PATH", "-n", "3", "-o", "x.json"], "--limit is for tables"),
@@ -168,10 +166,3 @@ def test_from_a_recording_to_stacks(handed_over: Path, capsys: pytest.CaptureFix
     assert f"{mark};[woken by timer] 54000" in lines
     assert "work (a.py);[off-cpu: sleep];[woken by timer] 45000" in lines
     assert "[short waits];[off-cpu: lock] 150" in lines and len(lines) == 3
-
-
-def test_the_accounting_of_a_recording_holds(handed_over: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run("report", handed_over, "--check") == 0
-    captured = capsys.readouterr()
-    assert captured.err == "every thread within 1%\n"
-    assert "3 intervals without a stack" in captured.out

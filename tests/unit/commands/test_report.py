@@ -14,24 +14,12 @@ from bpfprof.commands import report
 from bpfprof.commands.report import check_accounting
 from bpfprof.model.profile import Profile
 from bpfprof.profile.build import build_profile
-from bpfprof.recording.format import Chunk
 from bpfprof.render import formats
 from bpfprof.render.options import RenderOptions
 from bpfprof.render.quality import quality_line
 from tests.unit.account.invariants import assert_covers
 from tests.unit.commands.command import run, written
-from tests.unit.recording.hand_made import (
-    FUTEX,
-    MS,
-    START_NS,
-    HandMade,
-    Story,
-    array,
-    chunk_of,
-    file_bytes,
-    read,
-    small,
-)
+from tests.unit.recording.hand_made import FUTEX, MS, START_NS, HandMade, Story, small
 from tests.unit.render.profiles import ON_CPU, ProfileBuilder, python
 
 
@@ -82,37 +70,28 @@ def two_threads() -> HandMade:
     return made
 
 
-def in_two_chunks(made: HandMade) -> list[Chunk]:
-    """The recording with its waits in two chunks: what is lost by accident is lost by the chunk."""
-    chunks = made.chunks()
-    place = chunks.index(chunk_of(chunks, "waits"))
-    dtype = chunks[place].arrays["rows"].dtype
-    parts = made.waits[:5], made.waits[5:]
-    chunks[place : place + 1] = [Chunk("waits", {}, {"rows": array(part, dtype)}) for part in parts]
-    return chunks
+def lossy() -> HandMade:
+    """The same without the last waits."""
+    made = two_threads()
+    del made.waits[5:]
+    return made
 
 
-def without(chunks: list[Chunk], kind: str) -> list[Chunk]:
-    """Without the last chunk of this kind."""
-    lost = [chunk for chunk in chunks if chunk.kind == kind][-1]
-    return [chunk for chunk in chunks if chunk is not lost]
-
-
-def profile_of(chunks: list[Chunk], is_damaged: bool = False) -> Profile:
-    recording = read(chunks)
+def profile_of(made: HandMade, is_damaged: bool = False) -> Profile:
+    recording = made.recording()
     assert_covers(recording, is_damaged)
     return build_profile(recording)
 
 
 def test_what_is_whole_adds_up() -> None:
-    profile = profile_of(in_two_chunks(two_threads()))
+    profile = profile_of(two_threads())
     assert [thread.accounted_ns for thread in profile.threads] == [100 * MS, 100 * MS]
     assert check_accounting(profile) == ""
     assert "100.00% of 200.0 ms wall time accounted for, exact in every thread" in quality_line(profile)
 
 
 def test_lost_waits_are_missing_from_the_wall_time() -> None:
-    profile = profile_of(without(in_two_chunks(two_threads()), "waits"), is_damaged=True)
+    profile = profile_of(lossy(), is_damaged=True)
     main, other = profile.threads
     assert (main.on_cpu_ns, main.runqueue_ns, main.off_cpu_ns, main.wall_ns) == (30 * MS, 5 * MS, 30 * MS, 100 * MS)
     assert main.off_by_reason == (("sleep", 30 * MS),)
@@ -124,31 +103,29 @@ def test_lost_sums_of_short_waits_are_missing_too() -> None:
     made = HandMade(start={"min_block_us": 100}, end={"end_ns": START_NS + 10 * MS})
     made.process()
     Story.begin(made).run(4 * MS).block_short(2 * MS, syscall=FUTEX).run(4 * MS).total()
-    assert check_accounting(profile_of(made.chunks())) == ""
+    assert check_accounting(profile_of(made)) == ""
     made.short_waits.clear()
-    assert "8.00 ms accounted, 10.00 ms wall" in check_accounting(profile_of(made.chunks(), is_damaged=True))
+    assert "8.00 ms accounted, 10.00 ms wall" in check_accounting(profile_of(made, is_damaged=True))
 
 
 def test_time_that_is_there_twice_is_told() -> None:
     made = two_threads()
     made.waits[3]["blocked_ns"] = 26 * MS
-    profile = profile_of(made.chunks(), is_damaged=True)
+    profile = profile_of(made, is_damaged=True)
     assert "worst thread main (100) +20.00 ms (20.00% of its wall time)" in quality_line(profile)
 
 
 def test_check_fails_and_says_where(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    chunks = in_two_chunks(two_threads())
-    (tmp_path / "whole").write_bytes(file_bytes(chunks))
-    (tmp_path / "lossy").write_bytes(file_bytes(without(chunks, "waits")))
-    assert run("report", tmp_path / "whole", "--check") == 0
+    assert run("report", written(two_threads(), tmp_path), "--check") == 0
     assert capsys.readouterr().err == "every thread within 1%\n"
-    assert run("report", tmp_path / "lossy", "--check") == 5
+    path = written(lossy(), tmp_path, "lossy")
+    assert run("report", path, "--check") == 5
     told = capsys.readouterr()
     assert "not within 1% of their wall time: 1 of 2 threads" in told.err
     assert "thread main (100) of process python (100): 65.00 ms accounted, 100.0 ms wall" in told.err
     (line,) = [line for line in told.out.splitlines() if "-35.00 ms  sleep" in line]
     assert line.split()[:5] == ["main", "100", "0.065", "0.100", "-35.00"]
-    assert run("report", tmp_path / "lossy") == 0
+    assert run("report", path) == 0
 
 
 @pytest.mark.parametrize(("part", "exit_code"), [(0.01, 0), (0.011, 5), (-0.02, 5)])
@@ -171,6 +148,6 @@ def test_a_recording_that_ends_before_its_threads_begin() -> None:
     made = HandMade()
     made.process()
     made.thread(first_ns=START_NS + 3 * MS)
-    profile = profile_of(made.chunks())
+    profile = profile_of(made)
     assert (profile.threads[0].wall_ns, profile.threads[0].accounted_ns) == (0, 0)
     assert check_accounting(profile) == ""

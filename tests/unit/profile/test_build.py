@@ -12,7 +12,7 @@ from bpfprof.profile.build import build_profile
 from bpfprof.render.options import RenderOptions
 from bpfprof.render.speedscope import render_speedscope
 from tests.unit.profile.views import built, shown_ms, spent_ms
-from tests.unit.recording.hand_made import FUTEX, IOCTL, MS, RUNNABLE, START_NS, HandMade, Story
+from tests.unit.recording.hand_made import FUTEX, MS, RUNNABLE, START_NS, HandMade, Story
 
 
 @pytest.fixture
@@ -42,12 +42,6 @@ def test_a_thread_computes_and_waits(made: HandMade) -> None:
     assert weights[ThreadState.OFF_CPU]["count"] == 1 and weights[ThreadState.OFF_CPU]["max_ns"] == 50 * MS
     assert all(row["max_ns"] == 0 for row in profile.weights if row["state"] == ThreadState.ON_CPU)
     assert sum(row["count"] for row in profile.weights if row["state"] == ThreadState.ON_CPU) == 4
-
-
-def test_cpu_time_without_a_sample_is_said(made: HandMade) -> None:
-    Story.begin(made).run(3 * MS).block(7 * MS, syscall=IOCTL).total()
-    profile = built(made, 10)
-    assert spent_ms(profile, 0, ThreadState.ON_CPU) == {("not_sampled",): 3}
 
 
 def test_stolen_time_is_run_queue_time_under_the_same_stack(made: HandMade) -> None:
@@ -145,14 +139,6 @@ def test_what_was_recorded(made: HandMade) -> None:
         "cpu-clock",
     )
     assert info.started_unix_ns == 5 and info.mode == "both"
-
-
-def test_without_an_end_what_was_seen_is_shown(made: HandMade) -> None:
-    run = made.stack((made.code("run"), 0, 0))
-    Story.begin(made).run(10 * MS, (5 * MS, run)).total().block(20 * MS, stack=run).run(5 * MS, (4 * MS, run)).total()
-    profile = built(made)
-    assert "no end" in profile.quality.unfinished
-    assert spent_ms(profile, 0) == {("run",): 15, ("run", "wait sleep"): 20}
 
 
 def test_without_being_asked_a_profile_has_no_spans(made: HandMade) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 from bpfprof.model.profile import Profile
 from bpfprof.model.samples import UNSAMPLED, WAITS_FOR_GIL, WakerKind
 from bpfprof.model.states import reason_text
@@ -12,13 +10,6 @@ from tests.unit.profile.views import built, text
 from tests.unit.recording.hand_made import FUTEX, IOCTL, MS, NANOSLEEP, HandMade, Story
 
 BY_THREAD = {"waker_kind": WakerKind.THREAD}
-
-
-@pytest.fixture
-def made() -> HandMade:
-    empty = HandMade()
-    empty.process(100)
-    return empty
 
 
 def stack_of(profile: Profile, number: int) -> list[str]:
@@ -101,7 +92,3 @@ def test_a_lock_is_no_gil(made: HandMade) -> None:
     story = Story.begin(made).run(MS).block(MS, syscall=FUTEX, args=(0x7010, 0, 0)).run(MS)
     story.block(MS, syscall=FUTEX, args=(0x8010, 0, 0)).run(MS).block(MS, syscall=NANOSLEEP, args=(5, 0, 0)).total()
     assert find_waits(built(made, 6)).rows["lock"].tolist() == [0, 0x8010, 0]
-
-
-def test_no_waits() -> None:
-    assert len(find_waits(built(HandMade())).rows) == 0

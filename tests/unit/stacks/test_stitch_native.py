@@ -15,20 +15,8 @@ from bpfprof.stacks.stitch import StackSource
 from tests.unit.recording.hand_made import HandMade
 from tests.unit.stacks.test_stitch import MARKS_3_11, MARKS_3_12
 
-OK, NO_PYTHON, FAULT, NOT_TAKEN, NOT_READY, TOO_DEEP, DISAGREES = (
-    int(Status[name])
-    for name in (
-        [
-            "OK",
-            "NO_PYTHON",
-            "PYTHON_FRAME_FAULT",
-            "STACK_NOT_TAKEN",
-            "NATIVE_NOT_READY",
-            "NATIVE_TOO_DEEP",
-            "STACK_DISAGREES",
-        ]
-    )
-)
+OK, NO_PYTHON, FAULT, NOT_TAKEN = Status.OK, Status.NO_PYTHON, Status.PYTHON_FRAME_FAULT, Status.STACK_NOT_TAKEN
+NOT_READY, TOO_DEEP, DISAGREES = Status.NATIVE_NOT_READY, Status.NATIVE_TOO_DEEP, Status.STACK_DISAGREES
 
 
 class Program:
