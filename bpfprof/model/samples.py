@@ -43,7 +43,6 @@ class ThreadFlag(IntFlag):
 
 
 HOLDS_GIL, WAITS_FOR_GIL, UNSAMPLED = (int(flag) for flag in ThreadFlag)
-LONG_WAIT_NS = 10_000_000  # of that length each has a row, if only without a stack: BP_LONG_WAIT_NS
 
 # A thread seen on a CPU. on_cpu_ns: CPU time of the thread since it is watched, up to the sample.
 SAMPLE_DTYPE = np.dtype(
@@ -99,7 +98,7 @@ WAIT_DTYPE = np.dtype(
 )
 
 # Waits of one thread that have no row of their own: shorter than --min-block, or (UNSAMPLED in flags) more than were
-# asked for and under LONG_WAIT_NS. Added up by what they waited in; rows of one thread and kind add up. syscall,
+# asked for and under 10 ms. Added up by what they waited in; rows of one thread and kind add up. syscall,
 # task_state, fd_kind, flags: as in a wait; arg: the call's first argument where it is a small number, else 0.
 SHORT_DTYPE = np.dtype(
     [

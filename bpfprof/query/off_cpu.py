@@ -24,8 +24,8 @@ _MARKS = (FrameKind.WAIT, FrameKind.RUNQUEUE, FrameKind.NOT_SAMPLED)
 
 def with_wakers(profile: Profile, depth: int) -> Profile:
     """Each wait with up to `depth` wakers. Raises ValueError without spans."""
-    assert profile.spans is not None
     waits, interner = find_waits(profile), Interner.of(profile)
+    assert profile.spans is not None
     stacks = _Continued(profile, waits, interner).stacks(depth)
     spans = profile.spans.copy()
     is_wait = (spans["state"] == ThreadState.OFF_CPU) & (spans["wait"] > 0)
