@@ -20,7 +20,7 @@ from bpfprof.code.addresses import RawStack
 from bpfprof.cpython.code_objects import CodeObject, Unresolved
 from bpfprof.kernel.sources import join_includes
 from bpfprof.model.ids import RuntimeAddress
-from bpfprof.paths import ebpf_directory
+from bpfprof.abi import ebpf_directory
 
 START_OFFSET = 176  # of the bytecode in a code object
 PID = 100
