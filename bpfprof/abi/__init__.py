@@ -11,9 +11,8 @@ from __future__ import annotations
 import re
 import struct
 from enum import IntEnum
+from pathlib import Path
 from typing import NamedTuple, cast
-
-from bpfprof.paths import ebpf_directory
 
 # C type -> letter of the struct module
 _SCALARS = {
@@ -42,6 +41,13 @@ _ENUM = re.compile(r"^enum (\w+) \{(.*?)^\};", re.DOTALL | re.MULTILINE)
 _ENUMERATOR = re.compile(r"(\w+) = (\d+),[ \t]*(?:/\* (.*?) \*/)?", re.DOTALL)
 _STRUCT = re.compile(r"struct (\w+) \{(.*?)\};", re.DOTALL)
 _FIELD = re.compile(r"(?:struct )?(\w+) (\w+)(?:\[(\w+)\])?;")
+
+
+def ebpf_directory() -> Path:
+    """The kernel-side sources: inside an installed package, or beside it in a checkout."""
+    package = Path(__file__).resolve().parents[1]
+    installed = package / "_ebpf"
+    return installed if installed.is_dir() else package.parent / "ebpf"
 
 
 def _refuse(where: str, rest: str) -> None:

@@ -7,16 +7,17 @@ Include/internal/pycore_runtime.h (v3.13.0). All its fields are 8 bytes; their o
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from bpfprof.cpython.layout import NONE, Layout
+from bpfprof.cpython.layouts_static import STATIC_LAYOUTS
 
 _COOKIE = b"xdebugpy"
 _OFFSET_LIMIT = 1 << 20  # `_PyRuntimeState` of 3.13.0, which holds the largest of the structures, has 283320 bytes
 _FRAME_SIZE_LIMIT = 256
 
 # Sections and fields in the order of v3.13.0, up to the last one of use here.
-_FIELDS_3_13: tuple[tuple[str, str], ...] = (
+_FIELDS_3_13 = (
     ("runtime", "size finalizing interpreters_head"),
     (
         "interpreter",
@@ -41,23 +42,10 @@ _FIELDS_3_13: tuple[tuple[str, str], ...] = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class _Undescribed:
-    """What a version's debug offsets leave out: from its headers."""
-
-    fields: tuple[tuple[str, str], ...]
-    runtime_tss: int
-    code_version: int
-    unicode_hash: int
-    entry_marks_from: int
-    gil_size: int
-
-
-_UNDESCRIBED: dict[tuple[int, int], _Undescribed] = {
-    # 3.13.0: autoTSSkey in pycore_runtime.h; FRAME_OWNED_BY_CSTACK in pycore_frame.h; pycore_gil.h.
-    (3, 13): _Undescribed(
-        _FIELDS_3_13, runtime_tss=2160, code_version=92, unicode_hash=24, entry_marks_from=3, gil_size=208
-    ),
+# What a version's debug offsets leave out, from its headers. 3.13.0 has as 3.12: co_version in code.h, the hash in
+# unicodeobject.h, FRAME_OWNED_BY_CSTACK in pycore_frame.h and the size of the GIL in pycore_gil.h.
+_UNDESCRIBED: dict[tuple[int, int], Layout] = {
+    (3, 13): replace(STATIC_LAYOUTS[3, 12], version=(3, 13), runtime_tss=2160, cframe_frame=NONE),
 }
 
 _HEAD = struct.Struct("<8sQQ")  # cookie, version, free_threaded
@@ -86,32 +74,27 @@ def layout_from_debug_offsets(data: bytes) -> Layout | None:
     if head is None or head.free_threaded:
         return None
     version = (head.version >> 24 & 0xFF, head.version >> 16 & 0xFF)
-    undescribed = _UNDESCRIBED.get(version)
-    if undescribed is None:
+    undescribed, at = _UNDESCRIBED.get(version), _named(data)
+    if undescribed is None or at is None:
         return None
-    offsets = _named(data, undescribed.fields)
-    if offsets is None:
-        return None
-    layout = _layout(version, offsets, undescribed)
+    layout = _layout(undescribed, at)
     return layout if layout.frame_size <= _FRAME_SIZE_LIMIT else None
 
 
-def _named(data: bytes, fields: tuple[tuple[str, str], ...]) -> dict[str, int] | None:
-    names = [f"{section}.{name}" for section, names in fields for name in names.split()]
-    if len(data) < _HEAD.size + 8 * len(names):
+def _named(data: bytes) -> dict[str, int] | None:
+    names = [f"{section}.{name}" for section, names in _FIELDS_3_13 for name in names.split()]
+    if len(data) < DEBUG_OFFSETS_BYTES:
         return None
     values = struct.unpack_from(f"<{len(names)}Q", data, _HEAD.size)
     return dict(zip(names, values, strict=True)) if max(values) < _OFFSET_LIMIT else None
 
 
-def _layout(version: tuple[int, int], at: dict[str, int], undescribed: _Undescribed) -> Layout:
+def _layout(undescribed: Layout, at: dict[str, int]) -> Layout:
     frame_end = max(at["frame.executable"], at["frame.previous"], at["frame.instr_ptr"], at["frame.owner"] - 7) + 8
-    return Layout(
-        version=version,
+    return replace(
+        undescribed,
         runtime_interpreters_head=at["runtime.interpreters_head"],
         runtime_interpreters_main=at["runtime.interpreters_head"] + 8,  # struct pyinterpreters: head, then main
-        runtime_tss=undescribed.runtime_tss,
-        runtime_gil=NONE,
         interpreter_next=at["interpreter.next"],
         interpreter_threads_head=at["interpreter.threads_head"],
         interpreter_gil=at["interpreter.gil"],
@@ -121,7 +104,6 @@ def _layout(version: tuple[int, int], at: dict[str, int], undescribed: _Undescri
         thread_native_id=at["thread.native_thread_id"],
         thread_datastack_chunk=at["thread.datastack_chunk"],
         thread_frame=at["thread.current_frame"],
-        cframe_frame=NONE,
         frame_code=at["frame.executable"],
         frame_previous=at["frame.previous"],
         frame_instruction=at["frame.instr_ptr"],
@@ -134,9 +116,7 @@ def _layout(version: tuple[int, int], at: dict[str, int], undescribed: _Undescri
         code_qualname=at["code.qualname"],
         code_linetable=at["code.linetable"],
         code_adaptive=at["code.co_code_adaptive"],
-        code_version=undescribed.code_version,
         unicode_length=at["unicode.length"],
-        unicode_hash=undescribed.unicode_hash,
         unicode_state=at["unicode.state"],
         unicode_ascii_size=at["unicode.asciiobject_size"],
         # PyCompactUnicodeObject adds utf8_length and utf8, Include/cpython/unicodeobject.h (v3.13.0).
@@ -145,7 +125,4 @@ def _layout(version: tuple[int, int], at: dict[str, int], undescribed: _Undescri
         bytes_data=at["bytes.ob_sval"],
         gil_last_holder=at["interpreter.gil_state_holder"] - at["interpreter.gil_state"],
         gil_locked=at["interpreter.gil_state_locked"] - at["interpreter.gil_state"],
-        gil_size=undescribed.gil_size,
-        entry_marks_from=undescribed.entry_marks_from,
-        shim_is_python=False,
     )

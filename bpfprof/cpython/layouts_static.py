@@ -8,6 +8,8 @@ pycore_frame.h, pycore_gil.h; Include/cpython/pystate.h, code.h, unicodeobject.h
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from bpfprof.cpython.layout import NONE, Layout
 
 _CPYTHON_3_11 = Layout(
@@ -53,45 +55,25 @@ _CPYTHON_3_11 = Layout(
     shim_is_python=True,
 )
 
-_CPYTHON_3_12 = Layout(
+_CPYTHON_3_12 = replace(
+    _CPYTHON_3_11,
     version=(3, 12),
-    runtime_interpreters_head=40,
-    runtime_interpreters_main=48,
     runtime_tss=1544,  # autoTSSkey
     runtime_gil=NONE,
-    interpreter_next=0,
     interpreter_threads_head=72,
     interpreter_gil=384,  # ceval.gil, own or that of the main interpreter (PEP 684)
-    thread_next=8,
-    thread_interpreter=16,
     thread_pthread_id=136,
     thread_native_id=144,
     thread_datastack_chunk=232,
-    thread_frame=56,  # cframe
     cframe_frame=0,
     frame_code=0,
     frame_previous=8,
-    frame_instruction=56,
     mark_offset=70,  # owner, a char
-    frame_size=72,
-    code_type=8,
     code_first_line=68,
-    code_filename=112,
-    code_name=120,
-    code_qualname=128,
-    code_linetable=136,
     code_adaptive=192,
     code_version=92,
-    unicode_length=16,
-    unicode_hash=24,
-    unicode_state=32,
     unicode_ascii_size=40,
     unicode_compact_size=56,
-    bytes_size=16,
-    bytes_data=32,
-    gil_last_holder=8,
-    gil_locked=16,
-    gil_size=208,
     entry_marks_from=3,  # FRAME_OWNED_BY_CSTACK, enum _frameowner in pycore_frame.h
     shim_is_python=False,
 )

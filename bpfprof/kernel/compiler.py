@@ -1,5 +1,7 @@
 """The BPF programs as instructions: from the cache, or compiled in a short-lived child process.
 
+The cache has what this user compiled (see private_cache), under a hash of everything that went into the compiler.
+
 BCC brings LLVM with it: some 90 MB that only the compiler needs. In a child they are given back after a third of a
 second, the parent goes on with other work meanwhile, and a compiler that ends its process (LLVM does, on an error in
 code generation) ends the child only. This module is imported before anything large, so that the child starts at once.
@@ -9,18 +11,19 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import hashlib
 import importlib.util
 import json
 import os
 import signal
 import sys
-from typing import Any
 
+from bpfprof import __version__
+from bpfprof.abi import ebpf_directory
 from bpfprof.errors import UnsupportedError
-from bpfprof.kernel import program_cache
 from bpfprof.kernel.btf import KernelTypes
 from bpfprof.kernel.sources import compiler_flags, function_names, join_includes, keeps_run_delay
-from bpfprof.paths import ebpf_directory
+from bpfprof.private_cache import PrivateCache
 
 PERF_EVENT, RAW_TRACEPOINT = 7, 17  # enum bpf_prog_type of include/uapi/linux/bpf.h
 # Programs, each a function in ebpf/, and the type it is loaded as.
@@ -32,6 +35,7 @@ PROGRAMS = {
     "sched_process_exec": RAW_TRACEPOINT,
     "sched_process_free": RAW_TRACEPOINT,
 }
+_CACHE = PrivateCache("", file_limit_bytes=1 << 22)
 _QUICKER = ["-g0", "-w"]  # no debug information, no warnings: a tenth of the time
 _PR_SET_SECUREBITS, _SECBIT_NO_SETUID_FIXUP = 28, 4  # include/uapi/linux/prctl.h, securebits.h
 _UID_NOBODY = 65534
@@ -42,9 +46,9 @@ _SEE_DEBUG = "--debug shows the compiler's messages"
 class Compilation:
     """A compilation under way, or its result from the cache; `result()` waits for it."""
 
-    def __init__(self, key: str, cached: dict[str, bytes] | None = None) -> None:
+    def __init__(self, key: str) -> None:
         self._key = key
-        self._cached = cached
+        self._programs = _parse(_CACHE.load(key))
         self._child_pid = 0
         self._answer_fd = -1
         self._log_fd = -1
@@ -58,9 +62,9 @@ class Compilation:
         check_bcc()
         text = join_includes(ebpf_directory() / "profiler.bpf.c")
         flags = compiler_flags(KernelTypes(), keeps_run_delay(), function_names(text))
-        key = program_cache.cache_key(text, flags)
-        compilation = cls(key, program_cache.load(key))
-        if compilation._cached is None:
+        parts = [__version__, os.uname().release, os.uname().machine, *flags, text]
+        compilation = cls(hashlib.sha256("\0".join(parts).encode()).hexdigest())
+        if compilation._programs is None:
             compilation._fork(text, flags)
         return compilation
 
@@ -78,26 +82,25 @@ class Compilation:
 
         Raises UnsupportedError with what BCC or LLVM said.
         """
-        if self._cached is None:
-            self._cached = self._take_answer()
-            program_cache.store(self._key, self._cached)
-        return self._cached
+        if self._programs is None:
+            answer = self._take_answer()
+            self._programs = _parse(answer) or {}
+            _CACHE.store(self._key, answer)
+        return self._programs
 
-    def _take_answer(self) -> dict[str, bytes]:
+    def _take_answer(self) -> bytes:
         with os.fdopen(self._answer_fd, "rb") as stream:
             answer = stream.read()
         status = os.waitstatus_to_exitcode(os.waitpid(self._child_pid, 0)[1])
         self._child_pid = 0
         log = os.pread(self._log_fd, 1 << 20, 0).decode(errors="replace").strip()
         os.close(self._log_fd)
-        content: dict[str, Any] = (
-            json.loads(answer) if answer else {"error": f"the compiler ended with status {status}"}
-        )
-        if "error" in content:
-            error = UnsupportedError(f"the BPF programs could not be compiled: {content['error']}", _SEE_DEBUG)
+        if status:
+            reason = answer.decode() or f"the compiler ended with status {status}"
+            error = UnsupportedError(f"the BPF programs could not be compiled: {reason}", _SEE_DEBUG)
             error.add_note(log)
             raise error
-        return {name: bytes.fromhex(code) for name, code in content.items()}
+        return answer
 
     def interrupt(self) -> None:
         """Makes `result()`, which another thread may be waiting in, fail soon if the programs are not there yet."""
@@ -107,13 +110,18 @@ class Compilation:
 
     def cancel(self) -> None:
         """Ends the compilation if its result was not taken; its programs are not wanted."""
-        if not self._child_pid:
-            return
-        os.kill(self._child_pid, signal.SIGKILL)
-        os.waitpid(self._child_pid, 0)
-        self._child_pid = 0
-        os.close(self._answer_fd)
-        os.close(self._log_fd)
+        if self._child_pid:
+            self.interrupt()
+            with contextlib.suppress(UnsupportedError):
+                self.result()
+
+
+def _parse(content: bytes | memoryview | None) -> dict[str, bytes] | None:
+    """Programs as JSON: names and instructions in hex. None for anything else."""
+    try:
+        return {name: bytes.fromhex(code) for name, code in json.loads(bytes(content or b"")).items()}
+    except (ValueError, AttributeError, TypeError):
+        return None
 
 
 def check_bcc() -> str:
@@ -133,12 +141,12 @@ def _child(text: str, flags: list[str], answer_fd: int, log_fd: int) -> None:
     os.dup2(log_fd, 1)
     os.dup2(log_fd, 2)
     try:
-        answer = {name: code.hex() for name, code in _compile(text, flags).items()}
+        answer, status = json.dumps({name: code.hex() for name, code in _compile(text, flags).items()}), 0
     except BaseException as error:
-        answer = {"error": f"{type(error).__name__}: {error}"}
-    with os.fdopen(answer_fd, "w") as stream:
-        json.dump(answer, stream)
-    os._exit(0)
+        answer, status = f"{type(error).__name__}: {error}", 1
+    with os.fdopen(answer_fd, "wb") as stream:
+        stream.write(answer.encode(errors="replace"))
+    os._exit(status)
 
 
 def _compile(text: str, flags: list[str]) -> dict[str, bytes]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, field
 from threading import Thread
 
 from bpfprof.kernel.compiler import Compilation
@@ -11,15 +10,17 @@ from bpfprof.kernel.loader import load_programs
 from bpfprof.kernel.tables import Tables
 
 
-@dataclass(slots=True)
 class KernelSide:
     """Maps, and programs once `programs()` was asked for them."""
 
-    tables: Tables
-    _compilation: Compilation | None
-    _programs: dict[str, int] = field(default_factory=dict)
-    _loading: Thread | None = None
-    _failure: BaseException | None = None
+    def __init__(self, tables: Tables, compilation: Compilation) -> None:
+        self.tables = tables
+        self._compilation = compilation
+        self._programs: dict[str, int] = {}
+        self._failure: BaseException | None = None
+        # The verifier takes as long as everything that is imported meanwhile.
+        self._loading = Thread(target=self._load, name="bpfprof-load", daemon=True)
+        self._loading.start()
 
     @classmethod
     def start(cls, compilation: Compilation | None = None) -> KernelSide:
@@ -29,37 +30,28 @@ class KernelSide:
         """
         compilation = compilation or Compilation.start()
         try:
-            kernel = cls(Tables.create(), compilation)
+            return cls(Tables.create(), compilation)
         except BaseException:
             compilation.interrupt()
             raise
-        # The verifier takes as long as everything that is imported meanwhile.
-        kernel._loading = Thread(target=kernel._load, args=(compilation,), name="bpfprof-load", daemon=True)
-        kernel._loading.start()
-        return kernel
 
-    def _load(self, compilation: Compilation) -> None:
+    def _load(self) -> None:
         try:
-            self._programs = load_programs(compilation.result(), self.tables.fds)
+            self._programs = load_programs(self._compilation.result(), self.tables.fds)
         except BaseException as error:
             self._failure = error
 
     def programs(self) -> dict[str, int]:
         """Descriptors of the loaded programs by name; waits for them. Raises UnsupportedError."""
-        if self._loading is not None:
-            self._loading.join()
-            self._loading = self._compilation = None
+        self._loading.join()
         if self._failure is not None:
             raise self._failure
         return self._programs
 
     def close(self) -> None:
         """Gives everything back; what is attached must have been detached before. Safe to call again."""
-        if self._loading is not None:
-            if self._compilation is not None:
-                self._compilation.interrupt()
-            self._loading.join()
-            self._loading = self._compilation = None
+        self._compilation.interrupt()
+        self._loading.join()
         while self._programs:
             os.close(self._programs.popitem()[1])
         self.tables.close()

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os
 import struct
-from dataclasses import dataclass
 
 from bpfprof import abi
 from bpfprof.errors import UnsupportedError
@@ -34,49 +33,38 @@ def load_programs(code: dict[str, bytes], map_fds: dict[str, int]) -> dict[str, 
 
     Raises UnsupportedError with the verifier's last words.
     """
-    programs = {}
     functions = [name for name in code if name not in PROGRAMS]
     btf_fd = bpf_syscall.btf_load(_type_information())
     try:
-        for name, program_type in PROGRAMS.items():
-            linked = _link(code, name, functions, _fd_of_number(map_fds, program_type))
-            programs[name] = _load(program_type, linked, name, btf_fd)
+        return {
+            name: _load(name, program_type, *_link(code, name, functions, _fd_of_number(map_fds, program_type)), btf_fd)
+            for name, program_type in PROGRAMS.items()
+        }
     finally:
         os.close(btf_fd)
-    return programs
 
 
-@dataclass(frozen=True, slots=True)
-class _Linked:
-    """`starts`: instruction numbers at which the program and its functions begin."""
-
-    code: bytes
-    starts: list[int]
-
-
-def _load(program_type: int, linked: _Linked, name: str, btf_fd: int) -> int:
-    functions = b"".join(struct.pack("<II", start, _FUNCTION_TYPE) for start in linked.starts)
+def _load(name: str, program_type: int, code: bytes, starts: list[int], btf_fd: int) -> int:
+    functions = b"".join(struct.pack("<II", start, _FUNCTION_TYPE) for start in starts)
     try:
-        return bpf_syscall.program_load(program_type, linked.code, name, btf_fd, functions)
+        return bpf_syscall.program_load(program_type, code, name, btf_fd, functions)
     except OSError as error:
-        log = bpf_syscall.verifier_log(program_type, linked.code, name, btf_fd, functions).strip()
         failure = UnsupportedError(f"the kernel refuses the BPF program {name} ({error.strerror})")
+        log = bpf_syscall.verifier_log(program_type, code, name, btf_fd, functions).strip()
         failure.add_note(log[-4000:])
         raise failure from error
 
 
 def _type_information() -> bytes:
     """BTF of `int f(struct bp_walk *)`. Of the struct only the size is told, which is all that the verifier needs."""
-    names = {name: offset for name, offset in zip(("int", "bp_walk", "walk", "f"), (1, 5, 13, 18), strict=True)}
     strings = b"\0int\0bp_walk\0walk\0f\0"
-    types = b"".join(
-        (
-            struct.pack("<IIII", names["int"], _INT, 4, _SIGNED_32_BITS),  # 1
-            struct.pack("<III", names["bp_walk"], _STRUCT, abi.size("bp_walk")),  # 2
-            struct.pack("<III", 0, _POINTER, 2),  # 3
-            struct.pack("<IIIII", 0, _FUNCTION_PROTOTYPE | 1, 1, names["walk"], 3),  # 4
-            struct.pack("<III", names["f"], _FUNCTION | _GLOBAL, 4),  # 5
-        )
+    name_int, name_struct, name_parameter, name_function = 1, 5, 13, 18
+    types = (
+        struct.pack("<IIII", name_int, _INT, 4, _SIGNED_32_BITS)  # 1
+        + struct.pack("<III", name_struct, _STRUCT, abi.size("bp_walk"))  # 2
+        + struct.pack("<III", 0, _POINTER, 2)  # 3
+        + struct.pack("<IIIII", 0, _FUNCTION_PROTOTYPE | 1, 1, name_parameter, 3)  # 4
+        + struct.pack("<III", name_function, _FUNCTION | _GLOBAL, 4)  # 5
     )
     sizes = (0, len(types), len(types), len(strings))
     return struct.pack("<HBBIIIII", _BTF_MAGIC, _BTF_VERSION, 0, _HEADER_BYTES, *sizes) + types + strings
@@ -88,7 +76,10 @@ def _fd_of_number(map_fds: dict[str, int], program_type: int) -> dict[int, int]:
     return {number: map_fds[name] for number, name in enumerate(names, 1)}
 
 
-def _link(code: dict[str, bytes], program: str, functions: list[str], fd_of_number: dict[int, int]) -> _Linked:
+def _link(
+    code: dict[str, bytes], program: str, functions: list[str], fd_of_number: dict[int, int]
+) -> tuple[bytes, list[int]]:
+    """The instructions, and the numbers of those at which the program and its functions begin."""
     linked, starts = bytearray(code[program]), {program: 0}
     position = 0
     while position < len(linked):
@@ -105,4 +96,4 @@ def _link(code: dict[str, bytes], program: str, functions: list[str], fd_of_numb
             following = position // _INSTRUCTION_BYTES + 1
             struct.pack_into("<i", linked, position + 4, starts[name] - following)
         position += _INSTRUCTION_BYTES
-    return _Linked(bytes(linked), list(starts.values()))
+    return bytes(linked), list(starts.values())

@@ -11,9 +11,9 @@ import os
 import re
 from pathlib import Path
 
+from bpfprof.abi import ebpf_directory
 from bpfprof.errors import UnsupportedError
 from bpfprof.kernel.btf import KernelTypes
-from bpfprof.paths import ebpf_directory
 
 # BP_MAP(name, type, key type, value type, entries)
 MAP_LINE = re.compile(r"^BP_MAP\((\w+), (\w+), (?:struct )?(\w+), (?:struct )?(\w+), (\w+)\)$", re.MULTILINE)

@@ -19,7 +19,6 @@ from bpfprof.capture.session import Session  # noqa: E402
 from bpfprof.capture.stop import StopRequest  # noqa: E402
 from bpfprof.capture.targets import Targets  # noqa: E402
 from bpfprof.capture.watch import Watch  # noqa: E402
-from bpfprof.kernel.bpf_syscall import ProgramInfo  # noqa: E402
 from bpfprof.kernel.kernel_side import KernelSide  # noqa: E402
 from bpfprof.model.ids import Pid  # noqa: E402
 from bpfprof.recording.writer import RecordingWriter  # noqa: E402
@@ -89,11 +88,17 @@ class RunTime:
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
-        self._before = ProgramInfo.of(fd)
+        self._before = self._now()
+
+    def _now(self) -> tuple[int, int]:
+        """(nanoseconds, runs) up to now."""
+        lines = Path(f"/proc/self/fdinfo/{self._fd}").read_text().splitlines()
+        fields = dict(line.split(":\t") for line in lines)
+        return int(fields["run_time_ns"]), int(fields["run_cnt"])
 
     def mean_ns(self) -> tuple[float, int]:
         """(nanoseconds a run, runs) since the start or the last call."""
-        now = ProgramInfo.of(self._fd)
+        now = self._now()
         runs = now[1] - self._before[1]
         mean = (now[0] - self._before[0]) / max(1, runs)
         self._before = now

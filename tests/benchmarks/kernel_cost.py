@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 
 from figures import PROGRAMS, RunTime, python, record_here, running, show
 
 from bpfprof.kernel.attach import online_cpus
-from bpfprof.kernel.bpf_syscall import enable_run_time_statistics
 
 # <module>, descend and what it calls.
 DESCEND = """
@@ -110,12 +109,16 @@ def switches() -> None:
 
 
 def main() -> None:
-    statistics = enable_run_time_statistics()
-    samples()
-    with tempfile.TemporaryDirectory() as folder:
-        native_frames(folder)
-    switches()
-    os.close(statistics)
+    switch = Path("/proc/sys/kernel/bpf_stats_enabled")
+    before = switch.read_text()
+    switch.write_text("1")
+    try:
+        samples()
+        with tempfile.TemporaryDirectory() as folder:
+            native_frames(folder)
+        switches()
+    finally:
+        switch.write_text(before)
 
 
 if __name__ == "__main__":

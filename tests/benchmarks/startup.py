@@ -15,8 +15,8 @@ from figures import python, running, show
 
 from bpfprof.kernel.compiler import Compilation
 from bpfprof.kernel.loader import load_programs
-from bpfprof.kernel.program_cache import cache_directory
 from bpfprof.kernel.tables import Tables
+from bpfprof.private_cache import cache_directory
 from bpfprof.recording.reader import read_recording
 
 BUSY = "print('ready', flush=True)\nwhile True: pass"

@@ -18,11 +18,11 @@ import numpy.typing as npt
 import pytest
 
 from bpfprof import abi
+from bpfprof.abi import ebpf_directory
 from bpfprof.abi.dtypes import EVENT_DTYPE, MAPPING_DTYPE, PYTHON_FRAME_DTYPE, STACK_DTYPE, STRUCTS, THREAD_DTYPE
 from bpfprof.kernel import unwind_memory
 from bpfprof.kernel.sources import MAP_LINE, MAPS_BY_TYPE, compiler_flags, map_names, maps_header
 from bpfprof.kernel.unwind_memory import UnwindMemory
-from bpfprof.paths import ebpf_directory
 from bpfprof.unwind.interpret import Registers
 
 CONSTANTS, STATUS = abi.CONSTANTS, abi.ENUMS["bp_status"]

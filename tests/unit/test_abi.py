@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 
 from bpfprof import abi
-from bpfprof.abi import dtypes
-from bpfprof.paths import ebpf_directory
+from bpfprof.abi import dtypes, ebpf_directory
 
 HEADER = ebpf_directory() / "abi.h"
 

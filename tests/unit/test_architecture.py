@@ -14,7 +14,7 @@ MAX_LINE_COUNT = 400
 # Data flows down the rows, imports go up: a package imports itself and the rows above it, never a neighbour.
 ROWS = (
     {"__init__"},
-    {"errors", "model", "paths"},
+    {"errors", "model"},
     {"abi", "private_cache"},
     {"elf", "proc"},
     {"cpython", "unwind"},

@@ -89,7 +89,7 @@ def test_the_command_runs_from_an_installed_copy(installed: Path, tmp_path: Path
 
 def test_the_installed_copy_finds_its_own_kernel_side(installed: Path, tmp_path: Path) -> None:
     done = run(
-        [installed / "python", "-c", "from bpfprof.paths import ebpf_directory; print(ebpf_directory())"], tmp_path
+        [installed / "python", "-c", "from bpfprof.abi import ebpf_directory; print(ebpf_directory())"], tmp_path
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip().endswith("site-packages/bpfprof/_ebpf")

@@ -5,12 +5,12 @@ GDB manual, "Debugging Information in Separate Files", says where to look and ho
 
 from __future__ import annotations
 
+import ctypes
 import os
 import posixpath
 import stat
 import struct
 import zlib
-from collections import deque
 from collections.abc import Iterator
 
 from bpfprof.elf.image import ElfError, ElfImage
@@ -20,8 +20,10 @@ _LINK_LIMIT_BYTES = 4096
 _CRC = struct.Struct("<I")
 _CRC_CHUNK_BYTES = 1 << 20
 _CRC_LIMIT_BYTES = 256 << 20  # of the debug file; the sum takes about a quarter of a second
-_SYMLINK_LIMIT = 40  # as path_resolution(7)
-_COMPONENT_LIMIT = 256
+# openat2(2), since Linux 5.6.
+_SYSCALL_OPENAT2, _RESOLVE_IN_ROOT = 437, 0x10
+_OPEN_HOW = struct.Struct("QQQ")  # flags, mode, resolve
+_libc = ctypes.CDLL(None, use_errno=True)
 
 
 def find_debug_file(image: ElfImage, path: str, root: str = "/") -> ElfImage | None:
@@ -29,22 +31,27 @@ def find_debug_file(image: ElfImage, path: str, root: str = "/") -> ElfImage | N
 
     `path` is where the file lies below `root`, for example as /proc/PID/maps has it below /proc/PID/root.
     """
-    if len(image.build_id) > 2:
-        build_id = image.build_id
-        name = f"{DEBUG_DIRECTORY}/.build-id/{build_id[:2]}/{build_id[2:]}.debug"
-        debug = _open_image(root, name)
-        if debug is not None:
-            if debug.build_id == build_id:
-                return debug
-            debug.close()
-    link = read_debug_link(image)
-    if link is None or not path.startswith("/"):
-        return None
-    for candidate in _link_places(path, link[0]):
-        debug = _open_linked(image, root, candidate, link[1])
-        if debug is not None:
+    for place, crc in _places(image, path):
+        try:
+            debug = ElfImage(open_inside(root, place))
+        except (OSError, ElfError):
+            continue
+        if debug.build_id == image.build_id and (crc is None or _crc_matches(debug, crc)):
             return debug
+        debug.close()
     return None
+
+
+def _places(image: ElfImage, path: str) -> Iterator[tuple[str, int | None]]:
+    """Where to look, and the CRC-32 that the file there must have."""
+    if len(image.build_id) > 2:
+        yield f"{DEBUG_DIRECTORY}/.build-id/{image.build_id[:2]}/{image.build_id[2:]}.debug", None
+    link = read_debug_link(image)
+    if link is not None and path.startswith("/"):
+        name, crc = link
+        directory = posixpath.dirname(posixpath.normpath(path))
+        for folder in (directory, posixpath.join(directory, ".debug"), DEBUG_DIRECTORY + directory):
+            yield posixpath.join(folder, name), crc
 
 
 def read_debug_link(image: ElfImage) -> tuple[str, int] | None:
@@ -60,21 +67,6 @@ def read_debug_link(image: ElfImage) -> tuple[str, int] | None:
     return os.fsdecode(raw), _CRC.unpack_from(data, crc_offset)[0]
 
 
-def _link_places(path: str, name: str) -> Iterator[str]:
-    directory = posixpath.dirname(posixpath.normpath(path))
-    yield posixpath.join(directory, name)
-    yield posixpath.join(directory, ".debug", name)
-    yield posixpath.join(DEBUG_DIRECTORY + directory, name)
-
-
-def _open_linked(image: ElfImage, root: str, path: str, crc: int) -> ElfImage | None:
-    debug = _open_image(root, path)
-    if debug is not None and not (debug.build_id == image.build_id and _crc_matches(debug, crc)):
-        debug.close()
-        return None
-    return debug
-
-
 def _crc_matches(image: ElfImage, crc: int) -> bool:
     """Whether the file has this CRC-32, that of zlib; false for one too large to look at."""
     if image.file_size > _CRC_LIMIT_BYTES:
@@ -88,51 +80,24 @@ def _crc_matches(image: ElfImage, crc: int) -> bool:
     return value == crc
 
 
-def _open_image(root: str, path: str) -> ElfImage | None:
-    try:
-        return ElfImage(open_inside(root, path))
-    except (OSError, ElfError):
-        return None
-
-
 def open_inside(root: str, path: str, *, follow_last: bool = True) -> int:
     """A read-only descriptor of the regular file `path` below `root`; symbolic links do not lead out of `root`.
 
     OSError when there is none. Nothing but a regular file is ever opened, so neither a FIFO nor a device is touched.
     `follow_last` false also refuses a path whose last part is a symbolic link.
     """
-    open_fds = [os.open(root, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)]
+    flags = os.O_PATH | os.O_CLOEXEC | (0 if follow_last else os.O_NOFOLLOW)
+    root_fd = os.open(root, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    how = _OPEN_HOW.pack(flags, 0, _RESOLVE_IN_ROOT)
+    fd = _libc.syscall(_SYSCALL_OPENAT2, root_fd, os.fsencode(path), how, _OPEN_HOW.size)
+    error = ctypes.get_errno()
+    os.close(root_fd)
+    if fd < 0:
+        raise OSError(error, os.strerror(error), path)
     try:
-        _walk(open_fds, path, follow_last)
-        if not stat.S_ISREG(os.fstat(open_fds[-1]).st_mode):
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
             raise OSError(f"{path!r} is not a regular file")
         # The same file again, this time to be read.
-        return os.open(f"/proc/self/fd/{open_fds[-1]}", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
+        return os.open(f"/proc/self/fd/{fd}", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
     finally:
-        for fd in open_fds:
-            os.close(fd)
-
-
-def _walk(open_fds: list[int], path: str, follow_last: bool) -> None:
-    """Push an O_PATH descriptor for each part of `path`; the first of `open_fds` is the root, above which none goes."""
-    parts = deque(part for part in path.split("/") if part)
-    symlink_count = step_count = 0
-    while parts:
-        name = parts.popleft()
-        step_count += 1
-        if step_count > _COMPONENT_LIMIT:
-            raise OSError(f"{path!r} has too many parts")
-        if name == "..":
-            if len(open_fds) > 1:
-                os.close(open_fds.pop())
-        elif name != ".":
-            fd = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=open_fds[-1])
-            open_fds.append(fd)
-            if stat.S_ISLNK(os.fstat(fd).st_mode):
-                symlink_count += 1
-                if symlink_count > _SYMLINK_LIMIT or not (parts or follow_last):
-                    raise OSError(f"{path!r} is a symbolic link, or has too many")
-                target = os.readlink("", dir_fd=fd)
-                for _ in range(len(open_fds) - 1 if target.startswith("/") else 1):
-                    os.close(open_fds.pop())
-                parts.extendleft(part for part in reversed(target.split("/")) if part)
+        os.close(fd)

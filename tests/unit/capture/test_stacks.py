@@ -13,14 +13,13 @@ import numpy as np
 import pytest
 
 from bpfprof import abi
-from bpfprof.abi import dtypes
+from bpfprof.abi import dtypes, ebpf_directory
 from bpfprof.capture.code_objects import ProcessCodes, identity_hash
 from bpfprof.capture.stacks import StackTable
 from bpfprof.code.addresses import RawStack
 from bpfprof.cpython.code_objects import CodeObject, Unresolved
 from bpfprof.kernel.sources import join_includes
 from bpfprof.model.ids import Pid, RuntimeAddress
-from bpfprof.paths import ebpf_directory
 from tests.unit.capture.taken import new_chunks, new_rows
 
 START_OFFSET = 176  # of the bytecode in a code object

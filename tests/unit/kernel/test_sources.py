@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from bpfprof.abi import ebpf_directory
 from bpfprof.kernel.compiler import PROGRAMS
 from bpfprof.kernel.sources import (
     FIRST_FUNCTION,
@@ -20,7 +21,6 @@ from bpfprof.kernel.sources import (
     map_names,
     maps_header,
 )
-from bpfprof.paths import ebpf_directory
 
 
 def places(text: str) -> dict[str, tuple[str, int]]:

@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 
 from bpfprof import abi
+from bpfprof.abi import ebpf_directory
 from bpfprof.abi.dtypes import MAPPING_DTYPE
 from bpfprof.elf.cfi.rules import RULE, CfaKind, Rules
 from bpfprof.elf.cfi.tables import CallFrames
 from bpfprof.kernel import unwind_memory
 from bpfprof.kernel.unwind_memory import MAX_MAPPINGS, UnwindMemory, UnwindMemoryFull
-from bpfprof.paths import ebpf_directory
 from bpfprof.unwind import rows as rows_module
 from bpfprof.unwind.rows import FileRows, compact, find
 from tests.unit.kernel.kernel_view import (
