@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 import click
 
 from bpfprof.capture.options import CaptureOptions
 from bpfprof.commands.options import gathered
 from bpfprof.errors import UsageError
-from bpfprof.model.ids import Pid
 
 _DEFAULT = CaptureOptions()
 
@@ -21,48 +19,15 @@ def _finite(_ctx: click.Context, _parameter: click.Parameter, seconds: float | N
     return seconds
 
 
-@dataclass(frozen=True, slots=True)
-class Asked:
-    """The options that capture has in every command; None for one that was not given and has a default."""
-
-    pids: tuple[int, ...]
-    watches_all: bool
-    duration: float | None
-    follow: bool
-    native: bool
-    native_lines: bool
-    kernel: bool
-    min_block: int | None
-    wakers: bool
-    max_switches: int
-
-    def options(self, mode: str, rate_hz: int = 99, event: str = "cpu-clock") -> CaptureOptions:
-        """The same for the recording loop."""
-        return CaptureOptions(
-            pids=tuple(map(Pid, self.pids)),
-            duration_s=self.duration,
-            rate_hz=rate_hz,
-            event=event,
-            mode=mode,
-            follow_children=self.follow,
-            watches_all=self.watches_all,
-            native=self.native or self.native_lines,
-            native_lines=self.native_lines,
-            kernel=self.kernel,
-            min_block_us=_DEFAULT.min_block_us if self.min_block is None else self.min_block,
-            wakers=self.wakers,
-            max_switches=self.max_switches,
-        )
-
-    def check_targets(self, command: tuple[str, ...], example: str) -> None:
-        """Raises UsageError unless exactly one way to say what to record was used."""
-        if [bool(self.pids), bool(command), self.watches_all].count(True) != 1:
-            raise UsageError("say what to record: --pid PID, --all, or -- COMMAND", example)
+def check_targets(options: CaptureOptions, command: tuple[str, ...], example: str) -> None:
+    """Raises UsageError unless exactly one way to say what to record was used."""
+    if [bool(options.pids), bool(command), options.watches_all].count(True) != 1:
+        raise UsageError("say what to record: --pid PID, --all, or -- COMMAND", example)
 
 
 capture_options = gathered(
     "asked",
-    Asked,
+    CaptureOptions,
     (
         click.option(
             *("-p", "--pid", "pids"),
@@ -72,23 +37,28 @@ capture_options = gathered(
         ),
         click.option("-a", "--all", "watches_all", is_flag=True, help="Every process of the machine."),
         click.option(
-            *("-d", "--duration"),
+            *("-d", "--duration", "duration_s"),
             type=click.FloatRange(0, min_open=True),
             callback=_finite,
             help="Seconds; default: until Ctrl-C or its end.",
         ),
         click.option(
-            "-s/-S", "--subprocesses/--no-subprocesses", "follow", default=True, help="Follow children.  [default: on]"
+            "-s/-S",
+            "--subprocesses/--no-subprocesses",
+            "follow_children",
+            default=True,
+            help="Follow children.  [default: on]",
         ),
         click.option("--native/--no-native", default=True, help="C and C++ frames.  [default: on]"),
         click.option("--native-lines", is_flag=True, help="Lines and inlined functions of native frames, from DWARF."),
         click.option("--kernel", is_flag=True, help="Kernel frames with every stack (1 to 2 us each)."),
         click.option(
-            "--min-block",
+            *("--min-block", "min_block_us"),
             metavar="US",
+            default=_DEFAULT.min_block_us,
+            show_default=True,
             type=click.IntRange(0, 3_600_000_000),
-            help="Waits shorter than so many microseconds have no stack; 0: all have.  "
-            f"[default: {_DEFAULT.min_block_us}]",
+            help="Waits shorter than so many microseconds have no stack; 0: all have.",
         ),
         click.option("--wakers/--no-wakers", default=True, help="Who ended each wait, and where.  [default: on]"),
         click.option(

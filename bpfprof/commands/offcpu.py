@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 import click
 from click.core import ParameterSource
 
-from bpfprof.commands.capture_options import Asked, capture_options
+from bpfprof.capture.options import CaptureOptions
+from bpfprof.commands.capture_options import capture_options, check_targets
 from bpfprof.commands.filters import Wanted, filter_options
 from bpfprof.commands.options import RATE, Shown, gathered, output_options
 from bpfprof.commands.outputs import shows_utf8
@@ -87,7 +88,12 @@ class _RecordingOrCommand(click.Command):
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="[RECORDING | -- COMMAND...]")
 @click.pass_context
 def offcpu(
-    ctx: click.Context, asked: Asked, wanted: Wanted, grouping: Grouping, shown: Shown, arguments: tuple[str, ...]
+    ctx: click.Context,
+    asked: CaptureOptions,
+    wanted: Wanted,
+    grouping: Grouping,
+    shown: Shown,
+    arguments: tuple[str, ...],
 ) -> None:
     """Show where threads wait: of running programs (--pid), of a COMMAND given after --, or in a RECORDING.
 
@@ -98,7 +104,9 @@ def offcpu(
         raise UsageError("--waker is for stacks, a table has the wakers", "give a file: -o waits.svg")
     is_recorded = bool(arguments) and not ctx.meta[_HAS_DASHES]
     takes = (WAITS if chosen is None or chosen is TABLE else chosen).takes
-    wanted_spans = wanted.filter(is_recorded * (asked.min_block or 0), ThreadState.OFF_CPU, takes)
+    is_asked = ctx.get_parameter_source("min_block_us") == ParameterSource.COMMANDLINE
+    min_block_us = asked.min_block_us if is_recorded and is_asked else 0
+    wanted_spans = wanted.filter(min_block_us, ThreadState.OFF_CPU, takes)
     options = shown.profile_options(wanted_spans, True)
 
     def render(profile: Profile, chosen: Format | None) -> str | bytes:
@@ -114,20 +122,20 @@ def offcpu(
         # Imported now: of a recording nothing is recorded.
         from bpfprof.commands.recording import Plan, make_recording
 
-        asked.check_targets(arguments, _EXAMPLE)
-        make_recording(ctx.obj, Plan(asked.options("offcpu"), arguments, shown, options, render, next_command))
+        check_targets(asked, arguments, _EXAMPLE)
+        make_recording(ctx.obj, Plan(replace(asked, mode="offcpu"), arguments, shown, options, render, next_command))
 
 
-def _checked_path(ctx: click.Context, arguments: tuple[str, ...], asked: Asked, shown: Shown) -> Path:
+def _checked_path(ctx: click.Context, arguments: tuple[str, ...], asked: CaptureOptions, shown: Shown) -> Path:
     """The recording. Raises UsageError for options that do not go with one."""
     if len(arguments) > 1:
         raise UsageError("give one recording, or a command after --", "bpfprof offcpu -- python program.py")
     path, chosen = Path(arguments[0]), shown.format()
     for parameter in ctx.command.params:
         name = parameter.name or ""
-        if ctx.get_parameter_source(name) != ParameterSource.COMMANDLINE:
+        if ctx.get_parameter_source(name) != ParameterSource.COMMANDLINE or getattr(parameter, "hidden", False):
             continue
-        if name != "min_block" and name in Asked.__slots__:
+        if name != "min_block_us" and name in CaptureOptions.__slots__:
             names = parameter.opts if getattr(asked, name) else parameter.secondary_opts
             raise UsageError(f"{names[-1]} is for recording, and {path} has been recorded", "leave it out")
         if chosen not in (None, TABLE) and name in WAITS.takes & {"by", "limit"} - chosen.takes:

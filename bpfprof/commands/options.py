@@ -21,13 +21,13 @@ _FORMAT_NAMES = ", ".join(format.name for format in FORMATS)
 
 
 def gathered(name: str, kind: type[Any], options: Sequence[Callable[[Any], Any]]) -> Callable[[Command], Command]:
-    """Decorator: adds the options; their values reach the command as one dataclass, its argument `name`."""
+    """Decorator: adds the options; values of fields of `kind` reach the command as one such, its argument `name`."""
     names = [field.name for field in fields(kind)]
 
     def decorate(command: Any) -> Any:
         @functools.wraps(command)
         def with_one(*arguments: Any, **values: Any) -> Any:
-            gathered_values = kind(**{field: values.pop(field) for field in names})
+            gathered_values = kind(**{field: values.pop(field) for field in names if field in values})
             return command(*arguments, **{name: gathered_values}, **values)
 
         for option in reversed(options):

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from bpfprof.commands.capture_options import Asked, capture_options
+from bpfprof.capture.options import CaptureOptions
+from bpfprof.commands.capture_options import capture_options, check_targets
 from bpfprof.commands.options import RATE, Shown, gil_option, output_options
 from bpfprof.commands.recording import Plan, make_recording
 from bpfprof.commands.starting import Started
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
 @click.command()
 @capture_options
-@click.option("-r", "--rate", type=RATE, default=99, show_default=True, help="Samples a second.")
+@click.option("-r", "--rate", "rate_hz", type=RATE, default=99, show_default=True, help="Samples a second.")
 @click.option("--mode", type=click.Choice(["both", "cpu", "offcpu"]), default="both", show_default=True)
 @click.option("-e", "--event", type=click.Choice(list(PERF_EVENTS)), default="cpu-clock", show_default=True)
 @gil_option
@@ -30,16 +31,13 @@ if TYPE_CHECKING:
 @click.pass_obj
 def record(
     started: Started | None,
-    asked: Asked,
+    asked: CaptureOptions,
     shown: Shown,
-    rate: int,
-    mode: str,
-    event: str,
     gil_only: bool,
     command: tuple[str, ...],
 ) -> None:
     """Record where the wall time of running programs goes (--pid), or of a COMMAND given after --."""
-    asked.check_targets(command, "bpfprof record --pid 1234 -d 10")
+    check_targets(asked, command, "bpfprof record --pid 1234 -d 10")
     chosen = shown.format()
     options = shown.profile_options(SpanFilter(holds_gil=gil_only), chosen is not None and chosen.needs_spans)
 
@@ -50,4 +48,4 @@ def record(
         graph = path.with_suffix(".flame.svg" if path.suffix == ".svg" else ".svg")
         return f"bpfprof report {path} -f flamegraph -o {graph}"
 
-    make_recording(started, Plan(asked.options(mode, rate, event), command, shown, options, render, next_command))
+    make_recording(started, Plan(asked, command, shown, options, render, next_command))

@@ -7,7 +7,7 @@ import os
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
@@ -64,6 +64,7 @@ def make_recording(started: Started | None, plan: Plan) -> None:
     started: what the command line has under way, if it has. Raises UnsupportedError, TargetError, UsageError,
     OutputError: when it could not be written to its end; what was written before is shown all the same.
     """
+    plan = replace(plan, options=replace(plan.options, native=plan.options.native or plan.options.native_lines))
     chosen = plan.shown.format()
     if chosen in (TABLE, WAITS) and plan.shown.output is None:
         chosen = None  # it is shown in any case
