@@ -196,7 +196,7 @@ def test_the_interpreter_is_found(target: Target) -> None:
         assert interpreter.gil is not None
         # An interval of 5000 us and a held flag of 0 or 1 are what a GIL begins with, pycore_gil.h.
         assert memory.read_u64(interpreter.gil.address) == 5000
-        assert memory.read_u32(interpreter.gil.address + interpreter.layout.gil_locked) in (0, 1)
+        assert memory.read(interpreter.gil.address + interpreter.layout.gil_locked, 4) in (bytes(4), b"\1\0\0\0")
         holder = memory.read_pointer(interpreter.gil.address + interpreter.layout.gil_last_holder)
         assert holder in {thread.address for thread in read_thread_states(memory, interpreter)}
 
