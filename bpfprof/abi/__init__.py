@@ -14,8 +14,8 @@ from enum import IntEnum
 from pathlib import Path
 from typing import NamedTuple, cast
 
-# C type -> letter of the struct module
-_SCALARS = {
+# C type -> letter of the struct module and of numpy
+SCALARS = {
     "__u8": "B",
     "__u16": "H",
     "__u32": "I",
@@ -72,7 +72,7 @@ def _parse_structs(text: str, constants: dict[str, int]) -> dict[str, tuple[Fiel
         _refuse(f"struct {name}", _FIELD.sub("", body))
         fields = []
         for type_name, field, count in _FIELD.findall(body):
-            if type_name not in _SCALARS and type_name not in structs:
+            if type_name not in SCALARS and type_name not in structs:
                 raise ValueError(f"abi.h: struct {name}: no type {type_name}")
             length = 0 if not count else constants[count] if count in constants else int(count)
             fields.append(Field(field, type_name, length))
@@ -99,7 +99,7 @@ def field_codes(name: str) -> list[tuple[str, str]]:
     """(field, code of the struct module) of each field; all padding is explicit, so none is added."""
     codes = []
     for field in LAYOUTS[name]:
-        scalar = _SCALARS.get(field.type_name)
+        scalar = SCALARS.get(field.type_name)
         if scalar is None:
             codes.append((field.name, f"{size(field.type_name) * max(1, field.length)}s"))
         else:
@@ -114,11 +114,10 @@ def size(name: str) -> int:
 
 def pack(name: str, **values: int | bytes) -> bytes:
     """A struct from its fields, those left out 0. Raises KeyError for a field there is not."""
-    parts = []
-    for field, code in field_codes(name):
-        value = values.pop(field, b"" if code.endswith("s") else 0)
-        many = code[:-1].isdigit() and not code.endswith("s")
-        parts.append(struct.pack("<" + code, *([0] * int(code[:-1]) if many else [value])))
+    parts = [
+        struct.pack(f"<{code}", values.pop(field)) if field in values else bytes(struct.calcsize(f"<{code}"))
+        for field, code in field_codes(name)
+    ]
     if values:
         raise KeyError(f"struct {name} has no {', '.join(values)}")
     return b"".join(parts)

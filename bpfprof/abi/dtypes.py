@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 
-from bpfprof.abi import LAYOUTS, Field
+from bpfprof.abi import LAYOUTS, SCALARS, Field
 
-_SCALARS = {
-    f"__{sign}{bits}": f"<{code}{bits // 8}" for sign, code in (("u", "u"), ("s", "i")) for bits in (8, 16, 32, 64)
-}
 STRUCTS: dict[str, np.dtype[np.void]] = {}
 
 
 def _column(field: Field) -> tuple[str, object, tuple[int, ...]]:
-    shape = (field.length,) if field.length else ()
-    return field.name, _SCALARS.get(field.type_name) or STRUCTS[field.type_name], shape
+    scalar = SCALARS.get(field.type_name)
+    return field.name, f"<{scalar}" if scalar else STRUCTS[field.type_name], (field.length,) if field.length else ()
 
 
 for _name, _fields in LAYOUTS.items():

@@ -21,7 +21,6 @@ from bpfprof.cpython.layouts_dynamic import (
 from bpfprof.cpython.layouts_static import STATIC_LAYOUTS
 from bpfprof.cpython.thread_state import ThreadStateRef, read_thread_states
 from bpfprof.elf.image import EM_X86_64, ElfError, ElfImage
-from bpfprof.elf.symbols.lookup import ElfSymbol
 from bpfprof.model.ids import Pid, RuntimeAddress
 from bpfprof.proc.maps import Mapping, open_mapped_file, read_maps
 from bpfprof.proc.memory import ProcessMemory
@@ -69,11 +68,6 @@ class Interpreter:
     free_threaded: bool
     problem: str = ""
 
-    @property
-    def image_path(self) -> str:
-        """As the target's mount namespace has it."""
-        return self.image.path
-
 
 @dataclass(frozen=True, slots=True)
 class NotPython:
@@ -89,18 +83,14 @@ class NotPython:
 
 @dataclass(frozen=True, slots=True)
 class _Runtime:
-    """The file that holds `_PyRuntime`, and what its symbols say."""
+    """The file that holds `_PyRuntime`, and what its symbols say; an address is 0 where there is no such symbol."""
 
     mapping: Mapping
     bias: int
-    runtime: ElfSymbol
+    address: RuntimeAddress
     version_hex: int  # Py_Version, 0 when the file has none (before 3.11)
-    code_type: ElfSymbol | None
-    evaluation: ElfSymbol | None  # `_PyEval_EvalFrameDefault`
-
-    @property
-    def address(self) -> RuntimeAddress:
-        return RuntimeAddress(self.runtime.address + self.bias)
+    code_type_address: RuntimeAddress
+    eval_address: RuntimeAddress
 
 
 def find_interpreter(
@@ -133,11 +123,11 @@ def find_interpreter(
 def _inspect(memory: ProcessMemory, runtime: _Runtime, mappings: list[Mapping]) -> Interpreter | NotPython:
     head_bytes = memory.read(runtime.address, DEBUG_OFFSETS_BYTES)
     if head_bytes is None:
-        version = (runtime.version_hex >> 24 & 0xFF, runtime.version_hex >> 16 & 0xFF)
+        version = _minor_version(runtime.version_hex)
         return NotPython("the interpreter's memory is not readable", retry=True, version=version)
     head = read_debug_offsets_head(head_bytes)
     version_hex = head.version if head else runtime.version_hex
-    version = (version_hex >> 24 & 0xFF, version_hex >> 16 & 0xFF)
+    version = _minor_version(version_hex)
     if version_hex == 0:
         return _unsupported(_version_in_names([runtime.mapping, *mappings]))
     if head is not None and head.free_threaded:
@@ -154,8 +144,8 @@ def _inspect(memory: ProcessMemory, runtime: _Runtime, mappings: list[Mapping]) 
         layout=layout,
         tss_key=-1,
         gil=_find_gil(memory, runtime.address, layout),
-        code_type_address=RuntimeAddress(runtime.code_type.address + runtime.bias if runtime.code_type else 0),
-        eval_address=RuntimeAddress(runtime.evaluation.address + runtime.bias if runtime.evaluation else 0),
+        code_type_address=runtime.code_type_address,
+        eval_address=runtime.eval_address,
         free_threaded=False,
     )
     tss = memory.read(runtime.address + layout.runtime_tss, 8)
@@ -170,9 +160,7 @@ def _with_tss_key(
     memory: ProcessMemory, interpreter: Interpreter, key: int, threads: list[ThreadStateRef]
 ) -> Interpreter:
     """Prove the key on the threads; when it fails, look for one that passes."""
-    if _leads_to_thread_state(memory, key, threads):
-        return replace(interpreter, tss_key=key)
-    for candidate in range(TSD_FIRST_BLOCK_KEYS):
+    for candidate in (key, *range(TSD_FIRST_BLOCK_KEYS)):
         if _leads_to_thread_state(memory, candidate, threads):
             return replace(interpreter, tss_key=candidate)
     problem = "no thread-specific key leads to a Python thread state (a C library other than glibc?)"
@@ -223,11 +211,12 @@ def _runtime_in(image: ElfImage, mapping: Mapping, is_likely: bool) -> _Runtime 
     bias = image.bias_of(mapping.start, mapping.offset, mapping.permissions)
     if runtime is None or bias is None:
         return None
-    version = image.find_symbol("Py_Version", dynamic_only=not is_likely)  # const unsigned long, exported since 3.11
-    version_bytes = image.read(version.address, 8) if version else None
-    code_type = image.find_symbol("PyCode_Type", dynamic_only=not is_likely)
-    evaluation = image.find_symbol("_PyEval_EvalFrameDefault", dynamic_only=not is_likely)
-    return _Runtime(mapping, bias, runtime, int.from_bytes(version_bytes or b"", "little"), code_type, evaluation)
+    names = ("Py_Version", "PyCode_Type", "_PyEval_EvalFrameDefault")
+    version, *others = (image.find_symbol(name, dynamic_only=not is_likely) for name in names)
+    # Py_Version is a const unsigned long, exported since 3.11.
+    version_hex = int.from_bytes((image.read(version.address, 8) if version else None) or b"", "little")
+    code_type, evaluation = (RuntimeAddress(symbol.address + bias if symbol else 0) for symbol in others)
+    return _Runtime(mapping, bias, RuntimeAddress(runtime.address + bias), version_hex, code_type, evaluation)
 
 
 def _candidates(pid: Pid, mappings: list[Mapping]) -> Iterator[tuple[Mapping, bool]]:
@@ -269,6 +258,10 @@ def _version_in_names(mappings: list[Mapping]) -> tuple[int, int] | None:
 def _unsupported(version: tuple[int, int] | None, kind: str = "", beside: str = "") -> NotPython:
     number = f"{version[0]}.{version[1]}" if version else "before 3.11"
     return NotPython(f"{kind}CPython {number} is not supported yet{beside}", version=version)
+
+
+def _minor_version(version_hex: int) -> tuple[int, int]:
+    return version_hex >> 24 & 0xFF, version_hex >> 16 & 0xFF
 
 
 def _version_text(version_hex: int) -> str:

@@ -101,11 +101,6 @@ def walk_frames(memory: ProcessMemory, interpreter: Runtime, thread_state: int, 
     return FrameWalk(frames, frame is not None)
 
 
-def is_python_frame(layout: Layout, frame: RawFrame) -> bool:
-    """False for the frame that only marks where C called into the interpreter (3.12 and later)."""
-    return layout.shim_is_python or not layout.is_entry_mark(frame[2])
-
-
 def _u64(data: bytes, offset: int) -> int:
     value: int = struct.unpack_from("<Q", data, offset)[0]
     return value

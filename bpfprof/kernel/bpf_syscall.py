@@ -33,7 +33,6 @@ class _Command(IntEnum):
     MAP_CREATE = 0
     MAP_LOOKUP_ELEM = 1
     MAP_UPDATE_ELEM = 2
-    MAP_DELETE_ELEM = 3
     PROG_LOAD = 5
     RAW_TRACEPOINT_OPEN = 17
     BTF_LOAD = 18
@@ -86,12 +85,6 @@ def map_lookup(fd: int, key: bytes, value_bytes: int) -> bytes | None:
     except FileNotFoundError:
         return None
     return value.raw
-
-
-def map_delete(fd: int, key: bytes) -> None:
-    """Removes one element; none there is fine."""
-    with contextlib.suppress(FileNotFoundError):
-        _bpf(_Command.MAP_DELETE_ELEM, "IQ", fd, _address(key))
 
 
 def map_lookup_batch(fd: int, keys_address: int, values_address: int, entries: int) -> int:

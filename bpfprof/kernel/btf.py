@@ -7,6 +7,7 @@ found by searching for its name's offset where a struct header could be, and che
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterator
 from pathlib import Path
 
 from bpfprof.errors import UnsupportedError
@@ -69,17 +70,21 @@ class KernelTypes:
     def _variable_ids(self, names: set[int]) -> dict[int, int]:
         """Type ids of variables by the place of their name. They come early, and what follows is not looked at."""
         found: dict[int, int] = {}
-        unpack, types, end = _HEADER.unpack_from, self._types, len(self._types) - _HEADER.size
-        position, number = 0, 1
-        while position <= end and len(found) < len(names):
-            name, info, _ = unpack(types, position)
-            kind = info >> 24 & 31
-            if kind == _KIND_VARIABLE and name in names:
+        for number, (_, name, info) in enumerate(self._headers(), 1):
+            if info >> 24 & 31 == _KIND_VARIABLE and name in names:
                 found[name] = number
-            fixed, each = _EXTRA.get(kind, (0, 0))
-            position += 12 + fixed + each * (info & 0xFFFF)
-            number += 1
+                if len(found) == len(names):
+                    break
         return found
+
+    def _headers(self) -> Iterator[tuple[int, int, int]]:
+        """Position, place of the name, and info of every type, from id 1 on."""
+        unpack, extra, types, position = _HEADER.unpack_from, _EXTRA, self._types, 0
+        while position <= len(types) - _HEADER.size:
+            name, info, _ = unpack(types, position)
+            yield position, name, info
+            fixed, each = extra.get(info >> 24 & 31, (0, 0))
+            position += 12 + fixed + each * (info & 0xFFFF)
 
     def _percpu_offsets(self) -> dict[int, int]:
         """Type id of each per-CPU variable -> its offset; empty when there is no such section."""
@@ -129,18 +134,8 @@ class KernelTypes:
         return None
 
     def _anonymous(self, type_id: int, wanted: str) -> int | None:
-        if self._index is None:
-            self._index = self._positions()
+        if self._index is None:  # 50-80 ms, so made only when an anonymous member is met on the way
+            self._index = [0, *(position for position, _, _ in self._headers())]
         position = self._index[type_id]
         kind = _HEADER.unpack_from(self._types, position)[1] >> 24 & 31
         return self._member(position, wanted) if kind in (_KIND_STRUCT, _KIND_UNION) else None
-
-    def _positions(self) -> list[int]:
-        """Position of every type by id: 50-80 ms, so made only when an anonymous member is met on the way."""
-        positions, at = [0], 0
-        while at < len(self._types):
-            positions.append(at)
-            info = _HEADER.unpack_from(self._types, at)[1]
-            fixed, each = _EXTRA.get(info >> 24 & 31, (0, 0))
-            at += 12 + fixed + each * (info & 0xFFFF)
-        return positions

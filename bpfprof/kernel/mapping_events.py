@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from bpfprof.errors import UnsupportedError
 from bpfprof.kernel import bpf_syscall
 from bpfprof.kernel.attach import online_cpus
-from bpfprof.model.ids import FileOffset, Pid, RuntimeAddress, Tid
+from bpfprof.model.ids import Pid, RuntimeAddress
 
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 RING_BYTES = 16 * _PAGE_BYTES  # a power of two of pages: perf_mmap(), kernel/events/core.c
@@ -32,31 +32,21 @@ _LOST = struct.Struct("<8xQQ")  # after the header: id, lost
 _MMAP2 = struct.Struct("<8xIIQQQIIQQII")  # pid, tid, addr, len, pgoff, maj, min, ino, ino_generation, prot, flags
 _PID = struct.Struct("<8xI")
 _TIME = struct.Struct("<Q")
-_PATH_LIMIT_BYTES = 4096  # PATH_MAX, include/uapi/linux/limits.h
-_LONGEST_RECORD_BYTES = _MMAP2.size + _PATH_LIMIT_BYTES + 24  # after a PERF_RECORD_LOST
 
 
 @dataclass(frozen=True, slots=True)
 class MappingEvent:
     """Executable memory as it was right after it was mapped or made executable; it may be gone since.
 
-    The range is the whole mapping's: the kernel merges neighbours before it tells. `file_offset` means nothing without
-    a file. `path` is what the mapping process would call the file, with " (deleted)" after it if it was, or
-    "//toolong"; without a file it is "//anon" or a name in brackets. It may hold surrogates (bytes that are not UTF-8).
-
-    Of a file on overlayfs, `device` (major, minor) and `path` can be those of the layer's file instead; /proc/PID/maps
-    has the right ones: commit fa4f4bae893f ("perf/core: Fix MMAP2 event device with backing files") and commit
-    8818f507a939 ("perf/core: Fix MMAP event path names with backing files") (in v6.18).
+    The range is the whole mapping's: the kernel merges neighbours before it tells. What the kernel says of the file
+    beyond that there is one is not taken: on overlayfs it can be the layer's file, while /proc/PID/maps has the right
+    one: commit fa4f4bae893f ("perf/core: Fix MMAP2 event device with backing files") (in v6.18).
     """
 
     pid: Pid
-    tid: Tid
     start: RuntimeAddress
     size_bytes: int
-    file_offset: FileOffset
-    device: tuple[int, int]
     inode: int
-    path: str
     time_ns: int = field(default=0, compare=False)  # CLOCK_MONOTONIC
 
     @property
@@ -91,13 +81,11 @@ def parse_records(data: bytes, wanted: Container[int] | None = None) -> tuple[li
 
 def _mapping_event(data: bytes, begin: int, size: int) -> tuple[MappingEvent, ...]:
     """The event of a PERF_RECORD_MMAP2; none when it is not executable, which attr.mmap_data at 0 rules out."""
-    pid, tid, start, length, offset, major, minor, inode, _, protection, _ = _MMAP2.unpack_from(data, begin)
+    pid, _, start, length, _, _, _, inode, _, protection, _ = _MMAP2.unpack_from(data, begin)
     if not protection & mmap.PROT_EXEC:
         return ()
-    path = os.fsdecode(data[begin + _MMAP2.size : begin + size].partition(b"\0")[0][:_PATH_LIMIT_BYTES])
-    place = RuntimeAddress(start), length, FileOffset(offset), (major, minor), inode, path
     (time_ns,) = _TIME.unpack_from(data, begin + size - _TIME.size)  # struct sample_id, with PERF_SAMPLE_TIME only
-    return (MappingEvent(Pid(pid), Tid(tid), *place, time_ns),)
+    return (MappingEvent(Pid(pid), RuntimeAddress(start), length, inode, time_ns),)
 
 
 class _Ring:
@@ -153,8 +141,6 @@ class MappingEvents:
         """
         self.lost_count = 0
         """Records that did not fit, or could not be read. The kernel tells with the CPU's next record that fits."""
-        self.full_count = 0
-        """Times a buffer was found so full that the next record may not have fitted, which the kernel tells later."""
         self._rings: list[_Ring] = []
         for fd in fds:
             self._rings.append(_Ring(fd))
@@ -195,7 +181,6 @@ class MappingEvents:
             found, lost_count = parse_records(data, wanted) if data is not None else ([], 1)
             events += found
             self.lost_count += lost_count
-            self.full_count += data is not None and len(data) + _LONGEST_RECORD_BYTES > RING_BYTES
         return events
 
     def close(self) -> None:

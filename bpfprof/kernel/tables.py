@@ -83,10 +83,6 @@ class Tables:
             return False
         return True
 
-    def remove_thread(self, tid: int) -> None:
-        """Forgets a thread."""
-        bpf_syscall.map_delete(self.fds["threads"], _key(tid))
-
     def add_chunk(self, number: int, fd: int) -> None:
         """Lets programs reach a chunk. OSError E2BIG when there are BP_MAX_CHUNKS."""
         bpf_syscall.map_update(self.fds["chunks"], _key(number), _key(fd))

@@ -53,11 +53,6 @@ class UnwindMemory:
         self._add_chunk(os.dup(tables.fds["chunk"]))
         self._publish_rules()
 
-    @property
-    def word_count(self) -> int:
-        """Words of all chunks, used or not."""
-        return len(self._chunks) * _CHUNK_WORDS
-
     def set_file(self, number: int, table: FileRows, rules: Rules) -> None:
         """Makes a file's rows known. `rules` are those that the rows refer to. Raises UnwindMemoryFull."""
         with self._lock:
@@ -116,16 +111,19 @@ class UnwindMemory:
 
     def _place(self, table: FileRows) -> int:
         """Writes rows and pages; returns the word index of the pages. When there is no room nothing is kept."""
-        pieces: list[tuple[int, int]] = []
+        taken: list[tuple[int, int]] = []
         try:
-            return self._place_pieces(table, pieces)
+            places = self._place_rows(table, taken)
+            index = self._allocate(places.size)
         except UnwindMemoryFull:
-            for start, words in pieces:
+            for start, words in taken:
                 self._put_back(start, words)
             raise
+        self._write(index, places.reshape(-1))
+        return index
 
-    def _place_pieces(self, table: FileRows, pieces: list[tuple[int, int]]) -> int:
-        """Notes in `pieces` what it took."""
+    def _place_rows(self, table: FileRows, taken: list[tuple[int, int]]) -> npt.NDArray[np.uint32]:
+        """(word index of the first row, rows) of each page. Notes in `taken` what was allocated."""
         counts = np.diff(table.pages)
         places = np.empty((len(counts), 2), np.uint32)
         places[:, 1] = counts
@@ -136,13 +134,11 @@ class UnwindMemory:
             end_page = int(np.searchsorted(table.pages, start + _CHUNK_WORDS - 1, "right")) - 1
             words = int(table.pages[end_page]) - start + 1
             index = self._allocate(words)
-            pieces.append((index, words))
+            taken.append((index, words))
             self._write(index, table.rows[start : int(table.pages[end_page])])
             places[page:end_page, 0] = table.pages[page:end_page] - np.uint32(start) + np.uint32(index)
             page = end_page
-        index = self._allocate(places.size)
-        self._write(index, places.reshape(-1))
-        return index
+        return places
 
     def _write(self, index: int, words: npt.NDArray[np.uint32]) -> None:
         chunk, place = divmod(index, _CHUNK_WORDS)

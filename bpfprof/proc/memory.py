@@ -60,19 +60,10 @@ class ProcessMemory:
             return b""
 
     def read_u64(self, address: int) -> int | None:
-        return self._read_unsigned(address, 8)
-
-    def read_u32(self, address: int) -> int | None:
-        return self._read_unsigned(address, 4)
-
-    def read_u8(self, address: int) -> int | None:
-        return self._read_unsigned(address, 1)
+        data = self.read(address, 8)
+        return None if data is None else int.from_bytes(data, "little")
 
     def read_pointer(self, address: int) -> RuntimeAddress | None:
         """A null pointer is 0, not a miss."""
-        value = self._read_unsigned(address, 8)
+        value = self.read_u64(address)
         return None if value is None else RuntimeAddress(value)
-
-    def _read_unsigned(self, address: int, size: int) -> int | None:
-        data = self.read(address, size)
-        return None if data is None else int.from_bytes(data, "little")

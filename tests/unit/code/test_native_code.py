@@ -9,7 +9,7 @@ import pytest
 
 from bpfprof.kernel.mapping_events import MappingEvent
 from bpfprof.kernel.unwind_memory import MAX_MAPPINGS
-from bpfprof.model.ids import FileOffset, Pid, RuntimeAddress, Tid
+from bpfprof.model.ids import Pid, RuntimeAddress
 from bpfprof.model.samples import NO_FILE
 from tests.unit.code.fake_native import CHILD, PID, FakeImage, FakeTarget, mapping
 
@@ -107,7 +107,7 @@ def test_another_file_was_there_between_two_looks(target: FakeTarget) -> None:
     old, now = target.code.map_of[PID], time.monotonic_ns()
 
     def event(start: int, inode: int, time_ns: int) -> MappingEvent:
-        return MappingEvent(PID, Tid(1), RuntimeAddress(start), 0x1000, FileOffset(0), (8, 1), inode, B, time_ns)
+        return MappingEvent(PID, RuntimeAddress(start), 0x1000, inode, time_ns)
 
     for start, inode, time_ns in ((0x10000, 7, now), (0x10000, 8, 1), (0x40000, 8, now), (0x10000, 0, now)):
         assert not target.code.look_at(PID, time_ns, [event(start, inode, time_ns)])

