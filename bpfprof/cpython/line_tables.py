@@ -24,7 +24,7 @@ _NOT_STARTED = -_CODE_UNIT_BYTES  # 3.11 and 3.12 point one unit before the firs
 
 @dataclass(frozen=True, slots=True)
 class LineTable:
-    """`starts` ascend; entry i covers the offsets from starts[i] to before starts[i+1] and is on lines[i].
+    """`starts` ascend; entry i covers the offsets from starts[i] to before starts[i+1] and is on entry_lines[i].
 
     Line 0 means that CPython gives these instructions no line.
     """
@@ -44,19 +44,8 @@ class LineTable:
             starts, lines = _decode_lnotab(linetable, first_line)
         return LineTable(first_line, starts, np.where((lines > 0) & (lines < _LINE_LIMIT), lines, 0))
 
-    def lines(self, offsets_bytes: npt.NDArray[np.integer]) -> Int64Array:
-        """The line of each offset, 0 where there is none; the first line where a frame has not started (-1, -2)."""
-        offsets = np.asarray(offsets_bytes, np.int64)
-        found = self._at(np.searchsorted(self.starts, offsets, side="right") - 1)
-        return np.where((offsets < 0) & (offsets >= _NOT_STARTED), self.first_line, found)
-
-    def _at(self, indices: npt.NDArray[np.intp]) -> Int64Array:
-        if len(self.starts) == 0:
-            return np.zeros(indices.shape, np.int64)
-        return np.where(indices >= 0, self.entry_lines[np.maximum(indices, 0)], 0)
-
     def line(self, offset: int) -> int:
-        """As `lines`, for one offset."""
+        """The line of an offset, 0 where there is none; the first line where a frame has not started (-1, -2)."""
         if _NOT_STARTED <= offset < 0:
             return self.first_line
         index = int(np.searchsorted(self.starts, offset, side="right")) - 1

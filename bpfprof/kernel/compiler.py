@@ -40,6 +40,7 @@ _QUICKER = ["-g0", "-w"]  # no debug information, no warnings: a tenth of the ti
 _PR_SET_SECUREBITS, _SECBIT_NO_SETUID_FIXUP = 28, 4  # include/uapi/linux/prctl.h, securebits.h
 _UID_NOBODY = 65534
 _DISTRIBUTION_PACKAGES = "/usr/lib/python3/dist-packages"  # where Debian and Ubuntu put BCC, whatever Python runs this
+_SAYS_WHY = 3  # exit status of a compiler whose answer is an error; others are LLVM's and signals
 _SEE_DEBUG = "--debug shows the compiler's messages"
 
 
@@ -96,7 +97,7 @@ class Compilation:
         log = os.pread(self._log_fd, 1 << 20, 0).decode(errors="replace").strip()
         os.close(self._log_fd)
         if status:
-            reason = answer.decode() or f"the compiler ended with status {status}"
+            reason = answer.decode() if status == _SAYS_WHY else f"the compiler ended with status {status}"
             error = UnsupportedError(f"the BPF programs could not be compiled: {reason}", _SEE_DEBUG)
             error.add_note(log)
             raise error
@@ -143,7 +144,7 @@ def _child(text: str, flags: list[str], answer_fd: int, log_fd: int) -> None:
     try:
         answer, status = json.dumps({name: code.hex() for name, code in _compile(text, flags).items()}), 0
     except BaseException as error:
-        answer, status = f"{type(error).__name__}: {error}", 1
+        answer, status = f"{type(error).__name__}: {error}", _SAYS_WHY
     with os.fdopen(answer_fd, "wb") as stream:
         stream.write(answer.encode(errors="replace"))
     os._exit(status)

@@ -16,8 +16,8 @@ def _entry(code: int, units: int, rest: bytes = b"") -> bytes:
 
 
 def _lines(version: tuple[int, int], table: bytes, first_line: int, size: int) -> list[int]:
-    lines: list[int] = LineTable.decode(version, table, first_line).lines(np.arange(0, size, 2)).tolist()
-    return lines
+    decoded = LineTable.decode(version, table, first_line)
+    return [decoded.line(offset) for offset in range(0, size, 2)]
 
 
 def test_an_entry_without_location_keeps_the_accumulator() -> None:
@@ -43,8 +43,7 @@ def test_lnotab_before_3_10() -> None:
 
 def test_offsets_before_the_first_instruction() -> None:
     table = LineTable.decode((3, 11), _entry(11, 1, b"\0\0"), 7)
-    assert table.lines(np.array([-2, -1, 0, 2, -3, -(2**40), 2**40])).tolist() == [7, 7, 8, 0, 0, 0, 0]
-    assert [table.line(offset) for offset in (-2, -1, 0, 2, -3)] == [7, 7, 8, 0, 0]
+    assert [table.line(offset) for offset in (-2, -1, 0, 2, -3, -(2**40), 2**40)] == [7, 7, 8, 0, 0, 0, 0]
 
 
 def test_the_line_to_show() -> None:
@@ -59,10 +58,8 @@ def test_damaged_tables_end_early(version: tuple[int, int]) -> None:
     tables += [rng.randbytes(rng.randrange(200)) for _ in range(300)]
     for table in tables:
         decoded = LineTable.decode(version, table, rng.choice((0, 1, 2**31 - 1)))
-        lines = decoded.lines(np.arange(-10, 5000))
-        assert lines.min() >= 0 and lines.max() < 2**31
+        assert all(0 <= decoded.line(offset) < 2**31 for offset in range(-10, 500))
         assert (np.diff(decoded.starts) >= 0).all()
-        assert lines.tolist() == [decoded.line(offset) for offset in range(-10, 5000)] if len(table) < 20 else True
         decoded.nearest_line(40)
 
 
@@ -87,8 +84,6 @@ def test_it_agrees_with_this_interpreter() -> None:
     for module in (argparse, asyncio.base_events, inspect):
         source = inspect.getsource(module)
         for code in _code_objects(compile(source, "module.py", "exec")):
-            expected = np.zeros(len(code.co_code) // 2, np.int64)
-            for start, end, line in code.co_lines():
-                expected[start // 2 : end // 2] = line or 0
             table = LineTable.decode(sys.version_info[:2], code.co_linetable, code.co_firstlineno)
-            assert (table.lines(np.arange(len(expected)) * 2) == expected).all()
+            for start, end, line in code.co_lines():
+                assert {table.line(offset) for offset in range(start, end, 2)} <= {line or 0}
