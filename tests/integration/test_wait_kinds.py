@@ -69,8 +69,10 @@ class Recorded:
         """Leaf -> microseconds under the function, with the short waits of its thread where they may be its own."""
         leaves: dict[str, int] = {}
         for _, _, frames, weight in self.folded.of_thread(self.truth[kind]["tid"]).lines:
-            # A wait whose beginning the kernel did not report has no stack either.
+            # A wait whose beginning the kernel did not report, or that was not chosen to have a stack, has no function
+            # either. With another reason it is one of the thread's other functions, such as dropping the pages.
             has_no_function = "[short waits]" in frames or frames[0].startswith("[")
+            has_no_function &= frames[-1] in (f"[off-cpu: {REASONS[kind]}]", "[runqueue]")
             if (kind in MAY_BE_SHORT and has_no_function) or any(
                 frame.rpartition(" (")[0].endswith(kind) for frame in frames
             ):
