@@ -21,8 +21,8 @@ from bpfprof.recording.reader import read_recording
 
 SECONDS = 20
 LEAST_SAMPLES = 200  # of a thread whose shares of CPU time are looked at
-# Name of the figures -> what the oracle calls it. Off the CPU is waiting and the run queue: on a virtual machine schedstat,
-# which the oracle takes the second from, lacks what the hypervisor takes and has some sleep.
+# Name of the figures -> what the oracle calls it. Off the CPU is waiting and the run queue: on a virtual machine
+# schedstat, which the oracle takes the second from, lacks what the hypervisor takes and has some sleep.
 KINDS = {"on_cpu": ("cpu_ns",), "off_cpu": ("wait_ns", "runqueue_ns")}
 
 
