@@ -19,7 +19,7 @@ ROW = re.compile(r"^\| (?P<what>.*?) \| (?P<value>.*?) \| `(?P<name>[\w.]+)` \|$
 def figures(text: str) -> dict[str, str]:
     """Name -> value with its unit, of the lines `name value unit`."""
     lines = (line.split() for line in text.splitlines())
-    return {words[0]: f"{float(words[1]):.3g} {' '.join(words[2:])}" for words in lines if len(words) == 3}
+    return {words[0]: f"{float(f'{float(words[1]):.3g}'):,g} {words[2]}" for words in lines if len(words) == 3}
 
 
 def machine() -> str:
