@@ -24,7 +24,7 @@ from bpfprof.capture.stop import StopRequest
 from bpfprof.capture.watch import Watch
 from bpfprof.code.namer import Namer
 from bpfprof.errors import TargetError
-from bpfprof.kernel.events import watched_threads
+from bpfprof.kernel.events import ThreadTable
 from bpfprof.model.ids import Pid, Tid
 from bpfprof.proc.priority import usual_priority
 from bpfprof.recording.tables import End, Start
@@ -77,6 +77,7 @@ class Session:
         watch.targets.wake_on(self._tables.fds["events"])
         for fd in watch.mapping_events.fds if watch.mapping_events else ():
             watch.targets.wake_on(fd)
+        self._threads = ThreadTable(self._tables)
         self._is_urgent = True  # the next drain should be soon
         self._drained_s = self._next_totals_s = self._next_looks_s = 0.0
 
@@ -115,7 +116,7 @@ class Session:
         self._look_at_sleepers()
         end_ns = self._watch.stop()
         self._drain()
-        self._rows.write_totals(end_ns, *watched_threads(self._tables), is_end=True)
+        self._rows.write_totals(end_ns, *self._threads.read(), is_end=True)
         if self._namer is not None:
             self._namer.finish(self._sink)
         if not self._processes.threads.count:
@@ -140,7 +141,7 @@ class Session:
     def _drain(self) -> None:
         totals = None
         if time.monotonic() >= self._next_totals_s:  # read first, so that all waits that are in them are here after it
-            totals = time.monotonic_ns(), *watched_threads(self._tables)
+            totals = time.monotonic_ns(), *self._threads.read()
         batch = self._inbox.drain()
         self._drained_s = time.monotonic()
         self._is_urgent = len(batch.events) > _MANY_EVENTS

@@ -75,9 +75,15 @@ class RingBuffer:
         return (data[begin:end] for begin, end in spans)
 
 
-def watched_threads(tables: Tables) -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.void]]:
-    """(tids, records of THREAD_DTYPE) of all threads the kernel side watches now."""
-    entries = abi.CONSTANTS["BP_MAX_THREADS"]
-    tids, records = np.zeros(entries, "<u4"), np.zeros(entries, THREAD_DTYPE)
-    count = map_lookup_batch(tables.fds["threads"], tids.ctypes.data, records.ctypes.data, entries)
-    return tids[:count].copy(), records[:count].copy()
+class ThreadTable:
+    """The table of the threads that the kernel side watches."""
+
+    def __init__(self, tables: Tables) -> None:
+        self._fd = tables.fds["threads"]
+        self._tids = np.empty(abi.CONSTANTS["BP_MAX_THREADS"], "<u4")  # kept: the kernel clears new pages at some cost
+        self._records = np.empty(len(self._tids), THREAD_DTYPE)
+
+    def read(self) -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.void]]:
+        """(tids, records of THREAD_DTYPE) as they are now."""
+        count = map_lookup_batch(self._fd, self._tids.ctypes.data, self._records.ctypes.data, len(self._tids))
+        return self._tids[:count].copy(), self._records[:count].copy()
