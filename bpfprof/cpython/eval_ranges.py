@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 Addresses = NDArray[np.uint64]
 
-_FUNCTION = "_PyEval_EvalFrameDefault"
+EVAL_FUNCTION = "_PyEval_EvalFrameDefault"
 _HANDLER = "_TAIL_CALL_"
 _SPLIT = re.compile(r"\.(?:cold|part|warm)\b")  # gcc, clang, BOLT
 _CODE_LIMIT_BYTES = 1 << 20  # the largest seen has 55 KiB
@@ -70,7 +70,7 @@ def eval_ranges(image: ElfImage, symbols: SymbolTable | None = None, frames: Cal
 
     Never fails: what cannot be read is not found.
     """
-    function = image.find_symbol(_FUNCTION)
+    function = image.find_symbol(EVAL_FUNCTION)
     if symbols is None and function is None:  # of nearly every file
         return _ranges([])
     symbols = read_symbols(image) if symbols is None else symbols
@@ -78,7 +78,7 @@ def eval_ranges(image: ElfImage, symbols: SymbolTable | None = None, frames: Cal
     pieces = [
         (int(symbols.starts[index]), int(symbols.ends[index]), name.startswith(_HANDLER))
         for index, name in enumerate(names)
-        if name == _FUNCTION or name.startswith((_FUNCTION + ".", _HANDLER))
+        if name == EVAL_FUNCTION or name.startswith((EVAL_FUNCTION + ".", _HANDLER))
     ]
     if function is not None and function.size:
         pieces.append((function.address, function.address + function.size, False))

@@ -11,7 +11,7 @@ from typing import Protocol
 
 import numpy as np
 
-from bpfprof.cpython.eval_ranges import EvalRanges, eval_ranges
+from bpfprof.cpython.eval_ranges import EVAL_FUNCTION, EvalRanges, eval_ranges
 from bpfprof.elf.image import ElfImage
 from bpfprof.elf.lines import LineReader
 from bpfprof.elf.symbols.debug_files import find_debug_file
@@ -21,6 +21,10 @@ from bpfprof.names.elf_source import ElfSource
 from bpfprof.names.kernel_source import KernelSource
 from bpfprof.names.perf_map_source import PerfMapSource
 from bpfprof.names.symbols import Symbol, Unresolved, demangle
+from bpfprof.private_cache import PrivateCache
+from bpfprof.unwind.cache import cache_name
+
+_EVAL_CACHE = PrivateCache("eval", file_limit_bytes=1 << 16, total_limit_bytes=1 << 20)
 
 Name = tuple[str, str, int, int]  # function, file, line, flags of NAME_DTYPE
 
@@ -95,8 +99,22 @@ class NativeNames:
         if names is None:
             debug = find_debug_file(image, file.path, file.root)
             lines = LineReader(image, debug) if self.with_lines else None
-            names = self._elf[file.number] = _ElfNames(ElfSource(image, debug), eval_ranges(image), lines)
+            names = self._elf[file.number] = _ElfNames(ElfSource(image, debug), kept_eval_ranges(image), lines)
         return names
+
+
+def kept_eval_ranges(image: ElfImage) -> EvalRanges:
+    """What `eval_ranges` finds, kept between runs: of a stripped interpreter it takes the rules of the whole file."""
+    if image.find_symbol(EVAL_FUNCTION) is None:
+        return eval_ranges(image)
+    name = cache_name(image.build_id, image.status())
+    content = _EVAL_CACHE.load(name)
+    if content is None or len(content) % 24:
+        ranges = eval_ranges(image)
+        _EVAL_CACHE.store(name, np.stack((ranges.starts, ranges.ends, ranges.is_handler), dtype=np.uint64).tobytes())
+        return ranges
+    starts, ends, is_handler = np.frombuffer(content, "<u8").reshape(3, -1)
+    return EvalRanges(starts, ends, is_handler != 0)
 
 
 def _plain(answer: Symbol | Unresolved) -> tuple[Name, ...]:
