@@ -96,7 +96,6 @@ class Process:
         found = self.interpreter
         if found is not None:
             row.interpreter, row.version = "cpython", found.version_text
-            row.build = "free-threaded" if found.free_threaded else ""
             row.entry_marks_from, row.shim_is_python = found.layout.entry_marks_from, found.layout.shim_is_python
             row.gil = (found.gil.address, found.gil.size) if found.gil else None
         return row

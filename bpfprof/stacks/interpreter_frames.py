@@ -34,9 +34,9 @@ _NAMES: tuple[tuple[str, str], ...] = (
         "passes a call on: Objects/call.c, Objects/methodobject.c, Objects/descrobject.c, Objects/classobject.c",
         r"""_?PyObject_(?:Fast)?Call(?!oc)\w* _?PyObject_Vectorcall\w* _PyObject_MakeTpCall _PyFunction_Vectorcall
         _?PyVectorcall_Call PyVectorcall_Function PyEval_Call(?:Function|Method|ObjectWithKeywords)
-        function_code_fastcall object_vacall call_function do_call_core cfunction_call (?:cfunction|method)_vectorcall_[A-Z_]+
-        method_vectorcall classmethoddescr_call wrapper_call wrapperdescr_call instancemethod_call vectorcall_method
-        vectorcall_maybe type_call _Py_CheckFunctionResult""",
+        function_code_fastcall object_vacall call_function do_call_core cfunction_call method_vectorcall
+        (?:cfunction|method)_vectorcall_[A-Z_]+ classmethoddescr_call wrapper_call wrapperdescr_call
+        instancemethod_call vectorcall_method vectorcall_maybe type_call _Py_CheckFunctionResult""",
     ),
     (
         "leads from a slot of a type to the method written in Python, or back: Objects/typeobject.c, descrobject.c",
