@@ -126,21 +126,9 @@ def program_load(
     functions: a struct bpf_func_info for the program itself and each function in it, with types of `btf_fd`.
     """
     log_fields = (1, len(log), ctypes.addressof(log)) if log is not None else (0, 0, 0)
-    values = (
-        *(
-            program_type,
-            len(code) // 8,
-            _address(code),
-            _address(_LICENSE),
-            *log_fields,
-            0,
-            0,
-            name.encode()[:15],
-            0,
-            0,
-        ),
-        *(btf_fd, FUNCTION_INFO_BYTES, _address(functions), len(functions) // FUNCTION_INFO_BYTES),
-    )
+    head = (program_type, len(code) // 8, _address(code), _address(_LICENSE), *log_fields, 0, 0, name.encode()[:15])
+    info = (btf_fd, FUNCTION_INFO_BYTES, _address(functions), len(functions) // FUNCTION_INFO_BYTES)
+    values = (*head, 0, 0, *info)
     for _ in range(_LOAD_TRIES):  # the verifier gives up with EAGAIN when a signal is pending
         with contextlib.suppress(BlockingIOError):
             return _bpf(_Command.PROG_LOAD, "IIQQIIQII16sIIIIQI", *values)

@@ -17,6 +17,13 @@ _NEEDS_ROOT = "the kernel lets only root, or CAP_BPF with CAP_PERFMON and CAP_SY
 # ("bpf: Relax the requirement to use preallocated hash maps in tracing progs."). Else all are made at once: 80 MiB for
 # BP_MAX_THREADS.
 _HASH_FLAGS = bpf_syscall.BPF_F_NO_PREALLOC if kernel_version_code() >= 6 << 16 | 1 << 8 else 0
+# Types of maps.bpf.h that are not the kernel's own or have flags.
+_KINDS = {
+    "HASH": ("HASH", _HASH_FLAGS),
+    "CPU_ARRAY": ("ARRAY", 0),
+    "SHARED_ARRAY": ("ARRAY", bpf_syscall.BPF_F_MMAPABLE),
+    "CHUNK_ARRAY": ("ARRAY_OF_MAPS", 0),
+}
 _SCALAR_BYTES = {"none": 0, "__u32": 4, "__u64": 8}
 
 
@@ -42,15 +49,13 @@ class Tables:
             ]
             count = int(entries) if entries.isdigit() else abi.CONSTANTS[entries]
             if map_type == "CPU_ARRAY":
-                map_type, count = "ARRAY", count * _possible_cpu_count()
+                count *= _possible_cpu_count()
+            inner_fd = 0
             if map_type == "CHUNK_ARRAY":
-                fds["chunk"] = new_chunk()  # the kernel needs one to know what the others will be like
-                fds[name] = _create("ARRAY_OF_MAPS", 4, 4, count, name, inner_fd=fds["chunk"])
-            elif map_type == "SHARED_ARRAY":
-                fds[name] = _create("ARRAY", sizes[0], sizes[1], count, name, bpf_syscall.BPF_F_MMAPABLE)
-            else:
-                flags = _HASH_FLAGS if map_type == "HASH" else 0
-                fds[name] = _create(map_type, sizes[0], sizes[1], count, name, flags)
+                inner_fd = fds["chunk"] = new_chunk()  # the kernel needs one to know what the others will be like
+                sizes = [4, 4]
+            kind, flags = _KINDS.get(map_type, (map_type, 0))
+            fds[name] = _create(kind, sizes[0], sizes[1], count, name, flags, inner_fd)
         return cls(fds)
 
     def close(self) -> None:

@@ -95,10 +95,6 @@ def test_anonymous_memory_has_no_file() -> None:
     assert not event.is_file
 
 
-def test_what_is_not_executable_is_left_out() -> None:
-    assert parse_records(mapping(protection=mmap.PROT_READ | mmap.PROT_WRITE) + mapping(2))[0][0].pid == 2
-
-
 def test_other_records_are_skipped_and_lost_ones_counted() -> None:
     data = mapping(1) + record(COMM, b"12345678name") + lost(40) + record(200, b"") + mapping(2) + lost(2)
     events, lost_count = parse_records(data)
