@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import struct
@@ -69,16 +70,13 @@ class Tables:
         record = abi.pack("bp_config", flags=flags, min_block_ns=min_block_ns, stack_interval_ns=stack_interval_ns)
         bpf_syscall.map_update(self.fds["config"], _key(0), record)
 
-    def set_process(self, pid: int, record: bytes, is_new: bool = True) -> bool:
+    def set_process(self, pid: int, record: bytes, is_new: bool = True) -> None:
         """Adds a target process, or replaces its record (a packed bp_process). OSError E2BIG when full.
 
-        False for one that is not new and gone: its pid may be another's soon.
+        Does nothing for one that is not new and gone: its pid may be another's soon.
         """
-        try:
+        with contextlib.suppress(FileNotFoundError):
             bpf_syscall.map_update(self.fds["processes"], _key(pid), record, only_old=not is_new)
-        except FileNotFoundError:
-            return False
-        return True
 
     def add_thread(self, tid: int, record: bytes) -> bool:
         """Adds a thread (a packed bp_thread); False when it is there already. OSError E2BIG when full."""
