@@ -18,12 +18,11 @@ from dataclasses import dataclass, field
 
 from bpfprof.errors import UnsupportedError
 from bpfprof.kernel import bpf_syscall
-from bpfprof.kernel.attach import online_cpus
+from bpfprof.kernel.attach import cpus
 from bpfprof.model.ids import Pid, RuntimeAddress
 
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 RING_BYTES = 16 * _PAGE_BYTES  # a power of two of pages: perf_mmap(), kernel/events/core.c
-_WAKEUP_BYTES = 1  # below any record: each one wakes
 
 _HEAD_WORD, _TAIL_WORD = 1024 // 8, 1032 // 8  # perf_event_mmap_page.data_head, .data_tail
 _HEADER = struct.Struct("<IHH")  # perf_event_header: type, misc, size
@@ -142,7 +141,7 @@ class MappingEvents:
     @classmethod
     def open(cls) -> MappingEvents:
         """Begins to listen, on every CPU that is online. Raises UnsupportedError when the kernel refuses."""
-        return cls(bpf_syscall.mapping_event_open(cpu, _WAKEUP_BYTES) for cpu in sorted(online_cpus()))
+        return cls(bpf_syscall.mapping_event_open(cpu) for cpu in cpus("online"))
 
     @property
     def fds(self) -> tuple[int, ...]:

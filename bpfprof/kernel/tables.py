@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import struct
 from dataclasses import dataclass
 
 from bpfprof import abi
 from bpfprof.errors import UnsupportedError
 from bpfprof.kernel import bpf_syscall
+from bpfprof.kernel.attach import cpus
 from bpfprof.kernel.sources import MAP_LINE, kernel_version_code, maps_header
 
 _NEEDS_ROOT = "the kernel lets only root, or CAP_BPF with CAP_PERFMON and CAP_SYS_ADMIN, watch other programs"
@@ -26,11 +26,6 @@ _KINDS = {
     "CHUNK_ARRAY": ("ARRAY_OF_MAPS", 0),
 }
 _SCALAR_BYTES = {"none": 0, "__u32": 4, "__u64": 8}
-
-
-def _possible_cpu_count() -> int:
-    with open("/sys/devices/system/cpu/possible") as file:
-        return int(re.split(r"[-,]", file.read().strip())[-1]) + 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +45,7 @@ class Tables:
             ]
             count = int(entries) if entries.isdigit() else abi.CONSTANTS[entries]
             if map_type == "CPU_ARRAY":
-                count *= _possible_cpu_count()
+                count *= cpus("possible")[-1] + 1
             inner_fd = 0
             if map_type == "CHUNK_ARRAY":
                 inner_fd = fds["chunk"] = new_chunk()  # the kernel needs one to know what the others will be like
@@ -92,11 +87,11 @@ class Tables:
 
     def counters(self) -> list[int]:
         """Counts by enum bp_status, summed over CPUs."""
-        cpus = _possible_cpu_count()
+        copies = cpus("possible")[-1] + 1
         totals = []
         for index in range(abi.CONSTANTS["BP_STATUS_COUNT"]):
-            value = bpf_syscall.map_lookup(self.fds["counters"], _key(index), 8 * cpus) or bytes(8 * cpus)
-            totals.append(sum(struct.unpack(f"<{cpus}Q", value)))
+            value = bpf_syscall.map_lookup(self.fds["counters"], _key(index), 8 * copies) or bytes(8 * copies)
+            totals.append(sum(struct.unpack(f"<{copies}Q", value)))
         return totals
 
 
