@@ -63,7 +63,8 @@ class Interpreter:
 class NotPython:
     """No interpreter that can be looked into. With `retry` the answer may change soon: the process has just started.
 
-    `version` is set when there is an interpreter, but one that is not supported or not ready; (0, 0) before 3.11.
+    `version` is set when there is an interpreter, but one that is not supported, not ready or not to be followed;
+    (0, 0) before 3.11.
     """
 
     reason: str
