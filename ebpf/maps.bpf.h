@@ -42,3 +42,15 @@ BP_MAP(rules, SHARED_ARRAY, __u32, struct bp_rule, BP_MAX_RULES)
 /* MAP(cached_rules): direct-mapped by address. An interrupt must not meet an entry half written, so one for each type. */
 BP_MAP(perf_cached_rules, CPU_ARRAY, __u32, struct bp_cached_rule, BP_CACHED_RULES)
 BP_MAP(sched_cached_rules, CPU_ARRAY, __u32, struct bp_cached_rule, BP_CACHED_RULES)
+
+static __always_inline __u64 mix(__u64 hash, __u64 value)
+{
+    hash = (hash ^ value) * 0xff51afd7ed558ccdULL;
+    return hash ^ (hash >> 32);
+}
+
+/* Index of a hash in this CPU's part of a CPU_ARRAY. */
+static __always_inline __u32 seen_slot(__u64 hash, __u32 entries)
+{
+    return bpf_get_smp_processor_id() * entries + ((hash >> 7) & (entries - 1));
+}

@@ -48,29 +48,16 @@ static __always_inline __u64 user_registers(void)
 
 #define USER_REGISTER(at, place) LOAD_KERNEL(u64, at, (place)*8)
 #define USER_CS(at) LOAD_KERNEL(u16, at, REGISTER_CS * 8) /* beside it there are other things on some kernels */
-#define COPY_REGISTER(place) native->registers[place] = USER_REGISTER(at, place)
 
 /* The user registers of the current task that unwinding can ask for. */
 static __always_inline void native_registers(struct bp_native *native)
 {
     __u64 at = user_registers();
-    COPY_REGISTER(0);
-    COPY_REGISTER(1);
-    COPY_REGISTER(2);
-    COPY_REGISTER(3);
-    COPY_REGISTER(4);
-    COPY_REGISTER(5);
-    COPY_REGISTER(6);
-    COPY_REGISTER(7);
-    COPY_REGISTER(8);
-    COPY_REGISTER(9);
-    COPY_REGISTER(10);
-    COPY_REGISTER(11);
-    COPY_REGISTER(12);
-    COPY_REGISTER(13);
-    COPY_REGISTER(14);
-    COPY_REGISTER(REGISTER_IP);
-    COPY_REGISTER(REGISTER_SP);
+#pragma unroll
+    for (int place = 0; place < REGISTER_ORIG_AX; place++)
+        native->registers[place] = USER_REGISTER(at, place);
+    native->registers[REGISTER_IP] = USER_REGISTER(at, REGISTER_IP);
+    native->registers[REGISTER_SP] = USER_REGISTER(at, REGISTER_SP);
 }
 
 static __always_inline void native_begin(struct bp_native *native, struct bp_process *process)

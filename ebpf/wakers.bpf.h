@@ -19,6 +19,21 @@
 #define SYSCALL_SPLICE 275
 #define SYSCALL_SENDMMSG 307
 
+/* Bits of preempt_count(), include/linux/preempt.h: a hard interrupt or an NMI; a soft one that is being served. */
+#define HARD_INTERRUPT 0xff0000
+#define SOFT_INTERRUPT 0x000100
+
+/* What the CPU of the current task is in the middle of. True when that is known. */
+static __always_inline bool read_preempt_count(__u32 *preempt_count)
+{
+    __u64 queue = 0;
+    if (!BP_RQ_TO_PREEMPT_COUNT)
+        return false;
+    __u64 cfs_queue = LOAD_KERNEL(u64, bpf_get_current_task_btf(), BP_OFFSET_TASK_CFS_RQ);
+    return READ_KERNEL(queue, cfs_queue + BP_OFFSET_CFS_RQ_RQ) &&
+           READ_KERNEL(*preempt_count, queue + (__s64)BP_RQ_TO_PREEMPT_COUNT);
+}
+
 /* System calls in which a thread serves soft interrupts for what it sends: it arrives on this machine. */
 static __always_inline bool is_sending(__s16 call)
 {

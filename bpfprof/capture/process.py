@@ -96,9 +96,8 @@ class Process:
         found = self.interpreter
         if found is not None:
             row.interpreter, row.version = "cpython", found.version_text
-            row.build = "free-threaded" if found.free_threaded else ""
             row.entry_marks_from, row.shim_is_python = found.layout.entry_marks_from, found.layout.shim_is_python
-            row.gil = (found.gil.address, found.gil.size) if found.gil else None
+            row.gil = (found.gil.address, found.gil.size)
         return row
 
     def kernel_record(self, follow_children: bool, mappings: tuple[int, int, int] | None) -> bytes:
@@ -131,7 +130,7 @@ def _interpreter_values(found: Interpreter) -> dict[str, int | bytes]:
         "layout": _kernel_layout(found.layout),
     }
     # The kernel side takes _gil_runtime_state.locked to follow the holder.
-    if found.gil is not None and found.layout.gil_locked == found.layout.gil_last_holder + 8:
+    if found.layout.gil_locked == found.layout.gil_last_holder + 8:
         values["gil"], values["gil_bytes"] = found.gil.address, found.gil.size
     return values
 

@@ -271,8 +271,6 @@ class Processes:
             process.note = found.reason
             # One that may yet be loaded is seen when it is mapped.
             waits = found.retry and (self._code is None or found.version is not None)
-        elif found.tss_key < 0:
-            process.note = found.problem
         else:
             process.interpreter, process.note = found, ""
             self._newly_known[process.pid] = process

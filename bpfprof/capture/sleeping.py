@@ -53,7 +53,7 @@ def python_states(process: Process) -> dict[int, int]:
     """Addresses of thread states by the id that each thread has in its own pid namespace."""
     if process.interpreter is None or process.memory is None:
         return {}
-    found = read_thread_states(process.memory, process.interpreter)
+    found = read_thread_states(process.memory, process.interpreter.layout, process.interpreter.runtime_address)
     return {state.native_thread_id: state.address for state in found}
 
 
@@ -68,7 +68,7 @@ def stack_now(
     if process.memory is not None:
         state = states.get(status.namespace_tids[-1])
         if process.interpreter is not None and state is not None:
-            walk = walk_frames(process.memory, process.interpreter, state)
+            walk = walk_frames(process.memory, process.interpreter.layout, state)
             frames = list(walk.frames)
             if frames:
                 python_status = int(abi.Status["BP_OK" if walk.complete else "BP_PYTHON_FRAME_FAULT"])

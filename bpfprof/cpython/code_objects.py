@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from bpfprof.cpython.layout import NONE, Layout
 from bpfprof.model.ids import RuntimeAddress
-from bpfprof.proc.memory import READ_LIMIT_BYTES, ProcessMemory
+from bpfprof.proc.memory import ProcessMemory
 from bpfprof.proc.text import with_controls_replaced
 
 _FILENAME_LIMIT = 4096  # PATH_MAX
@@ -128,8 +128,7 @@ def read_text(memory: ProcessMemory, layout: Layout, address: int, limit: int) -
     size = kept * kind
     if state & _COMPACT:
         begin = layout.unicode_ascii_size if state & _ASCII else layout.unicode_compact_size
-        whole = data if begin + size <= len(data) else memory.read(address + begin, size)
-        raw = data[begin : begin + size] if whole is data else whole
+        raw = _slice(memory, address, data, begin, size)
     else:  # a legacy string: an instance of a subclass of str
         raw = memory.read(_u64(data, layout.unicode_compact_size), size)
     if raw is None:
@@ -144,12 +143,12 @@ def _read_bytes(memory: ProcessMemory, layout: Layout, address: int) -> bytes | 
     if len(data) < layout.bytes_data:
         return None
     size = _u64(data, layout.bytes_size)
-    if size > min(_LINETABLE_LIMIT_BYTES, READ_LIMIT_BYTES):
-        return None
-    end = layout.bytes_data + size
-    if end <= len(data):
-        return data[layout.bytes_data : end]
-    return memory.read(address + layout.bytes_data, size)
+    return _slice(memory, address, data, layout.bytes_data, size) if size <= _LINETABLE_LIMIT_BYTES else None
+
+
+def _slice(memory: ProcessMemory, address: int, data: bytes, begin: int, size: int) -> bytes | None:
+    """Bytes of the object at `address`, out of `data`, its first ones, if they are all there."""
+    return data[begin : begin + size] if begin + size <= len(data) else memory.read(address + begin, size)
 
 
 def _u64(data: bytes, offset: int) -> int:

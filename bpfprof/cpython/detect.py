@@ -10,14 +10,10 @@ import os
 import re
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from bpfprof.cpython.layout import NONE, Layout
-from bpfprof.cpython.layouts_dynamic import (
-    DEBUG_OFFSETS_BYTES,
-    layout_from_debug_offsets,
-    read_debug_offsets_head,
-)
+from bpfprof.cpython.layouts_dynamic import DEBUG_OFFSETS_BYTES, layout_from_debug_offsets, read_debug_offsets_head
 from bpfprof.cpython.layouts_static import STATIC_LAYOUTS
 from bpfprof.cpython.thread_state import ThreadStateRef, read_thread_states
 from bpfprof.elf.image import EM_X86_64, ElfError, ElfImage
@@ -49,31 +45,26 @@ class Gil:
 
 @dataclass(frozen=True, slots=True)
 class Interpreter:
-    """A running CPython. `tss_key` is -1 when no key was proven to lead to a thread state; `problem` then says why.
+    """A running CPython. `tss_key` was proven to lead to the thread states.
 
     `code_type_address` is that of PyCode_Type and `eval_address` that of `_PyEval_EvalFrameDefault`, 0 when unknown.
-    `bias` turns ELF addresses of `image` into runtime ones.
     """
 
-    version: tuple[int, int]
     version_text: str
-    image: Mapping
-    bias: int
     runtime_address: RuntimeAddress
     layout: Layout
     tss_key: int
-    gil: Gil | None
+    gil: Gil
     code_type_address: RuntimeAddress
     eval_address: RuntimeAddress
-    free_threaded: bool
-    problem: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class NotPython:
     """No interpreter that can be looked into. With `retry` the answer may change soon: the process has just started.
 
-    `version` is set when there is an interpreter, but one that is not supported or not ready; (0, 0) before 3.11.
+    `version` is set when there is an interpreter, but one that is not supported, not ready or not to be followed;
+    (0, 0) before 3.11.
     """
 
     reason: str
@@ -86,7 +77,6 @@ class _Runtime:
     """The file that holds `_PyRuntime`, and what its symbols say; an address is 0 where there is no such symbol."""
 
     mapping: Mapping
-    bias: int
     address: RuntimeAddress
     version_hex: int  # Py_Version, 0 when the file has none (before 3.11)
     code_type_address: RuntimeAddress
@@ -126,52 +116,32 @@ def _inspect(memory: ProcessMemory, runtime: _Runtime, mappings: list[Mapping]) 
         version = _minor_version(runtime.version_hex)
         return NotPython("the interpreter's memory is not readable", retry=True, version=version)
     head = read_debug_offsets_head(head_bytes)
-    version_hex = head.version if head else runtime.version_hex
+    version_hex, is_free_threaded = head or (runtime.version_hex, False)
     version = _minor_version(version_hex)
     if version_hex == 0:
         return _unsupported(_version_in_names([runtime.mapping, *mappings]))
-    if head is not None and head.free_threaded:
+    if is_free_threaded:
         return _unsupported(version, "free-threaded ", "; it has no GIL")
-    layout = layout_from_debug_offsets(head_bytes) if head else STATIC_LAYOUTS.get(version)
+    layout = layout_from_debug_offsets(head_bytes, version) if head else STATIC_LAYOUTS.get(version)
     if layout is None:
         return _unsupported(version)
-    interpreter = Interpreter(
-        version=version,
-        version_text=_version_text(version_hex),
-        image=runtime.mapping,
-        bias=runtime.bias,
-        runtime_address=runtime.address,
-        layout=layout,
-        tss_key=-1,
-        gil=_find_gil(memory, runtime.address, layout),
-        code_type_address=runtime.code_type_address,
-        eval_address=runtime.eval_address,
-        free_threaded=False,
-    )
     tss = memory.read(runtime.address + layout.runtime_tss, 8)
-    threads = read_thread_states(memory, interpreter)
-    has_gil = interpreter.gil is not None
-    if tss is None or tss[:4] != b"\1\0\0\0" or not threads or not has_gil:
+    threads = read_thread_states(memory, layout, runtime.address)
+    gil = _find_gil(memory, runtime.address, layout)
+    if tss is None or tss[:4] != b"\1\0\0\0" or not threads or gil is None:
         return NotPython("the interpreter is still starting", retry=True, version=version)
-    return _with_tss_key(memory, interpreter, int.from_bytes(tss[4:], "little"), threads)
-
-
-def _with_tss_key(
-    memory: ProcessMemory, interpreter: Interpreter, key: int, threads: list[ThreadStateRef]
-) -> Interpreter:
-    """Prove the key on the threads; when it fails, look for one that passes."""
-    for candidate in (key, *range(TSD_FIRST_BLOCK_KEYS)):
-        if _leads_to_thread_state(memory, candidate, threads):
-            return replace(interpreter, tss_key=candidate)
-    problem = "no thread-specific key leads to a Python thread state (a C library other than glibc?)"
+    key = int.from_bytes(tss[4:], "little")
     if key >= TSD_FIRST_BLOCK_KEYS:
-        problem = f"the thread-specific key of Python is {key}; only keys below {TSD_FIRST_BLOCK_KEYS} can be followed"
-    return replace(interpreter, problem=problem)
+        limit = f"only keys below {TSD_FIRST_BLOCK_KEYS} can be followed"
+        return NotPython(f"the thread-specific key of Python is {key}; {limit}", version=version)
+    if not _leads_to_thread_state(memory, key, threads):
+        reason = "Python's thread-specific key leads to no thread state (a C library other than glibc?)"
+        return NotPython(reason, version=version)
+    text, code_type, evaluation = _version_text(version_hex), runtime.code_type_address, runtime.eval_address
+    return Interpreter(text, runtime.address, layout, key, gil, code_type, evaluation)
 
 
 def _leads_to_thread_state(memory: ProcessMemory, key: int, threads: list[ThreadStateRef]) -> bool:
-    if key >= TSD_FIRST_BLOCK_KEYS:
-        return False
     slot = TSD_FIRST_BLOCK + TSD_ENTRY_BYTES * key + TSD_DATA_OFFSET
     # On x86-64 glibc pthread_self() is the address of struct pthread, and the fs base.
     return any(memory.read_u64(thread.pthread_id + slot) == thread.address for thread in threads)
@@ -216,7 +186,7 @@ def _runtime_in(image: ElfImage, mapping: Mapping, is_likely: bool) -> _Runtime 
     # Py_Version is a const unsigned long, exported since 3.11.
     version_hex = int.from_bytes((image.read(version.address, 8) if version else None) or b"", "little")
     code_type, evaluation = (RuntimeAddress(symbol.address + bias if symbol else 0) for symbol in others)
-    return _Runtime(mapping, bias, RuntimeAddress(runtime.address + bias), version_hex, code_type, evaluation)
+    return _Runtime(mapping, RuntimeAddress(runtime.address + bias), version_hex, code_type, evaluation)
 
 
 def _candidates(pid: Pid, mappings: list[Mapping]) -> Iterator[tuple[Mapping, bool]]:

@@ -41,9 +41,7 @@ class Layout:
 
     code_type: int
     code_first_line: int
-    code_filename: int
-    code_name: int
-    code_qualname: int
+    code_filename: int  # the name, the qualified name and the line table follow it
     code_linetable: int
     code_adaptive: int  # the bytecode
     code_version: int  # a number that no other code object of the process has, NONE before 3.12
@@ -61,12 +59,7 @@ class Layout:
     gil_locked: int
     gil_size: int
 
-    entry_marks_from: int  # a mark of this value or more is an entry
+    # A mark of this value or more is an entry: the frame is the outermost one that its call of the C evaluation
+    # function runs. Leaf first, the Python frames of one call end with the entry: including it when `shim_is_python`.
+    entry_marks_from: int
     shim_is_python: bool  # whether an entry-marked frame is itself the frame of a Python function
-
-    def is_entry_mark(self, mark: int) -> bool:
-        """Whether the frame with this mark is the outermost one that its call of the C evaluation function runs.
-
-        Leaf first, the Python frames of one call end with the entry: including it when `shim_is_python`.
-        """
-        return mark >= self.entry_marks_from

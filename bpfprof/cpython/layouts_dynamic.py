@@ -7,7 +7,7 @@ Include/internal/pycore_runtime.h (v3.13.0). All its fields are 8 bytes; their o
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from bpfprof.cpython.layout import NONE, Layout
 from bpfprof.cpython.layouts_static import STATIC_LAYOUTS
@@ -52,41 +52,20 @@ _HEAD = struct.Struct("<8sQQ")  # cookie, version, free_threaded
 DEBUG_OFFSETS_BYTES = _HEAD.size + 8 * sum(len(names.split()) for _, names in _FIELDS_3_13)
 
 
-@dataclass(frozen=True, slots=True)
-class DebugOffsetsHead:
-    """`version` is a PY_VERSION_HEX."""
-
-    version: int
-    free_threaded: bool
-
-
-def read_debug_offsets_head(data: bytes) -> DebugOffsetsHead | None:
-    """None when `data` does not begin with debug offsets: CPython 3.12 or older, or something else."""
-    if len(data) < _HEAD.size:
-        return None
+def read_debug_offsets_head(data: bytes) -> tuple[int, bool] | None:
+    """(PY_VERSION_HEX, whether it is free-threaded) of DEBUG_OFFSETS_BYTES of `_PyRuntime`; None before 3.13."""
     cookie, version, free_threaded = _HEAD.unpack_from(data)
-    return DebugOffsetsHead(version, bool(free_threaded)) if cookie == _COOKIE else None
+    return (version, bool(free_threaded)) if cookie == _COOKIE else None
 
 
-def layout_from_debug_offsets(data: bytes) -> Layout | None:
-    """`data` is at least DEBUG_OFFSETS_BYTES of `_PyRuntime`. None for a version not known here or absurd offsets."""
-    head = read_debug_offsets_head(data)
-    if head is None or head.free_threaded:
-        return None
-    version = (head.version >> 24 & 0xFF, head.version >> 16 & 0xFF)
-    undescribed, at = _UNDESCRIBED.get(version), _named(data)
-    if undescribed is None or at is None:
-        return None
-    layout = _layout(undescribed, at)
-    return layout if layout.frame_size <= _FRAME_SIZE_LIMIT else None
-
-
-def _named(data: bytes) -> dict[str, int] | None:
+def layout_from_debug_offsets(data: bytes, version: tuple[int, int]) -> Layout | None:
+    """`data` is DEBUG_OFFSETS_BYTES of `_PyRuntime`. None for a version not known here or absurd offsets."""
     names = [f"{section}.{name}" for section, names in _FIELDS_3_13 for name in names.split()]
-    if len(data) < DEBUG_OFFSETS_BYTES:
-        return None
     values = struct.unpack_from(f"<{len(names)}Q", data, _HEAD.size)
-    return dict(zip(names, values, strict=True)) if max(values) < _OFFSET_LIMIT else None
+    if version not in _UNDESCRIBED or max(values) >= _OFFSET_LIMIT:
+        return None
+    layout = _layout(_UNDESCRIBED[version], dict(zip(names, values, strict=True)))
+    return layout if layout.frame_size <= _FRAME_SIZE_LIMIT else None
 
 
 def _layout(undescribed: Layout, at: dict[str, int]) -> Layout:
@@ -112,8 +91,6 @@ def _layout(undescribed: Layout, at: dict[str, int]) -> Layout:
         code_type=at["object.ob_type"],
         code_first_line=at["code.firstlineno"],
         code_filename=at["code.filename"],
-        code_name=at["code.name"],
-        code_qualname=at["code.qualname"],
         code_linetable=at["code.linetable"],
         code_adaptive=at["code.co_code_adaptive"],
         unicode_length=at["unicode.length"],

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass
-from typing import Protocol
 
 from bpfprof.cpython.layout import NONE, Layout
 from bpfprof.model.ids import RuntimeAddress
@@ -20,16 +19,6 @@ _THREAD_LIMIT = 65536
 RawFrame = tuple[int, int, int]
 
 
-class Runtime(Protocol):
-    """What the readers need to know of an interpreter."""
-
-    @property
-    def runtime_address(self) -> RuntimeAddress: ...
-
-    @property
-    def layout(self) -> Layout: ...
-
-
 @dataclass(frozen=True, slots=True)
 class ThreadStateRef:
     """One PyThreadState. `native_thread_id` is a gettid() in the target's innermost pid namespace."""
@@ -37,7 +26,6 @@ class ThreadStateRef:
     address: RuntimeAddress
     native_thread_id: int
     pthread_id: int
-    interp: RuntimeAddress
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,11 +39,10 @@ class FrameWalk:
     complete: bool
 
 
-def read_thread_states(memory: ProcessMemory, interpreter: Runtime) -> list[ThreadStateRef]:
+def read_thread_states(memory: ProcessMemory, layout: Layout, runtime_address: int) -> list[ThreadStateRef]:
     """Thread states of all interpreters, newest first as CPython links them. Ends early where a link is unreadable."""
-    layout = interpreter.layout
     states: list[ThreadStateRef] = []
-    address = memory.read_pointer(interpreter.runtime_address + layout.runtime_interpreters_head)
+    address = memory.read_pointer(runtime_address + layout.runtime_interpreters_head)
     seen: set[int] = set()
     while address and address not in seen and len(seen) < _INTERPRETER_LIMIT:
         seen.add(address)
@@ -74,18 +61,16 @@ def _threads_of(memory: ProcessMemory, layout: Layout, interpreter: int, limit: 
         data = memory.read(address, size)
         if data is None:
             break
-        owner = _u64(data, layout.thread_interpreter)
-        if owner != interpreter:  # freed, and used again for something else
+        if _u64(data, layout.thread_interpreter) != interpreter:  # freed, and used again for something else
             break
         native_id, pthread_id = _u64(data, layout.thread_native_id), _u64(data, layout.thread_pthread_id)
-        states.append(ThreadStateRef(address, native_id, pthread_id, RuntimeAddress(owner)))
+        states.append(ThreadStateRef(address, native_id, pthread_id))
         address = RuntimeAddress(_u64(data, layout.thread_next))
     return states
 
 
-def walk_frames(memory: ProcessMemory, interpreter: Runtime, thread_state: int, limit: int = 1024) -> FrameWalk:
+def walk_frames(memory: ProcessMemory, layout: Layout, thread_state: int, limit: int = 1024) -> FrameWalk:
     """The Python frames of one thread; a thread that runs no Python has none and is complete."""
-    layout = interpreter.layout
     frame = memory.read_pointer(thread_state + layout.thread_frame)
     if frame and layout.cframe_frame != NONE:
         frame = memory.read_pointer(frame + layout.cframe_frame)

@@ -39,7 +39,7 @@ class Attachments:
     def attach_clock(self, programs: dict[str, int], event: str, rate_hz: int) -> None:
         """Samples every online CPU at rate_hz. Raises UnsupportedError when the machine lacks the event."""
         event_type, config = PERF_EVENTS[event]
-        for cpu in sorted(online_cpus()):
+        for cpu in cpus("online"):
             try:
                 self.fds.append(bpf_syscall.perf_event_open(event_type, config, rate_hz, cpu, programs["on_cpu"]))
             except OSError as error:
@@ -54,11 +54,8 @@ class Attachments:
             os.close(self.fds.pop())
 
 
-def online_cpus() -> set[int]:
-    """CPU numbers that are online."""
-    cpus: set[int] = set()
-    with open("/sys/devices/system/cpu/online") as file:
-        for part in file.read().strip().split(","):
-            first, _, last = part.partition("-")
-            cpus.update(range(int(first), int(last or first) + 1))
-    return cpus
+def cpus(which: str) -> list[int]:
+    """CPU numbers that are "online" or "possible", ascending."""
+    with open(f"/sys/devices/system/cpu/{which}") as file:
+        ranges = [part.partition("-") for part in file.read().strip().split(",")]
+    return [cpu for first, _, last in ranges for cpu in range(int(first), int(last or first) + 1)]

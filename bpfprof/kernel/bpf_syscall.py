@@ -126,21 +126,9 @@ def program_load(
     functions: a struct bpf_func_info for the program itself and each function in it, with types of `btf_fd`.
     """
     log_fields = (1, len(log), ctypes.addressof(log)) if log is not None else (0, 0, 0)
-    values = (
-        *(
-            program_type,
-            len(code) // 8,
-            _address(code),
-            _address(_LICENSE),
-            *log_fields,
-            0,
-            0,
-            name.encode()[:15],
-            0,
-            0,
-        ),
-        *(btf_fd, FUNCTION_INFO_BYTES, _address(functions), len(functions) // FUNCTION_INFO_BYTES),
-    )
+    head = (program_type, len(code) // 8, _address(code), _address(_LICENSE), *log_fields, 0, 0, name.encode()[:15])
+    info = (btf_fd, FUNCTION_INFO_BYTES, _address(functions), len(functions) // FUNCTION_INFO_BYTES)
+    values = (*head, 0, 0, *info)
     for _ in range(_LOAD_TRIES):  # the verifier gives up with EAGAIN when a signal is pending
         with contextlib.suppress(BlockingIOError):
             return _bpf(_Command.PROG_LOAD, "IIQQIIQII16sIIIIQI", *values)
@@ -187,11 +175,12 @@ def perf_event_open(event_type: int, config: int, rate_hz: int, cpu: int, progra
     return fd
 
 
-def mapping_event_open(cpu: int, wakeup_bytes: int) -> int:
+def mapping_event_open(cpu: int) -> int:
     """An event without samples; its buffer takes a PERF_RECORD_MMAP2 for every executable mapping made on one CPU.
 
-    A poll of the descriptor wakes whenever more than `wakeup_bytes` came. A record ends with its CLOCK_MONOTONIC time.
+    Each record is more bytes than the watermark, so it wakes a poll of the descriptor. It ends with its
+    CLOCK_MONOTONIC time.
     """
     flags = _ATTRIBUTE_MMAP | _ATTRIBUTE_MMAP2 | _ATTRIBUTE_WATERMARK | _ATTRIBUTE_SAMPLE_ID_ALL | _ATTRIBUTE_CLOCK_ID
     kind, clock = (_TYPE_SOFTWARE, _COUNT_SW_DUMMY), time.CLOCK_MONOTONIC
-    return _perf_event_of_cpu(cpu, kind, flags, sample_type=_SAMPLE_TIME, wakeup=wakeup_bytes, clock=clock)
+    return _perf_event_of_cpu(cpu, kind, flags, sample_type=_SAMPLE_TIME, wakeup=1, clock=clock)

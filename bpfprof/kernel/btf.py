@@ -15,19 +15,9 @@ from bpfprof.errors import UnsupportedError
 BTF_PATH = Path("/sys/kernel/btf/vmlinux")
 _MAGIC = b"\x9f\xeb"
 _KIND_STRUCT, _KIND_UNION, _KIND_VARIABLE, _KIND_SECTION = 4, 5, 14, 15
-# Bytes after the 12-byte header, beyond `vlen` times the second figure: kind -> (fixed, each).
-_EXTRA = {
-    1: (4, 0),
-    3: (12, 0),
-    4: (0, 12),
-    5: (0, 12),
-    6: (0, 8),
-    13: (0, 8),
-    14: (4, 0),
-    15: (0, 12),
-    17: (4, 0),
-    19: (0, 12),
-}
+# Bytes after the 12-byte header by kind: so many, and so many for each that `vlen` counts.
+_EXTRA_BYTES = {1: 4, 3: 12, 14: 4, 17: 4}
+_BYTES_EACH = {4: 12, 5: 12, 6: 8, 13: 8, 15: 12, 19: 12}
 _FILE_HEADER = struct.Struct("<4xIIIII")  # magic, version and flags; then sizes and places
 _HEADER = struct.Struct("<III")
 
@@ -59,32 +49,26 @@ class KernelTypes:
 
     def percpu_distance(self, first: str, second: str) -> int:
         """Bytes from one per-CPU variable of the kernel to another; 0 when either is not there."""
-        places = {name: self._strings.find(b"\0" + name.encode() + b"\0") + 1 for name in (first, second)}
-        if not all(places.values()):
+        names = [self._strings.find(b"\0" + name.encode() + b"\0") + 1 for name in (first, second)]
+        offsets, ids = self._percpu_offsets(), dict.fromkeys(names, 0)
+        if not (offsets and all(names)):
             return 0
-        ids = self._variable_ids(set(places.values()))
-        offsets = self._percpu_offsets()
-        found = [offsets.get(ids.get(places[name], 0), 0) for name in (first, second)]
-        return found[1] - found[0] if all(found) else 0
-
-    def _variable_ids(self, names: set[int]) -> dict[int, int]:
-        """Type ids of variables by the place of their name. They come early, and what follows is not looked at."""
-        found: dict[int, int] = {}
-        for number, (_, name, info) in enumerate(self._headers(), 1):
-            if info >> 24 & 31 == _KIND_VARIABLE and name in names:
-                found[name] = number
-                if len(found) == len(names):
+        for number, (_, name, info) in enumerate(self._headers(), 1):  # variables come early
+            if info >> 24 & 31 == _KIND_VARIABLE and name in ids:
+                ids[name] = number
+                if all(ids.values()):
                     break
-        return found
+        found = [offsets.get(ids[name], 0) for name in names]
+        return found[1] - found[0] if all(found) else 0
 
     def _headers(self) -> Iterator[tuple[int, int, int]]:
         """Position, place of the name, and info of every type, from id 1 on."""
-        unpack, extra, types, position = _HEADER.unpack_from, _EXTRA, self._types, 0
+        unpack, types, position = _HEADER.unpack_from, self._types, 0
         while position <= len(types) - _HEADER.size:
             name, info, _ = unpack(types, position)
             yield position, name, info
-            fixed, each = extra.get(info >> 24 & 31, (0, 0))
-            position += 12 + fixed + each * (info & 0xFFFF)
+            kind = info >> 24 & 31
+            position += 12 + _EXTRA_BYTES.get(kind, 0) + _BYTES_EACH.get(kind, 0) * (info & 0xFFFF)
 
     def _percpu_offsets(self) -> dict[int, int]:
         """Type id of each per-CPU variable -> its offset; empty when there is no such section."""

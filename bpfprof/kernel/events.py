@@ -30,17 +30,10 @@ class RingBuffer:
 
     def __init__(self, map_fd: int, size_bytes: int) -> None:
         self._size_bytes = size_bytes
-        self._consumer_map = mmap.mmap(map_fd, _PAGE_BYTES)
-        self._data_map = mmap.mmap(map_fd, _PAGE_BYTES + 2 * size_bytes, prot=mmap.PROT_READ, offset=_PAGE_BYTES)
-        self._consumer = np.frombuffer(self._consumer_map, "<u8", 1)
-        self._producer = np.frombuffer(self._data_map, "<u8", 1)
-        self._bytes = np.frombuffer(self._data_map, "u1", 2 * size_bytes, _PAGE_BYTES)
-
-    def close(self) -> None:
-        """Unmaps the buffer."""
-        del self._consumer, self._producer, self._bytes
-        self._consumer_map.close()
-        self._data_map.close()
+        data_map = mmap.mmap(map_fd, _PAGE_BYTES + 2 * size_bytes, prot=mmap.PROT_READ, offset=_PAGE_BYTES)
+        self._consumer = np.frombuffer(mmap.mmap(map_fd, _PAGE_BYTES), "<u8", 1)
+        self._producer = np.frombuffer(data_map, "<u8", 1)
+        self._bytes = np.frombuffer(data_map, "u1", 2 * size_bytes, _PAGE_BYTES)
 
     def _pending(self) -> tuple[int, int, int]:
         consumer, producer = int(self._consumer[0]), int(self._producer[0])

@@ -18,19 +18,17 @@ from dataclasses import dataclass, field
 
 from bpfprof.errors import UnsupportedError
 from bpfprof.kernel import bpf_syscall
-from bpfprof.kernel.attach import online_cpus
+from bpfprof.kernel.attach import cpus
 from bpfprof.model.ids import Pid, RuntimeAddress
 
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 RING_BYTES = 16 * _PAGE_BYTES  # a power of two of pages: perf_mmap(), kernel/events/core.c
-_WAKEUP_BYTES = 1  # below any record: each one wakes
 
 _HEAD_WORD, _TAIL_WORD = 1024 // 8, 1032 // 8  # perf_event_mmap_page.data_head, .data_tail
 _HEADER = struct.Struct("<IHH")  # perf_event_header: type, misc, size
 _RECORD_LOST, _RECORD_MMAP2 = 2, 10
 _LOST = struct.Struct("<8xQQ")  # after the header: id, lost
-_MMAP2 = struct.Struct("<8xIIQQQIIQQII")  # pid, tid, addr, len, pgoff, maj, min, ino, ino_generation, prot, flags
-_PID = struct.Struct("<8xI")
+_MMAP2 = struct.Struct("<8xI4xQQ16xQ16x")  # pid, addr, len, ino; up to the path
 _TIME = struct.Struct("<Q")
 
 
@@ -68,24 +66,17 @@ def parse_records(data: bytes, wanted: Container[int] | None = None) -> tuple[li
         kind, _, size = _HEADER.unpack_from(data, position) if rest >= _HEADER.size else (0, 0, 0)
         if not _HEADER.size <= size <= rest:
             return events, lost_count + 1
-        if kind == _RECORD_MMAP2:
-            if size < _MMAP2.size:
-                lost_count += 1
-            elif wanted is None or _PID.unpack_from(data, position)[0] in wanted:
-                events += _mapping_event(data, position, size)
+        if kind == _RECORD_MMAP2 and size >= _MMAP2.size:
+            pid, start, length, inode = _MMAP2.unpack_from(data, position)
+            if wanted is None or pid in wanted:
+                (time_ns,) = _TIME.unpack_from(data, position + size - _TIME.size)  # sample_id has the time only
+                events.append(MappingEvent(Pid(pid), RuntimeAddress(start), length, inode, time_ns))
+        elif kind == _RECORD_MMAP2:
+            lost_count += 1
         elif kind == _RECORD_LOST:
             lost_count += _LOST.unpack_from(data, position)[1] if size >= _LOST.size else 1
         position += size
     return events, lost_count
-
-
-def _mapping_event(data: bytes, begin: int, size: int) -> tuple[MappingEvent, ...]:
-    """The event of a PERF_RECORD_MMAP2; none when it is not executable, which attr.mmap_data at 0 rules out."""
-    pid, _, start, length, _, _, _, inode, _, protection, _ = _MMAP2.unpack_from(data, begin)
-    if not protection & mmap.PROT_EXEC:
-        return ()
-    (time_ns,) = _TIME.unpack_from(data, begin + size - _TIME.size)  # struct sample_id, with PERF_SAMPLE_TIME only
-    return (MappingEvent(Pid(pid), RuntimeAddress(start), length, inode, time_ns),)
 
 
 class _Ring:
@@ -134,29 +125,23 @@ class MappingEvents:
     Records of one CPU come in their order; those of a thread that migrated, or of several CPUs, in none.
     """
 
-    def __init__(self, fds: Iterable[int] = ()) -> None:
-        """Takes over descriptors with a perf buffer of RING_BYTES to be mapped; `open()` makes them.
-
-        Raises OSError when one cannot be mapped; `close()` is due then too.
-        """
+    def __init__(self, fds: Iterable[int]) -> None:
+        """Takes over descriptors with a perf buffer of RING_BYTES; UnsupportedError when the kernel refuses one."""
         self.lost_count = 0
         """Records that did not fit, or could not be read. The kernel tells with the CPU's next record that fits."""
         self._rings: list[_Ring] = []
-        for fd in fds:
-            self._rings.append(_Ring(fd))
+        try:
+            for fd in fds:
+                self._rings.append(_Ring(fd))
+        except OSError as error:
+            self.close()
+            hint = "run bpfprof as root" if isinstance(error, PermissionError) else ""
+            raise UnsupportedError(f"the kernel refuses to tell of new mappings ({error.strerror})", hint) from error
 
     @classmethod
     def open(cls) -> MappingEvents:
         """Begins to listen, on every CPU that is online. Raises UnsupportedError when the kernel refuses."""
-        events = cls()
-        try:
-            for cpu in sorted(online_cpus()):
-                events._rings.append(_Ring(bpf_syscall.mapping_event_open(cpu, _WAKEUP_BYTES)))
-        except OSError as error:
-            events.close()
-            hint = "run bpfprof as root" if isinstance(error, PermissionError) else ""
-            raise UnsupportedError(f"the kernel refuses to tell of new mappings ({error.strerror})", hint) from error
-        return events
+        return cls(bpf_syscall.mapping_event_open(cpu) for cpu in cpus("online"))
 
     @property
     def fds(self) -> tuple[int, ...]:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-import re
 import struct
 from dataclasses import dataclass
 
 from bpfprof import abi
 from bpfprof.errors import UnsupportedError
 from bpfprof.kernel import bpf_syscall
+from bpfprof.kernel.attach import cpus
 from bpfprof.kernel.sources import MAP_LINE, kernel_version_code, maps_header
 
 _NEEDS_ROOT = "the kernel lets only root, or CAP_BPF with CAP_PERFMON and CAP_SYS_ADMIN, watch other programs"
@@ -17,12 +18,14 @@ _NEEDS_ROOT = "the kernel lets only root, or CAP_BPF with CAP_PERFMON and CAP_SY
 # ("bpf: Relax the requirement to use preallocated hash maps in tracing progs."). Else all are made at once: 80 MiB for
 # BP_MAX_THREADS.
 _HASH_FLAGS = bpf_syscall.BPF_F_NO_PREALLOC if kernel_version_code() >= 6 << 16 | 1 << 8 else 0
+# Types of maps.bpf.h that are not the kernel's own or have flags.
+_KINDS = {
+    "HASH": ("HASH", _HASH_FLAGS),
+    "CPU_ARRAY": ("ARRAY", 0),
+    "SHARED_ARRAY": ("ARRAY", bpf_syscall.BPF_F_MMAPABLE),
+    "CHUNK_ARRAY": ("ARRAY_OF_MAPS", 0),
+}
 _SCALAR_BYTES = {"none": 0, "__u32": 4, "__u64": 8}
-
-
-def _possible_cpu_count() -> int:
-    with open("/sys/devices/system/cpu/possible") as file:
-        return int(re.split(r"[-,]", file.read().strip())[-1]) + 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,15 +45,13 @@ class Tables:
             ]
             count = int(entries) if entries.isdigit() else abi.CONSTANTS[entries]
             if map_type == "CPU_ARRAY":
-                map_type, count = "ARRAY", count * _possible_cpu_count()
+                count *= cpus("possible")[-1] + 1
+            inner_fd = 0
             if map_type == "CHUNK_ARRAY":
-                fds["chunk"] = new_chunk()  # the kernel needs one to know what the others will be like
-                fds[name] = _create("ARRAY_OF_MAPS", 4, 4, count, name, inner_fd=fds["chunk"])
-            elif map_type == "SHARED_ARRAY":
-                fds[name] = _create("ARRAY", sizes[0], sizes[1], count, name, bpf_syscall.BPF_F_MMAPABLE)
-            else:
-                flags = _HASH_FLAGS if map_type == "HASH" else 0
-                fds[name] = _create(map_type, sizes[0], sizes[1], count, name, flags)
+                inner_fd = fds["chunk"] = new_chunk()  # the kernel needs one to know what the others will be like
+                sizes = [4, 4]
+            kind, flags = _KINDS.get(map_type, (map_type, 0))
+            fds[name] = _create(kind, sizes[0], sizes[1], count, name, flags, inner_fd)
         return cls(fds)
 
     def close(self) -> None:
@@ -64,16 +65,13 @@ class Tables:
         record = abi.pack("bp_config", flags=flags, min_block_ns=min_block_ns, stack_interval_ns=stack_interval_ns)
         bpf_syscall.map_update(self.fds["config"], _key(0), record)
 
-    def set_process(self, pid: int, record: bytes, is_new: bool = True) -> bool:
+    def set_process(self, pid: int, record: bytes, is_new: bool = True) -> None:
         """Adds a target process, or replaces its record (a packed bp_process). OSError E2BIG when full.
 
-        False for one that is not new and gone: its pid may be another's soon.
+        Does nothing for one that is not new and gone: its pid may be another's soon.
         """
-        try:
+        with contextlib.suppress(FileNotFoundError):
             bpf_syscall.map_update(self.fds["processes"], _key(pid), record, only_old=not is_new)
-        except FileNotFoundError:
-            return False
-        return True
 
     def add_thread(self, tid: int, record: bytes) -> bool:
         """Adds a thread (a packed bp_thread); False when it is there already. OSError E2BIG when full."""
@@ -89,11 +87,11 @@ class Tables:
 
     def counters(self) -> list[int]:
         """Counts by enum bp_status, summed over CPUs."""
-        cpus = _possible_cpu_count()
+        copies = cpus("possible")[-1] + 1
         totals = []
         for index in range(abi.CONSTANTS["BP_STATUS_COUNT"]):
-            value = bpf_syscall.map_lookup(self.fds["counters"], _key(index), 8 * cpus) or bytes(8 * cpus)
-            totals.append(sum(struct.unpack(f"<{cpus}Q", value)))
+            value = bpf_syscall.map_lookup(self.fds["counters"], _key(index), 8 * copies) or bytes(8 * copies)
+            totals.append(sum(struct.unpack(f"<{copies}Q", value)))
         return totals
 
 

@@ -16,17 +16,12 @@ Whether they do is known by counting. What can make the counts differ, by the so
 * `throwflag` and generators make no difference: each call links its frame, and a generator that 3.12 and later resume
   without a call (FOR_ITER_GEN, SEND_GEN) lies in the run of the one that resumes it: exact.
 * `throw()` on a generator that waits for another (`yield from`, `await`) links the outer generator's frame without a
-  call of the evaluation function: `_gen_throw`, Objects/genobject.c (v3.9.18 to v3.13.0). In 3.12 and later that frame
+  call of the evaluation function: `_gen_throw`, Objects/genobject.c (v3.11.7 to v3.13.0). In 3.12 and later that frame
   has no entry mark and joins the run of the caller: the counts agree, and the outer generator stands rootward of the
   native frames that lead to `throw()`. In 3.11 it keeps the mark of its last call, one run too many for each: not
-  exact, and seen whenever asyncio cancels a task that awaits a coroutine. 3.10 does the same; 3.9 hides the callers
-  from the Python list.
+  exact, and seen whenever asyncio cancels a task that awaits a coroutine.
 * Calls of another thread state are on the native stack but not in the Python list: sub-interpreters, and greenlets,
   whose stack lies on top of that of the code which started them: not exact.
-* Before 3.11 the recursion check comes before the frame is linked (`_Py_EnterRecursiveCall`, Python/ceval.c, v3.10.13),
-  and its error may start the garbage collector, whose finalizers then run inside a call that has none: not exact.
-* A frame with an entry mark that no call stands for ends the list in none of 3.11 to 3.14. A version that adds one (the
-  base frame of 3.15) needs it taken off before.
 
 What no count tells: 3.11 and 3.12 store `tstate->cframe` some instructions before `cframe.current_frame` (v3.11.7 and
 v3.12.1 as gcc 12.2 compiles them), which holds what the stack held until then. A leaf interrupted there may come with
@@ -74,7 +69,7 @@ def merge(
     python_complete: bool = True,
     keep_eval: bool = False,
 ) -> Merged:
-    """Both lists leaf first. Before CPython 3.11 each call runs one frame: all marks are True and `shim_is_python`.
+    """Both lists leaf first.
 
     `native_is_eval` is true for frames of `_PyEval_EvalFrameDefault`, not of tail-call handlers, which that one calls
     (`EvalRanges.stands_for_run`). A list that is not complete has lost its root side. Python frames beyond a cut in

@@ -66,12 +66,10 @@ class NativeSource:
         frames = []
         for name in found[::-1]:  # innermost first in the recording
             kind = FrameKind.INLINED if name["flags"] & NAME_INLINED else FrameKind.NATIVE
-            source = texts[name["file"]]
-            frames.append(Frame(kind, texts[name["function"]], file.path, int(name["line"]), address, source))
-        if not frames:
-            frames = [Frame(FrameKind.NATIVE, "", file.path, 0, address)]
-        # With a name the address makes no difference.
-        return tuple(Frame(f.kind, f.name, f.file, f.line, 0 if f.name else f.offset, f.source) for f in frames)
+            text, source = texts[name["function"]], texts[name["file"]]
+            # With a name the address makes no difference.
+            frames.append(Frame(kind, text, file.path, int(name["line"]), 0 if text else address, source))
+        return tuple(frames) or (Frame(FrameKind.NATIVE, "", file.path, 0, address),)
 
     def _file(self, number: int) -> RecordedFile:
         if number == NO_FILE or number >= len(self._recording.files):

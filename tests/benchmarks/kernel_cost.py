@@ -11,7 +11,7 @@ from pathlib import Path
 
 from figures import PROGRAMS, RunTime, python, record_here, running, show
 
-from bpfprof.kernel.attach import online_cpus
+from bpfprof.kernel.attach import cpus
 
 # <module>, descend and what it calls.
 DESCEND = """
@@ -33,7 +33,7 @@ def on_each_cpu(*command: str) -> Iterator[list[int]]:
     """One such program on each CPU, so that every sample is one of a target; yields their pids."""
     with ExitStack() as stack:
         pids = []
-        for cpu in sorted(online_cpus()):
+        for cpu in cpus("online"):
             process = stack.enter_context(running("taskset", "-c", str(cpu), *command))
             pids.append(process.pid)
         yield pids

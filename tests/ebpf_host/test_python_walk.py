@@ -24,7 +24,7 @@ from tests.ebpf_host.python_image import (
 )
 
 HEAP, OLDER = 0x7F55_0000_0000, CHUNK + 0xA000
-TSTATE_BYTES = 320  # of a thread state, in one read: ebpf/python_thread.bpf.h
+TSTATE_BYTES = 320  # of a thread state, in one read: ebpf/python_frames.bpf.h
 
 
 @pytest.fixture(autouse=True)

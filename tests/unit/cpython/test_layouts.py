@@ -13,11 +13,7 @@ from pathlib import Path
 import pytest
 
 from bpfprof.cpython.layout import NONE, Layout
-from bpfprof.cpython.layouts_dynamic import (
-    DEBUG_OFFSETS_BYTES,
-    layout_from_debug_offsets,
-    read_debug_offsets_head,
-)
+from bpfprof.cpython.layouts_dynamic import DEBUG_OFFSETS_BYTES, layout_from_debug_offsets, read_debug_offsets_head
 from bpfprof.cpython.layouts_static import STATIC_LAYOUTS
 from bpfprof.elf.image import ElfImage
 
@@ -131,7 +127,7 @@ def _debug_offsets(include: Path) -> bytes:
 
 def _layout_of(include: Path) -> Layout:
     minor = int(include.name.removeprefix("python3."))
-    layout = STATIC_LAYOUTS.get((3, minor)) or layout_from_debug_offsets(_debug_offsets(include))
+    layout = STATIC_LAYOUTS.get((3, minor)) or layout_from_debug_offsets(_debug_offsets(include), (3, minor))
     assert layout is not None and layout.version == (3, minor)
     return layout
 
@@ -155,17 +151,13 @@ def test_layout_agrees_with_the_headers(name: str, tmp_path: Path) -> None:
     assert (truth["tss_initialized"], truth["tss_key"]) == (0, 4)
     assert (truth["kind_bits"], truth["compact_bit"], truth["ascii_bit"]) == (7 << 2, 1 << 5, 1 << 6)
     # read_code_identity() takes the four pointers in one read.
-    assert [layout[f"code_{field}"] - layout["code_filename"] for field in ("name", "qualname", "linetable")] == [
-        8,
-        16,
-        24,
-    ]
+    assert [truth[f"code_{field}"] - layout["code_filename"] for field in ("name", "qualname")] == [8, 16]
+    assert layout["code_linetable"] - layout["code_filename"] == 24
 
 
 def test_marks() -> None:
     before, after = STATIC_LAYOUTS[3, 11], STATIC_LAYOUTS[3, 12]
-    assert [before.is_entry_mark(mark) for mark in (0, 1)] == [False, True]
-    assert [after.is_entry_mark(mark) for mark in (0, 1, 2, 3, 4)] == [False, False, False, True, True]
+    assert (before.entry_marks_from, after.entry_marks_from) == (1, 3)
     assert before.shim_is_python and not after.shim_is_python
     assert before.interpreter_gil == NONE and after.runtime_gil == NONE
 
@@ -173,16 +165,10 @@ def test_marks() -> None:
 def test_debug_offsets_that_are_not_usable() -> None:
     head = b"xdebugpy" + (0x030D00F0).to_bytes(8, "little") + bytes(8)
     good = head + bytes(DEBUG_OFFSETS_BYTES - len(head))
-    assert layout_from_debug_offsets(good) is not None
-    assert layout_from_debug_offsets(good[:-1]) is None
-    assert layout_from_debug_offsets(b"xdebugpx" + good[8:]) is None
-    assert layout_from_debug_offsets(b"") is None and read_debug_offsets_head(b"xdebugpy") is None
-    newer = good[:8] + (0x030E00F0).to_bytes(8, "little") + good[16:]
-    assert layout_from_debug_offsets(newer) is None
-    free_threaded = good[:16] + (1).to_bytes(8, "little") + good[24:]
-    assert layout_from_debug_offsets(free_threaded) is None
-    parsed = read_debug_offsets_head(free_threaded)
-    assert parsed is not None and parsed.free_threaded and parsed.version == 0x030D00F0
+    assert layout_from_debug_offsets(good, (3, 13)) is not None
+    assert layout_from_debug_offsets(good, (3, 14)) is None
+    assert read_debug_offsets_head(b"xdebugpx" + good[8:]) is None
+    assert read_debug_offsets_head(good[:16] + (1).to_bytes(8, "little") + good[24:]) == (0x030D00F0, True)
     rng = random.Random(1)
     for _ in range(300):
-        layout_from_debug_offsets(head + rng.randbytes(DEBUG_OFFSETS_BYTES - len(head)))
+        layout_from_debug_offsets(head + rng.randbytes(DEBUG_OFFSETS_BYTES - len(head)), (3, 13))

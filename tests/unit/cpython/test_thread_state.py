@@ -5,13 +5,11 @@ from __future__ import annotations
 import os
 import struct
 import threading
-from dataclasses import dataclass
 
 from bpfprof.cpython.detect import Interpreter, _version_text, find_interpreter
-from bpfprof.cpython.layout import Layout
 from bpfprof.cpython.layouts_static import STATIC_LAYOUTS
 from bpfprof.cpython.thread_state import read_thread_states, walk_frames
-from bpfprof.model.ids import Pid, RuntimeAddress
+from bpfprof.model.ids import Pid
 from bpfprof.proc.memory import ProcessMemory
 
 LAYOUT = STATIC_LAYOUTS[3, 12]
@@ -35,15 +33,6 @@ class FakeMemory(ProcessMemory):
         return bytes(out)
 
 
-@dataclass(frozen=True)
-class FakeRuntime:
-    runtime_address: RuntimeAddress
-    layout: Layout
-
-
-RUNTIME = FakeRuntime(RuntimeAddress(0x1000), LAYOUT)
-
-
 def _runtime(interpreters: dict[int, int], threads: dict[int, list[int]]) -> FakeMemory:
     """`interpreters`: address -> next; `threads`: interpreter -> thread states in order, a repeated one loops."""
     words = {0x1000 + LAYOUT.runtime_interpreters_head: next(iter(interpreters), 0)}
@@ -61,28 +50,28 @@ def _runtime(interpreters: dict[int, int], threads: dict[int, list[int]]) -> Fak
 
 def test_threads_of_several_interpreters() -> None:
     memory = _runtime({0x20000: 0x30000, 0x30000: 0}, {0x20000: [0x40000, 0x41000], 0x30000: [0x50000]})
-    states = read_thread_states(memory, RUNTIME)
-    assert [(s.address, s.native_thread_id, s.pthread_id, s.interp) for s in states] == [
-        (0x40000, 0x40, 0x40001, 0x20000),
-        (0x41000, 0x41, 0x41001, 0x20000),
-        (0x50000, 0x50, 0x50001, 0x30000),
+    states = read_thread_states(memory, LAYOUT, 0x1000)
+    assert [(s.address, s.native_thread_id, s.pthread_id) for s in states] == [
+        (0x40000, 0x40, 0x40001),
+        (0x41000, 0x41, 0x41001),
+        (0x50000, 0x50, 0x50001),
     ]
 
 
 def test_loops_and_unreadable_links_end() -> None:
     looping = _runtime({0x20000: 0x20000}, {0x20000: [0x40000, 0x41000, 0x40000]})
-    assert len(read_thread_states(looping, RUNTIME)) == 2
+    assert len(read_thread_states(looping, LAYOUT, 0x1000)) == 2
     torn = _runtime({0x20000: 0x9990000}, {0x20000: [0x40000, 0x41000]})
     torn.pages.discard(0x41)
-    assert [state.address for state in read_thread_states(torn, RUNTIME)] == [0x40000]
-    assert read_thread_states(FakeMemory({}), RUNTIME) == []
+    assert [state.address for state in read_thread_states(torn, LAYOUT, 0x1000)] == [0x40000]
+    assert read_thread_states(FakeMemory({}), LAYOUT, 0x1000) == []
 
 
 def test_a_thread_state_of_another_interpreter_ends_the_list() -> None:
     memory = _runtime({0x20000: 0}, {0x20000: [0x40000, 0x41000]})
     reused = 0x41000 + LAYOUT.thread_interpreter
     memory.bytes.update({reused + i: 0xEE for i in range(8)})
-    assert [state.address for state in read_thread_states(memory, RUNTIME)] == [0x40000]
+    assert [state.address for state in read_thread_states(memory, LAYOUT, 0x1000)] == [0x40000]
 
 
 def _frames(count: int, last_previous: int = 0) -> FakeMemory:
@@ -98,20 +87,20 @@ def _frames(count: int, last_previous: int = 0) -> FakeMemory:
 
 
 def test_a_walk_to_the_root() -> None:
-    walk = walk_frames(_frames(3), RUNTIME, 0x40000)
+    walk = walk_frames(_frames(3), LAYOUT, 0x40000)
     assert walk.complete
     assert walk.frames == [(0x1000, 0x2000, 0), (0x1001, 0x2001, 0), (0x1002, 0x2002, 3)]
 
 
 def test_walks_that_do_not_reach_the_root() -> None:
-    assert walk_frames(_frames(0), RUNTIME, 0x40000).complete
+    assert walk_frames(_frames(0), LAYOUT, 0x40000).complete
     for memory, count in [(_frames(3, 0x100000), 3), (_frames(3, 0x100080), 3), (_frames(3, 0x9990000), 3)]:
-        walk = walk_frames(memory, RUNTIME, 0x40000)
+        walk = walk_frames(memory, LAYOUT, 0x40000)
         assert not walk.complete and len(walk.frames) == count
-    walk = walk_frames(_frames(30), RUNTIME, 0x40000, limit=10)
+    walk = walk_frames(_frames(30), LAYOUT, 0x40000, limit=10)
     assert not walk.complete and len(walk.frames) == 10
-    assert walk_frames(_frames(10), RUNTIME, 0x40000, limit=10).complete
-    gone = walk_frames(FakeMemory({}), RUNTIME, 0x40000)
+    assert walk_frames(_frames(10), LAYOUT, 0x40000, limit=10).complete
+    gone = walk_frames(FakeMemory({}), LAYOUT, 0x40000)
     assert not gone.complete and gone.frames == []
 
 
@@ -124,6 +113,6 @@ def test_this_process() -> None:
     interpreter = find_interpreter(Pid(os.getpid()))
     if isinstance(interpreter, Interpreter):
         with ProcessMemory(Pid(os.getpid())) as memory:
-            states = read_thread_states(memory, interpreter)
+            states = read_thread_states(memory, interpreter.layout, interpreter.runtime_address)
         assert threading.get_native_id() in {state.native_thread_id for state in states}
         assert threading.get_ident() in {state.pthread_id for state in states}

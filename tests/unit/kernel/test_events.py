@@ -61,10 +61,8 @@ def kernel() -> Iterator[KernelSide]:
 
 
 @pytest.fixture
-def ring(kernel: KernelSide) -> Iterator[RingBuffer]:
-    buffer = RingBuffer(kernel.fd, RING_BYTES)
-    yield buffer
-    buffer.close()
+def ring(kernel: KernelSide) -> RingBuffer:
+    return RingBuffer(kernel.fd, RING_BYTES)
 
 
 def records(ring: RingBuffer) -> list[bytes]:
