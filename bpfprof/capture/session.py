@@ -230,10 +230,9 @@ class Session:
             problems.update(f"file without unwind table: {file.note}" for file in code.files.files if file.note)
             problems["files beyond the unwind tables"] += code.files.unmade_count
             problems["code mappings beyond 4,096 of a process"] += code.cut_count
+            problems["lists of addresses not named in time"] += code.files.naming.open_count
         if events is not None:
             problems["new code mappings not told by the kernel"] += events.lost_count
-        if self._namer is not None:
-            problems["lists of addresses not named in time"] += self._namer.pending_count
         return {text: count for text, count in problems.items() if count}
 
     def _update_progress(self) -> None:
