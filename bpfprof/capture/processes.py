@@ -282,7 +282,7 @@ class Processes:
 
     def _tell_kernel(self, process: Process, is_new: bool = False) -> None:
         code_map = self._code.map_of.get(process.pid) if self._code else None
-        mappings = (code_map.index, code_map.count, code_map.generation) if code_map else None
+        mappings = (code_map.index, len(code_map.rows), code_map.generation) if code_map else None
         self._tables.set_process(process.pid, process.kernel_record(self._follow_children, mappings), is_new)
 
     def _name(self, process: Process) -> None:

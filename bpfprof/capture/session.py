@@ -20,13 +20,13 @@ from bpfprof.capture.process import State
 from bpfprof.capture.row_writer import RowWriter
 from bpfprof.capture.sleeping import Sleeps
 from bpfprof.capture.stacks import StackTable
-from bpfprof.capture.stop import StopRequest
+from bpfprof.capture.targets import StopRequest
 from bpfprof.capture.watch import Watch
 from bpfprof.code.namer import Namer
 from bpfprof.errors import TargetError
 from bpfprof.kernel.events import ThreadTable
 from bpfprof.model.ids import Pid, Tid
-from bpfprof.proc.priority import usual_priority
+from bpfprof.proc.own_process import usual_priority
 from bpfprof.recording.tables import End, Start
 from bpfprof.recording.writer import Sink
 

@@ -8,7 +8,7 @@ import sys
 import threading
 from collections.abc import Callable
 
-from bpfprof.proc.priority import raise_priority, usual_priority
+from bpfprof.proc.own_process import raise_priority, usual_priority
 
 _SWITCH_INTERVAL_S = 0.001  # the recording waits at most so long for the interpreter
 URGENT = -1

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from bpfprof.code.addresses import NativeTable
-from bpfprof.code.files import CodeFile
+from bpfprof.code.files import KERNEL_FILE, CodeFile
 from bpfprof.code.maps import NativeCode
 from bpfprof.elf.symbols.debug_files import find_debug_file
 from bpfprof.model.samples import NAME_DTYPE, NATIVE_EXACT, NO_FILE
@@ -97,7 +97,7 @@ class Namer:
                 self._names[file.number] = ElfNames(file.image, debug, self._with_lines)
             return self._names[file.number].resolve(addresses)
         array = np.array(addresses, np.uint64)
-        if file.is_kernel:
+        if file.number == KERNEL_FILE:
             self._kernel = self._kernel or SymbolNames(read_kernel_symbols())
             names = self._kernel.resolve(array | np.uint64(0xFFFF << 48))
         else:

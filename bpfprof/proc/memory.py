@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from types import TracebackType
 
 from bpfprof.errors import TargetError
 from bpfprof.model.ids import Pid, RuntimeAddress
@@ -33,9 +32,7 @@ class ProcessMemory:
     def __enter__(self) -> ProcessMemory:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:

@@ -133,20 +133,10 @@ def namespace_tids(pid: Pid, tid: Tid) -> tuple[int, ...]:
 def _read(path: str) -> bytes:
     """At most _READ_LIMIT_BYTES; b"" when it cannot be read."""
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        with open(path, "rb") as file:
+            return file.read(_READ_LIMIT_BYTES)
     except OSError:
         return b""
-    try:
-        parts: list[bytes] = []
-        left = _READ_LIMIT_BYTES
-        while left > 0 and (part := os.read(fd, left)):
-            parts.append(part)
-            left -= len(part)
-        return b"".join(parts)
-    except OSError:
-        return b""
-    finally:
-        os.close(fd)
 
 
 def _read_name(path: str) -> str:
