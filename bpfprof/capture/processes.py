@@ -11,8 +11,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from bpfprof.capture.code_objects import ProcessCodes
-from bpfprof.capture.process import Process, State, command_name
+from bpfprof.capture.process import Process, ProcessCodes, State, command_name
 from bpfprof.capture.threads import Threads
 from bpfprof.cpython.detect import NotPython, find_interpreter
 from bpfprof.errors import TargetError

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import resource
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -56,14 +55,14 @@ class Progress:
     @property
     def own_cpu_s(self) -> float:
         """CPU time of this process since the recording began."""
-        return own_cpu_s() - self.own_cpu_at_start_s
+        return time.process_time() - self.own_cpu_at_start_s
 
 
 class Session:
     """A recording under way: `begin()`, `run()`, `finish()`."""
 
     def __init__(self, watch: Watch, sink: Sink) -> None:
-        self.progress = Progress(own_cpu_at_start_s=own_cpu_s())
+        self.progress = Progress(own_cpu_at_start_s=time.process_time())
         self._watch = watch
         self._sink = sink
         self._tables = watch.kernel.tables
@@ -243,9 +242,3 @@ class Session:
 
 def _time_ns(record: memoryview) -> int:
     return int.from_bytes(record[_STACK_TIME_AT : _STACK_TIME_AT + 8], "little")
-
-
-def own_cpu_s() -> float:
-    """User and system time of this process, seconds."""
-    usage = resource.getrusage(resource.RUSAGE_SELF)
-    return usage.ru_utime + usage.ru_stime

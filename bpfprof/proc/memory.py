@@ -15,11 +15,10 @@ _ADDRESS_LIMIT = 1 << 56
 class ProcessMemory:
     """Keeps one descriptor on /proc/PID/mem. It stays with the address space it was opened on, also after an exec."""
 
-    __slots__ = ("_fd", "pid")
+    __slots__ = ("_fd",)
 
     def __init__(self, pid: Pid) -> None:
         """TargetError when there is no such process or its memory may not be read."""
-        self.pid = pid
         self._fd = -1
         try:
             self._fd = os.open(f"/proc/{pid}/mem", os.O_RDONLY | os.O_CLOEXEC)
