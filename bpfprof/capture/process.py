@@ -112,8 +112,8 @@ class Process:
         self.close()
         try:
             self.memory = ProcessMemory(self.pid)
-        except (OSError, TargetError) as error:
-            self.note = f"memory not readable: {error}"
+        except TargetError as error:
+            self.note = str(error)
 
     def close(self) -> None:
         """Closes its memory."""

@@ -22,11 +22,8 @@ class ProcessMemory:
         self._fd = -1
         try:
             self._fd = os.open(f"/proc/{pid}/mem", os.O_RDONLY | os.O_CLOEXEC)
-        except (FileNotFoundError, ProcessLookupError) as error:
-            raise TargetError(f"there is no process {pid}") from error
         except OSError as error:
-            hint = "run bpfprof as root"
-            raise TargetError(f"the memory of process {pid} may not be read: {error.strerror}", hint) from error
+            raise TargetError(f"the memory of process {pid} cannot be read: {error.strerror}") from error
 
     def __enter__(self) -> ProcessMemory:
         return self
