@@ -11,6 +11,7 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 
+from bpfprof.capture.numbers import by_distinct
 from bpfprof.model.ids import Pid
 from bpfprof.model.samples import FD_CALLS, FdKind
 from bpfprof.model.syscalls import syscall_numbers
@@ -39,12 +40,8 @@ class DescriptorKinds:
         """A FdKind for each call with this first argument; UNKNOWN for calls that take no descriptor."""
         kinds = np.zeros(len(calls), np.uint8)
         chosen = np.flatnonzero(_TAKES_DESCRIPTOR[calls])
-        if not len(chosen):
-            return kinds
         keys = pids[chosen].astype(np.uint64) << np.uint64(32) | first[chosen] & np.uint64(0xFFFFFFFF)
-        unique, inverse = np.unique(keys, return_inverse=True)
-        found = [self._kind(key >> 32, key & 0xFFFFFFFF) for key in unique.tolist()]
-        kinds[chosen] = np.array(found, np.uint8)[inverse]
+        kinds[chosen] = by_distinct(keys, lambda key: self._kind(key >> 32, key & 0xFFFFFFFF))
         return kinds
 
     def of_polls(

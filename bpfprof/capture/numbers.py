@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from enum import IntEnum, IntFlag
 
 import numpy as np
@@ -57,5 +57,10 @@ def look_up(keys: npt.NDArray[np.integer], value_of_key: Mapping[int, int], miss
     """The value of each key, `missing` where there is none."""
     if len(keys) < _MANY:
         return np.array([value_of_key.get(key, missing) for key in keys.tolist()], np.int64)
+    return by_distinct(keys, lambda key: value_of_key.get(key, missing))
+
+
+def by_distinct(keys: npt.NDArray[np.integer], value_of: Callable[[int], int]) -> npt.NDArray[np.int64]:
+    """The value of each key; each distinct one is asked for once."""
     unique, inverse = np.unique(keys, return_inverse=True)
-    return np.array([value_of_key.get(key, missing) for key in unique.tolist()], np.int64)[inverse]
+    return np.array([value_of(key) for key in unique.tolist()], np.int64)[inverse]

@@ -1,4 +1,4 @@
-"""One process of a recording: what is known of it, for the kernel side and for the recording's table.
+"""One process of a recording: what is known of it and its code objects, for the kernel side and the recording's table.
 
     fork, or there at the start        exec seen
       |      |           |           (any state) ----> CHANGING
@@ -24,12 +24,12 @@ A child begins in the state of its parent. A process is UNSEEN only where the wh
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum, auto
 
 from bpfprof import abi
-from bpfprof.capture.code_objects import ProcessCodes
-from bpfprof.cpython.code_objects import CodeObject, Unresolved, identity_start, read_code_object
+from bpfprof.cpython.code_objects import CodeObject, Identity, Unresolved, identity_start, read_code_object
 from bpfprof.cpython.detect import TSD_DATA_OFFSET, TSD_ENTRY_BYTES, TSD_FIRST_BLOCK, Interpreter
 from bpfprof.cpython.layout import NONE, Layout
 from bpfprof.errors import TargetError
@@ -37,6 +37,45 @@ from bpfprof.model.ids import Pid
 from bpfprof.proc.memory import ProcessMemory
 from bpfprof.proc.text import without_controls
 from bpfprof.recording.tables import RecordedProcess
+
+_MASK64 = (1 << 64) - 1
+CodeReader = Callable[[int], CodeObject | Unresolved]
+
+
+def _mix(hash_value: int, value: int) -> int:
+    """mix() of ebpf/python_frames.bpf.h."""
+    hash_value = ((hash_value ^ value) * 0xFF51AFD7ED558CCD) & _MASK64
+    return hash_value ^ (hash_value >> 32)
+
+
+def identity_hash(identity: Identity) -> int:
+    """The same as the kernel side makes of it: code_identity() in ebpf/python_frames.bpf.h."""
+    value = 1
+    for word in identity:
+        value = _mix(value, word)
+    return value | 1
+
+
+@dataclass(slots=True)
+class ProcessCodes:
+    """The known code objects of one process: address -> (identity, index in the recording, address of the code)."""
+
+    process: int
+    reader: CodeReader | None
+    known: dict[int, tuple[int, int, int]] = field(default_factory=dict)
+    numbered: dict[bytes, bytes] = field(default_factory=dict)  # Python frames as they came -> as they are recorded
+
+    def forked(self, process: int, reader: CodeReader) -> ProcessCodes:
+        """For a child: what the parent had is still at the same addresses, and may be read there when it is gone.
+
+        The parent may have replaced one since: what is read is only used if it is the one the kernel side saw.
+        """
+
+        def read(address: int) -> CodeObject | Unresolved:
+            found = reader(address)
+            return self.reader(address) if isinstance(found, Unresolved) and self.reader else found
+
+        return ProcessCodes(process, read, dict(self.known))
 
 
 class State(Enum):
@@ -73,8 +112,8 @@ class Process:
         self.close()
         try:
             self.memory = ProcessMemory(self.pid)
-        except (OSError, TargetError) as error:
-            self.note = f"memory not readable: {error}"
+        except TargetError as error:
+            self.note = str(error)
 
     def close(self) -> None:
         """Closes its memory."""

@@ -11,8 +11,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from bpfprof.capture.code_objects import ProcessCodes
-from bpfprof.capture.process import Process, State, command_name
+from bpfprof.capture.process import Process, ProcessCodes, State, command_name
 from bpfprof.capture.threads import Threads
 from bpfprof.cpython.detect import NotPython, find_interpreter
 from bpfprof.errors import TargetError
@@ -280,7 +279,7 @@ class Processes:
 
     def _tell_kernel(self, process: Process, is_new: bool = False) -> None:
         code_map = self._code.map_of.get(process.pid) if self._code else None
-        mappings = (code_map.index, code_map.count, code_map.generation) if code_map else None
+        mappings = (code_map.index, len(code_map.rows), code_map.generation) if code_map else None
         self._tables.set_process(process.pid, process.kernel_record(self._follow_children, mappings), is_new)
 
     def _name(self, process: Process) -> None:

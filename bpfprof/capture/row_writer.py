@@ -13,7 +13,6 @@ from bpfprof.capture.numbers import look_up
 from bpfprof.capture.processes import Processes
 from bpfprof.capture.sleeping import Sleeps
 from bpfprof.capture.stacks import StackTable
-from bpfprof.capture.threads import exec_ns
 from bpfprof.capture.wakers import Wakers
 from bpfprof.model.ids import Pid, Tid
 from bpfprof.model.statuses import LastState
@@ -109,12 +108,13 @@ def _add_running_time(rows: npt.NDArray[np.void], records: npt.NDArray[np.void],
     """Fills running_ns of rows (TOTAL_DTYPE): how long threads that are on a CPU really ran since they got it."""
     states = abi.ThreadState["BP_THREAD_ON_CPU"], abi.ThreadState["BP_THREAD_UNKNOWN"]
     for position in np.flatnonzero(np.isin(records["state"], states)).tolist():
-        now = exec_ns(int(records["tgid"][position]), int(tids[position]))
+        pid, tid = Pid(int(records["tgid"][position])), Tid(int(tids[position]))
+        now = tasks.on_cpu_ns(pid, tid)
         open_ns = max(0, int(rows["time_ns"][position]) - int(rows["since_ns"][position]))
         ran = now - int(records["exec_ns"][position]) if now else open_ns
         if not ran and records["state"][position] == abi.ThreadState["BP_THREAD_UNKNOWN"]:
             # It slept since before it was watched, and was not looked at.
-            status = tasks.thread_status(Pid(int(records["tgid"][position])), Tid(int(tids[position])))
+            status = tasks.thread_status(pid, tid)
             if status is not None and status.run_state != "R":
                 rows["state"][position] = LastState.BLOCKED
                 rows["task_state"][position] = 1

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import resource
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -20,13 +19,13 @@ from bpfprof.capture.process import State
 from bpfprof.capture.row_writer import RowWriter
 from bpfprof.capture.sleeping import Sleeps
 from bpfprof.capture.stacks import StackTable
-from bpfprof.capture.stop import StopRequest
+from bpfprof.capture.targets import StopRequest
 from bpfprof.capture.watch import Watch
 from bpfprof.code.namer import Namer
 from bpfprof.errors import TargetError
 from bpfprof.kernel.events import ThreadTable
 from bpfprof.model.ids import Pid, Tid
-from bpfprof.proc.priority import usual_priority
+from bpfprof.proc.own_process import usual_priority
 from bpfprof.recording.tables import End, Start
 from bpfprof.recording.writer import Sink
 
@@ -56,14 +55,14 @@ class Progress:
     @property
     def own_cpu_s(self) -> float:
         """CPU time of this process since the recording began."""
-        return own_cpu_s() - self.own_cpu_at_start_s
+        return time.process_time() - self.own_cpu_at_start_s
 
 
 class Session:
     """A recording under way: `begin()`, `run()`, `finish()`."""
 
     def __init__(self, watch: Watch, sink: Sink) -> None:
-        self.progress = Progress(own_cpu_at_start_s=own_cpu_s())
+        self.progress = Progress(own_cpu_at_start_s=time.process_time())
         self._watch = watch
         self._sink = sink
         self._tables = watch.kernel.tables
@@ -230,10 +229,9 @@ class Session:
             problems.update(f"file without unwind table: {file.note}" for file in code.files.files if file.note)
             problems["files beyond the unwind tables"] += code.files.unmade_count
             problems["code mappings beyond 4,096 of a process"] += code.cut_count
+            problems["lists of addresses not named in time"] += code.files.naming.open_count
         if events is not None:
             problems["new code mappings not told by the kernel"] += events.lost_count
-        if self._namer is not None:
-            problems["lists of addresses not named in time"] += self._namer.pending_count
         return {text: count for text, count in problems.items() if count}
 
     def _update_progress(self) -> None:
@@ -244,9 +242,3 @@ class Session:
 
 def _time_ns(record: memoryview) -> int:
     return int.from_bytes(record[_STACK_TIME_AT : _STACK_TIME_AT + 8], "little")
-
-
-def own_cpu_s() -> float:
-    """User and system time of this process, seconds."""
-    usage = resource.getrusage(resource.RUSAGE_SELF)
-    return usage.ru_utime + usage.ru_stime

@@ -9,20 +9,26 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 
+import numpy as np
+
 from bpfprof import abi
 from bpfprof.capture.process import Process, State
 from bpfprof.capture.stacks import StackTable
 from bpfprof.capture.threads import Threads
 from bpfprof.code.addresses import NativeTable, RawStack
 from bpfprof.code.maps import NativeCode
-from bpfprof.code.sleeping import native_stack
 from bpfprof.cpython.thread_state import RawFrame, read_thread_states, walk_frames
-from bpfprof.model.ids import Tid
+from bpfprof.model.ids import Pid, Tid
+from bpfprof.model.samples import NO_FILE
 from bpfprof.proc import tasks
+from bpfprof.proc.memory import ProcessMemory
 from bpfprof.proc.tasks import BlockedSyscall, ThreadStatus
+from bpfprof.unwind.interpret import Registers, Stop, walk_by
 
 _LOOKS_KEPT = 3  # of a thread: a sleep's row is some tenths of a second behind
 _NO_ARGUMENTS = (0, 0, 0)
+_EXACT = 1 << abi.CONSTANTS["BP_EXACT_BIT"]
+_STATUS_OF = {Stop.END_OF_STACK: "BP_OK", Stop.UNREADABLE: "BP_NATIVE_FAULT"}  # others have the same names
 _NATIVE_NOT_READY = int(abi.Status["BP_NATIVE_NOT_READY"])
 
 
@@ -73,8 +79,36 @@ def stack_now(
             if frames:
                 python_status = int(abi.Status["BP_OK" if walk.complete else "BP_PYTHON_FRAME_FAULT"])
         if code is not None and call is not None:
-            native = native_stack(code, process.pid, process.memory, call, time.monotonic_ns())
+            native = _native_stack(code, process.pid, process.memory, call, time.monotonic_ns())
     return ThreadStack(tid, status, call, frames, python_status, native)
+
+
+def _native_stack(
+    code: NativeCode, pid: Pid, memory: ProcessMemory, call: BlockedSyscall, time_ns: int
+) -> RawStack | None:
+    """The native stack of a thread blocked in `call`; None when nothing is known of the process's code.
+
+    The call tells where the thread is and its stack pointer, but no other register. rbp is known again from the first
+    frame that saved it; a stack that needs it before is not taken.
+    """
+    code_map = code.map_of.get(pid)
+    if code_map is None:
+        return None
+
+    def rule_at(pc: int) -> np.void | Stop:
+        number, address = code_map.locate(pc)
+        if number == NO_FILE:
+            return Stop.NO_MAPPING
+        row = code.memory.rule_at(number, address)
+        if row is None:
+            return Stop.NOT_READY
+        return row[0] if len(row) else Stop.NO_RULE
+
+    registers = Registers(call.program_counter, call.stack_pointer, None)
+    found = walk_by(registers, memory.read_u64, rule_at, abi.CONSTANTS["BP_MAX_NATIVE_FRAMES"])
+    words = [found.pcs[0] | _EXACT, *found.pcs[1:]]
+    status = int(abi.Status[_STATUS_OF.get(found.stop, f"BP_NATIVE_{found.stop.name}")])
+    return RawStack(words, len(words), status, 0, code_map.generation, time_ns)
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,8 +18,8 @@ import numpy.typing as npt
 from bpfprof import abi
 from bpfprof.abi.dtypes import PYTHON_FRAME_DTYPE as RAW_FRAME_DTYPE
 from bpfprof.abi.dtypes import STACK_DTYPE as RAW_STACK_DTYPE
-from bpfprof.capture.code_objects import ProcessCodes, identity_hash
 from bpfprof.capture.numbers import NATIVE_FLAGS, STATUS, look_up
+from bpfprof.capture.process import ProcessCodes, identity_hash
 from bpfprof.code.addresses import RawStack
 from bpfprof.cpython.code_objects import CodeObject, Unresolved
 from bpfprof.model.ids import Pid

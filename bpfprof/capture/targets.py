@@ -1,4 +1,4 @@
-"""The processes the user named: checked, watched for their end, or launched."""
+"""The processes the user named: checked, watched for their end, or launched; and how the user ends a recording."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ import select
 import signal
 import time
 from dataclasses import dataclass, field
+from types import FrameType
+from typing import Any
 
 from bpfprof.errors import TargetError
 from bpfprof.model.ids import Pid
 from bpfprof.proc import tasks
-from bpfprof.proc.caller import caller_ids
-from bpfprof.proc.priority import usual_priority
+from bpfprof.proc.own_process import caller_ids, usual_priority
 
 _TOGETHER_S = 0.0003  # births and mappings come in groups: they are looked at together
 
@@ -128,3 +129,23 @@ class Targets:
         self._epoll.close()
         while self._pidfds:
             os.close(self._pidfds.popitem()[0])
+
+
+class StopRequest:
+    """Becomes `requested` when SIGINT or SIGTERM arrives within the `with` block."""
+
+    def __init__(self) -> None:
+        self.requested = False
+        self._previous: dict[signal.Signals, Any] = {}
+
+    def __enter__(self) -> StopRequest:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            self._previous[number] = signal.signal(number, self._request)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._previous.items():
+            signal.signal(number, handler)
+
+    def _request(self, _number: int, _frame: FrameType | None) -> None:
+        self.requested = True

@@ -15,12 +15,6 @@ if TYPE_CHECKING:
     from bpfprof.recording.writer import Sink
 
 
-def exec_ns(pid: int, tid: int) -> int:
-    """The scheduler's sum_exec_runtime of a thread, 0 when it cannot be read."""
-    stat = tasks.schedstat(Pid(pid), Tid(tid))
-    return stat.on_cpu_ns if stat else 0
-
-
 class Threads:
     """`index_of` has the index in the recording of the thread that has a tid now, or had it last."""
 
@@ -43,7 +37,7 @@ class Threads:
             syscall=-1,
             since_ns=now,
             first_ns=now,
-            exec_ns=exec_ns(pid, tid),
+            exec_ns=tasks.on_cpu_ns(pid, tid),
         )
         try:
             if self._tables.add_thread(tid, record):

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bpfprof import abi
-from bpfprof.capture.numbers import look_up
+from bpfprof.capture.numbers import by_distinct
 from bpfprof.capture.processes import Processes
 from bpfprof.model.ids import Pid, Tid
 from bpfprof.proc import tasks
@@ -33,26 +33,16 @@ class Wakers:
 
     def places(self, events: npt.NDArray[np.void]) -> npt.NDArray[np.uint32]:
         """Place of each wait's waker in the table, from 1 on; 0 where no thread ended it."""
-        is_thread = events["waker_kind"] == abi.ENUMS["bp_waker_kind"]["BP_WAKER_THREAD"]
+        chosen = events["waker_kind"] == abi.ENUMS["bp_waker_kind"]["BP_WAKER_THREAD"]
         places = np.zeros(len(events), np.uint32)
-        if not is_thread.any():
-            return places
-        chosen = events[is_thread]
-        keys = chosen["waker_tgid"].astype(np.uint64) << np.uint64(_TID_BITS) | chosen["waker_tid"]
-        unique, inverse = np.unique(keys, return_inverse=True)
-        places[is_thread] = np.array([self._place(int(key)) for key in unique], np.uint32)[inverse]
+        places[chosen] = by_distinct(_keys(events["waker_tgid"][chosen], events["waker_tid"][chosen]), self._place)
         return places
 
     def holders(self, events: npt.NDArray[np.void]) -> npt.NDArray[np.uint32]:
         """Thread index + 1 of the GIL's holder (fields tgid, holder); 0 where none was seen."""
-        has_holder = np.flatnonzero(events["holder"])
+        chosen = events["holder"] != 0
         holders = np.zeros(len(events), np.uint32)
-        if not len(has_holder):
-            return holders
-        keys = events["tgid"][has_holder].astype(np.uint64) << np.uint64(_TID_BITS) | events["holder"][has_holder]
-        unique, inverse = np.unique(keys, return_inverse=True)
-        tids = np.array([self._outer_tid(Pid(int(key) >> 32), int(key) & 0xFFFFFFFF) for key in unique], np.uint32)
-        holders[has_holder] = (look_up(tids, self._processes.threads.index_of, -1) + 1)[inverse]
+        holders[chosen] = by_distinct(_keys(events["tgid"][chosen], events["holder"][chosen]), self._holder)
         return holders
 
     def write_new(self, sink: Sink) -> None:
@@ -79,6 +69,10 @@ class Wakers:
         row = RecordedWaker(thread, pid, tid, process_name, tasks.thread_name(pid, tid) or "")
         return table_row(self._count - 1, row)
 
+    def _holder(self, key: int) -> int:
+        tid = self._outer_tid(Pid(key >> _TID_BITS), key & 0xFFFFFFFF)
+        return self._processes.threads.index_of.get(tid, -1) + 1
+
     def _outer_tid(self, pid: Pid, inner: int) -> int:
         """Our id of a thread from the one it has in its own pid namespace; 0 when it is gone."""
         since, known = self._inner.get(pid, (-_REMEMBERED_S, {}))
@@ -86,6 +80,10 @@ class Wakers:
             known = _inner_tids(pid, known)
             self._inner[pid] = time.monotonic(), known
         return inner if known is None else known.get(inner, 0)
+
+
+def _keys(pids: npt.NDArray[np.uint32], tids: npt.NDArray[np.uint32]) -> npt.NDArray[np.uint64]:
+    return pids.astype(np.uint64) << np.uint64(_TID_BITS) | tids
 
 
 def _inner_tids(pid: Pid, known: dict[int, int] | None) -> dict[int, int] | None:

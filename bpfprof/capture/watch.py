@@ -18,7 +18,7 @@ from bpfprof.kernel.attach import Attachments
 from bpfprof.kernel.kernel_side import KernelSide
 from bpfprof.kernel.mapping_events import MappingEvents
 from bpfprof.proc import tasks
-from bpfprof.proc.priority import usual_priority
+from bpfprof.proc.own_process import usual_priority
 
 if TYPE_CHECKING:
     from bpfprof.code.maps import NativeCode
@@ -112,7 +112,7 @@ class Watch:
         if self.mapping_events is not None:
             self.mapping_events.close()
         if self.code is not None:
-            self.code.close()
+            self.code.files.close()
         self.targets.close()
         self.kernel.close()
 

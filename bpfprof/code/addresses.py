@@ -8,11 +8,13 @@ import numpy as np
 import numpy.typing as npt
 
 from bpfprof import abi
+from bpfprof.code.files import KERNEL_FILE
 from bpfprof.code.maps import CodeMap, NativeCode
 from bpfprof.elf.asm.effects import LONGEST_CALL_BYTES, ends_with_call
 from bpfprof.model.ids import Pid
 from bpfprof.model.samples import NATIVE_DTYPE, NATIVE_EXACT, NO_FILE
 
+_KERNEL_ADDRESS_MASK = (1 << 48) - 1  # the upper bits of all kernel addresses are the same
 _EXACT = 1 << abi.CONSTANTS["BP_EXACT_BIT"]
 _NOT_READY = int(abi.Status["BP_NATIVE_NOT_READY"])
 _NO_RULE = int(abi.Status["BP_NATIVE_NO_RULE"])
@@ -45,7 +47,6 @@ class NativeTable:
     code: NativeCode
     rows: list[Row] = field(default_factory=list)  # by number - 1
     _numbers: dict[Row, int] = field(default_factory=dict)
-    _kernel_numbers: dict[tuple[int, int], int] = field(default_factory=dict)
     written_count: int = 0
 
     def numbers(self, pid: int, stack: RawStack) -> list[int]:
@@ -74,10 +75,7 @@ class NativeTable:
                         known[words[position]] = number
         flags = NATIVE_EXACT  # a sample's first kernel address is where it was; of a wait it is our own program
         for word in words[native_count:]:
-            if (word, flags) not in self._kernel_numbers:
-                file, address = self.code.kernel_location(word)
-                self._kernel_numbers[word, flags] = self._number((address, file, flags))
-            numbers.append(self._kernel_numbers[word, flags])
+            numbers.append(self._number((word & _KERNEL_ADDRESS_MASK, KERNEL_FILE, flags)))
             flags = 0
         return numbers
 

@@ -8,7 +8,7 @@ import sys
 import threading
 from collections.abc import Callable
 
-from bpfprof.proc.priority import raise_priority, usual_priority
+from bpfprof.proc.own_process import raise_priority, usual_priority
 
 _SWITCH_INTERVAL_S = 0.001  # the recording waits at most so long for the interpreter
 URGENT = -1
@@ -20,10 +20,6 @@ class Background:
     def __init__(self) -> None:
         self._tasks: queue.PriorityQueue[tuple[int, int, Callable[[], None]]] = queue.PriorityQueue()
         self._order = itertools.count()
-        self._lock = threading.Lock()
-        self._is_idle = threading.Event()
-        self._is_idle.set()
-        self._open_count = 0
         self._is_closed = self._is_hurried = False
         sys.setswitchinterval(_SWITCH_INTERVAL_S)
         self._thread = threading.Thread(target=self._run, name="bpfprof-background", daemon=True)
@@ -34,11 +30,13 @@ class Background:
         """The tid of its thread."""
         return self._thread.native_id or 0
 
+    @property
+    def open_count(self) -> int:
+        """Tasks that are not done yet."""
+        return self._tasks.unfinished_tasks
+
     def add(self, priority: int, task: Callable[[], None]) -> None:
         """Runs it after all of a lower number and those of its own that were added before."""
-        with self._lock:
-            self._open_count += 1
-            self._is_idle.clear()
         self._tasks.put((priority, next(self._order), task))
 
     def hurry(self, task: Callable[[], None]) -> None:
@@ -49,7 +47,8 @@ class Background:
 
     def wait(self, timeout_s: float) -> bool:
         """Waits until everything is done; false when that takes longer."""
-        return self._is_idle.wait(timeout_s)
+        with self._tasks.all_tasks_done:
+            return self._tasks.all_tasks_done.wait_for(lambda: not self.open_count, timeout_s)
 
     def close(self, timeout_s: float = 0.5) -> bool:
         """Drops what has not begun; waits so long for what has. True when nothing runs any more."""
@@ -66,7 +65,4 @@ class Background:
                 usual_priority()
             if not self._is_closed:
                 task()
-            with self._lock:
-                self._open_count -= 1
-                if self._open_count == 0:
-                    self._is_idle.set()
+            self._tasks.task_done()

@@ -21,6 +21,7 @@ from bpfprof.proc.maps import Mapping, open_mapped_file
 from bpfprof.proc.memory import ProcessMemory
 from bpfprof.unwind.cache import load_rows
 
+KERNEL_FILE = 0  # the number of what kernel addresses belong to
 _VDSO_LIMIT_BYTES = 64 << 10
 _QUICK_BYTES = 2 << 20  # of call frame information: some 0.3 s
 _SHARED_MEMORY = ("/dev/zero", "/SYSV")  # mappings of nothing that have an inode: shmem_zero_setup(), ipc/shm.c
@@ -49,10 +50,6 @@ class CodeFile:
     is_ready: bool = False
     _status: os.stat_result | None = None
 
-    @property
-    def is_kernel(self) -> bool:
-        return self.kind == FileKind.KERNEL
-
 
 @dataclass(slots=True)
 class CodeFiles:
@@ -74,13 +71,8 @@ class CodeFiles:
         if soft < hard:
             resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))  # every file stays open until it was named
         files = cls(memory)
-        files._add(None, FileKind.KERNEL, "[kernel]", Pid(0), None)  # number 0
+        files._add("kernel", FileKind.KERNEL, "[kernel]", Pid(0), None)  # KERNEL_FILE
         return files
-
-    @property
-    def kernel(self) -> CodeFile:
-        """What kernel addresses belong to."""
-        return self.files[0]
 
     def of_mapping(self, pid: Pid, mapping: Mapping) -> CodeFile | None:
         """The file of an executable mapping; None when there are too many."""
@@ -166,8 +158,7 @@ class CodeFiles:
         file = CodeFile(len(self.files), kind, path, pid, root, image, note)
         self.files.append(file)
         self.new.append(file)
-        if key is not None:
-            self._number_of[key] = file.number
+        self._number_of[key] = file.number
         if image is None:
             self.memory.set_frame_pointers(file.number)
             file.is_ready = True

@@ -21,45 +21,35 @@ from bpfprof.model.samples import NO_FILE
 from bpfprof.proc.maps import Mapping, read_maps
 
 Location = tuple[int, int]  # (number of the file, address in it)
-_KERNEL_HALF = 1 << 63
-_ADDRESS_MASK = (1 << 48) - 1
+Row = tuple[int, int, int, int]  # start, end, bias, number of the file
+_KERNEL_HALF = 1 << 63  # [vsyscall] is there
+_MASK64 = (1 << 64) - 1
 _REPLACED_KEPT_NS = 2_000_000_000
 _KEPT_MAPS = 8  # earlier ones of a process: stacks are at most some tenths of a second old
 
 
 @dataclass(slots=True)
 class CodeMap:
-    """The executable mappings of one address space at one time, sorted; processes born by fork share it.
+    """The executable mappings of one address space at one time, by address; processes born by fork share it.
 
-    `index` and `count` are the kernel side's copy of it, `generation` what its searches are remembered by.
+    `index` is that of the kernel side's copy, `generation` what its searches are remembered by.
     """
 
+    rows: list[Row]
     starts: list[int]
-    ends: list[int]
-    biases: list[int]
-    numbers: list[int]
     index: int
     generation: int  # no other one ever has it
     from_ns: int = 0  # CLOCK_MONOTONIC: since when it is so
     user_count: int = 0
     known: dict[int, int] = field(default_factory=dict)  # address -> whatever the caller numbers it
 
-    @property
-    def count(self) -> int:
-        """Mappings."""
-        return len(self.starts)
-
-    @property
-    def rows(self) -> set[tuple[int, int, int, int]]:
-        """(start, end, bias, file number) of each."""
-        return set(zip(self.starts, self.ends, self.biases, self.numbers, strict=True))
-
     def locate(self, address: int) -> Location:
         """Where an address is; (NO_FILE, address) when it is in no mapping."""
         position = bisect.bisect_right(self.starts, address) - 1
-        if position < 0 or address >= self.ends[position]:
+        if position < 0:
             return NO_FILE, address
-        return self.numbers[position], address - self.biases[position]
+        _, end, bias, number = self.rows[position]
+        return (number, address - bias) if address < end else (NO_FILE, address)
 
 
 @dataclass(slots=True)
@@ -89,34 +79,27 @@ class NativeCode:
         """
         since_ns, self._looked_ns[pid] = self._looked_ns.get(pid, 0), time.monotonic_ns()
         try:
-            mappings = [mapping for mapping in read_maps(pid) if mapping.is_executable]
+            mappings = [each for each in read_maps(pid) if each.is_executable and each.start < _KERNEL_HALF]
         except TargetError:
             return False
         rows = [row for mapping in mappings if (row := self._row(pid, mapping)) is not None]
         self.cut_count += max(0, len(rows) - MAX_MAPPINGS)
         rows = rows[:MAX_MAPPINGS]
-        starts, ends, biases, numbers = (
-            (list(column) for column in zip(*rows, strict=True)) if rows else ([], [], [], [])
-        )
         old = self.map_of.get(pid)
         was_other = old is not None and any(self._is_other(old, event) for event in mapped if event.time_ns > since_ns)
-        is_same = old is not None and (old.starts, old.ends, old.biases, old.numbers) == (starts, ends, biases, numbers)
-        if is_same and not was_other:
+        if old is not None and old.rows == rows and not was_other:
             return False
-        array = np.zeros(len(rows), MAPPING_DTYPE)
-        for name, column in (("start", starts), ("end", ends), ("file", numbers)):
-            array[name] = column
-        array["bias"] = [bias & 0xFFFFFFFFFFFFFFFF for bias in biases]
+        array = np.array([(start, end, bias & _MASK64, number, 0) for start, end, bias, number in rows], MAPPING_DTYPE)
         try:
             index = self.memory.add_mappings(array)
         except UnwindMemoryFull:
             return False
         if old is not None:
             from_ns = from_ns or time.monotonic_ns()
-            if was_other or not old.rows <= set(rows):
+            if was_other or not set(old.rows) <= set(rows):
                 self.replaced[pid, old.generation] = from_ns
         self._generation += 1
-        self._set(pid, CodeMap(starts, ends, biases, numbers, index, self._generation, from_ns))
+        self._set(pid, CodeMap(rows, [row[0] for row in rows], index, self._generation, from_ns))
         return True
 
     def forget_replaced(self) -> None:
@@ -138,7 +121,7 @@ class NativeCode:
         if old is not None:
             old.user_count -= 1
             if old.user_count == 0:
-                self.memory.release_mappings(old.index, old.count)
+                self.memory.release_mappings(old.index, len(old.rows))
 
     def hurry(self, pid: Pid, address: int) -> None:
         """A stack ended at this address because the table of its file is not made yet."""
@@ -146,14 +129,6 @@ class NativeCode:
             number, _ = self.map_of[pid].locate(address)
             if number != NO_FILE:
                 self.files.hurry(number)
-
-    def kernel_location(self, address: int) -> Location:
-        """Of a kernel address; the upper half is left out, as every one has it."""
-        return self.files.kernel.number, address & _ADDRESS_MASK
-
-    def close(self) -> None:
-        """Ends the making of tables."""
-        self.files.close()
 
     def at(self, pid: Pid, time_ns: int) -> CodeMap | None:
         """The code map of a process at a time."""
@@ -182,18 +157,15 @@ class NativeCode:
         code_map.user_count += 1
         self.map_of[pid] = code_map
 
-    def _row(self, pid: Pid, mapping: Mapping) -> tuple[int, int, int, int] | None:
-        """(start, end, bias, file number)"""
-        if mapping.start >= _KERNEL_HALF:  # [vsyscall]
-            return None
+    def _row(self, pid: Pid, mapping: Mapping) -> Row | None:
         file = self.files.of_mapping(pid, mapping)
         if file is None:
             return None
-        bias: int | None = 0
+        bias: int | None = None
         if file.kind == FileKind.MEMORY:
-            return mapping.start, mapping.end, 0, file.number
-        if file.image is not None:
+            bias = 0
+        elif file.image is not None:
             bias = file.image.bias_of(mapping.start, mapping.offset, mapping.permissions)
-        if file.image is None or bias is None:  # addresses in a file that is no ELF file are its offsets
+        if bias is None:  # addresses in a file that is no ELF file are its offsets
             bias = mapping.start - mapping.offset
         return mapping.start, mapping.end, bias, file.number

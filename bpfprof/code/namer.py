@@ -1,19 +1,26 @@
-"""Files, native frames and their names on the way into the recording."""
+"""Files, native frames and their names on the way into the recording.
+
+Names are looked up while the target is there, so that a report needs neither the target nor its files.
+"""
 
 from __future__ import annotations
 
-import itertools
 from collections import defaultdict, deque
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
 import numpy as np
 
 from bpfprof.code.addresses import NativeTable
-from bpfprof.code.files import CodeFile
+from bpfprof.code.files import KERNEL_FILE, CodeFile
 from bpfprof.code.maps import NativeCode
+from bpfprof.elf.symbols.debug_files import find_debug_file
 from bpfprof.model.samples import NAME_DTYPE, NATIVE_EXACT, NO_FILE
-from bpfprof.names.native_names import NativeNames
+from bpfprof.names.elf_names import ElfNames, Name
+from bpfprof.names.kernel_symbols import read_kernel_symbols
+from bpfprof.names.perf_map import read_perf_map
+from bpfprof.names.symbols import SymbolNames
 from bpfprof.recording.tables import RecordedFile, table_row
 from bpfprof.recording.writer import Sink
 
@@ -27,16 +34,12 @@ class Namer:
     def __init__(self, code: NativeCode, with_lines: bool) -> None:
         self.code = code
         self.natives = NativeTable(code)
-        self._names = NativeNames(with_lines)
+        self._with_lines = with_lines
         self._asked_count = 0
-        self._pending: dict[int, tuple[CodeFile, list[tuple[int, int]]]] = {}  # popped in the background
-        self._order = itertools.count()
+        # Only used in the background, but for what it has found.
+        self._names: dict[int, ElfNames] = {}  # by number of the file
+        self._kernel: SymbolNames | None = None
         self._found: deque[tuple[list[str], list[_Row]]] = deque()
-
-    @property
-    def pending_count(self) -> int:
-        """Files' addresses that were asked for and have no answer yet."""
-        return len(self._pending)
 
     def write_new(self, sink: Sink) -> None:
         """Files and addresses, before the stacks that refer to them; and names that were found meanwhile."""
@@ -59,9 +62,7 @@ class Namer:
                 by_file[file].append((number, address if flags & NATIVE_EXACT else address - 1))
         self._asked_count = self.natives.written_count
         for file, asked in by_file.items():
-            number = next(self._order)
-            self._pending[number] = (self.code.files.files[file], asked)
-            self.code.files.naming.add(number, partial(self._look_up, number))
+            self.code.files.naming.add(0, partial(self._look_up, self.code.files.files[file], asked))
 
     def finish(self, sink: Sink) -> None:
         """Writes the names that are still missing."""
@@ -72,11 +73,10 @@ class Namer:
         if noted:
             sink.write("files", {"rows": [_file_row(file) for file in noted]})
 
-    def _look_up(self, number: int) -> None:
+    def _look_up(self, file: CodeFile, asked: list[tuple[int, int]]) -> None:
         """A stranger's file that cannot be read costs its names."""
-        file, asked = self._pending.pop(number)
         try:
-            answers = self._names.resolve(file, [address for _, address in asked])
+            answers = self._resolve(file, [address for _, address in asked])
         except Exception as error:  # a bug in a decoder
             file.note = file.note or f"no names: internal error: {type(error).__name__}: {error}"
             return
@@ -88,6 +88,21 @@ class Namer:
                 names.append((native, function_place, texts.setdefault(file_name, len(texts)), line, flags))
         if names:
             self._found.append((list(texts), names))
+
+    def _resolve(self, file: CodeFile, addresses: list[int]) -> Sequence[Sequence[Name]]:
+        """Of each address the functions it is in, innermost first."""
+        if file.image is not None:
+            if file.number not in self._names:
+                debug = find_debug_file(file.image, file.path, file.root)
+                self._names[file.number] = ElfNames(file.image, debug, self._with_lines)
+            return self._names[file.number].resolve(addresses)
+        array = np.array(addresses, np.uint64)
+        if file.number == KERNEL_FILE:
+            self._kernel = self._kernel or SymbolNames(read_kernel_symbols())
+            names = self._kernel.resolve(array | np.uint64(0xFFFF << 48))
+        else:
+            names = SymbolNames(read_perf_map(file.pid)).resolve(array)
+        return [[(name, "", 0, 0)] if name else [] for name in names]
 
 
 def _file_row(file: CodeFile) -> dict[str, Any]:

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, BinaryIO
 import click
 
 from bpfprof.capture.options import CaptureOptions
-from bpfprof.capture.stop import StopRequest
-from bpfprof.capture.targets import LaunchedCommand, Targets
+from bpfprof.capture.targets import LaunchedCommand, StopRequest, Targets
 from bpfprof.capture.watch import Watch
 from bpfprof.commands.options import RECORDING_SUFFIX, Shown
 from bpfprof.commands.outputs import open_output, open_temporary, show, write_whole
@@ -24,7 +23,7 @@ from bpfprof.errors import OutputError, UsageError
 from bpfprof.kernel.checks import check_machine, check_namespace
 from bpfprof.kernel.kernel_side import KernelSide
 from bpfprof.model.ids import Pid
-from bpfprof.proc.caller import caller_ids
+from bpfprof.proc.own_process import caller_ids
 from bpfprof.proc.tasks import process_name
 from bpfprof.profile.options import ProfileOptions
 from bpfprof.render.formats import TABLE, WAITS, Format

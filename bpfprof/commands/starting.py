@@ -9,11 +9,11 @@ import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from bpfprof.capture.stop import StopRequest
+from bpfprof.capture.targets import StopRequest
 from bpfprof.errors import UnsupportedError
 from bpfprof.kernel.compiler import Compilation
 from bpfprof.kernel.kernel_side import KernelSide
-from bpfprof.proc.priority import raise_priority
+from bpfprof.proc.own_process import raise_priority
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,18 +1,17 @@
-"""What every source of names answers for one address: a `Symbol`, or `Unresolved` with the reason.
-
-Names are as a person reads them: C++ (Itanium ABI) and Rust (legacy and v0) ones are demangled here.
-"""
+"""Names of addresses by a table of symbols, as a person reads them: C++ (Itanium ABI) and Rust ones are demangled."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache, partial
 
-from bpfprof.cpython.code_objects import Unresolved
+import numpy as np
+import numpy.typing as npt
 
-__all__ = ["Answer", "Symbol", "Unresolved", "demangle"]
+from bpfprof.elf.symbols.table import SymbolTable
+from bpfprof.proc.text import with_controls_replaced
 
 # Only these schemes are tried, and only on names that look like them: C has names of every other form.
 _LANGUAGES = ("rust", "itanium")
@@ -22,15 +21,22 @@ _INPUT_LIMIT = 16 << 10
 _OUTPUT_LIMIT = 16 << 10
 
 
-@dataclass(frozen=True, slots=True)
-class Symbol:
-    """A function. `name` is as a person reads it; `start` is in the address space of the question."""
+@dataclass(slots=True)
+class SymbolNames:
+    """The table's names with `suffix`; each is read and demangled when an address in it is first asked for."""
 
-    name: str
-    start: int
+    table: SymbolTable
+    suffix: str = ""
+    _known: dict[int, str] = field(default_factory=lambda: {-1: ""})
 
-
-Answer = Symbol | Unresolved
+    def resolve(self, addresses: npt.NDArray[np.uint64]) -> list[str]:
+        """One name an address, in their order; "" where no symbol covers it or its name cannot be read."""
+        distinct, positions = np.unique(self.table.find(addresses), return_inverse=True)
+        new = np.array([index for index in distinct.tolist() if index not in self._known], np.int64)
+        for index, name in zip(new.tolist(), self.table.names(new), strict=True):
+            self._known[index] = with_controls_replaced(demangle(name) + self.suffix) if name else ""
+        names = [self._known[index] for index in distinct.tolist()]
+        return [names[position] for position in positions.tolist()]
 
 
 def demangle(name: str) -> str:

@@ -45,10 +45,8 @@ def read_maps(pid: Pid) -> list[Mapping]:
     try:
         with open(f"/proc/{pid}/maps", "rb") as file:
             text = file.read(_MAPS_LIMIT_BYTES)
-    except (FileNotFoundError, ProcessLookupError) as error:
-        raise TargetError(f"there is no process {pid}") from error
-    except PermissionError as error:
-        raise TargetError(f"the mappings of process {pid} may not be read", "run bpfprof as root") from error
+    except OSError as error:
+        raise TargetError(f"the mappings of process {pid} cannot be read: {error.strerror}") from error
     mappings = (_parse_line(line) for line in text.split(b"\n"))
     return [mapping for mapping in mappings if mapping is not None]
 

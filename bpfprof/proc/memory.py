@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from types import TracebackType
 
 from bpfprof.errors import TargetError
 from bpfprof.model.ids import Pid, RuntimeAddress
@@ -16,26 +15,20 @@ _ADDRESS_LIMIT = 1 << 56
 class ProcessMemory:
     """Keeps one descriptor on /proc/PID/mem. It stays with the address space it was opened on, also after an exec."""
 
-    __slots__ = ("_fd", "pid")
+    __slots__ = ("_fd",)
 
     def __init__(self, pid: Pid) -> None:
         """TargetError when there is no such process or its memory may not be read."""
-        self.pid = pid
         self._fd = -1
         try:
             self._fd = os.open(f"/proc/{pid}/mem", os.O_RDONLY | os.O_CLOEXEC)
-        except (FileNotFoundError, ProcessLookupError) as error:
-            raise TargetError(f"there is no process {pid}") from error
         except OSError as error:
-            hint = "run bpfprof as root"
-            raise TargetError(f"the memory of process {pid} may not be read: {error.strerror}", hint) from error
+            raise TargetError(f"the memory of process {pid} cannot be read: {error.strerror}") from error
 
     def __enter__(self) -> ProcessMemory:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:

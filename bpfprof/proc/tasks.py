@@ -23,24 +23,16 @@ class BlockedSyscall:
 
 
 @dataclass(frozen=True, slots=True)
-class SchedStat:
-    """Sums since the thread began: time on a CPU, time runnable and waiting for one, number of times it got one."""
-
-    on_cpu_ns: int
-    run_delay_ns: int
-    slices: int
-
-
-@dataclass(frozen=True, slots=True)
 class ThreadStatus:
     """`run_state` is the letter of proc(5): R running or runnable, S and D sleeping, T stopped, Z dead.
 
     Unchanged `switches` (voluntary and not) mean that the thread has not run in between. `namespace_tids`: its id in
-    each pid namespace, ours first, its own last.
+    each pid namespace, ours first, its own last. `uid` is the effective user.
     """
 
     run_state: str
     switches: int
+    uid: int
     namespace_tids: tuple[int, ...]
 
 
@@ -82,12 +74,6 @@ def process_command_line(pid: Pid) -> list[str]:
     return [without_controls(part) for part in raw.removesuffix(b"\0").split(b"\0")] if raw else []
 
 
-def parent_pid(pid: Pid) -> Pid | None:
-    """0 when the parent is outside our pid namespace; None when the process is gone."""
-    fields = _stat_fields(f"/proc/{pid}/stat")
-    return Pid(int(fields[1])) if fields else None
-
-
 def children(pid: Pid) -> list[Pid]:
     """Processes that the threads of a process have forked and that still run; [] when there are none or it is gone."""
     found: list[Pid] = []
@@ -110,7 +96,8 @@ def thread_status(pid: Pid, tid: Tid) -> ThreadStatus | None:
     try:
         switches = int(values[b"voluntary_ctxt_switches"][0]) + int(values[b"nonvoluntary_ctxt_switches"][0])
         tids = tuple(int(field) for field in values[b"NSpid"])
-        return ThreadStatus(values[b"State"][0].decode("ascii", "replace"), switches, tids)
+        state, uid = values[b"State"][0].decode("ascii", "replace"), int(values[b"Uid"][1])
+        return ThreadStatus(state, switches, uid, tids)
     except (KeyError, IndexError, ValueError):
         return None
 
@@ -131,14 +118,10 @@ def blocked_syscall(pid: Pid, tid: Tid) -> BlockedSyscall | None:
         return None
 
 
-def schedstat(pid: Pid, tid: Tid) -> SchedStat | None:
-    """None when the thread is gone or the kernel was built without CONFIG_SCHED_INFO."""
-    fields = _read(f"/proc/{pid}/task/{tid}/schedstat").split()
-    try:
-        on_cpu_ns, run_delay_ns, slices = (int(field) for field in fields)
-    except ValueError:
-        return None
-    return SchedStat(on_cpu_ns, run_delay_ns, slices)
+def on_cpu_ns(pid: Pid, tid: Tid) -> int:
+    """Its time on a CPU by the scheduler; 0 when it is gone or the kernel was built without CONFIG_SCHED_INFO."""
+    first = _read(f"/proc/{pid}/task/{tid}/schedstat").partition(b" ")[0]
+    return int(first) if first.isdigit() else 0
 
 
 def namespace_tids(pid: Pid, tid: Tid) -> tuple[int, ...]:
@@ -150,20 +133,10 @@ def namespace_tids(pid: Pid, tid: Tid) -> tuple[int, ...]:
 def _read(path: str) -> bytes:
     """At most _READ_LIMIT_BYTES; b"" when it cannot be read."""
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        with open(path, "rb") as file:
+            return file.read(_READ_LIMIT_BYTES)
     except OSError:
         return b""
-    try:
-        parts: list[bytes] = []
-        left = _READ_LIMIT_BYTES
-        while left > 0 and (part := os.read(fd, left)):
-            parts.append(part)
-            left -= len(part)
-        return b"".join(parts)
-    except OSError:
-        return b""
-    finally:
-        os.close(fd)
 
 
 def _read_name(path: str) -> str:

@@ -28,18 +28,13 @@ from bpfprof.recording.tables import (
 
 # Of a process that runs no interpreter any more these stay: frames from before an exec are still read with them.
 _OF_INTERPRETER = ("interpreter", "version", "build", "entry_marks_from", "shim_is_python")
-# (kind, array) of a chunk -> (attribute of Recording, dtype)
+_ROWS = ("natives", "names", "samples", "waits", "totals", "short_waits", "marks")
+# (kind, array) of a chunk -> attribute of Recording
 _ARRAYS = {
-    ("stacks", "stacks"): ("stacks", model.STACK_DTYPE),
-    ("stacks", "python"): ("python_frames", model.PYTHON_FRAME_DTYPE),
-    ("stacks", "native"): ("native_frames", model.NATIVE_INDEX_DTYPE),
-    ("natives", "rows"): ("natives", model.NATIVE_DTYPE),
-    ("names", "rows"): ("names", model.NAME_DTYPE),
-    ("samples", "rows"): ("samples", model.SAMPLE_DTYPE),
-    ("waits", "rows"): ("waits", model.WAIT_DTYPE),
-    ("totals", "rows"): ("totals", model.TOTAL_DTYPE),
-    ("short_waits", "rows"): ("short_waits", model.SHORT_DTYPE),
-    ("marks", "rows"): ("marks", model.MARK_DTYPE),
+    ("stacks", "stacks"): "stacks",
+    ("stacks", "python"): "python_frames",
+    ("stacks", "native"): "native_frames",
+    **{(kind, "rows"): kind for kind in _ROWS},
 }
 # Columns that are places in the texts of their chunk.
 _TEXT_COLUMNS = {"names": ("function", "file"), "marks": ("name",)}
@@ -89,7 +84,7 @@ def _no_rows(dtype: np.dtype[np.void]) -> Callable[[], npt.NDArray[np.void]]:
 class Recording:
     """All of a recording. Indices in the arrays count from 0, but stacks and wakers from 1 (0: none).
 
-    `names` refer to `texts`, `marks` to `mark_names`, in which each name is once.
+    `names` and `marks` refer to `texts`, in which a text can be more than once.
     """
 
     start: Start = field(default_factory=lambda: Start())
@@ -100,7 +95,6 @@ class Recording:
     files: list[RecordedFile] = field(default_factory=list)
     wakers: list[RecordedWaker] = field(default_factory=list)
     texts: list[str] = field(default_factory=list)
-    mark_names: list[str] = field(default_factory=list)
     stacks: npt.NDArray[np.void] = field(default_factory=_no_rows(model.STACK_DTYPE))
     python_frames: npt.NDArray[np.void] = field(default_factory=_no_rows(model.PYTHON_FRAME_DTYPE))
     native_frames: npt.NDArray[np.void] = field(default_factory=_no_rows(model.NATIVE_INDEX_DTYPE))
@@ -121,7 +115,7 @@ class Recording:
         else:
             for key, array in chunk.arrays.items():
                 if (chunk.kind, key) in _ARRAYS:
-                    self._append(*_ARRAYS[chunk.kind, key], array)
+                    self._append(_ARRAYS[chunk.kind, key], array)
         if chunk.kind == "start":
             self.start = cast(Start, checked("start", chunk.fields))
         elif chunk.kind == "end":
@@ -138,8 +132,8 @@ class Recording:
         """The same, as a Sink of a recording that is being made."""
         self.take(Chunk(kind, fields or {}, arrays or {}))
 
-    def _append(self, name: str, dtype: np.dtype[np.void], array: npt.NDArray[Any]) -> None:
-        rows = self._rows.setdefault(name, _GrowingRows(dtype))
+    def _append(self, name: str, array: npt.NDArray[Any]) -> None:
+        rows = self._rows.setdefault(name, _GrowingRows(getattr(self, name).dtype))
         setattr(self, name, None)  # a view that nobody else has is given up, so that rows grow in place
         try:
             rows.append(array)
@@ -148,22 +142,15 @@ class Recording:
 
     def _take_texts(self, chunk: Chunk) -> None:
         """Places in the chunk's texts become places in all texts."""
-        name, dtype = _ARRAYS[chunk.kind, "rows"]
-        own, texts = _GrowingRows(dtype), TEXTS(chunk.fields["texts"])
+        texts, own = TEXTS(chunk.fields["texts"]), _GrowingRows(getattr(self, chunk.kind).dtype)
         own.append(chunk.arrays["rows"])
         rows = own.view().copy()
-        if chunk.kind == "marks":
-            known = {text: place for place, text in enumerate(dict.fromkeys([*self.mark_names, *texts]))}
-            self.mark_names = list(known)
-            places = np.array([known[text] for text in texts], np.uint32)
-        else:
-            places = np.arange(len(self.texts), len(self.texts) + len(texts), dtype=np.uint32)
-            self.texts += texts
         for column in _TEXT_COLUMNS[chunk.kind]:
             if len(rows) and int(rows[column].max()) >= len(texts):
                 raise ValueError("a name refers to a text that is missing")
-            rows[column] = places[rows[column]]
-        self._append(name, dtype, rows)
+            rows[column] += len(self.texts)
+        self.texts += texts
+        self._append(chunk.kind, rows)
 
     def _take_codes(self, chunk: Chunk) -> None:
         blob, begin = chunk.arrays["linetables"].tobytes(), 0

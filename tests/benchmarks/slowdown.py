@@ -34,8 +34,7 @@ from figures import PROGRAMS, python, running, show
 
 from bpfprof.capture.options import CaptureOptions
 from bpfprof.capture.session import Session
-from bpfprof.capture.stop import StopRequest
-from bpfprof.capture.targets import Targets
+from bpfprof.capture.targets import StopRequest, Targets
 from bpfprof.capture.watch import Watch
 from bpfprof.kernel.kernel_side import KernelSide
 from bpfprof.model.ids import Pid

@@ -20,8 +20,8 @@ from bpfprof.elf.image import ElfImage
 from bpfprof.elf.symbols.plt import read_plt
 from bpfprof.elf.symbols.reader import read_symbols
 from bpfprof.elf.symbols.table import SymbolTable
-from bpfprof.names.kernel_source import KernelSource
-from bpfprof.names.symbols import demangle
+from bpfprof.names.kernel_symbols import read_kernel_symbols
+from bpfprof.names.symbols import SymbolNames, demangle
 
 LOOKUP_COUNT = 100_000
 DEMANGLED_COUNT = 10_000
@@ -86,12 +86,11 @@ def measure_file(path: str) -> None:
 
 
 def measure_kernel() -> None:
-    source = KernelSource()
     before = time.process_time()
-    problem = source.problem
+    source = SymbolNames(read_kernel_symbols())
     show("kernel_symbols_ready", time.process_time() - before, "s")
-    if problem:
-        print(f"# {problem}")
+    if not len(source.table):
+        print("# there are no kernel symbols")
         return
     with open("/proc/kallsyms") as file:
         lines = [line.split() for line in file]

@@ -9,8 +9,8 @@ import pytest
 
 from bpfprof.abi import dtypes
 from bpfprof.capture import rows as made_rows
-from bpfprof.capture.code_objects import ProcessCodes
 from bpfprof.capture.numbers import look_up
+from bpfprof.capture.process import ProcessCodes
 from bpfprof.capture.sleeping import Sleep, Sleeps
 from bpfprof.capture.stacks import StackTable
 from bpfprof.capture.threads import Threads

@@ -14,7 +14,7 @@ import pytest
 
 from bpfprof import abi
 from bpfprof.abi import dtypes, ebpf_directory
-from bpfprof.capture.code_objects import ProcessCodes, identity_hash
+from bpfprof.capture.process import ProcessCodes, identity_hash
 from bpfprof.capture.stacks import StackTable
 from bpfprof.code.addresses import RawStack
 from bpfprof.cpython.code_objects import CodeObject, Unresolved

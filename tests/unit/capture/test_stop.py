@@ -7,8 +7,8 @@ import signal
 
 import pytest
 
-from bpfprof.capture.stop import StopRequest
-from bpfprof.proc.caller import caller_ids
+from bpfprof.capture.targets import StopRequest
+from bpfprof.proc.own_process import caller_ids
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

@@ -48,7 +48,7 @@ def test_addresses_at_the_edges_of_mappings(target: FakeTarget) -> None:
 def test_a_process_that_maps_no_code(target: FakeTarget) -> None:
     assert target.map(mapping(0x10000, 0x11000, permissions="rw-p"))
     assert located(target, 0x10000) == ("", 0x10000)
-    assert target.code.map_of[PID].count == 0
+    assert target.code.map_of[PID].rows == []
 
 
 @pytest.mark.parametrize("distance", [0, 0x1000, -0x400000])
@@ -75,14 +75,14 @@ def test_what_has_no_place_is_left_out(target: FakeTarget) -> None:
         mapping(0x20000, 0x21000, B),
         mapping(0xFFFFFFFFFF600000, 0xFFFFFFFFFF601000, "[vsyscall]"),
     )
-    assert target.code.map_of[PID].count == 1
+    assert len(target.code.map_of[PID].rows) == 1
     assert located(target, 0x20000) == ("", 0x20000) and located(target, 0xFFFFFFFFFF600000)[0] == ""
 
 
 def test_mappings_beyond_what_is_searched_are_counted(target: FakeTarget) -> None:
     count = MAX_MAPPINGS + 3
     target.map(*(mapping(0x10000 * (index + 1), 0x10000 * (index + 1) + 0x1000) for index in range(count)))
-    assert (target.code.cut_count, target.code.map_of[PID].count) == (3, MAX_MAPPINGS)
+    assert (target.code.cut_count, len(target.code.map_of[PID].rows)) == (3, MAX_MAPPINGS)
     assert located(target, 0x10000 * MAX_MAPPINGS)[0] == A and located(target, 0x10000 * count)[0] == ""
 
 
@@ -146,7 +146,7 @@ def test_a_forked_child_shares_until_both_are_gone(target: FakeTarget) -> None:
     assert not target.memory.released and located(target, 0x10000, CHILD)[0] == A
     target.code.forget(CHILD)
     target.code.forget(CHILD)
-    assert target.memory.released == [(shared.index, shared.count)] and not target.code.map_of
+    assert target.memory.released == [(shared.index, len(shared.rows))] and not target.code.map_of
 
 
 def test_a_child_that_maps_more_leaves_the_parent_its_own(target: FakeTarget) -> None:

@@ -9,8 +9,8 @@ import pytest
 from bpfprof import private_cache
 from bpfprof.cpython.eval_ranges import EvalRanges, eval_ranges
 from bpfprof.elf.image import ElfImage
-from bpfprof.names import native_names
-from bpfprof.names.native_names import kept_eval_ranges
+from bpfprof.names import elf_names
+from bpfprof.names.elf_names import kept_eval_ranges
 
 
 def test_a_stripped_interpreter_is_read_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -21,7 +21,7 @@ def test_a_stripped_interpreter_is_read_once(monkeypatch: pytest.MonkeyPatch, tm
         read.append(image)
         return eval_ranges(image)
 
-    monkeypatch.setattr(native_names, "eval_ranges", count)
+    monkeypatch.setattr(elf_names, "eval_ranges", count)
     with ElfImage.open("/usr/bin/python3.11") as image:
         first, second = kept_eval_ranges(image), kept_eval_ranges(image)
     assert len(read) == 1 and len(first.starts)

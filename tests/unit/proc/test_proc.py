@@ -48,10 +48,10 @@ def test_a_process_that_is_gone() -> None:
         memory.ProcessMemory(NOBODY)
     assert tasks.list_threads(NOBODY) == []
     assert tasks.process_name(NOBODY) == "" and tasks.process_command_line(NOBODY) == []
-    assert tasks.parent_pid(NOBODY) is None and tasks.start_time_ticks(NOBODY) is None
+    assert tasks.start_time_ticks(NOBODY) is None
     tid = Tid(NOBODY)
     assert tasks.blocked_syscall(NOBODY, tid) is None and tasks.thread_status(NOBODY, tid) is None
-    assert tasks.schedstat(NOBODY, tid) is None
+    assert tasks.on_cpu_ns(NOBODY, tid) == 0
     assert tasks.namespace_tids(NOBODY, tid) == () and tasks.thread_name(NOBODY, tid) == ""
 
 
@@ -107,12 +107,12 @@ def test_memory_reads_and_misses() -> None:
 
 def test_tasks_of_this_process() -> None:
     assert Tid(threading.get_native_id()) in tasks.list_threads(ME)
-    assert tasks.parent_pid(ME) == os.getppid()
     assert tasks.process_command_line(ME)[0]
     assert (tasks.start_time_ticks(ME) or 0) > 0
     tid = Tid(threading.get_native_id())
     status = tasks.thread_status(ME, tid)
     assert status is not None and status.run_state == "R" and status.switches > 0
+    assert status.uid == os.geteuid() and tasks.on_cpu_ns(ME, tid) > 0
     assert tasks.namespace_tids(ME, tid)[0] == tid
 
 

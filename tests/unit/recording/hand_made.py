@@ -188,8 +188,8 @@ class HandMade:
             Chunk("waits", {}, {"rows": array(self.waits, WAIT_DTYPE)}),
             Chunk("short_waits", {}, {"rows": array(self.short_waits, SHORT_DTYPE)}),
             Chunk("totals", {}, {"rows": array(self.totals, TOTAL_DTYPE)}),
-            Chunk("marks", {"texts": self.texts}, {"rows": array(self.marks, MARK_DTYPE)}),
             Chunk("names", {"texts": self.texts}, {"rows": array(self.names, NAME_DTYPE)}),
+            Chunk("marks", {"texts": self.texts}, {"rows": array(self.marks, MARK_DTYPE)}),
         ]
         if self.end is not None:
             made.append(Chunk("end", self.end))

@@ -123,7 +123,7 @@ def test_marks_of_all_chunks_share_their_names() -> None:
     chunks.insert(-1, Chunk("marks", {"texts": ["loss", "step"]}, {"rows": more}))
     recording = read(chunks)
     assert not recording.unfinished
-    named = [(recording.mark_names[mark["name"]], mark["value"], mark["thread"]) for mark in recording.marks]
+    named = [(recording.texts[mark["name"]], mark["value"], mark["thread"]) for mark in recording.marks]
     assert named == [("step", 1.5, 1), ("step", 2.5, 0), ("loss", -1.0, 1)]
 
 
@@ -200,7 +200,7 @@ def test_a_recording_without_native_frames_is_read_as_before() -> None:
     del chunks[0].fields["native"]
     recording = read(chunks)
     assert not recording.unfinished and len(recording.stacks) == 2
-    assert recording.files == [] and recording.texts == [] and len(recording.native_frames) == 0
+    assert recording.files == [] and len(recording.names) == 0 and len(recording.native_frames) == 0
     assert recording.stacks["native_count"].tolist() == recording.stacks["kernel_count"].tolist() == [0, 0]
     frames = [frame.name for frame in StackSource(recording).frames(1, 0)]
     assert frames == ["Worker.run", "Worker.run"]

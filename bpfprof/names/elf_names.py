@@ -1,0 +1,86 @@
+"""Native functions of one ELF file: addresses in it in, functions (and lines) out.
+
+This happens while the target is there, so that a report needs neither the target nor its files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+
+from bpfprof.cpython.eval_ranges import EVAL_FUNCTION, EvalRanges, eval_ranges
+from bpfprof.elf.image import ElfImage
+from bpfprof.elf.lines import LineReader
+from bpfprof.elf.symbols.plt import read_plt
+from bpfprof.elf.symbols.reader import read_symbols
+from bpfprof.model.samples import NAME_EVAL, NAME_INLINED
+from bpfprof.names.symbols import SymbolNames, demangle
+from bpfprof.private_cache import PrivateCache
+from bpfprof.unwind.cache import cache_name
+
+_EVAL_CACHE = PrivateCache("eval", file_limit_bytes=1 << 16, total_limit_bytes=1 << 20)
+
+Name = tuple[str, str, int, int]  # function, file, line, flags of NAME_DTYPE
+
+
+class ElfNames:
+    """Keep both files open. Not for several threads at once."""
+
+    def __init__(self, image: ElfImage, debug: ElfImage | None = None, with_lines: bool = False) -> None:
+        self._image = image
+        self._symbols = SymbolNames(read_symbols(image, debug))
+        self._lines = LineReader(image, debug) if with_lines else None
+        self._ranges = kept_eval_ranges(image)
+
+    @cached_property
+    def _stubs(self) -> SymbolNames:
+        return SymbolNames(read_plt(self._image), "@plt")
+
+    def functions(self, addresses: npt.NDArray[np.uint64]) -> list[str]:
+        """The symbol of each address, "" for none. A stub of the procedure linkage table is `function@plt`."""
+        names = self._symbols.resolve(addresses)
+        missed = [position for position, name in enumerate(names) if not name]
+        if missed:
+            for position, name in zip(missed, self._stubs.resolve(addresses[missed]), strict=True):
+                names[position] = name
+        return names
+
+    def resolve(self, addresses: Sequence[int]) -> list[tuple[Name, ...]]:
+        """Of each address the functions it is in, innermost first: more than one where functions were inlined.
+
+        () when there is no name; an address in the evaluation function has a row in any case.
+        """
+        array = np.array(addresses, np.uint64)
+        is_eval = self._ranges.stands_for_run(array).tolist()
+        lines = self._lines.look_up(addresses) if self._lines is not None else [()] * len(addresses)
+        result = []
+        for function, found, flag in zip(self.functions(array), lines, is_eval, strict=True):
+            rows = [
+                (demangle(line.function), line.file, line.line, NAME_INLINED if line.is_inlined else 0)
+                for line in found
+            ]
+            if not rows and (function or flag):
+                rows = [(function, "", 0, 0)]
+            elif function:  # DWARF has no full name of a function that is not seen outside, nor of its cold part
+                rows[-1] = (function, *rows[-1][1:])
+            if flag:
+                rows = [(*name[:3], name[3] | NAME_EVAL) for name in rows]
+            result.append(tuple(rows))
+        return result
+
+
+def kept_eval_ranges(image: ElfImage) -> EvalRanges:
+    """What `eval_ranges` finds, kept between runs: of a stripped interpreter it takes the rules of the whole file."""
+    if image.find_symbol(EVAL_FUNCTION) is None:
+        return eval_ranges(image)
+    name = cache_name(image.build_id, image.status())
+    content = _EVAL_CACHE.load(name)
+    if content is None or len(content) % 24:
+        ranges = eval_ranges(image)
+        _EVAL_CACHE.store(name, np.stack((ranges.starts, ranges.ends, ranges.is_handler), dtype=np.uint64).tobytes())
+        return ranges
+    starts, ends, is_handler = np.frombuffer(content, "<u8").reshape(3, -1)
+    return EvalRanges(starts, ends, is_handler != 0)
