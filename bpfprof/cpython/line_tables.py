@@ -1,7 +1,8 @@
 """Line tables of code objects: the bytes CPython keeps in, the line of every bytecode offset out.
 
-The format is that of 3.11 and later: Objects/locations.md (v3.11.0). Tables come from a running process and may be
-damaged: then they end early. Offsets are in bytes from the first instruction.
+Three formats: 3.11+ locations (Objects/locations.md, v3.11.0), 3.10 linetable and, before it, lnotab
+(Objects/lnotab_notes.txt, v3.10.0 and v3.9.0). Tables come from a running process and may be damaged: then they end
+early. Offsets are in bytes from the first instruction; 3.10's f_lasti and the 3.11+ code units have to be doubled.
 """
 
 from __future__ import annotations
@@ -16,7 +17,9 @@ Int64Array = npt.NDArray[np.int64]
 _CODE_UNIT_BYTES = 2
 # Location codes: enum _PyCodeLocationInfoKind, Include/cpython/code.h (v3.11.0). 0 to 9 stay on the line before them.
 _SHORT_9, _ONE_LINE_0, _ONE_LINE_2, _LONG, _NO_LOCATION = 9, 10, 12, 14, 15
+_NO_LINE_DELTA = -128  # 3.10: this range has no line
 _LINE_LIMIT = 1 << 31  # lines are C ints
+_NOT_STARTED = -_CODE_UNIT_BYTES  # 3.11 and 3.12 point one unit before the first instruction; 3.9 has -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,20 +34,35 @@ class LineTable:
     entry_lines: Int64Array
 
     @staticmethod
-    def decode(linetable: bytes, first_line: int) -> LineTable:
+    def decode(version: tuple[int, int], linetable: bytes, first_line: int) -> LineTable:
         """Never raises: what follows damage has no line."""
-        starts, lines = _decode_locations(linetable, first_line)
+        if version >= (3, 11):
+            starts, lines = _decode_locations(linetable, first_line)
+        elif version >= (3, 10):
+            starts, lines = _decode_linetable(linetable, first_line)
+        else:
+            starts, lines = _decode_lnotab(linetable, first_line)
         return LineTable(first_line, starts, np.where((lines > 0) & (lines < _LINE_LIMIT), lines, 0))
 
     def line(self, offset: int) -> int:
+        """The line of an offset, 0 where there is none; the first line where a frame has not started (-1, -2)."""
+        if _NOT_STARTED <= offset < 0:
+            return self.first_line
+        index = int(np.searchsorted(self.starts, offset, side="right")) - 1
+        return int(self.entry_lines[index]) if index >= 0 else 0
+
+    def nearest_line(self, offset: int) -> int:
         """The line to show: that of the offset, else of the last entry before it with a line, else the first line."""
+        line = self.line(offset)
+        if line:
+            return line
         index = int(np.searchsorted(self.starts, offset, side="right"))
         before = np.flatnonzero(self.entry_lines[:index])
         return int(self.entry_lines[before[-1]]) if len(before) else self.first_line
 
 
 def _decode_locations(table: bytes, first_line: int) -> tuple[Int64Array, Int64Array]:
-    """Bit 7 marks the first byte of an entry: code in bits 3 to 6, code units less 1 in bits 0 to 2."""
+    """3.11+. Bit 7 marks the first byte of an entry: code in bits 3 to 6, code units less 1 in bits 0 to 2."""
     starts: list[int] = []
     lines: list[int] = []
     offset, line, position = 0, first_line, 0
@@ -88,3 +106,23 @@ def _signed_varint(table: bytes, position: int) -> tuple[int | None, int]:
         if not byte & 0x40:
             return (-(value >> 1) if value & 1 else value >> 1), position
     return None, position
+
+
+def _decode_linetable(table: bytes, first_line: int) -> tuple[Int64Array, Int64Array]:
+    """3.10: pairs of (length in bytes, signed line delta); advance(), Objects/codeobject.c (v3.10.0)."""
+    pairs = np.frombuffer(table, np.uint8, len(table) & ~1).reshape(-1, 2)
+    deltas = pairs[:, 1].astype(np.int8).astype(np.int64)
+    lines = first_line + np.cumsum(np.where(deltas == _NO_LINE_DELTA, 0, deltas))
+    starts = np.zeros(len(pairs) + 1, np.int64)
+    np.cumsum(pairs[:, 0], dtype=np.int64, out=starts[1:])
+    return starts, np.append(np.where(deltas == _NO_LINE_DELTA, 0, lines), 0)
+
+
+def _decode_lnotab(table: bytes, first_line: int) -> tuple[Int64Array, Int64Array]:
+    """3.6 to 3.9: pairs of (offset delta, signed line delta); PyCode_Addr2Line(), Objects/codeobject.c (v3.9.0)."""
+    pairs = np.frombuffer(table, np.uint8, len(table) & ~1).reshape(-1, 2)
+    starts = np.zeros(len(pairs) + 1, np.int64)
+    np.cumsum(pairs[:, 0], dtype=np.int64, out=starts[1:])
+    lines = np.full(len(pairs) + 1, first_line, np.int64)
+    lines[1:] += np.cumsum(pairs[:, 1].astype(np.int8), dtype=np.int64)
+    return starts, lines

@@ -8,6 +8,7 @@ import numpy.typing as npt
 from bpfprof.cpython.line_tables import LineTable
 from bpfprof.model.frames import Frame, FrameKind
 from bpfprof.recording.reader import Recording
+from bpfprof.recording.tables import RecordedCode
 
 
 class PythonSource:
@@ -20,8 +21,17 @@ class PythonSource:
 
     def frames(self, rows: npt.NDArray[np.void]) -> list[Frame]:
         """A frame for each row of PYTHON_FRAME_DTYPE, in its order."""
-        keys = zip(rows["code"].tolist(), rows["offset"].tolist(), strict=True)
-        return [self._frames.get(key) or self._make(*key) for key in keys]
+        return [
+            self._frame(code, offset)
+            for code, offset in zip(rows["code"].tolist(), rows["offset"].tolist(), strict=True)
+        ]
+
+    def _frame(self, code_index: int, offset: int) -> Frame:
+        key = (code_index, offset)
+        frame = self._frames.get(key)
+        if frame is None:
+            frame = self._frames[key] = self._make(code_index, offset)
+        return frame
 
     def _make(self, code_index: int, offset: int) -> Frame:
         if not 0 < code_index <= len(self._recording.codes):
@@ -29,9 +39,13 @@ class PythonSource:
         code = self._recording.codes[code_index - 1]
         if code.reason:
             return Frame(FrameKind.PYTHON, f"[{code.reason}]")
+        return Frame(FrameKind.PYTHON, code.qualname, code.filename, self._line(code_index, code, offset))
+
+    def _line(self, code_index: int, code: RecordedCode, offset: int) -> int:
+        process = self._recording.processes[code.process]
+        if offset < 0 or process.python is None:
+            return code.first_line
         table = self._tables.get(code_index)
         if table is None:
-            table = self._tables[code_index] = LineTable.decode(code.linetable, code.first_line)
-        frame = Frame(FrameKind.PYTHON, code.qualname, code.filename, table.line(offset))
-        self._frames[code_index, offset] = frame
-        return frame
+            table = self._tables[code_index] = LineTable.decode(process.python, code.linetable, code.first_line)
+        return table.line(offset) or table.nearest_line(offset)

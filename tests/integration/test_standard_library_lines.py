@@ -13,19 +13,24 @@ import pytest
 from bpfprof.cpython.line_tables import LineTable
 from tests.integration.interpreters import PYTHONS, minor
 
-WITH_LINE_TABLES = [name for name in PYTHONS if (3, 11) <= minor(name) <= (3, 13)]
+WITH_LINE_TABLES = [name for name in PYTHONS if (3, 9) <= minor(name) <= (3, 13)]
 
 # Run by each interpreter: for every code object of its standard library, as little-endian 32-bit words:
 # first line, length of the table, length of the code in units, one line per unit (0: none); then the table's bytes.
 DUMP = r"""
-import array, importlib.util, marshal, os, sys, sysconfig, types
+import array, ctypes, importlib.util, marshal, os, sys, sysconfig, types
 
 out = open(sys.argv[1], "wb")
 stdlib = sysconfig.get_paths()["stdlib"]
+tab = "co_linetable" if sys.version_info >= (3, 10) else "co_lnotab"
+addr2line = ctypes.pythonapi.PyCode_Addr2Line
+addr2line.argtypes = [ctypes.py_object, ctypes.c_int]
 
 
 def lines_of(code):
     units = len(code.co_code) // 2
+    if sys.version_info < (3, 10):
+        return array.array("i", [addr2line(code, 2 * unit) for unit in range(units)])
     lines = array.array("i", [0]) * units
     for start, end, line in code.co_lines():
         if line:
@@ -34,7 +39,7 @@ def lines_of(code):
 
 
 def dump(code):
-    table, lines = code.co_linetable, lines_of(code)
+    table, lines = getattr(code, tab), lines_of(code)
     out.write(array.array("i", [code.co_firstlineno, len(table), len(lines)]).tobytes())
     out.write(lines.tobytes())
     out.write(table)
@@ -79,12 +84,13 @@ def _check_lines(name: str, folder: Path) -> tuple[int, int, int]:
     subprocess.run([PYTHONS[name], "-I", "-S", "-c", DUMP, str(dump)], check=True)
     data = dump.read_bytes()
     dump.unlink()
+    version = minor(name)
     position = code_count = unit_count = wrong_count = 0
     while position < len(data):
         first_line, table_bytes, units = np.frombuffer(data, "<i4", 3, position).tolist()
         expected = np.frombuffer(data, "<i4", units, position + 12)
         position += 12 + 4 * units
-        table = LineTable.decode(data[position : position + table_bytes], first_line)
+        table = LineTable.decode(version, data[position : position + table_bytes], first_line)
         bounds = np.minimum(np.append(table.starts, 2 * units), 2 * units)
         wrong_count += int((np.repeat(table.entry_lines, np.diff(bounds) // 2) != expected).sum())
         position += table_bytes
@@ -93,7 +99,7 @@ def _check_lines(name: str, folder: Path) -> tuple[int, int, int]:
     return code_count, unit_count, wrong_count
 
 
-@pytest.mark.skipif(not WITH_LINE_TABLES, reason="no CPython 3.11 to 3.13 under ~/.pyenv/versions or /usr/bin")
+@pytest.mark.skipif(not WITH_LINE_TABLES, reason="no CPython 3.9 to 3.13 under ~/.pyenv/versions or /usr/bin")
 def test_lines_of_the_whole_standard_library(tmp_path: Path, record_property: Any) -> None:
     with ThreadPoolExecutor(2) as pool:
         checked = dict(zip(WITH_LINE_TABLES, pool.map(_check_lines, WITH_LINE_TABLES, [tmp_path] * 99), strict=False))

@@ -124,6 +124,12 @@ def test_lines_are_those_being_executed(made: HandMade) -> None:
     assert code.co_firstlineno <= source.frames(far, 0)[0].line <= code.co_firstlineno + 4
 
 
+def test_without_a_version_a_frame_has_its_first_line(made: HandMade) -> None:
+    other = made.process(101, python=None, entry_marks_from=9)
+    stack = made.stack((made.code("run", other, linetable=b"\xff" * 9, first_line=42), 6, 0), process=other)
+    assert StackSource(made.recording()).frames(stack, 0)[0].line == 42
+
+
 def test_a_damaged_line_table_does_no_harm(made: HandMade) -> None:
     stack = made.stack(
         *((made.code("run", linetable=bytes(range(200, 256)), first_line=7), offset, 0) for offset in (0, 90))
@@ -135,9 +141,9 @@ def test_a_line_table_is_decoded_once(made: HandMade, monkeypatch: pytest.Monkey
     decoded: list[int] = []
     original = python_source.LineTable.decode
 
-    def decode(linetable: bytes, first_line: int) -> python_source.LineTable:
+    def decode(version: tuple[int, int], linetable: bytes, first_line: int) -> python_source.LineTable:
         decoded.append(first_line)
-        return original(linetable, first_line)
+        return original(version, linetable, first_line)
 
     monkeypatch.setattr(python_source.LineTable, "decode", staticmethod(decode))
     number = made.code("run", linetable=example.__code__.co_linetable)
