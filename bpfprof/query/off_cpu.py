@@ -35,7 +35,7 @@ def with_wakers(profile: Profile, depth: int) -> Profile:
     shown = spans[spans["flags"] & SpanFlag.HIDDEN == 0]
     weights = weights_of(shown, shown["stack"])
     frames, made = tuple(interner.frames), tuple(interner.stacks)
-    return replace(profile, frames=frames, stacks=made, weights=weights[weights["total_ns"] > 0], spans=spans)
+    return replace(profile, frames=frames, stacks=made, weights=weights, spans=spans)
 
 
 @dataclass(frozen=True)
