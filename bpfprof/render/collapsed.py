@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import defaultdict
 
 from bpfprof.model.profile import Profile
+from bpfprof.render.formats import RenderOptions
 from bpfprof.render.labels import frame_labels, process_label, thread_label
-from bpfprof.render.options import RenderOptions
 
 
 def render_collapsed(profile: Profile, options: RenderOptions) -> str:

@@ -18,10 +18,10 @@ import numpy as np
 from bpfprof.model.profile import Profile
 from bpfprof.render.call_tree import CallTree, Ints, build_call_tree
 from bpfprof.render.columns import duration_text, percent_text
+from bpfprof.render.formats import RenderOptions
 from bpfprof.render.frame_look import LOOKS, PATTERNS, look_of
 from bpfprof.render.header import command_text, counted, recording_facts
 from bpfprof.render.labels import printable
-from bpfprof.render.options import RenderOptions
 from bpfprof.render.quality import quality_line
 
 _WIDTH = 1200

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 
 from bpfprof.model.frames import Frame, FrameKind
 from bpfprof.model.profile import Profile, ThreadTime
-from bpfprof.render.options import RenderOptions
+from bpfprof.render.formats import RenderOptions
 
 # Controls (C0, DEL, C1), line and paragraph separators, marks that reorder text on a terminal, lone surrogates (names
 # read with surrogateescape; they cannot be encoded), and the two code points XML 1.0 forbids (section 2.2).

@@ -11,10 +11,10 @@ from bpfprof.model.profile import Profile
 from bpfprof.model.spans import ThreadState
 from bpfprof.query.groups import WaitGroup, WaitGroups, group_waits
 from bpfprof.render.columns import COLUMNS, duration_text, percent_text, shortened, wrapped
+from bpfprof.render.formats import RenderOptions
 from bpfprof.render.gil_table import gil_block
 from bpfprof.render.header import counted, recording_block
 from bpfprof.render.labels import printable
-from bpfprof.render.options import RenderOptions
 from bpfprof.render.quality import quality_line
 from bpfprof.render.thread_times import reasons_block, threads_block
 from bpfprof.render.wait_details import WaitDetails

@@ -12,8 +12,8 @@ import numpy.typing as npt
 from bpfprof.model.frames import FrameKind
 from bpfprof.model.profile import Profile, ThreadTime
 from bpfprof.model.spans import SpanFlag
+from bpfprof.render.formats import RenderOptions
 from bpfprof.render.labels import clean, file_names, frame_label, process_label, thread_label
-from bpfprof.render.options import RenderOptions
 
 _SCHEMA = "https://www.speedscope.app/file-format-schema.json"
 

@@ -13,10 +13,10 @@ from bpfprof.query.chains import Share, WokenBy, waker_name
 from bpfprof.query.functions import is_of_scheduler, wait_owners
 from bpfprof.query.groups import WaitGroup
 from bpfprof.render.columns import COLUMNS, percent_text, shortened, width
+from bpfprof.render.formats import RenderOptions
 from bpfprof.render.gil_table import holder_text, largest, others_text
 from bpfprof.render.header import counted
 from bpfprof.render.labels import clean, frame_labels, process_label, thread_label
-from bpfprof.render.options import RenderOptions
 
 _INDENT = "    "
 _STACK_LINES = 3

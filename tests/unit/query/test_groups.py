@@ -14,7 +14,7 @@ from bpfprof.model.states import reason_text
 from bpfprof.model.statuses import Status
 from bpfprof.query.chains import gil_waits, waker_name
 from bpfprof.query.groups import group_waits
-from bpfprof.render.options import GROUPINGS
+from bpfprof.render.formats import GROUPINGS
 from tests.unit.render.profiles import MS, READY, ProfileBuilder, empty_profile, native, python, wait, waiting_profile
 
 
