@@ -161,13 +161,13 @@ class SpanSource:
         groups = np.append(0, paths) * len(self._paths) + np.append(paths, 0)
         own = threads.samples.of_thread(thread)
         moments = bursts.positions(threads.samples.column("time_ns", own).astype(np.int64))
-        shares = share_cpu_time(moments, bursts.edges, period_ns, groups)
+        pieces = share_cpu_time(moments, bursts.edges, period_ns, groups)
         empty = np.flatnonzero(np.diff(bursts.edges) == 0)  # bursts without CPU time
         none = np.zeros(len(empty), np.int64)
-        position = np.concatenate([shares.piece_start, bursts.edges[empty]])
-        length = np.concatenate([shares.piece_length, none])
-        sample = np.concatenate([shares.piece_sample, none - 1])
-        burst = np.searchsorted(bursts.edges, shares.piece_start, side="right") - 1
+        position = np.concatenate([pieces.start, bursts.edges[empty]])
+        length = np.concatenate([pieces.length, none])
+        sample = np.concatenate([pieces.sample, none - 1])
+        burst = np.searchsorted(bursts.edges, pieces.start, side="right") - 1
         at_ns, stolen_ns, added_ns, unknown_ns = bursts.wall_clock(position, length, np.concatenate([burst, empty]))
         spans = np.zeros(len(position), SPAN_DTYPE)
         spans["thread"], spans["status"] = thread, Status.NOT_SAMPLED
