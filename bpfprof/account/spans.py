@@ -13,7 +13,7 @@ from bpfprof.account.cpu_shares import share_cpu_time
 from bpfprof.account.estimate import SUM_DTYPE, estimated, spread, summed
 from bpfprof.account.gil import find_gil_waits
 from bpfprof.account.idle import IDLE_REASONS, idle_stacks
-from bpfprof.account.kernel_reasons import KernelHints
+from bpfprof.account.kernel_reasons import kernel_hints
 from bpfprof.account.reasons import FUTEX_CALLS, as_waits, wait_reasons
 from bpfprof.account.rows import Int64Array
 from bpfprof.account.threads import collect_threads
@@ -227,7 +227,7 @@ class _ReasonNamer:
         self._gil_start = np.array([start for start, _ in gils], np.uint64)
         self._gil_end = self._gil_start + np.array([size for _, size in gils], np.uint64)
         self._of_kernel = np.array([process.is_kernel_thread for process in processes] or [False])
-        self._hints = KernelHints(recording)
+        self._outside, self._inside = kernel_hints(recording)
 
     def reasons(self, rows: Spans, thread_of: npt.NDArray[np.uint32]) -> npt.NDArray[np.uint16]:
         """In the order of the rows; a bounded number at a time is worked on."""
@@ -236,7 +236,7 @@ class _ReasonNamer:
             part, thread = rows[begin : begin + _BLOCK_ROWS], thread_of[begin : begin + _BLOCK_ROWS]
             of_kernel, stack = self._of_kernel[thread], part["stack"]
             in_call = (part["syscall"] >= 0) | of_kernel
-            hints = np.where(in_call, self._hints.inside[stack], self._hints.outside[stack])
+            hints = np.where(in_call, self._inside[stack], self._outside[stack])
             blocks.append(wait_reasons(part, self._gil_start[thread], self._gil_end[thread], of_kernel, hints))
         return np.concatenate(blocks)
 

@@ -12,18 +12,7 @@ from bpfprof.model.syscalls import syscall_name, syscall_numbers
 # The first is the reason of what is no wait.
 _WORDS = [
     "",
-    "gil",
-    "lock",
-    "sleep",
-    "disk",
-    "net",
-    "pipe",
-    "poll",
-    "child",
-    "device",
-    "pagefault",
-    "stopped",
-    "unknown",
+    *["gil", "lock", "sleep", "disk", "net", "pipe", "poll", "child", "device", "pagefault", "stopped", "unknown"],
 ]
 SYSCALL_REASONS = 1000  # reason of a wait without a better word: the number of its system call above this
 

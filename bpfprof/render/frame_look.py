@@ -21,16 +21,6 @@ _WAIT_LOOKS = {
     "pagefault": "wait-io",
 }
 _OTHER_WAIT = "wait-other"
-_KIND_LOOKS = {
-    FrameKind.NATIVE: "native",
-    FrameKind.INLINED: "inlined",
-    FrameKind.KERNEL: "kernel",
-    FrameKind.RUNQUEUE: "runqueue",
-    FrameKind.TRUNCATED: "truncated",
-    FrameKind.NOT_SAMPLED: "not-sampled",
-    FrameKind.SHORT_WAITS: "short-waits",
-    FrameKind.WOKEN_BY: "woken-by",
-}
 
 # (looks, what the legend says of them), in the order of the legend.
 LOOKS = (
@@ -60,7 +50,7 @@ def look_of(label: Label) -> str:
         return f"py{zlib.crc32(frame.file.encode('utf-8', 'replace')) % _PYTHON_HUES}"
     if frame.kind == FrameKind.WAIT:
         return _WAIT_LOOKS.get(frame.name, _OTHER_WAIT)
-    return _KIND_LOOKS[frame.kind]
+    return frame.kind.name.lower().replace("_", "-")
 
 
 def _pattern(look: str, lines: str, angle: int) -> str:
