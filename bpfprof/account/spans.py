@@ -15,8 +15,7 @@ from bpfprof.account.gil import find_gil_waits
 from bpfprof.account.idle import IDLE_REASONS, idle_stacks
 from bpfprof.account.kernel_reasons import kernel_hints
 from bpfprof.account.reasons import FUTEX_CALLS, as_waits, wait_reasons
-from bpfprof.account.rows import Int64Array
-from bpfprof.account.threads import collect_threads
+from bpfprof.account.threads import Int64Array, collect_threads
 from bpfprof.account.wakers import waker_places
 from bpfprof.model.samples import HOLDS_GIL
 from bpfprof.model.spans import SPAN_DTYPE, How, SpanFlag, ThreadState
