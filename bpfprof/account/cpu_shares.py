@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-Int64Array = npt.NDArray[np.int64]
+from bpfprof.account.threads import Int64Array
 
 _SMALL_GROUP_PERIODS = 4  # groups expected to have fewer samples than this are put together
 

@@ -21,8 +21,8 @@ _SUMS = {"time_ns", "blocked_ns", "runqueue_ns", "stolen_ns"}  # totals have som
 class RowsByThread:
     """Rows of a recording, a thread at a time; `last` are rows that come after a thread's others (one each at most).
 
-    A row's place counts from 0 in the order of (thread, time), those of `last` included; `begin` has the place of the
-    first row of each thread, and one more for the end.
+    The reader's arrays are not copied. A row's place counts from 0 in the order of (thread, time), those of `last`
+    included; `begin` has the place of the first row of each thread, and one more for the end.
     """
 
     def __init__(self, rows: npt.NDArray[np.void], last: npt.NDArray[np.void], thread_count: int) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import numpy as np
 import numpy.typing as npt
 
@@ -37,15 +35,16 @@ class _Builder:
         self._spans = SpanSource(recording, self._source.statuses)
         self._stacks = ProfileStacks(self._source)
         self._masks = Masks(options.filter, recording, self._source)
-        self._shown = _SHOWN.get(recording_mode(recording))
+        self._shown = _SHOWN.get(recording_mode(recording), list(ThreadState))
 
     def build(self) -> Profile:
         threads, weights, gil_waits, kept = [], [], [], [np.zeros(0, SPAN_DTYPE)]
         for thread in range(len(self._recording.threads)):
             account, parts = [], []
             has_thread = self._masks.has_thread(thread)
-            for block in self._blocks(thread, has_thread):
-                shown = self._is_shown(block) & has_thread
+            is_wanted = has_thread or self._options.with_spans
+            for block in self._spans.of_thread(thread, self._options.filter.window_ns) if is_wanted else ():
+                shown = self._masks.of(block) & np.isin(block["state"], self._shown) & has_thread
                 if self._options.with_spans:
                     kept.append(self._kept(block, shown))
                 if not has_thread:
@@ -71,15 +70,6 @@ class _Builder:
             gil,
             self._options.filter.text,
         )
-
-    def _blocks(self, thread: int, is_shown: bool) -> Iterator[Spans]:
-        if not is_shown and not self._options.with_spans:
-            return iter(())
-        return self._spans.of_thread(thread, self._options.filter.window_ns)
-
-    def _is_shown(self, spans: Spans) -> npt.NDArray[np.bool_]:
-        shown = self._masks.of(spans)
-        return shown if self._shown is None else shown & np.isin(spans["state"], self._shown)
 
     def _kept(self, spans: Spans, shown: npt.NDArray[np.bool_]) -> Spans:
         """Spans with the profile's stacks."""

@@ -212,6 +212,16 @@ def test_what_the_profile_does_not_show_is_in_no_group() -> None:
     assert (hidden.total_ns, hidden.idle_ns, hidden.hidden_idle_ns) == (MS, 0, MS + 2)
 
 
+def test_the_end_of_a_wait_in_a_window_has_no_count() -> None:
+    profile = waiting_profile()
+    assert profile.spans is not None
+    spans = profile.spans.copy()
+    spans["count"] = 0
+    assert all(
+        group.mean_ns == group.total_ns for group in group_waits(replace(profile, spans=spans), "stack", 10).groups
+    )
+
+
 def test_time_on_the_run_queue_and_short_waits_are_in_no_group() -> None:
     made = ProfileBuilder()
     thread = made.thread(1)
