@@ -40,7 +40,7 @@ class _Builder:
     def build(self) -> Profile:
         threads, weights, gil_waits, kept = [], [], [], [np.zeros(0, SPAN_DTYPE)]
         for thread in range(len(self._recording.threads)):
-            account, parts = [], []
+            account = []
             has_thread = self._masks.has_thread(thread)
             is_wanted = has_thread or self._options.with_spans
             for block in self._spans.of_thread(thread, self._options.filter.window_ns) if is_wanted else ():
@@ -51,10 +51,9 @@ class _Builder:
                     continue
                 account.append(account_of(block))
                 chosen = block[shown]
-                parts.append(weights_of(chosen, self._stacks.numbers(span_keys(chosen))))
+                weights.append(weights_of(chosen, self._stacks.numbers(span_keys(chosen))))
                 gil_waits.append(gil_waits_of(chosen))
             threads.append(self._thread_time(thread, merged(ACCOUNT_DTYPE, account)))
-            weights.append(merged(WEIGHT_DTYPE, parts))
         spans = np.concatenate(kept)
         gil = merged(GIL_ROW_DTYPE, gil_waits)
         gil["stack"] = self._stacks.places(gil["stack"])
