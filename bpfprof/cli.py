@@ -40,12 +40,10 @@ def _run(arguments: list[str], debug: bool) -> int:
     except KeyboardInterrupt:
         return _INTERRUPTED
     except BpfprofError as error:
-        _show_traceback(debug)
-        _say(f"{error}" + (f"\n  {error.hint}" if error.hint else ""))
+        _say(f"{error}" + (f"\n  {error.hint}" if error.hint else ""), debug)
         return error.exit_code
     except Exception as error:
-        _show_traceback(debug)
-        _say(f"internal error: {type(error).__name__}: {error}\n  {_REPORT_BUG}")
+        _say(f"internal error: {type(error).__name__}: {error}\n  {_REPORT_BUG}", debug)
         return 1
 
 
@@ -64,12 +62,9 @@ def _run_command(arguments: list[str], started: Started | None) -> int:
     return 0
 
 
-def _say(text: str) -> None:
-    print(f"bpfprof: {text}", file=sys.stderr)
-
-
-def _show_traceback(debug: bool) -> None:
-    if debug:
+def _say(text: str, with_traceback: bool) -> None:
+    if with_traceback:
         import traceback
 
         traceback.print_exc()
+    print(f"bpfprof: {text}", file=sys.stderr)

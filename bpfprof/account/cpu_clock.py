@@ -12,8 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from bpfprof.account.rows import Int64Array
-from bpfprof.account.threads import Threads
+from bpfprof.account.threads import Int64Array, Threads
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,34 +11,27 @@ no error, and that of functions inside them a seventh to two fifths less (tests/
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-Int64Array = npt.NDArray[np.int64]
+from bpfprof.account.threads import Int64Array
 
 _SMALL_GROUP_PERIODS = 4  # groups expected to have fewer samples than this are put together
 
 
-@dataclass(frozen=True, slots=True)
-class CpuShares:
-    """weights: nanoseconds of each sample; unsampled_ns: CPU time no sample speaks for. They sum to the CPU time.
+class CpuPieces(NamedTuple):
+    """Pieces of a thread's own CPU time, ascending and without gap; sample is -1 where no sample speaks."""
 
-    piece_start, piece_length, piece_sample: the same as pieces of the thread's own CPU time, ascending and without gap;
-    piece_sample is -1 where no sample speaks.
-    """
-
-    weights: Int64Array
-    unsampled_ns: int
-    piece_start: Int64Array
-    piece_length: Int64Array
-    piece_sample: Int64Array
+    start: Int64Array
+    length: Int64Array
+    sample: Int64Array
 
 
 def share_cpu_time(
     positions: Int64Array, edges: Int64Array, period_ns: int, groups: Int64Array | None = None
-) -> CpuShares:
+) -> CpuPieces:
     """Shares of samples at `positions`, CPU nanoseconds of the thread, ascending.
 
     `edges` are the ends of its bursts in the same clock, ascending from 0 to the total; `groups` has a number for each
@@ -46,7 +39,8 @@ def share_cpu_time(
     """
     lengths = np.diff(edges)
     if not len(lengths) or not len(positions):
-        return _unsampled(edges, len(positions))
+        filled = lengths > 0
+        return CpuPieces(edges[:-1][filled], lengths[filled], np.full(int(filled.sum()), -1, np.int64))
     burst = np.clip(np.searchsorted(edges, positions, side="right") - 1, 0, len(lengths) - 1)
     sample_counts = np.bincount(burst, minlength=len(lengths))
     is_long = (sample_counts > 0) & (lengths >= period_ns) & (period_ns > 0)
@@ -58,10 +52,7 @@ def share_cpu_time(
         parts.append(_cells_of_short(edges, chosen, np.flatnonzero(chosen[burst])))
     start, length, sample = (np.concatenate(part) for part in zip(*parts, strict=True))
     order = np.argsort(start, kind="stable")
-    start, length, sample = start[order], length[order], sample[order]
-    named = sample >= 0
-    weights = np.bincount(sample[named], weights=length[named], minlength=len(positions)).astype(np.int64)
-    return CpuShares(weights, int(length[~named].sum()), start, length, sample)
+    return CpuPieces(start[order], length[order], sample[order])
 
 
 def _merge_small(
@@ -82,35 +73,24 @@ def _merge_small(
     return np.where(is_large[number], number, merged)
 
 
-_Pieces = tuple[Int64Array, Int64Array, Int64Array]
-
-
-def _unsampled(edges: Int64Array, sample_count: int) -> CpuShares:
-    lengths = np.diff(edges)
-    is_some = lengths > 0
-    nobody = np.full(int(is_some.sum()), -1, np.int64)
-    total = int(lengths.sum())
-    return CpuShares(np.zeros(sample_count, np.int64), total, edges[:-1][is_some], lengths[is_some], nobody)
-
-
-def _cells_of_long(burst: Int64Array, edges: Int64Array, sample: Int64Array) -> _Pieces:
+def _cells_of_long(burst: Int64Array, edges: Int64Array, sample: Int64Array) -> CpuPieces:
     """Each long burst cut into equal parts, one a sample."""
-    first = np.flatnonzero(np.append(True, burst[1:] != burst[:-1])) if len(burst) else burst
+    first = np.flatnonzero(np.diff(burst, prepend=-1))
     count = np.diff(np.append(first, len(burst)))
     number, count = np.arange(len(burst)) - np.repeat(first, count), np.repeat(count, count)
     each, rest = np.divmod(np.diff(edges)[burst], count)
     left, right = each * number + rest * number // count, each * (number + 1) + rest * (number + 1) // count
-    return edges[burst] + left, right - left, sample
+    return CpuPieces(edges[burst] + left, right - left, sample)
 
 
-def _cells_of_short(edges: Int64Array, chosen: npt.NDArray[np.bool_], sample: Int64Array) -> _Pieces:
+def _cells_of_short(edges: Int64Array, chosen: npt.NDArray[np.bool_], sample: Int64Array) -> CpuPieces:
     """The chosen bursts laid end to end and cut into equal parts, one a sample; then cut at the bursts' edges again."""
     starts, lengths = edges[:-1][chosen], np.diff(edges)[chosen]
     ends = np.cumsum(lengths)
     total = int(ends[-1]) if len(ends) else 0
     if not total:
         none = np.zeros(0, np.int64)
-        return none, none, none
+        return CpuPieces(none, none, none)
     if len(sample):
         cuts = np.arange(1, len(sample), dtype=np.float64) * total / len(sample)
         borders = np.unique(np.concatenate([[0], ends, np.rint(cuts).astype(np.int64)]))
@@ -121,4 +101,4 @@ def _cells_of_short(edges: Int64Array, chosen: npt.NDArray[np.bool_], sample: In
         owner = np.full(len(borders) - 1, -1, np.int64)
     which = np.searchsorted(ends, borders[:-1], side="right")
     start = starts[which] + borders[:-1] - (ends - lengths)[which]
-    return start, np.diff(borders), owner
+    return CpuPieces(start, np.diff(borders), owner)

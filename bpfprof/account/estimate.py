@@ -11,8 +11,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import numpy.typing as npt
 
-from bpfprof.account.rows import Int64Array
-from bpfprof.account.threads import sums_by
+from bpfprof.account.threads import Int64Array, sums_by
 from bpfprof.model.samples import UNSAMPLED
 from bpfprof.model.spans import How, ThreadState
 from bpfprof.model.statuses import Status

@@ -16,8 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from bpfprof.account.rows import Int64Array
-from bpfprof.account.threads import Threads
+from bpfprof.account.threads import Int64Array, Threads
 from bpfprof.model.samples import WakerKind
 from bpfprof.model.states import reason_number
 from bpfprof.recording.reader import Recording

@@ -41,35 +41,30 @@ _INSIDE = (
 )
 
 
-class KernelHints:
-    """Hints of one recording, by number of the stack; NO_HINT where the frames tell nothing or there are none."""
+def kernel_hints(recording: Recording) -> tuple[Hints, Hints]:
+    """(of a wait outside system calls, inside one), by number of the stack; NO_HINT where no frame tells."""
+    names = _kernel_names(recording)
+    return _hints(recording, names, _OUTSIDE), _hints(recording, names, _INSIDE)
 
-    def __init__(self, recording: Recording) -> None:
-        stacks = recording.stacks
-        self._ends = np.cumsum(stacks["native_count"] + stacks["kernel_count"].astype(np.int64))
-        self._counts = stacks["kernel_count"].astype(np.int64)
-        self._frames = recording.native_frames["native"]
-        self._native_count = len(recording.natives)
-        self._names = _kernel_names(recording)
-        self.outside = self._hints(_OUTSIDE)
-        self.inside = self._hints(_INSIDE)
 
-    def _hints(self, table: tuple[tuple[str, str], ...]) -> Hints:
-        hints = np.full(len(self._counts) + 1, NO_HINT, np.uint16)
-        ranks = np.full(self._native_count + 1, len(table), np.uint8)
-        patterns = [re.compile(pattern) for _, pattern in table]
-        for name, numbers in self._names.items():
-            ranks[numbers] = next((rank for rank, it in enumerate(patterns) if it.fullmatch(name)), len(table))
-        chosen = np.flatnonzero(self._counts)
-        if not len(chosen) or (ranks == len(table)).all():
-            return hints
-        counts = self._counts[chosen]
-        begin = np.cumsum(counts) - counts
-        frames = np.repeat(self._ends[chosen] - counts - begin, counts) + np.arange(int(counts.sum()))
-        best = np.minimum.reduceat(ranks[self._frames[frames]], begin)
-        reasons = np.array([*(reason_number(reason) for reason, _ in table), NO_HINT], np.uint16)
-        hints[chosen + 1] = reasons[best]
+def _hints(recording: Recording, names: dict[str, list[int]], table: tuple[tuple[str, str], ...]) -> Hints:
+    stacks = recording.stacks
+    hints = np.full(len(stacks) + 1, NO_HINT, np.uint16)
+    ranks = np.full(len(recording.natives) + 1, len(table), np.uint8)
+    patterns = [re.compile(pattern) for _, pattern in table]
+    for name, numbers in names.items():
+        ranks[numbers] = next((rank for rank, pattern in enumerate(patterns) if pattern.fullmatch(name)), len(table))
+    chosen = np.flatnonzero(stacks["kernel_count"])
+    if not len(chosen):
         return hints
+    ends = np.cumsum(stacks["native_count"] + stacks["kernel_count"].astype(np.int64))[chosen]
+    counts = stacks["kernel_count"][chosen].astype(np.int64)
+    begin = np.cumsum(counts) - counts
+    frames = np.repeat(ends - counts - begin, counts) + np.arange(int(counts.sum()))
+    best = np.minimum.reduceat(ranks[recording.native_frames["native"][frames]], begin)
+    reasons = np.array([*(reason_number(reason) for reason, _ in table), NO_HINT], np.uint16)
+    hints[chosen + 1] = reasons[best]
+    return hints
 
 
 def _kernel_names(recording: Recording) -> dict[str, list[int]]:

@@ -13,10 +13,9 @@ from bpfprof.account.cpu_shares import share_cpu_time
 from bpfprof.account.estimate import SUM_DTYPE, estimated, spread, summed
 from bpfprof.account.gil import find_gil_waits
 from bpfprof.account.idle import IDLE_REASONS, idle_stacks
-from bpfprof.account.kernel_reasons import KernelHints
+from bpfprof.account.kernel_reasons import kernel_hints
 from bpfprof.account.reasons import FUTEX_CALLS, as_waits, wait_reasons
-from bpfprof.account.rows import Int64Array
-from bpfprof.account.threads import collect_threads
+from bpfprof.account.threads import Int64Array, collect_threads
 from bpfprof.account.wakers import waker_places
 from bpfprof.model.samples import HOLDS_GIL
 from bpfprof.model.spans import SPAN_DTYPE, How, SpanFlag, ThreadState
@@ -161,13 +160,13 @@ class SpanSource:
         groups = np.append(0, paths) * len(self._paths) + np.append(paths, 0)
         own = threads.samples.of_thread(thread)
         moments = bursts.positions(threads.samples.column("time_ns", own).astype(np.int64))
-        shares = share_cpu_time(moments, bursts.edges, period_ns, groups)
+        pieces = share_cpu_time(moments, bursts.edges, period_ns, groups)
         empty = np.flatnonzero(np.diff(bursts.edges) == 0)  # bursts without CPU time
         none = np.zeros(len(empty), np.int64)
-        position = np.concatenate([shares.piece_start, bursts.edges[empty]])
-        length = np.concatenate([shares.piece_length, none])
-        sample = np.concatenate([shares.piece_sample, none - 1])
-        burst = np.searchsorted(bursts.edges, shares.piece_start, side="right") - 1
+        position = np.concatenate([pieces.start, bursts.edges[empty]])
+        length = np.concatenate([pieces.length, none])
+        sample = np.concatenate([pieces.sample, none - 1])
+        burst = np.searchsorted(bursts.edges, pieces.start, side="right") - 1
         at_ns, stolen_ns, added_ns, unknown_ns = bursts.wall_clock(position, length, np.concatenate([burst, empty]))
         spans = np.zeros(len(position), SPAN_DTYPE)
         spans["thread"], spans["status"] = thread, Status.NOT_SAMPLED
@@ -227,7 +226,7 @@ class _ReasonNamer:
         self._gil_start = np.array([start for start, _ in gils], np.uint64)
         self._gil_end = self._gil_start + np.array([size for _, size in gils], np.uint64)
         self._of_kernel = np.array([process.is_kernel_thread for process in processes] or [False])
-        self._hints = KernelHints(recording)
+        self._outside, self._inside = kernel_hints(recording)
 
     def reasons(self, rows: Spans, thread_of: npt.NDArray[np.uint32]) -> npt.NDArray[np.uint16]:
         """In the order of the rows; a bounded number at a time is worked on."""
@@ -236,7 +235,7 @@ class _ReasonNamer:
             part, thread = rows[begin : begin + _BLOCK_ROWS], thread_of[begin : begin + _BLOCK_ROWS]
             of_kernel, stack = self._of_kernel[thread], part["stack"]
             in_call = (part["syscall"] >= 0) | of_kernel
-            hints = np.where(in_call, self._hints.inside[stack], self._hints.outside[stack])
+            hints = np.where(in_call, self._inside[stack], self._outside[stack])
             blocks.append(wait_reasons(part, self._gil_start[thread], self._gil_end[thread], of_kernel, hints))
         return np.concatenate(blocks)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from bpfprof.account.rows import Int64Array, RowsByThread
+from bpfprof.account.threads import Int64Array, RowsByThread
 from bpfprof.model.ids import Pid, Tid
 from bpfprof.model.profile import Waker
 from bpfprof.model.samples import WakerKind

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import click
@@ -31,10 +31,10 @@ def parse_window(text: str) -> tuple[int, int]:
     return begin_ns, end_ns
 
 
-def _parsed(parse: Any) -> Any:
+def _parsed(parse: Any, missing: Any = None) -> Any:
     def callback(_ctx: click.Context, _parameter: click.Parameter, text: Any) -> Any:
         try:
-            return parse(text) if text else None
+            return parse(text) if text else missing
         except (ValueError, re.error, StopIteration, KeyError) as error:
             raise click.BadParameter(str(error)) from error
 
@@ -52,20 +52,12 @@ def _parse_reasons(words: tuple[str, ...]) -> tuple[str, ...]:
     return words
 
 
-@dataclass(frozen=True, slots=True)
-class Wanted:
-    """What was asked to be shown; None or () for what was not."""
+@dataclass(frozen=True)
+class Wanted(SpanFilter):
+    """What was asked to be shown."""
 
-    time: tuple[int, int] | None
-    process: re.Pattern[str] | None
-    thread: re.Pattern[str] | None
-    function: re.Pattern[str] | None
-    on_cpu: bool
-    off_cpu: bool
-    reasons: tuple[str, ...] | None
-    gil_only: bool
-    states: int | None
-    hide_idle: bool
+    on_cpu: bool = False
+    off_cpu: bool = False
 
     def filter(
         self, min_block_us: int = 0, only: ThreadState | None = None, takes: frozenset[str] = frozenset()
@@ -83,18 +75,8 @@ class Wanted:
             states &= {only}
         if not states:
             raise UsageError("--cpu leaves no waits", "bpfprof report --cpu shows the time on a CPU")
-        return SpanFilter(
-            window_ns=self.time,
-            process=self.process,
-            thread=self.thread,
-            function=self.function,
-            states=states,
-            reasons=self.reasons or (),
-            holds_gil=self.gil_only,
-            task_states=self.states or 0,
-            min_block_ns=1000 * min_block_us,
-            hides_idle=self.hide_idle and "hide_idle" not in takes,
-        )
+        hides_idle = self.hides_idle and "hide_idle" not in takes
+        return replace(self, states=states, min_block_ns=1000 * min_block_us, hides_idle=hides_idle)
 
 
 def _pattern(name: str, what: str) -> Any:
@@ -106,7 +88,10 @@ filter_options = gathered(
     Wanted,
     (
         click.option(
-            "--time", metavar="2s..5s", callback=_parsed(parse_window), help="Only this part, from the start on."
+            *("--time", "window_ns"),
+            metavar="2s..5s",
+            callback=_parsed(parse_window),
+            help="Only this part, from the start on.",
         ),
         _pattern("process", "processes with this in `NAME (PID)`"),
         _pattern("thread", "threads with this in `NAME (TID)`"),
@@ -117,17 +102,18 @@ filter_options = gathered(
             *("--reason", "reasons"),
             multiple=True,
             metavar="R",
-            callback=_parsed(_parse_reasons),
+            callback=_parsed(_parse_reasons, ()),
             help="Only waits for this: gil, lock, sleep, disk, net, pipe, poll, child ...; may be repeated.",
         ),
         gil_option,
         click.option(
-            "--state",
-            "states",
+            *("--state", "task_states"),
             metavar="S,D,...",
-            callback=_parsed(task_states),
+            callback=_parsed(task_states, 0),
             help="Only waits in these states: letters as in ps, or names (uninterruptible...).",
         ),
-        click.option("--hide-idle", is_flag=True, help="Leave out waits of threads that have nothing to do."),
+        click.option(
+            "--hide-idle", "hides_idle", is_flag=True, help="Leave out waits of threads that have nothing to do."
+        ),
     ),
 )

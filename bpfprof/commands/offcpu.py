@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,13 +13,12 @@ from click.core import ParameterSource
 from bpfprof.capture.options import CaptureOptions
 from bpfprof.commands.capture_options import capture_options, check_targets
 from bpfprof.commands.filters import Wanted, filter_options
-from bpfprof.commands.options import RATE, Shown, gathered, output_options
+from bpfprof.commands.options import RATE, Shown, output_options
 from bpfprof.commands.outputs import shows_utf8
 from bpfprof.errors import UsageError
 from bpfprof.kernel.attach import PERF_EVENTS
 from bpfprof.model.states import ThreadState
-from bpfprof.render.formats import TABLE, WAITS, Format
-from bpfprof.render.options import GROUPINGS
+from bpfprof.render.formats import GROUPINGS, TABLE, WAITS, Format, RenderOptions
 
 if TYPE_CHECKING:
     from bpfprof.model.profile import Profile
@@ -29,43 +28,6 @@ if TYPE_CHECKING:
 
 _HAS_DASHES = "bpfprof.has_dashes"
 _EXAMPLE = "bpfprof offcpu --pid 1234 -d 10\n  bpfprof offcpu RECORDING"
-
-
-@dataclass(frozen=True, slots=True)
-class Grouping:
-    """How to group waits, and what to show of each group."""
-
-    by: str
-    limit: int
-    with_wakers: bool
-    waker_depth: int
-
-
-_group_options = gathered(
-    "grouping",
-    Grouping,
-    (
-        click.option(
-            "--by",
-            type=click.Choice(GROUPINGS),
-            default="stack",
-            help="What waits of one group have in common.  [default: reason and stack]",
-        ),
-        click.option(
-            "-n", "--limit", type=click.IntRange(1, 10_000), default=10, show_default=True, help="Groups shown."
-        ),
-        click.option(
-            "--waker", "with_wakers", is_flag=True, help="In flame graphs: after each wait the stack of who ended it."
-        ),
-        click.option(
-            "--waker-depth",
-            type=click.IntRange(1, 20),
-            default=2,
-            show_default=True,
-            help="How many wakers one after the other: the waker, who had woken it, ...",
-        ),
-    ),
-)
 
 
 class _RecordingOrCommand(click.Command):
@@ -79,7 +41,23 @@ class _RecordingOrCommand(click.Command):
 @click.command(cls=_RecordingOrCommand)
 @capture_options
 @filter_options
-@_group_options
+@click.option(
+    "--by",
+    type=click.Choice(GROUPINGS),
+    default="stack",
+    help="What waits of one group have in common.  [default: reason and stack]",
+)
+@click.option("-n", "--limit", type=click.IntRange(1, 10_000), default=10, show_default=True, help="Groups shown.")
+@click.option(
+    "--waker", "with_wakers", is_flag=True, help="In flame graphs: after each wait the stack of who ended it."
+)
+@click.option(
+    "--waker-depth",
+    type=click.IntRange(1, 20),
+    default=2,
+    show_default=True,
+    help="How many wakers one after the other: the waker, who had woken it, ...",
+)
 @output_options
 # Accepted for habit: nothing is sampled.
 @click.option("-r", "--rate", type=RATE, hidden=True, expose_value=False)
@@ -91,8 +69,9 @@ def offcpu(
     ctx: click.Context,
     asked: CaptureOptions,
     wanted: Wanted,
-    grouping: Grouping,
+    with_wakers: bool,
     shown: Shown,
+    look: RenderOptions,
     arguments: tuple[str, ...],
 ) -> None:
     """Show where threads wait: of running programs (--pid), of a COMMAND given after --, or in a RECORDING.
@@ -100,7 +79,7 @@ def offcpu(
     Of a RECORDING --min-block leaves out waits that were shorter; other options of recording do not go with one.
     """
     chosen = shown.format()
-    if grouping.with_wakers and chosen in (None, TABLE, WAITS):
+    if with_wakers and chosen in (None, TABLE, WAITS):
         raise UsageError("--waker is for stacks, a table has the wakers", "give a file: -o waits.svg")
     is_recorded = bool(arguments) and not ctx.meta[_HAS_DASHES]
     takes = (WAITS if chosen is None or chosen is TABLE else chosen).takes
@@ -111,10 +90,11 @@ def offcpu(
 
     def render(profile: Profile, chosen: Format | None) -> str | bytes:
         is_shown = chosen is None or (is_recorded and shown.output is None)
-        return _rendered(chosen or WAITS, wanted, grouping, shown, profile, is_shown and not shows_utf8())
+        shown_look = replace(look, hide_idle=wanted.hides_idle, ascii_only=is_shown and not shows_utf8())
+        return _rendered(profile, chosen or WAITS, shown_look, with_wakers)
 
     def next_command(path: Path) -> str:
-        return f"bpfprof offcpu {path} --by {'thread' if grouping.by == 'waker' else 'waker'}"
+        return f"bpfprof offcpu {path} --by {'thread' if look.by == 'waker' else 'waker'}"
 
     if is_recorded:
         _show_recording(_checked_path(ctx, arguments, asked, shown), options, render, shown)
@@ -154,22 +134,12 @@ def _show_recording(path: Path, options: ProfileOptions, render: Render, shown: 
     check_whole(profile)
 
 
-def _rendered(
-    chosen: Format, wanted: Wanted, grouping: Grouping, shown: Shown, profile: Profile, ascii_only: bool
-) -> str | bytes:
+def _rendered(profile: Profile, chosen: Format, look: RenderOptions, with_wakers: bool) -> str | bytes:
     chosen = WAITS if chosen is TABLE else chosen
-    title = "Flame graph of waits" + " and who ended them" * grouping.with_wakers
-    look = replace(
-        shown.look(),
-        title=title if chosen.name == "flamegraph" else "",
-        by=grouping.by,
-        limit=grouping.limit,
-        waker_depth=grouping.waker_depth,
-        hide_idle=wanted.hide_idle,
-        ascii_only=ascii_only,
-    )
-    if grouping.with_wakers and chosen is not WAITS:
-        from bpfprof.query.off_cpu import with_wakers
+    if chosen.name == "flamegraph":
+        look = replace(look, title="Flame graph of waits" + " and who ended them" * with_wakers)
+    if with_wakers and chosen is not WAITS:
+        from bpfprof.query.off_cpu import with_wakers as continued
 
-        profile = with_wakers(profile, grouping.waker_depth)
+        profile = continued(profile, look.waker_depth)
     return chosen.render(profile, look)

@@ -39,28 +39,34 @@ def gathered(name: str, kind: type[Any], options: Sequence[Callable[[Any], Any]]
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """What a report is to look like, and where it goes."""
+    """What a report is to be, and where it goes."""
 
     output: Path | None
     format_name: str | None
-    function_only: bool
-    full_filenames: bool
     show_interpreter: bool
 
     def format(self) -> Format | None:
         """The format asked for; None: none, or a recording. Raises UsageError for an unknown name or suffix."""
-        return choose_format(self.format_name, self.output)
-
-    def look(self) -> RenderOptions:
-        """What decides how a report looks."""
-        return RenderOptions(self.function_only, self.full_filenames)
+        if self.format_name is not None:
+            if self.format_name.lower() in ("bpfprof", "recording"):
+                return None
+            found = find_format(self.format_name)
+            if found is None:
+                raise UsageError(f"there is no format {self.format_name}", f"the formats are {_FORMAT_NAMES}")
+            return found
+        if self.output is None or self.output.suffix == RECORDING_SUFFIX:
+            return None
+        found = format_for_suffix(self.output)
+        if found is None:
+            raise UsageError(f"the suffix of {self.output} does not tell the format", f"give --format: {_FORMAT_NAMES}")
+        return found
 
     def profile_options(self, wanted: SpanFilter, with_spans: bool) -> ProfileOptions:
         """What the profile for a report has to hold."""
         return ProfileOptions(with_spans, self.show_interpreter, wanted)
 
 
-output_options = gathered(
+_with_shown = gathered(
     "shown",
     Shown,
     (
@@ -79,22 +85,12 @@ output_options = gathered(
         click.option("--full-filenames", is_flag=True, help="Whole paths instead of the shortest unambiguous tail."),
     ),
 )
+
+
+def output_options(command: Command) -> Command:
+    """Decorator: adds the options; they reach the command as `shown` and, with what else decides a look, `look`."""
+    return _with_shown(gathered("look", RenderOptions, ())(command))
+
+
 RATE = click.IntRange(1, 20000)
-gil_option = click.option("-g", "--gil", "gil_only", is_flag=True, help="Show only what was done holding the GIL.")
-
-
-def choose_format(name: str | None, output: Path | None) -> Format | None:
-    """The format asked for; None: none, or a recording. Raises UsageError for an unknown name or suffix."""
-    if name is not None:
-        if name.lower() in ("bpfprof", "recording"):
-            return None
-        found = find_format(name)
-        if found is None:
-            raise UsageError(f"there is no format {name}", f"the formats are {_FORMAT_NAMES}")
-        return found
-    if output is None or output.suffix == RECORDING_SUFFIX:
-        return None
-    found = format_for_suffix(output)
-    if found is None:
-        raise UsageError(f"the suffix of {output} does not tell the format", f"give --format: {_FORMAT_NAMES}")
-    return found
+gil_option = click.option("-g", "--gil", "holds_gil", is_flag=True, help="Show only what was done holding the GIL.")

@@ -14,7 +14,7 @@ from bpfprof.commands.recording import Plan, make_recording
 from bpfprof.commands.starting import Started
 from bpfprof.kernel.attach import PERF_EVENTS
 from bpfprof.profile.options import SpanFilter
-from bpfprof.render.formats import TABLE, Format
+from bpfprof.render.formats import TABLE, Format, RenderOptions
 
 if TYPE_CHECKING:
     from bpfprof.model.profile import Profile
@@ -33,16 +33,17 @@ def record(
     started: Started | None,
     asked: CaptureOptions,
     shown: Shown,
-    gil_only: bool,
+    look: RenderOptions,
+    holds_gil: bool,
     command: tuple[str, ...],
 ) -> None:
     """Record where the wall time of running programs goes (--pid), or of a COMMAND given after --."""
     check_targets(asked, command, "bpfprof record --pid 1234 -d 10")
     chosen = shown.format()
-    options = shown.profile_options(SpanFilter(holds_gil=gil_only), chosen is not None and chosen.needs_spans)
+    options = shown.profile_options(SpanFilter(holds_gil=holds_gil), chosen is not None and chosen.needs_spans)
 
     def render(profile: Profile, chosen: Format | None) -> str | bytes:
-        return (chosen or TABLE).render(profile, shown.look())
+        return (chosen or TABLE).render(profile, look)
 
     def next_command(path: Path) -> str:
         graph = path.with_suffix(".flame.svg" if path.suffix == ".svg" else ".svg")

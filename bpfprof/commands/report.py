@@ -17,7 +17,7 @@ from bpfprof.profile.build import build_profile
 from bpfprof.profile.options import ProfileOptions
 from bpfprof.recording.reader import read_recording
 from bpfprof.render.columns import duration_text
-from bpfprof.render.formats import TABLE
+from bpfprof.render.formats import TABLE, RenderOptions
 from bpfprof.render.labels import printable, process_label, thread_label
 
 _TOLERANCE = 0.01
@@ -37,7 +37,7 @@ _TOLERANCE = 0.01
 )
 @filter_options
 @output_options
-def report(recording: Path, shown: Shown, wanted: Wanted, min_block: int, check: bool) -> None:
+def report(recording: Path, shown: Shown, look: RenderOptions, wanted: Wanted, min_block: int, check: bool) -> None:
     """Render a RECORDING: to the terminal as a table, or with -o or -f as something else."""
     chosen = shown.format()
     if chosen is None and (shown.format_name or shown.output):
@@ -46,7 +46,7 @@ def report(recording: Path, shown: Shown, wanted: Wanted, min_block: int, check:
     chosen = chosen or TABLE
     wanted_spans = wanted.filter(min_block, takes=chosen.takes)
     profile = load_profile(recording, shown.profile_options(wanted_spans, chosen.needs_spans))
-    write_report(chosen.render(profile, replace(shown.look(), hide_idle=wanted.hide_idle)), shown.output)
+    write_report(chosen.render(profile, replace(look, hide_idle=wanted.hides_idle)), shown.output)
     complaint = check_accounting(profile) if check else ""
     if complaint and profile.quality.unfinished:
         click.echo(f"bpfprof: {complaint}", err=True)

@@ -12,8 +12,6 @@ import numpy as np
 
 from bpfprof.model.syscalls import syscall_numbers
 
-NO_STACK = 0
-
 
 class FdKind(IntEnum):
     """What a system call's descriptor is, looked up soon after the wait; UNKNOWN: it was closed, or there is none."""

@@ -9,22 +9,8 @@ from enum import IntEnum, IntFlag
 
 from bpfprof.model.syscalls import syscall_name, syscall_numbers
 
-# The first is the reason of what is no wait.
-_WORDS = [
-    "",
-    "gil",
-    "lock",
-    "sleep",
-    "disk",
-    "net",
-    "pipe",
-    "poll",
-    "child",
-    "device",
-    "pagefault",
-    "stopped",
-    "unknown",
-]
+_REASONS = "gil lock sleep disk net pipe poll child device pagefault stopped unknown"
+_WORDS = ["", *_REASONS.split()]  # the first is the reason of what is no wait
 SYSCALL_REASONS = 1000  # reason of a wait without a better word: the number of its system call above this
 
 

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import numpy as np
 import numpy.typing as npt
 
 from bpfprof.account.spans import Spans, SpanSource
 from bpfprof.account.wakers import waker_table
 from bpfprof.model.ids import Pid, Tid
-from bpfprof.model.profile import Profile, ThreadTime
+from bpfprof.model.profile import GIL_ROW_DTYPE, WEIGHT_DTYPE, Profile, ThreadTime
 from bpfprof.model.spans import SPAN_DTYPE, SpanFlag, ThreadState
+from bpfprof.model.states import reason_text
 from bpfprof.profile.filters import Masks
 from bpfprof.profile.options import ProfileOptions
 from bpfprof.profile.quality import recording_info, recording_mode, recording_quality
 from bpfprof.profile.stacks import ProfileStacks, span_keys
-from bpfprof.profile.weights import GilTotals, ThreadAccount, merged_weights, weights_of
+from bpfprof.profile.weights import ACCOUNT_DTYPE, Rows, account_of, gil_waits_of, merged, weights_of
 from bpfprof.recording.reader import Recording
 from bpfprof.stacks.stitch import StackSource
 
@@ -36,50 +35,40 @@ class _Builder:
         self._spans = SpanSource(recording, self._source.statuses)
         self._stacks = ProfileStacks(self._source)
         self._masks = Masks(options.filter, recording, self._source)
-        self._shown = _SHOWN.get(recording_mode(recording))
-        self._gil = GilTotals()
+        self._shown = _SHOWN.get(recording_mode(recording), list(ThreadState))
 
     def build(self) -> Profile:
-        threads, weights, kept = [], [], [np.zeros(0, SPAN_DTYPE)]
+        threads, weights, gil_waits, kept = [], [], [], [np.zeros(0, SPAN_DTYPE)]
         for thread in range(len(self._recording.threads)):
-            account, parts = ThreadAccount(), []
+            account = []
             has_thread = self._masks.has_thread(thread)
-            for block in self._blocks(thread, has_thread):
-                shown = self._is_shown(block) & has_thread
+            is_wanted = has_thread or self._options.with_spans
+            for block in self._spans.of_thread(thread, self._options.filter.window_ns) if is_wanted else ():
+                shown = self._masks.of(block) & np.isin(block["state"], self._shown) & has_thread
                 if self._options.with_spans:
                     kept.append(self._kept(block, shown))
                 if not has_thread:
                     continue
-                account.add(block)
+                account.append(account_of(block))
                 chosen = block[shown]
-                parts.append(weights_of(chosen, self._stacks.numbers(span_keys(chosen))))
-                self._gil.add(chosen)
-            threads.append(self._thread_time(thread, account))
-            weights.append(merged_weights(parts))
+                weights.append(weights_of(chosen, self._stacks.numbers(span_keys(chosen))))
+                gil_waits.append(gil_waits_of(chosen))
+            threads.append(self._thread_time(thread, merged(ACCOUNT_DTYPE, account)))
         spans = np.concatenate(kept)
-        gil = self._gil.rows()
+        gil = merged(GIL_ROW_DTYPE, gil_waits)
         gil["stack"] = self._stacks.places(gil["stack"])
         return Profile(
             recording_info(self._recording, self._spans.threads.end_ns - self._spans.threads.start_ns),
             tuple(threads),
             tuple(self._stacks.interner.frames),
             tuple(self._stacks.interner.stacks),
-            merged_weights(weights),
+            merged(WEIGHT_DTYPE, weights),
             recording_quality(self._recording, self._spans, self._source),
             spans[np.lexsort((spans["start_ns"], spans["thread"]))] if self._options.with_spans else None,
             waker_table(self._recording),
             gil,
             self._options.filter.text,
         )
-
-    def _blocks(self, thread: int, is_shown: bool) -> Iterator[Spans]:
-        if not is_shown and not self._options.with_spans:
-            return iter(())
-        return self._spans.of_thread(thread, self._options.filter.window_ns)
-
-    def _is_shown(self, spans: Spans) -> npt.NDArray[np.bool_]:
-        shown = self._masks.of(spans)
-        return shown if self._shown is None else shown & np.isin(spans["state"], self._shown)
 
     def _kept(self, spans: Spans, shown: npt.NDArray[np.bool_]) -> Spans:
         """Spans with the profile's stacks."""
@@ -90,7 +79,7 @@ class _Builder:
             kept[name] = self._stacks.places(spans[name])
         return kept
 
-    def _thread_time(self, index: int, account: ThreadAccount) -> ThreadTime:
+    def _thread_time(self, index: int, account: Rows) -> ThreadTime:
         thread, threads, window = self._recording.threads[index], self._spans.threads, self._options.filter.window_ns
         process = self._recording.processes[thread.process]
         limits = np.array([threads.first_ns[index], threads.last_ns[index]]) - threads.start_ns
@@ -99,7 +88,10 @@ class _Builder:
         elif window is not None:
             limits = limits.clip(*window)
         first_ns, last_ns = limits.clip(0).tolist()
-        on_cpu_ns, runqueue_ns, off_cpu_ns, _ = account.state_ns
+        by_state = [account[account["state"] == state] for state in ThreadState]
+        on_cpu_ns, runqueue_ns, off_cpu_ns, _ = [int(rows["total_ns"].sum()) for rows in by_state]
+        waits = by_state[ThreadState.OFF_CPU]
+        waits = waits[np.argsort(-waits["total_ns"], kind="stable")]
         return ThreadTime(
             Pid(process.pid),
             Tid(thread.tid),
@@ -110,8 +102,8 @@ class _Builder:
             on_cpu_ns,
             runqueue_ns,
             off_cpu_ns,
-            account.sample_count,
-            account.wait_count,
-            account.by_reason(),
+            int(by_state[ThreadState.ON_CPU]["count"].sum()),
+            int(waits["count"].sum()),
+            tuple((reason_text(reason), ns) for reason, ns in waits[["reason", "total_ns"]].tolist()),
             self._spans.overlap_ns(index) if window is None and last_ns else 0,
         )

@@ -1,106 +1,66 @@
-"""Spans -> weights: added up by thread, stack, state and reason; and the account of a thread."""
+"""Spans -> what they add up to: weights by thread, stack, state and reason; the account of a thread; GIL waits."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from bpfprof.account.threads import sums_by
 from bpfprof.model.profile import GIL_ROW_DTYPE, WEIGHT_DTYPE
-from bpfprof.model.spans import ThreadState
-from bpfprof.model.states import reason_number, reason_text
+from bpfprof.model.spans import How, ThreadState
+from bpfprof.model.states import reason_number
 from bpfprof.profile.filters import wait_lengths
 
+Rows = npt.NDArray[np.void]
+
+# One row a (state, reason): all time on the clock, whatever is shown of it.
+ACCOUNT_DTYPE = np.dtype([("state", "u1"), ("reason", "<u2"), ("count", "<i8"), ("total_ns", "<i8")])
+_ADD = {"count": np.add, "total_ns": np.add, "ns": np.add, "max_ns": np.maximum}
 _GIL = reason_number("gil")
 
 
-def weights_of(spans: npt.NDArray[np.void], stacks: npt.NDArray[np.integer[Any]]) -> npt.NDArray[np.void]:
+def weights_of(spans: Rows, stacks: npt.NDArray[np.integer[Any]]) -> Rows:
     """Rows of WEIGHT_DTYPE, by (thread, stack, state, reason). stacks: the profile's, one a span."""
-    stack_count = int(stacks.max(initial=0)) + 1
-    is_wait = spans["state"] == ThreadState.OFF_CPU
-    kinds = spans["state"].astype(np.int64) << 16 | np.where(is_wait, spans["reason"], 0)
-    keys, inverse = np.unique(
-        (spans["thread"].astype(np.int64) * stack_count + stacks) << 18 | kinds, return_inverse=True
-    )
-    weights = np.zeros(len(keys), WEIGHT_DTYPE)
-    weights["thread"], weights["stack"] = np.divmod(keys >> 18, stack_count)
-    weights["state"], weights["reason"] = keys >> 16 & 3, keys & 0xFFFF
-    weights["count"] = sums_by(inverse, spans["count"], len(keys))
-    weights["total_ns"] = sums_by(inverse, spans["stands_for_ns"], len(keys))
+    rows = np.zeros(len(spans), WEIGHT_DTYPE)
+    for name in ("thread", "state", "reason", "count"):
+        rows[name] = spans[name]
+    rows["reason"][spans["state"] != ThreadState.OFF_CPU] = 0
+    rows["stack"], rows["total_ns"] = stacks, spans["stands_for_ns"]
     lengths = np.where(spans["state"] == ThreadState.RUNQUEUE, spans["duration_ns"], wait_lengths(spans))
-    lengths[spans["how"] == 1] = 0
-    np.maximum.at(weights["max_ns"], inverse, lengths.astype(np.uint64))
-    return weights
+    rows["max_ns"] = np.where(spans["how"] == How.SUMMED, 0, lengths)
+    return merged(WEIGHT_DTYPE, [rows])
 
 
-def merged_weights(parts: list[npt.NDArray[np.void]]) -> npt.NDArray[np.void]:
-    """Weights of several parts as one; what took no time is left out."""
-    rows = np.concatenate([np.zeros(0, WEIGHT_DTYPE), *parts])
-    keys = [rows[name] for name in ("reason", "state", "stack", "thread")]
-    order = np.lexsort(keys)
-    rows = rows[order]
+def account_of(spans: Rows) -> Rows:
+    """Rows of ACCOUNT_DTYPE."""
+    rows = np.zeros(len(spans), ACCOUNT_DTYPE)
+    for name in ("state", "reason", "count"):
+        rows[name] = spans[name]
+    rows["total_ns"] = spans["duration_ns"]
+    return merged(ACCOUNT_DTYPE, [rows])
+
+
+def gil_waits_of(spans: Rows) -> Rows:
+    """Rows of GIL_ROW_DTYPE, with stacks of the recording."""
+    waits = spans[(spans["state"] == ThreadState.OFF_CPU) & (spans["reason"] == _GIL)]
+    rows = np.zeros(len(waits), GIL_ROW_DTYPE)
+    rows["thread"], rows["holder"] = waits["thread"], waits["holder"].astype(np.int64) - 1
+    rows["stack"], rows["ns"] = waits["holder_stack"], waits["stands_for_ns"]
+    return merged(GIL_ROW_DTYPE, [rows])
+
+
+def merged(dtype: np.dtype[np.void], parts: list[Rows]) -> Rows:
+    """Rows of the parts, those that are alike but for their sums as one, in order; what took no time is left out."""
+    rows = np.concatenate([np.zeros(0, dtype), *parts])
+    names = [name for name in dtype.names or () if name not in _ADD]
+    rows = rows[np.lexsort([rows[name] for name in reversed(names)])]
     changed = np.zeros(len(rows), np.bool_)
     changed[:1] = True
-    for name in ("thread", "stack", "state", "reason"):
+    for name in names:
         changed[1:] |= rows[name][1:] != rows[name][:-1]
     first = np.flatnonzero(changed)
-    merged = rows[first]
-    if len(first):
-        for name, add in (("count", np.add), ("total_ns", np.add), ("max_ns", np.maximum)):
-            merged[name] = add.reduceat(rows[name], first)
-    return merged[merged["total_ns"] > 0]
-
-
-@dataclass(slots=True)
-class ThreadAccount:
-    """Sums of the spans of one thread."""
-
-    state_ns: list[int] = field(default_factory=lambda: [0] * len(ThreadState))
-    sample_count: int = 0
-    wait_count: int = 0
-    _by_reason: dict[int, int] = field(default_factory=dict)
-
-    def add(self, spans: npt.NDArray[np.void]) -> None:
-        """Takes more spans."""
-        for state, ns in enumerate(sums_by(spans["state"], spans["duration_ns"], len(ThreadState)).tolist()):
-            self.state_ns[state] += ns
-        self.sample_count += int(spans["count"][spans["state"] == ThreadState.ON_CPU].sum())
-        waits = spans[spans["state"] == ThreadState.OFF_CPU]
-        self.wait_count += int(waits["count"].sum())
-        reasons, inverse = np.unique(waits["reason"], return_inverse=True)
-        sums = sums_by(inverse, waits["duration_ns"], len(reasons))
-        for reason, ns in zip(reasons.tolist(), sums.tolist(), strict=True):
-            self._by_reason[reason] = self._by_reason.get(reason, 0) + ns
-
-    def by_reason(self) -> tuple[tuple[str, int], ...]:
-        """(reason, nanoseconds blocked), most first."""
-        ordered = sorted(self._by_reason.items(), key=lambda item: (-item[1], item[0]))
-        return tuple((reason_text(reason), ns) for reason, ns in ordered if ns)
-
-
-@dataclass(slots=True)
-class GilTotals:
-    """Waits for a GIL by waiter, holder and the holder's stack (of the recording)."""
-
-    _sums: dict[tuple[int, int, int], int] = field(default_factory=dict)
-
-    def add(self, spans: npt.NDArray[np.void]) -> None:
-        """Takes more spans."""
-        rows = spans[(spans["state"] == ThreadState.OFF_CPU) & (spans["reason"] == _GIL)]
-        behind, inverse = np.unique(rows["holder"].astype(np.int64) << 32 | rows["holder_stack"], return_inverse=True)
-        pairs, codes = np.unique(rows["thread"].astype(np.int64) * max(1, len(behind)) + inverse, return_inverse=True)
-        for pair, ns in zip(pairs.tolist(), sums_by(codes, rows["stands_for_ns"], len(pairs)).tolist(), strict=True):
-            thread, place = divmod(pair, len(behind))
-            key = (thread, int(behind[place]) >> 32, int(behind[place]) & 0xFFFFFFFF)
-            self._sums[key] = self._sums.get(key, 0) + ns
-
-    def rows(self) -> npt.NDArray[np.void]:
-        """Rows of GIL_ROW_DTYPE, with stacks of the recording."""
-        found: Iterator[tuple[int, int, int, int]] = (
-            (thread, holder - 1, stack, ns) for (thread, holder, stack), ns in sorted(self._sums.items()) if ns
-        )
-        return np.array(list(found), GIL_ROW_DTYPE)
+    sums = rows[first]
+    for name in {*(dtype.names or ())} & {*_ADD} if len(first) else ():
+        sums[name] = _ADD[name].reduceat(rows[name], first)
+    return sums[sums["ns" if dtype is GIL_ROW_DTYPE else "total_ns"] > 0]

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
+from bpfprof.account.threads import sums_by
 from bpfprof.model.profile import Profile, ThreadTime, Waker
 from bpfprof.query.functions import Ints, owner_functions, wait_owners
 from bpfprof.query.waits import Waits
@@ -64,16 +65,11 @@ def waker_name(waker: Waker, threads: Sequence[ThreadTime]) -> str:
     return f"thread {name or '?'} ({waker.tid})"
 
 
-def summed(codes: Ints, ns: npt.NDArray[np.generic], count: int) -> Ints:
-    """Sum of ns for each code below `count`: exact below 2**53 (104 days), at most 2**62 (a damaged recording)."""
-    return np.bincount(codes, weights=ns, minlength=count).clip(0, 1 << 62).astype(np.int64)
-
-
 def shares_of(values: npt.NDArray[np.generic], ns: Ints, frames: Ints | None = None) -> tuple[Share, ...]:
     """Sum of ns for each value, most first; with `frames` for each pair of both."""
     keys = values.astype(np.int64) << 32 | ((0 if frames is None else frames + 1) & 0xFFFFFFFF)
     unique, codes = np.unique(keys, return_inverse=True)
-    sums = summed(codes, ns, len(unique))
+    sums = sums_by(codes, ns, len(unique))
     order = np.lexsort((unique, -sums))
     parts = zip(
         (unique >> 32)[order].tolist(), sums[order].tolist(), (unique & 0xFFFFFFFF)[order].tolist(), strict=True

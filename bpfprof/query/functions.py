@@ -14,30 +14,13 @@ Ints = npt.NDArray[np.int64]
 
 _NATIVE = (FrameKind.NATIVE, FrameKind.INLINED)
 # Innermost of every wait, or of every wake-up: they say nothing.
-_SCHEDULER = frozenset(
-    [
-        "__schedule",
-        "schedule",
-        "io_schedule",
-        "io_schedule_timeout",
-        "schedule_timeout",
-        "schedule_preempt_disabled",
-        "schedule_hrtimeout_range",
-        "schedule_hrtimeout_range_clock",
-        "schedule_hrtimeout",
-        "preempt_schedule_common",
-        "try_to_wake_up",
-        "default_wake_function",
-        "wake_up_process",
-        "wake_up_q",
-        "wake_up_state",
-        "autoremove_wake_function",
-        "__wake_up",
-        "__wake_up_common",
-        "__wake_up_common_lock",
-        "__wake_up_sync_key",
-    ]
+_SCHEDULER = (
+    "__schedule schedule io_schedule io_schedule_timeout schedule_timeout schedule_preempt_disabled "
+    "schedule_hrtimeout_range schedule_hrtimeout_range_clock schedule_hrtimeout preempt_schedule_common "
+    "try_to_wake_up default_wake_function wake_up_process wake_up_q wake_up_state autoremove_wake_function "
+    "__wake_up __wake_up_common __wake_up_common_lock __wake_up_sync_key"
 )
+_OF_SCHEDULER = frozenset(_SCHEDULER.split())
 
 
 def owner_frames(frames: Sequence[Frame], stacks: Sequence[tuple[int, ...]]) -> list[int]:
@@ -48,7 +31,7 @@ def owner_frames(frames: Sequence[Frame], stacks: Sequence[tuple[int, ...]]) -> 
 
 def is_of_scheduler(frame: Frame) -> bool:
     """Whether it is a kernel function that all waits or wake-ups have, which is no stack's function."""
-    return frame.kind == FrameKind.KERNEL and frame.name in _SCHEDULER
+    return frame.kind == FrameKind.KERNEL and frame.name in _OF_SCHEDULER
 
 
 def wait_owners(frames: Sequence[Frame], stacks: Sequence[tuple[int, ...]]) -> list[int]:

@@ -46,8 +46,8 @@ class WaitGroup:
 
     @property
     def mean_ns(self) -> int:
-        """Of the durations, rounded down."""
-        return self.total_ns // self.count
+        """Of the durations, rounded down; the end of a wait that began before a window has no count."""
+        return self.total_ns // max(1, self.count)
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ so on with who had woken the waker.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
@@ -26,7 +26,7 @@ def with_wakers(profile: Profile, depth: int) -> Profile:
     """Each wait with up to `depth` wakers. Raises ValueError without spans."""
     waits, interner = find_waits(profile), Interner.of(profile)
     assert profile.spans is not None
-    stacks = _Continued(profile, waits, interner).stacks(depth)
+    stacks = _continued(profile, waits, interner, depth)
     spans = profile.spans.copy()
     is_wait = (spans["state"] == ThreadState.OFF_CPU) & (spans["wait"] > 0)
     row_of = np.zeros(int(spans["wait"].max(initial=0)) + 1, np.int64)
@@ -35,46 +35,35 @@ def with_wakers(profile: Profile, depth: int) -> Profile:
     shown = spans[spans["flags"] & SpanFlag.HIDDEN == 0]
     weights = weights_of(shown, shown["stack"])
     frames, made = tuple(interner.frames), tuple(interner.stacks)
-    return replace(profile, frames=frames, stacks=made, weights=weights[weights["total_ns"] > 0], spans=spans)
+    return replace(profile, frames=frames, stacks=made, weights=weights, spans=spans)
 
 
-@dataclass(frozen=True)
-class _Continued:
-    """Stacks that go on with wakers."""
+def _continued(profile: Profile, waits: Waits, interner: Interner, depth: int) -> Ints:
+    """The stack of each wait, continued by its wakers."""
+    rows = waits.rows
+    numbers, current = rows["stack"].copy(), np.arange(len(rows))  # current: whose waker comes next, -1: the end
+    for _ in range(depth):
+        alive = np.flatnonzero(current >= 0)
+        of_alive = rows[current[alive]]
+        alive, of_alive = alive[of_alive["waker"] > 0], of_alive[of_alive["waker"] > 0]
+        current = np.full(len(rows), -1, np.int64)
+        if not len(alive):
+            break
+        numbers[alive] = _with_waker(profile, interner, numbers[alive], of_alive)
+        current[alive] = of_alive["before"]
+    return numbers
 
-    profile: Profile
-    waits: Waits
-    interner: Interner
 
-    def stacks(self, depth: int) -> Ints:
-        """The stack of each wait, continued by its wakers."""
-        rows = self.waits.rows
-        numbers, current = rows["stack"].copy(), np.arange(len(rows))  # current: whose waker comes next, -1: the end
-        for _ in range(depth):
-            alive = np.flatnonzero(current >= 0)
-            of_alive = rows[current[alive]]
-            alive, of_alive = alive[of_alive["waker"] > 0], of_alive[of_alive["waker"] > 0]
-            current = np.full(len(rows), -1, np.int64)
-            if not len(alive):
-                break
-            numbers[alive] = self._with_waker(numbers[alive], of_alive)
-            current[alive] = of_alive["before"]
-        return numbers
-
-    def _with_waker(self, numbers: Ints, rows: npt.NDArray[np.void]) -> Ints:
-        """Each stack with the waker of its row after it; equal ones are made once."""
-        pairs, of_pair = np.unique(rows["waker"] << 32 | rows["waker_stack"], return_inverse=True)
-        keys, codes = np.unique(numbers * len(pairs) + of_pair, return_inverse=True)
-        made = []
-        for number, pair in zip(*np.divmod(keys, len(pairs)), strict=True):
-            waker, stack = divmod(int(pairs[pair]), 1 << 32)
-            made.append(
-                self.interner.of_numbers(self.interner.stacks[number] + self._waker_frames(waker - 1, stack - 1))
-            )
-        return np.array(made, np.int64)[codes]
-
-    def _waker_frames(self, waker: int, stack: int) -> tuple[int, ...]:
-        name = waker_name(self.profile.wakers[waker], self.profile.threads)
-        mark = self.interner.frame(Frame(FrameKind.WOKEN_BY, name))
-        frames = self.profile.stacks[stack] if stack >= 0 else ()
-        return (mark, *[frame for frame in reversed(frames) if self.interner.frames[frame].kind not in _MARKS])
+def _with_waker(profile: Profile, interner: Interner, numbers: Ints, rows: npt.NDArray[np.void]) -> Ints:
+    """Each stack with the waker of its row after it; equal ones are made once."""
+    pairs, of_pair = np.unique(rows["waker"] << 32 | rows["waker_stack"], return_inverse=True)
+    keys, codes = np.unique(numbers * len(pairs) + of_pair, return_inverse=True)
+    made = []
+    for number, pair in zip(*np.divmod(keys, len(pairs)), strict=True):
+        waker, stack = divmod(int(pairs[pair]), 1 << 32)
+        name = waker_name(profile.wakers[waker - 1], profile.threads)
+        frames = reversed(profile.stacks[stack - 1] if stack else ())
+        after = [frame for frame in frames if interner.frames[frame].kind not in _MARKS]
+        mark = interner.frame(Frame(FrameKind.WOKEN_BY, name))
+        made.append(interner.of_numbers((*interner.stacks[number], mark, *after)))
+    return np.array(made, np.int64)[codes]

@@ -11,8 +11,8 @@ import numpy.typing as npt
 from bpfprof.model.frames import Frame, FrameKind
 from bpfprof.model.profile import Profile
 from bpfprof.model.spans import ThreadState
+from bpfprof.render.formats import RenderOptions
 from bpfprof.render.labels import frame_labels, process_label, thread_label
-from bpfprof.render.options import RenderOptions
 
 Ints = npt.NDArray[np.int64]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import defaultdict
 
 from bpfprof.model.profile import Profile
+from bpfprof.render.formats import RenderOptions
 from bpfprof.render.labels import frame_labels, process_label, thread_label
-from bpfprof.render.options import RenderOptions
 
 
 def render_collapsed(profile: Profile, options: RenderOptions) -> str:
@@ -17,10 +17,7 @@ def render_collapsed(profile: Profile, options: RenderOptions) -> str:
     labels = frame_labels(profile, options)
     texts = [";".join([labels[frame] for frame in stack]) for stack in profile.stacks]
     by_thread: defaultdict[int, defaultdict[str, int]] = defaultdict(lambda: defaultdict(int))
-    rows = profile.weights
-    for thread, stack, total_ns in zip(
-        rows["thread"].tolist(), rows["stack"].tolist(), rows["total_ns"].tolist(), strict=True
-    ):
+    for thread, stack, total_ns in profile.weights[["thread", "stack", "total_ns"]].tolist():
         by_thread[thread][texts[stack]] += total_ns
     lines: defaultdict[str, int] = defaultdict(int)
     for thread in sorted(by_thread):

@@ -31,15 +31,14 @@ def width(text: str) -> int:
     return sum(2 if unicodedata.east_asian_width(char) in "WF" else 1 for char in text)
 
 
-def packed(parts: Sequence[str], columns: int) -> list[str]:
-    """Lines of the parts with commas between them, as many on each as fit; a part is cut if it has to be."""
-    lines: list[str] = []
-    for number, part in enumerate(parts):
-        part = shortened(part, columns - 1) + "," * (number + 1 < len(parts))
-        if lines and width(f"{lines[-1]} {part}") <= columns:
+def filled(parts: Sequence[str], columns: int = COLUMNS, indent: str = "") -> list[str]:
+    """Lines of the parts with spaces between them, as many on each as fit; `indent` from the second line on."""
+    lines = [*parts[:1]]
+    for part in parts[1:]:
+        if width(f"{lines[-1]} {part}") <= columns:
             lines[-1] += f" {part}"
         else:
-            lines.append(part)
+            lines.append(indent + part)
     return lines
 
 

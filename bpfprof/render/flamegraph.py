@@ -16,12 +16,12 @@ from importlib.resources import files
 import numpy as np
 
 from bpfprof.model.profile import Profile
-from bpfprof.render.call_tree import CallTree, Ints, build_call_tree
+from bpfprof.render.call_tree import CallTree, build_call_tree
 from bpfprof.render.columns import duration_text, percent_text
+from bpfprof.render.formats import RenderOptions
 from bpfprof.render.frame_look import LOOKS, PATTERNS, look_of
 from bpfprof.render.header import command_text, counted, recording_facts
 from bpfprof.render.labels import printable
-from bpfprof.render.options import RenderOptions
 from bpfprof.render.quality import quality_line
 
 _WIDTH = 1200
@@ -137,20 +137,15 @@ def _frame(text: str, look: str, left_percent: float, ns: int, all_ns: int) -> s
 
 def _frame_data(drawing: _Drawing) -> str:
     """Columns of integers, one element a drawn frame; times in microseconds. No text: nothing here needs escaping."""
-
-    def column(values: Ints) -> list[int]:
-        chosen: list[int] = values[drawing.nodes].tolist()
-        return chosen
-
     tree = drawing.tree
     columns = {
-        "parent": drawing.parents,
-        "cpu": column((tree.on_cpu_ns + 500) // 1000),
-        "wait": column((tree.waiting_ns + 500) // 1000),
-        "samples": column(tree.samples),
-        "intervals": column(tree.intervals),
+        "cpu": (tree.on_cpu_ns + 500) // 1000,
+        "wait": (tree.waiting_ns + 500) // 1000,
+        "samples": tree.samples,
+        "intervals": tree.intervals,
     }
-    return json.dumps(columns, separators=(",", ":"))
+    chosen = {name: values[drawing.nodes].tolist() for name, values in columns.items()}
+    return json.dumps({"parent": drawing.parents, **chosen}, separators=(",", ":"))
 
 
 def _header(profile: Profile, drawing: _Drawing, title: str) -> tuple[str, int]:

@@ -1,4 +1,4 @@
-"""The formats there are: one table that feeds the choices, the help, the guess from a suffix, docs and tests."""
+"""The formats there are, one table for choices, help, suffixes, docs and tests; and what may be asked of them."""
 
 from __future__ import annotations
 
@@ -8,12 +8,24 @@ from dataclasses import dataclass
 from pathlib import PurePath
 from typing import TYPE_CHECKING
 
-from bpfprof.render.options import RenderOptions
-
 if TYPE_CHECKING:
     from bpfprof.model.profile import Profile
 
-__all__ = ["FORMATS", "TABLE", "WAITS", "Format", "RenderOptions", "find_format", "format_for_suffix"]
+GROUPINGS = ("stack", "reason", "thread", "function", "waker", "lock")  # of waits
+
+
+@dataclass(frozen=True, slots=True)
+class RenderOptions:
+    """Choices that change how a profile is written, never what it holds."""
+
+    function_only: bool = False  # no line numbers; frames that differ only in line become one
+    full_filenames: bool = False  # whole paths instead of the shortest unambiguous tail
+    title: str = ""  # heading of the flame graph and name of the speedscope file; "" chooses one
+    by: str = "stack"  # what waits of one group have in common: GROUPINGS
+    limit: int = 10  # groups shown
+    waker_depth: int = 2  # how many wakers one after the other
+    hide_idle: bool = False  # no groups of threads that have nothing to do
+    ascii_only: bool = False  # nothing but ASCII of its own; names stay as they are
 
 
 @dataclass(frozen=True, slots=True)

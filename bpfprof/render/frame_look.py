@@ -21,16 +21,6 @@ _WAIT_LOOKS = {
     "pagefault": "wait-io",
 }
 _OTHER_WAIT = "wait-other"
-_KIND_LOOKS = {
-    FrameKind.NATIVE: "native",
-    FrameKind.INLINED: "inlined",
-    FrameKind.KERNEL: "kernel",
-    FrameKind.RUNQUEUE: "runqueue",
-    FrameKind.TRUNCATED: "truncated",
-    FrameKind.NOT_SAMPLED: "not-sampled",
-    FrameKind.SHORT_WAITS: "short-waits",
-    FrameKind.WOKEN_BY: "woken-by",
-}
 
 # (looks, what the legend says of them), in the order of the legend.
 LOOKS = (
@@ -60,25 +50,21 @@ def look_of(label: Label) -> str:
         return f"py{zlib.crc32(frame.file.encode('utf-8', 'replace')) % _PYTHON_HUES}"
     if frame.kind == FrameKind.WAIT:
         return _WAIT_LOOKS.get(frame.name, _OTHER_WAIT)
-    return _KIND_LOOKS[frame.kind]
+    return frame.kind.name.lower().replace("_", "-")
 
 
-def _pattern(look: str, lines: str, angle: int) -> str:
+_HATCH = '<path class="{}-line" d="M0 0V7" stroke-width="2"/>'
+_DOT = '<circle class="{}-line" cx="3.5" cy="3.5" r="0.9"/>'
+
+
+def _pattern(look: str, mark: str, angle: int = 0) -> str:
     return (
         f'<pattern id="{look}" width="7" height="7" patternUnits="userSpaceOnUse" patternTransform="rotate({angle})">'
-        f'<rect class="{look}-back" width="7" height="7"/>{lines}</pattern>'
+        f'<rect class="{look}-back" width="7" height="7"/>{mark.format(look)}</pattern>'
     )
 
 
-def _hatched(look: str, angle: int) -> str:
-    return _pattern(look, f'<path class="{look}-line" d="M0 0V7" stroke-width="2"/>', angle)
-
-
-def _dotted(look: str) -> str:
-    return _pattern(look, f'<circle class="{look}-line" cx="3.5" cy="3.5" r="0.9"/>', 0)
-
-
 PATTERNS = "".join(
-    [_hatched(look, 45) for look in sorted({*_WAIT_LOOKS.values(), _OTHER_WAIT})]
-    + [_hatched("runqueue", -45), _dotted("not-sampled"), _dotted("short-waits")]
+    [_pattern(look, _HATCH, 45) for look in sorted({*_WAIT_LOOKS.values(), _OTHER_WAIT})]
+    + [_pattern("runqueue", _HATCH, -45), _pattern("not-sampled", _DOT), _pattern("short-waits", _DOT)]
 )

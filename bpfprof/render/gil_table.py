@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from bpfprof.model.profile import Profile
 from bpfprof.query.chains import GilWait, Share, gil_waits
 from bpfprof.render.columns import COLUMNS, duration_text, percent_text, shortened, width
+from bpfprof.render.formats import RenderOptions
 from bpfprof.render.header import counted
 from bpfprof.render.labels import clean, frame_labels
-from bpfprof.render.options import RenderOptions
 
 _MAX_WAITERS = 8
 _MAX_HOLDERS = 3

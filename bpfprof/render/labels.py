@@ -8,12 +8,20 @@ from collections.abc import Iterable, Mapping
 
 from bpfprof.model.frames import Frame, FrameKind
 from bpfprof.model.profile import Profile, ThreadTime
-from bpfprof.render.options import RenderOptions
+from bpfprof.render.formats import RenderOptions
 
 # Controls (C0, DEL, C1), line and paragraph separators, marks that reorder text on a terminal, lone surrogates (names
 # read with surrogateescape; they cannot be encoded), and the two code points XML 1.0 forbids (section 2.2).
 _UNSAFE = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufffe\uffff]")
 _UNKNOWN = "[unknown]"
+_MARKS = {
+    FrameKind.WAIT: "[off-cpu: {}]",
+    FrameKind.RUNQUEUE: "[runqueue]",
+    FrameKind.TRUNCATED: "[truncated: {}]",
+    FrameKind.NOT_SAMPLED: "[not sampled]",
+    FrameKind.SHORT_WAITS: "[short waits]",
+    FrameKind.WOKEN_BY: "[woken by {}]",
+}
 
 
 def printable(text: str) -> str:
@@ -90,18 +98,8 @@ def frame_label(frame: Frame, files: Mapping[str, str], function_only: bool) -> 
             return _native_name(frame, function_only) + "_[i]"
         case FrameKind.KERNEL:
             return f"{name or _UNKNOWN}_[k]"
-        case FrameKind.WAIT:
-            return f"[off-cpu: {name or 'unknown'}]"
-        case FrameKind.RUNQUEUE:
-            return "[runqueue]"
-        case FrameKind.TRUNCATED:
-            return f"[truncated: {name or 'unknown'}]"
-        case FrameKind.NOT_SAMPLED:
-            return "[not sampled]"
-        case FrameKind.SHORT_WAITS:
-            return "[short waits]"
-        case FrameKind.WOKEN_BY:
-            return f"[woken by {name or 'unknown'}]"
+        case _:
+            return _MARKS[frame.kind].format(name or "unknown")
 
 
 def frame_labels(profile: Profile, options: RenderOptions) -> list[str]:

@@ -11,10 +11,10 @@ from bpfprof.model.profile import Profile
 from bpfprof.model.spans import ThreadState
 from bpfprof.query.groups import WaitGroup, WaitGroups, group_waits
 from bpfprof.render.columns import COLUMNS, duration_text, percent_text, shortened, wrapped
+from bpfprof.render.formats import RenderOptions
 from bpfprof.render.gil_table import gil_block
 from bpfprof.render.header import counted, recording_block
 from bpfprof.render.labels import printable
-from bpfprof.render.options import RenderOptions
 from bpfprof.render.quality import quality_line
 from bpfprof.render.thread_times import reasons_block, threads_block
 from bpfprof.render.wait_details import WaitDetails
@@ -88,11 +88,7 @@ def _figures(group: WaitGroup, all_ns: int, ascii_only: bool) -> str:
 
 
 def _rest(groups: WaitGroups) -> list[str]:
-    lines = []
-    rest = groups.group_count - len(groups.groups)
-    if rest:
-        rest_ns = groups.total_ns - sum(group.total_ns for group in groups.groups)
-        lines.append(f"and {counted(rest, 'more group')}, together {duration_text(rest_ns)} (--limit shows more)")
+    lines = _more(groups.groups, groups.group_count, groups.total_ns, "more group", " (--limit shows more)")
     if groups.without_lock_ns:
         lines.append(f"waits without a lock: {duration_text(groups.without_lock_ns)}")
     return lines
@@ -105,10 +101,14 @@ def _idle_blocks(details: WaitDetails, groups: WaitGroups, ascii_only: bool) -> 
     yield [f"idle (threads with nothing to do): {duration_text(groups.idle_ns)} in {count}"]
     for group in groups.idle:
         yield _group_block(details, group, groups.idle_ns, ascii_only)
-    rest = groups.idle_group_count - len(groups.idle)
-    if rest:
-        rest_ns = groups.idle_ns - sum(group.total_ns for group in groups.idle)
-        yield [f"and {counted(rest, 'more idle group')}, together {duration_text(rest_ns)}"]
+    yield _more(groups.idle, groups.idle_group_count, groups.idle_ns, "more idle group")
+
+
+def _more(shown: tuple[WaitGroup, ...], count: int, all_ns: int, what: str, hint: str = "") -> list[str]:
+    """A line on the groups that are not shown, if there are any."""
+    rest_ns = all_ns - sum(group.total_ns for group in shown)
+    more = f"and {counted(count - len(shown), what)}, together {duration_text(rest_ns)}{hint}"
+    return [more] if count > len(shown) else []
 
 
 def _short_block(profile: Profile) -> list[str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from itertools import pairwise, starmap
 from typing import Any
 
 import numpy as np
@@ -12,8 +11,8 @@ import numpy.typing as npt
 from bpfprof.model.frames import FrameKind
 from bpfprof.model.profile import Profile, ThreadTime
 from bpfprof.model.spans import SpanFlag
+from bpfprof.render.formats import RenderOptions
 from bpfprof.render.labels import clean, file_names, frame_label, process_label, thread_label
-from bpfprof.render.options import RenderOptions
 
 _SCHEMA = "https://www.speedscope.app/file-format-schema.json"
 
@@ -30,11 +29,12 @@ def render_speedscope(profile: Profile, options: RenderOptions) -> str:
     # What is not shown is an empty stack, the last one.
     stack_of = np.where(profile.spans["flags"] & SpanFlag.HIDDEN > 0, len(stacks), profile.spans["stack"])
     stacks.append("[]")
-    rows_of = _rows_by_thread(profile.spans)
-    shown = [thread for thread in rows_of if profile.threads[thread].wall_ns]
+    begin = np.searchsorted(profile.spans["thread"], np.arange(len(profile.threads) + 1)).tolist()
+    has_rows = [number for number in range(len(profile.threads)) if begin[number] < begin[number + 1]]
+    shown = [thread for thread in has_rows if profile.threads[thread].wall_ns]
     profiles = []
     for thread in sorted(shown, key=lambda thread: _activity(profile.threads[thread])):
-        rows = rows_of[thread]
+        rows = slice(begin[thread], begin[thread + 1])
         durations = profile.spans["duration_ns"][rows]
         profiles.append(_one_thread(profile.threads[thread], stack_of[rows], durations, stacks))
     name = clean(options.title) or clean(" ".join(profile.info.command_line)) or "bpfprof"
@@ -69,12 +69,6 @@ def _frames(profile: Profile, options: RenderOptions) -> tuple[list[dict[str, An
             entry["line"] = line
         frames.append(entry)
     return frames, frame_of
-
-
-def _rows_by_thread(spans: npt.NDArray[np.void]) -> dict[int, slice]:
-    threads, starts = np.unique(spans["thread"], return_index=True)
-    bounds = pairwise([*starts.tolist(), len(spans)])
-    return dict(zip(threads.tolist(), starmap(slice, bounds), strict=True))
 
 
 def _activity(thread: ThreadTime) -> tuple[bool, bool, int, int]:

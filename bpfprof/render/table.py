@@ -2,65 +2,106 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from dataclasses import replace
+
+import numpy as np
+import numpy.typing as npt
+
+from bpfprof.model.frames import FrameKind
 from bpfprof.model.profile import Profile
+from bpfprof.model.spans import ThreadState
+from bpfprof.model.states import reason_text
+from bpfprof.query.functions import owner_frames
 from bpfprof.render.columns import COLUMNS, duration_text, padded, percent_text, seconds_text, shortened, wrapped
+from bpfprof.render.formats import RenderOptions
 from bpfprof.render.gil_table import gil_block
 from bpfprof.render.header import recording_block
-from bpfprof.render.hot_spots import FunctionTime, LongestWait, WaitTime, longest_wait, top_functions, top_waits
-from bpfprof.render.labels import printable, process_label, thread_label
-from bpfprof.render.options import RenderOptions
+from bpfprof.render.labels import clean, frame_labels, printable, process_label, thread_label
 from bpfprof.render.quality import quality_line
 from bpfprof.render.thread_times import reasons_block, threads_block
 
 _MAX_FUNCTIONS = 5
 _MAX_WAITS = 8
+_FUNCTIONS = (FrameKind.PYTHON, FrameKind.NATIVE, FrameKind.INLINED)
+_LEAF_FUNCTIONS = 4
 
 
 def render_table(profile: Profile, options: RenderOptions) -> str:
     """Blocks separated by empty lines, the quality line last; blocks with nothing to say are left out."""
+    owners = _owners(profile, options)
+    waits = profile.weights[profile.weights["state"] == ThreadState.OFF_CPU]
     blocks = [
         recording_block(profile),
         wrapped(f"only {printable(profile.filter_text[2:])}", "  ") if profile.filter_text else [],
         threads_block(profile.threads),
         reasons_block(profile.threads),
         gil_block(profile, options),
-        _functions_block(top_functions(profile, options, _MAX_FUNCTIONS)),
-        _waits_block(top_waits(profile, options, _MAX_WAITS)),
-        _longest_block(profile, longest_wait(profile, options)),
+        _functions_block(profile, owners),
+        _waits_block(profile, waits, owners),
+        _longest_block(profile, waits, options),
         wrapped(quality_line(profile), "  "),
     ]
     return "\n\n".join(["\n".join(block) for block in blocks if block]) + "\n"
 
 
-def _functions_block(functions: list[FunctionTime]) -> list[str]:
-    if not functions:
+def _owners(profile: Profile, options: RenderOptions) -> list[str]:
+    """A stack's function without a line, "" if there is none."""
+    labels = frame_labels(profile, replace(options, function_only=True))
+    return [labels[frame] if frame >= 0 else "" for frame in owner_frames(profile.frames, profile.stacks)]
+
+
+def _functions_block(profile: Profile, owners: list[str]) -> list[str]:
+    """Functions with on-CPU time, most first: of stacks whose innermost Python function they are; lines are merged."""
+    spent: Counter[tuple[int, str]] = Counter()
+    for state, stack, total_ns in profile.weights[["state", "stack", "total_ns"]].tolist():
+        spent[state, owners[stack]] += total_ns
+    on_cpu = {name: ns for (state, name), ns in spent.items() if state == ThreadState.ON_CPU}
+    ordered = sorted((-ns, name) for name, ns in on_cpu.items() if name and ns)[:_MAX_FUNCTIONS]
+    if not ordered:
         return []
     lines = ["top functions by their own on-CPU time (native code counts for the Python function that called it)"]
     lines.append(f"{'on-CPU s':>10} {'share':>7} {'off-CPU s':>10}  function")
-    for row in functions:
-        share = percent_text(row.on_cpu_ns, row.all_on_cpu_ns, 1)
-        times = f"{seconds_text(row.on_cpu_ns):>10} {share:>7} {seconds_text(row.off_cpu_ns):>10}"
-        lines.append(f"{times}  {shortened(row.function, COLUMNS - 31)}")
+    for negative_ns, name in ordered:
+        share = percent_text(-negative_ns, sum(on_cpu.values()), 1)
+        times = f"{seconds_text(-negative_ns):>10} {share:>7} {seconds_text(spent[ThreadState.OFF_CPU, name]):>10}"
+        lines.append(f"{times}  {shortened(name, COLUMNS - 31)}")
     return lines
 
 
-def _waits_block(waits: list[WaitTime]) -> list[str]:
-    if not waits:
+def _waits_block(profile: Profile, waits: npt.NDArray[np.void], owners: list[str]) -> list[str]:
+    """Waits by (reason, function), most time first."""
+    found: dict[tuple[str, str], tuple[int, int, int]] = {}
+    for stack, number, total_ns, count, max_ns in waits[["stack", "reason", "total_ns", "count", "max_ns"]].tolist():
+        what = clean(reason_text(number)) or "unknown", owners[stack] or _without_function(profile, stack)
+        old_ns, old_count, old_max_ns = found.get(what, (0, 0, 0))
+        found[what] = old_ns + total_ns, old_count + count, max(old_max_ns, max_ns)
+    if not found:
         return []
     lines = ["top waits", f"{'total s':>10} {'count':>9} {'longest':>10}  {'reason':<18} function"]
-    for row in waits:
-        reason = padded(shortened(row.reason, 18), 18)
-        longest = duration_text(row.max_ns) if row.max_ns else "-"  # of short waits it is not known
-        times = f"{seconds_text(row.total_ns):>10} {row.count:>9,} {longest:>10}"
-        lines.append(f"{times}  {reason} {shortened(row.function, COLUMNS - 52)}")
+    ordered = sorted(found.items(), key=lambda item: (-item[1][0], item[0]))
+    for (reason, function), (total_ns, count, max_ns) in ordered[:_MAX_WAITS]:
+        longest = duration_text(max_ns) if max_ns else "-"  # of short waits it is not known
+        times = f"{seconds_text(total_ns):>10} {count:>9,} {longest:>10}"
+        lines.append(f"{times}  {padded(shortened(reason, 18), 18)} {shortened(function, COLUMNS - 52)}")
     return lines
 
 
-def _longest_block(profile: Profile, wait: LongestWait | None) -> list[str]:
-    if wait is None:
+def _without_function(profile: Profile, stack: int) -> str:
+    first = profile.stacks[stack][:1]
+    is_short = bool(first) and profile.frames[first[0]].kind == FrameKind.SHORT_WAITS
+    return "[short waits]" if is_short else "(no function known)"
+
+
+def _longest_block(profile: Profile, waits: npt.NDArray[np.void], options: RenderOptions) -> list[str]:
+    """The longest interval off the CPU, and its innermost functions."""
+    if not len(waits):
         return []
-    thread = profile.threads[wait.thread]
-    where = f"{thread_label(thread)}, {process_label(thread)}"
-    head = f"longest wait: {duration_text(wait.max_ns)} {wait.mark}, {where}"
-    stack = " < ".join(wait.functions)
-    return [shortened(head, COLUMNS), *([shortened(f"  in {stack}", COLUMNS)] if stack else [])]
+    row = waits[np.argmax(waits["max_ns"])]
+    labels, stack = frame_labels(profile, options), profile.stacks[row["stack"]]
+    thread = profile.threads[row["thread"]]
+    mark = labels[stack[-1]] if stack else "unknown"
+    head = f"longest wait: {duration_text(int(row['max_ns']))} {mark}, {thread_label(thread)}, {process_label(thread)}"
+    functions = [labels[frame] for frame in reversed(stack) if profile.frames[frame].kind in _FUNCTIONS]
+    inside = [shortened(f"  in {' < '.join(functions[:_LEAF_FUNCTIONS])}", COLUMNS)] if functions else []
+    return [shortened(head, COLUMNS), *inside]

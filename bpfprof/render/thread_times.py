@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bpfprof.model.profile import ThreadTime
-from bpfprof.render.columns import COLUMNS, duration_text, packed, padded, percent_text, seconds_text, shortened
+from bpfprof.render.columns import COLUMNS, duration_text, filled, padded, percent_text, seconds_text, shortened
 from bpfprof.render.header import counted
 from bpfprof.render.labels import clean
 
@@ -15,14 +15,13 @@ def threads_block(threads: tuple[ThreadTime, ...]) -> list[str]:
     """A line a thread: on-CPU, run queue and off-CPU time, and how much of its wall time they are together."""
     if not threads:
         return []
-    ordered = _by_activity(threads)
+    shown, rest = _by_activity(threads)
     lines = [
         f"{'process':<18} {'thread':<15} {'tid':>7} {'wall s':>7} {'on-CPU s':>12} {'run queue s':>12} "
         f"{'off-CPU s':>12} {'accounted':>9}"
     ]
-    lines += [_thread_row(thread) for thread in ordered[:_MAX_THREADS]]
-    if len(ordered) > _MAX_THREADS:
-        rest = ordered[_MAX_THREADS:]
+    lines += [_thread_row(thread) for thread in shown]
+    if rest:
         busy_ns = sum(thread.on_cpu_ns for thread in rest)
         more = counted(len(rest), "more thread")
         wall_ns = sum(thread.wall_ns for thread in rest)
@@ -38,10 +37,9 @@ def reasons_block(threads: tuple[ThreadTime, ...]) -> list[str]:
         "off-CPU by reason; sum is on-CPU + run queue + off-CPU",
         f"{'thread':<15} {'tid':>7} {'sum s':>7} {'wall s':>7} {'difference':>10}  off-CPU s",
     ]
-    ordered = _by_activity(threads)
-    lines += [line for thread in ordered[:_MAX_THREADS] for line in _reasons_rows(thread)]
-    if len(ordered) > _MAX_THREADS:
-        rest = ordered[_MAX_THREADS:]
+    shown, rest = _by_activity(threads)
+    lines += [line for thread in shown for line in _reasons_rows(thread)]
+    if rest:
         more, off_cpu_ns = counted(len(rest), "more thread"), sum(thread.off_cpu_ns for thread in rest)
         difference_ns = sum(thread.accounted_ns - thread.wall_ns for thread in rest)
         lines.append(
@@ -50,9 +48,11 @@ def reasons_block(threads: tuple[ThreadTime, ...]) -> list[str]:
     return lines
 
 
-def _by_activity(threads: tuple[ThreadTime, ...]) -> list[ThreadTime]:
-    shown = [thread for thread in threads if thread.wall_ns or thread.accounted_ns]
-    return sorted(shown, key=lambda thread: (-thread.on_cpu_ns - thread.runqueue_ns, -thread.wait_count, thread.tid))
+def _by_activity(threads: tuple[ThreadTime, ...]) -> tuple[list[ThreadTime], list[ThreadTime]]:
+    """(those with a line of their own, the others)"""
+    seen = [thread for thread in threads if thread.wall_ns or thread.accounted_ns]
+    seen.sort(key=lambda thread: (-thread.on_cpu_ns - thread.runqueue_ns, -thread.wait_count, thread.tid))
+    return seen[:_MAX_THREADS], seen[_MAX_THREADS:]
 
 
 def _thread_row(thread: ThreadTime) -> str:
@@ -74,9 +74,11 @@ def _reasons_rows(thread: ThreadTime) -> list[str]:
         for reason, ns in thread.off_by_reason
         if ns > 0
     ]
+    parts = [shortened(reason, _REASON_COLUMNS - 1) for reason in reasons]
+    parts = [*(f"{part}," for part in parts[:-1]), *parts[-1:]]
     figures = f"{seconds_text(thread.accounted_ns):>7} {seconds_text(thread.wall_ns):>7}"
     begin = f"{name} {thread.tid:>7} {figures} {_signed(thread.accounted_ns - thread.wall_ns):>10}  "
-    first, *others = packed(reasons, _REASON_COLUMNS) or ["-"]
+    first, *others = filled(parts, _REASON_COLUMNS) or ["-"]
     return [begin + first, *(" " * (COLUMNS - _REASON_COLUMNS) + line for line in others)]
 
 

@@ -12,11 +12,11 @@ from bpfprof.model.states import reason_text
 from bpfprof.query.chains import Share, WokenBy, waker_name
 from bpfprof.query.functions import is_of_scheduler, wait_owners
 from bpfprof.query.groups import WaitGroup
-from bpfprof.render.columns import COLUMNS, percent_text, shortened, width
+from bpfprof.render.columns import COLUMNS, filled, percent_text, shortened, width
+from bpfprof.render.formats import RenderOptions
 from bpfprof.render.gil_table import holder_text, largest, others_text
 from bpfprof.render.header import counted
 from bpfprof.render.labels import clean, frame_labels, process_label, thread_label
-from bpfprof.render.options import RenderOptions
 
 _INDENT = "    "
 _STACK_LINES = 3
@@ -72,7 +72,7 @@ class WaitDetails:
         if not names:
             return []
         share = "" if len(group.stacks) == 1 else f"{percent_text(most.ns, group.total_ns, 0)} in "
-        lines = _filled([share + names[0], *(f"< {name}" for name in names[1:])], _INDENT)
+        lines = filled([_INDENT + share + names[0], *(f"< {name}" for name in names[1:])], indent=_INDENT + "  ")
         if len(lines) > _STACK_LINES:
             lines = lines[:_STACK_LINES]
             lines[-1] = shortened(lines[-1], COLUMNS - 4) + " < …"
@@ -111,7 +111,7 @@ class WaitDetails:
             where = self._where(step, room)
             if level == 0 and self._by == "waker":
                 if where:
-                    lines += _filled(_sentence(["it was " + where[0]], where[1:]), indent)
+                    lines += filled(_sentence([f"{indent}it was {where[0]}"], where[1:]), indent=indent + "  ")
                 continue
             verb, begin, more = "was ended", [], where[1:]
             if level:
@@ -126,7 +126,7 @@ class WaitDetails:
                     more.append(f"not known {percent_text(step.unknown_ns, step.all_ns, 0)}")
             who = shortened(f"{verb} by {self._waker(step.waker, group)}", room - len(", >99%"))
             begin += [who, where[0]] if where else [f"{who}, {percent_text(step.ns, step.all_ns, 0)}"]
-            lines += _filled(_sentence(begin, more), indent)
+            lines += filled(_sentence([indent + begin[0], *begin[1:]], more), indent=indent + "  ")
         return lines
 
     def _where(self, step: WokenBy, columns: int) -> list[str]:
@@ -181,15 +181,3 @@ def _sentence(pieces: list[str], more: Sequence[str]) -> list[str]:
     for part in more:
         pieces = [*pieces[:-1], pieces[-1] + ",", part]
     return pieces
-
-
-def _filled(pieces: Sequence[str], indent: str) -> list[str]:
-    """The pieces with spaces between them, as many on each line as fit."""
-    lines, line = [], indent + pieces[0]
-    for piece in pieces[1:]:
-        if width(line) + width(piece) + 1 > COLUMNS:
-            lines.append(line)
-            line = f"{indent}  {piece}"
-        else:
-            line += f" {piece}"
-    return [*lines, line]

@@ -11,7 +11,7 @@ import jsonschema
 import pytest
 
 from bpfprof.render.flamegraph import render_flamegraph
-from bpfprof.render.options import RenderOptions
+from bpfprof.render.formats import RenderOptions
 from bpfprof.render.speedscope import render_speedscope
 from tests.unit.render.profiles import deep_profile, empty_profile, hostile_profile, training_profile
 

@@ -135,10 +135,10 @@ def test_pieces_and_stolen_time_fill_the_bursts(story: Story, seed: int) -> None
     random_story(story, seed)
     bursts = bursts_of(story)
     moments = np.sort(np.random.default_rng(seed).integers(START_NS, story.now_ns, 50))
-    shares = share_cpu_time(bursts.positions(moments), bursts.edges, 10 * MS)
-    burst = np.searchsorted(bursts.edges, shares.piece_start, side="right") - 1
-    begin, stolen, added, unknown = bursts.wall_clock(shares.piece_start, shares.piece_length, burst)
-    end = begin + shares.piece_length + stolen
+    pieces = share_cpu_time(bursts.positions(moments), bursts.edges, 10 * MS)
+    burst = np.searchsorted(bursts.edges, pieces.start, side="right") - 1
+    begin, stolen, added, unknown = bursts.wall_clock(pieces.start, pieces.length, burst)
+    end = begin + pieces.length + stolen
     assert (stolen >= 0).all() and not added.any() and not unknown.any()
     breaks = np.flatnonzero(end[:-1] != begin[1:])
     filled = wall_ns(bursts) > 0

@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from bpfprof.account.cpu_shares import CpuShares, share_cpu_time
+from bpfprof.account.cpu_shares import CpuPieces, share_cpu_time
 
 MS = 1_000_000
 PERIOD_NS = 10 * MS
@@ -32,22 +32,24 @@ def random_case(seed: int) -> tuple[Ints, Ints, int, Ints | None]:
     return positions, edges, 0 if seed % 5 == 0 else PERIOD_NS, groups
 
 
-def assert_whole(shares: CpuShares, positions: Ints, edges: Ints) -> None:
-    """Every nanosecond in one piece, every piece in one burst, the weights the sums of the pieces."""
+def weights_of(pieces: CpuPieces, count: int) -> tuple[Ints, int]:
+    """(nanoseconds of each sample, those that no sample speaks for)"""
+    sums = np.bincount(pieces.sample + 1, pieces.length, count + 1).astype(np.int64)
+    return sums[1:], int(sums[0])
+
+
+def assert_whole(pieces: CpuPieces, positions: Ints, edges: Ints) -> None:
+    """Every nanosecond in one piece, every piece in one burst."""
     total = int(edges[-1])
-    assert int(shares.weights.sum()) + shares.unsampled_ns == total
-    assert (shares.weights >= 0).all() and shares.unsampled_ns >= 0
-    filled = shares.piece_length > 0
-    start, end = shares.piece_start[filled], (shares.piece_start + shares.piece_length)[filled]
-    assert (shares.piece_length >= 0).all()
+    filled = pieces.length > 0
+    start, end = pieces.start[filled], (pieces.start + pieces.length)[filled]
+    assert (pieces.length >= 0).all()
     if total:
         assert start[0] == 0 and end[-1] == total and (start[1:] == end[:-1]).all(), "pieces tile the CPU time"
     burst = np.searchsorted(edges, start, side="right") - 1
     assert (end <= edges[burst + 1]).all(), "no piece crosses the edge of a burst"
-    sample = shares.piece_sample
+    sample = pieces.sample
     assert ((sample >= -1) & (sample < len(positions))).all()
-    sums = np.bincount(sample[sample >= 0], shares.piece_length[sample >= 0], len(positions))
-    assert (sums == shares.weights).all()
 
 
 @pytest.mark.parametrize("block", range(10))
@@ -64,10 +66,10 @@ def test_no_nanosecond_is_lost_or_counted_twice(block: int) -> None:
 def test_a_long_burst_goes_to_its_own_samples() -> None:
     edges = ints(0, 40 * MS, 41 * MS, 71 * MS)
     positions = ints(5 * MS, 15 * MS, 25 * MS, 35 * MS, 50 * MS, 60 * MS)
-    shares = share_cpu_time(positions, edges, PERIOD_NS)
-    assert shares.weights[:4].tolist() == [10 * MS] * 4
-    assert shares.weights[4:].tolist() == [15 * MS] * 2
-    assert shares.unsampled_ns == MS, "no sample speaks for the short burst"
+    pieces = share_cpu_time(positions, edges, PERIOD_NS)
+    weights, unsampled_ns = weights_of(pieces, len(positions))
+    assert weights.tolist() == [10 * MS] * 4 + [15 * MS] * 2
+    assert unsampled_ns == MS, "no sample speaks for the short burst"
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -77,38 +79,40 @@ def test_long_bursts_are_exact_whatever_else_happens(seed: int) -> None:
     edges = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
     positions = np.arange(chance.integers(PERIOD_NS), int(edges[-1]), PERIOD_NS)
     groups = chance.integers(0, 4, 60).astype(np.int64)
-    shares = share_cpu_time(positions, edges, PERIOD_NS, groups)
+    pieces = share_cpu_time(positions, edges, PERIOD_NS, groups)
     burst = np.searchsorted(edges, positions, side="right") - 1
     for number in np.flatnonzero(np.diff(edges) >= PERIOD_NS).tolist():
         assert (burst == number).any(), "a period long, so the clock ticked in it"
-        assert shares.weights[burst == number].sum() == np.diff(edges)[number]
+        assert weights_of(pieces, len(positions))[0][burst == number].sum() == np.diff(edges)[number]
 
 
 def test_short_bursts_share_their_time_equally() -> None:
     edges = np.arange(101, dtype=np.int64) * MS
     positions = ints(3 * MS, 50 * MS, 51 * MS, 99 * MS + 7)
-    shares = share_cpu_time(positions, edges, PERIOD_NS)
-    assert shares.weights.tolist() == [25 * MS] * 4 and shares.unsampled_ns == 0
+    pieces = share_cpu_time(positions, edges, PERIOD_NS)
+    weights, unsampled_ns = weights_of(pieces, len(positions))
+    assert weights.tolist() == [25 * MS] * 4 and unsampled_ns == 0
 
 
 def test_groups_of_short_bursts_do_not_lend_each_other_time() -> None:
     edges = np.arange(201, dtype=np.int64) * MS
     groups = np.where(np.arange(200) % 4 == 0, 7, 8).astype(np.int64)  # 50 ms and 150 ms
     positions = np.sort(np.concatenate([np.arange(10) * 4 * MS + 5, [MS + 5]])).astype(np.int64)
-    shares = share_cpu_time(positions, edges, PERIOD_NS, groups)
+    pieces = share_cpu_time(positions, edges, PERIOD_NS, groups)
     in_first = positions // MS % 4 == 0
-    assert shares.weights[in_first].sum() == 50 * MS and shares.weights[~in_first].sum() == 150 * MS
+    weights, _ = weights_of(pieces, len(positions))
+    assert weights[in_first].sum() == 50 * MS and weights[~in_first].sum() == 150 * MS
 
 
 def test_nothing_to_share() -> None:
     none = np.zeros(0, np.int64)
     for edges in (none, ints(0), ints(0, 0), ints(0, 0, 0)):
-        shares = share_cpu_time(none, edges, PERIOD_NS)
-        assert len(shares.weights) == 0 and shares.unsampled_ns == 0
-    shares = share_cpu_time(none, ints(0, 5, 9), PERIOD_NS)
-    assert shares.unsampled_ns == 9 and shares.piece_sample.tolist() == [-1, -1], "no piece crosses an edge"
-    shares = share_cpu_time(ints(0, 0), ints(0, 0), PERIOD_NS)
-    assert shares.weights.tolist() == [0, 0]
+        pieces = share_cpu_time(none, edges, PERIOD_NS)
+        assert not len(pieces.length)
+    pieces = share_cpu_time(none, ints(0, 5, 9), PERIOD_NS)
+    assert pieces.length.sum() == 9 and pieces.sample.tolist() == [-1, -1], "no piece crosses an edge"
+    pieces = share_cpu_time(ints(0, 0), ints(0, 0), PERIOD_NS)
+    assert not pieces.length.any()
 
 
 def simulated(chance: np.random.Generator, lengths: npt.NDArray[np.float64]) -> tuple[Ints, Ints, Ints, Ints]:
@@ -137,8 +141,9 @@ def errors(seed: int, own_part: float, with_groups: bool = True) -> tuple[float,
     own = (ran * own_part).astype(np.int64)
     truth = np.bincount(kinds, own, 4) + np.bincount((kinds + 1) % 4, ran - own, 4)
     function = np.where(into < own[burst], kinds[burst], (kinds[burst] + 1) % 4)
-    shares = share_cpu_time(positions, edges, PERIOD_NS, kinds.astype(np.int64) if with_groups else None)
-    found = np.bincount(function, shares.weights, 4), np.bincount(function, minlength=4) / len(function) * edges[-1]
+    pieces = share_cpu_time(positions, edges, PERIOD_NS, kinds.astype(np.int64) if with_groups else None)
+    weights, _ = weights_of(pieces, len(positions))
+    found = np.bincount(function, weights, 4), np.bincount(function, minlength=4) / len(function) * edges[-1]
     return np.abs(found[0] - truth).sum() / edges[-1], np.abs(found[1] - truth).sum() / edges[-1]
 
 
@@ -162,7 +167,7 @@ def test_what_runs_shortly_around_a_wait_is_not_starved(side: str, segment_ms: i
         chance = np.random.default_rng(seed)
         edges, burst, into, positions = simulated(chance, chance.uniform(15, 100, 800) * MS)
         from_side = into if side == "begin" else np.diff(edges)[burst] - into
-        shares = share_cpu_time(positions, edges, PERIOD_NS)
+        pieces = share_cpu_time(positions, edges, PERIOD_NS)
         truth = 800 * segment_ms * MS
-        found.append(shares.weights[from_side < segment_ms * MS].sum() / truth)
+        found.append(weights_of(pieces, len(positions))[0][from_side < segment_ms * MS].sum() / truth)
     assert 0.88 < np.mean(found) < 1.05

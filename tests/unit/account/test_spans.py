@@ -15,7 +15,7 @@ from bpfprof.model.spans import SPAN_DTYPE, How, SpanFlag, ThreadState
 from bpfprof.model.statuses import Status
 from bpfprof.query.groups import group_waits
 from bpfprof.render.collapsed import render_collapsed
-from bpfprof.render.options import GROUPINGS, RenderOptions
+from bpfprof.render.formats import GROUPINGS, RenderOptions
 from bpfprof.stacks.stitch import StackSource
 from tests.unit.account.invariants import assert_covers, spans_of
 from tests.unit.profile.views import built, shown_ms, spent_ms, text

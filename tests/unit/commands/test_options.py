@@ -6,9 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from bpfprof.commands.options import choose_format
+from bpfprof.commands.options import Shown
 from bpfprof.errors import UsageError
-from bpfprof.render.formats import FORMATS
+from bpfprof.render.formats import FORMATS, Format
+
+
+def choose_format(name: str | None, output: Path | None) -> Format | None:
+    return Shown(output, name, show_interpreter=False).format()
 
 
 def test_every_name_synonym_and_suffix() -> None:

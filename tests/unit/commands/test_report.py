@@ -15,7 +15,7 @@ from bpfprof.commands.report import check_accounting
 from bpfprof.model.profile import Profile
 from bpfprof.profile.build import build_profile
 from bpfprof.render import formats
-from bpfprof.render.options import RenderOptions
+from bpfprof.render.formats import RenderOptions
 from bpfprof.render.quality import quality_line
 from tests.unit.account.invariants import assert_covers
 from tests.unit.commands.command import run, written

@@ -9,7 +9,7 @@ import pytest
 from bpfprof.model.spans import ThreadState
 from bpfprof.model.statuses import Status
 from bpfprof.profile.build import build_profile
-from bpfprof.render.options import RenderOptions
+from bpfprof.render.formats import RenderOptions
 from bpfprof.render.speedscope import render_speedscope
 from tests.unit.profile.views import built, shown_ms, spent_ms
 from tests.unit.recording.hand_made import FUTEX, MS, RUNNABLE, START_NS, HandMade, Story

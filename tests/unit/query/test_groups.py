@@ -14,7 +14,7 @@ from bpfprof.model.states import reason_text
 from bpfprof.model.statuses import Status
 from bpfprof.query.chains import gil_waits, waker_name
 from bpfprof.query.groups import group_waits
-from bpfprof.render.options import GROUPINGS
+from bpfprof.render.formats import GROUPINGS
 from tests.unit.render.profiles import MS, READY, ProfileBuilder, empty_profile, native, python, wait, waiting_profile
 
 
@@ -210,6 +210,16 @@ def test_what_the_profile_does_not_show_is_in_no_group() -> None:
     assert (groups.total_ns, groups.idle_ns, groups.hidden_idle_ns) == (MS, MS + 2, 0)
     hidden = group_waits(made.build(), "reason", 5, hide_idle=True)
     assert (hidden.total_ns, hidden.idle_ns, hidden.hidden_idle_ns) == (MS, 0, MS + 2)
+
+
+def test_the_end_of_a_wait_in_a_window_has_no_count() -> None:
+    profile = waiting_profile()
+    assert profile.spans is not None
+    spans = profile.spans.copy()
+    spans["count"] = 0
+    assert all(
+        group.mean_ns == group.total_ns for group in group_waits(replace(profile, spans=spans), "stack", 10).groups
+    )
 
 
 def test_time_on_the_run_queue_and_short_waits_are_in_no_group() -> None:

@@ -12,8 +12,7 @@ from bpfprof.model.spans import SpanFlag, ThreadState
 from bpfprof.profile.weights import weights_of
 from bpfprof.query.off_cpu import with_wakers
 from bpfprof.render.collapsed import render_collapsed
-from bpfprof.render.formats import FORMATS, Format
-from bpfprof.render.options import RenderOptions
+from bpfprof.render.formats import FORMATS, Format, RenderOptions
 from tests.unit.render.profiles import (
     MS,
     ProfileBuilder,

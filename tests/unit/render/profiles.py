@@ -15,7 +15,7 @@ from bpfprof.model.profile import GIL_ROW_DTYPE, Interner, Profile, Quality, Rec
 from bpfprof.model.spans import SPAN_DTYPE, How, SpanFlag, ThreadState
 from bpfprof.model.states import reason_number
 from bpfprof.model.statuses import Status
-from bpfprof.profile.weights import GilTotals, merged_weights, weights_of
+from bpfprof.profile.weights import gil_waits_of, weights_of
 
 ON_CPU, RUNQUEUE, OFF_CPU = ThreadState.ON_CPU, ThreadState.RUNQUEUE, ThreadState.OFF_CPU
 MS = 1_000_000
@@ -140,18 +140,16 @@ class ProfileBuilder:
             for name, value in values.items():
                 made[name][index] = value
         made = made[np.lexsort((made["start_ns"], made["thread"]))]
-        gil = GilTotals()
-        gil.add(made[made["holder"] > 0])
         return Profile(
             info=self.info,
             threads=tuple(self.threads),
             frames=tuple(self.interner.frames),
             stacks=tuple(self.interner.stacks),
-            weights=merged_weights([weights_of(made, made["stack"])]),
+            weights=weights_of(made, made["stack"]),
             quality=self.quality,
             spans=made if spans else None,
             wakers=tuple(self.wakers),
-            gil_waits=gil.rows(),
+            gil_waits=gil_waits_of(made[made["holder"] > 0]),
         )
 
 

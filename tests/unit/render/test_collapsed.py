@@ -2,7 +2,7 @@ from collections import Counter
 
 from bpfprof.model.frames import Frame, FrameKind
 from bpfprof.render.collapsed import render_collapsed
-from bpfprof.render.options import RenderOptions
+from bpfprof.render.formats import RenderOptions
 from tests.unit.render.profiles import OFF_CPU, ON_CPU, ProfileBuilder, hostile_profile, python, training_profile, wait
 
 

@@ -8,8 +8,8 @@ import pytest
 
 from bpfprof.render.call_tree import build_call_tree
 from bpfprof.render.flamegraph import render_flamegraph
+from bpfprof.render.formats import RenderOptions
 from bpfprof.render.frame_look import LOOKS
-from bpfprof.render.options import RenderOptions
 from tests.unit.render.profiles import (
     MS,
     OFF_CPU,

@@ -13,8 +13,8 @@ from bpfprof.model.frames import Frame, FrameKind
 from bpfprof.model.statuses import Status
 from bpfprof.model.syscalls import syscall_name
 from bpfprof.query.groups import group_waits
+from bpfprof.render.formats import GROUPINGS, RenderOptions
 from bpfprof.render.off_cpu import bars, histogram_line, render_off_cpu
-from bpfprof.render.options import GROUPINGS, RenderOptions
 from bpfprof.render.quality import quality_line
 from bpfprof.render.table import render_table
 from tests.unit.render.profiles import (

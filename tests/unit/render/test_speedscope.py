@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from bpfprof.render.options import RenderOptions
+from bpfprof.render.formats import RenderOptions
 from bpfprof.render.speedscope import render_speedscope
 from tests.unit.render.profiles import (
     MS,

@@ -1,10 +1,11 @@
+import re
 from dataclasses import replace
 
 import pytest
 
 from bpfprof.model.frames import Frame, FrameKind
-from bpfprof.render.hot_spots import longest_wait, top_functions, top_waits
-from bpfprof.render.options import RenderOptions
+from bpfprof.model.profile import Profile
+from bpfprof.render.formats import RenderOptions
 from bpfprof.render.quality import quality_line
 from bpfprof.render.table import render_table
 from tests.unit.render.profiles import (
@@ -75,6 +76,11 @@ def test_threads_are_sorted_by_activity() -> None:
     assert [row.split(" (100)")[1].split()[0] for row in rows] == ["MainThread", "io", "pool"]
 
 
+def rows_below(title: str, profile: Profile) -> list[list[str]]:
+    (block,) = (it for it in render_table(profile, OPTIONS).split("\n\n") if it.startswith(title))
+    return [re.split("  +", line.strip()) for line in block.split("\n")[2:]]
+
+
 def test_time_goes_to_the_innermost_python_function_with_its_lines_merged() -> None:
     made = ProfileBuilder()
     thread = made.thread(1)
@@ -83,8 +89,10 @@ def test_time_goes_to_the_innermost_python_function_with_its_lines_merged() -> N
     made.spend(thread, OFF_CPU, 5 * MS, [python("f", line=3), native("read"), wait("disk")])
     made.spend(thread, ON_CPU, 1 * MS, [native("start_thread"), native("worker"), kernel("page_fault")])
     made.spend(thread, ON_CPU, 2 * MS, [Frame(FrameKind.NOT_SAMPLED)])
-    found = [(row.function, row.on_cpu_ns, row.off_cpu_ns) for row in top_functions(made.build(), OPTIONS, 5)]
-    assert found == [("f (train.py)", 7 * MS, 5 * MS), ("worker (libc.so.6)", 1 * MS, 0)]
+    assert rows_below("top functions", made.build()) == [
+        ["0.007", "70.0%", "0.005", "f (train.py)"],
+        ["0.001", "10.0%", "0.000", "worker (libc.so.6)"],
+    ]
 
 
 def test_waits_are_added_up_by_reason_and_function() -> None:
@@ -92,18 +100,17 @@ def test_waits_are_added_up_by_reason_and_function() -> None:
     thread = made.thread(1)
     for ms, line, reason in [(3, 1, "gil"), (9, 2, "gil"), (5, 1, "lock")]:
         made.spend(thread, OFF_CPU, ms * MS, [python("f", line=line), native("wait"), wait(reason)])
-    found = [
-        (row.reason, row.function, row.total_ns, row.count, row.max_ns) for row in top_waits(made.build(), OPTIONS, 5)
+    assert rows_below("top waits", made.build()) == [
+        ["0.012", "2", "9.00 ms", "gil", "f (train.py)"],
+        ["0.005", "1", "5.00 ms", "lock", "f (train.py)"],
     ]
-    assert found == [("gil", "f (train.py)", 12 * MS, 2, 9 * MS), ("lock", "f (train.py)", 5 * MS, 1, 5 * MS)]
 
 
 def test_longest_wait_names_its_thread_and_functions() -> None:
-    found = longest_wait(training_profile(), OPTIONS)
-    assert found is not None
-    assert (found.thread, found.max_ns, found.mark) == (2, 1_749 * MS, "[off-cpu: lock]")
-    assert found.functions == ["pthread_cond_wait (libc.so.6)"]
-    assert longest_wait(empty_profile(), OPTIONS) is None
+    text = render_table(training_profile(), OPTIONS)
+    assert "longest wait: 1.749 s [off-cpu: lock], thread pool" in text
+    assert "\n  in pthread_cond_wait (libc.so.6)\n" in text
+    assert "longest wait" not in render_table(empty_profile(), OPTIONS)
 
 
 def test_unfinished_recording_is_said_plainly() -> None:
