@@ -11,18 +11,14 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from bpfprof.elf.cfi.rules import NO_RULE_ID, UNSUPPORTED_ID, CfaKind
+from bpfprof.elf.cfi.rules import NO_RULE_ID, UNSUPPORTED_ID, CallFrames, CfaKind
 from bpfprof.elf.image import EM_X86_64, PF_X, ElfError, ElfImage
 from bpfprof.elf.symbols.reader import read_symbols
 from bpfprof.elf.symbols.table import SymbolTable
-
-if TYPE_CHECKING:
-    from bpfprof.elf.cfi.tables import CallFrames
 
 Addresses = NDArray[np.uint64]
 
@@ -116,7 +112,7 @@ def _unnamed_pieces(image: ElfImage, address: int, size: int, frames: CallFrames
     start, end = np.uint64(address), np.uint64(min(address + size, (1 << 64) - 1))
     found = []
     if not size:
-        own = _function_index(frames, np.array([start]))[0]
+        own = frames.function_at(np.array([start]))[0]
         if own < 0:
             return []
         end = frames.function_ends[own]
@@ -128,12 +124,12 @@ def _unnamed_pieces(image: ElfImage, address: int, size: int, frames: CallFrames
     targets = np.concatenate((targets, _table_entries(image, start, end)))
     # The rules at a jump hold at its target as well. A table does not say where it is used.
     body = frames.rule[slice(*np.searchsorted(frames.address, np.array([start, end])))]
-    allowed = [np.array([rule]) for rule in _rule_at(frames, sources).tolist()]
+    allowed = [np.array([rule]) for rule in frames.rule_at(sources).tolist()]
     allowed += [np.unique(body)] * (len(targets) - len(sources))
-    indices = _function_index(frames, targets)
+    indices = frames.function_at(targets)
     outside = (indices >= 0) & ((targets < start) | (targets >= end))
     pieces = set()
-    rules = _rule_at(frames, targets)
+    rules = frames.rule_at(targets)
     for position in np.flatnonzero(outside).tolist():
         index, rule = indices[position], rules[position]
         if rule in allowed[position] and _begins_inside_function(frames, index):
@@ -189,22 +185,9 @@ def _relative_relocations(image: ElfImage, limit: int) -> NDArray[np.void]:
     return relative
 
 
-def _function_index(frames: CallFrames, addresses: Addresses) -> NDArray[np.int64]:
-    """The FDE that covers each address, -1 where none does."""
-    if not len(frames.function_starts):
-        return np.full(len(addresses), -1, np.int64)
-    index = np.searchsorted(frames.function_starts, addresses, side="right") - 1
-    return np.where((index >= 0) & (addresses < frames.function_ends[index]), index, -1)
-
-
-def _rule_at(frames: CallFrames, addresses: Addresses) -> NDArray[np.int64]:
-    index = np.searchsorted(frames.address, addresses, side="right") - 1
-    return np.where(index >= 0, frames.rule[index] if len(frames.rule) else NO_RULE_ID, NO_RULE_ID).astype(np.int64)
-
-
 def _begins_inside_function(frames: CallFrames, index: int) -> bool:
     """Whether more than a return address is on the stack where this FDE begins, which is so in no whole function."""
-    rule = int(_rule_at(frames, frames.function_starts[index : index + 1])[0])
+    rule = int(frames.rule_at(frames.function_starts[index : index + 1])[0])
     if rule in (NO_RULE_ID, UNSUPPORTED_ID):
         return False
     first = frames.rules[rule]

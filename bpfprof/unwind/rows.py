@@ -9,16 +9,12 @@ most of the page index, which is 3 % of the rows, but take 14 to 17 steps and pu
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bpfprof import abi
-from bpfprof.elf.cfi.rules import NO_RULE_ID, RULE, UNSUPPORTED_ID, CfaKind, FramePointerKind, Rules
-
-if TYPE_CHECKING:
-    from bpfprof.elf.cfi.tables import CallFrames
+from bpfprof.elf.cfi.rules import NO_RULE_ID, RULE, UNSUPPORTED_ID, CallFrames, CfaKind, FramePointerKind, Rules
 
 PAGE_BITS, RULE_BITS = 12, abi.CONSTANTS["BP_ROW_RULE_BITS"]
 FRAME_POINTER_ID = abi.CONSTANTS["BP_RULE_FRAME_POINTER"]

@@ -22,8 +22,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bpfprof.elf.asm.traced_rules import Found, with_handwritten
+from bpfprof.elf.asm.traced_rules import traced_rules
 from bpfprof.elf.cfi import tables as call_frames
+from bpfprof.elf.cfi.rules import CallFrames
 from bpfprof.elf.image import ElfImage
 from bpfprof.elf.symbols.reader import read_symbols
 from bpfprof.model.ids import Pid
@@ -191,20 +192,22 @@ class Checker:
 @pytest.fixture(scope="module")
 def functions() -> dict[int, tuple[int, str]]:
     """ELF address -> (end, name) of the functions that have rules though they have no FDE."""
-    found: list[Found] = []
+    found: list[CallFrames] = []
 
-    def keep(*arguments: Any) -> Found:
-        found.append(with_handwritten(*arguments))
+    def keep(*arguments: Any) -> CallFrames:
+        found.append(traced_rules(*arguments))
         return found[-1]
 
     with pytest.MonkeyPatch.context() as patch, ElfImage.open(str(LIBRARIES[0])) as image:
-        patch.setattr(call_frames, "with_handwritten", keep)
+        patch.setattr(call_frames, "traced_rules", keep)
         call_frames.read_call_frames(image)
         symbols = read_symbols(image)
-        names = symbols.names(symbols.find(found[0].starts))
+        names = symbols.names(symbols.find(found[0].function_starts))
     if not names:
         pytest.skip("this OpenBLAS was built without assembly")
-    return dict(zip(found[0].starts.tolist(), zip(found[0].ends.tolist(), names, strict=True), strict=True))
+    return dict(
+        zip(found[0].function_starts.tolist(), zip(found[0].function_ends.tolist(), names, strict=True), strict=True)
+    )
 
 
 @pytest.mark.parametrize("core", CORES)

@@ -16,10 +16,9 @@ import numpy as np
 
 from bpfprof.elf.asm import effects as op
 from bpfprof.elf.asm.effects import RBP, RSP, Instructions, mask
-from bpfprof.elf.cfi.rules import CfaKind, FramePointerKind
+from bpfprof.elf.cfi.rules import CfaKind, FramePointerKind, RuleFields
 from bpfprof.elf.leb128 import Ints
 
-RuleFields = tuple[int, int, int, int, int, int, int]  # of RULE
 # DWARF's numbers of the registers: psABI 1.0, figure 3.36.
 _DWARF = (0, 2, 1, 3, 7, 6, 4, 5, *range(8, 16))
 _SAVED, _LOST, _RETURN_ADDRESS = 0, 1, -8  # `fp` when it is not an offset, which is below _RETURN_ADDRESS

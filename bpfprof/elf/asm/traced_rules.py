@@ -17,9 +17,19 @@ from numpy.typing import NDArray
 
 from bpfprof.elf.asm.effects import Instructions, effects
 from bpfprof.elf.asm.lengths import PADDING_BYTES, lengths
-from bpfprof.elf.asm.stack_tracking import CannotTell, RuleFields, Tracker
-from bpfprof.elf.cfi.instructions import mark
-from bpfprof.elf.cfi.rules import NO_RULE_ID, RULE, RULE_LIMIT, CfaKind, Rules
+from bpfprof.elf.asm.stack_tracking import CannotTell, Tracker
+from bpfprof.elf.cfi.rules import (
+    NO_RULE_ID,
+    RULE,
+    UNSUPPORTED_FIELDS,
+    UNSUPPORTED_ID,
+    CallFrames,
+    CfaKind,
+    Reason,
+    RuleFields,
+    rows_in_order,
+    rules_array,
+)
 from bpfprof.elf.image import ElfImage
 from bpfprof.elf.leb128 import Bytes, Ints
 from bpfprof.elf.symbols.reader import read_symbols
@@ -42,89 +52,73 @@ _WRITTEN_LIMIT = 4096  # of them, the largest
 _MOVES_STACK = re.compile(rb"\A(?:\xf3\x0f\x1e\xfa)?(?:\x41)?[\x50-\x57]|\x48[\x81\x83][\xec\xe4]", re.DOTALL)
 _NEVER_MOVED: RuleFields = (int(CfaKind.RSP), 0, 0, 0, 8, 0, -8)
 
-Addresses = NDArray[np.uint64]
-RuleIds = NDArray[np.uint16]
+_FEW_LANES = 48  # with fewer, following them one by one is quicker than together
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
-    """Rows of one function, ascending from its start; None is a place where what was known stays."""
+class Traced:
+    """A function, [start, end), and its rules, ascending from its start; None is a place where nothing comes by."""
 
     start: int
     end: int
     rows: list[tuple[int, RuleFields | None]]
 
 
-@dataclass(frozen=True, slots=True)
-class Found:
-    """Rows and rules as in CallFrames, functions that had none before, and how many of them could not be followed."""
+def traced_rules(image: ElfImage, frames: CallFrames) -> CallFrames:
+    """The rules that were found, with the functions that have none in `frames`.
 
-    address: Addresses
-    rule: RuleIds
-    rules: Rules
-    starts: Addresses
-    ends: Addresses
-    lost_count: int
-
-
-@dataclass(frozen=True, slots=True)
-class Candidates:
-    """Functions, [start, end), ascending and apart."""
-
-    start: Ints
-    end: Ints
-    is_written: NDArray[np.bool_]  # has an FDE
-
-
-def with_handwritten(
-    image: ElfImage, address: Addresses, rule: RuleIds, rules: Rules, functions: tuple[Addresses, Addresses]
-) -> Found:
-    """`functions` are where FDEs begin and end, sorted by start. Never fails: bounded in time and memory."""
-    written = _written_candidates(image, address, rule, rules, functions)
-    bare = _unwritten_candidates(image, address, rule)
-    start = np.concatenate((bare[0], written[0]))
-    end = np.concatenate((bare[1], written[1]))
+    Never fails: bounded in time and memory.
+    """
+    bare, written = _unwritten_candidates(image, frames), _written_candidates(image, frames)
+    start, end = np.concatenate((bare, written), axis=1)
     order = np.argsort(start, kind="stable")
-    is_written = order >= len(bare[0])
-    candidates = Candidates(start[order], end[order], is_written)
-    pieces = list(follow(image, candidates))
-    known = {piece.start for piece in pieces}
-    kept = ~candidates.is_written & np.isin(candidates.start, list(known)) if known else np.zeros(len(order), np.bool_)
-    lost_count = int((~candidates.is_written).sum() - kept.sum())
-    new = candidates.start[kept].astype(np.uint64), candidates.end[kept].astype(np.uint64)
-    return Found(*_merged(address, rule, rules, pieces), *new, lost_count)
+    traced = list(follow(image, start[order], end[order]))
+    ids: dict[RuleFields | None, int] = {None: NO_RULE_ID, UNSUPPORTED_FIELDS: UNSUPPORTED_ID}
+    address, rule = [], []
+    for function in traced:
+        address += [place for place, _ in function.rows] + [function.end]
+        rule += [ids.setdefault(fields, len(ids)) for _, fields in function.rows] + [NO_RULE_ID]
+    kept = np.isin(bare[0], [function.start for function in traced])
+    new = bare[:, kept].astype(np.uint64)
+    found = CallFrames(
+        *rows_in_order(np.array(address, np.uint64), np.array(rule, np.uint16)),
+        rules_array(fields or (0,) * 7 for fields in ids),
+        new[0],
+        new[1],
+        new.shape[1],
+    )
+    lost_count = bare.shape[1] - new.shape[1]
+    return found.with_lost(Reason.NOT_FOLLOWED, lost_count) if lost_count else found
 
 
-def _unwritten_candidates(image: ElfImage, address: Addresses, rule: RuleIds) -> tuple[Ints, Ints]:
-    """Symbols in gaps between functions."""
+def _unwritten_candidates(image: ElfImage, frames: CallFrames) -> Ints:
+    """Starts and ends of symbols in gaps between functions."""
+    address, rule = frames.address, frames.rule
     gaps = np.flatnonzero(rule[:-1] == NO_RULE_ID)
-    none = np.zeros(0, np.int64), np.zeros(0, np.int64)
+    none = np.zeros((2, 0), np.int64)
     if not len(gaps) or int((address[gaps + 1] - address[gaps]).max()) < _GAP_BYTES or len(address) > _ROW_LIMIT:
         return none
     symbols = read_symbols(image)
     if not len(symbols):
         return none
-    before = np.searchsorted(address, symbols.starts, side="right") - 1
-    is_in = (before >= 0) & (before < len(address) - 1)
-    before = np.where(is_in, before, 0)
-    is_in &= (rule[before] == NO_RULE_ID) & (symbols.ends <= address[np.minimum(before + 1, len(address) - 1)])
+    following = np.searchsorted(address, symbols.starts, side="right")
+    is_in = (following > 0) & (following < len(address)) & (frames.rule_at(symbols.starts) == NO_RULE_ID)
+    is_in &= symbols.ends <= address[np.minimum(following, len(address) - 1)]
     reach = np.maximum.accumulate(symbols.ends)
     is_in[1:] &= symbols.starts[1:] >= reach[:-1]
-    start, end = symbols.starts[is_in].astype(np.int64), symbols.ends[is_in].astype(np.int64)
-    fits = (end - start >= _SHORTEST_BYTES) & (end - start <= _LONGEST_BYTES)
-    return start[fits][:_FUNCTION_LIMIT], end[fits][:_FUNCTION_LIMIT]
+    size = symbols.ends - symbols.starts
+    is_in &= (size >= _SHORTEST_BYTES) & (size <= _LONGEST_BYTES)
+    return np.array([symbols.starts[is_in], symbols.ends[is_in]]).astype(np.int64)[:, :_FUNCTION_LIMIT]
 
 
-def _written_candidates(
-    image: ElfImage, address: Addresses, rule: RuleIds, rules: Rules, functions: tuple[Addresses, Addresses]
-) -> tuple[Ints, Ints]:
-    """Functions with one row that says that nothing moves, and instructions that may move something."""
-    starts, ends = functions
-    plain = np.flatnonzero(rules == np.array(_NEVER_MOVED, RULE))
-    first = np.searchsorted(address, starts, side="right") - 1
-    last = np.searchsorted(address, ends, side="left") - 1
+def _written_candidates(image: ElfImage, frames: CallFrames) -> Ints:
+    """Starts and ends of functions with a single row, that nothing moves, and instructions that may move something."""
+    starts, ends = frames.function_starts, frames.function_ends
+    plain = np.flatnonzero(frames.rules == np.array(_NEVER_MOVED, RULE))
+    first = np.searchsorted(frames.address, starts, side="right") - 1
+    last = np.searchsorted(frames.address, ends, side="left") - 1
     size = (ends - starts).astype(np.int64)
-    chosen = (first == last) & np.isin(rule[np.maximum(first, 0)], plain) & (size >= _WRITTEN_BYTES)
+    chosen = (first == last) & np.isin(frames.rule[np.maximum(first, 0)], plain) & (size >= _WRITTEN_BYTES)
     chosen[1:] &= starts[1:] >= np.maximum.accumulate(ends)[:-1]
     chosen &= size <= _LONGEST_BYTES
     places = np.flatnonzero(chosen)
@@ -135,20 +129,18 @@ def _written_candidates(
         for place, start, length in zip(places.tolist(), starts[places].tolist(), size[places].tolist(), strict=True)
         if _MOVES_STACK.search(image.read(start, length) or b"")
     ]
-    return starts[kept].astype(np.int64), ends[kept].astype(np.int64)
+    return np.array([starts[kept], ends[kept]]).astype(np.int64)
 
 
-def follow(image: ElfImage, candidates: Candidates) -> Iterator[Piece]:
-    """Rows of those functions that can be followed to their end."""
+def follow(image: ElfImage, start: Ints, end: Ints) -> Iterator[Traced]:
+    """Those functions, ascending and apart, that can be followed to their end."""
     spent, steps = 0, 0
-    for first, last in _batches(candidates.start, candidates.end):
-        code, begin, end = bytearray(), [], []
-        starts = candidates.start[first:last].tolist()
-        for start, limit in zip(starts, candidates.end[first:last].tolist(), strict=True):
-            begin.append(len(code))
-            code += image.read(start, limit - start) or b""
-            end.append(len(code))
-        for number, tracker in _trackers(bytes(code), np.array(begin), np.array(end)):
+    for first, last in _batches(start, end):
+        starts = start[first:last].tolist()
+        codes = [image.read(at, limit - at) or b"" for at, limit in zip(starts, end[first:last].tolist(), strict=True)]
+        behind = np.cumsum([len(code) for code in codes])
+        begin = np.append(0, behind[:-1])
+        for number, tracker in _trackers(b"".join(codes), begin, behind):
             spent += tracker.instruction_count
             if spent > _INSTRUCTION_LIMIT or steps >= _STEP_LIMIT:
                 return
@@ -158,9 +150,9 @@ def follow(image: ElfImage, candidates: Candidates) -> Iterator[Piece]:
                 continue
             finally:
                 steps += tracker.steps
-            bias = starts[number] - begin[number]
-            piece_end = starts[number] + end[number] - begin[number]
-            yield Piece(starts[number], piece_end, [(place + bias, fields) for place, fields in rows])
+            bias = starts[number] - int(begin[number])
+            function_end = starts[number] + len(codes[number])
+            yield Traced(starts[number], function_end, [(place + bias, fields) for place, fields in rows])
 
 
 def _batches(start: Ints, end: Ints) -> Iterator[tuple[int, int]]:
@@ -192,46 +184,33 @@ def decode(code: Bytes, begin: Ints, end: Ints) -> tuple[Instructions, NDArray[n
     decoded = lengths(code)
     following = np.arange(len(decoded.size), dtype=np.int32) + decoded.size
     following[decoded.size == 0] = len(code)  # beyond the end of any
-    marks = np.zeros(len(code), np.uint8)
-    cut_off, _ = mark(following, begin, end, marks)
+    marks, cut_off = mark(following, begin, end)
     sound = ~np.isin(end, cut_off)
     at = np.flatnonzero(marks)
     return effects(code, decoded, at[decoded.size[at] > 0]), sound
 
 
-def _merged(address: Addresses, rule: RuleIds, rules: Rules, pieces: list[Piece]) -> tuple[Addresses, RuleIds, Rules]:
-    """The rows of a file with those of the pieces in their places."""
-    if not pieces:
-        return address, rule, rules
-    ids: dict[RuleFields, int] = {}
-    new_rules: list[RuleFields] = []
-    for fields in {fields for piece in pieces for _, fields in piece.rows if fields is not None}:
-        same = np.flatnonzero(rules == np.array(fields, RULE))
-        ids[fields] = int(same[0]) if len(same) else len(rules) + len(new_rules)
-        new_rules += [] if len(same) else [fields]
-    if len(rules) + len(new_rules) > RULE_LIMIT:
-        return address, rule, rules
-    begins, ends = (np.array(values, np.uint64) for values in zip(*((it.start, it.end) for it in pieces), strict=True))
-    old_at_begin, old_at_end = _rule_at(address, rule, begins), _rule_at(address, rule, ends)
-    new_address, new_rule = [], []
-    for piece, before, behind in zip(pieces, old_at_begin.tolist(), old_at_end.tolist(), strict=True):
-        new_address += [place for place, _ in piece.rows] + [piece.end]
-        new_rule += [before if fields is None else ids[fields] for _, fields in piece.rows] + [behind]
-    inside = np.searchsorted(begins, address, side="right") - 1
-    stays = (inside < 0) | (address >= ends[np.maximum(inside, 0)])
-    all_address = np.concatenate((address[stays], np.array(new_address, np.uint64)))
-    all_rule = np.concatenate((rule[stays], np.array(new_rule, np.uint16)))
-    order = np.argsort(all_address, kind="stable")
-    all_address, all_rule = all_address[order], all_rule[order]
-    # Where one piece begins at the end of another, the row that says more is the later one.
-    keep = np.ones(len(order), np.bool_)
-    keep[:-1] = all_address[1:] != all_address[:-1]
-    all_address, all_rule = all_address[keep], all_rule[keep]
-    keep = np.ones(len(all_rule), np.bool_)
-    keep[1:] = all_rule[1:] != all_rule[:-1]
-    return all_address[keep], all_rule[keep], np.concatenate((rules, np.array(new_rules, RULE)))
+def mark(following: NDArray[np.int32], begin: Ints, end: Ints) -> tuple[Bytes, Ints]:
+    """1 where an instruction of the functions begin:end begins, and the ends of those whose last one goes on behind it.
 
-
-def _rule_at(address: Addresses, rule: RuleIds, wanted: Addresses) -> RuleIds:
-    found = np.searchsorted(address, wanted, side="right") - 1
-    return np.where(found >= 0, rule[np.maximum(found, 0)], NO_RULE_ID).astype(np.uint16)
+    `following` is where the next one would be if one began at each place.
+    """
+    marks = np.zeros(len(following), np.uint8)
+    some = begin < end
+    position, stop, cut_off = begin[some], end[some], [np.zeros(0, np.int64)]
+    while len(position) > _FEW_LANES:
+        marks[position] = 1
+        position = following[position].astype(np.int64)
+        inside = position < stop
+        if not inside.all():
+            cut_off.append(stop[position > stop])
+            position, stop = position[inside], stop[inside]
+    next_of, found = following.data, []
+    for at, last in zip(position.tolist(), stop.tolist(), strict=True):
+        while at < last:
+            found.append(at)
+            at = next_of[at]
+        if at > last:
+            cut_off.append(np.array([last]))
+    marks[np.array(found, np.int64)] = 1
+    return marks, np.concatenate(cut_off)

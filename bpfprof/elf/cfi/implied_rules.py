@@ -9,9 +9,16 @@ programs of musl nothing says so.
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
-from bpfprof.elf.cfi.rules import NO_RULE_ID, RULE, CfaKind, FramePointerKind, Rules
+from bpfprof.elf.cfi.rules import (
+    NO_RULE_ID,
+    UNSUPPORTED_FIELDS,
+    CallFrames,
+    CfaKind,
+    FramePointerKind,
+    rows_in_order,
+    rules_array,
+)
 from bpfprof.elf.image import ElfImage
 
 _ENTRY_BYTES = 16
@@ -23,34 +30,45 @@ _LIMIT_BYTES = 64 << 20
 _ADDRESS_LIMIT = 1 << 47
 _END_OF_STACK = 7
 _ENTRY_CODE_BYTES = 128  # glibc 2.36: RTLD_START, sysdeps/x86_64/dl-machine.h; musl: arch/x86_64/crt_arch.h
-_SAME_FP = FramePointerKind.SAME
+_SAME_FP = int(FramePointerKind.SAME)
 
 
-def unwritten_rules() -> Rules:
-    """What unwritten_tables() refers to."""
-    rules = np.zeros(8, RULE)
-    rules[1]["cfa_kind"] = CfaKind.UNSUPPORTED
-    for index, offset in ((2, 8), (3, 16), (4, 24)):
-        rules[index] = (CfaKind.RSP, _SAME_FP, 0, 0, offset, 0, -8)
-    for index, push_end in ((5, _PUSH_END), (6, _ENDBR_PUSH_END)):
-        rules[index] = (CfaKind.PLT, _SAME_FP, 0, push_end, 8, 0, -8)
-    rules[_END_OF_STACK]["cfa_kind"] = CfaKind.END_OF_STACK
-    return rules
+# The rules below by number; the first two are those of every file.
+_RULES = rules_array(
+    [
+        (0,) * 7,
+        UNSUPPORTED_FIELDS,
+        *((int(CfaKind.RSP), _SAME_FP, 0, 0, offset, 0, -8) for offset in (8, 16, 24)),
+        *((int(CfaKind.PLT), _SAME_FP, 0, push_end, 8, 0, -8) for push_end in (_PUSH_END, _ENDBR_PUSH_END)),
+        (int(CfaKind.END_OF_STACK), 0, 0, 0, 0, 0, 0),
+    ]
+)
 
 
-def unwritten_tables(image: ElfImage, frames_address: NDArray[np.uint64]) -> list[list[tuple[int, int]]]:
-    """Of each place that is understood its (address, rule) rows; the last is NO_RULE_ID at its end.
-
-    `frames_address` are where rules are written, sorted: the entry point reaches to the next one at most.
-    """
+def implied_rules(image: ElfImage, frames: CallFrames, code: tuple[int, int]) -> CallFrames:
+    """Rules of all that is understood and in the `code`; each range counts as a function where `frames` has no rule."""
     tables = [rows for name in _SECTIONS if (rows := _rows(image, name))]
     if 0 < image.entry < _ADDRESS_LIMIT:
-        following = int(np.searchsorted(frames_address, np.uint64(image.entry), side="right"))
+        following = int(np.searchsorted(frames.address, np.uint64(image.entry), side="right"))
         end = image.entry + _ENTRY_CODE_BYTES
-        if following < len(frames_address):
-            end = min(end, int(frames_address[following]))
+        if following < len(frames.address):
+            end = min(end, int(frames.address[following]))
         tables.append([(image.entry, _END_OF_STACK), (end, NO_RULE_ID)])
-    return tables
+    tables = sorted(rows for rows in tables if code[0] <= rows[0][0] < rows[-1][0] <= code[1] and _is_gap(frames, rows))
+    rows = [row for table in tables for row in table]
+    return CallFrames(
+        *rows_in_order(np.array([at for at, _ in rows], np.uint64), np.array([rule for _, rule in rows], np.uint16)),
+        _RULES,
+        np.array([table[0][0] for table in tables], np.uint64),
+        np.array([table[-1][0] for table in tables], np.uint64),
+        len(tables),
+    )
+
+
+def _is_gap(frames: CallFrames, rows: list[tuple[int, int]]) -> bool:
+    """Whether nothing is known between the first and the last of these rows."""
+    first, last = np.searchsorted(frames.address, np.array([rows[0][0] + 1, rows[-1][0]], np.uint64))
+    return bool(first >= last) and int(frames.rule_at(np.array([rows[0][0]], np.uint64))[0]) == NO_RULE_ID
 
 
 def _rows(image: ElfImage, name: str) -> list[tuple[int, int]]:

@@ -1,306 +1,351 @@
-"""Call frame programs of many functions at once: bytes and their bounds in, the rows they make out.
+"""Call frame programs: the bytes of many in, the rule ids that they make out, by location in the function.
 
-A lane is one program. Every byte is taken for the first of an instruction and gets its successor; following these marks
-the instructions that really run. All registers are then last-write-wins streams over them. Instructions are those of
-DWARF 5, section 6.4.2, numbered in section 7.24, and the GNU ones of the LSB 5.0 core specification, section 10.5.
+A program is cut where it advances. The few bytes between two advances are the same in thousands of functions, so they
+are executed once for each state that they meet, and then found in a dictionary. Instructions are those of DWARF 5,
+section 6.4.2, numbered in section 7.24, and the GNU ones of the LSB 5.0 core specification, section 10.5.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import re
+from functools import lru_cache
+from itertools import accumulate
+from operator import attrgetter, getitem
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from bpfprof.elf.cfi import instructions as op
+from bpfprof.elf.cfi.expressions import cfa_of, place_of
+from bpfprof.elf.cfi.records import Cie
 from bpfprof.elf.cfi.rules import (
-    PLACE_IN_REGISTER,
-    PLACE_LOST,
-    PLACE_SAME,
-    PLACE_UNDEFINED,
+    FLAG_IN_REGISTER,
+    FLAG_SIGNAL,
+    NO_RULE_ID,
     RBP,
     RETURN_ADDRESS,
     RSP,
-    SELECT_EXPRESSION,
-    SELECT_NOTHING,
-    SELECT_UNSUPPORTED,
-    Expressions,
+    RULE_LIMIT,
+    UNSUPPORTED_FIELDS,
+    UNSUPPORTED_ID,
+    CfaKind,
     FramePointerKind,
     Reason,
-    place,
+    RuleFields,
 )
-from bpfprof.elf.leb128 import HUGE, Bytes, Ints, leb_ends, sleb_values, uleb_values
+from bpfprof.elf.leb128 import Ints, read_sleb, read_uleb
 
-Flags = NDArray[np.bool_]
+# What follows the first byte: u and s are LEB128 numbers, b a block. 0x80 and 0xC0 stand for all that hold a register.
+_OPERANDS = {
+    **dict.fromkeys((0x00, 0x0A, 0x0B, 0xC0), ""),
+    **dict.fromkeys((0x06, 0x07, 0x08, 0x0D, 0x0E, 0x2E, 0x80), "u"),
+    **dict.fromkeys((0x05, 0x09, 0x0C, 0x14, 0x2F), "uu"),
+    **{0x0F: "b", 0x10: "ub", 0x11: "us", 0x12: "us", 0x13: "s", 0x15: "us", 0x16: "ub"},
+}
+_OF_CFA = (0x0C, 0x0D, 0x0E, 0x0F, 0x12, 0x13)
+_OF_REGISTER = (0x05, 0x06, 0x07, 0x08, 0x09, 0x10, 0x11, 0x14, 0x15, 0x16, 0x2F, 0x80, 0xC0)
+_DECODED_LIMIT = 4096  # sequences; libLLVM has 1,800
+_REMEMBER_LIMIT = 64  # nested; compilers nest two at most
+_STATE_LIMIT = RULE_LIMIT
+_BLOCK_LIMIT_BYTES = 127  # its length is one byte
 
-_STEP_LIMIT = 1 << 33  # an advance beyond this is past the end of every function
-
-
-@dataclass(frozen=True, slots=True)
-class State:
-    """What is known at some address, one element for each of many: a selector, its offset, and two places."""
-
-    selector: Ints
-    offset: Ints
-    fp: Ints
-    ra: Ints
-
-    def at(self, indices: Ints) -> State:
-        return State(self.selector[indices], self.offset[indices], self.fp[indices], self.ra[indices])
-
-
-def blank_state(count: int) -> State:
-    """Before the first instruction of a CIE."""
-    zeros = np.zeros(count, np.int64)
-    return State(zeros + (SELECT_UNSUPPORTED | Reason.NO_CFA), zeros, zeros + PLACE_SAME, zeros + PLACE_SAME)
+REASON_SHIFT, FAILED = 16, 1 << 31
+END = (1 << 32) - 1  # the location of the last row of each program
+# Steps of some 0.1 us: of an instruction sequence that is executed, of each of its bytes, and of a byte of a program.
+_SEQUENCE_WORK, _INSTRUCTION_WORK, _BYTE_WORK = 100, 8, 2
 
 
-@dataclass(frozen=True, slots=True)
-class Lanes:
-    """Programs in the order of their bytes: data[begin:end] of each, which must not touch one another.
+def _pattern() -> re.Pattern[bytes]:
+    """An advance, or the first byte of what cannot be read, and the instructions up to the next one."""
+    number = rb"[\x80-\xff]*[\x00-\x7f]"
+    block = b"(?:%s)" % b"|".join(re.escape(bytes([size])) + b".{%d}" % size for size in range(_BLOCK_LIMIT_BYTES + 1))
+    parts = {"u": number, "s": number, "b": block}
+    forms: dict[str, bytes] = {}
+    for opcode, operands in _OPERANDS.items():
+        last = opcode | 0x3F if opcode >= 0x80 else opcode
+        forms[operands] = forms.get(operands, b"") + rb"\x%02x-\x%02x" % (opcode, last)
+    choices = (b"[%s]%s" % (first, b"".join(parts[it] for it in form)) for form, first in forms.items())
+    return re.compile(rb"([\x40-\x7f]|\x02.|\x03..|\x04....|.)((?:%s)*)" % b"|".join(choices), re.DOTALL)
 
-    There is at least one byte before each, and another between the end of one and the byte before the next.
+
+_STEPS = _pattern()
+
+
+class _Failed(Exception):
+    """The program has no usable rows, for a Reason."""
+
+
+class _Advances(dict[bytes, int]):
+    """Bytes of each advance by its instruction; of what is none, the negative of a Reason."""
+
+    def __missing__(self, code: bytes) -> int:
+        if len(code) > 1:
+            return int.from_bytes(code[1:], "little")
+        known = code[0] in _OPERANDS or code[0] in (2, 3, 4) or code[0] >= 0x80
+        return -(Reason.SET_LOC if code[0] == 1 else Reason.TRUNCATED if known else Reason.UNKNOWN_INSTRUCTION)
+
+
+_ADVANCES = _Advances({b"": 0} | {bytes([0x40 + distance]): distance for distance in range(64)})
+_END = b"\x01"  # stands behind each program; no sequence has that instruction
+
+
+class _Place(NamedTuple):
+    """Where a register of the caller is: FramePointerKind and offset, or one of the two kinds below."""
+
+    kind: int
+    offset: int = 0
+
+
+_UNDEFINED, _IN_REGISTER = 5, 6
+_KIND_OF_BASE = {RSP: CfaKind.RSP, RBP: CfaKind.RBP}
+_SAME, _LOST = _Place(FramePointerKind.SAME), _Place(FramePointerKind.LOST)
+
+
+_Base = int | tuple[int, int, int] | None
+
+
+class _Frame(NamedTuple):
+    """What is known at some address. `base` is a register, what an expression said, or None before there is a CFA."""
+
+    base: _Base = None
+    offset: int = 0
+    fp: _Place = _SAME
+    ra: _Place = _SAME
+    depth: int = 0
+    remembered: _Frame | None = None
+
+
+class _State(dict[bytes, "_State"]):
+    """A frame of one CIE's functions; as a dictionary, the states that instructions lead to from it.
+
+    `code` is the rule's id, with a Reason above it where that is UNSUPPORTED_ID. The state after an instruction that
+    cannot be executed leads to itself; the one behind a program leads to where the next one begins.
     """
 
-    begin: Ints
-    end: Ints
-    code_factor: Ints
-    data_factor: Ints
-    initial: State
+    __slots__ = ("code", "frame", "machine")
+
+    def __init__(self, machine: Machine, frame: _Frame | None, code: int) -> None:
+        self.machine, self.frame, self.code = machine, frame, code
+
+    def __missing__(self, instructions: bytes) -> _State:
+        if instructions == _END:
+            found = self.machine.end
+        elif self.frame is None:
+            return self
+        else:
+            found = self.machine.after(self.frame, instructions)
+        self[instructions] = found
+        return found
 
 
-@dataclass(frozen=True, slots=True)
-class ProgramRows:
-    """Rows by lane and location; the last of each lane has `is_end` and no state worth reading."""
+class Machine:
+    """Executes the instructions of one CIE's functions."""
 
-    lane: Ints
-    location: Ints  # bytes from the beginning of the function
-    is_end: Flags
-    state: State
-    failure: NDArray[np.uint8]  # of each lane, a Reason; it then has one row of SELECT_UNSUPPORTED
-    work: int  # steps of some 15 ns that it took
+    def __init__(self, programs: Programs, cie: Cie, content: bytes) -> None:
+        """`content` is the CIE's own program."""
+        self._programs, self._factor, self.code_factor = programs, cie.data_factor, cie.code_factor
+        self._flags = FLAG_SIGNAL if cie.is_signal_frame else 0
+        self._states: dict[_Frame, _State] = {}
+        self.initial = _Frame()
+        step = _STEPS.fullmatch(b"@" + content)
+        start = self.after(self.initial, step[2]) if step else self._failed(Reason.BAD_CIE)
+        self.is_bad = start.frame is None
+        self.initial = start.frame or self.initial
+        self.end = _State(self, self.initial, NO_RULE_ID)
+
+    def _failed(self, reason: Reason) -> _State:
+        return _State(self, None, UNSUPPORTED_ID | reason << REASON_SHIFT | FAILED)
+
+    def after(self, frame: _Frame, instructions: bytes) -> _State:
+        """The state after instructions between two advances."""
+        self._programs.work += _SEQUENCE_WORK + _INSTRUCTION_WORK * len(instructions)
+        try:
+            for instruction in _decoded(instructions):
+                frame = self._executed(frame, *instruction)
+        except _Failed as failure:
+            return self._failed(failure.args[0])
+        except ValueError:  # a number of more than 10 bytes
+            return self._failed(Reason.TRUNCATED)
+        state = self._states.get(frame)
+        if state is None:
+            state = self._states[frame] = _State(self, frame, self._programs.rule_code(_rule(frame, self._flags)))
+        return state
+
+    def _executed(self, frame: _Frame, opcode: int, operand: int, second: int, block: bytes) -> _Frame:
+        """The frame after one instruction. Raises _Failed."""
+        if opcode in _OF_CFA:
+            base, offset = self._cfa(frame, opcode, operand, second, block)
+            return _Frame(base, offset, frame.fp, frame.ra, frame.depth, frame.remembered)
+        if opcode in _OF_REGISTER:
+            return self._with_register(frame, opcode, operand, second, block)
+        if opcode == 0x0A:  # remember_state
+            if frame.depth == _REMEMBER_LIMIT:
+                raise _Failed(Reason.TOO_COSTLY)
+            return _Frame(frame.base, frame.offset, frame.fp, frame.ra, frame.depth + 1, frame)
+        if opcode == 0x0B:  # restore_state
+            if frame.remembered is None:
+                raise _Failed(Reason.RESTORE_WITHOUT_REMEMBER)
+            return frame.remembered
+        return frame  # nop, GNU_args_size: only a landing pad needs it
+
+    def _cfa(self, frame: _Frame, opcode: int, operand: int, second: int, block: bytes) -> tuple[_Base, int]:
+        """Base and offset after an instruction that says where the CFA is."""
+        match opcode:
+            case 0x0C:  # def_cfa
+                return operand, second
+            case 0x0D:  # def_cfa_register
+                return operand, frame.offset
+            case 0x0E:  # def_cfa_offset
+                return frame.base, operand
+            case 0x12:  # def_cfa_sf
+                return operand, second * self._factor
+            case 0x13:  # def_cfa_offset_sf
+                return frame.base, operand * self._factor
+        return cfa_of(block), frame.offset  # def_cfa_expression
+
+    def _with_register(self, frame: _Frame, opcode: int, register: int, operand: int, block: bytes) -> _Frame:
+        """The frame after an instruction that says where a register is."""
+        if register == RBP:
+            return frame._replace(fp=self._place(opcode, operand, block, self.initial.fp))
+        if register == RETURN_ADDRESS:
+            return frame._replace(ra=self._place(opcode, operand, block, self.initial.ra))
+        # rsp: a signal frame restores it from where the CFA is read too, others say that it is the CFA.
+        if register == RSP and opcode not in (0x06, 0x08, 0x10, 0x14, 0xC0):
+            raise _Failed(Reason.STACK_POINTER_ELSEWHERE)
+        return frame
+
+    def _place(self, opcode: int, operand: int, block: bytes, initial: _Place) -> _Place:
+        """Where the register that an instruction names is saved."""
+        match opcode:
+            case 0x80 | 0x05 | 0x11:  # offset, offset_extended, offset_extended_sf
+                return _at_cfa(operand * self._factor)
+            case 0x2F:  # GNU_negative_offset_extended
+                return _at_cfa(-operand * self._factor)
+            case 0xC0 | 0x06:  # restore, restore_extended
+                return initial
+            case 0x07:  # undefined
+                return _Place(_UNDEFINED)
+            case 0x08:  # same_value
+                return _SAME
+            case 0x09:  # register
+                return _Place(_IN_REGISTER, operand)
+            case 0x10:  # expression
+                return _Place(*place_of(block))
+        return _LOST  # val_offset, val_offset_sf, val_expression: a value that is not in memory
 
 
-def run_programs(data: bytes, lanes: Lanes, expressions: Expressions) -> ProgramRows:
-    """All rows of all lanes. Never raises, whatever the bytes are; time and memory grow with their number."""
-    return _Run(np.frombuffer(data + op.PADDING, np.uint8), lanes, expressions).rows()
+@lru_cache(_DECODED_LIMIT)
+def _decoded(code: bytes) -> list[tuple[int, int, int, bytes]]:
+    """Opcode, two numbers and a block of each instruction; a register in the first byte is the first number."""
+    found, at = [], 0
+    while at < len(code):
+        opcode, at = code[at], at + 1
+        numbers, block = [], b""
+        if opcode >= 0x80:
+            numbers, opcode = [opcode & 0x3F], opcode & 0xC0
+        for kind in _OPERANDS[opcode]:
+            value, at = (read_sleb if kind == "s" else read_uleb)(code, at)
+            if kind == "b":
+                block, at = code[at : at + value], at + value
+            else:
+                numbers.append(value)
+        first, second, *_ = *numbers, 0, 0
+        found.append((opcode, first, second, block))
+    return found
 
 
-class _Stream:
-    """One value that instructions write: where, and what."""
-
-    def __init__(self, begins: Ints, initial: Ints, count: int) -> None:
-        self._begins, self.initial = begins, initial
-        self._values = np.zeros(count, np.int64)
-        self._sources = np.zeros(count, np.int32)  # its own index where a value is written
-        self._is_constant = True
-        self.chained_count = 0  # restores that were looked at
-
-    def write(self, at: Ints, values: Ints) -> None:
-        if len(at):
-            self._is_constant = False
-            self._values[at] = values
-            self._sources[at] = at
-
-    def settle(self, restores: Ints, remembers: Ints, wanted: Ints, lane: Ints) -> Ints:
-        """The values after the instructions `wanted` of those lanes; a restore has the value its remember had."""
-        if self._is_constant:
-            return np.take(self.initial, lane)
-        self.write(restores, np.zeros(len(restores), np.int64))
-        self.write(self._begins, self.initial)
-        last = np.maximum.accumulate(self._sources)
-        if len(restores):
-            source = np.arange(len(last))
-            source[restores] = last[remembers]
-            while True:
-                self.chained_count += len(restores)  # each round doubles the length of the chains that are resolved
-                further = source[source[restores]]
-                if (further == source[restores]).all():
-                    break
-                source[restores] = further
-            self._values[restores] = self._values[source[restores]]
-        return np.take(self._values, last[wanted])
+def _at_cfa(offset: int) -> _Place:
+    return _Place(FramePointerKind.AT_CFA, offset) if abs(offset) < 1 << 31 else _LOST
 
 
-class _Run:
-    """One batch. An instruction is known by its index among all that run, a virtual one before and after each lane."""
+def _rule(frame: _Frame, flags: int) -> RuleFields | Reason:
+    """The rule of a frame, or why there is none."""
+    if frame.base is None:
+        return Reason.NO_CFA
+    if frame.ra.kind == _UNDEFINED:
+        return int(CfaKind.END_OF_STACK), 0, flags, 0, 0, 0, 0
+    if isinstance(frame.base, tuple):
+        kind, offset, extra = frame.base
+    else:
+        kind = _KIND_OF_BASE.get(frame.base, CfaKind.REGISTER)
+        offset, extra = frame.offset, frame.base if kind == CfaKind.REGISTER else 0
+    if kind == CfaKind.UNSUPPORTED or (kind == CfaKind.REGISTER and extra >= RETURN_ADDRESS):
+        return Reason.CFA_EXPRESSION
+    if abs(offset) >= 1 << 31:
+        return Reason.OFFSET_TOO_LARGE
+    if frame.ra.kind == FramePointerKind.AT_RSP and kind == CfaKind.DEREF_RSP:
+        kind = CfaKind.SIGNAL_FRAME
+    elif frame.ra.kind == _IN_REGISTER and frame.ra.offset < RETURN_ADDRESS and frame.ra.offset != RSP:
+        flags |= FLAG_IN_REGISTER
+    elif frame.ra.kind != FramePointerKind.AT_CFA:
+        return Reason.RETURN_ADDRESS_ELSEWHERE
+    fp = frame.fp if frame.fp.kind < _UNDEFINED else _LOST
+    return int(kind), int(fp.kind), flags, extra, offset, fp.offset, frame.ra.offset
 
-    def __init__(self, data: Bytes, lanes: Lanes, expressions: Expressions) -> None:
-        self.data, self.lanes, self.expressions = data, lanes, expressions
-        self.ends = leb_ends(data)
-        following = op.successors(data, self.ends)
-        marks = np.zeros(len(data), np.uint8)
-        cut_off, self.mark_work = op.mark(following, lanes.begin, lanes.end, marks)
-        marks &= op.MATTERS[data]
-        marks[lanes.begin - 1], marks[lanes.end] = 2, 3
-        self.at = np.flatnonzero(marks)
-        role = marks[self.at]
-        self.begins, self.finals = np.flatnonzero(role == 2), np.flatnonzero(role == 3)
-        self.lane = np.repeat(np.arange(len(self.begins)), np.diff(self.begins, append=len(self.at)))
-        self.codes = op.CODES[data[self.at]]
-        self.codes[self.begins], self.codes[self.finals] = op.BEGIN, op.END
-        self.failure = np.zeros(len(lanes.begin), np.uint8)
-        self.expression_count = 0
-        self.failure[np.searchsorted(lanes.end, cut_off)] = Reason.TRUNCATED
-        self.present = np.bincount(self.codes, minlength=256)
-        count, initial = len(self.at), lanes.initial
-        self.selector = _Stream(self.begins, initial.selector, count)
-        self.offset = _Stream(self.begins, initial.offset, count)
-        self.fp = _Stream(self.begins, initial.fp, count)
-        self.ra = _Stream(self.begins, initial.ra, count)
 
-    def rows(self) -> ProgramRows:
-        self._fail(self._of(op.BAD), Reason.UNKNOWN_INSTRUCTION)
-        self._fail(self._of(op.SET_LOC), Reason.SET_LOC)
-        location, advances = self._locations()
-        self._define_cfa()
-        self._short_forms()
-        for code in op.OF_REGISTER:
-            if self.present[code]:
-                self._extended(code)
-        restores, remembers = self._pairs() if self.present[op.RESTORE_STATE] else (np.zeros(0, np.int64),) * 2
-        wanted = self._row_ends(advances)
-        lane, is_end = self.lane[wanted], self.codes[wanted] == op.END
-        streams = (self.selector, self.offset, self.fp, self.ra)
-        state = State(*(stream.settle(restores, remembers, wanted, lane) for stream in streams))
-        failure = self.failure[lane]
-        state.selector[failure > 0] = SELECT_UNSUPPORTED | failure[failure > 0].astype(np.int64)
-        state.selector[is_end] = SELECT_NOTHING
-        for values in (state.offset, state.fp, state.ra):  # one key for all of them
-            values[is_end] = 0
-        work = len(self.data) + self.mark_work + 16 * len(self.at) + 8 * len(wanted) + 60 * self.expression_count
-        work += 2 * sum(stream.chained_count for stream in streams)
-        return ProgramRows(lane, location[wanted] - location[self.begins][lane], is_end, state, self.failure, work)
+class Programs:
+    """The rows of all programs of a file, one behind the other.
 
-    def _of(self, code: int) -> Ints:
-        return np.flatnonzero(self.codes == code) if self.present[code] else np.zeros(0, np.int64)
+    Those of program n are `locations` and `codes` from `firsts[n]` up to `firsts[n + 1]`; the last of them is at END
+    and has no rule. A code is a rule's id, with a Reason << 16 where it is UNSUPPORTED_ID. The first programs are
+    those of functions that have no rules, one for each Reason, by its number.
+    """
 
-    def _fail(self, instructions: Ints, reason: Reason) -> None:
-        self.failure[self.lane[instructions]] = reason
+    def __init__(self) -> None:
+        self.work = 0  # steps of some 0.1 us that it took
+        self.row_count = 0
+        self._ids: dict[RuleFields, int] = {(0,) * 7: NO_RULE_ID, UNSUPPORTED_FIELDS: UNSUPPORTED_ID}
+        self._state_count = 0
+        reasons = np.array(list(Reason), np.uint32)
+        self._codes = [np.column_stack((UNSUPPORTED_ID | reasons << REASON_SHIFT, 0 * reasons)).ravel()]
+        self._locations = [np.tile(np.array([0, END], np.uint32), len(reasons))]
+        self.program_count = len(reasons)
 
-    def _uleb(self, instructions: Ints, skipped: int = 0) -> Ints:
-        """An operand, after so many LEB128 operands."""
-        return uleb_values(self.data, *self._operand(instructions, skipped))
+    @property
+    def rules(self) -> list[RuleFields]:
+        """By id."""
+        return list(self._ids)
 
-    def _sleb(self, instructions: Ints, skipped: int = 0) -> Ints:
-        return sleb_values(self.data, *self._operand(instructions, skipped))
+    @property
+    def is_full(self) -> bool:
+        return self._state_count > _STATE_LIMIT
 
-    def _operand(self, instructions: Ints, skipped: int) -> tuple[Ints, Ints]:
-        last = len(self.data) - 1
-        at = self.at[instructions] + 1
-        for _ in range(skipped):
-            at = np.minimum(self.ends[at], last).astype(np.int64)
-        return at, self.ends[at].astype(np.int64)
+    def rule_code(self, rule: RuleFields | Reason) -> int:
+        self._state_count += 1
+        if isinstance(rule, Reason):
+            return UNSUPPORTED_ID | rule << REASON_SHIFT
+        if len(self._ids) >= RULE_LIMIT and rule not in self._ids:
+            return UNSUPPORTED_ID | Reason.TOO_MANY_RULES << REASON_SHIFT
+        return self._ids.setdefault(rule, len(self._ids))
 
-    def _scaled(self, instructions: Ints, operands: Ints) -> Ints:
-        """Times the data alignment factor; what would not fit becomes too large to be used."""
-        factor = self.lanes.data_factor[self.lane[instructions]]
-        return np.clip(operands, -(1 << 40), 1 << 40) * factor
+    def run(self, machine: Machine, programs: list[bytes]) -> None:
+        """Adds the rows of programs of one CIE; those that fail have a code with FAILED somewhere."""
+        advances: list[bytes] = []
+        sequences: list[bytes] = []
+        for program in programs:
+            step = _STEPS.split(b"@" + program)  # three elements for each, the first of them empty
+            advances += step[1::3]
+            sequences += step[2::3]
+            advances.append(b"")
+            sequences.append(_END)
+        states = accumulate(sequences, getitem, initial=machine.end)
+        next(states)
+        codes = np.fromiter(map(attrgetter("code"), states), np.uint32, len(sequences))
+        distances = np.fromiter(map(_ADVANCES.__getitem__, advances), np.int64, len(advances))
+        bad = np.flatnonzero(distances < 0)
+        codes[bad] = FAILED | UNSUPPORTED_ID | -distances[bad] << REASON_SHIFT
+        locations = np.cumsum(np.maximum(distances, 0) * machine.code_factor)
+        ends = np.flatnonzero(codes == NO_RULE_ID)
+        locations -= np.repeat(np.append(0, locations[ends[:-1]]), np.diff(ends, prepend=-1))
+        np.minimum(locations, END - 1, out=locations)
+        locations[ends] = END
+        self._locations.append(locations.astype(np.uint32))
+        self._codes.append(codes)
+        self.work += _BYTE_WORK * sum(map(len, programs))
+        self.row_count += len(codes)
+        self.program_count += len(programs)
 
-    def _locations(self) -> tuple[Ints, Flags]:
-        """Location after each instruction, counted on from one lane to the next, and which ones advance it."""
-        steps = np.zeros(len(self.at), np.int64)
-        at = self._of(op.ADVANCE)
-        steps[at] = self.data[self.at[at]] & 0x3F
-        for code, size in ((op.ADVANCE_1, 1), (op.ADVANCE_2, 2), (op.ADVANCE_4, 4)):
-            at = self._of(code)
-            for index in range(size):
-                steps[at] |= self.data[self.at[at] + 1 + index].astype(np.int64) << (8 * index)
-        factor = self.lanes.code_factor
-        if (factor != 1).any():
-            steps *= factor[self.lane]
-        return np.cumsum(np.minimum(steps, _STEP_LIMIT)), steps > 0
-
-    def _define_cfa(self) -> None:
-        for code, signed in ((op.DEF_CFA, False), (op.DEF_CFA_SF, True)):
-            at = self._of(code)
-            self.selector.write(at, np.minimum(self._uleb(at), 255))
-            self.offset.write(at, self._scaled(at, self._sleb(at, 1)) if signed else self._uleb(at, 1))
-        at = self._of(op.DEF_CFA_REGISTER)
-        self.selector.write(at, np.minimum(self._uleb(at), 255))
-        at = self._of(op.DEF_CFA_OFFSET)
-        self.offset.write(at, self._uleb(at))
-        at = self._of(op.DEF_CFA_OFFSET_SF)
-        self.offset.write(at, self._scaled(at, self._sleb(at)))
-        at = self._of(op.DEF_CFA_EXPRESSION)
-        if len(at):
-            self.selector.write(at, SELECT_EXPRESSION | self._expression(at, 0))
-
-    def _expression(self, at: Ints, skipped: int) -> Ints:
-        self.expression_count += len(at)
-        start, end = self._operand(at, skipped)
-        return self.expressions.indices(self.data, end, np.minimum(uleb_values(self.data, start, end), HUGE))
-
-    def _short_forms(self) -> None:
-        """DW_CFA_offset and DW_CFA_restore, which carry the register in their first byte."""
-        at = self._of(op.OFFSET)
-        register = self.data[self.at[at]] & 0x3F
-        self._save(at, register, place(FramePointerKind.AT_CFA, self._scaled(at, self._uleb(at))))
-        at = self._of(op.RESTORE)
-        self._restore(at, self.data[self.at[at]] & 0x3F)
-
-    def _save(self, at: Ints, register: NDArray[np.integer], places: Ints) -> None:
-        for wanted, stream in ((RBP, self.fp), (RETURN_ADDRESS, self.ra)):
-            chosen = register == wanted
-            stream.write(at[chosen], places[chosen])
-        self._fail(at[register == RSP], Reason.STACK_POINTER_ELSEWHERE)
-
-    def _restore(self, at: Ints, register: NDArray[np.integer]) -> None:
-        for wanted, stream in ((RBP, self.fp), (RETURN_ADDRESS, self.ra)):
-            chosen = at[register == wanted]
-            stream.write(chosen, stream.initial[self.lane[chosen]])
-
-    def _extended(self, code: int) -> None:
-        """Instructions that name their register in an operand."""
-        at = self._of(code)
-        register = self._uleb(at)
-        if code in (op.RESTORE_EXTENDED, op.EXPRESSION, op.SAME_VALUE, op.VAL_OFFSET):
-            # rsp: a signal frame restores it from where the CFA is read too, others say that it is the CFA.
-            at, register = at[register != RSP], register[register != RSP]
-        if code == op.RESTORE_EXTENDED:
-            self._restore(at, register)
-            return
-        places = np.full(len(at), PLACE_LOST)
-        if code == op.EXPRESSION:
-            of_interest = np.isin(register, (RBP, RETURN_ADDRESS))
-            at, register = at[of_interest], register[of_interest]
-            which = self._expression(at, 1)
-            places = np.array(self.expressions.places)[which]
-        elif code == op.SAME_VALUE:
-            places[:] = PLACE_SAME
-        elif code == op.UNDEFINED:
-            places[:] = PLACE_UNDEFINED
-        elif code in (op.OFFSET_EXTENDED, op.GNU_NEGATIVE_OFFSET_EXTENDED):
-            sign = 1 if code == op.OFFSET_EXTENDED else -1
-            places = place(FramePointerKind.AT_CFA, sign * self._scaled(at, self._uleb(at, 1)))
-        elif code == op.REGISTER:
-            places = np.where((other := self._uleb(at, 1)) < RETURN_ADDRESS, PLACE_IN_REGISTER | other, PLACE_LOST)
-        elif code == op.OFFSET_EXTENDED_SF:
-            places = place(FramePointerKind.AT_CFA, self._scaled(at, self._sleb(at, 1)))
-        self._save(at, register, places)
-
-    def _pairs(self) -> tuple[Ints, Ints]:
-        """Each restore_state and the remember_state it belongs to; a lane with one too many fails."""
-        at = np.flatnonzero((self.codes == op.REMEMBER) | (self.codes == op.RESTORE_STATE))
-        step = np.where(self.codes[at] == op.REMEMBER, 1, -1)
-        depth, lane = np.cumsum(step), self.lane[at]
-        first = np.flatnonzero(np.diff(lane, prepend=-1))
-        depth -= np.repeat((depth - step)[first], np.diff(first, append=len(at)))
-        level = depth + (step < 0)  # of both of a pair
-        order = np.lexsort((at, level, lane))
-        at, lane, level, step = at[order], lane[order], level[order], step[order]
-        paired = np.zeros(len(at), np.bool_)
-        paired[1:] = (lane[1:] == lane[:-1]) & (level[1:] == level[:-1]) & (step[1:] < 0) & (step[:-1] > 0)
-        self._fail(at[(step < 0) & ~paired], Reason.RESTORE_WITHOUT_REMEMBER)
-        which = np.flatnonzero(paired)
-        return at[which], at[which - 1]
-
-    def _row_ends(self, advances: Flags) -> Ints:
-        """The last instruction before each advance and before the end, and the ends; of a failed lane its first."""
-        keep = np.zeros(len(self.at), np.bool_)
-        keep[:-1] = advances[1:]
-        keep[self.finals - 1] = True
-        keep[self.failure[self.lane] > 0] = False
-        keep[self.finals] = True
-        keep[self.begins[self.failure > 0]] = True
-        return np.flatnonzero(keep)
+    def rows(self) -> tuple[NDArray[np.uint32], NDArray[np.uint32], Ints]:
+        """`locations`, `codes` and `firsts`."""
+        locations, codes = np.concatenate(self._locations), np.concatenate(self._codes)
+        return locations, codes, np.append(0, np.flatnonzero(codes == NO_RULE_ID) + 1)

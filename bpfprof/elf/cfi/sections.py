@@ -22,7 +22,7 @@ RECORD_LIMIT = 1 << 20  # functions of a file; libtorch_cpu, the largest we know
 _HEADER_START = b"\x01\x1b"  # version 1; .eh_frame is pcrel sdata4
 _TABLE_ENCODING = b"\x03\x3b"  # the count is udata4, the table datarel sdata4
 _TABLE_BYTES = 12 + 8 * RECORD_LIMIT
-_POINTER, _COUNT, _LENGTHS = struct.Struct("<i"), struct.Struct("<I"), struct.Struct("<IQ")
+_POINTER, _COUNT = struct.Struct("<i"), struct.Struct("<I")
 
 Header = tuple[int, bytes]
 
@@ -86,11 +86,11 @@ def _loaded_eh_frame(image: ElfImage, header: Header) -> FrameSection:
     offset = segment.offset + address - segment.address
     table = frame_offsets(header, address)
     last = -1 if table is None else int(table[0][-1])
-    if not 0 <= last <= available - _LENGTHS.size:
+    if not 0 <= last <= available - _COUNT.size:
         size = max(0, min(available, _SECTION_LIMIT_BYTES, image.file_size - offset))
     else:
-        length, extended = _LENGTHS.unpack(_read(image, offset + last, _LENGTHS.size))
-        size = min(available, last + (12 + extended if length == 0xFFFFFFFF else 4 + length))
+        (length,) = _COUNT.unpack(_read(image, offset + last, _COUNT.size))
+        size = min(available, last + 4 + length)
     return FrameSection(_read(image, offset, size), address, is_debug=False, ends_at_zero=True)
 
 

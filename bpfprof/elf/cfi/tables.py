@@ -7,64 +7,33 @@ function gets the rule UNSUPPORTED, or none if it had none, and is counted.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from bpfprof.elf.asm.traced_rules import with_handwritten
-from bpfprof.elf.cfi.implied_rules import unwritten_rules, unwritten_tables
-from bpfprof.elf.cfi.programs import Lanes, State, blank_state, run_programs
-from bpfprof.elf.cfi.records import Cie, Functions, Offsets, RecordReader, find_records
-from bpfprof.elf.cfi.rules import (
-    NO_RULE_ID,
-    RULE_LIMIT,
-    SELECT_SIGNAL,
-    UNSUPPORTED_ID,
-    Expressions,
-    Reason,
-    RuleCollector,
-    Rules,
-)
-from bpfprof.elf.cfi.sections import FrameSection, code_range, read_debug_frame, read_eh_frame
+from bpfprof.elf.asm.traced_rules import traced_rules
+from bpfprof.elf.cfi.implied_rules import implied_rules
+from bpfprof.elf.cfi.programs import END, FAILED, REASON_SHIFT, Machine, Programs
+from bpfprof.elf.cfi.records import Functions, RecordReader, find_records
+from bpfprof.elf.cfi.rules import Addresses, CallFrames, Reason, rows_in_order, rules_array
+from bpfprof.elf.cfi.sections import FrameSection, Header, code_range, read_debug_frame, read_eh_frame
 from bpfprof.elf.image import EM_X86_64, ElfError, ElfImage
 from bpfprof.elf.leb128 import Ints
 
 _ET_REL = 1
-# What one file may cost, whatever it holds; libtorch_cpu, the largest we know, has 2.6 million rows, 150 million steps.
+# What one file may cost, whatever it holds; libtorch_cpu, the largest we know, has 2.6 million rows.
 _ROW_LIMIT = 6_000_000
-_WORK_LIMIT = 280_000_000  # steps of some 15 ns
-_RECORD_WORK = 60
+_WORK_LIMIT = 42_000_000  # steps of some 0.1 us
+_RECORD_WORK = 10
 _MERGE_LIMIT = 2_000_000  # rows of two sections together
-_CHUNK_BYTES = 256 << 10  # of programs decoded together: some 40 MB of arrays
 _PROGRAM_LIMIT_BYTES = 256 << 10
+_BATCH_BYTES = 256 << 10  # of programs that run together
+_CHUNK_FUNCTIONS = 1 << 13  # whose rows are made together
 
-Flags = NDArray[np.bool_]
 Places = NDArray[np.uint32]
-
-
-@dataclass(frozen=True, slots=True)
-class CallFrames:
-    """Rows sorted by address; each holds up to the next one, the last one for ever.
-
-    `rule` are indices of `rules` (dtype RULE); 0 is NO_RULE and begins every gap between functions, 1 is UNSUPPORTED.
-    `function_starts` and `function_ends` are what the FDEs cover, sorted by start. `reasons` says how many of the
-    `function_count` have no rules, or no rule somewhere, and why; `unsupported_count` is their sum.
-    """
-
-    address: NDArray[np.uint64]
-    rule: NDArray[np.uint16]
-    rules: Rules
-    function_starts: NDArray[np.uint64]
-    function_ends: NDArray[np.uint64]
-    function_count: int
-    reasons: dict[str, int]
-
-    @property
-    def unsupported_count(self) -> int:
-        return sum(self.reasons.values())
+ReadSection = Callable[[ElfImage], tuple[FrameSection, Header | None]]
 
 
 def read_call_frames(image: ElfImage) -> CallFrames:
@@ -75,288 +44,146 @@ def read_call_frames(image: ElfImage) -> CallFrames:
     """
     if image.machine != EM_X86_64 or image.type == _ET_REL:
         raise ElfError("not a program or a library for x86-64")
-    none = np.zeros(0, np.uint64)
-    frames = CallFrames(none, np.zeros(0, np.uint16), RuleCollector(Expressions()).rules, none, none, 0, {})
-    work = 0
+    frames, work = CallFrames(), 0
     for read in (read_eh_frame, read_debug_frame):
-        reason = _left_out(frames, work)
-        if reason and image.section(".debug_frame") is not None:
-            reasons = Counter(frames.reasons) + Counter({reason.text: 1})
-            return replace(frames, function_count=frames.function_count + 1, reasons=dict(reasons))
+        if len(frames.rule) >= _MERGE_LIMIT:
+            return frames.with_lost(Reason.TOO_MANY_ROWS) if image.section(".debug_frame") else frames
         try:
-            section, header = read(image)
-            if section.data:
-                row_limit = _MERGE_LIMIT - len(frames.rule) if frames.function_count else _ROW_LIMIT
-                decoder = _Decoder(section, code_range(image), row_limit, work)
-                del section
-                frames = _merged(frames, decoder.decode(header))
-                work = decoder.work
+            row_limit = _MERGE_LIMIT - len(frames.rule) if frames.function_count else _ROW_LIMIT
+            found, work = _decoded(image, read, row_limit, work)
+            frames = frames.over(found)  # of a Go program only the start-up code has .eh_frame
         except ElfError:
             if not frames.function_count:
                 raise
-    return _with_handwritten(image, _with_unwritten(image, frames)) if frames.function_count else frames
-
-
-def _with_handwritten(image: ElfImage, frames: CallFrames) -> CallFrames:
-    """With rules of assembly that does not say what it does to the stack."""
     if not len(frames.address):
         return frames
-    found = with_handwritten(
-        image, frames.address, frames.rule, frames.rules, (frames.function_starts, frames.function_ends)
-    )
-    starts = np.concatenate((frames.function_starts, found.starts))
-    order = np.argsort(starts, kind="stable")
-    reasons = Counter(frames.reasons) + Counter({Reason.NOT_FOLLOWED.text: found.lost_count})
-    return CallFrames(
-        found.address,
-        found.rule,
-        found.rules,
-        starts[order],
-        np.concatenate((frames.function_ends, found.ends))[order],
-        frames.function_count + len(found.starts) + found.lost_count,
-        dict(reasons),
-    )
+    frames = frames.over(implied_rules(image, frames, code_range(image)))
+    traced = traced_rules(image, frames)
+    return traced.over(frames) if traced.function_count or len(traced.address) else frames
 
 
-def _with_unwritten(image: ElfImage, frames: CallFrames) -> CallFrames:
-    """With rules of places that lie in a gap between functions but are known."""
+def _decoded(image: ElfImage, read: ReadSection, row_limit: int, work: int) -> tuple[CallFrames, int]:
+    """The rows of one section, and the steps that the file has cost with it."""
+    section, header = read(image)
+    if not section.data:
+        return CallFrames(), work
     code = code_range(image)
-    for rows in unwritten_tables(image, frames.address) if len(frames.rules) < RULE_LIMIT - 64 else ():
-        begin, end = rows[0][0], rows[-1][0]
-        if not code[0] <= begin < end <= code[1]:
-            continue
-        position = int(np.searchsorted(frames.address, np.uint64(begin), side="right"))
-        is_gap = position == 0 or frames.rule[position - 1] == NO_RULE_ID
-        if not is_gap or (position < len(frames.address) and frames.address[position] < end):
-            continue
-        if position < len(frames.address) and frames.address[position] == end:
-            rows = rows[:-1]
-        address, rule = frames.address, frames.rule
-        if position and address[position - 1] == begin:  # the gap begins here: its row goes
-            position -= 1
-            address, rule = np.delete(address, position), np.delete(rule, position)
-        rules = unwritten_rules()
-        ids = [number + len(frames.rules) if number > UNSUPPORTED_ID else number for _, number in rows]
-        first = int(np.searchsorted(frames.function_starts, np.uint64(begin)))
-        frames = replace(
-            frames,
-            address=np.insert(address, position, np.array([start for start, _ in rows], np.uint64)),
-            rule=np.insert(rule, position, np.array(ids, np.uint16)),
-            rules=np.concatenate((frames.rules, rules)),
-            function_starts=np.insert(frames.function_starts, first, np.uint64(begin)),
-            function_ends=np.insert(frames.function_ends, first, np.uint64(end)),
-            function_count=frames.function_count + 1,
-        )
-    return frames
-
-
-def _left_out(frames: CallFrames, work: int) -> Reason:
-    """Why no second section is read; NONE when it is."""
-    if len(frames.rule) >= _MERGE_LIMIT:
-        return Reason.TOO_MANY_ROWS
-    return Reason.TOO_COSTLY if work >= _WORK_LIMIT else Reason.NONE
-
-
-def _merged(first: CallFrames, second: CallFrames) -> CallFrames:
-    """`first`, and `second` where that knows no function: of a Go program only the start-up code has .eh_frame."""
-    if not first.function_count or not second.function_count:
-        return first if first.function_count else second
-    if len(first.rules) + len(second.rules) > RULE_LIMIT or len(first.rule) + len(second.rule) > _MERGE_LIMIT:
-        reason = Reason.TOO_MANY_RULES if len(first.rule) + len(second.rule) <= _MERGE_LIMIT else Reason.TOO_MANY_ROWS
-        reasons = Counter(first.reasons) + Counter({reason.text: second.function_count})
-        return replace(first, function_count=first.function_count + second.function_count, reasons=dict(reasons))
-    address = np.union1d(first.address, second.address)
-    own, other = _rules_at(first, address), _rules_at(second, address)
-    moved = np.where(other > UNSUPPORTED_ID, other + len(first.rules), other)
-    rule = np.where(own == NO_RULE_ID, moved, own).astype(np.uint16)
-    keep = np.ones(len(rule), np.bool_)
-    keep[1:] = rule[1:] != rule[:-1]
-    starts = np.concatenate((first.function_starts, second.function_starts))
-    order = np.argsort(starts, kind="stable")
-    return CallFrames(
-        address[keep],
-        rule[keep],
-        np.concatenate((first.rules, second.rules)),
-        starts[order],
-        np.concatenate((first.function_ends, second.function_ends))[order],
-        first.function_count + second.function_count,
-        dict(Counter(first.reasons) + Counter(second.reasons)),
+    reader, programs = RecordReader(section), Programs()
+    records, left_out = find_records(section, header)
+    functions, lost = reader.read(records, code)
+    programs.work = work + _RECORD_WORK * len(records)
+    number = _run(programs, reader, functions, section.data, row_limit)
+    del section, reader, records  # which may be larger than all rows
+    locations, codes, firsts = programs.rows()
+    bad = np.flatnonzero(codes >> REASON_SHIFT)
+    program, first = np.unique(np.searchsorted(firsts, bad, side="right") - 1, return_index=True)
+    reason_of = np.zeros(len(firsts) - 1, np.int64)
+    reason_of[program] = codes[bad[first]] >> REASON_SHIFT & 0xFF
+    has_failed = np.maximum.reduceat(codes, firsts[:-1]) >= FAILED
+    number = np.where(has_failed[number], reason_of[number], number)
+    number[np.cumsum(np.diff(firsts)[number]) > row_limit] = Reason.TOO_MANY_ROWS
+    reasons = left_out + lost
+    for reason, count in enumerate(np.bincount(reason_of[number]).tolist()):
+        reasons[Reason(reason)] += count if reason else 0
+    address, rule = _rows((locations, codes, firsts), number, functions, code[0])
+    order = np.argsort(functions["start"], kind="stable")
+    frames = CallFrames(
+        address,
+        rule,
+        rules_array(programs.rules),
+        functions["start"][order],
+        functions["end"][order],
+        len(functions) + (left_out + lost).total(),
+        {reason.text: count for reason, count in reasons.items() if count},
     )
+    return frames, programs.work
 
 
-def _rules_at(frames: CallFrames, address: NDArray[np.uint64]) -> Ints:
-    if not len(frames.rule):
-        return np.full(len(address), NO_RULE_ID, np.int64)
-    index = np.searchsorted(frames.address, address, side="right") - 1
-    return np.where(index >= 0, frames.rule[index], NO_RULE_ID).astype(np.int64)
+def _run(programs: Programs, reader: RecordReader, functions: Functions, data: bytes, row_limit: int) -> Ints:
+    """For each function the number of its program, which has run."""
+    numbers = functions["failure"].astype(np.int64)
+    sizes = functions["stop"] - functions["begin"]
+    numbers[(sizes > _PROGRAM_LIMIT_BYTES) & (numbers == 0)] = Reason.TOO_LONG
+    order = np.argsort(functions["cie"], kind="stable")
+    order = order[numbers[order] == 0]
+    known: dict[bytes, int] = {}
+    before = -1
+    for batch in _batches(functions["cie"][order], sizes[order], order):
+        index = int(functions["cie"][batch[0]])
+        if index != before:
+            cie, before, known = reader.cies[index], index, {}
+            machine = Machine(programs, cie, data[cie.begin : cie.end])
+        if exhausted := Reason.BAD_CIE if machine.is_bad else _exhausted(programs, row_limit):
+            numbers[batch] = exhausted
+            continue
+        bounds = zip(functions["begin"][batch].tolist(), functions["stop"][batch].tolist(), strict=True)
+        contents = [data[begin:stop] for begin, stop in bounds]
+        fresh = [content for content in dict.fromkeys(contents) if content not in known]
+        known.update(zip(fresh, range(programs.program_count, programs.program_count + len(fresh)), strict=True))
+        if fresh:
+            programs.run(machine, fresh)
+        numbers[batch] = [known[content] for content in contents]
+    return numbers
 
 
-class _Decoder:
-    """One section. Addresses are kept as offsets from the first executable segment, in 32 bits."""
-
-    def __init__(self, section: FrameSection, code: tuple[int, int], row_limit: int, work: int) -> None:
-        self._section = section
-        self._code = code
-        self._row_limit = row_limit
-        self._row_count = 0
-        self.work = work  # steps that this file has cost until now
-        self._expressions = Expressions()
-        self._table = RuleCollector(self._expressions)
-        self._reasons: Counter[Reason] = Counter()
-        self._parts: list[tuple[NDArray[np.uint32], NDArray[np.uint16]]] = []
-
-    def decode(self, header: tuple[int, bytes] | None) -> CallFrames:
-        reader = RecordReader(self._section)
-        records, left_out = find_records(self._section, header)
-        functions = reader.read(records, self._code)
-        self._reasons.update(left_out)
-        self._reasons.update(functions.lost)
-        count = len(functions.start) + self._reasons.total()
-        self.work += _RECORD_WORK * len(records)
-        del records
-        starts, ends, limits, gaps = _ranges(functions, self._code[0])
-        none = np.zeros(0, np.uint64)
-        functions = replace(functions, start=none, end=none)  # half of the memory that records take
-        initial, failures = self._initial_states(reader.cies)
-        failure = np.where(functions.failure > 0, functions.failure, failures[functions.cie])
-        failure[functions.stop - functions.begin > _PROGRAM_LIMIT_BYTES] = Reason.TOO_LONG
-        runs = np.flatnonzero((failure == 0) & (limits > starts))
-        for chosen in _chunks(functions.begin, functions.stop, runs):
-            exhausted = self._exhausted()
-            failure[chosen] = exhausted
-            if not exhausted:
-                self._run(functions, chosen, reader.cies, initial, (starts[chosen], limits[chosen], gaps[chosen]))
-        del reader, functions, runs
-        self._section = FrameSection(b"", 0, is_debug=False)
-        self._plain_rows(starts, limits, gaps, failure)
-        del limits, gaps, failure
-        order = np.argsort(starts, kind="stable")
-        starts, ends = starts[order], ends[order]
-        del order
-        address, rule = self._joined()
-        reasons = {reason.text: number for reason, number in self._reasons.items() if number}
-        covered = (_based(starts, self._code[0]), _based(ends, self._code[0]))
-        return CallFrames(_based(address, self._code[0]), rule, self._table.rules, *covered, count, reasons)
-
-    def _exhausted(self) -> Reason:
-        """Why the file gets no further programs run; NONE when it does."""
-        if self._row_count >= self._row_limit:
-            return Reason.TOO_MANY_ROWS
-        if self._table.is_full:
-            return Reason.TOO_MANY_RULES
-        return Reason.TOO_COSTLY if self.work >= _WORK_LIMIT else Reason.NONE
-
-    def _initial_states(self, cies: list[Cie]) -> tuple[State, NDArray[np.uint8]]:
-        """For each CIE the state after its program, and a Reason where there is none."""
-        begin = np.array([cie.begin for cie in cies], np.int64)
-        # Programs are copied one behind the other, for only some of the section's bytes are theirs.
-        data, at, ends, starts = bytearray(), 0, [], []
-        for cie in cies:
-            starts.append(at + 2)
-            data += b"\0\0" + self._section.data[cie.begin : cie.end]
-            at = len(data)
-            ends.append(at)
-        lanes = Lanes(
-            np.array(starts, np.int64),
-            np.array(ends, np.int64),
-            np.array([cie.code_factor for cie in cies], np.int64),
-            np.array([cie.data_factor for cie in cies], np.int64),
-            blank_state(len(begin)),
-        )
-        rows = run_programs(bytes(data), lanes, self._expressions)
-        state = rows.state.at(np.flatnonzero(rows.is_end) - 1)
-        signal = np.array([cie.is_signal_frame for cie in cies], np.int64) * SELECT_SIGNAL
-        failures = np.where(rows.failure > 0, Reason.BAD_CIE, 0).astype(np.uint8)
-        return State(state.selector | signal, state.offset, state.fp, state.ra), failures
-
-    def _plain_rows(self, starts: Places, limits: Places, gaps: Flags, failure: NDArray[np.uint8]) -> None:
-        """Functions that are not run: one row, and one where it ends before a gap."""
-        failed = np.flatnonzero(failure > 0)
-        self._count(failure[failed])
-        failed = failed[limits[failed] > starts[failed]]
-        self._append(starts[failed], np.full(len(failed), UNSUPPORTED_ID, np.uint16))
-        ends = limits[failed][gaps[failed]]
-        self._append(ends, np.full(len(ends), NO_RULE_ID, np.uint16))
-
-    def _count(self, failures: NDArray[np.uint8]) -> None:
-        for reason, number in enumerate(np.bincount(failures, minlength=1).tolist()):
-            if reason and number:
-                self._reasons[Reason(reason)] += number
-
-    def _run(
-        self, functions: Functions, chosen: Ints, cies: list[Cie], initial: State, bounds: tuple[Places, Places, Flags]
-    ) -> None:
-        """Decodes one chunk of functions, which lie close to one another in the section."""
-        starts, limits, gaps = bounds[0].astype(np.int64), bounds[1].astype(np.int64), bounds[2]
-        begin, stop = functions.begin[chosen].astype(np.int64), functions.stop[chosen].astype(np.int64)
-        cie = functions.cie[chosen].astype(np.int64)
-        first = int(begin[0]) - 1
-        lanes = Lanes(
-            begin - first,
-            stop - first,
-            np.array([item.code_factor for item in cies], np.int64)[cie],
-            np.array([item.data_factor for item in cies], np.int64)[cie],
-            initial.at(cie),
-        )
-        rows = run_programs(self._section.data[first : int(stop[-1])], lanes, self._expressions)
-        self.work += rows.work
-        signal = initial.selector[cie] & SELECT_SIGNAL
-        location = rows.location + starts[rows.lane]
-        location[rows.is_end] = limits
-        inside = location < limits[rows.lane]
-        inside[rows.is_end] = gaps
-        state, lane = rows.state.at(np.flatnonzero(inside)), rows.lane[inside]
-        selector = state.selector & ~SELECT_SIGNAL | signal[lane]
-        ids, reasons = self._table.intern(selector, state.offset, state.fp, state.ra)
-        is_end = rows.is_end[inside]
-        ids[is_end], reasons[is_end] = NO_RULE_ID, Reason.NONE
-        bad = np.flatnonzero(reasons)
-        self._count(reasons[bad][np.unique(lane[bad], return_index=True)[1]])
-        keep = np.ones(len(ids), np.bool_)
-        keep[1:] = (ids[1:] != ids[:-1]) | (lane[1:] != lane[:-1])  # another function may lie between two lanes
-        self._append(location[inside][keep], ids[keep])
-
-    def _append(self, locations: NDArray[np.integer], ids: NDArray[np.uint16]) -> None:
-        self._parts.append((locations.astype(np.uint32, copy=False), ids))
-        self._row_count += len(ids)
-
-    def _joined(self) -> tuple[Places, NDArray[np.uint16]]:
-        """All rows by address, without those that say the same as the one before."""
-        address = np.concatenate([part[0] for part in self._parts])
-        rule = np.concatenate([part[1] for part in self._parts])
-        self._parts.clear()
-        if (address[1:] < address[:-1]).any():
-            order = np.argsort(address, kind="stable")
-            address, rule = address[order], rule[order]
-            del order
-        keep = np.ones(len(rule), np.bool_)
-        keep[1:] = rule[1:] != rule[:-1]
-        return address[keep], rule[keep]
+def _batches(cie: Ints, sizes: Ints, order: Ints) -> Iterator[Ints]:
+    """Parts of `order` of one CIE with programs of some _BATCH_BYTES."""
+    part = np.cumsum(sizes, dtype=np.int64) // _BATCH_BYTES
+    edges = np.flatnonzero((np.diff(part) != 0) | (np.diff(cie) != 0)) + 1
+    yield from (batch for batch in np.split(order, edges) if len(batch))
 
 
-def _ranges(functions: Functions, base: int) -> tuple[Places, Places, Places, Flags]:
-    """(start, end, limit, gap) as offsets from `base`: rows hold up to the limit, and a gap begins there or not.
+def _exhausted(programs: Programs, row_limit: int) -> Reason:
+    """Why the file gets no further programs run; NONE when it does."""
+    if programs.row_count >= row_limit:
+        return Reason.TOO_MANY_ROWS
+    if programs.is_full:
+        return Reason.TOO_MANY_RULES
+    return Reason.TOO_COSTLY if programs.work >= _WORK_LIMIT else Reason.NONE
+
+
+def _rows(
+    programs: tuple[Places, Places, Ints], number: Ints, functions: Functions, base: int
+) -> tuple[Addresses, NDArray[np.uint16]]:
+    """The rows of all functions by address. Places are offsets from `base`, in 32 bits."""
+    start, limit, is_gap = _ranges(functions, base)
+    locations, codes, firsts = programs
+    rules = codes.astype(np.uint16)  # without the Reason
+    places, ids = [np.zeros(0, np.uint32)], [np.zeros(0, np.uint16)]
+    for at in range(0, len(number), _CHUNK_FUNCTIONS):
+        chunk = slice(at, at + _CHUNK_FUNCTIONS)
+        first = firsts[number[chunk]]
+        count = firsts[number[chunk] + 1] - first
+        index = np.arange(count.sum()) + np.repeat(first - np.cumsum(count) + count, count)
+        location = locations[index]
+        is_end = location == END
+        function_limit = np.repeat(limit[chunk], count)
+        place = np.repeat(start[chunk].astype(np.int64), count) + location
+        place[is_end] = function_limit[is_end]
+        keep = place < function_limit
+        keep[is_end] = is_gap[chunk]
+        places.append(place[keep].astype(np.uint32))
+        ids.append(rules[index[keep]])
+    place, rule = rows_in_order(_joined(places), _joined(ids))
+    address = place.astype(np.uint64)
+    address += np.uint64(base)
+    return address, rule
+
+
+def _joined(parts: list[NDArray[Any]]) -> NDArray[Any]:
+    """All of them, which are given up."""
+    whole = np.concatenate(parts)
+    parts.clear()
+    return whole
+
+
+def _ranges(functions: Functions, base: int) -> tuple[Places, Places, NDArray[np.bool_]]:
+    """(start, limit, gap) as offsets from `base`: rows hold up to the limit, and a gap begins there or not.
 
     Where two functions overlap, the one that begins later has the addresses from its beginning on.
     """
-    starts = (functions.start - np.uint64(base)).astype(np.uint32)
-    ends = (functions.end - np.uint64(base)).astype(np.uint32)
-    order = np.lexsort((ends, starts))
-    following = np.full(len(starts), 1 << 40)
-    following[order[:-1]] = starts[order[1:]]
-    return starts, ends, np.minimum(ends, following).astype(np.uint32), following > ends
-
-
-def _based(offsets: Places, base: int) -> NDArray[np.uint64]:
-    addresses = offsets.astype(np.uint64)
-    addresses += np.uint64(base)
-    return addresses
-
-
-def _chunks(begin: Offsets, stop: Offsets, chosen: Ints) -> Iterator[Ints]:
-    """`chosen` in parts whose programs lie within _CHUNK_BYTES, or are one program."""
-    begins, stops, first = begin[chosen], stop[chosen], 0
-    while first < len(chosen):
-        last = max(first + 1, int(np.searchsorted(stops, begins[first] + _CHUNK_BYTES, side="right")))
-        yield chosen[first:last]
-        first = last
+    start, end = ((functions[name] - np.uint64(base)).astype(np.uint32) for name in ("start", "end"))
+    order = np.lexsort((end, start))
+    following = np.full(len(start), 1 << 40)
+    following[order[:-1]] = start[order[1:]]
+    return start, np.minimum(end, following).astype(np.uint32), following > end

@@ -61,22 +61,19 @@ class FrameBuilder:
         self._add(body + program)
         return offset
 
-    def fde(self, cie: int, start: int, size: int, program: bytes, wide: bool = False) -> None:
-        """`wide` writes it with a 64-bit length."""
+    def fde(self, cie: int, start: int, size: int, program: bytes) -> None:
         offset = len(self.data)
         self.fdes.append((start, offset))
-        at = offset + (12 if wide else 4)
-        width = 8 if wide else 4
+        at = offset + 4
         encoding, augmented = self._encodings[cie]
         code = {0: "Q", 2: "H", 3: "I", 4: "Q", 10: "h", 11: "i", 12: "q"}[encoding & 15]
-        location = start - (EH_FRAME + at + width) if encoding & 0x70 == 0x10 else start
-        body = (cie if self.debug else at - cie).to_bytes(width, "little")
-        body += struct.pack("<" + code, location) + struct.pack("<" + code.upper(), size)
-        self._add(body + (b"\0" if augmented else b"") + program, wide)
+        location = start - (EH_FRAME + at + 4) if encoding & 0x70 == 0x10 else start
+        body = struct.pack("<I" + code + code.upper(), cie if self.debug else at - cie, location, size)
+        self._add(body + (b"\0" if augmented else b"") + program)
 
-    def _add(self, body: bytes, wide: bool = False) -> None:
+    def _add(self, body: bytes) -> None:
         body += bytes(-len(body) % 4)
-        self.data += (struct.pack("<IQ", 0xFFFFFFFF, len(body)) if wide else struct.pack("<I", len(body))) + body
+        self.data += struct.pack("<I", len(body)) + body
 
     def header(self) -> bytes:
         """.eh_frame_hdr."""

@@ -250,7 +250,7 @@ def test_without_a_table_the_section_is_walked(tmp_path: Path) -> None:
     cie = builder.cie()
     builder.fde(cie, CODE, SIZE, b"\x0e\x10")
     builder.data += bytes(4)  # the end of what one object file brought
-    builder.fde(cie, CODE + SIZE, SIZE, b"\x0e\x20", wide=True)
+    builder.fde(cie, CODE + SIZE, SIZE, b"\x0e\x20")
     expected = [(0, RSP, 16), (SIZE, RSP, 32), (2 * SIZE, GAP, 0)]
     assert rows(decode(builder.elf(), tmp_path)) == rows(decode(builder.elf(with_header=False), tmp_path)) == expected
     broken = elf_file({".eh_frame": (EH_FRAME, bytes(builder.data)), ".eh_frame_hdr": (0, builder.header()[:-4])})

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from bpfprof.elf.cfi import tables as call_frames
+from bpfprof.elf.cfi.rules import CallFrames
 from bpfprof.elf.cfi.tables import read_call_frames
 from bpfprof.elf.image import ElfImage
 from tests.unit.elf.readelf_frames import differences, readelf_rows, share_unsupported
@@ -37,7 +38,7 @@ REAL_FILES = _real_files()
 @pytest.mark.parametrize("path", REAL_FILES.values(), ids=REAL_FILES)
 def test_all_rows_are_those_of_readelf(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # What we make of code itself: test_handwritten_code.py.
-    monkeypatch.setattr(call_frames, "_with_handwritten", lambda image, frames: frames)
+    monkeypatch.setattr(call_frames, "traced_rules", lambda image, frames: CallFrames())
     with ElfImage.open(str(path)) as image:
         frames = read_call_frames(image)
         entry = image.entry

@@ -13,8 +13,9 @@ import pytest
 
 from bpfprof.elf.asm.effects import ends_with_call
 from bpfprof.elf.asm.lengths import PADDING_BYTES
-from bpfprof.elf.asm.traced_rules import Found, decode, with_handwritten
+from bpfprof.elf.asm.traced_rules import decode, traced_rules
 from bpfprof.elf.cfi import tables as call_frames
+from bpfprof.elf.cfi.rules import CallFrames
 from bpfprof.elf.cfi.tables import read_call_frames
 from bpfprof.elf.image import ElfImage
 from bpfprof.elf.leb128 import Ints
@@ -51,18 +52,18 @@ def by_objdump(path: Path, sections: tuple[str, ...]) -> Ints:
 @pytest.mark.parametrize("name", REAL_FILES)
 def test_instructions_begin_where_objdump_says(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of all functions of small files; of OpenBLAS those that are followed."""
-    found: list[Found] = []
+    found: list[CallFrames] = []
 
-    def keep(*arguments: object) -> Found:
-        found.append(with_handwritten(*arguments))  # type: ignore[arg-type]
+    def keep(*arguments: object) -> CallFrames:
+        found.append(traced_rules(*arguments))  # type: ignore[arg-type]
         return found[-1]
 
-    monkeypatch.setattr(call_frames, "with_handwritten", keep)
+    monkeypatch.setattr(call_frames, "traced_rules", keep)
     with ElfImage.open(str(REAL_FILES[name])) as image:
         frames = read_call_frames(image)
         start, end = frames.function_starts.astype(np.int64), frames.function_ends.astype(np.int64)
         if "openbla" in name:
-            start, end = found[0].starts.astype(np.int64), found[0].ends.astype(np.int64)
+            start, end = found[0].function_starts.astype(np.int64), found[0].function_ends.astype(np.int64)
         text = image.section(".text")
         assert text is not None
         inside = (start >= text.address) & (end <= text.address + text.size) & (start < end)

@@ -9,8 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bpfprof.elf.cfi.implied_rules import unwritten_rules, unwritten_tables
-from bpfprof.elf.cfi.rules import CfaKind
+from bpfprof.elf.cfi.implied_rules import implied_rules
+from bpfprof.elf.cfi.rules import UNSUPPORTED_ID, CallFrames, CfaKind
+from bpfprof.elf.cfi.sections import code_range
 from bpfprof.elf.cfi.tables import read_call_frames
 from bpfprof.elf.image import ElfImage, ElfSection
 from bpfprof.model.ids import ElfAddress, FileOffset
@@ -28,14 +29,16 @@ def test_what_gnu_ld_says_of_its_own_tables_is_what_we_would_say(kind: str, tmp_
     command = ["cc", "-O1", *OPTIONS[kind], "-o", str(tmp_path / "a"), str(tmp_path / "a.c")]
     subprocess.run(command, check=True)
     with ElfImage.open(str(tmp_path / "a")) as image:
-        frames, rules = read_call_frames(image), unwritten_rules()
-        tables = [rows for rows in unwritten_tables(image, frames.address) if rows[0][0] != image.entry]
-        assert tables
-        for rows in tables:
-            for address in range(rows[0][0], rows[-1][0]):
-                own = rules[next(rule for start, rule in reversed(rows) if start <= address)]
-                known = frames.rules[frames.rule[np.searchsorted(frames.address, np.uint64(address), side="right") - 1]]
-                assert cfa(own, address) == cfa(known, address), hex(address)
+        frames = read_call_frames(image)
+        implied = implied_rules(image, CallFrames(), code_range(image))
+    known = frames.rule_at(implied.address)
+    chosen = (implied.rule > UNSUPPORTED_ID) & (known > UNSUPPORTED_ID) & (implied.address != image.entry)
+    assert chosen.any()
+    for address in implied.address[chosen].tolist():
+        for place in np.arange(address, address + 16, dtype=np.uint64):
+            own, theirs = (it.rules[it.rule_at(np.array([place]))[0]] for it in (implied, frames))
+            if own["cfa_kind"] != CfaKind.NO_RULE:
+                assert cfa(own, int(place)) == cfa(theirs, int(place)), hex(place)
 
 
 def cfa(rule: np.void, address: int) -> int:
