@@ -47,7 +47,7 @@ _OF_REGISTER = (0x05, 0x06, 0x07, 0x08, 0x09, 0x10, 0x11, 0x14, 0x15, 0x16, 0x2F
 _DECODED_LIMIT = 4096  # sequences; libLLVM has 1,800
 _REMEMBER_LIMIT = 64  # nested; compilers nest two at most
 _STATE_LIMIT = RULE_LIMIT
-_BLOCK_LIMIT_BYTES = 127  # its length is one byte
+_BLOCK_LIMIT_BYTES = 31  # those that are understood have 11 at most
 
 REASON_SHIFT, FAILED = 16, 1 << 31
 END = (1 << 32) - 1  # the location of the last row of each program
@@ -57,7 +57,7 @@ _SEQUENCE_WORK, _INSTRUCTION_WORK, _BYTE_WORK = 100, 8, 2
 
 def _pattern() -> re.Pattern[bytes]:
     """An advance, or the first byte of what cannot be read, and the instructions up to the next one."""
-    number = rb"[\x80-\xff]*[\x00-\x7f]"
+    number = rb"[\x80-\xff]*+[\x00-\x7f]"
     block = b"(?:%s)" % b"|".join(re.escape(bytes([size])) + b".{%d}" % size for size in range(_BLOCK_LIMIT_BYTES + 1))
     parts = {"u": number, "s": number, "b": block}
     forms: dict[str, bytes] = {}

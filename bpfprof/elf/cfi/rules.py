@@ -152,9 +152,13 @@ class CallFrames:
         if len(ids) > RULE_LIMIT:
             kept, left_out = (self, other) if self.function_count >= other.function_count else (other, self)
             return kept.with_lost(Reason.TOO_MANY_RULES, left_out.function_count)
-        address = np.sort(np.concatenate((self.address, other.address)), kind="stable")
-        upper, lower = self.rule_at(address), moved[other.rule_at(address)]
-        address, rule = rows_in_order(address, np.where(upper == NO_RULE_ID, lower, upper).astype(np.uint16))
+        address = np.concatenate((self.address, other.address))
+        order = np.argsort(address, kind="stable")
+        is_upper = order < len(self.address)
+        upper = np.append(NO_RULE_ID, self.rule)[np.cumsum(is_upper)]
+        lower = moved[np.append(NO_RULE_ID, other.rule)[np.cumsum(~is_upper)]]
+        rule = np.where(upper == NO_RULE_ID, lower, upper).astype(np.uint16)
+        address, rule = rows_in_order(address[order], rule)
         starts = np.concatenate((self.function_starts, other.function_starts))
         order = np.argsort(starts, kind="stable")
         return CallFrames(
