@@ -80,7 +80,8 @@ class _Advances(dict[bytes, int]):
 
     def __missing__(self, code: bytes) -> int:
         if len(code) > 1:
-            return int.from_bytes(code[1:], "little")
+            distance = int.from_bytes(code[1:], "little")
+            return self.setdefault(code, distance) if len(code) <= 3 else distance
         known = code[0] in _OPERANDS or code[0] in (2, 3, 4) or code[0] >= 0x80
         return -(Reason.SET_LOC if code[0] == 1 else Reason.TRUNCATED if known else Reason.UNKNOWN_INSTRUCTION)
 

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -91,6 +92,7 @@ class Reason(IntEnum):
 
 UNSUPPORTED_FIELDS: RuleFields = (int(CfaKind.UNSUPPORTED), 0, 0, 0, 0, 0, 0)
 Addresses = NDArray[np.uint64]
+Numbers = TypeVar("Numbers", Addresses, NDArray[np.uint32])
 
 
 def rules_array(fields: Iterable[RuleFields] = ((0,) * 7, UNSUPPORTED_FIELDS)) -> Rules:
@@ -172,7 +174,7 @@ class CallFrames:
         )
 
 
-def rows_in_order(address: Addresses, rule: NDArray[np.uint16]) -> tuple[Addresses, NDArray[np.uint16]]:
+def rows_in_order(address: Numbers, rule: NDArray[np.uint16]) -> tuple[Numbers, NDArray[np.uint16]]:
     """Rows by address: the last of those at the same one, without those that say the same as the one before."""
     if (address[1:] <= address[:-1]).any():
         order = np.argsort(address, kind="stable")

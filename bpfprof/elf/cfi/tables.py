@@ -30,7 +30,7 @@ _RECORD_WORK = 10
 _MERGE_LIMIT = 2_000_000  # rows of two sections together
 _PROGRAM_LIMIT_BYTES = 256 << 10
 _BATCH_BYTES = 256 << 10  # of programs that run together
-_CHUNK_FUNCTIONS = 1 << 13  # whose rows are made together
+_CHUNK_ROWS = 1 << 17  # made together
 
 Places = NDArray[np.uint32]
 ReadSection = Callable[[ElfImage], tuple[FrameSection, Header | None]]
@@ -73,7 +73,8 @@ def _decoded(image: ElfImage, read: ReadSection, row_limit: int, work: int) -> t
     functions, lost = reader.read(records, code)
     programs.work = work + _RECORD_WORK * len(records)
     number = _run(programs, reader, functions, section.data, row_limit)
-    del section, reader, records  # which may be larger than all rows
+    starts, ends = functions["start"].copy(), functions["end"].copy()
+    del section, reader, records, functions  # which may be larger than all rows
     locations, codes, firsts = programs.rows()
     bad = np.flatnonzero(codes >> REASON_SHIFT)
     program, first = np.unique(np.searchsorted(firsts, bad, side="right") - 1, return_index=True)
@@ -85,15 +86,18 @@ def _decoded(image: ElfImage, read: ReadSection, row_limit: int, work: int) -> t
     reasons = left_out + lost
     for reason, count in enumerate(np.bincount(reason_of[number]).tolist()):
         reasons[Reason(reason)] += count if reason else 0
-    address, rule = _rows((locations, codes, firsts), number, functions, code[0])
-    order = np.argsort(functions["start"], kind="stable")
+    place, rule = _rows((locations, codes, firsts), number, _ranges(starts, ends, code[0]))
+    address = place.astype(np.uint64)
+    address += np.uint64(code[0])
+    del place
+    order = np.argsort(starts, kind="stable")
     frames = CallFrames(
         address,
         rule,
         rules_array(programs.rules),
-        functions["start"][order],
-        functions["end"][order],
-        len(functions) + (left_out + lost).total(),
+        starts[order],
+        ends[order],
+        len(starts) + (left_out + lost).total(),
         {reason.text: count for reason, count in reasons.items() if count},
     )
     return frames, programs.work
@@ -143,17 +147,17 @@ def _exhausted(programs: Programs, row_limit: int) -> Reason:
 
 
 def _rows(
-    programs: tuple[Places, Places, Ints], number: Ints, functions: Functions, base: int
-) -> tuple[Addresses, NDArray[np.uint16]]:
-    """The rows of all functions by address. Places are offsets from `base`, in 32 bits."""
-    start, limit, is_gap = _ranges(functions, base)
+    programs: tuple[Places, Places, Ints], number: Ints, ranges: tuple[Places, Places, NDArray[np.bool_]]
+) -> tuple[Places, NDArray[np.uint16]]:
+    """The rows of all functions by address, which is counted from the first executable segment, as `ranges` are."""
+    start, limit, is_gap = ranges
     locations, codes, firsts = programs
     rules = codes.astype(np.uint16)  # without the Reason
     places, ids = [np.zeros(0, np.uint32)], [np.zeros(0, np.uint16)]
-    for at in range(0, len(number), _CHUNK_FUNCTIONS):
-        chunk = slice(at, at + _CHUNK_FUNCTIONS)
-        first = firsts[number[chunk]]
-        count = firsts[number[chunk] + 1] - first
+    counts = np.diff(firsts)[number]
+    edges = np.flatnonzero(np.diff(np.cumsum(counts) // _CHUNK_ROWS)) + 1
+    for chunk in np.split(np.arange(len(number)), edges):
+        first, count = firsts[number[chunk]], counts[chunk]
         index = np.arange(count.sum()) + np.repeat(first - np.cumsum(count) + count, count)
         location = locations[index]
         is_end = location == END
@@ -164,10 +168,8 @@ def _rows(
         keep[is_end] = is_gap[chunk]
         places.append(place[keep].astype(np.uint32))
         ids.append(rules[index[keep]])
-    place, rule = rows_in_order(_joined(places), _joined(ids))
-    address = place.astype(np.uint64)
-    address += np.uint64(base)
-    return address, rule
+    del counts, number, ranges, start, limit, is_gap
+    return rows_in_order(_joined(places), _joined(ids))
 
 
 def _joined(parts: list[NDArray[Any]]) -> NDArray[Any]:
@@ -177,12 +179,12 @@ def _joined(parts: list[NDArray[Any]]) -> NDArray[Any]:
     return whole
 
 
-def _ranges(functions: Functions, base: int) -> tuple[Places, Places, NDArray[np.bool_]]:
+def _ranges(starts: Addresses, ends: Addresses, base: int) -> tuple[Places, Places, NDArray[np.bool_]]:
     """(start, limit, gap) as offsets from `base`: rows hold up to the limit, and a gap begins there or not.
 
     Where two functions overlap, the one that begins later has the addresses from its beginning on.
     """
-    start, end = ((functions[name] - np.uint64(base)).astype(np.uint32) for name in ("start", "end"))
+    start, end = ((values - np.uint64(base)).astype(np.uint32) for values in (starts, ends))
     order = np.lexsort((end, start))
     following = np.full(len(start), 1 << 40)
     following[order[:-1]] = start[order[1:]]
