@@ -24,7 +24,7 @@ from bpfprof.elf.leb128 import Ints
 
 _ET_REL = 1
 # What one file may cost, whatever it holds; libtorch_cpu, the largest we know, has 2.6 million rows.
-_ROW_LIMIT = 6_000_000
+_ROW_LIMIT = 4_500_000
 _WORK_LIMIT = 42_000_000  # steps of some 0.1 us
 _RECORD_WORK = 10
 _MERGE_LIMIT = 2_000_000  # rows of two sections together
