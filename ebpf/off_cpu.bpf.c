@@ -49,6 +49,8 @@ static __always_inline void switch_in(struct bp_thread *thread, __u32 tid, __u64
     struct bp_config *config = bpf_map_lookup_elem(MAP(config), &zero);
     if (!config || config->flags & BP_CONFIG_STOPPED)
         return;
+    if (now < thread->since_ns)
+        now = thread->since_ns; /* watched since a moment ago, and `now` was read before the last thread's stack */
     if (thread->state == BP_THREAD_ON_CPU)
         follow_missed_out(thread, task, now);
     come_back(thread, config, tid, now);

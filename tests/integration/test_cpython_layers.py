@@ -180,7 +180,7 @@ def _names_and_lines(
             continue  # it only marks where C called into the interpreter
         code = read_code_object(memory, interpreter.layout, frame[0], interpreter.code_type_address)
         assert isinstance(code, CodeObject), code
-        table = LineTable.decode(interpreter.version, code.linetable, code.first_line)
+        table = LineTable.decode(interpreter.layout.version, code.linetable, code.first_line)
         stack.append([code.qualname, code.name, code.filename, table.line(frame[1] - code.code_start)])
     return stack, sum(frame[2] >= interpreter.layout.entry_marks_from for frame in walk.frames)
 

@@ -159,6 +159,8 @@ class Machine:
 
     def after(self, frame: _Frame, instructions: bytes) -> _State:
         """The state after instructions between two advances."""
+        if self._programs.is_full:
+            return self._failed(Reason.TOO_MANY_RULES)
         self._programs.work += _SEQUENCE_WORK + _INSTRUCTION_WORK * len(instructions)
         try:
             for instruction in _decoded(instructions):
