@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.ebpf_host.host import STATUS, TID
-from tests.ebpf_host.scheduler import SLEEPING, Scheduler, Task
+from tests.ebpf_host.scheduler import SLEEPING, STATE, Scheduler, Task
 from tests.ebpf_host.test_scheduler import times
 
 
@@ -78,3 +78,12 @@ def test_a_short_run_before_a_switch_that_was_not_seen(scheduler: Scheduler, mai
     scheduler.switch(main, scheduler.idle, SLEEPING)
     entry = scheduler.entry(main)
     assert entry["stolen_ns"] == 0 and entry["on_cpu_ns"] <= 150_000
+
+
+def test_a_thread_that_is_watched_since_after_the_switch_was_read(scheduler: Scheduler) -> None:
+    """User space added it while the stack of the thread that leaves was taken."""
+    watched = {"state": STATE["BP_THREAD_RUNNABLE"], "status": STATUS.BP_STACK_NOT_TAKEN, "syscall": -1}
+    new = scheduler.add(TID + 1, since_ns=scheduler.now + 15_000, first_ns=scheduler.now + 15_000, **watched)
+    scheduler.switch(scheduler.idle, new)
+    entry = scheduler.entry(new)
+    assert (entry["runqueue_ns"], entry["blocked_ns"], entry["since_ns"]) == (0, 0, scheduler.now + 15_000)
