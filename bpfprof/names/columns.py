@@ -56,18 +56,15 @@ def _columns(text: npt.NDArray[np.uint8], base: int) -> npt.NDArray[np.void]:
 def hex_values(data: bytes, starts: Positions, ends: Positions) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.bool_]]:
     """(values, whether each is 1 to 16 hexadecimal digits); a leading 0x is allowed."""
     text = np.frombuffer(data, np.uint8)
-    values = np.zeros(len(starts), np.uint64)
     if not len(text):
-        return values, np.zeros(len(starts), np.bool_)
+        return np.zeros(len(starts), np.uint64), np.zeros(len(starts), np.bool_)
     last = len(text) - 1
     has_prefix = (ends - starts > 2) & (text[np.minimum(starts, last)] == 0x30)
     has_prefix &= text[np.minimum(starts + 1, last)] | 0x20 == 0x78
     starts = starts + 2 * has_prefix
     lengths = ends - starts
-    is_valid = (lengths > 0) & (lengths <= _HEX_DIGITS)
-    for place in range(int(lengths[is_valid].max(initial=0))):
-        digits = _DIGIT_VALUES[text[np.minimum(starts + place, last)]]
-        is_here = place < lengths
-        is_valid &= ~is_here | (digits != _NOT_HEX)
-        values = np.where(is_here, values << np.uint64(4) | digits & np.uint64(15), values)
-    return values, is_valid
+    places = ends[:, None] + np.arange(-_HEX_DIGITS, 0)
+    digits = _DIGIT_VALUES[text[places.clip(0, last)]]
+    digits[places < starts[:, None]] = 0
+    is_valid = (lengths > 0) & (lengths <= _HEX_DIGITS) & (digits != _NOT_HEX).all(axis=1)
+    return (digits[:, ::2] << 4 | digits[:, 1::2]).view(">u8").ravel().astype(np.uint64), is_valid
