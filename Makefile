@@ -27,8 +27,8 @@ install: $(INSTALLED)
 # Editable: the command runs the checkout as it is, so only a change of the metadata asks for a new install.
 $(INSTALLED): pyproject.toml bpfprof/__init__.py
 	@$(SYSTEM_PYTHON) -c 'import bcc, ensurepip' 2>/dev/null || .ci/apt-install python3-bpfcc python3-venv
-	@$(SYSTEM_PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
-		{ echo "bpfprof needs Python 3.11 or newer; $(SYSTEM_PYTHON) is older." >&2; exit 1; }
+	@$(SYSTEM_PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 9))' || \
+		{ echo "bpfprof needs Python 3.9 or newer; $(SYSTEM_PYTHON) is older." >&2; exit 1; }
 	@test -x $(PYTHON) || $(SYSTEM_PYTHON) -m venv --system-site-packages $(VENV)
 	@echo "Installing bpfprof into .venv"
 	@$(PIP) install --editable .

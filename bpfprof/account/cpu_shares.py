@@ -50,7 +50,7 @@ def share_cpu_time(
     for group in np.unique(group_of_burst[~is_long]):
         chosen = ~is_long & (group_of_burst == group)
         parts.append(_cells_of_short(edges, chosen, np.flatnonzero(chosen[burst])))
-    start, length, sample = (np.concatenate(part) for part in zip(*parts, strict=True))
+    start, length, sample = (np.concatenate(part) for part in zip(*parts))
     order = np.argsort(start, kind="stable")
     return CpuPieces(start[order], length[order], sample[order])
 

@@ -246,6 +246,6 @@ def _function_paths(recording: Recording) -> Int64Array:
     ends = np.cumsum(counts, dtype=np.int64)
     numbers: dict[bytes, int] = {}
     paths = np.zeros(len(counts) + 1, np.int64)
-    for index, (end, count) in enumerate(zip(ends.tolist(), counts.tolist(), strict=True), 1):
+    for index, (end, count) in enumerate(zip(ends.tolist(), counts.tolist()), 1):
         paths[index] = numbers.setdefault(codes[end - count : end].tobytes(), len(numbers) + 1)
     return paths

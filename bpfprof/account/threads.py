@@ -62,7 +62,7 @@ class RowsByThread:
         return values[self._order]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Threads:
     """Rows of samples and waits, the waits that had not ended included; arrays of threads are by index.
 

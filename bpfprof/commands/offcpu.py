@@ -115,7 +115,7 @@ def _checked_path(ctx: click.Context, arguments: tuple[str, ...], asked: Capture
         name = parameter.name or ""
         if ctx.get_parameter_source(name) != ParameterSource.COMMANDLINE or getattr(parameter, "hidden", False):
             continue
-        if name != "min_block_us" and name in CaptureOptions.__slots__:
+        if name != "min_block_us" and name in CaptureOptions.__dataclass_fields__:
             names = parameter.opts if getattr(asked, name) else parameter.secondary_opts
             raise UsageError(f"{names[-1]} is for recording, and {path} has been recorded", "leave it out")
         if chosen not in (None, TABLE) and name in WAITS.takes & {"by", "limit"} - chosen.takes:

@@ -37,7 +37,7 @@ def gathered(name: str, kind: type[Any], options: Sequence[Callable[[Any], Any]]
     return decorate
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Shown:
     """What a report is to be, and where it goes."""
 

@@ -41,7 +41,7 @@ _NEXT_STEPS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Plan:
     """What to record, and what to make of it.
 

@@ -32,7 +32,7 @@ _R_X86_64_RELATIVE = 8
 _RETURN_ADDRESS_BYTES = 8
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class EvalRanges:
     """`starts` and `ends` (<u8) are sorted and apart; empty when the file has no evaluation function.
 

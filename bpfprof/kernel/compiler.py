@@ -98,9 +98,7 @@ class Compilation:
         os.close(self._log_fd)
         if status:
             reason = answer.decode() if status == _SAYS_WHY else f"the compiler ended with status {status}"
-            error = UnsupportedError(f"the BPF programs could not be compiled: {reason}", _SEE_DEBUG)
-            error.add_note(log)
-            raise error
+            raise UnsupportedError(f"the BPF programs could not be compiled: {reason}", _SEE_DEBUG, log)
         return answer
 
     def interrupt(self) -> None:

@@ -80,7 +80,7 @@ def _preempt_count(types: KernelTypes) -> dict[str, int]:
         values = (task, types.offset("cfs_rq", "rq"), types.percpu_distance("runqueues", "__preempt_count"))
     except UnsupportedError:  # a kernel without groups of tasks
         values = (0, 0, 0)
-    return dict(zip(names, values, strict=True))
+    return dict(zip(names, values))
 
 
 def keeps_run_delay() -> bool:

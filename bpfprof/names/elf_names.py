@@ -44,7 +44,7 @@ class ElfNames:
         names = self._symbols.resolve(addresses)
         missed = [position for position, name in enumerate(names) if not name]
         if missed:
-            for position, name in zip(missed, self._stubs.resolve(addresses[missed]), strict=True):
+            for position, name in zip(missed, self._stubs.resolve(addresses[missed])):
                 names[position] = name
         return names
 
@@ -57,7 +57,7 @@ class ElfNames:
         is_eval = self._ranges.stands_for_run(array).tolist()
         lines = self._lines.look_up(addresses) if self._lines is not None else [()] * len(addresses)
         result = []
-        for function, found, flag in zip(self.functions(array), lines, is_eval, strict=True):
+        for function, found, flag in zip(self.functions(array), lines, is_eval):
             rows = [
                 (demangle(line.function), line.file, line.line, NAME_INLINED if line.is_inlined else 0)
                 for line in found

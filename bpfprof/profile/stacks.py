@@ -24,7 +24,7 @@ def span_keys(spans: npt.NDArray[np.void]) -> npt.NDArray[np.uint64]:
     return np.asarray(keys | spans["status"].astype(np.uint64) << np.uint64(8) | spans["state"].astype(np.uint64))
 
 
-@dataclass(slots=True)
+@dataclass
 class ProfileStacks:
     """Stacks of the recording with their marks, as the profile numbers them."""
 

@@ -26,7 +26,7 @@ _HEADER = struct.Struct("<4sIQ")
 _SCALAR = re.compile(r"[<|][uif][1248]")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Chunk:
     """A named group of JSON fields and arrays."""
 

@@ -25,7 +25,7 @@ _OFFSET_MASK = (1 << PAGE_BITS) - 1
 _BLOCK_ROWS = 1 << 15  # as many as stay in the processor's cache
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class FileRows:
     """Rows of one file. They refer to the file's own rules, or, once adopted, to those of a RuleTable.
 

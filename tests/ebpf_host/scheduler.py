@@ -41,7 +41,7 @@ _NO_CALL = (1 << 64) - 1
 Events = npt.NDArray[np.void]
 
 
-@dataclass(slots=True)
+@dataclass
 class Task:
     """A thread of the machine, watched or not. `place` tells its memory from that of others."""
 

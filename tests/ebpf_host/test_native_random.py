@@ -28,7 +28,7 @@ class CountingRules(list[dict[str, int]]):
 
     def __init__(self, table: RuleTable) -> None:
         names = RULE.names or ()
-        super().__init__(dict(zip(names, record, strict=True)) for record in table.records.tolist())
+        super().__init__(dict(zip(names, record)) for record in table.records.tolist())
         self.cfa_kinds, self.fp_kinds = Counter[int](), Counter[int]()
 
     def __getitem__(self, index):  # type: ignore[no-untyped-def]
@@ -38,7 +38,7 @@ class CountingRules(list[dict[str, int]]):
         return rule
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Program:
     """Mappings as both sides take them."""
 

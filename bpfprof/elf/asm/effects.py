@@ -31,7 +31,7 @@ Masks = NDArray[np.uint16]
 Numbers = NDArray[np.integer]  # of registers
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Instructions:
     """One element for each, in the order of their addresses; places are offsets in the code."""
 

@@ -71,7 +71,7 @@ def _modrm_sizes() -> Bytes:
     return sizes
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Lengths:
     """Of the instruction that would begin at each place."""
 

@@ -31,7 +31,7 @@ _PC_RELATIVE, _RELATIVE_MASK, _OMIT = 0x10, 0xF0, 0xFF
 _U32, _LENGTH_AND_IDENTITY = struct.Struct("<I"), struct.Struct("<II")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Cie:
     """What many functions share. With a `failure` they have no rules; the other fields are then zero."""
 

@@ -103,7 +103,7 @@ def _none() -> Addresses:
     return np.zeros(0, np.uint64)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class CallFrames:
     """Rows sorted by address; each holds up to the next one, the last one for ever.
 

@@ -56,7 +56,7 @@ class FakeFiles:
         if len(self.files) >= self.limit:
             return None
         kind = FileKind.ELF if mapping.is_file else FileKind.MEMORY
-        image = cast(ElfImage | None, self.images.get(path))
+        image = cast("ElfImage | None", self.images.get(path))
         self.files.append(CodeFile(len(self.files), kind, path, pid, "/", image))
         return self.files[-1]
 

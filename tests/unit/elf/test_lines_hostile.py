@@ -197,9 +197,9 @@ def test_a_damaged_unit_costs_no_other(tmp_path: Path) -> None:
         reader = LineReader(image)
         damaged = reader.look_up(addresses)
     assert reader.problems
-    lost = [address for address, before, after in zip(addresses, whole, damaged, strict=True) if before != after]
+    lost = [address for address, before, after in zip(addresses, whole, damaged) if before != after]
     assert 0 < len(lost) < len(addresses)
-    assert all(not answer for address, answer in zip(addresses, damaged, strict=True) if address in lost)
+    assert all(not answer for address, answer in zip(addresses, damaged) if address in lost)
 
 
 DEBUG_SECTIONS = "info abbrev line str line_str ranges rnglists aranges"
