@@ -14,8 +14,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from bpfprof import array_types as npt
 from bpfprof.account.threads import Int64Array
 
 _SMALL_GROUP_PERIODS = 4  # groups expected to have fewer samples than this are put together

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 import numpy as np
-import numpy.typing as npt
 
+from bpfprof import array_types as npt
 from bpfprof.account.threads import Int64Array, sums_by
 from bpfprof.model.samples import UNSAMPLED
 from bpfprof.model.spans import How, ThreadState

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 
 import numpy as np
-import numpy.typing as npt
 
+from bpfprof import array_types as npt
 from bpfprof.account.reasons import NO_HINT
 from bpfprof.model.states import reason_number
 from bpfprof.recording.reader import Recording

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from bpfprof import array_types as npt
 from bpfprof.account.cpu_clock import Bursts
 from bpfprof.account.cpu_shares import share_cpu_time
 from bpfprof.account.estimate import SUM_DTYPE, estimated, spread, summed

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
 from bpfprof import abi
+from bpfprof import array_types as npt
 from bpfprof.capture import rows as made
 from bpfprof.capture.descriptors import DescriptorKinds
 from bpfprof.capture.last_waits import LastWaits

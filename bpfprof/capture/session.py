@@ -9,9 +9,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from bpfprof import __version__, abi
+from bpfprof import array_types as npt
 from bpfprof.abi.dtypes import STACK_DTYPE
 from bpfprof.capture.inbox import Batch, Inbox
 from bpfprof.capture.numbers import status_texts

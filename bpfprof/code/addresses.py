@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 import numpy as np
-import numpy.typing as npt
 
 from bpfprof import abi
+from bpfprof import array_types as npt
 from bpfprof.code.files import KERNEL_FILE
 from bpfprof.code.maps import CodeMap, NativeCode
 from bpfprof.elf.asm.effects import LONGEST_CALL_BYTES, ends_with_call

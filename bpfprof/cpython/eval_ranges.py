@@ -13,8 +13,8 @@ import re
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from bpfprof.array_types import NDArray
 from bpfprof.elf.cfi.rules import NO_RULE_ID, UNSUPPORTED_ID, CallFrames, CfaKind
 from bpfprof.elf.image import EM_X86_64, PF_X, ElfError, ElfImage
 from bpfprof.elf.symbols.reader import read_symbols

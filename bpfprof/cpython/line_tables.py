@@ -10,7 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
+
+from bpfprof import array_types as npt
 
 Int64Array = npt.NDArray[np.int64]
 

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from functools import cached_property
 
 import numpy as np
-import numpy.typing as npt
 
+from bpfprof import array_types as npt
 from bpfprof.cpython.eval_ranges import EVAL_FUNCTION, EvalRanges, eval_ranges
 from bpfprof.elf.image import ElfImage
 from bpfprof.elf.lines import LineReader
@@ -80,7 +80,7 @@ def kept_eval_ranges(image: ElfImage) -> EvalRanges:
     content = _EVAL_CACHE.load(name)
     if content is None or len(content) % 24:
         ranges = eval_ranges(image)
-        _EVAL_CACHE.store(name, np.stack((ranges.starts, ranges.ends, ranges.is_handler), dtype=np.uint64).tobytes())
+        _EVAL_CACHE.store(name, np.stack((ranges.starts, ranges.ends, ranges.is_handler)).astype("<u8").tobytes())
         return ranges
     starts, ends, is_handler = np.frombuffer(content, "<u8").reshape(3, -1)
     return EvalRanges(starts, ends, is_handler != 0)

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from functools import cache, partial
 
 import numpy as np
-import numpy.typing as npt
 
+from bpfprof import array_types as npt
 from bpfprof.elf.symbols.table import SymbolTable
 from bpfprof.proc.text import with_controls_replaced
 

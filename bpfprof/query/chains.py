@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-import numpy.typing as npt
 
+from bpfprof import array_types as npt
 from bpfprof.account.threads import sums_by
 from bpfprof.model.profile import Profile, ThreadTime, Waker
 from bpfprof.query.functions import Ints, owner_functions, wait_owners

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
+from bpfprof import array_types as npt
 from bpfprof.model.profile import Profile
 from bpfprof.query.chains import Share, WokenBy, gil_holders, shares_of, woken_by
 from bpfprof.query.functions import Ints, function_of_frames, merged_stacks, owner_functions, wait_owners

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from typing import Any, BinaryIO, cast
 
 import numpy as np
-import numpy.typing as npt
 
+from bpfprof import array_types as npt
 from bpfprof.errors import RecordingError
 from bpfprof.model import samples as model
 from bpfprof.recording.fields import CODE_COLUMNS, TABLES, TEXTS, WHOLE_LIMIT, checked

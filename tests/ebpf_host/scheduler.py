@@ -6,9 +6,9 @@ import ctypes
 from dataclasses import dataclass, field
 
 import numpy as np
-import numpy.typing as npt
 
 from bpfprof import abi
+from bpfprof import array_types as npt
 from bpfprof.unwind.interpret import Registers
 from tests.ebpf_host.host import (
     CONFIG,

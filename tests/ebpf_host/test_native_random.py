@@ -8,9 +8,9 @@ from collections import Counter
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 
+from bpfprof import array_types as npt
 from bpfprof.elf.cfi.rules import FLAG_IN_REGISTER, FLAG_SIGNAL, RULE, CfaKind, FramePointerKind
 from bpfprof.model.ids import RuntimeAddress
 from bpfprof.unwind.interpret import MappedFile, Registers, Stop

@@ -13,8 +13,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from bpfprof.array_types import NDArray
 from bpfprof.elf.asm.effects import Instructions, effects
 from bpfprof.elf.asm.lengths import PADDING_BYTES, lengths
 from bpfprof.elf.asm.stack_tracking import CannotTell, Tracker

@@ -14,8 +14,8 @@ from operator import attrgetter, getitem
 from typing import NamedTuple, Union
 
 import numpy as np
-from numpy.typing import NDArray
 
+from bpfprof.array_types import NDArray
 from bpfprof.elf.cfi.expressions import cfa_of, place_of
 from bpfprof.elf.cfi.records import Cie
 from bpfprof.elf.cfi.rules import (

@@ -12,8 +12,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from bpfprof.array_types import NDArray
 from bpfprof.elf.cfi.rules import RETURN_ADDRESS, Reason
 from bpfprof.elf.cfi.sections import RECORD_LIMIT, FrameSection, Header, frame_address, frame_offsets
 from bpfprof.elf.leb128 import Ints, read_sleb, read_uleb

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from bpfprof.array_types import NDArray
 from bpfprof.elf.asm.traced_rules import traced_rules
 from bpfprof.elf.cfi.implied_rules import implied_rules
 from bpfprof.elf.cfi.programs import END, FAILED, REASON_SHIFT, Machine, Programs

@@ -13,8 +13,8 @@ import struct
 from collections.abc import Callable, Iterator
 
 import numpy as np
-import numpy.typing as npt
 
+from bpfprof import array_types as npt
 from bpfprof.elf.image import PF_X, ElfImage
 from bpfprof.elf.symbols.table import LOCAL, SYMBOL_DTYPE, UNSIZED, UNTYPED, ReadText, SymbolTable
 

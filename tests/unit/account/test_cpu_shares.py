@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 
+from bpfprof import array_types as npt
 from bpfprof.account.cpu_shares import CpuPieces, share_cpu_time
 
 MS = 1_000_000

@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 from typing import cast
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 
+from bpfprof import array_types as npt
 from bpfprof.code import maps as native_code
 from bpfprof.code.files import CodeFile, CodeFiles, FileKind
 from bpfprof.code.maps import NativeCode
