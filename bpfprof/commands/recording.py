@@ -19,7 +19,6 @@ from bpfprof.capture.watch import Watch
 from bpfprof.commands.options import RECORDING_SUFFIX, Shown
 from bpfprof.commands.outputs import open_output, open_temporary, show, write_whole
 from bpfprof.commands.starting import Started, starting
-from bpfprof.elf.lines import check_pyelftools
 from bpfprof.errors import OutputError, UsageError
 from bpfprof.kernel.checks import check_machine, check_namespace
 from bpfprof.kernel.kernel_side import KernelSide
@@ -71,6 +70,8 @@ def make_recording(started: Started | None, plan: Plan) -> None:
     if chosen is not None and plan.shown.output is None:
         raise UsageError(f"the format {chosen.name} needs a file: --output FILE")
     if plan.options.native_lines:
+        from bpfprof.elf.lines import check_pyelftools
+
         check_pyelftools()
     with contextlib.nullcontext(started) if started else starting() as under_way:
         check_machine()
