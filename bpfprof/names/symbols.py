@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import re
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cache, partial
@@ -51,7 +52,7 @@ def demangle(name: str) -> str:
 
 def can_demangle() -> bool:
     """Whether C++ and Rust names become readable: the library for it needs Python 3.11."""
-    return importlib.util.find_spec("demangle") is not None
+    return sys.version_info >= (3, 11) and importlib.util.find_spec("demangle") is not None
 
 
 @cache
