@@ -131,7 +131,9 @@ def check_bcc() -> str:
     for folder in (spec.submodule_search_locations or []) if spec else []:
         if os.path.isfile(os.path.join(folder, "libbcc.py")):
             return folder
-    raise UnsupportedError("BCC's Python package is missing", "sudo apt-get install python3-bpfcc")
+    raise UnsupportedError(
+        "BCC's Python package, which no pip installs, is missing", "sudo apt-get install python3-bpfcc"
+    )
 
 
 def _child(text: str, flags: list[str], answer_fd: int, log_fd: int) -> None:
