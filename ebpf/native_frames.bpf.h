@@ -2,16 +2,7 @@
 /* From the thread's user registers to its start routine, by the unwind tables. */
 #pragma once
 
-/* Places in struct pt_regs of x86-64, in words: arch/x86/include/asm/ptrace.h. */
-#define REGISTER_BP 4
-#define REGISTER_DX 12
-#define REGISTER_SI 13
-#define REGISTER_DI 14
-#define REGISTER_ORIG_AX 15
-#define REGISTER_IP 16
-#define REGISTER_CS 17
-#define REGISTER_SP 19
-/* The same for the DWARF register numbers 0 to 15 (rax rdx rcx rbx rsi rdi rbp - r8 to r15), 4 bits each. */
+/* Places in struct pt_regs, as above, of the DWARF register numbers 0 to 15 (rax rdx rcx rbx rsi rdi rbp - r8 to r15), 4 bits each. */
 #define REGISTER_PLACES 0x0123678904ed5bcaULL
 #define BLOCK_BELOW 64 /* how far below a word its block begins: saved registers lie below the return address */
 
@@ -38,26 +29,6 @@ static __always_inline bool read_stack(struct bp_native *native, __u64 address)
     }
     native->word = *(__u64 *)(native->block + ((address - native->block_base) & (BP_STACK_BLOCK_BYTES - 1)));
     return true;
-}
-
-/* Where the user registers of the current task are, for USER_REGISTER. */
-static __always_inline __u64 user_registers(void)
-{
-    return (__u64)bpf_task_pt_regs(bpf_get_current_task_btf());
-}
-
-#define USER_REGISTER(at, place) LOAD_KERNEL(u64, at, (place)*8)
-#define USER_CS(at) LOAD_KERNEL(u16, at, REGISTER_CS * 8) /* beside it there are other things on some kernels */
-
-/* The user registers of the current task that unwinding can ask for. */
-static __always_inline void native_registers(struct bp_native *native)
-{
-    __u64 at = user_registers();
-#pragma unroll
-    for (int place = 0; place < REGISTER_ORIG_AX; place++)
-        native->registers[place] = USER_REGISTER(at, place);
-    native->registers[REGISTER_IP] = USER_REGISTER(at, REGISTER_IP);
-    native->registers[REGISTER_SP] = USER_REGISTER(at, REGISTER_SP);
 }
 
 static __always_inline void native_begin(struct bp_native *native, struct bp_process *process)

@@ -78,8 +78,24 @@ static __always_inline void take_switch_stack(void *ctx, struct bp_thread *threa
     }
 }
 
-/* TP_PROTO(bool preempt, struct task_struct *prev, struct task_struct *next, unsigned int prev_state), 5.18 and later:
- * commit 9c2136be0878 ("sched/tracing: Append prev_state to tp args instead") (in v5.18). */
+/*
+ * TP_PROTO(bool preempt, struct task_struct *prev, struct task_struct *next, unsigned int prev_state), the last since commit
+ * 9c2136be0878 ("sched/tracing: Append prev_state to tp args instead") (in v5.18). Before, the state is read from the task,
+ * where one that is woken at this moment is TASK_WAKING already.
+ */
+static __always_inline __u16 state_of_previous(struct bpf_raw_tracepoint_args *ctx)
+{
+    if (ctx->args[0]) /* preempted on the way to sleep: still runnable whatever its state says */
+        return 0;
+#if BP_OFFSET_TASK_STATE
+    __u32 state = 0;
+    READ_KERNEL(state, ctx->args[1] + BP_OFFSET_TASK_STATE);
+    return state & TASK_STATE_WAKING ? TASK_STATE_INTERRUPTIBLE : state;
+#else
+    return ctx->args[3];
+#endif
+}
+
 int sched_switch(struct bpf_raw_tracepoint_args *ctx)
 {
     __u64 id = bpf_get_current_pid_tgid(), now = 0;
@@ -89,8 +105,7 @@ int sched_switch(struct bpf_raw_tracepoint_args *ctx)
         struct bp_thread *thread = bpf_map_lookup_elem(MAP(threads), &prev_tid);
         if (thread) {
             now = bpf_ktime_get_ns();
-            /* Preempted on the way to sleep: still runnable whatever its state says. */
-            if (switch_out(thread, prev_tid, ctx->args[0] ? 0 : ctx->args[3], now))
+            if (switch_out(thread, prev_tid, state_of_previous(ctx), now))
                 take_switch_stack(ctx, thread, id, now);
         }
     }

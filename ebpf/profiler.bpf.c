@@ -5,6 +5,7 @@
 #include "abi.h"
 #include "maps.bpf.h"
 #include "user_memory.bpf.h"
+#include "current_task.bpf.h"
 #include "events.bpf.h"
 #include "unwind_tables.bpf.h"
 #include "native_frames.bpf.h"

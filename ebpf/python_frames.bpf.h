@@ -22,7 +22,7 @@
 static __always_inline enum bp_status python_innermost_frame(struct bp_walk *walk, struct bp_process *process)
 {
     struct bp_python_layout *layout = &process->layout;
-    __u64 thread_pointer = LOAD_KERNEL(u64, bpf_get_current_task_btf(), BP_OFFSET_TASK_FSBASE), tstate = 0, frame = 0,
+    __u64 thread_pointer = LOAD_KERNEL(u64, CURRENT_TASK, BP_OFFSET_TASK_FSBASE), tstate = 0, frame = 0,
           chunk_at = layout->tstate_chunk, frame_at = layout->tstate_frame;
     __u64 ip = walk->native.registers[REGISTER_IP], sp = walk->native.registers[REGISTER_SP];
 

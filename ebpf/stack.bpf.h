@@ -14,6 +14,53 @@ static __always_inline struct bp_walk *scratch_walk(void)
     return bpf_map_lookup_elem(MAP(walks), &cpu);
 }
 
+/*
+ * Functions that the verifier looks at once, whatever calls them and however often: to it a call is one instruction. In
+ * Documentation/bpf they are called global functions. Each is FUNCTION(name) at the beginning of a line, is called as
+ * CALL(name, walk), and returns a number.
+ *
+ * BCC knows no calls between functions. So CALL compiles to a call of a helper with a number that no helper has;
+ * bpfprof/kernel/loader.py puts the function behind the program and makes it a call of that.
+ *
+ * Before Linux 5.12 such functions take numbers only: there each finds the walk of its CPU itself.
+ */
+#if BP_HAS_TASK_POINTERS
+#define FUNCTION(name) int name(struct bp_walk *walk)
+#define ARGUMENT(walk) walk
+typedef struct bp_walk *function_argument;
+#else
+#define FUNCTION(name)                                                      \
+    int name(int ignored); /* first, for BCC puts an attribute before it */ \
+    static __always_inline int name##_of(struct bp_walk *);                 \
+    int name(int ignored)                                                   \
+    {                                                                       \
+        return name##_of(scratch_walk());                                   \
+    }                                                                       \
+    static __always_inline int name##_of(struct bp_walk *walk)
+#define ARGUMENT(walk) 0
+typedef int function_argument;
+#endif
+#ifndef CALL
+#define CALL(name, walk)                                                 \
+    ({                                                                   \
+        int (*function)(function_argument) = (void *)BP_FUNCTION_##name; \
+        function(ARGUMENT(walk));                                        \
+    })
+#endif
+
+/* Once for each process: user space has to look at it before its stacks can be taken. */
+FUNCTION(ask_for)
+{
+    struct bp_process *process = walk ? bpf_map_lookup_elem(MAP(processes), &walk->tgid) : 0;
+    if (!process || process->flags & BP_PROCESS_ASKED)
+        return 0;
+    process->flags |= BP_PROCESS_ASKED;
+    struct bp_event event = {.kind = BP_EVENT_ASK, .tid = walk->tid, .tgid = walk->tgid, .syscall = -1};
+    event.time_ns = bpf_ktime_get_ns();
+    send_event_and(&event, BPF_RB_FORCE_WAKEUP);
+    return 0;
+}
+
 /* Nothing is walked yet; the walk's process and generation go into its hash. */
 static __always_inline void clear_walk(struct bp_walk *walk, struct bp_process *process)
 {
@@ -30,17 +77,6 @@ static __always_inline void clear_walk(struct bp_walk *walk, struct bp_process *
     walk->hash = mix(walk->tgid, walk->header.generation);
 }
 
-/* Once for each process: user space has to look at it before its stacks can be taken. */
-static __always_inline void ask_for(struct bp_walk *walk, struct bp_process *process)
-{
-    if (process->flags & BP_PROCESS_ASKED)
-        return;
-    process->flags |= BP_PROCESS_ASKED;
-    struct bp_event event = {.kind = BP_EVENT_ASK, .tid = walk->tid, .tgid = walk->tgid, .syscall = -1};
-    event.time_ns = bpf_ktime_get_ns();
-    send_event_and(&event, BPF_RB_FORCE_WAKEUP);
-}
-
 /*
  * Finds where the stack begins. The status is that of its Python frames; BP_OK: there are some. A process that is not
  * known yet has none, and neither has a kernel thread or a task that has given its memory back.
@@ -50,21 +86,21 @@ static __always_inline enum bp_status begin_stack(struct bp_walk *walk)
     __u32 config = config_flags();
     struct bp_process *process = bpf_map_lookup_elem(MAP(processes), &walk->tgid);
     __u32 flags = process ? process->flags : 0;
-    bool has_memory = LOAD_KERNEL(u64, bpf_get_current_task_btf(), BP_OFFSET_TASK_MM) != 0;
+    bool has_memory = LOAD_KERNEL(u64, CURRENT_TASK, BP_OFFSET_TASK_MM) != 0;
 
     clear_walk(walk, process);
     walk->gil_flags = 0;
     walk->holder = 0;
     walk->wants_kernel = walk->asks_for_kernel || config & BP_CONFIG_KERNEL || flags & BP_PROCESS_KERNEL;
-    if (process && !(flags & BP_PROCESS_KNOWN))
-        ask_for(walk, process);
+    if (process && !(flags & (BP_PROCESS_KNOWN | BP_PROCESS_ASKED)))
+        CALL(ask_for, walk);
     if (!process || flags & BP_PROCESS_KERNEL)
         return flags & (BP_PROCESS_KNOWN | BP_PROCESS_KERNEL) ? BP_NO_PYTHON : BP_PYTHON_NOT_READY;
     if (!has_memory) { /* it is ending, and only the kernel runs in its name */
         walk->wants_kernel = 1;
         return BP_NO_PYTHON;
     }
-    native_registers(&walk->native);
+    read_user_registers(walk->native.registers);
     if (config & BP_CONFIG_NATIVE) {
         walk->header.native_status = BP_NATIVE_NOT_READY;
         if (flags & BP_PROCESS_UNWIND) {
@@ -99,7 +135,7 @@ static __always_inline void hash_kernel_frames(struct bp_walk *walk)
 {
     BOUNDED_LOOP
     for (int i = 0; i < BP_MAX_KERNEL_FRAMES; i++) {
-        __u32 at = walk->used;
+        __u64 at = walk->used;
         HIDE(at); /* from the compiler, which would check another value than it uses */
         if (i >= walk->header.kernel_count || at >= BP_MAX_STACK_WORDS)
             break;
@@ -107,19 +143,6 @@ static __always_inline void hash_kernel_frames(struct bp_walk *walk)
         walk->used = at + 1;
     }
 }
-
-/*
- * Functions that the verifier looks at once, whatever calls them and however often: to it a call is one instruction. In
- * Documentation/bpf they are called global functions. Each is FUNCTION(name) at the beginning of a line, is called as
- * CALL(name, walk), and returns a number.
- *
- * BCC knows no calls between functions. So CALL compiles to a call of a helper with a number that no helper has;
- * bpfprof/kernel/loader.py puts the function behind the program and makes it a call of that.
- */
-#define FUNCTION(name) int name(struct bp_walk *walk)
-#ifndef CALL
-#define CALL(name, walk) (((int (*)(struct bp_walk *))BP_FUNCTION_##name)(walk))
-#endif
 
 FUNCTION(python_frames)
 {
@@ -172,11 +195,8 @@ FUNCTION(walk_stack)
     }
     if (is_more)
         walk->header.native_status = BP_NATIVE_TOO_DEEP;
-    if (walk->header.native_status == BP_NATIVE_NO_MAPPING) {
-        struct bp_process *process = bpf_map_lookup_elem(MAP(processes), &walk->tgid);
-        if (process)
-            ask_for(walk, process);
-    }
+    if (walk->header.native_status == BP_NATIVE_NO_MAPPING)
+        CALL(ask_for, walk);
     return 0;
 }
 

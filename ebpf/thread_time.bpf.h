@@ -6,6 +6,7 @@
 #define TASK_STATE_INTERRUPTIBLE 0x01
 #define TASK_STATE_UNINTERRUPTIBLE 0x02
 #define TASK_STATE_DEAD 0x80
+#define TASK_STATE_WAKING 0x200
 
 /* The system call that the current task's user registers say it is in; -1: none. */
 static __always_inline __s16 syscall_of(__u64 registers)
@@ -34,7 +35,7 @@ struct task_times {
 
 static __always_inline struct task_times times_of_current(void)
 {
-    void *task = bpf_get_current_task_btf();
+    __u64 task = (__u64)CURRENT_TASK;
     struct task_times times = {};
     times.exec_ns = LOAD_KERNEL(u64, task, BP_OFFSET_TASK_EXEC);
     if (BP_OFFSET_TASK_RUN_DELAY)

@@ -15,16 +15,6 @@ static long (*get_kernel_stack)(void *ctx, void *addresses, __u32 size, __u64 fl
 #define READ_KERNEL(destination, address) \
     (probe_read_kernel(&(destination), sizeof(destination), (void *)(address)) == 0)
 
-/* A number in a kernel structure whose type the verifier knows, as it does of the current task; 0 when it cannot be read. */
-#ifndef LOAD_KERNEL
-#define LOAD_KERNEL(type, pointer, offset)                                                       \
-    ({                                                                                           \
-        __u64 loaded;                                                                            \
-        asm volatile("%0 = *(" #type " *)(%1 + %2)" : "=r"(loaded) : "r"(pointer), "i"(offset)); \
-        loaded;                                                                                  \
-    })
-#endif
-
 /* The loops below are bounded by a constant; unrolled they would not fit. */
 #define BOUNDED_LOOP _Pragma("clang loop unroll(disable)")
 

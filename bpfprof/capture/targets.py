@@ -14,7 +14,7 @@ from typing import Any
 from bpfprof.errors import TargetError
 from bpfprof.model.ids import Pid
 from bpfprof.proc import tasks
-from bpfprof.proc.own_process import caller_ids, usual_priority
+from bpfprof.proc.own_process import caller_ids, usual_locked_memory, usual_priority
 
 _TOGETHER_S = 0.0003  # births and mappings come in groups: they are looked at together
 
@@ -56,6 +56,7 @@ def _become_command(command: tuple[str, ...], waiting: int, failure_end: int) ->
     try:
         if os.read(waiting, 1):
             usual_priority()
+            usual_locked_memory()
             for number in (signal.SIGINT, signal.SIGTERM):
                 signal.signal(number, signal.SIG_DFL)
             _become_caller()

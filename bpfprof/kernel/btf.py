@@ -14,7 +14,7 @@ from bpfprof.errors import UnsupportedError
 
 BTF_PATH = Path("/sys/kernel/btf/vmlinux")
 _MAGIC = b"\x9f\xeb"
-_KIND_STRUCT, _KIND_UNION, _KIND_VARIABLE, _KIND_SECTION = 4, 5, 14, 15
+_KIND_STRUCT, _KIND_UNION, _KIND_TYPEDEF, _KIND_VARIABLE, _KIND_SECTION = 4, 5, 8, 14, 15
 # Bytes after the 12-byte header by kind: so many, and so many for each that `vlen` counts.
 _EXTRA_BYTES = {1: 4, 3: 12, 14: 4, 17: 4}
 _BYTES_EACH = {4: 12, 5: 12, 6: 8, 13: 8, 15: 12, 19: 12}
@@ -47,9 +47,23 @@ class KernelTypes:
             raise UnsupportedError(f"this kernel's struct {struct_name} has no member {member}")
         return found
 
+    def has_name(self, name: str) -> bool:
+        """Whether a type, member or enumerator has this name: the kernel knows a helper bpf_x if BPF_FUNC_x is one."""
+        return self._name(name) > 0
+
+    def parameters(self, function_pointer: str) -> int:
+        """How many parameters a typedef's function has, the first (void *) of a tracepoint's included; 0: not there."""
+        for position in self._places(function_pointer):
+            _, info, pointer = _HEADER.unpack_from(self._types, position)
+            if info == _KIND_TYPEDEF << 24 and pointer < len(self._positions()):
+                function = _HEADER.unpack_from(self._types, self._positions()[pointer])[2]
+                info = _HEADER.unpack_from(self._types, self._positions()[function])[1]
+                return int(info & 0xFFFF)
+        return 0
+
     def percpu_distance(self, first: str, second: str) -> int:
         """Bytes from one per-CPU variable of the kernel to another; 0 when either is not there."""
-        names = [self._strings.find(b"\0" + name.encode() + b"\0") + 1 for name in (first, second)]
+        names = [self._name(name) for name in (first, second)]
         offsets, ids = self._percpu_offsets(), dict.fromkeys(names, 0)
         if not (offsets and all(names)):
             return 0
@@ -70,24 +84,30 @@ class KernelTypes:
             kind = info >> 24 & 31
             position += 12 + _EXTRA_BYTES.get(kind, 0) + _BYTES_EACH.get(kind, 0) * (info & 0xFFFF)
 
+    def _name(self, text: str) -> int:
+        """Where a name is among the strings; 0: nowhere."""
+        return self._strings.find(b"\0" + text.encode() + b"\0") + 1
+
+    def _places(self, name: str) -> Iterator[int]:
+        """Where the header of a type of this name could be."""
+        position, end = -1, len(self._types) - _HEADER.size + 4  # a whole header has to follow
+        if name_offset := self._name(name):
+            pattern = struct.pack("<I", name_offset)
+            while (position := self._types.find(pattern, position + 1, end)) >= 0:
+                if position % 4 == 0:
+                    yield position
+
     def _percpu_offsets(self) -> dict[int, int]:
         """Type id of each per-CPU variable -> its offset; empty when there is no such section."""
-        pattern = struct.pack("<I", self._strings.find(b"\0.data..percpu\0") + 1)
-        position, end = -1, len(self._types) - _HEADER.size
-        while (position := self._types.find(pattern, position + 1, end)) >= 0:
+        for position in self._places(".data..percpu"):
             _, info, _ = _HEADER.unpack_from(self._types, position)
             body = self._types[position + 12 : position + 12 + 12 * (info & 0xFFFF)]
-            if position % 4 == 0 and info >> 24 == _KIND_SECTION and len(body) == 12 * (info & 0xFFFF):
+            if info >> 24 == _KIND_SECTION and len(body) == 12 * (info & 0xFFFF):
                 return {variable: offset for variable, offset, _ in _HEADER.iter_unpack(body)}
         return {}
 
     def _find_struct(self, name: str) -> int:
-        name_offset = self._strings.find(b"\0" + name.encode() + b"\0") + 1
-        pattern, position = struct.pack("<I", name_offset), -1
-        end = len(self._types) - _HEADER.size + len(pattern)  # a whole header has to follow
-        while name_offset and (position := self._types.find(pattern, position + 1, end)) >= 0:
-            if position % 4:
-                continue
+        for position in self._places(name):
             _, info, _ = _HEADER.unpack_from(self._types, position)
             if info >> 24 & 31 == _KIND_STRUCT and not info & 0x60FF0000 and self._plausible(position, info & 0xFFFF):
                 return position
@@ -117,9 +137,13 @@ class KernelTypes:
                 return offset + inner
         return None
 
-    def _anonymous(self, type_id: int, wanted: str) -> int | None:
-        if self._index is None:  # 50-80 ms, so made only when an anonymous member is met on the way
+    def _positions(self) -> list[int]:
+        """Where each type is, by id."""
+        if self._index is None:  # 50-80 ms, so made only when it is needed
             self._index = [0, *(position for position, _, _ in self._headers())]
-        position = self._index[type_id]
+        return self._index
+
+    def _anonymous(self, type_id: int, wanted: str) -> int | None:
+        position = self._positions()[type_id]
         kind = _HEADER.unpack_from(self._types, position)[1] >> 24 & 31
         return self._member(position, wanted) if kind in (_KIND_STRUCT, _KIND_UNION) else None

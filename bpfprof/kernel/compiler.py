@@ -22,7 +22,7 @@ from bpfprof import __version__
 from bpfprof.abi import ebpf_directory
 from bpfprof.errors import UnsupportedError
 from bpfprof.kernel.btf import KernelTypes
-from bpfprof.kernel.sources import compiler_flags, function_names, join_includes, keeps_run_delay
+from bpfprof.kernel.sources import compiler_flags, function_names, has_task_pointers, join_includes, keeps_run_delay
 from bpfprof.private_cache import PrivateCache
 
 PERF_EVENT, RAW_TRACEPOINT = 7, 17  # enum bpf_prog_type of include/uapi/linux/bpf.h
@@ -47,7 +47,8 @@ _SEE_DEBUG = "--debug shows the compiler's messages"
 class Compilation:
     """A compilation under way, or its result from the cache; `result()` waits for it."""
 
-    def __init__(self, key: str) -> None:
+    def __init__(self, key: str, takes_pointer: bool) -> None:
+        self.takes_pointer = takes_pointer  # see load_programs()
         self._key = key
         self._programs = _parse(_CACHE.load(key))
         self._child_pid = 0
@@ -62,9 +63,10 @@ class Compilation:
         """
         check_bcc()
         text = join_includes(ebpf_directory() / "profiler.bpf.c")
-        flags = compiler_flags(KernelTypes(), keeps_run_delay(), function_names(text))
+        types = KernelTypes()
+        flags = compiler_flags(types, keeps_run_delay(), function_names(text))
         parts = [__version__, os.uname().release, os.uname().machine, *flags, text]
-        compilation = cls(hashlib.sha256("\0".join(parts).encode()).hexdigest())
+        compilation = cls(hashlib.sha256("\0".join(parts).encode()).hexdigest(), has_task_pointers(types))
         if compilation._programs is None:
             compilation._fork(text, flags)
         return compilation

@@ -37,7 +37,7 @@ class KernelSide:
 
     def _load(self) -> None:
         try:
-            self._programs = load_programs(self._compilation.result(), self.tables.fds)
+            self._programs = load_programs(self._compilation.result(), self.tables.fds, self._compilation.takes_pointer)
         except BaseException as error:
             self._failure = error
 

@@ -28,13 +28,15 @@ _GLOBAL, _SIGNED_32_BITS = 1, 1 << 24 | 32
 _FUNCTION_TYPE = 5  # in what _type_information() returns
 
 
-def load_programs(code: dict[str, bytes], map_fds: dict[str, int]) -> dict[str, int]:
+def load_programs(code: dict[str, bytes], map_fds: dict[str, int], takes_pointer: bool) -> dict[str, int]:
     """Descriptors of PROGRAMS by name. `code` has the functions that they call behind them.
+
+    takes_pointer: whether the argument of these functions is a pointer, else a number.
 
     Raises UnsupportedError with the verifier's last words.
     """
     functions = [name for name in code if name not in PROGRAMS]
-    btf_fd = bpf_syscall.btf_load(_type_information())
+    btf_fd = bpf_syscall.btf_load(_type_information(takes_pointer))
     try:
         return {
             name: _load(name, program_type, *_link(code, name, functions, _fd_of_number(map_fds, program_type)), btf_fd)
@@ -54,15 +56,18 @@ def _load(name: str, program_type: int, code: bytes, starts: list[int], btf_fd: 
         raise UnsupportedError(message, details=log[-4000:]) from error
 
 
-def _type_information() -> bytes:
-    """BTF of `int f(struct bp_walk *)`. Of the struct only the size is told, which is all that the verifier needs."""
+def _type_information(takes_pointer: bool) -> bytes:
+    """BTF of `int f(struct bp_walk *)`, or of `int f(int)`.
+
+    Of the struct only the size is told, which is all that the verifier needs.
+    """
     strings = b"\0int\0bp_walk\0walk\0f\0"
     name_int, name_struct, name_parameter, name_function = 1, 5, 13, 18
     types = (
         struct.pack("<IIII", name_int, _INT, 4, _SIGNED_32_BITS)  # 1
         + struct.pack("<III", name_struct, _STRUCT, abi.size("bp_walk"))  # 2
         + struct.pack("<III", 0, _POINTER, 2)  # 3
-        + struct.pack("<IIIII", 0, _FUNCTION_PROTOTYPE | 1, 1, name_parameter, 3)  # 4
+        + struct.pack("<IIIII", 0, _FUNCTION_PROTOTYPE | 1, 1, name_parameter, 3 if takes_pointer else 1)  # 4
         + struct.pack("<III", name_function, _FUNCTION | _GLOBAL, 4)  # 5
     )
     sizes = (0, len(types), len(types), len(strings))

@@ -21,6 +21,8 @@ MAP_LINE = re.compile(r"^BP_MAP\((\w+), (\w+), (?:struct )?(\w+), (?:struct )?(\
 _FUNCTION = re.compile(r"^FUNCTION\((\w+)\)$", re.MULTILINE)
 # The number of the first function; no helper of the kernel has one so high.
 FIRST_FUNCTION = 0x7F000000
+# void *data, bool preempt, prev, next, unsigned int prev_state: see ebpf/off_cpu.bpf.c
+_SCHED_SWITCH_PARAMETERS = 5
 _INCLUDE = re.compile(r'^#include "([\w./]+)"$', re.MULTILINE)
 
 
@@ -72,15 +74,41 @@ def kernel_version_code(release: str | None = None) -> int:
 def _preempt_count(types: KernelTypes) -> dict[str, int]:
     """How to get from a task to what its CPU is in the middle of: task -> its cfs_rq -> rq, a per-CPU variable.
 
-    The variable is __preempt_count on x86-64 before 6.2 and since 6.15. All 0 where there is no such way.
+    The variable is __preempt_count on x86-64, but from 6.2 to 6.14 a member of pcpu_hot. All 0: no way.
     """
     names = ("BP_OFFSET_TASK_CFS_RQ", "BP_OFFSET_CFS_RQ_RQ", "BP_RQ_TO_PREEMPT_COUNT")
     try:
         task = types.offset("task_struct", "se") + types.offset("sched_entity", "cfs_rq")
-        values = (task, types.offset("cfs_rq", "rq"), types.percpu_distance("runqueues", "__preempt_count"))
+        distance = types.percpu_distance("runqueues", "__preempt_count")
+        if not distance and (distance := types.percpu_distance("runqueues", "pcpu_hot")):
+            distance += types.offset("pcpu_hot", "preempt_count")
+        values = (task, types.offset("cfs_rq", "rq"), distance)
     except UnsupportedError:  # a kernel without groups of tasks
         values = (0, 0, 0)
     return dict(zip(names, values))
+
+
+def has_task_pointers(types: KernelTypes) -> bool:
+    """Whether programs may follow pointers to the current task, and functions of theirs take pointers.
+
+    That is Linux 5.11 and 5.12; the helper that is asked for, and wanted, is of 5.15.
+    """
+    return types.has_name("BPF_FUNC_task_pt_regs")
+
+
+def _older_kernel(types: KernelTypes) -> dict[str, int]:
+    """What ebpf/current_task.bpf.h and off_cpu.bpf.c do in another way on older kernels."""
+    is_old = not has_task_pointers(types)
+    state = 0
+    # Asked for only where it may be missing: it takes 30 ms.
+    if (
+        kernel_version_code() < 5 << 16 | 18 << 8
+        and types.parameters("btf_trace_sched_switch") < _SCHED_SWITCH_PARAMETERS
+    ):
+        # Renamed by commit 2f064a59a11f ("sched: Change task_struct::state") (in v5.14).
+        state = types.offset("task_struct", "__state" if types.has_name("__state") else "state")
+    stack = types.offset("task_struct", "stack") if is_old else 0
+    return {"BP_HAS_TASK_POINTERS": int(not is_old), "BP_OFFSET_TASK_STATE": state, "BP_OFFSET_TASK_STACK": stack}
 
 
 def keeps_run_delay() -> bool:
@@ -98,7 +126,7 @@ def keeps_run_delay() -> bool:
 def compiler_flags(types: KernelTypes, has_run_delay: bool, functions: list[str]) -> list[str]:
     """-D flags: kernel version, struct offsets in bytes, numbers of the maps and functions.
 
-    BP_OFFSET_TASK_RUN_DELAY is 0 without.
+    BP_OFFSET_TASK_RUN_DELAY is 0 without. BP_OFFSET_TASK_STATE is 0 where the tracepoint sched_switch tells the state.
     """
     run_delay = (
         types.offset("task_struct", "sched_info") + types.offset("sched_info", "run_delay") if has_run_delay else 0
@@ -113,7 +141,7 @@ def compiler_flags(types: KernelTypes, has_run_delay: bool, functions: list[str]
         "BP_OFFSET_TASK_RUN_DELAY": run_delay,
         "BP_OFFSET_TASK_FSBASE": types.offset("task_struct", "thread") + types.offset("thread_struct", "fsbase"),
     }
-    defines |= _preempt_count(types)
+    defines |= _preempt_count(types) | _older_kernel(types)
     defines |= {f"BP_FD_{name}": number for number, name in enumerate(map_names(), 1)}
     defines |= {f"BP_FUNCTION_{name}": number for number, name in enumerate(functions, FIRST_FUNCTION)}
     return [f"-D{name}={value}" for name, value in defines.items()]

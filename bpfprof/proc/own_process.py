@@ -1,12 +1,14 @@
-"""What bpfprof's own process is to the system: the user behind sudo, and its nice value."""
+"""What bpfprof's own process is to the system: the user behind sudo, its nice value and its limit of locked memory."""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import resource
 
 _HIGHEST = -20
 _usual = os.getpriority(os.PRIO_PROCESS, 0)
+_usual_locked = resource.getrlimit(resource.RLIMIT_MEMLOCK)
 
 
 def caller_ids() -> tuple[int, int] | None:
@@ -30,3 +32,17 @@ def usual_priority(thread_id: int = 0) -> None:
     """The nice value that bpfprof was started with, for this thread or another."""
     with contextlib.suppress(OSError):
         os.setpriority(os.PRIO_PROCESS, thread_id, _usual)
+
+
+def raise_locked_memory() -> None:
+    """No limit of locked memory where that is allowed, else the highest: BPF maps count as such before Linux 5.11."""
+    for limit in (resource.RLIM_INFINITY, _usual_locked[1]):
+        with contextlib.suppress(ValueError, OSError):
+            resource.setrlimit(resource.RLIMIT_MEMLOCK, (limit, limit))
+            return
+
+
+def usual_locked_memory() -> None:
+    """The limit that bpfprof was started with."""
+    with contextlib.suppress(ValueError, OSError):
+        resource.setrlimit(resource.RLIMIT_MEMLOCK, _usual_locked)

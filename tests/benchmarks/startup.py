@@ -36,7 +36,7 @@ def compile_and_load_s() -> float:
     """Seconds from asking for the programs to having them in the kernel."""
     tables = Tables.create()
     start_s = time.monotonic()
-    programs = load_programs(Compilation.start().result(), tables.fds)
+    programs = load_programs(Compilation.start().result(), tables.fds, takes_pointer=True)
     seconds = time.monotonic() - start_s
     for fd in programs.values():
         os.close(fd)

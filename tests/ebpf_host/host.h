@@ -206,15 +206,7 @@ HOST_HELPER __u64 bpf_get_current_task(void)
     return host.task;
 }
 
-HOST_HELPER void *bpf_get_current_task_btf(void)
-{
-    return (void *)host.task;
-}
-
-HOST_HELPER __u64 bpf_task_pt_regs(void *task)
-{
-    (void)task;
-    return host.registers;
-}
+#define CURRENT_TASK ((void *)host.task)
+#define TASK_REGISTERS(task) host.registers
 
 long bpf_ringbuf_output(void *map, void *record, __u64 size, __u64 flags);

@@ -121,7 +121,7 @@ def compile_programs(folder: Path) -> Path:
     """The library of all BPF programs."""
     here, library = Path(__file__).parent, folder / "programs.so"
     flags = [*_WARNINGS, *(_SANITIZERS if SANITIZED in os.environ else ())]
-    types = SimpleNamespace(offset=_offset, percpu_distance=_percpu_distance)
+    types = SimpleNamespace(offset=_offset, percpu_distance=_percpu_distance, has_name=lambda _name: True)
     flags += compiler_flags(types, has_run_delay=True, functions=[])  # type: ignore[arg-type]
     includes = ["-I", str(ebpf_directory()), "-idirafter", str(ebpf_directory() / "include")]
     command = [compiler(), "-std=gnu11", "-O1", "-g", "-shared", "-fPIC", *flags, *includes, str(here / "host.c")]

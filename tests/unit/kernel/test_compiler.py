@@ -52,7 +52,7 @@ def test_a_compiler_that_fails(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("content", [b"", b"not JSON", b"[1]", b'{"a": 5}', b'{"a": "xyz"}'])
 def test_what_another_version_kept_is_no_error(content: bytes) -> None:
     private_cache.PrivateCache("", 1 << 20).store("key", content)
-    assert Compilation("key")._programs is None
+    assert Compilation("key", takes_pointer=True)._programs is None
 
 
 def test_the_files_are_private(folder: Path, compiled: dict[str, bytes]) -> None:
@@ -60,4 +60,4 @@ def test_the_files_are_private(folder: Path, compiled: dict[str, bytes]) -> None
     (file,) = folder.iterdir()
     assert folder.stat().st_mode & 0o777 == 0o700 and file.stat().st_mode & 0o777 == 0o600
     folder.chmod(0o722)
-    assert Compilation(file.name)._programs is None
+    assert Compilation(file.name, takes_pointer=True)._programs is None

@@ -46,7 +46,7 @@ def test_functions_follow_the_programs_that_call_them(loaded: Loaded) -> None:
     code = dict.fromkeys(PROGRAMS, EXIT)
     code["sched_switch"] = call(outer) + call(HELPER) + call(inner) + EXIT
     code |= {"unused": EXIT, "inner": call(HELPER) + EXIT, "outer": call(inner) + EXIT}
-    assert load_programs(code, dict.fromkeys(map_names(), 0) | own_maps()) == {
+    assert load_programs(code, dict.fromkeys(map_names(), 0) | own_maps(), takes_pointer=True) == {
         name: n for n, name in enumerate(PROGRAMS, 1)
     }
     main = call(3, PSEUDO_CALL) + call(HELPER) + call(3, PSEUDO_CALL) + EXIT
@@ -58,7 +58,7 @@ def test_maps_of_functions_are_those_of_the_program_s_type(loaded: Loaded) -> No
     number = 1 + map_names().index("walks")
     code = dict.fromkeys(PROGRAMS, call(FIRST_FUNCTION) + EXIT) | {"function": load_map(number) + EXIT}
     fds = {name: n for n, name in enumerate(own_maps(), 1000)}
-    load_programs(code, dict.fromkeys(map_names(), 0) | fds)
+    load_programs(code, dict.fromkeys(map_names(), 0) | fds, takes_pointer=True)
     for name, program_type in PROGRAMS.items():
         fd = fds["perf_walks" if program_type == PERF_EVENT else "sched_walks"]
         assert loaded[name][0] == call(1, PSEUDO_CALL) + EXIT + load_map(fd) + EXIT

@@ -136,6 +136,9 @@ def test_flags_hold_offsets_and_map_numbers() -> None:
         def percpu_distance(self, first: str, second: str) -> int:
             return len(second) - len(first)
 
+        def has_name(self, _name: str) -> bool:
+            return True
+
     flags = compiler_flags(Types(), True, ["walk", "send"])  # type: ignore[arg-type]
     assert {"-DBP_OFFSET_TASK_PID=3", "-DBP_OFFSET_TASK_TGID=4"} <= set(flags)
     assert {f"-DBP_FD_{name}={number}" for number, name in enumerate(map_names(), 1)} <= set(flags)
