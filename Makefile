@@ -1,12 +1,12 @@
 # install  a virtual environment in .venv with bpfprof in it      demo   record a small training loop for 5 seconds
 # test     lint, types, format and every test (root needed)       bench  run the benchmarks
 # lint     the part of `test` that runs nothing                   clean  remove what these targets made
-# format   put Python and C into the shape that `lint` asks for
+# format   put Python and C into the shape that `lint` asks for    deb    build dist/bpfprof_VERSION_all.deb
 
 SHELL         := /bin/bash
 MAKEFLAGS     += --no-print-directory
 .DEFAULT_GOAL := install
-.PHONY: install demo test lint format bench clean test-tools root-possible
+.PHONY: install demo test lint format bench deb clean test-tools root-possible
 
 # The system's Python, because the distribution's bcc module is built for it.
 SYSTEM_PYTHON := /usr/bin/python3
@@ -27,8 +27,8 @@ install: $(INSTALLED)
 # Editable: the command runs the checkout as it is, so only a change of the metadata asks for a new install.
 $(INSTALLED): pyproject.toml bpfprof/__init__.py
 	@$(SYSTEM_PYTHON) -c 'import bcc, ensurepip' 2>/dev/null || .ci/apt-install python3-bpfcc python3-venv
-	@$(SYSTEM_PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
-		{ echo "bpfprof needs Python 3.11 or newer; $(SYSTEM_PYTHON) is older." >&2; exit 1; }
+	@$(SYSTEM_PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 9))' || \
+		{ echo "bpfprof needs Python 3.9 or newer; $(SYSTEM_PYTHON) is older." >&2; exit 1; }
 	@test -x $(PYTHON) || $(SYSTEM_PYTHON) -m venv --system-site-packages $(VENV)
 	@echo "Installing bpfprof into .venv"
 	@$(PIP) install --editable .
@@ -65,6 +65,10 @@ bench: install
 		grep -q '^if __name__' "$$script" && test "$${script##*/}" != tables.py || continue; \
 		echo "== $$script"; $(SUDO) $(PYTHON) "$$script" | tee -a "$$figures" || exit; \
 	done; $(PYTHON) tests/benchmarks/tables.py docs/accuracy.md <"$$figures"
+
+# With the pip of .venv: the system's Python may have none.
+deb: install
+	@PYTHON=$(PYTHON) .ci/build-deb
 
 clean:
 	rm -rf .venv .demo .mypy_cache .pytest_cache .ruff_cache build dist tests/browser/node_modules

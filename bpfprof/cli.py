@@ -42,7 +42,7 @@ def _run(arguments: list[str], debug: bool) -> int:
     except KeyboardInterrupt:
         return _INTERRUPTED
     except BpfprofError as error:
-        _say(f"{error}" + (f"\n  {error.hint}" if error.hint else ""), debug)
+        _say(f"{error}" + (f"\n  {error.hint}" if error.hint else ""), debug, error.details)
         return error.exit_code
     except Exception as error:
         _say(f"internal error: {type(error).__name__}: {error}\n  {_REPORT_BUG}", debug)
@@ -76,9 +76,11 @@ def _import_numpy() -> None:
         os.environ[_BLAS_THREADS] = given
 
 
-def _say(text: str, with_traceback: bool) -> None:
+def _say(text: str, with_traceback: bool, details: str = "") -> None:
     if with_traceback:
         import traceback
 
         traceback.print_exc()
+        if details:
+            print(details, file=sys.stderr)
     print(f"bpfprof: {text}", file=sys.stderr)

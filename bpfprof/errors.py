@@ -9,14 +9,16 @@ from __future__ import annotations
 class BpfprofError(Exception):
     """Something the user or the machine can put right; its text is one sentence a user can act on.
 
-    `hint` is the command or step that fixes it (empty if there is none); `exit_code` is the process exit code.
+    `hint` is the command or step that fixes it (empty if there is none); `details`, such as a compiler's output, are
+    shown with --debug; `exit_code` is the process exit code.
     """
 
     exit_code = 1
 
-    def __init__(self, message: str, hint: str = "") -> None:
+    def __init__(self, message: str, hint: str = "", details: str = "") -> None:
         super().__init__(message)
         self.hint = hint
+        self.details = details
 
 
 class UsageError(BpfprofError):

@@ -25,7 +25,7 @@ def cache_directory() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "bpfprof"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class PrivateCache:
     """Files in one folder of the cache ("" is the cache itself), of at most `file_limit_bytes` each.
 

@@ -10,12 +10,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
+from bpfprof import array_types as npt
 from bpfprof.account.threads import Int64Array, Threads
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Bursts:
     """One element a burst. ran_ns + stolen_ns + added_ns + unknown_ns is how long it was on the wall clock.
 

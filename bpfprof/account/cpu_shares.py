@@ -14,8 +14,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from bpfprof import array_types as npt
 from bpfprof.account.threads import Int64Array
 
 _SMALL_GROUP_PERIODS = 4  # groups expected to have fewer samples than this are put together
@@ -50,7 +50,7 @@ def share_cpu_time(
     for group in np.unique(group_of_burst[~is_long]):
         chosen = ~is_long & (group_of_burst == group)
         parts.append(_cells_of_short(edges, chosen, np.flatnonzero(chosen[burst])))
-    start, length, sample = (np.concatenate(part) for part in zip(*parts, strict=True))
+    start, length, sample = (np.concatenate(part) for part in zip(*parts))
     order = np.argsort(start, kind="stable")
     return CpuPieces(start[order], length[order], sample[order])
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 import numpy as np
-import numpy.typing as npt
 
+from bpfprof import array_types as npt
 from bpfprof.account.threads import Int64Array, sums_by
 from bpfprof.model.samples import UNSAMPLED
 from bpfprof.model.spans import How, ThreadState
@@ -31,7 +31,7 @@ def summed(rows: npt.NDArray[np.void], reasons: npt.NDArray[np.uint16]) -> npt.N
     made["thread"], made["reason"], made["is_unsampled"] = unique >> 32, unique >> 8 & 0xFFFF, unique & 1
     made["count"] = sums_by(inverse, rows["count"], len(unique))
     states = (ThreadState.OFF_CPU, "blocked_ns"), (ThreadState.RUNQUEUE, "runqueue_ns")
-    for sums, (state, name) in zip(made, states, strict=True):
+    for sums, (state, name) in zip(made, states):
         sums["state"], sums["ns"] = state, sums_by(inverse, rows[name], len(unique))
     sums = made[made["ns"] > 0]
     return sums[np.argsort(sums["thread"], kind="stable")]
@@ -72,7 +72,7 @@ def estimated(blocks: Callable[[], Iterator[npt.NDArray[np.void]]]) -> Iterator[
             pool = pools[key]
             if pool[0, :2].all():
                 block["stands_for_ns"][missing] = block["count"][missing] = 0
-                for name, column, row in zip(_SHARED, ("stands_for_ns", "count"), pool, strict=True):
+                for name, column, row in zip(_SHARED, ("stands_for_ns", "count"), pool):
                     total, weight, given = row
                     # Running totals are rounded, so that nothing is lost from block to block.
                     ends = given + np.cumsum(_weights(block, chosen, name)) * (total / max(weight, 1))

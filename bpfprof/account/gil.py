@@ -14,8 +14,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
+from bpfprof import array_types as npt
 from bpfprof.account.threads import Int64Array, Threads
 from bpfprof.model.samples import WakerKind
 from bpfprof.model.states import reason_number
@@ -37,7 +37,7 @@ _TIMER_NS = 4_900_000
 HELD_DTYPE = np.dtype([("place", "<i8"), ("start_ns", "<i8"), ("ns", "<i8"), ("holder", "<u4"), ("stack", "<u4")])
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class _GilRows:
     """Rows of waits for a GIL, in the order of places; all but is_first as columns."""
 
@@ -114,7 +114,7 @@ def _gil_numbers(recording: Recording, thread: Int64Array, address: npt.NDArray[
     return np.asarray(numbers[inverse], np.int64)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class _Holders:
     """Who had one GIL, in the order of time: the ith is `holder[i]` from start_ns[i] until the next begins.
 

@@ -6,8 +6,8 @@ Told by the Python frames alone. A thread that waits for the answer to something
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
+from bpfprof import array_types as npt
 from bpfprof.recording.reader import Recording
 from bpfprof.recording.tables import RecordedCode
 

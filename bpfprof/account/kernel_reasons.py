@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 
 import numpy as np
-import numpy.typing as npt
 
+from bpfprof import array_types as npt
 from bpfprof.account.reasons import NO_HINT
 from bpfprof.model.states import reason_number
 from bpfprof.recording.reader import Recording
@@ -73,6 +73,6 @@ def _kernel_names(recording: Recording) -> dict[str, list[int]]:
     names = recording.names
     of_kernel = names[np.isin(recording.natives["file"][names["native"].astype(np.int64) - 1], kernel)]
     found: dict[str, list[int]] = {}
-    for native, function in zip(of_kernel["native"].tolist(), of_kernel["function"].tolist(), strict=True):
+    for native, function in zip(of_kernel["native"].tolist(), of_kernel["function"].tolist()):
         found.setdefault(re.split(r"[. ]", recording.texts[function], maxsplit=1)[0], []).append(native)
     return found

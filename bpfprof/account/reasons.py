@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
+from bpfprof import array_types as npt
 from bpfprof.model.samples import WAIT_DTYPE, WAITS_FOR_GIL, FdKind
 from bpfprof.model.states import SYSCALL_REASONS, reason_number
 from bpfprof.model.syscalls import syscall_numbers

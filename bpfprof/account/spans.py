@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from bpfprof import array_types as npt
 from bpfprof.account.cpu_clock import Bursts
 from bpfprof.account.cpu_shares import share_cpu_time
 from bpfprof.account.estimate import SUM_DTYPE, estimated, spread, summed
@@ -246,6 +246,6 @@ def _function_paths(recording: Recording) -> Int64Array:
     ends = np.cumsum(counts, dtype=np.int64)
     numbers: dict[bytes, int] = {}
     paths = np.zeros(len(counts) + 1, np.int64)
-    for index, (end, count) in enumerate(zip(ends.tolist(), counts.tolist(), strict=True), 1):
+    for index, (end, count) in enumerate(zip(ends.tolist(), counts.tolist()), 1):
         paths[index] = numbers.setdefault(codes[end - count : end].tobytes(), len(numbers) + 1)
     return paths

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from bpfprof import array_types as npt
 from bpfprof.model.samples import TOTAL_DTYPE, WAIT_DTYPE
 from bpfprof.model.statuses import LastState
 from bpfprof.recording.reader import Recording
@@ -62,7 +62,7 @@ class RowsByThread:
         return values[self._order]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Threads:
     """Rows of samples and waits, the waits that had not ended included; arrays of threads are by index.
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
+from bpfprof import array_types as npt
 from bpfprof.account.threads import Int64Array, RowsByThread
 from bpfprof.model.ids import Pid, Tid
 from bpfprof.model.profile import Waker

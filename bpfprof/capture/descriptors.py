@@ -9,8 +9,8 @@ import time
 from collections.abc import Callable
 
 import numpy as np
-import numpy.typing as npt
 
+from bpfprof import array_types as npt
 from bpfprof.capture.numbers import by_distinct
 from bpfprof.model.ids import Pid
 from bpfprof.model.samples import FD_CALLS, FdKind

@@ -9,9 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from bpfprof import abi
+from bpfprof import array_types as npt
 from bpfprof.abi.dtypes import EVENT_DTYPE, STACK_DTYPE
 from bpfprof.capture.numbers import look_up
 from bpfprof.capture.processes import Processes
@@ -24,7 +24,7 @@ _STACK_PID_AT = STACK_DTYPE.fields["tgid"][1]  # type: ignore[index]
 _FORK, _EXEC, _ASK = (abi.EventKind[f"BP_EVENT_{name}"] for name in ("FORK", "EXEC", "ASK"))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Batch:
     """Events with the index of each one's thread (-1: not known), and every stack that they refer to."""
 

@@ -9,8 +9,8 @@ thread leaves the CPU again, and tells with its next wait, its end or its totals
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
+from bpfprof import array_types as npt
 from bpfprof.model.samples import WAIT_DTYPE
 
 

@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping
 from enum import IntEnum, IntFlag
 
 import numpy as np
-import numpy.typing as npt
 
 from bpfprof import abi
+from bpfprof import array_types as npt
 from bpfprof.model.samples import ThreadFlag, WakerKind
 from bpfprof.model.statuses import LastState, NativeFlag, Status
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from bpfprof.model.ids import Pid
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class CaptureOptions:
     """`duration_s` None: until a signal or the end of the targets. `mode` is both, cpu or offcpu."""
 

@@ -39,7 +39,7 @@ from bpfprof.proc.text import without_controls
 from bpfprof.recording.tables import RecordedProcess
 
 _MASK64 = (1 << 64) - 1
-CodeReader = Callable[[int], CodeObject | Unresolved]
+CodeReader = Callable[[int], "CodeObject | Unresolved"]
 
 
 def _mix(hash_value: int, value: int) -> int:
@@ -56,7 +56,7 @@ def identity_hash(identity: Identity) -> int:
     return value | 1
 
 
-@dataclass(slots=True)
+@dataclass
 class ProcessCodes:
     """The known code objects of one process: address -> (identity, index in the recording, address of the code)."""
 
@@ -89,7 +89,7 @@ class State(Enum):
     KERNEL_THREAD = auto()  # it has no code of its own
 
 
-@dataclass(slots=True)
+@dataclass
 class Process:
     """One process, by its index in the recording."""
 

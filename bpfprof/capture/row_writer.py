@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
 from bpfprof import abi
+from bpfprof import array_types as npt
 from bpfprof.capture import rows as made
 from bpfprof.capture.descriptors import DescriptorKinds
 from bpfprof.capture.last_waits import LastWaits
@@ -98,7 +98,7 @@ class RowWriter:
             _add_running_time(rows, records, tids)
             sums = made.open_short_waits(records, threads)
             if len(sums):
-                pid_of = dict(zip(threads.tolist(), records["tgid"].tolist(), strict=True))
+                pid_of = dict(zip(threads.tolist(), records["tgid"].tolist()))
                 pids = np.array([pid_of[thread] for thread in sums["thread"].tolist()], np.uint32)
                 self._write_sums(sums, pids)
         self._sink.write("totals", arrays={"rows": rows})

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
+from bpfprof import array_types as npt
 from bpfprof.capture.numbers import TRANSLATED
 from bpfprof.capture.sleeping import Sleeps
 from bpfprof.capture.stacks import StackTable

@@ -9,9 +9,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from bpfprof import __version__, abi
+from bpfprof import array_types as npt
 from bpfprof.abi.dtypes import STACK_DTYPE
 from bpfprof.capture.inbox import Batch, Inbox
 from bpfprof.capture.numbers import status_texts
@@ -41,7 +41,7 @@ _LOOKS_EVERY_S = 1.0
 _EXEC, _EXIT = abi.EventKind["BP_EVENT_EXEC"], abi.EventKind["BP_EVENT_EXIT"]
 
 
-@dataclass(slots=True)
+@dataclass
 class Progress:
     """What the live line shows."""
 
@@ -185,7 +185,7 @@ class Session:
 
     def _follow_ends(self, events: npt.NDArray[np.void]) -> None:
         ends = events[events["kind"] == _EXIT]
-        for tid, name in zip(ends["tid"].tolist(), ends["args"][:, :2].copy().view(_COMM).reshape(-1), strict=True):
+        for tid, name in zip(ends["tid"].tolist(), ends["args"][:, :2].copy().view(_COMM).reshape(-1)):
             self._processes.threads.rename(Tid(tid), bytes(name).decode("utf-8", "replace"))
         for pid in ends["tgid"][ends["tid"] == ends["tgid"]].tolist():
             self._processes.ended(Pid(pid))

@@ -32,7 +32,7 @@ _STATUS_OF = {Stop.END_OF_STACK: "BP_OK", Stop.UNREADABLE: "BP_NATIVE_FAULT"}  #
 _NATIVE_NOT_READY = int(abi.Status["BP_NATIVE_NOT_READY"])
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class ThreadStack:
     """One thread now. Frames are leaf first; those of a thread that runs may belong to different moments."""
 
@@ -111,7 +111,7 @@ def _native_stack(
     return RawStack(words, len(words), status, 0, code_map.generation, time_ns)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Sleep:
     """Where a thread slept at time_ns. `switches`: its context switches up to then."""
 

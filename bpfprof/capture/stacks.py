@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
-import numpy.typing as npt
 
 from bpfprof import abi
+from bpfprof import array_types as npt
 from bpfprof.abi.dtypes import PYTHON_FRAME_DTYPE as RAW_FRAME_DTYPE
 from bpfprof.abi.dtypes import STACK_DTYPE as RAW_STACK_DTYPE
 from bpfprof.capture.numbers import NATIVE_FLAGS, STATUS, look_up
@@ -47,7 +47,7 @@ class NativeFrames(Protocol):
     def is_outdated(self, pid: int, stack: RawStack) -> bool: ...
 
 
-@dataclass(slots=True)
+@dataclass
 class StackTable:
     """Numbers stacks and code objects; `write_new()` writes what the recording does not have yet."""
 
@@ -164,7 +164,7 @@ class StackTable:
         frames["mark"] = raw["code"] >> 56
         rows = [
             self._code(codes, address, identity)
-            for address, identity in zip((raw["code"] & _ADDRESS_MASK).tolist(), raw["identity"].tolist(), strict=True)
+            for address, identity in zip((raw["code"] & _ADDRESS_MASK).tolist(), raw["identity"].tolist())
         ]
         frames["code"] = [index for index, _ in rows]
         starts = np.array([start for _, start in rows], np.uint64)
@@ -220,7 +220,7 @@ class StackTable:
             sink.write("codes", {"rows": rows}, {"linetable_ends": ends, "linetables": blob})
             self._new_codes = []
         if self._new_stacks:
-            stacks, frames, natives = (b"".join(part) for part in zip(*self._new_stacks, strict=True))
+            stacks, frames, natives = (b"".join(part) for part in zip(*self._new_stacks))
             arrays: dict[str, npt.NDArray[Any]] = {
                 "stacks": np.frombuffer(stacks, STACK_DTYPE),
                 "python": np.frombuffer(frames, PYTHON_FRAME_DTYPE),

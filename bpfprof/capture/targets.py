@@ -19,7 +19,7 @@ from bpfprof.proc.own_process import caller_ids, usual_locked_memory, usual_prio
 _TOGETHER_S = 0.0003  # births and mappings come in groups: they are looked at together
 
 
-@dataclass(slots=True)
+@dataclass
 class LaunchedCommand:
     """A command that was forked but waits for `release()` before it becomes the program."""
 
@@ -80,7 +80,7 @@ def _become_caller() -> None:
     os.setresuid(ids[0], ids[0], ids[0])
 
 
-@dataclass(slots=True)
+@dataclass
 class Targets:
     """The named processes, each held by a pidfd so that its end is noticed and its pid cannot be taken by another."""
 

@@ -6,9 +6,9 @@ import time
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from bpfprof import abi
+from bpfprof import array_types as npt
 from bpfprof.capture.numbers import by_distinct
 from bpfprof.capture.processes import Processes
 from bpfprof.model.ids import Pid, Tid

@@ -29,7 +29,7 @@ _TABLES_WAIT_S = 1.5
 _FIRST_LOOK_S = 0.4
 
 
-@dataclass(slots=True)
+@dataclass
 class Watch:
     """Targets being watched by the kernel side. start_ns: CLOCK_MONOTONIC when that began; 0: not yet."""
 

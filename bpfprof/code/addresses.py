@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 import numpy as np
-import numpy.typing as npt
 
 from bpfprof import abi
+from bpfprof import array_types as npt
 from bpfprof.code.files import KERNEL_FILE
 from bpfprof.code.maps import CodeMap, NativeCode
 from bpfprof.elf.asm.effects import LONGEST_CALL_BYTES, ends_with_call
@@ -22,7 +22,7 @@ _BARE_LEAF = int(abi.ENUMS["bp_native_flags"]["BP_NATIVE_BARE_LEAF"])
 Row = tuple[int, int, int]  # address, file, flags
 
 
-@dataclass(slots=True)
+@dataclass
 class RawStack:
     """The native part of one stack. `words` are as the kernel side sends them: native_count runtime addresses with
     BP_EXACT_BIT, then kernel addresses."""
@@ -40,7 +40,7 @@ class RawStack:
         self.native_count, self.native_status = count, status
 
 
-@dataclass(slots=True)
+@dataclass
 class NativeTable:
     """Numbers addresses from 1 on; `take_new()` hands over what the recording does not have yet."""
 

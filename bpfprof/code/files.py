@@ -36,7 +36,7 @@ class FileKind(Enum):
     KERNEL = "kernel"
 
 
-@dataclass(slots=True)
+@dataclass
 class CodeFile:
     """`number` is its index in the kernel side's table and in the recording. `note` says why it has no unwind table."""
 
@@ -51,7 +51,7 @@ class CodeFile:
     _status: os.stat_result | None = None
 
 
-@dataclass(slots=True)
+@dataclass
 class CodeFiles:
     """All files by number; `new` are those the recording has not been told of."""
 

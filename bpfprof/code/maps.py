@@ -28,7 +28,7 @@ _REPLACED_KEPT_NS = 2_000_000_000
 _KEPT_MAPS = 8  # earlier ones of a process: stacks are at most some tenths of a second old
 
 
-@dataclass(slots=True)
+@dataclass
 class CodeMap:
     """The executable mappings of one address space at one time, by address; processes born by fork share it.
 
@@ -52,7 +52,7 @@ class CodeMap:
         return (number, address - bias) if address < end else (NO_FILE, address)
 
 
-@dataclass(slots=True)
+@dataclass
 class NativeCode:
     """The code maps of all processes that have one."""
 

@@ -82,7 +82,7 @@ class Namer:
             return
         texts: dict[str, int] = {"": 0}
         names: list[_Row] = []
-        for (native, _), found in zip(asked, answers, strict=True):
+        for (native, _), found in zip(asked, answers):
             for function, file_name, line, flags in found:
                 function_place = texts.setdefault(function, len(texts))
                 names.append((native, function_place, texts.setdefault(file_name, len(texts)), line, flags))

@@ -13,9 +13,9 @@ from bpfprof.errors import UsageError
 _DEFAULT = CaptureOptions()
 
 
-def _finite(_ctx: click.Context, _parameter: click.Parameter, seconds: float | None) -> float | None:
-    if seconds is not None and not math.isfinite(seconds):
-        raise click.BadParameter(f"{seconds} is not a number of seconds.")
+def _positive(_ctx: click.Context, _parameter: click.Parameter, seconds: float | None) -> float | None:
+    if seconds is not None and not 0 < seconds < math.inf:
+        raise click.BadParameter(f"{seconds} is not a number of seconds above 0.")
     return seconds
 
 
@@ -38,9 +38,10 @@ capture_options = gathered(
         click.option("-a", "--all", "watches_all", is_flag=True, help="Every process of the machine."),
         click.option(
             *("-d", "--duration", "duration_s"),
-            type=click.FloatRange(0, min_open=True),
-            callback=_finite,
-            help="Seconds; default: until Ctrl-C or its end.",
+            metavar="SECONDS",
+            type=float,
+            callback=_positive,
+            help="Above 0; default: until Ctrl-C or its end.",
         ),
         click.option(
             "-s/-S",

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
-from click.core import ParameterSource
 
 from bpfprof.capture.options import CaptureOptions
 from bpfprof.commands.capture_options import capture_options, check_targets
@@ -26,15 +25,16 @@ if TYPE_CHECKING:
 
     Render = Callable[[Profile, Format | None], str | bytes]
 
-_HAS_DASHES = "bpfprof.has_dashes"
+_HAS_DASHES, _GIVEN = "bpfprof.has_dashes", "bpfprof.given"
 _EXAMPLE = "bpfprof offcpu --pid 1234 -d 10\n  bpfprof offcpu RECORDING"
 
 
 class _RecordingOrCommand(click.Command):
-    """Remembers whether there was a `--`, which tells a command from a recording."""
+    """Remembers whether there was a `--`, which tells a command from a recording, and which options were given."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         ctx.meta[_HAS_DASHES] = "--" in args
+        ctx.meta[_GIVEN] = self.make_parser(ctx).parse_args(list(args))[2]  # click 7 has no get_parameter_source
         return super().parse_args(ctx, args)
 
 
@@ -83,7 +83,7 @@ def offcpu(
         raise UsageError("--waker is for stacks, a table has the wakers", "give a file: -o waits.svg")
     is_recorded = bool(arguments) and not ctx.meta[_HAS_DASHES]
     takes = (WAITS if chosen is None or chosen is TABLE else chosen).takes
-    is_asked = ctx.get_parameter_source("min_block_us") == ParameterSource.COMMANDLINE
+    is_asked = "min_block_us" in {parameter.name for parameter in ctx.meta[_GIVEN]}
     min_block_us = asked.min_block_us if is_recorded and is_asked else 0
     wanted_spans = wanted.filter(min_block_us, ThreadState.OFF_CPU, takes)
     options = shown.profile_options(wanted_spans, True)
@@ -111,11 +111,11 @@ def _checked_path(ctx: click.Context, arguments: tuple[str, ...], asked: Capture
     if len(arguments) > 1:
         raise UsageError("give one recording, or a command after --", "bpfprof offcpu -- python program.py")
     path, chosen = Path(arguments[0]), shown.format()
-    for parameter in ctx.command.params:
-        name = parameter.name or ""
-        if ctx.get_parameter_source(name) != ParameterSource.COMMANDLINE or getattr(parameter, "hidden", False):
+    for parameter in ctx.meta[_GIVEN]:
+        name = parameter.name
+        if getattr(parameter, "hidden", False):
             continue
-        if name != "min_block_us" and name in CaptureOptions.__slots__:
+        if name != "min_block_us" and name in CaptureOptions.__dataclass_fields__:
             names = parameter.opts if getattr(asked, name) else parameter.secondary_opts
             raise UsageError(f"{names[-1]} is for recording, and {path} has been recorded", "leave it out")
         if chosen not in (None, TABLE) and name in WAITS.takes & {"by", "limit"} - chosen.takes:

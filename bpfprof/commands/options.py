@@ -37,7 +37,7 @@ def gathered(name: str, kind: type[Any], options: Sequence[Callable[[Any], Any]]
     return decorate
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Shown:
     """What a report is to be, and where it goes."""
 
@@ -70,9 +70,7 @@ _with_shown = gathered(
     "shown",
     Shown,
     (
-        click.option(
-            "-o", "--output", type=click.Path(path_type=Path), help="File to write; its suffix gives the format."
-        ),
+        click.option("-o", "--output", type=Path, help="File to write; its suffix gives the format."),
         click.option("-f", "--format", "format_name", metavar="NAME", help=f"One of {_FORMAT_NAMES}."),
         click.option(
             *("-t", "--threads"),

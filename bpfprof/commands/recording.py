@@ -41,7 +41,7 @@ _NEXT_STEPS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Plan:
     """What to record, and what to make of it.
 
@@ -69,6 +69,10 @@ def make_recording(started: Started | None, plan: Plan) -> None:
         chosen = None  # it is shown in any case
     if chosen is not None and plan.shown.output is None:
         raise UsageError(f"the format {chosen.name} needs a file: --output FILE")
+    if plan.options.native_lines:
+        from bpfprof.elf.lines import check_pyelftools
+
+        check_pyelftools()
     with contextlib.nullcontext(started) if started else starting() as under_way:
         check_machine()
         check_namespace()

@@ -24,7 +24,7 @@ _TOLERANCE = 0.01
 
 
 @click.command()
-@click.argument("recording", type=click.Path(path_type=Path))
+@click.argument("recording", type=Path)
 @click.option(
     "--check", is_flag=True, help="Exit with 5 unless every thread's time adds up to its wall time within 1%."
 )

@@ -16,7 +16,7 @@ from bpfprof.kernel.kernel_side import KernelSide
 from bpfprof.proc.own_process import raise_priority
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Started:
     """What is under way. `kernel` is None where it could not be begun: `KernelSide.start()` says why."""
 

@@ -34,14 +34,14 @@ IDENTITY_WORDS = 7
 _IDENTITY_BEFORE_FILENAME = 24  # bytes: nfreevars and version, the names and the kinds of the variables
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Unresolved:
     """Something that could not be found out, and why: a sentence for the user and a key to count by."""
 
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class CodeObject:
     """`code_start` is the address of the first instruction. When `identity` differs, another object has taken the
     address: its version from CPython 3.12 on, its pointers, and where there is no version the hash of its name.

@@ -35,7 +35,7 @@ _FILE_LIMIT = 4096  # files that are searched for an embedded interpreter
 _YOUNG_SECONDS = 2.0  # a process this young may still be loading its libraries
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Gil:
     """Where the GIL of the main interpreter is; a futex within it is a wait for the GIL."""
 
@@ -43,7 +43,7 @@ class Gil:
     size: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Interpreter:
     """A running CPython. `tss_key` was proven to lead to the thread states.
 
@@ -59,7 +59,7 @@ class Interpreter:
     eval_address: RuntimeAddress
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class NotPython:
     """No interpreter that can be looked into. With `retry` the answer may change soon: the process has just started.
 
@@ -72,7 +72,7 @@ class NotPython:
     version: tuple[int, int] | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class _Runtime:
     """The file that holds `_PyRuntime`, and what its symbols say; an address is 0 where there is no such symbol."""
 

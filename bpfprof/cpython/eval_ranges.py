@@ -13,8 +13,8 @@ import re
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from bpfprof.array_types import NDArray
 from bpfprof.elf.cfi.rules import NO_RULE_ID, UNSUPPORTED_ID, CallFrames, CfaKind
 from bpfprof.elf.image import EM_X86_64, PF_X, ElfError, ElfImage
 from bpfprof.elf.symbols.reader import read_symbols
@@ -32,7 +32,7 @@ _R_X86_64_RELATIVE = 8
 _RETURN_ADDRESS_BYTES = 8
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class EvalRanges:
     """`starts` and `ends` (<u8) are sorted and apart; empty when the file has no evaluation function.
 

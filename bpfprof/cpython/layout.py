@@ -7,7 +7,7 @@ from dataclasses import dataclass
 NONE = -1  # this version has no such field
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Layout:
     """One CPython minor version. Prefixes: runtime_ `_PyRuntimeState`, interpreter_ `PyInterpreterState`,
     thread_ `PyThreadState`, frame_ `_PyInterpreterFrame`, code_ `PyCodeObject`, unicode_ `PyASCIIObject`,

@@ -64,7 +64,7 @@ def layout_from_debug_offsets(data: bytes, version: tuple[int, int]) -> Layout |
     values = struct.unpack_from(f"<{len(names)}Q", data, _HEAD.size)
     if version not in _UNDESCRIBED or max(values) >= _OFFSET_LIMIT:
         return None
-    layout = _layout(_UNDESCRIBED[version], dict(zip(names, values, strict=True)))
+    layout = _layout(_UNDESCRIBED[version], dict(zip(names, values)))
     return layout if layout.frame_size <= _FRAME_SIZE_LIMIT else None
 
 

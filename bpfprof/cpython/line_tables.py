@@ -10,7 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
+
+from bpfprof import array_types as npt
 
 Int64Array = npt.NDArray[np.int64]
 
@@ -22,7 +23,7 @@ _LINE_LIMIT = 1 << 31  # lines are C ints
 _NOT_STARTED = -_CODE_UNIT_BYTES  # 3.11 and 3.12 point one unit before the first instruction; 3.9 has -1
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class LineTable:
     """`starts` ascend; entry i covers the offsets from starts[i] to before starts[i+1] and is on entry_lines[i].
 

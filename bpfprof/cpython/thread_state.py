@@ -19,7 +19,7 @@ _THREAD_LIMIT = 65536
 RawFrame = tuple[int, int, int]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class ThreadStateRef:
     """One PyThreadState. `native_thread_id` is a gettid() in the target's innermost pid namespace."""
 
@@ -28,7 +28,7 @@ class ThreadStateRef:
     pthread_id: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class FrameWalk:
     """`frames` are (code address, instruction address, mark), leaf first, entry frames of C included.
 

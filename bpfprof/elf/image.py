@@ -49,7 +49,7 @@ class ElfError(ValueError):
     """The file is not an ELF file of a kind that can be read, or it contradicts itself."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Segment:
     """A PT_LOAD; `flags` are PF_R, PF_W, PF_X."""
 

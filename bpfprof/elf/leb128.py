@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
+
+from bpfprof.array_types import NDArray
 
 Bytes = NDArray[np.uint8]
 Ints = NDArray[np.int64]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -15,7 +16,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from bpfprof.elf.image import ElfImage
+from bpfprof.errors import UnsupportedError
 
+_PYELFTOOLS = (0, 29)  # DWARF 5, and ranges that are read as they are here
 _CHILD = str(Path(__file__).with_name("lines_child.py"))
 _WAIT_LIMIT_S = 20  # for a child that gets no CPU, or waits for a disk
 _ALONE: dict[str, Any] = {"env": {}, "cwd": "/", "start_new_session": True, "stderr": subprocess.DEVNULL}
@@ -32,6 +35,20 @@ class SourceLine(NamedTuple):
     file: str
     line: int
     is_inlined: bool
+
+
+def check_pyelftools() -> str:
+    """The version of pyelftools. Raises UnsupportedError when it is missing or too old; nothing else here needs it."""
+    try:
+        import elftools
+    except ImportError:
+        version = "none"
+    else:
+        version = elftools.__version__
+        if tuple(map(int, re.findall(r"\d+", version)[:2])) >= _PYELFTOOLS:
+            return version
+    message = f"lines of native functions need pyelftools {'.'.join(map(str, _PYELFTOOLS))} or newer; here is {version}"
+    raise UnsupportedError(message, "leave out --native-lines, or install it with pip")
 
 
 class LineReader:

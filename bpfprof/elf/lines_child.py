@@ -262,9 +262,8 @@ def main() -> None:
     addresses = json.load(sys.stdin)
     _confine(int(sys.argv[2]))
     try:
-        dwarf = ELFFile(os.fdopen(int(sys.argv[1]), "rb")).get_dwarf_info(
-            relocate_dwarf_sections=False, follow_links=False
-        )
+        # Without a loader of streams, links to other files are not followed.
+        dwarf = ELFFile(os.fdopen(int(sys.argv[1]), "rb")).get_dwarf_info(relocate_dwarf_sections=False)
         for pair in _answers(dwarf, addresses):
             print(json.dumps(pair), flush=True)
     except Exception as error:

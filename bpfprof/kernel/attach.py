@@ -22,7 +22,7 @@ PERF_EVENTS = {
 }
 
 
-@dataclass(slots=True)
+@dataclass
 class Attachments:
     """Everything that is attached; `close()` detaches it."""
 

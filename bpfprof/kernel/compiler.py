@@ -100,9 +100,7 @@ class Compilation:
         os.close(self._log_fd)
         if status:
             reason = answer.decode() if status == _SAYS_WHY else f"the compiler ended with status {status}"
-            error = UnsupportedError(f"the BPF programs could not be compiled: {reason}", _SEE_DEBUG)
-            error.add_note(log)
-            raise error
+            raise UnsupportedError(f"the BPF programs could not be compiled: {reason}", _SEE_DEBUG, log)
         return answer
 
     def interrupt(self) -> None:
@@ -135,7 +133,9 @@ def check_bcc() -> str:
     for folder in (spec.submodule_search_locations or []) if spec else []:
         if os.path.isfile(os.path.join(folder, "libbcc.py")):
             return folder
-    raise UnsupportedError("BCC's Python package is missing", "sudo apt-get install python3-bpfcc")
+    raise UnsupportedError(
+        "BCC's Python package, which no pip installs, is missing", "sudo apt-get install python3-bpfcc"
+    )
 
 
 def _child(text: str, flags: list[str], answer_fd: int, log_fd: int) -> None:

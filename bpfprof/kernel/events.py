@@ -13,9 +13,9 @@ import struct
 from collections.abc import Iterator
 
 import numpy as np
-import numpy.typing as npt
 
 from bpfprof import abi
+from bpfprof import array_types as npt
 from bpfprof.abi.dtypes import THREAD_DTYPE
 from bpfprof.kernel.bpf_syscall import map_lookup_batch
 from bpfprof.kernel.tables import Tables

@@ -51,10 +51,9 @@ def _load(name: str, program_type: int, code: bytes, starts: list[int], btf_fd: 
     try:
         return bpf_syscall.program_load(program_type, code, name, btf_fd, functions)
     except OSError as error:
-        failure = UnsupportedError(f"the kernel refuses the BPF program {name} ({error.strerror})")
         log = bpf_syscall.verifier_log(program_type, code, name, btf_fd, functions).strip()
-        failure.add_note(log[-4000:])
-        raise failure from error
+        message = f"the kernel refuses the BPF program {name} ({error.strerror})"
+        raise UnsupportedError(message, details=log[-4000:]) from error
 
 
 def _type_information(takes_pointer: bool) -> bytes:

@@ -32,7 +32,7 @@ _MMAP2 = struct.Struct("<8xI4xQQ16xQ16x")  # pid, addr, len, ino; up to the path
 _TIME = struct.Struct("<Q")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class MappingEvent:
     """Executable memory as it was right after it was mapped or made executable; it may be gone since.
 

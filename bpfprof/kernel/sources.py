@@ -85,7 +85,7 @@ def _preempt_count(types: KernelTypes) -> dict[str, int]:
         values = (task, types.offset("cfs_rq", "rq"), distance)
     except UnsupportedError:  # a kernel without groups of tasks
         values = (0, 0, 0)
-    return dict(zip(names, values, strict=True))
+    return dict(zip(names, values))
 
 
 def has_task_pointers(types: KernelTypes) -> bool:

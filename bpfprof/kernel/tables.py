@@ -31,7 +31,7 @@ _KINDS = {
 _SCALAR_BYTES = {"none": 0, "__u32": 4, "__u64": 8}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Tables:
     """Descriptors of all maps by name."""
 

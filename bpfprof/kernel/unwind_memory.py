@@ -16,9 +16,9 @@ from collections import deque
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from bpfprof import abi
+from bpfprof import array_types as npt
 from bpfprof.abi.dtypes import FILE_DTYPE, MAPPING_DTYPE, RULE_DTYPE
 from bpfprof.elf.cfi.rules import NO_RULE_ID, Rules
 from bpfprof.kernel.tables import Tables, new_chunk

@@ -21,7 +21,7 @@ class FrameKind(IntEnum):
     WOKEN_BY = 9  # in stacks of wakers: name = who, its frames follow, leaf first
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Frame:
     """One frame. `line` is 1-based, 0 when unknown; `offset` is only used by native frames without a name."""
 

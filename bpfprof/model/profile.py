@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 import numpy as np
-import numpy.typing as npt
 
+from bpfprof import array_types as npt
 from bpfprof.model.frames import Frame
 from bpfprof.model.ids import Pid, Tid
 
@@ -34,7 +34,7 @@ GIL_ROW_DTYPE = np.dtype([("thread", "<u4"), ("holder", "<i4"), ("stack", "<u4")
 _NO_PID, _NO_TID = Pid(0), Tid(0)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Waker:
     """What ended waits: a thread (of a target or not), the timer, or another interrupt.
 
@@ -49,7 +49,7 @@ class Waker:
     thread: int = -1
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class ThreadTime:
     """Where the wall time of one thread went, in nanoseconds; first_ns and last_ns count from the recording's start.
 
@@ -81,7 +81,7 @@ class ThreadTime:
         return self.on_cpu_ns + self.runqueue_ns + self.off_cpu_ns + self.overlap_ns
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Quality:
     """How much of the truth the recording holds; every report ends with it."""
 
@@ -99,7 +99,7 @@ class Quality:
     unsampled_count: int = 0  # intervals that were not chosen to have a stack
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class RecordingInfo:
     """What was recorded, when, where and how."""
 
@@ -115,7 +115,7 @@ class RecordingInfo:
     min_block_us: int = 0
 
 
-@dataclass(slots=True)
+@dataclass
 class Interner:
     """Frames and stacks of a profile under construction, each once. The only place where they get their numbers."""
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import numpy as np
-import numpy.typing as npt
+
+from bpfprof import array_types as npt
 
 Positions = npt.NDArray[np.int64]
 _FIELDS = "start first_end second second_end rest end"  # positions

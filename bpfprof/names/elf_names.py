@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from functools import cached_property
 
 import numpy as np
-import numpy.typing as npt
 
+from bpfprof import array_types as npt
 from bpfprof.cpython.eval_ranges import EVAL_FUNCTION, EvalRanges, eval_ranges
 from bpfprof.elf.image import ElfImage
 from bpfprof.elf.lines import LineReader
@@ -44,7 +44,7 @@ class ElfNames:
         names = self._symbols.resolve(addresses)
         missed = [position for position, name in enumerate(names) if not name]
         if missed:
-            for position, name in zip(missed, self._stubs.resolve(addresses[missed]), strict=True):
+            for position, name in zip(missed, self._stubs.resolve(addresses[missed])):
                 names[position] = name
         return names
 
@@ -57,7 +57,7 @@ class ElfNames:
         is_eval = self._ranges.stands_for_run(array).tolist()
         lines = self._lines.look_up(addresses) if self._lines is not None else [()] * len(addresses)
         result = []
-        for function, found, flag in zip(self.functions(array), lines, is_eval, strict=True):
+        for function, found, flag in zip(self.functions(array), lines, is_eval):
             rows = [
                 (demangle(line.function), line.file, line.line, NAME_INLINED if line.is_inlined else 0)
                 for line in found
@@ -80,7 +80,7 @@ def kept_eval_ranges(image: ElfImage) -> EvalRanges:
     content = _EVAL_CACHE.load(name)
     if content is None or len(content) % 24:
         ranges = eval_ranges(image)
-        _EVAL_CACHE.store(name, np.stack((ranges.starts, ranges.ends, ranges.is_handler), dtype=np.uint64).tobytes())
+        _EVAL_CACHE.store(name, np.stack((ranges.starts, ranges.ends, ranges.is_handler)).astype("<u8").tobytes())
         return ranges
     starts, ends, is_handler = np.frombuffer(content, "<u8").reshape(3, -1)
     return EvalRanges(starts, ends, is_handler != 0)

@@ -9,8 +9,8 @@ from __future__ import annotations
 import contextlib
 
 import numpy as np
-import numpy.typing as npt
 
+from bpfprof import array_types as npt
 from bpfprof.elf.symbols.table import LOCAL, SYMBOL_DTYPE, SymbolTable
 from bpfprof.names.columns import hex_values, line_columns
 

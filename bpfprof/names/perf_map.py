@@ -9,8 +9,8 @@ import contextlib
 import os
 
 import numpy as np
-import numpy.typing as npt
 
+from bpfprof import array_types as npt
 from bpfprof.elf.symbols.debug_files import open_inside
 from bpfprof.elf.symbols.table import SYMBOL_DTYPE, SymbolTable
 from bpfprof.model.ids import Pid, Tid

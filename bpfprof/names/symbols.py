@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import importlib.util
 import re
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cache, partial
 
 import numpy as np
-import numpy.typing as npt
 
+from bpfprof import array_types as npt
 from bpfprof.elf.symbols.table import SymbolTable
 from bpfprof.proc.text import with_controls_replaced
 
@@ -21,7 +23,7 @@ _INPUT_LIMIT = 16 << 10
 _OUTPUT_LIMIT = 16 << 10
 
 
-@dataclass(slots=True)
+@dataclass
 class SymbolNames:
     """The table's names with `suffix`; each is read and demangled when an address in it is first asked for."""
 
@@ -33,7 +35,7 @@ class SymbolNames:
         """One name an address, in their order; "" where no symbol covers it or its name cannot be read."""
         distinct, positions = np.unique(self.table.find(addresses), return_inverse=True)
         new = np.array([index for index in distinct.tolist() if index not in self._known], np.int64)
-        for index, name in zip(new.tolist(), self.table.names(new), strict=True):
+        for index, name in zip(new.tolist(), self.table.names(new)):
             self._known[index] = with_controls_replaced(demangle(name) + self.suffix) if name else ""
         names = [self._known[index] for index in distinct.tolist()]
         return [names[position] for position in positions.tolist()]
@@ -42,14 +44,22 @@ class SymbolNames:
 def demangle(name: str) -> str:
     """The readable form, spelled as c++filt does; `name` itself when it is not mangled, damaged or beyond the bounds.
 
-    At most 16 KiB of a mangled name become at most 16 KiB. May be called from any thread; answers are kept.
+    At most 16 KiB of a mangled name become at most 16 KiB; where `can_demangle` is false, all stay. May be called from
+    any thread; answers are kept.
     """
     return _demangler()(name) if _MANGLED.match(name) else name
+
+
+def can_demangle() -> bool:
+    """Whether C++ and Rust names become readable: the library for it needs Python 3.11."""
+    return sys.version_info >= (3, 11) and importlib.util.find_spec("demangle") is not None
 
 
 @cache
 def _demangler() -> Callable[[str], str]:
     """Loaded when first needed: most reports of Python programs show few C++ functions, and some none."""
+    if not can_demangle():
+        return str
     import demangle as library
 
     limits = library.Limits(max_input=_INPUT_LIMIT, max_output=_OUTPUT_LIMIT)

@@ -14,7 +14,7 @@ _MAPS_LIMIT_BYTES = 64 << 20
 _DELETED = " (deleted)"  # appended by d_path(), fs/d_path.c (Linux 6.1)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Mapping:
     """One line of /proc/PID/maps. `path` is without the kernel's " (deleted)"; "" or "[name]" when no file is mapped.
 

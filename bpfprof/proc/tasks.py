@@ -12,7 +12,7 @@ _READ_LIMIT_BYTES = 64 << 10
 _SYSCALL_ARGUMENT_COUNT = 6
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class BlockedSyscall:
     """Where a thread is blocked. `number` is -1, and `args` are 0, when it is blocked outside a system call."""
 
@@ -22,7 +22,7 @@ class BlockedSyscall:
     program_counter: RuntimeAddress
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class ThreadStatus:
     """`run_state` is the letter of proc(5): R running or runnable, S and D sleeping, T stopped, Z dead.
 

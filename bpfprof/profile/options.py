@@ -22,7 +22,7 @@ ON_CPU = frozenset((ThreadState.ON_CPU,))
 OFF_CPU = frozenset((ThreadState.RUNQUEUE, ThreadState.OFF_CPU))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class SpanFilter:
     """Which spans are shown: those that pass all that is set."""
 
@@ -65,7 +65,7 @@ class SpanFilter:
         return "".join(f", {part}" for part in parts)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class ProfileOptions:
     """Choices that change what a profile holds."""
 

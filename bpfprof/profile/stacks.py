@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 import numpy as np
-import numpy.typing as npt
 
+from bpfprof import array_types as npt
 from bpfprof.model.frames import Frame, FrameKind
 from bpfprof.model.profile import Interner
 from bpfprof.model.spans import ThreadState
@@ -24,7 +24,7 @@ def span_keys(spans: npt.NDArray[np.void]) -> npt.NDArray[np.uint64]:
     return np.asarray(keys | spans["status"].astype(np.uint64) << np.uint64(8) | spans["state"].astype(np.uint64))
 
 
-@dataclass(slots=True)
+@dataclass
 class ProfileStacks:
     """Stacks of the recording with their marks, as the profile numbers them."""
 

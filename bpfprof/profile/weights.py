@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from bpfprof import array_types as npt
 from bpfprof.model.profile import GIL_ROW_DTYPE, WEIGHT_DTYPE
 from bpfprof.model.spans import How, ThreadState
 from bpfprof.model.states import reason_number

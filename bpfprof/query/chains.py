@@ -6,15 +6,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-import numpy.typing as npt
 
+from bpfprof import array_types as npt
 from bpfprof.account.threads import sums_by
 from bpfprof.model.profile import Profile, ThreadTime, Waker
 from bpfprof.query.functions import Ints, owner_functions, wait_owners
 from bpfprof.query.waits import Waits
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Share:
     """How much time something took in one function: `frame`, a place in Profile.frames, -1: not known, or in all."""
 
@@ -23,7 +23,7 @@ class Share:
     frame: int = -1
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class WokenBy:
     """What ended most of the time of some waits. waker: a place in Profile.wakers.
 
@@ -71,9 +71,7 @@ def shares_of(values: npt.NDArray[np.generic], ns: Ints, frames: Ints | None = N
     unique, codes = np.unique(keys, return_inverse=True)
     sums = sums_by(codes, ns, len(unique))
     order = np.lexsort((unique, -sums))
-    parts = zip(
-        (unique >> 32)[order].tolist(), sums[order].tolist(), (unique & 0xFFFFFFFF)[order].tolist(), strict=True
-    )
+    parts = zip((unique >> 32)[order].tolist(), sums[order].tolist(), (unique & 0xFFFFFFFF)[order].tolist())
     return tuple(Share(value, ns, frame - 1) for value, ns, frame in parts)
 
 

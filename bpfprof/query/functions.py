@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
-import numpy.typing as npt
 
+from bpfprof import array_types as npt
 from bpfprof.model.frames import Frame, FrameKind
 
 Ints = npt.NDArray[np.int64]
@@ -39,7 +39,7 @@ def wait_owners(frames: Sequence[Frame], stacks: Sequence[tuple[int, ...]]) -> l
     owners = owner_frames(frames, stacks)
     return [
         stack[0] if owner < 0 and stack and frames[stack[0]].kind == FrameKind.NOT_SAMPLED else owner
-        for owner, stack in zip(owners, stacks, strict=True)
+        for owner, stack in zip(owners, stacks)
     ]
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
+from bpfprof import array_types as npt
 from bpfprof.model.profile import Profile
 from bpfprof.query.chains import Share, WokenBy, gil_holders, shares_of, woken_by
 from bpfprof.query.functions import Ints, function_of_frames, merged_stacks, owner_functions, wait_owners
@@ -117,21 +117,19 @@ def _keys(context: _Context, places: Ints, merge_lines: bool) -> Ints:
     """A number from 0 on for each row, the same for rows of one group; -1: it is in none."""
     rows = context.waits.rows[places]
     stacks: Ints = rows["stack"]
-    match context.by:
-        case "reason" | "thread" | "waker":
-            return np.asarray(rows[context.by])
-        case "function":
-            return context.functions[stacks] + 1
-        case "lock":
-            pids = np.array([int(thread.pid) for thread in context.profile.threads] or [0], np.int64)
-            keys = _combined(rows["lock"], pids[rows["thread"]], context.functions[stacks])
-            keys[rows["lock"] == 0] = -1
-            return keys
-        case _:
-            if merge_lines:
-                merged = function_of_frames(context.profile.frames)
-                stacks = merged_stacks(merged, context.profile.stacks)[stacks]
-            return _combined(rows["reason"], stacks)
+    if context.by in ("reason", "thread", "waker"):
+        return np.asarray(rows[context.by])
+    if context.by == "function":
+        return context.functions[stacks] + 1
+    if context.by == "lock":
+        pids = np.array([int(thread.pid) for thread in context.profile.threads] or [0], np.int64)
+        keys = _combined(rows["lock"], pids[rows["thread"]], context.functions[stacks])
+        keys[rows["lock"] == 0] = -1
+        return keys
+    if merge_lines:
+        merged = function_of_frames(context.profile.frames)
+        stacks = merged_stacks(merged, context.profile.stacks)[stacks]
+    return _combined(rows["reason"], stacks)
 
 
 def _combined(*columns: npt.NDArray[np.generic]) -> Ints:

@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
-import numpy.typing as npt
 
+from bpfprof import array_types as npt
 from bpfprof.model.frames import Frame, FrameKind
 from bpfprof.model.profile import Interner, Profile
 from bpfprof.model.spans import SpanFlag, ThreadState
@@ -59,7 +59,7 @@ def _with_waker(profile: Profile, interner: Interner, numbers: Ints, rows: npt.N
     pairs, of_pair = np.unique(rows["waker"] << 32 | rows["waker_stack"], return_inverse=True)
     keys, codes = np.unique(numbers * len(pairs) + of_pair, return_inverse=True)
     made = []
-    for number, pair in zip(*np.divmod(keys, len(pairs)), strict=True):
+    for number, pair in zip(*np.divmod(keys, len(pairs))):
         waker, stack = divmod(int(pairs[pair]), 1 << 32)
         name = waker_name(profile.wakers[waker - 1], profile.threads)
         frames = reversed(profile.stacks[stack - 1] if stack else ())

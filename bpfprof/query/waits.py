@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
+from bpfprof import array_types as npt
 from bpfprof.model.profile import Profile
 from bpfprof.model.spans import SpanFlag, ThreadState
 from bpfprof.model.states import reason_number

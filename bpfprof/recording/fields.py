@@ -6,7 +6,7 @@ A value in, the value as the reader keeps it out; ValueError for any other type 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, get_args, get_origin, get_type_hints
+from typing import Any, Optional, get_args, get_origin, get_type_hints
 
 from bpfprof.recording import tables
 
@@ -39,7 +39,7 @@ def _check_of(kind: Any) -> Check:
     """What checks a value of this annotation."""
     if kind in _PLAIN:
         return _PLAIN[kind]
-    if kind == tuple[int, int] | None:
+    if kind == Optional[tuple[int, int]]:
         return _pair_or_null
     item = _check_of(get_args(kind)[-1])
     if get_origin(kind) is list:

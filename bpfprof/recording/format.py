@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from typing import Any, BinaryIO
 
 import numpy as np
-import numpy.typing as npt
 
+from bpfprof import array_types as npt
 from bpfprof.errors import RecordingError
 
 MAGIC = b"BPFPROF\x02"  # the last byte is the version of the format
@@ -26,7 +26,7 @@ _HEADER = struct.Struct("<4sIQ")
 _SCALAR = re.compile(r"[<|][uif][1248]")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Chunk:
     """A named group of JSON fields and arrays."""
 

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from typing import Any, BinaryIO, cast
 
 import numpy as np
-import numpy.typing as npt
 
+from bpfprof import array_types as npt
 from bpfprof.errors import RecordingError
 from bpfprof.model import samples as model
 from bpfprof.recording.fields import CODE_COLUMNS, TABLES, TEXTS, WHOLE_LIMIT, checked
@@ -80,7 +80,7 @@ def _no_rows(dtype: np.dtype[np.void]) -> Callable[[], npt.NDArray[np.void]]:
     return lambda: read_only(np.zeros(0, dtype))
 
 
-@dataclass(slots=True)
+@dataclass
 class Recording:
     """All of a recording. Indices in the arrays count from 0, but stacks and wakers from 1 (0: none).
 
@@ -154,8 +154,11 @@ class Recording:
 
     def _take_codes(self, chunk: Chunk) -> None:
         blob, begin = chunk.arrays["linetables"].tobytes(), 0
-        for row, end in zip(chunk.fields["rows"], chunk.arrays["linetable_ends"].tolist(), strict=True):
-            columns = [check(value) for check, value in zip(CODE_COLUMNS.values(), row, strict=True)]
+        rows, ends = chunk.fields["rows"], chunk.arrays["linetable_ends"].tolist()
+        if len(rows) != len(ends) or any(len(row) != len(CODE_COLUMNS) for row in rows):
+            raise ValueError("a column of code objects is too short or too long")
+        for row, end in zip(rows, ends):
+            columns = [check(value) for check, value in zip(CODE_COLUMNS.values(), row)]
             self.codes.append(RecordedCode(*columns, *[blob[begin:end]]))
             begin = end
 
@@ -190,7 +193,7 @@ def _update(rows: list[Any], row_type: type[Any], values: dict[str, Any]) -> Non
     if index == len(rows):
         rows.append(row_type())
     is_known = bool(values.get("interpreter"))
-    for name in values.keys() & set(row_type.__slots__):
+    for name in values.keys() & set(row_type.__dataclass_fields__):
         if is_known or name not in _OF_INTERPRETER:
             setattr(rows[index], name, values[name])
 

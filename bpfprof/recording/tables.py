@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import asdict, dataclass, field
-from typing import Any, TypedDict
+from typing import Any, Optional, TypedDict
 
 _VERSION = re.compile(r"(\d{1,3})\.(\d{1,3})")
 
@@ -41,7 +41,7 @@ class End(TypedDict, total=False):
     problems: dict[str, int]
 
 
-@dataclass(slots=True)
+@dataclass
 class RecordedProcess:
     """A process as it was last described (an exec describes it anew); the interpreter is the last one it ran."""
 
@@ -53,7 +53,8 @@ class RecordedProcess:
     build: str = ""  # debug, free-threaded; "": an ordinary one
     entry_marks_from: int = 0
     shim_is_python: bool = False
-    gil: tuple[int, int] | None = None  # (address, bytes)
+    # Optional: the annotation is evaluated, by Python 3.9 too.
+    gil: Optional[tuple[int, int]] = None  # noqa: UP045 (address, bytes)
     is_kernel_thread: bool = False
     note: str = ""
 
@@ -64,7 +65,7 @@ class RecordedProcess:
         return (int(found[1]), int(found[2])) if found else None
 
 
-@dataclass(slots=True)
+@dataclass
 class RecordedThread:
     """A thread; process is an index into the table of processes."""
 
@@ -74,7 +75,7 @@ class RecordedThread:
     name: str = ""
 
 
-@dataclass(slots=True)
+@dataclass
 class RecordedWaker:
     """A thread that ended waits; thread is an index into the table of threads + 1, 0 for one that is not a target."""
 
@@ -85,7 +86,7 @@ class RecordedWaker:
     name: str = ""
 
 
-@dataclass(slots=True)
+@dataclass
 class RecordedFile:
     """A file that code was mapped from; kind: elf, vdso, memory or kernel; `note` says why it has no unwind table."""
 
@@ -95,7 +96,7 @@ class RecordedFile:
     note: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class RecordedCode:
     """A code object; `reason` says why it could not be read ("" when it was)."""
 

@@ -6,8 +6,7 @@ import contextlib
 import os
 from typing import Any, Protocol
 
-import numpy.typing as npt
-
+from bpfprof import array_types as npt
 from bpfprof.errors import OutputError
 from bpfprof.recording.format import MAGIC, Chunk, encode
 

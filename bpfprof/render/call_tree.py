@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from itertools import chain
 
 import numpy as np
-import numpy.typing as npt
 
+from bpfprof import array_types as npt
 from bpfprof.model.frames import Frame, FrameKind
 from bpfprof.model.profile import Profile
 from bpfprof.model.spans import ThreadState
@@ -93,7 +93,7 @@ def build_call_tree(profile: Profile, options: RenderOptions) -> CallTree:
         depth = np.full(len(order), level, dtype=np.int64)
         columns.append((labels[order], parents[order], depth, *(values[order] for values in sums)))
         node_count += len(order)
-    return CallTree(texts, *(np.concatenate(column) for column in zip(*columns, strict=True)))
+    return CallTree(texts, *(np.concatenate(column) for column in zip(*columns)))
 
 
 def _rank(label: Label) -> int:
@@ -122,7 +122,7 @@ def _prepare(profile: Profile, options: RenderOptions) -> tuple[tuple[Label, ...
         np.array([label_id(text_of(thread)) for thread in profile.threads], dtype=np.int64)[threads]
         for text_of in (process_label, thread_label)
     )
-    named = zip(frame_labels(profile, options), profile.frames, strict=True)
+    named = zip(frame_labels(profile, options), profile.frames)
     label_of = np.array([label_id(text, frame) for text, frame in named], dtype=np.int64)
     lengths = np.fromiter(map(len, profile.stacks), np.int64, len(profile.stacks))
     flat = np.fromiter(chain.from_iterable(profile.stacks), np.int64, int(lengths.sum()))

@@ -80,7 +80,7 @@ def render_flamegraph(profile: Profile, options: RenderOptions) -> str:
 
 
 def _asset(name: str) -> str:
-    return files("bpfprof.render").joinpath("assets", name).read_text(encoding="utf-8")
+    return (files("bpfprof.render") / "assets" / name).read_text(encoding="utf-8")
 
 
 def _draw(tree: CallTree) -> _Drawing:
@@ -95,7 +95,7 @@ def _draw(tree: CallTree) -> _Drawing:
     parents = np.where(tree.parents[nodes] < 0, -1, new_index[tree.parents[nodes]]).tolist()
     lefts: list[int] = []
     next_left: list[int] = []
-    for parent, node_ns in zip(parents, wall_ns[nodes].tolist(), strict=True):
+    for parent, node_ns in zip(parents, wall_ns[nodes].tolist()):
         left = 0 if parent < 0 else next_left[parent]
         lefts.append(left)
         next_left.append(left)
@@ -111,7 +111,7 @@ def _levels(drawing: _Drawing) -> Iterator[str]:
     all_ns = max(wall_ns[0], 1)
     looks = [look_of(label) for label in tree.texts]
     level = -1
-    for node, left in zip(drawing.nodes, drawing.lefts, strict=True):
+    for node, left in zip(drawing.nodes, drawing.lefts):
         if tree.depths[node] != level:
             level = int(tree.depths[node])
             end = "</g>\n" if level else ""

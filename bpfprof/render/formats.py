@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 GROUPINGS = ("stack", "reason", "thread", "function", "waker", "lock")  # of waits
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class RenderOptions:
     """Choices that change how a profile is written, never what it holds."""
 
@@ -28,7 +28,7 @@ class RenderOptions:
     ascii_only: bool = False  # nothing but ASCII of its own; names stay as they are
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Format:
     """One way to write a profile. `renderer` is MODULE:FUNCTION, imported when it is used."""
 

@@ -28,7 +28,7 @@ def recording_facts(profile: Profile) -> list[str]:
         kernel = f" (Linux {printable(info.kernel_release)})" if info.kernel_release else ""
         facts.append(printable(info.host_name) + kernel)
     if info.started_unix_ns:
-        started = datetime.datetime.fromtimestamp(info.started_unix_ns // 1_000_000_000, datetime.UTC)
+        started = datetime.datetime.fromtimestamp(info.started_unix_ns // 1_000_000_000, datetime.timezone.utc)
         facts.append(f"{started:%Y-%m-%d %H:%M:%S} UTC")
     return facts
 

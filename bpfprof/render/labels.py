@@ -88,18 +88,16 @@ def _native_name(frame: Frame, function_only: bool) -> str:
 def frame_label(frame: Frame, files: Mapping[str, str], function_only: bool) -> str:
     """The contract's text for one frame; `files` is what `file_names` returned for its profile."""
     name = clean(frame.name)
-    match frame.kind:
-        case FrameKind.PYTHON:
-            line = "" if function_only or frame.line == 0 else f":{frame.line}"
-            return f"{name or _UNKNOWN} ({files[frame.file]}{line})"
-        case FrameKind.NATIVE:
-            return _native_name(frame, function_only)
-        case FrameKind.INLINED:
-            return _native_name(frame, function_only) + "_[i]"
-        case FrameKind.KERNEL:
-            return f"{name or _UNKNOWN}_[k]"
-        case _:
-            return _MARKS[frame.kind].format(name or "unknown")
+    if frame.kind == FrameKind.PYTHON:
+        line = "" if function_only or frame.line == 0 else f":{frame.line}"
+        return f"{name or _UNKNOWN} ({files[frame.file]}{line})"
+    if frame.kind == FrameKind.NATIVE:
+        return _native_name(frame, function_only)
+    if frame.kind == FrameKind.INLINED:
+        return _native_name(frame, function_only) + "_[i]"
+    if frame.kind == FrameKind.KERNEL:
+        return f"{name or _UNKNOWN}_[k]"
+    return _MARKS[frame.kind].format(name or "unknown")
 
 
 def frame_labels(profile: Profile, options: RenderOptions) -> list[str]:

@@ -64,7 +64,7 @@ def _head(profile: Profile, groups: WaitGroups) -> list[str]:
     text += counted(groups.group_count, "group") + ", idle ones apart" * bool(groups.idle_group_count) + hidden
     return [
         *wrapped(text, "  "),
-        " ".join(f"{name:>{columns}}" for name, columns in zip(_FIGURES, _WIDTHS, strict=True)) + "  durations",
+        " ".join(f"{name:>{columns}}" for name, columns in zip(_FIGURES, _WIDTHS)) + "  durations",
     ]
 
 
@@ -83,7 +83,7 @@ def _figures(group: WaitGroup, all_ns: int, ascii_only: bool) -> str:
         duration_text(group.mean_ns),
         *(duration_text(ns) if group.buckets else "-" for ns in lengths),
     )
-    figures = " ".join(f"{text:>{columns}}" for text, columns in zip(texts, _WIDTHS, strict=True))
+    figures = " ".join(f"{text:>{columns}}" for text, columns in zip(texts, _WIDTHS))
     return f"{figures}  {histogram_line(group, COLUMNS - _FIGURES_COLUMNS - 2, ascii_only)}".rstrip()
 
 

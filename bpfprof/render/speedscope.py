@@ -6,8 +6,8 @@ import json
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from bpfprof import array_types as npt
 from bpfprof.model.frames import FrameKind
 from bpfprof.model.profile import Profile, ThreadTime
 from bpfprof.model.spans import SpanFlag

@@ -6,8 +6,8 @@ from collections import Counter
 from dataclasses import replace
 
 import numpy as np
-import numpy.typing as npt
 
+from bpfprof import array_types as npt
 from bpfprof.model.frames import FrameKind
 from bpfprof.model.profile import Profile
 from bpfprof.model.spans import ThreadState

@@ -47,7 +47,7 @@ class Side(Enum):
 Item = tuple[Side, int]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Merged:
     """`order` is leaf first: a list and the index in it. `problem` is "" when the order is exact.
 
@@ -87,11 +87,11 @@ def merge(
     if python_complete and len(evals) == len(runs) + 1 and native_is_eval[0]:
         runs = [[], *runs]
     if not _agree(len(evals), len(runs), native_complete, python_complete) or (has_open_end and python_complete):
-        rest = [item for item, is_eval in zip(native, native_is_eval, strict=True) if keep_eval or not is_eval]
+        rest = [item for item, is_eval in zip(native, native_is_eval) if keep_eval or not is_eval]
         return Merged([*(item for run in runs for item in run), *rest], DISAGREEMENT)
     order: list[Item] = []
     position = 0
-    for place, run in zip(evals, runs, strict=False):
+    for place, run in zip(evals, runs):
         order += native[position:place] + run
         position = place if keep_eval else place + 1
     # Calls whose Python frames are not known stay, and Python frames whose calls are not known stand alone.

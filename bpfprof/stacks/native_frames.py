@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 
 import numpy as np
-import numpy.typing as npt
 
+from bpfprof import array_types as npt
 from bpfprof.model.frames import Frame, FrameKind
 from bpfprof.model.samples import NAME_EVAL, NAME_INLINED, NO_FILE
 from bpfprof.recording.reader import Recording

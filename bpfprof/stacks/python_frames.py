@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
+from bpfprof import array_types as npt
 from bpfprof.cpython.line_tables import LineTable
 from bpfprof.model.frames import Frame, FrameKind
 from bpfprof.recording.reader import Recording
@@ -21,10 +21,7 @@ class PythonSource:
 
     def frames(self, rows: npt.NDArray[np.void]) -> list[Frame]:
         """A frame for each row of PYTHON_FRAME_DTYPE, in its order."""
-        return [
-            self._frame(code, offset)
-            for code, offset in zip(rows["code"].tolist(), rows["offset"].tolist(), strict=True)
-        ]
+        return [self._frame(code, offset) for code, offset in zip(rows["code"].tolist(), rows["offset"].tolist())]
 
     def _frame(self, code_index: int, offset: int) -> Frame:
         key = (code_index, offset)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
+from bpfprof import array_types as npt
 from bpfprof.model.frames import Frame, FrameKind
 from bpfprof.model.statuses import NativeFlag, Status
 from bpfprof.recording.reader import Recording
@@ -49,7 +49,7 @@ class StackSource:
 
     def reason(self, status: int) -> str:
         """Why a stack with this status is not whole; "" when it is."""
-        return "" if status == Status.OK else str(self._texts.get(str(status), f"status {status}"))
+        return "" if status == Status.OK else str(self._texts.get(str(int(status)), f"status {status}"))
 
     def frames(self, stack: int, status: int) -> tuple[Frame, ...]:
         """Frames root first; a mark comes first where the root is missing. Stack 0 has only its mark."""

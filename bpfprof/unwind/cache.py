@@ -11,8 +11,8 @@ import os
 import struct
 
 import numpy as np
-from numpy.typing import NDArray
 
+from bpfprof.array_types import NDArray
 from bpfprof.elf.cfi.rules import RULE, RULE_LIMIT, CfaKind, FramePointerKind, Rules
 from bpfprof.elf.image import ElfImage
 from bpfprof.private_cache import PrivateCache

@@ -15,7 +15,7 @@ from bpfprof.elf.cfi.rules import FLAG_IN_REGISTER, FLAG_SIGNAL, CfaKind, FrameP
 from bpfprof.model.ids import RuntimeAddress
 from bpfprof.unwind.rows import FileRows, find
 
-ReadWord = Callable[[int], int | None]
+ReadWord = Callable[[int], "int | None"]
 RuleAt = Callable[[int], "np.void | Stop"]  # a row of dtype RULE for a runtime address
 _WORD_MASK = (1 << 64) - 1
 
@@ -33,7 +33,7 @@ class Stop(IntEnum):
     NOT_READY = 7  # the table is being made
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class MappedFile:
     """Runtime addresses from `start` up to `end`; `bias` is what they are above the ELF addresses of `table`."""
 
@@ -43,7 +43,7 @@ class MappedFile:
     table: FileRows
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Registers:
     """Of an interrupted thread. `bp` is None when not known; `others` are those known, by their DWARF number."""
 
@@ -53,7 +53,7 @@ class Registers:
     others: Mapping[int, int] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Walk:
     """Program counters from the leaf on; all but the first, and those below a signal, are return addresses."""
 
@@ -61,7 +61,7 @@ class Walk:
     stop: Stop
 
 
-@dataclass(slots=True)
+@dataclass
 class _Frame:
     pc: int
     sp: int

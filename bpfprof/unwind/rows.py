@@ -11,9 +11,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from bpfprof import abi
+from bpfprof.array_types import NDArray
 from bpfprof.elf.cfi.rules import NO_RULE_ID, RULE, UNSUPPORTED_ID, CallFrames, CfaKind, FramePointerKind, Rules
 
 PAGE_BITS, RULE_BITS = 12, abi.CONSTANTS["BP_ROW_RULE_BITS"]
@@ -25,7 +25,7 @@ _OFFSET_MASK = (1 << PAGE_BITS) - 1
 _BLOCK_ROWS = 1 << 15  # as many as stay in the processor's cache
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class FileRows:
     """Rows of one file. They refer to the file's own rules, or, once adopted, to those of a RuleTable.
 

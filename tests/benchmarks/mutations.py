@@ -52,7 +52,7 @@ def damage(rng: random.Random, data: bytearray) -> None:
         del data[at : at + rng.randrange(1, 9)]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Sound:
     """A file to damage: its fields by the structure they are of, and (section header, content) of packed sections."""
 

@@ -45,7 +45,7 @@ PHASE_S = 0.2
 SETTLE_S = 0.02  # after attaching: the kernel's code is patched and the first stacks are new
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Case:
     """A ring of threads that makes so many switches a second, on one CPU (by CPU time) or on all (by wall time)."""
 

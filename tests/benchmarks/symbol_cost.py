@@ -12,7 +12,8 @@ import time
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
+
+from bpfprof import array_types as npt
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 

@@ -14,10 +14,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 
 from bpfprof import abi
+from bpfprof import array_types as npt
 from bpfprof.abi import ebpf_directory
 from bpfprof.abi.dtypes import EVENT_DTYPE, MAPPING_DTYPE, PYTHON_FRAME_DTYPE, STACK_DTYPE, STRUCTS, THREAD_DTYPE
 from bpfprof.kernel import unwind_memory
@@ -87,7 +87,7 @@ class _State(ctypes.Structure):
     ]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Stack:
     """A record of the stack ring. `pcs` and `exact` are of its native frames."""
 
@@ -298,7 +298,7 @@ class Host:
     def _set_memory(self, memory: _Memory, segments: Sequence[Segment]) -> tuple[object, Sequence[Segment]]:
         addresses = [ctypes.cast(ctypes.c_char_p(data), ctypes.c_void_p).value for _, data in segments]
         array = (_Segment * max(1, len(segments)))(
-            *((start, len(data), at) for (start, data), at in zip(segments, addresses, strict=True))
+            *((start, len(data), at) for (start, data), at in zip(segments, addresses))
         )
         memory.segments, memory.count, memory.reads = array, len(segments), 0
         return array, segments

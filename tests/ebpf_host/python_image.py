@@ -30,7 +30,7 @@ for _layout in LAYOUTS.values():
 LAYOUTS["3.11"] |= {"name_hash": NAME_HASH, "interpreter_gil": 0xFFFF}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Frame:
     """A frame at an address; `code` is the number of a code object."""
 
@@ -55,7 +55,7 @@ def random_codes(seed: int) -> bytearray:
     return bytearray(np.random.default_rng(seed).bytes(CODE_BYTES * 300))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class ThreadState:
     """A PyThreadState; `leaf` is the address of its innermost frame, `thread_pointer` 0: no thread of these tests."""
 
@@ -72,7 +72,7 @@ class ThreadState:
         return CFRAME + self.address - STATE
 
 
-@dataclass(slots=True)
+@dataclass
 class PythonImage:
     """`regions` is memory for frames: start -> bytes."""
 
@@ -90,7 +90,7 @@ class PythonImage:
     def link(self, frames: Sequence[Frame], last: int = 0) -> None:
         """Writes frames, leaf first; `last` is what the outermost one has for its caller."""
         layout = LAYOUTS[self.version]
-        for frame, previous in zip(frames, [*(frame.address for frame in frames[1:]), last], strict=True):
+        for frame, previous in zip(frames, [*(frame.address for frame in frames[1:]), last]):
             self.put(frame.address + layout["frame_code"], code_address(frame.code))
             self.put(frame.address + layout["frame_instruction"], frame.instruction)
             self.put(frame.address + layout["frame_previous"], previous)

@@ -6,9 +6,9 @@ import ctypes
 from dataclasses import dataclass, field
 
 import numpy as np
-import numpy.typing as npt
 
 from bpfprof import abi
+from bpfprof import array_types as npt
 from bpfprof.unwind.interpret import Registers
 from tests.ebpf_host.host import (
     CONFIG,
@@ -41,7 +41,7 @@ _NO_CALL = (1 << 64) - 1
 Events = npt.NDArray[np.void]
 
 
-@dataclass(slots=True)
+@dataclass
 class Task:
     """A thread of the machine, watched or not. `place` tells its memory from that of others."""
 

@@ -23,7 +23,7 @@ HOLDER_CHUNK = CHUNK + 2 * REGION_BYTES
 OFF_CPU = CONFIG["BP_CONFIG_OFF_CPU_STACKS"] | CONFIG["BP_CONFIG_NATIVE"]
 
 
-@dataclass(slots=True)
+@dataclass
 class Threads:
     """Two threads of a process: the first waits, the other has the GIL."""
 

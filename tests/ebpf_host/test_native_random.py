@@ -8,9 +8,9 @@ from collections import Counter
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 
+from bpfprof import array_types as npt
 from bpfprof.elf.cfi.rules import FLAG_IN_REGISTER, FLAG_SIGNAL, RULE, CfaKind, FramePointerKind
 from bpfprof.model.ids import RuntimeAddress
 from bpfprof.unwind.interpret import MappedFile, Registers, Stop
@@ -28,7 +28,7 @@ class CountingRules(list[dict[str, int]]):
 
     def __init__(self, table: RuleTable) -> None:
         names = RULE.names or ()
-        super().__init__(dict(zip(names, record, strict=True)) for record in table.records.tolist())
+        super().__init__(dict(zip(names, record)) for record in table.records.tolist())
         self.cfa_kinds, self.fp_kinds = Counter[int](), Counter[int]()
 
     def __getitem__(self, index):  # type: ignore[no-untyped-def]
@@ -38,7 +38,7 @@ class CountingRules(list[dict[str, int]]):
         return rule
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Program:
     """Mappings as both sides take them."""
 

@@ -53,7 +53,7 @@ STACK_LIMIT_BYTES = 1 << 20
 HERE = Path(__file__).parent
 
 
-@dataclass(slots=True)
+@dataclass
 class Count:
     """What was compared."""
 
@@ -63,7 +63,7 @@ class Count:
     stops: Counter[str] = field(default_factory=Counter)
 
 
-@dataclass(slots=True)
+@dataclass
 class Code:
     """Mappings of a process on both sides."""
 
@@ -149,7 +149,7 @@ def compare(host: Host, code: Code, helper: str, pid: int, count: Count) -> None
     assert set(theirs) == set(words)
     host.set_process(PROCESS["BP_PROCESS_UNWIND"], index, len(files))
     rules = code.rules.records
-    for (tid, word), memory in zip(words.items(), copies, strict=True):
+    for (tid, word), memory in zip(words.items(), copies):
         others = {number: int(word[place]) for number, place in enumerate(DWARF_PLACES)}
         registers = Registers(int(word[IP_PLACE]), others[7], others[6], others)
         expected = expected_walk(registers, reader(memory), files, rules)

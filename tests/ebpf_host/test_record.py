@@ -22,7 +22,7 @@ MAX_PYTHON = CONSTANTS["BP_MAX_PYTHON_FRAMES"]
 EVENT_ASK = 6
 
 
-@dataclass(slots=True)
+@dataclass
 class Scene:
     """A stack of all three kinds of frames."""
 

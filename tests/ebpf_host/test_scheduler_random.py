@@ -31,7 +31,7 @@ THREAD_COUNT, STEPS = 6, 4000
 KEPT_KINDS = ("syscall", "task_state", "flags", "arg")
 
 
-@dataclass(slots=True)
+@dataclass
 class Account:
     """What one thread did, written down by who lets it happen."""
 

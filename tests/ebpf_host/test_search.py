@@ -7,9 +7,9 @@ import random
 from collections.abc import Sequence
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 
+from bpfprof import array_types as npt
 from bpfprof.elf.cfi.rules import NO_RULE_ID, RULE, CfaKind
 from bpfprof.kernel.unwind_memory import MAX_MAPPINGS, UnwindMemory
 from bpfprof.unwind.rows import FRAME_POINTER_ID, FileRows, find

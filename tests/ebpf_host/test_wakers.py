@@ -250,7 +250,7 @@ def pair(host: Host, scheduler: Scheduler, monkeypatch: pytest.MonkeyPatch) -> t
     )
     threads = [
         ThreadState(STATE + 0x1000 * n, leaf, thread_pointer=task.thread_pointer)
-        for n, (leaf, task) in enumerate(zip(leaves, (sleeper, waker), strict=True))
+        for n, (leaf, task) in enumerate(zip(leaves, (sleeper, waker)))
     ]
     stacks = [call_stack((CALL, END)), call_stack(WAKER_NATIVE, start=STACK + 0x10000)]
     image.install_threads(host, threads, stacks, PROCESS["BP_PROCESS_UNWIND"], index=index, count=1)

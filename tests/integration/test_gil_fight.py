@@ -145,7 +145,7 @@ def test_the_holder_and_its_function(name: str, tmp_path: Path) -> None:
 def share_of_phase(fought: Fight, name: str) -> float:
     """Percent of the recording in which this function ran, by the program's log."""
     start_ns, end_ns = fought.recording.start["start_ns"], fought.recording.end["end_ns"]
-    names, began = zip(*fought.truth["phases"], strict=True)
+    names, began = zip(*fought.truth["phases"])
     edges = np.clip(np.array([*began, end_ns]), start_ns, end_ns)
     lengths = np.diff(edges)
     return 100 * float(lengths[np.array(names) == name].sum()) / float(lengths.sum())

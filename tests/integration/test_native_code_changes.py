@@ -6,7 +6,6 @@ one right answer.
 
 from __future__ import annotations
 
-import itertools
 import json
 import os
 import re
@@ -316,6 +315,6 @@ def test_lines_of_native_code(by_option: dict[str, Folded]) -> None:
     inlined = {frame for frame in frames if frame.endswith("_[i]")}
     assert any(frame.startswith("mix (nested.so nested.c:") for frame in inlined), inlined
     for *_, found, _ in by_option["--native-lines"].lines:
-        for outer, inner in itertools.pairwise(found):
+        for outer, inner in zip(found, found[1:]):
             if inner.startswith("mix ("):
                 assert outer.startswith("burn_in_c (")

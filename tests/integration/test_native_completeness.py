@@ -86,7 +86,7 @@ def reached(read_back: Recording, pid: int, rows: np.ndarray) -> Reached:
         rows = rows[~before & ((rows["stack"] > 0) | (rows["status"] != NOT_STARTED))]
     reasons: Counter[str] = Counter()
     pairs, counts = np.unique(rows[["stack", "status"]], return_counts=True)
-    for (stack, status), count in zip(pairs.tolist(), counts.tolist(), strict=True):
+    for (stack, status), count in zip(pairs.tolist(), counts.tolist()):
         reasons[why_not_whole(source, stack, status)] += count
     return Reached(len(rows), reasons.pop("", 0), reasons)
 

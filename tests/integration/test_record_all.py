@@ -128,7 +128,7 @@ def test_nearly_all_samples_are_whole(everything: All) -> None:
     by_process: Counter[tuple[str, str]] = Counter()
     pairs, inverse = np.unique(read_back.samples[["stack", "status"]], return_inverse=True)
     texts = [everything.source.reason(int(everything.source.statuses[s]) if s else int(t)) for s, t in pairs.tolist()]
-    for thread, position in zip(read_back.samples["thread"].tolist(), inverse.tolist(), strict=True):
+    for thread, position in zip(read_back.samples["thread"].tolist(), inverse.tolist()):
         reasons[texts[position]] += 1
         if texts[position]:
             name = read_back.processes[read_back.threads[thread].process].name

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 
+from bpfprof import array_types as npt
 from bpfprof.model.profile import Profile
 from bpfprof.model.spans import ThreadState
 from bpfprof.profile.build import build_profile

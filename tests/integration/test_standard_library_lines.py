@@ -102,7 +102,7 @@ def _check_lines(name: str, folder: Path) -> tuple[int, int, int]:
 @pytest.mark.skipif(not WITH_LINE_TABLES, reason="no CPython 3.9 to 3.13 under ~/.pyenv/versions or /usr/bin")
 def test_lines_of_the_whole_standard_library(tmp_path: Path, record_property: Any) -> None:
     with ThreadPoolExecutor(2) as pool:
-        checked = dict(zip(WITH_LINE_TABLES, pool.map(_check_lines, WITH_LINE_TABLES, [tmp_path] * 99), strict=False))
+        checked = dict(zip(WITH_LINE_TABLES, pool.map(_check_lines, WITH_LINE_TABLES, [tmp_path] * 99)))
     for name, (code_count, unit_count, wrong_count) in checked.items():
         record_property(name, f"{code_count} code objects, {unit_count} positions, {wrong_count} wrong")
         print(f"{name}: {code_count} code objects, {unit_count} positions, {wrong_count} wrong")

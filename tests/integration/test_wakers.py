@@ -95,7 +95,7 @@ def known(ended: list[Ended]) -> list[Ended]:
 
 
 def share(ended: list[Ended], right: list[bool]) -> float:
-    return sum(it.ns for it, is_right in zip(ended, right, strict=True) if is_right) / sum(it.ns for it in ended)
+    return sum(it.ns for it, is_right in zip(ended, right) if is_right) / sum(it.ns for it in ended)
 
 
 @pytest.fixture(scope="module", params=list(INTERPRETERS.values()), ids=list(INTERPRETERS))
@@ -121,12 +121,12 @@ def test_a_thread_and_its_function(woken: Woken, kind: str) -> None:
     ended = known(woken.of(kind))
     tid = woken.truth[kind]["waker_tid"]
     by_thread = [bool(it.waker and it.waker.tid == tid and it.waker.pid == woken.pid) for it in ended]
-    in_function = [ok and function in it.functions for ok, it in zip(by_thread, ended, strict=True)]
+    in_function = [ok and function in it.functions for ok, it in zip(by_thread, ended)]
     # The queue's own lock is given back elsewhere in queue.Queue.put, a moment later: those are short waits.
-    at_innermost = [ok and it.functions[-1] == innermost for ok, it in zip(in_function, ended, strict=True)]
+    at_innermost = [ok and it.functions[-1] == innermost for ok, it in zip(in_function, ended)]
     shares = [share(ended, right) for right in (by_thread, in_function, at_innermost)]
     print(kind, len(ended), "waits; thread, function, innermost:", [f"{100 * it:.1f} %" for it in shares])
-    assert min(shares) >= SHARE, [it for it, right in zip(ended, at_innermost, strict=True) if not right][:5]
+    assert min(shares) >= SHARE, [it for it, right in zip(ended, at_innermost) if not right][:5]
 
 
 def test_names_of_wakers(woken: Woken) -> None:

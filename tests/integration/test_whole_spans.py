@@ -24,8 +24,7 @@ def test_every_recording(request: pytest.FixtureRequest, tmp_path_factory: pytes
         try:
             assert_covers(recording, is_damaged=any(recording.end.get("lost", {}).values()))
         except Exception as error:
-            error.add_note(str(path))
-            raise
+            raise AssertionError(str(path)) from error
         checked += 1
     print(f"{checked} recordings")
     if not checked and all(item.path == request.path for item in request.session.items):

@@ -46,7 +46,7 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> dict[str, int]:
     )
     subprocess.run([compiler, "-o", folder / "ask", folder / "ask.c"], check=True)
     answer = subprocess.run([folder / "ask"], check=True, capture_output=True, text=True).stdout
-    return dict(zip(asked, map(int, answer.split()), strict=True))
+    return dict(zip(asked, map(int, answer.split())))
 
 
 def test_structs_are_as_the_compiler_lays_them_out(compiled: dict[str, int]) -> None:
@@ -98,7 +98,7 @@ def test_an_enumerator_the_parser_does_not_know_is_refused(enumerator: str) -> N
 def test_every_status_has_its_own_sentence() -> None:
     statuses = [status for status in abi.Status if status.name != "BP_STATUS_COUNT"]
     sentences = [abi.status_text(status) for status in statuses]
-    for status, sentence in zip(statuses, sentences, strict=True):
+    for status, sentence in zip(statuses, sentences):
         assert sentence and sentence != status.name, f"{status.name} has no comment"
         assert ";" not in sentence and "\n" not in sentence, "it stands in a line of the text contract"
     assert len(set(sentences)) == len(sentences)

@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from bpfprof.array_types import NDArray
 from bpfprof.elf.asm.lengths import ARITHMETIC, KEY_COUNT, MAP_0F, MAP_0F3A, MAP_0F38, VEX_MAPS, Lengths
 from bpfprof.elf.leb128 import Bytes, Ints
 
@@ -31,7 +31,7 @@ Masks = NDArray[np.uint16]
 Numbers = NDArray[np.integer]  # of registers
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Instructions:
     """One element for each, in the order of their addresses; places are offsets in the code."""
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from bpfprof.array_types import NDArray
 from bpfprof.elf.leb128 import Bytes
 
 PADDING_BYTES = 32  # behind the code, so that an instruction cut short is still inside the array
@@ -71,7 +71,7 @@ def _modrm_sizes() -> Bytes:
     return sizes
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Lengths:
     """Of the instruction that would begin at each place."""
 

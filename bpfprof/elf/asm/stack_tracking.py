@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import struct
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -67,7 +66,7 @@ def joined(first: State, second: State) -> State:
     return State(first.sp, first.fp if first.fp == second.fp else _LOST, first.others & second.others)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class _Operands:
     """Of ModRM: its fields, the register that rm names, or base and displacement of a place in memory."""
 
@@ -111,11 +110,11 @@ class Tracker:
         at, end = self._all.at[self._chosen], self._all.end[self._chosen]
         self._spend(len(cuts), step_limit)
         jumps = self._jumps(at, at[cuts], step_limit)
-        texts = [self._code[start:stop] for start, stop in zip(at[cuts].tolist(), end[cuts].tolist(), strict=True)]
+        texts = [self._code[start:stop] for start, stop in zip(at[cuts].tolist(), end[cuts].tolist())]
         states = self._states(cuts, texts, jumps, step_limit)
         rules = {state: None if state is None else state.rule() for state in set(states)}
-        pairs = [(start, rules[state]) for start, state in zip([int(at[0]), *end[cuts].tolist()], states, strict=True)]
-        return [pairs[0], *(pair for before, pair in pairwise(pairs) if pair[1] != before[1])]
+        pairs = [(start, rules[state]) for start, state in zip([int(at[0]), *end[cuts].tolist()], states)]
+        return [pairs[0], *(pair for before, pair in zip(pairs, pairs[1:]) if pair[1] != before[1])]
 
     def _states(
         self, cuts: Ints, texts: list[bytes], jumps: dict[int, list[int]], step_limit: int

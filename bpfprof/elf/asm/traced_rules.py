@@ -13,8 +13,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from bpfprof.array_types import NDArray
 from bpfprof.elf.asm.effects import Instructions, effects
 from bpfprof.elf.asm.lengths import PADDING_BYTES, lengths
 from bpfprof.elf.asm.stack_tracking import CannotTell, Tracker
@@ -55,7 +55,7 @@ _NEVER_MOVED: RuleFields = (int(CfaKind.RSP), 0, 0, 0, 8, 0, -8)
 _FEW_LANES = 48  # with fewer, following them one by one is quicker than together
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Traced:
     """A function, [start, end), and its rules, ascending from its start; None is a place where nothing comes by."""
 
@@ -126,7 +126,7 @@ def _written_candidates(image: ElfImage, frames: CallFrames) -> Ints:
         places = np.sort(places[np.argsort(size[places], kind="stable")[-_WRITTEN_LIMIT:]])
     kept = [
         place
-        for place, start, length in zip(places.tolist(), starts[places].tolist(), size[places].tolist(), strict=True)
+        for place, start, length in zip(places.tolist(), starts[places].tolist(), size[places].tolist())
         if _MOVES_STACK.search(image.read(start, length) or b"")
     ]
     return np.array([starts[kept], ends[kept]]).astype(np.int64)
@@ -137,7 +137,7 @@ def follow(image: ElfImage, start: Ints, end: Ints) -> Iterator[Traced]:
     spent, steps = 0, 0
     for first, last in _batches(start, end):
         starts = start[first:last].tolist()
-        codes = [image.read(at, limit - at) or b"" for at, limit in zip(starts, end[first:last].tolist(), strict=True)]
+        codes = [image.read(at, limit - at) or b"" for at, limit in zip(starts, end[first:last].tolist())]
         behind = np.cumsum([len(code) for code in codes])
         begin = np.append(0, behind[:-1])
         for number, tracker in _trackers(b"".join(codes), begin, behind):
@@ -206,7 +206,7 @@ def mark(following: NDArray[np.int32], begin: Ints, end: Ints) -> tuple[Bytes, I
             cut_off.append(stop[position > stop])
             position, stop = position[inside], stop[inside]
     next_of, found = following.data, []
-    for at, last in zip(position.tolist(), stop.tolist(), strict=True):
+    for at, last in zip(position.tolist(), stop.tolist()):
         while at < last:
             found.append(at)
             at = next_of[at]

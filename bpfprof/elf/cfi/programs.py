@@ -11,11 +11,11 @@ import re
 from functools import lru_cache
 from itertools import accumulate
 from operator import attrgetter, getitem
-from typing import NamedTuple
+from typing import NamedTuple, Union
 
 import numpy as np
-from numpy.typing import NDArray
 
+from bpfprof.array_types import NDArray
 from bpfprof.elf.cfi.expressions import cfa_of, place_of
 from bpfprof.elf.cfi.records import Cie
 from bpfprof.elf.cfi.rules import (
@@ -57,7 +57,7 @@ _SEQUENCE_WORK, _INSTRUCTION_WORK, _BYTE_WORK = 100, 8, 2
 
 def _pattern() -> re.Pattern[bytes]:
     """An advance, or the first byte of what cannot be read, and the instructions up to the next one."""
-    number = rb"[\x80-\xff]*+[\x00-\x7f]"
+    number = rb"[\x80-\xff]*[\x00-\x7f]"
     block = b"(?:%s)" % b"|".join(re.escape(bytes([size])) + b".{%d}" % size for size in range(_BLOCK_LIMIT_BYTES + 1))
     parts = {"u": number, "s": number, "b": block}
     forms: dict[str, bytes] = {}
@@ -102,7 +102,7 @@ _KIND_OF_BASE = {RSP: CfaKind.RSP, RBP: CfaKind.RBP}
 _SAME, _LOST = _Place(FramePointerKind.SAME), _Place(FramePointerKind.LOST)
 
 
-_Base = int | tuple[int, int, int] | None
+_Base = Union[int, tuple[int, int, int], None]
 
 
 class _Frame(NamedTuple):
@@ -193,17 +193,16 @@ class Machine:
 
     def _cfa(self, frame: _Frame, opcode: int, operand: int, second: int, block: bytes) -> tuple[_Base, int]:
         """Base and offset after an instruction that says where the CFA is."""
-        match opcode:
-            case 0x0C:  # def_cfa
-                return operand, second
-            case 0x0D:  # def_cfa_register
-                return operand, frame.offset
-            case 0x0E:  # def_cfa_offset
-                return frame.base, operand
-            case 0x12:  # def_cfa_sf
-                return operand, second * self._factor
-            case 0x13:  # def_cfa_offset_sf
-                return frame.base, operand * self._factor
+        if opcode == 0x0C:  # def_cfa
+            return operand, second
+        if opcode == 0x0D:  # def_cfa_register
+            return operand, frame.offset
+        if opcode == 0x0E:  # def_cfa_offset
+            return frame.base, operand
+        if opcode == 0x12:  # def_cfa_sf
+            return operand, second * self._factor
+        if opcode == 0x13:  # def_cfa_offset_sf
+            return frame.base, operand * self._factor
         return cfa_of(block), frame.offset  # def_cfa_expression
 
     def _with_register(self, frame: _Frame, opcode: int, register: int, operand: int, block: bytes) -> _Frame:
@@ -219,21 +218,20 @@ class Machine:
 
     def _place(self, opcode: int, operand: int, block: bytes, initial: _Place) -> _Place:
         """Where the register that an instruction names is saved."""
-        match opcode:
-            case 0x80 | 0x05 | 0x11:  # offset, offset_extended, offset_extended_sf
-                return _at_cfa(operand * self._factor)
-            case 0x2F:  # GNU_negative_offset_extended
-                return _at_cfa(-operand * self._factor)
-            case 0xC0 | 0x06:  # restore, restore_extended
-                return initial
-            case 0x07:  # undefined
-                return _Place(_UNDEFINED)
-            case 0x08:  # same_value
-                return _SAME
-            case 0x09:  # register
-                return _Place(_IN_REGISTER, operand)
-            case 0x10:  # expression
-                return _Place(*place_of(block))
+        if opcode in (0x80, 0x05, 0x11):  # offset, offset_extended, offset_extended_sf
+            return _at_cfa(operand * self._factor)
+        if opcode == 0x2F:  # GNU_negative_offset_extended
+            return _at_cfa(-operand * self._factor)
+        if opcode in (0xC0, 0x06):  # restore, restore_extended
+            return initial
+        if opcode == 0x07:  # undefined
+            return _Place(_UNDEFINED)
+        if opcode == 0x08:  # same_value
+            return _SAME
+        if opcode == 0x09:  # register
+            return _Place(_IN_REGISTER, operand)
+        if opcode == 0x10:  # expression
+            return _Place(*place_of(block))
         return _LOST  # val_offset, val_offset_sf, val_expression: a value that is not in memory
 
 

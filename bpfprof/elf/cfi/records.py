@@ -12,8 +12,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from bpfprof.array_types import NDArray
 from bpfprof.elf.cfi.rules import RETURN_ADDRESS, Reason
 from bpfprof.elf.cfi.sections import RECORD_LIMIT, FrameSection, Header, frame_address, frame_offsets
 from bpfprof.elf.leb128 import Ints, read_sleb, read_uleb
@@ -31,7 +31,7 @@ _PC_RELATIVE, _RELATIVE_MASK, _OMIT = 0x10, 0xF0, 0xFF
 _U32, _LENGTH_AND_IDENTITY = struct.Struct("<I"), struct.Struct("<II")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Cie:
     """What many functions share. With a `failure` they have no rules; the other fields are then zero."""
 

@@ -13,10 +13,10 @@ from enum import IntEnum
 from typing import TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from bpfprof import abi
 from bpfprof.abi.dtypes import RULE_DTYPE
+from bpfprof.array_types import NDArray
 from bpfprof.elf.leb128 import Ints
 
 RBP, RSP, RETURN_ADDRESS = 6, 7, 16
@@ -103,7 +103,7 @@ def _none() -> Addresses:
     return np.zeros(0, np.uint64)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class CallFrames:
     """Rows sorted by address; each holds up to the next one, the last one for ever.
 

@@ -27,7 +27,7 @@ _POINTER, _COUNT = struct.Struct("<i"), struct.Struct("<I")
 Header = tuple[int, bytes]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class FrameSection:
     """A section's bytes and its ELF address, which pointers in .eh_frame may be relative to.
 

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from bpfprof.array_types import NDArray
 from bpfprof.elf.asm.traced_rules import traced_rules
 from bpfprof.elf.cfi.implied_rules import implied_rules
 from bpfprof.elf.cfi.programs import END, FAILED, REASON_SHIFT, Machine, Programs
@@ -33,7 +33,7 @@ _BATCH_BYTES = 256 << 10  # of programs that run together
 _CHUNK_ROWS = 1 << 17  # made together
 
 Places = NDArray[np.uint32]
-ReadSection = Callable[[ElfImage], tuple[FrameSection, Header | None]]
+ReadSection = Callable[[ElfImage], "tuple[FrameSection, Header | None]"]
 
 
 def read_call_frames(image: ElfImage) -> CallFrames:
@@ -97,7 +97,7 @@ def _decoded(image: ElfImage, read: ReadSection, row_limit: int, work: int) -> t
         rules_array(programs.rules),
         starts[order],
         ends[order],
-        len(starts) + (left_out + lost).total(),
+        len(starts) + sum((left_out + lost).values()),
         {reason.text: count for reason, count in reasons.items() if count},
     )
     return frames, programs.work
@@ -120,10 +120,10 @@ def _run(programs: Programs, reader: RecordReader, functions: Functions, data: b
         if exhausted := Reason.BAD_CIE if machine.is_bad else _exhausted(programs, row_limit):
             numbers[batch] = exhausted
             continue
-        bounds = zip(functions["begin"][batch].tolist(), functions["stop"][batch].tolist(), strict=True)
+        bounds = zip(functions["begin"][batch].tolist(), functions["stop"][batch].tolist())
         contents = [data[begin:stop] for begin, stop in bounds]
         fresh = [content for content in dict.fromkeys(contents) if content not in known]
-        known.update(zip(fresh, range(programs.program_count, programs.program_count + len(fresh)), strict=True))
+        known.update(zip(fresh, range(programs.program_count, programs.program_count + len(fresh))))
         if fresh:
             programs.run(machine, fresh)
         numbers[batch] = [known[content] for content in contents]

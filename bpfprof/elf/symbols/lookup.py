@@ -14,7 +14,7 @@ from itertools import islice
 from bpfprof.model.ids import ElfAddress
 
 # Exactly so many bytes at a place, which is an ELF address or a file offset; None on a miss.
-Read = Callable[[int, int], bytes | None]
+Read = Callable[[int, int], "bytes | None"]
 
 # Elf64_Dyn tags, gABI chapter 5 and <elf.h> (glibc 2.36). Those of the second line are addresses of tables.
 _DT_STRTAB, _DT_SYMTAB, _DT_STRSZ = 5, 6, 10
@@ -28,7 +28,7 @@ _CHUNK_BYTES = _SYMBOL.size << 16
 _TABLE_LIMIT_BYTES = 1 << 28
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class ElfSymbol:
     """`size` is in bytes, 0 when the file does not say."""
 

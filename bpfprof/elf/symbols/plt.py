@@ -7,8 +7,8 @@ linker and by options (lazy, IBT, -z now), but each ends in `jmp *slot(%rip)`, b
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
+from bpfprof import array_types as npt
 from bpfprof.elf.image import EM_X86_64, ElfImage
 from bpfprof.elf.symbols.reader import ELF_SYMBOL_DTYPE, section_text
 from bpfprof.elf.symbols.table import SYMBOL_DTYPE, SymbolTable

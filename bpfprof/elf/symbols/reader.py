@@ -13,12 +13,12 @@ import struct
 from collections.abc import Callable, Iterator
 
 import numpy as np
-import numpy.typing as npt
 
+from bpfprof import array_types as npt
 from bpfprof.elf.image import PF_X, ElfImage
 from bpfprof.elf.symbols.table import LOCAL, SYMBOL_DTYPE, UNSIZED, UNTYPED, ReadText, SymbolTable
 
-ReadAt = Callable[[int, int], bytes | None]
+ReadAt = Callable[[int, int], "bytes | None"]
 Table = npt.NDArray[np.void]
 
 ELF_SYMBOL_DTYPE = np.dtype(  # Elf64_Sym

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import numpy as np
-import numpy.typing as npt
+
+from bpfprof import array_types as npt
 
 UNSIZED, LOCAL, UNTYPED = 1, 2, 4  # bits of `rank`: the lower, the better the name
 SYMBOL_DTYPE = np.dtype(

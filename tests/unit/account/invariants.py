@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
+from bpfprof import array_types as npt
 from bpfprof.account.spans import SpanSource, Window
 from bpfprof.model.spans import ThreadState
 from bpfprof.recording.reader import Recording
@@ -27,7 +27,7 @@ def assert_covers(recording: Recording, is_damaged: bool = False) -> None:
     source = SpanSource(recording, StackSource(recording).statuses)
     threads, chance = source.threads, np.random.default_rng(1)
     moments = chance.integers(0, threads.end_ns - threads.start_ns + 2, 6).tolist()
-    windows: list[Window] = [(min(pair), max(pair)) for pair in zip(moments[::2], moments[1::2], strict=True)]
+    windows: list[Window] = [(min(pair), max(pair)) for pair in zip(moments[::2], moments[1::2])]
     for thread in range(len(recording.threads)):
         first_ns, last_ns = (int(times[thread] - threads.start_ns) for times in (threads.first_ns, threads.last_ns))
         spans = spans_of(source, thread)

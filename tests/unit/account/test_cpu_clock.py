@@ -36,7 +36,7 @@ def story() -> Story:
 
 def wall_ms(bursts: Bursts) -> list[tuple[float, float]]:
     """(start, length) of the bursts that have a length."""
-    pairs = zip((bursts.start_ns - START_NS).tolist(), wall_ns(bursts).tolist(), strict=True)
+    pairs = zip((bursts.start_ns - START_NS).tolist(), wall_ns(bursts).tolist())
     return [(start / MS, length / MS) for start, length in pairs if length]
 
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 
+from bpfprof import array_types as npt
 from bpfprof.account.cpu_shares import CpuPieces, share_cpu_time
 
 MS = 1_000_000
@@ -59,8 +59,7 @@ def test_no_nanosecond_is_lost_or_counted_twice(block: int) -> None:
         try:
             assert_whole(share_cpu_time(positions, edges, period_ns, groups), positions, edges)
         except Exception as error:
-            error.add_note(f"seed {seed}")
-            raise
+            raise AssertionError(f"seed {seed}") from error
 
 
 def test_a_long_burst_goes_to_its_own_samples() -> None:

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 
+from bpfprof import array_types as npt
 from bpfprof.account.estimate import SUM_DTYPE, estimated, spread
 from bpfprof.model.profile import Profile
 from bpfprof.model.samples import UNSAMPLED

@@ -174,14 +174,14 @@ def test_parts_against_a_count_of_every_nanosecond(seed: int) -> None:
     found = np.zeros((len(begin), len(pairs) + 1), np.int64)
     part_row, part_key, part_start, part_ns = _parts(_holders(start, holder, key), 1, begin, end)
     np.add.at(found, (part_row, part_key), part_ns)
-    for number, (first, last) in enumerate(zip(begin, end, strict=True)):
+    for number, (first, last) in enumerate(zip(begin, end)):
         own = np.flatnonzero((part_row == number) & (part_ns > 0))
         own = own[np.argsort(part_start[own])]
         borders = np.append(part_start[own], last)
         assert borders[0] == first and (np.diff(borders) == part_ns[own]).all()
     order = np.argsort(start, kind="stable")
     expected = np.zeros_like(found)
-    for number, (first, last) in enumerate(zip(begin, end, strict=True)):
+    for number, (first, last) in enumerate(zip(begin, end)):
         for moment in range(first, last):
             before = [it for it in order if start[it] <= moment and holder[it] != 1]
             expected[number, key[before[-1]] if before else -1] += 1

@@ -41,7 +41,7 @@ def fds(tmp_path: Path) -> Iterator[dict[str, int]]:
         "file": os.open(tmp_path / "file", os.O_RDWR | os.O_CREAT),
         "directory": os.open(tmp_path, os.O_RDONLY),
         "device": os.open("/dev/null", os.O_RDWR),
-        "eventfd": os.eventfd(0),
+        "eventfd": ctypes.CDLL(None).eventfd(0, 0),  # os.eventfd came with 3.10
     }
     yield opened
     for fd in opened.values():
@@ -50,7 +50,7 @@ def fds(tmp_path: Path) -> Iterator[dict[str, int]]:
 
 def of_calls(*calls: tuple[int, int, int]) -> list[int]:
     """Kinds of (pid, call, first argument)."""
-    pids, numbers, first = zip(*calls, strict=True)
+    pids, numbers, first = zip(*calls)
     kinds = DescriptorKinds().of_calls(
         np.array(pids, np.uint32), np.array(numbers, np.int16), np.array(first, np.uint64)
     )
@@ -168,7 +168,7 @@ def pollfds(*entries: tuple[int, int]) -> bytes:
 def polls(*calls: tuple[int, ...]) -> np.ndarray[Any, np.dtype[np.void]]:
     """Waits in (call, address, count)."""
     waits = np.zeros(len(calls), WAIT_DTYPE)
-    for row, (call, *args) in zip(waits, calls, strict=True):
+    for row, (call, *args) in zip(waits, calls):
         row["syscall"], row["args"][:2] = call, args
     return waits
 
@@ -266,9 +266,7 @@ def test_a_real_poll(fds: dict[str, int]) -> None:
     """This process's own memory and descriptors."""
     lists = [((fds["device"], POLLIN),), ((fds["pipe"], POLLIN), (fds["socket"], POLLOUT))]
     buffers = [ctypes.create_string_buffer(pollfds(*entries)) for entries in lists]
-    waits = polls(
-        *((POLL, ctypes.addressof(buffer), len(entries)) for buffer, entries in zip(buffers, lists, strict=True))
-    )
+    waits = polls(*((POLL, ctypes.addressof(buffer), len(entries)) for buffer, entries in zip(buffers, lists)))
     with ProcessMemory(Pid(ME)) as memory:
         kinds = DescriptorKinds().of_polls(np.full(2, ME, np.uint32), waits, lambda _: memory)
     assert kinds.tolist() == [DEVICE, UNKNOWN]

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import random
-from typing import Any
 
 import numpy as np
 
 from bpfprof.abi import dtypes
+from bpfprof.array_types import NDArray
 from bpfprof.capture.last_waits import LastWaits
 from bpfprof.model.samples import WAIT_DTYPE
 
 NOBODY = np.zeros(0, np.int64)
 NOTHING = np.zeros(0, dtypes.EVENT_DTYPE)
-Rows = np.ndarray[Any, np.dtype[np.void]]
+Rows = NDArray[np.void]
 
 
 def rows(*content: tuple[int, int, int, int], dtype: np.dtype[np.void] = WAIT_DTYPE) -> Rows:

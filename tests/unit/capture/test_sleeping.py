@@ -50,7 +50,8 @@ def this_process() -> Process:
     process = Process(0, Pid(os.getpid()), "python")
     process.open_memory()
     found = find_interpreter(process.pid, process.memory)
-    assert isinstance(found, Interpreter)
+    if not isinstance(found, Interpreter):
+        pytest.skip(f"these tests run on a supported CPython: {found.reason}")
     process.interpreter = found
     return process
 

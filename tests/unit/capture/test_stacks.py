@@ -69,7 +69,7 @@ def record(
     header["native_count"], header["kernel_count"], header["native_status"] = len(native), len(kernel), native_status
     header["generation"], header["time_ns"] = generation, time_ns
     body = np.zeros(len(frames), dtypes.PYTHON_FRAME_DTYPE)
-    for row, (code, instruction, mark, identity) in zip(body, frames, strict=True):
+    for row, (code, instruction, mark, identity) in zip(body, frames):
         row["code"], row["instruction"], row["identity"] = code | mark << 56, instruction, identity
     return memoryview(header.tobytes() + body.tobytes() + np.array([*native, *kernel], np.uint64).tobytes())
 

@@ -13,6 +13,7 @@ import pytest
 
 from bpfprof import abi
 from bpfprof.abi.dtypes import EVENT_DTYPE, THREAD_DTYPE
+from bpfprof.array_types import NDArray
 from bpfprof.capture import wakers
 from bpfprof.capture.processes import Processes
 from bpfprof.capture.wakers import Wakers
@@ -23,7 +24,7 @@ UNKNOWN, THREAD, INTERRUPT, SOFT_INTERRUPT = (
     int(abi.ENUMS["bp_waker_kind"][f"BP_WAKER_{name}"]) for name in ("UNKNOWN", "THREAD", "INTERRUPT", "SOFT_INTERRUPT")
 )
 PID, OTHER_PID = 100, 200
-Rows = np.ndarray[Any, np.dtype[np.void]]
+Rows = NDArray[np.void]
 
 
 @dataclass

@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 from typing import cast
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 
+from bpfprof import array_types as npt
 from bpfprof.code import maps as native_code
 from bpfprof.code.files import CodeFile, CodeFiles, FileKind
 from bpfprof.code.maps import NativeCode
@@ -56,7 +56,7 @@ class FakeFiles:
         if len(self.files) >= self.limit:
             return None
         kind = FileKind.ELF if mapping.is_file else FileKind.MEMORY
-        image = cast(ElfImage | None, self.images.get(path))
+        image = cast("ElfImage | None", self.images.get(path))
         self.files.append(CodeFile(len(self.files), kind, path, pid, "/", image))
         return self.files[-1]
 

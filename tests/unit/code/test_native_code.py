@@ -174,15 +174,15 @@ def test_many_processes_come_and_go(target: FakeTarget) -> None:
     pids = [Pid(200 + index) for index in range(12)]
     for _ in range(2000):
         pid, other = (pids[index] for index in chance.choice(len(pids), 2, replace=False))
-        match chance.integers(0, 4):
-            case 0:
-                target.map(mapping(0x10000, 0x11000 + 0x1000 * int(chance.integers(0, 5))), pid=pid)
-            case 1:
-                target.code.share(pid, other)
-            case 2:
-                target.code.forget(pid)
-            case _:
-                target.code.look_at(pid)
+        action = chance.integers(0, 4)
+        if action == 0:
+            target.map(mapping(0x10000, 0x11000 + 0x1000 * int(chance.integers(0, 5))), pid=pid)
+        elif action == 1:
+            target.code.share(pid, other)
+        elif action == 2:
+            target.code.forget(pid)
+        else:
+            target.code.look_at(pid)
         used = {code_map.index for code_map in target.code.map_of.values()}
         assert used == set(target.memory.mappings)
 

@@ -196,13 +196,13 @@ def test_a_reader_that_has_had_enough(encoding: str) -> None:
 @pytest.mark.parametrize("arguments", ["--help", "record --help", "report {}", "offcpu {} -f collapsed"])
 def test_standard_output_that_cannot_be_written(arguments: str, redirection: str, why: str, tmp_path: Path) -> None:
     (tmp_path / "a.bpfprof").write_bytes(file_bytes(small().chunks()))
-    command = f"exec {sys.executable} -P -m bpfprof {arguments.format('a.bpfprof')} {redirection}"
+    command = f"exec {sys.executable} -m bpfprof {arguments.format('a.bpfprof')} {redirection}"
     done = subprocess.run(["sh", "-c", command], cwd=tmp_path, stderr=subprocess.PIPE, text=True, check=False)
     assert (done.returncode, done.stderr) == (5, f"bpfprof: standard output could not be written: {why}\n")
 
 
 def test_a_closed_standard_error_is_not_missed(tmp_path: Path) -> None:
     (tmp_path / "a.bpfprof").write_bytes(file_bytes(small().chunks()))
-    command = f"exec {sys.executable} -P -m bpfprof report a.bpfprof --check 2>&-"
+    command = f"exec {sys.executable} -m bpfprof report a.bpfprof --check 2>&-"
     done = subprocess.run(["sh", "-c", command], cwd=tmp_path, stdout=subprocess.PIPE, text=True, check=False)
     assert done.returncode == 0 and "quality:" in done.stdout and "within 1%" not in done.stdout

@@ -23,7 +23,7 @@ Ranges = list[tuple[int, int]]
 
 
 def pairs(ranges: EvalRanges) -> Ranges:
-    return list(zip(ranges.starts.tolist(), ranges.ends.tolist(), strict=True))
+    return list(zip(ranges.starts.tolist(), ranges.ends.tolist()))
 
 
 def ranges_of_nm(path: Path) -> Ranges:

@@ -40,7 +40,7 @@ def _runtime(interpreters: dict[int, int], threads: dict[int, list[int]]) -> Fak
         words[interpreter + LAYOUT.interpreter_next] = following
         chain = threads.get(interpreter, [])
         words[interpreter + LAYOUT.interpreter_threads_head] = chain[0] if chain else 0
-        for thread, after in zip(chain, [*chain[1:], 0], strict=True):
+        for thread, after in zip(chain, [*chain[1:], 0]):
             words.setdefault(thread + LAYOUT.thread_next, after)
             words[thread + LAYOUT.thread_interpreter] = interpreter
             words[thread + LAYOUT.thread_native_id] = thread >> 12

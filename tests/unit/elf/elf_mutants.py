@@ -31,7 +31,7 @@ _NAME_LIMIT = 16 << 10
 _LIBRARY = "/lib/liba.so"
 
 
-@dataclass(slots=True)
+@dataclass
 class Costs:
     """The worst of all inputs: CPU seconds of one, the peak of memory in MiB; and how many were refused."""
 
@@ -94,9 +94,8 @@ class Bench:
                     self._read(content, rng, costs)
                 if number % 4 == 0:
                     self._unpack(rng)
-            except BaseException as error:
-                error.add_note(f"input {number}")
-                raise
+            except Exception as error:
+                raise AssertionError(f"input {number}") from error
             seconds = time.process_time() - start_s
             if seconds > costs.seconds:
                 costs.seconds, costs.worst = seconds, number

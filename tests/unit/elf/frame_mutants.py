@@ -26,7 +26,7 @@ def peak_mebibytes() -> float:
         return next(int(line.split()[1]) / 1024 for line in file if line.startswith("VmHWM:"))
 
 
-@dataclass(slots=True)
+@dataclass
 class Cost:
     """The worst of all: CPU seconds of one decoding, and the peak of memory in MiB."""
 

@@ -43,7 +43,7 @@ _PROGRAMS: dict[str, tuple[int, Callable[[int], bytes]]] = {
 KINDS = ("zeros", "CIEs", *_PROGRAMS)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Cost:
     """Of read_call_frames in a process of its own."""
 

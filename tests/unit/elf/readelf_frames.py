@@ -40,7 +40,7 @@ def readelf_rows(path: Path) -> dict[int, Words]:
         elif line[:6] == "   LOC":
             columns = line.split()
         elif line and line[0] in "0123456789abcdef" and columns:
-            fields = dict(zip(columns, _NAME.sub("", line).split(), strict=True))
+            fields = dict(zip(columns, _NAME.sub("", line).split()))
             saved = fields.get("rbp", "u")
             row = (fields["CFA"], "" if saved in "us" else saved, fields.get("ra", "u"))
             if end < 0:
@@ -88,7 +88,7 @@ def differences(frames: CallFrames, oracle: dict[int, Words]) -> tuple[list[str]
     their_index = np.searchsorted(theirs_at, addresses, side="right") - 1
     our_index = np.searchsorted(frames.address, addresses, side="right") - 1
     found: list[str] = []
-    for address, their, our in zip(addresses.tolist(), their_index.tolist(), our_index.tolist(), strict=True):
+    for address, their, our in zip(addresses.tolist(), their_index.tolist(), our_index.tolist()):
         expected = oracle[int(theirs_at[their])] if their >= 0 else GAP
         got = ours[frames.rule[our]] if our >= 0 else GAP
         if got is not None and got != expected and not (got[0] == "exp" == expected[0] and got[2] == "u"):

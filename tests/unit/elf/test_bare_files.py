@@ -91,7 +91,7 @@ def real_files() -> dict[str, Path]:
                 found["libc"] = Path(line.split()[-1])
     pythons = sorted(Path.home().glob(".pyenv/versions/3.1*/lib/libpython3.1*.so.1.0"))
     pythons += sorted(Path(sysconfig.get_config_var("LIBDIR") or "/nowhere").glob("libpython3*.so.1.0"))
-    found |= dict(zip(["libpython"], reversed(pythons), strict=False))
+    found |= dict(zip(["libpython"], reversed(pythons)))
     return found | {"python": Path(os.path.realpath(sys.executable))}
 
 
@@ -142,7 +142,7 @@ def test_dynamic_symbols_need_no_section_headers(style: str, tmp_path: Path) -> 
     for data in (content, without_section_headers(content)):
         with ElfImage.from_bytes(data, "a.so") as image:
             table = read_symbols(image)
-            found.append(dict(zip(table.starts.tolist(), table.names(np.arange(len(table))), strict=True)))
+            found.append(dict(zip(table.starts.tolist(), table.names(np.arange(len(table))))))
     assert found[0] == found[1] and {f"f{number}" for number in range(50)} <= set(found[0].values())
 
 

@@ -36,7 +36,7 @@ def rows(frames: CallFrames) -> list[Row]:
     rules = frames.rules[frames.rule]
     return [
         (int(address) - CODE, CfaKind(rule["cfa_kind"]), int(rule["cfa_offset"]))
-        for address, rule in zip(frames.address, rules, strict=True)
+        for address, rule in zip(frames.address, rules)
     ]
 
 

@@ -183,7 +183,7 @@ def test_of_each_instruction(name: str, tmp_path: Path) -> None:
     found = rules_at(frames, [FIRST + place for place in places(text, tmp_path)])
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     wanted = said(text)
-    assert list(zip(lines, found, strict=True)) == list(zip(lines, wanted, strict=True))
+    assert list(zip(lines, found)) == list(zip(lines, wanted))
     is_followed = set(wanted) != {GAP}
     assert frames.reasons == ({} if is_followed else {"not followed": 1})
     assert (FIRST in frames.function_starts.tolist()) == is_followed

@@ -31,7 +31,7 @@ REGISTERS = ("rax", "rcx", "rdx", "rbx", "rsp", "rbp", "rsi", "rdi", *(f"r{numbe
 def begins(image: ElfImage, start: Ints, end: Ints) -> Iterator[tuple[Ints, int]]:
     """Addresses of instructions of each function that is understood, and which one it is."""
     for first in range(0, len(start), _BATCH):
-        codes = [image.read(int(a), int(b - a)) or b"" for a, b in zip(start, end, strict=True)][first : first + _BATCH]
+        codes = [image.read(int(a), int(b - a)) or b"" for a, b in zip(start, end)][first : first + _BATCH]
         behind = np.cumsum([len(code) for code in codes])
         begin = behind - [len(code) for code in codes]
         content = np.frombuffer(b"".join(codes) + bytes(PADDING_BYTES), np.uint8)
@@ -146,7 +146,7 @@ def test_registers_that_are_written(tmp_path: Path) -> None:
     content = np.frombuffer(code + bytes(PADDING_BYTES), np.uint8)
     instructions, sound = decode(content, np.array([0]), np.array([len(code)]))
     assert sound.all() and len(instructions.at) == len(WRITTEN)
-    for (text, expected), written in zip(WRITTEN.items(), instructions.written.tolist(), strict=True):
+    for (text, expected), written in zip(WRITTEN.items(), instructions.written.tolist()):
         assert [name for number, name in enumerate(REGISTERS) if written >> number & 1] == expected.split(), text
 
 

@@ -18,6 +18,7 @@ from bpfprof.elf.lines import LineReader
 from tests.unit.elf.frame_mutants import peak_mebibytes
 from tests.unit.elf.test_lines import build, instructions, needs_gcc, words
 
+pytest.importorskip("elftools", minversion="0.29")
 CODE = 0x1000
 CODE_SIZE = 0x10000
 SHT_PROGBITS, SHT_STRTAB, SHF_COMPRESSED = 1, 3, 0x800
@@ -197,9 +198,9 @@ def test_a_damaged_unit_costs_no_other(tmp_path: Path) -> None:
         reader = LineReader(image)
         damaged = reader.look_up(addresses)
     assert reader.problems
-    lost = [address for address, before, after in zip(addresses, whole, damaged, strict=True) if before != after]
+    lost = [address for address, before, after in zip(addresses, whole, damaged) if before != after]
     assert 0 < len(lost) < len(addresses)
-    assert all(not answer for address, answer in zip(addresses, damaged, strict=True) if address in lost)
+    assert all(not answer for address, answer in zip(addresses, damaged) if address in lost)
 
 
 DEBUG_SECTIONS = "info abbrev line str line_str ranges rnglists aranges"

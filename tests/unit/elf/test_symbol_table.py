@@ -10,7 +10,7 @@ def names_at(symbols: list[tuple[int, int, str, int]], addresses: list[int]) -> 
     """Names at addresses of hand-made symbols (start, end, name, rank)."""
     rows = np.zeros(len(symbols), SYMBOL_DTYPE)
     text = b""
-    for row, (start, end, name, rank) in zip(rows, symbols, strict=True):
+    for row, (start, end, name, rank) in zip(rows, symbols):
         row["start"], row["end"], row["name"], row["rank"] = start, end, len(text), rank
         text += name.encode() + b"\0"
     table = SymbolTable(rows, (lambda offset, size: text[offset : offset + size],), has_versions=True)

@@ -95,7 +95,7 @@ def test_random_addresses_agree_with_readelf(path: str) -> None:
     with ElfImage.open(path) as image:
         table = read_symbols(image)
         found = table.find(addresses.astype(np.uint64))
-        for address, index, name in zip(addresses.tolist(), found.tolist(), table.names(found), strict=True):
+        for address, index, name in zip(addresses.tolist(), found.tolist(), table.names(found)):
             covering = np.flatnonzero((starts <= address) & (address < ends))
             if len(covering):
                 innermost = starts[covering].max()
@@ -120,7 +120,7 @@ def test_every_function_of_nm_is_found_by_its_address(path: str) -> None:
         found = table.find(addresses)
         assert (found >= 0).all()
         assert (table.starts[found] == addresses).all()
-        for address, name in zip(addresses.tolist(), table.names(found), strict=True):
+        for address, name in zip(addresses.tolist(), table.names(found)):
             assert name in listed[address]
 
 
@@ -136,7 +136,7 @@ def test_random_addresses_agree_with_elfutils(path: str) -> None:
     with ElfImage.open(path) as image:
         table = read_symbols(image)
         found = table.find(np.array(addresses, np.uint64))
-        for address, index, said in zip(addresses, found.tolist(), out, strict=False):
+        for address, index, said in zip(addresses, found.tolist(), out):
             match = re.match(r"(\S+?)(?:\+(0x[0-9a-f]+))?$", said)
             assert match, said
             assert address - int(table.starts[index]) == int(match[2] or "0", 16), said
@@ -232,7 +232,7 @@ def test_stubs_agree_with_objdump(tmp_path: Path, options: list[str]) -> None:
     # In lazy tables for IBT objdump gives the name to the second table only, as here.
     with ElfImage.open(str(out)) as image:
         table = read_plt(image)
-        ours = dict(zip(table.starts.tolist(), table.names(np.arange(len(table))), strict=True))
+        ours = dict(zip(table.starts.tolist(), table.names(np.arange(len(table)))))
     assert ours == {int(address, 16): name for address, name in stubs}
     assert (len(ours) >= 20) == ("-fno-plt" not in options)
 

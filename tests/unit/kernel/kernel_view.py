@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 
 from bpfprof import abi
+from bpfprof import array_types as npt
 from bpfprof.abi.dtypes import FILE_DTYPE, MAPPING_DTYPE, RULE_DTYPE
 from bpfprof.errors import UnsupportedError
 from bpfprof.kernel import bpf_syscall, unwind_memory

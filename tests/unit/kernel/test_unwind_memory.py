@@ -192,9 +192,7 @@ def test_every_mapping_is_found(view: KernelView, count: int) -> None:
         for address in (int(row["start"]), int(row["end"]) - 1):
             assert view.find_mapping(index, count, address)[0] == row
     outside = [0, int(mappings["start"][0]) - 1, int(mappings["end"][-1]), (1 << 47) - 1]
-    outside += [int(end) for end, start in zip(mappings["end"], mappings["start"][1:], strict=False) if end < start][
-        :50
-    ]
+    outside += [int(end) for end, start in zip(mappings["end"], mappings["start"][1:]) if end < start][:50]
     for address in outside:
         with pytest.raises(Missing):
             view.find_mapping(index, count, address)

@@ -9,7 +9,9 @@ import time
 
 import pytest
 
-from bpfprof.names.symbols import demangle
+from bpfprof.names.symbols import can_demangle, demangle
+
+pytestmark = pytest.mark.skipif(not can_demangle(), reason="no demangler for this Python")
 
 
 def nested(levels: int) -> str:

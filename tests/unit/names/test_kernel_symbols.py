@@ -69,5 +69,5 @@ def test_this_kernel() -> None:
     if not any(functions):
         pytest.skip("kernel addresses are hidden from this user")
     addresses = sorted(address for address in functions if address >= 1 << 63)
-    for address, name in zip(addresses, names(SymbolNames(read_kernel_symbols()), *addresses), strict=True):
+    for address, name in zip(addresses, names(SymbolNames(read_kernel_symbols()), *addresses)):
         assert name in functions[address]

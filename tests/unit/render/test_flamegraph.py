@@ -91,7 +91,7 @@ def test_data_matches_the_drawn_frames() -> None:
     data, frames = data_of(svg), frames_of(svg)
     assert {len(column) for column in data.values()} == {len(frames)}
     whole = data["cpu"][0] + data["wait"][0]
-    for cpu, waiting, (_, _, width) in zip(data["cpu"], data["wait"], frames, strict=True):
+    for cpu, waiting, (_, _, width) in zip(data["cpu"], data["wait"], frames):
         assert 100 * (cpu + waiting) / whole == pytest.approx(width, abs=0.01)
 
 

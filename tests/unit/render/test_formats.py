@@ -3,8 +3,9 @@
 To write them again after a wanted change: BPFPROF_UPDATE_GOLDEN=1 pytest tests/unit/render; then read the diff.
 """
 
+from __future__ import annotations
+
 import os
-from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -39,7 +40,7 @@ def test_names_synonyms_and_suffixes_are_told_apart() -> None:
     names = [name for known in FORMATS for name in (known.name, *known.synonyms)]
     suffixes = [suffix for known in FORMATS for suffix in known.suffixes]
     for words in (names, suffixes):
-        assert all(one != other for one, other in pairwise(sorted(words)))
+        assert all(one != other for one, other in zip(sorted(words), sorted(words)[1:]))
         assert words == [word.lower() for word in words]
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 
 from bpfprof.model.frames import Frame, FrameKind
@@ -58,6 +60,7 @@ def test_each_stack_goes_by_the_marks_of_its_process(made: HandMade) -> None:
     assert [names(source.frames(stack, 0)) for stack in stacks] == [["run"], []]
 
 
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="needs a line table as it is from 3.11 on")
 def test_frames_from_before_an_exec_are_kept(made: HandMade) -> None:
     """A process that became another program is described anew: it runs no Python now, but it did."""
     code = example.__code__
@@ -109,6 +112,7 @@ def example(value: int) -> int:
     return total
 
 
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="needs a line table as it is from 3.11 on")
 def test_lines_are_those_being_executed(made: HandMade) -> None:
     code = example.__code__
     number = made.code("example", linetable=code.co_linetable, first_line=code.co_firstlineno)
@@ -137,6 +141,7 @@ def test_a_damaged_line_table_does_no_harm(made: HandMade) -> None:
     assert names(StackSource(made.recording()).frames(stack, 0)) == ["run", "run"]
 
 
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="needs a line table as it is from 3.11 on")
 def test_a_line_table_is_decoded_once(made: HandMade, monkeypatch: pytest.MonkeyPatch) -> None:
     decoded: list[int] = []
     original = python_source.LineTable.decode

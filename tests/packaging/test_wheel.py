@@ -1,8 +1,9 @@
-"""The wheel: it carries the kernel side and the assets, and what is installed from it runs."""
+"""Wheel and sdist: what they carry; what is installed from the wheel runs and records; removed, it leaves nothing."""
 
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import sysconfig
@@ -13,23 +14,30 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-BUILD_LIMIT_S = 90
+BCC = "/usr/lib/python3/dist-packages"
+
+
+def build(source: Path, kind: str, folder: Path) -> Path:
+    """What hatchling makes of a source tree: a "wheel" or an "sdist"."""
+    command = [sys.executable, "-m", "hatchling", "build", "-t", kind, "-d", str(folder)]
+    subprocess.run(command, cwd=source, check=True, capture_output=True)
+    (built,) = (path for path in folder.iterdir() if path.name.endswith(".whl" if kind == "wheel" else ".tar.gz"))
+    return built
 
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Built from the checkout as it is."""
-    folder = tmp_path_factory.mktemp("wheel")
-    command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", str(folder), str(ROOT)]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=BUILD_LIMIT_S, check=False)
-    except subprocess.TimeoutExpired:
-        pytest.skip(f"pip did not build a wheel within {BUILD_LIMIT_S} s")
-    if done.returncode:
-        said = done.stderr.strip().splitlines()
-        pytest.skip(f"pip cannot build here: {said[-1] if said else 'it said nothing'}")
-    (built,) = folder.glob("*.whl")
-    return built
+    return build(ROOT, "wheel", tmp_path_factory.mktemp("wheel"))
+
+
+def contents(wheel: Path) -> dict[str, bytes]:
+    archive = zipfile.ZipFile(wheel)
+    return {name: archive.read(name) for name in archive.namelist()}
+
+
+def files_below(folder: Path) -> set[Path]:
+    return set(folder.rglob("*"))
 
 
 @pytest.fixture(scope="module")
@@ -37,9 +45,7 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of commands of an environment that has the wheel, and what it needs from this one."""
     folder = tmp_path_factory.mktemp("installed")
     venv.create(folder, with_pip=False, symlinks=True)
-    python = folder / "bin" / "python"
-    command = [sys.executable, "-m", "pip", "--python", str(python), "install", "--quiet", "--no-deps", "--no-index"]
-    subprocess.run([*command, str(wheel)], capture_output=True, check=True)
+    pip(folder, "install", "--no-deps", "--no-index", str(wheel))
     # Its dependencies come from here; the .pth files in there, that of an editable install too, are not followed.
     (site,) = (folder / "lib").glob("python*/site-packages")
     others = {sysconfig.get_path("purelib"), sysconfig.get_path("platlib"), *filter(os.path.isdir, sys.path[1:])}
@@ -48,6 +54,12 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     kept = [path for path in others if path not in checkout and not path.startswith(standard)]
     (site / "dependencies.pth").write_text("\n".join(sorted(kept)) + "\n")
     return folder / "bin"
+
+
+def pip(folder: Path, *arguments: str) -> None:
+    """The pip of the tests for the environment in the folder."""
+    command = [sys.executable, "-m", "pip", "--python", str(folder / "bin" / "python"), "--quiet", *arguments]
+    subprocess.run(command, capture_output=True, check=True)
 
 
 def run(command: list[str | Path], folder: Path) -> subprocess.CompletedProcess[str]:
@@ -70,6 +82,13 @@ def test_the_wheel_carries_the_package_and_its_assets_and_nothing_else(wheel: Pa
     tops = {name.split("/")[0] for name in names}
     assert tops == {"bpfprof", next(top for top in tops if top.endswith(".dist-info"))}
     assert not [name for name in names if "__pycache__" in name or name.endswith(".bpfprof")]
+
+
+def test_the_sdist_builds_the_same_wheel(wheel: Path, tmp_path: Path) -> None:
+    shutil.unpack_archive(build(ROOT, "sdist", tmp_path), tmp_path)
+    (source,) = (path for path in tmp_path.iterdir() if path.is_dir())
+    assert {"Makefile", "README.md", "CHANGELOG.md", "LICENSE", "tests", "docs", ".ci"} <= set(os.listdir(source))
+    assert contents(build(source, "wheel", tmp_path / "again")) == contents(wheel)
 
 
 def test_the_license_of_both_halves_is_told(wheel: Path) -> None:
@@ -105,3 +124,36 @@ def test_a_report_needs_neither_bcc_nor_a_kernel(installed: Path, tmp_path: Path
     done = run(command, tmp_path)
     assert done.returncode == 0, done.stderr
     assert "Worker.run (a.py:" in done.stdout
+
+
+def test_what_pip_removes_leaves_nothing(wheel: Path, tmp_path: Path) -> None:
+    venv.create(tmp_path, with_pip=False, symlinks=True)
+    before = files_below(tmp_path)
+    pip(tmp_path, "install", "--no-deps", "--no-index", str(wheel))
+    run([tmp_path / "bin" / "python", "-c", "import bpfprof.model.frames"], tmp_path)
+    assert len(files_below(tmp_path) - before) > 100
+    pip(tmp_path, "uninstall", "--yes", "bpfprof")
+    assert files_below(tmp_path) == before
+
+
+@pytest.mark.root
+def test_the_installed_copy_records(installed: Path, tmp_path: Path) -> None:
+    doctor = run([installed / "bpfprof", "doctor"], tmp_path)
+    assert doctor.returncode == 0 and "missing" not in doctor.stdout, doctor.stdout
+    program = "def work():\n    return sum(range(20_000_000))\nwork()\n"
+    (tmp_path / "work.py").write_text(program)
+    command = [installed / "bpfprof", "record", "-o", "a.txt", "--", sys.executable, "work.py"]
+    done = run(command, tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "<module> (work.py:3);work (work.py:2)" in (tmp_path / "a.txt").read_text()
+
+
+@pytest.mark.root
+@pytest.mark.parametrize("arguments", [["doctor"], ["record", "--", "true"]], ids=lambda words: words[0])
+def test_without_bcc_it_says_what_to_install(arguments: list[str], installed: Path, tmp_path: Path) -> None:
+    hidden = f'mount -t tmpfs tmpfs {BCC} && exec "$0" "$@"'
+    command = ["unshare", "--mount", "sh", "-c", hidden, installed / "bpfprof", *arguments]
+    done = run(command, tmp_path)
+    assert done.returncode == 3, done.stderr
+    said = " ".join((done.stdout + done.stderr).split())
+    assert "BCC's Python package, which no pip installs, is missing sudo apt-get install python3-bpfcc" in said
