@@ -11,10 +11,11 @@ from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any
 
-from bpfprof.errors import TargetError
+from bpfprof.errors import TargetError, UnsupportedError
 from bpfprof.model.ids import Pid
 from bpfprof.proc import tasks
-from bpfprof.proc.own_process import caller_ids, usual_priority
+from bpfprof.proc.own_process import caller_ids, usual_locked_memory_limit, usual_priority
+from bpfprof.proc.privilege import OTHER_USERS, how_to_get, missing
 
 _TOGETHER_S = 0.0003  # births and mappings come in groups: they are looked at together
 
@@ -56,6 +57,7 @@ def _become_command(command: tuple[str, ...], waiting: int, failure_end: int) ->
     try:
         if os.read(waiting, 1):
             usual_priority()
+            usual_locked_memory_limit()
             for number in (signal.SIGINT, signal.SIGTERM):
                 signal.signal(number, signal.SIG_DFL)
             _become_caller()
@@ -90,7 +92,10 @@ class Targets:
 
     @classmethod
     def open(cls, pids: tuple[Pid, ...]) -> Targets:
-        """Raises TargetError when one does not exist, is a thread, or is a kernel thread's."""
+        """Raises TargetError when one does not exist, is a thread, or is a kernel thread's.
+
+        UnsupportedError when /proc hides it.
+        """
         targets = cls(pids)
         for pid in pids:
             try:
@@ -101,6 +106,8 @@ class Targets:
                 raise TargetError(f"there is no process {pid}", "ps -e lists the processes that run") from error
             targets._pidfds[fd] = pid
             targets._epoll.register(fd, select.EPOLLIN)
+            if not tasks.list_threads(pid) and not targets._epoll.poll(0):
+                raise UnsupportedError(f"/proc hides process {pid} (hidepid)", how_to_get(missing(OTHER_USERS)))
         return targets
 
     def wake_on(self, ring_fd: int) -> None:

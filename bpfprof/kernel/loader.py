@@ -12,9 +12,9 @@ import os
 import struct
 
 from bpfprof import abi
-from bpfprof.errors import UnsupportedError
 from bpfprof.kernel import bpf_syscall
 from bpfprof.kernel.compiler import PERF_EVENT, PROGRAMS
+from bpfprof.kernel.refusals import refusal
 from bpfprof.kernel.sources import FIRST_FUNCTION, MAPS_BY_TYPE, map_names
 
 # struct bpf_insn: u8 code, u8 registers (source in the high half), s16 offset, s32 immediate. Linux bpf(2).
@@ -34,7 +34,10 @@ def load_programs(code: dict[str, bytes], map_fds: dict[str, int]) -> dict[str, 
     Raises UnsupportedError with the verifier's last words.
     """
     functions = [name for name in code if name not in PROGRAMS]
-    btf_fd = bpf_syscall.btf_load(_type_information())
+    try:
+        btf_fd = bpf_syscall.btf_load(_type_information())
+    except OSError as error:
+        raise refusal("type information for BPF programs", error) from error
     try:
         return {
             name: _load(name, program_type, *_link(code, name, functions, _fd_of_number(map_fds, program_type)), btf_fd)
@@ -49,8 +52,8 @@ def _load(name: str, program_type: int, code: bytes, starts: list[int], btf_fd: 
     try:
         return bpf_syscall.program_load(program_type, code, name, btf_fd, functions)
     except OSError as error:
-        failure = UnsupportedError(f"the kernel refuses the BPF program {name} ({error.strerror})")
         log = bpf_syscall.verifier_log(program_type, code, name, btf_fd, functions).strip()
+        failure = refusal(f"the BPF program {name}", error, log)
         failure.add_note(log[-4000:])
         raise failure from error
 

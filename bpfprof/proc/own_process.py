@@ -1,12 +1,14 @@
-"""What bpfprof's own process is to the system: the user behind sudo, and its nice value."""
+"""What bpfprof's own process is to the system: the user behind sudo, its nice value, its limit of locked memory."""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import resource
 
 _HIGHEST = -20
 _usual = os.getpriority(os.PRIO_PROCESS, 0)
+_usual_locked_memory = resource.getrlimit(resource.RLIMIT_MEMLOCK)
 
 
 def caller_ids() -> tuple[int, int] | None:
@@ -30,3 +32,15 @@ def usual_priority(thread_id: int = 0) -> None:
     """The nice value that bpfprof was started with, for this thread or another."""
     with contextlib.suppress(OSError):
         os.setpriority(os.PRIO_PROCESS, thread_id, _usual)
+
+
+def lift_locked_memory_limit() -> None:
+    """No limit (`ulimit -l`), where that is allowed."""
+    with contextlib.suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_MEMLOCK, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+
+
+def usual_locked_memory_limit() -> None:
+    """The limit that bpfprof was started with."""
+    with contextlib.suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_MEMLOCK, _usual_locked_memory)
