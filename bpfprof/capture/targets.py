@@ -12,6 +12,7 @@ from types import FrameType
 from typing import Any
 
 from bpfprof.errors import TargetError, UnsupportedError
+from bpfprof.kernel.refusals import is_forbidden, refusal
 from bpfprof.model.ids import Pid
 from bpfprof.proc import tasks
 from bpfprof.proc.own_process import caller_ids, usual_locked_memory_limit, usual_priority
@@ -94,13 +95,15 @@ class Targets:
     def open(cls, pids: tuple[Pid, ...]) -> Targets:
         """Raises TargetError when one does not exist, is a thread, or is a kernel thread's.
 
-        UnsupportedError when /proc hides it.
+        UnsupportedError when /proc hides it, or the kernel lets nobody watch.
         """
         targets = cls(pids)
         for pid in pids:
             try:
                 fd = os.pidfd_open(pid)
             except OSError as error:
+                if is_forbidden(error):
+                    raise refusal("pidfd_open(2)", error) from error
                 if tasks.list_threads(pid):
                     raise TargetError(f"process {pid} cannot be watched: {error.strerror}") from error
                 raise TargetError(f"there is no process {pid}", "ps -e lists the processes that run") from error

@@ -17,11 +17,16 @@ _READ_IS_REFUSED = re.compile(r"(?:unknown func|cannot use helper) bpf_probe_rea
 _FORBIDS_ALL = 3  # of Debian's kernels; the kernel's own scale ends at 2
 
 
+def is_forbidden(error: OSError) -> bool:
+    """Whether it is a matter of privilege."""
+    return error.errno in _FORBIDDEN
+
+
 def refusal(what: str, error: OSError, verifier_log: str = "") -> UnsupportedError:
     """`what` the kernel refuses, such as "the BPF map threads", why, and what helps."""
     if _READ_IS_REFUSED.search(verifier_log):
         return _locked_down()
-    if error.errno not in _FORBIDDEN:
+    if not is_forbidden(error):
         return UnsupportedError(f"the kernel refuses {what} ({error.strerror})")
     lacking = privilege.missing(privilege.REQUIRED)
     if lacking:
@@ -35,7 +40,7 @@ def refusal(what: str, error: OSError, verifier_log: str = "") -> UnsupportedErr
     if privilege.has_seccomp_filter():
         return UnsupportedError(
             f"{told} by the seccomp filter of this container or service",
-            "let it pass bpf and perf_event_open (docker run --security-opt seccomp=unconfined)",
+            "let it pass bpf, perf_event_open and pidfd_open (docker run --security-opt seccomp=unconfined)",
         )
     return UnsupportedError(
         f"{told} although no capability is missing: a security module such as SELinux forbids it",
