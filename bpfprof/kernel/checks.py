@@ -100,7 +100,7 @@ def check_kernel_names() -> Finding:
     if host.shows_kernel_addresses():
         return Finding("in /proc/kallsyms")
     restrict = host.setting("kernel.kptr_restrict")
-    limit = "kernel frames are addresses: /proc/kallsyms hides them"
+    limit = "kernel frames have no names: /proc/kallsyms hides addresses"
     if restrict == "2":
         return Finding("", f"{limit} (kernel.kptr_restrict = 2)", "sudo sysctl kernel.kptr_restrict=1")
     return Finding(

@@ -3,28 +3,39 @@
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 import struct
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-from bpfprof.model.syscalls import syscall_numbers
+from bpfprof.model.syscalls import syscall_name, syscall_numbers
 from tests.integration.recorded import NOBODY
 
 _PR_SET_NO_NEW_PRIVS, _PR_SET_SECCOMP, _MODE_FILTER = 38, 22, 2  # include/uapi/linux/prctl.h, seccomp.h
 _LOAD, _JUMP_EQUAL, _RETURN = 0x20, 0x15, 0x06  # BPF_LD | BPF_W | BPF_ABS and so on, include/uapi/linux/filter.h
 _ALLOW, _ERROR = 0x7FFF0000, 0x00050000  # SECCOMP_RET_*
+_CALLS = 512  # more than there are
 
 
 def denying(number: int, *calls: str) -> Callable[[], None]:
     """For subprocess's preexec_fn: a seccomp filter that answers these system calls with an errno."""
-    numbers = sorted(syscall_numbers(*calls))
+    return _filter(sorted(syscall_numbers(*calls)), _ERROR | number, _ALLOW)
+
+
+def allowing(calls: Collection[str]) -> Callable[[], None]:
+    """For subprocess's preexec_fn: a seccomp filter that answers all other system calls with EPERM."""
+    return _filter([number for number in range(_CALLS) if syscall_name(number) in calls], _ALLOW, _ERROR | errno.EPERM)
+
+
+def _filter(numbers: list[int], answer: int, others: int) -> Callable[[], None]:
     lines = [struct.pack("HBBI", _LOAD, 0, 0, 0)]  # seccomp_data.nr
-    lines += [struct.pack("HBBI", _JUMP_EQUAL, len(numbers) - n, 0, call) for n, call in enumerate(numbers)]
-    lines += [struct.pack("HBBI", _RETURN, 0, 0, _ALLOW), struct.pack("HBBI", _RETURN, 0, 0, _ERROR | number)]
+    for call in numbers:
+        lines += [struct.pack("HBBI", _JUMP_EQUAL, 0, 1, call), struct.pack("HBBI", _RETURN, 0, 0, answer)]
+    lines.append(struct.pack("HBBI", _RETURN, 0, 0, others))
     code = ctypes.create_string_buffer(b"".join(lines))
     program = ctypes.create_string_buffer(struct.pack("H6xQ", len(lines), ctypes.addressof(code)))
     libc = ctypes.CDLL(None, use_errno=True)

@@ -172,3 +172,22 @@ def test_proc_hides_other_users() -> None:
         done = record(after(HIDDEN.format(2)), folder / "x.bpfprof", "-p", target.pid, "-d", "0.5")  # as root
         assert_told(done, 0)
         assert {"burn", "rest"} & collapsed(folder / "x.bpfprof").functions()
+
+
+AS_IF_ON = """
+import sys
+import bpfprof.commands.doctor, bpfprof.commands.self_test
+from bpfprof.cli import main
+sys.executable, sys.version_info = sys.argv.pop(1), (3, 7, 16)
+main()
+"""
+
+
+def test_the_self_test_of_a_python_that_is_not_read() -> None:
+    """Its native frames and times are still proven; that it is less is said."""
+    homes = (Path.home(), *Path("/home").glob("*"))
+    found = [python for home in homes for python in (home / ".pyenv/versions").glob("3.7.*/bin/python")]
+    if not found:
+        pytest.skip("no CPython 3.7")
+    told = completed([PYTHON, "-c", AS_IF_ON, str(found[0]), "doctor"], 0)
+    assert "Python 3.7 is not read yet: native frames only" in told.stdout and "in burn" not in told.stdout
