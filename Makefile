@@ -51,6 +51,7 @@ lint: test-tools
 	@$(VENV)/bin/ruff check --quiet
 	@$(VENV)/bin/ruff format --check --quiet || { echo "Not formatted. Run: make format" >&2; exit 1; }
 	@$(VENV)/bin/mypy --no-error-summary
+	@shellcheck .ci/* $(wildcard vagrant/*.sh)
 	@$(if $(C_SOURCES),{ clang-format --dry-run -Werror $(C_SOURCES) || { echo "Not formatted. Run: make format" >&2; exit 1; }; })
 
 format: test-tools
@@ -74,7 +75,8 @@ root-possible:
 	@$(AS_ROOT) true 2>/dev/null || { echo "The tests load BPF programs: run make test as root." >&2; exit 1; }
 
 test-tools: $(TEST_TOOLS) $(NODE_MODULES)
-	@.ci/apt-install gcc=gcc clang-format=clang-format strace=strace readelf=binutils eu-stack=elfutils
+	@.ci/apt-install gcc=gcc clang-format=clang-format strace=strace readelf=binutils eu-stack=elfutils \
+		shellcheck=shellcheck vagrant=vagrant-libvirt
 
 $(TEST_TOOLS): $(INSTALLED)
 	@echo "Installing what the tests need"
