@@ -29,7 +29,11 @@ if ! command -v vagrant >/dev/null; then
     exit 1
 fi
 export VAGRANT_CWD=$here VAGRANT_CHECKPOINT_DISABLE=1
-mapfile -t known < <(vagrant status --machine-readable | awk -F, '$3 == "metadata" && $4 == "provider" { print $2 }')
+if ! status=$(vagrant status --machine-readable); then
+    echo "$status" >&2
+    exit 1
+fi
+mapfile -t known < <(awk -F, '$3 == "metadata" && $4 == "provider" { print $2 }' <<<"$status")
 rows=("$@")
 (($#)) || rows=("${known[@]}")
 for row in "${rows[@]}"; do
@@ -50,7 +54,7 @@ run_row() {
     vagrant up --provision "$running" || return
     in_machine "sudo rm -rf /tmp/reports && sudo mkdir /tmp/reports"
     in_machine "cd /vagrant && sudo BPFPROF_REPORTS=/tmp/reports timeout 1h sh vagrant/guest.sh" || status=$?
-    in_machine "sudo tar -c -C /tmp/reports ." | tar -x -C "$here/reports/$running"
+    in_machine "sudo tar -c -C /tmp/reports ." | tar -x -C "$here/reports/$running" || status=1
     return "$status"
 }
 
