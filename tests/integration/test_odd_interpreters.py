@@ -84,11 +84,12 @@ def assert_merged(folded: Folded) -> None:
 
 
 def is_merged(frames: tuple[str, ...], function: str) -> bool:
-    is_python = [bool(PYTHON_FRAME.fullmatch(frame)) for frame in frames]
-    names = [frame.partition(" (")[0] for frame, is_one in zip(frames, is_python, strict=True) if is_one]
-    in_order = names == ["Thread._bootstrap", "Thread._bootstrap_inner", "Thread.run", function]
-    above = frames[len(is_python) - is_python[::-1].index(True) :] if in_order else ()
-    return in_order and not is_python[0] and bool(above) and not above[0].startswith("[")
+    numbers = [number for number, frame in enumerate(frames) if PYTHON_FRAME.fullmatch(frame)]
+    names = [frames[number].partition(" (")[0] for number in numbers]
+    if names != ["Thread._bootstrap", "Thread._bootstrap_inner", "Thread.run", function]:
+        return False
+    above = frames[numbers[-1] + 1 :]
+    return numbers[0] > 0 and bool(above) and not above[0].startswith("[")
 
 
 def child_of(pid: int) -> int:
