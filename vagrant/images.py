@@ -192,8 +192,9 @@ def _add_module(name: str, modules: Path, loaded: dict[str, bytes]) -> None:
 
 def root(row: dict, packages: list[str]) -> Path:
     """An ext4 image of the row's suite, with bpfprof's dependencies in a virtual environment."""
+    packages = [*packages, f"libpython{row['python']}"]  # PyInstaller takes it
     parts = [row["suite"], *packages, _FIRST_PROCESS]
-    parts += [(CHECKOUT / name).read_text() for name in ("pyproject.toml", "vagrant/guest.sh")]
+    parts += [(CHECKOUT / name).read_text() for name in ("vagrant/guest.sh", "tests/programs/known.py")]
     key = hashlib.sha256("\0".join(parts).encode()).hexdigest()[:12]
     image = cache() / f"root-{row['suite']}-{key}.ext4"
     with locked(f"root-{row['suite']}"):

@@ -120,12 +120,14 @@ def program_load(
     btf_fd: int,
     functions: bytes,
     log: ctypes.Array[ctypes.c_char] | None = None,
+    log_level: int = 1,
 ) -> int:
     """Descriptor of a program the verifier accepted; `log` takes what it says (which costs time).
 
+    log_level: BPF_LOG_* of include/linux/bpf_verifier.h; 1 is each instruction, 4 statistics alone.
     functions: a struct bpf_func_info for the program itself and each function in it, with types of `btf_fd`.
     """
-    log_fields = (1, len(log), ctypes.addressof(log)) if log is not None else (0, 0, 0)
+    log_fields = (log_level, len(log), ctypes.addressof(log)) if log is not None else (0, 0, 0)
     head = (program_type, len(code) // 8, _address(code), _address(_LICENSE), *log_fields, 0, 0, name.encode()[:15])
     info = (btf_fd, FUNCTION_INFO_BYTES, _address(functions), len(functions) // FUNCTION_INFO_BYTES)
     values = (*head, 0, 0, *info)

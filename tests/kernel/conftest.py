@@ -1,0 +1,68 @@
+"""What the tests of a kernel share: the command, programs to record, and the facts that a row of the matrix reports.
+
+They run on the kernel at hand, and in the machines that vagrant/run.sh starts, where $BPFPROF_REPORTS is set.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bpfprof.cpython.layouts_dynamic import SUPPORTED_VERSIONS
+
+PROGRAMS = Path(__file__).parents[1] / "programs"
+# An emulated CPU is some twenty times slower; what it takes to read a file's unwind table is a part of that.
+IS_EMULATED = "QEMU TCG" in Path("/proc/cpuinfo").read_text()
+RECORD_S = 20 if IS_EMULATED else 3
+RATE_HZ = 99 if IS_EMULATED else 499
+SETTLED_S = 12 if IS_EMULATED else 1  # tables are there then
+# Whether the frames of the Python that runs this can be read.
+READS_PYTHON = sys.version_info[:2] in SUPPORTED_VERSIONS
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if Path(__file__).parent in item.path.parents if hasattr(item, "path") else False:
+            item.add_marker(pytest.mark.kernel)
+            item.add_marker(pytest.mark.root)
+            item.add_marker(pytest.mark.timeout(400))
+
+
+def bpfprof(*arguments: str | Path, status: int = 0) -> str:
+    """What the command prints, errors included; it must end with this status."""
+    command = [sys.executable, "-m", "bpfprof", *map(str, arguments)]
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=300)
+    assert done.returncode == status, done.stdout
+    return done.stdout
+
+
+@contextmanager
+def known(*command: str) -> Iterator[tuple[int, subprocess.Popen[str]]]:
+    """tests/programs/known.py, started by this command or the Python of the tests: (pid, process) once it is ready."""
+    line = command or (os.path.realpath(sys.executable), str(PROGRAMS / "known.py"))
+    process = subprocess.Popen(line, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout is not None
+        word, pid = process.stdout.readline().split()
+        assert word == "ready"
+        yield int(pid), process
+    finally:
+        process.kill()
+        process.wait()
+
+
+@pytest.fixture(scope="session")
+def facts() -> Iterator[dict[str, Any]]:
+    """What the table of kernels is made of; goes into facts.json of the reports."""
+    found: dict[str, Any] = {}
+    yield found
+    if folder := os.environ.get("BPFPROF_REPORTS"):
+        (Path(folder) / "facts.json").write_text(json.dumps(found, indent=1))

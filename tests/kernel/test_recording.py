@@ -1,0 +1,114 @@
+"""Recording on this kernel: a running program on and off the CPU, all processes, a launched one, and odd interpreters."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.kernel.conftest import PROGRAMS, RATE_HZ, READS_PYTHON, RECORD_S, SETTLED_S, bpfprof, known
+
+_TARGET = str(PROGRAMS / "known.py")
+_PYTHON = os.path.realpath(sys.executable)
+_INTERPRETERS = {"loader": ("/lib64/ld-linux-x86-64.so.2", _PYTHON, _TARGET), "one-file": ("/opt/bpfprof/known",)}
+
+
+@dataclass
+class Recorded:
+    """A recording of `known`: what was printed, the file, and what the program says of its CPU time."""
+
+    summary: str
+    file: Path
+    shares: dict[str, float]
+
+    def stacks(self, *options: str) -> dict[str, int]:
+        """Collapsed stack without its process -> microseconds, once all unwind tables were there."""
+        text = bpfprof("report", self.file, "-f", "collapsed", "--time", f"{SETTLED_S}s..", *options)
+        lines = (line.rpartition(" ") for line in text.splitlines() if line.startswith("process "))
+        return {stack.partition(";")[2]: int(weight) for stack, _, weight in lines}
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory: pytest.TempPathFactory, facts: dict[str, Any]) -> Iterator[Recorded]:
+    file = tmp_path_factory.mktemp("kernel") / "known.bpfprof"
+    with known() as (pid, process):
+        summary = bpfprof("record", "--pid", str(pid), "-d", str(RECORD_S), "-r", str(RATE_HZ), "-o", file)
+        end, _ = process.communicate("\n", timeout=60)
+        yield Recorded(summary + bpfprof("report", file), file, json.loads(end))
+
+
+def matching(stacks: dict[str, int], *patterns: str) -> float:
+    """Seconds of the stacks in which all patterns are found, in this order."""
+    whole = re.compile(".*".join(patterns))
+    return sum(weight for stack, weight in stacks.items() if whole.search(stack)) / 1e6
+
+
+def test_all_time_is_accounted_for(recorded: Recorded) -> None:
+    (accounted,) = re.findall(r"quality: ([\d.]+)% of [\d.]+ s wall time accounted for", recorded.summary)
+    assert float(accounted) > 99.9 and "none lost" in recorded.summary, recorded.summary
+
+
+def test_stacks_are_whole(recorded: Recorded) -> None:
+    stacks = recorded.stacks()
+    assert matching(stacks, r"\[truncated") < 0.05 * matching(stacks), recorded.summary
+
+
+def test_native_functions_below_python_ones(recorded: Recorded) -> None:
+    """The main thread, on a CPU in libcrypto: main (Python), digest (Python), then C functions."""
+    python = (r"main \(known.py", r"digest \(known.py") if READS_PYTHON else ()
+    in_c = matching(recorded.stacks("--cpu"), *python, r"\(libcrypto\.so")
+    assert in_c > 0.25 * matching(recorded.stacks("--cpu")), recorded.summary
+
+
+def test_shares_of_cpu_time(recorded: Recorded) -> None:
+    """Within 12 points of the program's own account: over 5 standard deviations of the 500 samples or more there are."""
+    stacks = recorded.stacks("--cpu")
+    measured = matching(stacks, r"\(libcrypto\.so") / matching(stacks)
+    told = recorded.shares["digest"] / sum(recorded.shares.values())
+    assert abs(measured - told) < 0.12, (measured, told)
+
+
+def test_waits_have_their_reasons(recorded: Recorded) -> None:
+    stacks = recorded.stacks("--offcpu")
+    nap, wait = ((r"nap \(known.py",), (r"wait_for \(known.py",)) if READS_PYTHON else ((), ())
+    assert matching(stacks, *nap, r"\[off-cpu: sleep\]$") > 0
+    window_s = RECORD_S - SETTLED_S
+    assert abs(matching(stacks, *wait, r"\[off-cpu: lock\]$") - window_s) < 0.3 * window_s
+
+
+def test_offcpu() -> None:
+    with known() as (pid, _):
+        text = bpfprof("offcpu", "--pid", str(pid), "-d", str(RECORD_S))
+    assert re.search(r"^sleep in " + (r"nap \(known\.py" if READS_PYTHON else ""), text, re.MULTILINE), text
+    assert re.search(r"^lock in", text, re.MULTILINE), text
+
+
+def test_all_processes(tmp_path: Path) -> None:
+    with known() as (pid, _):
+        bpfprof("record", "--all", "-d", str(RECORD_S), "-o", tmp_path / "all.txt")
+    processes = set(re.findall(r"^process .*? \((\d+)\);", (tmp_path / "all.txt").read_text(), re.MULTILINE))
+    assert str(pid) in processes and len(processes) > 2, processes
+
+
+def test_launched(tmp_path: Path) -> None:
+    """Its own exit status, and its first Python function, or else anything of it."""
+    program = "import time\ndef work():\n while time.thread_time() < 1: sum(range(1000))\nwork(); raise SystemExit(7)"
+    output = tmp_path / "launched.txt"
+    bpfprof("record", "-o", output, "--", _PYTHON, "-c", program, status=7)
+    assert ("work (" if READS_PYTHON else "process ") in output.read_text()
+
+
+@pytest.mark.parametrize("name", [name for name, command in _INTERPRETERS.items() if Path(command[0]).exists()])
+def test_odd_interpreters(name: str, tmp_path: Path) -> None:
+    """Python started by the loader, and a program that carries its Python."""
+    output = tmp_path / "odd.txt"
+    with known(*_INTERPRETERS[name]) as (pid, _):
+        bpfprof("record", "--pid", str(pid), "-d", str(RECORD_S), "-o", output)
+    assert ("digest (known.py" if READS_PYTHON else "process ") in output.read_text()
