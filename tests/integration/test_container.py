@@ -25,7 +25,6 @@ from tests.integration.recorded import (
     completed,
     needs_root,
     open_folder,
-    program,
     running,
 )
 
@@ -109,13 +108,23 @@ def record_in_container(names: list[str], uid: int, folder: Path, *arguments: st
     return completed(command, None, env=environment)
 
 
+WORK = """
+import time
+def burn():
+    while True:
+        sum(range(300_000))
+        time.sleep(0.005)
+print("ready", flush=True)
+burn()
+"""
+
+
 @contextmanager
 def upgraded_program(folder: Path) -> Iterator[Target]:
     """A program of another user, whose interpreter was deleted since it began."""
     python = folder / "python-of-old"
     shutil.copy(os.path.realpath(sys.executable), python)
-    command = [str(python), program("short_lived.py"), "--seconds", "30"]
-    with running(*as_user(SOMEBODY), *command, env={"PYTHONHOME": sys.base_prefix}) as target:
+    with running(*as_user(SOMEBODY), str(python), "-c", WORK, env={"PYTHONHOME": sys.base_prefix}) as target:
         python.unlink()
         yield target
 
@@ -127,7 +136,7 @@ def test_a_container_with_these_capabilities_alone(uid: int) -> None:
         what = ["-a"] if uid else ["-p", target.pid]
         assert_told(record_in_container(names, uid, folder, *what, "--kernel", "-d", "1.5"), 0)
         folded = collapsed(folder / "x.bpfprof").of_process(target.pid)
-        assert folded.total_us("burn", "cpu") > 0.1e6
+        assert folded.total_us("burn") > 1e6
         assert any(
             frame.endswith("_[k]") and frame != "[unknown]_[k]" for _, _, stack, _ in folded.lines for frame in stack
         )
@@ -161,4 +170,4 @@ def test_the_filter_of_the_unit_lets_pass_what_is_needed() -> None:
             command, capture_output=True, text=True, check=False, env=environment, preexec_fn=allowing(calls)
         )
         assert_told(done, 0)
-    assert "a filter is on" in done.stdout and "can record here" in done.stdout and "in burn" in done.stdout
+    assert "a filter is on" in done.stdout and "can record here" in done.stdout and "in burn()" in done.stdout

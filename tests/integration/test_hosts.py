@@ -26,19 +26,19 @@ from tests.integration.recorded import (
 )
 
 pytestmark = needs_root
-LAUNCH = ["--", PYTHON, program("short_lived.py"), "--seconds", "1"]
+LAUNCH = ["--", PYTHON, program("short_lived.py"), "--seconds", "2"]
 NOTHING_KEPT = {**os.environ, "HOME": "/nowhere", "XDG_CACHE_HOME": "/nowhere"}
 
 
-def record(prefix: list[str], path: Path, *arguments: str | int, **options: Any) -> Done:
+def record(prefix: list[str], path: Path, *arguments: str | float, **options: Any) -> Done:
     """`bpfprof record` under a prefix; it may end as it likes."""
     return completed([*prefix, *BPFPROF, "record", "-o", str(path), *map(str, arguments)], None, **options)
 
 
-def assert_recorded(path: Path, pid: int | None = None) -> None:
+def assert_recorded(path: Path) -> None:
     """All of short_lived.py is there: its functions with their CPU time and sleep, under times that add up."""
     completed([*BPFPROF, "report", str(path), "--check"], 0)
-    folded = collapsed(path) if pid is None else collapsed(path).of_process(pid)
+    folded = collapsed(path)
     burn_us, rest_us = folded.total_us("burn"), folded.total_us("rest", "off")
     assert burn_us > 0.3e6 and rest_us > 0.3e6, (burn_us, rest_us)
 
@@ -82,7 +82,7 @@ def test_a_bare_and_strict_host_that_root_can_record_on(tmp_path: Path) -> None:
     assert_told(told, 0)
     for words in ("perf_event_paranoid 3", "a filter is on", "kernel.kptr_restrict=1", "compiled at each start"):
         assert words in told.stdout, told.stdout
-    assert "can record here" in told.stdout and "in burn" in told.stdout
+    assert "can record here" in told.stdout and "in burn()" in told.stdout
 
 
 def test_unprivileged_bpf_may_be_off(tmp_path: Path) -> None:
@@ -144,14 +144,15 @@ def test_without_the_capabilities_for_other_users() -> None:
     """Programs of one's own are whole; of others there are times, and a sentence that says what is missing."""
     skip_unless_nobody_can_run()
     prefix = with_capabilities(["CAP_BPF", "CAP_PERFMON"], NOBODY)
-    command = [PYTHON, program("short_lived.py"), "--seconds", "5"]
+    command = [PYTHON, program("short_lived.py"), "--seconds", "30"]  # the first half of them on a CPU
     with open_folder(NOBODY) as folder, running(*as_user(), *command) as own, running(*command) as other:
-        done = record(prefix, folder / "x.bpfprof", "-p", own.pid, "-p", other.pid, env=NOTHING_KEPT)
+        done = record(prefix, folder / "x.bpfprof", "-p", own.pid, "-p", other.pid, "-d", 1.5, env=NOTHING_KEPT)
         assert_told(done, 0, f"process {other.pid}", "may not be read", "CAP_SYS_PTRACE", "CAP_DAC_READ_SEARCH")
         assert f"process {own.pid} " not in done.stderr
-        assert_recorded(folder / "x.bpfprof", own.pid)
-        folded = collapsed(folder / "x.bpfprof").of_process(other.pid)
-        assert folded.total_us(kind="off") > 0.3e6 and "burn" not in folded.functions()
+        folded = collapsed(folder / "x.bpfprof")
+        assert folded.of_process(own.pid).total_us("burn") > 0.5e6
+        others = folded.of_process(other.pid)
+        assert others.total_us() > 1.4e6 and "burn" not in others.functions()
 
 
 HIDDEN = "mount -t proc -o hidepid={} proc /proc"
@@ -161,7 +162,7 @@ def test_proc_hides_other_users() -> None:
     skip_unless_nobody_can_run()
     with (
         open_folder(NOBODY) as folder,
-        running(PYTHON, program("short_lived.py"), "--seconds", "8") as target,
+        running(PYTHON, program("short_lived.py"), "--seconds", "30") as target,
     ):
         for mode in (1, 2):
             prefix = [*after(HIDDEN.format(mode)), *with_capabilities(["CAP_BPF", "CAP_PERFMON"], NOBODY)]
@@ -171,7 +172,7 @@ def test_proc_hides_other_users() -> None:
         assert "hidepid" in told.stdout and told.returncode == 0, told.stdout
         done = record(after(HIDDEN.format(2)), folder / "x.bpfprof", "-p", target.pid, "-d", "0.5")  # as root
         assert_told(done, 0)
-        assert {"burn", "rest"} & collapsed(folder / "x.bpfprof").functions()
+        assert "burn" in collapsed(folder / "x.bpfprof").functions()
 
 
 AS_IF_ON = """
@@ -190,4 +191,4 @@ def test_the_self_test_of_a_python_that_is_not_read() -> None:
     if not found:
         pytest.skip("no CPython 3.7")
     told = completed([PYTHON, "-c", AS_IF_ON, str(found[0]), "doctor"], 0)
-    assert "Python 3.7 is not read yet: native frames only" in told.stdout and "in burn" not in told.stdout
+    assert "Python 3.7 is not read yet: native frames only" in told.stdout and "in burn()" not in told.stdout
