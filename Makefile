@@ -14,6 +14,9 @@ VENV          := $(CURDIR)/.venv
 PYTHON        := $(VENV)/bin/python
 PIP           := $(PYTHON) -m pip --quiet --disable-pip-version-check
 SUDO          := $(if $(filter-out 0,$(shell id -u)),sudo)
+# The package of what PyInstaller packs into a program, which is a target of the tests; nothing where it is there.
+LIBPYTHON      = $(shell $(SYSTEM_PYTHON) -c 'import ctypes.util as c, sysconfig; \
+	name = "python" + sysconfig.get_python_version(); c.find_library(name) or print("lib" + name)')
 # As root, without asking for a password.
 AS_ROOT       := $(if $(SUDO),sudo -n,env)
 
@@ -51,6 +54,7 @@ lint: test-tools
 	@$(VENV)/bin/ruff check --quiet
 	@$(VENV)/bin/ruff format --check --quiet || { echo "Not formatted. Run: make format" >&2; exit 1; }
 	@$(VENV)/bin/mypy --no-error-summary
+	@shellcheck .ci/* $(wildcard vagrant/*.sh)
 	@$(if $(C_SOURCES),{ clang-format --dry-run -Werror $(C_SOURCES) || { echo "Not formatted. Run: make format" >&2; exit 1; }; })
 
 format: test-tools
@@ -78,7 +82,8 @@ root-possible:
 	@$(AS_ROOT) true 2>/dev/null || { echo "The tests load BPF programs: run make test as root." >&2; exit 1; }
 
 test-tools: $(TEST_TOOLS) $(NODE_MODULES)
-	@.ci/apt-install gcc=gcc clang-format=clang-format strace=strace readelf=binutils eu-stack=elfutils
+	@.ci/apt-install gcc=gcc clang-format=clang-format strace=strace readelf=binutils eu-stack=elfutils \
+		shellcheck=shellcheck vagrant=vagrant-libvirt $(LIBPYTHON)
 
 $(TEST_TOOLS): $(INSTALLED)
 	@echo "Installing what the tests need"

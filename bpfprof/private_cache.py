@@ -22,7 +22,8 @@ def cache_directory() -> Path:
     """Where it lies: /var/cache for root, whose HOME may be another user's under sudo, else the user's own cache."""
     if os.geteuid() == 0:
         return Path("/var/cache/bpfprof")
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "bpfprof"
+    home = os.path.expanduser("~")  # "~" for a user without a name, as in a container
+    return Path(os.environ.get("XDG_CACHE_HOME") or f"{home}/.cache") / "bpfprof"
 
 
 @dataclass(frozen=True)
@@ -71,9 +72,17 @@ class PrivateCache:
             if self.total_limit_bytes is not None:
                 _drop_oldest(folder, self.total_limit_bytes, name)
 
+    def is_usable(self) -> bool:
+        """Whether what is stored will be there at the next run."""
+        with contextlib.suppress(OSError, ValueError), self._open_folder(create=True) as folder:
+            return os.access(".", os.W_OK, dir_fd=folder)
+        return False
+
     @contextlib.contextmanager
     def _open_folder(self, create: bool) -> Iterator[int]:
         path = cache_directory()
+        if not path.is_absolute():
+            raise FileNotFoundError("this user has no home")
         if create:
             path.mkdir(mode=0o700, parents=True, exist_ok=True)
         with contextlib.ExitStack() as open_folders:

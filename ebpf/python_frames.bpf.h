@@ -14,6 +14,7 @@
  * the stack held: an old frame, mostly. There the cframe before this one is right. Python/ceval.c, start of
  * _PyEval_EvalFrameDefault (v3.11.7, v3.12.1); _PyCFrame ends with {current_frame, previous}, Include/cpython/pystate.h.
  */
+#define BLOCK_BYTES 4096
 #define EVAL_PROLOGUE_BYTES 256
 #define EVAL_FRAME_BYTES 512 /* the new cframe lies in the C frame on top of the stack */
 #define TSTATE_BYTES 320     /* of PyThreadState: what is read of it */
@@ -35,8 +36,10 @@ static __always_inline enum bp_status python_innermost_frame(struct bp_walk *wal
     if (chunk_at > TSTATE_BYTES - sizeof(__u64) || frame_at > TSTATE_BYTES - sizeof(__u64) ||
         probe_read_user(walk->block, TSTATE_BYTES, (void *)tstate))
         return BP_PYTHON_STATE_FAULT;
-    frame = *(__u64 *)(walk->block + frame_at);
-    walk->chunk = *(__u64 *)(walk->block + chunk_at);
+    HIDE(frame_at); /* from the compiler, which would leave out the masks: older verifiers forget the check */
+    HIDE(chunk_at);
+    frame = *(__u64 *)(walk->block + (frame_at & (BLOCK_BYTES - 1)));
+    walk->chunk = *(__u64 *)(walk->block + (chunk_at & (BLOCK_BYTES - 1)));
     if (layout->cframe_frame != 0xffff) {
         bool is_new = ip - process->eval_start < EVAL_PROLOGUE_BYTES && frame - sp < EVAL_FRAME_BYTES;
         if (is_new && !READ_USER(frame, frame + layout->cframe_frame + CFRAME_PREVIOUS))
@@ -59,7 +62,6 @@ static __always_inline bool python_frame_of(struct bp_walk *walk, __u64 tstate)
     return READ_USER(walk->chunk, tstate + layout->tstate_chunk) && walk->frame;
 }
 
-#define BLOCK_BYTES 4096
 #define FRAME_BYTES 80           /* _PyInterpreterFrame without localsplus: 72 before CPython 3.14 */
 #define CHUNK_SPAN_BYTES 0x10000 /* a frame this close above the chunk's start is taken to be in the chunk */
 /* Frames that one call walks, and code objects that one call identifies: enough to make the call cheap beside them. */
@@ -143,8 +145,8 @@ static __always_inline enum bp_status python_walk(struct bp_walk *walk)
  */
 static __always_inline __u64 code_identity(struct bp_walk *walk, __u64 code)
 {
-    __u64 words[BP_IDENTITY_WORDS] = {}, hash = 1, name_hash = 0;
-    if (!READ_USER(words, code + walk->layout.code_identity))
+    __u64 *words = (__u64 *)walk->block, hash = 1, name_hash = 0; /* the frames' memory is not needed any more */
+    if (probe_read_user(words, BP_IDENTITY_WORDS * sizeof(*words), (void *)(code + walk->layout.code_identity)))
         return 0;
     if (walk->layout.name_hash)
         READ_USER(name_hash, words[BP_IDENTITY_WORDS - 3] + walk->layout.name_hash);

@@ -8,6 +8,19 @@
 #define PYTHON_CALLS (BP_MAX_PYTHON_FRAMES / PYTHON_FRAMES_PER_CALL)
 #define IDENTIFY_CALLS (BP_MAX_PYTHON_FRAMES / CODES_PER_CALL)
 
+/* Keys are copied: before Linux 6.2 helpers take none from the memory that a function's argument points to. */
+static __always_inline struct bp_process *process_of(struct bp_walk *walk)
+{
+    __u32 tgid = walk->tgid;
+    return bpf_map_lookup_elem(MAP(processes), &tgid);
+}
+
+static __always_inline struct bp_thread *thread_of(struct bp_walk *walk)
+{
+    __u32 tid = walk->tid;
+    return bpf_map_lookup_elem(MAP(threads), &tid);
+}
+
 static __always_inline struct bp_walk *scratch_walk(void)
 {
     __u32 cpu = bpf_get_smp_processor_id();
@@ -51,7 +64,7 @@ typedef int function_argument;
 /* Once for each process: user space has to look at it before its stacks can be taken. */
 FUNCTION(ask_for)
 {
-    struct bp_process *process = walk ? bpf_map_lookup_elem(MAP(processes), &walk->tgid) : 0;
+    struct bp_process *process = walk ? process_of(walk) : 0;
     if (!process || process->flags & BP_PROCESS_ASKED)
         return 0;
     process->flags |= BP_PROCESS_ASKED;
@@ -84,7 +97,7 @@ static __always_inline void clear_walk(struct bp_walk *walk, struct bp_process *
 static __always_inline enum bp_status begin_stack(struct bp_walk *walk)
 {
     __u32 config = config_flags();
-    struct bp_process *process = bpf_map_lookup_elem(MAP(processes), &walk->tgid);
+    struct bp_process *process = process_of(walk);
     __u32 flags = process ? process->flags : 0;
     bool has_memory = LOAD_KERNEL(u64, CURRENT_TASK, BP_OFFSET_TASK_MM) != 0;
 
@@ -114,7 +127,7 @@ static __always_inline enum bp_status begin_stack(struct bp_walk *walk)
     walk->layout = process->layout;
     walk->tstate = 0;
     enum bp_status status = python_innermost_frame(walk, process);
-    struct bp_thread *thread = bpf_map_lookup_elem(MAP(threads), &walk->tid);
+    struct bp_thread *thread = thread_of(walk);
     if (thread && walk->purpose != BP_FOR_WAKER)
         walk->gil_flags = gil_flags(walk, thread, process);
     return status;
@@ -250,7 +263,7 @@ FUNCTION(take_holder_stack)
     __u32 holder_id = 0;
     if (!walk)
         return 0;
-    struct bp_process *process = bpf_map_lookup_elem(MAP(processes), &walk->tgid);
+    struct bp_process *process = process_of(walk);
     walk->header.key = 0;
     READ_USER(holder_id, walk->holder + walk->layout.tstate_native_id);
     clear_walk(walk, process);

@@ -19,6 +19,7 @@ from bpfprof.kernel.mapping_events import MappingEvent
 from bpfprof.kernel.tables import Tables
 from bpfprof.model.ids import Pid, Tid
 from bpfprof.proc import tasks
+from bpfprof.proc.privilege import why_unreadable
 from bpfprof.recording.tables import table_row
 
 if TYPE_CHECKING:
@@ -263,8 +264,9 @@ class Processes:
         """Looks for its interpreter; then a STARTING process is KNOWN, unless it is worth waiting for one."""
         try:
             found = find_interpreter(process.pid, process.memory, self._without_runtime)
-        except TargetError:
-            found = NotPython("it ended before it was looked at")
+        except TargetError as error:
+            is_refused = isinstance(error.__cause__, PermissionError)
+            found = NotPython(why_unreadable() if is_refused else "it ended before it was looked at")
         waits = False
         if isinstance(found, NotPython):
             process.note = found.reason

@@ -11,10 +11,12 @@ from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any
 
-from bpfprof.errors import TargetError
+from bpfprof.errors import TargetError, UnsupportedError
+from bpfprof.kernel.refusals import is_forbidden, refusal
 from bpfprof.model.ids import Pid
 from bpfprof.proc import tasks
-from bpfprof.proc.own_process import caller_ids, usual_locked_memory, usual_priority
+from bpfprof.proc.own_process import caller_ids, usual_locked_memory_limit, usual_priority
+from bpfprof.proc.privilege import OTHER_USERS, how_to_get, missing
 
 _TOGETHER_S = 0.0003  # births and mappings come in groups: they are looked at together
 
@@ -56,7 +58,7 @@ def _become_command(command: tuple[str, ...], waiting: int, failure_end: int) ->
     try:
         if os.read(waiting, 1):
             usual_priority()
-            usual_locked_memory()
+            usual_locked_memory_limit()
             for number in (signal.SIGINT, signal.SIGTERM):
                 signal.signal(number, signal.SIG_DFL)
             _become_caller()
@@ -91,17 +93,24 @@ class Targets:
 
     @classmethod
     def open(cls, pids: tuple[Pid, ...]) -> Targets:
-        """Raises TargetError when one does not exist, is a thread, or is a kernel thread's."""
+        """Raises TargetError when one does not exist, is a thread, or is a kernel thread's.
+
+        UnsupportedError when /proc hides it, or the kernel lets nobody watch.
+        """
         targets = cls(pids)
         for pid in pids:
             try:
                 fd = os.pidfd_open(pid)
             except OSError as error:
+                if is_forbidden(error):
+                    raise refusal("pidfd_open(2)", error) from error
                 if tasks.list_threads(pid):
                     raise TargetError(f"process {pid} cannot be watched: {error.strerror}") from error
                 raise TargetError(f"there is no process {pid}", "ps -e lists the processes that run") from error
             targets._pidfds[fd] = pid
             targets._epoll.register(fd, select.EPOLLIN)
+            if not tasks.list_threads(pid) and not targets._epoll.poll(0):
+                raise UnsupportedError(f"/proc hides process {pid} (hidepid)", how_to_get(missing(OTHER_USERS)))
         return targets
 
     def wake_on(self, ring_fd: int) -> None:

@@ -19,6 +19,7 @@ from bpfprof.kernel.kernel_side import KernelSide
 from bpfprof.kernel.mapping_events import MappingEvents
 from bpfprof.proc import tasks
 from bpfprof.proc.own_process import usual_priority
+from bpfprof.proc.privilege import OTHER_USERS, missing
 
 if TYPE_CHECKING:
     from bpfprof.code.maps import NativeCode
@@ -124,11 +125,14 @@ class Watch:
 
     def notes(self) -> list[str]:
         """What the user should know of the targets: those without Python frames and why."""
+        if self.options.watches_all:
+            names = " and ".join(missing(OTHER_USERS))
+            return [f"without {names} programs of other users are recorded without names"] if names else []
         return [
             f"process {process.pid} ({process.name}): {process.note}; "
             "its threads and waits are recorded without Python frames"
             for process in self.processes.by_pid.values()
-            if process.note and not self.options.watches_all
+            if process.note
         ]
 
 

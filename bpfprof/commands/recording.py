@@ -20,7 +20,7 @@ from bpfprof.commands.options import RECORDING_SUFFIX, Shown
 from bpfprof.commands.outputs import open_output, open_temporary, show, write_whole
 from bpfprof.commands.starting import Started, starting
 from bpfprof.errors import OutputError, UsageError
-from bpfprof.kernel.checks import check_machine, check_namespace
+from bpfprof.kernel.checks import check_host
 from bpfprof.kernel.kernel_side import KernelSide
 from bpfprof.model.ids import Pid
 from bpfprof.proc.own_process import caller_ids
@@ -74,8 +74,7 @@ def make_recording(started: Started | None, plan: Plan) -> None:
 
         check_pyelftools()
     with contextlib.nullcontext(started) if started else starting() as under_way:
-        check_machine()
-        check_namespace()
+        check_host()
         kernel = under_way.kernel or KernelSide.start(under_way.compilation)
         try:
             profile, path, failure = _record(kernel, plan, chosen, under_way.stop)

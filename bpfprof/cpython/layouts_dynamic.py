@@ -48,6 +48,8 @@ _UNDESCRIBED: dict[tuple[int, int], Layout] = {
     (3, 13): replace(STATIC_LAYOUTS[3, 12], version=(3, 13), runtime_tss=2160, cframe_frame=NONE),
 }
 
+SUPPORTED_VERSIONS = (*STATIC_LAYOUTS, *_UNDESCRIBED)
+
 _HEAD = struct.Struct("<8sQQ")  # cookie, version, free_threaded
 DEBUG_OFFSETS_BYTES = _HEAD.size + 8 * sum(len(names.split()) for _, names in _FIELDS_3_13)
 

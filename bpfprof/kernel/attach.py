@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from bpfprof.errors import UnsupportedError
 from bpfprof.kernel import bpf_syscall
+from bpfprof.kernel.refusals import refusal
 
 # Births and deaths first, so that nothing is missed of a thread that the scheduler's tracepoints then report.
 _TRACEPOINTS = ("sched_process_free", "sched_process_fork", "sched_process_exec", "sched_waking", "sched_switch")
@@ -34,7 +35,7 @@ class Attachments:
             try:
                 self.fds.append(bpf_syscall.raw_tracepoint_open(name, programs[name]))
             except OSError as error:
-                raise UnsupportedError(f"the kernel refuses the tracepoint {name} ({error.strerror})") from error
+                raise refusal(f"the raw tracepoint {name}", error) from error
 
     def attach_clock(self, programs: dict[str, int], event: str, rate_hz: int) -> None:
         """Samples every online CPU at rate_hz. Raises UnsupportedError when the machine lacks the event."""
@@ -42,6 +43,8 @@ class Attachments:
         for cpu in cpus("online"):
             try:
                 self.fds.append(bpf_syscall.perf_event_open(event_type, config, rate_hz, cpu, programs["on_cpu"]))
+            except PermissionError as error:
+                raise refusal(f"the perf event {event}", error) from error
             except OSError as error:
                 raise UnsupportedError(
                     f"the event {event} cannot be sampled on this machine ({error.strerror})",

@@ -7,7 +7,13 @@ from threading import Thread
 
 from bpfprof.kernel.compiler import Compilation
 from bpfprof.kernel.loader import load_programs
+from bpfprof.kernel.sources import kernel_version_code
 from bpfprof.kernel.tables import Tables
+from bpfprof.proc.own_process import lift_locked_memory_limit
+
+# Whether maps and programs count against `ulimit -l`, before commit 5b29d26b3922 ("bpf: Eliminate rlimit-based memory
+# accounting for bpf progs") and those around it (in v5.11).
+COUNTS_LOCKED_MEMORY = kernel_version_code() < 5 << 16 | 11 << 8
 
 
 class KernelSide:
@@ -29,6 +35,8 @@ class KernelSide:
         Raises UnsupportedError without the privilege.
         """
         compilation = compilation or Compilation.start()
+        if COUNTS_LOCKED_MEMORY:
+            lift_locked_memory_limit()
         try:
             return cls(Tables.create(), compilation)
         except BaseException:

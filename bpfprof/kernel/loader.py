@@ -12,9 +12,9 @@ import os
 import struct
 
 from bpfprof import abi
-from bpfprof.errors import UnsupportedError
 from bpfprof.kernel import bpf_syscall
 from bpfprof.kernel.compiler import PERF_EVENT, PROGRAMS
+from bpfprof.kernel.refusals import refusal
 from bpfprof.kernel.sources import FIRST_FUNCTION, MAPS_BY_TYPE, map_names
 
 # struct bpf_insn: u8 code, u8 registers (source in the high half), s16 offset, s32 immediate. Linux bpf(2).
@@ -36,7 +36,10 @@ def load_programs(code: dict[str, bytes], map_fds: dict[str, int], takes_pointer
     Raises UnsupportedError with the verifier's last words.
     """
     functions = [name for name in code if name not in PROGRAMS]
-    btf_fd = bpf_syscall.btf_load(_type_information(takes_pointer))
+    try:
+        btf_fd = bpf_syscall.btf_load(_type_information(takes_pointer))
+    except OSError as error:
+        raise refusal("type information for BPF programs", error) from error
     try:
         return {
             name: _load(name, program_type, *_link(code, name, functions, _fd_of_number(map_fds, program_type)), btf_fd)
@@ -52,8 +55,9 @@ def _load(name: str, program_type: int, code: bytes, starts: list[int], btf_fd: 
         return bpf_syscall.program_load(program_type, code, name, btf_fd, functions)
     except OSError as error:
         log = bpf_syscall.verifier_log(program_type, code, name, btf_fd, functions).strip()
-        message = f"the kernel refuses the BPF program {name} ({error.strerror})"
-        raise UnsupportedError(message, details=log[-4000:]) from error
+        failure = refusal(f"the BPF program {name}", error, log)
+        failure.details = log[-4000:]
+        raise failure from error
 
 
 def _type_information(takes_pointer: bool) -> bytes:

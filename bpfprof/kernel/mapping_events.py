@@ -16,9 +16,9 @@ import struct
 from collections.abc import Container, Iterable
 from dataclasses import dataclass, field
 
-from bpfprof.errors import UnsupportedError
 from bpfprof.kernel import bpf_syscall
 from bpfprof.kernel.attach import cpus
+from bpfprof.kernel.refusals import refusal
 from bpfprof.model.ids import Pid, RuntimeAddress
 
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
@@ -135,8 +135,7 @@ class MappingEvents:
                 self._rings.append(_Ring(fd))
         except OSError as error:
             self.close()
-            hint = "run bpfprof as root" if isinstance(error, PermissionError) else ""
-            raise UnsupportedError(f"the kernel refuses to tell of new mappings ({error.strerror})", hint) from error
+            raise refusal("the perf event of new mappings", error) from error
 
     @classmethod
     def open(cls) -> MappingEvents:

@@ -8,19 +8,15 @@ import struct
 from dataclasses import dataclass
 
 from bpfprof import abi
-from bpfprof.errors import UnsupportedError
 from bpfprof.kernel import bpf_syscall
 from bpfprof.kernel.attach import cpus
+from bpfprof.kernel.refusals import refusal
 from bpfprof.kernel.sources import MAP_LINE, kernel_version_code, maps_header
-from bpfprof.proc.own_process import raise_locked_memory
 
-_NEEDS_ROOT = "the kernel lets only root, or CAP_BPF with CAP_PERFMON and CAP_SYS_ADMIN, watch other programs"
 # Elements of hash maps are made as they are needed where programs of perf events may use such maps: Linux 6.1 and later
 # ("bpf: Relax the requirement to use preallocated hash maps in tracing progs."). Else all are made at once: 80 MiB for
 # BP_MAX_THREADS.
 _HASH_FLAGS = bpf_syscall.BPF_F_NO_PREALLOC if kernel_version_code() >= 6 << 16 | 1 << 8 else 0
-# Since Linux 5.11 maps do not count as locked memory ("bpf: Eliminate rlimit-based memory accounting for bpf maps").
-_NO_LOCKED_MEMORY = 5 << 16 | 11 << 8
 # Types of maps.bpf.h that are not the kernel's own or have flags.
 _KINDS = {
     "HASH": ("HASH", _HASH_FLAGS),
@@ -40,8 +36,6 @@ class Tables:
     @classmethod
     def create(cls) -> Tables:
         """Makes every map. Raises UnsupportedError without the privilege, or when the kernel refuses one."""
-        if kernel_version_code() < _NO_LOCKED_MEMORY:
-            raise_locked_memory()
         fds: dict[str, int] = {}
         for name, map_type, key, value, entries in MAP_LINE.findall(maps_header()):
             sizes = [
@@ -111,10 +105,8 @@ def _create(
     kind = bpf_syscall.MapType[map_type]
     try:
         return bpf_syscall.map_create(kind, key_bytes, value_bytes, entries, name, flags, inner_fd)
-    except PermissionError as error:
-        raise UnsupportedError(_NEEDS_ROOT, "run it with sudo") from error
     except OSError as error:
-        raise UnsupportedError(f"the kernel refuses the BPF map {name} ({error.strerror})") from error
+        raise refusal(f"the BPF map {name}", error) from error
 
 
 def _key(number: int) -> bytes:

@@ -83,22 +83,27 @@ def open_mapped_file(pid: Pid, mapping: Mapping) -> int:
     if not mapping.is_file:
         raise FileNotFoundError(f"no file is mapped at {mapping.start:#x}")
     try:
-        return _open_regular(f"/proc/{pid}/map_files/{mapping.start:x}-{mapping.end:x}", 0)
+        return _open_regular(f"/proc/{pid}/map_files/{mapping.start:x}-{mapping.end:x}")
     except OSError:
         if mapping.is_deleted:
             raise
-    # map_files needs CAP_SYS_ADMIN or CAP_CHECKPOINT_RESTORE; the path is as the target's mount namespace has it.
-    fd = _open_regular(f"/proc/{pid}/root{mapping.path}", os.O_NOFOLLOW)
-    if os.fstat(fd).st_ino != mapping.inode:
-        os.close(fd)
-        raise FileNotFoundError(f"{mapping.path!r} is no longer the file that is mapped")
-    return fd
+    # map_files needs CAP_SYS_ADMIN or CAP_CHECKPOINT_RESTORE. The path is as the target's mount namespace has it, which
+    # chroot() leaves as it was: such a target's path is ours, too (d_path(), fs/d_path.c, Linux 6.1).
+    try:
+        return _open_regular(f"/proc/{pid}/root{mapping.path}", mapping.inode)
+    except OSError:
+        return _open_regular(mapping.path, mapping.inode)
 
 
-def _open_regular(path: str, flags: int) -> int:
-    """O_NONBLOCK keeps a FIFO or a device from holding us up before fstat() tells what it is."""
-    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY | flags)
-    if not stat.S_ISREG(os.fstat(fd).st_mode):
-        os.close(fd)
-        raise OSError(f"{path!r} is not a regular file")
-    return fd
+def _open_regular(path: str, inode: int = 0) -> int:
+    """Only the regular file with this number, if one is given: merely to open a FIFO or a device can have effects."""
+    found = os.open(path, os.O_PATH | os.O_CLOEXEC | (os.O_NOFOLLOW if inode else 0))
+    try:
+        status = os.fstat(found)
+        if not stat.S_ISREG(status.st_mode):
+            raise OSError(f"{path!r} is not a regular file")
+        if inode and status.st_ino != inode:
+            raise FileNotFoundError(f"{path!r} is no longer the file that is mapped")
+        return os.open(f"/proc/self/fd/{found}", os.O_RDONLY | os.O_CLOEXEC)
+    finally:
+        os.close(found)

@@ -1,4 +1,4 @@
-"""What bpfprof's own process is to the system: the user behind sudo, its nice value and its limit of locked memory."""
+"""What bpfprof's own process is to the system: the user behind sudo, its nice value, its limit of locked memory."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import resource
 
 _HIGHEST = -20
 _usual = os.getpriority(os.PRIO_PROCESS, 0)
-_usual_locked = resource.getrlimit(resource.RLIMIT_MEMLOCK)
+_usual_locked_memory = resource.getrlimit(resource.RLIMIT_MEMLOCK)
 
 
 def caller_ids() -> tuple[int, int] | None:
@@ -34,15 +34,13 @@ def usual_priority(thread_id: int = 0) -> None:
         os.setpriority(os.PRIO_PROCESS, thread_id, _usual)
 
 
-def raise_locked_memory() -> None:
-    """No limit of locked memory where that is allowed, else the highest: BPF maps count as such before Linux 5.11."""
-    for limit in (resource.RLIM_INFINITY, _usual_locked[1]):
-        with contextlib.suppress(ValueError, OSError):
-            resource.setrlimit(resource.RLIMIT_MEMLOCK, (limit, limit))
-            return
+def lift_locked_memory_limit() -> None:
+    """No limit (`ulimit -l`), where that is allowed."""
+    with contextlib.suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_MEMLOCK, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
 
 
-def usual_locked_memory() -> None:
+def usual_locked_memory_limit() -> None:
     """The limit that bpfprof was started with."""
-    with contextlib.suppress(ValueError, OSError):
-        resource.setrlimit(resource.RLIMIT_MEMLOCK, _usual_locked)
+    with contextlib.suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_MEMLOCK, _usual_locked_memory)

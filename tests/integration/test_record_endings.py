@@ -365,4 +365,4 @@ def test_it_can_be_run_again_at_once(tmp_path: Path) -> None:
         bpfprof("record", "-p", target.pid, "-d", "0.5", "-o", tmp_path / "two.bpfprof")
         assert_told(one.end(), 0)
     assert collapsed(tmp_path / "one.bpfprof").functions() == collapsed(tmp_path / "two.bpfprof").functions()
-    assert completed([*BPFPROF, "doctor"], 0).stdout.startswith("ok")
+    assert "can record here" in completed([*BPFPROF, "doctor"], 0).stdout

@@ -85,6 +85,26 @@ def test_a_deleted_file_is_still_opened(tmp_path: Path) -> None:
         os.close(fd)
 
 
+def test_a_file_of_a_process_below_another_root(tmp_path: Path) -> None:
+    """Where map_files is refused: the path is that of the process, or ours."""
+    if os.geteuid() != 0:
+        pytest.skip("chroot() needs root")
+    file = tmp_path / "inside"
+    file.write_bytes(b"hello")
+    script = "import os, sys; os.chroot(sys.argv[1]); print(flush=True); sys.stdin.read()"
+    command = [sys.executable, "-c", script, str(tmp_path)]
+    absent = RuntimeAddress(0x1000)
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None and process.stdout.readline()
+        for path in ("/inside", str(file)):
+            inode = file.stat().st_ino
+            mapping = maps.Mapping(absent, absent, "r-xp", FileOffset(0), "0:0", inode, path)
+            fd = maps.open_mapped_file(Pid(process.pid), mapping)
+            assert os.read(fd, 5) == b"hello"
+            os.close(fd)
+        process.kill()
+
+
 def test_memory_reads_and_misses() -> None:
     import ctypes
     import mmap

@@ -1,0 +1,119 @@
+"""The self-test of `doctor`: records a program of which everything is known, and compares.
+
+In goes a kernel side that is up, out comes what was found. The program runs on bpfprof's own interpreter, as the user
+who called sudo, and touches nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+
+from bpfprof.capture.options import CaptureOptions
+from bpfprof.capture.session import Session
+from bpfprof.capture.targets import LaunchedCommand, StopRequest, Targets
+from bpfprof.capture.watch import Watch
+from bpfprof.cpython.layouts_dynamic import SUPPORTED_VERSIONS
+from bpfprof.errors import UnsupportedError
+from bpfprof.kernel.checks import Finding
+from bpfprof.kernel.kernel_side import KernelSide
+from bpfprof.model.frames import FrameKind
+from bpfprof.model.ids import Pid
+from bpfprof.model.profile import Profile
+from bpfprof.model.states import ThreadState, reason_number
+from bpfprof.profile.build import build_profile
+from bpfprof.recording.reader import Recording
+
+_BURN_S, _NAP_S = 0.6, 0.5
+_PROGRAM = f"""import time
+def burn():
+    while time.thread_time() < {_BURN_S}: sum(range(100))
+def nap():
+    time.sleep({_NAP_S})
+burn()
+nap()
+"""
+_LATE_S = 0.5  # what a busy machine may add to the nap, and starting and ending to the CPU time
+_EARLY_S = 0.02  # clocks differ
+_LEAST_SHARE = 0.9  # of CPU time in burn(), and of stacks that are whole; the rest is starting and ending
+_TABLES_WAIT_S = 10.0
+
+
+def self_test(kernel: KernelSide) -> Finding:
+    """Takes two seconds. Raises UnsupportedError when what was recorded is not what happened."""
+    recording = _record(kernel)
+    profile = build_profile(recording)
+    version = sys.version_info[:2]
+    has_python = bool(recording.processes[0].interpreter)
+    if not has_python and version in SUPPORTED_VERSIONS:
+        raise UnsupportedError(f"the self-test saw no Python in its own program: {recording.processes[0].note}")
+    wrong, seen = _compare(profile, has_python)
+    counts = profile.quality.truncated_counts
+    whole = profile.quality.complete_count / max(profile.quality.complete_count + sum(counts.values()), 1)
+    seen += f", {whole:.0%} of stacks whole"
+    if wrong:
+        raise UnsupportedError(f"the self-test recorded what did not happen: {'; '.join(wrong)}")
+    if not has_python:
+        return Finding("", f"Python {version[0]}.{version[1]} is not read yet: native frames only; {seen}")
+    return Finding(seen, f"{seen}: {', '.join(counts)}" if whole < _LEAST_SHARE else "")
+
+
+def _record(kernel: KernelSide) -> Recording:
+    # Not the link of a virtual environment, which may be in a folder that the user who called sudo cannot enter.
+    launched = LaunchedCommand.start((os.path.realpath(sys.executable), "-I", "-c", _PROGRAM))
+    recording = Recording()
+    with contextlib.ExitStack() as stack:
+        stack.callback(_end, launched.pid)
+        watch = Watch.of(CaptureOptions(pids=(launched.pid,)), kernel, Targets.open((launched.pid,)))
+        stack.callback(watch.close)
+        if watch.code is not None:  # what waits to become the program has the same interpreter mapped
+            watch.code.files.background.wait(_TABLES_WAIT_S)
+        stop = stack.enter_context(StopRequest())
+        watch.start(launched)
+        session = Session(watch, recording)
+        session.begin()
+        session.run(lambda _: None, stop)
+        session.finish()
+    return recording
+
+
+def _end(pid: Pid) -> None:
+    """Also where it never began, or was interrupted."""
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+
+
+def _compare(profile: Profile, has_python: bool) -> tuple[list[str], str]:
+    """(what is wrong, what was seen)"""
+    thread = profile.threads[0]
+    cpu_s = thread.on_cpu_ns / 1e9
+    burn_s, nap_s = _seconds(profile, "burn", ThreadState.ON_CPU), _seconds(profile, "nap", ThreadState.OFF_CPU)
+    if not has_python:  # the sleep itself, whoever called it
+        burn_s, nap_s = cpu_s, _seconds(profile, "", ThreadState.OFF_CPU)
+    share = burn_s / max(cpu_s, 1e-9)
+    checks = (
+        (_BURN_S - _EARLY_S < cpu_s < _BURN_S + _LATE_S, f"{cpu_s:.2f} s of CPU instead of {_BURN_S}"),
+        (share >= _LEAST_SHARE, f"{share:.0%} of it in burn() instead of nearly all"),
+        (_NAP_S - _EARLY_S < nap_s < _NAP_S + _LATE_S, f"{nap_s:.2f} s of sleep in nap() instead of {_NAP_S}"),
+        (_accounted(profile), "times that do not add up to the wall time"),
+        (not profile.quality.lost_counts, f"samples lost ({profile.quality.lost_counts})"),
+    )
+    where = f" ({share:.0%} in burn)" if has_python else ""
+    seen = f"{cpu_s:.2f} s of CPU{where}, {nap_s:.2f} s of sleep, times add up"
+    return [text for is_right, text in checks if not is_right], seen
+
+
+def _seconds(profile: Profile, function: str, state: ThreadState) -> float:
+    """Time in this state below a Python function of this name ("": anywhere); of waits only those that are sleeps."""
+    numbers = {n for n, frame in enumerate(profile.frames) if frame.kind is FrameKind.PYTHON and frame.name == function}
+    rows = profile.weights[profile.weights["state"] == state]
+    if state is ThreadState.OFF_CPU:
+        rows = rows[rows["reason"] == reason_number("sleep")]
+    chosen = [not function or bool(numbers & set(profile.stacks[stack])) for stack in rows["stack"].tolist()]
+    return float(rows["total_ns"][chosen].sum() / 1e9)
+
+
+def _accounted(profile: Profile) -> bool:
+    return all(abs(each.accounted_ns - each.wall_ns) <= 0.01 * each.wall_ns for each in profile.threads)

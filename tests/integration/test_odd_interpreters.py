@@ -1,0 +1,197 @@
+"""Python that is started, named, packed or shut away in odd ways: its stacks are merged as those of any other.
+
+The program is always c_calls.py, whose threads each spend their time in C below one Python function.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+
+from tests.integration.recorded import (
+    BPFPROF,
+    INTERPRETERS,
+    PYTHON_FRAME,
+    Folded,
+    collapsed,
+    completed,
+    needs_root,
+    program,
+    running,
+)
+
+FUNCTIONS = ("compress_all", "derive_keys", "sleep_by_ctypes", "sort_all")
+LOADER = "/lib64/ld-linux-x86-64.so.2"  # System V ABI, AMD64 supplement, section 5.2.1
+# map_files of /proc needs one of these; containers that may load BPF programs often have neither.
+WITHOUT_MAP_FILES = ["setpriv", "--bounding-set=-sys_admin,-checkpoint_restore"]
+BUILD_LIMIT_S = 100
+
+pytestmark = needs_root
+with_and_without_map_files = pytest.mark.parametrize(
+    "prefix", [[], WITHOUT_MAP_FILES], ids=["map_files", "no_map_files"]
+)
+
+# Run in a mount namespace of its own: an overlay of the machine, as a container has it. $1 is an empty folder.
+CONTAINER = """
+set -e
+mount -t tmpfs tmpfs $1
+mkdir $1/upper $1/work $1/root
+mount -t overlay overlay -o lowerdir=/,upperdir=$1/upper,workdir=$1/work $1/root
+cd $1/root
+mkdir -p opt/service old
+cp $2 opt/service/python3; cp $3 opt/service/program.py
+mount -t proc proc proc
+pivot_root . old
+umount -l old
+exec /opt/service/python3 /opt/service/program.py
+"""
+
+
+@pytest.fixture(params=["debian-3.11", "3.12"], ids=["static", "libpython"])
+def python(request: pytest.FixtureRequest) -> Path:
+    """The program of an interpreter: one that holds all of Python, and one that loads libpython."""
+    return interpreter(request.param)
+
+
+def interpreter(name: str) -> Path:
+    if name not in INTERPRETERS:
+        pytest.skip(f"no CPython {name}")
+    return Path(INTERPRETERS[name]).resolve()
+
+
+def record(folder: Path, *arguments: str | int, prefix: list[str] | None = None) -> Folded:
+    """Stacks of a recording with these arguments."""
+    path = folder / "odd.bpfprof"
+    completed([*(prefix or []), *BPFPROF, "record", "-o", str(path), *map(str, arguments)], 0)
+    return collapsed(path)
+
+
+def assert_merged(folded: Folded) -> None:
+    """Each function was seen in C, below the function that starts threads, which C called; few stacks are not whole."""
+    whole = [line[2] for line in folded.lines if line[2] and not line[2][0].startswith("[truncated")]
+    for function in FUNCTIONS:
+        assert any(is_merged(frames, function) for frames in whole), (function, folded.lines)
+    lost_us = sum(line[3] for line in folded.lines if line[2] and line[2][0].startswith("[truncated"))
+    assert lost_us < 0.05 * folded.total_us(), folded.lines
+
+
+def is_merged(frames: tuple[str, ...], function: str) -> bool:
+    is_python = [bool(PYTHON_FRAME.fullmatch(frame)) for frame in frames]
+    names = [frame.partition(" (")[0] for frame, is_one in zip(frames, is_python) if is_one]
+    in_order = names == ["Thread._bootstrap", "Thread._bootstrap_inner", "Thread.run", function]
+    above = frames[len(is_python) - is_python[::-1].index(True) :] if in_order else ()
+    return in_order and not is_python[0] and bool(above) and not above[0].startswith("[")
+
+
+def child_of(pid: int) -> int:
+    """Its only child."""
+    (child,) = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    return int(child)
+
+
+def test_started_through_the_loader(python: Path, tmp_path: Path) -> None:
+    """Then /proc/PID/exe is the loader."""
+    with running(LOADER, str(python), program("c_calls.py")) as target:
+        assert "ld-linux" in os.readlink(f"/proc/{target.pid}/exe")
+        assert_merged(record(tmp_path, "-p", target.pid, "-d", 1))
+
+
+def test_launched_through_the_loader(python: Path, tmp_path: Path) -> None:
+    assert_merged(record(tmp_path, "--", LOADER, str(python), program("c_calls.py"), "--seconds", 1))
+
+
+def test_under_another_name(python: Path, tmp_path: Path) -> None:
+    renamed = shutil.copy(python, tmp_path / "myservice")
+    with running(renamed, program("c_calls.py"), env={"PYTHONHOME": str(python.parent.parent)}) as target:
+        folded = record(tmp_path, "-p", target.pid, "-d", 1)
+    assert folded.lines[0][0] == f"process myservice ({target.pid})"
+    assert_merged(folded)
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder to chroot() into, with the distribution's Python and what it loads."""
+    folder, python = tmp_path_factory.mktemp("root"), interpreter("debian-3.11")
+    library = Path("/usr/lib/python3.11")
+    shutil.copytree(library, f"{folder}{library}", symlinks=True, ignore=shutil.ignore_patterns("config-*"))
+    for line in completed(["ldd", str(python), *map(str, library.glob("lib-dynload/*.so"))], 0).stdout.splitlines():
+        for path in (word for word in line.split() if word.startswith("/") and not word.endswith(":")):
+            (folder / path[1:]).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(path, folder / path[1:])
+    shutil.copy(python, folder / "python3")
+    shutil.copy(program("c_calls.py"), folder / "program.py")
+    return folder
+
+
+@with_and_without_map_files
+def test_below_another_root(root: Path, tmp_path: Path, prefix: list[str]) -> None:
+    with running("chroot", str(root), "/python3", "/program.py") as target:
+        assert_merged(record(tmp_path, "-p", target.pid, "-d", 1, prefix=prefix))
+
+
+@with_and_without_map_files
+def test_in_a_container(tmp_path: Path, prefix: list[str]) -> None:
+    python = interpreter("debian-3.11")
+    (tmp_path / "container").mkdir()
+    spaces = ["unshare", "--mount", "--pid", "--uts", "--ipc", "--net", "--fork", "--kill-child"]
+    inside = ["sh", "-c", CONTAINER, "sh", str(tmp_path / "container")]
+    with running(*spaces, *inside, str(python), program("c_calls.py")) as target:
+        pid = child_of(target.pid)
+        assert not os.path.exists(os.readlink(f"/proc/{pid}/exe"))
+        assert_merged(record(tmp_path, "-p", pid, "-d", 1, prefix=prefix))
+
+
+@pytest.fixture(scope="module")
+def one_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """c_calls.py as one program, made by PyInstaller."""
+    source = Path(program("c_calls.py"))
+    parts = (source.read_text(), sys.version, metadata.version("pyinstaller"))
+    key = hashlib.sha256("\0".join(parts).encode()).hexdigest()[:12]
+    caches = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    made = caches / "bpfprof-matrix" / f"pyinstaller-{key}" / "c_calls"
+    if not made.exists():
+        folder = tmp_path_factory.mktemp("pyinstaller")
+        folders = [f"--{name}path={folder / name}" for name in ("dist", "work", "spec")]
+        command = [sys.executable, "-m", "PyInstaller", "--onefile", "--log-level=ERROR", *folders, str(source)]
+        completed(command, 0, timeout=BUILD_LIMIT_S)
+        made.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(folder / "dist" / "c_calls", made.with_suffix(".new"))
+        made.with_suffix(".new").rename(made)
+    return made
+
+
+@contextmanager
+def running_one_file(one_file: Path, folder: Path) -> Iterator[tuple[int, int]]:
+    """The pids of the process that unpacks the program and of its child, which runs it."""
+    with running(str(one_file), env={"TMPDIR": str(folder)}) as target:
+        child = child_of(target.pid)
+        assert f"{folder}/_MEI" in Path(f"/proc/{child}/maps").read_text()
+        yield target.pid, child
+        target.end()  # it takes away what it unpacked
+
+
+def test_one_file_by_its_first_process(one_file: Path, tmp_path: Path) -> None:
+    with running_one_file(one_file, tmp_path) as (parent, child):
+        folded = record(tmp_path, "-p", parent, "-d", 1)
+    assert_merged(folded.of_process(child))
+    waits_for_child = folded.of_process(parent)
+    assert waits_for_child.lines and waits_for_child.total_us(kind="off") > 0.9 * waits_for_child.total_us()
+
+
+def test_one_file_by_the_process_that_runs_it(one_file: Path, tmp_path: Path) -> None:
+    with running_one_file(one_file, tmp_path) as (_, child):
+        assert_merged(record(tmp_path, "-p", child, "-d", 1))
+
+
+def test_one_file_launched(one_file: Path, tmp_path: Path) -> None:
+    folded = record(tmp_path, "--", str(one_file), "--seconds", 1)
+    assert len({line[0] for line in folded.lines}) == 2
+    assert_merged(folded)
