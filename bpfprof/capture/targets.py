@@ -21,7 +21,7 @@ from bpfprof.proc.privilege import OTHER_USERS, how_to_get, missing
 _TOGETHER_S = 0.0003  # births and mappings come in groups: they are looked at together
 
 
-@dataclass(slots=True)
+@dataclass
 class LaunchedCommand:
     """A command that was forked but waits for `release()` before it becomes the program."""
 
@@ -82,7 +82,7 @@ def _become_caller() -> None:
     os.setresuid(ids[0], ids[0], ids[0])
 
 
-@dataclass(slots=True)
+@dataclass
 class Targets:
     """The named processes, each held by a pidfd so that its end is noticed and its pid cannot be taken by another."""
 

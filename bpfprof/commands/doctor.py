@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import platform
+import sys
 import textwrap
 from collections.abc import Callable, Iterator
-from importlib import metadata
 
 import click
 
@@ -16,6 +16,7 @@ from bpfprof.kernel import checks
 from bpfprof.kernel.checks import Finding
 from bpfprof.kernel.compiler import Compilation
 from bpfprof.kernel.kernel_side import KernelSide
+from bpfprof.names.symbols import can_demangle
 from bpfprof.private_cache import PrivateCache, cache_directory
 
 _Check = Callable[[], Finding]
@@ -28,10 +29,10 @@ def _python() -> Finding:
 
 
 def _cplusplus() -> Finding:
-    try:
-        return Finding(f"demangle {metadata.version('demangle')}")
-    except metadata.PackageNotFoundError:
-        return Finding("", "C++ and Rust functions keep their mangled names", "pip install demangle")
+    if can_demangle():
+        return Finding("C++ and Rust functions have readable names")
+    fix = "pip install demangle" if sys.version_info >= (3, 11) else "run bpfprof with Python 3.11 or newer"
+    return Finding("", "C++ and Rust functions keep their mangled names", fix)
 
 
 def _cache() -> Finding:

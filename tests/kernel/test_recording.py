@@ -1,4 +1,4 @@
-"""Recording on this kernel: a running program on and off the CPU, all processes, a launched one, and odd interpreters."""
+"""Recording on this kernel: a running program, waits alone, all processes, a launched one, and odd interpreters."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_native_functions_below_python_ones(recorded: Recorded) -> None:
 
 
 def test_shares_of_cpu_time(recorded: Recorded) -> None:
-    """Within 12 points of the program's own account: over 5 standard deviations of the 500 samples or more there are."""
+    """Within 12 points of the program's own account: 5 standard deviations of 500 samples, and there are more."""
     stacks = recorded.stacks("--cpu")
     measured = matching(stacks, r"\(libcrypto\.so") / matching(stacks)
     told = recorded.shares["digest"] / sum(recorded.shares.values())

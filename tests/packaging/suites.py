@@ -100,7 +100,7 @@ for text in email.message_from_bytes(archive.read(name)).get_all("Requires-Dist"
 def build(folder: Path) -> Path:
     """Builds wheel and .deb into the folder; the wheel's path."""
     hatchling = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)]
-    subprocess.run(hatchling, cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
+    subprocess.run(hatchling, cwd=ROOT, check=True, capture_output=True)
     done = subprocess.run(
         [ROOT / ".ci" / "build-deb"],
         env={**os.environ, "PYTHON": sys.executable},

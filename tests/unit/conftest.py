@@ -13,3 +13,9 @@ def made() -> HandMade:
     empty = HandMade()
     empty.process(100)
     return empty
+
+
+@pytest.fixture(scope="session")
+def pyelftools() -> None:
+    """For tests that read lines."""
+    pytest.importorskip("elftools", minversion="0.29")

@@ -15,7 +15,7 @@ from bpfprof.elf.image import ElfImage
 from bpfprof.elf.lines import LineReader, SourceLine
 from bpfprof.elf.symbols.debug_files import find_debug_file
 
-pytest.importorskip("elftools", minversion="0.29")
+pytestmark = pytest.mark.usefixtures("pyelftools")
 needs_gcc = pytest.mark.skipif(
     shutil.which("gcc") is None or shutil.which("addr2line") is None, reason="no gcc or no binutils"
 )

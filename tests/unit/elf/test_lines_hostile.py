@@ -18,7 +18,7 @@ from bpfprof.elf.lines import LineReader
 from tests.unit.elf.frame_mutants import peak_mebibytes
 from tests.unit.elf.test_lines import build, instructions, needs_gcc, words
 
-pytest.importorskip("elftools", minversion="0.29")
+pytestmark = pytest.mark.usefixtures("pyelftools")
 CODE = 0x1000
 CODE_SIZE = 0x10000
 SHT_PROGBITS, SHT_STRTAB, SHF_COMPRESSED = 1, 3, 0x800
