@@ -16,5 +16,5 @@ fi
 [ "${1:-}" = --prepare ] && exit
 
 reports=${BPFPROF_REPORTS:?the folder for reports}
-export PYTHONPATH=$PWD PYTHONDONTWRITEBYTECODE=1
+export PYTHONPATH="$PWD" PYTHONDONTWRITEBYTECODE=1
 exec $environment/bin/python -m pytest -p no:cacheprovider -m kernel --junitxml="$reports/junit.xml" tests/kernel
