@@ -1,8 +1,8 @@
 """A process of which it is known what its threads do; runs until its input ends, then prints its shares as JSON.
 
 The main thread takes turns at computing in Python, computing in C, and sleeping; the thread `waiter` waits for a lock.
-Prints "ready PID" first, and at the end {"count": SECONDS, "digest": SECONDS} of CPU. Standard library only, CPython 3.9 and
-newer.
+Prints "ready PID" first, and at the end {"count": SECONDS, "digest": SECONDS} of CPU.
+Standard library only, CPython 3.9 and newer.
 """
 
 import hashlib
