@@ -251,20 +251,16 @@ def _prepare(folder: Path) -> None:
     )
 
 
-def checkout(command: str) -> Path:
-    """A new image of the checkout as git has it, changed files as they are, and of a command; the caller deletes it."""
-    with tempfile.TemporaryDirectory(dir=cache()) as scratch:
-        names = run("git", "-C", CHECKOUT, "ls-files", "-z", "--cached", "--others", "--exclude-standard").split("\0")
-        folder = Path(scratch) / "checkout"
-        for name in filter(None, names):
-            if (CHECKOUT / name).is_file():
-                (folder / name).parent.mkdir(parents=True, exist_ok=True)
-                shutil.copy(CHECKOUT / name, folder / name)
-        (folder / ".command").write_text(command + "\n")
-        handle, image = tempfile.mkstemp(dir=cache(), suffix=".checkout")
-        os.close(handle)
-        run("mke2fs", "-q", "-F", "-t", "ext4", "-O", "^has_journal", "-d", folder, image, "64M")
-    return Path(image)
+def checkout(image: Path, command: str) -> None:
+    """Makes an image of the checkout as git has it, changed files as they are, and of the command to run there."""
+    folder = image.with_suffix(".folder")
+    names = run("git", "-C", CHECKOUT, "ls-files", "-z", "--cached", "--others", "--exclude-standard").split("\0")
+    for name in filter(None, names):
+        if (CHECKOUT / name).is_file():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(CHECKOUT / name, folder / name)
+    (folder / ".command").write_text(command + "\n")
+    run("mke2fs", "-q", "-F", "-t", "ext4", "-O", "^has_journal", "-d", folder, image, "64M")
 
 
 def emulator() -> list[str]:

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.kernel.conftest import PROGRAMS, RATE_HZ, READS_PYTHON, RECORD_S, SETTLED_S, bpfprof, known
+from tests.kernel.conftest import PROGRAMS, RATE_HZ, READS_PYTHON, RECORD_S, SETTLED_S, SHORT_S, bpfprof, known
 
 _TARGET = str(PROGRAMS / "known.py")
 _PYTHON = os.path.realpath(sys.executable)
@@ -83,16 +83,16 @@ def test_waits_have_their_reasons(recorded: Recorded) -> None:
     assert abs(matching(stacks, *wait, r"\[off-cpu: lock\]$") - window_s) < 0.3 * window_s
 
 
-def test_offcpu() -> None:
+def test_offcpu(tmp_path: Path) -> None:
     with known() as (pid, _):
-        text = bpfprof("offcpu", "--pid", str(pid), "-d", str(RECORD_S))
+        text = bpfprof("offcpu", "--pid", str(pid), "-d", str(SHORT_S), cwd=tmp_path)
     assert re.search(r"^sleep in " + (r"nap \(known\.py" if READS_PYTHON else ""), text, re.MULTILINE), text
     assert re.search(r"^lock in", text, re.MULTILINE), text
 
 
 def test_all_processes(tmp_path: Path) -> None:
     with known() as (pid, _):
-        bpfprof("record", "--all", "-d", str(RECORD_S), "-o", tmp_path / "all.txt")
+        bpfprof("record", "--all", "-d", str(SHORT_S), "-o", tmp_path / "all.txt")
     processes = set(re.findall(r"^process .*? \((\d+)\);", (tmp_path / "all.txt").read_text(), re.MULTILINE))
     assert str(pid) in processes and len(processes) > 2, processes
 
@@ -109,5 +109,5 @@ def test_odd_interpreters(name: str, tmp_path: Path) -> None:
     """Python started by the loader, and a program that carries its Python."""
     output = tmp_path / "odd.txt"
     with known(*_INTERPRETERS[name]) as (pid, _):
-        bpfprof("record", "--pid", str(pid), "-d", str(RECORD_S), "-o", output)
+        bpfprof("record", "--pid", str(pid), "-d", str(SHORT_S), "-o", output)
     assert ("digest (known.py" if READS_PYTHON else "process ") in output.read_text()
