@@ -2,11 +2,12 @@
 # test     lint, types, format and every test (root needed)       bench  run the benchmarks
 # lint     the part of `test` that runs nothing                   clean  remove what these targets made
 # format   put Python and C into the shape that `lint` asks for    deb    build dist/bpfprof_VERSION_all.deb
+# matrix   the kernel's tests on every row of vagrant/matrix.yaml; matrix-ci: on the oldest and newest kernel
 
 SHELL         := /bin/bash
 MAKEFLAGS     += --no-print-directory
 .DEFAULT_GOAL := install
-.PHONY: install demo test lint format bench deb clean test-tools root-possible
+.PHONY: install demo test lint format bench deb clean matrix matrix-ci matrix-tools test-tools root-possible
 
 # The system's Python, because the distribution's bcc module is built for it.
 SYSTEM_PYTHON := /usr/bin/python3
@@ -77,6 +78,16 @@ deb: install
 clean:
 	rm -rf .venv .demo .mypy_cache .pytest_cache .ruff_cache build dist tests/browser/node_modules
 	find bpfprof tests -name __pycache__ -prune -exec rm -rf {} +
+
+# Its tables go into docs/kernels.md.
+matrix: root-possible matrix-tools
+	@$(AS_ROOT) vagrant/run.sh --qemu --table
+
+matrix-ci: root-possible matrix-tools
+	@$(AS_ROOT) vagrant/run.sh --qemu --ci
+
+matrix-tools: $(TEST_TOOLS)
+	@.ci/apt-install mmdebstrap=mmdebstrap cpio=cpio mke2fs=e2fsprogs debian-archive-keyring
 
 root-possible:
 	@$(AS_ROOT) true 2>/dev/null || { echo "The tests load BPF programs: run make test as root." >&2; exit 1; }

@@ -192,7 +192,8 @@ def _add_module(name: str, modules: Path, loaded: dict[str, bytes]) -> None:
 
 def root(row: dict, packages: list[str]) -> Path:
     """An ext4 image of the row's suite, with bpfprof's dependencies in a virtual environment."""
-    packages = [*packages, f"libpython{row['python']}"]  # PyInstaller takes it
+    others = (f"python{version}" for version in row.get("others", ()))
+    packages = [*packages, f"libpython{row['python']}", *others]  # PyInstaller takes the library
     parts = [row["suite"], *packages, _FIRST_PROCESS]
     parts += [(CHECKOUT / name).read_text() for name in ("vagrant/guest.sh", "tests/programs/known.py")]
     key = hashlib.sha256("\0".join(parts).encode()).hexdigest()[:12]

@@ -23,9 +23,8 @@ the program and its functions.
 _COSTS = """
 ## What a run costs
 
-Nanoseconds, the mean by the kernel's statistics, of programs that take a stack of some 5 Python and 10 native frames. qemu
-emulates the CPU here, some twenty times slower than a real one: compare rows, and see
-[accuracy.md](accuracy.md) for a real CPU.
+Nanoseconds a run, the mean by the kernel's statistics, while `tests/programs/known.py` is recorded. The CPU is
+emulated: compare rows, and see [accuracy.md](accuracy.md) for a real one.
 
 """
 _PROGRAMS = ("sched_switch", "sched_waking", "on_cpu", "sched_process_exec", "sched_process_fork", "sched_process_free")

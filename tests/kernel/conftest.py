@@ -29,12 +29,17 @@ SETTLED_S = 12 if IS_EMULATED else 1  # tables are there then
 READS_PYTHON = sys.version_info[:2] in SUPPORTED_VERSIONS
 
 
+# That of a kernel which cannot be used any more afterwards.
+collect_ignore = [] if "BPFPROF_REPORTS" in os.environ else ["test_lockdown.py"]
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    for item in items:
-        if Path(__file__).parent in item.path.parents if hasattr(item, "path") else False:
-            item.add_marker(pytest.mark.kernel)
-            item.add_marker(pytest.mark.root)
-            item.add_marker(pytest.mark.timeout(400))
+    """Marks the tests of this folder; the one after which nothing can be recorded is the last."""
+    own = [item for item in items if Path(__file__).parent in Path(str(item.fspath)).parents]
+    for item in own:
+        for mark in (pytest.mark.kernel, pytest.mark.root, pytest.mark.timeout(400)):
+            item.add_marker(mark)
+    items.sort(key=lambda item: "test_lockdown" in str(item.fspath))
 
 
 def bpfprof(*arguments: str | Path, cwd: Path | None = None) -> str:

@@ -17,7 +17,11 @@ from tests.kernel.conftest import PROGRAMS, RATE_HZ, READS_PYTHON, RECORD_S, SET
 
 _TARGET = str(PROGRAMS / "known.py")
 _PYTHON = os.path.realpath(sys.executable)
-_INTERPRETERS = {"loader": ("/lib64/ld-linux-x86-64.so.2", _PYTHON, _TARGET), "one-file": ("/opt/bpfprof/known",)}
+_INTERPRETERS = {
+    "loader": ("/lib64/ld-linux-x86-64.so.2", _PYTHON, _TARGET),
+    "one-file": ("/opt/bpfprof/known",),
+    "3.15": ("/usr/bin/python3.15", _TARGET),  # of a suite with another one of its own; not read yet
+}
 
 
 @dataclass
@@ -110,4 +114,4 @@ def test_odd_interpreters(name: str, tmp_path: Path) -> None:
     output = tmp_path / "odd.txt"
     with known(*_INTERPRETERS[name]) as (pid, _):
         bpfprof("record", "--pid", str(pid), "-d", str(SHORT_S), "-o", output)
-    assert ("digest (known.py" if READS_PYTHON else "process ") in output.read_text()
+    assert ("digest (known.py" if READS_PYTHON and name != "3.15" else "process ") in output.read_text()
