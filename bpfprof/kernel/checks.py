@@ -17,7 +17,7 @@ from bpfprof.kernel.btf import KernelTypes
 from bpfprof.kernel.compiler import check_bcc
 from bpfprof.kernel.kernel_side import COUNTS_LOCKED_MEMORY, KernelSide
 from bpfprof.kernel.refusals import check_lockdown
-from bpfprof.kernel.sources import compiler_flags, function_names, join_includes, keeps_run_delay
+from bpfprof.kernel.sources import check_ring_buffer, compiler_flags, function_names, join_includes, keeps_run_delay
 from bpfprof.proc import host, privilege
 
 _BCC_LIMIT_S = 30
@@ -140,9 +140,9 @@ def check_locked_memory() -> Finding:
 
 def check_types() -> Finding:
     """Struct offsets."""
-    return Finding(
-        "the kernel describes its types", figures=f"task_struct.pid at {KernelTypes().offset('task_struct', 'pid')}"
-    )
+    types = KernelTypes()
+    check_ring_buffer(types)
+    return Finding("the kernel describes its types", figures=f"task_struct.pid at {types.offset('task_struct', 'pid')}")
 
 
 def check_compiler() -> Finding:

@@ -88,6 +88,12 @@ def _preempt_count(types: KernelTypes) -> dict[str, int]:
     return dict(zip(names, values))
 
 
+def check_ring_buffer(types: KernelTypes) -> None:
+    """Raises UnsupportedError on a kernel too old for all of this: the youngest thing that has no second way."""
+    if not types.has_name("BPF_FUNC_ringbuf_output"):
+        raise UnsupportedError("this kernel has no BPF ring buffer, which Linux 5.8 brought", "run Linux 5.10 or later")
+
+
 def has_task_pointers(types: KernelTypes) -> bool:
     """Whether programs may follow pointers to the current task, and functions of theirs take pointers.
 
@@ -128,6 +134,7 @@ def compiler_flags(types: KernelTypes, has_run_delay: bool, functions: list[str]
 
     BP_OFFSET_TASK_RUN_DELAY is 0 without. BP_OFFSET_TASK_STATE is 0 where the tracepoint sched_switch tells the state.
     """
+    check_ring_buffer(types)
     run_delay = (
         types.offset("task_struct", "sched_info") + types.offset("sched_info", "run_delay") if has_run_delay else 0
     )

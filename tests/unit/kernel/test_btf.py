@@ -131,3 +131,18 @@ def test_the_running_kernel() -> None:
     assert types.offset("list_head", "next") == 0 and types.offset("list_head", "prev") == 8
     # An anonymous union in a struct (include/linux/mm_types.h).
     assert types.offset("page", "flags") == 0 and types.offset("page", "mapping") > 0
+
+
+def test_names_and_parameters(tmp_path: Path) -> None:
+    """A typedef of a pointer to a function, as tracepoints have; a struct of the same name is not it."""
+    typedef = 8
+    blob = Blob()
+    blob.add(INT, "int", size=4, extra=struct.pack("<I", 32))  # 1
+    blob.members(STRUCT, "btf_trace_event", ("first", 1, 0))  # 2
+    blob.add(FUNC_PROTO, count=3, extra=struct.pack("<IIIIII", 0, 1, 0, 1, 0, 1))  # 3
+    blob.add(PTR, size=3)  # 4
+    blob.add(typedef, "btf_trace_event", size=4)  # 5
+    types = blob.write(tmp_path / "vmlinux")
+    assert types.parameters("btf_trace_event") == 3 and types.parameters("btf_trace_other") == 0
+    assert types.has_name("first") and not types.has_name("second")
+    assert types.percpu_distance("first", "int") == 0  # no section of per-CPU variables

@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 
 from bpfprof.abi import ebpf_directory
+from bpfprof.errors import UnsupportedError
+from bpfprof.kernel import sources
 from bpfprof.kernel.compiler import PROGRAMS
 from bpfprof.kernel.sources import (
     FIRST_FUNCTION,
@@ -150,3 +152,37 @@ def test_flags_hold_offsets_and_map_numbers() -> None:
     sources = "".join(path.read_text() for path in ebpf_directory().rglob("*.[hc]"))
     wanted = set(re.findall(r"\bBP_(?:OFFSET_\w+|RQ_TO_\w+|KERNEL_VERSION_CODE)\b", sources))
     assert wanted <= {flag[2:].split("=")[0] for flag in flags}, "the kernel side wants a number it is not given"
+
+
+def test_a_kernel_without_ring_buffers_is_too_old() -> None:
+    class Types:
+        def has_name(self, name: str) -> bool:
+            return name != "BPF_FUNC_ringbuf_output"
+
+    with pytest.raises(UnsupportedError, match=r"no BPF ring buffer, which Linux 5\.8 brought"):
+        compiler_flags(Types(), True, [])  # type: ignore[arg-type]
+
+
+def test_what_older_kernels_lack_is_asked_of_their_types() -> None:
+    """No helper bpf_task_pt_regs, and a tracepoint sched_switch without the state, whose member has its old name."""
+
+    class Types:
+        def offset(self, _struct_name: str, member: str) -> int:
+            return {"state": 24, "stack": 32}.get(member, 8)
+
+        def percpu_distance(self, _first: str, second: str) -> int:
+            return 64 if second == "pcpu_hot" else 0
+
+        def has_name(self, name: str) -> bool:
+            return name not in ("BPF_FUNC_task_pt_regs", "__state")
+
+        def parameters(self, _function: str) -> int:
+            return 4
+
+    def flags() -> set[str]:
+        return set(compiler_flags(Types(), True, []))  # type: ignore[arg-type]
+
+    assert {"-DBP_HAS_TASK_POINTERS=0", "-DBP_OFFSET_TASK_STACK=32", "-DBP_RQ_TO_PREEMPT_COUNT=72"} <= flags()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sources, "kernel_version_code", lambda: 5 << 16 | 10 << 8)
+        assert "-DBP_OFFSET_TASK_STATE=24" in flags()
