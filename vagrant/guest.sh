@@ -9,7 +9,8 @@ if [ ! -x $environment/bin/pytest ]; then
     python3 -m venv --system-site-packages $environment
     # Not the checkout itself: it is on the path, and what it needs is asked for by name.
     $environment/bin/python -m pip install --quiet --upgrade pip
-    $environment/bin/python -m pip install --quiet numpy click pyelftools pytest pytest-timeout pyinstaller
+    $environment/bin/python -m pip install --quiet numpy click pyelftools pytest pytest-timeout pyinstaller \
+        "demangle; python_version >= '3.11'"
     $environment/bin/python -m PyInstaller --onefile --log-level ERROR --distpath $environment --workpath /tmp/build \
         --specpath /tmp/build tests/programs/known.py
 fi

@@ -38,6 +38,7 @@ exec /bin/busybox switch_root /root /sbin/bpfprof-init
 # The first process of the machine. The reports go out as a tar file on a disk of their own.
 _FIRST_PROCESS = """#!/bin/sh
 mount -t proc proc /proc; mount -t sysfs sysfs /sys; mount -t tmpfs tmpfs /tmp; mount -t tmpfs tmpfs /run
+mount -t securityfs securityfs /sys/kernel/security; mount -t cgroup2 cgroup2 /sys/fs/cgroup
 mount -t devtmpfs devtmpfs /dev 2>/dev/null; mkdir -p /dev/shm; mount -t tmpfs tmpfs /dev/shm
 mount -t ext4 -o ro /dev/vdb /checkout
 export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LC_ALL=C.UTF-8
