@@ -1,7 +1,7 @@
 """What a row of the matrix boots: kernel and modules, an initial file system, a root file system and the checkout.
 
 Everything that is downloaded comes through apt or pip, which check it, and stays in `cache()`. A row is a dict of
-matrix.yaml. Functions raise subprocess.CalledProcessError when a tool fails, and LookupError without a fitting package.
+matrix.yaml. Functions raise RuntimeError with what a failed tool said, and LookupError without a fitting package.
 """
 
 from __future__ import annotations
@@ -206,10 +206,13 @@ def root(row: dict, packages: list[str]) -> Path:
             old.unlink()
         with tempfile.TemporaryDirectory(dir=cache()) as scratch:
             folder = Path(scratch) / "root"
+            include = f"--include={','.join(packages)}"
+            late = 'Acquire::Check-Valid-Until "false"'  # sid's list may be expired where there is a mirror only
             run(
                 "mmdebstrap",
                 "--variant=apt",
-                f"--include={','.join(packages)}",
+                f"--aptopt={late}",
+                include,
                 row["suite"],
                 folder,
                 *sources((row["suite"],)),
@@ -230,27 +233,13 @@ def _prepare(folder: Path) -> None:
     for name in ("/etc/resolv.conf", "/etc/pip.conf", "/etc/ssl/certs/ca-certificates.crt"):
         if os.path.exists(name):
             shutil.copyfile(name, f"{folder}{name}")
-    mounts = [
-        (CHECKOUT, folder / "checkout", "--rbind"),
-        ("/proc", folder / "proc", "--rbind"),
-        ("/dev", folder / "dev", "--rbind"),
-    ]
-    script = " && ".join(f"mount {kind} {source} {target}" for source, target, kind in mounts)
-    inside = "cd /checkout && exec sh vagrant/guest.sh --prepare"
-    environment = {
-        name: value for name, value in os.environ.items() if name.startswith("PIP_") or name.endswith("_proxy")
-    }
-    environment |= {"HOME": "/root", "PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C.UTF-8"}
-    run(
-        "unshare",
-        "--mount",
-        "--fork",
-        "--pid",
-        "sh",
-        "-ec",
-        f"{script}; exec chroot {folder} sh -c '{inside}'",
-        env=environment,
+    script = (
+        'mount --rbind "$1" "$2/checkout"; mount --rbind /proc "$2/proc"; mount --rbind /dev "$2/dev"; '
+        'exec chroot "$2" sh -c "cd /checkout && exec sh vagrant/guest.sh --prepare"'
     )
+    environment = {name: text for name, text in os.environ.items() if name.startswith("PIP_") or "_proxy" in name}
+    environment |= {"HOME": "/root", "PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C.UTF-8"}
+    run("unshare", "--mount", "--fork", "--pid", "sh", "-ec", script, "sh", CHECKOUT, folder, env=environment)
 
 
 def checkout(image: Path, command: str) -> None:

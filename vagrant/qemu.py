@@ -61,7 +61,18 @@ def boot(row: dict, packages: list[str], reports: Path, command: str) -> str:
         images.checkout(checkout, command)
         with open(report_disk, "wb") as file:
             file.truncate(_REPORT_BYTES)
-        line = [*qemu, *_MACHINE, "-kernel", str(kernel / "vmlinuz"), "-initrd", str(kernel / "initrd")]
+        # It ends with this process, however that ends.
+        line = [
+            "setpriv",
+            "--pdeathsig",
+            "KILL",
+            *qemu,
+            *_MACHINE,
+            "-kernel",
+            str(kernel / "vmlinuz"),
+            "-initrd",
+            str(kernel / "initrd"),
+        ]
         line += ["-append", f"{_KERNEL_LINE} {row.get('kernel_line', '')}"]
         for disk, kind in ((root, "snapshot=on"), (checkout, "snapshot=on"), (report_disk, "cache=unsafe")):
             line += ["-drive", f"file={disk},if=virtio,format=raw,{kind}"]
