@@ -22,7 +22,8 @@ import yaml
 
 HERE = Path(__file__).resolve().parent
 _MEMORY_MIB = 2048
-_LIMIT_SECONDS = 600  # of one machine
+_LIMIT_SECONDS = 400  # of one machine, which takes some 150
+_STUCK = f"not done after {_LIMIT_SECONDS} s"
 _REPORT_BYTES = 64 << 20
 _TESTS = "sh vagrant/guest.sh"
 _KERNEL_LINE = "console=ttyS0 loglevel=4 panic=-1 oops=panic tsc=reliable mitigations=off"
@@ -81,7 +82,7 @@ def boot(row: dict, packages: list[str], reports: Path, command: str) -> str:
                 options = {"stdin": subprocess.DEVNULL, "stdout": log, "stderr": log, "timeout": _LIMIT_SECONDS}
                 subprocess.run([*line, *_NOTHING_ELSE], check=False, **options)
             except subprocess.TimeoutExpired:  # it was killed
-                return f"not done after {_LIMIT_SECONDS} s"
+                return _STUCK
         try:
             with tarfile.open(report_disk) as archive:
                 for member in archive:
@@ -113,7 +114,14 @@ def main() -> None:
         shutil.rmtree(reports, ignore_errors=True)
         reports.mkdir(parents=True)
         started = time.monotonic()
-        outcomes.append(boot(row, matrix["packages"], reports, asked.command))
+        outcome = boot(row, matrix["packages"], reports, asked.command)
+        if (
+            outcome == _STUCK
+        ):  # as one of Linux 5.10 was, once in five runs, with both CPUs busy: said, and tried once more
+            print(f"{row['name']:<16} {outcome}; once more", flush=True)
+            (reports / "serial.log").rename(reports / "serial-of-the-first.log")
+            outcome = boot(row, matrix["packages"], reports, asked.command)
+        outcomes.append(outcome)
         seconds = round(time.monotonic() - started)
         (reports / "seconds").write_text(str(seconds))
         print(f"{row['name']:<16} {outcomes[-1]} {table.tests(reports)} {seconds} s", flush=True)
