@@ -25,7 +25,7 @@ _BCC_LIMIT_S = 30
 _ASK_BCC = """import re, sys
 sys.path.append(sys.argv[1])
 import bcc
-print(bcc.__version__, *sorted(set(re.findall(r"libLLVM[-.]([\\d.]*\\d)", open("/proc/self/maps").read())))[:1])"""
+print(bcc.__version__, *sorted(set(re.findall(r"libLLVM(?:-|\\.so\\.)(\\d+)", open("/proc/self/maps").read())))[:1])"""
 
 
 @dataclass(frozen=True)
