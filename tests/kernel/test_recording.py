@@ -7,7 +7,10 @@ import os
 import re
 import sys
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import cached_property
+from os.path import exists
 from pathlib import Path
 from typing import Any
 
@@ -32,11 +35,16 @@ class Recorded:
     file: Path
     shares: dict[str, float]
 
-    def stacks(self, *options: str) -> dict[str, int]:
+    @cached_property
+    def stacks(self) -> dict[str, int]:
         """Collapsed stack without its process -> microseconds, once all unwind tables were there."""
-        text = bpfprof("report", self.file, "-f", "collapsed", "--time", f"{SETTLED_S}s..", *options)
+        text = bpfprof("report", self.file, "-f", "collapsed", "--time", f"{SETTLED_S}s..")
         lines = (line.rpartition(" ") for line in text.splitlines() if line.startswith("process "))
         return {stack.partition(";")[2]: int(weight) for stack, _, weight in lines}
+
+    def on_cpu(self) -> dict[str, int]:
+        """Those that do not end in a wait."""
+        return {stack: weight for stack, weight in self.stacks.items() if not stack.rpartition(";")[2].startswith("[")}
 
 
 @pytest.fixture(scope="module")
@@ -60,27 +68,26 @@ def test_all_time_is_accounted_for(recorded: Recorded) -> None:
 
 
 def test_stacks_are_whole(recorded: Recorded) -> None:
-    stacks = recorded.stacks()
-    assert matching(stacks, r"\[truncated") < 0.05 * matching(stacks), recorded.summary
+    assert matching(recorded.stacks, r"\[truncated") < 0.05 * matching(recorded.stacks), recorded.summary
 
 
 def test_native_functions_below_python_ones(recorded: Recorded) -> None:
     """The main thread, on a CPU in libcrypto: main (Python), digest (Python), then C functions."""
     python = (r"main \(known.py", r"digest \(known.py") if READS_PYTHON else ()
-    in_c = matching(recorded.stacks("--cpu"), *python, r"\(libcrypto\.so")
-    assert in_c > 0.25 * matching(recorded.stacks("--cpu")), recorded.summary
+    in_c = matching(recorded.on_cpu(), *python, r"\(libcrypto\.so")
+    assert in_c > 0.25 * matching(recorded.on_cpu()), recorded.summary
 
 
 def test_shares_of_cpu_time(recorded: Recorded) -> None:
     """Within 12 points of the program's own account: 5 standard deviations of 500 samples, and there are more."""
-    stacks = recorded.stacks("--cpu")
+    stacks = recorded.on_cpu()
     measured = matching(stacks, r"\(libcrypto\.so") / matching(stacks)
     told = recorded.shares["digest"] / sum(recorded.shares.values())
     assert abs(measured - told) < 0.12, (measured, told)
 
 
 def test_waits_have_their_reasons(recorded: Recorded) -> None:
-    stacks = recorded.stacks("--offcpu")
+    stacks = recorded.stacks
     nap, wait = ((r"nap \(known.py",), (r"wait_for \(known.py",)) if READS_PYTHON else ((), ())
     assert matching(stacks, *nap, r"\[off-cpu: sleep\]$") > 0
     window_s = RECORD_S - SETTLED_S
@@ -108,10 +115,13 @@ def test_launched(tmp_path: Path) -> None:
     assert ("work (" if READS_PYTHON else "process ") in output.read_text()
 
 
-@pytest.mark.parametrize("name", [name for name, command in _INTERPRETERS.items() if Path(command[0]).exists()])
-def test_odd_interpreters(name: str, tmp_path: Path) -> None:
-    """Python started by the loader, and a program that carries its Python."""
-    output = tmp_path / "odd.txt"
-    with known(*_INTERPRETERS[name]) as (pid, _):
-        bpfprof("record", "--pid", str(pid), "-d", str(SHORT_S), "-o", output)
-    assert ("digest (known.py" if READS_PYTHON and name != "3.15" else "process ") in output.read_text()
+def test_odd_interpreters(tmp_path: Path) -> None:
+    """Python started by the loader, a program that carries its Python, and one that is not read yet."""
+    with ExitStack() as running:
+        pids = {name: running.enter_context(known(*line))[0] for name, line in _INTERPRETERS.items() if exists(line[0])}
+        options = [word for pid in pids.values() for word in ("--pid", str(pid))]
+        bpfprof("record", *options, "-d", str(SHORT_S), "-o", tmp_path / "odd.txt")
+    text = (tmp_path / "odd.txt").read_text()
+    for name, pid in pids.items():
+        found = "".join(re.findall(rf"^process .*? \({pid}\);.*$", text, re.MULTILINE))
+        assert ("digest (known.py" if READS_PYTHON and name != "3.15" else "process ") in found, (name, text)
