@@ -83,15 +83,15 @@ CONTAINER = f"""
 mount --make-rprivate /
 mount -t tmpfs none /mnt
 cd /mnt
+mkdir proc sys dev tmp out old
+mount -t tmpfs none tmp # first, for the checkout can be below /tmp
 for folder in usr lib lib64 bin sbin etc {str(ROOT)[1:]}; do
     test -e /$folder || continue
     mkdir -p $folder && mount --bind /$folder $folder && mount -o remount,bind,ro $folder
 done
-mkdir proc sys dev tmp out old
 mount -t proc proc proc
 mount -t sysfs -o ro sysfs sys
 mount --rbind /dev dev
-mount -t tmpfs none tmp
 mount --bind "$BPFPROF_TEST_FOLDER" out
 mount -o remount,ro /mnt
 pivot_root . old
