@@ -124,4 +124,6 @@ def test_odd_interpreters(tmp_path: Path) -> None:
     text = (tmp_path / "odd.txt").read_text()
     for name, pid in pids.items():
         found = "".join(re.findall(rf"^process .*? \({pid}\);.*$", text, re.MULTILINE))
-        assert ("digest (known.py" if READS_PYTHON and name != "3.15" else "process ") in found, (name, text)
+        # The program carries a known.py of its own, so the other one is named with its folder.
+        expected = r"digest \((programs/)?known\.py" if READS_PYTHON and name != "3.15" else "process "
+        assert re.search(expected, found), (name, found)
