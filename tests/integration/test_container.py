@@ -52,7 +52,7 @@ def test_systemd_accepts_the_unit(tmp_path: Path) -> None:
     if shutil.which("systemd-analyze") is None:
         pytest.skip("no systemd-analyze")
     unit = tmp_path / UNIT.name
-    unit.write_text(UNIT.read_text().replace("/usr/local/bin/bpfprof", BPFPROF[0]))
+    unit.write_text(UNIT.read_text().replace("ExecStart=bpfprof", f"ExecStart={BPFPROF[0]}"))
     done = completed(["systemd-analyze", "verify", str(unit)], 0)
     assert UNIT.name not in done.stderr, done.stderr
     completed(["systemd-analyze", "security", "--offline=true", "--threshold=40", str(unit)], 0)  # 4.0 of 10
