@@ -12,7 +12,8 @@ import signal
 import sys
 
 from bpfprof.capture.options import CaptureOptions
-from bpfprof.capture.session import Session
+from bpfprof.capture.process import State
+from bpfprof.capture.session import Progress, Session
 from bpfprof.capture.targets import LaunchedCommand, StopRequest, Targets
 from bpfprof.capture.watch import Watch
 from bpfprof.cpython.layouts_dynamic import SUPPORTED_VERSIONS
@@ -27,20 +28,22 @@ from bpfprof.profile.build import build_profile
 from bpfprof.recording.reader import Recording
 
 _BURN_S, _NAP_S = 0.6, 0.5
-_PROGRAM = f"""import time
+# It begins when something comes through the pipe that it is given.
+_PROGRAM = f"""import os, sys, time
 def burn():
     end = time.thread_time() + {_BURN_S}
     while time.thread_time() < end: sum(range(100))
 def nap():
     time.sleep({_NAP_S})
+os.read(int(sys.argv[1]), 1)
 burn()
 nap()
 """
 _SAMPLING_S = 0.15  # samples tell where CPU time went, 60 of them in burn()
 _CLOCKS_S = 0.02  # clocks differ
 _LATE_S = 0.5  # what a busy machine may add to a nap
-_WHOLE_SHARE = 0.9  # of stacks; tables of a file may still be being made
-_TABLES_WAIT_S = 10.0
+_WHOLE_SHARE = 0.9  # of stacks
+_PATIENCE_S = 10.0  # a program that cannot be read begins all the same
 
 
 def self_test(kernel: KernelSide) -> Finding:
@@ -64,22 +67,38 @@ def self_test(kernel: KernelSide) -> Finding:
 
 
 def _record(kernel: KernelSide) -> Recording:
-    # Not the link of a virtual environment, which may be in a folder that the user who called sudo cannot enter.
-    launched = LaunchedCommand.start((os.path.realpath(sys.executable), "-I", "-c", _PROGRAM))
+    beginning, begin = os.pipe()
+    os.set_inheritable(beginning, True)
     recording = Recording()
     with contextlib.ExitStack() as stack:
+        for fd in (beginning, begin):
+            stack.callback(os.close, fd)
+        # Not the link of a virtual environment, which may be in a folder that the user who called sudo cannot enter.
+        program = (os.path.realpath(sys.executable), "-I", "-c", _PROGRAM, str(beginning))
+        launched = LaunchedCommand.start(program)
         stack.callback(_end, launched.pid)
         watch = Watch.of(CaptureOptions(pids=(launched.pid,)), kernel, Targets.open((launched.pid,)))
         stack.callback(watch.close)
-        if watch.code is not None:  # what waits to become the program has the same interpreter mapped
-            watch.code.files.background.wait(_TABLES_WAIT_S)
         stop = stack.enter_context(StopRequest())
         watch.start(launched)
         session = Session(watch, recording)
         session.begin()
-        session.run(lambda _: None, stop)
+
+        def begin_when_known(progress: Progress) -> None:
+            if _is_known(watch, launched.pid) or progress.elapsed_s > _PATIENCE_S:
+                os.write(begin, b"x")
+
+        session.run(begin_when_known, stop)
         session.finish()
     return recording
+
+
+def _is_known(watch: Watch, pid: Pid) -> bool:
+    """Whether an interpreter was looked for in the program, and the unwind tables of its files are there."""
+    process = watch.processes.by_pid.get(pid)
+    if process is None or process.state is not State.KNOWN or not (process.interpreter or process.note):
+        return False
+    return watch.code is None or not watch.code.files.background.open_count
 
 
 def _end(pid: Pid) -> None:
