@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import socket
 import sys
 
 from bpfprof.capture.options import CaptureOptions
@@ -28,16 +29,19 @@ from bpfprof.profile.build import build_profile
 from bpfprof.recording.reader import Recording
 
 _BURN_S, _NAP_S = 0.6, 0.5
-# It begins when something comes through the pipe that it is given.
+# It begins when it is told through the socket that it is given, says when it is done, and ends when it is told again.
 _PROGRAM = f"""import os, sys, time
 def burn():
     end = time.thread_time() + {_BURN_S}
     while time.thread_time() < end: sum(range(100))
 def nap():
     time.sleep({_NAP_S})
-os.read(int(sys.argv[1]), 1)
+told = int(sys.argv[1])
+os.read(told, 1)
 burn()
 nap()
+os.write(told, b"x")
+os.read(told, 1)
 """
 _SAMPLING_S = 0.15  # samples tell where CPU time went, 60 of them in burn()
 _CLOCKS_S = 0.02  # clocks differ
@@ -67,14 +71,12 @@ def self_test(kernel: KernelSide) -> Finding:
 
 
 def _record(kernel: KernelSide) -> Recording:
-    beginning, begin = os.pipe()
-    os.set_inheritable(beginning, True)
     recording = Recording()
     with contextlib.ExitStack() as stack:
-        for fd in (beginning, begin):
-            stack.callback(os.close, fd)
+        ours, its = map(stack.enter_context, socket.socketpair())
+        its.set_inheritable(True)
         # Not the link of a virtual environment, which may be in a folder that the user who called sudo cannot enter.
-        program = (os.path.realpath(sys.executable), "-I", "-c", _PROGRAM, str(beginning))
+        program = (os.path.realpath(sys.executable), "-I", "-c", _PROGRAM, str(its.fileno()))
         launched = LaunchedCommand.start(program)
         stack.callback(_end, launched.pid)
         watch = Watch.of(CaptureOptions(pids=(launched.pid,)), kernel, Targets.open((launched.pid,)))
@@ -83,14 +85,28 @@ def _record(kernel: KernelSide) -> Recording:
         watch.start(launched)
         session = Session(watch, recording)
         session.begin()
-
-        def begin_when_known(progress: Progress) -> None:
-            if _is_known(watch, launched.pid) or progress.elapsed_s > _PATIENCE_S:
-                os.write(begin, b"x")
-
-        session.run(begin_when_known, stop)
+        session.run(_Steps(watch, launched.pid, ours).take, stop)
         session.finish()
     return recording
+
+
+class _Steps:
+    """Lets the program begin once it is known, and end once all that it did was read from the kernel and from it."""
+
+    def __init__(self, watch: Watch, pid: Pid, ours: socket.socket) -> None:
+        self._watch, self._pid, self._ours = watch, pid, ours
+        self._has_begun = self._is_done = False
+        ours.setblocking(False)
+
+    def take(self, progress: Progress) -> None:
+        """After each drain."""
+        if self._is_done:
+            self._ours.close()
+        elif self._has_begun:
+            with contextlib.suppress(BlockingIOError):
+                self._is_done = bool(self._ours.recv(1))
+        elif _is_known(self._watch, self._pid) or progress.elapsed_s > _PATIENCE_S:
+            self._has_begun = bool(self._ours.send(b"x"))
 
 
 def _is_known(watch: Watch, pid: Pid) -> bool:
