@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from bpfprof.model.syscalls import syscall_name, syscall_numbers
+from bpfprof.proc.privilege import CAPABILITIES
 from tests.integration.recorded import NOBODY
 
 _PR_SET_NO_NEW_PRIVS, _PR_SET_SECCOMP, _MODE_FILTER = 38, 22, 2  # include/uapi/linux/prctl.h, seccomp.h
@@ -50,7 +51,8 @@ def _filter(numbers: list[int], answer: int, others: int) -> Callable[[], None]:
 
 def with_capabilities(names: Sequence[str], uid: int) -> list[str]:
     """A prefix: only these capabilities, for ever; of a user who is not root they are ambient."""
-    wanted = ",".join(["-all", *(f"+{name.removeprefix('CAP_').lower()}" for name in names)])
+    # By number: setpriv of Debian 11 does not know the newer ones by name.
+    wanted = ",".join(["-all", *(f"+cap_{each.number}" for each in CAPABILITIES if each.name in names)])
     prefix = ["setpriv", "--no-new-privs", f"--bounding-set={wanted}"]
     if uid == 0:
         return [*prefix, "--inh-caps=-all"]
