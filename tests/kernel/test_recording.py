@@ -16,7 +16,17 @@ from typing import Any
 
 import pytest
 
-from tests.kernel.conftest import PROGRAMS, RATE_HZ, READS_PYTHON, RECORD_S, SETTLED_S, SHORT_S, bpfprof, known
+from tests.kernel.conftest import (
+    IS_EMULATED,
+    PROGRAMS,
+    RATE_HZ,
+    READS_PYTHON,
+    RECORD_S,
+    SETTLED_S,
+    SHORT_S,
+    bpfprof,
+    known,
+)
 
 _TARGET = str(PROGRAMS / "known.py")
 _PYTHON = os.path.realpath(sys.executable)
@@ -109,7 +119,8 @@ def test_all_processes(tmp_path: Path) -> None:
 
 
 def test_launched(tmp_path: Path) -> None:
-    program = "import time\ndef work():\n while time.thread_time() < 1: sum(range(1000))\nwork()"
+    cpu_s = 4 if IS_EMULATED else 1  # longer than it takes there to find the interpreter of a new process
+    program = f"import time\ndef work():\n while time.thread_time() < {cpu_s}: sum(range(1000))\nwork()"
     output = tmp_path / "launched.txt"
     bpfprof("record", "-o", output, "--", _PYTHON, "-c", program)
     assert ("work (" if READS_PYTHON else "process ") in output.read_text()
