@@ -15,8 +15,8 @@ from bpfprof.kernel import bpf_syscall
 from bpfprof.kernel.attach import PERF_EVENTS, Attachments, cpus
 from bpfprof.kernel.btf import KernelTypes
 from bpfprof.kernel.compiler import check_bcc
-from bpfprof.kernel.kernel_side import COUNTS_LOCKED_MEMORY, KernelSide
-from bpfprof.kernel.refusals import check_lockdown, may_forbid_perf_events
+from bpfprof.kernel.kernel_side import KernelSide
+from bpfprof.kernel.refusals import COUNTS_LOCKED_MEMORY, check_lockdown, locked_memory_refusal, may_forbid_perf_events
 from bpfprof.kernel.sources import check_ring_buffer, compiler_flags, function_names, join_includes, keeps_run_delay
 from bpfprof.proc import host, privilege
 
@@ -135,9 +135,8 @@ def check_locked_memory() -> Finding:
     limit = host.locked_memory_limit()
     if not COUNTS_LOCKED_MEMORY:
         return Finding(f"ulimit -l is {limit}: no limit for BPF since Linux 5.11")
-    if limit != "unlimited" and privilege.missing(privilege.LOCKED_MEMORY):
-        text = f"ulimit -l is {limit}, which counts for BPF before Linux 5.11; without CAP_SYS_RESOURCE it stays"
-        raise UnsupportedError(text, "ulimit -l unlimited as root, or LimitMEMLOCK=infinity of the service")
+    if refused := locked_memory_refusal():
+        raise refused
     return Finding(f"ulimit -l is {limit}; bpfprof lifts it while it records")
 
 

@@ -7,13 +7,9 @@ from threading import Thread
 
 from bpfprof.kernel.compiler import Compilation
 from bpfprof.kernel.loader import load_programs
-from bpfprof.kernel.sources import kernel_version_code
+from bpfprof.kernel.refusals import COUNTS_LOCKED_MEMORY
 from bpfprof.kernel.tables import Tables
 from bpfprof.proc.own_process import lift_locked_memory_limit
-
-# Whether maps and programs count against `ulimit -l`, before commit 5b29d26b3922 ("bpf: Eliminate rlimit-based memory
-# accounting for bpf progs") and those around it (in v5.11).
-COUNTS_LOCKED_MEMORY = kernel_version_code() < 5 << 16 | 11 << 8
 
 
 class KernelSide:

@@ -7,13 +7,17 @@ import re
 from pathlib import Path
 
 from bpfprof.errors import UnsupportedError
-from bpfprof.proc import privilege
+from bpfprof.kernel.sources import kernel_version_code
+from bpfprof.proc import host, privilege
 
 _FORBIDDEN = (errno.EPERM, errno.EACCES, errno.ENOSYS)  # the last is what some seccomp filters answer
 _LOCKDOWN = Path("/sys/kernel/security/lockdown")
 _PARANOID = Path("/proc/sys/kernel/perf_event_paranoid")
 # What verifiers, old and new, say of a helper that bpf_tracing_func_proto() withholds, kernel/trace/bpf_trace.c.
 _READ_IS_REFUSED = re.compile(r"(?:unknown func|cannot use helper) bpf_probe_read_kernel\b")
+# Whether maps and programs count against `ulimit -l`, before commit 5b29d26b3922 ("bpf: Eliminate rlimit-based memory
+# accounting for bpf progs") and those around it (in v5.11).
+COUNTS_LOCKED_MEMORY = kernel_version_code() < 5 << 16 | 11 << 8
 _FORBIDS_ALL = 3  # of Debian's kernels; the kernel's own scale ends at 2
 
 
@@ -35,6 +39,8 @@ def refusal(what: str, error: OSError, verifier_log: str = "") -> UnsupportedErr
             f"only root, or who has {names}, may watch other programs", privilege.how_to_get(lacking)
         )
     told = f"{what} is forbidden ({error.strerror})"
+    if "BPF" in what and (refused := locked_memory_refusal()):
+        return refused
     if "perf event" in what and may_forbid_perf_events():
         return UnsupportedError(
             f"{told}: kernel.perf_event_paranoid is {perf_event_paranoid()}, so this kernel asks for CAP_SYS_ADMIN",
@@ -57,6 +63,17 @@ def perf_event_paranoid() -> int:
         return int(_PARANOID.read_text())
     except (OSError, ValueError):
         return -1
+
+
+def locked_memory_refusal() -> UnsupportedError | None:
+    """Where BPF maps count as locked memory, it is limited, and this process may not lift the limit."""
+    limit = host.locked_memory_limit()
+    if not COUNTS_LOCKED_MEMORY or limit == "unlimited" or not privilege.missing(privilege.LOCKED_MEMORY):
+        return None
+    return UnsupportedError(
+        f"ulimit -l is {limit}, which counts for BPF before Linux 5.11; without CAP_SYS_RESOURCE it stays",
+        "ulimit -l unlimited as root, or LimitMEMLOCK=infinity of the service",
+    )
 
 
 def may_forbid_perf_events() -> bool:

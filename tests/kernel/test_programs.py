@@ -27,7 +27,7 @@ def test_the_verifier_looks_at_less_than_it_may(monkeypatch: pytest.MonkeyPatch,
 
     def program_load(*arguments: Any, **_: Any) -> int:
         log = ctypes.create_string_buffer(1 << 16)
-        fd = load(*arguments, log=log, log_level=_STATISTICS)
+        fd = load(*arguments[:5], log=log, log_level=_STATISTICS)
         processed = re.search(rb"processed (\d+) insns", log.value)
         assert processed is not None
         looked_at[arguments[2]] = [len(arguments[1]) // 8, int(processed[1])]

@@ -65,6 +65,16 @@ def test_lockdown_where_securityfs_is_not_mounted(log: str) -> None:
 
 
 @pytest.mark.usefixtures("is_root")
+def test_locked_memory_before_it_stopped_to_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(refusals, "COUNTS_LOCKED_MEMORY", True)
+    monkeypatch.setattr(refusals.host, "locked_memory_limit", lambda: "64 KiB")
+    assert "SELinux" in str(refusal("the BPF map threads", error(errno.EPERM)))  # it can be lifted
+    monkeypatch.setattr(privilege, "missing", lambda wanted: ["CAP_SYS_RESOURCE"] * (wanted == privilege.LOCKED_MEMORY))
+    told = refusal("the BPF map threads", error(errno.EPERM))
+    assert "ulimit -l is 64 KiB" in str(told) and "LimitMEMLOCK" in told.hint
+
+
+@pytest.mark.usefixtures("is_root")
 def test_what_is_no_matter_of_privilege_is_told_as_it_is() -> None:
     told = refusal("the BPF map threads", error(errno.ENOMEM), "call bpf_probe_read_kernel#113")
     assert str(told) == "the kernel refuses the BPF map threads (Cannot allocate memory)"
