@@ -257,15 +257,13 @@ def checkout(image: Path, command: str) -> None:
 def emulator() -> list[str]:
     """The command of qemu: the machine's own if it is new enough, else one in a folder of the cache."""
     own = shutil.which("qemu-system-x86_64")
-    if own:
-        found = re.search(r"version (\d+)", run(own, "--version"))
-        if found and int(found[1]) >= _QEMU_VERSION:
-            return [own]
-    folder = cache() / "qemu"
+    if own and _is_new_enough([own]):
+        return [own]
+    folder = cache() / f"qemu-{_QEMU_VERSION}"
     with locked("qemu"):
         if not folder.exists():
             with _new_folder(folder) as new:
-                preference = "Package: *\nPin: release a=bookworm-backports\nPin-Priority: 500\n"
+                preference = "Package: *\nPin: release n=bookworm-backports\nPin-Priority: 500\n"
                 hook = f'mkdir -p "$1/etc/apt/preferences.d"; printf \'{preference}\' > "$1/etc/apt/preferences.d/qemu"'
                 include = "qemu-system-x86,seabios"
                 run(
@@ -280,4 +278,11 @@ def emulator() -> list[str]:
     libraries = folder / "usr/lib/x86_64-linux-gnu"
     line = ["env", f"QEMU_MODULE_DIR={libraries}/qemu", f"{folder}/lib64/ld-linux-x86-64.so.2", "--library-path"]
     line += [f"{folder}/lib/x86_64-linux-gnu:{libraries}", f"{folder}/usr/bin/qemu-system-x86_64"]
+    if not _is_new_enough(line):
+        raise LookupError(f"no qemu {_QEMU_VERSION} or later in {' and '.join(_QEMU_SUITES)}")
     return [*line, "-L", f"{folder}/usr/share/qemu", "-L", f"{folder}/usr/share/seabios"]
+
+
+def _is_new_enough(line: list[str]) -> bool:
+    found = re.search(r"version (\d+)", run(*line, "--version"))
+    return found is not None and int(found[1]) >= _QEMU_VERSION
