@@ -15,6 +15,7 @@ import sys
 import tarfile
 import tempfile
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import images
@@ -108,7 +109,10 @@ def main() -> None:
     chosen = [row for row in rows.values() if row["name"] in (asked.rows or rows) and (row["ci"] or not asked.ci)]
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # an exception, which ends the emulator too
     outcomes = []
-    for row in chosen:
+    ahead = ThreadPoolExecutor(1)  # makes the next row's images while one runs
+    for row, following in zip(chosen, [*chosen[1:], None]):
+        if following:
+            ahead.submit(images.root, following, matrix["packages"])
         reports = HERE / "reports" / row["name"]
         shutil.rmtree(reports, ignore_errors=True)
         reports.mkdir(parents=True)

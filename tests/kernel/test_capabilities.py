@@ -20,7 +20,7 @@ def _record(pid: int, output: Path, locked_memory: str = "unlimited") -> tuple[i
     command = ["prlimit", f"--memlock={locked_memory}"] if COUNTS_LOCKED_MEMORY else []
     command += with_capabilities([each.name for each in CAPABILITIES], NOBODY)
     command += [sys.executable, "-m", "bpfprof", "record", "--pid", str(pid), "-d", str(SHORT_S), "-o", str(output)]
-    environment = {**os.environ, "HOME": "/nonexistent"}
+    environment = {**os.environ, "XDG_CACHE_HOME": str(output.parent / "cache")}  # of an own, to compile once
     done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment)
     return done.returncode, done.stdout
 
@@ -30,6 +30,8 @@ def test_the_capabilities_of_the_unit_are_enough(tmp_path: Path) -> None:
     output = tmp_path / "known.txt"
     for folder in (tmp_path, tmp_path.parent, tmp_path.parent.parent):
         folder.chmod(0o777)
+    (tmp_path / "cache").mkdir(mode=0o700)
+    os.chown(tmp_path / "cache", NOBODY, NOBODY)
     with known() as (pid, _):
         with kernel_setting(_SETTING, "2"):
             status, told = _record(pid, output)
