@@ -33,7 +33,7 @@ _TESTS = "sh vagrant/guest.sh"
 _KERNEL_LINE = (
     "console=ttyS0 loglevel=4 panic=-1 oops=panic unknown_nmi_panic panic_print=65 tsc=reliable mitigations=off"
 )
-# Without AVX: numpy's sort with AVX2 ended with a segmentation fault on such a CPU of qemu 10.0.
+# Without AVX: numpy's sort with AVX2 ended with a segmentation fault on such a CPU of qemu 7.2.
 _MACHINE = f"-M q35 -accel tcg,thread=multi -cpu max,avx=off,avx2=off -smp 2 -m {_MEMORY_MIB}".split()
 _DEVICES = [
     "-display",
@@ -118,9 +118,7 @@ def main() -> None:
         reports.mkdir(parents=True)
         started = time.monotonic()
         outcome = boot(row, matrix["packages"], reports, asked.command)
-        if (
-            outcome == _STUCK
-        ):  # as one of Linux 5.10 was, once in five runs, with both CPUs busy: said, and tried once more
+        if outcome == _STUCK:  # or only slow, beside other work: said, and tried once more
             print(f"{row['name']:<16} {outcome}; once more", flush=True)
             (reports / "serial.log").rename(reports / "serial-of-the-first.log")
             outcome = boot(row, matrix["packages"], reports, asked.command)
