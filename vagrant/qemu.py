@@ -24,9 +24,8 @@ import yaml
 
 HERE = Path(__file__).resolve().parent
 _MEMORY_MIB = 2048
-_LIMIT_SECONDS = 400  # of one machine, which takes some 150
+_LIMIT_SECONDS = 600  # of one machine, which takes some 180, and twice that beside other work
 _LAST_WORDS_SECONDS = 15
-_STUCK = f"not done after {_LIMIT_SECONDS} s"
 _REPORT_BYTES = 64 << 20
 _TESTS = "sh vagrant/guest.sh"
 # 65: at a panic all tasks are printed and, since Linux 5.18, where all CPUs are.
@@ -64,16 +63,17 @@ def boot(row: dict, packages: list[str], reports: Path, command: str) -> str:
         for disk, kind in ((root, "snapshot=on"), (checkout, "snapshot=on"), (report_disk, "cache=unsafe")):
             line += ["-drive", f"file={disk},if=virtio,format=raw,{kind}"]
         if not _ends([*line, *_DEVICES], reports):
-            return _STUCK
+            return f"not done after {_LIMIT_SECONDS} s: see serial.log"
         try:
             with tarfile.open(report_disk) as archive:
                 for member in archive:
                     if member.isfile():  # what the machine wrote is data: a name, and bytes under it
                         content = archive.extractfile(member)
                         (reports / Path(member.name).name).write_bytes(content.read() if content else b"")
-        except tarfile.TarError:
+            status = (reports / "status").read_text()
+        except (tarfile.TarError, FileNotFoundError):  # as after a panic
             return "no report: see serial.log"
-    return "passed" if (reports / "status").read_text().split() == ["exit", "status", "0"] else "FAILED"
+    return "passed" if status == "exit status 0\n" else "FAILED"
 
 
 def _ends(line: list[str], reports: Path) -> bool:
@@ -111,17 +111,13 @@ def main() -> None:
     outcomes = []
     ahead = ThreadPoolExecutor(1)  # makes the next row's images while one runs
     for row, following in zip(chosen, [*chosen[1:], None]):
-        if following:
+        if following:  # an error shows when it is that row's turn
             ahead.submit(images.root, following, matrix["packages"])
         reports = HERE / "reports" / row["name"]
         shutil.rmtree(reports, ignore_errors=True)
         reports.mkdir(parents=True)
         started = time.monotonic()
         outcome = boot(row, matrix["packages"], reports, asked.command)
-        if outcome == _STUCK:  # or only slow, beside other work: said, and tried once more
-            print(f"{row['name']:<16} {outcome}; once more", flush=True)
-            (reports / "serial.log").rename(reports / "serial-of-the-first.log")
-            outcome = boot(row, matrix["packages"], reports, asked.command)
         outcomes.append(outcome)
         seconds = round(time.monotonic() - started)
         (reports / "seconds").write_text(str(seconds))

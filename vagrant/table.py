@@ -62,13 +62,14 @@ def write(path: Path, rows: list[dict], folder: Path) -> None:
             continue
         frames = "Python and native" if row["reads"] else "native"
         seconds = (reports / "seconds").read_text()
-        versions = [facts.get(key, "?") for key in ("kernel", "bcc", "llvm", "python")]
-        machines.append([name, *versions, frames, tests(reports), seconds])
+        versions = [facts.get(key, "?") for key in ("kernel", "bcc", "llvm")]
+        pythons = ", ".join([facts.get("python", "?"), *row.get("others", ())])
+        machines.append([name, *versions, pythons, frames, tests(reports), seconds])
         programs, means = facts.get("programs", {}), facts.get("costs_ns", {})
         counts.append(
             [name, *(f"{programs[each][1]:,} ({programs[each][0]:,})" for each in _PROGRAMS if each in programs)]
         )
         costs.append([name, *(f"{means[each]:,}" for each in _PROGRAMS[:3] if each in means)])
-    header = ["row", "kernel", "BCC", "LLVM", "Python", "frames of that Python", "tests passed", "seconds"]
+    header = ["row", "kernel", "BCC", "LLVM", "Python", "frames read", "tests passed", "seconds"]
     text = _HEAD + _lines(header, machines) + _COUNTS + _lines(["row", *_PROGRAMS], counts)
     path.write_text(text + _COSTS + _lines(["row", *_PROGRAMS[:3]], costs))
