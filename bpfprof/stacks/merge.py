@@ -15,11 +15,14 @@ Whether they do is known by counting. What can make the counts differ, by the so
   finalizer. The shim still counts: exact.
 * `throwflag` and generators make no difference: each call links its frame, and a generator that 3.12 and later resume
   without a call (FOR_ITER_GEN, SEND_GEN) lies in the run of the one that resumes it: exact.
+* 3.6 to 3.10 run one Python function a call, so each frame is a run. They unlink it before they call
+  _Py_CheckFunctionResult and return (Python/ceval.c: `exit_eval_frame`, v3.6.15 and v3.10.13): not exact, and seen
+  where a leaf is in that short function.
 * `throw()` on a generator that waits for another (`yield from`, `await`) links the outer generator's frame without a
-  call of the evaluation function: `_gen_throw`, Objects/genobject.c (v3.11.7 to v3.13.0). In 3.12 and later that frame
+  call of the evaluation function: `_gen_throw`, Objects/genobject.c (v3.9.18 to v3.13.0). In 3.12 and later that frame
   has no entry mark and joins the run of the caller: the counts agree, and the outer generator stands rootward of the
-  native frames that lead to `throw()`. In 3.11 it keeps the mark of its last call, one run too many for each: not
-  exact, and seen whenever asyncio cancels a task that awaits a coroutine.
+  native frames that lead to `throw()`. In 3.10 and 3.11 it keeps the mark of its last call, one run too many for
+  each, and in 3.9 it has no caller: not exact, and seen whenever asyncio cancels a task that awaits a coroutine.
 * Calls of another thread state are on the native stack but not in the Python list: sub-interpreters, and greenlets,
   whose stack lies on top of that of the code which started them: not exact.
 
