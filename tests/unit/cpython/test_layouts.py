@@ -150,7 +150,7 @@ def _find_includes() -> dict[str, Path]:
     return {
         f"{folder.parent.parent.name}-{folder.name}": folder
         for folder, match in versions.items()
-        if match and 6 <= int(match[1]) <= 13 and (int(match[1]) < 11 or (folder / "internal" / "pycore_frame.h").exists())
+        if match and 6 <= int(match[1]) <= 13 and (folder / "Python.h").exists()
     }
 
 
