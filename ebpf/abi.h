@@ -243,13 +243,13 @@ struct bp_python_layout {
     __u16 frame_previous;
     __u16 frame_instruction;
     __u16 frame_mark;
-    __u16 code_identity; /* BP_IDENTITY_WORDS words that end with co_filename, co_name, co_qualname (3.11+), co_linetable */
+    __u16 code_identity; /* BP_IDENTITY_WORDS words that end with co_filename, co_name, co_qualname, co_linetable */
     __u16 name_hash;     /* PyASCIIObject.hash, where code objects have no version; 0: they have one */
     __u16 tstate_interpreter; /* PyThreadState.interp */
     __u16 interpreter_gil;    /* PyInterpreterState.ceval.gil, 0xffff: the runtime holds the GIL */
     __u16 gil_holder;         /* _gil_runtime_state.last_holder; .locked follows it */
     __u16 tstate_native_id;   /* PyThreadState.native_thread_id, before 3.11 .thread_id */
-    __u16 lasti_bytes; /* before 3.11: what PyFrameObject.f_lasti counts; 0: frames are _PyInterpreterFrame */
+    __u16 lasti_bytes;        /* before 3.11: what PyFrameObject.f_lasti counts; 0: frames are _PyInterpreterFrame */
     __u16 pad[2];
 };
 
