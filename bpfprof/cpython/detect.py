@@ -71,6 +71,7 @@ class _Runtime:
     address: RuntimeAddress
     version_hex: int  # Py_Version, 0 when it cannot be told
     gil: Gil | None  # where it lies in variables of the file
+    traces_references: bool  # built with Py_TRACE_REFS: objects begin with two more pointers
     code_type_address: RuntimeAddress
     eval_address: RuntimeAddress
 
@@ -109,6 +110,8 @@ def _inspect(memory: ProcessMemory, runtime: _Runtime) -> Interpreter | NotPytho
     version = _minor_version(number)
     if is_free_threaded:
         return _unsupported(version, "free-threaded ", "; it has no GIL")
+    if runtime.traces_references and not head:
+        return _unsupported(version, beside="; it was built with Py_TRACE_REFS")
     layout = layout_from_debug_offsets(head_bytes, version) if head else STATIC_LAYOUTS.get(version)
     if layout is None:
         return _unsupported(version)
@@ -177,7 +180,9 @@ def _runtime_in(image: ElfImage, mapping: Mapping, is_likely: bool) -> _Runtime 
     number = int.from_bytes(image.read(version.address, 8) or b"", "little") if version else version_hex(image)
     code_type, evaluation = (RuntimeAddress(symbol.address + bias if symbol else 0) for symbol in others)
     gil = None if runtime else static_gil(image, bias)
-    return _Runtime(RuntimeAddress(address + bias), number, gil, code_type, evaluation)
+    # Objects/object.c (v3.6.15 to v3.12.1), exported by these builds alone.
+    traces = image.find_symbol("_Py_ForgetReference", dynamic_only=True) is not None
+    return _Runtime(RuntimeAddress(address + bias), number, gil, traces, code_type, evaluation)
 
 
 def _candidates(pid: Pid, mappings: list[Mapping]) -> Iterator[tuple[Mapping, bool]]:
