@@ -31,6 +31,8 @@
 #define BP_IDENTITY_WORDS 7
 /* A stack or code object already sent is sent again after this long: bounds how long a reused address can be misread. */
 #define BP_RESEND_NS 2000000000
+/* struct pthread.tid of glibc x86-64, as its _thread_db_pthread_tid says (2.31 to 2.43). CPython's thread_id points there. */
+#define BP_PTHREAD_TID 720
 /* Code objects of this many innermost frames are identified with every stack. */
 #define BP_LEAF_FRAMES 4
 /* Kinds of waits that one thread's short ones are added up by before a sum is sent. */

@@ -7,7 +7,6 @@
 #pragma once
 
 #define FRAME_OBJECT_BYTES 128 /* of PyFrameObject: what is read of it. f_lasti is in there, and all have more */
-#define PTHREAD_TID 0x2d0      /* glibc x86-64: struct pthread.tid, nptl/descr.h (2.17 to 2.41) */
 
 static __always_inline enum bp_status old_innermost_frame(struct bp_walk *walk)
 {
@@ -53,7 +52,7 @@ static __always_inline __u32 thread_id_of(struct bp_walk *walk, __u64 tstate)
         __u64 thread = 0;
         if (!READ_USER(thread, at))
             return 0;
-        at = thread + PTHREAD_TID;
+        at = thread + BP_PTHREAD_TID;
     }
     READ_USER(id, at);
     return id;

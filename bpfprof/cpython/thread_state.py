@@ -9,6 +9,7 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass
 
+from bpfprof import abi
 from bpfprof.cpython.layout import NONE, Layout
 from bpfprof.model.ids import RuntimeAddress
 from bpfprof.proc.memory import ProcessMemory
@@ -16,8 +17,7 @@ from bpfprof.proc.memory import ProcessMemory
 _INTERPRETER_LIMIT = 1024
 _THREAD_LIMIT = 65536
 
-# glibc x86-64: struct pthread.tid, nptl/descr.h (2.17 to 2.41). thread_id is the address of struct pthread.
-_PTHREAD_TID = 0x2D0
+_PTHREAD_TID = abi.CONSTANTS["BP_PTHREAD_TID"]
 
 RawFrame = tuple[int, int, int]
 

@@ -147,7 +147,7 @@ def test_a_wait_for_the_gil_before_3_11(
     """The C library knows the thread's id; 3.6 has the holder in a variable of its own."""
     monkeypatch.setitem(LAYOUTS, "old", {**FRAME_OBJECT, "lasti_bytes": 1})
     threads.version, threads.holder_id = "old", PTHREAD
-    threads.more = [(PTHREAD + 0x2D0, HOLDER_ID.to_bytes(8, "little"))]
+    threads.more = [(PTHREAD + CONSTANTS["BP_PTHREAD_TID"], HOLDER_ID.to_bytes(8, "little"))]
     threads.last_holder = holder
     if is_3_6:
         threads.gil_current, threads.last_holder = PTHREAD + 0x1000, 0x1234
