@@ -223,7 +223,9 @@ def test_code_that_was_replaced_is_counted_and_lines_are_right(churn: Churn) -> 
     cpu_ns = sleep_ns = unnamed_ns = 0
     for weight in profile.weights:
         frames = [profile.frames[frame] for frame in profile.stacks[weight["stack"]]]
-        leaf = next((frame for frame in reversed(frames) if frame.kind == FrameKind.PYTHON), Frame(FrameKind.PYTHON))
+        # What this file adds to 3.6 are the program's clocks.
+        python = [it for it in frames if it.kind == FrameKind.PYTHON and not it.file.endswith("/sitecustomize.py")]
+        leaf = python[-1] if python else Frame(FrameKind.PYTHON)
         if leaf.name in churn.functions:
             line = churn.functions[leaf.name]["line"]
             assert line <= leaf.line <= line + 4
