@@ -23,7 +23,7 @@ from bpfprof.cpython.thread_state import ThreadStateRef, read_thread_states, wal
 from bpfprof.model.ids import Pid
 from bpfprof.proc.memory import ProcessMemory
 from bpfprof.proc.tasks import list_threads
-from tests.integration.interpreters import PYTHONS, minor
+from tests.integration.interpreters import PYTHONS, PYTHONS_2, minor
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
 
@@ -255,10 +255,13 @@ def test_it_is_quick(target: Target) -> None:
     assert min(times) < 0.025
 
 
-@pytest.mark.parametrize("name", [name for name in PYTHONS if name not in SUPPORTED])
+OTHERS = {name: path for name, path in {**PYTHONS, **PYTHONS_2}.items() if name not in SUPPORTED}
+
+
+@pytest.mark.parametrize("name", OTHERS)
 def test_other_versions_are_named(name: str) -> None:
     script = "import sys; sys.stdout.write('ready\\n'); sys.stdout.flush(); sys.stdin.readline()"
-    command = [PYTHONS[name], "-c", script]
+    command = [OTHERS[name], "-c", script]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         process.stdout.readline()
