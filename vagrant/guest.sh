@@ -18,4 +18,4 @@ fi
 
 reports=${BPFPROF_REPORTS:?the folder for reports}
 export PYTHONPATH="$PWD" PYTHONDONTWRITEBYTECODE=1
-exec $environment/bin/python -m pytest -p no:cacheprovider -m kernel --junitxml="$reports/junit.xml" tests/kernel
+exec $environment/bin/python -m pytest -v -p no:cacheprovider -m kernel --junitxml="$reports/junit.xml" tests/kernel

@@ -9,10 +9,12 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import socket
 import sys
 
 from bpfprof.capture.options import CaptureOptions
-from bpfprof.capture.session import Session
+from bpfprof.capture.process import State
+from bpfprof.capture.session import Progress, Session
 from bpfprof.capture.targets import LaunchedCommand, StopRequest, Targets
 from bpfprof.capture.watch import Watch
 from bpfprof.cpython.layouts_dynamic import SUPPORTED_VERSIONS
@@ -27,20 +29,25 @@ from bpfprof.profile.build import build_profile
 from bpfprof.recording.reader import Recording
 
 _BURN_S, _NAP_S = 0.6, 0.5
-_PROGRAM = f"""import time
+# It begins when it is told through the socket that it is given, says when it is done, and ends when it is told again.
+_PROGRAM = f"""import os, sys, time
 def burn():
     end = time.thread_time() + {_BURN_S}
     while time.thread_time() < end: sum(range(100))
 def nap():
     time.sleep({_NAP_S})
+told = int(sys.argv[1])
+os.read(told, 1)
 burn()
 nap()
+os.write(told, b"x")
+os.read(told, 1)
 """
 _SAMPLING_S = 0.15  # samples tell where CPU time went, 60 of them in burn()
 _CLOCKS_S = 0.02  # clocks differ
 _LATE_S = 0.5  # what a busy machine may add to a nap
-_WHOLE_SHARE = 0.9  # of stacks; tables of a file may still be being made
-_TABLES_WAIT_S = 10.0
+_WHOLE_SHARE = 0.9  # of stacks
+_PATIENCE_S = 10.0  # a program that cannot be read begins all the same
 
 
 def self_test(kernel: KernelSide) -> Finding:
@@ -64,22 +71,50 @@ def self_test(kernel: KernelSide) -> Finding:
 
 
 def _record(kernel: KernelSide) -> Recording:
-    # Not the link of a virtual environment, which may be in a folder that the user who called sudo cannot enter.
-    launched = LaunchedCommand.start((os.path.realpath(sys.executable), "-I", "-c", _PROGRAM))
     recording = Recording()
     with contextlib.ExitStack() as stack:
+        ours, its = map(stack.enter_context, socket.socketpair())
+        its.set_inheritable(True)
+        # Not the link of a virtual environment, which may be in a folder that the user who called sudo cannot enter.
+        program = (os.path.realpath(sys.executable), "-I", "-c", _PROGRAM, str(its.fileno()))
+        launched = LaunchedCommand.start(program)
         stack.callback(_end, launched.pid)
         watch = Watch.of(CaptureOptions(pids=(launched.pid,)), kernel, Targets.open((launched.pid,)))
         stack.callback(watch.close)
-        if watch.code is not None:  # what waits to become the program has the same interpreter mapped
-            watch.code.files.background.wait(_TABLES_WAIT_S)
         stop = stack.enter_context(StopRequest())
         watch.start(launched)
         session = Session(watch, recording)
         session.begin()
-        session.run(lambda _: None, stop)
+        session.run(_Steps(watch, launched.pid, ours).take, stop)
         session.finish()
     return recording
+
+
+class _Steps:
+    """Lets the program begin once it is known, and end once all that it did was read from the kernel and from it."""
+
+    def __init__(self, watch: Watch, pid: Pid, ours: socket.socket) -> None:
+        self._watch, self._pid, self._ours = watch, pid, ours
+        self._has_begun = self._is_done = False
+        ours.setblocking(False)
+
+    def take(self, progress: Progress) -> None:
+        """After each drain."""
+        if self._is_done:
+            self._ours.close()
+        elif self._has_begun:
+            with contextlib.suppress(BlockingIOError):
+                self._is_done = bool(self._ours.recv(1))
+        elif _is_known(self._watch, self._pid) or progress.elapsed_s > _PATIENCE_S:
+            self._has_begun = bool(self._ours.send(b"x"))
+
+
+def _is_known(watch: Watch, pid: Pid) -> bool:
+    """Whether an interpreter was looked for in the program, and the unwind tables of its files are there."""
+    process = watch.processes.by_pid.get(pid)
+    if process is None or process.state is not State.KNOWN or not (process.interpreter or process.note):
+        return False
+    return watch.code is None or not watch.code.files.background.open_count
 
 
 def _end(pid: Pid) -> None:

@@ -16,7 +16,7 @@ from bpfprof.kernel.attach import PERF_EVENTS, Attachments, cpus
 from bpfprof.kernel.btf import KernelTypes
 from bpfprof.kernel.compiler import check_bcc
 from bpfprof.kernel.kernel_side import COUNTS_LOCKED_MEMORY, KernelSide
-from bpfprof.kernel.refusals import check_lockdown
+from bpfprof.kernel.refusals import check_lockdown, may_forbid_perf_events
 from bpfprof.kernel.sources import check_ring_buffer, compiler_flags, function_names, join_includes, keeps_run_delay
 from bpfprof.proc import host, privilege
 
@@ -114,7 +114,10 @@ def check_settings() -> Finding:
     """Settings that people look at; they bind only who has no capabilities, or what is tried below says so."""
     names = ("kernel.perf_event_paranoid", "kernel.unprivileged_bpf_disabled")
     values = ", ".join(f"{name.partition('.')[2]} {host.setting(name) or 'not there'}" for name in names)
-    return Finding(f"{values}: no limit with these capabilities")
+    limit = (
+        "perf events may be forbidden, see below" if may_forbid_perf_events() else "no limit with these capabilities"
+    )
+    return Finding(f"{values}: {limit}")
 
 
 def check_kernel_lockdown() -> Finding:

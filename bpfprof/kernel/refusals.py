@@ -35,8 +35,11 @@ def refusal(what: str, error: OSError, verifier_log: str = "") -> UnsupportedErr
             f"only root, or who has {names}, may watch other programs", privilege.how_to_get(lacking)
         )
     told = f"{what} is forbidden ({error.strerror})"
-    if "perf event" in what and perf_event_paranoid() >= _FORBIDS_ALL:
-        return UnsupportedError(f"{told}: kernel.perf_event_paranoid is 3", "sudo sysctl kernel.perf_event_paranoid=2")
+    if "perf event" in what and may_forbid_perf_events():
+        return UnsupportedError(
+            f"{told}: kernel.perf_event_paranoid is {perf_event_paranoid()}, so this kernel asks for CAP_SYS_ADMIN",
+            "sudo sysctl kernel.perf_event_paranoid=2",
+        )
     if privilege.has_seccomp_filter():
         return UnsupportedError(
             f"{told} by the seccomp filter of this container or service",
@@ -54,6 +57,11 @@ def perf_event_paranoid() -> int:
         return int(_PARANOID.read_text())
     except (OSError, ValueError):
         return -1
+
+
+def may_forbid_perf_events() -> bool:
+    """Whether the setting is one at which some distributions' kernels forbid them to this process."""
+    return perf_event_paranoid() >= _FORBIDS_ALL and bool(privilege.missing(privilege.PERF_EVENTS_AT_3))
 
 
 def lockdown_mode(path: Path = _LOCKDOWN) -> str:

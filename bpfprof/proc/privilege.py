@@ -36,6 +36,9 @@ MAPPED_FILES = (
     Capability("CAP_CHECKPOINT_RESTORE", 40, "files that were replaced while a program uses them", (_SYS_ADMIN,)),
 )
 CAPABILITIES = (*REQUIRED, *OTHER_USERS, *KERNEL_NAMES, *MAPPED_FILES)
+# Debian's kernels ask for it at kernel.perf_event_paranoid 3, whoever has CAP_PERFMON: sys_perf_event_open() of its
+# features/all/security-perf-allow-further-restriction-of-perf_event_open.patch, seen on 6.1.
+PERF_EVENTS_AT_3 = (Capability("CAP_SYS_ADMIN", _SYS_ADMIN, "perf events where kernel.perf_event_paranoid is 3"),)
 LOCKED_MEMORY = (Capability("CAP_SYS_RESOURCE", 24, "more locked memory, before Linux 5.11"),)
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -25,6 +26,7 @@ RECORD_S = 18 if IS_EMULATED else 3
 SHORT_S = 6 if IS_EMULATED else 2  # where the unwind tables do not matter
 RATE_HZ = 99 if IS_EMULATED else 499
 SETTLED_S = 12 if IS_EMULATED else 1  # tables are there then
+_COMMAND_S = 120  # a command takes up to 40 s where the CPU is emulated
 # Whether the frames of the Python that runs this can be read.
 READS_PYTHON = sys.version_info[:2] in SUPPORTED_VERSIONS
 
@@ -37,17 +39,22 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Marks the tests of this folder; the one after which nothing can be recorded is the last."""
     own = [item for item in items if Path(__file__).parent in Path(str(item.fspath)).parents]
     for item in own:
-        for mark in (pytest.mark.kernel, pytest.mark.root, pytest.mark.timeout(400)):
+        for mark in (pytest.mark.kernel, pytest.mark.root, pytest.mark.timeout(240)):
             item.add_marker(mark)
     items.sort(key=lambda item: "test_lockdown" in str(item.fspath))
 
 
 def bpfprof(*arguments: str | Path, cwd: Path | None = None) -> str:
-    """What the command prints, errors included; it must succeed."""
-    command = [sys.executable, "-m", "bpfprof", *map(str, arguments)]
-    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=300, cwd=cwd)
-    assert done.returncode == 0, done.stdout
-    return done.stdout
+    """What the command prints, errors included; it must succeed. One that gets stuck prints where its threads are."""
+    command = [sys.executable, "-X", "faulthandler", "-m", "bpfprof", *map(str, arguments)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=cwd) as process:
+        try:
+            text, _ = process.communicate(timeout=_COMMAND_S)
+        except subprocess.TimeoutExpired:
+            process.send_signal(signal.SIGABRT)
+            text, _ = process.communicate()
+    assert process.returncode == 0, text
+    return text
 
 
 @contextmanager

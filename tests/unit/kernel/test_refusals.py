@@ -77,7 +77,10 @@ def test_who_forbids_it(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(privilege, "has_seccomp_filter", lambda: True)
     assert "seccomp" in str(refusal("the BPF map threads", error(number)))
     monkeypatch.setattr(refusals, "perf_event_paranoid", lambda: 3)
+    assert "seccomp" in str(refusal("the perf event cpu-clock", error(number)))
+    monkeypatch.setattr(privilege, "missing", lambda wanted: ["CAP_SYS_ADMIN"] * (wanted == privilege.PERF_EVENTS_AT_3))
     assert "seccomp" in str(refusal("the BPF map threads", error(number)))
-    assert "perf_event_paranoid" in refusal("the perf event cpu-clock", error(number)).hint
+    told = refusal("the perf event cpu-clock", error(number))
+    assert "paranoid is 3, so this kernel asks for CAP_SYS_ADMIN" in str(told) and "paranoid=2" in told.hint
     monkeypatch.setattr(privilege, "missing", lambda *_: ["CAP_PERFMON"])
     assert "CAP_PERFMON" in str(refusal("the perf event cpu-clock", error(number)))
