@@ -33,9 +33,10 @@ class Gil:
 
 def find_gil(memory: ProcessMemory, runtime_address: int, layout: Layout) -> Gil | None:
     """Of CPython 3.7 and later; None while the interpreter starts."""
+    address = 0
     if layout.runtime_gil != NONE:
         address = runtime_address + layout.runtime_gil
-    else:
+    elif layout.interpreter_gil != NONE:
         main = memory.read_pointer(runtime_address + layout.runtime_interpreters_main)
         address = (memory.read_pointer(main + layout.interpreter_gil) if main else None) or 0
     switch = address + layout.gil_switch, layout.gil_size - layout.gil_switch
