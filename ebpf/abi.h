@@ -31,6 +31,8 @@
 #define BP_IDENTITY_WORDS 7
 /* A stack or code object already sent is sent again after this long: bounds how long a reused address can be misread. */
 #define BP_RESEND_NS 2000000000
+/* struct pthread.tid of glibc x86-64, as its _thread_db_pthread_tid says (2.31 to 2.43). CPython's thread_id points there. */
+#define BP_PTHREAD_TID 720
 /* Code objects of this many innermost frames are identified with every stack. */
 #define BP_LEAF_FRAMES 4
 /* Kinds of waits that one thread's short ones are added up by before a sum is sent. */
@@ -248,8 +250,9 @@ struct bp_python_layout {
     __u16 tstate_interpreter; /* PyThreadState.interp */
     __u16 interpreter_gil;    /* PyInterpreterState.ceval.gil, 0xffff: the runtime holds the GIL */
     __u16 gil_holder;         /* _gil_runtime_state.last_holder; .locked follows it */
-    __u16 tstate_native_id;   /* PyThreadState.native_thread_id */
-    __u16 pad[3];
+    __u16 tstate_native_id;   /* PyThreadState.native_thread_id, before 3.11 .thread_id */
+    __u16 lasti_bytes;        /* before 3.11: what PyFrameObject.f_lasti counts; 0: frames are _PyInterpreterFrame */
+    __u16 pad[2];
 };
 
 /*
@@ -307,6 +310,7 @@ struct bp_process {
     __u64 eval_start; /* of the C evaluation function, 0: not known */
     __u64 gil;        /* address of the GIL (of the main interpreter, where each has one), 0: none is known */
     __u64 gil_bytes;
+    __u64 gil_current; /* CPython 3.6: address of _PyThreadState_Current, 0: later ones */
     struct bp_python_layout layout;
 };
 

@@ -2,7 +2,8 @@
 /*
  * Who has the GIL: struct _gil_runtime_state, Python/ceval_gil.c. A thread that waits for it is in futex with an address
  * inside; `last_holder` is who has it while `locked` is not 0. Up to CPython 3.11 the runtime holds one, later each
- * interpreter points to its own or to that of the main interpreter.
+ * interpreter points to its own or to that of the main interpreter. In 3.6 the members are static variables, and
+ * _PyThreadState_Current is who has it.
  */
 #pragma once
 
@@ -32,6 +33,16 @@ static __always_inline __u64 own_gil(struct bp_walk *walk, struct bp_thread *thr
     return gil;
 }
 
+static __always_inline bool read_gil(struct gil_state *state, __u64 gil, struct bp_process *process)
+{
+    if (!process->gil_current)
+        return READ_USER(*state, gil + process->layout.gil_holder);
+    if (!READ_USER(state->holder, process->gil_current))
+        return false;
+    state->locked = state->holder != 0;
+    return true;
+}
+
 /* Flags of enum bp_gil_flags. In a wait for the GIL walk->holder becomes the thread state of who has it. */
 static __always_inline __u8 gil_flags(struct bp_walk *walk, struct bp_thread *thread, struct bp_process *process)
 {
@@ -43,7 +54,7 @@ static __always_inline __u8 gil_flags(struct bp_walk *walk, struct bp_thread *th
     /* It may have moved on to another interpreter. */
     if (walk->purpose == BP_FOR_SAMPLE || (futex && !in_gil(futex, gil, process)))
         gil = own_gil(walk, thread, process);
-    if (!READ_USER(state, gil + process->layout.gil_holder))
+    if (!read_gil(&state, gil, process))
         return 0;
     if (in_gil(futex, gil, process)) {
         walk->holder = state.locked && state.holder != walk->tstate ? state.holder : 0;

@@ -10,6 +10,7 @@
 #include "unwind_tables.bpf.h"
 #include "native_frames.bpf.h"
 #include "python_frames.bpf.h"
+#include "python_old_frames.bpf.h"
 #include "gil.bpf.h"
 #include "stack.bpf.h"
 #include "thread_time.bpf.h"

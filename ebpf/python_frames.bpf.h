@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
  * From the current task to its PyThreadState and the innermost frame, and from that to the outermost one, through
- * _PyInterpreterFrame.previous (CPython 3.11 and later).
+ * _PyInterpreterFrame.previous (CPython 3.11 and later). Frames of older ones are in python_old_frames.bpf.h.
  */
 #pragma once
 
@@ -20,18 +20,22 @@
 #define TSTATE_BYTES 320     /* of PyThreadState: what is read of it */
 #define CFRAME_PREVIOUS 8    /* from current_frame */
 
-static __always_inline enum bp_status python_innermost_frame(struct bp_walk *walk, struct bp_process *process)
+static __always_inline enum bp_status python_thread_state(struct bp_walk *walk, struct bp_process *process)
 {
-    struct bp_python_layout *layout = &process->layout;
-    __u64 thread_pointer = LOAD_KERNEL(u64, CURRENT_TASK, BP_OFFSET_TASK_FSBASE), tstate = 0, frame = 0,
-          chunk_at = layout->tstate_chunk, frame_at = layout->tstate_frame;
-    __u64 ip = walk->native.registers[REGISTER_IP], sp = walk->native.registers[REGISTER_SP];
+    __u64 thread_pointer = LOAD_KERNEL(u64, CURRENT_TASK, BP_OFFSET_TASK_FSBASE), tstate = 0;
 
     if (!READ_USER(tstate, thread_pointer + process->tss_offset))
         return BP_PYTHON_STATE_FAULT;
     walk->tstate = tstate;
-    if (!tstate)
-        return BP_NO_PYTHON;
+    return tstate ? BP_OK : BP_NO_PYTHON;
+}
+
+static __always_inline enum bp_status python_innermost_frame(struct bp_walk *walk, struct bp_process *process)
+{
+    struct bp_python_layout *layout = &process->layout;
+    __u64 tstate = walk->tstate, frame = 0, chunk_at = layout->tstate_chunk, frame_at = layout->tstate_frame;
+    __u64 ip = walk->native.registers[REGISTER_IP], sp = walk->native.registers[REGISTER_SP];
+
     /* The block is not in use yet. Both lie in its first words in every version. */
     if (chunk_at > TSTATE_BYTES - sizeof(__u64) || frame_at > TSTATE_BYTES - sizeof(__u64) ||
         probe_read_user(walk->block, TSTATE_BYTES, (void *)tstate))
@@ -139,7 +143,7 @@ static __always_inline enum bp_status python_walk(struct bp_walk *walk)
 
 /*
  * What tells a code object from another that takes its address later: its version, where CPython numbers them (3.12 and
- * later), and the pointers to its filename, name, qualified name, line table and variables. An allocator that gives out the
+ * later), and the pointers to its filename, name, qualified name (3.11 and later), line table and variables. An allocator that gives out the
  * same addresses again can repeat all pointers, so without a version the hash of the name, which the string holds, is
  * taken too. User space reads the same a moment later and compares. 0 when it cannot be read.
  */
@@ -149,7 +153,7 @@ static __always_inline __u64 code_identity(struct bp_walk *walk, __u64 code)
     if (probe_read_user(words, BP_IDENTITY_WORDS * sizeof(*words), (void *)(code + walk->layout.code_identity)))
         return 0;
     if (walk->layout.name_hash)
-        READ_USER(name_hash, words[BP_IDENTITY_WORDS - 3] + walk->layout.name_hash);
+        READ_USER(name_hash, words[BP_IDENTITY_WORDS - (walk->layout.lasti_bytes ? 2 : 3)] + walk->layout.name_hash);
     for (int i = 0; i < BP_IDENTITY_WORDS; i++)
         hash = mix(hash, words[i]);
     return mix(hash, name_hash) | 1;

@@ -126,7 +126,9 @@ static __always_inline enum bp_status begin_stack(struct bp_walk *walk)
     walk->base = NOWHERE;
     walk->layout = process->layout;
     walk->tstate = 0;
-    enum bp_status status = python_innermost_frame(walk, process);
+    enum bp_status status = python_thread_state(walk, process);
+    if (status == BP_OK)
+        status = walk->layout.lasti_bytes ? old_innermost_frame(walk) : python_innermost_frame(walk, process);
     struct bp_thread *thread = thread_of(walk);
     if (thread && walk->purpose != BP_FOR_WAKER)
         walk->gil_flags = gil_flags(walk, thread, process);
@@ -159,7 +161,9 @@ static __always_inline void hash_kernel_frames(struct bp_walk *walk)
 
 FUNCTION(python_frames)
 {
-    return walk ? python_walk(walk) : BP_STACK_NOT_TAKEN;
+    if (!walk)
+        return BP_STACK_NOT_TAKEN;
+    return walk->layout.lasti_bytes ? old_python_walk(walk) : python_walk(walk);
 }
 
 FUNCTION(native_frame)
@@ -260,12 +264,11 @@ FUNCTION(send_stack)
  */
 FUNCTION(take_holder_stack)
 {
-    __u32 holder_id = 0;
     if (!walk)
         return 0;
     struct bp_process *process = process_of(walk);
     walk->header.key = 0;
-    READ_USER(holder_id, walk->holder + walk->layout.tstate_native_id);
+    __u32 holder_id = thread_id_of(walk, walk->holder);
     clear_walk(walk, process);
     walk->base = NOWHERE;
     if (python_frame_of(walk, walk->holder)) {

@@ -1,7 +1,7 @@
 """Waits for a GIL: the slices that one wait is made of, and behind whom each thread waited.
 
 A thread that wants the GIL sleeps for at most the switch interval (5 ms), asks for it and sleeps again (take_gil,
-Python/ceval_gil.h in v3.11.7, Python/ceval_gil.c in v3.12.1): one wait comes as many rows.
+Python/ceval_gil.h in v3.6.15 and v3.11.7, Python/ceval_gil.c in v3.12.1): one wait comes as many rows.
 
 Who holds the GIL is seen at moments only: when a wait begins (`holder` of its row), and when one ends that no timer
 ended, for then its thread was given the GIL. From one such moment to the next of the same GIL the holder is taken to be
@@ -26,9 +26,6 @@ Bools = npt.NDArray[np.bool_]
 _GIL_BYTES = 256  # futexes nearer to each other than this are of one GIL: struct _gil_runtime_state has 208 bytes
 _BETWEEN_NS = 100_000  # a thread that ran for longer than this between two waits had the GIL
 _GAP_NS = 1_000_000  # and one that is not seen for longer may have had it
-# Of struct _gil_runtime_state, Include/internal/pycore_gil.h (v3.9 to v3.13): switch_cond and switch_mutex, for those
-# that gave it away.
-_SWITCH_FROM, _SWITCH_TO = 120, 208
 # The default switch interval is 5 ms; a timer is never early, but the sleep may begin a moment after it was set.
 _TIMER_NS = 4_900_000
 
@@ -99,10 +96,9 @@ def _gil_rows(
 
 def _gave_away(recording: Recording, thread: Int64Array, address: npt.NDArray[np.uint64]) -> Bools:
     """Of each wait for a GIL whether its thread waits for another one to take it."""
-    starts = [(recording.processes[row.process].gil or (0, 0))[0] for row in recording.threads]
-    start = np.array(starts or [0], np.uint64)[thread]
-    into = address - start
-    return np.asarray((start > 0) & (address >= start) & (into >= _SWITCH_FROM) & (into < _SWITCH_TO))
+    switches = [recording.processes[row.process].gil_switch or (0, 0) for row in recording.threads]
+    start, size = np.array(switches or [(0, 0)], np.uint64)[thread].T
+    return np.asarray((address >= start) & (address - start < size))
 
 
 def _gil_numbers(recording: Recording, thread: Int64Array, address: npt.NDArray[np.uint64]) -> Int64Array:

@@ -137,6 +137,7 @@ class Process:
             row.interpreter, row.version = "cpython", found.version_text
             row.entry_marks_from, row.shim_is_python = found.layout.entry_marks_from, found.layout.shim_is_python
             row.gil = (found.gil.address, found.gil.size)
+            row.gil_switch = found.gil.switch
         return row
 
     def kernel_record(self, follow_children: bool, mappings: tuple[int, int, int] | None) -> bytes:
@@ -171,6 +172,7 @@ def _interpreter_values(found: Interpreter) -> dict[str, int | bytes]:
     # The kernel side takes _gil_runtime_state.locked to follow the holder.
     if found.layout.gil_locked == found.layout.gil_last_holder + 8:
         values["gil"], values["gil_bytes"] = found.gil.address, found.gil.size
+        values["gil_current"] = found.gil.current
     return values
 
 
@@ -180,17 +182,18 @@ def _kernel_layout(layout: Layout) -> bytes:
         "bp_python_layout",
         tstate_frame=layout.thread_frame,
         cframe_frame=0xFFFF if layout.cframe_frame == NONE else layout.cframe_frame,
-        tstate_chunk=layout.thread_datastack_chunk,
+        tstate_chunk=max(layout.thread_datastack_chunk, 0),
         frame_code=layout.frame_code,
         frame_previous=layout.frame_previous,
         frame_instruction=layout.frame_instruction,
-        frame_mark=layout.mark_offset,
+        frame_mark=max(layout.mark_offset, 0),
         code_identity=identity_start(layout),
         name_hash=layout.unicode_hash if layout.code_version == NONE else 0,
         tstate_interpreter=layout.thread_interpreter,
         interpreter_gil=0xFFFF if layout.interpreter_gil == NONE else layout.interpreter_gil,
         gil_holder=layout.gil_last_holder,
-        tstate_native_id=layout.thread_native_id,
+        tstate_native_id=layout.thread_pthread_id if layout.thread_native_id == NONE else layout.thread_native_id,
+        lasti_bytes=layout.lasti_bytes,
     )
 
 

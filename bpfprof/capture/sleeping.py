@@ -171,7 +171,7 @@ class Sleeps:
     def _number(self, process: Process, found: ThreadStack) -> int:
         """Index of a stack in the recording; 0 when it has no frames."""
         native, numbers = found.native, []
-        is_finished = process.state is not State.STARTING
+        is_finished = process.state not in (State.UNSEEN, State.STARTING)
         if native is not None and self._natives is not None:
             is_finished &= native.native_status != _NATIVE_NOT_READY
             if found.frames and native.native_status:

@@ -22,7 +22,7 @@ _ELLIPSIS = "…"  # marks a text that was cut
 _TEXT_GUESS_BYTES = 192
 _LINETABLE_GUESS_BYTES = 2048
 
-# Bits of PyASCIIObject.state: interned 2, kind 3, compact 1, ascii 1; Include/cpython/unicodeobject.h (3.11 to 3.13).
+# Bits of PyASCIIObject.state: interned 2, kind 3, compact 1, ascii 1; Include/cpython/unicodeobject.h (3.6 to 3.13).
 _KIND_SHIFT, _KIND_MASK = 2, 7
 _COMPACT, _ASCII = 1 << 5, 1 << 6
 _CODECS = {1: "latin-1", 2: "utf-16-le", 4: "utf-32-le"}  # by kind, which is also the width in bytes
@@ -31,7 +31,6 @@ _CODECS = {1: "latin-1", 2: "utf-16-le", 4: "utf-32-le"}  # by kind, which is al
 # object has a version, which is among the words).
 Identity = tuple[int, ...]
 IDENTITY_WORDS = 7
-_IDENTITY_BEFORE_FILENAME = 24  # bytes: nfreevars and version, the names and the kinds of the variables
 
 
 @dataclass(frozen=True)
@@ -43,8 +42,9 @@ class Unresolved:
 
 @dataclass(frozen=True)
 class CodeObject:
-    """`code_start` is the address of the first instruction. When `identity` differs, another object has taken the
-    address: its version from CPython 3.12 on, its pointers, and where there is no version the hash of its name.
+    """`code_start` is what the addresses of instructions count from, `qualname` before CPython 3.11 the name. When
+    `identity` differs, another object has taken the address: its version from CPython 3.12 on, its pointers, and where
+    there is no version the hash of its name.
     """
 
     address: RuntimeAddress
@@ -66,7 +66,7 @@ _BAD_TABLE = Unresolved("the line table is not readable")
 
 def identity_start(layout: Layout) -> int:
     """Where in a code object its IDENTITY_WORDS begin; they end with the pointer to the line table."""
-    return layout.code_filename - _IDENTITY_BEFORE_FILENAME
+    return layout.code_linetable + 8 - 8 * IDENTITY_WORDS
 
 
 def read_code_identity(memory: ProcessMemory, layout: Layout, address: int) -> Identity | None:
@@ -75,11 +75,17 @@ def read_code_identity(memory: ProcessMemory, layout: Layout, address: int) -> I
     return None if data is None else _identity(memory, layout, data)
 
 
+def _text_words(layout: Layout) -> slice:
+    """Words of an identity that point to the filename, the name, the qualified name if there is one, the line table."""
+    return slice(IDENTITY_WORDS - 1 - (layout.code_linetable - layout.code_filename) // 8, IDENTITY_WORDS)
+
+
 def _identity(memory: ProcessMemory, layout: Layout, data: bytes) -> Identity:
     words = struct.unpack(f"<{IDENTITY_WORDS}Q", data)
     name_hash = 0
     if layout.code_version == NONE:
-        name_hash = memory.read_u64(words[-3] + layout.unicode_hash) or 0
+        name_at = words[_text_words(layout)][1]
+        name_hash = memory.read_u64(name_at + layout.unicode_hash) or 0
     return (*words, name_hash)
 
 
@@ -95,11 +101,11 @@ def read_code_object(
     if code_type_address and _u64(header, layout.code_type) != code_type_address:
         return _NOT_CODE
     identity = _identity(memory, layout, header[identity_start(layout) : layout.code_linetable + 8])
-    filename_at, name_at, qualname_at, linetable_at = identity[IDENTITY_WORDS - 4 : IDENTITY_WORDS]
+    filename_at, name_at, *qualname_at, linetable_at = identity[_text_words(layout)]
     filename = read_text(memory, layout, filename_at, _FILENAME_LIMIT)
-    qualname = read_text(memory, layout, qualname_at, _NAME_LIMIT)
+    name = read_text(memory, layout, name_at, _NAME_LIMIT)
     # A function at the top of a module shares one interned string for both.
-    name = qualname if name_at == qualname_at else read_text(memory, layout, name_at, _NAME_LIMIT)
+    qualname = name if qualname_at in ([], [name_at]) else read_text(memory, layout, qualname_at[0], _NAME_LIMIT)
     if filename is None or name is None or qualname is None:
         return _BAD_TEXT
     linetable = _read_bytes(memory, layout, linetable_at)

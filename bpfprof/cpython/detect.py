@@ -1,7 +1,7 @@
 """Whether a process runs CPython, which one, and where: a pid in, an `Interpreter` or the reason why not out.
 
-The runtime is found by its symbol, the version from the process, and the thread-specific key that leads to the thread
-state is tried on the threads themselves: a wrong offset would often give 0, which is the right key by luck.
+The runtime is found by its symbol, the version from the process or its file, and the thread-specific key that leads to
+the thread state is tried on the threads themselves: a wrong offset would often give 0, which is the right key by luck.
 """
 
 from __future__ import annotations
@@ -12,9 +12,11 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from bpfprof.cpython.gil import Gil, find_gil, static_gil
 from bpfprof.cpython.layout import NONE, Layout
 from bpfprof.cpython.layouts_dynamic import DEBUG_OFFSETS_BYTES, layout_from_debug_offsets, read_debug_offsets_head
 from bpfprof.cpython.layouts_static import STATIC_LAYOUTS
+from bpfprof.cpython.old_files import interpreters_variable, version_hex
 from bpfprof.cpython.thread_state import ThreadStateRef, read_thread_states
 from bpfprof.elf.image import EM_X86_64, ElfError, ElfImage
 from bpfprof.model.ids import Pid, RuntimeAddress
@@ -23,7 +25,6 @@ from bpfprof.proc.memory import ProcessMemory
 from bpfprof.proc.tasks import start_time_ticks
 
 _PYTHON_FILE = re.compile(r"^(?:lib)?python(\d)[.\d]*")
-_PYTHON_VERSION = re.compile(r"python(\d)\.(\d+)")
 
 # glibc x86-64: specific_1stblock in struct pthread, entries {seq, data}; nptl/descr.h (2.36), the same in 2.17 to 2.39.
 TSD_FIRST_BLOCK = 0x310
@@ -33,14 +34,6 @@ TSD_FIRST_BLOCK_KEYS = 32  # PTHREAD_KEY_2NDLEVEL_SIZE
 
 _FILE_LIMIT = 4096  # files that are searched for an embedded interpreter
 _YOUNG_SECONDS = 2.0  # a process this young may still be loading its libraries
-
-
-@dataclass(frozen=True)
-class Gil:
-    """Where the GIL of the main interpreter is; a futex within it is a wait for the GIL."""
-
-    address: RuntimeAddress
-    size: int
 
 
 @dataclass(frozen=True)
@@ -63,8 +56,7 @@ class Interpreter:
 class NotPython:
     """No interpreter that can be looked into. With `retry` the answer may change soon: the process has just started.
 
-    `version` is set when there is an interpreter, but one that is not supported, not ready or not to be followed;
-    (0, 0) before 3.11.
+    `version` is set when there is an interpreter, but one that is not supported, not ready or not to be followed.
     """
 
     reason: str
@@ -74,11 +66,12 @@ class NotPython:
 
 @dataclass(frozen=True)
 class _Runtime:
-    """The file that holds `_PyRuntime`, and what its symbols say; an address is 0 where there is no such symbol."""
+    """What the file says that holds `_PyRuntime` (3.6: `interp_head`); an address is 0 where it is not known."""
 
-    mapping: Mapping
     address: RuntimeAddress
-    version_hex: int  # Py_Version, 0 when the file has none (before 3.11)
+    version_hex: int  # Py_Version, 0 when it cannot be told
+    gil: Gil | None  # where it lies in variables of the file
+    traces_references: bool  # built with Py_TRACE_REFS: objects begin with two more pointers
     code_type_address: RuntimeAddress
     eval_address: RuntimeAddress
 
@@ -98,61 +91,60 @@ def find_interpreter(
     miss: NotPython | None = None
     # A python3 that is linked statically may also load libpython, whose copy of the runtime then stays unused.
     for runtime in _runtimes(pid, mappings, without_runtime):
-        found = _inspect(memory, runtime, mappings)
+        found = _inspect(memory, runtime)
         if isinstance(found, Interpreter):
             return found
         miss = miss or found
     if miss is not None:
         return miss
-    version = _version_in_names(mappings)
-    if version is not None and version < (3, 7):  # `_PyRuntime` is new in 3.7
-        return _unsupported(version)
     return NotPython("no Python interpreter in this process", retry=_is_young(pid))
 
 
-def _inspect(memory: ProcessMemory, runtime: _Runtime, mappings: list[Mapping]) -> Interpreter | NotPython:
+def _inspect(memory: ProcessMemory, runtime: _Runtime) -> Interpreter | NotPython:
     head_bytes = memory.read(runtime.address, DEBUG_OFFSETS_BYTES)
     if head_bytes is None:
         version = _minor_version(runtime.version_hex)
         return NotPython("the interpreter's memory is not readable", retry=True, version=version)
     head = read_debug_offsets_head(head_bytes)
-    version_hex, is_free_threaded = head or (runtime.version_hex, False)
-    version = _minor_version(version_hex)
-    if version_hex == 0:
-        return _unsupported(_version_in_names([runtime.mapping, *mappings]))
+    number, is_free_threaded = head or (runtime.version_hex, False)
+    version = _minor_version(number)
     if is_free_threaded:
         return _unsupported(version, "free-threaded ", "; it has no GIL")
+    if runtime.traces_references and not head:
+        return _unsupported(version, beside="; it was built with Py_TRACE_REFS")
     layout = layout_from_debug_offsets(head_bytes, version) if head else STATIC_LAYOUTS.get(version)
     if layout is None:
         return _unsupported(version)
-    tss = memory.read(runtime.address + layout.runtime_tss, 8)
     threads = read_thread_states(memory, layout, runtime.address)
-    gil = _find_gil(memory, runtime.address, layout)
-    if tss is None or tss[:4] != b"\1\0\0\0" or not threads or gil is None:
+    key = _thread_key(memory, runtime.address, layout, threads)
+    gil = runtime.gil or find_gil(memory, runtime.address, layout)
+    if key is None or not threads or gil is None:
         return NotPython("the interpreter is still starting", retry=True, version=version)
-    key = int.from_bytes(tss[4:], "little")
     if key >= TSD_FIRST_BLOCK_KEYS:
         limit = f"only keys below {TSD_FIRST_BLOCK_KEYS} can be followed"
         return NotPython(f"the thread-specific key of Python is {key}; {limit}", version=version)
     if not _leads_to_thread_state(memory, key, threads):
         reason = "Python's thread-specific key leads to no thread state (a C library other than glibc?)"
         return NotPython(reason, version=version)
-    text, code_type, evaluation = _version_text(version_hex), runtime.code_type_address, runtime.eval_address
+    text, code_type, evaluation = _version_text(number), runtime.code_type_address, runtime.eval_address
     return Interpreter(text, runtime.address, layout, key, gil, code_type, evaluation)
+
+
+def _thread_key(
+    memory: ProcessMemory, runtime_address: int, layout: Layout, threads: list[ThreadStateRef]
+) -> int | None:
+    """None while the interpreter starts. CPython 3.6 has it in a static variable: the first key that will do is it."""
+    if layout.runtime_tss == NONE:
+        keys = range(TSD_FIRST_BLOCK_KEYS)
+        return next((key for key in keys if _leads_to_thread_state(memory, key, threads)), 0 if threads else None)
+    tss = memory.read(runtime_address + layout.runtime_tss, 8)
+    return int.from_bytes(tss[4:], "little") if tss and tss[:4] == b"\1\0\0\0" else None
 
 
 def _leads_to_thread_state(memory: ProcessMemory, key: int, threads: list[ThreadStateRef]) -> bool:
     slot = TSD_FIRST_BLOCK + TSD_ENTRY_BYTES * key + TSD_DATA_OFFSET
     # On x86-64 glibc pthread_self() is the address of struct pthread, and the fs base.
     return any(memory.read_u64(thread.pthread_id + slot) == thread.address for thread in threads)
-
-
-def _find_gil(memory: ProcessMemory, runtime_address: int, layout: Layout) -> Gil | None:
-    if layout.runtime_gil != NONE:
-        return Gil(RuntimeAddress(runtime_address + layout.runtime_gil), layout.gil_size)
-    main = memory.read_pointer(runtime_address + layout.runtime_interpreters_main)
-    address = memory.read_pointer(main + layout.interpreter_gil) if main else None
-    return Gil(address, layout.gil_size) if address else None
 
 
 def _runtimes(pid: Pid, mappings: list[Mapping], without: set[tuple[str, int]]) -> Iterator[_Runtime]:
@@ -179,14 +171,18 @@ def _runtime_in(image: ElfImage, mapping: Mapping, is_likely: bool) -> _Runtime 
         return None
     runtime = image.find_symbol("_PyRuntime", dynamic_only=not is_likely)
     bias = image.bias_of(mapping.start, mapping.offset, mapping.permissions)
-    if runtime is None or bias is None:
+    address = runtime.address if runtime else interpreters_variable(image)
+    if address is None or bias is None:
         return None
     names = ("Py_Version", "PyCode_Type", "_PyEval_EvalFrameDefault")
     version, *others = (image.find_symbol(name, dynamic_only=not is_likely) for name in names)
     # Py_Version is a const unsigned long, exported since 3.11.
-    version_hex = int.from_bytes((image.read(version.address, 8) if version else None) or b"", "little")
+    number = int.from_bytes(image.read(version.address, 8) or b"", "little") if version else version_hex(image)
     code_type, evaluation = (RuntimeAddress(symbol.address + bias if symbol else 0) for symbol in others)
-    return _Runtime(mapping, RuntimeAddress(runtime.address + bias), version_hex, code_type, evaluation)
+    gil = None if runtime else static_gil(image, bias)
+    # Objects/object.c (v3.6.15 to v3.12.1), exported by these builds alone.
+    traces = image.find_symbol("_Py_ForgetReference", dynamic_only=True) is not None
+    return _Runtime(RuntimeAddress(address + bias), number, gil, traces, code_type, evaluation)
 
 
 def _candidates(pid: Pid, mappings: list[Mapping]) -> Iterator[tuple[Mapping, bool]]:
@@ -216,17 +212,8 @@ def _executable_inode(pid: Pid) -> int:
         return 0
 
 
-def _version_in_names(mappings: list[Mapping]) -> tuple[int, int] | None:
-    """From names such as libpython3.9.so and lib/python3.9/lib-dynload, the first that has one."""
-    for mapping in mappings:
-        match = _PYTHON_VERSION.search(mapping.path) if mapping.is_file and mapping.is_executable else None
-        if match:
-            return int(match[1]), int(match[2])
-    return None
-
-
-def _unsupported(version: tuple[int, int] | None, kind: str = "", beside: str = "") -> NotPython:
-    number = f"{version[0]}.{version[1]}" if version else "before 3.11"
+def _unsupported(version: tuple[int, int], kind: str = "", beside: str = "") -> NotPython:
+    number = f"{version[0]}.{version[1]}" if version > (0, 0) else "of an unknown version"
     return NotPython(f"{kind}CPython {number} is not supported yet{beside}", version=version)
 
 

@@ -10,16 +10,16 @@ NONE = -1  # this version has no such field
 @dataclass(frozen=True)
 class Layout:
     """One CPython minor version. Prefixes: runtime_ `_PyRuntimeState`, interpreter_ `PyInterpreterState`,
-    thread_ `PyThreadState`, frame_ `_PyInterpreterFrame`, code_ `PyCodeObject`, unicode_ `PyASCIIObject`,
-    bytes_ `PyBytesObject`, gil_ `struct _gil_runtime_state`.
+    thread_ `PyThreadState`, frame_ `_PyInterpreterFrame` (before 3.11 `PyFrameObject`), code_ `PyCodeObject`,
+    unicode_ `PyASCIIObject`, bytes_ `PyBytesObject`, gil_ `struct _gil_runtime_state`.
     """
 
     version: tuple[int, int]
 
     runtime_interpreters_head: int
     runtime_interpreters_main: int
-    runtime_tss: int  # autoTSSkey: int _is_initialized, then the pthread_key_t
-    runtime_gil: int  # the GIL itself, NONE where each interpreter points to one
+    runtime_tss: int  # autoTSSkey: int _is_initialized, then the pthread_key_t; NONE in 3.6
+    runtime_gil: int  # the GIL itself, NONE where each interpreter points to one, and in 3.6
 
     interpreter_next: int
     interpreter_threads_head: int
@@ -28,22 +28,24 @@ class Layout:
     thread_next: int
     thread_interpreter: int
     thread_pthread_id: int  # thread_id, what pthread_self() returns
-    thread_native_id: int  # native_thread_id, what gettid() returns in the innermost pid namespace
-    thread_datastack_chunk: int  # the chunk that holds the newest frames
+    thread_native_id: int  # native_thread_id, what gettid() returns in the innermost pid namespace; NONE before 3.11
+    thread_datastack_chunk: int  # the chunk that holds the newest frames, NONE before 3.11
     thread_frame: int  # pointer to the current frame, or to the _PyCFrame where there is one
     cframe_frame: int  # current_frame in _PyCFrame, NONE where the thread state points to the frame
 
     frame_code: int
     frame_previous: int
-    frame_instruction: int  # prev_instr (last one started) or instr_ptr (the one being executed)
-    mark_offset: int  # the byte that tells where one call of the C evaluation function begins
+    frame_instruction: int  # prev_instr (last one started), instr_ptr (the one being executed), f_lasti (either)
+    lasti_bytes: int  # before 3.11: what f_lasti counts; 0: frames are no PyFrameObject and have an address instead
+    mark_offset: int  # the byte that tells where one call of the C evaluation function begins; NONE: each frame
     frame_size: int  # bytes from the start of a frame that hold all of the above
 
     code_type: int
     code_first_line: int
-    code_filename: int  # the name, the qualified name and the line table follow it
+    code_filename: int  # the name, the qualified name (where there is one) and the line table follow it
+    code_qualname: int  # NONE before 3.11
     code_linetable: int
-    code_adaptive: int  # the bytecode
+    code_adaptive: int  # what frame_instruction counts from: the bytecode, or before 3.11 the code object
     code_version: int  # a number that no other code object of the process has, NONE before 3.12
 
     unicode_length: int
@@ -57,6 +59,7 @@ class Layout:
 
     gil_last_holder: int
     gil_locked: int
+    gil_switch: int  # switch_cond and switch_mutex, up to the end: where those wait that gave the GIL away
     gil_size: int
 
     # A mark of this value or more is an entry: the frame is the outermost one that its call of the C evaluation

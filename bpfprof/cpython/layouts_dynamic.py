@@ -93,6 +93,7 @@ def _layout(undescribed: Layout, at: dict[str, int]) -> Layout:
         code_type=at["object.ob_type"],
         code_first_line=at["code.firstlineno"],
         code_filename=at["code.filename"],
+        code_qualname=at["code.qualname"],
         code_linetable=at["code.linetable"],
         code_adaptive=at["code.co_code_adaptive"],
         unicode_length=at["unicode.length"],

@@ -1,9 +1,10 @@
-"""Layouts of the versions that do not describe themselves, compiled from the headers of 3.11.7 and 3.12.1.
+"""Layouts of the versions that do not describe themselves, compiled from the headers of 3.6.15 to 3.12.1.
 
 The tests compile them again from every header they find; 3.11.2 agrees. A minor version keeps these layouts between
 its patch releases (the reason given for `_Py_DebugOffsets`, Include/internal/pycore_runtime.h of v3.13.0).
-Structures: Include/internal/pycore_runtime.h, pycore_interp.h,
-pycore_frame.h, pycore_gil.h; Include/cpython/pystate.h, code.h, unicodeobject.h, bytesobject.h.
+Structures: Include/internal/pycore_runtime.h (3.8: pycore_pystate.h, 3.7: pystate.h), pycore_interp.h, pycore_frame.h,
+pycore_gil.h (3.7: gil.h); Include/cpython/pystate.h, code.h, unicodeobject.h, bytesobject.h, and of 3.6 to 3.10
+frameobject.h (Include/ or Include/cpython/).
 """
 
 from __future__ import annotations
@@ -31,11 +32,13 @@ _CPYTHON_3_11 = Layout(
     frame_code=32,
     frame_previous=48,
     frame_instruction=56,
+    lasti_bytes=0,
     mark_offset=68,  # is_entry, a bool
     frame_size=72,
     code_type=8,
     code_first_line=72,
     code_filename=112,
+    code_qualname=128,
     code_linetable=136,
     code_adaptive=184,
     code_version=NONE,
@@ -48,6 +51,7 @@ _CPYTHON_3_11 = Layout(
     bytes_data=32,
     gil_last_holder=8,
     gil_locked=16,
+    gil_switch=120,
     gil_size=208,
     entry_marks_from=1,
     shim_is_python=True,
@@ -76,4 +80,70 @@ _CPYTHON_3_12 = replace(
     shim_is_python=False,
 )
 
-STATIC_LAYOUTS: dict[tuple[int, int], Layout] = {layout.version: layout for layout in (_CPYTHON_3_11, _CPYTHON_3_12)}
+_CPYTHON_3_10 = replace(
+    _CPYTHON_3_11,
+    version=(3, 10),
+    runtime_interpreters_head=32,
+    runtime_interpreters_main=40,
+    runtime_tss=584,
+    runtime_gil=352,
+    interpreter_threads_head=8,  # tstate_head
+    thread_pthread_id=176,
+    thread_native_id=NONE,
+    thread_datastack_chunk=NONE,
+    thread_frame=24,
+    cframe_frame=NONE,
+    frame_previous=24,  # f_back
+    frame_instruction=96,
+    lasti_bytes=2,  # code units: commit fcb55c0037ba ("bpo-27129: Use instruction offsets") (in v3.10)
+    mark_offset=NONE,
+    frame_size=112,
+    code_first_line=40,
+    code_filename=104,
+    code_qualname=NONE,
+    code_linetable=120,
+    code_adaptive=0,
+    entry_marks_from=0,
+)
+
+_CPYTHON_3_9 = replace(_CPYTHON_3_10, version=(3, 9), frame_instruction=104, lasti_bytes=1)
+
+_CPYTHON_3_8 = replace(_CPYTHON_3_9, version=(3, 8), runtime_tss=1392, runtime_gil=1152)
+
+_CPYTHON_3_7 = replace(
+    _CPYTHON_3_8,
+    version=(3, 7),
+    runtime_interpreters_head=24,
+    runtime_interpreters_main=32,
+    runtime_tss=1504,
+    runtime_gil=1264,
+    code_first_line=36,  # co_posonlyargcount is new in 3.8 (PEP 570)
+    code_filename=96,
+    code_linetable=112,
+)
+
+# The runtime is here the variable `interp_head`, Python/pystate.c (v3.6.15).
+_CPYTHON_3_6 = replace(
+    _CPYTHON_3_7,
+    version=(3, 6),
+    runtime_interpreters_head=0,
+    runtime_interpreters_main=NONE,
+    runtime_tss=NONE,
+    runtime_gil=NONE,
+    thread_pthread_id=152,
+    frame_instruction=120,
+    frame_size=128,
+)
+
+STATIC_LAYOUTS: dict[tuple[int, int], Layout] = {
+    layout.version: layout
+    for layout in (
+        _CPYTHON_3_6,
+        _CPYTHON_3_7,
+        _CPYTHON_3_8,
+        _CPYTHON_3_9,
+        _CPYTHON_3_10,
+        _CPYTHON_3_11,
+        _CPYTHON_3_12,
+    )
+}

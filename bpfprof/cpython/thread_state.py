@@ -9,12 +9,15 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass
 
+from bpfprof import abi
 from bpfprof.cpython.layout import NONE, Layout
 from bpfprof.model.ids import RuntimeAddress
 from bpfprof.proc.memory import ProcessMemory
 
 _INTERPRETER_LIMIT = 1024
 _THREAD_LIMIT = 65536
+
+_PTHREAD_TID = abi.CONSTANTS["BP_PTHREAD_TID"]
 
 RawFrame = tuple[int, int, int]
 
@@ -63,7 +66,11 @@ def _threads_of(memory: ProcessMemory, layout: Layout, interpreter: int, limit: 
             break
         if _u64(data, layout.thread_interpreter) != interpreter:  # freed, and used again for something else
             break
-        native_id, pthread_id = _u64(data, layout.thread_native_id), _u64(data, layout.thread_pthread_id)
+        pthread_id = _u64(data, layout.thread_pthread_id)
+        if layout.thread_native_id == NONE:
+            native_id = (memory.read_u64(pthread_id + _PTHREAD_TID) or 0) & 0xFFFFFFFF
+        else:
+            native_id = _u64(data, layout.thread_native_id)
         states.append(ThreadStateRef(address, native_id, pthread_id))
         address = RuntimeAddress(_u64(data, layout.thread_next))
     return states
@@ -81,9 +88,17 @@ def walk_frames(memory: ProcessMemory, layout: Layout, thread_state: int, limit:
         if data is None or frame in seen or len(frames) >= limit:
             return FrameWalk(frames, False)
         seen.add(frame)
-        frames.append((_u64(data, layout.frame_code), _u64(data, layout.frame_instruction), data[layout.mark_offset]))
+        frames.append(_frame(layout, data))
         frame = RuntimeAddress(_u64(data, layout.frame_previous))
     return FrameWalk(frames, frame is not None)
+
+
+def _frame(layout: Layout, data: bytes) -> RawFrame:
+    code = _u64(data, layout.frame_code)
+    if not layout.lasti_bytes:
+        return code, _u64(data, layout.frame_instruction), data[layout.mark_offset]
+    lasti: int = struct.unpack_from("<i", data, layout.frame_instruction)[0]
+    return code, code + lasti * layout.lasti_bytes, 0
 
 
 def _u64(data: bytes, offset: int) -> int:

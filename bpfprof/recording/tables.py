@@ -55,6 +55,7 @@ class RecordedProcess:
     shim_is_python: bool = False
     # Optional: the annotation is evaluated, by Python 3.9 too.
     gil: Optional[tuple[int, int]] = None  # noqa: UP045 (address, bytes)
+    gil_switch: Optional[tuple[int, int]] = None  # noqa: UP045 (address, bytes)
     is_kernel_thread: bool = False
     note: str = ""
 

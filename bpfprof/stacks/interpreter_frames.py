@@ -6,7 +6,7 @@ dispatch of operators and attributes, the way in at start-up. Left visible is wh
 garbage collection, `take_gil`), and what tells why Python code runs that no line calls (`subtype_dealloc`,
 `handle_callback` of a weak reference, `_PyErr_CheckSignalsTstate`, `trace_trampoline`), and `_start`, the root.
 
-The names are those seen between Python frames in stacks of CPython 3.9 to 3.13, and their like in the same sources.
+The names are those seen between Python frames in stacks of CPython 3.6 to 3.13, and their like in the same sources.
 """
 
 from __future__ import annotations
@@ -34,6 +34,8 @@ _NAMES: tuple[tuple[str, str], ...] = (
         "passes a call on: Objects/call.c, Objects/methodobject.c, Objects/descrobject.c, Objects/classobject.c",
         r"""_?PyObject_(?:Fast)?Call(?!oc)\w* _?PyObject_Vectorcall\w* _PyObject_MakeTpCall _PyFunction_Vectorcall
         _?PyVectorcall_Call PyVectorcall_Function PyEval_Call(?:Function|Method|ObjectWithKeywords)
+        _PyFunction_FastCall(?:Dict|Keywords)? _PyCFunction_FastCall(?:Dict|Keywords) function_call
+        _PyMethodDe(?:f_Raw|scr_)FastCall(?:Dict|Keywords) method_call
         function_code_fastcall object_vacall call_function do_call_core cfunction_call method_vectorcall
         (?:cfunction|method)_vectorcall_[A-Z_]+ classmethoddescr_call wrapper_call wrapperdescr_call
         instancemethod_call vectorcall_method vectorcall_maybe type_call _Py_CheckFunctionResult""",
@@ -70,7 +72,7 @@ _NAMES: tuple[tuple[str, str], ...] = (
     ),
     (
         "starts the program: Programs/python.c, Modules/main.c, Python/pythonrun.c",
-        r"""pymain_\w+ _?PyRun_(?:Any|File|Interactive|Simple|String)\w*
+        r"""pymain_\w+ _Py_UnixMain _?PyRun_(?:Any|File|Interactive|Simple|String)\w*
         Py_BytesMain Py_Main Py_FrozenMain Py_RunMain run_mod run_eval_code_obj run_pyc_file pyrun_file
         pyrun_simple_file""",
     ),

@@ -15,11 +15,14 @@ Whether they do is known by counting. What can make the counts differ, by the so
   finalizer. The shim still counts: exact.
 * `throwflag` and generators make no difference: each call links its frame, and a generator that 3.12 and later resume
   without a call (FOR_ITER_GEN, SEND_GEN) lies in the run of the one that resumes it: exact.
+* 3.6 to 3.10 run one Python function a call, so each frame is a run. They unlink it before they call
+  _Py_CheckFunctionResult and return (Python/ceval.c: `exit_eval_frame`, v3.6.15 and v3.10.13), so the innermost call
+  is an empty run there too: exact, where the function has its name.
 * `throw()` on a generator that waits for another (`yield from`, `await`) links the outer generator's frame without a
-  call of the evaluation function: `_gen_throw`, Objects/genobject.c (v3.11.7 to v3.13.0). In 3.12 and later that frame
+  call of the evaluation function: `_gen_throw`, Objects/genobject.c (v3.9.18 to v3.13.0). In 3.12 and later that frame
   has no entry mark and joins the run of the caller: the counts agree, and the outer generator stands rootward of the
-  native frames that lead to `throw()`. In 3.11 it keeps the mark of its last call, one run too many for each: not
-  exact, and seen whenever asyncio cancels a task that awaits a coroutine.
+  native frames that lead to `throw()`. In 3.10 and 3.11 it keeps the mark of its last call, one run too many for
+  each, and in 3.9 it has no caller: not exact, and seen whenever asyncio cancels a task that awaits a coroutine.
 * Calls of another thread state are on the native stack but not in the Python list: sub-interpreters, and greenlets,
   whose stack lies on top of that of the code which started them: not exact.
 
@@ -68,6 +71,7 @@ def merge(
     native_complete: bool = True,
     python_complete: bool = True,
     keep_eval: bool = False,
+    returns: bool = False,
 ) -> Merged:
     """Both lists leaf first.
 
@@ -75,7 +79,8 @@ def merge(
     (`EvalRanges.stands_for_run`). A list that is not complete has lost its root side. Python frames beyond a cut in
     the native list stand alone rootward of it; calls beyond a cut in the Python list stay native frames. A cut list
     whose leaf is in the evaluation function is taken as linked: only the count could tell. With `keep_eval` a frame
-    of the evaluation function stays, rootward of its run.
+    of the evaluation function stays, rootward of its run. `returns`: the innermost call may have unlinked its frame,
+    though it is not the leaf.
     """
     evals = [index for index, is_eval in enumerate(native_is_eval) if is_eval]
     native = [(Side.NATIVE, index) for index in range(len(native_is_eval))]
@@ -84,7 +89,7 @@ def merge(
         return Merged([item for run in runs for item in run])
     if not runs:
         return Merged(native)
-    if python_complete and len(evals) == len(runs) + 1 and native_is_eval[0]:
+    if python_complete and len(evals) == len(runs) + 1 and (native_is_eval[0] or returns):
         runs = [[], *runs]
     if not _agree(len(evals), len(runs), native_complete, python_complete) or (has_open_end and python_complete):
         rest = [item for item, is_eval in zip(native, native_is_eval) if keep_eval or not is_eval]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -13,6 +14,8 @@ from bpfprof.recording.reader import Recording
 from bpfprof.recording.tables import RecordedFile
 from bpfprof.stacks.interpreter_frames import is_internal
 
+# What the evaluation function calls last before 3.11: Python/ceval.c, `exit_eval_frame` (v3.6.15 to v3.10.13).
+_RESULT_CHECK = ("_Py_CheckFunctionResult", "_Py_CheckFunctionResult@plt")
 _UNKNOWN_FILE = RecordedFile("memory", "[unknown]")
 # What the kernel runs between an event and our program: kernel/trace/bpf_trace.c, include/linux/tracepoint.h (6.18).
 _OWN_KERNEL_FRAME = re.compile(
@@ -31,6 +34,9 @@ class NativeSource:
         self._frames: dict[int, tuple[Frame, ...]] = {}
         self.is_eval = np.zeros(len(recording.natives) + 1, np.bool_)  # by number
         self.is_eval[names["native"][names["flags"] & NAME_EVAL > 0]] = True
+        checks = [place for place, text in enumerate(recording.texts) if text in _RESULT_CHECK]
+        self._is_check = np.zeros(len(recording.natives) + 1, np.bool_)
+        self._is_check[names["native"][np.isin(names["function"], checks)]] = True
         numbers = np.flatnonzero(self.is_eval) - 1
         self._interpreters = set(recording.natives["file"][numbers].tolist())
 
@@ -39,6 +45,11 @@ class NativeSource:
         if number not in self._frames:
             self._frames[number] = self._make(number)
         return self._frames[number]
+
+    def checks_result(self, numbers: Sequence[int]) -> bool:
+        """Whether the innermost call of the evaluation function, leaf first, has called what checks a result."""
+        place = next((place for place, number in enumerate(numbers) if self.is_eval[number]), 0)
+        return place > 0 and bool(self._is_check[numbers[place - 1]])
 
     def is_hidden(self, number: int) -> bool:
         """Whether the frame is CPython at work on the Python frames around it."""

@@ -76,6 +76,7 @@ class StackSource:
             native_complete=int(row["native_status"]) == Status.OK,
             python_complete=int(row["status"]) == Status.OK,
             keep_eval=self._shows_interpreter,
+            returns=self._returns(process, native),
         )
         python_frames = self._python.frames(python)
         hides = len(python) > 0 and not self._shows_interpreter
@@ -87,6 +88,9 @@ class StackSource:
             elif not (hides and self._native.is_hidden(native[index])):
                 frames += self._native.frames(native[index])
         return frames + self._native.kernel_frames(kernel)
+
+    def _returns(self, process: RecordedProcess, native: list[int]) -> bool:
+        return process.python is not None and process.python < (3, 11) and self._native.checks_result(native)
 
     def _process(self, index: int) -> RecordedProcess:
         processes = self._recording.processes
@@ -122,6 +126,10 @@ class StackSource:
         runs = _counts(is_entry, self._python_ends - stacks["python_count"], stacks["python_count"])
         has_open_end = ~is_entry[self._python_ends - 1] & (stacks["python_count"] > 0)
         agrees = (evals == runs) | ((evals == runs + 1) & leaf_is_eval)
+        for stack in np.flatnonzero((evals == runs + 1) & ~leaf_is_eval & (runs > 0)).tolist():
+            begin, count = int(native_begin[stack]), int(stacks["native_count"][stack])
+            native = self._recording.native_frames["native"][begin : begin + count].tolist()
+            agrees[stack] = self._returns(self._process(int(stacks["process"][stack])), native)
         return np.asarray((stacks["native_count"] > 0) & (stacks["python_count"] > 0) & (~agrees | has_open_end))
 
 

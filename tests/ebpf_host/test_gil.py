@@ -11,13 +11,24 @@ import pytest
 from bpfprof.unwind.interpret import Registers
 from tests.ebpf_host.host import CONFIG, CONSTANTS, PROCESS, STATUS, TID, Host, Segment, Stack
 from tests.ebpf_host.native_image import CALL, END, STACK, call_stack, install_rules
-from tests.ebpf_host.python_image import CHUNK, LAYOUTS, STATE, Frame, PythonImage, ThreadState, chain, frames_of
+from tests.ebpf_host.python_image import (
+    CHUNK,
+    FRAME_OBJECT,
+    LAYOUTS,
+    STATE,
+    Frame,
+    PythonImage,
+    ThreadState,
+    chain,
+    frames_of,
+)
 from tests.ebpf_host.scheduler import EPOLL_WAIT, FUTEX, GIL, SLEEPING, Events, Scheduler, Task
 
 HOLDS, WAITS = GIL["BP_HOLDS_GIL"], GIL["BP_WAITS_FOR_GIL"]
 GIL_ADDRESS, OTHER_GIL, GIL_BYTES = 0x5555_7000_0000, 0x5555_7000_1000, 128
 INTERPRETER, OTHER_INTERPRETER = 0x5555_8000_0000, 0x5555_8000_1000
 HOLDER, HOLDER_ID = STATE + 0x1000, 77
+PTHREAD = 0x5555_9000_0000
 REGION_BYTES = 0x20000
 HOLDER_CHUNK = CHUNK + 2 * REGION_BYTES
 OFF_CPU = CONFIG["BP_CONFIG_OFF_CPU_STACKS"] | CONFIG["BP_CONFIG_NATIVE"]
@@ -39,6 +50,9 @@ class Threads:
     interpreter: int = INTERPRETER
     holder_leaf: int | None = None
     gil: int = GIL_ADDRESS  # of the process
+    gil_current: int = 0
+    holder_id: int = HOLDER_ID  # what the thread state has for it
+    more: list[Segment] = field(default_factory=list)
     stacks: list[Stack] = field(default_factory=list)
 
     @property
@@ -54,17 +68,18 @@ class Threads:
         leaf = self.holder_frames[0].address if self.holder_leaf is None else self.holder_leaf
         threads = [
             ThreadState(STATE, frames[0].address, TID, self.interpreter, self.task.thread_pointer),
-            ThreadState(HOLDER, leaf, HOLDER_ID, self.interpreter, chunk=HOLDER_CHUNK),
+            ThreadState(HOLDER, leaf, self.holder_id, self.interpreter, chunk=HOLDER_CHUNK),
         ]
         image.install_threads(
             self.scheduler.host,
             threads,
-            [call_stack(self.native), *self.runtime()],
+            [call_stack(self.native), *self.runtime(), *self.more],
             PROCESS["BP_PROCESS_UNWIND"],
             index=self.index,
             count=1,
             gil=self.gil,
             gil_bytes=GIL_BYTES,
+            gil_current=self.gil_current,
         )
         self.task.at(Registers(self.native[0], STACK, 0))
 
@@ -122,6 +137,23 @@ def test_a_wait_for_the_gil(threads: Threads, version: str) -> None:
     assert (len(holder.native), len(holder.kernel)) == (0, 0)
     assert holder.header["status"] == STATUS.BP_OK and holder.native_status == STATUS.BP_STACK_NOT_TAKEN
     assert (holder.python["identity"] != 0).all()
+
+
+@pytest.mark.parametrize("is_3_6", [False, True])
+@pytest.mark.parametrize("holder", [HOLDER, 0])
+def test_a_wait_for_the_gil_before_3_11(
+    threads: Threads, monkeypatch: pytest.MonkeyPatch, is_3_6: bool, holder: int
+) -> None:
+    """The C library knows the thread's id; 3.6 has the holder in a variable of its own."""
+    monkeypatch.setitem(LAYOUTS, "old", {**FRAME_OBJECT, "lasti_bytes": 1})
+    threads.version, threads.holder_id = "old", PTHREAD
+    threads.more = [(PTHREAD + CONSTANTS["BP_PTHREAD_TID"], HOLDER_ID.to_bytes(8, "little"))]
+    threads.last_holder = holder
+    if is_3_6:
+        threads.gil_current, threads.last_holder = PTHREAD + 0x1000, 0x1234
+        threads.more.append((threads.gil_current, holder.to_bytes(8, "little")))
+    event = threads.wait()
+    assert gil_fields(event) == ((WAITS, HOLDER_ID, True) if holder else (WAITS, 0, False))
 
 
 @pytest.mark.parametrize(

@@ -14,12 +14,15 @@ from tests.ebpf_host.python_image import (
     CFRAME,
     CHUNK,
     CHUNK_BYTES,
+    FRAME_OBJECT,
+    FRAME_OBJECT_BYTES,
     LAYOUTS,
     STATE,
     TOO_DEEP_FRAMES,
     Frame,
     PythonImage,
     chain,
+    code_address,
     frames_of,
 )
 
@@ -142,6 +145,33 @@ def test_a_chain_that_goes_round(host: Host, address: int, length: int) -> None:
     stack = host.stack()
     assert stack.header["status"] == STATUS.BP_PYTHON_TOO_DEEP
     assert frames_of(stack) == [frames[n % length].record for n in range(TOO_DEEP_FRAMES)]
+
+
+@pytest.mark.parametrize("lasti_bytes", [1, 2])
+@pytest.mark.parametrize("count", [1, 16, 17, 300, 1024, 1025])
+def test_frames_that_are_objects(host: Host, monkeypatch: pytest.MonkeyPatch, lasti_bytes: int, count: int) -> None:
+    """CPython 3.6 to 3.10: anywhere in the heap, each with an offset in its code, -1 before it starts."""
+    monkeypatch.setitem(LAYOUTS, "old", {**FRAME_OBJECT, "lasti_bytes": lasti_bytes})
+    chance = random.Random(count)
+    image = PythonImage("old", regions={HEAP: bytearray(chance.randbytes(FRAME_OBJECT_BYTES * 2000))})
+    places = chance.sample(range(2000), count)
+    offsets = [chance.choice((-1, 0, 2, 300, 1 << 20)) for _ in places]
+    frames = [
+        Frame(HEAP + FRAME_OBJECT_BYTES * place, n % 200, offset & 0xFFFF_FFFF)
+        for n, (place, offset) in enumerate(zip(places, offsets))
+    ]
+    image.link(frames)
+    image.install(host, frames[0].address)
+    stack = host.stack()
+    expected = [
+        (code_address(frame.code), code_address(frame.code) + lasti_bytes * offset)
+        for frame, offset in zip(frames, offsets)
+    ]
+    assert frames_of(stack) == expected[:TOO_DEEP_FRAMES]
+    assert stack.header["status"] == (STATUS.BP_OK if count <= TOO_DEEP_FRAMES else STATUS.BP_PYTHON_TOO_DEEP)
+    host.hide(HEAP)
+    event, _ = host.sample()
+    assert event["status"] == STATUS.BP_PYTHON_FRAME_FAULT
 
 
 def test_few_reads_for_many_frames(host: Host) -> None:

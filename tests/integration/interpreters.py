@@ -6,10 +6,15 @@ import os
 from pathlib import Path
 
 
+def _find_pyenvs(major: int) -> dict[str, str]:
+    root = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
+    paths = sorted(root.glob(f"{major}.*/bin/python{major}"))
+    return {f"pyenv-{path.parent.parent.name}": str(path) for path in paths}
+
+
 def _find_pythons() -> dict[str, str]:
     """Name -> path of each interpreter, by version."""
-    root = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
-    found = {f"pyenv-{path.parent.parent.name}": str(path) for path in sorted(root.glob("3.*/bin/python3"))}
+    found = _find_pyenvs(3)
     system = Path("/usr/bin/python3").resolve()
     if system.name.startswith("python3."):
         found[f"system-{system.name.removeprefix('python')}"] = str(system)
@@ -17,6 +22,7 @@ def _find_pythons() -> dict[str, str]:
 
 
 PYTHONS = _find_pythons()
+PYTHONS_2 = _find_pyenvs(2)
 
 
 def minor(name: str) -> tuple[int, int]:

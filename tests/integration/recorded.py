@@ -27,21 +27,27 @@ NOBODY = 65534
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="loading BPF programs needs root")
 
 
-def interpreters() -> dict[str, str]:
-    """Version -> path of each interpreter whose frames bpfprof walks: pyenv's and the distribution's own."""
+def interpreters(*versions: str) -> dict[str, str]:
+    """Version -> path of each interpreter of these versions: pyenv's and the distribution's own."""
     found = {}
     homes = {Path.home(), Path("/root"), *Path("/home").glob("*")}
-    for version in ("3.11", "3.12", "3.13"):
+    for version in versions:
         for home in homes:
             paths = sorted((home / ".pyenv" / "versions").glob(f"{version}.*/bin/python"))
             if paths:
                 found[version] = str(paths[-1])
-    if Path("/usr/bin/python3.11").exists():
+    if "3.11" in versions and Path("/usr/bin/python3.11").exists():
         found["debian-3.11"] = "/usr/bin/python3.11"
     return found
 
 
-INTERPRETERS = interpreters()
+INTERPRETERS = interpreters("3.11", "3.12", "3.13")
+# Their frames are of another kind. They run the tests of what that makes a difference for.
+OLD_INTERPRETERS = interpreters("3.6", "3.7", "3.8", "3.9", "3.10")
+ALL_INTERPRETERS = {**INTERPRETERS, **OLD_INTERPRETERS}
+# What the programs use of 3.7 and 3.8, for those before.
+_ADDED = {"PYTHONPATH": str(PROGRAMS / "before_3_8")}
+_BEFORE_3_8 = {OLD_INTERPRETERS.get("3.6"), OLD_INTERPRETERS.get("3.7")}
 # The one for tests in which the version is of no matter; the command itself runs on it.
 PYTHON = sys.executable
 every_interpreter = pytest.mark.parametrize("python", list(INTERPRETERS.values()), ids=list(INTERPRETERS))
@@ -79,8 +85,9 @@ class Target:
 @contextmanager
 def running(*command: str, env: dict[str, str] | None = None) -> Iterator[Target]:
     """A program that prints one line when it is ready and ends when its standard input closes."""
+    added = _ADDED if command[0] in _BEFORE_3_8 else {}
     process = subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env={**os.environ, **(env or {})}
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env={**os.environ, **added, **(env or {})}
     )
     try:
         assert process.stdout is not None

@@ -17,17 +17,19 @@ import pytest
 
 from bpfprof.cpython.code_objects import CodeObject, read_code_object
 from bpfprof.cpython.detect import Interpreter, NotPython, find_interpreter
+from bpfprof.cpython.layouts_dynamic import SUPPORTED_VERSIONS
 from bpfprof.cpython.line_tables import LineTable
 from bpfprof.cpython.thread_state import ThreadStateRef, read_thread_states, walk_frames
 from bpfprof.model.ids import Pid
 from bpfprof.proc.memory import ProcessMemory
-from tests.integration.interpreters import PYTHONS, minor
+from bpfprof.proc.tasks import list_threads
+from tests.integration.interpreters import PYTHONS, PYTHONS_2, minor
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
 
 
-SUPPORTED = [name for name in PYTHONS if (3, 11) <= minor(name) <= (3, 13)]
-needs_pythons = pytest.mark.skipif(not SUPPORTED, reason="no CPython 3.11 to 3.13 under ~/.pyenv/versions or /usr/bin")
+SUPPORTED = [name for name in PYTHONS if minor(name) in SUPPORTED_VERSIONS]
+needs_pythons = pytest.mark.skipif(not SUPPORTED, reason="no CPython 3.6 to 3.13 under ~/.pyenv/versions or /usr/bin")
 
 TARGET = '''
 import json, os, sys, threading, time
@@ -55,7 +57,7 @@ class Größe:
             nonlocal name
             name = seconds
             time.sleep(  # blocks
-                name
+                name  # blocks there before 3.8
             )
 
         inner(3600)
@@ -126,7 +128,8 @@ def stack(frame):
 def settled():
     """Stacks of the workers once each stands on the line it blocks on."""
     with open(__file__, encoding="utf-8") as source:
-        lines = [number for number, line in enumerate(source, 1) if line.endswith("# blocks\\n")]
+        ends = ("# blocks\\n", "# blocks there before 3.8\\n")[: 1 + (sys.version_info < (3, 8))]
+        lines = [number for number, line in enumerate(source, 1) if line.endswith(ends)]
     while True:
         frames = sys._current_frames()
         stacks = [stack(frames[thread.ident]) for thread in threads if thread.ident in frames]
@@ -135,14 +138,16 @@ def settled():
         time.sleep(0)
 
 
-truth = {thread.native_id: s for thread, s in zip(threads, settled())}
-print(json.dumps({"main": threading.get_native_id(), "threads": truth}), flush=True)
+truth = {thread.ident: s for thread, s in zip(threads, settled())}
+print(json.dumps({"main": threading.get_ident(), "threads": truth}), flush=True)
 sys.stdin.readline()
 '''
 
 
 @dataclass
 class Target:
+    """`truth`: stacks by what pthread_self() returns, `main` that of the main thread."""
+
     name: str
     pid: Pid
     truth: dict[int, list[list[Any]]]
@@ -153,11 +158,11 @@ class Target:
 def target(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target]:
     script = tmp_path_factory.mktemp("цель") / "größe_函数.py"
     script.write_text(TARGET, encoding="utf-8")
-    command = [PYTHONS[request.param], "-I", str(script)]
+    command = [PYTHONS[request.param], "-I", "-X", "utf8", str(script)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None and process.stdin is not None
         ready = json.loads(process.stdout.readline())
-        truth = {int(tid): stack for tid, stack in ready["threads"].items()}
+        truth = {int(ident): stack for ident, stack in ready["threads"].items()}
         yield Target(request.param, Pid(process.pid), truth, ready["main"])
         process.kill()
 
@@ -192,25 +197,31 @@ def test_the_interpreter_is_found(target: Target) -> None:
         assert interpreter.version_text == target.name.partition("-")[2]
     assert interpreter.code_type_address
     with ProcessMemory(target.pid) as memory:
+        states = {
+            thread.address for thread in read_thread_states(memory, interpreter.layout, interpreter.runtime_address)
+        }
+        if interpreter.gil.current:  # all wait, so no thread has it
+            assert memory.read_u64(interpreter.gil.current) == 0
+            assert interpreter.gil.size and interpreter.gil.switch[1]
+            return
         # An interval of 5000 us and a held flag of 0 or 1 are what a GIL begins with, pycore_gil.h.
         assert memory.read_u64(interpreter.gil.address) == 5000
         assert memory.read(interpreter.gil.address + interpreter.layout.gil_locked, 4) in (bytes(4), b"\1\0\0\0")
-        holder = memory.read_pointer(interpreter.gil.address + interpreter.layout.gil_last_holder)
-        assert holder in {
-            thread.address for thread in read_thread_states(memory, interpreter.layout, interpreter.runtime_address)
-        }
+        assert memory.read_pointer(interpreter.gil.address + interpreter.layout.gil_last_holder) in states
 
 
 def test_stacks_are_those_the_target_sees(target: Target) -> None:
     interpreter = _found(target)
     with ProcessMemory(target.pid) as memory:
         threads = {
-            thread.native_thread_id: thread
+            thread.pthread_id: thread
             for thread in read_thread_states(memory, interpreter.layout, interpreter.runtime_address)
         }
         assert threads.keys() == {target.main, *target.truth}
-        for tid, expected in target.truth.items():
-            stack, entry_count = _names_and_lines(memory, interpreter, threads[tid])
+        assert threads[target.main].native_thread_id == target.pid
+        assert {thread.native_thread_id for thread in threads.values()} == set(list_threads(target.pid))
+        for ident, expected in target.truth.items():
+            stack, entry_count = _names_and_lines(memory, interpreter, threads[ident])
             assert stack == expected
             assert entry_count >= 1
         main_stack, _ = _names_and_lines(memory, interpreter, threads[target.main])
@@ -223,9 +234,12 @@ def test_c_boundaries_are_marked(target: Target) -> None:
     counts = {}
     with ProcessMemory(target.pid) as memory:
         for thread in read_thread_states(memory, interpreter.layout, interpreter.runtime_address):
-            if thread.native_thread_id in target.truth:
-                _, counts[thread.native_thread_id] = _names_and_lines(memory, interpreter, thread)
-    by_worker = [counts[tid] for tid in target.truth]
+            if thread.pthread_id in target.truth:
+                _, counts[thread.pthread_id] = _names_and_lines(memory, interpreter, thread)
+    by_worker = [counts[ident] for ident in target.truth]
+    if interpreter.layout.lasti_bytes:  # each Python call too
+        assert by_worker == [len(stack) for stack in target.truth.values()]
+        return
     # The first worker only has what threading.py makes; the second adds sorted(), the fourth map() and sorted().
     assert by_worker[1] - by_worker[0] == 1 and by_worker[3] - by_worker[0] == 2
     assert by_worker[2] >= by_worker[0]
@@ -241,10 +255,14 @@ def test_it_is_quick(target: Target) -> None:
     assert min(times) < 0.025
 
 
-@pytest.mark.parametrize("name", [name for name in PYTHONS if name not in SUPPORTED])
+OTHERS = {name: path for name, path in {**PYTHONS, **PYTHONS_2}.items() if name not in SUPPORTED}
+
+
+@pytest.mark.parametrize("name", OTHERS)
 def test_other_versions_are_named(name: str) -> None:
-    script = "print('ready', flush=True); import sys; sys.stdin.readline()"
-    with subprocess.Popen([PYTHONS[name], "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+    script = "import sys; sys.stdout.write('ready\\n'); sys.stdout.flush(); sys.stdin.readline()"
+    command = [OTHERS[name], "-c", script]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         process.stdout.readline()
         found = find_interpreter(Pid(process.pid))

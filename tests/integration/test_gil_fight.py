@@ -16,20 +16,21 @@ from bpfprof.model.spans import ThreadState
 from bpfprof.profile.build import build_profile
 from bpfprof.profile.options import ProfileOptions
 from bpfprof.recording.reader import Recording, read_recording
-from tests.integration.recorded import INTERPRETERS, json_line, needs_root, program, recording, running
+from tests.integration.recorded import ALL_INTERPRETERS, json_line, needs_root, program, recording, running
 from tests.integration.schedstat import Moves, moves_of_threads, queued_ns
 
 pytestmark = [
     needs_root,
-    pytest.mark.skipif(not INTERPRETERS, reason="no CPython 3.11 to 3.13 under ~/.pyenv/versions or /usr/bin"),
+    pytest.mark.skipif(not ALL_INTERPRETERS, reason="no CPython 3.6 to 3.13 under ~/.pyenv/versions or /usr/bin"),
 ]
 WINDOW_S = 2
 POINTS = 3
 # An idle virtual CPU takes as long to wake as its host lets it wait; see below. One window of three has to agree.
 WINDOWS = 3
+NAMES = [name for name in ALL_INTERPRETERS if name != "3.7"]
 FIGHTS = [
     pytest.param(name, arguments, id=f"{name}-{number}")
-    for name in INTERPRETERS
+    for name in NAMES
     for number, arguments in (("2", ("2", "--reader", "--sleeper")), ("8", ("8",)))
 ]
 
@@ -79,7 +80,7 @@ class Fight:
 def fight(name: str, arguments: tuple[str, ...], path: Path) -> Fight:
     with (
         moves_of_threads() as moves,
-        running(INTERPRETERS[name], program("gil_fight.py"), *arguments) as target,
+        running(ALL_INTERPRETERS[name], program("gil_fight.py"), *arguments) as target,
         recording("-p", target.pid, "-o", path) as recorder,
     ):
         target.tell("start")
@@ -115,7 +116,7 @@ def test_share_of_waiting_for_the_gil(name: str, arguments: tuple[str, ...], tmp
     raise AssertionError(apart)
 
 
-@pytest.mark.parametrize("name", list(INTERPRETERS))
+@pytest.mark.parametrize("name", NAMES)
 def test_the_holder_and_its_function(name: str, tmp_path: Path) -> None:
     """hog_0 alone has the GIL while another thread waits for it: by thread and function, 95 % of the time.
 

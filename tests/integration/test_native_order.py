@@ -14,7 +14,7 @@ from bpfprof.model.frames import FrameKind
 from bpfprof.recording.reader import Recording, read_recording
 from bpfprof.stacks.stitch import StackSource
 from tests.integration.recorded import (
-    INTERPRETERS,
+    ALL_INTERPRETERS,
     Folded,
     collapsed,
     json_line,
@@ -27,7 +27,7 @@ from tests.integration.recorded import (
 pytestmark = [
     needs_root,
     pytest.mark.skipif(shutil.which("cc") is None, reason="the extension is compiled with cc"),
-    pytest.mark.skipif(not INTERPRETERS, reason="no CPython 3.11 to 3.13 under ~/.pyenv/versions or /usr/bin"),
+    pytest.mark.skipif(not ALL_INTERPRETERS, reason="no CPython 3.6 to 3.13 under ~/.pyenv/versions or /usr/bin"),
 ]
 WINDOW_S = 3
 RATE_HZ = 999
@@ -53,9 +53,9 @@ class Ordered:
     extension: dict[str, int]  # function -> tid
 
 
-@pytest.fixture(scope="module", params=list(INTERPRETERS))
+@pytest.fixture(scope="module", params=list(ALL_INTERPRETERS))
 def ordered(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Ordered:
-    python, path = INTERPRETERS[request.param], tmp_path_factory.mktemp("order") / "x.bpfprof"
+    python, path = ALL_INTERPRETERS[request.param], tmp_path_factory.mktemp("order") / "x.bpfprof"
     with running(python, program("call_order.py")) as first, running(python, program("extension.py")) as second:
         with recording("-p", first.pid, "-p", second.pid, "-r", RATE_HZ, "-o", path) as recorder:
             time.sleep(WINDOW_S)  # the length of the recording

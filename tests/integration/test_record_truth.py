@@ -20,16 +20,25 @@ from bpfprof.model.spans import ThreadState
 from bpfprof.profile.build import build_profile
 from bpfprof.profile.options import ProfileOptions
 from bpfprof.recording.reader import Recording, read_recording
-from tests.integration.recorded import INTERPRETERS, PYTHON, json_line, needs_root, program, recording, running
+from tests.integration.recorded import (
+    ALL_INTERPRETERS,
+    INTERPRETERS,
+    PYTHON,
+    json_line,
+    needs_root,
+    program,
+    recording,
+    running,
+)
 from tests.integration.schedstat import Moves, moves_of_threads, queued_ns, stolen_of_machine_ns
 
 pytestmark = [
     needs_root,
-    pytest.mark.skipif(not INTERPRETERS, reason="no CPython 3.11 to 3.13 under ~/.pyenv/versions or /usr/bin"),
+    pytest.mark.skipif(not ALL_INTERPRETERS, reason="no CPython 3.6 to 3.13 under ~/.pyenv/versions or /usr/bin"),
 ]
 WINDOW_S = 4
 RATE_HZ = 999  # ten times the default, for as many samples in 4 s as a user has in 40
-CASES = [(name, 0) for name in INTERPRETERS] + [(name, 2) for name in list(INTERPRETERS)[-2:]]
+CASES = [(name, 0) for name in ALL_INTERPRETERS if name != "3.7"] + [(name, 2) for name in list(INTERPRETERS)[-2:]]
 STATES = {ThreadState.ON_CPU: "cpu_ns", ThreadState.RUNQUEUE: "runqueue_ns", ThreadState.OFF_CPU: "wait_ns"}
 
 
@@ -120,7 +129,7 @@ def _recorded(name: str, busy: int, path: Path) -> Comparison:
         for _ in range(busy):
             stack.enter_context(running(PYTHON, "-S", "-c", "print(flush=True)\nwhile True: pass"))
         moves = stack.enter_context(moves_of_threads())
-        target = stack.enter_context(running(INTERPRETERS[name], program("oracle.py")))
+        target = stack.enter_context(running(ALL_INTERPRETERS[name], program("oracle.py")))
         recorder = stack.enter_context(recording("-p", target.pid, "-r", RATE_HZ, "-o", path))
         stolen_before_ns = stolen_of_machine_ns()
         target.tell("start")

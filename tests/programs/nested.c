@@ -38,7 +38,7 @@ OUT_OF_LINE void burn_in_c(double seconds)
 OUT_OF_LINE PyObject *at_the_bottom(PyObject *callable, double seconds)
 {
     if (callable)
-        return PyObject_CallNoArgs(callable);
+        return PyObject_CallObject(callable, 0);
     burn_in_c(seconds);
     Py_RETURN_NONE;
 }

@@ -25,7 +25,7 @@ TIMER, THREAD = {"waker_kind": WakerKind.INTERRUPT}, {"waker_kind": WakerKind.TH
 @pytest.fixture
 def made() -> HandMade:
     empty = HandMade()
-    empty.process(100, gil=[GIL, 208])
+    empty.process(100, gil=[GIL, 208], gil_switch=[GIL + 120, 88])
     return empty
 
 

@@ -46,10 +46,12 @@ def test_fields_of_a_function(here: Here) -> None:
     code = test_fields_of_a_function.__code__
     found = read_code_object(memory, interpreter.layout, id(code), interpreter.code_type_address)
     assert isinstance(found, CodeObject)
-    assert (found.filename, found.name, found.qualname) == (code.co_filename, code.co_name, code.co_qualname)
-    assert (found.first_line, found.linetable) == (code.co_firstlineno, code.co_linetable)
-    pointers = (id(code.co_filename), id(code.co_name), id(code.co_qualname), id(code.co_linetable))
-    assert found.identity[3:7] == pointers
+    has_qualname = hasattr(code, "co_qualname")
+    names = [code.co_filename, code.co_name, *([code.co_qualname] if has_qualname else [])]
+    table = code.co_linetable if hasattr(code, "co_linetable") else code.co_lnotab
+    assert [found.filename, found.name, found.qualname] == (names if has_qualname else [*names, code.co_name])
+    assert (found.first_line, found.linetable) == (code.co_firstlineno, table)
+    assert found.identity[7 - len(names) - 1 : 6] == tuple(map(id, names))
     has_version = interpreter.layout.code_version != NONE
     assert found.identity[7] == (0 if has_version else hash(code.co_name) % (1 << 64))
     assert read_code_identity(memory, interpreter.layout, id(code)) == found.identity

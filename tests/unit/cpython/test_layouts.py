@@ -22,27 +22,75 @@ PROGRAM = r"""
 #include <Python.h>
 #include <stddef.h>
 #include <stdio.h>
+#include <frameobject.h>
+#if PY_VERSION_HEX >= 0x03090000
 #include "internal/pycore_runtime.h"
 #include "internal/pycore_interp.h"
+#elif PY_VERSION_HEX >= 0x03080000
+#include "internal/pycore_pystate.h"
+#elif PY_VERSION_HEX >= 0x03070000
+#include "internal/pystate.h"
+#endif
+#if PY_VERSION_HEX >= 0x030b0000
 #include "internal/pycore_frame.h"
+#endif
 #define P(name, type, field) printf(#name " %zd\n", (Py_ssize_t)offsetof(type, field))
 #define V(name, value) printf(#name " %zd\n", (Py_ssize_t)(value))
 static unsigned state_bits(void *object) { return *(unsigned *)&((PyASCIIObject *)object)->state; }
 int main(void) {
-#if PY_VERSION_HEX < 0x030c0000
+#if PY_VERSION_HEX < 0x03070000
+ V(runtime_interpreters_head, 0);
+ V(runtime_interpreters_main, -1);
+ V(runtime_tss, -1);
+ V(runtime_gil, -1);
+ V(interpreter_gil, -1);
+#elif PY_VERSION_HEX < 0x030c0000
  P(runtime_tss, _PyRuntimeState, gilstate.autoTSSkey);
  P(runtime_gil, _PyRuntimeState, ceval.gil);
  V(interpreter_gil, -1);
- P(mark_offset, _PyInterpreterFrame, is_entry);
- V(entry_marks_from, 1);
 #else
  P(runtime_tss, _PyRuntimeState, autoTSSkey);
  V(runtime_gil, -1);
  P(interpreter_gil, PyInterpreterState, ceval.gil);
+#endif
+#if PY_VERSION_HEX < 0x030b0000
+ V(mark_offset, -1);
+ V(entry_marks_from, 0);
+#elif PY_VERSION_HEX < 0x030c0000
+ P(mark_offset, _PyInterpreterFrame, is_entry);
+ V(entry_marks_from, 1);
+#else
  P(mark_offset, _PyInterpreterFrame, owner);
  V(entry_marks_from, FRAME_OWNED_BY_CSTACK);
 #endif
-#if PY_VERSION_HEX < 0x030d0000
+#if PY_VERSION_HEX < 0x030b0000
+ P(thread_frame, PyThreadState, frame);
+ V(cframe_frame, -1);
+ P(frame_code, PyFrameObject, f_code);
+ P(frame_previous, PyFrameObject, f_back);
+ P(frame_instruction, PyFrameObject, f_lasti);
+ V(lasti_bytes, PY_VERSION_HEX < 0x030a0000 ? 1 : 2);
+ V(thread_native_id, -1);
+ V(thread_datastack_chunk, -1);
+ P(interpreter_threads_head, struct _is, tstate_head);
+ V(code_qualname, -1);
+ V(code_adaptive, 0);
+#else
+ P(frame_previous, _PyInterpreterFrame, previous);
+ V(lasti_bytes, 0);
+ P(thread_native_id, PyThreadState, native_thread_id);
+ P(thread_datastack_chunk, PyThreadState, datastack_chunk);
+ P(interpreter_threads_head, PyInterpreterState, threads.head);
+ P(code_qualname, PyCodeObject, co_qualname);
+ P(code_adaptive, PyCodeObject, co_code_adaptive);
+#endif
+#if PY_VERSION_HEX < 0x030a0000
+ P(code_linetable, PyCodeObject, co_lnotab);
+#else
+ P(code_linetable, PyCodeObject, co_linetable);
+#endif
+#if PY_VERSION_HEX < 0x030b0000
+#elif PY_VERSION_HEX < 0x030d0000
  P(thread_frame, PyThreadState, cframe);
  P(cframe_frame, _PyCFrame, current_frame);
  P(frame_code, _PyInterpreterFrame, f_code);
@@ -53,23 +101,24 @@ int main(void) {
  P(frame_code, _PyInterpreterFrame, f_executable);
  P(frame_instruction, _PyInterpreterFrame, instr_ptr);
 #endif
+#if PY_VERSION_HEX >= 0x03070000
  P(runtime_interpreters_head, _PyRuntimeState, interpreters.head);
  P(runtime_interpreters_main, _PyRuntimeState, interpreters.main);
- P(interpreter_next, PyInterpreterState, next);
- P(interpreter_threads_head, PyInterpreterState, threads.head);
+ P(gil_last_holder, struct _gil_runtime_state, last_holder);
+ P(gil_locked, struct _gil_runtime_state, locked);
+ P(gil_switch, struct _gil_runtime_state, switch_cond);
+ V(gil_size, sizeof(struct _gil_runtime_state));
+ P(tss_initialized, Py_tss_t, _is_initialized); /* not in the layout */
+ P(tss_key, Py_tss_t, _key);
+#endif
+ P(interpreter_next, struct _is, next);
  P(thread_next, PyThreadState, next);
  P(thread_interpreter, PyThreadState, interp);
  P(thread_pthread_id, PyThreadState, thread_id);
- P(thread_native_id, PyThreadState, native_thread_id);
- P(thread_datastack_chunk, PyThreadState, datastack_chunk);
- P(frame_previous, _PyInterpreterFrame, previous);
  P(code_type, PyObject, ob_type);
  P(code_first_line, PyCodeObject, co_firstlineno);
  P(code_filename, PyCodeObject, co_filename);
  P(code_name, PyCodeObject, co_name);
- P(code_qualname, PyCodeObject, co_qualname);
- P(code_linetable, PyCodeObject, co_linetable);
- P(code_adaptive, PyCodeObject, co_code_adaptive);
  P(unicode_length, PyASCIIObject, length);
  P(unicode_hash, PyASCIIObject, hash);
 #if PY_VERSION_HEX >= 0x030c0000
@@ -82,13 +131,8 @@ int main(void) {
  V(unicode_compact_size, sizeof(PyCompactUnicodeObject));
  P(bytes_size, PyVarObject, ob_size);
  P(bytes_data, PyBytesObject, ob_sval);
- P(gil_last_holder, struct _gil_runtime_state, last_holder);
- P(gil_locked, struct _gil_runtime_state, locked);
- V(gil_size, sizeof(struct _gil_runtime_state));
  /* not in the layout: facts that the code relies on */
  P(legacy_data, PyUnicodeObject, data);
- P(tss_initialized, Py_tss_t, _is_initialized);
- P(tss_key, Py_tss_t, _key);
  PyASCIIObject kind = {.state = {.kind = 7}}, compact = {.state = {.compact = 1}}, ascii = {.state = {.ascii = 1}};
  V(kind_bits, state_bits(&kind));
  V(compact_bit, state_bits(&compact));
@@ -102,11 +146,11 @@ int main(void) {
 def _find_includes() -> dict[str, Path]:
     pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
     folders = [*pyenv.glob("3.*/include/python3.*"), *Path("/usr/include").glob("python3.*")]
-    versions = {folder: re.fullmatch(r"python3\.(\d+)", folder.name) for folder in sorted(folders)}
+    versions = {folder: re.fullmatch(r"python3\.(\d+)m?", folder.name) for folder in sorted(folders)}
     return {
         f"{folder.parent.parent.name}-{folder.name}": folder
         for folder, match in versions.items()
-        if match and 11 <= int(match[1]) <= 13 and (folder / "internal" / "pycore_frame.h").exists()
+        if match and 6 <= int(match[1]) <= 13 and (folder / "Python.h").exists()
     }
 
 
@@ -126,33 +170,34 @@ def _debug_offsets(include: Path) -> bytes:
 
 
 def _layout_of(include: Path) -> Layout:
-    minor = int(include.name.removeprefix("python3."))
+    minor = int(include.name[len("python3.") :].rstrip("m"))
     layout = STATIC_LAYOUTS.get((3, minor)) or layout_from_debug_offsets(_debug_offsets(include), (3, minor))
     assert layout is not None and layout.version == (3, minor)
     return layout
 
 
-@pytest.mark.skipif(not INCLUDES, reason="no headers of CPython 3.11 to 3.13 (python3-dev, or pyenv)")
+@pytest.mark.skipif(not INCLUDES, reason="no headers of CPython 3.6 to 3.13 (python3-dev, or pyenv)")
 @pytest.mark.skipif(shutil.which("gcc") is None, reason="no gcc")
 @pytest.mark.parametrize("name", INCLUDES)
 def test_layout_agrees_with_the_headers(name: str, tmp_path: Path) -> None:
     (tmp_path / "offsets.c").write_text(PROGRAM)
     program = str(tmp_path / "offsets")
-    subprocess.run(["gcc", f"-I{INCLUDES[name]}", "-o", program, str(tmp_path / "offsets.c")], check=True)
+    subprocess.run(["gcc", "-w", f"-I{INCLUDES[name]}", "-o", program, str(tmp_path / "offsets.c")], check=True)
     out = subprocess.run([program], capture_output=True, text=True, check=True).stdout
     truth = {key: int(value) for key, value in (line.split() for line in out.splitlines())}
     layout = dataclasses.asdict(_layout_of(INCLUDES[name]))
     compared = truth.keys() & layout.keys() - {"version"}
     assert {key: layout[key] for key in compared} == {key: truth[key] for key in compared}
-    assert layout.keys() - compared == {"version", "frame_size", "shim_is_python"}
+    without_gil = {"gil_last_holder", "gil_locked", "gil_switch", "gil_size"} if layout["version"] == (3, 6) else set()
+    assert layout.keys() - compared == {"version", "frame_size", "shim_is_python", *without_gil}
     needed = ("frame_code", "frame_previous", "frame_instruction")
     assert layout["frame_size"] >= max(max(layout[key] for key in needed) + 8, layout["mark_offset"] + 1)
     assert truth["legacy_data"] == layout["unicode_compact_size"]
-    assert (truth["tss_initialized"], truth["tss_key"]) == (0, 4)
+    assert (truth.get("tss_initialized", 0), truth.get("tss_key", 4)) == (0, 4)
     assert (truth["kind_bits"], truth["compact_bit"], truth["ascii_bit"]) == (7 << 2, 1 << 5, 1 << 6)
-    # read_code_identity() takes the four pointers in one read.
-    assert [truth[f"code_{field}"] - layout["code_filename"] for field in ("name", "qualname")] == [8, 16]
-    assert layout["code_linetable"] - layout["code_filename"] == 24
+    # read_code_identity() takes the pointers in one read.
+    fields = ["filename", "name", *(["qualname"] if layout["code_qualname"] != NONE else []), "linetable"]
+    assert [truth[f"code_{field}"] - layout["code_filename"] for field in fields] == [0, 8, 16, 24][: len(fields)]
 
 
 def test_marks() -> None:

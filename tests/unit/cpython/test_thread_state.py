@@ -6,10 +6,15 @@ import os
 import struct
 import threading
 
+import pytest
+
+from bpfprof import abi
 from bpfprof.cpython.detect import Interpreter, _version_text, find_interpreter
 from bpfprof.cpython.layouts_static import STATIC_LAYOUTS
 from bpfprof.cpython.thread_state import read_thread_states, walk_frames
+from bpfprof.elf.image import ElfImage
 from bpfprof.model.ids import Pid
+from bpfprof.proc.maps import read_maps
 from bpfprof.proc.memory import ProcessMemory
 
 LAYOUT = STATIC_LAYOUTS[3, 12]
@@ -56,6 +61,17 @@ def test_threads_of_several_interpreters() -> None:
         (0x41000, 0x41, 0x41001),
         (0x50000, 0x50, 0x50001),
     ]
+
+
+def test_the_place_of_a_thread_id_in_the_c_library() -> None:
+    """libthread_db, for which the descriptor is made: {bits, elements, offset}, nptl_db/db_info.c (v2.36)."""
+    paths = {mapping.path for mapping in read_maps(Pid(os.getpid())) if "/libc.so" in mapping.path}
+    with ElfImage.open(paths.pop()) as image:
+        symbol = image.find_symbol("_thread_db_pthread_tid")
+        if symbol is None:
+            pytest.skip("not glibc 2.34 or newer")
+        descriptor = image.read(symbol.address, 12)
+    assert descriptor == struct.pack("<3I", 32, 1, abi.CONSTANTS["BP_PTHREAD_TID"])
 
 
 def test_loops_and_unreadable_links_end() -> None:

@@ -147,6 +147,27 @@ def test_lists_that_disagree_are_marked_and_complete(older: Program) -> None:
     assert source.statuses.tolist() == [NOT_TAKEN, DISAGREES]
 
 
+@pytest.mark.parametrize("version", ["3.6.15", "3.10.13", "3.11.2"])
+@pytest.mark.parametrize(
+    ("native", "expected"),
+    [
+        ("_Py_CheckFunctionResult EVAL call EVAL start", "start f() call"),
+        ("PyErr_Occurred _Py_CheckFunctionResult@plt EVAL call EVAL start", "start f() call PyErr_Occurred"),
+        ("PyErr_Occurred EVAL call EVAL start", ""),
+        ("EVAL read _Py_CheckFunctionResult EVAL call EVAL start", ""),
+    ],
+)
+def test_a_call_that_returns_has_no_frame_any_more(version: str, native: str, expected: str) -> None:
+    """Before 3.11 it checks its result after that; and there each call is one Python function."""
+    is_old = not version.startswith("3.11")
+    program = Program({**MARKS_3_11, "version": version, "entry_marks_from": int(not is_old)})
+    stack = program.made.stack(*program.frames("f!", 1), native=program.native(native))
+    is_whole = StackSource(program.made.recording()).statuses.tolist() == [NOT_TAKEN, OK]
+    assert is_whole == (is_old and bool(expected))
+    if is_whole:
+        assert program.shown(stack) == expected
+
+
 @pytest.mark.parametrize(
     ("status", "native_status", "mark"),
     [
