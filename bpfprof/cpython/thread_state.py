@@ -15,6 +15,7 @@ from bpfprof.proc.memory import ProcessMemory
 
 _INTERPRETER_LIMIT = 1024
 _THREAD_LIMIT = 65536
+_TAG_BITS = 3  # of references in frames, Include/internal/pycore_stackref.h (v3.14.10, v3.15.2); before 3.14 they are 0
 
 RawFrame = tuple[int, int, int]
 
@@ -72,16 +73,20 @@ def _threads_of(memory: ProcessMemory, layout: Layout, interpreter: int, limit: 
 def walk_frames(memory: ProcessMemory, layout: Layout, thread_state: int, limit: int = 1024) -> FrameWalk:
     """The Python frames of one thread; a thread that runs no Python has none and is complete."""
     frame = memory.read_pointer(thread_state + layout.thread_frame)
+    root: int | None = 0
+    if layout.thread_base_frame != NONE:
+        root = memory.read_u64(thread_state + layout.thread_base_frame)
     if frame and layout.cframe_frame != NONE:
         frame = memory.read_pointer(frame + layout.cframe_frame)
     frames: list[RawFrame] = []
     seen: set[int] = set()
-    while frame:
+    while frame is not None and frame != root:
         data = memory.read(frame, layout.frame_size)
         if data is None or frame in seen or len(frames) >= limit:
             return FrameWalk(frames, False)
         seen.add(frame)
-        frames.append((_u64(data, layout.frame_code), _u64(data, layout.frame_instruction), data[layout.mark_offset]))
+        code = _u64(data, layout.frame_code) & ~_TAG_BITS
+        frames.append((code, _u64(data, layout.frame_instruction), data[layout.mark_offset]))
         frame = RuntimeAddress(_u64(data, layout.frame_previous))
     return FrameWalk(frames, frame is not None)
 

@@ -17,6 +17,8 @@ from typing import Any
 
 import pytest
 
+from tests import sid
+
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAMS = ROOT / "tests" / "programs"
 # The command as it is installed, not `python -m`: that would import from the current folder.
@@ -28,7 +30,7 @@ needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="loading BPF programs 
 
 
 def interpreters() -> dict[str, str]:
-    """Version -> path of each interpreter whose frames bpfprof walks: pyenv's and the distribution's own."""
+    """Version -> path of each interpreter whose frames bpfprof walks: pyenv's, the distribution's own, and sid's."""
     found = {}
     homes = {Path.home(), Path("/root"), *Path("/home").glob("*")}
     for version in ("3.11", "3.12", "3.13"):
@@ -38,7 +40,7 @@ def interpreters() -> dict[str, str]:
                 found[version] = str(paths[-1])
     if Path("/usr/bin/python3.11").exists():
         found["debian-3.11"] = "/usr/bin/python3.11"
-    return found
+    return {**found, **{f"sid-{version}": path for version, path in sid.pythons().items()}}
 
 
 INTERPRETERS = interpreters()
