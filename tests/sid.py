@@ -12,7 +12,8 @@ from pathlib import Path
 
 VERSIONS = ("3.14", "3.15")
 _VAGRANT = Path(__file__).resolve().parents[1] / "vagrant"
-_PACKAGES = [name.format(version) for version in VERSIONS for name in ("python{}", "libpython{}-dev")]
+_PACKAGES = ["base-files", "gcc", "libc6-dev", "libc6-dbg", "coreutils", "dash"]
+_PACKAGES += [name.format(version) for version in VERSIONS for name in ("python{}", "libpython{}-dev")]
 # The process stays the same from the script to the interpreter.
 _SCRIPT = """#!/bin/sh
 exec unshare --mount sh -c 'mount --bind "$1/usr" /usr; shift; exec "$@"' sh {folder} /usr/bin/python{version} "$@"
@@ -32,14 +33,15 @@ def pythons() -> dict[str, str]:
 
 
 def make() -> None:
-    """Takes some seconds and 400 MB."""
+    """Takes some seconds and 500 MB."""
     sys.path.insert(0, str(_VAGRANT))
     import images
 
     with images.locked("pythons-sid"), images.new_folder(folder()) as new:
         late = 'Acquire::Check-Valid-Until "false"'
-        options = ("--variant=extract", f"--aptopt={late}", f"--include={','.join(['base-files', *_PACKAGES])}")
+        options = ("--variant=extract", f"--aptopt={late}", f"--include={','.join(_PACKAGES)}")
         images.run("mmdebstrap", *options, "sid", new, *images.sources(("sid",)))
+        (new / "usr/bin/cc").symlink_to("gcc")
         (new / "scripts").mkdir()
         for version in VERSIONS:
             script = new / "scripts" / f"python{version}"
