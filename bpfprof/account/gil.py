@@ -26,7 +26,7 @@ Bools = npt.NDArray[np.bool_]
 _GIL_BYTES = 256  # futexes nearer to each other than this are of one GIL: struct _gil_runtime_state has 208 bytes
 _BETWEEN_NS = 100_000  # a thread that ran for longer than this between two waits had the GIL
 _GAP_NS = 1_000_000  # and one that is not seen for longer may have had it
-# Of struct _gil_runtime_state, Include/internal/pycore_gil.h (v3.9 to v3.13): switch_cond and switch_mutex, for those
+# Of struct _gil_runtime_state, Include/internal/pycore_gil.h (v3.9 to v3.15): switch_cond and switch_mutex, for those
 # that gave it away.
 _SWITCH_FROM, _SWITCH_TO = 120, 208
 # The default switch interval is 5 ms; a timer is never early, but the sleep may begin a moment after it was set.

@@ -53,14 +53,15 @@ def find_thread_slot(
             limit = f"only keys below {_TSD_FIRST_BLOCK_KEYS} can be followed"
             return Unresolved(f"the thread-specific key of Python is {key}; {limit}")
         candidates = iter([_TSD_FIRST_BLOCK + _TSD_ENTRY_BYTES * key + _TSD_DATA_OFFSET])
-        name = "thread-specific key"
+        otherwise = "Python's thread-specific key leads to no thread state (a C library other than glibc?)"
     else:
-        candidates, name = _variable_offsets(memory, getter_address, threads), "thread-local variable"
+        candidates = _variable_offsets(memory, getter_address, threads)
+        otherwise = "Python's thread-local variable was not found (a library that was loaded after the start?)"
     # On x86-64 glibc pthread_self() is the address of struct pthread, and the fs base.
     for offset in candidates:
         if any(memory.read_u64(thread.pthread_id + offset) == thread.address for thread in threads):
             return offset
-    return Unresolved(f"Python's {name} leads to no thread state (a C library other than glibc, or loaded too late?)")
+    return Unresolved(otherwise)
 
 
 def _variable_offsets(memory: ProcessMemory, getter_address: int, threads: list[ThreadStateRef]) -> Iterator[int]:
