@@ -251,8 +251,9 @@ struct bp_python_layout {
     __u16 interpreter_gil;    /* PyInterpreterState.ceval.gil, 0xffff: the runtime holds the GIL */
     __u16 gil_holder;         /* _gil_runtime_state.last_holder; .locked follows it */
     __u16 tstate_native_id;   /* PyThreadState.native_thread_id, before 3.11 .thread_id */
+    __u16 tstate_base_frame;  /* PyThreadState.base_frame, below the outermost frame; 0xffff: nothing is below that */
     __u16 lasti_bytes;        /* before 3.11: what PyFrameObject.f_lasti counts; 0: frames are _PyInterpreterFrame */
-    __u16 pad[2];
+    __u16 pad[1];
 };
 
 /*
@@ -301,9 +302,9 @@ struct bp_cached_rule {
 };
 
 struct bp_process {
-    __u32 flags;      /* enum bp_process_flags */
-    __u32 tss_offset; /* from the thread pointer to the slot that holds the thread state */
-    __u32 mappings;   /* word index of an array of bp_mapping */
+    __u32 flags;       /* enum bp_process_flags */
+    __s32 thread_slot; /* from the thread pointer to the slot that holds the thread state */
+    __u32 mappings;    /* word index of an array of bp_mapping */
     __u32 mapping_count;
     __u32 generation; /* of these mappings: no others ever have it */
     __u32 pad;
@@ -412,6 +413,7 @@ struct bp_native {
 struct bp_walk {
     struct bp_event event; /* on CPU: sent when the stack is there */
     __u64 frame;
+    __u64 root; /* what the outermost frame has for its previous one */
     __u64 chunk;
     __u64 base;
     __u64 span; /* frames up to so far above `base` are in the block */

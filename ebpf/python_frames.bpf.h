@@ -6,9 +6,8 @@
 #pragma once
 
 /*
- * The thread state is the one bound to the OS thread (pthread-specific slot of autoTSSkey), not the current one, which
- * is null while the GIL is released: that is when a thread waits. The slot lies at a fixed distance from the thread
- * pointer (glibc x86-64: struct pthread.specific_1stblock).
+ * The thread state is the one bound to the OS thread, not the current one, which is null while the GIL is released: that
+ * is when a thread waits. It lies at a fixed distance from the thread pointer: bpfprof/cpython/thread_slot.py.
  *
  * CPython 3.11 and 3.12 store tstate->cframe some 20 instructions before cframe.current_frame, which holds until then what
  * the stack held: an old frame, mostly. There the cframe before this one is right. Python/ceval.c, start of
@@ -24,7 +23,7 @@ static __always_inline enum bp_status python_thread_state(struct bp_walk *walk, 
 {
     __u64 thread_pointer = LOAD_KERNEL(u64, CURRENT_TASK, BP_OFFSET_TASK_FSBASE), tstate = 0;
 
-    if (!READ_USER(tstate, thread_pointer + process->tss_offset))
+    if (!READ_USER(tstate, thread_pointer + process->thread_slot))
         return BP_PYTHON_STATE_FAULT;
     walk->tstate = tstate;
     return tstate ? BP_OK : BP_NO_PYTHON;
@@ -33,7 +32,8 @@ static __always_inline enum bp_status python_thread_state(struct bp_walk *walk, 
 static __always_inline enum bp_status python_innermost_frame(struct bp_walk *walk, struct bp_process *process)
 {
     struct bp_python_layout *layout = &process->layout;
-    __u64 tstate = walk->tstate, frame = 0, chunk_at = layout->tstate_chunk, frame_at = layout->tstate_frame;
+    __u64 tstate = walk->tstate, frame = 0, chunk_at = layout->tstate_chunk, frame_at = layout->tstate_frame,
+          base_at = layout->tstate_base_frame;
     __u64 ip = walk->native.registers[REGISTER_IP], sp = walk->native.registers[REGISTER_SP];
 
     /* The block is not in use yet. Both lie in its first words in every version. */
@@ -52,7 +52,12 @@ static __always_inline enum bp_status python_innermost_frame(struct bp_walk *wal
             return BP_PYTHON_STATE_FAULT;
     }
     walk->frame = frame;
-    return frame ? BP_OK : BP_NO_PYTHON;
+    walk->root = 0;
+    if (base_at <= TSTATE_BYTES - sizeof(__u64)) {
+        HIDE(base_at);
+        walk->root = *(__u64 *)(walk->block + (base_at & (BLOCK_BYTES - 1)));
+    }
+    return frame != walk->root ? BP_OK : BP_NO_PYTHON;
 }
 
 /* The same for another thread of the process: only the Python side of it can be seen from here. */
@@ -63,7 +68,10 @@ static __always_inline bool python_frame_of(struct bp_walk *walk, __u64 tstate)
         return false;
     if (layout->cframe_frame != 0xffff && !READ_USER(walk->frame, walk->frame + layout->cframe_frame))
         return false;
-    return READ_USER(walk->chunk, tstate + layout->tstate_chunk) && walk->frame;
+    walk->root = 0;
+    if (layout->tstate_base_frame != 0xffff && !READ_USER(walk->root, tstate + layout->tstate_base_frame))
+        return false;
+    return READ_USER(walk->chunk, tstate + layout->tstate_chunk) && walk->frame != walk->root;
 }
 
 #define FRAME_BYTES 80           /* _PyInterpreterFrame without localsplus: 72 before CPython 3.14 */
@@ -71,7 +79,9 @@ static __always_inline bool python_frame_of(struct bp_walk *walk, __u64 tstate)
 /* Frames that one call walks, and code objects that one call identifies: enough to make the call cheap beside them. */
 #define PYTHON_FRAMES_PER_CALL 16
 #define CODES_PER_CALL 8
-#define ADDRESS_MASK 0x00ffffffffffffffULL
+/* Of a frame's reference to its code object. CPython 3.14 and later have tags in the low bits: Py_TAG_BITS,
+ * Include/internal/pycore_stackref.h (v3.14.10, v3.15.2). */
+#define ADDRESS_MASK 0x00fffffffffffffcULL
 /* Words of Python frame n of a stack: struct bp_python_frame. They come first, so n says where they are. */
 #define FRAME_WORDS (sizeof(struct bp_python_frame) / sizeof(__u64))
 #define FRAME_CODE(walk, n) ((walk)->words[(n)*FRAME_WORDS])
@@ -135,7 +145,7 @@ static __always_inline enum bp_status python_walk(struct bp_walk *walk)
         walk->next = n + 1;
         walk->hash = mix(mix(walk->hash, code), instruction);
         walk->frame = *(__u64 *)(bytes + previous_at);
-        if (!walk->frame)
+        if (walk->frame == walk->root)
             return BP_OK;
     }
     return BP_PYTHON_TOO_DEEP;

@@ -134,7 +134,7 @@ class PackageLists:
 
 
 @contextlib.contextmanager
-def _new_folder(path: Path) -> Iterator[Path]:
+def new_folder(path: Path) -> Iterator[Path]:
     """A folder that takes its name when it is complete."""
     temporary = Path(tempfile.mkdtemp(dir=path.parent, prefix=path.name + "."))
     try:
@@ -152,7 +152,7 @@ def kernel(row: dict) -> Path:
     folder = cache() / f"kernel-{package}-{lists.version(package)}"
     with locked(folder.name):
         if not (folder / "initrd").exists():
-            with _new_folder(folder) as new, tempfile.TemporaryDirectory(dir=cache()) as unpacked:
+            with new_folder(folder) as new, tempfile.TemporaryDirectory(dir=cache()) as unpacked:
                 lists.unpack(lists.depends(package, r"linux-(image|binary|modules)-.*"), Path(unpacked))
                 lists_of_tools = PackageLists("bookworm")
                 lists_of_tools.unpack(["busybox-static"], Path(unpacked) / "tools")
@@ -262,7 +262,7 @@ def emulator() -> list[str]:
     folder = cache() / f"qemu-{_QEMU_VERSION}"
     with locked("qemu"):
         if not folder.exists():
-            with _new_folder(folder) as new:
+            with new_folder(folder) as new:
                 preference = "Package: *\nPin: release n=bookworm-backports\nPin-Priority: 500\n"
                 hook = f'mkdir -p "$1/etc/apt/preferences.d"; printf \'{preference}\' > "$1/etc/apt/preferences.d/qemu"'
                 include = "qemu-system-x86,seabios"

@@ -30,7 +30,7 @@ from enum import Enum, auto
 
 from bpfprof import abi
 from bpfprof.cpython.code_objects import CodeObject, Identity, Unresolved, identity_start, read_code_object
-from bpfprof.cpython.detect import TSD_DATA_OFFSET, TSD_ENTRY_BYTES, TSD_FIRST_BLOCK, Interpreter
+from bpfprof.cpython.detect import Interpreter
 from bpfprof.cpython.layout import NONE, Layout
 from bpfprof.errors import TargetError
 from bpfprof.model.ids import Pid
@@ -165,7 +165,7 @@ class Process:
 def _interpreter_values(found: Interpreter) -> dict[str, int | bytes]:
     """Fields of bp_process."""
     values: dict[str, int | bytes] = {
-        "tss_offset": TSD_FIRST_BLOCK + TSD_DATA_OFFSET + TSD_ENTRY_BYTES * found.tss_key,
+        "thread_slot": found.thread_slot,
         "eval_start": found.eval_address,
         "layout": _kernel_layout(found.layout),
     }
@@ -193,6 +193,7 @@ def _kernel_layout(layout: Layout) -> bytes:
         interpreter_gil=0xFFFF if layout.interpreter_gil == NONE else layout.interpreter_gil,
         gil_holder=layout.gil_last_holder,
         tstate_native_id=layout.thread_pthread_id if layout.thread_native_id == NONE else layout.thread_native_id,
+        tstate_base_frame=0xFFFF if layout.thread_base_frame == NONE else layout.thread_base_frame,
         lasti_bytes=layout.lasti_bytes,
     )
 

@@ -22,7 +22,7 @@ _ELLIPSIS = "…"  # marks a text that was cut
 _TEXT_GUESS_BYTES = 192
 _LINETABLE_GUESS_BYTES = 2048
 
-# Bits of PyASCIIObject.state: interned 2, kind 3, compact 1, ascii 1; Include/cpython/unicodeobject.h (3.6 to 3.13).
+# Bits of PyASCIIObject.state: interned 2, kind 3, compact 1, ascii 1; Include/cpython/unicodeobject.h (3.6 to 3.15).
 _KIND_SHIFT, _KIND_MASK = 2, 7
 _COMPACT, _ASCII = 1 << 5, 1 << 6
 _CODECS = {1: "latin-1", 2: "utf-16-le", 4: "utf-32-le"}  # by kind, which is also the width in bytes

@@ -1,7 +1,6 @@
 """Whether a process runs CPython, which one, and where: a pid in, an `Interpreter` or the reason why not out.
 
-The runtime is found by its symbol, the version from the process or its file, and the thread-specific key that leads to
-the thread state is tried on the threads themselves: a wrong offset would often give 0, which is the right key by luck.
+The runtime is found by its symbol, and the version read from the process or its file.
 """
 
 from __future__ import annotations
@@ -12,12 +11,19 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from bpfprof.cpython.code_objects import Unresolved
 from bpfprof.cpython.gil import Gil, find_gil, static_gil
-from bpfprof.cpython.layout import NONE, Layout
-from bpfprof.cpython.layouts_dynamic import DEBUG_OFFSETS_BYTES, layout_from_debug_offsets, read_debug_offsets_head
+from bpfprof.cpython.layout import Layout
+from bpfprof.cpython.layouts_dynamic import (
+    DEBUG_OFFSETS_BYTES,
+    SUPPORTED_VERSIONS,
+    layout_from_debug_offsets,
+    read_debug_offsets_head,
+)
 from bpfprof.cpython.layouts_static import STATIC_LAYOUTS
 from bpfprof.cpython.old_files import interpreters_variable, version_hex
-from bpfprof.cpython.thread_state import ThreadStateRef, read_thread_states
+from bpfprof.cpython.thread_slot import find_thread_slot
+from bpfprof.cpython.thread_state import read_thread_states
 from bpfprof.elf.image import EM_X86_64, ElfError, ElfImage
 from bpfprof.model.ids import Pid, RuntimeAddress
 from bpfprof.proc.maps import Mapping, open_mapped_file, read_maps
@@ -26,19 +32,13 @@ from bpfprof.proc.tasks import start_time_ticks
 
 _PYTHON_FILE = re.compile(r"^(?:lib)?python(\d)[.\d]*")
 
-# glibc x86-64: specific_1stblock in struct pthread, entries {seq, data}; nptl/descr.h (2.36), the same in 2.17 to 2.39.
-TSD_FIRST_BLOCK = 0x310
-TSD_ENTRY_BYTES = 16
-TSD_DATA_OFFSET = 8
-TSD_FIRST_BLOCK_KEYS = 32  # PTHREAD_KEY_2NDLEVEL_SIZE
-
 _FILE_LIMIT = 4096  # files that are searched for an embedded interpreter
 _YOUNG_SECONDS = 2.0  # a process this young may still be loading its libraries
 
 
 @dataclass(frozen=True)
 class Interpreter:
-    """A running CPython. `tss_key` was proven to lead to the thread states.
+    """A running CPython. `thread_slot` is where, from the thread pointer, the address of the thread state is.
 
     `code_type_address` is that of PyCode_Type and `eval_address` that of `_PyEval_EvalFrameDefault`, 0 when unknown.
     """
@@ -46,7 +46,7 @@ class Interpreter:
     version_text: str
     runtime_address: RuntimeAddress
     layout: Layout
-    tss_key: int
+    thread_slot: int
     gil: Gil
     code_type_address: RuntimeAddress
     eval_address: RuntimeAddress
@@ -74,6 +74,7 @@ class _Runtime:
     traces_references: bool  # built with Py_TRACE_REFS: objects begin with two more pointers
     code_type_address: RuntimeAddress
     eval_address: RuntimeAddress
+    getter_address: RuntimeAddress  # of PyGILState_GetThisThreadState()
 
 
 def find_interpreter(
@@ -114,37 +115,17 @@ def _inspect(memory: ProcessMemory, runtime: _Runtime) -> Interpreter | NotPytho
         return _unsupported(version, beside="; it was built with Py_TRACE_REFS")
     layout = layout_from_debug_offsets(head_bytes, version) if head else STATIC_LAYOUTS.get(version)
     if layout is None:
-        return _unsupported(version)
+        is_other = version in SUPPORTED_VERSIONS  # an alpha or a beta
+        return _unsupported(version, beside=f", as {_version_text(number)} has it" if is_other else "")
     threads = read_thread_states(memory, layout, runtime.address)
-    key = _thread_key(memory, runtime.address, layout, threads)
+    slot = find_thread_slot(memory, runtime.address, layout, runtime.getter_address, threads) if threads else None
     gil = runtime.gil or find_gil(memory, runtime.address, layout)
-    if key is None or not threads or gil is None:
+    if slot is None or gil is None:
         return NotPython("the interpreter is still starting", retry=True, version=version)
-    if key >= TSD_FIRST_BLOCK_KEYS:
-        limit = f"only keys below {TSD_FIRST_BLOCK_KEYS} can be followed"
-        return NotPython(f"the thread-specific key of Python is {key}; {limit}", version=version)
-    if not _leads_to_thread_state(memory, key, threads):
-        reason = "Python's thread-specific key leads to no thread state (a C library other than glibc?)"
-        return NotPython(reason, version=version)
+    if isinstance(slot, Unresolved):
+        return NotPython(slot.reason, version=version)
     text, code_type, evaluation = _version_text(number), runtime.code_type_address, runtime.eval_address
-    return Interpreter(text, runtime.address, layout, key, gil, code_type, evaluation)
-
-
-def _thread_key(
-    memory: ProcessMemory, runtime_address: int, layout: Layout, threads: list[ThreadStateRef]
-) -> int | None:
-    """None while the interpreter starts. CPython 3.6 has it in a static variable: the first key that will do is it."""
-    if layout.runtime_tss == NONE:
-        keys = range(TSD_FIRST_BLOCK_KEYS)
-        return next((key for key in keys if _leads_to_thread_state(memory, key, threads)), 0 if threads else None)
-    tss = memory.read(runtime_address + layout.runtime_tss, 8)
-    return int.from_bytes(tss[4:], "little") if tss and tss[:4] == b"\1\0\0\0" else None
-
-
-def _leads_to_thread_state(memory: ProcessMemory, key: int, threads: list[ThreadStateRef]) -> bool:
-    slot = TSD_FIRST_BLOCK + TSD_ENTRY_BYTES * key + TSD_DATA_OFFSET
-    # On x86-64 glibc pthread_self() is the address of struct pthread, and the fs base.
-    return any(memory.read_u64(thread.pthread_id + slot) == thread.address for thread in threads)
+    return Interpreter(text, runtime.address, layout, slot, gil, code_type, evaluation)
 
 
 def _runtimes(pid: Pid, mappings: list[Mapping], without: set[tuple[str, int]]) -> Iterator[_Runtime]:
@@ -174,15 +155,15 @@ def _runtime_in(image: ElfImage, mapping: Mapping, is_likely: bool) -> _Runtime 
     address = runtime.address if runtime else interpreters_variable(image)
     if address is None or bias is None:
         return None
-    names = ("Py_Version", "PyCode_Type", "_PyEval_EvalFrameDefault")
+    names = ("Py_Version", "PyCode_Type", "_PyEval_EvalFrameDefault", "PyGILState_GetThisThreadState")
     version, *others = (image.find_symbol(name, dynamic_only=not is_likely) for name in names)
     # Py_Version is a const unsigned long, exported since 3.11.
     number = int.from_bytes(image.read(version.address, 8) or b"", "little") if version else version_hex(image)
-    code_type, evaluation = (RuntimeAddress(symbol.address + bias if symbol else 0) for symbol in others)
+    addresses = (RuntimeAddress(symbol.address + bias if symbol else 0) for symbol in others)
     gil = None if runtime else static_gil(image, bias)
     # Objects/object.c (v3.6.15 to v3.12.1), exported by these builds alone.
     traces = image.find_symbol("_Py_ForgetReference", dynamic_only=True) is not None
-    return _Runtime(RuntimeAddress(address + bias), number, gil, traces, code_type, evaluation)
+    return _Runtime(RuntimeAddress(address + bias), number, gil, traces, *addresses)
 
 
 def _candidates(pid: Pid, mappings: list[Mapping]) -> Iterator[tuple[Mapping, bool]]:

@@ -18,7 +18,7 @@ class Layout:
 
     runtime_interpreters_head: int
     runtime_interpreters_main: int
-    runtime_tss: int  # autoTSSkey: int _is_initialized, then the pthread_key_t; NONE in 3.6
+    runtime_tss: int  # autoTSSkey: int _is_initialized, then the pthread_key_t; NONE in 3.6 and from 3.15 on
     runtime_gil: int  # the GIL itself, NONE where each interpreter points to one, and in 3.6
 
     interpreter_next: int
@@ -31,6 +31,7 @@ class Layout:
     thread_native_id: int  # native_thread_id, what gettid() returns in the innermost pid namespace; NONE before 3.11
     thread_datastack_chunk: int  # the chunk that holds the newest frames, NONE before 3.11
     thread_frame: int  # pointer to the current frame, or to the _PyCFrame where there is one
+    thread_base_frame: int  # pointer to the frame below all others, which is none; NONE before 3.15
     cframe_frame: int  # current_frame in _PyCFrame, NONE where the thread state points to the frame
 
     frame_code: int

@@ -15,43 +15,69 @@ from bpfprof.cpython.layouts_static import STATIC_LAYOUTS
 _COOKIE = b"xdebugpy"
 _OFFSET_LIMIT = 1 << 20  # `_PyRuntimeState` of 3.13.0, which holds the largest of the structures, has 283320 bytes
 _FRAME_SIZE_LIMIT = 256
+_OBJECT_BYTES = 16  # PyObject of a default build
 
-# Sections and fields in the order of v3.13.0, up to the last one of use here.
-_FIELDS_3_13 = (
-    ("runtime", "size finalizing interpreters_head"),
-    (
-        "interpreter",
-        "size id next threads_head gc imports_modules sysdict builtins"
-        " gil gil_state gil_state_enabled gil_state_locked gil_state_holder",
-    ),
-    ("thread", "size prev next interp current_frame thread_id native_thread_id datastack_chunk status"),
-    ("frame", "size previous executable instr_ptr localsplus owner"),
-    (
-        "code",
-        "size filename name qualname linetable firstlineno argcount localsplusnames localspluskinds co_code_adaptive",
-    ),
-    ("object", "size ob_type"),
-    ("type", "size tp_name tp_repr tp_flags"),
-    ("tuple", "size ob_item ob_size"),
-    ("list", "size ob_item ob_size"),
-    ("dict", "size ma_keys ma_values"),
-    ("float", "size ob_fval"),
-    ("long", "size lv_tag ob_digit"),
-    ("bytes", "size ob_size ob_sval"),
-    ("unicode", "size state length asciiobject_size"),
-)
-
-
-# What a version's debug offsets leave out, from its headers. 3.13.0 has as 3.12: co_version in code.h, the hash in
-# unicodeobject.h, FRAME_OWNED_BY_CSTACK in pycore_frame.h and the size of the GIL in pycore_gil.h.
-_UNDESCRIBED: dict[tuple[int, int], Layout] = {
-    (3, 13): replace(STATIC_LAYOUTS[3, 12], version=(3, 13), runtime_tss=2160, cframe_frame=NONE),
+# Sections and their fields in the order of v3.13.0, up to the last one of use here. A later version's table has all of
+# them and more, some in between; a section that is empty here is new there.
+_FIELDS_3_13 = {
+    "runtime": "size finalizing interpreters_head",
+    "interpreter": "size id next threads_head gc imports_modules sysdict builtins"
+    " gil gil_state gil_state_enabled gil_state_locked gil_state_holder",
+    "thread": "size prev next interp current_frame thread_id native_thread_id datastack_chunk status",
+    "err_stackitem": "",
+    "frame": "size previous executable instr_ptr localsplus owner",
+    "code": "size filename name qualname linetable firstlineno argcount localsplusnames localspluskinds"
+    " co_code_adaptive",
+    "object": "size ob_type",
+    "type": "size tp_name tp_repr tp_flags",
+    "heap_type": "",
+    "tuple": "size ob_item ob_size",
+    "list": "size ob_item ob_size",
+    "set": "",
+    "dict": "size ma_keys ma_values",
+    "float": "size ob_fval",
+    "long": "size lv_tag ob_digit",
+    "bytes": "size ob_size ob_sval",
+    "unicode": "size state length asciiobject_size",
+}
+# Include/internal/pycore_debug_offsets.h (v3.14.10).
+_FIELDS_3_14 = {
+    **_FIELDS_3_13,
+    "interpreter": "size id next threads_head threads_main gc imports_modules sysdict builtins"
+    " gil gil_state gil_state_enabled gil_state_locked gil_state_holder code_object_generation tlbc_generation",
+    "frame": _FIELDS_3_13["frame"] + " stackpointer tlbc_index",
+    "code": _FIELDS_3_13["code"] + " co_tlbc",
+    "set": "size used table mask",
+}
+# The same file in v3.15.2.
+_FIELDS_3_15 = {
+    **_FIELDS_3_14,
+    "thread": "size prev next interp current_frame base_frame last_profiled_frame last_profiled_frame_seq"
+    " thread_id native_thread_id datastack_chunk status holds_gil gil_requested current_exception exc_state",
+    "err_stackitem": "exc_value",
+    "type": _FIELDS_3_14["type"] + " tp_basicsize tp_dictoffset",
+    "heap_type": "size ht_cached_keys",
+    "unicode": _FIELDS_3_14["unicode"] + " compactunicodeobject_size",
 }
 
-SUPPORTED_VERSIONS = (*STATIC_LAYOUTS, *_UNDESCRIBED)
+# What a version's debug offsets leave out, from its headers. All have as 3.12: co_version in code.h, the hash in
+# unicodeobject.h, the size of the GIL in pycore_gil.h. FRAME_OWNED_BY_CSTACK is 3 in 3.13; in 3.14 and 3.15 that is
+# FRAME_OWNED_BY_INTERPRETER, above which only C's own frames are (pycore_interpframe_structs.h).
+_CPYTHON_3_13 = replace(STATIC_LAYOUTS[3, 12], version=(3, 13), runtime_tss=2160, cframe_frame=NONE)
+_CPYTHON_3_14 = replace(_CPYTHON_3_13, version=(3, 14), runtime_tss=2336)
+# There autoTSSkey has become a thread-local variable: see thread_slot.py.
+_CPYTHON_3_15 = replace(_CPYTHON_3_13, version=(3, 15), runtime_tss=NONE)
+
+_DESCRIBED: dict[tuple[int, int], tuple[Layout, dict[str, str]]] = {
+    (3, 13): (_CPYTHON_3_13, _FIELDS_3_13),
+    (3, 14): (_CPYTHON_3_14, _FIELDS_3_14),
+    (3, 15): (_CPYTHON_3_15, _FIELDS_3_15),
+}
+
+SUPPORTED_VERSIONS = (*STATIC_LAYOUTS, *_DESCRIBED)
 
 _HEAD = struct.Struct("<8sQQ")  # cookie, version, free_threaded
-DEBUG_OFFSETS_BYTES = _HEAD.size + 8 * sum(len(names.split()) for _, names in _FIELDS_3_13)
+DEBUG_OFFSETS_BYTES = _HEAD.size + 8 * sum(len(names.split()) for names in _FIELDS_3_15.values())
 
 
 def read_debug_offsets_head(data: bytes) -> tuple[int, bool] | None:
@@ -62,11 +88,15 @@ def read_debug_offsets_head(data: bytes) -> tuple[int, bool] | None:
 
 def layout_from_debug_offsets(data: bytes, version: tuple[int, int]) -> Layout | None:
     """`data` is DEBUG_OFFSETS_BYTES of `_PyRuntime`. None for a version not known here or absurd offsets."""
-    names = [f"{section}.{name}" for section, names in _FIELDS_3_13 for name in names.split()]
-    values = struct.unpack_from(f"<{len(names)}Q", data, _HEAD.size)
-    if version not in _UNDESCRIBED or max(values) >= _OFFSET_LIMIT:
+    if version not in _DESCRIBED:
         return None
-    layout = _layout(_UNDESCRIBED[version], dict(zip(names, values)))
+    undescribed, fields = _DESCRIBED[version]
+    names = [f"{section}.{name}" for section in fields for name in fields[section].split()]
+    at = dict(zip(names, struct.unpack_from(f"<{len(names)}Q", data, _HEAD.size)))
+    sizes = {name: at.get(name.partition(".")[0] + ".size", _OFFSET_LIMIT) for name in names}
+    if any(at[name] > min(sizes[name], _OFFSET_LIMIT) for name in names) or at["object.size"] != _OBJECT_BYTES:
+        return None  # the table is another one, as those of alphas and betas are
+    layout = _layout(undescribed, at)
     return layout if layout.frame_size <= _FRAME_SIZE_LIMIT else None
 
 
@@ -85,6 +115,7 @@ def _layout(undescribed: Layout, at: dict[str, int]) -> Layout:
         thread_native_id=at["thread.native_thread_id"],
         thread_datastack_chunk=at["thread.datastack_chunk"],
         thread_frame=at["thread.current_frame"],
+        thread_base_frame=at.get("thread.base_frame", NONE),
         frame_code=at["frame.executable"],
         frame_previous=at["frame.previous"],
         frame_instruction=at["frame.instr_ptr"],

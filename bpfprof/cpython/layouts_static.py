@@ -28,6 +28,7 @@ _CPYTHON_3_11 = Layout(
     thread_native_id=160,
     thread_datastack_chunk=296,
     thread_frame=56,  # cframe
+    thread_base_frame=NONE,
     cframe_frame=8,
     frame_code=32,
     frame_previous=48,

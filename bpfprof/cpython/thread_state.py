@@ -16,6 +16,7 @@ from bpfprof.proc.memory import ProcessMemory
 
 _INTERPRETER_LIMIT = 1024
 _THREAD_LIMIT = 65536
+_TAG_BITS = 3  # of references in frames, Include/internal/pycore_stackref.h (v3.14.10, v3.15.2); before 3.14 they are 0
 
 _PTHREAD_TID = abi.CONSTANTS["BP_PTHREAD_TID"]
 
@@ -79,11 +80,14 @@ def _threads_of(memory: ProcessMemory, layout: Layout, interpreter: int, limit: 
 def walk_frames(memory: ProcessMemory, layout: Layout, thread_state: int, limit: int = 1024) -> FrameWalk:
     """The Python frames of one thread; a thread that runs no Python has none and is complete."""
     frame = memory.read_pointer(thread_state + layout.thread_frame)
+    root: int | None = 0
+    if layout.thread_base_frame != NONE:
+        root = memory.read_u64(thread_state + layout.thread_base_frame)
     if frame and layout.cframe_frame != NONE:
         frame = memory.read_pointer(frame + layout.cframe_frame)
     frames: list[RawFrame] = []
     seen: set[int] = set()
-    while frame:
+    while frame is not None and frame != root:
         data = memory.read(frame, layout.frame_size)
         if data is None or frame in seen or len(frames) >= limit:
             return FrameWalk(frames, False)
@@ -94,7 +98,7 @@ def walk_frames(memory: ProcessMemory, layout: Layout, thread_state: int, limit:
 
 
 def _frame(layout: Layout, data: bytes) -> RawFrame:
-    code = _u64(data, layout.frame_code)
+    code = _u64(data, layout.frame_code) & ~_TAG_BITS
     if not layout.lasti_bytes:
         return code, _u64(data, layout.frame_instruction), data[layout.mark_offset]
     lasti: int = struct.unpack_from("<i", data, layout.frame_instruction)[0]

@@ -6,7 +6,7 @@ dispatch of operators and attributes, the way in at start-up. Left visible is wh
 garbage collection, `take_gil`), and what tells why Python code runs that no line calls (`subtype_dealloc`,
 `handle_callback` of a weak reference, `_PyErr_CheckSignalsTstate`, `trace_trampoline`), and `_start`, the root.
 
-The names are those seen between Python frames in stacks of CPython 3.6 to 3.13, and their like in the same sources.
+The names are those seen between Python frames in stacks of CPython 3.6 to 3.15, and their like in the same sources.
 """
 
 from __future__ import annotations
@@ -38,6 +38,7 @@ _NAMES: tuple[tuple[str, str], ...] = (
         _PyMethodDe(?:f_Raw|scr_)FastCall(?:Dict|Keywords) method_call
         function_code_fastcall object_vacall call_function do_call_core cfunction_call method_vectorcall
         (?:cfunction|method)_vectorcall_[A-Z_]+ classmethoddescr_call wrapper_call wrapperdescr_call
+        _Py_?(?:Builtin)?Call\w+_StackRef _Py_VectorCall\w*_StackRefSteal
         instancemethod_call vectorcall_method vectorcall_maybe type_call _Py_CheckFunctionResult""",
     ),
     (
@@ -63,7 +64,7 @@ _NAMES: tuple[tuple[str, str], ...] = (
     (
         "resumes a generator or a coroutine, whose Python frame follows: Objects/genobject.c",
         r"""gen_send_ex gen_send_ex2 gen_send gen_iternext gen_throw _gen_throw gen_close gen_close_iter PyGen_am_send
-        _PyGen_Send PyIter_Send coro_wrapper_(?:iternext|send|throw|close)
+        _PyGen_Send _?PyIter_Send _PyAsyncGenASend_Send coro_wrapper_(?:iternext|send|throw|close)
         async_gen_a(?:send|throw)_(?:iternext|send|throw|close)""",
     ),
     (

@@ -5,7 +5,7 @@ the nth native frame of that function, from the leaf, stands for the nth run, if
 Whether they do is known by counting. What can make the counts differ, by the sources of CPython:
 
 * The innermost call has not linked its first frame yet, or has unlinked it already: an empty run. 3.11 and 3.12 link by
-  `tstate->cframe` and `cframe.current_frame`, 3.13 and 3.14 by `tstate->current_frame`, all at the head of
+  `tstate->cframe` and `cframe.current_frame`, 3.13 to 3.15 by `tstate->current_frame`, all at the head of
   `_PyEval_EvalFrameDefault` before it calls anything, and unlink last (Python/ceval.c: `exit_unwind`, v3.11.7;
   Python/bytecodes.c: INTERPRETER_EXIT, v3.12.1 and v3.13.0). An outer call had linked its frame before it called what
   is on the stack leafward of it. So this is exact, but only where the leaf itself is in the evaluation function; else

@@ -15,7 +15,8 @@ from bpfprof.stacks.python_frames import PythonSource
 
 _INEXACT = NativeFlag.BY_FRAME_POINTER | NativeFlag.BARE_LEAF
 _NOTHING_KNOWN = RecordedProcess()
-# 3.13 puts this frame under constructors that it calls by a short cut: _Py_InitCleanup, Python/specialize.c (v3.13.0).
+# 3.13 and later put this frame under constructors that they call by a short cut: _Py_InitCleanup, Python/specialize.c
+# (v3.13.0).
 _INIT_CLEANUP = Frame(FrameKind.PYTHON, "__init__", "__init__", 0)
 
 

@@ -12,24 +12,33 @@ from tests.ebpf_host.host import CONSTANTS, PROCESS, THREAD_POINTER, Host, Segme
 
 TSS_OFFSET = 0x310
 STATE, CFRAME, CODE_OBJECTS, CHUNK = 0x5555_6000_0000, 0x7FFC_0000_2000, 0x7F22_0000_0000, 0x7F33_0004_0000
+BASE_FRAME = STATE + 0x600  # never read
 CHUNK_BYTES = 0x4000  # of a data-stack chunk: DATA_STACK_CHUNK_SIZE, Python/pystate.c (v3.11.0)
 CODE_BYTES = 256
 IDENTITY, NAME_HASH = 72, 24
 _ADDRESS_BITS = 56
 
 # CPython 3.11 has cframe and no version of code; 3.13 has neither; in 3.14 `owner` comes after `stackpointer`
-# (Include/internal/pycore_interpframe_structs.h, v3.14.0).
+# and references have tags (Include/internal/pycore_interpframe_structs.h and pycore_stackref.h, v3.14.10); in 3.15 the
+# outermost frame stands on one that belongs to the thread state (Include/cpython/pystate.h, v3.15.2).
 LAYOUTS: dict[str, dict[str, int]] = {
     "3.11": {"tstate_frame": 56, "cframe_frame": 8, "frame_code": 32, "frame_previous": 48, "frame_mark": 68},
     "3.13": {"tstate_frame": 72, "cframe_frame": 0xFFFF, "frame_code": 0, "frame_previous": 8, "frame_mark": 70},
     "3.14": {"tstate_frame": 72, "cframe_frame": 0xFFFF, "frame_code": 0, "frame_previous": 8, "frame_mark": 74},
 }
+LAYOUTS["3.15"] = LAYOUTS["3.14"] | {"tstate_base_frame": 80}
 for _layout in LAYOUTS.values():
-    _layout |= {"tstate_chunk": 296, "frame_instruction": 56, "code_identity": IDENTITY}
+    _layout |= {
+        "tstate_base_frame": _layout.get("tstate_base_frame", 0xFFFF),
+        "tstate_chunk": 296,
+        "frame_instruction": 56,
+        "code_identity": IDENTITY,
+    }
     _layout |= {"tstate_interpreter": 16, "interpreter_gil": 40, "gil_holder": 8, "tstate_native_id": 160}
 LAYOUTS["3.11"] |= {"name_hash": NAME_HASH, "interpreter_gil": 0xFFFF}
 # Before 3.11 frames are other objects. f_lasti has 4 bytes, in words of 8 here.
-FRAME_OBJECT = {"tstate_frame": 24, "tstate_chunk": 0, "cframe_frame": 0xFFFF, "frame_code": 32, "frame_previous": 24}
+FRAME_OBJECT = {"tstate_frame": 24, "tstate_chunk": 0, "cframe_frame": 0xFFFF, "frame_code": 32}
+FRAME_OBJECT |= {"frame_previous": 24, "tstate_base_frame": 0xFFFF}
 FRAME_OBJECT |= {"frame_instruction": 104, "frame_mark": 112, "code_identity": IDENTITY, "name_hash": NAME_HASH}
 FRAME_OBJECT |= {"tstate_interpreter": 16, "interpreter_gil": 0xFFFF, "gil_holder": 8, "tstate_native_id": 176}
 FRAME_OBJECT_BYTES = 128  # what is read of one: ebpf/python_old_frames.bpf.h
@@ -93,10 +102,13 @@ class PythonImage:
         assert address + size <= start + len(self.regions[start]) and len(self.regions[start]) % 8 == 0
 
     def link(self, frames: Sequence[Frame], last: int = 0) -> None:
-        """Writes frames, leaf first; `last` is what the outermost one has for its caller."""
+        """Writes frames, leaf first; `last` is what the outermost one has for its caller, 0: what is right."""
         layout = LAYOUTS[self.version]
+        if not last and layout["tstate_base_frame"] != 0xFFFF:
+            last = BASE_FRAME
         for frame, previous in zip(frames, [*(frame.address for frame in frames[1:]), last]):
-            self.put(frame.address + layout["frame_code"], code_address(frame.code))
+            tag = self.version in ("3.14", "3.15") and frame.code % 2
+            self.put(frame.address + layout["frame_code"], code_address(frame.code) | tag)
             self.put(frame.address + layout["frame_instruction"], frame.instruction)
             self.put(frame.address + layout["frame_previous"], previous)
             self.put(frame.address + layout["frame_mark"], frame.mark, 1)
@@ -124,7 +136,7 @@ class PythonImage:
         host.set_user_memory(segments)
         flags |= PROCESS["BP_PROCESS_PYTHON"]
         packed = abi.pack("bp_python_layout", **LAYOUTS[self.version])
-        host.set_process(flags, tss_offset=TSS_OFFSET, layout=packed, **process)
+        host.set_process(flags, thread_slot=TSS_OFFSET, layout=packed, **process)
 
     def _segments(self, thread: ThreadState) -> list[Segment]:
         layout = LAYOUTS[self.version]
@@ -133,6 +145,8 @@ class PythonImage:
         state[layout["tstate_frame"] // 8] = thread.cframe if has_cframe else thread.leaf
         state[layout["tstate_chunk"] // 8] = thread.chunk or self.chunk
         state[layout["tstate_native_id"] // 8] = thread.native_id
+        if layout["tstate_base_frame"] != 0xFFFF:
+            state[layout["tstate_base_frame"] // 8] = BASE_FRAME
         state[layout["tstate_interpreter"] // 8] = thread.interpreter
         segments: list[Segment] = [(thread.address, state.tobytes())]
         segments.append((thread.cframe, bytes(layout["cframe_frame"] % 0xFFFF) + _word(thread.leaf) + bytes(8)))

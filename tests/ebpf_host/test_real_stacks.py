@@ -30,7 +30,7 @@ from bpfprof.unwind.rows import FileRows, RuleTable
 from tests.ebpf_host.host import CONFIG, DWARF_PLACES, IP_PLACE, PROCESS, Host, Segment, mapping_array
 from tests.ebpf_host.oracle import STATUS_OF, expected_walk, is_bare, reader
 from tests.integration.eu_stack import eu_stacks
-from tests.integration.interpreters import PYTHONS
+from tests.integration.interpreters import MACHINE_PYTHONS
 from tests.integration.test_unwind_oracle import (
     PYTHON_SOURCE,
     QSORT_SOURCE,
@@ -226,10 +226,10 @@ def test_callbacks_of_qsort_below_a_signal(host: Host, code: Code, helper: str, 
     assert count.stacks == 21 and count.frames > 21 * 12
 
 
-@pytest.mark.parametrize("name", PYTHONS)
+@pytest.mark.parametrize("name", MACHINE_PYTHONS)
 def test_python_threads(host: Host, code: Code, name: str, helper: str) -> None:
     count = Count()
-    with blocked(PYTHONS[name], "-c", PYTHON_SOURCE) as pid:
+    with blocked(MACHINE_PYTHONS[name], "-c", PYTHON_SOURCE) as pid:
         compare(host, code, helper, pid, count)
     print(count)
     assert count.stacks == 25 and count.frames > 25 * 8
@@ -246,8 +246,8 @@ def test_running_c_threads(host: Host, code: Code, options: tuple[str, ...], hel
     assert count.stacks == 4 * STOPS and count.stops["END_OF_STACK"] > 0.9 * count.stacks
 
 
-@pytest.mark.parametrize("name", PYTHONS)
+@pytest.mark.parametrize("name", MACHINE_PYTHONS)
 def test_running_python_threads(host: Host, code: Code, name: str, helper: str) -> None:
-    count = compare_running(host, code, helper, [PYTHONS[name], str(HERE / "busy.py")])
+    count = compare_running(host, code, helper, [MACHINE_PYTHONS[name], str(HERE / "busy.py")])
     print(count)
     assert count.stacks == 4 * STOPS and count.stops["END_OF_STACK"] > 0.9 * count.stacks

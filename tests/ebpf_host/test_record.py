@@ -142,7 +142,7 @@ def test_any_other_python_frame_makes_another_key(host: Host, scene: Scene) -> N
             image = PythonImage()
             image.link(frames)
             at = frames[n].address + place - CHUNK
-            image.regions[CHUNK][at] ^= 1
+            image.regions[CHUNK][at] ^= 8
             scene.install(image, frames[0].address, [])
             keys.add(int(host.sample()[0]["stack"]))
     assert len(keys) == 3 * len(frames)

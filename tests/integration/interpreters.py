@@ -1,9 +1,11 @@
-"""The CPythons of this machine: those under ~/.pyenv (or PYENV_ROOT) and the system's python3."""
+"""The CPythons of this machine: those under ~/.pyenv (or PYENV_ROOT), the system's python3, and Debian sid's."""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
+
+from tests import sid
 
 
 def _find_pyenvs(major: int) -> dict[str, str]:
@@ -21,7 +23,9 @@ def _find_pythons() -> dict[str, str]:
     return found
 
 
-PYTHONS = _find_pythons()
+# Sid's have their files in a mount namespace of their own, where not every tool looks.
+MACHINE_PYTHONS = _find_pythons()
+PYTHONS = {**MACHINE_PYTHONS, **{f"sid-{version}": path for version, path in sid.pythons().items()}}
 PYTHONS_2 = _find_pyenvs(2)
 
 

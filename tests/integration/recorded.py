@@ -17,6 +17,8 @@ from typing import Any
 
 import pytest
 
+from tests import sid
+
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAMS = ROOT / "tests" / "programs"
 # The command as it is installed, not `python -m`: that would import from the current folder.
@@ -28,7 +30,7 @@ needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="loading BPF programs 
 
 
 def interpreters(*versions: str) -> dict[str, str]:
-    """Version -> path of each interpreter of these versions: pyenv's and the distribution's own."""
+    """Version -> path of each interpreter of these versions: pyenv's and the distribution's own, and sid's."""
     found = {}
     homes = {Path.home(), Path("/root"), *Path("/home").glob("*")}
     for version in versions:
@@ -38,10 +40,10 @@ def interpreters(*versions: str) -> dict[str, str]:
                 found[version] = str(paths[-1])
     if "3.11" in versions and Path("/usr/bin/python3.11").exists():
         found["debian-3.11"] = "/usr/bin/python3.11"
-    return found
+    return {**found, **{f"sid-{version}": path for version, path in sid.pythons().items() if version in versions}}
 
 
-INTERPRETERS = interpreters("3.11", "3.12", "3.13")
+INTERPRETERS = interpreters("3.11", "3.12", "3.13", "3.14", "3.15")
 # Their frames are of another kind. They run the tests of what that makes a difference for.
 OLD_INTERPRETERS = interpreters("3.6", "3.7", "3.8", "3.9", "3.10")
 ALL_INTERPRETERS = {**INTERPRETERS, **OLD_INTERPRETERS}

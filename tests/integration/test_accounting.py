@@ -25,7 +25,7 @@ from tests.integration.schedstat import moves_of_threads, stolen_of_machine_ns
 
 pytestmark = [
     needs_root,
-    pytest.mark.skipif(not INTERPRETERS, reason="no CPython 3.11 to 3.13 under ~/.pyenv/versions or /usr/bin"),
+    pytest.mark.skipif(not INTERPRETERS, reason="no CPython 3.11 to 3.15 under ~/.pyenv/versions or /usr/bin"),
 ]
 SECONDS = 2
 # Of the wall time of each thread: what the issue asks for. The figures are read within 1 ms of the end of the process;

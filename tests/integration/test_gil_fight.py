@@ -21,7 +21,7 @@ from tests.integration.schedstat import Moves, moves_of_threads, queued_ns
 
 pytestmark = [
     needs_root,
-    pytest.mark.skipif(not ALL_INTERPRETERS, reason="no CPython 3.6 to 3.13 under ~/.pyenv/versions or /usr/bin"),
+    pytest.mark.skipif(not ALL_INTERPRETERS, reason="no CPython 3.6 to 3.15 under ~/.pyenv/versions or /usr/bin"),
 ]
 WINDOW_S = 2
 POINTS = 3

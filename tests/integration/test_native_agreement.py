@@ -92,7 +92,9 @@ def recorded_stacks(recording: Recording, pid: int) -> dict[int, list[int]]:
     return stacks
 
 
-COMMANDS = {name: (python, program("sleep_places.py")) for name, python in INTERPRETERS.items()}
+# eu-stack does not look into the mount namespace of sid's.
+PYTHONS = {name: path for name, path in INTERPRETERS.items() if not name.startswith("sid-")}
+COMMANDS = {name: (python, program("sleep_places.py")) for name, python in PYTHONS.items()}
 # How C is compiled decides what unwind tables look like.
 C_OPTIONS = {"C": ("-O2", "-fomit-frame-pointer"), "C static": ("-O2", "-static"), "C -O0": ("-O0", "-mstackrealign")}
 

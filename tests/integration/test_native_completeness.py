@@ -32,7 +32,7 @@ from tests.integration.recorded import INTERPRETERS, PYTHON, needs_root, program
 pytestmark = [
     needs_root,
     pytest.mark.skipif(shutil.which("cc") is None, reason="the programs are compiled with cc"),
-    pytest.mark.skipif(not INTERPRETERS, reason="no CPython 3.11 to 3.13 under ~/.pyenv/versions or /usr/bin"),
+    pytest.mark.skipif(not INTERPRETERS, reason="no CPython 3.11 to 3.15 under ~/.pyenv/versions or /usr/bin"),
 ]
 WINDOW_S = 4
 RATE_HZ = 999

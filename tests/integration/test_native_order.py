@@ -27,7 +27,7 @@ from tests.integration.recorded import (
 pytestmark = [
     needs_root,
     pytest.mark.skipif(shutil.which("cc") is None, reason="the extension is compiled with cc"),
-    pytest.mark.skipif(not ALL_INTERPRETERS, reason="no CPython 3.6 to 3.13 under ~/.pyenv/versions or /usr/bin"),
+    pytest.mark.skipif(not ALL_INTERPRETERS, reason="no CPython 3.6 to 3.15 under ~/.pyenv/versions or /usr/bin"),
 ]
 WINDOW_S = 3
 RATE_HZ = 999
@@ -39,7 +39,7 @@ MARKERS = {
     "sorted": {"list_sort", "list_sort_impl", "builtin_sorted", "list.sort"},
     "expat": {"XML_Parse", "XML_ParseBuffer", "PyExpat_XML_Parse", "PyExpat_XML_ParseBuffer"},
 }
-STRIPPED = {"debian-3.11"}
+STRIPPED = {"debian-3.11", "sid-3.14", "sid-3.15"}
 
 
 @dataclass
@@ -174,7 +174,7 @@ def test_a_thread_of_c_has_no_python_frame(ordered: Ordered) -> None:
             untold_us += weight
             continue
         names = [name_of(frame) for frame in frames]
-        assert names[:3] == ["clone3", "start_thread", "native_worker"], frames
+        assert names[0] in ("clone3", "__clone3") and names[1:3] == ["start_thread", "native_worker"], frames
         assert not any(".py" in frame for frame in frames), frames
     assert untold_us < UNTOLD_US
     assert {"burn_in_c", "rest_in_c"} <= {name_of(frame) for *_, frames, _ in lines for frame in frames}

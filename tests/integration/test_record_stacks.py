@@ -36,7 +36,7 @@ from tests.integration.recorded import (
 
 pytestmark = [
     needs_root,
-    pytest.mark.skipif(not ALL_INTERPRETERS, reason="no CPython 3.6 to 3.13 under ~/.pyenv/versions or /usr/bin"),
+    pytest.mark.skipif(not ALL_INTERPRETERS, reason="no CPython 3.6 to 3.15 under ~/.pyenv/versions or /usr/bin"),
 ]
 
 

@@ -34,7 +34,7 @@ from tests.integration.schedstat import Moves, moves_of_threads, queued_ns, stol
 
 pytestmark = [
     needs_root,
-    pytest.mark.skipif(not ALL_INTERPRETERS, reason="no CPython 3.6 to 3.13 under ~/.pyenv/versions or /usr/bin"),
+    pytest.mark.skipif(not ALL_INTERPRETERS, reason="no CPython 3.6 to 3.15 under ~/.pyenv/versions or /usr/bin"),
 ]
 WINDOW_S = 4
 RATE_HZ = 999  # ten times the default, for as many samples in 4 s as a user has in 40

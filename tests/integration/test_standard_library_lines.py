@@ -13,7 +13,7 @@ import pytest
 from bpfprof.cpython.line_tables import LineTable
 from tests.integration.interpreters import PYTHONS, minor
 
-WITH_LINE_TABLES = [name for name in PYTHONS if (3, 6) <= minor(name) <= (3, 13)]
+WITH_LINE_TABLES = [name for name in PYTHONS if (3, 6) <= minor(name) <= (3, 15)]
 
 # Run by each interpreter: for every code object of its standard library, as little-endian 32-bit words:
 # first line, length of the table, length of the code in units, one line per unit (0: none); then the table's bytes.
@@ -99,7 +99,7 @@ def _check_lines(name: str, folder: Path) -> tuple[int, int, int]:
     return code_count, unit_count, wrong_count
 
 
-@pytest.mark.skipif(not WITH_LINE_TABLES, reason="no CPython 3.6 to 3.13 under ~/.pyenv/versions or /usr/bin")
+@pytest.mark.skipif(not WITH_LINE_TABLES, reason="no CPython 3.6 to 3.15 under ~/.pyenv/versions or /usr/bin")
 def test_lines_of_the_whole_standard_library(tmp_path: Path, record_property: Any) -> None:
     with ThreadPoolExecutor(2) as pool:
         checked = dict(zip(WITH_LINE_TABLES, pool.map(_check_lines, WITH_LINE_TABLES, [tmp_path] * 99)))

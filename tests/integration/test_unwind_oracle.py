@@ -24,7 +24,7 @@ from bpfprof.proc.tasks import list_threads
 from bpfprof.unwind.interpret import MappedFile, Registers, Stop, Walk, walk
 from bpfprof.unwind.rows import FileRows, RuleTable, compact
 from tests.integration.eu_stack import eu_stacks
-from tests.integration.interpreters import PYTHONS
+from tests.integration.interpreters import MACHINE_PYTHONS
 
 needs_tools = pytest.mark.skipif(
     os.geteuid() != 0 or shutil.which("eu-stack") is None or shutil.which("cc") is None,
@@ -260,8 +260,8 @@ def test_callbacks_of_qsort_below_a_signal(helper: str, folder: Path) -> None:
     assert threads == 21 and frames > 21 * 12
 
 
-@pytest.mark.parametrize("name", PYTHONS)
+@pytest.mark.parametrize("name", MACHINE_PYTHONS)
 def test_python_threads(name: str, helper: str) -> None:
-    with blocked(PYTHONS[name], "-c", PYTHON_SOURCE) as pid:
+    with blocked(MACHINE_PYTHONS[name], "-c", PYTHON_SOURCE) as pid:
         threads, frames = compare(helper, pid, name)
     assert threads == 25 and frames > 25 * 8

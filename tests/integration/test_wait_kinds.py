@@ -22,7 +22,7 @@ from tests.integration.schedstat import stolen_of_machine_ns
 
 pytestmark = [
     needs_root,
-    pytest.mark.skipif(not INTERPRETERS, reason="no CPython 3.11 to 3.13 under ~/.pyenv/versions or /usr/bin"),
+    pytest.mark.skipif(not INTERPRETERS, reason="no CPython 3.11 to 3.15 under ~/.pyenv/versions or /usr/bin"),
 ]
 REASONS = {
     "wait_sleep": "sleep",

@@ -25,7 +25,7 @@ from tests.integration.recorded import INTERPRETERS, json_line, needs_root, prog
 
 pytestmark = [
     needs_root,
-    pytest.mark.skipif(not INTERPRETERS, reason="no CPython 3.11 to 3.13 under ~/.pyenv/versions or /usr/bin"),
+    pytest.mark.skipif(not INTERPRETERS, reason="no CPython 3.11 to 3.15 under ~/.pyenv/versions or /usr/bin"),
 ]
 SHARE = 0.95
 LEAST_NS = 100_000  # what bpfprof calls short by itself; below it are other waits of these functions, such as a queue's

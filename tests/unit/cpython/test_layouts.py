@@ -13,9 +13,15 @@ from pathlib import Path
 import pytest
 
 from bpfprof.cpython.layout import NONE, Layout
-from bpfprof.cpython.layouts_dynamic import DEBUG_OFFSETS_BYTES, layout_from_debug_offsets, read_debug_offsets_head
+from bpfprof.cpython.layouts_dynamic import (
+    DEBUG_OFFSETS_BYTES,
+    SUPPORTED_VERSIONS,
+    layout_from_debug_offsets,
+    read_debug_offsets_head,
+)
 from bpfprof.cpython.layouts_static import STATIC_LAYOUTS
 from bpfprof.elf.image import ElfImage
+from tests import sid
 
 PROGRAM = r"""
 #define Py_BUILD_CORE 1
@@ -34,6 +40,12 @@ PROGRAM = r"""
 #if PY_VERSION_HEX >= 0x030b0000
 #include "internal/pycore_frame.h"
 #endif
+#if PY_VERSION_HEX >= 0x030e0000
+#include "internal/pycore_interpframe.h"
+#define MARK_OF_C FRAME_OWNED_BY_INTERPRETER
+#elif PY_VERSION_HEX >= 0x030c0000
+#define MARK_OF_C FRAME_OWNED_BY_CSTACK
+#endif
 #define P(name, type, field) printf(#name " %zd\n", (Py_ssize_t)offsetof(type, field))
 #define V(name, value) printf(#name " %zd\n", (Py_ssize_t)(value))
 static unsigned state_bits(void *object) { return *(unsigned *)&((PyASCIIObject *)object)->state; }
@@ -49,7 +61,11 @@ int main(void) {
  P(runtime_gil, _PyRuntimeState, ceval.gil);
  V(interpreter_gil, -1);
 #else
+#if PY_VERSION_HEX < 0x030f0000
  P(runtime_tss, _PyRuntimeState, autoTSSkey);
+#else
+ V(runtime_tss, -1);
+#endif
  V(runtime_gil, -1);
  P(interpreter_gil, PyInterpreterState, ceval.gil);
 #endif
@@ -61,7 +77,12 @@ int main(void) {
  V(entry_marks_from, 1);
 #else
  P(mark_offset, _PyInterpreterFrame, owner);
- V(entry_marks_from, FRAME_OWNED_BY_CSTACK);
+ V(entry_marks_from, MARK_OF_C);
+#endif
+#if PY_VERSION_HEX < 0x030f0000
+ V(thread_base_frame, -1);
+#else
+ P(thread_base_frame, PyThreadState, base_frame);
 #endif
 #if PY_VERSION_HEX < 0x030b0000
  P(thread_frame, PyThreadState, frame);
@@ -146,11 +167,12 @@ int main(void) {
 def _find_includes() -> dict[str, Path]:
     pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
     folders = [*pyenv.glob("3.*/include/python3.*"), *Path("/usr/include").glob("python3.*")]
+    folders += (sid.folder() / "usr/include").glob("python3.*")
     versions = {folder: re.fullmatch(r"python3\.(\d+)m?", folder.name) for folder in sorted(folders)}
     return {
         f"{folder.parent.parent.name}-{folder.name}": folder
         for folder, match in versions.items()
-        if match and 6 <= int(match[1]) <= 13 and (folder / "Python.h").exists()
+        if match and (3, int(match[1])) in SUPPORTED_VERSIONS and (folder / "Python.h").exists()
     }
 
 
@@ -160,7 +182,7 @@ INCLUDES = _find_includes()
 def _debug_offsets(include: Path) -> bytes:
     """Of the interpreter that belongs to these headers."""
     prefix = include.parent.parent
-    for path in [*prefix.glob(f"lib/lib{include.name}.so.1.0"), prefix / "bin" / include.name]:
+    for path in [*prefix.glob(f"lib/**/lib{include.name}.so.1.0"), prefix / "bin" / include.name]:
         with ElfImage.open(str(path)) as image:
             symbol = image.find_symbol("_PyRuntime")
             data = image.read(symbol.address, DEBUG_OFFSETS_BYTES) if symbol else None
@@ -176,13 +198,15 @@ def _layout_of(include: Path) -> Layout:
     return layout
 
 
-@pytest.mark.skipif(not INCLUDES, reason="no headers of CPython 3.6 to 3.13 (python3-dev, or pyenv)")
+@pytest.mark.skipif(not INCLUDES, reason="no headers of CPython 3.6 to 3.15 (python3-dev, or pyenv)")
 @pytest.mark.skipif(shutil.which("gcc") is None, reason="no gcc")
 @pytest.mark.parametrize("name", INCLUDES)
 def test_layout_agrees_with_the_headers(name: str, tmp_path: Path) -> None:
     (tmp_path / "offsets.c").write_text(PROGRAM)
     program = str(tmp_path / "offsets")
-    subprocess.run(["gcc", "-w", f"-I{INCLUDES[name]}", "-o", program, str(tmp_path / "offsets.c")], check=True)
+    # Debian has pyconfig.h in a folder of its own.
+    folders = f"-I{INCLUDES[name]}", f"-idirafter{INCLUDES[name].parent}"
+    subprocess.run(["gcc", "-w", *folders, "-o", program, str(tmp_path / "offsets.c")], check=True)
     out = subprocess.run([program], capture_output=True, text=True, check=True).stdout
     truth = {key: int(value) for key, value in (line.split() for line in out.splitlines())}
     layout = dataclasses.asdict(_layout_of(INCLUDES[name]))
@@ -207,11 +231,20 @@ def test_marks() -> None:
     assert before.interpreter_gil == NONE and after.runtime_gil == NONE
 
 
+@pytest.mark.parametrize("name", [name for name in INCLUDES if int(name.rpartition(".")[2].rstrip("m")) >= 13])
+def test_debug_offsets_of_another_version_are_refused(name: str) -> None:
+    """As those of alphas and betas are, in which fields were added one by one."""
+    data, version = _debug_offsets(INCLUDES[name]), _layout_of(INCLUDES[name]).version
+    others = [other for other in SUPPORTED_VERSIONS if other >= (3, 13) and other != version]
+    assert [layout_from_debug_offsets(data, other) for other in [*others, (3, 16)]] == [None] * (len(others) + 1)
+    for place in range(24, 24 + 8 * 60, 8):  # one field more or less
+        assert layout_from_debug_offsets(data[:place] + bytes(8) + data[place:], version) is None
+        assert layout_from_debug_offsets(data[:place] + data[place + 8 :] + bytes(8), version) is None
+
+
 def test_debug_offsets_that_are_not_usable() -> None:
     head = b"xdebugpy" + (0x030D00F0).to_bytes(8, "little") + bytes(8)
     good = head + bytes(DEBUG_OFFSETS_BYTES - len(head))
-    assert layout_from_debug_offsets(good, (3, 13)) is not None
-    assert layout_from_debug_offsets(good, (3, 14)) is None
     assert read_debug_offsets_head(b"xdebugpx" + good[8:]) is None
     assert read_debug_offsets_head(good[:16] + (1).to_bytes(8, "little") + good[24:]) == (0x030D00F0, True)
     rng = random.Random(1)

@@ -95,7 +95,7 @@ def _frames(count: int, last_previous: int = 0) -> FakeMemory:
     words = {0x40000 + LAYOUT.thread_frame: 0x41000, 0x41000 + LAYOUT.cframe_frame: 0x100000 if count else 0}
     for index in range(count):
         frame = 0x100000 + 0x80 * index
-        words[frame + LAYOUT.frame_code] = 0x1000 + index
+        words[frame + LAYOUT.frame_code] = 0x1000 + 8 * index + index % 2  # with a tag
         words[frame + LAYOUT.frame_instruction] = 0x2000 + index
         words[frame + LAYOUT.frame_previous] = frame + 0x80 if index + 1 < count else last_previous
         words[frame + 64] = (3 if index == count - 1 else 0) << 8 * (LAYOUT.mark_offset - 64)
@@ -105,7 +105,7 @@ def _frames(count: int, last_previous: int = 0) -> FakeMemory:
 def test_a_walk_to_the_root() -> None:
     walk = walk_frames(_frames(3), LAYOUT, 0x40000)
     assert walk.complete
-    assert walk.frames == [(0x1000, 0x2000, 0), (0x1001, 0x2001, 0), (0x1002, 0x2002, 3)]
+    assert walk.frames == [(0x1000, 0x2000, 0), (0x1008, 0x2001, 0), (0x1010, 0x2002, 3)]
 
 
 def test_walks_that_do_not_reach_the_root() -> None:

@@ -1,0 +1,53 @@
+"""Debian sid's CPythons for the tests, in a folder of their own below the cache: `python tests/sid.py` makes it.
+
+They need a newer C library than this machine may have. So each is run by a script that has the folder's /usr in place
+of the machine's, in a mount namespace of its own; everything else is where it always is. That takes root.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+VERSIONS = ("3.14", "3.15")
+_VAGRANT = Path(__file__).resolve().parents[1] / "vagrant"
+_PACKAGES = ["base-files", "gcc", "libc6-dev", "libc6-dbg", "coreutils", "dash"]
+_PACKAGES += [name.format(version) for version in VERSIONS for name in ("python{}", "libpython{}-dev")]
+# The process stays the same from the script to the interpreter.
+_SCRIPT = """#!/bin/sh
+exec unshare --mount sh -c 'mount --bind "$1/usr" /usr; shift; exec "$@"' sh {folder} /usr/bin/python{version} "$@"
+"""
+
+
+def folder() -> Path:
+    """Where they are, or would be."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return cache / "bpfprof-matrix" / "pythons-sid"
+
+
+def pythons() -> dict[str, str]:
+    """Version -> path of the script that runs it; empty where they were not made or cannot be run."""
+    scripts = {version: folder() / "scripts" / f"python{version}" for version in VERSIONS}
+    return {version: str(path) for version, path in scripts.items() if os.geteuid() == 0 and path.exists()}
+
+
+def make() -> None:
+    """Takes some seconds and 500 MB."""
+    sys.path.insert(0, str(_VAGRANT))
+    import images
+
+    with images.locked("pythons-sid"), images.new_folder(folder()) as new:
+        late = 'Acquire::Check-Valid-Until "false"'
+        options = ("--variant=extract", f"--aptopt={late}", f"--include={','.join(_PACKAGES)}")
+        images.run("mmdebstrap", *options, "sid", new, *images.sources(("sid",)))
+        (new / "usr/bin/cc").symlink_to("gcc")
+        (new / "scripts").mkdir()
+        for version in VERSIONS:
+            script = new / "scripts" / f"python{version}"
+            script.write_text(_SCRIPT.format(folder=folder(), version=version))
+            script.chmod(0o755)
+
+
+if __name__ == "__main__":
+    make()
