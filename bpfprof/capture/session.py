@@ -19,7 +19,7 @@ from bpfprof.capture.process import State
 from bpfprof.capture.row_writer import RowWriter
 from bpfprof.capture.sleeping import Sleeps
 from bpfprof.capture.stacks import StackTable
-from bpfprof.capture.targets import StopRequest
+from bpfprof.capture.stop import StopRequest
 from bpfprof.capture.watch import Watch
 from bpfprof.code.namer import Namer
 from bpfprof.errors import TargetError

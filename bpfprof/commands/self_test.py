@@ -11,9 +11,11 @@ import os
 import signal
 import sys
 
+from bpfprof.capture.launched import LaunchedCommand
 from bpfprof.capture.options import CaptureOptions
 from bpfprof.capture.session import Session
-from bpfprof.capture.targets import LaunchedCommand, StopRequest, Targets
+from bpfprof.capture.stop import StopRequest
+from bpfprof.capture.targets import Targets
 from bpfprof.capture.watch import Watch
 from bpfprof.cpython.layouts_dynamic import SUPPORTED_VERSIONS
 from bpfprof.errors import UnsupportedError
