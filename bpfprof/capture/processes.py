@@ -26,9 +26,10 @@ if TYPE_CHECKING:
     from bpfprof.code.maps import NativeCode
     from bpfprof.recording.writer import Sink
 
-_BUSY_AFTER_EXEC_S = 0.5  # a program that has just begun maps code, and may be over soon
+_BUSY_AFTER_EXEC_S = 2.0  # a program that has just begun maps code, and may be over soon
 _ASKED_S = 0.25
 _STARTING_S = 5.0
+_DEAD = "ZX"  # states of proc(5)
 
 
 class Processes:
@@ -117,11 +118,12 @@ class Processes:
     def born(self, pid: Pid, tid: Tid, parent_pid: Pid, time_ns: int) -> None:
         """A thread or process was forked; the kernel side watches it already."""
         if int(pid) == int(tid) and pid in self.by_pid:
-            self.ended(pid)  # of its end nothing was heard
+            self._forget(pid)  # the pid was given again
         process = self.by_pid.get(pid)
         if process is None:
             parent = self.by_pid.get(parent_pid)
             process = self._fork(pid, parent) if parent else self._add(Process(self._count, pid))
+            process.since_ns = time_ns
             if parent is None and self._watches_all:
                 process.state = State.UNSEEN
             if self._code is not None:
@@ -132,6 +134,8 @@ class Processes:
     def exec_seen(self, pid: Pid, time_ns: int) -> None:
         """A process runs another program since then: its code is looked at at once, all else at `executed()`."""
         process = self.by_pid.get(pid)
+        if process is not None:
+            process.since_ns = time_ns
         if process is None or self._code is None:
             return
         self._busy_until_s = time.monotonic() + _BUSY_AFTER_EXEC_S
@@ -171,10 +175,18 @@ class Processes:
             if process is not None and process.state is not State.UNSEEN:
                 self._look_again(process, events)
 
-    def ended(self, pid: Pid) -> None:
-        """The first thread of a process is gone, and mostly the process; its pid may be another's from now on."""
-        if set(tasks.list_threads(pid)) - {pid}:
-            return
+    def ended(self, pid: Pid, time_ns: int) -> None:
+        """The first thread of a process was gone then, and mostly the process; its pid may be another's by now.
+
+        It is not where another thread has called execve, which goes on under its tid.
+        """
+        process, status = self.by_pid.get(pid), tasks.thread_status(pid, Tid(pid))
+        is_another = process is not None and time_ns < process.since_ns
+        runs = status is not None and status.run_state not in _DEAD
+        if not is_another and not runs and not set(tasks.list_threads(pid)) - {pid}:
+            self._forget(pid)
+
+    def _forget(self, pid: Pid) -> None:
         process = self.by_pid.pop(pid, None)
         if process is not None:
             process.close()
@@ -232,7 +244,7 @@ class Processes:
         return process
 
     def _fork(self, pid: Pid, parent: Process) -> Process:
-        child = Process(self._count, pid, parent.name, parent.command_line, parent.state, parent.until_s)
+        child = Process(self._count, pid, 0, parent.name, parent.command_line, parent.state, parent.until_s)
         child.interpreter, child.note = parent.interpreter, parent.note
         child.codes = parent.codes.forked(child.index, child.read_code)
         if child.state is State.CHANGING:  # it runs what its parent runs now

@@ -187,8 +187,9 @@ class Session:
         ends = events[events["kind"] == _EXIT]
         for tid, name in zip(ends["tid"].tolist(), ends["args"][:, :2].copy().view(_COMM).reshape(-1)):
             self._processes.threads.rename(Tid(tid), bytes(name).decode("utf-8", "replace"))
-        for pid in ends["tgid"][ends["tid"] == ends["tgid"]].tolist():
-            self._processes.ended(Pid(pid))
+        firsts = ends[ends["tid"] == ends["tgid"]]
+        for pid, time_ns in zip(firsts["tgid"].tolist(), firsts["time_ns"].tolist()):
+            self._processes.ended(Pid(pid), time_ns)
 
     def _write_tables(self) -> None:
         self._processes.write_new(self._sink)
