@@ -66,12 +66,12 @@ def test_the_end_of_a_first_thread_is_not_the_end_of_who_goes_on_under_its_tid()
         signal.pause()
     pid = Pid(child)
     processes.born(pid, Tid(child), Pid(0), 1000)
-    processes.ended(pid, 2000)
+    processes.ended(pid, 2000, "")
     assert pid in processes.by_pid  # it runs
     os.kill(child, signal.SIGKILL)
     os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)
-    processes.ended(pid, 999)
+    processes.ended(pid, 999, "")
     assert pid in processes.by_pid
-    processes.ended(pid, 2000)
+    processes.ended(pid, 2000, "")
     assert pid not in processes.by_pid
     os.waitpid(child, 0)

@@ -144,7 +144,7 @@ def test_layout_agrees_with_the_headers(name: str, tmp_path: Path) -> None:
     layout = dataclasses.asdict(_layout_of(INCLUDES[name]))
     compared = truth.keys() & layout.keys() - {"version"}
     assert {key: layout[key] for key in compared} == {key: truth[key] for key in compared}
-    assert layout.keys() - compared == {"version", "frame_size", "shim_is_python"}
+    assert layout.keys() - compared == {"version", "frame_size", "shim_is_python", "interpreter_modules"}
     needed = ("frame_code", "frame_previous", "frame_instruction")
     assert layout["frame_size"] >= max(max(layout[key] for key in needed) + 8, layout["mark_offset"] + 1)
     assert truth["legacy_data"] == layout["unicode_compact_size"]
