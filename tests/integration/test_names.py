@@ -47,7 +47,7 @@ def test_threads_have_the_names_that_their_program_gave_them(python: str, tmp_pa
     assert [name for _, name in threads].count("short") >= 3
     folded = collapsed(path)
     assert {f"thread MainThread ({target.pid})"} <= {thread for _, thread, _, _ in folded.lines}
-    assert "thread plain" in bpfprof("report", path, "-f", "collapsed", "--thread", "^plain$").stdout
+    assert "thread plain" in bpfprof("report", path, "-f", "collapsed", "--thread", "^plain ").stdout
 
 
 def test_in_a_pid_namespace(tmp_path: Path) -> None:
