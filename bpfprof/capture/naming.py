@@ -19,7 +19,7 @@ from bpfprof.proc import tasks
 
 _EVERY_S = 5.0
 _AFTER_BIRTH_S = 0.005  # a thread says who it is when it has begun
-_REST = 100  # times what a look took: names cost at most 1% of a CPU
+_REST = 100  # times what a look took: names cost at most 1% of a CPU a process
 _MAIN_THREAD = "MainThread"  # what `threading` calls it, when it is imported
 
 
