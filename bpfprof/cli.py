@@ -56,13 +56,13 @@ def _run_command(arguments: list[str], started: Started | None) -> int:
     from bpfprof.commands.group import group
 
     try:
-        group.main(arguments, prog_name="bpfprof", standalone_mode=False, obj=started)
+        status = group.main(arguments, prog_name="bpfprof", standalone_mode=False, obj=started)
     except click.ClickException as error:
         error.show()
         return 2
     except click.Abort:
         return _INTERRUPTED
-    return 0
+    return status or 0
 
 
 def _import_numpy() -> None:

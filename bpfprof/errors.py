@@ -39,6 +39,14 @@ class TargetError(BpfprofError):
     exit_code = 4
 
 
+class LaunchError(BpfprofError):
+    """A command could not be launched; `exit_code` is the one that shells have for the reason."""
+
+    def __init__(self, message: str, exit_code: int) -> None:
+        super().__init__(message)
+        self.exit_code = exit_code
+
+
 class RecordingError(BpfprofError):
     """A recording is unreadable, truncated, or does not add up; what could be read is still shown."""
 

@@ -34,12 +34,17 @@ def waker_table(recording: Recording) -> tuple[Waker, ...]:
             Pid(row.pid),
             Tid(row.tid),
             row.process_name,
-            (recording.threads[row.thread - 1].name if row.thread else "") or row.name,
+            (_name(recording, row.thread - 1) if row.thread else "") or row.name,
             row.thread - 1,
         )
         for row in recording.wakers
     ]
     return (*rows, Waker("timer"), Waker("interrupt"))
+
+
+def _name(recording: Recording, thread: int) -> str:
+    found = recording.threads[thread]
+    return found.shown_name(recording.processes[found.process])
 
 
 def waker_places(

@@ -95,6 +95,7 @@ class Process:
 
     index: int
     pid: Pid
+    since_ns: int = 0  # when it was born or ran another program, CLOCK_MONOTONIC; 0: before it was watched
     name: str = ""
     command_line: list[str] = field(default_factory=list)
     state: State = State.KNOWN

@@ -11,6 +11,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from bpfprof.capture.naming import Naming
 from bpfprof.capture.process import Process, ProcessCodes, State, command_name
 from bpfprof.capture.threads import Threads
 from bpfprof.cpython.detect import NotPython, find_interpreter
@@ -26,9 +27,10 @@ if TYPE_CHECKING:
     from bpfprof.code.maps import NativeCode
     from bpfprof.recording.writer import Sink
 
-_BUSY_AFTER_EXEC_S = 0.5  # a program that has just begun maps code, and may be over soon
+_BUSY_AFTER_EXEC_S = 2.0  # a program that has just begun maps code, and may be over soon
 _ASKED_S = 0.25
 _STARTING_S = 5.0
+_DEAD = "ZX"  # states of proc(5)
 
 
 class Processes:
@@ -39,6 +41,7 @@ class Processes:
     ) -> None:
         self.by_pid: dict[Pid, Process] = {}
         self.threads = Threads(tables)
+        self.naming = Naming(self.threads)
         self._tables = tables
         self._code = code
         self._follow_children = follow_children
@@ -117,21 +120,26 @@ class Processes:
     def born(self, pid: Pid, tid: Tid, parent_pid: Pid, time_ns: int) -> None:
         """A thread or process was forked; the kernel side watches it already."""
         if int(pid) == int(tid) and pid in self.by_pid:
-            self.ended(pid)  # of its end nothing was heard
+            self._forget(pid)  # the pid was given again
         process = self.by_pid.get(pid)
         if process is None:
             parent = self.by_pid.get(parent_pid)
             process = self._fork(pid, parent) if parent else self._add(Process(self._count, pid))
+            process.since_ns = time_ns
             if parent is None and self._watches_all:
                 process.state = State.UNSEEN
             if self._code is not None:
                 self._code.share(pid, parent_pid)
                 self._tell_kernel(process)  # what the kernel side copied at birth may be out of date
+        else:
+            self.naming.born(process)
         self.threads.add(process.index, pid, tid, time_ns, process.name)
 
     def exec_seen(self, pid: Pid, time_ns: int) -> None:
         """A process runs another program since then: its code is looked at at once, all else at `executed()`."""
         process = self.by_pid.get(pid)
+        if process is not None:
+            process.since_ns = time_ns
         if process is None or self._code is None:
             return
         self._busy_until_s = time.monotonic() + _BUSY_AFTER_EXEC_S
@@ -146,6 +154,7 @@ class Processes:
             return
         process.interpreter, process.note = None, ""
         process.open_memory()
+        self.naming.forget(process)
         process.codes = ProcessCodes(process.index, process.read_code)
         self._busy_until_s = time.monotonic() + _BUSY_AFTER_EXEC_S
         self._name(process)
@@ -171,13 +180,26 @@ class Processes:
             if process is not None and process.state is not State.UNSEEN:
                 self._look_again(process, events)
 
-    def ended(self, pid: Pid) -> None:
-        """The first thread of a process is gone, and mostly the process; its pid may be another's from now on."""
-        if set(tasks.list_threads(pid)) - {pid}:
+    def ended(self, pid: Pid, time_ns: int, name: str) -> None:
+        """The first thread of a process was gone then, and mostly the process; its pid may be another's by now.
+
+        It is not where another thread has called execve, which goes on under its tid. name: its last comm.
+        """
+        process, status = self.by_pid.get(pid), tasks.thread_status(pid, Tid(pid))
+        is_another = process is not None and time_ns < process.since_ns
+        runs = status is not None and status.run_state not in _DEAD
+        if is_another or runs or set(tasks.list_threads(pid)) - {pid}:
             return
+        if process is not None and name and name != process.name:
+            process.name = name
+            self._row(process)
+        self._forget(pid)
+
+    def _forget(self, pid: Pid) -> None:
         process = self.by_pid.pop(pid, None)
         if process is not None:
             process.close()
+            self.naming.forget(process)
         if self._code is not None:
             self._code.forget(pid)
 
@@ -198,11 +220,20 @@ class Processes:
                 if process.state is State.KNOWN or is_changed:
                     self._tell_kernel(process)
 
+    def name_threads(self) -> None:
+        """By what their programs call them, in processes whose turn it is."""
+        self.naming.look_at(self.by_pid.values())
+
     def refresh_names(self) -> None:
-        """Threads name themselves after their birth; takes the names they have now."""
-        for pid in self.by_pid:
-            for tid in tasks.list_threads(pid):
-                self.threads.rename(tid, tasks.thread_name(pid, tid))
+        """Processes and threads name themselves after their birth; takes the names they have now."""
+        self.naming.look_at(self.by_pid.values(), at_once=True)
+        for process in self.by_pid.values():
+            before = process.name, process.command_line
+            self._take_name(process)
+            if before != (process.name, process.command_line):
+                self._row(process)
+            for tid in tasks.list_threads(process.pid):
+                self.threads.rename(tid, tasks.thread_name(process.pid, tid))
 
     def take_newly_known(self) -> list[Process]:
         """Processes whose threads may have begun to sleep before it was known how to walk their stacks."""
@@ -232,13 +263,16 @@ class Processes:
         return process
 
     def _fork(self, pid: Pid, parent: Process) -> Process:
-        child = Process(self._count, pid, parent.name, parent.command_line, parent.state, parent.until_s)
+        child = Process(self._count, pid, 0, parent.name, parent.command_line, parent.state, parent.until_s)
         child.interpreter, child.note = parent.interpreter, parent.note
         child.codes = parent.codes.forked(child.index, child.read_code)
         if child.state is State.CHANGING:  # it runs what its parent runs now
             child.interpreter, child.state = None, State.STARTING
             child.until_s = time.monotonic() + _STARTING_S
-        return self._add(child)
+        self._add(child)
+        if child.interpreter is not None:
+            self.naming.forked(child, parent)
+        return child
 
     def _look_at(self, process: Process, from_ns: int = 0) -> None:
         """For the first time, or after an exec."""
@@ -285,9 +319,12 @@ class Processes:
         self._tables.set_process(process.pid, process.kernel_record(self._follow_children, mappings), is_new)
 
     def _name(self, process: Process) -> None:
+        self._take_name(process)
+        self._row(process)
+
+    def _take_name(self, process: Process) -> None:
         process.name = tasks.process_name(process.pid) or process.name
         process.command_line = tasks.process_command_line(process.pid) or process.command_line
-        self._row(process)
 
     def _row(self, process: Process) -> None:
         self._rows.append(table_row(process.index, process.recorded()))

@@ -19,13 +19,14 @@ from bpfprof.capture.process import State
 from bpfprof.capture.row_writer import RowWriter
 from bpfprof.capture.sleeping import Sleeps
 from bpfprof.capture.stacks import StackTable
-from bpfprof.capture.targets import StopRequest
+from bpfprof.capture.stop import StopRequest
 from bpfprof.capture.watch import Watch
 from bpfprof.code.namer import Namer
 from bpfprof.errors import TargetError
 from bpfprof.kernel.events import ThreadTable
 from bpfprof.model.ids import Pid, Tid
 from bpfprof.proc.own_process import usual_priority
+from bpfprof.proc.text import without_controls
 from bpfprof.recording.tables import End, Start
 from bpfprof.recording.writer import Sink
 
@@ -147,6 +148,7 @@ class Session:
         self._processes.follow_time()
         self._add_stacks(batch)
         self._look_at_sleepers()
+        self._processes.name_threads()
         self._write_tables()
         if self._watch.code is not None:
             self._stacks.drop_replaced(batch.events, self._watch.code.replaced)
@@ -185,10 +187,11 @@ class Session:
 
     def _follow_ends(self, events: npt.NDArray[np.void]) -> None:
         ends = events[events["kind"] == _EXIT]
-        for tid, name in zip(ends["tid"].tolist(), ends["args"][:, :2].copy().view(_COMM).reshape(-1)):
-            self._processes.threads.rename(Tid(tid), bytes(name).decode("utf-8", "replace"))
-        for pid in ends["tgid"][ends["tid"] == ends["tgid"]].tolist():
-            self._processes.ended(Pid(pid))
+        for end, comm in zip(ends, ends["args"][:, :2].copy().view(_COMM).reshape(-1)):
+            name, pid, tid = without_controls(bytes(comm)), int(end["tgid"]), int(end["tid"])
+            self._processes.threads.rename(Tid(tid), name)
+            if pid == tid:
+                self._processes.ended(Pid(pid), int(end["time_ns"]), name)
 
     def _write_tables(self) -> None:
         self._processes.write_new(self._sink)

@@ -1,85 +1,19 @@
-"""The processes the user named: checked, watched for their end, or launched; and how the user ends a recording."""
+"""The processes the user named: checked, and watched for their end."""
 
 from __future__ import annotations
 
 import os
-import pwd
 import select
-import signal
 import time
 from dataclasses import dataclass, field
-from types import FrameType
-from typing import Any
 
 from bpfprof.errors import TargetError, UnsupportedError
 from bpfprof.kernel.refusals import is_forbidden, refusal
 from bpfprof.model.ids import Pid
 from bpfprof.proc import tasks
-from bpfprof.proc.own_process import caller_ids, usual_locked_memory_limit, usual_priority
 from bpfprof.proc.privilege import OTHER_USERS, how_to_get, missing
 
 _TOGETHER_S = 0.0003  # births and mappings come in groups: they are looked at together
-
-
-@dataclass
-class LaunchedCommand:
-    """A command that was forked but waits for `release()` before it becomes the program."""
-
-    pid: Pid
-    command: tuple[str, ...]
-    _gate: int
-    _failure: int  # reads the errno of an execve that failed; ends without one when it worked
-
-    @classmethod
-    def start(cls, command: tuple[str, ...]) -> LaunchedCommand:
-        """Forks; under sudo the command runs as the user who called sudo, with that user's groups and HOME."""
-        waiting, gate = os.pipe()
-        failure, failure_end = os.pipe()
-        pid = os.fork()
-        if pid == 0:
-            os.close(gate)
-            _become_command(command, waiting, failure_end)
-        os.close(waiting)
-        os.close(failure_end)
-        return cls(Pid(pid), command, gate, failure)
-
-    def release(self) -> None:
-        """Lets the command begin. Raises TargetError when it cannot be run."""
-        os.write(self._gate, b"x")
-        os.close(self._gate)
-        with os.fdopen(self._failure, "rb") as stream:
-            number = stream.read()
-        if number:
-            raise TargetError(f"cannot run {self.command[0]}: {os.strerror(int(number))}")
-
-
-def _become_command(command: tuple[str, ...], waiting: int, failure_end: int) -> None:
-    """In the child; never returns. The pipes close themselves at execve."""
-    try:
-        if os.read(waiting, 1):
-            usual_priority()
-            usual_locked_memory_limit()
-            for number in (signal.SIGINT, signal.SIGTERM):
-                signal.signal(number, signal.SIG_DFL)
-            _become_caller()
-            os.execvp(command[0], command)
-    except OSError as error:
-        os.write(failure_end, str(error.errno).encode())
-    os._exit(127)
-
-
-def _become_caller() -> None:
-    ids = caller_ids()
-    if ids is None:
-        return
-    try:
-        entry = pwd.getpwuid(ids[0])
-        os.initgroups(entry.pw_name, ids[1])
-        os.environ["HOME"] = entry.pw_dir
-    except KeyError:
-        os.setgroups([ids[1]])
-    os.setresgid(ids[1], ids[1], ids[1])
-    os.setresuid(ids[0], ids[0], ids[0])
 
 
 @dataclass
@@ -139,23 +73,3 @@ class Targets:
         self._epoll.close()
         while self._pidfds:
             os.close(self._pidfds.popitem()[0])
-
-
-class StopRequest:
-    """Becomes `requested` when SIGINT or SIGTERM arrives within the `with` block."""
-
-    def __init__(self) -> None:
-        self.requested = False
-        self._previous: dict[signal.Signals, Any] = {}
-
-    def __enter__(self) -> StopRequest:
-        for number in (signal.SIGINT, signal.SIGTERM):
-            self._previous[number] = signal.signal(number, self._request)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for number, handler in self._previous.items():
-            signal.signal(number, handler)
-
-    def _request(self, _number: int, _frame: FrameType | None) -> None:
-        self.requested = True

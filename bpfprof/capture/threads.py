@@ -24,6 +24,7 @@ class Threads:
         self.unwatched_count = 0  # those that did not fit into the kernel side's table
         self._tables = tables
         self._names: dict[int, str] = {}
+        self._given_names: dict[int, str] = {}
         self._rows: list[dict[str, Any]] = []
 
     def watch(self, process: int, pid: Pid, tid: Tid, is_born: bool) -> None:
@@ -58,6 +59,13 @@ class Threads:
         if name and index is not None and self._names.get(index) != name:
             self._names[index] = name
             self._rows.append({"index": index, "name": name})
+
+    def give_name(self, tid: Tid, name: str) -> None:
+        """Its program calls it this."""
+        index = self.index_of.get(tid)
+        if index is not None and self._given_names.get(index) != name:
+            self._given_names[index] = name
+            self._rows.append({"index": index, "given_name": name})
 
     def write_new(self, sink: Sink) -> None:
         """What the recording does not have yet."""

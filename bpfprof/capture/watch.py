@@ -11,9 +11,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from bpfprof import abi
+from bpfprof.capture.launched import LaunchedCommand
 from bpfprof.capture.options import CaptureOptions
 from bpfprof.capture.processes import Processes
-from bpfprof.capture.targets import LaunchedCommand, Targets
+from bpfprof.capture.targets import Targets
 from bpfprof.kernel.attach import Attachments
 from bpfprof.kernel.kernel_side import KernelSide
 from bpfprof.kernel.mapping_events import MappingEvents
@@ -91,7 +92,7 @@ class Watch:
     def release(self) -> None:
         """Lets a launched command begin, now that somebody looks: its account begins here, as a thread's at birth.
 
-        Raises TargetError when it cannot be run.
+        Raises LaunchError when it cannot be run.
         """
         command, self._command = self._command, None
         if command is not None:

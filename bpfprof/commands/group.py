@@ -31,5 +31,6 @@ def group() -> None:
 
     Exit codes: 0 done, 1 a bug, 2 wrong use, 3 a privilege, kernel feature or dependency is missing, 4 no such
     process, 5 a recording is unreadable or cut short, or an output cannot be written, 130 Ctrl-C before it was done.
-    --debug anywhere shows tracebacks.
+    Of a launched command: its own, 128 and the signal's number if one ended it; 125 it could not be launched, 126
+    not be run, 127 not be found. --debug anywhere shows tracebacks.
     """

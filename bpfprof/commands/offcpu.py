@@ -73,7 +73,7 @@ def offcpu(
     shown: Shown,
     look: RenderOptions,
     arguments: tuple[str, ...],
-) -> None:
+) -> int:
     """Show where threads wait: of running programs (--pid), of a COMMAND given after --, or in a RECORDING.
 
     Of a RECORDING --min-block leaves out waits that were shorter; other options of recording do not go with one.
@@ -98,12 +98,13 @@ def offcpu(
 
     if is_recorded:
         _show_recording(_checked_path(ctx, arguments, asked, shown), options, render, shown)
-    else:
-        # Imported now: of a recording nothing is recorded.
-        from bpfprof.commands.recording import Plan, make_recording
+        return 0
+    # Imported now: of a recording nothing is recorded.
+    from bpfprof.commands.recording import Plan, make_recording
 
-        check_targets(asked, arguments, _EXAMPLE)
-        make_recording(ctx.obj, Plan(replace(asked, mode="offcpu"), arguments, shown, options, render, next_command))
+    check_targets(asked, arguments, _EXAMPLE)
+    plan = Plan(replace(asked, mode="offcpu"), arguments, shown, options, render, next_command)
+    return make_recording(ctx.obj, plan)
 
 
 def _checked_path(ctx: click.Context, arguments: tuple[str, ...], asked: CaptureOptions, shown: Shown) -> Path:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
 import stat
@@ -32,10 +33,21 @@ class _StandardOutput(io.FileIO):
         return len(memoryview(data))
 
 
+class _StandardError(io.FileIO):
+    """A terminal that is gone (SIGHUP) is told nothing any more; what was begun is still done."""
+
+    def write(self, data: ReadableBuffer, /) -> int:
+        with contextlib.suppress(OSError):
+            return super().write(data)
+        return len(memoryview(data))
+
+
 def guard_standard_output() -> None:
     """Lets sys.stdout raise OutputError, and show a question mark for what its encoding cannot express."""
     if sys.stderr is None:
         sys.stderr = open(os.devnull, "w")  # noqa: SIM115 - it stays open
+    said = io.BufferedWriter(_StandardError(sys.stderr.fileno(), "w", closefd=False))
+    sys.stderr = io.TextIOWrapper(said, sys.stderr.encoding, "backslashreplace", line_buffering=True)
     # A closed one cannot be written, like a file that is open to be read; the next file that is opened has its number.
     fd = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC) if sys.stdout is None else sys.stdout.fileno()
     encoding = "utf-8" if sys.stdout is None else sys.stdout.encoding

@@ -36,7 +36,7 @@ def record(
     look: RenderOptions,
     holds_gil: bool,
     command: tuple[str, ...],
-) -> None:
+) -> int:
     """Record where the wall time of running programs goes (--pid), or of a COMMAND given after --."""
     check_targets(asked, command, "bpfprof record --pid 1234 -d 10")
     chosen = shown.format()
@@ -49,4 +49,4 @@ def record(
         graph = path.with_suffix(".flame.svg" if path.suffix == ".svg" else ".svg")
         return f"bpfprof report {path} -f flamegraph -o {graph}"
 
-    make_recording(started, Plan(asked, command, shown, options, render, next_command))
+    return make_recording(started, Plan(asked, command, shown, options, render, next_command))

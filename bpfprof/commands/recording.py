@@ -13,8 +13,11 @@ from typing import TYPE_CHECKING, BinaryIO
 
 import click
 
+from bpfprof.capture.launched import LaunchedCommand
 from bpfprof.capture.options import CaptureOptions
-from bpfprof.capture.targets import LaunchedCommand, StopRequest, Targets
+from bpfprof.capture.process import command_name
+from bpfprof.capture.stop import StopRequest
+from bpfprof.capture.targets import Targets
 from bpfprof.capture.watch import Watch
 from bpfprof.commands.options import RECORDING_SUFFIX, Shown
 from bpfprof.commands.outputs import open_output, open_temporary, show, write_whole
@@ -23,7 +26,7 @@ from bpfprof.errors import OutputError, UsageError
 from bpfprof.kernel.checks import check_host
 from bpfprof.kernel.kernel_side import KernelSide
 from bpfprof.model.ids import Pid
-from bpfprof.proc.own_process import caller_ids
+from bpfprof.proc.caller import caller_ids
 from bpfprof.proc.tasks import process_name
 from bpfprof.profile.options import ProfileOptions
 from bpfprof.render.formats import TABLE, WAITS, Format
@@ -57,11 +60,13 @@ class Plan:
     next_command: Callable[[Path], str]
 
 
-def make_recording(started: Started | None, plan: Plan) -> None:
+def make_recording(started: Started | None, plan: Plan) -> int:
     """Records until the end, writes the recording or a report, shows a summary and what was written.
 
-    started: what the command line has under way, if it has. Raises UnsupportedError, TargetError, UsageError,
-    OutputError: when it could not be written to its end; what was written before is shown all the same.
+    Returns the exit status: a launched command's own, whose end is waited for, and whose standard output has nothing of
+    bpfprof in it. started: what the command line has under way, if it has. Raises UnsupportedError, TargetError,
+    LaunchError, UsageError, OutputError: when it could not be written to its end, which a command's failure hides; what
+    was written before is shown all the same.
     """
     plan = replace(plan, options=replace(plan.options, native=plan.options.native or plan.options.native_lines))
     chosen = plan.shown.format()
@@ -76,24 +81,51 @@ def make_recording(started: Started | None, plan: Plan) -> None:
     with contextlib.nullcontext(started) if started else starting() as under_way:
         check_host()
         kernel = under_way.kernel or KernelSide.start(under_way.compilation)
+        launched = None
         try:
-            profile, path, failure = _record(kernel, plan, chosen, under_way.stop)
+            if plan.command:
+                under_way.stop.leave_ctrl_c()
+                launched = LaunchedCommand.start(plan.command)
+            profile, path, failure = _record(kernel, plan, chosen, under_way.stop, launched)
         finally:
             kernel.close()
-    show(plan.render(profile, None))
-    if chosen is None:
-        click.echo(f"\nrecording: {path}\nnext: {plan.next_command(path)}")
-    else:
-        click.echo(f"\n{chosen.name}: {path}\nnext: {_NEXT_STEPS.get(chosen.name, 'less {0}').format(path)}")
-    if failure is not None:
+        _show_result(plan, chosen, profile, path)
+        status = _wait(launched, under_way.stop) if launched else 0
+    if failure is not None and status == 0:
         raise failure
+    if failure is not None:
+        click.echo(f"bpfprof: {failure}", err=True)
+    return status
+
+
+def _show_result(plan: Plan, chosen: Format | None, profile: Profile, path: Path) -> None:
+    text = plan.render(profile, None)
+    if chosen is None:
+        last = f"\nrecording: {path}\nnext: {plan.next_command(path)}"
+    else:
+        last = f"\n{chosen.name}: {path}\nnext: {_NEXT_STEPS.get(chosen.name, 'less {0}').format(path)}"
+    if not plan.command:
+        show(text)
+    else:
+        click.echo(text, nl=False, err=True)
+    click.echo(last, err=bool(plan.command))
+
+
+def _wait(launched: LaunchedCommand, stop: StopRequest) -> int:
+    """The exit status of the command, which may go on after its recording has ended."""
+    name = command_name(launched.command)
+    if not stop.requested and not launched.has_ended():
+        click.echo(f"{name} ({launched.pid}) goes on, and bpfprof ends with it", err=True)
+    status = launched.wait(stop)
+    if launched.ending:
+        click.echo(f"bpfprof: {launched.ending} ended {name} ({launched.pid})", err=True)
+    return status
 
 
 def _record(
-    kernel: KernelSide, plan: Plan, chosen: Format | None, stop: StopRequest
+    kernel: KernelSide, plan: Plan, chosen: Format | None, stop: StopRequest, launched: LaunchedCommand | None
 ) -> tuple[Profile, Path, OutputError | None]:
     """(the profile, where the recording or the report is, why it could not be written to its end)"""
-    launched = LaunchedCommand.start(plan.command) if plan.command else None
     targets = Targets.open((launched.pid,) if launched else plan.options.pids)
     path = plan.shown.output or _default_path(targets.pids, plan.command)
     is_new = not os.path.lexists(path)
@@ -107,7 +139,7 @@ def _record(
                 import bpfprof.capture.session  # noqa: F401
             watch.start(launched)
             stream.truncate(0)
-            _capture(watch, stream.fileno(), stop)
+            _capture(watch, stream.fileno(), stop, is_launched=launched is not None)
         except OutputError as error:
             failure = error  # what was written before is still shown
         except BaseException:
@@ -123,21 +155,21 @@ def _record(
     return profile, path, failure
 
 
-def _capture(watch: Watch, fd: int, stop: StopRequest) -> None:
+def _capture(watch: Watch, fd: int, stop: StopRequest, is_launched: bool) -> None:
     # Imported now, which takes a while: the kernel side works already.
     from bpfprof.capture.session import Session
     from bpfprof.recording.writer import RecordingWriter
 
-    live = _LiveLine()
+    live = _LiveLine(not is_launched)
     session = Session(watch, RecordingWriter(fd))
     try:
         session.begin()
         for note in watch.notes():
             click.echo(f"bpfprof: {note}", err=True)
-        live.begin(watch.describe())
+        live.begin(watch.describe(), "it ends when the command does" if is_launched else "Ctrl-C ends it")
         session.run(live.update, stop)
-        live.end(session.progress)
         session.finish()
+        live.end(session.progress)
     finally:
         live.clear()
 
@@ -162,15 +194,15 @@ def _default_path(pids: tuple[Pid, ...], command: tuple[str, ...]) -> Path:
 
 
 class _LiveLine:
-    """One line that is rewritten on a terminal; elsewhere the start and the end only."""
+    """One line that is rewritten on a terminal of bpfprof's own; elsewhere the start and the end only."""
 
-    def __init__(self) -> None:
-        self._is_terminal = sys.stderr.isatty()
+    def __init__(self, has_terminal: bool) -> None:
+        self._is_terminal = has_terminal and sys.stderr.isatty()
         self._shown = False
         self._next_s = 0.0
 
-    def begin(self, what: str) -> None:
-        click.echo(f"recording {what}; Ctrl-C ends it", err=True)
+    def begin(self, what: str, end: str) -> None:
+        click.echo(f"recording {what}; {end}", err=True)
 
     def update(self, progress: Progress) -> None:
         if self._is_terminal and time.monotonic() >= self._next_s:

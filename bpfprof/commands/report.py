@@ -12,7 +12,7 @@ from bpfprof.commands.options import Shown, output_options
 from bpfprof.commands.outputs import show, write_output
 from bpfprof.errors import RecordingError, UsageError
 from bpfprof.model.profile import Profile
-from bpfprof.proc.own_process import caller_ids
+from bpfprof.proc.caller import caller_ids
 from bpfprof.profile.build import build_profile
 from bpfprof.profile.options import ProfileOptions
 from bpfprof.recording.reader import read_recording

@@ -12,10 +12,12 @@ import signal
 import socket
 import sys
 
+from bpfprof.capture.launched import LaunchedCommand
 from bpfprof.capture.options import CaptureOptions
 from bpfprof.capture.process import State
 from bpfprof.capture.session import Progress, Session
-from bpfprof.capture.targets import LaunchedCommand, StopRequest, Targets
+from bpfprof.capture.stop import StopRequest
+from bpfprof.capture.targets import Targets
 from bpfprof.capture.watch import Watch
 from bpfprof.cpython.layouts_dynamic import SUPPORTED_VERSIONS
 from bpfprof.errors import UnsupportedError

@@ -9,7 +9,7 @@ import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from bpfprof.capture.targets import StopRequest
+from bpfprof.capture.stop import StopRequest
 from bpfprof.errors import UnsupportedError
 from bpfprof.kernel.compiler import Compilation
 from bpfprof.kernel.kernel_side import KernelSide

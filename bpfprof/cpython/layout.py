@@ -67,3 +67,5 @@ class Layout:
     # function runs. Leaf first, the Python frames of one call end with the entry: including it when `shim_is_python`.
     entry_marks_from: int
     shim_is_python: bool  # whether an entry-marked frame is itself the frame of a Python function
+
+    interpreter_modules: int = NONE  # pointer to sys.modules; NONE: thread_names has it

@@ -109,6 +109,7 @@ def _layout(undescribed: Layout, at: dict[str, int]) -> Layout:
         interpreter_next=at["interpreter.next"],
         interpreter_threads_head=at["interpreter.threads_head"],
         interpreter_gil=at["interpreter.gil"],
+        interpreter_modules=at["interpreter.imports_modules"],
         thread_next=at["thread.next"],
         thread_interpreter=at["thread.interp"],
         thread_pthread_id=at["thread.thread_id"],

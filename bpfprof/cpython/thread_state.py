@@ -46,13 +46,19 @@ class FrameWalk:
 def read_thread_states(memory: ProcessMemory, layout: Layout, runtime_address: int) -> list[ThreadStateRef]:
     """Thread states of all interpreters, newest first as CPython links them. Ends early where a link is unreadable."""
     states: list[ThreadStateRef] = []
-    address = memory.read_pointer(runtime_address + layout.runtime_interpreters_head)
-    seen: set[int] = set()
-    while address and address not in seen and len(seen) < _INTERPRETER_LIMIT:
-        seen.add(address)
-        states += _threads_of(memory, layout, address, _THREAD_LIMIT - len(states))
-        address = memory.read_pointer(address + layout.interpreter_next)
+    for interpreter in read_interpreters(memory, layout, runtime_address):
+        states += _threads_of(memory, layout, interpreter, _THREAD_LIMIT - len(states))
     return states
+
+
+def read_interpreters(memory: ProcessMemory, layout: Layout, runtime_address: int) -> list[RuntimeAddress]:
+    """Every PyInterpreterState, newest first as CPython links them. Ends early where a link is unreadable."""
+    found: list[RuntimeAddress] = []
+    address = memory.read_pointer(runtime_address + layout.runtime_interpreters_head)
+    while address and address not in found and len(found) < _INTERPRETER_LIMIT:
+        found.append(address)
+        address = memory.read_pointer(address + layout.interpreter_next)
+    return found
 
 
 def _threads_of(memory: ProcessMemory, layout: Layout, interpreter: int, limit: int) -> list[ThreadStateRef]:

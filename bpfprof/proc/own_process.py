@@ -1,22 +1,18 @@
-"""What bpfprof's own process is to the system: the user behind sudo, its nice value, its limit of locked memory."""
+"""What bpfprof's own process is to the system, and what it was before, as a launched command is to be."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import resource
+import signal
 
 _HIGHEST = -20
 _usual = os.getpriority(os.PRIO_PROCESS, 0)
 _usual_locked_memory = resource.getrlimit(resource.RLIMIT_MEMLOCK)
-
-
-def caller_ids() -> tuple[int, int] | None:
-    """(uid, gid) of the user who called sudo, None when this is not run by root through sudo."""
-    uid, gid = os.environ.get("SUDO_UID", ""), os.environ.get("SUDO_GID", "")
-    if os.geteuid() != 0 or not uid.isdigit() or not gid.isdigit():
-        return None
-    return int(uid), int(gid)
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+# Ignored from the start: by nohup, or SIGINT by a shell for what it runs in the background.
+ignored_signals = {number for number in STOP_SIGNALS if signal.getsignal(number) == signal.SIG_IGN}
 
 
 def raise_priority(thread_id: int = 0) -> None:
@@ -44,3 +40,10 @@ def usual_locked_memory_limit() -> None:
     """The limit that bpfprof was started with."""
     with contextlib.suppress(OSError, ValueError):
         resource.setrlimit(resource.RLIMIT_MEMLOCK, _usual_locked_memory)
+
+
+def usual_signals() -> None:
+    """What happens on a signal is what it was, and none is blocked. Python ignores two more, which no shell does."""
+    for number in (*STOP_SIGNALS, signal.SIGPIPE, signal.SIGXFSZ):
+        signal.signal(number, signal.SIG_IGN if number in ignored_signals else signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)

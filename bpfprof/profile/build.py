@@ -96,7 +96,7 @@ class _Builder:
             Pid(process.pid),
             Tid(thread.tid),
             process.name,
-            thread.name,
+            thread.shown_name(process),
             first_ns,
             last_ns,
             on_cpu_ns,

@@ -27,7 +27,8 @@ class Masks:
         """Whether spans of this thread pass at all."""
         thread = self._recording.threads[index]
         process = self._recording.processes[thread.process]
-        asked = (self._wanted.process, process.name, process.pid), (self._wanted.thread, thread.name, thread.tid)
+        name = thread.shown_name(process)
+        asked = (self._wanted.process, process.name, process.pid), (self._wanted.thread, name, thread.tid)
         return all(pattern is None or pattern.search(f"{name} ({number})") for pattern, name, number in asked)
 
     def of(self, spans: npt.NDArray[np.void]) -> Bools:

@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Optional, TypedDict
 
 _VERSION = re.compile(r"(\d{1,3})\.(\d{1,3})")
+_MADE_UP = re.compile(r"MainThread|Thread-\d+( \(.*\))?")  # Lib/threading.py: _MainThread, _newname()
 
 
 class Start(TypedDict, total=False):
@@ -74,6 +75,14 @@ class RecordedThread:
     tid: int = 0
     first_ns: int = 0
     name: str = ""
+    given_name: str = ""
+
+    def shown_name(self, process: RecordedProcess) -> str:
+        """What its program calls it, or else the kernel; a name that Python made up only where it has no other."""
+        is_inherited = process.name.startswith(self.name) or self.name.startswith("python")
+        if is_inherited or self.given_name.startswith(self.name) or not _MADE_UP.fullmatch(self.given_name):
+            return self.given_name or self.name
+        return self.name
 
 
 @dataclass

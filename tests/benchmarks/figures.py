@@ -16,7 +16,8 @@ sys.path.insert(0, str(ROOT))
 
 from bpfprof.capture.options import CaptureOptions  # noqa: E402
 from bpfprof.capture.session import Session  # noqa: E402
-from bpfprof.capture.targets import StopRequest, Targets  # noqa: E402
+from bpfprof.capture.stop import StopRequest  # noqa: E402
+from bpfprof.capture.targets import Targets  # noqa: E402
 from bpfprof.capture.watch import Watch  # noqa: E402
 from bpfprof.kernel.kernel_side import KernelSide  # noqa: E402
 from bpfprof.model.ids import Pid  # noqa: E402

@@ -34,7 +34,8 @@ from figures import PROGRAMS, python, running, show
 
 from bpfprof.capture.options import CaptureOptions
 from bpfprof.capture.session import Session
-from bpfprof.capture.targets import StopRequest, Targets
+from bpfprof.capture.stop import StopRequest
+from bpfprof.capture.targets import Targets
 from bpfprof.capture.watch import Watch
 from bpfprof.kernel.kernel_side import KernelSide
 from bpfprof.model.ids import Pid
@@ -115,7 +116,7 @@ class Rounds(threading.Thread):
                 self.rates.append((before[1] + after[1]) / 2)
                 before = after
         finally:
-            self.stop.requested = True
+            self.stop.request()
 
 
 def measure(case: Case, options: dict[str, Any]) -> None:

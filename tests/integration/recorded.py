@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import grp
 import json
 import os
+import pwd
 import re
 import signal
 import subprocess
@@ -190,6 +192,13 @@ def open_folder(owner: int = 0) -> Iterator[Path]:
         os.chmod(name, 0o755)
         os.chown(name, owner, owner)
         yield Path(name)
+
+
+def user_with_groups() -> pwd.struct_passwd:
+    """An ordinary user, one with further groups where there is one."""
+    users = [entry for entry in pwd.getpwall() if entry.pw_uid >= 1000]
+    members = {name for group in grp.getgrall() for name in group.gr_mem}
+    return min(users, key=lambda entry: (entry.pw_name not in members, entry.pw_uid == NOBODY))
 
 
 # Options of subprocess that run a command as an ordinary user.

@@ -55,8 +55,8 @@ def test_waits_that_hold_the_gil(tmp_path: Path) -> None:
     code = f"import ctypes, time\n{until_it_is_known}\nctypes.PyDLL(None).usleep(300_000); time.sleep(0.2)"
     path = tmp_path / "x.bpfprof"
     done = bpfprof("offcpu", "-g", "--by", "reason", "-o", path, "--", PYTHON, "-c", code)
-    heading = re.search(r"waits by reason, holding the GIL: (\d+\.\d) ms in", done.stdout)
-    assert heading is not None and 300 <= float(heading[1]) < 400, done.stdout
+    heading = re.search(r"waits by reason, holding the GIL: (\d+\.\d) ms in", done.stderr)
+    assert heading is not None and 300 <= float(heading[1]) < 400, done.stderr
     stacks = collapsed(path, "-g").lines
     assert sum(weight for *_, frames, weight in stacks if frames[-1] == "[off-cpu: sleep]") < 400_000
 
@@ -65,7 +65,7 @@ def test_a_command_and_a_flame_graph_of_its_waits(tmp_path: Path) -> None:
     """It may sleep before its interpreter is known: its stack is looked at while it does."""
     path = tmp_path / "x.svg"
     done = bpfprof("offcpu", "-o", path, "--waker", "--", PYTHON, "-S", "-c", "import time; time.sleep(0.3)")
-    assert "sleep in <module> (<string>:1)" in done.stdout
+    assert "sleep in <module> (<string>:1)" in done.stderr
     assert "[woken by timer]" in path.read_text() and "[off-cpu: sleep]" in path.read_text()
 
 

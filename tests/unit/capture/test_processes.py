@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import time
 from types import SimpleNamespace
 from typing import Any, cast
@@ -14,7 +15,7 @@ from bpfprof import abi
 from bpfprof.abi.dtypes import THREAD_DTYPE
 from bpfprof.capture.processes import Processes
 from bpfprof.kernel.tables import Tables
-from bpfprof.model.ids import Pid
+from bpfprof.model.ids import Pid, Tid
 from bpfprof.recording.reader import Recording
 from bpfprof.recording.tables import RecordedProcess, RecordedThread
 
@@ -54,3 +55,23 @@ def test_a_command_that_is_let_run_is_born_then() -> None:
 )
 def test_a_command_has_the_name_that_the_kernel_will_give_it(word: str, name: str) -> None:
     assert watched((word,))[1].name == name
+
+
+def test_the_end_of_a_first_thread_is_not_the_end_of_who_goes_on_under_its_tid() -> None:
+    """As after execve in another thread, or when the pid was given again; an end from before that is not its own."""
+    tables = SimpleNamespace(set_process=lambda *_: True, add_thread=lambda *_: True)
+    processes = Processes(cast(Tables, tables), None)
+    child = os.fork()
+    if child == 0:
+        signal.pause()
+    pid = Pid(child)
+    processes.born(pid, Tid(child), Pid(0), 1000)
+    processes.ended(pid, 2000, "")
+    assert pid in processes.by_pid  # it runs
+    os.kill(child, signal.SIGKILL)
+    os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)
+    processes.ended(pid, 999, "")
+    assert pid in processes.by_pid
+    processes.ended(pid, 2000, "")
+    assert pid not in processes.by_pid
+    os.waitpid(child, 0)

@@ -7,8 +7,8 @@ import signal
 
 import pytest
 
-from bpfprof.capture.targets import StopRequest
-from bpfprof.proc.own_process import caller_ids
+from bpfprof.capture.stop import StopRequest
+from bpfprof.proc.caller import caller_ids
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -37,6 +37,9 @@ def test_handlers_come_back_after_an_error() -> None:
         (0, {"SUDO_UID": "1000"}, None),
         (0, {"SUDO_UID": "-1", "SUDO_GID": "0"}, None),
         (0, {"SUDO_UID": "1000; rm", "SUDO_GID": "1"}, None),
+        (0, {"SUDO_UID": "99999999999999", "SUDO_GID": "1"}, None),
+        (0, {"SUDO_UID": "4294967295", "SUDO_GID": "1"}, None),
+        (0, {"SUDO_UID": "\uff14\uff12", "SUDO_GID": "1"}, None),
         (1000, {"SUDO_UID": "1001", "SUDO_GID": "1001"}, None),
     ],
 )

@@ -213,7 +213,8 @@ def test_layout_agrees_with_the_headers(name: str, tmp_path: Path) -> None:
     compared = truth.keys() & layout.keys() - {"version"}
     assert {key: layout[key] for key in compared} == {key: truth[key] for key in compared}
     without_gil = {"gil_last_holder", "gil_locked", "gil_switch", "gil_size"} if layout["version"] == (3, 6) else set()
-    assert layout.keys() - compared == {"version", "frame_size", "shim_is_python", *without_gil}
+    others = {"version", "frame_size", "shim_is_python", "interpreter_modules", *without_gil}
+    assert layout.keys() - compared == others
     needed = ("frame_code", "frame_previous", "frame_instruction")
     assert layout["frame_size"] >= max(max(layout[key] for key in needed) + 8, layout["mark_offset"] + 1)
     assert truth["legacy_data"] == layout["unicode_compact_size"]

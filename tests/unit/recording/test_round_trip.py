@@ -24,6 +24,7 @@ from bpfprof.model.samples import (
 )
 from bpfprof.recording.format import MAGIC, Chunk, decode, encode
 from bpfprof.recording.reader import Recording, read_recording
+from bpfprof.recording.tables import RecordedProcess, RecordedThread
 from bpfprof.recording.writer import RecordingWriter
 from bpfprof.stacks.stitch import StackSource
 from tests.unit.recording.hand_made import array, chunk_of, file_bytes, read, replace_chunk, row, small
@@ -254,3 +255,21 @@ def test_the_writer_writes_what_the_reader_reads(tmp_path: Path) -> None:
 def test_what_is_not_a_recording_is_refused(data: bytes) -> None:
     with pytest.raises(RecordingError):
         read_recording(io.BytesIO(data))
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "shown"),
+    [
+        ("python3", "MainThread", "MainThread"),
+        ("python3", "loader", "loader"),
+        ("python3", "", "python3"),
+        ("blas", "", "blas"),
+        ("poker", "Thread-3 (run)", "poker"),  # the kernel was told more than Python
+        ("poker", "loader", "loader"),
+        ("worker", "Thread-3", "Thread-3"),  # it has the name of its process
+        ("Thread-3 (some_", "Thread-3 (some_function)", "Thread-3 (some_function)"),  # CPython 3.14 tells the kernel
+    ],
+)
+def test_the_name_of_a_thread(name: str, given: str, shown: str) -> None:
+    thread = RecordedThread(name=name, given_name=given)
+    assert thread.shown_name(RecordedProcess(name="worker of all")) == shown

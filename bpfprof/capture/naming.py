@@ -1,0 +1,91 @@
+"""The names that Python programs give their threads: a process in, names of its threads out, at a bounded cost.
+
+The kernel tells of no change of a name. So each process is looked at now and then, soon after a thread was born, and
+when the recording ends. What a look has cost decides when the next may be.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from bpfprof.capture.process import Process
+from bpfprof.capture.threads import Threads
+from bpfprof.cpython.thread_names import ThreadNames
+from bpfprof.cpython.thread_state import read_interpreters, read_thread_states
+from bpfprof.model.ids import Tid
+from bpfprof.proc import tasks
+
+_EVERY_S = 5.0
+_AFTER_BIRTH_S = 0.005  # a thread says who it is when it has begun
+_REST = 100  # times what a look took: names cost at most 1% of a CPU a process
+_MAIN_THREAD = "MainThread"  # what `threading` calls it, when it is imported
+
+
+@dataclass
+class _Looks:
+    names: ThreadNames
+    due_s: float = 0.0
+    earliest_s: float = 0.0
+
+
+class Naming:
+    """`looks` are by the process's index in the recording."""
+
+    def __init__(self, threads: Threads) -> None:
+        self._threads = threads
+        self._looks: dict[int, _Looks] = {}
+
+    def born(self, process: Process) -> None:
+        """A process has a new thread."""
+        looks = self._looks.get(process.index)
+        if looks is not None:
+            looks.due_s = min(looks.due_s, max(looks.earliest_s, time.monotonic() + _AFTER_BIRTH_S))
+
+    def forked(self, child: Process, parent: Process) -> None:
+        """A child has what its parent has at the same addresses."""
+        looks = self._looks.get(parent.index)
+        if looks is not None and child.memory is not None:
+            self._looks[child.index] = _Looks(looks.names.forked(child.memory))
+
+    def forget(self, process: Process) -> None:
+        """It is gone, or runs another program."""
+        self._looks.pop(process.index, None)
+
+    def look_at(self, processes: Iterable[Process], at_once: bool = False) -> None:
+        """At those whose turn it is, or at all."""
+        for process in processes:
+            if process.interpreter is None or process.memory is None:
+                continue
+            looks = self._looks.get(process.index)
+            if looks is None:
+                looks = self._looks[process.index] = _Looks(ThreadNames(process.memory, process.interpreter.layout))
+            begin_s = time.monotonic()
+            if at_once or looks.due_s <= begin_s:
+                self._look(process, looks.names)
+                end_s = time.monotonic()
+                looks.earliest_s = end_s + _REST * (end_s - begin_s)
+                looks.due_s = max(looks.earliest_s, end_s + _EVERY_S)
+
+    def _look(self, process: Process, reader: ThreadNames) -> None:
+        assert process.interpreter is not None
+        memory, layout, runtime = reader.memory, reader.layout, process.interpreter.runtime_address
+        before = set(read_thread_states(memory, layout, runtime))
+        names = reader.read(read_interpreters(memory, layout, runtime))
+        # A thread that was there all the time: else its name may be that of one before at the same address.
+        states = before & set(read_thread_states(memory, layout, runtime))
+        tids = _tids(process)
+        for state in states:
+            tid = tids.get(state.native_thread_id)
+            name = names.get(state.pthread_id) or (_MAIN_THREAD if tid == int(process.pid) else "")
+            if tid is not None and name:
+                self._threads.give_name(tid, name)
+
+
+def _tids(process: Process) -> dict[int, Tid]:
+    """Its threads, by the id that each has in its own pid namespace."""
+    tids = tasks.list_threads(process.pid)
+    if len(tasks.namespace_tids(process.pid, Tid(process.pid))) == 1:
+        return {int(tid): tid for tid in tids}
+    return {ids[-1]: tid for tid in tids if (ids := tasks.namespace_tids(process.pid, tid))}

@@ -1,0 +1,75 @@
+"""How the user ends a recording: signals in, a request out, and which of them a launched command has had itself."""
+
+from __future__ import annotations
+
+import signal
+from types import FrameType
+from typing import Any
+
+from bpfprof.proc.own_process import STOP_SIGNALS, ignored_signals
+
+_SI_KERNEL = 0x80  # include/uapi/asm-generic/siginfo.h: sent by the terminal, to all that is in its foreground
+
+
+class StopRequest:
+    """Becomes `requested` when SIGINT, SIGTERM or SIGHUP arrives within the `with` block.
+
+    SIGHUP only where it was not ignored, as under nohup. The signals are blocked and asked for, as only so it is known
+    who sent them; threads that were there before may still get one.
+    """
+
+    def __init__(self) -> None:
+        self._signals = {number for number in STOP_SIGNALS if number != signal.SIGHUP or number not in ignored_signals}
+        self._number = 0  # of the last one that came and was not taken
+        self._is_requested = False
+        self._leaves_ctrl_c = False
+        self._previous: dict[signal.Signals, Any] = {}
+        self._previous_mask: set[int] | None = None
+
+    def __enter__(self) -> StopRequest:
+        for number in self._signals:  # a shell has SIGINT ignored in the background: nothing would be queued
+            self._previous[number] = signal.signal(number, self._came)
+        self._previous_mask = set(signal.pthread_sigmask(signal.SIG_BLOCK, self._signals))
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._look(0)  # what came is not to come again
+        assert self._previous_mask is not None
+        signal.pthread_sigmask(signal.SIG_SETMASK, self._previous_mask)
+        self._previous_mask = None
+        for number, handler in self._previous.items():
+            signal.signal(number, handler)
+
+    @property
+    def requested(self) -> bool:
+        """Whether the recording is to end."""
+        self._look(0)
+        return self._is_requested
+
+    def request(self) -> None:
+        """As a signal does."""
+        self._is_requested = True
+
+    def leave_ctrl_c(self) -> None:
+        """From here on a command runs in the foreground, which the terminal sends its SIGINT, too: it decides."""
+        self._look(0)
+        self._leaves_ctrl_c = True
+
+    def take(self, timeout_s: float) -> int:
+        """The last signal that made a request and was not taken before, waiting so long for one; 0: none."""
+        if not self._number:
+            self._look(timeout_s)
+        number, self._number = self._number, 0
+        return number
+
+    def _look(self, timeout_s: float) -> None:
+        while self._previous_mask is not None:
+            found = signal.sigtimedwait(self._signals, timeout_s)
+            if found is None:
+                return
+            if not (self._leaves_ctrl_c and found.si_signo == signal.SIGINT and found.si_code == _SI_KERNEL):
+                self._came(found.si_signo, None)
+                timeout_s = 0
+
+    def _came(self, number: int, _frame: FrameType | None) -> None:
+        self._number, self._is_requested = number, True

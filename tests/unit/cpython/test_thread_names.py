@@ -1,0 +1,116 @@
+"""Names of threads, read from every CPython there is, against what the program says; and from changing memory."""
+
+from __future__ import annotations
+
+import json
+import random
+import subprocess
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import cast
+
+import pytest
+
+from bpfprof.cpython.layout import Layout
+from bpfprof.cpython.layouts_static import STATIC_LAYOUTS
+from bpfprof.cpython.thread_names import ThreadNames
+from bpfprof.model.ids import Pid
+from bpfprof.proc.memory import ProcessMemory
+from tests import sid
+
+PROGRAM = Path(__file__).parents[2] / "programs" / "named_threads.py"
+VERSIONS = [(3, minor) for minor in range(6, 16)]
+# imports.modules in PyInterpreterState, which the debug offsets tell: 3.13.0, 3.14.10, 3.15.2.
+MODULES = {(3, 13): 7656, (3, 14): 7688, (3, 15): 7592}
+
+
+def layout_of(version: tuple[int, int]) -> Layout:
+    """Strings are as in 3.11 before, as in 3.12 from then on."""
+    base = STATIC_LAYOUTS[min(max(version, (3, 11)), (3, 12))]
+    return replace(base, version=version, interpreter_modules=MODULES.get(version, base.interpreter_modules))
+
+
+def python_of(version: tuple[int, int]) -> str:
+    number = ".".join(map(str, version))
+    homes = (Path.home(), Path("/root"), *Path("/home").glob("*"))
+    found = sorted(path for home in homes for path in home.glob(f".pyenv/versions/{number}.*/bin/python"))
+    found += [path for path in (Path(f"/usr/bin/python{number}"),) if path.exists()]
+    found += [Path(path) for name, path in sid.pythons().items() if name == number]
+    if not found:
+        pytest.skip(f"no CPython {number}")
+    return str(found[0])
+
+
+@pytest.fixture(params=VERSIONS, ids=lambda version: ".".join(map(str, version)))
+def target(
+    request: pytest.FixtureRequest,
+) -> Iterator[tuple[tuple[int, int], subprocess.Popen[str], dict[str, object]]]:
+    pipe = subprocess.PIPE
+    version = request.param
+    process = subprocess.Popen([python_of(version), str(PROGRAM)], stdin=pipe, stdout=pipe, text=True)
+    assert process.stdout is not None
+    try:
+        yield version, process, json.loads(process.stdout.readline())
+    finally:
+        process.communicate()
+
+
+def test_names_are_those_of_the_program(
+    target: tuple[tuple[int, int], subprocess.Popen[str], dict[str, object]],
+) -> None:
+    version, process, said = target
+    given = cast(dict[str, str], said["names"])
+    expected = {int(ident): name if len(name) <= 256 else name[:255] + "…" for ident, name in given.items()}
+    with ProcessMemory(Pid(process.pid)) as memory:
+        names = ThreadNames(memory, layout_of(version))
+        interpreter = cast(int, said["interpreter"])
+        assert names.read([interpreter]) == expected
+        assert {"MainThread", "plain", "grün", "名前", "\N{SNAKE} snake", "other 1", "slotted", "renamed"} <= {
+            *expected.values()
+        }
+        assert process.stdin is not None and process.stdout is not None
+        process.stdin.write("\n")
+        process.stdin.flush()
+        assert process.stdout.readline() == "renamed\n"
+        later = names.forked(memory).read([interpreter])
+        assert {ident for ident in later if later[ident] != expected[ident]} == {
+            ident for ident, name in expected.items() if name == "to be renamed"
+        }
+        assert "was renamed" in later.values()
+    assert names.read([interpreter]) == {}  # it is gone
+
+
+class Changing:
+    """The memory of a process in which some of what is read is anything."""
+
+    def __init__(self, memory: ProcessMemory, seed: int) -> None:
+        self._memory, self._random, self.read_count = memory, random.Random(seed), 0
+
+    def read(self, address: int, size: int) -> bytes | None:
+        data = self.read_up_to(address, size)
+        return data if len(data) == size else None
+
+    def read_up_to(self, address: int, size: int) -> bytes:
+        self.read_count += 1
+        data = bytearray(self._memory.read_up_to(address, size))
+        if data and self._random.random() < 0.05:
+            for _ in range(self._random.randrange(1, 9)):
+                data[self._random.randrange(min(len(data), 64))] = self._random.choice(
+                    (0, 1, 255, self._random.randrange(256))
+                )
+        return bytes(data)
+
+
+def test_memory_that_changes_is_a_miss(
+    target: tuple[tuple[int, int], subprocess.Popen[str], dict[str, object]],
+) -> None:
+    version, process, said = target
+    with ProcessMemory(Pid(process.pid)) as memory:
+        for seed in range(200):
+            changing = Changing(memory, seed)
+            names = ThreadNames(cast(ProcessMemory, changing), layout_of(version))
+            for _ in range(3):
+                found = names.read([cast(int, said["interpreter"])])
+                assert all(len(name) <= 256 for name in found.values())
+            assert changing.read_count < 100_000
