@@ -95,11 +95,12 @@ root-tools:
 root-possible:
 	@$(AS_ROOT) true 2>/dev/null || { echo "The tests load BPF programs: run make test as root." >&2; exit 1; }
 
-# Without a mirror of Debian the tests of sid's Pythons are skipped.
+# Without a mirror of Debian the tests of sid's and of free-threaded Pythons are skipped.
 test-tools: $(TEST_TOOLS) $(NODE_MODULES) root-tools
 	@.ci/apt-install gcc=gcc clang-format=clang-format strace=strace readelf=binutils eu-stack=elfutils \
 		shellcheck=shellcheck vagrant=vagrant-libvirt $(LIBPYTHON)
 	@$(AS_ROOT) $(PYTHON) tests/sid.py || echo "Debian sid's Pythons could not be had." >&2
+	@$(AS_ROOT) $(PYTHON) tests/free_threaded.py || echo "A free-threaded Python could not be had." >&2
 
 $(TEST_TOOLS): $(INSTALLED)
 	@echo "Installing what the tests need"

@@ -77,21 +77,22 @@ def locked(name: str) -> Iterator[None]:
         yield
 
 
-def sources(suites: tuple[str, ...]) -> list[str]:
+def sources(suites: tuple[str, ...], kind: str = "deb") -> list[str]:
     """Lines of sources.list."""
-    return [f"deb [signed-by={_KEYS}] {_MIRROR['-security' in suite]} {suite} main" for suite in suites]
+    return [f"{kind} [signed-by={_KEYS}] {_MIRROR['-security' in suite]} {suite} main" for suite in suites]
 
 
 class PackageLists:
     """apt with the package lists of some suites and nothing installed."""
 
-    def __init__(self, *suites: str) -> None:
-        self._folder = folder = cache() / "apt" / "+".join(suites)
+    def __init__(self, *suites: str, kind: str = "deb") -> None:
+        """kind: "deb-src" for source packages."""
+        self._folder = folder = cache() / "apt" / "+".join(suites if kind == "deb" else (*suites, kind))
         for name in ("etc/apt/apt.conf.d", "etc/apt/preferences.d", "var/lib/apt/lists/partial", "var/lib/dpkg"):
             (folder / name).mkdir(parents=True, exist_ok=True)
         (folder / "var/cache/apt/archives/partial").mkdir(parents=True, exist_ok=True)
         (folder / "var/lib/dpkg/status").touch()
-        (folder / "etc/apt/sources.list").write_text("\n".join(sources(suites)) + "\n")
+        (folder / "etc/apt/sources.list").write_text("\n".join(sources(suites, kind)) + "\n")
         fetched = folder / "fetched"
         if not fetched.exists() or time.time() - fetched.stat().st_mtime > _LISTS_SECONDS:
             self._apt("apt-get", "update")
@@ -124,6 +125,16 @@ class PackageLists:
         kinds = ("recommends", "suggests", "conflicts", "breaks", "replaces", "enhances")
         words = self._apt("apt-cache", "depends", "--recurse", *(f"--no-{kind}" for kind in kinds), package).split()
         return sorted({package} | {word for word in words if re.fullmatch(pattern, word)})
+
+    def unpack_source(self, package: str, folder: Path) -> Path:
+        """Downloads a source package and unpacks what its authors published; the folder of it in `folder`."""
+        with tempfile.TemporaryDirectory(dir=cache()) as downloads:
+            self._apt("apt-get", "source", "--download-only", "--only-source", package, cwd=downloads)
+            (tarball,) = Path(downloads).glob("*.orig.tar.[gx]z")
+            folder.mkdir()
+            run("tar", "-xf", tarball, "-C", folder)
+        (unpacked,) = folder.iterdir()
+        return unpacked
 
     def unpack(self, packages: list[str], folder: Path) -> None:
         """Downloads packages and unpacks them into a folder."""

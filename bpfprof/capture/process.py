@@ -135,7 +135,7 @@ class Process:
         row.is_kernel_thread = self.state is State.KERNEL_THREAD
         found = self.interpreter
         if found is not None:
-            row.interpreter, row.version = "cpython", found.version_text
+            row.interpreter, row.version, row.build = "cpython", found.version_text, found.build
             row.entry_marks_from, row.shim_is_python = found.layout.entry_marks_from, found.layout.shim_is_python
             row.gil = (found.gil.address, found.gil.size)
             row.gil_switch = found.gil.switch

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from bpfprof.cpython.code_objects import Unresolved
 from bpfprof.cpython.gil import Gil, find_gil, static_gil
-from bpfprof.cpython.layout import Layout
+from bpfprof.cpython.layout import FREE_THREADED, Layout
 from bpfprof.cpython.layouts_dynamic import (
     DEBUG_OFFSETS_BYTES,
     SUPPORTED_VERSIONS,
@@ -44,6 +44,7 @@ class Interpreter:
     """
 
     version_text: str
+    build: str  # FREE_THREADED; "": an ordinary one
     runtime_address: RuntimeAddress
     layout: Layout
     thread_slot: int
@@ -109,14 +110,13 @@ def _inspect(memory: ProcessMemory, runtime: _Runtime) -> Interpreter | NotPytho
     head = read_debug_offsets_head(head_bytes)
     number, is_free_threaded = head or (runtime.version_hex, False)
     version = _minor_version(number)
-    if is_free_threaded:
-        return _unsupported(version, "free-threaded ", "; it has no GIL")
     if runtime.traces_references and not head:
         return _unsupported(version, beside="; it was built with Py_TRACE_REFS")
-    layout = layout_from_debug_offsets(head_bytes, version) if head else STATIC_LAYOUTS.get(version)
+    layout = layout_from_debug_offsets(head_bytes, version, is_free_threaded) if head else STATIC_LAYOUTS.get(version)
+    build = FREE_THREADED if is_free_threaded else ""
     if layout is None:
-        is_other = version in SUPPORTED_VERSIONS  # an alpha or a beta
-        return _unsupported(version, beside=f", as {_version_text(number)} has it" if is_other else "")
+        is_other = version in SUPPORTED_VERSIONS and not build  # an alpha or a beta
+        return _unsupported(version, build, f", as {_version_text(number)} has it" if is_other else "")
     threads = read_thread_states(memory, layout, runtime.address)
     slot = find_thread_slot(memory, runtime.address, layout, runtime.getter_address, threads) if threads else None
     gil = runtime.gil or find_gil(memory, runtime.address, layout)
@@ -125,7 +125,7 @@ def _inspect(memory: ProcessMemory, runtime: _Runtime) -> Interpreter | NotPytho
     if isinstance(slot, Unresolved):
         return NotPython(slot.reason, version=version)
     text, code_type, evaluation = _version_text(number), runtime.code_type_address, runtime.eval_address
-    return Interpreter(text, runtime.address, layout, slot, gil, code_type, evaluation)
+    return Interpreter(text, build, runtime.address, layout, slot, gil, code_type, evaluation)
 
 
 def _runtimes(pid: Pid, mappings: list[Mapping], without: set[tuple[str, int]]) -> Iterator[_Runtime]:
@@ -193,9 +193,10 @@ def _executable_inode(pid: Pid) -> int:
         return 0
 
 
-def _unsupported(version: tuple[int, int], kind: str = "", beside: str = "") -> NotPython:
+def _unsupported(version: tuple[int, int], build: str = "", beside: str = "") -> NotPython:
     number = f"{version[0]}.{version[1]}" if version > (0, 0) else "of an unknown version"
-    return NotPython(f"{kind}CPython {number} is not supported yet{beside}", version=version)
+    name = " ".join(filter(None, (build, "CPython", number)))
+    return NotPython(f"{name} is not supported yet{beside}", version=version)
 
 
 def _minor_version(version_hex: int) -> tuple[int, int]:

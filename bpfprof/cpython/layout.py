@@ -1,10 +1,11 @@
-"""Where one version of CPython keeps what the walkers need: offsets in bytes, x86-64, default builds."""
+"""Where one version of CPython keeps what the walkers need: offsets in bytes, x86-64."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 NONE = -1  # this version has no such field
+FREE_THREADED = "free-threaded"  # what such a build is called
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from bpfprof.cpython.layouts_static import STATIC_LAYOUTS
 _COOKIE = b"xdebugpy"
 _OFFSET_LIMIT = 1 << 20  # `_PyRuntimeState` of 3.13.0, which holds the largest of the structures, has 283320 bytes
 _FRAME_SIZE_LIMIT = 256
-_OBJECT_BYTES = 16  # PyObject of a default build
+_OBJECT_BYTES = {False: 16, True: 32}  # PyObject, by whether the build is free-threaded
 
 # Sections and their fields in the order of v3.13.0, up to the last one of use here. A later version's table has all of
 # them and more, some in between; a section that is empty here is new there.
@@ -74,6 +74,15 @@ _DESCRIBED: dict[tuple[int, int], tuple[Layout, dict[str, str]]] = {
     (3, 15): (_CPYTHON_3_15, _FIELDS_3_15),
 }
 
+# The same of free-threaded builds, whose objects begin with 16 bytes more and whose GIL with `enabled` (v3.13.5). Those
+# of 3.14 and later, which copy the bytecode for each thread, are not known here.
+_FREE_THREADED: dict[tuple[int, int], tuple[Layout, dict[str, str]]] = {
+    (3, 13): (
+        replace(_CPYTHON_3_13, runtime_tss=2160, code_version=108, unicode_hash=40, gil_switch=128, gil_size=216),
+        _FIELDS_3_13,
+    ),
+}
+
 SUPPORTED_VERSIONS = (*STATIC_LAYOUTS, *_DESCRIBED)
 
 _HEAD = struct.Struct("<8sQQ")  # cookie, version, free_threaded
@@ -86,15 +95,17 @@ def read_debug_offsets_head(data: bytes) -> tuple[int, bool] | None:
     return (version, bool(free_threaded)) if cookie == _COOKIE else None
 
 
-def layout_from_debug_offsets(data: bytes, version: tuple[int, int]) -> Layout | None:
+def layout_from_debug_offsets(data: bytes, version: tuple[int, int], is_free_threaded: bool = False) -> Layout | None:
     """`data` is DEBUG_OFFSETS_BYTES of `_PyRuntime`. None for a version not known here or absurd offsets."""
-    if version not in _DESCRIBED:
+    known = _FREE_THREADED if is_free_threaded else _DESCRIBED
+    if version not in known:
         return None
-    undescribed, fields = _DESCRIBED[version]
+    undescribed, fields = known[version]
     names = [f"{section}.{name}" for section in fields for name in fields[section].split()]
     at = dict(zip(names, struct.unpack_from(f"<{len(names)}Q", data, _HEAD.size)))
     sizes = {name: at.get(name.partition(".")[0] + ".size", _OFFSET_LIMIT) for name in names}
-    if any(at[name] > min(sizes[name], _OFFSET_LIMIT) for name in names) or at["object.size"] != _OBJECT_BYTES:
+    is_absurd = any(at[name] > min(sizes[name], _OFFSET_LIMIT) for name in names)
+    if is_absurd or at["object.size"] != _OBJECT_BYTES[is_free_threaded]:
         return None  # the table is another one, as those of alphas and betas are
     layout = _layout(undescribed, at)
     return layout if layout.frame_size <= _FRAME_SIZE_LIMIT else None

@@ -113,6 +113,7 @@ class RecordingInfo:
     event: str = "cpu-clock"
     mode: str = "both"
     min_block_us: int = 0
+    free_threaded: tuple[int, ...] = ()  # pids of processes whose CPython is built so
 
 
 @dataclass

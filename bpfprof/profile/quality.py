@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from bpfprof.account.spans import SpanSource
+from bpfprof.cpython.layout import FREE_THREADED
 from bpfprof.model.profile import Quality, RecordingInfo
 from bpfprof.model.spans import ThreadState
 from bpfprof.model.statuses import Status
@@ -33,6 +34,7 @@ def recording_info(recording: Recording, duration_ns: int) -> RecordingInfo:
         event=str(start.get("event", "")),
         mode=recording_mode(recording),
         min_block_us=int(start.get("min_block_us", 0)),
+        free_threaded=tuple(process.pid for process in recording.processes if process.build == FREE_THREADED),
     )
 
 

@@ -51,7 +51,7 @@ class RecordedProcess:
     command_line: list[str] = field(default_factory=list)
     interpreter: str = ""  # "cpython"; "": none is known
     version: str = ""  # like 3.12.4
-    build: str = ""  # debug, free-threaded; "": an ordinary one
+    build: str = ""  # free-threaded; "": an ordinary one
     entry_marks_from: int = 0
     shim_is_python: bool = False
     # Optional: the annotation is evaluated, by Python 3.9 too.

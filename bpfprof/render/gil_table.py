@@ -13,15 +13,17 @@ from bpfprof.render.labels import clean, frame_labels
 
 _MAX_WAITERS = 8
 _MAX_HOLDERS = 3
+_MAX_FREE = 3
 
 
 def gil_block(profile: Profile, options: RenderOptions) -> list[str]:
-    """A line a thread and large holder; [] when nobody waited for a GIL."""
+    """A line a thread and large holder, and who has no GIL; [] when everybody has one and nobody waited for it."""
     waits = gil_waits(profile)
-    if not waits:
+    without = _without_gil(profile, waits)
+    if not waits and not without:
         return []
     labels = frame_labels(profile, options)
-    lines = ["waits for the GIL"]
+    lines = ["waits for the GIL", *without]
     for wait in waits[:_MAX_WAITERS]:
         lines += _lines_of(profile, labels, wait)
     if len(waits) > _MAX_WAITERS:
@@ -50,6 +52,16 @@ def largest(shares: Sequence[Share], most: int) -> tuple[list[Share], int]:
 def others_text(count: int, ns: int, all_ns: int) -> str:
     """`and 4 others, 55%`; "" where they are under 1%."""
     return f"and {counted(count, 'other')}, {percent_text(ns, all_ns, 0)}" if ns * 100 >= all_ns > 0 else ""
+
+
+def _without_gil(profile: Profile, waits: Sequence[GilWait]) -> list[str]:
+    """A free-threaded CPython has a GIL where PYTHON_GIL=1 asks for it, or a module of its program needs it."""
+    free = set(profile.info.free_threaded) - {profile.threads[wait.thread].pid for wait in waits}
+    names = dict.fromkeys(f"{clean(each.process_name)} ({each.pid})" for each in profile.threads if each.pid in free)
+    if not names:
+        return []
+    shown = ", ".join([*names][:_MAX_FREE]) + (f" and {len(names) - _MAX_FREE} more" if len(names) > _MAX_FREE else "")
+    return [f"none in {shown}: the free-threaded CPython has no GIL"]
 
 
 def _lines_of(profile: Profile, labels: list[str], wait: GilWait) -> list[str]:

@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 
-from tests import sid
+from tests import free_threaded, sid
 
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAMS = ROOT / "tests" / "programs"
@@ -48,7 +48,7 @@ def interpreters(*versions: str) -> dict[str, str]:
 INTERPRETERS = interpreters("3.11", "3.12", "3.13", "3.14", "3.15")
 # Their frames are of another kind. They run the tests of what that makes a difference for.
 OLD_INTERPRETERS = interpreters("3.6", "3.7", "3.8", "3.9", "3.10")
-ALL_INTERPRETERS = {**INTERPRETERS, **OLD_INTERPRETERS}
+ALL_INTERPRETERS = {**INTERPRETERS, **OLD_INTERPRETERS, **free_threaded.pythons()}
 # What the programs use of 3.7 and 3.8, for those before.
 _ADDED = {"PYTHONPATH": str(PROGRAMS / "before_3_8")}
 _BEFORE_3_8 = {OLD_INTERPRETERS.get("3.6"), OLD_INTERPRETERS.get("3.7")}

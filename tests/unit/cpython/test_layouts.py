@@ -21,7 +21,7 @@ from bpfprof.cpython.layouts_dynamic import (
 )
 from bpfprof.cpython.layouts_static import STATIC_LAYOUTS
 from bpfprof.elf.image import ElfImage
-from tests import sid
+from tests import free_threaded, sid
 
 PROGRAM = r"""
 #define Py_BUILD_CORE 1
@@ -168,7 +168,8 @@ def _find_includes() -> dict[str, Path]:
     pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
     folders = [*pyenv.glob("3.*/include/python3.*"), *Path("/usr/include").glob("python3.*")]
     folders += (sid.folder() / "usr/include").glob("python3.*")
-    versions = {folder: re.fullmatch(r"python3\.(\d+)m?", folder.name) for folder in sorted(folders)}
+    folders += (free_threaded.folder() / "include").glob("python3.*")
+    versions = {folder: re.fullmatch(r"python3\.(\d+)[mt]?", folder.name) for folder in sorted(folders)}
     return {
         f"{folder.parent.parent.name}-{folder.name}": folder
         for folder, match in versions.items()
@@ -192,8 +193,9 @@ def _debug_offsets(include: Path) -> bytes:
 
 
 def _layout_of(include: Path) -> Layout:
-    minor = int(include.name[len("python3.") :].rstrip("m"))
-    layout = STATIC_LAYOUTS.get((3, minor)) or layout_from_debug_offsets(_debug_offsets(include), (3, minor))
+    minor, is_free_threaded = int(include.name[len("python3.") :].rstrip("mt")), include.name.endswith("t")
+    layout = STATIC_LAYOUTS.get((3, minor))
+    layout = layout or layout_from_debug_offsets(_debug_offsets(include), (3, minor), is_free_threaded)
     assert layout is not None and layout.version == (3, minor)
     return layout
 
@@ -205,7 +207,7 @@ def test_layout_agrees_with_the_headers(name: str, tmp_path: Path) -> None:
     (tmp_path / "offsets.c").write_text(PROGRAM)
     program = str(tmp_path / "offsets")
     # Debian has pyconfig.h in a folder of its own.
-    folders = f"-I{INCLUDES[name]}", f"-idirafter{INCLUDES[name].parent}"
+    folders = f"-I{INCLUDES[name]}", f"-idirafter{INCLUDES[name].parent}", f"-I{INCLUDES[name]}/internal/mimalloc"
     subprocess.run(["gcc", "-w", *folders, "-o", program, str(tmp_path / "offsets.c")], check=True)
     out = subprocess.run([program], capture_output=True, text=True, check=True).stdout
     truth = {key: int(value) for key, value in (line.split() for line in out.splitlines())}
@@ -232,15 +234,16 @@ def test_marks() -> None:
     assert before.interpreter_gil == NONE and after.runtime_gil == NONE
 
 
-@pytest.mark.parametrize("name", [name for name in INCLUDES if int(name.rpartition(".")[2].rstrip("m")) >= 13])
+@pytest.mark.parametrize("name", [name for name in INCLUDES if int(name.rpartition(".")[2].rstrip("mt")) >= 13])
 def test_debug_offsets_of_another_version_are_refused(name: str) -> None:
     """As those of alphas and betas are, in which fields were added one by one."""
-    data, version = _debug_offsets(INCLUDES[name]), _layout_of(INCLUDES[name]).version
+    data, version, build = _debug_offsets(INCLUDES[name]), _layout_of(INCLUDES[name]).version, name.endswith("t")
     others = [other for other in SUPPORTED_VERSIONS if other >= (3, 13) and other != version]
-    assert [layout_from_debug_offsets(data, other) for other in [*others, (3, 16)]] == [None] * (len(others) + 1)
+    assert [layout_from_debug_offsets(data, other, build) for other in [*others, (3, 16)]] == [None] * (len(others) + 1)
+    assert layout_from_debug_offsets(data, version, not build) is None
     for place in range(24, 24 + 8 * 60, 8):  # one field more or less
-        assert layout_from_debug_offsets(data[:place] + bytes(8) + data[place:], version) is None
-        assert layout_from_debug_offsets(data[:place] + data[place + 8 :] + bytes(8), version) is None
+        assert layout_from_debug_offsets(data[:place] + bytes(8) + data[place:], version, build) is None
+        assert layout_from_debug_offsets(data[:place] + data[place + 8 :] + bytes(8), version, build) is None
 
 
 def test_debug_offsets_that_are_not_usable() -> None:
