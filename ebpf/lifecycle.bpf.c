@@ -67,8 +67,11 @@ int sched_process_exec(struct bpf_raw_tracepoint_args *ctx)
         }
         thread = bpf_map_lookup_elem(MAP(threads), &tid);
         struct bp_config *config = bpf_map_lookup_elem(MAP(config), &zero);
-        if (thread && config && thread->task != (__u64)CURRENT_TASK)
-            take_over(thread, config, tid, times_of_current(), now);
+        if (thread && config && thread->task != (__u64)CURRENT_TASK) {
+            take_over(thread, times_of_current(), now);
+            if (thread->state != BP_THREAD_ON_CPU)
+                come_back(thread, config, tid, now);
+        }
     }
     struct bp_event event = {.kind = BP_EVENT_EXEC, .tid = tid, .tgid = tgid, .time_ns = now, .syscall = -1};
     event.args[0] = old_tid;

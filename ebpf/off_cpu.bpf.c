@@ -27,7 +27,7 @@ static __always_inline bool switch_out(struct bp_thread *thread, __u32 tid, __u1
         if (thread->state == BP_THREAD_DEAD && task_state & TASK_STATE_DEAD)
             return false; /* what was the first thread until another one's execve, and was booked then */
         if (thread->task)
-            take_over(thread, config, tid, times, now);
+            take_over(thread, times, now);
         thread->task = (__u64)CURRENT_TASK;
     }
     if (thread->state == BP_THREAD_BLOCKED || thread->state == BP_THREAD_RUNNABLE)

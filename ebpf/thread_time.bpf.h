@@ -294,19 +294,13 @@ static __always_inline void follow_missed_out(struct bp_thread *thread, __u64 ta
  * the others, and goes on under the first one's tid (de_thread(), fs/exec.c), which that one gives up before it leaves the
  * CPU for the last time. The time since its last switch, which nobody tells, was on the CPU, or a wait for the execve.
  */
-static __always_inline void take_over(struct bp_thread *thread, struct bp_config *config, __u32 tid,
-                                      struct task_times times, __u64 now)
+static __always_inline void take_over(struct bp_thread *thread, struct task_times times, __u64 now)
 {
-    if (thread->state == BP_THREAD_ON_CPU) {
-        struct task_times until_now = {.exec_ns = thread->exec_ns + (now - thread->since_ns),
-                                       .run_delay_ns = thread->run_delay_ns + thread->last_runqueue_ns};
-        end_run(thread, until_now, now);
+    if (thread->state == BP_THREAD_DEAD) {
+        leave(thread, TASK_STATE_DEAD);
+        thread->syscall = SYSCALL_EXECVE;
     }
-    leave(thread, TASK_STATE_DEAD);
-    thread->syscall = SYSCALL_EXECVE;
-    come_back(thread, config, tid, now);
-    thread->exec_ns = times.exec_ns;
-    thread->run_delay_ns = times.run_delay_ns;
-    thread->last_runqueue_ns = 0;
+    thread->exec_ns = times.exec_ns - (thread->state == BP_THREAD_ON_CPU ? now - thread->since_ns : 0);
+    thread->run_delay_ns = times.run_delay_ns - thread->last_runqueue_ns;
     thread->task = (__u64)CURRENT_TASK;
 }

@@ -70,7 +70,8 @@ class Naming:
 
     def _look(self, process: Process, reader: ThreadNames) -> None:
         assert process.interpreter is not None
-        memory, layout, runtime = reader.memory, reader.layout, process.interpreter.runtime_address
+        memory, layout = reader.objects.memory, reader.objects.layout
+        runtime = process.interpreter.runtime_address
         before = set(read_thread_states(memory, layout, runtime))
         names = reader.read(read_interpreters(memory, layout, runtime))
         # A thread that was there all the time: else its name may be that of one before at the same address.

@@ -13,6 +13,7 @@ import numpy as np
 from bpfprof import __version__, abi
 from bpfprof import array_types as npt
 from bpfprof.abi.dtypes import STACK_DTYPE
+from bpfprof.capture.async_tasks import AsyncTasks
 from bpfprof.capture.inbox import Batch, Inbox
 from bpfprof.capture.numbers import status_texts
 from bpfprof.capture.process import State
@@ -73,6 +74,7 @@ class Session:
         self._natives = self._namer.natives if self._namer else None
         self._stacks = StackTable()
         self._sleeps = Sleeps(self._processes.threads, self._stacks, self._natives)
+        self._async = AsyncTasks(watch.options.async_rate_hz, watch.start_ns, self._stacks)
         self._rows = RowWriter(self._processes, self._stacks, self._sleeps, sink)
         watch.targets.wake_on(self._tables.fds["events"])
         for fd in watch.mapping_events.fds if watch.mapping_events else ():
@@ -101,7 +103,9 @@ class Session:
             tick_s = _SOON_TICK_S if self._is_urgent else _TICK_S
             tick_s = _STARTING_TICK_S if self._processes.is_one_starting else tick_s
             next_s = min(self._drained_s + tick_s, deadline_s)
-            ended = self._watch.targets.all_ended(max(0.0, next_s - time.monotonic()))
+            ended = self._watch.targets.all_ended(max(0.0, min(next_s, self._async.due_s) - time.monotonic()))
+            if not ended and time.monotonic() >= self._async.due_s:
+                self._async.look(list(self._processes.by_pid.values()))
             if ended or time.monotonic() >= next_s or self._must_drain():
                 self._drain()
                 on_tick(self.progress)
@@ -114,6 +118,7 @@ class Session:
         self._processes.refresh_names()
         self._next_looks_s = 0.0
         self._look_at_sleepers()
+        self._async.finish(list(self._processes.by_pid.values()))
         end_ns = self._watch.stop()
         self._drain()
         self._rows.write_totals(end_ns, *self._threads.read(), is_end=True)
@@ -129,6 +134,7 @@ class Session:
             codes_unverified=self._stacks.unverified_count,
             codes_replaced=self._stacks.changed_count,
             problems=self._problems(),
+            tasks_missed=self._async.missed,
         )
         self._sink.write("end", {**end})
 
@@ -198,6 +204,7 @@ class Session:
         if self._namer is not None:
             self._namer.write_new(self._sink)
         self._is_urgent |= self._stacks.write_new(self._sink)
+        self._async.table.write_new(self._sink)
 
     def _write_start(self) -> None:
         host, options = os.uname(), self._watch.options
@@ -212,6 +219,7 @@ class Session:
             mode=options.mode,
             native=options.native,
             min_block_us=options.min_block_us,
+            async_rate_hz=options.async_rate_hz,
             target_pids=list(self._watch.targets.pids),
             status_texts=status_texts(),
         )

@@ -101,14 +101,17 @@ class StackTable:
         status: int,
         native: RawStack | None = None,
         numbers: Sequence[int] = (),
+        identities: Sequence[int] = (),
     ) -> int:
         """Index of a stack that was walked from user space.
 
         Its Python frames are (code address, instruction address, mark), its native frames numbered already; leaf first.
+        identities: identity_hash() of the code objects, where it is known.
         """
         raw = np.zeros(len(frames), RAW_FRAME_DTYPE)
         raw["code"] = [code & _ADDRESS_MASK | mark << 56 for code, _, mark in frames]
         raw["instruction"] = [instruction for _, instruction, _ in frames]
+        raw["identity"] = identities or 0
         native = native or RawStack([], 0, _NOT_TAKEN, 0)
         row = (codes.process, len(raw), native.native_count, 0, status, native.native_status, native.native_flags)
         return self._intern(row, self._frames(codes, raw.tobytes()), list(numbers))

@@ -71,6 +71,14 @@ capture_options = gathered(
             help="Waits a second and thread that have a stack, about; beyond that a random sample. 0: all.",
         ),
         click.option(
+            *("--async-rate", "async_rate_hz"),
+            metavar="HZ",
+            type=click.IntRange(0, 1000),
+            default=_DEFAULT.async_rate_hz,
+            show_default=True,
+            help="How often asyncio tasks are looked at, to tell where they wait; 0: never.",
+        ),
+        click.option(
             "--nonblocking", is_flag=True, expose_value=False, help="Accepted for habit: nothing is ever stopped."
         ),
         click.option("-i", "--idle", is_flag=True, expose_value=False, help="Accepted for habit: waits are always in."),

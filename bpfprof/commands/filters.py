@@ -10,7 +10,7 @@ import click
 
 from bpfprof.commands.options import gathered, gil_option
 from bpfprof.errors import UsageError
-from bpfprof.model.states import ThreadState, reason_number
+from bpfprof.model.states import AWAIT_REASONS, ThreadState, reason_number
 from bpfprof.profile.options import OFF_CPU, ON_CPU, OPEN_END_NS, SpanFilter, task_states
 
 _MOMENT = r"(\d{0,9}(?:\.\d+)?)(m|s|ms|us)?"
@@ -44,7 +44,8 @@ def _parsed(parse: Any, missing: Any = None) -> Any:
 def _parse_reasons(words: tuple[str, ...]) -> tuple[str, ...]:
     for word in words:
         try:
-            reason_number(word)
+            if word not in AWAIT_REASONS:
+                reason_number(word)
         except (ValueError, KeyError, StopIteration):
             raise ValueError(
                 f"{word!r} is no reason of a wait; they are gil, lock, net ... or 'syscall NAME'"
@@ -103,7 +104,7 @@ filter_options = gathered(
             multiple=True,
             metavar="R",
             callback=_parsed(_parse_reasons, ()),
-            help="Only waits for this: gil, lock, sleep, disk, net, pipe, poll, child ...; may be repeated.",
+            help="Only waits for this: gil, lock, sleep, net ..., of asyncio tasks socket ...; may be repeated.",
         ),
         gil_option,
         click.option(

@@ -43,9 +43,9 @@ class _RecordingOrCommand(click.Command):
 @filter_options
 @click.option(
     "--by",
-    type=click.Choice(GROUPINGS),
+    type=click.Choice((*GROUPINGS, "task")),
     default="stack",
-    help="What waits of one group have in common.  [default: reason and stack]",
+    help="What waits of one group have in common; task: asyncio tasks.  [default: reason and stack]",
 )
 @click.option("-n", "--limit", type=click.IntRange(1, 10_000), default=10, show_default=True, help="Groups shown.")
 @click.option(

@@ -4,69 +4,36 @@
 sys.modules, the module's own dict, and then the attribute `_name` of each Thread, which is stored in one of four ways.
 The target keeps running, so what is read may be changing: sizes are bounded, a name has to be a `str`, and the worst is
 a name that is missing or old.
-
-Structures: Objects/dict-common.h (3.6 to 3.10), Include/internal/pycore_dict.h (from 3.11), Include/cpython/object.h;
-where instances keep attributes: _PyObject_GetDictPtr (3.6 to 3.10), _PyObject_ValuesPointer (3.11),
-_PyObject_DictOrValuesPointer (3.12), _PyObject_InlineValues and _PyObject_ManagedDictPointer (from 3.13 on).
 """
 
 from __future__ import annotations
 
 import re
-import struct
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 from bpfprof.cpython.code_objects import read_text
-from bpfprof.cpython.layout import NONE, Layout
+from bpfprof.cpython.layout import Layout
+from bpfprof.cpython.objects import MODULE_DICT, Changed, Objects
 from bpfprof.proc.memory import ProcessMemory
 
-# Offset of modules (3.12: imports.modules) in PyInterpreterState where the layout does not have it, compiled from the
-# headers of 3.6.15, 3.7.16, 3.8.18, 3.9.18, 3.10.13, 3.11.7 and 3.12.1.
-_MODULES = {(3, 6): 16, (3, 7): 40, (3, 8): 56, (3, 9): 856, (3, 10): 856, (3, 11): 888, (3, 12): 944}
-# Offset of ht_cached_keys in PyHeapTypeObject: the same headers from 3.11 on, and 3.13.0, 3.14.10 and 3.15.2.
-_CACHED_KEYS = {(3, 11): 872, (3, 12): 880, (3, 13): 880, (3, 14): 880, (3, 15): 888}
-
-# Offsets in objects whose header has 16 bytes; in the free-threaded build it has 32. The same in all versions.
-_MODULE_DICT, _DICT_KEYS, _DICT_VALUES = 16, 32, 40
-_BASIC_SIZE, _FLAGS, _DICT_OFFSET = 32, 168, 288
-_INLINE_VALUES, _MANAGED_DICT = 1 << 2, 1 << 4  # of tp_flags, Include/object.h
-_GENERAL_KEYS = 0  # dk_kind, of keys that are no strings
-_KEYS_HEAD_BYTES = 40
-_TYPE = 8  # ob_type in a header of 16 bytes
-
-_ENTRY_LIMIT = 20_000  # of a dict
 _NAME_LIMIT = 256
 _UNNAMED = re.compile(r"Dummy-\d+")  # threading calls it so when it did not start the thread
 
 
-class _Changed(Exception):
-    """Something was not what it has to be: it is changing, or gone."""
-
-
-@dataclass(frozen=True)
-class _Type:
-    """What is needed of a type to find the attributes of its instances."""
-
-    flags: int
-    basic_size: int
-    dict_offset: int
-    cached_keys: int
-
-
-@dataclass
 class ThreadNames:
-    """Of one process. What does not change is kept: where `_active` is, and what is known of types."""
+    """Of one process. Where `_active` is does not change, and is kept."""
 
-    memory: ProcessMemory
-    layout: Layout
-    _active: dict[int, tuple[int, int]] = field(default_factory=dict)  # by interpreter: address and type of the dict
-    _keys: dict[str, int] = field(default_factory=dict)  # interned strings that were found
-    _types: dict[int, _Type] = field(default_factory=dict)
+    def __init__(self, memory: ProcessMemory, layout: Layout) -> None:
+        self.objects = Objects(memory, layout)
+        self._active: dict[int, tuple[int, int]] = {}  # by interpreter: address and type of the dict
 
     def forked(self, memory: ProcessMemory) -> ThreadNames:
         """For a child, whose memory is a copy."""
-        return replace(self, memory=memory, _active=dict(self._active))
+        child = ThreadNames(memory, self.objects.layout)
+        child.objects = replace(self.objects, memory=memory)
+        child._active = dict(self._active)
+        return child
 
     def read(self, interpreters: Iterable[int]) -> dict[int, str]:
         """pthread id -> name, of all interpreters; without those that were given none."""
@@ -74,8 +41,8 @@ class ThreadNames:
         for interpreter in interpreters:
             try:
                 active = self._find_active(interpreter)
-                threads = self._entries(active) if active else []
-            except _Changed:
+                threads = self.objects.entries(active) if active else []
+            except Changed:
                 continue
             # An `int` of this size is its own hash (long_hash, Objects/longobject.c).
             for ident, _, thread in threads:
@@ -85,113 +52,23 @@ class ThreadNames:
         return names
 
     def _name_of(self, thread: int) -> str | None:
+        objects = self.objects
         try:
-            value = self._attribute(thread, "_name")
-            is_text = self._word(value + self.layout.code_type) == self._word(
-                self._keys["_name"] + self.layout.code_type
-            )
-        except (_Changed, KeyError):
+            value = objects.attribute(thread, "_name")
+            is_text = objects.type_of(value) == objects.type_of(objects.keys["_name"])
+        except (Changed, KeyError):
             return None
-        return read_text(self.memory, self.layout, value, _NAME_LIMIT) if is_text else None
-
-    # --- the way to the dict of threads
+        return read_text(objects.memory, objects.layout, value, _NAME_LIMIT) if is_text else None
 
     def _find_active(self, interpreter: int) -> int:
         """0 when `threading` has not been imported."""
+        objects = self.objects
         address, kind = self._active.get(interpreter, (0, 0))
-        if address and self._word(address + self.layout.code_type) == kind:
+        if address and objects.type_of(address) == kind:
             return address
-        modules_at = self.layout.interpreter_modules
-        modules = self._word(interpreter + (_MODULES[self.layout.version] if modules_at == NONE else modules_at))
-        module = self._value(modules, "threading") if modules else 0
-        address = self._value(self._member(module, _MODULE_DICT), "_active") if module else 0
+        modules = objects.modules(interpreter)
+        module = objects.value(modules, "threading") if modules else 0
+        address = objects.value(objects.member(module, MODULE_DICT), "_active") if module else 0
         if address:
-            self._active[interpreter] = address, self._word(address + self.layout.code_type)
+            self._active[interpreter] = address, objects.type_of(address)
         return address
-
-    def _attribute(self, instance: int, name: str) -> int:
-        """Address of the value of an attribute that is stored in an instance."""
-        kind = self._type(self._word(instance + self.layout.code_type))
-        is_free_threaded = self.layout.code_type != _TYPE
-        if not kind.flags & _MANAGED_DICT or self.layout.version < (3, 11):
-            return self._value(self._word(instance + kind.dict_offset), name)
-        if self.layout.version == (3, 11):
-            values = self._word(instance - 32)
-            dictionary = self._word(instance - 24)
-        else:
-            dictionary = self._word(instance - (8 if is_free_threaded else 24))
-            values = dictionary + 1 if dictionary & 1 else 0  # 3.12: one of both, told by a bit
-            if not dictionary and self.layout.version >= (3, 13) and kind.flags & _INLINE_VALUES:
-                values = instance + kind.basic_size
-        if not values:
-            return self._value(dictionary, name)
-        return self._find(self._entries_of(kind.cached_keys, values), name)
-
-    def _type(self, address: int) -> _Type:
-        if address not in self._types:
-            keys = _CACHED_KEYS.get(self.layout.version)
-            flags, size, at = (self._member(address, offset) for offset in (_FLAGS, _BASIC_SIZE, _DICT_OFFSET))
-            self._types[address] = _Type(flags, size, at, self._member(address, keys) if keys else 0)
-        return self._types[address]
-
-    # --- dicts
-
-    def _value(self, dictionary: int, name: str) -> int:
-        """Address of the value under a name; 0 when there is none."""
-        return self._find(self._entries(dictionary), name)
-
-    def _find(self, entries: Iterable[tuple[int, int, int]], name: str) -> int:
-        known = self._keys.get(name)
-        for _, key, value in entries:
-            if key == known:
-                return value
-            if known is None and key and read_text(self.memory, self.layout, key, _NAME_LIMIT) == name:
-                self._keys[name] = key
-                return value
-        return 0
-
-    def _entries(self, dictionary: int) -> list[tuple[int, int, int]]:
-        return self._entries_of(self._member(dictionary, _DICT_KEYS), self._member(dictionary, _DICT_VALUES))
-
-    def _entries_of(self, keys: int, values: int) -> list[tuple[int, int, int]]:
-        """(hash, or 0 where it is the key's; key; value) of PyDictKeysObject; values: those of a split table, or 0."""
-        head = self._read(keys, _KEYS_HEAD_BYTES)
-        if self.layout.version < (3, 11):
-            size, count = _u64(head, 8), _u64(head, 32)
-            width = next(
-                width for width, limit in ((1, 0xFF), (2, 0xFFFF), (4, 0xFFFFFFFF), (8, size)) if size <= limit
-            )
-            at, has_hash = keys + 40 + size * width, True
-        else:
-            count, has_hash = _u64(head, 24), head[10] == _GENERAL_KEYS
-            at = keys + 32 + (1 << (head[9] & 63))
-        if count > _ENTRY_LIMIT:
-            raise _Changed
-        if has_hash:
-            entries = list(struct.iter_unpack("<QQQ", self._read(at, 24 * count)))
-        else:
-            entries = [(0, *pair) for pair in struct.iter_unpack("<QQ", self._read(at, 16 * count))]
-        if values:
-            values += 8 if self.layout.version >= (3, 13) else 0  # after the sizes, struct _dictvalues
-            found = struct.unpack(f"<{count}Q", self._read(values, 8 * count))
-            entries = [(hash_value, key, value) for (hash_value, key, _), value in zip(entries, found)]
-        return [entry for entry in entries if entry[2]]
-
-    # --- memory
-
-    def _member(self, instance: int, offset: int) -> int:
-        """A word of an object; the offset is that where the header has 16 bytes."""
-        return self._word(instance + offset + self.layout.code_type - _TYPE)
-
-    def _word(self, address: int) -> int:
-        return _u64(self._read(address, 8), 0)
-
-    def _read(self, address: int, size: int) -> bytes:
-        data = self.memory.read(address, size) if address > 0 else None
-        if data is None:
-            raise _Changed
-        return data
-
-
-def _u64(data: bytes, offset: int) -> int:
-    return int.from_bytes(data[offset : offset + 8], "little")

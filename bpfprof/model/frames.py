@@ -19,6 +19,7 @@ class FrameKind(IntEnum):
     NOT_SAMPLED = 7  # CPU time of a thread (exact, from the scheduler) in which no sample fell
     SHORT_WAITS = 8  # first frame of the waits of a thread that were too short to have a stack
     WOKEN_BY = 9  # in stacks of wakers: name = who, its frames follow, leaf first
+    AWAIT = 10  # leaf of an asyncio task: name = what it waits for
 
 
 @dataclass(frozen=True)

@@ -30,6 +30,25 @@ WEIGHT_DTYPE = np.dtype(
 # places in Profile.threads; holder is -1 and stack 0 where it is not known; stack: place in Profile.stacks + 1.
 GIL_ROW_DTYPE = np.dtype([("thread", "<u4"), ("holder", "<i4"), ("stack", "<u4"), ("ns", "<u8")])
 
+# One row for each stretch of time in which an asyncio task was seen to do the same; it is no part of the wall time of
+# threads. start_ns, duration_ns: on the clock of the recording. stands_for_ns: what the looks speak for. task: place in
+# Profile.tasks. stack: place in Profile.stacks, with an AWAIT mark last. reason: place in AWAIT_REASONS. awaited_by:
+# place in Profile.tasks of one that waits for it, -1: none; awaited_by_count: how many do. Of a task that runs, stack
+# and reason tell nothing.
+TASK_SPAN_DTYPE = np.dtype(
+    [
+        ("start_ns", "<i8"),
+        ("duration_ns", "<i8"),
+        ("stands_for_ns", "<i8"),
+        ("task", "<u4"),
+        ("stack", "<u4"),
+        ("awaited_by", "<i4"),
+        ("awaited_by_count", "<u4"),
+        ("count", "<u4"),
+        ("reason", "u1"),
+        ("is_running", "?"),
+    ]
+)
 
 _NO_PID, _NO_TID = Pid(0), Tid(0)
 
@@ -82,6 +101,15 @@ class ThreadTime:
 
 
 @dataclass(frozen=True)
+class Task:
+    """A task of asyncio."""
+
+    pid: Pid
+    process_name: str
+    name: str
+
+
+@dataclass(frozen=True)
 class Quality:
     """How much of the truth the recording holds; every report ends with it."""
 
@@ -97,6 +125,7 @@ class Quality:
     short_count: int = 0  # intervals off the CPU shorter than min_block_us, which have no stack
     short_ns: int = 0  # their time, blocked and on the run queue
     unsampled_count: int = 0  # intervals that were not chosen to have a stack
+    missed_tasks: dict[str, int] = field(default_factory=dict)  # asyncio tasks: why not seen -> how often
 
 
 @dataclass(frozen=True)
@@ -114,6 +143,7 @@ class RecordingInfo:
     mode: str = "both"
     min_block_us: int = 0
     free_threaded: tuple[int, ...] = ()  # pids of processes whose CPython is built so
+    async_rate_hz: int = 0
 
 
 @dataclass
@@ -165,7 +195,7 @@ class Profile:
     sorted by (thread, start_ns), or is None when it was not asked for: all of them, those that the profile does not
     show with SpanFlag.HIDDEN. `wakers`: what its column `waker` refers to. `gil_waits` has
     GIL_ROW_DTYPE, sorted by thread: of each thread the rows sum to its time with the reason "gil".
-    `filter_text`: what was asked to be shown, "" for all.
+    `filter_text`: what was asked to be shown, "" for all. `task_spans` has TASK_SPAN_DTYPE, sorted by (task, start_ns).
     """
 
     info: RecordingInfo
@@ -178,3 +208,5 @@ class Profile:
     wakers: tuple[Waker, ...] = ()
     gil_waits: npt.NDArray[np.void] = field(default_factory=lambda: np.zeros(0, GIL_ROW_DTYPE))
     filter_text: str = ""
+    tasks: tuple[Task, ...] = ()
+    task_spans: npt.NDArray[np.void] = field(default_factory=lambda: np.zeros(0, TASK_SPAN_DTYPE))

@@ -177,3 +177,32 @@ STACK_DTYPE = np.dtype(
 # What a program says of itself, or what is known of it: at time_ns this thread had this value. name: a place in the
 # texts of the chunk.
 MARK_DTYPE = np.dtype([("time_ns", "<u8"), ("thread", "<u4"), ("name", "<u4"), ("value", "<f8")])
+
+
+class TaskState(IntEnum):
+    """What an asyncio task was doing when it was looked at."""
+
+    SUSPENDED = 0  # it waits for something
+    READY = 1  # it could go on, or begin, as soon as its event loop gets to it
+    RUNNING = 2
+
+
+# An asyncio task as it was seen `count` times one after the other, from begin_ns to end_ns; seen_ns: what these looks
+# speak for. task: place in the table of tasks. stack: its coroutines. waits_for: the type of what it waits for, and
+# callback: the function that is called when that is done; places in the texts of the chunk. awaited_by: a task that
+# waits for it, place + 1, 0: none; awaited_by_count: how many do. state: TaskState.
+TASK_WAIT_DTYPE = np.dtype(
+    [
+        ("begin_ns", "<u8"),
+        ("end_ns", "<u8"),
+        ("seen_ns", "<u8"),
+        ("task", "<u4"),
+        ("stack", "<u4"),
+        ("waits_for", "<u4"),
+        ("callback", "<u4"),
+        ("awaited_by", "<u4"),
+        ("awaited_by_count", "<u4"),
+        ("count", "<u4"),
+        ("state", "u1"),
+    ]
+)

@@ -11,6 +11,8 @@ from bpfprof.model.syscalls import syscall_name, syscall_numbers
 
 _REASONS = "gil lock sleep disk net pipe poll child device pagefault stopped unknown"
 _WORDS = ["", *_REASONS.split()]  # the first is the reason of what is no wait
+# What an asyncio task waits for; ready: it could go on, but its event loop has not come to it; future: anything else.
+AWAIT_REASONS = ("ready", "sleep", "socket", "lock", "queue", "task", "executor", "child", "future")
 SYSCALL_REASONS = 1000  # reason of a wait without a better word: the number of its system call above this
 
 
@@ -44,6 +46,11 @@ def reason_number(text: str) -> int:
     if text.startswith("syscall "):
         return SYSCALL_REASONS + next(iter(syscall_numbers(text.removeprefix("syscall "))))
     return _WORDS.index(text)
+
+
+def is_reason(text: str) -> bool:
+    """Whether it is a word of a wait of threads."""
+    return text in _WORDS
 
 
 def reason_text(reason: int) -> str:

@@ -15,6 +15,7 @@ from bpfprof.profile.filters import Masks
 from bpfprof.profile.options import ProfileOptions
 from bpfprof.profile.quality import recording_info, recording_mode, recording_quality
 from bpfprof.profile.stacks import ProfileStacks, span_keys
+from bpfprof.profile.tasks import profile_tasks, task_spans
 from bpfprof.profile.weights import ACCOUNT_DTYPE, Rows, account_of, gil_waits_of, merged, weights_of
 from bpfprof.recording.reader import Recording
 from bpfprof.stacks.stitch import StackSource
@@ -57,8 +58,10 @@ class _Builder:
         spans = np.concatenate(kept)
         gil = merged(GIL_ROW_DTYPE, gil_waits)
         gil["stack"] = self._stacks.places(gil["stack"])
+        duration_ns = self._spans.threads.end_ns - self._spans.threads.start_ns
+        of_tasks = task_spans(self._recording, self._options.filter, self._source, self._stacks.interner, duration_ns)
         return Profile(
-            recording_info(self._recording, self._spans.threads.end_ns - self._spans.threads.start_ns),
+            recording_info(self._recording, duration_ns),
             tuple(threads),
             tuple(self._stacks.interner.frames),
             tuple(self._stacks.interner.stacks),
@@ -68,6 +71,8 @@ class _Builder:
             waker_table(self._recording),
             gil,
             self._options.filter.text,
+            profile_tasks(self._recording),
+            of_tasks,
         )
 
     def _kept(self, spans: Spans, shown: npt.NDArray[np.bool_]) -> Spans:

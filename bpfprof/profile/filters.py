@@ -8,7 +8,7 @@ import numpy as np
 
 from bpfprof import array_types as npt
 from bpfprof.model.spans import SpanFlag, ThreadState
-from bpfprof.model.states import reason_number
+from bpfprof.model.states import AWAIT_REASONS, is_reason, reason_number
 from bpfprof.profile.options import NO_LOAD, UNINTERRUPTIBLE, SpanFilter
 from bpfprof.recording.reader import Recording
 from bpfprof.stacks.stitch import StackSource
@@ -21,7 +21,8 @@ class Masks:
 
     def __init__(self, wanted: SpanFilter, recording: Recording, source: StackSource) -> None:
         self._wanted, self._recording, self._source = wanted, recording, source
-        self._reasons = [reason_number(word) for word in wanted.reasons]
+        # Some are reasons of asyncio tasks alone.
+        self._reasons = [reason_number(word) for word in wanted.reasons if word not in AWAIT_REASONS or is_reason(word)]
 
     def has_thread(self, index: int) -> bool:
         """Whether spans of this thread pass at all."""

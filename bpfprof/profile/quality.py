@@ -35,6 +35,7 @@ def recording_info(recording: Recording, duration_ns: int) -> RecordingInfo:
         mode=recording_mode(recording),
         min_block_us=int(start.get("min_block_us", 0)),
         free_threaded=tuple(process.pid for process in recording.processes if process.build == FREE_THREADED),
+        async_rate_hz=int(start.get("async_rate_hz", 0)),
     )
 
 
@@ -75,6 +76,7 @@ def recording_quality(recording: Recording, spans: SpanSource, source: StackSour
         unfinished=recording.unfinished,
         without_rules_count=int((whole & source.is_without_rules[stacks]).sum()),
         problem_counts=dict(end.get("problems", {})),
+        missed_tasks=dict(end.get("tasks_missed", {})),
         short_count=int(short["count"][short["state"] == ThreadState.OFF_CPU].sum()),
         short_ns=int(short["ns"].sum()),
         unsampled_count=int(counts.sum()) + unsampled,

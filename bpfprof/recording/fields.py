@@ -62,6 +62,7 @@ def _checks(content: type[Any]) -> dict[str, Check]:
 TABLES: dict[str, type[Any]] = {
     "processes": tables.RecordedProcess,
     "threads": tables.RecordedThread,
+    "tasks": tables.RecordedTask,
     "files": tables.RecordedFile,
     "wakers": tables.RecordedWaker,
 }

@@ -21,6 +21,7 @@ from bpfprof.recording.tables import (
     RecordedCode,
     RecordedFile,
     RecordedProcess,
+    RecordedTask,
     RecordedThread,
     RecordedWaker,
     Start,
@@ -28,7 +29,7 @@ from bpfprof.recording.tables import (
 
 # Of a process that runs no interpreter any more these stay: frames from before an exec are still read with them.
 _OF_INTERPRETER = ("interpreter", "version", "build", "entry_marks_from", "shim_is_python")
-_ROWS = ("natives", "names", "samples", "waits", "totals", "short_waits", "marks")
+_ROWS = ("natives", "names", "samples", "waits", "totals", "short_waits", "marks", "task_waits")
 # (kind, array) of a chunk -> attribute of Recording
 _ARRAYS = {
     ("stacks", "stacks"): "stacks",
@@ -37,7 +38,7 @@ _ARRAYS = {
     **{(kind, "rows"): kind for kind in _ROWS},
 }
 # Columns that are places in the texts of their chunk.
-_TEXT_COLUMNS = {"names": ("function", "file"), "marks": ("name",)}
+_TEXT_COLUMNS = {"names": ("function", "file"), "marks": ("name",), "task_waits": ("waits_for", "callback")}
 
 
 class _GrowingRows:
@@ -84,13 +85,14 @@ def _no_rows(dtype: np.dtype[np.void]) -> Callable[[], npt.NDArray[np.void]]:
 class Recording:
     """All of a recording. Indices in the arrays count from 0, but stacks and wakers from 1 (0: none).
 
-    `names` and `marks` refer to `texts`, in which a text can be more than once.
+    `names`, `marks` and `task_waits` refer to `texts`, in which a text can be more than once.
     """
 
     start: Start = field(default_factory=lambda: Start())
     end: End = field(default_factory=lambda: End())
     processes: list[RecordedProcess] = field(default_factory=list)
     threads: list[RecordedThread] = field(default_factory=list)
+    tasks: list[RecordedTask] = field(default_factory=list)
     codes: list[RecordedCode] = field(default_factory=list)
     files: list[RecordedFile] = field(default_factory=list)
     wakers: list[RecordedWaker] = field(default_factory=list)
@@ -105,6 +107,7 @@ class Recording:
     totals: npt.NDArray[np.void] = field(default_factory=_no_rows(model.TOTAL_DTYPE))
     short_waits: npt.NDArray[np.void] = field(default_factory=_no_rows(model.SHORT_DTYPE))
     marks: npt.NDArray[np.void] = field(default_factory=_no_rows(model.MARK_DTYPE))
+    task_waits: npt.NDArray[np.void] = field(default_factory=_no_rows(model.TASK_WAIT_DTYPE))
     unfinished: str = ""
     _rows: dict[str, _GrowingRows] = field(default_factory=dict, repr=False, compare=False)
 
@@ -212,8 +215,10 @@ def _check(recording: Recording) -> None:
         "waker_stack": whole,
         "holder": len(recording.threads),
         "holder_stack": whole,
+        "task": len(recording.tasks) - 1,
+        "awaited_by": len(recording.tasks),
     }
-    for name in ("samples", "waits", "totals", "short_waits", "marks"):
+    for name in ("samples", "waits", "totals", "short_waits", "marks", "task_waits"):
         rows = getattr(recording, name)
         valid = np.ones(len(rows), np.bool_)
         for field_name in set(limits) & set(rows.dtype.names):
@@ -232,7 +237,11 @@ def _check(recording: Recording) -> None:
         recording.native_frames = read_only(frames)
     named = recording.names["native"]
     recording.names = read_only(recording.names[(named > 0) & (named <= len(recording.natives))])
-    for what, owned in (("thread", recording.threads), ("code object", recording.codes)):
+    for what, owned in (
+        ("thread", recording.threads),
+        ("task", recording.tasks),
+        ("code object", recording.codes),
+    ):
         if any(row.process >= len(recording.processes) for row in owned):
             raise RecordingError(f"the recording is damaged: a {what} without a process")
     for waker in recording.wakers:

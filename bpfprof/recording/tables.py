@@ -27,6 +27,7 @@ class Start(TypedDict, total=False):
     mode: str
     native: bool
     min_block_us: int
+    async_rate_hz: int
     target_pids: list[int]
     status_texts: dict[str, str]
 
@@ -40,6 +41,7 @@ class End(TypedDict, total=False):
     codes_unverified: int
     codes_replaced: int
     problems: dict[str, int]
+    tasks_missed: dict[str, int]
 
 
 @dataclass
@@ -86,6 +88,14 @@ class RecordedThread:
 
 
 @dataclass
+class RecordedTask:
+    """A task of asyncio; process is an index into the table of processes."""
+
+    process: int = 0
+    name: str = ""
+
+
+@dataclass
 class RecordedWaker:
     """A thread that ended waits; thread is an index into the table of threads + 1, 0 for one that is not a target."""
 
@@ -118,6 +128,8 @@ class RecordedCode:
     linetable: bytes
 
 
-def table_row(index: int, row: RecordedProcess | RecordedThread | RecordedWaker | RecordedFile) -> dict[str, Any]:
+def table_row(
+    index: int, row: RecordedProcess | RecordedThread | RecordedTask | RecordedWaker | RecordedFile
+) -> dict[str, Any]:
     """What is written of one row of a table."""
     return {"index": index, **asdict(row)}

@@ -21,7 +21,7 @@ class RenderOptions:
     function_only: bool = False  # no line numbers; frames that differ only in line become one
     full_filenames: bool = False  # whole paths instead of the shortest unambiguous tail
     title: str = ""  # heading of the flame graph and name of the speedscope file; "" chooses one
-    by: str = "stack"  # what waits of one group have in common: GROUPINGS
+    by: str = "stack"  # what waits of one group have in common: GROUPINGS, or task
     limit: int = 10  # groups shown
     waker_depth: int = 2  # how many wakers one after the other
     hide_idle: bool = False  # no groups of threads that have nothing to do

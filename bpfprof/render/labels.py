@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 
 from bpfprof.model.frames import Frame, FrameKind
-from bpfprof.model.profile import Profile, ThreadTime
+from bpfprof.model.profile import Profile, Task, ThreadTime
 from bpfprof.render.formats import RenderOptions
 
 # Controls (C0, DEL, C1), line and paragraph separators, marks that reorder text on a terminal, lone surrogates (names
@@ -21,6 +21,7 @@ _MARKS = {
     FrameKind.NOT_SAMPLED: "[not sampled]",
     FrameKind.SHORT_WAITS: "[short waits]",
     FrameKind.WOKEN_BY: "[woken by {}]",
+    FrameKind.AWAIT: "[await: {}]",
 }
 
 
@@ -34,7 +35,7 @@ def clean(text: str) -> str:
     return printable(text).replace(";", ":")
 
 
-def process_label(thread: ThreadTime) -> str:
+def process_label(thread: ThreadTime | Task) -> str:
     """`process COMM (PID)`."""
     return f"process {clean(thread.process_name) or '?'} ({thread.pid})"
 
@@ -42,6 +43,11 @@ def process_label(thread: ThreadTime) -> str:
 def thread_label(thread: ThreadTime) -> str:
     """`thread NAME (TID)`."""
     return f"thread {clean(thread.thread_name) or '?'} ({thread.tid})"
+
+
+def task_label(task: Task) -> str:
+    """`task NAME`."""
+    return f"task {clean(task.name) or '?'}"
 
 
 def short_file_names(paths: Iterable[str]) -> dict[str, str]:

@@ -16,6 +16,7 @@ from bpfprof.render.gil_table import gil_block
 from bpfprof.render.header import counted, recording_block
 from bpfprof.render.labels import printable
 from bpfprof.render.quality import quality_line
+from bpfprof.render.task_table import render_tasks
 from bpfprof.render.thread_times import reasons_block, threads_block
 from bpfprof.render.wait_details import WaitDetails
 
@@ -36,6 +37,8 @@ def render_off_cpu(profile: Profile, options: RenderOptions) -> str:
 
     Raises ValueError if the profile was built without its spans.
     """
+    if options.by == "task":
+        return render_tasks(profile, options)
     merges_lines, ascii_only = options.function_only, options.ascii_only
     groups = group_waits(profile, options.by, options.limit, options.waker_depth, merges_lines, options.hide_idle)
     details = WaitDetails(profile, groups.by, options)

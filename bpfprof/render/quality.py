@@ -14,6 +14,8 @@ def quality_line(profile: Profile) -> str:
     parts[2:2] = _without_stack(profile)
     if profile.quality.problem_counts:
         parts.insert(-1, f"native code: {_reasons(profile.quality.problem_counts)}")
+    if profile.quality.missed_tasks:
+        parts.insert(-1, f"asyncio tasks not seen: {_reasons(profile.quality.missed_tasks)}")
     if profile.quality.unfinished:
         parts.insert(0, f"UNFINISHED RECORDING ({printable(profile.quality.unfinished)})")
     return "quality: " + "; ".join(parts)

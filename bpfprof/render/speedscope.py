@@ -12,13 +12,15 @@ from bpfprof.model.frames import FrameKind
 from bpfprof.model.profile import Profile, ThreadTime
 from bpfprof.model.spans import SpanFlag
 from bpfprof.render.formats import RenderOptions
-from bpfprof.render.labels import clean, file_names, frame_label, process_label, thread_label
+from bpfprof.render.labels import clean, file_names, frame_label, process_label, task_label, thread_label
 
+_TASKS_LIMIT = 100  # a list of profiles that a person can choose from
 _SCHEMA = "https://www.speedscope.app/file-format-schema.json"
 
 
 def render_speedscope(profile: Profile, options: RenderOptions) -> str:
-    """One sampled profile a thread that has intervals, the busiest first; all on the clock of the recording.
+    """One sampled profile a thread that has intervals, the busiest first, then one a task of asyncio that was seen
+    suspended, in the order of the recording; all on the clock of the recording.
 
     Raises ValueError if the profile was built without its spans.
     """
@@ -36,7 +38,10 @@ def render_speedscope(profile: Profile, options: RenderOptions) -> str:
     for thread in sorted(shown, key=lambda thread: _activity(profile.threads[thread])):
         rows = slice(begin[thread], begin[thread + 1])
         durations = profile.spans["duration_ns"][rows]
-        profiles.append(_one_thread(profile.threads[thread], stack_of[rows], durations, stacks))
+        who = profile.threads[thread]
+        name = f"{process_label(who)} / {thread_label(who)}"
+        profiles.append(_one_profile(name, who.first_ns, stack_of[rows], durations, stacks))
+    profiles += _tasks(profile, stacks)
     name = clean(options.title) or clean(" ".join(profile.info.command_line)) or "bpfprof"
     head = {
         "$schema": _SCHEMA,
@@ -77,18 +82,41 @@ def _activity(thread: ThreadTime) -> tuple[bool, bool, int, int]:
     return busy_ns * 100 < thread.wall_ns, int(thread.pid) != int(thread.tid), -busy_ns, int(thread.tid)
 
 
-def _one_thread(
-    thread: ThreadTime, stack: npt.NDArray[np.integer[Any]], durations_ns: npt.NDArray[np.int64], stacks: list[str]
+def _tasks(profile: Profile, stacks: list[str]) -> list[str]:
+    """Of those that were suspended longest. Where a task was not seen suspended, the stack is empty."""
+    spans = profile.task_spans[~profile.task_spans["is_running"]]
+    total_ns = np.bincount(spans["task"], weights=spans["stands_for_ns"], minlength=len(profile.tasks))
+    spans = spans[np.isin(spans["task"], np.argsort(-total_ns, kind="stable")[:_TASKS_LIMIT])]
+    firsts = np.flatnonzero(np.diff(spans["task"].astype(np.int64), prepend=-1))
+    profiles = []
+    for begin, end in zip(firsts.tolist(), [*firsts[1:].tolist(), len(spans)]):
+        own, task = spans[begin:end], profile.tasks[int(spans["task"][begin])]
+        ends = own["start_ns"] + own["duration_ns"]
+        gaps = (own["start_ns"] - np.append(own["start_ns"][:1], ends[:-1])).clip(0)
+        durations = np.column_stack([gaps, own["duration_ns"]]).reshape(-1)
+        of_rows = np.column_stack([np.full(len(own), len(stacks) - 1), own["stack"]]).reshape(-1)
+        name = f"{process_label(task)} / {task_label(task)}"
+        start_ns = int(own["start_ns"][0])
+        profiles.append(_one_profile(name, start_ns, of_rows[durations > 0], durations[durations > 0], stacks))
+    return profiles
+
+
+def _one_profile(
+    name: str,
+    start_ns: int,
+    stack: npt.NDArray[np.integer[Any]],
+    durations_ns: npt.NDArray[np.int64],
+    stacks: list[str],
 ) -> str:
-    """The JSON of one thread's profile; neighbouring rows with the same stack become one."""
+    """The JSON of one profile; neighbouring rows with the same stack become one."""
     first = np.flatnonzero(np.concatenate(([True], stack[1:] != stack[:-1])))
     weights = np.add.reduceat(durations_ns, first).tolist()
     head = {
         "type": "sampled",
-        "name": f"{process_label(thread)} / {thread_label(thread)}",
+        "name": name,
         "unit": "nanoseconds",
-        "startValue": thread.first_ns,
-        "endValue": thread.first_ns + sum(weights),
+        "startValue": start_ns,
+        "endValue": start_ns + sum(weights),
     }
     samples = ",".join([stacks[index] for index in stack[first].tolist()])
     return f'{json.dumps(head, ensure_ascii=False)[:-1]}, "samples": [{samples}], "weights": {json.dumps(weights)}}}'

@@ -90,7 +90,7 @@ def test_another_thread_goes_on_as_the_first_before_it_is_a_program(scheduler: S
     scheduler.later(100, first, other)
     first.tid, other.tid = other.tid, first.tid
     other.put("pid", other.tid)
-    assert kinds(scheduler.switch(first, scheduler.idle, DEAD)) == [WAIT, EXIT_EVENT]
+    assert kinds(scheduler.switch(first, scheduler.idle, DEAD)) == [EXIT_EVENT]
     scheduler.later(30, other)
     events = [*scheduler.wait(other, 50, 7)]
     assert [(event["tid"], event["on_cpu_ns"], *times(event)) for event in events] == [(TGID, 130, 50, 7)]

@@ -24,6 +24,7 @@ from bpfprof.model.samples import (
     SAMPLE_DTYPE,
     SHORT_DTYPE,
     STACK_DTYPE,
+    TASK_WAIT_DTYPE,
     TOTAL_DTYPE,
     UNSAMPLED,
     WAIT_DTYPE,
@@ -73,6 +74,8 @@ class HandMade:
     wakers: list[dict[str, Any]] = field(default_factory=list)
     short_waits: list[np.void] = field(default_factory=list)
     marks: list[np.void] = field(default_factory=list)
+    tasks: list[dict[str, Any]] = field(default_factory=list)
+    task_waits: list[np.void] = field(default_factory=list)
 
     def process(self, pid: int = 100, **values: Any) -> int:
         """A process that runs CPython 3.11 unless told otherwise; returns its index."""
@@ -130,6 +133,20 @@ class HandMade:
     def mark(self, thread: int, time_ns: int, name: str, value: float) -> None:
         """What a program says of itself."""
         self.marks.append(row(MARK_DTYPE, time_ns=time_ns, thread=thread, name=self._text(name), value=value))
+
+    def task(self, name: str, process: int = 0) -> int:
+        """A task of asyncio; returns its index."""
+        self.tasks.append({"index": len(self.tasks), "process": process, "name": name})
+        return len(self.tasks) - 1
+
+    def task_wait(
+        self, task: int, begin_ns: int, end_ns: int, stack: int, waits_for: str = "", callback: str = "", **values: int
+    ) -> None:
+        """A task that was seen to wait; other columns by their names."""
+        texts = {"waits_for": self._text(waits_for), "callback": self._text(callback)}
+        values = {"seen_ns": end_ns - begin_ns, "count": 1, **values}
+        times = {"begin_ns": begin_ns, "end_ns": end_ns}
+        self.task_waits.append(row(TASK_WAIT_DTYPE, task=task, stack=stack, **times, **texts, **values))
 
     def _text(self, text: str) -> int:
         if text not in self.texts:
@@ -190,6 +207,8 @@ class HandMade:
             Chunk("totals", {}, {"rows": array(self.totals, TOTAL_DTYPE)}),
             Chunk("names", {"texts": self.texts}, {"rows": array(self.names, NAME_DTYPE)}),
             Chunk("marks", {"texts": self.texts}, {"rows": array(self.marks, MARK_DTYPE)}),
+            Chunk("tasks", {"rows": self.tasks}),
+            Chunk("task_waits", {"texts": self.texts}, {"rows": array(self.task_waits, TASK_WAIT_DTYPE)}),
         ]
         if self.end is not None:
             made.append(Chunk("end", self.end))
@@ -360,4 +379,6 @@ def small() -> HandMade:
     made.mark(1, START_NS + 2 * MS, "step", 1.5)
     made.start["min_block_us"] = 100
     made.end = {"end_ns": made.totals[0]["time_ns"].item(), "own_cpu_ns": 5, "lost": {"event lost, buffer full": 3}}
+    task = made.task("fetch")
+    made.task_wait(task, START_NS, START_NS + 1000, stack, "Task", awaited_by=task + 1, awaited_by_count=1)
     return made

@@ -27,6 +27,7 @@ TABLES = {
     "natives": [model.NATIVE_DTYPE],
     "names": [model.NAME_DTYPE],
     "marks": [model.MARK_DTYPE],
+    "task_waits": [model.TASK_WAIT_DTYPE],
 }
 
 
@@ -75,7 +76,7 @@ def test_every_array_is_named() -> None:
 
 
 def test_the_fields_of_names_and_marks_are_named() -> None:
-    for kind in ("names", "marks"):
+    for kind in ("names", "marks", "task_waits"):
         for name in chunk_of(small().chunks(), kind).fields:
             assert f"`{name}`" in SECTIONS[kind]
 

@@ -1,0 +1,127 @@
+"""When asyncio tasks are looked at: processes in, rows of tasks and of their waits out.
+
+A look speaks for the time around it, half way to the looks before and after.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from bpfprof.capture.process import Process
+from bpfprof.capture.stacks import StackTable
+from bpfprof.capture.task_rows import TaskRows, TaskTable
+from bpfprof.cpython.asyncio_layouts import ASYNCIO_LAYOUTS
+from bpfprof.cpython.asyncio_lists import TASK_LIMIT, TaskLists
+from bpfprof.cpython.asyncio_tasks import TaskReader
+from bpfprof.cpython.layout import FREE_THREADED
+from bpfprof.cpython.objects import Objects
+from bpfprof.proc.memory import ProcessMemory
+
+# Between two looks, as a part of the period asked for. Programs wait for round times: were it a round part of these,
+# looks would always meet the same waits. The golden ratio is the furthest from all such parts: (9 + 0.618...) / 10.
+_STEP = 0.9618034
+_FIND_EVERY_S = 1.0
+# Times what was spent: tasks cost at most 5% of a CPU a process, and to find out whether there are any 1%.
+_REST, _FIND_REST = 19, 99
+
+
+@dataclass
+class _Watched:
+    """A process that runs Python, by its memory: after an exec that is another.
+
+    covered_ns: looks have spoken for its tasks up to then.
+    """
+
+    memory: ProcessMemory
+    lists: TaskLists
+    reader: TaskReader | None = None
+    rows: TaskRows | None = None
+    covered_ns: int = 0
+    due_s: float = 0.0
+    find_due_s: float = 0.0
+
+
+class AsyncTasks:
+    """`due_s`: when to look next, time.monotonic()."""
+
+    def __init__(self, rate_hz: int, start_ns: int, stacks: StackTable) -> None:
+        """rate_hz 0: never."""
+        self._step_ns = round(_STEP * 1e9 / max(1, rate_hz))
+        self.due_s = start_ns / 1e9 if rate_hz else float("inf")
+        self.table = TaskTable(stacks)
+        self._watched: dict[int, _Watched] = {}  # by the process's index
+        self._torn_count = self._cut_count = self._other_count = 0
+
+    @property
+    def missed(self) -> dict[str, int]:
+        """What was not seen: sentence -> how often."""
+        counts = {
+            "changed while they were read": self._torn_count,
+            f"beyond {TASK_LIMIT:,} of a process": self._cut_count,
+            "processes whose asyncio is not known": self._other_count,
+        }
+        return {text: count for text, count in counts.items() if count}
+
+    def look(self, processes: Iterable[Process]) -> None:
+        """At all tasks; then the next look is due."""
+        self._look(processes, time.monotonic_ns() + self._step_ns // 2)
+        self.due_s = max(self.due_s, time.monotonic() - self._step_ns / 1e9) + self._step_ns / 1e9
+
+    def finish(self, processes: Iterable[Process]) -> None:
+        """One more look, which speaks for what is left."""
+        if self.due_s != float("inf"):
+            self._look(processes, time.monotonic_ns())
+        for index in list(self._watched):
+            self._forget(index)
+
+    def _look(self, processes: Iterable[Process], end_ns: int) -> None:
+        seen = set()
+        for process in processes:
+            found = process.interpreter
+            if found is None or process.memory is None or found.layout.version not in ASYNCIO_LAYOUTS:
+                continue
+            if found.build == FREE_THREADED:  # other layouts
+                continue
+            watched = self._watched.get(process.index)
+            if watched is None or watched.memory is not process.memory:
+                self._forget(process.index)
+                lists = TaskLists(process.pid, Objects(process.memory, found.layout), found.runtime_address)
+                watched = self._watched[process.index] = _Watched(process.memory, lists)
+            seen.add(process.index)
+            self._look_at(process, watched, end_ns)
+        for index in self._watched.keys() - seen:
+            self._forget(index)
+
+    def _look_at(self, process: Process, watched: _Watched, end_ns: int) -> None:
+        begin_s = time.monotonic()
+        if watched.find_due_s <= begin_s:
+            self._find(process, watched)
+        if watched.reader is None or watched.rows is None or watched.due_s > begin_s or end_ns <= watched.covered_ns:
+            return
+        begin_s = time.monotonic()
+        watched.rows.add(watched.reader.look(), watched.covered_ns, end_ns)
+        watched.covered_ns = end_ns
+        now_s = time.monotonic()
+        watched.due_s = now_s + _REST * (now_s - begin_s) - self._step_ns / 1e9
+
+    def _find(self, process: Process, watched: _Watched) -> None:
+        begin_s = time.monotonic()
+        lists = watched.lists
+        if lists.find() and watched.reader is None and lists.layout is not None:
+            watched.reader = TaskReader(lists, lists.layout)
+            watched.rows = TaskRows(process, watched.reader, self.table)
+            watched.covered_ns = time.monotonic_ns() - self._step_ns // 2
+        now_s = time.monotonic()
+        watched.find_due_s = now_s + max(_FIND_EVERY_S, _FIND_REST * (now_s - begin_s))
+
+    def _forget(self, index: int) -> None:
+        watched = self._watched.pop(index, None)
+        if watched is None:
+            return
+        if watched.rows is not None:
+            watched.rows.finish()
+        self._torn_count += watched.reader.torn_count if watched.reader else 0
+        self._cut_count += watched.lists.cut_count
+        self._other_count += watched.lists.is_other
