@@ -30,6 +30,11 @@ WEIGHT_DTYPE = np.dtype(
 # places in Profile.threads; holder is -1 and stack 0 where it is not known; stack: place in Profile.stacks + 1.
 GIL_ROW_DTYPE = np.dtype([("thread", "<u4"), ("holder", "<i4"), ("stack", "<u4"), ("ns", "<u8")])
 
+# One row a (event, thread, stack): what was counted beside the clock, added up. event: place in Profile.events;
+# thread, stack: as in WEIGHT_DTYPE; count: samples; total: events.
+EVENT_WEIGHT_DTYPE = np.dtype(
+    [("event", "u1"), ("thread", "<u4"), ("stack", "<u4"), ("count", "<u8"), ("total", "<u8")]
+)
 
 _NO_PID, _NO_TID = Pid(0), Tid(0)
 
@@ -164,7 +169,8 @@ class Profile:
     sorted by (thread, start_ns), or is None when it was not asked for: all of them, those that the profile does not
     show with SpanFlag.HIDDEN. `wakers`: what its column `waker` refers to. `gil_waits` has
     GIL_ROW_DTYPE, sorted by thread: of each thread the rows sum to its time with the reason "gil".
-    `filter_text`: what was asked to be shown, "" for all.
+    `filter_text`: what was asked to be shown, "" for all. `event_weights` has EVENT_WEIGHT_DTYPE, whose events are
+    those of `events`; they are no part of the time.
     """
 
     info: RecordingInfo
@@ -177,3 +183,5 @@ class Profile:
     wakers: tuple[Waker, ...] = ()
     gil_waits: npt.NDArray[np.void] = field(default_factory=lambda: np.zeros(0, GIL_ROW_DTYPE))
     filter_text: str = ""
+    events: tuple[str, ...] = ()
+    event_weights: npt.NDArray[np.void] = field(default_factory=lambda: np.zeros(0, EVENT_WEIGHT_DTYPE))

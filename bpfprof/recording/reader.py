@@ -28,7 +28,7 @@ from bpfprof.recording.tables import (
 
 # Of a process that runs no interpreter any more these stay: frames from before an exec are still read with them.
 _OF_INTERPRETER = ("interpreter", "version", "build", "entry_marks_from", "shim_is_python")
-_ROWS = ("natives", "names", "samples", "waits", "totals", "short_waits", "marks")
+_ROWS = ("natives", "names", "samples", "waits", "totals", "short_waits", "marks", "events")
 # (kind, array) of a chunk -> attribute of Recording
 _ARRAYS = {
     ("stacks", "stacks"): "stacks",
@@ -105,6 +105,7 @@ class Recording:
     totals: npt.NDArray[np.void] = field(default_factory=_no_rows(model.TOTAL_DTYPE))
     short_waits: npt.NDArray[np.void] = field(default_factory=_no_rows(model.SHORT_DTYPE))
     marks: npt.NDArray[np.void] = field(default_factory=_no_rows(model.MARK_DTYPE))
+    events: npt.NDArray[np.void] = field(default_factory=_no_rows(model.EVENT_DTYPE))
     unfinished: str = ""
     _rows: dict[str, _GrowingRows] = field(default_factory=dict, repr=False, compare=False)
 
@@ -212,14 +213,15 @@ def _check(recording: Recording) -> None:
         "waker_stack": whole,
         "holder": len(recording.threads),
         "holder_stack": whole,
+        "event": len(recording.start.get("events", [])) - 1,
     }
-    for name in ("samples", "waits", "totals", "short_waits", "marks"):
+    for name in ("samples", "waits", "totals", "short_waits", "marks", "events"):
         rows = getattr(recording, name)
         valid = np.ones(len(rows), np.bool_)
         for field_name in set(limits) & set(rows.dtype.names):
             valid &= rows[field_name].astype(np.int64) <= limits[field_name]
         for field_name in rows.dtype.names:
-            if field_name.endswith("_ns"):
+            if field_name.endswith("_ns") or field_name == "count":
                 valid &= rows[field_name] < WHOLE_LIMIT
         if not valid.all():
             count = int((~valid).sum())

@@ -14,6 +14,7 @@ from bpfprof.model.spans import ThreadState
 from bpfprof.model.states import reason_text
 from bpfprof.query.functions import owner_frames
 from bpfprof.render.columns import COLUMNS, duration_text, padded, percent_text, seconds_text, shortened, wrapped
+from bpfprof.render.event_table import events_block
 from bpfprof.render.formats import RenderOptions
 from bpfprof.render.gil_table import gil_block
 from bpfprof.render.header import recording_block
@@ -38,6 +39,7 @@ def render_table(profile: Profile, options: RenderOptions) -> str:
         reasons_block(profile.threads),
         gil_block(profile, options),
         _functions_block(profile, owners),
+        events_block(profile, owners, options),
         _waits_block(profile, waits, owners),
         _longest_block(profile, waits, options),
         wrapped(quality_line(profile), "  "),
