@@ -104,6 +104,18 @@ def test_waits_have_their_reasons(recorded: Recorded) -> None:
     assert abs(matching(stacks, *wait, r"\[off-cpu: lock\]$") - window_s) < 0.3 * window_s
 
 
+def test_events_beside_the_clock(tmp_path: Path) -> None:
+    """Each switch of a thread is an event and begins an interval off the CPU."""
+    file = tmp_path / "events.bpfprof"
+    with known() as (pid, _):
+        told = bpfprof("record", "--pid", str(pid), "-d", str(SHORT_S), "-e", "cs", "-c", "1", "-o", file)
+    (waits,) = re.findall(r"([\d,]+) off-CPU intervals", told)
+    lines = bpfprof("report", file, "-f", "collapsed", "--event", "context-switches").splitlines()
+    stacks = {stack: int(count) for stack, _, count in (line.rpartition(" ") for line in lines)}
+    assert sum(stacks.values()) == pytest.approx(int(waits.replace(",", "")), rel=0.05, abs=5), told
+    assert not READS_PYTHON or any("nap (known.py" in stack for stack in stacks), stacks
+
+
 def test_offcpu(tmp_path: Path) -> None:
     with known() as (pid, _):
         text = bpfprof("offcpu", "--pid", str(pid), "-d", str(SHORT_S), cwd=tmp_path)
