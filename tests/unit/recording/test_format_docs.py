@@ -27,6 +27,7 @@ TABLES = {
     "natives": [model.NATIVE_DTYPE],
     "names": [model.NAME_DTYPE],
     "marks": [model.MARK_DTYPE],
+    "events": [model.EVENT_DTYPE],
 }
 
 
