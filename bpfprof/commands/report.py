@@ -43,6 +43,13 @@ _TOLERANCE = 0.01
     callback=parsed(lambda text: "".join(parse_events((text,))[:1])),
     help="Weights in these events, which the recording counted, instead of time; with -f collapsed.",
 )
+@click.option(
+    "--by",
+    type=click.Choice(["function", "library"]),
+    callback=lambda _ctx, _parameter, by: by or RenderOptions().by,
+    help="A table of time by these, with modules and libraries.",
+)
+@click.option("-n", "--limit", type=click.IntRange(1, 10_000), default=10, show_default=True, help="Rows of a table.")
 @filter_options
 @output_options
 def report(recording: Path, shown: Shown, look: RenderOptions, wanted: Wanted, min_block: int, check: bool) -> None:
@@ -53,6 +60,8 @@ def report(recording: Path, shown: Shown, look: RenderOptions, wanted: Wanted, m
     check_not_replaced(recording, shown.output)
     chosen = chosen or TABLE
     wanted_spans = wanted.filter(min_block, takes=chosen.takes)
+    if look.by != "stack" and chosen is not TABLE:
+        raise UsageError(f"--by is for a table, not for {chosen.name}", "bpfprof offcpu RECORDING --by groups waits")
     if look.event and "event" not in chosen.takes:
         raise UsageError(f"the format {chosen.name} is of time", "--event goes with -f collapsed")
     profile = load_profile(recording, shown.profile_options(wanted_spans, chosen.needs_spans))
