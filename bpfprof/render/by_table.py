@@ -12,8 +12,8 @@ from bpfprof.render.labels import clean, frame_label
 
 _LIBRARY, _MODULE = 16, 24  # columns
 _OWN_OF = {
-    "function": "a function's own time has that of the native code it called",
-    "library": "a library's own time has that of the interpreter and the C library when it called them",
+    "function": "own time includes that of the native code it called",
+    "library": "own time includes what the interpreter and the C library did for it",
 }
 
 
@@ -24,6 +24,8 @@ def by_block(profile: Profile, options: RenderOptions) -> list[str]:
     found = origins(profile.frames)
     is_function = options.by == "function"
     rows = by_function(profile) if is_function else by_library(profile)
+    if not rows:
+        return []
     lines = [f"time by {options.by}: {_OWN_OF[options.by]}"]
     lines.append(f"{'on-CPU own':>10} {'total s':>8} {'off-CPU own':>11} {'total s':>8}  {'library':<{_LIBRARY}}")
     lines[-1] = f"{lines[-1]} {'module':<{_MODULE}} function" if is_function else lines[-1].rstrip()
