@@ -11,15 +11,7 @@ import numpy as np
 from bpfprof.account.cpu_clock import shared
 from bpfprof.model.frames import Frame, FrameKind
 from bpfprof.model.ids import Pid, Tid
-from bpfprof.model.profile import (
-    GIL_ROW_DTYPE,
-    Interner,
-    Profile,
-    Quality,
-    RecordingInfo,
-    ThreadTime,
-    Waker,
-)
+from bpfprof.model.profile import GIL_ROW_DTYPE, Interner, Profile, Quality, RecordingInfo, ThreadTime, Waker
 from bpfprof.model.spans import SPAN_DTYPE, How, SpanFlag, ThreadState
 from bpfprof.model.states import reason_number
 from bpfprof.model.statuses import Status
