@@ -7,6 +7,8 @@
 #pragma once
 
 #define BP_MAX_THREADS 65536
+/* In an instruction that loads the number of an event: none of BPF_PSEUDO_* of include/uapi/linux/bpf.h. */
+#define BP_PSEUDO_EVENT 15
 #define BP_MAX_PROCESSES 16384
 #define BP_MAX_PYTHON_FRAMES 1024
 #define BP_MAX_NATIVE_FRAMES 384
@@ -90,6 +92,7 @@ enum bp_event_kind {
     BP_EVENT_EXIT = 5,   /* thread tid is gone; on_cpu_ns, blocked_ns, runqueue_ns, stolen_ns: totals; args: its comm */
     BP_EVENT_ASK = 6,    /* a stack of process tgid could not be taken: user space has not looked at it yet */
     BP_EVENT_SHORT = 7,  /* waits added up: syscall, task_state, flags, both times, args[0], args[1] is how many */
+    BP_EVENT_COUNTED = 8, /* a thread had a perf event: time_ns, stack; args[0]: its number, args[1]: how many it is */
 };
 
 /* Added up: `flags` of a sample or wait. */

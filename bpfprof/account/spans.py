@@ -153,8 +153,7 @@ class SpanSource:
     def _bursts_cut(self, thread: int) -> Iterator[Spans]:
         """CPU time by samples, and what is between: stolen time, waits that were only added up, what is not known."""
         threads, recording, (bursts, sums) = self.threads, self._recording, self._bursts(thread)
-        is_clock = recording.start.get("event", "cpu-clock") == "cpu-clock"
-        period_ns = int(1e9 / max(1, int(recording.start.get("rate_hz", 0) or 1))) if is_clock else 0
+        period_ns = int(1e9 / max(1, int(recording.start.get("rate_hz", 0) or 1)))
         # A burst began with the stack of the wait before it and ended with that of the wait after it.
         paths = self._paths[threads.waits.column("stack", threads.waits.of_thread(thread))]
         groups = np.append(0, paths) * len(self._paths) + np.append(paths, 0)

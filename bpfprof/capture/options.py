@@ -14,7 +14,8 @@ class CaptureOptions:
     pids: tuple[Pid, ...] = ()
     duration_s: float | None = None
     rate_hz: int = 99
-    event: str = "cpu-clock"
+    events: tuple[str, ...] = ()  # counted beside the clock: names of kernel.perf_events
+    event_period: int = 0  # a sample each so many of them; 0: about a thousand samples a second
     mode: str = "both"
     follow_children: bool = True
     watches_all: bool = False  # every process of the machine, instead of `pids`

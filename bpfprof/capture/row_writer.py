@@ -39,12 +39,15 @@ class RowWriter:
 
     def write_events(self, events: npt.NDArray[np.void], threads: npt.NDArray[np.int64]) -> None:
         """Events with the index of each one's thread; those of unknown threads (-1) are left out."""
-        samples, waits, sums, exits = (
+        samples, waits, sums, exits, counted = (
             np.flatnonzero((threads >= 0) & (events["kind"] == abi.EventKind[f"BP_EVENT_{name}"]))
-            for name in ("SAMPLE", "WAIT", "SHORT", "EXIT")
+            for name in ("SAMPLE", "WAIT", "SHORT", "EXIT", "COUNTED")
         )
         if len(samples):
             self._write_samples(events[samples], threads[samples])
+        if len(counted):
+            rows = made.events(events[counted], threads[counted], self._stacks)
+            self._sink.write("events", arrays={"rows": rows})
         if len(sums):
             self._write_sums(made.short_waits(events[sums], threads[sums]), events["tgid"][sums])
         if len(waits) or len(exits):

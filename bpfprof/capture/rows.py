@@ -8,7 +8,7 @@ from bpfprof import array_types as npt
 from bpfprof.capture.numbers import TRANSLATED
 from bpfprof.capture.sleeping import Sleeps
 from bpfprof.capture.stacks import StackTable
-from bpfprof.model.samples import SAMPLE_DTYPE, SHORT_DTYPE, TOTAL_DTYPE, WAIT_DTYPE
+from bpfprof.model.samples import EVENT_DTYPE, SAMPLE_DTYPE, SHORT_DTYPE, TOTAL_DTYPE, WAIT_DTYPE
 from bpfprof.model.statuses import LastState, Status
 
 # Keys and thread ids of the kernel side, which have numbers of their own in the recording.
@@ -33,6 +33,15 @@ def samples(events: npt.NDArray[np.void], threads: npt.NDArray[np.int64], stacks
     rows = np.zeros(len(events), SAMPLE_DTYPE)
     _copy_fields(rows, events)
     rows["thread"] = threads
+    _fill_stacks(rows, events["stack"], stacks)
+    return rows
+
+
+def events(events: npt.NDArray[np.void], threads: npt.NDArray[np.int64], stacks: StackTable) -> npt.NDArray[np.void]:
+    """Rows of EVENT_DTYPE; `events` were all counted and `threads` are their indices, none of them -1."""
+    rows = np.zeros(len(events), EVENT_DTYPE)
+    _copy_fields(rows, events)
+    rows["thread"], rows["event"], rows["count"] = threads, events["args"][:, 0], events["args"][:, 1]
     _fill_stacks(rows, events["stack"], stacks)
     return rows
 

@@ -215,7 +215,8 @@ class Session:
             host_name=host.nodename,
             kernel_release=host.release,
             rate_hz=options.rate_hz,
-            event=options.event,
+            event="cpu-clock",
+            events=list(options.events),
             mode=options.mode,
             native=options.native,
             min_block_us=options.min_block_us,
@@ -243,6 +244,8 @@ class Session:
             problems["lists of addresses not named in time"] += code.files.naming.open_count
         if events is not None:
             problems["new code mappings not told by the kernel"] += events.lost_count
+        for name, percent in self._watch.uncounted_percent.items():
+            problems[f"percent of the time in which {name} were not counted: the CPU has too few counters"] = percent
         return {text: count for text, count in problems.items() if count}
 
     def _update_progress(self) -> None:

@@ -43,6 +43,7 @@ class Watch:
     mapping_events: MappingEvents | None
     start_ns: int = 0
     attachments: Attachments = field(default_factory=Attachments)
+    uncounted_percent: dict[str, int] = field(default_factory=dict)  # of events, known at the end
     _command: LaunchedCommand | None = None  # waits to be released
     _names: list[str] = field(default_factory=list)  # of the targets, which may end any moment
 
@@ -86,7 +87,10 @@ class Watch:
         if self.options.watches_all:
             self.processes.watch_all()
         if self.options.mode != "offcpu":
-            self.attachments.attach_clock(programs, self.options.event, self.options.rate_hz)
+            self.attachments.attach_clock(programs, self.options.rate_hz)
+        for number, name in enumerate(self.options.events):
+            program = self.kernel.event_program(number)
+            self.attachments.attach_event(name, program, self.options.event_period)
         self._command = command
 
     def release(self) -> None:
@@ -104,6 +108,7 @@ class Watch:
         """Every thread stays as it is from now on; detaches. Returns when that was, CLOCK_MONOTONIC nanoseconds."""
         self.kernel.tables.set_config(int(abi.ConfigFlags["BP_CONFIG_STOPPED"]))
         end_ns = time.monotonic_ns()
+        self.uncounted_percent = self.attachments.uncounted_percent()
         self.attachments.close()
         return end_ns
 

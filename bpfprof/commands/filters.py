@@ -31,7 +31,9 @@ def parse_window(text: str) -> tuple[int, int]:
     return begin_ns, end_ns
 
 
-def _parsed(parse: Any, missing: Any = None) -> Any:
+def parsed(parse: Any, missing: Any = None) -> Any:
+    """Callback of an option: what `parse` makes of its text; `missing` without one."""
+
     def callback(_ctx: click.Context, _parameter: click.Parameter, text: Any) -> Any:
         try:
             return parse(text) if text else missing
@@ -81,7 +83,7 @@ class Wanted(SpanFilter):
 
 
 def _pattern(name: str, what: str) -> Any:
-    return click.option(f"--{name}", metavar="REGEX", callback=_parsed(re.compile), help=f"Only {what}.")
+    return click.option(f"--{name}", metavar="REGEX", callback=parsed(re.compile), help=f"Only {what}.")
 
 
 filter_options = gathered(
@@ -91,7 +93,7 @@ filter_options = gathered(
         click.option(
             *("--time", "window_ns"),
             metavar="2s..5s",
-            callback=_parsed(parse_window),
+            callback=parsed(parse_window),
             help="Only this part, from the start on.",
         ),
         _pattern("process", "processes with this in `NAME (PID)`"),
@@ -103,14 +105,14 @@ filter_options = gathered(
             *("--reason", "reasons"),
             multiple=True,
             metavar="R",
-            callback=_parsed(_parse_reasons, ()),
+            callback=parsed(_parse_reasons, ()),
             help="Only waits for this: gil, lock, sleep, net ..., of asyncio tasks socket ...; may be repeated.",
         ),
         gil_option,
         click.option(
             *("--state", "task_states"),
             metavar="S,D,...",
-            callback=_parsed(task_states, 0),
+            callback=parsed(task_states, 0),
             help="Only waits in these states: letters as in ps, or names (uninterruptible...).",
         ),
         click.option(

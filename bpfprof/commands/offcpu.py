@@ -15,7 +15,6 @@ from bpfprof.commands.filters import Wanted, filter_options
 from bpfprof.commands.options import RATE, Shown, output_options
 from bpfprof.commands.outputs import shows_utf8
 from bpfprof.errors import UsageError
-from bpfprof.kernel.attach import PERF_EVENTS
 from bpfprof.model.states import ThreadState
 from bpfprof.render.formats import GROUPINGS, TABLE, WAITS, Format, RenderOptions
 
@@ -61,7 +60,7 @@ class _RecordingOrCommand(click.Command):
 @output_options
 # Accepted for habit: nothing is sampled.
 @click.option("-r", "--rate", type=RATE, hidden=True, expose_value=False)
-@click.option("-e", "--event", type=click.Choice(list(PERF_EVENTS)), hidden=True, expose_value=False)
+@click.option("-e", "--event", hidden=True, expose_value=False)
 @click.option("--mode", type=click.Choice(["offcpu"]), hidden=True, expose_value=False)
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="[RECORDING | -- COMMAND...]")
 @click.pass_context

@@ -9,10 +9,11 @@ import click
 
 from bpfprof.capture.options import CaptureOptions
 from bpfprof.commands.capture_options import capture_options, check_targets
+from bpfprof.commands.filters import parsed
 from bpfprof.commands.options import RATE, Shown, gil_option, output_options
 from bpfprof.commands.recording import Plan, make_recording
 from bpfprof.commands.starting import Started
-from bpfprof.kernel.attach import PERF_EVENTS
+from bpfprof.kernel.perf_events import parse_events
 from bpfprof.profile.options import SpanFilter
 from bpfprof.render.formats import TABLE, Format, RenderOptions
 
@@ -24,7 +25,20 @@ if TYPE_CHECKING:
 @capture_options
 @click.option("-r", "--rate", "rate_hz", type=RATE, default=99, show_default=True, help="Samples a second.")
 @click.option("--mode", type=click.Choice(["both", "cpu", "offcpu"]), default="both", show_default=True)
-@click.option("-e", "--event", type=click.Choice(list(PERF_EVENTS)), default="cpu-clock", show_default=True)
+@click.option(
+    *("-e", "--event", "events"),
+    metavar="NAME[,NAME]",
+    multiple=True,
+    callback=parsed(parse_events, ()),
+    help="Count this too, by function: cycles, instructions, cache-misses, page-faults, context-switches ...",
+)
+@click.option(
+    *("-c", "--count", "event_period"),
+    metavar="N",
+    type=click.IntRange(0, 1 << 40),
+    default=0,
+    help="A sample each N events of --event; 1: each.  [default: so that there are about 1,000 a second]",
+)
 @gil_option
 @output_options
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)

@@ -23,7 +23,7 @@ from bpfprof.commands.options import RECORDING_SUFFIX, Shown
 from bpfprof.commands.outputs import open_output, open_temporary, show, write_whole
 from bpfprof.commands.starting import Started, starting
 from bpfprof.errors import OutputError, UsageError
-from bpfprof.kernel.checks import check_host
+from bpfprof.kernel.checks import check_events, check_host
 from bpfprof.kernel.kernel_side import KernelSide
 from bpfprof.model.ids import Pid
 from bpfprof.proc.caller import caller_ids
@@ -80,6 +80,7 @@ def make_recording(started: Started | None, plan: Plan) -> int:
         check_pyelftools()
     with contextlib.nullcontext(started) if started else starting() as under_way:
         check_host()
+        check_events(plan.options.events)
         kernel = under_way.kernel or KernelSide.start(under_way.compilation)
         launched = None
         try:

@@ -7,10 +7,11 @@ from pathlib import Path
 
 import click
 
-from bpfprof.commands.filters import Wanted, filter_options
+from bpfprof.commands.filters import Wanted, filter_options, parsed
 from bpfprof.commands.options import Shown, output_options
 from bpfprof.commands.outputs import show, write_output
 from bpfprof.errors import RecordingError, UsageError
+from bpfprof.kernel.perf_events import parse_events
 from bpfprof.model.profile import Profile
 from bpfprof.proc.caller import caller_ids
 from bpfprof.profile.build import build_profile
@@ -35,6 +36,20 @@ _TOLERANCE = 0.01
     default=0,
     help="Only waits of so many microseconds or more.",
 )
+@click.option(
+    *("-e", "--event"),
+    metavar="NAME",
+    default="",
+    callback=parsed(lambda text: "".join(parse_events((text,))[:1])),
+    help="Weights in these events, which the recording counted, instead of time; with -f collapsed.",
+)
+@click.option(
+    "--by",
+    type=click.Choice(["function", "library"]),
+    callback=lambda _ctx, _parameter, by: by or RenderOptions().by,
+    help="A table of time by these, with modules and libraries.",
+)
+@click.option("-n", "--limit", type=click.IntRange(1, 10_000), default=10, show_default=True, help="Rows of a table.")
 @filter_options
 @output_options
 def report(recording: Path, shown: Shown, look: RenderOptions, wanted: Wanted, min_block: int, check: bool) -> None:
@@ -45,7 +60,14 @@ def report(recording: Path, shown: Shown, look: RenderOptions, wanted: Wanted, m
     check_not_replaced(recording, shown.output)
     chosen = chosen or TABLE
     wanted_spans = wanted.filter(min_block, takes=chosen.takes)
+    if look.by != "stack" and chosen is not TABLE:
+        raise UsageError(f"--by is for a table, not for {chosen.name}", "bpfprof offcpu RECORDING --by groups waits")
+    if look.event and "event" not in chosen.takes:
+        raise UsageError(f"the format {chosen.name} is of time", "--event goes with -f collapsed")
     profile = load_profile(recording, shown.profile_options(wanted_spans, chosen.needs_spans))
+    if look.event and look.event not in profile.events:
+        counted = ", ".join(map(printable, profile.events)) or "none"
+        raise UsageError(f"the recording did not count {look.event}", f"record --event does; here it is {counted}")
     write_report(chosen.render(profile, replace(look, hide_idle=wanted.hides_idle)), shown.output)
     complaint = check_accounting(profile) if check else ""
     if complaint and profile.quality.unfinished:

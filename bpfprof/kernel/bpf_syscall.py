@@ -158,23 +158,39 @@ _ATTRIBUTE_SIZE_VER5 = 112
 _ATTRIBUTE_SAMPLE_ID_ALL, _ATTRIBUTE_CLOCK_ID, _SAMPLE_TIME = 1 << 18, 1 << 25, 1 << 2
 _ATTRIBUTE_MMAP, _ATTRIBUTE_FREQUENCY, _ATTRIBUTE_WATERMARK, _ATTRIBUTE_MMAP2 = 1 << 8, 1 << 10, 1 << 14, 1 << 23
 _TYPE_SOFTWARE, _COUNT_SW_DUMMY = 1, 9
+_FORMAT_TIMES = 3  # PERF_FORMAT_TOTAL_TIME_ENABLED | PERF_FORMAT_TOTAL_TIME_RUNNING
 
 
 def _perf_event_of_cpu(
     cpu: int, kind: tuple[int, int], flags: int, period: int = 0, sample_type: int = 0, wakeup: int = 0, clock: int = 0
 ) -> int:
     """An event (type, config) for every task on one CPU; what the other values mean is in `flags`."""
-    head = (kind[0], _ATTRIBUTE_SIZE_VER5, kind[1], period, sample_type, 0, flags, wakeup)
+    head = (kind[0], _ATTRIBUTE_SIZE_VER5, kind[1], period, sample_type, _FORMAT_TIMES, flags, wakeup)
     attribute = struct.pack("<IIQQQQQI40xi", *head, clock).ljust(_ATTRIBUTE_SIZE_VER5, b"\0")
     return _call(_SYSCALL_PERF_EVENT_OPEN, attribute, -1, cpu, -1, _FLAG_CLOSE_ON_EXEC)
 
 
-def perf_event_open(event_type: int, config: int, rate_hz: int, cpu: int, program_fd: int) -> int:
-    """A sampling event for every task on one CPU that runs a program; closing the descriptor ends it."""
-    fd = _perf_event_of_cpu(cpu, (event_type, config), _ATTRIBUTE_FREQUENCY, rate_hz)
+def perf_event_open(kind: tuple[int, int], cpu: int, program_fd: int, rate_hz: int, period: int = 0) -> int:
+    """An event (type, config) for every task on one CPU that runs a program; closing the descriptor ends it.
+
+    It runs about rate_hz times a second, or with a period each so many events.
+    """
+    flags, value = (0, period) if period else (_ATTRIBUTE_FREQUENCY, rate_hz)
+    fd = _perf_event_of_cpu(cpu, kind, flags, value)
     fcntl.ioctl(fd, _IOC_SET_BPF, program_fd)
     fcntl.ioctl(fd, _IOC_ENABLE, 0)
     return fd
+
+
+def perf_event_try(kind: tuple[int, int], cpu: int) -> None:
+    """Opens an event (type, config) and closes it. OSError says why it cannot be counted."""
+    os.close(_perf_event_of_cpu(cpu, kind, 0))
+
+
+def perf_event_times(fd: int) -> tuple[int, int]:
+    """How long an event was wanted and how long it was counted, in nanoseconds: a CPU has so many counters only."""
+    _, enabled_ns, running_ns = struct.unpack("<QQQ", os.read(fd, 24))
+    return enabled_ns, running_ns
 
 
 def mapping_event_open(cpu: int) -> int:

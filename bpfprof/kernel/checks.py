@@ -12,11 +12,19 @@ from dataclasses import dataclass
 from bpfprof.abi import ebpf_directory
 from bpfprof.errors import UnsupportedError
 from bpfprof.kernel import bpf_syscall
-from bpfprof.kernel.attach import PERF_EVENTS, Attachments, cpus
+from bpfprof.kernel.attach import Attachments, cpus
 from bpfprof.kernel.btf import KernelTypes
 from bpfprof.kernel.compiler import check_bcc
 from bpfprof.kernel.kernel_side import KernelSide
-from bpfprof.kernel.refusals import COUNTS_LOCKED_MEMORY, check_lockdown, locked_memory_refusal, may_forbid_perf_events
+from bpfprof.kernel.perf_events import EVENTS, is_hardware
+from bpfprof.kernel.refusals import (
+    COUNTS_LOCKED_MEMORY,
+    check_lockdown,
+    is_forbidden,
+    locked_memory_refusal,
+    may_forbid_perf_events,
+    refusal,
+)
 from bpfprof.kernel.sources import check_ring_buffer, compiler_flags, function_names, join_includes, keeps_run_delay
 from bpfprof.proc import host, privilege
 
@@ -190,25 +198,47 @@ def kernel_side_findings(kernel: KernelSide) -> Iterator[tuple[str, Finding]]:
             "BPF programs",
             Finding("loaded, and attached to raw tracepoints (tracefs is not needed)", figures=figures),
         )
-        attachments.attach_clock(programs, "cpu-clock", 99)
+        attachments.attach_clock(programs, 99)
         yield "clock", Finding("cpu-clock samples every CPU")
-        yield "hardware counters", _counters(programs["on_cpu"])
+        yield "events", _events()
     finally:
         attachments.close()
 
 
-def _counters(program_fd: int) -> Finding:
-    there = []
-    for event, (event_type, config) in PERF_EVENTS.items():
-        if event != "cpu-clock":
-            try:
-                os.close(bpf_syscall.perf_event_open(event_type, config, 99, cpus("online")[0], program_fd))
-                there.append(event)
-            except OSError:
-                pass
-    gone = [event for event in PERF_EVENTS if event != "cpu-clock" and event not in there]
-    if not gone:
-        return Finding(", ".join(there))
-    if there:
-        return Finding("", f"--event {', '.join(gone)} not available on this machine")
-    return Finding("", "none here, as in most virtual machines: --event takes only cpu-clock")
+def _events() -> Finding:
+    there = machine_events()
+    told = f"record -e takes {', '.join(there)}"
+    if any(map(is_hardware, there)):
+        return Finding(told)
+    return Finding("", f"no hardware counters, as in most virtual machines: {told}")
+
+
+def check_events(names: tuple[str, ...]) -> None:
+    """Raises UnsupportedError unless this machine has each event, and this user may count it."""
+    for name in names:
+        error = _event_error(name)
+        if error is None:
+            continue
+        if is_forbidden(error):
+            raise refusal(f"the perf event {name}", error) from error
+        there = machine_events()
+        has_counters = any(map(is_hardware, there))
+        why = f"this machine cannot count {name} ({error.strerror})"
+        if is_hardware(name) and not has_counters:
+            why = (
+                f"this machine has no hardware counters (a virtual machine without a PMU?), so {name} cannot be counted"
+            )
+        raise UnsupportedError(why, f"events that work here: {', '.join(there)}") from error
+
+
+def machine_events() -> list[str]:
+    """Names of EVENTS that this machine has and this user may count."""
+    return [name for name in EVENTS if _event_error(name) is None]
+
+
+def _event_error(name: str) -> OSError | None:
+    try:
+        bpf_syscall.perf_event_try(EVENTS[name], cpus("online")[0])
+    except OSError as error:
+        return error
+    return None

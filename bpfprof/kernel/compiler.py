@@ -29,12 +29,15 @@ PERF_EVENT, RAW_TRACEPOINT = 7, 17  # enum bpf_prog_type of include/uapi/linux/b
 # Programs, each a function in ebpf/, and the type it is loaded as.
 PROGRAMS = {
     "on_cpu": PERF_EVENT,
+    "on_event": PERF_EVENT,
     "sched_switch": RAW_TRACEPOINT,
     "sched_waking": RAW_TRACEPOINT,
     "sched_process_fork": RAW_TRACEPOINT,
     "sched_process_exec": RAW_TRACEPOINT,
     "sched_process_free": RAW_TRACEPOINT,
 }
+# The one that is loaded for each event that is asked for; all others always are.
+ON_EVENT = "on_event"
 _CACHE = PrivateCache("", file_limit_bytes=1 << 22)
 _QUICKER = ["-g0", "-w"]  # no debug information, no warnings: a tenth of the time
 _PR_SET_SECUREBITS, _SECBIT_NO_SETUID_FIXUP = 28, 4  # include/uapi/linux/prctl.h, securebits.h

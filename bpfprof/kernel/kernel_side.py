@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from threading import Thread
 
-from bpfprof.kernel.compiler import Compilation
+from bpfprof.kernel.compiler import ON_EVENT, Compilation
 from bpfprof.kernel.loader import load_programs
 from bpfprof.kernel.refusals import COUNTS_LOCKED_MEMORY
 from bpfprof.kernel.tables import Tables
@@ -51,6 +51,13 @@ class KernelSide:
         if self._failure is not None:
             raise self._failure
         return self._programs
+
+    def event_program(self, number: int) -> int:
+        """Descriptor, closed with the others, of a program for the event with this number. Raises UnsupportedError."""
+        code, takes_pointer = self._compilation.result(), self._compilation.takes_pointer
+        fd = load_programs(code, self.tables.fds, takes_pointer, number)[ON_EVENT]
+        self.programs()[f"{ON_EVENT} {number}"] = fd
+        return fd
 
     def close(self) -> None:
         """Gives everything back; what is attached must have been detached before. Safe to call again."""

@@ -13,13 +13,14 @@ import struct
 
 from bpfprof import abi
 from bpfprof.kernel import bpf_syscall
-from bpfprof.kernel.compiler import PERF_EVENT, PROGRAMS
+from bpfprof.kernel.compiler import ON_EVENT, PERF_EVENT, PROGRAMS
 from bpfprof.kernel.refusals import refusal
 from bpfprof.kernel.sources import FIRST_FUNCTION, MAPS_BY_TYPE, map_names
 
 # struct bpf_insn: u8 code, u8 registers (source in the high half), s16 offset, s32 immediate. Linux bpf(2).
 _INSTRUCTION_BYTES = 8
 _LOAD_IMMEDIATE_64, _PSEUDO_MAP_FD = 0x18, 1
+_PSEUDO_EVENT = abi.CONSTANTS["BP_PSEUDO_EVENT"]
 _CALL, _PSEUDO_CALL = 0x85, 1
 # Documentation/bpf/btf.rst: struct btf_header, and kinds of types; kind << 24 of `info`.
 _BTF_MAGIC, _BTF_VERSION, _HEADER_BYTES = 0xEB9F, 1, 24
@@ -28,10 +29,13 @@ _GLOBAL, _SIGNED_32_BITS = 1, 1 << 24 | 32
 _FUNCTION_TYPE = 5  # in what _type_information() returns
 
 
-def load_programs(code: dict[str, bytes], map_fds: dict[str, int], takes_pointer: bool) -> dict[str, int]:
-    """Descriptors of PROGRAMS by name. `code` has the functions that they call behind them.
+def load_programs(
+    code: dict[str, bytes], map_fds: dict[str, int], takes_pointer: bool, event: int | None = None
+) -> dict[str, int]:
+    """Descriptors of PROGRAMS by name: of ON_EVENT alone, for the event with this number, or of all others.
 
-    takes_pointer: whether the argument of these functions is a pointer, else a number.
+    `code` has the functions that they call behind them. takes_pointer: whether the argument of these functions is a
+    pointer, else a number.
 
     Raises UnsupportedError with the verifier's last words.
     """
@@ -42,8 +46,9 @@ def load_programs(code: dict[str, bytes], map_fds: dict[str, int], takes_pointer
         raise refusal("type information for BPF programs", error) from error
     try:
         return {
-            name: _load(name, program_type, *_link(code, name, functions, _fd_of_number(map_fds, program_type)), btf_fd)
-            for name, program_type in PROGRAMS.items()
+            name: _load(name, kind, *_link(code, name, functions, _fd_of_number(map_fds, kind), event or 0), btf_fd)
+            for name, kind in PROGRAMS.items()
+            if (name == ON_EVENT) == (event is not None)
         }
     finally:
         os.close(btf_fd)
@@ -85,7 +90,7 @@ def _fd_of_number(map_fds: dict[str, int], program_type: int) -> dict[int, int]:
 
 
 def _link(
-    code: dict[str, bytes], program: str, functions: list[str], fd_of_number: dict[int, int]
+    code: dict[str, bytes], program: str, functions: list[str], fd_of_number: dict[int, int], event: int
 ) -> tuple[bytes, list[int]]:
     """The instructions, and the numbers of those at which the program and its functions begin."""
     linked, starts = bytearray(code[program]), {program: 0}
@@ -95,6 +100,8 @@ def _link(
         (immediate,) = struct.unpack_from("<i", linked, position + 4)
         if opcode == _LOAD_IMMEDIATE_64 and registers >> 4 == _PSEUDO_MAP_FD:
             struct.pack_into("<i", linked, position + 4, fd_of_number[immediate])
+        elif opcode == _LOAD_IMMEDIATE_64 and registers >> 4 == _PSEUDO_EVENT:
+            struct.pack_into("<Bhi", linked, position + 1, registers & 0x0F, 0, event)
         elif opcode == _CALL and immediate >= FIRST_FUNCTION:
             name = functions[immediate - FIRST_FUNCTION]
             if name not in starts:

@@ -50,6 +50,12 @@ TASK_SPAN_DTYPE = np.dtype(
     ]
 )
 
+# One row a (event, thread, stack): what was counted beside the clock, added up. event: place in Profile.events;
+# thread, stack: as in WEIGHT_DTYPE; count: samples; total: events.
+EVENT_WEIGHT_DTYPE = np.dtype(
+    [("event", "u1"), ("thread", "<u4"), ("stack", "<u4"), ("count", "<u8"), ("total", "<u8")]
+)
+
 _NO_PID, _NO_TID = Pid(0), Tid(0)
 
 
@@ -196,6 +202,7 @@ class Profile:
     show with SpanFlag.HIDDEN. `wakers`: what its column `waker` refers to. `gil_waits` has
     GIL_ROW_DTYPE, sorted by thread: of each thread the rows sum to its time with the reason "gil".
     `filter_text`: what was asked to be shown, "" for all. `task_spans` has TASK_SPAN_DTYPE, sorted by (task, start_ns).
+    `event_weights` has EVENT_WEIGHT_DTYPE, whose events are those of `events`; they are no part of the time.
     """
 
     info: RecordingInfo
@@ -210,3 +217,5 @@ class Profile:
     filter_text: str = ""
     tasks: tuple[Task, ...] = ()
     task_spans: npt.NDArray[np.void] = field(default_factory=lambda: np.zeros(0, TASK_SPAN_DTYPE))
+    events: tuple[str, ...] = ()
+    event_weights: npt.NDArray[np.void] = field(default_factory=lambda: np.zeros(0, EVENT_WEIGHT_DTYPE))

@@ -55,6 +55,20 @@ SAMPLE_DTYPE = np.dtype(
     ]
 )
 
+# A sample of an event that is counted beside the clock, like page faults. event: its place in `events` of the start;
+# count: for how many it speaks. Of no time: what a thread did is in the tables of samples and waits.
+EVENT_DTYPE = np.dtype(
+    [
+        ("time_ns", "<u8"),
+        ("count", "<u8"),
+        ("thread", "<u4"),
+        ("stack", "<u4"),
+        ("event", "u1"),
+        ("status", "u1"),
+        ("flags", "u1"),
+    ]
+)
+
 
 class WakerKind(IntEnum):
     """What made a thread runnable; UNKNOWN: a short wait, or one that was runnable all the time."""

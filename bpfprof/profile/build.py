@@ -9,14 +9,15 @@ from bpfprof.account.spans import Spans, SpanSource
 from bpfprof.account.wakers import waker_table
 from bpfprof.model.ids import Pid, Tid
 from bpfprof.model.profile import GIL_ROW_DTYPE, WEIGHT_DTYPE, Profile, ThreadTime
+from bpfprof.model.samples import HOLDS_GIL
 from bpfprof.model.spans import SPAN_DTYPE, SpanFlag, ThreadState
 from bpfprof.model.states import reason_text
 from bpfprof.profile.filters import Masks
-from bpfprof.profile.options import ProfileOptions
+from bpfprof.profile.options import OPEN_END_NS, ProfileOptions
 from bpfprof.profile.quality import recording_info, recording_mode, recording_quality
 from bpfprof.profile.stacks import ProfileStacks, span_keys
 from bpfprof.profile.tasks import profile_tasks, task_spans
-from bpfprof.profile.weights import ACCOUNT_DTYPE, Rows, account_of, gil_waits_of, merged, weights_of
+from bpfprof.profile.weights import ACCOUNT_DTYPE, Rows, account_of, event_weights_of, gil_waits_of, merged, weights_of
 from bpfprof.recording.reader import Recording
 from bpfprof.stacks.stitch import StackSource
 
@@ -60,6 +61,7 @@ class _Builder:
         gil["stack"] = self._stacks.places(gil["stack"])
         duration_ns = self._spans.threads.end_ns - self._spans.threads.start_ns
         of_tasks = task_spans(self._recording, self._options.filter, self._source, self._stacks.interner, duration_ns)
+        event_weights = self._event_weights()
         return Profile(
             recording_info(self._recording, duration_ns),
             tuple(threads),
@@ -73,7 +75,26 @@ class _Builder:
             self._options.filter.text,
             profile_tasks(self._recording),
             of_tasks,
+            tuple(self._recording.start.get("events", ())),
+            event_weights,
         )
+
+    def _event_weights(self) -> Rows:
+        """Events are filtered as spans on a CPU of no length would be."""
+        rows = self._recording.events
+        spans = np.zeros(len(rows), SPAN_DTYPE)
+        for name in ("thread", "stack"):
+            spans[name] = rows[name]
+        spans["state"] = ThreadState.ON_CPU
+        spans["status"] = np.where(rows["stack"] > 0, self._source.statuses[rows["stack"]], rows["status"])
+        spans["flags"] = np.where(rows["flags"] & HOLDS_GIL > 0, SpanFlag.HOLDS_GIL, 0)
+        begin_ns, end_ns = self._options.filter.window_ns or (0, OPEN_END_NS)
+        at_ns = rows["time_ns"].astype(np.int64) - self._spans.threads.start_ns
+        has_thread = np.array(
+            [self._masks.has_thread(thread) for thread in range(len(self._recording.threads))], np.bool_
+        )
+        shown = self._masks.of(spans) & (at_ns >= begin_ns) & (at_ns < end_ns) & has_thread[rows["thread"]]
+        return event_weights_of(rows[shown], self._stacks.numbers(span_keys(spans[shown])))
 
     def _kept(self, spans: Spans, shown: npt.NDArray[np.bool_]) -> Spans:
         """Spans with the profile's stacks."""

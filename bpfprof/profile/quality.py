@@ -43,7 +43,7 @@ def recording_quality(recording: Recording, spans: SpanSource, source: StackSour
     """How much of the truth the recording holds, whatever is shown of it."""
     # In mode cpu waits have no stacks.
     has_waits = recording_mode(recording) != "cpu"
-    tables = [spans.threads.samples.parts[0], *spans.threads.waits.parts * has_waits]
+    tables = [spans.threads.samples.parts[0], *spans.threads.waits.parts * has_waits, recording.events]
     stacks = np.concatenate([rows["stack"] for rows in tables])
     own = np.concatenate([rows["status"] for rows in tables])
     statuses = np.where(stacks > 0, source.statuses[stacks], own)

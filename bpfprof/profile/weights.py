@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from bpfprof import array_types as npt
-from bpfprof.model.profile import GIL_ROW_DTYPE, WEIGHT_DTYPE
+from bpfprof.model.profile import EVENT_WEIGHT_DTYPE, GIL_ROW_DTYPE, WEIGHT_DTYPE
 from bpfprof.model.spans import How, ThreadState
 from bpfprof.model.states import reason_number
 from bpfprof.profile.filters import wait_lengths
@@ -16,7 +16,8 @@ Rows = npt.NDArray[np.void]
 
 # One row a (state, reason): all time on the clock, whatever is shown of it.
 ACCOUNT_DTYPE = np.dtype([("state", "u1"), ("reason", "<u2"), ("count", "<i8"), ("total_ns", "<i8")])
-_ADD = {"count": np.add, "total_ns": np.add, "ns": np.add, "max_ns": np.maximum}
+_ADD = {"count": np.add, "total_ns": np.add, "ns": np.add, "total": np.add, "max_ns": np.maximum}
+_TOTALS = {"total_ns", "ns", "total"}  # each dtype has one
 _GIL = reason_number("gil")
 
 
@@ -50,6 +51,15 @@ def gil_waits_of(spans: Rows) -> Rows:
     return merged(GIL_ROW_DTYPE, [rows])
 
 
+def event_weights_of(rows: Rows, stacks: npt.NDArray[np.integer[Any]]) -> Rows:
+    """Rows of EVENT_WEIGHT_DTYPE of those of EVENT_DTYPE. stacks: the profile's, one a row."""
+    weights = np.zeros(len(rows), EVENT_WEIGHT_DTYPE)
+    for name in ("event", "thread"):
+        weights[name] = rows[name]
+    weights["stack"], weights["count"], weights["total"] = stacks, 1, rows["count"]
+    return merged(EVENT_WEIGHT_DTYPE, [weights])
+
+
 def merged(dtype: np.dtype[np.void], parts: list[Rows]) -> Rows:
     """Rows of the parts, those that are alike but for their sums as one, in order; what took no time is left out."""
     rows = np.concatenate([np.zeros(0, dtype), *parts])
@@ -63,4 +73,5 @@ def merged(dtype: np.dtype[np.void], parts: list[Rows]) -> Rows:
     sums = rows[first]
     for name in {*(dtype.names or ())} & {*_ADD} if len(first) else ():
         sums[name] = _ADD[name].reduceat(rows[name], first)
-    return sums[sums["ns" if dtype is GIL_ROW_DTYPE else "total_ns"] > 0]
+    (total,) = _TOTALS & {*(dtype.names or ())}
+    return sums[sums[total] > 0]

@@ -29,7 +29,7 @@ from bpfprof.recording.tables import (
 
 # Of a process that runs no interpreter any more these stay: frames from before an exec are still read with them.
 _OF_INTERPRETER = ("interpreter", "version", "build", "entry_marks_from", "shim_is_python")
-_ROWS = ("natives", "names", "samples", "waits", "totals", "short_waits", "marks", "task_waits")
+_ROWS = ("natives", "names", "samples", "waits", "totals", "short_waits", "marks", "task_waits", "events")
 # (kind, array) of a chunk -> attribute of Recording
 _ARRAYS = {
     ("stacks", "stacks"): "stacks",
@@ -108,6 +108,7 @@ class Recording:
     short_waits: npt.NDArray[np.void] = field(default_factory=_no_rows(model.SHORT_DTYPE))
     marks: npt.NDArray[np.void] = field(default_factory=_no_rows(model.MARK_DTYPE))
     task_waits: npt.NDArray[np.void] = field(default_factory=_no_rows(model.TASK_WAIT_DTYPE))
+    events: npt.NDArray[np.void] = field(default_factory=_no_rows(model.EVENT_DTYPE))
     unfinished: str = ""
     _rows: dict[str, _GrowingRows] = field(default_factory=dict, repr=False, compare=False)
 
@@ -217,14 +218,15 @@ def _check(recording: Recording) -> None:
         "holder_stack": whole,
         "task": len(recording.tasks) - 1,
         "awaited_by": len(recording.tasks),
+        "event": len(recording.start.get("events", [])) - 1,
     }
-    for name in ("samples", "waits", "totals", "short_waits", "marks", "task_waits"):
+    for name in ("samples", "waits", "totals", "short_waits", "marks", "task_waits", "events"):
         rows = getattr(recording, name)
         valid = np.ones(len(rows), np.bool_)
         for field_name in set(limits) & set(rows.dtype.names):
             valid &= rows[field_name].astype(np.int64) <= limits[field_name]
         for field_name in rows.dtype.names:
-            if field_name.endswith("_ns"):
+            if field_name.endswith("_ns") or field_name == "count":
                 valid &= rows[field_name] < WHOLE_LIMIT
         if not valid.all():
             count = int((~valid).sum())

@@ -24,6 +24,7 @@ class Start(TypedDict, total=False):
     kernel_release: str
     rate_hz: int
     event: str
+    events: list[str]
     mode: str
     native: bool
     min_block_us: int

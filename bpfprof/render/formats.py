@@ -21,6 +21,7 @@ class RenderOptions:
     function_only: bool = False  # no line numbers; frames that differ only in line become one
     full_filenames: bool = False  # whole paths instead of the shortest unambiguous tail
     title: str = ""  # heading of the flame graph and name of the speedscope file; "" chooses one
+    event: str = ""  # what weights count, of the events of the recording; "": time
     by: str = "stack"  # what waits of one group have in common: GROUPINGS, or task
     limit: int = 10  # groups shown
     waker_depth: int = 2  # how many wakers one after the other
@@ -70,6 +71,7 @@ FORMATS = (
         (".folded", ".collapsed", ".txt"),
         "one line a stack, microseconds of wall time; for scripts and other flame graph tools",
         "bpfprof.render.collapsed:render_collapsed",
+        takes=frozenset({"event"}),
     ),
     Format(
         "flamegraph",

@@ -13,7 +13,9 @@ from bpfprof.model.profile import Profile
 from bpfprof.model.spans import ThreadState
 from bpfprof.model.states import reason_text
 from bpfprof.query.functions import owner_frames
+from bpfprof.render.by_table import by_block
 from bpfprof.render.columns import COLUMNS, duration_text, padded, percent_text, seconds_text, shortened, wrapped
+from bpfprof.render.event_table import events_block
 from bpfprof.render.formats import RenderOptions
 from bpfprof.render.gil_table import gil_block
 from bpfprof.render.header import recording_block
@@ -37,7 +39,8 @@ def render_table(profile: Profile, options: RenderOptions) -> str:
         threads_block(profile.threads),
         reasons_block(profile.threads),
         gil_block(profile, options),
-        _functions_block(profile, owners),
+        by_block(profile, options) or _functions_block(profile, owners),
+        events_block(profile, owners, options),
         _waits_block(profile, waits, owners),
         _longest_block(profile, waits, options),
         wrapped(quality_line(profile), "  "),

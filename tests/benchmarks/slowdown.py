@@ -108,7 +108,7 @@ class Rounds(threading.Thread):
             before = self.target.phase()
             for _ in range(ROUNDS):
                 attachments.attach_tracepoints(programs)
-                attachments.attach_clock(programs, "cpu-clock", self.watch.options.rate_hz)
+                attachments.attach_clock(programs, self.watch.options.rate_hz)
                 recorded = self.target.phase()
                 attachments.close()
                 after = self.target.phase()

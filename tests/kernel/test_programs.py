@@ -37,6 +37,7 @@ def test_the_verifier_looks_at_less_than_it_may(monkeypatch: pytest.MonkeyPatch,
     kernel = KernelSide.start()
     try:
         kernel.programs()
+        kernel.event_program(1)
     finally:
         kernel.close()
     facts["programs"] = looked_at

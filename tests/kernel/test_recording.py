@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from bpfprof.recording.reader import read_recording
 from tests.kernel.conftest import (
     IS_EMULATED,
     PROGRAMS,
@@ -102,6 +103,20 @@ def test_waits_have_their_reasons(recorded: Recorded) -> None:
     assert matching(stacks, *nap, r"\[off-cpu: sleep\]$") > 0
     window_s = RECORD_S - SETTLED_S
     assert abs(matching(stacks, *wait, r"\[off-cpu: lock\]$") - window_s) < 0.3 * window_s
+
+
+def test_events_beside_the_clock(tmp_path: Path) -> None:
+    """Each switch of a thread is an event and begins an interval off the CPU."""
+    file = tmp_path / "events.bpfprof"
+    with known() as (pid, _):
+        bpfprof("record", "--pid", str(pid), "-d", str(SHORT_S), "-e", "cs", "-c", "1", "-o", file)
+    with open(file, "rb") as stream:
+        recording = read_recording(stream)
+    interval_count = len(recording.waits) + int(recording.short_waits["count"].sum())
+    lines = bpfprof("report", file, "-f", "collapsed", "--event", "context-switches").splitlines()
+    stacks = {stack: int(count) for stack, _, count in (line.rpartition(" ") for line in lines)}
+    assert sum(stacks.values()) == pytest.approx(interval_count, rel=0.02, abs=5)
+    assert not READS_PYTHON or any("nap (known.py" in stack for stack in stacks), stacks
 
 
 def test_offcpu(tmp_path: Path) -> None:

@@ -151,3 +151,22 @@ def test_a_recording_that_ends_before_its_threads_begin() -> None:
     profile = profile_of(made)
     assert (profile.threads[0].wall_ns, profile.threads[0].accounted_ns) == (0, 0)
     assert check_accounting(profile) == ""
+
+
+def test_a_table_by_function_or_library(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = written(small(), tmp_path)
+    assert run("report", path, "--by", "library", "-n", "1") == 0
+    text = capsys.readouterr().out
+    assert "time by library" in text and "top functions" not in text and "more (--limit)" in text
+    assert run("report", path, "--by", "function") == 0
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if line.endswith(" Worker.run")]
+    assert line.split()[4:] == ["own", "code", "a", "Worker.run"]
+    assert run("report", path, "--by", "library", "-f", "collapsed") == 2
+
+
+def test_weights_in_events(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = written(small(), tmp_path)
+    assert run("report", path, "-f", "collapsed", "--event", "faults") == 0
+    assert [line.rpartition(" ")[2] for line in capsys.readouterr().out.splitlines()] == ["40"]
+    for wrong in (("--event", "faults"), ("-f", "collapsed", "--event", "cs"), ("--event", "nothing")):
+        assert run("report", path, *wrong) == 2

@@ -6,8 +6,9 @@ import struct
 
 import pytest
 
+from bpfprof import abi
 from bpfprof.kernel import bpf_syscall
-from bpfprof.kernel.compiler import PERF_EVENT, PROGRAMS
+from bpfprof.kernel.compiler import ON_EVENT, PERF_EVENT, PROGRAMS
 from bpfprof.kernel.loader import load_programs
 from bpfprof.kernel.sources import FIRST_FUNCTION, map_names
 
@@ -15,6 +16,7 @@ Loaded = dict[str, tuple[bytes, list[int]]]
 EXIT = struct.pack("<BBhi", 0x95, 0, 0, 0)
 PSEUDO_CALL, PSEUDO_MAP_FD = 1 << 4, 1 << 4 | 3  # source register, destination register
 HELPER = 7
+ALWAYS = [name for name in PROGRAMS if name != ON_EVENT]
 
 
 def call(number: int, registers: int = 0) -> bytes:
@@ -47,7 +49,7 @@ def test_functions_follow_the_programs_that_call_them(loaded: Loaded) -> None:
     code["sched_switch"] = call(outer) + call(HELPER) + call(inner) + EXIT
     code |= {"unused": EXIT, "inner": call(HELPER) + EXIT, "outer": call(inner) + EXIT}
     assert load_programs(code, dict.fromkeys(map_names(), 0) | own_maps(), takes_pointer=True) == {
-        name: n for n, name in enumerate(PROGRAMS, 1)
+        name: n for n, name in enumerate(ALWAYS, 1)
     }
     main = call(3, PSEUDO_CALL) + call(HELPER) + call(3, PSEUDO_CALL) + EXIT
     assert loaded["sched_switch"] == (main + call(1, PSEUDO_CALL) + EXIT + call(HELPER) + EXIT, [0, 4, 6])
@@ -59,9 +61,17 @@ def test_maps_of_functions_are_those_of_the_program_s_type(loaded: Loaded) -> No
     code = dict.fromkeys(PROGRAMS, call(FIRST_FUNCTION) + EXIT) | {"function": load_map(number) + EXIT}
     fds = {name: n for n, name in enumerate(own_maps(), 1000)}
     load_programs(code, dict.fromkeys(map_names(), 0) | fds, takes_pointer=True)
-    for name, program_type in PROGRAMS.items():
-        fd = fds["perf_walks" if program_type == PERF_EVENT else "sched_walks"]
+    for name in ALWAYS:
+        fd = fds["perf_walks" if PROGRAMS[name] == PERF_EVENT else "sched_walks"]
         assert loaded[name][0] == call(1, PSEUDO_CALL) + EXIT + load_map(fd) + EXIT
+
+
+def test_the_program_of_an_event_has_its_number(loaded: Loaded) -> None:
+    marked = struct.pack("<BBhiQ", 0x18, abi.CONSTANTS["BP_PSEUDO_EVENT"] << 4 | 3, 0, 0, 0)
+    code = dict.fromkeys(PROGRAMS, EXIT) | {ON_EVENT: marked + EXIT}
+    fds = dict.fromkeys(map_names(), 0) | own_maps()
+    assert list(load_programs(code, fds, takes_pointer=True, event=2)) == [ON_EVENT] == list(loaded)
+    assert loaded[ON_EVENT][0] == struct.pack("<BBhiQ", 0x18, 3, 0, 2, 0) + EXIT
 
 
 def own_maps() -> dict[str, int]:

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 
+from bpfprof.model.samples import HOLDS_GIL
 from bpfprof.model.spans import ThreadState
 from bpfprof.model.statuses import Status
 from bpfprof.profile.build import build_profile
+from bpfprof.profile.options import OFF_CPU, ON_CPU, ProfileOptions, SpanFilter
 from bpfprof.render.formats import RenderOptions
 from bpfprof.render.speedscope import render_speedscope
 from tests.unit.profile.views import built, shown_ms, spent_ms
-from tests.unit.recording.hand_made import FUTEX, MS, RUNNABLE, START_NS, HandMade, Story
+from tests.unit.recording.hand_made import FUTEX, MS, RUNNABLE, START_NS, HandMade, Story, small
 
 
 @pytest.fixture
@@ -146,3 +149,37 @@ def test_without_being_asked_a_profile_has_no_spans(made: HandMade) -> None:
     profile, bare = built(made, 36), build_profile(made.recording())
     assert bare.spans is None and bare.threads == profile.threads
     assert spent_ms(bare) == spent_ms(profile)
+
+
+def test_events_are_no_part_of_the_time() -> None:
+    without, made = small().recording(), small()
+    made.event("page-faults", 0, START_NS + 5 * MS, 2, 1)
+    made.event("cs", 1, START_NS + 6 * MS, 1, 0, status=Status.STACK_LOST)
+    profile = build_profile(made.recording())
+    assert profile.events == ("page-faults", "cs")
+    assert profile.event_weights[["event", "thread", "count", "total"]].tolist() == [(0, 0, 2, 42), (1, 1, 1, 1)]
+    before = build_profile(without)
+    assert profile.threads == before.threads and profile.weights["total_ns"].sum() == before.weights["total_ns"].sum()
+    counts = [sum(each.quality.truncated_counts.values()) for each in (profile, before)]
+    assert counts[0] == counts[1] + 1, "what its stacks lack is told"
+
+
+@pytest.mark.parametrize(
+    ("wanted", "total"),
+    [
+        (SpanFilter(window_ns=(0, 4 * MS)), 40),
+        (SpanFilter(window_ns=(4 * MS, 9 * MS)), 2),
+        (SpanFilter(thread=re.compile("100")), 42),
+        (SpanFilter(thread=re.compile("101")), 0),
+        (SpanFilter(function=re.compile("Worker")), 42),
+        (SpanFilter(holds_gil=True), 2),
+        (SpanFilter(states=ON_CPU), 42),
+        (SpanFilter(states=OFF_CPU), 0),
+        (SpanFilter(reasons=("lock",)), 0),
+    ],
+)
+def test_events_are_filtered_as_time_on_a_cpu(wanted: SpanFilter, total: int) -> None:
+    made = small()
+    made.event("page-faults", 0, START_NS + 5 * MS, 2, 1, flags=HOLDS_GIL)
+    profile = build_profile(made.recording(), ProfileOptions(filter=wanted))
+    assert profile.event_weights["total"].sum() == total

@@ -11,6 +11,7 @@ import numpy as np
 
 from bpfprof.capture.numbers import status_texts
 from bpfprof.model.samples import (
+    EVENT_DTYPE,
     HOLDS_GIL,
     MARK_DTYPE,
     NAME_DTYPE,
@@ -76,6 +77,7 @@ class HandMade:
     marks: list[np.void] = field(default_factory=list)
     tasks: list[dict[str, Any]] = field(default_factory=list)
     task_waits: list[np.void] = field(default_factory=list)
+    events: list[np.void] = field(default_factory=list)
 
     def process(self, pid: int = 100, **values: Any) -> int:
         """A process that runs CPython 3.11 unless told otherwise; returns its index."""
@@ -148,6 +150,13 @@ class HandMade:
         times = {"begin_ns": begin_ns, "end_ns": end_ns}
         self.task_waits.append(row(TASK_WAIT_DTYPE, task=task, stack=stack, **times, **texts, **values))
 
+    def event(self, name: str, thread: int, time_ns: int, count: int, stack: int, **values: Any) -> None:
+        """A sample that speaks for so many events."""
+        names = self.start.setdefault("events", [])
+        names += [name] if name not in names else []
+        values |= {"event": names.index(name), "thread": thread, "count": count, "stack": stack}
+        self.events.append(row(EVENT_DTYPE, time_ns=time_ns, **values))
+
     def _text(self, text: str) -> int:
         if text not in self.texts:
             self.texts.append(text)
@@ -201,6 +210,7 @@ class HandMade:
                 },
             ),
             Chunk("samples", {}, {"rows": array(self.samples, SAMPLE_DTYPE)}),
+            Chunk("events", {}, {"rows": array(self.events, EVENT_DTYPE)}),
             Chunk("wakers", {"rows": self.wakers}),
             Chunk("waits", {}, {"rows": array(self.waits, WAIT_DTYPE)}),
             Chunk("short_waits", {}, {"rows": array(self.short_waits, SHORT_DTYPE)}),
@@ -377,6 +387,7 @@ def small() -> HandMade:
     other = Story.begin(made, tid=101, process=1).run(3 * MS, (2 * MS, 2))
     other.block_short(3 * MS, syscall=FUTEX, flags=UNSAMPLED, count=9).block(10 * MS).total()
     made.mark(1, START_NS + 2 * MS, "step", 1.5)
+    made.event("page-faults", 0, START_NS + 3 * MS, 40, stack)
     made.start["min_block_us"] = 100
     made.end = {"end_ns": made.totals[0]["time_ns"].item(), "own_cpu_ns": 5, "lost": {"event lost, buffer full": 3}}
     task = made.task("fetch")

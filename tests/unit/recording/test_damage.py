@@ -283,3 +283,14 @@ def test_a_chunk_that_claims_to_be_too_long_is_not_read(length: int) -> None:
 def test_a_text_that_claims_to_be_longer_than_its_chunk(text_bytes: int) -> None:
     with pytest.raises(RecordingError, match="damaged"):
         decode(io.BytesIO(sealed(struct.pack("<Q", text_bytes) + b'{"kind": "a"}')))
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"event": 1}, {"thread": 9}, {"stack": 99}, {"count": 1 << 63}, {"time_ns": 1 << 63}]
+)
+def test_events_that_refer_to_nothing_are_left_out(wrong: dict[str, int]) -> None:
+    made = small()
+    for name, value in wrong.items():
+        made.events[0][name] = value
+    recording = made.recording()
+    assert not len(recording.events) and "1 events" in recording.unfinished

@@ -28,6 +28,7 @@ TABLES = {
     "names": [model.NAME_DTYPE],
     "marks": [model.MARK_DTYPE],
     "task_waits": [model.TASK_WAIT_DTYPE],
+    "events": [model.EVENT_DTYPE],
 }
 
 

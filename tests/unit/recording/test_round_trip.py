@@ -45,7 +45,7 @@ def test_everything_comes_back() -> None:
         ("Worker.run", b"\x80\x00\xd8\x04"),
         ("", b""),
     ]
-    for name in ("natives", "native_frames", "names", "stacks", "samples", "waits", "totals"):
+    for name in ("natives", "native_frames", "names", "stacks", "samples", "events", "waits", "totals"):
         rows = getattr(recording, name)
         assert rows.tobytes() == array(getattr(made, name), rows.dtype).tobytes(), name
     assert recording.python_frames.tolist() == [(1, 4, 0), (1, -2, 1), (2, 0, 0)]
