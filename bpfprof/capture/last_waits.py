@@ -34,7 +34,8 @@ class LastWaits:
         rows = np.concatenate([self._held, waits])
         thread = np.concatenate([rows["thread"], ended])
         order = np.argsort(thread, kind="stable")
-        is_next = thread[order[1:]] == thread[order[:-1]]
+        # One that called execve, not as the first thread, ends twice: under its own tid and under the first one's.
+        is_next = (thread[order[1:]] == thread[order[:-1]]) & (order[:-1] < len(rows))
         before, after = order[:-1][is_next], order[1:][is_next] - len(self._held)
         is_final = np.zeros(len(rows), np.bool_)
         is_final[before] = True

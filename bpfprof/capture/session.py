@@ -146,6 +146,7 @@ class Session:
         self._drained_s = time.monotonic()
         self._is_urgent = len(batch.events) > _MANY_EVENTS
         self._processes.follow_time()
+        self._processes.watch_members()
         self._add_stacks(batch)
         self._look_at_sleepers()
         self._processes.name_threads()

@@ -130,6 +130,12 @@ def namespace_tids(pid: Pid, tid: Tid) -> tuple[int, ...]:
     return status.namespace_tids if status else ()
 
 
+def namespace_pid(pid: Pid) -> int:
+    """The pid of a process in its own pid namespace, where that is not ours; else 0, as when it is gone."""
+    line = _read(f"/proc/{pid}/status").partition(b"\nNSpid:")[2].partition(b"\n")[0].split()
+    return int(line[-1]) if len(line) > 1 and line[-1].isdigit() else 0
+
+
 def _read(path: str) -> bytes:
     """At most _READ_LIMIT_BYTES; b"" when it cannot be read."""
     try:
