@@ -20,6 +20,7 @@ class CaptureOptions:
     watches_all: bool = False  # every process of the machine, instead of `pids`
     cgroups: tuple[str, ...] = ()  # every process in them, instead of `pids`
     containers: tuple[str, ...] = ()  # by their ids, or how these begin
+    table_memory_mb: int = 256  # for unwind tables
     native: bool = True  # native frames
     native_lines: bool = False  # their lines and inlined functions
     kernel: bool = False  # kernel frames with every stack

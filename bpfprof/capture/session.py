@@ -161,6 +161,7 @@ class Session:
             self._next_totals_s = time.monotonic() + _TOTALS_EVERY_S
             if self._namer is not None:
                 self._namer.ask()
+                self._namer.code.memory.note_used(self._namer.natives.take_used_files())
             self.progress.lost_count = sum(self._counters().values())
         self._update_progress()
 
@@ -231,6 +232,7 @@ class Session:
         problems: Counter[str] = Counter()
         if code is not None:
             problems.update(f"file without unwind table: {file.note}" for file in code.files.files if file.note)
+            problems["unwind tables evicted for others (--table-memory)"] += code.memory.evicted_count
             problems["files beyond the unwind tables"] += code.files.unmade_count
             problems["code mappings beyond 4,096 of a process"] += code.cut_count
             problems["lists of addresses not named in time"] += code.files.naming.open_count

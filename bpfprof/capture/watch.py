@@ -54,7 +54,7 @@ class Watch:
             # Imported now: it takes a while, and without native frames it is not needed.
             from bpfprof.code.maps import NativeCode
 
-            code = NativeCode.start(kernel.tables)
+            code = NativeCode.start(kernel.tables, options.table_memory_mb << 20)
         unwound = code if options.native else None  # else kernel frames only
         if unwound is not None:
             mapping_events = MappingEvents.open()

@@ -67,9 +67,9 @@ class NativeCode:
     _earlier: dict[Pid, deque[CodeMap]] = field(default_factory=dict)
 
     @classmethod
-    def start(cls, tables: Tables) -> NativeCode:
-        """Over the kernel side's tables; `close()` ends what it started."""
-        memory = UnwindMemory(tables)
+    def start(cls, tables: Tables, table_memory_bytes: int) -> NativeCode:
+        """Over the kernel side's tables, which get so much memory; `close()` ends what it started."""
+        memory = UnwindMemory(tables, table_memory_bytes)
         return cls(CodeFiles.start(memory), memory)
 
     def look_at(self, pid: Pid, from_ns: int = 0, mapped: Sequence[MappingEvent] = ()) -> bool:

@@ -64,6 +64,15 @@ capture_options = gathered(
             help="Follow children.  [default: on]",
         ),
         click.option("--native/--no-native", default=True, help="C and C++ frames.  [default: on]"),
+        click.option(
+            "--table-memory",
+            "table_memory_mb",
+            metavar="MB",
+            type=click.IntRange(4, 1024),
+            default=_DEFAULT.table_memory_mb,
+            show_default=True,
+            help="For unwind tables and symbols; what was not used for longest goes first.",
+        ),
         click.option("--native-lines", is_flag=True, help="Lines and inlined functions of native frames, from DWARF."),
         click.option("--kernel", is_flag=True, help="Kernel frames with every stack (1 to 2 us each)."),
         click.option(

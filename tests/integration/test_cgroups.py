@@ -98,7 +98,7 @@ def contained(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Contained]:
         stack.enter_context(cgroup(hierarchies()[0] / "docker" / OTHER_ID))
         stack.enter_context(running(*inside(directory, "unshare", *namespaces, "sh", "-c", script)))
         pids = [int(word) for word in (directory / "cgroup.procs").read_text().split()]
-        (pid,) = (pid for pid in pids if "made_inside" in Path(f"/proc/{pid}/cmdline").read_text())
+        (pid,) = (pid for pid in pids if Path(f"/proc/{pid}/comm").read_text() == "python3.14\n")
         stack.enter_context(running(PYTHON, program("part_time.py")))  # it is outside
         done = bpfprof("record", "--container", ID[:4], "-d", 2, "-o", folder / "x.bpfprof")
         of_all = bpfprof("record", "-a", "-d", 1, "-o", folder / "all.bpfprof")

@@ -52,6 +52,13 @@ def test_the_end_of_a_thread_tells_of_its_last_wait() -> None:
     assert not len(last.take_rest())
 
 
+def test_a_thread_that_calls_execve_ends_under_two_tids() -> None:
+    """What the second end tells is of no wait."""
+    last = LastWaits()
+    final = last.follow(rows((1, 100, 9, 50)), told((0, 0)), np.array([1, 1, 1]), told((1, 0), (7, 0), (8, 0)))
+    assert seen(final) == [(1, 99, 9, 49)]
+
+
 def test_totals_tell_of_threads_that_left_the_cpu_since() -> None:
     last = LastWaits()
     last.follow(rows((1, 100, 9, 50), (4, 100, 9, 50), (9, 100, 9, 50)), told((0, 0), (0, 0), (0, 0)), NOBODY, NOTHING)
