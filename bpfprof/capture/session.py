@@ -38,7 +38,7 @@ _STACK_TIME_AT = STACK_DTYPE.fields["time_ns"][1]  # type: ignore[index]
 _MANY_EVENTS = 20_000
 _SLEEPERS_TOGETHER = 10  # processes
 _TOTALS_EVERY_S = 2.0
-_LOOKS_EVERY_S = 1.0
+_LOOKS_EVERY_S, _LOOKS_REST = 1.0, 50  # the second times what looks took: they cost at most 2% of a CPU
 _EXEC, _EXIT = abi.EventKind["BP_EVENT_EXEC"], abi.EventKind["BP_EVENT_EXIT"]
 
 
@@ -87,7 +87,7 @@ class Session:
         self._drain()
         for number, process in enumerate(list(self._processes.by_pid.values())):
             self._processes.look_for_python(process)
-            self._sleeps.look_at(process)
+            self._sleeps.look_at(process, self._inbox.take)
             if number % _SLEEPERS_TOGETHER == _SLEEPERS_TOGETHER - 1:
                 self._drain()  # what is new must be looked at while it is there
         self._processes.take_newly_known()
@@ -179,13 +179,15 @@ class Session:
         """At those of processes that are known since lately, or some of whose stacks lack what may be known by now."""
         for process in self._processes.take_newly_known():
             self._sleeps.look_at(process)
-        if time.monotonic() < self._next_looks_s:
+        begin_s = time.monotonic()
+        if begin_s < self._next_looks_s:
             return
-        self._next_looks_s = time.monotonic() + _LOOKS_EVERY_S
         for pid in self._stacks.take_unfinished_pids():
             unfinished = self._processes.by_pid.get(Pid(pid))
             if unfinished is not None and unfinished.state is not State.KERNEL_THREAD:
                 self._sleeps.look_at(unfinished)
+        end_s = time.monotonic()
+        self._next_looks_s = end_s + max(_LOOKS_EVERY_S, _LOOKS_REST * (end_s - begin_s))
 
     def _follow_ends(self, events: npt.NDArray[np.void]) -> None:
         ends = events[events["kind"] == _EXIT]

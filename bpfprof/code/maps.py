@@ -42,6 +42,7 @@ class CodeMap:
     from_ns: int = 0  # CLOCK_MONOTONIC: since when it is so
     user_count: int = 0
     known: dict[int, int] = field(default_factory=dict)  # address -> whatever the caller numbers it
+    rules: dict[int, np.void] = field(default_factory=dict)  # address -> RULE_DTYPE, those that were asked for
 
     def locate(self, address: int) -> Location:
         """Where an address is; (NO_FILE, address) when it is in no mapping."""
