@@ -69,7 +69,8 @@ class Session:
         self._tables = watch.kernel.tables
         self._processes = watch.processes
         self._inbox = Inbox(self._tables, watch.mapping_events, self._processes)
-        self._namer = Namer(watch.code, watch.options.native_lines) if watch.code else None
+        symbol_bytes = (watch.options.table_memory_mb << 20) // 4
+        self._namer = Namer(watch.code, watch.options.native_lines, symbol_bytes) if watch.code else None
         self._natives = self._namer.natives if self._namer else None
         self._stacks = StackTable()
         self._sleeps = Sleeps(self._processes.threads, self._stacks, self._natives)

@@ -7,6 +7,7 @@ docker names them. The host has other files at the same paths.
 from __future__ import annotations
 
 import subprocess
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -58,8 +59,14 @@ def cgroup(directory: Path) -> Iterator[Path]:
     try:
         yield directory
     finally:
+        until = time.monotonic() + 5
         for path in made:
-            path.rmdir()
+            while path.exists():
+                try:
+                    path.rmdir()
+                except OSError:  # those in it were killed, and are about to go
+                    assert time.monotonic() < until, f"somebody stays in {path}"
+                    time.sleep(0.01)
 
 
 def inside(directory: Path, *command: str) -> list[str]:
@@ -116,10 +123,12 @@ def test_its_own_files_and_perf_map_are_read(contained: Contained) -> None:
     """The interpreter and the C library are at paths where the host has others, or nothing."""
     folded = contained.folded.of_process(contained.pid)
     assert {"turn", "rest", "spin_in_container"} <= folded.functions()
-    assert folded.total_us("spin_in_container", "cpu") > 0.2e6
+    assert folded.total_us("spin_in_container") > 0.2e6
     frames = {frame for _, _, stack, _ in folded.lines for frame in stack}
     assert any(frame.endswith("(libc.so.6)") for frame in frames), frames
-    assert not any("libc.so.6+0x" in frame or frame.startswith("[truncated") for frame in frames), frames
+    assert not any("libc.so.6+0x" in frame for frame in frames), frames
+    cut_us = sum(us for _, _, stack, us in folded.lines if stack[0].startswith("[truncated"))
+    assert cut_us < 0.05 * folded.total_us(), frames
 
 
 def test_both_pids_and_the_cgroup_are_known(contained: Contained) -> None:
@@ -176,7 +185,6 @@ def test_a_recording_ends_with_its_cgroup(tmp_path: Path) -> None:
             recorder = stack.enter_context(recording("--cgroup", str(directory), "-o", tmp_path / "x.bpfprof"))
         directory.rmdir()
         assert_told(recorder.end(None), 0)
-        directory.mkdir()  # it is removed once more
     assert collapsed(tmp_path / "x.bpfprof").of_process(target.pid).lines
 
 

@@ -41,6 +41,8 @@ def test_names_are_those_of_the_files_that_are_mapped(how: str, tmp_path: Path) 
         bpfprof("record", *what, "-d", 1.5, "-o", tmp_path / "x.bpfprof", "--show-interpreter")
     folded = collapsed(tmp_path / "x.bpfprof", "--show-interpreter").of_process(target.pid)
     assert folded.functions() >= {"main", "turn", "count", "join", "_PyEval_EvalFrameDefault", "Py_RunMain"}
-    assert folded.total_us("turn", "cpu") > 0.2e6
+    assert folded.total_us("turn") > 0.2e6  # ready to run, at least
     frames = {frame for _, _, stack, _ in folded.lines for frame in stack}
-    assert not any(frame.startswith(("libpython3.12.so.1.0+", "[truncated")) for frame in frames), frames
+    assert not any(frame.startswith("libpython3.12.so.1.0+") for frame in frames), frames
+    cut_us = sum(us for _, _, stack, us in folded.lines if stack[0].startswith("[truncated"))
+    assert cut_us < 0.1 * folded.total_us(), "what was taken before the program was looked at"

@@ -10,8 +10,8 @@ import time
 
 from lifetime import finished
 
-# mov rcx, rdi; dec rcx; jnz to dec; ret
-LOOP = bytes.fromhex("48 89 f9 48 ff c9 75 fb c3")
+# push rbp; mov rbp, rsp; mov rcx, rdi; dec rcx; jnz to dec; pop rbp; ret
+LOOP = bytes.fromhex("55 48 89 e5 48 89 f9 48 ff c9 75 fb 5d c3")
 
 
 def made():
