@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -71,8 +72,12 @@ def _cpu_s(pid: int) -> float:
 
 def _kernel_side_ns(pid: int) -> int:
     """Run time of all BPF programs that a process has loaded."""
-    texts = [path.read_text() for path in Path(f"/proc/{pid}/fdinfo").iterdir()]
-    return sum(int(text.partition("run_time_ns:\t")[2].split()[0]) for text in texts if "run_time_ns" in text)
+    total_ns = 0
+    for path in Path(f"/proc/{pid}/fdinfo").iterdir():
+        with contextlib.suppress(FileNotFoundError):
+            _, _, found = path.read_text().partition("run_time_ns:\t")
+            total_ns += int(found.split()[0]) if found else 0
+    return total_ns
 
 
 def _peak_mb(pid: int) -> float:
