@@ -13,6 +13,8 @@ from pathlib import Path
 import numpy as np
 from figures import PROGRAMS, running, show
 
+from bpfprof.model.ids import Pid
+from bpfprof.proc import tasks
 from bpfprof.recording.reader import read_recording
 from bpfprof.stacks.stitch import StackSource
 
@@ -30,7 +32,7 @@ def pythons() -> list[str]:
 def measure(name: str, threads: int) -> None:
     """One recording by the command line."""
     crowd = (sys.executable, str(PROGRAMS / "crowd.py"), "--threads", str(threads), *pythons())
-    with tempfile.TemporaryDirectory() as folder, running(*crowd):
+    with tempfile.TemporaryDirectory() as folder, running(*crowd) as target:
         output = Path(folder) / "x.bpfprof"
         command_ns = time.monotonic_ns()
         command = [sys.executable, "-m", "bpfprof", "record", "-a", "-d", str(SECONDS), "-o", str(output)]
@@ -55,8 +57,10 @@ def measure(name: str, threads: int) -> None:
         show(f"{name}_first_sample_after_start", (first_ns - recording.start["start_ns"]) / 1e9, "s")
         show(f"{name}_first_sample_after_command", (first_ns - command_ns) / 1e9, "s")
         show(f"{name}_samples", len(recording.samples), "")
-        source = StackSource(recording)
+        source, children = StackSource(recording), set(tasks.children(Pid(target.pid)))
+        is_own = np.array([recording.processes[thread.process].pid in children for thread in recording.threads])
         for kind, rows in (("samples", recording.samples), ("waits", recording.waits)):
+            rows = rows[is_own[rows["thread"]]]
             statuses = np.where(rows["stack"] > 0, source.statuses[rows["stack"]], rows["status"])
             texts, counts = np.unique([source.reason(status) for status in statuses.tolist()], return_counts=True)
             found = dict(zip(texts.tolist(), counts.tolist()))
