@@ -133,6 +133,7 @@ enum bp_config_flags {
     BP_CONFIG_KERNEL = 16,        /* kernel frames are wanted with every stack */
     BP_CONFIG_ALL_PROCESSES = 32, /* whatever is born is a target */
     BP_CONFIG_WAKERS = 64,        /* who ends a wait is wanted */
+    BP_CONFIG_ALL_EXECS = 128, /* BP_EVENT_EXEC is sent of processes that are no targets, too: they may become some */
 };
 
 /* Where the canonical frame address is, which is what rsp will be in the caller. k is `cfa_offset`. */

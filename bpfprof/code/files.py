@@ -199,6 +199,8 @@ class CodeFiles:
             file.note = str(error) or type(error).__name__
         except Exception as error:  # a bug in the decoder; the report shows the note
             file.note = f"internal error: {type(error).__name__}: {error}"
+        for number in self.memory.take_evicted():
+            self.files[number].is_ready = False  # made again when a stack needs it
         if file.note:
             self.memory.set_frame_pointers(file.number)
         file.is_ready = True

@@ -42,6 +42,7 @@ class CodeMap:
     from_ns: int = 0  # CLOCK_MONOTONIC: since when it is so
     user_count: int = 0
     known: dict[int, int] = field(default_factory=dict)  # address -> whatever the caller numbers it
+    rules: dict[int, np.void] = field(default_factory=dict)  # address -> RULE_DTYPE, those that were asked for
 
     def locate(self, address: int) -> Location:
         """Where an address is; (NO_FILE, address) when it is in no mapping."""
@@ -67,9 +68,9 @@ class NativeCode:
     _earlier: dict[Pid, deque[CodeMap]] = field(default_factory=dict)
 
     @classmethod
-    def start(cls, tables: Tables) -> NativeCode:
-        """Over the kernel side's tables; `close()` ends what it started."""
-        memory = UnwindMemory(tables)
+    def start(cls, tables: Tables, table_memory_bytes: int) -> NativeCode:
+        """Over the kernel side's tables, which get so much memory; `close()` ends what it started."""
+        memory = UnwindMemory(tables, table_memory_bytes)
         return cls(CodeFiles.start(memory), memory)
 
     def look_at(self, pid: Pid, from_ns: int = 0, mapped: Sequence[MappingEvent] = ()) -> bool:
