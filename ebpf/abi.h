@@ -429,11 +429,13 @@ struct bp_walk {
     __u32 used; /* words */
     __u32 wants_native;
     __u32 wants_kernel;
+    __u32 wants_look;      /* user space has to look at the process */
     __u32 asks_for_kernel; /* kernel frames are wanted with this stack, even if not with others */
     __u32 purpose;         /* enum bp_purpose */
     __u32 status;          /* enum bp_status of the result */
     __u32 gil_flags;       /* enum bp_gil_flags */
-    __u64 futex;           /* that the thread waits for, 0: for none */
+    __u32 pad;
+    __u64 futex; /* that the thread waits for, 0: for none */
     __u64 tstate;
     __u64 holder;                   /* PyThreadState of who has the GIL that is waited for, 0: none */
     struct bp_python_layout layout; /* of the process */
