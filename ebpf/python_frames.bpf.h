@@ -29,6 +29,12 @@ static __always_inline enum bp_status python_thread_state(struct bp_walk *walk, 
     return tstate ? BP_OK : BP_NO_PYTHON;
 }
 
+/* Beyond the outermost frame: tstate->base_frame in 3.15, but nothing for the first frame of a greenlet. */
+static __always_inline bool is_root(struct bp_walk *walk)
+{
+    return walk->frame == walk->root || !walk->frame;
+}
+
 static __always_inline enum bp_status python_innermost_frame(struct bp_walk *walk, struct bp_process *process)
 {
     struct bp_python_layout *layout = &process->layout;
@@ -57,7 +63,7 @@ static __always_inline enum bp_status python_innermost_frame(struct bp_walk *wal
         HIDE(base_at);
         walk->root = *(__u64 *)(walk->block + (base_at & (BLOCK_BYTES - 1)));
     }
-    return frame != walk->root ? BP_OK : BP_NO_PYTHON;
+    return is_root(walk) ? BP_NO_PYTHON : BP_OK;
 }
 
 /* The same for another thread of the process: only the Python side of it can be seen from here. */
@@ -71,7 +77,7 @@ static __always_inline bool python_frame_of(struct bp_walk *walk, __u64 tstate)
     walk->root = 0;
     if (layout->tstate_base_frame != 0xffff && !READ_USER(walk->root, tstate + layout->tstate_base_frame))
         return false;
-    return READ_USER(walk->chunk, tstate + layout->tstate_chunk) && walk->frame != walk->root;
+    return READ_USER(walk->chunk, tstate + layout->tstate_chunk) && !is_root(walk);
 }
 
 #define FRAME_BYTES 80           /* _PyInterpreterFrame without localsplus: 72 before CPython 3.14 */
@@ -145,7 +151,7 @@ static __always_inline enum bp_status python_walk(struct bp_walk *walk)
         walk->next = n + 1;
         walk->hash = mix(mix(walk->hash, code), instruction);
         walk->frame = *(__u64 *)(bytes + previous_at);
-        if (walk->frame == walk->root)
+        if (is_root(walk))
             return BP_OK;
     }
     return BP_PYTHON_TOO_DEEP;
