@@ -363,6 +363,7 @@ struct bp_thread {
     __u16 one_in;           /* as in bp_event */
     __u16 pad;
     __u64 spent_ns; /* its stacks are spent up to then: see switch_sampling.bpf.h */
+    __u64 task;     /* its task_struct, 0: not known; another one after execve in another thread */
     struct bp_short_wait short_waits[BP_SHORT_WAITS];
 };
 

@@ -35,6 +35,7 @@ int sched_process_fork(struct bpf_raw_tracepoint_args *ctx)
     thread->syscall = -1;
     thread->since_ns = now;
     thread->first_ns = now;
+    thread->task = ctx->args[1];
     if (bpf_map_update_elem(MAP(threads), &ids[0], thread, BPF_ANY)) {
         count(BP_LOST_THREAD_TABLE_FULL);
         return 0;
@@ -49,7 +50,7 @@ int sched_process_fork(struct bpf_raw_tracepoint_args *ctx)
 int sched_process_exec(struct bpf_raw_tracepoint_args *ctx)
 {
     __u64 id = bpf_get_current_pid_tgid();
-    __u32 tgid = id >> 32, tid = id;
+    __u32 tgid = id >> 32, tid = id, zero = 0;
     struct bp_process *process = bpf_map_lookup_elem(MAP(processes), &tgid);
     if (!process || config_flags() & BP_CONFIG_STOPPED)
         return 0;
@@ -65,12 +66,9 @@ int sched_process_exec(struct bpf_raw_tracepoint_args *ctx)
             send_exit(thread, old_tid, now, false);
         }
         thread = bpf_map_lookup_elem(MAP(threads), &tid);
-        if (thread) {
-            thread->state = BP_THREAD_ON_CPU;
-            thread->since_ns = now;
-            thread->last_runqueue_ns = 0;
-            thread->exec_ns = times_of_current().exec_ns;
-        }
+        struct bp_config *config = bpf_map_lookup_elem(MAP(config), &zero);
+        if (thread && config && thread->task != (__u64)CURRENT_TASK)
+            take_over(thread, config, tid, times_of_current(), now);
     }
     struct bp_event event = {.kind = BP_EVENT_EXEC, .tid = tid, .tgid = tgid, .time_ns = now, .syscall = -1};
     event.args[0] = old_tid;

@@ -23,6 +23,13 @@ static __always_inline bool switch_out(struct bp_thread *thread, __u32 tid, __u1
     struct bp_config *config = bpf_map_lookup_elem(MAP(config), &zero);
     if (!config || config->flags & BP_CONFIG_STOPPED)
         return false;
+    if (thread->task != (__u64)CURRENT_TASK) {
+        if (thread->state == BP_THREAD_DEAD && task_state & TASK_STATE_DEAD)
+            return false; /* what was the first thread until another one's execve, and was booked then */
+        if (thread->task)
+            take_over(thread, config, tid, times, now);
+        thread->task = (__u64)CURRENT_TASK;
+    }
     if (thread->state == BP_THREAD_BLOCKED || thread->state == BP_THREAD_RUNNABLE)
         follow_missed_in(thread, config, tid, times, now);
     if (thread->wake_ns <= thread->since_ns || !task_state)

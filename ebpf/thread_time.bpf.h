@@ -8,6 +8,8 @@
 #define TASK_STATE_DEAD 0x80
 #define TASK_STATE_WAKING 0x200
 
+#define SYSCALL_EXECVE 59 /* arch/x86/entry/syscalls/syscall_64.tbl */
+
 /* The system call that the current task's user registers say it is in; -1: none. */
 static __always_inline __s16 syscall_of(__u64 registers)
 {
@@ -122,6 +124,8 @@ static __always_inline void send_exit(struct bp_thread *thread, __u32 tid, __u64
     event.stolen_ns = thread->stolen_ns;
     event.early_ns = thread->early_ns;
     event.enqueue_ns = thread->enqueue_ns;
+    thread->early_ns = 0; /* another thread may go on under its tid: take_over() */
+    thread->enqueue_ns = 0;
     if (is_current)
         bpf_get_current_comm(event.args, BP_COMM_BYTES);
     send_event(&event);
@@ -283,4 +287,26 @@ static __always_inline void follow_missed_out(struct bp_thread *thread, __u64 ta
     __u64 left = thread->since_ns + (ran > 0 ? (__u64)ran : 0);
     end_run(thread, times, left < now ? left : now);
     leave(thread, thread->wake_ns > thread->since_ns ? TASK_STATE_INTERRUPTIBLE : 0);
+}
+
+/*
+ * The current task has this tid since a moment ago: one that is not the first thread of its process called execve, killed
+ * the others, and goes on under the first one's tid (de_thread(), fs/exec.c), which that one gives up before it leaves the
+ * CPU for the last time. The time since its last switch, which nobody tells, was on the CPU, or a wait for the execve.
+ */
+static __always_inline void take_over(struct bp_thread *thread, struct bp_config *config, __u32 tid,
+                                      struct task_times times, __u64 now)
+{
+    if (thread->state == BP_THREAD_ON_CPU) {
+        struct task_times until_now = {.exec_ns = thread->exec_ns + (now - thread->since_ns),
+                                       .run_delay_ns = thread->run_delay_ns + thread->last_runqueue_ns};
+        end_run(thread, until_now, now);
+    }
+    leave(thread, TASK_STATE_DEAD);
+    thread->syscall = SYSCALL_EXECVE;
+    come_back(thread, config, tid, now);
+    thread->exec_ns = times.exec_ns;
+    thread->run_delay_ns = times.run_delay_ns;
+    thread->last_runqueue_ns = 0;
+    thread->task = (__u64)CURRENT_TASK;
 }

@@ -27,14 +27,15 @@ class LastWaits:
         ended: npt.NDArray[np.integer],
         told_at_end: npt.NDArray[np.void],
     ) -> npt.NDArray[np.void]:
-        """Takes waits in the order of time and the threads that ended after them; returns what is final.
+        """Takes waits in the order of time and the threads that ended; returns what is final.
 
-        told, told_at_end: what the event of each tells of its thread's wait before (early_ns and enqueue_ns).
+        told, told_at_end: what the event of each tells of its thread's wait before (early_ns and enqueue_ns). A thread
+        may go on after its end: another one of its process, which called execve.
         """
         rows = np.concatenate([self._held, waits])
         thread = np.concatenate([rows["thread"], ended])
-        order = np.argsort(thread, kind="stable")
-        is_next = thread[order[1:]] == thread[order[:-1]]
+        order = np.lexsort((np.concatenate([rows["time_ns"], told_at_end["time_ns"]]), thread))
+        is_next = (thread[order[1:]] == thread[order[:-1]]) & (order[:-1] < len(rows))
         before, after = order[:-1][is_next], order[1:][is_next] - len(self._held)
         is_final = np.zeros(len(rows), np.bool_)
         is_final[before] = True

@@ -30,7 +30,7 @@ WAKER, GIL = abi.ENUMS["bp_waker_kind"], abi.ENUMS["bp_gil_flags"]
 SLEEPING, UNINTERRUPTIBLE, DEAD = 1, 2, 0x80  # include/linux/sched.h
 # arch/x86/entry/syscalls/syscall_64.tbl
 READ, WRITE, NANOSLEEP, EXIT, KILL, FUTEX, EPOLL_WAIT, EXIT_GROUP = 0, 1, 35, 60, 62, 202, 232, 231
-TKILL, CLOCK_NANOSLEEP, TGKILL = 200, 230, 234
+TKILL, CLOCK_NANOSLEEP, TGKILL, EXECVE = 200, 230, 234, 59
 ORIG_AX, CS, DX, SI, DI = 15, 17, 12, 13, 14  # places in struct pt_regs
 USER_CS = 0x33
 MAIN = 1  # place of the first task, which is TID

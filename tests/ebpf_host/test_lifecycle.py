@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.ebpf_host.host import CONFIG, PROCESS, STATUS, TGID, TID, Host
-from tests.ebpf_host.scheduler import KIND, STATE, Scheduler, Task
+from tests.ebpf_host.scheduler import DEAD, EXECVE, KIND, STATE, Scheduler, Task
 from tests.ebpf_host.test_scheduler import EXIT_EVENT, FORK, MIN_BLOCK_NS, WAIT, kinds, times
 
 
@@ -70,12 +70,35 @@ def test_another_thread_than_the_first_becomes_a_program(scheduler: Scheduler, h
     scheduler.later(900, main)
     first.exec_ns = main.exec_ns
     events = scheduler.exec(first, main.tid)
-    assert kinds(events) == [EXIT_EVENT, KIND["BP_EVENT_EXEC"]]
-    assert (events[0]["tid"], events[0]["on_cpu_ns"], events[1]["args"][0]) == (TID, 900, TID)
+    assert kinds(events) == [EXIT_EVENT, WAIT, KIND["BP_EVENT_EXEC"]]
+    assert (events[0]["tid"], events[0]["on_cpu_ns"], events[2]["args"][0]) == (TID, 900, TID)
+    assert (events[1]["tid"], events[1]["syscall"]) == (TGID, EXECVE) and times(events[1]) == (900, 0)
     assert not events[0]["args"].any(), "its name is gone: the current thread is the first one"
     scheduler.later(50, first)
     (event,) = scheduler.wait(first, 100, 20)
     assert (event["tid"], event["on_cpu_ns"]) == (TGID, 50) and times(event) == (100, 20)
+
+
+def test_another_thread_goes_on_as_the_first_before_it_is_a_program(scheduler: Scheduler, host: Host) -> None:
+    """The kernel gives it the first one's id when that one has not left the CPU yet, and tells of it much later."""
+    host.set_process(0)
+    first, other = scheduler.add(TGID), scheduler.add(TID)
+    for task, exec_ns in ((first, 5000), (other, 700)):
+        task.exec_ns = exec_ns
+        now = {"since_ns": scheduler.now, "first_ns": scheduler.now}
+        host.watch(task.tid, tgid=TGID, state=STATE["BP_THREAD_ON_CPU"], exec_ns=exec_ns, task=task.address, **now)
+    scheduler.later(100, first, other)
+    first.tid, other.tid = other.tid, first.tid
+    other.put("pid", other.tid)
+    assert kinds(scheduler.switch(first, scheduler.idle, DEAD)) == [WAIT, EXIT_EVENT]
+    scheduler.later(30, other)
+    events = [*scheduler.wait(other, 50, 7)]
+    assert [(event["tid"], event["on_cpu_ns"], *times(event)) for event in events] == [(TGID, 130, 50, 7)]
+    scheduler.later(10, other)
+    assert kinds(scheduler.exec(other, first.tid)) == [KIND["BP_EVENT_EXEC"]]
+    scheduler.later(10, other)
+    (event,) = scheduler.wait(other, 4, 2)
+    assert (event["on_cpu_ns"], *times(event)) == (150, 4, 2)
 
 
 def test_a_program_that_begins_when_the_recording_is_over(scheduler: Scheduler, host: Host, main: Task) -> None:

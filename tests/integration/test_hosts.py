@@ -177,6 +177,8 @@ def test_proc_hides_other_users() -> None:
 
 AS_IF_ON = """
 import sys
+from bpfprof.cpython.layouts_static import STATIC_LAYOUTS
+del STATIC_LAYOUTS[3, 7]  # as before it was known
 import bpfprof.commands.doctor, bpfprof.commands.self_test
 from bpfprof.cli import main
 sys.executable, sys.version_info = sys.argv.pop(1), (3, 7, 16)

@@ -47,9 +47,21 @@ def test_a_wait_comes_out_corrected_when_the_next_one_is_there() -> None:
 def test_the_end_of_a_thread_tells_of_its_last_wait() -> None:
     last = LastWaits()
     last.follow(rows((1, 100, 9, 50)), told((0, 0)), NOBODY, NOTHING)
-    final = last.follow(rows((2, 300, 9, 50)), told((5, 5)), np.array([2, 1, 7]), told((1, 0), (2, 0), (3, 0)))
+    ends = told((1, 0), (2, 0), (3, 0))
+    ends["time_ns"] = 400
+    final = last.follow(rows((2, 300, 9, 50)), told((5, 5)), np.array([2, 1, 7]), ends)
     assert seen(final) == [(1, 98, 9, 48), (2, 299, 9, 49)]
     assert not len(last.take_rest())
+
+
+def test_a_thread_that_goes_on_after_its_end() -> None:
+    """Another one of its process has called execve."""
+    last = LastWaits()
+    end = told((5, 5))
+    end["time_ns"] = 200
+    final = last.follow(rows((1, 100, 9, 50), (1, 300, 9, 50)), told((0, 0), (0, 0)), np.array([1]), end)
+    assert seen(final) == [(1, 95, 14, 40)]
+    assert seen(last.take_rest()) == [(1, 300, 9, 50)]
 
 
 def test_totals_tell_of_threads_that_left_the_cpu_since() -> None:
