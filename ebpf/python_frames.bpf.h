@@ -29,12 +29,6 @@ static __always_inline enum bp_status python_thread_state(struct bp_walk *walk, 
     return tstate ? BP_OK : BP_NO_PYTHON;
 }
 
-/* Beyond the outermost frame: tstate->base_frame in 3.15, but nothing for the first frame of a greenlet. */
-static __always_inline bool is_root(struct bp_walk *walk)
-{
-    return walk->frame == walk->root || !walk->frame;
-}
-
 static __always_inline enum bp_status python_innermost_frame(struct bp_walk *walk, struct bp_process *process)
 {
     struct bp_python_layout *layout = &process->layout;
@@ -63,7 +57,7 @@ static __always_inline enum bp_status python_innermost_frame(struct bp_walk *wal
         HIDE(base_at);
         walk->root = *(__u64 *)(walk->block + (base_at & (BLOCK_BYTES - 1)));
     }
-    return is_root(walk) ? BP_NO_PYTHON : BP_OK;
+    return frame != walk->root ? BP_OK : BP_NO_PYTHON;
 }
 
 /* The same for another thread of the process: only the Python side of it can be seen from here. */
@@ -77,7 +71,7 @@ static __always_inline bool python_frame_of(struct bp_walk *walk, __u64 tstate)
     walk->root = 0;
     if (layout->tstate_base_frame != 0xffff && !READ_USER(walk->root, tstate + layout->tstate_base_frame))
         return false;
-    return READ_USER(walk->chunk, tstate + layout->tstate_chunk) && !is_root(walk);
+    return READ_USER(walk->chunk, tstate + layout->tstate_chunk) && walk->frame != walk->root;
 }
 
 #define FRAME_BYTES 80           /* _PyInterpreterFrame without localsplus: 72 before CPython 3.14 */
@@ -136,8 +130,8 @@ static __always_inline enum bp_status python_walk(struct bp_walk *walk)
 
     BOUNDED_LOOP
     for (int i = 0; i < PYTHON_FRAMES_PER_CALL; i++) {
-        if (!frame_in_block(walk))
-            return BP_PYTHON_FRAME_FAULT;
+        if (!frame_in_block(walk)) /* nothing follows the first frame of a greenlet, in CPython 3.15 too */
+            return walk->frame ? BP_PYTHON_FRAME_FAULT : BP_OK;
         __u8 *bytes = walk->block + ((walk->frame - walk->base) & (BLOCK_BYTES - 1));
         __u64 code = *(__u64 *)(bytes + code_at), mark = *(bytes + mark_at);
         __u64 instruction = *(__u64 *)(bytes + instruction_at);
@@ -151,7 +145,7 @@ static __always_inline enum bp_status python_walk(struct bp_walk *walk)
         walk->next = n + 1;
         walk->hash = mix(mix(walk->hash, code), instruction);
         walk->frame = *(__u64 *)(bytes + previous_at);
-        if (is_root(walk))
+        if (walk->frame == walk->root)
             return BP_OK;
     }
     return BP_PYTHON_TOO_DEEP;
