@@ -41,10 +41,15 @@ def bodies(wait, finished):
     return [namespace[f"body_{number}"] for number in range(COUNT)]
 
 
+def tell_ready():
+    print("ready", os.getpid(), flush=True)
+
+
 def run_bare(finished):
     """Each starts the next one from where it waits first."""
     import greenlet
 
+    tell_ready()
     greenlets = []
 
     def wait(number):
@@ -61,12 +66,14 @@ def run_bare(finished):
 def run_gevent(finished):
     import gevent
 
+    tell_ready()
     gevent.joinall([gevent.spawn(body) for body in bodies(lambda number: gevent.sleep(0.002), finished)])
 
 
 def run_eventlet(finished):
     import eventlet
 
+    tell_ready()
     for each in [eventlet.spawn(body) for body in bodies(lambda number: eventlet.sleep(0.002), finished)]:
         each.wait()
 
@@ -78,7 +85,6 @@ def main():
     parser.add_argument("--seconds", type=float)
     options = parser.parse_args()
     started = time.monotonic()
-    print("ready", os.getpid(), flush=True)
     run = run_gevent if options.gevent else run_eventlet if options.eventlet else run_bare
     run(lambda: lifetime.finished(options.seconds, started))
 
