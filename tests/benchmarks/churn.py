@@ -31,7 +31,7 @@ def resident_kib(pid: int) -> int:
 def recorder(pid: int, path: Path) -> subprocess.Popen[str]:
     """`bpfprof record` of a process, once it records."""
     command = [str(Path(sys.executable).with_name("bpfprof")), "record", "-p", str(pid), "-o", str(path)]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     assert process.stderr is not None
     while not process.stderr.readline().startswith("recording "):
         assert process.poll() is None, "it did not record"
@@ -75,8 +75,9 @@ def code_churn(path: Path) -> None:
     with running(*command) as target:
         bpfprof = recorder(target.pid, path)
         time.sleep(CODE_S)
-        assert target.stdin is not None
+        assert target.stdin is not None and target.stdout is not None
         target.stdin.close()
+        target.stdout.read()
         bpfprof.wait()
     recording = read(path)
     gone = [number for number, code in enumerate(recording.codes, 1) if code.reason]
