@@ -10,6 +10,7 @@ from bpfprof.errors import TargetError
 from bpfprof.model.ids import Pid
 from bpfprof.proc.memory import ProcessMemory
 
+_LIMIT_BYTES = 64 << 20
 Row = tuple[int, int, int, int]  # start, end, bias, number of the file
 
 
@@ -20,6 +21,7 @@ class JitCode:
     files: CodeFiles
     _descriptors: dict[int, int | None] = field(default_factory=dict)  # by number of the file: ELF address
     _first: dict[Pid, tuple[int, int]] = field(default_factory=dict)  # descriptor and first entry
+    _bytes: dict[Pid, int] = field(default_factory=dict)  # of all files made for a process
     _objects: dict[Pid, dict[tuple[int, int, int], Row | None]] = field(default_factory=dict)
 
     def refine(self, pid: Pid, rows: list[Row]) -> list[Row]:
@@ -43,6 +45,7 @@ class JitCode:
     def forget(self, pid: Pid) -> None:
         """A process is gone, or runs another program."""
         self._first.pop(pid, None)
+        self._bytes.pop(pid, None)
         self._objects.pop(pid, None)
 
     def _descriptor(self, row: Row) -> int | None:
@@ -67,7 +70,8 @@ class JitCode:
         self._objects[pid] = now
 
     def _row(self, pid: Pid, memory: ProcessMemory, address: int, size: int) -> Row | None:
-        found = read_object(memory, address, size)
+        found = read_object(memory, address, size) if self._bytes.get(pid, 0) < _LIMIT_BYTES else None
+        self._bytes[pid] = self._bytes.get(pid, 0) + (len(found.content) if found else 0)
         file = self.files.of_jit_object(pid, found.content) if found else None
         return (found.start, found.end, found.bias, file.number) if found and file else None
 

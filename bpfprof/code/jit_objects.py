@@ -92,7 +92,8 @@ def read_object(memory: ProcessMemory, address: int, size: int) -> JitObject | N
     if abs(text.address - frames.address) > _FARTHEST_BYTES or not text.size:
         return None
     code, call_frames = memory.read(text.address, text.size), memory.read(frames.address, frames.size)
-    table = np.frombuffer(content[symbols.offset :][: symbols.size // 24 * 24], ELF_SYMBOL_DTYPE).copy()
+    entries = content[symbols.offset :][: symbols.size]
+    table = np.frombuffer(entries, ELF_SYMBOL_DTYPE, len(entries) // ELF_SYMBOL_DTYPE.itemsize).copy()
     if code is None or call_frames is None:
         return None
     bias = min(text.address, frames.address) & _PAGE_MASK

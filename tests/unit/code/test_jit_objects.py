@@ -98,6 +98,17 @@ def test_hostile_objects_cost_themselves_only(loaded: Memory) -> None:
     assert 50 < made < 600
 
 
+@needs_gcc
+def test_a_symbol_table_that_is_cut(loaded: Memory) -> None:
+    content = bytearray(loaded.regions[OBJECT])
+    table = struct.unpack_from("<Q", content, 40)[0]
+    for number, section in enumerate(jit_objects._sections(bytes(content))):
+        if section.name == b".symtab":
+            struct.pack_into("<Q", content, table + 64 * number + 24, len(content) - 30)
+    memory = Memory({**loaded.regions, OBJECT: bytes(content)})
+    assert jit_objects.read_object(memory, OBJECT, len(content)) is not None  # type: ignore[arg-type]
+
+
 def test_lists_end() -> None:
     """Also those that lead back, and those that lead nowhere."""
     entry = struct.Struct("<QQQQ").pack
