@@ -27,6 +27,7 @@ _TSD_DATA_OFFSET = 8
 _TSD_BLOCK_KEYS = 32  # PTHREAD_KEY_2NDLEVEL_SIZE
 _TSD_BLOCKS = _TSD_FIRST_BLOCK + _TSD_ENTRY_BYTES * _TSD_BLOCK_KEYS
 _KEY_LIMIT = 1024  # PTHREAD_KEYS_MAX, bits/local_lim.h; musl has 128
+_TRIED_KEYS = 128  # all of musl's; programs seldom have more
 _MUSL_TSD = 0x80  # tsd in struct pthread of x86-64, src/internal/pthread_impl.h (musl 1.2.0 to 1.2.5)
 
 # The ways of x86-64 code to a thread-local variable ("ELF Handling For Thread-Local Storage", section 4.4): local exec
@@ -40,7 +41,7 @@ _READS_VARIABLE = re.compile(
     re.DOTALL,
 )
 _GETTER_BYTES = 48
-_NO_KEY = "Python's thread-specific key leads to no thread state (a C library other than glibc?)"
+_NO_KEY = "Python's thread-specific key leads to no thread state (an unknown C library?)"
 # The dynamic thread vector is the second word of struct pthread. glibc x86-64: tcbhead_t, sysdeps/x86_64/nptl/tls.h;
 # entries {val, to_free}, sysdeps/generic/dl-dtv.h (2.26 and later), of which number -1 holds their count. Static blocks
 # are never freed. musl: entries are pointers, and number 0 is the count; src/internal/pthread_impl.h (1.2.0 to 1.2.5).
@@ -92,7 +93,7 @@ def find_thread_slot(
         key = int.from_bytes(tss[4:], "little")
         candidates, otherwise = _slots(range(key, min(key + 1, _KEY_LIMIT))), _NO_KEY
     elif layout.version < (3, 7):
-        candidates, otherwise = _slots(range(_TSD_BLOCK_KEYS)), _NO_KEY
+        candidates, otherwise = _slots(range(_TRIED_KEYS)), _NO_KEY
     else:
         candidates = _variable_offsets(memory, getter_address, threads)
         otherwise = "Python's thread-local variable was not found"
