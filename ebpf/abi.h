@@ -307,11 +307,15 @@ struct bp_cached_rule {
 
 struct bp_process {
     __u32 flags;       /* enum bp_process_flags */
-    __s32 thread_slot; /* from the thread pointer to the slot that holds the thread state */
+    __s32 thread_slot; /* from the thread pointer to the slot that holds the thread state, or leads to it */
     __u32 mappings;    /* word index of an array of bp_mapping */
     __u32 mapping_count;
     __u32 generation; /* of these mappings: no others ever have it */
-    __u32 pad;
+    __u32 slot_loads; /* how many of the next two offsets are used, each from the address that was loaded before */
+    __s32 slot_second;
+    __s32 slot_third;
+    __u32 tls_module; /* the slot leads to a dynamic thread vector, which must have this entry; 0: to none */
+    __s32 tls_count;  /* from the vector to the number of its entries */
     __u64 eval_start; /* of the C evaluation function, 0: not known */
     __u64 gil;        /* address of the GIL (of the main interpreter, where each has one), 0: none is known */
     __u64 gil_bytes;

@@ -169,7 +169,7 @@ class Process:
 def _interpreter_values(found: Interpreter) -> dict[str, int | bytes]:
     """Fields of bp_process."""
     values: dict[str, int | bytes] = {
-        "thread_slot": found.thread_slot,
+        **found.thread_slot.kernel_values(),
         "eval_start": found.eval_address,
         "layout": _kernel_layout(found.layout),
     }
