@@ -148,8 +148,8 @@ static __always_inline enum bp_status python_walk(struct bp_walk *walk)
 
     BOUNDED_LOOP
     for (int i = 0; i < PYTHON_FRAMES_PER_CALL; i++) {
-        if (!frame_in_block(walk))
-            return BP_PYTHON_FRAME_FAULT;
+        if (!frame_in_block(walk)) /* nothing follows the first frame of a greenlet, in CPython 3.15 too */
+            return walk->frame ? BP_PYTHON_FRAME_FAULT : BP_OK;
         __u8 *bytes = walk->block + ((walk->frame - walk->base) & (BLOCK_BYTES - 1));
         __u64 code = *(__u64 *)(bytes + code_at), mark = *(bytes + mark_at);
         __u64 instruction = *(__u64 *)(bytes + instruction_at);

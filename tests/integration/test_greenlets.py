@@ -11,15 +11,14 @@ import pytest
 from tests import packages
 from tests.integration.recorded import ALL_INTERPRETERS, Folded, bpfprof, collapsed, needs_root, program, running
 
-# For these versions there are wheels. Of 3.15 the Python frames of greenlets do not end where others do.
-PYTHONS = {name: path for name, path in ALL_INTERPRETERS.items() if name not in ("3.6", "3.7", "sid-3.15")}
+# One version of each kind of frames; there are no wheels for 3.6 and 3.7.
+KINDS = [("3.8", ""), ("3.11", ""), ("3.13", ""), ("sid-3.15", "")]
+KINDS += [("3.10", "--gevent"), ("3.12", "--gevent"), ("3.13", "--eventlet")]
+KINDS = [(name, option) for name, option in KINDS if name in ALL_INTERPRETERS]
 PACKAGE = {"": "greenlet", "--gevent": "gevent", "--eventlet": "eventlet"}
-GEVENT = ("3.8", "3.10", "3.11", "3.12", "3.13")
-KINDS = [(name, "") for name in PYTHONS] + [(name, "--gevent") for name in GEVENT] + [("3.13", "--eventlet")]
-KINDS = [(name, option) for name, option in KINDS if name in PYTHONS]
 pytestmark = [
     needs_root,
-    pytest.mark.skipif(not PYTHONS, reason="no CPython 3.8 to 3.14 under ~/.pyenv/versions or /usr/bin"),
+    pytest.mark.skipif(not KINDS, reason="no CPython 3.8 to 3.15 under ~/.pyenv/versions or /usr/bin"),
 ]
 
 
@@ -28,7 +27,7 @@ def path(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     name, option = request.param
     environment = {"PYTHONPATH": packages.folder(name.rpartition("-")[2], PACKAGE[option])}
     path = tmp_path_factory.mktemp("greenlets") / "greenlets.bpfprof"
-    with running(PYTHONS[name], program("greenlets.py"), *filter(None, [option]), env=environment) as target:
+    with running(ALL_INTERPRETERS[name], program("greenlets.py"), *filter(None, [option]), env=environment) as target:
         bpfprof("record", "-p", target.pid, "-d", 1, "-r", 999, "-o", path)
     yield path
 
