@@ -14,18 +14,18 @@ from tests.integration.recorded import (
     bpfprof,
     collapsed,
     completed,
-    every_interpreter,
     needs_root,
     program,
     recording,
     running,
+    some_interpreters,
 )
 
 pytestmark = needs_root
 COMM_BYTES = 15
 
 
-@every_interpreter
+@some_interpreters
 def test_threads_have_the_names_that_their_program_gave_them(python: str, tmp_path: Path) -> None:
     path = tmp_path / "x.bpfprof"
     with running(python, program("named_threads.py"), "--churn") as target:

@@ -27,12 +27,14 @@ from bpfprof.proc.maps import open_mapped_file, read_maps
 from bpfprof.recording.reader import Recording, read_recording
 from bpfprof.stacks.stitch import StackSource
 from bpfprof.unwind.cache import load_rows
-from tests.integration.recorded import INTERPRETERS, PYTHON, needs_root, program, recording, running
+from tests.integration.recorded import PYTHON, SOME_INTERPRETERS, needs_root, program, recording, running
 
 pytestmark = [
     needs_root,
     pytest.mark.skipif(shutil.which("cc") is None, reason="the programs are compiled with cc"),
-    pytest.mark.skipif(not INTERPRETERS, reason="no CPython 3.11 to 3.15 under ~/.pyenv/versions or /usr/bin"),
+    pytest.mark.skipif(
+        not SOME_INTERPRETERS, reason="no CPython 3.11, 3.12, 3.13 or 3.15 under ~/.pyenv/versions or /usr/bin"
+    ),
 ]
 WINDOW_S = 4
 RATE_HZ = 999
@@ -139,9 +141,9 @@ def recorded(
     return Recorded(read(path), path, lines, pids_of)
 
 
-@pytest.fixture(scope="module", params=list(INTERPRETERS))
+@pytest.fixture(scope="module", params=list(SOME_INTERPRETERS))
 def of_interpreter(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Recorded]:
-    python = INTERPRETERS[request.param]
+    python = SOME_INTERPRETERS[request.param]
     path = tmp_path_factory.mktemp("native") / "x.bpfprof"
     names = (*PROGRAMS, "fork_exec.py")
     yield recorded({name: (python, program(name), *OPTIONS.get(name, ())) for name in names}, path)

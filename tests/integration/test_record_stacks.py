@@ -18,20 +18,20 @@ from bpfprof.recording.reader import Recording, read_recording
 from bpfprof.stacks.stitch import StackSource
 from tests.integration.recorded import (
     ALL_INTERPRETERS,
-    INTERPRETERS,
     OLD_INTERPRETERS,
     PYTHON,
     PYTHON_FRAME,
+    SOME_INTERPRETERS,
     Folded,
     Target,
     bpfprof,
     collapsed,
-    every_interpreter,
     json_line,
     needs_root,
     program,
     recording,
     running,
+    some_interpreters,
 )
 
 pytestmark = [
@@ -90,7 +90,7 @@ def test_deep_stacks_are_exact(python: str, kind: str, tmp_path: Path) -> None:
         assert untold_us < UNTOLD_US, thread["name"]
 
 
-@every_interpreter
+@some_interpreters
 def test_threads_that_sleep_all_the_time(python: str, tmp_path: Path) -> None:
     """They make no event at all, and still show where they wait, for all of the time."""
     reasons = {"sleep": {"sleep"}, "lock": {"lock"}, "event": {"lock"}, "pipe": {"pipe"}, "poll": {"poll"}}
@@ -112,7 +112,7 @@ def test_threads_that_sleep_all_the_time(python: str, tmp_path: Path) -> None:
     assert not unlike
 
 
-@every_interpreter
+@some_interpreters
 def test_calls_of_c_show_the_python_function_that_made_them(python: str, tmp_path: Path) -> None:
     """Also while the GIL is given away: the thread's own state is walked, not the one that holds the GIL."""
     with running(python, program("c_calls.py")) as target:
@@ -183,7 +183,10 @@ def churn_length(request: pytest.FixtureRequest) -> tuple[int, int]:
     return request.param
 
 
-CHURNED = {**INTERPRETERS, **{name: OLD_INTERPRETERS[name] for name in ("3.6", "3.10") if name in OLD_INTERPRETERS}}
+CHURNED = {
+    **SOME_INTERPRETERS,
+    **{name: OLD_INTERPRETERS[name] for name in ("3.6", "3.10") if name in OLD_INTERPRETERS},
+}
 
 
 @pytest.fixture(scope="module", params=list(CHURNED.values()), ids=list(CHURNED))
@@ -257,7 +260,7 @@ def test_code_that_was_replaced_is_counted_and_lines_are_right(churn: Churn) -> 
 # --- tasks that come and go
 
 
-@every_interpreter
+@some_interpreters
 def test_threads_and_children_that_come_and_go(python: str, tmp_path: Path) -> None:
     path = tmp_path / "x.bpfprof"
     with running(python, program("fork_exec.py")) as target:

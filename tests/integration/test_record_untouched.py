@@ -20,12 +20,12 @@ from tests.integration.recorded import (
     assert_told,
     bpfprof,
     completed,
-    every_interpreter,
     json_line,
     needs_root,
     program,
     recording,
     running,
+    some_interpreters,
 )
 
 pytestmark = needs_root
@@ -132,7 +132,7 @@ def switches(pid: int) -> dict[int, tuple[int, int]]:
     return found
 
 
-@every_interpreter
+@some_interpreters
 def test_threads_that_sleep_are_not_woken(python: str, tmp_path: Path) -> None:
     """Their stacks are read while they sleep; not one of them runs for it."""
     with running(python, program("sleepers.py")) as target:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.integration.recorded import (
-    INTERPRETERS,
+    SOME_INTERPRETERS,
     Folded,
     json_line,
     needs_root,
@@ -22,7 +22,9 @@ from tests.integration.schedstat import stolen_of_machine_ns
 
 pytestmark = [
     needs_root,
-    pytest.mark.skipif(not INTERPRETERS, reason="no CPython 3.11 to 3.15 under ~/.pyenv/versions or /usr/bin"),
+    pytest.mark.skipif(
+        not SOME_INTERPRETERS, reason="no CPython 3.11, 3.12, 3.13 or 3.15 under ~/.pyenv/versions or /usr/bin"
+    ),
 ]
 REASONS = {
     "wait_sleep": "sleep",
@@ -81,7 +83,7 @@ class Recorded:
         return leaves
 
 
-@pytest.fixture(scope="module", params=list(INTERPRETERS.values()), ids=list(INTERPRETERS))
+@pytest.fixture(scope="module", params=list(SOME_INTERPRETERS.values()), ids=list(SOME_INTERPRETERS))
 def recorded(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Recorded]:
     path: Path = tmp_path_factory.mktemp("waits") / "x.folded"
     stolen_ns = stolen_of_machine_ns()
