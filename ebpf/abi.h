@@ -133,6 +133,7 @@ enum bp_config_flags {
     BP_CONFIG_KERNEL = 16,        /* kernel frames are wanted with every stack */
     BP_CONFIG_ALL_PROCESSES = 32, /* whatever is born is a target */
     BP_CONFIG_WAKERS = 64,        /* who ends a wait is wanted */
+    BP_CONFIG_ALL_EXECS = 128, /* BP_EVENT_EXEC is sent of processes that are no targets, too: they may become some */
 };
 
 /* Where the canonical frame address is, which is what rsp will be in the caller. k is `cfa_offset`. */
@@ -306,11 +307,15 @@ struct bp_cached_rule {
 
 struct bp_process {
     __u32 flags;       /* enum bp_process_flags */
-    __s32 thread_slot; /* from the thread pointer to the slot that holds the thread state */
+    __s32 thread_slot; /* from the thread pointer to the slot that holds the thread state, or leads to it */
     __u32 mappings;    /* word index of an array of bp_mapping */
     __u32 mapping_count;
     __u32 generation; /* of these mappings: no others ever have it */
-    __u32 pad;
+    __u32 slot_loads; /* how many of the next two offsets are used, each from the address that was loaded before */
+    __s32 slot_second;
+    __s32 slot_third;
+    __u32 tls_module; /* the slot leads to a dynamic thread vector, which must have this entry; 0: to none */
+    __s32 tls_count;  /* from the vector to the number of its entries */
     __u64 eval_start; /* of the C evaluation function, 0: not known */
     __u64 gil;        /* address of the GIL (of the main interpreter, where each has one), 0: none is known */
     __u64 gil_bytes;
@@ -428,11 +433,13 @@ struct bp_walk {
     __u32 used; /* words */
     __u32 wants_native;
     __u32 wants_kernel;
+    __u32 wants_look;      /* user space has to look at the process */
     __u32 asks_for_kernel; /* kernel frames are wanted with this stack, even if not with others */
     __u32 purpose;         /* enum bp_purpose */
     __u32 status;          /* enum bp_status of the result */
     __u32 gil_flags;       /* enum bp_gil_flags */
-    __u64 futex;           /* that the thread waits for, 0: for none */
+    __u32 pad;
+    __u64 futex; /* that the thread waits for, 0: for none */
     __u64 tstate;
     __u64 holder;                   /* PyThreadState of who has the GIL that is waited for, 0: none */
     struct bp_python_layout layout; /* of the process */

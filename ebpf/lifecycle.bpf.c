@@ -52,10 +52,11 @@ int sched_process_exec(struct bpf_raw_tracepoint_args *ctx)
     __u64 id = bpf_get_current_pid_tgid();
     __u32 tgid = id >> 32, tid = id, zero = 0;
     struct bp_process *process = bpf_map_lookup_elem(MAP(processes), &tgid);
-    if (!process || config_flags() & BP_CONFIG_STOPPED)
+    if ((!process && !(config_flags() & BP_CONFIG_ALL_EXECS)) || config_flags() & BP_CONFIG_STOPPED)
         return 0;
-    process->flags &= ~(BP_PROCESS_PYTHON | BP_PROCESS_KNOWN | BP_PROCESS_UNWIND | BP_PROCESS_ASKED |
-                        BP_PROCESS_KERNEL); /* until user space has looked at the new program */
+    if (process) /* until user space has looked at the new program */
+        process->flags &=
+            ~(BP_PROCESS_PYTHON | BP_PROCESS_KNOWN | BP_PROCESS_UNWIND | BP_PROCESS_ASKED | BP_PROCESS_KERNEL);
     __u64 now = bpf_ktime_get_ns();
     __u32 old_tid = ctx->args[1];
     if (old_tid != tid) { /* another thread than the first called execve: it goes on under the first one's tid */

@@ -7,7 +7,8 @@
 
 /*
  * The thread state is the one bound to the OS thread, not the current one, which is null while the GIL is released: that
- * is when a thread waits. It lies at a fixed distance from the thread pointer: bpfprof/cpython/thread_slot.py.
+ * is when a thread waits. It lies at a fixed distance from the thread pointer, or up to two loads away from there:
+ * bpfprof/cpython/thread_slot.py.
  *
  * CPython 3.11 and 3.12 store tstate->cframe some 20 instructions before cframe.current_frame, which holds until then what
  * the stack held: an old frame, mostly. There the cframe before this one is right. Python/ceval.c, start of
@@ -25,6 +26,23 @@ static __always_inline enum bp_status python_thread_state(struct bp_walk *walk, 
 
     if (!READ_USER(tstate, thread_pointer + process->thread_slot))
         return BP_PYTHON_STATE_FAULT;
+    if (process->slot_loads) {
+        __u64 count = 0;
+        /* A vector grows when its thread first needs more of it. */
+        if (process->tls_module && !READ_USER(count, tstate + process->tls_count))
+            return BP_PYTHON_STATE_FAULT;
+        if (count < process->tls_module || tstate + 1 <= 1)
+            return BP_NO_PYTHON;
+        if (!READ_USER(tstate, tstate + process->slot_second))
+            return BP_PYTHON_STATE_FAULT;
+        /* 0 and -1 (TLS_DTV_UNALLOCATED, elf/dl-tls.c, glibc 2.36): a block that this thread has not used yet. */
+        if (process->slot_loads > 1) {
+            if (tstate + 1 <= 1)
+                return BP_NO_PYTHON;
+            if (!READ_USER(tstate, tstate + process->slot_third))
+                return BP_PYTHON_STATE_FAULT;
+        }
+    }
     walk->tstate = tstate;
     return tstate ? BP_OK : BP_NO_PYTHON;
 }
@@ -130,8 +148,8 @@ static __always_inline enum bp_status python_walk(struct bp_walk *walk)
 
     BOUNDED_LOOP
     for (int i = 0; i < PYTHON_FRAMES_PER_CALL; i++) {
-        if (!frame_in_block(walk))
-            return BP_PYTHON_FRAME_FAULT;
+        if (!frame_in_block(walk)) /* nothing follows the first frame of a greenlet, in CPython 3.15 too */
+            return walk->frame ? BP_PYTHON_FRAME_FAULT : BP_OK;
         __u8 *bytes = walk->block + ((walk->frame - walk->base) & (BLOCK_BYTES - 1));
         __u64 code = *(__u64 *)(bytes + code_at), mark = *(bytes + mark_at);
         __u64 instruction = *(__u64 *)(bytes + instruction_at);

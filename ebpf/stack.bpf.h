@@ -81,6 +81,7 @@ static __always_inline void clear_walk(struct bp_walk *walk, struct bp_process *
     walk->used = 0;
     walk->wants_native = 0;
     walk->wants_kernel = 0;
+    walk->wants_look = 0;
     walk->header.python_count = 0;
     walk->header.native_count = 0;
     walk->header.kernel_count = 0;
@@ -105,8 +106,7 @@ static __always_inline enum bp_status begin_stack(struct bp_walk *walk)
     walk->gil_flags = 0;
     walk->holder = 0;
     walk->wants_kernel = walk->asks_for_kernel || config & BP_CONFIG_KERNEL || flags & BP_PROCESS_KERNEL;
-    if (process && !(flags & (BP_PROCESS_KNOWN | BP_PROCESS_ASKED)))
-        CALL(ask_for, walk);
+    walk->wants_look = process && !(flags & (BP_PROCESS_KNOWN | BP_PROCESS_ASKED));
     if (!process || flags & BP_PROCESS_KERNEL)
         return flags & (BP_PROCESS_KNOWN | BP_PROCESS_KERNEL) ? BP_NO_PYTHON : BP_PYTHON_NOT_READY;
     if (!has_memory) { /* it is ending, and only the kernel runs in its name */
@@ -213,7 +213,7 @@ FUNCTION(walk_stack)
     if (is_more)
         walk->header.native_status = BP_NATIVE_TOO_DEEP;
     if (walk->header.native_status == BP_NATIVE_NO_MAPPING)
-        CALL(ask_for, walk);
+        walk->wants_look = 1;
     return 0;
 }
 
@@ -289,6 +289,8 @@ static __always_inline void take_stack(void *ctx, struct bp_walk *walk, enum bp_
     walk->futex = futex;
     walk->asks_for_kernel = asks_for_kernel;
     CALL(walk_stack, walk);
+    if (walk->wants_look) /* not in walk_stack, for together their stacks are too large */
+        CALL(ask_for, walk);
     if (walk->wants_kernel)
         kernel_frames(ctx, walk);
     CALL(send_stack, walk);

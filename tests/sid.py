@@ -15,7 +15,7 @@ _VAGRANT = Path(__file__).resolve().parents[1] / "vagrant"
 _PACKAGES = ["base-files", "gcc", "libc6-dev", "libc6-dbg", "coreutils", "dash"]
 _PACKAGES += [name.format(version) for version in VERSIONS for name in ("python{}", "libpython{}-dev")]
 # The process stays the same from the script to the interpreter.
-_SCRIPT = """#!/bin/sh
+SCRIPT = """#!/bin/sh
 exec unshare --mount sh -c 'mount --bind "$1/usr" /usr; shift; exec "$@"' sh {folder} /usr/bin/python{version} "$@"
 """
 
@@ -47,7 +47,7 @@ def make() -> None:
         (new / "scripts").mkdir()
         for version in VERSIONS:
             script = new / "scripts" / f"python{version}"
-            script.write_text(_SCRIPT.format(folder=folder(), version=version))
+            script.write_text(SCRIPT.format(folder=folder(), version=version))
             script.chmod(0o755)
 
 

@@ -22,7 +22,7 @@ from bpfprof.proc.memory import ProcessMemory
 # Between two looks, as a part of the period asked for. Programs wait for round times: were it a round part of these,
 # looks would always meet the same waits. The golden ratio is the furthest from all such parts: (9 + 0.618...) / 10.
 _STEP = 0.9618034
-_FIND_EVERY_S = 1.0
+_FIND_FIRST_S, _FIND_LAST_S = 0.1, 2.0  # between two looks for them, more each time: most import asyncio early
 # Times what was spent: tasks cost at most 5% of a CPU a process, and to find out whether there are any 1%.
 _REST, _FIND_REST = 19, 99
 
@@ -41,6 +41,7 @@ class _Watched:
     covered_ns: int = 0
     due_s: float = 0.0
     find_due_s: float = 0.0
+    find_after_s: float = _FIND_FIRST_S
 
 
 class AsyncTasks:
@@ -114,7 +115,8 @@ class AsyncTasks:
             watched.rows = TaskRows(process, watched.reader, self.table)
             watched.covered_ns = time.monotonic_ns() - self._step_ns // 2
         now_s = time.monotonic()
-        watched.find_due_s = now_s + max(_FIND_EVERY_S, _FIND_REST * (now_s - begin_s))
+        watched.find_due_s = now_s + max(watched.find_after_s, _FIND_REST * (now_s - begin_s))
+        watched.find_after_s = min(2 * watched.find_after_s, _FIND_LAST_S)
 
     def _forget(self, index: int) -> None:
         watched = self._watched.pop(index, None)

@@ -19,6 +19,9 @@ class CaptureOptions:
     mode: str = "both"
     follow_children: bool = True
     watches_all: bool = False  # every process of the machine, instead of `pids`
+    cgroups: tuple[str, ...] = ()  # every process in them, instead of `pids`
+    containers: tuple[str, ...] = ()  # by their ids, or how these begin
+    table_memory_mb: int = 256  # for unwind tables
     native: bool = True  # native frames
     native_lines: bool = False  # their lines and inlined functions
     kernel: bool = False  # kernel frames with every stack

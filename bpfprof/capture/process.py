@@ -103,6 +103,8 @@ class Process:
     memory: ProcessMemory | None = None
     interpreter: Interpreter | None = None
     note: str = ""  # why it has no Python frames
+    namespace_pid: int = 0  # its pid in its own pid namespace, where that is not ours
+    cgroup: str = ""
     codes: ProcessCodes = field(init=False)
 
     def __post_init__(self) -> None:
@@ -133,6 +135,7 @@ class Process:
         """Its row in the recording's table."""
         row = RecordedProcess(self.pid, self.name, self.command_line, note=self.note)
         row.is_kernel_thread = self.state is State.KERNEL_THREAD
+        row.namespace_pid, row.cgroup = self.namespace_pid, self.cgroup
         found = self.interpreter
         if found is not None:
             row.interpreter, row.version, row.build = "cpython", found.version_text, found.build
@@ -166,7 +169,7 @@ class Process:
 def _interpreter_values(found: Interpreter) -> dict[str, int | bytes]:
     """Fields of bp_process."""
     values: dict[str, int | bytes] = {
-        "thread_slot": found.thread_slot,
+        **found.thread_slot.kernel_values(),
         "eval_start": found.eval_address,
         "layout": _kernel_layout(found.layout),
     }

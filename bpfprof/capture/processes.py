@@ -11,6 +11,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from bpfprof.capture.members import Members
 from bpfprof.capture.naming import Naming
 from bpfprof.capture.process import Process, ProcessCodes, State, command_name
 from bpfprof.capture.threads import Threads
@@ -20,6 +21,7 @@ from bpfprof.kernel.mapping_events import MappingEvent
 from bpfprof.kernel.tables import Tables
 from bpfprof.model.ids import Pid, Tid
 from bpfprof.proc import tasks
+from bpfprof.proc.cgroups import cgroup_of
 from bpfprof.proc.privilege import why_unreadable
 from bpfprof.recording.tables import table_row
 
@@ -34,10 +36,15 @@ _DEAD = "ZX"  # states of proc(5)
 
 
 class Processes:
-    """Processes by pid; `code` is None where no native frames are wanted."""
+    """Processes by pid; `code` is None where no native frames are wanted, `members` those of cgroups to be watched."""
 
     def __init__(
-        self, tables: Tables, code: NativeCode | None, follow_children: bool = True, watches_all: bool = False
+        self,
+        tables: Tables,
+        code: NativeCode | None,
+        follow_children: bool = True,
+        watches_all: bool = False,
+        members: Members | None = None,
     ) -> None:
         self.by_pid: dict[Pid, Process] = {}
         self.threads = Threads(tables)
@@ -46,6 +53,7 @@ class Processes:
         self._code = code
         self._follow_children = follow_children
         self._watches_all = watches_all
+        self._members = members or Members([], [])
         self._count = 0
         self._rows: list[dict[str, Any]] = []
         self._newly_known: dict[Pid, Process] = {}
@@ -99,6 +107,17 @@ class Processes:
                     self.watch(pid)
             seen |= new
 
+    def watch_members(self, at_once: bool = False) -> None:
+        """Begins to watch who is in the cgroups and is not watched yet; at_once: whether it is time to look or not."""
+        found = self._members.list() if at_once else self._members.list_when_due()
+        seen: set[Pid] = set()
+        while new := found - self.by_pid.keys() - seen:
+            for pid in sorted(new):
+                with contextlib.suppress(TargetError):  # it has ended meanwhile
+                    self.watch(pid)
+            seen |= new
+            found = self._members.list()  # those that were born meanwhile, before their parent was watched
+
     def watch_children(self, pid: Pid) -> None:
         """Begins to watch the descendants a watched process has already; those to come are added at fork."""
         for child in tasks.children(pid):
@@ -138,6 +157,9 @@ class Processes:
     def exec_seen(self, pid: Pid, time_ns: int) -> None:
         """A process runs another program since then: its code is looked at at once, all else at `executed()`."""
         process = self.by_pid.get(pid)
+        if process is None and self._members.hold(pid):
+            with contextlib.suppress(TargetError):  # it has ended meanwhile
+                process = self.watch(pid)
         if process is not None:
             process.since_ns = time_ns
         if process is None or self._code is None:
@@ -228,9 +250,9 @@ class Processes:
         """Processes and threads name themselves after their birth; takes the names they have now."""
         self.naming.look_at(self.by_pid.values(), at_once=True)
         for process in self.by_pid.values():
-            before = process.name, process.command_line
+            before = process.recorded()
             self._take_name(process)
-            if before != (process.name, process.command_line):
+            if before != process.recorded():
                 self._row(process)
             for tid in tasks.list_threads(process.pid):
                 self.threads.rename(tid, tasks.thread_name(process.pid, tid))
@@ -325,6 +347,9 @@ class Processes:
     def _take_name(self, process: Process) -> None:
         process.name = tasks.process_name(process.pid) or process.name
         process.command_line = tasks.process_command_line(process.pid) or process.command_line
+        if process.state is not State.KERNEL_THREAD:
+            process.namespace_pid = tasks.namespace_pid(process.pid) or process.namespace_pid
+            process.cgroup = cgroup_of(process.pid) or process.cgroup
 
     def _row(self, process: Process) -> None:
         self._rows.append(table_row(process.index, process.recorded()))

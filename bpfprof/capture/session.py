@@ -39,7 +39,7 @@ _STACK_TIME_AT = STACK_DTYPE.fields["time_ns"][1]  # type: ignore[index]
 _MANY_EVENTS = 20_000
 _SLEEPERS_TOGETHER = 10  # processes
 _TOTALS_EVERY_S = 2.0
-_LOOKS_EVERY_S = 1.0
+_LOOKS_EVERY_S, _LOOKS_REST = 1.0, 50  # the second times what looks took: they cost at most 2% of a CPU
 _EXEC, _EXIT = abi.EventKind["BP_EVENT_EXEC"], abi.EventKind["BP_EVENT_EXIT"]
 
 
@@ -70,7 +70,8 @@ class Session:
         self._tables = watch.kernel.tables
         self._processes = watch.processes
         self._inbox = Inbox(self._tables, watch.mapping_events, self._processes)
-        self._namer = Namer(watch.code, watch.options.native_lines) if watch.code else None
+        symbol_bytes = (watch.options.table_memory_mb << 20) // 4
+        self._namer = Namer(watch.code, watch.options.native_lines, symbol_bytes) if watch.code else None
         self._natives = self._namer.natives if self._namer else None
         self._stacks = StackTable()
         self._sleeps = Sleeps(self._processes.threads, self._stacks, self._natives)
@@ -89,7 +90,7 @@ class Session:
         self._drain()
         for number, process in enumerate(list(self._processes.by_pid.values())):
             self._processes.look_for_python(process)
-            self._sleeps.look_at(process)
+            self._sleeps.look_at(process, self._inbox.take)
             if number % _SLEEPERS_TOGETHER == _SLEEPERS_TOGETHER - 1:
                 self._drain()  # what is new must be looked at while it is there
         self._processes.take_newly_known()
@@ -152,6 +153,7 @@ class Session:
         self._drained_s = time.monotonic()
         self._is_urgent = len(batch.events) > _MANY_EVENTS
         self._processes.follow_time()
+        self._processes.watch_members()
         self._add_stacks(batch)
         self._look_at_sleepers()
         self._processes.name_threads()
@@ -166,6 +168,7 @@ class Session:
             self._next_totals_s = time.monotonic() + _TOTALS_EVERY_S
             if self._namer is not None:
                 self._namer.ask()
+                self._namer.code.memory.note_used(self._namer.natives.take_used_files())
             self.progress.lost_count = sum(self._counters().values())
         self._update_progress()
 
@@ -183,13 +186,15 @@ class Session:
         """At those of processes that are known since lately, or some of whose stacks lack what may be known by now."""
         for process in self._processes.take_newly_known():
             self._sleeps.look_at(process)
-        if time.monotonic() < self._next_looks_s:
+        begin_s = time.monotonic()
+        if begin_s < self._next_looks_s:
             return
-        self._next_looks_s = time.monotonic() + _LOOKS_EVERY_S
         for pid in self._stacks.take_unfinished_pids():
             unfinished = self._processes.by_pid.get(Pid(pid))
             if unfinished is not None and unfinished.state is not State.KERNEL_THREAD:
                 self._sleeps.look_at(unfinished)
+        end_s = time.monotonic()
+        self._next_looks_s = end_s + max(_LOOKS_EVERY_S, _LOOKS_REST * (end_s - begin_s))
 
     def _follow_ends(self, events: npt.NDArray[np.void]) -> None:
         ends = events[events["kind"] == _EXIT]
@@ -239,6 +244,7 @@ class Session:
         problems: Counter[str] = Counter()
         if code is not None:
             problems.update(f"file without unwind table: {file.note}" for file in code.files.files if file.note)
+            problems["unwind tables evicted for others (--table-memory)"] += code.memory.evicted_count
             problems["files beyond the unwind tables"] += code.files.unmade_count
             problems["code mappings beyond 4,096 of a process"] += code.cut_count
             problems["lists of addresses not named in time"] += code.files.naming.open_count

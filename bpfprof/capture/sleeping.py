@@ -7,6 +7,7 @@ watched, or before its interpreter or an unwind table was known: those are looke
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -25,6 +26,7 @@ from bpfprof.proc.memory import ProcessMemory
 from bpfprof.proc.tasks import BlockedSyscall, ThreadStatus
 from bpfprof.unwind.interpret import Registers, Stop, walk_by
 
+_LOOKS_TOGETHER = 20  # threads: some 10 ms
 _LOOKS_KEPT = 3  # of a thread: a sleep's row is some tenths of a second behind
 _NO_ARGUMENTS = (0, 0, 0)
 _EXACT = 1 << abi.CONSTANTS["BP_EXACT_BIT"]
@@ -96,13 +98,19 @@ def _native_stack(
         return None
 
     def rule_at(pc: int) -> np.void | Stop:
+        known = code_map.rules.get(pc)
+        if known is not None:
+            return known  # threads of a process mostly sleep in the same functions
         number, address = code_map.locate(pc)
         if number == NO_FILE:
             return Stop.NO_MAPPING
         row = code.memory.rule_at(number, address)
         if row is None:
             return Stop.NOT_READY
-        return row[0] if len(row) else Stop.NO_RULE
+        if not len(row):
+            return Stop.NO_RULE
+        code_map.rules[pc] = row[0]
+        return code_map.rules[pc]
 
     registers = Registers(call.program_counter, call.stack_pointer, None)
     found = walk_by(registers, memory.read_u64, rule_at, abi.CONSTANTS["BP_MAX_NATIVE_FRAMES"])
@@ -131,10 +139,15 @@ class Sleeps:
         self._stacks = stacks
         self._natives = natives
 
-    def look_at(self, process: Process) -> None:
-        """Takes the stacks of its threads that sleep, but for those that were seen whole in the same sleep."""
+    def look_at(self, process: Process, meanwhile: Callable[[], None] = lambda: None) -> None:
+        """Takes the stacks of its threads that sleep, but for those that were seen whole in the same sleep.
+
+        meanwhile: what is not to wait while many threads are looked at; called now and then.
+        """
         states = python_states(process)
-        for tid in tasks.list_threads(process.pid):
+        for number, tid in enumerate(tasks.list_threads(process.pid), 1):
+            if number % _LOOKS_TOGETHER == 0:
+                meanwhile()
             index = self._threads.index_of.get(tid)
             status = tasks.thread_status(process.pid, tid)
             if index is not None and status is not None:

@@ -7,6 +7,7 @@ import select
 import time
 from dataclasses import dataclass, field
 
+from bpfprof.capture.members import Members
 from bpfprof.errors import TargetError, UnsupportedError
 from bpfprof.kernel.refusals import is_forbidden, refusal
 from bpfprof.model.ids import Pid
@@ -21,17 +22,18 @@ class Targets:
     """The named processes, each held by a pidfd so that its end is noticed and its pid cannot be taken by another."""
 
     pids: tuple[Pid, ...]
+    members: Members = field(default_factory=lambda: Members([], []))  # of the cgroups that were named
     woken_by: set[int] = field(default_factory=set)  # descriptors that cut the last wait short
     _pidfds: dict[int, Pid] = field(default_factory=dict)
     _epoll: select.epoll = field(default_factory=select.epoll)
 
     @classmethod
-    def open(cls, pids: tuple[Pid, ...]) -> Targets:
+    def open(cls, pids: tuple[Pid, ...], cgroups: tuple[str, ...] = (), containers: tuple[str, ...] = ()) -> Targets:
         """Raises TargetError when one does not exist, is a thread, or is a kernel thread's.
 
         UnsupportedError when /proc hides it, or the kernel lets nobody watch.
         """
-        targets = cls(pids)
+        targets = cls(pids, Members.find(cgroups, containers))
         for pid in pids:
             try:
                 fd = os.pidfd_open(pid)
@@ -55,7 +57,7 @@ class Targets:
     def all_ended(self, timeout_s: float) -> bool:
         """Waits up to timeout_s, or until something happens; true as soon as none of them runs any more.
 
-        Never true where no process was named: then the whole machine is watched.
+        Cgroups have ended when they were removed; the whole machine never does.
         """
         woken = self._epoll.poll(timeout_s)
         self.woken_by = {fd for fd, _ in woken}
@@ -66,7 +68,7 @@ class Targets:
                 self._epoll.unregister(fd)
                 os.close(fd)
                 del self._pidfds[fd]
-        return bool(self.pids) and not self._pidfds
+        return self.members.have_ended or (bool(self.pids) and not self._pidfds)
 
     def close(self) -> None:
         """Lets go of the pidfds."""

@@ -55,15 +55,16 @@ class Watch:
             # Imported now: it takes a while, and without native frames it is not needed.
             from bpfprof.code.maps import NativeCode
 
-            code = NativeCode.start(kernel.tables)
+            code = NativeCode.start(kernel.tables, options.table_memory_mb << 20)
         unwound = code if options.native else None  # else kernel frames only
         if unwound is not None:
             mapping_events = MappingEvents.open()
             deadline_s = time.monotonic() + _FIRST_LOOK_S
-            for pid in tasks.list_processes() if options.watches_all else targets.pids:
+            for pid in tasks.list_processes() if options.watches_all else (*targets.pids, *targets.members.list()):
                 if time.monotonic() < deadline_s:
                     unwound.look_at(pid)
-        processes = Processes(kernel.tables, unwound, options.follow_children, options.watches_all)
+        members, follows = targets.members, options.follow_children
+        processes = Processes(kernel.tables, unwound, follows, options.watches_all, members)
         return cls(options, kernel, targets, processes, code, mapping_events)
 
     def start(self, command: LaunchedCommand | None = None) -> None:
@@ -86,6 +87,7 @@ class Watch:
                 self.processes.watch_children(pid)
         if self.options.watches_all:
             self.processes.watch_all()
+        self.processes.watch_members(at_once=True)
         if self.options.mode != "offcpu":
             self.attachments.attach_clock(programs, self.options.rate_hz)
         for number, name in enumerate(self.options.events):
@@ -127,11 +129,11 @@ class Watch:
         """The targets, for a line on the terminal."""
         if self.options.watches_all:
             return "every process"
-        return ", ".join(self._names)
+        return ", ".join([*self._names, *self.targets.members.names])
 
     def notes(self) -> list[str]:
         """What the user should know of the targets: those without Python frames and why."""
-        if self.options.watches_all:
+        if self.options.watches_all or self.targets.members.cgroups:
             names = " and ".join(missing(OTHER_USERS))
             return [f"without {names} programs of other users are recorded without names"] if names else []
         return [
@@ -150,6 +152,7 @@ def _config_flags(options: CaptureOptions) -> int:
         flags["BP_CONFIG_NATIVE"]: options.native,
         flags["BP_CONFIG_KERNEL"]: options.kernel,
         flags["BP_CONFIG_ALL_PROCESSES"]: options.watches_all,
+        flags["BP_CONFIG_ALL_EXECS"]: bool(options.cgroups or options.containers),
         flags["BP_CONFIG_WAKERS"]: options.wakers and options.mode != "cpu",
     }
     return sum(int(flag) for flag, is_chosen in chosen.items() if is_chosen)

@@ -48,6 +48,7 @@ class NativeTable:
     rows: list[Row] = field(default_factory=list)  # by number - 1
     _numbers: dict[Row, int] = field(default_factory=dict)
     written_count: int = 0
+    _used: set[int] = field(default_factory=set)  # numbers that were met since take_used_files()
 
     def numbers(self, pid: int, stack: RawStack) -> list[int]:
         """Of the native frames and then the kernel frames of one stack, leaf first.
@@ -73,6 +74,7 @@ class NativeTable:
                     number = numbers[position] = self._number(_native_row(code_map, words[position]))
                     if self.rows[number - 1][1] != NO_FILE:  # that may be known later
                         known[words[position]] = number
+        self._used.update(numbers)
         flags = NATIVE_EXACT  # a sample's first kernel address is where it was; of a wait it is our own program
         for word in words[native_count:]:
             numbers.append(self._number((word & _KERNEL_ADDRESS_MASK, KERNEL_FILE, flags)))
@@ -91,6 +93,11 @@ class NativeTable:
         new = self.rows[self.written_count :]
         self.written_count = len(self.rows)
         return np.array(new, NATIVE_DTYPE)
+
+    def take_used_files(self) -> set[int]:
+        """Files that stacks led through since the last call."""
+        used, self._used = self._used, set()
+        return {self.rows[number - 1][1] for number in used}
 
     def _cut_at_change(self, stack: RawStack, now: CodeMap, used: CodeMap | None) -> None:
         """Cuts a stack where it was unwound by the rules of what had been at an address before."""

@@ -6,6 +6,7 @@ Names are looked up in another: reading symbols takes tenths of a second, in whi
 
 from __future__ import annotations
 
+import hashlib
 import os
 import resource
 from dataclasses import dataclass, field
@@ -19,7 +20,7 @@ from bpfprof.kernel.unwind_memory import UnwindMemory, UnwindMemoryFull
 from bpfprof.model.ids import Pid
 from bpfprof.proc.maps import Mapping, open_mapped_file
 from bpfprof.proc.memory import ProcessMemory
-from bpfprof.unwind.cache import load_rows
+from bpfprof.unwind.cache import decode_rows, load_rows
 
 KERNEL_FILE = 0  # the number of what kernel addresses belong to
 _VDSO_LIMIT_BYTES = 64 << 10
@@ -91,6 +92,16 @@ class CodeFiles:
         except OSError as error:
             image, note = None, f"it cannot be opened ({error.strerror or error})"
         return self._add(key, FileKind.ELF, mapping.path, pid, image, note)
+
+    def of_jit_object(self, pid: Pid, content: bytes) -> CodeFile | None:
+        """The ELF file made of an object (jit_objects.py) that a compiler put into memory."""
+        key = ("jit", hashlib.sha256(content).digest())
+        try:
+            return self._known(key) or self._add(
+                key, FileKind.MEMORY, "[jit]", pid, ElfImage.from_bytes(content, "jit")
+            )
+        except (OSError, ElfError):
+            return None
 
     def hurry(self, number: int) -> None:
         """A stack needed the table of this file: it is made next, and soon unless it takes long."""
@@ -190,7 +201,8 @@ class CodeFiles:
         if file.is_ready or file.image is None or file._status is None:
             return
         try:
-            rows, rules = load_rows(file.image, file._status)
+            is_kept = file.kind is not FileKind.MEMORY
+            rows, rules = load_rows(file.image, file._status) if is_kept else decode_rows(file.image)
             if len(rows.pages) > 1:
                 self.memory.set_file(file.number, rows, rules)
             else:
@@ -199,6 +211,8 @@ class CodeFiles:
             file.note = str(error) or type(error).__name__
         except Exception as error:  # a bug in the decoder; the report shows the note
             file.note = f"internal error: {type(error).__name__}: {error}"
+        for number in self.memory.take_evicted():
+            self.files[number].is_ready = False  # made again when a stack needs it
         if file.note:
             self.memory.set_frame_pointers(file.number)
         file.is_ready = True

@@ -12,6 +12,7 @@ import numpy as np
 
 from bpfprof.abi.dtypes import MAPPING_DTYPE
 from bpfprof.code.files import CodeFiles, FileKind
+from bpfprof.code.jit_code import JitCode, Row
 from bpfprof.errors import TargetError
 from bpfprof.kernel.mapping_events import MappingEvent
 from bpfprof.kernel.tables import Tables
@@ -21,7 +22,6 @@ from bpfprof.model.samples import NO_FILE
 from bpfprof.proc.maps import Mapping, read_maps
 
 Location = tuple[int, int]  # (number of the file, address in it)
-Row = tuple[int, int, int, int]  # start, end, bias, number of the file
 _KERNEL_HALF = 1 << 63  # [vsyscall] is there
 _MASK64 = (1 << 64) - 1
 _REPLACED_KEPT_NS = 2_000_000_000
@@ -42,6 +42,7 @@ class CodeMap:
     from_ns: int = 0  # CLOCK_MONOTONIC: since when it is so
     user_count: int = 0
     known: dict[int, int] = field(default_factory=dict)  # address -> whatever the caller numbers it
+    rules: dict[int, np.void] = field(default_factory=dict)  # address -> RULE_DTYPE, those that were asked for
 
     def locate(self, address: int) -> Location:
         """Where an address is; (NO_FILE, address) when it is in no mapping."""
@@ -63,13 +64,17 @@ class NativeCode:
     # (process, generation of its mappings before) -> when other code came to their addresses (and those before)
     replaced: dict[tuple[Pid, int], int] = field(default_factory=dict)
     _generation: int = 0
+    _jit: JitCode = field(init=False)
     _looked_ns: dict[Pid, int] = field(default_factory=dict)  # before the mappings were read last
     _earlier: dict[Pid, deque[CodeMap]] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        self._jit = JitCode(self.files)
+
     @classmethod
-    def start(cls, tables: Tables) -> NativeCode:
-        """Over the kernel side's tables; `close()` ends what it started."""
-        memory = UnwindMemory(tables)
+    def start(cls, tables: Tables, table_memory_bytes: int) -> NativeCode:
+        """Over the kernel side's tables, which get so much memory; `close()` ends what it started."""
+        memory = UnwindMemory(tables, table_memory_bytes)
         return cls(CodeFiles.start(memory), memory)
 
     def look_at(self, pid: Pid, from_ns: int = 0, mapped: Sequence[MappingEvent] = ()) -> bool:
@@ -83,6 +88,7 @@ class NativeCode:
         except TargetError:
             return False
         rows = [row for mapping in mappings if (row := self._row(pid, mapping)) is not None]
+        rows = self._jit.refine(pid, rows)
         self.cut_count += max(0, len(rows) - MAX_MAPPINGS)
         rows = rows[:MAX_MAPPINGS]
         old = self.map_of.get(pid)
@@ -117,6 +123,7 @@ class NativeCode:
         if not keep_earlier:
             self._earlier.pop(pid, None)
             self._looked_ns.pop(pid, None)
+            self._jit.forget(pid)
         old = self.map_of.pop(pid, None)
         if old is not None:
             old.user_count -= 1

@@ -15,6 +15,7 @@ import numpy as np
 from bpfprof.code.addresses import NativeTable
 from bpfprof.code.files import KERNEL_FILE, CodeFile
 from bpfprof.code.maps import NativeCode
+from bpfprof.elf.image import ElfImage
 from bpfprof.elf.symbols.debug_files import find_debug_file
 from bpfprof.model.samples import NAME_DTYPE, NATIVE_EXACT, NO_FILE
 from bpfprof.names.elf_names import ElfNames, Name
@@ -31,13 +32,14 @@ _Row = tuple[int, int, int, int, int]  # of NAME_DTYPE
 class Namer:
     """Writes what the recording does not have yet: addresses as they are met, names as they are found."""
 
-    def __init__(self, code: NativeCode, with_lines: bool) -> None:
+    def __init__(self, code: NativeCode, with_lines: bool, symbol_memory_bytes: int) -> None:
         self.code = code
         self.natives = NativeTable(code)
         self._with_lines = with_lines
         self._asked_count = 0
         # Only used in the background, but for what it has found.
-        self._names: dict[int, ElfNames] = {}  # by number of the file
+        self._names: dict[int, tuple[ElfNames, ElfImage | None]] = {}  # by number of the file; used last comes last
+        self._names_limit_bytes = symbol_memory_bytes
         self._kernel: SymbolNames | None = None
         self._found: deque[tuple[list[str], list[_Row]]] = deque()
 
@@ -92,10 +94,7 @@ class Namer:
     def _resolve(self, file: CodeFile, addresses: list[int]) -> Sequence[Sequence[Name]]:
         """Of each address the functions it is in, innermost first."""
         if file.image is not None:
-            if file.number not in self._names:
-                debug = find_debug_file(file.image, file.path, file.root)
-                self._names[file.number] = ElfNames(file.image, debug, self._with_lines)
-            return self._names[file.number].resolve(addresses)
+            return self._names_of(file, file.image).resolve(addresses)
         array = np.array(addresses, np.uint64)
         if file.number == KERNEL_FILE:
             self._kernel = self._kernel or SymbolNames(read_kernel_symbols())
@@ -103,6 +102,22 @@ class Namer:
         else:
             names = SymbolNames(read_perf_map(file.pid)).resolve(array)
         return [[(name, "", 0, 0)] if name else [] for name in names]
+
+    def _names_of(self, file: CodeFile, image: ElfImage) -> ElfNames:
+        """Those of other files go, the longest unused first, where all take more memory than they may."""
+        known = self._names.pop(file.number, None)
+        if known is None:
+            debug = find_debug_file(image, file.path, file.root)
+            known = ElfNames(image, debug, self._with_lines), debug
+        size = sum(names.size_bytes for names, _ in (*self._names.values(), known))
+        for number in list(self._names):
+            if size > self._names_limit_bytes:
+                names, debug = self._names.pop(number)
+                size -= names.size_bytes
+                if debug is not None:
+                    debug.close()
+        self._names[file.number] = known
+        return known[0]
 
 
 def _file_row(file: CodeFile) -> dict[str, Any]:

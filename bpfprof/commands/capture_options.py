@@ -21,8 +21,9 @@ def _positive(_ctx: click.Context, _parameter: click.Parameter, seconds: float |
 
 def check_targets(options: CaptureOptions, command: tuple[str, ...], example: str) -> None:
     """Raises UsageError unless exactly one way to say what to record was used."""
-    if [bool(options.pids), bool(command), options.watches_all].count(True) != 1:
-        raise UsageError("say what to record: --pid PID, --all, or -- COMMAND", example)
+    of_cgroups = bool(options.cgroups or options.containers)
+    if [bool(options.pids), bool(command), options.watches_all, of_cgroups].count(True) != 1:
+        raise UsageError("say what to record: --pid PID, --all, --cgroup PATH, --container ID, or -- COMMAND", example)
 
 
 capture_options = gathered(
@@ -36,6 +37,18 @@ capture_options = gathered(
             help="Process to watch; may be repeated.",
         ),
         click.option("-a", "--all", "watches_all", is_flag=True, help="Every process of the machine."),
+        click.option(
+            *("--cgroup", "cgroups"),
+            metavar="PATH",
+            multiple=True,
+            help="Every process in a control group and those below it; may be repeated.",
+        ),
+        click.option(
+            *("--container", "containers"),
+            metavar="ID",
+            multiple=True,
+            help="Every process of a container, by the beginning of its id; may be repeated.",
+        ),
         click.option(
             *("-d", "--duration", "duration_s"),
             metavar="SECONDS",
@@ -51,6 +64,15 @@ capture_options = gathered(
             help="Follow children.  [default: on]",
         ),
         click.option("--native/--no-native", default=True, help="C and C++ frames.  [default: on]"),
+        click.option(
+            "--table-memory",
+            "table_memory_mb",
+            metavar="MB",
+            type=click.IntRange(4, 1024),
+            default=_DEFAULT.table_memory_mb,
+            show_default=True,
+            help="For unwind tables and symbols; what was not used for longest goes first.",
+        ),
         click.option("--native-lines", is_flag=True, help="Lines and inlined functions of native frames, from DWARF."),
         click.option("--kernel", is_flag=True, help="Kernel frames with every stack (1 to 2 us each)."),
         click.option(

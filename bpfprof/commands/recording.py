@@ -25,7 +25,6 @@ from bpfprof.commands.starting import Started, starting
 from bpfprof.errors import OutputError, UsageError
 from bpfprof.kernel.checks import check_events, check_host
 from bpfprof.kernel.kernel_side import KernelSide
-from bpfprof.model.ids import Pid
 from bpfprof.proc.caller import caller_ids
 from bpfprof.proc.tasks import process_name
 from bpfprof.profile.options import ProfileOptions
@@ -127,8 +126,9 @@ def _record(
     kernel: KernelSide, plan: Plan, chosen: Format | None, stop: StopRequest, launched: LaunchedCommand | None
 ) -> tuple[Profile, Path, OutputError | None]:
     """(the profile, where the recording or the report is, why it could not be written to its end)"""
-    targets = Targets.open((launched.pid,) if launched else plan.options.pids)
-    path = plan.shown.output or _default_path(targets.pids, plan.command)
+    pids = (launched.pid,) if launched else plan.options.pids
+    targets = Targets.open(pids, plan.options.cgroups, plan.options.containers)
+    path = plan.shown.output or _default_path(targets, plan.command)
     is_new = not os.path.lexists(path)
     watch = Watch.of(plan.options, kernel, targets)
     failure: OutputError | None = None
@@ -183,15 +183,15 @@ def _read_back(stream: BinaryIO, options: ProfileOptions) -> Profile:
     return build_profile(read_recording(stream), options)
 
 
-def _default_path(pids: tuple[Pid, ...], command: tuple[str, ...]) -> Path:
-    """bpfprof-COMM-PID-DATE.bpfprof in the current folder; bpfprof-all-DATE.bpfprof of the whole machine."""
-    date = time.strftime("%Y%m%d-%H%M%S")
-    if not pids:
-        return Path(f"bpfprof-all-{date}{RECORDING_SUFFIX}")
-    pid = pids[0]
-    name = os.path.basename(command[0]) if command else process_name(Pid(pid))
+def _default_path(targets: Targets, command: tuple[str, ...]) -> Path:
+    """bpfprof-COMM-PID-DATE.bpfprof in the current folder; without a pid the name of the cgroup, or `all`."""
+    pid = targets.pids[0] if targets.pids else None
+    name = os.path.basename(targets.members.names[0]) if targets.members.names else "all"
+    if pid is not None:
+        name = os.path.basename(command[0]) if command else process_name(pid)
     word = "".join(letter if letter.isalnum() or letter in "._-" else "_" for letter in name) or "process"
-    return Path(f"bpfprof-{word}-{pid}-{date}{RECORDING_SUFFIX}")
+    numbers = f"-{pid}" if pid is not None else ""
+    return Path(f"bpfprof-{word[:100]}{numbers}-{time.strftime('%Y%m%d-%H%M%S')}{RECORDING_SUFFIX}")
 
 
 class _LiveLine:

@@ -22,7 +22,7 @@ from bpfprof.cpython.layouts_dynamic import (
 )
 from bpfprof.cpython.layouts_static import STATIC_LAYOUTS
 from bpfprof.cpython.old_files import interpreters_variable, version_hex
-from bpfprof.cpython.thread_slot import find_thread_slot
+from bpfprof.cpython.thread_slot import ThreadSlot, find_thread_slot
 from bpfprof.cpython.thread_state import read_thread_states
 from bpfprof.elf.image import EM_X86_64, ElfError, ElfImage
 from bpfprof.model.ids import Pid, RuntimeAddress
@@ -38,7 +38,7 @@ _YOUNG_SECONDS = 2.0  # a process this young may still be loading its libraries
 
 @dataclass(frozen=True)
 class Interpreter:
-    """A running CPython. `thread_slot` is where, from the thread pointer, the address of the thread state is.
+    """A running CPython. `thread_slot` is the way from the thread pointer to the thread state.
 
     `code_type_address` is that of PyCode_Type and `eval_address` that of `_PyEval_EvalFrameDefault`, 0 when unknown.
     """
@@ -47,7 +47,7 @@ class Interpreter:
     build: str  # FREE_THREADED; "": an ordinary one
     runtime_address: RuntimeAddress
     layout: Layout
-    thread_slot: int
+    thread_slot: ThreadSlot
     gil: Gil
     code_type_address: RuntimeAddress
     eval_address: RuntimeAddress

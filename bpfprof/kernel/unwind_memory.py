@@ -13,6 +13,8 @@ import os
 import threading
 import time
 from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -31,37 +33,98 @@ MAX_MAPPINGS = 4096  # of one process; the kernel side's search takes fewer than
 # A program that found the old table is done with it after microseconds; a child's record, copied from its parent's at
 # fork, is written anew when its birth is noticed.
 _REUSE_AFTER_S = 10.0
+# A table that was used since so long stays: each stack that is still met is heard of every BP_RESEND_NS (2 s).
+_IN_USE_S = 6.0
+_REUSE_TABLE_AFTER_S = 0.1  # nothing but a program under way can still refer to it
+_LEFT_FOR_MAPPINGS = 8  # files leave one in so many words to mappings
+_FULL = "no room beside the unwind tables in use (--table-memory)"
 
 
 class UnwindMemoryFull(Exception):
-    """No room for more rows: BP_MAX_CHUNKS chunks are in use."""
+    """No room for more rows: all chunks are in use, and so are the tables in them."""
 
 
 class UnwindMemory:
-    """Owns the memory maps of the unwind tables; the maps themselves belong to `Tables`."""
+    """Owns the memory maps of the unwind tables; the maps themselves belong to `Tables`.
 
-    def __init__(self, tables: Tables) -> None:
+    Where there is no room for a file's table, those of files that were not used for the longest time go.
+    """
+
+    def __init__(self, tables: Tables, limit_bytes: int = 4 * _CHUNK_WORDS * _MAX_CHUNKS) -> None:
+        self.evicted_count = 0
+        self._evicted: list[int] = []
+        self._limit_chunks = min(_MAX_CHUNKS, max(1, limit_bytes // (4 * _CHUNK_WORDS)))
+        all_words = self._limit_chunks * _CHUNK_WORDS
+        self._file_words = all_words - all_words // _LEFT_FOR_MAPPINGS
+        self._used_words = 0
+        self._files: dict[int, _Placed] = {}
         self._tables = tables
         self._lock = threading.Lock()
         self._rules = RuleTable()
         self._rule_count = 0
         self._chunks: list[npt.NDArray[np.uint32]] = []
         self._free: list[tuple[int, int]] = []  # (start, words), by start
-        self._released: deque[tuple[float, int, int]] = deque()
+        self._released: deque[tuple[float, int, int]] = deque()  # mappings: (reuse them then, start, words)
+        self._freed: deque[tuple[float, int, int]] = deque()  # the same of tables
         self._rule_rows = _map_rows(tables.fds["rules"], RULE_DTYPE, abi.CONSTANTS["BP_MAX_RULES"])
         self._file_rows = _map_rows(tables.fds["files"], FILE_DTYPE, abi.CONSTANTS["BP_MAX_FILES"])
         self._add_chunk(os.dup(tables.fds["chunk"]))
         self._publish_rules()
 
     def set_file(self, number: int, table: FileRows, rules: Rules) -> None:
-        """Makes a file's rows known. `rules` are those that the rows refer to. Raises UnwindMemoryFull."""
+        """Makes a file's rows known. `rules` are those that the rows refer to. Raises UnwindMemoryFull.
+
+        May take the tables of other files away, see `take_evicted`.
+        """
         with self._lock:
             adopted = self._rules.adopt(table, rules)
             self._publish_rules()
-            pages = self._place(adopted)
+        while not self._set_file(number, adopted):
+            time.sleep(2 * _REUSE_TABLE_AFTER_S)
+
+    def _set_file(self, number: int, table: FileRows) -> bool:
+        """False when there will be room for it soon."""
+        with self._lock:
+            try:
+                pages, blocks = self._place(table)
+            except UnwindMemoryFull:
+                words = len(table.rows) + 2 * len(table.pages)
+                if words > self._file_words or not self._evict(words):
+                    raise
+                return False
+            self._files[number] = _Placed(time.monotonic(), blocks)
             row = self._file_rows[number : number + 1]
             row["pages"], row["first_page"], row["page_count"] = pages, table.first_page, len(table.pages) - 1
             row["state"] = abi.ENUMS["bp_file_state"]["BP_FILE_READY"]
+        return True
+
+    def note_used(self, numbers: Iterable[int]) -> None:
+        """Stacks that were taken lately lead through these files."""
+        now = time.monotonic()
+        with self._lock:
+            for number in numbers:
+                if number in self._files:
+                    self._files[number].used_s = now
+
+    def take_evicted(self) -> list[int]:
+        """Files whose tables were taken away since the last call; a stack that needs one ends there."""
+        evicted, self._evicted = self._evicted, []
+        return evicted
+
+    def _evict(self, words: int) -> bool:
+        """Takes the tables away that were not used for the longest time; false when all that would help are in use."""
+        limit_s, freed = time.monotonic() - _IN_USE_S, 0
+        oldest = sorted((placed.used_s, number) for number, placed in self._files.items() if placed.used_s < limit_s)
+        for _, number in oldest:
+            if freed >= 2 * words:
+                break
+            self._file_rows["state"][number] = abi.ENUMS["bp_file_state"]["BP_FILE_PENDING"]
+            for start, size in self._files.pop(number).blocks:
+                self._freed.append((time.monotonic() + _REUSE_TABLE_AFTER_S, start, size))
+                freed += size
+            self._evicted.append(number)
+            self.evicted_count += 1
+        return freed > 0
 
     def set_frame_pointers(self, number: int) -> None:
         """The file has no table: its code is left by frame pointers."""
@@ -109,18 +172,21 @@ class UnwindMemory:
         self._rule_rows[self._rule_count : self._rule_count + len(records)] = records
         self._rule_count += len(records)
 
-    def _place(self, table: FileRows) -> int:
-        """Writes rows and pages; returns the word index of the pages. When there is no room nothing is kept."""
+    def _place(self, table: FileRows) -> tuple[int, list[tuple[int, int]]]:
+        """Writes rows and pages; returns the word index of the pages, and all that was taken, as (start, words).
+
+        When there is no room nothing is kept.
+        """
         taken: list[tuple[int, int]] = []
         try:
             places = self._place_rows(table, taken)
-            index = self._allocate(places.size)
+            index = self._allocate(places.size, for_file=True)
         except UnwindMemoryFull:
             for start, words in taken:
                 self._put_back(start, words)
             raise
         self._write(index, places.reshape(-1))
-        return index
+        return index, [*taken, (index, places.size)]
 
     def _place_rows(self, table: FileRows, taken: list[tuple[int, int]]) -> npt.NDArray[np.uint32]:
         """(word index of the first row, rows) of each page. Notes in `taken` what was allocated."""
@@ -133,7 +199,7 @@ class UnwindMemory:
             # One word more than there are rows: an empty page at the end begins there, which has to be in this chunk.
             end_page = int(np.searchsorted(table.pages, start + _CHUNK_WORDS - 1, "right")) - 1
             words = int(table.pages[end_page]) - start + 1
-            index = self._allocate(words)
+            index = self._allocate(words, for_file=True)
             taken.append((index, words))
             self._write(index, table.rows[start : int(table.pages[end_page])])
             places[page:end_page, 0] = table.pages[page:end_page] - np.uint32(start) + np.uint32(index)
@@ -144,19 +210,22 @@ class UnwindMemory:
         chunk, place = divmod(index, _CHUNK_WORDS)
         self._chunks[chunk][place : place + len(words)] = words
 
-    def _allocate(self, words: int) -> int:
+    def _allocate(self, words: int, for_file: bool = False) -> int:
         """Index of so many free words in a row, within one chunk and a multiple of 8."""
         words = _rounded(words)
         if words > _CHUNK_WORDS:
             raise UnwindMemoryFull(f"a table of {words} words")
         self._take_back()
+        if for_file and self._used_words + words > self._file_words:
+            raise UnwindMemoryFull(_FULL)
         position = next((n for n, (_, size) in enumerate(self._free) if size >= words), -1)
         if position < 0:
-            if len(self._chunks) == _MAX_CHUNKS:
-                raise UnwindMemoryFull(f"{_MAX_CHUNKS} chunks are in use")
+            if len(self._chunks) == self._limit_chunks:
+                raise UnwindMemoryFull(_FULL)
             self._add_chunk(new_chunk())
             position = len(self._free) - 1
         start, size = self._free[position]
+        self._used_words += words
         if size > words:
             self._free[position] = (start + words, size - words)
         else:
@@ -170,11 +239,13 @@ class UnwindMemory:
         os.close(fd)
 
     def _take_back(self) -> None:
-        while self._released and self._released[0][0] < time.monotonic():
-            _, start, words = self._released.popleft()
-            self._put_back(start, words)
+        for waiting in (self._released, self._freed):
+            while waiting and waiting[0][0] < time.monotonic():
+                _, start, words = waiting.popleft()
+                self._put_back(start, words)
 
     def _put_back(self, start: int, words: int) -> None:
+        self._used_words -= _rounded(words)
         position = bisect.bisect(self._free, (start, 0))
         self._free.insert(position, (start, _rounded(words)))
         with contextlib.suppress(IndexError):
@@ -187,6 +258,14 @@ class UnwindMemory:
         (start, words), (next_start, next_words) = self._free[position], self._free[position + 1]
         if start + words == next_start and next_start % _CHUNK_WORDS:
             self._free[position : position + 2] = [(start, words + next_words)]
+
+
+@dataclass
+class _Placed:
+    """The table of one file: when it was used last, and what it takes, as (start, words)."""
+
+    used_s: float
+    blocks: list[tuple[int, int]]
 
 
 def _rounded(words: int) -> int:

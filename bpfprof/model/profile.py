@@ -94,6 +94,9 @@ class ThreadTime:
     wait_count: int
     off_by_reason: tuple[tuple[str, int], ...] = ()  # (reason, nanoseconds), most first; they sum to off_cpu_ns
     overlap_ns: int = 0
+    namespace_pid: int = 0  # of the process in its own pid namespace, where that is another
+    cgroup: str = ""  # of the process, "" where it is not known
+    is_kernel_thread: bool = False
 
     @property
     def wall_ns(self) -> int:

@@ -35,6 +35,11 @@ class ElfNames:
         self._lines = LineReader(image, debug) if with_lines else None
         self._ranges = kept_eval_ranges(image)
 
+    @property
+    def size_bytes(self) -> int:
+        """Memory that its symbols take."""
+        return self._symbols.table.size_bytes
+
     @cached_property
     def _stubs(self) -> SymbolNames:
         return SymbolNames(read_plt(self._image), "@plt")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import dataclass
 
 from bpfprof.model.ids import Pid, RuntimeAddress, Tid
@@ -36,6 +37,12 @@ class ThreadStatus:
     namespace_tids: tuple[int, ...]
 
 
+# The order of the fields is that of fs/proc/array.c; what is between them differs. A name has no line ends.
+_STATUS = re.compile(
+    rb"\nState:\t([A-Za-z]).*?\nUid:\t\d+\t(\d+)\t.*?\nNSpid:((?:\t\d+)+)\n"
+    rb".*\nvoluntary_ctxt_switches:\t(\d+)\nnonvoluntary_ctxt_switches:\t(\d+)\n",
+    re.DOTALL,
+)
 _PF_KTHREAD = 0x00200000  # include/linux/sched.h (Linux 6.1)
 
 
@@ -91,15 +98,11 @@ def start_time_ticks(pid: Pid) -> int | None:
 
 def thread_status(pid: Pid, tid: Tid) -> ThreadStatus | None:
     """None when the thread is gone."""
-    lines = (line.partition(b":") for line in _read(f"/proc/{pid}/task/{tid}/status").split(b"\n"))
-    values = {name: value.split() for name, _, value in lines}
-    try:
-        switches = int(values[b"voluntary_ctxt_switches"][0]) + int(values[b"nonvoluntary_ctxt_switches"][0])
-        tids = tuple(int(field) for field in values[b"NSpid"])
-        state, uid = values[b"State"][0].decode("ascii", "replace"), int(values[b"Uid"][1])
-        return ThreadStatus(state, switches, uid, tids)
-    except (KeyError, IndexError, ValueError):
+    found = _STATUS.search(_read(f"/proc/{pid}/task/{tid}/status"))
+    if found is None:
         return None
+    state, uid, tids, voluntary, involuntary = found.groups()
+    return ThreadStatus(state.decode(), int(voluntary) + int(involuntary), int(uid), tuple(map(int, tids.split())))
 
 
 def blocked_syscall(pid: Pid, tid: Tid) -> BlockedSyscall | None:
@@ -128,6 +131,12 @@ def namespace_tids(pid: Pid, tid: Tid) -> tuple[int, ...]:
     """The thread's id in each pid namespace, ours first, its own last; empty when the thread is gone."""
     status = thread_status(pid, tid)
     return status.namespace_tids if status else ()
+
+
+def namespace_pid(pid: Pid) -> int:
+    """The pid of a process in its own pid namespace, where that is not ours; else 0, as when it is gone."""
+    line = _read(f"/proc/{pid}/status").partition(b"\nNSpid:")[2].partition(b"\n")[0].split()
+    return int(line[-1]) if len(line) > 1 and line[-1].isdigit() else 0
 
 
 def _read(path: str) -> bytes:

@@ -132,4 +132,7 @@ class _Builder:
             int(waits["count"].sum()),
             tuple((reason_text(reason), ns) for reason, ns in waits[["reason", "total_ns"]].tolist()),
             self._spans.overlap_ns(index) if window is None and last_ns else 0,
+            process.namespace_pid,
+            process.cgroup,
+            process.is_kernel_thread,
         )

@@ -9,6 +9,7 @@ import numpy as np
 from bpfprof import array_types as npt
 from bpfprof.model.profile import Profile
 from bpfprof.query.chains import Share, WokenBy, gil_holders, shares_of, woken_by
+from bpfprof.query.containers import container_label
 from bpfprof.query.functions import Ints, function_of_frames, merged_stacks, owner_functions, wait_owners
 from bpfprof.query.waits import Waits, find_waits
 
@@ -83,7 +84,7 @@ class _Context:
 def group_waits(
     profile: Profile, by: str, limit: int, waker_depth: int = 2, merge_lines: bool = False, hide_idle: bool = False
 ) -> WaitGroups:
-    """By stack, reason, thread, function, waker or lock; at most `limit` groups, and as many idle ones.
+    """By stack, reason, thread, container, function, waker or lock; at most `limit` groups, and as many idle ones.
 
     Raises ValueError without spans.
     """
@@ -119,6 +120,9 @@ def _keys(context: _Context, places: Ints, merge_lines: bool) -> Ints:
     stacks: Ints = rows["stack"]
     if context.by in ("reason", "thread", "waker"):
         return np.asarray(rows[context.by])
+    if context.by == "container":
+        labels = [container_label(thread) for thread in context.profile.threads] or [""]
+        return np.asarray(np.unique(labels, return_inverse=True)[1][rows["thread"]])
     if context.by == "function":
         return context.functions[stacks] + 1
     if context.by == "lock":

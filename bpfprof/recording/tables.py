@@ -61,6 +61,8 @@ class RecordedProcess:
     gil: Optional[tuple[int, int]] = None  # noqa: UP045 (address, bytes)
     gil_switch: Optional[tuple[int, int]] = None  # noqa: UP045 (address, bytes)
     is_kernel_thread: bool = False
+    namespace_pid: int = 0  # its pid in its own pid namespace, where that is not ours; 0: it is
+    cgroup: str = ""
     note: str = ""
 
     @property

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from bpfprof.model.profile import Profile
 
-GROUPINGS = ("stack", "reason", "thread", "function", "waker", "lock")  # of waits
+GROUPINGS = ("stack", "reason", "thread", "container", "function", "waker", "lock")  # of waits
 
 
 @dataclass(frozen=True)

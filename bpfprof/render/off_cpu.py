@@ -11,6 +11,7 @@ from bpfprof.model.profile import Profile
 from bpfprof.model.spans import ThreadState
 from bpfprof.query.groups import WaitGroup, WaitGroups, group_waits
 from bpfprof.render.columns import COLUMNS, duration_text, percent_text, shortened, wrapped
+from bpfprof.render.containers import containers_block
 from bpfprof.render.formats import RenderOptions
 from bpfprof.render.gil_table import gil_block
 from bpfprof.render.header import counted, recording_block
@@ -50,6 +51,7 @@ def render_off_cpu(profile: Profile, options: RenderOptions) -> str:
         *_idle_blocks(details, groups, ascii_only),
         _short_block(profile),
         gil_block(profile, options),
+        containers_block(profile.threads),
         threads_block(profile.threads),
         reasons_block(profile.threads),
         wrapped(quality_line(profile), "  "),

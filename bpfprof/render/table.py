@@ -15,6 +15,7 @@ from bpfprof.model.states import reason_text
 from bpfprof.query.functions import owner_frames
 from bpfprof.render.by_table import by_block
 from bpfprof.render.columns import COLUMNS, duration_text, padded, percent_text, seconds_text, shortened, wrapped
+from bpfprof.render.containers import containers_block
 from bpfprof.render.event_table import events_block
 from bpfprof.render.formats import RenderOptions
 from bpfprof.render.gil_table import gil_block
@@ -36,6 +37,7 @@ def render_table(profile: Profile, options: RenderOptions) -> str:
     blocks = [
         recording_block(profile),
         wrapped(f"only {printable(profile.filter_text[2:])}", "  ") if profile.filter_text else [],
+        containers_block(profile.threads),
         threads_block(profile.threads),
         reasons_block(profile.threads),
         gil_block(profile, options),

@@ -10,13 +10,14 @@ from bpfprof.model.frames import FrameKind
 from bpfprof.model.profile import Profile
 from bpfprof.model.states import reason_text
 from bpfprof.query.chains import Share, WokenBy, waker_name
+from bpfprof.query.containers import container_label
 from bpfprof.query.functions import is_of_scheduler, wait_owners
 from bpfprof.query.groups import WaitGroup
 from bpfprof.render.columns import COLUMNS, filled, percent_text, shortened, width
 from bpfprof.render.formats import RenderOptions
 from bpfprof.render.gil_table import holder_text, largest, others_text
 from bpfprof.render.header import counted
-from bpfprof.render.labels import clean, frame_labels, process_label, thread_label
+from bpfprof.render.labels import clean, frame_labels, printable, process_label, thread_label
 
 _INDENT = "    "
 _STACK_LINES = 3
@@ -37,6 +38,8 @@ class WaitDetails:
         """What the waits of the group have in common; not cut to a width."""
         if self._by == "thread":
             return self._thread(group.threads[0].value)
+        if self._by == "container":
+            return printable(container_label(self._profile.threads[group.threads[0].value]))
         if self._by == "function":
             return self._function(group.functions[0].value)
         if self._by == "waker":
@@ -57,7 +60,7 @@ class WaitDetails:
             lines.append(self._threads(group))
         if self._by not in ("stack", "reason"):
             lines.append(self._shares("for ", group.reasons, self._reason, group))
-        if self._by in ("reason", "thread", "waker"):
+        if self._by in ("reason", "thread", "container", "waker"):
             lines.append(self._shares("in ", group.functions, self._function, group))
         lines += self._wakers(group)
         lines += self._holders(group)

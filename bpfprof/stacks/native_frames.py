@@ -13,6 +13,7 @@ from bpfprof.model.frames import Frame, FrameKind
 from bpfprof.model.samples import NAME_EVAL, NAME_INLINED, NO_FILE
 from bpfprof.recording.reader import Recording
 from bpfprof.recording.tables import RecordedFile
+from bpfprof.stacks.greenlets import is_greenlet_library
 from bpfprof.stacks.interpreter_frames import begins_collection, collects, is_internal
 
 # What the evaluation function calls last before 3.11: Python/ceval.c, `exit_eval_frame` (v3.6.15 to v3.10.13).
@@ -41,6 +42,8 @@ class NativeSource:
         self._is_check[names["native"][np.isin(names["function"], checks)]] = True
         numbers = np.flatnonzero(self.is_eval) - 1
         self._interpreters = set(recording.natives["file"][numbers].tolist())
+        libraries = [number for number, file in enumerate(recording.files) if is_greenlet_library(file.path)]
+        self.is_greenlet = np.append(False, np.isin(recording.natives["file"], libraries))  # by number
 
     def frames(self, number: int) -> tuple[Frame, ...]:
         """The function at an address and what was inlined into it, root first."""

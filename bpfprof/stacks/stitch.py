@@ -9,6 +9,7 @@ from bpfprof.model.frames import Frame, FrameKind
 from bpfprof.model.statuses import NativeFlag, Status
 from bpfprof.recording.reader import Recording
 from bpfprof.recording.tables import RecordedProcess
+from bpfprof.stacks.greenlets import own_count
 from bpfprof.stacks.merge import Side, merge
 from bpfprof.stacks.native_frames import NativeSource
 from bpfprof.stacks.python_frames import PythonSource
@@ -28,9 +29,11 @@ class StackSource:
         self._shows_interpreter = show_interpreter
         self._python = PythonSource(recording)
         self._native = NativeSource(recording)
-        stacks = recording.stacks
+        stacks = self._stacks = recording.stacks.copy()
         self._python_ends = np.cumsum(stacks["python_count"], dtype=np.int64)
         self._native_ends = np.cumsum(stacks["native_count"] + stacks["kernel_count"].astype(np.int64))
+        self._native_begins = self._native_ends - stacks["native_count"] - stacks["kernel_count"]
+        self._end_greenlets()
         self._texts: dict[str, str] = recording.start.get("status_texts", {})
         self.statuses = np.concatenate([[Status.STACK_NOT_TAKEN], self._statuses()]).astype(
             np.uint8
@@ -62,13 +65,11 @@ class StackSource:
         return (Frame(FrameKind.TRUNCATED, reason), *frames) if reason else tuple(frames)
 
     def _frames(self, stack: int) -> list[Frame]:
-        row = self._recording.stacks[stack - 1]
+        row = self._stacks[stack - 1]
         python_end, native_end = int(self._python_ends[stack - 1]), int(self._native_ends[stack - 1])
         python = self._recording.python_frames[python_end - int(row["python_count"]) : python_end]
-        numbers = self._recording.native_frames["native"]
-        kernel = numbers[native_end - int(row["kernel_count"]) : native_end]
-        native_end -= len(kernel)
-        native = numbers[native_end - int(row["native_count"]) : native_end].tolist()
+        kernel = self._recording.native_frames["native"][native_end - int(row["kernel_count"]) : native_end]
+        native = self._native_numbers(stack - 1)
         process = self._process(int(row["process"]))
         merged = merge(
             self._native.is_eval[native].tolist(),
@@ -95,6 +96,27 @@ class StackSource:
                 frames += self._native.frames(native[index])
         return frames + self._native.kernel_frames(kernel)
 
+    def _native_numbers(self, row: int) -> list[int]:
+        begin, count = int(self._native_begins[row]), int(self._stacks["native_count"][row])
+        numbers: list[int] = self._recording.native_frames["native"][begin : begin + count].tolist()
+        return numbers
+
+    def _end_greenlets(self) -> None:
+        """Leaves the stacks of greenlets, with which whatever lay beyond was taken, only what is their own."""
+        stacks, numbers = self._stacks, self._recording.native_frames["native"]
+        has_greenlet = _counts(self._native.is_greenlet[numbers], self._native_begins, stacks["native_count"]) > 0
+        is_known = (stacks["status"] == Status.OK) | (stacks["status"] == Status.NO_PYTHON)
+        for row in np.flatnonzero(has_greenlet & is_known).tolist():
+            native, process = self._native_numbers(row), self._process(int(stacks["process"][row]))
+            end = int(self._python_ends[row])
+            marks = self._recording.python_frames["mark"][end - int(stacks["python_count"][row]) : end]
+            runs = int(np.count_nonzero(marks >= process.entry_marks_from))
+            is_eval = self._native.is_eval[native].tolist()
+            may_be_unlinked = is_eval[0] or self._returns(process, native)
+            count = own_count(is_eval, self._native.is_greenlet[native].tolist(), runs, may_be_unlinked)
+            if count is not None:
+                stacks["native_count"][row], stacks["native_status"][row] = count, Status.OK
+
     def _returns(self, process: RecordedProcess, native: list[int]) -> bool:
         return process.python is not None and process.python < (3, 11) and self._native.checks_result(native)
 
@@ -104,7 +126,7 @@ class StackSource:
 
     def _statuses(self) -> npt.NDArray[np.uint8]:
         """Of each stack as a whole."""
-        stacks = self._recording.stacks
+        stacks = self._stacks
         python, native = stacks["status"], stacks["native_status"]
         statuses = np.where((native != Status.OK) & (native != Status.STACK_NOT_TAKEN), native, python)
         has_native = stacks["native_count"] + stacks["kernel_count"] > 0
@@ -118,10 +140,9 @@ class StackSource:
 
     def _disagree(self) -> npt.NDArray[np.bool_]:
         """For each stack that is whole what merge() finds: native and Python frames tell of different calls."""
-        stacks = self._recording.stacks
+        stacks, native_begin = self._stacks, self._native_begins
         if not len(stacks):
             return np.zeros(0, np.bool_)
-        native_begin = self._native_ends - stacks["native_count"] - stacks["kernel_count"]
         is_eval = np.append(self._native.is_eval[self._recording.native_frames["native"]], False)
         evals = _counts(is_eval, native_begin, stacks["native_count"])
         leaf_is_eval = is_eval[native_begin] & (stacks["native_count"] > 0)
@@ -133,9 +154,8 @@ class StackSource:
         has_open_end = ~is_entry[self._python_ends - 1] & (stacks["python_count"] > 0)
         agrees = (evals == runs) | ((evals == runs + 1) & leaf_is_eval)
         for stack in np.flatnonzero((evals == runs + 1) & ~leaf_is_eval & (runs > 0)).tolist():
-            begin, count = int(native_begin[stack]), int(stacks["native_count"][stack])
-            native = self._recording.native_frames["native"][begin : begin + count].tolist()
-            agrees[stack] = self._returns(self._process(int(stacks["process"][stack])), native)
+            process_of_stack = self._process(int(stacks["process"][stack]))
+            agrees[stack] = self._returns(process_of_stack, self._native_numbers(stack))
         return np.asarray((stacks["native_count"] > 0) & (stacks["python_count"] > 0) & (~agrees | has_open_end))
 
 

@@ -34,12 +34,17 @@ def load_rows(image: ElfImage, status: os.stat_result) -> tuple[FileRows, Rules]
     content = _CACHE.load(name)
     found = unpack(content) if content is not None else None
     if found is None:
-        from bpfprof.elf.cfi.tables import read_call_frames  # it takes long to import, and is seldom needed
-
-        frames = read_call_frames(image)
-        found = compact(frames), frames.rules
+        found = decode_rows(image)
         _CACHE.store(name, pack(*found))
     return found
+
+
+def decode_rows(image: ElfImage) -> tuple[FileRows, Rules]:
+    """The same, of a file that no later run will see."""
+    from bpfprof.elf.cfi.tables import read_call_frames  # it takes long to import, and is seldom needed
+
+    frames = read_call_frames(image)
+    return compact(frames), frames.rules
 
 
 def cache_name(build_id: str, status: os.stat_result) -> str:

@@ -18,9 +18,12 @@ from tests.ebpf_host.python_image import (
     FRAME_OBJECT_BYTES,
     LAYOUTS,
     STATE,
+    THREAD_POINTER,
     TOO_DEEP_FRAMES,
+    TSS_OFFSET,
     Frame,
     PythonImage,
+    ThreadState,
     chain,
     code_address,
     frames_of,
@@ -225,3 +228,28 @@ def test_how_much_of_a_thread_state_must_be_readable(host: Host, missing: int) -
     host.set_user_memory([(at, data[: TSTATE_BYTES - missing] if at == STATE else data) for at, data in segments])
     event, _ = host.sample()
     assert event["status"] == (STATUS.BP_PYTHON_STATE_FAULT if missing else STATUS.BP_OK)
+
+
+@pytest.mark.parametrize(
+    ("count", "block", "module", "loads", "status"),
+    [
+        (3, HEAP, 3, 2, "BP_OK"),
+        (2, HEAP, 3, 2, "BP_NO_PYTHON"),
+        (3, 0, 3, 2, "BP_NO_PYTHON"),
+        (3, (1 << 64) - 1, 3, 2, "BP_NO_PYTHON"),
+        (3, OLDER, 3, 2, "BP_PYTHON_STATE_FAULT"),
+        (3, STATE, 0, 1, "BP_OK"),
+    ],
+    ids=["dynamic", "short vector", "no block", "unallocated block", "unreadable block", "second-level key"],
+)
+def test_ways_to_a_thread_state(host: Host, count: int, block: int, module: int, loads: int, status: str) -> None:
+    image, vector = PythonImage(), HEAP + 0x10000
+    frames = chain(3, CHUNK + 24, CHUNK + CHUNK_BYTES)
+    image.link(frames)
+    words = {THREAD_POINTER + TSS_OFFSET: vector, vector - 16: count, vector + 48: block, HEAP + 40: STATE}
+    more = [(address, value.to_bytes(8, "little")) for address, value in words.items()]
+    way = {"slot_loads": loads, "slot_second": 48, "slot_third": 40, "tls_module": module, "tls_count": -16}
+    image.install_threads(host, [ThreadState(STATE, frames[0].address)], more, **way)
+    event, stack = host.sample()
+    assert (stack.header if stack else event)["status"] == getattr(STATUS, status)
+    assert (frames_of(stack) if stack else []) == ([frame.record for frame in frames] if status == "BP_OK" else [])

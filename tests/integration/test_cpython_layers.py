@@ -296,8 +296,8 @@ def test_an_interpreter_that_starts_is_found_in_the_end() -> None:
 
 @needs_pythons
 @pytest.mark.skipif(shutil.which("gcc") is None, reason="no gcc")
-@pytest.mark.parametrize(("taken", "is_followed"), [(7, True), (40, False)])
-def test_a_thread_specific_key_that_is_not_the_first(taken: int, is_followed: bool, tmp_path: Path) -> None:
+@pytest.mark.parametrize("taken", [7, 40])
+def test_a_thread_specific_key_that_is_not_the_first(taken: int, tmp_path: Path) -> None:
     """A library that is loaded before Python starts takes the first keys."""
     source, library = tmp_path / "keys.c", tmp_path / "keys.so"
     source.write_text(
@@ -314,7 +314,8 @@ def test_a_thread_specific_key_that_is_not_the_first(taken: int, is_followed: bo
             assert process.stdout is not None and process.stdout.readline() == "ready\n"
             found = find_interpreter(Pid(process.pid))
             process.kill()
-        if is_followed:
-            assert isinstance(found, Interpreter) and taken <= (found.thread_slot - 0x318) / 16 < taken + 4
-        else:
-            assert isinstance(found, NotPython) and "thread-specific key" in found.reason and not found.retry
+        assert isinstance(found, Interpreter), found
+        # Blocks of 32 keys: the first in struct pthread, pointers to the others behind it.
+        *blocks, entry = found.thread_slot.offsets
+        key = (entry - 8) // 16 + 4 * (blocks[0] - 0x510) if blocks else (entry - 0x318) // 16
+        assert taken <= key < taken + 4

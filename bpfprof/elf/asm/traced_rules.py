@@ -44,6 +44,9 @@ _BATCH_BYTES = 256 << 10  # decoded together: some 10 MB of arrays
 _FUNCTION_LIMIT = 8192
 _ROW_LIMIT = 500_000  # with more, there is no room for symbols; OpenBLAS has 360,000
 
+# Of files that are made of what a just-in-time compiler left in memory: LLVM writes no FDE for a function that cannot
+# throw, so any may be without.
+JIT_SECTION = ".jit"
 _SHORTEST_BYTES = 16
 _GAP_BYTES = 512  # without one that large, symbols are not read; what starts a program leaves 200 bytes in each file
 _WRITTEN_BYTES = 64  # the shortest function with an FDE that is looked at
@@ -93,10 +96,15 @@ def traced_rules(image: ElfImage, frames: CallFrames) -> CallFrames:
 
 def _unwritten_candidates(image: ElfImage, frames: CallFrames) -> Ints:
     """Starts and ends of symbols in gaps between functions."""
-    address, rule = frames.address, frames.rule
+    address, rule, shortest_gap = frames.address, frames.rule, _GAP_BYTES
+    made = image.section(JIT_SECTION)
+    if made is not None:
+        edges = np.array([made.address, made.address + made.size], np.uint64)
+        address = np.concatenate((edges[:1], address, edges[1:]))
+        rule, shortest_gap = np.concatenate(([NO_RULE_ID], rule, [NO_RULE_ID])), _SHORTEST_BYTES
     gaps = np.flatnonzero(rule[:-1] == NO_RULE_ID)
     none = np.zeros((2, 0), np.int64)
-    if not len(gaps) or int((address[gaps + 1] - address[gaps]).max()) < _GAP_BYTES or len(address) > _ROW_LIMIT:
+    if not len(gaps) or int((address[gaps + 1] - address[gaps]).max()) < shortest_gap or len(address) > _ROW_LIMIT:
         return none
     symbols = read_symbols(image)
     if not len(symbols):

@@ -89,6 +89,11 @@ class SymbolTable:
     def __len__(self) -> int:
         return len(self.starts)
 
+    @property
+    def size_bytes(self) -> int:
+        """Memory that it takes, names not included: they are read when they are asked for."""
+        return sum(column.nbytes for column in vars(self).values() if isinstance(column, np.ndarray))
+
     def find(self, addresses: Addresses) -> Indices:
         """The index of the symbol that covers each address, -1 where none does."""
         if not len(self.starts):

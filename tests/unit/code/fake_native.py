@@ -31,6 +31,9 @@ class FakeImage:
     def bias_of(self, start: int, offset: int, permissions: str) -> int:
         return start - offset + self.distance
 
+    def find_symbol(self, name: str) -> None:
+        return None
+
     def read(self, address: int, size: int) -> bytes:
         return self.code[address : address + size]
 

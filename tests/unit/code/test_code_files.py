@@ -21,6 +21,9 @@ class FakeMemory:
     def set_file(self, number: int, rows: object, rules: object) -> None:
         pass
 
+    def take_evicted(self) -> list[int]:
+        return []
+
 
 def test_the_root_directory_of_a_process_that_is_gone() -> None:
     """Debug files are looked for below it, when names are asked for: a short command has ended by then."""

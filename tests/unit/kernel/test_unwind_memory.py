@@ -55,7 +55,10 @@ class Clock:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now_s = 1000.0
-        monkeypatch.setattr(unwind_memory, "time", SimpleNamespace(monotonic=lambda: self.now_s))
+        monkeypatch.setattr(unwind_memory, "time", SimpleNamespace(monotonic=lambda: self.now_s, sleep=self.sleep))
+
+    def sleep(self, seconds: float) -> None:
+        self.now_s += seconds
 
 
 @pytest.fixture
@@ -272,7 +275,7 @@ def test_full_memory_is_said_and_what_is_there_stays(
     memory = UnwindMemory(small_view.tables())
     small, large = (table_of(chance, np.arange(count) * 5, rules) for count in (1000, 30_000))
     memory.set_file(1, small, rules)
-    with pytest.raises(UnwindMemoryFull, match="3 chunks"):
+    with pytest.raises(UnwindMemoryFull, match="--table-memory"):
         memory.set_file(2, large, rules)
     assert small_view.file(2)["state"] == PENDING, "nobody reads the half of a table"
     assert len(small_view.chunk_fds) == 3
@@ -286,6 +289,32 @@ def test_full_memory_is_said_and_what_is_there_stays(
     memory.release_mappings(index, 10)
     clock.now_s += unwind_memory._REUSE_AFTER_S + 1
     assert memory.add_mappings(random_mappings(chance, 10)) == index
+
+
+def test_the_table_that_was_not_used_for_longest_goes(small_view: KernelView, clock: Clock) -> None:
+    chance, rules = np.random.default_rng(19), some_rules(10, 0)
+    memory = UnwindMemory(small_view.tables(), 4 * 4 * SMALL_CHUNK)
+    table = table_of(chance, np.arange(6000) * 5, rules)  # one a chunk
+    for number in (1, 2, 3, 4):
+        memory.set_file(number, table, rules)
+        clock.now_s += 10
+    memory.note_used([1, 3, 4, 99])
+    memory.set_file(5, table, rules)
+    assert memory.take_evicted() == [2] and memory.take_evicted() == [] and memory.evicted_count == 1
+    assert small_view.file(2)["state"] == PENDING
+    clock.now_s += 1
+    memory.note_used([1, 3, 4])
+    with pytest.raises(UnwindMemoryFull, match="--table-memory"):
+        memory.set_file(6, table, rules)
+    assert not memory.take_evicted(), "what is in use stays"
+    for number in (1, 3, 4, 5):
+        assert_finds_the_same(small_view, memory, number, table, rules, addresses_to_try(chance, table, 50))
+    clock.now_s += 60
+    with pytest.raises(UnwindMemoryFull):
+        memory.set_file(7, table_of(chance, np.arange(40_000) * 5, rules), rules)
+    assert not memory.take_evicted(), "nothing goes for what would not fit alone"
+    memory.set_file(2, table, rules)
+    assert_finds_the_same(small_view, memory, 2, table, rules, addresses_to_try(chance, table, 50))
 
 
 def test_a_table_that_did_not_fit_leaves_its_space_to_others(

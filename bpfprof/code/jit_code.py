@@ -1,0 +1,88 @@
+"""Which parts of a process's memory are objects of a just-in-time compiler: its mappings in, more of them out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from bpfprof.code.files import CodeFiles, FileKind
+from bpfprof.code.jit_objects import DESCRIPTOR, first_entry, list_entries, read_object
+from bpfprof.errors import TargetError
+from bpfprof.model.ids import Pid
+from bpfprof.proc.memory import ProcessMemory
+
+_LIMIT_BYTES = 64 << 20
+Row = tuple[int, int, int, int]  # start, end, bias, number of the file
+
+
+@dataclass
+class JitCode:
+    """The objects that were read stay known as long as their process lists them."""
+
+    files: CodeFiles
+    _descriptors: dict[int, int | None] = field(default_factory=dict)  # by number of the file: ELF address
+    _first: dict[Pid, tuple[int, int]] = field(default_factory=dict)  # descriptor and first entry
+    _bytes: dict[Pid, int] = field(default_factory=dict)  # of all files made for a process
+    _objects: dict[Pid, dict[tuple[int, int, int], Row | None]] = field(default_factory=dict)
+
+    def refine(self, pid: Pid, rows: list[Row]) -> list[Row]:
+        """The same, with the objects in place of the memory where they lie."""
+        is_memory = [self.files.files[row[3]].kind is FileKind.MEMORY for row in rows]
+        descriptors = [it for row in rows if any(is_memory) and (it := self._descriptor(row))]
+        if not descriptors:
+            return rows
+        try:
+            with ProcessMemory(pid) as memory:
+                for descriptor in descriptors:
+                    self._read(pid, memory, descriptor)
+        except TargetError:
+            return rows
+        found = sorted({row for row in self._objects.get(pid, {}).values() if row is not None})
+        refined: list[Row] = []
+        for row, is_made in zip(rows, is_memory):
+            refined += _cut(row, found) if is_made else [row]
+        return refined
+
+    def forget(self, pid: Pid) -> None:
+        """A process is gone, or runs another program."""
+        self._first.pop(pid, None)
+        self._bytes.pop(pid, None)
+        self._objects.pop(pid, None)
+
+    def _descriptor(self, row: Row) -> int | None:
+        """Its address in the process, if this mapping's file has one."""
+        file = self.files.files[row[3]]
+        if file.image is None or file.kind is not FileKind.ELF:
+            return None
+        if file.number not in self._descriptors:
+            symbol = file.image.find_symbol(DESCRIPTOR)
+            self._descriptors[file.number] = None if symbol is None else int(symbol.address)
+        address = self._descriptors[file.number]
+        return None if address is None else address + row[2]
+
+    def _read(self, pid: Pid, memory: ProcessMemory, descriptor: int) -> None:
+        first = first_entry(memory, descriptor)
+        if self._first.get(pid) == (descriptor, first):
+            return
+        self._first[pid] = descriptor, first
+        before, now = self._objects.get(pid, {}), {}
+        for entry in list_entries(memory, first):
+            now[entry] = before[entry] if entry in before else self._row(pid, memory, *entry[1:])
+        self._objects[pid] = now
+
+    def _row(self, pid: Pid, memory: ProcessMemory, address: int, size: int) -> Row | None:
+        found = read_object(memory, address, size) if self._bytes.get(pid, 0) < _LIMIT_BYTES else None
+        self._bytes[pid] = self._bytes.get(pid, 0) + (len(found.content) if found else 0)
+        file = self.files.of_jit_object(pid, found.content) if found else None
+        return (found.start, found.end, found.bias, file.number) if found and file else None
+
+
+def _cut(row: Row, objects: list[Row]) -> list[Row]:
+    """A mapping, with the objects that lie in it; one that overlaps another is left out."""
+    at, end, bias, number = row
+    parts: list[Row] = []
+    for found in objects:
+        if at <= found[0] and found[1] <= end:
+            parts += [(at, found[0], bias, number)] if at < found[0] else []
+            parts.append(found)
+            at = found[1]
+    return [*parts, (at, end, bias, number)] if at < end else parts

@@ -1,0 +1,207 @@
+"""What runs in control groups and containers: chosen by `--cgroup` and `--container`, named from inside, shown apart.
+
+The container is a root of another distribution (tests/sid.py) in namespaces of its own, below a cgroup that is named as
+docker names them. The host has other files at the same paths.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from bpfprof.recording.reader import read_recording
+from bpfprof.recording.tables import RecordedProcess
+from tests import sid
+from tests.integration.recorded import (
+    PYTHON,
+    Folded,
+    Target,
+    assert_told,
+    bpfprof,
+    collapsed,
+    needs_root,
+    program,
+    recording,
+    running,
+)
+
+pytestmark = needs_root
+ID = "3f2a9c0d1e4b5a6978695a4b3c2d1e0f3f2a9c0d1e4b5a6978695a4b3c2d1e0f"
+OTHER_ID = "3f2b" + ID[4:]
+
+# Its mounts are seen nowhere else; ids of users inside are others than outside, too.
+ENTER = """
+mount --bind {root} {root} && mount -t proc proc {root}/proc && mount -t tmpfs none {root}/tmp
+mount --bind {programs} {root}/home
+exec unshare --user --map-root-user chroot {root} /usr/bin/python3.14 -B /home/made_inside.py
+"""
+
+
+def hierarchies() -> list[Path]:
+    """Where cgroups are made: v2, and one of v1, as far as there are."""
+    mounts = [line.split() for line in Path("/proc/mounts").read_text().splitlines()]
+    unified = [Path(fields[1]) for fields in mounts if fields[2] == "cgroup2"]
+    v1 = [Path(fields[1]) for fields in mounts if fields[2] == "cgroup" and fields[1].endswith(("pids", "freezer"))]
+    return unified[:1] + v1[:1]
+
+
+@contextmanager
+def cgroup(directory: Path) -> Iterator[Path]:
+    """A cgroup for a while; nothing is left in it."""
+    made = [path for path in (directory, *directory.parents) if not path.exists()]
+    directory.mkdir(parents=True)
+    try:
+        yield directory
+    finally:
+        until = time.monotonic() + 5
+        for path in made:
+            while path.exists():
+                try:
+                    path.rmdir()
+                except OSError:  # those in it were killed, and are about to go
+                    assert time.monotonic() < until, f"somebody stays in {path}"
+                    time.sleep(0.01)
+
+
+def inside(directory: Path, *command: str) -> list[str]:
+    """A command line that joins a cgroup and then becomes the command."""
+    return ["sh", "-c", 'echo 0 > "$0/cgroup.procs" && exec "$@"', str(directory), *command]
+
+
+def processes(path: Path) -> dict[int, RecordedProcess]:
+    with open(path, "rb") as file:
+        return {process.pid: process for process in read_recording(file).processes}
+
+
+# --- the container
+
+
+@dataclass
+class Contained:
+    """A recording by `--container` and one of the whole machine. `pid` is that of the program inside."""
+
+    folder: Path
+    pid: int
+    folded: Folded
+    summary: str
+    summary_of_all: str
+
+
+@pytest.fixture(scope="module")
+def contained(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Contained]:
+    if not sid.pythons():
+        pytest.skip("no root of Debian sid: python tests/sid.py makes it")
+    folder = tmp_path_factory.mktemp("contained")
+    script = ENTER.format(root=sid.folder(), programs=Path(program("made_inside.py")).parent)
+    namespaces = ("--mount", "--pid", "--net", "--uts", "--ipc", "--fork", "--kill-child")
+    with ExitStack() as stack:
+        directory = stack.enter_context(cgroup(hierarchies()[0] / "docker" / ID))
+        stack.enter_context(cgroup(hierarchies()[0] / "docker" / OTHER_ID))
+        stack.enter_context(running(*inside(directory, "unshare", *namespaces, "sh", "-c", script)))
+        pids = [int(word) for word in (directory / "cgroup.procs").read_text().split()]
+        (pid,) = (pid for pid in pids if Path(f"/proc/{pid}/comm").read_text() == "python3.14\n")
+        stack.enter_context(running(PYTHON, program("part_time.py")))  # it is outside
+        done = bpfprof("record", "--container", ID[:4], "-d", 2, "-o", folder / "x.bpfprof")
+        of_all = bpfprof("record", "-a", "-d", 1, "-o", folder / "all.bpfprof")
+        told = bpfprof("record", "--container", ID[:3], "-d", 1, "-o", folder / "y.bpfprof", check=None)
+        assert_told(told, 4, "2 containers begin with 3f2", "docker 3f2a9c0d1e4b", "docker 3f2b9c0d1e4b")
+        yield Contained(folder, pid, collapsed(folder / "x.bpfprof"), done.stdout, of_all.stdout)
+
+
+def test_only_the_container_is_recorded(contained: Contained) -> None:
+    names = {process.split()[1] for process, *_ in contained.folded.lines}
+    assert names == {"unshare", "python3.14"}, names
+
+
+def test_its_own_files_and_perf_map_are_read(contained: Contained) -> None:
+    """The interpreter and the C library are at paths where the host has others, or nothing."""
+    folded = contained.folded.of_process(contained.pid)
+    assert {"turn", "rest", "spin_in_container"} <= folded.functions()
+    assert folded.total_us("spin_in_container") > 0.2e6
+    frames = {frame for _, _, stack, _ in folded.lines for frame in stack}
+    assert any(frame.endswith("(libc.so.6)") for frame in frames), frames
+    assert not any("libc.so.6+0x" in frame for frame in frames), frames
+    cut_us = sum(us for _, _, stack, us in folded.lines if stack[0].startswith("[truncated"))
+    assert cut_us < 0.05 * folded.total_us(), frames
+
+
+def test_both_pids_and_the_cgroup_are_known(contained: Contained) -> None:
+    process = processes(contained.folder / "x.bpfprof")[contained.pid]
+    assert process.namespace_pid == 1 and process.cgroup == f"/docker/{ID}" and process.version.startswith("3.14")
+    assert any(line.startswith(f"process python3.14 ({contained.pid});") for line in lines_of(contained))
+    for text in (contained.summary, contained.summary_of_all):
+        assert "docker 3f2a9c0d1e4b" in text and f"python3.14 ({contained.pid}, 1 inside)" in text
+
+
+def lines_of(contained: Contained) -> list[str]:
+    return bpfprof("report", contained.folder / "x.bpfprof", "-f", "collapsed").stdout.splitlines()
+
+
+def test_the_whole_machine_has_a_row_a_container(contained: Contained) -> None:
+    rows = [line for line in contained.summary_of_all.splitlines() if line.startswith(("docker ", "kernel threads "))]
+    assert len(rows) == 2, rows
+    waits = bpfprof("offcpu", contained.folder / "all.bpfprof", "--by", "container").stdout
+    assert "waits by container" in waits and "\ndocker 3f2a9c0d1e4b\n" in waits, waits
+
+
+# --- cgroups
+
+
+@pytest.mark.parametrize("top", hierarchies(), ids=str)
+def test_those_in_a_cgroup_below_it_and_those_that_join(top: Path, tmp_path: Path) -> None:
+    """Moved while it runs, moved and then another program, and born inside. Those outside are left alone."""
+    path, known = tmp_path / "x.bpfprof", program("part_time.py")
+    with ExitStack() as stack:
+        directory = stack.enter_context(cgroup(top / f"bpfprof-test-{tmp_path.name}"))
+        below = stack.enter_context(cgroup(directory / "below"))
+
+        def begin(*command: str) -> Target:
+            return stack.enter_context(running(*command))
+
+        there, deep = begin(*inside(directory, PYTHON, known)), begin(*inside(below, PYTHON, known))
+        outside, moved = begin(PYTHON, known), begin(PYTHON, known)
+        recorder = stack.enter_context(recording("--cgroup", directory.name, "-d", 3, "-o", path))
+        (below / "cgroup.procs").write_text(str(moved.pid))
+        joined = begin(*inside(below, PYTHON, known))
+        done = recorder.end(None)
+        assert_told(done, 0, f"cgroup /{directory.name}")
+    folded = collapsed(path)
+    for target in (there, deep, moved, joined):
+        assert folded.of_process(target.pid).functions() >= {"main", "turn"}, target
+    assert not folded.of_process(outside.pid).lines
+    assert folded.of_process(joined.pid).total_us() > 2e6 and folded.of_process(moved.pid).total_us() > 2e6
+
+
+def test_a_recording_ends_with_its_cgroup(tmp_path: Path) -> None:
+    with ExitStack() as stack:
+        directory = stack.enter_context(cgroup(hierarchies()[0] / f"bpfprof-test-{tmp_path.name}"))
+        with running(*inside(directory, PYTHON, program("part_time.py"))) as target:
+            recorder = stack.enter_context(recording("--cgroup", str(directory), "-o", tmp_path / "x.bpfprof"))
+        directory.rmdir()
+        assert_told(recorder.end(None), 0)
+    assert collapsed(tmp_path / "x.bpfprof").of_process(target.pid).lines
+
+
+def test_what_does_not_exist_is_said(tmp_path: Path) -> None:
+    with cgroup(hierarchies()[0] / "bpfprof-test-here"):
+        done = bpfprof("record", "--cgroup", "bpfprof-test-her", cwd=tmp_path, check=None)
+        assert_told(done, 4, "there is no cgroup bpfprof-test-her", "/bpfprof-test-here")
+    done = bpfprof("record", "--container", "0123", cwd=tmp_path, check=None)
+    assert_told(done, 4, "there is no container 0123")
+    done = bpfprof("record", "--cgroup", "/", "-a", cwd=tmp_path, check=None)
+    assert_told(done, 2, "--cgroup PATH")
+    assert not any(tmp_path.iterdir())
+
+
+def test_it_never_begins_a_program(tmp_path: Path) -> None:
+    """A cgroup without processes is recorded until somebody comes."""
+    with cgroup(hierarchies()[0] / f"bpfprof-test-{tmp_path.name}") as directory:
+        done = bpfprof("record", "--cgroup", directory.name, "-d", 0.5, "-o", tmp_path / "x.bpfprof", check=None)
+    assert_told(done, 4, "before anything was seen")
+    assert subprocess.run(["ls", directory], capture_output=True, check=False).returncode

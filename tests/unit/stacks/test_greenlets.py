@@ -1,0 +1,62 @@
+"""Where a greenlet's native stack ends. Leaf first: E evaluates Python, G is greenlet's library, . anything else."""
+
+from __future__ import annotations
+
+import pytest
+
+from bpfprof.model.statuses import Status
+from bpfprof.stacks.greenlets import is_greenlet_library, own_count
+from bpfprof.stacks.stitch import StackSource
+from tests.unit.recording.hand_made import NAME_EVAL, HandMade
+
+
+@pytest.mark.parametrize(
+    ("native", "runs", "may_be_unlinked", "expected"),
+    [
+        pytest.param(".E.GGGG.E.", 1, False, 4, id="beyond its beginning is what started it"),
+        pytest.param("E.GGGG.E.", 1, True, 3, id="the leaf in the evaluation function has its frame"),
+        pytest.param("E.E.GGGG.E.", 1, True, 5, id="or not yet"),
+        pytest.param(".E.E.GGG", 2, False, 6, id="cut just beyond"),
+        pytest.param("..GGG.E.", 0, False, 3, id="a greenlet of C only"),
+        pytest.param("GGG.E...", 1, False, None, id="the main greenlet as it switches"),
+        pytest.param(".E.GGG.E...", 2, False, None, id="a trace function, called by a switch of the main greenlet"),
+        pytest.param(".E.GGG.E.GGGG.E", 2, False, 10, id="and of another one"),
+        pytest.param(".E.E...", 2, False, None, id="no greenlet"),
+        pytest.param(".E.E.GG", 1, False, None, id="other calls than runs"),
+    ],
+)
+def test_own_count(native: str, runs: int, may_be_unlinked: bool, expected: int | None) -> None:
+    is_eval, is_greenlet = [frame == "E" for frame in native], [frame == "G" for frame in native]
+    assert own_count(is_eval, is_greenlet, runs, may_be_unlinked) == expected
+
+
+def test_the_library_is_known_by_its_name() -> None:
+    for path in (
+        "/x/greenlet/_greenlet.cpython-312-x86_64-linux-gnu.so",
+        "/x/greenlet.cpython-38-x86_64-linux-gnu.so",
+        "/x/_greenlet.abi3.so",
+        "greenlet.so",
+    ):
+        assert is_greenlet_library(path)
+    for path in (
+        "/x/_gevent_cgreenlet.cpython-312-x86_64-linux-gnu.so",
+        "/greenlet.so/x",
+        "/x/greenlet.py",
+        "[memory]",
+    ):
+        assert not is_greenlet_library(path)
+
+
+def test_its_stack_is_whole_without_what_lay_beyond() -> None:
+    made = HandMade()
+    made.process()
+    python, library = made.file("/libpython3.11.so"), made.file("/greenlet/_greenlet.so")
+    evaluation = made.native(python, ("_PyEval_EvalFrameDefault", "", 0, NAME_EVAL))
+    begin, switch = (made.native(library, (name, "", 0, 0)) for name in ("inner_bootstrap", "g_switch"))
+    lost = made.native(python, ("anything", "", 0, 0))
+    native = [evaluation, begin, switch, lost, evaluation]
+    status = int(Status.NATIVE_NO_MAPPING)
+    stack = made.stack((made.code("body"), 0, 1), native=native, kernel=[lost], native_status=status)
+    source = StackSource(made.recording())
+    assert source.statuses[stack] == Status.OK
+    assert [frame.name for frame in source.frames(stack, status)] == ["inner_bootstrap", "body", "anything"]
