@@ -1,10 +1,11 @@
-"""Which native functions of CPython only carry out what the Python frames say: a function's name in, yes or no out.
+"""What a native function of CPython is to a Python user: its name in; hidden, garbage collection, or shown, out.
 
 A function is internal when it only finds what to run and runs it: the evaluation function, the glue of calls, the
 dispatch of operators and attributes, the way in at start-up. Left visible is what a Python user calls by name
 (`builtin_sorted`, `list_sort`, `time_sleep`, `map_next`, `partial_call`), what takes time by itself (allocation,
-garbage collection, `take_gil`), and what tells why Python code runs that no line calls (`subtype_dealloc`,
-`handle_callback` of a weak reference, `_PyErr_CheckSignalsTstate`, `trace_trampoline`), and `_start`, the root.
+`take_gil`), and what tells why Python code runs that no line calls (`subtype_dealloc`, `handle_callback` of a weak
+reference, `_PyErr_CheckSignalsTstate`, `trace_trampoline`), and `_start`, the root. One frame, `<GC>`, stands for the
+functions of a collection of garbage; what it runs (finalizers, callbacks, `subtype_dealloc`) follows.
 
 The names are those seen between Python frames in stacks of CPython 3.6 to 3.15, and their like in the same sources.
 """
@@ -29,6 +30,10 @@ _NAMES: tuple[tuple[str, str], ...] = (
         "makes or clears the frame of a Python call: Python/ceval.c, Python/frame.c, Objects/frameobject.c",
         """_PyEvalFramePushAndInit _PyEvalFrameClearAndPop _PyEval_FrameClearAndPop _PyFrame_Clear
         _PyFrame_ClearExceptCode _PyFrame_ClearLocals _PyFrame_Push _PyFrame_New_NoTrack frame_dealloc""",
+    ),
+    (
+        "does what was asked for between two instructions: Python/ceval_gil.c",
+        "_Py_HandlePending",
     ),
     (
         "passes a call on: Objects/call.c, Objects/methodobject.c, Objects/descrobject.c, Objects/classobject.c",
@@ -83,10 +88,37 @@ _NAMES: tuple[tuple[str, str], ...] = (
     ),
 )
 
-_PATTERN = re.compile("|".join(pattern for _, patterns in _NAMES for pattern in patterns.split()))
+# What begins a collection, in the order of calls: Modules/gcmodule.c (v3.6.15 to v3.12.1), Python/gc.c (v3.13.0 to
+# v3.15.2), Python/gc_free_threading.c (v3.13.5). `gc_collect` is what a program calls as gc.collect().
+_COLLECTION = r"""_Py_RunGC _?PyGC_Collect(?:NoFail|IfEnabled)? gc_collect_generations gc_collect_with_callback
+    gc_collect_main gc_collect_internal gc_collect_young gc_collect_increment gc_collect_full gc_collect_region
+    collect_generations collect_with_callback collect"""
+# What it calls to find garbage and to clear it: the same files, tp_traverse of types, visits of mimalloc's heaps.
+_OF_COLLECTION = r"""\w*traverse visit_\w+ mark_\w+ PyObject_VisitManagedDict _PyGC_Visit\w+ _?mi_heap_\w*visit\w*
+    gc_visit_\w+ gc_restore_\w+ update_refs subtract_refs deduce_unreachable\w* \w+_unreachable untrack_\w+
+    _Py(?:Dict|Tuple)_MaybeUntrack handle_weakref\w* handle_legacy_finalizers handle_resurrected_objects
+    move_legacy_finalizers move_legacy_finalizer_reachable finalize_garbage check_garbage delete_garbage
+    invoke_gc_callback scan_heap_visitor"""
+
+_PATTERN, _BEGINS, _COLLECTS = (
+    re.compile("|".join(names.split()))
+    for names in (" ".join(patterns for _, patterns in _NAMES), _COLLECTION, f"{_COLLECTION} {_OF_COLLECTION}")
+)
 
 
 @lru_cache(maxsize=1 << 14)
 def is_internal(function: str) -> bool:
     """Only for functions of the interpreter's own object: other libraries may have the same names."""
     return _PATTERN.fullmatch(_SUFFIX.sub("", function)) is not None
+
+
+@lru_cache(maxsize=1 << 14)
+def begins_collection(function: str) -> bool:
+    """Of the interpreter's own functions: whether a collection of garbage begins with it."""
+    return _BEGINS.fullmatch(_SUFFIX.sub("", function)) is not None
+
+
+@lru_cache(maxsize=1 << 14)
+def collects(function: str) -> bool:
+    """Of its functions that a collection calls: whether they are part of it, and not something that it runs."""
+    return _COLLECTS.fullmatch(_SUFFIX.sub("", function)) is not None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -13,10 +14,11 @@ from bpfprof.model.samples import NAME_EVAL, NAME_INLINED, NO_FILE
 from bpfprof.recording.reader import Recording
 from bpfprof.recording.tables import RecordedFile
 from bpfprof.stacks.greenlets import is_greenlet_library
-from bpfprof.stacks.interpreter_frames import is_internal
+from bpfprof.stacks.interpreter_frames import begins_collection, collects, is_internal
 
 # What the evaluation function calls last before 3.11: Python/ceval.c, `exit_eval_frame` (v3.6.15 to v3.10.13).
 _RESULT_CHECK = ("_Py_CheckFunctionResult", "_Py_CheckFunctionResult@plt")
+_COLLECTION = Frame(FrameKind.NATIVE, "<GC>")
 _UNKNOWN_FILE = RecordedFile("memory", "[unknown]")
 # What the kernel runs between an event and our program: kernel/trace/bpf_trace.c, include/linux/tracepoint.h (6.18).
 _OWN_KERNEL_FRAME = re.compile(
@@ -54,12 +56,17 @@ class NativeSource:
         place = next((place for place, number in enumerate(numbers) if self.is_eval[number]), 0)
         return place > 0 and bool(self._is_check[numbers[place - 1]])
 
-    def is_hidden(self, number: int) -> bool:
-        """Whether the frame is CPython at work on the Python frames around it."""
-        if not number or int(self._recording.natives["file"][number - 1]) not in self._interpreters:
-            return False
-        name = self.frames(number)[0].name
-        return bool(name) and is_internal(name)
+    def shown(self, number: int, collects_garbage: bool) -> tuple[tuple[Frame, ...], bool]:
+        """What a Python user sees of a frame, whose caller may be a part of a collection of garbage, and whether it is.
+
+        Nothing is seen of CPython at work on the Python frames around it, and one frame of a collection.
+        """
+        frames = self.frames(number)
+        is_interpreter = number and int(self._recording.natives["file"][number - 1]) in self._interpreters
+        name = frames[0].name if is_interpreter else ""
+        if begins_collection(name) or (collects_garbage and collects(name)):
+            return (() if collects_garbage else (replace(_COLLECTION, file=frames[0].file),)), True
+        return (() if is_internal(name) else frames), False
 
     def kernel_frames(self, numbers: npt.NDArray[np.uint32]) -> list[Frame]:
         """Root first, from leaf-first numbers; those of the measurement itself are left out."""

@@ -83,11 +83,16 @@ class StackSource:
         python_frames = self._python.frames(python)
         hides = len(python) > 0 and not self._shows_interpreter
         frames: list[Frame] = []
+        collects_garbage = False
         for side, index in reversed(merged.order):
             if side is Side.PYTHON:
+                collects_garbage = False
                 if python_frames[index] != _INIT_CLEANUP:
                     frames.append(python_frames[index])
-            elif not (hides and self._native.is_hidden(native[index])):
+            elif hides:
+                shown, collects_garbage = self._native.shown(native[index], collects_garbage)
+                frames += shown
+            else:
                 frames += self._native.frames(native[index])
         return frames + self._native.kernel_frames(kernel)
 

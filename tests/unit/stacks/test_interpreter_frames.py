@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from bpfprof.stacks import interpreter_frames
-from bpfprof.stacks.interpreter_frames import is_internal
+from bpfprof.stacks.interpreter_frames import begins_collection, collects, is_internal
 from tests import sid
 
 LIBRARIES = sorted(Path.home().glob(".pyenv/versions/3.*/lib/libpython3.*.so.1.0"))
@@ -38,7 +38,7 @@ VISIBLE = """
 builtin_sorted builtin_exec builtin___import__ builtin_print builtin_next list_sort list_sort_impl time_sleep os_read
 map_next filter_next zip_next list_extend list_vectorcall dict_vectorcall partial_call bounded_lru_cache_wrapper
 functools_reduce context_run _sre_SRE_Pattern_sub pattern_subx dict_repr unicode_decode_utf8 type_new
-subtype_dealloc gen_dealloc handle_callback PyObject_ClearWeakRefs gc_collect_main _PyErr_CheckSignalsTstate
+subtype_dealloc gen_dealloc handle_callback PyObject_ClearWeakRefs gc_collect _PyErr_CheckSignalsTstate
 trace_trampoline take_gil PyObject_Malloc PyObject_Calloc _PyObject_Calloc PyNumber_ToBase _PyLong_Add long_add
 PyRunner run_module main wrap_strftime slot_cache gen_server method_vectorcaller cfunction_vectorcall_ ""
 """
@@ -66,6 +66,15 @@ def test_suffixes_do_not_matter(suffix: str) -> None:
 def test_handlers_of_tail_call_builds() -> None:
     assert is_internal("_TAIL_CALL_LOAD_FAST.llvm.1234")
     assert not is_internal("_TAIL_CALL_")
+
+
+def test_what_is_a_part_of_a_collection_of_garbage() -> None:
+    begin = "gc_collect_main _PyGC_Collect _Py_RunGC collect.constprop.0 _PyGC_CollectNoFail PyGC_Collect"
+    parts = "visit_decref subtype_traverse tupletraverse deduce_unreachable delete_garbage handle_weakrefs update_refs"
+    others = "gc_collect collect_stats handle_callback handle_signals subtype_clear subtype_dealloc slot_tp_finalize"
+    assert all(begins_collection(name) and collects(name) and not is_internal(name) for name in begin.split())
+    assert all(collects(name) and not begins_collection(name) for name in parts.split())
+    assert not any(collects(name) or begins_collection(name) for name in others.split())
 
 
 # Inlined into their callers in every library at hand; in others, and in the debug information, they are functions.

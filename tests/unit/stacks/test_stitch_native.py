@@ -107,6 +107,29 @@ def test_the_interpreter_is_shown_on_demand(older: Program) -> None:
     )
 
 
+@pytest.mark.parametrize(
+    "native, expected",
+    [
+        ("_Py_visit _PyGC_Collect _Py_RunGC _Py_HandlePending", "<GC> _Py_visit"),
+        ("_PyGC_VisitStackRef _PyGC_Collect _PyObject_GC_New", "_PyObject_GC_New <GC>"),
+        ("_PyGC_VisitStackRef _PyObject_GC_New", "_PyObject_GC_New _PyGC_VisitStackRef"),
+        ("_PyGC_VisitStackRef array_traverse _PyGC_Collect", "<GC> array_traverse _PyGC_VisitStackRef"),
+    ],
+    ids=["in the order of calls", "functions of a collection", "which are nothing alone", "another library's"],
+)
+def test_one_frame_stands_for_a_collection_of_garbage(older: Program, native: str, expected: str) -> None:
+    stack = older.made.stack(*older.frames("<module>!", 1), native=older.native(f"{native} EVAL _start"))
+    assert older.shown(stack) == f"_start <module>() {expected}"
+    assert "<GC>" not in older.shown(stack, show_interpreter=True)
+
+
+def test_what_a_collection_runs_follows_it(older: Program) -> None:
+    """A finalizer may allocate, and so begin a collection itself."""
+    native = "_PyGC_Collect _PyObject_GC_New EVAL _PyObject_Call _PyGC_VisitStackRef _PyGC_Collect EVAL _start"
+    stack = older.made.stack(*older.frames("__del__! <module>!", 1), native=older.native(native))
+    assert older.shown(stack) == "_start <module>() <GC> __del__() _PyObject_GC_New <GC>"
+
+
 def test_shims_of_3_12_end_a_run_and_are_not_shown(newer: Program) -> None:
     frames = newer.frames("compare key shim! sort <module> shim!", 3)
     stack = newer.made.stack(*frames, native=newer.native(NATIVE))

@@ -1,0 +1,34 @@
+"""A collection of garbage stands as one frame where it ran: between what allocated and the finalizers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from bpfprof.stacks.interpreter_frames import begins_collection
+from tests.integration.recorded import ALL_INTERPRETERS, bpfprof, collapsed, needs_root, program
+
+# What Debian's builds call the functions is known only with their debug files.
+WITH_NAMES = {name: path for name, path in ALL_INTERPRETERS.items() if not name.startswith(("debian-", "sid-"))}
+
+
+@needs_root
+@pytest.mark.skipif(not WITH_NAMES, reason="no CPython with symbols under ~/.pyenv/versions")
+@pytest.mark.parametrize("python", list(WITH_NAMES.values()), ids=list(WITH_NAMES))
+def test_where_garbage_is_collected(python: str, tmp_path: Path) -> None:
+    path = tmp_path / "x.bpfprof"
+    bpfprof("record", "-r", 999, "-o", path, "--", python, program("garbage.py"))
+    collecting_us = finalizing_us = 0
+    for _, _, frames, weight in collapsed(path).lines:
+        names = [frame.rpartition(" (")[0] for frame in frames]
+        if "allocate" not in names or names[0].startswith("[truncated"):
+            continue
+        below = names[names.index("allocate") :]
+        assert not any(map(begins_collection, below)), names
+        finalizer = next((name for name in below if name.endswith("__del__")), None)
+        if finalizer:
+            assert below.index("<GC>") < below.index(finalizer), names
+            finalizing_us += weight
+        collecting_us += weight if below[-1] == "<GC>" else 0
+    assert collecting_us > 30_000 and finalizing_us > 200_000
