@@ -36,6 +36,7 @@ from bpfprof.recording.writer import Sink
 _TICK_S, _SOON_TICK_S, _STARTING_TICK_S = 0.25, 0.05, 0.02
 _COMM = np.dtype(f"S{abi.CONSTANTS['BP_COMM_BYTES']}")
 _STACK_TIME_AT = STACK_DTYPE.fields["time_ns"][1]  # type: ignore[index]
+_DRAIN_REST = 20  # times what a drain of a whole machine took: programs that begin make it cost 5% of a CPU at most
 _MANY_EVENTS = 20_000
 _SLEEPERS_TOGETHER = 10  # processes
 _TOTALS_EVERY_S = 2.0
@@ -82,7 +83,7 @@ class Session:
             watch.targets.wake_on(fd)
         self._threads = ThreadTable(self._tables)
         self._is_urgent = True  # the next drain should be soon
-        self._drained_s = self._next_totals_s = self._next_looks_s = 0.0
+        self._drained_s = self._drain_cost_s = self._next_totals_s = self._next_looks_s = 0.0
 
     def begin(self) -> None:
         """Writes the start, looks at threads that sleep already, and lets a launched command begin."""
@@ -101,9 +102,7 @@ class Session:
         deadline_s = self._watch.start_ns / 1e9 + (self._watch.options.duration_s or float("inf"))
         ended = False
         while not ended and not stop.requested and time.monotonic() < deadline_s:
-            tick_s = _SOON_TICK_S if self._is_urgent else _TICK_S
-            tick_s = _STARTING_TICK_S if self._processes.is_one_starting else tick_s
-            next_s = min(self._drained_s + tick_s, deadline_s)
+            next_s = min(self._drained_s + self._tick_s(), deadline_s)
             ended = self._watch.targets.all_ended(max(0.0, min(next_s, self._async.due_s) - time.monotonic()))
             if not ended and time.monotonic() >= self._async.due_s:
                 self._async.look(list(self._processes.by_pid.values()))
@@ -145,7 +144,14 @@ class Session:
         """Whether something was born whose code must be read while it is there; of a whole machine that is too much."""
         return not self._watch.options.watches_all and self._tables.fds["events"] in self._watch.targets.woken_by
 
+    def _tick_s(self) -> float:
+        tick_s = _SOON_TICK_S if self._is_urgent else _TICK_S
+        tick_s = _STARTING_TICK_S if self._processes.is_one_starting else tick_s
+        rest_s = _DRAIN_REST * self._drain_cost_s if self._watch.options.watches_all else 0.0
+        return min(max(tick_s, rest_s), _TICK_S)
+
     def _drain(self) -> None:
+        begin_s = time.thread_time()
         totals = None
         if time.monotonic() >= self._next_totals_s:  # read first, so that all waits that are in them are here after it
             totals = time.monotonic_ns(), *self._threads.read()
@@ -171,6 +177,7 @@ class Session:
                 self._namer.code.memory.note_used(self._namer.natives.take_used_files())
             self.progress.lost_count = sum(self._counters().values())
         self._update_progress()
+        self._drain_cost_s = time.thread_time() - begin_s
 
     def _add_stacks(self, batch: Batch) -> None:
         records = batch.stacks
