@@ -140,13 +140,14 @@ class StackTable:
         The kernel side does not send a stack again that looks the same, until it is told of the new code. `replaced`:
         (process, generation of its mappings) to when they, and those before, were replaced.
         """
-        if not replaced:
-            return
-        generations = look_up(events["stack"], self._generation_of_key, 0)
-        taken_ns = events["time_ns"] - events["blocked_ns"] - events["runqueue_ns"]
         for (pid, generation), from_ns in replaced.items():
-            earlier = (generations > 0) & (generations <= generation)
-            outdated = (events["tgid"] == pid) & earlier & (taken_ns >= from_ns)
+            places = np.flatnonzero(events["tgid"] == pid)
+            if not len(places):
+                continue
+            of_process = events[places]
+            generations = look_up(of_process["stack"], self._generation_of_key, 0)
+            taken_ns = of_process["time_ns"] - of_process["blocked_ns"] - of_process["runqueue_ns"]
+            outdated = places[(generations > 0) & (generations <= generation) & (taken_ns >= from_ns)]
             events["stack"][outdated] = 0
             events["status"][outdated] = abi.Status["BP_NATIVE_NOT_READY"]
 
