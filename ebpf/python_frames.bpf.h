@@ -187,6 +187,11 @@ static __always_inline __u64 code_identity(struct bp_walk *walk, __u64 code)
     return mix(hash, name_hash) | 1;
 }
 
+static __always_inline __u64 identity_of(struct bp_walk *walk, __u64 marked_code)
+{
+    return marked_code >> 56 >= walk->layout.shim_mark ? 0 : code_identity(walk, marked_code & ADDRESS_MASK);
+}
+
 /* Identities of the innermost frames, which become part of the stack's key: code that is replaced within BP_RESEND_NS
  * is mostly there. */
 static __always_inline void identify_leaf(struct bp_walk *walk)
@@ -195,14 +200,15 @@ static __always_inline void identify_leaf(struct bp_walk *walk)
     for (int n = 0; n < BP_LEAF_FRAMES; n++) {
         if (n >= walk->header.python_count)
             break;
-        __u64 identity = code_identity(walk, FRAME_CODE(walk, n) & ADDRESS_MASK);
+        __u64 identity = identity_of(walk, FRAME_CODE(walk, n));
         FRAME_IDENTITY(walk, n) = identity;
         walk->hash = mix(walk->hash, identity);
     }
 }
 
 /*
- * Gives frames from walk->next on whose code object was not sent lately their identity; true when all frames are done.
+ * Gives frames from walk->next on whose code object was not sent lately their identity; true when all frames are done. In a
+ * process that replaces code all have one, which becomes part of the stack's key.
  */
 static __always_inline bool python_identify(struct bp_walk *walk, __u64 now)
 {
@@ -219,10 +225,12 @@ static __always_inline bool python_identify(struct bp_walk *walk, __u64 now)
         if (!seen)
             continue;
         __u64 differs = (seen->code ^ code) | (seen->tgid ^ tgid) | less(BP_RESEND_NS - 1, now - seen->time_ns);
-        if (!differs)
+        if (!(differs | walk->replaces_code))
             continue;
-        __u64 identity = code_identity(walk, code);
+        __u64 identity = identity_of(walk, FRAME_CODE(walk, n));
         FRAME_IDENTITY(walk, n) = identity;
+        if (walk->replaces_code)
+            walk->hash = mix(walk->hash, identity);
         if (!identity)
             continue;
         seen->code = code;

@@ -24,9 +24,9 @@ A child begins in the state of its parent. A process is UNSEEN only where the wh
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum, auto
+from typing import Protocol
 
 from bpfprof import abi
 from bpfprof.cpython.code_objects import CodeObject, Identity, Unresolved, identity_start, read_code_object
@@ -34,12 +34,17 @@ from bpfprof.cpython.detect import Interpreter
 from bpfprof.cpython.layout import NONE, Layout
 from bpfprof.errors import TargetError
 from bpfprof.model.ids import Pid
-from bpfprof.proc.memory import ProcessMemory
+from bpfprof.proc.memory import CopiedMemory, ProcessMemory
 from bpfprof.proc.text import without_controls
 from bpfprof.recording.tables import RecordedProcess
 
 _MASK64 = (1 << 64) - 1
-CodeReader = Callable[[int], "CodeObject | Unresolved"]
+
+
+class CodeReader(Protocol):
+    """Reads the code object at an address, from a copy where there is one."""
+
+    def __call__(self, address: int, copy: CopiedMemory | None = None) -> CodeObject | Unresolved: ...
 
 
 def _mix(hash_value: int, value: int) -> int:
@@ -71,9 +76,9 @@ class ProcessCodes:
         The parent may have replaced one since: what is read is only used if it is the one the kernel side saw.
         """
 
-        def read(address: int) -> CodeObject | Unresolved:
-            found = reader(address)
-            return self.reader(address) if isinstance(found, Unresolved) and self.reader else found
+        def read(address: int, copy: CopiedMemory | None = None) -> CodeObject | Unresolved:
+            found = reader(address, copy)
+            return self.reader(address) if isinstance(found, Unresolved) and self.reader and copy is None else found
 
         return ProcessCodes(process, read, dict(self.known))
 
@@ -124,12 +129,12 @@ class Process:
             self.memory.close()
         self.memory = None
 
-    def read_code(self, address: int) -> CodeObject | Unresolved:
-        """The code object at an address."""
-        if self.memory is None or self.interpreter is None:
+    def read_code(self, address: int, copy: CopiedMemory | None = None) -> CodeObject | Unresolved:
+        """The code object at an address, in the process's memory or in a copy of it."""
+        memory, found = copy or self.memory, self.interpreter
+        if memory is None or found is None:
             return Unresolved("process gone before its code was read")
-        found = self.interpreter
-        return read_code_object(self.memory, found.layout, address, found.code_type_address)
+        return read_code_object(memory, found.layout, address, found.code_type_address)
 
     def recorded(self) -> RecordedProcess:
         """Its row in the recording's table."""
@@ -199,6 +204,9 @@ def _kernel_layout(layout: Layout) -> bytes:
         tstate_native_id=layout.thread_pthread_id if layout.thread_native_id == NONE else layout.thread_native_id,
         tstate_base_frame=0xFFFF if layout.thread_base_frame == NONE else layout.thread_base_frame,
         lasti_bytes=layout.lasti_bytes,
+        object_size=layout.bytes_size,
+        # They have None from 3.13 on: entry_frame in _PyEval_EvalFrameDefault, Python/ceval.c (v3.13.0).
+        shim_mark=layout.entry_marks_from if layout.version >= (3, 13) else 0xFFFF,
     )
 
 

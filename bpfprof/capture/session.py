@@ -181,6 +181,7 @@ class Session:
 
     def _add_stacks(self, batch: Batch) -> None:
         records = batch.stacks
+        self._stacks.take_copies(batch.copies, self._processes.codes_of)
         for event in batch.events[batch.events["kind"] == _EXEC]:
             # Stacks from before an exec belong to the program before.
             before = [record for record in records if _time_ns(record) < int(event["time_ns"])]

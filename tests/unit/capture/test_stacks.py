@@ -20,6 +20,7 @@ from bpfprof.code.addresses import RawStack
 from bpfprof.cpython.code_objects import CodeObject, Unresolved
 from bpfprof.kernel.sources import join_includes
 from bpfprof.model.ids import Pid, RuntimeAddress
+from bpfprof.proc.memory import CopiedMemory
 from tests.unit.capture.taken import new_chunks, new_rows
 
 START_OFFSET = 176  # of the bytecode in a code object
@@ -33,9 +34,12 @@ class Target:
 
     def __init__(self, **functions: int) -> None:
         self.objects = {address: code_object(address, name) for name, address in functions.items()}
+        self.in_copies: dict[int, CodeObject] = {}
         self.reads: list[int] = []
 
-    def __call__(self, address: int) -> CodeObject | Unresolved:
+    def __call__(self, address: int, copy: CopiedMemory | None = None) -> CodeObject | Unresolved:
+        if copy is not None:
+            return self.in_copies.get(address, Unresolved("a name of the code object is not readable"))
         self.reads.append(address)
         return self.objects.get(address, Unresolved("the code object is not readable"))
 
@@ -279,16 +283,16 @@ def test_the_identity_is_the_one_the_kernel_side_computes(tmp_path: Path, seed: 
     arithmetic = re.search(r"    for \(int i = 0; i < BP_IDENTITY_WORDS; i\+\+\)\n.*?return (.*?);", source, re.DOTALL)
     assert mix is not None and arithmetic is not None and "hash = 1, name_hash = 0" in source
     chance = np.random.default_rng(seed)
-    rows = [tuple(row) for row in chance.integers(0, 1 << 64, (50, 8), np.uint64).tolist()]
-    rows += [(0,) * 8, ((1 << 64) - 1,) * 8, tuple(range(8)), tuple(reversed(range(8)))]
+    rows = [tuple(row) for row in chance.integers(0, 1 << 64, (50, 12), np.uint64).tolist()]
+    rows += [(0,) * 12, ((1 << 64) - 1,) * 12, tuple(range(12)), tuple(reversed(range(12)))]
     table = ",\n".join("{" + ",".join(f"{value}ULL" for value in row) + "}" for row in rows)
     (tmp_path / "identity.c").write_text(
-        "#include <stdio.h>\n#define __always_inline inline\n#define BP_IDENTITY_WORDS 7\n"
+        "#include <stdio.h>\n#define __always_inline inline\n#define BP_IDENTITY_WORDS 11\n"
         f"typedef unsigned long long __u64;\n{mix[0]}\n"
         f"static __u64 identity(__u64 *words, __u64 name_hash)\n{{\n    __u64 hash = 1;\n{arithmetic[0]}\n}}\n"
-        f"static __u64 rows[][8] = {{{table}}};\nint main(void)\n{{\n"
+        f"static __u64 rows[][12] = {{{table}}};\nint main(void)\n{{\n"
         f"    for (int i = 0; i < {len(rows)}; i++)\n"
-        '        printf("%llu\\n", identity(rows[i], rows[i][7]));\n    return 0;\n}\n'
+        '        printf("%llu\\n", identity(rows[i], rows[i][11]));\n    return 0;\n}\n'
     )
     program = tmp_path / "identity"
     subprocess.run([compiler, "-o", program, tmp_path / "identity.c"], check=True)
