@@ -28,9 +28,7 @@ _FORK, _EXEC, _ASK = (abi.EventKind[f"BP_EVENT_{name}"] for name in ("FORK", "EX
 
 @dataclass(frozen=True)
 class Batch:
-    """Events with the index of each one's thread (-1: not known), every stack that they refer to, and copies of its code
-    objects that are new.
-    """
+    """Events with the index of each one's thread (-1: not known), their stacks, copies of code objects."""
 
     events: npt.NDArray[np.void]
     threads: npt.NDArray[np.int64]

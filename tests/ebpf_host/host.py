@@ -323,6 +323,10 @@ class Host:
         self.events = np.frombuffer(b"".join(_records(self.state.events)), EVENT_DTYPE)
         return [_parse(record) for record in _records(self.state.stacks)]
 
+    def copies(self) -> list[bytes]:
+        """The copies of code objects that the last program sent."""
+        return _records(self.state.copies)
+
     def stack(self) -> Stack:
         """The stack of one tick, which must have one."""
         event, stack = self.sample()

@@ -1,6 +1,6 @@
 """Code objects of many kinds that come and go, each called once for about a millisecond and dropped.
 
-The kinds are in KINDS; every function's name has its number in it: `replaced_000042`. Prints `ready PID`; at the end one
+The kinds are in KINDS; every function's name has its number in it: `replaced_000042`. Prints `ready PID`; at the end a
 line of JSON: {"functions": {NAME: {"kind", "start_ns", "wall_ns", "lines"}, ...}}. start_ns is CLOCK_MONOTONIC, `lines`
 are the first and the last line of the function's body. Ends when standard input closes. Standard library only.
 """

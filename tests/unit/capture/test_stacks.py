@@ -147,6 +147,58 @@ def test_an_object_replaced_before_it_was_read_is_counted_and_not_misnamed(table
     assert names(table) == ["other"], "which is what runs now"
 
 
+def copy_record(frame: Frame, tgid: int = PID) -> memoryview:
+    """A record of the copies' ring; what is in it is `Target.in_copies`."""
+    record = np.zeros(1, dtypes.CODE_COPY_DTYPE)
+    record["code"], record["identity"], record["tgid"] = frame[0], frame[3], tgid
+    return memoryview(record.tobytes()[: dtypes.CODE_COPY_DTYPE.fields["table"][1]])  # type: ignore[index]
+
+
+@pytest.mark.parametrize("turns_later", [0, 1, 2])
+def test_an_object_that_was_copied_is_named_when_it_is_gone(table: StackTable, turns_later: int) -> None:
+    target = Target(gone=0x1000, other=0x2000)
+    codes = {PID: ProcessCodes(0, target)}.get
+    frame = target.frame(0x1000)
+    target.in_copies = {0x1000: target.objects.pop(0x1000)}
+    table.take_copies([copy_record(target.frame(0x2000)), copy_record(frame), copy_record(frame, tgid=999)], codes)
+    for _ in range(turns_later):
+        table.take_copies([], codes)
+    table.add_records([record(1, frame)], codes)
+    if turns_later < 2:
+        assert names(table) == ["gone"] and target.reads == [] and table.changed_count == 0
+    else:
+        assert names(table) == ["[the code object is not readable]"], "copies are kept for the next turn only"
+
+
+def test_a_copy_counts_for_its_identity_only(table: StackTable) -> None:
+    target = Target(before=0x1000)
+    codes = {PID: ProcessCodes(0, target)}.get
+    before = target.frame(0x1000)
+    target.in_copies = {0x1000: target.objects[0x1000]}
+    target.objects[0x1000] = code_object(0x1000, "after")
+    table.take_copies([copy_record(before)], codes)
+    table.add_records([record(1, target.frame(0x1000))], codes)
+    assert names(table) == ["after"]
+
+
+def test_what_was_not_copied_whole_is_read_in_the_target(table: StackTable) -> None:
+    target = Target(long=0x1000)
+    codes = {PID: ProcessCodes(0, target)}.get
+    table.take_copies([copy_record(target.frame(0x1000))], codes)
+    table.add_records([record(1, target.frame(0x1000))], codes)
+    assert names(table) == ["long"] and target.reads == [0x1000]
+
+
+def test_functions_that_say_the_same_are_one(table: StackTable) -> None:
+    target = Target(again=0x1000)
+    codes = {PID: ProcessCodes(0, target)}.get
+    table.add_records([record(1, target.frame(0x1000))], codes)
+    for address in (0x2000, 0x3000):
+        target.objects[address] = code_object(address, "again")
+        table.add_records([record(address, target.frame(address))], codes)
+    assert names(table) == ["again"] and index(table, 1) == index(table, 0x2000) == index(table, 0x3000)
+
+
 def test_an_object_whose_identity_nobody_saw_is_counted(table: StackTable) -> None:
     target = Target(leaf=0x1000)
     codes = {PID: ProcessCodes(0, target)}.get
