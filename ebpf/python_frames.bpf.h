@@ -171,9 +171,10 @@ static __always_inline enum bp_status python_walk(struct bp_walk *walk)
 
 /*
  * What tells a code object from another that takes its address later: its version, where CPython numbers them (3.12 and
- * later), and the pointers to its filename, name, qualified name (3.11 and later), line table and variables. An allocator
- * that gives out the same addresses again can repeat all pointers, so without a version the hash of the name, which the
- * string holds, is taken too. User space reads the same a moment later and compares. 0 when it cannot be read.
+ * later), its first line, and the pointers to its filename, name, qualified name (3.11 and later), line table and variables.
+ * An allocator that gives out the same addresses again can repeat all pointers, so without a version the hash of the name,
+ * which the string holds, is taken too. User space reads the same in the copy or in the process, and compares. 0 when it
+ * cannot be read.
  */
 static __always_inline __u64 code_identity(struct bp_walk *walk, __u64 code)
 {

@@ -9,6 +9,7 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass
 
+from bpfprof import abi
 from bpfprof.cpython.layout import NONE, Layout
 from bpfprof.model.ids import RuntimeAddress
 from bpfprof.proc.memory import Memory
@@ -27,10 +28,10 @@ _KIND_SHIFT, _KIND_MASK = 2, 7
 _COMPACT, _ASCII = 1 << 5, 1 << 6
 _CODECS = {1: "latin-1", 2: "utf-16-le", 4: "utf-32-le"}  # by kind, which is also the width in bytes
 
-# Words of the code object from IDENTITY_START to the line table pointer, then the hash of the name (0 where the code
-# object has a version, which is among the words).
+# Words of the code object from the first line (or before it) to the line table pointer, then the hash of the name (0
+# where the code object has a version, which is among the words).
 Identity = tuple[int, ...]
-IDENTITY_WORDS = 11
+IDENTITY_WORDS = abi.CONSTANTS["BP_IDENTITY_WORDS"]
 
 
 @dataclass(frozen=True)
@@ -43,8 +44,8 @@ class Unresolved:
 @dataclass(frozen=True)
 class CodeObject:
     """`code_start` is what the addresses of instructions count from, `qualname` before CPython 3.11 the name. When
-    `identity` differs, another object has taken the address: its version from CPython 3.12 on, its pointers, and where
-    there is no version the hash of its name.
+    `identity` differs, another object has taken the address: its version from CPython 3.12 on, its first line, its
+    pointers, and where there is no version the hash of its name.
     """
 
     address: RuntimeAddress

@@ -339,7 +339,8 @@ def test_the_identity_is_the_one_the_kernel_side_computes(tmp_path: Path, seed: 
     rows += [(0,) * 12, ((1 << 64) - 1,) * 12, tuple(range(12)), tuple(reversed(range(12)))]
     table = ",\n".join("{" + ",".join(f"{value}ULL" for value in row) + "}" for row in rows)
     (tmp_path / "identity.c").write_text(
-        "#include <stdio.h>\n#define __always_inline inline\n#define BP_IDENTITY_WORDS 11\n"
+        "#include <stdio.h>\n#define __always_inline inline\n"
+        f"#define BP_IDENTITY_WORDS {abi.CONSTANTS['BP_IDENTITY_WORDS']}\n"
         f"typedef unsigned long long __u64;\n{mix[0]}\n"
         f"static __u64 identity(__u64 *words, __u64 name_hash)\n{{\n    __u64 hash = 1;\n{arithmetic[0]}\n}}\n"
         f"static __u64 rows[][12] = {{{table}}};\nint main(void)\n{{\n"
