@@ -183,9 +183,10 @@ static __always_inline __u64 code_identity(struct bp_walk *walk, __u64 code)
         return 0;
     if (walk->layout.name_hash)
         READ_USER(name_hash, words[BP_IDENTITY_WORDS - (walk->layout.lasti_bytes ? 2 : 3)] + walk->layout.name_hash);
-    for (int i = 0; i < BP_IDENTITY_WORDS; i++)
-        hash = mix(hash, words[i]);
-    return mix(hash, name_hash) | 1;
+    words[BP_IDENTITY_WORDS] = name_hash;
+    for (int i = 0; i <= BP_IDENTITY_WORDS; i += 2) /* by two: each waits for the one before */
+        hash = mix(hash, words[i] + words[i + 1] * 0x9e3779b97f4a7c15ULL);
+    return hash | 1;
 }
 
 static __always_inline __u64 identity_of(struct bp_walk *walk, __u64 marked_code)

@@ -56,8 +56,8 @@ def _mix(hash_value: int, value: int) -> int:
 def identity_hash(identity: Identity) -> int:
     """The same as the kernel side makes of it: code_identity() in ebpf/python_frames.bpf.h."""
     value = 1
-    for word in identity:
-        value = _mix(value, word)
+    for first, second in zip(identity[::2], identity[1::2]):
+        value = _mix(value, (first + second * 0x9E3779B97F4A7C15) & _MASK64)
     return value | 1
 
 
