@@ -43,6 +43,8 @@
 /* A process has a code object copied so often, and this many more at once: all that a large program has. */
 #define BP_COPY_INTERVAL_NS 500000
 #define BP_COPIES_SAVED_NS 1000000000
+/* Of one stack at most, the innermost ones: a switch must not take long. */
+#define BP_COPIES_PER_STACK 32
 /* A process that gave the address of a code object to another one so lately has all code of every stack identified. */
 #define BP_REPLACED_NS 10000000000
 /* A stack or code object already sent is sent again after this long: bounds how long a reused address can be misread. */
@@ -86,7 +88,7 @@ enum bp_status {
     BP_LOST_STACK_RING_FULL = 19,    /* stack lost, buffer full */
     BP_LOST_THREAD_TABLE_FULL = 20,  /* thread not watched, table full */
     BP_LOST_UNKNOWN_THREAD = 21,     /* sample lost, thread not known yet */
-    BP_LOST_CODE_COPY = 22,          /* code object not copied, too many new ones */
+    BP_CODE_NOT_COPIED = 22,         /* code object not copied, too many new ones: no loss where it is read later */
     BP_LOST_PROCESS_TABLE_FULL = 23, /* process not watched, table full */
     BP_STATUS_COUNT = 24,
 };
@@ -480,7 +482,9 @@ struct bp_walk {
     __u32 status;          /* enum bp_status of the result */
     __u32 gil_flags;       /* enum bp_gil_flags */
     __u32 replaces_code;   /* the process did so lately: see BP_REPLACED_NS */
-    __u64 futex;           /* that the thread waits for, 0: for none */
+    __u32 copies_left;     /* of code objects, for this stack */
+    __u32 pad;
+    __u64 futex; /* that the thread waits for, 0: for none */
     __u64 tstate;
     __u64 holder;                   /* PyThreadState of who has the GIL that is waited for, 0: none */
     struct bp_python_layout layout; /* of the process */

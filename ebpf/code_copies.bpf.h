@@ -8,7 +8,7 @@
 
 #define PAGE_BYTES 4096
 
-/* False where there is no such process, or it has had too many lately. As is_sampled() does for stacks. */
+/* False when the process has had too many lately. As is_sampled() does for stacks. */
 static __always_inline bool may_copy(struct bp_process *process, __u64 now)
 {
     if (process->copied_ns + BP_COPIES_SAVED_NS < now)
@@ -75,10 +75,11 @@ static __always_inline void send_copy(struct bp_walk *walk, struct bp_copied_cod
         return;
     if (copied->place == place) /* with another identity */
         process->replaced_ns = walk->header.time_ns;
-    if (!may_copy(process, walk->header.time_ns)) {
-        count(BP_LOST_CODE_COPY);
+    if (!walk->copies_left || !may_copy(process, walk->header.time_ns)) {
+        count(BP_CODE_NOT_COPIED);
         return;
     }
+    walk->copies_left--;
     if (!fill_copy(walk, code, identity))
         return;
     __u64 bytes = walk->copy.table_bytes;
@@ -86,7 +87,7 @@ static __always_inline void send_copy(struct bp_walk *walk, struct bp_copied_cod
         return;
     bytes += sizeof(walk->copy) - BP_COPIED_TABLE_BYTES;
     if (bpf_ringbuf_output(MAP(copies), &walk->copy, bytes, BPF_RB_NO_WAKEUP)) {
-        count(BP_LOST_CODE_COPY);
+        count(BP_CODE_NOT_COPIED);
         return;
     }
     copied->place = place;

@@ -224,6 +224,7 @@ static __always_inline void identify_rest(struct bp_walk *walk)
 static __always_inline void copy_codes(struct bp_walk *walk)
 {
     walk->next = 0;
+    walk->copies_left = BP_COPIES_PER_STACK;
     BOUNDED_LOOP
     for (int i = 0; i < BP_MAX_PYTHON_FRAMES; i++) {
         if (CALL(copy_code, walk))

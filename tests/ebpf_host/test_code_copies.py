@@ -27,6 +27,7 @@ TEXTS, TABLES = 0x7F66_0000_0000, 0x7F67_0000_0000
 TEXT_BYTES, TABLE_BYTES = CONSTANTS["BP_COPIED_TEXT_BYTES"], CONSTANTS["BP_COPIED_TABLE_BYTES"]
 WORDS = CONSTANTS["BP_IDENTITY_WORDS"]
 STEP = 0x8000  # from one code object's texts to the next one's
+PER_STACK = CONSTANTS["BP_COPIES_PER_STACK"]
 RESEND_NS = CONSTANTS["BP_RESEND_NS"]
 
 
@@ -172,30 +173,39 @@ def test_frames_without_code_are_left_out(host: Host, monkeypatch: pytest.Monkey
 
 def test_a_process_has_so_many_copies_a_second(host: Host) -> None:
     saved = CONSTANTS["BP_COPIES_SAVED_NS"] // CONSTANTS["BP_COPY_INTERVAL_NS"]
-    lost = host.counter("BP_LOST_CODE_COPY")
-    frames, count = frames_of(100), 0
-    for turn in range(saved // 100 + 5):
+    lost = host.counter("BP_CODE_NOT_COPIED")
+    count, turns = 0, saved // PER_STACK + 5
+    for turn in range(turns):
         codes = Codes()
         if turn == 0:
-            codes.run(host, frames, codes.memory(list(range(100))))
+            codes.run(host, frames_of(PER_STACK), codes.memory(list(range(PER_STACK))))
         else:
             codes.again(host, 1000)
         count += len(copies(host))
     assert saved <= count <= saved + 2
-    assert host.counter("BP_LOST_CODE_COPY") - lost == 100 * (saved // 100 + 5) - count
+    assert host.counter("BP_CODE_NOT_COPIED") - lost == PER_STACK * turns - count
     codes.again(host)
-    assert len(copies(host)) == 100, "what was not copied is when its stack is sent again"
+    assert len(copies(host)) == PER_STACK, "what was not copied is when its stack is sent again"
+
+
+def test_a_stack_has_so_many_copies(host: Host) -> None:
+    codes, lost = Codes(), host.counter("BP_CODE_NOT_COPIED")
+    codes.run(host, frames_of(PER_STACK + 8), codes.memory(list(range(PER_STACK + 8))))
+    assert [int(copy["code"]) for copy in copies(host)] == [code_address(n) for n in range(PER_STACK)], "the innermost"
+    assert host.counter("BP_CODE_NOT_COPIED") - lost == 8
+    codes.again(host)
+    assert [int(copy["code"]) for copy in copies(host)] == [code_address(PER_STACK + n) for n in range(8)]
 
 
 def test_a_full_ring_is_counted(host: Host) -> None:
     codes = Codes()
-    lost = host.counter("BP_LOST_CODE_COPY")
+    lost = host.counter("BP_CODE_NOT_COPIED")
     host.state.copies.is_full = 1
     assert codes.run(host, frames_of(8), codes.memory(list(range(8)))) is not None
-    assert host.counter("BP_LOST_CODE_COPY") - lost == 8
+    assert host.counter("BP_CODE_NOT_COPIED") - lost == 8
     host.state.copies.is_full = 0
     codes.again(host)
-    assert len(copies(host)) == 8 and host.counter("BP_LOST_CODE_COPY") - lost == 8
+    assert len(copies(host)) == 8 and host.counter("BP_CODE_NOT_COPIED") - lost == 8
 
 
 def test_code_that_cannot_be_read_is_not_copied(host: Host) -> None:
