@@ -34,7 +34,8 @@
 /* Copies of code objects, see struct bp_code_copy: their ring, and which were sent lately. */
 #define BP_COPY_RING_BYTES 4194304
 #define BP_COPIED_CODES 16384
-/* PyCodeObject up to its line table: 144 bytes in CPython 3.11, 160 in the free-threaded 3.13. */
+/* PyCodeObject up to its line table: 144 bytes in CPython 3.11, 160 in the free-threaded 3.13. The mask in fill_copy()
+ * lets BP_IDENTITY_WORDS begin at 127. */
 #define BP_COPIED_OBJECT_BYTES 216
 /* 464 ASCII characters, and all that is around them. Functions of 500 lines have tables of 15 KiB at most. */
 #define BP_COPIED_TEXT_BYTES 512
