@@ -46,7 +46,8 @@
 #define BP_COPIES_SAVED_NS 1000000000
 /* Of one stack at most, the innermost ones: a switch must not take long. */
 #define BP_COPIES_PER_STACK 32
-/* A process that gave the address of a code object to another one so lately has all code of every stack identified. */
+/* A process that gave the address of a code object to another one so lately has all code of every stack identified. In
+ * its first second each counts as one. */
 #define BP_REPLACED_NS 10000000000
 /* A stack or code object already sent is sent again after this long: bounds how long a reused address can be misread. */
 #define BP_RESEND_NS 2000000000

@@ -24,6 +24,7 @@ A child begins in the state of its parent. A process is UNSEEN only where the wh
 from __future__ import annotations
 
 import os
+import time
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Protocol
@@ -39,6 +40,9 @@ from bpfprof.proc.text import without_controls
 from bpfprof.recording.tables import RecordedProcess
 
 _MASK64 = (1 << 64) - 1
+_SUSPECTED_NS = (
+    1_000_000_000  # so long a process counts as one that replaces code, and mostly one that does is found out
+)
 
 
 class CodeReader(Protocol):
@@ -168,6 +172,7 @@ class Process:
         if self.interpreter is not None and self.state is not State.CHANGING:
             flags |= abi.ProcessFlags["BP_PROCESS_PYTHON"]
             values |= _interpreter_values(self.interpreter)
+            values["replaced_ns"] = max(0, time.monotonic_ns() - abi.CONSTANTS["BP_REPLACED_NS"] + _SUSPECTED_NS)
         return abi.pack("bp_process", flags=int(flags), **values)
 
 

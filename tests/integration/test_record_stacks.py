@@ -249,14 +249,21 @@ def test_code_that_is_gone_has_its_name_and_lines(churn: Churn) -> None:
     assert unnamed_ns <= 0.02 * (true_cpu_ns + true_sleep_ns)
 
 
-@pytest.fixture(scope="module", params=["3.8", "3.11", "3.13"])
+@pytest.fixture(scope="module", params=["3.8", "3.11", "3.13", "3.11 deep"])
 def kinds(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Recording, dict[str, Any]]:
-    """A recording of code_kinds.py, and what it says of its functions."""
+    """A recording of code_kinds.py, and what it says of its functions.
+
+    "deep": the innermost frames never show that a code object was replaced.
+    """
     path = tmp_path_factory.mktemp("kinds") / "x.bpfprof"
-    python = ALL_INTERPRETERS.get(request.param)
+    version, *chosen = request.param.split()
+    python = ALL_INTERPRETERS.get(version)
     if python is None:
-        pytest.skip(f"no CPython {request.param}")
-    with running(python, program("code_kinds.py")) as target, recording("-p", target.pid, "-r", 499, "-o", path) as it:
+        pytest.skip(f"no CPython {version}")
+    with (
+        running(python, program("code_kinds.py"), *chosen) as target,
+        recording("-p", target.pid, "-r", 499, "-o", path) as it,
+    ):
         time.sleep(3)  # the length of the recording
         done = it.end()
         assert done.returncode == 0, done.stderr

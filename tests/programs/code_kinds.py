@@ -1,10 +1,12 @@
 """Code objects of many kinds that come and go, each called once for about a millisecond and dropped.
 
-The kinds are in KINDS; every function's name has its number in it: `replaced_000042`. Prints `ready PID`; at the end a
-line of JSON: {"functions": {NAME: {"kind", "start_ns", "wall_ns", "lines"}, ...}}. start_ns is CLOCK_MONOTONIC, `lines`
-are the first and the last line of the function's body. Ends when standard input closes. Standard library only.
+The kinds are in KINDS, or one is chosen by its name; a function's name has its number in it: `replaced_000042`.
+Prints `ready PID`; at the end a line of JSON: {"functions": {NAME: {"kind", "start_ns", "wall_ns", "lines"}, ...}}.
+start_ns is CLOCK_MONOTONIC, `lines` are the first and the last line of the function's body. Ends when standard input
+closes. Standard library only.
 """
 
+import argparse
 import collections
 import json
 import os
@@ -86,11 +88,15 @@ NAMES = ["{kind}_{number:06}", "größe_{kind}_{number:06}", "関数_{kind}_{num
 
 
 def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("kind", nargs="?", choices=[kind.__name__ for kind in KINDS])
+    chosen = parser.parse_args().kind
+    kinds = [kind for kind in KINDS if chosen in (None, kind.__name__)]
     print("ready", os.getpid(), flush=True)
     started, number = time.monotonic(), 0
     while not finished(None, started):
-        kind = KINDS[number % len(KINDS)]
-        name = NAMES[number // len(KINDS) % len(NAMES)].format(kind=kind.__name__, number=number)
+        kind = kinds[number % len(kinds)]
+        name = NAMES[number // len(kinds) % len(NAMES)].format(kind=kind.__name__, number=number)
         function, lines = kind(number, name)
         start_ns = time.monotonic_ns()
         function(start_ns + CALL_NS)
