@@ -109,6 +109,7 @@ class Process:
     command_line: list[str] = field(default_factory=list)
     state: State = State.KNOWN
     until_s: float = 0.0  # when STARTING or ASKED ends, time.monotonic()
+    suspected_until_ns: int = 0  # of replacing code, CLOCK_MONOTONIC; 0: its Python is not recorded yet
     memory: ProcessMemory | None = None
     interpreter: Interpreter | None = None
     note: str = ""  # why it has no Python frames
@@ -172,7 +173,8 @@ class Process:
         if self.interpreter is not None and self.state is not State.CHANGING:
             flags |= abi.ProcessFlags["BP_PROCESS_PYTHON"]
             values |= _interpreter_values(self.interpreter)
-            values["replaced_ns"] = max(0, time.monotonic_ns() - abi.CONSTANTS["BP_REPLACED_NS"] + _SUSPECTED_NS)
+            self.suspected_until_ns = self.suspected_until_ns or time.monotonic_ns() + _SUSPECTED_NS
+            values["replaced_ns"] = max(0, self.suspected_until_ns - abi.CONSTANTS["BP_REPLACED_NS"])
         return abi.pack("bp_process", flags=int(flags), **values)
 
 

@@ -174,7 +174,7 @@ class Processes:
         process = self.by_pid.get(pid)
         if process is None:
             return
-        process.interpreter, process.note = None, ""
+        process.interpreter, process.note, process.suspected_until_ns = None, "", 0
         process.open_memory()
         self.naming.forget(process)
         process.codes = ProcessCodes(process.index, process.read_code)
