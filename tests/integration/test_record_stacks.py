@@ -235,7 +235,7 @@ def test_code_that_is_gone_has_its_name_and_lines(churn: Churn) -> None:
             unnamed_ns += int(weight["total_ns"]) * (weight["state"] != ThreadState.RUNQUEUE)
         elif weight["state"] == ThreadState.ON_CPU and leaf.name.startswith("churn_0"):
             cpu_ns += int(weight["total_ns"])
-        elif weight["state"] == ThreadState.OFF_CPU and leaf.name.startswith("churn_sleep"):
+        elif weight["state"] != ThreadState.ON_CPU and leaf.name.startswith("churn_sleep"):
             sleep_ns += int(weight["total_ns"])
     first_ns, last_ns = churn.recording.start["start_ns"], churn.recording.end["end_ns"]
     calls = {
@@ -249,7 +249,7 @@ def test_code_that_is_gone_has_its_name_and_lines(churn: Churn) -> None:
     print(f"cpu {cpu_ns / 1e9} of {true_cpu_ns / 1e9}, asleep {sleep_ns / 1e9} of {true_sleep_ns / 1e9}")
     print(f"unnamed {unnamed_ns / 1e9}, {churn.recording.end['codes_replaced']} replaced")
     # Calls at both edges are counted whole in the truth; CPU time between calls falls to a neighbour's sample (5 %).
-    assert cpu_ns <= 1.05 * true_cpu_ns and sleep_ns <= 1.01 * true_sleep_ns
+    assert cpu_ns <= 1.05 * true_cpu_ns and sleep_ns <= 1.05 * true_sleep_ns  # which has time on the run queue, too
     assert cpu_ns + sleep_ns + unnamed_ns >= 0.9 * (true_cpu_ns + true_sleep_ns) - 2 * longest_ns
     assert cpu_ns + sleep_ns + unnamed_ns <= 1.05 * (true_cpu_ns + true_sleep_ns)
     assert unnamed_ns <= 0.02 * (true_cpu_ns + true_sleep_ns)
