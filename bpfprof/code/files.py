@@ -15,10 +15,12 @@ from enum import Enum
 
 from bpfprof import abi
 from bpfprof.code.background import URGENT, Background
+from bpfprof.code.jit_objects import JitObject
 from bpfprof.elf.image import ElfError, ElfImage
 from bpfprof.errors import TargetError
 from bpfprof.kernel.unwind_memory import UnwindMemory, UnwindMemoryFull
 from bpfprof.model.ids import Pid
+from bpfprof.model.samples import TRAMPOLINES
 from bpfprof.names.jitdump import IS_JITDUMP, JitDumps
 from bpfprof.proc.maps import Mapping, open_mapped_file
 from bpfprof.proc.memory import ProcessMemory
@@ -51,6 +53,7 @@ class CodeFile:
     image: ElfImage | None = None
     note: str = ""
     is_ready: bool = False
+    bias: int = 0  # of what has a place in memory: between the addresses in it and those by which it is named
     dumps: JitDumps = field(default_factory=JitDumps)  # of the process whose memory it is
     _status: os.stat_result | None = None
 
@@ -107,6 +110,22 @@ class CodeFiles:
             )
         except (OSError, ElfError):
             return None
+
+    def of_trampolines(self, pid: Pid, arena: JitObject) -> CodeFile | None:
+        """The ELF file made of code for perf (trampolines.py), whose names are those of the process's memory."""
+        memory = self._memory_of(pid)
+        if memory is None:
+            return None
+        key = (TRAMPOLINES, memory.number, arena.start, arena.end)
+        try:
+            file = self._known(key) or self._add(
+                key, FileKind.MEMORY, TRAMPOLINES, pid, ElfImage.from_bytes(arena.content, "trampolines")
+            )
+        except (OSError, ElfError):
+            return None
+        if file is not None:
+            file.bias, file.dumps = arena.bias, memory.dumps
+        return file
 
     def forget_memory(self, pid: Pid) -> None:
         """A process is gone, or runs another program: code that is made from now on is not its."""

@@ -17,7 +17,7 @@ from bpfprof.code.files import KERNEL_FILE, CodeFile, FileKind
 from bpfprof.code.maps import NativeCode
 from bpfprof.elf.image import ElfImage
 from bpfprof.elf.symbols.debug_files import find_debug_file
-from bpfprof.model.samples import NAME_DTYPE, NATIVE_EXACT, NO_FILE
+from bpfprof.model.samples import NAME_DTYPE, NATIVE_EXACT, NO_FILE, TRAMPOLINES
 from bpfprof.names.elf_names import ElfNames, Name
 from bpfprof.names.kernel_symbols import read_kernel_symbols
 from bpfprof.names.perf_map import read_perf_map
@@ -59,14 +59,14 @@ class Namer:
         """Has names looked up, in the background, of all addresses that were written."""
         by_file: dict[int, list[tuple[int, int]]] = defaultdict(list)
         for number in range(self._asked_count + 1, self.natives.written_count + 1):
-            address, file, flags = self.natives.rows[number - 1]
-            if file != NO_FILE:
-                by_file[file].append((number, address if flags & NATIVE_EXACT else address - 1))
+            address, place, flags = self.natives.rows[number - 1]
+            if place != NO_FILE:
+                by_file[place].append((number, address if flags & NATIVE_EXACT else address - 1))
         self._asked_count = self.natives.written_count
         for file in self.code.files.files:
-            asked = by_file.get(file.number, [])
-            if asked or file.dumps.dumps:  # those may name what was asked before
-                self.code.files.naming.add(0, partial(self._look_up, file, asked))
+            new = by_file.get(file.number, [])
+            if new or file.dumps.dumps:  # those may name what was asked before
+                self.code.files.naming.add(0, partial(self._look_up, file, new))
 
     def finish(self, sink: Sink) -> None:
         """Writes the names that are still missing."""
@@ -82,6 +82,7 @@ class Namer:
         texts: dict[str, int] = {"": 0}
         names: list[_Row] = []
         try:
+            asked = [(number, address + file.bias) for number, address in asked]
             dated = file.dumps.new_names(asked) if file.kind is FileKind.MEMORY else []
             named = {number for number, _, _ in dated}
             asked = [(number, address) for number, address in asked if number not in named]
@@ -102,7 +103,7 @@ class Namer:
 
     def _resolve(self, file: CodeFile, addresses: list[int]) -> Sequence[Sequence[Name]]:
         """Of each address the functions it is in, innermost first."""
-        if file.image is not None:
+        if file.image is not None and file.path != TRAMPOLINES:
             return self._names_of(file, file.image).resolve(addresses)
         array = np.array(addresses, np.uint64)
         if file.number == KERNEL_FILE:

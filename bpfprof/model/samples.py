@@ -164,6 +164,7 @@ PYTHON_FRAME_DTYPE = np.dtype([("code", "<u4"), ("offset", "<i4"), ("mark", "u1"
 NATIVE_DTYPE = np.dtype([("address", "<u8"), ("file", "<u4"), ("flags", "u1")])
 NATIVE_EXACT = 1  # the address is of an instruction that ran, not of one that will be returned to
 NO_FILE = 0xFFFFFFFF
+TRAMPOLINES = "[trampolines]"  # path of the memory in which CPython keeps code for perf, one for each function
 
 # A native or kernel frame of a stack: the place of its row of natives, from 1 on.
 NATIVE_INDEX_DTYPE = np.dtype([("native", "<u4")])
