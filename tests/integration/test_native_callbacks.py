@@ -1,4 +1,4 @@
-"""Cython, pybind11, pyo3, uvloop: their frames stand in true order among those of Python, and tasks of uvloop are seen."""
+"""Cython, pybind11, pyo3, uvloop: their frames stand in true order among those of Python; uvloop has its tasks."""
 
 from __future__ import annotations
 
