@@ -50,7 +50,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Recorded]:
     commands = {f"{name} {mode}": (INTERPRETERS[name], "-X", mode, *part_time) for name, mode in FOR_PERF}
     commands["again"] = PYTHON, program("made_again.py")
     if NODE:
-        commands["node"] = NODE, "--perf-prof", f"--perf-prof-path={folder}", program("made_late.js")
+        commands["node"] = "env", "-C", str(folder), NODE, "--perf-prof", program("made_late.js")
     with ExitStack() as stack:
         targets = {what: stack.enter_context(running(*command)) for what, command in commands.items()}
         pids = {what: target.pid for what, target in targets.items()}
