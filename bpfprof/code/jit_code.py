@@ -25,6 +25,7 @@ class JitCode:
     _first: dict[Pid, tuple[int, int]] = field(default_factory=dict)  # descriptor and first entry
     _bytes: dict[Pid, int] = field(default_factory=dict)  # of all files made for a process
     _objects: dict[Pid, dict[tuple[int, int, int], Row | None]] = field(default_factory=dict)
+    _arenas: dict[Pid, dict[tuple[int, int], Row]] = field(default_factory=dict)  # of trampolines, by their mapping
 
     def refine(self, pid: Pid, rows: list[Row]) -> list[Row]:
         """The same, with the objects in place of the memory where they lie."""
@@ -50,6 +51,7 @@ class JitCode:
         self._first.pop(pid, None)
         self._bytes.pop(pid, None)
         self._objects.pop(pid, None)
+        self._arenas.pop(pid, None)
 
     def _descriptor(self, row: Row) -> int | None:
         """Its address in the process, if this mapping's file has one."""
@@ -79,9 +81,15 @@ class JitCode:
         return (found.start, found.end, found.bias, file.number) if found and file else None
 
     def _trampolines(self, pid: Pid, memory: ProcessMemory, row: Row) -> Row | None:
-        found = find_trampolines(memory, *row[:2])
-        file = self.files.of_trampolines(pid, found) if found else None
-        return (found.start, found.end, found.bias, file.number) if found and file else None
+        """They are all there when their memory becomes executable, so one look is enough."""
+        known = self._arenas.setdefault(pid, {})
+        if row[:2] not in known:
+            found = find_trampolines(memory, *row[:2])
+            file = self.files.of_trampolines(pid, found) if found else None
+            if found is None or file is None:
+                return None
+            known[row[:2]] = found.start, found.end, found.bias, file.number
+        return known[row[:2]]
 
 
 def _cut(row: Row, objects: list[Row]) -> list[Row]:
