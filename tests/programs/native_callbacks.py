@@ -68,7 +68,8 @@ async def task():
 
 
 async def socket():
-    server = await asyncio.start_server(lambda reader, writer: None, "127.0.0.1", 0)
+    kept = []  # a stream that nobody has is closed
+    server = await asyncio.start_server(lambda _, writer: kept.append(writer), "127.0.0.1", 0)
     reader, _ = await asyncio.open_connection(*server.sockets[0].getsockname())
     await reader.readline()
 
