@@ -1,7 +1,9 @@
-"""Packages of PyPI for the interpreters that the tests record, each set in a folder of its own below the cache."""
+"""Packages of PyPI, and extensions made with them, for the interpreters that the tests record; kept below the cache."""
 
 from __future__ import annotations
 
+import hashlib
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -22,3 +24,32 @@ def folder(version: str, *packages: str) -> str:
                 options = ["--only-binary=:all:", "--python-version", version, "--no-compile", "--target", new]
                 subprocess.run([sys.executable, "-m", "pip", "--quiet", "install", *options, *packages], check=True)
     return str(path)
+
+
+def extensions(python: str, path: str, *sources: str) -> str:
+    """A folder with these modules (.pyx, and .cpp with pybind11) made for an interpreter; `path` has the compilers."""
+    sys.path.insert(0, str(_VAGRANT))
+    import images
+
+    content = b"".join([python.encode(), path.encode(), *(Path(source).read_bytes() for source in sources)])
+    name = "extensions-" + hashlib.sha256(content).hexdigest()[:12]
+    folder = images.cache() / name
+    with images.locked(name):
+        if not folder.exists():
+            with images.new_folder(folder) as new:
+                for source in sources:
+                    _make(python, path, Path(source), Path(new))
+    return str(folder)
+
+
+def _make(python: str, path: str, source: Path, folder: Path) -> None:
+    environment = {**os.environ, "PYTHONPATH": path}
+    ask = [python, "-c", "import sysconfig; print(sysconfig.get_path('include'))"]
+    headers = subprocess.run(ask, check=True, capture_output=True, text=True).stdout.strip()
+    if source.suffix == ".pyx":
+        made = folder / f"{source.stem}.c"
+        subprocess.run([python, "-m", "cython", "-o", made, source], check=True, env=environment)
+        source = made
+    flags = ["-O1", "-shared", "-fPIC", "-fvisibility=hidden", f"-I{headers}", f"-I{path}/pybind11/include"]
+    compiler = "c++" if source.suffix == ".cpp" else "cc"
+    subprocess.run([compiler, *flags, "-o", folder / f"{source.stem}.so", source], check=True)

@@ -261,6 +261,8 @@ class Session:
         problems: Counter[str] = Counter()
         if code is not None:
             problems.update(f"file without unwind table: {file.note}" for file in code.files.files if file.note)
+            dumps = (file.dumps.problem for file in code.files.files if file.dumps.problem)
+            problems.update(f"names of code made at run time: {problem}" for problem in dumps)
             problems["unwind tables evicted for others (--table-memory)"] += code.memory.evicted_count
             problems["files beyond the unwind tables"] += code.files.unmade_count
             problems["code mappings beyond 4,096 of a process"] += code.cut_count

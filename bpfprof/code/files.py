@@ -6,6 +6,7 @@ Names are looked up in another: reading symbols takes tenths of a second, in whi
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import resource
@@ -14,10 +15,13 @@ from enum import Enum
 
 from bpfprof import abi
 from bpfprof.code.background import URGENT, Background
+from bpfprof.code.jit_objects import JitObject
 from bpfprof.elf.image import ElfError, ElfImage
 from bpfprof.errors import TargetError
 from bpfprof.kernel.unwind_memory import UnwindMemory, UnwindMemoryFull
 from bpfprof.model.ids import Pid
+from bpfprof.model.samples import TRAMPOLINES
+from bpfprof.names.jitdump import IS_JITDUMP, JitDumps
 from bpfprof.proc.maps import Mapping, open_mapped_file
 from bpfprof.proc.memory import ProcessMemory
 from bpfprof.unwind.cache import decode_rows, load_rows
@@ -49,6 +53,8 @@ class CodeFile:
     image: ElfImage | None = None
     note: str = ""
     is_ready: bool = False
+    bias: int = 0  # of what has a place in memory: between the addresses in it and those by which it is named
+    dumps: JitDumps = field(default_factory=JitDumps)  # of the process whose memory it is
     _status: os.stat_result | None = None
 
 
@@ -81,6 +87,8 @@ class CodeFiles:
             return self._known("vdso") or self._add_vdso(pid, mapping)
         if not mapping.is_file or mapping.path.startswith(_SHARED_MEMORY):
             return self._memory_of(pid)
+        if IS_JITDUMP(mapping.path):
+            return self._with_jitdump(pid, mapping)
         key = (mapping.device, mapping.inode, mapping.path)
         known = self._known(key)
         if known is not None and not self._has_changed(known):
@@ -102,6 +110,26 @@ class CodeFiles:
             )
         except (OSError, ElfError):
             return None
+
+    def of_trampolines(self, pid: Pid, arena: JitObject) -> CodeFile | None:
+        """The ELF file made of code for perf (trampolines.py), whose names are those of the process's memory."""
+        memory = self._memory_of(pid)
+        if memory is None:
+            return None
+        key = (TRAMPOLINES, memory.number, arena.start, arena.end)
+        try:
+            file = self._known(key) or self._add(
+                key, FileKind.MEMORY, TRAMPOLINES, pid, ElfImage.from_bytes(arena.content, "trampolines")
+            )
+        except (OSError, ElfError):
+            return None
+        if file is not None:
+            file.bias, file.dumps = arena.bias, memory.dumps
+        return file
+
+    def forget_memory(self, pid: Pid) -> None:
+        """A process is gone, or runs another program: code that is made from now on is not its."""
+        self._number_of.pop(("memory", pid), None)
 
     def hurry(self, number: int) -> None:
         """A stack needed the table of this file: it is made next, and soon unless it takes long."""
@@ -128,6 +156,7 @@ class CodeFiles:
             for file in self.files:
                 if file.image is not None:
                     file.image.close()
+                file.dumps.close()
             while self._roots:
                 os.close(self._roots.popitem()[1])
 
@@ -145,6 +174,14 @@ class CodeFiles:
     def _memory_of(self, pid: Pid) -> CodeFile | None:
         key = ("memory", pid)
         return self._known(key) or self._add(key, FileKind.MEMORY, "[memory]", pid, None)
+
+    def _with_jitdump(self, pid: Pid, mapping: Mapping) -> CodeFile | None:
+        """The memory of a process, which has this file for its names."""
+        file = self._memory_of(pid)
+        if file is not None:
+            with contextlib.suppress(OSError):
+                file.dumps.add(open_mapped_file(pid, mapping))
+        return file
 
     def _add_vdso(self, pid: Pid, mapping: Mapping) -> CodeFile | None:
         image, note = None, "it cannot be read"

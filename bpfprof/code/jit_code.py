@@ -6,11 +6,13 @@ from dataclasses import dataclass, field
 
 from bpfprof.code.files import CodeFiles, FileKind
 from bpfprof.code.jit_objects import DESCRIPTOR, first_entry, list_entries, read_object
+from bpfprof.code.trampolines import find_trampolines
 from bpfprof.errors import TargetError
 from bpfprof.model.ids import Pid
 from bpfprof.proc.memory import ProcessMemory
 
 _LIMIT_BYTES = 64 << 20
+_ARENA_LIMIT = 64  # mappings of memory that are looked at for trampolines: as many as 1,000,000 functions have
 Row = tuple[int, int, int, int]  # start, end, bias, number of the file
 
 
@@ -23,20 +25,22 @@ class JitCode:
     _first: dict[Pid, tuple[int, int]] = field(default_factory=dict)  # descriptor and first entry
     _bytes: dict[Pid, int] = field(default_factory=dict)  # of all files made for a process
     _objects: dict[Pid, dict[tuple[int, int, int], Row | None]] = field(default_factory=dict)
+    _arenas: dict[Pid, dict[tuple[int, int], Row]] = field(default_factory=dict)  # of trampolines, by their mapping
 
     def refine(self, pid: Pid, rows: list[Row]) -> list[Row]:
         """The same, with the objects in place of the memory where they lie."""
         is_memory = [self.files.files[row[3]].kind is FileKind.MEMORY for row in rows]
-        descriptors = [it for row in rows if any(is_memory) and (it := self._descriptor(row))]
-        if not descriptors:
+        if not any(is_memory):
             return rows
+        made = [row for row, is_made in zip(rows, is_memory) if is_made]
         try:
             with ProcessMemory(pid) as memory:
-                for descriptor in descriptors:
+                for descriptor in filter(None, map(self._descriptor, rows)):
                     self._read(pid, memory, descriptor)
+                arenas = [self._trampolines(pid, memory, row) for row in made[:_ARENA_LIMIT]]
         except TargetError:
             return rows
-        found = sorted({row for row in self._objects.get(pid, {}).values() if row is not None})
+        found = sorted({row for row in (*self._objects.get(pid, {}).values(), *arenas) if row is not None})
         refined: list[Row] = []
         for row, is_made in zip(rows, is_memory):
             refined += _cut(row, found) if is_made else [row]
@@ -47,6 +51,7 @@ class JitCode:
         self._first.pop(pid, None)
         self._bytes.pop(pid, None)
         self._objects.pop(pid, None)
+        self._arenas.pop(pid, None)
 
     def _descriptor(self, row: Row) -> int | None:
         """Its address in the process, if this mapping's file has one."""
@@ -74,6 +79,17 @@ class JitCode:
         self._bytes[pid] = self._bytes.get(pid, 0) + (len(found.content) if found else 0)
         file = self.files.of_jit_object(pid, found.content) if found else None
         return (found.start, found.end, found.bias, file.number) if found and file else None
+
+    def _trampolines(self, pid: Pid, memory: ProcessMemory, row: Row) -> Row | None:
+        """They are all there when their memory becomes executable, so one look is enough."""
+        known = self._arenas.setdefault(pid, {})
+        if row[:2] not in known:
+            found = find_trampolines(memory, *row[:2])
+            file = self.files.of_trampolines(pid, found) if found else None
+            if found is None or file is None:
+                return None
+            known[row[:2]] = found.start, found.end, found.bias, file.number
+        return known[row[:2]]
 
 
 def _cut(row: Row, objects: list[Row]) -> list[Row]:

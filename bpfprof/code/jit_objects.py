@@ -101,7 +101,7 @@ def read_object(memory: ProcessMemory, address: int, size: int) -> JitObject | N
     table["value"] += np.uint64(text.address - bias)
     table["section"] = 1
     names = content[strings.offset :][: strings.size]
-    image = _image((text.address - bias, code), (frames.address - bias, call_frames), table.tobytes(), names)
+    image = made_image((text.address - bias, code), (frames.address - bias, call_frames), table.tobytes(), names)
     return JitObject(text.address, text.address + text.size, bias, image)
 
 
@@ -120,7 +120,7 @@ def _sections(content: bytes) -> list[_Section]:
     return sections
 
 
-def _image(code: tuple[int, bytes], frames: tuple[int, bytes], symbols: bytes, names: bytes) -> bytes:
+def made_image(code: tuple[int, bytes], frames: tuple[int, bytes], symbols: bytes, names: bytes) -> bytes:
     """An ELF file with these sections, of which ElfImage is made. Code and call frames are (address, bytes)."""
     at = _HEADER.size + _PROGRAM_HEADER.size
     parts = [code[1], frames[1], symbols, names + b"\0", _NAMES]

@@ -125,6 +125,7 @@ class NativeCode:
             self._earlier.pop(pid, None)
             self._looked_ns.pop(pid, None)
             self._jit.forget(pid)
+            self.files.forget_memory(pid)
         old = self.map_of.pop(pid, None)
         if old is not None:
             old.user_count -= 1

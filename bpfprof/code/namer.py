@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 
 from bpfprof.code.addresses import NativeTable
-from bpfprof.code.files import KERNEL_FILE, CodeFile
+from bpfprof.code.files import KERNEL_FILE, CodeFile, FileKind
 from bpfprof.code.maps import NativeCode
 from bpfprof.elf.image import ElfImage
 from bpfprof.elf.symbols.debug_files import find_debug_file
-from bpfprof.model.samples import NAME_DTYPE, NATIVE_EXACT, NO_FILE
+from bpfprof.model.samples import NAME_DTYPE, NATIVE_EXACT, NO_FILE, TRAMPOLINES
 from bpfprof.names.elf_names import ElfNames, Name
 from bpfprof.names.kernel_symbols import read_kernel_symbols
 from bpfprof.names.perf_map import read_perf_map
@@ -26,7 +26,7 @@ from bpfprof.recording.tables import RecordedFile, table_row
 from bpfprof.recording.writer import Sink
 
 _WAIT_S = 60.0
-_Row = tuple[int, int, int, int, int]  # of NAME_DTYPE
+_Row = tuple[int, int, int, int, int, int]  # of NAME_DTYPE
 
 
 class Namer:
@@ -59,12 +59,14 @@ class Namer:
         """Has names looked up, in the background, of all addresses that were written."""
         by_file: dict[int, list[tuple[int, int]]] = defaultdict(list)
         for number in range(self._asked_count + 1, self.natives.written_count + 1):
-            address, file, flags = self.natives.rows[number - 1]
-            if file != NO_FILE:
-                by_file[file].append((number, address if flags & NATIVE_EXACT else address - 1))
+            address, place, flags = self.natives.rows[number - 1]
+            if place != NO_FILE:
+                by_file[place].append((number, address if flags & NATIVE_EXACT else address - 1))
         self._asked_count = self.natives.written_count
-        for file, asked in by_file.items():
-            self.code.files.naming.add(0, partial(self._look_up, self.code.files.files[file], asked))
+        for file in self.code.files.files:
+            new = by_file.get(file.number, [])
+            if new or file.dumps.dumps:  # those may name what was asked before
+                self.code.files.naming.add(0, partial(self._look_up, file, new))
 
     def finish(self, sink: Sink) -> None:
         """Writes the names that are still missing."""
@@ -77,23 +79,31 @@ class Namer:
 
     def _look_up(self, file: CodeFile, asked: list[tuple[int, int]]) -> None:
         """A stranger's file that cannot be read costs its names."""
+        texts: dict[str, int] = {"": 0}
+        names: list[_Row] = []
         try:
-            answers = self._resolve(file, [address for _, address in asked])
+            asked = [(number, address + file.bias) for number, address in asked]
+            dated = file.dumps.new_names(asked) if file.kind is FileKind.MEMORY else []
+            named = {number for number, _, _ in dated}
+            asked = [(number, address) for number, address in asked if number not in named]
+            answers = self._resolve(file, [address for _, address in asked]) if asked else []
         except Exception as error:  # a bug in a decoder
             file.note = file.note or f"no names: internal error: {type(error).__name__}: {error}"
             return
-        texts: dict[str, int] = {"": 0}
-        names: list[_Row] = []
+        for native, since_ns, function in dated:
+            names.append((native, texts.setdefault(function, len(texts)), 0, 0, 0, since_ns))
         for (native, _), found in zip(asked, answers):
             for function, file_name, line, flags in found:
                 function_place = texts.setdefault(function, len(texts))
-                names.append((native, function_place, texts.setdefault(file_name, len(texts)), line, flags))
+                names.append((native, function_place, texts.setdefault(file_name, len(texts)), line, flags, 0))
+                if file.kind is FileKind.MEMORY:
+                    file.dumps.has_named(native, function)
         if names:
             self._found.append((list(texts), names))
 
     def _resolve(self, file: CodeFile, addresses: list[int]) -> Sequence[Sequence[Name]]:
         """Of each address the functions it is in, innermost first."""
-        if file.image is not None:
+        if file.image is not None and file.path != TRAMPOLINES:
             return self._names_of(file, file.image).resolve(addresses)
         array = np.array(addresses, np.uint64)
         if file.number == KERNEL_FILE:

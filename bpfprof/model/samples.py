@@ -164,13 +164,17 @@ PYTHON_FRAME_DTYPE = np.dtype([("code", "<u4"), ("offset", "<i4"), ("mark", "u1"
 NATIVE_DTYPE = np.dtype([("address", "<u8"), ("file", "<u4"), ("flags", "u1")])
 NATIVE_EXACT = 1  # the address is of an instruction that ran, not of one that will be returned to
 NO_FILE = 0xFFFFFFFF
+TRAMPOLINES = "[trampolines]"  # path of the memory in which CPython keeps code for perf, one for each function
 
 # A native or kernel frame of a stack: the place of its row of natives, from 1 on.
 NATIVE_INDEX_DTYPE = np.dtype([("native", "<u4")])
 
 # What a native frame is called: one row, or several where functions were inlined, innermost first. native: its place
-# among all rows of natives, from 1 on; function, file: places in the texts of the chunk; line: 0 when not known.
-NAME_DTYPE = np.dtype([("native", "<u4"), ("function", "<u4"), ("file", "<u4"), ("line", "<u4"), ("flags", "u1")])
+# among all rows of natives, from 1 on; function, file: places in the texts of the chunk; line: 0 when not known;
+# since_ns: from when on other code was at the address, which has this name, 0: the first name.
+NAME_DTYPE = np.dtype(
+    [("native", "<u4"), ("function", "<u4"), ("file", "<u4"), ("line", "<u4"), ("flags", "u1"), ("since_ns", "<u8")]
+)
 NAME_INLINED = 1  # into the function of the next row
 NAME_EVAL = 2  # the address is in CPython's evaluation function
 

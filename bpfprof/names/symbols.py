@@ -1,4 +1,8 @@
-"""Names of addresses by a table of symbols, as a person reads them: C++ (Itanium ABI) and Rust ones are demangled."""
+"""Names of addresses by a table of symbols, as a person reads them: those of C++, Rust and Cython are demangled.
+
+C++ by the Itanium ABI, Rust by its v0 scheme and the one before. What Cython writes is in Cython/Compiler/Naming.py and
+Symtab.py (3.1.0): `__pyx_pw_3mod_1C_5f` is function f, the 5th, of class C in module mod.
+"""
 
 from __future__ import annotations
 
@@ -18,6 +22,9 @@ from bpfprof.proc.text import with_controls_replaced
 # Only these schemes are tried, and only on names that look like them: C has names of every other form.
 _LANGUAGES = ("rust", "itanium")
 _MANGLED = re.compile(r"_?_[ZR][A-Z0-9]|_?_Z[a-z_]")
+# pw: what Python calls; pf: what that calls, with the arguments parsed; f: a C function; gb: a generator's body.
+_CYTHON = re.compile(r"(?:__pyx_fuse_[\d_]+)?__pyx_(pw|pf|f|gb)_(\w+)(\.[\w.]+)?\Z")
+_CYTHON_SCOPE = re.compile(r"(\d{1,4})(?=[^\W\d])")
 # The longest name in libtorch_cpu 2.13 has 7 KiB. A short one can stand for terabytes: f(A<S, S>, A<S0, S0>, ...).
 _INPUT_LIMIT = 16 << 10
 _OUTPUT_LIMIT = 16 << 10
@@ -47,7 +54,30 @@ def demangle(name: str) -> str:
     At most 16 KiB of a mangled name become at most 16 KiB; where `can_demangle` is false, all stay. May be called from
     any thread; answers are kept.
     """
+    if name.startswith("__pyx_"):
+        return _demangle_cython(name)
     return _demangler()(name) if _MANGLED.match(name) else name
+
+
+def _demangle_cython(name: str) -> str:
+    """`module.Class.function`: the same for what Python calls and what that calls."""
+    found = _CYTHON.match(name) if len(name) <= _INPUT_LIMIT else None
+    if found is None:
+        return name
+    kind, text, clone = found.groups()
+    scopes, at = [], 0
+    while size := _CYTHON_SCOPE.match(text, at):  # the last may be the number of the function and not a length
+        end = size.end() + int(size[1])
+        if text[end : end + 1] != "_" or end + 1 == len(text) or (kind != "f" and not text[end + 1].isdigit()):
+            break
+        scopes.append(text[size.end() : end])
+        at = end + 1
+    function = text[at:] if kind == "f" else text[at:].lstrip("0123456789")
+    if not scopes or not function or (function == text[at:] and kind != "f"):
+        return name
+    if kind == "gb":
+        function = f"<generator {text[at : -len(function)]}>"
+    return ".".join((*scopes, function)) + (f" [clone {clone}]" if clone else "")
 
 
 def can_demangle() -> bool:

@@ -16,6 +16,7 @@ from bpfprof.errors import RecordingError
 from bpfprof.model import samples as model
 from bpfprof.recording.fields import CODE_COLUMNS, TABLES, TEXTS, WHOLE_LIMIT, checked
 from bpfprof.recording.format import MAGIC, Chunk, decode
+from bpfprof.recording.renamed import split_renamed
 from bpfprof.recording.tables import (
     End,
     RecordedCode,
@@ -187,6 +188,7 @@ def read_recording(file: BinaryIO) -> Recording:
     if not recording.start:
         raise RecordingError(recording.unfinished or "the recording is empty")
     _check(recording)
+    split_renamed(recording)
     return recording
 
 

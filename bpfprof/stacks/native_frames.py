@@ -10,7 +10,7 @@ import numpy as np
 
 from bpfprof import array_types as npt
 from bpfprof.model.frames import Frame, FrameKind
-from bpfprof.model.samples import NAME_EVAL, NAME_INLINED, NO_FILE
+from bpfprof.model.samples import NAME_EVAL, NAME_INLINED, NO_FILE, TRAMPOLINES
 from bpfprof.recording.reader import Recording
 from bpfprof.recording.tables import RecordedFile
 from bpfprof.stacks.greenlets import is_greenlet_library
@@ -62,6 +62,8 @@ class NativeSource:
         Nothing is seen of CPython at work on the Python frames around it, and one frame of a collection.
         """
         frames = self.frames(number)
+        if frames[0].file == TRAMPOLINES:
+            return (), False
         is_interpreter = number and int(self._recording.natives["file"][number - 1]) in self._interpreters
         name = frames[0].name if is_interpreter else ""
         if begins_collection(name) or (collects_garbage and collects(name)):

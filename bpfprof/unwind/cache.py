@@ -19,7 +19,7 @@ from bpfprof.private_cache import PrivateCache
 from bpfprof.unwind.rows import PAGE_BITS, RULE_MASK, FileRows, compact
 
 _MAGIC = b"bpfrows\0"
-_VERSION = 5  # of the layout and of the decoder: raise it when either would give other rows
+_VERSION = 6  # of the layout and of the decoder: raise it when either would give other rows
 _HEADER = struct.Struct("<8sIIIIQ")  # magic, version, rules, entries of the page index, rows, first page
 _CACHE = PrivateCache("rows", file_limit_bytes=64 << 20, total_limit_bytes=512 << 20)
 _SHORTEST_BUILD_ID = 16  # hex digits

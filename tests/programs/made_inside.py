@@ -1,11 +1,13 @@
-"""Runs code made at run time, which /tmp/perf-PID.map names `spin_in_container`, and sleeps; x86-64.
+"""Runs code made at run time, which /tmp/perf-PID.map and /tmp/jit-PID.dump name, and sleeps; x86-64.
 
-PID is the process's own, whatever it is outside of its namespace. Prints `ready PID`.
+It is `spin_in_container` and `dumped_in_container`. PID is the process's own, whatever it is outside of its namespace.
+Prints `ready PID`.
 """
 
 import ctypes
 import mmap
 import os
+import struct
 import time
 
 from lifetime import finished
@@ -20,11 +22,21 @@ def made():
     address = ctypes.addressof(ctypes.c_char.from_buffer(memory))
     with open(f"/tmp/perf-{os.getpid()}.map", "w") as file:
         file.write(f"{address:x} {len(LOOP):x} spin_in_container\n")
-    return memory, ctypes.CFUNCTYPE(None, ctypes.c_ulong)(address)
+    memory.write(LOOP)
+    body = struct.pack("<IIQQQQ", 1, 1, address + len(LOOP), address + len(LOOP), len(LOOP), 0)
+    body += b"dumped_in_container\0" + LOOP
+    with open(f"/tmp/jit-{os.getpid()}.dump", "w+b") as dump:
+        dump.write(struct.pack("<IIIIIIQQ", 0x4A695444, 1, 40, 62, 0, os.getpid(), 0, 0))
+        dump.write(struct.pack("<IIQ", 0, 16 + len(body), time.monotonic_ns()) + body)
+        dump.flush()
+        mark = mmap.mmap(dump.fileno(), 40, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ | mmap.PROT_EXEC)
+    kind = ctypes.CFUNCTYPE(None, ctypes.c_ulong)
+    return (memory, mark), (kind(address), kind(address + len(LOOP)))
 
 
-def turn(spin):
-    spin(40_000_000)
+def turn(spins):
+    for spin in spins:
+        spin(40_000_000)
 
 
 def rest():
@@ -32,11 +44,11 @@ def rest():
 
 
 def main():
-    memory, spin = made()
-    assert memory
+    kept, spins = made()
+    assert kept
     print("ready", os.getpid(), flush=True)
     while not finished(None, 0):
-        turn(spin)
+        turn(spins)
         rest()
 
 

@@ -1,9 +1,10 @@
-"""Rules for code that is known but has none written: procedure linkage tables, and where a program begins.
+"""Rules for code that is known but has none written: linkage tables, where a program begins, and V8's builtins.
 
 GNU ld writes an FDE for each procedure linkage table, lld none. What an entry does to the stack is fixed by its form
 (x86-64 psABI 1.0, section 5.2, and lld ELF/Arch/X86_64.cpp): a jump only, or a jump with a push of 8 bytes behind it,
 and the first entry of a lazy table pushes 8 more. The entry point has no caller; in the dynamic linker of glibc and in
-programs of musl nothing says so.
+programs of musl nothing says so. V8's builtins, which its own compiler writes into its library, have a frame pointer or
+run in the frame of who jumped to them: src/execution/frame-constants.h (v11.3).
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from bpfprof.elf.cfi.rules import (
     rules_array,
 )
 from bpfprof.elf.image import ElfImage
+from bpfprof.elf.symbols.reader import read_symbols
 
 _ENTRY_BYTES = 16
 _JUMP, _ENDBR = b"\xff\x25", b"\xf3\x0f\x1e\xfa"
@@ -31,6 +33,8 @@ _ADDRESS_LIMIT = 1 << 47
 _END_OF_STACK = 7
 _ENTRY_CODE_BYTES = 128  # glibc 2.36: RTLD_START, sysdeps/x86_64/dl-machine.h; musl: arch/x86_64/crt_arch.h
 _SAME_FP = int(FramePointerKind.SAME)
+_BUILTIN, _A_BUILTIN = "Builtins_", "Builtins_InterpreterEntryTrampoline"
+_BUILTIN_LIMIT = 8192  # v11.3 has 2,182
 
 
 # The rules below by number; the first two are those of every file.
@@ -41,8 +45,10 @@ _RULES = rules_array(
         *((int(CfaKind.RSP), _SAME_FP, 0, 0, offset, 0, -8) for offset in (8, 16, 24)),
         *((int(CfaKind.PLT), _SAME_FP, 0, push_end, 8, 0, -8) for push_end in (_PUSH_END, _ENDBR_PUSH_END)),
         (int(CfaKind.END_OF_STACK), 0, 0, 0, 0, 0, 0),
+        (int(CfaKind.RBP), int(FramePointerKind.AT_CFA), 0, 0, 16, -16, -8),
     ]
 )
+_KEEPS_FRAME_POINTER = 8
 
 
 def implied_rules(image: ElfImage, frames: CallFrames, code: tuple[int, int]) -> CallFrames:
@@ -63,6 +69,27 @@ def implied_rules(image: ElfImage, frames: CallFrames, code: tuple[int, int]) ->
         np.array([table[-1][0] for table in tables], np.uint64),
         len(tables),
     )
+
+
+def builtin_rules(image: ElfImage) -> CallFrames:
+    """Those of V8's builtins, which lie side by side; none where they have no names."""
+    known = image.find_symbol(_A_BUILTIN)
+    if known is None:
+        return CallFrames()
+    symbols = read_symbols(image)
+    found, edges = int(symbols.find(np.array([known.address], np.uint64))[0]), []
+    for step in (-1, 1):
+        place = found
+        for _ in range(_BUILTIN_LIMIT):
+            if not 0 <= place < len(symbols) or not symbols.names(np.array([place]))[0].startswith(_BUILTIN):
+                break
+            place += step
+        edges.append(place - step)
+    if edges[0] > edges[1]:
+        return CallFrames()
+    start, end = symbols.starts[edges[0]], symbols.ends[edges[1]]
+    rows = np.array([start, end], np.uint64), np.array([_KEEPS_FRAME_POINTER, NO_RULE_ID], np.uint16)
+    return CallFrames(*rows, _RULES, rows[0][:1], rows[0][1:], 1)
 
 
 def _is_gap(frames: CallFrames, rows: list[tuple[int, int]]) -> bool:

@@ -14,7 +14,7 @@ import numpy as np
 
 from bpfprof.array_types import NDArray
 from bpfprof.elf.asm.traced_rules import traced_rules
-from bpfprof.elf.cfi.implied_rules import implied_rules
+from bpfprof.elf.cfi.implied_rules import builtin_rules, implied_rules
 from bpfprof.elf.cfi.programs import END, FAILED, REASON_SHIFT, Machine, Programs
 from bpfprof.elf.cfi.records import Functions, RecordReader, find_records
 from bpfprof.elf.cfi.rules import Addresses, CallFrames, Reason, rows_in_order, rules_array
@@ -59,7 +59,8 @@ def read_call_frames(image: ElfImage) -> CallFrames:
         return frames
     frames = frames.over(implied_rules(image, frames, code_range(image)))
     traced = traced_rules(image, frames)
-    return traced.over(frames) if traced.function_count or len(traced.address) else frames
+    frames = traced.over(frames) if traced.function_count or len(traced.address) else frames
+    return frames.over(builtin_rules(image))
 
 
 def _decoded(image: ElfImage, read: ReadSection, row_limit: int, work: int) -> tuple[CallFrames, int]:

@@ -63,6 +63,9 @@ class FakeFiles:
         self.files.append(CodeFile(len(self.files), kind, path, pid, "/", image))
         return self.files[-1]
 
+    def forget_memory(self, pid: Pid) -> None:
+        pass
+
     def is_inode(self, number: int, inode: int) -> bool:
         return inode == 7
 

@@ -78,3 +78,35 @@ def test_a_table_outside_the_code_is_left_out(address: int) -> None:
         image._sections[".plt.sec"] = ElfSection(ElfAddress(address), FileOffset(64), 64)
         frames = read_call_frames(image)
         assert frames.address.tolist() == sound.address.tolist()
+
+
+BUILTINS = """
+.macro function name
+.type \\name, @function
+\\name:
+    jmp *%rax
+    .skip 30, 0xcc
+.size \\name, . - \\name
+.endm
+.text
+function before
+function Builtins_Abort
+function Builtins_InterpreterEntryTrampoline
+function Builtins_Zero
+function behind
+"""
+
+
+def test_builtins_of_v8_keep_a_frame_pointer(tmp_path: Path) -> None:
+    """Those side by side that are called so, also where nothing says what they do; and nothing around them."""
+    (tmp_path / "builtins.s").write_text(BUILTINS)
+    (tmp_path / "main.c").write_text("int main(void) { return 0; }\n")
+    subprocess.run(["cc", "-o", "a", "main.c", "builtins.s"], cwd=tmp_path, check=True)
+    with ElfImage.open(str(tmp_path / "a")) as image:
+        frames = read_call_frames(image)
+        names = ["before", "Builtins_Abort", "Builtins_InterpreterEntryTrampoline", "Builtins_Zero", "behind"]
+        symbols = [symbol for name in names if (symbol := image.find_symbol(name)) is not None]
+    places = np.array([symbol.address + 2 for symbol in symbols], np.uint64)
+    kinds = frames.rules[frames.rule_at(places)]["cfa_kind"].tolist()
+    assert len(kinds) == 5 and kinds[1:4] == [CfaKind.RBP] * 3
+    assert CfaKind.RBP not in (kinds[0], kinds[4])

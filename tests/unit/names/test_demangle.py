@@ -43,6 +43,29 @@ def test_known_names(mangled: str, readable: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("mangled", "readable"),
+    [
+        ("__pyx_pw_7cy_part_1cython_calls", "cy_part.cython_calls"),
+        ("__pyx_pf_6uvloop_4loop_4Loop_44run_until_complete", "uvloop.loop.Loop.run_until_complete"),
+        ("__pyx_f_6uvloop_4loop_4Loop__run", "uvloop.loop.Loop._run"),
+        ("__pyx_f_7cy_part_spin.constprop.0", "cy_part.spin [clone .constprop.0]"),
+        ("__pyx_pw_3mod_1C_1__init__", "mod.C.__init__"),
+        ("__pyx_pw_3mod_6method_x", "mod.method_x"),
+        ("__pyx_pw_3mod_5outer_1inner", "mod.outer.inner"),
+        ("__pyx_gb_7cy_part_6Holder_4generator", "cy_part.Holder.<generator 4>"),
+        ("__pyx_fuse_1_0__pyx_pw_3mod_9f", "mod.f"),
+        *(
+            (name, name)
+            for name in ("__pyx_pymod_exec_mod", "__pyx_pw_", "__pyx_pw_3mod_", "__pyx_f_3", "__pyx_pw_9mod_1f")
+        ),
+        ("__pyx_pw_" + "1a_" * 9000 + "1f", "__pyx_pw_" + "1a_" * 9000 + "1f"),
+    ],
+)
+def test_names_that_cython_writes(mangled: str, readable: str) -> None:
+    assert demangle(mangled) == readable
+
+
+@pytest.mark.parametrize(
     "name",
     [
         "main",

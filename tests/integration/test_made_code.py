@@ -1,0 +1,116 @@
+"""Code made at run time that a jitdump or a perf map names: of V8, of CPython for perf, and of a program."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from bpfprof.recording.reader import Recording, read_recording
+from bpfprof.stacks.stitch import StackSource
+from tests.integration.recorded import (
+    INTERPRETERS,
+    PYTHON,
+    Folded,
+    bpfprof,
+    collapsed,
+    needs_root,
+    program,
+    recording,
+    running,
+)
+
+pytestmark = needs_root
+NODE = shutil.which("node")
+# Trampolines that keep a frame pointer, and those before, in both forms that perf reads.
+FOR_PERF = [(name, mode) for name, mode in (("3.12", "perf"), ("3.13", "perf_jit"), ("sid-3.15", "perf_jit"))]
+FOR_PERF = [(name, mode) for name, mode in FOR_PERF if name in INTERPRETERS]
+
+
+@dataclass
+class Recorded:
+    path: Path
+    folded: Folded
+    recording: Recording
+    pids: dict[str, int]
+    times: dict[str, tuple[int, int]]  # of made_again.py
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Recorded]:
+    folder = tmp_path_factory.mktemp("made")
+    path = folder / "x.bpfprof"
+    part_time = program("part_time.py"), "--busy-ms", "60"
+    commands = {f"{name} {mode}": (INTERPRETERS[name], "-X", mode, *part_time) for name, mode in FOR_PERF}
+    commands["again"] = PYTHON, program("made_again.py")
+    if NODE:
+        commands["node"] = "env", "-C", str(folder), NODE, "--perf-prof", program("made_late.js")
+    with ExitStack() as stack:
+        targets = {what: stack.enter_context(running(*command)) for what, command in commands.items()}
+        pids = {what: target.pid for what, target in targets.items()}
+        arguments = [word for pid in pids.values() for word in ("-p", pid)]
+        recorder = stack.enter_context(recording(*arguments, "-r", 499, "-o", path))
+        targets["again"].tell("begin")
+        times = json.loads(targets["again"].answer())
+        recorder.end()
+        for pid in pids.values():
+            for name in (f"perf-{pid}.map", f"jit-{pid}.dump"):
+                (Path("/tmp") / name).unlink(missing_ok=True)
+    with open(path, "rb") as file:
+        yield Recorded(path, collapsed(path), read_recording(file), pids, times)
+
+
+def test_stacks_are_whole(recorded: Recorded) -> None:
+    quality = " ".join(bpfprof("report", recorded.path).stdout.split())
+    complete = re.search(r"stacks ([\d.]+)% complete", quality)
+    assert complete and float(complete[1]) >= 97, quality
+
+
+def test_code_has_the_name_of_its_time(recorded: Recorded) -> None:
+    """Of samples in either function, at one address; the first one begins before it is found."""
+    source, wrong, seen = StackSource(recorded.recording), [], {"first_made": 0, "second_made": 0}
+    for row in recorded.recording.samples:
+        thread = recorded.recording.threads[int(row["thread"])]
+        if recorded.recording.processes[thread.process].pid != recorded.pids["again"]:
+            continue
+        frames = source.frames(int(row["stack"]), int(row["status"]))
+        now = [name for name, (begin, end) in recorded.times.items() if begin <= row["time_ns"] <= end]
+        found = [frame.name for frame in frames if frame.name in seen]
+        if found != now and found:
+            wrong.append((now, found))
+        for name in found:
+            seen[name] += 1
+    print(seen)
+    assert not wrong and min(seen.values()) > 30
+
+
+@pytest.mark.skipif(NODE is None, reason="no node")
+def test_functions_of_node(recorded: Recorded) -> None:
+    folded = recorded.folded.of_process(recorded.pids["node"])
+    found_us = total_us = 0
+    for _, _, frames, us in folded.lines:
+        names = [
+            frame.partition(":")[2].lstrip("~^+*").partition(" ")[0] for frame in frames if frame.startswith("JS:")
+        ]
+        if "fib" in names:
+            assert set(names[names.index("fib") :]) == {"fib"}, frames
+            found_us += us
+        total_us += us * (not frames[-1].startswith("["))
+    assert found_us > 0.5 * total_us > 100_000, (found_us, total_us)
+
+
+@pytest.mark.parametrize("what", [" ".join(each) for each in FOR_PERF])
+def test_python_with_trampolines_looks_as_without(recorded: Recorded, what: str) -> None:
+    lines = recorded.folded.of_process(recorded.pids[what]).lines
+    functions = {frame.partition(" (")[0] for _, _, frames, _ in lines for frame in frames}
+    assert {"main", "turn"} <= functions and not any("py::" in name or "[memory]" in name for name in functions)
+    shown = bpfprof("report", recorded.path, "-f", "collapsed", "--show-interpreter").stdout
+    own = [line for line in shown.splitlines() if f"({recorded.pids[what]});" in line]
+    assert any("[trampolines]" in line for line in own)
+    assert what != "3.12 perf" or any(";py::turn:" in line for line in own)
