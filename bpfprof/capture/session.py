@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -89,8 +90,11 @@ class Session:
         """Writes the start, looks at threads that sleep already, and lets a launched command begin."""
         self._write_start()
         self._drain()
-        for number, process in enumerate(list(self._processes.by_pid.values())):
+        processes = list(self._processes.by_pid.values())
+        for process in processes:  # first, for it is quick
             self._processes.look_for_python(process)
+            self._inbox.take()
+        for number, process in enumerate(processes):
             self._sleeps.look_at(process, self._inbox.take)
             if number % _SLEEPERS_TOGETHER == _SLEEPERS_TOGETHER - 1:
                 self._drain()  # what is new must be looked at while it is there
@@ -180,14 +184,17 @@ class Session:
         self._drain_cost_s = time.thread_time() - begin_s
 
     def _add_stacks(self, batch: Batch) -> None:
-        records = batch.stacks
-        for event in batch.events[batch.events["kind"] == _EXEC]:
+        records, position = batch.stacks, 0
+        execs = batch.events[batch.events["kind"] == _EXEC]
+        if len(execs):
+            records = sorted(records, key=_time_ns)
+            times_ns = [_time_ns(record) for record in records]
+        for event in execs:
             # Stacks from before an exec belong to the program before.
-            before = [record for record in records if _time_ns(record) < int(event["time_ns"])]
-            records = records[len(before) :]
-            self._stacks.add_records(before, self._processes.codes_of, self._natives)
+            begin, position = position, max(position, bisect_left(times_ns, int(event["time_ns"])))
+            self._stacks.add_records(records[begin:position], self._processes.codes_of, self._natives)
             self._processes.executed(Pid(int(event["tgid"])), Tid(int(event["tid"])), int(event["time_ns"]))
-        self._stacks.add_records(records, self._processes.codes_of, self._natives)
+        self._stacks.add_records(records[position:], self._processes.codes_of, self._natives)
 
     def _look_at_sleepers(self) -> None:
         """At those of processes that are known since lately, or some of whose stacks lack what may be known by now."""

@@ -173,7 +173,7 @@ class StackTable:
         index, start = self._code(codes, code & _ADDRESS_MASK, identity)
         offset = max(-_OFFSET_LIMIT, min(instruction - start, _OFFSET_LIMIT - 1)) if start else _NO_OFFSET
         row = _FRAME.pack(index, offset, code >> _MARK_AT)
-        if start and identity:  # without one, another code object at its address looks the same
+        if start:
             if len(codes.frames) >= _FRAMES_LIMIT:
                 codes.frames.clear()
             codes.frames[content] = row
@@ -195,6 +195,8 @@ class StackTable:
         if not isinstance(code, CodeObject):
             return self._unnamed(codes, code), 0
         index = self._number(codes, code)
+        if known is not None:
+            codes.frames.clear()  # those without an identity may be of the code object that was there before
         codes.known[address] = (identity or read_identity, index, code.code_start)
         return index, code.code_start
 

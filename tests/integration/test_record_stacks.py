@@ -7,6 +7,7 @@ import shutil
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -46,7 +47,7 @@ STACKLESS = ("[not sampled]", "[truncated: stack not taken]", "[short waits]")
 UNTOLD_US = 150_000  # some turns in the run queue of a busy machine, of a second or more
 
 
-def recorded(target: Target, path: Path, seconds: float, *options: str) -> Folded:
+def recorded(target: Target, path: Path, seconds: float, *options: str | int) -> Folded:
     """A recording of a running target, as collapsed stacks."""
     bpfprof("record", "-p", target.pid, "-d", seconds, "-o", path, *options)
     return collapsed(path)
@@ -67,27 +68,33 @@ def python_frames(frames: tuple[str, ...]) -> list[tuple[str, int]]:
 
 
 @pytest.mark.parametrize("python", list(ALL_INTERPRETERS.values()), ids=list(ALL_INTERPRETERS))
-@pytest.mark.parametrize("kind", ["asleep", "burning"])
-def test_deep_stacks_are_exact(python: str, kind: str, tmp_path: Path) -> None:
-    """700 frames of recursion, generators, coroutines, methods, lambdas: every name, every line, in order, always."""
-    with running(python, program("deep.py"), *(["--burn"] if kind == "burning" else [])) as target:
-        threads = json_line(target.first_line)["threads"]
-        folded = recorded(target, tmp_path / "x.bpfprof", 1)
-    assert len(threads) == 4
-    for tid, thread in threads.items():
-        true = [tuple(frame) for frame in thread["stack"]]
-        leaf = ("burn" if kind == "burning" else "rest", 0)
-        assert true[-1] == leaf
-        lines, untold_us = folded.of_thread(int(tid)).lines, 0
-        assert lines
-        for _, _, frames, weight in lines:
-            stack = python_frames(frames)
-            if not stack:
-                untold_us += weight
-                assert frames[0] in STACKLESS, f"{thread['name']}: {frames[0]} for {weight} us"
-                continue
-            assert [*stack[:-1], (stack[-1][0], 0)] == true, thread["name"]
-        assert untold_us < UNTOLD_US, thread["name"]
+def test_deep_stacks_are_exact(python: str, tmp_path: Path) -> None:
+    """700 frames of recursion, generators, coroutines, methods, lambdas: every name, every line, in order, always.
+
+    One program sleeps and one burns below them.
+    """
+    with running(python, program("deep.py")) as asleep, running(python, program("deep.py"), "--burn") as burning:
+        targets = {"rest": json_line(asleep.first_line)["threads"], "burn": json_line(burning.first_line)["threads"]}
+        folded = recorded(asleep, tmp_path / "x.bpfprof", 1, "-p", burning.pid)
+    for leaf, threads in targets.items():
+        assert len(threads) == 4
+        for tid, thread in threads.items():
+            assert_exact(folded.of_thread(int(tid)), thread, leaf)
+
+
+def assert_exact(folded: Folded, thread: dict[str, Any], leaf: str) -> None:
+    true = [tuple(frame) for frame in thread["stack"]]
+    assert true[-1] == (leaf, 0)
+    untold_us = 0
+    assert folded.lines
+    for _, _, frames, weight in folded.lines:
+        stack = python_frames(frames)
+        if not stack:
+            untold_us += weight
+            assert frames[0] in STACKLESS, f"{thread['name']}: {frames[0]} for {weight} us"
+            continue
+        assert [*stack[:-1], (stack[-1][0], 0)] == true, thread["name"]
+    assert untold_us < UNTOLD_US, thread["name"]
 
 
 @some_interpreters
