@@ -39,6 +39,7 @@ COMMANDS = {
     "gil_fight": ("gil_fight.py", "1", "--reader"),
 }
 _ET_EXEC = 2  # System V ABI, "ELF Header"
+_ABI_FLAGS = {"d": "debug", "t": "free-threaded"}
 _TELL = """
 import platform, sys
 print(platform.python_implementation(), platform.python_version(), getattr(sys, "abiflags", ""), sep=",")
@@ -65,11 +66,8 @@ def measure(way: Way, names: tuple[str, ...], folder: Path) -> Figures:
     """Raises AssertionError with what was said where a program does not start or is not recorded."""
     (folder / "tell.py").write_text(_TELL)
     path, ready, pids = folder / "x.bpfprof", {}, {}
-    told = (
-        completed([*way.command, str(folder / "tell.py")], 0, env={**os.environ, **way.environment})
-        .stdout.strip()
-        .split(",")
-    )
+    environment = {**os.environ, **way.environment}
+    told = completed([*way.command, str(folder / "tell.py")], 0, env=environment).stdout.strip().split(",")
     with ExitStack() as stack:
         for name in names:
             file, *options = COMMANDS[name]
@@ -86,8 +84,9 @@ def measure(way: Way, names: tuple[str, ...], folder: Path) -> Figures:
     with open(path, "rb") as file:
         read_back = read_recording(file)
     process = next(it for it in read_back.processes if it.pid == pids["deep"])
-    words = [f"{told[0]} {told[1]}", build, "debug" * ("d" in told[2])]
-    figures = Figures(_said(process), f"{told[0]} {told[1]}", ", ".join(filter(None, words[1:])))
+    true = f"{told[0]} {told[1]}"
+    builds = [build, *(name for flag, name in _ABI_FLAGS.items() if flag in told[2])]
+    figures = Figures(_said(process), true, ", ".join(filter(None, builds)))
     _judge(figures, read_back, ready, pids, has_symbols)
     return figures
 
