@@ -86,8 +86,9 @@ def test_the_gil_of_a_stripped_3_6(tmp_path: Path) -> None:
         found = find_interpreter(Pid(target.pid))
         assert isinstance(found, Interpreter) and found.version_text.startswith("3.6.")
         with ElfImage.open(str(library)) as image:
-            bias = found.gil.current - by_name.current if (by_name := static_gil(image, 0)) else 0
-            assert found.gil == static_gil(image, bias)
+            by_name = static_gil(image, 0)
+            assert by_name is not None and by_name.size
+            assert found.gil == static_gil(image, found.gil.current - by_name.current)
         bpfprof("record", "-p", target.pid, "-d", 1, "-o", path)
     folded = collapsed(path)
     for function in ("hog_0", "hog_1"):
