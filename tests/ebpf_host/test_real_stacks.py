@@ -210,9 +210,9 @@ def test_sleeping_c_threads(host: Host, code: Code, options: tuple[str, ...], he
 
 
 def test_more_frames_than_are_taken(host: Host, code: Code, helper: str, folder: Path) -> None:
-    """Depths up to 3,000."""
+    """Depths up to 4,000."""
     count = Count()
-    source = SLEEPERS_SOURCE.replace("(void *)i", "(void *)(i * 150)").replace("64 + depth", "64")
+    source = SLEEPERS_SOURCE.replace("(void *)i", "(void *)(i * 210)").replace("64 + depth", "64")
     with blocked(build(folder, "deep", source)) as pid:
         compare(host, code, helper, pid, count)
     print(count)

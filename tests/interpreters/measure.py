@@ -30,7 +30,7 @@ from tests.interpreters.judges import Tally
 from tests.interpreters.ways import Way
 
 WINDOW_S = 3
-RATE_HZ = 999
+RATE_HZ = 499
 COMMANDS = {
     "deep": ("deep.py",),
     "deep --burn": ("deep.py", "--burn"),
