@@ -3,11 +3,12 @@
 # lint     the part of `test` that runs nothing                   clean  remove what these targets made
 # format   put Python and C into the shape that `lint` asks for    deb    build dist/bpfprof_VERSION_all.deb
 # matrix   the kernel's tests on every row of vagrant/matrix.yaml; matrix-ci: on the oldest and newest kernel
+# interpreters  record known programs on every Python there is, which takes ten minutes
 
 SHELL         := /bin/bash
 MAKEFLAGS     += --no-print-directory
 .DEFAULT_GOAL := install
-.PHONY: install demo test lint format bench deb clean matrix matrix-ci matrix-tools root-tools test-tools root-possible
+.PHONY: install demo test lint format bench interpreters deb clean matrix matrix-ci matrix-tools root-tools test-tools root-possible
 
 # The system's Python, because the distribution's bcc module is built for it.
 SYSTEM_PYTHON := /usr/bin/python3
@@ -70,6 +71,11 @@ bench: install
 		grep -q '^if __name__' "$$script" && test "$${script##*/}" != tables.py || continue; \
 		echo "== $$script"; $(SUDO) $(PYTHON) "$$script" | tee -a "$$figures" || exit; \
 	done; $(PYTHON) tests/benchmarks/tables.py docs/accuracy.md <"$$figures"
+
+# Its table goes into docs/interpreters.md.
+interpreters: root-possible test-tools
+	@.ci/apt-install /usr/bin/python3.11-dbg=python3.11-dbg /usr/bin/pypy3=pypy3
+	@$(AS_ROOT) env PATH="$$PATH" $(PYTHON) -m tests.interpreters
 
 # With the pip of .venv: the system's Python may have none.
 deb: install

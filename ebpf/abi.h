@@ -11,10 +11,10 @@
 #define BP_PSEUDO_EVENT 15
 #define BP_MAX_PROCESSES 16384
 #define BP_MAX_PYTHON_FRAMES 1024
-#define BP_MAX_NATIVE_FRAMES 384
+#define BP_MAX_NATIVE_FRAMES 3072 /* CPython 3.6 to 3.8 has three for each Python function */
 #define BP_MAX_KERNEL_FRAMES 64
 /* What a stack's frames take at most, in words of 8 bytes: 3 for a Python frame, 1 for each other. */
-#define BP_MAX_STACK_WORDS 3520
+#define BP_MAX_STACK_WORDS 6208
 /* Unwind tables are words of 4 bytes, in chunks that are made as they are needed (see struct bp_chunk). */
 #define BP_CHUNK_WORDS 1048576
 #define BP_MAX_CHUNKS 256
@@ -81,7 +81,7 @@ enum bp_status {
     BP_NATIVE_NO_RULE = 10,          /* no unwind rule for a code address */
     BP_NATIVE_UNSUPPORTED = 11,      /* unwind rule not supported */
     BP_NATIVE_FAULT = 12,            /* native stack unreadable */
-    BP_NATIVE_TOO_DEEP = 13,         /* deeper than 384 native frames */
+    BP_NATIVE_TOO_DEEP = 13,         /* deeper than 3072 native frames */
     BP_NATIVE_NOT_GROWING = 14,      /* native stack does not grow */
     BP_STACK_DISAGREES = 15,         /* native and Python frames disagree */
     BP_NOT_SAMPLED = 16,             /* not sampled */

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from bpfprof.cpython.layout import NONE, Layout
+from bpfprof.cpython.old_files import gil_variables
 from bpfprof.elf.image import ElfImage
 from bpfprof.model.ids import RuntimeAddress
 from bpfprof.proc.memory import ProcessMemory
@@ -22,7 +23,7 @@ class Gil:
     """The GIL of the main interpreter; a futex within it is a wait for the GIL.
 
     switch: (address, bytes) in it of the futexes of those that gave it away. `current` is 0, or the address of
-    `_PyThreadState_Current`, which tells the holder of CPython 3.6. Both sizes are 0 where the file lost its symbols.
+    `_PyThreadState_Current`, which tells the holder of CPython 3.6. Both sizes are 0 where that was not found.
     """
 
     address: RuntimeAddress
@@ -48,17 +49,17 @@ def static_gil(image: ElfImage, bias: int) -> Gil | None:
     current = image.find_symbol("_PyThreadState_Current", dynamic_only=True)
     if current is None:
         return None
-    address, size = _range(image, {**_GIL_3_6, **_SWITCH_3_6})
+    variables = gil_variables(image)
+    address, size = _range(variables, {**_GIL_3_6, **_SWITCH_3_6})
     if not size:
         address = current.address
-    start, switch_size = _range(image, _SWITCH_3_6)
+    start, switch_size = _range(variables, _SWITCH_3_6)
     return Gil(RuntimeAddress(address + bias), size, (start + bias, switch_size), current.address + bias)
 
 
-def _range(image: ElfImage, sizes: dict[str, int]) -> tuple[int, int]:
+def _range(variables: dict[str, int], sizes: dict[str, int]) -> tuple[int, int]:
     """(ELF address, bytes) that hold these variables; (0, 0) when one is not known or they are not together."""
-    found = {name: image.find_symbol(name) for name in sizes}
-    places = {name: symbol.address for name, symbol in found.items() if symbol}
+    places = {name: variables[name] for name in sizes if name in variables}
     start = min(places.values(), default=0)
     end = max((address + sizes[name] for name, address in places.items()), default=0)
     return (start, end - start) if len(places) == len(sizes) and end - start <= _RANGE_LIMIT else (0, 0)

@@ -268,11 +268,11 @@ def test_an_interpreter_that_cannot_be_read(threads: Threads) -> None:
 
 
 @pytest.mark.parametrize("holder_python", [1, 96, 1024, 1033])
-@pytest.mark.parametrize(("python", "native"), [(1, 2), (33, 25), (1024, 384), (1033, 393)])
+@pytest.mark.parametrize(("python", "native"), [(1, 2), (33, 25), (1024, 3072), (1033, 3081)])
 def test_both_stacks_however_deep(threads: Threads, python: int, native: int, holder_python: int) -> None:
     threads.python, threads.native, threads.holder_python = python, (*[CALL] * (native - 1), END), holder_python
     event = threads.wait()
     own, holder = threads.stacks
     assert event["stack"] == own.header["key"] and gil_fields(event) == (WAITS, HOLDER_ID, True)
-    assert (len(own.python), len(own.native)) == (min(python, 1024), min(native, 384))
+    assert (len(own.python), len(own.native)) == (min(python, 1024), min(native, 3072))
     assert len(holder.python) == min(holder_python, 1024)

@@ -210,9 +210,10 @@ def test_sleeping_c_threads(host: Host, code: Code, options: tuple[str, ...], he
 
 
 def test_more_frames_than_are_taken(host: Host, code: Code, helper: str, folder: Path) -> None:
-    """Depths up to 600."""
+    """Depths up to 4,000."""
     count = Count()
-    with blocked(build(folder, "deep", SLEEPERS_SOURCE.replace("(void *)i", "(void *)(i * 30)"))) as pid:
+    source = SLEEPERS_SOURCE.replace("(void *)i", "(void *)(i * 210)").replace("64 + depth", "64")
+    with blocked(build(folder, "deep", source)) as pid:
         compare(host, code, helper, pid, count)
     print(count)
     assert count.stops["TOO_DEEP"] >= 15 and count.stops["END_OF_STACK"] >= 30 and count.stacks == 61

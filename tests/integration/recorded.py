@@ -25,6 +25,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PROGRAMS = ROOT / "tests" / "programs"
 # The command as it is installed, not `python -m`: that would import from the current folder.
 BPFPROF = [str(Path(sys.executable).with_name("bpfprof"))]
+LOADER = "/lib64/ld-linux-x86-64.so.2"  # System V ABI, AMD64 supplement, section 5.2.1
 LONGEST_RUN_S = 60
 NOBODY = 65534
 

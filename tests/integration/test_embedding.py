@@ -26,18 +26,6 @@ from tests.integration.recorded import (
 
 pytestmark = [needs_root, pytest.mark.skipif(shutil.which("cc") is None, reason="the program is compiled with cc")]
 THREADS = 4
-# Run by the Python that is to be embedded: its library is where it says, and the compiler of sid's is beside it.
-BUILD = """
-import os, subprocess, sys, sysconfig
-source, program, is_late, keys = sys.argv[1:]
-folder, name = sysconfig.get_config_vars("LIBDIR", "INSTSONAME")
-path = os.path.join(folder, name)
-path = path if os.path.exists(path) else name
-linked = ["-Wl,--no-as-needed", "-L" + folder, "-Wl,-rpath," + folder, "-l:" + name]
-words = ["cc", "-g", "-pthread", "-o", program, source, *([] if is_late == "late" else linked), "-ldl"]
-subprocess.run(words, check=True)
-os.execv(program, [program, path if is_late == "late" else "", keys])
-"""
 # The key of the thread state is one of the first 32, which are in the thread's own block, or behind them.
 CASES = [
     ("3.8", "late", 0),
@@ -67,8 +55,8 @@ def embedding(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathF
     if name not in ALL_INTERPRETERS:
         pytest.skip(f"no CPython {name}" + (" (`python tests/sid.py` makes it)" if name.startswith("sid") else ""))
     folder = tmp_path_factory.mktemp("embeds")
-    words = [program("embeds.c"), str(folder / "embeds"), how, str(keys)]
-    with running(ALL_INTERPRETERS[name], "-c", BUILD, *words) as target:
+    words = [program("embedded.py"), how, str(folder), program("embeds.c"), str(keys)]
+    with running(ALL_INTERPRETERS[name], *words) as target:
         found = find_interpreter(Pid(target.pid))
         assert isinstance(found, Interpreter), found
         with ProcessMemory(Pid(target.pid)) as memory:

@@ -1,10 +1,4 @@
-"""How many stacks with native frames reach the start routine of their thread, in programs of many kinds.
-
-A stack counts as whole when nothing of it is missing and its root is what the kernel started: `_start` or the clone
-wrapper of the C library. Waits that began before the recording have no native frames (that would take stopping the
-target) and are not counted; each thread has one at most. Unwind tables are taken from the cache, where a first
-recording would have put them.
-"""
+"""How many stacks with native frames reach the start routine of their thread, in programs of many kinds."""
 
 from __future__ import annotations
 
@@ -13,21 +7,17 @@ import shutil
 import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
 import pytest
 
-from bpfprof.elf.image import ElfError, ElfImage
 from bpfprof.model.ids import Pid
-from bpfprof.model.statuses import Status
-from bpfprof.proc.maps import open_mapped_file, read_maps
 from bpfprof.recording.reader import Recording, read_recording
 from bpfprof.stacks.stitch import StackSource
-from bpfprof.unwind.cache import load_rows
 from tests.integration.recorded import PYTHON, SOME_INTERPRETERS, needs_root, program, recording, running
+from tests.integration.whole_stacks import make_tables, reached, why_not_whole
 
 pytestmark = [
     needs_root,
@@ -38,59 +28,15 @@ pytestmark = [
 ]
 WINDOW_S = 4
 RATE_HZ = 999
-ROOTS = {"_start", "clone3", "clone", "__clone3", "__clone"}
-NOT_STARTED = int(Status.NOT_STARTED)
 BAR = 99.5  # percent
 PROGRAMS = ("extension.py", "library_callbacks.py", "call_order.py", "call_chain.py")
 OPTIONS = {"call_chain.py": ("--levels", "40")}
 NUMPY_PROGRAMS = {"training loop": "training_loop.py", "OpenBLAS 2": "blas.py", "OpenBLAS 4": "blas.py"}
 
 
-@dataclass
-class Reached:
-    """Samples or waits of one process: how many, how many whole, and why the others are not."""
-
-    count: int
-    whole: int
-    reasons: Counter[str]
-
-    @property
-    def percent(self) -> float:
-        return 100 * self.whole / max(1, self.count)
-
-
 def read(path: Path) -> Recording:
     with open(path, "rb") as file:
         return read_recording(file)
-
-
-def why_not_whole(source: StackSource, stack: int, status: int) -> str:
-    """ "" for a stack that reaches the root of its thread."""
-    if not stack:
-        return source.reason(status)
-    frames = source.frames(stack, status)
-    reason = source.reason(int(source.statuses[stack]))
-    if reason or (frames and frames[0].name in ROOTS):
-        return reason
-    return f"root is {frames[0].name}" if frames else "no frames"
-
-
-def reached(read_back: Recording, pid: int, rows: np.ndarray) -> Reached:
-    """`rows`: the recording's samples or waits."""
-    source = StackSource(read_back, show_interpreter=True)
-    mine = [read_back.processes[thread.process].pid == pid for thread in read_back.threads]
-    rows = rows[np.array(mine)[rows["thread"]]]
-    if "blocked_ns" in (rows.dtype.names or ()):
-        is_first = np.zeros(len(rows), bool)
-        is_first[np.unique(rows["thread"], return_index=True)[1]] = True
-        native_counts = np.append([0], read_back.stacks["native_count"])
-        before = is_first & (native_counts[rows["stack"]] == 0)
-        rows = rows[~before & ((rows["stack"] > 0) | (rows["status"] != NOT_STARTED))]
-    reasons: Counter[str] = Counter()
-    pairs, counts = np.unique(rows[["stack", "status"]], return_counts=True)
-    for (stack, status), count in zip(pairs.tolist(), counts.tolist()):
-        reasons[why_not_whole(source, stack, status)] += count
-    return Reached(len(rows), reasons.pop("", 0), reasons)
 
 
 def assert_whole(read_back: Recording, pid: int, name: str, bar: float = BAR) -> None:
@@ -111,14 +57,6 @@ class Recorded:
     path: Path
     first_lines: dict[str, str]
     pids: dict[str, int]
-
-
-def make_tables(pid: Pid) -> None:
-    """Puts the unwind tables of all that a process has mapped into the cache."""
-    for mapping in read_maps(pid):
-        if mapping.is_executable and mapping.is_file:
-            with suppress(ElfError), ElfImage(open_mapped_file(pid, mapping)) as image:
-                load_rows(image, image.status())
 
 
 def recorded(

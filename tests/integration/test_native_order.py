@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import shutil
 import time
 from collections import Counter
@@ -13,6 +12,7 @@ import pytest
 from bpfprof.model.frames import FrameKind
 from bpfprof.recording.reader import Recording, read_recording
 from bpfprof.stacks.stitch import StackSource
+from tests.integration.call_orders import MARKERS, expected, markers, name_of
 from tests.integration.recorded import (
     ALL_INTERPRETERS,
     SOME_INTERPRETERS,
@@ -33,13 +33,6 @@ pytestmark = [
 WINDOW_S = 3
 RATE_HZ = 999
 UNTOLD_US = 500_000  # some turns in the run queue of a busy machine
-# Functions that stand for each way through C. Debian's python has no symbols for its static ones.
-MARKERS = {
-    "ctypes": {"_ctypes_callproc", "ffi_call"},
-    "qsort": {"qsort_r", "msort_with_tmp.part.0", "msort_with_tmp", "qsort"},
-    "sorted": {"list_sort", "list_sort_impl", "builtin_sorted", "list.sort"},
-    "expat": {"XML_Parse", "XML_ParseBuffer", "PyExpat_XML_Parse", "PyExpat_XML_ParseBuffer"},
-}
 STRIPPED = {"debian-3.11", "sid-3.14", "sid-3.15"}
 
 
@@ -72,31 +65,6 @@ def ordered(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
         read_back = read_recording(file)
     extension = {**ready["threads"], "native": ready["native"]}
     return Ordered(request.param, read_back, collapsed(path), kinds, extension)
-
-
-def name_of(frame: str) -> str:
-    return frame.rpartition(" (")[0].rpartition(".<locals>.")[2]
-
-
-def markers(frames: tuple[str, ...]) -> list[str]:
-    """The marker functions of a stack, root first; C functions as their kind, several in a row as one."""
-    found: list[str] = []
-    for frame in frames:
-        name = name_of(frame)
-        kind = next((kind for kind, names in MARKERS.items() if name in names), name)
-        if re.fullmatch(r"level_\d|busy", kind) or (kind in MARKERS and found[-1:] != [kind]):
-            found.append(kind)
-    return found
-
-
-def expected(kinds: list[str], named: set[str]) -> list[str]:
-    """`level_1 KIND level_2 ... busy`; kinds without a name in this interpreter are left out."""
-    found = ["level_1"]
-    for level, kind in enumerate(kinds, 2):
-        # qsort is called by way of ctypes
-        found += [it for it in (["ctypes", "qsort"] if kind == "qsort" else [kind]) if it in named]
-        found.append(f"level_{level}")
-    return [*found, "busy"]
 
 
 def test_python_and_c_alternate_as_they_were_called(ordered: Ordered) -> None:

@@ -5,20 +5,19 @@ The program is always c_calls.py, whose threads each spend their time in C below
 
 from __future__ import annotations
 
-import hashlib
 import os
 import shutil
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from importlib import metadata
 from pathlib import Path
 
 import pytest
 
+from tests.integration.one_file import child_of, packed
 from tests.integration.recorded import (
     BPFPROF,
     INTERPRETERS,
+    LOADER,
     PYTHON_FRAME,
     Folded,
     collapsed,
@@ -29,10 +28,8 @@ from tests.integration.recorded import (
 )
 
 FUNCTIONS = ("compress_all", "derive_keys", "sleep_by_ctypes", "sort_all")
-LOADER = "/lib64/ld-linux-x86-64.so.2"  # System V ABI, AMD64 supplement, section 5.2.1
 # map_files of /proc needs one of these; containers that may load BPF programs often have neither.
 WITHOUT_MAP_FILES = ["setpriv", "--bounding-set=-sys_admin,-checkpoint_restore"]
-BUILD_LIMIT_S = 100
 # What was seen before a stack could be walked: the busier the machine, the longer that takes.
 EARLY = ("[truncated: stack not taken]", "[truncated: unwind table not ready yet]")
 
@@ -94,12 +91,6 @@ def is_merged(frames: tuple[str, ...], function: str) -> bool:
     return numbers[0] > 0 and bool(above) and not above[0].startswith("[")
 
 
-def child_of(pid: int) -> int:
-    """Its only child."""
-    (child,) = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-    return int(child)
-
-
 def test_started_through_the_loader(python: Path, tmp_path: Path) -> None:
     """Then /proc/PID/exe is the loader."""
     with running(LOADER, str(python), program("c_calls.py")) as target:
@@ -155,20 +146,7 @@ def test_in_a_container(tmp_path: Path, prefix: list[str]) -> None:
 @pytest.fixture(scope="module")
 def one_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """c_calls.py as one program, made by PyInstaller."""
-    source = Path(program("c_calls.py"))
-    parts = (source.read_text(), sys.version, metadata.version("pyinstaller"))
-    key = hashlib.sha256("\0".join(parts).encode()).hexdigest()[:12]
-    caches = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    made = caches / "bpfprof-matrix" / f"pyinstaller-{key}" / "c_calls"
-    if not made.exists():
-        folder = tmp_path_factory.mktemp("pyinstaller")
-        folders = [f"--{name}path={folder / name}" for name in ("dist", "work", "spec")]
-        command = [sys.executable, "-m", "PyInstaller", "--onefile", "--log-level=ERROR", *folders, str(source)]
-        completed(command, 0, timeout=BUILD_LIMIT_S)
-        made.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(folder / "dist" / "c_calls", made.with_suffix(".new"))
-        made.with_suffix(".new").rename(made)
-    return made
+    return packed(Path(program("c_calls.py")), tmp_path_factory.mktemp("pyinstaller"))
 
 
 @contextmanager

@@ -26,7 +26,7 @@ def test_the_verifier_looks_at_less_than_it_may(monkeypatch: pytest.MonkeyPatch,
     load = bpf_syscall.program_load
 
     def program_load(*arguments: Any, **_: Any) -> int:
-        log = ctypes.create_string_buffer(1 << 16)
+        log = ctypes.create_string_buffer(1 << 20)
         fd = load(*arguments[:5], log=log, log_level=_STATISTICS)
         processed = re.search(rb"processed (\d+) insns", log.value)
         assert processed is not None

@@ -196,7 +196,7 @@ def test_a_call_that_returns_has_no_frame_any_more(version: str, native: str, ex
     [
         (OK, NOT_READY, "<unwind table not ready yet> "),
         (FAULT, OK, "<Python frame unreadable> "),
-        (FAULT, TOO_DEEP, "<deeper than 384 native frames> "),
+        (FAULT, TOO_DEEP, "<deeper than 3072 native frames> "),
         (FAULT, NOT_TAKEN, "<Python frame unreadable> "),
         (OK, OK, ""),
     ],
@@ -214,7 +214,7 @@ def test_python_frames_beyond_a_cut_follow(older: Program) -> None:
     stack = older.made.stack(
         *older.frames("f! g <module>!", 1), native=older.native("read EVAL qsort"), native_status=TOO_DEEP
     )
-    assert older.shown(stack) == "<deeper than 384 native frames> <module>() g() qsort f() read"
+    assert older.shown(stack) == "<deeper than 3072 native frames> <module>() g() qsort f() read"
 
 
 def test_each_stack_takes_its_own_frames(older: Program, newer: Program) -> None:
