@@ -103,6 +103,7 @@ class Process:
     memory: ProcessMemory | None = None
     interpreter: Interpreter | None = None
     note: str = ""  # why it has no Python frames
+    is_unread: bool = False  # it runs Python, but not by an interpreter that is read; the note says by which
     namespace_pid: int = 0  # its pid in its own pid namespace, where that is not ours
     cgroup: str = ""
     codes: ProcessCodes = field(init=False)
@@ -135,7 +136,7 @@ class Process:
         """Its row in the recording's table."""
         row = RecordedProcess(self.pid, self.name, self.command_line, note=self.note)
         row.is_kernel_thread = self.state is State.KERNEL_THREAD
-        row.namespace_pid, row.cgroup = self.namespace_pid, self.cgroup
+        row.namespace_pid, row.cgroup, row.is_unread = self.namespace_pid, self.cgroup, self.is_unread
         found = self.interpreter
         if found is not None:
             row.interpreter, row.version, row.build = "cpython", found.version_text, found.build
