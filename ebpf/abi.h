@@ -257,7 +257,11 @@ struct bp_python_layout {
     __u16 tstate_native_id;   /* PyThreadState.native_thread_id, before 3.11 .thread_id */
     __u16 tstate_base_frame;  /* PyThreadState.base_frame, below the outermost frame; 0xffff: nothing is below that */
     __u16 lasti_bytes;        /* before 3.11: what PyFrameObject.f_lasti counts; 0: frames are _PyInterpreterFrame */
-    __u16 pad[1];
+    __u16 tstate_next;
+    __u16 tstate_thread_id; /* what pthread_self() returns */
+    __u16 interpreter_next;
+    __u16 interpreter_threads;
+    __u16 slot_stays; /* before 3.12: the slot has the thread's first thread state, whichever interpreter it runs */
 };
 
 /*
@@ -319,7 +323,9 @@ struct bp_process {
     __u64 eval_start; /* of the C evaluation function, 0: not known */
     __u64 gil;        /* address of the GIL (of the main interpreter, where each has one), 0: none is known */
     __u64 gil_bytes;
-    __u64 gil_current; /* CPython 3.6: address of _PyThreadState_Current, 0: later ones */
+    __u64 gil_current;  /* CPython 3.6: address of _PyThreadState_Current, 0: later ones */
+    __u64 interpreters; /* address of the pointer to the newest interpreter, 0: only the main one is looked at */
+    __u64 main_interpreter;
     struct bp_python_layout layout;
 };
 
@@ -441,6 +447,10 @@ struct bp_walk {
     __u32 pad;
     __u64 futex; /* that the thread waits for, 0: for none */
     __u64 tstate;
+    __u64 thread_pointer;
+    __u64 interpreter;              /* that thread states are looked for in next, 0: in none */
+    __u64 candidate;                /* the next thread state to look at, 0: the first of the next interpreter */
+    __u64 outer;                    /* the thread state that was found */
     __u64 holder;                   /* PyThreadState of who has the GIL that is waited for, 0: none */
     struct bp_python_layout layout; /* of the process */
     struct bp_native native;

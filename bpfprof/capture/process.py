@@ -174,6 +174,9 @@ def _interpreter_values(found: Interpreter) -> dict[str, int | bytes]:
         "eval_start": found.eval_address,
         "layout": _kernel_layout(found.layout),
     }
+    if found.main_address and not found.layout.lasti_bytes:
+        values["interpreters"] = found.runtime_address + found.layout.runtime_interpreters_head
+        values["main_interpreter"] = found.main_address
     # The kernel side takes _gil_runtime_state.locked to follow the holder.
     if found.layout.gil_locked == found.layout.gil_last_holder + 8:
         values["gil"], values["gil_bytes"] = found.gil.address, found.gil.size
@@ -200,6 +203,11 @@ def _kernel_layout(layout: Layout) -> bytes:
         tstate_native_id=layout.thread_pthread_id if layout.thread_native_id == NONE else layout.thread_native_id,
         tstate_base_frame=0xFFFF if layout.thread_base_frame == NONE else layout.thread_base_frame,
         lasti_bytes=layout.lasti_bytes,
+        tstate_next=layout.thread_next,
+        tstate_thread_id=layout.thread_pthread_id,
+        interpreter_next=layout.interpreter_next,
+        interpreter_threads=layout.interpreter_threads_head,
+        slot_stays=layout.slot_stays,
     )
 
 

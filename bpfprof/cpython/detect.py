@@ -25,7 +25,7 @@ from bpfprof.cpython.layouts_static import STATIC_LAYOUTS
 from bpfprof.cpython.old_files import interpreters_variable, version_hex
 from bpfprof.cpython.other_pythons import other_python
 from bpfprof.cpython.thread_slot import ThreadSlot, find_thread_slot
-from bpfprof.cpython.thread_state import read_thread_states
+from bpfprof.cpython.thread_state import find_main_interpreter, read_thread_states
 from bpfprof.elf.image import EM_X86_64, ElfError, ElfImage
 from bpfprof.model.ids import Pid, RuntimeAddress
 from bpfprof.proc.maps import Mapping, open_mapped_file, read_maps
@@ -53,6 +53,7 @@ class Interpreter:
     gil: Gil
     code_type_address: RuntimeAddress
     eval_address: RuntimeAddress
+    main_address: int  # of the main interpreter, 0: not known
 
 
 @dataclass(frozen=True)
@@ -132,7 +133,8 @@ def _inspect(memory: ProcessMemory, runtime: _Runtime) -> Interpreter | NotPytho
     if isinstance(slot, Unresolved):
         return NotPython(slot.reason, version=version, is_unread=True)
     text, code_type, evaluation = _version_text(number), runtime.code_type_address, runtime.eval_address
-    return Interpreter(text, build, runtime.address, layout, slot, gil, code_type, evaluation)
+    main = find_main_interpreter(memory, runtime.address, layout) or 0
+    return Interpreter(text, build, runtime.address, layout, slot, gil, code_type, evaluation, main)
 
 
 def _runtimes(pid: Pid, mappings: list[Mapping], without: dict[tuple[str, int], str]) -> Iterator[_Runtime]:
