@@ -261,7 +261,9 @@ struct bp_python_layout {
     __u16 tstate_thread_id; /* what pthread_self() returns */
     __u16 interpreter_next;
     __u16 interpreter_threads;
-    __u16 slot_stays; /* before 3.12: the slot has the thread's first thread state, whichever interpreter it runs */
+    __u16 slot_stays;   /* before 3.12: the slot has the thread's first thread state, whichever interpreter it runs */
+    __u16 jit_saves_bp; /* 3.14: code of its JIT has no frame, and may use rbp for something else after a push */
+    __u16 pad[3];
 };
 
 /*
@@ -415,8 +417,8 @@ struct bp_native {
     __u32 mappings;
     __u32 mapping_count;
     __u32 generation;
-    __u32 pad;
-    __u64 block_base; /* `block` is a copy of the stack from here on; its tail lets a word begin at the last byte */
+    __u32 jit_saves_bp; /* of bp_python_layout */
+    __u64 block_base;   /* `block` is a copy of the stack from here on; its tail lets a word begin at the last byte */
     __u8 block[1032];
     __u64 registers[21]; /* struct pt_regs of the user side */
 };

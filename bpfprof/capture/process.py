@@ -208,6 +208,7 @@ def _kernel_layout(layout: Layout) -> bytes:
         interpreter_next=layout.interpreter_next,
         interpreter_threads=layout.interpreter_threads_head,
         slot_stays=layout.slot_stays,
+        jit_saves_bp=layout.version == (3, 14),
     )
 
 
