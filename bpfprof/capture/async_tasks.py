@@ -23,8 +23,8 @@ from bpfprof.proc.memory import ProcessMemory
 # looks would always meet the same waits. The golden ratio is the furthest from all such parts: (9 + 0.618...) / 10.
 _STEP = 0.9618034
 _FIND_FIRST_S, _FIND_LAST_S = 0.1, 2.0  # between two looks for them, more each time: most import asyncio early
-# Times what was spent: tasks cost at most 5% of a CPU a process, and to find out whether there are any 1%.
-_REST, _FIND_REST = 19, 99
+# Times what was spent: tasks cost at most 5% of a CPU a process, and to find out whether there are any 0.5% in all.
+_REST, _FIND_REST = 19, 200
 
 
 @dataclass
@@ -115,7 +115,7 @@ class AsyncTasks:
             watched.rows = TaskRows(process, watched.reader, self.table)
             watched.covered_ns = time.monotonic_ns() - self._step_ns // 2
         now_s = time.monotonic()
-        watched.find_due_s = now_s + max(watched.find_after_s, _FIND_REST * (now_s - begin_s))
+        watched.find_due_s = now_s + max(watched.find_after_s, _FIND_REST * len(self._watched) * (now_s - begin_s))
         watched.find_after_s = min(2 * watched.find_after_s, _FIND_LAST_S)
 
     def _forget(self, index: int) -> None:

@@ -20,7 +20,8 @@ from bpfprof.proc.memory import ProcessMemory
 # By number of the call; -1 (in no call) is the last element.
 _TAKES_DESCRIPTOR = np.zeros(1 << 16, np.bool_)
 _TAKES_DESCRIPTOR[FD_CALLS] = True
-_POLL_CALLS = sorted(syscall_numbers("poll", "ppoll"))
+_IS_POLL = np.zeros(1 << 16, np.bool_)
+_IS_POLL[sorted(syscall_numbers("poll", "ppoll"))] = True
 _POLLFD = struct.Struct("<ihH")  # struct pollfd: fd, events, revents; include/uapi/asm-generic/poll.h
 _POLL_EVENTS = 0x3FFF
 _POLLED_LIMIT, _POLLS_LIMIT = 64, 1000  # descriptors of one call; calls looked at together
@@ -56,7 +57,7 @@ class DescriptorKinds:
         only if all of it can be a list of descriptors.
         """
         kinds = np.zeros(len(waits), np.uint8)
-        chosen = np.flatnonzero(np.isin(waits["syscall"], _POLL_CALLS) & (waits["args"][:, 1] <= _POLLED_LIMIT))
+        chosen = np.flatnonzero(_IS_POLL[waits["syscall"]] & (waits["args"][:, 1] <= _POLLED_LIMIT))
         known: dict[tuple[int, int, int], FdKind] = {}
         for position in chosen[:_POLLS_LIMIT].tolist():
             pid, args = int(pids[position]), waits["args"][position]

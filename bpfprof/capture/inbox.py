@@ -6,6 +6,7 @@ mapped code or are not known yet are told of as soon as `take()` sees them, whil
 
 from __future__ import annotations
 
+import struct
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,6 +21,7 @@ from bpfprof.kernel.mapping_events import MappingEvent, MappingEvents
 from bpfprof.kernel.tables import Tables
 from bpfprof.model.ids import Pid, Tid
 
+_PID = struct.Struct("<I")
 _STACK_PID_AT = STACK_DTYPE.fields["tgid"][1]  # type: ignore[index]
 _FORK, _EXEC, _ASK = (abi.EventKind[f"BP_EVENT_{name}"] for name in ("FORK", "EXEC", "ASK"))
 
@@ -60,7 +62,8 @@ class Inbox:
         held, self._held = self._held, []
         # After the events: a stack is sent before the event that refers to it, so each is here now.
         stacks = list(self._stacks.drain_records())
-        if any(_pid_of(record) not in self._processes.by_pid for record in stacks):
+        pids = {_PID.unpack_from(record, _STACK_PID_AT)[0] for record in stacks}
+        if not pids <= self._processes.by_pid.keys():
             self.take()  # of a process that was born meanwhile: its birth was sent before its stack
         events = np.concatenate([np.zeros(0, EVENT_DTYPE), *(events for events, _ in held)])
         return Batch(events, np.concatenate([np.zeros(0, np.int64), *(threads for _, threads in held)]), stacks)
@@ -90,7 +93,3 @@ class Inbox:
         for event in found:
             mapped.setdefault(event.pid, []).append(event)
         self._processes.remapped(mapped)
-
-
-def _pid_of(record: memoryview) -> Pid:
-    return Pid(int.from_bytes(record[_STACK_PID_AT : _STACK_PID_AT + 4], "little"))

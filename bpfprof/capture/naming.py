@@ -19,7 +19,7 @@ from bpfprof.proc import tasks
 
 _EVERY_S = 5.0
 _AFTER_BIRTH_S = 0.005  # a thread says who it is when it has begun
-_REST = 100  # times what a look took: names cost at most 1% of a CPU a process
+_REST = 200  # times what a look took, for each process: names cost at most 0.5% of a CPU
 _MAIN_THREAD = "MainThread"  # what `threading` calls it, when it is imported
 
 
@@ -65,7 +65,7 @@ class Naming:
             if at_once or looks.due_s <= begin_s:
                 self._look(process, looks.names)
                 end_s = time.monotonic()
-                looks.earliest_s = end_s + _REST * (end_s - begin_s)
+                looks.earliest_s = end_s + _REST * len(self._looks) * (end_s - begin_s)
                 looks.due_s = max(looks.earliest_s, end_s + _EVERY_S)
 
     def _look(self, process: Process, reader: ThreadNames) -> None:

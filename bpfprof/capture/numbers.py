@@ -62,5 +62,9 @@ def look_up(keys: npt.NDArray[np.integer], value_of_key: Mapping[int, int], miss
 
 def by_distinct(keys: npt.NDArray[np.integer], value_of: Callable[[int], int]) -> npt.NDArray[np.int64]:
     """The value of each key; each distinct one is asked for once."""
+    if len(keys) < _MANY:
+        listed = keys.tolist()
+        values = {key: value_of(key) for key in dict.fromkeys(listed)}
+        return np.array([values[key] for key in listed], np.int64)
     unique, inverse = np.unique(keys, return_inverse=True)
     return np.array([value_of(key) for key in unique.tolist()], np.int64)[inverse]

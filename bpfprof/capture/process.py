@@ -63,7 +63,7 @@ class ProcessCodes:
     process: int
     reader: CodeReader | None
     known: dict[int, tuple[int, int, int]] = field(default_factory=dict)
-    numbered: dict[bytes, bytes] = field(default_factory=dict)  # Python frames as they came -> as they are recorded
+    frames: dict[bytes, bytes] = field(default_factory=dict)  # Python frames as they came -> as they are recorded
 
     def forked(self, process: int, reader: CodeReader) -> ProcessCodes:
         """For a child: what the parent had is still at the same addresses, and may be read there when it is gone.

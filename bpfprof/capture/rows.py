@@ -124,8 +124,10 @@ def _fill_sleeps(
     sleeps: Sleeps,
 ) -> None:
     """Gives rows without a stack, or with an unfinished one, the one that was looked at while they lasted."""
+    unfinished = stacks.unfinished
+    is_unfinished = np.fromiter((stack in unfinished for stack in rows["stack"].tolist()), np.bool_, len(rows))
     has_no_stack = _LOOKED_AT[rows["status"]] & (rows["stack"] == 0)
-    for position in np.flatnonzero(has_no_stack | np.isin(rows["stack"], list(stacks.unfinished))).tolist():
+    for position in np.flatnonzero(has_no_stack | is_unfinished).tolist():
         sleep = sleeps.at(int(rows["thread"][position]), int(begin_ns[position]), int(end_ns[position]))
         if sleep is None:
             continue

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -36,6 +37,7 @@ from bpfprof.recording.writer import Sink
 _TICK_S, _SOON_TICK_S, _STARTING_TICK_S = 0.25, 0.05, 0.02
 _COMM = np.dtype(f"S{abi.CONSTANTS['BP_COMM_BYTES']}")
 _STACK_TIME_AT = STACK_DTYPE.fields["time_ns"][1]  # type: ignore[index]
+_DRAIN_REST = 20  # times what a drain of a whole machine took: programs that begin make it cost 5% of a CPU at most
 _MANY_EVENTS = 20_000
 _SLEEPERS_TOGETHER = 10  # processes
 _TOTALS_EVERY_S = 2.0
@@ -82,14 +84,17 @@ class Session:
             watch.targets.wake_on(fd)
         self._threads = ThreadTable(self._tables)
         self._is_urgent = True  # the next drain should be soon
-        self._drained_s = self._next_totals_s = self._next_looks_s = 0.0
+        self._drained_s = self._drain_cost_s = self._next_totals_s = self._next_looks_s = 0.0
 
     def begin(self) -> None:
         """Writes the start, looks at threads that sleep already, and lets a launched command begin."""
         self._write_start()
         self._drain()
-        for number, process in enumerate(list(self._processes.by_pid.values())):
+        processes = list(self._processes.by_pid.values())
+        for process in processes:  # first, for it is quick
             self._processes.look_for_python(process)
+            self._inbox.take()
+        for number, process in enumerate(processes):
             self._sleeps.look_at(process, self._inbox.take)
             if number % _SLEEPERS_TOGETHER == _SLEEPERS_TOGETHER - 1:
                 self._drain()  # what is new must be looked at while it is there
@@ -101,9 +106,7 @@ class Session:
         deadline_s = self._watch.start_ns / 1e9 + (self._watch.options.duration_s or float("inf"))
         ended = False
         while not ended and not stop.requested and time.monotonic() < deadline_s:
-            tick_s = _SOON_TICK_S if self._is_urgent else _TICK_S
-            tick_s = _STARTING_TICK_S if self._processes.is_one_starting else tick_s
-            next_s = min(self._drained_s + tick_s, deadline_s)
+            next_s = min(self._drained_s + self._tick_s(), deadline_s)
             ended = self._watch.targets.all_ended(max(0.0, min(next_s, self._async.due_s) - time.monotonic()))
             if not ended and time.monotonic() >= self._async.due_s:
                 self._async.look(list(self._processes.by_pid.values()))
@@ -145,7 +148,14 @@ class Session:
         """Whether something was born whose code must be read while it is there; of a whole machine that is too much."""
         return not self._watch.options.watches_all and self._tables.fds["events"] in self._watch.targets.woken_by
 
+    def _tick_s(self) -> float:
+        tick_s = _SOON_TICK_S if self._is_urgent else _TICK_S
+        tick_s = _STARTING_TICK_S if self._processes.is_one_starting else tick_s
+        rest_s = _DRAIN_REST * self._drain_cost_s if self._watch.options.watches_all else 0.0
+        return min(max(tick_s, rest_s), _TICK_S)
+
     def _drain(self) -> None:
+        begin_s = time.thread_time()
         totals = None
         if time.monotonic() >= self._next_totals_s:  # read first, so that all waits that are in them are here after it
             totals = time.monotonic_ns(), *self._threads.read()
@@ -171,16 +181,20 @@ class Session:
                 self._namer.code.memory.note_used(self._namer.natives.take_used_files())
             self.progress.lost_count = sum(self._counters().values())
         self._update_progress()
+        self._drain_cost_s = time.thread_time() - begin_s
 
     def _add_stacks(self, batch: Batch) -> None:
-        records = batch.stacks
-        for event in batch.events[batch.events["kind"] == _EXEC]:
+        records, position = batch.stacks, 0
+        execs = batch.events[batch.events["kind"] == _EXEC]
+        if len(execs):
+            records = sorted(records, key=_time_ns)
+            times_ns = [_time_ns(record) for record in records]
+        for event in execs:
             # Stacks from before an exec belong to the program before.
-            before = [record for record in records if _time_ns(record) < int(event["time_ns"])]
-            records = records[len(before) :]
-            self._stacks.add_records(before, self._processes.codes_of, self._natives)
+            begin, position = position, max(position, bisect_left(times_ns, int(event["time_ns"])))
+            self._stacks.add_records(records[begin:position], self._processes.codes_of, self._natives)
             self._processes.executed(Pid(int(event["tgid"])), Tid(int(event["tid"])), int(event["time_ns"]))
-        self._stacks.add_records(records, self._processes.codes_of, self._natives)
+        self._stacks.add_records(records[position:], self._processes.codes_of, self._natives)
 
     def _look_at_sleepers(self) -> None:
         """At those of processes that are known since lately, or some of whose stacks lack what may be known by now."""

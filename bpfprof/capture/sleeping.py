@@ -6,11 +6,10 @@ watched, or before its interpreter or an unwind table was known: those are looke
 
 from __future__ import annotations
 
+import struct
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-
-import numpy as np
 
 from bpfprof import abi
 from bpfprof.capture.process import Process, State
@@ -25,11 +24,13 @@ from bpfprof.model.samples import NO_FILE
 from bpfprof.proc import tasks
 from bpfprof.proc.memory import ProcessMemory
 from bpfprof.proc.tasks import BlockedSyscall, ThreadStatus
-from bpfprof.unwind.interpret import Registers, Stop, walk_by
+from bpfprof.unwind.interpret import Registers, Rule, Stop, walk_by
 
 _LOOKS_TOGETHER = 20  # threads: some 10 ms
 _LOOKS_KEPT = 3  # of a thread: a sleep's row is some tenths of a second behind
 _NO_ARGUMENTS = (0, 0, 0)
+_WORD = struct.Struct("<Q")
+_STACK_BYTES = 16 << 10  # most sleeping stacks are shorter
 _EXACT = 1 << abi.CONSTANTS["BP_EXACT_BIT"]
 _STATUS_OF = {Stop.END_OF_STACK: "BP_OK", Stop.UNREADABLE: "BP_NATIVE_FAULT"}  # others have the same names
 _NATIVE_NOT_READY = int(abi.Status["BP_NATIVE_NOT_READY"])
@@ -99,7 +100,7 @@ def _native_stack(
     if code_map is None:
         return None
 
-    def rule_at(pc: int) -> np.void | Stop:
+    def rule_at(pc: int) -> Rule | Stop:
         known = code_map.rules.get(pc)
         if known is not None:
             return known  # threads of a process mostly sleep in the same functions
@@ -111,14 +112,30 @@ def _native_stack(
             return Stop.NOT_READY
         if not len(row):
             return Stop.NO_RULE
-        code_map.rules[pc] = row[0]
-        return code_map.rules[pc]
+        rule: Rule = dict(zip(row.dtype.names or (), row[0].item()))
+        code_map.rules[pc] = rule
+        return rule
 
     registers = Registers(call.program_counter, call.stack_pointer, None)
-    found = walk_by(registers, memory.read_u64, rule_at, abi.CONSTANTS["BP_MAX_NATIVE_FRAMES"])
+    found = walk_by(
+        registers, _stack_reader(memory, call.stack_pointer), rule_at, abi.CONSTANTS["BP_MAX_NATIVE_FRAMES"]
+    )
     words = [found.pcs[0] | _EXACT, *found.pcs[1:]]
     status = int(abi.Status[_STATUS_OF.get(found.stop, f"BP_NATIVE_{found.stop.name}")])
     return RawStack(words, len(words), status, 0, code_map.generation, time_ns)
+
+
+def _stack_reader(memory: ProcessMemory, stack_pointer: int) -> Callable[[int], int | None]:
+    """Reads words of a process; those of the stack above its pointer all at once."""
+    stack = memory.read_up_to(stack_pointer, _STACK_BYTES)
+
+    def read(address: int) -> int | None:
+        offset = address - stack_pointer
+        if 0 <= offset <= len(stack) - _WORD.size:
+            return int(_WORD.unpack_from(stack, offset)[0])
+        return memory.read_u64(address)
+
+    return read
 
 
 @dataclass(frozen=True)

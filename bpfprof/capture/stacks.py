@@ -26,7 +26,8 @@ from bpfprof.model.ids import Pid
 from bpfprof.model.samples import NATIVE_INDEX_DTYPE, PYTHON_FRAME_DTYPE, STACK_DTYPE
 from bpfprof.recording.writer import Sink
 
-_ADDRESS_MASK = (1 << 56) - 1
+_MARK_AT = 56  # the bit
+_ADDRESS_MASK = (1 << _MARK_AT) - 1
 _HEADER_BYTES = RAW_STACK_DTYPE.itemsize
 _NO_OFFSET = -2
 _NOT_TAKEN = int(abi.Status["BP_STACK_NOT_TAKEN"])
@@ -34,8 +35,11 @@ _NOT_READY = {int(abi.Status[f"BP_{name}_NOT_READY"]) for name in ("PYTHON", "NA
 _FRAME_BYTES = RAW_FRAME_DTYPE.itemsize
 _HEADER = struct.Struct("<" + "".join(code for name, code in abi.field_codes("bp_stack") if name != "pad"))
 _ROW = struct.Struct("<IHHHBBB")  # STACK_DTYPE
+_RAW_FRAME = struct.Struct("<" + "".join(code for _, code in abi.field_codes("bp_python_frame")))
+_FRAME = struct.Struct("<IiB")  # PYTHON_FRAME_DTYPE
 _STATUS, _NATIVE_FLAGS = STATUS.tolist(), NATIVE_FLAGS.tolist()
-_NUMBERED_LIMIT = 20_000  # stacks of one process
+_FRAMES_LIMIT = 20_000  # that are remembered of one process
+_OFFSET_LIMIT = 1 << 31
 _CHANGED = Unresolved("code object replaced before it was read")
 
 
@@ -109,7 +113,7 @@ class StackTable:
         identities: identity_hash() of the code objects, where it is known.
         """
         raw = np.zeros(len(frames), RAW_FRAME_DTYPE)
-        raw["code"] = [code & _ADDRESS_MASK | mark << 56 for code, _, mark in frames]
+        raw["code"] = [code & _ADDRESS_MASK | mark << _MARK_AT for code, _, mark in frames]
         raw["instruction"] = [instruction for _, instruction, _ in frames]
         raw["identity"] = identities or 0
         native = native or RawStack([], 0, _NOT_TAKEN, 0)
@@ -136,13 +140,14 @@ class StackTable:
         The kernel side does not send a stack again that looks the same, until it is told of the new code. `replaced`:
         (process, generation of its mappings) to when they, and those before, were replaced.
         """
-        if not replaced:
-            return
-        generations = look_up(events["stack"], self._generation_of_key, 0)
-        taken_ns = events["time_ns"] - events["blocked_ns"] - events["runqueue_ns"]
         for (pid, generation), from_ns in replaced.items():
-            earlier = (generations > 0) & (generations <= generation)
-            outdated = (events["tgid"] == pid) & earlier & (taken_ns >= from_ns)
+            places = np.flatnonzero(events["tgid"] == pid)
+            if not len(places):
+                continue
+            of_process = events[places]
+            generations = look_up(of_process["stack"], self._generation_of_key, 0)
+            taken_ns = of_process["time_ns"] - of_process["blocked_ns"] - of_process["runqueue_ns"]
+            outdated = places[(generations > 0) & (generations <= generation) & (taken_ns >= from_ns)]
             events["stack"][outdated] = 0
             events["status"][outdated] = abi.Status["BP_NATIVE_NOT_READY"]
 
@@ -158,26 +163,21 @@ class StackTable:
         return index
 
     def _frames(self, codes: ProcessCodes, content: bytes) -> bytes:
-        """Rows of PYTHON_FRAME_DTYPE from those that the kernel side sends. Most stacks have them as others have."""
-        known = codes.numbered.get(content)
-        if known is not None:
-            return known
-        raw = np.frombuffer(content, RAW_FRAME_DTYPE)
-        frames = np.empty(len(raw), PYTHON_FRAME_DTYPE)
-        frames["mark"] = raw["code"] >> 56
-        rows = [
-            self._code(codes, address, identity)
-            for address, identity in zip((raw["code"] & _ADDRESS_MASK).tolist(), raw["identity"].tolist())
-        ]
-        frames["code"] = [index for index, _ in rows]
-        starts = np.array([start for _, start in rows], np.uint64)
-        offsets = (raw["instruction"] - starts).astype(np.int64).clip(-(1 << 31), (1 << 31) - 1)
-        frames["offset"] = np.where(starts == 0, _NO_OFFSET, offsets)
-        if starts.all():
-            if len(codes.numbered) >= _NUMBERED_LIMIT:
-                codes.numbered.clear()
-            codes.numbered[content] = frames.tobytes()
-        return frames.tobytes()
+        """Rows of PYTHON_FRAME_DTYPE from those that the kernel side sends. Most frames were met before."""
+        known = codes.frames.get
+        raw = [content[at : at + _FRAME_BYTES] for at in range(0, len(content), _FRAME_BYTES)]
+        return b"".join([known(frame) or self._frame(codes, frame) for frame in raw])
+
+    def _frame(self, codes: ProcessCodes, content: bytes) -> bytes:
+        code, instruction, identity = _RAW_FRAME.unpack(content)
+        index, start = self._code(codes, code & _ADDRESS_MASK, identity)
+        offset = max(-_OFFSET_LIMIT, min(instruction - start, _OFFSET_LIMIT - 1)) if start else _NO_OFFSET
+        row = _FRAME.pack(index, offset, code >> _MARK_AT)
+        if start:
+            if len(codes.frames) >= _FRAMES_LIMIT:
+                codes.frames.clear()
+            codes.frames[content] = row
+        return row
 
     def _code(self, codes: ProcessCodes, address: int, identity: int) -> tuple[int, int]:
         known = codes.known.get(address)
@@ -196,7 +196,7 @@ class StackTable:
             return self._unnamed(codes, code), 0
         index = self._number(codes, code)
         if known is not None:
-            codes.numbered.clear()  # they may have the code object that was there before
+            codes.frames.clear()  # those without an identity may be of the code object that was there before
         codes.known[address] = (identity or read_identity, index, code.code_start)
         return index, code.code_start
 

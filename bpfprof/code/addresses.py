@@ -48,6 +48,7 @@ class NativeTable:
     rows: list[Row] = field(default_factory=list)  # by number - 1
     _numbers: dict[Row, int] = field(default_factory=dict)
     written_count: int = 0
+    _kernel_callers: dict[int, int] = field(default_factory=dict)  # kernel addresses that are returned to -> numbers
     _used: set[int] = field(default_factory=set)  # numbers that were met since take_used_files()
 
     def numbers(self, pid: int, stack: RawStack) -> list[int]:
@@ -66,27 +67,21 @@ class NativeTable:
                 self._cut_at_change(stack, code_map, self.code.of_generation(Pid(pid), stack.generation))
         known = code_map.known if code_map is not None else {}
         words, native_count = stack.words, stack.native_count
-        numbers = [known.get(word, 0) for word in words[:native_count]]
-        if 0 in numbers:
-            for position in range(native_count):
-                number = numbers[position]
-                if not number:
-                    number = numbers[position] = self._number(_native_row(code_map, words[position]))
-                    if self.rows[number - 1][1] != NO_FILE:  # that may be known later
-                        known[words[position]] = number
+        numbers = [known.get(word) or self._native(code_map, known, word) for word in words[:native_count]]
         self._used.update(numbers)
-        flags = NATIVE_EXACT  # a sample's first kernel address is where it was; of a wait it is our own program
-        for word in words[native_count:]:
-            numbers.append(self._number((word & _KERNEL_ADDRESS_MASK, KERNEL_FILE, flags)))
-            flags = 0
+        if len(words) > native_count:
+            # A sample's first kernel address is where it was; of a wait it is our own program.
+            numbers.append(self._number((words[native_count] & _KERNEL_ADDRESS_MASK, KERNEL_FILE, NATIVE_EXACT)))
+            callers = self._kernel_callers
+            numbers += [callers.get(word) or self._kernel_caller(word) for word in words[native_count + 1 :]]
         return numbers
 
     def is_outdated(self, pid: int, stack: RawStack) -> bool:
         """Whether it was unwound by mappings that had been replaced; its events are doubted (NativeCode.replaced)."""
-        return any(
-            pid == changed and 0 < stack.generation <= generation and stack.time_ns >= from_ns
-            for (changed, generation), from_ns in self.code.replaced.items()
-        )
+        for (changed, generation), from_ns in self.code.replaced.items():
+            if pid == changed and 0 < stack.generation <= generation and stack.time_ns >= from_ns:
+                return True
+        return False
 
     def take_new(self) -> npt.NDArray[np.void]:
         """New rows, of NATIVE_DTYPE."""
@@ -117,6 +112,16 @@ class NativeTable:
         return image is not None and ends_with_call(
             image.read(found + 1 - LONGEST_CALL_BYTES, LONGEST_CALL_BYTES) or b""
         )
+
+    def _native(self, code_map: CodeMap | None, known: dict[int, int], word: int) -> int:
+        number = self._number(_native_row(code_map, word))
+        if self.rows[number - 1][1] != NO_FILE:  # that may be known later
+            known[word] = number
+        return number
+
+    def _kernel_caller(self, word: int) -> int:
+        number = self._kernel_callers[word] = self._number((word & _KERNEL_ADDRESS_MASK, KERNEL_FILE, 0))
+        return number
 
     def _number(self, row: Row) -> int:
         number = self._numbers.get(row)

@@ -20,6 +20,7 @@ from bpfprof.kernel.unwind_memory import MAX_MAPPINGS, UnwindMemory, UnwindMemor
 from bpfprof.model.ids import Pid
 from bpfprof.model.samples import NO_FILE
 from bpfprof.proc.maps import Mapping, read_maps
+from bpfprof.unwind.interpret import Rule
 
 Location = tuple[int, int]  # (number of the file, address in it)
 _KERNEL_HALF = 1 << 63  # [vsyscall] is there
@@ -42,7 +43,7 @@ class CodeMap:
     from_ns: int = 0  # CLOCK_MONOTONIC: since when it is so
     user_count: int = 0
     known: dict[int, int] = field(default_factory=dict)  # address -> whatever the caller numbers it
-    rules: dict[int, np.void] = field(default_factory=dict)  # address -> RULE_DTYPE, those that were asked for
+    rules: dict[int, Rule] = field(default_factory=dict)  # by address, those that were asked for
 
     def locate(self, address: int) -> Location:
         """Where an address is; (NO_FILE, address) when it is in no mapping."""

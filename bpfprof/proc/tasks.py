@@ -141,11 +141,21 @@ def namespace_pid(pid: Pid) -> int:
 
 def _read(path: str) -> bytes:
     """At most _READ_LIMIT_BYTES; b"" when it cannot be read."""
+    parts: list[bytes] = []
+    left = _READ_LIMIT_BYTES
     try:
-        with open(path, "rb") as file:
-            return file.read(_READ_LIMIT_BYTES)
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)  # a file object would cost more than the reading
     except OSError:
         return b""
+    try:
+        while left and (part := os.read(fd, left)):
+            parts.append(part)
+            left -= len(part)
+    except OSError:
+        return b""
+    finally:
+        os.close(fd)
+    return b"".join(parts)
 
 
 def _read_name(path: str) -> str:

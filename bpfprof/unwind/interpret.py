@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
+from typing import NamedTuple, Union
 
 import numpy as np
 
@@ -16,8 +17,15 @@ from bpfprof.model.ids import RuntimeAddress
 from bpfprof.unwind.rows import FileRows, find
 
 ReadWord = Callable[[int], "int | None"]
-RuleAt = Callable[[int], "np.void | Stop"]  # a row of dtype RULE for a runtime address
+Rule = Union[np.void, Mapping[str, int]]  # a row of dtype RULE, or its fields by name
+RuleAt = Callable[[int], "Rule | Stop"]  # for a runtime address
 _WORD_MASK = (1 << 64) - 1
+# As plain numbers: threads by the thousand are walked here when a recording begins.
+_END_OF_STACK, _NO_RULE, _UNSUPPORTED = map(int, (CfaKind.END_OF_STACK, CfaKind.NO_RULE, CfaKind.UNSUPPORTED))
+_PLT, _REGISTER, _SIGNAL_FRAME = int(CfaKind.PLT), int(CfaKind.REGISTER), int(CfaKind.SIGNAL_FRAME)
+_RBP, _DEREF_RBP, _DEREF_RSP = int(CfaKind.RBP), int(CfaKind.DEREF_RBP), int(CfaKind.DEREF_RSP)
+_SAME, _LOST = int(FramePointerKind.SAME), int(FramePointerKind.LOST)
+_AT_CFA, _AT_RBP = int(FramePointerKind.AT_CFA), int(FramePointerKind.AT_RBP)
 
 
 class Stop(IntEnum):
@@ -61,8 +69,7 @@ class Walk:
     stop: Stop
 
 
-@dataclass
-class _Frame:
+class _Frame(NamedTuple):
     pc: int
     sp: int
     bp: int | None  # None when a frame has lost it
@@ -75,7 +82,7 @@ def walk(
 ) -> Walk:
     """The stack of one thread. `read_word` gives the 8 bytes at an address, None when they cannot be read."""
 
-    def rule_at(pc: int) -> np.void | Stop:
+    def rule_at(pc: int) -> Rule | Stop:
         mapped = next((item for item in files if item.start <= pc < item.end), None)
         return Stop.NO_MAPPING if mapped is None else rules[find(mapped.table, pc - mapped.bias)]
 
@@ -102,11 +109,11 @@ def _caller(frame: _Frame, read_word: ReadWord, rule_at: RuleAt) -> _Frame | Sto
     rule = rule_at(pc)
     if isinstance(rule, Stop):
         return rule
-    kind = CfaKind(rule["cfa_kind"])
-    if kind == CfaKind.END_OF_STACK:
+    kind = rule["cfa_kind"]
+    if kind == _END_OF_STACK:
         return Stop.END_OF_STACK
-    if kind in (CfaKind.NO_RULE, CfaKind.UNSUPPORTED):
-        return Stop.NO_RULE if kind == CfaKind.NO_RULE else Stop.UNSUPPORTED
+    if kind in (_NO_RULE, _UNSUPPORTED):
+        return Stop.NO_RULE if kind == _NO_RULE else Stop.UNSUPPORTED
     cfa = _cfa(kind, rule, frame, pc, read_word)
     if isinstance(cfa, Stop):
         return cfa
@@ -115,7 +122,7 @@ def _caller(frame: _Frame, read_word: ReadWord, rule_at: RuleAt) -> _Frame | Sto
         return _by_register(frame, rule, cfa, read_word)
     if cfa <= frame.sp and not is_signal:  # a handler may run on a stack of its own
         return Stop.NOT_GROWING
-    ra_base = frame.sp if kind == CfaKind.SIGNAL_FRAME else cfa
+    ra_base = frame.sp if kind == _SIGNAL_FRAME else cfa
     return_address = read_word(ra_base + int(rule["ra_offset"]) & _WORD_MASK)
     bp = _saved_bp(rule, frame, cfa, read_word)
     if return_address is None or isinstance(bp, Stop):
@@ -125,7 +132,7 @@ def _caller(frame: _Frame, read_word: ReadWord, rule_at: RuleAt) -> _Frame | Sto
     return _Frame(return_address, cfa, bp, is_signal, {})
 
 
-def _by_register(frame: _Frame, rule: np.void, cfa: int, read_word: ReadWord) -> _Frame | Stop:
+def _by_register(frame: _Frame, rule: Rule, cfa: int, read_word: ReadWord) -> _Frame | Stop:
     return_address, bp = frame.others.get(int(rule["ra_offset"])), _saved_bp(rule, frame, cfa, read_word)
     if return_address is None:
         return Stop.UNSUPPORTED
@@ -134,30 +141,31 @@ def _by_register(frame: _Frame, rule: np.void, cfa: int, read_word: ReadWord) ->
     return Stop.END_OF_STACK if return_address == 0 else _Frame(return_address, cfa, bp, False, {})
 
 
-def _cfa(kind: CfaKind, rule: np.void, frame: _Frame, pc: int, read_word: ReadWord) -> int | Stop:
+def _cfa(kind: int, rule: Rule, frame: _Frame, pc: int, read_word: ReadWord) -> int | Stop:
     """The frame's canonical address: rsp in the caller."""
     offset, extra = int(rule["cfa_offset"]), int(rule["cfa_extra"])
-    if kind == CfaKind.PLT:
+    if kind == _PLT:
         return frame.sp + offset + (8 if pc & 15 >= extra else 0)
-    if kind == CfaKind.REGISTER:
+    base: int | None = frame.sp
+    if kind in (_RBP, _DEREF_RBP):
+        base = frame.bp
+    elif kind == _REGISTER:
         base = frame.others.get(extra)
-    else:
-        base = frame.bp if kind in (CfaKind.RBP, CfaKind.DEREF_RBP) else frame.sp
     if base is None:
         return Stop.UNSUPPORTED
     address = base + offset & _WORD_MASK
-    if kind not in (CfaKind.DEREF_RBP, CfaKind.DEREF_RSP, CfaKind.SIGNAL_FRAME):
+    if kind not in (_DEREF_RBP, _DEREF_RSP, _SIGNAL_FRAME):
         return address
     value = read_word(address)
     return Stop.UNREADABLE if value is None else value + extra & _WORD_MASK
 
 
-def _saved_bp(rule: np.void, frame: _Frame, cfa: int, read_word: ReadWord) -> int | Stop | None:
+def _saved_bp(rule: Rule, frame: _Frame, cfa: int, read_word: ReadWord) -> int | Stop | None:
     """rbp in the caller; None when it is lost."""
-    kind = FramePointerKind(rule["fp_kind"])
-    if kind in (FramePointerKind.SAME, FramePointerKind.LOST):
-        return frame.bp if kind == FramePointerKind.SAME else None
-    base = {FramePointerKind.AT_CFA: cfa, FramePointerKind.AT_RBP: frame.bp, FramePointerKind.AT_RSP: frame.sp}[kind]
+    kind = rule["fp_kind"]
+    if kind in (_SAME, _LOST):
+        return frame.bp if kind == _SAME else None
+    base = cfa if kind == _AT_CFA else frame.bp if kind == _AT_RBP else frame.sp
     if base is None:
         return None
     value = read_word(base + int(rule["fp_offset"]) & _WORD_MASK)

@@ -156,7 +156,7 @@ def test_the_same_thread_id_in_two_processes(table: Wakers) -> None:
 
 def test_the_largest_ids(table: Wakers) -> None:
     largest = (1 << 32) - 1
-    assert table.places(ended_by((largest, largest), (largest, 0), (0, largest))).tolist() == [3, 2, 1]
+    assert table.places(ended_by((largest, largest), (largest, 0), (0, largest))).tolist() == [1, 2, 3]
     assert {(row["pid"], row["tid"]) for row in new_rows(table, "wakers")} == {
         (largest, largest),
         (largest, 0),
