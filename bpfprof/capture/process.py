@@ -31,7 +31,7 @@ from enum import Enum, auto
 from bpfprof import abi
 from bpfprof.cpython.code_objects import CodeObject, Identity, Unresolved, identity_start, read_code_object
 from bpfprof.cpython.detect import Interpreter
-from bpfprof.cpython.layout import NONE, Layout
+from bpfprof.cpython.layout import JIT_WITHOUT_FRAMES, NONE, Layout
 from bpfprof.errors import TargetError
 from bpfprof.model.ids import Pid
 from bpfprof.proc.memory import ProcessMemory
@@ -208,7 +208,7 @@ def _kernel_layout(layout: Layout) -> bytes:
         interpreter_next=layout.interpreter_next,
         interpreter_threads=layout.interpreter_threads_head,
         slot_stays=layout.slot_stays,
-        jit_saves_bp=layout.version == (3, 14),
+        jit_saves_bp=layout.version == JIT_WITHOUT_FRAMES,
     )
 
 

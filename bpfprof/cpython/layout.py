@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 NONE = -1  # this version has no such field
 FREE_THREADED = "free-threaded"  # what such a build is called
+JIT_WITHOUT_FRAMES = (3, 14)  # the code of its own JIT has no frames: ebpf/native_frames.bpf.h
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from bpfprof import array_types as npt
+from bpfprof.cpython.layout import JIT_WITHOUT_FRAMES
 from bpfprof.model.frames import Frame, FrameKind
 from bpfprof.model.statuses import NativeFlag, Status
 from bpfprof.recording.reader import Recording
@@ -16,7 +17,6 @@ from bpfprof.stacks.python_frames import PythonSource
 
 _INEXACT = NativeFlag.BY_FRAME_POINTER | NativeFlag.BARE_LEAF
 _NOTHING_KNOWN = RecordedProcess()
-_JIT_WITHOUT_FRAMES = (3, 14)
 # 3.13 and later put this frame under constructors that they call by a short cut: _Py_InitCleanup, Python/specialize.c
 # (v3.13.0).
 _INIT_CLEANUP = Frame(FrameKind.PYTHON, "__init__", "__init__", 0)
@@ -139,7 +139,7 @@ class StackSource:
         """
         stacks, numbers = self._stacks, self._recording.native_frames["native"]
         is_jit = self._native.is_unknown_jit[numbers]
-        versions = [process.python == _JIT_WITHOUT_FRAMES for process in self._recording.processes] or [False]
+        versions = [process.python == JIT_WITHOUT_FRAMES for process in self._recording.processes] or [False]
         of_version = np.array(versions)[np.minimum(stacks["process"], len(versions) - 1)]
         if not is_jit.any() or not of_version.any():
             return
