@@ -30,7 +30,25 @@
 #define BP_STACK_RING_BYTES 4194304
 #define BP_SEEN_STACKS 8192
 #define BP_SEEN_CODES 4096
-#define BP_IDENTITY_WORDS 7
+#define BP_IDENTITY_WORDS 11
+/* Copies of code objects, see struct bp_code_copy: their ring, and which were sent lately. */
+#define BP_COPY_RING_BYTES 4194304
+#define BP_COPIED_CODES 16384
+/* PyCodeObject up to its line table: 144 bytes in CPython 3.11, 160 in the free-threaded 3.13. The mask in fill_copy()
+ * lets BP_IDENTITY_WORDS begin at 127. */
+#define BP_COPIED_OBJECT_BYTES 216
+/* 464 ASCII characters, and all that is around them. Functions of 500 lines have tables of 15 KiB at most. */
+#define BP_COPIED_TEXT_BYTES 512
+#define BP_COPIED_TEXTS_BYTES 1536
+#define BP_COPIED_TABLE_BYTES 14592
+/* A process has a code object copied so often, and this many more at once: all that a large program has. */
+#define BP_COPY_INTERVAL_NS 500000
+#define BP_COPIES_SAVED_NS 1000000000
+/* Of one stack at most, the innermost ones: a switch must not take long. */
+#define BP_COPIES_PER_STACK 32
+/* A process that gave the address of a code object to another one so lately has all code of every stack identified. In
+ * its first second each counts as one. */
+#define BP_REPLACED_NS 10000000000
 /* A stack or code object already sent is sent again after this long: bounds how long a reused address can be misread. */
 #define BP_RESEND_NS 2000000000
 /* struct pthread.tid of glibc x86-64, as its _thread_db_pthread_tid says (2.31 to 2.43). CPython's thread_id points there. */
@@ -72,6 +90,7 @@ enum bp_status {
     BP_LOST_STACK_RING_FULL = 19,    /* stack lost, buffer full */
     BP_LOST_THREAD_TABLE_FULL = 20,  /* thread not watched, table full */
     BP_LOST_UNKNOWN_THREAD = 21,     /* sample lost, thread not known yet */
+    BP_CODE_NOT_COPIED = 22,         /* code object not copied, too many new ones: no loss where it is read later */
     BP_LOST_PROCESS_TABLE_FULL = 23, /* process not watched, table full */
     BP_STATUS_COUNT = 24,
 };
@@ -263,7 +282,25 @@ struct bp_python_layout {
     __u16 interpreter_threads;
     __u16 slot_stays;   /* before 3.12: the slot has the thread's first thread state, whichever interpreter it runs */
     __u16 jit_saves_bp; /* 3.14: code of its JIT has no frame, and may use rbp for something else after a push */
-    __u16 pad[3];
+    __u16 object_size;  /* PyVarObject.ob_size; a bytes object's hash follows it, then its contents */
+    __u16 shim_mark;    /* frames with this mark or a higher one have no code object; 0xffff: all have one */
+    __u16 pad[1];
+};
+
+/*
+ * A record of the copies' ring: what user space reads of a code object, as it was when a stack had it for the first time, for
+ * it may be gone when user space comes to it. It is sent before that stack. `addresses` are where the texts and the table
+ * were; 0: not readable, or too large. Of the table table_bytes are sent.
+ */
+struct bp_code_copy {
+    __u64 code;
+    __u64 identity;     /* as in bp_python_frame */
+    __u64 addresses[4]; /* of three texts (before CPython 3.11 two, the first is something else) and the line table */
+    __u32 tgid;
+    __u32 table_bytes;
+    __u8 object[BP_COPIED_OBJECT_BYTES];
+    __u8 texts[BP_COPIED_TEXTS_BYTES];
+    __u8 table[BP_COPIED_TABLE_BYTES];
 };
 
 /*
@@ -328,6 +365,8 @@ struct bp_process {
     __u64 gil_current;  /* CPython 3.6: address of _PyThreadState_Current, 0: later ones */
     __u64 interpreters; /* address of the pointer to the newest interpreter, 0: only the main one is looked at */
     __u64 main_interpreter;
+    __u64 replaced_ns; /* when code was last seen where other code had been */
+    __u64 copied_ns;   /* its copies of code objects are spent up to then */
     struct bp_python_layout layout;
 };
 
@@ -402,6 +441,12 @@ struct bp_seen_code {
     __u64 time_ns;
 };
 
+/* A code object that was copied: a hash of its address and process, and its identity. */
+struct bp_copied_code {
+    __u64 place;
+    __u64 identity;
+};
+
 /* A native frame being left, and what was read on the way. */
 struct bp_native {
     __u64 pc;
@@ -446,6 +491,8 @@ struct bp_walk {
     __u32 purpose;         /* enum bp_purpose */
     __u32 status;          /* enum bp_status of the result */
     __u32 gil_flags;       /* enum bp_gil_flags */
+    __u32 replaces_code;   /* the process did so lately: see BP_REPLACED_NS */
+    __u32 copies_left;     /* of code objects, for this stack */
     __u32 pad;
     __u64 futex; /* that the thread waits for, 0: for none */
     __u64 tstate;
@@ -457,6 +504,7 @@ struct bp_walk {
     struct bp_python_layout layout; /* of the process */
     struct bp_native native;
     __u8 block[4224];
+    struct bp_code_copy copy;
     struct bp_stack header;
     __u64 words[BP_MAX_STACK_WORDS];
 };

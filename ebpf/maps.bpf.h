@@ -32,6 +32,9 @@ BP_MAP(sched_walks, CPU_ARRAY, __u32, struct bp_walk, 1)
  * 50 ms to make, so these are plain arrays with a part for each CPU. */
 BP_MAP(seen_stacks, CPU_ARRAY, __u32, struct bp_seen_stack, BP_SEEN_STACKS)
 BP_MAP(seen_codes, CPU_ARRAY, __u32, struct bp_seen_code, BP_SEEN_CODES)
+/* Code objects as they were when a stack first had them, and, direct-mapped by place, which of all CPUs were sent. */
+BP_MAP(copies, RINGBUF, none, none, BP_COPY_RING_BYTES)
+BP_MAP(copied_codes, ARRAY, __u32, struct bp_copied_code, BP_COPIED_CODES)
 /* What a new thread's entry is made of: too large for the programs' stack. Used at fork only. */
 BP_MAP(new_threads, CPU_ARRAY, __u32, struct bp_thread, 1)
 /* Unwind tables, see struct bp_chunk and below it. Written by user space while programs read: rows, then what refers to
@@ -53,4 +56,17 @@ static __always_inline __u64 mix(__u64 hash, __u64 value)
 static __always_inline __u32 seen_slot(__u64 hash, __u32 entries)
 {
     return bpf_get_smp_processor_id() * entries + ((hash >> 7) & (entries - 1));
+}
+
+/* Keys are copied: before Linux 6.2 helpers take none from the memory that a function's argument points to. */
+static __always_inline struct bp_process *process_of(struct bp_walk *walk)
+{
+    __u32 tgid = walk->tgid;
+    return bpf_map_lookup_elem(MAP(processes), &tgid);
+}
+
+static __always_inline struct bp_thread *thread_of(struct bp_walk *walk)
+{
+    __u32 tid = walk->tid;
+    return bpf_map_lookup_elem(MAP(threads), &tid);
 }

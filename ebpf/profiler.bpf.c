@@ -11,6 +11,7 @@
 #include "native_frames.bpf.h"
 #include "python_frames.bpf.h"
 #include "python_old_frames.bpf.h"
+#include "code_copies.bpf.h"
 #include "gil.bpf.h"
 #include "stack.bpf.h"
 #include "thread_time.bpf.h"

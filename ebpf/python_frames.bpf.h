@@ -224,9 +224,10 @@ static __always_inline enum bp_status python_walk(struct bp_walk *walk)
 
 /*
  * What tells a code object from another that takes its address later: its version, where CPython numbers them (3.12 and
- * later), and the pointers to its filename, name, qualified name (3.11 and later), line table and variables. An allocator
- * that gives out the same addresses again can repeat all pointers, so without a version the hash of the name, which the
- * string holds, is taken too. User space reads the same a moment later and compares. 0 when it cannot be read.
+ * later), its first line, and the pointers to its filename, name, qualified name (3.11 and later), line table and variables.
+ * An allocator that gives out the same addresses again can repeat all pointers, so without a version the hash of the name,
+ * which the string holds, is taken too. User space reads the same in the copy or in the process, and compares. 0 when it
+ * cannot be read.
  */
 static __always_inline __u64 code_identity(struct bp_walk *walk, __u64 code)
 {
@@ -235,9 +236,15 @@ static __always_inline __u64 code_identity(struct bp_walk *walk, __u64 code)
         return 0;
     if (walk->layout.name_hash)
         READ_USER(name_hash, words[BP_IDENTITY_WORDS - (walk->layout.lasti_bytes ? 2 : 3)] + walk->layout.name_hash);
-    for (int i = 0; i < BP_IDENTITY_WORDS; i++)
-        hash = mix(hash, words[i]);
-    return mix(hash, name_hash) | 1;
+    words[BP_IDENTITY_WORDS] = name_hash;
+    for (int i = 0; i <= BP_IDENTITY_WORDS; i += 2) /* by two: each waits for the one before */
+        hash = mix(hash, words[i] + words[i + 1] * 0x9e3779b97f4a7c15ULL);
+    return hash | 1;
+}
+
+static __always_inline __u64 identity_of(struct bp_walk *walk, __u64 marked_code)
+{
+    return marked_code >> 56 >= walk->layout.shim_mark ? 0 : code_identity(walk, marked_code & ADDRESS_MASK);
 }
 
 /* Identities of the innermost frames, which become part of the stack's key: code that is replaced within BP_RESEND_NS
@@ -248,14 +255,15 @@ static __always_inline void identify_leaf(struct bp_walk *walk)
     for (int n = 0; n < BP_LEAF_FRAMES; n++) {
         if (n >= walk->header.python_count)
             break;
-        __u64 identity = code_identity(walk, FRAME_CODE(walk, n) & ADDRESS_MASK);
+        __u64 identity = identity_of(walk, FRAME_CODE(walk, n));
         FRAME_IDENTITY(walk, n) = identity;
         walk->hash = mix(walk->hash, identity);
     }
 }
 
 /*
- * Gives frames from walk->next on whose code object was not sent lately their identity; true when all frames are done.
+ * Gives frames from walk->next on whose code object was not sent lately their identity; true when all frames are done. In a
+ * process that replaces code all have one, which becomes part of the stack's key.
  */
 static __always_inline bool python_identify(struct bp_walk *walk, __u64 now)
 {
@@ -272,10 +280,12 @@ static __always_inline bool python_identify(struct bp_walk *walk, __u64 now)
         if (!seen)
             continue;
         __u64 differs = (seen->code ^ code) | (seen->tgid ^ tgid) | less(BP_RESEND_NS - 1, now - seen->time_ns);
-        if (!differs)
+        if (!(differs | walk->replaces_code))
             continue;
-        __u64 identity = code_identity(walk, code);
+        __u64 identity = identity_of(walk, FRAME_CODE(walk, n));
         FRAME_IDENTITY(walk, n) = identity;
+        if (walk->replaces_code)
+            walk->hash = mix(walk->hash, identity);
         if (!identity)
             continue;
         seen->code = code;

@@ -8,19 +8,6 @@
 #define PYTHON_CALLS (BP_MAX_PYTHON_FRAMES / PYTHON_FRAMES_PER_CALL)
 #define IDENTIFY_CALLS (BP_MAX_PYTHON_FRAMES / CODES_PER_CALL)
 
-/* Keys are copied: before Linux 6.2 helpers take none from the memory that a function's argument points to. */
-static __always_inline struct bp_process *process_of(struct bp_walk *walk)
-{
-    __u32 tgid = walk->tgid;
-    return bpf_map_lookup_elem(MAP(processes), &tgid);
-}
-
-static __always_inline struct bp_thread *thread_of(struct bp_walk *walk)
-{
-    __u32 tid = walk->tid;
-    return bpf_map_lookup_elem(MAP(threads), &tid);
-}
-
 static __always_inline struct bp_walk *scratch_walk(void)
 {
     __u32 cpu = bpf_get_smp_processor_id();
@@ -84,6 +71,7 @@ static __always_inline void clear_walk(struct bp_walk *walk, struct bp_process *
     walk->wants_look = 0;
     walk->interpreter = 0;
     walk->candidate = 0;
+    walk->replaces_code = process && walk->header.time_ns - process->replaced_ns < BP_REPLACED_NS;
     walk->header.python_count = 0;
     walk->header.native_count = 0;
     walk->header.kernel_count = 0;
@@ -199,6 +187,11 @@ FUNCTION(identify_codes)
     return !walk || python_identify(walk, walk->header.time_ns);
 }
 
+FUNCTION(copy_code)
+{
+    return !walk || copy_next_code(walk);
+}
+
 /* From walk->frame to the outermost Python frame. */
 FUNCTION(all_python_frames)
 {
@@ -241,7 +234,29 @@ FUNCTION(walk_stack)
     return 0;
 }
 
-/* All frames are there. Sends the stack unless this CPU sent it lately. */
+/* What identify_leaf() leaves out. */
+static __always_inline void identify_rest(struct bp_walk *walk)
+{
+    walk->next = BP_LEAF_FRAMES;
+    BOUNDED_LOOP
+    for (int i = 0; i < IDENTIFY_CALLS; i++) {
+        if (CALL(identify_codes, walk))
+            break;
+    }
+}
+
+static __always_inline void copy_codes(struct bp_walk *walk)
+{
+    walk->next = 0;
+    walk->copies_left = BP_COPIES_PER_STACK;
+    BOUNDED_LOOP
+    for (int i = 0; i < BP_MAX_PYTHON_FRAMES; i++) {
+        if (CALL(copy_code, walk))
+            break;
+    }
+}
+
+/* All frames are there. Sends the stack unless this CPU sent it lately, and first the code objects that are new in it. */
 FUNCTION(send_stack)
 {
     if (!walk)
@@ -255,6 +270,8 @@ FUNCTION(send_stack)
         return 0;
     walk->status = BP_OK;
     identify_leaf(walk);
+    if (walk->replaces_code)
+        identify_rest(walk);
     __u64 statuses = walk->header.status | walk->header.native_status << 8;
     __u64 key = mix(walk->hash, statuses) | 1, now = walk->header.time_ns;
     __u32 slot = seen_slot(key, BP_SEEN_STACKS);
@@ -263,12 +280,9 @@ FUNCTION(send_stack)
     if (!seen || (seen->key == key && now - seen->time_ns < BP_RESEND_NS))
         return 0;
     walk->header.tgid = walk->tgid;
-    walk->next = BP_LEAF_FRAMES;
-    BOUNDED_LOOP
-    for (int i = 0; i < IDENTIFY_CALLS; i++) {
-        if (CALL(identify_codes, walk))
-            break;
-    }
+    if (!walk->replaces_code)
+        identify_rest(walk);
+    copy_codes(walk);
     __u64 words = walk->used;
     if (words > BP_MAX_STACK_WORDS)
         return 0;

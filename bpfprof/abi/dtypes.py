@@ -19,6 +19,7 @@ for _name, _fields in LAYOUTS.items():
     STRUCTS[_name] = np.dtype([_column(field) for field in _fields], align=True)
 
 EVENT_DTYPE = STRUCTS["bp_event"]
+CODE_COPY_DTYPE = STRUCTS["bp_code_copy"]
 STACK_DTYPE = STRUCTS["bp_stack"]
 PYTHON_FRAME_DTYPE = STRUCTS["bp_python_frame"]
 THREAD_DTYPE = STRUCTS["bp_thread"]

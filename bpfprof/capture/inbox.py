@@ -28,11 +28,12 @@ _FORK, _EXEC, _ASK = (abi.EventKind[f"BP_EVENT_{name}"] for name in ("FORK", "EX
 
 @dataclass(frozen=True)
 class Batch:
-    """Events with the index of each one's thread (-1: not known), and every stack that they refer to."""
+    """Events with the index of each one's thread (-1: not known), their stacks, copies of code objects."""
 
     events: npt.NDArray[np.void]
     threads: npt.NDArray[np.int64]
     stacks: list[memoryview]
+    copies: list[memoryview]
 
 
 class Inbox:
@@ -41,6 +42,7 @@ class Inbox:
     def __init__(self, tables: Tables, mapping_events: MappingEvents | None, processes: Processes) -> None:
         self._events = RingBuffer(tables.fds["events"], abi.CONSTANTS["BP_EVENT_RING_BYTES"])
         self._stacks = RingBuffer(tables.fds["stacks"], abi.CONSTANTS["BP_STACK_RING_BYTES"])
+        self._copies = RingBuffer(tables.fds["copies"], abi.CONSTANTS["BP_COPY_RING_BYTES"])
         self._mapping_events = mapping_events
         self._processes = processes
         self._held: list[tuple[npt.NDArray[np.void], npt.NDArray[np.int64]]] = []
@@ -60,13 +62,14 @@ class Inbox:
         """All that came since the last call."""
         self.take()
         held, self._held = self._held, []
-        # After the events: a stack is sent before the event that refers to it, so each is here now.
+        # After the events: a stack is sent before the event that refers to it, so each is here now. So are its copies.
         stacks = list(self._stacks.drain_records())
+        copies = list(self._copies.drain_records())
         pids = {_PID.unpack_from(record, _STACK_PID_AT)[0] for record in stacks}
         if not pids <= self._processes.by_pid.keys():
             self.take()  # of a process that was born meanwhile: its birth was sent before its stack
         events = np.concatenate([np.zeros(0, EVENT_DTYPE), *(events for events, _ in held)])
-        return Batch(events, np.concatenate([np.zeros(0, np.int64), *(threads for _, threads in held)]), stacks)
+        return Batch(events, np.concatenate([np.zeros(0, np.int64), *(threads for _, threads in held)]), stacks, copies)
 
     def _follow_births(self, events: npt.NDArray[np.void]) -> npt.NDArray[np.int64]:
         """The index of each event's thread."""

@@ -24,9 +24,10 @@ A child begins in the state of its parent. A process is UNSEEN only where the wh
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+import time
 from dataclasses import dataclass, field
 from enum import Enum, auto
+from typing import Protocol
 
 from bpfprof import abi
 from bpfprof.cpython.code_objects import CodeObject, Identity, Unresolved, identity_start, read_code_object
@@ -34,12 +35,20 @@ from bpfprof.cpython.detect import Interpreter
 from bpfprof.cpython.layout import JIT_WITHOUT_FRAMES, NONE, Layout
 from bpfprof.errors import TargetError
 from bpfprof.model.ids import Pid
-from bpfprof.proc.memory import ProcessMemory
+from bpfprof.proc.memory import CopiedMemory, ProcessMemory
 from bpfprof.proc.text import without_controls
 from bpfprof.recording.tables import RecordedProcess
 
 _MASK64 = (1 << 64) - 1
-CodeReader = Callable[[int], "CodeObject | Unresolved"]
+_SUSPECTED_NS = (
+    1_000_000_000  # so long a process counts as one that replaces code, and mostly one that does is found out
+)
+
+
+class CodeReader(Protocol):
+    """Reads the code object at an address, from a copy where there is one."""
+
+    def __call__(self, address: int, copy: CopiedMemory | None = None) -> CodeObject | Unresolved: ...
 
 
 def _mix(hash_value: int, value: int) -> int:
@@ -51,8 +60,8 @@ def _mix(hash_value: int, value: int) -> int:
 def identity_hash(identity: Identity) -> int:
     """The same as the kernel side makes of it: code_identity() in ebpf/python_frames.bpf.h."""
     value = 1
-    for word in identity:
-        value = _mix(value, word)
+    for first, second in zip(identity[::2], identity[1::2]):
+        value = _mix(value, (first + second * 0x9E3779B97F4A7C15) & _MASK64)
     return value | 1
 
 
@@ -71,9 +80,9 @@ class ProcessCodes:
         The parent may have replaced one since: what is read is only used if it is the one the kernel side saw.
         """
 
-        def read(address: int) -> CodeObject | Unresolved:
-            found = reader(address)
-            return self.reader(address) if isinstance(found, Unresolved) and self.reader else found
+        def read(address: int, copy: CopiedMemory | None = None) -> CodeObject | Unresolved:
+            found = reader(address, copy)
+            return self.reader(address) if isinstance(found, Unresolved) and self.reader and copy is None else found
 
         return ProcessCodes(process, read, dict(self.known))
 
@@ -100,6 +109,7 @@ class Process:
     command_line: list[str] = field(default_factory=list)
     state: State = State.KNOWN
     until_s: float = 0.0  # when STARTING or ASKED ends, time.monotonic()
+    suspected_until_ns: int = 0  # of replacing code, CLOCK_MONOTONIC; 0: its Python is not recorded yet
     memory: ProcessMemory | None = None
     interpreter: Interpreter | None = None
     note: str = ""  # why it has no Python frames
@@ -125,12 +135,12 @@ class Process:
             self.memory.close()
         self.memory = None
 
-    def read_code(self, address: int) -> CodeObject | Unresolved:
-        """The code object at an address."""
-        if self.memory is None or self.interpreter is None:
+    def read_code(self, address: int, copy: CopiedMemory | None = None) -> CodeObject | Unresolved:
+        """The code object at an address, in the process's memory or in a copy of it."""
+        memory, found = copy or self.memory, self.interpreter
+        if memory is None or found is None:
             return Unresolved("process gone before its code was read")
-        found = self.interpreter
-        return read_code_object(self.memory, found.layout, address, found.code_type_address)
+        return read_code_object(memory, found.layout, address, found.code_type_address)
 
     def recorded(self) -> RecordedProcess:
         """Its row in the recording's table."""
@@ -164,6 +174,8 @@ class Process:
         if self.interpreter is not None and self.state is not State.CHANGING:
             flags |= abi.ProcessFlags["BP_PROCESS_PYTHON"]
             values |= _interpreter_values(self.interpreter)
+            self.suspected_until_ns = self.suspected_until_ns or time.monotonic_ns() + _SUSPECTED_NS
+            values["replaced_ns"] = max(0, self.suspected_until_ns - abi.CONSTANTS["BP_REPLACED_NS"])
         return abi.pack("bp_process", flags=int(flags), **values)
 
 
@@ -209,6 +221,9 @@ def _kernel_layout(layout: Layout) -> bytes:
         interpreter_threads=layout.interpreter_threads_head,
         slot_stays=layout.slot_stays,
         jit_saves_bp=layout.version == JIT_WITHOUT_FRAMES,
+        object_size=layout.bytes_size,
+        # They have None from 3.13 on: entry_frame in _PyEval_EvalFrameDefault, Python/ceval.c (v3.13.0).
+        shim_mark=layout.entry_marks_from if layout.version >= (3, 13) else 0xFFFF,
     )
 
 

@@ -175,6 +175,7 @@ class Processes:
         if process is None:
             return
         process.interpreter, process.note, process.is_unread = None, "", False
+        process.suspected_until_ns = 0
         process.open_memory()
         self.naming.forget(process)
         process.codes = ProcessCodes(process.index, process.read_code)

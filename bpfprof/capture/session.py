@@ -42,6 +42,7 @@ _MANY_EVENTS = 20_000
 _SLEEPERS_TOGETHER = 10  # processes
 _TOTALS_EVERY_S = 2.0
 _LOOKS_EVERY_S, _LOOKS_REST = 1.0, 50  # the second times what looks took: they cost at most 2% of a CPU
+_NOT_COPIED = int(abi.Status["BP_CODE_NOT_COPIED"])
 _EXEC, _EXIT = abi.EventKind["BP_EVENT_EXEC"], abi.EventKind["BP_EVENT_EXIT"]
 
 
@@ -137,6 +138,7 @@ class Session:
             lost={abi.status_text(index): count for index, count in counters.items()},
             codes_unverified=self._stacks.unverified_count,
             codes_replaced=self._stacks.changed_count,
+            codes_not_copied=self._tables.counters()[_NOT_COPIED],
             problems=self._problems(),
             tasks_missed=self._async.missed,
         )
@@ -184,6 +186,7 @@ class Session:
         self._drain_cost_s = time.thread_time() - begin_s
 
     def _add_stacks(self, batch: Batch) -> None:
+        self._stacks.take_copies(batch.copies, self._processes.codes_of)
         records, position = batch.stacks, 0
         execs = batch.events[batch.events["kind"] == _EXEC]
         if len(execs):
@@ -250,7 +253,7 @@ class Session:
         counts = self._tables.counters()
         first, end = int(abi.Status["BP_LOST_FIRST"]), int(abi.Status["BP_STATUS_COUNT"])
         counts[abi.Status["BP_LOST_THREAD_TABLE_FULL"]] += self._processes.threads.unwatched_count
-        return {index: int(counts[index]) for index in range(first, end) if counts[index]}
+        return {index: int(counts[index]) for index in range(first, end) if counts[index] and index != _NOT_COPIED}
 
     def _problems(self) -> dict[str, int]:
         """What native stacks may lack, beside what each says of itself: sentence -> how often."""

@@ -1,7 +1,8 @@
 """Stacks and code objects as they come from the kernel side, to the recording's own tables, each thing once.
 
-A code object is read from the target the first time its address is met, and again when the kernel side saw another
-identity there. What was read counts only if its identity is the one the kernel side saw with the sample.
+A code object is read the first time its address is met, and again when the kernel side saw another identity there: in
+the copy that came with the first stack that had it, or else in the target. What was read there counts only if its
+identity is the one the kernel side saw with the sample.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import numpy as np
 
 from bpfprof import abi
 from bpfprof import array_types as npt
+from bpfprof.abi.dtypes import CODE_COPY_DTYPE
 from bpfprof.abi.dtypes import PYTHON_FRAME_DTYPE as RAW_FRAME_DTYPE
 from bpfprof.abi.dtypes import STACK_DTYPE as RAW_STACK_DTYPE
 from bpfprof.capture.numbers import NATIVE_FLAGS, STATUS, look_up
@@ -24,6 +26,7 @@ from bpfprof.code.addresses import RawStack
 from bpfprof.cpython.code_objects import CodeObject, Unresolved
 from bpfprof.model.ids import Pid
 from bpfprof.model.samples import NATIVE_INDEX_DTYPE, PYTHON_FRAME_DTYPE, STACK_DTYPE
+from bpfprof.proc.memory import CopiedMemory
 from bpfprof.recording.writer import Sink
 
 _MARK_AT = 56  # the bit
@@ -39,6 +42,10 @@ _RAW_FRAME = struct.Struct("<" + "".join(code for _, code in abi.field_codes("bp
 _FRAME = struct.Struct("<IiB")  # PYTHON_FRAME_DTYPE
 _STATUS, _NATIVE_FLAGS = STATUS.tolist(), NATIVE_FLAGS.tolist()
 _FRAMES_LIMIT = 20_000  # that are remembered of one process
+_CODES_LIMIT = 4096  # that are remembered by what they say: functions that are made again and again
+_COPY_HEAD = struct.Struct("<QQ4QII")  # of struct bp_code_copy, up to `object`
+_OBJECT_AT, _TEXTS_AT, _TABLE_AT = (CODE_COPY_DTYPE.fields[name][1] for name in ("object", "texts", "table"))  # type: ignore[index]
+_TEXT_BYTES = abi.CONSTANTS["BP_COPIED_TEXT_BYTES"]
 _OFFSET_LIMIT = 1 << 31
 _CHANGED = Unresolved("code object replaced before it was read")
 
@@ -60,12 +67,24 @@ class StackTable:
     _index_of_frames: dict[tuple[bytes, bytes, bytes], int] = field(default_factory=dict)
     _code_count: int = 0
     _unnamed_index: dict[tuple[int, str], int] = field(default_factory=dict)
+    _index_of_code: dict[tuple[int, str, str, int, bytes], int] = field(default_factory=dict)
+    _copies: dict[tuple[int, int, int], memoryview] = field(default_factory=dict)  # by process, address, identity
+    _copies_before: dict[tuple[int, int, int], memoryview] = field(default_factory=dict)
     _new_codes: list[tuple[int, CodeObject | Unresolved]] = field(default_factory=list)
     _new_stacks: list[tuple[bytes, bytes, bytes]] = field(default_factory=list)
     unfinished: set[int] = field(default_factory=set)  # they lack what will be known soon
     _unfinished_pids: set[int] = field(default_factory=set)  # processes that had some lately
     unverified_count: int = 0
     changed_count: int = 0
+
+    def take_copies(self, records: Iterable[memoryview], codes_of: Callable[[int], ProcessCodes | None]) -> None:
+        """Takes copies of code objects, for the stacks of this turn and, sent while these were drained, the next."""
+        self._copies_before, self._copies = self._copies, {}
+        for record in records:
+            code, identity, *_, pid, _ = _COPY_HEAD.unpack_from(record)
+            codes = codes_of(pid)
+            if codes is not None:
+                self._copies[codes.process, code, identity] = record
 
     def add_records(
         self,
@@ -183,22 +202,44 @@ class StackTable:
         known = codes.known.get(address)
         if known is not None and identity in (0, known[0]):
             return known[1], known[2]
-        code = codes.reader(address) if codes.reader else Unresolved("process gone before its code was read")
-        read_identity = identity
-        if isinstance(code, CodeObject):
-            read_identity = identity_hash(code.identity)
-            if not identity:
-                self.unverified_count += 1
-            elif identity != read_identity:
-                code = _CHANGED
-                self.changed_count += 1
+        code, read_identity = self._read(codes, address, identity)
         if not isinstance(code, CodeObject):
             return self._unnamed(codes, code), 0
-        index = self._number(codes, code)
+        index = self._index_of(codes, code)
         if known is not None:
             codes.frames.clear()  # those without an identity may be of the code object that was there before
-        codes.known[address] = (identity or read_identity, index, code.code_start)
+        codes.known[address] = (read_identity, index, code.code_start)
         return index, code.code_start
+
+    def _read(self, codes: ProcessCodes, address: int, identity: int) -> tuple[CodeObject | Unresolved, int]:
+        """The code object, and its identity."""
+        if codes.reader is None:
+            return Unresolved("process gone before its code was read"), 0
+        key = codes.process, address, identity
+        copy = self._copies.get(key) or self._copies_before.get(key)
+        code = codes.reader(address, _memory_of(copy)) if copy else None
+        if isinstance(code, CodeObject):
+            return code, identity
+        code = codes.reader(address)  # not copied, or not all of it
+        if not isinstance(code, CodeObject):
+            return code, 0
+        read_identity = identity_hash(code.identity)
+        if not identity:
+            self.unverified_count += 1
+        elif identity != read_identity:
+            self.changed_count += 1
+            return _CHANGED, 0
+        return code, read_identity
+
+    def _index_of(self, codes: ProcessCodes, code: CodeObject) -> int:
+        """One entry for all code objects that say the same."""
+        key = codes.process, code.filename, code.qualname, code.first_line, code.linetable
+        index = self._index_of_code.get(key)
+        if index is None:
+            if len(self._index_of_code) >= _CODES_LIMIT:
+                self._index_of_code.clear()
+            index = self._index_of_code[key] = self._number(codes, code)
+        return index
 
     def _number(self, codes: ProcessCodes, code: CodeObject | Unresolved) -> int:
         self._code_count += 1
@@ -239,3 +280,11 @@ def _columns(process: int, code: CodeObject | Unresolved) -> tuple[int, str, str
     if isinstance(code, CodeObject):
         return process, code.filename, code.qualname, code.first_line, ""
     return process, "", "", 0, code.reason
+
+
+def _memory_of(copy: memoryview) -> CopiedMemory:
+    """What a bp_code_copy holds."""
+    code, _, *addresses, table, _, table_bytes = _COPY_HEAD.unpack_from(copy)
+    texts = [bytes(copy[at : at + _TEXT_BYTES]) for at in range(_TEXTS_AT, _TABLE_AT, _TEXT_BYTES)]
+    parts = [*zip(addresses, texts), (table, bytes(copy[_TABLE_AT : _TABLE_AT + table_bytes]))]
+    return CopiedMemory([(code, bytes(copy[_OBJECT_AT:_TEXTS_AT])), *((at, part) for at, part in parts if at)])

@@ -9,9 +9,10 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass
 
+from bpfprof import abi
 from bpfprof.cpython.layout import NONE, Layout
 from bpfprof.model.ids import RuntimeAddress
-from bpfprof.proc.memory import ProcessMemory
+from bpfprof.proc.memory import Memory
 from bpfprof.proc.text import with_controls_replaced
 
 _FILENAME_LIMIT = 4096  # PATH_MAX
@@ -27,10 +28,10 @@ _KIND_SHIFT, _KIND_MASK = 2, 7
 _COMPACT, _ASCII = 1 << 5, 1 << 6
 _CODECS = {1: "latin-1", 2: "utf-16-le", 4: "utf-32-le"}  # by kind, which is also the width in bytes
 
-# Words of the code object from IDENTITY_START to the line table pointer, then the hash of the name (0 where the code
-# object has a version, which is among the words).
+# Words of the code object from the first line (or before it) to the line table pointer, then the hash of the name (0
+# where the code object has a version, which is among the words).
 Identity = tuple[int, ...]
-IDENTITY_WORDS = 7
+IDENTITY_WORDS = abi.CONSTANTS["BP_IDENTITY_WORDS"]
 
 
 @dataclass(frozen=True)
@@ -43,8 +44,8 @@ class Unresolved:
 @dataclass(frozen=True)
 class CodeObject:
     """`code_start` is what the addresses of instructions count from, `qualname` before CPython 3.11 the name. When
-    `identity` differs, another object has taken the address: its version from CPython 3.12 on, its pointers, and where
-    there is no version the hash of its name.
+    `identity` differs, another object has taken the address: its version from CPython 3.12 on, its first line, its
+    pointers, and where there is no version the hash of its name.
     """
 
     address: RuntimeAddress
@@ -69,7 +70,7 @@ def identity_start(layout: Layout) -> int:
     return layout.code_linetable + 8 - 8 * IDENTITY_WORDS
 
 
-def read_code_identity(memory: ProcessMemory, layout: Layout, address: int) -> Identity | None:
+def read_code_identity(memory: Memory, layout: Layout, address: int) -> Identity | None:
     """What `CodeObject.identity` would be now; None when it is not readable."""
     data = memory.read(address + identity_start(layout), 8 * IDENTITY_WORDS)
     return None if data is None else _identity(memory, layout, data)
@@ -80,7 +81,7 @@ def _text_words(layout: Layout) -> slice:
     return slice(IDENTITY_WORDS - 1 - (layout.code_linetable - layout.code_filename) // 8, IDENTITY_WORDS)
 
 
-def _identity(memory: ProcessMemory, layout: Layout, data: bytes) -> Identity:
+def _identity(memory: Memory, layout: Layout, data: bytes) -> Identity:
     words = struct.unpack(f"<{IDENTITY_WORDS}Q", data)
     name_hash = 0
     if layout.code_version == NONE:
@@ -90,7 +91,7 @@ def _identity(memory: ProcessMemory, layout: Layout, data: bytes) -> Identity:
 
 
 def read_code_object(
-    memory: ProcessMemory, layout: Layout, address: int, code_type_address: int = 0
+    memory: Memory, layout: Layout, address: int, code_type_address: int = 0
 ) -> CodeObject | Unresolved:
     """`code_type_address` is that of PyCode_Type, 0 when it is not known. Never raises."""
     if address % 8:
@@ -120,7 +121,7 @@ def read_code_object(
     return CodeObject(RuntimeAddress(address), filename, name, qualname, first_line, linetable, start, identity)
 
 
-def read_text(memory: ProcessMemory, layout: Layout, address: int, limit: int) -> str | None:
+def read_text(memory: Memory, layout: Layout, address: int, limit: int) -> str | None:
     """A `str` object, cut to `limit` characters and then ending in an ellipsis, controls as U+FFFD; None on a miss."""
     data = memory.read_up_to(address, _TEXT_GUESS_BYTES)
     if len(data) < layout.unicode_compact_size + 8:
@@ -143,7 +144,7 @@ def read_text(memory: ProcessMemory, layout: Layout, address: int, limit: int) -
     return with_controls_replaced(text if kept == length else text[: kept - 1] + _ELLIPSIS)
 
 
-def _read_bytes(memory: ProcessMemory, layout: Layout, address: int) -> bytes | None:
+def _read_bytes(memory: Memory, layout: Layout, address: int) -> bytes | None:
     """The contents of a `bytes` object; None when not readable or above _LINETABLE_LIMIT_BYTES."""
     data = memory.read_up_to(address, _LINETABLE_GUESS_BYTES)
     if len(data) < layout.bytes_data:
@@ -152,7 +153,7 @@ def _read_bytes(memory: ProcessMemory, layout: Layout, address: int) -> bytes | 
     return _slice(memory, address, data, layout.bytes_data, size) if size <= _LINETABLE_LIMIT_BYTES else None
 
 
-def _slice(memory: ProcessMemory, address: int, data: bytes, begin: int, size: int) -> bytes | None:
+def _slice(memory: Memory, address: int, data: bytes, begin: int, size: int) -> bytes | None:
     """Bytes of the object at `address`, out of `data`, its first ones, if they are all there."""
     return data[begin : begin + size] if begin + size <= len(data) else memory.read(address + begin, size)
 

@@ -1,4 +1,4 @@
-"""The memory of a running process through /proc/PID/mem: addresses in, bytes out, None where nothing can be read."""
+"""The memory of a process, by /proc/PID/mem or in a copy: addresses in, bytes out, None where nothing can be read."""
 
 from __future__ import annotations
 
@@ -12,7 +12,45 @@ READ_LIMIT_BYTES = 1 << 20
 _ADDRESS_LIMIT = 1 << 56
 
 
-class ProcessMemory:
+class Memory:
+    """Reads that are the same wherever the bytes come from."""
+
+    __slots__ = ()
+
+    def read(self, address: int, size: int) -> bytes | None:
+        """Exactly `size` bytes; None if any of them is unreadable or `size` is above READ_LIMIT_BYTES."""
+        data = self.read_up_to(address, size)
+        return data if len(data) == size else None
+
+    def read_up_to(self, address: int, size: int) -> bytes:
+        """As many of `size` bytes as are readable from `address` on; b"" if none is."""
+        raise NotImplementedError
+
+    def read_u64(self, address: int) -> int | None:
+        data = self.read(address, 8)
+        return None if data is None else int.from_bytes(data, "little")
+
+    def read_pointer(self, address: int) -> RuntimeAddress | None:
+        """A null pointer is 0, not a miss."""
+        value = self.read_u64(address)
+        return None if value is None else RuntimeAddress(value)
+
+
+class CopiedMemory(Memory):
+    """What was copied of a process's memory: (address, bytes) each. They may overlap."""
+
+    __slots__ = ("_copies",)
+
+    def __init__(self, copies: list[tuple[int, bytes]]) -> None:
+        self._copies = copies
+
+    def read_up_to(self, address: int, size: int) -> bytes:
+        """As many of `size` bytes as were copied from `address` on."""
+        found = (data[address - start :][: max(0, size)] for start, data in self._copies if start <= address)
+        return max(found, key=len, default=b"")
+
+
+class ProcessMemory(Memory):
     """Keeps one descriptor on /proc/PID/mem. It stays with the address space it was opened on, also after an exec."""
 
     __slots__ = ("_fd",)
@@ -37,11 +75,6 @@ class ProcessMemory:
             os.close(self._fd)
             self._fd = -1
 
-    def read(self, address: int, size: int) -> bytes | None:
-        """Exactly `size` bytes; None if any of them is unreadable or `size` is above READ_LIMIT_BYTES."""
-        data = self.read_up_to(address, size)
-        return data if len(data) == size else None
-
     def read_up_to(self, address: int, size: int) -> bytes:
         """As many of `size` bytes as are readable from `address` on; b"" if none is."""
         # A read that meets an unmapped page returns what came before it: mem_rw(), fs/proc/base.c (Linux 6.1).
@@ -51,12 +84,3 @@ class ProcessMemory:
             return os.pread(self._fd, size, address)
         except OSError:
             return b""
-
-    def read_u64(self, address: int) -> int | None:
-        data = self.read(address, 8)
-        return None if data is None else int.from_bytes(data, "little")
-
-    def read_pointer(self, address: int) -> RuntimeAddress | None:
-        """A null pointer is 0, not a miss."""
-        value = self.read_u64(address)
-        return None if value is None else RuntimeAddress(value)

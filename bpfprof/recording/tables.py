@@ -41,6 +41,7 @@ class End(TypedDict, total=False):
     lost: dict[str, int]
     codes_unverified: int
     codes_replaced: int
+    codes_not_copied: int
     problems: dict[str, int]
     tasks_missed: dict[str, int]
 

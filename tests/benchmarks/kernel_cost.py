@@ -44,7 +44,8 @@ def measure(name: str, pids: list[int], program: str, seconds: float, rate_hz: i
     means = []
 
     def during(programs: dict[str, int]) -> None:
-        time.sleep(0.5)  # the first stacks of a target are new and cost more; they are not the steady state
+        # The first stacks of a target are new, and all their code is identified: they are not the steady state.
+        time.sleep(1.5)
         run_time = RunTime(programs[program])
         time.sleep(seconds)
         mean, runs = run_time.mean_ns()

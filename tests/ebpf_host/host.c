@@ -9,7 +9,7 @@ struct host_map host_maps[HOST_MAPS];
 
 long bpf_ringbuf_output(void *map, void *record, __u64 size, __u64 flags)
 {
-    struct host_ring *ring = map == MAP(events) ? &host.events : &host.stacks;
+    struct host_ring *ring = map == MAP(events) ? &host.events : map == MAP(copies) ? &host.copies : &host.stacks;
     (void)flags;
     if (ring->is_full || size + sizeof(size) > HOST_RING_BYTES - ring->used)
         return HOST_ERROR;

@@ -63,6 +63,7 @@ struct host_state {
     __u64 random;
     struct host_ring events;
     struct host_ring stacks;
+    struct host_ring copies;
 };
 
 extern struct host_state host;

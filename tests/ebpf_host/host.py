@@ -84,6 +84,7 @@ class _State(ctypes.Structure):
         ("random", ctypes.c_uint64),
         ("events", _Ring),
         ("stacks", _Ring),
+        ("copies", _Ring),
     ]
 
 
@@ -317,10 +318,14 @@ class Host:
     def run(self, program: str, program_type: str, context: object) -> list[Stack]:
         """Runs a program; its stacks. Its events are in `events`."""
         self._use_maps(program_type)
-        self.state.events.used = self.state.stacks.used = 0
+        self.state.events.used = self.state.stacks.used = self.state.copies.used = 0
         self.library[program](context)
         self.events = np.frombuffer(b"".join(_records(self.state.events)), EVENT_DTYPE)
         return [_parse(record) for record in _records(self.state.stacks)]
+
+    def copies(self) -> list[bytes]:
+        """The copies of code objects that the last program sent."""
+        return _records(self.state.copies)
 
     def stack(self) -> Stack:
         """The stack of one tick, which must have one."""

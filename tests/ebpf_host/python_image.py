@@ -36,12 +36,14 @@ for _layout in LAYOUTS.values():
     }
     _layout |= {"tstate_interpreter": 16, "interpreter_gil": 40, "gil_holder": 8, "tstate_native_id": 160}
     _layout |= {"tstate_next": 8, "tstate_thread_id": 168, "interpreter_next": 0, "interpreter_threads": 8}
+    _layout |= {"object_size": 16, "shim_mark": 0xFFFF}
 LAYOUTS["3.11"] |= {"name_hash": NAME_HASH, "interpreter_gil": 0xFFFF, "slot_stays": 1}
 # Before 3.11 frames are other objects. f_lasti has 4 bytes, in words of 8 here.
 FRAME_OBJECT = {"tstate_frame": 24, "tstate_chunk": 0, "cframe_frame": 0xFFFF, "frame_code": 32}
 FRAME_OBJECT |= {"frame_previous": 24, "tstate_base_frame": 0xFFFF}
 FRAME_OBJECT |= {"frame_instruction": 104, "frame_mark": 112, "code_identity": IDENTITY, "name_hash": NAME_HASH}
 FRAME_OBJECT |= {"tstate_interpreter": 16, "interpreter_gil": 0xFFFF, "gil_holder": 8, "tstate_native_id": 176}
+FRAME_OBJECT |= {"object_size": 16, "shim_mark": 0xFFFF}
 FRAME_OBJECT_BYTES = 128  # what is read of one: ebpf/python_old_frames.bpf.h
 
 

@@ -18,7 +18,7 @@ HERE = Path(__file__).parent
 FILES = (
     *("test_native_random.py", "test_search.py", "test_record.py", "test_python_walk.py"),
     *("test_scheduler.py", "test_missed_switches.py", "test_scheduler_random.py", "test_switch_sampling.py"),
-    *("test_lifecycle.py", "test_wakers.py", "test_gil.py"),
+    *("test_lifecycle.py", "test_wakers.py", "test_gil.py", "test_code_copies.py"),
 )
 
 

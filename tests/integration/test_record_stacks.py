@@ -5,8 +5,10 @@ from __future__ import annotations
 import importlib.util
 import shutil
 import time
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -46,7 +48,7 @@ STACKLESS = ("[not sampled]", "[truncated: stack not taken]", "[short waits]")
 UNTOLD_US = 150_000  # some turns in the run queue of a busy machine, of a second or more
 
 
-def recorded(target: Target, path: Path, seconds: float, *options: str) -> Folded:
+def recorded(target: Target, path: Path, seconds: float, *options: str | int) -> Folded:
     """A recording of a running target, as collapsed stacks."""
     bpfprof("record", "-p", target.pid, "-d", seconds, "-o", path, *options)
     return collapsed(path)
@@ -67,27 +69,33 @@ def python_frames(frames: tuple[str, ...]) -> list[tuple[str, int]]:
 
 
 @pytest.mark.parametrize("python", list(ALL_INTERPRETERS.values()), ids=list(ALL_INTERPRETERS))
-@pytest.mark.parametrize("kind", ["asleep", "burning"])
-def test_deep_stacks_are_exact(python: str, kind: str, tmp_path: Path) -> None:
-    """700 frames of recursion, generators, coroutines, methods, lambdas: every name, every line, in order, always."""
-    with running(python, program("deep.py"), *(["--burn"] if kind == "burning" else [])) as target:
-        threads = json_line(target.first_line)["threads"]
-        folded = recorded(target, tmp_path / "x.bpfprof", 1)
-    assert len(threads) == 4
-    for tid, thread in threads.items():
-        true = [tuple(frame) for frame in thread["stack"]]
-        leaf = ("burn" if kind == "burning" else "rest", 0)
-        assert true[-1] == leaf
-        lines, untold_us = folded.of_thread(int(tid)).lines, 0
-        assert lines
-        for _, _, frames, weight in lines:
-            stack = python_frames(frames)
-            if not stack:
-                untold_us += weight
-                assert frames[0] in STACKLESS, f"{thread['name']}: {frames[0]} for {weight} us"
-                continue
-            assert [*stack[:-1], (stack[-1][0], 0)] == true, thread["name"]
-        assert untold_us < UNTOLD_US, thread["name"]
+def test_deep_stacks_are_exact(python: str, tmp_path: Path) -> None:
+    """700 frames of recursion, generators, coroutines, methods, lambdas: every name, every line, in order, always.
+
+    One program sleeps and one burns below them.
+    """
+    with running(python, program("deep.py")) as asleep, running(python, program("deep.py"), "--burn") as burning:
+        targets = {"rest": json_line(asleep.first_line)["threads"], "burn": json_line(burning.first_line)["threads"]}
+        folded = recorded(asleep, tmp_path / "x.bpfprof", 1, "-p", burning.pid)
+    for leaf, threads in targets.items():
+        assert len(threads) == 4
+        for tid, thread in threads.items():
+            assert_exact(folded.of_thread(int(tid)), thread, leaf)
+
+
+def assert_exact(folded: Folded, thread: dict[str, Any], leaf: str) -> None:
+    true = [tuple(frame) for frame in thread["stack"]]
+    assert true[-1] == (leaf, 0)
+    untold_us = 0
+    assert folded.lines
+    for _, _, frames, weight in folded.lines:
+        stack = python_frames(frames)
+        if not stack:
+            untold_us += weight
+            assert frames[0] in STACKLESS, f"{thread['name']}: {frames[0]} for {weight} us"
+            continue
+        assert [*stack[:-1], (stack[-1][0], 0)] == true, thread["name"]
+    assert untold_us < UNTOLD_US, thread["name"]
 
 
 @some_interpreters
@@ -177,12 +185,6 @@ class Churn:
     recording: Recording
 
 
-@pytest.fixture(scope="module", params=[(1, 8), (60, 160)], ids=["1-8ms", "60-160ms"])
-def churn_length(request: pytest.FixtureRequest) -> tuple[int, int]:
-    """Shorter and longer than the 100 ms after which bpfprof reads code objects."""
-    return request.param
-
-
 CHURNED = {
     **SOME_INTERPRETERS,
     **{name: OLD_INTERPRETERS[name] for name in ("3.6", "3.10") if name in OLD_INTERPRETERS},
@@ -190,12 +192,10 @@ CHURNED = {
 
 
 @pytest.fixture(scope="module", params=list(CHURNED.values()), ids=list(CHURNED))
-def churn(
-    request: pytest.FixtureRequest, churn_length: tuple[int, int], tmp_path_factory: pytest.TempPathFactory
-) -> Churn:
+def churn(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Churn:
+    """1,000 code objects a second, each for about a millisecond."""
     path = tmp_path_factory.mktemp("churn") / "x.bpfprof"
-    shortest, longest = map(str, churn_length)
-    command = request.param, program("code_churn.py"), "--shortest", shortest, "--longest", longest
+    command = request.param, program("code_churn.py"), "--shortest", "0.5", "--longest", "1.5"
     with running(*command) as target, recording("-p", target.pid, "-r", 499, "-o", path) as recorder:
         time.sleep(3)  # the length of the recording
         done = recorder.end()
@@ -204,7 +204,7 @@ def churn(
     return Churn(truth["functions"], truth["distinct_addresses"], read(path))
 
 
-def test_no_function_is_given_the_time_of_another(churn: Churn, churn_length: tuple[int, int]) -> None:
+def test_no_function_is_given_the_time_of_another(churn: Churn) -> None:
     """Addresses of code objects are used again at once; every sample and wait lies within its function's own call."""
     assert churn.distinct_addresses < len(churn.functions) / 2, "no address was used again: nothing was tested"
     found = churned_rows(churn.recording)
@@ -217,11 +217,10 @@ def test_no_function_is_given_the_time_of_another(churn: Churn, churn_length: tu
         outside = [it for it in found[name] if not first_ns <= it[0] <= it[1] <= last_ns]
         wrong += [f"{name}: {len(outside)} of {len(found[name])} when another one ran"] if outside else []
     assert not wrong
-    # Those that are gone before they can be read have no name; those that are not, have.
-    assert churn_length[0] < 10 or len(named) >= 10
+    assert len(named) >= 100
 
 
-def test_code_that_was_replaced_is_counted_and_lines_are_right(churn: Churn) -> None:
+def test_code_that_is_gone_has_its_name_and_lines(churn: Churn) -> None:
     profile = build_profile(churn.recording)
     cpu_ns = sleep_ns = unnamed_ns = 0
     for weight in profile.weights:
@@ -236,7 +235,7 @@ def test_code_that_was_replaced_is_counted_and_lines_are_right(churn: Churn) -> 
             unnamed_ns += int(weight["total_ns"]) * (weight["state"] != ThreadState.RUNQUEUE)
         elif weight["state"] == ThreadState.ON_CPU and leaf.name.startswith("churn_0"):
             cpu_ns += int(weight["total_ns"])
-        elif weight["state"] == ThreadState.OFF_CPU and leaf.name.startswith("churn_sleep"):
+        elif weight["state"] != ThreadState.ON_CPU and leaf.name.startswith("churn_sleep"):
             sleep_ns += int(weight["total_ns"])
     first_ns, last_ns = churn.recording.start["start_ns"], churn.recording.end["end_ns"]
     calls = {
@@ -250,11 +249,51 @@ def test_code_that_was_replaced_is_counted_and_lines_are_right(churn: Churn) -> 
     print(f"cpu {cpu_ns / 1e9} of {true_cpu_ns / 1e9}, asleep {sleep_ns / 1e9} of {true_sleep_ns / 1e9}")
     print(f"unnamed {unnamed_ns / 1e9}, {churn.recording.end['codes_replaced']} replaced")
     # Calls at both edges are counted whole in the truth; CPU time between calls falls to a neighbour's sample (5 %).
-    assert cpu_ns <= 1.05 * true_cpu_ns and sleep_ns <= 1.01 * true_sleep_ns
+    assert cpu_ns <= 1.05 * true_cpu_ns and sleep_ns <= 1.05 * true_sleep_ns  # which has time on the run queue, too
     assert cpu_ns + sleep_ns + unnamed_ns >= 0.9 * (true_cpu_ns + true_sleep_ns) - 2 * longest_ns
     assert cpu_ns + sleep_ns + unnamed_ns <= 1.05 * (true_cpu_ns + true_sleep_ns)
-    replaced = sum(code.reason.startswith("code object replaced") for code in churn.recording.codes)
-    assert (churn.recording.end["codes_replaced"] > 0) == (replaced > 0), "one entry stands for all with this reason"
+    assert unnamed_ns <= 0.02 * (true_cpu_ns + true_sleep_ns)
+
+
+@pytest.fixture(scope="module", params=["3.8", "3.11", "3.13", "3.11 deep"])
+def kinds(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Recording, dict[str, Any]]:
+    """A recording of code_kinds.py, and what it says of its functions.
+
+    "deep": the innermost frames never show that a code object was replaced.
+    """
+    path = tmp_path_factory.mktemp("kinds") / "x.bpfprof"
+    version, *chosen = request.param.split()
+    python = ALL_INTERPRETERS.get(version)
+    if python is None:
+        pytest.skip(f"no CPython {version}")
+    with (
+        running(python, program("code_kinds.py"), *chosen) as target,
+        recording("-p", target.pid, "-r", 499, "-o", path) as it,
+    ):
+        time.sleep(3)  # the length of the recording
+        done = it.end()
+        assert done.returncode == 0, done.stderr
+        return read(path), json_line(target.end())["functions"]
+
+
+def test_every_kind_of_code_has_its_name_and_lines(kinds: tuple[Recording, dict[str, Any]]) -> None:
+    recorded, functions = kinds
+    source, unread, wrong = StackSource(recorded), 0, []
+    found: Counter[str] = Counter()
+    for row in recorded.samples:
+        frames = source.frames(int(row["stack"]), int(row["status"]))
+        unread += any(is_unnamed(frame) for frame in frames)
+        for frame in frames:
+            truth = functions.get(frame.name)
+            if truth is not None:
+                found[truth["kind"]] += 1
+                first, last = truth["lines"]
+                is_right = 0 <= int(row["time_ns"]) - truth["start_ns"] <= truth["wall_ns"]
+                wrong += [] if is_right and first <= frame.line <= last else [(frame.name, frame.line)]
+    print(f"{len(recorded.samples)} samples, {unread} unread, {found}")
+    assert not wrong
+    assert {kind for kind, count in found.items() if count > 10} == {it["kind"] for it in functions.values()}
+    assert unread <= 0.02 * len(recorded.samples)
 
 
 # --- tasks that come and go

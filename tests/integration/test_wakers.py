@@ -21,11 +21,13 @@ from bpfprof.profile.build import build_profile
 from bpfprof.profile.options import ProfileOptions
 from bpfprof.query.waits import find_waits
 from bpfprof.recording.reader import read_recording
-from tests.integration.recorded import INTERPRETERS, json_line, needs_root, program, recording, running
+from tests.integration.recorded import SOME_INTERPRETERS, json_line, needs_root, program, recording, running
 
 pytestmark = [
     needs_root,
-    pytest.mark.skipif(not INTERPRETERS, reason="no CPython 3.11 to 3.15 under ~/.pyenv/versions or /usr/bin"),
+    pytest.mark.skipif(
+        not SOME_INTERPRETERS, reason="no CPython 3.11, 3.12, 3.13 or 3.15 under ~/.pyenv/versions or /usr/bin"
+    ),
 ]
 SHARE = 0.95
 LEAST_NS = 100_000  # what bpfprof calls short by itself; below it are other waits of these functions, such as a queue's
@@ -98,7 +100,7 @@ def share(ended: list[Ended], right: list[bool]) -> float:
     return sum(it.ns for it, is_right in zip(ended, right) if is_right) / sum(it.ns for it in ended)
 
 
-@pytest.fixture(scope="module", params=list(INTERPRETERS.values()), ids=list(INTERPRETERS))
+@pytest.fixture(scope="module", params=list(SOME_INTERPRETERS.values()), ids=list(SOME_INTERPRETERS))
 def woken(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Woken]:
     path: Path = tmp_path_factory.mktemp("wakers") / "x.bpfprof"
     with (

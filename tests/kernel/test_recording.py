@@ -112,11 +112,14 @@ def test_events_beside_the_clock(tmp_path: Path) -> None:
         bpfprof("record", "--pid", str(pid), "-d", str(SHORT_S), "-e", "cs", "-c", "1", "-o", file)
     with open(file, "rb") as stream:
         recording = read_recording(stream)
-    interval_count = len(recording.waits) + int(recording.short_waits["count"].sum())
+    # An emulated machine takes a while to begin with both, and to stop. Of short waits there are sums without times.
+    begin_ns = recording.waits["time_ns"] - recording.waits["runqueue_ns"] - recording.waits["blocked_ns"]
+    events_ns = recording.events["time_ns"]
+    long_count = int(((events_ns.min() <= begin_ns) & (begin_ns <= events_ns.max())).sum())
+    short_count = int(recording.short_waits["count"].sum())
     lines = bpfprof("report", file, "-f", "collapsed", "--event", "context-switches").splitlines()
     stacks = {stack: int(count) for stack, _, count in (line.rpartition(" ") for line in lines)}
-    # Threads that sleep at the start have an interval and no event, and an emulated machine takes a while to stop both.
-    assert sum(stacks.values()) == pytest.approx(interval_count, rel=0.1, abs=10)
+    assert 0.9 * long_count - 10 <= sum(stacks.values()) <= 1.1 * (long_count + short_count) + 10
     assert not READS_PYTHON or any("nap (known.py" in stack for stack in stacks), stacks
 
 

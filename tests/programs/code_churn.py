@@ -24,7 +24,7 @@ def {name}(until):
 SLEEP = """
 def {name}(until):
     while clock() < until:
-        sleep((until - clock()) / 1e9 if until > clock() else 0)
+        sleep(max(0, until - clock()) / 1e9)
 """
 
 

@@ -20,6 +20,7 @@ from bpfprof.code.addresses import RawStack
 from bpfprof.cpython.code_objects import CodeObject, Unresolved
 from bpfprof.kernel.sources import join_includes
 from bpfprof.model.ids import Pid, RuntimeAddress
+from bpfprof.proc.memory import CopiedMemory
 from tests.unit.capture.taken import new_chunks, new_rows
 
 START_OFFSET = 176  # of the bytecode in a code object
@@ -33,9 +34,12 @@ class Target:
 
     def __init__(self, **functions: int) -> None:
         self.objects = {address: code_object(address, name) for name, address in functions.items()}
+        self.in_copies: dict[int, CodeObject] = {}
         self.reads: list[int] = []
 
-    def __call__(self, address: int) -> CodeObject | Unresolved:
+    def __call__(self, address: int, copy: CopiedMemory | None = None) -> CodeObject | Unresolved:
+        if copy is not None:
+            return self.in_copies.get(address, Unresolved("a name of the code object is not readable"))
         self.reads.append(address)
         return self.objects.get(address, Unresolved("the code object is not readable"))
 
@@ -141,6 +145,58 @@ def test_an_object_replaced_before_it_was_read_is_counted_and_not_misnamed(table
     assert (table.changed_count, table.unverified_count) == (2, 0), "once a frame; the next stack may have more luck"
     table.add_records([record(3, target.frame(0x1000))], codes)
     assert names(table) == ["other"], "which is what runs now"
+
+
+def copy_record(frame: Frame, tgid: int = PID) -> memoryview:
+    """A record of the copies' ring; what is in it is `Target.in_copies`."""
+    record = np.zeros(1, dtypes.CODE_COPY_DTYPE)
+    record["code"], record["identity"], record["tgid"] = frame[0], frame[3], tgid
+    return memoryview(record.tobytes()[: dtypes.CODE_COPY_DTYPE.fields["table"][1]])  # type: ignore[index]
+
+
+@pytest.mark.parametrize("turns_later", [0, 1, 2])
+def test_an_object_that_was_copied_is_named_when_it_is_gone(table: StackTable, turns_later: int) -> None:
+    target = Target(gone=0x1000, other=0x2000)
+    codes = {PID: ProcessCodes(0, target)}.get
+    frame = target.frame(0x1000)
+    target.in_copies = {0x1000: target.objects.pop(0x1000)}
+    table.take_copies([copy_record(target.frame(0x2000)), copy_record(frame), copy_record(frame, tgid=999)], codes)
+    for _ in range(turns_later):
+        table.take_copies([], codes)
+    table.add_records([record(1, frame)], codes)
+    if turns_later < 2:
+        assert names(table) == ["gone"] and target.reads == [] and table.changed_count == 0
+    else:
+        assert names(table) == ["[the code object is not readable]"], "copies are kept for the next turn only"
+
+
+def test_a_copy_counts_for_its_identity_only(table: StackTable) -> None:
+    target = Target(before=0x1000)
+    codes = {PID: ProcessCodes(0, target)}.get
+    before = target.frame(0x1000)
+    target.in_copies = {0x1000: target.objects[0x1000]}
+    target.objects[0x1000] = code_object(0x1000, "after")
+    table.take_copies([copy_record(before)], codes)
+    table.add_records([record(1, target.frame(0x1000))], codes)
+    assert names(table) == ["after"]
+
+
+def test_what_was_not_copied_whole_is_read_in_the_target(table: StackTable) -> None:
+    target = Target(long=0x1000)
+    codes = {PID: ProcessCodes(0, target)}.get
+    table.take_copies([copy_record(target.frame(0x1000))], codes)
+    table.add_records([record(1, target.frame(0x1000))], codes)
+    assert names(table) == ["long"] and target.reads == [0x1000]
+
+
+def test_functions_that_say_the_same_are_one(table: StackTable) -> None:
+    target = Target(again=0x1000)
+    codes = {PID: ProcessCodes(0, target)}.get
+    table.add_records([record(1, target.frame(0x1000))], codes)
+    for address in (0x2000, 0x3000):
+        target.objects[address] = code_object(address, "again")
+        table.add_records([record(address, target.frame(address))], codes)
+    assert names(table) == ["again"] and index(table, 1) == index(table, 0x2000) == index(table, 0x3000)
 
 
 def test_an_object_whose_identity_nobody_saw_is_counted(table: StackTable) -> None:
@@ -276,19 +332,20 @@ def test_the_identity_is_the_one_the_kernel_side_computes(tmp_path: Path, seed: 
         pytest.skip("no C compiler (cc)")
     source = join_includes(ebpf_directory() / "profiler.bpf.c")
     mix = re.search(r"^static __always_inline __u64 mix\(.*?^}\n", source, re.MULTILINE | re.DOTALL)
-    arithmetic = re.search(r"    for \(int i = 0; i < BP_IDENTITY_WORDS; i\+\+\)\n.*?return (.*?);", source, re.DOTALL)
+    arithmetic = re.search(r"    for \(int i = 0; i <= BP_IDENTITY_WORDS; .*?return (.*?);", source, re.DOTALL)
     assert mix is not None and arithmetic is not None and "hash = 1, name_hash = 0" in source
     chance = np.random.default_rng(seed)
-    rows = [tuple(row) for row in chance.integers(0, 1 << 64, (50, 8), np.uint64).tolist()]
-    rows += [(0,) * 8, ((1 << 64) - 1,) * 8, tuple(range(8)), tuple(reversed(range(8)))]
+    rows = [tuple(row) for row in chance.integers(0, 1 << 64, (50, 12), np.uint64).tolist()]
+    rows += [(0,) * 12, ((1 << 64) - 1,) * 12, tuple(range(12)), tuple(reversed(range(12)))]
     table = ",\n".join("{" + ",".join(f"{value}ULL" for value in row) + "}" for row in rows)
     (tmp_path / "identity.c").write_text(
-        "#include <stdio.h>\n#define __always_inline inline\n#define BP_IDENTITY_WORDS 7\n"
+        "#include <stdio.h>\n#define __always_inline inline\n"
+        f"#define BP_IDENTITY_WORDS {abi.CONSTANTS['BP_IDENTITY_WORDS']}\n"
         f"typedef unsigned long long __u64;\n{mix[0]}\n"
-        f"static __u64 identity(__u64 *words, __u64 name_hash)\n{{\n    __u64 hash = 1;\n{arithmetic[0]}\n}}\n"
-        f"static __u64 rows[][8] = {{{table}}};\nint main(void)\n{{\n"
+        f"static __u64 identity(__u64 *words)\n{{\n    __u64 hash = 1;\n{arithmetic[0]}\n}}\n"
+        f"static __u64 rows[][12] = {{{table}}};\nint main(void)\n{{\n"
         f"    for (int i = 0; i < {len(rows)}; i++)\n"
-        '        printf("%llu\\n", identity(rows[i], rows[i][7]));\n    return 0;\n}\n'
+        '        printf("%llu\\n", identity(rows[i]));\n    return 0;\n}\n'
     )
     program = tmp_path / "identity"
     subprocess.run([compiler, "-o", program, tmp_path / "identity.c"], check=True)

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from bpfprof.cpython.code_objects import (
+    IDENTITY_WORDS,
     CodeObject,
     Unresolved,
     read_code_identity,
@@ -17,7 +18,7 @@ from bpfprof.cpython.code_objects import (
 from bpfprof.cpython.detect import Interpreter, find_interpreter
 from bpfprof.cpython.layout import NONE
 from bpfprof.model.ids import Pid
-from bpfprof.proc.memory import ProcessMemory
+from bpfprof.proc.memory import CopiedMemory, ProcessMemory
 
 
 @pytest.fixture(scope="module")
@@ -51,9 +52,9 @@ def test_fields_of_a_function(here: Here) -> None:
     table = code.co_linetable if hasattr(code, "co_linetable") else code.co_lnotab
     assert [found.filename, found.name, found.qualname] == (names if has_qualname else [*names, code.co_name])
     assert (found.first_line, found.linetable) == (code.co_firstlineno, table)
-    assert found.identity[7 - len(names) - 1 : 6] == tuple(map(id, names))
+    assert found.identity[10 - len(names) : 10] == tuple(map(id, names))
     has_version = interpreter.layout.code_version != NONE
-    assert found.identity[7] == (0 if has_version else hash(code.co_name) % (1 << 64))
+    assert found.identity[11] == (0 if has_version else hash(code.co_name) % (1 << 64))
     assert read_code_identity(memory, interpreter.layout, id(code)) == found.identity
     without_type = read_code_object(memory, interpreter.layout, id(code))
     assert without_type == found
@@ -89,6 +90,24 @@ def test_an_instance_of_a_subclass_of_str(here: Here) -> None:
     for content in ("plain", "größe", "函数"):
         text = Text(content)
         assert read_text(memory, interpreter.layout, id(text), 100) == content
+
+
+@pytest.mark.parametrize("name", ["f", "größe", "関数", "n" * 400])
+@pytest.mark.parametrize("text_bytes", [16, 512])
+def test_a_copy_is_read_like_the_process(here: Here, name: str, text_bytes: int) -> None:
+    """Copies that end in the middle of a text are no copies of it."""
+    memory, interpreter = here
+    code = compile(f"def {name}(): return 1", "<copied>", "exec").co_consts[0]
+    layout, found = interpreter.layout, read_code_object(memory, interpreter.layout, id(code))
+    assert isinstance(found, CodeObject)
+    texts = [code.co_filename, code.co_name, getattr(code, "co_qualname", code.co_name)]
+    table = code.co_linetable if hasattr(code, "co_linetable") else code.co_lnotab
+    table_at = found.identity[IDENTITY_WORDS - 1]
+    copies = [(id(code), layout.code_linetable + 8), (table_at, layout.bytes_data + len(table))]
+    copies += [(id(text), text_bytes) for text in texts]
+    copied = CopiedMemory([(at, memory.read_up_to(at, size)) for at, size in copies])
+    again = read_code_object(copied, layout, id(code), interpreter.code_type_address)
+    assert again == found if text_bytes > 400 else isinstance(again, Unresolved)
 
 
 def test_long_tables_and_names() -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from bpfprof.cpython.code_objects import IDENTITY_WORDS
 from bpfprof.cpython.layout import NONE, Layout
 from bpfprof.cpython.layouts_dynamic import (
     DEBUG_OFFSETS_BYTES,
@@ -222,7 +223,8 @@ def test_layout_agrees_with_the_headers(name: str, tmp_path: Path) -> None:
     assert truth["legacy_data"] == layout["unicode_compact_size"]
     assert (truth.get("tss_initialized", 0), truth.get("tss_key", 4)) == (0, 4)
     assert (truth["kind_bits"], truth["compact_bit"], truth["ascii_bit"]) == (7 << 2, 1 << 5, 1 << 6)
-    # read_code_identity() takes the pointers in one read.
+    # read_code_identity() takes the first line and the pointers in one read; fill_copy() of the kernel side masks it.
+    assert layout["code_linetable"] + 8 - 8 * IDENTITY_WORDS <= min(layout["code_first_line"], 127)
     fields = ["filename", "name", *(["qualname"] if layout["code_qualname"] != NONE else []), "linetable"]
     assert [truth[f"code_{field}"] - layout["code_filename"] for field in fields] == [0, 8, 16, 24][: len(fields)]
 
