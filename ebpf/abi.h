@@ -276,9 +276,15 @@ struct bp_python_layout {
     __u16 tstate_native_id;   /* PyThreadState.native_thread_id, before 3.11 .thread_id */
     __u16 tstate_base_frame;  /* PyThreadState.base_frame, below the outermost frame; 0xffff: nothing is below that */
     __u16 lasti_bytes;        /* before 3.11: what PyFrameObject.f_lasti counts; 0: frames are _PyInterpreterFrame */
-    __u16 object_size;        /* PyVarObject.ob_size; a bytes object's hash follows it, then its contents */
-    __u16 shim_mark;          /* frames with this mark or a higher one have no code object; 0xffff: all have one */
-    __u16 pad[3];
+    __u16 tstate_next;
+    __u16 tstate_thread_id; /* what pthread_self() returns */
+    __u16 interpreter_next;
+    __u16 interpreter_threads;
+    __u16 slot_stays;   /* before 3.12: the slot has the thread's first thread state, whichever interpreter it runs */
+    __u16 jit_saves_bp; /* 3.14: code of its JIT has no frame, and may use rbp for something else after a push */
+    __u16 object_size;  /* PyVarObject.ob_size; a bytes object's hash follows it, then its contents */
+    __u16 shim_mark;    /* frames with this mark or a higher one have no code object; 0xffff: all have one */
+    __u16 pad[1];
 };
 
 /*
@@ -356,7 +362,9 @@ struct bp_process {
     __u64 eval_start; /* of the C evaluation function, 0: not known */
     __u64 gil;        /* address of the GIL (of the main interpreter, where each has one), 0: none is known */
     __u64 gil_bytes;
-    __u64 gil_current; /* CPython 3.6: address of _PyThreadState_Current, 0: later ones */
+    __u64 gil_current;  /* CPython 3.6: address of _PyThreadState_Current, 0: later ones */
+    __u64 interpreters; /* address of the pointer to the newest interpreter, 0: only the main one is looked at */
+    __u64 main_interpreter;
     __u64 replaced_ns; /* when code was last seen where other code had been */
     __u64 copied_ns;   /* its copies of code objects are spent up to then */
     struct bp_python_layout layout;
@@ -454,8 +462,8 @@ struct bp_native {
     __u32 mappings;
     __u32 mapping_count;
     __u32 generation;
-    __u32 pad;
-    __u64 block_base; /* `block` is a copy of the stack from here on; its tail lets a word begin at the last byte */
+    __u32 jit_saves_bp; /* of bp_python_layout */
+    __u64 block_base;   /* `block` is a copy of the stack from here on; its tail lets a word begin at the last byte */
     __u8 block[1032];
     __u64 registers[21]; /* struct pt_regs of the user side */
 };
@@ -488,6 +496,10 @@ struct bp_walk {
     __u32 pad;
     __u64 futex; /* that the thread waits for, 0: for none */
     __u64 tstate;
+    __u64 thread_pointer;
+    __u64 interpreter;              /* that thread states are looked for in next, 0: in none */
+    __u64 candidate;                /* the next thread state to look at, 0: the first of the next interpreter */
+    __u64 outer;                    /* the thread state that was found */
     __u64 holder;                   /* PyThreadState of who has the GIL that is waited for, 0: none */
     struct bp_python_layout layout; /* of the process */
     struct bp_native native;

@@ -49,11 +49,16 @@ static __always_inline __u8 gil_flags(struct bp_walk *walk, struct bp_thread *th
     __u64 futex = walk->futex;
     struct gil_state state = {};
     __u64 gil = thread->gil ? thread->gil : process->gil;
-    if (!process->gil || !walk->tstate)
+    if (!process->gil)
         return 0;
-    /* It may have moved on to another interpreter. */
-    if (walk->purpose == BP_FOR_SAMPLE || (futex && !in_gil(futex, gil, process)))
-        gil = own_gil(walk, thread, process);
+    if (in_gil(futex, process->gil, process)) { /* on its way there the slot is empty, or has the state of before */
+        thread->gil = 0;
+        gil = process->gil;
+    } else if (!walk->tstate) {
+        return 0;
+    } else if (walk->purpose == BP_FOR_SAMPLE || (futex && !in_gil(futex, gil, process))) {
+        gil = own_gil(walk, thread, process); /* it may have moved on to another interpreter */
+    }
     if (!read_gil(&state, gil, process))
         return 0;
     if (in_gil(futex, gil, process)) {

@@ -42,6 +42,7 @@ static __always_inline void native_begin(struct bp_native *native, struct bp_pro
     native->mappings = process->mappings;
     native->mapping_count = process->mapping_count;
     native->generation = process->generation;
+    native->jit_saves_bp = process->layout.jit_saves_bp;
     native->block_base = NOWHERE;
 }
 
@@ -87,6 +88,32 @@ static __always_inline bool native_frame_pointer(struct bp_native *native, struc
     return true;
 }
 
+/*
+ * The JIT of CPython 3.14 compiles its templates with the calling convention preserve_none (Tools/jit/template.c, v3.14.0),
+ * of which rbp alone is kept (CSR_64_NoneRegs, llvm/lib/Target/X86/X86CallingConv.td, LLVM 19). They set up no frame, so
+ * rbp is that of the evaluation function, which lies next on the stack, but where a template uses it: then the template
+ * has pushed it. rbp becomes it again, if it is found.
+ */
+#define JIT_STACK_WORDS 16
+#define EVAL_STACK_BYTES \
+    4096 /* from a template's stack pointer to the evaluation function's rbp: 0x318 as gcc 16.2 has it */
+
+static __always_inline void find_jit_frame_pointer(struct bp_native *native)
+{
+    __u64 at = native->bases[SP];
+    if (native->bases[BP] - at < EVAL_STACK_BYTES)
+        return;
+    BOUNDED_LOOP
+    for (int i = 0; i < JIT_STACK_WORDS; i++, at += sizeof(__u64)) {
+        if (!read_stack(native, at))
+            return;
+        if (native->word - at < EVAL_STACK_BYTES && !(native->word & 15)) {
+            native->bases[BP] = native->word;
+            return;
+        }
+    }
+}
+
 /* native_status says why the walk ends. */
 static __always_inline bool end_walk(struct bp_walk *walk, enum bp_status status)
 {
@@ -110,6 +137,8 @@ static __always_inline bool native_step(struct bp_walk *walk)
     walk->header.native_flags |= found->native_flags;
     if (rule->cfa_kind == BP_CFA_END_OF_STACK)
         return end_walk(walk, BP_OK);
+    if (found->native_flags & BP_NATIVE_BY_FRAME_POINTER && native->jit_saves_bp)
+        find_jit_frame_pointer(native);
     enum bp_status status = native_cfa(walk, rule, pc);
     if (status != BP_OK)
         return end_walk(walk, status);

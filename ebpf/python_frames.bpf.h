@@ -44,22 +44,32 @@ static __always_inline enum bp_status python_thread_state(struct bp_walk *walk, 
         }
     }
     walk->tstate = tstate;
+    walk->thread_pointer = thread_pointer;
     return tstate ? BP_OK : BP_NO_PYTHON;
+}
+
+/* The newest interpreter is the first one in which outer_thread_state() looks. */
+static __always_inline void look_in_interpreters(struct bp_walk *walk, struct bp_process *process)
+{
+    walk->candidate = 0;
+    if (process->interpreters)
+        READ_USER(walk->interpreter, process->interpreters);
 }
 
 static __always_inline enum bp_status python_innermost_frame(struct bp_walk *walk, struct bp_process *process)
 {
     struct bp_python_layout *layout = &process->layout;
     __u64 tstate = walk->tstate, frame = 0, chunk_at = layout->tstate_chunk, frame_at = layout->tstate_frame,
-          base_at = layout->tstate_base_frame;
+          base_at = layout->tstate_base_frame, interpreter_at = layout->tstate_interpreter;
     __u64 ip = walk->native.registers[REGISTER_IP], sp = walk->native.registers[REGISTER_SP];
 
     /* The block is not in use yet. Both lie in its first words in every version. */
-    if (chunk_at > TSTATE_BYTES - sizeof(__u64) || frame_at > TSTATE_BYTES - sizeof(__u64) ||
-        probe_read_user(walk->block, TSTATE_BYTES, (void *)tstate))
+    if (chunk_at > TSTATE_BYTES - sizeof(__u64) || interpreter_at > TSTATE_BYTES - sizeof(__u64) ||
+        frame_at > TSTATE_BYTES - sizeof(__u64) || probe_read_user(walk->block, TSTATE_BYTES, (void *)tstate))
         return BP_PYTHON_STATE_FAULT;
     HIDE(frame_at); /* from the compiler, which would leave out the masks: older verifiers forget the check */
     HIDE(chunk_at);
+    HIDE(interpreter_at);
     frame = *(__u64 *)(walk->block + (frame_at & (BLOCK_BYTES - 1)));
     walk->chunk = *(__u64 *)(walk->block + (chunk_at & (BLOCK_BYTES - 1)));
     if (layout->cframe_frame != 0xffff) {
@@ -71,6 +81,8 @@ static __always_inline enum bp_status python_innermost_frame(struct bp_walk *wal
     }
     walk->frame = frame;
     walk->root = 0;
+    if (*(__u64 *)(walk->block + (interpreter_at & (BLOCK_BYTES - 1))) != process->main_interpreter)
+        look_in_interpreters(walk, process);
     if (base_at <= TSTATE_BYTES - sizeof(__u64)) {
         HIDE(base_at);
         walk->root = *(__u64 *)(walk->block + (base_at & (BLOCK_BYTES - 1)));
@@ -90,6 +102,47 @@ static __always_inline bool python_frame_of(struct bp_walk *walk, __u64 tstate)
     if (layout->tstate_base_frame != 0xffff && !READ_USER(walk->root, tstate + layout->tstate_base_frame))
         return false;
     return READ_USER(walk->chunk, tstate + layout->tstate_chunk) && walk->frame != walk->root;
+}
+
+#define THREAD_STATE_STEPS 512 /* of a search among interpreters and their thread states */
+
+/* Whether this thread runs Python with a thread state; before CPython 3.12 another thread may have made it. */
+static __always_inline bool is_of_thread(struct bp_walk *walk, __u64 tstate)
+{
+    __u64 value = 0, sp = walk->native.registers[REGISTER_SP], stack_bytes = walk->thread_pointer - sp;
+    if (walk->layout.cframe_frame == 0xffff)
+        return READ_USER(value, tstate + walk->layout.tstate_thread_id) && value == walk->thread_pointer;
+    /* Its cframe is on the stack of the thread, which ends at the thread pointer; that of the first thread lies above. */
+    if (stack_bytes >= USER_LIMIT)
+        stack_bytes = USER_LIMIT;
+    return READ_USER(value, tstate + walk->layout.tstate_frame) && value - sp < stack_bytes;
+}
+
+/*
+ * A thread that lets another interpreter run has a thread state in each, and the frames of the outer one continue those of
+ * the inner one. No pointer leads from one to the other: CPython keeps what it comes back to in variables of C
+ * (Modules/_xxsubinterpretersmodule.c, v3.11.7 and v3.12.1; _PyXI_Enter, Python/crossinterp.c, v3.13.0). So the lists of
+ * thread states are gone through, newest interpreter first: the inner one is the newer one, but where it was made before
+ * the one that runs it and four are nested. False: there is no further one, else walk->outer is it.
+ */
+static __always_inline bool outer_thread_state(struct bp_walk *walk)
+{
+    BOUNDED_LOOP
+    for (int i = 0; i < THREAD_STATE_STEPS; i++) {
+        __u64 tstate = walk->candidate, interpreter = walk->interpreter;
+        if (!tstate) {
+            if (!interpreter || !READ_USER(walk->candidate, interpreter + walk->layout.interpreter_threads) ||
+                !READ_USER(walk->interpreter, interpreter + walk->layout.interpreter_next))
+                return false;
+            continue;
+        }
+        walk->outer = tstate;
+        if (!READ_USER(walk->candidate, tstate + walk->layout.tstate_next))
+            return false;
+        if (tstate != walk->tstate && is_of_thread(walk, tstate) && python_frame_of(walk, tstate))
+            return true;
+    }
+    return false;
 }
 
 #define FRAME_BYTES 80           /* _PyInterpreterFrame without localsplus: 72 before CPython 3.14 */

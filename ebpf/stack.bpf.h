@@ -69,6 +69,8 @@ static __always_inline void clear_walk(struct bp_walk *walk, struct bp_process *
     walk->wants_native = 0;
     walk->wants_kernel = 0;
     walk->wants_look = 0;
+    walk->interpreter = 0;
+    walk->candidate = 0;
     walk->replaces_code = process && walk->header.time_ns - process->replaced_ns < BP_REPLACED_NS;
     walk->header.python_count = 0;
     walk->header.native_count = 0;
@@ -77,6 +79,23 @@ static __always_inline void clear_walk(struct bp_walk *walk, struct bp_process *
     walk->header.native_status = BP_STACK_NOT_TAKEN;
     walk->header.generation = process ? process->generation : 0; /* other code may be at the same addresses */
     walk->hash = mix(walk->tgid, walk->header.generation);
+}
+
+/* Goes on with the frames of the interpreter that lets this one run; 0: there is none. */
+FUNCTION(outer_frames)
+{
+    return walk && outer_thread_state(walk);
+}
+
+/* walk->tstate becomes the innermost one of the thread, where the slot has the outermost. */
+static __always_inline void find_running_state(struct bp_walk *walk, struct bp_process *process)
+{
+    __u64 outermost = walk->tstate;
+    look_in_interpreters(walk, process);
+    if (walk->interpreter == process->main_interpreter)
+        walk->interpreter = 0; /* it is the only one */
+    walk->tstate = 0;
+    walk->tstate = walk->interpreter && CALL(outer_frames, walk) ? walk->outer : outermost;
 }
 
 /*
@@ -115,8 +134,12 @@ static __always_inline enum bp_status begin_stack(struct bp_walk *walk)
     walk->layout = process->layout;
     walk->tstate = 0;
     enum bp_status status = python_thread_state(walk, process);
+    if (status == BP_OK && walk->layout.slot_stays)
+        find_running_state(walk, process);
     if (status == BP_OK)
         status = walk->layout.lasti_bytes ? old_innermost_frame(walk) : python_innermost_frame(walk, process);
+    if (status == BP_NO_PYTHON && walk->interpreter && CALL(outer_frames, walk))
+        status = BP_OK; /* an interpreter that is being made */
     struct bp_thread *thread = thread_of(walk);
     if (thread && walk->purpose != BP_FOR_WAKER)
         walk->gil_flags = gil_flags(walk, thread, process);
@@ -178,7 +201,8 @@ FUNCTION(all_python_frames)
     BOUNDED_LOOP
     for (int i = 0; i < PYTHON_CALLS; i++) {
         status = CALL(python_frames, walk);
-        if (status != BP_PYTHON_TOO_DEEP)
+        bool has_more = status == BP_OK && (walk->interpreter || walk->candidate);
+        if (status != BP_PYTHON_TOO_DEEP && !(has_more && CALL(outer_frames, walk)))
             break;
     }
     walk->header.python_count = walk->next;

@@ -32,7 +32,7 @@ from typing import Protocol
 from bpfprof import abi
 from bpfprof.cpython.code_objects import CodeObject, Identity, Unresolved, identity_start, read_code_object
 from bpfprof.cpython.detect import Interpreter
-from bpfprof.cpython.layout import NONE, Layout
+from bpfprof.cpython.layout import JIT_WITHOUT_FRAMES, NONE, Layout
 from bpfprof.errors import TargetError
 from bpfprof.model.ids import Pid
 from bpfprof.proc.memory import CopiedMemory, ProcessMemory
@@ -113,6 +113,7 @@ class Process:
     memory: ProcessMemory | None = None
     interpreter: Interpreter | None = None
     note: str = ""  # why it has no Python frames
+    is_unread: bool = False  # it runs Python, but not by an interpreter that is read; the note says by which
     namespace_pid: int = 0  # its pid in its own pid namespace, where that is not ours
     cgroup: str = ""
     codes: ProcessCodes = field(init=False)
@@ -145,7 +146,7 @@ class Process:
         """Its row in the recording's table."""
         row = RecordedProcess(self.pid, self.name, self.command_line, note=self.note)
         row.is_kernel_thread = self.state is State.KERNEL_THREAD
-        row.namespace_pid, row.cgroup = self.namespace_pid, self.cgroup
+        row.namespace_pid, row.cgroup, row.is_unread = self.namespace_pid, self.cgroup, self.is_unread
         found = self.interpreter
         if found is not None:
             row.interpreter, row.version, row.build = "cpython", found.version_text, found.build
@@ -185,6 +186,9 @@ def _interpreter_values(found: Interpreter) -> dict[str, int | bytes]:
         "eval_start": found.eval_address,
         "layout": _kernel_layout(found.layout),
     }
+    if found.main_address and not found.layout.lasti_bytes:
+        values["interpreters"] = found.runtime_address + found.layout.runtime_interpreters_head
+        values["main_interpreter"] = found.main_address
     # The kernel side takes _gil_runtime_state.locked to follow the holder.
     if found.layout.gil_locked == found.layout.gil_last_holder + 8:
         values["gil"], values["gil_bytes"] = found.gil.address, found.gil.size
@@ -211,6 +215,12 @@ def _kernel_layout(layout: Layout) -> bytes:
         tstate_native_id=layout.thread_pthread_id if layout.thread_native_id == NONE else layout.thread_native_id,
         tstate_base_frame=0xFFFF if layout.thread_base_frame == NONE else layout.thread_base_frame,
         lasti_bytes=layout.lasti_bytes,
+        tstate_next=layout.thread_next,
+        tstate_thread_id=layout.thread_pthread_id,
+        interpreter_next=layout.interpreter_next,
+        interpreter_threads=layout.interpreter_threads_head,
+        slot_stays=layout.slot_stays,
+        jit_saves_bp=layout.version == JIT_WITHOUT_FRAMES,
         object_size=layout.bytes_size,
         # They have None from 3.13 on: entry_frame in _PyEval_EvalFrameDefault, Python/ceval.c (v3.13.0).
         shim_mark=layout.entry_marks_from if layout.version >= (3, 13) else 0xFFFF,

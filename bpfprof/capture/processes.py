@@ -57,7 +57,7 @@ class Processes:
         self._count = 0
         self._rows: list[dict[str, Any]] = []
         self._newly_known: dict[Pid, Process] = {}
-        self._without_runtime: set[tuple[str, int]] = set()  # (device, inode) of files without Python
+        self._without_runtime: dict[tuple[str, int], str] = {}  # (device, inode) of files without CPython
         self._busy_until_s = 0.0
 
     @property
@@ -174,7 +174,8 @@ class Processes:
         process = self.by_pid.get(pid)
         if process is None:
             return
-        process.interpreter, process.note, process.suspected_until_ns = None, "", 0
+        process.interpreter, process.note, process.is_unread = None, "", False
+        process.suspected_until_ns = 0
         process.open_memory()
         self.naming.forget(process)
         process.codes = ProcessCodes(process.index, process.read_code)
@@ -286,7 +287,7 @@ class Processes:
 
     def _fork(self, pid: Pid, parent: Process) -> Process:
         child = Process(self._count, pid, 0, parent.name, parent.command_line, parent.state, parent.until_s)
-        child.interpreter, child.note = parent.interpreter, parent.note
+        child.interpreter, child.note, child.is_unread = parent.interpreter, parent.note, parent.is_unread
         child.codes = parent.codes.forked(child.index, child.read_code)
         if child.state is State.CHANGING:  # it runs what its parent runs now
             child.interpreter, child.state = None, State.STARTING
@@ -325,11 +326,11 @@ class Processes:
             found = NotPython(why_unreadable() if is_refused else "it ended before it was looked at")
         waits = False
         if isinstance(found, NotPython):
-            process.note = found.reason
+            process.note, process.is_unread = found.reason, found.is_unread
             # One that may yet be loaded is seen when it is mapped.
             waits = found.retry and (self._code is None or found.version is not None)
         else:
-            process.interpreter, process.note = found, ""
+            process.interpreter, process.note, process.is_unread = found, "", False
             self._newly_known[process.pid] = process
         if process.state is State.STARTING and not waits:
             process.state = State.KNOWN

@@ -17,7 +17,8 @@ from bpfprof.capture.stacks import StackTable
 from bpfprof.capture.threads import Threads
 from bpfprof.code.addresses import NativeTable, RawStack
 from bpfprof.code.maps import NativeCode
-from bpfprof.cpython.thread_state import RawFrame, read_thread_states, walk_frames
+from bpfprof.cpython.running_states import RunningStates
+from bpfprof.cpython.thread_state import RawFrame, walk_frames
 from bpfprof.model.ids import Pid, Tid
 from bpfprof.model.samples import NO_FILE
 from bpfprof.proc import tasks
@@ -58,16 +59,15 @@ def stacks_now(process: Process, code: NativeCode | None) -> list[ThreadStack]:
     return [stack_now(process, tid, status, states, code) for tid, status in found]
 
 
-def python_states(process: Process) -> dict[int, int]:
-    """Addresses of thread states by the id that each thread has in its own pid namespace."""
+def python_states(process: Process) -> RunningStates | None:
+    """Its thread states; None when it runs no Python that is known."""
     if process.interpreter is None or process.memory is None:
-        return {}
-    found = read_thread_states(process.memory, process.interpreter.layout, process.interpreter.runtime_address)
-    return {state.native_thread_id: state.address for state in found}
+        return None
+    return RunningStates(process.memory, process.interpreter)
 
 
 def stack_now(
-    process: Process, tid: Tid, status: ThreadStatus, states: dict[int, int], code: NativeCode | None
+    process: Process, tid: Tid, status: ThreadStatus, states: RunningStates | None, code: NativeCode | None
 ) -> ThreadStack:
     """The stack of one thread; `states` are python_states()."""
     call = tasks.blocked_syscall(process.pid, tid)
@@ -75,12 +75,14 @@ def stack_now(
     python_status = int(abi.Status["BP_NO_PYTHON"])
     native = None
     if process.memory is not None:
-        state = states.get(status.namespace_tids[-1])
-        if process.interpreter is not None and state is not None:
-            walk = walk_frames(process.memory, process.interpreter.layout, state)
-            frames = list(walk.frames)
+        is_whole = True
+        if process.interpreter is not None and states is not None:
+            for state in states.of_thread(status.namespace_tids[-1], call.stack_pointer if call else None):
+                walk = walk_frames(process.memory, process.interpreter.layout, state)
+                frames += walk.frames
+                is_whole &= walk.complete
             if frames:
-                python_status = int(abi.Status["BP_OK" if walk.complete else "BP_PYTHON_FRAME_FAULT"])
+                python_status = int(abi.Status["BP_OK" if is_whole else "BP_PYTHON_FRAME_FAULT"])
         if code is not None and call is not None:
             native = _native_stack(code, process.pid, process.memory, call, time.monotonic_ns())
     return ThreadStack(tid, status, call, frames, python_status, native)
@@ -179,7 +181,7 @@ class Sleeps:
         return look.stack != 0 and look.stack not in self._stacks.unfinished
 
     def _look_at_thread(
-        self, process: Process, tid: Tid, index: int, status: ThreadStatus, states: dict[int, int]
+        self, process: Process, tid: Tid, index: int, status: ThreadStatus, states: RunningStates | None
     ) -> None:
         before = self.seen.get(index, ())
         if before and before[0].switches == status.switches and self._is_whole(before[0]):

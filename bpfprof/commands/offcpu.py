@@ -126,11 +126,12 @@ def _checked_path(ctx: click.Context, arguments: tuple[str, ...], asked: Capture
 
 
 def _show_recording(path: Path, options: ProfileOptions, render: Render, shown: Shown) -> None:
-    from bpfprof.commands.report import check_not_replaced, check_whole, load_profile, write_report
+    from bpfprof.commands.report import check_not_replaced, check_whole, load_profile, tell_unread, write_report
 
     check_not_replaced(path, shown.output)
     profile = load_profile(path, options)
     write_report(render(profile, shown.format() or WAITS), shown.output)
+    tell_unread(profile, shown.format() or WAITS)
     check_whole(profile)
 
 

@@ -18,7 +18,8 @@ from bpfprof.profile.build import build_profile
 from bpfprof.profile.options import ProfileOptions
 from bpfprof.recording.reader import read_recording
 from bpfprof.render.columns import duration_text
-from bpfprof.render.formats import TABLE, RenderOptions
+from bpfprof.render.formats import TABLE, WAITS, Format, RenderOptions
+from bpfprof.render.header import unread_sentences
 from bpfprof.render.labels import printable, process_label, thread_label
 
 _TOLERANCE = 0.01
@@ -69,6 +70,7 @@ def report(recording: Path, shown: Shown, look: RenderOptions, wanted: Wanted, m
         counted = ", ".join(map(printable, profile.events)) or "none"
         raise UsageError(f"the recording did not count {look.event}", f"record --event does; here it is {counted}")
     write_report(chosen.render(profile, replace(look, hide_idle=wanted.hides_idle)), shown.output)
+    tell_unread(profile, chosen)
     complaint = check_accounting(profile) if check else ""
     if complaint and profile.quality.unfinished:
         click.echo(f"bpfprof: {complaint}", err=True)
@@ -95,6 +97,12 @@ def write_report(content: str | bytes, output: Path | None) -> None:
         click.echo(f"wrote {output}", err=True)
     else:
         show(content)
+
+
+def tell_unread(profile: Profile, chosen: Format) -> None:
+    """Beside what has no words of its own: which processes run Python that is not read."""
+    for sentence in unread_sentences(profile) if chosen not in (TABLE, WAITS) else ():
+        click.echo(f"bpfprof: {sentence}", err=True)
 
 
 def check_not_replaced(recording: Path, output: Path | None) -> None:

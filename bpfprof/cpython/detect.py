@@ -5,6 +5,7 @@ The runtime is found by its symbol, and the version read from the process or its
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import time
@@ -22,8 +23,9 @@ from bpfprof.cpython.layouts_dynamic import (
 )
 from bpfprof.cpython.layouts_static import STATIC_LAYOUTS
 from bpfprof.cpython.old_files import interpreters_variable, version_hex
+from bpfprof.cpython.other_pythons import other_python
 from bpfprof.cpython.thread_slot import ThreadSlot, find_thread_slot
-from bpfprof.cpython.thread_state import read_thread_states
+from bpfprof.cpython.thread_state import find_main_interpreter, read_thread_states
 from bpfprof.elf.image import EM_X86_64, ElfError, ElfImage
 from bpfprof.model.ids import Pid, RuntimeAddress
 from bpfprof.proc.maps import Mapping, open_mapped_file, read_maps
@@ -51,6 +53,7 @@ class Interpreter:
     gil: Gil
     code_type_address: RuntimeAddress
     eval_address: RuntimeAddress
+    main_address: int  # of the main interpreter, 0: not known
 
 
 @dataclass(frozen=True)
@@ -63,6 +66,7 @@ class NotPython:
     reason: str
     retry: bool = False
     version: tuple[int, int] | None = None
+    is_unread: bool = False  # it runs Python, by an interpreter that cannot be looked into
 
 
 @dataclass(frozen=True)
@@ -79,16 +83,17 @@ class _Runtime:
 
 
 def find_interpreter(
-    pid: Pid, memory: ProcessMemory | None = None, without_runtime: set[tuple[str, int]] | None = None
+    pid: Pid, memory: ProcessMemory | None = None, without_runtime: dict[tuple[str, int], str] | None = None
 ) -> Interpreter | NotPython:
     """TargetError when the process is gone or may not be read.
 
-    `without_runtime` holds (device, inode) of files that were looked into in vain, and takes those of this process.
+    `without_runtime` holds (device, inode) of files that were looked into in vain, and takes those of this process:
+    each with the name of what else runs Python there, "": nothing does.
     """
     if memory is None:
         with ProcessMemory(pid) as own_memory:
             return find_interpreter(pid, own_memory, without_runtime)
-    without_runtime = set() if without_runtime is None else without_runtime
+    without_runtime = {} if without_runtime is None else without_runtime
     mappings = read_maps(pid)
     miss: NotPython | None = None
     # A python3 that is linked statically may also load libpython, whose copy of the runtime then stays unused.
@@ -99,6 +104,9 @@ def find_interpreter(
         miss = miss or found
     if miss is not None:
         return miss
+    others = (without_runtime.get((mapping.device, mapping.inode)) for mapping in mappings)
+    if name := next(filter(None, others), ""):
+        return NotPython(f"{name} is not CPython", is_unread=True)
     return NotPython("no Python interpreter in this process", retry=_is_young(pid))
 
 
@@ -123,12 +131,13 @@ def _inspect(memory: ProcessMemory, runtime: _Runtime) -> Interpreter | NotPytho
     if slot is None or gil is None:
         return NotPython("the interpreter is still starting", retry=True, version=version)
     if isinstance(slot, Unresolved):
-        return NotPython(slot.reason, version=version)
+        return NotPython(slot.reason, version=version, is_unread=True)
     text, code_type, evaluation = _version_text(number), runtime.code_type_address, runtime.eval_address
-    return Interpreter(text, build, runtime.address, layout, slot, gil, code_type, evaluation)
+    main = find_main_interpreter(memory, runtime.address, layout) or 0
+    return Interpreter(text, build, runtime.address, layout, slot, gil, code_type, evaluation, main)
 
 
-def _runtimes(pid: Pid, mappings: list[Mapping], without: set[tuple[str, int]]) -> Iterator[_Runtime]:
+def _runtimes(pid: Pid, mappings: list[Mapping], without: dict[tuple[str, int], str]) -> Iterator[_Runtime]:
     for mapping, is_likely in _candidates(pid, mappings):
         if (mapping.device, mapping.inode) in without:
             continue
@@ -136,13 +145,12 @@ def _runtimes(pid: Pid, mappings: list[Mapping], without: set[tuple[str, int]]) 
             fd = open_mapped_file(pid, mapping)
         except OSError:
             continue
-        try:
-            with ElfImage(fd) as image:
-                runtime = _runtime_in(image, mapping, is_likely)
-        except ElfError:
-            runtime = None
+        runtime, other = None, ""
+        with contextlib.suppress(ElfError), ElfImage(fd) as image:
+            runtime = _runtime_in(image, mapping, is_likely)
+            other = "" if runtime else other_python(image, mapping.path)
         if runtime is None:
-            without.add((mapping.device, mapping.inode))
+            without[mapping.device, mapping.inode] = other
         else:
             yield runtime
 
@@ -196,7 +204,7 @@ def _executable_inode(pid: Pid) -> int:
 def _unsupported(version: tuple[int, int], build: str = "", beside: str = "") -> NotPython:
     number = f"{version[0]}.{version[1]}" if version > (0, 0) else "of an unknown version"
     name = " ".join(filter(None, (build, "CPython", number)))
-    return NotPython(f"{name} is not supported yet{beside}", version=version)
+    return NotPython(f"{name} is not supported yet{beside}", version=version, is_unread=True)
 
 
 def _minor_version(version_hex: int) -> tuple[int, int]:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from bpfprof.cpython.layout import NONE, Layout
 from bpfprof.cpython.old_files import gil_variables
+from bpfprof.cpython.thread_state import find_main_interpreter
 from bpfprof.elf.image import ElfImage
 from bpfprof.model.ids import RuntimeAddress
 from bpfprof.proc.memory import ProcessMemory
@@ -38,7 +39,7 @@ def find_gil(memory: ProcessMemory, runtime_address: int, layout: Layout) -> Gil
     if layout.runtime_gil != NONE:
         address = runtime_address + layout.runtime_gil
     elif layout.interpreter_gil != NONE:
-        main = memory.read_pointer(runtime_address + layout.runtime_interpreters_main)
+        main = find_main_interpreter(memory, runtime_address, layout)
         address = (memory.read_pointer(main + layout.interpreter_gil) if main else None) or 0
     switch = address + layout.gil_switch, layout.gil_size - layout.gil_switch
     return Gil(RuntimeAddress(address), layout.gil_size, switch) if address else None

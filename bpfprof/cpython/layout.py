@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 NONE = -1  # this version has no such field
 FREE_THREADED = "free-threaded"  # what such a build is called
+JIT_WITHOUT_FRAMES = (3, 14)  # the code of its own JIT has no frames: ebpf/native_frames.bpf.h
 
 
 @dataclass(frozen=True)
@@ -70,3 +71,11 @@ class Layout:
     shim_is_python: bool  # whether an entry-marked frame is itself the frame of a Python function
 
     interpreter_modules: int = NONE  # pointer to sys.modules; NONE: thread_names has it
+
+    @property
+    def slot_stays(self) -> bool:
+        """Whether a thread's slot keeps its first thread state, whichever interpreter it runs.
+
+        Since 3.12 it has the one that runs: bind_gilstate_tstate(), Python/pystate.c (v3.12.0).
+        """
+        return self.version < (3, 12)

@@ -27,18 +27,20 @@ class ThreadNames:
     def __init__(self, memory: ProcessMemory, layout: Layout) -> None:
         self.objects = Objects(memory, layout)
         self._active: dict[int, tuple[int, int]] = {}  # by interpreter: address and type of the dict
+        self._keys: dict[int, dict[str, int]] = {}  # by interpreter, which has interned strings of its own
 
     def forked(self, memory: ProcessMemory) -> ThreadNames:
         """For a child, whose memory is a copy."""
         child = ThreadNames(memory, self.objects.layout)
         child.objects = replace(self.objects, memory=memory)
-        child._active = dict(self._active)
+        child._active, child._keys = dict(self._active), dict(self._keys)
         return child
 
     def read(self, interpreters: Iterable[int]) -> dict[int, str]:
         """pthread id -> name, of all interpreters; without those that were given none."""
         names: dict[int, str] = {}
         for interpreter in interpreters:
+            self.objects.keys = self._keys.setdefault(interpreter, {})
             try:
                 active = self._find_active(interpreter)
                 threads = self.objects.entries(active) if active else []

@@ -51,6 +51,13 @@ def read_thread_states(memory: ProcessMemory, layout: Layout, runtime_address: i
     return states
 
 
+def find_main_interpreter(memory: ProcessMemory, runtime_address: int, layout: Layout) -> RuntimeAddress | None:
+    """Address of the main PyInterpreterState; None while there is none, and in 3.6."""
+    if layout.runtime_interpreters_main == NONE:
+        return None
+    return memory.read_pointer(runtime_address + layout.runtime_interpreters_main) or None
+
+
 def read_interpreters(memory: ProcessMemory, layout: Layout, runtime_address: int) -> list[RuntimeAddress]:
     """Every PyInterpreterState, newest first as CPython links them. Ends early where a link is unreadable."""
     found: list[RuntimeAddress] = []

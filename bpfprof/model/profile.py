@@ -153,6 +153,7 @@ class RecordingInfo:
     min_block_us: int = 0
     free_threaded: tuple[int, ...] = ()  # pids of processes whose CPython is built so
     async_rate_hz: int = 0
+    unread: dict[str, tuple[str, ...]] = field(default_factory=dict)  # why not -> processes that run Python unread
 
 
 @dataclass

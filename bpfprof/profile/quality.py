@@ -36,7 +36,16 @@ def recording_info(recording: Recording, duration_ns: int) -> RecordingInfo:
         min_block_us=int(start.get("min_block_us", 0)),
         free_threaded=tuple(process.pid for process in recording.processes if process.build == FREE_THREADED),
         async_rate_hz=int(start.get("async_rate_hz", 0)),
+        unread=_unread(recording),
     )
+
+
+def _unread(recording: Recording) -> dict[str, tuple[str, ...]]:
+    found: dict[str, tuple[str, ...]] = {}
+    for process in recording.processes:
+        if process.is_unread:
+            found[process.note] = (*found.get(process.note, ()), f"{process.name} ({process.pid})")
+    return found
 
 
 def recording_quality(recording: Recording, spans: SpanSource, source: StackSource) -> Quality:

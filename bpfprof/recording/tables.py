@@ -64,7 +64,8 @@ class RecordedProcess:
     is_kernel_thread: bool = False
     namespace_pid: int = 0  # its pid in its own pid namespace, where that is not ours; 0: it is
     cgroup: str = ""
-    note: str = ""
+    note: str = ""  # why it has no Python frames
+    is_unread: bool = False  # it runs Python all the same
 
     @property
     def python(self) -> tuple[int, int] | None:

@@ -8,6 +8,8 @@ from bpfprof.model.profile import Profile
 from bpfprof.render.columns import duration_text, shortened, wrapped
 from bpfprof.render.labels import printable
 
+_NAMED_PROCESSES = 5
+
 
 def command_text(profile: Profile) -> str:
     """The recorded command line, "" if there is none."""
@@ -34,10 +36,23 @@ def recording_facts(profile: Profile) -> list[str]:
 
 
 def recording_block(profile: Profile) -> list[str]:
-    """The command line, if there is one, and the facts, as lines for a terminal."""
+    """The command line, if there is one, the facts, and the Python that is not read, as lines for a terminal."""
     command = shortened(command_text(profile))
-    facts = wrapped(", ".join(recording_facts(profile)), "")
-    return [command, *facts] if command else facts
+    lines = wrapped(", ".join(recording_facts(profile)), "")
+    for sentence in unread_sentences(profile):
+        lines += wrapped(sentence, "  ")
+    return [command, *lines] if command else lines
+
+
+def unread_sentences(profile: Profile) -> list[str]:
+    """Of each kind of Python that is not read who runs it, and what that means."""
+    sentences = []
+    for why, processes in profile.info.unread.items():
+        more = f" and {len(processes) - _NAMED_PROCESSES:,} more" if len(processes) > _NAMED_PROCESSES else ""
+        named = printable(", ".join(processes[:_NAMED_PROCESSES])) + more
+        who, their = ("process", "its") if len(processes) == 1 else ("processes", "their")
+        sentences.append(f"{who} {named}: {printable(why)}; {their} stacks have no Python frames")
+    return sentences
 
 
 def counted(count: int, one: str, many: str = "") -> str:

@@ -23,8 +23,9 @@ Whether they do is known by counting. What can make the counts differ, by the so
   has no entry mark and joins the run of the caller: the counts agree, and the outer generator stands rootward of the
   native frames that lead to `throw()`. In 3.10 and 3.11 it keeps the mark of its last call, one run too many for
   each, and in 3.9 it has no caller: not exact, and seen whenever asyncio cancels a task that awaits a coroutine.
-* Calls of another thread state are on the native stack but not in the Python list (sub-interpreters): not exact. Of
-  greenlets, whose stack lies on top of that of who started them, `greenlets.py` takes off what is not theirs.
+* Where a thread runs several interpreters, the Python list has the frames of each, the inner one's first: exact. Before
+  3.11 it has those of the outermost alone: not exact. Of greenlets, whose stack lies on top of that of who started
+  them, `greenlets.py` takes off what is not theirs.
 
 What no count tells: 3.11 and 3.12 store `tstate->cframe` some instructions before `cframe.current_frame` (v3.11.7 and
 v3.12.1 as gcc 12.2 compiles them), which holds what the stack held until then. A leaf interrupted there may come with

@@ -40,6 +40,9 @@ class NativeSource:
         checks = [place for place, text in enumerate(recording.texts) if text in _RESULT_CHECK]
         self._is_check = np.zeros(len(recording.natives) + 1, np.bool_)
         self._is_check[names["native"][np.isin(names["function"], checks)]] = True
+        memory = [number for number, file in enumerate(recording.files) if file.kind == "memory"]
+        self.is_unknown_jit = np.append(False, np.isin(recording.natives["file"], memory))  # by number
+        self.is_unknown_jit[names["native"]] = False
         numbers = np.flatnonzero(self.is_eval) - 1
         self._interpreters = set(recording.natives["file"][numbers].tolist())
         libraries = [number for number, file in enumerate(recording.files) if is_greenlet_library(file.path)]

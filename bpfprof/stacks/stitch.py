@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from bpfprof import array_types as npt
+from bpfprof.cpython.layout import JIT_WITHOUT_FRAMES
 from bpfprof.model.frames import Frame, FrameKind
 from bpfprof.model.statuses import NativeFlag, Status
 from bpfprof.recording.reader import Recording
@@ -34,6 +35,8 @@ class StackSource:
         self._native_ends = np.cumsum(stacks["native_count"] + stacks["kernel_count"].astype(np.int64))
         self._native_begins = self._native_ends - stacks["native_count"] - stacks["kernel_count"]
         self._end_greenlets()
+        self._is_eval = self._native.is_eval[recording.native_frames["native"]]  # of each native frame
+        self._stand_for_evaluation()
         self._texts: dict[str, str] = recording.start.get("status_texts", {})
         self.statuses = np.concatenate([[Status.STACK_NOT_TAKEN], self._statuses()]).astype(
             np.uint8
@@ -71,8 +74,9 @@ class StackSource:
         kernel = self._recording.native_frames["native"][native_end - int(row["kernel_count"]) : native_end]
         native = self._native_numbers(stack - 1)
         process = self._process(int(row["process"]))
+        begin = int(self._native_begins[stack - 1])
         merged = merge(
-            self._native.is_eval[native].tolist(),
+            self._is_eval[begin : begin + len(native)].tolist(),
             (python["mark"] >= process.entry_marks_from).tolist(),
             shim_is_python=process.shim_is_python or process.python is None,
             native_complete=int(row["native_status"]) == Status.OK,
@@ -117,6 +121,34 @@ class StackSource:
             if count is not None:
                 stacks["native_count"][row], stacks["native_status"][row] = count, Status.OK
 
+    def _entries(self) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.int64]]:
+        """(of each Python frame and one more, of each stack): whether it is an entry, and how many there are."""
+        stacks = self._stacks
+        first_mark = np.array([process.entry_marks_from for process in self._recording.processes] or [0])
+        process = np.minimum(stacks["process"], len(first_mark) - 1)
+        marks = self._recording.python_frames["mark"][: int(self._python_ends[-1])]
+        is_entry = np.append(marks >= np.repeat(first_mark[process], stacks["python_count"]), True)
+        return is_entry, _counts(is_entry, self._python_ends - stacks["python_count"], stacks["python_count"])
+
+    def _stand_for_evaluation(self) -> None:
+        """Takes frames of CPython's own JIT for the calls that entered it, where that makes the numbers agree.
+
+        The code of 3.14 leaves the frame pointer as it is (Tools/jit/shim.c and template.c, v3.14.0): that of the
+        evaluation function. So what follows such a frame on the stack is the caller of the evaluation function, which
+        has none. In 3.15 it has one: the code has a frame pointer (gh-126910, python/cpython pull 143548).
+        """
+        stacks, numbers = self._stacks, self._recording.native_frames["native"]
+        is_jit = self._native.is_unknown_jit[numbers]
+        versions = [process.python == JIT_WITHOUT_FRAMES for process in self._recording.processes] or [False]
+        of_version = np.array(versions)[np.minimum(stacks["process"], len(versions) - 1)]
+        if not is_jit.any() or not of_version.any():
+            return
+        begins, counts = self._native_begins, stacks["native_count"]
+        agrees = _counts(self._is_eval | is_jit, begins, counts) == self._entries()[1]
+        for stack in np.flatnonzero(of_version & agrees).tolist():
+            place = slice(int(begins[stack]), int(begins[stack]) + int(counts[stack]))
+            self._is_eval[place] |= is_jit[place]
+
     def _returns(self, process: RecordedProcess, native: list[int]) -> bool:
         return process.python is not None and process.python < (3, 11) and self._native.checks_result(native)
 
@@ -143,14 +175,10 @@ class StackSource:
         stacks, native_begin = self._stacks, self._native_begins
         if not len(stacks):
             return np.zeros(0, np.bool_)
-        is_eval = np.append(self._native.is_eval[self._recording.native_frames["native"]], False)
+        is_eval = np.append(self._is_eval, False)
         evals = _counts(is_eval, native_begin, stacks["native_count"])
         leaf_is_eval = is_eval[native_begin] & (stacks["native_count"] > 0)
-        first_mark = np.array([process.entry_marks_from for process in self._recording.processes] or [0])
-        process = np.minimum(stacks["process"], len(first_mark) - 1)
-        marks = self._recording.python_frames["mark"][: int(self._python_ends[-1])]
-        is_entry = np.append(marks >= np.repeat(first_mark[process], stacks["python_count"]), True)
-        runs = _counts(is_entry, self._python_ends - stacks["python_count"], stacks["python_count"])
+        is_entry, runs = self._entries()
         has_open_end = ~is_entry[self._python_ends - 1] & (stacks["python_count"] > 0)
         agrees = (evals == runs) | ((evals == runs + 1) & leaf_is_eval)
         for stack in np.flatnonzero((evals == runs + 1) & ~leaf_is_eval & (runs > 0)).tolist():

@@ -35,8 +35,9 @@ for _layout in LAYOUTS.values():
         "code_identity": IDENTITY,
     }
     _layout |= {"tstate_interpreter": 16, "interpreter_gil": 40, "gil_holder": 8, "tstate_native_id": 160}
+    _layout |= {"tstate_next": 8, "tstate_thread_id": 168, "interpreter_next": 0, "interpreter_threads": 8}
     _layout |= {"object_size": 16, "shim_mark": 0xFFFF}
-LAYOUTS["3.11"] |= {"name_hash": NAME_HASH, "interpreter_gil": 0xFFFF}
+LAYOUTS["3.11"] |= {"name_hash": NAME_HASH, "interpreter_gil": 0xFFFF, "slot_stays": 1}
 # Before 3.11 frames are other objects. f_lasti has 4 bytes, in words of 8 here.
 FRAME_OBJECT = {"tstate_frame": 24, "tstate_chunk": 0, "cframe_frame": 0xFFFF, "frame_code": 32}
 FRAME_OBJECT |= {"frame_previous": 24, "tstate_base_frame": 0xFFFF}
@@ -80,6 +81,7 @@ class ThreadState:
     native_id: int = 0
     interpreter: int = 0
     thread_pointer: int = 0
+    thread_id: int = 0
     chunk: int = 0  # 0: that of the image
 
     @property
@@ -150,6 +152,7 @@ class PythonImage:
         if layout["tstate_base_frame"] != 0xFFFF:
             state[layout["tstate_base_frame"] // 8] = BASE_FRAME
         state[layout["tstate_interpreter"] // 8] = thread.interpreter
+        state[layout.get("tstate_thread_id", 0) // 8] = thread.thread_id
         segments: list[Segment] = [(thread.address, state.tobytes())]
         segments.append((thread.cframe, bytes(layout["cframe_frame"] % 0xFFFF) + _word(thread.leaf) + bytes(8)))
         if thread.thread_pointer:

@@ -249,6 +249,12 @@ def test_a_thread_that_goes_back_to_the_main_interpreter(threads: Threads) -> No
     assert threads.scheduler.entry(threads.task)["gil"] == 0
 
 
+def test_on_its_way_back_the_slot_still_has_the_state_of_before(threads: Threads) -> None:
+    """take_gil() comes before bind_gilstate_tstate(): _PyThreadState_Attach, Python/pystate.c (v3.13.0)."""
+    threads.version, threads.interpreter = "3.13", OTHER_INTERPRETER
+    assert gil_fields(threads.wait()) == (WAITS, 0, False)  # behind a thread that is not known
+
+
 def test_the_gil_of_another_interpreter_is_none_of_its_own(threads: Threads) -> None:
     threads.version = "3.13"
     assert gil_fields(threads.wait(FUTEX, OTHER_GIL + 0x40)) == (0, 0, False)

@@ -253,3 +253,25 @@ def test_ways_to_a_thread_state(host: Host, count: int, block: int, module: int,
     event, stack = host.sample()
     assert (stack.header if stack else event)["status"] == getattr(STATUS, status)
     assert (frames_of(stack) if stack else []) == ([frame.record for frame in frames] if status == "BP_OK" else [])
+
+
+@pytest.mark.parametrize("version", LAYOUTS)
+@pytest.mark.parametrize("is_own", [True, False], ids=["its own", "of another thread"])
+def test_an_interpreter_that_another_one_runs(host: Host, version: str, is_own: bool) -> None:
+    """Its frames are the inner ones. The slot has the state that runs, and in 3.11 the outer one."""
+    image = PythonImage(version, regions={CHUNK: bytearray(CHUNK_BYTES), OLDER: bytearray(CHUNK_BYTES)})
+    inner, outer = chain(3, CHUNK + 24, CHUNK + CHUNK_BYTES), chain(40, OLDER + 24, OLDER + CHUNK_BYTES)
+    image.link(inner)
+    image.link(outer)
+    host.set_registers(pt_regs(Registers(0x1000_0000, CFRAME - 0x100, 0)))
+    main, other, newest = HEAP, HEAP + 64, HEAP + 128
+    slots = (0, THREAD_POINTER) if version == "3.11" else (THREAD_POINTER, 0)
+    first = ThreadState(STATE, inner[0].address, 0, other, slots[0], THREAD_POINTER)
+    # What another thread runs is on another stack, and has another id.
+    place, thread_id = (STATE + 0x800, THREAD_POINTER) if is_own else (STATE - 0x20_0000, 1)
+    second = ThreadState(place, outer[0].address, 0, main, slots[1], thread_id, OLDER)
+    words = {newest: other, other: main, other + 8: STATE, main: 0, main + 8: place}
+    more = [(address, value.to_bytes(8, "little")) for address, value in words.items()]
+    image.install_threads(host, [first, second], more, interpreters=newest, main_interpreter=main)
+    expected = [*inner, *outer] if is_own else inner
+    assert frames_of(host.stack()) == [frame.record for frame in expected]

@@ -115,3 +115,10 @@ def test_longest_wait_names_its_thread_and_functions() -> None:
 
 def test_unfinished_recording_is_said_plainly() -> None:
     assert "UNFINISHED RECORDING" in render_table(hostile_profile(), OPTIONS)
+
+
+def test_says_whose_python_is_not_read() -> None:
+    unread = {"PyPy 7.3.11 is not CPython": tuple(f"pypy3 ({pid})" for pid in range(10, 17)), "no": ("a\nb (1)",)}
+    text = " ".join(render_table(replace(training_profile(), info=replace(INFO, unread=unread)), OPTIONS).split())
+    assert "pypy3 (13), pypy3 (14) and 2 more: PyPy 7.3.11 is not CPython; their stacks have no Python frames" in text
+    assert "process a?b (1): no; its stacks have no Python frames" in text

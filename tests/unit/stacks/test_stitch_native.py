@@ -279,3 +279,21 @@ def test_the_status_of_every_stack_is_what_merging_finds() -> None:
     assert statuses == expected
     assert all(statuses.count(status) > 100 for status in (OK, DISAGREES, FAULT, NOT_READY, TOO_DEEP))
     assert NO_PYTHON in statuses
+
+
+@pytest.mark.parametrize(
+    ("version", "native", "shown"),
+    [
+        ("3.14.2", "list_append JIT qsort EVAL", "main() qsort key() list_append"),
+        ("3.14.2", "list_append JIT EVAL qsort EVAL", "main() qsort key() list_append"),
+        ("3.14.2", "list_append JIT JIT qsort EVAL", "<native and Python frames disagree> qsort"),
+        ("3.13.2", "list_append JIT qsort EVAL", "<native and Python frames disagree> qsort"),
+    ],
+)
+def test_code_of_the_jit_stands_for_a_call_where_that_call_has_no_frame(version: str, native: str, shown: str) -> None:
+    made = Program({**MARKS_3_12, "version": version})
+    memory = made.made.file("[memory]", "memory")
+    jit = made.made.native(memory, address=0x7F00)
+    numbers = [jit if name == "JIT" else made.native(name)[0] for name in native.split()]
+    stack = made.made.stack(*made.frames("key shim! main shim!", 3), native=numbers)
+    assert made.shown(stack).replace(" 0x7f00", "").startswith(shown)

@@ -1,0 +1,40 @@
+"""CPython's own JIT: its code has no unwind rules, and its stacks are whole and in order all the same."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.integration.recorded import (
+    INTERPRETERS,
+    PYTHON_FRAME,
+    Folded,
+    bpfprof,
+    collapsed,
+    needs_root,
+    program,
+    running,
+)
+
+JIT_BUILDS = {name: INTERPRETERS[name] for name in ("sid-3.14", "sid-3.15") if name in INTERPRETERS}
+
+pytestmark = [needs_root, pytest.mark.skipif(not JIT_BUILDS, reason="no CPython of Debian sid (make test-tools)")]
+
+
+@pytest.mark.parametrize("python", JIT_BUILDS.values(), ids=list(JIT_BUILDS))
+def test_stacks_through_jit_code(python: str, tmp_path: Path) -> None:
+    path = tmp_path / "x.bpfprof"
+    with running(python, program("jit_calls.py"), env={"PYTHON_JIT": "1"}) as target:
+        bpfprof("record", "-p", target.pid, "-r", 999, "-d", 1, "-o", path)
+    all_frames = collapsed(path, "--show-interpreter")
+    assert any("[memory]" in frame or "jit" in frame.lower() for line in all_frames.lines for frame in line[2][:-1])
+    whole = Folded([line for line in collapsed(path).lines if not line[2][0].startswith("[truncated")])
+    assert whole.total_us() > 0.98 * all_frames.total_us()
+    ways = {
+        tuple("" if not PYTHON_FRAME.fullmatch(it) else it.partition(" (")[0] for it in line[2]) for line in whole.lines
+    }
+    calls = {tuple(filter(None, way))[2:] for way in ways}
+    assert {("compute",), ("drain", "produce", "compute"), ("digest",), ("nap",)} <= calls
+    keys = [way[: way.index("key")] for way in ways if "key" in way]
+    assert keys and all(tuple(filter(None, way))[2:] == ("sort_all",) and way[-1] == "" for way in keys)
