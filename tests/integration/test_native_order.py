@@ -48,7 +48,7 @@ class Ordered:
 
 
 # docs/interpreters.md has the others.
-NAMES = [name for name in ALL_INTERPRETERS if name in {*SOME_INTERPRETERS, "3.6", "3.10", "3.13t"}]
+NAMES = [name for name in ALL_INTERPRETERS if name in {*SOME_INTERPRETERS, "3.6", "3.10"}]
 
 
 @pytest.fixture(scope="module", params=NAMES)
