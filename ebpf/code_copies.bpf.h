@@ -7,6 +7,7 @@
 #pragma once
 
 #define PAGE_BYTES 4096
+#define TABLE_MASK 16383 /* of BP_COPIED_TABLE_BYTES; what follows the table in a bp_walk is longer */
 
 /* False when the process has had too many lately. As is_sampled() does for stacks. */
 static __always_inline bool may_copy(struct bp_process *process, __u64 now)
@@ -38,9 +39,10 @@ static __always_inline __u64 copy_table(struct bp_walk *walk, __u64 address)
     if (!READ_USER(size, address + size_at))
         return 0;
     __u64 bytes = size + size_at + 2 * sizeof(__u64);
-    HIDE(bytes);
     if (size > BP_COPIED_TABLE_BYTES || bytes > BP_COPIED_TABLE_BYTES)
         return 0;
+    HIDE(bytes); /* from the compiler, which would leave out the mask: older verifiers forget the check */
+    bytes &= TABLE_MASK;
     return probe_read_user(walk->copy.table, bytes, (void *)address) ? 0 : bytes;
 }
 
