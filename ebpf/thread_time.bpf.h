@@ -271,12 +271,17 @@ static __always_inline void follow_missed_in(struct bp_thread *thread, struct bp
                                              struct task_times times, __u64 now)
 {
     __s64 ran = times.exec_ns - thread->exec_ns; /* negative when less than what was kept of two clocks' difference */
-    __u64 began = now - (ran > 0 ? (__u64)ran : 0);
+    __u64 began = now - (ran > 0 ? (__u64)ran : 0), woken = thread->wake_ns;
+    bool is_of_next = woken > now; /* another CPU ends the wait that begins now already */
     if (began < thread->since_ns)
         began = thread->since_ns;
-    if (began < thread->wake_ns)
-        began = thread->wake_ns;
+    if (is_of_next)
+        thread->wake_ns = 0;
+    else if (began < woken)
+        began = woken;
     come_back(thread, config, tid, began);
+    if (is_of_next)
+        thread->wake_ns = woken;
 }
 
 /* A thread that comes and was not seen leaving left when it had run for as long as it did. */

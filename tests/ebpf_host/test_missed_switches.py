@@ -87,3 +87,19 @@ def test_a_thread_that_is_watched_since_after_the_switch_was_read(scheduler: Sch
     scheduler.switch(scheduler.idle, new)
     entry = scheduler.entry(new)
     assert (entry["runqueue_ns"], entry["blocked_ns"], entry["since_ns"]) == (0, 0, scheduler.now + 15_000)
+
+
+def test_it_was_woken_for_the_next_wait_before_it_left(scheduler: Scheduler, main: Task) -> None:
+    """Nobody saw it come; another CPU, whose clock is some nanoseconds ahead, ends the wait that begins as it leaves."""
+    scheduler.switch(main, scheduler.idle)
+    scheduler.later(50_000)
+    scheduler.later(200_096, main)
+    main.on_rq = False
+    scheduler.wake(main, cpu=1)
+    scheduler.later(-96)
+    (event,) = scheduler.switch(main, scheduler.idle, SLEEPING)
+    entry = scheduler.entry(main)
+    assert times(event) == (0, 50_000 - 96) and entry["on_cpu_ns"] == 200_096
+    scheduler.later(400)
+    (event,) = scheduler.switch(scheduler.idle, main)
+    assert times(event) == (96, 304) and event["on_cpu_ns"] == 200_096
