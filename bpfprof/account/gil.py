@@ -5,8 +5,9 @@ Python/ceval_gil.h in v3.6.15 and v3.11.7, Python/ceval_gil.c in v3.12.1): one w
 
 Who holds the GIL is seen at moments only: when a wait begins (`holder` of its row), and when one ends that no timer
 ended, for then its thread was given the GIL. From one such moment to the next of the same GIL the holder is taken to be
-the same. A thread that gave the GIL away because it was asked to waits until another has it (drop_gil, the same files):
-then that other one, which ends the wait, has it.
+the same. A thread that gave the GIL away because it was asked to waits until another has it (drop_gil, the same files).
+That other one ends the wait, and nobody but it has the GIL meanwhile. So it is with a wait for the GIL's mutex: who has
+that is about to take the GIL or to give it away, and can be off the CPU for many milliseconds before it does.
 """
 
 from __future__ import annotations
@@ -28,6 +29,9 @@ _BETWEEN_NS = 100_000  # a thread that ran for longer than this between two wait
 _GAP_NS = 1_000_000  # and one that is not seen for longer may have had it
 # The default switch interval is 5 ms; a timer is never early, but the sleep may begin a moment after it was set.
 _TIMER_NS = 4_900_000
+# futex(2) without its options. By it glibc 2.36 waits for a mutex (__lll_lock_wait, nptl/lowlevellock.c),
+# and for a condition by FUTEX_WAIT_BITSET (__futex_abstimed_wait_common, nptl/futex-internal.c).
+_FUTEX_COMMAND, _FUTEX_WAIT = 0x7F, 0  # include/uapi/linux/futex.h
 
 # A part of a row's blocked time in which one thread had the GIL; sorted by place and start_ns, without gap.
 # place: of the row; holder: index of the thread + 1, 0: not known; stack: where it was, 0: not known.
@@ -43,8 +47,9 @@ class _GilRows:
     gil: Int64Array  # a number for each GIL
     begin_ns: Int64Array
     woken_ns: Int64Array
-    given_to: Int64Array  # the thread that had the GIL when the row was no longer blocked; -1: not known
+    given_to: Int64Array  # the thread that the end of the row tells to have the GIL; -1: it tells nothing
     given_stack: Int64Array  # and its stack then, 0: not known
+    given_ns: Int64Array  # from when on
     is_first: Bools  # begins a wait
 
 
@@ -80,18 +85,20 @@ def _gil_rows(
     begin, woken = begin_ns[place], woken_ns[place]
     kind = waits.column("waker_kind", place)
     by_timer = (kind == WakerKind.INTERRUPT) | ((kind == WakerKind.UNKNOWN) & (woken - begin >= _TIMER_NS))
-    address = waits.column("args", place)[:, 0]
+    address, operation = waits.column("args", place)[:, :2].T
     gil = _gil_numbers(recording, thread, address)
     goes_on = (np.diff(place) == 1) & (np.diff(thread) == 0) & (np.diff(gil) == 0) & by_timer[:-1]
     goes_on &= (np.diff(ran) < _BETWEEN_NS) & (begin[1:] - back[:-1] - stolen[1:] < _GAP_NS)
     is_given = ~by_timer & (woken > begin)
     given_to, given_stack = np.where(is_given, thread, -1), waits.column("stack", place).astype(np.int64)
-    gave = is_given & _gave_away(recording, thread, address)
+    by_holder = is_given & (_gave_away(recording, thread, address) | (operation & _FUTEX_COMMAND == _FUTEX_WAIT))
     wakers = np.array([0, *(waker.thread for waker in recording.wakers)], np.int64)
-    given_to[gave] = wakers[waits.column("waker", place[gave])] - 1
-    given_stack[gave] = waits.column("waker_stack", place[gave])
+    given_to[by_holder] = wakers[waits.column("waker", place[by_holder])] - 1
+    given_stack[by_holder] = waits.column("waker_stack", place[by_holder])
     is_first = np.append(True, ~goes_on)[: len(place)]
-    return _GilRows(place, thread, gil, begin, woken, given_to, given_stack, is_first)
+    return _GilRows(
+        place, thread, gil, begin, woken, given_to, given_stack, np.where(by_holder, begin, woken), is_first
+    )
 
 
 def _gave_away(recording: Recording, thread: Int64Array, address: npt.NDArray[np.uint64]) -> Bools:
@@ -139,7 +146,7 @@ def _waits_behind(threads: Threads, rows: _GilRows) -> npt.NDArray[np.void]:
             continue
         seen = of_gil[taken["holder"][of_gil] > 0]
         given = of_gil[rows.given_to[of_gil] >= 0]
-        start = np.concatenate([rows.begin_ns[seen], rows.woken_ns[given]])
+        start = np.concatenate([rows.begin_ns[seen], rows.given_ns[given]])
         holder = np.concatenate([taken["holder"][seen] - 1, rows.given_to[given]])
         stack = np.concatenate([taken["holder_stack"][seen], rows.given_stack[given]])
         pairs, key = np.unique((holder + 1) << 32 | stack, return_inverse=True)

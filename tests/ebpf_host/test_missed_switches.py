@@ -90,7 +90,7 @@ def test_a_thread_that_is_watched_since_after_the_switch_was_read(scheduler: Sch
 
 
 def test_it_was_woken_for_the_next_wait_before_it_left(scheduler: Scheduler, main: Task) -> None:
-    """Nobody saw it come; another CPU, whose clock is some nanoseconds ahead, ends the wait that begins as it leaves."""
+    """Nobody saw it come; another CPU, whose clock is ahead by some nanoseconds, ends the wait that begins."""
     scheduler.switch(main, scheduler.idle)
     scheduler.later(50_000)
     scheduler.later(200_096, main)

@@ -15,7 +15,7 @@ from bpfprof.model.spans import ThreadState
 from bpfprof.profile.build import build_profile
 from bpfprof.query.waits import find_waits
 from tests.unit.profile.views import built
-from tests.unit.recording.hand_made import FUTEX, MS, START_NS, HandMade, Story, row
+from tests.unit.recording.hand_made import FOR_CONDITION, FOR_MUTEX, FUTEX, MS, START_NS, HandMade, Story, row
 
 GIL = 0x7000
 OTHER_GIL = 0x9000
@@ -29,10 +29,18 @@ def made() -> HandMade:
     return empty
 
 
-def gil(story: Story, ns: int, holder: int = -1, stack: int = 0, address: int = GIL + 40, **wait: Any) -> Story:
+def gil(
+    story: Story,
+    ns: int,
+    holder: int = -1,
+    stack: int = 0,
+    address: int = GIL + 40,
+    operation: int = FOR_CONDITION,
+    **wait: Any,
+) -> Story:
     """Waits for a GIL that thread `holder` has in `stack`."""
     flags = {"flags": WAITS_FOR_GIL, "holder": holder + 1, "holder_stack": stack}
-    return story.block(ns, syscall=FUTEX, args=(address, 0, 0), **flags, **wait)
+    return story.block(ns, syscall=FUTEX, args=(address, operation, 0), **flags, **wait)
 
 
 def ended(made: HandMade, *stories: Story) -> Profile:
@@ -105,7 +113,15 @@ def test_a_wait_is_split_where_another_thread_sees_or_gets_the_gil(made: HandMad
     long = Story.begin(made).run(MS)
     gil(long, 20 * MS, 2, first, **THREAD).run(MS)
     seer = Story.begin(made, tid=101).run(6 * MS)
-    seer.block(3 * MS, syscall=FUTEX, stack=third, args=(GIL + 40, 0, 0), flags=1 | WAITS_FOR_GIL, holder=3, **THREAD)
+    seer.block(
+        3 * MS,
+        syscall=FUTEX,
+        stack=third,
+        args=(GIL + 40, FOR_CONDITION, 0),
+        flags=1 | WAITS_FOR_GIL,
+        holder=3,
+        **THREAD,
+    )
     made_holder = Story.begin(made, tid=102)
     seer.wait["holder_stack"] = second
     profile = ended(made, long, seer.run(MS), made_holder.run(MS))
@@ -130,17 +146,17 @@ def test_holders_that_nobody_saw_are_not_known(made: HandMade) -> None:
     assert behind_ms(profile, 0) == {(-1, ""): 10} and behind_ms(profile, 1) == {(0, ""): 2}, "GILs do not mix"
 
 
-def test_who_gave_the_gil_away_does_not_have_it(made: HandMade) -> None:
-    """drop_gil() waits for the next holder, on a condition of its own; the next holder ends that wait."""
-    next_one = made.stack((made.code("next"), 0, 0))
-    hog = made.stack((made.code("hog"), 0, 0))
-    waiter = gil(Story.begin(made).run(MS), 10 * MS, 2, hog, **THREAD)
+@pytest.mark.parametrize("where", [{"address": GIL + 140}, {"address": OTHER_GIL + 80, "operation": FOR_MUTEX}])
+def test_a_wait_that_the_next_holder_ends_is_behind_that_one(made: HandMade, where: dict[str, int]) -> None:
+    """drop_gil() waits on a condition of its own for who takes the GIL; and both need a mutex to do so."""
+    next_one, hog = made.stack((made.code("next"), 0, 0)), made.stack((made.code("hog"), 0, 0))
+    waiter = gil(Story.begin(made).run(MS), 10 * MS, 2, hog, address=where["address"], **THREAD)
     taker = Story.begin(made, tid=101)
     waker = made.waker(1, name="taker")
-    gave = Story.begin(made, tid=102).run(3 * MS)
-    gil(gave, 2 * MS, address=GIL + 140, waker=waker, waker_stack=next_one, **THREAD)
+    gave = gil(Story.begin(made, tid=102).run(3 * MS), 2 * MS, waker=waker, waker_stack=next_one, **where, **THREAD)
     profile = ended(made, waiter.run(MS), taker.run(MS), gave.run(MS))
-    assert behind_ms(profile, 0) == {(2, "hog"): 4, (1, "next"): 6}
+    assert behind_ms(profile, 0) == {(2, "hog"): 2, (1, "next"): 8}
+    assert behind_ms(profile, 2) == {(1, "next"): 2}
 
 
 def test_sums_have_no_holder(made: HandMade) -> None:

@@ -7,7 +7,7 @@ from bpfprof.model.samples import UNSAMPLED, WAITS_FOR_GIL, WakerKind
 from bpfprof.model.states import reason_text
 from bpfprof.query.waits import find_waits
 from tests.unit.profile.views import built, text
-from tests.unit.recording.hand_made import FUTEX, IOCTL, MS, NANOSLEEP, HandMade, Story
+from tests.unit.recording.hand_made import FOR_CONDITION, FUTEX, IOCTL, MS, NANOSLEEP, HandMade, Story
 
 BY_THREAD = {"waker_kind": WakerKind.THREAD}
 
@@ -52,7 +52,7 @@ def test_waits_that_none_stands_for_are_there_as_sums(made: HandMade) -> None:
 
 def test_a_wait_for_the_gil_is_one_behind_all_its_holders(made: HandMade) -> None:
     f, g = made.stack((made.code("f"), 0, 0)), made.stack((made.code("g"), 0, 0))
-    gil = {"flags": WAITS_FOR_GIL, "args": (0x7010, 0, 0), **BY_THREAD}
+    gil = {"flags": WAITS_FOR_GIL, "args": (0x7010, FOR_CONDITION, 0), **BY_THREAD}
     long = Story.begin(made).run(MS).block(12 * MS, syscall=FUTEX, holder=2, holder_stack=f, **gil).run(MS)
     other = Story.begin(made, tid=101).run(5 * MS).block(MS, syscall=FUTEX, holder=3, holder_stack=g, **gil).run(8 * MS)
     for story in (long, other, Story.begin(made, tid=102).run(14 * MS)):

@@ -39,6 +39,7 @@ START_NS = 5_000_000_000
 MS = 1_000_000
 UNKNOWN, ON_CPU, RUNNABLE, BLOCKED, DEAD = (int(state) for state in LastState)
 NANOSLEEP, FUTEX, IOCTL = 35, 202, 16
+FOR_CONDITION, FOR_MUTEX = 393, 128  # FUTEX_WAIT_BITSET and FUTEX_WAIT with their options, include/uapi/linux/futex.h
 NOT_TAKEN = int(Status.STACK_NOT_TAKEN)
 Name = tuple[str, str, int, int]  # function, file, line, flags of NAME_DTYPE
 
