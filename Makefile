@@ -105,8 +105,8 @@ root-possible:
 test-tools: $(TEST_TOOLS) $(NODE_MODULES) root-tools
 	@.ci/apt-install gcc=gcc clang-format=clang-format strace=strace readelf=binutils eu-stack=elfutils \
 		shellcheck=shellcheck vagrant=vagrant-libvirt pypy3=pypy3 $(LIBPYTHON)
-	@$(AS_ROOT) $(PYTHON) tests/sid.py || echo "Debian sid's Pythons could not be had." >&2
-	@$(AS_ROOT) $(PYTHON) tests/free_threaded.py || echo "A free-threaded Python could not be had." >&2
+	@$(AS_ROOT) $(PYTHON) -m tests.sid || echo "Debian sid's Pythons could not be had." >&2
+	@$(AS_ROOT) $(PYTHON) -m tests.free_threaded || echo "A free-threaded Python could not be had." >&2
 
 $(TEST_TOOLS): $(INSTALLED)
 	@echo "Installing what the tests need"

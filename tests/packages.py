@@ -8,38 +8,28 @@ import subprocess
 import sys
 from pathlib import Path
 
-_VAGRANT = Path(__file__).resolve().parents[1] / "vagrant"
+from tests import builds
 
 
 def folder(version: str, *packages: str) -> str:
     """What PYTHONPATH has to name for a CPython of this version (like "3.12"); fetched if it is not there."""
-    sys.path.insert(0, str(_VAGRANT))
-    import images
 
-    name = "-".join(["packages", version, *packages]).replace("=", "")
-    path = images.cache() / name
-    with images.locked(name):
-        if not path.exists():
-            with images.new_folder(path) as new:
-                options = ["--only-binary=:all:", "--python-version", version, "--no-compile", "--target", new]
-                subprocess.run([sys.executable, "-m", "pip", "--quiet", "install", *options, *packages], check=True)
-    return str(path)
+    def fetch(new: Path) -> None:
+        options = ["--only-binary=:all:", "--python-version", version, "--no-compile", "--target", new]
+        subprocess.run([sys.executable, "-m", "pip", "--quiet", "install", *options, *packages], check=True)
+
+    return str(builds.made("-".join(["packages", version, *packages]).replace("=", ""), fetch))
 
 
 def extensions(python: str, path: str, *sources: str) -> str:
     """A folder with these modules (.pyx, and .cpp with pybind11) made for an interpreter; `path` has the compilers."""
-    sys.path.insert(0, str(_VAGRANT))
-    import images
+
+    def make(new: Path) -> None:
+        for source in sources:
+            _make(python, path, Path(source), new)
 
     content = b"".join([python.encode(), path.encode(), *(Path(source).read_bytes() for source in sources)])
-    name = "extensions-" + hashlib.sha256(content).hexdigest()[:12]
-    folder = images.cache() / name
-    with images.locked(name):
-        if not folder.exists():
-            with images.new_folder(folder) as new:
-                for source in sources:
-                    _make(python, path, Path(source), Path(new))
-    return str(folder)
+    return str(builds.made("extensions-" + hashlib.sha256(content).hexdigest()[:12], make))
 
 
 def _make(python: str, path: str, source: Path, folder: Path) -> None:

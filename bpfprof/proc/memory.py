@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from abc import ABC, abstractmethod
 
 from bpfprof.errors import TargetError
 from bpfprof.model.ids import Pid, RuntimeAddress
@@ -12,7 +13,7 @@ READ_LIMIT_BYTES = 1 << 20
 _ADDRESS_LIMIT = 1 << 56
 
 
-class Memory:
+class Memory(ABC):
     """Reads that are the same wherever the bytes come from."""
 
     __slots__ = ()
@@ -22,9 +23,9 @@ class Memory:
         data = self.read_up_to(address, size)
         return data if len(data) == size else None
 
+    @abstractmethod
     def read_up_to(self, address: int, size: int) -> bytes:
         """As many of `size` bytes as are readable from `address` on; b"" if none is."""
-        raise NotImplementedError
 
     def read_u64(self, address: int) -> int | None:
         data = self.read(address, 8)

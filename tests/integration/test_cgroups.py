@@ -96,7 +96,7 @@ class Contained:
 @pytest.fixture(scope="module")
 def contained(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Contained]:
     if not sid.pythons():
-        pytest.skip("no root of Debian sid: python tests/sid.py makes it")
+        pytest.skip("no root of Debian sid: python -m tests.sid makes it")
     folder = tmp_path_factory.mktemp("contained")
     script = ENTER.format(root=sid.folder(), programs=Path(program("made_inside.py")).parent)
     namespaces = ("--mount", "--pid", "--net", "--uts", "--ipc", "--fork", "--kill-child")

@@ -169,7 +169,7 @@ def _find_includes() -> dict[str, Path]:
     pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
     folders = [*pyenv.glob("3.*/include/python3.*"), *Path("/usr/include").glob("python3.*")]
     folders += (sid.folder() / "usr/include").glob("python3.*")
-    folders += (free_threaded.folder() / "include").glob("python3.*")
+    folders += (free_threaded.FOLDER / "include").glob("python3.*")
     versions = {folder: re.fullmatch(r"python3\.(\d+)[mt]?", folder.name) for folder in sorted(folders)}
     return {
         f"{folder.parent.parent.name}-{folder.name}": folder
