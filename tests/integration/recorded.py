@@ -55,10 +55,18 @@ _ADDED = {"PYTHONPATH": str(PROGRAMS / "before_3_8")}
 _BEFORE_3_8 = {OLD_INTERPRETERS.get("3.6"), OLD_INTERPRETERS.get("3.7")}
 # The one for tests in which the version is of no matter; the command itself runs on it.
 PYTHON = sys.executable
-# A shared one, a static one, one that describes itself, and the newest: where no more than that can make a difference.
-SOME_INTERPRETERS = {
-    name: INTERPRETERS[name] for name in ("3.12", "debian-3.11", "3.13", "sid-3.15") if name in INTERPRETERS
-}
+# `make test INTERPRETERS=all` asks all of them; else those that differ in what a test is about are asked.
+_ASKS_ALL = os.environ.get("INTERPRETERS") == "all"
+
+
+def _one_of_each(all_of_them: dict[str, str], *names: str) -> dict[str, str]:
+    return {name: path for name, path in all_of_them.items() if _ASKS_ALL or name in names}
+
+
+# By how their frames, lines and GIL are read.
+KINDS_OF_INTERPRETERS = _one_of_each(ALL_INTERPRETERS, "3.6", "3.10", "debian-3.11", "3.12", "3.13t", "sid-3.15")
+# A shared one and a static one: where no more than that can make a difference.
+SOME_INTERPRETERS = _one_of_each(INTERPRETERS, "3.12", "sid-3.15")
 some_interpreters = pytest.mark.parametrize("python", list(SOME_INTERPRETERS.values()), ids=list(SOME_INTERPRETERS))
 
 

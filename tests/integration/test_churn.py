@@ -49,7 +49,7 @@ def test_every_one_was_seen_and_none_has_the_name_of_another(churned: Churned) -
     assert {thread.tid for thread in threads} >= {*names, *churned.truth["children"]}
     wrong = [it for it in threads if it.given_name and it.tid in names and it.given_name not in names[it.tid]]
     assert not wrong
-    assert any(it.given_name in names.get(it.tid, ()) for it in threads), "none was named: nothing was tested"
+    assert "born_0" in {it.given_name for it in threads}, "most end before their names are read; this one does not"
 
 
 def test_none_has_the_functions_of_another(churned: Churned) -> None:

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from bpfprof.stacks.interpreter_frames import begins_collection
-from tests.integration.recorded import ALL_INTERPRETERS, bpfprof, collapsed, needs_root, program
+from tests.integration.recorded import KINDS_OF_INTERPRETERS, bpfprof, collapsed, needs_root, program
 
 # What Debian's builds call the functions is known only with their debug files.
-WITH_NAMES = {name: path for name, path in ALL_INTERPRETERS.items() if not name.startswith(("debian-", "sid-"))}
+WITH_NAMES = {name: path for name, path in KINDS_OF_INTERPRETERS.items() if not name.startswith(("debian-", "sid-"))}
 
 
 @needs_root

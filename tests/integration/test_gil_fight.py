@@ -16,7 +16,15 @@ from bpfprof.model.spans import ThreadState
 from bpfprof.profile.build import build_profile
 from bpfprof.profile.options import ProfileOptions
 from bpfprof.recording.reader import Recording, read_recording
-from tests.integration.recorded import ALL_INTERPRETERS, json_line, needs_root, program, recording, running
+from tests.integration.recorded import (
+    ALL_INTERPRETERS,
+    KINDS_OF_INTERPRETERS,
+    json_line,
+    needs_root,
+    program,
+    recording,
+    running,
+)
 from tests.integration.schedstat import Moves, moves_of_threads, queued_ns
 
 pytestmark = [
@@ -27,7 +35,7 @@ WINDOW_S = 2
 POINTS = 3
 # An idle virtual CPU takes as long to wake as its host lets it wait; see below. One window of three has to agree.
 WINDOWS = 3
-NAMES = [name for name in ALL_INTERPRETERS if name not in ("3.7", "3.13t")]
+NAMES = [name for name in KINDS_OF_INTERPRETERS if name != "3.13t"]
 FIGHTS = [
     pytest.param(name, arguments, id=f"{name}-{number}")
     for name in NAMES

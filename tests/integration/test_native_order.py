@@ -15,7 +15,7 @@ from bpfprof.stacks.stitch import StackSource
 from tests.integration.call_orders import MARKERS, expected, markers, name_of
 from tests.integration.recorded import (
     ALL_INTERPRETERS,
-    SOME_INTERPRETERS,
+    KINDS_OF_INTERPRETERS,
     Folded,
     collapsed,
     json_line,
@@ -47,11 +47,7 @@ class Ordered:
     extension: dict[str, int]  # function -> tid
 
 
-# docs/interpreters.md has the others.
-NAMES = [name for name in ALL_INTERPRETERS if name in {*SOME_INTERPRETERS, "3.6", "3.10"}]
-
-
-@pytest.fixture(scope="module", params=NAMES)
+@pytest.fixture(scope="module", params=[name for name in KINDS_OF_INTERPRETERS if name != "3.13t"])
 def ordered(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Ordered:
     python, path = ALL_INTERPRETERS[request.param], tmp_path_factory.mktemp("order") / "x.bpfprof"
     with running(python, program("call_order.py")) as first, running(python, program("extension.py")) as second:

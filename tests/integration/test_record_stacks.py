@@ -20,10 +20,9 @@ from bpfprof.recording.reader import Recording, read_recording
 from bpfprof.stacks.stitch import StackSource
 from tests.integration.recorded import (
     ALL_INTERPRETERS,
-    OLD_INTERPRETERS,
+    KINDS_OF_INTERPRETERS,
     PYTHON,
     PYTHON_FRAME,
-    SOME_INTERPRETERS,
     Folded,
     Target,
     bpfprof,
@@ -185,10 +184,7 @@ class Churn:
     recording: Recording
 
 
-CHURNED = {
-    **SOME_INTERPRETERS,
-    **{name: OLD_INTERPRETERS[name] for name in ("3.6", "3.10") if name in OLD_INTERPRETERS},
-}
+CHURNED = {name: path for name, path in KINDS_OF_INTERPRETERS.items() if name not in ("debian-3.11", "3.13t")}
 
 
 @pytest.fixture(scope="module", params=list(CHURNED.values()), ids=list(CHURNED))

@@ -23,6 +23,7 @@ from bpfprof.recording.reader import Recording, read_recording
 from tests.integration.recorded import (
     ALL_INTERPRETERS,
     INTERPRETERS,
+    KINDS_OF_INTERPRETERS,
     PYTHON,
     json_line,
     needs_root,
@@ -38,7 +39,7 @@ pytestmark = [
 ]
 WINDOW_S = 4
 RATE_HZ = 999  # ten times the default, for as many samples in 4 s as a user has in 40
-CASES = [(name, 0) for name in ALL_INTERPRETERS if name != "3.7"] + [(name, 2) for name in list(INTERPRETERS)[-2:]]
+CASES = [(name, 0) for name in KINDS_OF_INTERPRETERS] + [(name, 2) for name in list(INTERPRETERS)[-1:]]
 STATES = {ThreadState.ON_CPU: "cpu_ns", ThreadState.RUNQUEUE: "runqueue_ns", ThreadState.OFF_CPU: "wait_ns"}
 
 

@@ -54,10 +54,10 @@ for a in every:
     np.linalg.lstsq(a, a[0], None), np.linalg.det(a)
 print("done", flush=True)
 """
-CALLS_OF_EACH = 3
+CALLS_OF_EACH = 2
 STEPS_OF_A_CALL = 3000
 STEPS_BETWEEN_WALKS = 997
-CORES = {"this machine's": "", "SSE3": "PRESCOTT", "SSE4.2": "NEHALEM", "AVX": "SANDYBRIDGE", "AVX2": "HASWELL"}
+CORES = {"this machine's": "", "SSE3": "PRESCOTT", "AVX": "SANDYBRIDGE", "AVX2": "HASWELL"}
 BREAKPOINT = b"\xcc"
 CONTINUE, STEP, GET_REGISTERS, SET_REGISTERS, SEIZE, INTERRUPT = 7, 9, 12, 13, 0x4206, 0x4207  # <sys/ptrace.h>
 WORDS = 27  # of struct user_regs_struct

@@ -2,8 +2,9 @@
 
 Begins when a line comes on standard input, after `ready PID`. Each 100 ms it starts --threads threads, named
 `born_NUMBER`, and --processes forked children; each computes for about a millisecond (--work) in `thread_work` or
-`child_work`. Ends after --seconds with a line of JSON: {"cpu_s": CPU time since it began, of itself and its children
-by their cumulative times, "threads": {tid: [names]}, "children": [pids]}. Standard library only.
+`child_work`. `born_0` sleeps all the time. Ends after --seconds with a line of JSON: {"cpu_s": CPU time since it began,
+of itself and its children by their cumulative times, "threads": {tid: [names]}, "children": [pids]}. Standard library
+only.
 """
 
 import argparse
@@ -75,9 +76,13 @@ def main():
     options = parser.parse_args()
     print("ready", os.getpid(), flush=True)
     sys.stdin.readline()
+    may_end = threading.Event()
+    lasting = threading.Thread(target=lambda: (thread_work(0), may_end.wait()), name="born_0")
+    lasting.start()
     before = cpu_s()
     children = churn(options)
     print(json.dumps({"cpu_s": cpu_s() - before, "threads": born, "children": children}), flush=True)
+    may_end.set()
     sys.stdin.read()
 
 
