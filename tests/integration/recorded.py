@@ -56,11 +56,11 @@ _BEFORE_3_8 = {OLD_INTERPRETERS.get("3.6"), OLD_INTERPRETERS.get("3.7")}
 # The one for tests in which the version is of no matter; the command itself runs on it.
 PYTHON = sys.executable
 # `make test INTERPRETERS=all` asks all of them; else those that differ in what a test is about are asked.
-_ASKS_ALL = os.environ.get("INTERPRETERS") == "all"
+ASKS_ALL = os.environ.get("INTERPRETERS") == "all"
 
 
 def _one_of_each(all_of_them: dict[str, str], *names: str) -> dict[str, str]:
-    return {name: path for name, path in all_of_them.items() if _ASKS_ALL or name in names}
+    return {name: path for name, path in all_of_them.items() if ASKS_ALL or name in names}
 
 
 # By how their frames, lines and GIL are read.

@@ -39,7 +39,9 @@ TARGETS = {
     "asyncio": ("async_sockets.py",),
     "worker pool": ("worker_pool.py",),
 }
-CASES = [(name, busy) for name in TARGETS for busy in (False, True)]
+# The kinds of switches that a busy machine makes others of: of preempted, contending and waiting threads.
+BUSY = ("training loop", "GIL fight of 8", "token ring")
+CASES = [(name, busy) for busy in (False, True) for name in (BUSY if busy else TARGETS)]
 
 
 @dataclass

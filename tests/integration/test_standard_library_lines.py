@@ -1,4 +1,7 @@
-"""Line tables against CPython's own answer, for every code unit of every interpreter's standard library."""
+"""Line tables against CPython's own answer, for every code unit of every interpreter's standard library.
+
+Of every third file, unless `make test INTERPRETERS=all` asks for all.
+"""
 
 from __future__ import annotations
 
@@ -12,15 +15,19 @@ import pytest
 
 from bpfprof.cpython.line_tables import LineTable
 from tests.integration.interpreters import PYTHONS, minor
+from tests.integration.recorded import ASKS_ALL
 
 WITH_LINE_TABLES = [name for name in PYTHONS if (3, 6) <= minor(name) <= (3, 15)]
+
+ONE_IN = 1 if ASKS_ALL else 3
 
 # Run by each interpreter: for every code object of its standard library, as little-endian 32-bit words:
 # first line, length of the table, length of the code in units, one line per unit (0: none); then the table's bytes.
 DUMP = r"""
-import array, ctypes, importlib.util, marshal, os, sys, sysconfig, types
+import array, ctypes, importlib.util, marshal, os, sys, sysconfig, types, zlib
 
 out = open(sys.argv[1], "wb")
+one_in = int(sys.argv[2])
 stdlib = sysconfig.get_paths()["stdlib"]
 tab = "co_linetable" if sys.version_info >= (3, 10) else "co_lnotab"
 addr2line = ctypes.pythonapi.PyCode_Addr2Line
@@ -70,7 +77,7 @@ warnings.simplefilter("ignore")
 for root, folders, files in os.walk(stdlib):
     folders[:] = [name for name in folders if name not in ("site-packages", "dist-packages", "__pycache__")]
     for name in files:
-        if name.endswith(".py"):
+        if name.endswith(".py") and zlib.crc32(name.encode()) % one_in == 0:
             code = load(os.path.join(root, name))
             if code is not None:
                 dump(code)
@@ -81,7 +88,7 @@ out.close()
 def _check_lines(name: str, folder: Path) -> tuple[int, int, int]:
     """(code objects, positions, wrong positions)."""
     dump = folder / f"{name}.lines"
-    subprocess.run([PYTHONS[name], "-I", "-S", "-c", DUMP, str(dump)], check=True)
+    subprocess.run([PYTHONS[name], "-I", "-S", "-c", DUMP, str(dump), str(ONE_IN)], check=True)
     data = dump.read_bytes()
     dump.unlink()
     version = minor(name)
