@@ -24,7 +24,7 @@ from bpfprof.capture.tasks_now import tasks_now
 from bpfprof.cpython.detect import NotPython, find_interpreter
 from bpfprof.cpython.thread_names import ThreadNames
 from bpfprof.cpython.thread_state import ThreadStateRef, read_interpreters, read_thread_states
-from bpfprof.errors import TargetError
+from bpfprof.errors import TargetError, UnsupportedError
 from bpfprof.model.ids import Pid, Tid
 from bpfprof.model.now import ON_CPU, READY, WAITING, ProcessNow, ThreadNow
 from bpfprof.model.samples import WAIT_DTYPE
@@ -44,13 +44,15 @@ _MAIN_THREAD = "MainThread"  # what `threading` calls it
 
 
 def process_now(pid: Pid) -> ProcessNow:
-    """Raises TargetError when there is no such process, when it ends meanwhile, and when it is a zombie."""
+    """Raises TargetError when there is no such process or it has ended, UnsupportedError when it may not be read."""
     status = tasks.thread_status(pid, Tid(pid))
     if status is None:
         raise TargetError(f"there is no process {pid}")
     if tasks.list_threads(pid) == [Tid(pid)] and status.run_state in _DEAD:
         hint = "its parent has not asked yet how it ended"
         raise TargetError(f"process {pid} is a zombie: it has ended and has no threads or memory", hint)
+    if tasks.is_kernel_thread(pid):
+        raise TargetError(f"process {pid} is a thread of the kernel: it runs no program")
     process = Process(0, pid, name=tasks.process_name(pid), command_line=tasks.process_command_line(pid))
     process.open_memory()
     try:
@@ -73,8 +75,9 @@ def _detect(process: Process) -> None:
     try:
         found = find_interpreter(process.pid, process.memory)
     except TargetError as error:
-        is_refused = isinstance(error.__cause__, PermissionError)
-        process.note = why_unreadable() if is_refused else str(error)
+        if isinstance(error.__cause__, PermissionError):
+            raise UnsupportedError(f"process {process.pid}: {why_unreadable()}", "run it with sudo") from error
+        process.note = str(error)
         return
     if isinstance(found, NotPython):
         process.note = process.note or found.reason

@@ -64,7 +64,7 @@ def _with_deadlocks(process: ProcessNow) -> ProcessNow:
 
 def _show(processes: Sequence[ProcessNow], as_json: bool, all_frames: bool, full_filenames: bool) -> None:
     for process in processes:
-        for text in (process.note, *process.missed):
+        for text in (process.note if as_json else "", *process.missed):  # text has the note in its heading
             if text:
                 click.echo(f"bpfprof: process {process.pid}: {printable(text)}", err=True)
     if as_json:

@@ -14,7 +14,19 @@ from typing import Any
 
 import pytest
 
-from tests.integration.recorded import ALL_INTERPRETERS, PYTHON, assert_told, bpfprof, needs_root, program, running
+from tests.integration.recorded import (
+    ALL_INTERPRETERS,
+    AS_NOBODY,
+    BPFPROF,
+    PYTHON,
+    assert_told,
+    bpfprof,
+    completed,
+    needs_root,
+    program,
+    running,
+    skip_unless_nobody_can_run,
+)
 
 pytestmark = needs_root
 PYTHONS = {name: path for name, path in ALL_INTERPRETERS.items() if name in ("3.8", "3.11", "3.13")}
@@ -158,4 +170,10 @@ def test_processes_that_are_not_there() -> None:
     assert_told(bpfprof("dump", child.pid, check=None), 4, "zombie")
     child.wait()
     assert_told(bpfprof("dump", child.pid, check=None), 4, "no process")
+    assert_told(bpfprof("dump", 2, check=None), 4, "kernel")  # kthreadd
     assert_told(bpfprof("dump", check=None), 2, "dump PID")
+
+
+def test_one_who_may_not_read_it_is_told_what_is_missing() -> None:
+    skip_unless_nobody_can_run()
+    assert_told(completed([*BPFPROF, "dump", str(os.getpid())], None, **AS_NOBODY), 3, "CAP_SYS_PTRACE", "sudo")
