@@ -14,6 +14,7 @@ from bpfprof.query.facts import MAIN_HOLDER, Facts, facts_of, percent
 from bpfprof.query.work import CHILD, GIL, LOCK, NATIVE, PYTHON, READY, SHARES, SLEEP, Work
 
 _MIN_SAMPLES, _MIN_NS = 100, 1_000_000_000
+_SPREAD = 0.1  # of its share: a place with less says nothing
 _NAMED = 0.35  # a share of this size names what bounds a program
 _BUSY = 0.25  # of the thread that works most; a program whose threads all work less has nothing to be accused of
 
@@ -48,6 +49,8 @@ def _in(facts: Facts, before: str = ": ") -> str:
     """`: parse (x.py:12)`, with its part where that is not all."""
     if not facts.where:
         return ""
+    if facts.where_part < _SPREAD:
+        return ", in many places"
     return f"{before}{facts.where}" + (f", {percent(facts.where_part)} of it" if facts.where_part < 0.9 else "")
 
 

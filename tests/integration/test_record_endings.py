@@ -199,7 +199,9 @@ def test_output_formats(tmp_path: Path) -> None:
 
 
 def test_the_next_step_of_a_recording_works_whatever_its_name(tmp_path: Path) -> None:
-    done = bpfprof("record", "-f", "bpfprof", "-o", "x.svg", "--full-filenames", "--", *SHORT_LIVED, cwd=tmp_path)
+    done = bpfprof(
+        "record", "-f", "bpfprof", "-o", "x.svg", "--details", "--full-filenames", "--", *SHORT_LIVED, cwd=tmp_path
+    )
     assert f" burn ({program('short_lived.py')})" in done.stderr
     *_, advice = done.stderr.splitlines()
     assert advice == "next: bpfprof report x.svg -f flamegraph -o x.flame.svg"

@@ -50,7 +50,7 @@ def test_named_where_they_run_already(targets: dict[str, Target], tmp_path: Path
     for name, target in targets.items():
         who = rf"process \S+ \({target.pid}\): {sentences[name]}; its stacks have no Python frames"
         assert re.search(who, " ".join(told.stdout.split()))
-        assert re.search(who, " ".join(bpfprof("report", path).stdout.split()))
+        assert re.search(who, " ".join(bpfprof("report", path, "--details").stdout.split()))
         assert re.search(who, bpfprof("report", path, "-f", "collapsed").stderr)
         if way == "-p":
             assert re.search(rf"process {target.pid} \(\S+\): {sentences[name]}", told.stderr)

@@ -75,6 +75,7 @@ STORE = {"holder": "store (app.py:9)"}
         (facts("native", {"native": 0.9, "python": 0.1}), "native", "90% of the time, called from audit (djapp.py:21)"),
         (facts("disk", {"disk": 0.72}), "disk", "Waits for the disk 72% of the time: audit (djapp.py:21)."),
         (facts("disk", {"disk": 0.72}, where_part=0.6), "disk", "audit (djapp.py:21), 60% of it."),
+        (facts("disk", {"disk": 0.72}, where_part=0.05), "disk", "72% of the time, in many places."),
         (facts("net", {"net": 0.72}), "net", "Waits for the network 72% of the time"),
         (facts("device", {"device": 0.4}), "device", "Waits for a device 40% of the time"),
         (facts("sleep", {"sleep": 0.6}), "sleep", "Sleeps on purpose 60% of the time: audit (djapp.py:21)."),
