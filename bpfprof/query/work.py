@@ -60,6 +60,8 @@ WORK_DTYPE = np.dtype(
     ]
 )
 
+_KEYS = ("thread", "stack", "state", "share", "reason", "lock")
+
 
 @dataclass(frozen=True)
 class Work:
@@ -109,23 +111,15 @@ def work_of(profile: Profile) -> Work:
     if profile.spans is None:
         raise ValueError("what threads worked at is found in a profile that was built with its spans")
     shown = (profile.spans["flags"] & SpanFlag.HIDDEN == 0) & (profile.spans["stands_for_ns"] > 0)
-    spans = profile.spans[shown & (profile.spans["state"] != ThreadState.UNKNOWN)]
+    shown &= profile.spans["state"] != ThreadState.UNKNOWN
+    # Rows of a table this wide take long to copy.
+    spans = profile.spans if shown.all() else profile.spans[shown]
     stack_frames = StackFrames(profile.frames, profile.stacks)
     shares = _shares(profile, spans, stack_frames)
     pids = np.array([int(thread.pid) for thread in profile.threads] or [0], np.int64)
     locks, lock = _numbered_locks(spans, shares, pids)
-    rows = np.zeros(len(spans), WORK_DTYPE)
-    for name, column in (
-        ("thread", "thread"),
-        ("stack", "stack"),
-        ("state", "state"),
-        ("count", "count"),
-        ("ns", "stands_for_ns"),
-    ):
-        rows[name] = spans[column]
-    rows["reason"] = np.where(spans["state"] == ThreadState.OFF_CPU, spans["reason"], 0)
-    rows["share"], rows["lock"] = shares, lock
-    rows = _summed(rows)
+    reason = np.where(spans["state"] == ThreadState.OFF_CPU, spans["reason"], 0)
+    rows = _summed(spans, {"share": shares, "lock": lock, "reason": reason})
     _leave_out_sleepers(rows, len(profile.threads))
     return Work(rows, stack_frames.own_code(), stack_frames, locks)
 
@@ -133,12 +127,12 @@ def work_of(profile: Profile) -> Work:
 def _shares(profile: Profile, spans: npt.NDArray[np.void], stack_frames: StackFrames) -> Ints:
     """A place in SHARES, IDLE or HANDED for each span."""
     state, reason, stack = spans["state"], spans["reason"].astype(np.int64), spans["stack"]
-    of_reason, position = np.unique(reason, return_inverse=True)
-    words = [reason_text(number) for number in of_reason.tolist()]
-    shares = np.array([SHARES.index(_OF_REASON.get(word, "other")) for word in words], np.int64)[position]
-    is_word = {word: (of_reason == number)[position] for word, number in zip(words, of_reason.tolist())}
-    none = np.zeros(len(spans), np.bool_)
-    polls, pipes = is_word.get("poll", none), is_word.get("pipe", none)
+    number_of = {reason_text(number): number for number in np.flatnonzero(np.bincount(reason)).tolist()}
+    of_reason = np.zeros(max(number_of.values(), default=0) + 1, np.int64)
+    for word, number in number_of.items():
+        of_reason[number] = SHARES.index(_OF_REASON.get(word, "other"))
+    shares = of_reason[reason]
+    polls, pipes = reason == number_of.get("poll", -1), reason == number_of.get("pipe", -1)
     waits = state == ThreadState.OFF_CPU
     shares[state == ThreadState.RUNQUEUE] = READY
     on_cpu = state == ThreadState.ON_CPU
@@ -233,27 +227,33 @@ def _numbered_locks(spans: npt.NDArray[np.void], shares: Ints, pids: Ints) -> tu
     of_locks = np.flatnonzero((shares == LOCK) & (spans["lock"] > 0))
     if not len(of_locks):
         return (), numbers
-    keys = np.zeros(len(of_locks), [("pid", "<i8"), ("address", "<u8")])
-    keys["pid"], keys["address"] = pids[spans["thread"][of_locks]], spans["lock"][of_locks]
-    unique, codes = np.unique(keys, return_inverse=True)
+    addresses, address = np.unique(spans["lock"][of_locks], return_inverse=True)
+    pid = pids[spans["thread"][of_locks]]
+    unique, codes = np.unique(pid * len(addresses) + address, return_inverse=True)
     waited = sums(codes, spans["stands_for_ns"][of_locks].astype(np.int64), len(unique))
     order = np.argsort(-waited, kind="stable")
     rank = np.zeros(len(unique), np.int64)
     rank[order] = np.arange(1, len(unique) + 1)
     numbers[of_locks] = rank[codes]
-    return tuple((int(pid), int(address)) for pid, address in unique[order].tolist()), numbers
+    found = zip(*np.divmod(unique[order], len(addresses)))
+    return tuple((int(pid), int(addresses[place])) for pid, place in found), numbers
 
 
-def _summed(rows: npt.NDArray[np.void]) -> npt.NDArray[np.void]:
-    """Rows that are alike as one."""
-    names = ("thread", "stack", "state", "share", "reason", "lock")
-    rows = rows[np.lexsort([rows[name] for name in reversed(names)])]
-    changed = np.zeros(len(rows), np.bool_)
-    changed[:1] = True
-    for name in names:
-        changed[1:] |= rows[name][1:] != rows[name][:-1]
-    first = np.flatnonzero(changed)
-    found = rows[first]
-    for name in ("count", "ns") if len(first) else ():
-        found[name] = np.add.reduceat(rows[name], first)
+def _summed(spans: npt.NDArray[np.void], made: dict[str, Ints]) -> npt.NDArray[np.void]:
+    """Rows of WORK_DTYPE; `made`: columns that spans do not have, or have otherwise."""
+    columns: dict[str, Ints] = {name: made[name] if name in made else spans[name].astype(np.int64) for name in _KEYS}
+    keys = np.zeros(len(spans), np.int64)
+    for column in columns.values():
+        count = int(column.max(initial=0)) + 1
+        if len(keys) and int(keys.max()) > np.iinfo(np.int64).max // count - 1:
+            keys = np.unique(keys, return_inverse=True)[1].astype(np.int64)
+        keys = keys * count + column
+    unique, codes = np.unique(keys, return_inverse=True)
+    one_of = np.zeros(len(unique), np.int64)
+    one_of[codes] = np.arange(len(codes))
+    found = np.zeros(len(unique), WORK_DTYPE)
+    for name, column in columns.items():
+        found[name] = column[one_of]
+    for name, of_spans in (("count", "count"), ("ns", "stands_for_ns")):
+        found[name] = sums(codes, spans[of_spans].astype(np.int64), len(unique))
     return found
