@@ -19,7 +19,7 @@ from bpfprof.proc import tasks
 
 _EVERY_S = 5.0
 _AFTER_BIRTH_S = 0.005  # a thread says who it is when it has begun
-_REST = 200  # times what a look took, for each process: names cost at most 0.5% of a CPU
+_REST = 200  # times what a look took, for each process: names cost at most 0.5% of a CPU in all
 _MAIN_THREAD = "MainThread"  # what `threading` calls it, when it is imported
 
 
