@@ -23,6 +23,7 @@ _MIN_ROWS = 16
 # SGR parameters (ECMA-48, 8.3.117) of the 16 colours that every terminal has and its user chose.
 _COLORS = {"CPU": "33", "ready": "35", "lock": "36", "GIL": "31", "disk": "32", "network": "32", "heading": "1"}
 _NAMES = ("CPU", "CPU", "ready", "GIL", "lock", "disk", "network", "device", "sleep", "process", "other", "", "threads")
+_WIDE = 72  # columns; with less there is no room for the time that places were ready
 _MAX_UNREAD = 3  # lines
 _SMALL, _MAX_BARS = 0.02, 4  # smaller shares, and more of them, are one line
 
@@ -83,7 +84,7 @@ def _command(profile: Profile) -> str:
 
 def _verdict_lines(verdict: Verdict, columns: int, paint: Paint) -> list[str]:
     lines = textwrap.wrap(printable(verdict.sentence), columns - 4)
-    lines = [*lines[:2], shortened(" ".join(lines[2:]), columns - 4)] if len(lines) > 3 else lines
+    lines = [*lines[:3], shortened(" ".join(lines[3:]), columns - 4)] if len(lines) > 4 else lines
     found = [f"  {paint('heading', line)}" for line in lines]
     return found + ([shortened(f"  Try: {verdict.advice}.", columns)] if verdict.advice else [])
 
@@ -130,27 +131,32 @@ def _tables(profile: Profile, work: Work, columns: int, room: int, paint: Paint)
     roles = roles_of(profile, work)
     # An empty line and a heading for each.
     lines = max(room - 4, 2)
-    of_roles = min(len(roles), max(lines - len(places), lines // 2, 1))
+    of_roles = min(len(roles), max(lines - len(places), lines // 2, 2))
     of_places = min(len(places), max(lines - of_roles, 1))
     return [
-        _places(profile, places[:of_places], columns, paint),
+        _places(profile, places, of_places, columns, paint),
         _roles(roles, of_roles, columns, paint),
     ]
 
 
-def _places(profile: Profile, places: Sequence[Place], columns: int, paint: Paint) -> list[str]:
+def _places(profile: Profile, places: Sequence[Place], most: int, columns: int, paint: Paint) -> list[str]:
     if not places:
         return []
+    has_ready = columns >= _WIDE
+    figures = 7 * (3 + has_ready)
     name = max(14, (columns - 34) * 2 // 5)
     where = max(12, (columns - 34) * 3 // 10)
-    mostly = columns - 31 - name - where
-    heading = f"{'where':<{name}} {'':<{where}} {'CPU s':>6} {'ready':>6} {'wait':>6} {'total':>6}"
-    lines = [paint("heading", f"{heading} mostly"[:columns])]
-    for place in places:
+    mostly = columns - figures - 2 - name - where
+    title = "where" if len(places) <= most else f"where ({most} of {len(places):,})"
+    heading = (
+        f"{title:<{name}} {'':<{where}} {'CPU s':>6}{' ready' * has_ready:>{7 * has_ready}} {'wait':>6} {'total':>6}"
+    )
+    lines = [paint("heading", f"{heading} mostly")]
+    for place in places[:most]:
         frame = profile.frames[place.frame]
-        text = padded(shortened(clean(frame.name) or "(no name)", name), name) + " "
+        text = padded(_cut_left(clean(frame.name) or "(no name)", name), name) + " "
         text += padded(_cut_left(clean(file_text(frame)), where), where)
-        for ns in (place.cpu_ns, place.ready_ns, place.wait_ns, place.total_ns):
+        for ns in (place.cpu_ns, *[place.ready_ns] * has_ready, place.wait_ns, place.total_ns):
             text += f" {_short_seconds(ns):>6}"
         lines.append(f"{text} {shortened(_mostly(place), mostly)}".rstrip())
     return lines
@@ -174,15 +180,17 @@ def _roles(roles: Sequence[Role], most: int, columns: int, paint: Paint) -> list
         paint("heading", f"{'threads':<{name}} {'wall s':>7} {'CPU':>5} {'ready':>5} {'wait':>5} {'idle':>5} mostly")
     ]
     shown = roles if len(roles) <= most else roles[: max(most - 1, 1)]
+    has_several = len({role.process_name for role in roles}) > 1
     for role in shown:
+        who = f"{role.process_name}: {role.name}" if has_several else role.name
         count = f" ({len(role.threads)})" if len(role.threads) > 1 else ""
-        text = padded(shortened(clean(role.name) or "?", name - len(count)) + count, name)
+        text = padded(shortened(clean(who) or "?", name - len(count)) + count, name)
         text += f" {_short_seconds(role.wall_ns):>7}"
         for ns in (role.cpu_ns, role.ready_ns, role.wait_ns, role.idle_ns):
             text += f" {_whole_percent(ns, role.wall_ns):>5}"
         lines.append(shortened(f"{text} {_mostly_of(role)}", columns).rstrip())
     rest = roles[len(shown) :]
-    if rest and most > 1:
+    if rest:
         threads = counted(sum(len(role.threads) for role in rest), "more thread")
         lines.append(f"and {threads}, {seconds_text(sum(role.cpu_ns for role in rest))} s of CPU")
     return lines
@@ -227,5 +235,9 @@ def _whole_percent(part: int, whole: int) -> str:
 
 
 def _cut_left(text: str, columns: int) -> str:
-    """The end of a path tells more than its beginning."""
-    return text if width(text) <= columns else "…" + text[len(text) - columns + 1 :]
+    """The end of a path or of a qualified name tells more than its beginning."""
+    if width(text) <= columns:
+        return text
+    while width(text) >= columns:
+        text = text[1:]
+    return "…" + text
