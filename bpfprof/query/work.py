@@ -155,8 +155,23 @@ def _shares(profile: Profile, spans: npt.NDArray[np.void], stack_frames: StackFr
     # A wait whose time ran out is a look whether there is something to do.
     shares[waits & is_timer & ((shares == LOCK) | polls)] = IDLE
     shares[waits & (spans["flags"] & SpanFlag.IDLE > 0)] = IDLE
+    is_beside = _beside_python(profile, spans, stack_frames)[spans["thread"]]
+    shares[waits & is_beside & np.isin(shares, (LOCK, NET, SLEEP, CHILD, OTHER))] = IDLE
     _leave_out_awaited(profile, spans, shares, np.where(waits & (shares == CHILD), thread_of, -1), pids)
     return _without_parked(profile, spans, shares, waits & (waker == 0))
+
+
+def _beside_python(profile: Profile, spans: npt.NDArray[np.void], stack_frames: StackFrames) -> Bools:
+    """Kernel threads, and threads of processes without Python where others have it: shells, shims, daemons.
+
+    They wait for work, or for the program that is asked about.
+    """
+    has_python = np.append(stack_frames.innermost_python() >= 0, False)
+    threads = np.unique(spans["thread"][has_python[spans["stack"]]]).tolist()
+    of_python = {profile.threads[thread].pid for thread in threads}
+    return np.array(
+        [it.is_kernel_thread or (bool(of_python) and it.pid not in of_python) for it in profile.threads] or [False]
+    )
 
 
 def _hand_overs(frames: tuple[Frame, ...], stack_frames: StackFrames) -> tuple[Bools, Bools]:

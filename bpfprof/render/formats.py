@@ -28,7 +28,7 @@ class RenderOptions:
     hide_idle: bool = False  # no groups of threads that have nothing to do
     ascii_only: bool = False  # nothing but ASCII of its own; names stay as they are
     details: bool = False  # the long tables instead of the summary
-    columns: int = 80  # of the terminal
+    columns: int = 100  # of the terminal
     rows: int = 24
     has_color: bool = False
 

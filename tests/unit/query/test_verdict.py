@@ -221,6 +221,23 @@ def test_a_child_is_named_with_what_it_did() -> None:
     assert found.sentence.endswith("ask (train.py:7); it was sh (200), asleep 100%.")
 
 
+def test_a_shell_that_waits_for_the_program_is_not_asked_about() -> None:
+    made = ProfileBuilder()
+    shell, main = made.thread(50, "bash", pid=50, process="bash"), made.thread(100)
+    busy(made, main, python("work", line=5))
+    made.wait(shell, 2_000 * MS, [native("wait4"), wait("child")], waker=made.thread_waker(main))
+    assert (verdict(made).bound, verdict(made).where) == ("python", python("work", line=5))
+
+
+def test_a_program_without_python_waits_like_any_other() -> None:
+    made = ProfileBuilder()
+    main = made.thread(100)
+    for _ in range(20):
+        made.spend(main, ON_CPU, 10 * MS, [native("serve", "/srv/app/server")])
+        made.wait(main, 90 * MS, [native("ask", "/srv/app/server"), wait("net")], waker=made.waker("interrupt"))
+    assert verdict(made).sentence == "Waits for the network 90% of the time: ask (server)."
+
+
 def test_ready_without_a_cpu() -> None:
     made = ProfileBuilder()
     for number in range(2):
