@@ -24,7 +24,7 @@ _MIN_ROWS = 16
 _COLORS = {"CPU": "33", "ready": "35", "lock": "36", "GIL": "31", "disk": "32", "network": "32", "heading": "1"}
 _NAMES = ("CPU", "CPU", "ready", "GIL", "lock", "disk", "network", "device", "sleep", "process", "other", "", "threads")
 _WIDE = 72  # columns; with less there is no room for the time that places were ready
-_MAX_UNREAD = 3  # lines
+_MAX_UNREAD = 4  # lines
 _SMALL, _MAX_BARS = 0.02, 4  # smaller shares, and more of them, are one line
 
 

@@ -44,7 +44,7 @@ def targets(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Targ
 def test_named_where_they_run_already(targets: dict[str, Target], tmp_path: Path, way: str) -> None:
     path = tmp_path / "x.bpfprof"
     chosen = [it for target in targets.values() for it in ("-p", target.pid)] if way == "-p" else ["-a"]
-    told = bpfprof("record", *chosen, "-d", 1, "-o", path)
+    told = bpfprof("record", *chosen, "--details", "-d", 1, "-o", path)
     sentences = {"PyPy": PYPY_SENTENCE, "3.16": r"CPython 3\.16 is not supported yet"}
     folded = collapsed(path)
     for name, target in targets.items():
