@@ -18,7 +18,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-FOLDER = tempfile.mkdtemp()
+FOLDER = tempfile.mkdtemp() if sys.argv[1] == "all" else ""
 LONG_S = 300
 HOLDER = """
 import fcntl, sys, time
