@@ -1,209 +1,169 @@
-"""Profiles of two sides -> what differs: time by group on each side, with standard errors.
-
-Time is that of working threads: on a CPU, ready for one, and in waits that are not idle. What a thread was ready it is
-given in the functions that it ran meanwhile, so that a busy host makes none of them faster. Own time: of the innermost
-Python function.
-
-A recording is cut into BLOCKS parts of time, and the error of a sum is told by how much each part differs from the next
-(J. von Neumann, The mean square successive difference, 1941): so a program that changes slowly has no larger error.
-"""
+"""Slices of recordings before and after -> how the time of each function changed, and what of it is beyond noise."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from bpfprof import array_types as npt
-from bpfprof.model.frames import Frame
-from bpfprof.model.profile import Profile
-from bpfprof.model.spans import SpanFlag, ThreadState
-from bpfprof.model.states import reason_text
-from bpfprof.query.functions import owner_frames
-from bpfprof.query.origins import origins
+from bpfprof.query.noise import Floats, chance, difference, errors_of_chance, mean
+from bpfprof.query.slices import SLICE_COUNT, Key, Slices
 
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
-Key = tuple[str, ...]
+LEAST_SHARE = 0.01  # of the work, before or after: what takes less is not tested
+_TESTED = (0, 2)  # own time on a CPU, and in waits
+FALSE_ALARMS = 0.02  # the chance that any function of two runs of one program is said to differ
 
-BLOCKS = 20
-GROUPINGS = ("function", "line", "file", "library", "thread", "reason")
-_LEAST_SHARE = 0.01  # of the time of a side: a group that has less on both is not tested
-_FALSE_ALARMS = 0.05  # of comparisons of a program with itself, over all of their groups (S. Holm, 1979)
-_MANY = 3  # recordings of a side: from here on their own differences are an error, too
+
+@dataclass(frozen=True)
+class Change:
+    """One figure: seconds for each second of work, or of a run. error: standard error of the difference.
+
+    needed: a difference of less would not have been found; infinite where none was looked for.
+    """
+
+    before: float
+    after: float
+    error: float
+    freedom: float
+    needed: float = math.inf
+    is_found: bool = False
+
+    @property
+    def difference(self) -> float:
+        """Above 0 where it takes longer than before."""
+        return self.after - self.before
+
+    @property
+    def chance(self) -> float:
+        """How likely a difference of this size is where nothing has changed."""
+        return chance(self.difference / self.error, self.freedom) if self.error else 1.0
+
+    def percent(self, seconds: float) -> float:
+        """So many of what it was before; infinite of what is new."""
+        return 100 * seconds / self.before if self.before else math.inf
+
+    def is_slower(self, percent: float) -> bool:
+        """By more than so many percent, and beyond twice its error; of what was tested."""
+        is_beyond = self.difference > 2 * self.error and self.percent(self.difference) > percent
+        return is_beyond and self.needed < math.inf
 
 
 @dataclass(frozen=True)
 class Difference:
-    """Of one group: seconds of each side, after it was normalised, and the standard error of their difference.
-
-    key: what the groups have in common, as GROUPINGS says: (function, file), (function, file, line), (file,), ...
-    """
+    """Of one function, thread ...: its own and its total time, on a CPU, in waits, and in both."""
 
     key: Key
-    before_s: float
-    after_s: float
-    error_s: float
-    is_beyond_noise: bool
+    cpu: Change
+    cpu_total: Change
+    wait: Change
+    wait_total: Change
+    both: Change
+    both_total: Change
 
     @property
-    def difference_s(self) -> float:
-        return self.after_s - self.before_s
-
-    @property
-    def change(self) -> float:
-        """Of the time before; infinite for what was not there."""
-        return self.difference_s / self.before_s if self.before_s else math.inf
+    def changes(self) -> tuple[Change, Change]:
+        """What is tested."""
+        return self.cpu, self.wait
 
 
 @dataclass(frozen=True)
-class Comparison:
-    """differences: those beyond noise first, then the largest; of `wall_s` seconds of each side, 0: of a whole run."""
+class Differences:
+    """rows: what was found first, then most different first. work_s: of each side, all its recordings together."""
 
-    differences: tuple[Difference, ...]
-    wall_s: float
+    rows: tuple[Difference, ...]
+    work_s: tuple[float, float]
+    run_counts: tuple[int, int]
+    is_per_run: bool
+    stuck_threads: int
+    left_out: int
+
+    @property
+    def tested(self) -> list[tuple[Difference, Change]]:
+        """Those that take time enough."""
+        return [(row, change) for row in self.rows for change in row.changes if change.needed < math.inf]
 
 
-def compare(before: Sequence[Profile], after: Sequence[Profile], by: str, per_run: bool = False) -> Comparison:
-    """Profiles have to be built with their spans (else ValueError). Each side is the mean of its profiles.
-
-    per_run: sums of a run each, and not of the same wall time: for a program that does the same work each time.
-    """
-    sides = [[_sums(profile, by) for profile in side] for side in (before, after)]
-    wall_s = sum(_wall_s(profile) for profile in before) / len(before)
-    scales = [
-        [1.0 if per_run else wall_s / max(_wall_s(profile), 1e-9) for profile in side] for side in (before, after)
+def differences(before: Sequence[Slices], after: Sequence[Slices], is_per_run: bool = False) -> Differences:
+    """Of two sides, each of one or more recordings."""
+    recordings = [*before, *after]
+    keys, times = _in_one_order(recordings)
+    # A sample more or less at either end.
+    least = np.zeros((3, 2))
+    least[::2] = max(each.period_ns for each in recordings) / math.sqrt(6)
+    sides = [
+        mean([times[each] for each in group], [recordings[each].work_ns for each in group], least)
+        for group in (range(len(before)), range(len(before), len(recordings)))
     ]
-    keys = sorted({key for side in sides for sums in side for key in sums})
-    rows = [_difference(key, sides, scales) for key in keys]
-    least = [_LEAST_SHARE * sum(side) for side in zip(*((row.before_s, row.after_s) for row in rows))] or [0.0, 0.0]
-    tested = [row for row in rows if row.before_s >= least[0] or row.after_s >= least[1]]
-    tested.sort(key=_Row.probability)
-    beyond: set[Key] = set()
-    for number, row in enumerate(tested):
-        if row.probability() > _FALSE_ALARMS / (len(tested) - number):
-            break
-        beyond.add(row.key)
-    found = [Difference(row.key, row.before_s, row.after_s, row.error_s, row.key in beyond) for row in rows]
-    found.sort(key=lambda it: (not it.is_beyond_noise, -abs(it.difference_s), it.key))
-    return Comparison(tuple(found), 0.0 if per_run else wall_s)
+    work_s = [sum(float(each.work_ns.sum()) for each in group) / 1e9 for group in (before, after)]
+    run_counts = len(before), len(after)
+    units = [work / count if is_per_run else 1.0 for work, count in zip(work_s, run_counts)]
+    if is_per_run:
+        sides = [
+            replace(side, value=side.value * unit, variance=side.variance * unit**2) for side, unit in zip(sides, units)
+        ]
+    between = difference(*sides)
+    columns = [part.reshape(-1, 6).tolist() for part in (sides[0].value, sides[1].value)]
+    columns += [part.reshape(-1, 6).tolist() for part in (np.sqrt(between.variance), between.freedom)]
+    changes = [[Change(*values) for values in zip(*of_key)] for of_key in zip(*columns)]
+    _find(changes, [LEAST_SHARE * unit for unit in units])
+    rows = [Difference(key, *of_key) for key, of_key in zip(keys, changes)]
+    rows.sort(key=_rank)
+    stuck, left_out = (sum(getattr(each, name) for each in recordings) for name in ("stuck_threads", "left_out"))
+    return Differences(tuple(rows), (work_s[0], work_s[1]), run_counts, is_per_run, stuck, left_out)
 
 
-@dataclass(frozen=True)
-class _Row:
-    """As Difference; freedom: degrees of it that the error has."""
-
-    key: Key
-    before_s: float
-    after_s: float
-    error_s: float
-    freedom: int
-
-    def probability(self) -> float:
-        """That a difference as large is there by chance: Student's t, by the normal one (D. L. Wallace, 1959)."""
-        if not self.error_s:
-            return 1.0
-        t = (self.after_s - self.before_s) / self.error_s
-        deviation = math.sqrt(self.freedom * math.log1p(t * t / self.freedom)) * (1 - 3 / (4 * self.freedom))
-        return math.erfc(deviation / math.sqrt(2))
+def _find(changes: list[list[Change]], least: Sequence[float]) -> None:
+    """Marks what is beyond noise: own times, one after the other by Holm's method, the least likely first."""
+    tested = [
+        (change.chance, key, column)
+        for key, of_key in enumerate(changes)
+        for column, change in enumerate(of_key)
+        if column in _TESTED and (change.before >= least[0] or change.after >= least[1])
+    ]
+    is_found = True
+    for rank, (likely, key, column) in enumerate(sorted(tested)):
+        change, limit = changes[key][column], FALSE_ALARMS / (len(tested) - rank)
+        is_found = is_found and likely <= limit
+        needed = change.error * errors_of_chance(FALSE_ALARMS / len(tested), change.freedom)
+        changes[key][column] = replace(change, needed=needed, is_found=is_found)
 
 
-def _difference(key: Key, sides: list[list[dict[Key, Floats]]], scales: list[list[float]]) -> _Row:
-    none = np.zeros(BLOCKS + 1)
-    means, variance, freedom = [], 0.0, 0
-    for side, scale in zip(sides, scales):
-        blocks = [sums.get(key, none) * factor for sums, factor in zip(side, scale)]
-        values = np.array([each[:BLOCKS].sum() for each in blocks])
-        inside = sum(_variance(each) for each in blocks) / len(blocks) ** 2
-        between = float(values.var(ddof=1)) / len(values) if len(values) >= _MANY else 0.0
-        means.append(float(values.mean()))
-        variance += max(inside, between)
-        freedom += len(values) - 1 if between > inside else len(values) * (BLOCKS - 1)
-    return _Row(key, means[0], means[1], math.sqrt(variance), freedom)
+def _rank(row: Difference) -> tuple[bool, float]:
+    found = [abs(change.difference) for change in row.changes if change.is_found]
+    return not found, -max(found or [abs(change.difference) for change in row.changes])
 
 
-def _variance(blocks: Floats) -> float:
-    """Of the sum of all blocks; the last word is the least that it can be known to, which is one sample."""
-    steps = np.diff(blocks[:BLOCKS])
-    return float(BLOCKS * (steps**2).sum() / (2 * (BLOCKS - 1)) + blocks[BLOCKS] ** 2)
+def _in_one_order(recordings: Sequence[Slices]) -> tuple[list[Key], list[Floats]]:
+    """(all keys, of each recording its times in their order: on a CPU, in waits, both)."""
+    numbers: dict[Key, int] = {}
+    places = []
+    for each in recordings:
+        renamed = _same_files({file for _, file, _ in numbers}, {file for _, file, _ in each.keys})
+        keys = [(name, renamed.get(file, file), line) for name, file, line in each.keys]
+        places.append([numbers.setdefault(key, len(numbers)) for key in keys])
+    times = [np.zeros((len(numbers), 3, 2, SLICE_COUNT)) for _ in recordings]
+    for ordered, place, each in zip(times, places, recordings):
+        np.add.at(ordered[:, :2], place, each.times)
+        ordered[:, 2] = ordered[:, 0] + ordered[:, 1]
+    return list(numbers), times
 
 
-def _wall_s(profile: Profile) -> float:
-    begin, end = _window(profile)
-    return (end - begin) / 1e9
+def _same_files(known: set[str], files: set[str]) -> dict[str, str]:
+    """New file -> the known one that it stands for: one is a copy of the other in another folder.
 
-
-def _window(profile: Profile) -> tuple[int, int]:
-    """From the first moment of a thread that is shown to the last, in nanoseconds."""
-    threads = [thread for thread in profile.threads if thread.wall_ns]
-    return (min(it.first_ns for it in threads), max(it.last_ns for it in threads)) if threads else (0, 0)
-
-
-def _sums(profile: Profile, by: str) -> dict[Key, Floats]:
-    """Of each group its seconds in each block, and then those of one sample."""
-    if profile.spans is None:
-        raise ValueError("differences are found in profiles that were built with their spans")
-    spans = profile.spans
-    wanted = (spans["flags"] & (SpanFlag.HIDDEN | SpanFlag.IDLE) == 0) & (spans["stands_for_ns"] > 0)
-    spans = spans[wanted & (spans["state"] != ThreadState.UNKNOWN)]
-    keys, groups = _groups(profile, spans, by)
-    # A row for each group and thread, and one for each thread that was ready.
-    is_ready = spans["state"] == ThreadState.RUNQUEUE
-    threads = len(profile.threads)
-    pairs, codes = np.unique(np.where(is_ready, 0, groups + 1) * threads + spans["thread"], return_inverse=True)
-    group_of, thread_of = np.divmod(pairs, max(threads, 1))
-    on_cpu, off_cpu = (np.zeros((len(pairs), BLOCKS)) for _ in range(2))
-    start = spans["start_ns"].astype(np.float64)
-    end = start + spans["duration_ns"]
-    stands_for = spans["stands_for_ns"] / np.maximum(spans["duration_ns"], 1) / 1e9
-    is_wait = spans["state"] == ThreadState.OFF_CPU
-    borders = np.linspace(*_window(profile), BLOCKS + 1)
-    for block, (low, high) in enumerate(zip(borders, borders[1:])):
-        seconds = (end.clip(low, high) - start.clip(low, high)) * stands_for
-        on_cpu[:, block] = np.bincount(codes, np.where(is_wait, 0, seconds), len(pairs))
-        off_cpu[:, block] = np.bincount(codes, np.where(is_wait, seconds, 0), len(pairs))
-    is_own = group_of > 0
-    ran, was_ready = (np.zeros((threads, BLOCKS)) for _ in range(2))
-    np.add.at(ran, thread_of[is_own], on_cpu[is_own])
-    np.add.at(was_ready, thread_of[~is_own], on_cpu[~is_own])
-    wanting = np.divide(ran + was_ready, ran, out=np.zeros_like(ran), where=ran > 0)
-    sums = np.zeros((len(keys), BLOCKS + 1))
-    sums[:, BLOCKS] = 1 / max(profile.info.rate_hz, 1)
-    np.add.at(sums[:, :BLOCKS], group_of[is_own] - 1, (on_cpu * wanting[thread_of] + off_cpu)[is_own])
-    return dict(zip(keys, sums))
-
-
-def _groups(profile: Profile, spans: npt.NDArray[np.void], by: str) -> tuple[list[Key], Ints]:
-    """(the groups, the number of each span's)"""
-    if by == "thread":
-        names: list[Key] = [(thread.thread_name,) for thread in profile.threads]
-        numbers = spans["thread"]
-    elif by == "reason":
-        reasons, numbers = np.unique(spans["reason"] * (spans["state"] == ThreadState.OFF_CPU), return_inverse=True)
-        names = [(reason_text(int(reason)) or "on CPU",) for reason in reasons]
-    else:
-        owners = owner_frames(profile.frames, profile.stacks)
-        key_of = _key_of_frame(profile, by)
-        names = [key_of(owner) if owner >= 0 else ("",) * _KEY_WORDS[by] for owner in owners]
-        numbers = spans["stack"]
-    keys = sorted(set(names))
-    place = {key: index for index, key in enumerate(keys)}
-    return keys, np.array([place[name] for name in names] or [0], np.int64)[numbers]
-
-
-_KEY_WORDS = {"function": 2, "line": 3, "file": 1, "library": 1}
-
-
-def _key_of_frame(profile: Profile, by: str) -> Callable[[int], Key]:
-    if by == "library":
-        libraries = [origin.library for origin in origins(profile.frames)]
-        return lambda frame: (libraries[frame],)
-
-    def key(number: int) -> Key:
-        frame: Frame = profile.frames[number]
-        name = frame.name or f"+0x{frame.offset:x}"
-        return {"function": (name, frame.file), "line": (name, frame.file, str(frame.line)), "file": (frame.file,)}[by]
-
-    return key
+    Of files that are in only one of the two, each goes with the one that has the longest tail in common with it.
+    """
+    here: dict[tuple[str, ...], list[str]] = {}
+    for path in known - files:
+        parts = tuple(path.split("/")[::-1])
+        for depth in range(1, len(parts)):
+            here.setdefault(parts[:depth], []).append(path)
+    renamed: dict[str, str] = {}
+    for path in sorted(files - known):
+        parts = tuple(path.split("/")[::-1])
+        found = next((here[parts[:depth]] for depth in range(len(parts), 0, -1) if parts[:depth] in here), [])
+        if len(found) == 1 and found[0] not in renamed.values():
+            renamed[path] = found[0]
+    return renamed

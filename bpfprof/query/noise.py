@@ -1,0 +1,98 @@
+"""Times in slices of recordings -> their mean for each second of work, and its standard error.
+
+Samples of one thread come nearly regularly, and a program does the same again and again: neighbouring slices are not
+independent. The error is therefore estimated from the slowest waves of a figure over the recording (equal-weighted
+cosine estimator of the long-run variance: Lazarus, Lewis, Stock and Watson, "HAR Inference: Recommendations for
+Practice", Journal of Business & Economic Statistics 36, 2018). It has Student's t with as many degrees of freedom as
+there are waves. What repeats faster than these waves adds to the error no more than it adds to the mean.
+
+What differs from run to run is in no single recording. Of three or more their scatter is the error, where that is
+larger; of fewer, runs are taken to differ by RUN_SPREAD.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from bpfprof import array_types as npt
+
+Floats = npt.NDArray[np.float64]
+
+RUN_SPREAD = 0.02  # of a figure, between runs of one program: memory layout, hash seeds (docs/accuracy.md)
+WAVE_COUNT = 12
+_FEWEST_RUNS = 3  # to know how they scatter
+
+
+@dataclass(frozen=True)
+class Mean:
+    """Arrays of one shape. freedom: degrees of freedom of the variance."""
+
+    value: Floats
+    variance: Floats
+    freedom: Floats
+
+
+def mean(times: Sequence[Floats], work: Sequence[Floats], least_error: Floats) -> Mean:
+    """Of recordings of one side: time for each unit of work. Slices are the last axis; least_error is in units of time.
+
+    What no sample fell into may still have taken some time: the error of a recording is least_error at the least.
+    """
+    sums, works = [each.sum(axis=-1) for each in times], [float(each.sum()) for each in work]
+    all_work = max(1.0, sum(works))
+    value = np.sum(sums, axis=0) / all_work
+    within = np.zeros_like(value)
+    for each, own_work, own_sum, total in zip(times, work, sums, works):
+        rest = each - (own_sum / max(1.0, total))[..., None] * own_work
+        within += np.maximum(_variance_of_sum(rest), least_error**2)
+    within /= all_work**2
+    freedom = np.full_like(value, WAVE_COUNT * len(times))
+    if len(times) < _FEWEST_RUNS:
+        return Mean(value, within + (RUN_SPREAD * value) ** 2 / len(times), freedom)
+    # The jackknife: of the means without one recording each.
+    without = np.array([(value * all_work - each) / max(1.0, all_work - own) for each, own in zip(sums, works)])
+    between = (len(times) - 1) * np.var(without, axis=0)
+    return Mean(value, np.maximum(within, between), np.where(between > within, len(times) - 1, freedom))
+
+
+def _variance_of_sum(rest: Floats) -> Floats:
+    """rest: what each slice has more than its share."""
+    count = rest.shape[-1]
+    waves = np.cos(np.pi * np.outer(np.arange(count) + 0.5, np.arange(1, WAVE_COUNT + 1)) / count)
+    return np.asarray(2 * np.mean((rest @ waves) ** 2, axis=-1))
+
+
+def difference(before: Mean, after: Mean) -> Mean:
+    """Degrees of freedom by Welch and Satterthwaite."""
+    variance = before.variance + after.variance
+    parts = before.variance**2 / before.freedom + after.variance**2 / after.freedom
+    freedom = np.divide(variance**2, parts, out=np.ones_like(variance), where=parts > 0)
+    return Mean(after.value - before.value, variance, freedom)
+
+
+def chance(errors: float, freedom: float) -> float:
+    """How likely Student's t is so many standard errors or more from 0, on either side.
+
+    Abramowitz and Stegun, Handbook of Mathematical Functions, 26.7.3 and 26.7.4; degrees of freedom rounded down.
+    """
+    whole = max(1, int(freedom))
+    angle = math.atan(abs(errors) / math.sqrt(whole))
+    term = math.cos(angle) if whole % 2 else 1.0
+    series = 0.0 if whole == 1 else term
+    for power in range(3 if whole % 2 else 2, whole - 1, 2):
+        term *= (power - 1) / power * math.cos(angle) ** 2
+        series += term
+    inside = math.sin(angle) * series
+    return max(0.0, 1 - (2 / math.pi * (angle + inside) if whole % 2 else inside))
+
+
+def errors_of_chance(wanted: float, freedom: float) -> float:
+    """The inverse of chance(): how many standard errors."""
+    low, high = 0.0, 1e6
+    while high - low > 1e-4 * high:
+        middle = (low + high) / 2
+        low, high = (middle, high) if chance(middle, freedom) > wanted else (low, middle)
+    return high

@@ -1,0 +1,68 @@
+"""Standard errors of means over time, and Student's t."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from bpfprof.query.noise import RUN_SPREAD, Mean, chance, difference, errors_of_chance, mean
+
+NO_LEAST = np.zeros(())
+WORK = np.full(64, 10.0)
+
+
+@pytest.mark.parametrize(
+    ("freedom", "errors"), [(1, 12.706), (2, 4.303), (3, 3.182), (4, 2.776), (5, 2.571), (24, 2.064)]
+)
+def test_students_t_as_in_the_tables(freedom: int, errors: float) -> None:
+    """NIST/SEMATECH e-Handbook of Statistical Methods, 1.3.6.7.2: 5% on both sides."""
+    assert chance(errors, freedom) == chance(-errors, freedom + 0.9) == pytest.approx(0.05, abs=1e-4)
+    assert errors_of_chance(0.05, freedom) == pytest.approx(errors, abs=2e-3)
+    assert chance(0, freedom) == 1 and chance(1e9, freedom) < 1e-6
+
+
+def variance_without_runs(found: Mean) -> float:
+    return float(found.variance - (RUN_SPREAD * found.value) ** 2)
+
+
+def test_independent_slices_have_the_error_of_independent_slices() -> None:
+    generator = np.random.default_rng(5)
+    found = [mean([generator.normal(3, 1, 64)], [WORK], NO_LEAST) for _ in range(2_000)]
+    scatter = float(np.var([each.value for each in found]))
+    assert np.mean([variance_without_runs(each) for each in found]) == pytest.approx(scatter, rel=0.1)
+    assert scatter == pytest.approx(64 / 640**2, rel=0.1)
+
+
+def test_what_repeats_adds_no_error_and_a_drift_does() -> None:
+    slices = np.arange(64)
+    regular = mean([3 + np.cos(2 * np.pi * slices / 3)], [WORK], NO_LEAST)
+    slow = mean([3 + np.cos(2 * np.pi * slices / 40)], [WORK], NO_LEAST)
+    assert variance_without_runs(regular) < 0.05 * variance_without_runs(slow)
+
+
+def test_what_follows_the_work_is_no_noise() -> None:
+    work = np.linspace(1, 20, 64)
+    found = mean([0.3 * work], [work], NO_LEAST)
+    assert found.value == pytest.approx(0.3) and variance_without_runs(found) == pytest.approx(0, abs=1e-12)
+
+
+def test_no_sample_may_have_been_missed_by_chance() -> None:
+    found = mean([np.zeros(64)], [WORK], np.array(6.4))
+    assert found.value == 0 and found.variance == pytest.approx((6.4 / 640) ** 2)
+
+
+def test_three_runs_tell_how_runs_differ() -> None:
+    constant = [np.full(64, value) for value in (2.9, 3.0, 3.1)]
+    found = mean(constant, [WORK] * 3, NO_LEAST)
+    assert found.value == pytest.approx(0.3) and found.freedom == 2
+    assert found.variance == pytest.approx(0.01**2 / 3, rel=0.01)
+    assert mean(constant[:2], [WORK] * 2, NO_LEAST).freedom > 2
+
+
+def test_a_difference_has_the_errors_of_both() -> None:
+    one = Mean(np.array([1.0]), np.array([4.0]), np.array([10.0]))
+    other = Mean(np.array([3.0]), np.array([4.0]), np.array([10.0]))
+    found = difference(one, other)
+    assert (found.value, found.variance, found.freedom) == (2, 8, 20)
+    none = Mean(np.array([0.0]), np.array([0.0]), np.array([10.0]))
+    assert np.isfinite(difference(none, none).freedom).all()
