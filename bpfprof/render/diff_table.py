@@ -124,7 +124,8 @@ def _not_found(found: Differences, look: DiffLook, labels: dict[Key, str]) -> st
     needed = largest.percent(largest.needed)
     if not math.isfinite(needed):
         return text
-    return f"{text}; of {labels[row.key]}, the largest, a change of {needed:.2g}% or more would have been found"
+    enough = f"{needed:.{needed < 10:d}f}%"
+    return f"{text}; of {labels[row.key]}, the largest, a change of {enough} or more would have been found"
 
 
 def _told(row: Difference, change: Change, look: DiffLook, labels: dict[Key, str]) -> str:
