@@ -22,9 +22,11 @@ from bpfprof import array_types as npt
 
 Floats = npt.NDArray[np.float64]
 
-RUN_SPREAD = 0.02  # of a figure, between runs of one program: memory layout, hash seeds (docs/accuracy.md)
+# Of a figure, between runs of one program: their memory is laid out differently (tests/benchmarks/diff_pairs.py).
+RUN_SPREAD = 0.015
 WAVE_COUNT = 12
 _FEWEST_RUNS = 3  # to know how they scatter
+_MOST_FREEDOM = 200  # from there on Student's t is the normal distribution within 1%
 
 
 @dataclass(frozen=True)
@@ -51,7 +53,10 @@ def mean(times: Sequence[Floats], work: Sequence[Floats], least_error: Floats) -
     within /= all_work**2
     freedom = np.full_like(value, WAVE_COUNT * len(times))
     if len(times) < _FEWEST_RUNS:
-        return Mean(value, within + (RUN_SPREAD * value) ** 2 / len(times), freedom)
+        known = (RUN_SPREAD * value) ** 2 / len(times)
+        # Satterthwaite's: what is taken as known adds no doubt about the variance.
+        freedom *= (1 + np.divide(known, within, out=np.zeros_like(value), where=within > 0)) ** 2
+        return Mean(value, within + known, freedom)
     # The jackknife: of the means without one recording each.
     without = np.array([(value * all_work - each) / max(1.0, all_work - own) for each, own in zip(sums, works)])
     between = (len(times) - 1) * np.var(without, axis=0)
@@ -78,7 +83,7 @@ def chance(errors: float, freedom: float) -> float:
 
     Abramowitz and Stegun, Handbook of Mathematical Functions, 26.7.3 and 26.7.4; degrees of freedom rounded down.
     """
-    whole = max(1, int(freedom))
+    whole = max(1, int(min(freedom, _MOST_FREEDOM)))
     angle = math.atan(abs(errors) / math.sqrt(whole))
     term = math.cos(angle) if whole % 2 else 1.0
     series = 0.0 if whole == 1 else term

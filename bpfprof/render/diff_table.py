@@ -125,7 +125,8 @@ def _not_found(found: Differences, look: DiffLook, labels: dict[Key, str]) -> st
     if not math.isfinite(needed):
         return text
     enough = f"{needed:.{needed < 10:d}f}%"
-    return f"{text}; of {labels[row.key]}, the largest, a change of {enough} or more would have been found"
+    text += f"; of {labels[row.key]}, the largest, a change of {enough} or more would have been found"
+    return text + ". Several recordings a side (--before, --after) tell smaller ones" * (found.run_counts == (1, 1))
 
 
 def _told(row: Difference, change: Change, look: DiffLook, labels: dict[Key, str]) -> str:

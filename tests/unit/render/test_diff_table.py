@@ -21,8 +21,8 @@ def row(name: str, cpu: Change, wait: Change = NOTHING, file: str = "/srv/app/a.
     return Difference((name, file, line), cpu, cpu, wait, wait, cpu, cpu)
 
 
-def compared(*rows: Difference) -> Differences:
-    return Differences(rows, (9.5, 20.25), (1, 2), False, 1, 3)
+def compared(*rows: Difference, counts: tuple[int, int] = (1, 2)) -> Differences:
+    return Differences(rows, (9.5, 20.25), counts, False, 1, 3)
 
 
 ALL = compared(row("f", SLOWER), row("g", FASTER, NOISE), row("h", NOTHING, NEW), row("Pool.get", NOISE, SLOWER))
@@ -44,6 +44,7 @@ def test_what_was_not_found_and_could_have_been() -> None:
         "no difference beyond noise: none of 1 function changed by more than chance explains; "
         "of g (a.py), the largest, a change of 150% or more would have been found"
     )
+    assert "Several recordings" in sentence(compared(row("g", NOISE), counts=(1, 1)), DiffLook())
     assert sentence(compared(), DiffLook()) == "no difference beyond noise: nothing takes time enough to tell"
     assert "\n" in render_diff_table(compared(), DiffLook(), [])
 
