@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import click
@@ -24,27 +25,37 @@ from bpfprof.render.quality import quality_line
 _MOST_QUALITY_LINES = 4
 
 
+@dataclass
 class _Side:
-    """The recordings of one side, and what is wrong with some."""
+    """What the recordings of one side hold, and what is wrong with some."""
 
-    def __init__(self, name: str, paths: Sequence[Path], options: ProfileOptions, by: str) -> None:
-        self.slices: list[Slices] = []
-        self.quality: list[str] = []
-        self.complaints: list[str] = []
-        self.modes: set[str] = set()
-        for path in paths:
-            try:
-                profile = load_profile(path, options)
-            except RecordingError as error:
-                self.complaints.append(str(error))
-                continue
-            self.slices.append(sliced(profile, by))
-            self.modes.add(profile.info.mode)
-            self.quality.append(f"{name} {path}: {quality_line(profile)}")
-            if profile.quality.unfinished:
-                self.complaints.append(f"{path} is not whole: {printable(profile.quality.unfinished)}")
-        if not self.slices:
-            raise RecordingError("; ".join(self.complaints))
+    slices: list[Slices] = field(default_factory=list)
+    quality: list[str] = field(default_factory=list)
+    complaints: list[str] = field(default_factory=list)
+    modes: set[str] = field(default_factory=set)
+
+    def add(self, name: str, path: Path, options: ProfileOptions, by: str) -> None:
+        """Reads one more; what cannot be read is a complaint."""
+        try:
+            profile = load_profile(path, options)
+        except RecordingError as error:
+            self.complaints.append(str(error))
+            return
+        self.slices.append(sliced(profile, by))
+        self.modes.add(profile.info.mode)
+        self.quality.append(f"{name} {path}: {quality_line(profile)}")
+        if profile.quality.unfinished:
+            self.complaints.append(f"{path} is not whole: {printable(profile.quality.unfinished)}")
+
+
+def _side(name: str, paths: Sequence[Path], options: ProfileOptions, by: str) -> _Side:
+    """Raises RecordingError if none can be read."""
+    side = _Side()
+    for path in paths:
+        side.add(name, path, options, by)
+    if not side.slices:
+        raise RecordingError("; ".join(side.complaints))
+    return side
 
 
 @click.command()
@@ -99,7 +110,7 @@ def diff(
     for path in (*paths[0], *paths[1]):
         check_not_replaced(path, output)
     options = ProfileOptions(with_spans=True, filter=wanted.filter())
-    sides = [_Side(name, side, options, look.by) for name, side in zip(("before", "after"), paths)]
+    sides = [_side(name, side, options, look.by) for name, side in zip(("before", "after"), paths)]
     if len(sides[0].modes | sides[1].modes) > 1:
         raise UsageError("the recordings have different modes", "compare those of the same `record --mode`")
     found = differences(sides[0].slices, sides[1].slices, per_run)
@@ -117,13 +128,8 @@ def _rendered(found: Differences, look: DiffLook, quality: Sequence[str], as_jso
     if as_json:
         return render_diff_json(found, look, quality)
     is_terminal = is_shown and sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
-    look = DiffLook(
-        look.by,
-        look.limit,
-        look.full_filenames,
-        is_terminal and not os.environ.get("NO_COLOR"),
-        is_shown and not shows_utf8(),
-    )
+    is_coloured = is_terminal and not os.environ.get("NO_COLOR")
+    look = replace(look, is_coloured=is_coloured, ascii_only=is_shown and not shows_utf8())
     more = len(quality) - _MOST_QUALITY_LINES
     shown = [*quality[:_MOST_QUALITY_LINES], *[f"and {more:,} more recordings (-f json has all)"] * (more > 0)]
     return render_diff_table(found, look, shown)

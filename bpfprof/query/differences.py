@@ -92,17 +92,16 @@ def differences(before: Sequence[Slices], after: Sequence[Slices], is_per_run: b
     # A sample more or less at either end.
     least = np.zeros((3, 2))
     least[::2] = max(each.period_ns for each in recordings) / math.sqrt(6)
+    groups = range(len(before)), range(len(before), len(recordings))
     sides = [
-        mean([times[each] for each in group], [recordings[each].work_ns for each in group], least)
-        for group in (range(len(before)), range(len(before), len(recordings)))
+        mean([times[each] for each in group], [recordings[each].work_ns for each in group], least, is_per_run)
+        for group in groups
     ]
-    work_s = [sum(float(each.work_ns.sum()) for each in group) / 1e9 for group in (before, after)]
+    if is_per_run:
+        sides = [replace(side, value=side.value / 1e9, variance=side.variance / 1e18) for side in sides]
+    work_s = [sum(float(recordings[each].work_ns.sum()) for each in group) / 1e9 for group in groups]
     run_counts = len(before), len(after)
     units = [work / count if is_per_run else 1.0 for work, count in zip(work_s, run_counts)]
-    if is_per_run:
-        sides = [
-            replace(side, value=side.value * unit, variance=side.variance * unit**2) for side, unit in zip(sides, units)
-        ]
     between = difference(*sides)
     columns = [part.reshape(-1, 6).tolist() for part in (sides[0].value, sides[1].value)]
     columns += [part.reshape(-1, 6).tolist() for part in (np.sqrt(between.variance), between.freedom)]
@@ -161,9 +160,11 @@ def _same_files(known: set[str], files: set[str]) -> dict[str, str]:
         for depth in range(1, len(parts)):
             here.setdefault(parts[:depth], []).append(path)
     renamed: dict[str, str] = {}
+    taken: set[str] = set()
     for path in sorted(files - known):
         parts = tuple(path.split("/")[::-1])
         found = next((here[parts[:depth]] for depth in range(len(parts), 0, -1) if parts[:depth] in here), [])
-        if len(found) == 1 and found[0] not in renamed.values():
+        if len(found) == 1 and found[0] not in taken:
             renamed[path] = found[0]
+            taken.add(found[0])
     return renamed

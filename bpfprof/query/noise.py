@@ -1,4 +1,4 @@
-"""Times in slices of recordings -> their mean for each second of work, and its standard error.
+"""Times in slices of recordings -> their mean for each unit of work or in a run, and its standard error.
 
 Samples of one thread come nearly regularly, and a program does the same again and again: neighbouring slices are not
 independent. The error is therefore estimated from the slowest waves of a figure over the recording (equal-weighted
@@ -38,29 +38,29 @@ class Mean:
     freedom: Floats
 
 
-def mean(times: Sequence[Floats], work: Sequence[Floats], least_error: Floats) -> Mean:
-    """Of recordings of one side: time for each unit of work. Slices are the last axis; least_error is in units of time.
+def mean(times: Sequence[Floats], units: Sequence[Floats], least_error: Floats, is_per_run: bool = False) -> Mean:
+    """Of recordings of one side: time for each unit (of work), or in a run. Slices are the last axis.
 
-    What no sample fell into may still have taken some time: the error of a recording is least_error at the least.
+    What no sample fell into may still have taken some time: the error of one recording is least_error at the least.
     """
-    sums, works = [each.sum(axis=-1) for each in times], [float(each.sum()) for each in work]
-    all_work = max(1.0, sum(works))
-    value = np.sum(sums, axis=0) / all_work
+    sums = [each.sum(axis=-1) for each in times]
+    of_runs = [1.0 if is_per_run else max(1.0, float(each.sum())) for each in units]
+    whole, count = sum(of_runs), len(times)
+    value = np.sum(sums, axis=0) / whole
     within = np.zeros_like(value)
-    for each, own_work, own_sum, total in zip(times, work, sums, works):
-        rest = each - (own_sum / max(1.0, total))[..., None] * own_work
-        within += np.maximum(_variance_of_sum(rest), least_error**2)
-    within /= all_work**2
-    freedom = np.full_like(value, WAVE_COUNT * len(times))
-    if len(times) < _FEWEST_RUNS:
-        known = (RUN_SPREAD * value) ** 2 / len(times)
+    for each, own_sum, own_units in zip(times, sums, units):
+        rest = each - own_sum[..., None] * (own_units / max(1.0, own_units.sum()))
+        within += np.maximum(_variance_of_sum(rest), least_error**2) / whole**2
+    freedom = np.full_like(value, WAVE_COUNT * count)
+    if count < _FEWEST_RUNS:
+        known = (RUN_SPREAD * value) ** 2 / count
         # Satterthwaite's: what is taken as known adds no doubt about the variance.
         freedom *= (1 + np.divide(known, within, out=np.zeros_like(value), where=within > 0)) ** 2
         return Mean(value, within + known, freedom)
     # The jackknife: of the means without one recording each.
-    without = np.array([(value * all_work - each) / max(1.0, all_work - own) for each, own in zip(sums, works)])
-    between = (len(times) - 1) * np.var(without, axis=0)
-    return Mean(value, np.maximum(within, between), np.where(between > within, len(times) - 1, freedom))
+    without = np.array([(value * whole - own_sum) / (whole - own) for own_sum, own in zip(sums, of_runs)])
+    between = (count - 1) * np.var(without, axis=0)
+    return Mean(value, np.maximum(within, between), np.where(between > within, count - 1, freedom))
 
 
 def _variance_of_sum(rest: Floats) -> Floats:

@@ -59,6 +59,13 @@ def test_three_runs_tell_how_runs_differ() -> None:
     assert mean(constant[:2], [WORK] * 2, NO_LEAST).freedom > 2
 
 
+def test_whole_runs_differ_by_their_length() -> None:
+    lengths = [np.full(64, value) for value in (9.0, 10.0, 11.0)]
+    found = mean([0.3 * each for each in lengths], lengths, NO_LEAST, is_per_run=True)
+    assert found.value == pytest.approx(0.3 * 640) and found.variance == pytest.approx((0.3 * 64) ** 2 / 3)
+    assert mean([0.3 * each for each in lengths], lengths, NO_LEAST).variance == pytest.approx(0, abs=1e-12)
+
+
 def test_a_difference_has_the_errors_of_both() -> None:
     one = Mean(np.array([1.0]), np.array([4.0]), np.array([10.0]))
     other = Mean(np.array([3.0]), np.array([4.0]), np.array([10.0]))
