@@ -112,11 +112,11 @@ class CodeFiles:
             return None
 
     def of_trampolines(self, pid: Pid, arena: JitObject) -> CodeFile | None:
-        """The ELF file made of code for perf (trampolines.py), whose names are those of the process's memory."""
+        """The ELF file made of code by which CPython runs its functions; names are those of the process's memory."""
         memory = self._memory_of(pid)
         if memory is None:
             return None
-        key = (TRAMPOLINES, memory.number, arena.start, arena.end)
+        key = (TRAMPOLINES, memory.number, arena.start, hashlib.sha256(arena.content).digest())
         try:
             file = self._known(key) or self._add(
                 key, FileKind.MEMORY, TRAMPOLINES, pid, ElfImage.from_bytes(arena.content, "trampolines")

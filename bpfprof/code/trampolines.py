@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import struct
+from collections.abc import Iterable
 
 from bpfprof.code.jit_objects import JitObject, made_image
 from bpfprof.proc.memory import ProcessMemory
@@ -32,6 +33,22 @@ _CIE_BODY = bytes.fromhex("00000000 01 7a5200 01 78 10 01 1b 0c0708 9001 00 00")
 _CIE = struct.pack("<I", len(_CIE_BODY)) + _CIE_BODY
 
 
+def call_frames(at: int, size: int, steps: Iterable[tuple[int, bytes]]) -> bytes:
+    """A section .eh_frame that lies at `at`, with one entry, for the code from 0 to `size`.
+
+    steps: (place, DWARF's instructions that hold from there on), ascending.
+    """
+    program, reached = [], 0
+    for place, instructions in steps:
+        program.append(b"\x04" + struct.pack("<I", place - reached) + instructions)  # DW_CFA_advance_loc4
+        reached = place
+    body = b"".join(program)
+    body += bytes(-len(body) % 4 + 3)  # DW_CFA_nop
+    begin = at + len(_CIE) + 8  # where the first pointer of the entry is
+    fields = struct.pack("<IiIB", len(_CIE) + 4, -begin, size, 0)
+    return _CIE + struct.pack("<I", len(fields) + len(body)) + fields + body + bytes(4)
+
+
 def find_trampolines(memory: ProcessMemory, start: int, end: int) -> JitObject | None:
     """An executable mapping of memory as a file with rules, if it is such an arena."""
     head = memory.read(start, _LONGEST_BYTES)
@@ -44,16 +61,11 @@ def find_trampolines(memory: ProcessMemory, start: int, end: int) -> JitObject |
 
 
 def _call_frames(code: bytes, template: re.Pattern[bytes], rules: tuple[tuple[int, bytes], ...]) -> bytes:
-    """A section .eh_frame that lies behind the code, with one entry for all of it."""
-    program, at = [], 0
+    """The call frames of all copies."""
+    steps = []
     for copy in template.finditer(code):
         place = copy.end("mark") if copy["mark"] else copy.start()
         for size, instructions in rules:
             place += size
-            program.append(b"\x04" + struct.pack("<I", place - at) + instructions)  # DW_CFA_advance_loc4
-            at = place
-    body = b"".join(program)
-    body += bytes(-len(body) % 4 + 3)  # DW_CFA_nop
-    begin = len(code) + len(_CIE) + 8  # where the first pointer of the entry is
-    fields = struct.pack("<IiIB", len(_CIE) + 4, -begin, len(code), 0)
-    return _CIE + struct.pack("<I", len(fields) + len(body)) + fields + body + bytes(4)
+            steps.append((place, instructions))
+    return call_frames(len(code), len(code), steps)

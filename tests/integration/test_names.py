@@ -44,7 +44,8 @@ def test_threads_have_the_names_that_their_program_gave_them(python: str, tmp_pa
         tid for tid, name in natives.items() if name == "to be renamed" or len(name) > 256
     }
     assert "was renamed" in shown.values()
-    assert [name for _, name in threads].count("short") >= 3
+    # One at the start and one at the end; those between where looking costs so little that it may be done again.
+    assert [name for _, name in threads].count("short") >= 2
     folded = collapsed(path)
     assert {f"thread MainThread ({target.pid})"} <= {thread for _, thread, _, _ in folded.lines}
     assert "thread plain" in bpfprof("report", path, "-f", "collapsed", "--thread", "^plain ").stdout
