@@ -7,7 +7,7 @@ Practice", Journal of Business & Economic Statistics 36, 2018). It has Student's
 there are waves. What repeats faster than these waves adds to the error no more than it adds to the mean.
 
 What differs from run to run is in no single recording. Of three or more their scatter is the error, where that is
-larger; of fewer, runs are taken to differ by RUN_SPREAD.
+larger; of fewer, runs are taken to differ by RUN_SPREAD (or WHOLE_RUN_SPREAD).
 """
 
 from __future__ import annotations
@@ -24,6 +24,8 @@ Floats = npt.NDArray[np.float64]
 
 # Of a figure, between runs of one program: their memory is laid out differently (tests/benchmarks/diff_pairs.py).
 RUN_SPREAD = 0.015
+# Of the time of whole runs: a virtual CPU is as fast as its neighbours let it be, by a third from run to run.
+WHOLE_RUN_SPREAD = 0.1
 WAVE_COUNT = 12
 _FEWEST_RUNS = 3  # to know how they scatter
 _MOST_FREEDOM = 200  # from there on Student's t is the normal distribution within 1%
@@ -53,7 +55,7 @@ def mean(times: Sequence[Floats], units: Sequence[Floats], least_error: Floats, 
         within += np.maximum(_variance_of_sum(rest), least_error**2) / whole**2
     freedom = np.full_like(value, WAVE_COUNT * count)
     if count < _FEWEST_RUNS:
-        known = (RUN_SPREAD * value) ** 2 / count
+        known = ((WHOLE_RUN_SPREAD if is_per_run else RUN_SPREAD) * value) ** 2 / count
         # Satterthwaite's: what is taken as known adds no doubt about the variance.
         freedom *= (1 + np.divide(known, within, out=np.zeros_like(value), where=within > 0)) ** 2
         return Mean(value, within + known, freedom)

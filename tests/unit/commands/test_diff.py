@@ -57,10 +57,10 @@ def test_json_is_normalised_by_work(files: dict[str, Path], capsys: pytest.Captu
 
 
 def test_fail_over(files: dict[str, Path], capsys: pytest.CaptureFixture[str]) -> None:
-    assert run("diff", files["3"], files["4"], "--fail-over", "10", "--per-run") == 6
-    assert "slower by more than 10%, most of all f by 33.3%" in capsys.readouterr().err
-    assert run("diff", files["3"], files["4"], "--fail-over", "50", "--per-run") == 0
-    assert run("diff", files["4"], files["3"], "--fail-over", "10", "--per-run") == 0
+    assert run("diff", files["3"], files["4"], "--fail-over", "10") == 6
+    assert "1 slower by more than 10%, most of all f by 23.1%" in capsys.readouterr().err
+    assert run("diff", files["3"], files["4"], "--fail-over", "50") == 0
+    assert run("diff", files["3"], files["3"], "--fail-over", "0") == 0
 
 
 def test_groups_and_filters(files: dict[str, Path], capsys: pytest.CaptureFixture[str]) -> None:

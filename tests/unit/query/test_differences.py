@@ -53,11 +53,12 @@ def test_waits_are_told_apart_from_cpu_time() -> None:
 
 
 def test_the_length_of_a_run_matters_for_whole_runs_alone() -> None:
-    long, short = run(1, seconds=80), run(2, seconds=64)
-    assert not found_names(differences([short], [long]))
-    found = differences([short], [long], is_per_run=True)
-    assert set(found_names(found)) == {"f", "g", "h"}
-    assert abs(sum(row.both.after for row in found.rows) - 80) < 0.01 and found.work_s[0] < 64.01
+    short, long = ([run(seed, seconds=seconds) for seed in range(3)] for seconds in (64, 80))
+    assert not found_names(differences(short, long))
+    found = differences(short, long, is_per_run=True)
+    assert set(found_names(found)) == {"f", "g", "h"} and found.work_s[1] > 239.9
+    assert abs(sum(row.both.after for row in found.rows) - 80) < 0.01
+    assert not found_names(differences(short[:1], long[:1], is_per_run=True)), "the machine may have been slower"
 
 
 def test_more_recordings_tell_smaller_differences() -> None:
