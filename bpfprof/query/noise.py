@@ -6,8 +6,9 @@ cosine estimator of the long-run variance: Lazarus, Lewis, Stock and Watson, "HA
 Practice", Journal of Business & Economic Statistics 36, 2018). It has Student's t with as many degrees of freedom as
 there are waves. What repeats faster than these waves adds to the error no more than it adds to the mean.
 
-What differs from run to run is in no single recording. Of three or more their scatter is the error, where that is
-larger; of fewer, runs are taken to differ by RUN_SPREAD (or WHOLE_RUN_SPREAD).
+What differs from run to run is in no single recording: a spread is taken for it. With several recordings a side their
+own scatter moderates it, each by its degrees of freedom (G. K. Smyth, "Linear models and empirical Bayes methods",
+Statistical Applications in Genetics and Molecular Biology 3, 2004).
 """
 
 from __future__ import annotations
@@ -22,12 +23,12 @@ from bpfprof import array_types as npt
 
 Floats = npt.NDArray[np.float64]
 
-# Of a figure, between runs of one program: their memory is laid out differently (tests/benchmarks/diff_pairs.py).
-RUN_SPREAD = 0.015
-# Of the time of whole runs: a virtual CPU is as fast as its neighbours let it be, by a third from run to run.
-WHOLE_RUN_SPREAD = 0.1
+# By how much of it a figure differs between runs of one program, whose memory is laid out differently, as measured
+# (tests/benchmarks/diff_pairs.py), and how many degrees of freedom that is worth for another program.
+RUN_SPREAD = 0.015, 8
+# The same for the time of whole runs: a virtual CPU is as fast as its neighbours let it be.
+WHOLE_RUN_SPREAD = 0.1, 1
 WAVE_COUNT = 12
-_FEWEST_RUNS = 3  # to know how they scatter
 _MOST_FREEDOM = 200  # from there on Student's t is the normal distribution within 1%
 
 
@@ -53,16 +54,18 @@ def mean(times: Sequence[Floats], units: Sequence[Floats], least_error: Floats, 
     for each, own_sum, own_units in zip(times, sums, units):
         rest = each - own_sum[..., None] * (own_units / max(1.0, own_units.sum()))
         within += np.maximum(_variance_of_sum(rest), least_error**2) / whole**2
-    freedom = np.full_like(value, WAVE_COUNT * count)
-    if count < _FEWEST_RUNS:
-        known = ((WHOLE_RUN_SPREAD if is_per_run else RUN_SPREAD) * value) ** 2 / count
-        # Satterthwaite's: what is taken as known adds no doubt about the variance.
-        freedom *= (1 + np.divide(known, within, out=np.zeros_like(value), where=within > 0)) ** 2
-        return Mean(value, within + known, freedom)
+    spread, spread_freedom = WHOLE_RUN_SPREAD if is_per_run else RUN_SPREAD
+    known = (spread * value) ** 2 / count
+    variance = within + known
+    parts = within**2 / (WAVE_COUNT * count) + known**2 / spread_freedom
+    freedom = np.divide(variance**2, parts, out=np.ones_like(value), where=parts > 0)
+    if count == 1:
+        return Mean(value, variance, freedom)
     # The jackknife: of the means without one recording each.
     without = np.array([(value * whole - own_sum) / (whole - own) for own_sum, own in zip(sums, of_runs)])
     between = (count - 1) * np.var(without, axis=0)
-    return Mean(value, np.maximum(within, between), np.where(between > within, count - 1, freedom))
+    more = freedom + count - 1
+    return Mean(value, (freedom * variance + (count - 1) * between) / more, more)
 
 
 def _variance_of_sum(rest: Floats) -> Floats:

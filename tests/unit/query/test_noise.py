@@ -22,7 +22,7 @@ def test_students_t_as_in_the_tables(freedom: int, errors: float) -> None:
 
 
 def variance_without_runs(found: Mean) -> float:
-    return float(found.variance - (RUN_SPREAD * found.value) ** 2)
+    return float(found.variance - (RUN_SPREAD[0] * found.value) ** 2)
 
 
 def test_independent_slices_have_the_error_of_independent_slices() -> None:
@@ -51,19 +51,29 @@ def test_no_sample_may_have_been_missed_by_chance() -> None:
     assert found.value == 0 and found.variance == pytest.approx((6.4 / 640) ** 2)
 
 
-def test_three_runs_tell_how_runs_differ() -> None:
-    constant = [np.full(64, value) for value in (2.9, 3.0, 3.1)]
-    found = mean(constant, [WORK] * 3, NO_LEAST)
-    assert found.value == pytest.approx(0.3) and found.freedom == 2
-    assert found.variance == pytest.approx(0.01**2 / 3, rel=0.01)
-    assert mean(constant[:2], [WORK] * 2, NO_LEAST).freedom > 2
+def test_runs_tell_how_runs_differ() -> None:
+    """The spread that is taken for one run counts less, the more runs there are."""
+
+    def error_of_one(count: int, spread: float) -> float:
+        values = np.linspace(-1, 1, count)
+        values *= spread / values.std(ddof=1)
+        found = mean([np.full(64, 3 * (1 + value)) for value in values], [WORK] * count, NO_LEAST)
+        assert found.value == pytest.approx(0.3)
+        return float(np.sqrt(found.variance * count) / 0.3)
+
+    few, many = error_of_one(3, 0.05), error_of_one(40, 0.05)
+    assert RUN_SPREAD[0] < few < many < 0.05 and many > 0.044
+    assert error_of_one(40, 0.001) < error_of_one(3, 0.001) < RUN_SPREAD[0]
+    alone, two = (mean([np.full(64, 3.0)] * count, [WORK] * count, NO_LEAST) for count in (1, 2))
+    assert alone.freedom == pytest.approx(RUN_SPREAD[1]) and two.freedom == pytest.approx(RUN_SPREAD[1] + 1)
 
 
 def test_whole_runs_differ_by_their_length() -> None:
-    lengths = [np.full(64, value) for value in (9.0, 10.0, 11.0)]
+    lengths = [np.full(64, value) for value in np.linspace(9, 11, 21)]
     found = mean([0.3 * each for each in lengths], lengths, NO_LEAST, is_per_run=True)
-    assert found.value == pytest.approx(0.3 * 640) and found.variance == pytest.approx((0.3 * 64) ** 2 / 3)
-    assert mean([0.3 * each for each in lengths], lengths, NO_LEAST).variance == pytest.approx(0, abs=1e-12)
+    scatter = float(np.var(0.3 * 64 * np.linspace(9, 11, 21), ddof=1))
+    assert found.value == pytest.approx(0.3 * 640) and found.variance * 21 == pytest.approx(scatter, rel=0.1)
+    assert mean([0.3 * each for each in lengths], lengths, NO_LEAST).variance < found.variance / 10
 
 
 def test_a_difference_has_the_errors_of_both() -> None:
