@@ -8,9 +8,14 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from bpfprof.query.noise import Floats, chance, difference, errors_of_chance, mean
+from bpfprof.query.noise import Floats, Spread, chance, difference, errors_of_chance, mean
 from bpfprof.query.slices import SLICE_COUNT, Key, Slices
 
+# Of time on a CPU as measured (tests/benchmarks/diff_pairs.py): memory is laid out differently in each run. Of time in
+# waits more is taken: it depends on how busy the machine is.
+_RUN_SPREAD = Spread(np.array([[0.015], [0.05]]), 8)
+# Of whole runs: a virtual CPU is as fast as its neighbours let it be.
+_WHOLE_RUN_SPREAD = Spread(np.array([[0.1], [0.1]]), 1)
 LEAST_SHARE = 0.01  # of the work, before or after: what takes less is not tested
 _TESTED = (0, 2)  # own time on a CPU, and in waits
 FALSE_ALARMS = 0.02  # the chance that any function of two runs of one program is said to differ
@@ -52,20 +57,34 @@ class Change:
 
 @dataclass(frozen=True)
 class Difference:
-    """Of one function, thread ...: its own and its total time, on a CPU, in waits, and in both."""
+    """Of one function, thread ...: its own and its total time, on a CPU and in waits."""
 
     key: Key
     cpu: Change
     cpu_total: Change
     wait: Change
     wait_total: Change
-    both: Change
-    both_total: Change
 
     @property
     def changes(self) -> tuple[Change, Change]:
         """What is tested."""
         return self.cpu, self.wait
+
+    @property
+    def both(self) -> Change:
+        """Own time on a CPU and in waits."""
+        return _sum(self.cpu, self.wait)
+
+    @property
+    def both_total(self) -> Change:
+        """The same of total time."""
+        return _sum(self.cpu_total, self.wait_total)
+
+
+def _sum(one: Change, other: Change) -> Change:
+    """Their errors are taken as independent."""
+    error = math.hypot(one.error, other.error)
+    return Change(one.before + other.before, one.after + other.after, error, min(one.freedom, other.freedom))
 
 
 @dataclass(frozen=True)
@@ -90,11 +109,12 @@ def differences(before: Sequence[Slices], after: Sequence[Slices], is_per_run: b
     recordings = [*before, *after]
     keys, times = _in_one_order(recordings)
     # A sample more or less at either end.
-    least = np.zeros((3, 2))
-    least[::2] = max(each.period_ns for each in recordings) / math.sqrt(6)
+    least = np.zeros((2, 2))
+    least[0] = max(each.period_ns for each in recordings) / math.sqrt(6)
     groups = range(len(before)), range(len(before), len(recordings))
+    spread = _WHOLE_RUN_SPREAD if is_per_run else _RUN_SPREAD
     sides = [
-        mean([times[each] for each in group], [recordings[each].work_ns for each in group], least, is_per_run)
+        mean([times[each] for each in group], [recordings[each].work_ns for each in group], least, spread, is_per_run)
         for group in groups
     ]
     if is_per_run:
@@ -103,8 +123,8 @@ def differences(before: Sequence[Slices], after: Sequence[Slices], is_per_run: b
     run_counts = len(before), len(after)
     units = [work / count if is_per_run else 1.0 for work, count in zip(work_s, run_counts)]
     between = difference(*sides)
-    columns = [part.reshape(-1, 6).tolist() for part in (sides[0].value, sides[1].value)]
-    columns += [part.reshape(-1, 6).tolist() for part in (np.sqrt(between.variance), between.freedom)]
+    columns = [part.reshape(-1, 4).tolist() for part in (sides[0].value, sides[1].value)]
+    columns += [part.reshape(-1, 4).tolist() for part in (np.sqrt(between.variance), between.freedom)]
     changes = [[Change(*values) for values in zip(*of_key)] for of_key in zip(*columns)]
     _find(changes, [LEAST_SHARE * unit for unit in units])
     rows = [Difference(key, *of_key) for key, of_key in zip(keys, changes)]
@@ -135,17 +155,16 @@ def _rank(row: Difference) -> tuple[bool, float]:
 
 
 def _in_one_order(recordings: Sequence[Slices]) -> tuple[list[Key], list[Floats]]:
-    """(all keys, of each recording its times in their order: on a CPU, in waits, both)."""
+    """(all keys, of each recording its times in their order)."""
     numbers: dict[Key, int] = {}
     places = []
     for each in recordings:
         renamed = _same_files({file for _, file, _ in numbers}, {file for _, file, _ in each.keys})
         keys = [(name, renamed.get(file, file), line) for name, file, line in each.keys]
         places.append([numbers.setdefault(key, len(numbers)) for key in keys])
-    times = [np.zeros((len(numbers), 3, 2, SLICE_COUNT)) for _ in recordings]
+    times = [np.zeros((len(numbers), 2, 2, SLICE_COUNT)) for _ in recordings]
     for ordered, place, each in zip(times, places, recordings):
-        np.add.at(ordered[:, :2], place, each.times)
-        ordered[:, 2] = ordered[:, 0] + ordered[:, 1]
+        np.add.at(ordered, place, each.times)
     return list(numbers), times
 
 

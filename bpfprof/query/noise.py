@@ -23,13 +23,16 @@ from bpfprof import array_types as npt
 
 Floats = npt.NDArray[np.float64]
 
-# By how much of it a figure differs between runs of one program, whose memory is laid out differently, as measured
-# (tests/benchmarks/diff_pairs.py), and how many degrees of freedom that is worth for another program.
-RUN_SPREAD = 0.015, 8
-# The same for the time of whole runs: a virtual CPU is as fast as its neighbours let it be.
-WHOLE_RUN_SPREAD = 0.1, 1
 WAVE_COUNT = 12
 _MOST_FREEDOM = 200  # from there on Student's t is the normal distribution within 1%
+
+
+@dataclass(frozen=True)
+class Spread:
+    """By how much of it a figure differs between runs of one program, and how many degrees of freedom that is worth."""
+
+    share: Floats
+    freedom: float
 
 
 @dataclass(frozen=True)
@@ -41,7 +44,9 @@ class Mean:
     freedom: Floats
 
 
-def mean(times: Sequence[Floats], units: Sequence[Floats], least_error: Floats, is_per_run: bool = False) -> Mean:
+def mean(
+    times: Sequence[Floats], units: Sequence[Floats], least_error: Floats, spread: Spread, is_per_run: bool = False
+) -> Mean:
     """Of recordings of one side: time for each unit (of work), or in a run. Slices are the last axis.
 
     What no sample fell into may still have taken some time: the error of one recording is least_error at the least.
@@ -54,10 +59,9 @@ def mean(times: Sequence[Floats], units: Sequence[Floats], least_error: Floats, 
     for each, own_sum, own_units in zip(times, sums, units):
         rest = each - own_sum[..., None] * (own_units / max(1.0, own_units.sum()))
         within += np.maximum(_variance_of_sum(rest), least_error**2) / whole**2
-    spread, spread_freedom = WHOLE_RUN_SPREAD if is_per_run else RUN_SPREAD
-    known = (spread * value) ** 2 / count
+    known = (spread.share * value) ** 2 / count
     variance = within + known
-    parts = within**2 / (WAVE_COUNT * count) + known**2 / spread_freedom
+    parts = within**2 / (WAVE_COUNT * count) + known**2 / spread.freedom
     freedom = np.divide(variance**2, parts, out=np.ones_like(value), where=parts > 0)
     if count == 1:
         return Mean(value, variance, freedom)

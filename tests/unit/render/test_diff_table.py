@@ -18,7 +18,7 @@ NEW = Change(0, 0.05, 0.004, 24, needed=0.012, is_found=True)
 
 
 def row(name: str, cpu: Change, wait: Change = NOTHING, file: str = "/srv/app/a.py", line: int = 0) -> Difference:
-    return Difference((name, file, line), cpu, cpu, wait, wait, cpu, cpu)
+    return Difference((name, file, line), cpu, cpu, wait, wait)
 
 
 def compared(*rows: Difference, counts: tuple[int, int] = (1, 2)) -> Differences:
