@@ -30,7 +30,7 @@ def sides(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     folder = tmp_path_factory.mktemp("diff")
     paths = folder / "before.bpfprof", folder / "after.bpfprof"
     for path, percent in zip(paths, (0, SLOWER_PERCENT)):
-        with running(PYTHON, program("one_slower.py"), "50", str(percent)) as target:
+        with running(PYTHON, program("one_slower.py"), "1000", str(percent)) as target:
             bpfprof("record", "-p", target.pid, "-d", "1", "-r", "999", "-o", path)
     return paths
 
