@@ -2,8 +2,8 @@
 
 It is recorded again and again, as it is and with an f that takes 10% longer, with turns of its three functions that are
 short (4 ms) or long (100 ms), at 99 and 999 Hz. Any two recordings of the same program are a pair that should show no
-difference; any two of different ones a pair in which f should be the one that got slower. Groups are four recordings
-against four others. Recordings take turns, so that the machine's own changes fall on both.
+difference; any two of different ones a pair in which f should have got slower. Groups are three recordings against
+three others, drawn again and again. Recordings take turns, so that the machine's own changes fall on both.
 
 With --folder the recordings are kept there, and those that are there already are used.
 """
@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import itertools
+import random
 import subprocess
 import sys
 import tempfile
@@ -26,7 +27,7 @@ from bpfprof.profile.options import ProfileOptions
 from bpfprof.query.differences import Differences, differences
 from bpfprof.query.slices import Slices, sliced
 
-SECONDS, SLOWER_PERCENT, GROUP = 10, 10, 4
+SECONDS, SLOWER_PERCENT, GROUP, DRAWS = 10, 10, 3, 200
 BPFPROF = str(Path(sys.executable).with_name("bpfprof"))
 
 
@@ -86,10 +87,12 @@ def judge(case: Case, folder: Path, count: int) -> None:
     show(f"diff_{case.name}_pairs_that_find_the_slower_function", percent([is_right(it) for it in different]), "%")
     needed = [change.percent(change.needed) for it in different for row, change in it.tested if row.key[0] == "f"]
     show(f"diff_{case.name}_least_change_that_is_found", sorted(needed or [0.0])[len(needed) // 2], "%")
-    groups = [range(first, first + GROUP) for first in range(0, count - GROUP + 1, GROUP)]
-    sides = [[[side[number] for number in group] for group in groups] for side in (before, after)]
-    alike = [differences(one, other) for side in sides for one, other in itertools.combinations(side, 2)]
-    different = [differences(one, other) for one, other in itertools.product(*sides)]
+    draw = random.Random(1)
+    alike, different = [], []
+    for number in range(DRAWS):
+        chosen = draw.sample((before, after)[number % 2], 2 * GROUP)
+        alike.append(differences(chosen[:GROUP], chosen[GROUP:]))
+        different.append(differences(draw.sample(before, GROUP), draw.sample(after, GROUP)))
     show(
         f"diff_{case.name}_groups_of_one_program_without_difference",
         percent([not is_different(it) for it in alike]),
@@ -101,7 +104,7 @@ def judge(case: Case, folder: Path, count: int) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--folder", type=Path)
-    parser.add_argument("--count", type=int, default=20, help="recordings of each program")
+    parser.add_argument("--count", type=int, default=9, help="recordings of each program")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as temporary:
         folder = options.folder or Path(temporary)
