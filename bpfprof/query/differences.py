@@ -25,7 +25,8 @@ FALSE_ALARMS = 0.02  # the chance that any function of two runs of one program i
 class Change:
     """One figure: seconds for each second of work, or of a run. error: standard error of the difference.
 
-    needed: a difference of less would not have been found; infinite where none was looked for.
+    needed: a difference of less would not have been found; infinite where none was looked for. left: by how much it has
+    more or less time only because others, of which that was found, have less or more.
     """
 
     before: float
@@ -34,6 +35,7 @@ class Change:
     freedom: float
     needed: float = math.inf
     is_found: bool = False
+    left: float = 0.0
 
     @property
     def difference(self) -> float:
@@ -43,16 +45,21 @@ class Change:
     @property
     def chance(self) -> float:
         """How likely a difference of this size is where nothing has changed."""
-        return chance(self.difference / self.error, self.freedom) if self.error else 1.0
+        return chance(self.errors, self.freedom) if self.error else 1.0
+
+    @property
+    def errors(self) -> float:
+        """How many errors the difference is, without what others have left."""
+        return (self.difference - self.left) / self.error if self.error else 0.0
 
     def percent(self, seconds: float) -> float:
         """So many of what it was before; infinite of what is new."""
         return 100 * seconds / self.before if self.before else math.inf
 
     def is_slower(self, percent: float) -> bool:
-        """By more than so many percent, and beyond twice its error; of what was tested."""
-        is_beyond = self.difference > 2 * self.error and self.percent(self.difference) > percent
-        return is_beyond and self.needed < math.inf
+        """By more than so many percent, and beyond twice its error, by itself; of what was tested."""
+        by_itself = self.difference - self.left
+        return by_itself > 2 * self.error and self.percent(by_itself) > percent and self.needed < math.inf
 
 
 @dataclass(frozen=True)
@@ -126,27 +133,55 @@ def differences(before: Sequence[Slices], after: Sequence[Slices], is_per_run: b
     columns = [part.reshape(-1, 4).tolist() for part in (sides[0].value, sides[1].value)]
     columns += [part.reshape(-1, 4).tolist() for part in (np.sqrt(between.variance), between.freedom)]
     changes = [[Change(*values) for values in zip(*of_key)] for of_key in zip(*columns)]
-    _find(changes, [LEAST_SHARE * unit for unit in units])
+    _find(changes, units, is_per_run)
     rows = [Difference(key, *of_key) for key, of_key in zip(keys, changes)]
     rows.sort(key=_rank)
     stuck, left_out = (sum(getattr(each, name) for each in recordings) for name in ("stuck_threads", "left_out"))
     return Differences(tuple(rows), (work_s[0], work_s[1]), run_counts, is_per_run, stuck, left_out)
 
 
-def _find(changes: list[list[Change]], least: Sequence[float]) -> None:
-    """Marks what is beyond noise: own times, one after the other by Holm's method, the least likely first."""
-    tested = [
-        (change.chance, key, column)
-        for key, of_key in enumerate(changes)
-        for column, change in enumerate(of_key)
-        if column in _TESTED and (change.before >= least[0] or change.after >= least[1])
-    ]
-    is_found = True
-    for rank, (likely, key, column) in enumerate(sorted(tested)):
-        change, limit = changes[key][column], FALSE_ALARMS / (len(tested) - rank)
-        is_found = is_found and likely <= limit
-        needed = change.error * errors_of_chance(FALSE_ALARMS / len(tested), change.freedom)
-        changes[key][column] = replace(change, needed=needed, is_found=is_found)
+def _find(changes: list[list[Change]], units: Sequence[float], is_per_run: bool) -> None:
+    """Marks what is beyond noise, of own times, by Holm's method.
+
+    Of a second, what one takes more the others take less: what is found is left out of the seconds that the others
+    share. So of all that is unlikely enough comes first what leaves the others least changed.
+    """
+    tested = {
+        (key, column): changes[key][column]
+        for key in range(len(changes))
+        for column in _TESTED
+        if any(
+            time >= LEAST_SHARE * unit
+            for time, unit in zip((changes[key][column].before, changes[key][column].after), units)
+        )
+    }
+    limit = FALSE_ALARMS / max(1, len(tested))
+    for place, change in tested.items():
+        tested[place] = replace(change, needed=change.error * errors_of_chance(limit, change.freedom))
+    before, after = units
+    done: dict[tuple[int, int], Change] = {}
+    while tested:
+        unlikely = [place for place, change in tested.items() if change.chance <= FALSE_ALARMS / len(tested)]
+        if not unlikely:
+            break
+        rests = {place: _without(tested, place, (before, after), is_per_run) for place in unlikely}
+        first = min(unlikely, key=lambda place: sum(change.errors**2 for change in rests[place].values()))
+        done[first] = replace(tested[first], is_found=True)
+        before, after = before - tested[first].before, after - tested[first].after
+        tested = rests[first]
+    for (key, column), change in {**tested, **done}.items():
+        changes[key][column] = change
+
+
+def _without(
+    tested: dict[tuple[int, int], Change], place: tuple[int, int], units: tuple[float, float], is_per_run: bool
+) -> dict[tuple[int, int], Change]:
+    """The others, as they are in the seconds that this one leaves to them."""
+    before, after = units[0] - tested[place].before, units[1] - tested[place].after
+    others = {other: change for other, change in tested.items() if other != place}
+    if is_per_run or min(before, after) < LEAST_SHARE:
+        return others
+    return {other: replace(change, left=change.after * (1 - before / after)) for other, change in others.items()}
 
 
 def _rank(row: Difference) -> tuple[bool, float]:

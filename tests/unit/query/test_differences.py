@@ -46,9 +46,19 @@ def test_runs_of_the_same_do_not_differ() -> None:
     assert sum(alarms) <= 4
 
 
+def test_others_are_not_slower_because_one_is_faster() -> None:
+    """And the other way round, although they have another part of each second."""
+    for slower in (0.5, 2.0):
+        found = differences([run(1)], [run(2, slower=slower)])
+        assert set(found_names(found)) == {"f"}
+        cpu = {row.key[0]: row.cpu for row in found.rows}
+        assert abs(cpu["g"].percent(cpu["g"].difference)) > 15
+        assert [name for name in "fgh" if cpu[name].is_slower(5)] == ["f"] * (slower > 1)
+
+
 def test_waits_are_told_apart_from_cpu_time() -> None:
     found = differences([run(1, waits=0.2)], [run(2, waits=0.4)])
-    assert found_names(found)["g"] > 0
+    assert [(row.key[0], change is row.wait) for row, change in found.tested if change.is_found] == [("g", True)]
     waits = {row.key[0]: row.wait for row in found.rows}
     assert waits["g"].is_found and waits["g"].is_slower(50) and not waits["f"].is_found
 
