@@ -17,6 +17,7 @@ _RUN_SPREAD = Spread(np.array([[0.015], [0.05]]), 8)
 # Of whole runs: a virtual CPU is as fast as its neighbours let it be.
 _WHOLE_RUN_SPREAD = Spread(np.array([[0.1], [0.1]]), 1)
 LEAST_SHARE = 0.01  # of the work, before or after: what takes less is not tested
+_IN_DOUBT = 4  # two errors squared: so much less likely may be that one got slower, to be told, than others faster
 _TESTED = (0, 2)  # own time on a CPU, and in waits
 FALSE_ALARMS = 0.02  # the chance that any function of two runs of one program is said to differ
 
@@ -165,7 +166,8 @@ def _find(changes: list[list[Change]], units: Sequence[float], is_per_run: bool)
         if not unlikely:
             break
         rests = {place: _without(tested, place, (before, after), is_per_run) for place in unlikely}
-        first = min(unlikely, key=lambda place: sum(change.errors**2 for change in rests[place].values()))
+        changed = {place: sum(change.errors**2 for change in rests[place].values()) for place in unlikely}
+        first = min(unlikely, key=lambda place: changed[place] - _IN_DOUBT * (tested[place].errors > 0))
         done[first] = replace(tested[first], is_found=True)
         before, after = before - tested[first].before, after - tested[first].after
         tested = rests[first]
