@@ -16,7 +16,7 @@ from bpfprof.commands.options import RATE, Shown, output_options
 from bpfprof.commands.outputs import shows_utf8
 from bpfprof.errors import UsageError
 from bpfprof.model.states import ThreadState
-from bpfprof.render.formats import GROUPINGS, TABLE, WAITS, Format, RenderOptions
+from bpfprof.render.formats import GROUPINGS, SUMMARY, TABLE, WAITS, Format, RenderOptions
 
 if TYPE_CHECKING:
     from bpfprof.model.profile import Profile
@@ -78,7 +78,7 @@ def offcpu(
     Of a RECORDING --min-block leaves out waits that were shorter; other options of recording do not go with one.
     """
     chosen = shown.format()
-    if with_wakers and chosen in (None, TABLE, WAITS):
+    if with_wakers and chosen in (None, SUMMARY, TABLE, WAITS):
         raise UsageError("--waker is for stacks, a table has the wakers", "give a file: -o waits.svg")
     is_recorded = bool(arguments) and not ctx.meta[_HAS_DASHES]
     takes = (WAITS if chosen is None or chosen is TABLE else chosen).takes

@@ -80,6 +80,7 @@ _with_shown = gathered(
         ),
         click.option("-F", "--function-names", "function_only", is_flag=True, help="Functions without line numbers."),
         click.option("--show-interpreter", is_flag=True, help="Keep CPython's own C functions in the stacks."),
+        click.option("--details", is_flag=True, help="Long tables for the terminal instead of the summary."),
         click.option("--full-filenames", is_flag=True, help="Whole paths instead of the shortest unambiguous tail."),
     ),
 )

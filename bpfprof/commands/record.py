@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,9 +14,10 @@ from bpfprof.commands.filters import parsed
 from bpfprof.commands.options import RATE, Shown, gil_option, output_options
 from bpfprof.commands.recording import Plan, make_recording
 from bpfprof.commands.starting import Started
+from bpfprof.commands.terminal import for_terminal
 from bpfprof.kernel.perf_events import parse_events
 from bpfprof.profile.options import SpanFilter
-from bpfprof.render.formats import TABLE, Format, RenderOptions
+from bpfprof.render.formats import SUMMARY, TABLE, Format, RenderOptions
 
 if TYPE_CHECKING:
     from bpfprof.model.profile import Profile
@@ -54,9 +56,13 @@ def record(
     """Record where the wall time of running programs goes (--pid), or of a COMMAND given after --."""
     check_targets(asked, command, "bpfprof record --pid 1234 -d 10")
     chosen = shown.format()
-    options = shown.profile_options(SpanFilter(holds_gil=holds_gil), chosen is not None and chosen.needs_spans)
+    is_table = look.details or (chosen is TABLE and shown.output is None)
+    options = shown.profile_options(SpanFilter(holds_gil=holds_gil), with_spans=True)
 
     def render(profile: Profile, chosen: Format | None) -> str | bytes:
+        if chosen is None and not is_table:
+            # Below it are three more lines.
+            return SUMMARY.render(profile, for_terminal(look, sys.stderr if command else sys.stdout, used_rows=3))
         return (chosen or TABLE).render(profile, look)
 
     def next_command(path: Path) -> str:

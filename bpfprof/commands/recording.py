@@ -22,13 +22,14 @@ from bpfprof.capture.watch import Watch
 from bpfprof.commands.options import RECORDING_SUFFIX, Shown
 from bpfprof.commands.outputs import open_output, open_temporary, show, write_whole
 from bpfprof.commands.starting import Started, starting
+from bpfprof.commands.terminal import acts_on_codes
 from bpfprof.errors import OutputError, UsageError
 from bpfprof.kernel.checks import check_events, check_host
 from bpfprof.kernel.kernel_side import KernelSide
 from bpfprof.proc.caller import caller_ids
 from bpfprof.proc.tasks import process_name
 from bpfprof.profile.options import ProfileOptions
-from bpfprof.render.formats import TABLE, WAITS, Format
+from bpfprof.render.formats import SUMMARY, TABLE, WAITS, Format
 
 if TYPE_CHECKING:
     from bpfprof.capture.session import Progress
@@ -69,7 +70,7 @@ def make_recording(started: Started | None, plan: Plan) -> int:
     """
     plan = replace(plan, options=replace(plan.options, native=plan.options.native or plan.options.native_lines))
     chosen = plan.shown.format()
-    if chosen in (TABLE, WAITS) and plan.shown.output is None:
+    if chosen in (SUMMARY, TABLE, WAITS) and plan.shown.output is None:
         chosen = None  # it is shown in any case
     if chosen is not None and plan.shown.output is None:
         raise UsageError(f"the format {chosen.name} needs a file: --output FILE")
@@ -198,7 +199,7 @@ class _LiveLine:
     """One line that is rewritten on a terminal of bpfprof's own; elsewhere the start and the end only."""
 
     def __init__(self, has_terminal: bool) -> None:
-        self._is_terminal = has_terminal and sys.stderr.isatty()
+        self._is_terminal = has_terminal and sys.stderr.isatty() and acts_on_codes()
         self._shown = False
         self._next_s = 0.0
 

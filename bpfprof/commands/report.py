@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,15 +11,17 @@ import click
 from bpfprof.commands.filters import Wanted, filter_options, parsed
 from bpfprof.commands.options import Shown, output_options
 from bpfprof.commands.outputs import show, write_output
+from bpfprof.commands.terminal import for_terminal
 from bpfprof.errors import RecordingError, UsageError
 from bpfprof.kernel.perf_events import parse_events
 from bpfprof.model.profile import Profile
 from bpfprof.proc.caller import caller_ids
 from bpfprof.profile.build import build_profile
 from bpfprof.profile.options import ProfileOptions
+from bpfprof.query.rows import ROW_GROUPINGS
 from bpfprof.recording.reader import read_recording
 from bpfprof.render.columns import duration_text
-from bpfprof.render.formats import TABLE, WAITS, Format, RenderOptions
+from bpfprof.render.formats import JSON, SUMMARY, TABLE, WAITS, Format, RenderOptions
 from bpfprof.render.header import unread_sentences
 from bpfprof.render.labels import printable, process_label, thread_label
 
@@ -46,9 +49,9 @@ _TOLERANCE = 0.01
 )
 @click.option(
     "--by",
-    type=click.Choice(["function", "library"]),
+    type=click.Choice(ROW_GROUPINGS),
     callback=lambda _ctx, _parameter, by: by or RenderOptions().by,
-    help="A table of time by these, with modules and libraries.",
+    help="A table of time by function or library; with -f json rows by any of these.",
 )
 @click.option("-n", "--limit", type=click.IntRange(1, 10_000), default=10, show_default=True, help="Rows of a table.")
 @filter_options
@@ -59,9 +62,13 @@ def report(recording: Path, shown: Shown, look: RenderOptions, wanted: Wanted, m
     if chosen is None and (shown.format_name or shown.output):
         raise UsageError("a report is not a recording; choose another suffix or format")
     check_not_replaced(recording, shown.output)
-    chosen = chosen or TABLE
+    chosen = chosen or (TABLE if look.details or check or look.by != "stack" else SUMMARY)
     wanted_spans = wanted.filter(min_block, takes=chosen.takes)
-    if look.by != "stack" and chosen is not TABLE:
+    if look.by not in ("stack", "function", "library") and chosen is TABLE:
+        raise UsageError(
+            f"--by {look.by} is for JSON", "report RECORDING -f json --by; offcpu RECORDING --by for waits"
+        )
+    if look.by != "stack" and chosen not in (TABLE, JSON):
         raise UsageError(f"--by is for a table, not for {chosen.name}", "bpfprof offcpu RECORDING --by groups waits")
     if look.event and "event" not in chosen.takes:
         raise UsageError(f"the format {chosen.name} is of time", "--event goes with -f collapsed")
@@ -69,6 +76,7 @@ def report(recording: Path, shown: Shown, look: RenderOptions, wanted: Wanted, m
     if look.event and look.event not in profile.events:
         counted = ", ".join(map(printable, profile.events)) or "none"
         raise UsageError(f"the recording did not count {look.event}", f"record --event does; here it is {counted}")
+    look = for_terminal(look, sys.stdout) if chosen is SUMMARY and shown.output is None else look
     write_report(chosen.render(profile, replace(look, hide_idle=wanted.hides_idle)), shown.output)
     tell_unread(profile, chosen)
     complaint = check_accounting(profile) if check else ""
@@ -101,7 +109,7 @@ def write_report(content: str | bytes, output: Path | None) -> None:
 
 def tell_unread(profile: Profile, chosen: Format) -> None:
     """Beside what has no words of its own: which processes run Python that is not read."""
-    for sentence in unread_sentences(profile) if chosen not in (TABLE, WAITS) else ():
+    for sentence in unread_sentences(profile) if chosen not in (SUMMARY, TABLE, WAITS) else ():
         click.echo(f"bpfprof: {sentence}", err=True)
 
 

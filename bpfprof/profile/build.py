@@ -47,13 +47,14 @@ class _Builder:
             is_wanted = has_thread or self._options.with_spans
             for block in self._spans.of_thread(thread, self._options.filter.window_ns) if is_wanted else ():
                 shown = self._masks.of(block) & np.isin(block["state"], self._shown) & has_thread
+                chosen = block if shown.all() else block[shown]
+                stacks = self._stacks.numbers(span_keys(chosen))
                 if self._options.with_spans:
-                    kept.append(self._kept(block, shown))
+                    kept.append(self._kept(block, shown, stacks))
                 if not has_thread:
                     continue
                 account.append(account_of(block))
-                chosen = block[shown]
-                weights.append(weights_of(chosen, self._stacks.numbers(span_keys(chosen))))
+                weights.append(weights_of(chosen, stacks))
                 gil_waits.append(gil_waits_of(chosen))
             threads.append(self._thread_time(thread, merged(ACCOUNT_DTYPE, account)))
         spans = np.concatenate(kept)
@@ -69,7 +70,7 @@ class _Builder:
             tuple(self._stacks.interner.stacks),
             merged(WEIGHT_DTYPE, weights),
             recording_quality(self._recording, self._spans, self._source),
-            spans[np.lexsort((spans["start_ns"], spans["thread"]))] if self._options.with_spans else None,
+            _in_order(spans) if self._options.with_spans else None,
             waker_table(self._recording),
             gil,
             self._options.filter.text,
@@ -96,13 +97,15 @@ class _Builder:
         shown = self._masks.of(spans) & (at_ns >= begin_ns) & (at_ns < end_ns) & has_thread[rows["thread"]]
         return event_weights_of(rows[shown], self._stacks.numbers(span_keys(spans[shown])))
 
-    def _kept(self, spans: Spans, shown: npt.NDArray[np.bool_]) -> Spans:
-        """Spans with the profile's stacks."""
+    def _kept(self, spans: Spans, shown: npt.NDArray[np.bool_], stacks: npt.NDArray[np.uint32]) -> Spans:
+        """Spans with the profile's stacks; `stacks`: those of the shown ones."""
         kept = spans.copy()
         kept["flags"] |= np.where(shown, 0, SpanFlag.HIDDEN).astype(np.uint8)
-        kept["stack"] = self._stacks.numbers(span_keys(spans))
+        kept["stack"][shown] = stacks
+        kept["stack"][~shown] = self._stacks.numbers(span_keys(spans[~shown]))
         for name in ("waker_stack", "holder_stack"):
-            kept[name] = self._stacks.places(spans[name])
+            has_stack = np.flatnonzero(spans[name])
+            kept[name][has_stack] = self._stacks.places(spans[name][has_stack])
         return kept
 
     def _thread_time(self, index: int, account: Rows) -> ThreadTime:
@@ -136,3 +139,13 @@ class _Builder:
             process.cgroup,
             process.is_kernel_thread,
         )
+
+
+def _in_order(spans: Spans) -> Spans:
+    """By thread and time; moved only where they are not, as rows this wide take long to copy. They are by thread."""
+    starts = spans["start_ns"]
+    late = np.flatnonzero((starts[1:] < starts[:-1]) & (spans["thread"][1:] == spans["thread"][:-1]))
+    for thread in np.unique(spans["thread"][late]).tolist():
+        own = slice(*np.searchsorted(spans["thread"], [thread, thread + 1]))
+        spans[own] = spans[own][np.argsort(starts[own], kind="stable")]
+    return spans

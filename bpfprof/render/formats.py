@@ -27,6 +27,10 @@ class RenderOptions:
     waker_depth: int = 2  # how many wakers one after the other
     hide_idle: bool = False  # no groups of threads that have nothing to do
     ascii_only: bool = False  # nothing but ASCII of its own; names stay as they are
+    details: bool = False  # the long tables instead of the summary
+    columns: int = 100  # of the terminal
+    rows: int = 24
+    has_color: bool = False
 
 
 @dataclass(frozen=True)
@@ -50,10 +54,26 @@ class Format:
 
 TABLE = Format(
     "table",
-    ("summary", "text"),
+    ("details", "text"),
     (),
-    "a summary for the terminal: wall time by thread, top functions, top waits",
+    "tables for the terminal: wall time by thread, top functions, top waits",
     "bpfprof.render.table:render_table",
+)
+SUMMARY = Format(
+    "summary",
+    (),
+    (),
+    "one screen: what bounds the program, where, and which threads (what `bpfprof report` shows)",
+    "bpfprof.render.summary:render_summary",
+    needs_spans=True,
+)
+JSON = Format(
+    "json",
+    (),
+    (".json",),
+    "the verdict, totals, rows (--by) and threads; for scripts",
+    "bpfprof.render.report_json:render_json",
+    needs_spans=True,
 )
 WAITS = Format(
     "waits",
@@ -84,14 +104,16 @@ FORMATS = (
     Format(
         "speedscope",
         (),
-        (".speedscope.json", ".json"),
+        (".speedscope.json",),
         "a file for speedscope: every thread's intervals in the order of time",
         "bpfprof.render.speedscope:render_speedscope",
         needs_spans=True,
         takes=frozenset({"title"}),
     ),
+    SUMMARY,
     TABLE,
     WAITS,
+    JSON,
 )
 
 

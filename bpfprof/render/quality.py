@@ -21,6 +21,11 @@ def quality_line(profile: Profile) -> str:
     return "quality: " + "; ".join(parts)
 
 
+def lost_count(profile: Profile) -> int:
+    """Samples, intervals and stacks, as far as known."""
+    return sum(profile.quality.lost_counts.values())
+
+
 def _accounted(profile: Profile) -> str:
     threads = [thread for thread in profile.threads if thread.wall_ns > 0 or thread.accounted_ns > 0]
     if not threads:

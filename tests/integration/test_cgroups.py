@@ -107,8 +107,8 @@ def contained(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Contained]:
         pids = [int(word) for word in (directory / "cgroup.procs").read_text().split()]
         (pid,) = (pid for pid in pids if Path(f"/proc/{pid}/comm").read_text() == "python3.14\n")
         stack.enter_context(running(PYTHON, program("part_time.py")))  # it is outside
-        done = bpfprof("record", "--container", ID[:4], "-d", 2, "-o", folder / "x.bpfprof")
-        of_all = bpfprof("record", "-a", "-d", 1, "-o", folder / "all.bpfprof")
+        done = bpfprof("record", "--container", ID[:4], "--details", "-d", 2, "-o", folder / "x.bpfprof")
+        of_all = bpfprof("record", "-a", "--details", "-d", 1, "-o", folder / "all.bpfprof")
         told = bpfprof("record", "--container", ID[:3], "-d", 1, "-o", folder / "y.bpfprof", check=None)
         assert_told(told, 4, "2 containers begin with 3f2", "docker 3f2a9c0d1e4b", "docker 3f2b9c0d1e4b")
         yield Contained(folder, pid, collapsed(folder / "x.bpfprof"), done.stdout, of_all.stdout)

@@ -42,7 +42,7 @@ class Counted:
 
 def counted(path: Path, *options: str) -> Counted:
     with running(PYTHON, program("counted.py")) as target:
-        with recording("-p", target.pid, "-o", path, *options) as recorder:
+        with recording("-p", target.pid, "-o", path, "--details", *options) as recorder:
             target.tell("go")
             truth = json.loads(target.answer())
             done = recorder.end()
@@ -94,7 +94,7 @@ def test_sampled_counts_are_near(tmp_path: Path) -> None:
 
 def test_what_the_machine_does_not_have_is_refused_before_the_command_runs(tmp_path: Path) -> None:
     ran = tmp_path / "ran"
-    command = ("record", "-e", "instructions,cycles", "-o", tmp_path / "a.bpfprof", "--", "touch", ran)
+    command = ("record", "-e", "instructions,cycles", "--details", "-o", tmp_path / "a.bpfprof", "--", "touch", ran)
     done = bpfprof(*command, check=None)
     if HAS_COUNTERS:
         assert done.returncode == 0 and "IPC: instructions per cycle" in done.stderr, done.stderr

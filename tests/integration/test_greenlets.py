@@ -40,7 +40,7 @@ def bodies(folded: Folded) -> Iterator[tuple[str, ...]]:
 
 
 def test_they_are_whole(path: Path) -> None:
-    quality = bpfprof("report", path).stdout
+    quality = bpfprof("report", path, "--details").stdout
     complete = re.search(r"stacks ([\d.]+)% complete", " ".join(quality.split()))
     assert complete and float(complete[1]) >= 98, quality
 

@@ -256,7 +256,7 @@ def test_ctrl_c_is_for_the_command_which_decides(tmp_path: Path) -> None:
         read_until(master, b"ready")
         os.write(master, b"\x03")
         said = read_until(master, b"quality:")
-        assert b"count 1\r\n" in said and b"\x1b" not in said, "bpfprof's live line is no part of its output"
+        assert b"count 1\r\n" in said and b"\x1b[K" not in said, "bpfprof's live line is no part of its output"
         with contextlib.suppress(AssertionError):
             read_until(master, b"the end of all output")
         assert status_of(pid) == 5

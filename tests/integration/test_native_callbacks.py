@@ -55,7 +55,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Recorded]:
 
 
 def test_stacks_are_whole(recorded: Recorded) -> None:
-    quality = " ".join(bpfprof("report", recorded.path).stdout.split())
+    quality = " ".join(bpfprof("report", recorded.path, "--details").stdout.split())
     complete = re.search(r"stacks ([\d.]+)% complete", quality)
     assert complete and float(complete[1]) >= 98, quality
 

@@ -31,7 +31,7 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 def test_stacks_are_whole(path: Path) -> None:
-    quality = " ".join(bpfprof("report", path).stdout.split())
+    quality = " ".join(bpfprof("report", path, "--details").stdout.split())
     complete = re.search(r"stacks ([\d.]+)% complete", quality)
     assert complete and float(complete[1]) >= 95, quality
 

@@ -113,7 +113,7 @@ def test_a_killed_bpfprof_leaves_what_it_had_written(tmp_path: Path) -> None:
     with running(PYTHON, program("hostile_names.py")) as target, recording("-p", target.pid, "-o", path) as recorder:
         poll(recorder, lambda: has_samples(path), "samples in the file")
         assert recorder.end(signal.SIGKILL).returncode == -signal.SIGKILL
-    done = bpfprof("report", path, check=None)
+    done = bpfprof("report", path, "--details", check=None)
     assert_told(done, 5, "not whole")
     assert "evil" in done.stdout and "quality:" in done.stdout
 
@@ -199,7 +199,9 @@ def test_output_formats(tmp_path: Path) -> None:
 
 
 def test_the_next_step_of_a_recording_works_whatever_its_name(tmp_path: Path) -> None:
-    done = bpfprof("record", "-f", "bpfprof", "-o", "x.svg", "--full-filenames", "--", *SHORT_LIVED, cwd=tmp_path)
+    done = bpfprof(
+        "record", "-f", "bpfprof", "-o", "x.svg", "--details", "--full-filenames", "--", *SHORT_LIVED, cwd=tmp_path
+    )
     assert f" burn ({program('short_lived.py')})" in done.stderr
     *_, advice = done.stderr.splitlines()
     assert advice == "next: bpfprof report x.svg -f flamegraph -o x.flame.svg"
@@ -274,7 +276,7 @@ def test_the_account_of_a_command_has_nothing_of_who_launched_it(tmp_path: Path)
     """It begins when the command is let run, and bears its name, also when it is over before anybody looks."""
     path = tmp_path / "x.bpfprof"
     for command in (("true",), ("/bin/sleep", "0.2")):
-        done = bpfprof("record", "-o", path, "--", *command)
+        done = bpfprof("record", "--details", "-o", path, "--", *command)
         (pid,) = re.findall(rf"^recording {Path(command[0]).name} \((\d+)\);", done.stderr, re.M)
         with open(path, "rb") as file:
             made = read_recording(file)

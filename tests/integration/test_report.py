@@ -73,7 +73,7 @@ def test_an_ordinary_user_without_bcc_gets_every_format(recorded: Path, chosen: 
         assert printed.stderr == "" and written.stdout == ""
         assert (folder / "out" / "y").read_text() == printed.stdout
         assert (folder / "out" / "y").stat().st_uid == AS_NOBODY["user"]
-    assert "compress_all" in printed.stdout or chosen.name in ("table", "waits")  # which have room for a few
+    assert "compress_all" in printed.stdout or chosen.name in ("summary", "table", "waits")  # which have room for a few
 
 
 def test_suffixes_and_synonyms_give_the_same(recorded: Path, tmp_path: Path) -> None:
@@ -84,7 +84,8 @@ def test_suffixes_and_synonyms_give_the_same(recorded: Path, tmp_path: Path) -> 
         for suffix in chosen.suffixes:
             bpfprof("report", recorded, "-o", tmp_path / f"x{suffix}")
             assert (tmp_path / f"x{suffix}").read_text() == plain
-    assert bpfprof("report", recorded).stdout == bpfprof("report", recorded, "-f", "table").stdout
+    assert bpfprof("report", recorded).stdout == bpfprof("report", recorded, "-f", "summary").stdout
+    assert bpfprof("report", recorded, "--details").stdout == bpfprof("report", recorded, "-f", "table").stdout
 
 
 def test_every_line_follows_the_contract(recorded: Path) -> None:
@@ -164,7 +165,7 @@ def test_documents_are_well_formed(recorded: Path) -> None:
 
 
 def test_the_table_fits_a_terminal_and_ends_with_the_quality(recorded: Path) -> None:
-    text = bpfprof("report", recorded).stdout
+    text = bpfprof("report", recorded, "--details").stdout
     assert max(map(len, text.splitlines())) <= 100
     *_, quality = text.rstrip("\n").split("\n\n")
     assert quality.startswith("quality: ")

@@ -31,7 +31,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Trained]:
         # The first one may have to make the unwind tables of libtorch, which takes seconds; they are kept.
         for _ in range(2):
             bpfprof("record", "-p", target.pid, "-d", 4, "-r", 199, "-o", path)
-        quality = " ".join(bpfprof("report", path).stdout.split())
+        quality = " ".join(bpfprof("report", path, "--details").stdout.split())
         yield Trained(target.pid, collapsed(path), quality)
 
 

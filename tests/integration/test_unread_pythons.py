@@ -44,13 +44,13 @@ def targets(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Targ
 def test_named_where_they_run_already(targets: dict[str, Target], tmp_path: Path, way: str) -> None:
     path = tmp_path / "x.bpfprof"
     chosen = [it for target in targets.values() for it in ("-p", target.pid)] if way == "-p" else ["-a"]
-    told = bpfprof("record", *chosen, "-d", 1, "-o", path)
+    told = bpfprof("record", *chosen, "--details", "-d", 1, "-o", path)
     sentences = {"PyPy": PYPY_SENTENCE, "3.16": r"CPython 3\.16 is not supported yet"}
     folded = collapsed(path)
     for name, target in targets.items():
         who = rf"process \S+ \({target.pid}\): {sentences[name]}; its stacks have no Python frames"
         assert re.search(who, " ".join(told.stdout.split()))
-        assert re.search(who, " ".join(bpfprof("report", path).stdout.split()))
+        assert re.search(who, " ".join(bpfprof("report", path, "--details").stdout.split()))
         assert re.search(who, bpfprof("report", path, "-f", "collapsed").stderr)
         if way == "-p":
             assert re.search(rf"process {target.pid} \(\S+\): {sentences[name]}", told.stderr)

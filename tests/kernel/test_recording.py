@@ -62,9 +62,9 @@ class Recorded:
 def recorded(tmp_path_factory: pytest.TempPathFactory, facts: dict[str, Any]) -> Iterator[Recorded]:
     file = tmp_path_factory.mktemp("kernel") / "known.bpfprof"
     with known() as (pid, process):
-        summary = bpfprof("record", "--pid", str(pid), "-d", str(RECORD_S), "-r", str(RATE_HZ), "-o", file)
+        summary = bpfprof("record", "--pid", str(pid), "-d", str(RECORD_S), "-r", str(RATE_HZ), "--details", "-o", file)
         end, _ = process.communicate("\n", timeout=60)
-        yield Recorded(summary + bpfprof("report", file), file, json.loads(end))
+        yield Recorded(summary + bpfprof("report", file, "--details"), file, json.loads(end))
 
 
 def matching(stacks: dict[str, int], *patterns: str) -> float:

@@ -46,7 +46,14 @@ def test_names_synonyms_and_suffixes_are_told_apart() -> None:
 
 @pytest.mark.parametrize(
     ("name", "found"),
-    [("folded", "collapsed"), ("raw", "collapsed"), ("SVG", "flamegraph"), ("summary", "table"), ("pdf", None)],
+    [
+        ("folded", "collapsed"),
+        ("raw", "collapsed"),
+        ("SVG", "flamegraph"),
+        ("Summary", "summary"),
+        ("text", "table"),
+        ("pdf", None),
+    ],
 )
 def test_find_format(name: str, found: str | None) -> None:
     known = find_format(name)
@@ -61,7 +68,7 @@ def test_find_format(name: str, found: str | None) -> None:
         ("a.txt", "collapsed"),
         ("a.folded", "collapsed"),
         ("a.speedscope.json", "speedscope"),
-        ("a.json", "speedscope"),
+        ("a.json", "json"),
         ("a.svg/b", None),
         ("svg", None),
     ],

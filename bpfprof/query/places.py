@@ -1,0 +1,113 @@
+"""Work -> the places of the user's own code where the time went: CPU, ready and waits, own and with what was called."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from bpfprof import array_types as npt
+from bpfprof.model.frames import Frame, FrameKind
+from bpfprof.model.profile import Profile
+from bpfprof.query.chains import shares_of
+from bpfprof.query.functions import function_of_frames
+from bpfprof.query.work import HANDED, IDLE, LOCK, NATIVE, PYTHON, READY, Work, sums
+
+
+@dataclass(frozen=True)
+class Place:
+    """A function; own: in stacks whose frame of the user's own code it is, total: in stacks that have it anywhere.
+
+    frame: its line with most time of its own, a place in Profile.frames. mostly: (share, number of a lock or 0) ->
+    nanoseconds, most first.
+    """
+
+    frame: int
+    cpu_ns: int
+    ready_ns: int
+    wait_ns: int
+    total_ns: int
+    mostly: tuple[tuple[tuple[int, int], int], ...] = field(default=())
+
+    @property
+    def own_ns(self) -> int:
+        """All of its own."""
+        return self.cpu_ns + self.ready_ns + self.wait_ns
+
+
+def places_of(profile: Profile, work: Work) -> list[Place]:
+    """Of working time, those with most of their own first."""
+    rows = work.working
+    functions = np.append(function_of_frames(profile.frames), -1)
+    own = functions[work.own[rows["stack"]]]
+    found = []
+    totals = _totals(work, functions)
+    for function in np.unique(own[own >= 0]).tolist():
+        of_it = rows[own == function]
+        by_share = sums(of_it["share"], of_it["ns"], HANDED + 1)
+        cpu_ns, ready_ns = int(by_share[[PYTHON, NATIVE]].sum()), int(by_share[READY])
+        found.append(
+            Place(
+                most_of(work.own[of_it["stack"]], of_it["ns"]),
+                cpu_ns,
+                ready_ns,
+                int(by_share.sum()) - cpu_ns - ready_ns,
+                int(totals[function]),
+                tuple(((share.value, share.frame), share.ns) for share in _by_share(of_it)),
+            )
+        )
+    return sorted(found, key=lambda place: (-place.own_ns, place.frame))
+
+
+def top_place(
+    work: Work, shares: tuple[int, ...], functions: npt.NDArray[np.int64], lock: int = 0
+) -> tuple[int, float]:
+    """(the frame of the function with most time in these shares, its part of that time); (-1, 0) without any."""
+    rows = work.rows[np.isin(work.rows["share"], shares) & ((work.rows["lock"] == lock) | (lock == 0))]
+    rows = rows[work.own[rows["stack"]] >= 0]
+    if not len(rows):
+        return -1, 0.0
+    own = functions[work.own[rows["stack"]]]
+    best = shares_of(own, rows["ns"])[0]
+    of_it = rows[own == best.value]
+    return most_of(work.own[of_it["stack"]], of_it["ns"]), best.ns / max(int(rows["ns"].sum()), 1)
+
+
+def most_of(values: npt.NDArray[np.int64], ns: npt.NDArray[np.int64]) -> int:
+    """The value with most time."""
+    return shares_of(values, ns)[0].value
+
+
+def place_text(frame: Frame) -> str:
+    """`parse (x.py:12)`, with a library's path from its package on."""
+    name = frame.name or "a function that has no name"
+    return f"{name} ({file_text(frame)})" if frame.file else name
+
+
+def file_text(frame: Frame) -> str:
+    """`x.py:12`; of a package `django/template/base.py:906`; of native code the object."""
+    path = frame.file
+    for folder in ("/site-packages/", "/dist-packages/"):
+        if folder in path:
+            path = path.rpartition(folder)[2]
+            break
+    else:
+        path = "/".join(path.rsplit("/", 2)[-2:]) if path.endswith("/__init__.py") else path.rsplit("/", 1)[-1]
+    return f"{path}:{frame.line}" if frame.line and frame.kind == FrameKind.PYTHON else path
+
+
+def _by_share(rows: npt.NDArray[np.void]):  # type: ignore[no-untyped-def]
+    return shares_of(rows["share"], rows["ns"], np.where(rows["share"] == LOCK, rows["lock"], 0))
+
+
+def _totals(work: Work, functions: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """Of each function the working time of stacks that have it."""
+    frames = work.stack_frames
+    of_stack = sums(
+        work.rows["stack"],
+        np.where(work.rows["share"] < IDLE, work.rows["ns"], 0),
+        int(frames.stack_of.max(initial=0)) + 1,
+    )
+    pairs = np.unique(frames.stack_of * len(functions) + functions[frames.flat])
+    stacks, of_function = np.divmod(pairs, len(functions))
+    return sums(of_function, of_stack[stacks], len(functions))

@@ -1,0 +1,76 @@
+"""Stacks -> of each the frame that a question is about: the user's own code, or what the CPU time was spent in."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from itertools import chain
+
+import numpy as np
+
+from bpfprof import array_types as npt
+from bpfprof.model.frames import Frame, FrameKind
+from bpfprof.query.functions import Ints, is_of_scheduler
+from bpfprof.query.origins import GENERATED, OWN_CODE, STDLIB, is_runtime, origins
+
+Bools = npt.NDArray[np.bool_]
+_NATIVE = (FrameKind.NATIVE, FrameKind.INLINED)
+# What pip and Debian install to start a program (`bin/gunicorn`) looks like a script of the user's.
+_LAUNCHER = re.compile(r".*/s?bin/[^/.]+", re.DOTALL)
+
+
+class StackFrames:
+    """The frames of all stacks in one row, root first, stack by stack."""
+
+    def __init__(self, frames: Sequence[Frame], stacks: Sequence[tuple[int, ...]]) -> None:
+        self.frames = frames
+        self._libraries = [origin.library for origin in origins(frames)]
+        lengths = np.fromiter(map(len, stacks), np.int64, len(stacks))
+        self.flat = np.fromiter(chain.from_iterable(stacks), np.int64, int(lengths.sum()))
+        self.stack_of = np.repeat(np.arange(len(stacks)), lengths)
+        self._filled = np.flatnonzero(lengths)
+        self._begin = (np.cumsum(lengths) - lengths)[self._filled]
+        self._count = len(stacks)
+
+    def innermost_of_best(self, ranks: Sequence[int]) -> Ints:
+        """Of each stack the innermost of the frames with the highest rank; -1: none has a rank above 0."""
+        found = np.full(self._count, -1, np.int64)
+        if not len(self.flat):
+            return found
+        keys = np.array(ranks, np.int64)[self.flat] << 40 | np.arange(len(self.flat))
+        best = np.maximum.reduceat(keys, self._begin)
+        found[self._filled] = np.where(best >> 40 > 0, self.flat[best & (1 << 40) - 1], -1)
+        return found
+
+    def have(self, marked: Sequence[bool]) -> Bools:
+        """Whether each stack has one of the marked frames."""
+        found = np.zeros(self._count, np.bool_)
+        found[self.stack_of[np.array([*marked, False], np.bool_)[self.flat]]] = True
+        return found
+
+    def own_code(self) -> Ints:
+        """Of each stack the frame of the user's own code; without any the nearest to it, a library's before C."""
+        return self.innermost_of_best([self._nearness(frame, lib) for frame, lib in zip(self.frames, self._libraries)])
+
+    def innermost_python(self) -> Ints:
+        """Of each stack its innermost Python frame, -1: none."""
+        return self.innermost_of_best([frame.kind == FrameKind.PYTHON for frame in self.frames])
+
+    def are_native(self) -> Bools:
+        """Whether each stack's time is of native code, which the interpreter and what it does for Python is not."""
+        ranks = [
+            0 if not library else 1 if frame.kind == FrameKind.KERNEL else 2 if is_runtime(library) else 3
+            for frame, library in zip(self.frames, self._libraries)
+        ]
+        kinds = np.array([*(frame.kind for frame in self.frames), FrameKind.NOT_SAMPLED], np.int64)
+        return np.isin(kinds[self.innermost_of_best(ranks)], [*_NATIVE, FrameKind.KERNEL])
+
+    def _nearness(self, frame: Frame, library: str) -> int:
+        if frame.kind == FrameKind.PYTHON:
+            if library == OWN_CODE and not _LAUNCHER.fullmatch(frame.file):
+                return 7
+            # Most of it is made by dataclasses and the like; `python -c` has nothing else.
+            return 6 if library == GENERATED else 4 if library == STDLIB else 5
+        if frame.kind in _NATIVE:
+            return 2 if is_runtime(library) else 3
+        return 1 if frame.kind == FrameKind.KERNEL and not is_of_scheduler(frame) else 0

@@ -1,0 +1,151 @@
+"""A Profile and its work -> one sentence: what bounds the program, where, and what to try.
+
+Each row of RULES is a condition on facts and a sentence with them; the first row that applies is the verdict.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from bpfprof.model.frames import Frame
+from bpfprof.model.profile import Profile
+from bpfprof.query.facts import MAIN_HOLDER, Facts, facts_of, percent
+from bpfprof.query.work import CHILD, GIL, LOCK, NATIVE, PYTHON, READY, SHARES, SLEEP, Work
+
+_MIN_SAMPLES, _MIN_NS = 100, 1_000_000_000
+_SPREAD = 0.1  # of its share: a place with less says nothing
+_NAMED = 0.35  # a share of this size names what bounds a program
+_BUSY = 0.25  # of the thread that works most; a program whose threads all work less has nothing to be accused of
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A row; `bound` as in the contract of the JSON report. advice: what to try, "" for nothing."""
+
+    bound: str
+    applies: Callable[[Facts], bool]
+    sentence: Callable[[Facts], str]
+    advice: str = ""
+    names_share: bool = True  # it is about the largest share, and its place
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """share: of the working time, from 0 to 1. where: a frame of the user's own code, None if none is known."""
+
+    bound: str
+    share: float
+    sentence: str
+    advice: str
+    where: Frame | None
+
+
+def _first(share: str) -> Callable[[Facts], bool]:
+    return lambda facts: facts.first == share and facts.part >= _NAMED
+
+
+def _in(facts: Facts, before: str = ": ") -> str:
+    """`: parse (x.py:12)`, with its part where that is not all."""
+    if not facts.where:
+        return ""
+    if facts.where_part < _SPREAD:
+        return ", in many places"
+    return f"{before}{facts.where}" + (f", {percent(facts.where_part)} of it" if facts.where_part < 0.9 else "")
+
+
+def _too_little(facts: Facts) -> str:
+    seen = f"{facts.duration_ns / 1e9:.1f} s" if facts.duration_ns < _MIN_NS else f"{facts.samples} samples"
+    return f"Too little to say ({seen}): record -d 10"
+
+
+def _python(facts: Facts) -> str:
+    below = f"; {facts.of(NATIVE)} in C below" if facts.parts[NATIVE] >= 0.05 else ""
+    return f"CPU-bound in Python: {facts.of(PYTHON)} of the time{_in(facts, ' in ')}{below}."
+
+
+def _native(facts: Facts) -> str:
+    above = f"; {facts.of(PYTHON)} in Python" if facts.parts[PYTHON] >= 0.05 else ""
+    return f"CPU-bound in native code: {facts.of(NATIVE)} of the time{_in(facts, ', called from ')}{above}."
+
+
+def _ready(facts: Facts) -> str:
+    used = f"it got {facts.cpu_count:.2f} CPUs for {facts.thread_count} working threads"
+    return f"Short of CPU: ready {facts.of(READY)} of the time without one; {used}{_in(facts, '; most of it in ')}."
+
+
+def _gil(facts: Facts) -> str:
+    who = f"{facts.holder} holds it most ({percent(facts.holder_part)})"
+    who = who if facts.holder_part >= MAIN_HOLDER else "no single function holds it: too much Python at once"
+    return f"Bound by the GIL: threads wait {facts.of(GIL)} of the time for it; {who}."
+
+
+def _lock(facts: Facts) -> str:
+    held = f", held through {facts.inside} there" if facts.inside else ""
+    most = "one lock" if facts.lock_part >= 0.6 else "locks"
+    return f"Bound by {most}: threads wait {facts.of(LOCK)} of the time{_in(facts, ', most for that taken in ')}{held}."
+
+
+def _waits(what: str) -> Callable[[Facts], str]:
+    return lambda facts: f"Waits for {what} {percent(facts.part)} of the time{_in(facts)}."
+
+
+def _child(facts: Facts) -> str:
+    did = f"; it was {facts.child}" if facts.child else ""
+    return f"Waits for another process {facts.of(CHILD)} of the time{_in(facts)}{did}."
+
+
+def _idle(facts: Facts) -> str:
+    if not facts.working_ns:
+        return "Idle: its threads wait for work" + (f", most in {facts.idle_where}." if facts.idle_where else ".")
+    return f"Mostly idle: its busiest thread worked {percent(facts.busy_part)} of the time. Nothing stands out."
+
+
+def _mixed(facts: Facts) -> str:
+    largest = sorted(range(len(SHARES)), key=lambda share: -facts.parts[share])[:3]
+    named = ", ".join(f"{_NAMES[share]} {facts.of(share)}" for share in largest if facts.parts[share] >= 0.05)
+    return f"Mixed: {named}{_in(facts, '; most in ')}."
+
+
+_NAMES = (
+    *("Python", "native code", "ready without a CPU", "GIL", "locks", "disk", "network", "devices", "sleep"),
+    *("other processes", "other waits"),
+)
+
+RULES = (
+    Rule(
+        "unknown",
+        lambda facts: facts.samples < _MIN_SAMPLES or facts.duration_ns < _MIN_NS,
+        _too_little,
+        names_share=False,
+    ),
+    Rule("idle", lambda facts: facts.busy_part < _BUSY, _idle, names_share=False),
+    Rule("ready", _first("ready"), _ready, "give it more CPUs, or fewer threads; record -a shows who else uses them"),
+    Rule("gil", _first("gil"), _gil, "fewer threads, or processes; shorten what the holder does"),
+    Rule("lock", _first("lock"), _lock, "hold the lock for less; offcpu --by lock shows who releases it"),
+    Rule("python", _first("python"), _python, "report --by function shows what is called"),
+    Rule("native", _first("native"), _native, "report --by library shows whose code it is"),
+    Rule("disk", _first("disk"), _waits("the disk"), "write or sync less often, or in a thread of its own"),
+    Rule("net", _first("net"), _waits("the network"), "ask for several things at once, or keep the answers"),
+    Rule("device", _first("device"), _waits("a device"), "offcpu shows the call and what the kernel does in it"),
+    Rule("sleep", _first("sleep"), lambda facts: f"Sleeps on purpose {facts.of(SLEEP)} of the time{_in(facts)}."),
+    Rule("child", _first("child"), _child, "do something else meanwhile, or start it less often"),
+    Rule("unknown", _first("other"), lambda facts: _waits(facts.waits_for or "something else")(facts)),
+    Rule("mixed", lambda _facts: True, _mixed),
+)
+
+
+def decide(facts: Facts) -> Rule:
+    """The row that applies."""
+    return next(rule for rule in RULES if rule.applies(facts))
+
+
+def verdict_of(profile: Profile, work: Work) -> Verdict:
+    """Of working threads; see query.work."""
+    facts, where = facts_of(profile, work)
+    rule = decide(facts)
+    is_named = rule.names_share
+    share = facts.part if is_named else 1 - facts.busy_part if rule.bound == "idle" else 0.0
+    return Verdict(
+        rule.bound, share, rule.sentence(facts), rule.advice, profile.frames[where] if is_named and where >= 0 else None
+    )

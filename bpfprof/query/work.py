@@ -1,0 +1,274 @@
+"""Spans of a Profile -> the time of working threads, shared out by what it was spent on.
+
+Left out are the time of threads that wait for work, and waits for another thread of the recording: what that one did in
+the meantime is the answer to them, and has rows of its own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from bpfprof import array_types as npt
+from bpfprof.model.frames import Frame, FrameKind
+from bpfprof.model.profile import Profile
+from bpfprof.model.spans import SpanFlag, ThreadState
+from bpfprof.model.states import reason_number, reason_text
+from bpfprof.query.functions import Ints
+from bpfprof.query.stack_frames import Bools, StackFrames
+
+# What the time of working threads is spent on; IDLE and HANDED are what is left out of it.
+SHARES = ("python", "native", "ready", "gil", "lock", "disk", "net", "device", "sleep", "child", "other")
+IDLE, HANDED = len(SHARES), len(SHARES) + 1
+PYTHON, NATIVE, READY, GIL, LOCK, _, NET, _, SLEEP, CHILD, OTHER = range(len(SHARES))
+CPU_TIME, READY_TIME, WAIT_TIME, IDLE_TIME = range(4)
+
+_OF_REASON = {
+    **{word: word for word in ("gil", "lock", "disk", "net", "device", "sleep", "child")},
+    **{"pipe": "child", "pagefault": "disk", "poll": "net", "syscall flock": "lock", "syscall fcntl": "lock"},
+    **{"kernel-lock": "device", "file-lock": "lock"},
+}
+# A thread that waits so much of its time for work, or sleeps, is none that works.
+_IDLE_PART = 0.98
+_CHILD_REASON, _POLL_REASON = reason_number("child"), reason_number("poll")
+
+# Waits for what another thread does, by (end of the path, functions) of their innermost Python frame: a lock is what
+# they are made of. A lock that several want for themselves is acquired in the function that uses it.
+_HAND_OVERS = (
+    ("threading.py", {"wait", "wait_for", "join", "_wait_for_tstate_lock", "_shutdown"}),
+    ("queue.py", {"get", "put", "join"}),
+    ("concurrent/futures/_base.py", {"result", "wait", "as_completed"}),
+)
+_HAND_OVERS_IN_C = (
+    *("pthread_cond_", "__pthread_cond_", "pthread_join", "__pthread_clockjoin", "pthread_barrier_wait"),
+    *("gomp_barrier_wait", "gomp_team_barrier_wait", "_queue_SimpleQueue_get", "simplequeue_get", "std::condition_var"),
+)
+_POOLS = ("multiprocessing/", "concurrent/futures/", "torch/multiprocessing/")  # folders of a path
+
+# One row a (thread, stack, state, share, reason, lock). share: place in SHARES, IDLE or HANDED; lock: a number from 1.
+WORK_DTYPE = np.dtype(
+    [
+        ("thread", "<i8"),
+        ("stack", "<i8"),
+        ("state", "<i8"),
+        ("share", "<i8"),
+        ("reason", "<i8"),
+        ("lock", "<i8"),
+        ("count", "<i8"),
+        ("ns", "<i8"),
+    ]
+)
+
+_KEYS = ("thread", "stack", "state", "share", "reason", "lock")
+
+
+@dataclass(frozen=True)
+class Work:
+    """Rows of WORK_DTYPE; `own`: of each stack the frame of the user's own code, a place in Profile.frames, -1: none.
+
+    locks: (process, address) by the numbers of the rows, from 1 on, that of most waiting first.
+    """
+
+    rows: npt.NDArray[np.void]
+    own: Ints
+    stack_frames: StackFrames
+    locks: tuple[tuple[int, int], ...]
+
+    def thread_kinds(self, thread_count: int) -> list[list[int]]:
+        """Nanoseconds of each thread by kinds_of()."""
+        codes = self.rows["thread"] * 4 + kinds_of(self.rows)
+        found: list[list[int]] = sums(codes, self.rows["ns"], thread_count * 4).reshape(-1, 4).tolist()
+        return found
+
+    @property
+    def working(self) -> npt.NDArray[np.void]:
+        """The rows of working time."""
+        return self.rows[self.rows["share"] < IDLE]
+
+    def share_ns(self) -> Ints:
+        """Of each of SHARES, then what was left out: idle, handed."""
+        return sums(self.rows["share"], self.rows["ns"], HANDED + 1)
+
+
+def kinds_of(rows: npt.NDArray[np.void]) -> Ints:
+    """CPU_TIME, READY_TIME, WAIT_TIME (also for other threads) or IDLE_TIME of each row."""
+    kinds = np.where(rows["state"] == ThreadState.ON_CPU, CPU_TIME, WAIT_TIME)
+    kinds[rows["state"] == ThreadState.RUNQUEUE] = READY_TIME
+    kinds[rows["share"] == IDLE] = IDLE_TIME
+    return kinds
+
+
+def sums(codes: Ints, values: Ints, count: int) -> Ints:
+    """The sum of the values for each code."""
+    found = np.zeros(count, np.int64)
+    np.add.at(found, codes, values)
+    return found
+
+
+def work_of(profile: Profile) -> Work:
+    """Raises ValueError without spans."""
+    if profile.spans is None:
+        raise ValueError("what threads worked at is found in a profile that was built with its spans")
+    shown = (profile.spans["flags"] & SpanFlag.HIDDEN == 0) & (profile.spans["stands_for_ns"] > 0)
+    shown &= profile.spans["state"] != ThreadState.UNKNOWN
+    # Rows of a table this wide take long to copy.
+    spans = profile.spans if shown.all() else profile.spans[shown]
+    stack_frames = StackFrames(profile.frames, profile.stacks)
+    shares = _shares(profile, spans, stack_frames)
+    pids = np.array([int(thread.pid) for thread in profile.threads] or [0], np.int64)
+    locks, lock = _numbered_locks(spans, shares, pids)
+    reason = np.where(spans["state"] == ThreadState.OFF_CPU, spans["reason"], 0)
+    rows = _summed(spans, {"share": shares, "lock": lock, "reason": reason})
+    _leave_out_sleepers(rows, len(profile.threads))
+    return Work(rows, stack_frames.own_code(), stack_frames, locks)
+
+
+def _shares(profile: Profile, spans: npt.NDArray[np.void], stack_frames: StackFrames) -> Ints:
+    """A place in SHARES, IDLE or HANDED for each span."""
+    state, reason, stack = spans["state"], spans["reason"].astype(np.int64), spans["stack"]
+    number_of = {reason_text(number): number for number in np.flatnonzero(np.bincount(reason)).tolist()}
+    of_reason = np.zeros(max(number_of.values(), default=0) + 1, np.int64)
+    for word, number in number_of.items():
+        of_reason[number] = SHARES.index(_OF_REASON.get(word, "other"))
+    shares = of_reason[reason]
+    polls, pipes = reason == number_of.get("poll", -1), reason == number_of.get("pipe", -1)
+    waits = state == ThreadState.OFF_CPU
+    shares[state == ThreadState.RUNQUEUE] = READY
+    on_cpu = state == ThreadState.ON_CPU
+    shares[on_cpu] = np.where(stack_frames.are_native()[stack[on_cpu]], NATIVE, PYTHON)
+
+    waker = spans["waker"].astype(np.int64)
+    thread_of = np.array([-1, *(it.thread for it in profile.wakers)], np.int64)[waker]
+    is_timer = np.array([False, *(it.kind == "timer" for it in profile.wakers)])[waker]
+    pids = np.array([*(int(it.pid) for it in profile.threads), -1], np.int64)
+    is_other = waits & (thread_of >= 0) & (thread_of != spans["thread"])
+    is_inside = is_other & (pids[thread_of] == pids[spans["thread"]])
+    hand_over, pool = _hand_overs(profile.frames, stack_frames)
+    is_child = polls & _have_file(stack_frames, ("/subprocess.py",))[stack]
+    shares[waits & is_child] = CHILD
+    asked = is_other & np.isin(shares, (NET, OTHER)) & ~is_child
+    handed = asked | (is_inside & (shares == CHILD) & pipes) | (is_other & (hand_over | pool)[stack] & (shares != GIL))
+    # Who ends a wait for another thread is not always known, as when that thread ends.
+    handed |= (thread_of < 0) & ~is_timer & hand_over[stack] & (shares == LOCK)
+    shares[handed & waits] = HANDED
+    # A wait whose time ran out is a look whether there is something to do.
+    shares[waits & is_timer & ((shares == LOCK) | polls)] = IDLE
+    shares[waits & (spans["flags"] & SpanFlag.IDLE > 0)] = IDLE
+    is_beside = _beside_python(profile, spans, stack_frames)[spans["thread"]]
+    shares[waits & is_beside & np.isin(shares, (LOCK, NET, SLEEP, CHILD, OTHER))] = IDLE
+    _leave_out_awaited(profile, spans, shares, np.where(waits & (shares == CHILD), thread_of, -1), pids)
+    return _without_parked(profile, spans, shares, waits & (waker == 0))
+
+
+def _beside_python(profile: Profile, spans: npt.NDArray[np.void], stack_frames: StackFrames) -> Bools:
+    """Kernel threads, and threads of processes without Python where others have it: shells, shims, daemons.
+
+    They wait for work, or for the program that is asked about.
+    """
+    has_python = np.append(stack_frames.innermost_python() >= 0, False)
+    threads = np.unique(spans["thread"][has_python[spans["stack"]]]).tolist()
+    of_python = {profile.threads[thread].pid for thread in threads}
+    return np.array(
+        [it.is_kernel_thread or (bool(of_python) and it.pid not in of_python) for it in profile.threads] or [False]
+    )
+
+
+def _hand_overs(frames: tuple[Frame, ...], stack_frames: StackFrames) -> tuple[Bools, Bools]:
+    """(whether each stack waits for what another thread does, whether for what another process of a pool does)"""
+    python = [
+        any(
+            frame.name.rpartition(".")[2] in names and ("/" + frame.file).endswith("/" + tail)
+            for tail, names in _HAND_OVERS
+        )
+        for frame in frames
+    ]
+    in_python = np.array([*python, False])[stack_frames.innermost_python()]
+    in_c = [frame.kind == FrameKind.NATIVE and frame.name.startswith(_HAND_OVERS_IN_C) for frame in frames]
+    return in_python | stack_frames.have(in_c), _have_file(stack_frames, _POOLS)
+
+
+def _have_file(stack_frames: StackFrames, parts: tuple[str, ...]) -> Bools:
+    """Whether the file of each stack's innermost Python frame has one of these in it."""
+    marked = [
+        frame.kind == FrameKind.PYTHON and any(part in frame.file for part in parts) for frame in stack_frames.frames
+    ]
+    return np.array([*marked, False])[stack_frames.innermost_python()]
+
+
+def _leave_out_awaited(profile: Profile, spans: npt.NDArray[np.void], shares: Ints, awaited: Ints, pids: Ints) -> None:
+    """The time of processes that another waited for most of it is the time of that wait. awaited: threads, -1: none."""
+    walls: dict[int, int] = {}
+    for thread in profile.threads:
+        walls[thread.pid] = max(walls.get(thread.pid, 0), thread.wall_ns)
+    found = awaited >= 0
+    waited = zip(pids[awaited[found]].tolist(), spans["stands_for_ns"][found].tolist())
+    by_pid: dict[int, int] = {}
+    for pid, ns in waited:
+        by_pid[pid] = by_pid.get(pid, 0) + ns
+    left_out = [pid for pid, ns in by_pid.items() if 2 * ns > walls.get(pid, 0)]
+    shares[np.isin(pids[spans["thread"]], left_out) & (shares < IDLE)] = HANDED
+
+
+def _without_parked(profile: Profile, spans: npt.NDArray[np.void], shares: Ints, unended: Bools) -> Ints:
+    """A wait that lasted all the recording is for work: not one for a disk, the GIL or an answer that never came.
+
+    So is one for the end of a child, unless nothing else was done.
+    """
+    wall = np.array([thread.wall_ns for thread in profile.threads] or [0], np.int64)[spans["thread"]]
+    parked = unended & (spans["duration_ns"] >= _IDLE_PART * wall)
+    others_ns = spans["stands_for_ns"][(shares < IDLE) & ~parked].sum()
+    for_child = (spans["reason"] == _CHILD_REASON) & bool(others_ns * 20 < spans["stands_for_ns"].max(initial=0))
+    is_for_work = np.isin(shares, (LOCK, SLEEP, CHILD, OTHER)) | ((shares == NET) & (spans["reason"] == _POLL_REASON))
+    shares[parked & is_for_work & ~for_child] = IDLE
+    return shares
+
+
+def _leave_out_sleepers(rows: npt.NDArray[np.void], thread_count: int) -> None:
+    """Threads that do nothing but sleep now and then are idle, if others do something."""
+    by_thread = sums(rows["thread"] * (HANDED + 1) + rows["share"], rows["ns"], thread_count * (HANDED + 1))
+    by_thread = by_thread.reshape(thread_count, HANDED + 1)
+    aside = by_thread[:, [SLEEP, IDLE, HANDED]].sum(axis=1)
+    sleepers = (aside >= _IDLE_PART * by_thread.sum(axis=1)) & (by_thread[:, SLEEP] > 0)
+    busy_ns = by_thread[~sleepers, :IDLE].sum()
+    if busy_ns * 10 >= by_thread.sum(axis=1).max(initial=0):
+        of_sleepers = sleepers[rows["thread"]] & (rows["state"] == ThreadState.OFF_CPU)
+        rows["share"][of_sleepers & (rows["share"] < IDLE)] = IDLE
+
+
+def _numbered_locks(spans: npt.NDArray[np.void], shares: Ints, pids: Ints) -> tuple[tuple[tuple[int, int], ...], Ints]:
+    """(process and address by number, the number of each span or 0)"""
+    numbers = np.zeros(len(spans), np.int64)
+    of_locks = np.flatnonzero((shares == LOCK) & (spans["lock"] > 0))
+    if not len(of_locks):
+        return (), numbers
+    addresses, address = np.unique(spans["lock"][of_locks], return_inverse=True)
+    pid = pids[spans["thread"][of_locks]]
+    unique, codes = np.unique(pid * len(addresses) + address, return_inverse=True)
+    waited = sums(codes, spans["stands_for_ns"][of_locks].astype(np.int64), len(unique))
+    order = np.argsort(-waited, kind="stable")
+    rank = np.zeros(len(unique), np.int64)
+    rank[order] = np.arange(1, len(unique) + 1)
+    numbers[of_locks] = rank[codes]
+    found = zip(*np.divmod(unique[order], len(addresses)))
+    return tuple((int(pid), int(addresses[place])) for pid, place in found), numbers
+
+
+def _summed(spans: npt.NDArray[np.void], made: dict[str, Ints]) -> npt.NDArray[np.void]:
+    """Rows of WORK_DTYPE; `made`: columns that spans do not have, or have otherwise."""
+    columns: dict[str, Ints] = {name: made[name] if name in made else spans[name].astype(np.int64) for name in _KEYS}
+    keys = np.zeros(len(spans), np.int64)
+    for column in columns.values():
+        count = int(column.max(initial=0)) + 1
+        if len(keys) and int(keys.max()) > np.iinfo(np.int64).max // count - 1:
+            keys = np.unique(keys, return_inverse=True)[1].astype(np.int64)
+        keys = keys * count + column
+    unique, codes = np.unique(keys, return_inverse=True)
+    one_of = np.zeros(len(unique), np.int64)
+    one_of[codes] = np.arange(len(codes))
+    found = np.zeros(len(unique), WORK_DTYPE)
+    for name, column in columns.items():
+        found[name] = column[one_of]
+    for name, of_spans in (("count", "count"), ("ns", "stands_for_ns")):
+        found[name] = sums(codes, spans[of_spans].astype(np.int64), len(unique))
+    return found

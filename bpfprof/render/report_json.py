@@ -1,0 +1,112 @@
+"""Profile with its spans -> JSON for other programs: verdict, totals, rows, threads and quality; times in seconds."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from bpfprof.model.frames import Frame
+from bpfprof.model.profile import Profile
+from bpfprof.query.roles import thread_shares
+from bpfprof.query.rows import OF_FRAMES, Row, rows_by
+from bpfprof.query.verdict import verdict_of
+from bpfprof.query.work import SHARES, Work, work_of
+from bpfprof.render.formats import RenderOptions
+from bpfprof.render.labels import printable
+from bpfprof.render.quality import lost_count
+
+
+def render_json(profile: Profile, options: RenderOptions) -> str:
+    """One object; rows by function unless another grouping is asked for."""
+    work = work_of(profile)
+    by = "function" if options.by == "stack" else options.by
+    content = {
+        "verdict": _verdict(profile, work),
+        "totals": _totals(profile, work),
+        "rows": [_row(row, by) for row in rows_by(profile, work, by)],
+        "threads": _threads(profile, work),
+        "quality": _quality(profile),
+    }
+    return json.dumps(content, indent=1) + "\n"
+
+
+def _verdict(profile: Profile, work: Work) -> dict[str, Any]:
+    verdict = verdict_of(profile, work)
+    return {
+        "bound": verdict.bound,
+        "share": round(verdict.share, 4),
+        "sentence": printable(verdict.sentence),
+        "advice": verdict.advice,
+        "where": _place(verdict.where) if verdict.where else None,
+    }
+
+
+def _place(frame: Frame) -> dict[str, Any]:
+    return {"function": printable(frame.name), "file": printable(frame.file), "line": frame.line or None}
+
+
+def _totals(profile: Profile, work: Work) -> dict[str, float]:
+    cpu, ready, wait, idle = map(sum, zip(*work.thread_kinds(len(profile.threads)), (0, 0, 0, 0)))
+    return {
+        "wall_s": _seconds(sum(thread.wall_ns for thread in profile.threads)),
+        "cpu_s": _seconds(cpu),
+        "ready_s": _seconds(ready),
+        "wait_s": _seconds(wait),
+        "idle_s": _seconds(idle),
+    }
+
+
+def _row(row: Row, by: str) -> dict[str, Any]:
+    found: dict[str, Any] = {by: printable(row.name)}
+    if row.frame is not None and by in OF_FRAMES:
+        found["file"] = printable(row.frame.file) if by != "library" else None
+        found["line"] = (row.frame.line or None) if by in ("function", "line") else None
+        if by == "line":
+            found["line"], found["function"] = row.frame.line or None, printable(row.frame.name)
+    for name, own, total in zip(("cpu", "ready", "wait"), row.own_ns, row.total_ns):
+        found |= {f"{name}_self_s": _seconds(own), f"{name}_total_s": _seconds(total)}
+    found["count"] = row.count
+    found["reasons"] = {printable(reason): _seconds(ns) for reason, ns in row.reasons.items()}
+    return found
+
+
+def _threads(profile: Profile, work: Work) -> list[dict[str, Any]]:
+    found = []
+    shares_of = thread_shares(profile, work)
+    for thread, shares, kinds in zip(profile.threads, shares_of, work.thread_kinds(len(profile.threads))):
+        times = dict(zip(("cpu_s", "ready_s", "wait_s", "idle_s"), map(_seconds, kinds)))
+        found.append(
+            {
+                "pid": int(thread.pid),
+                "tid": int(thread.tid),
+                "process": printable(thread.process_name),
+                "name": printable(thread.thread_name),
+                "wall_s": _seconds(thread.wall_ns),
+                **times,
+                "shares": {
+                    name: _seconds(ns) for name, ns in zip((*SHARES, "idle", "waits_for_threads"), shares) if ns
+                },
+            }
+        )
+    return found
+
+
+def _quality(profile: Profile) -> dict[str, Any]:
+    quality = profile.quality
+    wall_ns = sum(thread.wall_ns for thread in profile.threads)
+    stacks = quality.complete_count + sum(quality.truncated_counts.values())
+    return {
+        "accounted": _part(sum(thread.accounted_ns for thread in profile.threads), wall_ns),
+        "stacks_complete": _part(quality.complete_count, stacks),
+        "lost": lost_count(profile),
+        "own_cpu": _part(quality.own_cpu_ns, quality.recording_ns),
+        "unfinished": printable(quality.unfinished),
+    }
+
+
+def _seconds(ns: int) -> float:
+    return round(ns / 1e9, 9)
+
+
+def _part(part: int, whole: int) -> float | None:
+    return round(part / whole, 6) if whole > 0 else None

@@ -1,0 +1,243 @@
+"""Profile with its spans -> what a person sees first: the answer, then the evidence, on one screen of a terminal."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Callable, Sequence
+
+from bpfprof.model.profile import Profile
+from bpfprof.query.places import Place, file_text, places_of
+from bpfprof.query.roles import Role, roles_of
+from bpfprof.query.verdict import Verdict, verdict_of
+from bpfprof.query.work import HANDED, IDLE, LOCK, NATIVE, PYTHON, Work, work_of
+from bpfprof.render.columns import duration_text, padded, percent_text, seconds_text, shortened, width
+from bpfprof.render.formats import RenderOptions
+from bpfprof.render.header import counted, unread_sentences
+from bpfprof.render.labels import clean, printable
+from bpfprof.render.quality import lost_count
+
+Paint = Callable[[str, str], str]  # (name in _COLORS, text) -> the text in that colour
+
+MIN_COLUMNS, MAX_COLUMNS = 60, 140
+_MIN_ROWS = 16
+# SGR parameters (ECMA-48, 8.3.117) of the 16 colours that every terminal has and its user chose.
+_COLORS = {"CPU": "33", "ready": "35", "lock": "36", "GIL": "31", "disk": "32", "network": "32", "heading": "1"}
+_NAMES = ("CPU", "CPU", "ready", "GIL", "lock", "disk", "network", "device", "sleep", "process", "other", "", "threads")
+_WIDE = 72  # columns; with less there is no room for the time that places were ready
+_MAX_UNREAD = 4  # lines
+_SMALL, _MAX_BARS = 0.02, 4  # smaller shares, and more of them, are one line
+
+
+def render_summary(profile: Profile, options: RenderOptions) -> str:
+    """For the terminal that the options describe."""
+    lines = summary_lines(profile, options.columns, options.rows, options.has_color)
+    text = "\n".join(lines) + "\n"
+    return text.replace("█", "#").replace("·", "-").replace("…", "~") if options.ascii_only else text
+
+
+def summary_lines(profile: Profile, columns: int, rows: int, color: bool = False) -> list[str]:
+    """At most `rows` lines, or 16 where there is less room, of at most `columns`, within 60 and 140."""
+    columns = min(max(columns, MIN_COLUMNS), MAX_COLUMNS)
+    paint = _painted if color else _plain
+    work = work_of(profile)
+    head = [shortened(_title(profile, columns), columns)]
+    if profile.filter_text:
+        head.append(shortened(f"only {printable(profile.filter_text[2:])}", columns))
+    unread = [line for sentence in unread_sentences(profile) for line in textwrap.wrap(sentence, columns)]
+    head += unread if len(unread) <= _MAX_UNREAD else [*unread[: _MAX_UNREAD - 1], "and more: --details"]
+    end = _end(profile, columns)
+    blocks = [_verdict_lines(verdict_of(profile, work), columns, paint), _bars(work, columns, paint)]
+    room = max(rows, _MIN_ROWS) - 1 - len(head) - len(end) - sum(len(block) + 1 for block in blocks if block)
+    blocks += _tables(profile, work, columns, room, paint)
+    lines = head
+    while len(blocks) > 1 and len(head) + len(end) + 1 + sum(len(block) + 1 for block in blocks) > max(rows, _MIN_ROWS):
+        blocks.pop()
+    for block in (*blocks, end):
+        lines = [*lines, "", *block] if block else lines
+    return lines
+
+
+def _plain(_name: str, text: str) -> str:
+    return text
+
+
+def _painted(name: str, text: str) -> str:
+    return f"\x1b[{_COLORS[name]}m{text}\x1b[0m" if name in _COLORS and text else text
+
+
+def _title(profile: Profile, columns: int) -> str:
+    """`python djapp.py (5220)   5.0 s · 9 threads`."""
+    pids = {thread.pid for thread in profile.threads}
+    where = f" ({profile.threads[0].pid})" if len(pids) == 1 else ""
+    facts = [duration_text(profile.info.duration_ns)]
+    facts += [counted(len(pids), "process", "processes")] if len(pids) > 1 else []
+    facts.append(counted(len(profile.threads), "thread"))
+    after = where + "   " + " · ".join(facts)
+    return shortened(_command(profile) or "all processes", columns - width(after)) + after
+
+
+def _command(profile: Profile) -> str:
+    """The command line, without the folders of the interpreter and its script."""
+    words = [word.rsplit("/", 1)[-1] for word in profile.info.command_line[:2]]
+    return printable(" ".join((*words, *profile.info.command_line[2:])))
+
+
+def _verdict_lines(verdict: Verdict, columns: int, paint: Paint) -> list[str]:
+    lines = textwrap.wrap(printable(verdict.sentence), columns - 4)
+    lines = [*lines[:3], shortened(" ".join(lines[3:]), columns - 4)] if len(lines) > 4 else lines
+    found = [f"  {paint('heading', line)}" for line in lines]
+    return found + ([shortened(f"  Try: {verdict.advice}.", columns)] if verdict.advice else [])
+
+
+def _bars(work: Work, columns: int, paint: Paint) -> list[str]:
+    """A bar a share of the working time, the largest first, and what was left out."""
+    by_share = work.share_ns().tolist()
+    working_ns = sum(by_share[:IDLE])
+    if not working_ns:
+        return []
+    spent: dict[str, int] = {}
+    for share, ns in enumerate(by_share[:IDLE]):
+        spent[_NAMES[share]] = spent.get(_NAMES[share], 0) + ns
+    shown = {name: ns for name, ns in spent.items() if ns >= _SMALL * working_ns and name != "other"}
+    ordered = sorted(shown.items(), key=lambda item: -item[1])[:_MAX_BARS]
+    rest_ns = working_ns - sum(ns for _, ns in ordered)
+    if rest_ns * 200 >= working_ns:
+        ordered.append(("other", rest_ns))
+    remarks = {
+        "CPU": f"{percent_text(by_share[NATIVE], by_share[PYTHON] + by_share[NATIVE], 0)} native"
+        * (by_share[NATIVE] * 50 >= by_share[PYTHON]),
+        "ready": "no CPU was free",
+        "lock": counted(len(work.locks), "lock"),
+    }
+    lines = []
+    room = max(10, columns - 58)
+    for name, ns in ordered:
+        bar = "█" * max(1, round(room * ns / working_ns))
+        line = f"  {name:<9}{paint(name, bar)}{' ' * (room - len(bar))} "
+        line += f"{percent_text(ns, working_ns, 0):>5} {seconds_text(ns):>8} s"
+        lines.append(f"{line}  {remarks.get(name, '')}".rstrip())
+    left_out = [(by_share[IDLE], "idle"), (by_share[HANDED], "waiting for other threads")]
+    aside = [f"{seconds_text(ns)} s {what}" for ns, what in left_out if ns * 1000 >= working_ns]
+    return (
+        [*lines, shortened(f"  of {seconds_text(working_ns)} s of working threads; beside {', '.join(aside)}", columns)]
+        if aside
+        else lines
+    )
+
+
+def _tables(profile: Profile, work: Work, columns: int, room: int, paint: Paint) -> list[list[str]]:
+    """Places and threads, which share the room."""
+    places = [place for place in places_of(profile, work) if place.own_ns * 1000 >= work.share_ns()[:IDLE].sum()]
+    roles = roles_of(profile, work)
+    # An empty line and a heading for each.
+    lines = max(room - 4, 2)
+    of_roles = min(len(roles), max(lines - len(places), lines // 2, 2))
+    of_places = min(len(places), max(lines - of_roles, 1))
+    return [
+        _places(profile, places, of_places, columns, paint),
+        _roles(roles, of_roles, columns, paint),
+    ]
+
+
+def _places(profile: Profile, places: Sequence[Place], most: int, columns: int, paint: Paint) -> list[str]:
+    if not places:
+        return []
+    has_ready = columns >= _WIDE
+    figures = 7 * (3 + has_ready)
+    name = max(14, (columns - 34) * 2 // 5)
+    where = max(12, (columns - 34) * 3 // 10)
+    mostly = columns - figures - 2 - name - where
+    title = "where" if len(places) <= most else f"where ({most} of {len(places):,})"
+    heading = (
+        f"{title:<{name}} {'':<{where}} {'CPU s':>6}{' ready' * has_ready:>{7 * has_ready}} {'wait':>6} {'total':>6}"
+    )
+    lines = [paint("heading", f"{heading} mostly")]
+    for place in places[:most]:
+        frame = profile.frames[place.frame]
+        text = padded(_cut_left(clean(frame.name) or "(no name)", name), name) + " "
+        text += padded(_cut_left(clean(file_text(frame)), where), where)
+        for ns in (place.cpu_ns, *[place.ready_ns] * has_ready, place.wait_ns, place.total_ns):
+            text += f" {_short_seconds(ns):>6}"
+        lines.append(f"{text} {shortened(_mostly(place), mostly)}".rstrip())
+    return lines
+
+
+def _mostly(place: Place) -> str:
+    """`lock #1, GIL`: what it spent most of its own time on."""
+    words: list[str] = []
+    for (share, lock), ns in place.mostly:
+        word = f"lock #{lock}" if share == LOCK and lock else _NAMES[share]
+        if ns * 5 >= place.own_ns and word not in words:
+            words.append(word)
+    return ", ".join(words)
+
+
+def _roles(roles: Sequence[Role], most: int, columns: int, paint: Paint) -> list[str]:
+    if not roles:
+        return []
+    name = max(16, (columns - 34) * 2 // 5)
+    lines = [
+        paint("heading", f"{'threads':<{name}} {'wall s':>7} {'CPU':>5} {'ready':>5} {'wait':>5} {'idle':>5} mostly")
+    ]
+    shown = roles if len(roles) <= most else roles[: max(most - 1, 1)]
+    has_several = len({role.process_name for role in roles}) > 1
+    for role in shown:
+        who = f"{role.process_name}: {role.name}" if has_several else role.name
+        count = f" ({len(role.threads)})" if len(role.threads) > 1 else ""
+        text = padded(shortened(clean(who) or "?", name - len(count)) + count, name)
+        text += f" {_short_seconds(role.wall_ns):>7}"
+        for ns in (role.cpu_ns, role.ready_ns, role.wait_ns, role.idle_ns):
+            text += f" {_whole_percent(ns, role.wall_ns):>5}"
+        lines.append(shortened(f"{text} {_mostly_of(role)}", columns).rstrip())
+    rest = roles[len(shown) :]
+    if rest:
+        threads = counted(sum(len(role.threads) for role in rest), "more thread")
+        lines.append(f"and {threads}, {seconds_text(sum(role.cpu_ns for role in rest))} s of CPU")
+    return lines
+
+
+def _mostly_of(role: Role) -> str:
+    busy_ns = sum(role.shares.values())
+    if role.idle_ns >= busy_ns:
+        return "idle"
+    large = [(share, ns) for share, ns in role.shares.most_common(2) if ns * 10 >= busy_ns]
+    words = {_NAMES[share]: ns for share, ns in reversed(large)}
+    return ", ".join(f"{word} {_whole_percent(ns, busy_ns)}" for word, ns in reversed([*words.items()]))
+
+
+def _end(profile: Profile, columns: int) -> list[str]:
+    """How much of the truth the recording holds."""
+    quality = profile.quality
+    wall_ns = sum(thread.wall_ns for thread in profile.threads)
+    accounted_ns = sum(thread.accounted_ns for thread in profile.threads)
+    stacks = quality.complete_count + sum(quality.truncated_counts.values())
+    parts = [f"{percent_text(accounted_ns, wall_ns)} of {duration_text(wall_ns)} wall time accounted for"]
+    lost = lost_count(profile)
+    parts.append(f"{lost:,} lost" if lost else "what was lost is not known" if quality.unfinished else "none lost")
+    parts.append(f"{percent_text(quality.complete_count, stacks)} of stacks complete" if stacks else "no stacks")
+    if quality.recording_ns:
+        parts.append(f"own CPU {percent_text(quality.own_cpu_ns, quality.recording_ns, 0)}")
+    if quality.unfinished:
+        parts.insert(0, f"UNFINISHED RECORDING ({printable(quality.unfinished)})")
+    return textwrap.wrap("quality: " + "; ".join(parts), columns)[:3]
+
+
+def _short_seconds(ns: int) -> str:
+    """`6.55`, `0.003`, `123`, at most 6 characters; `-` of nothing."""
+    seconds = ns / 1e9
+    if not ns:
+        return "-"
+    return f"{seconds:.3f}" if seconds < 1 else f"{seconds:.2f}" if seconds < 100 else f"{seconds:.0f}"
+
+
+def _whole_percent(part: int, whole: int) -> str:
+    return percent_text(part, whole, 0) if part else "-"
+
+
+def _cut_left(text: str, columns: int) -> str:
+    """The end of a path or of a qualified name tells more than its beginning."""
+    if width(text) <= columns:
+        return text
+    while width(text) >= columns:
+        text = text[1:]
+    return "…" + text

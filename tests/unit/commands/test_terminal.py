@@ -1,0 +1,65 @@
+"""What a terminal is asked: its size, and whether it takes colours; a pipe takes neither."""
+
+from __future__ import annotations
+
+import io
+import os
+import pty
+from collections.abc import Iterator
+from typing import TextIO
+
+import pytest
+
+from bpfprof.commands.terminal import for_terminal
+from bpfprof.render.formats import RenderOptions
+from tests.unit.commands.command import run, written
+from tests.unit.recording.hand_made import small
+
+
+@pytest.fixture
+def terminal(monkeypatch: pytest.MonkeyPatch) -> Iterator[TextIO]:
+    """One of 33 rows of 91 columns."""
+    ours, theirs = pty.openpty()
+    monkeypatch.setenv("TERM", "xterm")
+    for name in ("NO_COLOR", "COLUMNS"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(os, "get_terminal_size", lambda _fd: os.terminal_size((91, 33)))
+    with os.fdopen(theirs, "w") as stream:
+        yield stream
+    os.close(ours)
+
+
+def test_a_terminal_has_a_size_and_colours(terminal: TextIO) -> None:
+    look = for_terminal(RenderOptions(), terminal, used_rows=3)
+    assert (look.columns, look.rows, look.has_color) == (91, 29, True)  # one row is the prompt's
+
+
+@pytest.mark.parametrize(("name", "value"), [("NO_COLOR", "1"), ("TERM", "dumb")])
+def test_colours_can_be_refused(name: str, value: str, terminal: TextIO, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(name, value)
+    assert not for_terminal(RenderOptions(), terminal).has_color
+
+
+def test_a_pipe_has_none_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
+    look = for_terminal(RenderOptions(), io.StringIO())
+    assert (look.columns, look.rows, look.has_color) == (100, 24, False)
+    monkeypatch.setenv("COLUMNS", "72")
+    assert for_terminal(RenderOptions(), io.StringIO()).columns == 72
+
+
+def test_details_are_the_tables(tmp_path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = written(small(), tmp_path)
+    shown = {}
+    for options in ((), ("--details",), ("-f", "table"), ("--check",), ("-f", "summary")):
+        run("report", path, *options)
+        shown[options] = capsys.readouterr().out
+    assert shown[("--details",)] == shown[("-f", "table")] == shown[("--check",)] != shown[()]
+    assert "off-CPU by reason" in shown[("--details",)] and "Too little to say" in shown[()]
+
+
+def test_rows_of_json_are_by_what_was_asked(tmp_path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = written(small(), tmp_path)
+    assert run("report", path, "-f", "json", "--by", "thread") == 0
+    assert '"thread": "main (100)"' in capsys.readouterr().out
+    assert run("report", path, "--by", "thread") == 2 and "--by thread is for JSON" in capsys.readouterr().err

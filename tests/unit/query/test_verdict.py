@@ -1,0 +1,266 @@
+"""The verdict: each rule on facts made for it, and what profiles made by hand come to."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from bpfprof.model.frames import Frame
+from bpfprof.model.profile import Profile
+from bpfprof.model.spans import SpanFlag
+from bpfprof.query.facts import Facts
+from bpfprof.query.places import places_of
+from bpfprof.query.verdict import RULES, Verdict, decide, verdict_of
+from bpfprof.query.work import HANDED, IDLE, SHARES, work_of
+from tests.unit.render.profiles import (
+    MS,
+    OFF_CPU,
+    ON_CPU,
+    READY,
+    RUNQUEUE,
+    ProfileBuilder,
+    empty_profile,
+    native,
+    python,
+    training_profile,
+    wait,
+)
+
+MAIN = python("main", line=3)
+JOIN = [MAIN, python("Thread.join", "/usr/lib/python3.11/threading.py", 1119)]
+
+
+def facts(first: str, of_time: dict[str, float], **values: Any) -> Facts:
+    """of_time: the parts by their names."""
+    parts = tuple(of_time.get(name, 0.0) for name in SHARES)
+    made = Facts(first=first, part=max(parts), parts=parts, where="audit (djapp.py:21)", where_part=1.0)
+    return replace(made, **values)
+
+
+STORE = {"holder": "store (app.py:9)"}
+
+
+@pytest.mark.parametrize(
+    ("given", "bound", "sentence"),
+    [
+        (facts("python", {"python": 1}, samples=33), "unknown", "Too little to say (33 samples): record -d 10"),
+        (facts("python", {"python": 1}, duration_ns=700 * MS), "unknown", "Too little to say (0.7 s)"),
+        (facts("", {}, busy_part=0.0, working_ns=0), "idle", "Idle: its threads wait for work."),
+        (facts("python", {"python": 1}, busy_part=0.04), "idle", "Mostly idle: its busiest thread worked 4%"),
+        (
+            facts("ready", {"ready": 0.55}, cpu_count=0.53),
+            "ready",
+            "ready 55% of the time without one; it got 0.53 CPUs",
+        ),
+        (
+            facts("gil", {"gil": 0.41}, holder_part=0.38, **STORE),
+            "gil",
+            "wait 41% of the time for it; store (app.py:9)",
+        ),
+        (facts("gil", {"gil": 0.41}, holder_part=0.2, **STORE), "gil", "no single function holds it"),
+        (facts("lock", {"lock": 0.58}, lock_part=0.9), "lock", "one lock: threads wait 58% of the time, most for that"),
+        (
+            facts("lock", {"lock": 0.58}, inside="sleeps"),
+            "lock",
+            "taken in audit (djapp.py:21), held through sleeps there",
+        ),
+        (facts("lock", {"lock": 0.58}, lock_part=0.3), "lock", "Bound by locks"),
+        (
+            facts("python", {"python": 0.61, "native": 0.38}),
+            "python",
+            "61% of the time in audit (djapp.py:21); 38% in C",
+        ),
+        (facts("native", {"native": 0.9, "python": 0.1}), "native", "90% of the time, called from audit (djapp.py:21)"),
+        (facts("disk", {"disk": 0.72}), "disk", "Waits for the disk 72% of the time: audit (djapp.py:21)."),
+        (facts("disk", {"disk": 0.72}, where_part=0.6), "disk", "audit (djapp.py:21), 60% of it."),
+        (facts("disk", {"disk": 0.72}, where_part=0.05), "disk", "72% of the time, in many places."),
+        (facts("net", {"net": 0.72}), "net", "Waits for the network 72% of the time"),
+        (facts("device", {"device": 0.4}), "device", "Waits for a device 40% of the time"),
+        (facts("sleep", {"sleep": 0.6}), "sleep", "Sleeps on purpose 60% of the time: audit (djapp.py:21)."),
+        (facts("child", {"child": 0.8}, child="sh (7), asleep 98%"), "child", "another process 80% of the time"),
+        (facts("other", {"other": 0.8}, waits_for="syscall msgrcv"), "unknown", "Waits for syscall msgrcv 80%"),
+        (facts("disk", {"disk": 0.34, "net": 0.33, "sleep": 0.33}), "mixed", "Mixed: disk 34%, network 33%, sleep 33%"),
+    ],
+)
+def test_each_rule(given: Facts, bound: str, sentence: str) -> None:
+    rule = decide(given)
+    assert rule.bound == bound and sentence in rule.sentence(given)
+
+
+def test_every_rule_is_reached_by_a_row_of_the_test_above() -> None:
+    (mark,) = (mark for mark in test_each_rule.pytestmark if mark.name == "parametrize")
+    assert {id(decide(given)) for given, *_ in mark.args[1]} == {id(rule) for rule in RULES}
+
+
+def test_bounds_are_those_of_the_contract() -> None:
+    words = "python native gil lock disk net device ready sleep child mixed idle unknown"
+    assert {rule.bound for rule in RULES} == set(words.split())
+
+
+def verdict(made: ProfileBuilder) -> Verdict:
+    profile = made.build()
+    return verdict_of(profile, work_of(profile))
+
+
+def left_out_ns(profile: Profile) -> tuple[int, int]:
+    shares = work_of(profile).share_ns()
+    return int(shares[IDLE]), int(shares[HANDED])
+
+
+def busy(made: ProfileBuilder, thread: int, *stack: Frame, count: int = 200, ns: int = 10 * MS) -> None:
+    for _ in range(count):
+        made.spend(thread, ON_CPU, ns, stack)
+
+
+def test_the_place_is_the_users_own_code_below_what_it_calls() -> None:
+    made = ProfileBuilder()
+    loads = python("JSONDecoder.decode", "/usr/lib/python3.11/json/decoder.py", 353)
+    launcher = python("<module>", "/srv/venv/bin/gunicorn", 8)
+    library = python("dispatch", "/srv/venv/lib/python3.11/site-packages/django/views.py", 90)
+    busy(made, made.thread(100), launcher, library, python("parse", line=12), loads, native("memcpy"))
+    found = verdict(made)
+    assert found.bound == "python" and found.where == python("parse", line=12)
+    assert found.sentence == "CPU-bound in Python: 100% of the time in parse (train.py:12)."
+
+
+def test_native_code_is_told_from_the_interpreter() -> None:
+    made = ProfileBuilder()
+    busy(made, made.thread(100), MAIN, native("deflate", "/usr/lib/libz.so.1"), native("memcpy"))
+    assert verdict(made).bound == "native" and verdict(made).where == MAIN
+
+
+def test_who_waits_for_another_thread_does_what_that_one_does() -> None:
+    """Its wait is no lock's, and of a thread without Python the place is the line that waits for it."""
+    made = ProfileBuilder()
+    main, worker = made.thread(100), made.thread(101, "worker")
+    busy(made, worker, native("compute", "/srv/app/libworker.so"))
+    made.wait(main, 2_000 * MS, [*JOIN, wait("lock")], waker=made.thread_waker(worker))
+    found = verdict(made)
+    assert (found.bound, found.where) == ("native", JOIN[0])
+    assert left_out_ns(made.build()) == (0, 2_000 * MS)
+
+
+def test_a_lock_that_several_want_is_no_wait_for_another_thread() -> None:
+    made = ProfileBuilder()
+    threads = [made.thread(100 + number) for number in range(3)]
+    wakers = [made.thread_waker(thread) for thread in threads]
+    for thread in threads:
+        made.spend(thread, ON_CPU, 40 * MS * thread + 1, [MAIN])
+    for _ in range(20):
+        for thread in threads:
+            made.spend(thread, OFF_CPU, 30 * MS, [python("audit", line=21), wait("disk")])
+            by = {"waker": wakers[thread - 1], "lock": 0x7F00}
+            made.wait(thread, 70 * MS, [python("audit", line=20), wait("lock")], **by)
+    found = verdict(made)
+    assert (found.bound, found.where, round(found.share, 1)) == ("lock", python("audit", line=20), 0.7)
+    assert "Bound by one lock" in found.sentence and "held through disk reads or writes" in found.sentence
+
+
+def test_the_main_holder_of_the_gil_is_the_place() -> None:
+    made = ProfileBuilder()
+    hog, other = made.thread(100), made.thread(101)
+    busy(made, hog, python("store", line=9))
+    made.wait(other, 2_000 * MS, [python("want", line=4), wait("gil")], behind=[(1, hog, [python("store", line=9)])])
+    busy(made, other, python("want", line=4), count=1, ns=MS)
+    made.wait(made.thread(102), 2_000 * MS, [python("want", line=4), wait("gil")])
+    found = verdict(made)
+    assert (
+        found.bound == "gil"
+        and found.where == python("store", line=9)
+        and "store (train.py:9) holds it" in found.sentence
+    )
+
+
+@pytest.mark.parametrize(
+    ("stack", "values"),
+    [
+        ([python("serve", line=1), wait("net")], {"flags": SpanFlag.IDLE}),
+        ([python("watch", line=1), wait("lock")], {"waker": 1}),
+        ([python("pause", line=1), wait("syscall rt_sigsuspend")], {}),
+    ],
+)
+def test_a_healthy_idle_program_is_accused_of_nothing(stack: list[Frame], values: dict[str, int]) -> None:
+    """It waits for work, looks now and then whether there is some, or waits for ever."""
+    made = ProfileBuilder()
+    made.waker("timer")
+    main = made.thread(100)
+    busy(made, main, MAIN, count=1, ns=MS)
+    made.wait(main, 2_000 * MS, stack, **values)
+    found = verdict(made)
+    assert (found.bound, found.where) == ("idle", None) and "Nothing stands out" in found.sentence
+
+
+def test_a_thread_that_only_sleeps_does_not_hide_those_that_work() -> None:
+    made = ProfileBuilder()
+    busy(made, made.thread(100), python("work", line=5))
+    made.wait(made.thread(101), 2_000 * MS, [MAIN, wait("sleep")])
+    made.wait(made.thread(102), 2_000 * MS, [MAIN, wait("sleep")])
+    assert verdict(made).bound == "python"
+
+
+def test_a_program_that_only_sleeps_does_so_on_purpose() -> None:
+    made = ProfileBuilder()
+    main = made.thread(100)
+    timer = made.waker("timer")
+    for _ in range(100):
+        made.wait(main, 20 * MS, [python("fetch", line=3), wait("sleep")], waker=timer)
+    assert verdict(made).sentence == "Sleeps on purpose 100% of the time: fetch (train.py:3)."
+
+
+def test_a_child_is_named_with_what_it_did() -> None:
+    made = ProfileBuilder()
+    main, child = made.thread(100), made.thread(200, pid=200, process="sh")
+    waker = made.thread_waker(child)
+    for _ in range(100):
+        made.wait(main, 20 * MS, [python("ask", line=7), wait("pipe")], waker=waker)
+        made.wait(child, 20 * MS, [native("nanosleep"), wait("sleep")])
+    found = verdict(made)
+    assert (found.bound, found.where) == ("child", python("ask", line=7))
+    assert found.sentence.endswith("ask (train.py:7); it was sh (200), asleep 100%.")
+
+
+def test_a_shell_that_waits_for_the_program_is_not_asked_about() -> None:
+    made = ProfileBuilder()
+    shell, main = made.thread(50, "bash", pid=50, process="bash"), made.thread(100)
+    busy(made, main, python("work", line=5))
+    made.wait(shell, 2_000 * MS, [native("wait4"), wait("child")], waker=made.thread_waker(main))
+    assert (verdict(made).bound, verdict(made).where) == ("python", python("work", line=5))
+
+
+def test_a_program_without_python_waits_like_any_other() -> None:
+    made = ProfileBuilder()
+    main = made.thread(100)
+    for _ in range(20):
+        made.spend(main, ON_CPU, 10 * MS, [native("serve", "/srv/app/server")])
+        made.wait(main, 90 * MS, [native("ask", "/srv/app/server"), wait("net")], waker=made.waker("interrupt"))
+    assert verdict(made).sentence == "Waits for the network 90% of the time: ask (server)."
+
+
+def test_ready_without_a_cpu() -> None:
+    made = ProfileBuilder()
+    for number in range(2):
+        thread = made.thread(100 + number)
+        for _ in range(100):
+            made.spend(thread, ON_CPU, 8 * MS, [MAIN])
+            made.spend(thread, RUNQUEUE, 12 * MS, [MAIN, READY])
+    assert verdict(made).bound == "ready" and verdict(made).share == pytest.approx(0.6)
+
+
+def test_nothing_was_seen() -> None:
+    profile = empty_profile()
+    assert (
+        verdict_of(profile, replace(work_of(replace(profile, spans=ProfileBuilder().build().spans)))).bound == "unknown"
+    )
+
+
+def test_own_and_total_time_of_places() -> None:
+    profile = training_profile()
+    work = work_of(profile)
+    places = {profile.frames[place.frame].name: place for place in places_of(profile, work)}
+    step = places["Trainer.step"]
+    assert step.cpu_ns == 10 * (30 * MS + 333) and step.ready_ns == 10 * MS and step.wait_ns == 10 * (9 * MS - 333)
+    assert step.own_ns == step.total_ns and "Trainer.run" not in places, "it waits for another thread"
+    assert sum(place.own_ns for place in places.values()) <= work.share_ns()[:IDLE].sum()
+    assert step.mostly[0][0] == (SHARES.index("native"), 0)
