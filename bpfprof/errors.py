@@ -53,6 +53,12 @@ class RecordingError(BpfprofError):
     exit_code = 5
 
 
+class RegressionError(BpfprofError):
+    """`diff --fail-over` found one."""
+
+    exit_code = 6
+
+
 class OutputError(BpfprofError):
     """An output could not be written to its end (disk full, I/O error); what was written stays readable."""
 

@@ -8,7 +8,7 @@ import click
 
 from bpfprof import __version__
 
-_COMMANDS = ("record", "offcpu", "dump", "report", "doctor")
+_COMMANDS = ("record", "offcpu", "dump", "report", "diff", "doctor")
 
 
 class _LazyGroup(click.Group):
@@ -30,7 +30,8 @@ def group() -> None:
     """Where the wall time of every thread of a Python program goes, seen from the kernel.
 
     Exit codes: 0 done, 1 a bug, 2 wrong use, 3 a privilege, kernel feature or dependency is missing, 4 no such
-    process, 5 a recording is unreadable or cut short, or an output cannot be written, 130 Ctrl-C before it was done.
+    process, 5 a recording is unreadable or cut short, or an output cannot be written, 6 what diff --fail-over
+    looks for, 130 Ctrl-C before it was done.
     Of a launched command: its own, 128 and the signal's number if one ended it; 125 it could not be launched, 126
     not be run, 127 not be found. --debug anywhere shows tracebacks.
     """

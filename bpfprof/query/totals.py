@@ -40,13 +40,18 @@ def by_function(profile: Profile) -> list[Totals]:
 
 def by_library(profile: Profile) -> list[Totals]:
     """What the kernel, the interpreter and the C library did is the own time of the library that called them."""
+    return _totals(profile, *library_groups(profile))
+
+
+def library_groups(profile: Profile) -> tuple[list[int], list[int]]:
+    """Of each frame the first one of its library, -1: it has none; of each stack that of the library that owns it."""
     libraries = [origin.library for origin in origins(profile.frames)]
     first: dict[str, int] = {}
     groups = [first.setdefault(library, frame) if library else -1 for frame, library in enumerate(libraries)]
     ranks = [_rank(frame, library) for frame, library in zip(profile.frames, libraries)]
     # The innermost of the best rank: max() returns the first.
     owners = [max(reversed(stack), key=ranks.__getitem__, default=-1) for stack in profile.stacks]
-    return _totals(profile, groups, [groups[frame] if frame >= 0 else -1 for frame in owners])
+    return groups, [groups[frame] if frame >= 0 else -1 for frame in owners]
 
 
 def _rank(frame: Frame, library: str) -> int:

@@ -1,0 +1,161 @@
+"""Profile with spans -> the time of functions, threads or reasons in equal slices of the recording.
+
+How much a figure differs from slice to slice tells how far it can be off by chance (`query/differences.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from bpfprof import array_types as npt
+from bpfprof.model.frames import Frame, FrameKind
+from bpfprof.model.profile import Profile
+from bpfprof.model.spans import SpanFlag, ThreadState
+from bpfprof.model.states import reason_text
+from bpfprof.query.functions import owner_frames
+from bpfprof.query.origins import KERNEL, origins
+from bpfprof.query.totals import library_groups
+
+Key = tuple[str, str, int]  # name, file, line; empty where the grouping does not look at it
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+
+GROUPINGS = ("function", "line", "file", "library", "thread", "process", "reason")
+STATES = (ThreadState.ON_CPU, ThreadState.OFF_CPU)
+SLICE_COUNT = 64
+_MOST_GROUPS = 5_000  # with most time: the others are counted
+_STUCK = 0.98  # of a thread's time in one wait: it did not work
+
+
+@dataclass(frozen=True)
+class Slices:
+    """Nanoseconds. times: (keys, STATES, own or total, slices). work_ns: of all threads that work, (slices).
+
+    Work is time on a CPU and in waits, but for those of threads that have nothing to do. The run queue is none: it
+    depends on what else the machine does. stuck_threads: that sat in one wait and are left out. left_out: groups.
+    """
+
+    keys: tuple[Key, ...]
+    times: Floats
+    work_ns: Floats
+    period_ns: float  # from sample to sample
+    stuck_threads: int = 0
+    left_out: int = 0
+
+
+@dataclass(frozen=True)
+class _Groups:
+    """units: of each span its stack, thread or reason, a number. owners: of each of these the group whose own time it
+    is, -1: none. members: all groups whose total time it is part of."""
+
+    units: Ints
+    keys: Sequence[Key]
+    owners: Sequence[int]
+    members: Sequence[Iterable[int]]
+
+
+def sliced(profile: Profile, by: str) -> Slices:
+    """by: one of GROUPINGS."""
+    spans = profile.spans
+    assert spans is not None
+    is_shown = np.array([thread.wall_ns > 0 for thread in profile.threads] or [False])
+    spans = spans[is_shown[spans["thread"]] & np.isin(spans["state"], STATES) & (spans["duration_ns"] > 0)]
+    is_stuck = _stuck_threads(profile, spans)
+    spans = spans[~is_stuck[spans["thread"]] & (spans["flags"] & SpanFlag.IDLE == 0)]
+    span, place, overlap = _cut(spans)
+    work_ns = np.bincount(place, overlap, SLICE_COUNT).astype(np.float64)
+    stands_for = np.where(spans["flags"] & SpanFlag.HIDDEN, 0, spans["stands_for_ns"])
+    ns = overlap * (stands_for / spans["duration_ns"])[span]
+    groups = _groups(profile, spans, by)
+    cell = (spans["state"] == ThreadState.OFF_CPU)[span] * SLICE_COUNT + place
+    rows, which = np.unique(groups.units[span] * 2 * SLICE_COUNT + cell, return_inverse=True)
+    times = _times(*np.divmod(rows, 2 * SLICE_COUNT), np.bincount(which, ns, len(rows)).astype(np.float64), groups)
+    used = np.flatnonzero(times.any(axis=(1, 2, 3)))
+    chosen = used[np.argsort(-times[used, :, 1].sum(axis=(1, 2)), kind="stable")][:_MOST_GROUPS]
+    keys = tuple(groups.keys[group] for group in chosen.tolist())
+    period_ns = 1e9 / max(1, profile.info.rate_hz)
+    return Slices(keys, times[chosen], work_ns, period_ns, int(is_stuck.sum()), len(used) - len(chosen))
+
+
+def _stuck_threads(profile: Profile, spans: npt.NDArray[np.void]) -> npt.NDArray[np.bool_]:
+    longest = np.zeros(max(1, len(profile.threads)), np.int64)
+    waits = spans[spans["state"] == ThreadState.OFF_CPU]
+    np.maximum.at(longest, waits["thread"], waits["duration_ns"])
+    return np.asarray(longest > _STUCK * np.array([max(1, thread.wall_ns) for thread in profile.threads] or [1]))
+
+
+def _cut(spans: npt.NDArray[np.void]) -> tuple[Ints, Ints, Floats]:
+    """(place of the span, slice, nanoseconds of the span in it): a row for each slice that a span is in."""
+    start, end = spans["start_ns"], spans["start_ns"] + spans["duration_ns"]
+    begin, length = (int(start.min()), int(end.max() - start.min())) if len(spans) else (0, 1)
+    edges = begin + np.arange(SLICE_COUNT + 1) * length // SLICE_COUNT
+    first = np.searchsorted(edges, start, side="right") - 1
+    counts = np.searchsorted(edges, end, side="left") - first
+    span = np.repeat(np.arange(len(spans)), counts)
+    place = np.arange(len(span)) - np.repeat(np.cumsum(counts) - counts, counts) + first[span]
+    overlap = np.minimum(end[span], edges[place + 1]) - np.maximum(start[span], edges[place])
+    return span, place, overlap.astype(np.float64)
+
+
+def _times(unit: Ints, cell: Ints, ns: Floats, groups: _Groups) -> Floats:
+    """As Slices.times, of all groups."""
+    shape = (len(groups.keys), 2 * SLICE_COUNT)
+    owner = np.array(groups.owners, np.int64)[unit]
+    owned = owner >= 0
+    own = np.bincount(owner[owned] * shape[1] + cell[owned], ns[owned], shape[0] * shape[1])
+    members = [sorted(each) for each in groups.members]
+    counts = np.array([len(each) for each in members], np.int64)
+    flat = np.array([group for each in members for group in each], np.int64)
+    # Of each row all members of its unit, which stand together in `flat`.
+    row = np.repeat(np.arange(len(unit)), counts[unit])
+    before = np.repeat(np.cumsum(counts[unit]) - counts[unit], counts[unit])
+    member = flat[np.arange(len(row)) - before + (np.cumsum(counts) - counts)[unit][row]]
+    total = np.bincount(member * shape[1] + cell[row], ns[row], shape[0] * shape[1])
+    return np.stack([each.reshape(shape[0], 2, SLICE_COUNT) for each in (own, total)], axis=2)
+
+
+def _groups(profile: Profile, spans: npt.NDArray[np.void], by: str) -> _Groups:
+    if by in ("thread", "process"):
+        names = [(each.process_name, each.thread_name * (by == "thread"), 0) for each in profile.threads]
+        keys, numbers = _numbered(names)
+        return _Groups(spans["thread"].astype(np.int64), keys, numbers, [[number] for number in numbers])
+    if by == "reason":
+        reasons, units = np.unique(
+            np.where(spans["state"] == ThreadState.OFF_CPU, spans["reason"], 0), return_inverse=True
+        )
+        keys, numbers = _numbered([(reason_text(reason) or "on a CPU", "", 0) for reason in reasons.tolist()])
+        return _Groups(units.astype(np.int64), keys, numbers, [[number] for number in numbers])
+    if by == "library":
+        _, firsts = library_groups(profile)
+        keys, numbers = _numbered([(each.library, "", 0) if each.library else None for each in origins(profile.frames)])
+        owners = [numbers[frame] if frame >= 0 else -1 for frame in firsts]
+    else:
+        keys, numbers = _numbered([_frame_key(frame, by) for frame in profile.frames])
+        found = owner_frames(profile.frames, profile.stacks)
+        owners = [numbers[frame] if frame >= 0 else -1 for frame in found]
+    members = [{numbers[frame] for frame in stack} - {-1} for stack in profile.stacks]
+    return _Groups(spans["stack"].astype(np.int64), keys, owners, members)
+
+
+def _frame_key(frame: Frame, by: str) -> Key | None:
+    """None of marks. Native code has the name of its object alone: it is often elsewhere on another machine."""
+    if frame.kind == FrameKind.PYTHON:
+        name, file = frame.name, frame.file
+    elif frame.kind in (FrameKind.NATIVE, FrameKind.INLINED):
+        file = frame.file.rsplit("/", 1)[-1]
+        name = frame.name or f"{file}+0x{frame.offset:x}"
+    elif frame.kind == FrameKind.KERNEL:
+        name, file = frame.name, f"[{KERNEL}]"
+    else:
+        return None
+    return (name, file, frame.line * (by == "line")) if by != "file" else ("", file, 0)
+
+
+def _numbered(keys: Sequence[Key | None]) -> tuple[list[Key], list[int]]:
+    """(each once, of each its place in them or -1)."""
+    numbers: dict[Key, int] = {}
+    places = [-1 if key is None else numbers.setdefault(key, len(numbers)) for key in keys]
+    return list(numbers), places
