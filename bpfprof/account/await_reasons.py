@@ -70,11 +70,17 @@ def _asyncio_functions(recording: Recording, codes: list[int]) -> list[tuple[str
     functions = []
     for number in codes:
         code = recording.codes[number - 1] if 0 < number <= len(recording.codes) else None
-        found = _ASYNCIO.search(code.filename) if code else None
-        if code is None or found is None:
+        file = asyncio_file(code.filename) if code else ""
+        if code is None or not file:
             break
-        functions.append((found[1], code.qualname))
+        functions.append((file, code.qualname))
     return functions
+
+
+def asyncio_file(path: str) -> str:
+    """asyncio's own file as FUNCTIONS has it; "" for any other."""
+    found = _ASYNCIO.search(path)
+    return found[1] if found else ""
 
 
 def reason_of(functions: list[tuple[str, str]], waits_for: str, callback: str) -> str:

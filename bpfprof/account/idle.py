@@ -5,6 +5,8 @@ Told by the Python frames alone. A thread that waits for the answer to something
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from bpfprof import array_types as npt
@@ -67,6 +69,23 @@ def idle_stacks(recording: Recording) -> Bools:
         found |= frames.are(mark) & (frames.depth - root[frames.stack] <= _FROM_ROOT_FRAMES)
     is_idle[frames.stack[found]] = True
     return is_idle
+
+
+def is_idle_stack(frames: Sequence[tuple[str, str]]) -> bool:
+    """The same of one stack: its Python frames as (path, qualified name), innermost first."""
+
+    def has(index: int, mark: _Mark) -> bool:
+        path, function = frames[index]
+        return function.rpartition(".")[2] == mark[1] and ("/" + path).endswith("/" + mark[0])
+
+    if frames and any(has(0, mark) for mark in _INNERMOST):
+        return True
+    pairs = range(len(frames) - 1)
+    if any(has(index, callee) and has(index + 1, caller) for index in pairs for caller, callee in _CALLS):
+        return True
+    roots = [index for index in range(len(frames)) if has(index, _THREAD_ROOT)]
+    first = max(0, roots[0] - _FROM_ROOT_FRAMES) if roots else len(frames)
+    return any(has(index, mark) for index in range(first, len(frames)) for mark in _WORK_WAITS)
 
 
 class _Frames:

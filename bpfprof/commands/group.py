@@ -8,7 +8,7 @@ import click
 
 from bpfprof import __version__
 
-_COMMANDS = ("record", "offcpu", "report", "diff", "doctor")
+_COMMANDS = ("record", "offcpu", "dump", "report", "diff", "doctor")
 
 
 class _LazyGroup(click.Group):

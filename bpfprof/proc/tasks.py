@@ -127,6 +127,22 @@ def on_cpu_ns(pid: Pid, tid: Tid) -> int:
     return int(first) if first.isdigit() else 0
 
 
+def last_cpu(pid: Pid, tid: Tid) -> int | None:
+    """The CPU a thread runs on or ran on last; None when it is gone."""
+    fields = _stat_fields(f"/proc/{pid}/task/{tid}/stat")
+    return int(fields[36]) if len(fields) > 36 else None
+
+
+def scheduler_text(pid: Pid, tid: Tid) -> bytes:
+    """/proc/PID/task/TID/sched; b"" when it is gone or the kernel was built without CONFIG_SCHED_DEBUG."""
+    return _read(f"/proc/{pid}/task/{tid}/sched")
+
+
+def file_locks() -> list[list[str]]:
+    """The words of each line of /proc/locks, as proc_locks(5) has them, the first 64 KiB."""
+    return [line.split() for line in _read("/proc/locks").decode("ascii", "replace").splitlines()]
+
+
 def namespace_tids(pid: Pid, tid: Tid) -> tuple[int, ...]:
     """The thread's id in each pid namespace, ours first, its own last; empty when the thread is gone."""
     status = thread_status(pid, tid)

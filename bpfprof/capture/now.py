@@ -1,0 +1,171 @@
+"""A process -> what each of its threads does now, read from user space while it goes on.
+
+Nothing is stopped: a thread that ran while it was looked at is looked at again, and if it never rests its stack may mix
+moments, which its note says.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+
+import numpy as np
+
+from bpfprof import abi
+from bpfprof import array_types as npt
+from bpfprof.account.idle import IDLE_REASONS, is_idle_stack
+from bpfprof.account.reasons import wait_reasons
+from bpfprof.capture.descriptors import DescriptorKinds
+from bpfprof.capture.frame_reader import FrameReader
+from bpfprof.capture.holders import Holders, gil_holder
+from bpfprof.capture.process import Process
+from bpfprof.capture.sleeping import ThreadStack, python_states, stack_now, stacks_now
+from bpfprof.capture.tasks_now import tasks_now
+from bpfprof.cpython.detect import NotPython, find_interpreter
+from bpfprof.cpython.thread_names import ThreadNames
+from bpfprof.cpython.thread_state import ThreadStateRef, read_interpreters, read_thread_states
+from bpfprof.errors import TargetError, UnsupportedError
+from bpfprof.model.ids import Pid, Tid
+from bpfprof.model.now import ON_CPU, READY, WAITING, ProcessNow, ThreadNow
+from bpfprof.model.samples import WAIT_DTYPE
+from bpfprof.model.states import reason_text
+from bpfprof.proc import tasks
+from bpfprof.proc.last_run import seconds_since_run
+from bpfprof.proc.privilege import why_unreadable
+
+_TRIES = 3
+_DEAD = "ZX"
+_RUNS = "R"
+# Bits of a task's state, include/linux/sched.h, by the letter of proc(5); I is TASK_IDLE.
+_STATE_BITS = {"S": 1, "D": 2, "T": 4, "t": 8, "I": 0x402}
+_TICKS_S = 0.02  # the time of a thread on a CPU is counted at each tick, at 100 Hz or more
+_FAULT = int(abi.Status["BP_PYTHON_FRAME_FAULT"])
+_MAIN_THREAD = "MainThread"  # what `threading` calls it
+
+
+def process_now(pid: Pid) -> ProcessNow:
+    """Raises TargetError when there is no such process or it has ended, UnsupportedError when it may not be read."""
+    status = tasks.thread_status(pid, Tid(pid))
+    if status is None:
+        raise TargetError(f"there is no process {pid}")
+    if tasks.list_threads(pid) == [Tid(pid)] and status.run_state in _DEAD:
+        hint = "its parent has not asked yet how it ended"
+        raise TargetError(f"process {pid} is a zombie: it has ended and has no threads or memory", hint)
+    if tasks.is_kernel_thread(pid):
+        raise TargetError(f"process {pid} is a thread of the kernel: it runs no program")
+    process = Process(0, pid, name=tasks.process_name(pid), command_line=tasks.process_command_line(pid))
+    process.open_memory()
+    try:
+        _detect(process)
+        found = process.interpreter
+        reader = FrameReader(process)
+        threads = _Threads(process, reader).now()
+        rows, missed = tasks_now(process, reader)
+    finally:
+        process.close()
+    if not threads:
+        raise TargetError(f"process {pid} ended before anything was seen")
+    title = " ".join(process.command_line) or process.name
+    return ProcessNow(
+        pid, title, ("cpython", found.version_text) if found else None, process.note, threads, rows, missed
+    )
+
+
+def _detect(process: Process) -> None:
+    try:
+        found = find_interpreter(process.pid, process.memory)
+    except TargetError as error:
+        if isinstance(error.__cause__, PermissionError):
+            raise UnsupportedError(f"process {process.pid}: {why_unreadable()}", "run it with sudo") from error
+        process.note = str(error)
+        return
+    if isinstance(found, NotPython):
+        process.note = process.note or found.reason
+    else:
+        process.interpreter = found
+
+
+class _Threads:
+    """One look at the threads of a process."""
+
+    def __init__(self, process: Process, reader: FrameReader) -> None:
+        self._process, self._reader = process, reader
+        self._states: list[ThreadStateRef] = []
+        self._names: dict[int, str] = {}
+        found, memory = process.interpreter, process.memory
+        if found is not None and memory is not None:
+            layout, runtime = found.layout, found.runtime_address
+            self._states = read_thread_states(memory, layout, runtime)
+            self._names = ThreadNames(memory, layout).read(read_interpreters(memory, layout, runtime))
+
+    def now(self) -> list[ThreadNow]:
+        """In the order of their ids; those that have ended are left out."""
+        process = self._process
+        stacks = [self._settled(stack) for stack in stacks_now(process, None) if stack.status.run_state not in _DEAD]
+        holder = gil_holder(process, self._states)
+        tid_of = {stack.status.namespace_tids[-1]: stack.tid for stack in stacks}
+        state_of = {tid_of[it.native_thread_id]: it for it in self._states if it.native_thread_id in tid_of}
+        gil_tid = next((tid for tid, state in state_of.items() if state.address == holder), None)
+        holders = Holders(process, tid_of, self._states, gil_tid)
+        running = self._on_cpu(stack.tid for stack in stacks if stack.status.run_state == _RUNS)
+        since = seconds_since_run(process.pid, (it.tid for it in stacks if it.status.run_state != _RUNS))
+        threads = []
+        for stack, reason in zip(stacks, self._reasons(stacks)):
+            waits = stack.status.run_state != _RUNS
+            frames = self._reader.frames(stack.frames)
+            named = state_of.get(stack.tid)
+            name = self._names.get(named.pthread_id, "") if named else ""
+            if not name and named and int(stack.tid) == int(process.pid):
+                name = _MAIN_THREAD
+            note = "" if stack.python_status != _FAULT else "its stack changed while it was read"
+            threads.append(
+                ThreadNow(
+                    stack.tid,
+                    name or tasks.thread_name(process.pid, stack.tid),
+                    WAITING if waits else ON_CPU if stack.tid in running else READY,
+                    reason if waits else "",
+                    since.get(stack.tid) if waits else None,
+                    waits and reason in IDLE_REASONS and is_idle_stack([(it.file, it.name) for it in frames]),
+                    stack.tid == gil_tid,
+                    holders.of(stack.call, reason) if waits and stack.call else None,
+                    frames,
+                    note,
+                )
+            )
+        return threads
+
+    def _settled(self, stack: ThreadStack) -> ThreadStack:
+        """Of a thread that did not run while it was looked at, if there is such a moment."""
+        process = self._process
+        for _ in range(_TRIES):
+            after = tasks.thread_status(process.pid, stack.tid)
+            if after is None or (after.run_state == stack.status.run_state and after.switches == stack.status.switches):
+                break
+            stack = stack_now(process, stack.tid, after, python_states(process), None)
+        return stack
+
+    def _on_cpu(self, tids: Iterable[Tid]) -> set[Tid]:
+        """Which of these runnable threads got CPU time within two ticks."""
+        before = {tid: tasks.on_cpu_ns(self._process.pid, tid) for tid in tids}
+        if before:
+            time.sleep(_TICKS_S)
+        return {tid for tid, spent_ns in before.items() if tasks.on_cpu_ns(self._process.pid, tid) > spent_ns}
+
+    def _reasons(self, stacks: list[ThreadStack]) -> list[str]:
+        rows = np.zeros(len(stacks), WAIT_DTYPE)
+        rows["syscall"] = -1
+        for index, stack in enumerate(stacks):
+            rows["task_state"][index] = _STATE_BITS.get(stack.status.run_state, 0)
+            if stack.call is not None:
+                rows["syscall"][index], rows["args"][index] = stack.call.number, stack.call.args[:3]
+        pids = np.full(len(rows), self._process.pid, np.uint32)
+        kinds = DescriptorKinds()
+        calls: npt.NDArray[np.int16] = rows["syscall"]
+        rows["fd_kind"] = np.maximum(
+            kinds.of_calls(pids, calls, rows["args"][:, 0]),
+            kinds.of_polls(pids, rows, lambda _: self._process.memory),
+        )
+        gil = self._process.interpreter.gil if self._process.interpreter else None
+        start, size = (gil.address, gil.size) if gil else (0, 0)
+        bounds = np.full(len(rows), start, np.uint64), np.full(len(rows), start + size, np.uint64)
+        return [reason_text(reason) for reason in wait_reasons(rows, *bounds).tolist()]

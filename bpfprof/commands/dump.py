@@ -1,0 +1,75 @@
+"""`bpfprof dump`: what every thread of running processes does now, and what it waits for."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+
+import click
+
+from bpfprof.capture.now import process_now
+from bpfprof.errors import UsageError
+from bpfprof.model.ids import Pid
+from bpfprof.model.now import ProcessNow
+from bpfprof.query.wait_graph import cycles
+from bpfprof.render.dump_json import render_dump_json
+from bpfprof.render.dump_text import render_dump_text
+from bpfprof.render.labels import printable
+
+_PID = click.IntRange(1, 1 << 22)  # PID_MAX_LIMIT, include/linux/threads.h
+
+
+@click.command()
+@click.argument("pids", metavar="PID...", type=_PID, nargs=-1)
+@click.option("-p", "--pid", "more_pids", metavar="PID", type=_PID, multiple=True, help="The same as PID; repeatable.")
+@click.option("-j", "--json", "as_json", is_flag=True, help="JSON for other programs.")
+@click.option("-w", "--watch", "every_s", metavar="SECONDS", type=click.FloatRange(0.1, 3600), help="Again and again.")
+@click.option("-a", "--all-frames", is_flag=True, help="Also frames of threading, socketserver and wsgiref.")
+@click.option("--full-filenames", is_flag=True, help="Whole paths instead of the shortest unambiguous tail.")
+def dump(
+    pids: tuple[int, ...],
+    more_pids: tuple[int, ...],
+    as_json: bool,
+    every_s: float | None,
+    all_frames: bool,
+    full_filenames: bool,
+) -> None:
+    """Show the Python stack of every thread of a process now, what it waits for, and who holds that.
+
+    The process is neither stopped nor changed. A lock's holder is known for the GIL, threading.RLock (up to CPython
+    3.13), mutexes of C and locks of files; a threading.Lock does not store it.
+    """
+    wanted = list(dict.fromkeys((*pids, *more_pids)))
+    if not wanted:
+        raise UsageError("say which process: bpfprof dump PID")
+    while True:
+        _show([_with_deadlocks(process_now(Pid(pid))) for pid in wanted], as_json, all_frames, full_filenames)
+        if every_s is None:
+            return
+        sys.stdout.flush()
+        time.sleep(every_s)
+
+
+def _with_deadlocks(process: ProcessNow) -> ProcessNow:
+    """With the cycles of waits for locks; who holds the GIL goes on, so a wait for it is in none."""
+    held = {
+        thread.tid: thread.waits_for.held_by_tid
+        for thread in process.threads
+        if thread.waits_for and thread.waits_for.kind == "lock" and thread.waits_for.held_by_tid is not None
+    }
+    return replace(process, deadlocks=cycles(held))
+
+
+def _show(processes: Sequence[ProcessNow], as_json: bool, all_frames: bool, full_filenames: bool) -> None:
+    for process in processes:
+        for text in (process.note if as_json else "", *process.missed):  # text has the note in its heading
+            if text:
+                click.echo(f"bpfprof: process {process.pid}: {printable(text)}", err=True)
+    if as_json:
+        click.echo(render_dump_json(processes), nl=False)
+        return
+    for process in processes:
+        for line in render_dump_text(process, all_frames, full_filenames).splitlines():
+            click.secho(line, fg="red" if line.startswith("DEADLOCK: ") else None)

@@ -1,0 +1,63 @@
+"""What the threads of a process do at one moment: the data of `bpfprof dump`, without the way it was found out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from bpfprof.model.frames import Frame
+from bpfprof.model.ids import Pid, Tid
+
+ON_CPU, READY, WAITING = "on-cpu", "ready", "waiting"
+
+
+@dataclass(frozen=True)
+class WaitsFor:
+    """What a wait is for. The holder is None where it is not known: most locks do not store theirs."""
+
+    kind: str
+    name: str
+    held_by_tid: Tid | None = None
+    held_by_pid: Pid | None = None
+
+
+@dataclass(frozen=True)
+class ThreadNow:
+    """`reason` is a word of reason_text(), "" of a thread that does not wait; for_s: how long it has waited, if known.
+
+    Frames are innermost first. note: why they are not whole, else "".
+    """
+
+    tid: Tid
+    name: str
+    state: str
+    reason: str
+    for_s: float | None
+    is_idle: bool
+    holds_gil: bool
+    waits_for: WaitsFor | None
+    frames: list[Frame]
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class TaskNow:
+    """An asyncio task that is not done. reason: of AWAIT_REASONS; waited_for_by: one of the tasks that wait for it."""
+
+    name: str
+    reason: str
+    waited_for_by: str | None
+    frames: list[Frame]
+
+
+@dataclass(frozen=True)
+class ProcessNow:
+    """interpreter: (name, version), None where none is read, and then `note` says why. missed: sentences on tasks."""
+
+    pid: Pid
+    title: str
+    interpreter: tuple[str, str] | None
+    note: str
+    threads: list[ThreadNow]
+    tasks: list[TaskNow] = field(default_factory=list)
+    missed: list[str] = field(default_factory=list)
+    deadlocks: list[list[Tid]] = field(default_factory=list)

@@ -1,0 +1,38 @@
+"""Who waits for whom: threads with the one that each waits for in, cycles and chains out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TypeVar
+
+Node = TypeVar("Node", bound=int)
+
+
+def cycles(waits_for: Mapping[Node, Node]) -> list[list[Node]]:
+    """Each cycle once, from its smallest member on in the order of waiting. A thread that waits for itself is one."""
+    found: list[list[Node]] = []
+    done: set[Node] = set()
+    for start in sorted(waits_for):
+        path: list[Node] = []
+        node = start
+        while node in waits_for and node not in done:
+            done.add(node)
+            path.append(node)
+            node = waits_for[node]
+        if node in path:
+            cycle = path[path.index(node) :]
+            first = cycle.index(min(cycle))
+            found.append(cycle[first:] + cycle[:first])
+    return sorted(found)
+
+
+def chains(waits_for: Mapping[Node, Node]) -> list[list[Node]]:
+    """From each thread that no one waits for to one that waits for no thread; without those that end in a cycle."""
+    found: list[list[Node]] = []
+    for start in sorted(set(waits_for) - set(waits_for.values())):
+        path = [start]
+        while path[-1] in waits_for and waits_for[path[-1]] not in path:
+            path.append(waits_for[path[-1]])
+        if path[-1] not in waits_for:
+            found.append(path)
+    return found

@@ -1,0 +1,140 @@
+"""Processes as they are now -> text for a terminal: deadlocks, a block for each thread, who waits for whom."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+from bpfprof.model.frames import Frame
+from bpfprof.model.ids import Tid
+from bpfprof.model.now import ON_CPU, WAITING, ProcessNow, TaskNow, ThreadNow
+from bpfprof.query.wait_graph import chains
+from bpfprof.render.labels import clean, short_file_names
+
+_NAME_COLUMNS, _FUNCTION_COLUMNS = 20, 32
+# Parts of paths of modules that only lead to a program's own code; a wait in them is told by the reason.
+_PLUMBING = ("threading.py", "socketserver.py", "wsgiref/handlers.py", "wsgiref/simple_server.py")
+_TASKS_SHOWN = 20
+_FEW = 2  # so many frames are shown rather than counted
+
+
+def render_dump_text(process: ProcessNow, all_frames: bool, full_filenames: bool) -> str:
+    """Running threads first, then those that are waited for, waiting ones by how long, and idle ones."""
+    names = {thread.tid: clean(thread.name) or str(thread.tid) for thread in process.threads}
+    waiters = Counter(
+        thread.waits_for.held_by_tid for thread in process.threads if thread.waits_for and thread.waits_for.held_by_tid
+    )
+    stacks = [thread.frames for thread in process.threads] + [task.frames for task in process.tasks]
+    paths = {frame.file for frames in stacks for frame in frames}
+    files = {path: path for path in paths} if full_filenames else short_file_names(paths)
+    lines = deadlock_lines(process)
+    lines += [_heading(process, names)]
+    for thread in sorted(process.threads, key=lambda thread: _rank(thread, waiters)):
+        lines += ["", _first_line(thread, names, waiters)]
+        lines += [f"    ({thread.note})"] * bool(thread.note)
+        lines += _frame_lines(thread.frames, files, all_frames)
+    lines += _task_lines(process.tasks, files, all_frames)
+    lines += ["", _graph_line(process, names)]
+    return "\n".join(lines) + "\n"
+
+
+def deadlock_lines(process: ProcessNow) -> list[str]:
+    """One for each cycle: `DEADLOCK: A -> B -> A`."""
+    names = {thread.tid: clean(thread.name) or str(thread.tid) for thread in process.threads}
+    cycles = ([*cycle, cycle[0]] for cycle in process.deadlocks)
+    return ["DEADLOCK: " + " -> ".join(names.get(tid, str(tid)) for tid in cycle) for cycle in cycles]
+
+
+def _heading(process: ProcessNow, names: Mapping[Tid, str]) -> str:
+    version = f"CPython {process.interpreter[1]}" if process.interpreter else f"no Python frames: {process.note}"
+    count = len(process.threads)
+    holder = next((f"   GIL: {names[thread.tid]}" for thread in process.threads if thread.holds_gil), "")
+    return f"{clean(process.title)} ({process.pid}) · {clean(version)} · {count} thread{'s' * (count != 1)}{holder}"
+
+
+def _rank(thread: ThreadNow, waiters: Mapping[Tid, int]) -> tuple[int, float, int]:
+    if thread.is_idle:
+        return 3, 0.0, thread.tid
+    if thread.state != WAITING:
+        return 0, 0.0 if thread.state == ON_CPU else 1.0, thread.tid
+    return 2 - (waiters.get(thread.tid, 0) > 0), -(thread.for_s or 0.0), thread.tid
+
+
+def _first_line(thread: ThreadNow, names: Mapping[Tid, str], waiters: Mapping[Tid, int]) -> str:
+    words = [thread.reason] if thread.state == WAITING else []
+    wanted = thread.waits_for
+    if wanted is not None:
+        words[0] = clean(wanted.name) if wanted.kind in ("gil", "lock") else f"{words[0]}, {clean(wanted.name)}"
+    if thread.for_s is not None:
+        words.append(f"for {duration_text(thread.for_s)}")
+    if wanted is not None and wanted.held_by_tid is not None:
+        words.append(f"held by {names.get(wanted.held_by_tid, str(wanted.held_by_tid))}")
+    elif wanted is not None and wanted.held_by_pid is not None and wanted.kind != "child":
+        words.append(f"held by process {wanted.held_by_pid}")
+    words += ["holds the GIL"] * thread.holds_gil
+    if waiters.get(thread.tid):
+        words.append(f"{waiters[thread.tid]} wait{'s' * (waiters[thread.tid] == 1)} for it")
+    state = "IDLE" if thread.is_idle else {ON_CPU: "RUNNING", WAITING: "WAITING"}.get(thread.state, "READY")
+    mark = ">" if thread.state == ON_CPU else " "
+    return f"{mark} {names[thread.tid]:<{_NAME_COLUMNS}} {thread.tid:>7}  {state:<7}  {', '.join(words)}".rstrip()
+
+
+def _frame_lines(frames: Sequence[Frame], files: Mapping[str, str], all_frames: bool) -> list[str]:
+    lines: list[str] = []
+    hidden: list[str] = []
+
+    def flush() -> None:
+        count = len(hidden)
+        lines.extend(hidden if count <= _FEW else [f"    ... {count} frames  (-a shows all)"])
+        hidden.clear()
+
+    all_frames |= all(frame.file.endswith(_PLUMBING) for frame in frames)  # else nothing would be left
+    for frame in frames:
+        place = f"{clean(files[frame.file])}:{frame.line}" if frame.file else ""
+        text = f"    {clean(frame.name):<{_FUNCTION_COLUMNS}} {place}".rstrip()
+        if not all_frames and frame.file.endswith(_PLUMBING):
+            hidden.append(text)
+        else:
+            flush()
+            lines.append(text)
+    flush()
+    return lines
+
+
+def _task_lines(tasks: Sequence[TaskNow], files: Mapping[str, str], all_frames: bool) -> list[str]:
+    lines: list[str] = []
+    shown = tasks if all_frames else tasks[:_TASKS_SHOWN]
+    for task in shown:
+        waited = f", waited for by {clean(task.waited_for_by)}" if task.waited_for_by else ""
+        lines += ["", f"  task {clean(task.name)}  {task.reason}{waited}"]
+        lines += _frame_lines(task.frames, files, all_frames)
+    left = len(tasks) - len(shown)
+    return lines + ["", f"  ... {left} more tasks  (-a shows all)"] * (left > 0)
+
+
+def _graph_line(process: ProcessNow, names: Mapping[Tid, str]) -> str:
+    held = {
+        thread.tid: thread.waits_for.held_by_tid
+        for thread in process.threads
+        if thread.waits_for and thread.waits_for.held_by_tid is not None
+    }
+    texts = [" -> ".join(names.get(tid, str(tid)) for tid in chain) for chain in chains(held)]
+    unknown = sum(
+        thread.waits_for is not None and thread.waits_for.kind == "lock" and thread.waits_for.held_by_tid is None
+        for thread in process.threads
+        if not thread.is_idle
+    )
+    told = [f"Waits on: {'; '.join(texts)}."] * bool(texts)
+    told += ["No deadlock is seen."] * (not process.deadlocks)
+    if unknown:
+        told.append(f"Of {unknown} wait{'s' * (unknown != 1)} for a lock it is not known who holds it.")
+    return " ".join(told)
+
+
+def duration_text(seconds: float) -> str:
+    """Two or three digits and a unit."""
+    if seconds < 1:
+        return f"{1e3 * seconds:.3g} ms"
+    if seconds < 120:
+        return f"{seconds:.1f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"

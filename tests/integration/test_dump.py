@@ -1,0 +1,179 @@
+"""`bpfprof dump`: what it says of threads that wait in known ways, against what the program says of itself."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.integration.recorded import (
+    ALL_INTERPRETERS,
+    AS_NOBODY,
+    BPFPROF,
+    PYTHON,
+    assert_told,
+    bpfprof,
+    completed,
+    needs_root,
+    program,
+    running,
+    skip_unless_nobody_can_run,
+)
+
+pytestmark = needs_root
+PYTHONS = {name: path for name, path in ALL_INTERPRETERS.items() if name in ("3.8", "3.11", "3.13")}
+BLOCKED = program("blocked.py")
+LOCKS = ("lock", "rlock", "condition", "queue", "event", "semaphore", "join", "pool_0", "flock", "fcntl")
+REASONS = {
+    **dict.fromkeys(LOCKS, "lock"),
+    **dict.fromkeys(("sleep", "joined", "rlock holder"), "sleep"),
+    **dict.fromkeys(("select", "poll", "epoll"), "poll"),
+    **dict.fromkeys(("recv", "accept", "connect"), "net"),
+    **dict.fromkeys(("pipe", "fifo"), "pipe"),
+    "child": "child",
+}
+IDLE = {"queue", "accept", "pool_0"}
+THREAD_KEYS = "tid name state reason for_s idle holds_gil waits_for frames"
+
+
+def threads_of(*arguments: str | int) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The one process of a dump, and its threads by name."""
+    (process,) = json.loads(bpfprof("dump", "-j", *arguments).stdout)["processes"]
+    return process, {thread["name"]: thread for thread in process["threads"]}
+
+
+@dataclass
+class Dumped:
+    told: dict[str, Any]  # by the program
+    process: dict[str, Any]
+    threads: dict[str, Any]
+    text: str
+    pid: int
+
+
+@pytest.fixture(scope="module", params=list(PYTHONS.values()), ids=list(PYTHONS))
+def dumped(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Dumped]:
+    folder = tmp_path_factory.mktemp("blocked")
+    with running(request.param, BLOCKED, "all", env={"TMPDIR": str(folder)}) as target:
+        process, threads = threads_of(target.pid)
+        text = bpfprof("dump", target.pid).stdout
+        yield Dumped(json.loads(target.first_line), process, threads, text, target.pid)
+        target.end()
+
+
+def test_stacks_are_those_that_the_program_sees(dumped: Dumped) -> None:
+    seen = {
+        name: [[it["name"].rpartition(".")[2], it["file"], it["line"]] for it in thread["frames"]]
+        for name, thread in dumped.threads.items()
+    }
+    assert len(dumped.told["frames"]) >= 22
+    assert {name: seen.get(name) for name in dumped.told["frames"]} == dumped.told["frames"]
+
+
+def test_what_they_wait_for(dumped: Dumped) -> None:
+    threads = dumped.threads
+    assert {name: threads[name]["reason"] for name in REASONS} == REASONS
+    assert {thread["state"] for thread in threads.values()} == {"waiting"}
+    assert all(threads[name]["idle"] for name in IDLE) and not threads["lock"]["idle"]
+    assert not any(thread["holds_gil"] for thread in threads.values())
+    flock, fcntl, sleeper = dumped.told["children"][1:], threads["fcntl"]["waits_for"], dumped.told["children"][0]
+    assert [threads["flock"]["waits_for"]["held_by_pid"], fcntl["held_by_pid"]] == flock
+    assert threads["child"]["waits_for"]["held_by_pid"] == sleeper
+    assert threads["rlock"]["waits_for"]["held_by_tid"] == threads["rlock holder"]["tid"]
+    assert threads["lock"]["waits_for"]["held_by_tid"] is None  # a threading.Lock does not store it
+    assert threads["fifo"]["waits_for"]["name"].endswith("/fifo")
+    assert dumped.process["deadlocks"] == []
+
+
+def test_keys_are_those_of_the_contract(dumped: Dumped) -> None:
+    assert " ".join(dumped.process) == "pid title interpreter threads tasks deadlocks"
+    assert {" ".join(thread) for thread in dumped.threads.values()} == {THREAD_KEYS}
+    lock = dumped.threads["lock"]
+    assert " ".join(lock["waits_for"]) == "kind name held_by_tid held_by_pid"
+    assert " ".join(lock["frames"][0]) == "name file line object kind"
+
+
+def test_the_text_tells_it_too(dumped: Dumped) -> None:
+    assert f"({dumped.pid})" in dumped.text.splitlines()[0] and "DEADLOCK" not in dumped.text
+    assert "held by rlock holder" in dumped.text and "rlock -> rlock holder" in dumped.text
+
+
+@pytest.mark.parametrize("count", [2, 3])
+def test_a_deadlock_comes_first(count: int) -> None:
+    with running(PYTHON, BLOCKED, "deadlock", str(count)) as target:
+        process, threads = threads_of(target.pid)
+        first = bpfprof("dump", target.pid).stdout.splitlines()[0]
+        target.end()
+    names = [f"circle {number}" for number in range(count)]
+    assert process["deadlocks"] == [[threads[name]["tid"] for name in names]]
+    assert first == "DEADLOCK: " + " -> ".join([*names, names[0]])
+
+
+def test_of_many_threads_and_how_long_they_wait() -> None:
+    """Of 200 threads in less than a second; the process runs as before, and as stopped as it was."""
+    with running(PYTHON, BLOCKED, "many", "200") as target:
+        _, before = threads_of(target.pid)
+        begin_s = time.monotonic()
+        _, after = threads_of(target.pid)
+        took_s = time.monotonic() - begin_s
+        passed = [after[name]["for_s"] - before[name]["for_s"] for name in before]
+        os.kill(target.pid, signal.SIGSTOP)
+        os.waitid(os.P_PID, target.pid, os.WSTOPPED)
+        _, stopped = threads_of(target.pid)
+        state = Path(f"/proc/{target.pid}/stat").read_text().rpartition(")")[2].split()[0]
+        os.kill(target.pid, signal.SIGCONT)
+        target.end()
+    assert len(after) == 201 and all(thread["frames"] for thread in after.values())
+    assert took_s < 1
+    assert all(0 < time_s < 2 * took_s + 0.5 for time_s in passed)
+    assert state == "T" and {thread["reason"] for thread in stopped.values()} == {"stopped"}
+
+
+TASKS = """
+import asyncio, sys
+async def inner():
+    await asyncio.sleep(300)
+async def outer():
+    await asyncio.create_task(inner(), name="inner")
+async def main():
+    kept = asyncio.create_task(outer(), name="outer")
+    await asyncio.sleep(0.01)
+    print("ready", flush=True)
+    await asyncio.to_thread(sys.stdin.read)
+    kept.cancel()
+asyncio.run(main())
+"""
+
+
+def test_tasks_of_asyncio() -> None:
+    with running(PYTHON, "-c", TASKS) as target:
+        process, _ = threads_of(target.pid)
+        text = bpfprof("dump", target.pid).stdout
+    tasks = {task["name"]: task for task in process["tasks"]}
+    assert {" ".join(task) for task in process["tasks"]} == {"name reason for_s waited_for_by frames"}
+    assert [tasks[name]["reason"] for name in ("inner", "outer")] == ["sleep", "task"]
+    assert tasks["inner"]["waited_for_by"] == "outer" and tasks["outer"]["frames"][0]["line"] == 6
+    assert "task inner  sleep, waited for by outer" in text
+
+
+def test_processes_that_are_not_there() -> None:
+    child = subprocess.Popen(["true"])
+    os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+    assert_told(bpfprof("dump", child.pid, check=None), 4, "zombie")
+    child.wait()
+    assert_told(bpfprof("dump", child.pid, check=None), 4, "no process")
+    assert_told(bpfprof("dump", 2, check=None), 4, "kernel")  # kthreadd
+    assert_told(bpfprof("dump", check=None), 2, "dump PID")
+
+
+def test_one_who_may_not_read_it_is_told_what_is_missing() -> None:
+    skip_unless_nobody_can_run()
+    assert_told(completed([*BPFPROF, "dump", str(os.getpid())], None, **AS_NOBODY), 3, "CAP_SYS_PTRACE", "sudo")

@@ -1,0 +1,78 @@
+"""Processes made by hand as the text and the JSON of `dump`."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+from bpfprof.model.frames import Frame, FrameKind
+from bpfprof.model.ids import Pid, Tid
+from bpfprof.model.now import ON_CPU, WAITING, ProcessNow, TaskNow, ThreadNow, WaitsFor
+from bpfprof.render.dump_json import render_dump_json
+from bpfprof.render.dump_text import duration_text, render_dump_text
+
+EVIL = "x\x1b[31m\n"
+STEP = Frame(FrameKind.PYTHON, "step", "/srv/app.py", 7)
+START = [Frame(FrameKind.PYTHON, f"start {line}", "/lib/threading.py", line) for line in (1, 2, 3)]
+FIRST, SECOND = Tid(11), Tid(12)
+
+
+def waiting(tid: Tid, name: str, holder: Tid | None) -> ThreadNow:
+    wanted = WaitsFor("lock", f"lock #{tid}", holder, Pid(10) if holder else None)
+    return ThreadNow(tid, name, WAITING, "lock", 1.5, False, False, wanted, [STEP, *START])
+
+
+def process(*threads: ThreadNow, deadlocks: tuple[tuple[Tid, ...], ...] = ()) -> ProcessNow:
+    cycles = [list(cycle) for cycle in deadlocks]
+    return ProcessNow(Pid(10), f"app {EVIL}", ("cpython", "3.11.2"), "", list(threads), deadlocks=cycles)
+
+
+DEADLOCKED = process(waiting(FIRST, f"one {EVIL}", SECOND), waiting(SECOND, "two", FIRST), deadlocks=((FIRST, SECOND),))
+RUNNING = ThreadNow(Tid(13), "busy", ON_CPU, "", None, False, True, None, [STEP])
+
+
+def test_a_deadlock_is_first_and_nothing_acts_on_the_terminal() -> None:
+    text = render_dump_text(DEADLOCKED, False, False)
+    assert text.startswith("DEADLOCK: one x?[31m? -> two -> one x?[31m?\n")
+    assert "\x1b" not in text and "No deadlock" not in text
+    assert "lock #12, for 1.5 s, held by one x?[31m?, 1 waits for it" in text
+
+
+def test_frames_that_only_start_a_thread_are_folded_unless_asked_for() -> None:
+    folded, whole = (render_dump_text(process(waiting(FIRST, "one", None)), all_, True) for all_ in (False, True))
+    assert "... 3 frames  (-a shows all)" in folded and "start 2" not in folded
+    assert "start 2" in whole and "/srv/app.py:7" in whole
+    alone = replace(waiting(FIRST, "one", None), frames=START)
+    assert "start 1" in render_dump_text(process(alone), False, False)
+
+
+def test_running_threads_come_before_waiting_ones_and_idle_ones_last() -> None:
+    idle = replace(waiting(SECOND, "idle one", None), is_idle=True)
+    lines = render_dump_text(process(idle, waiting(FIRST, "one", RUNNING.tid), RUNNING), False, False).splitlines()
+    heads = [line.split()[:2] for line in lines if " RUNNING " in line or " WAITING " in line or " IDLE " in line]
+    assert heads == [[">", "busy"], ["one", "11"], ["idle", "one"]]
+    assert lines[0].endswith("GIL: busy") and lines[-1] == "Waits on: one -> busy. No deadlock is seen."
+
+
+def test_a_holder_that_is_not_known_is_said_so() -> None:
+    last = render_dump_text(process(waiting(FIRST, "one", None)), False, False).splitlines()[-1]
+    assert last == "No deadlock is seen. Of 1 wait for a lock it is not known who holds it."
+
+
+def test_many_tasks_are_cut_and_counted() -> None:
+    many = replace(process(RUNNING), tasks=[TaskNow(f"task-{number}", "sleep", None, [STEP]) for number in range(25)])
+    assert "... 5 more tasks" in render_dump_text(many, False, False)
+    assert "more tasks" not in render_dump_text(many, True, False)
+
+
+def test_json_holds_what_is_known_and_null_for_the_rest() -> None:
+    (found,) = json.loads(render_dump_json([process(RUNNING, waiting(FIRST, "one", None))]))["processes"]
+    running, one = found["threads"]
+    assert (running["reason"], running["for_s"], running["waits_for"]) == (None, None, None)
+    assert one["waits_for"] == {"kind": "lock", "name": "lock #11", "held_by_tid": None, "held_by_pid": None}
+    step = {"name": "step", "file": "/srv/app.py", "line": 7, "object": "", "kind": "python"}
+    assert running["frames"] == [step] and found["interpreter"] == {"name": "cpython", "version": "3.11.2"}
+
+
+def test_durations() -> None:
+    assert [duration_text(seconds) for seconds in (0.00123, 1.5, 600, 9000)] == ["1.23 ms", "1.5 s", "10 min", "2.5 h"]
