@@ -74,7 +74,7 @@ bench: install
 
 # Its table goes into docs/interpreters.md.
 interpreters: root-possible test-tools
-	@.ci/apt-install /usr/bin/python3.11-dbg=python3.11-dbg /usr/bin/pypy3=pypy3 musl-gcc=musl-tools
+	@.ci/apt-install /usr/bin/python3.11-dbg=python3.11-dbg /usr/bin/pypy3=pypy3
 	@$(AS_ROOT) env PATH="$$PATH" $(PYTHON) -m tests.interpreters
 
 # With the pip of .venv: the system's Python may have none.

@@ -75,6 +75,6 @@ ROWS = (
     ),
     Row("CPython 3.13, sub-interpreter, GIL of its own", "pyenv", ways.sub_interpreter("3.13", "own")),
     Row("CPython 3.15, sub-interpreter, GIL of its own", "Debian sid's package", ways.sub_interpreter("3.15", "own")),
-    Row("CPython 3.13 on musl", "built from Debian trixie's source by musl-gcc", ways.musl()),
+    Row("CPython on musl", "Debian has none built with musl, and no libffi to build one with (2026-11-23)", None),
     Row("PyPy 3.9", "Debian 12's package", ways.path("/usr/bin/pypy3"), ("deep", "deep --burn", "call_order")),
 )

@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests import free_threaded as free_threaded_builds
-from tests import musl as musl_builds
 from tests import sid as sid_packages
 from tests.integration.one_file import packed
 from tests.integration.recorded import LOADER, PROGRAMS, interpreters, program
@@ -89,18 +88,6 @@ def free_threaded(**environment: str) -> Maker:
         for name in free_threaded_builds.pythons().values():
             return Way((name,), environment)
         raise NotHere("`make test-tools` has not built it")
-
-    return make
-
-
-def musl() -> Maker:
-    """The one of tests/musl.py."""
-
-    def make(folder: Path) -> Way:
-        try:
-            return Way((musl_builds.python(),))
-        except (RuntimeError, LookupError, OSError) as error:
-            raise NotHere(f"it could not be built: {str(error).splitlines()[0]}") from error
 
     return make
 
