@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import importlib
 
 import click
@@ -22,6 +23,15 @@ class _LazyGroup(click.Group):
             return None
         command: click.Command = getattr(importlib.import_module(f"bpfprof.commands.{cmd_name}"), cmd_name)
         return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """As click does; one that there is not is answered with the nearest one."""
+        near = difflib.get_close_matches(args[0].lower(), _COMMANDS, 1)
+        if near and args[0] not in _COMMANDS:
+            ctx.fail(f"there is no command {args[0]!r}. Did you mean {near[0]}?")
+        return super().resolve_command(ctx, args)
 
 
 @click.group(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
