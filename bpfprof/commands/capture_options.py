@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import click
 
 from bpfprof.capture.options import CaptureOptions
 from bpfprof.commands.options import gathered
 from bpfprof.errors import UsageError
+from bpfprof.model.ids import Pid
 
 _DEFAULT = CaptureOptions()
 
@@ -17,6 +19,13 @@ def _positive(_ctx: click.Context, _parameter: click.Parameter, seconds: float |
     if seconds is not None and not 0 < seconds < math.inf:
         raise click.BadParameter(f"{seconds} is not a number of seconds above 0.")
     return seconds
+
+
+def with_pid(options: CaptureOptions, command: tuple[str, ...]) -> tuple[CaptureOptions, tuple[str, ...]]:
+    """`record 5220`: a number alone is a process, not a command."""
+    if len(command) != 1 or not (command[0].isascii() and command[0].isdecimal()):
+        return options, command
+    return replace(options, pids=(*options.pids, Pid(int(command[0])))), ()
 
 
 def check_targets(options: CaptureOptions, command: tuple[str, ...], example: str) -> None:

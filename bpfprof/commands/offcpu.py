@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from bpfprof.capture.options import CaptureOptions
-from bpfprof.commands.capture_options import capture_options, check_targets
+from bpfprof.commands.capture_options import capture_options, check_targets, with_pid
 from bpfprof.commands.filters import Wanted, filter_options
 from bpfprof.commands.options import RATE, Shown, output_options
 from bpfprof.commands.outputs import shows_utf8
@@ -73,10 +73,11 @@ def offcpu(
     look: RenderOptions,
     arguments: tuple[str, ...],
 ) -> int:
-    """Show where threads wait: of running programs (--pid), of a COMMAND given after --, or in a RECORDING.
+    """Show where threads wait: of running programs (--pid or PID), of a COMMAND given after --, or in a RECORDING.
 
     Of a RECORDING --min-block leaves out waits that were shorter; other options of recording do not go with one.
     """
+    asked, arguments = with_pid(asked, arguments)
     chosen = shown.format()
     if with_wakers and chosen in (None, SUMMARY, TABLE, WAITS):
         raise UsageError("--waker is for stacks, a table has the wakers", "give a file: -o waits.svg")

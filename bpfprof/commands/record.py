@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from bpfprof.capture.options import CaptureOptions
-from bpfprof.commands.capture_options import capture_options, check_targets
+from bpfprof.commands.capture_options import capture_options, check_targets, with_pid
 from bpfprof.commands.filters import parsed
 from bpfprof.commands.options import RATE, Shown, gil_option, output_options
 from bpfprof.commands.recording import Plan, make_recording
@@ -53,7 +53,8 @@ def record(
     holds_gil: bool,
     command: tuple[str, ...],
 ) -> int:
-    """Record where the wall time of running programs goes (--pid), or of a COMMAND given after --."""
+    """Record where the wall time of running programs goes (--pid or PID), or of a COMMAND given after --."""
+    asked, command = with_pid(asked, command)
     check_targets(asked, command, "bpfprof record --pid 1234 -d 10")
     chosen = shown.format()
     is_table = look.details or (chosen is TABLE and shown.output is None)

@@ -6,8 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from bpfprof.capture.options import CaptureOptions
+from bpfprof.commands.capture_options import with_pid
 from bpfprof.commands.options import Shown
 from bpfprof.errors import UsageError
+from bpfprof.model.ids import Pid
 from bpfprof.render.formats import FORMATS, Format
 
 
@@ -41,3 +44,10 @@ def test_what_is_not_known_is_refused_with_what_is(name: str | None, output: str
         choose_format(name, Path(output) if output is not None else None)
     assert caught.value.exit_code == 2
     assert all(form.name in caught.value.hint for form in FORMATS)
+
+
+def test_a_number_alone_is_a_process() -> None:
+    assert with_pid(CaptureOptions(), ("5220",)) == (CaptureOptions(pids=(Pid(5220),)), ())
+    assert with_pid(CaptureOptions(pids=(Pid(7),)), ("5220",))[0].pids == (7, 5220)
+    for command in ((), ("5220", "7"), ("python",), ("\u0665",)):
+        assert with_pid(CaptureOptions(), command) == (CaptureOptions(), command)
