@@ -116,7 +116,7 @@ def _bars(work: Work, columns: int, paint: Paint) -> list[str]:
         line = f"  {name:<9}{paint(name, bar)}{' ' * (room - len(bar))} "
         line += f"{percent_text(ns, working_ns, 0):>5} {seconds_text(ns):>8} s"
         lines.append(f"{line}  {remarks.get(name, '')}".rstrip())
-    left_out = [(by_share[IDLE], "idle"), (by_share[HANDED], "waiting for other threads")]
+    left_out = [(by_share[IDLE], "idle"), (by_share[HANDED], "behind others")]
     aside = [f"{seconds_text(ns)} s {what}" for ns, what in left_out if ns * 1000 >= working_ns]
     return (
         [*lines, shortened(f"  of {seconds_text(working_ns)} s of working threads; beside {', '.join(aside)}", columns)]

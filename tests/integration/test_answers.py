@@ -14,7 +14,8 @@ import pytest
 from tests.integration.recorded import PROGRAMS, PYTHON, bpfprof, needs_root, program, running
 
 pytestmark = needs_root
-RECORD_S = 1.5
+# Enough for a verdict (100 samples) where others take most of the CPUs.
+RECORD_S, RATE_HZ = 1.5, 499
 # Programs that are recorded together, which do not disturb each other: on two CPUs.
 TOGETHER = (("sleep", "child", "idle"), ("python", "native"), ("gil",), ("lock",), ("joined",))
 KINDS = [kind for kinds in TOGETHER for kind in kinds]
@@ -29,7 +30,8 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, dict
         path = folder / f"{kinds[0]}.bpfprof"
         with contextlib.ExitStack() as stack:
             targets = [stack.enter_context(running(PYTHON, program("bounds.py"), kind)) for kind in kinds]
-            bpfprof("record", *(word for it in targets for word in ("-p", it.pid)), "-d", RECORD_S, "-o", path)
+            pids = (word for it in targets for word in ("-p", it.pid))
+            bpfprof("record", *pids, "-d", RECORD_S, "-r", RATE_HZ, "-o", path)
         for kind, target in zip(kinds, targets):
             only = ("--process", rf"\({target.pid}\)")
             found[kind] = json.loads(bpfprof("report", path, *only, "-f", "json").stdout)
