@@ -19,8 +19,8 @@ from bpfprof.proc.memory import ProcessMemory
 _LIMIT_BYTES = 64 << 20
 _ARENA_LIMIT = 64  # mappings of memory that are looked at for trampolines: as many as 1,000,000 functions have
 _TRACE_LIMIT = 2000  # of a process
-# One costs 6 ms of CPU time. Some programs have 50 new ones a second, all the time.
-_NEW_TRACES, _NEW_TRACES_PER_S = 300, 10
+# One of 8 KiB costs 6 ms of CPU time. Some programs have 50 new ones a second, all the time.
+_NEW_BYTES, _NEW_BYTES_PER_S = 2 << 20, 80 << 10
 Row = tuple[int, int, int, int]  # start, end, bias, number of the file
 
 
@@ -37,7 +37,7 @@ class JitCode:
 
     _known_traces: dict[Pid, dict[tuple[int, bytes], Row | None]] = field(default_factory=dict)  # by address and hash
 
-    _traces_left: dict[Pid, tuple[float, float]] = field(default_factory=dict)  # and since when, CLOCK_MONOTONIC
+    _bytes_left: dict[Pid, tuple[float, float]] = field(default_factory=dict)  # and since when, CLOCK_MONOTONIC
 
     def refine(self, pid: Pid, rows: list[Row]) -> list[Row]:
         """The same, with the objects in place of the memory where they lie."""
@@ -66,7 +66,7 @@ class JitCode:
         self._objects.pop(pid, None)
         self._arenas.pop(pid, None)
         self._known_traces.pop(pid, None)
-        self._traces_left.pop(pid, None)
+        self._bytes_left.pop(pid, None)
 
     def _descriptor(self, row: Row) -> int | None:
         """Its address in the process, if this mapping's file has one."""
@@ -114,18 +114,19 @@ class JitCode:
             key = start, hashlib.sha256(pages).digest()
             if key in before:
                 now[key] = before[key]
-            elif self._may_add_trace(pid):
+            elif self._may_add(pid, len(pages)):
                 now[key] = self._trace(pid, start, pages)
         self._known_traces[pid] = now
         return now.values()
 
-    def _may_add_trace(self, pid: Pid) -> bool:
-        """So many at first, and then so many a second; the stacks of others end in their code, and say so."""
-        left, since_s = self._traces_left.get(pid, (_NEW_TRACES, 0.0))
+    def _may_add(self, pid: Pid, size: int) -> bool:
+        """So much code at first, and then so much a second; the stacks of other code end in it, and say so."""
+        left, since_s = self._bytes_left.get(pid, (_NEW_BYTES, 0.0))
         now_s = time.monotonic()
-        left = min(_NEW_TRACES, left + _NEW_TRACES_PER_S * (now_s - since_s))
-        self._traces_left[pid] = max(left - 1, 0), now_s
-        return left >= 1
+        left = min(_NEW_BYTES, left + _NEW_BYTES_PER_S * (now_s - since_s))
+        is_enough = left >= size
+        self._bytes_left[pid] = left - size * is_enough, now_s
+        return is_enough
 
     def _trace(self, pid: Pid, start: int, pages: bytes) -> Row | None:
         found = trace_object(start, pages)

@@ -20,7 +20,7 @@ from bpfprof.elf.symbols.reader import ELF_SYMBOL_DTYPE
 from bpfprof.proc.memory import ProcessMemory
 
 _PAGE = 4096
-_LIMIT_BYTES, _TRACE_LIMIT_BYTES = 1 << 20, 128 << 10
+_LIMIT_BYTES, _TRACE_LIMIT_BYTES = 1 << 20, 64 << 10
 _LONGEST_SHIM = 64
 # push of registers; mov between registers; call of what is behind it; pop of registers; ret.
 _SHIM = re.compile(
