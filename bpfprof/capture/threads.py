@@ -48,6 +48,8 @@ class Threads:
 
     def add(self, process: int, pid: Pid, tid: Tid, first_ns: int, name: str = "") -> None:
         """A thread that the kernel side watches since first_ns; `name` is its own unless it has another."""
+        for names in (self._names, self._given_names):
+            names.pop(self.index_of.get(tid, -1), None)  # of one that had this tid before, and has ended
         index = self.index_of[tid] = self.count
         self.count += 1
         self._rows.append(table_row(index, RecordedThread(process, tid, first_ns)))
