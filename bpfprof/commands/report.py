@@ -51,7 +51,7 @@ _TOLERANCE = 0.01
     "--by",
     type=click.Choice(ROW_GROUPINGS),
     callback=lambda _ctx, _parameter, by: by or RenderOptions().by,
-    help="A table of time by function or library; with -f json rows by any of these.",
+    help="A table of time by these; with -f json such rows.",
 )
 @click.option("-n", "--limit", type=click.IntRange(1, 10_000), default=10, show_default=True, help="Rows of a table.")
 @filter_options
@@ -64,15 +64,11 @@ def report(recording: Path, shown: Shown, look: RenderOptions, wanted: Wanted, m
     check_not_replaced(recording, shown.output)
     chosen = chosen or (TABLE if look.details or check or look.by != "stack" else SUMMARY)
     wanted_spans = wanted.filter(min_block, takes=chosen.takes)
-    if look.by not in ("stack", "function", "library") and chosen is TABLE:
-        raise UsageError(
-            f"--by {look.by} is for JSON", "report RECORDING -f json --by; offcpu RECORDING --by for waits"
-        )
     if look.by != "stack" and chosen not in (TABLE, JSON):
         raise UsageError(f"--by is for a table, not for {chosen.name}", "bpfprof offcpu RECORDING --by groups waits")
     if look.event and "event" not in chosen.takes:
         raise UsageError(f"the format {chosen.name} is of time", "--event goes with -f collapsed")
-    profile = load_profile(recording, shown.profile_options(wanted_spans, chosen.needs_spans))
+    profile = load_profile(recording, shown.profile_options(wanted_spans, chosen.needs_spans or look.by != "stack"))
     if look.event and look.event not in profile.events:
         counted = ", ".join(map(printable, profile.events)) or "none"
         raise UsageError(f"the recording did not count {look.event}", f"record --event does; here it is {counted}")

@@ -11,6 +11,7 @@ from typing import TextIO
 import pytest
 
 from bpfprof.commands.terminal import for_terminal
+from bpfprof.query.rows import ROW_GROUPINGS
 from bpfprof.render.formats import RenderOptions
 from tests.unit.commands.command import run, written
 from tests.unit.recording.hand_made import small
@@ -58,8 +59,13 @@ def test_details_are_the_tables(tmp_path, capsys: pytest.CaptureFixture[str]) ->
     assert "off-CPU by reason" in shown[("--details",)] and "Too little to say" in shown[()]
 
 
-def test_rows_of_json_are_by_what_was_asked(tmp_path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_rows_are_by_what_was_asked(tmp_path, capsys: pytest.CaptureFixture[str]) -> None:
     path = written(small(), tmp_path)
     assert run("report", path, "-f", "json", "--by", "thread") == 0
     assert '"thread": "main (100)"' in capsys.readouterr().out
-    assert run("report", path, "--by", "thread") == 2 and "--by thread is for JSON" in capsys.readouterr().err
+    for by in ROW_GROUPINGS:
+        assert run("report", path, "--by", by) == 0
+        shown = capsys.readouterr().out
+        assert f"time by {by}" in shown or by == "lock", "nobody waited for one"
+    assert run("report", path, "--by", "thread", "-n", "1") == 0
+    assert "main (100)" in (shown := capsys.readouterr().out) and "and 1 more (--limit)" in shown

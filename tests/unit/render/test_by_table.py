@@ -36,7 +36,7 @@ def test_it_fits(by: str, made: Callable[[], Profile]) -> None:
 
 def test_only_when_asked_for() -> None:
     assert by_block(training_profile(), RenderOptions()) == []
-    assert by_block(training_profile(), RenderOptions(by="thread")) == []
+    assert by_block(training_profile(), RenderOptions(by="waker")) == [], "of waits alone"
 
 
 def test_columns() -> None:
