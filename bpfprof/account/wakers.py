@@ -12,6 +12,7 @@ from bpfprof.model.samples import WakerKind
 from bpfprof.model.states import reason_number
 from bpfprof.model.syscalls import syscall_numbers
 from bpfprof.recording.reader import Recording
+from bpfprof.recording.tables import RecordedWaker
 
 # An interrupt that ends one of these waits is taken for a timer's: network interrupts end net, disks end disk. A device
 # that is waited for in a call with a timeout is not told apart from it.
@@ -27,24 +28,18 @@ _TIMER_SLACK_NS = 2_000_000  # a timer of poll() may be rounded up to a tick or 
 
 
 def waker_table(recording: Recording) -> tuple[Waker, ...]:
-    """Those of the recording, then the timer, then other interrupts. A thread of a target has the name it had last."""
-    rows = [
-        Waker(
-            "thread",
-            Pid(row.pid),
-            Tid(row.tid),
-            row.process_name,
-            (_name(recording, row.thread - 1) if row.thread else "") or row.name,
-            row.thread - 1,
-        )
-        for row in recording.wakers
-    ]
+    """Those of the recording, then the timer, then other interrupts. A thread of a target has the names it had last."""
+    rows = [_waker(recording, row) for row in recording.wakers]
     return (*rows, Waker("timer"), Waker("interrupt"))
 
 
-def _name(recording: Recording, thread: int) -> str:
-    found = recording.threads[thread]
-    return found.shown_name(recording.processes[found.process])
+def _waker(recording: Recording, row: RecordedWaker) -> Waker:
+    process_name, name = row.process_name, row.name
+    if row.thread:
+        thread = recording.threads[row.thread - 1]
+        process = recording.processes[thread.process]
+        process_name, name = process.name or process_name, thread.shown_name(process) or name
+    return Waker("thread", Pid(row.pid), Tid(row.tid), process_name, name, row.thread - 1)
 
 
 def waker_places(

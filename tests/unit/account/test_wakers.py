@@ -24,12 +24,14 @@ def first_wait(made: HandMade, end_ms: float) -> tuple[str, Waker | None]:
     return reason_text(row["reason"]), profile.wakers[row["waker"] - 1] if row["waker"] else None
 
 
-def test_a_thread_of_a_target_has_the_name_it_had_last(made: HandMade) -> None:
+def test_a_thread_of_a_target_has_the_names_it_had_last(made: HandMade) -> None:
     Story.begin(made).run(MS).block(MS, waker=made.waker(1, 100, 101, "old"), waker_kind=WakerKind.THREAD).run(
         MS
     ).total()
     Story.begin(made, tid=101).run(3 * MS).total()
-    assert first_wait(made, 3) == ("sleep", Waker("thread", 100, 101, "daemon", "main", 1))
+    assert first_wait(made, 3) == ("sleep", Waker("thread", 100, 101, "python", "main", 1)), (
+        "its process had another, too"
+    )
 
 
 def test_a_thread_that_is_no_target(made: HandMade) -> None:
