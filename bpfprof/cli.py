@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from bpfprof.commands.outputs import guard_standard_output
 from bpfprof.errors import BpfprofError
+from bpfprof.proc.text import with_controls_replaced
 
 if TYPE_CHECKING:
     from bpfprof.commands.starting import Started
@@ -50,6 +51,11 @@ def _run(arguments: list[str], debug: bool) -> int:
 
 
 def _run_command(arguments: list[str], started: Started | None) -> int:
+    if arguments in (["--version"], ["-V"]):
+        from bpfprof.commands.version import version_text
+
+        print(version_text())
+        return 0
     _import_numpy()
     import click
 
@@ -58,8 +64,9 @@ def _run_command(arguments: list[str], started: Started | None) -> int:
     try:
         status = group.main(arguments, prog_name="bpfprof", standalone_mode=False, obj=started)
     except click.ClickException as error:
-        error.show()
-        return 2
+        from bpfprof.commands.usage_errors import as_usage_error
+
+        raise as_usage_error(error) from error
     except click.Abort:
         return _INTERRUPTED
     return status or 0
@@ -80,7 +87,7 @@ def _say(text: str, with_traceback: bool, details: str = "") -> None:
     if with_traceback:
         import traceback
 
-        traceback.print_exc()
-        if details:
-            print(details, file=sys.stderr)
-    print(f"bpfprof: {text}", file=sys.stderr)
+        text = f"{traceback.format_exc()}{details}\n{text}"
+    # It may have words of a file or of the command line in it.
+    lines = [with_controls_replaced(line) for line in f"bpfprof: {text}".split("\n")]
+    print("\n".join(lines), file=sys.stderr)

@@ -26,6 +26,10 @@
 #define BP_CACHED_RULES 1024
 /* Of a native frame's word: the address is of an instruction that runs, not of one that will be returned to. */
 #define BP_EXACT_BIT 63
+/* Bit of args[0] of a poll() of one descriptor: below it are the first BP_POLLED_BITS of its struct pollfd. */
+#define BP_POLLED_BIT 63
+#define BP_POLLED_BITS 48
+#define BP_OBJECT_KIND_BIT 60
 #define BP_EVENT_RING_BYTES 8388608
 #define BP_STACK_RING_BYTES 4194304
 #define BP_SEEN_STACKS 8192
@@ -121,6 +125,14 @@ enum bp_gil_flags {
     BP_UNSAMPLED = 4,     /* SHORT: not short, but there were too many switches */
 };
 
+enum bp_object_kind {
+    BP_OBJECT_UNKNOWN = 0,
+    BP_OBJECT_INODE = 1,      /* the number of a file, pipe, device or socket */
+    BP_OBJECT_PEER = 2,       /* of a TCP connection the other end: port << 32, and the address of IPv4 as in memory */
+    BP_OBJECT_OTHER_PEER = 3, /* of another socket */
+    BP_OBJECT_LISTENS = 4,    /* the address at which it listens, in the same way */
+};
+
 enum bp_waker_kind {
     BP_WAKER_UNKNOWN = 0,
     BP_WAKER_THREAD = 1,
@@ -210,17 +222,18 @@ struct bp_event {
     __u16 cpu;
     __u32 tid;
     __u32 tgid;
-    __s16 syscall;      /* WAIT: number of the system call it waited in, -1: not in one */
-    __u16 task_state;   /* WAIT: prev_state of sched_switch, 0: still runnable (preempted) */
-    __u64 time_ns;      /* CLOCK_MONOTONIC; WAIT: when it was back on a CPU */
-    __u64 on_cpu_ns;    /* of this thread since it is watched, up to the event (WAIT: up to the switch-out) */
-    __u64 blocked_ns;   /* WAIT: from switch-out to being made runnable */
-    __u64 runqueue_ns;  /* WAIT: from being runnable to running */
-    __u64 stolen_ns;    /* WAIT: of the time on a CPU before it, what the hypervisor or interrupts took */
-    __u64 stack;        /* key of a bp_stack sent earlier; 0: none, see status */
-    __u64 args[3];      /* WAIT: first arguments of the system call */
-    __u32 early_ns;     /* WAIT: how long before `time_ns` of the last one sent the scheduler let it run */
-    __u32 enqueue_ns;   /* WAIT: of runqueue_ns of the last one sent, what went by before it was on a run queue */
+    __s16 syscall;     /* WAIT: number of the system call it waited in, -1: not in one */
+    __u16 task_state;  /* WAIT: prev_state of sched_switch, 0: still runnable (preempted) */
+    __u64 time_ns;     /* CLOCK_MONOTONIC; WAIT: when it was back on a CPU */
+    __u64 on_cpu_ns;   /* of this thread since it is watched, up to the event (WAIT: up to the switch-out) */
+    __u64 blocked_ns;  /* WAIT: from switch-out to being made runnable */
+    __u64 runqueue_ns; /* WAIT: from being runnable to running */
+    __u64 stolen_ns;   /* WAIT: of the time on a CPU before it, what the hypervisor or interrupts took */
+    __u64 stack;       /* key of a bp_stack sent earlier; 0: none, see status */
+    __u64 args[3];     /* WAIT: first arguments of the system call */
+    __u64 object;     /* WAIT: what the call's descriptor is of: enum bp_object_kind << BP_OBJECT_KIND_BIT, and which */
+    __u32 early_ns;   /* WAIT: how long before `time_ns` of the last one sent the scheduler let it run */
+    __u32 enqueue_ns; /* WAIT: of runqueue_ns of the last one sent, what went by before it was on a run queue */
     __u64 waker_stack;  /* WAIT: of the thread that ended it */
     __u64 holder_stack; /* WAIT for a GIL: of the thread that had it */
     __u32 waker_tid;
@@ -396,6 +409,7 @@ struct bp_thread {
     __u64 wake_ns;  /* when it was made runnable, 0: not yet */
     __u64 stack;
     __u64 args[3];
+    __u64 object;
     __u64 on_cpu_ns; /* totals of the intervals that ended */
     __u64 blocked_ns;
     __u64 runqueue_ns;

@@ -76,6 +76,7 @@ static __always_inline void take_switch_stack(void *ctx, struct bp_thread *threa
     walk->tgid = id >> 32;
     walk->header.time_ns = now;
     take_stack(ctx, walk, BP_FOR_SWITCH_OUT, futex_of(thread), asks_for_kernel);
+    CALL(note_object, walk);
     thread->stack = walk->header.key;
     thread->status = walk->status;
     thread->flags = walk->gil_flags;

@@ -17,6 +17,7 @@
 #include "thread_time.bpf.h"
 #include "switch_sampling.bpf.h"
 #include "wakers.bpf.h"
+#include "objects.bpf.h"
 #include "on_cpu.bpf.c"
 #include "off_cpu.bpf.c"
 #include "lifecycle.bpf.c"

@@ -8,7 +8,10 @@
 #define TASK_STATE_DEAD 0x80
 #define TASK_STATE_WAKING 0x200
 
-#define SYSCALL_EXECVE 59 /* arch/x86/entry/syscalls/syscall_64.tbl */
+/* arch/x86/entry/syscalls/syscall_64.tbl */
+#define SYSCALL_POLL 7
+#define SYSCALL_EXECVE 59
+#define SYSCALL_PPOLL 271
 
 /* The system call that the current task's user registers say it is in; -1: none. */
 static __always_inline __s16 syscall_of(__u64 registers)
@@ -17,7 +20,10 @@ static __always_inline __s16 syscall_of(__u64 registers)
     return number >= 0x7fff || (USER_CS(registers) & 3) != 3 ? -1 : (__s16)number;
 }
 
-/* The current thread's system call, which it waits in, and its arguments. */
+/*
+ * The current thread's system call, which it waits in, and its arguments. What a poll() waits for is read now: its list is
+ * mostly on the stack, where something else is when the wait is over.
+ */
 static __always_inline void note_syscall(struct bp_thread *thread)
 {
     __u64 registers = user_registers();
@@ -27,6 +33,11 @@ static __always_inline void note_syscall(struct bp_thread *thread)
     thread->args[0] = USER_REGISTER(registers, REGISTER_DI);
     thread->args[1] = USER_REGISTER(registers, REGISTER_SI);
     thread->args[2] = USER_REGISTER(registers, REGISTER_DX);
+    if ((thread->syscall == SYSCALL_POLL || thread->syscall == SYSCALL_PPOLL) && thread->args[1] == 1) {
+        __u64 polled = 0; /* fd, events, revents: include/uapi/asm-generic/poll.h */
+        if (READ_USER(polled, thread->args[0]))
+            thread->args[0] = 1ULL << BP_POLLED_BIT | (polled & ((1ULL << BP_POLLED_BITS) - 1));
+    }
 }
 
 /* What the scheduler counts of a task: sum_exec_runtime and run_delay. */
@@ -202,6 +213,7 @@ static __always_inline void send_wait(struct bp_thread *thread, __u32 tid, __u64
     event.args[0] = thread->args[0];
     event.args[1] = thread->args[1];
     event.args[2] = thread->args[2];
+    event.object = thread->object;
     event.waker_stack = thread->waker_stack;
     event.holder_stack = thread->holder_stack;
     event.waker_tid = thread->waker_tid;
@@ -226,6 +238,7 @@ static __always_inline void leave(struct bp_thread *thread, __u16 task_state)
     thread->task_state = task_state;
     thread->stack = 0;
     thread->status = BP_STACK_NOT_TAKEN;
+    thread->object = 0;
     thread->syscall = -1;
     thread->args[0] = 0;
     thread->args[1] = 0;

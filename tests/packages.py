@@ -21,6 +21,15 @@ def folder(version: str, *packages: str) -> str:
     return str(builds.made("-".join(["packages", version, *packages]).replace("=", ""), fetch))
 
 
+def site_packages(version: str, *packages: str) -> str:
+    """The same in a folder whose name says that what is in it is a library, no code of the program's own."""
+    parent = Path(folder(version, *packages))
+    link = parent / "site-packages"
+    if not link.exists():
+        link.symlink_to(".")
+    return str(link)
+
+
 def extensions(python: str, path: str, *sources: str) -> str:
     """A folder with these modules (.pyx, and .cpp with pybind11) made for an interpreter; `path` has the compilers."""
 

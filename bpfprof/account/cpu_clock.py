@@ -11,16 +11,17 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bpfprof import array_types as npt
 from bpfprof.account.threads import Int64Array, Threads
 
 
 @dataclass(frozen=True)
 class Bursts:
-    """One element a burst. ran_ns + stolen_ns + added_ns + unknown_ns is how long it was on the wall clock.
+    """The bursts of threads, one thread after the other; the columns but `edges` have one element a burst.
 
-    added_ns: in waits that were only added up; unknown_ns: what tells of it was lost. edges: the bursts laid end to end
-    on the thread's CPU clock, one more than bursts, from 0 to its CPU time.
+    ran + stolen_ns + added_ns + unknown_ns is how long it was on the wall clock. added_ns: in waits that were only
+    added up; unknown_ns: what tells of it was lost. edges: the bursts laid end to end on the threads' CPU clocks, one
+    more than bursts, from 0 to their CPU time. first: of each thread its first burst, and one more for the end; every
+    thread has one. thread: place of each burst's thread. before_wait: of each wait the burst before it.
     """
 
     start_ns: Int64Array
@@ -28,39 +29,62 @@ class Bursts:
     added_ns: Int64Array
     unknown_ns: Int64Array
     edges: Int64Array
+    first: Int64Array
+    thread: Int64Array
+    before_wait: Int64Array
 
     @classmethod
-    def of_thread(
+    def of_threads(
         cls,
-        thread: int,
+        chosen: range,
         threads: Threads,
         begin_ns: Int64Array,
         end_ns: Int64Array,
-        added_ns: int,
+        added_ns: Int64Array,
         has_no_end: bool = False,
     ) -> Bursts:
-        """The bursts between the thread's waits (from begin_ns to end_ns), before the first and after the last.
+        """The bursts between the waits (from begin_ns to end_ns) of each of the chosen threads, before and after them.
 
-        added_ns: all waits of the thread that were only added up; what the bursts have beyond them is not known.
+        added_ns: all waits of each thread that were only added up; what bursts have beyond them is not known.
         """
-        own = threads.waits.of_thread(thread)
-        start = np.append(threads.first_ns[thread], end_ns)
-        length = np.append(begin_ns, threads.last_ns[thread]) - start
-        ran = np.append(threads.waits.column("on_cpu_ns", own).astype(np.int64), threads.on_cpu_ns[thread])
-        ran = np.diff(np.maximum.accumulate(ran.clip(0, threads.on_cpu_ns[thread])), prepend=0)
-        ran = np.minimum(ran, length)
-        stolen = np.append(threads.waits.column("stolen_ns", own).astype(np.int64), threads.open_stolen_ns[thread])
+        waits, count = threads.waits, len(chosen)
+        own = waits.of_threads(chosen)
+        wait_counts = np.diff(waits.begin[chosen.start : chosen.stop + 1])
+        first = np.append(0, np.cumsum(wait_counts + 1))
+        thread, last = np.repeat(np.arange(count), wait_counts + 1), first[1:] - 1
+        before = np.arange(own.stop - own.start) + np.repeat(np.arange(count), wait_counts)
+
+        def filled(of_waits: Int64Array, of_threads: Int64Array, at: Int64Array, shift: int) -> Int64Array:
+            column = np.empty(int(first[-1]), np.int64)
+            column[before + shift], column[at] = of_waits, of_threads[chosen.start : chosen.stop]
+            return column
+
+        start = filled(end_ns, threads.first_ns, first[:-1], 1)
+        length = filled(begin_ns, threads.last_ns, last, 0) - start
+        on_cpu_ns = threads.on_cpu_ns[chosen.start : chosen.stop]
+        ran = filled(waits.column("on_cpu_ns", own).astype(np.int64), threads.on_cpu_ns, last, 0)
+        # The clocks one after the other, so that no thread's begins before that of the thread before ends.
+        ran = ran.clip(0, on_cpu_ns[thread]) + (np.cumsum(on_cpu_ns) - on_cpu_ns)[thread]
+        ran = np.minimum(np.diff(np.maximum.accumulate(ran), prepend=0), length)
+        stolen = filled(waits.column("stolen_ns", own).astype(np.int64), threads.open_stolen_ns, last, 0)
         stolen = np.minimum(stolen, length - ran)
         left = length - ran - stolen
         if has_no_end:  # that the thread runs since its last row is only assumed
-            later_ns = min(int(ran[-1]), max(0, added_ns - int(left.sum())))
-            ran[-1], left[-1] = ran[-1] - later_ns, left[-1] + later_ns
-        added = scaled(left, added_ns)
-        return cls(start, stolen, added, left - added, np.concatenate([[0], np.cumsum(ran)]))
+            later_ns = np.minimum(ran[last], (added_ns - np.add.reduceat(left, first[:-1])).clip(0))
+            ran[last], left[last] = ran[last] - later_ns, left[last] + later_ns
+        added = scaled(left, first, thread, added_ns)
+        edges = np.append(0, np.cumsum(ran))
+        return cls(start, stolen, added, left - added, edges, first, thread, before)
 
-    def positions(self, time_ns: Int64Array) -> Int64Array:
-        """Moments of the wall clock (ascending) on the thread's CPU clock."""
-        burst = np.clip(np.searchsorted(self.start_ns, time_ns, side="right") - 1, 0, len(self.start_ns) - 1)
+    def positions(self, time_ns: Int64Array, thread: Int64Array) -> Int64Array:
+        """Moments of the wall clock (ascending for each thread) on the CPU clock of their threads."""
+        if not len(time_ns):
+            return time_ns
+        least = min(int(self.start_ns.min()), int(time_ns.min()))
+        apart = max(int(self.start_ns.max()), int(time_ns.max())) - least + 1
+        keys = self.start_ns - least + self.thread * apart
+        burst = np.searchsorted(keys, time_ns - least + thread * apart, side="right") - 1
+        burst = np.clip(burst, self.first[thread], self.first[thread + 1] - 1)
         ran = np.diff(self.edges)
         whole = (ran + self.stolen_ns + self.added_ns + self.unknown_ns)[burst]
         into = np.clip(time_ns - self.start_ns[burst], 0, whole)
@@ -86,17 +110,14 @@ class Bursts:
         return moved, follows[0], follows[1], follows[2]
 
 
-def scaled(parts: Int64Array, total: int) -> Int64Array:
-    """`parts` as they are if they sum to `total` or less; else in proportion, to sum to it."""
-    ends = np.cumsum(parts, dtype=np.float64)
-    if not len(parts) or ends[-1] <= total:
+def scaled(parts: Int64Array, first: Int64Array, thread: Int64Array, totals: Int64Array) -> Int64Array:
+    """`parts` as they are where those of a thread sum to its total or less; else in proportion, to sum to it."""
+    sums = np.add.reduceat(parts, first[:-1])
+    if (sums <= totals).all():
         return parts
-    return np.minimum(shared(parts, total), parts)
-
-
-def shared(weights: npt.NDArray[np.generic], total: int) -> Int64Array:
-    """`total` in whole parts, as near as can be in proportion to weights, which are not negative and not all 0."""
-    ends = np.cumsum(weights, dtype=np.float64)
-    borders = np.minimum(np.rint(ends * (total / ends[-1])), float(total))
-    borders[-1] = total
-    return np.asarray(np.diff(borders, prepend=0), np.int64)
+    ends = (np.cumsum(parts) - (np.cumsum(sums) - sums)[thread]).astype(np.float64)
+    borders = np.minimum(np.rint(ends * (totals / np.maximum(sums, 1))[thread]), totals[thread].astype(np.float64))
+    borders[first[1:] - 1] = totals
+    shares = np.diff(borders, prepend=0)
+    shares[first[:-1]] = borders[first[:-1]]
+    return np.where((sums > totals)[thread], np.minimum(shares.astype(np.int64), parts), parts)

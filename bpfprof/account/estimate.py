@@ -12,9 +12,14 @@ import numpy as np
 
 from bpfprof import array_types as npt
 from bpfprof.account.threads import Int64Array, sums_by
+from bpfprof.model.grouping import group_numbers
 from bpfprof.model.samples import UNSAMPLED
 from bpfprof.model.spans import How, ThreadState
+from bpfprof.model.states import reason_number
 from bpfprof.model.statuses import Status
+
+_MOST_SUMS = 64
+_MOST_HELD = 1 << 16  # rows; more are made twice
 
 # Waits of one thread that were only added up: one row a (thread, state, reason, is_unsampled). count: waits; those of
 # RUNQUEUE are the same ones as those of OFF_CPU.
@@ -34,7 +39,21 @@ def summed(rows: npt.NDArray[np.void], reasons: npt.NDArray[np.uint16]) -> npt.N
     for sums, (state, name) in zip(made, states):
         sums["state"], sums["ns"] = state, sums_by(inverse, rows[name], len(unique))
     sums = made[made["ns"] > 0]
-    return sums[np.argsort(sums["thread"], kind="stable")]
+    return _fewer(sums[np.argsort(sums["thread"], kind="stable")])
+
+
+def _fewer(sums: npt.NDArray[np.void]) -> npt.NDArray[np.void]:
+    """At most so many of a thread, as all of them are in each of its gaps: small ones become an unknown reason."""
+    if not len(sums) or np.bincount(sums["thread"]).max() <= _MOST_SUMS:
+        return sums
+    order = np.lexsort((-sums["ns"], sums["thread"]))
+    rank = np.arange(len(sums)) - np.searchsorted(sums["thread"], sums["thread"])
+    sums["reason"][order[rank >= _MOST_SUMS]] = reason_number("unknown")
+    first, number = group_numbers(sums[name] for name in ("thread", "state", "reason", "is_unsampled"))
+    fewer = sums[first]
+    for name in ("ns", "count"):
+        fewer[name] = sums_by(number, sums[name], len(first))
+    return fewer[np.argsort(fewer["thread"], kind="stable")]
 
 
 def spread(gaps_ns: Int64Array, sums: npt.NDArray[np.void]) -> tuple[Int64Array, Int64Array]:
@@ -56,18 +75,22 @@ def spread(gaps_ns: Int64Array, sums: npt.NDArray[np.void]) -> tuple[Int64Array,
 
 
 def estimated(blocks: Callable[[], Iterator[npt.NDArray[np.void]]]) -> Iterator[npt.NDArray[np.void]]:
-    """Spans of one thread as `blocks` gives them (twice the same), with waits chosen at random speaking for others.
+    """Spans of threads as `blocks` gives them (each time the same), with waits chosen at random speaking for others.
 
     A wait that was chosen as one in k has k - 1 times its own length and number as its weight (the estimator of Horvitz
-    and Thompson), and the sums of the thread are exact: the time of all waits in one state for one reason that have no
+    and Thompson), and the sums of each thread are exact: the time of all waits in one state for one reason that have no
     stack is shared out by these weights. Where none was chosen they stay what they are, not sampled.
     """
     pools: dict[int, npt.NDArray[np.float64]] = {}
+    held: list[npt.NDArray[np.void]] = []
+    row_count = 0
     for block in blocks():
+        row_count += len(block)
+        held = [*held, block] if row_count <= _MOST_HELD else []
         for key, chosen, missing in _pools(block):
             pool = pools.setdefault(key, np.zeros((2, 3)))  # a row each of _SHARED: to give, all weights, given
             pool += [[block[name][missing].sum(), _weights(block, chosen, name).sum(), 0] for name in _SHARED]
-    for block in blocks():
+    for block in held if row_count <= _MOST_HELD else blocks():
         for key, chosen, missing in _pools(block):
             pool = pools[key]
             if pool[0, :2].all():
@@ -86,12 +109,18 @@ _SHARED = ("duration_ns", "count")  # of the waits without a stack
 
 
 def _pools(spans: npt.NDArray[np.void]) -> Iterator[tuple[int, npt.NDArray[np.intp], npt.NDArray[np.intp]]]:
-    """(state and reason as one number, spans that were chosen at random, spans of waits that were not)."""
+    """(thread, state and reason as one number, spans that were chosen at random, spans of waits that were not)."""
     is_wait = (spans["state"] != ThreadState.ON_CPU) & (spans["reason"] > 0)
-    keys = np.where(is_wait, spans["state"].astype(np.int64) << 16 | spans["reason"], 0)
     chosen, missing = is_wait & (spans["one_in"] > 1), is_wait & (spans["status"] == Status.NOT_SAMPLED)
-    for key in np.unique(keys[chosen | missing]).tolist():
-        yield key, np.flatnonzero(chosen & (keys == key)), np.flatnonzero(missing & (keys == key))
+    places = np.flatnonzero(chosen | missing)
+    keys = spans["thread"][places].astype(np.int64) << 24 | spans["state"][places].astype(np.int64) << 16
+    keys |= spans["reason"][places]
+    order = np.argsort(keys, kind="stable")
+    places, keys = places[order], keys[order]
+    for pool in np.split(np.arange(len(keys)), np.flatnonzero(np.diff(keys)) + 1):
+        if len(pool):
+            of_pool = places[pool]
+            yield int(keys[pool[0]]), of_pool[chosen[of_pool]], of_pool[missing[of_pool]]
 
 
 def _weights(spans: npt.NDArray[np.void], chosen: npt.NDArray[np.intp], name: str) -> npt.NDArray[np.float64]:

@@ -17,7 +17,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from bpfprof import array_types as npt
+from bpfprof.account.holding import held_parts, holders_of
 from bpfprof.account.threads import Int64Array, Threads
+from bpfprof.model.rows import one_after_another, picked
 from bpfprof.model.samples import WakerKind
 from bpfprof.model.states import reason_number
 from bpfprof.recording.reader import Recording
@@ -117,29 +119,10 @@ def _gil_numbers(recording: Recording, thread: Int64Array, address: npt.NDArray[
     return np.asarray(numbers[inverse], np.int64)
 
 
-@dataclass(frozen=True)
-class _Holders:
-    """Who had one GIL, in the order of time: the ith is `holder[i]` from start_ns[i] until the next begins.
-
-    key: a number for each (holder, stack); other: the last place before each that has another holder, -1: none.
-    """
-
-    start_ns: Int64Array
-    holder: Int64Array
-    key: Int64Array
-    other: Int64Array
-
-    def at(self, place: Int64Array, waiter: int) -> Int64Array:
-        """The key at places (-1: before all), which is never the waiter's own; -1: not known."""
-        own = (place >= 0) & (self.holder[place] == waiter)
-        place = np.where(own, self.other[place], place)
-        return np.where(place >= 0, self.key[place], -1)
-
-
 def _waits_behind(threads: Threads, rows: _GilRows) -> npt.NDArray[np.void]:
     """The blocked time of each row, cut where the GIL went to another thread or another function of the same."""
     taken = {name: threads.waits.column(name, rows.place).astype(np.int64) for name in ("holder", "holder_stack")}
-    made = [np.zeros(0, HELD_DTYPE)]
+    made = []
     by_gil = np.lexsort((rows.thread, rows.gil))  # stable: of one thread still in the order of time
     for of_gil in np.split(by_gil, np.flatnonzero(np.diff(rows.gil[by_gil])) + 1):
         if not len(of_gil):
@@ -151,49 +134,15 @@ def _waits_behind(threads: Threads, rows: _GilRows) -> npt.NDArray[np.void]:
         stack = np.concatenate([taken["holder_stack"][seen], rows.given_stack[given]])
         pairs, key = np.unique((holder + 1) << 32 | stack, return_inverse=True)
         pairs = np.append(pairs, 0)  # -1: not known
-        holders = _holders(start, holder, key)
+        holders = holders_of(start, holder, key)
         thread_of = rows.thread[of_gil]
         for own in np.split(of_gil, np.flatnonzero(np.diff(thread_of)) + 1):
-            row, key, start_ns, ns = _parts(holders, int(rows.thread[own[0]]), rows.begin_ns[own], rows.woken_ns[own])
+            row, key, start_ns, ns = held_parts(
+                holders, int(rows.thread[own[0]]), rows.begin_ns[own], rows.woken_ns[own]
+            )
             found = np.zeros(len(row), HELD_DTYPE)
             found["place"], found["start_ns"], found["ns"] = rows.place[own][row], start_ns, ns
             found["holder"], found["stack"] = pairs[key] >> 32, pairs[key] & 0xFFFFFFFF
-            made.append(found[ns > 0])
-    held = np.concatenate(made)
-    return held[np.lexsort((held["start_ns"], held["place"]))]
-
-
-def _holders(start: Int64Array, holder: Int64Array, key: Int64Array) -> _Holders:
-    """In the order of time; what was seen again is left out."""
-    order = np.argsort(start, kind="stable")
-    start, holder, key = start[order], holder[order], key[order]
-    kept = np.append(True, key[1:] != key[:-1])[: len(key)]
-    start, holder, key = start[kept], holder[kept], key[kept]
-    begins_run = np.append(True, holder[1:] != holder[:-1])[: len(holder)]
-    run_begin = np.maximum.accumulate(np.where(begins_run, np.arange(len(holder)), 0))
-    # One more at the end, so that place -1 (before all) can be looked up.
-    return _Holders(*(np.append(column, -1) for column in (start, holder, key, run_begin - 1)))
-
-
-def _parts(
-    holders: _Holders, thread: int, begin: Int64Array, end: Int64Array
-) -> tuple[Int64Array, Int64Array, Int64Array, Int64Array]:
-    """(row, key, start, nanoseconds) of the parts of a thread's rows that lie behind one holder; key -1: not known."""
-    start = holders.start_ns[:-1]
-    first = np.searchsorted(start, begin, side="right") - 1  # the holder when the wait began
-    last = np.maximum(np.searchsorted(start, end, side="left") - 1, first)
-    is_cut = last > first
-    # Where it is cut there is a next one; else the -1 at the end may be looked up, which is not used.
-    head_ns = np.where(is_cut, holders.start_ns[first + 1], end) - begin
-    tail = np.flatnonzero(is_cut)
-    # Whole times of a holder in between.
-    counts = last[tail] - first[tail] - 1
-    offsets = np.cumsum(counts) - counts
-    between = np.repeat(first[tail] + 1 - offsets, counts) + np.arange(int(counts.sum()))
-    tail_start = holders.start_ns[last[tail]]
-    return (
-        np.concatenate([np.arange(len(begin)), tail, np.repeat(tail, counts)]),
-        np.concatenate([holders.at(first, thread), holders.at(last[tail], thread), holders.at(between, thread)]),
-        np.concatenate([begin, tail_start, holders.start_ns[between]]),
-        np.concatenate([head_ns, end[tail] - tail_start, holders.start_ns[between + 1] - holders.start_ns[between]]),
-    )
+            made.append(picked(found, ns > 0))
+    held = one_after_another(HELD_DTYPE, made)
+    return picked(held, np.lexsort((held["start_ns"], held["place"])))

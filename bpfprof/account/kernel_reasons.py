@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
+from functools import lru_cache
 
 import numpy as np
 
@@ -12,6 +14,7 @@ from bpfprof.model.states import reason_number
 from bpfprof.recording.reader import Recording
 
 Hints = npt.NDArray[np.uint16]
+Table = tuple[tuple[str, str], ...]
 
 # Names of kernel functions (Linux 5.18 to 6.12) and the reason of a wait with one of them on its stack. The first line
 # that has a function of the stack counts, wherever on the stack that is.
@@ -33,11 +36,21 @@ _INSIDE = (
     ("net", r"inet_\w+|tcp_\w+|rpc_wait_bit_killable|nfs4?_wait_\w+"),
     ("poll", r"eventfd_read|inotify_read|fanotify_read|signalfd_\w+|do_epoll_wait|do_poll|do_select"),
     ("sleep", r"timerfd_read\w*|do_nanosleep|hrtimer_nanosleep"),
-    ("lock", r"futex_wait\w*|__futex_wait|fcntl_setlk|flock_lock_inode\w*|posix_lock_inode\w*"),
+    ("lock", r"futex_wait\w*|__futex_wait"),
+    ("file-lock", r"fcntl_setlk|flock_lock_inode\w*|posix_lock_inode\w*"),
     ("device", r"n_tty_\w+|tty_\w+|drm_\w+|amdgpu_\w+|kfd_\w+|nvidia_\w+"),
     ("disk", r"io_schedule\w*|blk_\w+|submit_bio_wait|bit_wait_io|folio_wait\w*|wait_on_page\w*|__wait_on_buffer"),
     ("disk", r"jbd2_\w+|xlog_\w+|xfs_log_\w+|btrfs_wait_\w+|balance_dirty_pages\w*|request_wait_answer"),
-    ("lock", r"rwsem_down_\w+|__mutex_lock\w*|percpu_rwsem_wait|__down_\w+"),
+    ("kernel-lock", r"rwsem_down_\w+|__mutex_lock\w*|percpu_rwsem_wait|__down_\w+"),
+)
+
+
+# /proc/PID/stack leaves out the scheduler's functions, and those of locks are among them: __sched, and
+# stack_trace_consume_entry_nosched() in kernel/stacktrace.c. What calls them is then the leaf; these call them alone,
+# and wait for a disk in other functions.
+_LEAVES = (
+    ("kernel-lock", r"\w+_(buffered|file|dio)_(read|write)_iter|generic_file_\w+_iter|iterate_dir|do_truncate"),
+    ("kernel-lock", r"open_last_lookups|filename_create|do_unlinkat|do_rmdir|lock_rename|do_renameat2|chmod_common"),
 )
 
 
@@ -47,13 +60,34 @@ def kernel_hints(recording: Recording) -> tuple[Hints, Hints]:
     return _hints(recording, names, _OUTSIDE), _hints(recording, names, _INSIDE)
 
 
-def _hints(recording: Recording, names: dict[str, list[int]], table: tuple[tuple[str, str], ...]) -> Hints:
+def hint_of(functions: Iterable[str], in_call: bool) -> int:
+    """The same of one stack: its kernel functions as /proc/PID/stack has them, leaf first."""
+    table: Table = _INSIDE if in_call else _OUTSIDE
+    names = [_plain(function) for function in functions]
+    rank = min((_rank(table, name) for name in names), default=len(table))
+    if rank == len(table):
+        table = _LEAVES
+        rank = min((_rank(table, name) for name in names[:1] if in_call), default=len(table))
+    return reason_number(table[rank][0]) if rank < len(table) else NO_HINT
+
+
+@lru_cache(maxsize=1000)
+def _rank(table: Table, function: str) -> int:
+    """The line that has a plain function; the number of lines where none has."""
+    return next((rank for rank, (_, pattern) in enumerate(table) if re.fullmatch(pattern, function)), len(table))
+
+
+def _plain(function: str) -> str:
+    """Without what the compiler or a module adds to its name."""
+    return re.split(r"[. ]", function, maxsplit=1)[0]
+
+
+def _hints(recording: Recording, names: dict[str, list[int]], table: Table) -> Hints:
     stacks = recording.stacks
     hints = np.full(len(stacks) + 1, NO_HINT, np.uint16)
     ranks = np.full(len(recording.natives) + 1, len(table), np.uint8)
-    patterns = [re.compile(pattern) for _, pattern in table]
     for name, numbers in names.items():
-        ranks[numbers] = next((rank for rank, pattern in enumerate(patterns) if pattern.fullmatch(name)), len(table))
+        ranks[numbers] = _rank(table, name)
     chosen = np.flatnonzero(stacks["kernel_count"])
     if not len(chosen):
         return hints
@@ -68,11 +102,11 @@ def _hints(recording: Recording, names: dict[str, list[int]], table: tuple[tuple
 
 
 def _kernel_names(recording: Recording) -> dict[str, list[int]]:
-    """Function (without what the compiler or a module adds to its name) -> numbers of natives."""
+    """Plain function -> numbers of natives."""
     kernel = [index for index, file in enumerate(recording.files) if file.kind == "kernel"]
     names = recording.names
     of_kernel = names[np.isin(recording.natives["file"][names["native"].astype(np.int64) - 1], kernel)]
     found: dict[str, list[int]] = {}
     for native, function in zip(of_kernel["native"].tolist(), of_kernel["function"].tolist()):
-        found.setdefault(re.split(r"[. ]", recording.texts[function], maxsplit=1)[0], []).append(native)
+        found.setdefault(_plain(recording.texts[function]), []).append(native)
     return found

@@ -21,13 +21,15 @@ NO_HINT = 0xFFFF
 _OF_MEMORY_MAP = "mmap munmap mprotect mremap brk madvise mlock mlock2 munlock pkey_mprotect"
 _FUTEX = "futex futex_waitv futex_wait"
 # The word for a call, whatever its arguments. What is not here is named by its descriptor, else by kernel frames, else
-# as "disk" in a sleep that no signal ends, else by its own name. flock always waits for another process's lock, and
-# semop for a semaphore between processes. A wait that SIGSTOP cut in two goes on as restart_syscall, which does not say
-# what the call was before; most are sleeps. libaio does direct input and output of files only. Queues of messages are
-# pipes that keep the borders of what was written. The parent of a vfork() waits until the child has called execve():
-# clone() with CLONE_VFORK is how libc does it.
+# as "disk" in a sleep that no signal ends, else by its own name. flock waits for who has the file locked, and semop for
+# a semaphore between processes. A wait that SIGSTOP cut in two goes on as restart_syscall, which does not say what the
+# call was before; most are sleeps. libaio does direct input and output of files only. Queues of messages are pipes that
+# keep the borders of what was written. The parent of a vfork() waits until the child has called execve(): clone() with
+# CLONE_VFORK is how libc does it.
 _CALLS = {
-    "lock": f"{_FUTEX} flock semop semtimedop {_OF_MEMORY_MAP}",
+    "lock": f"{_FUTEX} semop semtimedop",
+    "file-lock": "flock",
+    "kernel-lock": _OF_MEMORY_MAP,
     "sleep": "nanosleep clock_nanosleep pause rt_sigtimedwait rt_sigsuspend restart_syscall",
     "disk": "fsync fdatasync sync syncfs sync_file_range msync readahead io_getevents io_pgetevents",
     "net": "connect accept accept4 sendto recvfrom sendmsg recvmsg recvmmsg sendmmsg",
@@ -48,6 +50,7 @@ _REASON_OF_DESCRIPTOR = {
     FdKind.SOCKET: "net",
     FdKind.DEVICE: "device",
 }
+FUTEX_PRIVATE = 128  # FUTEX_PRIVATE_FLAG, include/uapi/linux/futex.h
 FUTEX_CALLS = sorted(syscall_numbers(*_FUTEX.split()))
 _FCNTL = next(iter(syscall_numbers("fcntl")))
 _LOCKS_FILE = (7, 38)  # F_SETLKW, F_OFD_SETLKW: include/uapi/asm-generic/fcntl.h
@@ -91,7 +94,7 @@ def wait_reasons(
     # Waiting for no descriptor is sleeping: time.sleep() before CPython 3.11 is a select() of nothing.
     waits_for_none = (_IS_SELECT[calls] & (first == 0)) | (_IS_POLL[calls] & (second == 0))
     reasons[waits_for_none] = reason_number("sleep")
-    reasons[(calls == _FCNTL) & np.isin(second, _LOCKS_FILE)] = reason_number("lock")
+    reasons[(calls == _FCNTL) & np.isin(second, _LOCKS_FILE)] = reason_number("file-lock")
     for kind, reason in _REASON_OF_DESCRIPTOR.items():
         reasons[(reasons >= SYSCALL_REASONS) & (rows["fd_kind"] == kind)] = reason_number(reason)
     # The one descriptor that is waited for is a device's.
@@ -103,6 +106,8 @@ def wait_reasons(
     reasons[~in_call] = np.where(of_kernel, reason_number("sleep"), of_program)[~in_call]
     if hints is not None:
         listens = ~in_call | (reasons >= SYSCALL_REASONS) | _IS_OF_MEMORY_MAP[calls]
+        # A write of a file may wait for another one of it, not for the disk.
+        listens |= is_deep & in_call & ~_IS_FUTEX[calls] & (hints == reason_number("kernel-lock"))
         told = listens & (hints != NO_HINT)
         reasons[told] = hints[told]
     reasons[(reasons >= SYSCALL_REASONS) & is_deep & ~_IS_NEVER_DISK[calls] & in_call] = reason_number("disk")

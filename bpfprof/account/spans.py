@@ -9,16 +9,17 @@ import numpy as np
 
 from bpfprof import array_types as npt
 from bpfprof.account.cpu_clock import Bursts
-from bpfprof.account.cpu_shares import share_cpu_time
+from bpfprof.account.cpu_shares import CpuPieces, share_cpu_time
 from bpfprof.account.estimate import SUM_DTYPE, estimated, spread, summed
 from bpfprof.account.gil import find_gil_waits
 from bpfprof.account.idle import IDLE_REASONS, idle_stacks
 from bpfprof.account.kernel_reasons import kernel_hints
-from bpfprof.account.reasons import FUTEX_CALLS, as_waits, wait_reasons
+from bpfprof.account.reasons import FUTEX_CALLS, FUTEX_PRIVATE, as_waits, wait_reasons
 from bpfprof.account.threads import Int64Array, collect_threads
 from bpfprof.account.wakers import waker_places
+from bpfprof.model.rows import copied, one_after_another, picked
 from bpfprof.model.samples import HOLDS_GIL
-from bpfprof.model.spans import SPAN_DTYPE, How, SpanFlag, ThreadState
+from bpfprof.model.spans import SHARED_LOCK, SPAN_DTYPE, How, SpanFlag, ThreadState
 from bpfprof.model.states import reason_number
 from bpfprof.model.statuses import Status
 from bpfprof.recording.reader import Recording
@@ -26,10 +27,11 @@ from bpfprof.recording.reader import Recording
 Window = tuple[int, int]  # from, to: nanoseconds since the recording began
 Spans = npt.NDArray[np.void]
 _BLOCK_ROWS = 1 << 16
+_MOST_NS = 1 << 60
 
 
 class SpanSource:
-    """The spans of one recording, thread by thread. statuses: of each of its stacks by number, 0: none."""
+    """The spans of one recording, some threads at a time. statuses: of each of its stacks by number, 0: none."""
 
     def __init__(self, recording: Recording, statuses: npt.NDArray[np.uint8]) -> None:
         self._recording, self._statuses = recording, statuses
@@ -39,6 +41,7 @@ class SpanSource:
         self._reasons = waits.in_order(np.concatenate([namer.reasons(rows, rows["thread"]) for rows in waits.parts]))
         self._times()
         self._is_first, self._held = find_gil_waits(recording, threads, self._reasons, self._begin_ns, self._woken_ns)
+        self._wait_number = np.cumsum(self._is_first)
         short = recording.short_waits
         reasons = namer.reasons(as_waits(short), short["thread"])
         self.sums = summed(short, reasons)
@@ -48,44 +51,72 @@ class SpanSource:
 
     def _times(self) -> None:
         """From when to when each wait was blocked and then runnable; in the order of places, none before another."""
-        waits, threads = self.threads.waits, self.threads
+        waits = self.threads.waits
         end = waits.column("time_ns").astype(np.int64)
         runqueue, blocked = (waits.column(name).astype(np.int64) for name in ("runqueue_ns", "blocked_ns"))
         woken, begin = end - runqueue, end - runqueue - blocked
-        for thread in range(len(threads.first_ns)):
-            own = waits.of_thread(thread)
-            limits = threads.first_ns[thread], threads.last_ns[thread]
-            end[own] = np.maximum.accumulate(end[own].clip(*limits))
-            before = np.append(limits[0], end[own])[:-1]
+        for group in self.groups():
+            own = waits.of_threads(group)
+            count = np.diff(waits.begin[group.start : group.stop + 1])
+            rank = np.repeat(np.arange(len(group)), count)
+            limits = self.threads.first_ns, self.threads.last_ns
+            first, last = (np.repeat(times[group.start : group.stop], count) for times in limits)
+            # The threads one after the other, so that none begins before the one before it ends.
+            base = rank * (self.threads.end_ns - self.threads.start_ns + 1) - self.threads.start_ns
+            end[own] = np.maximum.accumulate(end[own].clip(first, last) + base) - base
+            before = np.append(0, end[own])[:-1]
+            is_first = np.flatnonzero(np.diff(rank, prepend=-1))
+            before[is_first] = first[is_first]
             woken[own], begin[own] = np.clip(woken[own], before, end[own]), np.clip(begin[own], before, end[own])
         self._begin_ns, self._woken_ns, self._end_ns = np.minimum(begin, woken), woken, end
 
-    def overlap_ns(self, thread: int) -> int:
-        """What the recording has of a thread beyond its spans: 0 unless it is damaged."""
+    def groups(self) -> Iterator[range]:
+        """All threads, in groups that have a bounded number of rows if they have more than one thread."""
+        threads = self.threads
+        rows = np.diff(threads.waits.begin) + np.diff(threads.samples.begin) + 1
+        # Threads of a group are laid one after the other on one clock, which must not come to its end.
+        most = max(1, _MOST_NS // max(1, threads.end_ns - threads.start_ns + 1))
+        begin = held = ran_ns = 0
+        for thread, (count, on_cpu_ns) in enumerate(zip(rows.tolist(), threads.on_cpu_ns.tolist())):
+            is_full = held + count > _BLOCK_ROWS or thread - begin >= most or ran_ns + on_cpu_ns > _MOST_NS
+            if is_full and thread > begin:
+                yield range(begin, thread)
+                begin, held, ran_ns = thread, 0, 0
+            held, ran_ns = held + count, ran_ns + on_cpu_ns
+        if begin < len(rows):
+            yield range(begin, len(rows))
+
+    def overlaps_ns(self, chosen: range) -> Int64Array:
+        """What the recording has of each thread of a group beyond its spans: 0 unless it is damaged."""
+        threads, own = self.threads, slice(chosen.start, chosen.stop)
         if not self._recording.end:
-            return 0
-        threads, (bursts, sums) = self.threads, self._bursts(thread)
-        wall_ns = int(threads.last_ns[thread] - threads.first_ns[thread])
-        held_ns = int(threads.on_cpu_ns[thread] + threads.off_cpu_ns[thread] + sums["ns"].sum())
-        return held_ns - (wall_ns - int(bursts.unknown_ns.sum()))
+            return np.zeros(len(chosen), np.int64)
+        bursts, sums = self._bursts(chosen)
+        held_ns = threads.on_cpu_ns[own] + threads.off_cpu_ns[own] + self._added_ns(chosen, sums)
+        wall_ns = (threads.last_ns - threads.first_ns)[own]
+        return np.asarray(held_ns - (wall_ns - np.add.reduceat(bursts.unknown_ns, bursts.first[:-1])))
 
     def of_thread(self, thread: int, window: Window | None = None) -> Iterator[Spans]:
         """All spans of a thread, in any order, a bounded number of waits at a time; those of a window cut to it."""
+        return self.of_threads(range(thread, thread + 1), window)
+
+    def of_threads(self, chosen: range, window: Window | None = None) -> Iterator[Spans]:
+        """The same of the threads of a group, in any order."""
 
         def blocks() -> Iterator[Spans]:
-            for block in (*self._waits(thread), *self._bursts_cut(thread)):
+            for block in (*self._waits(chosen), *self._bursts_cut(chosen)):
                 yield block if window is None else _cut(block, window)
 
-        own = self.threads.waits.of_thread(thread)
-        has_unsampled = self.sums["is_unsampled"][self.sums["thread"] == thread].any()
+        own = self.threads.waits.of_threads(chosen)
+        has_unsampled = self._sums_of(chosen)["is_unsampled"].any()
         if has_unsampled or (self.threads.waits.column("status", own) == Status.NOT_SAMPLED).any():
             return estimated(blocks)
         return blocks()
 
     # --- waits with a row
 
-    def _waits(self, thread: int) -> Iterator[Spans]:
-        for own in self.threads.waits.blocks(thread):
+    def _waits(self, chosen: range) -> Iterator[Spans]:
+        for own in self.threads.waits.blocks(chosen):
             yield self._blocked(own)
             yield self._runnable(own)
 
@@ -96,7 +127,7 @@ class SpanSource:
             spans[name] = waits.column(name, own)
         spans["status"] = self._status(spans["stack"], waits.column("status", own))
         spans["flags"] = np.where(waits.column("flags", own) & HOLDS_GIL > 0, SpanFlag.HOLDS_GIL, 0)
-        spans["reason"], spans["wait"] = self._reasons[own], np.cumsum(self._is_first[: own.stop])[own]
+        spans["reason"], spans["wait"] = self._reasons[own], self._wait_number[own]
         spans["count"] = self._is_first[own]
         return spans
 
@@ -107,26 +138,29 @@ class SpanSource:
         waits, spans = self.threads.waits, self._common(own)
         spans["state"] = ThreadState.OFF_CPU
         is_lock = np.isin(waits.column("syscall", own), FUTEX_CALLS) & (spans["reason"] == reason_number("lock"))
-        spans["lock"] = np.where(is_lock, waits.column("args", own)[:, 0], 0)
+        address, operation, _ = waits.column("args", own).T
+        shared = np.where(operation & np.uint64(FUTEX_PRIVATE) == 0, np.uint64(SHARED_LOCK), np.uint64(0))
+        spans["lock"] = np.where(is_lock & (address > 0), address | shared, 0)
+        spans["object"] = waits.column("object", own)
         may_idle = np.isin(spans["reason"], [reason_number(word) for word in IDLE_REASONS])
         spans["flags"] |= np.where(may_idle & self._is_idle[spans["stack"]], SpanFlag.IDLE, 0).astype(np.uint8)
         spans["waker"], spans["waker_stack"] = self.wakers[own], waits.column("waker_stack", own)
         self._place(spans, self._begin_ns[own], self._woken_ns[own] - self._begin_ns[own])
         held = self._held[slice(*np.searchsorted(self._held["place"], (own.start, own.stop)))]
         if not len(held):
-            return spans[spans["duration_ns"] > 0]
-        parts = spans[held["place"] - own.start]
+            return picked(spans, spans["duration_ns"] > 0)
+        parts = picked(spans, held["place"] - own.start)
         self._place(parts, held["start_ns"], held["ns"])
         parts["holder"], parts["holder_stack"] = held["holder"], held["stack"]
         parts["count"][1:][np.diff(held["place"]) == 0] = 0
         spans["duration_ns"][held["place"] - own.start] = 0  # the parts are in their place
-        return np.concatenate([parts, spans[spans["duration_ns"] > 0]])
+        return one_after_another(SPAN_DTYPE, [parts, picked(spans, spans["duration_ns"] > 0)])
 
     def _runnable(self, own: slice) -> Spans:
         spans = self._common(own)
         spans["state"] = ThreadState.RUNQUEUE
         self._place(spans, self._woken_ns[own], self._end_ns[own] - self._woken_ns[own])
-        return spans[spans["duration_ns"] > 0]
+        return picked(spans, spans["duration_ns"] > 0)
 
     def _place(self, spans: Spans, start_ns: npt.NDArray[Any], duration_ns: npt.NDArray[Any]) -> None:
         spans["start_ns"], spans["duration_ns"] = start_ns - self.threads.start_ns, duration_ns
@@ -134,62 +168,101 @@ class SpanSource:
 
     # --- between them
 
-    def _bursts(self, thread: int) -> tuple[Bursts, Spans]:
-        """(the time between waits with a row, rows of SUM_DTYPE of the waits in it).
+    def _sums_of(self, chosen: range) -> Spans:
+        return self.sums[slice(*np.searchsorted(self.sums["thread"], (chosen.start, chosen.stop)))]
+
+    def _added_ns(self, chosen: range, sums: Spans) -> Int64Array:
+        """All of the sums of each thread."""
+        added_ns = np.zeros(len(chosen), np.int64)
+        np.add.at(added_ns, sums["thread"].astype(np.int64) - chosen.start, sums["ns"])
+        return added_ns
+
+    def _bursts(self, chosen: range) -> tuple[Bursts, Spans]:
+        """(the time between waits with a row, rows of SUM_DTYPE of the waits in it, by thread).
 
         Sums that an unfinished recording does not have any more are waits for an unknown reason.
         """
-        own = self.threads.waits.of_thread(thread)
-        sums = self.sums[slice(*np.searchsorted(self.sums["thread"], (thread, thread + 1)))]
-        args, has_no_end = (thread, self.threads, self._begin_ns[own], self._end_ns[own]), not self._recording.end
-        bursts = Bursts.of_thread(*args, int(sums["ns"].sum()), has_no_end)
-        missing_ns = int(bursts.unknown_ns.sum())
-        if missing_ns and has_no_end:
-            unheard = (thread, missing_ns, 0, reason_number("unknown"), ThreadState.OFF_CPU, False)
-            sums = np.append(sums, np.array([unheard], SUM_DTYPE))
-            bursts = Bursts.of_thread(*args, int(sums["ns"].sum()))
+        own, sums = self.threads.waits.of_threads(chosen), self._sums_of(chosen)
+        args, has_no_end = (chosen, self.threads, self._begin_ns[own], self._end_ns[own]), not self._recording.end
+        bursts = Bursts.of_threads(*args, self._added_ns(chosen, sums), has_no_end)
+        missing_ns = np.add.reduceat(bursts.unknown_ns, bursts.first[:-1])
+        if has_no_end and missing_ns.any():
+            of_thread = np.flatnonzero(missing_ns)
+            unheard = np.zeros(len(of_thread), SUM_DTYPE)
+            unheard["thread"], unheard["ns"] = chosen.start + of_thread, missing_ns[of_thread]
+            unheard["reason"], unheard["state"] = reason_number("unknown"), ThreadState.OFF_CPU
+            sums = np.append(sums, unheard)
+            sums = sums[np.argsort(sums["thread"], kind="stable")]
+            bursts = Bursts.of_threads(*args, self._added_ns(chosen, sums))
         return bursts, sums
 
-    def _bursts_cut(self, thread: int) -> Iterator[Spans]:
-        """CPU time by samples, and what is between: stolen time, waits that were only added up, what is not known."""
-        threads, recording, (bursts, sums) = self.threads, self._recording, self._bursts(thread)
-        period_ns = int(1e9 / max(1, int(recording.start.get("rate_hz", 0) or 1)))
+    def _pieces(self, chosen: range, bursts: Bursts) -> CpuPieces:
+        """CPU time of all threads on their clocks, shared out over their samples; `sample` is a place."""
+        threads = self.threads
+        period_ns = int(1e9 / max(1, int(self._recording.start.get("rate_hz", 0) or 1)))
         # A burst began with the stack of the wait before it and ended with that of the wait after it.
-        paths = self._paths[threads.waits.column("stack", threads.waits.of_thread(thread))]
-        groups = np.append(0, paths) * len(self._paths) + np.append(paths, 0)
-        own = threads.samples.of_thread(thread)
-        moments = bursts.positions(threads.samples.column("time_ns", own).astype(np.int64))
-        pieces = share_cpu_time(moments, bursts.edges, period_ns, groups)
+        paths = self._paths[threads.waits.column("stack", threads.waits.of_threads(chosen))]
+        groups = np.zeros(len(bursts.thread), np.int64)
+        groups[bursts.before_wait] = paths
+        groups[bursts.before_wait + 1] += paths * len(self._paths)
+        own = threads.samples.of_threads(chosen)
+        begin = threads.samples.begin[chosen.start : chosen.stop + 1] - own.start
+        of_thread = np.repeat(np.arange(len(chosen)), np.diff(begin))
+        moments = bursts.positions(threads.samples.column("time_ns", own).astype(np.int64), of_thread)
+        unseen = np.flatnonzero((np.diff(bursts.edges) > 0) & (np.diff(begin) == 0)[bursts.thread])
+        parts = [CpuPieces(bursts.edges[unseen], np.diff(bursts.edges)[unseen], np.full(len(unseen), -1, np.int64))]
+        for thread in np.flatnonzero(np.diff(begin)).tolist():
+            samples = slice(int(begin[thread]), int(begin[thread + 1]))
+            first, end = bursts.first[thread : thread + 2].tolist()
+            edges, at = bursts.edges[first : end + 1], int(bursts.edges[first])
+            found = share_cpu_time(moments[samples] - at, edges - at, period_ns, groups[first:end])
+            sample = np.where(found.sample >= 0, found.sample + own.start + samples.start, -1)
+            parts.append(CpuPieces(found.start + at, found.length, sample))
+        return CpuPieces(*(np.concatenate(columns) for columns in zip(*parts)))
+
+    def _bursts_cut(self, chosen: range) -> Iterator[Spans]:
+        """CPU time by samples, and what is between: stolen time, waits that were only added up, what is not known."""
+        samples, (bursts, sums) = self.threads.samples, self._bursts(chosen)
+        pieces = self._pieces(chosen, bursts)
         empty = np.flatnonzero(np.diff(bursts.edges) == 0)  # bursts without CPU time
         none = np.zeros(len(empty), np.int64)
         position = np.concatenate([pieces.start, bursts.edges[empty]])
         length = np.concatenate([pieces.length, none])
         sample = np.concatenate([pieces.sample, none - 1])
-        burst = np.searchsorted(bursts.edges, pieces.start, side="right") - 1
-        at_ns, stolen_ns, added_ns, unknown_ns = bursts.wall_clock(position, length, np.concatenate([burst, empty]))
+        burst = np.append(np.searchsorted(bursts.edges, pieces.start, side="right") - 1, empty)
+        at_ns, stolen_ns, added_ns, unknown_ns = bursts.wall_clock(position, length, burst)
         spans = np.zeros(len(position), SPAN_DTYPE)
-        spans["thread"], spans["status"] = thread, Status.NOT_SAMPLED
+        spans["thread"], spans["status"] = chosen.start + bursts.thread[burst], Status.NOT_SAMPLED
         named = np.flatnonzero(sample >= 0)
-        chosen = own.start + sample[named]
-        spans["stack"][named] = threads.samples.column("stack", chosen)
-        spans["status"][named] = self._status(spans["stack"][named], threads.samples.column("status", chosen))
-        holds = threads.samples.column("flags", chosen) & HOLDS_GIL > 0
+        places = sample[named]
+        spans["stack"][named] = samples.column("stack", places)
+        spans["status"][named] = self._status(spans["stack"][named], samples.column("status", places))
+        holds = samples.column("flags", places) & HOLDS_GIL > 0
         spans["flags"][named] = np.where(holds, SpanFlag.HOLDS_GIL, 0)
-        cpu = spans.copy()
-        cpu["count"][named[np.unique(sample[named], return_index=True)[1]]] = 1  # a sample counts in its first piece
+        cpu = copied(spans)
+        cpu["count"][named[np.unique(places, return_index=True)[1]]] = 1  # a sample counts in its first piece
         self._place(cpu, at_ns, length)
-        yield cpu[length > 0]
+        yield picked(cpu, length > 0)
         spans["count"] = 1
         at_ns = at_ns + length
         for state, ns in ((ThreadState.RUNQUEUE, stolen_ns), (ThreadState.UNKNOWN, unknown_ns)):
             spans["state"] = state
             self._place(spans, at_ns, ns)
-            yield spans[ns > 0]
+            yield picked(spans, ns > 0)
             at_ns = at_ns + ns
         gap = np.flatnonzero(added_ns)
-        for begin in range(0, len(gap), _BLOCK_ROWS):
-            chosen = gap[begin : begin + _BLOCK_ROWS]
-            yield self._added(at_ns[chosen], added_ns[chosen], sums)
+        gap = gap[np.argsort(spans["thread"][gap], kind="stable")]
+        held: list[Spans] = []
+        for own in np.split(gap, np.flatnonzero(np.diff(spans["thread"][gap])) + 1) if len(gap) else ():
+            of_thread = sums[sums["thread"] == spans["thread"][own[0]]]
+            for begin in range(0, len(own), _BLOCK_ROWS):
+                part = own[begin : begin + _BLOCK_ROWS]
+                held.append(self._added(at_ns[part], added_ns[part], of_thread))
+                if sum(map(len, held)) > _BLOCK_ROWS:
+                    yield one_after_another(SPAN_DTYPE, held)
+                    held = []
+        if held:
+            yield one_after_another(SPAN_DTYPE, held)
 
     def _added(self, at_ns: Int64Array, gaps_ns: Int64Array, sums: Spans) -> Spans:
         nanoseconds, counts = spread(gaps_ns, sums)
@@ -209,11 +282,11 @@ class SpanSource:
 def _cut(spans: Spans, window: Window) -> Spans:
     """Spans of a window; what was under way when it began counts there."""
     begin, end = spans["start_ns"], spans["start_ns"] + spans["duration_ns"]
-    kept = spans[(end > window[0]) & (begin < window[1])]
+    kept = picked(spans, (end > window[0]) & (begin < window[1]))
     begin, end = kept["start_ns"].clip(*window), (kept["start_ns"] + kept["duration_ns"]).clip(*window)
     kept["count"][kept["start_ns"] < begin] = 1
     kept["start_ns"], kept["duration_ns"], kept["stands_for_ns"] = begin, end - begin, end - begin
-    return np.asarray(kept)
+    return kept
 
 
 class _ReasonNamer:

@@ -38,11 +38,15 @@ class RowsByThread:
 
     def of_thread(self, thread: int) -> slice:
         """The places of a thread's rows."""
-        return slice(int(self.begin[thread]), int(self.begin[thread + 1]))
+        return self.of_threads(range(thread, thread + 1))
 
-    def blocks(self, thread: int) -> Iterator[slice]:
+    def of_threads(self, threads: range) -> slice:
+        """The places of the rows of threads that follow one another."""
+        return slice(int(self.begin[threads.start]), int(self.begin[threads.stop]))
+
+    def blocks(self, threads: range) -> Iterator[slice]:
         """The same, a bounded number at a time."""
-        own = self.of_thread(thread)
+        own = self.of_threads(threads)
         return (slice(at, min(own.stop, at + _BLOCK_ROWS)) for at in range(own.start, own.stop, _BLOCK_ROWS))
 
     def column(self, name: str, places: slice | npt.NDArray[np.integer[Any]] = slice(None)) -> npt.NDArray[Any]:
@@ -89,10 +93,11 @@ def collect_threads(recording: Recording) -> Threads:
     end_ns = int(recording.end.get("end_ns") or max([start_ns, *map(int, times)]))
     totals = _last_totals(recording)
     state, since_ns, wake_ns = (totals[name].astype(np.int64) for name in ("state", "since_ns", "wake_ns"))
+    last_ns = np.array([min(thread.last_ns, end_ns) or end_ns for thread in recording.threads], np.int64)
     is_dead = state == LastState.DEAD
-    open_ns = np.where(is_dead, 0, end_ns - since_ns).clip(0)
+    open_ns = np.where(is_dead, 0, last_ns - since_ns).clip(0)
     woken = (state == LastState.BLOCKED) & (wake_ns > since_ns)
-    waiting_ns = np.where(woken, end_ns - wake_ns, 0).clip(0)
+    waiting_ns = np.where(woken, last_ns - wake_ns, 0).clip(0)
     waiting_ns = np.where(state == LastState.RUNNABLE, open_ns, waiting_ns)
     sleeping_ns = np.where(state == LastState.BLOCKED, open_ns - waiting_ns, 0)
     is_running = (state == LastState.ON_CPU) | (state == LastState.UNKNOWN)
@@ -105,7 +110,7 @@ def collect_threads(recording: Recording) -> Threads:
     # before death, or before the short waits since the last wait that has a row.
     stolen_ns = totals["stolen_ns"].astype(np.int64)
     untold_stolen_ns = (stolen_ns - sums_by(waits["thread"], waits["stolen_ns"], len(totals))).clip(0)
-    unended = _unended_waits(totals, untold_stolen_ns, sleeping_ns, waiting_ns, end_ns)
+    unended = _unended_waits(totals, untold_stolen_ns, sleeping_ns, waiting_ns, last_ns)
     columns = [(rows, name) for rows in (waits, unended) for name in ("blocked_ns", "runqueue_ns")]
     booked_ns = np.sum([sums_by(rows["thread"], rows[name], len(totals)) for rows, name in columns], axis=0)
     return Threads(
@@ -114,10 +119,10 @@ def collect_threads(recording: Recording) -> Threads:
         RowsByThread(samples, samples[:0], len(totals)),
         RowsByThread(waits, unended, len(totals)),
         first_ns,
-        np.maximum(first_ns, np.where(is_dead, since_ns, end_ns)),
+        np.maximum(first_ns, np.where(is_dead, since_ns, last_ns)),
         totals["on_cpu_ns"].astype(np.int64) + running_ns,
         booked_ns + stolen_ns + open_stolen_ns,
-        np.where(is_running | is_dead, open_stolen_ns + untold_stolen_ns, 0),
+        np.where((sleeping_ns > 0) | (waiting_ns > 0), 0, open_stolen_ns + untold_stolen_ns),
     )
 
 
@@ -155,11 +160,15 @@ def _follow_waits(rows: npt.NDArray[np.void], waits: npt.NDArray[np.void]) -> No
 
 
 def _unended_waits(
-    totals: npt.NDArray[np.void], stolen_ns: Int64Array, sleeping_ns: Int64Array, waiting_ns: Int64Array, end_ns: int
+    totals: npt.NDArray[np.void],
+    stolen_ns: Int64Array,
+    sleeping_ns: Int64Array,
+    waiting_ns: Int64Array,
+    last_ns: Int64Array,
 ) -> npt.NDArray[np.void]:
     rows = np.zeros(len(totals), WAIT_DTYPE)
     for name in set(WAIT_DTYPE.names or ()) & set(TOTAL_DTYPE.names or ()) - _SUMS:
         rows[name] = totals[name]
-    rows["time_ns"], rows["blocked_ns"], rows["runqueue_ns"] = end_ns, sleeping_ns, waiting_ns
+    rows["time_ns"], rows["blocked_ns"], rows["runqueue_ns"] = last_ns, sleeping_ns, waiting_ns
     rows["stolen_ns"] = stolen_ns
     return rows[(sleeping_ns > 0) | (waiting_ns > 0)]

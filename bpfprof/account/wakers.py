@@ -29,11 +29,12 @@ _TIMER_SLACK_NS = 2_000_000  # a timer of poll() may be rounded up to a tick or 
 
 def waker_table(recording: Recording) -> tuple[Waker, ...]:
     """Those of the recording, then the timer, then other interrupts. A thread of a target has the names it had last."""
-    rows = [_waker(recording, row) for row in recording.wakers]
+    rows = [waker_of(recording, row) for row in recording.wakers]
     return (*rows, Waker("timer"), Waker("interrupt"))
 
 
-def _waker(recording: Recording, row: RecordedWaker) -> Waker:
+def waker_of(recording: Recording, row: RecordedWaker) -> Waker:
+    """What a row of the table of wakers is, with the place of its thread in the recording's table."""
     process_name, name = row.process_name, row.name
     if row.thread:
         thread = recording.threads[row.thread - 1]

@@ -1,21 +1,29 @@
-"""What kind of file a descriptor of a target is: tells a read of a pipe from a read of a socket."""
+"""What a descriptor of a target is: tells a read of a pipe from a read of a socket, and which socket it is."""
 
 from __future__ import annotations
 
+import ipaddress
 import os
 import stat
 import struct
 import time
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
+from bpfprof import abi
 from bpfprof import array_types as npt
 from bpfprof.capture.numbers import by_distinct
+from bpfprof.model.grouping import group_numbers
 from bpfprof.model.ids import Pid
+from bpfprof.model.ioctls import request_text
 from bpfprof.model.samples import FD_CALLS, FdKind
 from bpfprof.model.syscalls import syscall_numbers
 from bpfprof.proc.memory import ProcessMemory
+from bpfprof.proc.sockets import SocketNames
+from bpfprof.recording.tables import RecordedObject, table_row
+from bpfprof.recording.writer import Sink
 
 # By number of the call; -1 (in no call) is the last element.
 _TAKES_DESCRIPTOR = np.zeros(1 << 16, np.bool_)
@@ -24,16 +32,31 @@ _IS_POLL = np.zeros(1 << 16, np.bool_)
 _IS_POLL[sorted(syscall_numbers("poll", "ppoll"))] = True
 _POLLFD = struct.Struct("<ihH")  # struct pollfd: fd, events, revents; include/uapi/asm-generic/poll.h
 _POLL_EVENTS = 0x3FFF
+_INODE = abi.ENUMS["bp_object_kind"]["BP_OBJECT_INODE"]
+_OBJECT_KIND_BIT = abi.CONSTANTS["BP_OBJECT_KIND_BIT"]
+_SAID = {  # with an address
+    int(abi.ENUMS["bp_object_kind"]["BP_OBJECT_OTHER_PEER"]): "udp ",
+    int(abi.ENUMS["bp_object_kind"]["BP_OBJECT_LISTENS"]): "listening on ",
+}
+(_IOCTL,) = syscall_numbers("ioctl")
+_FILE_LOCKS = syscall_numbers("flock", "fcntl")
+_POLLED_BIT, _POLLED = abi.CONSTANTS["BP_POLLED_BIT"], (1 << abi.CONSTANTS["BP_POLLED_BITS"]) - 1
 _POLLED_LIMIT, _POLLS_LIMIT = 64, 1000  # descriptors of one call; calls looked at together
-_REMEMBERED_S = 1.0  # a descriptor can be closed and given again
+_REMEMBERED_S, _NEW_S = 1.0, 0.1  # a descriptor can be closed and given again
 _REMEMBERED_COUNT = 10_000
+_NAMED_LIMIT = 10_000  # objects of one recording; a host makes new connections for as long as it is watched
+_NAME_LENGTH = 4096
 
 
 class DescriptorKinds:
     """Looked up when a wait is drained, so a descriptor that was closed meanwhile is unknown."""
 
     def __init__(self) -> None:
-        self._known: dict[tuple[int, int], tuple[float, FdKind]] = {}
+        self._known: dict[tuple[int, int], tuple[float, FdKind, str, int]] = {}
+        self._name_of_inode: dict[tuple[int, int], str] = {}  # of a process
+        self._sockets = SocketNames()
+        self._place_of: dict[str, int] = {}  # of a name in the table of objects, from 1 on
+        self._rows: list[dict[str, Any]] = []
 
     def of_calls(
         self, pids: npt.NDArray[np.uint32], calls: npt.NDArray[np.int16], first: npt.NDArray[np.uint64]
@@ -42,8 +65,57 @@ class DescriptorKinds:
         kinds = np.zeros(len(calls), np.uint8)
         chosen = np.flatnonzero(_TAKES_DESCRIPTOR[calls])
         keys = pids[chosen].astype(np.uint64) << np.uint64(32) | first[chosen] & np.uint64(0xFFFFFFFF)
-        kinds[chosen] = by_distinct(keys, lambda key: self._kind(key >> 32, key & 0xFFFFFFFF))
+        kinds[chosen] = by_distinct(keys, lambda key: self._seen(key >> 32, key & 0xFFFFFFFF)[0])
         return kinds
+
+    def objects(
+        self, pids: npt.NDArray[np.uint32], waits: npt.NDArray[np.void], told: npt.NDArray[np.uint64]
+    ) -> npt.NDArray[np.uint32]:
+        """What each wait's descriptor is of: a place in the table of objects, 0: none, or not known.
+
+        told: `object` of each wait, as the kernel side has it.
+        """
+        places = np.zeros(len(waits), np.uint32)
+        chosen = np.flatnonzero(told)
+        fds = waits["args"][chosen, 0] & np.uint64(0xFFFFFFFF)  # also of a poll() of one
+        asked = waits["args"][chosen, 1] & np.uint64(0xFFFFFFFF)
+        requests = np.where(waits["syscall"][chosen] == _IOCTL, asked, np.uint64(0))
+        first, number = group_numbers([pids[chosen], fds, told[chosen], requests])
+        columns = (pids[chosen][first], fds[first], told[chosen][first], waits["syscall"][chosen][first])
+        names = (self._name(*it) for it in zip(*(column.tolist() for column in columns)))
+        found = [
+            self.place(f"{name} {request_text(request)}" if name and request else name)
+            for name, request in zip(names, requests[first].tolist())
+        ]
+        places[chosen] = np.array(found, np.uint32)[number]
+        return places
+
+    def write_new(self, sink: Sink) -> None:
+        """Rows of the table of objects that the recording does not have yet."""
+        if self._rows:
+            sink.write("objects", {"rows": self._rows})
+            self._rows = []
+
+    def _name(self, pid: int, fd: int, told: int, call: int) -> str:
+        kind, rest = divmod(told, 1 << _OBJECT_KIND_BIT)
+        if kind != _INODE:
+            address = f"{ipaddress.IPv4Address(struct.pack('=I', rest & 0xFFFFFFFF))}:{rest >> 32}"
+            return _SAID.get(kind, "") + address
+        # It may be closed, or of something else by now.
+        _, name, inode = self._seen(pid, fd)
+        if inode & (1 << _OBJECT_KIND_BIT) - 1 == rest:
+            if name and len(self._name_of_inode) < _REMEMBERED_COUNT:
+                self._name_of_inode[pid, rest] = name
+            return name
+        return self._name_of_inode.get((pid, rest), "") or (f"inode {rest}" if call in _FILE_LOCKS else "")
+
+    def place(self, name: str) -> int:
+        """In the table of objects, which it is added to; 0: of "", or there are too many."""
+        place = self._place_of.get(name, 0)
+        if name and not place and len(self._place_of) < _NAMED_LIMIT:
+            self._rows.append(table_row(len(self._place_of), RecordedObject(name)))
+            place = self._place_of[name] = len(self._place_of) + 1
+        return place
 
     def of_polls(
         self,
@@ -53,8 +125,8 @@ class DescriptorKinds:
     ) -> npt.NDArray[np.uint8]:
         """DEVICE for each poll() (fields syscall, args) with a device among its descriptors; else UNKNOWN.
 
-        They are read from the process when the wait is over. What is there by then may be something else, so it counts
-        only if all of it can be a list of descriptors.
+        The kernel side tells one descriptor, mostly. Others are read from the process when the wait is over. What is
+        there by then may be something else, so it counts only if all of it can be a list of descriptors.
         """
         kinds = np.zeros(len(waits), np.uint8)
         chosen = np.flatnonzero(_IS_POLL[waits["syscall"]] & (waits["args"][:, 1] <= _POLLED_LIMIT))
@@ -68,31 +140,44 @@ class DescriptorKinds:
         return kinds
 
     def _polled(self, pid: Pid, memory: ProcessMemory | None, address: int, count: int) -> FdKind:
-        data = memory.read(address, count * _POLLFD.size) if memory is not None and count else None
+        if address >> _POLLED_BIT:
+            data: bytes | None = struct.pack("<Q", address & _POLLED)
+        else:
+            data = memory.read(address, count * _POLLFD.size) if memory is not None and count else None
         if data is None:
             return FdKind.UNKNOWN
         entries = list(_POLLFD.iter_unpack(data))
         if any(not events or events & ~_POLL_EVENTS for _, events, _ in entries):
             return FdKind.UNKNOWN
-        kinds = {self._kind(pid, fd) for fd, _, _ in entries if fd >= 0}
+        kinds = {self._seen(pid, fd)[0] for fd, _, _ in entries if fd >= 0}
         return FdKind.DEVICE if FdKind.DEVICE in kinds else FdKind.UNKNOWN
 
-    def _kind(self, pid: int, fd: int) -> FdKind:
+    def _seen(self, pid: int, fd: int) -> tuple[FdKind, str, int]:
+        """Its kind, what it is of, and the number of that inode."""
         now = time.monotonic()
-        since, kind = self._known.get((pid, fd), (-_REMEMBERED_S, FdKind.UNKNOWN))
-        if now - since >= _REMEMBERED_S:
-            kind = _look(pid, fd)
+        since, kind, name, inode = self._known.get((pid, fd), (-_REMEMBERED_S, FdKind.UNKNOWN, "", 0))
+        is_new = kind == FdKind.SOCKET and not name  # of a connection that was made since the last look
+        if now - since >= (_NEW_S if is_new else _REMEMBERED_S):
+            kind, name, inode = _look(pid, fd, self._sockets)
             if len(self._known) >= _REMEMBERED_COUNT:
                 self._known.clear()
-            self._known[pid, fd] = now, kind
-        return kind
+            self._known[pid, fd] = now, kind, name, inode
+        return kind, name, inode
 
 
-def _look(pid: int, fd: int) -> FdKind:
+def _look(pid: int, fd: int, sockets: SocketNames) -> tuple[FdKind, str, int]:
+    path = f"/proc/{pid}/fd/{fd}"
     try:
-        mode = os.stat(f"/proc/{pid}/fd/{fd}").st_mode
+        found = os.stat(path)
+        kind = _kind(found.st_mode)
+        if kind == FdKind.SOCKET:
+            return kind, sockets.name(Pid(pid), found.st_ino), found.st_ino
+        return kind, os.readlink(path)[:_NAME_LENGTH] if kind != FdKind.UNKNOWN else "", found.st_ino
     except OSError:
-        return FdKind.UNKNOWN
+        return FdKind.UNKNOWN, "", 0
+
+
+def _kind(mode: int) -> FdKind:
     if stat.S_ISFIFO(mode):
         return FdKind.PIPE
     if stat.S_ISSOCK(mode):

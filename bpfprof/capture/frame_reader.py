@@ -24,8 +24,15 @@ class FrameReader:
         found = self._process.interpreter
         if found is None:
             return []
+        return [self._frame(found.layout.version, *raw[place][:2]) for place in self.places(raw)]
+
+    def places(self, raw: list[RawFrame]) -> list[int]:
+        """Those of them that frames() returns."""
+        found = self._process.interpreter
+        if found is None:
+            return []
         first_entry = _NO_MARKS if found.layout.shim_is_python else found.layout.entry_marks_from
-        return [self._frame(found.layout.version, code, at) for code, at, mark in raw if mark < first_entry]
+        return [place for place, (_, _, mark) in enumerate(raw) if mark < first_entry]
 
     def code(self, address: int) -> CodeObject | Unresolved:
         """The code object at an address."""

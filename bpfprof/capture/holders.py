@@ -1,6 +1,6 @@
 """What a thread waits for and who holds it: a blocked call in, a `WaitsFor` out. Only what is stored is told.
 
-Nothing is guessed: of a lock that does not store its holder, as `threading.Lock` does not, there is none.
+Nothing is guessed: a `threading.Lock` does not store its holder, which is known only while a `with` statement holds it.
 """
 
 from __future__ import annotations
@@ -9,29 +9,24 @@ import os
 import struct
 from collections.abc import Mapping
 
+from bpfprof.account.reasons import FUTEX_PRIVATE
 from bpfprof.capture.process import Process
-from bpfprof.cpython.layout import FREE_THREADED
-from bpfprof.cpython.objects import Changed, Objects
+from bpfprof.capture.stored_owners import RLOCK_VERSIONS, StoredOwners
+from bpfprof.cpython.frame_values import FrameValues
+from bpfprof.cpython.held_locks import HeldLocks
+from bpfprof.cpython.objects import Objects
 from bpfprof.cpython.thread_state import ThreadStateRef
+from bpfprof.cpython.threading_waits import ThreadingWaits
 from bpfprof.model.ids import Pid, Tid
 from bpfprof.model.now import WaitsFor
 from bpfprof.model.samples import FD_CALLS
 from bpfprof.model.syscalls import syscall_name
 from bpfprof.proc import tasks
-from bpfprof.proc.memory import ProcessMemory
 from bpfprof.proc.tasks import BlockedSyscall
 from bpfprof.proc.text import with_controls_replaced
 
 _SOCKET_CALLS = "connect accept accept4 sendto recvfrom sendmsg recvmsg recvmmsg sendmmsg"
 _FIRST_IS_FD = frozenset(FD_CALLS)
-# struct __pthread_mutex_s of glibc x86-64: __lock, __count, __owner; sysdeps/x86/nptl/bits/struct_mutex.h (2.31).
-_MUTEX = struct.Struct("<iIi")
-_CONTENDED = 2  # of __lock, nptl/lowlevellock.h
-# rlockobject after the head of an object: rlock_lock, rlock_owner, rlock_count; Modules/_threadmodule.c (3.8 to 3.13).
-# From 3.14 on a lock is a byte, and its futex is the waiting thread's own.
-_RLOCK = struct.Struct("<QQQ")
-_RLOCK_VERSIONS = ((3, 6), (3, 13))
-_HEAD_BYTES, _STACK_BYTES = 16, 4096  # of the object; above the stack pointer, where its C function keeps it
 _P_PID = 1  # of waitid(), include/uapi/linux/wait.h
 
 
@@ -51,70 +46,78 @@ def gil_holder(process: Process, states: list[ThreadStateRef]) -> int:
 
 
 class Holders:
-    """Of one process. tid_of: its threads by the id in their own pid namespace; states: those of its interpreters."""
+    """Of one process. tid_of: its threads by the id in their own pid namespace; states: those of its interpreters.
+
+    frames: of threads by id, (frame, code, function) of the innermost one if it is in threading.py.
+    """
 
     def __init__(
-        self, process: Process, tid_of: Mapping[int, Tid], states: list[ThreadStateRef], gil_tid: Tid | None
+        self,
+        process: Process,
+        tid_of: Mapping[int, Tid],
+        states: list[ThreadStateRef],
+        gil_tid: Tid | None,
+        frames: Mapping[Tid, tuple[int, int, str]],
     ) -> None:
         self._process, self._tid_of, self._gil_tid = process, tid_of, gil_tid
-        self._tid_of_ident = {
-            state.pthread_id: tid_of[state.native_thread_id] for state in states if state.native_thread_id in tid_of
-        }
+        self._state_of = {tid_of[it.native_thread_id]: it for it in states if it.native_thread_id in tid_of}
+        self._tid_of_ident = {state.pthread_id: tid for tid, state in self._state_of.items()}
+        self._stored = StoredOwners(process, tid_of, self._tid_of_ident)
+        self._frames = frames
+        self._held: HeldLocks | None = None
+        self._waits: ThreadingWaits | None = None
+        found, memory = process.interpreter, process.memory
+        if found is not None and memory is not None:
+            objects = Objects(memory, found.layout)
+            values = FrameValues(objects)
+            self._waits = ThreadingWaits(objects, values)
+            in_frame = {
+                tid: self._waits.released_lock(*frame) for tid, frame in frames.items() if tid in self._state_of
+            }
+            released = {int(self._state_of[tid].address): lock for tid, lock in in_frame.items() if lock}
+            self._held = HeldLocks(objects, values, states, released)
         self._locks: dict[int, int] = {}  # address -> number, in the order in which they are met
         self._file_locks: list[list[str]] | None = None
 
-    def of(self, call: BlockedSyscall, reason: str) -> WaitsFor | None:
-        """None when it waits for nothing that has a name: a time, or what is not known."""
+    def of(self, tid: Tid, call: BlockedSyscall, reason: str) -> WaitsFor | None:
+        """Of a thread and its call. None when it waits for nothing that has a name: a time, or what is not known."""
         name = syscall_name(call.number) if call.number >= 0 else ""
         if reason == "gil":
             return WaitsFor("gil", "GIL", self._gil_tid, self._process.pid if self._gil_tid else None)
         if name == "futex":
-            return self._lock(call)
+            return self._lock(tid, call)
         if reason == "child":
             return self._child(call, name)
-        if name == "flock" or (name == "fcntl" and reason == "lock"):
+        if reason == "file-lock":
             return self._file_lock(call)
         if call.number in _FIRST_IS_FD or name in _SOCKET_CALLS.split():
             kind = {"net": "socket", "pipe": "pipe", "device": "device"}.get(reason, "file")
             return WaitsFor(kind, self._descriptor(call.args[0]))
         return None
 
-    def _lock(self, call: BlockedSyscall) -> WaitsFor:
-        address = call.args[0]
-        memory, found, tid = self._process.memory, self._process.interpreter, None
-        if memory is not None:
-            tid = self._mutex_owner(memory, address) or self._rlock_owner(memory, call)
-        if tid is None and found is not None and found.layout.version > _RLOCK_VERSIONS[1]:
-            return WaitsFor("lock", "lock")  # its address says who waits, not for what
+    def _lock(self, waiting: Tid, call: BlockedSyscall) -> WaitsFor:
+        ident = self._waits.joined(*self._frames[waiting]) if self._waits and waiting in self._frames else 0
+        if ident:
+            tid = self._tid_of_ident.get(ident)
+            return WaitsFor("thread", "end of thread", tid, self._process.pid if tid else None)
+        address, found, owner = call.args[0], self._process.interpreter, self._stored.of(call)
+        if owner is None and found is not None:
+            tid, lock = self._held_by_with(waiting, address)
+            owner = (tid, self._process.pid) if tid is not None else None
+            if found.layout.version > RLOCK_VERSIONS[1] and call.args[1] & FUTEX_PRIVATE:
+                if not lock:
+                    return WaitsFor("lock", "lock")  # its address says who waits, not for what
+                address = lock
         number = self._locks.setdefault(address, len(self._locks) + 1)
-        return WaitsFor("lock", f"lock #{number}", tid, self._process.pid if tid else None)
+        return WaitsFor("lock", f"lock #{number}", *(owner or (None, None)))
 
-    def _mutex_owner(self, memory: ProcessMemory, address: int) -> Tid | None:
-        data = memory.read(address, _MUTEX.size)
-        lock, _, owner = _MUTEX.unpack(data) if data else (0, 0, 0)
-        return self._tid_of.get(owner) if lock == _CONTENDED else None
-
-    def _rlock_owner(self, memory: ProcessMemory, call: BlockedSyscall) -> Tid | None:
-        """Of a threading.RLock: the C function that waits has the object on its stack, and that has the futex."""
-        found = self._process.interpreter
-        if found is None or not _RLOCK_VERSIONS[0] <= found.layout.version <= _RLOCK_VERSIONS[1]:
-            return None
-        if found.build == FREE_THREADED:
-            return None
-        objects = Objects(memory, found.layout)
-        stack = memory.read_up_to(call.stack_pointer, _STACK_BYTES)
-        for (address,) in sorted(set(struct.iter_unpack("<Q", stack[: len(stack) // 8 * 8]))):
-            data = memory.read(address + _HEAD_BYTES, _RLOCK.size) if address and not address % 8 else None
-            if data is None or _RLOCK.unpack(data)[0] != call.args[0]:
-                continue
-            try:
-                names = objects.type_names(objects.type_of(address))
-            except Changed:
-                continue
-            _, ident, count = _RLOCK.unpack(data)
-            if "_thread.RLock" in names and count:
-                return self._tid_of_ident.get(ident)
-        return None
+    def _held_by_with(self, waiting: Tid, address: int) -> tuple[Tid | None, int]:
+        """(who holds a lock by a `with` statement, the lock, 0: not known)"""
+        own = self._state_of.get(waiting)
+        if self._held is None or own is None:
+            return None, 0
+        holder, lock = self._held.holder(address, int(own.address))
+        return (self._tid_of.get(holder.native_thread_id) if holder else None), lock
 
     def _child(self, call: BlockedSyscall, name: str) -> WaitsFor:
         wanted = call.args[1] if name == "waitid" and call.args[0] == _P_PID else call.args[0]

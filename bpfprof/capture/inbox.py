@@ -20,6 +20,7 @@ from bpfprof.kernel.events import RingBuffer
 from bpfprof.kernel.mapping_events import MappingEvent, MappingEvents
 from bpfprof.kernel.tables import Tables
 from bpfprof.model.ids import Pid, Tid
+from bpfprof.model.rows import one_after_another
 
 _PID = struct.Struct("<I")
 _STACK_PID_AT = STACK_DTYPE.fields["tgid"][1]  # type: ignore[index]
@@ -68,7 +69,7 @@ class Inbox:
         pids = {_PID.unpack_from(record, _STACK_PID_AT)[0] for record in stacks}
         if not pids <= self._processes.by_pid.keys():
             self.take()  # of a process that was born meanwhile: its birth was sent before its stack
-        events = np.concatenate([np.zeros(0, EVENT_DTYPE), *(events for events, _ in held)])
+        events = one_after_another(EVENT_DTYPE, (events for events, _ in held))
         return Batch(events, np.concatenate([np.zeros(0, np.int64), *(threads for _, threads in held)]), stacks, copies)
 
     def _follow_births(self, events: npt.NDArray[np.void]) -> npt.NDArray[np.int64]:

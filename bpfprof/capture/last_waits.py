@@ -11,6 +11,7 @@ from __future__ import annotations
 import numpy as np
 
 from bpfprof import array_types as npt
+from bpfprof.model.rows import one_after_another, picked
 from bpfprof.model.samples import WAIT_DTYPE
 
 
@@ -32,7 +33,7 @@ class LastWaits:
         told, told_at_end: what the event of each tells of its thread's wait before (early_ns and enqueue_ns). A thread
         may go on after its end: another one of its process, which called execve.
         """
-        rows = np.concatenate([self._held, waits])
+        rows = one_after_another(self._held.dtype, [self._held, waits])
         thread = np.concatenate([rows["thread"], ended])
         order = np.lexsort((np.concatenate([rows["time_ns"], told_at_end["time_ns"]]), thread))
         is_next = (thread[order[1:]] == thread[order[:-1]]) & (order[:-1] < len(rows))
@@ -42,8 +43,8 @@ class LastWaits:
         for name in ("early_ns", "enqueue_ns"):
             values = np.concatenate([told[name], told_at_end[name]])[after]
             _correct(rows, before, name, values)
-        self._held = rows[~is_final]
-        return rows[is_final]
+        self._held = picked(rows, ~is_final)
+        return picked(rows, is_final)
 
     def settle(self, threads: npt.NDArray[np.integer], records: npt.NDArray[np.void]) -> npt.NDArray[np.void]:
         """Returns what is final by records of threads (abi.THREAD_DTYPE), read before the events that came last."""
@@ -51,8 +52,8 @@ class LastWaits:
         place = np.zeros(len(since_ns), np.int64)
         since_ns[threads], place[threads] = records["since_ns"], np.arange(len(threads))
         is_final = since_ns[self._held["thread"]] > self._held["time_ns"]
-        rows: npt.NDArray[np.void] = self._held[is_final]
-        self._held = self._held[~is_final]
+        rows = picked(self._held, is_final)
+        self._held = picked(self._held, ~is_final)
         for name in ("early_ns", "enqueue_ns"):
             _correct(rows, np.arange(len(rows)), name, records[name][place[rows["thread"]]])
         return rows

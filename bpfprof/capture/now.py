@@ -14,6 +14,7 @@ import numpy as np
 from bpfprof import abi
 from bpfprof import array_types as npt
 from bpfprof.account.idle import IDLE_REASONS, is_idle_stack
+from bpfprof.account.kernel_reasons import hint_of
 from bpfprof.account.reasons import wait_reasons
 from bpfprof.capture.descriptors import DescriptorKinds
 from bpfprof.capture.frame_reader import FrameReader
@@ -22,9 +23,13 @@ from bpfprof.capture.process import Process
 from bpfprof.capture.sleeping import ThreadStack, python_states, stack_now, stacks_now
 from bpfprof.capture.tasks_now import tasks_now
 from bpfprof.cpython.detect import NotPython, find_interpreter
+from bpfprof.cpython.frame_values import FrameValues
+from bpfprof.cpython.objects import Objects
 from bpfprof.cpython.thread_names import ThreadNames
 from bpfprof.cpython.thread_state import ThreadStateRef, read_interpreters, read_thread_states
+from bpfprof.cpython.value_text import ValueTexts
 from bpfprof.errors import TargetError, UnsupportedError
+from bpfprof.model.frames import Frame
 from bpfprof.model.ids import Pid, Tid
 from bpfprof.model.now import ON_CPU, READY, WAITING, ProcessNow, ThreadNow
 from bpfprof.model.samples import WAIT_DTYPE
@@ -34,17 +39,21 @@ from bpfprof.proc.last_run import seconds_since_run
 from bpfprof.proc.privilege import why_unreadable
 
 _TRIES = 3
+_MOST_FRAMES = 20_000  # of a thread: some 0.1 s
 _DEAD = "ZX"
 _RUNS = "R"
 # Bits of a task's state, include/linux/sched.h, by the letter of proc(5); I is TASK_IDLE.
 _STATE_BITS = {"S": 1, "D": 2, "T": 4, "t": 8, "I": 0x402}
 _TICKS_S = 0.02  # the time of a thread on a CPU is counted at each tick, at 100 Hz or more
 _FAULT = int(abi.Status["BP_PYTHON_FRAME_FAULT"])
+_THREADING = "threading.py"
 _MAIN_THREAD = "MainThread"  # what `threading` calls it
 
 
-def process_now(pid: Pid) -> ProcessNow:
-    """Raises TargetError when there is no such process or it has ended, UnsupportedError when it may not be read."""
+def process_now(pid: Pid, with_variables: bool = False) -> ProcessNow:
+    """with_variables: also what the local variables of the frames of threads hold.
+
+    Raises TargetError when there is no such process or it has ended, UnsupportedError when it may not be read."""
     status = tasks.thread_status(pid, Tid(pid))
     if status is None:
         raise TargetError(f"there is no process {pid}")
@@ -53,13 +62,15 @@ def process_now(pid: Pid) -> ProcessNow:
         raise TargetError(f"process {pid} is a zombie: it has ended and has no threads or memory", hint)
     if tasks.is_kernel_thread(pid):
         raise TargetError(f"process {pid} is a thread of the kernel: it runs no program")
-    process = Process(0, pid, name=tasks.process_name(pid), command_line=tasks.process_command_line(pid))
+    # Where the main thread has ended, only other threads have memory and files: exit_mm(), exit_files().
+    alive = pid if status.run_state not in _DEAD else Pid((tasks.list_threads(pid) or [Tid(pid)])[-1])
+    process = Process(0, alive, name=tasks.process_name(pid), command_line=tasks.process_command_line(alive))
     process.open_memory()
     try:
         _detect(process)
         found = process.interpreter
         reader = FrameReader(process)
-        threads = _Threads(process, reader).now()
+        threads = _Threads(process, pid, reader, with_variables).now()
         rows, missed = tasks_now(process, reader)
     finally:
         process.close()
@@ -88,8 +99,9 @@ def _detect(process: Process) -> None:
 class _Threads:
     """One look at the threads of a process."""
 
-    def __init__(self, process: Process, reader: FrameReader) -> None:
-        self._process, self._reader = process, reader
+    def __init__(self, process: Process, main: Pid, reader: FrameReader, with_variables: bool) -> None:
+        self._main = main
+        self._process, self._reader, self._with_variables = process, reader, with_variables
         self._states: list[ThreadStateRef] = []
         self._names: dict[int, str] = {}
         found, memory = process.interpreter, process.memory
@@ -101,23 +113,26 @@ class _Threads:
     def now(self) -> list[ThreadNow]:
         """In the order of their ids; those that have ended are left out."""
         process = self._process
-        stacks = [self._settled(stack) for stack in stacks_now(process, None) if stack.status.run_state not in _DEAD]
+        stacks = [
+            self._settled(stack)
+            for stack in stacks_now(process, None, _MOST_FRAMES)
+            if stack.status.run_state not in _DEAD
+        ]
         holder = gil_holder(process, self._states)
         tid_of = {stack.status.namespace_tids[-1]: stack.tid for stack in stacks}
         state_of = {tid_of[it.native_thread_id]: it for it in self._states if it.native_thread_id in tid_of}
         gil_tid = next((tid for tid, state in state_of.items() if state.address == holder), None)
-        holders = Holders(process, tid_of, self._states, gil_tid)
+        frames_of = [self._reader.frames(stack.frames) for stack in stacks]
+        holders = Holders(process, tid_of, self._states, gil_tid, self._in_threading(stacks, frames_of))
         running = self._on_cpu(stack.tid for stack in stacks if stack.status.run_state == _RUNS)
         since = seconds_since_run(process.pid, (it.tid for it in stacks if it.status.run_state != _RUNS))
         threads = []
-        for stack, reason in zip(stacks, self._reasons(stacks)):
+        for stack, frames, reason, variables in zip(stacks, frames_of, self._reasons(stacks), self._variables(stacks)):
             waits = stack.status.run_state != _RUNS
-            frames = self._reader.frames(stack.frames)
             named = state_of.get(stack.tid)
             name = self._names.get(named.pthread_id, "") if named else ""
-            if not name and named and int(stack.tid) == int(process.pid):
+            if not name and named and int(stack.tid) == int(self._main):
                 name = _MAIN_THREAD
-            note = "" if stack.python_status != _FAULT else "its stack changed while it was read"
             threads.append(
                 ThreadNow(
                     stack.tid,
@@ -127,12 +142,38 @@ class _Threads:
                     since.get(stack.tid) if waits else None,
                     waits and reason in IDLE_REASONS and is_idle_stack([(it.file, it.name) for it in frames]),
                     stack.tid == gil_tid,
-                    holders.of(stack.call, reason) if waits and stack.call else None,
+                    holders.of(stack.tid, stack.call, reason) if waits and stack.call else None,
                     frames,
-                    note,
+                    _note(stack),
+                    variables,
                 )
             )
         return threads
+
+    def _variables(self, stacks: list[ThreadStack]) -> list[list[dict[str, str]]]:
+        """Of each frame of each thread."""
+        found, memory = self._process.interpreter, self._process.memory
+        if not self._with_variables or found is None or memory is None:
+            return [[] for _ in stacks]
+        objects = Objects(memory, found.layout)
+        values, texts = FrameValues(objects), ValueTexts(objects)
+        return [
+            [
+                {name: texts.of(value) for name, value in values.variables(stack.addresses[at], code).items()}
+                for at in self._reader.places(stack.frames)
+                for code in stack.frames[at][:1]
+            ]
+            for stack in stacks
+        ]
+
+    def _in_threading(self, stacks: list[ThreadStack], frames_of: list[list[Frame]]) -> dict[Tid, tuple[int, int, str]]:
+        """(frame, code, function) of each innermost frame that is in threading.py."""
+        return {
+            stack.tid: (stack.addresses[place], stack.frames[place][0], frames[0].name)
+            for stack, frames in zip(stacks, frames_of)
+            for place in self._reader.places(stack.frames)[:1]
+            if frames[0].file.endswith(_THREADING)
+        }
 
     def _settled(self, stack: ThreadStack) -> ThreadStack:
         """Of a thread that did not run while it was looked at, if there is such a moment."""
@@ -141,7 +182,7 @@ class _Threads:
             after = tasks.thread_status(process.pid, stack.tid)
             if after is None or (after.run_state == stack.status.run_state and after.switches == stack.status.switches):
                 break
-            stack = stack_now(process, stack.tid, after, python_states(process), None)
+            stack = stack_now(process, stack.tid, after, python_states(process), None, _MOST_FRAMES)
         return stack
 
     def _on_cpu(self, tids: Iterable[Tid]) -> set[Tid]:
@@ -168,4 +209,21 @@ class _Threads:
         gil = self._process.interpreter.gil if self._process.interpreter else None
         start, size = (gil.address, gil.size) if gil else (0, 0)
         bounds = np.full(len(rows), start, np.uint64), np.full(len(rows), start + size, np.uint64)
-        return [reason_text(reason) for reason in wait_reasons(rows, *bounds).tolist()]
+        return [reason_text(reason) for reason in wait_reasons(rows, *bounds, hints=self._hints(stacks)).tolist()]
+
+    def _hints(self, stacks: list[ThreadStack]) -> npt.NDArray[np.uint16]:
+        """What the kernel frames of each thread that sleeps tell of its wait."""
+        pid = self._process.pid
+        calls = [stack.call for stack in stacks]
+        found = (
+            hint_of(tasks.kernel_functions(pid, stack.tid), call is not None and call.number >= 0)
+            for stack, call in zip(stacks, calls)
+        )
+        return np.fromiter(found, np.uint16, len(stacks))
+
+
+def _note(stack: ThreadStack) -> str:
+    if stack.python_status != _FAULT:
+        return ""
+    deep = len(stack.frames) >= _MOST_FRAMES
+    return f"the innermost {_MOST_FRAMES:,} frames" if deep else "its stack changed while it was read"

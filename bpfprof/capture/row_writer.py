@@ -11,22 +11,30 @@ from bpfprof.capture.descriptors import DescriptorKinds
 from bpfprof.capture.last_waits import LastWaits
 from bpfprof.capture.numbers import look_up
 from bpfprof.capture.processes import Processes
+from bpfprof.capture.shared_futexes import SharedFutexes
 from bpfprof.capture.sleeping import Sleeps
 from bpfprof.capture.stacks import StackTable
 from bpfprof.capture.wakers import Wakers
 from bpfprof.model.ids import Pid, Tid
+from bpfprof.model.rows import picked
 from bpfprof.model.statuses import LastState
 from bpfprof.proc import tasks
 from bpfprof.proc.memory import ProcessMemory
+from bpfprof.recording.part import PART_END
 from bpfprof.recording.writer import Sink
 
+# A wait that is shorter may be added up only when it ends, so a part of a recording ends before it.
+_LONG_WAIT_NS = abi.CONSTANTS["BP_LONG_WAIT_NS"]
+_NEVER_NS = np.iinfo(np.int64).max
 _TICK_NS = 10_000_000  # CONFIG_HZ is 100 at least
 
 
 class RowWriter:
     """Writes samples, waits, short waits and totals; counts what it wrote."""
 
-    def __init__(self, processes: Processes, stacks: StackTable, sleeps: Sleeps, sink: Sink) -> None:
+    def __init__(
+        self, processes: Processes, stacks: StackTable, sleeps: Sleeps, sink: Sink, min_block_ns: int = 0
+    ) -> None:
         self.sample_count = 0
         self.wait_count = 0
         self._processes = processes
@@ -34,8 +42,10 @@ class RowWriter:
         self._sleeps = sleeps
         self._sink = sink
         self._descriptors = DescriptorKinds()
+        self._shared_futexes = SharedFutexes(self._descriptors.place)
         self._wakers = Wakers(processes)
         self._last_waits = LastWaits()
+        self._long_ns = max(_LONG_WAIT_NS, min_block_ns)
 
     def write_events(self, events: npt.NDArray[np.void], threads: npt.NDArray[np.int64]) -> None:
         """Events with the index of each one's thread; those of unknown threads (-1) are left out."""
@@ -44,17 +54,20 @@ class RowWriter:
             for name in ("SAMPLE", "WAIT", "SHORT", "EXIT", "COUNTED")
         )
         if len(samples):
-            self._write_samples(events[samples], threads[samples])
+            self._write_samples(picked(events, samples), threads[samples])
         if len(counted):
-            rows = made.events(events[counted], threads[counted], self._stacks)
+            rows = made.events(picked(events, counted), threads[counted], self._stacks)
             self._sink.write("events", arrays={"rows": rows})
         if len(sums):
-            self._write_sums(made.short_waits(events[sums], threads[sums]), events["tgid"][sums])
+            rows = made.short_waits(picked(events, sums), threads[sums])
+            rows["fd_kind"] = self._descriptors.of_calls(events["tgid"][sums], rows["syscall"], rows["arg"])
+            self._write_sums(rows)
         if len(waits) or len(exits):
-            rows = self._waits(events[waits], threads[waits])
-            self._write_waits(self._last_waits.follow(rows, events[waits], threads[exits], events[exits]))
+            told, ends = picked(events, waits), picked(events, exits)
+            rows = self._waits(told, threads[waits])
+            self._write_waits(self._last_waits.follow(rows, told, threads[exits], ends))
         if len(exits):
-            self._sink.write("totals", arrays={"rows": made.exits(events[exits], threads[exits])})
+            self._sink.write("totals", arrays={"rows": made.exits(ends, threads[exits])})
 
     def _write_samples(self, events: npt.NDArray[np.void], threads: npt.NDArray[np.int64]) -> None:
         self.sample_count += len(events)
@@ -65,9 +78,16 @@ class RowWriter:
         rows = made.waits(events, threads, self._stacks, self._sleeps)
         rows["fd_kind"] = self._descriptors.of_calls(events["tgid"], rows["syscall"], rows["args"][:, 0])
         rows["fd_kind"] |= self._descriptors.of_polls(events["tgid"], rows, self._memory_of)
+        rows["object"] = self._objects(events, rows)
         rows["waker"], rows["holder"] = self._wakers.places(events), self._wakers.holders(events)
         self._wakers.write_new(self._sink)
         return rows
+
+    def _objects(self, told: npt.NDArray[np.void], rows: npt.NDArray[np.void]) -> npt.NDArray[np.uint32]:
+        places = self._descriptors.objects(told["tgid"], rows, told["object"])
+        places |= self._shared_futexes.places(told["tgid"], rows)  # a futex() has no descriptor
+        self._descriptors.write_new(self._sink)
+        return places
 
     def _write_waits(self, rows: npt.NDArray[np.void]) -> None:
         if len(rows):
@@ -77,17 +97,41 @@ class RowWriter:
         process = self._processes.by_pid.get(pid)
         return process.memory if process else None
 
-    def _write_sums(self, rows: npt.NDArray[np.void], pids: npt.NDArray[np.uint32]) -> None:
+    def _write_sums(self, rows: npt.NDArray[np.void]) -> None:
         self.wait_count += int(rows["count"].sum())
-        rows["fd_kind"] = self._descriptors.of_calls(pids, rows["syscall"], rows["arg"])
         self._sink.write("short_waits", arrays={"rows": rows})
 
+    def is_of_next_part(
+        self, events: npt.NDArray[np.void], time_ns: int, tids: npt.NDArray[np.uint32], records: npt.NDArray[np.void]
+    ) -> npt.NDArray[np.bool_]:
+        """Which events came after what write_totals(ends_part=True) says of their threads, with the same totals."""
+        ends_ns = self._part_ends_ns(records, time_ns)
+        ended = events[events["kind"] == abi.EventKind["BP_EVENT_EXIT"]]
+        end_of = {**dict.fromkeys(ended["tid"].tolist(), _NEVER_NS), **dict(zip(tids.tolist(), ends_ns.tolist()))}
+        return np.asarray(events["time_ns"].astype(np.int64) > look_up(events["tid"], end_of, time_ns))
+
+    def _part_ends_ns(self, records: npt.NDArray[np.void], time_ns: int) -> npt.NDArray[np.int64]:
+        """Where a part of a recording ends for each thread: where what it does now began, unless that was long ago.
+
+        All that was before is exact. What it does now may be a wait that is added up to others, or end any moment.
+        """
+        since_ns = records["since_ns"].astype(np.int64)
+        ends_ns = np.where(since_ns > time_ns - self._long_ns, since_ns, time_ns)
+        ends_ns[records["state"] == abi.ThreadState["BP_THREAD_DEAD"]] = _NEVER_NS
+        return ends_ns
+
     def write_totals(
-        self, time_ns: int, tids: npt.NDArray[np.uint32], records: npt.NDArray[np.void], is_end: bool = False
+        self,
+        time_ns: int,
+        tids: npt.NDArray[np.uint32],
+        records: npt.NDArray[np.void],
+        is_end: bool = False,
+        ends_part: bool = False,
     ) -> None:
         """Totals of all threads (abi.THREAD_DTYPE) that were watched at time_ns, and at the end their open sums.
 
-        All events from before time_ns were written.
+        All events from before time_ns were written. ends_part: the recording is looked at up to here while it goes on;
+        events that is_of_next_part() were not written yet.
         """
         threads = look_up(tids, self._processes.threads.index_of, -1)
         known = (threads >= 0) & (records["state"] != abi.ThreadState["BP_THREAD_DEAD"])
@@ -95,16 +139,22 @@ class RowWriter:
         self._write_waits(self._last_waits.settle(threads, records))
         rows = made.totals(records, threads, time_ns, self._stacks, self._sleeps)
         rows["fd_kind"] = self._descriptors.of_calls(records["tgid"], rows["syscall"], rows["args"][:, 0])
+        rows["object"] = self._objects(records, rows)
         rows["holder"] = self._wakers.holders(records)
-        if is_end:
+        if is_end or ends_part:
             self._write_waits(self._last_waits.take_rest())
             _add_running_time(rows, records, tids)
+            pid_of = dict(zip(threads.tolist(), records["tgid"].tolist()))
             sums = made.open_short_waits(records, threads)
-            if len(sums):
-                pid_of = dict(zip(threads.tolist(), records["tgid"].tolist()))
-                pids = np.array([pid_of[thread] for thread in sums["thread"].tolist()], np.uint32)
-                self._write_sums(sums, pids)
+            pids = np.array([pid_of[thread] for thread in sums["thread"].tolist()], np.uint32)
+            sums["fd_kind"] = self._descriptors.of_calls(pids, sums["syscall"], sums["arg"])
+        if is_end and len(sums):
+            self._write_sums(sums)
         self._sink.write("totals", arrays={"rows": rows})
+        if ends_part:
+            ends_ns = self._part_ends_ns(records, time_ns)
+            arrays = {"rows": sums, "threads": rows["thread"], "ends_ns": ends_ns}
+            self._sink.write(PART_END, {"time_ns": time_ns}, arrays)
 
 
 def _add_running_time(rows: npt.NDArray[np.void], records: npt.NDArray[np.void], tids: npt.NDArray[np.uint32]) -> None:

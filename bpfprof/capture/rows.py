@@ -12,7 +12,7 @@ from bpfprof.model.samples import EVENT_DTYPE, SAMPLE_DTYPE, SHORT_DTYPE, TOTAL_
 from bpfprof.model.statuses import LastState, Status
 
 # Keys and thread ids of the kernel side, which have numbers of their own in the recording.
-_NUMBERED = {"stack", "waker_stack", "holder_stack", "holder"}
+_NUMBERED = {"stack", "waker_stack", "holder_stack", "holder", "object"}
 # A sleep without a stack for one of these reasons may have been looked at from user space.
 _LOOKED_AT = np.zeros(256, np.bool_)
 _LOOKED_AT[[Status.STACK_NOT_TAKEN, Status.PYTHON_NOT_READY, Status.NATIVE_NOT_READY, Status.NO_PYTHON]] = True

@@ -7,7 +7,7 @@ import time
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 
 import numpy as np
 
@@ -27,6 +27,8 @@ from bpfprof.code.namer import Namer
 from bpfprof.errors import TargetError
 from bpfprof.kernel.events import ThreadTable
 from bpfprof.model.ids import Pid, Tid
+from bpfprof.model.rows import picked
+from bpfprof.proc import tasks
 from bpfprof.proc.own_process import usual_priority
 from bpfprof.proc.text import without_controls
 from bpfprof.recording.tables import End, Start
@@ -64,9 +66,13 @@ class Progress:
 
 
 class Session:
-    """A recording under way: `begin()`, `run()`, `finish()`."""
+    """A recording under way: `begin()`, `run()`, `finish()`.
 
-    def __init__(self, watch: Watch, sink: Sink) -> None:
+    part_s: a part of it ends each so many seconds, for a sink that is looked at while it grows; 0: none does.
+    """
+
+    def __init__(self, watch: Watch, sink: Sink, part_s: float = 0.0) -> None:
+        self.part_s = part_s
         self.progress = Progress(own_cpu_at_start_s=time.process_time())
         self._watch = watch
         self._sink = sink
@@ -79,11 +85,12 @@ class Session:
         self._stacks = StackTable()
         self._sleeps = Sleeps(self._processes.threads, self._stacks, self._natives)
         self._async = AsyncTasks(watch.options.async_rate_hz, watch.start_ns, self._stacks)
-        self._rows = RowWriter(self._processes, self._stacks, self._sleeps, sink)
+        self._rows = RowWriter(self._processes, self._stacks, self._sleeps, sink, 1000 * watch.options.min_block_us)
         watch.targets.wake_on(self._tables.fds["events"])
         for fd in watch.mapping_events.fds if watch.mapping_events else ():
             watch.targets.wake_on(fd)
         self._threads = ThreadTable(self._tables)
+        self._used: dict[Pid, tasks.ProcessUsage | None] = {}
         self._is_urgent = True  # the next drain should be soon
         self._drained_s = self._drain_cost_s = self._next_totals_s = self._next_looks_s = 0.0
 
@@ -92,6 +99,7 @@ class Session:
         self._write_start()
         self._drain()
         processes = list(self._processes.by_pid.values())
+        self._used = {process.pid: tasks.process_usage(process.pid) for process in processes}
         for process in processes:  # first, for it is quick
             self._processes.look_for_python(process)
             self._inbox.take()
@@ -141,6 +149,7 @@ class Session:
             codes_not_copied=self._tables.counters()[_NOT_COPIED],
             problems=self._problems(),
             tasks_missed=self._async.missed,
+            usage=self._usage(),
         )
         self._sink.write("end", {**end})
 
@@ -173,11 +182,15 @@ class Session:
         if self._watch.code is not None:
             self._stacks.drop_replaced(batch.events, self._watch.code.replaced)
             self._watch.code.forget_replaced()
-        self._rows.write_events(batch.events, batch.threads)
-        self._follow_ends(batch.events)
+        later = np.zeros(len(batch.events), np.bool_)
+        if totals is not None and self.part_s:
+            later = self._rows.is_of_next_part(batch.events, *totals)
+        self._write_events(batch, ~later)
         if totals is not None:
-            self._rows.write_totals(*totals)
-            self._next_totals_s = time.monotonic() + _TOTALS_EVERY_S
+            self._rows.write_totals(*totals, ends_part=self.part_s > 0)
+            if later.any():
+                self._write_events(batch, later)
+            self._next_totals_s = time.monotonic() + (self.part_s or _TOTALS_EVERY_S)
             if self._namer is not None:
                 self._namer.ask()
                 self._namer.code.memory.note_used(self._namer.natives.take_used_files())
@@ -213,8 +226,13 @@ class Session:
         end_s = time.monotonic()
         self._next_looks_s = end_s + max(_LOOKS_EVERY_S, _LOOKS_REST * (end_s - begin_s))
 
+    def _write_events(self, batch: Batch, chosen: npt.NDArray[np.bool_]) -> None:
+        events = picked(batch.events, chosen)
+        self._rows.write_events(events, batch.threads[chosen])
+        self._follow_ends(events)
+
     def _follow_ends(self, events: npt.NDArray[np.void]) -> None:
-        ends = events[events["kind"] == _EXIT]
+        ends = picked(events, events["kind"] == _EXIT)
         for end, comm in zip(ends, ends["args"][:, :2].copy().view(_COMM).reshape(-1)):
             name, pid, tid = without_controls(bytes(comm)), int(end["tgid"]), int(end["tid"])
             self._processes.threads.rename(Tid(tid), name)
@@ -248,6 +266,16 @@ class Session:
         )
         self._sink.write("start", {**start})
         self._write_tables()
+
+    def _usage(self) -> dict[str, list[int]]:
+        """What processes used since the recording began; those that were born meanwhile had used nothing."""
+        usage = {}
+        for pid in self._processes.by_pid:
+            now, before = tasks.process_usage(pid), self._used.get(pid)
+            if now is not None:
+                values, less = astuple(now), astuple(before) if before else (0, 0, 0, 0)
+                usage[str(pid)] = [max(0, value - one) for value, one in zip(values, less)]
+        return usage
 
     def _counters(self) -> dict[int, int]:
         counts = self._tables.counters()

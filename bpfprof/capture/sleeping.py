@@ -9,7 +9,7 @@ from __future__ import annotations
 import struct
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from bpfprof import abi
 from bpfprof.capture.process import Process, State
@@ -18,7 +18,7 @@ from bpfprof.capture.threads import Threads
 from bpfprof.code.addresses import NativeTable, RawStack
 from bpfprof.code.maps import NativeCode
 from bpfprof.cpython.running_states import RunningStates
-from bpfprof.cpython.thread_state import RawFrame, walk_frames
+from bpfprof.cpython.thread_state import FRAME_LIMIT, RawFrame, walk_frames
 from bpfprof.model.ids import Pid, Tid
 from bpfprof.model.samples import NO_FILE
 from bpfprof.proc import tasks
@@ -46,9 +46,10 @@ class ThreadStack:
     frames: list[RawFrame]
     python_status: int  # enum bp_status
     native: RawStack | None  # None: it runs, or nothing is known of its code
+    addresses: list[int] = field(default_factory=list)  # where the frames are
 
 
-def stacks_now(process: Process, code: NativeCode | None) -> list[ThreadStack]:
+def stacks_now(process: Process, code: NativeCode | None, most_frames: int = FRAME_LIMIT) -> list[ThreadStack]:
     """The stacks of all threads of a process; without `code` Python frames only."""
     states = python_states(process)
     found = (
@@ -56,7 +57,7 @@ def stacks_now(process: Process, code: NativeCode | None) -> list[ThreadStack]:
         for tid in tasks.list_threads(process.pid)
         if (status := tasks.thread_status(process.pid, tid)) is not None
     )
-    return [stack_now(process, tid, status, states, code) for tid, status in found]
+    return [stack_now(process, tid, status, states, code, most_frames) for tid, status in found]
 
 
 def python_states(process: Process) -> RunningStates | None:
@@ -67,25 +68,32 @@ def python_states(process: Process) -> RunningStates | None:
 
 
 def stack_now(
-    process: Process, tid: Tid, status: ThreadStatus, states: RunningStates | None, code: NativeCode | None
+    process: Process,
+    tid: Tid,
+    status: ThreadStatus,
+    states: RunningStates | None,
+    code: NativeCode | None,
+    most_frames: int = FRAME_LIMIT,
 ) -> ThreadStack:
-    """The stack of one thread; `states` are python_states()."""
+    """The stack of one thread; `states` are python_states(), and most_frames is how many of each are read."""
     call = tasks.blocked_syscall(process.pid, tid)
     frames: list[RawFrame] = []
+    addresses: list[int] = []
     python_status = int(abi.Status["BP_NO_PYTHON"])
     native = None
     if process.memory is not None:
         is_whole = True
         if process.interpreter is not None and states is not None:
             for state in states.of_thread(status.namespace_tids[-1], call.stack_pointer if call else None):
-                walk = walk_frames(process.memory, process.interpreter.layout, state)
+                walk = walk_frames(process.memory, process.interpreter.layout, state, most_frames)
                 frames += walk.frames
+                addresses += walk.addresses
                 is_whole &= walk.complete
             if frames:
                 python_status = int(abi.Status["BP_OK" if is_whole else "BP_PYTHON_FRAME_FAULT"])
         if code is not None and call is not None:
             native = _native_stack(code, process.pid, process.memory, call, time.monotonic_ns())
-    return ThreadStack(tid, status, call, frames, python_status, native)
+    return ThreadStack(tid, status, call, frames, python_status, native, addresses)
 
 
 def _native_stack(

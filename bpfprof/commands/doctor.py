@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 import click
 
 from bpfprof import __version__
+from bpfprof.commands.help import Command
 from bpfprof.cpython.layouts_dynamic import SUPPORTED_VERSIONS
 from bpfprof.errors import UnsupportedError
 from bpfprof.kernel import checks
@@ -66,7 +67,13 @@ _DETAILS: tuple[tuple[str, _Check], ...] = (
 )
 
 
-@click.command()
+_EXAMPLES = (
+    ("whether bpfprof works here; recording needs root, so ask as root", "sudo bpfprof doctor"),
+    ("what to send with a report of a bug", "sudo bpfprof doctor -v"),
+)
+
+
+@click.command(cls=Command, examples=_EXAMPLES)
 @click.option("-v", "--verbose", is_flag=True, help="With figures: offsets, numbers of programs, folders.")
 @click.option("--self-test/--no-self-test", "tests_itself", default=True, help="Record a known program.  [default: on]")
 def doctor(verbose: bool, tests_itself: bool) -> None:

@@ -10,6 +10,8 @@ from dataclasses import replace
 import click
 
 from bpfprof.capture.now import process_now
+from bpfprof.commands.help import Command
+from bpfprof.commands.values import PID, Number
 from bpfprof.errors import UsageError
 from bpfprof.model.ids import Pid
 from bpfprof.model.now import ProcessNow
@@ -18,48 +20,63 @@ from bpfprof.render.dump_json import render_dump_json
 from bpfprof.render.dump_text import render_dump_text
 from bpfprof.render.labels import printable
 
-_PID = click.IntRange(1, 1 << 22)  # PID_MAX_LIMIT, include/linux/threads.h
+_EXAMPLES = (
+    ("why a program hangs", "sudo bpfprof dump 1234"),
+    ("the same every two seconds", "sudo bpfprof dump 1234 -w 2"),
+    ("for another program", "sudo bpfprof dump 1234 --json"),
+)
 
 
-@click.command()
-@click.argument("pids", metavar="PID...", type=_PID, nargs=-1)
-@click.option("-p", "--pid", "more_pids", metavar="PID", type=_PID, multiple=True, help="The same as PID; repeatable.")
+@click.command(cls=Command, examples=_EXAMPLES)
+@click.argument("pids", metavar="PID...", type=PID, nargs=-1)
+@click.option("-p", "--pid", "more_pids", metavar="PID", type=PID, multiple=True, help="The same as PID; repeatable.")
 @click.option("-j", "--json", "as_json", is_flag=True, help="JSON for other programs.")
-@click.option("-w", "--watch", "every_s", metavar="SECONDS", type=click.FloatRange(0.1, 3600), help="Again and again.")
+@click.option(
+    *("-w", "--watch", "every_s"), metavar="SECONDS", type=Number("seconds", 0.1, 3600), help="Again and again."
+)
 @click.option("-a", "--all-frames", is_flag=True, help="Also frames of threading, socketserver and wsgiref.")
+@click.option("--locals", "with_locals", is_flag=True, help="Also what local variables hold, secrets among them.")
 @click.option("--full-filenames", is_flag=True, help="Whole paths instead of the shortest unambiguous tail.")
 def dump(
-    pids: tuple[int, ...],
-    more_pids: tuple[int, ...],
+    pids: tuple[Pid, ...],
+    more_pids: tuple[Pid, ...],
     as_json: bool,
     every_s: float | None,
     all_frames: bool,
+    with_locals: bool,
     full_filenames: bool,
 ) -> None:
     """Show the Python stack of every thread of a process now, what it waits for, and who holds that.
 
-    The process is neither stopped nor changed. A lock's holder is known for the GIL, threading.RLock (up to CPython
-    3.13), mutexes of C and locks of files; a threading.Lock does not store it.
+    The process is neither stopped nor changed. A lock's holder is known for the GIL, locks of `threading` that a `with`
+    statement holds, threading.RLock, locks of `multiprocessing` in forked processes, mutexes of C and locks of files.
     """
     wanted = list(dict.fromkeys((*pids, *more_pids)))
     if not wanted:
-        raise UsageError("say which process: bpfprof dump PID")
+        raise UsageError("say which process", "bpfprof dump PID")
     while True:
-        _show([_with_deadlocks(process_now(Pid(pid))) for pid in wanted], as_json, all_frames, full_filenames)
+        processes = _with_deadlocks([process_now(pid, with_locals) for pid in wanted])
+        _show(processes, as_json, all_frames, full_filenames)
         if every_s is None:
             return
         sys.stdout.flush()
         time.sleep(every_s)
 
 
-def _with_deadlocks(process: ProcessNow) -> ProcessNow:
-    """With the cycles of waits for locks; who holds the GIL goes on, so a wait for it is in none."""
+def _with_deadlocks(processes: Sequence[ProcessNow]) -> list[ProcessNow]:
+    """With the cycles of waits, each where a thread of it is; a wait for the GIL is in none, for its holder goes on."""
     held = {
         thread.tid: thread.waits_for.held_by_tid
+        for process in processes
         for thread in process.threads
-        if thread.waits_for and thread.waits_for.kind == "lock" and thread.waits_for.held_by_tid is not None
+        if thread.waits_for and thread.waits_for.kind in ("lock", "thread") and thread.waits_for.held_by_tid is not None
     }
-    return replace(process, deadlocks=cycles(held))
+    found = cycles(held)
+    own = [{thread.tid for thread in process.threads} for process in processes]
+    return [
+        replace(process, deadlocks=[cycle for cycle in found if tids & set(cycle)])
+        for process, tids in zip(processes, own)
+    ]
 
 
 def _show(processes: Sequence[ProcessNow], as_json: bool, all_frames: bool, full_filenames: bool) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from bpfprof.commands.help import PART
 from bpfprof.commands.options import gathered, gil_option
 from bpfprof.errors import UsageError
 from bpfprof.model.states import AWAIT_REASONS, ThreadState, reason_number
@@ -61,6 +62,7 @@ class Wanted(SpanFilter):
 
     on_cpu: bool = False
     off_cpu: bool = False
+    idle: bool | None = None  # waits of threads with nothing to do: among the others, left out, or apart from them
 
     def filter(
         self, min_block_us: int = 0, only: ThreadState | None = None, takes: frozenset[str] = frozenset()
@@ -78,7 +80,7 @@ class Wanted(SpanFilter):
             states &= {only}
         if not states:
             raise UsageError("--cpu leaves no waits", "bpfprof report --cpu shows the time on a CPU")
-        hides_idle = self.hides_idle and "hide_idle" not in takes
+        hides_idle = self.idle is False and "hide_idle" not in takes
         return replace(self, states=states, min_block_ns=1000 * min_block_us, hides_idle=hides_idle)
 
 
@@ -116,7 +118,10 @@ filter_options = gathered(
             help="Only waits in these states: letters as in ps, or names (uninterruptible...).",
         ),
         click.option(
-            "--hide-idle", "hides_idle", is_flag=True, help="Leave out waits of threads that have nothing to do."
+            *("-i", "--idle/--hide-idle"),
+            default=None,
+            help="Waits of threads that have nothing to do: among the others, or left out.  [default: apart]",
         ),
     ),
+    heading=PART,
 )

@@ -12,8 +12,10 @@ import click
 from bpfprof.capture.options import CaptureOptions
 from bpfprof.commands.capture_options import capture_options, check_targets, with_pid
 from bpfprof.commands.filters import Wanted, filter_options
-from bpfprof.commands.options import RATE, Shown, output_options
+from bpfprof.commands.help import LOOK, Command
+from bpfprof.commands.options import Shown, merge_option, output_options
 from bpfprof.commands.outputs import shows_utf8
+from bpfprof.commands.values import RATE, ROWS, Whole
 from bpfprof.errors import UsageError
 from bpfprof.model.states import ThreadState
 from bpfprof.render.formats import GROUPINGS, SUMMARY, TABLE, WAITS, Format, RenderOptions
@@ -25,38 +27,49 @@ if TYPE_CHECKING:
     Render = Callable[[Profile, Format | None], str | bytes]
 
 _HAS_DASHES, _GIVEN = "bpfprof.has_dashes", "bpfprof.given"
+_EXAMPLES = (
+    ("who waits for what, for 10 seconds", "sudo bpfprof offcpu --pid 1234 -d 10"),
+    ("locks, and who holds them, of a recording", "bpfprof offcpu FILE.bpfprof --by lock"),
+    ("waits as a flame graph, with the stacks of who ended them", "bpfprof offcpu FILE.bpfprof --waker -o waits.svg"),
+    ("asyncio tasks, and what they wait for", "sudo bpfprof offcpu --pid 1234 -d 10 --by task"),
+)
 _EXAMPLE = "bpfprof offcpu --pid 1234 -d 10\n  bpfprof offcpu RECORDING"
 
 
-class _RecordingOrCommand(click.Command):
+class _RecordingOrCommand(Command):
     """Remembers whether there was a `--`, which tells a command from a recording, and which options were given."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         ctx.meta[_HAS_DASHES] = "--" in args
+        rest = super().parse_args(ctx, list(args))
         ctx.meta[_GIVEN] = self.make_parser(ctx).parse_args(list(args))[2]  # click 7 has no get_parameter_source
-        return super().parse_args(ctx, args)
+        return rest
 
 
-@click.command(cls=_RecordingOrCommand)
+@click.command(cls=_RecordingOrCommand, heading=LOOK, examples=_EXAMPLES)
 @capture_options
 @filter_options
 @click.option(
     "--by",
+    metavar="WHAT",
     type=click.Choice((*GROUPINGS, "task")),
     default="stack",
-    help="What waits of one group have in common; task: asyncio tasks.  [default: reason and stack]",
+    help=f"What waits of one group have in common: {', '.join(GROUPINGS[1:])}, or task: asyncio tasks."
+    "  [default: reason and stack]",
 )
-@click.option("-n", "--limit", type=click.IntRange(1, 10_000), default=10, show_default=True, help="Groups shown.")
+@click.option("-n", "--limit", metavar="N", type=ROWS, default=10, show_default=True, help="Groups shown.")
 @click.option(
     "--waker", "with_wakers", is_flag=True, help="In flame graphs: after each wait the stack of who ended it."
 )
 @click.option(
     "--waker-depth",
-    type=click.IntRange(1, 20),
+    metavar="N",
+    type=Whole(1, 20),
     default=2,
     show_default=True,
     help="How many wakers one after the other: the waker, who had woken it, ...",
 )
+@merge_option
 @output_options
 # Accepted for habit: nothing is sampled.
 @click.option("-r", "--rate", type=RATE, hidden=True, expose_value=False)
@@ -82,6 +95,7 @@ def offcpu(
     if with_wakers and chosen in (None, SUMMARY, TABLE, WAITS):
         raise UsageError("--waker is for stacks, a table has the wakers", "give a file: -o waits.svg")
     is_recorded = bool(arguments) and not ctx.meta[_HAS_DASHES]
+    shown = shown.on_terminal() if is_recorded else shown
     takes = (WAITS if chosen is None or chosen is TABLE else chosen).takes
     is_asked = "min_block_us" in {parameter.name for parameter in ctx.meta[_GIVEN]}
     min_block_us = asked.min_block_us if is_recorded and is_asked else 0
@@ -90,7 +104,9 @@ def offcpu(
 
     def render(profile: Profile, chosen: Format | None) -> str | bytes:
         is_shown = chosen is None or (is_recorded and shown.output is None)
-        shown_look = replace(look, hide_idle=wanted.hides_idle, ascii_only=is_shown and not shows_utf8())
+        shown_look = replace(
+            look, hide_idle=wanted.idle is False, with_idle=bool(wanted.idle), ascii_only=is_shown and not shows_utf8()
+        )
         return _rendered(profile, chosen or WAITS, shown_look, with_wakers)
 
     def next_command(path: Path) -> str:

@@ -4,24 +4,36 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 
+from bpfprof.commands.help import LOOK, OUTPUT, under
 from bpfprof.errors import UsageError
 from bpfprof.profile.options import ProfileOptions, SpanFilter
+from bpfprof.query.merging import MERGES
 from bpfprof.render.formats import FORMATS, Format, RenderOptions, find_format, format_for_suffix
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 RECORDING_SUFFIX = ".bpfprof"
+STANDARD_OUTPUT = Path("-")  # as a name of an output
 _FORMAT_NAMES = ", ".join(format.name for format in FORMATS)
 
+_PICTURE = ".svg gives a flame graph, which any browser shows"
+# Suffixes that people try -> what there is instead; only asked where no format has the suffix.
+_INSTEAD = {suffix: _PICTURE for suffix in (".html", ".htm", ".png", ".jpg", ".pdf")}
 
-def gathered(name: str, kind: type[Any], options: Sequence[Callable[[Any], Any]]) -> Callable[[Command], Command]:
-    """Decorator: adds the options; values of fields of `kind` reach the command as one such, its argument `name`."""
+
+def gathered(
+    name: str, kind: type[Any], options: Sequence[Callable[[Any], Any]], heading: str = ""
+) -> Callable[[Command], Command]:
+    """Decorator: adds the options; values of fields of `kind` reach the command as one such, its argument `name`.
+
+    heading: the one they stand under in help; "" leaves it to each option.
+    """
     names = [field.name for field in fields(kind)]
 
     def decorate(command: Any) -> Any:
@@ -31,8 +43,19 @@ def gathered(name: str, kind: type[Any], options: Sequence[Callable[[Any], Any]]
             return command(*arguments, **{name: gathered_values}, **values)
 
         for option in reversed(options):
-            with_one = option(with_one)
+            with_one = (under(heading, option) if heading else option)(with_one)
         return with_one
+
+    return decorate
+
+
+def with_options(options: Sequence[Callable[[Any], Any]]) -> Callable[[Command], Command]:
+    """Decorator: adds the options, in this order."""
+
+    def decorate(command: Any) -> Any:
+        for option in reversed(options):
+            command = option(command)
+        return command
 
     return decorate
 
@@ -54,35 +77,45 @@ class Shown:
             if found is None:
                 raise UsageError(f"there is no format {self.format_name}", f"the formats are {_FORMAT_NAMES}")
             return found
-        if self.output is None or self.output.suffix == RECORDING_SUFFIX:
+        if self.output in (None, STANDARD_OUTPUT) or self.output.suffix == RECORDING_SUFFIX:
             return None
         found = format_for_suffix(self.output)
         if found is None:
+            instead = _INSTEAD.get(self.output.suffix.lower())
+            if instead:
+                raise UsageError(f"{self.output.suffix} is not a format of bpfprof", instead)
             raise UsageError(f"the suffix of {self.output} does not tell the format", f"give --format: {_FORMAT_NAMES}")
         return found
+
+    def on_terminal(self) -> Shown:
+        """The same where standard output is what there is without a file, so `-o -` says nothing."""
+        return replace(self, output=None) if self.output == STANDARD_OUTPUT else self
 
     def profile_options(self, wanted: SpanFilter, with_spans: bool) -> ProfileOptions:
         """What the profile for a report has to hold."""
         return ProfileOptions(with_spans, self.show_interpreter, wanted)
 
 
-_with_shown = gathered(
-    "shown",
-    Shown,
-    (
-        click.option("-o", "--output", type=Path, help="File to write; its suffix gives the format."),
-        click.option("-f", "--format", "format_name", metavar="NAME", help=f"One of {_FORMAT_NAMES}."),
-        click.option(
-            *("-t", "--threads"),
-            is_flag=True,
-            expose_value=False,
-            help="A frame for each thread (the default; accepted for habit).",
-        ),
-        click.option("-F", "--function-names", "function_only", is_flag=True, help="Functions without line numbers."),
-        click.option("--show-interpreter", is_flag=True, help="Keep CPython's own C functions in the stacks."),
-        click.option("--details", is_flag=True, help="Long tables for the terminal instead of the summary."),
-        click.option("--full-filenames", is_flag=True, help="Whole paths instead of the shortest unambiguous tail."),
+_OUTPUT = (
+    click.option(
+        "-o",
+        "--output",
+        type=Path,
+        metavar="FILE",
+        help="File to write, - for standard output; its suffix gives the format.",
     ),
+    click.option("-f", "--format", "format_name", metavar="NAME", help=f"One of {_FORMAT_NAMES}."),
+)
+_LOOK = (
+    click.option("--details", is_flag=True, help="Long tables for the terminal instead of the summary."),
+    click.option("-F", "--function-names", "function_only", is_flag=True, help="Functions without line numbers."),
+    click.option("--full-filenames", is_flag=True, help="Whole paths instead of the shortest unambiguous tail."),
+    click.option("--show-interpreter", is_flag=True, help="Keep CPython's own C functions in the stacks."),
+    # What users of other profilers type: each thread has its frame, and waits are always in.
+    click.option("-t", "--threads", is_flag=True, expose_value=False, hidden=True),
+)
+_with_shown = gathered(
+    "shown", Shown, [*(under(LOOK, option) for option in _LOOK), *(under(OUTPUT, option) for option in _OUTPUT)]
 )
 
 
@@ -91,5 +124,10 @@ def output_options(command: Command) -> Command:
     return _with_shown(gathered("look", RenderOptions, ())(command))
 
 
-RATE = click.IntRange(1, 20000)
+merge_option = click.option(
+    "--merge",
+    type=click.Choice(MERGES),
+    callback=lambda _ctx, _parameter, merge: merge or RenderOptions().merge,
+    help="Threads of a role (name without digits) or of a process, and processes of one command, as one.",
+)
 gil_option = click.option("-g", "--gil", "holds_gil", is_flag=True, help="Show only what was done holding the GIL.")

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bpfprof.errors import OutputError, UsageError
+from bpfprof.proc.caller import files_as
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
@@ -19,16 +20,16 @@ if TYPE_CHECKING:
 class _StandardOutput(io.FileIO):
     """Who reads only the beginning (`head`) has had enough: the rest goes nowhere, as does what follows an error."""
 
-    _has_ended = False
+    has_ended = False
 
     def write(self, data: ReadableBuffer, /) -> int:
         try:
-            if not self._has_ended:
+            if not self.has_ended:
                 return super().write(data)
         except BrokenPipeError:
-            self._has_ended = True
+            self.has_ended = True
         except OSError as error:
-            self._has_ended = True
+            self.has_ended = True
             raise OutputError(f"standard output could not be written: {error.strerror}") from error
         return len(memoryview(data))
 
@@ -55,6 +56,12 @@ def guard_standard_output() -> None:
     sys.stdout = io.TextIOWrapper(buffer, encoding, "replace", line_buffering=os.isatty(fd))
 
 
+def is_read() -> bool:
+    """Whether what is written to standard output still goes anywhere."""
+    raw = getattr(getattr(sys.stdout, "buffer", None), "raw", None)
+    return not (isinstance(raw, _StandardOutput) and raw.has_ended)
+
+
 def show(content: str | bytes) -> None:
     """Writes to standard output: text in its own encoding."""
     if isinstance(content, bytes):
@@ -70,14 +77,16 @@ def shows_utf8() -> bool:
     return (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"
 
 
-def open_output(path: Path, caller: tuple[int, int] | None, empty: bool = True) -> int:
-    """Descriptor of a regular file at `path`, readable too, made empty; it belongs to `caller` (uid, gid) if given.
+def open_output(path: Path, caller: tuple[int, int] | None, empty: bool = True, mode: int = 0o644) -> int:
+    """Descriptor of a regular file at `path`, readable too, made empty; opened as `caller` (uid, gid) if given.
 
-    Raises UsageError for a link, a FIFO, a directory, a device, or another user's file in a shared folder.
+    mode: of a new file. Raises UsageError for a link, a FIFO, a directory, a device, another user's file in a shared
+    folder, or what the caller may not write.
     """
     flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     try:
-        fd = os.open(path, flags, 0o644)
+        with files_as(caller):
+            fd = os.open(path, flags, mode)
     except OSError as error:
         why = "it is a symbolic link" if path.is_symlink() else error.strerror
         raise UsageError(f"{path} cannot be written: {why}") from error
@@ -85,12 +94,19 @@ def open_output(path: Path, caller: tuple[int, int] | None, empty: bool = True) 
         _check(path, os.fstat(fd), caller)
         if empty:
             os.ftruncate(fd, 0)
-        if caller is not None:
-            os.fchown(fd, *caller)
     except BaseException:
         os.close(fd)
         raise
     return fd
+
+
+def remove_output(path: Path, fd: int, caller: tuple[int, int] | None) -> None:
+    """Removes the file that is open, if it still has that name."""
+    opened = os.fstat(fd)
+    with contextlib.suppress(OSError), files_as(caller):
+        named = os.stat(path, follow_symlinks=False)
+        if (named.st_dev, named.st_ino) == (opened.st_dev, opened.st_ino):
+            os.unlink(path)
 
 
 def _check(path: Path, status: os.stat_result, caller: tuple[int, int] | None) -> None:
@@ -118,12 +134,12 @@ def write_output(path: Path, content: str | bytes, caller: tuple[int, int] | Non
     """Writes a whole report. Raises OutputError when the disk is full; no half report is left then."""
     fd = open_output(path, caller)
     try:
-        write_whole(fd, path, content)
+        write_whole(fd, path, content, caller)
     finally:
         os.close(fd)
 
 
-def write_whole(fd: int, path: Path, content: str | bytes) -> None:
+def write_whole(fd: int, path: Path, content: str | bytes, caller: tuple[int, int] | None) -> None:
     """Makes `content` all that is in the file at `path`, open as `fd`. Errors are as for write_output()."""
     data = memoryview(content if isinstance(content, bytes) else content.encode("utf-8", "replace"))
     os.ftruncate(fd, 0)
@@ -131,5 +147,5 @@ def write_whole(fd: int, path: Path, content: str | bytes) -> None:
         while data:
             data = data[os.write(fd, data) :]
     except OSError as error:
-        os.unlink(path)
+        remove_output(path, fd, caller)
         raise OutputError(f"{path} could not be written: {error.strerror}", "free some space") from error

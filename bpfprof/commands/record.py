@@ -3,30 +3,51 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from bpfprof.capture.options import CaptureOptions
-from bpfprof.commands.capture_options import capture_options, check_targets, with_pid
-from bpfprof.commands.filters import parsed
-from bpfprof.commands.options import RATE, Shown, gil_option, output_options
+from bpfprof.commands.capture_options import check_targets, rate_option, record_options, with_pid
+from bpfprof.commands.filters import Wanted, filter_options, parsed
+from bpfprof.commands.help import CAPTURE, Command
+from bpfprof.commands.options import Shown, output_options
 from bpfprof.commands.recording import Plan, make_recording
 from bpfprof.commands.starting import Started
 from bpfprof.commands.terminal import for_terminal
+from bpfprof.commands.values import Whole
 from bpfprof.kernel.perf_events import parse_events
-from bpfprof.profile.options import SpanFilter
 from bpfprof.render.formats import SUMMARY, TABLE, Format, RenderOptions
 
 if TYPE_CHECKING:
     from bpfprof.model.profile import Profile
 
 
-@click.command()
-@capture_options
-@click.option("-r", "--rate", "rate_hz", type=RATE, default=99, show_default=True, help="Samples a second.")
-@click.option("--mode", type=click.Choice(["both", "cpu", "offcpu"]), default="both", show_default=True)
+_EXAMPLES = (
+    ("a running program for 30 seconds, answer on the terminal", "sudo bpfprof record --pid 1234 -d 30"),
+    ("a program from its start to its end, as a flame graph", "sudo bpfprof record -o out.svg -- python app.py"),
+    ("the whole machine, containers included", "sudo bpfprof record --all -d 10"),
+    ("page faults beside the time", "sudo bpfprof record --pid 1234 -d 10 -e page-faults"),
+)
+
+
+def _mode(_ctx: click.Context, _parameter: click.Parameter, mode: str) -> str:
+    return "both" if mode == "wall" else mode
+
+
+@click.command(cls=Command, heading=CAPTURE, examples=_EXAMPLES)
+@rate_option
+@click.option(
+    "--mode",
+    metavar="MODE",
+    type=click.Choice(["both", "wall", "cpu", "offcpu"]),
+    callback=_mode,
+    default="both",
+    show_default=True,
+    help="Time on a CPU (cpu), waits (offcpu), or both; wall is another word for both.",
+)
 @click.option(
     *("-e", "--event", "events"),
     metavar="NAME[,NAME]",
@@ -37,28 +58,34 @@ if TYPE_CHECKING:
 @click.option(
     *("-c", "--count", "event_period"),
     metavar="N",
-    type=click.IntRange(0, 1 << 40),
+    type=Whole(0, 1 << 40),
     default=0,
     help="A sample each N events of --event; 1: each.  [default: so that there are about 1,000 a second]",
 )
-@gil_option
+@record_options
+@filter_options
 @output_options
-@click.argument("command", nargs=-1, type=click.UNPROCESSED)
+@click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar="[PID | -- COMMAND...]")
 @click.pass_obj
 def record(
     started: Started | None,
     asked: CaptureOptions,
     shown: Shown,
     look: RenderOptions,
-    holds_gil: bool,
+    wanted: Wanted,
     command: tuple[str, ...],
 ) -> int:
-    """Record where the wall time of running programs goes (--pid or PID), or of a COMMAND given after --."""
+    """Record where the wall time of running programs goes (--pid or PID), or of a COMMAND given after --.
+
+    Without -o it leaves a recording, of which report makes every other format, and says what bounds the program.
+    What is chosen under "Which part is shown" is of what is shown or written in another format: a recording has all.
+    """
     asked, command = with_pid(asked, command)
     check_targets(asked, command, "bpfprof record --pid 1234 -d 10")
     chosen = shown.format()
     is_table = look.details or (chosen is TABLE and shown.output is None)
-    options = shown.profile_options(SpanFilter(holds_gil=holds_gil), with_spans=True)
+    options = shown.profile_options(wanted.filter(), with_spans=True)
+    look = replace(look, hide_idle=wanted.idle is False, with_idle=bool(wanted.idle))
 
     def render(profile: Profile, chosen: Format | None) -> str | bytes:
         if chosen is None and not is_table:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import sys
 import time
 from collections.abc import Callable
@@ -19,11 +20,11 @@ from bpfprof.capture.process import command_name
 from bpfprof.capture.stop import StopRequest
 from bpfprof.capture.targets import Targets
 from bpfprof.capture.watch import Watch
-from bpfprof.commands.options import RECORDING_SUFFIX, Shown
-from bpfprof.commands.outputs import open_output, open_temporary, show, write_whole
+from bpfprof.commands.options import RECORDING_SUFFIX, STANDARD_OUTPUT, Shown
+from bpfprof.commands.outputs import open_output, open_temporary, remove_output, show, write_whole
 from bpfprof.commands.starting import Started, starting
 from bpfprof.commands.terminal import acts_on_codes
-from bpfprof.errors import OutputError, UsageError
+from bpfprof.errors import BpfprofError, OutputError, UsageError
 from bpfprof.kernel.checks import check_events, check_host
 from bpfprof.kernel.kernel_side import KernelSide
 from bpfprof.proc.caller import caller_ids
@@ -73,7 +74,9 @@ def make_recording(started: Started | None, plan: Plan) -> int:
     if chosen in (SUMMARY, TABLE, WAITS) and plan.shown.output is None:
         chosen = None  # it is shown in any case
     if chosen is not None and plan.shown.output is None:
-        raise UsageError(f"the format {chosen.name} needs a file: --output FILE")
+        raise UsageError(f"the format {chosen.name} needs a file", "--output FILE; - is standard output")
+    if plan.shown.output == STANDARD_OUTPUT:
+        _check_standard_output(plan, chosen)
     if plan.options.native_lines:
         from bpfprof.elf.lines import check_pyelftools
 
@@ -99,17 +102,28 @@ def make_recording(started: Started | None, plan: Plan) -> int:
     return status
 
 
+def _check_standard_output(plan: Plan, chosen: Format | None) -> None:
+    if plan.command:
+        raise UsageError("standard output belongs to the command that is launched", "give a file: --output FILE")
+    if chosen is None and sys.stdout.isatty():
+        raise UsageError("a recording cannot be read on a terminal", "bpfprof record -o - ... >FILE.bpfprof")
+
+
 def _show_result(plan: Plan, chosen: Format | None, profile: Profile, path: Path) -> None:
     text = plan.render(profile, None)
-    if chosen is None:
+    has_output = plan.command or path == STANDARD_OUTPUT  # of its own on standard output
+    if path == STANDARD_OUTPUT:
+        last = ""
+    elif chosen is None:
         last = f"\nrecording: {path}\nnext: {plan.next_command(path)}"
     else:
         last = f"\n{chosen.name}: {path}\nnext: {_NEXT_STEPS.get(chosen.name, 'less {0}').format(path)}"
-    if not plan.command:
+    if not has_output:
         show(text)
     else:
         click.echo(text, nl=False, err=True)
-    click.echo(last, err=bool(plan.command))
+    if last:
+        click.echo(last, err=bool(has_output))
 
 
 def _wait(launched: LaunchedCommand, stop: StopRequest) -> int:
@@ -130,10 +144,14 @@ def _record(
     pids = (launched.pid,) if launched else plan.options.pids
     targets = Targets.open(pids, plan.options.cgroups, plan.options.containers)
     path = plan.shown.output or _default_path(targets, plan.command)
-    is_new = not os.path.lexists(path)
+    is_file = path != STANDARD_OUTPUT
+    is_new = is_file and not os.path.lexists(path)
     watch = Watch.of(plan.options, kernel, targets)
     failure: OutputError | None = None
-    with os.fdopen(open_output(path, caller_ids(), empty=False), "r+b") as result:
+    caller = caller_ids()
+    private = 0o600 if chosen is None else 0o644
+    fd = open_output(path, caller, empty=False, mode=private) if is_file else open_temporary()
+    with os.fdopen(fd, "r+b") as result:
         stream = os.fdopen(open_temporary(), "r+b") if chosen else result
         try:
             if plan.options.native or plan.options.watches_all:
@@ -144,17 +162,32 @@ def _record(
             _capture(watch, stream.fileno(), stop, is_launched=launched is not None)
         except OutputError as error:
             failure = error  # what was written before is still shown
-        except BaseException:
+        except BpfprofError:
             if is_new:
-                path.unlink()
+                remove_output(path, result.fileno(), caller)
+            raise
+        except BaseException:  # a bug: what was recorded may be all there is
+            if is_file and os.fstat(result.fileno()).st_size:
+                click.echo(f"bpfprof: the recording so far is in {path}", err=True)
+            elif is_new:
+                remove_output(path, result.fileno(), caller)
             raise
         finally:
             watch.close()
         profile = _read_back(stream, plan.profile_options)
         if chosen is not None:
-            write_whole(result.fileno(), path, plan.render(profile, chosen))
+            write_whole(result.fileno(), path, plan.render(profile, chosen), caller)
             stream.close()
+        if not is_file:
+            _copy_to_standard_output(result)
     return profile, path, failure
+
+
+def _copy_to_standard_output(file: BinaryIO) -> None:
+    sys.stdout.flush()
+    file.seek(0)
+    shutil.copyfileobj(file, sys.stdout.buffer)
+    sys.stdout.flush()
 
 
 def _capture(watch: Watch, fd: int, stop: StopRequest, is_launched: bool) -> None:
@@ -226,7 +259,8 @@ class _LiveLine:
 
 def _progress_text(progress: Progress) -> str:
     own = 100 * progress.own_cpu_s / max(progress.elapsed_s, 1e-9)
+    threads = f"{progress.thread_count} thread{'s' * (progress.thread_count != 1)}"
     return (
         f"{progress.elapsed_s:.1f} s, {progress.sample_count:,} samples, {progress.wait_count:,} off-CPU intervals, "
-        f"{progress.thread_count} threads, {progress.lost_count} lost, own CPU {own:.1f}%"
+        f"{threads}, {progress.lost_count} lost, own CPU {own:.1f}%"
     )

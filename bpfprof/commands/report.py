@@ -5,21 +5,25 @@ from __future__ import annotations
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import BinaryIO
 
 import click
 
 from bpfprof.commands.filters import Wanted, filter_options, parsed
-from bpfprof.commands.options import Shown, output_options
+from bpfprof.commands.help import LOOK, Command
+from bpfprof.commands.options import Shown, merge_option, output_options
 from bpfprof.commands.outputs import show, write_output
+from bpfprof.commands.recording_file import check_recording, unreadable
 from bpfprof.commands.terminal import for_terminal
+from bpfprof.commands.values import MICROSECONDS, ROWS
 from bpfprof.errors import RecordingError, UsageError
 from bpfprof.kernel.perf_events import parse_events
 from bpfprof.model.profile import Profile
 from bpfprof.proc.caller import caller_ids
 from bpfprof.profile.build import build_profile
 from bpfprof.profile.options import ProfileOptions
-from bpfprof.query.rows import ROW_GROUPINGS
-from bpfprof.recording.reader import read_recording
+from bpfprof.query.rows import ROW_GROUPINGS, SORTS
+from bpfprof.recording.reader import Recording, read_recording
 from bpfprof.render.columns import duration_text
 from bpfprof.render.formats import JSON, SUMMARY, TABLE, WAITS, Format, RenderOptions
 from bpfprof.render.header import unread_sentences
@@ -28,7 +32,15 @@ from bpfprof.render.labels import printable, process_label, thread_label
 _TOLERANCE = 0.01
 
 
-@click.command()
+_EXAMPLES = (
+    ("what bounds the program, and where", "bpfprof report FILE.bpfprof"),
+    ("a flame graph of one part", "bpfprof report FILE.bpfprof --time 2s..5s --thread loader -o out.svg"),
+    ("time by function, for a script", "bpfprof report FILE.bpfprof --by function -f json"),
+    ("lines for other flame graph tools", "bpfprof report FILE.bpfprof -f collapsed"),
+)
+
+
+@click.command(cls=Command, heading=LOOK, examples=_EXAMPLES)
 @click.argument("recording", type=Path)
 @click.option(
     "--check", is_flag=True, help="Exit with 5 unless every thread's time adds up to its wall time within 1%."
@@ -36,7 +48,7 @@ _TOLERANCE = 0.01
 @click.option(
     "--min-block",
     metavar="US",
-    type=click.IntRange(0, 3_600_000_000),
+    type=MICROSECONDS,
     default=0,
     help="Only waits of so many microseconds or more.",
 )
@@ -53,27 +65,35 @@ _TOLERANCE = 0.01
     callback=lambda _ctx, _parameter, by: by or RenderOptions().by,
     help="A table of time by these; with -f json such rows.",
 )
-@click.option("-n", "--limit", type=click.IntRange(1, 10_000), default=10, show_default=True, help="Rows of a table.")
+@click.option("--sort", type=click.Choice(SORTS), default="own", help="Order of such rows.  [default: own]")
+@merge_option
+@click.option(
+    *("-n", "--limit"),
+    metavar="N",
+    type=ROWS,
+    callback=lambda _ctx, _parameter, limit: limit or 0,
+    help="Rows of a table, or calls in a tree.  [default: 10, of a tree all of 1% or more]",
+)
 @filter_options
 @output_options
 def report(recording: Path, shown: Shown, look: RenderOptions, wanted: Wanted, min_block: int, check: bool) -> None:
     """Render a RECORDING: to the terminal as a table, or with -o or -f as something else."""
+    shown = shown.on_terminal()
     chosen = shown.format()
     if chosen is None and (shown.format_name or shown.output):
         raise UsageError("a report is not a recording; choose another suffix or format")
     check_not_replaced(recording, shown.output)
     chosen = chosen or (TABLE if look.details or check or look.by != "stack" else SUMMARY)
     wanted_spans = wanted.filter(min_block, takes=chosen.takes)
-    if look.by != "stack" and chosen not in (TABLE, JSON):
-        raise UsageError(f"--by is for a table, not for {chosen.name}", "bpfprof offcpu RECORDING --by groups waits")
-    if look.event and "event" not in chosen.takes:
-        raise UsageError(f"the format {chosen.name} is of time", "--event goes with -f collapsed")
-    profile = load_profile(recording, shown.profile_options(wanted_spans, chosen.needs_spans or look.by != "stack"))
+    _check_look(look, chosen)
+    with_spans = chosen.needs_spans or look.by != "stack" or bool(look.merge)
+    profile = load_profile(recording, shown.profile_options(wanted_spans, with_spans))
     if look.event and look.event not in profile.events:
         counted = ", ".join(map(printable, profile.events)) or "none"
         raise UsageError(f"the recording did not count {look.event}", f"record --event does; here it is {counted}")
-    look = for_terminal(look, sys.stdout) if chosen is SUMMARY and shown.output is None else look
-    write_report(chosen.render(profile, replace(look, hide_idle=wanted.hides_idle)), shown.output)
+    look = replace(look, hide_idle=wanted.idle is False, with_idle=bool(wanted.idle))
+    look = for_terminal(look, sys.stdout) if "columns" in chosen.takes and shown.output is None else look
+    write_report(chosen.render(profile, look), shown.output)
     tell_unread(profile, chosen)
     complaint = check_accounting(profile) if check else ""
     if complaint and profile.quality.unfinished:
@@ -85,13 +105,31 @@ def report(recording: Path, shown: Shown, look: RenderOptions, wanted: Wanted, m
         click.echo("every thread within 1%", err=True)
 
 
+def _check_look(look: RenderOptions, chosen: Format) -> None:
+    """Raises UsageError for options that mean nothing to the format."""
+    if look.by != "stack" and chosen not in (TABLE, JSON):
+        raise UsageError(f"--by is for a table, not for {chosen.name}", "bpfprof offcpu RECORDING --by groups waits")
+    if look.event and "event" not in chosen.takes:
+        raise UsageError(f"the format {chosen.name} is of time", "--event goes with -f collapsed")
+    if look.merge and "merge" not in chosen.takes:
+        raise UsageError(f"--merge means nothing to {chosen.name}", "it goes with -f tree and --by thread")
+
+
 def load_profile(path: Path, options: ProfileOptions) -> Profile:
     """Raises RecordingError when the file cannot be opened or is no recording."""
     try:
         with open(path, "rb") as file:
-            return build_profile(read_recording(file), options)
+            check_recording(path, file)
+            return build_profile(_read(path, file), options)
     except OSError as error:
-        raise RecordingError(f"{path} cannot be read: {error.strerror}") from error
+        raise unreadable(path, error) from error
+
+
+def _read(path: Path, file: BinaryIO) -> Recording:
+    try:
+        return read_recording(file)
+    except RecordingError as error:
+        raise RecordingError(f"{path}: {error}") from error
 
 
 def write_report(content: str | bytes, output: Path | None) -> None:

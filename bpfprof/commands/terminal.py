@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from dataclasses import replace
 from typing import TextIO
@@ -16,7 +17,7 @@ def for_terminal(look: RenderOptions, stream: TextIO, used_rows: int = 0) -> Ren
     """The same for what is shown on the stream; used_rows: what else is to stand on the screen, beside the prompt."""
     size, is_terminal = _ELSEWHERE, stream.isatty()
     if is_terminal:
-        size = os.get_terminal_size(stream.fileno())
+        size = terminal_size(stream)
     given = os.environ.get("COLUMNS", "")
     columns = int(given) if given.isdecimal() and len(given) < 5 else size.columns
     rows = (size.lines or _ELSEWHERE.lines) - is_terminal - used_rows
@@ -24,6 +25,13 @@ def for_terminal(look: RenderOptions, stream: TextIO, used_rows: int = 0) -> Ren
     return replace(
         look, columns=columns or _ELSEWHERE.columns, rows=rows, has_color=has_color, ascii_only=not shows_utf8()
     )
+
+
+def terminal_size(stream: TextIO) -> os.terminal_size:
+    """Of the terminal that the stream is; of one that was closed meanwhile that of a pipe."""
+    with contextlib.suppress(OSError):
+        return os.get_terminal_size(stream.fileno())
+    return _ELSEWHERE
 
 
 def acts_on_codes() -> bool:

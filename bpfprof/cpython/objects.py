@@ -25,9 +25,10 @@ _MODULES = {(3, 6): 16, (3, 7): 40, (3, 8): 56, (3, 9): 856, (3, 10): 856, (3, 1
 _CACHED_KEYS = {(3, 11): 872, (3, 12): 880, (3, 13): 880, (3, 14): 880, (3, 15): 888}
 
 # Offsets in objects whose header has 16 bytes; in the free-threaded build it has 32. The same in all versions.
-MODULE_DICT, DICT_USED, _DICT_KEYS, _DICT_VALUES = 16, 16, 32, 40
+MODULE_DICT, DICT_USED, VAR_SIZE, _DICT_KEYS, _DICT_VALUES = 16, 16, 16, 32, 40
 _TYPE_NAME, _BASIC_SIZE, _FLAGS, _BASE, _DICT_OFFSET = 24, 32, 168, 256, 288
 _INLINE_VALUES, _MANAGED_DICT = 1 << 2, 1 << 4  # of tp_flags, Include/object.h
+DICT_SUBCLASS = 1 << 29
 _GENERAL_KEYS = 0  # dk_kind, of keys that are no strings
 _KEYS_HEAD_BYTES = 40
 _TYPE = 8  # ob_type in a header of 16 bytes
@@ -59,6 +60,7 @@ class Objects:
     layout: Layout
     keys: dict[str, int] = field(default_factory=dict)  # interned strings that were found
     _types: dict[int, _Type] = field(default_factory=dict)
+    _names: dict[int, str] = field(default_factory=dict)  # of types
 
     def modules(self, interpreter: int) -> int:
         """Address of sys.modules; 0 when there is none yet."""
@@ -77,6 +79,16 @@ class Objects:
             names.append(with_controls_replaced(text.decode("utf-8", "replace")))
             kind = self.member(kind, _BASE)
         return names
+
+    def name(self, kind: int) -> str:
+        """What a type is called."""
+        if kind not in self._names:
+            self._names[kind] = (self.type_names(kind) or [""])[0]
+        return self._names[kind]
+
+    def flags(self, kind: int) -> int:
+        """tp_flags of a type."""
+        return self._type(kind).flags
 
     def attribute(self, instance: int, name: str) -> int:
         """Address of the value of an attribute that is stored in an instance."""

@@ -14,6 +14,7 @@ from bpfprof.cpython.layout import NONE, Layout
 from bpfprof.model.ids import RuntimeAddress
 from bpfprof.proc.memory import ProcessMemory
 
+FRAME_LIMIT = abi.CONSTANTS["BP_MAX_PYTHON_FRAMES"]
 _INTERPRETER_LIMIT = 1024
 _THREAD_LIMIT = 65536
 _TAG_BITS = 3  # of references in frames, Include/internal/pycore_stackref.h (v3.14.10, v3.15.2); before 3.14 they are 0
@@ -36,11 +37,13 @@ class ThreadStateRef:
 class FrameWalk:
     """`frames` are (code address, instruction address, mark), leaf first, entry frames of C included.
 
-    `complete` is false when a frame could not be read, the chain loops, or it is longer than the limit.
+    `complete` is false when a frame could not be read, the chain loops, or it is longer than the limit. `addresses`:
+    where the frames are.
     """
 
     frames: list[RawFrame]
     complete: bool
+    addresses: list[int]
 
 
 def read_thread_states(memory: ProcessMemory, layout: Layout, runtime_address: int) -> list[ThreadStateRef]:
@@ -90,7 +93,7 @@ def _threads_of(memory: ProcessMemory, layout: Layout, interpreter: int, limit: 
     return states
 
 
-def walk_frames(memory: ProcessMemory, layout: Layout, thread_state: int, limit: int = 1024) -> FrameWalk:
+def walk_frames(memory: ProcessMemory, layout: Layout, thread_state: int, limit: int = FRAME_LIMIT) -> FrameWalk:
     """The Python frames of one thread; a thread that runs no Python has none and is complete."""
     frame = memory.read_pointer(thread_state + layout.thread_frame)
     root: int | None = 0
@@ -99,15 +102,15 @@ def walk_frames(memory: ProcessMemory, layout: Layout, thread_state: int, limit:
     if frame and layout.cframe_frame != NONE:
         frame = memory.read_pointer(frame + layout.cframe_frame)
     frames: list[RawFrame] = []
-    seen: set[int] = set()
+    seen: dict[int, None] = {}  # keeps their order
     while frame is not None and frame != root:
         data = memory.read(frame, layout.frame_size)
         if data is None or frame in seen or len(frames) >= limit:
-            return FrameWalk(frames, False)
-        seen.add(frame)
+            return FrameWalk(frames, False, list(seen))
+        seen[frame] = None
         frames.append(_frame(layout, data))
         frame = RuntimeAddress(_u64(data, layout.frame_previous))
-    return FrameWalk(frames, frame is not None)
+    return FrameWalk(frames, frame is not None, list(seen))
 
 
 def _frame(layout: Layout, data: bytes) -> RawFrame:

@@ -104,6 +104,8 @@ def map_lookup_batch(fd: int, keys_address: int, values_address: int, entries: i
 _BATCH = struct.Struct("QQQQIIQQ")  # `batch` of union bpf_attr
 _LICENSE = b"GPL"
 _LOG_BYTES = 1 << 20
+_LOG_INSTRUCTIONS, _LOG_STATISTICS = 1, 4  # BPF_LOG_LEVEL1 and _STATS, include/linux/bpf_verifier.h
+VERIFIER_IS_DONE = b"\nprocessed "  # begins the last line of its log, kernel/bpf/verifier.c
 _LOAD_TRIES = 10
 FUNCTION_INFO_BYTES = 8  # struct bpf_func_info: u32 first instruction, u32 type
 
@@ -120,7 +122,7 @@ def program_load(
     btf_fd: int,
     functions: bytes,
     log: ctypes.Array[ctypes.c_char] | None = None,
-    log_level: int = 1,
+    log_level: int = _LOG_INSTRUCTIONS,
 ) -> int:
     """Descriptor of a program the verifier accepted; `log` takes what it says (which costs time).
 
@@ -138,10 +140,13 @@ def program_load(
 
 
 def verifier_log(program_type: int, code: bytes, name: str, btf_fd: int, functions: bytes) -> str:
-    """What the verifier says of a program it refuses."""
+    """What the verifier says of a program it refuses: with each instruction, if all of that fits."""
     log = ctypes.create_string_buffer(_LOG_BYTES)
-    with contextlib.suppress(OSError):
-        os.close(program_load(program_type, code, name, btf_fd, functions, log))
+    for level in (_LOG_INSTRUCTIONS, _LOG_STATISTICS):
+        with contextlib.suppress(OSError):
+            os.close(program_load(program_type, code, name, btf_fd, functions, log, level))
+        if VERIFIER_IS_DONE in log.value:
+            break
     return log.value.decode(errors="replace")
 
 

@@ -15,6 +15,7 @@ import hashlib
 import importlib.util
 import json
 import os
+import re
 import signal
 import sys
 
@@ -139,6 +140,18 @@ def check_bcc() -> str:
     raise UnsupportedError(
         "BCC's Python package, which no pip installs, is missing", "sudo apt-get install python3-bpfcc"
     )
+
+
+def bcc_version(folder: str) -> str:
+    """Of the package in this folder, without importing it; "of an unknown version" where it does not say."""
+    with (
+        contextlib.suppress(OSError),
+        open(os.path.join(folder, "version.py"), encoding="utf-8", errors="replace") as file,
+    ):
+        found = re.search(r"""^__version__ *= *['"]([^'"]+)""", file.read(4096), re.MULTILINE)
+        if found:
+            return found.group(1)
+    return "of an unknown version"
 
 
 def _child(text: str, flags: list[str], answer_fd: int, log_fd: int) -> None:

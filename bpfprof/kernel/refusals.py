@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 
 from bpfprof.errors import UnsupportedError
+from bpfprof.kernel.bpf_syscall import VERIFIER_IS_DONE
 from bpfprof.kernel.sources import kernel_version_code
 from bpfprof.proc import host, privilege
 
@@ -30,7 +31,7 @@ def refusal(what: str, error: OSError, verifier_log: str = "") -> UnsupportedErr
     """`what` the kernel refuses, such as "the BPF map threads", why, and what helps."""
     if _READ_IS_REFUSED.search(verifier_log):
         return _locked_down()
-    if not is_forbidden(error) or "\nprocessed " in verifier_log:  # the verifier's refusal is EACCES too
+    if not is_forbidden(error) or VERIFIER_IS_DONE.decode() in verifier_log:  # the verifier's refusal is EACCES too
         return UnsupportedError(f"the kernel refuses {what} ({error.strerror})")
     lacking = privilege.missing(privilege.REQUIRED)
     if lacking:

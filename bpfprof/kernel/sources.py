@@ -129,6 +129,39 @@ def keeps_run_delay() -> bool:
         return False
 
 
+# What leads from a task to what its descriptors are of: a name -> struct and members.
+_FILES = {
+    "TASK_FILES": ("task_struct files",),
+    "FILES_TABLE": ("files_struct fdt",),
+    "TABLE_COUNT": ("fdtable max_fds",),
+    "TABLE_FILES": ("fdtable fd",),
+    "FILE_INODE": ("file f_inode",),
+    "FILE_DATA": ("file private_data",),
+    "INODE_MODE": ("inode i_mode",),
+    "INODE_NUMBER": ("inode i_ino",),
+    "SOCKET_SOCK": ("socket sk",),
+    "SOCKET_TYPE": ("socket type",),
+    "SOCK_FAMILY": ("sock __sk_common", "sock_common skc_family"),
+    "SOCK_STATE": ("sock __sk_common", "sock_common skc_state"),
+    "SOCK_PORT": ("sock __sk_common", "sock_common skc_num"),
+    "SOCK_ADDRESS": ("sock __sk_common", "sock_common skc_rcv_saddr"),
+    "SOCK_PEER": ("sock __sk_common", "sock_common skc_daddr"),
+    "SOCK_PEER_PORT": ("sock __sk_common", "sock_common skc_dport"),
+}
+
+
+def _file_offsets(types: KernelTypes) -> dict[str, int]:
+    """All 0 where the kernel lacks one; BP_OFFSET_SOCK_PEER6 is 0 without IPv6."""
+    found = dict.fromkeys(["SOCK_PEER6", *_FILES], 0)
+    try:
+        found |= {name: sum(types.offset(*it.split()) for it in path) for name, path in _FILES.items()}
+        found["SOCK_PEER6"] = types.offset("sock_common", "skc_v6_daddr") + found["SOCK_PEER"]
+        found["SOCK_PEER6"] -= types.offset("sock_common", "skc_daddr")
+    except UnsupportedError:
+        pass
+    return {f"BP_OFFSET_{name}": offset for name, offset in found.items()}
+
+
 def compiler_flags(types: KernelTypes, has_run_delay: bool, functions: list[str]) -> list[str]:
     """-D flags: kernel version, struct offsets in bytes, numbers of the maps and functions.
 
@@ -148,7 +181,7 @@ def compiler_flags(types: KernelTypes, has_run_delay: bool, functions: list[str]
         "BP_OFFSET_TASK_RUN_DELAY": run_delay,
         "BP_OFFSET_TASK_FSBASE": types.offset("task_struct", "thread") + types.offset("thread_struct", "fsbase"),
     }
-    defines |= _preempt_count(types) | _older_kernel(types)
+    defines |= _preempt_count(types) | _older_kernel(types) | _file_offsets(types)
     defines |= {f"BP_FD_{name}": number for number, name in enumerate(map_names(), 1)}
     defines |= {f"BP_FUNCTION_{name}": number for number, name in enumerate(functions, FIRST_FUNCTION)}
     return [f"-D{name}={value}" for name, value in defines.items()]

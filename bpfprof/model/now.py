@@ -24,7 +24,8 @@ class WaitsFor:
 class ThreadNow:
     """`reason` is a word of reason_text(), "" of a thread that does not wait; for_s: how long it has waited, if known.
 
-    Frames are innermost first. note: why they are not whole, else "".
+    Frames are innermost first. note: why they are not whole, else "". variables: of each frame, name -> short text of
+    the value; empty where they were not asked for.
     """
 
     tid: Tid
@@ -37,6 +38,7 @@ class ThreadNow:
     waits_for: WaitsFor | None
     frames: list[Frame]
     note: str = ""
+    variables: list[dict[str, str]] = field(default_factory=list)
 
 
 @dataclass(frozen=True)

@@ -79,6 +79,8 @@ class ThreadTime:
     """Where the wall time of one thread went, in nanoseconds; first_ns and last_ns count from the recording's start.
 
     The sums of its spans. overlap_ns: what the recording holds beyond that, which cannot be: it is damaged.
+    thread_count, process_count: more than one where it stands for several (query/merging.py); pid and tid are then of
+    the first of them.
     """
 
     pid: Pid
@@ -97,6 +99,18 @@ class ThreadTime:
     namespace_pid: int = 0  # of the process in its own pid namespace, where that is another
     cgroup: str = ""  # of the process, "" where it is not known
     is_kernel_thread: bool = False
+    thread_count: int = 1
+    process_count: int = 1
+
+    @property
+    def thread_id(self) -> str:
+        """`5983`, or `8 threads` of several."""
+        return f"{self.thread_count:,} threads" if self.thread_count > 1 else str(self.tid)
+
+    @property
+    def process_id(self) -> str:
+        """`5220`, or `4 processes` of several."""
+        return f"{self.process_count:,} processes" if self.process_count > 1 else str(self.pid)
 
     @property
     def wall_ns(self) -> int:
@@ -153,6 +167,8 @@ class RecordingInfo:
     min_block_us: int = 0
     free_threaded: tuple[int, ...] = ()  # pids of processes whose CPython is built so
     async_rate_hz: int = 0
+    # Of processes that had not ended: (minor page faults, major ones, nanoseconds of its own code, and in the kernel).
+    usage: dict[int, tuple[int, int, int, int]] = field(default_factory=dict)
     unread: dict[str, tuple[str, ...]] = field(default_factory=dict)  # why not -> processes that run Python unread
 
 
@@ -177,10 +193,11 @@ class Interner:
 
     def frame(self, frame: Frame) -> int:
         """The number of a frame."""
-        if frame not in self._frame_numbers:
-            self._frame_numbers[frame] = len(self.frames)
+        number = self._frame_numbers.get(frame)  # once: what is dear is the hash of a frame
+        if number is None:
+            number = self._frame_numbers[frame] = len(self.frames)
             self.frames.append(frame)
-        return self._frame_numbers[frame]
+        return number
 
     def stack(self, frames: Iterable[Frame]) -> int:
         """The number of a stack, root first."""
@@ -207,6 +224,7 @@ class Profile:
     GIL_ROW_DTYPE, sorted by thread: of each thread the rows sum to its time with the reason "gil".
     `filter_text`: what was asked to be shown, "" for all. `task_spans` has TASK_SPAN_DTYPE, sorted by (task, start_ns).
     `event_weights` has EVENT_WEIGHT_DTYPE, whose events are those of `events`; they are no part of the time.
+    `objects`: what the column `object` of spans refers to, from 1 on.
     """
 
     info: RecordingInfo
@@ -223,3 +241,4 @@ class Profile:
     task_spans: npt.NDArray[np.void] = field(default_factory=lambda: np.zeros(0, TASK_SPAN_DTYPE))
     events: tuple[str, ...] = ()
     event_weights: npt.NDArray[np.void] = field(default_factory=lambda: np.zeros(0, EVENT_WEIGHT_DTYPE))
+    objects: tuple[str, ...] = ()

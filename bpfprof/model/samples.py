@@ -84,7 +84,9 @@ class WakerKind(IntEnum):
 # or interrupts while it was on the CPU before. task_state 0: it was runnable all the time. syscall -1: in none.
 # fd_kind: FdKind of the call's descriptor. waker: who ended it, a place in the table of wakers from 1 on, 0: not known;
 # waker_kind: WakerKind; waker_stack: where that thread was, 0: not taken. holder: of a wait for a GIL, the thread that
-# held it when the wait began, index + 1, 0: not known; holder_stack: its Python frames then.
+# held it when the wait began, index + 1, 0: not known; holder_stack: its Python frames then. object: what the
+# call's descriptor is of, or what a futex in shared memory is in, a place in the table of objects from 1 on, 0: none,
+# or not known.
 WAIT_DTYPE = np.dtype(
     [
         ("time_ns", "<u8"),
@@ -99,6 +101,7 @@ WAIT_DTYPE = np.dtype(
         ("waker_stack", "<u4"),
         ("holder", "<u4"),
         ("holder_stack", "<u4"),
+        ("object", "<u4"),
         ("syscall", "<i2"),
         ("task_state", "<u2"),
         ("one_in", "<u2"),
@@ -146,6 +149,7 @@ TOTAL_DTYPE = np.dtype(
         ("wait_count", "<u4"),
         ("holder", "<u4"),
         ("holder_stack", "<u4"),
+        ("object", "<u4"),
         ("syscall", "<i2"),
         ("task_state", "<u2"),
         ("state", "u1"),

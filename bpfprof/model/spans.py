@@ -11,8 +11,12 @@ import numpy as np
 
 from bpfprof.model.states import How, SpanFlag, ThreadState
 
-__all__ = ["SPAN_DTYPE", "How", "SpanFlag", "ThreadState"]
+__all__ = ["SHARED_LOCK", "SPAN_DTYPE", "How", "SpanFlag", "ThreadState"]
 
+
+# In `lock`: the futex may be in memory that processes share; it is taken for one where they have it at one address, as
+# after a fork.
+SHARED_LOCK = 1 << 63
 
 # What each column is.
 SPAN_DTYPE = np.dtype(
@@ -22,7 +26,7 @@ SPAN_DTYPE = np.dtype(
         ("duration_ns", "<i8"),
         # What it speaks for: its own time and that of waits like it, or 0 where others speak for it.
         ("stands_for_ns", "<i8"),
-        ("lock", "<u8"),  # address of the futex that is waited for, 0: none
+        ("lock", "<u8"),  # address of the futex that is waited for, 0: none; with SHARED_LOCK
         ("count", "<u4"),  # samples, or waits that begin here; with those that it speaks for
         ("thread", "<u4"),  # index
         ("stack", "<u4"),  # 0: none, and `status` says why
@@ -31,6 +35,7 @@ SPAN_DTYPE = np.dtype(
         ("waker_stack", "<u4"),
         ("holder", "<u4"),  # of the GIL that is waited for: index of the thread + 1, 0: not known
         ("holder_stack", "<u4"),
+        ("object", "<u4"),  # of the call's descriptor or futex: place in the table of objects, from 1 on; 0: not known
         ("reason", "<u2"),  # model.states; of RUNQUEUE: of the wait before it, 0: the CPU was stolen
         ("task_state", "<u2"),  # prev_state of sched_switch
         ("one_in", "<u2"),  # chosen at random as one in so many; 0 or 1: it stands for itself alone

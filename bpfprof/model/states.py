@@ -9,8 +9,9 @@ from enum import IntEnum, IntFlag
 
 from bpfprof.model.syscalls import syscall_name, syscall_numbers
 
-_REASONS = "gil lock sleep disk net pipe poll child device pagefault stopped unknown"
+_REASONS = "gil lock sleep disk net pipe poll child device pagefault stopped unknown kernel-lock file-lock"
 _WORDS = ["", *_REASONS.split()]  # the first is the reason of what is no wait
+WAIT_REASONS = tuple(_WORDS[1:])
 # What an asyncio task waits for; ready: it could go on, but its event loop has not come to it; future: anything else.
 AWAIT_REASONS = ("ready", "sleep", "socket", "lock", "queue", "task", "executor", "child", "future")
 SYSCALL_REASONS = 1000  # reason of a wait without a better word: the number of its system call above this

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import os
 import pwd
+from collections.abc import Iterator, Sequence
 
 from bpfprof.model.ids import Pid
+from bpfprof.model.syscalls import syscall_numbers
 from bpfprof.proc.tasks import process_name
 
 _NO_ID = (1 << 32) - 1  # (uid_t)-1, which setresuid(2) takes as "leave it"
@@ -26,6 +30,37 @@ def caller_groups(uid: int, gid: int) -> list[int]:
         return os.getgrouplist(pwd.getpwuid(uid).pw_name, gid)
     except KeyError:  # an id without a name
         return [gid]
+
+
+@contextlib.contextmanager
+def files_as(caller: tuple[int, int] | None) -> Iterator[None]:
+    """Within the block this thread opens, makes and removes files as that user may, and they are that user's.
+
+    None: as bpfprof does. The ids for file systems (setfsuid(2)) are a thread's own; without root's the kernel takes
+    the capabilities away that go past permissions (capabilities(7), "Effect of user ID changes").
+    """
+    if caller is None:
+        yield
+        return
+    before = os.geteuid(), os.getegid(), os.getgroups()
+    _set_file_ids(*caller, caller_groups(*caller))
+    try:
+        yield
+    finally:
+        _set_file_ids(*before)
+
+
+def _set_file_ids(uid: int, gid: int, groups: Sequence[int]) -> None:
+    libc = ctypes.CDLL(None, use_errno=True)
+    # glibc's setgroups() sets those of all threads.
+    (set_groups,) = syscall_numbers("setgroups")
+    if libc.syscall(set_groups, len(groups), (ctypes.c_uint32 * len(groups))(*groups)) != 0:
+        raise OSError(ctypes.get_errno(), "the caller's groups cannot be taken")
+    for setter, wanted in ((libc.setfsgid, gid), (libc.setfsuid, uid)):
+        setter(ctypes.c_uint32(wanted))
+        # It returns what was before, not whether it could; -1 changes nothing.
+        if setter(ctypes.c_uint32(_NO_ID)) & _NO_ID != wanted:
+            raise PermissionError(1, "the caller's ids cannot be taken")
 
 
 def own_environment() -> dict[str, str]:

@@ -37,6 +37,16 @@ class ThreadStatus:
     namespace_tids: tuple[int, ...]
 
 
+@dataclass(frozen=True)
+class ProcessUsage:
+    """What a process and its threads have used since it was born, those that have ended included."""
+
+    minor_faults: int
+    major_faults: int
+    user_ns: int  # by the clock's ticks
+    kernel_ns: int
+
+
 # The order of the fields is that of fs/proc/array.c; what is between them differs. A name has no line ends.
 _STATUS = re.compile(
     rb"\nState:\t([A-Za-z]).*?\nUid:\t\d+\t(\d+)\t.*?\nNSpid:((?:\t\d+)+)\n"
@@ -90,10 +100,25 @@ def children(pid: Pid) -> list[Pid]:
     return found
 
 
+def parent(pid: Pid) -> Pid | None:
+    """None when it is gone or its parent is in no pid namespace of ours."""
+    fields = _stat_fields(f"/proc/{pid}/stat")
+    return Pid(int(fields[1])) if fields and int(fields[1]) else None
+
+
 def start_time_ticks(pid: Pid) -> int | None:
     """Start after boot in clock ticks (sysconf SC_CLK_TCK); with the pid it names a process for good."""
     fields = _stat_fields(f"/proc/{pid}/stat")
     return int(fields[19]) if fields else None
+
+
+def process_usage(pid: Pid) -> ProcessUsage | None:
+    """None when it is gone."""
+    fields = _stat_fields(f"/proc/{pid}/stat")
+    if len(fields) < 13:
+        return None
+    tick_ns = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
+    return ProcessUsage(int(fields[7]), int(fields[9]), int(fields[11]) * tick_ns, int(fields[12]) * tick_ns)
 
 
 def thread_status(pid: Pid, tid: Tid) -> ThreadStatus | None:
@@ -119,6 +144,15 @@ def blocked_syscall(pid: Pid, tid: Tid) -> BlockedSyscall | None:
         return BlockedSyscall(int(fields[0]), arguments, RuntimeAddress(stack_pointer), RuntimeAddress(program_counter))
     except ValueError:
         return None
+
+
+def kernel_functions(pid: Pid, tid: Tid) -> list[str]:
+    """Functions of the kernel that the thread sleeps in, leaf first; [] when it runs, is gone, or we may not know.
+
+    A line of proc(5) stack is `[<0>] FUNCTION+0xOFFSET/0xSIZE [MODULE]`; without CONFIG_STACKTRACE there is no file.
+    """
+    lines = _read(f"/proc/{pid}/task/{tid}/stack").decode("ascii", "replace").splitlines()
+    return [line.split()[1].partition("+")[0] for line in lines if len(line.split()) > 1]
 
 
 def on_cpu_ns(pid: Pid, tid: Tid) -> int:

@@ -40,29 +40,39 @@ class _Builder:
         self._shown = _SHOWN.get(recording_mode(recording), list(ThreadState))
 
     def build(self) -> Profile:
-        threads, weights, gil_waits, kept = [], [], [], [np.zeros(0, SPAN_DTYPE)]
-        for thread in range(len(self._recording.threads)):
-            account = []
-            has_thread = self._masks.has_thread(thread)
-            is_wanted = has_thread or self._options.with_spans
-            for block in self._spans.of_thread(thread, self._options.filter.window_ns) if is_wanted else ():
-                shown = self._masks.of(block) & np.isin(block["state"], self._shown) & has_thread
+        with_spans, window = self._options.with_spans, self._options.filter.window_ns
+        has_thread = np.array([self._masks.has_thread(thread) for thread in range(len(self._recording.threads))], bool)
+        threads, account, weights, gil_waits, kept = [], [], [], [], [np.zeros(0, SPAN_DTYPE)]
+        for group in self._spans.groups():
+            is_wanted = with_spans or has_thread[group.start : group.stop].any()
+            of_group = []
+            for block in self._spans.of_threads(group, window) if is_wanted else ():
+                is_chosen = has_thread[block["thread"]]
+                if not with_spans and not is_chosen.all():
+                    block, is_chosen = block[is_chosen], is_chosen[is_chosen]
+                shown = self._masks.of(block) & np.isin(block["state"], self._shown) & is_chosen
                 chosen = block if shown.all() else block[shown]
                 stacks = self._stacks.numbers(span_keys(chosen))
-                if self._options.with_spans:
-                    kept.append(self._kept(block, shown, stacks))
-                if not has_thread:
-                    continue
-                account.append(account_of(block))
+                if with_spans:
+                    of_group.append(self._kept(block, shown, stacks))
+                account.append(account_of(block if is_chosen.all() else block[is_chosen]))
                 weights.append(weights_of(chosen, stacks))
                 gil_waits.append(gil_waits_of(chosen))
-            threads.append(self._thread_time(thread, merged(ACCOUNT_DTYPE, account)))
+            kept += [_in_order(np.concatenate(of_group))] if of_group else []
+        accounts = merged(ACCOUNT_DTYPE, account)
+        for group in self._spans.groups():
+            overlaps = self._spans.overlaps_ns(group).tolist() if window is None else [0] * len(group)
+            own = np.searchsorted(accounts["thread"], np.arange(group.start, group.stop + 1)).tolist()
+            threads += [
+                self._thread_time(thread, accounts[begin:end], overlap, bool(has_thread[thread]))
+                for thread, begin, end, overlap in zip(group, own, own[1:], overlaps)
+            ]
         spans = np.concatenate(kept)
         gil = merged(GIL_ROW_DTYPE, gil_waits)
         gil["stack"] = self._stacks.places(gil["stack"])
         duration_ns = self._spans.threads.end_ns - self._spans.threads.start_ns
         of_tasks = task_spans(self._recording, self._options.filter, self._source, self._stacks.interner, duration_ns)
-        event_weights = self._event_weights()
+        event_weights = self._event_weights(has_thread)
         return Profile(
             recording_info(self._recording, duration_ns),
             tuple(threads),
@@ -70,7 +80,7 @@ class _Builder:
             tuple(self._stacks.interner.stacks),
             merged(WEIGHT_DTYPE, weights),
             recording_quality(self._recording, self._spans, self._source),
-            _in_order(spans) if self._options.with_spans else None,
+            spans if with_spans else None,
             waker_table(self._recording),
             gil,
             self._options.filter.text,
@@ -78,9 +88,10 @@ class _Builder:
             of_tasks,
             tuple(self._recording.start.get("events", ())),
             event_weights,
+            tuple(row.name for row in self._recording.objects),
         )
 
-    def _event_weights(self) -> Rows:
+    def _event_weights(self, has_thread: npt.NDArray[np.bool_]) -> Rows:
         """Events are filtered as spans on a CPU of no length would be."""
         rows = self._recording.events
         spans = np.zeros(len(rows), SPAN_DTYPE)
@@ -91,9 +102,6 @@ class _Builder:
         spans["flags"] = np.where(rows["flags"] & HOLDS_GIL > 0, SpanFlag.HOLDS_GIL, 0)
         begin_ns, end_ns = self._options.filter.window_ns or (0, OPEN_END_NS)
         at_ns = rows["time_ns"].astype(np.int64) - self._spans.threads.start_ns
-        has_thread = np.array(
-            [self._masks.has_thread(thread) for thread in range(len(self._recording.threads))], np.bool_
-        )
         shown = self._masks.of(spans) & (at_ns >= begin_ns) & (at_ns < end_ns) & has_thread[rows["thread"]]
         return event_weights_of(rows[shown], self._stacks.numbers(span_keys(spans[shown])))
 
@@ -108,11 +116,11 @@ class _Builder:
             kept[name][has_stack] = self._stacks.places(spans[name][has_stack])
         return kept
 
-    def _thread_time(self, index: int, account: Rows) -> ThreadTime:
+    def _thread_time(self, index: int, account: Rows, overlap_ns: int, is_shown: bool) -> ThreadTime:
         thread, threads, window = self._recording.threads[index], self._spans.threads, self._options.filter.window_ns
         process = self._recording.processes[thread.process]
         limits = np.array([threads.first_ns[index], threads.last_ns[index]]) - threads.start_ns
-        if not self._masks.has_thread(index):
+        if not is_shown:
             limits[:] = 0
         elif window is not None:
             limits = limits.clip(*window)
@@ -134,7 +142,7 @@ class _Builder:
             int(by_state[ThreadState.ON_CPU]["count"].sum()),
             int(waits["count"].sum()),
             tuple((reason_text(reason), ns) for reason, ns in waits[["reason", "total_ns"]].tolist()),
-            self._spans.overlap_ns(index) if window is None and last_ns else 0,
+            overlap_ns if last_ns else 0,
             process.namespace_pid,
             process.cgroup,
             process.is_kernel_thread,
@@ -142,10 +150,5 @@ class _Builder:
 
 
 def _in_order(spans: Spans) -> Spans:
-    """By thread and time; moved only where they are not, as rows this wide take long to copy. They are by thread."""
-    starts = spans["start_ns"]
-    late = np.flatnonzero((starts[1:] < starts[:-1]) & (spans["thread"][1:] == spans["thread"][:-1]))
-    for thread in np.unique(spans["thread"][late]).tolist():
-        own = slice(*np.searchsorted(spans["thread"], [thread, thread + 1]))
-        spans[own] = spans[own][np.argsort(starts[own], kind="stable")]
-    return spans
+    """By thread and time."""
+    return np.asarray(spans[np.lexsort((spans["start_ns"], spans["thread"]))])

@@ -36,8 +36,14 @@ def recording_info(recording: Recording, duration_ns: int) -> RecordingInfo:
         min_block_us=int(start.get("min_block_us", 0)),
         free_threaded=tuple(process.pid for process in recording.processes if process.build == FREE_THREADED),
         async_rate_hz=int(start.get("async_rate_hz", 0)),
+        usage=_usage(recording),
         unread=_unread(recording),
     )
+
+
+def _usage(recording: Recording) -> dict[int, tuple[int, int, int, int]]:
+    rows = {pid: values for pid, values in recording.end.get("usage", {}).items() if pid.isascii() and pid.isdigit()}
+    return {int(pid[:10]): (row[0], row[1], row[2], row[3]) for pid, row in rows.items() if len(row) == 4}
 
 
 def _unread(recording: Recording) -> dict[str, tuple[str, ...]]:

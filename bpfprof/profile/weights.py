@@ -8,14 +8,15 @@ import numpy as np
 
 from bpfprof import array_types as npt
 from bpfprof.model.profile import EVENT_WEIGHT_DTYPE, GIL_ROW_DTYPE, WEIGHT_DTYPE
+from bpfprof.model.rows import one_after_another, picked
 from bpfprof.model.spans import How, ThreadState
 from bpfprof.model.states import reason_number
 from bpfprof.profile.filters import wait_lengths
 
 Rows = npt.NDArray[np.void]
 
-# One row a (state, reason): all time on the clock, whatever is shown of it.
-ACCOUNT_DTYPE = np.dtype([("state", "u1"), ("reason", "<u2"), ("count", "<i8"), ("total_ns", "<i8")])
+# One row a (thread, state, reason): all time on the clock, whatever is shown of it.
+ACCOUNT_DTYPE = np.dtype([("thread", "<u4"), ("state", "u1"), ("reason", "<u2"), ("count", "<i8"), ("total_ns", "<i8")])
 _ADD = {"count": np.add, "total_ns": np.add, "ns": np.add, "total": np.add, "max_ns": np.maximum}
 _TOTALS = {"total_ns", "ns", "total"}  # each dtype has one
 _GIL = reason_number("gil")
@@ -36,7 +37,7 @@ def weights_of(spans: Rows, stacks: npt.NDArray[np.integer[Any]]) -> Rows:
 def account_of(spans: Rows) -> Rows:
     """Rows of ACCOUNT_DTYPE."""
     rows = np.zeros(len(spans), ACCOUNT_DTYPE)
-    for name in ("state", "reason", "count"):
+    for name in ("thread", "state", "reason", "count"):
         rows[name] = spans[name]
     rows["total_ns"] = spans["duration_ns"]
     return merged(ACCOUNT_DTYPE, [rows])
@@ -44,7 +45,7 @@ def account_of(spans: Rows) -> Rows:
 
 def gil_waits_of(spans: Rows) -> Rows:
     """Rows of GIL_ROW_DTYPE, with stacks of the recording."""
-    waits = spans[(spans["state"] == ThreadState.OFF_CPU) & (spans["reason"] == _GIL)]
+    waits = picked(spans, (spans["state"] == ThreadState.OFF_CPU) & (spans["reason"] == _GIL))
     rows = np.zeros(len(waits), GIL_ROW_DTYPE)
     rows["thread"], rows["holder"] = waits["thread"], waits["holder"].astype(np.int64) - 1
     rows["stack"], rows["ns"] = waits["holder_stack"], waits["stands_for_ns"]
@@ -62,16 +63,16 @@ def event_weights_of(rows: Rows, stacks: npt.NDArray[np.integer[Any]]) -> Rows:
 
 def merged(dtype: np.dtype[np.void], parts: list[Rows]) -> Rows:
     """Rows of the parts, those that are alike but for their sums as one, in order; what took no time is left out."""
-    rows = np.concatenate([np.zeros(0, dtype), *parts])
+    rows = one_after_another(dtype, parts)
     names = [name for name in dtype.names or () if name not in _ADD]
-    rows = rows[np.lexsort([rows[name] for name in reversed(names)])]
+    rows = picked(rows, np.lexsort([rows[name] for name in reversed(names)]))
     changed = np.zeros(len(rows), np.bool_)
     changed[:1] = True
     for name in names:
         changed[1:] |= rows[name][1:] != rows[name][:-1]
     first = np.flatnonzero(changed)
-    sums = rows[first]
+    sums = picked(rows, first)
     for name in {*(dtype.names or ())} & {*_ADD} if len(first) else ():
         sums[name] = _ADD[name].reduceat(rows[name], first)
     (total,) = _TOTALS & {*(dtype.names or ())}
-    return sums[sums[total] > 0]
+    return picked(sums, sums[total] > 0)

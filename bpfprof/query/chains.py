@@ -10,6 +10,8 @@ import numpy as np
 from bpfprof import array_types as npt
 from bpfprof.account.threads import sums_by
 from bpfprof.model.profile import Profile, ThreadTime, Waker
+from bpfprof.model.spans import ThreadState
+from bpfprof.model.states import reason_number
 from bpfprof.query.functions import Ints, owner_functions, wait_owners
 from bpfprof.query.waits import Waits
 
@@ -55,14 +57,15 @@ class GilWait:
 
 
 def waker_name(waker: Waker, threads: Sequence[ThreadTime]) -> str:
-    """`thread NAME (TID)`, `timer`, `interrupt`; as the thread called itself, not made safe for a terminal.
-
-    One of the profile's threads has the name it has there.
-    """
+    """`thread NAME (TID)`, `timer`, `interrupt`; as the thread called itself, not made safe for a terminal."""
     if waker.kind != "thread":
         return waker.kind
-    name = threads[waker.thread].thread_name if 0 <= waker.thread < len(threads) else waker.thread_name
-    return f"thread {name or '?'} ({waker.tid})"
+    return f"thread {thread_name(waker, threads) or '?'} ({waker.tid})"
+
+
+def thread_name(waker: Waker, threads: Sequence[ThreadTime]) -> str:
+    """As it called itself. One of the profile's threads has the name it has there."""
+    return threads[waker.thread].thread_name if 0 <= waker.thread < len(threads) else waker.thread_name
 
 
 def shares_of(values: npt.NDArray[np.generic], ns: Ints, frames: Ints | None = None) -> tuple[Share, ...]:
@@ -106,10 +109,10 @@ def woken_by(waits: Waits, functions: Ints, places: Ints, depth: int) -> tuple[W
     return tuple(chain)
 
 
-def gil_holders(
+def holders_in(
     holder: Ints, stack: npt.NDArray[np.generic], ns: npt.NDArray[np.generic], functions: Ints, owners: Ints
 ) -> tuple[Share, ...]:
-    """Who held the GIL, and in which function; `value`: a thread, -1: not known. stack: place + 1, 0: not known.
+    """Who held a lock, and in which function; `value`: a holder, -1: not known. stack: place + 1, 0: not known.
 
     functions: of each stack the frame of its function, owners: with its line, -1: none. `frame` of a share has the line
     with most of its time.
@@ -123,16 +126,38 @@ def gil_holders(
     return tuple(found)
 
 
-def gil_waits(profile: Profile) -> list[GilWait]:
-    """Of each thread that waited for a GIL, most first."""
+def gil_waits(profile: Profile, group_of: Ints | None = None) -> list[GilWait]:
+    """Of each thread that waited for a GIL, most first. group_of: of each thread one that it counts as."""
     rows = profile.gil_waits
     if not len(rows):
         return []
+    group_of = np.append(np.arange(len(profile.threads)) if group_of is None else group_of, -1)
+    threads, holders = group_of[rows["thread"]], group_of[rows["holder"]]
     owners = np.array(wait_owners(profile.frames, profile.stacks), np.int64)
     functions = owner_functions(profile.frames, owners)
     waits = []
-    for share in shares_of(rows["thread"], rows["ns"].astype(np.int64)):
-        own = rows[rows["thread"] == share.value]
-        holders = gil_holders(own["holder"].astype(np.int64), own["stack"], own["ns"], functions, owners)
-        waits.append(GilWait(share.value, share.ns, holders))
+    for share in shares_of(threads, rows["ns"].astype(np.int64)):
+        own = threads == share.value
+        found = holders_in(holders[own], rows["stack"][own], rows["ns"][own], functions, owners)
+        waits.append(GilWait(share.value, share.ns, found))
     return waits
+
+
+def convoys(profile: Profile) -> dict[int, float]:
+    """Of each process with spans of waits for a GIL how many threads waited on average while one did."""
+    if profile.spans is None:
+        return {}
+    spans = profile.spans
+    waits = spans[(spans["state"] == ThreadState.OFF_CPU) & (spans["reason"] == reason_number("gil"))]
+    pids = np.array([int(thread.pid) for thread in profile.threads] or [0], np.int64)[waits["thread"]]
+    found = {}
+    for pid in np.unique(pids).tolist():
+        own = waits[pids == pid]
+        begin = np.sort(own["start_ns"])
+        # Waits overlap where one has begun before all that began earlier have ended.
+        order = np.argsort(own["start_ns"], kind="stable")
+        ends = np.maximum.accumulate((own["start_ns"] + own["duration_ns"])[order])
+        apart_ns = (begin[1:] - ends[:-1]).clip(0).sum()
+        together_ns = int(ends[-1] - begin[0] - apart_ns)
+        found[pid] = float(own["duration_ns"].sum()) / max(together_ns, 1)
+    return found

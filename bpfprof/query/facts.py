@@ -10,10 +10,11 @@ from bpfprof.model.frames import FrameKind
 from bpfprof.model.profile import Profile
 from bpfprof.model.spans import ThreadState
 from bpfprof.model.states import reason_number, reason_text
-from bpfprof.query.chains import shares_of
+from bpfprof.query.chains import Share, shares_of, waker_name
 from bpfprof.query.functions import Ints, function_of_frames
-from bpfprof.query.places import place_text, top_place
-from bpfprof.query.waits import find_waits
+from bpfprof.query.lock_holders import LockWaits, hog_of, lock_waits, waits_while_held
+from bpfprof.query.objects import object_text
+from bpfprof.query.places import WITH_OBJECTS, place_text, top_object, top_place
 from bpfprof.query.work import (
     HANDED,
     IDLE,
@@ -27,9 +28,11 @@ from bpfprof.query.work import (
     sums,
 )
 
+_MIN_CPU_NS = 200_000_000  # less says nothing by ticks of 10 ms
+_CALLBACK = ("/asyncio/events.py", "Handle._run")  # what calls callbacks and steps of tasks
 _SAMPLE_NS = 10_000_000  # exact time counts as what a clock of 100 Hz would see of it
 _ONE_LOCK = 0.6  # of the waits for locks: then it is one lock that matters
-_INSIDE = 0.3  # of the time that a lock was waited for
+_INSIDE = 0.3  # of the time that a lock was held while others waited
 _DOING = {
     **{"disk": "disk reads or writes", "net": "waits for the network", "sleep": "sleeps", "gil": "waits for the GIL"},
     **{"pipe": "waits for another process", "child": "waits for another process", "device": "calls of a device"},
@@ -48,10 +51,13 @@ class Facts:
     """What the rules ask and what their sentences say; parts are of the working time, from 0 to 1.
 
     first: the largest share, one of SHARES, CPU time in Python and native code together as the larger of them.
-    busy_part: of its wall time, how much the thread that works most worked. cpu_count: CPUs used on average.
-    where: its place, "" if none is known; where_part: of the share; idle_where: what the threads mostly wait in.
-    lock_part: of all waits for locks, those for the first; holder: who held it, "" if nobody for most of the time;
-    inside: what the holder waited for meanwhile. child: what the awaited process did. waits_for: the reason of OTHER.
+    busy_part: of its wall time, how much the thread that works most worked. cpu_count: CPUs used on average. where: its
+    place, "" if none is known; where_part: of the share; idle_where: what the threads mostly wait in. lock_part: of all
+    waits for locks, those for the first; holder: who held it, "" if nobody for most of the time; inside: what the
+    holder waited for meanwhile; hog: who held it most, "" if no single one did. object: what the first share was for
+    mostly. child: what the awaited process did. waits_for: the reason of OTHER. kernel_part: of the CPU time that in
+    the kernel; faults_per_s: page faults in a second. in_loop: the place is called by the event loop of asyncio, which
+    waits meanwhile.
     """
 
     samples: int = 1000
@@ -70,8 +76,14 @@ class Facts:
     holder: str = ""
     holder_part: float = 0.0
     inside: str = ""
+    hog: str = ""
+    hog_part: float = 0.0
+    object: str = ""
     child: str = ""
     waits_for: str = ""
+    kernel_part: float = 0.0
+    faults_per_s: float = 0.0
+    in_loop: bool = False
 
     def of(self, share: int) -> str:
         """`38%`."""
@@ -89,11 +101,14 @@ def facts_of(profile: Profile, work: Work) -> tuple[Facts, int]:
     shares = (PYTHON, NATIVE) if first in ("python", "native") else (SHARES.index(first),)
     frame, where_part = top_place(work, shares, functions, int(first == "lock" and lock_part >= _ONE_LOCK))
     if frame < 0 or profile.frames[frame].kind != FrameKind.PYTHON:
-        # Of a thread without Python it is the line that waits for that thread.
-        waiting, _ = top_place(work, (HANDED,), functions)
-        is_python = waiting >= 0 and profile.frames[waiting].kind == FrameKind.PYTHON
-        frame, where_part = (waiting, 1.0) if is_python else (frame, where_part)
+        # Of threads without Python it is the line that waits for them, or that does the same.
+        awaiting, _ = top_place(work, (HANDED, *shares), functions, in_python=True)
+        frame, where_part = (awaiting, 1.0) if awaiting >= 0 else (frame, where_part)
     holder, holder_part = _gil_holder(profile, work, functions) if first == "gil" else (-1, 0.0)
+    (lock,) = lock_waits(profile, work, 1)[:1] if first == "lock" and lock_part >= _ONE_LOCK else (None,)
+    hog = hog_of(lock, functions) if lock else None
+    if lock and hog and functions[hog.frame] != functions[frame]:
+        holder, holder_part = hog.frame, hog.ns / lock.ns
     duration_ns = _duration_ns(profile)
     facts = Facts(
         samples=_samples(profile, by_share),
@@ -112,8 +127,14 @@ def facts_of(profile: Profile, work: Work) -> tuple[Facts, int]:
         holder=_text(profile, holder),
         holder_part=holder_part,
         inside=_held_through(profile, work) if first == "lock" else "",
+        object=_object_text(profile, work, SHARES.index(first)),
+        hog=_hog_text(profile, lock, hog) if lock and hog else "",
+        hog_part=hog.ns / lock.ns if lock and hog else 0.0,
         child=_child_did(profile) if first == "child" else "",
         waits_for=_other_reason(work) if first == "other" else "",
+        kernel_part=_kernel_part(profile, int(by_share[[PYTHON, NATIVE]].sum())),
+        faults_per_s=sum(minor + major for minor, major, *_ in profile.info.usage.values()) * 1e9 / max(duration_ns, 1),
+        in_loop=_is_in_loop(work, shares),
     )
     return facts, holder if holder >= 0 and holder_part >= MAIN_HOLDER else frame
 
@@ -177,18 +198,30 @@ def _first_lock_part(work: Work) -> float:
     return float(locks["ns"][locks["lock"] == 1].sum()) / max(int(locks["ns"].sum()), 1)
 
 
+def _object_text(profile: Profile, work: Work, share: int) -> str:
+    place = top_object(work.rows, share)[0] if share in WITH_OBJECTS else -1
+    return object_text(profile.objects[place]) if place >= 0 else ""
+
+
+def _hog_text(profile: Profile, lock: LockWaits, hog: Share) -> str:
+    """`hog (x.py:46) of Process-7 (5311)`; the thread where it is one, and its process instead if several wait."""
+    place = _text(profile, hog.frame)
+    if hog.value < 0:
+        return place
+    waker = profile.wakers[hog.value]
+    is_shared = len({profile.threads[thread].pid for thread in lock.threads}) > 1
+    who = f"{waker.process_name} ({waker.pid})" if is_shared else waker_name(waker, profile.threads)
+    return f"{place} of {who}" if place else who
+
+
 def _held_through(profile: Profile, work: Work) -> str:
-    """What those who released the first lock had just waited for, if that was so for much of the time."""
-    if not work.locks:
+    """What those who held the first lock waited for, if that was so for much of the time that others waited."""
+    if not (work.lock_waits["number"] == 1).any():
         return ""
-    pid, address = work.locks[0]
-    rows = find_waits(profile).rows
-    pids = np.array([int(thread.pid) for thread in profile.threads], np.int64)
-    found = rows[(rows["lock"] == address) & (pids[rows["thread"]] == pid) & rows["is_shown"]]
-    before = found[found["before"] >= 0]
-    for share in shares_of(rows["reason"][before["before"]], before["total_ns"])[:2]:
+    held_ns, reasons = waits_while_held(profile, work, 1)
+    for share in reasons[:2]:
         word = reason_text(share.value)
-        if word in _DOING and share.ns >= _INSIDE * found["total_ns"].sum():
+        if word in _DOING and share.ns >= _INSIDE * held_ns > 0:
             return _DOING[word]
     return ""
 
@@ -216,6 +249,20 @@ def _child_did(profile: Profile) -> str:
     return f"{threads[0].process_name} ({pid}), {most} {100 * did[most] / max(sum(did.values()), 1):.0f}%"
 
 
+def _kernel_part(profile: Profile, cpu_ns: int) -> float:
+    """0 where it is not known of most of the CPU time."""
+    own_ns, kernel_ns = (sum(row[column] for row in profile.info.usage.values()) for column in (2, 3))
+    return kernel_ns / (own_ns + kernel_ns) if own_ns + kernel_ns > max(cpu_ns // 2, _MIN_CPU_NS) else 0.0
+
+
+def _is_in_loop(work: Work, shares: tuple[int, ...]) -> bool:
+    rows = work.rows[np.isin(work.rows["share"], shares)]
+    tail, name = _CALLBACK
+    called = work.stack_frames.have([it.name == name and it.file.endswith(tail) for it in work.stack_frames.frames])
+    return bool(rows["ns"][called[rows["stack"]]].sum() * 2 > rows["ns"].sum())
+
+
 def _other_reason(work: Work) -> str:
     rows = work.rows[work.rows["share"] == OTHER]
-    return reason_text(shares_of(rows["reason"], rows["ns"])[0].value)
+    word = reason_text(shares_of(rows["reason"], rows["ns"])[0].value)
+    return "what is not known" if word == "unknown" else word

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
 
@@ -13,6 +13,7 @@ from bpfprof.model.frames import Frame, FrameKind
 Ints = npt.NDArray[np.int64]
 
 _NATIVE = (FrameKind.NATIVE, FrameKind.INLINED)
+_ABI = re.compile(r"\.(?:cpython-[^.]*|abi3)(?=\.so$)")  # the tag of an extension module, PEP 3149
 # Innermost of every wait, or of every wake-up: they say nothing.
 _SCHEDULER = (
     "__schedule schedule io_schedule io_schedule_timeout schedule_timeout schedule_preempt_disabled "
@@ -56,13 +57,25 @@ def _owner(kinds: Sequence[FrameKind | None], stack: tuple[int, ...]) -> int:
     return native if native >= 0 else kernel
 
 
+def object_name(path: str) -> str:
+    """`_umath.so` of `/v/numpy/_umath.cpython-311-x86_64-linux-gnu.so`."""
+    return _ABI.sub("", path.rsplit("/", 1)[-1])
+
+
+def function_name(frame: Frame) -> str:
+    """`gemm`; of code whose names are not known that of its object, `libx.so (no names)`; "" of nothing known."""
+    if frame.name or frame.kind not in _NATIVE:
+        return frame.name
+    return f"{object_name(frame.file) or 'code'} (no names)"
+
+
 def function_of_frames(frames: Sequence[Frame]) -> Ints:
-    """For each frame the first frame that differs from it in its line only."""
-    first: dict[Frame, int] = {}
-    merged = [
-        first.setdefault(replace(frame, line=0, source="", offset=0 if frame.name else frame.offset), index)
-        for index, frame in enumerate(frames)
-    ]
+    """For each frame the first frame that differs from it in its line only.
+
+    Code of one object whose names are not known is one function: how many there are is not known either.
+    """
+    first: dict[tuple[int, str, str], int] = {}
+    merged = [first.setdefault((frame.kind, frame.name, frame.file), index) for index, frame in enumerate(frames)]
     return np.array(merged, np.int64)
 
 

@@ -8,10 +8,11 @@ import numpy as np
 
 from bpfprof import array_types as npt
 from bpfprof.model.profile import Profile
-from bpfprof.query.chains import Share, WokenBy, gil_holders, shares_of, woken_by
+from bpfprof.query.chains import Share, WokenBy, holders_in, shares_of, woken_by
 from bpfprof.query.containers import container_label
 from bpfprof.query.functions import Ints, function_of_frames, merged_stacks, owner_functions, wait_owners
-from bpfprof.query.waits import Waits, find_waits
+from bpfprof.query.merging import MergedThreads
+from bpfprof.query.waits import Waits, find_waits, lock_owners
 
 
 @dataclass(frozen=True)
@@ -23,6 +24,7 @@ class WaitGroup:
     whose duration lies in [2**i, 2**(i+1)) microseconds, from i = first_bucket on; below a microsecond they count for
     i = 0. Where no length is known, buckets is empty and p50_ns, p99_ns, min_ns, max_ns are 0.
     stacks, functions: places in Profile.stacks and Profile.frames; threads: in Profile.threads; reasons: model.states.
+    objects: what descriptors were of, places in Profile.objects, -1: no descriptor, or not known.
     lock and waker are as in WAIT_ROW_DTYPE if they were grouped by them, else 0.
     """
 
@@ -44,6 +46,7 @@ class WaitGroup:
     waker_count: int
     woken_by: tuple[WokenBy, ...]
     holders: tuple[Share, ...]
+    objects: tuple[Share, ...]
 
     @property
     def mean_ns(self) -> int:
@@ -79,18 +82,27 @@ class _Context:
     functions: Ints  # of each stack, as owner_functions()
     owners: Ints  # as wait_owners()
     waker_depth: int
+    merged: MergedThreads | None
 
 
 def group_waits(
-    profile: Profile, by: str, limit: int, waker_depth: int = 2, merge_lines: bool = False, hide_idle: bool = False
+    profile: Profile,
+    by: str,
+    limit: int,
+    waker_depth: int = 2,
+    merge_lines: bool = False,
+    hide_idle: bool = False,
+    with_idle: bool = False,
+    merged: MergedThreads | None = None,
 ) -> WaitGroups:
     """By stack, reason, thread, container, function, waker or lock; at most `limit` groups, and as many idle ones.
 
-    Raises ValueError without spans.
+    with_idle: idle waits are like others. merged: threads that count as one. Raises ValueError without spans.
     """
     waits = find_waits(profile)
+    waits.rows["is_idle"] &= not with_idle
     owners = np.array(wait_owners(profile.frames, profile.stacks), np.int64)
-    context = _Context(profile, waits, by, owner_functions(profile.frames, owners), owners, waker_depth)
+    context = _Context(profile, waits, by, owner_functions(profile.frames, owners), owners, waker_depth, merged)
     rows = waits.rows
     total_ns = rows["total_ns"]
     hidden_idle_ns = int(total_ns[rows["is_shown"] & rows["is_idle"]].sum()) if hide_idle else 0
@@ -118,6 +130,8 @@ def _keys(context: _Context, places: Ints, merge_lines: bool) -> Ints:
     """A number from 0 on for each row, the same for rows of one group; -1: it is in none."""
     rows = context.waits.rows[places]
     stacks: Ints = rows["stack"]
+    if context.by == "thread" and context.merged:
+        return np.asarray(context.merged.group_of[rows["thread"]])
     if context.by in ("reason", "thread", "waker"):
         return np.asarray(rows[context.by])
     if context.by == "container":
@@ -127,7 +141,8 @@ def _keys(context: _Context, places: Ints, merge_lines: bool) -> Ints:
         return context.functions[stacks] + 1
     if context.by == "lock":
         pids = np.array([int(thread.pid) for thread in context.profile.threads] or [0], np.int64)
-        keys = _combined(rows["lock"], pids[rows["thread"]], context.functions[stacks])
+        owners = lock_owners(rows["lock"], pids[rows["thread"]])
+        keys = _combined(rows["lock"], owners, context.functions[stacks])
         keys[rows["lock"] == 0] = -1
         return keys
     if merge_lines:
@@ -174,13 +189,14 @@ def _group(context: _Context, places: Ints) -> WaitGroup:
         waker=int(rows["waker"][0]) if context.by == "waker" else 0,
         waker_count=len(np.unique(rows["waker"][rows["waker"] > 0])),
         woken_by=woken_by(context.waits, context.functions, places, context.waker_depth),
-        holders=gil_holders(
+        holders=holders_in(
             held["holder"].astype(np.int64) - 1,
             held["holder_stack"],
             held["stands_for_ns"],
             context.functions,
             context.owners,
         ),
+        objects=shares_of(rows["object"] - 1, ns),
     )
 
 

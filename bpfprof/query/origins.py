@@ -11,9 +11,11 @@ import re
 import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 
 from bpfprof.model.frames import Frame, FrameKind
 
+_KEPT = 4096  # paths, of which a view of a recording that goes on asks again and again
 STDLIB, OWN_CODE, INTERPRETER, KERNEL, GENERATED = "stdlib", "own code", "python", "kernel", "generated"
 
 # Folders and archives that have libraries in them, of which the innermost counts: pip's, Debian's, eggs and wheels.
@@ -65,6 +67,7 @@ def is_runtime(library: str) -> bool:
     return bool(_RUNTIME.fullmatch(library))
 
 
+@lru_cache(_KEPT)
 def python_origin(path: str, is_bundle: bool = False) -> Origin:
     """Of a `co_filename`. is_bundle: the program is one that PyInstaller made."""
     if path.startswith("<"):
@@ -83,6 +86,7 @@ def python_origin(path: str, is_bundle: bool = False) -> Origin:
     return Origin(OWN_CODE, _dotted("/".join(path.rsplit("/", 2)[-2:] if path.endswith("/__init__.py") else [path])))
 
 
+@lru_cache(_KEPT)
 def native_origin(path: str) -> Origin:
     """Of the file that code is mapped from, or what stands for one in brackets."""
     name = path.rsplit("/", 1)[-1]

@@ -10,8 +10,11 @@ from bpfprof import array_types as npt
 from bpfprof.model.frames import Frame, FrameKind
 from bpfprof.model.profile import Profile
 from bpfprof.query.chains import shares_of
-from bpfprof.query.functions import function_of_frames
-from bpfprof.query.work import HANDED, IDLE, LOCK, NATIVE, PYTHON, READY, Work, sums
+from bpfprof.query.functions import function_of_frames, object_name
+from bpfprof.query.work import DEVICE, DISK, HANDED, IDLE, LOCK, NATIVE, NET, PYTHON, READY, Work, sums
+
+WITH_OBJECTS = (DISK, NET, DEVICE, LOCK)  # shares of which a descriptor's file or peer says more
+_MOST = 0.5
 
 
 @dataclass(frozen=True)
@@ -19,7 +22,7 @@ class Place:
     """A function; own: in stacks whose frame of the user's own code it is, total: in stacks that have it anywhere.
 
     frame: its line with most time of its own, a place in Profile.frames. mostly: (share, number of a lock or 0) ->
-    nanoseconds, most first.
+    nanoseconds, most first. objects: share -> what descriptors were of for most of it, places in Profile.objects.
     """
 
     frame: int
@@ -28,6 +31,7 @@ class Place:
     wait_ns: int
     total_ns: int
     mostly: tuple[tuple[tuple[int, int], int], ...] = field(default=())
+    objects: dict[int, int] = field(default_factory=dict)
 
     @property
     def own_ns(self) -> int:
@@ -54,23 +58,35 @@ def places_of(profile: Profile, work: Work) -> list[Place]:
                 int(by_share.sum()) - cpu_ns - ready_ns,
                 int(totals[function]),
                 tuple(((share.value, share.frame), share.ns) for share in _by_share(of_it)),
+                {share: best for share in WITH_OBJECTS if (best := top_object(of_it, share)[0]) >= 0},
             )
         )
     return sorted(found, key=lambda place: (-place.own_ns, place.frame))
 
 
 def top_place(
-    work: Work, shares: tuple[int, ...], functions: npt.NDArray[np.int64], lock: int = 0
+    work: Work, shares: tuple[int, ...], functions: npt.NDArray[np.int64], lock: int = 0, in_python: bool = False
 ) -> tuple[int, float]:
     """(the frame of the function with most time in these shares, its part of that time); (-1, 0) without any."""
     rows = work.rows[np.isin(work.rows["share"], shares) & ((work.rows["lock"] == lock) | (lock == 0))]
-    rows = rows[work.own[rows["stack"]] >= 0]
+    is_python = [frame.kind == FrameKind.PYTHON or not in_python for frame in work.stack_frames.frames]
+    rows = rows[np.array([*is_python, False])[work.own[rows["stack"]]]]
     if not len(rows):
         return -1, 0.0
     own = functions[work.own[rows["stack"]]]
     best = shares_of(own, rows["ns"])[0]
     of_it = rows[own == best.value]
     return most_of(work.own[of_it["stack"]], of_it["ns"]), best.ns / max(int(rows["ns"].sum()), 1)
+
+
+def top_object(rows: npt.NDArray[np.void], share: int) -> tuple[int, float]:
+    """(what its descriptors were of for most of this share, a place in Profile.objects, its part); (-1, 0): nothing."""
+    rows = rows[rows["share"] == share]
+    if not rows["object"].any():
+        return -1, 0.0
+    best = next(found for found in shares_of(rows["object"], rows["ns"]) if found.value)
+    part = best.ns / int(rows["ns"].sum())
+    return (best.value - 1, part) if part >= _MOST else (-1, 0.0)
 
 
 def most_of(values: npt.NDArray[np.int64], ns: npt.NDArray[np.int64]) -> int:
@@ -87,13 +103,15 @@ def place_text(frame: Frame) -> str:
 def file_text(frame: Frame) -> str:
     """`x.py:12`; of a package `django/template/base.py:906`; of native code the object."""
     path = frame.file
+    if frame.kind != FrameKind.PYTHON:
+        return object_name(path)
     for folder in ("/site-packages/", "/dist-packages/"):
         if folder in path:
             path = path.rpartition(folder)[2]
             break
     else:
         path = "/".join(path.rsplit("/", 2)[-2:]) if path.endswith("/__init__.py") else path.rsplit("/", 1)[-1]
-    return f"{path}:{frame.line}" if frame.line and frame.kind == FrameKind.PYTHON else path
+    return f"{path}:{frame.line}" if frame.line else path
 
 
 def _by_share(rows: npt.NDArray[np.void]):  # type: ignore[no-untyped-def]

@@ -1,4 +1,4 @@
-"""A Profile and its work -> time by function, line, file, library, thread, process, container, reason or lock."""
+"""A Profile and its work -> rows of time by what it was spent in: functions, libraries, threads, reasons, wakers ..."""
 
 from __future__ import annotations
 
@@ -8,24 +8,32 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from bpfprof import array_types as npt
-from bpfprof.model.frames import Frame
-from bpfprof.model.profile import Profile
-from bpfprof.model.states import reason_text
+from bpfprof.model.frames import Frame, FrameKind
+from bpfprof.model.profile import Profile, ThreadTime, Waker
+from bpfprof.model.states import AWAIT_REASONS, reason_text
+from bpfprof.query.chains import waker_name
 from bpfprof.query.containers import container_label
-from bpfprof.query.functions import Ints, function_of_frames, owner_frames
+from bpfprof.query.functions import Ints, function_name, function_of_frames, owner_frames
+from bpfprof.query.libraries import library_groups
+from bpfprof.query.lock_holders import LockWaits, lock_waits
+from bpfprof.query.merging import MergedThreads
 from bpfprof.query.origins import origins
+from bpfprof.query.tasks import group_tasks
 from bpfprof.query.work import IDLE_TIME, LOCK, WAIT_TIME, Work, kinds_of, sums
 
 OF_FRAMES = ("function", "line", "file", "library")
 OF_THREADS = ("thread", "process", "container")
-ROW_GROUPINGS = (*OF_FRAMES, *OF_THREADS, "reason", "lock")
+ROW_GROUPINGS = (*OF_FRAMES, *OF_THREADS, "reason", "lock", "waker", "task")
+_FUNCTIONS = (FrameKind.PYTHON, FrameKind.NATIVE, FrameKind.INLINED, FrameKind.KERNEL)
+SORTS = ("own", "total", "cpu", "ready", "wait", "count", "name")
 
 
 @dataclass(frozen=True)
 class Row:
     """Nanoseconds of one group. total: in stacks that have it anywhere, own: in those that end in it.
 
-    frame: one of it where groups are of frames, else None. reasons: of its own waits, most first.
+    frame: one of it where groups are of frames, else None. reasons: of its own waits, most first. lock: of groups of
+    locks. Of asyncio tasks it is the time that they were running, ready and suspended, and how many there are.
     """
 
     name: str
@@ -34,13 +42,22 @@ class Row:
     total_ns: tuple[int, int, int]
     count: int
     reasons: dict[str, int] = field(default_factory=dict)
+    lock: LockWaits | None = None
 
 
-def rows_by(profile: Profile, work: Work, by: str) -> list[Row]:
-    """Those with most time of their own first; of threads that wait for work the waits are left out."""
-    rows = work.rows[kinds_of(work.rows) != IDLE_TIME]
-    names, of_row, frame_groups, frames = _groups(profile, work, rows, by)
-    state = kinds_of(rows)
+def rows_by(
+    profile: Profile, work: Work, by: str, threads: MergedThreads | None = None, with_idle: bool = False
+) -> list[Row]:
+    """Those with most time of their own first. by: one of ROW_GROUPINGS; for wakers the work tells them apart.
+
+    threads: what rows of threads and processes are of, else each by itself. Of threads that wait for work the waits
+    are left out unless with_idle.
+    """
+    if by == "task":
+        return _task_rows(profile)
+    rows = work.rows if with_idle else work.rows[kinds_of(work.rows) != IDLE_TIME]
+    names, of_row, frame_groups, frames = _groups(profile, work, rows, by, threads)
+    state = np.minimum(kinds_of(rows), WAIT_TIME)
     known = of_row >= 0
     own = sums(of_row[known] * 3 + state[known], rows["ns"][known], len(names) * 3).reshape(-1, 3)
     total = own if frame_groups is None else _totals(profile, work, rows, state, frame_groups, len(names))
@@ -50,6 +67,7 @@ def rows_by(profile: Profile, work: Work, by: str) -> list[Row]:
     for group, reason, ns in zip(of_row[waits].tolist(), rows["reason"][waits].tolist(), rows["ns"][waits].tolist()):
         reasons.setdefault(group, Counter())[reason_text(reason) or "unknown"] += ns
     order = np.lexsort((-total.sum(axis=1), -own.sum(axis=1)))
+    locks = {f"#{lock.number}": lock for lock in (lock_waits(profile, work) if by == "lock" else ())}
     return [
         Row(
             names[group],
@@ -58,28 +76,46 @@ def rows_by(profile: Profile, work: Work, by: str) -> list[Row]:
             (int(total[group, 0]), int(total[group, 1]), int(total[group, 2])),
             int(counts[group]),
             dict(reasons.get(group, Counter()).most_common()),
+            locks.get(names[group]),
         )
         for group in order.tolist()
         if total[group].any()
     ]
 
 
+def sorted_rows(rows: list[Row], by: str) -> list[Row]:
+    """By one of SORTS, most first, names in their order; rows that are alike in it stay as they are."""
+    if by == "name":
+        return sorted(rows, key=lambda row: row.name)
+    if by in ("own", "total", "count"):
+        return sorted(rows, key=lambda row: -{"own": sum(row.own_ns), "total": sum(row.total_ns)}.get(by, row.count))
+    place = ("cpu", "ready", "wait").index(by)
+    return sorted(rows, key=lambda row: (-row.own_ns[place], -row.total_ns[place]))
+
+
 def _groups(
-    profile: Profile, work: Work, rows: npt.NDArray[np.void], by: str
+    profile: Profile, work: Work, rows: npt.NDArray[np.void], by: str, merged: MergedThreads | None
 ) -> tuple[list[str], Ints, Ints | None, list[Frame]]:
     """(names, the group of each row or -1, that of each frame if groups are of frames, a frame of each group then)"""
     if by in OF_FRAMES:
         of_frame, names, frames = _frame_groups(profile, by)
-        owners = np.array(owner_frames(profile.frames, profile.stacks), np.int64)
+        found = library_groups(profile)[1] if by == "library" else owner_frames(profile.frames, profile.stacks)
+        owners = np.array(found, np.int64)
         return names, np.append(of_frame, -1)[owners[rows["stack"]]], of_frame, frames
     if by in OF_THREADS:
+        merged = None if by == "container" else merged
+        threads = merged.threads if merged else profile.threads
         words = {
-            "thread": [f"{thread.thread_name} ({thread.tid})" for thread in profile.threads],
-            "process": [f"{thread.process_name} ({thread.pid})" for thread in profile.threads],
-            "container": [container_label(thread) for thread in profile.threads],
+            "thread": [_thread_name(thread) for thread in threads],
+            "process": [f"{thread.process_name} ({thread.process_id})" for thread in threads],
+            "container": [container_label(thread) for thread in threads],
         }[by]
         names, numbers = _numbered(words)
-        return names, numbers[rows["thread"]], None, []
+        return names, numbers[merged.group_of[rows["thread"]] if merged else rows["thread"]], None, []
+    if by == "waker":
+        pids = {waker.pid for waker in profile.wakers if waker.kind == "thread"} | {it.pid for it in profile.threads}
+        names = ["not known", *(_waker_name(waker, profile, len(pids) > 1) for waker in profile.wakers)]
+        return names, np.where(rows["reason"] > 0, rows["waker"], -1), None, []
     if by == "lock":
         names = [f"#{number}" for number in range(1, len(work.locks) + 1)]
         return names, np.where(rows["share"] == LOCK, rows["lock"], 0) - 1, None, []
@@ -99,12 +135,40 @@ def _frame_groups(profile: Profile, by: str) -> tuple[Ints, list[str], list[Fram
     frames: list[Frame] = []
     of_frame = []
     for key, frame in zip(keys, profile.frames):
+        if frame.kind not in _FUNCTIONS:
+            of_frame.append(-1)
+            continue
         if key and key not in first:
             first[key] = len(frames)
             frames.append(frame)
         of_frame.append(first.get(key, -1))
-    names = [str(key) for key in first] if by in ("library", "file") else [frame.name for frame in frames]
+    names = [str(key) for key in first] if by in ("library", "file") else [function_name(frame) for frame in frames]
     return np.array(of_frame, np.int64), names, frames
+
+
+def _thread_name(thread: ThreadTime) -> str:
+    """`worker_0 (5983)`, `worker_0..7 (8 threads)`; of several processes with their name."""
+    is_of_several = thread.process_count > 1
+    return f"{thread.process_name}: " * is_of_several + f"{thread.thread_name} ({thread.thread_id})"
+
+
+def _waker_name(waker: Waker, profile: Profile, with_process: bool) -> str:
+    name = waker_name(waker, profile.threads)
+    has_process = with_process and waker.kind == "thread"
+    return f"{name} of {waker.process_name or '?'} ({waker.pid})" if has_process else name
+
+
+def _task_rows(profile: Profile) -> list[Row]:
+    found = []
+    for group in group_tasks(profile):
+        frame = profile.frames[group.function] if group.function >= 0 else None
+        reasons: Counter[str] = Counter()
+        for (reason, _), ns in group.places.items():
+            reasons.update({AWAIT_REASONS[reason]: ns} if AWAIT_REASONS[reason] != "ready" else {})
+        times = (group.running_ns, group.ready_ns, group.suspended_ns)
+        name = f"tasks of {function_name(frame)}" if frame else group.name
+        found.append(Row(name, frame, times, times, len(group.tasks), dict(reasons.most_common())))
+    return sorted(found, key=lambda row: -sum(row.own_ns))
 
 
 def _numbered(words: list[str]) -> tuple[list[str], Ints]:

@@ -15,9 +15,10 @@ from bpfprof.model.frames import Frame, FrameKind
 from bpfprof.model.profile import Profile
 from bpfprof.model.spans import SpanFlag, ThreadState
 from bpfprof.model.states import reason_text
-from bpfprof.query.functions import owner_frames
+from bpfprof.query.functions import function_name, owner_frames
+from bpfprof.query.libraries import library_groups
 from bpfprof.query.origins import KERNEL, origins
-from bpfprof.query.totals import library_groups
+from bpfprof.query.roles import role_name
 
 Key = tuple[str, str, int]  # name, file, line; empty where the grouping does not look at it
 Floats = npt.NDArray[np.float64]
@@ -57,8 +58,8 @@ class _Groups:
     members: Sequence[Iterable[int]]
 
 
-def sliced(profile: Profile, by: str) -> Slices:
-    """by: one of GROUPINGS."""
+def sliced(profile: Profile, by: str, merge: str = "none") -> Slices:
+    """by: one of GROUPINGS. merge: of threads, as query.merging has it; those of a role by names without digits."""
     spans = profile.spans
     assert spans is not None
     is_shown = np.array([thread.wall_ns > 0 for thread in profile.threads] or [False])
@@ -69,7 +70,7 @@ def sliced(profile: Profile, by: str) -> Slices:
     work_ns = np.bincount(place, overlap, SLICE_COUNT).astype(np.float64)
     stands_for = np.where(spans["flags"] & SpanFlag.HIDDEN, 0, spans["stands_for_ns"])
     ns = overlap * (stands_for / spans["duration_ns"])[span]
-    groups = _groups(profile, spans, by)
+    groups = _groups(profile, spans, by, merge)
     cell = (spans["state"] == ThreadState.OFF_CPU)[span] * SLICE_COUNT + place
     rows, which = np.unique(groups.units[span] * 2 * SLICE_COUNT + cell, return_inverse=True)
     times = _times(*np.divmod(rows, 2 * SLICE_COUNT), np.bincount(which, ns, len(rows)).astype(np.float64), groups)
@@ -117,9 +118,10 @@ def _times(unit: Ints, cell: Ints, ns: Floats, groups: _Groups) -> Floats:
     return np.stack([each.reshape(shape[0], 2, SLICE_COUNT) for each in (own, total)], axis=2)
 
 
-def _groups(profile: Profile, spans: npt.NDArray[np.void], by: str) -> _Groups:
+def _groups(profile: Profile, spans: npt.NDArray[np.void], by: str, merge: str) -> _Groups:
     if by in ("thread", "process"):
-        names = [(each.process_name, each.thread_name * (by == "thread"), 0) for each in profile.threads]
+        name_of = {"none": lambda name: name, "role": role_name}.get(merge) if by == "thread" else None
+        names = [(each.process_name, name_of(each.thread_name) if name_of else "", 0) for each in profile.threads]
         keys, numbers = _numbered(names)
         return _Groups(spans["thread"].astype(np.int64), keys, numbers, [[number] for number in numbers])
     if by == "reason":
@@ -146,7 +148,7 @@ def _frame_key(frame: Frame, by: str) -> Key | None:
         name, file = frame.name, frame.file
     elif frame.kind in (FrameKind.NATIVE, FrameKind.INLINED):
         file = frame.file.rsplit("/", 1)[-1]
-        name = frame.name or f"{file}+0x{frame.offset:x}"
+        name = function_name(frame)
     elif frame.kind == FrameKind.KERNEL:
         name, file = frame.name, f"[{KERNEL}]"
     else:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from itertools import chain
 
 import numpy as np
@@ -15,6 +15,7 @@ from bpfprof.query.origins import GENERATED, OWN_CODE, STDLIB, is_runtime, origi
 
 Bools = npt.NDArray[np.bool_]
 _NATIVE = (FrameKind.NATIVE, FrameKind.INLINED)
+OWN_RANK = 7  # of a frame of the user's own code
 # What pip and Debian install to start a program (`bin/gunicorn`) looks like a script of the user's.
 _LAUNCHER = re.compile(r".*/s?bin/[^/.]+", re.DOTALL)
 
@@ -48,9 +49,35 @@ class StackFrames:
         found[self.stack_of[np.array([*marked, False], np.bool_)[self.flat]]] = True
         return found
 
+    def call_library(self, names: Collection[str]) -> Bools:
+        """Whether each stack is in one of these libraries, called by the user's own code."""
+        is_one = [library in names for library in self._libraries]
+        innermost = self.innermost_of_best([one or name == OWN_CODE for one, name in zip(is_one, self._libraries)])
+        return np.array([*is_one, False])[innermost] & (self.own_depths() > 0)
+
     def own_code(self) -> Ints:
         """Of each stack the frame of the user's own code; without any the nearest to it, a library's before C."""
-        return self.innermost_of_best([self._nearness(frame, lib) for frame, lib in zip(self.frames, self._libraries)])
+        return self.innermost_of_best(self.nearness().tolist())
+
+    def outermost_own(self) -> Ints:
+        """Of each stack the outermost frame of the user's own code, -1: none."""
+        found = np.full(self._count, -1, np.int64)
+        places = np.flatnonzero(self._are_own())
+        stacks, first = np.unique(self.stack_of[places], return_index=True)
+        found[stacks] = self.flat[places[first]]
+        return found
+
+    def nearness(self) -> Ints:
+        """Of each frame how near to the user's own code it is, OWN_RANK: it is; 0: marks."""
+        return np.array([self._nearness(frame, lib) for frame, lib in zip(self.frames, self._libraries)], np.int64)
+
+    def own_depths(self) -> Ints:
+        """How many frames of the user's own code each stack has."""
+        return np.bincount(self.stack_of[self._are_own()], minlength=self._count)
+
+    def _are_own(self) -> Bools:
+        """Of each of `flat` whether it is the user's own code."""
+        return np.asarray(np.append(self.nearness() == OWN_RANK, False)[self.flat])
 
     def innermost_python(self) -> Ints:
         """Of each stack its innermost Python frame, -1: none."""
@@ -68,7 +95,7 @@ class StackFrames:
     def _nearness(self, frame: Frame, library: str) -> int:
         if frame.kind == FrameKind.PYTHON:
             if library == OWN_CODE and not _LAUNCHER.fullmatch(frame.file):
-                return 7
+                return OWN_RANK
             # Most of it is made by dataclasses and the like; `python -c` has nothing else.
             return 6 if library == GENERATED else 4 if library == STDLIB else 5
         if frame.kind in _NATIVE:

@@ -14,6 +14,7 @@ from bpfprof.query.facts import MAIN_HOLDER, Facts, facts_of, percent
 from bpfprof.query.work import CHILD, GIL, LOCK, NATIVE, PYTHON, READY, SHARES, SLEEP, Work
 
 _MIN_SAMPLES, _MIN_NS = 100, 1_000_000_000
+_IN_KERNEL, _MANY_FAULTS = 0.25, 5_000  # from here on they are said
 _SPREAD = 0.1  # of its share: a place with less says nothing
 _NAMED = 0.35  # a share of this size names what bounds a program
 _BUSY = 0.25  # of the thread that works most; a program whose threads all work less has nothing to be accused of
@@ -54,19 +55,36 @@ def _in(facts: Facts, before: str = ": ") -> str:
     return f"{before}{facts.where}" + (f", {percent(facts.where_part)} of it" if facts.where_part < 0.9 else "")
 
 
+def _for(facts: Facts) -> str:
+    return f", for {facts.object}" if facts.object else ""
+
+
 def _too_little(facts: Facts) -> str:
     seen = f"{facts.duration_ns / 1e9:.1f} s" if facts.duration_ns < _MIN_NS else f"{facts.samples} samples"
     return f"Too little to say ({seen}): record -d 10"
 
 
+def _kernel(facts: Facts) -> str:
+    """What is known of the part in the kernel, where it is a large one."""
+    if facts.kernel_part < _IN_KERNEL:
+        return ""
+    faults = f", {facts.faults_per_s:,.0f} page faults a second" if facts.faults_per_s >= _MANY_FAULTS else ""
+    return f"; {percent(facts.kernel_part)} of the CPU time in the kernel{faults}"
+
+
+def _loop(facts: Facts) -> str:
+    return "; the event loop waits meanwhile" if facts.in_loop else ""
+
+
 def _python(facts: Facts) -> str:
     below = f"; {facts.of(NATIVE)} in C below" if facts.parts[NATIVE] >= 0.05 else ""
-    return f"CPU-bound in Python: {facts.of(PYTHON)} of the time{_in(facts, ' in ')}{below}."
+    return f"CPU-bound in Python: {facts.of(PYTHON)} of the time{_in(facts, ' in ')}{below}{_kernel(facts)}."
 
 
 def _native(facts: Facts) -> str:
     above = f"; {facts.of(PYTHON)} in Python" if facts.parts[PYTHON] >= 0.05 else ""
-    return f"CPU-bound in native code: {facts.of(NATIVE)} of the time{_in(facts, ', called from ')}{above}."
+    where = _in(facts, ", called from ")
+    return f"CPU-bound in native code: {facts.of(NATIVE)} of the time{where}{above}{_kernel(facts)}."
 
 
 def _ready(facts: Facts) -> str:
@@ -83,11 +101,14 @@ def _gil(facts: Facts) -> str:
 def _lock(facts: Facts) -> str:
     held = f", held through {facts.inside} there" if facts.inside else ""
     most = "one lock" if facts.lock_part >= 0.6 else "locks"
-    return f"Bound by {most}: threads wait {facts.of(LOCK)} of the time{_in(facts, ', most for that taken in ')}{held}."
+    most += f" of {facts.object}" if facts.object else ""
+    hog = f"; {facts.hog} has it {percent(facts.hog_part)} of that" if facts.hog else ""
+    where = _in(facts, ", most for that taken in ")
+    return f"Bound by {most}: threads wait {facts.of(LOCK)} of the time{where}{held}{hog}."
 
 
 def _waits(what: str) -> Callable[[Facts], str]:
-    return lambda facts: f"Waits for {what} {percent(facts.part)} of the time{_in(facts)}."
+    return lambda facts: f"Waits for {what} {percent(facts.part)} of the time{_for(facts)}{_in(facts)}{_loop(facts)}."
 
 
 def _child(facts: Facts) -> str:
@@ -122,13 +143,17 @@ RULES = (
     Rule("idle", lambda facts: facts.busy_part < _BUSY, _idle, names_share=False),
     Rule("ready", _first("ready"), _ready, "give it more CPUs, or fewer threads; record -a shows who else uses them"),
     Rule("gil", _first("gil"), _gil, "fewer threads, or processes; shorten what the holder does"),
-    Rule("lock", _first("lock"), _lock, "hold the lock for less; offcpu --by lock shows who releases it"),
+    Rule("lock", _first("lock"), _lock, "hold the lock for less; report --by lock shows who holds it"),
     Rule("python", _first("python"), _python, "report --by function shows what is called"),
     Rule("native", _first("native"), _native, "report --by library shows whose code it is"),
     Rule("disk", _first("disk"), _waits("the disk"), "write or sync less often, or in a thread of its own"),
     Rule("net", _first("net"), _waits("the network"), "ask for several things at once, or keep the answers"),
     Rule("device", _first("device"), _waits("a device"), "offcpu shows the call and what the kernel does in it"),
-    Rule("sleep", _first("sleep"), lambda facts: f"Sleeps on purpose {facts.of(SLEEP)} of the time{_in(facts)}."),
+    Rule(
+        "sleep",
+        _first("sleep"),
+        lambda facts: f"Sleeps on purpose {facts.of(SLEEP)} of the time{_in(facts)}{_loop(facts)}.",
+    ),
     Rule("child", _first("child"), _child, "do something else meanwhile, or start it less often"),
     Rule("unknown", _first("other"), lambda facts: _waits(facts.waits_for or "something else")(facts)),
     Rule("mixed", lambda _facts: True, _mixed),

@@ -8,7 +8,7 @@ import numpy as np
 
 from bpfprof import array_types as npt
 from bpfprof.model.profile import Profile
-from bpfprof.model.spans import SpanFlag, ThreadState
+from bpfprof.model.spans import SHARED_LOCK, SpanFlag, ThreadState
 from bpfprof.model.states import reason_number
 from bpfprof.model.statuses import Status
 
@@ -32,10 +32,16 @@ WAIT_ROW_DTYPE = np.dtype(
         ("waker", "<i8"),
         ("waker_stack", "<i8"),
         ("before", "<i8"),
+        ("object", "<i8"),
         ("is_idle", "?"),
         ("is_shown", "?"),
     ]
 )
+
+
+def lock_owners(locks: npt.NDArray[np.generic], pids: Ints) -> Ints:
+    """The process that each lock is told apart by: 0 where processes share it."""
+    return np.where(locks.astype(np.uint64) & np.uint64(SHARED_LOCK) > 0, 0, pids)
 
 
 @dataclass(frozen=True)
@@ -67,7 +73,7 @@ def find_waits(profile: Profile) -> Waits:
     rows = np.zeros(len(first), WAIT_ROW_DTYPE)
     begun, ended = spans[first], spans[last]
     rows["number"] = begun["wait"]
-    for name in ("lock", "thread", "stack", "reason"):
+    for name in ("lock", "thread", "stack", "reason", "object"):
         rows[name] = begun[name]
     for name in ("waker", "waker_stack"):
         rows[name] = ended[name]

@@ -12,26 +12,31 @@ import numpy as np
 
 from bpfprof import array_types as npt
 from bpfprof.model.frames import Frame, FrameKind
+from bpfprof.model.grouping import group_numbers
 from bpfprof.model.profile import Profile
+from bpfprof.model.rows import picked
 from bpfprof.model.spans import SpanFlag, ThreadState
 from bpfprof.model.states import reason_number, reason_text
-from bpfprof.query.functions import Ints
+from bpfprof.query.functions import Ints, owner_functions
+from bpfprof.query.requests import with_requests
+from bpfprof.query.semaphores import fought_for
 from bpfprof.query.stack_frames import Bools, StackFrames
+from bpfprof.query.waits import lock_owners
 
 # What the time of working threads is spent on; IDLE and HANDED are what is left out of it.
 SHARES = ("python", "native", "ready", "gil", "lock", "disk", "net", "device", "sleep", "child", "other")
 IDLE, HANDED = len(SHARES), len(SHARES) + 1
-PYTHON, NATIVE, READY, GIL, LOCK, _, NET, _, SLEEP, CHILD, OTHER = range(len(SHARES))
+PYTHON, NATIVE, READY, GIL, LOCK, DISK, NET, DEVICE, SLEEP, CHILD, OTHER = range(len(SHARES))
 CPU_TIME, READY_TIME, WAIT_TIME, IDLE_TIME = range(4)
 
 _OF_REASON = {
     **{word: word for word in ("gil", "lock", "disk", "net", "device", "sleep", "child")},
-    **{"pipe": "child", "pagefault": "disk", "poll": "net", "syscall flock": "lock", "syscall fcntl": "lock"},
-    **{"kernel-lock": "device", "file-lock": "lock"},
+    **{"pipe": "child", "pagefault": "disk", "poll": "net", "kernel-lock": "lock", "file-lock": "lock"},
 }
 # A thread that waits so much of its time for work, or sleeps, is none that works.
 _IDLE_PART = 0.98
-_CHILD_REASON, _POLL_REASON = reason_number("child"), reason_number("poll")
+_LONG_SLEEP_NS = 500_000_000
+_CHILD_REASON, _POLL_REASON, _FILE_LOCK = map(reason_number, ("child", "poll", "file-lock"))
 
 # Waits for what another thread does, by (end of the path, functions) of their innermost Python frame: a lock is what
 # they are made of. A lock that several want for themselves is acquired in the function that uses it.
@@ -44,9 +49,16 @@ _HAND_OVERS_IN_C = (
     *("pthread_cond_", "__pthread_cond_", "pthread_join", "__pthread_clockjoin", "pthread_barrier_wait"),
     *("gomp_barrier_wait", "gomp_team_barrier_wait", "_queue_SimpleQueue_get", "simplequeue_get", "std::condition_var"),
 )
+# Who waits for a lock of CPython 3.14 or later does so at an address of its own (Python/parking_lot.c).
+_PARKING_LOT = ("_PySemaphore_Wait", "_PyParkingLot_Park")
 _POOLS = ("multiprocessing/", "concurrent/futures/", "torch/multiprocessing/")  # folders of a path
+# `with lock:` of multiprocessing is a fight as one of threads is.
+_ACQUIRES = ("multiprocessing/synchronize.py", "__enter__")
+# Threads of OpenMP wait for each other; their library has no names where it is stripped.
+_OPENMP = ("libgomp", "libomp", "libiomp")
 
-# One row a (thread, stack, state, share, reason, lock). share: place in SHARES, IDLE or HANDED; lock: a number from 1.
+# One row a (thread, stack, state, share, reason, lock, object, waker). share: place in SHARES, IDLE or HANDED; lock: a
+# number from 1; object, waker: as in spans.
 WORK_DTYPE = np.dtype(
     [
         ("thread", "<i8"),
@@ -55,25 +67,43 @@ WORK_DTYPE = np.dtype(
         ("share", "<i8"),
         ("reason", "<i8"),
         ("lock", "<i8"),
+        ("object", "<i8"),
+        ("waker", "<i8"),
         ("count", "<i8"),
         ("ns", "<i8"),
     ]
 )
 
-_KEYS = ("thread", "stack", "state", "share", "reason", "lock")
+# Waits for locks, columns as in spans; number: of the lock.
+LOCK_WAIT_DTYPE = np.dtype(
+    [
+        ("number", "<i8"),
+        ("start_ns", "<i8"),
+        ("duration_ns", "<i8"),
+        ("stands_for_ns", "<i8"),
+        ("count", "<u4"),
+        ("thread", "<u4"),
+        ("stack", "<u4"),
+        ("waker", "<u4"),
+        ("waker_stack", "<u4"),
+    ]
+)
+_KEYS = ("thread", "stack", "state", "share", "reason", "lock", "object", "waker")
 
 
 @dataclass(frozen=True)
 class Work:
     """Rows of WORK_DTYPE; `own`: of each stack the frame of the user's own code, a place in Profile.frames, -1: none.
 
-    locks: (process, address) by the numbers of the rows, from 1 on, that of most waiting first.
+    locks: (process, address) by the numbers of the rows, from 1 on, that of most waiting first; process 0: several may
+    share it; address 0: none is known, but the file or the function that takes it. lock_waits: LOCK_WAIT_DTYPE.
     """
 
     rows: npt.NDArray[np.void]
     own: Ints
     stack_frames: StackFrames
     locks: tuple[tuple[int, int], ...]
+    lock_waits: npt.NDArray[np.void]
 
     def thread_kinds(self, thread_count: int) -> list[list[int]]:
         """Nanoseconds of each thread by kinds_of()."""
@@ -84,7 +114,7 @@ class Work:
     @property
     def working(self) -> npt.NDArray[np.void]:
         """The rows of working time."""
-        return self.rows[self.rows["share"] < IDLE]
+        return picked(self.rows, self.rows["share"] < IDLE)
 
     def share_ns(self) -> Ints:
         """Of each of SHARES, then what was left out: idle, handed."""
@@ -106,26 +136,37 @@ def sums(codes: Ints, values: Ints, count: int) -> Ints:
     return found
 
 
-def work_of(profile: Profile) -> Work:
-    """Raises ValueError without spans."""
+def work_of(profile: Profile, with_wakers: bool = False) -> Work:
+    """with_wakers: rows tell waits apart by who ended them; else `waker` is 0. Raises ValueError without spans."""
     if profile.spans is None:
         raise ValueError("what threads worked at is found in a profile that was built with its spans")
     shown = (profile.spans["flags"] & SpanFlag.HIDDEN == 0) & (profile.spans["stands_for_ns"] > 0)
     shown &= profile.spans["state"] != ThreadState.UNKNOWN
-    # Rows of a table this wide take long to copy.
-    spans = profile.spans if shown.all() else profile.spans[shown]
+    spans = picked(profile.spans, shown)
     stack_frames = StackFrames(profile.frames, profile.stacks)
-    shares = _shares(profile, spans, stack_frames)
     pids = np.array([int(thread.pid) for thread in profile.threads] or [0], np.int64)
-    locks, lock = _numbered_locks(spans, shares, pids)
+    own = stack_frames.own_code()
+    functions = owner_functions(profile.frames, own)
+    waker_threads = np.array([-1, *(it.thread for it in profile.wakers)], np.int64)[spans["waker"].astype(np.int64)]
+    fought = fought_for(spans, spans["state"] == ThreadState.OFF_CPU, waker_threads, stack_frames, functions)
+    shares = _shares(profile, spans, stack_frames, fought)
+    is_parked = stack_frames.have([frame.name in _PARKING_LOT for frame in profile.frames]) | fought
+    locks, lock = _numbered_locks(spans, shares, pids, functions, is_parked)
+    is_lock = lock > 0
+    lock_waits = np.zeros(int(is_lock.sum()), LOCK_WAIT_DTYPE)
+    for name in set(LOCK_WAIT_DTYPE.names or ()) - {"number"}:
+        lock_waits[name] = spans[name][is_lock]
+    lock_waits["number"] = lock[is_lock]
     reason = np.where(spans["state"] == ThreadState.OFF_CPU, spans["reason"], 0)
-    rows = _summed(spans, {"share": shares, "lock": lock, "reason": reason})
-    _leave_out_sleepers(rows, len(profile.threads))
-    return Work(rows, stack_frames.own_code(), stack_frames, locks)
+    waker = spans["waker"].astype(np.int64) if with_wakers else np.zeros(len(spans), np.int64)
+    rows = _summed(spans, {"share": shares, "lock": lock, "reason": reason, "waker": waker})
+    _leave_out_sleepers(rows, len(profile.threads), stack_frames.own_depths())
+    rows = with_requests(profile, rows, stack_frames, SHARES, IDLE)
+    return Work(rows, own, stack_frames, locks, lock_waits)
 
 
-def _shares(profile: Profile, spans: npt.NDArray[np.void], stack_frames: StackFrames) -> Ints:
-    """A place in SHARES, IDLE or HANDED for each span."""
+def _shares(profile: Profile, spans: npt.NDArray[np.void], stack_frames: StackFrames, fought: Bools) -> Ints:
+    """A place in SHARES, IDLE or HANDED for each span; fought: stacks in a semaphore that is a lock."""
     state, reason, stack = spans["state"], spans["reason"].astype(np.int64), spans["stack"]
     number_of = {reason_text(number): number for number in np.flatnonzero(np.bincount(reason)).tolist()}
     of_reason = np.zeros(max(number_of.values(), default=0) + 1, np.int64)
@@ -145,6 +186,7 @@ def _shares(profile: Profile, spans: npt.NDArray[np.void], stack_frames: StackFr
     is_other = waits & (thread_of >= 0) & (thread_of != spans["thread"])
     is_inside = is_other & (pids[thread_of] == pids[spans["thread"]])
     hand_over, pool = _hand_overs(profile.frames, stack_frames)
+    hand_over &= ~fought
     is_child = polls & _have_file(stack_frames, ("/subprocess.py",))[stack]
     shares[waits & is_child] = CHILD
     asked = is_other & np.isin(shares, (NET, OTHER)) & ~is_child
@@ -184,8 +226,15 @@ def _hand_overs(frames: tuple[Frame, ...], stack_frames: StackFrames) -> tuple[B
         for frame in frames
     ]
     in_python = np.array([*python, False])[stack_frames.innermost_python()]
-    in_c = [frame.kind == FrameKind.NATIVE and frame.name.startswith(_HAND_OVERS_IN_C) for frame in frames]
-    return in_python | stack_frames.have(in_c), _have_file(stack_frames, _POOLS)
+    in_c = [
+        frame.kind == FrameKind.NATIVE
+        and (frame.name.startswith(_HAND_OVERS_IN_C) or frame.file.rpartition("/")[2].startswith(_OPENMP))
+        for frame in frames
+    ]
+    tail, name = _ACQUIRES
+    acquires = [frame.file.endswith(tail) and frame.name.rpartition(".")[2] == name for frame in frames]
+    in_pool = _have_file(stack_frames, _POOLS) & ~np.array([*acquires, False])[stack_frames.innermost_python()]
+    return in_python | stack_frames.have(in_c), in_pool
 
 
 def _have_file(stack_frames: StackFrames, parts: tuple[str, ...]) -> Bools:
@@ -213,62 +262,74 @@ def _leave_out_awaited(profile: Profile, spans: npt.NDArray[np.void], shares: In
 def _without_parked(profile: Profile, spans: npt.NDArray[np.void], shares: Ints, unended: Bools) -> Ints:
     """A wait that lasted all the recording is for work: not one for a disk, the GIL or an answer that never came.
 
-    So is one for the end of a child, unless nothing else was done.
+    So is one for the end of a child, unless nothing else was done, and no child was recorded.
     """
     wall = np.array([thread.wall_ns for thread in profile.threads] or [0], np.int64)[spans["thread"]]
     parked = unended & (spans["duration_ns"] >= _IDLE_PART * wall)
     others_ns = spans["stands_for_ns"][(shares < IDLE) & ~parked].sum()
-    for_child = (spans["reason"] == _CHILD_REASON) & bool(others_ns * 20 < spans["stands_for_ns"].max(initial=0))
+    is_alone = len({thread.pid for thread in profile.threads}) == 1
+    nothing_else = is_alone and bool(others_ns * 20 < spans["stands_for_ns"].max(initial=0))
+    for_child = (spans["reason"] == _CHILD_REASON) & nothing_else
     is_for_work = np.isin(shares, (LOCK, SLEEP, CHILD, OTHER)) | ((shares == NET) & (spans["reason"] == _POLL_REASON))
     shares[parked & is_for_work & ~for_child] = IDLE
     return shares
 
 
-def _leave_out_sleepers(rows: npt.NDArray[np.void], thread_count: int) -> None:
-    """Threads that do nothing but sleep now and then are idle, if others do something."""
+def _leave_out_sleepers(rows: npt.NDArray[np.void], thread_count: int, own_depths: Ints) -> None:
+    """Threads that do nothing but sleep now and then are idle, if others do something.
+
+    They are in any case if they sleep long, in the function that they began with: they look again and again whether
+    there is something to do.
+    """
     by_thread = sums(rows["thread"] * (HANDED + 1) + rows["share"], rows["ns"], thread_count * (HANDED + 1))
     by_thread = by_thread.reshape(thread_count, HANDED + 1)
     aside = by_thread[:, [SLEEP, IDLE, HANDED]].sum(axis=1)
     sleepers = (aside >= _IDLE_PART * by_thread.sum(axis=1)) & (by_thread[:, SLEEP] > 0)
     busy_ns = by_thread[~sleepers, :IDLE].sum()
-    if busy_ns * 10 >= by_thread.sum(axis=1).max(initial=0):
-        of_sleepers = sleepers[rows["thread"]] & (rows["state"] == ThreadState.OFF_CPU)
-        rows["share"][of_sleepers & (rows["share"] < IDLE)] = IDLE
+    others_work = busy_ns * 10 >= by_thread.sum(axis=1).max(initial=0)
+    of_sleepers = sleepers[rows["thread"]] & (rows["state"] == ThreadState.OFF_CPU) & (rows["share"] < IDLE)
+    looks = (rows["share"] == SLEEP) & (own_depths[rows["stack"]] <= 1) & (rows["ns"] >= _LONG_SLEEP_NS * rows["count"])
+    rows["share"][of_sleepers & (looks | others_work)] = IDLE
 
 
-def _numbered_locks(spans: npt.NDArray[np.void], shares: Ints, pids: Ints) -> tuple[tuple[tuple[int, int], ...], Ints]:
-    """(process and address by number, the number of each span or 0)"""
+def _numbered_locks(
+    spans: npt.NDArray[np.void], shares: Ints, pids: Ints, functions: Ints, is_parked: Bools
+) -> tuple[tuple[tuple[int, int], ...], Ints]:
+    """(process and address by number, the number of each span or 0).
+
+    Of each stack: functions: the one it waits in; is_parked: whether it waits in _PARKING_LOT, or in a
+    semaphore, which has an address for each waiter.
+    """
     numbers = np.zeros(len(spans), np.int64)
-    of_locks = np.flatnonzero((shares == LOCK) & (spans["lock"] > 0))
+    of_locks = np.flatnonzero(shares == LOCK)
     if not len(of_locks):
         return (), numbers
-    addresses, address = np.unique(spans["lock"][of_locks], return_inverse=True)
-    pid = pids[spans["thread"][of_locks]]
-    unique, codes = np.unique(pid * len(addresses) + address, return_inverse=True)
-    waited = sums(codes, spans["stands_for_ns"][of_locks].astype(np.int64), len(unique))
+    waits = spans[of_locks]
+    pid = lock_owners(waits["lock"], pids[waits["thread"]])
+    own_addresses = np.unique(waits["lock"][is_parked[waits["stack"]]])
+    is_shared = waits["object"] > 0  # it is a file, or in memory of one, which processes may share
+    has_no_address = (waits["lock"] == 0) | np.isin(waits["lock"], own_addresses) | is_shared
+    pid[has_no_address & ((waits["reason"] == _FILE_LOCK) | is_shared)] = 0
+    file = np.where(has_no_address, waits["object"], 0)
+    function = np.where(has_no_address & (file == 0), functions[waits["stack"]] + 1, 0)
+    address = np.where(has_no_address, 0, waits["lock"])
+    first, codes = group_numbers([pid, address, file, function])
+    waited = sums(codes, waits["stands_for_ns"].astype(np.int64), len(first))
     order = np.argsort(-waited, kind="stable")
-    rank = np.zeros(len(unique), np.int64)
-    rank[order] = np.arange(1, len(unique) + 1)
+    rank = np.zeros(len(first), np.int64)
+    rank[order] = np.arange(1, len(first) + 1)
     numbers[of_locks] = rank[codes]
-    found = zip(*np.divmod(unique[order], len(addresses)))
-    return tuple((int(pid), int(addresses[place])) for pid, place in found), numbers
+    best = first[order]
+    return tuple(zip(pid[best].tolist(), address[best].tolist())), numbers
 
 
 def _summed(spans: npt.NDArray[np.void], made: dict[str, Ints]) -> npt.NDArray[np.void]:
     """Rows of WORK_DTYPE; `made`: columns that spans do not have, or have otherwise."""
     columns: dict[str, Ints] = {name: made[name] if name in made else spans[name].astype(np.int64) for name in _KEYS}
-    keys = np.zeros(len(spans), np.int64)
-    for column in columns.values():
-        count = int(column.max(initial=0)) + 1
-        if len(keys) and int(keys.max()) > np.iinfo(np.int64).max // count - 1:
-            keys = np.unique(keys, return_inverse=True)[1].astype(np.int64)
-        keys = keys * count + column
-    unique, codes = np.unique(keys, return_inverse=True)
-    one_of = np.zeros(len(unique), np.int64)
-    one_of[codes] = np.arange(len(codes))
-    found = np.zeros(len(unique), WORK_DTYPE)
+    first, codes = group_numbers(columns.values())
+    found = np.zeros(len(first), WORK_DTYPE)
     for name, column in columns.items():
-        found[name] = column[one_of]
+        found[name] = column[first]
     for name, of_spans in (("count", "count"), ("ns", "stands_for_ns")):
-        found[name] = sums(codes, spans[of_spans].astype(np.int64), len(unique))
+        found[name] = sums(codes, spans[of_spans].astype(np.int64), len(first))
     return found

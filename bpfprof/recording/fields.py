@@ -65,6 +65,7 @@ TABLES: dict[str, type[Any]] = {
     "tasks": tables.RecordedTask,
     "files": tables.RecordedFile,
     "wakers": tables.RecordedWaker,
+    "objects": tables.RecordedObject,
 }
 FIELDS: dict[str, dict[str, Check]] = {
     "start": _checks(tables.Start),

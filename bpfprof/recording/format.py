@@ -22,6 +22,7 @@ from bpfprof.errors import RecordingError
 MAGIC = b"BPFPROF\x02"  # the last byte is the version of the format
 CHUNK_MAGIC = b"CHNK"
 MAX_CHUNK_BYTES = 1 << 28
+MAX_TEXT_BYTES = 1 << 25  # of the JSON of a chunk: parsed it takes some twenty times as much
 _HEADER = struct.Struct("<4sIQ")
 _SCALAR = re.compile(r"[<|][uif][1248]")
 
@@ -72,13 +73,15 @@ def decode(file: BinaryIO) -> Chunk | None:
 
 def _decode_payload(payload: bytes) -> Chunk:
     (text_bytes,) = struct.unpack_from("<Q", payload, 0)
+    if text_bytes > MAX_TEXT_BYTES:
+        raise ValueError("a chunk has more text than this version reads")
     content = json.loads(payload[8 : 8 + text_bytes])
     position = (8 + text_bytes + 7) & ~7
     arrays: dict[str, npt.NDArray[Any]] = {}
     for name, description, count in content["arrays"]:
         dtype = _dtype(description)
-        if not 0 <= count <= (len(payload) - position) // max(dtype.itemsize, 1):
-            raise ValueError(f"array {name} is longer than its chunk")
+        if not 0 <= count <= (len(payload) - position) // dtype.itemsize:
+            raise ValueError(f"array {str(name)[:20]!r} is longer than its chunk")
         arrays[name] = np.frombuffer(payload, dtype, count, position)
         position += (count * dtype.itemsize + 7) & ~7
     return Chunk(str(content["kind"]), dict(content["fields"]), arrays)
@@ -96,8 +99,10 @@ def _dtype(description: Any) -> np.dtype[Any]:
     fields = []
     for name, scalar, shape in description:
         if len(shape) > 1 or any(not 0 < n <= 64 for n in shape):
-            raise ValueError(f"field {name} has a shape this version does not read")
+            raise ValueError(f"field {str(name)[:20]!r} has a shape this version does not read")
         fields.append((str(name), _plain(scalar), tuple(shape)))
+    if not fields:
+        raise ValueError("rows without a column")
     return np.dtype(fields)
 
 

@@ -21,6 +21,7 @@ from bpfprof.recording.tables import (
     End,
     RecordedCode,
     RecordedFile,
+    RecordedObject,
     RecordedProcess,
     RecordedTask,
     RecordedThread,
@@ -38,6 +39,7 @@ _ARRAYS = {
     ("stacks", "native"): "native_frames",
     **{(kind, "rows"): kind for kind in _ROWS},
 }
+_MOMENTS = {"time_ns", "since_ns", "first_ns", "wake_ns", "begin_ns", "end_ns"}  # they are never added
 # Columns that are places in the texts of their chunk.
 _TEXT_COLUMNS = {"names": ("function", "file"), "marks": ("name",), "task_waits": ("waits_for", "callback")}
 
@@ -50,7 +52,13 @@ class _GrowingRows:
         self._count = 0
 
     def append(self, array: npt.NDArray[Any]) -> None:
-        """Takes the fields that this version knows; those the array lacks are 0."""
+        """Takes the fields that this version knows; those the array lacks are 0. Raises ValueError without the first.
+
+        So rows in memory are not many times what they are in the file.
+        """
+        first = (self._rows.dtype.names or ("",))[0]
+        if first not in (array.dtype.names or ()):
+            raise ValueError(f"rows without the column {first}")
         end = self._count + len(array)
         if end > len(self._rows):
             self._grow(max(end, len(self._rows) * 5 // 4))
@@ -84,7 +92,7 @@ def _no_rows(dtype: np.dtype[np.void]) -> Callable[[], npt.NDArray[np.void]]:
 
 @dataclass
 class Recording:
-    """All of a recording. Indices in the arrays count from 0, but stacks and wakers from 1 (0: none).
+    """All of a recording. Indices in the arrays count from 0, but stacks, wakers and objects from 1 (0: none).
 
     `names`, `marks` and `task_waits` refer to `texts`, in which a text can be more than once.
     """
@@ -97,6 +105,7 @@ class Recording:
     codes: list[RecordedCode] = field(default_factory=list)
     files: list[RecordedFile] = field(default_factory=list)
     wakers: list[RecordedWaker] = field(default_factory=list)
+    objects: list[RecordedObject] = field(default_factory=list)
     texts: list[str] = field(default_factory=list)
     stacks: npt.NDArray[np.void] = field(default_factory=_no_rows(model.STACK_DTYPE))
     python_frames: npt.NDArray[np.void] = field(default_factory=_no_rows(model.PYTHON_FRAME_DTYPE))
@@ -137,6 +146,12 @@ class Recording:
         """The same, as a Sink of a recording that is being made."""
         self.take(Chunk(kind, fields or {}, arrays or {}))
 
+    def clear(self, name: str) -> None:
+        """Gives up the rows of one kind; arrays of them that were handed out stay."""
+        dtype = getattr(self, name).dtype
+        self._rows.pop(name, None)
+        setattr(self, name, read_only(np.zeros(0, dtype)))
+
     def _append(self, name: str, array: npt.NDArray[Any]) -> None:
         rows = self._rows.setdefault(name, _GrowingRows(getattr(self, name).dtype))
         setattr(self, name, None)  # a view that nobody else has is given up, so that rows grow in place
@@ -160,6 +175,8 @@ class Recording:
     def _take_codes(self, chunk: Chunk) -> None:
         blob, begin = chunk.arrays["linetables"].tobytes(), 0
         rows, ends = chunk.fields["rows"], chunk.arrays["linetable_ends"].tolist()
+        if any(after < before for before, after in zip([0, *ends], [*ends, len(blob)])):
+            raise ValueError("line tables that overlap")
         if len(rows) != len(ends) or any(len(row) != len(CODE_COLUMNS) for row in rows):
             raise ValueError("a column of code objects is too short or too long")
         for row, end in zip(rows, ends):
@@ -215,6 +232,7 @@ def _check(recording: Recording) -> None:
         "thread": len(recording.threads) - 1,
         "stack": whole,
         "waker": len(recording.wakers),
+        "object": len(recording.objects),
         "waker_stack": whole,
         "holder": len(recording.threads),
         "holder_stack": whole,
@@ -229,7 +247,9 @@ def _check(recording: Recording) -> None:
             valid &= rows[field_name].astype(np.int64) <= limits[field_name]
         for field_name in rows.dtype.names:
             if field_name.endswith("_ns") or field_name == "count":
-                valid &= rows[field_name] < WHOLE_LIMIT
+                # They are added up, too.
+                is_large = field_name not in _MOMENTS and rows[field_name].sum(dtype=np.float64) >= WHOLE_LIMIT
+                valid &= rows[field_name] < (WHOLE_LIMIT // len(rows) if is_large else WHOLE_LIMIT)
         if not valid.all():
             count = int((~valid).sum())
             recording.unfinished = recording.unfinished or f"{count} {name} are damaged or refer to what is missing"

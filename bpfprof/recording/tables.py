@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import asdict, dataclass, field
-from typing import Any, Optional, TypedDict
+from typing import Any, Optional, TypedDict, Union
 
 _VERSION = re.compile(r"(\d{1,3})\.(\d{1,3})")
 _MADE_UP = re.compile(r"MainThread|Thread-\d+( \(.*\))?")  # Lib/threading.py: _MainThread, _newname()
@@ -44,6 +44,7 @@ class End(TypedDict, total=False):
     codes_not_copied: int
     problems: dict[str, int]
     tasks_missed: dict[str, int]
+    usage: dict[str, list[int]]
 
 
 @dataclass
@@ -76,13 +77,14 @@ class RecordedProcess:
 
 @dataclass
 class RecordedThread:
-    """A thread; process is an index into the table of processes."""
+    """A thread; process is an index into the table of processes; last_ns 0: it was watched to the end, its own too."""
 
     process: int = 0
     tid: int = 0
     first_ns: int = 0
     name: str = ""
     given_name: str = ""
+    last_ns: int = 0
 
     def shown_name(self, process: RecordedProcess) -> str:
         """What its program calls it, or else the kernel; a name that Python made up only where it has no other."""
@@ -112,6 +114,13 @@ class RecordedWaker:
 
 
 @dataclass
+class RecordedObject:
+    """What a descriptor or a shared futex is of: a path, or who is at the other end of a socket."""
+
+    name: str = ""
+
+
+@dataclass
 class RecordedFile:
     """A file that code was mapped from; kind: elf, vdso, memory or kernel; `note` says why it has no unwind table."""
 
@@ -133,8 +142,9 @@ class RecordedCode:
     linetable: bytes
 
 
-def table_row(
-    index: int, row: RecordedProcess | RecordedThread | RecordedTask | RecordedWaker | RecordedFile
-) -> dict[str, Any]:
+Row = Union[RecordedProcess, RecordedThread, RecordedTask, RecordedWaker, RecordedObject, RecordedFile]
+
+
+def table_row(index: int, row: Row) -> dict[str, Any]:
     """What is written of one row of a table."""
     return {"index": index, **asdict(row)}

@@ -2,60 +2,59 @@
 
 from __future__ import annotations
 
-from bpfprof.model.frames import Frame, FrameKind
 from bpfprof.model.profile import Profile
-from bpfprof.query.origins import Origin, origins
-from bpfprof.query.rows import ROW_GROUPINGS, Row, rows_by
-from bpfprof.query.totals import Totals, by_function, by_library
+from bpfprof.query.chains import waker_name
+from bpfprof.query.lock_holders import LockWaits
+from bpfprof.query.merging import merged_threads
+from bpfprof.query.origins import origins
+from bpfprof.query.places import place_text
+from bpfprof.query.rows import ROW_GROUPINGS, Row, rows_by, sorted_rows
 from bpfprof.query.work import work_of
-from bpfprof.render.columns import COLUMNS, padded, seconds_text, shortened
+from bpfprof.render.columns import COLUMNS, padded, percent_text, seconds_text, shortened
 from bpfprof.render.formats import RenderOptions
+from bpfprof.render.header import counted
 from bpfprof.render.labels import clean, frame_label
 
-_LIBRARY, _MODULE = 16, 24  # columns
+_LIBRARY, _MODULE = 12, 16  # columns
 _REASONS = 3
+_WITHOUT_REASONS = ("function", "library", "file", "reason", "lock")
+_HOLDERS = 4  # lines of a lock
 _OWN_OF = {
     "function": "own time includes that of the native code it called",
-    "library": "own time includes what the interpreter and the C library did for it",
+    "library": "own time with what interpreter and C library did for it",
+    "task": "asyncio tasks: running, ready and suspended",
+    "waker": "waits that each ended",
 }
 
 
 def by_block(profile: Profile, options: RenderOptions) -> list[str]:
-    """Most CPU time of its own first, `options.limit` rows; nothing unless one of these groupings is asked for."""
-    if options.by in ROW_GROUPINGS and options.by not in _OWN_OF:
-        return _rows_block(profile, options)
-    if options.by not in _OWN_OF:
+    """Most time of its own first or as asked, `options.most` rows; nothing unless one of ROW_GROUPINGS is asked for.
+
+    The profile has its spans then, else ValueError.
+    """
+    if options.by not in ROW_GROUPINGS:
         return []
-    found = origins(profile.frames)
+    work = work_of(profile, options.by == "waker")
+    threads = merged_threads(profile, work, options.merge or "none", folds_short=True)
+    rows = sorted_rows(rows_by(profile, work, options.by, threads, options.with_idle), options.sort)
+    if not rows:
+        return []
+    heading = f"{'CPU own':>8} {'total s':>8} {'ready s':>8} {'wait own':>8} {'total s':>8}  "
     is_function = options.by == "function"
-    rows = by_function(profile) if is_function else by_library(profile)
-    if not rows:
-        return []
-    lines = [f"time by {options.by}: {_OWN_OF[options.by]}"]
-    lines.append(f"{'on-CPU own':>10} {'total s':>8} {'off-CPU own':>11} {'total s':>8}  {'library':<{_LIBRARY}}")
-    lines[-1] = f"{lines[-1]} {'module':<{_MODULE}} function" if is_function else lines[-1].rstrip()
-    for row in rows[: options.limit]:
-        text = _times(row) + "  " + _column(found[row.frame].library, _LIBRARY if is_function else COLUMNS - 43)
-        if is_function:
-            text += f" {_column(found[row.frame].module, _MODULE)} {_name(profile.frames[row.frame], found[row.frame])}"
-        lines.append(shortened(text, COLUMNS).rstrip())
-    left_out = len(rows) - options.limit
-    return [*lines, *[f"and {left_out:,} more (--limit)"] * (left_out > 0)]
-
-
-def _rows_block(profile: Profile, options: RenderOptions) -> list[str]:
-    """Most time of its own first. The profile has its spans, else ValueError."""
-    rows = rows_by(profile, work_of(profile), options.by)
-    if not rows:
-        return []
-    lines = [f"time by {options.by}, waits for work left out"]
-    lines.append(f"{'on-CPU own':>10} {'total s':>8} {'run queue':>9} {'off-CPU own':>11} {'total s':>8}  {options.by}")
-    for row in rows[: options.limit]:
-        (cpu, ready, wait), (all_cpu, _, all_wait) = row.own_ns, row.total_ns
-        text = f"{seconds_text(cpu):>10} {seconds_text(all_cpu):>8} {seconds_text(ready):>9} "
-        text += f"{seconds_text(wait):>11} {seconds_text(all_wait):>8}  {_row_name(row, options.by)}"
-        lines.append(shortened(text, COLUMNS))
-    left_out = len(rows) - options.limit
+    beside = "" if options.with_idle or options.by == "task" else "waits for work left out"
+    about = "; ".join(part for part in (_OWN_OF.get(options.by, ""), beside) if part)
+    lines = [f"time by {options.by}{': ' * bool(about)}{about}"]
+    lines.append(heading + f"{'library':<{_LIBRARY}} {'module':<{_MODULE}} " * is_function + options.by)
+    origin_of = dict(zip(profile.frames, origins(profile.frames))) if is_function else {}
+    for row in rows[: options.most]:
+        text = _times(row)
+        if is_function and row.frame is not None:
+            origin = origin_of[row.frame]
+            text += f"{_column(origin.library, _LIBRARY)} {_column(origin.module, _MODULE)} "
+        where = f" in {clean(place_text(profile.frames[row.lock.frame]))}" if row.lock and row.lock.frame >= 0 else ""
+        lines.append(shortened(text + _row_name(row, options.by) + where, COLUMNS))
+        lines += _lock_lines(profile, row.lock) if row.lock else []
+    left_out = len(rows) - options.most
     return [*lines, *[f"and {left_out:,} more (--limit)"] * (left_out > 0)]
 
 
@@ -63,19 +62,33 @@ def _row_name(row: Row, by: str) -> str:
     if by == "line" and row.frame is not None:
         return frame_label(row.frame, {row.frame.file: clean(row.frame.file.rsplit("/", 1)[-1])}, function_only=False)
     reasons = ", ".join(f"{clean(reason)} {seconds_text(ns)}" for reason, ns in [*row.reasons.items()][:_REASONS])
-    return clean(row.name) + (f"  ({reasons})" if reasons and by not in ("file", "reason", "lock") else "")
+    return (clean(row.name) or "(no name)") + (f"  ({reasons})" if reasons and by not in _WITHOUT_REASONS else "")
 
 
-def _times(row: Totals) -> str:
-    on_cpu = f"{seconds_text(row.cpu_own_ns):>10} {seconds_text(row.cpu_total_ns):>8}"
-    return f"{on_cpu} {seconds_text(row.wait_own_ns):>11} {seconds_text(row.wait_total_ns):>8}"
+def _lock_lines(profile: Profile, lock: LockWaits) -> list[str]:
+    """Who waited, and who held it meanwhile: `91% by hog (x.py:46), thread Process-7 (5311)`; the smallest together."""
+    pids = {profile.threads[thread].pid for thread in lock.threads}
+    of_several = f" of {len(pids)} processes" if len(pids) > 1 else ""
+    times = counted(lock.count, "time")
+    lines = [f"{counted(len(lock.threads), 'thread')}{of_several} waited {times}, while it was held"]
+    large = [share for share in lock.holders if share.ns * 20 >= lock.ns][:_HOLDERS]
+    for share in large:
+        waker = profile.wakers[share.value] if share.value >= 0 else None
+        who = clean(waker_name(waker, profile.threads)) if waker else "a thread that is not known"
+        who += f" of {clean(waker.process_name) or '?'} ({waker.pid})" if waker and of_several else ""
+        place = f"{clean(place_text(profile.frames[share.frame]))}, " if share.frame >= 0 else ""
+        lines.append(f"{percent_text(share.ns, lock.ns, 0):>4} by {place}{who}")
+    rest = lock.holders[len(large) :]
+    if rest:
+        others = counted(len({share.value for share in rest}), "other thread")
+        lines.append(f"{percent_text(sum(share.ns for share in rest), lock.ns, 0):>4} by {others}")
+    return [shortened(f"    {line}", COLUMNS) for line in lines]
+
+
+def _times(row: Row) -> str:
+    (cpu, ready, wait), (all_cpu, _, all_wait) = row.own_ns, row.total_ns
+    return "".join(f"{seconds_text(ns):>8} " for ns in (cpu, all_cpu, ready, wait, all_wait)) + " "
 
 
 def _column(text: str, columns: int) -> str:
     return padded(shortened(clean(text) or "-", columns), columns)
-
-
-def _name(frame: Frame, origin: Origin) -> str:
-    if frame.kind == FrameKind.PYTHON or (frame.name and origin.module):
-        return clean(frame.name) or "[unknown]"
-    return frame_label(frame, {}, function_only=True)

@@ -9,6 +9,7 @@ import numpy as np
 
 from bpfprof import array_types as npt
 from bpfprof.model.profile import Profile
+from bpfprof.query.merging import with_merged_threads
 from bpfprof.render.formats import RenderOptions
 from bpfprof.render.labels import frame_labels, process_label, task_label, thread_label
 
@@ -19,6 +20,7 @@ def render_collapsed(profile: Profile, options: RenderOptions) -> str:
     The lines of a thread add up to its nanoseconds, rounded once: what one line loses to rounding the next one gets.
     With `options.event` weights are so many of it.
     """
+    profile = with_merged_threads(profile, options.merge)
     labels = frame_labels(profile, options)
     texts = [";".join([labels[frame] for frame in stack]) for stack in profile.stacks]
     lines: defaultdict[str, int] = defaultdict(int)

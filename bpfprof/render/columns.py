@@ -2,21 +2,41 @@
 
 from __future__ import annotations
 
+import functools
 import textwrap
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 COLUMNS = 100  # of every table
+_JOINER = "\u200d"
+_NO_WIDTH = {_JOINER, "\u200b", "\u200c", "\u2060", "\ufeff"}
 
 
 def shortened(text: str, columns: int = COLUMNS) -> str:
     """The text, cut to so many columns; a cut is marked."""
     if width(text) <= columns:
         return text
-    text = text[: max(columns - 1, 0)]
-    while text and width(text) > columns - 1:
-        text = text[:-1]
+    used = 0
+    for place, char_columns in enumerate(_widths(text)):
+        used += char_columns
+        if used > columns - 1:
+            return text[:place] + "…"
     return text + "…"
+
+
+def cut_left(text: str, columns: int) -> str:
+    """The same from the left: the end of a path or of a qualified name tells more than its beginning."""
+    if width(text) <= columns:
+        return text
+    used, widths = 0, list(_widths(text))
+    for place in range(len(text) - 1, -1, -1):
+        used += widths[place]
+        if used > columns - 1:
+            place += 1
+            while place < len(text) and not widths[place]:  # what would stand on the mark
+                place += 1
+            return "…" + text[place:]
+    return "…" + text
 
 
 def padded(text: str, columns: int) -> str:
@@ -28,7 +48,22 @@ def width(text: str) -> int:
     """Columns that the text takes."""
     if text.isascii():
         return len(text)
-    return sum(2 if unicodedata.east_asian_width(char) in "WF" else 1 for char in text)
+    return sum(_widths(text))
+
+
+def _widths(text: str) -> Iterator[int]:
+    """Of each character. One after a joiner is a part of the picture before it, where a terminal knows the picture."""
+    before = ""
+    for char in text:
+        yield 0 if before == _JOINER else _width(char)
+        before = char
+
+
+@functools.lru_cache(4096)
+def _width(char: str) -> int:
+    if unicodedata.category(char) in ("Mn", "Me") or char in _NO_WIDTH or "\u1160" <= char <= "\u11ff":
+        return 0  # accents, and vowels and finals of Hangul, which stand on the character before
+    return 2 if unicodedata.east_asian_width(char) in "WF" else 1
 
 
 def filled(parts: Sequence[str], columns: int = COLUMNS, indent: str = "") -> list[str]:
@@ -62,6 +97,14 @@ def seconds_text(ns: int) -> str:
     seconds = ns / 1e9
     digits = 3 if seconds < 999.9995 else 1 if seconds < 99_999.95 else 0
     return f"{seconds:.{digits}f}"
+
+
+def short_seconds(ns: int) -> str:
+    """`6.55`, `0.003`, `123`, at most 6 characters; `-` of nothing."""
+    seconds = ns / 1e9
+    if not ns:
+        return "-"
+    return f"{seconds:.3f}" if seconds < 1 else f"{seconds:.2f}" if seconds < 100 else f"{seconds:.0f}"
 
 
 def percent_text(part: int, whole: int, digits: int = 2) -> str:

@@ -27,6 +27,7 @@ class DiffLook:
 
     by: str = "function"
     limit: int = 10
+    merge: str = "none"
     full_filenames: bool = False
     is_coloured: bool = False
     ascii_only: bool = False

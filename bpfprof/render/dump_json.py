@@ -55,7 +55,10 @@ def _thread(thread: ThreadNow) -> dict[str, Any]:
             "held_by_tid": wanted.held_by_tid,
             "held_by_pid": wanted.held_by_pid,
         },
-        "frames": [_frame(frame) for frame in thread.frames],
+        "frames": [
+            {**_frame(frame), **({"locals": thread.variables[place]} if thread.variables else {})}
+            for place, frame in enumerate(thread.frames)
+        ],
     }
 
 

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from itertools import groupby
 
 from bpfprof.model.frames import Frame
 from bpfprof.model.ids import Tid
 from bpfprof.model.now import ON_CPU, WAITING, ProcessNow, TaskNow, ThreadNow
 from bpfprof.query.wait_graph import chains
-from bpfprof.render.labels import clean, short_file_names
+from bpfprof.render.labels import clean, printable, short_file_names
 
 _NAME_COLUMNS, _FUNCTION_COLUMNS = 20, 32
 # Parts of paths of modules that only lead to a program's own code; a wait in them is told by the reason.
 _PLUMBING = ("threading.py", "socketserver.py", "wsgiref/handlers.py", "wsgiref/simple_server.py")
 _TASKS_SHOWN = 20
 _FEW = 2  # so many frames are shown rather than counted
+_NAMES_SHOWN = 4  # of threads that are shown as one
 
 
 def render_dump_text(process: ProcessNow, all_frames: bool, full_filenames: bool) -> str:
@@ -29,10 +31,11 @@ def render_dump_text(process: ProcessNow, all_frames: bool, full_filenames: bool
     files = {path: path for path in paths} if full_filenames else short_file_names(paths)
     lines = deadlock_lines(process)
     lines += [_heading(process, names)]
-    for thread in sorted(process.threads, key=lambda thread: _rank(thread, waiters)):
-        lines += ["", _first_line(thread, names, waiters)]
+    for threads in _alike(sorted(process.threads, key=lambda thread: _rank(thread, waiters)), waiters, all_frames):
+        thread = threads[0]
+        lines += ["", _first_line(threads, names, waiters)]
         lines += [f"    ({thread.note})"] * bool(thread.note)
-        lines += _frame_lines(thread.frames, files, all_frames)
+        lines += _frame_lines(thread.frames, files, all_frames, thread.variables)
     lines += _task_lines(process.tasks, files, all_frames)
     lines += ["", _graph_line(process, names)]
     return "\n".join(lines) + "\n"
@@ -60,44 +63,86 @@ def _rank(thread: ThreadNow, waiters: Mapping[Tid, int]) -> tuple[int, float, in
     return 2 - (waiters.get(thread.tid, 0) > 0), -(thread.for_s or 0.0), thread.tid
 
 
-def _first_line(thread: ThreadNow, names: Mapping[Tid, str], waiters: Mapping[Tid, int]) -> str:
-    words = [thread.reason] if thread.state == WAITING else []
-    wanted = thread.waits_for
-    if wanted is not None:
-        words[0] = clean(wanted.name) if wanted.kind in ("gil", "lock") else f"{words[0]}, {clean(wanted.name)}"
-    if thread.for_s is not None:
-        words.append(f"for {duration_text(thread.for_s)}")
-    if wanted is not None and wanted.held_by_tid is not None:
-        words.append(f"held by {names.get(wanted.held_by_tid, str(wanted.held_by_tid))}")
-    elif wanted is not None and wanted.held_by_pid is not None and wanted.kind != "child":
-        words.append(f"held by process {wanted.held_by_pid}")
+def _alike(threads: Sequence[ThreadNow], waiters: Mapping[Tid, int], all_frames: bool) -> list[list[ThreadNow]]:
+    """Those that do the same are together, where the first of them is: they wait for the same in the same stack."""
+    groups: dict[object, list[ThreadNow]] = {}
+    for thread in threads:
+        is_own = all_frames or thread.state != WAITING or thread.tid in waiters or thread.holds_gil or thread.variables
+        wanted = None if thread.is_idle else thread.waits_for  # an idle thread waits for no one's lock
+        same = thread.is_idle, thread.reason, wanted, tuple(thread.frames), thread.note
+        groups.setdefault(thread.tid if is_own else same, []).append(thread)
+    return list(groups.values())
+
+
+def _first_line(threads: Sequence[ThreadNow], names: Mapping[Tid, str], waiters: Mapping[Tid, int]) -> str:
+    """Of threads that are alike."""
+    thread = threads[0]
+    what, holder = _wanted(thread, names)
+    words = [what] if thread.state == WAITING else []
+    waited = sorted({duration_text(it.for_s): it.for_s for it in threads if it.for_s is not None}.items(), key=_second)
+    if waited:
+        words.append(f"for {' to '.join([waited[0][0], waited[-1][0]][: len(waited)])}")
+    words += [f"held by {holder}"] * bool(holder)
     words += ["holds the GIL"] * thread.holds_gil
     if waiters.get(thread.tid):
         words.append(f"{waiters[thread.tid]} wait{'s' * (waiters[thread.tid] == 1)} for it")
     state = "IDLE" if thread.is_idle else {ON_CPU: "RUNNING", WAITING: "WAITING"}.get(thread.state, "READY")
     mark = ">" if thread.state == ON_CPU else " "
-    return f"{mark} {names[thread.tid]:<{_NAME_COLUMNS}} {thread.tid:>7}  {state:<7}  {', '.join(words)}".rstrip()
+    who = f"{names[thread.tid]:<{_NAME_COLUMNS}} {thread.tid:>7}"
+    if len(threads) > 1:
+        words.append("same stack  (-a shows each)")
+        who = ", ".join([names[it.tid] for it in threads[:_NAMES_SHOWN]] + ["..."] * (len(threads) > _NAMES_SHOWN))
+        who = f"{who} ({len(threads)} threads)"
+    return f"{mark} {who:<{_NAME_COLUMNS + 8}}  {state:<7}  {', '.join(words)}".rstrip()
 
 
-def _frame_lines(frames: Sequence[Frame], files: Mapping[str, str], all_frames: bool) -> list[str]:
+def _wanted(thread: ThreadNow, names: Mapping[Tid, str]) -> tuple[str, str]:
+    """(what it waits for, who holds that, "": not known)"""
+    wanted = thread.waits_for
+    if wanted is None:
+        return thread.reason, ""
+    holder = f"process {wanted.held_by_pid}" if wanted.held_by_pid is not None else ""
+    if wanted.held_by_tid is not None:
+        holder = names.get(wanted.held_by_tid) or f"thread {wanted.held_by_tid} of {holder}"
+    if wanted.kind == "thread":
+        return f"end of {holder or 'a thread'}", ""
+    name = clean(wanted.name)
+    return name if wanted.kind in ("gil", "lock") else f"{thread.reason}, {name}", holder * (wanted.kind != "child")
+
+
+def _second(pair: tuple[str, float]) -> float:
+    return pair[1]
+
+
+def _frame_lines(
+    frames: Sequence[Frame], files: Mapping[str, str], all_frames: bool, variables: Sequence[Mapping[str, str]] = ()
+) -> list[str]:
     lines: list[str] = []
-    hidden: list[str] = []
-
-    def flush() -> None:
-        count = len(hidden)
-        lines.extend(hidden if count <= _FEW else [f"    ... {count} frames  (-a shows all)"])
-        hidden.clear()
-
-    all_frames |= all(frame.file.endswith(_PLUMBING) for frame in frames)  # else nothing would be left
-    for frame in frames:
+    shows_all = all_frames or all(frame.file.endswith(_PLUMBING) for frame in frames)  # else nothing would be left
+    blocks: list[tuple[bool, tuple[str, ...]]] = []
+    for number, frame in enumerate(frames):
         place = f"{clean(files[frame.file])}:{frame.line}" if frame.file else ""
         text = f"    {clean(frame.name):<{_FUNCTION_COLUMNS}} {place}".rstrip()
-        if not all_frames and frame.file.endswith(_PLUMBING):
-            hidden.append(text)
+        values = variables[number].items() if variables else ()
+        block = (text, *(f"        {printable(name)} = {printable(value)}" for name, value in values))
+        blocks.append((not shows_all and frame.file.endswith(_PLUMBING), block))
+    for is_hidden, part in groupby(blocks, lambda block: block[0]):
+        some = [block for _, block in part]
+        if is_hidden and len(some) > _FEW:
+            lines.append(f"    ... {len(some)} frames  (-a shows all)")
         else:
-            flush()
-            lines.append(text)
-    flush()
+            lines += _without_repeats(some, all_frames)
+    return lines
+
+
+def _without_repeats(blocks: Sequence[tuple[str, ...]], all_frames: bool) -> list[str]:
+    """The lines of frames; one that is there many times, as a recursion has it, is counted."""
+    lines: list[str] = []
+    for block, same in groupby(blocks):
+        count = len(list(same))
+        shown = count if all_frames or count <= _FEW + 1 else 1
+        lines += block * shown
+        lines += [f"    ... the same {count - shown:,} times more  (-a shows all)"] * (count > shown)
     return lines
 
 

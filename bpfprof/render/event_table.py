@@ -33,7 +33,7 @@ def events_block(profile: Profile, owners: Sequence[str], options: RenderOptions
     for event, stack, total in profile.event_weights[["event", "stack", "total"]].tolist():
         totals[event] += total
         by_function[owners[stack] or "(no function known)"][event] += total
-    ordered = sorted(by_function.items(), key=lambda item: ([-count for count in item[1]], item[0]))[: options.limit]
+    ordered = sorted(by_function.items(), key=lambda item: ([-count for count in item[1]], item[0]))[: options.most]
     ratio = _Ratio.of(profile.events)
     names = [printable(name) for name in profile.events]
     widths = [min(max(10, len(name)), _WIDEST) for name in names]

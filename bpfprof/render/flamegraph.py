@@ -16,6 +16,7 @@ from importlib.resources import files
 import numpy as np
 
 from bpfprof.model.profile import Profile
+from bpfprof.query.merging import with_merged_threads
 from bpfprof.render.call_tree import CallTree, build_call_tree
 from bpfprof.render.columns import duration_text, percent_text
 from bpfprof.render.formats import RenderOptions
@@ -53,6 +54,7 @@ class _Drawing:
 
 def render_flamegraph(profile: Profile, options: RenderOptions) -> str:
     """A complete SVG document. Time is wall time of all threads: CPU and waits stand side by side."""
+    profile = with_merged_threads(profile, options.merge)
     drawing = _draw(build_call_tree(profile, options))
     title = printable(options.title) or "Flame graph of CPU and waits"
     header, header_height = _header(profile, drawing, title)
@@ -182,9 +184,8 @@ def _hidden_note(drawing: _Drawing) -> str:
         return "No time was recorded: there is nothing to draw."
     if not drawing.hidden_count:
         return ""
-    share = percent_text(drawing.hidden_below_ns, int(drawing.tree.wall_ns[0]), 3)
-    below = f"below {share} ({duration_text(drawing.hidden_below_ns)})"
-    return f"{counted(drawing.hidden_count, 'frame')} {below} not drawn; their time is in the frames under them"
+    each = f"(each < {duration_text(drawing.hidden_below_ns)})"
+    return f"{counted(drawing.hidden_count, 'small frame')} {each} merged into their callers"
 
 
 def _legend(drawing: _Drawing, y: int) -> tuple[str, int]:

@@ -23,7 +23,10 @@ class RenderOptions:
     title: str = ""  # heading of the flame graph and name of the speedscope file; "" chooses one
     event: str = ""  # what weights count, of the events of the recording; "": time
     by: str = "stack"  # what waits of one group have in common: GROUPINGS, or task
-    limit: int = 10  # groups shown
+    limit: int = 0  # rows, groups or lines shown; 0: as many as the view finds fit
+    sort: str = "own"  # rows of a table, by one of query.rows.SORTS
+    merge: str = ""  # threads shown as one: one of query.merging.MERGES; "": as the view does by itself
+    with_idle: bool = False  # waits of threads that have nothing to do are among the others
     waker_depth: int = 2  # how many wakers one after the other
     hide_idle: bool = False  # no groups of threads that have nothing to do
     ascii_only: bool = False  # nothing but ASCII of its own; names stay as they are
@@ -31,6 +34,11 @@ class RenderOptions:
     columns: int = 100  # of the terminal
     rows: int = 24
     has_color: bool = False
+
+    @property
+    def most(self) -> int:
+        """Rows of a table."""
+        return self.limit or 10
 
 
 @dataclass(frozen=True)
@@ -58,6 +66,7 @@ TABLE = Format(
     (),
     "tables for the terminal: wall time by thread, top functions, top waits",
     "bpfprof.render.table:render_table",
+    takes=frozenset({"by", "sort", "merge"}),
 )
 SUMMARY = Format(
     "summary",
@@ -66,6 +75,16 @@ SUMMARY = Format(
     "one screen: what bounds the program, where, and which threads (what `bpfprof report` shows)",
     "bpfprof.render.summary:render_summary",
     needs_spans=True,
+    takes=frozenset({"columns"}),
+)
+TREE = Format(
+    "tree",
+    (),
+    (),
+    "a tree of calls for the terminal: CPU, ready and wait of each, code that is not your own folded",
+    "bpfprof.render.tree:render_tree",
+    needs_spans=True,
+    takes=frozenset({"columns", "merge", "limit", "hide_idle", "details"}),
 )
 JSON = Format(
     "json",
@@ -74,6 +93,7 @@ JSON = Format(
     "the verdict, totals, rows (--by) and threads; for scripts",
     "bpfprof.render.report_json:render_json",
     needs_spans=True,
+    takes=frozenset({"by", "sort", "merge"}),
 )
 WAITS = Format(
     "waits",
@@ -82,7 +102,7 @@ WAITS = Format(
     "a table of waits in groups: how long, how often, who ended them (what `bpfprof offcpu` shows)",
     "bpfprof.render.off_cpu:render_off_cpu",
     needs_spans=True,
-    takes=frozenset({"by", "limit", "waker_depth", "hide_idle", "ascii_only"}),
+    takes=frozenset({"by", "limit", "waker_depth", "hide_idle", "merge", "ascii_only"}),
 )
 FORMATS = (
     Format(
@@ -91,7 +111,7 @@ FORMATS = (
         (".folded", ".collapsed", ".txt"),
         "one line a stack, microseconds of wall time; for scripts and other flame graph tools",
         "bpfprof.render.collapsed:render_collapsed",
-        takes=frozenset({"event"}),
+        takes=frozenset({"event", "merge"}),
     ),
     Format(
         "flamegraph",
@@ -99,7 +119,7 @@ FORMATS = (
         (".svg",),
         "one SVG to open in a browser: CPU and waits, search, zoom; needs no network",
         "bpfprof.render.flamegraph:render_flamegraph",
-        takes=frozenset({"title"}),
+        takes=frozenset({"title", "merge"}),
     ),
     Format(
         "speedscope",
@@ -111,6 +131,7 @@ FORMATS = (
         takes=frozenset({"title"}),
     ),
     SUMMARY,
+    TREE,
     TABLE,
     WAITS,
     JSON,

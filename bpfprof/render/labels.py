@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections import defaultdict
 from collections.abc import Iterable, Mapping
 
 from bpfprof.model.frames import Frame, FrameKind
 from bpfprof.model.profile import Profile, Task, ThreadTime
+from bpfprof.query.functions import function_name
 from bpfprof.render.formats import RenderOptions
 
 # Controls (C0, DEL, C1), line and paragraph separators, marks that reorder text on a terminal, lone surrogates (names
@@ -37,12 +37,13 @@ def clean(text: str) -> str:
 
 def process_label(thread: ThreadTime | Task) -> str:
     """`process COMM (PID)`."""
-    return f"process {clean(thread.process_name) or '?'} ({thread.pid})"
+    number = thread.pid if isinstance(thread, Task) else thread.process_id
+    return f"process {clean(thread.process_name) or '?'} ({number})"
 
 
 def thread_label(thread: ThreadTime) -> str:
     """`thread NAME (TID)`."""
-    return f"thread {clean(thread.thread_name) or '?'} ({thread.tid})"
+    return f"thread {clean(thread.thread_name) or '?'} ({thread.thread_id})"
 
 
 def task_label(task: Task) -> str:
@@ -52,27 +53,23 @@ def task_label(task: Task) -> str:
 
 def short_file_names(paths: Iterable[str]) -> dict[str, str]:
     """Path -> the shortest tail, in whole components, that no other of the paths ends in."""
-    short: dict[str, str] = {}
-    open_groups: list[tuple[int, set[str]]] = [(1, set(paths))]
-    while open_groups:
-        depth, group = open_groups.pop()
-        tails: defaultdict[str, set[str]] = defaultdict(set)
-        for path in group:
-            tails[_tail(path, depth)].add(path)
-        for tail, members in tails.items():
-            if len(members) == 1:
-                short[members.pop()] = tail
-                continue
-            whole = {path for path in members if path == tail}
-            short.update({path: path for path in whole})
-            open_groups.append((depth + 1, members - whole))
+    # Those that end alike stand side by side when they are sorted from their ends.
+    ends = sorted(f"{path[::-1]}/" for path in set(paths))
+    alike = [_components_alike(before, after) for before, after in zip(ends, ends[1:])]
+    short = {}
+    for end, before, after in zip(ends, [0, *alike], [*alike, 0]):
+        path, depth = end[-2::-1], max(before, after) + 1
+        short[path] = path if path.startswith("<") else "/".join(path.rsplit("/", depth)[-depth:]) or path
     return short
 
 
-def _tail(path: str, depth: int) -> str:
-    if path.startswith("<"):  # "<string>", "<frozen importlib._bootstrap>": a mark, not a path
-        return path
-    return "/".join(path.rsplit("/", depth)[-depth:]) or path
+def _components_alike(one: str, other: str) -> int:
+    """How many of the last components two paths have in common; each is written from its end."""
+    least, most = 0, min(len(one), len(other))
+    while least < most:  # letters
+        middle = (least + most + 1) // 2
+        least, most = (middle, most) if one[:middle] == other[:middle] else (least, middle - 1)
+    return one.count("/", 0, least)
 
 
 def file_names(profile: Profile, options: RenderOptions) -> dict[str, str]:
@@ -80,6 +77,11 @@ def file_names(profile: Profile, options: RenderOptions) -> dict[str, str]:
     paths = {frame.file for frame in profile.frames if frame.kind == FrameKind.PYTHON}
     shown = {path: path for path in paths} if options.full_filenames else short_file_names(paths)
     return {path: clean(name) or _UNKNOWN for path, name in shown.items()}
+
+
+def reason_label(reason: str) -> str:
+    """A word of reason_text() as tables have it."""
+    return "other" if reason in ("", "unknown") else clean(reason)
 
 
 def _native_name(frame: Frame, function_only: bool) -> str:
@@ -104,6 +106,16 @@ def frame_label(frame: Frame, files: Mapping[str, str], function_only: bool) -> 
     if frame.kind == FrameKind.KERNEL:
         return f"{name or _UNKNOWN}_[k]"
     return _MARKS[frame.kind].format(name or "unknown")
+
+
+def function_labels(profile: Profile, options: RenderOptions) -> list[str]:
+    """As frame_labels(), one text a function: without lines, and code without names by its object."""
+    files = file_names(profile, options)
+    native = (FrameKind.NATIVE, FrameKind.INLINED)
+    return [
+        clean(function_name(frame)) if frame.kind in native and not frame.name else frame_label(frame, files, True)
+        for frame in profile.frames
+    ]
 
 
 def frame_labels(profile: Profile, options: RenderOptions) -> list[str]:

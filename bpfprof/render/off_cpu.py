@@ -10,6 +10,8 @@ from bpfprof.model.frames import FrameKind
 from bpfprof.model.profile import Profile
 from bpfprof.model.spans import ThreadState
 from bpfprof.query.groups import WaitGroup, WaitGroups, group_waits
+from bpfprof.query.merging import merged_threads
+from bpfprof.query.work import work_of
 from bpfprof.render.columns import COLUMNS, duration_text, percent_text, shortened, wrapped
 from bpfprof.render.containers import containers_block
 from bpfprof.render.formats import RenderOptions
@@ -40,9 +42,19 @@ def render_off_cpu(profile: Profile, options: RenderOptions) -> str:
     """
     if options.by == "task":
         return render_tasks(profile, options)
-    merges_lines, ascii_only = options.function_only, options.ascii_only
-    groups = group_waits(profile, options.by, options.limit, options.waker_depth, merges_lines, options.hide_idle)
-    details = WaitDetails(profile, groups.by, options)
+    ascii_only = options.ascii_only
+    merged = merged_threads(profile, work_of(profile), options.merge) if options.merge else None
+    groups = group_waits(
+        profile,
+        options.by,
+        options.most,
+        options.waker_depth,
+        options.function_only,
+        options.hide_idle,
+        options.with_idle,
+        merged,
+    )
+    details = WaitDetails(profile, groups.by, options, merged)
     blocks = [
         recording_block(profile),
         _head(profile, groups),
@@ -65,8 +77,9 @@ def _head(profile: Profile, groups: WaitGroups) -> list[str]:
     asked = printable(profile.filter_text)
     if not groups.group_count:
         return wrapped(f"no waits{asked}" + ", but idle ones" * bool(groups.idle_group_count) + hidden, "  ")
+    apart = f", without {duration_text(groups.idle_ns)} of idle threads, below" * bool(groups.idle_group_count)
     text = f"waits by {_BY.get(groups.by, groups.by)}{asked}: {duration_text(groups.total_ns)} in "
-    text += counted(groups.group_count, "group") + ", idle ones apart" * bool(groups.idle_group_count) + hidden
+    text += counted(groups.group_count, "group") + apart + hidden
     return [
         *wrapped(text, "  "),
         " ".join(f"{name:>{columns}}" for name, columns in zip(_FIGURES, _WIDTHS)) + "  durations",

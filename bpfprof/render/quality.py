@@ -61,11 +61,10 @@ def _without_stack(profile: Profile) -> list[str]:
     if quality.short_count:
         share = percent_text(quality.short_ns, sum(thread.wall_ns for thread in profile.threads), 1)
         share = f" ({share} of wall time)" * (not profile.filter_text)  # else the two are not of the same time
-        under = f" under {profile.info.min_block_us:,} us" if profile.info.min_block_us else ""
-        parts.append(f"{counted(quality.short_count, 'interval')}{under} without a stack{share}")
+        under = f" under {profile.info.min_block_us / 1000:g} ms" if profile.info.min_block_us else ""
+        parts.append(f"{counted(quality.short_count, 'wait')}{under}: time counted, no stack{share}")
     if quality.unsampled_count:
-        text = f"switches sampled: {counted(quality.unsampled_count, 'interval')} with the stacks of others"
-        parts.append(f"{text} of their thread")
+        parts.append(f"stacks of {counted(quality.unsampled_count, 'wait')} estimated from others of their thread")
     return parts
 
 

@@ -7,8 +7,11 @@ from typing import Any
 
 from bpfprof.model.frames import Frame
 from bpfprof.model.profile import Profile
+from bpfprof.query.chains import thread_name
+from bpfprof.query.lock_holders import LockWaits
+from bpfprof.query.merging import merged_threads
 from bpfprof.query.roles import thread_shares
-from bpfprof.query.rows import OF_FRAMES, Row, rows_by
+from bpfprof.query.rows import OF_FRAMES, Row, rows_by, sorted_rows
 from bpfprof.query.verdict import verdict_of
 from bpfprof.query.work import SHARES, Work, work_of
 from bpfprof.render.formats import RenderOptions
@@ -18,12 +21,14 @@ from bpfprof.render.quality import lost_count
 
 def render_json(profile: Profile, options: RenderOptions) -> str:
     """One object; rows by function unless another grouping is asked for."""
-    work = work_of(profile)
+    work = work_of(profile, options.by == "waker")
     by = "function" if options.by == "stack" else options.by
+    threads = merged_threads(profile, work, options.merge) if options.merge else None
+    rows = sorted_rows(rows_by(profile, work, by, threads, options.with_idle), options.sort)
     content = {
         "verdict": _verdict(profile, work),
         "totals": _totals(profile, work),
-        "rows": [_row(row, by) for row in rows_by(profile, work, by)],
+        "rows": [_row(row, by) | _lock(profile, row.lock) for row in rows],
         "threads": _threads(profile, work),
         "quality": _quality(profile),
     }
@@ -68,6 +73,30 @@ def _row(row: Row, by: str) -> dict[str, Any]:
     found["count"] = row.count
     found["reasons"] = {printable(reason): _seconds(ns) for reason, ns in row.reasons.items()}
     return found
+
+
+def _lock(profile: Profile, lock: LockWaits | None) -> dict[str, Any]:
+    """Of a row of a lock: where it is taken, who waits, and who held it in the meantime; nothing of other rows."""
+    if lock is None:
+        return {}
+    holders = []
+    for share in lock.holders:
+        waker = profile.wakers[share.value] if share.value >= 0 else None
+        holders.append(
+            {
+                "pid": int(waker.pid) if waker else None,
+                "tid": int(waker.tid) if waker else None,
+                "process": printable(waker.process_name) if waker else None,
+                "name": printable(thread_name(waker, profile.threads)) if waker else None,
+                "where": _place(profile.frames[share.frame]) if share.frame >= 0 else None,
+                "wait_s": _seconds(share.ns),
+            }
+        )
+    return {
+        "where": _place(profile.frames[lock.frame]) if lock.frame >= 0 else None,
+        "waiting_tids": [int(profile.threads[thread].tid) for thread in lock.threads],
+        "holders": holders,
+    }
 
 
 def _threads(profile: Profile, work: Work) -> list[dict[str, Any]]:

@@ -6,11 +6,21 @@ import textwrap
 from collections.abc import Callable, Sequence
 
 from bpfprof.model.profile import Profile
+from bpfprof.query.objects import short_text
 from bpfprof.query.places import Place, file_text, places_of
 from bpfprof.query.roles import Role, roles_of
 from bpfprof.query.verdict import Verdict, verdict_of
 from bpfprof.query.work import HANDED, IDLE, LOCK, NATIVE, PYTHON, Work, work_of
-from bpfprof.render.columns import duration_text, padded, percent_text, seconds_text, shortened, width
+from bpfprof.render.columns import (
+    cut_left,
+    duration_text,
+    padded,
+    percent_text,
+    seconds_text,
+    short_seconds,
+    shortened,
+    width,
+)
 from bpfprof.render.formats import RenderOptions
 from bpfprof.render.header import counted, unread_sentences
 from bpfprof.render.labels import clean, printable
@@ -21,11 +31,24 @@ Paint = Callable[[str, str], str]  # (name in _COLORS, text) -> the text in that
 MIN_COLUMNS, MAX_COLUMNS = 60, 140
 _MIN_ROWS = 16
 # SGR parameters (ECMA-48, 8.3.117) of the 16 colours that every terminal has and its user chose.
-_COLORS = {"CPU": "33", "ready": "35", "lock": "36", "GIL": "31", "disk": "32", "network": "32", "heading": "1"}
-_NAMES = ("CPU", "CPU", "ready", "GIL", "lock", "disk", "network", "device", "sleep", "process", "other", "", "threads")
+_COLORS = {
+    "CPU": "33",
+    "ready": "35",
+    "lock": "36",
+    "GIL": "31",
+    "disk": "32",
+    "network": "32",
+    "heading": "1",
+    "aside": "2",
+}
+SHARE_NAMES = (
+    *("CPU", "CPU", "ready", "GIL", "lock", "disk", "network", "device", "sleep", "process", "other", "", "threads"),
+)
 _WIDE = 72  # columns; with less there is no room for the time that places were ready
 _MAX_UNREAD = 4  # lines
 _SMALL, _MAX_BARS = 0.02, 4  # smaller shares, and more of them, are one line
+# Places that are more worth than bars; lines beside them: of tables' headings, and of two roles.
+_PLACES, _TABLE_LINES = 3, 6
 
 
 def render_summary(profile: Profile, options: RenderOptions) -> str:
@@ -38,17 +61,22 @@ def render_summary(profile: Profile, options: RenderOptions) -> str:
 def summary_lines(profile: Profile, columns: int, rows: int, color: bool = False) -> list[str]:
     """At most `rows` lines, or 16 where there is less room, of at most `columns`, within 60 and 140."""
     columns = min(max(columns, MIN_COLUMNS), MAX_COLUMNS)
-    paint = _painted if color else _plain
+    paint = painted if color else plain
     work = work_of(profile)
-    head = [shortened(_title(profile, columns), columns)]
+    head = [shortened(title_line(profile, columns), columns)]
     if profile.filter_text:
         head.append(shortened(f"only {printable(profile.filter_text[2:])}", columns))
     unread = [line for sentence in unread_sentences(profile) for line in textwrap.wrap(sentence, columns)]
     head += unread if len(unread) <= _MAX_UNREAD else [*unread[: _MAX_UNREAD - 1], "and more: --details"]
-    end = _end(profile, columns)
-    blocks = [_verdict_lines(verdict_of(profile, work), columns, paint), _bars(work, columns, paint)]
-    room = max(rows, _MIN_ROWS) - 1 - len(head) - len(end) - sum(len(block) + 1 for block in blocks if block)
-    blocks += _tables(profile, work, columns, room, paint)
+    end = quality_lines(profile, columns)
+    verdict = _verdict_lines(verdict_of(profile, work), columns, paint)
+    places = [place for place in places_of(profile, work) if place.own_ns * 1000 >= work.share_ns()[:IDLE].sum()]
+    for most in range(_MAX_BARS, 1, -1):
+        blocks = [verdict, _bars(work, most, columns, paint)]
+        room = max(rows, _MIN_ROWS) - 1 - len(head) - len(end) - sum(len(block) + 1 for block in blocks if block)
+        if room >= _TABLE_LINES + min(len(places), _PLACES):
+            break
+    blocks += _tables(profile, roles_of(profile, work), places, columns, room, paint)
     lines = head
     while len(blocks) > 1 and len(head) + len(end) + 1 + sum(len(block) + 1 for block in blocks) > max(rows, _MIN_ROWS):
         blocks.pop()
@@ -57,15 +85,15 @@ def summary_lines(profile: Profile, columns: int, rows: int, color: bool = False
     return lines
 
 
-def _plain(_name: str, text: str) -> str:
+def plain(_name: str, text: str) -> str:
     return text
 
 
-def _painted(name: str, text: str) -> str:
+def painted(name: str, text: str) -> str:
     return f"\x1b[{_COLORS[name]}m{text}\x1b[0m" if name in _COLORS and text else text
 
 
-def _title(profile: Profile, columns: int) -> str:
+def title_line(profile: Profile, columns: int) -> str:
     """`python djapp.py (5220)   5.0 s · 9 threads`."""
     pids = {thread.pid for thread in profile.threads}
     where = f" ({profile.threads[0].pid})" if len(pids) == 1 else ""
@@ -73,10 +101,10 @@ def _title(profile: Profile, columns: int) -> str:
     facts += [counted(len(pids), "process", "processes")] if len(pids) > 1 else []
     facts.append(counted(len(profile.threads), "thread"))
     after = where + "   " + " · ".join(facts)
-    return shortened(_command(profile) or "all processes", columns - width(after)) + after
+    return shortened(command_text(profile) or "all processes", columns - width(after)) + after
 
 
-def _command(profile: Profile) -> str:
+def command_text(profile: Profile) -> str:
     """The command line, without the folders of the interpreter and its script."""
     words = [word.rsplit("/", 1)[-1] for word in profile.info.command_line[:2]]
     return printable(" ".join((*words, *profile.info.command_line[2:])))
@@ -89,7 +117,7 @@ def _verdict_lines(verdict: Verdict, columns: int, paint: Paint) -> list[str]:
     return found + ([shortened(f"  Try: {verdict.advice}.", columns)] if verdict.advice else [])
 
 
-def _bars(work: Work, columns: int, paint: Paint) -> list[str]:
+def _bars(work: Work, most: int, columns: int, paint: Paint) -> list[str]:
     """A bar a share of the working time, the largest first, and what was left out."""
     by_share = work.share_ns().tolist()
     working_ns = sum(by_share[:IDLE])
@@ -97,9 +125,9 @@ def _bars(work: Work, columns: int, paint: Paint) -> list[str]:
         return []
     spent: dict[str, int] = {}
     for share, ns in enumerate(by_share[:IDLE]):
-        spent[_NAMES[share]] = spent.get(_NAMES[share], 0) + ns
+        spent[SHARE_NAMES[share]] = spent.get(SHARE_NAMES[share], 0) + ns
     shown = {name: ns for name, ns in spent.items() if ns >= _SMALL * working_ns and name != "other"}
-    ordered = sorted(shown.items(), key=lambda item: -item[1])[:_MAX_BARS]
+    ordered = sorted(shown.items(), key=lambda item: -item[1])[:most]
     rest_ns = working_ns - sum(ns for _, ns in ordered)
     if rest_ns * 200 >= working_ns:
         ordered.append(("other", rest_ns))
@@ -125,17 +153,17 @@ def _bars(work: Work, columns: int, paint: Paint) -> list[str]:
     )
 
 
-def _tables(profile: Profile, work: Work, columns: int, room: int, paint: Paint) -> list[list[str]]:
+def _tables(
+    profile: Profile, roles: Sequence[Role], places: Sequence[Place], columns: int, room: int, paint: Paint
+) -> list[list[str]]:
     """Places and threads, which share the room."""
-    places = [place for place in places_of(profile, work) if place.own_ns * 1000 >= work.share_ns()[:IDLE].sum()]
-    roles = roles_of(profile, work)
     # An empty line and a heading for each.
     lines = max(room - 4, 2)
     of_roles = min(len(roles), max(lines - len(places), lines // 2, 2))
     of_places = min(len(places), max(lines - of_roles, 1))
     return [
         _places(profile, places, of_places, columns, paint),
-        _roles(roles, of_roles, columns, paint),
+        role_lines(roles, of_roles, columns, paint),
     ]
 
 
@@ -154,58 +182,59 @@ def _places(profile: Profile, places: Sequence[Place], most: int, columns: int, 
     lines = [paint("heading", f"{heading} mostly")]
     for place in places[:most]:
         frame = profile.frames[place.frame]
-        text = padded(_cut_left(clean(frame.name) or "(no name)", name), name) + " "
-        text += padded(_cut_left(clean(file_text(frame)), where), where)
+        text = padded(cut_left(clean(frame.name) or "(no name)", name), name) + " "
+        text += padded(cut_left(clean(file_text(frame)), where), where)
         for ns in (place.cpu_ns, *[place.ready_ns] * has_ready, place.wait_ns, place.total_ns):
-            text += f" {_short_seconds(ns):>6}"
-        lines.append(f"{text} {shortened(_mostly(place), mostly)}".rstrip())
+            text += f" {short_seconds(ns):>6}"
+        lines.append(f"{text} {shortened(_mostly(profile, place), mostly)}".rstrip())
     return lines
 
 
-def _mostly(place: Place) -> str:
-    """`lock #1, GIL`: what it spent most of its own time on."""
+def _mostly(profile: Profile, place: Place) -> str:
+    """`lock #1, PostgreSQL`: what it spent most of its own time on."""
     words: list[str] = []
     for (share, lock), ns in place.mostly:
-        word = f"lock #{lock}" if share == LOCK and lock else _NAMES[share]
+        word = f"lock #{lock}" if share == LOCK and lock else SHARE_NAMES[share]
+        if share in place.objects and share != LOCK:
+            word = clean(short_text(profile.objects[place.objects[share]]))
         if ns * 5 >= place.own_ns and word not in words:
             words.append(word)
     return ", ".join(words)
 
 
-def _roles(roles: Sequence[Role], most: int, columns: int, paint: Paint) -> list[str]:
+def role_lines(roles: Sequence[Role], most: int, columns: int, paint: Paint) -> list[str]:
     if not roles:
         return []
     name = max(16, (columns - 34) * 2 // 5)
-    lines = [
-        paint("heading", f"{'threads':<{name}} {'wall s':>7} {'CPU':>5} {'ready':>5} {'wait':>5} {'idle':>5} mostly")
-    ]
+    heading = f"{'threads':<{name}} {'wall s':>7} {'CPU':>5} {'ready':>5} {'wait':>5} {'idle':>5} mostly"
+    lines = [paint("heading", shortened(heading, columns))]
     shown = roles if len(roles) <= most else roles[: max(most - 1, 1)]
     has_several = len({role.process_name for role in roles}) > 1
     for role in shown:
         who = f"{role.process_name}: {role.name}" if has_several else role.name
         count = f" ({len(role.threads)})" if len(role.threads) > 1 else ""
         text = padded(shortened(clean(who) or "?", name - len(count)) + count, name)
-        text += f" {_short_seconds(role.wall_ns):>7}"
+        text += f" {short_seconds(role.wall_ns):>7}"
         for ns in (role.cpu_ns, role.ready_ns, role.wait_ns, role.idle_ns):
-            text += f" {_whole_percent(ns, role.wall_ns):>5}"
-        lines.append(shortened(f"{text} {_mostly_of(role)}", columns).rstrip())
+            text += f" {whole_percent(ns, role.wall_ns):>5}"
+        lines.append(shortened(f"{text} {mostly_of(role)}", columns).rstrip())
     rest = roles[len(shown) :]
     if rest:
         threads = counted(sum(len(role.threads) for role in rest), "more thread")
-        lines.append(f"and {threads}, {seconds_text(sum(role.cpu_ns for role in rest))} s of CPU")
+        lines.append(shortened(f"and {threads}, {seconds_text(sum(role.cpu_ns for role in rest))} s of CPU", columns))
     return lines
 
 
-def _mostly_of(role: Role) -> str:
+def mostly_of(role: Role) -> str:
     busy_ns = sum(role.shares.values())
     if role.idle_ns >= busy_ns:
         return "idle"
     large = [(share, ns) for share, ns in role.shares.most_common(2) if ns * 10 >= busy_ns]
-    words = {_NAMES[share]: ns for share, ns in reversed(large)}
-    return ", ".join(f"{word} {_whole_percent(ns, busy_ns)}" for word, ns in reversed([*words.items()]))
+    words = {SHARE_NAMES[share]: ns for share, ns in reversed(large)}
+    return ", ".join(f"{word} {whole_percent(ns, busy_ns)}" for word, ns in reversed([*words.items()]))
 
 
-def _end(profile: Profile, columns: int) -> list[str]:
+def quality_lines(profile: Profile, columns: int) -> list[str]:
     """How much of the truth the recording holds."""
     quality = profile.quality
     wall_ns = sum(thread.wall_ns for thread in profile.threads)
@@ -222,22 +251,5 @@ def _end(profile: Profile, columns: int) -> list[str]:
     return textwrap.wrap("quality: " + "; ".join(parts), columns)[:3]
 
 
-def _short_seconds(ns: int) -> str:
-    """`6.55`, `0.003`, `123`, at most 6 characters; `-` of nothing."""
-    seconds = ns / 1e9
-    if not ns:
-        return "-"
-    return f"{seconds:.3f}" if seconds < 1 else f"{seconds:.2f}" if seconds < 100 else f"{seconds:.0f}"
-
-
-def _whole_percent(part: int, whole: int) -> str:
+def whole_percent(part: int, whole: int) -> str:
     return percent_text(part, whole, 0) if part else "-"
-
-
-def _cut_left(text: str, columns: int) -> str:
-    """The end of a path or of a qualified name tells more than its beginning."""
-    if width(text) <= columns:
-        return text
-    while width(text) >= columns:
-        text = text[1:]
-    return "…" + text

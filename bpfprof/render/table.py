@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import replace
 
 import numpy as np
 
@@ -20,7 +19,14 @@ from bpfprof.render.event_table import events_block
 from bpfprof.render.formats import RenderOptions
 from bpfprof.render.gil_table import gil_block
 from bpfprof.render.header import recording_block
-from bpfprof.render.labels import clean, frame_labels, printable, process_label, thread_label
+from bpfprof.render.labels import (
+    frame_labels,
+    function_labels,
+    printable,
+    process_label,
+    reason_label,
+    thread_label,
+)
 from bpfprof.render.quality import quality_line
 from bpfprof.render.thread_times import reasons_block, threads_block
 
@@ -31,28 +37,38 @@ _LEAF_FUNCTIONS = 4
 
 
 def render_table(profile: Profile, options: RenderOptions) -> str:
-    """Blocks separated by empty lines, the quality line last; blocks with nothing to say are left out."""
-    owners = _owners(profile, options)
-    waits = profile.weights[profile.weights["state"] == ThreadState.OFF_CPU]
-    blocks = [
+    """Blocks separated by empty lines, the quality line last; blocks with nothing to say are left out.
+
+    Of a grouping (`options.by`) its table is all that was asked for, unless `options.details` are wanted, too.
+    """
+    head = [
         recording_block(profile),
         wrapped(f"only {printable(profile.filter_text[2:])}", "  ") if profile.filter_text else [],
+    ]
+    table = by_block(profile, options)
+    body = [table] if table and not options.details else _details(profile, options, table)
+    blocks = [*head, *body, wrapped(quality_line(profile), "  ")]
+    return "\n\n".join(["\n".join(block) for block in blocks if block]) + "\n"
+
+
+def _details(profile: Profile, options: RenderOptions, table: list[str]) -> list[list[str]]:
+    owners = _owners(profile, options)
+    waits = profile.weights[profile.weights["state"] == ThreadState.OFF_CPU]
+    return [
         containers_block(profile.threads),
         threads_block(profile.threads),
         reasons_block(profile.threads),
         gil_block(profile, options),
-        by_block(profile, options) or _functions_block(profile, owners),
+        table or _functions_block(profile, owners),
         events_block(profile, owners, options),
         _waits_block(profile, waits, owners),
         _longest_block(profile, waits, options),
-        wrapped(quality_line(profile), "  "),
     ]
-    return "\n\n".join(["\n".join(block) for block in blocks if block]) + "\n"
 
 
 def _owners(profile: Profile, options: RenderOptions) -> list[str]:
     """A stack's function without a line, "" if there is none."""
-    labels = frame_labels(profile, replace(options, function_only=True))
+    labels = function_labels(profile, options)
     return [labels[frame] if frame >= 0 else "" for frame in owner_frames(profile.frames, profile.stacks)]
 
 
@@ -65,12 +81,12 @@ def _functions_block(profile: Profile, owners: list[str]) -> list[str]:
     ordered = sorted((-ns, name) for name, ns in on_cpu.items() if name and ns)[:_MAX_FUNCTIONS]
     if not ordered:
         return []
-    lines = ["top functions by their own on-CPU time (native code counts for the Python function that called it)"]
-    lines.append(f"{'on-CPU s':>10} {'share':>7} {'off-CPU s':>10}  function")
+    lines = ["CPU: self time by Python function (C code included)"]
+    lines.append(f"{'on-CPU s':>10} {'% of CPU':>8} {'off-CPU s':>10}  function")
     for negative_ns, name in ordered:
         share = percent_text(-negative_ns, sum(on_cpu.values()), 1)
-        times = f"{seconds_text(-negative_ns):>10} {share:>7} {seconds_text(spent[ThreadState.OFF_CPU, name]):>10}"
-        lines.append(f"{times}  {shortened(name, COLUMNS - 31)}")
+        times = f"{seconds_text(-negative_ns):>10} {share:>8} {seconds_text(spent[ThreadState.OFF_CPU, name]):>10}"
+        lines.append(f"{times}  {shortened(name, COLUMNS - 32)}")
     return lines
 
 
@@ -78,7 +94,7 @@ def _waits_block(profile: Profile, waits: npt.NDArray[np.void], owners: list[str
     """Waits by (reason, function), most time first."""
     found: dict[tuple[str, str], tuple[int, int, int]] = {}
     for stack, number, total_ns, count, max_ns in waits[["stack", "reason", "total_ns", "count", "max_ns"]].tolist():
-        what = clean(reason_text(number)) or "unknown", owners[stack] or _without_function(profile, stack)
+        what = reason_label(reason_text(number)), owners[stack] or _without_function(profile, stack)
         old_ns, old_count, old_max_ns = found.get(what, (0, 0, 0))
         found[what] = old_ns + total_ns, old_count + count, max(old_max_ns, max_ns)
     if not found:
@@ -105,8 +121,10 @@ def _longest_block(profile: Profile, waits: npt.NDArray[np.void], options: Rende
     row = waits[np.argmax(waits["max_ns"])]
     labels, stack = frame_labels(profile, options), profile.stacks[row["stack"]]
     thread = profile.threads[row["thread"]]
-    mark = labels[stack[-1]] if stack else "unknown"
-    head = f"longest wait: {duration_text(int(row['max_ns']))} {mark}, {thread_label(thread)}, {process_label(thread)}"
+    reason = reason_label(reason_text(int(row["reason"])))
+    head = (
+        f"longest wait: {duration_text(int(row['max_ns']))}, {reason}, {thread_label(thread)}, {process_label(thread)}"
+    )
     functions = [labels[frame] for frame in reversed(stack) if profile.frames[frame].kind in _FUNCTIONS]
     inside = [shortened(f"  in {' < '.join(functions[:_LEAF_FUNCTIONS])}", COLUMNS)] if functions else []
     return [shortened(head, COLUMNS), *inside]

@@ -25,10 +25,10 @@ def render_tasks(profile: Profile, options: RenderOptions) -> str:
     labels = frame_labels(profile, options)
     all_ns = sum(group.suspended_ns for group in groups)
     blocks = [recording_block(profile), wrapped(_head(profile, groups, all_ns), "  ")]
-    blocks += [_group_block(profile, labels, group, all_ns) for group in groups[: options.limit]]
-    if len(groups) > options.limit:
-        rest_ns = sum(group.suspended_ns for group in groups[options.limit :])
-        more = counted(len(groups) - options.limit, "more group")
+    blocks += [_group_block(profile, labels, group, all_ns) for group in groups[: options.most]]
+    if len(groups) > options.most:
+        rest_ns = sum(group.suspended_ns for group in groups[options.most :])
+        more = counted(len(groups) - options.most, "more group")
         blocks.append([f"and {more}, together {duration_text(rest_ns)} (--limit shows more)"])
     blocks.append(wrapped(quality_line(profile), "  "))
     text = "\n\n".join("\n".join(block) for block in blocks) + "\n"

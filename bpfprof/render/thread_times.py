@@ -5,19 +5,19 @@ from __future__ import annotations
 from bpfprof.model.profile import ThreadTime
 from bpfprof.render.columns import COLUMNS, duration_text, filled, padded, percent_text, seconds_text, shortened
 from bpfprof.render.header import counted
-from bpfprof.render.labels import clean
+from bpfprof.render.labels import clean, reason_label
 
 _MAX_THREADS = 30
 _REASON_COLUMNS = 48
 
 
 def threads_block(threads: tuple[ThreadTime, ...]) -> list[str]:
-    """A line a thread: on-CPU, run queue and off-CPU time, and how much of its wall time they are together."""
+    """A line a thread: on-CPU, ready and off-CPU time, and how much of its wall time they are together."""
     if not threads:
         return []
     shown, rest = _by_activity(threads)
     lines = [
-        f"{'process':<18} {'thread':<15} {'tid':>7} {'wall s':>7} {'on-CPU s':>12} {'run queue s':>12} "
+        f"{'process':<18} {'thread':<15} {'tid':>7} {'wall s':>7} {'on-CPU s':>12} {'ready s':>12} "
         f"{'off-CPU s':>12} {'accounted':>9}"
     ]
     lines += [_thread_row(thread) for thread in shown]
@@ -34,7 +34,7 @@ def reasons_block(threads: tuple[ThreadTime, ...]) -> list[str]:
     if not threads:
         return []
     lines = [
-        "off-CPU by reason; sum is on-CPU + run queue + off-CPU",
+        "off-CPU by reason; sum is on-CPU + ready + off-CPU",
         f"{'thread':<15} {'tid':>7} {'sum s':>7} {'wall s':>7} {'difference':>10}  off-CPU s",
     ]
     shown, rest = _by_activity(threads)
@@ -70,7 +70,7 @@ def _thread_row(thread: ThreadTime) -> str:
 def _reasons_rows(thread: ThreadTime) -> list[str]:
     name = padded(shortened(clean(thread.thread_name), 15), 15)
     reasons = [
-        f"{clean(reason) or 'unknown'} {seconds_text(ns)} ({_whole_percent(ns, thread.off_cpu_ns)})"
+        f"{reason_label(reason)} {seconds_text(ns)} ({_whole_percent(ns, thread.off_cpu_ns)})"
         for reason, ns in thread.off_by_reason
         if ns > 0
     ]

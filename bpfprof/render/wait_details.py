@@ -4,40 +4,59 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 
 from bpfprof.model.frames import FrameKind
 from bpfprof.model.profile import Profile
+from bpfprof.model.spans import SHARED_LOCK
 from bpfprof.model.states import reason_text
 from bpfprof.query.chains import Share, WokenBy, waker_name
 from bpfprof.query.containers import container_label
 from bpfprof.query.functions import is_of_scheduler, wait_owners
 from bpfprof.query.groups import WaitGroup
+from bpfprof.query.merging import MergedThreads
+from bpfprof.query.objects import object_text
+from bpfprof.query.stack_frames import StackFrames
 from bpfprof.render.columns import COLUMNS, filled, percent_text, shortened, width
 from bpfprof.render.formats import RenderOptions
 from bpfprof.render.gil_table import holder_text, largest, others_text
 from bpfprof.render.header import counted
-from bpfprof.render.labels import clean, frame_labels, printable, process_label, thread_label
+from bpfprof.render.labels import (
+    clean,
+    frame_labels,
+    function_labels,
+    printable,
+    process_label,
+    reason_label,
+    thread_label,
+)
 
 _INDENT = "    "
 _STACK_LINES = 3
 _MAX_SHARES = 4
 _KINDS = {"timer": "a timer", "interrupt": "an interrupt"}
+# A function that has a lock and one that wants it would read the same.
+_WANTED = {
+    "gil": "waiting for the GIL",
+    "lock": "waiting for a lock",
+    "kernel-lock": "waiting for a lock of the kernel",
+    "file-lock": "waiting for a lock of a file",
+}
 _MARKS = (FrameKind.WAIT, FrameKind.RUNQUEUE, FrameKind.NOT_SAMPLED)
 
 
 class WaitDetails:
     """Texts for the groups of one profile."""
 
-    def __init__(self, profile: Profile, by: str, options: RenderOptions) -> None:
-        self._profile, self._by = profile, by
+    def __init__(self, profile: Profile, by: str, options: RenderOptions, merged: MergedThreads | None = None) -> None:
+        self._profile, self._by, self._merged = profile, by, merged
         self._labels = frame_labels(profile, options)
-        self._functions = frame_labels(profile, replace(options, function_only=True))
+        self._functions = function_labels(profile, options)
+        self._own = StackFrames(profile.frames, profile.stacks).own_code()
 
     def heading(self, group: WaitGroup) -> str:
         """What the waits of the group have in common; not cut to a width."""
         if self._by == "thread":
-            return self._thread(group.threads[0].value)
+            return self._thread(group.threads[0].value, self._merged)
         if self._by == "container":
             return printable(container_label(self._profile.threads[group.threads[0].value]))
         if self._by == "function":
@@ -46,10 +65,13 @@ class WaitDetails:
             return f"woken by {self._waker(group.waker - 1, group)}" if group.waker else "waker not known"
         if self._by == "lock":
             process = process_label(self._profile.threads[group.threads[0].value])
-            return f"lock 0x{group.lock:x} in {self._function(group.functions[0].value)}, {process}"
+            return (
+                f"lock 0x{group.lock & ~SHARED_LOCK:x}, wanted in {self._function(group.functions[0].value)}, {process}"
+            )
         if self._by == "reason":
             return self._reason(group.reasons[0].value)
-        return f"{self._reason(group.reasons[0].value)} in {self._owner(group.stacks[0].value)}"
+        reason = self._reason(group.reasons[0].value)
+        return f"{_WANTED.get(reason, reason)} in {self._owner(group.stacks[0].value)}"
 
     def lines(self, group: WaitGroup) -> list[str]:
         """Each at most COLUMNS wide."""
@@ -62,6 +84,8 @@ class WaitDetails:
             lines.append(self._shares("for ", group.reasons, self._reason, group))
         if self._by in ("reason", "thread", "container", "waker"):
             lines.append(self._shares("in ", group.functions, self._function, group))
+        if any(share.value >= 0 for share in group.objects):
+            lines.append(self._shares("waiting for ", group.objects, self._object, group))
         lines += self._wakers(group)
         lines += self._holders(group)
         return lines
@@ -78,7 +102,12 @@ class WaitDetails:
         lines = filled([_INDENT + share + names[0], *(f"< {name}" for name in names[1:])], indent=_INDENT + "  ")
         if len(lines) > _STACK_LINES:
             lines = lines[:_STACK_LINES]
-            lines[-1] = shortened(lines[-1], COLUMNS - 4) + " < …"
+            # What tells it from others is often further out: who called the library that waits.
+            own = int(self._own[most.value])
+            label = shortened(self._labels[own], COLUMNS // 2) if own >= 0 else ""
+            is_there = not label or any(label in line for line in lines)
+            end = " < …" if is_there else f" < … < {label}"
+            lines[-1] = shortened(lines[-1], COLUMNS - width(end)) + end
         return [shortened(line) for line in lines]
 
     def _threads(self, group: WaitGroup) -> str:
@@ -116,10 +145,10 @@ class WaitDetails:
                 if where:
                     lines += filled(_sentence([f"{indent}it was {where[0]}"], where[1:]), indent=indent + "  ")
                 continue
-            verb, begin, more = "was ended", [], where[1:]
+            verb, begin, more = "ended", [], where[1:]
             if level:
                 was_in = f" in {self._functions[step.owner]}" if step.owner >= 0 else ""
-                begin = [shortened(f"whose wait before, {self._reason(step.reason)}{was_in}", room) + ","]
+                begin = [shortened(f"why it was late: {self._reason(step.reason)}{was_in}", room) + ","]
             else:
                 is_thread = self._profile.wakers[step.waker].kind == "thread"
                 verb = "woken" if self._by != "lock" else "released" if is_thread else "ended"
@@ -155,14 +184,17 @@ class WaitDetails:
         return [*lines, _INDENT + others] if others else lines
 
     def _reason(self, number: int) -> str:
-        return clean(reason_text(number)) or "unknown"
+        return reason_label(reason_text(number))
 
-    def _thread(self, number: int) -> str:
-        thread = self._profile.threads[number]
+    def _thread(self, number: int, merged: MergedThreads | None = None) -> str:
+        thread = merged.threads[merged.group_of[number]] if merged else self._profile.threads[number]
         return f"{thread_label(thread)}, {process_label(thread)}"
 
     def _function(self, number: int) -> str:
         return self._functions[number] if number >= 0 else "(no function known)"
+
+    def _object(self, number: int) -> str:
+        return clean(object_text(self._profile.objects[number])) if number >= 0 else "something else"
 
     def _owner(self, stack: int) -> str:
         owner = wait_owners(self._profile.frames, [self._profile.stacks[stack]])[0]

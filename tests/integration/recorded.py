@@ -226,7 +226,9 @@ def skip_unless_nobody_can_run() -> None:
 
 
 _WHO = r"process [^;\n]+ \(\d+\);thread [^;\n]+ \(\d+\)"
-_REASON = r"(?:gil|lock|sleep|disk|net|pipe|poll|child|device|pagefault|stopped|unknown|syscall \w+)"
+_REASON = (
+    r"(?:gil|lock|sleep|disk|net|pipe|poll|child|device|pagefault|stopped|unknown|kernel-lock|file-lock|syscall \w+)"
+)
 _MARK = r"\[(?:not sampled|short waits)\]"
 _FRAME = rf"(?:[^;\n]+ \([^;\n]+\)(?:_\[i\])?|[^;\n]+_\[k\]|[^;\n]+\+0x[0-9a-f]+(?:_\[i\])?|{_MARK})"
 # The text contract of a collapsed line (PRODUCT.md); CPU time that no sample fell into has a frame that says so.

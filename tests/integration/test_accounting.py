@@ -51,14 +51,18 @@ class Accounts:
     profile: Profile
     scheduler: dict[str, Any]
     slept_ns: dict[int, int]  # tid -> sleep that schedstat has for run delay
+    later_ns: dict[int, int]  # tid -> time on the run queue that schedstat did not have yet when it was read
     stolen_ns: int  # /proc/stat: what the hypervisor and interrupts took of all CPUs meanwhile
 
     def pairs(self) -> Iterator[tuple[ThreadTime, int, int]]:
-        """(thread, CPU time, run queue time) of every thread that was there when the process ended."""
+        """(thread, CPU time, run queue time) of every thread that was there when the process ended.
+
+        The scheduler books a wait for a CPU when it is over.
+        """
         for thread in self.profile.threads:
             if thread.pid == self.scheduler["pid"] and str(thread.tid) in self.scheduler["threads"]:
                 cpu_ns, runqueue_ns = self.scheduler["threads"][str(thread.tid)]
-                yield thread, cpu_ns, runqueue_ns - self.slept_ns[thread.tid]
+                yield thread, cpu_ns, runqueue_ns - self.slept_ns[thread.tid] + self.later_ns[thread.tid]
 
 
 @pytest.fixture(scope="module", params=CASES, ids=[f"{name}-{'busy' if busy else 'quiet'}" for name, busy in CASES])
@@ -82,7 +86,12 @@ def accounts(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     slept_ns = {
         thread.tid: moves.slept_in_run_delay_ns(recording, index) for index, thread in enumerate(recording.threads)
     }
-    return Accounts(build_profile(recording, ProfileOptions()), scheduler, slept_ns, stolen_ns)
+    later = recording.waits[recording.waits["time_ns"] > scheduler["ended_ns"]]
+    later_ns = {
+        thread.tid: int(later["runqueue_ns"][later["thread"] == index].sum())
+        for index, thread in enumerate(recording.threads)
+    }
+    return Accounts(build_profile(recording, ProfileOptions()), scheduler, slept_ns, later_ns, stolen_ns)
 
 
 def test_every_thread_adds_up(accounts: Accounts) -> None:

@@ -176,9 +176,12 @@ def test_under_sudo_all_is_the_callers(name: str) -> None:
 
 def test_under_sudo_a_report_is_the_callers(tmp_path: Path) -> None:
     environment = {**os.environ, "SUDO_UID": str(NOBODY), "SUDO_GID": str(NOBODY), "SUDO_USER": "nobody"}
-    bpfprof("record", "-o", tmp_path / "x.bpfprof", "--", *SHORT_LIVED)
-    bpfprof("report", tmp_path / "x.bpfprof", "-o", tmp_path / "x.svg", env=environment)
-    assert (tmp_path / "x.svg").stat().st_uid == NOBODY
+    path = tmp_path / "x.bpfprof"
+    bpfprof("record", "-o", path, "--", *SHORT_LIVED)
+    assert path.stat().st_mode & 0o777 == 0o600, "it tells of a machine what others need not know"
+    with open_folder(NOBODY) as folder:
+        bpfprof("report", path, "-o", folder / "x.svg", env=environment)
+        assert (folder / "x.svg").stat().st_uid == NOBODY
 
 
 # --- formats and names

@@ -193,6 +193,19 @@ def test_an_output_that_may_not_be_written(kind: str, name: str, tmp_path: Path,
     assert not re.search("^recording ", done.stderr, re.MULTILINE), "it recorded first, and refused then"
 
 
+def test_a_minus_is_standard_output(tmp_path: Path) -> None:
+    with running("sh", "-c", "echo ready; exec sleep 100") as target:
+        text = bpfprof("record", "-p", target.pid, "-d", "1", "-f", "collapsed", "-o", "-", cwd=tmp_path)
+        with open(tmp_path / "x.bpfprof", "wb") as file:
+            command = [*BPFPROF, "record", "-p", str(target.pid), "-d", "1", "-o", "-"]
+            subprocess.run(command, cwd=tmp_path, stdout=file, stderr=subprocess.DEVNULL, check=True)
+    assert len(text.stdout.splitlines()) == 1 and "[off-cpu: sleep]" in text.stdout
+    assert "quality:" in text.stderr, "what a terminal shows"
+    again = bpfprof("report", tmp_path / "x.bpfprof", "-f", "collapsed", "-o", "-", cwd=tmp_path)
+    assert "[off-cpu: sleep]" in again.stdout
+    assert [path.name for path in tmp_path.iterdir()] == ["x.bpfprof"]
+
+
 # --- wrong use
 
 

@@ -30,7 +30,7 @@ REASONS = {
     "wait_sleep": "sleep",
     "wait_lock": "lock",
     "wait_queue": "lock",
-    "wait_flock": "lock",
+    "wait_flock": "file-lock",
     "wait_recv": "net",
     "wait_socket_read": "net",
     "wait_pipe": "pipe",

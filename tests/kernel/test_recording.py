@@ -49,9 +49,16 @@ class Recorded:
     @cached_property
     def stacks(self) -> dict[str, int]:
         """Collapsed stack without its process -> microseconds, once all unwind tables were there."""
-        text = bpfprof("report", self.file, "-f", "collapsed", "--time", f"{SETTLED_S}s..")
+        return self._collapsed("--time", f"{SETTLED_S}s..")
+
+    def _collapsed(self, *options: str) -> dict[str, int]:
+        text = bpfprof("report", self.file, "-f", "collapsed", *options)
         lines = (line.rpartition(" ") for line in text.splitlines() if line.startswith("process "))
         return {stack.partition(";")[2]: int(weight) for stack, _, weight in lines}
+
+    def on_cpu_from_the_start(self) -> dict[str, int]:
+        """All of them: their innermost frames are right before there are tables, too."""
+        return self._collapsed("--cpu")
 
     def on_cpu(self) -> dict[str, int]:
         """Those that do not end in a wait."""
@@ -90,8 +97,11 @@ def test_native_functions_below_python_ones(recorded: Recorded) -> None:
 
 
 def test_shares_of_cpu_time(recorded: Recorded) -> None:
-    """Within 12 points of the program's own account: 5 standard deviations of 500 samples, and there are more."""
-    stacks = recorded.on_cpu()
+    """Within 12 points of the program's own account, which is of all the time: 6 standard deviations of 600 samples.
+
+    There are that many at either rate: the program has a CPU for more than half of the time.
+    """
+    stacks = recorded.on_cpu_from_the_start()
     measured = matching(stacks, r"\(libcrypto\.so") / matching(stacks)
     told = recorded.shares["digest"] / sum(recorded.shares.values())
     assert abs(measured - told) < 0.12, (measured, told)
@@ -127,7 +137,7 @@ def test_offcpu(tmp_path: Path) -> None:
     with known() as (pid, _):
         text = bpfprof("offcpu", "--pid", str(pid), "-d", str(SHORT_S), cwd=tmp_path)
     assert re.search(r"^sleep in " + (r"nap \(known\.py" if READS_PYTHON else ""), text, re.MULTILINE), text
-    assert re.search(r"^lock in", text, re.MULTILINE), text
+    assert re.search(r"^waiting for a lock in", text, re.MULTILINE), text
 
 
 def test_all_processes(tmp_path: Path) -> None:

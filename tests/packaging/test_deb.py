@@ -12,6 +12,12 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
+COMMANDS = ["record", "offcpu", "top", "dump", "report", "diff", "doctor", "completion", "manual"]
+COMPLETIONS = (
+    "bash-completion/completions/bpfprof",
+    "zsh/vendor-completions/_bpfprof",
+    "fish/vendor_completions.d/bpfprof.fish",
+)
 
 # The dependencies are those of the environment of the tests, so that nothing is fetched: the .pth file stands for them.
 STEPS = """
@@ -58,6 +64,8 @@ def test_what_it_carries(package: Path) -> None:
     }
     assert modules | sources | {"/usr/bin/bpfprof", "/usr/share/bpfprof/demangle/__init__.py"} <= paths
     assert {f"/usr/share/doc/bpfprof/{name}" for name in ("copyright", "demangle.NOTICE")} <= paths
+    pages = {f"/usr/share/man/man1/{name}.1.gz" for name in ("bpfprof", *(f"bpfprof-{each}" for each in COMMANDS))}
+    assert pages | {f"/usr/share/{name}" for name in COMPLETIONS} <= paths
     assert not [path for path in paths if "__pycache__" in path or path.startswith("/etc")]
     assert all(line.split()[1] == "root/root" for line in listed.splitlines())
 
@@ -71,4 +79,4 @@ def test_what_it_installs_runs_and_is_removed_without_a_trace(way: str, package:
         [*command, "sh", str(tmp_path), str(package), packages, way], capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "bpfprof, version " in done.stdout
+    assert "bpfprof 0." in done.stdout and "BCC " in done.stdout

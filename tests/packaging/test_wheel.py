@@ -101,7 +101,7 @@ def test_the_license_of_both_halves_is_told(wheel: Path) -> None:
 
 def test_the_command_runs_from_an_installed_copy(installed: Path, tmp_path: Path) -> None:
     version = run([installed / "bpfprof", "--version"], tmp_path)
-    assert version.returncode == 0 and version.stdout.startswith("bpfprof, version "), version.stderr
+    assert version.returncode == 0 and version.stdout.startswith("bpfprof "), version.stderr
     report = run([installed / "bpfprof", "report", "--help"], tmp_path)
     assert report.returncode == 0 and "RECORDING" in report.stdout, report.stderr
 

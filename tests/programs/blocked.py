@@ -1,15 +1,21 @@
-"""Threads that each wait in another way; with "deadlock N" N threads that wait for one another in a circle.
+"""Threads that each wait in another way; with "deadlock N" N threads that wait for one another in a circle, for
+locks of each kind; with "holders" threads that hold locks which others want.
 
 Prints one line of JSON when all are there: each thread's name -> its Python frames, innermost first, by
 sys._current_frames(). It does not change until standard input is closed.
 """
 
+import contextlib
+import ctypes
 import fcntl
 import json
+import mmap
+import multiprocessing
 import os
 import queue
 import select
 import socket
+import struct
 import subprocess
 import sys
 import tempfile
@@ -20,6 +26,7 @@ from pathlib import Path
 
 FOLDER = tempfile.mkdtemp() if sys.argv[1] == "all" else ""
 LONG_S = 300
+LIBC = ctypes.CDLL(None)
 HOLDER = """
 import fcntl, sys, time
 file = open(sys.argv[1], "w")
@@ -87,6 +94,30 @@ def connect_to_full(path):
         socket.socket(socket.AF_UNIX).connect(path)
 
 
+def deep(count):
+    """More frames than a recording has of a thread."""
+    if count:
+        deep(count - 1)
+    sleep()
+
+
+def timer():
+    """A descriptor of a timer: timerfd_create(2)."""
+    fd = LIBC.timerfd_create(time.CLOCK_MONOTONIC, 0)
+    LIBC.timerfd_settime(fd, 0, (ctypes.c_long * 4)(0, 0, LONG_S, 0), None)
+    return fd
+
+
+def page_that_never_comes():
+    """The address of a page whose faults another would have to answer: include/uapi/linux/userfaultfd.h."""
+    fd, size = LIBC.syscall(323, 0), 1 << 16  # SYS_userfaultfd
+    KEPT.append(ctypes.c_char.from_buffer(mmap.mmap(-1, size)))
+    page = ctypes.addressof(KEPT[-1])
+    fcntl.ioctl(fd, 0xC018AA3F, struct.pack("QQQ", 0xAA, 0, 0))  # UFFDIO_API
+    fcntl.ioctl(fd, 0xC020AA00, struct.pack("QQQQ", page, size, 1, 0))  # UFFDIO_REGISTER, of missing pages
+    return page
+
+
 def locked_by_a_child(kind):
     """The file and the process that has it locked."""
     path = os.path.join(FOLDER, kind)
@@ -97,7 +128,7 @@ def locked_by_a_child(kind):
     return open(path, "w")
 
 
-CHILDREN = []
+CHILDREN, KEPT = [], []  # processes, with pid and kill(); what must not be freed
 
 
 def start_all():
@@ -125,6 +156,13 @@ def start_all():
     os.mkfifo(fifo)
     thread("fifo", read_fifo, fifo)
     opened = os.open(fifo, os.O_WRONLY)
+    unopened = os.path.join(FOLDER, "unopened")
+    os.mkfifo(unopened)
+    thread("opened fifo", read_fifo, unopened)
+    thread("eventfd", os.read, LIBC.eventfd(0, 0), 8)
+    thread("timerfd", os.read, timer(), 8)
+    thread("fault", LIBC.memset, ctypes.c_void_p(page_that_never_comes()), 0, 1)
+    thread("deep", deep, 2000)
     child = subprocess.Popen(["sleep", str(LONG_S)])
     CHILDREN.append(child)
     thread("child", child.wait)
@@ -138,18 +176,125 @@ def start_all():
     return reader, writer, first, second, server, full, opened, pool, [each.pid for each in CHILDREN]
 
 
-def circle(count):
-    locks = [threading.RLock() for _ in range(count)]
+def circle(count, kind):
+    locks = [getattr(threading, kind)() for _ in range(count)]
     barrier = threading.Barrier(count)
 
     def take_two(first, second):
         with first:
             barrier.wait()
-            with second:
-                pass
+            take(second)
+
+    def take(lock):
+        with lock:
+            pass
 
     for number in range(count):
-        thread(f"circle {number}", take_two, locks[number], locks[(number + 1) % count])
+        thread(f"{kind} {number}", take_two, locks[number], locks[(number + 1) % count])
+
+
+def held_in_ways():
+    """A thread for each way to hold a lock, and one that wants it by acquire()."""
+    context = multiprocessing.get_context("fork")
+    ways = {
+        "generator": (threading.Lock(), entered_in_generator),
+        "manager": (threading.Lock(), lambda lock: entered(locked(lock))),
+        "stack": (threading.Lock(), entered_by_stack),
+        "acquired rlock": (threading.RLock(), acquired),
+        "plain condition": (threading.Condition(threading.Lock()), entered),
+        "semaphore of processes": (context.Lock(), entered),
+    }
+    for name, (lock, hold) in ways.items():
+        thread(f"holds {name}", hold, lock)
+        TAKEN.wait()
+        TAKEN.clear()
+        thread(f"wants {name}", lock.acquire)
+    forked, taken = context.Lock(), context.Event()
+    child = context.Process(target=hold_in_child, args=(forked, taken))
+    child.start()
+    taken.wait()
+    CHILDREN.append(child)
+    thread("wants that of a child", forked.acquire)
+    joined = threading.Thread(target=sleep, name="ends", daemon=True)
+    joined.start()
+    thread("joins ends", joined.join)
+
+
+TAKEN = threading.Event()
+
+
+def entered(manager):
+    with manager:
+        TAKEN.set()
+        sleep()
+
+
+def entered_in_generator(lock):
+    def generator():
+        with lock:
+            TAKEN.set()
+            sleep()
+            yield
+
+    next(generator())
+
+
+def entered_by_stack(lock):
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(lock)
+        TAKEN.set()
+        sleep()
+
+
+def acquired(lock):
+    lock.acquire()
+    TAKEN.set()
+    sleep()
+
+
+def hold_in_child(lock, taken):
+    with lock:
+        taken.set()
+        sleep()
+
+
+@contextlib.contextmanager
+def locked(lock):
+    with lock:
+        yield
+
+
+def holders():
+    """Locks that others wait for: one held by `with`, though a thread waits for its condition; one by acquire()."""
+    condition, lock, held = threading.Condition(), threading.Lock(), threading.Barrier(3)
+
+    def wait():
+        with condition:
+            condition.wait()
+
+    def hold():
+        with condition:
+            held.wait()
+            time.sleep(LONG_S)
+
+    def acquire():
+        lock.acquire()
+        held.wait()
+        time.sleep(LONG_S)
+
+    def take(wanted):
+        with wanted:
+            pass
+
+    first = thread("in wait", wait)
+    while not condition._waiters:
+        time.sleep(0.001)
+    thread("holder", hold)
+    thread("acquirer", acquire)
+    held.wait()
+    thread("wants condition", take, condition)
+    thread("wants lock", take, lock)
+    return first
 
 
 def frames_of(frame):
@@ -184,10 +329,15 @@ def settled():
     return last
 
 
+sys.setrecursionlimit(5000)
 if sys.argv[1] == "all":
     kept = start_all()
 elif sys.argv[1] == "deadlock":
-    circle(int(sys.argv[2]))
+    for kind in ("Lock", "RLock", "Condition"):
+        circle(int(sys.argv[2]), kind)
+elif sys.argv[1] == "holders":
+    holders()
+    held_in_ways()
 else:
     for number in range(int(sys.argv[2])):
         thread(f"many {number}", sleep)

@@ -34,6 +34,12 @@ def ping(seconds_a_trip):
             time.sleep(max(0, next_trip - time.monotonic()))
 
 
+def pause(seconds_a_trip):
+    while True:
+        time.sleep(seconds_a_trip)
+        counter[0] += 1
+
+
 def pong():
     while True:
         os.read(PING[0], 1)
@@ -66,12 +72,17 @@ def main():
     parser = argparse.ArgumentParser(description="Makes context switches and counts them.")
     parser.add_argument("--depth", type=int, default=0, help="Python frames above the two loops")
     parser.add_argument("--rate", type=float, help="round trips a second; default: as many as possible")
+    parser.add_argument("--alone", action="store_true", help="one thread that only pauses: one switch a trip")
     parser.add_argument("--cpu", type=int, default=max(os.sched_getaffinity(0)), help="default: the last one")
     parser.add_argument("--seconds", type=float, help="run so long; default: until standard input closes")
     options = parser.parse_args()
     sys.setrecursionlimit(options.depth + 1000)
-    start("pong", options.cpu, options.depth, pong)
-    start("ping", options.cpu, options.depth, ping, 1 / options.rate if options.rate else 0)
+    seconds_a_trip = 1 / options.rate if options.rate else 0
+    if options.alone:
+        start("pause", options.cpu, options.depth, pause, seconds_a_trip)
+    else:
+        start("pong", options.cpu, options.depth, pong)
+        start("ping", options.cpu, options.depth, ping, seconds_a_trip)
     while not counter[0]:
         time.sleep(0.001)
     trips_before, switches_before, started = counter[0], switch_counts(), time.monotonic()

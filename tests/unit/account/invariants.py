@@ -38,7 +38,7 @@ def assert_covers(recording: Recording, is_damaged: bool = False) -> None:
         for begin, end in windows if thread in cut else ():
             _assert_contiguous(spans_of(source, thread, (begin, end)), max(begin, first_ns), min(end, last_ns))
         if not is_damaged and not recording.unfinished:
-            assert source.overlap_ns(thread) == 0, f"thread {thread}: more than its wall time"
+            assert source.overlaps_ns(range(thread, thread + 1)) == 0, f"thread {thread}: more than its wall time"
             assert (spans["state"] != ThreadState.UNKNOWN).all(), f"thread {thread}: time that is not known"
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from bpfprof.account.cpu_clock import Bursts, shared
+from bpfprof.account.cpu_clock import Bursts, scaled
 from bpfprof.account.cpu_shares import share_cpu_time
 from bpfprof.account.threads import collect_threads
 from tests.unit.recording.hand_made import BLOCKED, DEAD, MS, START_NS, HandMade, Story
@@ -20,7 +20,7 @@ def bursts_of(story: Story, end_ns: int | None = None, added_ns: int = 0) -> Bur
     end, blocked, runnable = (
         threads.waits.column(name).astype(np.int64) for name in ("time_ns", "blocked_ns", "runqueue_ns")
     )
-    return Bursts.of_thread(0, threads, end - runnable - blocked, end, added_ns)
+    return Bursts.of_threads(range(1), threads, end - runnable - blocked, end, np.array([added_ns]))
 
 
 def wall_ns(bursts: Bursts) -> np.ndarray:
@@ -43,7 +43,7 @@ def wall_ms(bursts: Bursts) -> list[tuple[float, float]]:
 def at_ms(bursts: Bursts, *moments: float) -> list[float]:
     """CPU time of the thread at moments of the wall clock, both in milliseconds."""
     wall = np.array([START_NS + int(moment * MS) for moment in moments], np.int64)
-    return [round(position / MS, 3) for position in bursts.positions(wall).tolist()]
+    return [round(position / MS, 3) for position in bursts.positions(wall, np.zeros(len(wall), np.int64)).tolist()]
 
 
 def test_bursts_lie_between_the_waits(story: Story) -> None:
@@ -68,7 +68,7 @@ def test_a_moment_outside_stays_in_the_nearest_burst_before(story: Story) -> Non
     """The sample's clock and the switch's are read a moment apart."""
     bursts = bursts_of(story.run(3 * MS).block(5 * MS).run(2 * MS))
     assert at_ms(bursts, 3.5, 7.99, 10, 99) == [3, 3, 5, 5]
-    exact = bursts.positions(np.array([START_NS + 4 * MS, START_NS + 50 * MS], np.int64))
+    exact = bursts.positions(np.array([START_NS + 4 * MS, START_NS + 50 * MS], np.int64), np.zeros(2, np.int64))
     assert exact.tolist() == [3 * MS - 1, 5 * MS - 1], "the last nanosecond, not the next burst's first"
 
 
@@ -124,7 +124,7 @@ def test_positions_never_leave_their_burst(story: Story, seed: int) -> None:
     random_story(story, seed)
     bursts = bursts_of(story)
     moments = np.sort(np.random.default_rng(seed).integers(START_NS - MS, story.now_ns + MS, 3000))
-    positions = bursts.positions(moments)
+    positions = bursts.positions(moments, np.zeros(len(moments), np.int64))
     assert (np.diff(positions) >= 0).all(), "time does not run back"
     burst = np.clip(np.searchsorted(bursts.start_ns, moments, side="right") - 1, 0, None)
     assert (bursts.edges[burst] <= positions).all() and (positions < bursts.edges[burst + 1]).all()
@@ -135,7 +135,7 @@ def test_pieces_and_stolen_time_fill_the_bursts(story: Story, seed: int) -> None
     random_story(story, seed)
     bursts = bursts_of(story)
     moments = np.sort(np.random.default_rng(seed).integers(START_NS, story.now_ns, 50))
-    pieces = share_cpu_time(bursts.positions(moments), bursts.edges, 10 * MS)
+    pieces = share_cpu_time(bursts.positions(moments, np.zeros(len(moments), np.int64)), bursts.edges, 10 * MS)
     burst = np.searchsorted(bursts.edges, pieces.start, side="right") - 1
     begin, stolen, added, unknown = bursts.wall_clock(pieces.start, pieces.length, burst)
     end = begin + pieces.length + stolen
@@ -148,12 +148,15 @@ def test_pieces_and_stolen_time_fill_the_bursts(story: Story, seed: int) -> None
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_shares_sum_to_the_nanosecond(seed: int) -> None:
+def test_parts_of_each_thread_sum_to_its_total_to_the_nanosecond(seed: int) -> None:
     chance = np.random.default_rng(seed)
-    weights = chance.integers(0, 10 ** int(chance.integers(1, 12)), int(chance.integers(1, 300)))
-    weights[0] += 1
-    total = int(chance.integers(0, 1 << 50))
-    parts = shared(weights, total)
-    assert int(parts.sum()) == total and (parts >= 0).all()
-    assert np.abs(parts - weights / weights.sum() * total).max() <= 2
-    assert (parts[weights == 0] == 0).all()
+    counts = chance.integers(1, 100, 7)
+    first, thread = np.append(0, np.cumsum(counts)), np.repeat(np.arange(7), counts)
+    parts = chance.integers(0, 10 ** int(chance.integers(1, 12)), int(counts.sum()))
+    sums = np.add.reduceat(parts, first[:-1])
+    totals = (sums * chance.random(7) * 1.3).astype(np.int64)
+    found = scaled(parts, first, thread, totals)
+    assert np.add.reduceat(found, first[:-1]).tolist() == np.minimum(sums, totals).tolist()
+    assert (found >= 0).all() and (found <= parts).all()
+    wanted = parts * np.minimum(1, totals / np.maximum(sums, 1))[thread]
+    assert np.abs(found - wanted).max() <= 2

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bpfprof.account.gil import _holders, _parts
+from bpfprof.account.holding import held_parts, holders_of
 from bpfprof.model.profile import Profile
 from bpfprof.model.samples import UNSAMPLED, WAIT_DTYPE, WAITS_FOR_GIL, WakerKind
 from bpfprof.model.spans import ThreadState
@@ -188,7 +188,7 @@ def test_parts_against_a_count_of_every_nanosecond(seed: int) -> None:
     borders = np.sort(chance.choice(600, 20, replace=False))
     begin, end = borders[::2].astype(np.int64), borders[1::2].astype(np.int64)
     found = np.zeros((len(begin), len(pairs) + 1), np.int64)
-    part_row, part_key, part_start, part_ns = _parts(_holders(start, holder, key), 1, begin, end)
+    part_row, part_key, part_start, part_ns = held_parts(holders_of(start, holder, key), 1, begin, end)
     np.add.at(found, (part_row, part_key), part_ns)
     for number, (first, last) in enumerate(zip(begin, end)):
         own = np.flatnonzero((part_row == number) & (part_ns > 0))

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from bpfprof.account.kernel_reasons import hint_of
+from bpfprof.account.reasons import NO_HINT
 from bpfprof.model.samples import FdKind
 from bpfprof.model.spans import ThreadState
+from bpfprof.model.states import reason_text
 from bpfprof.model.syscalls import syscall_numbers
 from tests.unit.profile.views import built, spent_ms
 from tests.unit.recording.hand_made import MS, HandMade, Story
@@ -61,10 +64,10 @@ def test_a_sleep_outside_a_call_that_no_signal_ends_is_a_page_fault() -> None:
         ("do_syscall_64 vfs_read eventfd_read.cold", "read", "poll"),
         ("do_syscall_64 vfs_read timerfd_read", "read", "sleep"),
         ("do_syscall_64 path_openat fifo_open wait_for_partner", "openat", "pipe"),
-        ("do_syscall_64 vm_mmap_pgoff rwsem_down_write_slowpath", "mmap", "lock"),
+        ("do_syscall_64 vm_mmap_pgoff rwsem_down_write_slowpath", "mmap", "kernel-lock"),
         ("do_syscall_64 __mm_populate filemap_fault folio_wait_bit_common io_schedule", "mmap", "disk"),
         ("do_syscall_64 tty_read n_tty_read~[tty]", "read", "device"),
-        ("do_syscall_64 unlinkat __mutex_lock.constprop.0", "unlinkat", "lock"),
+        ("do_syscall_64 unlinkat __mutex_lock.constprop.0", "unlinkat", "kernel-lock"),
         ("do_syscall_64 something_else", "read", "syscall read"),
         ("do_syscall_64 do_futex io_schedule", "futex", "lock"),
     ],
@@ -80,3 +83,21 @@ def test_a_descriptor_that_is_known_comes_first() -> None:
 def test_kernel_threads() -> None:
     assert reason("ret_from_fork kthread worker_thread", is_kernel_thread=True) == "sleep"
     assert reason("ret_from_fork kthread jbd2_journal_commit", is_kernel_thread=True) == "disk"
+
+
+@pytest.mark.parametrize(
+    ("functions", "in_call", "expected"),
+    [
+        ("fifo_open wait_for_partner do_dentry_open path_openat", True, "pipe"),
+        ("eventfd_read vfs_read ksys_read", True, "poll"),
+        ("timerfd_read_iter vfs_read", True, "sleep"),
+        ("handle_userfault handle_mm_fault exc_page_fault", False, "pagefault"),
+        ("ext4_buffered_write_iter vfs_write ksys_write", True, "kernel-lock"),  # the lock's own functions are left out
+        ("folio_wait_bit_common ext4_buffered_write_iter vfs_write", True, "disk"),
+        ("some_function vfs_write ext4_buffered_write_iter", True, ""),
+        ("", True, ""),
+    ],
+)
+def test_a_stack_that_proc_tells(functions: str, in_call: bool, expected: str) -> None:
+    found = hint_of(functions.split(), in_call)
+    assert (reason_text(found) if found != NO_HINT else "") == expected

@@ -49,7 +49,9 @@ def test_descriptors_tell_more(call: str, kind: FdKind, expected: str) -> None:
 @pytest.mark.parametrize(
     ("expected", "calls"),
     [
-        ("lock", "futex futex_waitv futex_wait flock semop semtimedop munmap mprotect"),
+        ("lock", "futex futex_waitv futex_wait semop semtimedop"),
+        ("file-lock", "flock"),
+        ("kernel-lock", "mmap munmap mprotect"),
         ("sleep", "nanosleep clock_nanosleep restart_syscall pause rt_sigtimedwait rt_sigsuspend"),
         ("disk", "fsync fdatasync io_getevents"),
         ("net", "connect accept4 recvfrom sendmsg"),
@@ -66,7 +68,7 @@ def test_other_calls_keep_their_names() -> None:
     for call in ("ioctl", "read", "io_uring_enter", "openat", "getrandom"):
         assert reason(call, 3) == f"syscall {call}"
     assert [reason(461), reason(3000), reason(-1)] == ["syscall lsm_list_modules", "syscall 3000", "unknown"]
-    assert [reason("fcntl", 3, command) for command in (7, 38, 3)] == ["lock", "lock", "syscall fcntl"]
+    assert [reason("fcntl", 3, command) for command in (7, 38, 3)] == ["file-lock", "file-lock", "syscall fcntl"]
 
 
 def test_a_wait_for_no_descriptor_is_sleep() -> None:

@@ -6,6 +6,7 @@ import ctypes
 import os
 import socket
 import struct
+import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -105,9 +106,9 @@ class Looked:
         monkeypatch.setattr(descriptors, "_look", self.look)
         monkeypatch.setattr(time, "monotonic", lambda: self.now)
 
-    def look(self, pid: int, fd: int) -> FdKind:
+    def look(self, pid: int, fd: int, _sockets: object) -> tuple[FdKind, str, int]:
         self.counts[pid, fd] += 1
-        return self.kinds.get((pid, fd), UNKNOWN)
+        return self.kinds.get((pid, fd), UNKNOWN), f"fd {fd}", 1000 + fd
 
 
 @pytest.fixture
@@ -270,3 +271,82 @@ def test_a_real_poll(fds: dict[str, int]) -> None:
     with ProcessMemory(Pid(ME)) as memory:
         kinds = DescriptorKinds().of_polls(np.full(2, ME, np.uint32), waits, lambda _: memory)
     assert kinds.tolist() == [DEVICE, UNKNOWN]
+
+
+# --- what they are of
+
+
+class Kept:
+    """A sink."""
+
+    def __init__(self) -> None:
+        self.rows: list[dict[str, Any]] = []
+
+    def write(self, kind: str, fields: Any = None, arrays: Any = None) -> None:
+        assert kind == "objects" and arrays is None
+        self.rows += fields["rows"]
+
+
+def inode(path: int) -> int:
+    return 1 << 60 | os.fstat(path).st_ino
+
+
+def waits_in(*calls: tuple[str, int]) -> np.ndarray[Any, np.dtype[np.void]]:
+    """Waits in (call, descriptor)."""
+    return polls(*((next(iter(syscall_numbers(call))), fd) for call, fd in calls))
+
+
+def test_objects_are_named_once(fds: dict[str, int], tmp_path: Path) -> None:
+    kinds, sink = DescriptorKinds(), Kept()
+    names = ["device", "file", "directory"]
+    waits = waits_in(("read", fds["device"]), ("fsync", fds["file"]), ("read", fds["directory"]), ("futex", 1))
+    told = np.array([inode(fds[name]) for name in names] + [0], np.uint64)
+    for _ in range(2):
+        *places, none = kinds.objects(np.full(len(waits), ME, np.uint32), waits, told).tolist()
+        kinds.write_new(cast(Any, sink))
+    assert [row["index"] for row in sink.rows] == [0, 1, 2] and not none
+    assert [sink.rows[place - 1]["name"] for place in places] == ["/dev/null", str(tmp_path / "file"), str(tmp_path)]
+
+
+def test_an_ioctl_is_named_by_its_device_and_request(fds: dict[str, int]) -> None:
+    kinds, sink = DescriptorKinds(), Kept()
+    waits = waits_in(*[("ioctl", fds["device"])] * 3, ("read", fds["device"]))
+    waits["args"][:, 1] = 0x1261, 0x4C05, 0x1261, 0x1261
+    told = np.full(len(waits), inode(fds["device"]), np.uint64)
+    places = kinds.objects(np.full(len(waits), ME, np.uint32), waits, told).tolist()
+    kinds.write_new(cast(Any, sink))
+    names = [sink.rows[place - 1]["name"] for place in places]
+    assert names == ["/dev/null BLKFLSBUF", "/dev/null LOOP_GET_STATUS64", "/dev/null BLKFLSBUF", "/dev/null"]
+
+
+def test_a_descriptor_that_is_of_something_else_by_now(fds: dict[str, int], tmp_path: Path) -> None:
+    """Its name is known if it was seen before; a file that is locked is one in any case."""
+    kinds, sink = DescriptorKinds(), Kept()
+    was, told = inode(fds["file"]), lambda inode: np.array([inode], np.uint64)
+    pids = np.array([ME], np.uint32)
+    assert kinds.objects(pids, waits_in(("read", fds["device"])), told(was)).tolist() == [0]
+    assert kinds.objects(pids, waits_in(("flock", fds["device"])), told(was)).tolist() == [1]
+    assert kinds.objects(pids, waits_in(("read", fds["file"])), told(was)).tolist() == [2]
+    assert kinds.objects(pids, waits_in(("read", fds["device"])), told(was)).tolist() == [2]
+    kinds.write_new(cast(Any, sink))
+    assert [row["name"] for row in sink.rows] == [f"inode {was & (1 << 60) - 1}", str(tmp_path / "file")]
+
+
+def test_addresses_are_told(looked: Looked) -> None:
+    kinds, sink = DescriptorKinds(), Kept()
+    address = int.from_bytes(bytes([10, 0, 0, 5]), sys.byteorder)
+    told = np.array([kind << 60 | 5432 << 32 | address for kind in (2, 3, 4)], np.uint64)
+    waits = waits_in(("recvfrom", 3), ("poll", 3), ("accept4", 4))
+    assert kinds.objects(np.full(3, 7, np.uint32), waits, told).tolist() == [1, 2, 3]
+    kinds.write_new(cast(Any, sink))
+    there = "10.0.0.5:5432"
+    assert [row["name"] for row in sink.rows] == [there, f"udp {there}", f"listening on {there}"]
+    assert not looked.counts
+
+
+def test_how_many_are_named(looked: Looked, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(descriptors, "_NAMED_LIMIT", 10)
+    kinds = DescriptorKinds()
+    told = np.array([2 << 60 | port << 32 for port in range(1, 31)], np.uint64)
+    waits = waits_in(*[("recvfrom", 3)] * 30)
+    assert kinds.objects(np.full(30, 7, np.uint32), waits, told).tolist() == [*range(1, 11), *[0] * 20]

@@ -35,8 +35,8 @@ def shown(monkeypatch: pytest.MonkeyPatch, path: Path, request: pytest.FixtureRe
     [
         ([], "say what to record"),
         ([], "bpfprof offcpu RECORDING"),
-        (["--pid", "1", "-a"], "say what to record"),
-        (["-a", "--", "true"], "say what to record"),
+        (["--pid", "1", "-a"], "--all already includes process 1"),
+        (["-a", "--", "true"], "--all already includes true"),
         (["a.bpfprof", "b.bpfprof"], "one recording, or a command after --"),
         (["PATH", "--pid", "1"], "--pid is for recording"),
         (["PATH", "-d", "1"], "--duration is for recording"),
@@ -145,16 +145,17 @@ def handed_over(tmp_path: Path) -> Path:
 def test_from_a_recording_to_the_table(handed_over: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run("offcpu", handed_over) == 0
     out = capsys.readouterr().out
-    assert "\nlock in Queue.get (a.py:" in out and "\nsleep in work (a.py:" in out
+    assert "\nwaiting for a lock in Queue.get (a.py:" in out and "\nsleep in work (a.py:" in out
     assert " 54.00 ms  54.5%         3 18.00 ms 18.00 ms 18.00 ms 18.00 ms  18ms █ 18ms\n" in out
     assert "    woken by thread main (101) in Queue.put (a.py), 100%\n" in out
-    assert "      whose wait before, sleep in work (a.py), was ended by a timer, 100%\n" in out
+    assert "      why it was late: sleep in work (a.py), ended by a timer, 100%\n" in out
     assert "which have no stack: 3, together 150.0 us\n" in out
     assert "exact in every thread" in out
     assert run("offcpu", handed_over, "--by", "lock") == 0
     out = capsys.readouterr().out
     assert (
-        "\nlock 0x7f50 in Queue.get (a.py), process python (100)\n" in out and "waits without a lock: 45.00 ms" in out
+        "\nlock 0x7f50, wanted in Queue.get (a.py), process python (100)\n" in out
+        and "waits without a lock: 45.00 ms" in out
     )
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from bpfprof.commands.outputs import open_output, open_temporary, write_output
+from bpfprof.commands.outputs import open_output, open_temporary, remove_output, write_output
 from bpfprof.errors import OutputError, UsageError
 from tests.unit.recording.hand_made import file_bytes, small
 
@@ -110,14 +110,41 @@ def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
 
 
 @needs_root
-def test_the_file_is_given_to_the_caller(tmp_path: Path) -> None:
-    write_output(tmp_path / "new", "a", SOMEBODY)
-    assert owner(tmp_path / "new") == SOMEBODY
-    (tmp_path / "old").write_text("b")
-    write_output(tmp_path / "old", "a", SOMEBODY)
-    assert owner(tmp_path / "old") == SOMEBODY
-    write_output(tmp_path / "roots", "a", None)
-    assert owner(tmp_path / "roots") == (os.geteuid(), os.getegid())
+def test_the_file_is_the_callers(shared: Path) -> None:
+    before = os.geteuid(), os.getegid(), os.getgroups()
+    write_output(shared / "new", "a", SOMEBODY)
+    assert owner(shared / "new") == SOMEBODY
+    write_output(shared / "roots", "a", None)
+    assert owner(shared / "roots") == (os.geteuid(), os.getegid())
+    assert (os.geteuid(), os.getegid(), os.getgroups()) == before
+
+
+@needs_root
+def test_what_the_caller_may_not_write_is_refused(shared: Path, tmp_path: Path) -> None:
+    """Who may run bpfprof by sudo, and nothing else, does not get root's files by -o."""
+    shared.chmod(0o755)
+    theirs = shared / "roots"
+    theirs.write_text("root's")
+    theirs.chmod(0o600)
+    refused(theirs, "Permission denied", caller=SOMEBODY)
+    refused(shared / "new", "Permission denied", caller=SOMEBODY)
+    assert theirs.read_text() == "root's" and owner(theirs) == (0, 0)
+    (shared / "open").write_text("b")
+    (shared / "open").chmod(0o666)
+    write_output(shared / "open", "a", SOMEBODY)
+    assert owner(shared / "open") == (0, 0), "it may write it, and gets it no more than that"
+
+
+def test_a_recording_is_private(tmp_path: Path) -> None:
+    fd = open_output(tmp_path / "x.bpfprof", None, mode=0o600)
+    assert os.fstat(fd).st_mode & 0o777 == 0o600
+    (tmp_path / "x.bpfprof").rename(tmp_path / "y.bpfprof")
+    (tmp_path / "x.bpfprof").write_text("another file of this name")
+    remove_output(tmp_path / "x.bpfprof", fd, None)
+    assert (tmp_path / "x.bpfprof").exists(), "only the file that was opened is removed"
+    remove_output(tmp_path / "y.bpfprof", fd, None)
+    assert not (tmp_path / "y.bpfprof").exists()
+    os.close(fd)
 
 
 @needs_root

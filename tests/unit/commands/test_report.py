@@ -19,7 +19,7 @@ from bpfprof.render.formats import RenderOptions
 from bpfprof.render.quality import quality_line
 from tests.unit.account.invariants import assert_covers
 from tests.unit.commands.command import run, written
-from tests.unit.recording.hand_made import FUTEX, MS, START_NS, HandMade, Story, small
+from tests.unit.recording.hand_made import FUTEX, IOCTL, MS, START_NS, HandMade, Story, small
 from tests.unit.render.profiles import ON_CPU, ProfileBuilder, python
 
 
@@ -160,7 +160,7 @@ def test_a_table_by_function_or_library(tmp_path: Path, capsys: pytest.CaptureFi
     assert "time by library" in text and "top functions" not in text and "more (--limit)" in text
     assert run("report", path, "--by", "function") == 0
     (line,) = [line for line in capsys.readouterr().out.splitlines() if line.endswith(" Worker.run")]
-    assert line.split()[4:] == ["own", "code", "a", "Worker.run"]
+    assert line.split()[5:] == ["own", "code", "a", "Worker.run"]
     assert run("report", path, "--by", "library", "-f", "collapsed") == 2
 
 
@@ -170,3 +170,83 @@ def test_weights_in_events(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     assert [line.rpartition(" ")[2] for line in capsys.readouterr().out.splitlines()] == ["40"]
     for wrong in (("--event", "faults"), ("-f", "collapsed", "--event", "cs"), ("--event", "nothing")):
         assert run("report", path, *wrong) == 2
+
+
+def crew() -> HandMade:
+    """Nine workers of one role, each on a CPU and waiting; the main thread sleeps."""
+    made = HandMade(end={"end_ns": START_NS + 100 * MS})
+    made.process()
+    work = made.stack((made.code("work"), 0, 0))
+    Story.begin(made).run(MS).block(98 * MS).run(MS).total()
+    for number in range(9):
+        story = Story.begin(made, tid=101 + number)
+        made.threads[-1]["name"] = f"worker_{number}"
+        story.run((10 + number) * MS, (MS, work)).block((90 - number) * MS, stack=work, syscall=IOCTL).run(0).total()
+    return made
+
+
+def test_a_tree(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = written(crew(), tmp_path)
+
+    def tree(*options: str) -> str:
+        assert run("report", path, "-f", "tree", *options) == 0
+        return capsys.readouterr().out
+
+    assert "worker_0..8 (9 threads)" in tree() and "work  a.py:1" in tree() and "worker_0 (101)" not in tree()
+    assert "worker_0 (101)" in tree("--merge", "none") and "all (10 threads)" in tree("--merge", "process")
+    assert "1 smaller call left out" in tree("--limit", "1") and "a.py:" not in tree("--limit", "1")
+    assert "0.802" not in tree("--cpu") and "work  /srv/a.py:1" in tree("--full-filenames")
+    assert "work  a.py\n" in tree("-F", "--cpu") and "only thread worker_1" in tree("--thread", "worker_1")
+    assert run("report", path, "-o", tmp_path / "tree.out", "-f", "tree") == 0
+    assert "worker_0..8 (9 threads)" in (tmp_path / "tree.out").read_text()
+
+
+def test_merged_threads(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = written(crew(), tmp_path)
+
+    def shown(*arguments: object) -> str:
+        assert run(*arguments) == 0
+        return capsys.readouterr().out
+
+    by_thread = ("report", path, "--by", "thread")
+    assert "worker_0..8 (9 threads)" in shown(*by_thread, "--merge", "role")
+    assert '"thread": "worker_0..8 (9 threads)"' in shown(*by_thread, "--merge", "role", "-f", "json")
+    assert '"thread": "worker_8 (109)"' in shown(*by_thread, "-f", "json")
+    plain, merged = (shown("report", path, "-f", "collapsed", *options) for options in ((), ("--merge", "role")))
+    assert "thread worker_3 (104);" in plain and "thread worker_0..8 (9 threads);work" in merged
+    weights = [sum(int(line.rpartition(" ")[2]) for line in text.splitlines()) for text in (plain, merged)]
+    assert weights == [1_000_000, 1_000_000]
+    assert "worker_0..8 (9 threads)" in shown("report", path, "-f", "svg", "--merge", "role")
+    assert "thread worker_0..8 (9 threads), process python (100)" in shown(
+        *("offcpu", path, "--by", "thread", "--merge", "role")
+    )
+    diff = ("diff", path, path, "--by", "thread", "-f", "json")
+    assert '"worker_8"' in shown(*diff) and '"worker_#"' in shown(*diff, "--merge", "role")
+    for wrong in (("-f", "speedscope"), ("-f", "summary"), ("-f", "tree", "--merge", "nothing")):
+        assert run("report", path, *wrong, *(("--merge", "role") if "nothing" not in wrong else ())) == 2
+
+
+def test_order_of_rows(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = written(crew(), tmp_path)
+
+    def first(sort: str) -> str:
+        assert run("report", path, "--by", "thread", "--sort", sort, "-n", "1") == 0
+        lines = capsys.readouterr().out.splitlines()
+        return lines[lines.index(next(line for line in lines if line.startswith("time by"))) + 2].split()[5]
+
+    assert (first("cpu"), first("name")) == ("worker_8", "main")
+    assert first("wait") == "worker_0"
+    assert run("report", path, "--by", "thread", "--sort", "colour") == 2
+
+
+def test_idle_waits_are_apart_shown_or_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = written(crew(), tmp_path)
+    found = {}
+    for options in ((), ("--idle",), ("--hide-idle",)):
+        assert run("report", path, "-f", "tree", *options) == 0
+        found[options] = capsys.readouterr().out
+    assert "of waits for work (--idle shows them): main" in found[()]
+    assert "waiting: work" in found[("--idle",)] and "waits for work" not in found[("--idle",)]
+    assert "waits for work" not in found[("--hide-idle",)] + found[("--idle",)]
+    assert run("offcpu", path, "--by", "thread", "--idle") == 0
+    assert "idle" not in capsys.readouterr().out.partition("thread main")[0]

@@ -41,6 +41,14 @@ def test_colours_can_be_refused(name: str, value: str, terminal: TextIO, monkeyp
     assert not for_terminal(RenderOptions(), terminal).has_color
 
 
+def test_a_terminal_that_was_closed_has_some_size(terminal: TextIO, monkeypatch: pytest.MonkeyPatch) -> None:
+    def gone(_fd: int) -> os.terminal_size:
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(os, "get_terminal_size", gone)
+    assert for_terminal(RenderOptions(), terminal).columns == 100
+
+
 def test_a_pipe_has_none_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("COLUMNS", raising=False)
     look = for_terminal(RenderOptions(), io.StringIO())

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from bpfprof.cpython.code_objects import IDENTITY_WORDS
+from bpfprof.cpython.frame_values import VALUES_LAYOUTS
 from bpfprof.cpython.layout import NONE, Layout
 from bpfprof.cpython.layouts_dynamic import (
     DEBUG_OFFSETS_BYTES,
@@ -153,6 +154,24 @@ int main(void) {
  V(unicode_compact_size, sizeof(PyCompactUnicodeObject));
  P(bytes_size, PyVarObject, ob_size);
  P(bytes_data, PyBytesObject, ob_sval);
+ P(values_flags, PyCodeObject, co_flags);
+ P(values_stack_size, PyCodeObject, co_stacksize);
+ P(values_tuple_items, PyTupleObject, ob_item);
+#if PY_VERSION_HEX < 0x030b0000
+ P(values_frame_values, PyFrameObject, f_localsplus);
+ P(values_frame_locals, PyFrameObject, f_locals);
+ P(values_names, PyCodeObject, co_varnames);
+ V(values_kinds, -1);
+ P(values_cell_names, PyCodeObject, co_cellvars);
+ P(values_free_names, PyCodeObject, co_freevars);
+#else
+ P(values_frame_values, _PyInterpreterFrame, localsplus);
+ P(values_frame_locals, _PyInterpreterFrame, f_locals);
+ P(values_names, PyCodeObject, co_localsplusnames);
+ P(values_kinds, PyCodeObject, co_localspluskinds);
+ V(values_cell_names, -1);
+ V(values_free_names, -1);
+#endif
  /* not in the layout: facts that the code relies on */
  P(legacy_data, PyUnicodeObject, data);
  PyASCIIObject kind = {.state = {.kind = 7}}, compact = {.state = {.compact = 1}}, ascii = {.state = {.ascii = 1}};
@@ -220,6 +239,12 @@ def test_layout_agrees_with_the_headers(name: str, tmp_path: Path) -> None:
     assert layout.keys() - compared == others
     needed = ("frame_code", "frame_previous", "frame_instruction")
     assert layout["frame_size"] >= max(max(layout[key] for key in needed) + 8, layout["mark_offset"] + 1)
+    in_head = {"flags", "stack_size", "names", "kinds", "tuple_items"}  # of an object with 16 bytes
+    shift = layout["code_type"] - 8
+    values = dataclasses.asdict(VALUES_LAYOUTS[layout["version"]])
+    assert {
+        name: truth[f"values_{name}"] - shift * (name in in_head and at != NONE) for name, at in values.items()
+    } == values
     assert truth["legacy_data"] == layout["unicode_compact_size"]
     assert (truth.get("tss_initialized", 0), truth.get("tss_key", 4)) == (0, 4)
     assert (truth["kind_bits"], truth["compact_bit"], truth["ascii_bit"]) == (7 << 2, 1 << 5, 1 << 6)

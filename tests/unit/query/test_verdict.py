@@ -9,7 +9,7 @@ import pytest
 
 from bpfprof.model.frames import Frame
 from bpfprof.model.profile import Profile
-from bpfprof.model.spans import SpanFlag
+from bpfprof.model.spans import SHARED_LOCK, SpanFlag
 from bpfprof.query.facts import Facts
 from bpfprof.query.places import places_of
 from bpfprof.query.verdict import RULES, Verdict, decide, verdict_of
@@ -72,6 +72,12 @@ STORE = {"holder": "store (app.py:9)"}
             "python",
             "61% of the time in audit (djapp.py:21); 38% in C",
         ),
+        (
+            facts("native", {"native": 1.0}, kernel_part=0.6, faults_per_s=207_203.4),
+            "native",
+            "audit (djapp.py:21); 60% of the CPU time in the kernel, 207,203 page faults a second.",
+        ),
+        (facts("sleep", {"sleep": 0.6}, in_loop=True), "sleep", "audit (djapp.py:21); the event loop waits meanwhile."),
         (facts("native", {"native": 0.9, "python": 0.1}), "native", "90% of the time, called from audit (djapp.py:21)"),
         (facts("disk", {"disk": 0.72}), "disk", "Waits for the disk 72% of the time: audit (djapp.py:21)."),
         (facts("disk", {"disk": 0.72}, where_part=0.6), "disk", "audit (djapp.py:21), 60% of it."),
@@ -207,6 +213,57 @@ def test_a_program_that_only_sleeps_does_so_on_purpose() -> None:
     for _ in range(100):
         made.wait(main, 20 * MS, [python("fetch", line=3), wait("sleep")], waker=timer)
     assert verdict(made).sentence == "Sleeps on purpose 100% of the time: fetch (train.py:3)."
+
+
+def test_a_thread_that_looks_now_and_then_is_idle() -> None:
+    """It sleeps long, in the function that it began with; one that is called to sleep does so on purpose."""
+    for callers, is_idle in (([], True), ([python("job", line=1)], False)):
+        made = ProfileBuilder()
+        thread = made.thread(100)
+        for _ in range(4):
+            made.wait(thread, 995 * MS, [*callers, python("poll", line=3), wait("sleep")], waker=made.waker("timer"))
+            made.spend(thread, ON_CPU, 5 * MS, [*callers, python("poll", line=3)])
+        assert verdict(made).bound == ("idle" if is_idle else "sleep")
+
+
+def test_a_prefork_server_that_waits_for_its_children_is_idle() -> None:
+    made = ProfileBuilder()
+    made.wait(made.thread(100), 2_000 * MS, [python("main"), wait("child")])
+    assert verdict(made).bound == "child", "alone it is all there is to say"
+    for pid in (200, 300):
+        worker = made.thread(pid, pid=pid)
+        made.wait(
+            worker, 2_000 * MS, [python("accept", "/usr/lib/python3.11/socket.py"), wait("net")], flags=SpanFlag.IDLE
+        )
+    assert verdict(made).bound == "idle"
+
+
+def test_a_lock_that_processes_share_is_one_lock() -> None:
+    made = ProfileBuilder()
+    for pid in (100, 200, 300):
+        thread = made.thread(pid, pid=pid)
+        for private in (False, True):
+            for _ in range(10):
+                acquire = python("SemLock.__enter__", "/usr/lib/python3.11/multiprocessing/synchronize.py", 95)
+                stack = [python("turn", line=4), acquire, wait("lock")]
+                made.wait(thread, 100 * MS, stack, lock=0x7000 if private else 0x5000 | SHARED_LOCK)
+    work = work_of(made.build())
+    assert [pid for pid, _ in work.locks] == [0, 100, 200, 300]
+    assert verdict(made).bound == "lock"
+
+
+def test_threads_of_openmp_wait_for_each_other() -> None:
+    """Its library may have no names; the line is that of the thread that called it."""
+    made = ProfileBuilder()
+    main, barrier = made.thread(100), native("", "/usr/lib/libgomp.so.1.0.0", 0x100)
+    for number in range(8):
+        worker = made.thread(101 + number, "python")
+        made.spend(worker, RUNQUEUE, 700 * MS, [barrier, READY])
+        made.spend(worker, ON_CPU, 200 * MS, [native("step", "/srv/app/step.so")])
+        made.wait(worker, 1_000 * MS, [barrier, native("syscall"), wait("lock")], waker=made.thread_waker(main))
+    made.wait(main, 1_900 * MS, [python("train", line=9), barrier, wait("lock")], waker=made.thread_waker(main + 1))
+    found = verdict(made)
+    assert (found.bound, found.where) == ("ready", python("train", line=9))
 
 
 def test_a_child_is_named_with_what_it_did() -> None:

@@ -18,7 +18,7 @@ def stack_of(profile: Profile, number: int) -> list[str]:
 
 def test_the_columns_of_a_wait(made: HandMade) -> None:
     f, g = made.stack((made.code("f"), 0, 0)), made.stack((made.code("g"), 0, 0))
-    values = {"waker": made.waker(1, 100, 101), "waker_stack": g, "args": (0xABC0, 0, 0), **BY_THREAD}
+    values = {"waker": made.waker(1, 100, 101), "waker_stack": g, "args": (0xABC0, 128, 0), **BY_THREAD}
     story = Story.begin(made).run(5 * MS).block(20 * MS, 2 * MS, f, FUTEX, **values).run(MS).preempt(3 * MS, f)
     story.run(MS).block(4 * MS, 0, f, IOCTL).total()
     Story.begin(made, tid=101).run(36 * MS).total()
@@ -89,6 +89,6 @@ def test_the_wait_before_is_none_that_could_run_all_the_time(made: HandMade) -> 
 
 def test_a_lock_is_no_gil(made: HandMade) -> None:
     made.processes[0]["gil"] = [0x7000, 208]
-    story = Story.begin(made).run(MS).block(MS, syscall=FUTEX, args=(0x7010, 0, 0)).run(MS)
-    story.block(MS, syscall=FUTEX, args=(0x8010, 0, 0)).run(MS).block(MS, syscall=NANOSLEEP, args=(5, 0, 0)).total()
+    story = Story.begin(made).run(MS).block(MS, syscall=FUTEX, args=(0x7010, 128, 0)).run(MS)
+    story.block(MS, syscall=FUTEX, args=(0x8010, 128, 0)).run(MS).block(MS, syscall=NANOSLEEP, args=(5, 0, 0)).total()
     assert find_waits(built(made, 6)).rows["lock"].tolist() == [0, 0x8010, 0]

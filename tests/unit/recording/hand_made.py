@@ -74,6 +74,7 @@ class HandMade:
     waits: list[np.void] = field(default_factory=list)
     totals: list[np.void] = field(default_factory=list)
     wakers: list[dict[str, Any]] = field(default_factory=list)
+    objects: list[dict[str, Any]] = field(default_factory=list)
     short_waits: list[np.void] = field(default_factory=list)
     marks: list[np.void] = field(default_factory=list)
     tasks: list[dict[str, Any]] = field(default_factory=list)
@@ -213,6 +214,7 @@ class HandMade:
             Chunk("samples", {}, {"rows": array(self.samples, SAMPLE_DTYPE)}),
             Chunk("events", {}, {"rows": array(self.events, EVENT_DTYPE)}),
             Chunk("wakers", {"rows": self.wakers}),
+            Chunk("objects", {"rows": self.objects}),
             Chunk("waits", {}, {"rows": array(self.waits, WAIT_DTYPE)}),
             Chunk("short_waits", {}, {"rows": array(self.short_waits, SHORT_DTYPE)}),
             Chunk("totals", {}, {"rows": array(self.totals, TOTAL_DTYPE)}),
@@ -310,6 +312,12 @@ class Story:
         """As block(), but the wait has no row: it is added up."""
         self.block(ns, ready, **wait)
         self.is_short = True
+        return self
+
+    def go_on(self, ns: int) -> Story:
+        """The same for longer."""
+        self.now_ns += ns
+        self.running_ns += ns * (self.state in (UNKNOWN, ON_CPU))
         return self
 
     def preempt(self, ns: int, stack: int = 0) -> Story:

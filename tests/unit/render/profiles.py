@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from bpfprof.account.cpu_clock import shared
 from bpfprof.model.frames import Frame, FrameKind
 from bpfprof.model.ids import Pid, Tid
 from bpfprof.model.profile import GIL_ROW_DTYPE, Interner, Profile, Quality, RecordingInfo, ThreadTime, Waker
@@ -125,7 +124,9 @@ class ProfileBuilder:
         self.spend(thread, OFF_CPU, ns, stack, **values)
         if behind:
             whole, begin_ns = self.spans.pop(), self.threads[thread].last_ns - ns
-            for part_ns, (_, holder, at) in zip(shared(np.array([it[0] for it in behind]), ns), behind):
+            ends = np.cumsum([it[0] for it in behind])
+            parts_ns = np.diff(np.rint(ends * (ns / ends[-1])), prepend=0).astype(np.int64)
+            for part_ns, (_, holder, at) in zip(parts_ns, behind):
                 held = {"holder": holder + 1, "holder_stack": 0 if at is None else self.stack(at) + 1}
                 times = {"start_ns": begin_ns, "duration_ns": part_ns, "stands_for_ns": part_ns}
                 self.spans.append({**whole, **held, **times, "count": begin_ns == whole["start_ns"]})

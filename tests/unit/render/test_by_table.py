@@ -7,12 +7,15 @@ from collections.abc import Callable
 import pytest
 
 from bpfprof.model.profile import Profile
+from bpfprof.query.rows import ROW_GROUPINGS
 from bpfprof.render.by_table import by_block
 from bpfprof.render.columns import width
 from bpfprof.render.formats import RenderOptions
 from tests.unit.render.profiles import (
     MS,
     ON_CPU,
+    READY,
+    RUNQUEUE,
     ProfileBuilder,
     deep_profile,
     empty_profile,
@@ -27,7 +30,7 @@ def rows(profile: Profile, by: str, limit: int = 10) -> list[str]:
     return by_block(profile, RenderOptions(by=by, limit=limit))[2:]
 
 
-@pytest.mark.parametrize("by", ["function", "library"])
+@pytest.mark.parametrize("by", ROW_GROUPINGS)
 @pytest.mark.parametrize("made", [training_profile, hostile_profile, deep_profile, empty_profile])
 def test_it_fits(by: str, made: Callable[[], Profile]) -> None:
     lines = by_block(made(), RenderOptions(by=by, limit=1000))
@@ -36,7 +39,6 @@ def test_it_fits(by: str, made: Callable[[], Profile]) -> None:
 
 def test_only_when_asked_for() -> None:
     assert by_block(training_profile(), RenderOptions()) == []
-    assert by_block(training_profile(), RenderOptions(by="waker")) == [], "of waits alone"
 
 
 def test_columns() -> None:
@@ -48,9 +50,32 @@ def test_columns() -> None:
     made.spend(thread, ON_CPU, MS, [python("run"), native("", "/v/libx.so", 0x1F)])
     profile = made.build()
     assert [line.split() for line in rows(profile, "function")] == [
-        ["0.002", "0.002", "0.000", "0.000", "fit", "fit.m", "Model.fit"],
-        ["0.001", "0.003", "0.000", "0.000", "own", "code", "train", "run"],
-        ["0.000", "0.001", "0.000", "0.000", "libx.so", "libx.so", "libx.so+0x1f"],
+        ["0.002", "0.002", "0.000", "0.000", "0.000", "fit", "fit.m", "Model.fit"],
+        ["0.001", "0.003", "0.000", "0.000", "0.000", "own", "code", "train", "run"],
+        ["0.000", "0.001", "0.000", "0.000", "0.000", "libx.so", "libx.so", "libx.so", "(no", "names)"],
     ]
-    assert [line.split()[4:] for line in rows(profile, "library")] == [["fit"], ["libx.so"], ["own", "code"]]
+    assert [line.split()[5:] for line in rows(profile, "library")] == [["fit"], ["libx.so"], ["own", "code"]]
     assert rows(profile, "library", limit=1)[1:] == ["and 2 more (--limit)"]
+
+
+def test_order_and_merging() -> None:
+    made = ProfileBuilder()
+    for number in range(3):
+        thread = made.thread(11 + number, f"worker_{number}")
+        made.spend(thread, ON_CPU, (5 + number) * MS, [python("run")])
+        made.spend(thread, RUNQUEUE, (9 - number) * MS, [python("run"), READY])
+    profile = made.build()
+    by_ready = by_block(profile, RenderOptions(by="thread", sort="ready"))[2:]
+    assert [line.split()[-2] for line in by_ready] == ["worker_0", "worker_1", "worker_2"]
+    (line,) = by_block(profile, RenderOptions(by="thread", merge="role"))[2:]
+    assert line.split() == ["0.018", "0.018", "0.024", "0.000", "0.000", "worker_0..2", "(3", "threads)"]
+
+
+def test_processes_that_lived_short_are_one_row() -> None:
+    made = ProfileBuilder()
+    made.spend(made.thread(1, pid=1, process="service"), ON_CPU, 1_000 * MS, [python("run")])
+    for pid in range(2, 7):
+        made.spend(made.thread(pid, pid=pid, process="ls" if pid % 2 else "sh"), ON_CPU, MS, [native("main")])
+    lines = by_block(made.build(), RenderOptions(by="process"))[2:]
+    assert [line.split("  ")[-1] for line in lines] == ["service (1)", "short: sh, ls (5 processes)"]
+    assert lines[1].split()[0] == "0.005"

@@ -74,5 +74,45 @@ def test_json_holds_what_is_known_and_null_for_the_rest() -> None:
     assert running["frames"] == [step] and found["interpreter"] == {"name": "cpython", "version": "3.11.2"}
 
 
+def test_threads_that_do_the_same_are_one_unless_asked_for() -> None:
+    alike = [
+        replace(waiting(Tid(number), f"worker {number}", None), waits_for=None, for_s=number)
+        for number in range(20, 26)
+    ]
+    folded, whole = (render_dump_text(process(*alike, RUNNING), all_, True) for all_ in (False, True))
+    assert "worker 25, worker 24, worker 23, worker 22, ... (6 threads)" in folded and folded.count("/srv/app.py") == 2
+    assert "for 20.0 s to 25.0 s, same stack" in folded and "worker 20" not in folded
+    assert whole.count("/srv/app.py") == 7 and "same stack" not in whole
+    held = process(*(waiting(tid, f"worker {tid}", Tid(13)) for tid in (FIRST, SECOND)), RUNNING)
+    assert "(2 threads)" not in render_dump_text(held, False, True), "they wait for locks of their own"
+
+
+def test_a_join_and_a_lock_of_another_process() -> None:
+    joins = replace(waiting(FIRST, "one", None), waits_for=WaitsFor("thread", "end of thread", RUNNING.tid, Pid(10)))
+    shared = replace(waiting(SECOND, "two", None), waits_for=WaitsFor("lock", "lock #1", Tid(77), Pid(70)))
+    text = render_dump_text(process(joins, shared, RUNNING), False, True)
+    assert "end of busy, for 1.5 s\n" in text and "lock #1, for 1.5 s, held by thread 77 of process 70\n" in text
+    assert "one -> busy; two -> 77" in text
+
+
+def test_a_recursion_is_counted_unless_all_is_asked_for() -> None:
+    deep = process(replace(RUNNING, frames=[STEP] * 500 + [replace(STEP, line=9)]))
+    folded, whole = (render_dump_text(deep, all_, True) for all_ in (False, True))
+    assert folded.count("app.py:7") == 1 and "... the same 499 times more" in folded and "app.py:9" in folded
+    assert whole.count("app.py:7") == 500
+
+
+def test_variables_are_below_their_frames_and_in_the_json_only_when_there() -> None:
+    asked = replace(RUNNING, frames=[STEP, STEP], variables=[{"x": "1;2", f"n{EVIL}": EVIL}, {}])
+    text = render_dump_text(process(asked), False, True)
+    assert "/srv/app.py:7\n        x = 1;2\n        nx?[31m? = x?[31m?\n" in text
+    (found,) = json.loads(render_dump_json([process(asked, RUNNING)]))["processes"]
+    assert [frame.get("locals") for thread in found["threads"] for frame in thread["frames"]] == [
+        {"x": "1;2", f"n{EVIL}": EVIL},
+        {},
+        None,
+    ]
+
+
 def test_durations() -> None:
     assert [duration_text(seconds) for seconds in (0.00123, 1.5, 600, 9000)] == ["1.23 ms", "1.5 s", "10 min", "2.5 h"]

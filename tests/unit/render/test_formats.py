@@ -18,6 +18,7 @@ GOLDEN_NAMES = {
     "collapsed": "training.collapsed",
     "speedscope": "training.speedscope.json",
     "table": "training.table.txt",
+    "tree": "training.tree.txt",
 }
 ALL_OPTIONS = [
     RenderOptions(),

@@ -88,11 +88,13 @@ def test_golden() -> None:
 def test_who_woke_is_said_with_share_and_function() -> None:
     text = table(waiting_profile())
     assert "    woken by thread producer (101) in Queue.put (queue.py), 91%, and by 1 other\n" in text
-    assert "      whose wait before, sleep in produce (train.py), was ended by a timer, 100%\n" in text
+    assert "      why it was late: sleep in produce (train.py), ended by a timer, 100%\n" in text
     assert "    woken by an interrupt, 100%\n" in text
     assert "    GIL held, 93%, by hog_gil (oracle.py:12) of thread hog (102)\n" in text
     assert "\nwoken by thread sd-bus (8) of process systemd (7)\n" in table(waiting_profile(), "waker")
-    assert "\nlock 0x7f0012ab34c0 in Queue.get (queue.py), process python (100)\n" in table(waiting_profile(), "lock")
+    assert "\nlock 0x7f0012ab34c0, wanted in Queue.get (queue.py), process python (100)\n" in table(
+        waiting_profile(), "lock"
+    )
     assert "    released by thread producer (101) in Queue.put" in table(waiting_profile(), "lock")
 
 
@@ -111,7 +113,7 @@ def test_each_share_is_that_of_the_function() -> None:
     assert " in rel_d (train.py), 3%, elsewhere, 3%\n" in text
     assert "    GIL held, 50%, by rel_a (train.py:1) of thread hog (2)\n" in text
     assert "of thread hog (2)\n    and 2 others, 3%\n" in text
-    assert "behind rel_c (train.py:1) of thread hog (2)\n    and 3 others, 6%\n" in text
+    assert "in rel_c (train.py:1) of thread hog (2)\n    and 3 others, 6%\n" in text
     assert "    it was in rel_a (train.py), 50%, in rel_b (train.py), 40%, " in table(made.build(), "waker")
 
 
@@ -127,8 +129,8 @@ def test_who_ended_a_wait_is_never_cut() -> None:
     assert (
         "    woken by thread allreduce (2) in receive_the_gradients_of_all_the_others (train.py), 50%,\n"
         "      not known 50%\n"
-        "      whose wait before, net in receive_the_gradients_of_all_the_others (train.py),\n"
-        "        was ended by thread peer (3) in send_the_gradients (train.py), 100%\n"
+        "      why it was late: net in receive_the_gradients_of_all_the_others (train.py),\n"
+        "        ended by thread peer (3) in send_the_gradients (train.py), 100%\n"
     ) in table(made.build())
 
 
@@ -146,12 +148,27 @@ def test_frames_of_the_scheduler_are_passed_over() -> None:
     assert "\n    worker_thread_[k] < kthread_[k]\n" in table(made.build())
 
 
+def test_the_caller_in_the_user_s_own_code_and_what_was_waited_for() -> None:
+    """Two functions that call the same library are told apart, however deep it is."""
+    made = ProfileBuilder()
+    library = [python(f"a_function_with_a_long_name_{i}", "/v/site-packages/lib/a.py", 10) for i in range(12)]
+    for ms, function, number in ((5, "slow_query", 1), (4, "row_lock", 0)):
+        stack = [python(function, "/srv/app.py", 16), *library, native("poll", "libc.so.6"), wait("poll")]
+        made.wait(made.thread(ms), ms * MS, stack, object=number)
+    text = table(replace(made.build(), objects=("10.0.0.5:5432",)))
+    assert " < … < slow_query (app.py:16)\n" in text and " < … < row_lock (app.py:16)\n" in text
+    assert text.count("\n    waiting for 10.0.0.5:5432 (PostgreSQL)\n") == 1
+
+
 def test_waits_without_a_known_length() -> None:
     made = ProfileBuilder()
     values = {"wait": 0, "status": Status.NOT_SAMPLED, "count": 3}
     made.wait(made.thread(1), 9 * MS, [Frame(FrameKind.NOT_SAMPLED), wait("lock")], **values)
     text = table(made.build())
-    assert "\nlock in [not sampled]\n  9.00 ms 100.0%         3  3.00 ms        -        -        -\n" in text
+    assert (
+        "\nwaiting for a lock in [not sampled]\n  9.00 ms 100.0%         3  3.00 ms        -        -        -\n"
+        in text
+    )
 
 
 def test_several_threads_of_a_group() -> None:
@@ -166,7 +183,9 @@ def test_several_threads_of_a_group() -> None:
 
 def test_idle_waits_come_last_with_their_total_or_not_at_all() -> None:
     text = table(waiting_profile())
-    assert text.index("\nidle (threads with nothing to do): 1.900 s in 1 group\n") > text.index("\ngil in ")
+    assert text.index("\nidle (threads with nothing to do): 1.900 s in 1 group\n") > text.index(
+        "\nwaiting for the GIL in "
+    )
     text = table(waiting_profile(), hide_idle=True)
     assert text.count("idle") == 1 and " in 4 groups; idle ones hidden, 1.900 s\n" in text
 
@@ -211,9 +230,9 @@ def test_the_summary_tells_who_held_the_gil() -> None:
     text = render_table(waiting_profile(), OPTIONS)
     assert (
         "waits for the GIL\n"
-        "MainThread (100): waited 59.00 ms, 93% behind hog_gil (oracle.py:12) of thread hog (102)\n"
-        "    5% behind Queue.put (queue.py:130) of thread producer (101)\n"
-        "    2% behind a holder that is not known\n"
+        "MainThread (100): 59.00 ms for the GIL; held 93% in hog_gil (oracle.py:12) of thread hog (102)\n"
+        "    5% in Queue.put (queue.py:130) of thread producer (101)\n"
+        "    2% by a holder that is not known\n"
     ) in text
 
 
@@ -230,5 +249,5 @@ def test_the_summary_shares_out_the_time_off_the_cpu() -> None:
 
 def test_waits_without_a_stack_are_in_the_quality_line() -> None:
     line = quality_line(waiting_profile())
-    assert "; 12,345 intervals under 100 us without a stack (0.9% of wall time); " in line
-    assert "; switches sampled: 7 intervals with the stacks of others of their thread; " in line
+    assert "; 12,345 waits under 0.1 ms: time counted, no stack (0.9% of wall time); " in line
+    assert "; stacks of 7 waits estimated from others of their thread; " in line

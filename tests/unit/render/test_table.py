@@ -89,7 +89,7 @@ def test_time_goes_to_the_innermost_python_function_with_its_lines_merged() -> N
     made.spend(thread, OFF_CPU, 5 * MS, [python("f", line=3), native("read"), wait("disk")])
     made.spend(thread, ON_CPU, 1 * MS, [native("start_thread"), native("worker"), kernel("page_fault")])
     made.spend(thread, ON_CPU, 2 * MS, [Frame(FrameKind.NOT_SAMPLED)])
-    assert rows_below("top functions", made.build()) == [
+    assert rows_below("CPU: self time", made.build()) == [
         ["0.007", "70.0%", "0.005", "f (train.py)"],
         ["0.001", "10.0%", "0.000", "worker (libc.so.6)"],
     ]
@@ -108,7 +108,7 @@ def test_waits_are_added_up_by_reason_and_function() -> None:
 
 def test_longest_wait_names_its_thread_and_functions() -> None:
     text = render_table(training_profile(), OPTIONS)
-    assert "longest wait: 1.749 s [off-cpu: lock], thread pool" in text
+    assert "longest wait: 1.749 s, lock, thread pool" in text
     assert "\n  in pthread_cond_wait (libc.so.6)\n" in text
     assert "longest wait" not in render_table(empty_profile(), OPTIONS)
 

@@ -1,0 +1,64 @@
+"""Who had a lock when, and waits for it cut where it went to another holder."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from bpfprof.account.threads import Int64Array
+
+
+@dataclass(frozen=True)
+class Holders:
+    """Who had one lock, in the order of time: the ith is `holder[i]` from start_ns[i] until the next begins.
+
+    key: a number for each (holder, stack); other: the last place before each that has another holder, -1: none.
+    """
+
+    start_ns: Int64Array
+    holder: Int64Array
+    key: Int64Array
+    other: Int64Array
+
+    def at(self, place: Int64Array, waiter: int) -> Int64Array:
+        """The key at places (-1: before all), which is never the waiter's own; -1: not known."""
+        own = (place >= 0) & (self.holder[place] == waiter)
+        place = np.where(own, self.other[place], place)
+        return np.where(place >= 0, self.key[place], -1)
+
+
+def holders_of(start: Int64Array, holder: Int64Array, key: Int64Array) -> Holders:
+    """In the order of time; what was seen again is left out."""
+    order = np.argsort(start, kind="stable")
+    start, holder, key = start[order], holder[order], key[order]
+    kept = np.append(True, key[1:] != key[:-1])[: len(key)]
+    start, holder, key = start[kept], holder[kept], key[kept]
+    begins_run = np.append(True, holder[1:] != holder[:-1])[: len(holder)]
+    run_begin = np.maximum.accumulate(np.where(begins_run, np.arange(len(holder)), 0))
+    # One more at the end, so that place -1 (before all) can be looked up.
+    return Holders(*(np.append(column, -1) for column in (start, holder, key, run_begin - 1)))
+
+
+def held_parts(
+    holders: Holders, thread: int, begin: Int64Array, end: Int64Array
+) -> tuple[Int64Array, Int64Array, Int64Array, Int64Array]:
+    """(row, key, start, nanoseconds) of the parts of a thread's rows that lie behind one holder; key -1: not known."""
+    start = holders.start_ns[:-1]
+    first = np.searchsorted(start, begin, side="right") - 1  # the holder when the wait began
+    last = np.maximum(np.searchsorted(start, end, side="left") - 1, first)
+    is_cut = last > first
+    # Where it is cut there is a next one; else the -1 at the end may be looked up, which is not used.
+    head_ns = np.where(is_cut, holders.start_ns[first + 1], end) - begin
+    tail = np.flatnonzero(is_cut)
+    # Whole times of a holder in between.
+    counts = last[tail] - first[tail] - 1
+    offsets = np.cumsum(counts) - counts
+    between = np.repeat(first[tail] + 1 - offsets, counts) + np.arange(int(counts.sum()))
+    tail_start = holders.start_ns[last[tail]]
+    return (
+        np.concatenate([np.arange(len(begin)), tail, np.repeat(tail, counts)]),
+        np.concatenate([holders.at(first, thread), holders.at(last[tail], thread), holders.at(between, thread)]),
+        np.concatenate([begin, tail_start, holders.start_ns[between]]),
+        np.concatenate([head_ns, end[tail] - tail_start, holders.start_ns[between + 1] - holders.start_ns[between]]),
+    )

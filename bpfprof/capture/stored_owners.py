@@ -1,0 +1,110 @@
+"""Who holds a lock that stores it: the address that a thread sleeps at and its C stack in, the owner out.
+
+Mutexes of C, threading.RLock before 3.14, and locks of multiprocessing, which say it in the process that holds them.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Mapping
+
+from bpfprof import abi
+from bpfprof.capture.process import Process
+from bpfprof.cpython.held_locks import RLOCK
+from bpfprof.cpython.layout import FREE_THREADED
+from bpfprof.cpython.objects import Changed, Objects
+from bpfprof.errors import TargetError
+from bpfprof.model.ids import Pid, Tid
+from bpfprof.proc import tasks
+from bpfprof.proc.memory import ProcessMemory
+from bpfprof.proc.tasks import BlockedSyscall
+
+Owner = tuple[Tid, Pid]
+# struct __pthread_mutex_s of glibc x86-64: __lock, __count, __owner; sysdeps/x86/nptl/bits/struct_mutex.h (2.31).
+_MUTEX = struct.Struct("<iIi")
+_CONTENDED = 2  # of __lock, nptl/lowlevellock.h
+# rlockobject after the head of an object: rlock_lock, rlock_owner, rlock_count; Modules/_threadmodule.c (3.8 to 3.13).
+# From 3.14 on a lock is a byte, and its futex is the waiting thread's own.
+_RLOCK = struct.Struct("<QQQ")
+RLOCK_VERSIONS = ((3, 6), (3, 13))
+# SemLockObject after the head: handle, last_tid, count, maxvalue; Modules/_multiprocessing/semaphore.c (3.6 to 3.15).
+_SEMAPHORE, _SEMAPHORE_NAME = struct.Struct("<QQii"), "_multiprocessing.SemLock"
+_HEAD_BYTES, _STACK_BYTES = 16, 4096  # of the object; above the stack pointer, where its C function keeps it
+_RELATIVES_LIMIT = 256
+_PTHREAD_TID = abi.CONSTANTS["BP_PTHREAD_TID"]
+
+
+class StoredOwners:
+    """Of one process. tid_of: its threads by the id in their own pid namespace; tid_of_ident: by pthread id."""
+
+    def __init__(self, process: Process, tid_of: Mapping[int, Tid], tid_of_ident: Mapping[int, Tid]) -> None:
+        self._process, self._tid_of, self._tid_of_ident = process, tid_of, tid_of_ident
+        self._relatives: list[Pid] | None = None
+
+    def of(self, call: BlockedSyscall) -> Owner | None:
+        """Of what a thread sleeps for in futex(); None when nobody is known."""
+        memory = self._process.memory
+        if memory is None:
+            return None
+        tid = self._mutex_owner(memory, call.args[0])
+        if tid is not None:
+            return tid, self._process.pid
+        return self._object_owner(memory, call)
+
+    def _mutex_owner(self, memory: ProcessMemory, address: int) -> Tid | None:
+        data = memory.read(address, _MUTEX.size)
+        lock, _, owner = _MUTEX.unpack(data) if data else (0, 0, 0)
+        return self._tid_of.get(owner) if lock == _CONTENDED else None
+
+    def _object_owner(self, memory: ProcessMemory, call: BlockedSyscall) -> Owner | None:
+        """The C function that waits has the object on its stack, and that has the futex."""
+        found = self._process.interpreter
+        if found is None or found.build == FREE_THREADED:
+            return None
+        objects = Objects(memory, found.layout)
+        for address in self._objects_at(memory, call):
+            try:
+                kind = objects.type_of(address)
+                name = objects.name(kind)
+            except Changed:
+                continue
+            if name == RLOCK and RLOCK_VERSIONS[0] <= found.layout.version <= RLOCK_VERSIONS[1]:
+                _, ident, count = _RLOCK.unpack(memory.read(address + _HEAD_BYTES, _RLOCK.size) or bytes(_RLOCK.size))
+                tid = self._tid_of_ident.get(ident) if count else None
+                return (tid, self._process.pid) if tid is not None else None
+            if name == _SEMAPHORE_NAME:
+                return self._semaphore_owner(address, kind, call.args[0])
+        return None
+
+    def _objects_at(self, memory: ProcessMemory, call: BlockedSyscall) -> Iterator[int]:
+        """What is on the C stack and has the address of the futex after its head."""
+        stack = memory.read_up_to(call.stack_pointer, _STACK_BYTES)
+        for (address,) in sorted(set(struct.iter_unpack("<Q", stack[: len(stack) // 8 * 8]))):
+            if address and not address % 8 and memory.read_u64(address + _HEAD_BYTES) == call.args[0]:
+                yield address
+
+    def _semaphore_owner(self, address: int, kind: int, futex: int) -> Owner | None:
+        """A child that was forked has the object at the same address; a semaphore of several has no owner."""
+        for pid in [self._process.pid, *self._forked()]:
+            try:
+                with ProcessMemory(pid) as memory:
+                    data = memory.read(address + _HEAD_BYTES, _SEMAPHORE.size)
+                    handle, ident, count, most = _SEMAPHORE.unpack(data) if data else (0, 0, 0, 0)
+                    is_same = handle == futex and memory.read_u64(address + _HEAD_BYTES - 8) == kind
+                    inner = (memory.read_u64(ident + _PTHREAD_TID) or 0) & 0xFFFFFFFF if is_same and count > 0 else 0
+            except TargetError:
+                continue
+            if inner and most == 1:
+                tids = tasks.list_threads(pid)
+                found = next((tid for tid in tids if tasks.namespace_tids(pid, tid)[-1:] == (inner,)), None)
+                return (found, pid) if found is not None else None
+        return None
+
+    def _forked(self) -> list[Pid]:
+        """Its parent, the parent's other children, and its own."""
+        if self._relatives is None:
+            pid = self._process.pid
+            parent = tasks.parent(pid)
+            found = [*tasks.children(pid), *([parent, *tasks.children(parent)] if parent else [])]
+            self._relatives = [it for it in dict.fromkeys(found) if it != pid][:_RELATIVES_LIMIT]
+        return self._relatives

@@ -1,0 +1,82 @@
+"""Parts of a recording that goes on -> what there is to show: of the last seconds, and since the start."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from bpfprof.profile.live import LiveSpans
+from bpfprof.query.moment import Key, LivePlace, Moment, SinceStart, moment_of
+
+if TYPE_CHECKING:
+    from bpfprof.recording.part import GrowingRecording, Part
+    from bpfprof.recording.reader import Recording
+
+_WINDOW_NS = 10_000_000_000
+
+
+@dataclass(frozen=True)
+class Shown:
+    """A moment, and of it or of all time since the start or the last reset: places, and nanoseconds by SHARES."""
+
+    moment: Moment
+    places: list[LivePlace]
+    shares: Sequence[int]
+    trends: dict[Key, list[float]]
+    elapsed_s: float
+
+
+class LiveData:
+    """The last 10 seconds, or as many as a table stands for, and sums since the start or the last reset."""
+
+    def __init__(self, growing: GrowingRecording, every_s: float) -> None:
+        self._growing, self._window_ns = growing, max(_WINDOW_NS, int(1e9 * every_s))
+        self._parts: list[Part] = []
+        self.reset()
+
+    def reset(self) -> None:
+        """Forgets all there was."""
+        self._live = LiveSpans(self._growing.tables)
+        self._since, self._since_ns = SinceStart(), 0
+        self._rest: Moment | None = None
+        self._moment: Moment | None = None
+        self._start_s = time.monotonic()
+
+    def take(self) -> bool:
+        """Takes parts that have ended before the last one, whose names are here now; whether there were any."""
+        parts, self._parts = self._parts, self._growing.take_parts()
+        for part in parts:
+            if self._live.end_ns + part.until_ns - part.since_ns - self._since_ns > self._window_ns:
+                self._add_up()  # before what was before is given up
+            self._live.add(part, self._window_ns)
+        if parts:
+            self._moment = moment = moment_of(self._live.profile(), self._live.states())
+            self._since.note(moment)
+            self._rest = None
+        return bool(parts)
+
+    def _add_up(self) -> None:
+        """What is not in the sums since the start yet."""
+        if self._live.end_ns > self._since_ns:
+            self._since.add(moment_of(self._live.profile(self._since_ns)))
+            self._since_ns = self._live.end_ns
+
+    def shown(self, since_start: bool) -> Shown | None:
+        """None before anything was recorded."""
+        moment = self._moment
+        if moment is None:
+            return None
+        places: list[LivePlace] = moment.places
+        shares: Sequence[int] = moment.shares
+        if since_start:
+            if self._rest is None and self._since_ns < self._live.end_ns:
+                self._rest = moment_of(self._live.profile(self._since_ns))
+            places, shares = self._since.with_last(self._rest)
+        trends = {place.key: self._since.trend(place.key) for place in places}
+        return Shown(moment, places, shares, trends, time.monotonic() - self._start_s)
+
+    def recording(self) -> Recording:
+        """Of the last seconds."""
+        return self._live.recording()

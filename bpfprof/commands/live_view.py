@@ -1,0 +1,221 @@
+"""What `top` shows, again and again: made where it is recorded, changed by keys in a thread of their own."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import click
+
+from bpfprof.commands.live_data import LiveData, Shown
+from bpfprof.commands.live_files import dumped, write_flame_graph, write_seconds
+from bpfprof.commands.live_keys import ENTER, ESCAPE, chosen_row, pressed, typed
+from bpfprof.commands.outputs import is_read
+from bpfprof.commands.terminal import for_terminal, terminal_size
+from bpfprof.errors import BpfprofError
+from bpfprof.query.moment import closer
+from bpfprof.render.formats import RenderOptions
+from bpfprof.render.top import HELP, TopLook, TopState, closer_lines, shown_places, top_lines
+
+if TYPE_CHECKING:
+    from bpfprof.capture.session import Progress, Session
+    from bpfprof.commands.screen import Screen
+    from bpfprof.query.moment import Key
+    from bpfprof.recording.part import GrowingRecording
+
+EVERY_S, BATCH_EVERY_S = 1.0, 2.0
+# A view is made so often that it takes this part of a CPU, but each 5 seconds; each 10 if bpfprof takes too much.
+_VIEW_PART, _OWN_PART = 0.012, 0.028
+_MOST_S, _RARE_S = 5.0, 10.0
+_NOTE_S = 5
+
+
+@dataclass(frozen=True)
+class LiveOptions:
+    """name: of files that are written. count: of tables that are printed, None: no end."""
+
+    name: str
+    on_screen: bool
+    every_s: float
+    count: int | None = None
+
+
+class LiveView:
+    """What is shown, and what the user chose; `end` ends the recording."""
+
+    def __init__(self, options: LiveOptions, end: Callable[[], None]) -> None:
+        self.options = options
+        self._quit, self._left = end, options.count
+        self._lock = threading.RLock()
+        self._look = TopLook(has_keys=options.on_screen)
+        self._is_typing = False
+        self._wanted = ""  # a key that the thread that records has to act on
+        self._note, self._note_until_s = "", 0.0
+        self._pages: list[str] = []  # lines of a text that is shown instead
+        self._paused: dict[bool, Shown | None] = {}  # since the start or not -> what was shown when it was paused
+        self._size = os.terminal_size((0, 0))
+        self._used: deque[tuple[float, float]] = deque(maxlen=12)  # (when, CPU time of bpfprof by then)
+
+    def begin(self, screen: Screen | None, session: Session, growing: GrowingRecording) -> None:
+        """Before anything was recorded."""
+        self._screen, self._session = screen, session
+        self._data = LiveData(growing, self.options.every_s)
+
+    # --- in the thread that records
+
+    def tick(self, progress: Progress) -> None:
+        """After each drain."""
+        if self._wanted:
+            self._act()
+        begin_s = time.thread_time()
+        with self._lock:
+            has_new = self._data.take()
+        if has_new:
+            every_s, cost_s = self.options.every_s, time.thread_time() - begin_s
+            if self.options.on_screen:
+                most_s = _MOST_S if self._own_cpu() <= _OWN_PART else _RARE_S
+                self._session.part_s = min(max(cost_s / _VIEW_PART, every_s), max(most_s, every_s))
+            self._used.append((time.monotonic(), progress.own_cpu_s))
+        if self._screen is None:
+            shown = self._data.shown(False)
+            if has_new and shown is not None and shown.moment.duration_ns >= 5e8 * self.options.every_s:
+                self._print()
+        elif has_new or self._size != terminal_size(sys.stdout) or self._is_note_over():
+            self.draw()
+        if not is_read() or (self._screen is not None and self._screen.is_gone):
+            self._quit()
+
+    def _act(self) -> None:
+        key, self._wanted = self._wanted, ""
+        with self._lock:
+            if key == "r":
+                self._data.reset()
+                return
+        if self._data.shown(False) is None:
+            return
+        write = write_seconds if key == "o" else write_flame_graph
+        try:
+            self._tell(f"written: {write(self._data.recording(), self.options.name)}")
+        except BpfprofError as error:
+            self._tell(str(error))
+
+    def _print(self) -> None:
+        click.echo("\n".join(self._lines()).rstrip() + "\n")
+        sys.stdout.flush()
+        if self._left is not None:
+            self._left -= 1
+            if not self._left:
+                self._quit()
+
+    # --- in both
+
+    def draw(self) -> None:
+        """Shows what there is, in the size that the terminal has now."""
+        with self._lock:
+            if self._screen is None:
+                return
+            self._size = terminal_size(sys.stdout)
+            if self._is_note_over():
+                self._note = ""
+            self._screen.draw(self._lines())
+
+    def _tell(self, note: str) -> None:
+        self._note, self._note_until_s = note, time.monotonic() + _NOTE_S
+
+    def _is_note_over(self) -> bool:
+        return bool(self._note) and not self._is_typing and time.monotonic() > self._note_until_s
+
+    def _own_cpu(self) -> float:
+        """Of one CPU, in the last parts."""
+        (begin_s, before_s), (end_s, after_s) = (self._used[0], self._used[-1]) if self._used else ((0, 0), (0, 0))
+        return (after_s - before_s) / (end_s - begin_s) if end_s > begin_s else 0.0
+
+    def _shown(self) -> Shown | None:
+        if self._look.is_paused:
+            return self._paused[self._look.since_start]
+        return self._data.shown(self._look.since_start)
+
+    def _lines(self) -> list[str]:
+        look, shown = self._sized(), self._shown()
+        if self._pages:
+            has_more = len(self._pages) > look.rows - 1
+            return [*self._pages[: look.rows - 1], "Space: more; any other key: back" if has_more else "any key: back"]
+        if shown is None:
+            return ["bpfprof top: the first second is being recorded"]
+        return top_lines(shown.moment, self._state(shown), look)
+
+    def _sized(self) -> TopLook:
+        fits = for_terminal(RenderOptions(), sys.stdout)
+        rows = fits.rows + 1 if self._screen else fits.rows
+        return replace(
+            self._look, columns=fits.columns, rows=rows, has_color=fits.has_color, ascii_only=fits.ascii_only
+        )
+
+    def _state(self, shown: Shown) -> TopState:
+        return TopState(
+            shown.places,
+            shown.shares,
+            shown.trends,
+            shown.elapsed_s,
+            self._own_cpu(),
+            os.cpu_count() or 1,
+            self._session.progress.lost_count,
+            self._note if time.monotonic() < self._note_until_s or self._is_typing else "",
+        )
+
+    # --- in the thread of the keys
+
+    def key(self, key: str) -> None:
+        """Acts on a key that was pressed."""
+        with self._lock:
+            if self._pages:
+                rows = self._sized().rows - 1
+                self._pages = self._pages[rows:] if key == " " else []
+            elif self._is_typing:
+                self._type(key)
+            else:
+                self._press(key)
+            self.draw()
+
+    def _type(self, key: str) -> None:
+        self._look = typed(self._look, key)
+        self._is_typing = key not in (*ENTER, ESCAPE)
+        self._note = f"/{self._look.only}" if self._is_typing else ""
+
+    def _press(self, key: str) -> None:
+        if key == "p" and not self._look.is_paused:
+            self._paused = {since_start: self._data.shown(since_start) for since_start in (False, True)}
+        self._look = pressed(self._look, key, self._rows())
+        if key == "q":
+            self._quit()
+        elif key == "/":
+            self._is_typing, self._note = True, f"/{self._look.only}"
+        elif key in ("r", "f", "o"):
+            self._wanted = key
+        elif key in ("h", "?"):
+            self._pages = HELP.splitlines()
+        elif key in ENTER:
+            self._pages = self._closer()
+        elif key == "d":
+            shown = self._shown()
+            pids = dict.fromkeys(thread.pid for thread in shown.moment.profile.threads) if shown else {}
+            self._pages = dumped(list(pids))
+
+    def _rows(self) -> list[Key]:
+        shown = self._shown()
+        return [place.key for place in shown_places(shown.places, self._look)] if shown else []
+
+    def _closer(self) -> list[str]:
+        """Lines and callers of the chosen function."""
+        shown = self._shown()
+        places = shown_places(shown.places, self._look) if shown else []
+        if shown is None or not places:
+            return []
+        place = places[chosen_row(self._look, [it.key for it in places])]
+        return closer_lines(place, closer(shown.moment, place.key), shown.moment.working_ns)

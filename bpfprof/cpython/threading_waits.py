@@ -1,0 +1,43 @@
+"""What a frame of `threading` waits for: the innermost frame of a thread in, the lock or the thread out.
+
+It is in the frame's `self`: Condition.wait() has released the lock of its condition, and Thread.join(), which before
+3.13 waits in Thread._wait_for_tstate_lock(), waits for the end of its thread (Lib/threading.py, 3.6 to 3.15).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from bpfprof.cpython.frame_values import FrameValues
+from bpfprof.cpython.objects import Changed, Objects
+from bpfprof.cpython.value_text import whole_number
+
+_JOIN = ("join", "_wait_for_tstate_lock")
+_CONDITION_WAIT = "wait"
+
+
+@dataclass(frozen=True)
+class ThreadingWaits:
+    """Of one process and one look."""
+
+    objects: Objects
+    values: FrameValues
+
+    def released_lock(self, frame: int, code: int, function: str) -> int:
+        """Address of the lock that this frame of threading.py has released until it is woken; 0: none."""
+        return self._of_self(frame, code, "_lock") if function.rpartition(".")[2] == _CONDITION_WAIT else 0
+
+    def joined(self, frame: int, code: int, function: str) -> int:
+        """pthread id of the thread whose end this frame of threading.py waits for; 0: none."""
+        ident = self._of_self(frame, code, "_ident") if function.rpartition(".")[2] in _JOIN else 0
+        try:
+            return whole_number(self.objects, ident) if ident else 0
+        except Changed:
+            return 0
+
+    def _of_self(self, frame: int, code: int, name: str) -> int:
+        instance = self.values.variables(frame, code).get("self", 0)
+        try:
+            return self.objects.attribute(instance, name) if instance else 0
+        except Changed:
+            return 0

@@ -1,0 +1,228 @@
+"""Sockets as /proc and the kernel's socket diagnosis tell them: to whom one is connected, or where it listens."""
+
+from __future__ import annotations
+
+import contextlib
+import ipaddress
+import os
+import socket
+import struct
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+
+from bpfprof.model.ids import Pid
+
+# Tables of a network namespace, by the protocol that is said with an address. net/ipv4/tcp_ipv4.c, tcp4_seq_show().
+_TABLES = {"tcp": "", "tcp6": "", "udp": "udp ", "udp6": "udp "}
+_PROTOCOLS = {socket.IPPROTO_TCP: "", socket.IPPROTO_UDP: "udp "}
+_LISTENS, _TIME_WAIT = 10, 6  # TCP_LISTEN, TCP_TIME_WAIT: include/net/tcp_states.h
+_MOST_BYTES = 32 << 20  # of one table: 200,000 connections
+_READ_EVERY_S, _REST = 0.1, 50  # a table is not read again for so long, nor for so many times as reading it took
+_REMEMBERED, _NAMESPACES = 10_000, 64
+
+# include/uapi/linux/netlink.h, sock_diag.h, unix_diag.h, inet_diag.h: struct nlmsghdr; unix_diag_req, unix_diag_msg;
+# inet_diag_req_v2 and inet_diag_msg, both with their inet_diag_sockid; rtattr.
+_NETLINK_SOCK_DIAG, _SOCK_DIAG_BY_FAMILY, _NLM_F_REQUEST, _NLM_F_DUMP = 4, 20, 1, 0x300
+_NLMSG_ERROR, _NLMSG_DONE = 2, 3
+_HEADER, _REQUEST, _ANSWER, _ATTRIBUTE = (struct.Struct(it) for it in ("=IHHII", "=BBHIIIII", "=BBBBIII", "=HH"))
+_INET_REQUEST, _INET_ANSWER = struct.Struct("=BBBBI48x"), struct.Struct("!BBBBHH16s16s12x16x")
+_INODE = struct.Struct("=I")  # after that
+_SHOW_NAME, _SHOW_PEER = 1, 4
+_NAME, _PEER = 0, 2
+_ANY = 0xFFFFFFFF
+_TIMEOUT_S = 0.1
+
+_Table = dict[int, Callable[[], str]]  # by inode; names are made when they are asked for, there may be 100,000
+
+
+class SocketNames:
+    """What sockets are, by their inodes: `10.0.0.5:5432`, `listening on 0.0.0.0:80`, `unix:/run/x.sock`."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[int, int], str] = {}  # by network namespace and inode
+        self._tables: dict[int, _Table] = {}  # of network namespaces, as they were read last
+        self._next_read_s: dict[int, float] = {}
+        self._own_namespace = _namespace("self")
+        self._diagnosis: socket.socket | None = None
+
+    def name(self, pid: Pid, inode: int) -> str:
+        """Of a socket of this process; "" while it is not known."""
+        namespace = _namespace(str(pid))
+        if not namespace:
+            return ""
+        known = self._known.get((namespace, inode), "")
+        if known:
+            return known
+        if namespace == self._own_namespace:
+            found = self._unix_name(inode)
+            if found is not None:
+                return self._remember(namespace, inode, found) if found else "unix socket"
+        if time.monotonic() >= self._next_read_s.get(namespace, 0.0) and inode not in self._tables.get(namespace, ()):
+            self._read(pid, namespace)
+        row = self._tables.get(namespace, {}).get(inode)
+        return self._remember(namespace, inode, row()) if row else ""
+
+    def close(self) -> None:
+        if self._diagnosis is not None:
+            self._diagnosis.close()
+            self._diagnosis = None
+
+    def _remember(self, namespace: int, inode: int, name: str) -> str:
+        if len(self._known) >= _REMEMBERED:
+            self._known.clear()
+        self._known[namespace, inode] = name
+        return name
+
+    def _read(self, pid: Pid, namespace: int) -> None:
+        begin_s = time.monotonic()
+        found = self._told() if namespace == self._own_namespace else None
+        if found is None:  # of others the kernel tells by their tables only
+            found = {
+                inode: row
+                for table, protocol in _TABLES.items()
+                for inode, row in _rows(f"/proc/{pid}/net/{table}", protocol)
+            }
+        end_s = time.monotonic()
+        if len(self._tables) >= _NAMESPACES:
+            self._tables.clear()
+            self._next_read_s.clear()
+        self._tables[namespace] = found
+        self._next_read_s[namespace] = end_s + max(_READ_EVERY_S, _REST * (end_s - begin_s))
+
+    def _told(self) -> _Table | None:
+        """Of our own network namespace by the kernel's socket diagnosis; None: it does not tell."""
+        found: _Table = {}
+        try:
+            for protocol, said in _PROTOCOLS.items():
+                for family in (socket.AF_INET, socket.AF_INET6):
+                    for answer in self._dump(family, protocol):
+                        found[_inode_of(answer)] = partial(_inet_name, answer, said)
+        except (OSError, struct.error):
+            self.close()
+            return None
+        return found
+
+    def _dump(self, family: int, protocol: int) -> Iterator[bytes]:
+        states = _ANY & ~(1 << _TIME_WAIT)
+        request = _INET_REQUEST.pack(family, protocol, 0, 0, states)
+        self._send(request, _NLM_F_REQUEST | _NLM_F_DUMP)
+        read_bytes = 0
+        while read_bytes < _MOST_BYTES:
+            messages = self._socket().recv(1 << 18)
+            read_bytes += len(messages)
+            place = 0
+            while place + _HEADER.size <= len(messages):
+                size, kind, *_ = _HEADER.unpack_from(messages, place)
+                if kind == _NLMSG_DONE:
+                    return
+                if kind == _NLMSG_ERROR or size < _HEADER.size:
+                    raise OSError("the kernel does not tell of sockets")
+                yield messages[place + _HEADER.size : place + size]
+                place += size + 3 & ~3
+        self.close()  # the rest is not read
+
+    def _socket(self) -> socket.socket:
+        if self._diagnosis is None:
+            self._diagnosis = socket.socket(
+                socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, _NETLINK_SOCK_DIAG
+            )
+            self._diagnosis.settimeout(_TIMEOUT_S)
+        return self._diagnosis
+
+    def _send(self, request: bytes, flags: int) -> None:
+        header = _HEADER.pack(_HEADER.size + len(request), _SOCK_DIAG_BY_FAMILY, flags, 1, 0)
+        self._socket().send(header + request)
+
+    def _unix_name(self, inode: int) -> str | None:
+        """Its own name, or that of the socket it is connected to, "" without one; None: it is no Unix socket."""
+        found = self._ask(inode)
+        if found is None:
+            return None
+        name, peer = found
+        if not name and peer:
+            name = (self._ask(peer) or ("", 0))[0]
+        return f"unix:{name}" if name else ""
+
+    def _ask(self, inode: int) -> tuple[str, int] | None:
+        """(name, inode of the peer)"""
+        request = _REQUEST.pack(socket.AF_UNIX, 0, 0, _ANY, inode, _SHOW_NAME | _SHOW_PEER, _ANY, _ANY)
+        try:
+            self._send(request, _NLM_F_REQUEST)
+            answer = self._socket().recv(1 << 16)
+        except OSError:
+            self.close()
+            return None
+        size, kind, *_ = _HEADER.unpack_from(answer)
+        return _attributes(answer[_HEADER.size : size]) if kind == _SOCK_DIAG_BY_FAMILY else None
+
+
+def _attributes(answer: bytes) -> tuple[str, int]:
+    name, peer, place = "", 0, _ANSWER.size
+    while place + _ATTRIBUTE.size <= len(answer):
+        size, kind = _ATTRIBUTE.unpack_from(answer, place)
+        value = answer[place + _ATTRIBUTE.size : place + size]
+        if kind == _NAME:
+            # An abstract name begins with a zero, unix(7).
+            name = value.decode("utf-8", "replace").rstrip("\0").replace("\0", "@", 1)
+        elif kind == _PEER and len(value) == 4:
+            (peer,) = struct.unpack("=I", value)
+        place += max(_ATTRIBUTE.size, size + 3 & ~3)
+    return name, peer
+
+
+def _namespace(pid: str) -> int:
+    try:
+        return os.stat(f"/proc/{pid}/ns/net").st_ino
+    except OSError:
+        return 0
+
+
+def _rows(path: str, protocol: str) -> Iterator[tuple[int, Callable[[], str]]]:
+    """(inode, name) of the sockets of a table."""
+    with contextlib.suppress(OSError), open(path, "rb") as file:
+        for line in file.readlines(_MOST_BYTES)[1:]:
+            words = line.decode("ascii", "replace").split()
+            if len(words) < 10 or not words[9].isdigit():
+                continue
+            yield int(words[9]), partial(_row_name, words[1], words[2], words[3] == f"{_LISTENS:02X}", protocol)
+
+
+def _row_name(local: str, peer: str, listens: bool, protocol: str) -> str:
+    return _name(_address(local), _address(peer), listens, protocol)
+
+
+def _inode_of(answer: bytes) -> int:
+    return int(_INODE.unpack_from(answer, _INET_ANSWER.size)[0])
+
+
+def _inet_name(answer: bytes, protocol: str) -> str:
+    family, state, _, _, port, peer_port, local, peer = _INET_ANSWER.unpack_from(answer)
+    size = 4 if family == socket.AF_INET else 16
+    ends = _address_text(local[:size], port), _address_text(peer[:size], peer_port)
+    return _name(*ends, state == _LISTENS, protocol)
+
+
+def _name(local: str, peer: str, listens: bool, protocol: str) -> str:
+    if listens and not protocol:
+        return f"listening on {local}" if local else ""
+    return protocol + peer if peer and not peer.endswith(":0") else ""
+
+
+def _address(text: str) -> str:
+    """`0100007F:1F90` as 127.0.0.1:8080, words in the order of the machine's bytes; "" for what is none."""
+    words, _, port = text.partition(":")
+    if len(words) not in (8, 32):
+        return ""
+    try:
+        parts = [int(words[place : place + 8], 16) for place in range(0, len(words), 8)]
+        return _address_text(struct.pack(f"={len(parts)}I", *parts), int(port, 16))
+    except (ValueError, struct.error):
+        return ""
+
+
+def _address_text(packed: bytes, port: int) -> str:
+    address = ipaddress.ip_address(packed)
+    if isinstance(address, ipaddress.IPv6Address):
+        return f"{address.ipv4_mapped}:{port}" if address.ipv4_mapped else f"[{address}]:{port}"
+    return f"{address}:{port}"

@@ -1,0 +1,153 @@
+"""Waits for locks of a Profile -> of each lock who held it while others waited.
+
+Who releases a lock that others wait for wakes one of them. So from one release to the next it was held by who did the
+next one, however many wait for it and in whatever order they get it. A wait that nobody is known to have ended tells
+nothing, and who held a lock after its last release is not known.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+
+import numpy as np
+
+from bpfprof import array_types as npt
+from bpfprof.account.holding import held_parts, holders_of
+from bpfprof.model.profile import Profile
+from bpfprof.model.spans import ThreadState
+from bpfprof.query.chains import Share, holders_in, shares_of
+from bpfprof.query.functions import Ints, owner_functions
+from bpfprof.query.work import Work
+
+_HOG = 0.5  # of the time that others waited
+_EVER_NS = np.int64(-(1 << 62))
+
+
+@dataclass(frozen=True)
+class LockWaits:
+    """What is known of the waits for one lock, by its number in Work.locks.
+
+    frame: the line of the user's own code where most waited, a place in Profile.frames, -1: not known. threads: places
+    in Profile.threads of those that waited, most first. holders: who held it in which function meanwhile, most first:
+    `value` a place in Profile.wakers, `frame` the line of the user's own code where most was released, -1: not known.
+    """
+
+    number: int
+    frame: int
+    ns: int
+    count: int
+    threads: tuple[int, ...]
+    holders: tuple[Share, ...]
+
+
+def lock_waits(profile: Profile, work: Work, most: int = 0) -> list[LockWaits]:
+    """Of so many locks with most waiting, 0: of all; that with most first."""
+    waits = work.lock_waits
+    waits = waits[waits["number"] <= most] if most else waits
+    functions = owner_functions(profile.frames, work.own)
+    found = []
+    order = np.lexsort((waits["thread"], waits["number"]))  # of each thread still in the order of time
+    for rows in np.split(waits[order], np.flatnonzero(np.diff(waits["number"][order])) + 1):
+        if not len(rows):
+            continue
+        ns = rows["stands_for_ns"].astype(np.int64)
+        holder, stack, row, _, part_ns = _parts(profile, rows)
+        # What a wait stands for beside itself was held like it.
+        part_ns = np.rint(part_ns * (ns / np.maximum(rows["duration_ns"], 1))[row]).astype(np.int64)
+        found.append(
+            LockWaits(
+                int(rows["number"][0]),
+                shares_of(work.own[rows["stack"]], ns)[0].value,
+                int(ns.sum()),
+                int(rows["count"].sum()),
+                tuple(share.value for share in shares_of(rows["thread"], ns)),
+                holders_in(holder - 1, stack, part_ns, functions, work.own),
+            )
+        )
+    return found
+
+
+def hog_of(lock: LockWaits, functions: Ints) -> Share | None:
+    """Who held it for most of the time that others waited: one thread, or several (`value` -1) in one function.
+
+    Of two threads each waits for the other, and of many in one function too: then nobody is. functions: of each frame.
+    """
+    known = [share for share in lock.holders if share.value >= 0]
+    by_thread, by_function = Counter[int](), Counter[int]()
+    for share in known:
+        by_thread[share.value] += share.ns
+        by_function[int(functions[share.frame])] += share.ns
+    (thread, thread_ns), *_ = by_thread.most_common(1) or [(-1, 0)]
+    (function, function_ns), *_ = by_function.most_common(1) or [(-1, 0)]
+    if len(by_thread) > 2 and thread_ns >= _HOG * lock.ns:
+        return Share(thread, thread_ns, next(share.frame for share in known if share.value == thread))
+    if function >= 0 and function != functions[lock.frame] and function_ns >= _HOG * lock.ns:
+        return Share(-1, function_ns, next(share.frame for share in known if functions[share.frame] == function))
+    return None
+
+
+def waits_while_held(profile: Profile, work: Work, number: int) -> tuple[int, tuple[Share, ...]]:
+    """(how long a lock was held by threads that are known while others waited, what those waited for then, most first).
+
+    `value` of a share: a reason.
+    """
+    assert profile.spans is not None
+    rows = work.lock_waits[work.lock_waits["number"] == number]
+    rows = rows[np.argsort(rows["thread"], kind="stable")]
+    holder, _, _, begin_ns, ns = _parts(profile, rows)
+    threads = np.array([-1, *(waker.thread for waker in profile.wakers)], np.int64)[holder]
+    spans = profile.spans[profile.spans["state"] == ThreadState.OFF_CPU]
+    held_ns, reasons, of_reasons = 0, [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
+    for thread in np.unique(threads[threads >= 0]).tolist():
+        own = threads == thread
+        held = _Union(begin_ns[own], begin_ns[own] + ns[own])
+        held_ns += held.total_ns
+        waits = spans[spans["thread"] == thread]
+        reasons.append(waits["reason"].astype(np.int64))
+        of_reasons.append(held.until(waits["start_ns"] + waits["duration_ns"]) - held.until(waits["start_ns"]))
+    return held_ns, shares_of(np.concatenate(reasons), np.concatenate(of_reasons))
+
+
+class _Union:
+    """Times that may overlap, as one."""
+
+    def __init__(self, begin_ns: Ints, end_ns: Ints) -> None:
+        order = np.argsort(begin_ns, kind="stable")
+        begin_ns, last_ns = begin_ns[order], np.maximum.accumulate(end_ns[order])
+        is_first = np.append(True, begin_ns[1:] > last_ns[:-1])
+        self._begin_ns = begin_ns[is_first]
+        self._end_ns = last_ns[np.append(np.flatnonzero(is_first)[1:] - 1, len(last_ns) - 1)]
+        self._before_ns = np.append(0, np.cumsum(self._end_ns - self._begin_ns))
+        self.total_ns = int(self._before_ns[-1])
+
+    def until(self, at_ns: Ints) -> Ints:
+        """How much of it is before each moment."""
+        place = np.searchsorted(self._begin_ns, at_ns, side="right") - 1
+        inside = np.minimum(at_ns, self._end_ns[place]) - self._begin_ns[place]
+        return np.where(place >= 0, self._before_ns[place] + inside, 0)
+
+
+def _parts(profile: Profile, rows: npt.NDArray[np.void]) -> tuple[Ints, Ints, Ints, Ints, Ints]:
+    """(holder, its stack, row, start, nanoseconds) of parts of these waits for one lock: sorted by thread, then time.
+
+    The first two are places + 1, 0: not known.
+    """
+    thread_of = np.array([-2, *(waker.thread for waker in profile.wakers)], np.int64)  # -1: of no target
+    is_thread = np.array([False, *(waker.kind == "thread" for waker in profile.wakers)])
+    end_ns = rows["start_ns"] + rows["duration_ns"]
+    released = np.flatnonzero(is_thread[rows["waker"]])
+    released = released[np.argsort(end_ns[released], kind="stable")]
+    waker, stack = (rows[name][released].astype(np.int64) for name in ("waker", "waker_stack"))
+    pairs, key = np.unique(waker << 32 | stack, return_inverse=True)
+    pairs = np.append(pairs, 0)  # nobody is known after the last release
+    begin_ns = np.append(_EVER_NS, end_ns[released])
+    holders = holders_of(begin_ns, np.append(thread_of[waker], -2), np.append(key, len(pairs) - 1))
+    found = []
+    for own in np.split(np.arange(len(rows)), np.flatnonzero(np.diff(rows["thread"].astype(np.int64))) + 1):
+        thread = int(rows["thread"][own[0]])
+        row, part, start_ns, part_ns = held_parts(holders, thread, rows["start_ns"][own], end_ns[own])
+        found.append((pairs[part], own[row], start_ns, part_ns))
+    of_parts, row, start_ns, ns = (np.concatenate(column) for column in zip(*found))
+    shown = ns > 0
+    return of_parts[shown] >> 32, of_parts[shown] & 0xFFFFFFFF, row[shown], start_ns[shown], ns[shown]

@@ -1,0 +1,148 @@
+"""Rows of work -> the same, with what asyncio's tasks waited for while their event loop had nothing to do.
+
+A loop that serves requests waits in epoll_wait both when nobody asks for anything and when each of its requests waits
+for a database: the tasks tell the one from the other. Those count that began and ended while it was recorded, as a task
+for a request does, and those that wait in the library of a client. Another that lives longer, like what reads a
+connection, may as well wait for work.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+import numpy as np
+
+from bpfprof import array_types as npt
+from bpfprof.model.frames import FrameKind
+from bpfprof.model.profile import Profile
+from bpfprof.model.spans import ThreadState
+from bpfprof.model.states import AWAIT_REASONS
+from bpfprof.query.functions import Ints
+from bpfprof.query.stack_frames import Bools, StackFrames
+
+_LONGEST_PART = 0.5  # of the recording; what is longer is no request
+_OF_AWAIT = {"sleep": "sleep", "socket": "net", "lock": "lock", "child": "child", "future": "other"}
+# Whoever calls one of these waits for a server's answer, whatever that wait is made of; if it does not listen.
+_CLIENTS = frozenset(
+    (
+        *("aiobotocore", "aiohttp", "aiomysql", "asyncmy", "asyncpg", "elastic_transport", "grpc", "httpcore", "httpx"),
+        *("motor", "psycopg", "pymongo", "redis"),
+    )
+)
+_LISTENS = re.compile(r"pubsub|websocket|listen|subscri", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class _Requests:
+    """What the tasks of one process waited for: spans of TASK_SPAN_DTYPE, and the share of each."""
+
+    spans: npt.NDArray[np.void]
+    shares: Ints
+
+
+def with_requests(
+    profile: Profile, rows: npt.NDArray[np.void], stack_frames: StackFrames, shares: tuple[str, ...], idle: int
+) -> npt.NDArray[np.void]:
+    """Rows of WORK_DTYPE whose time is the same in all; of each thread as well.
+
+    shares: what rows have places in; idle: the share of time without work.
+    """
+    chosen = _of_requests(profile, stack_frames, shares)
+    if not chosen.any():
+        return rows
+    assert profile.spans is not None
+    pids = np.array([int(task.pid) for task in profile.tasks], np.int64)[profile.task_spans["task"]]
+    added = []
+    for thread in _loops(profile, stack_frames):
+        of_it = chosen & (pids == int(profile.threads[thread].pid))
+        spans = profile.spans[(profile.spans["thread"] == thread) & (profile.spans["state"] == ThreadState.OFF_CPU)]
+        kept = profile.task_spans[of_it]
+        if not len(kept):
+            continue
+        found = _Requests(kept, _shares(kept, stack_frames, shares))
+        is_idle = (rows["thread"] == thread) & (rows["share"] == idle)
+        idle_ns, waited_ns = int(rows["ns"][is_idle].sum()), _waited_ns(spans, kept)
+        moved_ns = min(idle_ns, waited_ns)
+        if moved_ns:
+            added.append(_rows(found, rows[is_idle][0], moved_ns))
+            rows["ns"][is_idle] -= _parts(rows["ns"][is_idle], moved_ns)
+    return np.concatenate([rows, *added]) if added else rows
+
+
+def _of_requests(profile: Profile, stack_frames: StackFrames, shares: tuple[str, ...]) -> Bools:
+    """Which of the task spans are waits of a task for a request, in code of the user's own."""
+    spans = profile.task_spans
+    if not len(spans) or profile.spans is None or not len(profile.spans):
+        return np.zeros(len(spans), np.bool_)
+    ends = spans["start_ns"] + spans["duration_ns"]
+    first = np.full(len(profile.tasks), np.iinfo(np.int64).max)
+    last = np.zeros(len(profile.tasks), np.int64)
+    np.minimum.at(first, spans["task"], spans["start_ns"])
+    np.maximum.at(last, spans["task"], ends)
+    whole = int(last.max()) - int(first.min())
+    is_short = (last - first <= _LONGEST_PART * whole) & (first > first.min())
+    known = [AWAIT_REASONS.index(word) for word in _OF_AWAIT]
+    is_own = stack_frames.own_depths() > 0
+    counts = is_short[spans["task"]] | _ask(stack_frames)[spans["stack"]]
+    return np.asarray(counts & ~spans["is_running"] & np.isin(spans["reason"], known) & is_own[spans["stack"]])
+
+
+def _ask(stack_frames: StackFrames) -> Bools:
+    listens = stack_frames.have([bool(_LISTENS.search(frame.name)) for frame in stack_frames.frames])
+    return stack_frames.call_library(_CLIENTS) & ~listens
+
+
+def _loops(profile: Profile, stack_frames: StackFrames) -> list[int]:
+    """The thread that runs the event loop, of each process with one: of several it is not known whose a task is."""
+    assert profile.spans is not None
+    runs = [
+        frame.kind == FrameKind.PYTHON
+        and (frame.file.endswith("/asyncio/base_events.py") or frame.file.endswith("/asyncio/runners.py"))
+        for frame in profile.frames
+    ]
+    threads = np.unique(profile.spans["thread"][stack_frames.have(runs)[profile.spans["stack"]]]).tolist()
+    by_pid: dict[int, list[int]] = {}
+    for thread in threads:
+        by_pid.setdefault(int(profile.threads[thread].pid), []).append(thread)
+    return [found[0] for found in by_pid.values() if len(found) == 1]
+
+
+def _waited_ns(spans: npt.NDArray[np.void], waits: npt.NDArray[np.void]) -> int:
+    """How much of a thread's spans went by while any task was in one of these waits."""
+    begin, end = waits["start_ns"], waits["start_ns"] + waits["duration_ns"]
+    order = np.argsort(begin, kind="stable")
+    begin, reach = begin[order], np.maximum.accumulate(end[order])
+    is_first = np.append(True, begin[1:] > reach[:-1])
+    firsts = np.flatnonzero(is_first)
+    starts, stops = begin[firsts], reach[np.append(firsts[1:], len(reach)) - 1]
+    times = np.stack([starts, stops], axis=1).ravel()
+    covered = np.stack([np.cumsum(stops - starts) - (stops - starts), np.cumsum(stops - starts)], axis=1).ravel()
+    at_begin = np.interp(spans["start_ns"], times, covered)
+    at_end = np.interp(spans["start_ns"] + spans["duration_ns"], times, covered)
+    return int((at_end - at_begin).sum())
+
+
+def _shares(spans: npt.NDArray[np.void], stack_frames: StackFrames, shares: tuple[str, ...]) -> Ints:
+    of_reason = np.array([shares.index(_OF_AWAIT.get(word, "other")) for word in AWAIT_REASONS], np.int64)
+    return np.where(_ask(stack_frames)[spans["stack"]], shares.index("net"), of_reason[spans["reason"]])
+
+
+def _rows(found: _Requests, like: np.void, ns: int) -> npt.NDArray[np.void]:
+    """So much time shared out over the waits: a row for each stack."""
+    keys, which = np.unique(found.spans["stack"].astype(np.int64) << 8 | found.shares, return_inverse=True)
+    rows = np.repeat(like, len(keys))
+    rows["stack"], rows["share"] = keys >> 8, keys & 0xFF
+    rows["lock"] = rows["object"] = 0
+    rows["count"] = np.bincount(which, minlength=len(keys))
+    waited = np.zeros(len(keys), np.int64)
+    np.add.at(waited, which, found.spans["stands_for_ns"])
+    rows["ns"] = _parts(waited, ns)
+    return rows
+
+
+def _parts(values: npt.NDArray[np.generic], total: int) -> Ints:
+    """Whole numbers in the ratio of the values that sum to the total, none larger than its value needs to be."""
+    values = values.astype(np.int64)
+    ends = np.rint(np.cumsum(values) * (total / max(int(values.sum()), 1))).astype(np.int64)
+    return np.diff(ends, prepend=0)

@@ -1,0 +1,275 @@
+"""A moment of a recording that goes on -> one screen of a terminal, in its size."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from bpfprof.query.moment import Closer, Key, LivePlace, Moment
+from bpfprof.query.now import NowGroup
+from bpfprof.query.places import file_text
+from bpfprof.query.work import HANDED, IDLE, PYTHON, READY
+from bpfprof.render.columns import cut_left, padded, percent_text, shortened, width
+from bpfprof.render.labels import clean, printable
+from bpfprof.render.summary import SHARE_NAMES, Paint, command_text, painted, plain, role_lines
+
+SORTS = ("own", "total", "wait")
+MODES = ("all", "CPU", "waits", "GIL")
+_WIDE, _WIDER = 72, 96  # columns: from here on there is room for more of them
+_BARS = "▁▂▃▄▅▆▇█"
+_TREND_COLUMNS = 10
+_MOST_LINES = 10
+_ROLES_FROM = 14  # lines: threads stand below the functions
+_NOW_FROM = 12  # lines of the screen: what threads do now stands below
+_MARKS = {PYTHON: "█", READY: "▓", HANDED: "░", IDLE: "░"}  # those that wait have another
+_WAITS = "▒"
+_KEYS = (
+    ("[s]ort {sort}", "[m]ode {mode}", "[w]indow {window}", "[t]hreads", "[/]filter"),
+    ("[p]ause", "[r]eset", "Enter lines", "[f]lame", "[o]save", "[d]ump", "[h]elp", "[q]uit"),
+)
+HELP = """\
+s   sort by own time, total time (with what was called), or waits
+m   what counts: all time, CPU, waits, or waits for the GIL
+w   the last seconds, or functions and shares since the start (or reset)
+t   threads instead of functions (Tab too)
+/   show functions whose name or file has a word in it; Enter ends it, Esc clears it
+p   pause: the screen stays, the recording goes on
+r   forget everything before now
+up, down, Enter   choose a function; its lines, its callers, and what it waits for
+f   write a flame graph (SVG) of the last seconds
+o   write a recording of the last seconds, for bpfprof report
+d   the stack of every thread now, as bpfprof dump shows it
+q   quit (Ctrl-C too); Ctrl-Z stops it, as elsewhere
+
+own     time in a function itself or in what is not the program's own code below it,
+        in parts of the time that threads worked; idle threads are left out
+CPU     on a CPU; ready: wanted one and had none; wait: asleep for something
+total   with the program's own functions that it called
+trend   how own went from view to view, beside its own greatest
+now     what each thread did a moment ago: █ on a CPU, ▓ ready, ▒ waits, ░ idle or for other threads
+"""
+
+
+@dataclass(frozen=True)
+class TopLook:
+    """What the user chose, and the size of the terminal. only: what a name or file must have in it."""
+
+    columns: int = 100
+    rows: int = 30
+    has_color: bool = False
+    ascii_only: bool = False
+    sort: str = SORTS[0]
+    mode: str = MODES[0]
+    since_start: bool = False
+    threads: bool = False
+    only: str = ""
+    is_paused: bool = False
+    has_keys: bool = True
+    chosen: Key | None = None  # a function of the table
+
+
+@dataclass(frozen=True)
+class TopState:
+    """What is shown beside the moment. places: those of the moment, or since the start; shares: of the same time.
+
+    trends: of each place's key its last parts. note: a sentence in place of the keys.
+    """
+
+    places: list[LivePlace]
+    shares: Sequence[int]
+    trends: dict[Key, list[float]]
+    elapsed_s: float
+    own_cpu: float  # of one CPU
+    cpu_count: int
+    lost_count: int = 0
+    note: str = ""
+
+    @property
+    def working_ns(self) -> int:
+        """The time of working threads."""
+        return sum(self.shares[:IDLE])
+
+
+def top_lines(moment: Moment, state: TopState, look: TopLook) -> list[str]:
+    """At most look.rows lines of at most look.columns."""
+    paint = painted if look.has_color else plain
+    columns = max(look.columns, 20)
+    head = [_title(moment, state, columns), _shares(state, columns, paint)]
+    head += _verdict(moment, columns, look.rows, paint)
+    foot = [*_now(moment.now, columns, paint)] if look.rows >= _NOW_FROM else []
+    foot += _foot(state, look, columns) if look.has_keys else []
+    room = look.rows - len(head) - len(foot) - 2
+    roles = role_lines(moment.roles, max(room - 1, 1) if look.threads else room // 3, columns, paint)
+    if look.threads:
+        lines = [*head, "", *roles]
+    else:
+        has_roles = room >= _ROLES_FROM
+        table = _table(state, look, room - (len(roles) + 1) * has_roles, paint)
+        lines = [*head, "", *table, *["", *roles] * has_roles]
+    lines += [""] * (look.rows - len(lines) - len(foot) if look.has_keys else 1)
+    lines = [*lines[: look.rows - len(foot)], *foot]
+    return [_as_ascii(line) for line in lines] if look.ascii_only else lines
+
+
+_ASCII = str.maketrans({"█": "#", "▓": "=", "▒": ":", "░": ".", "·": "-", "…": "~"})
+
+
+def _as_ascii(line: str) -> str:
+    return line.translate(_ASCII)
+
+
+def _title(moment: Moment, state: TopState, columns: int) -> str:
+    """`bpfprof top  python djapp.py (5220)   00:14   0.53 of 2 CPUs   9 threads`."""
+    minutes, seconds = divmod(int(state.elapsed_s), 60)
+    pids = {thread.pid for thread in moment.profile.threads}
+    after = f" ({moment.profile.threads[0].pid})" if len(pids) == 1 else ""
+    used = moment.cpu_ns / max(moment.duration_ns, 1)
+    after += f"   {minutes:02}:{seconds:02}   {used:.2f} of {state.cpu_count} CPUs"
+    after += f"   {moment.thread_count} thread{'s' * (moment.thread_count != 1)}" if columns >= _WIDE else ""
+    name = command_text(moment.profile) or "all processes"
+    begin = "bpfprof top  " if columns >= _WIDE else ""
+    return shortened(begin + shortened(name, max(columns - width(begin + after), 8)) + after, columns)
+
+
+def _shares(state: TopState, columns: int, paint: Paint) -> str:
+    """`CPU 6% ██  ready 55% ██████`: the parts of the working time, largest first."""
+    spent: dict[str, int] = {}
+    for share, ns in enumerate(state.shares[:IDLE]):
+        spent[SHARE_NAMES[share]] = spent.get(SHARE_NAMES[share], 0) + ns
+    whole = state.working_ns
+    shown = sorted(((ns, name) for name, ns in spent.items() if ns * 50 >= whole and whole), reverse=True)[:5]
+    texts = [f"{name} {percent_text(ns, whole, 0)}" for ns, name in shown]
+    room = columns - sum(len(text) + 3 for text in texts)
+    line, used = "", 0
+    for (ns, name), text in zip(shown, texts):
+        bar = "█" * max(int(room * ns / whole), 0)
+        used += len(text) + len(bar) + 3
+        if used > columns + 3:
+            break
+        line += f"{text} {paint(name, bar)}  "
+    return line.rstrip() or "no thread worked"
+
+
+def _verdict(moment: Moment, columns: int, rows: int, paint: Paint) -> list[str]:
+    most = 1 if rows < 16 else 2
+    lines = textwrap.wrap(printable(moment.verdict.sentence), columns)
+    lines = [*lines[: most - 1], shortened(" ".join(lines[most - 1 :]), columns)] if len(lines) > most else lines
+    return [paint("heading", line) for line in lines]
+
+
+def _now(groups: list[NowGroup], columns: int, paint: Paint) -> list[str]:
+    """`now  loader-0..1 (2) █ CPU   MainThread ▒ lock`: as many as there is room for."""
+    line, used = "now", 3
+    for group in groups:
+        count = f" ({group.thread_count})" if group.thread_count > 1 else ""
+        word = SHARE_NAMES[group.share] or "idle"
+        text = f"{shortened(clean(group.name) or '?', 24)}{count} "
+        mark = f"{_MARKS.get(group.share, _WAITS)} {word}"
+        used += width(text + mark) + 2
+        if used > columns - 3 * (group is not groups[-1]):
+            return [line + "  …"]
+        line += f"  {text}{paint(word, mark)}"
+    return [line] if groups else []
+
+
+def _foot(state: TopState, look: TopLook, columns: int) -> list[str]:
+    values = {"sort": look.sort, "mode": look.mode, "window": "all" if look.since_start else "last"}
+    own = f"own CPU {100 * state.own_cpu:.1f}%" + (f", {state.lost_count} lost" if state.lost_count else "")
+    own = ("PAUSED  " if look.is_paused else "") + own
+    if state.note:
+        return [shortened(state.note, columns)]
+    lines = [" ".join(words).format(**values) for words in _KEYS]
+    if look.rows < 16 or columns < 60:
+        lines = [" ".join(["s m w t / p r f o d", "[h]elp [q]uit"])]
+    lines[-1] = padded(shortened(lines[-1], columns - len(own) - 2), columns - len(own) - 1) + " " + own
+    return [shortened(line, columns) for line in lines]
+
+
+def _table(state: TopState, look: TopLook, room: int, paint: Paint) -> list[str]:
+    columns, is_wide, is_wider = look.columns, look.columns >= _WIDE, look.columns >= _WIDER
+    places = shown_places(state.places, look)
+    figures = ["own%", "CPU%", *["ready%"] * is_wide, "wait%", *["total%"] * is_wide]
+    left = columns - 7 * len(figures) - 2 - (_TREND_COLUMNS + 1) * is_wider
+    name, mostly = max(left * 5 // 10, 10), max(left * 2 // 10, 6)
+    where = max(left - name - mostly - 2, 6)
+    heading = "".join(f"{figure:>7}" for figure in figures) + f"  {'function':<{name}} {'where':<{where}} mostly"
+    heading = padded(heading, columns - _TREND_COLUMNS) + "trend" if is_wider and not look.ascii_only else heading
+    lines = [paint("heading", shortened(heading, columns))]
+    whole = max(state.working_ns, 1)
+    for place in _in_sight(places, look.chosen, room - 1):
+        own = {"all": place.own_ns, "CPU": place.cpu_ns, "waits": place.wait_ns, "GIL": place.gil_ns}[look.mode]
+        values = [own, place.cpu_ns, *[place.ready_ns] * is_wide, place.wait_ns, *[place.total_ns] * is_wide]
+        line = "".join(f"{100 * ns / whole:7.1f}" for ns in values) + "  "
+        line += padded(cut_left(clean(place.frame.name) or "(no name)", name), name) + " "
+        line += padded(cut_left(clean(file_text(place.frame)), where), where) + " "
+        line += shortened(_mostly(place), mostly)
+        if is_wider and not look.ascii_only:
+            line = padded(line, columns - _TREND_COLUMNS) + _trend(state.trends.get(place.key, []))
+        is_chosen = look.chosen == place.key
+        line = shortened(">" + line[1:] if is_chosen else line, columns).rstrip()
+        lines.append(paint("heading" if is_chosen else "", line))
+    if len(lines) == 1:
+        lines.append("  nothing yet" if not look.only else f"  no function has {printable(look.only)} in its name")
+    return lines
+
+
+def _in_sight(places: list[LivePlace], chosen: Key | None, most: int) -> list[LivePlace]:
+    """So many of them that the chosen one is among them."""
+    place = next((place for place, it in enumerate(places) if it.key == chosen), 0)
+    begin = max(place - most + 1, 0) if most > 0 else 0
+    return places[begin : begin + max(most, 0)]
+
+
+def shown_places(places: Sequence[LivePlace], look: TopLook) -> list[LivePlace]:
+    """The rows of the table, in their order."""
+    shown = [place for place in places if _is_shown(place, look.only) and _worth(place, look.mode) > 0]
+    return sorted(shown, key=lambda place: (-_sorted_by(place, look), place.key))
+
+
+def closer_lines(place: LivePlace, found: Closer, working_ns: int) -> list[str]:
+    """What there is of one function."""
+    whole = max(working_ns, 1)
+    lines = [f"{clean(place.frame.name)}   {clean(place.frame.file)}", "", "   own%   CPU%  wait%   line"]
+    for line, cpu_ns, ready_ns, wait_ns in found.lines[:_MOST_LINES]:
+        parts = (cpu_ns + ready_ns + wait_ns, cpu_ns, wait_ns)
+        lines.append("".join(f"{100 * ns / whole:7.1f}" for ns in parts) + f" {line:>6}")
+    if found.reasons:
+        lines += [
+            "",
+            "waits for " + ", ".join(f"{reason} {percent_text(ns, whole, 0)}" for reason, ns in found.reasons),
+        ]
+    lines += ["", "called by"] if found.callers else []
+    for frame, ns in found.callers[:_MOST_LINES]:
+        lines.append(f"{100 * ns / whole:7.1f}  {clean(frame.name)}  {clean(file_text(frame))}")
+    return lines
+
+
+def _is_shown(place: LivePlace, only: str) -> bool:
+    return only.lower() in place.frame.name.lower() or only.lower() in place.frame.file.lower()
+
+
+def _worth(place: LivePlace, mode: str) -> int:
+    return {"all": place.total_ns, "CPU": place.cpu_ns, "waits": place.wait_ns, "GIL": place.gil_ns}[mode]
+
+
+def _sorted_by(place: LivePlace, look: TopLook) -> int:
+    if look.mode in ("CPU", "GIL"):
+        return _worth(place, look.mode)
+    if look.sort == "total":
+        return place.total_ns
+    return place.wait_ns if look.sort == "wait" or look.mode == "waits" else place.own_ns
+
+
+def _mostly(place: LivePlace) -> str:
+    words: list[str] = []
+    for share, ns in place.shares.most_common(2):
+        word = SHARE_NAMES[share]
+        if ns * 4 >= place.own_ns and word not in words:
+            words.append(word)
+    return ", ".join(words)
+
+
+def _trend(parts: list[float]) -> str:
+    most = max([*parts, 0.05])
+    return "".join(_BARS[min(int(part / most * len(_BARS)), len(_BARS) - 1)] for part in parts).rjust(_TREND_COLUMNS)

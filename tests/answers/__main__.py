@@ -1,0 +1,119 @@
+"""What the verdict says of programs whose bottleneck is known: a table, one row a program.
+
+python -m tests.answers [KIND...]
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from tests import packages
+from tests.integration.recorded import PROGRAMS, PYTHON, bpfprof, program, running
+
+RECORD_S, RATE_HZ = 4, 199
+PYTHON_VERSION = ".".join(map(str, sys.version_info[:2]))
+# Kind -> (program, what bounds it, what else must be in the sentence).
+KNOWN = {
+    "python": ("bounds.py", "python", ""),
+    "native": ("bounds.py", "native", ""),
+    "gil": ("bounds.py", "gil", ""),
+    "lock": ("bounds.py", "lock", "one lock"),
+    "sleep": ("bounds.py", "sleep", ""),
+    "child": ("bounds.py", "child", ""),
+    "joined": ("bounds.py", "native", ""),
+    "shared_lock": ("bottlenecks.py", "lock", "one lock"),
+    "file_lock": ("bottlenecks.py", "lock", ""),
+    "upstream": ("bottlenecks.py", "net", ""),
+    "database": ("bottlenecks.py", "net", ""),
+    "blocking": ("bottlenecks.py", "sleep", "event loop waits"),
+    "disk": ("bottlenecks.py", "disk", ""),
+    "faults": ("bottlenecks.py", "native", "page faults a second"),
+    "openmp": ("bottlenecks.py", "ready", ""),
+    "crowded": ("bottlenecks.py", "ready", ""),
+    "pipe": ("bottlenecks.py", "child", ""),
+    "ioctl": ("bottlenecks.py", "device", "/dev/loop"),
+    **{
+        kind: ("services.py", bound, word)
+        for kind, bound, word in (
+            ("flask", "net", "127.0.0.1"),
+            ("django", "python", ""),
+            ("fastapi_blocks", "sleep", "event loop waits"),
+            ("fastapi_sleeps", "sleep", ""),
+            ("fastapi_asks", "net", ""),
+            ("fastapi_in_threads", "sleep", ""),
+        )
+    },
+    "idle_server": ("bottlenecks.py", "idle", ""),
+    "idle_asyncio": ("bottlenecks.py", "idle", ""),
+    "idle_worker": ("bottlenecks.py", "idle", ""),
+    "idle_cron": ("bottlenecks.py", "idle", ""),
+    "idle_prefork": ("bottlenecks.py", "idle", ""),
+}
+
+SERVERS = {"upstream": "slow_http", "database": "slow_sql"}
+SERVERS |= {kind: "slow_http" for kind, (name, *_) in KNOWN.items() if name == "services.py"}
+PACKAGES = ("flask", "django", "fastapi", "uvicorn", "httpx")
+
+
+def lines_of(name: str, kind: str) -> list[int]:
+    """The lines that may be named."""
+    text = (PROGRAMS / name).read_text().splitlines()
+    return [number for number, line in enumerate(text, 1) if re.search(rf"# here: {kind}$", line)]
+
+
+def asked(kind: str, folder: Path) -> tuple[dict[str, Any], str]:
+    """(the report as JSON, the screen)"""
+    path, words = folder / f"{kind}.bpfprof", []
+    environment = {"OMP_NUM_THREADS": "16"} if kind == "openmp" else {}
+    with contextlib.ExitStack() as stack:
+        if kind in SERVERS:
+            server = stack.enter_context(running(PYTHON, program("bottlenecks.py"), SERVERS[kind]))
+            words.append(server.first_line.strip())
+        if kind == "crowded":
+            for _ in range(3 * (os.cpu_count() or 1)):
+                stack.enter_context(running(PYTHON, program("bounds.py"), "python"))
+        if kind == "openmp":
+            library = str(folder.resolve() / "openmp.so")
+            subprocess.run(
+                ["gcc", "-shared", "-fPIC", "-O1", "-fopenmp", "-o", library, program("openmp.c")], check=True
+            )
+            words.append(library)
+        if KNOWN[kind][0] == "services.py":
+            environment["PYTHONPATH"] = packages.site_packages(PYTHON_VERSION, *PACKAGES)
+        target = stack.enter_context(running(PYTHON, program(KNOWN[kind][0]), kind, *words, env=environment))
+        alone = ("-S",) * (KNOWN[kind][0] == "services.py")  # who asks it is its child
+        bpfprof("record", "-p", target.pid, *alone, "-d", RECORD_S, "-r", RATE_HZ, "-o", path)
+    return json.loads(bpfprof("report", path, "-f", "json").stdout), bpfprof("report", path).stdout
+
+
+def main() -> None:
+    kinds = sys.argv[1:] or [*KNOWN]
+    wrong = 0
+    with tempfile.TemporaryDirectory(dir=Path.cwd()) as name:  # on a disk, which /tmp may not be
+        os.chdir(name)
+        for kind in kinds:
+            source, bound, word = KNOWN[kind]
+            report, screen = asked(kind, Path.cwd())
+            verdict = report["verdict"]
+            where = verdict["where"] or {}
+            wanted = lines_of(source, kind)
+            is_right = verdict["bound"] in bound.split() and word in verdict["sentence"]
+            is_right &= not where if bound == "idle" else where.get("line") in wanted
+            rows = len(screen.splitlines())
+            wrong += not is_right or rows > 24
+            print(f"{'ok   ' if is_right else 'WRONG'} {kind:12} {rows:3} rows  {verdict['sentence']}", flush=True)
+            if os.environ.get("SHOW"):
+                print(screen)
+    print(f"{len(kinds) - wrong} of {len(kinds)} right")
+
+
+if __name__ == "__main__":
+    main()

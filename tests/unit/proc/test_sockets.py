@@ -1,0 +1,120 @@
+"""What sockets are called, by real ones; and addresses as the kernel writes them."""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from bpfprof.model.ids import Pid
+from bpfprof.proc import sockets
+from bpfprof.proc.sockets import SocketNames, _address
+
+ME = Pid(os.getpid())
+
+
+@pytest.fixture
+def names() -> Iterator[SocketNames]:
+    found = SocketNames()
+    yield found
+    found.close()
+
+
+def inode(of: socket.socket) -> int:
+    return os.fstat(of.fileno()).st_ino
+
+
+def address(of: tuple[str, int]) -> str:
+    return f"{of[0]}:{of[1]}"
+
+
+def test_tcp_and_udp(names: SocketNames) -> None:
+    with ExitStack() as stack:
+        server = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
+        asking = stack.enter_context(socket.create_connection(server.getsockname()))
+        answering = stack.enter_context(server.accept()[0])
+        unconnected = stack.enter_context(socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
+        connected = stack.enter_context(socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
+        connected.connect(("127.0.0.1", 53))
+        found = [names.name(ME, inode(it)) for it in (server, asking, answering, connected, unconnected)]
+        there = address(server.getsockname())
+        assert found == [f"listening on {there}", there, address(asking.getsockname()), "udp 127.0.0.1:53", ""]
+
+
+def test_ipv6_and_what_is_ipv4_inside(names: SocketNames) -> None:
+    if not socket.has_dualstack_ipv6():
+        pytest.skip("no IPv6")
+    with ExitStack() as stack:
+        server = stack.enter_context(
+            socket.create_server(("::", 0), family=socket.AF_INET6, dualstack_ipv6=True)  # type: ignore[arg-type]
+        )
+        port = server.getsockname()[1]
+        asking = stack.enter_context(socket.create_connection(("127.0.0.1", port)))
+        answering = stack.enter_context(server.accept()[0])
+        assert names.name(ME, inode(server)) == f"listening on [::]:{port}"
+        assert names.name(ME, inode(asking)) == f"127.0.0.1:{port}"
+        assert names.name(ME, inode(answering)) == address(asking.getsockname())
+
+
+def test_unix_sockets(names: SocketNames, tmp_path: Path) -> None:
+    path = str(tmp_path / "it.sock")
+    with ExitStack() as stack:
+        server = stack.enter_context(socket.socket(socket.AF_UNIX))
+        server.bind(path)
+        server.listen(1)
+        asking = stack.enter_context(socket.socket(socket.AF_UNIX))
+        assert names.name(ME, inode(asking)) == "unix socket"
+        asking.connect(path)
+        answering = stack.enter_context(server.accept()[0])
+        pair = [stack.enter_context(it) for it in socket.socketpair()]
+        hidden = stack.enter_context(socket.socket(socket.AF_UNIX))
+        hidden.bind("\0bpfprof-test")
+        found = [names.name(ME, inode(it)) for it in (server, asking, answering, pair[0], hidden)]
+        assert found == [*[f"unix:{path}"] * 3, "unix socket", "unix:@bpfprof-test"]
+
+
+def test_tables_are_not_read_all_the_time(names: SocketNames, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A connection that was made since is known a little later."""
+    now = [1000.0]
+    monkeypatch.setattr(sockets.time, "monotonic", lambda: now[0])
+    with socket.create_server(("127.0.0.1", 0)) as first:
+        assert names.name(ME, inode(first))
+        with socket.create_server(("127.0.0.1", 0)) as second:
+            assert not names.name(ME, inode(second)) and names.name(ME, inode(first))
+            now[0] += sockets._READ_EVERY_S + 1
+            assert names.name(ME, inode(second))
+
+
+def test_what_is_remembered_has_a_bound(names: SocketNames, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sockets, "_REMEMBERED", 3)
+    monkeypatch.setattr(sockets, "_READ_EVERY_S", 0)
+    monkeypatch.setattr(sockets, "_REST", 0)
+    with ExitStack() as stack:
+        for _ in range(8):
+            names.name(ME, inode(stack.enter_context(socket.create_server(("127.0.0.1", 0)))))
+            assert len(names._known) <= 3
+
+
+def test_a_process_that_is_gone(names: SocketNames) -> None:
+    assert names.name(Pid(2**22), 1) == ""
+
+
+@pytest.mark.skipif(sys.byteorder != "little", reason="the texts are of a little-endian machine")
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("0100007F:1F90", "127.0.0.1:8080"),
+        ("00000000:0000", "0.0.0.0:0"),
+        ("00000000000000000000000001000000:0050", "[::1]:80"),
+        ("0000000000000000FFFF00000100007F:0050", "127.0.0.1:80"),
+        ("B80D0120000000000000000001000000:01BB", "[2001:db8::1]:443"),
+        *[(text, "") for text in ("", ":", "zz:0050", "0100007F", "0100007F:zz", "01000:0050", "0" * 40 + ":1")],
+    ],
+)
+def test_addresses(text: str, expected: str) -> None:
+    assert _address(text) == expected

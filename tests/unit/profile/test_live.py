@@ -1,0 +1,216 @@
+"""Profiles of a recording that goes on: what they hold is what a recording of the same time holds."""
+
+from __future__ import annotations
+
+from collections import Counter
+from random import Random
+
+import numpy as np
+import pytest
+
+from bpfprof.model.frames import Frame
+from bpfprof.model.profile import Profile
+from bpfprof.model.samples import SHORT_DTYPE
+from bpfprof.model.spans import ThreadState
+from bpfprof.model.statuses import LastState
+from bpfprof.profile.build import build_profile
+from bpfprof.profile.live import LiveSpans
+from bpfprof.profile.options import ProfileOptions, SpanFilter
+from bpfprof.profile.stacks import ProfileStacks
+from bpfprof.recording.part import PART_END, GrowingRecording, part_recording
+from bpfprof.recording.reader import Recording
+from bpfprof.recording.whole import write_recording
+from tests.unit.account.invariants import assert_covers
+from tests.unit.recording.hand_made import FUTEX, MS, ON_CPU, START_NS, UNKNOWN, HandMade, Story, small
+
+PART_NS = 50 * MS
+PARTS = 8
+KINDS = ("samples", "waits", "totals")
+
+
+def random_recording(seed: int, has_short: bool = True) -> tuple[Recording, list[int]]:
+    """Three threads, looked at each PART_NS, in whatever they do then; and how many short waits had been by then."""
+    short_counts = [0]
+    chance, made = np.random.default_rng(seed), HandMade()
+    made.process(100)
+    stacks = [made.stack((made.code(f"f{number}"), 0, 1)) for number in range(4)]
+    stories = [Story.begin(made, 100 + number) for number in range(3)]
+    for part in range(1, PARTS + 1):
+        for story in stories:
+            _live_until(story, START_NS + part * PART_NS, stacks, chance, has_short)
+            story.total()
+        short_counts.append(len(made.short_waits))
+    made.end = {"end_ns": START_NS + PARTS * PART_NS}
+    return made.recording(), short_counts
+
+
+def _live_until(story: Story, border_ns: int, stacks: list[int], chance: np.random.Generator, has_short: bool) -> None:
+    if story.state != UNKNOWN and chance.random() < 0.8:
+        story.go_on(min(int(chance.integers(1, 2 * PART_NS)), border_ns - story.now_ns))
+    while story.now_ns < border_ns:
+        left_ns = border_ns - story.now_ns
+        ns, stack = min(int(chance.integers(1, 30 * MS)), left_ns), int(chance.choice(stacks))
+        if story.state not in (ON_CPU, UNKNOWN):
+            story.run(ns, *[(int(at), stack) for at in np.sort(chance.integers(0, ns, 2))])
+        elif chance.random() < 0.2:
+            story.preempt(ns, stack)
+        elif has_short and chance.random() < 0.3 and ns + 1 < left_ns:
+            story.block_short(ns, syscall=FUTEX).run(1)
+        else:
+            story.block(ns, stack=stack)
+
+
+def grown(recorded: tuple[Recording, list[int]], seed: int = 0) -> GrowingRecording:
+    """The same, as it comes while it is recorded; each part ends for some threads where their state began."""
+    recording, short_counts = recorded
+    growing, rows, chance = GrowingRecording(), {kind: getattr(recording, kind) for kind in KINDS}, Random(seed)
+    given = {kind: np.zeros(len(rows[kind]), np.bool_) for kind in KINDS}
+    write_recording(recording, growing)
+    for kind in (*KINDS, "short_waits"):
+        growing.tables.clear(kind)
+    last_ns = int(recording.end["end_ns"])
+    before_ns = [START_NS] * len(recording.threads)
+    for part, until_ns in enumerate(range(START_NS + PART_NS, last_ns + 1, PART_NS)):
+        totals = rows["totals"][rows["totals"]["time_ns"] == until_ns]
+        since_ns = dict(zip(totals["thread"].tolist(), totals["since_ns"].tolist()))
+        may = until_ns < last_ns and seed % 2
+        ends_ns = [
+            since if may and chance.random() < 0.7 and since > before else until_ns
+            for before, since in zip(before_ns, map(since_ns.get, range(len(before_ns))))
+        ]
+        before_ns = ends_ns
+        short = recording.short_waits[short_counts[part] : short_counts[part + 1]]
+        growing.write("short_waits", arrays={"rows": short})
+        for kind in KINDS:
+            limit_of = {"waits": since_ns, "samples": dict(enumerate(ends_ns))}.get(kind, {})
+            limit = np.array([limit_of.get(it, until_ns) for it in rows[kind]["thread"].tolist()], np.uint64)
+            comes = (rows[kind]["time_ns"] <= limit) & ~given[kind]
+            growing.write(kind, arrays={"rows": rows[kind][comes]})
+            given[kind] |= comes
+        ends = {"threads": np.arange(len(ends_ns)), "ends_ns": np.array(ends_ns)}
+        growing.write(PART_END, {"time_ns": until_ns}, {"rows": np.zeros(0, SHORT_DTYPE), **ends})
+    return growing
+
+
+def live(growing: GrowingRecording, most_ns: int) -> LiveSpans:
+    spans = LiveSpans(growing.tables)
+    for part in growing.take_parts():
+        spans.add(part, most_ns)
+    return spans
+
+
+def waits_of(profile: Profile) -> Counter[tuple[int, str, tuple[Frame, ...], int]]:
+    """(thread, reason, stack, duration) of each wait with a row."""
+    assert profile.spans is not None
+    rows = profile.spans[(profile.spans["state"] == ThreadState.OFF_CPU) & (profile.spans["wait"] > 0)]
+    return Counter(
+        (
+            int(profile.threads[row["thread"]].tid),
+            int(row["reason"]),
+            tuple(profile.frames[frame] for frame in profile.stacks[row["stack"]]),
+            int(row["duration_ns"]),
+        )
+        for row in rows
+    )
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_parts_together_are_the_whole(seed: int) -> None:
+    recorded = random_recording(seed)
+    whole, found = (
+        build_profile(recorded[0], ProfileOptions(with_spans=True)),
+        live(grown(recorded, seed), 10**12).profile(),
+    )
+    assert found.info.duration_ns == whole.info.duration_ns
+    assert waits_of(found) == waits_of(whole)
+    for mine, other in zip(found.threads, whole.threads, strict=True):
+        assert (mine.tid, mine.first_ns, mine.last_ns) == (other.tid, other.first_ns, other.last_ns)
+        assert mine.on_cpu_ns == other.on_cpu_ns and mine.runqueue_ns == other.runqueue_ns
+        assert mine.off_cpu_ns == other.off_cpu_ns
+        assert mine.on_cpu_ns + mine.runqueue_ns + mine.off_cpu_ns == mine.wall_ns
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_the_last_parts_are_the_end_of_the_whole(seed: int) -> None:
+    """Without short waits: when within a burst they were is not known."""
+    recorded = random_recording(seed, has_short=False)
+    window = (PARTS - 3) * PART_NS, PARTS * PART_NS
+    options = ProfileOptions(with_spans=True, filter=SpanFilter(window_ns=window))
+    whole, found = build_profile(recorded[0], options), live(grown(recorded, seed), 3 * PART_NS).profile()
+    assert found.info.duration_ns == 3 * PART_NS
+    assert waits_of(found) == waits_of(whole)
+    assert [it.on_cpu_ns for it in found.threads] == [it.on_cpu_ns for it in whole.threads if it.wall_ns]
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_what_threads_do_at_the_end_is_what_their_totals_say(seed: int) -> None:
+    recording, _ = recorded = random_recording(seed)
+    state_of = {LastState.ON_CPU: ThreadState.ON_CPU, LastState.RUNNABLE: ThreadState.RUNQUEUE}
+    last = recording.totals[recording.totals["time_ns"] == recording.totals["time_ns"].max()]
+    expected = {
+        (100, int(recording.threads[row["thread"]].tid)): state_of.get(row["state"], ThreadState.OFF_CPU)
+        for row in last
+        if row["state"] not in (LastState.UNKNOWN, LastState.DEAD)
+    }
+    assert live(grown(recorded, seed), 3 * PART_NS).states() == expected and expected
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_of_the_last_parts_a_recording_can_be_made(seed: int) -> None:
+    spans = live(grown(random_recording(seed)), 3 * PART_NS)
+    whole = build_profile(spans.recording(), ProfileOptions(with_spans=True))
+    assert waits_of(whole) == waits_of(spans.profile())
+    assert sum(it.on_cpu_ns for it in whole.threads) == sum(it.on_cpu_ns for it in spans.profile().threads)
+
+
+def test_functions_that_never_get_a_name_are_not_looked_up_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    made, chance, added = HandMade(), np.random.default_rng(1), []
+    made.process(100)
+    stack = made.stack((made.code("f"), 0, 1), native=[made.native(made.file("/usr/lib/stripped.so"))])
+    story = Story.begin(made, 100)
+    for part in range(1, PARTS + 1):
+        _live_until(story, START_NS + part * PART_NS, [stack], chance, has_short=False)
+        story.total()
+    made.end = {"end_ns": START_NS + PARTS * PART_NS}
+    add = ProfileStacks._add
+    monkeypatch.setattr(ProfileStacks, "_add", lambda *key: added.append(key) or add(*key))
+    monkeypatch.setattr("bpfprof.profile.live._NAMED_NS", 3 * PART_NS)
+    growing = grown((made.recording(), [0] * (PARTS + 1)))
+    spans, counts = LiveSpans(growing.tables), []
+    for part in growing.take_parts():
+        added.clear()
+        spans.add(part, 10**12)
+        counts.append(len(added))
+    assert min(counts[:3]) > 0 and counts[-1] == 0, counts
+
+
+def test_a_recording_is_written_again_as_it_was_read() -> None:
+    class Bytes:
+        """A Sink that can be read."""
+
+        def __init__(self) -> None:
+            self.recording = Recording()
+            self.write = self.recording.write
+
+    sink = Bytes()
+    before = small().recording()
+    write_recording(before, sink)
+    after = sink.recording
+    for name in ("start", "end", "processes", "threads", "codes", "files", "wakers"):
+        assert getattr(after, name) == getattr(before, name), name
+    for name in ("stacks", "python_frames", "native_frames", "natives", "samples", "waits", "totals", "events"):
+        assert (getattr(after, name) == getattr(before, name)).all(), name
+    named = [[recording.texts[it] for it in recording.names["function"]] for recording in (before, after)]
+    assert named[0] == named[1]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_what_is_learnt_of_a_wait_after_its_part_makes_no_time(seed: int) -> None:
+    """That it ended some microseconds earlier than was told, which its thread had on the CPU then."""
+    recording, short_counts = random_recording(seed)
+    for kind in KINDS:
+        rows = getattr(recording, kind).copy()
+        setattr(recording, kind, rows)
+        rows["on_cpu_ns"][(rows["time_ns"] > START_NS + 3 * PART_NS) & (rows["on_cpu_ns"] > 0)] += 30_000
+    for part in grown((recording, short_counts), seed).take_parts():
+        assert_covers(part_recording(recording, part).recording)
