@@ -430,7 +430,8 @@ struct bp_thread {
     __u64 last_runqueue_ns; /* of the last wait */
     __u32 last_short;       /* 1 + the sum that the last wait is in, 0: it was sent */
     __u16 one_in;           /* as in bp_event */
-    __u16 pad;
+    __u8 woken_early;       /* a wake-up found it on the CPU and on the run queue: of its next wait, or none */
+    __u8 pad;
     __u64 spent_ns; /* its stacks are spent up to then: see switch_sampling.bpf.h */
     __u64 task;     /* its task_struct, 0: not known; another one after execve in another thread */
     struct bp_short_wait short_waits[BP_SHORT_WAITS];

@@ -33,7 +33,9 @@ static __always_inline bool switch_out(struct bp_thread *thread, __u32 tid, __u1
     if (thread->state == BP_THREAD_BLOCKED || thread->state == BP_THREAD_RUNNABLE)
         follow_missed_in(thread, config, tid, times, now);
     if (thread->wake_ns <= thread->since_ns || !task_state)
-        thread->wake_ns = 0;     /* else: made runnable after it had left the run queue but before this switch */
+        thread->wake_ns = 0; /* else: made runnable after it had left the run queue but before this switch */
+    if (!task_state)
+        thread->woken_early = 0;
     end_run(thread, times, now); /* UNKNOWN: it ran since it is watched */
     leave(thread, task_state);
     if (task_state & TASK_STATE_DEAD) {
@@ -139,9 +141,16 @@ int sched_waking(struct bpf_raw_tracepoint_args *ctx)
     if (!config || config->flags & BP_CONFIG_STOPPED)
         return 0;
     if (thread->state == BP_THREAD_ON_CPU || thread->state == BP_THREAD_UNKNOWN) {
-        /* Off the run queue but still on the CPU: its switch-out is about to come. Or it sleeps since before. */
+        /*
+         * Off the run queue but still on the CPU: its switch-out is about to come. Or it sleeps since before. On the run
+         * queue: it goes on running, or it is about to leave and stays there for a while (DELAY_DEQUEUE,
+         * kernel/sched/features.h, 6.12 and later; or the waker reads this a moment earlier). Which of both is known when
+         * it comes back: if nothing woke it since it left, this did.
+         */
         READ_KERNEL(on_rq, task + BP_OFFSET_TASK_ON_RQ);
-        if (!on_rq)
+        if (on_rq)
+            thread->woken_early = 1;
+        else
             thread->wake_ns = bpf_ktime_get_ns();
     } else if (!thread->wake_ns) {
         __u64 now = bpf_ktime_get_ns();

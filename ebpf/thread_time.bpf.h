@@ -259,6 +259,8 @@ static __always_inline void come_back(struct bp_thread *thread, struct bp_config
         woken = since;
     else if (thread->wake_ns)
         woken = thread->wake_ns > since ? thread->wake_ns : since;
+    else if (thread->woken_early)
+        woken = since;
 
     /* A wait that began before the thread was watched, and the first run, have their row however short they are. */
     bool is_known = thread->state != BP_THREAD_UNKNOWN && thread->status != BP_NOT_STARTED;
@@ -272,6 +274,7 @@ static __always_inline void come_back(struct bp_thread *thread, struct bp_config
     thread->last_runqueue_ns = now - woken;
     thread->wait_count += 1;
     thread->wake_ns = 0;
+    thread->woken_early = 0;
     thread->since_ns = now;
     thread->state = BP_THREAD_ON_CPU;
 }

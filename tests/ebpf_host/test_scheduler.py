@@ -135,6 +135,28 @@ def test_a_wake_up_while_it_runs_is_no_wake_up(scheduler: Scheduler, main: Task)
     assert times(scheduler.wait(main, 300, 40)[0]) == (300, 40)
 
 
+def test_woken_while_it_leaves_and_stays_on_the_run_queue(scheduler: Scheduler, main: Task) -> None:
+    """Nothing else wakes it, so that wake-up was of this wait; see DELAY_DEQUEUE in sched_waking()."""
+    scheduler.later(1000, main)
+    scheduler.wake(main, cpu=1)
+    scheduler.switch(main, scheduler.idle, SLEEPING)
+    scheduler.later(700)
+    (event,) = scheduler.switch(scheduler.idle, main)
+    assert times(event) == (0, 700) and event["task_state"] == SLEEPING
+    scheduler.switch(main, scheduler.idle, SLEEPING)
+    scheduler.later(100)
+    assert times(scheduler.switch(scheduler.idle, main)[0]) == (100, 0), "that wake-up is over"
+
+
+def test_a_wake_up_before_it_was_preempted_is_not_of_a_later_wait(scheduler: Scheduler, main: Task) -> None:
+    scheduler.wake(main, cpu=1)
+    scheduler.switch(main, scheduler.idle)
+    scheduler.switch(scheduler.idle, main)
+    scheduler.switch(main, scheduler.idle, SLEEPING)
+    scheduler.later(100)
+    assert times(scheduler.switch(scheduler.idle, main)[0]) == (100, 0)
+
+
 def test_a_wait_that_began_before_it_was_watched(scheduler: Scheduler, host: Host) -> None:
     host.set_config(0, min_block_ns=MIN_BLOCK_NS)
     sleeper = scheduler.add(TID, state=STATE["BP_THREAD_UNKNOWN"])

@@ -42,6 +42,8 @@ class Account:
     is_ready: bool = True
     woken_ns: int | None = None  # since it left
     early_wake: bool = False
+    may_be_woken: bool = False  # a wake-up found it on the run queue
+    is_woken_unseen: bool = False  # that one was of the wait that followed
     is_new: bool = True  # its first run is to come
     left_state: int = 0
     has_slept: bool = False  # before it ran last
@@ -101,10 +103,13 @@ class World:
         chosen = self.chance.choice(self.alive)
         if chosen.cpu == cpu or (chosen.is_ready and chosen.cpu is None and self.chance.random() < 0.8):
             return
+        if chosen.is_woken_unseen:  # the kernel does not report a second one
+            return
         self.seen["wake"] += 1
         if chosen.cpu is not None and self.scheduler.now > chosen.since_ns:
             chosen.task.on_rq = self.chance.random() < 0.5
             chosen.early_wake |= not chosen.task.on_rq
+            chosen.may_be_woken |= chosen.task.on_rq
         elif chosen.cpu is None and not chosen.is_ready:
             chosen.is_ready, chosen.woken_ns = True, self.scheduler.now
         assert not len(self.scheduler.wake(chosen.task, self._current(cpu), cpu))
@@ -161,7 +166,10 @@ class World:
         account.is_ready = not account.left_state or account.early_wake
         if account.left_state and account.early_wake:
             account.woken_ns = now
-        account.early_wake = False
+        elif account.left_state and account.may_be_woken and self.chance.random() < 0.5:
+            account.is_ready = account.is_woken_unseen = True
+            self.seen["woken unseen"] += 1
+        account.early_wake = account.may_be_woken = False
         return state, is_preempted
 
     def _enqueue(self, account: Account, runqueue: int) -> int:
@@ -178,7 +186,7 @@ class World:
         account.wait_count += 1
         self._check_wait(account, events, cpu, blocked, runqueue)
         account.last_runqueue_ns, account.since_ns, account.cpu, account.is_new = runqueue, now, cpu, False
-        account.has_slept = bool(account.left_state)
+        account.has_slept, account.is_woken_unseen = bool(account.left_state), False
 
     def _check_wait(self, account: Account, events: Events, cpu: int, blocked: int, runqueue: int) -> None:
         kinds = events["kind"].tolist()
@@ -271,5 +279,5 @@ def test_random_histories(scheduler: Scheduler, host: Host, seed: int, stack_int
         world.check_wall(account)
     seen = world.seen
     assert seen["switch"] > STEPS / 3 and seen["wake"] > 300 and seen["end"] > 5
-    assert seen["enqueued"] > 50
+    assert seen["enqueued"] > 50 and seen["woken unseen"] > 5
     assert seen["short"] > 300 and seen["wait"] > 300 and seen[f"sent {SHORT}"] > 50
