@@ -24,7 +24,7 @@ from tests.ebpf_host.test_scheduler import MIN_BLOCK_NS, WAIT, kinds, open_sums,
 INTERVAL_NS, LONG_NS = 2_000_000, CONSTANTS["BP_LONG_WAIT_NS"]
 OFF_CPU, WAKERS = CONFIG["BP_CONFIG_OFF_CPU_STACKS"], CONFIG["BP_CONFIG_WAKERS"]
 GIL_ADDRESS = 0x5555_7000_0000
-SAVED, MOST_HALVINGS = 50, 15  # ebpf/switch_sampling.bpf.h
+SAVED, KEPT_FOR_WAITS, MOST_HALVINGS = 50, 25, 15  # ebpf/switch_sampling.bpf.h
 UNSAMPLED = int(GIL["BP_UNSAMPLED"])
 SWITCHES = 20_000
 # A sum of independent terms is further than so many standard deviations from its mean less than once in 100,000 times.
@@ -39,11 +39,11 @@ def task(scheduler: Scheduler, host: Host) -> Task:
     return scheduler.add(TID).call(EPOLL_WAIT, 4)
 
 
-def switches(scheduler: Scheduler, task: Task, gaps_ns: Iterable[int]) -> list[int]:
+def switches(scheduler: Scheduler, task: Task, gaps_ns: Iterable[int], state: int = SLEEPING) -> list[int]:
     """For each switch `one_in`, 0 if it has no stack; `gaps_ns` is from each switch to the next."""
     found = []
     for gap_ns in gaps_ns:
-        scheduler.switch(task, scheduler.idle, SLEEPING)
+        scheduler.switch(task, scheduler.idle, state)
         entry = scheduler.entry(task)
         assert (entry["one_in"] == 0) == (entry["status"] == STATUS.BP_NOT_SAMPLED)
         found.append(int(entry["one_in"]))
@@ -85,6 +85,23 @@ def test_about_one_stack_an_interval_however_many_switches(scheduler: Scheduler,
     found = switches(scheduler, task, [gap_ns] * SWITCHES)
     due, chosen = SWITCHES * gap_ns / INTERVAL_NS, sum(n > 0 for n in found)
     assert due <= chosen <= due + SAVED + MOST_HALVINGS + 1
+
+
+def test_preemptions_leave_stacks_for_waits(scheduler: Scheduler, task: Task) -> None:
+    """However many there are; as long as the waits are no more than an interval apart."""
+    found = []
+    for _ in range(50):
+        switches(scheduler, task, [10_000] * 400, state=0)
+        found += switches(scheduler, task, [10_000])
+    assert found == [1] * 50
+
+
+@pytest.mark.parametrize("gap_ns", [20_000, INTERVAL_NS // 2])
+def test_about_one_preemption_an_interval_has_a_stack(scheduler: Scheduler, task: Task, gap_ns: int) -> None:
+    found = switches(scheduler, task, [gap_ns] * SWITCHES, state=0)
+    due, chosen = SWITCHES * gap_ns / INTERVAL_NS, sum(n > 0 for n in found)
+    assert due - KEPT_FOR_WAITS <= chosen <= due + SAVED - KEPT_FOR_WAITS + MOST_HALVINGS + 1
+    assert abs(sum(found) - SWITCHES) < DEVIATIONS * math.sqrt(sum(n * (n - 1) for n in found)) + 1
 
 
 @pytest.mark.parametrize("longest_ns", [50_000, 500_000, 4 * INTERVAL_NS])
