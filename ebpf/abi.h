@@ -154,6 +154,7 @@ enum bp_process_flags {
     BP_PROCESS_UNWIND = 8,          /* its mappings are in the unwind tables */
     BP_PROCESS_ASKED = 16,          /* BP_EVENT_ASK was sent */
     BP_PROCESS_KERNEL = 32,         /* a kernel thread: kernel stacks only */
+    BP_PROCESS_MAKES_CODE = 64,     /* it has executable memory of no file */
 };
 
 enum bp_config_flags {
@@ -293,10 +294,10 @@ struct bp_python_layout {
     __u16 tstate_thread_id; /* what pthread_self() returns */
     __u16 interpreter_next;
     __u16 interpreter_threads;
-    __u16 slot_stays;   /* before 3.12: the slot has the thread's first thread state, whichever interpreter it runs */
-    __u16 jit_saves_bp; /* 3.14: code of its JIT has no frame, and may use rbp for something else after a push */
-    __u16 object_size;  /* PyVarObject.ob_size; a bytes object's hash follows it, then its contents */
-    __u16 shim_mark;    /* frames with this mark or a higher one have no code object; 0xffff: all have one */
+    __u16 slot_stays; /* before 3.12: the slot has the thread's first thread state, whichever interpreter it runs */
+    __u16 jit_has_no_frames; /* 3.14: see leave_jit() */
+    __u16 object_size;       /* PyVarObject.ob_size; a bytes object's hash follows it, then its contents */
+    __u16 shim_mark;         /* frames with this mark or a higher one have no code object; 0xffff: all have one */
     __u16 pad[1];
 };
 
@@ -477,8 +478,9 @@ struct bp_native {
     __u32 mappings;
     __u32 mapping_count;
     __u32 generation;
-    __u32 jit_saves_bp; /* of bp_python_layout */
-    __u64 block_base;   /* `block` is a copy of the stack from here on; its tail lets a word begin at the last byte */
+    __u16 jit_has_no_frames; /* of bp_python_layout, of a process that makes code */
+    __u16 is_unmapped;       /* pc lies in no mapping that is known, and is taken for code of that JIT */
+    __u64 block_base; /* `block` is a copy of the stack from here on; its tail lets a word begin at the last byte */
     __u8 block[1032];
     __u64 registers[21]; /* struct pt_regs of the user side */
 };

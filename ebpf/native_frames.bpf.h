@@ -42,7 +42,7 @@ static __always_inline void native_begin(struct bp_native *native, struct bp_pro
     native->mappings = process->mappings;
     native->mapping_count = process->mapping_count;
     native->generation = process->generation;
-    native->jit_saves_bp = process->layout.jit_saves_bp;
+    native->jit_has_no_frames = process->layout.jit_has_no_frames && process->flags & BP_PROCESS_MAKES_CODE;
     native->block_base = NOWHERE;
 }
 
@@ -90,28 +90,55 @@ static __always_inline bool native_frame_pointer(struct bp_native *native, struc
 
 /*
  * The JIT of CPython 3.14 compiles its templates with the calling convention preserve_none (Tools/jit/template.c, v3.14.0),
- * of which rbp alone is kept (CSR_64_NoneRegs, llvm/lib/Target/X86/X86CallingConv.td, LLVM 19). They set up no frame, so
- * rbp is that of the evaluation function, which lies next on the stack, but where a template uses it: then the template
- * has pushed it. rbp becomes it again, if it is found.
+ * of which rbp alone is kept (CSR_64_NoneRegs, llvm/lib/Target/X86/X86CallingConv.td, LLVM 19). They set up no frame, but may
+ * push rbp and take room on the stack. The evaluation function enters such code through another one, which begins a page,
+ * pushes the five other registers that are to be kept, and calls what is right behind it (Tools/jit/shim.c). So on the stack
+ * are: what templates have there, with the evaluation function's rbp unless that is still in rbp; where the shim is returned
+ * to; five registers; where the evaluation function is returned to.
  */
-#define JIT_STACK_WORDS 16
-#define EVAL_STACK_BYTES \
-    4096 /* from a template's stack pointer to the evaluation function's rbp: 0x318 as gcc 16.2 has it */
+#define JIT_STACK_WORDS 80 /* templates take up to 25; the evaluation function below has more than 90 */
+#define SHIM_CODE_BYTES 64 /* the one of LLVM 19 has 33 */
+#define SHIM_CALL_BYTES 5
+#define SHIM_CALL 0x0000000ae8ULL /* of what is behind five pops and a return */
+#define SHIM_STACK_BYTES (6 * sizeof(__u64))
+#define EVAL_STACK_BYTES 4096 /* up to where its rbp points: 0x2d0 as gcc 16.2 has it */
 
-static __always_inline void find_jit_frame_pointer(struct bp_native *native)
+/* True when the shim's call is before this address. */
+static __always_inline bool is_in_shim(__u64 address)
 {
-    __u64 at = native->bases[SP];
-    if (native->bases[BP] - at < EVAL_STACK_BYTES)
-        return;
+    __u64 code = 0;
+    if ((address & ((1 << PAGE_BITS) - 1)) >= SHIM_CODE_BYTES || address < USER_LIMIT >> 32)
+        return false;
+    return READ_USER(code, address - SHIM_CALL_BYTES) && (code & ((1ULL << 40) - 1)) == SHIM_CALL;
+}
+
+/* From code of the JIT to the evaluation function; false: it is not on the stack. */
+static __always_inline bool leave_jit(struct bp_native *native)
+{
+    __u64 at = native->bases[SP], pushed = 0, eval;
     BOUNDED_LOOP
     for (int i = 0; i < JIT_STACK_WORDS; i++, at += sizeof(__u64)) {
         if (!read_stack(native, at))
-            return;
-        if (native->word - at < EVAL_STACK_BYTES && !(native->word & 15)) {
-            native->bases[BP] = native->word;
-            return;
-        }
+            return false;
+        __u64 word = native->word;
+        if (is_in_shim(word))
+            goto found;
+        if (word - at < 2 * EVAL_STACK_BYTES)
+            pushed = word;
     }
+    return false;
+found:
+    eval = at + SHIM_STACK_BYTES;
+    if (!read_stack(native, eval))
+        return false;
+    native->pc = native->word;
+    if (native->bp_lost || native->bases[BP] - eval >= EVAL_STACK_BYTES) {
+        native->bases[BP] = pushed;
+        native->bp_lost = pushed - eval >= EVAL_STACK_BYTES;
+    }
+    native->bases[SP] = eval + sizeof(__u64);
+    native->is_exact = false;
+    return true;
 }
 
 /* native_status says why the walk ends. */
@@ -134,11 +161,15 @@ static __always_inline bool native_step(struct bp_walk *walk)
     struct bp_rule *rule = &found->rule;
     if (rule->cfa_kind == BP_CFA_UNSUPPORTED)
         return end_walk(walk, BP_NATIVE_UNSUPPORTED);
-    walk->header.native_flags |= found->native_flags;
     if (rule->cfa_kind == BP_CFA_END_OF_STACK)
         return end_walk(walk, BP_OK);
-    if (found->native_flags & BP_NATIVE_BY_FRAME_POINTER && native->jit_saves_bp)
-        find_jit_frame_pointer(native);
+    if (found->native_flags & BP_NATIVE_BY_FRAME_POINTER && native->jit_has_no_frames) {
+        if (leave_jit(native))
+            return true;
+        if (native->is_unmapped)
+            return end_walk(walk, BP_NATIVE_NO_MAPPING);
+    }
+    walk->header.native_flags |= found->native_flags;
     enum bp_status status = native_cfa(walk, rule, pc);
     if (status != BP_OK)
         return end_walk(walk, status);

@@ -82,7 +82,7 @@ static __always_inline enum bp_status find_rule(struct bp_native *native, __u64 
 
 /*
  * The rule at pc, out of the cache if it was looked up before: stacks have most of their addresses in common. A file whose
- * table is not ready is not remembered. Without a rule the reason is in native_status.
+ * table is not ready is not remembered, nor code in no mapping. Without a rule the reason is in native_status.
  */
 static __always_inline struct bp_cached_rule *rule_at(struct bp_walk *walk, __u64 pc)
 {
@@ -91,6 +91,7 @@ static __always_inline struct bp_cached_rule *rule_at(struct bp_walk *walk, __u6
     struct bp_cached_rule *cached = bpf_map_lookup_elem(MAP(cached_rules), &slot);
     if (!cached)
         return 0;
+    native->is_unmapped = false;
     __u64 differs = (cached->pc ^ pc) | (cached->generation ^ native->generation);
     /* Found for a leaf, which this is not. */
     differs |= cached->native_flags & BP_NATIVE_BARE_LEAF & -less(1, walk->header.native_count);
@@ -103,6 +104,11 @@ static __always_inline struct bp_cached_rule *rule_at(struct bp_walk *walk, __u6
         native->rule = BP_RULE_BARE_LEAF; /* code written in assembly that keeps nothing on the stack, mostly */
         status = BP_OK;
     }
+    if (status == BP_NATIVE_NO_MAPPING && native->jit_has_no_frames) {
+        native->rule = BP_RULE_FRAME_POINTER;
+        native->is_unmapped = true;
+        status = BP_OK;
+    }
     walk->header.native_status = status == BP_OK ? BP_NATIVE_UNSUPPORTED : status;
     if (status != BP_OK)
         return 0;
@@ -111,7 +117,7 @@ static __always_inline struct bp_cached_rule *rule_at(struct bp_walk *walk, __u6
     if (!rule)
         return 0;
     cached->pc = pc;
-    cached->generation = native->generation;
+    cached->generation = native->is_unmapped ? 0 : native->generation; /* 0: of no mappings */
     /* 1 and 2, enum bp_native_flags, for rules 2 and 3 */
     cached->native_flags = (number - 1) & -(less(number, BP_RULE_BARE_LEAF + 1) & less(BP_RULE_UNSUPPORTED, number));
     cached->rule = *rule;

@@ -34,6 +34,7 @@ from bpfprof.cpython.code_objects import CodeObject, Identity, Unresolved, ident
 from bpfprof.cpython.detect import Interpreter
 from bpfprof.cpython.layout import JIT_WITHOUT_FRAMES, NONE, Layout
 from bpfprof.errors import TargetError
+from bpfprof.kernel.mapping_events import MappingEvent
 from bpfprof.model.ids import Pid
 from bpfprof.proc.memory import CopiedMemory, ProcessMemory
 from bpfprof.proc.text import without_controls
@@ -109,6 +110,8 @@ class Process:
     command_line: list[str] = field(default_factory=list)
     state: State = State.KNOWN
     until_s: float = 0.0  # when STARTING or ASKED ends, time.monotonic()
+    mapped: list[MappingEvent] = field(default_factory=list)  # code it made, which is looked at at next_look_s
+    next_look_s: float = 0.0  # time.monotonic()
     suspected_until_ns: int = 0  # of replacing code, CLOCK_MONOTONIC; 0: its Python is not recorded yet
     memory: ProcessMemory | None = None
     interpreter: Interpreter | None = None
@@ -155,7 +158,9 @@ class Process:
             row.gil_switch = found.gil.switch
         return row
 
-    def kernel_record(self, follow_children: bool, mappings: tuple[int, int, int] | None) -> bytes:
+    def kernel_record(
+        self, follow_children: bool, mappings: tuple[int, int, int] | None, makes_code: bool = False
+    ) -> bytes:
         """A packed bp_process; `mappings` are (word index, count, generation) in the unwind tables."""
         flags = {
             State.UNSEEN: 0,
@@ -170,6 +175,7 @@ class Process:
             flags |= abi.ProcessFlags["BP_PROCESS_FOLLOW_CHILDREN"]
         if mappings is not None:
             flags |= abi.ProcessFlags["BP_PROCESS_UNWIND"]
+            flags |= abi.ProcessFlags["BP_PROCESS_MAKES_CODE"] if makes_code else 0
             values["mappings"], values["mapping_count"], values["generation"] = mappings
         if self.interpreter is not None and self.state is not State.CHANGING:
             flags |= abi.ProcessFlags["BP_PROCESS_PYTHON"]
@@ -220,7 +226,7 @@ def _kernel_layout(layout: Layout) -> bytes:
         interpreter_next=layout.interpreter_next,
         interpreter_threads=layout.interpreter_threads_head,
         slot_stays=layout.slot_stays,
-        jit_saves_bp=layout.version == JIT_WITHOUT_FRAMES,
+        jit_has_no_frames=layout.version == JIT_WITHOUT_FRAMES,
         object_size=layout.bytes_size,
         # They have None from 3.13 on: entry_frame in _PyEval_EvalFrameDefault, Python/ceval.c (v3.13.0).
         shim_mark=layout.entry_marks_from if layout.version >= (3, 13) else 0xFFFF,

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from bpfprof.recording.writer import Sink
 
 _BUSY_AFTER_EXEC_S = 2.0  # a program that has just begun maps code, and may be over soon
+# Code that a process makes is looked at after so many times as long as its last look took: some make 100 a second.
+_NO_LOOK = 50
 _ASKED_S = 0.25
 _STARTING_S = 5.0
 _DEAD = "ZX"  # states of proc(5)
@@ -200,8 +202,11 @@ class Processes:
         """These processes mapped code: perhaps an interpreter. Without events: at a time that is not known."""
         for pid, events in mapped.items():
             process = self.by_pid.get(pid)
-            if process is not None and process.state is not State.UNSEEN:
-                self._look_again(process, events)
+            if process is None or process.state is State.UNSEEN:
+                continue
+            process.mapped += events
+            if not events or any(event.is_file for event in events) or not self._makes_code(process):
+                self._look_again(process)
 
     def ended(self, pid: Pid, time_ns: int, name: str) -> None:
         """The first thread of a process was gone then, and mostly the process; its pid may be another's by now.
@@ -227,9 +232,11 @@ class Processes:
             self._code.forget(pid)
 
     def follow_time(self) -> None:
-        """Looks again at processes whose interpreter was still starting; lets the kernel side ask again."""
+        """Looks again at processes that make code or whose interpreter was still starting; lets the kernel side ask."""
         now = time.monotonic()
         for process in list(self.by_pid.values()):
+            if process.mapped and process.next_look_s < now:
+                self._look_again(process)
             if process.state is State.ASKED and process.until_s < now:
                 process.state = State.KNOWN
                 self._tell_kernel(process)
@@ -304,10 +311,18 @@ class Processes:
             self._code.look_at(process.pid, from_ns)
         self._detect(process)
 
-    def _look_again(self, process: Process, mapped: Sequence[MappingEvent] = ()) -> bool:
-        """Whether the mappings are others than before, which they are since the first of these events."""
+    def _makes_code(self, process: Process) -> bool:
+        found = self._code.map_of.get(process.pid) if self._code else None
+        return found is not None and found.has_memory
+
+    def _look_again(self, process: Process) -> bool:
+        """Whether the mappings are others than before, which they are since the first of those it has told."""
+        mapped, process.mapped = process.mapped, []
         first_ns = min((event.time_ns for event in mapped), default=0)
-        if self._code is None or not self._code.look_at(process.pid, first_ns, mapped):
+        began_s = time.monotonic()
+        is_changed = self._code is not None and self._code.look_at(process.pid, first_ns, mapped)
+        process.next_look_s = time.monotonic() + _NO_LOOK * (time.monotonic() - began_s)
+        if not is_changed:
             return False
         if process.state in (State.KNOWN, State.ASKED, State.STARTING):
             process.state = State.KNOWN
@@ -339,7 +354,8 @@ class Processes:
     def _tell_kernel(self, process: Process, is_new: bool = False) -> None:
         code_map = self._code.map_of.get(process.pid) if self._code else None
         mappings = (code_map.index, len(code_map.rows), code_map.generation) if code_map else None
-        self._tables.set_process(process.pid, process.kernel_record(self._follow_children, mappings), is_new)
+        record = process.kernel_record(self._follow_children, mappings, self._makes_code(process))
+        self._tables.set_process(process.pid, record, is_new)
 
     def _name(self, process: Process) -> None:
         self._take_name(process)

@@ -17,6 +17,7 @@ from bpfprof.capture.stacks import StackTable
 from bpfprof.capture.threads import Threads
 from bpfprof.code.addresses import NativeTable, RawStack
 from bpfprof.code.maps import NativeCode
+from bpfprof.cpython.layout import JIT_WITHOUT_FRAMES
 from bpfprof.cpython.running_states import RunningStates
 from bpfprof.cpython.thread_state import FRAME_LIMIT, RawFrame, walk_frames
 from bpfprof.model.ids import Pid, Tid
@@ -92,12 +93,13 @@ def stack_now(
             if frames:
                 python_status = int(abi.Status["BP_OK" if is_whole else "BP_PYTHON_FRAME_FAULT"])
         if code is not None and call is not None:
-            native = _native_stack(code, process.pid, process.memory, call, time.monotonic_ns())
+            has_jit = process.interpreter is not None and process.interpreter.layout.version == JIT_WITHOUT_FRAMES
+            native = _native_stack(code, process.pid, process.memory, call, time.monotonic_ns(), has_jit)
     return ThreadStack(tid, status, call, frames, python_status, native, addresses)
 
 
 def _native_stack(
-    code: NativeCode, pid: Pid, memory: ProcessMemory, call: BlockedSyscall, time_ns: int
+    code: NativeCode, pid: Pid, memory: ProcessMemory, call: BlockedSyscall, time_ns: int, has_jit: bool
 ) -> RawStack | None:
     """The native stack of a thread blocked in `call`; None when nothing is known of the process's code.
 
@@ -126,7 +128,11 @@ def _native_stack(
 
     registers = Registers(call.program_counter, call.stack_pointer, None)
     found = walk_by(
-        registers, _stack_reader(memory, call.stack_pointer), rule_at, abi.CONSTANTS["BP_MAX_NATIVE_FRAMES"]
+        registers,
+        _stack_reader(memory, call.stack_pointer),
+        rule_at,
+        abi.CONSTANTS["BP_MAX_NATIVE_FRAMES"],
+        lambda pc: has_jit and code_map.has_memory and code.is_made(code_map, pc),
     )
     words = [found.pcs[0] | _EXACT, *found.pcs[1:]]
     status = int(abi.Status[_STATUS_OF.get(found.stop, f"BP_NATIVE_{found.stop.name}")])

@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
-import time
-from collections.abc import Iterable
 from dataclasses import dataclass, field
-from itertools import islice
 
 from bpfprof.code.files import CodeFiles, FileKind
 from bpfprof.code.jit_objects import DESCRIPTOR, first_entry, list_entries, read_object
-from bpfprof.code.jit_traces import find_traces, trace_object
 from bpfprof.code.trampolines import find_trampolines
 from bpfprof.errors import TargetError
 from bpfprof.model.ids import Pid
@@ -18,9 +13,6 @@ from bpfprof.proc.memory import ProcessMemory
 
 _LIMIT_BYTES = 64 << 20
 _ARENA_LIMIT = 64  # mappings of memory that are looked at for trampolines: as many as 1,000,000 functions have
-_TRACE_LIMIT = 2000  # of a process
-# One of 8 KiB costs 6 ms of CPU time. Some programs have 50 new ones a second, all the time.
-_NEW_BYTES, _NEW_BYTES_PER_S = 2 << 20, 80 << 10
 Row = tuple[int, int, int, int]  # start, end, bias, number of the file
 
 
@@ -35,10 +27,6 @@ class JitCode:
     _objects: dict[Pid, dict[tuple[int, int, int], Row | None]] = field(default_factory=dict)
     _arenas: dict[Pid, dict[tuple[int, int], Row]] = field(default_factory=dict)  # of trampolines, by their mapping
 
-    _known_traces: dict[Pid, dict[tuple[int, bytes], Row | None]] = field(default_factory=dict)  # by address and hash
-
-    _bytes_left: dict[Pid, tuple[float, float]] = field(default_factory=dict)  # and since when, CLOCK_MONOTONIC
-
     def refine(self, pid: Pid, rows: list[Row]) -> list[Row]:
         """The same, with the objects in place of the memory where they lie."""
         is_memory = [self.files.files[row[3]].kind is FileKind.MEMORY for row in rows]
@@ -50,7 +38,6 @@ class JitCode:
                 for descriptor in filter(None, map(self._descriptor, rows)):
                     self._read(pid, memory, descriptor)
                 arenas = [self._trampolines(pid, memory, row) for row in made[:_ARENA_LIMIT]]
-                arenas += self._traces(pid, memory, made[:_ARENA_LIMIT])
         except TargetError:
             return rows
         found = sorted({row for row in (*self._objects.get(pid, {}).values(), *arenas) if row is not None})
@@ -65,8 +52,6 @@ class JitCode:
         self._bytes.pop(pid, None)
         self._objects.pop(pid, None)
         self._arenas.pop(pid, None)
-        self._known_traces.pop(pid, None)
-        self._bytes_left.pop(pid, None)
 
     def _descriptor(self, row: Row) -> int | None:
         """Its address in the process, if this mapping's file has one."""
@@ -105,36 +90,6 @@ class JitCode:
                 return None
             known[row[:2]] = found.start, found.end, found.bias, file.number
         return known[row[:2]]
-
-    def _traces(self, pid: Pid, memory: ProcessMemory, made: list[Row]) -> Iterable[Row | None]:
-        """They come and go, each where another one was."""
-        before, now = self._known_traces.get(pid, {}), {}
-        found = (each for row in made for each in find_traces(memory, *row[:2]))
-        for start, pages in islice(found, _TRACE_LIMIT):
-            key = start, hashlib.sha256(pages).digest()
-            if key in before:
-                now[key] = before[key]
-            elif self._may_add(pid, len(pages)):
-                now[key] = self._trace(pid, start, pages)
-        self._known_traces[pid] = now
-        return now.values()
-
-    def _may_add(self, pid: Pid, size: int) -> bool:
-        """So much code at first, and then so much a second; the stacks of other code end in it, and say so."""
-        left, since_s = self._bytes_left.get(pid, (_NEW_BYTES, 0.0))
-        now_s = time.monotonic()
-        left = min(_NEW_BYTES, left + _NEW_BYTES_PER_S * (now_s - since_s))
-        is_enough = left >= size
-        self._bytes_left[pid] = left - size * is_enough, now_s
-        return is_enough
-
-    def _trace(self, pid: Pid, start: int, pages: bytes) -> Row | None:
-        found = trace_object(start, pages)
-        file = self.files.of_trampolines(pid, found) if found else None
-        if found is None or file is None:
-            return None
-        self.files.hurry(file.number)
-        return found.start, found.end, found.bias, file.number
 
 
 def _cut(row: Row, objects: list[Row]) -> list[Row]:

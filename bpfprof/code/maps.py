@@ -41,6 +41,7 @@ class CodeMap:
     index: int
     generation: int  # no other one ever has it
     from_ns: int = 0  # CLOCK_MONOTONIC: since when it is so
+    has_memory: bool = False  # some of no file
     user_count: int = 0
     known: dict[int, int] = field(default_factory=dict)  # address -> whatever the caller numbers it
     rules: dict[int, Rule] = field(default_factory=dict)  # by address, those that were asked for
@@ -103,11 +104,25 @@ class NativeCode:
             return False
         if old is not None:
             from_ns = from_ns or time.monotonic_ns()
-            if was_other or not set(old.rows) <= set(rows):
+            if was_other or not self._with_rules(old) <= set(rows):
                 self.replaced[pid, old.generation] = from_ns
         self._generation += 1
-        self._set(pid, CodeMap(rows, [row[0] for row in rows], index, self._generation, from_ns))
+        has_memory = any(self.files.files[row[3]].kind is FileKind.MEMORY for row in rows)
+        self._set(pid, CodeMap(rows, [row[0] for row in rows], index, self._generation, from_ns, has_memory))
         return True
+
+    def is_made(self, code_map: CodeMap, address: int) -> bool:
+        """Whether code was made at this address that has no rules, or is not mapped as far as is known."""
+        number, _ = code_map.locate(address)
+        return number == NO_FILE or self._is_bare(number)
+
+    def _is_bare(self, number: int) -> bool:
+        """Whether a file is memory without rules, for which it is no matter what code is there."""
+        file = self.files.files[number]
+        return file.kind is FileKind.MEMORY and file.image is None
+
+    def _with_rules(self, code_map: CodeMap) -> set[Row]:
+        return {row for row in code_map.rows if not self._is_bare(row[3])}
 
     def forget_replaced(self) -> None:
         """Of mappings that were replaced long ago: no stack by them is still to come."""

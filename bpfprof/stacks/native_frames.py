@@ -41,7 +41,7 @@ class NativeSource:
         self._is_check = np.zeros(len(recording.natives) + 1, np.bool_)
         self._is_check[names["native"][np.isin(names["function"], checks)]] = True
         memory = [number for number, file in enumerate(recording.files) if file.kind == "memory"]
-        self.is_unknown_jit = np.append(False, np.isin(recording.natives["file"], memory))  # by number
+        self.is_unknown_jit = np.append(False, np.isin(recording.natives["file"], [*memory, NO_FILE]))  # by number
         self.is_unknown_jit[names["native"]] = False
         numbers = np.flatnonzero(self.is_eval) - 1
         self._interpreters = set(recording.natives["file"][numbers].tolist())

@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 
 from bpfprof import array_types as npt
-from bpfprof.cpython.layout import JIT_WITHOUT_FRAMES
 from bpfprof.model.frames import Frame, FrameKind
 from bpfprof.model.statuses import NativeFlag, Status
 from bpfprof.recording.reader import Recording
@@ -36,7 +35,6 @@ class StackSource:
         self._native_begins = self._native_ends - stacks["native_count"] - stacks["kernel_count"]
         self._end_greenlets()
         self._is_eval = self._native.is_eval[recording.native_frames["native"]]  # of each native frame
-        self._stand_for_evaluation()
         self._texts: dict[str, str] = recording.start.get("status_texts", {})
         self.statuses = np.concatenate([[Status.STACK_NOT_TAKEN], self._statuses()]).astype(
             np.uint8
@@ -93,6 +91,8 @@ class StackSource:
                 collects_garbage = False
                 if python_frames[index] != _INIT_CLEANUP:
                     frames.append(python_frames[index])
+            elif hides and self._is_jit(native, begin, index):
+                continue
             elif hides:
                 shown, collects_garbage = self._native.shown(native[index], collects_garbage)
                 frames += shown
@@ -130,24 +130,10 @@ class StackSource:
         is_entry = np.append(marks >= np.repeat(first_mark[process], stacks["python_count"]), True)
         return is_entry, _counts(is_entry, self._python_ends - stacks["python_count"], stacks["python_count"])
 
-    def _stand_for_evaluation(self) -> None:
-        """Takes frames of CPython's own JIT for the calls that entered it, where that makes the numbers agree.
-
-        The code of 3.14 leaves the frame pointer as it is (Tools/jit/shim.c and template.c, v3.14.0): that of the
-        evaluation function. So what follows such a frame on the stack is the caller of the evaluation function, which
-        has none. In 3.15 it has one: the code has a frame pointer (gh-126910, python/cpython pull 143548).
-        """
-        stacks, numbers = self._stacks, self._recording.native_frames["native"]
-        is_jit = self._native.is_unknown_jit[numbers]
-        versions = [process.python == JIT_WITHOUT_FRAMES for process in self._recording.processes] or [False]
-        of_version = np.array(versions)[np.minimum(stacks["process"], len(versions) - 1)]
-        if not is_jit.any() or not of_version.any():
-            return
-        begins, counts = self._native_begins, stacks["native_count"]
-        agrees = _counts(self._is_eval | is_jit, begins, counts) == self._entries()[1]
-        for stack in np.flatnonzero(of_version & agrees).tolist():
-            place = slice(int(begins[stack]), int(begins[stack]) + int(counts[stack]))
-            self._is_eval[place] |= is_jit[place]
+    def _is_jit(self, native: list[int], begin: int, index: int) -> bool:
+        """Whether a frame is code of CPython's own JIT: made at run time, and called by the evaluation function."""
+        is_called = index + 1 < len(native) and bool(self._is_eval[begin + index + 1])
+        return is_called and bool(self._native.is_unknown_jit[native[index]])
 
     def _returns(self, process: RecordedProcess, native: list[int]) -> bool:
         return process.python is not None and process.python < (3, 11) and self._native.checks_result(native)

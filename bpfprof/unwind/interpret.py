@@ -26,6 +26,9 @@ _PLT, _REGISTER, _SIGNAL_FRAME = int(CfaKind.PLT), int(CfaKind.REGISTER), int(Cf
 _RBP, _DEREF_RBP, _DEREF_RSP = int(CfaKind.RBP), int(CfaKind.DEREF_RBP), int(CfaKind.DEREF_RSP)
 _SAME, _LOST = int(FramePointerKind.SAME), int(FramePointerKind.LOST)
 _AT_CFA, _AT_RBP = int(FramePointerKind.AT_CFA), int(FramePointerKind.AT_RBP)
+# Of CPython 3.14's JIT: see ebpf/native_frames.bpf.h.
+_JIT_STACK_WORDS, _EVAL_STACK_BYTES, _PAGE_BYTES = 80, 4096, 4096
+_SHIM_CODE_BYTES, _SHIM_STACK_BYTES, _SHIM_CALL_BYTES, _SHIM_CALL = 64, 48, 5, 0x0000000AE8
 
 
 class Stop(IntEnum):
@@ -89,12 +92,22 @@ def walk(
     return walk_by(registers, read_word, rule_at, max_frames)
 
 
-def walk_by(registers: Registers, read_word: ReadWord, rule_at: RuleAt, max_frames: int = 1024) -> Walk:
-    """The same with the rules looked up by the caller, who may know why there is none."""
+def walk_by(
+    registers: Registers,
+    read_word: ReadWord,
+    rule_at: RuleAt,
+    max_frames: int = 1024,
+    is_jit: Callable[[int], bool] = lambda pc: False,
+) -> Walk:
+    """The same with the rules looked up by the caller, who may know why there is none.
+
+    is_jit: whether an address may be code of CPython 3.14's own JIT.
+    """
     frame = _Frame(registers.ip, registers.sp, registers.bp, True, registers.others)
     pcs = [frame.pc]
     while True:
-        step = _caller(frame, read_word, rule_at)
+        left = _leave_jit(frame, read_word) if is_jit(frame.pc) else None
+        step = left or _caller(frame, read_word, rule_at)
         if isinstance(step, Stop):
             return Walk(tuple(pcs), step)
         if len(pcs) >= max_frames:
@@ -130,6 +143,27 @@ def _caller(frame: _Frame, read_word: ReadWord, rule_at: RuleAt) -> _Frame | Sto
     if return_address == 0:
         return Stop.END_OF_STACK
     return _Frame(return_address, cfa, bp, is_signal, {})
+
+
+def _leave_jit(frame: _Frame, read_word: ReadWord) -> _Frame | None:
+    """The evaluation function below code of the JIT; None: it is not on the stack. See ebpf/native_frames.bpf.h."""
+    at, pushed = frame.sp, 0
+    for at in range(frame.sp, frame.sp + 8 * _JIT_STACK_WORDS, 8):
+        word = read_word(at)
+        if word is None:
+            return None
+        if word % _PAGE_BYTES < _SHIM_CODE_BYTES and word >= _PAGE_BYTES:
+            code = read_word(word - _SHIM_CALL_BYTES)
+            if code is not None and code & (1 << 8 * _SHIM_CALL_BYTES) - 1 == _SHIM_CALL:
+                break
+        if at < word < at + 2 * _EVAL_STACK_BYTES:
+            pushed = word
+    else:
+        return None
+    place = at + _SHIM_STACK_BYTES
+    evaluation = read_word(place)
+    bp = next((bp for bp in (frame.bp, pushed) if bp and 0 <= bp - place < _EVAL_STACK_BYTES), None)
+    return _Frame(evaluation, place + 8, bp, False, {}) if evaluation else None
 
 
 def _by_register(frame: _Frame, rule: Rule, cfa: int, read_word: ReadWord) -> _Frame | Stop:
