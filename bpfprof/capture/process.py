@@ -23,8 +23,10 @@ A child begins in the state of its parent. A process is UNSEEN only where the wh
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Protocol
@@ -41,9 +43,13 @@ from bpfprof.proc.text import without_controls
 from bpfprof.recording.tables import RecordedProcess
 
 _MASK64 = (1 << 64) - 1
+_REST = 50  # times what a look took: of code that a process makes, of which some make 100 pieces a second
 _SUSPECTED_NS = (
     1_000_000_000  # so long a process counts as one that replaces code, and mostly one that does is found out
 )
+
+
+_CODE_BYTES = 32 << 20  # some 48,000 functions
 
 
 class CodeReader(Protocol):
@@ -73,6 +79,7 @@ class ProcessCodes:
     process: int
     reader: CodeReader | None
     known: dict[int, tuple[int, int, int]] = field(default_factory=dict)
+    bytes_left: int = _CODE_BYTES  # of names and line tables
     frames: dict[bytes, bytes] = field(default_factory=dict)  # Python frames as they came -> as they are recorded
 
     def forked(self, process: int, reader: CodeReader) -> ProcessCodes:
@@ -110,8 +117,10 @@ class Process:
     command_line: list[str] = field(default_factory=list)
     state: State = State.KNOWN
     until_s: float = 0.0  # when STARTING or ASKED ends, time.monotonic()
-    mapped: list[MappingEvent] = field(default_factory=list)  # code it made, which is looked at at next_look_s
-    next_look_s: float = 0.0  # time.monotonic()
+    mapped: list[MappingEvent] = field(default_factory=list)  # code since the last look
+    look_s: float = 0.0  # how long the last look at its code took
+    rests_until_s: float = 0.0  # from such looks, time.monotonic()
+    written: RecordedProcess | None = None  # its last row in the recording
     suspected_until_ns: int = 0  # of replacing code, CLOCK_MONOTONIC; 0: its Python is not recorded yet
     memory: ProcessMemory | None = None
     interpreter: Interpreter | None = None
@@ -131,6 +140,18 @@ class Process:
             self.memory = ProcessMemory(self.pid)
         except TargetError as error:
             self.note = str(error)
+
+    @contextlib.contextmanager
+    def being_looked_at(self) -> Iterator[None]:
+        """Within the block its code is looked at; then it rests for a time."""
+        began_s = time.monotonic()
+        yield
+        ended_s = time.monotonic()
+        self.look_s = ended_s - began_s
+        self.rests_until_s = ended_s + _REST * self.look_s
+
+    def is_rested(self, now_s: float) -> bool:
+        return self.rests_until_s < now_s
 
     def close(self) -> None:
         """Closes its memory."""

@@ -30,8 +30,7 @@ if TYPE_CHECKING:
     from bpfprof.recording.writer import Sink
 
 _BUSY_AFTER_EXEC_S = 2.0  # a program that has just begun maps code, and may be over soon
-# Code that a process makes is looked at after so many times as long as its last look took: some make 100 a second.
-_NO_LOOK = 50
+_LONG_LOOK_S = 0.05  # after a longer one a process rests, whatever it maps: it may have 60,000 mappings
 _ASKED_S = 0.25
 _STARTING_S = 5.0
 _DEAD = "ZX"  # states of proc(5)
@@ -182,7 +181,7 @@ class Processes:
         self.naming.forget(process)
         process.codes = ProcessCodes(process.index, process.read_code)
         self._busy_until_s = time.monotonic() + _BUSY_AFTER_EXEC_S
-        self._name(process)
+        self._take_name(process)
         self.threads.rename(tid, tasks.thread_name(pid, tid))
         self._look_at(process, time_ns)
         self._tell_kernel(process)
@@ -196,7 +195,8 @@ class Processes:
             self._look_at(process)
             self._tell_kernel(process)
         elif not self._look_again(process) and process.state is State.KNOWN:
-            process.state, process.until_s = State.ASKED, time.monotonic() + _ASKED_S
+            process.state = State.ASKED
+            process.until_s = max(time.monotonic() + _ASKED_S, process.rests_until_s)
 
     def remapped(self, mapped: Mapping[Pid, Sequence[MappingEvent]]) -> None:
         """These processes mapped code: perhaps an interpreter. Without events: at a time that is not known."""
@@ -205,7 +205,8 @@ class Processes:
             if process is None or process.state is State.UNSEEN:
                 continue
             process.mapped += events
-            if not events or any(event.is_file for event in events) or not self._makes_code(process):
+            makes_code = bool(events) and not any(event.is_file for event in events) and self._makes_code(process)
+            if not makes_code and process.look_s < _LONG_LOOK_S:
                 self._look_again(process)
 
     def ended(self, pid: Pid, time_ns: int, name: str) -> None:
@@ -235,14 +236,15 @@ class Processes:
         """Looks again at processes that make code or whose interpreter was still starting; lets the kernel side ask."""
         now = time.monotonic()
         for process in list(self.by_pid.values()):
-            if process.mapped and process.next_look_s < now:
+            if process.mapped and process.is_rested(now):
                 self._look_again(process)
             if process.state is State.ASKED and process.until_s < now:
                 process.state = State.KNOWN
                 self._tell_kernel(process)
-            elif process.state is State.STARTING:
-                is_changed = self._code is not None and self._code.look_at(process.pid)
-                self._detect(process)
+            elif process.state is State.STARTING and (process.look_s < _LONG_LOOK_S or process.is_rested(now)):
+                with process.being_looked_at():
+                    is_changed = self._code is not None and self._code.look_at(process.pid)
+                    self._detect(process)
                 if process.until_s < now:
                     process.state = State.KNOWN
                 if process.state is State.KNOWN:
@@ -258,10 +260,7 @@ class Processes:
         """Processes and threads name themselves after their birth; takes the names they have now."""
         self.naming.look_at(self.by_pid.values(), at_once=True)
         for process in self.by_pid.values():
-            before = process.recorded()
-            self._take_name(process)
-            if before != process.recorded():
-                self._row(process)
+            self._name(process)
             for tid in tasks.list_threads(process.pid):
                 self.threads.rename(tid, tasks.thread_name(process.pid, tid))
 
@@ -319,9 +318,8 @@ class Processes:
         """Whether the mappings are others than before, which they are since the first of those it has told."""
         mapped, process.mapped = process.mapped, []
         first_ns = min((event.time_ns for event in mapped), default=0)
-        began_s = time.monotonic()
-        is_changed = self._code is not None and self._code.look_at(process.pid, first_ns, mapped)
-        process.next_look_s = time.monotonic() + _NO_LOOK * (time.monotonic() - began_s)
+        with process.being_looked_at():
+            is_changed = self._code is not None and self._code.look_at(process.pid, first_ns, mapped)
         if not is_changed:
             return False
         if process.state in (State.KNOWN, State.ASKED, State.STARTING):
@@ -369,4 +367,8 @@ class Processes:
             process.cgroup = cgroup_of(process.pid) or process.cgroup
 
     def _row(self, process: Process) -> None:
-        self._rows.append(table_row(process.index, process.recorded()))
+        """Writes its row, if it says something else than the last one."""
+        row = process.recorded()
+        if row != process.written:
+            process.written = row
+            self._rows.append(table_row(process.index, row))

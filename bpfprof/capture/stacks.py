@@ -48,6 +48,10 @@ _OBJECT_AT, _TEXTS_AT, _TABLE_AT = (CODE_COPY_DTYPE.fields[name][1] for name in 
 _TEXT_BYTES = abi.CONSTANTS["BP_COPIED_TEXT_BYTES"]
 _OFFSET_LIMIT = 1 << 31
 _CHANGED = Unresolved("code object replaced before it was read")
+_TOO_MUCH = Unresolved("more code objects than are recorded of a process, or of all")
+_CODE_BYTES = 256 << 20  # of names and line tables of all processes
+_CHUNK_BYTES = 8 << 20  # of code objects; the reader takes more
+_LETTER_BYTES = 6  # in JSON, at most
 
 
 class NativeFrames(Protocol):
@@ -76,6 +80,7 @@ class StackTable:
     _unfinished_pids: set[int] = field(default_factory=set)  # processes that had some lately
     unverified_count: int = 0
     changed_count: int = 0
+    _code_bytes_left: int = _CODE_BYTES
 
     def take_copies(self, records: Iterable[memoryview], codes_of: Callable[[int], ProcessCodes | None]) -> None:
         """Takes copies of code objects, for the stacks of this turn and, sent while these were drained, the next."""
@@ -202,6 +207,8 @@ class StackTable:
         known = codes.known.get(address)
         if known is not None and identity in (0, known[0]):
             return known[1], known[2]
+        if min(codes.bytes_left, self._code_bytes_left) <= 0:
+            return self._unnamed(codes, _TOO_MUCH), 0
         code, read_identity = self._read(codes, address, identity)
         if not isinstance(code, CodeObject):
             return self._unnamed(codes, code), 0
@@ -239,6 +246,9 @@ class StackTable:
             if len(self._index_of_code) >= _CODES_LIMIT:
                 self._index_of_code.clear()
             index = self._index_of_code[key] = self._number(codes, code)
+            size = _size(code)
+            codes.bytes_left -= size
+            self._code_bytes_left -= size
         return index
 
     def _number(self, codes: ProcessCodes, code: CodeObject | Unresolved) -> int:
@@ -256,13 +266,15 @@ class StackTable:
     def write_new(self, sink: Sink) -> bool:
         """What the recording does not have yet; true when code objects were among it."""
         has_codes = bool(self._new_codes)
-        if has_codes:
-            rows = [list(_columns(process, code)) for process, code in self._new_codes]
-            tables = [code.linetable if isinstance(code, CodeObject) else b"" for _, code in self._new_codes]
+        while self._new_codes:
+            sizes = np.cumsum([_size(code) for _, code in self._new_codes])
+            count = max(1, int(np.searchsorted(sizes, _CHUNK_BYTES)))
+            codes, self._new_codes = self._new_codes[:count], self._new_codes[count:]
+            rows = [list(_columns(process, code)) for process, code in codes]
+            tables = [code.linetable if isinstance(code, CodeObject) else b"" for _, code in codes]
             ends = np.cumsum([len(table) for table in tables], dtype=np.uint64)
             blob = np.frombuffer(b"".join(tables), np.uint8)
             sink.write("codes", {"rows": rows}, {"linetable_ends": ends, "linetables": blob})
-            self._new_codes = []
         if self._new_stacks:
             stacks, frames, natives = (b"".join(part) for part in zip(*self._new_stacks))
             arrays: dict[str, npt.NDArray[Any]] = {
@@ -273,6 +285,13 @@ class StackTable:
             sink.write("stacks", arrays=arrays)
             self._new_stacks = []
         return has_codes
+
+
+def _size(code: CodeObject | Unresolved) -> int:
+    """What it takes in the file, at most."""
+    if isinstance(code, Unresolved):
+        return _LETTER_BYTES * len(code.reason)
+    return _LETTER_BYTES * (len(code.filename) + len(code.qualname)) + len(code.linetable)
 
 
 def _columns(process: int, code: CodeObject | Unresolved) -> tuple[int, str, str, int, str]:

@@ -22,13 +22,14 @@ from bpfprof.kernel.unwind_memory import UnwindMemory, UnwindMemoryFull
 from bpfprof.model.ids import Pid
 from bpfprof.model.samples import TRAMPOLINES
 from bpfprof.names.jitdump import IS_JITDUMP, JitDumps
-from bpfprof.proc.maps import Mapping, open_mapped_file
+from bpfprof.proc.maps import Mapping, open_mapped_file, read_maps
 from bpfprof.proc.memory import ProcessMemory
 from bpfprof.unwind.cache import decode_rows, load_rows
 
 KERNEL_FILE = 0  # the number of what kernel addresses belong to
 _VDSO_LIMIT_BYTES = 64 << 10
 _QUICK_BYTES = 2 << 20  # of call frame information: some 0.3 s
+_VDSO = "[vdso]"
 _SHARED_MEMORY = ("/dev/zero", "/SYSV")  # mappings of nothing that have an inode: shmem_zero_setup(), ipc/shm.c
 
 
@@ -83,8 +84,8 @@ class CodeFiles:
 
     def of_mapping(self, pid: Pid, mapping: Mapping) -> CodeFile | None:
         """The file of an executable mapping; None when there are too many."""
-        if mapping.path == "[vdso]":
-            return self._known("vdso") or self._add_vdso(pid, mapping)
+        if mapping.path == _VDSO:
+            return self._known("vdso") or self._add_vdso(pid)
         if not mapping.is_file or mapping.path.startswith(_SHARED_MEMORY):
             return self._memory_of(pid)
         if IS_JITDUMP(mapping.path):
@@ -183,18 +184,19 @@ class CodeFiles:
                 file.dumps.add(open_mapped_file(pid, mapping))
         return file
 
-    def _add_vdso(self, pid: Pid, mapping: Mapping) -> CodeFile | None:
+    def _add_vdso(self, pid: Pid) -> CodeFile | None:
+        """Read from bpfprof's own memory: all have the same, but a target may have written into its own."""
         image, note = None, "it cannot be read"
+        own_pid = Pid(os.getpid())
         try:
-            with ProcessMemory(pid) as memory:
-                content = memory.read(mapping.start, min(mapping.end - mapping.start, _VDSO_LIMIT_BYTES))
+            own = next((it for it in read_maps(own_pid) if it.path == _VDSO), None)
+            with ProcessMemory(own_pid) as memory:
+                content = memory.read(own.start, min(own.end - own.start, _VDSO_LIMIT_BYTES)) if own else None
             if content is not None:
                 image, note = ElfImage.from_bytes(content, "vdso"), ""
-        except TargetError:
-            return None  # the process is gone; that of the next one is the same
-        except (OSError, ElfError) as error:
+        except (TargetError, OSError, ElfError) as error:
             note = f"it cannot be read ({error})"
-        return self._add("vdso", FileKind.VDSO, "[vdso]", pid, image, note)
+        return self._add("vdso", FileKind.VDSO, _VDSO, pid, image, note)
 
     def _add(
         self, key: object, kind: FileKind, path: str, pid: Pid, image: ElfImage | None, note: str = ""

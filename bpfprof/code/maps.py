@@ -19,7 +19,7 @@ from bpfprof.kernel.tables import Tables
 from bpfprof.kernel.unwind_memory import MAX_MAPPINGS, UnwindMemory, UnwindMemoryFull
 from bpfprof.model.ids import Pid
 from bpfprof.model.samples import NO_FILE
-from bpfprof.proc.maps import Mapping, read_maps
+from bpfprof.proc.maps import Mapping, read_executable_maps
 from bpfprof.unwind.interpret import Rule
 
 Location = tuple[int, int]  # (number of the file, address in it)
@@ -86,12 +86,13 @@ class NativeCode:
         """
         since_ns, self._looked_ns[pid] = self._looked_ns.get(pid, 0), time.monotonic_ns()
         try:
-            mappings = [each for each in read_maps(pid) if each.is_executable and each.start < _KERNEL_HALF]
+            mappings, count = read_executable_maps(pid, MAX_MAPPINGS)
         except TargetError:
             return False
-        rows = [row for mapping in mappings if (row := self._row(pid, mapping)) is not None]
+        in_user_half = (mapping for mapping in mappings if mapping.start < _KERNEL_HALF)
+        rows = [row for mapping in in_user_half if (row := self._row(pid, mapping)) is not None]
         rows = self._jit.refine(pid, rows)
-        self.cut_count += max(0, len(rows) - MAX_MAPPINGS)
+        self.cut_count += max(0, count - MAX_MAPPINGS, len(rows) - MAX_MAPPINGS)
         rows = rows[:MAX_MAPPINGS]
         old = self.map_of.get(pid)
         was_other = old is not None and any(self._is_other(old, event) for event in mapped if event.time_ns > since_ns)

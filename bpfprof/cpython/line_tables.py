@@ -7,6 +7,7 @@ early. Offsets are in bytes from the first instruction; 3.10's f_lasti and the 3
 
 from __future__ import annotations
 
+from array import array
 from dataclasses import dataclass
 
 import numpy as np
@@ -64,8 +65,7 @@ class LineTable:
 
 def _decode_locations(table: bytes, first_line: int) -> tuple[Int64Array, Int64Array]:
     """3.11+. Bit 7 marks the first byte of an entry: code in bits 3 to 6, code units less 1 in bits 0 to 2."""
-    starts: list[int] = []
-    lines: list[int] = []
+    starts, lines = array("q"), array("q")  # a list would take ten times as much as the table
     offset, line, position = 0, first_line, 0
     while position < len(table):
         head = table[position]
@@ -89,7 +89,7 @@ def _decode_locations(table: bytes, first_line: int) -> tuple[Int64Array, Int64A
         offset += ((head & 7) + 1) * _CODE_UNIT_BYTES
     starts.append(offset)
     lines.append(0)  # what follows the last entry has no line
-    return np.array(starts, np.int64), np.array(lines, np.int64)
+    return np.frombuffer(starts, np.int64), np.frombuffer(lines, np.int64)
 
 
 def _signed_varint(table: bytes, position: int) -> tuple[int | None, int]:

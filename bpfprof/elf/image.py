@@ -36,7 +36,7 @@ _DYNAMIC = struct.Struct("<qQ")  # Elf64_Dyn
 _PAGE_BYTES = 4096  # what the kernel rounds segments to on x86-64: ELF_PAGESTART, fs/binfmt_elf.c (Linux 6.1)
 _PROGRAM_HEADER_LIMIT = 1024
 _SECTION_LIMIT = 65536
-_NOTES_LIMIT_BYTES = 64 << 10
+_NOTES_LIMIT_BYTES = 64 << 10  # of a file
 _DYNAMIC_LIMIT_BYTES = 64 << 10
 _NAMES_LIMIT_BYTES = 4 << 20
 _READ_LIMIT_BYTES = 256 << 20
@@ -246,8 +246,10 @@ class ElfImage:
 
     def _read_build_id(self, notes: list[tuple[int, int]]) -> str:
         """The descriptor of NT_GNU_BUILD_ID in hex; "" when there is none."""
+        left = _NOTES_LIMIT_BYTES
         for offset, size in notes:
-            data = self.read_at(offset, min(size, _NOTES_LIMIT_BYTES)) or b""
+            data = self.read_at(offset, min(size, left)) or b""
+            left -= len(data)
             position = 0
             while position + _NOTE.size <= len(data):
                 name_size, content_size, kind = _NOTE.unpack_from(data, position)

@@ -12,7 +12,7 @@ import numpy as np
 
 from bpfprof import array_types as npt
 from bpfprof.cpython.eval_ranges import EVAL_FUNCTION, EvalRanges, eval_ranges
-from bpfprof.elf.image import ElfImage
+from bpfprof.elf.image import ElfError, ElfImage
 from bpfprof.elf.lines import LineReader
 from bpfprof.elf.symbols.plt import read_plt
 from bpfprof.elf.symbols.reader import read_symbols
@@ -81,7 +81,10 @@ def kept_eval_ranges(image: ElfImage) -> EvalRanges:
     """What `eval_ranges` finds, kept between runs: of a stripped interpreter it takes the rules of the whole file."""
     if image.find_symbol(EVAL_FUNCTION) is None:
         return eval_ranges(image)
-    name = cache_name(image.build_id, image.status())
+    try:
+        name = cache_name(image, image.status())
+    except ElfError:
+        return eval_ranges(image)
     content = _EVAL_CACHE.load(name)
     if content is None or len(content) % 24:
         ranges = eval_ranges(image)

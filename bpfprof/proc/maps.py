@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import stat
 from dataclasses import dataclass
 
@@ -11,6 +12,7 @@ from bpfprof.model.ids import FileOffset, Pid, RuntimeAddress
 
 # vm.max_map_count allows 65530 mappings by default and far more when raised; this bounds what one target can cost.
 _MAPS_LIMIT_BYTES = 64 << 20
+_EXECUTABLE = re.compile(rb"^[0-9a-f]+-[0-9a-f]+ ..x. .*$", re.MULTILINE)
 _DELETED = " (deleted)"  # appended by d_path(), fs/d_path.c (Linux 6.1)
 
 
@@ -42,13 +44,23 @@ class Mapping:
 
 def read_maps(pid: Pid) -> list[Mapping]:
     """All mappings, by address. Empty for a kernel thread or a zombie; TargetError when the process is gone."""
+    mappings = (_parse_line(line) for line in _read(pid).split(b"\n"))
+    return [mapping for mapping in mappings if mapping is not None]
+
+
+def read_executable_maps(pid: Pid, limit: int) -> tuple[list[Mapping], int]:
+    """The first `limit` mappings of code, by address, and how many there are. Errors are as for read_maps()."""
+    lines = _EXECUTABLE.findall(_read(pid))
+    mappings = (_parse_line(line) for line in lines[:limit])
+    return [mapping for mapping in mappings if mapping is not None], len(lines)
+
+
+def _read(pid: Pid) -> bytes:
     try:
         with open(f"/proc/{pid}/maps", "rb") as file:
-            text = file.read(_MAPS_LIMIT_BYTES)
+            return file.read(_MAPS_LIMIT_BYTES)
     except OSError as error:
         raise TargetError(f"the mappings of process {pid} cannot be read: {error.strerror}") from error
-    mappings = (_parse_line(line) for line in text.split(b"\n"))
-    return [mapping for mapping in mappings if mapping is not None]
 
 
 def _parse_line(line: bytes) -> Mapping | None:

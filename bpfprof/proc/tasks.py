@@ -10,6 +10,7 @@ from bpfprof.model.ids import Pid, RuntimeAddress, Tid
 from bpfprof.proc.text import without_controls
 
 _READ_LIMIT_BYTES = 64 << 10
+_COMMAND_LINE_LIMIT_BYTES = 4 << 10
 _SYSCALL_ARGUMENT_COUNT = 6
 
 
@@ -86,8 +87,8 @@ def thread_name(pid: Pid, tid: Tid) -> str:
 
 
 def process_command_line(pid: Pid) -> list[str]:
-    """Its arguments, the first 64 KiB of them; empty for a kernel thread or when the process is gone."""
-    raw = _read(f"/proc/{pid}/cmdline")
+    """Its arguments, the first 4 KiB of them; empty for a kernel thread or when the process is gone."""
+    raw = _read(f"/proc/{pid}/cmdline", _COMMAND_LINE_LIMIT_BYTES)
     return [without_controls(part) for part in raw.removesuffix(b"\0").split(b"\0")] if raw else []
 
 
@@ -189,10 +190,10 @@ def namespace_pid(pid: Pid) -> int:
     return int(line[-1]) if len(line) > 1 and line[-1].isdigit() else 0
 
 
-def _read(path: str) -> bytes:
-    """At most _READ_LIMIT_BYTES; b"" when it cannot be read."""
+def _read(path: str, limit: int = _READ_LIMIT_BYTES) -> bytes:
+    """At most `limit` bytes; b"" when it cannot be read."""
     parts: list[bytes] = []
-    left = _READ_LIMIT_BYTES
+    left = limit
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)  # a file object would cost more than the reading
     except OSError:

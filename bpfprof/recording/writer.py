@@ -8,7 +8,9 @@ from typing import Any, Protocol
 
 from bpfprof import array_types as npt
 from bpfprof.errors import OutputError
-from bpfprof.recording.format import MAGIC, Chunk, encode
+from bpfprof.recording.format import MAGIC, MAX_CHUNK_BYTES, MAX_TEXT_BYTES, Chunk, encode
+
+_ROWS_TOGETHER = 1000  # that of a process may have 24 KiB, mostly of its command line
 
 
 class Sink(Protocol):
@@ -30,8 +32,16 @@ class RecordingWriter:
     def write(
         self, kind: str, fields: dict[str, Any] | None = None, arrays: dict[str, npt.NDArray[Any]] | None = None
     ) -> None:
-        """Appends one chunk. Raises OutputError when it cannot be written; the file then ends with the chunk before."""
-        self._append(encode(Chunk(kind, fields or {}, arrays or {})))
+        """Appends one chunk, or several where a table has many rows.
+
+        Raises OutputError when it cannot be written; the file then ends with the chunk before.
+        """
+        rows = (fields or {}).get("rows")
+        if rows is None or arrays or len(rows) <= _ROWS_TOGETHER:
+            self._append(_encoded(Chunk(kind, fields or {}, arrays or {})))
+            return
+        for begin in range(0, len(rows), _ROWS_TOGETHER):
+            self._append(_encoded(Chunk(kind, {"rows": rows[begin : begin + _ROWS_TOGETHER]})))
 
     def _append(self, data: bytes) -> None:
         rest = memoryview(data)
@@ -44,3 +54,11 @@ class RecordingWriter:
                 os.lseek(self._fd, self.written_bytes, os.SEEK_SET)
             raise OutputError(f"the recording could not be written on: {error.strerror}", "free some space") from error
         self.written_bytes += len(data)
+
+
+def _encoded(chunk: Chunk) -> bytes:
+    """Raises ValueError for what could not be read again, nor anything behind it."""
+    data = encode(chunk)
+    if len(data) > MAX_CHUNK_BYTES or len(data) - sum(it.nbytes for it in chunk.arrays.values()) > MAX_TEXT_BYTES:
+        raise ValueError(f"a chunk of {chunk.kind} is larger than what is read")
+    return data

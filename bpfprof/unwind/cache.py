@@ -1,7 +1,8 @@
 """Rows of files kept between runs: an `ElfImage` and its stat in, its rows and rules out, decoded only the first time.
 
-A file is known by its build id, else by device, inode, size and time of change. Its owner is part of the name either
-way: a build id is only a claim, and nobody's file may speak for another user's.
+A file is known by its build id and a hash of its call frame information, else by device, inode, size and time of
+change. Its owner is part of the name either way: a build id is only a claim, and nobody's file may speak for another
+user's, nor that of a container's root for the host's.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import numpy as np
 
 from bpfprof.array_types import NDArray
 from bpfprof.elf.cfi.rules import RULE, RULE_LIMIT, CfaKind, FramePointerKind, Rules
+from bpfprof.elf.cfi.sections import read_eh_frame
 from bpfprof.elf.image import ElfImage
 from bpfprof.private_cache import PrivateCache
 from bpfprof.unwind.rows import PAGE_BITS, RULE_MASK, FileRows, compact
@@ -30,7 +32,7 @@ def load_rows(image: ElfImage, status: os.stat_result) -> tuple[FileRows, Rules]
 
     Raises ElfError as read_call_frames does.
     """
-    name = cache_name(image.build_id, status)
+    name = cache_name(image, status)
     content = _CACHE.load(name)
     found = unpack(content) if content is not None else None
     if found is None:
@@ -47,10 +49,14 @@ def decode_rows(image: ElfImage) -> tuple[FileRows, Rules]:
     return compact(frames), frames.rules
 
 
-def cache_name(build_id: str, status: os.stat_result) -> str:
-    """The name that a file's rows are kept under."""
-    if len(build_id) >= _SHORTEST_BUILD_ID and build_id.strip("0"):
-        parts = [build_id, status.st_uid, status.st_size]
+def cache_name(image: ElfImage, status: os.stat_result) -> str:
+    """The name that what is known of a file is kept under. Raises ElfError as read_call_frames does."""
+    if len(image.build_id) >= _SHORTEST_BUILD_ID and image.build_id.strip("0"):
+        digest = hashlib.blake2b(read_eh_frame(image)[0].data, digest_size=16)
+        debug_frame = image.section(".debug_frame")
+        if debug_frame is not None:
+            digest.update(image.read_at(debug_frame.offset, debug_frame.size) or b"")
+        parts = [image.build_id, status.st_uid, status.st_size, digest.hexdigest()]
     else:
         parts = ["", status.st_uid, status.st_size, status.st_dev, status.st_ino, status.st_mtime_ns]
     return hashlib.sha256("\0".join(map(str, (_VERSION, *parts))).encode()).hexdigest()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import time
 from types import SimpleNamespace
 from typing import Any, cast
@@ -48,6 +49,30 @@ def test_a_command_that_is_let_run_is_born_then() -> None:
     assert record["state"] == abi.ThreadState["BP_THREAD_RUNNABLE"] and record["status"] == abi.Status["BP_NOT_STARTED"]
     assert before_ns < record["first_ns"] == record["since_ns"] == thread.first_ns
     assert (process.name, process.command_line) == ("env", ["/usr/bin/env", "true"])
+
+
+def test_a_row_that_says_nothing_new_is_not_written_again() -> None:
+    """A program may execute itself 300 times a second."""
+    tables = SimpleNamespace(set_process=lambda *_: True, add_thread=lambda *_: True)
+    processes, sizes = Processes(cast(Tables, tables), None), []
+
+    class Sink:
+        def write(self, kind: str, fields: dict[str, Any] | None = None, arrays: object = None) -> None:
+            sizes.extend(len(str(row)) for row in (fields or {})["rows"] if kind == "processes")
+
+    command = ["sh", "-c", "echo ready; read line", *["argument"] * 2000]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
+        assert child.stdout and child.stdout.readline()
+        pid = Pid(child.pid)
+        processes.watch(pid)
+        processes.write_new(Sink())
+        count = len(sizes)
+        for time_ns in range(100):
+            processes.executed(pid, Tid(child.pid), time_ns)
+            processes.write_new(Sink())
+        child.communicate()
+    processes.close()
+    assert 0 < count <= 3 and len(sizes) == count and max(sizes) < 10_000
 
 
 @pytest.mark.parametrize(

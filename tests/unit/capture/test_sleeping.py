@@ -62,9 +62,10 @@ def test_the_stacks_of_a_process_now() -> None:
     thread = threading.Thread(target=asked.wait, daemon=True)
     thread.start()
     try:
-        while not (found := {stack.tid: stack for stack in stacks_now(process, None)})[Tid(thread.native_id or 0)].call:
-            pass
-        waiting, running = found[Tid(thread.native_id or 0)], found[Tid(threading.get_native_id())]
+        found = {stack.tid: stack for stack in stacks_now(process, None)}
+        while not found[tid := Tid(thread.native_id or 0)].call or found[tid].status.run_state != "S":  # not yet
+            found = {stack.tid: stack for stack in stacks_now(process, None)}
+        waiting, running = found[tid], found[Tid(threading.get_native_id())]
         codes = [process.read_code(address) for address, _, _ in waiting.frames]
     finally:
         asked.set()
@@ -72,7 +73,7 @@ def test_the_stacks_of_a_process_now() -> None:
         process.close()
     names = [code.name for code in codes if isinstance(code, CodeObject)]
     assert names[:2] == ["wait", "wait"] and names[-1] == "_bootstrap"
-    assert waiting.status.run_state == "S" and waiting.python_status == abi.Status["BP_OK"]
+    assert waiting.python_status == abi.Status["BP_OK"]
     assert running.status.run_state == "R" and running.frames
 
 

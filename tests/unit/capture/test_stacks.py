@@ -7,7 +7,9 @@ import shutil
 import subprocess
 import zlib
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -21,6 +23,8 @@ from bpfprof.cpython.code_objects import CodeObject, Unresolved
 from bpfprof.kernel.sources import join_includes
 from bpfprof.model.ids import Pid, RuntimeAddress
 from bpfprof.proc.memory import CopiedMemory
+from bpfprof.recording.format import Chunk, encode
+from bpfprof.recording.reader import Recording
 from tests.unit.capture.taken import new_chunks, new_rows
 
 START_OFFSET = 176  # of the bytecode in a code object
@@ -145,6 +149,31 @@ def test_an_object_replaced_before_it_was_read_is_counted_and_not_misnamed(table
     assert (table.changed_count, table.unverified_count) == (2, 0), "once a frame; the next stack may have more luck"
     table.add_records([record(3, target.frame(0x1000))], codes)
     assert names(table) == ["other"], "which is what runs now"
+
+
+def test_a_process_has_so_many_code_objects_and_others_have_theirs(table: StackTable) -> None:
+    """A line table may have 1 MiB, and a program may have any number of them."""
+    functions = {f"f{number}": number * 0x1000 for number in range(1, 60)}
+    costly, other = Target(**functions), Target(other=0x1000)
+    for address, code in costly.objects.items():
+        costly.objects[address] = replace(code, linetable=bytes(1 << 20))
+    codes = {PID: ProcessCodes(0, costly), PID + 1: ProcessCodes(1, other)}.get
+    records = [record(key, costly.frame(address)) for key, address in enumerate(costly.objects, 1)]
+    table.add_records([*records, *records, record(99, other.frame(0x1000), tgid=PID + 1)], codes)
+    recording, sizes = Recording(), []
+
+    class Sink:
+        def write(self, kind: str, fields: dict[str, Any] | None = None, arrays: dict[str, Any] | None = None) -> None:
+            chunk = Chunk(kind, fields or {}, arrays or {})
+            sizes.append(len(encode(chunk)))
+            recording.take(chunk)
+
+    table.write_new(Sink())
+    reasons = [code.reason for code in recording.codes]
+    assert [code.qualname for code in recording.codes][-1] == "other"
+    assert 30 <= reasons.count("") - 1 <= 33 and sum(map(bool, reasons)) == 1, "one entry for all others"
+    assert len(costly.reads) == reasons.count("") - 1, "they are not read any more"
+    assert max(sizes) < 10 << 20
 
 
 def copy_record(frame: Frame, tgid: int = PID) -> memoryview:

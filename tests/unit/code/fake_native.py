@@ -108,13 +108,14 @@ class FakeTarget:
         """In place of /proc/PID/maps."""
         files, memory = FakeFiles(), FakeMemory()
         target = cls(NativeCode(cast(CodeFiles, files), cast(UnwindMemory, memory)), files, memory)
-        monkeypatch.setattr(native_code, "read_maps", target.read_maps)
+        monkeypatch.setattr(native_code, "read_executable_maps", target.read_executable_maps)
         return target
 
-    def read_maps(self, pid: Pid) -> list[Mapping]:
+    def read_executable_maps(self, pid: Pid, limit: int) -> tuple[list[Mapping], int]:
         if pid not in self.maps:
             raise TargetError(f"there is no process {pid}")
-        return self.maps[pid]
+        found = [mapping for mapping in self.maps[pid] if mapping.is_executable]
+        return found[:limit], len(found)
 
     def map(self, *mappings: Mapping, pid: Pid = PID) -> bool:
         """These are all mappings now; what look_at() says of it."""

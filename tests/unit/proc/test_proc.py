@@ -29,6 +29,13 @@ def test_maps_of_this_process_cover_its_own_objects() -> None:
         os.close(fd)
 
 
+def test_so_many_mappings_of_code_and_no_more() -> None:
+    expected = [mapping for mapping in maps.read_maps(ME) if mapping.is_executable]
+    assert len(expected) > 3
+    assert maps.read_executable_maps(ME, 1000) == (expected, len(expected))
+    assert maps.read_executable_maps(ME, 2) == (expected[:2], len(expected))
+
+
 def test_maps_line_forms() -> None:
     line = b"7f0-7f1 r-xp 00001000 08:01 42 /tmp/a b\\012c (deleted)"
     expected = maps.Mapping(

@@ -95,21 +95,26 @@ def test_a_refused_file_is_not_kept(folder: Path, tmp_path: Path) -> None:
     assert not folder.exists()
 
 
-def test_names(tmp_path: Path) -> None:
-    path = tmp_path / "file"
-    path.write_bytes(b"12345")
-    status = os.stat(path)
+def test_names(program: Path, tmp_path: Path) -> None:
+    copy, other = tmp_path / "copy", tmp_path / "other"
+    copy.write_bytes(program.read_bytes())
+    other.write_bytes(program.read_bytes().replace(b"\x41\x0e\x10\x41\x0e\x18", b"\x41\x0e\x10\x41\x0e\x20"))
+    status = os.stat(program)
     values = list(status)
     values[4] += 1  # st_uid
-    other_owner = os.stat_result(values)
-    copy = tmp_path / "copy"
-    copy.write_bytes(b"67890")
-    assert cache_name(BUILD_ID, status) == cache_name(BUILD_ID, os.stat(copy))
-    names = {cache_name(BUILD_ID, status), cache_name(BUILD_ID, other_owner), cache_name(BUILD_ID[::-1], status)}
-    names |= {cache_name("", status), cache_name("", os.stat(copy)), cache_name("00" * 20, os.stat(copy))}
-    assert len(names) == 5  # a build id of zeros is none
-    os.utime(path, ns=(1, 1))
-    assert cache_name("", os.stat(path)) != cache_name("", status)
+
+    def name(path: Path, build_id: str, status: os.stat_result | None = None) -> str:
+        with ElfImage.open(str(path)) as image:
+            image.build_id = build_id
+            return cache_name(image, status or os.stat(path))
+
+    assert name(program, BUILD_ID) == name(copy, BUILD_ID)
+    names = {name(program, BUILD_ID), name(program, BUILD_ID, os.stat_result(values)), name(program, BUILD_ID[::-1])}
+    names.add(name(other, BUILD_ID))  # it says that it is the same file, and would be unwound by other rules
+    names |= {name(program, ""), name(copy, ""), name(copy, "00" * 20)}
+    assert len(names) == 6  # a build id of zeros is none
+    os.utime(program, ns=(1, 1))
+    assert name(program, "") != name(program, "", status)
 
 
 def test_unpack_refuses_what_is_out_of_bounds(folder: Path, program: Path) -> None:
