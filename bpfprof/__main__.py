@@ -1,5 +1,24 @@
-"""`python -m bpfprof`."""
+"""The command `bpfprof`, and `python -m bpfprof`: Ctrl-C before it works or after it is done ends it without a word."""
 
-from bpfprof.cli import main
+import signal
 
-main()
+
+def main() -> None:
+    """As bpfprof.cli.main() does."""
+    handler = signal.getsignal(signal.SIGINT)
+    is_ours = handler is signal.default_int_handler  # else it is ignored
+    if is_ours:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+    from bpfprof import cli
+
+    if is_ours:
+        signal.signal(signal.SIGINT, handler)
+    try:
+        cli.main()
+    finally:
+        if is_ours:
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
+if __name__ == "__main__":
+    main()

@@ -33,8 +33,13 @@ class StopRequest:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.end()
+
+    def end(self) -> None:
+        """From here on signals do what they did before the block: what is left to do may be given up."""
+        if self._previous_mask is None:
+            return
         self._look(0)  # what came is not to come again
-        assert self._previous_mask is not None
         signal.pthread_sigmask(signal.SIG_SETMASK, self._previous_mask)
         self._previous_mask = None
         for number, handler in self._previous.items():

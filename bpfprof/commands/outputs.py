@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import io
 import os
 import stat
@@ -98,6 +99,16 @@ def open_output(path: Path, caller: tuple[int, int] | None, empty: bool = True, 
         os.close(fd)
         raise
     return fd
+
+
+def keep_others_out(fd: int, path: Path) -> None:
+    """As long as the file is open. Raises UsageError when another bpfprof writes it."""
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise UsageError(f"{path} is being written by another process") from None
+    except OSError:  # not every file system has locks
+        return
 
 
 def remove_output(path: Path, fd: int, caller: tuple[int, int] | None) -> None:

@@ -7,7 +7,7 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
@@ -21,10 +21,10 @@ from bpfprof.capture.stop import StopRequest
 from bpfprof.capture.targets import Targets
 from bpfprof.capture.watch import Watch
 from bpfprof.commands.options import RECORDING_SUFFIX, STANDARD_OUTPUT, Shown
-from bpfprof.commands.outputs import open_output, open_temporary, remove_output, show, write_whole
+from bpfprof.commands.outputs import keep_others_out, open_output, open_temporary, remove_output, show, write_whole
 from bpfprof.commands.starting import Started, starting
 from bpfprof.commands.terminal import acts_on_codes
-from bpfprof.errors import BpfprofError, OutputError, UsageError
+from bpfprof.errors import BpfprofError, OutputError, RecordingError, UsageError
 from bpfprof.kernel.checks import check_events, check_host
 from bpfprof.kernel.kernel_side import KernelSide
 from bpfprof.proc.caller import caller_ids
@@ -139,48 +139,81 @@ def _wait(launched: LaunchedCommand, stop: StopRequest) -> int:
 
 def _record(
     kernel: KernelSide, plan: Plan, chosen: Format | None, stop: StopRequest, launched: LaunchedCommand | None
-) -> tuple[Profile, Path, OutputError | None]:
-    """(the profile, where the recording or the report is, why it could not be written to its end)"""
+) -> tuple[Profile, Path, BpfprofError | None]:
+    """(the profile, where the recording or the report is, why it is not whole)"""
     pids = (launched.pid,) if launched else plan.options.pids
     targets = Targets.open(pids, plan.options.cgroups, plan.options.containers)
     path = plan.shown.output or _default_path(targets, plan.command)
-    is_file = path != STANDARD_OUTPUT
-    is_new = is_file and not os.path.lexists(path)
     watch = Watch.of(plan.options, kernel, targets)
-    failure: OutputError | None = None
-    caller = caller_ids()
-    private = 0o600 if chosen is None else 0o644
-    fd = open_output(path, caller, empty=False, mode=private) if is_file else open_temporary()
-    with os.fdopen(fd, "r+b") as result:
-        stream = os.fdopen(open_temporary(), "r+b") if chosen else result
-        try:
-            if plan.options.native or plan.options.watches_all:
-                # It needs much of the same, and what is met first has to be looked at soon.
-                import bpfprof.capture.session  # noqa: F401
-            watch.start(launched)
-            stream.truncate(0)
-            _capture(watch, stream.fileno(), stop, is_launched=launched is not None)
-        except OutputError as error:
-            failure = error  # what was written before is still shown
-        except BpfprofError:
-            if is_new:
-                remove_output(path, result.fileno(), caller)
-            raise
-        except BaseException:  # a bug: what was recorded may be all there is
-            if is_file and os.fstat(result.fileno()).st_size:
-                click.echo(f"bpfprof: the recording so far is in {path}", err=True)
-            elif is_new:
-                remove_output(path, result.fileno(), caller)
-            raise
-        finally:
-            watch.close()
-        profile = _read_back(stream, plan.profile_options)
-        if chosen is not None:
-            write_whole(result.fileno(), path, plan.render(profile, chosen), caller)
-            stream.close()
-        if not is_file:
-            _copy_to_standard_output(result)
+    failure: BpfprofError | None = None
+    with contextlib.closing(_Result.open(path, is_recording=chosen is None)) as result:
+        stream = os.fdopen(open_temporary(), "r+b") if chosen else result.file
+        with result.watched_over():
+            try:
+                if plan.options.native or plan.options.watches_all:
+                    # It needs much of the same, and what is met first has to be looked at soon.
+                    import bpfprof.capture.session  # noqa: F401
+                watch.start(launched)
+                stream.truncate(0)
+                _capture(watch, stream.fileno(), stop, is_launched=launched is not None)
+            except OutputError as error:
+                failure = error  # what was written before is still shown
+            finally:
+                watch.close()
+            if launched is None or launched.has_ended():
+                stop.end()
+            profile = _read_back(stream, plan.profile_options)
+            if chosen is not None:
+                write_whole(result.file.fileno(), path, plan.render(profile, chosen), result.caller)
+                stream.close()
+        if path == STANDARD_OUTPUT:
+            _copy_to_standard_output(result.file)
+    if profile.quality.unfinished and failure is None:
+        failure = RecordingError(f"the recording is not whole: {profile.quality.unfinished}")
     return profile, path, failure
+
+
+@dataclass(frozen=True)
+class _Result:
+    """The file of a recording, or of a report of it; without a name where it goes to standard output."""
+
+    path: Path
+    file: BinaryIO
+    is_recording: bool
+    is_new: bool
+    caller: tuple[int, int] | None
+
+    @classmethod
+    def open(cls, path: Path, is_recording: bool) -> _Result:
+        """Raises UsageError when it cannot be written, or another process writes it."""
+        caller = caller_ids()
+        if path == STANDARD_OUTPUT:
+            return cls(path, os.fdopen(open_temporary(), "r+b"), is_recording, False, caller)
+        is_new = not os.path.lexists(path)
+        file = os.fdopen(open_output(path, caller, empty=False, mode=0o600 if is_recording else 0o644), "r+b")
+        keep_others_out(file.fileno(), path)
+        return cls(path, file, is_recording, is_new, caller)
+
+    @contextlib.contextmanager
+    def watched_over(self) -> Iterator[None]:
+        """When something fails in the block, what was recorded is kept and said: it may be all there is."""
+        try:
+            yield
+        except BaseException as error:
+            is_told = isinstance(error, BpfprofError)
+            if (
+                self.is_recording
+                and not is_told
+                and self.path != STANDARD_OUTPUT
+                and os.fstat(self.file.fileno()).st_size
+            ):
+                click.echo(f"bpfprof: the recording so far is in {self.path}", err=True)
+            elif self.is_new:
+                remove_output(self.path, self.file.fileno(), self.caller)
+            raise
+
+    def close(self) -> None:
+        self.file.close()
 
 
 def _copy_to_standard_output(file: BinaryIO) -> None:

@@ -61,11 +61,16 @@ def check_machine() -> Finding:
 
 
 def check_namespace() -> Finding:
-    """Kernel and user space must mean the same by a pid."""
+    """Kernel and user space must mean the same by a pid and by a time."""
     if host.is_in_pid_namespace():
         raise UnsupportedError(
             "bpfprof runs inside a pid namespace, where pids are not those the kernel sees",
             "run it on the host, or its container with --pid=host; the programs it watches may be in containers",
+        )
+    if host.has_other_clocks():
+        raise UnsupportedError(
+            "bpfprof runs inside a time namespace, whose clock is not the one the kernel side reads",
+            "run it on the host; the programs it watches may be in time namespaces",
         )
     return Finding(f"pids are the host's; cgroups {host.cgroup_versions()}")
 

@@ -22,6 +22,15 @@ def test_a_signal_is_a_request_and_not_an_exception(number: signal.Signals) -> N
     assert signal.getsignal(number) == before
 
 
+def test_after_its_end_ctrl_c_interrupts_again() -> None:
+    """As a report is made, which may take long: of two impatient ones the second counts."""
+    with pytest.raises(KeyboardInterrupt), StopRequest() as stop:
+        os.kill(os.getpid(), signal.SIGINT)
+        stop.end()
+        assert stop.requested
+        os.kill(os.getpid(), signal.SIGINT)
+
+
 def test_handlers_come_back_after_an_error() -> None:
     before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
     with pytest.raises(RuntimeError), StopRequest():

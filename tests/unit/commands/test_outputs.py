@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from bpfprof.commands.outputs import open_output, open_temporary, remove_output, write_output
+from bpfprof.commands.outputs import keep_others_out, open_output, open_temporary, remove_output, write_output
 from bpfprof.errors import OutputError, UsageError
 from tests.unit.recording.hand_made import file_bytes, small
 
@@ -101,6 +101,15 @@ def test_a_directory_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize("device", ["/dev/null", "/dev/full", "/dev/zero"])
 def test_a_device_is_refused(device: str) -> None:
     refused(Path(device), "not a regular file")
+
+
+def test_two_do_not_write_one_file(tmp_path: Path) -> None:
+    fd = open_output(tmp_path / "file", None)
+    keep_others_out(fd, tmp_path / "file")
+    with pytest.raises(UsageError, match="is being written by another process"):
+        keep_others_out(open_output(tmp_path / "file", None), tmp_path / "file")
+    os.close(fd)
+    keep_others_out(open_output(tmp_path / "file", None), tmp_path / "file")
 
 
 def test_a_folder_that_is_not_there(tmp_path: Path) -> None:

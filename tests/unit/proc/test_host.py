@@ -66,3 +66,17 @@ def test_admin_includes_what_was_taken_out_of_it() -> None:
     """CAP_BPF, CAP_PERFMON and CAP_CHECKPOINT_RESTORE came out of CAP_SYS_ADMIN; CAP_SYSLOG is no longer in it."""
     assert lacking(21) == [*(each.name for each in OTHER_USERS), "CAP_SYSLOG"]
     assert not {each.name for each in REQUIRED} & set(lacking(21))
+
+
+@pytest.mark.parametrize(
+    ("offsets", "is_other"),
+    [
+        ("", False),  # a kernel without time namespaces
+        ("monotonic           0         0\nboottime            0         0\n", False),
+        ("monotonic           0         0\nboottime      864000         0\n", False),
+        ("monotonic      864000         0\nboottime            0         0\n", True),
+        ("monotonic          -1 999999999\nboottime            0         0\n", True),
+    ],
+)
+def test_a_time_namespace_has_other_clocks(offsets: str, is_other: bool) -> None:
+    assert host.has_other_clocks(offsets) is is_other
