@@ -89,14 +89,15 @@ enum bp_status {
     BP_NATIVE_NOT_GROWING = 14,      /* native stack does not grow */
     BP_STACK_DISAGREES = 15,         /* native and Python frames disagree */
     BP_NOT_SAMPLED = 16,             /* not sampled */
-    BP_LOST_FIRST = 17,              /* (marks the first loss) */
-    BP_LOST_EVENT_RING_FULL = 18,    /* event lost, buffer full */
-    BP_LOST_STACK_RING_FULL = 19,    /* stack lost, buffer full */
-    BP_LOST_THREAD_TABLE_FULL = 20,  /* thread not watched, table full */
-    BP_LOST_UNKNOWN_THREAD = 21,     /* sample lost, thread not known yet */
-    BP_CODE_NOT_COPIED = 22,         /* code object not copied, too many new ones: no loss where it is read later */
-    BP_LOST_PROCESS_TABLE_FULL = 23, /* process not watched, table full */
-    BP_STATUS_COUNT = 24,
+    BP_OVER_BUDGET = 17,             /* more code addresses or stacks than are recorded of a process */
+    BP_LOST_FIRST = 18,              /* (marks the first loss) */
+    BP_LOST_EVENT_RING_FULL = 19,    /* event lost, buffer full */
+    BP_LOST_STACK_RING_FULL = 20,    /* stack lost, buffer full */
+    BP_LOST_THREAD_TABLE_FULL = 21,  /* thread not watched, table full */
+    BP_LOST_UNKNOWN_THREAD = 22,     /* sample lost, thread not known yet */
+    BP_CODE_NOT_COPIED = 23,         /* code object not copied, too many new ones: no loss where it is read later */
+    BP_LOST_PROCESS_TABLE_FULL = 24, /* process not watched, table full */
+    BP_STATUS_COUNT = 25,
 };
 
 enum bp_thread_state {

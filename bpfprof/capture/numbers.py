@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from enum import IntEnum, IntFlag
+from typing import Protocol
 
 import numpy as np
 
@@ -53,7 +54,13 @@ def status_texts() -> dict[str, str]:
     return {str(int(it)): abi.COMMENTS.get(f"BP_{it.name}") or _NO_STACK_TEXTS[it] for it in Status}
 
 
-def look_up(keys: npt.NDArray[np.integer], value_of_key: Mapping[int, int], missing: int) -> npt.NDArray[np.int64]:
+class Lookup(Protocol):
+    """Like a dictionary of numbers."""
+
+    def get(self, key: int, default: int, /) -> int: ...
+
+
+def look_up(keys: npt.NDArray[np.integer], value_of_key: Lookup, missing: int) -> npt.NDArray[np.int64]:
     """The value of each key, `missing` where there is none."""
     if len(keys) < _MANY:
         return np.array([value_of_key.get(key, missing) for key in keys.tolist()], np.int64)

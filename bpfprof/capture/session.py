@@ -13,7 +13,7 @@ import numpy as np
 
 from bpfprof import __version__, abi
 from bpfprof import array_types as npt
-from bpfprof.abi.dtypes import STACK_DTYPE
+from bpfprof.abi.dtypes import STACK_DTYPE, THREAD_DTYPE
 from bpfprof.capture.async_tasks import AsyncTasks
 from bpfprof.capture.inbox import Batch, Inbox
 from bpfprof.capture.numbers import status_texts
@@ -37,6 +37,7 @@ from bpfprof.recording.writer import Sink
 # How often the buffers are drained: they hold two seconds of 50,000 switches a second. Sooner where something new must
 # be read from the target while it is still there.
 _TICK_S, _SOON_TICK_S, _STARTING_TICK_S = 0.25, 0.05, 0.02
+_STACK_KEYS = [name for name in THREAD_DTYPE.names or () if name.endswith("stack")]
 _COMM = np.dtype(f"S{abi.CONSTANTS['BP_COMM_BYTES']}")
 _STACK_TIME_AT = STACK_DTYPE.fields["time_ns"][1]  # type: ignore[index]
 _DRAIN_REST = 20  # times what a drain of a whole machine took: programs that begin make it cost 5% of a CPU at most
@@ -188,6 +189,8 @@ class Session:
         self._write_events(batch, ~later)
         if totals is not None:
             self._rows.write_totals(*totals, ends_part=self.part_s > 0)
+            records = totals[2]
+            self._stacks.forget_old(lambda: np.concatenate([records[name].ravel() for name in _STACK_KEYS]))
             if later.any():
                 self._write_events(batch, later)
             self._next_totals_s = time.monotonic() + (self.part_s or _TOTALS_EVERY_S)

@@ -8,6 +8,7 @@ identity is the one the kernel side saw with the sample.
 from __future__ import annotations
 
 import struct
+import time
 from array import array
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -22,7 +23,9 @@ from bpfprof.abi.dtypes import PYTHON_FRAME_DTYPE as RAW_FRAME_DTYPE
 from bpfprof.abi.dtypes import STACK_DTYPE as RAW_STACK_DTYPE
 from bpfprof.capture.numbers import NATIVE_FLAGS, STATUS, look_up
 from bpfprof.capture.process import ProcessCodes, identity_hash
+from bpfprof.capture.recent import Recent
 from bpfprof.code.addresses import RawStack
+from bpfprof.code.budget import Budget
 from bpfprof.cpython.code_objects import CodeObject, Unresolved
 from bpfprof.model.ids import Pid
 from bpfprof.model.samples import NATIVE_INDEX_DTYPE, PYTHON_FRAME_DTYPE, STACK_DTYPE
@@ -42,6 +45,11 @@ _RAW_FRAME = struct.Struct("<" + "".join(code for _, code in abi.field_codes("bp
 _FRAME = struct.Struct("<IiB")  # PYTHON_FRAME_DTYPE
 _STATUS, _NATIVE_FLAGS = STATUS.tolist(), NATIVE_FLAGS.tolist()
 _FRAMES_LIMIT = 20_000  # that are remembered of one process
+_FRAMES_BYTES = 32 << 20  # of stacks that are remembered; one that was forgotten is written again
+# Of a process, at once and then a second, and of all in a recording: a program may never have the same stack twice.
+_STACK_BYTES, _STACK_BYTES_PER_S, _STACK_BYTES_OF_ALL = 64 << 20, 2 << 20, 2 << 30
+_OVER_BUDGET = int(abi.Status["BP_OVER_BUDGET"])
+_KEYS_LIMIT, _KEPT_S = 20_000, 5 * abi.CONSTANTS["BP_RESEND_NS"] / 1e9
 _CODES_LIMIT = 4096  # that are remembered by what they say: functions that are made again and again
 _COPY_HEAD = struct.Struct("<QQ4QII")  # of struct bp_code_copy, up to `object`
 _OBJECT_AT, _TEXTS_AT, _TABLE_AT = (CODE_COPY_DTYPE.fields[name][1] for name in ("object", "texts", "table"))  # type: ignore[index]
@@ -66,9 +74,13 @@ class NativeFrames(Protocol):
 class StackTable:
     """Numbers stacks and code objects; `write_new()` writes what the recording does not have yet."""
 
-    _index_of_key: dict[int, int] = field(default_factory=dict)
-    _generation_of_key: dict[int, int] = field(default_factory=dict)
-    _index_of_frames: dict[tuple[bytes, bytes, bytes], int] = field(default_factory=dict)
+    _index_of_key: Recent[int] = field(default_factory=Recent)
+    _generation_of_key: Recent[int] = field(default_factory=Recent)
+    _index_of_frames: Recent[tuple[bytes, bytes, bytes]] = field(default_factory=Recent)
+    _frames_bytes: int = 0  # of those that came since the last turn
+    _budget: Budget = field(default_factory=lambda: Budget(_STACK_BYTES, _STACK_BYTES_PER_S, _STACK_BYTES_OF_ALL))
+    _stack_count: int = 0
+    _turned_s: float = field(default_factory=time.monotonic)
     _code_count: int = 0
     _unnamed_index: dict[tuple[int, str], int] = field(default_factory=dict)
     _index_of_code: dict[tuple[int, str, str, int, bytes], int] = field(default_factory=dict)
@@ -118,7 +130,8 @@ class StackTable:
                 kernel = 0
             frames = self._frames(codes, bytes(record[_HEADER_BYTES:end]))
             row = (codes.process, python, stack.native_count, kernel, status, stack.native_status, stack.native_flags)
-            index = self._index_of_key[key] = self._intern(row, frames, numbers)
+            index = self._intern(row, frames, numbers)
+            self._index_of_key[key] = index
             if not _NOT_READY.isdisjoint((status, stack.native_status)):
                 self.add_unfinished(index, pid)
 
@@ -158,6 +171,18 @@ class StackTable:
         """Stack indices of keys; 0 for key 0 and for stacks that never arrived."""
         return look_up(keys, self._index_of_key, 0).astype(np.uint32)
 
+    def forget_old(self, used: Callable[[], npt.NDArray[np.uint64]]) -> None:
+        """Gives up keys that were not sent for some time, but for those in use: threads wait with them.
+
+        The kernel side sends a stack again that it has not sent for BP_RESEND_NS.
+        """
+        now_s = time.monotonic()
+        if self._index_of_key.new_count > _KEYS_LIMIT and now_s - self._turned_s > _KEPT_S:
+            keys = np.unique(used()).tolist()
+            self._index_of_key.turn(keys)
+            self._generation_of_key.turn(keys)
+            self._turned_s = now_s
+
     def drop_replaced(self, events: npt.NDArray[np.void], replaced: Mapping[tuple[Pid, int], int]) -> None:
         """Takes their stacks from events that name one from before other code came to its addresses.
 
@@ -181,9 +206,18 @@ class StackTable:
         numbers = _STATUS[status], _STATUS[native_status], _NATIVE_FLAGS[flags]
         content = (_ROW.pack(*counts, *numbers), frames, array("I", natives).tobytes())
         index = self._index_of_frames.get(content)
-        if index is None:
-            index = self._index_of_frames[content] = len(self._index_of_frames) + 1
+        if not index and (frames or natives) and self._budget.is_spent(row[0]):
+            return self._intern((row[0], 0, 0, 0, _OVER_BUDGET, _OVER_BUDGET, 0), b"", [])
+        if not index:
+            index = self._stack_count = self._stack_count + 1
+            self._index_of_frames[content] = index
             self._new_stacks.append(content)
+            size = sum(map(len, content))
+            self._budget.spend(row[0], size)
+            self._frames_bytes += size
+            if self._frames_bytes > _FRAMES_BYTES:
+                self._index_of_frames.turn()
+                self._frames_bytes = 0
         return index
 
     def _frames(self, codes: ProcessCodes, content: bytes) -> bytes:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from array import array
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from bpfprof import abi
 from bpfprof import array_types as npt
+from bpfprof.code.budget import Budget
 from bpfprof.code.files import KERNEL_FILE
 from bpfprof.code.maps import CodeMap, NativeCode
 from bpfprof.elf.asm.effects import LONGEST_CALL_BYTES, ends_with_call
@@ -19,6 +21,10 @@ _EXACT = 1 << abi.CONSTANTS["BP_EXACT_BIT"]
 _NOT_READY = int(abi.Status["BP_NATIVE_NOT_READY"])
 _NO_RULE = int(abi.Status["BP_NATIVE_NO_RULE"])
 _BARE_LEAF = int(abi.ENUMS["bp_native_flags"]["BP_NATIVE_BARE_LEAF"])
+_OVER_BUDGET = int(abi.Status["BP_OVER_BUDGET"])
+# Of a process, at once and then a second, and of all: a program may make addresses up. One takes 0.3 KiB here.
+_ADDRESSES, _ADDRESSES_PER_S, _ADDRESSES_OF_ALL = 100_000, 2_000, 2_000_000
+_NUMBERS_LIMIT = 500_000
 Row = tuple[int, int, int]  # address, file, flags
 
 
@@ -45,9 +51,10 @@ class NativeTable:
     """Numbers addresses from 1 on; `take_new()` hands over what the recording does not have yet."""
 
     code: NativeCode
-    rows: list[Row] = field(default_factory=list)  # by number - 1
+    _new: list[Row] = field(default_factory=list)
+    _file_of: array[int] = field(default_factory=lambda: array("I"))  # by number - 1
     _numbers: dict[Row, int] = field(default_factory=dict)
-    written_count: int = 0
+    _budget: Budget = field(default_factory=lambda: Budget(_ADDRESSES, _ADDRESSES_PER_S, _ADDRESSES_OF_ALL))
     _kernel_callers: dict[int, int] = field(default_factory=dict)  # kernel addresses that are returned to -> numbers
     _used: set[int] = field(default_factory=set)  # numbers that were met since take_used_files()
 
@@ -66,8 +73,16 @@ class NativeTable:
             if stack.generation != code_map.generation:
                 self._cut_at_change(stack, code_map, self.code.of_generation(Pid(pid), stack.generation))
         known = code_map.known if code_map is not None else {}
+        if self._budget.is_spent(pid):
+            words = stack.words
+            count = next((at for at in range(stack.native_count) if words[at] not in known), stack.native_count)
+            if count < stack.native_count:
+                stack.cut(count, _OVER_BUDGET)
         words, native_count = stack.words, stack.native_count
+        count_before = len(self._file_of)
         numbers = [known.get(word) or self._native(code_map, known, word) for word in words[:native_count]]
+        if len(self._file_of) > count_before:
+            self._budget.spend(pid, len(self._file_of) - count_before)
         self._used.update(numbers)
         if len(words) > native_count:
             # A sample's first kernel address is where it was; of a wait it is our own program.
@@ -85,14 +100,13 @@ class NativeTable:
 
     def take_new(self) -> npt.NDArray[np.void]:
         """New rows, of NATIVE_DTYPE."""
-        new = self.rows[self.written_count :]
-        self.written_count = len(self.rows)
+        new, self._new = self._new, []
         return np.array(new, NATIVE_DTYPE)
 
     def take_used_files(self) -> set[int]:
         """Files that stacks led through since the last call."""
         used, self._used = self._used, set()
-        return {self.rows[number - 1][1] for number in used}
+        return {self._file_of[number - 1] for number in used}
 
     def _cut_at_change(self, stack: RawStack, now: CodeMap, used: CodeMap | None) -> None:
         """Cuts a stack where it was unwound by the rules of what had been at an address before."""
@@ -117,7 +131,7 @@ class NativeTable:
 
     def _native(self, code_map: CodeMap | None, known: dict[int, int], word: int) -> int:
         number = self._number(_native_row(code_map, word))
-        if self.rows[number - 1][1] != NO_FILE:  # that may be known later
+        if self._file_of[number - 1] != NO_FILE:  # that may be known later
             known[word] = number
         return number
 
@@ -128,8 +142,11 @@ class NativeTable:
     def _number(self, row: Row) -> int:
         number = self._numbers.get(row)
         if number is None:
-            self.rows.append(row)
-            number = self._numbers[row] = len(self.rows)
+            if len(self._numbers) >= _NUMBERS_LIMIT:
+                self._numbers.clear()  # what is met again has another number
+            self._new.append(row)
+            self._file_of.append(row[1])
+            number = self._numbers[row] = len(self._file_of)
         return number
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from bpfprof import array_types as npt
 from bpfprof.code.addresses import NativeTable
 from bpfprof.code.files import KERNEL_FILE, CodeFile, FileKind
 from bpfprof.code.maps import NativeCode
@@ -36,6 +37,7 @@ class Namer:
         self.code = code
         self.natives = NativeTable(code)
         self._with_lines = with_lines
+        self._written: list[npt.NDArray[np.void]] = []  # addresses whose names were not asked for
         self._asked_count = 0
         # Only used in the background, but for what it has found.
         self._names: dict[int, tuple[ElfNames, ElfImage | None]] = {}  # by number of the file; used last comes last
@@ -51,6 +53,7 @@ class Namer:
         rows = self.natives.take_new()
         if len(rows):
             sink.write("natives", arrays={"rows": rows})
+            self._written.append(rows)
         while self._found:
             texts, names = self._found.popleft()
             sink.write("names", {"texts": texts}, {"rows": np.array(names, NAME_DTYPE)})
@@ -58,11 +61,12 @@ class Namer:
     def ask(self) -> None:
         """Has names looked up, in the background, of all addresses that were written."""
         by_file: dict[int, list[tuple[int, int]]] = defaultdict(list)
-        for number in range(self._asked_count + 1, self.natives.written_count + 1):
-            address, place, flags = self.natives.rows[number - 1]
-            if place != NO_FILE:
-                by_file[place].append((number, address if flags & NATIVE_EXACT else address - 1))
-        self._asked_count = self.natives.written_count
+        for rows in self._written:
+            for number, (address, place, flags) in enumerate(rows.tolist(), self._asked_count + 1):
+                if place != NO_FILE:
+                    by_file[place].append((number, address if flags & NATIVE_EXACT else address - 1))
+            self._asked_count += len(rows)
+        self._written = []
         for file in self.code.files.files:
             new = by_file.get(file.number, [])
             if new or file.dumps.dumps:  # those may name what was asked before

@@ -31,6 +31,7 @@ class Status(IntEnum):
     NOT_SAMPLED = 16  # there were more switches than were asked for
     STACK_LOST = 17  # it was sent, and the buffer was full
     SHORT_WAIT = 18  # made by the reader: a wait that was only added up has none
+    OVER_BUDGET = 19
 
 
 class LastState(IntEnum):

@@ -16,12 +16,15 @@ import pytest
 
 from bpfprof import abi
 from bpfprof.abi import dtypes, ebpf_directory
+from bpfprof.capture import stacks
 from bpfprof.capture.process import ProcessCodes, identity_hash
 from bpfprof.capture.stacks import StackTable
 from bpfprof.code.addresses import RawStack
+from bpfprof.code.budget import Budget
 from bpfprof.cpython.code_objects import CodeObject, Unresolved
 from bpfprof.kernel.sources import join_includes
 from bpfprof.model.ids import Pid, RuntimeAddress
+from bpfprof.model.statuses import Status
 from bpfprof.proc.memory import CopiedMemory
 from bpfprof.recording.format import Chunk, encode
 from bpfprof.recording.reader import Recording
@@ -110,6 +113,40 @@ def test_a_stack_is_numbered_and_written_once(table: StackTable) -> None:
     assert arrays["python"].tolist() == [(1, 8, 1), (2, -2, 0), (2, -2, 0)], "leaf first, offsets from the bytecode"
     assert target.reads == [0x1000, 0x2000]
     assert new_chunks(table) == {}
+
+
+def test_keys_that_do_not_come_again_are_forgotten(table: StackTable, monkeypatch: pytest.MonkeyPatch) -> None:
+    """But not one that a thread has waited with all the time, nor one that is sent again meanwhile."""
+    monkeypatch.setattr(stacks, "_KEYS_LIMIT", 0)
+    monkeypatch.setattr(stacks, "_KEPT_S", -1.0)
+    target = Target(leaf=0x1000)
+    codes = {PID: ProcessCodes(0, target)}.get
+    records = {key: record(key, target.frame(0x1000, offset=key)) for key in (1, 2, 3)}
+    table.add_records(records.values(), codes)
+    for _ in range(2):
+        table.forget_old(lambda: np.array([0, 1], np.uint64))
+        table.add_records([records[2]], codes)
+    assert [index(table, key) for key in (1, 2, 3)] == [1, 2, 0]
+    table.add_records([records[3]], codes)
+    assert index(table, 3) == 3, "the same stack as before"
+    monkeypatch.setattr(stacks, "_FRAMES_BYTES", 0)
+    for key in (9, 10, 9):
+        table.add_records([record(key, target.frame(0x1000, offset=key))], codes)
+    assert index(table, 9) == 6 and len(new_chunks(table)["stacks"].arrays["stacks"]) == 6, "it is written again"
+
+
+def test_stacks_that_a_process_makes_up_have_a_limit(table: StackTable, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that were met before are kept, and other processes have theirs."""
+    table._budget = Budget(at_once=1000, per_s=0, of_all=1_000_000)
+    target, other = Target(leaf=0x1000), Target(leaf=0x1000)
+    codes = {PID: ProcessCodes(3, target), PID + 1: ProcessCodes(4, other)}.get
+    records = [record(key, *[target.frame(0x1000, offset=key)] * 10) for key in range(1, 100)]
+    table.add_records([*records, record(200, target.frame(0x1000), tgid=PID + 1), records[0]], codes)
+    rows = new_chunks(table)["stacks"].arrays["stacks"]
+    over = rows[rows["status"] == Status.OVER_BUDGET]
+    assert 8 < len(rows) < 15 and len(over) == 1 and over["python_count"] == 0
+    assert index(table, 1) == 1 and index(table, 99) == index(table, 98) and rows[index(table, 99) - 1] == over[0]
+    assert rows[index(table, 200) - 1]["process"] == 4
 
 
 def test_one_stack_sent_under_two_keys_is_one(table: StackTable) -> None:

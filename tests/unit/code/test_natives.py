@@ -48,7 +48,7 @@ def numbers(
 
 def rows(table: NativeTable, target: FakeTarget, found: Sequence[int]) -> list[tuple[str, int, int]]:
     """(path, address, flags) of each number."""
-    chosen = [table.rows[number - 1] for number in found]
+    chosen = [table._new[number - 1] for number in found]
     return [("" if file == NO_FILE else target.files.files[file].path, place, flags) for place, file, flags in chosen]
 
 
@@ -57,6 +57,20 @@ def test_an_address_is_numbered_and_written_once(table: NativeTable) -> None:
     assert len(table.take_new()) == 4
     assert numbers(table, [0x10020, 0x10020, 0x10040], [FUTEX]) == [2, 2, 5, 4]
     assert table.take_new()["address"].tolist() == [0x40] and len(table.take_new()) == 0
+
+
+def test_addresses_that_a_process_makes_up_have_a_limit(table: NativeTable) -> None:
+    """The frames that were known before are kept, and other processes have theirs."""
+    base = 0x10000
+    made_up = [[base + 8 * (200 * turn + place) for place in range(200)] for turn in range(1000)]
+    known, kept = [base + 16 | EXACT, base + 32], []
+    for words in made_up:
+        stack = RawStack([*known, *words, FUTEX], 202, OK, 0, 1, LATER_NS)
+        kept.append(len(table.numbers(PID, stack)))
+    assert kept[:500] == [203] * 500
+    assert 3 in kept[500:600] and stack.native_status == abi.Status["BP_OVER_BUDGET"]
+    assert len(table.take_new()) < 110_000
+    assert len(numbers(table, [0x70020, 0x70030], pid=CHILD)) == 2
 
 
 def test_processes_that_map_a_file_elsewhere_have_its_addresses_in_common(table: NativeTable) -> None:

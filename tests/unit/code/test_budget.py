@@ -1,0 +1,33 @@
+"""What a process may have recorded, whatever it does, and what others have then."""
+
+from __future__ import annotations
+
+import pytest
+
+from bpfprof.code import budget
+from bpfprof.code.budget import Budget
+
+
+def test_each_process_has_its_own_and_gets_more_with_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    now_s = 1000.0
+    monkeypatch.setattr(budget.time, "monotonic", lambda: now_s)
+    left = Budget(at_once=100, per_s=10, of_all=1000)
+    left.spend(1, 90)
+    assert not left.is_spent(1) and not left.is_spent(2)
+    left.spend(1, 30)
+    assert left.is_spent(1) and not left.is_spent(2), "the last ones are not cut in two"
+    now_s += 1
+    assert left.is_spent(1)
+    now_s += 2
+    assert not left.is_spent(1)
+    now_s += 1e6
+    left.spend(1, 101)
+    assert left.is_spent(1), "it does not save more than it has at once"
+
+
+def test_all_have_so_much_together() -> None:
+    left = Budget(at_once=100, per_s=10, of_all=1000)
+    for pid in range(10):
+        assert not left.is_spent(pid)
+        left.spend(pid, 100)
+    assert left.is_spent(10)
