@@ -49,7 +49,7 @@ _SUSPECTED_NS = (
 )
 
 
-_CODE_BYTES = 32 << 20  # some 48,000 functions
+_CODE_BYTES = 16 << 20  # some 24,000 functions
 
 
 class CodeReader(Protocol):

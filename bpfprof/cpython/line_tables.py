@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from array import array
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from bpfprof import array_types as npt
 
-Int64Array = npt.NDArray[np.int64]
+Numbers = npt.NDArray[np.signedinteger[Any]]
 
 _CODE_UNIT_BYTES = 2
 # Location codes: enum _PyCodeLocationInfoKind, Include/cpython/code.h (v3.11.0). 0 to 9 stay on the line before them.
@@ -32,8 +33,8 @@ class LineTable:
     """
 
     first_line: int
-    starts: Int64Array
-    entry_lines: Int64Array
+    starts: Numbers
+    entry_lines: Numbers
 
     @staticmethod
     def decode(version: tuple[int, int], linetable: bytes, first_line: int) -> LineTable:
@@ -63,9 +64,9 @@ class LineTable:
         return int(self.entry_lines[before[-1]]) if len(before) else self.first_line
 
 
-def _decode_locations(table: bytes, first_line: int) -> tuple[Int64Array, Int64Array]:
+def _decode_locations(table: bytes, first_line: int) -> tuple[Numbers, Numbers]:
     """3.11+. Bit 7 marks the first byte of an entry: code in bits 3 to 6, code units less 1 in bits 0 to 2."""
-    starts, lines = array("q"), array("q")  # a list would take ten times as much as the table
+    starts, lines = array("i"), array("i")  # lists would take twenty times as much as the table
     offset, line, position = 0, first_line, 0
     while position < len(table):
         head = table[position]
@@ -85,11 +86,11 @@ def _decode_locations(table: bytes, first_line: int) -> tuple[Int64Array, Int64A
             line += delta
         starts.append(offset)
         # An entry without location reports no line, but the next delta still counts from the line before it.
-        lines.append(0 if code == _NO_LOCATION else line)
+        lines.append(line if code != _NO_LOCATION and 0 < line < _LINE_LIMIT else 0)
         offset += ((head & 7) + 1) * _CODE_UNIT_BYTES
     starts.append(offset)
     lines.append(0)  # what follows the last entry has no line
-    return np.frombuffer(starts, np.int64), np.frombuffer(lines, np.int64)
+    return np.frombuffer(starts, np.int32), np.frombuffer(lines, np.int32)
 
 
 def _signed_varint(table: bytes, position: int) -> tuple[int | None, int]:
@@ -109,7 +110,7 @@ def _signed_varint(table: bytes, position: int) -> tuple[int | None, int]:
     return None, position
 
 
-def _decode_linetable(table: bytes, first_line: int) -> tuple[Int64Array, Int64Array]:
+def _decode_linetable(table: bytes, first_line: int) -> tuple[Numbers, Numbers]:
     """3.10: pairs of (length in bytes, signed line delta); advance(), Objects/codeobject.c (v3.10.0)."""
     pairs = np.frombuffer(table, np.uint8, len(table) & ~1).reshape(-1, 2)
     deltas = pairs[:, 1].astype(np.int8).astype(np.int64)
@@ -119,7 +120,7 @@ def _decode_linetable(table: bytes, first_line: int) -> tuple[Int64Array, Int64A
     return starts, np.append(np.where(deltas == _NO_LINE_DELTA, 0, lines), 0)
 
 
-def _decode_lnotab(table: bytes, first_line: int) -> tuple[Int64Array, Int64Array]:
+def _decode_lnotab(table: bytes, first_line: int) -> tuple[Numbers, Numbers]:
     """3.6 to 3.9: pairs of (offset delta, signed line delta); PyCode_Addr2Line(), Objects/codeobject.c (v3.9.0)."""
     pairs = np.frombuffer(table, np.uint8, len(table) & ~1).reshape(-1, 2)
     starts = np.zeros(len(pairs) + 1, np.int64)
