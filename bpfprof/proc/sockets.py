@@ -43,12 +43,12 @@ class SocketNames:
         self._known: dict[tuple[int, int], str] = {}  # by network namespace and inode
         self._tables: dict[int, _Table] = {}  # of network namespaces, as they were read last
         self._next_read_s: dict[int, float] = {}
-        self._own_namespace = _namespace("self")
+        self._own_namespace = network_namespace("self")
         self._diagnosis: socket.socket | None = None
 
     def name(self, pid: Pid, inode: int) -> str:
         """Of a socket of this process; "" while it is not known."""
-        namespace = _namespace(str(pid))
+        namespace = network_namespace(str(pid))
         if not namespace:
             return ""
         known = self._known.get((namespace, inode), "")
@@ -171,7 +171,8 @@ def _attributes(answer: bytes) -> tuple[str, int]:
     return name, peer
 
 
-def _namespace(pid: str) -> int:
+def network_namespace(pid: str) -> int:
+    """A number of its own; 0: the process is gone."""
     try:
         return os.stat(f"/proc/{pid}/ns/net").st_ino
     except OSError:
@@ -189,7 +190,7 @@ def _rows(path: str, protocol: str) -> Iterator[tuple[int, Callable[[], str]]]:
 
 
 def _row_name(local: str, peer: str, listens: bool, protocol: str) -> str:
-    return _name(_address(local), _address(peer), listens, protocol)
+    return _name(address_of(local), address_of(peer), listens, protocol)
 
 
 def _inode_of(answer: bytes) -> int:
@@ -209,7 +210,7 @@ def _name(local: str, peer: str, listens: bool, protocol: str) -> str:
     return protocol + peer if peer and not peer.endswith(":0") else ""
 
 
-def _address(text: str) -> str:
+def address_of(text: str) -> str:
     """`0100007F:1F90` as 127.0.0.1:8080, words in the order of the machine's bytes; "" for what is none."""
     words, _, port = text.partition(":")
     if len(words) not in (8, 32):

@@ -2,8 +2,8 @@
 
 A loop that serves requests waits in epoll_wait both when nobody asks for anything and when each of its requests waits
 for a database: the tasks tell the one from the other. Those count that began and ended while it was recorded, as a task
-for a request does, and those that wait in the library of a client. Another that lives longer, like what reads a
-connection, may as well wait for work.
+for a request does, and those that wait in the library of a client, or for a socket in a process that nobody connects to
+and that sends: it asks. Another that lives longer, like what reads a connection, may as well wait for work.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from bpfprof.model.profile import Profile
 from bpfprof.model.spans import ThreadState
 from bpfprof.model.states import AWAIT_REASONS
 from bpfprof.query.functions import Ints
+from bpfprof.query.shares import IDLE, NET, SHARES
 from bpfprof.query.stack_frames import Bools, StackFrames
 
 _LONGEST_PART = 0.5  # of the recording; what is longer is no request
@@ -30,6 +31,8 @@ _CLIENTS = frozenset(
         *("motor", "psycopg", "pymongo", "redis"),
     )
 )
+_SENDS = re.compile(r"StreamWriter\.\w+|\w+Transport\.(?:write\w*|_write\w*|sendto)|\w+\.sock_send\w*")
+_SENDING_PART = 0.05  # of a process's CPU time: who asks a server of the same machine takes 20% and more for it
 _LISTENS = re.compile(r"pubsub|websocket|listen|subscri", re.IGNORECASE)
 
 
@@ -41,14 +44,9 @@ class _Requests:
     shares: Ints
 
 
-def with_requests(
-    profile: Profile, rows: npt.NDArray[np.void], stack_frames: StackFrames, shares: tuple[str, ...], idle: int
-) -> npt.NDArray[np.void]:
-    """Rows of WORK_DTYPE whose time is the same in all; of each thread as well.
-
-    shares: what rows have places in; idle: the share of time without work.
-    """
-    chosen = _of_requests(profile, stack_frames, shares)
+def with_requests(profile: Profile, rows: npt.NDArray[np.void], stack_frames: StackFrames) -> npt.NDArray[np.void]:
+    """Rows of WORK_DTYPE whose time is the same in all; of each thread as well."""
+    chosen = _of_requests(profile, stack_frames)
     if not chosen.any():
         return rows
     assert profile.spans is not None
@@ -60,8 +58,8 @@ def with_requests(
         kept = profile.task_spans[of_it]
         if not len(kept):
             continue
-        found = _Requests(kept, _shares(kept, stack_frames, shares))
-        is_idle = (rows["thread"] == thread) & (rows["share"] == idle)
+        found = _Requests(kept, _shares(kept, stack_frames))
+        is_idle = (rows["thread"] == thread) & (rows["share"] == IDLE)
         idle_ns, waited_ns = int(rows["ns"][is_idle].sum()), _waited_ns(spans, kept)
         moved_ns = min(idle_ns, waited_ns)
         if moved_ns:
@@ -70,7 +68,7 @@ def with_requests(
     return np.concatenate([rows, *added]) if added else rows
 
 
-def _of_requests(profile: Profile, stack_frames: StackFrames, shares: tuple[str, ...]) -> Bools:
+def _of_requests(profile: Profile, stack_frames: StackFrames) -> Bools:
     """Which of the task spans are waits of a task for a request, in code of the user's own."""
     spans = profile.task_spans
     if not len(spans) or profile.spans is None or not len(profile.spans):
@@ -85,12 +83,34 @@ def _of_requests(profile: Profile, stack_frames: StackFrames, shares: tuple[str,
     known = [AWAIT_REASONS.index(word) for word in _OF_AWAIT]
     is_own = stack_frames.own_depths() > 0
     counts = is_short[spans["task"]] | _ask(stack_frames)[spans["stack"]]
+    counts |= _are_of_askers(profile, stack_frames) & (spans["reason"] == AWAIT_REASONS.index("socket"))
     return np.asarray(counts & ~spans["is_running"] & np.isin(spans["reason"], known) & is_own[spans["stack"]])
 
 
+def _are_of_askers(profile: Profile, stack_frames: StackFrames) -> Bools:
+    """Which of the task spans are of processes that nobody connects to and that send, if the task does not listen."""
+    assert profile.spans is not None
+    sends = stack_frames.have(
+        ["/asyncio/" in it.file and bool(_SENDS.fullmatch(it.name)) for it in stack_frames.frames]
+    )
+    on_cpu = profile.spans[profile.spans["state"] == ThreadState.ON_CPU]
+    pids = np.array([int(thread.pid) for thread in profile.threads], np.int64)[on_cpu["thread"]]
+    asking = []
+    for pid in (pid for pid, listens in profile.info.listens.items() if not listens):
+        cpu_ns, of_it = on_cpu["stands_for_ns"][pids == pid], sends[on_cpu["stack"][pids == pid]]
+        if cpu_ns[of_it].sum() >= max(_SENDING_PART * cpu_ns.sum(), 1):
+            asking.append(pid)
+    of_asker = np.isin(np.array([int(task.pid) for task in profile.tasks], np.int64), asking)
+    return np.asarray(of_asker[profile.task_spans["task"]] & ~_listen(stack_frames)[profile.task_spans["stack"]])
+
+
 def _ask(stack_frames: StackFrames) -> Bools:
-    listens = stack_frames.have([bool(_LISTENS.search(frame.name)) for frame in stack_frames.frames])
-    return stack_frames.call_library(_CLIENTS) & ~listens
+    return stack_frames.call_library(_CLIENTS) & ~_listen(stack_frames)
+
+
+def _listen(stack_frames: StackFrames) -> Bools:
+    """Whether each stack waits for what a server says of its own accord, by the names of its functions."""
+    return stack_frames.have([bool(_LISTENS.search(frame.name)) for frame in stack_frames.frames])
 
 
 def _loops(profile: Profile, stack_frames: StackFrames) -> list[int]:
@@ -123,9 +143,9 @@ def _waited_ns(spans: npt.NDArray[np.void], waits: npt.NDArray[np.void]) -> int:
     return int((at_end - at_begin).sum())
 
 
-def _shares(spans: npt.NDArray[np.void], stack_frames: StackFrames, shares: tuple[str, ...]) -> Ints:
-    of_reason = np.array([shares.index(_OF_AWAIT.get(word, "other")) for word in AWAIT_REASONS], np.int64)
-    return np.where(_ask(stack_frames)[spans["stack"]], shares.index("net"), of_reason[spans["reason"]])
+def _shares(spans: npt.NDArray[np.void], stack_frames: StackFrames) -> Ints:
+    of_reason = np.array([SHARES.index(_OF_AWAIT.get(word, "other")) for word in AWAIT_REASONS], np.int64)
+    return np.where(_ask(stack_frames)[spans["stack"]], NET, of_reason[spans["reason"]])
 
 
 def _rows(found: _Requests, like: np.void, ns: int) -> npt.NDArray[np.void]:

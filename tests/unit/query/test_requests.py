@@ -12,9 +12,10 @@ from bpfprof.model.ids import Pid
 from bpfprof.model.profile import TASK_SPAN_DTYPE, Profile, Task
 from bpfprof.model.spans import SpanFlag
 from bpfprof.model.states import AWAIT_REASONS
+from bpfprof.query.shares import IDLE, NET, OTHER, SLEEP
 from bpfprof.query.verdict import verdict_of
-from bpfprof.query.work import IDLE, NET, OTHER, SLEEP, work_of
-from tests.unit.render.profiles import MS, ProfileBuilder, native, python, wait
+from bpfprof.query.work import work_of
+from tests.unit.render.profiles import MS, ON_CPU, ProfileBuilder, native, python, wait
 
 LOOP = [python("run", "/usr/lib/python3.11/asyncio/runners.py", 190), native("epoll_wait", "libc.so.6"), wait("poll")]
 SERVER = python("run_asgi", "/v/site-packages/uvicorn/protocols/http/h11_impl.py", 400)
@@ -96,3 +97,36 @@ def test_a_task_that_asks_again_and_again() -> None:
 
 def test_of_several_loops_it_is_not_known_whose_a_task_is() -> None:
     assert shares(service(SERVES, (1, 500, 600, "sleep", (HANDLER,)), loops=2)) == {IDLE: 4000}
+
+
+SENDS = python("_SelectorSocketTransport.write", "/usr/lib/python3.11/asyncio/selector_events.py", 1069)
+READS = python("StreamReader.read", "/usr/lib/python3.11/asyncio/streams.py", 694)
+
+
+def asks_over_streams(listens: bool, sends: bool, *frames: Frame) -> Profile:
+    """A task that waits for what comes from a socket, all the time."""
+    profile = service(SERVES, (1, 0, 1500, "socket", (HANDLER, *frames, READS)))
+    made = ProfileBuilder()
+    main = made.thread(100, "MainThread")
+    # The stacks of the tasks keep their places.
+    made.interner.frames.extend(profile.frames)
+    made.interner.stacks.extend(profile.stacks)
+    for stack in ([HANDLER, SENDS], [HANDLER]):
+        made.spend(main, ON_CPU, 10 * MS, stack if sends else [HANDLER])
+    made.wait(main, 1980 * MS, LOOP, flags=SpanFlag.IDLE)
+    own = made.build()
+    info = replace(own.info, listens={100: listens})
+    return replace(own, info=info, tasks=profile.tasks, task_spans=profile.task_spans)
+
+
+def test_who_sends_and_is_connected_to_by_nobody_waits_for_answers() -> None:
+    assert round(shares(asks_over_streams(listens=False, sends=True)).get(NET, 0), -1) == 1480
+
+
+@pytest.mark.parametrize(
+    ("listens", "sends", "frames"),
+    [(True, True, ()), (False, False, ()), (False, True, (python("subscribe", "/srv/app.py", 3),))],
+    ids=["a server", "only hears", "subscribed"],
+)
+def test_who_waits_for_what_others_say_idles(listens: bool, sends: bool, frames: tuple[Frame, ...]) -> None:
+    assert NET not in shares(asks_over_streams(listens, sends, *frames))
