@@ -8,10 +8,10 @@ import numpy as np
 
 from bpfprof.model.frames import FrameKind
 from bpfprof.model.profile import Profile
-from bpfprof.model.spans import ThreadState
-from bpfprof.model.states import reason_number, reason_text
+from bpfprof.model.states import reason_text
 from bpfprof.query.causes import CAUSES, MEMORY, cause_ns, causes_of, in_ioctl, makes_room_in
 from bpfprof.query.chains import Share, shares_of, waker_name
+from bpfprof.query.children import awaited_process
 from bpfprof.query.functions import Ints, function_of_frames
 from bpfprof.query.lock_holders import LockWaits, hog_of, lock_waits, waits_while_held
 from bpfprof.query.objects import object_text
@@ -130,7 +130,7 @@ def facts_of(profile: Profile, work: Work) -> tuple[Facts, int]:
         object=_object_text(profile, work, causes, CAUSES.index(first)),
         hog=_hog_text(profile, lock, hog) if lock and hog else "",
         hog_part=hog.ns / lock.ns if lock and hog else 0.0,
-        child=_child_did(profile) if first == "child" else "",
+        child=awaited_process(profile) if first == "child" else "",
         waits_for=_other_reason(work) if first == "other" else "",
         kernel_part=_kernel_part(profile, cpu_ns),
         faults_per_s=(sum(used[0]) + sum(used[1])) / second,
@@ -236,29 +236,6 @@ def _held_through(profile: Profile, work: Work) -> str:
         if word in _DOING and share.ns >= _INSIDE * held_ns > 0:
             return _DOING[word]
     return ""
-
-
-def _child_did(profile: Profile) -> str:
-    """What the process that was waited for most did most of its time; "" if it was not recorded."""
-    assert profile.spans is not None
-    asked = [reason_number("pipe"), reason_number("child")]
-    spans = profile.spans[(profile.spans["state"] == ThreadState.OFF_CPU) & np.isin(profile.spans["reason"], asked)]
-    pids = np.array([*(int(thread.pid) for thread in profile.threads), -1], np.int64)
-    awaited = pids[np.array([-1, *(waker.thread for waker in profile.wakers)], np.int64)[spans["waker"]]]
-    other = (awaited >= 0) & (awaited != pids[spans["thread"]])
-    if not other.any():
-        return ""
-    pid = shares_of(awaited[other], spans["stands_for_ns"][other].astype(np.int64))[0].value
-    did = {"on the CPU": 0, "ready without a CPU": 0}
-    threads = [thread for thread in profile.threads if thread.pid == pid]
-    for thread in threads:
-        did["on the CPU"] += thread.on_cpu_ns
-        did["ready without a CPU"] += thread.runqueue_ns
-        for word, ns in thread.off_by_reason:
-            doing = {"sleep": "asleep"}.get(word, f"waiting ({word})")
-            did[doing] = did.get(doing, 0) + ns
-    most = max(did, key=lambda doing: did[doing])
-    return f"{threads[0].process_name} ({pid}), {most} {100 * did[most] / max(sum(did.values()), 1):.0f}%"
 
 
 def _kernel_part(profile: Profile, cpu_ns: int) -> float:

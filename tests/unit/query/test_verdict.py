@@ -312,6 +312,17 @@ def test_a_child_is_named_with_what_it_did() -> None:
     assert found.sentence.endswith("ask (train.py:7); it was sh (200), asleep 100%.")
 
 
+def test_of_a_pipeline_the_process_is_named_that_the_others_wait_for() -> None:
+    made = ProfileBuilder()
+    threads = [made.thread(pid, pid=pid, process=name) for pid, name in ((100, "python"), (200, "cat"), (300, "slow"))]
+    wakers = [made.thread_waker(thread) for thread in threads]
+    for _ in range(100):
+        for thread, stack in ((0, [python("ask", line=7)]), (1, [native("read")])):
+            made.wait(thread, 20 * MS, [*stack, wait("pipe")], waker=wakers[thread + 1])
+        made.wait(2, 20 * MS, [native("nanosleep"), wait("sleep")])
+    assert verdict(made).sentence.endswith("ask (train.py:7); it was slow (300), asleep 100%.")
+
+
 @pytest.mark.parametrize("count", [2, 3])
 def test_processes_that_wait_for_each_other_are_bound_by_what_they_do_meanwhile(count: int) -> None:
     """A token goes round: of each all waits are for others, which wait for it too."""
