@@ -27,6 +27,7 @@ _INNERMOST: tuple[_Mark, ...] = (
     ("gunicorn/workers/sync.py", "wait"),
     ("gunicorn/arbiter.py", "sleep"),
     ("waitress/wasyncore.py", "poll"),
+    ("pika/adapters/select_connection.py", "poll"),
     # An event loop in C (uvloop) below the function that runs it.
     ("asyncio/runners.py", "run"),
     ("uvloop/__init__.py", "run"),
@@ -40,6 +41,7 @@ _CALLS: tuple[tuple[_Mark, _Mark], ...] = (
     (("wsgiref/simple_server.py", "handle"), ("socket.py", "readinto")),
     (("django/core/servers/basehttp.py", "handle_one_request"), ("socket.py", "readinto")),
     (("gunicorn/workers/gthread.py", "run"), ("selectors.py", "select")),
+    (("kombu/asynchronous/hub.py", "create_loop"), ("kombu/utils/eventio.py", "poll")),
     (("twisted/internet/base.py", "mainLoop"), ("twisted/internet/epollreactor.py", "doPoll")),
     (("trio/_core/_run.py", "unrolled_run"), ("trio/_core/_io_epoll.py", "get_events")),
     (("multiprocessing/pool.py", "worker"), ("multiprocessing/queues.py", "get")),
@@ -50,6 +52,12 @@ _CALLS: tuple[tuple[_Mark, _Mark], ...] = (
     (("concurrent/futures/process.py", "wait_result_broken_or_wakeup"), ("multiprocessing/connection.py", "wait")),
     (("torch/utils/data/_utils/worker.py", "_worker_loop"), ("multiprocessing/queues.py", "get")),
     (("threading.py", "run"), ("threading.py", "wait")),  # threading.Timer
+)
+# Or if it asks a server for the next item, which comes when there is one, and waits there in whatever that calls.
+_NEXT_ITEMS = "blpop brpop brpoplpush blmove blmpop bzpopmin bzpopmax bzmpop xread xreadgroup"
+_ASKS: tuple[_Mark, ...] = (
+    *(("redis/commands/core.py", name) for name in _NEXT_ITEMS.split()),
+    ("redis/client.py", "try_read"),  # of PubSub.parse_response
 )
 # Or if a thread or process waits for work in its own outermost function, or in one that this calls at once: then no one
 # waits for it either. Thread._bootstrap_inner and Process._bootstrap call run(), which calls the target.
@@ -72,6 +80,8 @@ def idle_stacks(recording: Recording) -> Bools:
     found = np.zeros(len(frames.stack), np.bool_)
     for mark in _INNERMOST:
         found |= frames.are(mark) & frames.is_innermost
+    for mark in _ASKS:
+        found |= frames.are(mark)
     for caller, callee in _CALLS:
         found[:-1] |= frames.are(callee)[:-1] & frames.are(caller)[1:] & (frames.stack[:-1] == frames.stack[1:])
     root = np.full(len(is_idle), -_FROM_ROOT_FRAMES - 1, np.int64)
@@ -92,6 +102,8 @@ def is_idle_stack(frames: Sequence[tuple[str, str]]) -> bool:
         return function.rpartition(".")[2] == mark[1] and ("/" + path).endswith("/" + mark[0])
 
     if frames and any(has(0, mark) for mark in _INNERMOST):
+        return True
+    if any(has(index, mark) for index in range(len(frames)) for mark in _ASKS):
         return True
     pairs = range(len(frames) - 1)
     if any(has(index, callee) and has(index + 1, caller) for index in pairs for caller, callee in _CALLS):

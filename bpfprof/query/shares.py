@@ -90,9 +90,10 @@ def shares_of_spans(profile: Profile, spans: npt.NDArray[np.void], stack_frames:
     listening = {place for place, name in enumerate(profile.objects, 1) if name.startswith(LISTENING)}
     of_client = np.isin(spans["object"], [*listening | profile.info.accepted])
     shares[waits & of_client & (shares == NET) & ~_are_in(stack_frames, _SENDS)[stack]] = IDLE
-    # A server waits for all of its connections together.
+    # A server waits for all of its connections together. A library in C may do so for those that it asked for.
     in_server = np.array([profile.info.listens.get(int(it.pid), False) for it in profile.threads] or [False])
-    shares[polls & (shares == NET) & in_server[spans["thread"]] & _are_in(stack_frames, _EPOLL)[stack]] = IDLE
+    in_loop = _are_in(stack_frames, _EPOLL) & (stack_frames.innermost_python() >= 0)
+    shares[polls & (shares == NET) & in_server[spans["thread"]] & in_loop[stack]] = IDLE
     shares[waits & (shares == SLEEP) & _in_objects(stack_frames, _SLEEPS_FOR_LOCKS)[stack]] = LOCK
     shares[waits & (spans["flags"] & SpanFlag.IDLE > 0)] = IDLE
     is_beside = _beside_python(profile, spans, stack_frames)[spans["thread"]]

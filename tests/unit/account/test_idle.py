@@ -24,6 +24,7 @@ EPOLL, READ = (next(iter(syscall_numbers(name))) for name in ("epoll_wait", "rec
 PROCESS = "/usr/lib/python3.12/multiprocessing/process.py"
 CHILD = ("BaseProcess._bootstrap", PROCESS)
 RECEIVE = ("Connection.recv", "/usr/lib/python3.12/multiprocessing/connection.py")
+REDIS = "/v/site-packages/redis/commands/core.py"
 HTTP = "/usr/lib/python3.12/http/server.py"
 
 
@@ -44,6 +45,8 @@ HTTP = "/usr/lib/python3.12/http/server.py"
         ([("serve", "/srv/a.py"), ("socket.accept", SOCKET)], next(iter(syscall_numbers("accept4"))), True),
         ([("main", "/srv/a.py"), CHILD, ("Process.run", PROCESS), ("work", "/srv/a.py"), RECEIVE], READ, True),
         ([("main", "/srv/a.py"), ("ask", "/srv/a.py"), RECEIVE], READ, False),
+        ([("work", "/srv/a.py"), ("ListCommands.blpop", REDIS), ("read", "/x/redis/connection.py")], READ, True),
+        ([("work", "/srv/a.py"), ("BasicKeyCommands.get", REDIS), ("read", "/x/redis/connection.py")], READ, False),
         ([("BaseHTTPRequestHandler.handle_one_request", HTTP), ("SocketIO.readinto", SOCKET)], READ, True),
         (
             [("handle_one_request", HTTP), ("do_POST", "/srv/a.py"), ("SocketIO.readinto", SOCKET)],
