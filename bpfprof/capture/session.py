@@ -157,6 +157,7 @@ class Session:
             limit_hits=self._memory_limits.hits(self._processes.by_pid),
             accepted=self._rows.accepted(self._processes.by_pid, listening),
             listens=self._listens(listening),
+            asks=[pid for pid in self._python_pids() if listening.asks(pid)],
         )
         self._sink.write("end", {**end})
 
@@ -286,9 +287,11 @@ class Session:
 
     def _listens(self, listening: Listening) -> dict[str, bool]:
         """Of processes that run Python."""
-        pids = [pid for pid, process in self._processes.by_pid.items() if process.interpreter is not None]
-        found = {str(pid): listening.listens(pid) for pid in pids}
+        found = {str(pid): listening.listens(pid) for pid in self._python_pids()}
         return {pid: listens for pid, listens in found.items() if listens is not None}
+
+    def _python_pids(self) -> list[Pid]:
+        return [pid for pid, process in self._processes.by_pid.items() if process.interpreter is not None]
 
     def _counters(self) -> dict[int, int]:
         counts = self._tables.counters()

@@ -8,7 +8,7 @@ import re
 from dataclasses import dataclass
 
 from bpfprof.model.ids import Pid
-from bpfprof.proc.sockets import address_of, network_namespace
+from bpfprof.proc.sockets import SocketNames, address_of, network_namespace
 
 _MOST_BYTES = 32 << 20  # of one table: 200,000 connections
 _INODE = re.compile(r"socket:\[(\d+)\]")
@@ -32,6 +32,7 @@ class Listening:
 
     def __init__(self) -> None:
         self._namespaces: dict[int, _Namespace | None] = {}
+        self._segments: dict[int, tuple[int, int]] | None = None
 
     def listens(self, pid: Pid) -> bool | None:
         """Whether a process has a socket that listens; None: that is not known."""
@@ -40,6 +41,21 @@ class Listening:
             return None if namespace is None else bool(_sockets_of(pid) & namespace.listening)
         except OSError:
             return None
+
+    def asks(self, pid: Pid) -> bool:
+        """Whether a connection of it sent about as often as it received, as one does that asks for what it gets.
+
+        Only of processes in our own network namespace.
+        """
+        if self._segments is None:
+            names = SocketNames()
+            self._segments = names.data_segments()
+            names.close()
+        try:
+            found = [self._segments[inode] for inode in _sockets_of(pid) & self._segments.keys()]
+        except OSError:
+            return False
+        return any(received <= 2 * sent for received, sent in found if received)
 
     def clients(self, pid: Pid) -> frozenset[str]:
         """`10.0.0.9:51234` of each connection in its namespace that the other end asked for."""

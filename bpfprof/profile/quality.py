@@ -44,6 +44,7 @@ def recording_info(recording: Recording, duration_ns: int) -> RecordingInfo:
         usage=_usage(recording),
         limit_hits=dict(_by_pid(recording.end.get("limit_hits", {}))),
         accepted=frozenset(recording.end.get("accepted", ())),
+        asks=frozenset(recording.end.get("asks", ())),
         listens=dict(_by_pid(recording.end.get("listens", {}))),
         unread=_unread(recording),
     )

@@ -48,6 +48,7 @@ class End(TypedDict, total=False):
     limit_hits: dict[str, int]
     accepted: list[int]
     listens: dict[str, bool]
+    asks: list[int]
 
 
 @dataclass

@@ -152,7 +152,7 @@ def crowded() -> None:
 
 
 def compute() -> None:
-    for number in range(10_000):
+    for number in range(10_000):  # here: crowded
         number * number  # here: crowded
 
 

@@ -43,3 +43,14 @@ def test_a_server_of_a_unix_socket(tmp_path: Path) -> None:
 
 def test_of_a_process_that_is_gone_it_is_not_known() -> None:
     assert Listening().listens(Pid(2**22)) is None and not Listening().clients(Pid(2**22))
+
+
+def test_who_asks_sends_as_it_receives() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()) as one:
+        other, _ = server.accept()
+        with other:
+            assert not Listening().asks(ME), "nothing was sent"
+            for sends, receives in ((one, other), (other, one)) * 3:
+                sends.sendall(b"x")
+                receives.recv(1)
+            assert Listening().asks(ME)
