@@ -26,6 +26,7 @@ _INNERMOST: tuple[_Mark, ...] = (
     ("socket.py", "accept"),
     ("gunicorn/workers/sync.py", "wait"),
     ("gunicorn/arbiter.py", "sleep"),
+    ("sched.py", "run"),
     ("waitress/wasyncore.py", "poll"),
     ("pika/adapters/select_connection.py", "poll"),
     # An event loop in C (uvloop) below the function that runs it.

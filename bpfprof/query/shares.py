@@ -51,6 +51,7 @@ _ACQUIRES = ("multiprocessing/synchronize.py", "__enter__")
 _OPENMP = ("libgomp", "libomp", "libiomp")
 _EPOLL = frozenset(("epoll_wait", "epoll_pwait", "epoll_pwait2"))
 _SENDS = frozenset(("send", "sendto", "sendmsg", "sendmmsg", "sendfile", "sendfile64", "write", "writev"))
+_COLLECTIVES, _COLLECTIVES_IN_C = ("/torch/distributed/",), ("c10d::",)
 # It looks again and again whether another connection has let go of the database (sqliteDefaultBusyCallback()).
 _SLEEPS_FOR_LOCKS = ("libsqlite3", "_sqlite3")
 
@@ -84,6 +85,10 @@ def shares_of_spans(profile: Profile, spans: npt.NDArray[np.void], stack_frames:
     # Who ends a wait for another thread is not always known, as when that thread ends.
     handed |= (thread_of < 0) & ~is_timer & hand_over[stack] & (shares == LOCK)
     shares[handed & waits] = HANDED
+    # Ranks that are not recorded are at the other end of the network.
+    collective = waits & (shares == HANDED) & _are_collectives(stack_frames)[stack]
+    if len(np.unique(pids[spans["thread"][collective]])) == 1:
+        shares[collective] = NET
     # A wait whose time ran out is a look whether there is something to do.
     shares[waits & is_timer & ((shares == LOCK) | polls)] = IDLE
     # A client asks when it wants something.
@@ -144,6 +149,15 @@ def _are_in(stack_frames: StackFrames, functions: frozenset[str]) -> Bools:
     return stack_frames.have(
         [frame.kind == FrameKind.NATIVE and frame.name.lstrip("_") in functions for frame in stack_frames.frames]
     )
+
+
+def _are_collectives(stack_frames: StackFrames) -> Bools:
+    """Whether each stack of Python waits for the other ranks of torch.distributed."""
+    in_c = stack_frames.have(
+        [frame.kind == FrameKind.NATIVE and frame.name.startswith(_COLLECTIVES_IN_C) for frame in stack_frames.frames]
+    )
+    in_python = stack_frames.innermost_python() >= 0
+    return (in_c & in_python) | _have_file(stack_frames, _COLLECTIVES)
 
 
 def _have_file(stack_frames: StackFrames, parts: tuple[str, ...]) -> Bools:

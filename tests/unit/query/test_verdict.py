@@ -444,6 +444,23 @@ def test_a_server_s_own_loop_waits_for_work(listens: bool, bound: str) -> None:
     assert verdict_of(profile, work_of(profile)).bound == bound
 
 
+@pytest.mark.parametrize(("pids", "bound"), [((100,), "net"), ((100, 200), "python")])
+def test_other_ranks_are_the_network_or_what_they_do(pids: tuple[int, ...], bound: str) -> None:
+    """By its library's own threads. One rank is late here."""
+    made = ProfileBuilder()
+    c10d = python("all_reduce", "/v/site-packages/torch/distributed/distributed_c10d.py", 3252)
+    reduce = c10d, native("pthread_cond_wait")
+    for pid in pids:
+        main, runs = made.thread(pid, pid=pid), made.thread(pid + 1, "pt_gloo_runloop", pid=pid)
+        waker = made.thread_waker(runs)
+        for _ in range(20):
+            late_ms = 80 if pid > 100 else 5
+            made.spend(main, ON_CPU, late_ms * MS, [python("augment", line=3)])
+            made.wait(main, (100 - late_ms) * MS, [python("step", line=9), *reduce, wait("lock")], waker=waker)
+            made.wait(runs, 100 * MS, [native("c10d::ProcessGroupGloo::runLoop"), wait("lock")], flags=SpanFlag.IDLE)
+    assert verdict(made).bound == bound
+
+
 def test_nothing_was_seen() -> None:
     profile = empty_profile()
     assert (
