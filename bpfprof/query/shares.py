@@ -28,9 +28,11 @@ _OF_REASON = {
     **{word: word for word in ("gil", "lock", "disk", "net", "device", "sleep", "child")},
     **{"pipe": "child", "pagefault": "disk", "poll": "net", "kernel-lock": "lock", "file-lock": "lock"},
 }
-# A thread that waits so much of its time for work, or sleeps, is none that works.
-_IDLE_PART = 0.98
+_IDLE_PART = 0.98  # a thread that waits for work so much of its time is none that works
+_LOOKING_PART = 0.95  # nor one that sleeps so much of it, long each time
 _LONG_SLEEP_NS = 500_000_000
+_OTHERS_PART = 0.25  # of a thread's time: so much the others work who are then what the program is about
+_CIRCLE_PART = 0.25  # of its time: so much each process of a circle waits for another one of it
 _CHILD_REASON, _POLL_REASON = map(reason_number, ("child", "poll"))
 
 # Waits for what another thread does, by (end of the path, functions) of their innermost Python frame: a lock is what
@@ -180,18 +182,26 @@ def _leave_out_awaited(profile: Profile, spans: npt.NDArray[np.void], shares: In
     waiting, waited_for = pids[spans["thread"]], pids[awaited]
     pairs, which = np.unique(waiting[found] << 32 | waited_for[found], return_inverse=True)
     waited_ns = sums(which, spans["stands_for_ns"][found].astype(np.int64), len(pairs))
-    waiters: dict[int, set[int]] = {}
+    waits_for: dict[int, set[int]] = {}
     by_pid: Counter[int] = Counter()
     for pair, ns in zip(pairs.tolist(), waited_ns.tolist()):
         waiter, pid = divmod(pair, 1 << 32)
-        waiters.setdefault(pid, set()).add(waiter)
         by_pid[pid] += ns
-    awaited_pids = {pid for pid, ns in by_pid.items() if 2 * ns > walls.get(pid, 0)}
-    left_out, circle = set[int](), awaited_pids
-    while added := {pid for pid in circle if waiters[pid] - circle}:
-        left_out, circle = left_out | added, circle - added
-    shares[np.isin(waiting, [*left_out]) & (shares < IDLE)] = HANDED
-    shares[found & np.isin(waiting, [*circle]) & np.isin(waited_for, [*circle])] = HANDED
+        if ns >= _CIRCLE_PART * walls.get(waiter, 0):
+            waits_for.setdefault(waiter, set()).add(pid)
+    circle = [pid for pid in waits_for if pid in _reached(waits_for, pid)]
+    left_out = [pid for pid, ns in by_pid.items() if 2 * ns > walls.get(pid, 0) and pid not in circle]
+    shares[np.isin(waiting, left_out) & (shares < IDLE)] = HANDED
+    shares[found & np.isin(waiting, circle) & np.isin(waited_for, circle)] = HANDED
+
+
+def _reached(waits_for: dict[int, set[int]], pid: int) -> set[int]:
+    """Those that a process waits for, that those wait for, and so on."""
+    found, next_ones = set[int](), waits_for.get(pid, set())
+    while next_ones - found:
+        found = found | next_ones
+        next_ones = {other for one in next_ones for other in waits_for.get(one, set())}
+    return found
 
 
 def _without_parked(profile: Profile, spans: npt.NDArray[np.void], shares: Ints, unended: Bools) -> Ints:
@@ -210,21 +220,29 @@ def _without_parked(profile: Profile, spans: npt.NDArray[np.void], shares: Ints,
     return shares
 
 
-def leave_out_sleepers(rows: npt.NDArray[np.void], thread_count: int, own_depths: Ints) -> None:
+def leave_out_sleepers(rows: npt.NDArray[np.void], thread_count: int, stack_frames: StackFrames) -> None:
     """Threads that do nothing but sleep now and then are idle, if others do something.
 
     They are in any case if they sleep long, in the function that they began with: they look again and again whether
-    there is something to do.
+    there is something to do. A script may have called it, if others wait for work. That they waited for a CPU then is
+    not theirs.
     """
     by_thread = sums(rows["thread"] * (HANDED + 1) + rows["share"], rows["ns"], thread_count * (HANDED + 1))
     by_thread = by_thread.reshape(thread_count, HANDED + 1)
     aside = by_thread[:, [SLEEP, IDLE, HANDED]].sum(axis=1)
-    sleepers = (aside >= _IDLE_PART * by_thread.sum(axis=1)) & (by_thread[:, SLEEP] > 0)
-    busy_ns = by_thread[~sleepers, :IDLE].sum()
-    others_work = busy_ns * 10 >= by_thread.sum(axis=1).max(initial=0)
-    of_sleepers = sleepers[rows["thread"]] & (rows["state"] == ThreadState.OFF_CPU) & (rows["share"] < IDLE)
-    looks = (rows["share"] == SLEEP) & (own_depths[rows["stack"]] <= 1) & (rows["ns"] >= _LONG_SLEEP_NS * rows["count"])
-    rows["share"][of_sleepers & (looks | others_work)] = IDLE
+    part = np.where(by_thread[:, SLEEP] > 0, aside / (by_thread.sum(axis=1) - by_thread[:, READY]).clip(1), 0)
+    busy_ns = by_thread[part < _IDLE_PART, :IDLE].sum()
+    others_work = busy_ns >= _OTHERS_PART * by_thread.sum(axis=1).max(initial=0)
+    # Of a row the first and the last one may be cut.
+    is_long = rows["ns"] >= _LONG_SLEEP_NS * (rows["count"] - 1).clip(1)
+    others_idle = bool((2 * by_thread[:, IDLE] > by_thread.sum(axis=1)).any())
+    in_script = stack_frames.have([frame.name == "<module>" for frame in stack_frames.frames])
+    depths = stack_frames.own_depths() - (in_script & others_idle)
+    long = (rows["share"] == SLEEP) & (depths[rows["stack"]] <= 1) & is_long
+    waits = (rows["state"] == ThreadState.OFF_CPU) & (rows["share"] < IDLE)
+    part = part[rows["thread"]]
+    is_idle = ((part >= _IDLE_PART) & others_work) | ((part >= _LOOKING_PART) & long)
+    rows["share"][waits & is_idle] = IDLE
 
 
 def sums(codes: Ints, values: Ints, count: int) -> Ints:

@@ -120,7 +120,7 @@ def work_of(profile: Profile, with_wakers: bool = False) -> Work:
     reason = np.where(spans["state"] == ThreadState.OFF_CPU, spans["reason"], 0)
     waker = spans["waker"].astype(np.int64) if with_wakers else np.zeros(len(spans), np.int64)
     rows = _summed(spans, {"share": shares, "lock": lock, "reason": reason, "waker": waker})
-    leave_out_sleepers(rows, len(profile.threads), stack_frames.own_depths())
+    leave_out_sleepers(rows, len(profile.threads), stack_frames)
     rows = with_requests(profile, rows, stack_frames)
     return Work(rows, own, stack_frames, locks, lock_waits)
 

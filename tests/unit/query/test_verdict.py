@@ -229,6 +229,30 @@ def test_a_thread_that_only_sleeps_does_not_hide_those_that_work() -> None:
     assert verdict(made).bound == "python"
 
 
+@pytest.mark.parametrize(("with_worker", "bound"), [(True, "idle"), (False, "sleep")])
+def test_a_script_that_sleeps_beside_workers_that_wait_for_work_is_idle(with_worker: bool, bound: str) -> None:
+    made = ProfileBuilder()
+    main, timer = made.thread(100), made.waker("timer")
+    for _ in range(4):
+        stack = [python("<module>", line=9), python("main", line=5), wait("sleep")]
+        made.wait(main, 600 * MS, stack, waker=timer)
+    if with_worker:
+        made.wait(made.thread(101), 2_400 * MS, [python("work", line=2), wait("lock")], flags=SpanFlag.IDLE)
+    assert verdict(made).bound == bound
+
+
+def test_threads_of_a_pool_that_sleep_for_requests_are_not_hidden_by_a_little_work() -> None:
+    made = ProfileBuilder()
+    loop, timer = made.thread(100), made.waker("timer")
+    busy(made, loop, MAIN, count=30)
+    made.wait(loop, 1_700 * MS, [MAIN, wait("poll")], flags=SpanFlag.IDLE)
+    for tid in (101, 102):
+        worker = made.thread(tid, "worker")
+        for _ in range(20):
+            made.wait(worker, 100 * MS, [python("report", line=9), wait("sleep")], waker=timer)
+    assert (verdict(made).bound, verdict(made).where) == ("sleep", python("report", line=9))
+
+
 def test_a_program_that_only_sleeps_does_so_on_purpose() -> None:
     made = ProfileBuilder()
     main = made.thread(100)
@@ -250,13 +274,18 @@ def test_sqlite_sleeps_while_others_have_the_database() -> None:
 
 
 def test_a_thread_that_looks_now_and_then_is_idle() -> None:
-    """It sleeps long, in the function that it began with; one that is called to sleep does so on purpose."""
+    """It sleeps long, in the function that it began with; one that is called to sleep does so on purpose.
+
+    On a busy machine it gets a CPU late.
+    """
     for callers, is_idle in (([], True), ([python("job", line=1)], False)):
         made = ProfileBuilder()
         thread = made.thread(100)
-        for _ in range(4):
-            made.wait(thread, 995 * MS, [*callers, python("poll", line=3), wait("sleep")], waker=made.waker("timer"))
-            made.spend(thread, ON_CPU, 5 * MS, [*callers, python("poll", line=3)])
+        made.wait(thread, 100 * MS, [*callers, python("poll", line=3), wait("sleep")], waker=made.waker("timer"))
+        for _ in range(3):
+            made.wait(thread, 650 * MS, [*callers, python("poll", line=3), wait("sleep")], waker=made.waker("timer"))
+            made.spend(thread, RUNQUEUE, 85 * MS, [*callers, python("poll", line=3), READY])
+            made.spend(thread, ON_CPU, 15 * MS, [*callers, python("poll", line=3)])
         assert verdict(made).bound == ("idle" if is_idle else "sleep")
 
 
