@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import ipaddress
 import os
+import re
 import stat
 import struct
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ from bpfprof.model.ids import Pid
 from bpfprof.model.ioctls import request_text
 from bpfprof.model.samples import FD_CALLS, FdKind
 from bpfprof.model.syscalls import syscall_numbers
+from bpfprof.proc.listening import Listening
 from bpfprof.proc.memory import ProcessMemory
 from bpfprof.proc.sockets import SocketNames
 from bpfprof.recording.tables import RecordedObject, table_row
@@ -46,6 +48,7 @@ _REMEMBERED_S, _NEW_S = 1.0, 0.1  # a descriptor can be closed and given again
 _REMEMBERED_COUNT = 10_000
 _NAMED_LIMIT = 10_000  # objects of one recording; a host makes new connections for as long as it is watched
 _NAME_LENGTH = 4096
+_ADDRESS = re.compile(r"(?:[\d.]+|\[.+\]):\d+")
 
 
 class DescriptorKinds:
@@ -89,6 +92,13 @@ class DescriptorKinds:
         ]
         places[chosen] = np.array(found, np.uint32)[number]
         return places
+
+    def accepted(self, pids: Iterable[Pid], listening: Listening) -> list[int]:
+        """Places of those that are now the other ends of connections which others made to a process of these."""
+        places = {name: place for name, place in self._place_of.items() if _ADDRESS.fullmatch(name)}
+        return sorted(
+            {places[name] for pid in (pids if places else ()) for name in listening.clients(pid) & places.keys()}
+        )
 
     def write_new(self, sink: Sink) -> None:
         """Rows of the table of objects that the recording does not have yet."""

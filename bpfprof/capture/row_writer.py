@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import numpy as np
 
 from bpfprof import abi
@@ -19,6 +21,7 @@ from bpfprof.model.ids import Pid, Tid
 from bpfprof.model.rows import picked
 from bpfprof.model.statuses import LastState
 from bpfprof.proc import tasks
+from bpfprof.proc.listening import Listening
 from bpfprof.proc.memory import ProcessMemory
 from bpfprof.recording.part import PART_END
 from bpfprof.recording.writer import Sink
@@ -88,6 +91,10 @@ class RowWriter:
         places |= self._shared_futexes.places(told["tgid"], rows)  # a futex() has no descriptor
         self._descriptors.write_new(self._sink)
         return places
+
+    def accepted(self, pids: Iterable[Pid], listening: Listening) -> list[int]:
+        """As DescriptorKinds.accepted()."""
+        return self._descriptors.accepted(pids, listening)
 
     def _write_waits(self, rows: npt.NDArray[np.void]) -> None:
         if len(rows):

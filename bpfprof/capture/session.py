@@ -29,6 +29,8 @@ from bpfprof.kernel.events import ThreadTable
 from bpfprof.model.ids import Pid, Tid
 from bpfprof.model.rows import picked
 from bpfprof.proc import tasks
+from bpfprof.proc.listening import Listening
+from bpfprof.proc.memory_limits import MemoryLimits
 from bpfprof.proc.own_process import usual_priority
 from bpfprof.proc.text import without_controls
 from bpfprof.recording.tables import End, Start
@@ -92,6 +94,7 @@ class Session:
             watch.targets.wake_on(fd)
         self._threads = ThreadTable(self._tables)
         self._used: dict[Pid, tasks.ProcessUsage | None] = {}
+        self._memory_limits = MemoryLimits()
         self._is_urgent = True  # the next drain should be soon
         self._drained_s = self._drain_cost_s = self._next_totals_s = self._next_looks_s = 0.0
 
@@ -101,6 +104,7 @@ class Session:
         self._drain()
         processes = list(self._processes.by_pid.values())
         self._used = {process.pid: tasks.process_usage(process.pid) for process in processes}
+        self._memory_limits.begin(self._used)
         for process in processes:  # first, for it is quick
             self._processes.look_for_python(process)
             self._inbox.take()
@@ -140,7 +144,7 @@ class Session:
             self._namer.finish(self._sink)
         if not self._processes.threads.count:
             raise TargetError("the target ended before anything was seen")
-        counters = self._counters()
+        counters, listening = self._counters(), Listening()
         end = End(
             end_ns=end_ns,
             own_cpu_ns=int(1e9 * self.progress.own_cpu_s),
@@ -151,6 +155,10 @@ class Session:
             problems=self._problems(),
             tasks_missed=self._async.missed,
             usage=self._usage(),
+            limit_hits=self._memory_limits.hits(self._processes.by_pid),
+            accepted=self._rows.accepted(self._processes.by_pid, listening),
+            listens=self._listens(listening),
+            asks=[pid for pid in self._python_pids() if listening.asks(pid)],
         )
         self._sink.write("end", {**end})
 
@@ -279,6 +287,14 @@ class Session:
                 values, less = astuple(now), astuple(before) if before else (0, 0, 0, 0)
                 usage[str(pid)] = [max(0, value - one) for value, one in zip(values, less)]
         return usage
+
+    def _listens(self, listening: Listening) -> dict[str, bool]:
+        """Of processes that run Python."""
+        found = {str(pid): listening.listens(pid) for pid in self._python_pids()}
+        return {pid: listens for pid, listens in found.items() if listens is not None}
+
+    def _python_pids(self) -> list[Pid]:
+        return [pid for pid, process in self._processes.by_pid.items() if process.interpreter is not None]
 
     def _counters(self) -> dict[int, int]:
         counts = self._tables.counters()

@@ -169,6 +169,12 @@ class RecordingInfo:
     async_rate_hz: int = 0
     # Of processes that had not ended: (minor page faults, major ones, nanoseconds of its own code, and in the kernel).
     usage: dict[int, tuple[int, int, int, int]] = field(default_factory=dict)
+    # pid -> how often the memory of its control group was at a limit.
+    limit_hits: dict[int, int] = field(default_factory=dict)
+    # Places of the objects, from 1 on, that are clients of the process that is connected to them.
+    accepted: frozenset[int] = frozenset()
+    asks: frozenset[int] = frozenset()  # pids of processes that send about as often as they receive
+    listens: dict[int, bool] = field(default_factory=dict)  # pid -> whether it has a socket that listens, where known
     unread: dict[str, tuple[str, ...]] = field(default_factory=dict)  # why not -> processes that run Python unread
 
 

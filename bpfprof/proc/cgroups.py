@@ -57,6 +57,22 @@ def cgroup_of(pid: Pid) -> str:
     return without_controls(os.fsencode(found[0])) if found else ""
 
 
+def memory_hierarchy() -> Cgroup | None:
+    """The root of the hierarchy that limits memory: of v1 where that has the controller; None: neither is mounted."""
+    roots = {top.hierarchy: top for top in _hierarchies()}
+    of_v1 = (top for name, top in roots.items() if "memory" in name.split(","))
+    return next(of_v1, roots.get(_UNIFIED))
+
+
+def directories_above(top: Cgroup, pid: Pid) -> list[str]:
+    """Those of a process's cgroup in a hierarchy and of those above it, its own first; [] when it is gone."""
+    path = _paths_of(pid).get(top.hierarchy)
+    if path is None or not f"{path}/".startswith(top.path.rstrip("/") + "/"):
+        return []
+    parts = [part for part in os.path.relpath(path, top.path).split("/") if part != "."]
+    return [os.path.join(top.directory, *parts[:count]) for count in range(len(parts), -1, -1)]
+
+
 def find_cgroup(text: str) -> list[Cgroup]:
     """The cgroups of a path: absolute (/sys/fs/cgroup/x), or from the root of a hierarchy, in each that has it.
 

@@ -28,6 +28,9 @@ _NLMSG_ERROR, _NLMSG_DONE = 2, 3
 _HEADER, _REQUEST, _ANSWER, _ATTRIBUTE = (struct.Struct(it) for it in ("=IHHII", "=BBHIIIII", "=BBBBIII", "=HH"))
 _INET_REQUEST, _INET_ANSWER = struct.Struct("=BBBBI48x"), struct.Struct("!BBBBHH16s16s12x16x")
 _INODE = struct.Struct("=I")  # after that
+_INET_ANSWER_BYTES = _INET_ANSWER.size + _INODE.size
+# INET_DIAG_INFO, and its bit; tcpi_data_segs_in and tcpi_data_segs_out of struct tcp_info, include/uapi/linux/tcp.h.
+_INFO, _ASKS_FOR_INFO, _DATA_SEGMENTS_AT, _DATA_SEGMENTS = 2, 1 << 1, 152, struct.Struct("=II")
 _SHOW_NAME, _SHOW_PEER = 1, 4
 _NAME, _PEER = 0, 2
 _ANY = 0xFFFFFFFF
@@ -43,12 +46,12 @@ class SocketNames:
         self._known: dict[tuple[int, int], str] = {}  # by network namespace and inode
         self._tables: dict[int, _Table] = {}  # of network namespaces, as they were read last
         self._next_read_s: dict[int, float] = {}
-        self._own_namespace = _namespace("self")
+        self._own_namespace = network_namespace("self")
         self._diagnosis: socket.socket | None = None
 
     def name(self, pid: Pid, inode: int) -> str:
         """Of a socket of this process; "" while it is not known."""
-        namespace = _namespace(str(pid))
+        namespace = network_namespace(str(pid))
         if not namespace:
             return ""
         known = self._known.get((namespace, inode), "")
@@ -103,9 +106,22 @@ class SocketNames:
             return None
         return found
 
-    def _dump(self, family: int, protocol: int) -> Iterator[bytes]:
+    def data_segments(self) -> dict[int, tuple[int, int]]:
+        """By inode of each TCP socket of our own network namespace: how many with data it received, and sent."""
+        found = {}
+        try:
+            for family in (socket.AF_INET, socket.AF_INET6):
+                for answer in self._dump(family, socket.IPPROTO_TCP, _ASKS_FOR_INFO):
+                    for kind, value in _attributes(answer, _INET_ANSWER_BYTES):
+                        if kind == _INFO and len(value) >= _DATA_SEGMENTS_AT + _DATA_SEGMENTS.size:
+                            found[_inode_of(answer)] = _DATA_SEGMENTS.unpack_from(value, _DATA_SEGMENTS_AT)
+        except (OSError, struct.error):
+            self.close()
+        return found
+
+    def _dump(self, family: int, protocol: int, extensions: int = 0) -> Iterator[bytes]:
         states = _ANY & ~(1 << _TIME_WAIT)
-        request = _INET_REQUEST.pack(family, protocol, 0, 0, states)
+        request = _INET_REQUEST.pack(family, protocol, extensions, 0, states)
         self._send(request, _NLM_F_REQUEST | _NLM_F_DUMP)
         read_bytes = 0
         while read_bytes < _MOST_BYTES:
@@ -154,24 +170,30 @@ class SocketNames:
             self.close()
             return None
         size, kind, *_ = _HEADER.unpack_from(answer)
-        return _attributes(answer[_HEADER.size : size]) if kind == _SOCK_DIAG_BY_FAMILY else None
+        return _name_and_peer(answer[_HEADER.size : size]) if kind == _SOCK_DIAG_BY_FAMILY else None
 
 
-def _attributes(answer: bytes) -> tuple[str, int]:
-    name, peer, place = "", 0, _ANSWER.size
+def _attributes(answer: bytes, place: int) -> Iterator[tuple[int, bytes]]:
+    """(kind, value) of those from this place on."""
     while place + _ATTRIBUTE.size <= len(answer):
         size, kind = _ATTRIBUTE.unpack_from(answer, place)
-        value = answer[place + _ATTRIBUTE.size : place + size]
+        yield kind, answer[place + _ATTRIBUTE.size : place + size]
+        place += max(_ATTRIBUTE.size, size + 3 & ~3)
+
+
+def _name_and_peer(answer: bytes) -> tuple[str, int]:
+    name, peer = "", 0
+    for kind, value in _attributes(answer, _ANSWER.size):
         if kind == _NAME:
             # An abstract name begins with a zero, unix(7).
             name = value.decode("utf-8", "replace").rstrip("\0").replace("\0", "@", 1)
         elif kind == _PEER and len(value) == 4:
             (peer,) = struct.unpack("=I", value)
-        place += max(_ATTRIBUTE.size, size + 3 & ~3)
     return name, peer
 
 
-def _namespace(pid: str) -> int:
+def network_namespace(pid: str) -> int:
+    """A number of its own; 0: the process is gone."""
     try:
         return os.stat(f"/proc/{pid}/ns/net").st_ino
     except OSError:
@@ -189,7 +211,7 @@ def _rows(path: str, protocol: str) -> Iterator[tuple[int, Callable[[], str]]]:
 
 
 def _row_name(local: str, peer: str, listens: bool, protocol: str) -> str:
-    return _name(_address(local), _address(peer), listens, protocol)
+    return _name(address_of(local), address_of(peer), listens, protocol)
 
 
 def _inode_of(answer: bytes) -> int:
@@ -209,7 +231,7 @@ def _name(local: str, peer: str, listens: bool, protocol: str) -> str:
     return protocol + peer if peer and not peer.endswith(":0") else ""
 
 
-def _address(text: str) -> str:
+def address_of(text: str) -> str:
     """`0100007F:1F90` as 127.0.0.1:8080, words in the order of the machine's bytes; "" for what is none."""
     words, _, port = text.partition(":")
     if len(words) not in (8, 32):

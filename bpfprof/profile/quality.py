@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import TypeVar
+
 import numpy as np
 
 from bpfprof.account.spans import SpanSource
@@ -11,6 +14,8 @@ from bpfprof.model.spans import ThreadState
 from bpfprof.model.statuses import Status
 from bpfprof.recording.reader import Recording
 from bpfprof.stacks.stitch import StackSource
+
+Told = TypeVar("Told")
 
 
 def recording_mode(recording: Recording) -> str:
@@ -37,13 +42,21 @@ def recording_info(recording: Recording, duration_ns: int) -> RecordingInfo:
         free_threaded=tuple(process.pid for process in recording.processes if process.build == FREE_THREADED),
         async_rate_hz=int(start.get("async_rate_hz", 0)),
         usage=_usage(recording),
+        limit_hits=dict(_by_pid(recording.end.get("limit_hits", {}))),
+        accepted=frozenset(recording.end.get("accepted", ())),
+        asks=frozenset(recording.end.get("asks", ())),
+        listens=dict(_by_pid(recording.end.get("listens", {}))),
         unread=_unread(recording),
     )
 
 
 def _usage(recording: Recording) -> dict[int, tuple[int, int, int, int]]:
-    rows = {pid: values for pid, values in recording.end.get("usage", {}).items() if pid.isascii() and pid.isdigit()}
-    return {int(pid[:10]): (row[0], row[1], row[2], row[3]) for pid, row in rows.items() if len(row) == 4}
+    rows = _by_pid(recording.end.get("usage", {}))
+    return {pid: (row[0], row[1], row[2], row[3]) for pid, row in rows if len(row) == 4}
+
+
+def _by_pid(told: dict[str, Told]) -> Iterator[tuple[int, Told]]:
+    return ((int(pid[:10]), value) for pid, value in told.items() if pid.isascii() and pid.isdigit())
 
 
 def _unread(recording: Recording) -> dict[str, tuple[str, ...]]:

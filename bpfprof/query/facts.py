@@ -8,25 +8,17 @@ import numpy as np
 
 from bpfprof.model.frames import FrameKind
 from bpfprof.model.profile import Profile
-from bpfprof.model.spans import ThreadState
-from bpfprof.model.states import reason_number, reason_text
+from bpfprof.model.states import reason_text
+from bpfprof.query.causes import CAUSES, MEMORY, cause_ns, causes_of, in_ioctl, makes_room_in
 from bpfprof.query.chains import Share, shares_of, waker_name
+from bpfprof.query.children import awaited_process
 from bpfprof.query.functions import Ints, function_of_frames
 from bpfprof.query.lock_holders import LockWaits, hog_of, lock_waits, waits_while_held
 from bpfprof.query.objects import object_text
 from bpfprof.query.places import WITH_OBJECTS, place_text, top_object, top_place
-from bpfprof.query.work import (
-    HANDED,
-    IDLE,
-    LOCK,
-    NATIVE,
-    OTHER,
-    PYTHON,
-    READY,
-    SHARES,
-    Work,
-    sums,
-)
+from bpfprof.query.shares import DEVICE, HANDED, IDLE, LOCK, NATIVE, OTHER, PYTHON, READY, sums
+from bpfprof.query.stack_frames import Bools
+from bpfprof.query.work import Work
 
 _MIN_CPU_NS = 200_000_000  # less says nothing by ticks of 10 ms
 _CALLBACK = ("/asyncio/events.py", "Handle._run")  # what calls callbacks and steps of tasks
@@ -50,7 +42,7 @@ def percent(part: float) -> str:
 class Facts:
     """What the rules ask and what their sentences say; parts are of the working time, from 0 to 1.
 
-    first: the largest share, one of SHARES, CPU time in Python and native code together as the larger of them.
+    first: the largest of CAUSES, CPU time in Python and native code together as the larger of them.
     busy_part: of its wall time, how much the thread that works most worked. cpu_count: CPUs used on average. where: its
     place, "" if none is known; where_part: of the share; idle_where: what the threads mostly wait in. lock_part: of all
     waits for locks, those for the first; holder: who held it, "" if nobody for most of the time; inside: what the
@@ -66,7 +58,7 @@ class Facts:
     busy_part: float = 1.0
     first: str = ""
     part: float = 0.0
-    parts: tuple[float, ...] = (0.0,) * len(SHARES)
+    parts: tuple[float, ...] = (0.0,) * len(CAUSES)
     cpu_count: float = 0.0
     thread_count: int = 1
     where: str = ""
@@ -83,26 +75,32 @@ class Facts:
     waits_for: str = ""
     kernel_part: float = 0.0
     faults_per_s: float = 0.0
+    reads_per_s: float = 0.0
+    limit_hits_per_s: float = 0.0
+    room_part: float = 0.0
+    device_cpu_part: float = 0.0
     in_loop: bool = False
 
-    def of(self, share: int) -> str:
+    def of(self, cause: int) -> str:
         """`38%`."""
-        return percent(float(self.parts[share]))
+        return percent(float(self.parts[cause]))
 
 
 def facts_of(profile: Profile, work: Work) -> tuple[Facts, int]:
     """(what the rules ask, the place of the largest share in Profile.frames, -1: none)"""
-    by_share = work.share_ns()
-    working_ns = int(by_share[:IDLE].sum())
-    parts = tuple((by_share[:IDLE] / max(working_ns, 1)).tolist())
+    causes = causes_of(work)
+    by_cause = cause_ns(work.rows, causes)
+    working_ns = int(by_cause.sum())
+    parts = tuple((by_cause / max(working_ns, 1)).tolist())
     first, part = _largest(parts)
     lock_part = _first_lock_part(work)
     functions = np.append(function_of_frames(profile.frames), -1)
-    shares = (PYTHON, NATIVE) if first in ("python", "native") else (SHARES.index(first),)
-    frame, where_part = top_place(work, shares, functions, int(first == "lock" and lock_part >= _ONE_LOCK))
+    is_first = np.isin(causes, (PYTHON, NATIVE) if first in ("python", "native") else (CAUSES.index(first),))
+    one_lock = work.rows["lock"] == 1 if first == "lock" and lock_part >= _ONE_LOCK else True
+    frame, where_part = top_place(work, is_first & one_lock, functions)
     if frame < 0 or profile.frames[frame].kind != FrameKind.PYTHON:
         # Of threads without Python it is the line that waits for them, or that does the same.
-        awaiting, _ = top_place(work, (HANDED, *shares), functions, in_python=True)
+        awaiting, _ = top_place(work, is_first | (work.rows["share"] == HANDED), functions, in_python=True)
         frame, where_part = (awaiting, 1.0) if awaiting >= 0 else (frame, where_part)
     holder, holder_part = _gil_holder(profile, work, functions) if first == "gil" else (-1, 0.0)
     (lock,) = lock_waits(profile, work, 1)[:1] if first == "lock" and lock_part >= _ONE_LOCK else (None,)
@@ -110,42 +108,48 @@ def facts_of(profile: Profile, work: Work) -> tuple[Facts, int]:
     if lock and hog and functions[hog.frame] != functions[frame]:
         holder, holder_part = hog.frame, hog.ns / lock.ns
     duration_ns = _duration_ns(profile)
+    second, cpu_ns = max(duration_ns, 1) / 1e9, _cpu_ns(work)
+    used = [*zip(*profile.info.usage.values())] or [(0,)] * 4
     facts = Facts(
-        samples=_samples(profile, by_share),
+        samples=_samples(profile, work),
         duration_ns=duration_ns,
         working_ns=working_ns,
         busy_part=_busy_part(profile, work, duration_ns),
         first=first,
         part=part,
         parts=parts,
-        cpu_count=float(by_share[[PYTHON, NATIVE]].sum()) / max(duration_ns, 1),
+        cpu_count=cpu_ns / max(duration_ns, 1),
         thread_count=int((_busy_ns(profile, work) * 20 > duration_ns).sum()),
         where=_text(profile, frame),
         where_part=where_part,
-        idle_where=_text(profile, top_place(work, (IDLE, HANDED), functions)[0]),
+        idle_where=_text(profile, top_place(work, work.rows["share"] >= IDLE, functions)[0]),
         lock_part=lock_part,
         holder=_text(profile, holder),
         holder_part=holder_part,
         inside=_held_through(profile, work) if first == "lock" else "",
-        object=_object_text(profile, work, SHARES.index(first)),
+        object=_object_text(profile, work, causes, CAUSES.index(first)),
         hog=_hog_text(profile, lock, hog) if lock and hog else "",
         hog_part=hog.ns / lock.ns if lock and hog else 0.0,
-        child=_child_did(profile) if first == "child" else "",
+        child=awaited_process(profile) if first == "child" else "",
         waits_for=_other_reason(work) if first == "other" else "",
-        kernel_part=_kernel_part(profile, int(by_share[[PYTHON, NATIVE]].sum())),
-        faults_per_s=sum(minor + major for minor, major, *_ in profile.info.usage.values()) * 1e9 / max(duration_ns, 1),
-        in_loop=_is_in_loop(work, shares),
+        kernel_part=_kernel_part(profile, cpu_ns),
+        faults_per_s=(sum(used[0]) + sum(used[1])) / second,
+        reads_per_s=sum(used[1]) / second,
+        limit_hits_per_s=max(profile.info.limit_hits.values(), default=0) / second,
+        room_part=_room_part(work, causes),
+        device_cpu_part=1 - float(work.share_ns()[DEVICE]) / max(int(by_cause[DEVICE]), 1),
+        in_loop=_is_in_loop(work, is_first),
     )
     return facts, holder if holder >= 0 and holder_part >= MAIN_HOLDER else frame
 
 
 def _largest(parts: tuple[float, ...]) -> tuple[str, float]:
-    """The largest share; CPU time is one, called as the larger part of it."""
+    """The largest of CAUSES; CPU time is one, called as the larger part of it."""
     cpu = parts[PYTHON] + parts[NATIVE]
-    waits = max(range(READY, len(SHARES)), key=parts.__getitem__)
-    if cpu >= parts[waits]:
+    other = max(range(READY, len(CAUSES)), key=parts.__getitem__)
+    if cpu >= parts[other]:
         return ("native" if parts[NATIVE] > parts[PYTHON] else "python"), cpu
-    return SHARES[waits], parts[waits]
+    return CAUSES[other], parts[other]
 
 
 def _text(profile: Profile, frame: int) -> str:
@@ -158,9 +162,13 @@ def _duration_ns(profile: Profile) -> int:
     return max(each.last_ns for each in seen) - min(each.first_ns for each in seen) if seen else 0
 
 
-def _samples(profile: Profile, by_share: Ints) -> int:
-    off_cpu_ns = int(by_share.sum() - by_share[[PYTHON, NATIVE]].sum())
+def _samples(profile: Profile, work: Work) -> int:
+    off_cpu_ns = int(work.rows["ns"].sum()) - _cpu_ns(work)
     return sum(thread.sample_count for thread in profile.threads) + off_cpu_ns // _SAMPLE_NS
+
+
+def _cpu_ns(work: Work) -> int:
+    return int(work.rows["ns"][np.isin(work.rows["share"], (PYTHON, NATIVE))].sum())
 
 
 def _busy_ns(profile: Profile, work: Work) -> Ints:
@@ -198,8 +206,12 @@ def _first_lock_part(work: Work) -> float:
     return float(locks["ns"][locks["lock"] == 1].sum()) / max(int(locks["ns"].sum()), 1)
 
 
-def _object_text(profile: Profile, work: Work, share: int) -> str:
-    place = top_object(work.rows, share)[0] if share in WITH_OBJECTS else -1
+def _object_text(profile: Profile, work: Work, causes: Ints, cause: int) -> str:
+    rows = work.rows[causes == cause]
+    if cause == DEVICE:  # on a CPU in a call it is not known; it is of those who left the CPU in it
+        rows = work.rows[(causes == cause) | in_ioctl(work.stack_frames)[work.rows["stack"]]]
+        rows = rows[rows["object"] > 0]
+    place = top_object(rows)[0] if cause in WITH_OBJECTS else -1
     return object_text(profile.objects[place]) if place >= 0 else ""
 
 
@@ -226,37 +238,20 @@ def _held_through(profile: Profile, work: Work) -> str:
     return ""
 
 
-def _child_did(profile: Profile) -> str:
-    """What the process that was waited for most did most of its time; "" if it was not recorded."""
-    assert profile.spans is not None
-    asked = [reason_number("pipe"), reason_number("child")]
-    spans = profile.spans[(profile.spans["state"] == ThreadState.OFF_CPU) & np.isin(profile.spans["reason"], asked)]
-    pids = np.array([*(int(thread.pid) for thread in profile.threads), -1], np.int64)
-    awaited = pids[np.array([-1, *(waker.thread for waker in profile.wakers)], np.int64)[spans["waker"]]]
-    other = (awaited >= 0) & (awaited != pids[spans["thread"]])
-    if not other.any():
-        return ""
-    pid = shares_of(awaited[other], spans["stands_for_ns"][other].astype(np.int64))[0].value
-    did = {"on the CPU": 0, "ready without a CPU": 0}
-    threads = [thread for thread in profile.threads if thread.pid == pid]
-    for thread in threads:
-        did["on the CPU"] += thread.on_cpu_ns
-        did["ready without a CPU"] += thread.runqueue_ns
-        for word, ns in thread.off_by_reason:
-            doing = {"sleep": "asleep"}.get(word, f"waiting ({word})")
-            did[doing] = did.get(doing, 0) + ns
-    most = max(did, key=lambda doing: did[doing])
-    return f"{threads[0].process_name} ({pid}), {most} {100 * did[most] / max(sum(did.values()), 1):.0f}%"
-
-
 def _kernel_part(profile: Profile, cpu_ns: int) -> float:
     """0 where it is not known of most of the CPU time."""
     own_ns, kernel_ns = (sum(row[column] for row in profile.info.usage.values()) for column in (2, 3))
     return kernel_ns / (own_ns + kernel_ns) if own_ns + kernel_ns > max(cpu_ns // 2, _MIN_CPU_NS) else 0.0
 
 
-def _is_in_loop(work: Work, shares: tuple[int, ...]) -> bool:
-    rows = work.rows[np.isin(work.rows["share"], shares)]
+def _room_part(work: Work, causes: Ints) -> float:
+    rows = work.rows[causes == MEMORY]
+    made = rows["ns"][makes_room_in(work.stack_frames)[rows["stack"]]].sum()
+    return float(made) / max(int(rows["ns"].sum()), 1)
+
+
+def _is_in_loop(work: Work, chosen: Bools) -> bool:
+    rows = work.rows[chosen]
     tail, name = _CALLBACK
     called = work.stack_frames.have([it.name == name and it.file.endswith(tail) for it in work.stack_frames.frames])
     return bool(rows["ns"][called[rows["stack"]]].sum() * 2 > rows["ns"].sum())

@@ -15,8 +15,9 @@ from bpfprof.model.states import reason_text
 from bpfprof.query.now import NowGroup, now_of
 from bpfprof.query.places import places_of
 from bpfprof.query.roles import Role, roles_of
+from bpfprof.query.shares import GIL, HANDED, IDLE
 from bpfprof.query.verdict import Verdict, verdict_of
-from bpfprof.query.work import GIL, HANDED, IDLE, WAIT_TIME, kinds_of, work_of
+from bpfprof.query.work import WAIT_TIME, kinds_of, work_of
 
 _TREND = 10  # values
 

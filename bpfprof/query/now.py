@@ -11,7 +11,8 @@ from bpfprof.model.profile import Profile
 from bpfprof.model.spans import ThreadState
 from bpfprof.query.functions import Ints
 from bpfprof.query.roles import folded_name, role_key
-from bpfprof.query.work import HANDED, IDLE, OTHER, PYTHON, READY, Work
+from bpfprof.query.shares import HANDED, IDLE, OTHER, PYTHON, READY
+from bpfprof.query.work import Work
 
 # Those that use a CPU or want one, those that wait, those that leave it to other threads, the idle.
 _ORDER = {PYTHON: 0, READY: 1, HANDED: 3, IDLE: 4}

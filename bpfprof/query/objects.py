@@ -27,6 +27,7 @@ _SERVICES = {
 }
 # The socket of a service on the same machine is known by its name, too: unix_socket_directories of PostgreSQL ...
 _UNIX = (("/.s.PGSQL.", "PostgreSQL"), ("mysql", "MySQL"), ("redis", "Redis"), ("docker.sock", "Docker"))
+LISTENING = "listening on "  # so begins what waits for clients
 _ADDRESS = re.compile(r"(?:udp )?(?P<address>\[.+\]|[\d.]+):(?P<port>\d+)")
 
 

@@ -11,7 +11,9 @@ from bpfprof.model.frames import Frame, FrameKind
 from bpfprof.model.profile import Profile
 from bpfprof.query.chains import shares_of
 from bpfprof.query.functions import function_of_frames, object_name
-from bpfprof.query.work import DEVICE, DISK, HANDED, IDLE, LOCK, NATIVE, NET, PYTHON, READY, Work, sums
+from bpfprof.query.shares import DEVICE, DISK, HANDED, IDLE, LOCK, NATIVE, NET, PYTHON, READY, sums
+from bpfprof.query.stack_frames import Bools
+from bpfprof.query.work import Work
 
 WITH_OBJECTS = (DISK, NET, DEVICE, LOCK)  # shares of which a descriptor's file or peer says more
 _MOST = 0.5
@@ -58,17 +60,17 @@ def places_of(profile: Profile, work: Work) -> list[Place]:
                 int(by_share.sum()) - cpu_ns - ready_ns,
                 int(totals[function]),
                 tuple(((share.value, share.frame), share.ns) for share in _by_share(of_it)),
-                {share: best for share in WITH_OBJECTS if (best := top_object(of_it, share)[0]) >= 0},
+                {share: best for share in WITH_OBJECTS if (best := top_object(of_it[of_it["share"] == share])[0]) >= 0},
             )
         )
     return sorted(found, key=lambda place: (-place.own_ns, place.frame))
 
 
 def top_place(
-    work: Work, shares: tuple[int, ...], functions: npt.NDArray[np.int64], lock: int = 0, in_python: bool = False
+    work: Work, chosen: Bools, functions: npt.NDArray[np.int64], in_python: bool = False
 ) -> tuple[int, float]:
-    """(the frame of the function with most time in these shares, its part of that time); (-1, 0) without any."""
-    rows = work.rows[np.isin(work.rows["share"], shares) & ((work.rows["lock"] == lock) | (lock == 0))]
+    """(the frame of the function with most time in the chosen rows, its part of that time); (-1, 0) without any."""
+    rows = work.rows[chosen]
     is_python = [frame.kind == FrameKind.PYTHON or not in_python for frame in work.stack_frames.frames]
     rows = rows[np.array([*is_python, False])[work.own[rows["stack"]]]]
     if not len(rows):
@@ -79,9 +81,8 @@ def top_place(
     return most_of(work.own[of_it["stack"]], of_it["ns"]), best.ns / max(int(rows["ns"].sum()), 1)
 
 
-def top_object(rows: npt.NDArray[np.void], share: int) -> tuple[int, float]:
-    """(what its descriptors were of for most of this share, a place in Profile.objects, its part); (-1, 0): nothing."""
-    rows = rows[rows["share"] == share]
+def top_object(rows: npt.NDArray[np.void]) -> tuple[int, float]:
+    """(what descriptors were of for most of these rows, a place in Profile.objects, its part); (-1, 0): nothing."""
     if not rows["object"].any():
         return -1, 0.0
     best = next(found for found in shares_of(rows["object"], rows["ns"]) if found.value)

@@ -2,8 +2,9 @@
 
 A loop that serves requests waits in epoll_wait both when nobody asks for anything and when each of its requests waits
 for a database: the tasks tell the one from the other. Those count that began and ended while it was recorded, as a task
-for a request does, and those that wait in the library of a client. Another that lives longer, like what reads a
-connection, may as well wait for work.
+for a request does, and those that wait in the library of a client, or for a socket in a process that nobody connects to
+and that sends as it receives: it asks. Another that lives longer, like what reads a connection, may as well wait for
+work.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from bpfprof.model.profile import Profile
 from bpfprof.model.spans import ThreadState
 from bpfprof.model.states import AWAIT_REASONS
 from bpfprof.query.functions import Ints
+from bpfprof.query.shares import IDLE, NET, SHARES
 from bpfprof.query.stack_frames import Bools, StackFrames
 
 _LONGEST_PART = 0.5  # of the recording; what is longer is no request
@@ -30,6 +32,7 @@ _CLIENTS = frozenset(
         *("motor", "psycopg", "pymongo", "redis"),
     )
 )
+_ANSWERS_PER_S = 2  # fewer may be signs of life
 _LISTENS = re.compile(r"pubsub|websocket|listen|subscri", re.IGNORECASE)
 
 
@@ -41,27 +44,24 @@ class _Requests:
     shares: Ints
 
 
-def with_requests(
-    profile: Profile, rows: npt.NDArray[np.void], stack_frames: StackFrames, shares: tuple[str, ...], idle: int
-) -> npt.NDArray[np.void]:
-    """Rows of WORK_DTYPE whose time is the same in all; of each thread as well.
-
-    shares: what rows have places in; idle: the share of time without work.
-    """
-    chosen = _of_requests(profile, stack_frames, shares)
+def with_requests(profile: Profile, rows: npt.NDArray[np.void], stack_frames: StackFrames) -> npt.NDArray[np.void]:
+    """Rows of WORK_DTYPE whose time is the same in all; of each thread as well."""
+    if not len(profile.task_spans) or profile.spans is None or not len(profile.spans):
+        return rows
+    waits = _told_by_waiters(profile.task_spans, stack_frames.own_depths() > 0)
+    chosen = _of_requests(profile, waits, stack_frames)
     if not chosen.any():
         return rows
-    assert profile.spans is not None
-    pids = np.array([int(task.pid) for task in profile.tasks], np.int64)[profile.task_spans["task"]]
+    pids = np.array([int(task.pid) for task in profile.tasks], np.int64)[waits["task"]]
     added = []
     for thread in _loops(profile, stack_frames):
         of_it = chosen & (pids == int(profile.threads[thread].pid))
         spans = profile.spans[(profile.spans["thread"] == thread) & (profile.spans["state"] == ThreadState.OFF_CPU)]
-        kept = profile.task_spans[of_it]
+        kept = waits[of_it]
         if not len(kept):
             continue
-        found = _Requests(kept, _shares(kept, stack_frames, shares))
-        is_idle = (rows["thread"] == thread) & (rows["share"] == idle)
+        found = _Requests(kept, _shares(kept, stack_frames))
+        is_idle = (rows["thread"] == thread) & (rows["share"] == IDLE)
         idle_ns, waited_ns = int(rows["ns"][is_idle].sum()), _waited_ns(spans, kept)
         moved_ns = min(idle_ns, waited_ns)
         if moved_ns:
@@ -70,11 +70,8 @@ def with_requests(
     return np.concatenate([rows, *added]) if added else rows
 
 
-def _of_requests(profile: Profile, stack_frames: StackFrames, shares: tuple[str, ...]) -> Bools:
+def _of_requests(profile: Profile, spans: npt.NDArray[np.void], stack_frames: StackFrames) -> Bools:
     """Which of the task spans are waits of a task for a request, in code of the user's own."""
-    spans = profile.task_spans
-    if not len(spans) or profile.spans is None or not len(profile.spans):
-        return np.zeros(len(spans), np.bool_)
     ends = spans["start_ns"] + spans["duration_ns"]
     first = np.full(len(profile.tasks), np.iinfo(np.int64).max)
     last = np.zeros(len(profile.tasks), np.int64)
@@ -85,12 +82,47 @@ def _of_requests(profile: Profile, stack_frames: StackFrames, shares: tuple[str,
     known = [AWAIT_REASONS.index(word) for word in _OF_AWAIT]
     is_own = stack_frames.own_depths() > 0
     counts = is_short[spans["task"]] | _ask(stack_frames)[spans["stack"]]
+    counts |= _are_of_askers(profile, spans, stack_frames) & (spans["reason"] == AWAIT_REASONS.index("socket"))
     return np.asarray(counts & ~spans["is_running"] & np.isin(spans["reason"], known) & is_own[spans["stack"]])
 
 
+def _are_of_askers(profile: Profile, spans: npt.NDArray[np.void], stack_frames: StackFrames) -> Bools:
+    """Which of the task spans are of processes that ask others, and to which nobody connects; not those that listen."""
+    asking = []
+    for thread in _loops(profile, stack_frames):
+        who = profile.threads[thread]
+        often = who.wait_count >= _ANSWERS_PER_S * who.wall_ns / 1e9
+        if often and int(who.pid) in profile.info.asks and profile.info.listens.get(int(who.pid)) is False:
+            asking.append(int(who.pid))
+    of_asker = np.isin(np.array([int(task.pid) for task in profile.tasks], np.int64), asking)
+    return np.asarray(of_asker[spans["task"]] & ~_listen(stack_frames)[spans["stack"]])
+
+
+def _told_by_waiters(spans: npt.NDArray[np.void], is_own: Bools) -> npt.NDArray[np.void]:
+    """The same task spans; one of a task without code of the user's own is told as one of the task that waits for it.
+
+    wait_for() before 3.12 makes such tasks. is_own: of each stack.
+    """
+    told = spans.copy()
+    borders = np.searchsorted(spans["task"], np.arange(int(spans["task"].max(initial=0)) + 2))
+    for place in np.flatnonzero(~is_own[spans["stack"]] & (spans["awaited_by_count"] == 1)).tolist():
+        waiter = int(spans["awaited_by"][place])
+        if not 0 <= waiter < len(borders) - 1:
+            continue
+        first, end = borders[waiter : waiter + 2].tolist()
+        then = first + int(np.searchsorted(spans["start_ns"][first:end], spans["start_ns"][place], side="right")) - 1
+        if then >= first and is_own[spans["stack"][then]]:
+            told["stack"][place], told["task"][place] = spans["stack"][then], waiter
+    return told
+
+
 def _ask(stack_frames: StackFrames) -> Bools:
-    listens = stack_frames.have([bool(_LISTENS.search(frame.name)) for frame in stack_frames.frames])
-    return stack_frames.call_library(_CLIENTS) & ~listens
+    return stack_frames.call_library(_CLIENTS) & ~_listen(stack_frames)
+
+
+def _listen(stack_frames: StackFrames) -> Bools:
+    """Whether each stack waits for what a server says of its own accord, by the names of its functions."""
+    return stack_frames.have([bool(_LISTENS.search(frame.name)) for frame in stack_frames.frames])
 
 
 def _loops(profile: Profile, stack_frames: StackFrames) -> list[int]:
@@ -123,9 +155,9 @@ def _waited_ns(spans: npt.NDArray[np.void], waits: npt.NDArray[np.void]) -> int:
     return int((at_end - at_begin).sum())
 
 
-def _shares(spans: npt.NDArray[np.void], stack_frames: StackFrames, shares: tuple[str, ...]) -> Ints:
-    of_reason = np.array([shares.index(_OF_AWAIT.get(word, "other")) for word in AWAIT_REASONS], np.int64)
-    return np.where(_ask(stack_frames)[spans["stack"]], shares.index("net"), of_reason[spans["reason"]])
+def _shares(spans: npt.NDArray[np.void], stack_frames: StackFrames) -> Ints:
+    of_reason = np.array([SHARES.index(_OF_AWAIT.get(word, "other")) for word in AWAIT_REASONS], np.int64)
+    return np.where(_ask(stack_frames)[spans["stack"]], NET, of_reason[spans["reason"]])
 
 
 def _rows(found: _Requests, like: np.void, ns: int) -> npt.NDArray[np.void]:

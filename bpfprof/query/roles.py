@@ -12,7 +12,8 @@ import numpy as np
 
 from bpfprof.model.profile import Profile, ThreadTime
 from bpfprof.query.functions import function_of_frames
-from bpfprof.query.work import HANDED, IDLE, Work, sums
+from bpfprof.query.shares import HANDED, IDLE, sums
+from bpfprof.query.work import Work
 
 _DIGITS = re.compile(r"\d+")
 _MADE_UP = re.compile(r"Thread-\d+")  # Lib/threading.py before 3.10: the name of a thread that was given none

@@ -18,8 +18,9 @@ from bpfprof.query.libraries import library_groups
 from bpfprof.query.lock_holders import LockWaits, lock_waits
 from bpfprof.query.merging import MergedThreads
 from bpfprof.query.origins import origins
+from bpfprof.query.shares import LOCK, sums
 from bpfprof.query.tasks import group_tasks
-from bpfprof.query.work import IDLE_TIME, LOCK, WAIT_TIME, Work, kinds_of, sums
+from bpfprof.query.work import IDLE_TIME, WAIT_TIME, Work, kinds_of
 
 OF_FRAMES = ("function", "line", "file", "library")
 OF_THREADS = ("thread", "process", "container")

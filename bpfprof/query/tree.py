@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 
 from bpfprof.model.profile import Profile
 from bpfprof.query.merging import MANY, MergedThreads, merged_threads
+from bpfprof.query.shares import OTHER
 from bpfprof.query.tree_paths import FOLDED, Step, TreePaths
-from bpfprof.query.work import CPU_TIME, IDLE_TIME, OTHER, WAIT_TIME, Work, kinds_of
+from bpfprof.query.work import CPU_TIME, IDLE_TIME, WAIT_TIME, Work, kinds_of
 
 _PART = 0.01  # of all time: what is less is left out
 _MOST = 300  # nodes

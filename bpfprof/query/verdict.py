@@ -10,11 +10,17 @@ from dataclasses import dataclass
 
 from bpfprof.model.frames import Frame
 from bpfprof.model.profile import Profile
+from bpfprof.query.causes import CAUSES, MEMORY
 from bpfprof.query.facts import MAIN_HOLDER, Facts, facts_of, percent
-from bpfprof.query.work import CHILD, GIL, LOCK, NATIVE, PYTHON, READY, SHARES, SLEEP, Work
+from bpfprof.query.shares import CHILD, DEVICE, GIL, LOCK, NATIVE, PYTHON, READY, SLEEP
+from bpfprof.query.work import Work
 
 _MIN_SAMPLES, _MIN_NS = 100, 1_000_000_000
 _IN_KERNEL, _MANY_FAULTS = 0.25, 5_000  # from here on they are said
+_MANY_READS = 50  # page faults a second that read from a disk: from here on they are said
+_LIMIT_HITS = 10  # a second: from here on memory is short
+_MAKES_ROOM = 0.05  # of the time for pages of memory: from here on it is short
+_MOSTLY = 0.5
 _SPREAD = 0.1  # of its share: a place with less says nothing
 _NAMED = 0.35  # a share of this size names what bounds a program
 _BUSY = 0.25  # of the thread that works most; a program whose threads all work less has nothing to be accused of
@@ -69,7 +75,30 @@ def _kernel(facts: Facts) -> str:
     if facts.kernel_part < _IN_KERNEL:
         return ""
     faults = f", {facts.faults_per_s:,.0f} page faults a second" if facts.faults_per_s >= _MANY_FAULTS else ""
-    return f"; {percent(facts.kernel_part)} of the CPU time in the kernel{faults}"
+    return f"; {percent(facts.kernel_part)} of the CPU time in the kernel{faults}{_at_limit(facts)}"
+
+
+def _at_limit(facts: Facts) -> str:
+    """How often memory was at a limit, where that was often."""
+    if facts.limit_hits_per_s < _LIMIT_HITS:
+        return ""
+    return f", {facts.limit_hits_per_s:,.0f} times a second at the memory limit of its control group"
+
+
+def _is_short_of_memory(facts: Facts) -> bool:
+    return facts.limit_hits_per_s >= _LIMIT_HITS or facts.room_part >= _MAKES_ROOM
+
+
+def _memory(facts: Facts) -> str:
+    what = "Short of memory: it waits" if _is_short_of_memory(facts) else "Waits"
+    reads = f"; {facts.reads_per_s:,.0f} page faults a second read" if facts.reads_per_s >= _MANY_READS else ""
+    return f"{what} {facts.of(MEMORY)} of the time for pages from the disk{_in(facts)}{reads}{_at_limit(facts)}."
+
+
+def _device(facts: Facts) -> str:
+    if facts.device_cpu_part < _MOSTLY:
+        return _waits("a device")(facts)
+    return f"CPU-bound in the kernel, in calls of a device: {facts.of(DEVICE)} of the time{_for(facts)}{_in(facts)}."
 
 
 def _loop(facts: Facts) -> str:
@@ -123,14 +152,14 @@ def _idle(facts: Facts) -> str:
 
 
 def _mixed(facts: Facts) -> str:
-    largest = sorted(range(len(SHARES)), key=lambda share: -facts.parts[share])[:3]
-    named = ", ".join(f"{_NAMES[share]} {facts.of(share)}" for share in largest if facts.parts[share] >= 0.05)
+    largest = sorted(range(len(CAUSES)), key=lambda cause: -facts.parts[cause])[:3]
+    named = ", ".join(f"{_NAMES[cause]} {facts.of(cause)}" for cause in largest if facts.parts[cause] >= 0.05)
     return f"Mixed: {named}{_in(facts, '; most in ')}."
 
 
 _NAMES = (
     *("Python", "native code", "ready without a CPU", "GIL", "locks", "disk", "network", "devices", "sleep"),
-    *("other processes", "other waits"),
+    *("other processes", "other waits", "pages of memory"),
 )
 
 RULES = (
@@ -146,9 +175,16 @@ RULES = (
     Rule("lock", _first("lock"), _lock, "hold the lock for less; report --by lock shows who holds it"),
     Rule("python", _first("python"), _python, "report --by function shows what is called"),
     Rule("native", _first("native"), _native, "report --by library shows whose code it is"),
+    Rule(
+        "disk",
+        lambda facts: _first("memory")(facts) and _is_short_of_memory(facts),
+        _memory,
+        "give it more memory, or let it use less at a time",
+    ),
+    Rule("disk", _first("memory"), _memory, "read files in large parts, or ahead (madvise), instead of page by page"),
     Rule("disk", _first("disk"), _waits("the disk"), "write or sync less often, or in a thread of its own"),
     Rule("net", _first("net"), _waits("the network"), "ask for several things at once, or keep the answers"),
-    Rule("device", _first("device"), _waits("a device"), "offcpu shows the call and what the kernel does in it"),
+    Rule("device", _first("device"), _device, "offcpu shows the call and what the kernel does in it"),
     Rule(
         "sleep",
         _first("sleep"),

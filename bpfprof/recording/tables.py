@@ -45,6 +45,10 @@ class End(TypedDict, total=False):
     problems: dict[str, int]
     tasks_missed: dict[str, int]
     usage: dict[str, list[int]]
+    limit_hits: dict[str, int]
+    accepted: list[int]
+    listens: dict[str, bool]
+    asks: list[int]
 
 
 @dataclass

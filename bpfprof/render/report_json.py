@@ -12,8 +12,9 @@ from bpfprof.query.lock_holders import LockWaits
 from bpfprof.query.merging import merged_threads
 from bpfprof.query.roles import thread_shares
 from bpfprof.query.rows import OF_FRAMES, Row, rows_by, sorted_rows
+from bpfprof.query.shares import SHARES
 from bpfprof.query.verdict import verdict_of
-from bpfprof.query.work import SHARES, Work, work_of
+from bpfprof.query.work import Work, work_of
 from bpfprof.render.formats import RenderOptions
 from bpfprof.render.labels import printable
 from bpfprof.render.quality import lost_count

@@ -9,8 +9,9 @@ from bpfprof.model.profile import Profile
 from bpfprof.query.objects import short_text
 from bpfprof.query.places import Place, file_text, places_of
 from bpfprof.query.roles import Role, roles_of
+from bpfprof.query.shares import HANDED, IDLE, LOCK, NATIVE, PYTHON
 from bpfprof.query.verdict import Verdict, verdict_of
-from bpfprof.query.work import HANDED, IDLE, LOCK, NATIVE, PYTHON, Work, work_of
+from bpfprof.query.work import Work, work_of
 from bpfprof.render.columns import (
     cut_left,
     duration_text,

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from bpfprof.query.moment import Closer, Key, LivePlace, Moment
 from bpfprof.query.now import NowGroup
 from bpfprof.query.places import file_text
-from bpfprof.query.work import HANDED, IDLE, PYTHON, READY
+from bpfprof.query.shares import HANDED, IDLE, PYTHON, READY
 from bpfprof.render.columns import cut_left, padded, percent_text, shortened, width
 from bpfprof.render.labels import clean, printable
 from bpfprof.render.summary import SHARE_NAMES, Paint, command_text, painted, plain, role_lines

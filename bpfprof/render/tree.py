@@ -10,8 +10,9 @@ from bpfprof.model.states import reason_text
 from bpfprof.query.functions import function_name
 from bpfprof.query.objects import short_text
 from bpfprof.query.places import WITH_OBJECTS, file_text
+from bpfprof.query.shares import HANDED, IDLE, LOCK, OTHER
 from bpfprof.query.tree import Node, Tree, tree_of
-from bpfprof.query.work import HANDED, IDLE, LOCK, OTHER, work_of
+from bpfprof.query.work import work_of
 from bpfprof.render.columns import cut_left, percent_text, seconds_text, short_seconds, shortened, width
 from bpfprof.render.formats import RenderOptions
 from bpfprof.render.header import counted

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from tests import packages
+from tests.answers.memory_limit import memory_limit
 from tests.integration.recorded import PROGRAMS, PYTHON, bpfprof, program, running
 
 RECORD_S, RATE_HZ = 4, 199
@@ -40,6 +41,10 @@ KNOWN = {
     "crowded": ("bottlenecks.py", "ready", ""),
     "pipe": ("bottlenecks.py", "child", ""),
     "ioctl": ("bottlenecks.py", "device", "/dev/loop"),
+    "mapped_file": ("short_memory.py", "disk", "Short of memory"),
+    "streams": ("peers.py", "net", ""),
+    "turns": ("peers.py", "python", ""),
+    "ranks": ("peers.py", "python", ""),
     **{
         kind: ("services.py", bound, word)
         for kind, bound, word in (
@@ -58,7 +63,7 @@ KNOWN = {
     "idle_prefork": ("bottlenecks.py", "idle", ""),
 }
 
-SERVERS = {"upstream": "slow_http", "database": "slow_sql"}
+SERVERS = {"upstream": "slow_http", "database": "slow_sql", "streams": "slow_sql"}
 SERVERS |= {kind: "slow_http" for kind, (name, *_) in KNOWN.items() if name == "services.py"}
 PACKAGES = ("flask", "django", "fastapi", "uvicorn", "httpx")
 
@@ -86,6 +91,10 @@ def asked(kind: str, folder: Path) -> tuple[dict[str, Any], str]:
                 ["gcc", "-shared", "-fPIC", "-O1", "-fopenmp", "-o", library, program("openmp.c")], check=True
             )
             words.append(library)
+        if KNOWN[kind][0] == "short_memory.py":
+            words.append(str(stack.enter_context(memory_limit())))
+        if kind == "ranks":
+            environment["PYTHONPATH"] = packages.site_packages(PYTHON_VERSION, "torch==2.13.0", "numpy")
         if KNOWN[kind][0] == "services.py":
             environment["PYTHONPATH"] = packages.site_packages(PYTHON_VERSION, *PACKAGES)
         target = stack.enter_context(running(PYTHON, program(KNOWN[kind][0]), kind, *words, env=environment))

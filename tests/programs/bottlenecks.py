@@ -121,21 +121,17 @@ def disk() -> None:
 
 
 def faults() -> None:
-    with tempfile.TemporaryFile(dir=".") as file:
-        file.truncate(64 << 20)
-        file.write(os.urandom(64 << 20))
-        file.flush()
-        os.fsync(file.fileno())
-        with mmap.mmap(file.fileno(), 64 << 20) as pages:
-            while True:
-                os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-                pages.madvise(mmap.MADV_DONTNEED)
-                touch(pages)
+    """Memory that is given back and asked for again."""
+    with mmap.mmap(-1, 64 << 20) as pages:
+        pages.madvise(mmap.MADV_NOHUGEPAGE)
+        while True:
+            pages.madvise(mmap.MADV_DONTNEED)
+            touch(pages)
 
 
 def touch(pages: mmap.mmap) -> None:
-    for place in range(0, len(pages), 1 << 20):
-        pages[place]  # here: faults
+    for place in range(0, len(pages), 4096):
+        pages[place] = 1  # here: faults
 
 
 def openmp() -> None:
@@ -152,7 +148,7 @@ def crowded() -> None:
 
 
 def compute() -> None:
-    for number in range(10_000):
+    for number in range(10_000):  # here: crowded
         number * number  # here: crowded
 
 

@@ -20,7 +20,12 @@ LOOP, SELECTORS, SOCKET = "/x/asyncio/base_events.py", "/x/selectors.py", "/x/so
 THREAD_ROOT = [("Thread._bootstrap", THREADING), ("Thread._bootstrap_inner", THREADING), ("Thread.run", THREADING)]
 GET = [("Queue.get", QUEUE), ("Condition.wait", THREADING)]
 RUN_ONCE = ("BaseEventLoop._run_once", LOOP)
-EPOLL = next(iter(syscall_numbers("epoll_wait")))
+EPOLL, READ = (next(iter(syscall_numbers(name))) for name in ("epoll_wait", "recvfrom"))
+PROCESS = "/usr/lib/python3.12/multiprocessing/process.py"
+CHILD = ("BaseProcess._bootstrap", PROCESS)
+RECEIVE = ("Connection.recv", "/usr/lib/python3.12/multiprocessing/connection.py")
+REDIS = "/v/site-packages/redis/commands/core.py"
+HTTP = "/usr/lib/python3.12/http/server.py"
 
 
 @pytest.mark.parametrize(
@@ -38,6 +43,16 @@ EPOLL = next(iter(syscall_numbers("epoll_wait")))
         ([("main", "/srv/a.py"), RUN_ONCE, ("Handle._run", "/x/asyncio/events.py")], EPOLL, False),
         ([("main", "/srv/a.py"), ("EpollSelector.select", SELECTORS)], EPOLL, False),
         ([("serve", "/srv/a.py"), ("socket.accept", SOCKET)], next(iter(syscall_numbers("accept4"))), True),
+        ([("main", "/srv/a.py"), CHILD, ("Process.run", PROCESS), ("work", "/srv/a.py"), RECEIVE], READ, True),
+        ([("main", "/srv/a.py"), ("ask", "/srv/a.py"), RECEIVE], READ, False),
+        ([("work", "/srv/a.py"), ("ListCommands.blpop", REDIS), ("read", "/x/redis/connection.py")], READ, True),
+        ([("work", "/srv/a.py"), ("BasicKeyCommands.get", REDIS), ("read", "/x/redis/connection.py")], READ, False),
+        ([("BaseHTTPRequestHandler.handle_one_request", HTTP), ("SocketIO.readinto", SOCKET)], READ, True),
+        (
+            [("handle_one_request", HTTP), ("do_POST", "/srv/a.py"), ("SocketIO.readinto", SOCKET)],
+            READ,
+            False,
+        ),
         ([("worker", "/x/multiprocessing/pool.py"), ("SimpleQueue.get", "/x/multiprocessing/queues.py")], FUTEX, True),
     ],
 )

@@ -10,6 +10,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, cast
 
@@ -21,6 +22,7 @@ from bpfprof.capture.descriptors import DescriptorKinds
 from bpfprof.model.ids import Pid
 from bpfprof.model.samples import FD_CALLS, WAIT_DTYPE, FdKind
 from bpfprof.model.syscalls import syscall_numbers
+from bpfprof.proc.listening import Listening
 from bpfprof.proc.memory import ProcessMemory
 
 (READ,), (FUTEX,), (POLL,), (PPOLL,) = (syscall_numbers(name) for name in ("read", "futex", "poll", "ppoll"))
@@ -350,3 +352,14 @@ def test_how_many_are_named(looked: Looked, monkeypatch: pytest.MonkeyPatch) -> 
     told = np.array([2 << 60 | port << 32 for port in range(1, 31)], np.uint64)
     waits = waits_in(*[("recvfrom", 3)] * 30)
     assert kinds.objects(np.full(30, 7, np.uint32), waits, told).tolist() == [*range(1, 11), *[0] * 20]
+
+
+def test_clients_are_told_from_servers() -> None:
+    kinds, me = DescriptorKinds(), Pid(ME)
+    with ExitStack() as stack:
+        server = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
+        asking = stack.enter_context(socket.create_connection(server.getsockname()))
+        answering = stack.enter_context(server.accept()[0])
+        ends = ["{}:{}".format(*it.getsockname()) for it in (asking, answering)]
+        places = [kinds.place(name) for name in (*ends, "/var/log/messages")]
+        assert kinds.accepted([me, me], Listening()) == places[:1]

@@ -13,7 +13,7 @@ import pytest
 
 from bpfprof.model.ids import Pid
 from bpfprof.proc import sockets
-from bpfprof.proc.sockets import SocketNames, _address
+from bpfprof.proc.sockets import SocketNames, address_of
 
 ME = Pid(os.getpid())
 
@@ -117,4 +117,4 @@ def test_a_process_that_is_gone(names: SocketNames) -> None:
     ],
 )
 def test_addresses(text: str, expected: str) -> None:
-    assert _address(text) == expected
+    assert address_of(text) == expected

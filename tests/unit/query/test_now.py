@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from bpfprof.model.spans import ThreadState
 from bpfprof.query.now import NowGroup, now_of
-from bpfprof.query.work import DISK, IDLE, OTHER, PYTHON, READY, work_of
+from bpfprof.query.shares import DISK, IDLE, OTHER, PYTHON, READY
+from bpfprof.query.work import work_of
 from tests.unit.render.profiles import MS, ON_CPU, ProfileBuilder, python, wait
 
 ON, OFF, READY_NOW = ThreadState.ON_CPU, ThreadState.OFF_CPU, ThreadState.RUNQUEUE

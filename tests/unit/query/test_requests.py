@@ -12,8 +12,9 @@ from bpfprof.model.ids import Pid
 from bpfprof.model.profile import TASK_SPAN_DTYPE, Profile, Task
 from bpfprof.model.spans import SpanFlag
 from bpfprof.model.states import AWAIT_REASONS
+from bpfprof.query.shares import IDLE, NET, OTHER, SLEEP
 from bpfprof.query.verdict import verdict_of
-from bpfprof.query.work import IDLE, NET, OTHER, SLEEP, work_of
+from bpfprof.query.work import work_of
 from tests.unit.render.profiles import MS, ProfileBuilder, native, python, wait
 
 LOOP = [python("run", "/usr/lib/python3.11/asyncio/runners.py", 190), native("epoll_wait", "libc.so.6"), wait("poll")]
@@ -96,3 +97,48 @@ def test_a_task_that_asks_again_and_again() -> None:
 
 def test_of_several_loops_it_is_not_known_whose_a_task_is() -> None:
     assert shares(service(SERVES, (1, 500, 600, "sleep", (HANDLER,)), loops=2)) == {IDLE: 4000}
+
+
+READS = python("StreamReader.read", "/usr/lib/python3.11/asyncio/streams.py", 694)
+
+
+def reads_streams(listens: bool, asks: bool, *frames: Frame, waits: int = 100) -> Profile:
+    """A task waits for what comes from a socket, all the time; waits: of its loop, in 2 s."""
+    profile = service(SERVES, (1, 0, 1500, "socket", (HANDLER, *frames, READS)))
+    info = replace(profile.info, listens={100: listens}, asks=frozenset([100] if asks else []))
+    return replace(profile, info=info, threads=(replace(profile.threads[0], wait_count=waits),))
+
+
+def test_who_sends_as_it_receives_and_is_connected_to_by_nobody_waits_for_answers() -> None:
+    assert shares(reads_streams(listens=False, asks=True)) == {NET: 1500, IDLE: 500}
+
+
+@pytest.mark.parametrize(
+    ("listens", "asks", "frames", "waits"),
+    [
+        (True, True, (), 100),
+        (False, False, (), 100),
+        (False, True, (python("subscribe", "/srv/app.py", 3),), 100),
+        (False, True, (), 3),
+    ],
+    ids=["a server", "only hears", "subscribed", "says now and then that it lives"],
+)
+def test_who_waits_for_what_others_say_idles(listens: bool, asks: bool, frames: tuple[Frame, ...], waits: int) -> None:
+    assert shares(reads_streams(listens, asks, *frames, waits=waits)) == {IDLE: 2000}
+
+
+@pytest.mark.parametrize(("asks", "expected"), [(True, {NET: 1000, IDLE: 1000}), (False, {IDLE: 2000})])
+def test_a_task_of_wait_for_is_told_as_the_one_that_waits_for_it(asks: bool, expected: dict[int, int]) -> None:
+    """Before CPython 3.12 it has asyncio's code alone. That it lives short says nothing then."""
+    profile = service(
+        SERVES,
+        (1, 0, 2000, "task", (HANDLER,)),
+        *[(n, 100 * n, 100 * n + 100, "socket", (READS,)) for n in range(2, 12)],
+    )
+    profile.task_spans["awaited_by"] = np.where(profile.task_spans["task"] >= 2, 1, -1)
+    profile.task_spans["awaited_by_count"] = profile.task_spans["task"] >= 2
+    info = replace(profile.info, listens={100: False}, asks=frozenset([100] if asks else []))
+    profile = replace(profile, info=info, threads=(replace(profile.threads[0], wait_count=100),))
+    assert shares(profile) == expected
+    work = work_of(profile)
+    assert not asks or verdict_of(profile, work).where == HANDLER

@@ -10,10 +10,12 @@ import pytest
 from bpfprof.model.frames import Frame
 from bpfprof.model.profile import Profile
 from bpfprof.model.spans import SHARED_LOCK, SpanFlag
+from bpfprof.query.causes import CAUSES
 from bpfprof.query.facts import Facts
 from bpfprof.query.places import places_of
+from bpfprof.query.shares import HANDED, IDLE, SHARES
 from bpfprof.query.verdict import RULES, Verdict, decide, verdict_of
-from bpfprof.query.work import HANDED, IDLE, SHARES, work_of
+from bpfprof.query.work import work_of
 from tests.unit.render.profiles import (
     MS,
     OFF_CPU,
@@ -22,6 +24,7 @@ from tests.unit.render.profiles import (
     RUNQUEUE,
     ProfileBuilder,
     empty_profile,
+    kernel,
     native,
     python,
     training_profile,
@@ -34,7 +37,7 @@ JOIN = [MAIN, python("Thread.join", "/usr/lib/python3.11/threading.py", 1119)]
 
 def facts(first: str, of_time: dict[str, float], **values: Any) -> Facts:
     """of_time: the parts by their names."""
-    parts = tuple(of_time.get(name, 0.0) for name in SHARES)
+    parts = tuple(of_time.get(name, 0.0) for name in CAUSES)
     made = Facts(first=first, part=max(parts), parts=parts, where="audit (djapp.py:21)", where_part=1.0)
     return replace(made, **values)
 
@@ -84,6 +87,26 @@ STORE = {"holder": "store (app.py:9)"}
         (facts("disk", {"disk": 0.72}, where_part=0.05), "disk", "72% of the time, in many places."),
         (facts("net", {"net": 0.72}), "net", "Waits for the network 72% of the time"),
         (facts("device", {"device": 0.4}), "device", "Waits for a device 40% of the time"),
+        (
+            facts("device", {"device": 0.4}, device_cpu_part=0.9, object="/dev/kfd AMDKFD_IOC_WAIT_EVENTS"),
+            "device",
+            "CPU-bound in the kernel, in calls of a device: 40% of the time, for /dev/kfd AMDKFD_IOC_WAIT_EVENTS",
+        ),
+        (
+            facts("memory", {"memory": 0.7}, room_part=0.2, reads_per_s=120.0),
+            "disk",
+            "Short of memory: it waits 70% of the time for pages from the disk: audit (djapp.py:21); 120 page faults",
+        ),
+        (
+            facts("memory", {"memory": 0.7}, limit_hits_per_s=40.0),
+            "disk",
+            "audit (djapp.py:21), 40 times a second at the memory limit of its control group.",
+        ),
+        (
+            facts("memory", {"memory": 0.7}),
+            "disk",
+            "Waits 70% of the time for pages from the disk: audit (djapp.py:21).",
+        ),
         (facts("sleep", {"sleep": 0.6}), "sleep", "Sleeps on purpose 60% of the time: audit (djapp.py:21)."),
         (facts("child", {"child": 0.8}, child="sh (7), asleep 98%"), "child", "another process 80% of the time"),
         (facts("other", {"other": 0.8}, waits_for="syscall msgrcv"), "unknown", "Waits for syscall msgrcv 80%"),
@@ -206,6 +229,30 @@ def test_a_thread_that_only_sleeps_does_not_hide_those_that_work() -> None:
     assert verdict(made).bound == "python"
 
 
+@pytest.mark.parametrize(("with_worker", "bound"), [(True, "idle"), (False, "sleep")])
+def test_a_script_that_sleeps_beside_workers_that_wait_for_work_is_idle(with_worker: bool, bound: str) -> None:
+    made = ProfileBuilder()
+    main, timer = made.thread(100), made.waker("timer")
+    for _ in range(4):
+        stack = [python("<module>", line=9), python("main", line=5), wait("sleep")]
+        made.wait(main, 600 * MS, stack, waker=timer)
+    if with_worker:
+        made.wait(made.thread(101), 2_400 * MS, [python("work", line=2), wait("lock")], flags=SpanFlag.IDLE)
+    assert verdict(made).bound == bound
+
+
+def test_threads_of_a_pool_that_sleep_for_requests_are_not_hidden_by_a_little_work() -> None:
+    made = ProfileBuilder()
+    loop, timer = made.thread(100), made.waker("timer")
+    busy(made, loop, MAIN, count=30)
+    made.wait(loop, 1_700 * MS, [MAIN, wait("poll")], flags=SpanFlag.IDLE)
+    for tid in (101, 102):
+        worker = made.thread(tid, "worker")
+        for _ in range(20):
+            made.wait(worker, 100 * MS, [python("report", line=9), wait("sleep")], waker=timer)
+    assert (verdict(made).bound, verdict(made).where) == ("sleep", python("report", line=9))
+
+
 def test_a_program_that_only_sleeps_does_so_on_purpose() -> None:
     made = ProfileBuilder()
     main = made.thread(100)
@@ -215,14 +262,30 @@ def test_a_program_that_only_sleeps_does_so_on_purpose() -> None:
     assert verdict(made).sentence == "Sleeps on purpose 100% of the time: fetch (train.py:3)."
 
 
+def test_sqlite_sleeps_while_others_have_the_database() -> None:
+    made = ProfileBuilder()
+    timer = made.waker("timer")
+    for pid in (100, 200):
+        main = made.thread(pid, pid=pid)
+        for _ in range(100):
+            stack = [python("save", line=3), native("sqlite3_step", "/usr/lib/libsqlite3.so.0.8.6"), wait("sleep")]
+            made.wait(main, 20 * MS, stack, waker=timer)
+    assert (verdict(made).bound, verdict(made).where) == ("lock", python("save", line=3))
+
+
 def test_a_thread_that_looks_now_and_then_is_idle() -> None:
-    """It sleeps long, in the function that it began with; one that is called to sleep does so on purpose."""
+    """It sleeps long, in the function that it began with; one that is called to sleep does so on purpose.
+
+    On a busy machine it gets a CPU late.
+    """
     for callers, is_idle in (([], True), ([python("job", line=1)], False)):
         made = ProfileBuilder()
         thread = made.thread(100)
-        for _ in range(4):
-            made.wait(thread, 995 * MS, [*callers, python("poll", line=3), wait("sleep")], waker=made.waker("timer"))
-            made.spend(thread, ON_CPU, 5 * MS, [*callers, python("poll", line=3)])
+        made.wait(thread, 100 * MS, [*callers, python("poll", line=3), wait("sleep")], waker=made.waker("timer"))
+        for _ in range(3):
+            made.wait(thread, 650 * MS, [*callers, python("poll", line=3), wait("sleep")], waker=made.waker("timer"))
+            made.spend(thread, RUNQUEUE, 85 * MS, [*callers, python("poll", line=3), READY])
+            made.spend(thread, ON_CPU, 15 * MS, [*callers, python("poll", line=3)])
         assert verdict(made).bound == ("idle" if is_idle else "sleep")
 
 
@@ -278,6 +341,33 @@ def test_a_child_is_named_with_what_it_did() -> None:
     assert found.sentence.endswith("ask (train.py:7); it was sh (200), asleep 100%.")
 
 
+def test_of_a_pipeline_the_process_is_named_that_the_others_wait_for() -> None:
+    made = ProfileBuilder()
+    threads = [made.thread(pid, pid=pid, process=name) for pid, name in ((100, "python"), (200, "cat"), (300, "slow"))]
+    wakers = [made.thread_waker(thread) for thread in threads]
+    for _ in range(100):
+        for thread, stack in ((0, [python("ask", line=7)]), (1, [native("read")])):
+            made.wait(thread, 20 * MS, [*stack, wait("pipe")], waker=wakers[thread + 1])
+        made.wait(2, 20 * MS, [native("nanosleep"), wait("sleep")])
+    assert verdict(made).sentence.endswith("ask (train.py:7); it was slow (300), asleep 100%.")
+
+
+@pytest.mark.parametrize("count", [2, 3])
+def test_processes_that_wait_for_each_other_are_bound_by_what_they_do_meanwhile(count: int) -> None:
+    """A token goes round: of each all waits are for others, which wait for it too."""
+    made = ProfileBuilder()
+    threads = [made.thread(pid, pid=pid) for pid in range(100, 100 + count)]
+    wakers = [made.thread_waker(thread) for thread in threads]
+    for _ in range(60):
+        for thread in threads:
+            made.spend(thread, ON_CPU, 20 * MS, [python("work", line=5)])
+            for other in range(1, count):
+                stack = [python("turn", line=7), wait("pipe")]
+                made.wait(thread, 25 * MS, stack, waker=wakers[thread - other])
+    found = verdict(made)
+    assert (found.bound, found.where) == ("python", python("work", line=5))
+
+
 def test_a_shell_that_waits_for_the_program_is_not_asked_about() -> None:
     made = ProfileBuilder()
     shell, main = made.thread(50, "bash", pid=50, process="bash"), made.thread(100)
@@ -303,6 +393,101 @@ def test_ready_without_a_cpu() -> None:
             made.spend(thread, ON_CPU, 8 * MS, [MAIN])
             made.spend(thread, RUNQUEUE, 12 * MS, [MAIN, READY])
     assert verdict(made).bound == "ready" and verdict(made).share == pytest.approx(0.6)
+
+
+FAULT = native("memcpy"), kernel("asm_exc_page_fault")
+
+
+def test_pages_that_are_not_there_are_a_cause_of_their_own() -> None:
+    made = ProfileBuilder()
+    main = made.thread(100)
+    for _ in range(50):
+        made.spend(main, ON_CPU, 20 * MS, [MAIN])
+        made.wait(main, 80 * MS, [python("load", line=4), *FAULT, kernel("folio_wait_bit"), wait("pagefault")])
+    found = verdict(made)
+    assert (found.bound, found.where) == (
+        "disk",
+        python("load", line=4),
+    ) and "for pages from the disk" in found.sentence
+    assert "Short of memory" not in found.sentence
+
+
+@pytest.mark.parametrize(
+    "stack",
+    [(*FAULT, kernel("do_swap_page"), wait("pagefault")), (kernel("mem_cgroup_handle_over_high"), wait("disk"))],
+)
+def test_memory_is_short_where_the_kernel_has_to_make_room(stack: tuple[Frame, ...]) -> None:
+    made = ProfileBuilder()
+    main = made.thread(100)
+    busy(made, main, MAIN, count=50)
+    for _ in range(50):
+        made.wait(main, 80 * MS, [python("fill", line=4), *stack])
+    assert verdict(made).sentence.startswith("Short of memory: it waits 89% of the time")
+    assert verdict(made).where == python("fill", line=4)
+
+
+def test_cpu_time_in_an_ioctl_is_its_device_s() -> None:
+    """Which one is known where the thread left the CPU in the call."""
+    made = ProfileBuilder()
+    main = made.thread(100)
+    stack = [python("flush", line=7), native("__ioctl")]
+    for _ in range(50):
+        made.spend(main, ON_CPU, 20 * MS, [MAIN])
+        made.spend(main, ON_CPU, 75 * MS, stack)
+        made.spend(main, RUNQUEUE, 5 * MS, [*stack, READY], object=1)
+    profile = replace(made.build(), objects=("/dev/loop0 BLKFLSBUF",))
+    found = verdict_of(profile, work_of(profile))
+    assert (found.bound, found.where) == ("device", stack[0]) and "for /dev/loop0 BLKFLSBUF" in found.sentence
+
+
+@pytest.mark.parametrize(
+    ("objects", "accepted", "call", "bound"),
+    [
+        ("10.0.0.9:51234", {1}, "recv", "idle"),
+        ("10.0.0.9:51234", {1}, "__send", "net"),
+        ("10.0.0.5:5432", set(), "recv", "net"),
+        ("listening on 0.0.0.0:80", set(), "accept4", "idle"),
+    ],
+    ids=["of a client", "a slow client", "of a server", "for clients"],
+)
+def test_who_waits_for_a_client_waits_for_work(objects: str, accepted: set[int], call: str, bound: str) -> None:
+    made = ProfileBuilder()
+    main, softirq = made.thread(100), made.waker("interrupt")
+    busy(made, main, MAIN, count=5, ns=10 * MS)
+    for _ in range(20):
+        made.wait(main, 95 * MS, [python("serve", line=8), native(call), wait("net")], waker=softirq, object=1)
+    profile = made.build()
+    profile = replace(profile, objects=(objects,), info=replace(profile.info, accepted=frozenset(accepted)))
+    assert verdict_of(profile, work_of(profile)).bound == bound
+
+
+@pytest.mark.parametrize(("listens", "bound"), [(True, "idle"), (False, "net")])
+def test_a_server_s_own_loop_waits_for_work(listens: bool, bound: str) -> None:
+    made = ProfileBuilder()
+    main, softirq = made.thread(100), made.waker("interrupt")
+    for _ in range(20):
+        made.spend(main, ON_CPU, 5 * MS, [python("serve", line=8)])
+        made.wait(main, 95 * MS, [python("serve", line=8), native("epoll_wait"), wait("poll")], waker=softirq)
+    profile = made.build()
+    profile = replace(profile, info=replace(profile.info, listens={100: listens}))
+    assert verdict_of(profile, work_of(profile)).bound == bound
+
+
+@pytest.mark.parametrize(("pids", "bound"), [((100,), "net"), ((100, 200), "python")])
+def test_other_ranks_are_the_network_or_what_they_do(pids: tuple[int, ...], bound: str) -> None:
+    """By its library's own threads. One rank is late here."""
+    made = ProfileBuilder()
+    c10d = python("all_reduce", "/v/site-packages/torch/distributed/distributed_c10d.py", 3252)
+    reduce = c10d, native("pthread_cond_wait")
+    for pid in pids:
+        main, runs = made.thread(pid, pid=pid), made.thread(pid + 1, "pt_gloo_runloop", pid=pid)
+        waker = made.thread_waker(runs)
+        for _ in range(20):
+            late_ms = 80 if pid > 100 else 5
+            made.spend(main, ON_CPU, late_ms * MS, [python("augment", line=3)])
+            made.wait(main, (100 - late_ms) * MS, [python("step", line=9), *reduce, wait("lock")], waker=waker)
+            made.wait(runs, 100 * MS, [native("c10d::ProcessGroupGloo::runLoop"), wait("lock")], flags=SpanFlag.IDLE)
+    assert verdict(made).bound == bound
 
 
 def test_nothing_was_seen() -> None:

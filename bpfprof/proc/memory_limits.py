@@ -1,0 +1,55 @@
+"""How often the memory of control groups was about to go over its limit (cgroups(7)): the kernel then makes room."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable
+
+from bpfprof.model.ids import Pid
+from bpfprof.proc.cgroups import Cgroup, directories_above, memory_hierarchy
+
+# Documentation/admin-guide/cgroup-v2.rst: of this cgroup alone, since Linux 5.2. v1 has one number in a file.
+_EVENTS, _FAILED = "memory.events.local", "memory.failcnt"
+_HITS = re.compile(rb"^(?:high|max) (\d+)$", re.MULTILINE)
+
+
+class MemoryLimits:
+    """Counts from when a process is first looked at."""
+
+    def __init__(self) -> None:
+        self._hierarchy: Cgroup | None = memory_hierarchy()
+        self._before: dict[str, int] = {}  # by directory of a cgroup
+
+    def begin(self, pids: Iterable[Pid]) -> None:
+        """Counts from now on for these processes."""
+        for pid in pids:
+            for directory in self._directories(pid):
+                if directory not in self._before:
+                    self._before[directory] = _hits(directory)
+
+    def hits(self, pids: Iterable[Pid]) -> dict[str, int]:
+        """pid -> how often one of its cgroups was at a limit; without those for which that is 0."""
+        now: dict[str, int] = {}
+        found = {}
+        for pid in pids:
+            directories = [it for it in self._directories(pid) if it in self._before]
+            now |= {it: _hits(it) for it in directories if it not in now}
+            count = sum(now[it] - self._before[it] for it in directories)
+            if count > 0:
+                found[str(pid)] = count
+        return found
+
+    def _directories(self, pid: Pid) -> list[str]:
+        return directories_above(self._hierarchy, pid) if self._hierarchy else []
+
+
+def _hits(directory: str) -> int:
+    """0 where it is not known, or the cgroup is gone."""
+    for name, pattern in ((_EVENTS, _HITS), (_FAILED, re.compile(rb"(\d+)"))):
+        try:
+            with open(os.path.join(directory, name), "rb") as file:
+                return sum(map(int, pattern.findall(file.read(4096))))
+        except OSError:
+            continue
+    return 0

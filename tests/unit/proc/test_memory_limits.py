@@ -1,0 +1,48 @@
+"""How often memory was at the limit of a control group."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from bpfprof.model.ids import Pid
+from bpfprof.proc import cgroups, memory_limits
+from bpfprof.proc.cgroups import Cgroup
+from bpfprof.proc.memory_limits import MemoryLimits
+
+PID, OTHER = Pid(100), Pid(101)
+
+
+@pytest.fixture
+def v2(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Process 100 is in /a/b, 101 in the root."""
+    (tmp_path / "a/b").mkdir(parents=True)
+    monkeypatch.setattr(memory_limits, "memory_hierarchy", lambda: Cgroup("", "/", str(tmp_path)))
+    monkeypatch.setattr(cgroups, "_paths_of", lambda pid: {"": "/a/b" if pid == PID else "/"})
+    return tmp_path
+
+
+def test_hits_of_a_cgroup_and_of_those_above_since_the_first_look(v2: Path) -> None:
+    own, above = v2 / "a/b/memory.events.local", v2 / "a/memory.events.local"
+    own.write_text("low 0\nhigh 5\nmax 7\noom 1\noom_kill 1\n")
+    above.write_text("low 0\nhigh 0\nmax 0\n")
+    limits = MemoryLimits()
+    limits.begin([PID, OTHER])
+    assert limits.hits([PID, OTHER]) == {}
+    own.write_text("low 0\nhigh 6\nmax 10\noom 9\n")
+    above.write_text("low 0\nhigh 0\nmax 2\n")
+    assert limits.hits([PID, OTHER]) == {"100": 6}
+
+
+def test_v1_has_a_file_of_its_own(v2: Path) -> None:
+    (v2 / "a/b/memory.failcnt").write_text("40\n")
+    limits = MemoryLimits()
+    limits.begin([PID])
+    (v2 / "a/b/memory.failcnt").write_text("41\n")
+    assert limits.hits([PID]) == {"100": 1}
+
+
+def test_one_that_was_not_looked_at_before_says_nothing(v2: Path) -> None:
+    (v2 / "a/b/memory.failcnt").write_text("40\n")
+    assert MemoryLimits().hits([PID]) == {}
