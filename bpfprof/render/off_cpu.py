@@ -36,7 +36,7 @@ _FIGURES_COLUMNS = sum(_WIDTHS) + len(_WIDTHS) - 1
 
 
 def render_off_cpu(profile: Profile, options: RenderOptions) -> str:
-    """Groups, then what is not in them, the accounting of each thread, and the quality line last.
+    """Groups, then what is not in them, with `options.details` the accounting of each thread, the quality line last.
 
     Raises ValueError if the profile was built without its spans.
     """
@@ -63,13 +63,15 @@ def render_off_cpu(profile: Profile, options: RenderOptions) -> str:
         *_idle_blocks(details, groups, ascii_only),
         _short_block(profile),
         gil_block(profile, options),
-        containers_block(profile.threads),
-        threads_block(profile.threads),
-        reasons_block(profile.threads),
+        *(_accounting(profile) if options.details else []),
         wrapped(quality_line(profile), "  "),
     ]
     text = "\n\n".join(["\n".join(block) for block in blocks if block]) + "\n"
     return text.replace("…", "~") if ascii_only else text
+
+
+def _accounting(profile: Profile) -> list[list[str]]:
+    return [containers_block(profile.threads), threads_block(profile.threads), reasons_block(profile.threads)]
 
 
 def _head(profile: Profile, groups: WaitGroups) -> list[str]:
