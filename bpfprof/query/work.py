@@ -15,13 +15,13 @@ from bpfprof.model.frames import Frame, FrameKind
 from bpfprof.model.grouping import group_numbers
 from bpfprof.model.profile import Profile
 from bpfprof.model.rows import picked
-from bpfprof.model.spans import SpanFlag, ThreadState
+from bpfprof.model.spans import CONDITION_LOCK, SpanFlag, ThreadState
 from bpfprof.model.states import reason_number, reason_text
 from bpfprof.query.functions import Ints, owner_functions
+from bpfprof.query.lock_numbers import had_by_others, numbered_locks
 from bpfprof.query.requests import with_requests
 from bpfprof.query.semaphores import fought_for
 from bpfprof.query.stack_frames import Bools, StackFrames
-from bpfprof.query.waits import lock_owners
 
 # What the time of working threads is spent on; IDLE and HANDED are what is left out of it.
 SHARES = ("python", "native", "ready", "gil", "lock", "disk", "net", "device", "sleep", "child", "other")
@@ -36,7 +36,7 @@ _OF_REASON = {
 # A thread that waits so much of its time for work, or sleeps, is none that works.
 _IDLE_PART = 0.98
 _LONG_SLEEP_NS = 500_000_000
-_CHILD_REASON, _POLL_REASON, _FILE_LOCK = map(reason_number, ("child", "poll", "file-lock"))
+_CHILD_REASON, _POLL_REASON = map(reason_number, ("child", "poll"))
 
 # Waits for what another thread does, by (end of the path, functions) of their innermost Python frame: a lock is what
 # they are made of. A lock that several want for themselves is acquired in the function that uses it.
@@ -45,6 +45,7 @@ _HAND_OVERS = (
     ("queue.py", {"get", "put", "join"}),
     ("concurrent/futures/_base.py", {"result", "wait", "as_completed"}),
 )
+_CONDITION_WAIT = ("threading.py", "wait")
 _HAND_OVERS_IN_C = (
     *("pthread_cond_", "__pthread_cond_", "pthread_join", "__pthread_clockjoin", "pthread_barrier_wait"),
     *("gomp_barrier_wait", "gomp_team_barrier_wait", "_queue_SimpleQueue_get", "simplequeue_get", "std::condition_var"),
@@ -150,8 +151,8 @@ def work_of(profile: Profile, with_wakers: bool = False) -> Work:
     waker_threads = np.array([-1, *(it.thread for it in profile.wakers)], np.int64)[spans["waker"].astype(np.int64)]
     fought = fought_for(spans, spans["state"] == ThreadState.OFF_CPU, waker_threads, stack_frames, functions)
     shares = _shares(profile, spans, stack_frames, fought)
-    is_parked = stack_frames.have([frame.name in _PARKING_LOT for frame in profile.frames]) | fought
-    locks, lock = _numbered_locks(spans, shares, pids, functions, is_parked)
+    is_parked = stack_frames.have([frame.name in _PARKING_LOT for frame in profile.frames])
+    locks, lock = numbered_locks(spans, shares == LOCK, pids, functions, is_parked)
     is_lock = lock > 0
     lock_waits = np.zeros(int(is_lock.sum()), LOCK_WAIT_DTYPE)
     for name in set(LOCK_WAIT_DTYPE.names or ()) - {"number"}:
@@ -166,7 +167,7 @@ def work_of(profile: Profile, with_wakers: bool = False) -> Work:
 
 
 def _shares(profile: Profile, spans: npt.NDArray[np.void], stack_frames: StackFrames, fought: Bools) -> Ints:
-    """A place in SHARES, IDLE or HANDED for each span; fought: stacks in a semaphore that is a lock."""
+    """A place in SHARES, IDLE or HANDED for each span; fought: those that wait for a semaphore that is a lock."""
     state, reason, stack = spans["state"], spans["reason"].astype(np.int64), spans["stack"]
     number_of = {reason_text(number): number for number in np.flatnonzero(np.bincount(reason)).tolist()}
     of_reason = np.zeros(max(number_of.values(), default=0) + 1, np.int64)
@@ -186,21 +187,31 @@ def _shares(profile: Profile, spans: npt.NDArray[np.void], stack_frames: StackFr
     is_other = waits & (thread_of >= 0) & (thread_of != spans["thread"])
     is_inside = is_other & (pids[thread_of] == pids[spans["thread"]])
     hand_over, pool = _hand_overs(profile.frames, stack_frames)
-    hand_over &= ~fought
+    hand_over = hand_over[stack] & ~fought & ~_take_again(spans, stack_frames)
     is_child = polls & _have_file(stack_frames, ("/subprocess.py",))[stack]
     shares[waits & is_child] = CHILD
     asked = is_other & np.isin(shares, (NET, OTHER)) & ~is_child
-    handed = asked | (is_inside & (shares == CHILD) & pipes) | (is_other & (hand_over | pool)[stack] & (shares != GIL))
+    handed = asked | (is_inside & (shares == CHILD) & pipes) | (is_other & (hand_over | pool[stack]) & (shares != GIL))
     # Who ends a wait for another thread is not always known, as when that thread ends.
-    handed |= (thread_of < 0) & ~is_timer & hand_over[stack] & (shares == LOCK)
+    handed |= (thread_of < 0) & ~is_timer & hand_over & (shares == LOCK)
     shares[handed & waits] = HANDED
-    # A wait whose time ran out is a look whether there is something to do.
-    shares[waits & is_timer & ((shares == LOCK) | polls)] = IDLE
+    # A wait whose time ran out is a look whether there is something to do, but where others had to give the lock.
+    is_given = had_by_others(profile, spans, waits & (shares == LOCK), is_other, pids)
+    shares[waits & is_timer & (((shares == LOCK) & ~is_given) | polls)] = IDLE
     shares[waits & (spans["flags"] & SpanFlag.IDLE > 0)] = IDLE
     is_beside = _beside_python(profile, spans, stack_frames)[spans["thread"]]
     shares[waits & is_beside & np.isin(shares, (LOCK, NET, SLEEP, CHILD, OTHER))] = IDLE
     _leave_out_awaited(profile, spans, shares, np.where(waits & (shares == CHILD), thread_of, -1), pids)
-    return _without_parked(profile, spans, shares, waits & (waker == 0))
+    return _without_parked(profile, spans, shares, waits & (waker == 0) & ~is_given)
+
+
+def _take_again(spans: npt.NDArray[np.void], stack_frames: StackFrames) -> Bools:
+    """Whether each span is in Condition.wait(), but not for notify(): it takes the lock of its condition again."""
+    path, name = _CONDITION_WAIT
+    is_it = [frame.name.rpartition(".")[2] == name and frame.file.endswith(path) for frame in stack_frames.frames]
+    in_wait = np.array([*is_it, False])[stack_frames.innermost_python()][spans["stack"]]
+    found: Bools = in_wait & (spans["lock"] > 0) & (spans["lock"] & np.uint64(CONDITION_LOCK) == 0)
+    return found
 
 
 def _beside_python(profile: Profile, spans: npt.NDArray[np.void], stack_frames: StackFrames) -> Bools:
@@ -290,37 +301,6 @@ def _leave_out_sleepers(rows: npt.NDArray[np.void], thread_count: int, own_depth
     of_sleepers = sleepers[rows["thread"]] & (rows["state"] == ThreadState.OFF_CPU) & (rows["share"] < IDLE)
     looks = (rows["share"] == SLEEP) & (own_depths[rows["stack"]] <= 1) & (rows["ns"] >= _LONG_SLEEP_NS * rows["count"])
     rows["share"][of_sleepers & (looks | others_work)] = IDLE
-
-
-def _numbered_locks(
-    spans: npt.NDArray[np.void], shares: Ints, pids: Ints, functions: Ints, is_parked: Bools
-) -> tuple[tuple[tuple[int, int], ...], Ints]:
-    """(process and address by number, the number of each span or 0).
-
-    Of each stack: functions: the one it waits in; is_parked: whether it waits in _PARKING_LOT, or in a
-    semaphore, which has an address for each waiter.
-    """
-    numbers = np.zeros(len(spans), np.int64)
-    of_locks = np.flatnonzero(shares == LOCK)
-    if not len(of_locks):
-        return (), numbers
-    waits = spans[of_locks]
-    pid = lock_owners(waits["lock"], pids[waits["thread"]])
-    own_addresses = np.unique(waits["lock"][is_parked[waits["stack"]]])
-    is_shared = waits["object"] > 0  # it is a file, or in memory of one, which processes may share
-    has_no_address = (waits["lock"] == 0) | np.isin(waits["lock"], own_addresses) | is_shared
-    pid[has_no_address & ((waits["reason"] == _FILE_LOCK) | is_shared)] = 0
-    file = np.where(has_no_address, waits["object"], 0)
-    function = np.where(has_no_address & (file == 0), functions[waits["stack"]] + 1, 0)
-    address = np.where(has_no_address, 0, waits["lock"])
-    first, codes = group_numbers([pid, address, file, function])
-    waited = sums(codes, waits["stands_for_ns"].astype(np.int64), len(first))
-    order = np.argsort(-waited, kind="stable")
-    rank = np.zeros(len(first), np.int64)
-    rank[order] = np.arange(1, len(first) + 1)
-    numbers[of_locks] = rank[codes]
-    best = first[order]
-    return tuple(zip(pid[best].tolist(), address[best].tolist())), numbers
 
 
 def _summed(spans: npt.NDArray[np.void], made: dict[str, Ints]) -> npt.NDArray[np.void]:
