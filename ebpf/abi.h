@@ -29,6 +29,10 @@
 /* Bit of args[0] of a poll() of one descriptor: below it are the first BP_POLLED_BITS of its struct pollfd. */
 #define BP_POLLED_BIT 63
 #define BP_POLLED_BITS 48
+/* Bit of args[1] of a futex() in which a thread is parked: args[0] is the lock's address, not that of its own semaphore. */
+#define BP_PARKED_BIT 62
+/* Bit of args[2] of an fcntl() that waits for a lock: below it is where in the file the range begins, in place of its address. */
+#define BP_RANGE_BIT 63
 #define BP_OBJECT_KIND_BIT 60
 #define BP_EVENT_RING_BYTES 8388608
 #define BP_STACK_RING_BYTES 4194304
@@ -232,7 +236,7 @@ struct bp_event {
     __u64 runqueue_ns; /* WAIT: from being runnable to running */
     __u64 stolen_ns;   /* WAIT: of the time on a CPU before it, what the hypervisor or interrupts took */
     __u64 stack;       /* key of a bp_stack sent earlier; 0: none, see status */
-    __u64 args[3];     /* WAIT: first arguments of the system call */
+    __u64 args[3];     /* WAIT: first arguments of the system call; args[2] of a futex(): see note_lock() */
     __u64 object;     /* WAIT: what the call's descriptor is of: enum bp_object_kind << BP_OBJECT_KIND_BIT, and which */
     __u32 early_ns;   /* WAIT: how long before `time_ns` of the last one sent the scheduler let it run */
     __u32 enqueue_ns; /* WAIT: of runqueue_ns of the last one sent, what went by before it was on a run queue */
@@ -299,7 +303,9 @@ struct bp_python_layout {
     __u16 jit_has_no_frames; /* 3.14: see leave_jit() */
     __u16 object_size;       /* PyVarObject.ob_size; a bytes object's hash follows it, then its contents */
     __u16 shim_mark;         /* frames with this mark or a higher one have no code object; 0xffff: all have one */
-    __u16 pad[1];
+    __u16 frame_values;      /* where a frame's variables begin; 0: not known */
+    __u16 parks;             /* from 3.13 on: threads wait for locks in the parking lot, see note_parked() */
+    __u16 pad[3];
 };
 
 /*
@@ -512,7 +518,8 @@ struct bp_walk {
     __u32 replaces_code;   /* the process did so lately: see BP_REPLACED_NS */
     __u32 copies_left;     /* of code objects, for this stack */
     __u32 pad;
-    __u64 futex; /* that the thread waits for, 0: for none */
+    __u64 futex;     /* that the thread waits for, 0: for none */
+    __u64 innermost; /* Python frame, 0: none */
     __u64 tstate;
     __u64 thread_pointer;
     __u64 interpreter;              /* that thread states are looked for in next, 0: in none */

@@ -77,6 +77,52 @@ static __always_inline __u64 socket_object(__u64 file)
     return inet_object(is_stream ? BP_OBJECT_PEER : BP_OBJECT_OTHER_PEER, port, address[3]);
 }
 
+#define OWN_STACK_BYTES 4096 /* above the stack pointer: that far the functions reach that wait in the parking lot */
+#define MUTEX_IS_PARKED 3    /* _Py_LOCKED | _Py_HAS_PARKED, Include/cpython/lock.h (v3.13.0 to v3.15.2) */
+
+/*
+ * A thread that waits for a PyMutex sleeps in a semaphore on its own stack: struct wait_entry, Python/parking_lot.c (v3.13.0 to
+ * v3.15.2), begins {park_arg, addr, sema}. The address of the mutex replaces that of the semaphore.
+ */
+static __always_inline void note_parked(struct bp_thread *thread, struct bp_python_layout *layout)
+{
+    __u64 mutex = 0, futex = thread->args[0];
+    __u8 state = 0;
+    if (!layout->parks || futex - USER_REGISTER(user_registers(), REGISTER_SP) >= OWN_STACK_BYTES ||
+        !READ_USER(mutex, futex - sizeof(mutex)) || !READ_USER(state, mutex) || (state & 3) != MUTEX_IS_PARKED)
+        return;
+    thread->args[0] = mutex;
+    thread->args[1] |= 1ULL << BP_PARKED_BIT;
+}
+
+/*
+ * What a futex is of, where its address says who waits, not for what. args[2] becomes the address of the first variable of the
+ * innermost Python frame: in Condition.wait() `self`. Whether it is that function is known when the recording is read.
+ */
+static __always_inline void note_lock(struct bp_walk *walk, struct bp_thread *thread)
+{
+    __u64 first = 0;
+    thread->args[2] = 0;
+    if (!walk->innermost)
+        return;
+    note_parked(thread, &walk->layout);
+    if (walk->layout.frame_values && READ_USER(first, walk->innermost + walk->layout.frame_values))
+        thread->args[2] = first & ADDRESS_MASK;
+}
+
+#define LOCK_WAITS 7 /* F_SETLKW, F_OFD_SETLKW, include/uapi/asm-generic/fcntl.h */
+#define OPEN_FILE_LOCK_WAITS 38
+#define RANGE_BEGIN 8 /* struct flock: l_start comes after l_type and l_whence */
+
+/* A file can be locked range by range. */
+static __always_inline void note_range(struct bp_thread *thread)
+{
+    __u64 begin = 0;
+    if ((thread->args[1] == LOCK_WAITS || thread->args[1] == OPEN_FILE_LOCK_WAITS) &&
+        READ_USER(begin, thread->args[2] + RANGE_BEGIN))
+        thread->args[2] = begin | 1ULL << BP_RANGE_BIT;
+}
+
 /*
  * Of the thread whose stack was just taken: thread->object becomes what its call's descriptor is of, 0 where it has none, or it
  * is not known. A function, for with it sched_switch would have more stack than Linux 5.10 allows.
@@ -88,6 +134,10 @@ FUNCTION(note_object)
     __u64 table = 0, files = 0, file = 0, inode = 0, number = 0, found = 0;
     __u32 descriptor = 0, count = 0;
     __u16 mode = 0;
+    if (walk && thread && futex_of(thread))
+        note_lock(walk, thread);
+    if (thread && thread->syscall == SYSCALL_FCNTL)
+        note_range(thread);
     if (!thread || !BP_OFFSET_TASK_FILES || !descriptor_of(thread, &descriptor))
         return 0;
     files = LOAD_KERNEL(u64, CURRENT_TASK, BP_OFFSET_TASK_FILES);

@@ -5,14 +5,19 @@
  * under the run-queue lock.
  */
 
-/* A wait without a stack is one for the GIL if its futex lies there. */
+/* Of a wait without a stack it is known whether it is one for the GIL, for its futex lies there, and for which lock. */
 static __always_inline void leave_without_stack(struct bp_thread *thread)
 {
     struct bp_process *process = bpf_map_lookup_elem(MAP(processes), &thread->tgid);
     thread->status = BP_NOT_SAMPLED;
     thread->one_in = 0;
-    if (process && in_gil(futex_of(thread), thread->gil ? thread->gil : process->gil, process))
+    __u64 futex = futex_of(thread);
+    if (!process || !futex)
+        return;
+    if (in_gil(futex, thread->gil ? thread->gil : process->gil, process))
         thread->flags = BP_WAITS_FOR_GIL;
+    else
+        note_parked(thread, &process->layout);
 }
 
 /* True when the thread's stack is wanted. */

@@ -112,6 +112,7 @@ static __always_inline enum bp_status begin_stack(struct bp_walk *walk)
     clear_walk(walk, process);
     walk->gil_flags = 0;
     walk->holder = 0;
+    walk->innermost = 0;
     walk->wants_kernel = walk->asks_for_kernel || config & BP_CONFIG_KERNEL || flags & BP_PROCESS_KERNEL;
     walk->wants_look = process && !(flags & (BP_PROCESS_KNOWN | BP_PROCESS_ASKED));
     if (!process || flags & BP_PROCESS_KERNEL)
@@ -138,6 +139,8 @@ static __always_inline enum bp_status begin_stack(struct bp_walk *walk)
         find_running_state(walk, process);
     if (status == BP_OK)
         status = walk->layout.lasti_bytes ? old_innermost_frame(walk) : python_innermost_frame(walk, process);
+    if (status == BP_OK)
+        walk->innermost = walk->frame;
     if (status == BP_NO_PYTHON && walk->interpreter && CALL(outer_frames, walk))
         status = BP_OK; /* an interpreter that is being made */
     struct bp_thread *thread = thread_of(walk);

@@ -10,17 +10,15 @@ from collections.abc import Sequence
 import numpy as np
 
 from bpfprof import array_types as npt
-from bpfprof.recording.reader import Recording
-from bpfprof.recording.tables import RecordedCode
+from bpfprof.account.stack_functions import Mark, StackFunctions
 
 Bools = npt.NDArray[np.bool_]
-_Mark = tuple[str, str]  # (end of the file's path, function without its class)
 
 # The wait itself counts only with these reasons: else the thread has just been given something to do.
 IDLE_REASONS = ("lock", "poll", "net", "pipe", "sleep")
 
 # A stack is idle if its innermost Python frame is one of these: they call what waits in C.
-_INNERMOST: tuple[_Mark, ...] = (
+_INNERMOST: tuple[Mark, ...] = (
     ("concurrent/futures/thread.py", "_worker"),  # queue.SimpleQueue.get, the next item
     ("multiprocessing/pool.py", "_handle_tasks"),
     ("socket.py", "accept"),
@@ -34,7 +32,7 @@ _INNERMOST: tuple[_Mark, ...] = (
     ("uvloop/__init__.py", "run"),
 )
 # Or if one of these calls the second, which does nothing but wait, whatever is called below that.
-_CALLS: tuple[tuple[_Mark, _Mark], ...] = (
+_CALLS: tuple[tuple[Mark, Mark], ...] = (
     (("asyncio/base_events.py", "_run_once"), ("selectors.py", "select")),
     (("socketserver.py", "serve_forever"), ("selectors.py", "select")),
     # The next request of a connection, up to its first line.
@@ -56,14 +54,14 @@ _CALLS: tuple[tuple[_Mark, _Mark], ...] = (
 )
 # Or if it asks a server for the next item, which comes when there is one, and waits there in whatever that calls.
 _NEXT_ITEMS = "blpop brpop brpoplpush blmove blmpop bzpopmin bzpopmax bzmpop xread xreadgroup"
-_ASKS: tuple[_Mark, ...] = (
+_ASKS: tuple[Mark, ...] = (
     *(("redis/commands/core.py", name) for name in _NEXT_ITEMS.split()),
     ("redis/client.py", "try_read"),  # of PubSub.parse_response
 )
 # Or if a thread or process waits for work in its own outermost function, or in one that this calls at once: then no one
 # waits for it either. Thread._bootstrap_inner and Process._bootstrap call run(), which calls the target.
-_ROOTS: tuple[_Mark, ...] = (("threading.py", "_bootstrap_inner"), ("multiprocessing/process.py", "_bootstrap"))
-_WORK_WAITS: tuple[_Mark, ...] = (
+_ROOTS: tuple[Mark, ...] = (("threading.py", "_bootstrap_inner"), ("multiprocessing/process.py", "_bootstrap"))
+_WORK_WAITS: tuple[Mark, ...] = (
     ("queue.py", "get"),
     ("multiprocessing/queues.py", "get"),
     ("multiprocessing/connection.py", "recv"),
@@ -72,10 +70,9 @@ _WORK_WAITS: tuple[_Mark, ...] = (
 _FROM_ROOT_FRAMES = 4  # run, the target, one more function, get
 
 
-def idle_stacks(recording: Recording) -> Bools:
+def idle_stacks(frames: StackFunctions) -> Bools:
     """Of each stack by its number, whether a thread that waits there is idle."""
-    stacks, frames = recording.stacks, _Frames(recording)
-    is_idle = np.zeros(len(stacks) + 1, np.bool_)
+    is_idle = np.zeros(frames.stack_count + 1, np.bool_)
     if not len(frames.stack):
         return is_idle
     found = np.zeros(len(frames.stack), np.bool_)
@@ -98,7 +95,7 @@ def idle_stacks(recording: Recording) -> Bools:
 def is_idle_stack(frames: Sequence[tuple[str, str]]) -> bool:
     """The same of one stack: its Python frames as (path, qualified name), innermost first."""
 
-    def has(index: int, mark: _Mark) -> bool:
+    def has(index: int, mark: Mark) -> bool:
         path, function = frames[index]
         return function.rpartition(".")[2] == mark[1] and ("/" + path).endswith("/" + mark[0])
 
@@ -112,37 +109,3 @@ def is_idle_stack(frames: Sequence[tuple[str, str]]) -> bool:
     roots = [index for index in range(len(frames)) if any(has(index, mark) for mark in _ROOTS)]
     first = max(0, roots[0] - _FROM_ROOT_FRAMES) if roots else len(frames)
     return any(has(index, mark) for index in range(first, len(frames)) for mark in _WORK_WAITS)
-
-
-class _Frames:
-    """All Python frames of the recording that are functions, leaf first stack by stack. depth: 0 for the outermost."""
-
-    def __init__(self, recording: Recording) -> None:
-        stacks = recording.stacks
-        counts = stacks["python_count"].astype(np.int64)
-        rows = recording.python_frames[: int(counts.sum())]
-        stack = np.repeat(np.arange(1, len(stacks) + 1), counts)
-        # Where an entry of the interpreter is a frame of its own, it is none of a function.
-        first_mark = np.array(
-            [256 if it.shim_is_python or it.python is None else it.entry_marks_from for it in recording.processes]
-            or [256]
-        )
-        process = np.minimum(stacks["process"], len(first_mark) - 1)
-        kept = rows["mark"] < first_mark[process][stack - 1]
-        self._codes, self.stack = rows["code"][kept].astype(np.int64), stack[kept]
-        self._code_rows = [RecordedCode(0, "", "", 0, "", b""), *recording.codes]
-        self._codes[self._codes >= len(self._code_rows)] = 0
-        self.is_innermost = np.append(True, self.stack[1:] != self.stack[:-1])[: len(self.stack)]
-        ends = np.searchsorted(self.stack, self.stack, side="right")
-        self.depth = ends - 1 - np.arange(len(self.stack))
-        self._by_function: dict[str, list[int]] = {}
-        for index, code in enumerate(self._code_rows):
-            self._by_function.setdefault(code.qualname.rpartition(".")[2], []).append(index)
-
-    def are(self, mark: _Mark) -> Bools:
-        """Of each frame, whether it has this mark."""
-        tail, function = mark
-        is_marked = np.zeros(len(self._code_rows), np.bool_)
-        candidates = self._by_function.get(function, [])
-        is_marked[[it for it in candidates if ("/" + self._code_rows[it].filename).endswith("/" + tail)]] = True
-        return np.asarray(is_marked[self._codes])

@@ -14,12 +14,14 @@ from bpfprof.account.estimate import SUM_DTYPE, estimated, spread, summed
 from bpfprof.account.gil import find_gil_waits
 from bpfprof.account.idle import IDLE_REASONS, idle_stacks
 from bpfprof.account.kernel_reasons import kernel_hints
-from bpfprof.account.reasons import FUTEX_CALLS, FUTEX_PRIVATE, as_waits, wait_reasons
+from bpfprof.account.locks import Locks, ranges_of
+from bpfprof.account.reasons import FUTEX_CALLS, as_waits, wait_reasons
+from bpfprof.account.stack_functions import StackFunctions
 from bpfprof.account.threads import Int64Array, collect_threads
 from bpfprof.account.wakers import waker_places
 from bpfprof.model.rows import copied, one_after_another, picked
 from bpfprof.model.samples import HOLDS_GIL
-from bpfprof.model.spans import SHARED_LOCK, SPAN_DTYPE, How, SpanFlag, ThreadState
+from bpfprof.model.spans import SPAN_DTYPE, How, SpanFlag, ThreadState
 from bpfprof.model.states import reason_number
 from bpfprof.model.statuses import Status
 from bpfprof.recording.reader import Recording
@@ -45,7 +47,8 @@ class SpanSource:
         short = recording.short_waits
         reasons = namer.reasons(as_waits(short), short["thread"])
         self.sums = summed(short, reasons)
-        self._is_idle = idle_stacks(recording)
+        functions = StackFunctions(recording)
+        self._is_idle, self._locks = idle_stacks(functions), Locks(functions)
         self._paths = _function_paths(recording)
         self.wakers = waker_places(recording, waits, self._reasons, self._woken_ns - self._begin_ns)
 
@@ -138,9 +141,10 @@ class SpanSource:
         waits, spans = self.threads.waits, self._common(own)
         spans["state"] = ThreadState.OFF_CPU
         is_lock = np.isin(waits.column("syscall", own), FUTEX_CALLS) & (spans["reason"] == reason_number("lock"))
-        address, operation, _ = waits.column("args", own).T
-        shared = np.where(operation & np.uint64(FUTEX_PRIVATE) == 0, np.uint64(SHARED_LOCK), np.uint64(0))
-        spans["lock"] = np.where(is_lock & (address > 0), address | shared, 0)
+        args = waits.column("args", own)
+        locks = self._locks.of(args, spans["stack"], waits.column("waker_stack", own))
+        ranges = np.where(spans["reason"] == reason_number("file-lock"), ranges_of(args), np.uint64(0))
+        spans["lock"] = np.where(is_lock, locks, ranges)
         spans["object"] = waits.column("object", own)
         may_idle = np.isin(spans["reason"], [reason_number(word) for word in IDLE_REASONS])
         spans["flags"] |= np.where(may_idle & self._is_idle[spans["stack"]], SpanFlag.IDLE, 0).astype(np.uint8)

@@ -28,9 +28,20 @@ _TIMER_SLACK_NS = 2_000_000  # a timer of poll() may be rounded up to a tick or 
 
 
 def waker_table(recording: Recording) -> tuple[Waker, ...]:
-    """Those of the recording, then the timer, then other interrupts. A thread of a target has the names it had last."""
+    """Those of the recording, the timer, other interrupts, then its threads that ended no wait, but may hold locks.
+
+    A thread of a target has the names it had last.
+    """
     rows = [waker_of(recording, row) for row in recording.wakers]
-    return (*rows, Waker("timer"), Waker("interrupt"))
+    ended = {row.thread for row in rows}
+    others = (_of_thread(recording, thread) for thread in range(len(recording.threads)) if thread not in ended)
+    return (*rows, Waker("timer"), Waker("interrupt"), *others)
+
+
+def _of_thread(recording: Recording, thread: int) -> Waker:
+    row = recording.threads[thread]
+    process = recording.processes[row.process]
+    return Waker("thread", Pid(process.pid), Tid(row.tid), process.name, row.shown_name(process), thread)
 
 
 def waker_of(recording: Recording, row: RecordedWaker) -> Waker:

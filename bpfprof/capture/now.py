@@ -70,7 +70,7 @@ def process_now(pid: Pid, with_variables: bool = False) -> ProcessNow:
         _detect(process)
         found = process.interpreter
         reader = FrameReader(process)
-        threads = _Threads(process, pid, reader, with_variables).now()
+        threads = threads_now(process, pid, reader, with_variables)
         rows, missed = tasks_now(process, reader)
     finally:
         process.close()
@@ -80,6 +80,13 @@ def process_now(pid: Pid, with_variables: bool = False) -> ProcessNow:
     return ProcessNow(
         pid, title, ("cpython", found.version_text) if found else None, process.note, threads, rows, missed
     )
+
+
+def threads_now(
+    process: Process, main: Pid | None = None, reader: FrameReader | None = None, with_variables: bool = False
+) -> list[ThreadNow]:
+    """Of a process whose memory is open and whose interpreter is known; `main`: its id where its main thread ended."""
+    return _Threads(process, main or process.pid, reader or FrameReader(process), with_variables).now()
 
 
 def _detect(process: Process) -> None:

@@ -34,7 +34,8 @@ from typing import Protocol
 from bpfprof import abi
 from bpfprof.cpython.code_objects import CodeObject, Identity, Unresolved, identity_start, read_code_object
 from bpfprof.cpython.detect import Interpreter
-from bpfprof.cpython.layout import JIT_WITHOUT_FRAMES, NONE, Layout
+from bpfprof.cpython.frame_values import VALUES_LAYOUTS
+from bpfprof.cpython.layout import JIT_WITHOUT_FRAMES, NONE, PARKING_LOT, Layout
 from bpfprof.errors import TargetError
 from bpfprof.kernel.mapping_events import MappingEvent
 from bpfprof.model.ids import Pid
@@ -251,7 +252,15 @@ def _kernel_layout(layout: Layout) -> bytes:
         object_size=layout.bytes_size,
         # They have None from 3.13 on: entry_frame in _PyEval_EvalFrameDefault, Python/ceval.c (v3.13.0).
         shim_mark=layout.entry_marks_from if layout.version >= (3, 13) else 0xFFFF,
+        frame_values=_frame_values(layout),
+        parks=layout.version >= PARKING_LOT,
     )
+
+
+def _frame_values(layout: Layout) -> int:
+    """Where the variables of a frame begin; 0: not known, as of the free-threaded builds, whose objects are larger."""
+    known = VALUES_LAYOUTS.get(layout.version) if layout.code_type == 8 else None
+    return known.frame_values if known else 0
 
 
 def command_name(command: tuple[str, ...]) -> str:

@@ -16,6 +16,7 @@ from bpfprof import array_types as npt
 from bpfprof.abi.dtypes import STACK_DTYPE, THREAD_DTYPE
 from bpfprof.capture.async_tasks import AsyncTasks
 from bpfprof.capture.inbox import Batch, Inbox
+from bpfprof.capture.lock_looks import look_at_locks
 from bpfprof.capture.numbers import status_texts
 from bpfprof.capture.process import State
 from bpfprof.capture.row_writer import RowWriter
@@ -137,6 +138,7 @@ class Session:
         self._next_looks_s = 0.0
         self._look_at_sleepers()
         self._async.finish(list(self._processes.by_pid.values()))
+        look_at_locks(self._processes, self._threads, self._sink)
         end_ns = self._watch.stop()
         self._drain()
         self._rows.write_totals(end_ns, *self._threads.read(), is_end=True)

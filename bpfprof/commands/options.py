@@ -107,7 +107,7 @@ _OUTPUT = (
     click.option("-f", "--format", "format_name", metavar="NAME", help=f"One of {_FORMAT_NAMES}."),
 )
 _LOOK = (
-    click.option("--details", is_flag=True, help="Long tables for the terminal instead of the summary."),
+    click.option("--details", is_flag=True, help="Long tables for the terminal, with each thread's times."),
     click.option("-F", "--function-names", "function_only", is_flag=True, help="Functions without line numbers."),
     click.option("--full-filenames", is_flag=True, help="Whole paths instead of the shortest unambiguous tail."),
     click.option("--show-interpreter", is_flag=True, help="Keep CPython's own C functions in the stacks."),

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 NONE = -1  # this version has no such field
 FREE_THREADED = "free-threaded"  # what such a build is called
+PARKING_LOT = (3, 13)  # from here on there is Python/parking_lot.c, where threads wait for locks of one byte
 JIT_WITHOUT_FRAMES = (3, 14)  # the code of its own JIT has no frames: ebpf/native_frames.bpf.h
 
 

@@ -10,6 +10,7 @@ import numpy as np
 from bpfprof import array_types as npt
 from bpfprof.model.frames import Frame
 from bpfprof.model.ids import Pid, Tid
+from bpfprof.model.samples import LOCK_HOLDER_DTYPE
 
 # One row a (thread, stack, state, reason): spans added up. thread and stack are indices into Profile.threads and
 # Profile.stacks; reason: model.states, 0 but of OFF_CPU. total_ns: wall time; count: samples (ON_CPU) or intervals
@@ -230,7 +231,8 @@ class Profile:
     GIL_ROW_DTYPE, sorted by thread: of each thread the rows sum to its time with the reason "gil".
     `filter_text`: what was asked to be shown, "" for all. `task_spans` has TASK_SPAN_DTYPE, sorted by (task, start_ns).
     `event_weights` has EVENT_WEIGHT_DTYPE, whose events are those of `events`; they are no part of the time.
-    `objects`: what the column `object` of spans refers to, from 1 on.
+    `objects`: what the column `object` of spans refers to, from 1 on. `lock_holders` has LOCK_HOLDER_DTYPE, with times
+    since the recording began, and of threads of the profile.
     """
 
     info: RecordingInfo
@@ -248,3 +250,4 @@ class Profile:
     events: tuple[str, ...] = ()
     event_weights: npt.NDArray[np.void] = field(default_factory=lambda: np.zeros(0, EVENT_WEIGHT_DTYPE))
     objects: tuple[str, ...] = ()
+    lock_holders: npt.NDArray[np.void] = field(default_factory=lambda: np.zeros(0, LOCK_HOLDER_DTYPE))

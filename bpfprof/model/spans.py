@@ -11,12 +11,26 @@ import numpy as np
 
 from bpfprof.model.states import How, SpanFlag, ThreadState
 
-__all__ = ["SHARED_LOCK", "SPAN_DTYPE", "How", "SpanFlag", "ThreadState"]
+__all__ = [
+    "CONDITION_LOCK",
+    "LOCK_ADDRESS",
+    "PARKED_LOCK",
+    "SHARED_LOCK",
+    "SPAN_DTYPE",
+    "How",
+    "SpanFlag",
+    "ThreadState",
+]
 
 
 # In `lock`: the futex may be in memory that processes share; it is taken for one where they have it at one address, as
 # after a fork.
 SHARED_LOCK = 1 << 63
+# Each that waits has a futex of its own, and this is the lock's address: CPython 3.14 and later.
+PARKED_LOCK = 1 << 62
+# It waits in threading.Condition.wait() for notify(): the address is the condition's, 0: not known.
+CONDITION_LOCK = 1 << 61
+LOCK_ADDRESS = CONDITION_LOCK - 1
 
 # What each column is.
 SPAN_DTYPE = np.dtype(
@@ -26,7 +40,11 @@ SPAN_DTYPE = np.dtype(
         ("duration_ns", "<i8"),
         # What it speaks for: its own time and that of waits like it, or 0 where others speak for it.
         ("stands_for_ns", "<i8"),
-        ("lock", "<u8"),  # address of the futex that is waited for, 0: none; with SHARED_LOCK
+        (
+            "lock",
+            "<u8",
+        ),  # LOCK_ADDRESS of the futex that is waited for, and what else is known of it; of a file-lock where
+        # its range begins; 0: none
         ("count", "<u4"),  # samples, or waits that begin here; with those that it speaks for
         ("thread", "<u4"),  # index
         ("stack", "<u4"),  # 0: none, and `status` says why

@@ -89,7 +89,15 @@ class _Builder:
             tuple(self._recording.start.get("events", ())),
             event_weights,
             tuple(row.name for row in self._recording.objects),
+            self._lock_holders(),
         )
+
+    def _lock_holders(self) -> Rows:
+        rows, begin_ns = self._recording.lock_holders.copy(), np.uint64(self._spans.threads.start_ns)
+        rows = rows[(rows["time_ns"] >= begin_ns) & (rows["end_ns"] >= rows["time_ns"]) & (rows["holder"] > 0)]
+        for name in ("time_ns", "end_ns"):
+            rows[name] -= begin_ns
+        return rows
 
     def _event_weights(self, has_thread: npt.NDArray[np.bool_]) -> Rows:
         """Events are filtered as spans on a CPU of no length would be."""

@@ -8,11 +8,14 @@ import numpy as np
 
 from bpfprof import array_types as npt
 from bpfprof.model.profile import Profile
+from bpfprof.model.states import reason_number
 from bpfprof.query.chains import Share, WokenBy, holders_in, shares_of, woken_by
 from bpfprof.query.containers import container_label
 from bpfprof.query.functions import Ints, function_of_frames, merged_stacks, owner_functions, wait_owners
 from bpfprof.query.merging import MergedThreads
 from bpfprof.query.waits import Waits, find_waits, lock_owners
+
+_FILE_LOCK = reason_number("file-lock")
 
 
 @dataclass(frozen=True)
@@ -143,7 +146,7 @@ def _keys(context: _Context, places: Ints, merge_lines: bool) -> Ints:
         pids = np.array([int(thread.pid) for thread in context.profile.threads] or [0], np.int64)
         owners = lock_owners(rows["lock"], pids[rows["thread"]])
         keys = _combined(rows["lock"], owners, context.functions[stacks])
-        keys[rows["lock"] == 0] = -1
+        keys[(rows["lock"] == 0) | (rows["reason"] == _FILE_LOCK)] = -1  # of a file it is the place of a range
         return keys
     if merge_lines:
         merged = function_of_frames(context.profile.frames)

@@ -1,9 +1,4 @@
-"""Waits for locks of a Profile -> of each lock who held it while others waited.
-
-Who releases a lock that others wait for wakes one of them. So from one release to the next it was held by who did the
-next one, however many wait for it and in whatever order they get it. A wait that nobody is known to have ended tells
-nothing, and who held a lock after its last release is not known.
-"""
+"""Waits for locks of a Profile -> of each lock who held it while others waited."""
 
 from __future__ import annotations
 
@@ -12,16 +7,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bpfprof import array_types as npt
-from bpfprof.account.holding import held_parts, holders_of
 from bpfprof.model.profile import Profile
 from bpfprof.model.spans import ThreadState
 from bpfprof.query.chains import Share, holders_in, shares_of
 from bpfprof.query.functions import Ints, owner_functions
+from bpfprof.query.lock_parts import parts_of
 from bpfprof.query.work import Work
 
 _HOG = 0.5  # of the time that others waited
-_EVER_NS = np.int64(-(1 << 62))
 
 
 @dataclass(frozen=True)
@@ -52,7 +45,7 @@ def lock_waits(profile: Profile, work: Work, most: int = 0) -> list[LockWaits]:
         if not len(rows):
             continue
         ns = rows["stands_for_ns"].astype(np.int64)
-        holder, stack, row, _, part_ns = _parts(profile, rows)
+        holder, stack, row, _, part_ns = parts_of(profile, rows)
         # What a wait stands for beside itself was held like it.
         part_ns = np.rint(part_ns * (ns / np.maximum(rows["duration_ns"], 1))[row]).astype(np.int64)
         found.append(
@@ -95,7 +88,7 @@ def waits_while_held(profile: Profile, work: Work, number: int) -> tuple[int, tu
     assert profile.spans is not None
     rows = work.lock_waits[work.lock_waits["number"] == number]
     rows = rows[np.argsort(rows["thread"], kind="stable")]
-    holder, _, _, begin_ns, ns = _parts(profile, rows)
+    holder, _, _, begin_ns, ns = parts_of(profile, rows)
     threads = np.array([-1, *(waker.thread for waker in profile.wakers)], np.int64)[holder]
     spans = profile.spans[profile.spans["state"] == ThreadState.OFF_CPU]
     held_ns, reasons, of_reasons = 0, [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
@@ -126,28 +119,3 @@ class _Union:
         place = np.searchsorted(self._begin_ns, at_ns, side="right") - 1
         inside = np.minimum(at_ns, self._end_ns[place]) - self._begin_ns[place]
         return np.where(place >= 0, self._before_ns[place] + inside, 0)
-
-
-def _parts(profile: Profile, rows: npt.NDArray[np.void]) -> tuple[Ints, Ints, Ints, Ints, Ints]:
-    """(holder, its stack, row, start, nanoseconds) of parts of these waits for one lock: sorted by thread, then time.
-
-    The first two are places + 1, 0: not known.
-    """
-    thread_of = np.array([-2, *(waker.thread for waker in profile.wakers)], np.int64)  # -1: of no target
-    is_thread = np.array([False, *(waker.kind == "thread" for waker in profile.wakers)])
-    end_ns = rows["start_ns"] + rows["duration_ns"]
-    released = np.flatnonzero(is_thread[rows["waker"]])
-    released = released[np.argsort(end_ns[released], kind="stable")]
-    waker, stack = (rows[name][released].astype(np.int64) for name in ("waker", "waker_stack"))
-    pairs, key = np.unique(waker << 32 | stack, return_inverse=True)
-    pairs = np.append(pairs, 0)  # nobody is known after the last release
-    begin_ns = np.append(_EVER_NS, end_ns[released])
-    holders = holders_of(begin_ns, np.append(thread_of[waker], -2), np.append(key, len(pairs) - 1))
-    found = []
-    for own in np.split(np.arange(len(rows)), np.flatnonzero(np.diff(rows["thread"].astype(np.int64))) + 1):
-        thread = int(rows["thread"][own[0]])
-        row, part, start_ns, part_ns = held_parts(holders, thread, rows["start_ns"][own], end_ns[own])
-        found.append((pairs[part], own[row], start_ns, part_ns))
-    of_parts, row, start_ns, ns = (np.concatenate(column) for column in zip(*found))
-    shown = ns > 0
-    return of_parts[shown] >> 32, of_parts[shown] & 0xFFFFFFFF, row[shown], start_ns[shown], ns[shown]

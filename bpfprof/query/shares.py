@@ -13,9 +13,10 @@ import numpy as np
 from bpfprof import array_types as npt
 from bpfprof.model.frames import Frame, FrameKind
 from bpfprof.model.profile import Profile
-from bpfprof.model.spans import SpanFlag, ThreadState
+from bpfprof.model.spans import CONDITION_LOCK, SpanFlag, ThreadState
 from bpfprof.model.states import reason_number, reason_text
 from bpfprof.query.functions import Ints
+from bpfprof.query.lock_numbers import had_by_others
 from bpfprof.query.objects import LISTENING
 from bpfprof.query.stack_frames import Bools, StackFrames
 
@@ -42,6 +43,7 @@ _HAND_OVERS = (
     ("queue.py", {"get", "put", "join"}),
     ("concurrent/futures/_base.py", {"result", "wait", "as_completed"}),
 )
+_CONDITION_WAIT = ("threading.py", "wait")
 _HAND_OVERS_IN_C = (
     *("pthread_cond_", "__pthread_cond_", "pthread_join", "__pthread_clockjoin", "pthread_barrier_wait"),
     *("gomp_barrier_wait", "gomp_team_barrier_wait", "_queue_SimpleQueue_get", "simplequeue_get", "std::condition_var"),
@@ -59,7 +61,7 @@ _SLEEPS_FOR_LOCKS = ("libsqlite3", "_sqlite3")
 
 
 def shares_of_spans(profile: Profile, spans: npt.NDArray[np.void], stack_frames: StackFrames, fought: Bools) -> Ints:
-    """A place in SHARES, IDLE or HANDED for each span; fought: stacks in a semaphore that is a lock."""
+    """A place in SHARES, IDLE or HANDED for each span; fought: those that wait for a semaphore that is a lock."""
     state, reason, stack = spans["state"], spans["reason"].astype(np.int64), spans["stack"]
     number_of = {reason_text(number): number for number in np.flatnonzero(np.bincount(reason)).tolist()}
     of_reason = np.zeros(max(number_of.values(), default=0) + 1, np.int64)
@@ -79,20 +81,21 @@ def shares_of_spans(profile: Profile, spans: npt.NDArray[np.void], stack_frames:
     is_other = waits & (thread_of >= 0) & (thread_of != spans["thread"])
     is_inside = is_other & (pids[thread_of] == pids[spans["thread"]])
     hand_over, pool = _hand_overs(profile.frames, stack_frames)
-    hand_over &= ~fought
+    hand_over = hand_over[stack] & ~fought & ~_take_again(spans, stack_frames)
     is_child = polls & _have_file(stack_frames, ("/subprocess.py",))[stack]
     shares[waits & is_child] = CHILD
     asked = is_other & np.isin(shares, (NET, OTHER)) & ~is_child
-    handed = asked | (is_inside & (shares == CHILD) & pipes) | (is_other & (hand_over | pool)[stack] & (shares != GIL))
+    handed = asked | (is_inside & (shares == CHILD) & pipes) | (is_other & (hand_over | pool[stack]) & (shares != GIL))
     # Who ends a wait for another thread is not always known, as when that thread ends.
-    handed |= (thread_of < 0) & ~is_timer & hand_over[stack] & (shares == LOCK)
+    handed |= (thread_of < 0) & ~is_timer & hand_over & (shares == LOCK)
     shares[handed & waits] = HANDED
     # Ranks that are not recorded are at the other end of the network.
     collective = waits & (shares == HANDED) & _are_collectives(stack_frames)[stack]
     if len(np.unique(pids[spans["thread"][collective]])) == 1:
         shares[collective] = NET
-    # A wait whose time ran out is a look whether there is something to do.
-    shares[waits & is_timer & ((shares == LOCK) | polls)] = IDLE
+    # A wait whose time ran out is a look whether there is something to do, but where others had to give the lock.
+    is_given = had_by_others(profile, spans, waits & (shares == LOCK), is_other, pids)
+    shares[waits & is_timer & (((shares == LOCK) & ~is_given) | polls)] = IDLE
     # A client asks when it wants something.
     listening = {place for place, name in enumerate(profile.objects, 1) if name.startswith(LISTENING)}
     of_client = np.isin(spans["object"], [*listening | profile.info.accepted])
@@ -106,7 +109,16 @@ def shares_of_spans(profile: Profile, spans: npt.NDArray[np.void], stack_frames:
     is_beside = _beside_python(profile, spans, stack_frames)[spans["thread"]]
     shares[waits & is_beside & np.isin(shares, (LOCK, NET, SLEEP, CHILD, OTHER))] = IDLE
     _leave_out_awaited(profile, spans, shares, np.where(waits & (shares == CHILD), thread_of, -1), pids)
-    return _without_parked(profile, spans, shares, waits & (waker == 0))
+    return _without_parked(profile, spans, shares, waits & (waker == 0) & ~is_given)
+
+
+def _take_again(spans: npt.NDArray[np.void], stack_frames: StackFrames) -> Bools:
+    """Whether each span is in Condition.wait(), but not for notify(): it takes the lock of its condition again."""
+    path, name = _CONDITION_WAIT
+    is_it = [frame.name.rpartition(".")[2] == name and frame.file.endswith(path) for frame in stack_frames.frames]
+    in_wait = np.array([*is_it, False])[stack_frames.innermost_python()][spans["stack"]]
+    found: Bools = in_wait & (spans["lock"] > 0) & (spans["lock"] & np.uint64(CONDITION_LOCK) == 0)
+    return found
 
 
 def _beside_python(profile: Profile, spans: npt.NDArray[np.void], stack_frames: StackFrames) -> Bools:

@@ -11,16 +11,14 @@ from bpfprof.model.grouping import group_numbers
 from bpfprof.model.profile import Profile
 from bpfprof.model.rows import picked
 from bpfprof.model.spans import SpanFlag, ThreadState
-from bpfprof.model.states import reason_number
 from bpfprof.query.functions import Ints, owner_functions
+from bpfprof.query.lock_numbers import numbered_locks
 from bpfprof.query.requests import with_requests
 from bpfprof.query.semaphores import fought_for
 from bpfprof.query.shares import HANDED, IDLE, LOCK, leave_out_sleepers, shares_of_spans, sums
-from bpfprof.query.stack_frames import Bools, StackFrames
-from bpfprof.query.waits import lock_owners
+from bpfprof.query.stack_frames import StackFrames
 
 CPU_TIME, READY_TIME, WAIT_TIME, IDLE_TIME = range(4)
-_FILE_LOCK = reason_number("file-lock")
 # Who waits for a lock of CPython 3.14 or later does so at an address of its own (Python/parking_lot.c).
 _PARKING_LOT = ("_PySemaphore_Wait", "_PyParkingLot_Park")
 
@@ -110,8 +108,8 @@ def work_of(profile: Profile, with_wakers: bool = False) -> Work:
     waker_threads = np.array([-1, *(it.thread for it in profile.wakers)], np.int64)[spans["waker"].astype(np.int64)]
     fought = fought_for(spans, spans["state"] == ThreadState.OFF_CPU, waker_threads, stack_frames, functions)
     shares = shares_of_spans(profile, spans, stack_frames, fought)
-    is_parked = stack_frames.have([frame.name in _PARKING_LOT for frame in profile.frames]) | fought
-    locks, lock = _numbered_locks(spans, shares, pids, functions, is_parked)
+    is_parked = stack_frames.have([frame.name in _PARKING_LOT for frame in profile.frames])
+    locks, lock = numbered_locks(spans, shares == LOCK, pids, functions, is_parked)
     is_lock = lock > 0
     lock_waits = np.zeros(int(is_lock.sum()), LOCK_WAIT_DTYPE)
     for name in set(LOCK_WAIT_DTYPE.names or ()) - {"number"}:
@@ -123,37 +121,6 @@ def work_of(profile: Profile, with_wakers: bool = False) -> Work:
     leave_out_sleepers(rows, len(profile.threads), stack_frames)
     rows = with_requests(profile, rows, stack_frames)
     return Work(rows, own, stack_frames, locks, lock_waits)
-
-
-def _numbered_locks(
-    spans: npt.NDArray[np.void], shares: Ints, pids: Ints, functions: Ints, is_parked: Bools
-) -> tuple[tuple[tuple[int, int], ...], Ints]:
-    """(process and address by number, the number of each span or 0).
-
-    Of each stack: functions: the one it waits in; is_parked: whether it waits in _PARKING_LOT, or in a
-    semaphore, which has an address for each waiter.
-    """
-    numbers = np.zeros(len(spans), np.int64)
-    of_locks = np.flatnonzero(shares == LOCK)
-    if not len(of_locks):
-        return (), numbers
-    waits = spans[of_locks]
-    pid = lock_owners(waits["lock"], pids[waits["thread"]])
-    own_addresses = np.unique(waits["lock"][is_parked[waits["stack"]]])
-    is_shared = waits["object"] > 0  # it is a file, or in memory of one, which processes may share
-    has_no_address = (waits["lock"] == 0) | np.isin(waits["lock"], own_addresses) | is_shared
-    pid[has_no_address & ((waits["reason"] == _FILE_LOCK) | is_shared)] = 0
-    file = np.where(has_no_address, waits["object"], 0)
-    function = np.where(has_no_address & (file == 0), functions[waits["stack"]] + 1, 0)
-    address = np.where(has_no_address, 0, waits["lock"])
-    first, codes = group_numbers([pid, address, file, function])
-    waited = sums(codes, waits["stands_for_ns"].astype(np.int64), len(first))
-    order = np.argsort(-waited, kind="stable")
-    rank = np.zeros(len(first), np.int64)
-    rank[order] = np.arange(1, len(first) + 1)
-    numbers[of_locks] = rank[codes]
-    best = first[order]
-    return tuple(zip(pid[best].tolist(), address[best].tolist())), numbers
 
 
 def _summed(spans: npt.NDArray[np.void], made: dict[str, Ints]) -> npt.NDArray[np.void]:

@@ -31,7 +31,8 @@ from bpfprof.recording.tables import (
 
 # Of a process that runs no interpreter any more these stay: frames from before an exec are still read with them.
 _OF_INTERPRETER = ("interpreter", "version", "build", "entry_marks_from", "shim_is_python")
-_ROWS = ("natives", "names", "samples", "waits", "totals", "short_waits", "marks", "task_waits", "events")
+_OF_TIME = ("samples", "waits", "totals", "short_waits", "marks", "task_waits", "events", "lock_holders")
+_ROWS = ("natives", "names", *_OF_TIME)
 # (kind, array) of a chunk -> attribute of Recording
 _ARRAYS = {
     ("stacks", "stacks"): "stacks",
@@ -119,6 +120,7 @@ class Recording:
     marks: npt.NDArray[np.void] = field(default_factory=_no_rows(model.MARK_DTYPE))
     task_waits: npt.NDArray[np.void] = field(default_factory=_no_rows(model.TASK_WAIT_DTYPE))
     events: npt.NDArray[np.void] = field(default_factory=_no_rows(model.EVENT_DTYPE))
+    lock_holders: npt.NDArray[np.void] = field(default_factory=_no_rows(model.LOCK_HOLDER_DTYPE))
     unfinished: str = ""
     _rows: dict[str, _GrowingRows] = field(default_factory=dict, repr=False, compare=False)
 
@@ -240,7 +242,7 @@ def _check(recording: Recording) -> None:
         "awaited_by": len(recording.tasks),
         "event": len(recording.start.get("events", [])) - 1,
     }
-    for name in ("samples", "waits", "totals", "short_waits", "marks", "task_waits", "events"):
+    for name in _OF_TIME:
         rows = getattr(recording, name)
         valid = np.ones(len(rows), np.bool_)
         for field_name in set(limits) & set(rows.dtype.names):

@@ -11,7 +11,7 @@ from bpfprof.recording.tables import table_row
 from bpfprof.recording.writer import Sink
 
 _TABLES = ("files", "processes", "threads", "tasks", "wakers", "objects")
-_ROWS = ("natives", "samples", "waits", "totals", "short_waits", "events")
+_ROWS = ("natives", "samples", "waits", "totals", "short_waits", "events", "lock_holders")
 
 
 def write_recording(recording: Recording, sink: Sink) -> None:

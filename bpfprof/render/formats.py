@@ -102,7 +102,7 @@ WAITS = Format(
     "a table of waits in groups: how long, how often, who ended them (what `bpfprof offcpu` shows)",
     "bpfprof.render.off_cpu:render_off_cpu",
     needs_spans=True,
-    takes=frozenset({"by", "limit", "waker_depth", "hide_idle", "merge", "ascii_only"}),
+    takes=frozenset({"by", "limit", "waker_depth", "hide_idle", "merge", "ascii_only", "details"}),
 )
 FORMATS = (
     Format(

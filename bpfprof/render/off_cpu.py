@@ -17,7 +17,8 @@ from bpfprof.render.containers import containers_block
 from bpfprof.render.formats import RenderOptions
 from bpfprof.render.gil_table import gil_block
 from bpfprof.render.header import counted, recording_block
-from bpfprof.render.labels import printable
+from bpfprof.render.labels import frame_labels, printable
+from bpfprof.render.lock_orders import deadlock_lines, order_lines
 from bpfprof.render.quality import quality_line
 from bpfprof.render.task_table import render_tasks
 from bpfprof.render.thread_times import reasons_block, threads_block
@@ -36,14 +37,15 @@ _FIGURES_COLUMNS = sum(_WIDTHS) + len(_WIDTHS) - 1
 
 
 def render_off_cpu(profile: Profile, options: RenderOptions) -> str:
-    """Groups, then what is not in them, the accounting of each thread, and the quality line last.
+    """Groups, then what is not in them, with `options.details` the accounting of each thread, the quality line last.
 
     Raises ValueError if the profile was built without its spans.
     """
     if options.by == "task":
         return render_tasks(profile, options)
     ascii_only = options.ascii_only
-    merged = merged_threads(profile, work_of(profile), options.merge) if options.merge else None
+    work = work_of(profile)
+    merged = merged_threads(profile, work, options.merge) if options.merge else None
     groups = group_waits(
         profile,
         options.by,
@@ -56,6 +58,7 @@ def render_off_cpu(profile: Profile, options: RenderOptions) -> str:
     )
     details = WaitDetails(profile, groups.by, options, merged)
     blocks = [
+        deadlock_lines(profile),
         recording_block(profile),
         _head(profile, groups),
         *(_group_block(details, group, groups.total_ns, ascii_only) for group in groups.groups),
@@ -63,13 +66,16 @@ def render_off_cpu(profile: Profile, options: RenderOptions) -> str:
         *_idle_blocks(details, groups, ascii_only),
         _short_block(profile),
         gil_block(profile, options),
-        containers_block(profile.threads),
-        threads_block(profile.threads),
-        reasons_block(profile.threads),
+        order_lines(profile, work, frame_labels(profile, options)),
+        *(_accounting(profile) if options.details else []),
         wrapped(quality_line(profile), "  "),
     ]
     text = "\n\n".join(["\n".join(block) for block in blocks if block]) + "\n"
     return text.replace("…", "~") if ascii_only else text
+
+
+def _accounting(profile: Profile) -> list[list[str]]:
+    return [containers_block(profile.threads), threads_block(profile.threads), reasons_block(profile.threads)]
 
 
 def _head(profile: Profile, groups: WaitGroups) -> list[str]:

@@ -17,6 +17,7 @@ from bpfprof.query.verdict import verdict_of
 from bpfprof.query.work import Work, work_of
 from bpfprof.render.formats import RenderOptions
 from bpfprof.render.labels import printable
+from bpfprof.render.lock_orders import lock_order_json
 from bpfprof.render.quality import lost_count
 
 
@@ -31,6 +32,7 @@ def render_json(profile: Profile, options: RenderOptions) -> str:
         "totals": _totals(profile, work),
         "rows": [_row(row, by) | _lock(profile, row.lock) for row in rows],
         "threads": _threads(profile, work),
+        **lock_order_json(profile, work),
         "quality": _quality(profile),
     }
     return json.dumps(content, indent=1) + "\n"

@@ -25,6 +25,7 @@ from bpfprof.render.columns import (
 from bpfprof.render.formats import RenderOptions
 from bpfprof.render.header import counted, unread_sentences
 from bpfprof.render.labels import clean, printable
+from bpfprof.render.lock_orders import deadlock_lines
 from bpfprof.render.quality import lost_count
 
 Paint = Callable[[str, str], str]  # (name in _COLORS, text) -> the text in that colour
@@ -65,6 +66,7 @@ def summary_lines(profile: Profile, columns: int, rows: int, color: bool = False
     paint = painted if color else plain
     work = work_of(profile)
     head = [shortened(title_line(profile, columns), columns)]
+    head += [shortened(line, columns) for line in deadlock_lines(profile)]
     if profile.filter_text:
         head.append(shortened(f"only {printable(profile.filter_text[2:])}", columns))
     unread = [line for sentence in unread_sentences(profile) for line in textwrap.wrap(sentence, columns)]

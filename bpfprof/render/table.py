@@ -27,6 +27,7 @@ from bpfprof.render.labels import (
     reason_label,
     thread_label,
 )
+from bpfprof.render.lock_orders import deadlock_lines
 from bpfprof.render.quality import quality_line
 from bpfprof.render.thread_times import reasons_block, threads_block
 
@@ -42,6 +43,7 @@ def render_table(profile: Profile, options: RenderOptions) -> str:
     Of a grouping (`options.by`) its table is all that was asked for, unless `options.details` are wanted, too.
     """
     head = [
+        deadlock_lines(profile),
         recording_block(profile),
         wrapped(f"only {printable(profile.filter_text[2:])}", "  ") if profile.filter_text else [],
     ]

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 from bpfprof.model.frames import FrameKind
 from bpfprof.model.profile import Profile
-from bpfprof.model.spans import SHARED_LOCK
+from bpfprof.model.spans import LOCK_ADDRESS
 from bpfprof.model.states import reason_text
 from bpfprof.query.chains import Share, WokenBy, waker_name
 from bpfprof.query.containers import container_label
@@ -66,7 +66,7 @@ class WaitDetails:
         if self._by == "lock":
             process = process_label(self._profile.threads[group.threads[0].value])
             return (
-                f"lock 0x{group.lock & ~SHARED_LOCK:x}, wanted in {self._function(group.functions[0].value)}, {process}"
+                f"lock 0x{group.lock & LOCK_ADDRESS:x}, wanted in {self._function(group.functions[0].value)}, {process}"
             )
         if self._by == "reason":
             return self._reason(group.reasons[0].value)

@@ -1,16 +1,20 @@
-"""Four workers that want one lock, each holding it for another time; knows who held it while the others waited.
+"""Four workers that want one lock or two, each holding them for another time; knows who held which when.
 
 lock_kinds.py KIND FOLDER prints `ready PID`. A line `BEGIN END` on standard input, seconds of CLOCK_MONOTONIC, asks
-for a line of JSON: `held_s`, how long each worker (by tid, the first holds it longest) held the lock then while
-others waited, once for each that did; `waited_s`, what they waited together. Of kind `kernel` it is known only who
-holds it longest.
+for a line of JSON: for each worker by its tid the turns that it had then, as (lock, when it asked for it, when it had
+it, when it gave it back), Infinity: not yet. Of kind `kernel` it is known only that the first holds it longest.
 """
 
 import ctypes
 import fcntl
 import json
+import logging
+import math
 import multiprocessing
+import multiprocessing.managers
 import os
+import queue
+import sqlite3
 import subprocess
 import sys
 import tempfile
@@ -19,61 +23,198 @@ import time
 
 HOLD_S = (0.030, 0.009, 0.004, 0.002)
 PAUSE_S = 0.001
-CALLS = 20_000
-OF_PROCESSES = ("shared", "spawned", "flock", "fcntl")
+TURNS = 20_000
 C_LOCK = """
 #include <pthread.h>
-static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
-void take(void) { pthread_mutex_lock(&mutex); }
-void give(void) { pthread_mutex_unlock(&mutex); }
+static pthread_mutex_t mutex[2] = {PTHREAD_MUTEX_INITIALIZER, PTHREAD_MUTEX_INITIALIZER};
+void take(int n) { pthread_mutex_lock(&mutex[n]); }
+void give(int n) { pthread_mutex_unlock(&mutex[n]); }
 """
 
 
-def take_turns(number, take, give, calls, counts):
-    tid = threading.get_native_id()
-    counts[number * 2] = tid
-    clock = time.monotonic
-    for call in range(CALLS):
-        asked = clock()
-        take()
-        got = clock()
-        hold(number)
-        calls[number * CALLS * 3 + call * 3 : number * CALLS * 3 + call * 3 + 3] = [asked, got, clock()]
-        give()
-        counts[number * 2 + 1] = call + 1
-        time.sleep(PAUSE_S)
+class Pair:
+    """A lock of two functions."""
+
+    def __init__(self, take, give):
+        self.take, self.give = take, give
+
+    def __enter__(self):
+        self.take()
+
+    def __exit__(self, *_):
+        self.give()
 
 
-def hold(number):
-    """The first holds it longest."""
-    time.sleep(HOLD_S[number])
+class Impatient:
+    """Asks for a lock again and again."""
+
+    def __init__(self):
+        self.lock = threading.Lock()
+
+    def __enter__(self):
+        while not self.lock.acquire(timeout=0.005):
+            pass
+
+    def __exit__(self, *_):
+        self.lock.release()
 
 
-def pair_of(kind, folder, shared):
-    """(take, give), made in the worker."""
-    if kind in ("flock", "fcntl"):
-        file = os.open(os.path.join(folder, "file"), os.O_WRONLY)
-        lock = fcntl.flock if kind == "flock" else fcntl.lockf
-        return (lambda: lock(file, fcntl.LOCK_EX)), (lambda: lock(file, fcntl.LOCK_UN))
-    lock = shared or SHARED[kind]
-    return (lock.take, lock.give) if kind == "mutex" else (lock.acquire, lock.release)
+class Entered:
+    """A lock that is taken twice."""
+
+    def __init__(self):
+        self.lock = threading.RLock()
+
+    def __enter__(self):
+        self.lock.acquire()
+        with self.lock:
+            pass
+
+    def __exit__(self, *_):
+        self.lock.release()
 
 
-SHARED = {
-    "lock": threading.Lock(),
-    "rlock": threading.RLock(),
-    "condition": threading.Condition(),
-    "semaphore": threading.Semaphore(1),
-    "shared": multiprocessing.get_context("fork").Lock(),
-}
+class Logged(logging.Handler):
+    """The lock of a handler: what is logged is a function."""
+
+    def __init__(self):
+        super().__init__()
+        self.logger = logging.getLogger("locks")
+        self.logger.addHandler(self)
+        self.logger.propagate = False
+
+    def emit(self, record):
+        record.msg()
+
+    def run(self, held):
+        self.logger.warning(held)
 
 
-def compiled(folder):
+class Queued(queue.Queue):
+    """The lock of a queue: what is put into it is a function."""
+
+    def _put(self, held):
+        held()
+
+    def run(self, held):
+        self.put(held)
+
+
+class Monitor:
+    """A condition whose threads wait for each other in between."""
+
+    def __init__(self):
+        self.condition = threading.Condition()
+
+    def run(self, held):
+        with self.condition:
+            held()
+            self.condition.notify()
+            self.condition.wait(0.002)
+
+
+class Database:
+    def __init__(self, folder):
+        self.path = os.path.join(folder, "database")
+        self.of_thread = threading.local()
+
+    def __enter__(self):
+        if not hasattr(self.of_thread, "it"):
+            self.of_thread.it = sqlite3.connect(self.path, timeout=60, isolation_level=None)
+        self.of_thread.it.execute("BEGIN EXCLUSIVE")
+
+    def __exit__(self, *_):
+        self.of_thread.it.execute("COMMIT")
+
+
+def file_lock(folder, call, *where):
+    file = os.open(os.path.join(folder, "file"), os.O_WRONLY | os.O_CREAT)
+    return Pair(lambda: call(file, fcntl.LOCK_EX, *where), lambda: call(file, fcntl.LOCK_UN, *where))
+
+
+def mutexes(folder, count):
     source, library = os.path.join(folder, "lock.c"), os.path.join(folder, "lock.so")
     with open(source, "w") as file:
         file.write(C_LOCK)
     subprocess.run(["gcc", "-shared", "-fPIC", "-O1", "-pthread", "-o", library, source], check=True)
-    return ctypes.CDLL(library)
+    loaded = ctypes.CDLL(library)
+    return [Pair(lambda n=n: loaded.take(n), lambda n=n: loaded.give(n)) for n in range(count)]
+
+
+def of_processes(way, count=1):
+    return [multiprocessing.get_context(way).Lock() for _ in range(count)]
+
+
+# Made before there are workers, or (EACH) by each.
+SHARED = {
+    "lock": lambda folder: [threading.Lock()],
+    "locks": lambda folder: [threading.Lock(), threading.Lock()],
+    "hog": lambda folder: [threading.Lock()],
+    "timeout": lambda folder: [Impatient()],
+    "rlock": lambda folder: [threading.RLock()],
+    "rlocks": lambda folder: [threading.RLock(), threading.RLock()],
+    "entered": lambda folder: [Entered()],
+    "condition": lambda folder: [threading.Condition()],
+    "monitor": lambda folder: [Monitor()],
+    "semaphore": lambda folder: [threading.Semaphore(1)],
+    "semaphores": lambda folder: [threading.Semaphore(1), threading.BoundedSemaphore(1)],
+    "semaphore_hog": lambda folder: [threading.Semaphore(1)],
+    "of_two": lambda folder: [threading.Semaphore(2)],
+    "logging": lambda folder: [Logged()],
+    "queue": lambda folder: [Queued()],
+    "mutex": lambda folder: mutexes(folder, 1),
+    "mutexes": lambda folder: mutexes(folder, 2),
+    "shared": lambda folder: of_processes("fork"),
+    "shareds": lambda folder: of_processes("fork", 2),
+    "spawned": lambda folder: of_processes("spawn"),
+    "manager": lambda folder: [manager().Lock()],
+}
+EACH = {
+    "flock": lambda folder: [file_lock(folder, fcntl.flock)],
+    "fcntl": lambda folder: [file_lock(folder, fcntl.lockf)],
+    "ranges": lambda folder: [file_lock(folder, fcntl.lockf, 10, at) for at in (0, 1 << 33)],
+    "sqlite": lambda folder: [Database(folder)],
+}
+OF_PROCESSES = ("shared", "shareds", "spawned", "manager", *EACH)
+KEPT = []
+
+
+def manager():
+    KEPT.append(multiprocessing.managers.SyncManager(ctx=multiprocessing.get_context("fork")))
+    KEPT[-1].start(end_with_parent)
+    return KEPT[-1]
+
+
+def end_with_parent():
+    ctypes.CDLL(None).prctl(1, 9)  # PR_SET_PDEATHSIG, SIGKILL
+
+
+def take_turns(number, locks, pause_s, turns, counts):
+    """The locks in one function."""
+    clock, hold_s = time.monotonic, HOLD_S[number]
+    for turn in range(TURNS):
+        which = (turn * 7 + turn // 3 + number) % len(locks)
+        lock, begin = locks[which], (number * TURNS + turn) * 4
+        turns[begin : begin + 4] = [which, clock(), math.inf, math.inf]
+        counts[number * 2 + 1] = turn + 1
+
+        def held(begin=begin):
+            turns[begin + 2] = clock()
+            hold(hold_s)
+            turns[begin + 3] = clock()
+
+        if hasattr(lock, "run"):
+            lock.run(held)
+        else:
+            with lock:
+                held()
+        if pause_s:
+            time.sleep(pause_s)
+
+
+def hold(seconds):
+    """The first holds it longest."""
+    time.sleep(seconds)
 
 
 def write_large(path):
@@ -90,49 +231,36 @@ def write_small(path):
             time.sleep(PAUSE_S)
 
 
-def worker(number, kind, folder, calls, counts, shared=None):
+def worker(number, kind, folder, turns, counts, locks):
     if kind in OF_PROCESSES:
-        ctypes.CDLL(None).prctl(1, 9)  # PR_SET_PDEATHSIG, SIGKILL
+        end_with_parent()
+    counts[number * 2] = threading.get_native_id()
     if kind == "kernel":
-        counts[number * 2] = threading.get_native_id()
         (write_small if number else write_large)(os.path.join(folder, "file"))
-    take_turns(number, *pair_of(kind, folder, shared), calls, counts)
+    locks = EACH[kind](folder) if kind in EACH else locks
+    pause_s = 0 if kind.endswith("hog") and not number else PAUSE_S
+    take_turns(number, locks, pause_s, turns, counts)
 
 
-def told(calls, counts, since, until):
-    rows = []
+def told(turns, counts, since, until):
+    found = {}
     for number in range(len(HOLD_S)):
-        begin = number * CALLS * 3
-        times = calls[begin : begin + 3 * int(counts[number * 2 + 1])]
-        rows.append([times[place : place + 3] for place in range(0, len(times), 3)])
-    tids = [int(counts[number * 2]) for number in range(len(HOLD_S))]
-    held, waited = dict.fromkeys(tids, 0.0), 0.0
-    for waiter, waits in enumerate(rows):
-        for asked, got, _ in waits:
-            asked, got = max(asked, since), min(got, until)
-            waited += max(0, got - asked)
-            for holder, holds in enumerate(rows):
-                if holder != waiter:
-                    held[tids[holder]] += sum(
-                        max(0.0, min(got, end) - max(asked, begin))
-                        for _, begin, end in holds
-                        if begin < got and end > asked
-                    )
-    return {"held_s": held, "waited_s": waited}
+        begin = number * TURNS * 4
+        values = turns[begin : begin + 4 * int(counts[number * 2 + 1])]
+        rows = [values[place : place + 4] for place in range(0, len(values), 4)]
+        found[int(counts[number * 2])] = [row for row in rows if row[3] > since and row[1] < until]
+    return found
 
 
 def main(kind, folder):
-    calls = multiprocessing.RawArray("d", len(HOLD_S) * CALLS * 3)
+    turns = multiprocessing.RawArray("d", len(HOLD_S) * TURNS * 4)
     counts = multiprocessing.RawArray("d", len(HOLD_S) * 2)
-    if kind == "mutex":
-        SHARED[kind] = compiled(folder)
-    spawned = multiprocessing.get_context("spawn").Lock() if kind == "spawned" else None
     open(os.path.join(folder, "file"), "w").close()
+    locks = SHARED[kind](folder) if kind in SHARED else []
     for number in range(len(HOLD_S)):
-        arguments = (number, kind, folder, calls, counts)
+        arguments = (number, kind, folder, turns, counts, locks)
         if kind in OF_PROCESSES:
             context = multiprocessing.get_context("spawn" if kind == "spawned" else "fork")
-            arguments += (spawned,) * (kind == "spawned")
             context.Process(target=worker, args=arguments, daemon=True).start()
         else:
             threading.Thread(target=worker, args=arguments, daemon=True, name=f"worker-{number}").start()
@@ -140,7 +268,7 @@ def main(kind, folder):
         time.sleep(0.001)
     print(f"ready {os.getpid()}", flush=True)
     for line in sys.stdin:
-        print(json.dumps(told(calls, counts, *map(float, line.split()))), flush=True)
+        print(json.dumps(told(turns, counts, *map(float, line.split()))), flush=True)
 
 
 if __name__ == "__main__":

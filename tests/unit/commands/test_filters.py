@@ -66,7 +66,7 @@ def test_what_is_shown(
 @pytest.mark.parametrize("window", ["5ms..25ms", "7123us..27.123ms"])
 def test_a_window_is_filled_in_every_format(window: str, known, path: Path, capsys) -> None:
     """20 ms of each of three threads, in flame graphs and collapsed stacks to the microsecond."""
-    text = shown(capsys, "report", path, "--time", window, "-f", known.name)
+    text = shown(capsys, "report", path, "--time", window, "-f", known.name, "--details")
     begin_ns, end_ns = parse_window(window)
     if known.name == "collapsed":
         assert list(by_thread(text).values()) == [20_000] * 3

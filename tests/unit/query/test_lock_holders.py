@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bpfprof.model.spans import SHARED_LOCK
+from bpfprof.model.frames import Frame
+from bpfprof.model.spans import CONDITION_LOCK, PARKED_LOCK, SHARED_LOCK
 from bpfprof.model.states import reason_text
 from bpfprof.query.functions import function_of_frames
 from bpfprof.query.lock_holders import LockWaits, _Union, hog_of, lock_waits, waits_while_held
@@ -111,11 +112,19 @@ def test_of_two_threads_none_is_a_hog() -> None:
         ({"lock": 0x100}, {"lock": 0x200}, 2),
         ({"reason": "file-lock", "object": 1}, {"reason": "file-lock", "object": 1, "pid": 200}, 1),
         ({"reason": "file-lock", "object": 1}, {"reason": "file-lock", "object": 2}, 2),
+        (
+            {"reason": "file-lock", "object": 1, "lock": 8},
+            {"reason": "file-lock", "object": 1, "lock": 8, "pid": 200},
+            1,
+        ),
+        ({"reason": "file-lock", "object": 1, "lock": 8}, {"reason": "file-lock", "object": 1, "lock": 0}, 2),
         ({"reason": "file-lock"}, {"reason": "file-lock", "pid": 200}, 1),
         ({"lock": 0x100}, {"lock": 0x100, "pid": 200}, 2),
         ({"lock": 0x100 | SHARED_LOCK}, {"lock": 0x100 | SHARED_LOCK, "pid": 200}, 1),
         ({"reason": "kernel-lock"}, {"reason": "kernel-lock", "pid": 200}, 2),
         ({"lock": 0x100, "parked": True}, {"lock": 0x200, "parked": True}, 1),
+        ({"lock": 0x100 | PARKED_LOCK, "parked": True}, {"lock": 0x100 | PARKED_LOCK, "parked": True}, 1),
+        ({"lock": 0x100 | PARKED_LOCK, "parked": True}, {"lock": 0x200 | PARKED_LOCK, "parked": True}, 2),
     ],
 )
 def test_which_waits_are_for_one_lock(first: dict[str, Any], second: dict[str, Any], count: int) -> None:
@@ -145,27 +154,85 @@ def test_unions_against_a_count(seed: int) -> None:
     assert union.until(moments).tolist() == [sum(at < moment for at in inside) for moment in range(70)]
 
 
-@pytest.mark.parametrize("is_lock", [True, False])
-def test_a_semaphore_is_a_lock_where_who_releases_it_waits_for_it_too(is_lock: bool) -> None:
-    """Each waiter of one has a lock of its own, which tells nothing."""
+THREADING = "/usr/lib/python3.11/threading.py"
+ACQUIRE = [python(name, THREADING) for name in ("Semaphore.acquire", "Condition.wait")]
+RELEASE = [python(name, THREADING) for name in ("Semaphore.release", "Condition.notify")]
+END_OF_WITH = [python("Semaphore.__exit__", THREADING), *RELEASE]
+SEMAPHORES = 0x1000 | CONDITION_LOCK, 0x2000 | CONDITION_LOCK
+
+
+@pytest.mark.parametrize(
+    ("first_waits_too", "giver", "is_lock"),
+    [
+        (False, [HOG, *RELEASE], False),
+        (True, [HOG, *RELEASE], True),
+        (False, [HOG, *END_OF_WITH], True),
+        (False, [AUDIT, *RELEASE], True),
+    ],
+)
+@pytest.mark.parametrize("lock", [SEMAPHORES[0], CONDITION_LOCK])
+def test_a_semaphore_is_a_lock_where_who_releases_it_had_taken_it(
+    first_waits_too: bool, giver: list[Frame], is_lock: bool, lock: int
+) -> None:
     made = ProfileBuilder()
     first, second = (made.thread(100 + number, f"worker-{number}") for number in range(2))
     wakers = {first: made.thread_waker(first), second: made.thread_waker(second)}
-    acquire = [python(name, "/usr/lib/python3.11/threading.py") for name in ("Semaphore.acquire", "Condition.wait")]
-    release = [python("Semaphore.release", "/usr/lib/python3.11/threading.py")]
-    for turn in range(4):
-        made.wait(
-            first,
-            10 * MS,
-            [AUDIT, *acquire, wait("lock")],
-            waker=wakers[second],
-            waker_stack=[HOG, *release],
-            lock=0x1000 + turn,
-        )
+    stack = [AUDIT, *ACQUIRE, wait("lock")]
+    for _ in range(4):
+        made.wait(first, 10 * MS, stack, waker=wakers[second], waker_stack=giver, lock=lock)
         made.spend(second, ON_CPU, 10 * MS, [HOG])
-        if is_lock:
-            stack = [AUDIT, *acquire, wait("lock")]
-            made.wait(second, 5 * MS, stack, waker=wakers[first], waker_stack=[AUDIT, *release], lock=0x2000 + turn)
+        if first_waits_too:
+            made.wait(second, 5 * MS, stack, waker=wakers[first], waker_stack=[AUDIT, *RELEASE], lock=lock)
             made.spend(first, ON_CPU, 5 * MS, [AUDIT])
     found = found_in(made)
-    assert [lock.ns for lock in found] == ([4 * 15 * MS] if is_lock else [])
+    assert [lock.ns for lock in found] == ([4 * (10 + 5 * first_waits_too) * MS] if is_lock else [])
+
+
+def test_two_semaphores_in_one_function() -> None:
+    """One is a lock, the other says that something is there."""
+    made = ProfileBuilder()
+    first, second = (made.thread(100 + number, f"worker-{number}") for number in range(2))
+    waker = made.thread_waker(second)
+    for lock, giver in zip(SEMAPHORES, ([HOG, *END_OF_WITH], [HOG, *RELEASE])):
+        made.wait(first, 10 * MS, [AUDIT, *ACQUIRE, wait("lock")], waker=waker, waker_stack=giver, lock=lock)
+    made.spend(second, ON_CPU, 20 * MS, [HOG])
+    assert [lock.ns for lock in found_in(made)] == [10 * MS]
+
+
+def test_condition_wait_takes_its_lock_again() -> None:
+    made = ProfileBuilder()
+    first, second = (made.thread(100 + number, f"worker-{number}") for number in range(2))
+    waker, stack = made.thread_waker(second), [AUDIT, python("Condition.wait", THREADING), wait("lock")]
+    notify = [HOG, python("Condition.notify", THREADING)]
+    made.wait(first, 10 * MS, stack, waker=waker, waker_stack=notify, lock=SEMAPHORES[0])
+    made.wait(first, 5 * MS, stack, waker=waker, waker_stack=[HOG], lock=0x3000)
+    made.spend(second, ON_CPU, 15 * MS, [HOG])
+    assert [lock.ns for lock in found_in(made)] == [5 * MS]
+
+
+@pytest.mark.parametrize("is_given", [True, False])
+def test_a_wait_whose_time_ran_out_is_one_for_a_lock_that_others_had(is_given: bool) -> None:
+    """Else it was a look whether there is something to do."""
+    made = ProfileBuilder()
+    first, second = (made.thread(100 + number, f"worker-{number}") for number in range(2))
+    timer, waker = made.waker("timer"), made.thread_waker(second)
+    for _ in range(4):
+        made.wait(first, 10 * MS, [AUDIT, wait("lock")], waker=timer, lock=0x100)
+    if is_given:
+        made.wait(first, 10 * MS, [AUDIT, wait("lock")], waker=waker, waker_stack=[HOG], lock=0x100)
+    made.spend(second, ON_CPU, 50 * MS, [HOG])
+    found = found_in(made)
+    assert [lock.ns for lock in found] == ([50 * MS] if is_given else [])
+    if is_given:
+        assert [(share.value, share.ns) for share in found[0].holders] == [(1, 50 * MS)]
+
+
+def test_a_thread_that_waits_for_a_lock_all_the_time_is_not_idle() -> None:
+    made = ProfileBuilder()
+    starved, first, second = (made.thread(100 + number, f"worker-{number}") for number in range(3))
+    made.wait(starved, 100 * MS, [AUDIT, wait("lock")], lock=0x100)
+    made.spend(first, ON_CPU, 90 * MS, [AUDIT])
+    made.wait(first, 10 * MS, [AUDIT, wait("lock")], lock=0x100, waker=made.thread_waker(second), waker_stack=[HOG])
+    made.spend(second, ON_CPU, 100 * MS, [HOG])
+    (lock,) = found_in(made)
+    assert lock.ns == 110 * MS and [(share.value, share.ns) for share in lock.holders] == [(0, 110 * MS)]

@@ -13,6 +13,7 @@ from bpfprof.capture.numbers import status_texts
 from bpfprof.model.samples import (
     EVENT_DTYPE,
     HOLDS_GIL,
+    LOCK_HOLDER_DTYPE,
     MARK_DTYPE,
     NAME_DTYPE,
     NAME_EVAL,
@@ -80,6 +81,7 @@ class HandMade:
     tasks: list[dict[str, Any]] = field(default_factory=list)
     task_waits: list[np.void] = field(default_factory=list)
     events: list[np.void] = field(default_factory=list)
+    lock_holders: list[np.void] = field(default_factory=list)
 
     def process(self, pid: int = 100, **values: Any) -> int:
         """A process that runs CPython 3.11 unless told otherwise; returns its index."""
@@ -159,6 +161,12 @@ class HandMade:
         values |= {"event": names.index(name), "thread": thread, "count": count, "stack": stack}
         self.events.append(row(EVENT_DTYPE, time_ns=time_ns, **values))
 
+    def lock_holder(self, thread: int, holder: int, time_ns: int) -> None:
+        """It was seen who held what a thread waited for, both by their indices."""
+        self.lock_holders.append(
+            row(LOCK_HOLDER_DTYPE, time_ns=time_ns, end_ns=time_ns + 1000, thread=thread, holder=holder + 1)
+        )
+
     def _text(self, text: str) -> int:
         if text not in self.texts:
             self.texts.append(text)
@@ -213,6 +221,7 @@ class HandMade:
             ),
             Chunk("samples", {}, {"rows": array(self.samples, SAMPLE_DTYPE)}),
             Chunk("events", {}, {"rows": array(self.events, EVENT_DTYPE)}),
+            Chunk("lock_holders", {}, {"rows": array(self.lock_holders, LOCK_HOLDER_DTYPE)}),
             Chunk("wakers", {"rows": self.wakers}),
             Chunk("objects", {"rows": self.objects}),
             Chunk("waits", {}, {"rows": array(self.waits, WAIT_DTYPE)}),
@@ -397,6 +406,7 @@ def small() -> HandMade:
     other.block_short(3 * MS, syscall=FUTEX, flags=UNSAMPLED, count=9).block(10 * MS).total()
     made.mark(1, START_NS + 2 * MS, "step", 1.5)
     made.event("page-faults", 0, START_NS + 3 * MS, 40, stack)
+    made.lock_holder(0, 1, START_NS + 4 * MS)
     made.start["min_block_us"] = 100
     made.end = {"end_ns": made.totals[0]["time_ns"].item(), "own_cpu_ns": 5, "lost": {"event lost, buffer full": 3}}
     task = made.task("fetch")

@@ -29,6 +29,7 @@ TABLES = {
     "marks": [model.MARK_DTYPE],
     "task_waits": [model.TASK_WAIT_DTYPE],
     "events": [model.EVENT_DTYPE],
+    "lock_holders": [model.LOCK_HOLDER_DTYPE],
 }
 
 

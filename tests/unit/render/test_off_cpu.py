@@ -85,6 +85,11 @@ def test_golden() -> None:
     assert GOLDEN.read_text(encoding="utf-8") == content
 
 
+def test_the_accounting_of_each_thread_is_a_detail() -> None:
+    short, long = (table(waiting_profile(), details=it).rpartition("\n\n")[0] for it in (False, True))
+    assert long.startswith(short) and "MainThread          100   1.596" in long[len(short) :]
+
+
 def test_who_woke_is_said_with_share_and_function() -> None:
     text = table(waiting_profile())
     assert "    woken by thread producer (101) in Queue.put (queue.py), 91%, and by 1 other\n" in text

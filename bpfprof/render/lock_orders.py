@@ -1,0 +1,52 @@
+"""Profile -> lines and JSON on deadlocks, and on orders of locks that may end in one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from bpfprof.model.profile import Profile
+from bpfprof.query.lock_orders import LockOrder, deadlocks, order_cycles
+from bpfprof.query.work import Work
+from bpfprof.render.columns import wrapped
+from bpfprof.render.labels import printable, thread_label
+
+
+def deadlock_lines(profile: Profile) -> list[str]:
+    """One for each: `DEADLOCK: thread a (1) -> thread b (2) -> thread a (1)`."""
+    found = []
+    for cycle in deadlocks(profile):
+        names = [thread_label(profile.threads[thread]) for thread in (*cycle, cycle[0])]
+        found += wrapped(f"DEADLOCK: {' -> '.join(names)}", "  ")
+    return found
+
+
+def order_lines(profile: Profile, work: Work, labels: list[str]) -> list[str]:
+    """A block for each cycle; locks have the numbers of `report --by lock`."""
+    found = []
+    for cycle in order_cycles(profile, work):
+        found.append("locks taken in another order, which can end in a deadlock:")
+        for order in cycle:
+            where = f" in {labels[order.frame]}" if order.frame >= 0 else ""
+            who = thread_label(profile.threads[order.thread])
+            found += wrapped(f"    {who} had lock #{order.has} and waited for #{order.wanted}{where}", "      ")
+    return found
+
+
+def lock_order_json(profile: Profile, work: Work) -> dict[str, Any]:
+    """Members of the JSON of a report."""
+    return {
+        "deadlocks": [[int(profile.threads[thread].tid) for thread in cycle] for cycle in deadlocks(profile)],
+        "lock_order_cycles": [[_order(profile, order) for order in cycle] for cycle in order_cycles(profile, work)],
+    }
+
+
+def _order(profile: Profile, order: LockOrder) -> dict[str, Any]:
+    thread, frame = profile.threads[order.thread], profile.frames[order.frame] if order.frame >= 0 else None
+    place = frame and {"function": printable(frame.name), "file": printable(frame.file), "line": frame.line or None}
+    return {
+        "pid": int(thread.pid),
+        "tid": int(thread.tid),
+        "has": f"#{order.has}",
+        "waits_for": f"#{order.wanted}",
+        "where": place,
+    }

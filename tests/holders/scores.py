@@ -1,0 +1,135 @@
+"""Programs that know who held their locks, recorded -> of how much of the waited time the right holder is named.
+
+Of each moment in which a worker waits for a lock that another has, by its own log: whether the holder that the
+recording has for this moment is one of those that had it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bpfprof.model.profile import Profile
+from bpfprof.profile.build import build_profile
+from bpfprof.profile.options import ProfileOptions
+from bpfprof.query.lock_holders import parts_of
+from bpfprof.query.work import work_of
+from bpfprof.recording.reader import read_recording
+from tests.integration.recorded import bpfprof, program, running
+
+OF_THREADS = (
+    *("lock", "locks", "hog", "timeout", "rlock", "rlocks", "entered", "condition", "monitor", "semaphore"),
+    *("semaphores", "semaphore_hog", "of_two", "logging", "queue", "mutex", "mutexes"),
+)
+OF_PROCESSES = ("shared", "shareds", "spawned", "flock", "fcntl", "ranges", "sqlite", "manager")
+EXACT = (*OF_THREADS, *OF_PROCESSES)
+
+
+Held = tuple[float, float, int]  # from, to, by whom
+
+
+@dataclass
+class Score:
+    """In seconds: how long workers waited while another had the lock; of that, with the right holder, and with none."""
+
+    waited_s: float = 0.0
+    right_s: float = 0.0
+    unknown_s: float = 0.0
+
+    @property
+    def right(self) -> float:
+        return self.right_s / self.waited_s if self.waited_s else 0.0
+
+
+@dataclass(frozen=True)
+class Turn:
+    """Of one worker with one lock: when it asked for it, had it, gave it back."""
+
+    lock: int
+    asked: float
+    got: float
+    gave: float
+
+
+def recorded(
+    path: Path, commands: dict[str, Sequence[str]], seconds: float
+) -> tuple[Profile, dict[str, dict[int, list[Turn]]]]:
+    """(what all of them did, by kind and thread what they know)"""
+    with contextlib.ExitStack() as stack:
+        targets = {kind: stack.enter_context(running(*command)) for kind, command in commands.items()}
+        pids = [word for target in targets.values() for word in ("-p", target.pid)]
+        bpfprof("record", *pids, "-d", seconds, "-o", path)
+        with open(path, "rb") as file:
+            recording = read_recording(file)
+        begin_s, end_s = recording.start["start_ns"] / 1e9, recording.end["end_ns"] / 1e9
+        truths = {}
+        for kind, target in targets.items():
+            target.tell(f"{begin_s} {end_s}")
+            answer: dict[str, Any] = json.loads(target.answer())
+            truths[kind] = {int(tid): list(_turns(rows, begin_s, end_s)) for tid, rows in answer.items()}
+    return build_profile(recording, ProfileOptions(with_spans=True)), truths
+
+
+def _turns(rows: list[list[float]], begin_s: float, end_s: float) -> Iterator[Turn]:
+    """On the clock of the recording."""
+    for lock, *times in rows:
+        yield Turn(int(lock), *(min(max(at, begin_s), end_s) - begin_s for at in times))
+
+
+def scores(profile: Profile, truths: dict[str, dict[int, list[Turn]]]) -> dict[str, Score]:
+    """By kind."""
+    work = work_of(profile)
+    found: dict[int, list[Held]] = {}
+    tids = np.array([*(int(thread.tid) for thread in profile.threads), -1])
+    waker_tids = np.array([-1, *(waker.tid for waker in profile.wakers)])
+    waits = work.lock_waits[np.lexsort((work.lock_waits["thread"], work.lock_waits["number"]))]
+    for rows in np.split(waits, np.flatnonzero(np.diff(waits["number"])) + 1):
+        if len(rows):
+            holder, _, row, start_ns, ns = parts_of(profile, rows)
+            waiting = tids[rows["thread"][row]].tolist()
+            for tid, begin, length, who in zip(waiting, start_ns.tolist(), ns.tolist(), waker_tids[holder].tolist()):
+                found.setdefault(tid, []).append((begin / 1e9, (begin + length) / 1e9, who))
+    return {kind: _score(truth, found) for kind, truth in truths.items()}
+
+
+def _score(truth: dict[int, list[Turn]], found: dict[int, list[Held]]) -> Score:
+    score = Score()
+    held: dict[int, list[Held]] = {}
+    for tid, turns in truth.items():
+        for turn in turns:
+            held.setdefault(turn.lock, []).append((turn.got, turn.gave, tid))
+    for tid, turns in truth.items():
+        parts = sorted(found.get(tid, []))
+        for turn in turns:
+            others = [it for it in held[turn.lock] if it[2] != tid and it[0] < turn.got and it[1] > turn.asked]
+            named = [it for it in parts if it[0] < turn.got and it[1] > turn.asked]
+            score.waited_s += _covered([_cut(it, turn) for it in others])
+            right = [_cut(who, turn, had) for had in others for who in named if who[2] == had[2]]
+            score.right_s += _covered(right)
+            by_anyone = [_cut(who, turn, had) for had in others for who in named if who[2] >= 0]
+            score.unknown_s += _covered([_cut(it, turn) for it in others]) - _covered(by_anyone)
+    return score
+
+
+def _cut(times: Held, turn: Turn, had: Held = (-1e9, 1e9, 0)) -> tuple[float, float]:
+    return max(times[0], turn.asked, had[0]), min(times[1], turn.got, had[1])
+
+
+def _covered(times: list[tuple[float, float]]) -> float:
+    """How long one of them lasts."""
+    covered, until = 0.0, float("-inf")
+    for begin, end in sorted(times):
+        covered += max(0.0, end - max(begin, until))
+        until = max(until, end)
+    return covered
+
+
+def command(python: str, kind: str, folder: Path) -> Sequence[str]:
+    """Runs one kind."""
+    return python, program("lock_kinds.py"), kind, str(folder)
