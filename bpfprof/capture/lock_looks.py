@@ -12,7 +12,7 @@ import numpy as np
 
 from bpfprof import abi
 from bpfprof.account.reasons import FUTEX_CALLS
-from bpfprof.capture.now import threads_now
+from bpfprof.capture.now import waiting_now
 from bpfprof.capture.processes import Processes
 from bpfprof.errors import TargetError
 from bpfprof.kernel.events import ThreadTable
@@ -66,7 +66,7 @@ def _look_at(processes: Processes, pid: Pid) -> list[tuple[int, int, Tid, Tid]]:
         return []
     begin_ns = time.monotonic_ns()
     try:
-        threads = threads_now(process)
+        threads = waiting_now(process)
     except TargetError:
         return []
     end_ns = time.monotonic_ns()

@@ -89,6 +89,11 @@ def threads_now(
     return _Threads(process, main or process.pid, reader or FrameReader(process), with_variables).now()
 
 
+def waiting_now(process: Process) -> list[ThreadNow]:
+    """The same, without for how long: to know that, this thread has to run on every CPU."""
+    return _Threads(process, process.pid, FrameReader(process), with_variables=False, with_times=False).now()
+
+
 def _detect(process: Process) -> None:
     try:
         found = find_interpreter(process.pid, process.memory)
@@ -106,8 +111,10 @@ def _detect(process: Process) -> None:
 class _Threads:
     """One look at the threads of a process."""
 
-    def __init__(self, process: Process, main: Pid, reader: FrameReader, with_variables: bool) -> None:
-        self._main = main
+    def __init__(
+        self, process: Process, main: Pid, reader: FrameReader, with_variables: bool, with_times: bool = True
+    ) -> None:
+        self._main, self._with_times = main, with_times
         self._process, self._reader, self._with_variables = process, reader, with_variables
         self._states: list[ThreadStateRef] = []
         self._names: dict[int, str] = {}
@@ -132,7 +139,8 @@ class _Threads:
         frames_of = [self._reader.frames(stack.frames) for stack in stacks]
         holders = Holders(process, tid_of, self._states, gil_tid, self._in_threading(stacks, frames_of))
         running = self._on_cpu(stack.tid for stack in stacks if stack.status.run_state == _RUNS)
-        since = seconds_since_run(process.pid, (it.tid for it in stacks if it.status.run_state != _RUNS))
+        waiting = [it.tid for it in stacks if it.status.run_state != _RUNS]
+        since = seconds_since_run(process.pid, waiting) if self._with_times else {}
         threads = []
         for stack, frames, reason, variables in zip(stacks, frames_of, self._reasons(stacks), self._variables(stacks)):
             waits = stack.status.run_state != _RUNS

@@ -46,6 +46,10 @@ class Score:
     def right(self) -> float:
         return self.right_s / self.waited_s if self.waited_s else 0.0
 
+    @property
+    def wrong(self) -> float:
+        return (self.waited_s - self.right_s - self.unknown_s) / self.waited_s if self.waited_s else 0.0
+
 
 @dataclass(frozen=True)
 class Turn:

@@ -20,6 +20,9 @@ KINDS = [kind for kind in EXACT if kind not in POLLED]
 PARKED, OF_PARKED = "sid-3.14", ("lock", "locks", "hog", "rlocks", "semaphores", "monitor")
 RECORD_S, TOGETHER = 3, 6
 RIGHT = 0.95  # of the time that was waited
+# What others do on the machine meanwhile can leave the holder unknown for some time, and never makes it wrong: a kind
+# that has too little is recorded again, alone.
+TRIES = 4
 RIGHT_OF = {"timeout": 0.9}  # between two waits of 5 ms it waits for a CPU or the GIL, not for the lock
 
 
@@ -54,11 +57,21 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Found]:
 
 
 @pytest.mark.parametrize("kind", [*KINDS, *(f"{kind} {PARKED}" for kind in OF_PARKED)])
-def test_the_holder_is_right(kind: str, found: Found) -> None:
+def test_the_holder_is_right(kind: str, found: Found, tmp_path: Path) -> None:
     if kind not in found.scores:
         pytest.skip("no CPython 3.14: see tests/interpreters")
-    assert found.scores[kind].waited_s > 0.5
-    assert found.scores[kind].right >= RIGHT_OF.get(kind, RIGHT), found.scores[kind]
+    tried = [found.scores[kind]]
+    while tried[-1].right < RIGHT_OF.get(kind, RIGHT) and len(tried) < TRIES:
+        tried.append(recorded_alone(kind, tmp_path))
+    print(*tried, sep="\n")
+    assert all(it.waited_s > 0.5 and it.wrong <= 1 - RIGHT for it in tried)
+    assert tried[-1].right >= RIGHT_OF.get(kind, RIGHT)
+
+
+def recorded_alone(kind: str, folder: Path) -> Score:
+    name, _, version = kind.partition(" ")
+    python = ALL_INTERPRETERS[version] if version else PYTHON
+    return scores(*recorded(folder / "x.bpfprof", {kind: command(python, name, folder)}, RECORD_S))[kind]
 
 
 def test_the_kernel_s_lock_of_a_file(found: Found) -> None:
