@@ -9,7 +9,6 @@ work.
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,21 +18,14 @@ from bpfprof.model.frames import FrameKind
 from bpfprof.model.profile import Profile
 from bpfprof.model.spans import ThreadState
 from bpfprof.model.states import AWAIT_REASONS
+from bpfprof.query.clients import ask, listen
 from bpfprof.query.functions import Ints
 from bpfprof.query.shares import IDLE, NET, SHARES
 from bpfprof.query.stack_frames import Bools, StackFrames
 
 _LONGEST_PART = 0.5  # of the recording; what is longer is no request
 _OF_AWAIT = {"sleep": "sleep", "socket": "net", "lock": "lock", "child": "child", "future": "other"}
-# Whoever calls one of these waits for a server's answer, whatever that wait is made of; if it does not listen.
-_CLIENTS = frozenset(
-    (
-        *("aiobotocore", "aiohttp", "aiomysql", "asyncmy", "asyncpg", "elastic_transport", "grpc", "httpcore", "httpx"),
-        *("motor", "psycopg", "pymongo", "redis"),
-    )
-)
 _ANSWERS_PER_S = 2  # fewer may be signs of life
-_LISTENS = re.compile(r"pubsub|websocket|listen|subscri", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -81,7 +73,7 @@ def _of_requests(profile: Profile, spans: npt.NDArray[np.void], stack_frames: St
     is_short = (last - first <= _LONGEST_PART * whole) & (first > first.min())
     known = [AWAIT_REASONS.index(word) for word in _OF_AWAIT]
     is_own = stack_frames.own_depths() > 0
-    counts = is_short[spans["task"]] | _ask(stack_frames)[spans["stack"]]
+    counts = is_short[spans["task"]] | ask(stack_frames)[spans["stack"]]
     counts |= _are_of_askers(profile, spans, stack_frames) & (spans["reason"] == AWAIT_REASONS.index("socket"))
     return np.asarray(counts & ~spans["is_running"] & np.isin(spans["reason"], known) & is_own[spans["stack"]])
 
@@ -95,7 +87,7 @@ def _are_of_askers(profile: Profile, spans: npt.NDArray[np.void], stack_frames: 
         if often and int(who.pid) in profile.info.asks and profile.info.listens.get(int(who.pid)) is False:
             asking.append(int(who.pid))
     of_asker = np.isin(np.array([int(task.pid) for task in profile.tasks], np.int64), asking)
-    return np.asarray(of_asker[spans["task"]] & ~_listen(stack_frames)[spans["stack"]])
+    return np.asarray(of_asker[spans["task"]] & ~listen(stack_frames)[spans["stack"]])
 
 
 def _told_by_waiters(spans: npt.NDArray[np.void], is_own: Bools) -> npt.NDArray[np.void]:
@@ -114,15 +106,6 @@ def _told_by_waiters(spans: npt.NDArray[np.void], is_own: Bools) -> npt.NDArray[
         if then >= first and is_own[spans["stack"][then]]:
             told["stack"][place], told["task"][place] = spans["stack"][then], waiter
     return told
-
-
-def _ask(stack_frames: StackFrames) -> Bools:
-    return stack_frames.call_library(_CLIENTS) & ~_listen(stack_frames)
-
-
-def _listen(stack_frames: StackFrames) -> Bools:
-    """Whether each stack waits for what a server says of its own accord, by the names of its functions."""
-    return stack_frames.have([bool(_LISTENS.search(frame.name)) for frame in stack_frames.frames])
 
 
 def _loops(profile: Profile, stack_frames: StackFrames) -> list[int]:
@@ -157,7 +140,7 @@ def _waited_ns(spans: npt.NDArray[np.void], waits: npt.NDArray[np.void]) -> int:
 
 def _shares(spans: npt.NDArray[np.void], stack_frames: StackFrames) -> Ints:
     of_reason = np.array([SHARES.index(_OF_AWAIT.get(word, "other")) for word in AWAIT_REASONS], np.int64)
-    return np.where(_ask(stack_frames)[spans["stack"]], NET, of_reason[spans["reason"]])
+    return np.where(ask(stack_frames)[spans["stack"]], NET, of_reason[spans["reason"]])
 
 
 def _rows(found: _Requests, like: np.void, ns: int) -> npt.NDArray[np.void]:

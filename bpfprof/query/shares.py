@@ -15,6 +15,7 @@ from bpfprof.model.frames import Frame, FrameKind
 from bpfprof.model.profile import Profile
 from bpfprof.model.spans import CONDITION_LOCK, SpanFlag, ThreadState
 from bpfprof.model.states import reason_number, reason_text
+from bpfprof.query.clients import ask
 from bpfprof.query.functions import Ints
 from bpfprof.query.lock_numbers import had_by_others
 from bpfprof.query.objects import LISTENING
@@ -93,9 +94,10 @@ def shares_of_spans(profile: Profile, spans: npt.NDArray[np.void], stack_frames:
     collective = waits & (shares == HANDED) & _are_collectives(stack_frames)[stack]
     if len(np.unique(pids[spans["thread"][collective]])) == 1:
         shares[collective] = NET
-    # A wait whose time ran out is a look whether there is something to do, but where others had to give the lock.
+    # A wait whose time ran out is a look whether there is something to do, but where others had to give the lock, or a
+    # server the answer: psycopg 3 looks ten times a second whether it was interrupted meanwhile.
     is_given = had_by_others(profile, spans, waits & (shares == LOCK), is_other, pids)
-    shares[waits & is_timer & (((shares == LOCK) & ~is_given) | polls)] = IDLE
+    shares[waits & is_timer & (((shares == LOCK) & ~is_given) | (polls & ~ask(stack_frames)[stack]))] = IDLE
     # A client asks when it wants something.
     listening = {place for place, name in enumerate(profile.objects, 1) if name.startswith(LISTENING)}
     of_client = np.isin(spans["object"], [*listening | profile.info.accepted])

@@ -506,3 +506,14 @@ def test_own_and_total_time_of_places() -> None:
     assert step.own_ns == step.total_ns and "Trainer.run" not in places, "it waits for another thread"
     assert sum(place.own_ns for place in places.values()) <= work.share_ns()[:IDLE].sum()
     assert step.mostly[0][0] == (SHARES.index("native"), 0)
+
+
+@pytest.mark.parametrize(("function", "bound"), [("Connection.wait", "net"), ("Connection.notifies", "idle")])
+def test_a_client_that_looks_whether_the_answer_is_there_waits_for_the_network(function: str, bound: str) -> None:
+    """As psycopg 3 does ten times a second, whatever it waits for; not where it waits for what a server may say."""
+    made = ProfileBuilder()
+    main, timer = made.thread(100), made.waker("timer")
+    for _ in range(20):
+        stack = [python("update", line=7), python(function, "/v/site-packages/psycopg/connection.py", 495)]
+        made.wait(main, 100 * MS, [*stack, wait("poll")], waker=timer)
+    assert verdict(made).bound == bound
