@@ -45,12 +45,10 @@ from bpfprof.recording.tables import RecordedProcess
 
 _MASK64 = (1 << 64) - 1
 _REST = 50  # times what a look took: of code that a process makes, of which some make 100 pieces a second
+_CODE_BYTES = 16 << 20  # some 24,000 functions
 _SUSPECTED_NS = (
     1_000_000_000  # so long a process counts as one that replaces code, and mostly one that does is found out
 )
-
-
-_CODE_BYTES = 16 << 20  # some 24,000 functions
 
 
 class CodeReader(Protocol):
@@ -118,7 +116,7 @@ class Process:
     command_line: list[str] = field(default_factory=list)
     state: State = State.KNOWN
     until_s: float = 0.0  # when STARTING or ASKED ends, time.monotonic()
-    mapped: list[MappingEvent] = field(default_factory=list)  # code since the last look
+    mapped: list[MappingEvent] | None = None  # what made it map code since the last look; None: it mapped none
     look_s: float = 0.0  # how long the last look at its code took
     rests_until_s: float = 0.0  # from such looks, time.monotonic()
     written: RecordedProcess | None = None  # its last row in the recording

@@ -204,7 +204,7 @@ class Processes:
             process = self.by_pid.get(pid)
             if process is None or process.state is State.UNSEEN:
                 continue
-            process.mapped += events
+            process.mapped = [*(process.mapped or ()), *events]
             makes_code = bool(events) and not any(event.is_file for event in events) and self._makes_code(process)
             if not makes_code and process.look_s < _LONG_LOOK_S:
                 self._look_again(process)
@@ -236,7 +236,7 @@ class Processes:
         """Looks again at processes that make code or whose interpreter was still starting; lets the kernel side ask."""
         now = time.monotonic()
         for process in list(self.by_pid.values()):
-            if process.mapped and process.is_rested(now):
+            if process.mapped is not None and process.is_rested(now):
                 self._look_again(process)
             if process.state is State.ASKED and process.until_s < now:
                 process.state = State.KNOWN
@@ -316,7 +316,7 @@ class Processes:
 
     def _look_again(self, process: Process) -> bool:
         """Whether the mappings are others than before, which they are since the first of those it has told."""
-        mapped, process.mapped = process.mapped, []
+        mapped, process.mapped = process.mapped or [], None
         first_ns = min((event.time_ns for event in mapped), default=0)
         with process.being_looked_at():
             is_changed = self._code is not None and self._code.look_at(process.pid, first_ns, mapped)

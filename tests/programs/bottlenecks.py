@@ -22,6 +22,8 @@ import threading
 import time
 import urllib.request
 
+from lifetime import die_with_input, die_with_parent
+
 
 def shared_lock() -> None:
     """Eight processes; one keeps the lock much longer than the others."""
@@ -152,10 +154,6 @@ def compute() -> None:
         number * number  # here: crowded
 
 
-def die_with_parent() -> None:
-    ctypes.CDLL(None).prctl(1, 9)  # PR_SET_PDEATHSIG
-
-
 def pipe() -> None:
     slow = [sys.executable, "-c", "import sys, time\nwhile sys.stdin.buffer.read(4096): time.sleep(0.01)"]
     with subprocess.Popen(slow, stdin=subprocess.PIPE, preexec_fn=die_with_parent) as process:
@@ -265,10 +263,7 @@ SERVE = ("slow_http", "slow_sql")  # they say where
 if __name__ == "__main__":
     kind = globals()[sys.argv[1]]
     if sys.argv[1] in FORK:
-        if not os.fork():
-            die_with_parent()
-            sys.stdin.read()
-            os.kill(os.getppid(), 9)
+        die_with_input()
         print("ready", flush=True)
         kind()
     threading.Thread(target=kind, name="main-work", daemon=True).start()

@@ -1,5 +1,6 @@
 """When a target ends: after a given time, or when its standard input closes. For those that have no time to block."""
 
+import ctypes
 import os
 import select
 import sys
@@ -15,3 +16,17 @@ def finished(seconds, started):
         return time.monotonic() - started >= seconds
     readable, _, _ = select.select([sys.stdin], [], [], 0)
     return bool(readable) and not os.read(sys.stdin.fileno(), 4096)
+
+
+def die_with_parent():
+    """Of a child."""
+    ctypes.CDLL(None).prctl(1, 9)  # PR_SET_PDEATHSIG
+
+
+def die_with_input():
+    """Kills this process when its standard input closes, from a child: for those that fork before they have threads."""
+    if not os.fork():
+        die_with_parent()
+        sys.stdin.read()
+        os.kill(os.getppid(), 9)
+        os._exit(0)

@@ -7,13 +7,14 @@ verdict should name ends in `here: KIND`. `ranks` needs PyTorch.
 from __future__ import annotations
 
 import asyncio
-import ctypes
 import os
 import sys
 import tempfile
 import threading
 import time
 from collections.abc import Callable
+
+from lifetime import die_with_input, die_with_parent
 
 
 async def ask_for_ever() -> None:
@@ -79,20 +80,13 @@ def load_slowly() -> None:
         str(list(range(1000)))  # here: ranks
 
 
-def die_with_parent() -> None:
-    ctypes.CDLL(None).prctl(1, 9)  # PR_SET_PDEATHSIG
-
-
 FORK = ("turns", "ranks")  # before there are threads
 SAYS = ("ranks",)  # itself that it is under way
 
 if __name__ == "__main__":
     kind = globals()[sys.argv[1]]
     if sys.argv[1] in FORK:
-        if not os.fork():
-            die_with_parent()
-            sys.stdin.read()
-            os.kill(os.getppid(), 9)
+        die_with_input()
     else:
         threading.Thread(target=lambda: (sys.stdin.read(), os._exit(0)), name="stdin", daemon=True).start()
     if sys.argv[1] not in SAYS:

@@ -14,7 +14,9 @@ import pytest
 
 from bpfprof import abi
 from bpfprof.abi.dtypes import THREAD_DTYPE
+from bpfprof.capture.process import State
 from bpfprof.capture.processes import Processes
+from bpfprof.code.maps import NativeCode
 from bpfprof.kernel.tables import Tables
 from bpfprof.model.ids import Pid, Tid
 from bpfprof.recording.reader import Recording
@@ -73,6 +75,33 @@ def test_a_row_that_says_nothing_new_is_not_written_again() -> None:
         child.communicate()
     processes.close()
     assert 0 < count <= 3 and len(sizes) == count and max(sizes) < 10_000
+
+
+def test_after_a_long_look_a_process_rests_and_is_looked_at_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where events were lost, so that it is not known what it mapped."""
+    now_s, looks = [1000.0], []
+
+    def look_at(pid: Pid, *_: object) -> bool:
+        looks.append(pid)
+        now_s[0] += 0.2
+        return False
+
+    tables = SimpleNamespace(set_process=lambda *_: True, add_thread=lambda *_: True)
+    code = SimpleNamespace(map_of={}, look_at=look_at, forget=lambda _: None)
+    processes, me = Processes(cast(Tables, tables), cast(NativeCode, code)), Pid(os.getpid())
+    processes.watch(me)
+    processes.by_pid[me].state = State.KNOWN
+    monkeypatch.setattr(time, "monotonic", lambda: now_s[0])
+    looks.clear()
+    for _ in range(3):
+        processes.remapped({me: []})
+        processes.follow_time()
+    assert looks == [me]
+    now_s[0] += 11
+    for _ in range(2):
+        processes.follow_time()
+    assert looks == [me, me]
+    processes.close()
 
 
 @pytest.mark.parametrize(
