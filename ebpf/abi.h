@@ -369,6 +369,12 @@ struct bp_cached_rule {
     struct bp_rule rule;
 };
 
+/* What a process has of a ring: see has_room(). */
+struct bp_ring_part {
+    __u64 since; /* where its reader was */
+    __u64 bytes; /* that were sent from then on */
+};
+
 struct bp_process {
     __u32 flags;       /* enum bp_process_flags */
     __s32 thread_slot; /* from the thread pointer to the slot that holds the thread state, or leads to it */
@@ -388,6 +394,9 @@ struct bp_process {
     __u64 main_interpreter;
     __u64 replaced_ns; /* when code was last seen where other code had been */
     __u64 copied_ns;   /* its copies of code objects are spent up to then */
+    struct bp_ring_part in_events;
+    struct bp_ring_part in_stacks;
+    struct bp_ring_part in_copies;
     struct bp_python_layout layout;
 };
 

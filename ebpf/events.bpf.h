@@ -19,10 +19,34 @@ static __always_inline __u32 config_flags(void)
     return config ? config->flags : BP_CONFIG_STOPPED;
 }
 
+/*
+ * Whether a process may send so many bytes. The second half of a ring is shared out: since the reader came last, a process
+ * takes of it at most what it leaves to the others, so that none fills it alone (dynamic thresholds: Choudhury and Hahne,
+ * IEEE/ACM Transactions on Networking 6(2), 1998).
+ */
+static __always_inline bool has_room(void *ring, __u64 ring_bytes, struct bp_ring_part *part, __u64 bytes)
+{
+    __u64 waiting = bpf_ringbuf_query(ring, BPF_RB_AVAIL_DATA);
+    if (waiting < ring_bytes / 2)
+        return true;
+    __u64 since = bpf_ringbuf_query(ring, BPF_RB_CONS_POS);
+    if (part->since != since) {
+        part->since = since;
+        part->bytes = 0;
+    }
+    if (part->bytes + bytes > ring_bytes - waiting)
+        return false;
+    part->bytes += bytes;
+    return true;
+}
+
 /* User space looks at the buffers some times a second; `wakeup` BPF_RB_FORCE_WAKEUP asks it to look now. */
 static __always_inline void send_event_and(struct bp_event *event, __u64 wakeup)
 {
-    if (bpf_ringbuf_output(MAP(events), event, sizeof(*event), wakeup))
+    __u32 tgid = event->tgid;
+    struct bp_process *process = bpf_map_lookup_elem(MAP(processes), &tgid);
+    bool has_part = !process || has_room(MAP(events), BP_EVENT_RING_BYTES, &process->in_events, sizeof(*event));
+    if (!has_part || bpf_ringbuf_output(MAP(events), event, sizeof(*event), wakeup))
         count(BP_LOST_EVENT_RING_FULL);
 }
 

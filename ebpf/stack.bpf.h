@@ -290,7 +290,9 @@ FUNCTION(send_stack)
     if (words > BP_MAX_STACK_WORDS)
         return 0;
     __u64 bytes = sizeof(walk->header) + words * sizeof(walk->words[0]);
-    if (bpf_ringbuf_output(MAP(stacks), &walk->header, bytes, BPF_RB_NO_WAKEUP)) {
+    struct bp_process *process = process_of(walk);
+    bool has_part = !process || has_room(MAP(stacks), BP_STACK_RING_BYTES, &process->in_stacks, bytes);
+    if (!has_part || bpf_ringbuf_output(MAP(stacks), &walk->header, bytes, BPF_RB_NO_WAKEUP)) {
         count(BP_LOST_STACK_RING_FULL);
         return 0;
     }

@@ -7,9 +7,20 @@
 struct host_state host;
 struct host_map host_maps[HOST_MAPS];
 
+static struct host_ring *ring_of(void *map)
+{
+    return map == MAP(events) ? &host.events : map == MAP(copies) ? &host.copies : &host.stacks;
+}
+
+/* As much as the test says, which its reader has not taken yet. */
+__u64 bpf_ringbuf_query(void *map, __u64 flags)
+{
+    return flags == BPF_RB_AVAIL_DATA ? ring_of(map)->waiting : ring_of(map)->since;
+}
+
 long bpf_ringbuf_output(void *map, void *record, __u64 size, __u64 flags)
 {
-    struct host_ring *ring = map == MAP(events) ? &host.events : map == MAP(copies) ? &host.copies : &host.stacks;
+    struct host_ring *ring = ring_of(map);
     (void)flags;
     if (ring->is_full || size + sizeof(size) > HOST_RING_BYTES - ring->used)
         return HOST_ERROR;

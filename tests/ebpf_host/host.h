@@ -47,6 +47,8 @@ struct host_memory {
 struct host_ring {
     __u64 used;
     __u64 is_full;
+    __u64 waiting; /* bytes that its reader has not taken, and where it is */
+    __u64 since;
     __u8 bytes[HOST_RING_BYTES];
 };
 
@@ -210,4 +212,5 @@ HOST_HELPER __u64 bpf_get_current_task(void)
 #define CURRENT_TASK ((void *)host.task)
 #define TASK_REGISTERS(task) host.registers
 
+__u64 bpf_ringbuf_query(void *map, __u64 flags);
 long bpf_ringbuf_output(void *map, void *record, __u64 size, __u64 flags);

@@ -70,7 +70,10 @@ class _Memory(ctypes.Structure):
 
 
 class _Ring(ctypes.Structure):
-    _fields_ = [("used", ctypes.c_uint64), ("is_full", ctypes.c_uint64), ("bytes", ctypes.c_ubyte * (1 << 20))]
+    _fields_ = [
+        *((name, ctypes.c_uint64) for name in ("used", "is_full", "waiting", "since")),
+        ("bytes", ctypes.c_ubyte * (1 << 20)),
+    ]
 
 
 class _State(ctypes.Structure):

@@ -178,6 +178,30 @@ def test_what_is_lost_is_counted(host: Host, scene: Scene) -> None:
     assert host.counter("BP_LOST_EVENT_RING_FULL") == lost + 1
 
 
+def test_a_process_leaves_room_for_others(host: Host, scene: Scene) -> None:
+    """Of the second half of a ring it has what it leaves free, until the reader has come."""
+    scene.play()
+    size = CONSTANTS["BP_STACK_RING_BYTES"]
+    ring = host.state.stacks
+
+    def sent() -> bool:
+        return host.sample()[1] is not None
+
+    ring.waiting = size // 2 - 1
+    assert all(sent() for _ in range(3)), "in the first half nothing is counted"
+    _, stack = host.sample()
+    assert stack is not None
+    words = len(stack.native) + len(stack.kernel)
+    bytes_each = stack.header.itemsize + stack.python.itemsize * len(stack.python) + 8 * words
+    ring.waiting = size - 3 * bytes_each
+    lost = host.counter("BP_LOST_STACK_RING_FULL")
+    assert [sent() for _ in range(4)] == [True, True, True, False]
+    assert host.counter("BP_LOST_STACK_RING_FULL") == lost + 1
+    ring.since += bytes_each  # the reader was there
+    assert sent()
+    ring.waiting = ring.since = 0
+
+
 def test_an_unknown_mapping_is_asked_for_once(host: Host, scene: Scene) -> None:
     scene.native = (CALL, CODE + 0x5000)
     scene.play()

@@ -23,7 +23,7 @@ FILE_MB = 100
 # The bystander computes in two functions in turn, as long in each. With 70 turns of 5 to 25 ms, and 150 samples at the
 # least, the share of one has a standard deviation of 4.6 points: 25 are seen less than once in 10 million times.
 SHARE_POINTS = 25
-NAMED = 0.7  # of its CPU time
+NAMED = 0.9  # of its CPU time
 
 
 def peak_kb(pid: int) -> int:
@@ -33,7 +33,7 @@ def peak_kb(pid: int) -> int:
     return int(found[1]) if found else 0
 
 
-def check(folder: Path, *attack: str, named_at_least: float = NAMED) -> None:
+def check(folder: Path, *attack: str) -> None:
     """Records a bystander and an attack; prints what it took."""
     path = folder / "x.bpfprof"
     with ExitStack() as stack:
@@ -61,7 +61,7 @@ def check(folder: Path, *attack: str, named_at_least: float = NAMED) -> None:
     print(f"bystander {report['totals']['cpu_s']:.2f} s of CPU, {100 * named:.1f}% named, {share:.1f}% in count")
     assert seconds < WINDOW_S + END_S and report_s < REPORT_S
     assert memory_mb < MEMORY_MB and file_mb < FILE_MB
-    assert named > named_at_least and abs(share - 50) < SHARE_POINTS
+    assert named > NAMED and abs(share - 50) < SHARE_POINTS
 
 
 @pytest.mark.parametrize("attack", ["names", "tables", "notes", "mappings", "exec"])
@@ -74,5 +74,4 @@ def test_what_python_can_do(attack: str, tmp_path: Path) -> None:
 def test_addresses_that_are_made_up(tmp_path: Path) -> None:
     built = str(tmp_path / "hostile_addresses")
     subprocess.run(["cc", "-O1", "-pthread", "-o", built, program("hostile_addresses.c")], check=True)
-    # 30 MB of stacks a second: how much of them is lost depends on when the buffer is read, and is said.
-    check(tmp_path, built, "20", named_at_least=0.3)
+    check(tmp_path, built, "20")  # 30 MB of stacks a second
