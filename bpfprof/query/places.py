@@ -23,8 +23,9 @@ _MOST = 0.5
 class Place:
     """A function; own: in stacks whose frame of the user's own code it is, total: in stacks that have it anywhere.
 
-    frame: its line with most time of its own, a place in Profile.frames. mostly: (share, number of a lock or 0) ->
-    nanoseconds, most first. objects: share -> what descriptors were of for most of it, places in Profile.objects.
+    frame: its line with most of what is mostly its own time, a place in Profile.frames. mostly: (share, number of a
+    lock or 0) -> nanoseconds, most first. objects: share -> what descriptors were of for most of it, places in
+    Profile.objects.
     """
 
     frame: int
@@ -52,14 +53,15 @@ def places_of(profile: Profile, work: Work) -> list[Place]:
         of_it = rows[own == function]
         by_share = sums(of_it["share"], of_it["ns"], HANDED + 1)
         cpu_ns, ready_ns = int(by_share[[PYTHON, NATIVE]].sum()), int(by_share[READY])
+        mostly = tuple(((share.value, share.frame), share.ns) for share in _by_share(of_it))
         found.append(
             Place(
-                most_of(work.own[of_it["stack"]], of_it["ns"]),
+                _line_of(work, of_it, mostly[0][0]),
                 cpu_ns,
                 ready_ns,
                 int(by_share.sum()) - cpu_ns - ready_ns,
                 int(totals[function]),
-                tuple(((share.value, share.frame), share.ns) for share in _by_share(of_it)),
+                mostly,
                 {share: best for share in WITH_OBJECTS if (best := top_object(of_it[of_it["share"] == share])[0]) >= 0},
             )
         )
@@ -93,6 +95,14 @@ def top_object(rows: npt.NDArray[np.void]) -> tuple[int, float]:
 def most_of(values: npt.NDArray[np.int64], ns: npt.NDArray[np.int64]) -> int:
     """The value with most time."""
     return shares_of(values, ns)[0].value
+
+
+def _line_of(work: Work, rows: npt.NDArray[np.void], mostly: tuple[int, int]) -> int:
+    """The function's line with most time of this share and lock, CPU time being one: that which a verdict names."""
+    share, lock = mostly
+    shares = (PYTHON, NATIVE) if share in (PYTHON, NATIVE) else (share,)
+    chosen = rows[np.isin(rows["share"], shares) & ((share != LOCK) | (rows["lock"] == lock))]
+    return most_of(work.own[chosen["stack"]], chosen["ns"])
 
 
 def place_text(frame: Frame) -> str:

@@ -508,6 +508,19 @@ def test_own_and_total_time_of_places() -> None:
     assert step.mostly[0][0] == (SHARES.index("native"), 0)
 
 
+def test_verdict_and_table_name_the_same_line() -> None:
+    """That with most of what the function mostly does, not of all its time."""
+    made = ProfileBuilder()
+    worker = made.thread(100)
+    for _ in range(20):
+        made.spend(worker, ON_CPU, 60 * MS, [python("work", line=5)])
+        made.wait(worker, 55 * MS, [python("work", line=6), wait("disk")])
+        made.spend(worker, ON_CPU, 10 * MS, [python("work", line=6)])
+    profile = made.build()
+    work = work_of(profile)
+    assert verdict(made).where == profile.frames[places_of(profile, work)[0].frame] == python("work", line=5)
+
+
 @pytest.mark.parametrize(("function", "bound"), [("Connection.wait", "net"), ("Connection.notifies", "idle")])
 def test_a_client_that_looks_whether_the_answer_is_there_waits_for_the_network(function: str, bound: str) -> None:
     """As psycopg 3 does ten times a second, whatever it waits for; not where it waits for what a server may say."""
