@@ -34,8 +34,10 @@ HONEST = (
 
 
 def start(*command: str) -> subprocess.Popen[bytes]:
-    """A program with an input that stays open; churn.py begins when it is told to."""
-    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    """A program with an input that stays open; churn.py begins when it is told to. Others on the machine go first."""
+    process = subprocess.Popen(
+        ["nice", "-n", "19", *command], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
     assert process.stdin is not None
     process.stdin.write(b"go\n")
     process.stdin.flush()
