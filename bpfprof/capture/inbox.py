@@ -24,7 +24,8 @@ from bpfprof.model.rows import one_after_another
 
 _PID = struct.Struct("<I")
 _STACK_PID_AT = STACK_DTYPE.fields["tgid"][1]  # type: ignore[index]
-_FORK, _EXEC, _ASK = (abi.EventKind[f"BP_EVENT_{name}"] for name in ("FORK", "EXEC", "ASK"))
+_FORK, _EXEC, _ASK = _URGENT = [abi.EventKind[f"BP_EVENT_{name}"] for name in ("FORK", "EXEC", "ASK")]
+_IS_URGENT = np.isin(np.arange(256), _URGENT)  # by kind
 
 
 @dataclass(frozen=True)
@@ -47,28 +48,39 @@ class Inbox:
         self._mapping_events = mapping_events
         self._processes = processes
         self._held: list[tuple[npt.NDArray[np.void], npt.NDArray[np.int64]]] = []
+        self._plain: list[npt.NDArray[np.void]] = []  # what came after that
 
-    def take(self) -> None:
-        """Tells the processes of what cannot wait; all that comes is kept for `drain()`."""
+    def take(self) -> bool:
+        """Tells the processes of what cannot wait, and whether there was any; all that comes is kept for `drain()`."""
         events = self._events.drain_fixed(EVENT_DTYPE)
-        if len(events):
+        is_urgent = bool(_IS_URGENT[events["kind"]].any())
+        if is_urgent:
+            self._settle()
             self._held.append((events, self._follow_births(events)))
             for event in events[events["kind"] == _EXEC]:
                 self._processes.exec_seen(Pid(int(event["tgid"])), int(event["time_ns"]))
-        for pid in np.unique(events["tgid"][events["kind"] == _ASK]).tolist():
-            self._processes.asked(Pid(pid))
-        self._follow_mappings()
+            for pid in np.unique(events["tgid"][events["kind"] == _ASK]).tolist():
+                self._processes.asked(Pid(pid))
+        elif len(events):
+            self._plain.append(events)
+        return self._follow_mappings() or is_urgent
+
+    def _settle(self) -> None:
+        """The threads of what came since the last birth."""
+        events, self._plain = one_after_another(EVENT_DTYPE, self._plain), []
+        self._held.append((events, look_up(events["tid"], self._processes.threads.index_of, -1)))
 
     def drain(self) -> Batch:
         """All that came since the last call."""
         self.take()
-        held, self._held = self._held, []
         # After the events: a stack is sent before the event that refers to it, so each is here now. So are its copies.
         stacks = list(self._stacks.drain_records())
         copies = list(self._copies.drain_records())
         pids = {_PID.unpack_from(record, _STACK_PID_AT)[0] for record in stacks}
         if not pids <= self._processes.by_pid.keys():
             self.take()  # of a process that was born meanwhile: its birth was sent before its stack
+        self._settle()
+        held, self._held = self._held, []
         events = one_after_another(EVENT_DTYPE, (events for events, _ in held))
         return Batch(events, np.concatenate([np.zeros(0, np.int64), *(threads for _, threads in held)]), stacks, copies)
 
@@ -87,9 +99,10 @@ class Inbox:
             threads[:position][events["tid"][:position] == tid] = index
         return threads
 
-    def _follow_mappings(self) -> None:
+    def _follow_mappings(self) -> bool:
+        """Whether there were any."""
         if self._mapping_events is None:
-            return
+            return False
         lost_before = self._mapping_events.lost_count
         found = self._mapping_events.drain(self._processes.by_pid)
         has_lost = self._mapping_events.lost_count > lost_before  # it may have been of any
@@ -97,3 +110,4 @@ class Inbox:
         for event in found:
             mapped.setdefault(event.pid, []).append(event)
         self._processes.remapped(mapped)
+        return bool(mapped)

@@ -92,7 +92,7 @@ class Session:
         self._rows = RowWriter(self._processes, self._stacks, self._sleeps, sink, 1000 * watch.options.min_block_us)
         watch.targets.wake_on(self._tables.fds["events"])
         for fd in watch.mapping_events.fds if watch.mapping_events else ():
-            watch.targets.wake_on(fd)
+            watch.targets.wake_on_any(fd)
         self._threads = ThreadTable(self._tables)
         self._used: dict[Pid, tasks.ProcessUsage | None] = {}
         self._memory_limits = MemoryLimits()
@@ -129,7 +129,9 @@ class Session:
                 self._drain()
                 on_tick(self.progress)
             else:
-                self._inbox.take()
+                begin_s = time.monotonic()
+                if not self._inbox.take():
+                    self._watch.targets.rest(time.monotonic() - begin_s)
         usual_priority()
 
     def finish(self) -> None:

@@ -172,7 +172,7 @@ class Sleeps:
         self._stacks = stacks
         self._natives = natives
 
-    def look_at(self, process: Process, meanwhile: Callable[[], None] = lambda: None) -> None:
+    def look_at(self, process: Process, meanwhile: Callable[[], object] = lambda: None) -> None:
         """Takes the stacks of its threads that sleep, but for those that were seen whole in the same sleep.
 
         meanwhile: what is not to wait while many threads are looked at; called now and then.

@@ -15,6 +15,10 @@ from bpfprof.proc import tasks
 from bpfprof.proc.privilege import OTHER_USERS, how_to_get, missing
 
 _TOGETHER_S = 0.0003  # births and mappings come in groups: they are looked at together
+_REST, _REST_LIMIT_S = (
+    50,
+    0.02,
+)  # times what a look took that found nothing of the targets: those cost 2% of a CPU at most
 
 
 @dataclass
@@ -26,6 +30,11 @@ class Targets:
     woken_by: set[int] = field(default_factory=set)  # descriptors that cut the last wait short
     _pidfds: dict[int, Pid] = field(default_factory=dict)
     _epoll: select.epoll = field(default_factory=select.epoll)
+    _of_any: select.epoll = field(default_factory=select.epoll)  # what other programs make readable, too
+    _rest_until_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        self._epoll.register(self._of_any.fileno(), select.EPOLLIN)
 
     @classmethod
     def open(cls, pids: tuple[Pid, ...], cgroups: tuple[str, ...] = (), containers: tuple[str, ...] = ()) -> Targets:
@@ -54,15 +63,24 @@ class Targets:
         # Edge-triggered: records that are merely there do not count.
         self._epoll.register(ring_fd, select.EPOLLIN | select.EPOLLET)
 
+    def wake_on_any(self, fd: int) -> None:
+        """The same of a descriptor that programs which are no targets make readable, too: see rest()."""
+        self._of_any.register(fd, select.EPOLLIN | select.EPOLLET)
+
+    def rest(self, look_s: float) -> None:
+        """A look that took so long found nothing of the targets: the next that others ask for can wait a little."""
+        self._rest_until_s = time.monotonic() + min(_REST * look_s, _REST_LIMIT_S)
+
     def all_ended(self, timeout_s: float) -> bool:
         """Waits up to timeout_s, or until something happens; true as soon as none of them runs any more.
 
         Cgroups have ended when they were removed; the whole machine never does.
         """
-        woken = self._epoll.poll(timeout_s)
+        woken = self._poll(timeout_s)
         self.woken_by = {fd for fd, _ in woken}
         if self.woken_by - self._pidfds.keys():
             time.sleep(_TOGETHER_S)
+            self._of_any.poll(0)  # once told they are silent
         for fd, _ in woken:
             if fd in self._pidfds:
                 self._epoll.unregister(fd)
@@ -70,8 +88,19 @@ class Targets:
                 del self._pidfds[fd]
         return self.members.have_ended or (bool(self.pids) and not self._pidfds)
 
+    def _poll(self, timeout_s: float) -> list[tuple[int, int]]:
+        rest_s = min(self._rest_until_s - time.monotonic(), timeout_s)
+        if rest_s > 0:
+            self._epoll.modify(self._of_any.fileno(), 0)
+            woken = self._epoll.poll(rest_s)
+            self._epoll.modify(self._of_any.fileno(), select.EPOLLIN)
+            if woken or rest_s == timeout_s:
+                return woken
+        return self._epoll.poll(timeout_s - max(0.0, rest_s))
+
     def close(self) -> None:
         """Lets go of the pidfds."""
         self._epoll.close()
+        self._of_any.close()
         while self._pidfds:
             os.close(self._pidfds.popitem()[0])
