@@ -11,6 +11,7 @@ from __future__ import annotations
 import numpy as np
 
 from bpfprof import array_types as npt
+from bpfprof.capture.numbers import look_up
 from bpfprof.model.rows import one_after_another, picked
 from bpfprof.model.samples import WAIT_DTYPE
 
@@ -48,14 +49,13 @@ class LastWaits:
 
     def settle(self, threads: npt.NDArray[np.integer], records: npt.NDArray[np.void]) -> npt.NDArray[np.void]:
         """Returns what is final by records of threads (abi.THREAD_DTYPE), read before the events that came last."""
-        since_ns = np.zeros(1 + max(self._held["thread"].max(initial=0), threads.max(initial=0)), np.uint64)
-        place = np.zeros(len(since_ns), np.int64)
-        since_ns[threads], place[threads] = records["since_ns"], np.arange(len(threads))
-        is_final = since_ns[self._held["thread"]] > self._held["time_ns"]
-        rows = picked(self._held, is_final)
+        place = look_up(self._held["thread"], dict(zip(threads.tolist(), range(len(threads)))), -1)
+        is_final = place >= 0
+        is_final[is_final] = records["since_ns"][place[is_final]] > self._held["time_ns"][is_final]
+        rows, place = picked(self._held, is_final), place[is_final]
         self._held = picked(self._held, ~is_final)
         for name in ("early_ns", "enqueue_ns"):
-            _correct(rows, np.arange(len(rows)), name, records[name][place[rows["thread"]]])
+            _correct(rows, np.arange(len(rows)), name, records[name][place])
         return rows
 
     def take_rest(self) -> npt.NDArray[np.void]:

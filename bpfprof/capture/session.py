@@ -251,6 +251,7 @@ class Session:
         for end, comm in zip(ends, ends["args"][:, :2].copy().view(_COMM).reshape(-1)):
             name, pid, tid = without_controls(bytes(comm)), int(end["tgid"]), int(end["tid"])
             self._processes.threads.rename(Tid(tid), name)
+            self._processes.threads.ended(Tid(tid))
             if pid == tid:
                 self._processes.ended(Pid(pid), int(end["time_ns"]), name)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from bpfprof import abi
@@ -15,8 +16,11 @@ if TYPE_CHECKING:
     from bpfprof.recording.writer import Sink
 
 
+_FORGOTTEN_S = 30.0  # after its end: until then a wait may come that it ended
+
+
 class Threads:
-    """`index_of` has the index in the recording of the thread that has a tid now, or had it last."""
+    """`index_of` has the index in the recording of the thread that has a tid now, or had it lately."""
 
     def __init__(self, tables: Tables) -> None:
         self.index_of: dict[int, int] = {}
@@ -26,6 +30,7 @@ class Threads:
         self._names: dict[int, str] = {}
         self._given_names: dict[int, str] = {}
         self._rows: list[dict[str, Any]] = []
+        self._ended: deque[tuple[float, Tid, int]] = deque()  # when, its tid and index
 
     def watch(self, process: int, pid: Pid, tid: Tid, is_born: bool) -> None:
         """Has the kernel side watch a thread that is there already; `is_born`: it begins to be now."""
@@ -48,8 +53,7 @@ class Threads:
 
     def add(self, process: int, pid: Pid, tid: Tid, first_ns: int, name: str = "") -> None:
         """A thread that the kernel side watches since first_ns; `name` is its own unless it has another."""
-        for names in (self._names, self._given_names):
-            names.pop(self.index_of.get(tid, -1), None)  # of one that had this tid before, and has ended
+        self._forget(self.index_of.get(tid, -1))  # it had this tid before, and has ended
         index = self.index_of[tid] = self.count
         self.count += 1
         self._rows.append(table_row(index, RecordedThread(process, tid, first_ns)))
@@ -68,6 +72,21 @@ class Threads:
         if index is not None and self._given_names.get(index) != name:
             self._given_names[index] = name
             self._rows.append({"index": index, "given_name": name})
+
+    def ended(self, tid: Tid) -> None:
+        """It is gone; after a while so is what is known of it."""
+        now_s = time.monotonic()
+        if tid in self.index_of:
+            self._ended.append((now_s, tid, self.index_of[tid]))
+        while self._ended and self._ended[0][0] < now_s - _FORGOTTEN_S:
+            _, gone, index = self._ended.popleft()
+            self._forget(index)
+            if self.index_of.get(gone) == index:
+                del self.index_of[gone]
+
+    def _forget(self, index: int) -> None:
+        for names in (self._names, self._given_names):
+            names.pop(index, None)
 
     def write_new(self, sink: Sink) -> None:
         """What the recording does not have yet."""
