@@ -14,12 +14,11 @@ from typing import TYPE_CHECKING, BinaryIO
 
 import click
 
-from bpfprof.capture.launched import LaunchedCommand
 from bpfprof.capture.options import CaptureOptions
-from bpfprof.capture.process import command_name
 from bpfprof.capture.stop import StopRequest
 from bpfprof.capture.targets import Targets
 from bpfprof.capture.watch import Watch
+from bpfprof.commands.launching import Launch
 from bpfprof.commands.options import RECORDING_SUFFIX, STANDARD_OUTPUT, Shown
 from bpfprof.commands.outputs import keep_others_out, open_output, open_temporary, remove_output, show, write_whole
 from bpfprof.commands.starting import Started, starting
@@ -85,16 +84,15 @@ def make_recording(started: Started | None, plan: Plan) -> int:
         check_host()
         check_events(plan.options.events)
         kernel = under_way.kernel or KernelSide.start(under_way.compilation)
-        launched = None
+        launch = None
         try:
             if plan.command:
-                under_way.stop.leave_ctrl_c()
-                launched = LaunchedCommand.start(plan.command)
-            profile, path, failure = _record(kernel, plan, chosen, under_way.stop, launched)
+                launch = Launch.start(plan.command, under_way.stop, plan.options.kills)
+            profile, path, failure = _record(kernel, plan, chosen, under_way.stop, launch)
         finally:
             kernel.close()
         _show_result(plan, chosen, profile, path)
-        status = _wait(launched, under_way.stop) if launched else 0
+        status = launch.wait() if launch else 0
     if failure is not None and status == 0:
         raise failure
     if failure is not None:
@@ -126,22 +124,11 @@ def _show_result(plan: Plan, chosen: Format | None, profile: Profile, path: Path
         click.echo(last, err=bool(has_output))
 
 
-def _wait(launched: LaunchedCommand, stop: StopRequest) -> int:
-    """The exit status of the command, which may go on after its recording has ended."""
-    name = command_name(launched.command)
-    if not stop.requested and not launched.has_ended():
-        click.echo(f"{name} ({launched.pid}) goes on, and bpfprof ends with it", err=True)
-    status = launched.wait(stop)
-    if launched.ending:
-        click.echo(f"bpfprof: {launched.ending} ended {name} ({launched.pid})", err=True)
-    return status
-
-
 def _record(
-    kernel: KernelSide, plan: Plan, chosen: Format | None, stop: StopRequest, launched: LaunchedCommand | None
+    kernel: KernelSide, plan: Plan, chosen: Format | None, stop: StopRequest, launch: Launch | None
 ) -> tuple[Profile, Path, BpfprofError | None]:
     """(the profile, where the recording or the report is, why it is not whole)"""
-    pids = (launched.pid,) if launched else plan.options.pids
+    pids = (launch.command.pid,) if launch else plan.options.pids
     targets = Targets.open(pids, plan.options.cgroups, plan.options.containers)
     path = plan.shown.output or _default_path(targets, plan.command)
     watch = Watch.of(plan.options, kernel, targets)
@@ -153,14 +140,20 @@ def _record(
                 if plan.options.native or plan.options.watches_all:
                     # It needs much of the same, and what is met first has to be looked at soon.
                     import bpfprof.capture.session  # noqa: F401
-                watch.start(launched)
+                watch.start(launch.command if launch else None)
                 stream.truncate(0)
-                _capture(watch, stream.fileno(), stop, is_launched=launched is not None)
+                _capture(watch, stream.fileno(), stop, launch)
             except OutputError as error:
                 failure = error  # what was written before is still shown
+            except Exception:
+                if launch:
+                    launch.left_alone()
+                raise
             finally:
                 watch.close()
-            if launched is None or launched.has_ended():
+            if launch:
+                launch.recorded(watch.processes)
+            if launch is None or launch.command.has_ended():
                 stop.end()
             profile = _read_back(stream, plan.profile_options)
             if chosen is not None:
@@ -223,19 +216,25 @@ def _copy_to_standard_output(file: BinaryIO) -> None:
     sys.stdout.flush()
 
 
-def _capture(watch: Watch, fd: int, stop: StopRequest, is_launched: bool) -> None:
+def _capture(watch: Watch, fd: int, stop: StopRequest, launch: Launch | None) -> None:
     # Imported now, which takes a while: the kernel side works already.
     from bpfprof.capture.session import Session
     from bpfprof.recording.writer import RecordingWriter
 
-    live = _LiveLine(not is_launched)
+    live = _LiveLine(launch is None)
+
+    def on_tick(progress: Progress) -> None:
+        live.update(progress)
+        if launch:
+            launch.follow(watch.processes)
+
     session = Session(watch, RecordingWriter(fd))
     try:
         session.begin()
         for note in watch.notes():
             click.echo(f"bpfprof: {note}", err=True)
-        live.begin(watch.describe(), "it ends when the command does" if is_launched else "Ctrl-C ends it")
-        session.run(live.update, stop)
+        live.begin(watch.describe(), "it ends when the command does" if launch else "Ctrl-C ends it")
+        session.run(on_tick, stop)
         session.finish()
         live.end(session.progress)
     finally:
