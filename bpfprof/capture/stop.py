@@ -34,16 +34,18 @@ class StopRequest:
 
     def __exit__(self, *_: object) -> None:
         self.end()
+        for number, handler in self._previous.items():
+            signal.signal(number, handler)
 
     def end(self) -> None:
-        """From here on signals do what they did before the block: what is left to do may be given up."""
+        """From here on signals end bpfprof, in good order: what is left to do may be given up."""
         if self._previous_mask is None:
             return
         self._look(0)  # what came is not to come again
         signal.pthread_sigmask(signal.SIG_SETMASK, self._previous_mask)
         self._previous_mask = None
         for number, handler in self._previous.items():
-            signal.signal(number, handler)
+            signal.signal(number, _give_up if handler is signal.SIG_DFL else handler)
 
     @property
     def requested(self) -> bool:
@@ -87,3 +89,7 @@ class StopRequest:
 
     def _came(self, number: int, _frame: FrameType | None) -> None:
         self._number, self._is_requested = number, True
+
+
+def _give_up(number: int, _frame: FrameType | None) -> None:
+    raise SystemExit(128 + number)  # as a shell has it

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
@@ -19,14 +18,14 @@ from bpfprof.capture.stop import StopRequest
 from bpfprof.capture.targets import Targets
 from bpfprof.capture.watch import Watch
 from bpfprof.commands.launching import Launch
-from bpfprof.commands.options import RECORDING_SUFFIX, STANDARD_OUTPUT, Shown
-from bpfprof.commands.outputs import keep_others_out, open_output, open_temporary, remove_output, show, write_whole
+from bpfprof.commands.options import RECORDING_SUFFIX, Shown
+from bpfprof.commands.outputs import STANDARD_OUTPUT, descriptor, open_stream, show
+from bpfprof.commands.result import Result
 from bpfprof.commands.starting import Started, starting
 from bpfprof.commands.terminal import acts_on_codes
 from bpfprof.errors import BpfprofError, OutputError, RecordingError, UsageError
 from bpfprof.kernel.checks import check_events, check_host
 from bpfprof.kernel.kernel_side import KernelSide
-from bpfprof.proc.caller import caller_ids
 from bpfprof.proc.tasks import process_name
 from bpfprof.profile.options import ProfileOptions
 from bpfprof.render.formats import SUMMARY, TABLE, WAITS, Format
@@ -73,9 +72,10 @@ def make_recording(started: Started | None, plan: Plan) -> int:
     if chosen in (SUMMARY, TABLE, WAITS) and plan.shown.output is None:
         chosen = None  # it is shown in any case
     if chosen is not None and plan.shown.output is None:
-        raise UsageError(f"the format {chosen.name} needs a file", "--output FILE; - is standard output")
-    if plan.shown.output == STANDARD_OUTPUT:
+        plan = replace(plan, shown=replace(plan.shown, output=STANDARD_OUTPUT))
+    if descriptor(plan.shown.output) == 1:
         _check_standard_output(plan, chosen)
+    stream = open_stream(plan.shown.output)  # before a command is forked, which is not to have it
     if plan.options.native_lines:
         from bpfprof.elf.lines import check_pyelftools
 
@@ -88,7 +88,7 @@ def make_recording(started: Started | None, plan: Plan) -> int:
         try:
             if plan.command:
                 launch = Launch.start(plan.command, under_way.stop, plan.options.kills)
-            profile, path, failure = _record(kernel, plan, chosen, under_way.stop, launch)
+            profile, path, failure = _record(kernel, plan, chosen, under_way.stop, launch, stream)
         finally:
             kernel.close()
         _show_result(plan, chosen, profile, path)
@@ -103,14 +103,15 @@ def make_recording(started: Started | None, plan: Plan) -> int:
 def _check_standard_output(plan: Plan, chosen: Format | None) -> None:
     if plan.command:
         raise UsageError("standard output belongs to the command that is launched", "give a file: --output FILE")
-    if chosen is None and sys.stdout.isatty():
-        raise UsageError("a recording cannot be read on a terminal", "bpfprof record -o - ... >FILE.bpfprof")
+    if sys.stdout.isatty() and (chosen is None or chosen.name in _NEXT_STEPS):
+        what = f"the format {chosen.name} is" if chosen else "a recording is"
+        raise UsageError(f"{what} not for a terminal", "give a file: --output FILE")
 
 
 def _show_result(plan: Plan, chosen: Format | None, profile: Profile, path: Path) -> None:
     text = plan.render(profile, None)
-    has_output = plan.command or path == STANDARD_OUTPUT  # of its own on standard output
-    if path == STANDARD_OUTPUT:
+    has_output = plan.command or descriptor(path) == 1  # of its own on standard output
+    if descriptor(path) is not None:
         last = ""
     elif chosen is None:
         last = f"\nrecording: {path}\nnext: {plan.next_command(path)}"
@@ -125,95 +126,45 @@ def _show_result(plan: Plan, chosen: Format | None, profile: Profile, path: Path
 
 
 def _record(
-    kernel: KernelSide, plan: Plan, chosen: Format | None, stop: StopRequest, launch: Launch | None
+    kernel: KernelSide,
+    plan: Plan,
+    chosen: Format | None,
+    stop: StopRequest,
+    launch: Launch | None,
+    stream: BinaryIO | None,
 ) -> tuple[Profile, Path, BpfprofError | None]:
     """(the profile, where the recording or the report is, why it is not whole)"""
     pids = (launch.command.pid,) if launch else plan.options.pids
     targets = Targets.open(pids, plan.options.cgroups, plan.options.containers)
-    path = plan.shown.output or _default_path(targets, plan.command)
+    spare = _default_path(targets, plan.command)
+    path = plan.shown.output or spare
     watch = Watch.of(plan.options, kernel, targets)
     failure: BpfprofError | None = None
-    with contextlib.closing(_Result.open(path, is_recording=chosen is None)) as result:
-        stream = os.fdopen(open_temporary(), "r+b") if chosen else result.file
-        with result.watched_over():
-            try:
-                if plan.options.native or plan.options.watches_all:
-                    # It needs much of the same, and what is met first has to be looked at soon.
-                    import bpfprof.capture.session  # noqa: F401
-                watch.start(launch.command if launch else None)
-                stream.truncate(0)
-                _capture(watch, stream.fileno(), stop, launch)
-            except OutputError as error:
-                failure = error  # what was written before is still shown
-            except Exception:
-                if launch:
-                    launch.left_alone()
-                raise
-            finally:
-                watch.close()
+    with contextlib.closing(Result.open(path, stream, chosen is None, spare)) as result, result.watched_over():
+        try:
+            if plan.options.native or plan.options.watches_all:
+                # It needs much of the same, and what is met first has to be looked at soon.
+                import bpfprof.capture.session  # noqa: F401
+            watch.start(launch.command if launch else None)
+            result.recording.truncate(0)
+            _capture(watch, result.recording.fileno(), stop, launch)
+        except OutputError as error:
+            failure = error  # what was written before is still shown
+        except Exception:
             if launch:
-                launch.recorded(watch.processes)
-            if launch is None or launch.command.has_ended():
-                stop.end()
-            profile = _read_back(stream, plan.profile_options)
-            if chosen is not None:
-                write_whole(result.file.fileno(), path, plan.render(profile, chosen), result.caller)
-                stream.close()
-        if path == STANDARD_OUTPUT:
-            _copy_to_standard_output(result.file)
+                launch.left_alone()
+            raise
+        finally:
+            watch.close()
+        if launch:
+            launch.recorded(watch.processes)
+        if launch is None or launch.command.has_ended():
+            stop.end()
+        profile = _read_back(result.recording, plan.profile_options)
+        result.write(plan.render(profile, chosen) if chosen else None)
     if profile.quality.unfinished and failure is None:
         failure = RecordingError(f"the recording is not whole: {profile.quality.unfinished}")
     return profile, path, failure
-
-
-@dataclass(frozen=True)
-class _Result:
-    """The file of a recording, or of a report of it; without a name where it goes to standard output."""
-
-    path: Path
-    file: BinaryIO
-    is_recording: bool
-    is_new: bool
-    caller: tuple[int, int] | None
-
-    @classmethod
-    def open(cls, path: Path, is_recording: bool) -> _Result:
-        """Raises UsageError when it cannot be written, or another process writes it."""
-        caller = caller_ids()
-        if path == STANDARD_OUTPUT:
-            return cls(path, os.fdopen(open_temporary(), "r+b"), is_recording, False, caller)
-        is_new = not os.path.lexists(path)
-        file = os.fdopen(open_output(path, caller, empty=False, mode=0o600 if is_recording else 0o644), "r+b")
-        keep_others_out(file.fileno(), path)
-        return cls(path, file, is_recording, is_new, caller)
-
-    @contextlib.contextmanager
-    def watched_over(self) -> Iterator[None]:
-        """When something fails in the block, what was recorded is kept and said: it may be all there is."""
-        try:
-            yield
-        except BaseException as error:
-            is_told = isinstance(error, BpfprofError)
-            if (
-                self.is_recording
-                and not is_told
-                and self.path != STANDARD_OUTPUT
-                and os.fstat(self.file.fileno()).st_size
-            ):
-                click.echo(f"bpfprof: the recording so far is in {self.path}", err=True)
-            elif self.is_new:
-                remove_output(self.path, self.file.fileno(), self.caller)
-            raise
-
-    def close(self) -> None:
-        self.file.close()
-
-
-def _copy_to_standard_output(file: BinaryIO) -> None:
-    sys.stdout.flush()
-    file.seek(0)
-    shutil.copyfileobj(file, sys.stdout.buffer)
-    sys.stdout.flush()
 
 
 def _capture(watch: Watch, fd: int, stop: StopRequest, launch: Launch | None) -> None:
