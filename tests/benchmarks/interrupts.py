@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -50,8 +51,8 @@ class Case:
     before: tuple[str, ...] = ()
 
 
-def cases(pid: int) -> list[Case]:
-    """The command lines that are interrupted; those with `pid` record it."""
+def cases(pid: int, recorded: Path) -> list[Case]:
+    """The command lines that are interrupted; those with `pid` record it, that with `recorded` reports."""
     target, short, recording = ("--pid", str(pid)), ("-d", "0.4"), ("-o", "x.bpfprof")
     fresh = ("unshare", "-m", "sh", "-c", EMPTY_CACHE, "sh")
     return [
@@ -63,6 +64,7 @@ def cases(pid: int) -> list[Case]:
         Case("offcpu", ("offcpu", *target, *short, *recording), "x.bpfprof"),
         Case("top --batch", ("top", *target, "--batch", "-n", "2", "-d", "0.2")),
         Case("dump", ("dump", str(pid))),
+        Case("report -o x.svg", ("report", str(recorded), "-o", "x.svg"), "x.svg"),
     ]
 
 
@@ -92,7 +94,7 @@ class Run:
             faults = [] if self._is_due(status) else [f"exit status {status}"]
             if "Traceback" in said or "internal error" in said or "Exception ignored" in said:
                 faults.append("traceback")
-            outcome, wrong = _look_at_output(folder / "work" / self.case.output) if self.case.output else ("", "")
+            outcome, wrong = self._look_at_output(folder / "work") if self.case.output else ("", "")
             faults += [wrong] if wrong else []
             faults += [f"left over: {left}" for left in self._left_over(folder)]
         if "traceback" in faults and "/bpfprof/" not in said:  # no line of it: it had not begun
@@ -126,6 +128,27 @@ class Run:
             said.seek(0)
             return said.read().decode(errors="replace"), status
 
+    def _look_at_output(self, folder: Path) -> tuple[str, str]:
+        """(what there is, what is wrong with it)"""
+        path = folder / self.case.output
+        if not path.exists():
+            return "no file", ""
+        is_killed = signal.SIGKILL in (number for _, number in self.moments)
+        if not path.stat().st_size:
+            return "empty file", "" if is_killed else "an empty file"
+        if path.suffix == ".svg":
+            try:
+                ElementTree.parse(path)
+            except ElementTree.ParseError:
+                return "part of a picture", "" if is_killed else "a part of a picture"
+            return "whole file", ""
+        done = subprocess.run([BPFPROF, "report", str(path)], capture_output=True, text=True, check=False)
+        if done.returncode == 0:
+            return "whole file", ""
+        if done.returncode != 5 or "Traceback" in done.stderr or "internal error" in done.stderr:
+            return "", f"report ends with {done.returncode}: {done.stderr}"
+        return ("file without its end" if "quality:" in done.stdout else "file of a start only"), ""
+
     def _is_due(self, status: int) -> bool:
         numbers = {number for _, number in self.moments}
         by_signal = {-number for number in numbers} | {128 + number for number in numbers}
@@ -149,26 +172,6 @@ def _processes(mark: bytes) -> Iterator[str]:
         with contextlib.suppress(OSError):
             if mark in path.read_bytes().split(b"\0"):
                 yield f"{path.parent.name} {(path.parent / 'comm').read_text().strip()}"
-
-
-def _look_at_output(path: Path) -> tuple[str, str]:
-    """(what there is, what is wrong with it)"""
-    if not path.exists():
-        return "no file", ""
-    if path.suffix == ".svg":
-        try:
-            ElementTree.parse(path)
-        except ElementTree.ParseError as error:
-            return "", "" if not path.stat().st_size else f"half a picture: {error}"
-        return "whole file", ""
-    done = subprocess.run([BPFPROF, "report", str(path)], capture_output=True, text=True, check=False)
-    if done.returncode == 0:
-        return "whole file", ""
-    if done.returncode != 5 or "Traceback" in done.stderr or "internal error" in done.stderr:
-        return "", f"report ends with {done.returncode}: {done.stderr}"
-    if "quality:" in done.stdout:
-        return "file without its end", ""
-    return ("empty file" if path.stat().st_size == 0 else "file of a start only"), ""
 
 
 def length_s(case: Case) -> float:
@@ -232,16 +235,21 @@ def main() -> None:
     print(f"seed {seed} of_the_moments")
     random.seed(seed)
     target = subprocess.Popen([sys.executable, "-c", TARGET], stdout=subprocess.PIPE)
+    folder = tempfile.mkdtemp(prefix="bpfprof-interrupted-")
     try:
         assert target.stdout is not None
         target.stdout.readline()
-        listed = cases(target.pid)
+        recorded = Path(folder) / "x.bpfprof"
+        command = [BPFPROF, "record", "--pid", str(target.pid), "-d", "2", "-o", str(recorded)]
+        subprocess.run(command, check=True, capture_output=True)
+        listed = cases(target.pid, recorded)
         lengths = {case.name: length_s(case) for case in listed}
         is_right = show("interrupted", judged(listed, count, False, lengths))
         is_right &= show("killed", judged(listed, killed_count, True, lengths))
     finally:
         target.kill()
         target.wait()
+        shutil.rmtree(folder)
     sys.exit(not is_right)
 
 
