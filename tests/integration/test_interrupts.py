@@ -9,7 +9,7 @@ from tests.integration.recorded import PYTHON, ROOT, completed, needs_root
 pytestmark = needs_root
 
 
-@pytest.mark.timeout(300)  # 36 runs of bpfprof
+@pytest.mark.timeout(300)  # about 40 runs of bpfprof
 def test_signals_at_random_moments() -> None:
     """What it prints has the seed, with which the same moments come again."""
     script = ROOT / "tests" / "benchmarks" / "interrupts.py"
