@@ -1,5 +1,10 @@
 """The command `bpfprof`, and `python -m bpfprof`: Ctrl-C before it works or after it is done ends it without a word."""
 
+import sys
+
+if __name__ == "__main__" and not (sys.flags.isolated or getattr(sys.flags, "safe_path", False)):
+    del sys.path[0]  # the current folder, which root may share with others: nothing is imported from it
+
 import signal
 
 

@@ -8,7 +8,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from bpfprof.commands.outputs import guard_standard_output
-from bpfprof.errors import BpfprofError
+from bpfprof.errors import BpfprofError, shortage
 from bpfprof.proc.text import with_controls_replaced
 
 if TYPE_CHECKING:
@@ -42,10 +42,11 @@ def _run(arguments: list[str], debug: bool) -> int:
             return _run_command(arguments, started)
     except KeyboardInterrupt:
         return _INTERRUPTED
-    except BpfprofError as error:
-        _say(f"{error}" + (f"\n  {error.hint}" if error.hint else ""), debug, error.details)
-        return error.exit_code
     except Exception as error:
+        known = error if isinstance(error, BpfprofError) else shortage(error)
+        if known is not None:
+            _say(f"{known}" + (f"\n  {known.hint}" if known.hint else ""), debug, known.details)
+            return known.exit_code
         _say(f"internal error: {type(error).__name__}: {error}\n  {_REPORT_BUG}", debug)
         return 1
 

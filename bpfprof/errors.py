@@ -5,6 +5,11 @@ An address or frame that cannot be resolved is not an error: it is a value with 
 
 from __future__ import annotations
 
+import errno
+import os
+
+_SHORTAGES = {errno.EMFILE: "ulimit -n 4096", errno.ENFILE: "sysctl fs.file-max=1000000", errno.ENOMEM: ""}
+
 
 class BpfprofError(Exception):
     """Something the user or the machine can put right; its text is one sentence a user can act on.
@@ -63,3 +68,12 @@ class OutputError(BpfprofError):
     """An output could not be written to its end (disk full, I/O error); what was written stays readable."""
 
     exit_code = 5
+
+
+def shortage(error: Exception) -> UnsupportedError | None:
+    """What is said where no more files or memory are to be had, whatever they were for; None for any other error."""
+    number = errno.ENOMEM if isinstance(error, MemoryError) else error.errno if isinstance(error, OSError) else None
+    if number not in _SHORTAGES:
+        return None
+    name = getattr(error, "filename", None)
+    return UnsupportedError(os.strerror(number).lower() + f", for {name}" * bool(name), _SHORTAGES[number])

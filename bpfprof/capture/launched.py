@@ -6,8 +6,11 @@ import contextlib
 import ctypes
 import errno
 import os
+import select
 import shutil
 import signal
+import time
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NoReturn
 
@@ -20,6 +23,7 @@ from bpfprof.proc.privilege import CAPABILITIES
 
 _PR_CAP_AMBIENT, _PR_CAP_AMBIENT_LOWER = 47, 3  # include/uapi/linux/prctl.h
 _FAILED, _NOT_EXECUTABLE, _NOT_FOUND = 125, 126, 127  # as env(1), nohup(1) and shells end
+_GRACE_S, _KILL_S = 5.0, 1.0
 _SIGNALLED = 128  # a shell's status of a command that a signal has ended, without the signal's number
 
 
@@ -48,6 +52,7 @@ class LaunchedCommand:
     command: tuple[str, ...]
     _gate: int
     _failure: int  # reads exit status and errno of what failed; ends without any when it runs
+    is_released: bool = False
     _status: int | None = None  # as a shell has it; None: it still runs
 
     @classmethod
@@ -75,6 +80,7 @@ class LaunchedCommand:
         with contextlib.suppress(BrokenPipeError):  # something has ended it meanwhile
             os.write(self._gate, b"x")
         os.close(self._gate)
+        self.is_released = True
         with os.fdopen(self._failure, "rb") as stream:
             answer = stream.read()
         if answer:
@@ -90,6 +96,27 @@ class LaunchedCommand:
                     os.kill(self.pid, number)
         assert self._status is not None
         return self._status
+
+    def end(self, others: Iterable[Pid], stop: StopRequest) -> None:
+        """Ends it and the others, which it started: SIGTERM, and SIGKILL some seconds or one more request later."""
+        fds, ended = [], select.poll()
+        for pid in {*others, *(() if self.has_ended() else (self.pid,))}:
+            with contextlib.suppress(OSError):  # it has ended meanwhile
+                fds.append(os.pidfd_open(pid))
+                ended.register(fds[-1], select.POLLIN)
+        stop.take(0)
+        for number, seconds in ((signal.SIGTERM, _GRACE_S), (signal.SIGKILL, _KILL_S)):
+            deadline_s = time.monotonic() + seconds
+            for fd in fds:
+                with contextlib.suppress(OSError):  # ended, or another user's since it was launched (setuid)
+                    signal.pidfd_send_signal(fd, number)
+            while fds and time.monotonic() < deadline_s and not stop.take(0):
+                for fd, _ in ended.poll(100):
+                    ended.unregister(fd)
+                    fds.remove(fd)
+                    os.close(fd)
+        for fd in fds:
+            os.close(fd)
 
     def has_ended(self) -> bool:
         """Whether it runs no more."""

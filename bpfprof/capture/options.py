@@ -18,6 +18,7 @@ class CaptureOptions:
     event_period: int = 0  # a sample each so many of them; 0: about a thousand samples a second
     mode: str = "both"
     follow_children: bool = True
+    kills: bool = False  # a launched command that outlives its recording
     watches_all: bool = False  # every process of the machine, instead of `pids`
     cgroups: tuple[str, ...] = ()  # every process in them, instead of `pids`
     containers: tuple[str, ...] = ()  # by their ids, or how these begin

@@ -214,10 +214,9 @@ class Processes:
 
         It is not where another thread has called execve, which goes on under its tid. name: its last comm.
         """
-        process, status = self.by_pid.get(pid), tasks.thread_status(pid, Tid(pid))
+        process = self.by_pid.get(pid)
         is_another = process is not None and time_ns < process.since_ns
-        runs = status is not None and status.run_state not in _DEAD
-        if is_another or runs or set(tasks.list_threads(pid)) - {pid}:
+        if is_another or _lives(pid):
             return
         if process is not None and name and name != process.name:
             process.name = name
@@ -263,6 +262,10 @@ class Processes:
             self._name(process)
             for tid in tasks.list_threads(process.pid):
                 self.threads.rename(tid, tasks.thread_name(process.pid, tid))
+
+    def living(self) -> list[Process]:
+        """Those that have not ended; asked of /proc, as events of ends may have been lost."""
+        return [process for pid, process in self.by_pid.items() if _lives(pid)]
 
     def take_newly_known(self) -> list[Process]:
         """Processes whose threads may have begun to sleep before it was known how to walk their stacks."""
@@ -372,3 +375,9 @@ class Processes:
         if row != process.written:
             process.written = row
             self._rows.append(table_row(process.index, row))
+
+
+def _lives(pid: Pid) -> bool:
+    """Whether a thread of it runs or waits: the first one may be gone before the others."""
+    status = tasks.thread_status(pid, Tid(pid))
+    return (status is not None and status.run_state not in _DEAD) or bool(set(tasks.list_threads(pid)) - {pid})

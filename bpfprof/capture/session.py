@@ -117,14 +117,15 @@ class Session:
         self._watch.release()
 
     def run(self, on_tick: Callable[[Progress], None], stop: StopRequest) -> None:
-        """Drains until the duration is over, the targets have ended, or a stop is requested."""
+        """Drains until the duration is over, the targets have ended, or a stop is requested.
+
+        A launched command has ended with the last process that is followed: as a daemon it goes on in another.
+        """
         deadline_s = self._watch.start_ns / 1e9 + (self._watch.options.duration_s or float("inf"))
         ended = False
         while not ended and not stop.requested and time.monotonic() < deadline_s:
             next_s = min(self._drained_s + self._tick_s(), deadline_s)
             ended = self._watch.targets.all_ended(max(0.0, min(next_s, self._async.due_s) - time.monotonic()))
-            if not ended and time.monotonic() >= self._async.due_s:
-                self._async.look(list(self._processes.by_pid.values()))
             if ended or time.monotonic() >= next_s or self._must_drain():
                 self._drain()
                 on_tick(self.progress)
@@ -132,6 +133,9 @@ class Session:
                 begin_s = time.monotonic()
                 if not self._inbox.take():
                     self._watch.targets.rest(time.monotonic() - begin_s)
+            ended = ended and not (self._watch.is_launched and self._processes.living())
+            if not ended and time.monotonic() >= self._async.due_s:
+                self._async.look(list(self._processes.by_pid.values()))
         usual_priority()
 
     def finish(self) -> None:

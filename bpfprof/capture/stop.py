@@ -22,7 +22,7 @@ class StopRequest:
         self._signals = {number for number in STOP_SIGNALS if number != signal.SIGHUP or number not in ignored_signals}
         self._number = 0  # of the last one that came and was not taken
         self._is_requested = False
-        self._leaves_ctrl_c = False
+        self._leaves_ctrl_c = self._has_left_one = False
         self._previous: dict[signal.Signals, Any] = {}
         self._previous_mask: set[int] | None = None
 
@@ -34,16 +34,18 @@ class StopRequest:
 
     def __exit__(self, *_: object) -> None:
         self.end()
+        for number, handler in self._previous.items():
+            signal.signal(number, handler)
 
     def end(self) -> None:
-        """From here on signals do what they did before the block: what is left to do may be given up."""
+        """From here on signals end bpfprof, in good order: what is left to do may be given up."""
         if self._previous_mask is None:
             return
         self._look(0)  # what came is not to come again
         signal.pthread_sigmask(signal.SIG_SETMASK, self._previous_mask)
         self._previous_mask = None
         for number, handler in self._previous.items():
-            signal.signal(number, handler)
+            signal.signal(number, _give_up if handler is signal.SIG_DFL else handler)
 
     @property
     def requested(self) -> bool:
@@ -60,6 +62,13 @@ class StopRequest:
         self._look(0)
         self._leaves_ctrl_c = True
 
+    def take_ctrl_c(self) -> None:
+        """From here on it is for bpfprof again, for that command has ended; one that came before may be why."""
+        self._look(0)
+        self._leaves_ctrl_c = False
+        if self._has_left_one:
+            self.request()
+
     def take(self, timeout_s: float) -> int:
         """The last signal that made a request and was not taken before, waiting so long for one; 0: none."""
         if not self._number:
@@ -72,9 +81,15 @@ class StopRequest:
             found = signal.sigtimedwait(self._signals, timeout_s)
             if found is None:
                 return
-            if not (self._leaves_ctrl_c and found.si_signo == signal.SIGINT and found.si_code == _SI_KERNEL):
-                self._came(found.si_signo, None)
-                timeout_s = 0
+            if self._leaves_ctrl_c and found.si_signo == signal.SIGINT and found.si_code == _SI_KERNEL:
+                self._has_left_one = True
+                continue
+            self._came(found.si_signo, None)
+            timeout_s = 0
 
     def _came(self, number: int, _frame: FrameType | None) -> None:
         self._number, self._is_requested = number, True
+
+
+def _give_up(number: int, _frame: FrameType | None) -> None:
+    raise SystemExit(128 + number)  # as a shell has it

@@ -8,7 +8,7 @@ import time
 from dataclasses import dataclass, field
 
 from bpfprof.capture.members import Members
-from bpfprof.errors import TargetError, UnsupportedError
+from bpfprof.errors import TargetError, UnsupportedError, shortage
 from bpfprof.kernel.refusals import is_forbidden, refusal
 from bpfprof.model.ids import Pid
 from bpfprof.proc import tasks
@@ -47,6 +47,8 @@ class Targets:
             try:
                 fd = os.pidfd_open(pid)
             except OSError as error:
+                if shortage(error):
+                    raise
                 if is_forbidden(error):
                     raise refusal("pidfd_open(2)", error) from error
                 if tasks.list_threads(pid):

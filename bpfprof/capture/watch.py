@@ -44,6 +44,7 @@ class Watch:
     start_ns: int = 0
     attachments: Attachments = field(default_factory=Attachments)
     uncounted_percent: dict[str, int] = field(default_factory=dict)  # of events, known at the end
+    is_launched: bool = False
     _command: LaunchedCommand | None = None  # waits to be released
     _names: list[str] = field(default_factory=list)  # of the targets, which may end any moment
 
@@ -93,7 +94,7 @@ class Watch:
         for number, name in enumerate(self.options.events):
             program = self.kernel.event_program(number)
             self.attachments.attach_event(name, program, self.options.event_period)
-        self._command = command
+        self._command, self.is_launched = command, command is not None
 
     def release(self) -> None:
         """Lets a launched command begin, now that somebody looks: its account begins here, as a thread's at birth.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from array import array
 from dataclasses import dataclass, field
 
@@ -16,7 +17,9 @@ from bpfprof.elf.asm.effects import LONGEST_CALL_BYTES, ends_with_call
 from bpfprof.model.ids import Pid
 from bpfprof.model.samples import NATIVE_DTYPE, NATIVE_EXACT, NO_FILE
 
-_KERNEL_ADDRESS_MASK = (1 << 48) - 1  # the upper bits of all kernel addresses are the same
+_KERNEL_ADDRESS_BITS = 48  # the upper ones of all kernel addresses are set
+# Where the kernel lies is a secret that helps to attack it: what is written is where an address is from here.
+_KERNEL_ORIGIN = secrets.randbits(_KERNEL_ADDRESS_BITS)
 _EXACT = 1 << abi.CONSTANTS["BP_EXACT_BIT"]
 _NOT_READY = int(abi.Status["BP_NATIVE_NOT_READY"])
 _NO_RULE = int(abi.Status["BP_NATIVE_NO_RULE"])
@@ -86,7 +89,7 @@ class NativeTable:
         self._used.update(numbers)
         if len(words) > native_count:
             # A sample's first kernel address is where it was; of a wait it is our own program.
-            numbers.append(self._number((words[native_count] & _KERNEL_ADDRESS_MASK, KERNEL_FILE, NATIVE_EXACT)))
+            numbers.append(self._number((_without_origin(words[native_count]), KERNEL_FILE, NATIVE_EXACT)))
             callers = self._kernel_callers
             numbers += [callers.get(word) or self._kernel_caller(word) for word in words[native_count + 1 :]]
         return numbers
@@ -136,7 +139,7 @@ class NativeTable:
         return number
 
     def _kernel_caller(self, word: int) -> int:
-        number = self._kernel_callers[word] = self._number((word & _KERNEL_ADDRESS_MASK, KERNEL_FILE, 0))
+        number = self._kernel_callers[word] = self._number((_without_origin(word), KERNEL_FILE, 0))
         return number
 
     def _number(self, row: Row) -> int:
@@ -148,6 +151,16 @@ class NativeTable:
             self._file_of.append(row[1])
             number = self._numbers[row] = len(self._file_of)
         return number
+
+
+def kernel_addresses(written: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+    """Those in the kernel, of what this process wrote of them."""
+    upper = (1 << 64) - (1 << _KERNEL_ADDRESS_BITS)
+    return (written + np.uint64(_KERNEL_ORIGIN)) | np.uint64(upper)
+
+
+def _without_origin(address: int) -> int:
+    return (address - _KERNEL_ORIGIN) % (1 << _KERNEL_ADDRESS_BITS)
 
 
 def _unwound_at(word: int) -> int:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from bpfprof import array_types as npt
-from bpfprof.code.addresses import NativeTable
+from bpfprof.code.addresses import NativeTable, kernel_addresses
 from bpfprof.code.files import KERNEL_FILE, CodeFile, FileKind
 from bpfprof.code.maps import NativeCode
 from bpfprof.elf.image import ElfImage
@@ -112,7 +112,7 @@ class Namer:
         array = np.array(addresses, np.uint64)
         if file.number == KERNEL_FILE:
             self._kernel = self._kernel or SymbolNames(read_kernel_symbols())
-            names = self._kernel.resolve(array | np.uint64(0xFFFF << 48))
+            names = self._kernel.resolve(kernel_addresses(array))
         else:
             names = SymbolNames(read_perf_map(file.pid)).resolve(array)
         return [[(name, "", 0, 0)] if name else [] for name in names]

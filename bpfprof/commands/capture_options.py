@@ -36,6 +36,8 @@ def check_targets(options: CaptureOptions, command: tuple[str, ...], example: st
     used = {way: what for way, what in ways.items() if what}
     if options.watches_all and used:
         raise UsageError(f"--all already includes {' and '.join(used.values())}", "leave one of them out")
+    if options.kills and not command:
+        raise UsageError("--kill is for a command that is launched", "leave it out")
     of_cgroups = used.keys() <= {"--cgroup", "--container"}
     if len(used) > 1 and not of_cgroups:
         raise UsageError(f"{' and '.join(used)} are two ways to say what to record", "leave one of them out")
@@ -73,11 +75,19 @@ _TARGETS = (
         help="Their children, too.  [default: on]",
     ),
 )
-_DURATION = click.option(
-    *("-d", "--duration", "duration_s"),
-    metavar="SECONDS",
-    type=Number("seconds"),
-    help="How long.  [default: until Ctrl-C, or until all of them have ended]",
+_END = (
+    click.option(
+        *("-d", "--duration", "duration_s"),
+        metavar="SECONDS",
+        type=Number("seconds"),
+        help="How long.  [default: until Ctrl-C, or until all of them have ended]",
+    ),
+    click.option(
+        "--kill",
+        "kills",
+        is_flag=True,
+        help="End what goes on of COMMAND when its recording is over: SIGTERM, and SIGKILL 5 seconds later.",
+    ),
 )
 _WAITS = (
     click.option("--wakers/--no-wakers", default=True, help="Who ended each wait, and where.  [default: on]"),
@@ -135,8 +145,8 @@ def _gathered(targets: Sequence[_Option], stacks: Sequence[_Option]) -> Callable
     return gathered("asked", CaptureOptions, options)
 
 
-record_options = _gathered((*_TARGETS, _DURATION), _stacks("-n"))
-capture_options = _gathered((*_TARGETS, _DURATION), _stacks())
+record_options = _gathered((*_TARGETS, *_END), _stacks("-n"))
+capture_options = _gathered((*_TARGETS, *_END), _stacks())
 live_options = _gathered(_TARGETS, _stacks())  # without an end
 rate_option = under(
     CAPTURE,

@@ -12,8 +12,8 @@ import click
 
 from bpfprof.commands.filters import Wanted, filter_options
 from bpfprof.commands.help import COMPARE, LOOK, OUTPUT, Command, under
-from bpfprof.commands.options import STANDARD_OUTPUT, gathered, with_options
-from bpfprof.commands.outputs import shows_utf8
+from bpfprof.commands.options import gathered, with_options
+from bpfprof.commands.outputs import descriptor, shows_utf8
 from bpfprof.commands.report import check_not_replaced, load_profile, write_report
 from bpfprof.commands.values import ROWS, Number
 from bpfprof.errors import RecordingError, RegressionError, UsageError
@@ -91,7 +91,7 @@ _OPTIONS = (
             *("-o", "--output"),
             type=Path,
             metavar="FILE",
-            callback=lambda _ctx, _parameter, path: None if path == STANDARD_OUTPUT else path,
+            callback=lambda _ctx, _parameter, path: None if descriptor(path) == 1 else path,
             help="File to write, - for standard output; its suffix .json gives the format.",
         ),
     ),

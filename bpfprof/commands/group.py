@@ -37,7 +37,7 @@ EXIT_CODES = (
     ("0", "done"),
     ("1", "a bug in bpfprof"),
     ("2", "wrong use"),
-    ("3", "a privilege, kernel feature or dependency is missing"),
+    ("3", "a privilege, kernel feature or dependency is missing, or files or memory run out"),
     ("4", "no such process, or it ended before anything was seen"),
     ("5", "a recording is unreadable or cut short, or an output cannot be written"),
     ("6", "diff --fail-over found what it looks for"),

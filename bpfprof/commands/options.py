@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 import click
 
 from bpfprof.commands.help import LOOK, OUTPUT, under
+from bpfprof.commands.outputs import descriptor
 from bpfprof.errors import UsageError
 from bpfprof.profile.options import ProfileOptions, SpanFilter
 from bpfprof.query.merging import MERGES
@@ -19,7 +20,6 @@ from bpfprof.render.formats import FORMATS, Format, RenderOptions, find_format, 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 RECORDING_SUFFIX = ".bpfprof"
-STANDARD_OUTPUT = Path("-")  # as a name of an output
 _FORMAT_NAMES = ", ".join(format.name for format in FORMATS)
 
 _PICTURE = ".svg gives a flame graph, which any browser shows"
@@ -77,7 +77,7 @@ class Shown:
             if found is None:
                 raise UsageError(f"there is no format {self.format_name}", f"the formats are {_FORMAT_NAMES}")
             return found
-        if self.output in (None, STANDARD_OUTPUT) or self.output.suffix == RECORDING_SUFFIX:
+        if self.output is None or self.output.suffix == RECORDING_SUFFIX or descriptor(self.output) is not None:
             return None
         found = format_for_suffix(self.output)
         if found is None:
@@ -89,7 +89,7 @@ class Shown:
 
     def on_terminal(self) -> Shown:
         """The same where standard output is what there is without a file, so `-o -` says nothing."""
-        return replace(self, output=None) if self.output == STANDARD_OUTPUT else self
+        return replace(self, output=None) if descriptor(self.output) == 1 else self
 
     def profile_options(self, wanted: SpanFilter, with_spans: bool) -> ProfileOptions:
         """What the profile for a report has to hold."""

@@ -6,22 +6,30 @@ import contextlib
 import fcntl
 import io
 import os
+import re
 import stat
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, BinaryIO
 
-from bpfprof.errors import OutputError, UsageError
+from bpfprof.errors import OutputError, UsageError, shortage
 from bpfprof.proc.caller import files_as
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
 
 
+STANDARD_OUTPUT = Path("-")  # as a name of an output
+# Names of what this process has open already, as `-o >(gzip >x)` of a shell gives them.
+_DESCRIPTOR = re.compile(r"/(?:dev/(?:fd/(\d{1,5})|stdout|stderr)|proc/self/fd/(\d{1,5}))")
+_NUMBERS = {"/dev/stdout": 1, "/dev/stderr": 2}
+
+
 class _StandardOutput(io.FileIO):
     """Who reads only the beginning (`head`) has had enough: the rest goes nowhere, as does what follows an error."""
 
     has_ended = False
+    called = "standard output"
 
     def write(self, data: ReadableBuffer, /) -> int:
         try:
@@ -31,7 +39,7 @@ class _StandardOutput(io.FileIO):
             self.has_ended = True
         except OSError as error:
             self.has_ended = True
-            raise OutputError(f"standard output could not be written: {error.strerror}") from error
+            raise OutputError(f"{self.called} could not be written: {error.strerror}") from error
         return len(memoryview(data))
 
 
@@ -55,6 +63,44 @@ def guard_standard_output() -> None:
     encoding = "utf-8" if sys.stdout is None else sys.stdout.encoding
     buffer = io.BufferedWriter(_StandardOutput(fd, "w", closefd=False))
     sys.stdout = io.TextIOWrapper(buffer, encoding, "replace", line_buffering=os.isatty(fd))
+
+
+def descriptor(path: Path | None) -> int | None:
+    """Of an output that is no file to be made: standard output, or another one that bpfprof was started with."""
+    name = str(path)
+    if path == STANDARD_OUTPUT:
+        return 1
+    found = _DESCRIPTOR.fullmatch(name)
+    return None if found is None else _NUMBERS.get(name) or int(found[1] or found[2])
+
+
+def open_stream(path: Path | None) -> BinaryIO | None:
+    """Writes to a descriptor that bpfprof was started with; None where `path` is that of a file.
+
+    Programs that are started later do not get it. Raises UsageError when it was not given one, or may only read it.
+    """
+    number = descriptor(path)
+    if number is None:
+        return None
+    if number == 1:
+        sys.stdout.flush()
+        return io.BufferedWriter(_StandardOutput(sys.stdout.fileno(), "w", closefd=False))
+    try:
+        flags = fcntl.fcntl(number, fcntl.F_GETFL)
+        is_own = fcntl.fcntl(number, fcntl.F_GETFD) & fcntl.FD_CLOEXEC  # as all are that were opened here
+    except OSError:
+        is_own, flags = 1, 0
+    if is_own:
+        raise UsageError(
+            f"{path} cannot be written: bpfprof was not given it", "sudo closes all but three: use -o - and a pipe"
+        )
+    if flags & os.O_ACCMODE == os.O_RDONLY:
+        raise UsageError(f"{path} cannot be written: it is open to be read")
+    raw = _StandardOutput(fcntl.fcntl(number, fcntl.F_DUPFD_CLOEXEC, 3), "w")
+    raw.called = str(path)
+    if number > 2:
+        os.set_inheritable(number, False)  # who reads it waits for the end of all who have it
+    return io.BufferedWriter(raw)
 
 
 def is_read() -> bool:
@@ -89,6 +135,8 @@ def open_output(path: Path, caller: tuple[int, int] | None, empty: bool = True, 
         with files_as(caller):
             fd = os.open(path, flags, mode)
     except OSError as error:
+        if shortage(error):
+            raise
         why = "it is a symbolic link" if path.is_symlink() else error.strerror
         raise UsageError(f"{path} cannot be written: {why}") from error
     try:
@@ -122,7 +170,7 @@ def remove_output(path: Path, fd: int, caller: tuple[int, int] | None) -> None:
 
 def _check(path: Path, status: os.stat_result, caller: tuple[int, int] | None) -> None:
     if not stat.S_ISREG(status.st_mode):
-        raise UsageError(f"{path} is not a regular file")
+        raise UsageError(f"{path} is not a regular file", f"-o - >{path} writes to what it is")
     folder = os.stat(path.parent)
     is_shared = folder.st_mode & stat.S_ISVTX and folder.st_mode & stat.S_IWOTH
     if is_shared and status.st_uid not in {os.geteuid(), *(caller or ())[:1]}:
@@ -143,6 +191,11 @@ def open_temporary() -> int:
 
 def write_output(path: Path, content: str | bytes, caller: tuple[int, int] | None) -> None:
     """Writes a whole report. Raises OutputError when the disk is full; no half report is left then."""
+    stream = open_stream(path)
+    if stream is not None:
+        with stream:
+            stream.write(encoded(content))
+        return
     fd = open_output(path, caller)
     try:
         write_whole(fd, path, content, caller)
@@ -152,7 +205,7 @@ def write_output(path: Path, content: str | bytes, caller: tuple[int, int] | Non
 
 def write_whole(fd: int, path: Path, content: str | bytes, caller: tuple[int, int] | None) -> None:
     """Makes `content` all that is in the file at `path`, open as `fd`. Errors are as for write_output()."""
-    data = memoryview(content if isinstance(content, bytes) else content.encode("utf-8", "replace"))
+    data = memoryview(encoded(content))
     os.ftruncate(fd, 0)
     try:
         while data:
@@ -160,3 +213,8 @@ def write_whole(fd: int, path: Path, content: str | bytes, caller: tuple[int, in
     except OSError as error:
         remove_output(path, fd, caller)
         raise OutputError(f"{path} could not be written: {error.strerror}", "free some space") from error
+
+
+def encoded(content: str | bytes) -> bytes:
+    """As files have it."""
+    return content if isinstance(content, bytes) else content.encode("utf-8", "replace")

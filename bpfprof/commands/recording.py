@@ -4,30 +4,28 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
 import click
 
-from bpfprof.capture.launched import LaunchedCommand
 from bpfprof.capture.options import CaptureOptions
-from bpfprof.capture.process import command_name
 from bpfprof.capture.stop import StopRequest
 from bpfprof.capture.targets import Targets
 from bpfprof.capture.watch import Watch
-from bpfprof.commands.options import RECORDING_SUFFIX, STANDARD_OUTPUT, Shown
-from bpfprof.commands.outputs import keep_others_out, open_output, open_temporary, remove_output, show, write_whole
+from bpfprof.commands.launching import Launch
+from bpfprof.commands.options import RECORDING_SUFFIX, Shown
+from bpfprof.commands.outputs import STANDARD_OUTPUT, descriptor, open_stream, show
+from bpfprof.commands.result import Result
 from bpfprof.commands.starting import Started, starting
 from bpfprof.commands.terminal import acts_on_codes
 from bpfprof.errors import BpfprofError, OutputError, RecordingError, UsageError
 from bpfprof.kernel.checks import check_events, check_host
 from bpfprof.kernel.kernel_side import KernelSide
-from bpfprof.proc.caller import caller_ids
 from bpfprof.proc.tasks import process_name
 from bpfprof.profile.options import ProfileOptions
 from bpfprof.render.formats import SUMMARY, TABLE, WAITS, Format
@@ -74,9 +72,10 @@ def make_recording(started: Started | None, plan: Plan) -> int:
     if chosen in (SUMMARY, TABLE, WAITS) and plan.shown.output is None:
         chosen = None  # it is shown in any case
     if chosen is not None and plan.shown.output is None:
-        raise UsageError(f"the format {chosen.name} needs a file", "--output FILE; - is standard output")
-    if plan.shown.output == STANDARD_OUTPUT:
+        plan = replace(plan, shown=replace(plan.shown, output=STANDARD_OUTPUT))
+    if descriptor(plan.shown.output) == 1:
         _check_standard_output(plan, chosen)
+    stream = open_stream(plan.shown.output)  # before a command is forked, which is not to have it
     if plan.options.native_lines:
         from bpfprof.elf.lines import check_pyelftools
 
@@ -85,16 +84,15 @@ def make_recording(started: Started | None, plan: Plan) -> int:
         check_host()
         check_events(plan.options.events)
         kernel = under_way.kernel or KernelSide.start(under_way.compilation)
-        launched = None
+        launch = None
         try:
             if plan.command:
-                under_way.stop.leave_ctrl_c()
-                launched = LaunchedCommand.start(plan.command)
-            profile, path, failure = _record(kernel, plan, chosen, under_way.stop, launched)
+                launch = Launch.start(plan.command, under_way.stop, plan.options.kills)
+            profile, path, failure = _record(kernel, plan, chosen, under_way.stop, launch, stream)
         finally:
             kernel.close()
         _show_result(plan, chosen, profile, path)
-        status = _wait(launched, under_way.stop) if launched else 0
+        status = launch.wait() if launch else 0
     if failure is not None and status == 0:
         raise failure
     if failure is not None:
@@ -105,14 +103,15 @@ def make_recording(started: Started | None, plan: Plan) -> int:
 def _check_standard_output(plan: Plan, chosen: Format | None) -> None:
     if plan.command:
         raise UsageError("standard output belongs to the command that is launched", "give a file: --output FILE")
-    if chosen is None and sys.stdout.isatty():
-        raise UsageError("a recording cannot be read on a terminal", "bpfprof record -o - ... >FILE.bpfprof")
+    if sys.stdout.isatty() and (chosen is None or chosen.name in _NEXT_STEPS):
+        what = f"the format {chosen.name} is" if chosen else "a recording is"
+        raise UsageError(f"{what} not for a terminal", "give a file: --output FILE")
 
 
 def _show_result(plan: Plan, chosen: Format | None, profile: Profile, path: Path) -> None:
     text = plan.render(profile, None)
-    has_output = plan.command or path == STANDARD_OUTPUT  # of its own on standard output
-    if path == STANDARD_OUTPUT:
+    has_output = plan.command or descriptor(path) == 1  # of its own on standard output
+    if descriptor(path) is not None:
         last = ""
     elif chosen is None:
         last = f"\nrecording: {path}\nnext: {plan.next_command(path)}"
@@ -126,116 +125,67 @@ def _show_result(plan: Plan, chosen: Format | None, profile: Profile, path: Path
         click.echo(last, err=bool(has_output))
 
 
-def _wait(launched: LaunchedCommand, stop: StopRequest) -> int:
-    """The exit status of the command, which may go on after its recording has ended."""
-    name = command_name(launched.command)
-    if not stop.requested and not launched.has_ended():
-        click.echo(f"{name} ({launched.pid}) goes on, and bpfprof ends with it", err=True)
-    status = launched.wait(stop)
-    if launched.ending:
-        click.echo(f"bpfprof: {launched.ending} ended {name} ({launched.pid})", err=True)
-    return status
-
-
 def _record(
-    kernel: KernelSide, plan: Plan, chosen: Format | None, stop: StopRequest, launched: LaunchedCommand | None
+    kernel: KernelSide,
+    plan: Plan,
+    chosen: Format | None,
+    stop: StopRequest,
+    launch: Launch | None,
+    stream: BinaryIO | None,
 ) -> tuple[Profile, Path, BpfprofError | None]:
     """(the profile, where the recording or the report is, why it is not whole)"""
-    pids = (launched.pid,) if launched else plan.options.pids
+    pids = (launch.command.pid,) if launch else plan.options.pids
     targets = Targets.open(pids, plan.options.cgroups, plan.options.containers)
-    path = plan.shown.output or _default_path(targets, plan.command)
+    spare = _default_path(targets, plan.command)
+    path = plan.shown.output or spare
     watch = Watch.of(plan.options, kernel, targets)
     failure: BpfprofError | None = None
-    with contextlib.closing(_Result.open(path, is_recording=chosen is None)) as result:
-        stream = os.fdopen(open_temporary(), "r+b") if chosen else result.file
-        with result.watched_over():
-            try:
-                if plan.options.native or plan.options.watches_all:
-                    # It needs much of the same, and what is met first has to be looked at soon.
-                    import bpfprof.capture.session  # noqa: F401
-                watch.start(launched)
-                stream.truncate(0)
-                _capture(watch, stream.fileno(), stop, is_launched=launched is not None)
-            except OutputError as error:
-                failure = error  # what was written before is still shown
-            finally:
-                watch.close()
-            if launched is None or launched.has_ended():
-                stop.end()
-            profile = _read_back(stream, plan.profile_options)
-            if chosen is not None:
-                write_whole(result.file.fileno(), path, plan.render(profile, chosen), result.caller)
-                stream.close()
-        if path == STANDARD_OUTPUT:
-            _copy_to_standard_output(result.file)
+    with contextlib.closing(Result.open(path, stream, chosen is None, spare)) as result, result.watched_over():
+        try:
+            if plan.options.native or plan.options.watches_all:
+                # It needs much of the same, and what is met first has to be looked at soon.
+                import bpfprof.capture.session  # noqa: F401
+            watch.start(launch.command if launch else None)
+            result.recording.truncate(0)
+            _capture(watch, result.recording.fileno(), stop, launch)
+        except OutputError as error:
+            failure = error  # what was written before is still shown
+        except Exception:
+            if launch:
+                launch.left_alone()
+            raise
+        finally:
+            watch.close()
+        if launch:
+            launch.recorded(watch.processes)
+        if launch is None or launch.command.has_ended():
+            stop.end()
+        profile = _read_back(result.recording, plan.profile_options)
+        result.write(plan.render(profile, chosen) if chosen else None)
     if profile.quality.unfinished and failure is None:
         failure = RecordingError(f"the recording is not whole: {profile.quality.unfinished}")
     return profile, path, failure
 
 
-@dataclass(frozen=True)
-class _Result:
-    """The file of a recording, or of a report of it; without a name where it goes to standard output."""
-
-    path: Path
-    file: BinaryIO
-    is_recording: bool
-    is_new: bool
-    caller: tuple[int, int] | None
-
-    @classmethod
-    def open(cls, path: Path, is_recording: bool) -> _Result:
-        """Raises UsageError when it cannot be written, or another process writes it."""
-        caller = caller_ids()
-        if path == STANDARD_OUTPUT:
-            return cls(path, os.fdopen(open_temporary(), "r+b"), is_recording, False, caller)
-        is_new = not os.path.lexists(path)
-        file = os.fdopen(open_output(path, caller, empty=False, mode=0o600 if is_recording else 0o644), "r+b")
-        keep_others_out(file.fileno(), path)
-        return cls(path, file, is_recording, is_new, caller)
-
-    @contextlib.contextmanager
-    def watched_over(self) -> Iterator[None]:
-        """When something fails in the block, what was recorded is kept and said: it may be all there is."""
-        try:
-            yield
-        except BaseException as error:
-            is_told = isinstance(error, BpfprofError)
-            if (
-                self.is_recording
-                and not is_told
-                and self.path != STANDARD_OUTPUT
-                and os.fstat(self.file.fileno()).st_size
-            ):
-                click.echo(f"bpfprof: the recording so far is in {self.path}", err=True)
-            elif self.is_new:
-                remove_output(self.path, self.file.fileno(), self.caller)
-            raise
-
-    def close(self) -> None:
-        self.file.close()
-
-
-def _copy_to_standard_output(file: BinaryIO) -> None:
-    sys.stdout.flush()
-    file.seek(0)
-    shutil.copyfileobj(file, sys.stdout.buffer)
-    sys.stdout.flush()
-
-
-def _capture(watch: Watch, fd: int, stop: StopRequest, is_launched: bool) -> None:
+def _capture(watch: Watch, fd: int, stop: StopRequest, launch: Launch | None) -> None:
     # Imported now, which takes a while: the kernel side works already.
     from bpfprof.capture.session import Session
     from bpfprof.recording.writer import RecordingWriter
 
-    live = _LiveLine(not is_launched)
+    live = _LiveLine(launch is None)
+
+    def on_tick(progress: Progress) -> None:
+        live.update(progress)
+        if launch:
+            launch.follow(watch.processes)
+
     session = Session(watch, RecordingWriter(fd))
     try:
         session.begin()
         for note in watch.notes():
             click.echo(f"bpfprof: {note}", err=True)
-        live.begin(watch.describe(), "it ends when the command does" if is_launched else "Ctrl-C ends it")
-        session.run(live.update, stop)
+        live.begin(watch.describe(), "it ends when the command does" if launch else "Ctrl-C ends it")
+        session.run(on_tick, stop)
         session.finish()
         live.end(session.progress)
     finally:

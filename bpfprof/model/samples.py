@@ -167,7 +167,8 @@ LOCK_HOLDER_DTYPE = np.dtype([("time_ns", "<u8"), ("end_ns", "<u8"), ("thread", 
 PYTHON_FRAME_DTYPE = np.dtype([("code", "<u4"), ("offset", "<i4"), ("mark", "u1")])
 
 # One native or kernel frame, the same for all stacks that have it. address: as written in the file (see the table of
-# files); of a kernel frame its lower 48 bits; in memory without a file, or in no known mapping, as in the process.
+# files); of a kernel frame its distance from a secret (see code.addresses); in memory without a file, or in no known
+# mapping, as in the process.
 NATIVE_DTYPE = np.dtype([("address", "<u8"), ("file", "<u4"), ("flags", "u1")])
 NATIVE_EXACT = 1  # the address is of an instruction that ran, not of one that will be returned to
 NO_FILE = 0xFFFFFFFF

@@ -7,6 +7,7 @@ import json
 import os
 import pty
 import pwd
+import re
 import shutil
 import signal
 import subprocess
@@ -17,6 +18,7 @@ from typing import Any
 
 import pytest
 
+from bpfprof.recording.reader import read_recording
 from tests.integration.recorded import (
     AS_NOBODY,
     BPFPROF,
@@ -315,11 +317,16 @@ def test_the_terminal_goes_away(tmp_path: Path) -> None:
 
 def test_a_command_that_outlives_its_recording(tmp_path: Path) -> None:
     """Nothing that the user waits for is cut off, and the terminal stays the command's."""
-    path, script = tmp_path / "x.bpfprof", "sleep 2.5; echo after; exit 4"
-    begin = time.monotonic()
-    done = bpfprof("record", "-d", 1, "-o", path, "--", "sh", "-c", script, check=4)
-    assert time.monotonic() - begin > 2.5 and done.stdout == "after\n"
-    assert "goes on" in done.stderr and "quality:" in done.stderr
+    command = ("-d", "0.5", "-o", tmp_path / "x.bpfprof", "--", "sh", "-c", "read line; echo $line; exit 4")
+    with recording(*command, stdin=subprocess.PIPE) as recorder:
+        assert recorder.process.stdin is not None and recorder.process.stderr is not None
+        said = b""
+        while b" goes on" not in said:
+            said = recorder.process.stderr.readline()
+            recorder.heard += said.decode()
+        recorder.process.stdin.write(b"after\n")
+        done = recorder.end(None)
+    assert (done.returncode, done.stdout) == (4, "after\n") and "quality:" in done.stderr
 
 
 def test_a_command_that_outlives_its_recording_gets_signals(tmp_path: Path) -> None:
@@ -335,3 +342,73 @@ def test_a_command_that_outlives_its_recording_gets_signals(tmp_path: Path) -> N
     while b" goes on" not in process.stderr.readline():
         pass
     assert recorder.end(signal.SIGTERM).returncode == 3
+
+
+# --- what a command started, and what goes on after the recording
+
+
+# Ends at once, after it has started what goes on in a session of its own, as daemons do, for so many seconds.
+BECOMES_A_DAEMON = """import os, sys, time
+def serve(seconds):
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        time.sleep(0.01)
+reading, writing = os.pipe()
+if first := os.fork():
+    os.close(writing)
+    os.read(reading, 1)  # the daemon runs
+    os.waitpid(first, 0)
+    os._exit(3)
+os.setsid()
+if os.fork():
+    os._exit(0)
+print(os.getpid(), flush=True)
+for fd in (0, 1, 2):
+    os.dup2(os.open(os.devnull, os.O_RDWR), fd)
+os.write(writing, b"x")
+serve(float(sys.argv[1]))"""
+
+
+def lives(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][0] not in "ZX"
+    except OSError:
+        return False
+
+
+def test_a_daemon_is_recorded_to_its_end(tmp_path: Path) -> None:
+    """As strace -f does; the status is that of the command."""
+    path = tmp_path / "x.bpfprof"
+    done = bpfprof("record", "-o", path, "--", PYTHON, "-c", BECOMES_A_DAEMON, "2.5", check=3)
+    pid = int(done.stdout)
+    assert " has ended, and " in done.stderr and f"({pid}) goes on" in done.stderr
+    assert not lives(pid) and collapsed(path).of_process(pid).total_us("serve") > 2_400_000
+
+
+@pytest.mark.parametrize("end", ["duration", "kill", "SIGTERM", "Ctrl-C"])
+def test_a_daemon_that_goes_on(end: str, tmp_path: Path) -> None:
+    path, command = tmp_path / "x.bpfprof", (PYTHON, "-c", BECOMES_A_DAEMON, "60")
+    options = {"duration": ("-d", "4"), "kill": ("--kill",)}.get(end, ())
+    with on_a_terminal(*BPFPROF, "record", *options, "-o", path, "--", *command) as (pid, master):
+        said = read_until(master, b"Ctrl-C ends the recording")
+        (daemon,) = map(int, re.findall(rb"and python\S* \((\d+)\) goes on", said))
+        if end in ("SIGTERM", "kill"):
+            os.kill(pid, signal.SIGTERM)
+        elif end == "Ctrl-C":
+            os.write(master, b"\x03")
+        read_until(master, b"next: " if end == "kill" else b" goes on, without being recorded")
+        assert status_of(pid) == 3
+    assert lives(daemon) == (end != "kill")
+    if lives(daemon):
+        os.kill(daemon, signal.SIGKILL)
+    assert collapsed(path).of_process(daemon).total_us("serve") > 0
+
+
+@pytest.mark.parametrize(("script", "status"), [("sleep 60; true", signal.SIGTERM), ('trap "" TERM; sleep 60', 9)])
+def test_kill_ends_the_command_and_all_that_it_started(script: str, status: int, tmp_path: Path) -> None:
+    done = bpfprof(
+        "record", "-d", "0.5", "--kill", "-o", tmp_path / "x.bpfprof", "--", "sh", "-c", script, check=128 + status
+    )
+    with open(tmp_path / "x.bpfprof", "rb") as file:
+        assert not [process for process in read_recording(file).processes if lives(process.pid)]
+    assert "goes on" not in done.stderr and "quality:" in done.stderr

@@ -40,6 +40,7 @@ from tests.integration.recorded import (
 
 pytestmark = needs_root
 SHORT_LIVED = (PYTHON, program("short_lived.py"), "--seconds", "1")
+KALLSYMS = Path("/proc/kallsyms")
 CONTROLS = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")  # all but the line feed
 
 
@@ -244,6 +245,31 @@ def test_nothing_is_imported_from_the_current_folder(tmp_path: Path) -> None:
     bpfprof("report", recording_path, cwd=tmp_path)
     bpfprof("doctor", cwd=tmp_path)
     assert not (tmp_path / "caught").exists(), (tmp_path / "caught").read_text()
+
+
+def test_the_module_is_run_from_a_folder_of_others(tmp_path: Path) -> None:
+    """Python itself has run what comes before the first line of bpfprof."""
+    for module in ("signal", "json", "ctypes", "numpy", "click"):
+        (tmp_path / f"{module}.py").write_text("raise SystemExit('caught')\n")
+    bpfprof_module = [PYTHON, "-m", "bpfprof"]
+    completed([*bpfprof_module, "record", "-o", "x.bpfprof", "--", "/bin/sleep", "0.2"], 0, cwd=tmp_path)
+    completed([*bpfprof_module, "report", "x.bpfprof"], 0, cwd=tmp_path)
+
+
+def test_a_recording_does_not_tell_where_the_kernel_is(tmp_path: Path) -> None:
+    """Names of functions do not, addresses do: of the kernel's text is never one, not even a part that tells."""
+    path = tmp_path / "x.bpfprof"
+    bpfprof("record", "--kernel", "-o", path, "--", *SHORT_LIVED)
+    with open(path, "rb") as file:
+        made = read_recording(file)
+    (kernel,) = (number for number, file in enumerate(made.files) if file.kind == "kernel")
+    written = {int(address) for address in made.natives["address"][made.natives["file"] == kernel]}
+    symbols = {name: int(at, 16) for at, _, name in re.findall(r"(?m)^(\S+) (\S) (\S+)$", KALLSYMS.read_text())}
+    begin, end = (symbols[name] % (1 << 48) for name in ("_stext", "_etext"))
+    assert written and not any(begin <= address % (1 << 48) <= end for address in written)
+    assert any(
+        "nanosleep" in name and name.endswith("_[k]") for *_, stack, _ in collapsed(path).lines for name in stack
+    )
 
 
 def test_names_of_the_target_do_not_act_on_the_terminal(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,6 +16,7 @@ import pytest
 from tests.integration.recorded import (
     AS_NOBODY,
     BPFPROF,
+    COLLAPSED_LINE,
     PYTHON,
     Done,
     assert_told,
@@ -193,17 +195,39 @@ def test_an_output_that_may_not_be_written(kind: str, name: str, tmp_path: Path,
     assert not re.search("^recording ", done.stderr, re.MULTILINE), "it recorded first, and refused then"
 
 
-def test_a_minus_is_standard_output(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["/dev/stdout", None])
+def test_standard_output(name: str | None, tmp_path: Path) -> None:
+    """Text goes there without being told to."""
+    output = [] if name is None else ["-o", name]
     with running("sh", "-c", "echo ready; exec sleep 100") as target:
-        text = bpfprof("record", "-p", target.pid, "-d", "1", "-f", "collapsed", "-o", "-", cwd=tmp_path)
+        text = bpfprof("record", "-p", target.pid, "-d", "0.5", "-f", "collapsed", *output, cwd=tmp_path)
         with open(tmp_path / "x.bpfprof", "wb") as file:
-            command = [*BPFPROF, "record", "-p", str(target.pid), "-d", "1", "-o", "-"]
+            command = [*BPFPROF, "record", "-p", str(target.pid), "-d", "0.5", "-o", name or "-"]
             subprocess.run(command, cwd=tmp_path, stdout=file, stderr=subprocess.DEVNULL, check=True)
     assert len(text.stdout.splitlines()) == 1 and "[off-cpu: sleep]" in text.stdout
     assert "quality:" in text.stderr, "what a terminal shows"
-    again = bpfprof("report", tmp_path / "x.bpfprof", "-f", "collapsed", "-o", "-", cwd=tmp_path)
+    again = bpfprof("report", tmp_path / "x.bpfprof", "-f", "collapsed", *output, cwd=tmp_path)
     assert "[off-cpu: sleep]" in again.stdout
     assert [path.name for path in tmp_path.iterdir()] == ["x.bpfprof"]
+
+
+def test_a_pipe_of_the_shell(tmp_path: Path) -> None:
+    """Who reads it sees its end with bpfprof, not with what the command has left running."""
+    command = f"exec {BPFPROF[0]} record -S -f collapsed -o >(cat >whole) -- sh -c 'sleep 30 >/dev/null 2>&1 & exit 3'"
+    begin = time.monotonic()
+    done = completed(["/bin/bash", "-c", command], 3, cwd=tmp_path)
+    assert time.monotonic() - begin < 25 and "quality:" in done.stderr
+    assert all(COLLAPSED_LINE.fullmatch(line) for line in (tmp_path / "whole").read_text().splitlines())
+
+
+def test_what_cannot_be_written_is_not_lost(tmp_path: Path) -> None:
+    """A recording may have taken an hour."""
+    with running("sh", "-c", "echo ready; exec sleep 100") as target, open("/dev/full", "wb") as full:
+        command = [*BPFPROF, "record", "-p", str(target.pid), "-d", "0.3", "-f", "collapsed"]
+        done = subprocess.run(command, cwd=tmp_path, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    (path,) = tmp_path.iterdir()
+    assert_told(done, 5, "No space left", f"the recording so far is in {path.name}")
+    bpfprof("report", path, "--check")
 
 
 # --- wrong use
@@ -226,7 +250,9 @@ def test_a_minus_is_standard_output(tmp_path: Path) -> None:
         (["record", "-p", "1", "--mode", "x"], "--mode"),
         (["record", "-p", "1", "-e", "x"], "--event"),
         (["record", "-p", "1", "-f", "x"], "format x"),
-        (["record", "-p", "1", "-f", "collapsed"], "--output"),
+        (["record", "-f", "collapsed", "--", TRUE], "--output"),
+        (["record", "-o", "/dev/stdout", "--", TRUE], "--output"),
+        (["record", "-p", "1", "-o", "/dev/fd/99"], "/dev/fd/99"),
         (["record", "-p", "1", "-o", "x.xyz"], "x.xyz"),
         (["report"], "RECORDING"),
         (["report", "x.bpfprof", "-f", "x"], "format x"),

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import cast
 
+import numpy as np
 import pytest
 
 from bpfprof import abi
-from bpfprof.code.addresses import NativeTable, RawStack
+from bpfprof.code.addresses import NativeTable, RawStack, kernel_addresses
 from bpfprof.elf.image import ElfImage
 from bpfprof.model.ids import Pid
 from bpfprof.model.samples import NATIVE_EXACT, NO_FILE
@@ -124,9 +125,11 @@ def test_wild_words_do_no_harm(table: NativeTable, target: FakeTarget, word: int
 
 
 def test_kernel_addresses_are_the_same_for_all(table: NativeTable, target: FakeTarget) -> None:
-    found = numbers(table, [0x10010], [FUTEX, 0x10010])
-    first = ("[kernel]", 0xFFFF_8123_4567, NATIVE_EXACT)  # where it was; the others are returned to
-    assert rows(table, target, found[1:]) == [first, ("[kernel]", 0x10010, 0)]
+    found = numbers(table, [0x10010], [FUTEX, FUTEX + 0x10])
+    (path, address, flags), other = rows(table, target, found[1:])
+    assert (path, flags) == ("[kernel]", NATIVE_EXACT)  # where it was; the others are returned to
+    assert other == ("[kernel]", (address + 0x10) % (1 << 48), 0)
+    assert kernel_addresses(np.array([address, other[1]], np.uint64)).tolist() == [FUTEX, FUTEX + 0x10]
     assert numbers(table, [], [FUTEX], pid=CHILD) == found[1:2]
     assert numbers(table, [], [], pid=CHILD) == []
 

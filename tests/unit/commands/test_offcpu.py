@@ -55,7 +55,9 @@ def shown(monkeypatch: pytest.MonkeyPatch, path: Path, request: pytest.FixtureRe
         (["-p", "1", "-d", "nan"], "--duration"),
         (["-p", "1", "-d", "inf"], "--duration"),
         (["-p", "1", "--mode", "cpu"], "--mode"),
-        (["-p", "1", "-f", "flamegraph"], "needs a file"),
+        (["-f", "flamegraph", "--", "true"], "belongs to the command"),
+        (["-p", "1", "--kill"], "--kill is for a command"),
+        (["PATH", "--kill"], "--kill is for recording"),
     ],
 )
 def test_wrong_use_is_told(arguments: list[str], words: str, path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -58,7 +58,7 @@ WRONG = [
     ("record -p 1 -o x.html", ".html is not a format of bpfprof", ".svg gives a flame graph"),
     ("record -p 1 -o x.xyz", "the suffix of x.xyz does not tell the format", "give --format: collapsed"),
     ("record -p 1 -f xyz", "there is no format xyz", "the formats are collapsed"),
-    ("record -p 1 -f collapsed", "the format collapsed needs a file", "- is standard output"),
+    ("record -f collapsed -- true", "standard output belongs to the command that is launched", "--output FILE"),
     ("record -o - -- sleep 1", "standard output belongs to the command", "--output FILE"),
     ("offcpu x -p 1", "--pid is for recording, and x has been recorded", "leave it out"),
     ("completion tcsh", "SHELL wants one of bash, zsh, fish", ""),

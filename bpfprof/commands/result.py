@@ -1,0 +1,95 @@
+"""Where a recording, or a report of it, goes: a file with a name or a stream; and what is kept when something fails."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+import click
+
+from bpfprof.commands.outputs import (
+    encoded,
+    keep_others_out,
+    open_output,
+    open_temporary,
+    remove_output,
+    write_whole,
+)
+from bpfprof.errors import LaunchError, TargetError, UnsupportedError, UsageError
+from bpfprof.proc.caller import caller_ids
+
+_NOTHING_RECORDED = (LaunchError, TargetError, UnsupportedError, UsageError)
+
+
+@dataclass(frozen=True)
+class Result:
+    """`recording` is what is recorded to: the file itself, or one without a name if that is to have something else.
+
+    file: None where it all goes to `stream`. spare: a name for a recording that was to have none.
+    """
+
+    path: Path
+    recording: BinaryIO
+    file: BinaryIO | None
+    stream: BinaryIO | None
+    is_new: bool
+    caller: tuple[int, int] | None
+    spare: Path
+
+    @classmethod
+    def open(cls, path: Path, stream: BinaryIO | None, is_recording: bool, spare: Path) -> Result:
+        """stream: what `path` stands for, if not for a file. Raises UsageError when a file cannot be written."""
+        caller, is_new, file = caller_ids(), not os.path.lexists(path), None
+        if stream is None:
+            file = os.fdopen(open_output(path, caller, empty=False, mode=0o600 if is_recording else 0o644), "r+b")
+            keep_others_out(file.fileno(), path)
+        recording = file if file and is_recording else os.fdopen(open_temporary(), "r+b")
+        return cls(path, recording, file, stream, is_new, caller, spare)
+
+    def write(self, report: str | bytes | None) -> None:
+        """The report, or None where the recording itself is the result. Raises OutputError."""
+        if self.file is not None:
+            if report is not None:
+                write_whole(self.file.fileno(), self.path, report, self.caller)
+            return
+        assert self.stream is not None
+        with self.stream:
+            if report is not None:
+                self.stream.write(encoded(report))
+            else:
+                self.recording.seek(0)
+                shutil.copyfileobj(self.recording, self.stream)
+
+    @contextlib.contextmanager
+    def watched_over(self) -> Iterator[None]:
+        """When something fails in the block, what was recorded is kept and said: it may be all there is."""
+        try:
+            yield
+        except BaseException as error:
+            has_some = os.fstat(self.recording.fileno()).st_size and not isinstance(error, _NOTHING_RECORDED)
+            is_kept = has_some and self.file is self.recording
+            if is_kept:
+                click.echo(f"bpfprof: the recording so far is in {self.path}", err=True)
+            elif has_some and isinstance(error, Exception):  # else its user has ended it
+                self._keep()
+            if self.file is not None and self.is_new and not is_kept:
+                remove_output(self.path, self.file.fileno(), self.caller)
+            raise
+
+    def close(self) -> None:
+        """Gives back what is open."""
+        self.recording.close()
+        if self.file is not None:
+            self.file.close()
+
+    def _keep(self) -> None:
+        with contextlib.suppress(OSError, UsageError):
+            self.recording.seek(0)
+            with os.fdopen(open_output(self.spare, self.caller, mode=0o600), "r+b") as file:
+                shutil.copyfileobj(self.recording, file)
+            click.echo(f"bpfprof: the recording so far is in {self.spare}", err=True)
