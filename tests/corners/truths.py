@@ -94,9 +94,8 @@ INTERPRETERS: dict[str, tuple[str, ...]] = {
 ONE_INTERPRETER = ("generators", "deep_generators")
 # Function of C -> what may have called it.
 BELOW = {
-    "time_sleep": r"nap(_\d)?|in_pool",
+    "time_sleep": r"nap(_\d)?|in_pool|wait",  # that of eventlet's hub
     "builtin_sorted": r"sorts|turn_\d|from_callback",
-    "list_sort_impl": r"sorts|turn_\d|from_callback",
     "map_next": r"maps|by_map",
     "builtin_sum": r"mapped|by_sum",
     "builtin_any": r"by_any",
