@@ -52,6 +52,11 @@ def nap():
     time.sleep(0.002)
 
 
+def tell_ready():
+    """When all interpreters are made."""
+    print("ready", os.getpid(), flush=True)
+
+
 def run(interpreter, script):
     failed = interpreters.run_string(interpreter, script)
     assert failed is None, failed
@@ -74,6 +79,7 @@ def add_next(interpreter, number, inner, has_next):
 
 def alone():
     one = make(1)
+    tell_ready()
     while True:
         run(one, "turn_1()")
         burn()
@@ -89,6 +95,7 @@ def chained(count):
 
 def nested():
     first = chained(3)
+    tell_ready()
     while True:
         run(first, "runs_1()")
         burn()
@@ -102,6 +109,7 @@ def two_chains():
             run(first, "runs_1()")
 
     threads = [threading.Thread(target=chain_runs, args=(chained(2),), daemon=True) for _ in range(2)]
+    tell_ready()
     for thread in threads:
         thread.start()
     threads[0].join()
@@ -122,6 +130,7 @@ def in_threads():
 
     threads = [threading.Thread(target=thread_runs, args=(make(it), it), daemon=True) for it in (1, 2)]
     threads.append(threading.Thread(target=stays, daemon=True))
+    tell_ready()
     for thread in threads:
         thread.start()
     threads[0].join()
@@ -143,6 +152,7 @@ def from_callback():
         return left[0] - right[0]
 
     function = COMPARES(compares)
+    tell_ready()
     while True:
         sorted(range(3), key=key)
         library.qsort(numbers, 3, 4, function)
@@ -179,6 +189,7 @@ def generators():  # noqa: C901
     def by_any():
         return any(number > 100 for number in outer())
 
+    tell_ready()
     while True:
         for each in (by_tuple, by_sum, by_map, by_zip, by_join, by_any):
             each()
@@ -200,6 +211,7 @@ def deep_generators():
     def consumes_each():
         tuple(it for it in tuple(deep(5)))
 
+    tell_ready()
     while True:
         consumes()
         consumes_each()
@@ -212,7 +224,6 @@ def ends_with_input():
 
 def main():
     threading.Thread(target=ends_with_input, daemon=True).start()
-    print("ready", os.getpid(), flush=True)
     globals()[sys.argv[1]]()
 
 
