@@ -16,6 +16,7 @@ from bpfprof.recording.reader import Recording
 from bpfprof.stacks.stitch import StackSource
 
 Told = TypeVar("Told")
+_WITHOUT_NAME = "a Python function could not be read"
 
 
 def recording_mode(recording: Recording) -> str:
@@ -91,6 +92,10 @@ def recording_quality(recording: Recording, spans: SpanSource, source: StackSour
     if stack_lost in truncated:
         lost[stack_lost] = max(lost.get(stack_lost, 0), truncated[stack_lost])
     whole = (source.statuses == Status.OK)[stacks]
+    without_names = int((whole & source.lacks_names[stacks]).sum())
+    if without_names:
+        complete -= without_names
+        truncated[_WITHOUT_NAME] = without_names
     sums = spans.sums if has_waits else spans.sums[:0]
     short = sums[~sums["is_unsampled"]]
     counts = sums["count"][sums["is_unsampled"] & (sums["state"] == ThreadState.OFF_CPU)]

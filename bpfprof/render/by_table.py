@@ -13,7 +13,7 @@ from bpfprof.query.work import work_of
 from bpfprof.render.columns import COLUMNS, padded, percent_text, seconds_text, shortened
 from bpfprof.render.formats import RenderOptions
 from bpfprof.render.header import counted
-from bpfprof.render.labels import clean, frame_label
+from bpfprof.render.labels import frame_label, printable
 
 _LIBRARY, _MODULE = 12, 16  # columns
 _REASONS = 3
@@ -51,7 +51,9 @@ def by_block(profile: Profile, options: RenderOptions) -> list[str]:
         if is_function and row.frame is not None:
             origin = origin_of[row.frame]
             text += f"{_column(origin.library, _LIBRARY)} {_column(origin.module, _MODULE)} "
-        where = f" in {clean(place_text(profile.frames[row.lock.frame]))}" if row.lock and row.lock.frame >= 0 else ""
+        where = (
+            f" in {printable(place_text(profile.frames[row.lock.frame]))}" if row.lock and row.lock.frame >= 0 else ""
+        )
         lines.append(shortened(text + _row_name(row, options.by) + where, COLUMNS))
         lines += _lock_lines(profile, row.lock) if row.lock else []
     left_out = len(rows) - options.most
@@ -60,9 +62,11 @@ def by_block(profile: Profile, options: RenderOptions) -> list[str]:
 
 def _row_name(row: Row, by: str) -> str:
     if by == "line" and row.frame is not None:
-        return frame_label(row.frame, {row.frame.file: clean(row.frame.file.rsplit("/", 1)[-1])}, function_only=False)
-    reasons = ", ".join(f"{clean(reason)} {seconds_text(ns)}" for reason, ns in [*row.reasons.items()][:_REASONS])
-    return (clean(row.name) or "(no name)") + (f"  ({reasons})" if reasons and by not in _WITHOUT_REASONS else "")
+        return frame_label(
+            row.frame, {row.frame.file: printable(row.frame.file.rsplit("/", 1)[-1])}, function_only=False
+        )
+    reasons = ", ".join(f"{printable(reason)} {seconds_text(ns)}" for reason, ns in [*row.reasons.items()][:_REASONS])
+    return (printable(row.name) or "(no name)") + (f"  ({reasons})" if reasons and by not in _WITHOUT_REASONS else "")
 
 
 def _lock_lines(profile: Profile, lock: LockWaits) -> list[str]:
@@ -74,9 +78,9 @@ def _lock_lines(profile: Profile, lock: LockWaits) -> list[str]:
     large = [share for share in lock.holders if share.ns * 20 >= lock.ns][:_HOLDERS]
     for share in large:
         waker = profile.wakers[share.value] if share.value >= 0 else None
-        who = clean(waker_name(waker, profile.threads)) if waker else "a thread that is not known"
-        who += f" of {clean(waker.process_name) or '?'} ({waker.pid})" if waker and of_several else ""
-        place = f"{clean(place_text(profile.frames[share.frame]))}, " if share.frame >= 0 else ""
+        who = printable(waker_name(waker, profile.threads)) if waker else "a thread that is not known"
+        who += f" of {printable(waker.process_name) or '?'} ({waker.pid})" if waker and of_several else ""
+        place = f"{printable(place_text(profile.frames[share.frame]))}, " if share.frame >= 0 else ""
         lines.append(f"{percent_text(share.ns, lock.ns, 0):>4} by {place}{who}")
     rest = lock.holders[len(large) :]
     if rest:
@@ -91,4 +95,4 @@ def _times(row: Row) -> str:
 
 
 def _column(text: str, columns: int) -> str:
-    return padded(shortened(clean(text) or "-", columns), columns)
+    return padded(shortened(printable(text) or "-", columns), columns)

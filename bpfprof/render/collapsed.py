@@ -21,18 +21,23 @@ def render_collapsed(profile: Profile, options: RenderOptions) -> str:
     With `options.event` weights are so many of it.
     """
     profile = with_merged_threads(profile, options.merge)
-    labels = frame_labels(profile, options)
+    labels = [_name(label) for label in frame_labels(profile, options)]
     texts = [";".join([labels[frame] for frame in stack]) for stack in profile.stacks]
     lines: defaultdict[str, int] = defaultdict(int)
     unit = 1 if options.event else 1000
     for number, weights in _by_owner(_weights_of_threads(profile, options.event), texts):
         thread = profile.threads[number]
-        _add(lines, f"{process_label(thread)};{thread_label(thread)}", weights, unit)
+        _add(lines, f"{_name(process_label(thread))};{_name(thread_label(thread))}", weights, unit)
     waits = profile.task_spans[~profile.task_spans["is_running"]]
     for number, weights in _by_owner(waits[["task", "stack", "stands_for_ns"]], texts) if not options.event else ():
         task = profile.tasks[number]
-        _add(lines, f"{process_label(task)};{task_label(task)}", weights, unit)
+        _add(lines, f"{_name(process_label(task))};{_name(task_label(task))}", weights, unit)
     return "".join([f"{text} {weight}\n" for text, weight in lines.items()])
+
+
+def _name(label: str) -> str:
+    """The label without the `;` that joins names in this format alone."""
+    return label.replace(";", ":")
 
 
 def _weights_of_threads(profile: Profile, event: str) -> npt.NDArray[np.void]:

@@ -6,7 +6,7 @@ from bpfprof.model.profile import ThreadTime
 from bpfprof.query.containers import ContainerTime, ProcessTime, container_times
 from bpfprof.render.columns import COLUMNS, padded, seconds_text, shortened
 from bpfprof.render.header import counted
-from bpfprof.render.labels import clean, printable
+from bpfprof.render.labels import printable
 
 _MAX_CONTAINERS, _MAX_PROCESSES = 12, 4
 _NAME_COLUMNS = COLUMNS - 46
@@ -44,7 +44,7 @@ def _container_rows(container: ContainerTime) -> list[str]:
 def _process_row(process: ProcessTime) -> str:
     inside = f", {process.namespace_pid} inside" if process.namespace_pid else ""
     times = [seconds_text(ns) for ns in (process.on_cpu_ns, process.runqueue_ns, process.off_cpu_ns)]
-    name = f"  {shortened(clean(process.name) or '?', 30)} ({process.pid}{inside})"
+    name = f"  {shortened(printable(process.name) or '?', 30)} ({process.pid}{inside})"
     return _row(name, "", f"{process.thread_count:,}", times)
 
 

@@ -12,7 +12,7 @@ from bpfprof.query.differences import FALSE_ALARMS, Change, Difference, Differen
 from bpfprof.query.slices import Key
 from bpfprof.render.columns import COLUMNS, shortened, wrapped
 from bpfprof.render.header import counted
-from bpfprof.render.labels import clean, printable, short_file_names
+from bpfprof.render.labels import printable, short_file_names
 
 _NAMED = 3
 _RED, _GREEN, _END = "\x1b[31m", "\x1b[32m", "\x1b[0m"
@@ -176,15 +176,15 @@ def _labels(found: Differences, look: DiffLook) -> dict[Key, str]:
     labels = {}
     for row in found.rows:
         name, file, line = row.key
-        label = clean(name) or "[unknown]"
+        label = printable(name) or "[unknown]"
         if look.by in _KEYS:
-            place = clean(files[file]) or "[unknown]"
+            place = printable(files[file]) or "[unknown]"
             is_unnamed = name.startswith(f"{file}+0x")
             label = (
                 place if look.by == "file" else label if is_unnamed else f"{label} ({place}{f':{line}' * bool(line)})"
             )
         elif look.by == "thread":
-            label = f"process {label};thread {clean(file) or '?'}"
+            label = f"process {label};thread {printable(file) or '?'}"
         labels[row.key] = label
     return labels
 

@@ -10,7 +10,7 @@ from bpfprof.model.frames import Frame
 from bpfprof.model.ids import Tid
 from bpfprof.model.now import ON_CPU, WAITING, ProcessNow, TaskNow, ThreadNow
 from bpfprof.query.wait_graph import chains
-from bpfprof.render.labels import clean, printable, short_file_names
+from bpfprof.render.labels import printable, short_file_names
 
 _NAME_COLUMNS, _FUNCTION_COLUMNS = 20, 32
 # Parts of paths of modules that only lead to a program's own code; a wait in them is told by the reason.
@@ -22,7 +22,7 @@ _NAMES_SHOWN = 4  # of threads that are shown as one
 
 def render_dump_text(process: ProcessNow, all_frames: bool, full_filenames: bool) -> str:
     """Running threads first, then those that are waited for, waiting ones by how long, and idle ones."""
-    names = {thread.tid: clean(thread.name) or str(thread.tid) for thread in process.threads}
+    names = {thread.tid: printable(thread.name) or str(thread.tid) for thread in process.threads}
     waiters = Counter(
         thread.waits_for.held_by_tid for thread in process.threads if thread.waits_for and thread.waits_for.held_by_tid
     )
@@ -43,7 +43,7 @@ def render_dump_text(process: ProcessNow, all_frames: bool, full_filenames: bool
 
 def deadlock_lines(process: ProcessNow) -> list[str]:
     """One for each cycle: `DEADLOCK: A -> B -> A`."""
-    names = {thread.tid: clean(thread.name) or str(thread.tid) for thread in process.threads}
+    names = {thread.tid: printable(thread.name) or str(thread.tid) for thread in process.threads}
     cycles = ([*cycle, cycle[0]] for cycle in process.deadlocks)
     return ["DEADLOCK: " + " -> ".join(names.get(tid, str(tid)) for tid in cycle) for cycle in cycles]
 
@@ -52,7 +52,8 @@ def _heading(process: ProcessNow, names: Mapping[Tid, str]) -> str:
     version = f"CPython {process.interpreter[1]}" if process.interpreter else f"no Python frames: {process.note}"
     count = len(process.threads)
     holder = next((f"   GIL: {names[thread.tid]}" for thread in process.threads if thread.holds_gil), "")
-    return f"{clean(process.title)} ({process.pid}) · {clean(version)} · {count} thread{'s' * (count != 1)}{holder}"
+    title = f"{printable(process.title)} ({process.pid})"
+    return f"{title} · {printable(version)} · {count} thread{'s' * (count != 1)}{holder}"
 
 
 def _rank(thread: ThreadNow, waiters: Mapping[Tid, int]) -> tuple[int, float, int]:
@@ -106,7 +107,7 @@ def _wanted(thread: ThreadNow, names: Mapping[Tid, str]) -> tuple[str, str]:
         holder = names.get(wanted.held_by_tid) or f"thread {wanted.held_by_tid} of {holder}"
     if wanted.kind == "thread":
         return f"end of {holder or 'a thread'}", ""
-    name = clean(wanted.name)
+    name = printable(wanted.name)
     return name if wanted.kind in ("gil", "lock") else f"{thread.reason}, {name}", holder * (wanted.kind != "child")
 
 
@@ -121,8 +122,8 @@ def _frame_lines(
     shows_all = all_frames or all(frame.file.endswith(_PLUMBING) for frame in frames)  # else nothing would be left
     blocks: list[tuple[bool, tuple[str, ...]]] = []
     for number, frame in enumerate(frames):
-        place = f"{clean(files[frame.file])}:{frame.line}" if frame.file else ""
-        text = f"    {clean(frame.name):<{_FUNCTION_COLUMNS}} {place}".rstrip()
+        place = f"{printable(files[frame.file])}:{frame.line}" if frame.file else ""
+        text = f"    {printable(frame.name):<{_FUNCTION_COLUMNS}} {place}".rstrip()
         values = variables[number].items() if variables else ()
         block = (text, *(f"        {printable(name)} = {printable(value)}" for name, value in values))
         blocks.append((not shows_all and frame.file.endswith(_PLUMBING), block))
@@ -150,8 +151,8 @@ def _task_lines(tasks: Sequence[TaskNow], files: Mapping[str, str], all_frames: 
     lines: list[str] = []
     shown = tasks if all_frames else tasks[:_TASKS_SHOWN]
     for task in shown:
-        waited = f", waited for by {clean(task.waited_for_by)}" if task.waited_for_by else ""
-        lines += ["", f"  task {clean(task.name)}  {task.reason}{waited}"]
+        waited = f", waited for by {printable(task.waited_for_by)}" if task.waited_for_by else ""
+        lines += ["", f"  task {printable(task.name)}  {task.reason}{waited}"]
         lines += _frame_lines(task.frames, files, all_frames)
     left = len(tasks) - len(shown)
     return lines + ["", f"  ... {left} more tasks  (-a shows all)"] * (left > 0)

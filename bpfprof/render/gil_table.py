@@ -12,7 +12,7 @@ from bpfprof.query.roles import folded_name, role_members
 from bpfprof.render.columns import COLUMNS, duration_text, percent_text, shortened, width
 from bpfprof.render.formats import RenderOptions
 from bpfprof.render.header import counted
-from bpfprof.render.labels import clean, frame_labels
+from bpfprof.render.labels import frame_labels, printable
 
 _MAX_WAITERS = 8
 _MANY = 2  # threads of a process, from which on it has a line of its own
@@ -55,7 +55,7 @@ def _processes(profile: Profile) -> list[str]:
             continue
         total_ns = sum(waited[thread] for thread in threads)
         wall_ns = sum(profile.threads[thread].wall_ns for thread in threads)
-        name = clean(profile.threads[threads[0]].process_name)
+        name = printable(profile.threads[threads[0]].process_name)
         line = f"{name} ({pid}): {duration_text(total_ns)} of {len(threads)} threads, "
         line += f"{percent_text(total_ns, wall_ns, 0)} of their time"
         line += f"; while one waited, {length[pid]:.1f} did on average" if pid in length else ""
@@ -97,7 +97,9 @@ def others_text(count: int, ns: int, all_ns: int) -> str:
 def _without_gil(profile: Profile, waits: Sequence[GilWait]) -> list[str]:
     """A free-threaded CPython has a GIL where PYTHON_GIL=1 asks for it, or a module of its program needs it."""
     free = set(profile.info.free_threaded) - {profile.threads[wait.thread].pid for wait in waits}
-    names = dict.fromkeys(f"{clean(each.process_name)} ({each.pid})" for each in profile.threads if each.pid in free)
+    names = dict.fromkeys(
+        f"{printable(each.process_name)} ({each.pid})" for each in profile.threads if each.pid in free
+    )
     if not names:
         return []
     shown = ", ".join([*names][:_MAX_FREE]) + (f" and {len(names) - _MAX_FREE} more" if len(names) > _MAX_FREE else "")
@@ -119,4 +121,4 @@ def _lines_of(profile: Profile, labels: list[str], wait: GilWait, members: dict[
 
 
 def _short_name(name: str) -> str:
-    return shortened(clean(name) or "?", 16)
+    return shortened(printable(name) or "?", 16)

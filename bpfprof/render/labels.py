@@ -30,25 +30,20 @@ def printable(text: str) -> str:
     return _UNSAFE.sub("?", text)
 
 
-def clean(text: str) -> str:
-    """A name that can stand in a collapsed stack: printable, and without the `;` that joins frames."""
-    return printable(text).replace(";", ":")
-
-
 def process_label(thread: ThreadTime | Task) -> str:
     """`process COMM (PID)`."""
     number = thread.pid if isinstance(thread, Task) else thread.process_id
-    return f"process {clean(thread.process_name) or '?'} ({number})"
+    return f"process {printable(thread.process_name) or '?'} ({number})"
 
 
 def thread_label(thread: ThreadTime) -> str:
     """`thread NAME (TID)`."""
-    return f"thread {clean(thread.thread_name) or '?'} ({thread.thread_id})"
+    return f"thread {printable(thread.thread_name) or '?'} ({thread.thread_id})"
 
 
 def task_label(task: Task) -> str:
     """`task NAME`."""
-    return f"task {clean(task.name) or '?'}"
+    return f"task {printable(task.name) or '?'}"
 
 
 def short_file_names(paths: Iterable[str]) -> dict[str, str]:
@@ -76,26 +71,26 @@ def file_names(profile: Profile, options: RenderOptions) -> dict[str, str]:
     """File of each Python frame -> what is shown for it."""
     paths = {frame.file for frame in profile.frames if frame.kind == FrameKind.PYTHON}
     shown = {path: path for path in paths} if options.full_filenames else short_file_names(paths)
-    return {path: clean(name) or _UNKNOWN for path, name in shown.items()}
+    return {path: printable(name) or _UNKNOWN for path, name in shown.items()}
 
 
 def reason_label(reason: str) -> str:
     """A word of reason_text() as tables have it."""
-    return "other" if reason in ("", "unknown") else clean(reason)
+    return "other" if reason in ("", "unknown") else printable(reason)
 
 
 def _native_name(frame: Frame, function_only: bool) -> str:
-    base = clean(frame.file.rsplit("/", 1)[-1]) or _UNKNOWN
+    base = printable(frame.file.rsplit("/", 1)[-1]) or _UNKNOWN
     if not frame.name:
         return f"{base}+0x{frame.offset:x}"
     if frame.line and not function_only:
-        base += f" {clean(frame.source.rsplit('/', 1)[-1])}:{frame.line}"
-    return f"{clean(frame.name)} ({base})"
+        base += f" {printable(frame.source.rsplit('/', 1)[-1])}:{frame.line}"
+    return f"{printable(frame.name)} ({base})"
 
 
 def frame_label(frame: Frame, files: Mapping[str, str], function_only: bool) -> str:
     """The contract's text for one frame; `files` is what `file_names` returned for its profile."""
-    name = clean(frame.name)
+    name = printable(frame.name)
     if frame.kind == FrameKind.PYTHON:
         line = "" if function_only or frame.line == 0 else f":{frame.line}"
         return f"{name or _UNKNOWN} ({files[frame.file]}{line})"
@@ -113,7 +108,7 @@ def function_labels(profile: Profile, options: RenderOptions) -> list[str]:
     files = file_names(profile, options)
     native = (FrameKind.NATIVE, FrameKind.INLINED)
     return [
-        clean(function_name(frame)) if frame.kind in native and not frame.name else frame_label(frame, files, True)
+        printable(function_name(frame)) if frame.kind in native and not frame.name else frame_label(frame, files, True)
         for frame in profile.frames
     ]
 

@@ -12,7 +12,7 @@ from bpfprof.model.frames import FrameKind
 from bpfprof.model.profile import Profile, ThreadTime
 from bpfprof.model.spans import SpanFlag
 from bpfprof.render.formats import RenderOptions
-from bpfprof.render.labels import clean, file_names, frame_label, process_label, task_label, thread_label
+from bpfprof.render.labels import file_names, frame_label, printable, process_label, task_label, thread_label
 
 _TASKS_LIMIT = 100  # a list of profiles that a person can choose from
 _SCHEMA = "https://www.speedscope.app/file-format-schema.json"
@@ -42,10 +42,10 @@ def render_speedscope(profile: Profile, options: RenderOptions) -> str:
         name = f"{process_label(who)} / {thread_label(who)}"
         profiles.append(_one_profile(name, who.first_ns, stack_of[rows], durations, stacks))
     profiles += _tasks(profile, stacks)
-    name = clean(options.title) or clean(" ".join(profile.info.command_line)) or "bpfprof"
+    name = printable(options.title) or printable(" ".join(profile.info.command_line)) or "bpfprof"
     head = {
         "$schema": _SCHEMA,
-        "exporter": f"bpfprof {clean(profile.info.bpfprof_version)}".rstrip(),
+        "exporter": f"bpfprof {printable(profile.info.bpfprof_version)}".rstrip(),
         "name": name,
         "activeProfileIndex": 0,
         "shared": {"frames": frames},
@@ -61,9 +61,9 @@ def _frames(profile: Profile, options: RenderOptions) -> tuple[list[dict[str, An
     for frame in profile.frames:
         key = (frame_label(frame, files, options.function_only), "", 0)
         if frame.kind == FrameKind.PYTHON:
-            key = (clean(frame.name) or "[unknown]", files[frame.file], 0 if options.function_only else frame.line)
+            key = (printable(frame.name) or "[unknown]", files[frame.file], 0 if options.function_only else frame.line)
         elif frame.kind in (FrameKind.NATIVE, FrameKind.INLINED):
-            key = (key[0], clean(frame.file), 0)
+            key = (key[0], printable(frame.file), 0)
         frame_of.append(place.setdefault(key, len(place)))
     frames: list[dict[str, Any]] = []
     for name, file, line in place:

@@ -24,7 +24,7 @@ from bpfprof.render.columns import (
 )
 from bpfprof.render.formats import RenderOptions
 from bpfprof.render.header import counted, unread_sentences
-from bpfprof.render.labels import clean, printable
+from bpfprof.render.labels import printable
 from bpfprof.render.lock_orders import deadlock_lines
 from bpfprof.render.quality import lost_count
 
@@ -185,8 +185,8 @@ def _places(profile: Profile, places: Sequence[Place], most: int, columns: int, 
     lines = [paint("heading", f"{heading} mostly")]
     for place in places[:most]:
         frame = profile.frames[place.frame]
-        text = padded(cut_left(clean(frame.name) or "(no name)", name), name) + " "
-        text += padded(cut_left(clean(file_text(frame)), where), where)
+        text = padded(cut_left(printable(frame.name) or "(no name)", name), name) + " "
+        text += padded(cut_left(printable(file_text(frame)), where), where)
         for ns in (place.cpu_ns, *[place.ready_ns] * has_ready, place.wait_ns, place.total_ns):
             text += f" {short_seconds(ns):>6}"
         lines.append(f"{text} {shortened(_mostly(profile, place), mostly)}".rstrip())
@@ -199,7 +199,7 @@ def _mostly(profile: Profile, place: Place) -> str:
     for (share, lock), ns in place.mostly:
         word = f"lock #{lock}" if share == LOCK and lock else SHARE_NAMES[share]
         if share in place.objects and share != LOCK:
-            word = clean(short_text(profile.objects[place.objects[share]]))
+            word = printable(short_text(profile.objects[place.objects[share]]))
         if ns * 5 >= place.own_ns and word not in words:
             words.append(word)
     return ", ".join(words)
@@ -216,7 +216,7 @@ def role_lines(roles: Sequence[Role], most: int, columns: int, paint: Paint) -> 
     for role in shown:
         who = f"{role.process_name}: {role.name}" if has_several else role.name
         count = f" ({len(role.threads)})" if len(role.threads) > 1 else ""
-        text = padded(shortened(clean(who) or "?", name - len(count)) + count, name)
+        text = padded(shortened(printable(who) or "?", name - len(count)) + count, name)
         text += f" {short_seconds(role.wall_ns):>7}"
         for ns in (role.cpu_ns, role.ready_ns, role.wait_ns, role.idle_ns):
             text += f" {whole_percent(ns, role.wall_ns):>5}"

@@ -12,7 +12,7 @@ from bpfprof.query.tasks import TaskGroup, group_tasks
 from bpfprof.render.columns import COLUMNS, duration_text, percent_text, shortened, wrapped
 from bpfprof.render.formats import RenderOptions
 from bpfprof.render.header import counted, recording_block
-from bpfprof.render.labels import clean, frame_labels, printable, task_label
+from bpfprof.render.labels import frame_labels, printable, task_label
 from bpfprof.render.quality import quality_line
 
 _ASYNCIO = re.compile(r"(?:^|/)asyncio/\w+\.py$")
@@ -46,7 +46,7 @@ def _head(profile: Profile, groups: list[TaskGroup], all_ns: int) -> str:
 
 
 def _group_block(profile: Profile, labels: list[str], group: TaskGroup, all_ns: int) -> list[str]:
-    name = f"task {clean(group.name) or '?'}"
+    name = f"task {printable(group.name) or '?'}"
     if group.function >= 0:
         name = f"tasks of {labels[group.function]}"
     if len(group.tasks) > 1:
@@ -54,7 +54,7 @@ def _group_block(profile: Profile, labels: list[str], group: TaskGroup, all_ns: 
     figures = f"{duration_text(group.suspended_ns):>9} {percent_text(group.suspended_ns, all_ns, 1):>6}"
     others = (("ready", group.ready_ns), ("running", group.running_ns))
     beside = "".join(f", {word} {duration_text(ns)}" for word, ns in others if ns)
-    process = f"process {clean(group.process_name) or '?'} ({group.pid})"
+    process = f"process {printable(group.process_name) or '?'} ({group.pid})"
     lines = [f"{name}, {process}", f"{figures} suspended{beside}", *_places(profile, labels, group)]
     lines += _awaited_by(profile, group)
     return [shortened(line, COLUMNS) for line in lines]

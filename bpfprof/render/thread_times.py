@@ -5,7 +5,7 @@ from __future__ import annotations
 from bpfprof.model.profile import ThreadTime
 from bpfprof.render.columns import COLUMNS, duration_text, filled, padded, percent_text, seconds_text, shortened
 from bpfprof.render.header import counted
-from bpfprof.render.labels import clean, reason_label
+from bpfprof.render.labels import printable, reason_label
 
 _MAX_THREADS = 30
 _REASON_COLUMNS = 48
@@ -57,8 +57,8 @@ def _by_activity(threads: tuple[ThreadTime, ...]) -> tuple[list[ThreadTime], lis
 
 def _thread_row(thread: ThreadTime) -> str:
     pid = f" ({thread.pid})"
-    process = padded(shortened(clean(thread.process_name), 18 - len(pid)) + pid, 18)
-    name = padded(shortened(clean(thread.thread_name), 15), 15)
+    process = padded(shortened(printable(thread.process_name), 18 - len(pid)) + pid, 18)
+    name = padded(shortened(printable(thread.thread_name), 15), 15)
     shares = " ".join(
         f"{seconds_text(part_ns):>7} {_whole_percent(part_ns, thread.wall_ns):>4}"
         for part_ns in (thread.on_cpu_ns, thread.runqueue_ns, thread.off_cpu_ns)
@@ -68,7 +68,7 @@ def _thread_row(thread: ThreadTime) -> str:
 
 
 def _reasons_rows(thread: ThreadTime) -> list[str]:
-    name = padded(shortened(clean(thread.thread_name), 15), 15)
+    name = padded(shortened(printable(thread.thread_name), 15), 15)
     reasons = [
         f"{reason_label(reason)} {seconds_text(ns)} ({_whole_percent(ns, thread.off_cpu_ns)})"
         for reason, ns in thread.off_by_reason

@@ -11,7 +11,7 @@ from bpfprof.query.now import NowGroup
 from bpfprof.query.places import file_text
 from bpfprof.query.shares import HANDED, IDLE, PYTHON, READY
 from bpfprof.render.columns import cut_left, padded, percent_text, shortened, width
-from bpfprof.render.labels import clean, printable
+from bpfprof.render.labels import printable
 from bpfprof.render.summary import SHARE_NAMES, Paint, command_text, painted, plain, role_lines
 
 SORTS = ("own", "total", "wait")
@@ -164,7 +164,7 @@ def _now(groups: list[NowGroup], columns: int, paint: Paint) -> list[str]:
     for group in groups:
         count = f" ({group.thread_count})" if group.thread_count > 1 else ""
         word = SHARE_NAMES[group.share] or "idle"
-        text = f"{shortened(clean(group.name) or '?', 24)}{count} "
+        text = f"{shortened(printable(group.name) or '?', 24)}{count} "
         mark = f"{_MARKS.get(group.share, _WAITS)} {word}"
         used += width(text + mark) + 2
         if used > columns - 3 * (group is not groups[-1]):
@@ -201,8 +201,8 @@ def _table(state: TopState, look: TopLook, room: int, paint: Paint) -> list[str]
         own = {"all": place.own_ns, "CPU": place.cpu_ns, "waits": place.wait_ns, "GIL": place.gil_ns}[look.mode]
         values = [own, place.cpu_ns, *[place.ready_ns] * is_wide, place.wait_ns, *[place.total_ns] * is_wide]
         line = "".join(f"{100 * ns / whole:7.1f}" for ns in values) + "  "
-        line += padded(cut_left(clean(place.frame.name) or "(no name)", name), name) + " "
-        line += padded(cut_left(clean(file_text(place.frame)), where), where) + " "
+        line += padded(cut_left(printable(place.frame.name) or "(no name)", name), name) + " "
+        line += padded(cut_left(printable(file_text(place.frame)), where), where) + " "
         line += shortened(_mostly(place), mostly)
         if is_wider and not look.ascii_only:
             line = padded(line, columns - _TREND_COLUMNS) + _trend(state.trends.get(place.key, []))
@@ -230,7 +230,7 @@ def shown_places(places: Sequence[LivePlace], look: TopLook) -> list[LivePlace]:
 def closer_lines(place: LivePlace, found: Closer, working_ns: int) -> list[str]:
     """What there is of one function."""
     whole = max(working_ns, 1)
-    lines = [f"{clean(place.frame.name)}   {clean(place.frame.file)}", "", "   own%   CPU%  wait%   line"]
+    lines = [f"{printable(place.frame.name)}   {printable(place.frame.file)}", "", "   own%   CPU%  wait%   line"]
     for line, cpu_ns, ready_ns, wait_ns in found.lines[:_MOST_LINES]:
         parts = (cpu_ns + ready_ns + wait_ns, cpu_ns, wait_ns)
         lines.append("".join(f"{100 * ns / whole:7.1f}" for ns in parts) + f" {line:>6}")
@@ -241,7 +241,7 @@ def closer_lines(place: LivePlace, found: Closer, working_ns: int) -> list[str]:
         ]
     lines += ["", "called by"] if found.callers else []
     for frame, ns in found.callers[:_MOST_LINES]:
-        lines.append(f"{100 * ns / whole:7.1f}  {clean(frame.name)}  {clean(file_text(frame))}")
+        lines.append(f"{100 * ns / whole:7.1f}  {printable(frame.name)}  {printable(file_text(frame))}")
     return lines
 
 

@@ -16,7 +16,7 @@ from bpfprof.query.work import work_of
 from bpfprof.render.columns import cut_left, percent_text, seconds_text, short_seconds, shortened, width
 from bpfprof.render.formats import RenderOptions
 from bpfprof.render.header import counted
-from bpfprof.render.labels import clean, frame_label, printable
+from bpfprof.render.labels import frame_label, printable
 from bpfprof.render.summary import (
     MAX_COLUMNS,
     MIN_COLUMNS,
@@ -115,7 +115,9 @@ class _TreeText:
             lines.append(f"{count} left out, {seconds_text(ns)} s ({percent_text(ns, all_ns, 1)}); {more}")
         idle = self._tree.idle_ns
         if idle and not self._options.hide_idle:
-            names = [clean(self._tree.threads.threads[number].thread_name) or "?" for number, _ in idle.most_common()]
+            names = [
+                printable(self._tree.threads.threads[number].thread_name) or "?" for number, _ in idle.most_common()
+            ]
             threads = ", ".join(dict.fromkeys(names))
             lines.append(
                 f"beside it {seconds_text(sum(idle.values()))} s of waits for work (--idle shows them): {threads}"
@@ -144,10 +146,10 @@ class _TreeText:
             return self._wait(node)
         if node.is_process:
             thread = self._tree.threads.threads[node.thread]
-            return _Line(node, f"{clean(thread.process_name) or '?'} ({thread.process_id})", color="heading")
+            return _Line(node, f"{printable(thread.process_name) or '?'} ({thread.process_id})", color="heading")
         if node.thread >= 0:
             thread = self._tree.threads.threads[node.thread]
-            return _Line(node, f"{clean(thread.thread_name) or '?'} ({thread.thread_id})", color="heading")
+            return _Line(node, f"{printable(thread.thread_name) or '?'} ({thread.thread_id})", color="heading")
         if node is self._tree.root:
             return _Line(node, counted(len(self._profile.threads), "thread"))
         if not node.frames:
@@ -160,14 +162,14 @@ class _TreeText:
         if frame.kind in _MARKS or frame.kind == FrameKind.TRUNCATED:
             return _Line(node, _MARKS.get(frame.kind) or frame_label(frame, {}, True), color="aside")
         shown = replace(frame, line=0) if self._options.function_only else frame
-        where = clean(file_text(shown))
+        where = printable(file_text(shown))
         if self._options.full_filenames:
-            where = clean(f"{frame.file}:{shown.line}" if shown.line else frame.file)
+            where = printable(f"{frame.file}:{shown.line}" if shown.line else frame.file)
         if not frame.name or frame.kind == FrameKind.KERNEL:
             where = "kernel" * (frame.kind == FrameKind.KERNEL)
         color = "heading" if self._tree.paths.is_own(number) else ""
         note = f"… {self._folded(node)}" if node.folded[1] else ""
-        return _Line(node, clean(function_name(frame)) or "(no name)", where, color, note=note)
+        return _Line(node, printable(function_name(frame)) or "(no name)", where, color, note=note)
 
     def _folded(self, node: Node) -> str:
         """`9 frames of wsgiref, threading`."""
@@ -175,7 +177,7 @@ class _TreeText:
         count = counted(most, "frame")
         if least != most:
             count = f"{least}..{count}" if least else f"up to {count}"
-        names = [clean(name) for name, _ in node.libraries.most_common()]
+        names = [printable(name) for name, _ in node.libraries.most_common()]
         more = ", …" if len(names) > _LIBRARIES else ""
         return f"{count} of {', '.join(names[:_LIBRARIES])}{more}"
 
@@ -190,11 +192,11 @@ class _TreeText:
         elif share == HANDED:
             text = "other threads"
         elif share == OTHER:
-            text = clean(reason_text(reason)) or "unknown"
+            text = printable(reason_text(reason)) or "unknown"
         elif share == IDLE:
             text = "work"
         elif share in WITH_OBJECTS and described and ns * 2 >= node.total_ns:
-            text += f", {clean(short_text(self._profile.objects[described - 1]))}"
+            text += f", {printable(short_text(self._profile.objects[described - 1]))}"
         return _Line(node, f"waiting: {text}", color=SHARE_NAMES[share] if share < len(SHARE_NAMES) else "")
 
     def _figures(self, node: Node) -> str:

@@ -21,7 +21,6 @@ from bpfprof.render.formats import RenderOptions
 from bpfprof.render.gil_table import holder_text, largest, others_text
 from bpfprof.render.header import counted
 from bpfprof.render.labels import (
-    clean,
     frame_labels,
     function_labels,
     printable,
@@ -194,7 +193,7 @@ class WaitDetails:
         return self._functions[number] if number >= 0 else "(no function known)"
 
     def _object(self, number: int) -> str:
-        return clean(object_text(self._profile.objects[number])) if number >= 0 else "something else"
+        return printable(object_text(self._profile.objects[number])) if number >= 0 else "something else"
 
     def _owner(self, stack: int) -> str:
         owner = wait_owners(self._profile.frames, [self._profile.stacks[stack]])[0]
@@ -204,11 +203,11 @@ class WaitDetails:
         """As waker_name(); with its process if that is not the one of the thread that waited most."""
         waker = self._profile.wakers[number]
         if waker.kind != "thread":
-            return _KINDS.get(waker.kind, clean(waker.kind))
-        name = clean(waker_name(waker, self._profile.threads))
+            return _KINDS.get(waker.kind, printable(waker.kind))
+        name = printable(waker_name(waker, self._profile.threads))
         if waker.pid == self._profile.threads[group.threads[0].value].pid:
             return name
-        return f"{name} of process {clean(waker.process_name) or '?'} ({waker.pid})"
+        return f"{name} of process {printable(waker.process_name) or '?'} ({waker.pid})"
 
 
 def _sentence(pieces: list[str], more: Sequence[str]) -> list[str]:

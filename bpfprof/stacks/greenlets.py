@@ -9,6 +9,9 @@ So the stack ends where as many calls of the evaluation function are passed as t
 the next frame of greenlet's library. No name is needed: distributions strip it. The frames of a greenlet that is not at
 its beginning any more are never rootward of running code, but for those of a trace function (`greenlet.settrace`),
 which are fewer calls than runs.
+
+A greenlet that has no Python frame, as it just begins or has ended, is left by calls within the library alone, of which
+only a name tells the beginning; without names its stack ends at the first of them.
 """
 
 from __future__ import annotations
@@ -25,7 +28,18 @@ def is_greenlet_library(path: str) -> bool:
     return _LIBRARY.fullmatch(path) is not None
 
 
-def own_count(is_eval: Sequence[bool], is_greenlet: Sequence[bool], runs: int, may_be_unlinked: bool) -> int | None:
+def begins_greenlet(function: str) -> bool:
+    """Of the functions of that library, with or without C++ decoration."""
+    return "inner_bootstrap" in function
+
+
+def own_count(
+    is_eval: Sequence[bool],
+    is_greenlet: Sequence[bool],
+    is_beginning: Sequence[bool],
+    runs: int,
+    may_be_unlinked: bool,
+) -> int | None:
     """How many native frames, leaf first, are the greenlet's own, its beginning included; None: all.
 
     `runs` are those of its Python list. `may_be_unlinked`: the innermost call may have no frame in that list.
@@ -34,5 +48,15 @@ def own_count(is_eval: Sequence[bool], is_greenlet: Sequence[bool], runs: int, m
     for place, (is_call, is_switch) in enumerate(zip(is_eval, is_greenlet)):
         calls += is_call
         if is_switch and runs <= calls <= runs + may_be_unlinked:
-            return place + 1
+            return _beginning(place, is_greenlet, is_beginning) + 1
     return None
+
+
+def _beginning(place: int, is_greenlet: Sequence[bool], is_beginning: Sequence[bool]) -> int:
+    """The place of the beginning, if only frames of the library are between it and this place; else this place."""
+    for further in range(place, len(is_greenlet)):
+        if not is_greenlet[further]:
+            break
+        if is_beginning[further]:
+            return further
+    return place

@@ -13,7 +13,7 @@ from bpfprof.model.frames import Frame, FrameKind
 from bpfprof.model.samples import NAME_EVAL, NAME_INLINED, NO_FILE, TRAMPOLINES
 from bpfprof.recording.reader import Recording
 from bpfprof.recording.tables import RecordedFile
-from bpfprof.stacks.greenlets import is_greenlet_library
+from bpfprof.stacks.greenlets import begins_greenlet, is_greenlet_library
 from bpfprof.stacks.interpreter_frames import begins_collection, collects, is_internal
 
 # What the evaluation function calls last before 3.11: Python/ceval.c, `exit_eval_frame` (v3.6.15 to v3.10.13).
@@ -47,6 +47,9 @@ class NativeSource:
         self._interpreters = set(recording.natives["file"][numbers].tolist())
         libraries = [number for number, file in enumerate(recording.files) if is_greenlet_library(file.path)]
         self.is_greenlet = np.append(False, np.isin(recording.natives["file"], libraries))  # by number
+        beginnings = [place for place, text in enumerate(recording.texts) if begins_greenlet(text)]
+        self.begins_greenlet = np.zeros(len(recording.natives) + 1, np.bool_)
+        self.begins_greenlet[names["native"][np.isin(names["function"], beginnings)]] = True
 
     def frames(self, number: int) -> tuple[Frame, ...]:
         """The function at an address and what was inlined into it, root first."""
@@ -59,16 +62,19 @@ class NativeSource:
         place = next((place for place, number in enumerate(numbers) if self.is_eval[number]), 0)
         return place > 0 and bool(self._is_check[numbers[place - 1]])
 
-    def shown(self, number: int, collects_garbage: bool) -> tuple[tuple[Frame, ...], bool]:
+    def shown(self, number: int, collects_garbage: bool, is_leaf: bool) -> tuple[tuple[Frame, ...], bool]:
         """What a Python user sees of a frame, whose caller may be a part of a collection of garbage, and whether it is.
 
-        Nothing is seen of CPython at work on the Python frames around it, and one frame of a collection.
+        Nothing is seen of CPython at work on the Python frames around it, and one frame of a collection. Code of the
+        interpreter's own that has no name, as all of a stripped one, is seen where time passes in it: as the leaf.
         """
         frames = self.frames(number)
         if frames[0].file == TRAMPOLINES:
             return (), False
         is_interpreter = number and int(self._recording.natives["file"][number - 1]) in self._interpreters
         name = frames[0].name if is_interpreter else ""
+        if is_interpreter and not name and not is_leaf:
+            return (), False
         if begins_collection(name) or (collects_garbage and collects(name)):
             return (() if collects_garbage else (replace(_COLLECTION, file=frames[0].file),)), True
         return (() if is_internal(name) else frames), False

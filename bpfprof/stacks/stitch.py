@@ -52,6 +52,20 @@ class StackSource:
         """Of each stack by its number, whether it leads through code that has no unwind rules."""
         return np.concatenate([[False], self._recording.stacks["native_flags"] & _INEXACT > 0])
 
+    @property
+    def lacks_names(self) -> npt.NDArray[np.bool_]:
+        """Of each stack by its number, whether it has a Python function of which nothing could be read."""
+        stacks, frames = self._stacks, self._recording.python_frames
+        processes = [*self._recording.processes, _NOTHING_KNOWN]
+        # The frame that stands for the call of C and is no function.
+        has_shims = np.array([not (it.shim_is_python or it.python is None) for it in processes])
+        of_shims = np.repeat(has_shims[np.minimum(stacks["process"], len(processes) - 1)], stacks["python_count"])
+        is_unread = np.array([True, *(bool(code.reason) for code in self._recording.codes)])
+        is_lacking = is_unread[np.minimum(frames["code"][: len(of_shims)], len(is_unread) - 1)]
+        is_lacking &= ~(of_shims & self._entries()[0][:-1])
+        counts = stacks["python_count"]
+        return np.concatenate([[False], _counts(is_lacking, self._python_ends - counts, counts) > 0])
+
     def reason(self, status: int) -> str:
         """Why a stack with this status is not whole; "" when it is."""
         return "" if status == Status.OK else str(self._texts.get(str(int(status)), f"status {status}"))
@@ -94,7 +108,7 @@ class StackSource:
             elif hides and self._is_jit(native, begin, index):
                 continue
             elif hides:
-                shown, collects_garbage = self._native.shown(native[index], collects_garbage)
+                shown, collects_garbage = self._native.shown(native[index], collects_garbage, is_leaf=index == 0)
                 frames += shown
             else:
                 frames += self._native.frames(native[index])
@@ -117,7 +131,10 @@ class StackSource:
             runs = int(np.count_nonzero(marks >= process.entry_marks_from))
             is_eval = self._native.is_eval[native].tolist()
             may_be_unlinked = is_eval[0] or self._returns(process, native)
-            count = own_count(is_eval, self._native.is_greenlet[native].tolist(), runs, may_be_unlinked)
+            is_greenlet, begins = (
+                it[native].tolist() for it in (self._native.is_greenlet, self._native.begins_greenlet)
+            )
+            count = own_count(is_eval, is_greenlet, begins, runs, may_be_unlinked)
             if count is not None:
                 stacks["native_count"][row], stacks["native_status"][row] = count, Status.OK
 

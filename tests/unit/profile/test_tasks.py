@@ -97,7 +97,7 @@ def test_filters(wanted: dict[str, object], seconds: float) -> None:
 def test_speedscope_has_a_profile_of_each_task() -> None:
     profiles = json.loads(render_speedscope(profile(), RenderOptions()))["profiles"]
     found = {each["name"]: each for each in profiles}
-    fetch = found["process python (100) / task fetch:1"]
+    fetch = found["process python (100) / task fetch;1"]
     assert (fetch["startValue"], fetch["endValue"]) == (SECOND_NS, 8_500_000_000)
     assert fetch["weights"] == [3 * SECOND_NS, 2 * SECOND_NS, 2 * SECOND_NS, SECOND_NS // 2]
     assert fetch["samples"][1] == []
@@ -109,10 +109,10 @@ def test_table() -> None:
     blocks = {block.splitlines()[0]: block for block in text.split("\n\n")}
     assert list(blocks)[2:5] == [
         "task main, process python (100)",
-        "task fetch:1, process python (100)",
+        "task fetch;1, process python (100)",
         "tasks of fetch (web.py:1) (2 tasks), process python (100)",
     ]
-    fetch = blocks["task fetch:1, process python (100)"]
+    fetch = blocks["task fetch;1, process python (100)"]
     assert "5.000 s" in fetch and "ready 500.0 ms, running 1.000 s" in fetch
     assert "socket    fetch (web.py:1)" in fetch and "awaited by task main" in fetch
     assert "asyncio tasks not seen: changed while they were read 3" in text.replace("\n  ", " ")

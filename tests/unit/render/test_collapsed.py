@@ -51,6 +51,12 @@ def test_same_text_is_one_line() -> None:
     assert len(parse(render_collapsed(made.build(), RenderOptions()))) == 2
 
 
+def test_what_joins_frames_is_in_no_name() -> None:
+    made = ProfileBuilder()
+    made.spend(made.thread(1), ON_CPU, 5_000, [Frame(FrameKind.PYTHON, "f;g", "/a;b.py")])
+    assert render_collapsed(made.build(), RenderOptions()) == "process python (100);thread python (1);f:g (a:b.py) 5\n"
+
+
 def test_a_stack_without_frames_is_its_thread() -> None:
     made = ProfileBuilder()
     made.spend(made.thread(1), ON_CPU, 5_000, [])

@@ -1,4 +1,5 @@
-"""Where a greenlet's native stack ends. Leaf first: E evaluates Python, G is greenlet's library, . anything else."""
+"""Where a greenlet's native stack ends. Leaf first: E evaluates Python, G is greenlet's library, B of it where
+a greenlet begins and that is known by name, . anything else."""
 
 from __future__ import annotations
 
@@ -18,6 +19,8 @@ from tests.unit.recording.hand_made import NAME_EVAL, HandMade
         pytest.param("E.E.GGGG.E.", 1, True, 5, id="or not yet"),
         pytest.param(".E.E.GGG", 2, False, 6, id="cut just beyond"),
         pytest.param("..GGG.E.", 0, False, 3, id="a greenlet of C only"),
+        pytest.param(".GGBGG.E.", 0, False, 4, id="one that has ended"),
+        pytest.param("B.GG.E.", 0, False, 1, id="one that just begins"),
         pytest.param("GGG.E...", 1, False, None, id="the main greenlet as it switches"),
         pytest.param(".E.GGG.E...", 2, False, None, id="a trace function, called by a switch of the main greenlet"),
         pytest.param(".E.GGG.E.GGGG.E", 2, False, 10, id="and of another one"),
@@ -26,8 +29,8 @@ from tests.unit.recording.hand_made import NAME_EVAL, HandMade
     ],
 )
 def test_own_count(native: str, runs: int, may_be_unlinked: bool, expected: int | None) -> None:
-    is_eval, is_greenlet = [frame == "E" for frame in native], [frame == "G" for frame in native]
-    assert own_count(is_eval, is_greenlet, runs, may_be_unlinked) == expected
+    is_eval, is_greenlet, begins = ([frame in frames for frame in native] for frames in ("E", "GB", "B"))
+    assert own_count(is_eval, is_greenlet, begins, runs, may_be_unlinked) == expected
 
 
 def test_the_library_is_known_by_its_name() -> None:

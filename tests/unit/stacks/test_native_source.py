@@ -88,7 +88,7 @@ def test_what_has_no_name_shows_its_place(made: HandMade) -> None:
 def test_a_frame_that_is_missing_says_so(made: HandMade) -> None:
     source = NativeSource(made.recording())
     assert source.frames(0) == (Frame(FrameKind.NATIVE, "[frame missing from the recording]"),)
-    assert source.shown(0, False) == (source.frames(0), False) and not source.is_eval[0]
+    assert source.shown(0, False, True) == (source.frames(0), False) and not source.is_eval[0]
 
 
 def test_functions_of_the_interpreter_are_hidden_in_its_own_file_only(made: HandMade) -> None:
@@ -96,16 +96,17 @@ def test_functions_of_the_interpreter_are_hidden_in_its_own_file_only(made: Hand
     glue, sort = made.native(1, ("_PyObject_Call", "", 0, 0)), made.native(1, ("list_sort", "", 0, 0))
     same_name, unnamed = made.native(2, ("_PyObject_Call", "", 0, 0)), made.native(1)
     source = NativeSource(made.recording())
-    assert [source.shown(number, False) for number in (evaluation, glue)] == [((), False)] * 2
+    assert [source.shown(number, False, True) for number in (evaluation, glue)] == [((), False)] * 2
     for number in (sort, same_name, unnamed):
-        assert source.shown(number, True) == (source.frames(number), False)
+        assert source.shown(number, True, True) == (source.frames(number), False)
+    assert source.shown(unnamed, False, False) == ((), False)
     assert source.is_eval.tolist() == [False, True, False, False, False, False]
 
 
 def test_without_an_evaluation_function_no_file_is_the_interpreter_s(made: HandMade) -> None:
     number = made.native(1, ("_PyObject_Call", "", 0, 0))
     source = NativeSource(made.recording())
-    assert source.shown(number, False) == (source.frames(number), False)
+    assert source.shown(number, False, False) == (source.frames(number), False)
 
 
 def test_kernel_frames_are_root_first_without_our_own(made: HandMade) -> None:

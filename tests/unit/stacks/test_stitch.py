@@ -157,3 +157,16 @@ def test_a_line_table_is_decoded_once(made: HandMade, monkeypatch: pytest.Monkey
     recording = made.recording()
     source = python_source.PythonSource(recording)
     assert len(source.frames(recording.python_frames)) == 5 and len(decoded) == 1
+
+
+@pytest.mark.parametrize(
+    ("shim_is_python", "expected"), [(True, [False, False, True, True]), (False, [False, False, True, False])]
+)
+def test_functions_that_were_not_read_are_told(shim_is_python: bool, expected: list[bool]) -> None:
+    """A frame that stands for a call of C and is no function need not be read."""
+    made = HandMade()
+    made.process(shim_is_python=shim_is_python)
+    known, unread = made.code("f"), made.code("", reason="replaced")
+    for frames in ([(known, 0, 0), (known, 0, 1)], [(unread, 0, 0), (known, 0, 1)], [(known, 0, 0), (unread, 0, 1)]):
+        made.stack(*frames)
+    assert StackSource(made.recording()).lacks_names.tolist() == expected
