@@ -318,8 +318,10 @@ static __always_inline void follow_missed_out(struct bp_thread *thread, __u64 ta
     end_run(thread, times, left < now ? left : now);
     leave(thread, TASK_STATE_INTERRUPTIBLE);
     count(BP_SWITCH_NOT_TOLD);
-    if (thread->wake_ns <= thread->since_ns)
+    if (thread->wake_ns <= thread->since_ns) {
+        thread->task_state = 0; /* not known */
         thread->wake_ns = now - in_32_bits(now - thread->since_ns);
+    }
 }
 
 /*
