@@ -101,7 +101,8 @@ enum bp_status {
     BP_LOST_UNKNOWN_THREAD = 22,     /* sample lost, thread not known yet */
     BP_CODE_NOT_COPIED = 23,         /* code object not copied, too many new ones: no loss where it is read later */
     BP_LOST_PROCESS_TABLE_FULL = 24, /* process not watched, table full */
-    BP_STATUS_COUNT = 25,
+    BP_SWITCH_NOT_TOLD = 25,         /* switch not told by the kernel: no loss, the scheduler's counters tell of it */
+    BP_STATUS_COUNT = 26,
 };
 
 enum bp_thread_state {

@@ -151,13 +151,16 @@ static __always_inline __u64 in_32_bits(__u64 nanoseconds)
 /*
  * Of the last wait's `runqueue` what went by before the thread was on a run queue, which to one of an idle virtual CPU is
  * some microseconds: the scheduler's run delay does not have it. It can have more than there was: some sleep of a thread
- * that was moved to another CPU (DELAY_DEQUEUE, kernel/sched/features.h, 6.12 and later).
+ * that was moved to another CPU (DELAY_DEQUEUE, kernel/sched/features.h, 6.12 and later). One that is said to have been
+ * runnable all the time was not, where the run delay denies much of it: a switch was not told.
  */
 static __always_inline __u64 before_enqueueing(struct bp_thread *thread, __u64 run_delay, __u64 runqueue)
 {
     __u64 queued = run_delay - thread->run_delay_ns;
     thread->run_delay_ns = run_delay;
-    return BP_OFFSET_TASK_RUN_DELAY && thread->task_state && queued < runqueue ? in_32_bits(runqueue - queued) : 0;
+    if (!BP_OFFSET_TASK_RUN_DELAY || queued >= runqueue)
+        return 0;
+    return thread->task_state || runqueue - queued > BP_LONG_WAIT_NS ? in_32_bits(runqueue - queued) : 0;
 }
 
 /*
@@ -255,8 +258,10 @@ static __always_inline void leave(struct bp_thread *thread, __u16 task_state)
 static __always_inline void come_back(struct bp_thread *thread, struct bp_config *config, __u32 tid, __u64 now)
 {
     __u64 since = thread->since_ns, woken = now;
-    if (thread->state == BP_THREAD_RUNNABLE || (thread->state == BP_THREAD_UNKNOWN && !thread->wake_ns))
+    if (thread->state == BP_THREAD_RUNNABLE)
         woken = since;
+    else if (thread->state == BP_THREAD_UNKNOWN && !thread->wake_ns)
+        woken = now - in_32_bits(now - since); /* as follow_missed_out() */
     else if (thread->wake_ns)
         woken = thread->wake_ns > since ? thread->wake_ns : since;
     else if (thread->woken_early)
@@ -288,6 +293,7 @@ static __always_inline void follow_missed_in(struct bp_thread *thread, struct bp
 {
     __s64 ran = times.exec_ns - thread->exec_ns; /* negative when less than what was kept of two clocks' difference */
     __u64 began = now - (ran > 0 ? (__u64)ran : 0), woken = thread->wake_ns;
+    count(BP_SWITCH_NOT_TOLD);
     bool is_of_next = woken > now; /* another CPU ends the wait that begins now already */
     if (began < thread->since_ns)
         began = thread->since_ns;
@@ -300,14 +306,22 @@ static __always_inline void follow_missed_in(struct bp_thread *thread, struct bp
         thread->wake_ns = woken;
 }
 
-/* A thread that comes and was not seen leaving left when it had run for as long as it did. */
+/*
+ * A thread that comes and was not seen leaving left when it had run for as long as it did. Without a wake-up it counts as
+ * runnable since then, up to what can be corrected: how much of it is true its run delay tells when it leaves.
+ */
 static __always_inline void follow_missed_out(struct bp_thread *thread, __u64 task, __u64 now)
 {
     struct task_times times = times_of(task);
     __s64 ran = times.exec_ns - thread->exec_ns;
     __u64 left = thread->since_ns + (ran > 0 ? (__u64)ran : 0);
     end_run(thread, times, left < now ? left : now);
-    leave(thread, thread->wake_ns > thread->since_ns ? TASK_STATE_INTERRUPTIBLE : 0);
+    leave(thread, TASK_STATE_INTERRUPTIBLE);
+    count(BP_SWITCH_NOT_TOLD);
+    if (thread->wake_ns <= thread->since_ns) {
+        thread->task_state = 0; /* not known */
+        thread->wake_ns = now - in_32_bits(now - thread->since_ns);
+    }
 }
 
 /*

@@ -58,9 +58,11 @@ class LastWaits:
             _correct(rows, np.arange(len(rows)), name, records[name][place])
         return rows
 
-    def take_rest(self) -> npt.NDArray[np.void]:
-        """What is held: nothing more will be told of it."""
+    def take_rest(self, denied_ns: dict[int, int] | None = None) -> npt.NDArray[np.void]:
+        """What is held: nothing more will be told of it. denied_ns: of a thread's run queue, what it was not in."""
         rows, self._held = self._held, self._held[:0]
+        denied = np.array([(denied_ns or {}).get(thread, 0) for thread in rows["thread"].tolist()], np.uint64)
+        _correct(rows, np.arange(len(rows)), "enqueue_ns", denied)
         return rows
 
 

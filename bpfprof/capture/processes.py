@@ -75,10 +75,13 @@ class Processes:
     # --- at the start
 
     def watch(self, pid: Pid, command: tuple[str, ...] = ()) -> Process:
-        """Begins to watch a running process and all its threads. Raises TargetError when it is gone.
+        """Begins to watch a running process and all its threads. Raises TargetError when it is gone, or a zombie.
 
         One that is about to be let run and become `command` is treated like one that was just born.
         """
+        dead = {Tid(pid)} if tasks.has_died(pid) else set()
+        if dead.issuperset(tasks.list_threads(pid)):
+            raise TargetError(f"process {pid} ended before anything was seen")
         state = State.UNSEEN if self._watches_all else State.KNOWN
         if self._watches_all and tasks.is_kernel_thread(pid):
             state = State.KERNEL_THREAD
@@ -91,7 +94,7 @@ class Processes:
         self._tell_kernel(process, is_new=True)
         # A thread born by one that is not listed yet is added at fork, so two equal looks see all of them.
         seen: set[Tid] = set()
-        while new := set(tasks.list_threads(pid)) - seen:
+        while new := set(tasks.list_threads(pid)) - seen - dead:
             for tid in sorted(new):
                 self.threads.watch(process.index, pid, tid, is_born=bool(command))
             seen |= new

@@ -19,7 +19,7 @@ from bpfprof.capture.stacks import StackTable
 from bpfprof.capture.wakers import Wakers
 from bpfprof.model.ids import Pid, Tid
 from bpfprof.model.rows import picked
-from bpfprof.model.statuses import LastState
+from bpfprof.model.statuses import LastState, Status
 from bpfprof.proc import tasks
 from bpfprof.proc.listening import Listening
 from bpfprof.proc.memory import ProcessMemory
@@ -30,6 +30,7 @@ from bpfprof.recording.writer import Sink
 _LONG_WAIT_NS = abi.CONSTANTS["BP_LONG_WAIT_NS"]
 _NEVER_NS = np.iinfo(np.int64).max
 _TICK_NS = 10_000_000  # CONFIG_HZ is 100 at least
+_DEAD = "ZX"  # states of proc(5)
 
 
 class RowWriter:
@@ -40,6 +41,7 @@ class RowWriter:
     ) -> None:
         self.sample_count = 0
         self.wait_count = 0
+        self.untold_count = 0  # threads that had left their CPU at the end without a word
         self._processes = processes
         self._stacks = stacks
         self._sleeps = sleeps
@@ -149,8 +151,9 @@ class RowWriter:
         rows["object"] = self._objects(records, rows)
         rows["holder"] = self._wakers.holders(records)
         if is_end or ends_part:
-            self._write_waits(self._last_waits.take_rest())
-            _add_running_time(rows, records, tids)
+            denied_ns = _denied_ns(records, threads, tids)
+            self._write_waits(self._last_waits.take_rest(denied_ns))
+            self.untold_count = _add_running_time(rows, records, tids)
             pid_of = dict(zip(threads.tolist(), records["tgid"].tolist()))
             sums = made.open_short_waits(records, threads)
             pids = np.array([pid_of[thread] for thread in sums["thread"].tolist()], np.uint32)
@@ -164,20 +167,57 @@ class RowWriter:
             self._sink.write(PART_END, {"time_ns": time_ns}, arrays)
 
 
-def _add_running_time(rows: npt.NDArray[np.void], records: npt.NDArray[np.void], tids: npt.NDArray[np.uint32]) -> None:
-    """Fills running_ns of rows (TOTAL_DTYPE): how long threads that are on a CPU really ran since they got it."""
+def _denied_ns(
+    records: npt.NDArray[np.void], threads: npt.NDArray[np.int64], tids: npt.NDArray[np.uint32]
+) -> dict[int, int]:
+    """Of threads on a CPU: how much of the run queue that their last wait has the scheduler's run delay denies."""
+    denied_ns = {}
+    is_running = records["state"] == abi.ThreadState["BP_THREAD_ON_CPU"]
+    for position in np.flatnonzero(is_running & (records["last_runqueue_ns"] > _TICK_NS)).tolist():
+        record = records[position]
+        found = tasks.scheduler_times(Pid(int(record["tgid"])), Tid(int(tids[position])))
+        if found is None or record["last_short"]:
+            continue
+        beyond_ns = int(record["last_runqueue_ns"]) - (found[1] - int(record["run_delay_ns"]))
+        if beyond_ns > _TICK_NS:
+            denied_ns[int(threads[position])] = beyond_ns
+    return denied_ns
+
+
+def _add_running_time(rows: npt.NDArray[np.void], records: npt.NDArray[np.void], tids: npt.NDArray[np.uint32]) -> int:
+    """Fills running_ns of rows (TOTAL_DTYPE): how long threads that are on a CPU really ran since they got it.
+
+    Those that did not, and sleep, left it without a word; returns how many. Those of which nothing was heard slept
+    since before they were watched, or were dead.
+    """
     states = abi.ThreadState["BP_THREAD_ON_CPU"], abi.ThreadState["BP_THREAD_UNKNOWN"]
+    untold_count = 0
     for position in np.flatnonzero(np.isin(records["state"], states)).tolist():
-        pid, tid = Pid(int(records["tgid"][position])), Tid(int(tids[position]))
-        now = tasks.on_cpu_ns(pid, tid)
-        open_ns = max(0, int(rows["time_ns"][position]) - int(rows["since_ns"][position]))
-        ran = now - int(records["exec_ns"][position]) if now else open_ns
-        if not ran and records["state"][position] == abi.ThreadState["BP_THREAD_UNKNOWN"]:
-            # It slept since before it was watched, and was not looked at.
-            status = tasks.thread_status(pid, tid)
-            if status is not None and status.run_state != "R":
-                rows["state"][position] = LastState.BLOCKED
-                rows["task_state"][position] = 1
-                continue
+        pid, tid, row = Pid(int(records["tgid"][position])), Tid(int(tids[position])), rows[position]
+        times = tasks.scheduler_times(pid, tid)
+        is_unheard = records["state"][position] == abi.ThreadState["BP_THREAD_UNKNOWN"]
+        open_ns = max(0, int(row["time_ns"]) - int(row["since_ns"]))
+        ran_ns = max(0, times[0] - int(records["exec_ns"][position])) if times else open_ns
         # The kernel brings its figure up to date at each tick only: less than that is no difference.
-        rows["running_ns"][position] = min(max(ran, 0), open_ns) if open_ns - ran > _TICK_NS else open_ns
+        if open_ns - ran_ns <= _TICK_NS and not (is_unheard and times and not ran_ns):
+            row["running_ns"] = open_ns
+            continue
+        status = tasks.thread_status(pid, tid)
+        if is_unheard and status is not None and status.run_state in _DEAD:
+            row["state"], row["since_ns"] = LastState.DEAD, records["first_ns"][position]
+        elif status is not None and status.run_state != "R" and not (is_unheard and ran_ns):
+            untold_count += not is_unheard
+            _leave(row, ran_ns)
+        else:
+            row["running_ns"] = min(ran_ns, open_ns)
+    return untold_count
+
+
+def _leave(row: np.void, ran_ns: int) -> None:
+    """What the row of a thread that is taken to be on a CPU says when it left it after this time to sleep."""
+    if ran_ns or row["state"] == LastState.ON_CPU:  # what it has of a wait is of the one before
+        row["stack"], row["status"], row["syscall"], row["args"] = 0, Status.STACK_NOT_TAKEN, -1, 0
+        row["fd_kind"], row["object"], row["holder"], row["holder_stack"], row["flags"] = 0, 0, 0, 0, 0
+    row["on_cpu_ns"] += np.uint64(ran_ns)
+    row["since_ns"] += np.uint64(ran_ns)
+    row["state"], row["task_state"], row["wake_ns"] = LastState.BLOCKED, 1, 0

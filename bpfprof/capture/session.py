@@ -48,7 +48,7 @@ _MANY_EVENTS = 20_000
 _SLEEPERS_TOGETHER = 10  # processes
 _TOTALS_EVERY_S = 2.0
 _LOOKS_EVERY_S, _LOOKS_REST = 1.0, 50  # the second times what looks took: they cost at most 2% of a CPU
-_NOT_COPIED = int(abi.Status["BP_CODE_NOT_COPIED"])
+_NOT_COPIED, _NOT_TOLD = int(abi.Status["BP_CODE_NOT_COPIED"]), int(abi.Status["BP_SWITCH_NOT_TOLD"])
 _EXEC, _EXIT = abi.EventKind["BP_EVENT_EXEC"], abi.EventKind["BP_EVENT_EXIT"]
 
 
@@ -160,6 +160,7 @@ class Session:
             codes_unverified=self._stacks.unverified_count,
             codes_replaced=self._stacks.changed_count,
             codes_not_copied=self._tables.counters()[_NOT_COPIED],
+            switches_untold=int(self._tables.counters()[_NOT_TOLD]) + self._rows.untold_count,
             problems=self._problems(),
             tasks_missed=self._async.missed,
             usage=self._usage(),
@@ -308,8 +309,9 @@ class Session:
     def _counters(self) -> dict[int, int]:
         counts = self._tables.counters()
         first, end = int(abi.Status["BP_LOST_FIRST"]), int(abi.Status["BP_STATUS_COUNT"])
+        no_loss = _NOT_COPIED, _NOT_TOLD
         counts[abi.Status["BP_LOST_THREAD_TABLE_FULL"]] += self._processes.threads.unwatched_count
-        return {index: int(counts[index]) for index in range(first, end) if counts[index] and index != _NOT_COPIED}
+        return {index: int(counts[index]) for index in range(first, end) if counts[index] and index not in no_loss}
 
     def _problems(self) -> dict[str, int]:
         """What native stacks may lack, beside what each says of itself: sentence -> how often."""

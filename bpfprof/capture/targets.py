@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from bpfprof.capture.members import Members
 from bpfprof.errors import TargetError, UnsupportedError, shortage
 from bpfprof.kernel.refusals import is_forbidden, refusal
-from bpfprof.model.ids import Pid
+from bpfprof.model.ids import Pid, Tid
 from bpfprof.proc import tasks
 from bpfprof.proc.privilege import OTHER_USERS, how_to_get, missing
 
@@ -54,6 +54,13 @@ class Targets:
                 if tasks.list_threads(pid):
                     raise TargetError(f"process {pid} cannot be watched: {error.strerror}") from error
                 raise TargetError(f"there is no process {pid}", "ps -e lists the processes that run") from error
+            if tasks.is_kernel_thread(pid):
+                os.close(fd)
+                raise TargetError(f"process {pid} is a kernel thread", "record -a has those that run")
+            if tasks.has_died(pid) and tasks.list_threads(pid) == [Tid(pid)]:
+                os.close(fd)
+                reason = f"process {pid} has ended: it is a zombie until its parent waits for it"
+                raise TargetError(reason, f"the parent is process {tasks.parent(pid)}")
             targets._pidfds[fd] = pid
             targets._epoll.register(fd, select.EPOLLIN)
             if not tasks.list_threads(pid) and not targets._epoll.poll(0):

@@ -35,6 +35,7 @@ class Threads:
     def watch(self, process: int, pid: Pid, tid: Tid, is_born: bool) -> None:
         """Has the kernel side watch a thread that is there already; `is_born`: it begins to be now."""
         now = time.monotonic_ns()
+        exec_ns, run_delay_ns = tasks.scheduler_times(pid, tid) or (0, 0)
         record = abi.pack(
             "bp_thread",
             tgid=pid,
@@ -43,7 +44,8 @@ class Threads:
             syscall=-1,
             since_ns=now,
             first_ns=now,
-            exec_ns=tasks.on_cpu_ns(pid, tid),
+            exec_ns=exec_ns,
+            run_delay_ns=run_delay_ns,
         )
         try:
             if self._tables.add_thread(tid, record):

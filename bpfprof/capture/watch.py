@@ -137,11 +137,14 @@ class Watch:
         if self.options.watches_all or self.targets.members.cgroups:
             names = " and ".join(missing(OTHER_USERS))
             return [f"without {names} programs of other users are recorded without names"] if names else []
+        of_note: dict[str, list[str]] = {}
+        for process in self.processes.by_pid.values():
+            if process.note:
+                of_note.setdefault(process.note, []).append(f"process {process.pid} ({process.name})")
         return [
-            f"process {process.pid} ({process.name}): {process.note}; "
-            "its threads and waits are recorded without Python frames"
-            for process in self.processes.by_pid.values()
-            if process.note
+            f"{who[0]}{f' and {len(who) - 1:,} more' if who[1:] else ''}: {note}; "
+            f"{'their' if who[1:] else 'its'} threads and waits are recorded without Python frames"
+            for note, who in of_note.items()
         ]
 
 

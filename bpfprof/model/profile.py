@@ -149,6 +149,7 @@ class Quality:
     short_count: int = 0  # intervals off the CPU shorter than min_block_us, which have no stack
     short_ns: int = 0  # their time, blocked and on the run queue
     unsampled_count: int = 0  # intervals that were not chosen to have a stack
+    untold_count: int = 0  # switches that the kernel did not tell; times are worked out from the scheduler's counters
     missed_tasks: dict[str, int] = field(default_factory=dict)  # asyncio tasks: why not seen -> how often
 
 

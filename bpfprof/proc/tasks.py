@@ -54,6 +54,7 @@ _STATUS = re.compile(
     rb".*\nvoluntary_ctxt_switches:\t(\d+)\nnonvoluntary_ctxt_switches:\t(\d+)\n",
     re.DOTALL,
 )
+DEAD_STATES = (b"Z", b"X")  # of proc(5)
 _PF_KTHREAD = 0x00200000  # include/linux/sched.h (Linux 6.1)
 
 
@@ -66,6 +67,12 @@ def is_kernel_thread(pid: Pid) -> bool:
     """False also when it is gone."""
     fields = _stat_fields(f"/proc/{pid}/stat")
     return bool(fields) and bool(int(fields[6]) & _PF_KTHREAD)
+
+
+def has_died(pid: Pid) -> bool:
+    """Whether its first thread is dead and still there: all of a zombie, but not of one whose other threads go on."""
+    fields = _stat_fields(f"/proc/{pid}/stat")
+    return bool(fields) and fields[0] in DEAD_STATES
 
 
 def list_threads(pid: Pid) -> list[Tid]:
@@ -156,10 +163,18 @@ def kernel_functions(pid: Pid, tid: Tid) -> list[str]:
     return [line.split()[1].partition("+")[0] for line in lines if len(line.split()) > 1]
 
 
+def scheduler_times(pid: Pid, tid: Tid) -> tuple[int, int] | None:
+    """(nanoseconds on a CPU, and on the run queue) by the scheduler, which brings them up to date now and then.
+
+    None when it is gone or the kernel was built without CONFIG_SCHED_INFO.
+    """
+    fields = _read(f"/proc/{pid}/task/{tid}/schedstat").split()
+    return (int(fields[0]), int(fields[1])) if len(fields) == 3 else None
+
+
 def on_cpu_ns(pid: Pid, tid: Tid) -> int:
-    """Its time on a CPU by the scheduler; 0 when it is gone or the kernel was built without CONFIG_SCHED_INFO."""
-    first = _read(f"/proc/{pid}/task/{tid}/schedstat").partition(b" ")[0]
-    return int(first) if first.isdigit() else 0
+    """The first of scheduler_times(); 0 when there are none."""
+    return (scheduler_times(pid, tid) or (0, 0))[0]
 
 
 def last_cpu(pid: Pid, tid: Tid) -> int | None:

@@ -112,5 +112,6 @@ def recording_quality(recording: Recording, spans: SpanSource, source: StackSour
         missed_tasks=dict(end.get("tasks_missed", {})),
         short_count=int(short["count"][short["state"] == ThreadState.OFF_CPU].sum()),
         short_ns=int(short["ns"].sum()),
+        untold_count=int(end.get("switches_untold", 0)),
         unsampled_count=int(counts.sum()) + unsampled,
     )

@@ -42,6 +42,7 @@ class End(TypedDict, total=False):
     codes_unverified: int
     codes_replaced: int
     codes_not_copied: int
+    switches_untold: int
     problems: dict[str, int]
     tasks_missed: dict[str, int]
     usage: dict[str, list[int]]

@@ -35,8 +35,10 @@ def _accounted(profile: Profile) -> str:
     text = f"{percent_text(accounted_ns, wall_ns)} of {duration_text(wall_ns)} wall time accounted for"
     worst = max(threads, key=lambda thread: abs(thread.accounted_ns - thread.wall_ns) / max(thread.wall_ns, 1))
     off_ns = worst.accounted_ns - worst.wall_ns
+    untold = profile.quality.untold_count
+    text += f", {counted(untold, 'switch', 'switches')} not told by the kernel" if untold else ""
     if off_ns == 0:
-        return f"{text}, exact in every thread"
+        return text if untold else f"{text}, exact in every thread"
     sign = "+" if off_ns > 0 else ""
     share = percent_text(abs(off_ns), worst.wall_ns)
     return f"{text}, worst {thread_label(worst)} {sign}{duration_text(off_ns)} ({share} of its wall time)"

@@ -118,7 +118,14 @@ def test_a_zombie(tmp_path: Path) -> None:
     os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
     done = bpfprof("record", "-p", process.pid, "-d", "1", "-o", tmp_path / "x.bpfprof", check=None)
     process.wait()
-    assert_told(done, 0 if done.returncode == 0 else 4)
+    assert_told(done, 4, "zombie", str(os.getpid()))
+
+
+def test_a_kernel_thread(tmp_path: Path) -> None:
+    done = bpfprof("record", "-p", 2, "-d", "1", "-o", tmp_path / "x.bpfprof", check=None)
+    if Path("/proc/2/cmdline").read_bytes():
+        pytest.skip("kthreadd is not in this pid namespace")
+    assert_told(done, 4, "kernel thread")
 
 
 def test_a_command_that_ends_at_once(tmp_path: Path) -> None:

@@ -44,6 +44,12 @@ def test_a_wait_comes_out_corrected_when_the_next_one_is_there() -> None:
     assert seen(last.take_rest()) == [(0, 150, 9, 20), (1, 300, 9, 5)] and not len(last.take_rest())
 
 
+def test_run_queue_that_the_scheduler_denies_at_the_end_was_a_wait() -> None:
+    last = LastWaits()
+    last.follow(rows((1, 100, 9, 50), (2, 100, 9, 50)), told((0, 0), (0, 0)), NOBODY, NOTHING)
+    assert seen(last.take_rest({1: 40})) == [(1, 100, 49, 10), (2, 100, 9, 50)]
+
+
 def test_the_end_of_a_thread_tells_of_its_last_wait() -> None:
     last = LastWaits()
     last.follow(rows((1, 100, 9, 50)), told((0, 0)), NOBODY, NOTHING)

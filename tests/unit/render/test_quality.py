@@ -25,6 +25,11 @@ def test_all_is_well() -> None:
     )
 
 
+def test_what_the_kernel_did_not_tell_is_said_in_place_of_exact() -> None:
+    line = quality_line(profile_off_by(0, Quality(untold_count=1)))
+    assert "wall time accounted for, 1 switch not told by the kernel; " in line and "exact" not in line
+
+
 def test_everything_went_wrong() -> None:
     quality = Quality(
         90, 7, {"too deep": 2, "no unwind row": 8}, {"ring buffer full": 3, "rate limit": 0}, 0, 0, "killed"

@@ -1,0 +1,64 @@
+"""Threads that did nothing while they were recorded have neither CPU nor run queue, whatever they are."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+from bpfprof.profile.build import build_profile
+from bpfprof.profile.options import ProfileOptions
+from bpfprof.recording.reader import read_recording
+from tests.benchmarks.scheduler_accounts import scheduler_times
+from tests.integration.recorded import PYTHON, bpfprof, needs_root, running
+
+pytestmark = needs_root
+ZOMBIE = """
+import os
+if os.fork() == 0:
+    os._exit(0)
+os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT)
+print("ready", flush=True)
+while not os.read(0, 1): break
+"""
+_TICK_MS = 10  # CONFIG_HZ is 100 at least: the scheduler's own figures are as old
+
+
+def switches(tid: int) -> str:
+    """Of a thread, with its state; "": it is gone."""
+    try:
+        lines = Path(f"/proc/{tid}/status").read_text().splitlines()
+    except OSError:
+        return ""
+    return " ".join(line for line in lines if line.startswith(("State:", "voluntary", "nonvoluntary")))
+
+
+def test_threads_that_did_not_run_were_not_on_a_cpu_nor_in_a_run_queue(tmp_path: Path) -> None:
+    """Kernel threads that never ran, threads whose switches the kernel does not tell, stopped ones."""
+    stopped = subprocess.Popen([PYTHON, "-S", "-c", "import os, signal; os.kill(os.getpid(), signal.SIGSTOP)"])
+    os.waitid(os.P_PID, stopped.pid, os.WSTOPPED | os.WNOWAIT)
+    try:
+        before = {tid: (times, switches(tid)) for tid, times in scheduler_times().items()}
+        bpfprof("record", "-a", "-S", "-d", 1, "-o", tmp_path / "x.bpfprof")
+        after = {tid: (times, switches(tid)) for tid, times in scheduler_times().items()}
+    finally:
+        stopped.kill()
+        stopped.wait()
+    with (tmp_path / "x.bpfprof").open("rb") as file:
+        profile = build_profile(read_recording(file), ProfileOptions())
+    asleep = {tid for tid, seen in before.items() if after.get(tid) == seen and "State:\tR" not in seen[1]}
+    assert stopped.pid in asleep
+    booked = {
+        (thread.thread_name, thread.tid): (thread.on_cpu_ns / 1e6, thread.runqueue_ns / 1e6)
+        for thread in profile.threads
+        if thread.tid in asleep and max(thread.on_cpu_ns, thread.runqueue_ns) > _TICK_MS * 1e6
+    }
+    assert not booked, f"(ms on a CPU, on the run queue) {booked}"
+
+
+def test_a_zombie_has_no_time(tmp_path: Path) -> None:
+    with running(PYTHON, "-S", "-c", ZOMBIE) as target:
+        bpfprof("record", "-p", target.pid, "-d", 1, "-o", tmp_path / "x.bpfprof")
+    with (tmp_path / "x.bpfprof").open("rb") as file:
+        profile = build_profile(read_recording(file), ProfileOptions())
+    assert [thread.pid for thread in profile.threads if thread.wall_ns] == [target.pid]
