@@ -104,7 +104,8 @@ root-possible:
 # Without a mirror of Debian the tests of sid's and of free-threaded Pythons are skipped.
 test-tools: $(TEST_TOOLS) $(NODE_MODULES) root-tools
 	@.ci/apt-install gcc=gcc clang-format=clang-format strace=strace sudo=sudo readelf=binutils eu-stack=elfutils \
-		shellcheck=shellcheck vagrant=vagrant-libvirt pypy3=pypy3 zsh=zsh fish=fish $(LIBPYTHON)
+		shellcheck=shellcheck vagrant=vagrant-libvirt pypy3=pypy3 zsh=zsh fish=fish \
+		callgrind_annotate=valgrind $(LIBPYTHON)
 	@$(AS_ROOT) $(PYTHON) -m tests.sid || echo "Debian sid's Pythons could not be had." >&2
 	@$(AS_ROOT) $(PYTHON) -m tests.free_threaded || echo "A free-threaded Python could not be had." >&2
 

@@ -25,7 +25,7 @@ from bpfprof.profile.options import ProfileOptions
 from bpfprof.query.rows import ROW_GROUPINGS, SORTS
 from bpfprof.recording.reader import Recording, read_recording
 from bpfprof.render.columns import duration_text
-from bpfprof.render.formats import JSON, SUMMARY, TABLE, WAITS, Format, RenderOptions
+from bpfprof.render.formats import CSV, JSON, SUMMARY, TABLE, WAITS, Format, RenderOptions
 from bpfprof.render.header import unread_sentences
 from bpfprof.render.labels import printable, process_label, thread_label
 
@@ -63,7 +63,7 @@ _EXAMPLES = (
     "--by",
     type=click.Choice(ROW_GROUPINGS),
     callback=lambda _ctx, _parameter, by: by or RenderOptions().by,
-    help="A table of time by these; with -f json such rows.",
+    help="A table of time by these; with -f json or csv such rows.",
 )
 @click.option("--sort", type=click.Choice(SORTS), default="own", help="Order of such rows.  [default: own]")
 @merge_option
@@ -107,7 +107,7 @@ def report(recording: Path, shown: Shown, look: RenderOptions, wanted: Wanted, m
 
 def _check_look(look: RenderOptions, chosen: Format) -> None:
     """Raises UsageError for options that mean nothing to the format."""
-    if look.by != "stack" and chosen not in (TABLE, JSON):
+    if look.by != "stack" and chosen not in (TABLE, JSON, CSV):
         raise UsageError(f"--by is for a table, not for {chosen.name}", "bpfprof offcpu RECORDING --by groups waits")
     if look.event and "event" not in chosen.takes:
         raise UsageError(f"the format {chosen.name} is of time", "--event goes with -f collapsed")

@@ -95,6 +95,15 @@ JSON = Format(
     needs_spans=True,
     takes=frozenset({"by", "sort", "merge"}),
 )
+CSV = Format(
+    "csv",
+    (),
+    (".csv",),
+    "rows of time (--by) for spreadsheets: those of the JSON",
+    "bpfprof.render.report_csv:render_csv",
+    needs_spans=True,
+    takes=frozenset({"by", "sort", "merge"}),
+)
 WAITS = Format(
     "waits",
     ("offcpu", "off-cpu"),
@@ -130,6 +139,29 @@ FORMATS = (
         needs_spans=True,
         takes=frozenset({"title"}),
     ),
+    Format(
+        "pprof",
+        (),
+        (".pb.gz",),
+        "a file for pprof: CPU, ready and wait in nanoseconds, with labels thread, reason and lock",
+        "bpfprof.render.pprof:render_pprof",
+        needs_spans=True,
+    ),
+    Format(
+        "callgrind",
+        (),
+        (".callgrind",),
+        "a file for KCachegrind and callgrind_annotate: CPU, ready and wait in microseconds",
+        "bpfprof.render.callgrind:render_callgrind",
+    ),
+    Format(
+        "pstats",
+        (),
+        (".pstats",),
+        "a file as cProfile's, for pstats.Stats and snakeviz: wall time, waits as functions of their own",
+        "bpfprof.render.pstats:render_pstats",
+    ),
+    CSV,
     SUMMARY,
     TREE,
     TABLE,

@@ -24,18 +24,24 @@ from bpfprof.render.quality import lost_count
 def render_json(profile: Profile, options: RenderOptions) -> str:
     """One object; rows by function unless another grouping is asked for."""
     work = work_of(profile, options.by == "waker")
-    by = "function" if options.by == "stack" else options.by
-    threads = merged_threads(profile, work, options.merge) if options.merge else None
-    rows = sorted_rows(rows_by(profile, work, by, threads, options.with_idle), options.sort)
     content = {
         "verdict": _verdict(profile, work),
         "totals": _totals(profile, work),
-        "rows": [_row(row, by) | _lock(profile, row.lock) for row in rows],
+        "rows": json_rows(profile, options, work)[1],
         "threads": _threads(profile, work),
         **lock_order_json(profile, work),
         "quality": _quality(profile),
     }
     return json.dumps(content, indent=1) + "\n"
+
+
+def json_rows(profile: Profile, options: RenderOptions, work: Work | None = None) -> tuple[str, list[dict[str, Any]]]:
+    """(what they are by, the rows)"""
+    work = work or work_of(profile, options.by == "waker")
+    by = "function" if options.by == "stack" else options.by
+    threads = merged_threads(profile, work, options.merge) if options.merge else None
+    rows = sorted_rows(rows_by(profile, work, by, threads, options.with_idle), options.sort)
+    return by, [_row(row, by) | _lock(profile, row.lock) for row in rows]
 
 
 def _verdict(profile: Profile, work: Work) -> dict[str, Any]:
