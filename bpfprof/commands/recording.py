@@ -40,6 +40,8 @@ _CLEAR_LINE = "\r\x1b[K"
 _NEXT_STEPS = {
     "flamegraph": "open {0} in a browser",
     "speedscope": "open {0} at https://www.speedscope.app, or with: npx speedscope {0}",
+    "pprof": "go tool pprof -http : {0}",
+    "pstats": "python3 -m pstats {0}, or with: snakeviz {0}",
 }
 
 

@@ -9,7 +9,7 @@ from bpfprof.model.frames import FrameKind
 from bpfprof.model.profile import Profile
 from bpfprof.model.spans import ThreadState
 from bpfprof.render.formats import RenderOptions
-from bpfprof.render.labels import clean, file_names, frame_label, process_label, thread_label
+from bpfprof.render.labels import file_names, frame_label, printable, process_label, thread_label
 
 KINDS = (ThreadState.ON_CPU, ThreadState.RUNQUEUE, ThreadState.OFF_CPU)  # in the order of all times here
 
@@ -56,9 +56,9 @@ def functions_of(profile: Profile, options: RenderOptions) -> list[tuple[Functio
     found = []
     for frame in profile.frames:
         if frame.kind == FrameKind.PYTHON:
-            function = Function(clean(frame.name) or "[unknown]", files[frame.file])
+            function = Function(printable(frame.name) or "[unknown]", files[frame.file])
         elif frame.kind in (FrameKind.NATIVE, FrameKind.INLINED):
-            function = Function(frame_label(frame, files, True), "", clean(frame.file))
+            function = Function(frame_label(frame, files, True), "", printable(frame.file))
         else:
             function = Function(frame_label(frame, files, True))
         is_python = frame.kind == FrameKind.PYTHON and not options.function_only

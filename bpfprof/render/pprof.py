@@ -13,7 +13,7 @@ from bpfprof.model.states import reason_text
 from bpfprof.query.work import work_of
 from bpfprof.render.calls import KINDS, Function, functions_of
 from bpfprof.render.formats import RenderOptions
-from bpfprof.render.labels import clean
+from bpfprof.render.labels import printable
 
 _SAMPLE_TYPES = ("cpu", "ready", "wait")
 # Thread, stack, reason, lock.
@@ -62,11 +62,11 @@ class _Made:
         who = self._profile.threads[thread]
         locations = [self._location_of[frame] for frame in reversed(self._profile.stacks[stack])]
         labels = [
-            self._label("thread", clean(who.thread_name)),
+            self._label("thread", printable(who.thread_name)),
             self._label("tid", int(who.tid)),
-            self._label("process", clean(who.process_name)),
+            self._label("process", printable(who.process_name)),
             self._label("pid", int(who.pid)),
-            self._label("reason", clean(reason_text(reason))),
+            self._label("reason", printable(reason_text(reason))),
             self._label("lock", f"#{lock}" if lock else ""),
         ]
         packed = _message(1, b"".join(map(_varint, locations))) + _message(2, b"".join(map(_varint, units)))
