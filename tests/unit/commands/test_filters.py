@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gzip
 import json
+import marshal
 import re
 from collections import Counter
 from pathlib import Path
@@ -19,6 +21,9 @@ from tests.unit.profile.test_filters import mixed
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     return written(mixed(), tmp_path)
+
+
+FOR_PROGRAMS = ("pprof", "callgrind", "pstats", "csv")
 
 
 def shown(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> str:
@@ -62,7 +67,22 @@ def test_what_is_shown(
         assert list(by_thread(shown(capsys, "offcpu", *asked)).values()) == offcpu_us
 
 
-@pytest.mark.parametrize("known", FORMATS, ids=lambda known: known.name)
+@pytest.mark.parametrize("window", ["5ms..25ms", "7123us..27.123ms"])
+def test_a_window_is_filled_in_files_for_other_programs(window: str, path: Path, tmp_path: Path) -> None:
+    """60 ms of three threads; what pprof files hold is in tests/unit/render/test_read_back.py."""
+    for name in FOR_PROGRAMS:
+        assert run("report", path, "--time", window, "-f", name, "-o", tmp_path / name) == 0
+    stats = marshal.loads((tmp_path / "pstats").read_bytes())
+    assert sum(own_s for _, _, own_s, _, _ in stats.values()) == pytest.approx(0.06, abs=1e-9)
+    totals = re.search(r"^totals: (\d+) (\d+) (\d+)$", (tmp_path / "callgrind").read_text(), re.M)
+    assert totals is not None and sum(map(int, totals.groups())) == 60_000
+    assert gzip.decompress((tmp_path / "pprof").read_bytes())
+    assert (tmp_path / "csv").read_text().startswith("function,")
+
+
+@pytest.mark.parametrize(
+    "known", [each for each in FORMATS if each.name not in FOR_PROGRAMS], ids=lambda known: known.name
+)
 @pytest.mark.parametrize("window", ["5ms..25ms", "7123us..27.123ms"])
 def test_a_window_is_filled_in_every_format(window: str, known, path: Path, capsys) -> None:
     """20 ms of each of three threads, in flame graphs and collapsed stacks to the microsecond."""
