@@ -143,7 +143,7 @@ class StackSource:
         stacks = self._stacks
         first_mark = np.array([process.entry_marks_from for process in self._recording.processes] or [0])
         process = np.minimum(stacks["process"], len(first_mark) - 1)
-        marks = self._recording.python_frames["mark"][: int(self._python_ends[-1])]
+        marks = self._recording.python_frames["mark"][: int(stacks["python_count"].sum())]
         is_entry = np.append(marks >= np.repeat(first_mark[process], stacks["python_count"]), True)
         return is_entry, _counts(is_entry, self._python_ends - stacks["python_count"], stacks["python_count"])
 

@@ -19,6 +19,7 @@ from typing import Any
 
 import pytest
 
+from bpfprof.render.formats import FORMATS
 from tests import free_threaded, sid
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -28,6 +29,8 @@ BPFPROF = [str(Path(sys.executable).with_name("bpfprof"))]
 LOADER = "/lib64/ld-linux-x86-64.so.2"  # System V ABI, AMD64 supplement, section 5.2.1
 LONGEST_RUN_S = 60
 NOBODY = 65534
+
+TEXT_FORMATS = tuple(each for each in FORMATS if each.name not in ("pprof", "pstats"))  # the others are binary
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="loading BPF programs needs root")
 

@@ -18,12 +18,12 @@ from xml.etree import ElementTree
 import pytest
 
 from bpfprof.recording.reader import read_recording
-from bpfprof.render.formats import FORMATS
 from tests.integration.recorded import (
     BPFPROF,
     COLLAPSED_LINE,
     NOBODY,
     PYTHON,
+    TEXT_FORMATS,
     Recorder,
     assert_told,
     bpfprof,
@@ -285,7 +285,7 @@ def test_names_of_the_target_do_not_act_on_the_terminal(tmp_path: Path) -> None:
     shown = {
         "standard output": done.stdout,
         "standard error": done.stderr,
-        **{chosen.name: bpfprof("report", path, "-f", chosen.name).stdout for chosen in FORMATS},
+        **{chosen.name: bpfprof("report", path, "-f", chosen.name).stdout for chosen in TEXT_FORMATS},
         "whole names": bpfprof("report", path, "-f", "collapsed", "--full-filenames").stdout,
     }
     for what, text in shown.items():

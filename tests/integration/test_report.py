@@ -16,7 +16,7 @@ import pytest
 from bpfprof.profile.build import build_profile
 from bpfprof.profile.options import ProfileOptions
 from bpfprof.recording.reader import read_recording
-from bpfprof.render.formats import FORMATS, Format
+from bpfprof.render.formats import Format
 from tests.integration.recorded import (
     AS_NOBODY,
     BPFPROF,
@@ -25,6 +25,7 @@ from tests.integration.recorded import (
     PROGRAMS,
     PYTHON,
     PYTHON_FRAME,
+    TEXT_FORMATS,
     bpfprof,
     collapsed,
     completed,
@@ -55,7 +56,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@pytest.mark.parametrize("chosen", FORMATS, ids=[chosen.name for chosen in FORMATS])
+@pytest.mark.parametrize("chosen", TEXT_FORMATS, ids=[chosen.name for chosen in TEXT_FORMATS])
 def test_an_ordinary_user_without_bcc_gets_every_format(recorded: Path, chosen: Format, tmp_path: Path) -> None:
     skip_unless_nobody_can_run()
     with open_folder() as folder:
@@ -77,7 +78,7 @@ def test_an_ordinary_user_without_bcc_gets_every_format(recorded: Path, chosen: 
 
 
 def test_suffixes_and_synonyms_give_the_same(recorded: Path, tmp_path: Path) -> None:
-    for chosen in FORMATS:
+    for chosen in TEXT_FORMATS:
         plain = bpfprof("report", recorded, "-f", chosen.name).stdout
         for synonym in chosen.synonyms[:1]:
             assert bpfprof("report", recorded, "-f", synonym.upper()).stdout == plain

@@ -78,4 +78,7 @@ def test_the_stacks_of_wakers_follow_leaf_first() -> None:
 @pytest.mark.parametrize("profile", [waiting_profile, hostile_profile])
 def test_every_format_writes_it(known: Format, profile) -> None:
     content = known.render(with_wakers(only_waits(profile()), 3), OPTIONS)
-    assert isinstance(content, str) and all(char.isprintable() for char in content if char != "\n")
+    if isinstance(content, bytes):
+        assert known.name in ("pprof", "pstats")
+        return
+    assert all(char.isprintable() for char in content if char != "\n")
