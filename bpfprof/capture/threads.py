@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections import deque
 from typing import TYPE_CHECKING, Any
@@ -82,8 +83,9 @@ class Threads:
             self._ended.append((now_s, tid, self.index_of[tid]))
         while self._ended and self._ended[0][0] < now_s - _FORGOTTEN_S:
             _, gone, index = self._ended.popleft()
-            self._forget(index)
-            if self.index_of.get(gone) == index:
+            # Another thread of its process goes on as it after execve; or a new one has its tid.
+            if self.index_of.get(gone) == index and not os.path.exists(f"/proc/{gone}"):
+                self._forget(index)
                 del self.index_of[gone]
 
     def _forget(self, index: int) -> None:
