@@ -9,6 +9,7 @@ that after the first third, CPU time for each event in six parts, and what `repo
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import random
 import signal
@@ -39,8 +40,9 @@ def start(*command: str) -> subprocess.Popen[bytes]:
         ["nice", "-n", "19", *command], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     )
     assert process.stdin is not None
-    process.stdin.write(b"go\n")
-    process.stdin.flush()
+    with contextlib.suppress(BrokenPipeError):  # it has ended already
+        process.stdin.write(b"go\n")
+        process.stdin.flush()
     return process
 
 
