@@ -3,12 +3,14 @@
 # lint     the part of `test` that runs nothing                   clean  remove what these targets made
 # format   put Python and C into the shape that `lint` asks for    deb    build dist/bpfprof_VERSION_all.deb
 # matrix   the kernel's tests on every row of vagrant/matrix.yaml; matrix-ci: on the oldest and newest kernel
+# fuzz     damaged input to all that reads strangers' bytes, FUZZ_SECONDS=600 of CPU time each
 # interpreters  record known programs on every Python there is, which takes ten minutes
 
 SHELL         := /bin/bash
 MAKEFLAGS     += --no-print-directory
 .DEFAULT_GOAL := install
-.PHONY: install demo test lint format bench interpreters deb clean matrix matrix-ci matrix-tools root-tools test-tools root-possible
+FUZZ_SECONDS  ?= 600
+.PHONY: install demo test lint format bench fuzz interpreters deb clean matrix matrix-ci matrix-tools root-tools test-tools root-possible
 
 # The system's Python, because the distribution's bcc module is built for it.
 SYSTEM_PYTHON := /usr/bin/python3
@@ -21,6 +23,13 @@ LIBPYTHON      = $(shell $(SYSTEM_PYTHON) -c 'import ctypes.util as c, sysconfig
 	name = "python" + sysconfig.get_python_version(); c.find_library(name) or print("lib" + name)')
 # As root, without asking for a password.
 AS_ROOT       := $(if $(SUDO),sudo -n,env)
+
+PYTEST         = $(AS_ROOT) env PATH="$$PATH" PYTHONDONTWRITEBYTECODE=1 $(PYTHON) -m pytest -p no:cacheprovider
+# Those that record nothing, and those that ask nothing that others on the CPUs could change.
+IN_PARALLEL := $(addprefix tests/,unit ebpf_host golden fleet fuzz oracles command packaging browser/test_svg.py) \
+	$(patsubst %,tests/integration/test_%.py,browser container formats notebook unread_pythons whole_spans)
+# The kernel's as a folder: it leaves out a file here, which it would not if that were named.
+OTHER_TESTS := tests/kernel $(filter-out $(IN_PARALLEL),$(wildcard $(patsubst %,tests/%/test_*.py,browser hostile integration)))
 
 INSTALLED     := $(VENV)/.installed
 TEST_TOOLS    := $(VENV)/.test-tools
@@ -49,8 +58,11 @@ demo: install
 	$(SUDO) $(VENV)/bin/bpfprof record --pid "$$pid" --duration 5 --output .demo/training_loop.svg; status=$$?; \
 	eval "exec $${program[1]}>&-"; cat <&$${program[0]} >/dev/null; exit $$status
 
+# First what may run beside others, one more at a time than there are CPUs, for some wait for what they record; then the
+# rest, one after another.
 test: root-possible test-tools lint
-	@$(AS_ROOT) env PATH="$$PATH" PYTHONDONTWRITEBYTECODE=1 $(PYTHON) -m pytest -p no:cacheprovider
+	@$(PYTEST) --numprocesses $$(($$(nproc) + 1)) --dist loadfile --quiet $(IN_PARALLEL)
+	@$(PYTEST) $(OTHER_TESTS)
 
 lint: test-tools
 	@$(VENV)/bin/ruff check --quiet
@@ -71,6 +83,10 @@ bench: install
 		grep -q '^if __name__' "$$script" && [[ $$script != */tables.py && $$script != */soak.py ]] || continue; \
 		echo "== $$script"; $(SUDO) $(PYTHON) "$$script" | tee -a "$$figures" || exit; \
 	done; $(PYTHON) tests/benchmarks/tables.py docs/accuracy.md <"$$figures"
+
+# What breaks a bound is kept, and its path is printed, with the seed.
+fuzz: test-tools
+	@$(PYTHON) -m tests.fuzz --seconds $(FUZZ_SECONDS)
 
 # Its table goes into docs/interpreters.md.
 interpreters: root-possible test-tools
@@ -105,7 +121,7 @@ root-possible:
 test-tools: $(TEST_TOOLS) $(NODE_MODULES) root-tools
 	@.ci/apt-install gcc=gcc clang-format=clang-format strace=strace sudo=sudo readelf=binutils eu-stack=elfutils \
 		shellcheck=shellcheck vagrant=vagrant-libvirt pypy3=pypy3 zsh=zsh fish=fish \
-		callgrind_annotate=valgrind $(LIBPYTHON)
+		callgrind_annotate=valgrind java=default-jre-headless $(LIBPYTHON)
 	@$(AS_ROOT) $(PYTHON) -m tests.sid || echo "Debian sid's Pythons could not be had." >&2
 	@$(AS_ROOT) $(PYTHON) -m tests.free_threaded || echo "A free-threaded Python could not be had." >&2
 

@@ -68,6 +68,13 @@
 #define BP_COMM_BYTES 16
 /* A wait of this length has an event of its own, also where it was not chosen to have a stack. */
 #define BP_LONG_WAIT_NS 10000000
+/* Calls of libraries (record --cuda): sums, threads that made one, and calls of a thread that are open at a time. */
+#define BP_MAX_CALL_SUMS 16384
+#define BP_MAX_CALL_THREADS 16384
+#define BP_MAX_OPEN_CALLS 8
+/* Lengths of calls are counted in two parts of each power of two, the first of which holds all that are shorter. */
+#define BP_CALL_LENGTHS 64
+#define BP_CALL_LENGTHS_FROM 8
 /* The scheduler's clock and ours are read some microseconds apart; a smaller difference is not time that was stolen. */
 #define BP_STOLEN_MIN_NS 10000
 
@@ -102,7 +109,8 @@ enum bp_status {
     BP_CODE_NOT_COPIED = 23,         /* code object not copied, too many new ones: no loss where it is read later */
     BP_LOST_PROCESS_TABLE_FULL = 24, /* process not watched, table full */
     BP_SWITCH_NOT_TOLD = 25,         /* switch not told by the kernel: no loss, the scheduler's counters tell of it */
-    BP_STATUS_COUNT = 26,
+    BP_LOST_CALL = 26,               /* library call not counted, table full */
+    BP_STATUS_COUNT = 27,
 };
 
 enum bp_thread_state {
@@ -214,6 +222,7 @@ enum bp_file_state {
     BP_FILE_PENDING = 0,        /* its table is being made */
     BP_FILE_READY = 1,          /* pages and page_count are valid */
     BP_FILE_FRAME_POINTERS = 2, /* it has no table: frame pointers, if the code keeps them */
+    BP_FILE_IN_PART = 3,        /* as ready, but code without rules may get some */
 };
 
 /* What was needed beside unwind tables. */
@@ -459,6 +468,7 @@ struct bp_config {
     __u32 pad;
     __u64 min_block_ns;      /* shorter waits are added up */
     __u64 stack_interval_ns; /* a thread's switches have a stack about so often; 0: each has one */
+    __u64 key_factor;        /* odd, and random: no program can tell which stacks would have the same key */
 };
 
 struct bp_seen_stack {
@@ -512,7 +522,8 @@ struct bp_walk {
     __u64 chunk;
     __u64 base;
     __u64 span; /* frames up to so far above `base` are in the block */
-    __u64 hash;
+    __u64 hash; /* becomes the key, see add_to_key() */
+    __u64 key_factor;
     __u32 tid;
     __u32 tgid;
     __u32 next; /* Python frame to go on with */
@@ -526,9 +537,9 @@ struct bp_walk {
     __u32 gil_flags;       /* enum bp_gil_flags */
     __u32 replaces_code;   /* the process did so lately: see BP_REPLACED_NS */
     __u32 copies_left;     /* of code objects, for this stack */
-    __u32 pad;
-    __u64 futex;     /* that the thread waits for, 0: for none */
-    __u64 innermost; /* Python frame, 0: none */
+    __u32 in_call;         /* of a library whose calls are counted: see calls.bpf.h */
+    __u64 futex;           /* that the thread waits for, 0: for none */
+    __u64 innermost;       /* Python frame, 0: none */
     __u64 tstate;
     __u64 thread_pointer;
     __u64 interpreter;              /* that thread states are looked for in next, 0: in none */
@@ -541,4 +552,41 @@ struct bp_walk {
     struct bp_code_copy copy;
     struct bp_stack header;
     __u64 words[BP_MAX_STACK_WORDS];
+};
+
+/* A call of a library that has not returned. `slot` is where its return address lies, which is not there while it is open. */
+struct bp_open_call {
+    __u64 slot;
+    __u64 returns_to;
+    __u64 address; /* of the function */
+    __u64 begin_ns;
+    __u64 bytes;
+    __u16 function; /* its number */
+    __u8 direction; /* enum cudaMemcpyKind plus 1, 0: it has none */
+    __u8 is_inside; /* another one that is open */
+    __u32 pad;
+};
+
+/* Those of one thread, the outermost first. */
+struct bp_calls {
+    __u64 first_ns; /* of the thread: a tid may be given again */
+    __u32 depth;
+    __u32 left; /* how many did not return: their frames were gone when the next one began, or returned */
+    struct bp_open_call open[BP_MAX_OPEN_CALLS];
+};
+
+struct bp_call_key {
+    __u64 first_ns; /* of the thread */
+    __u32 tid;
+    __u16 function;
+    __u8 direction;
+    __u8 is_inside;
+};
+
+struct bp_call_sum {
+    __u64 count;
+    __u64 total_ns;
+    __u64 max_ns;
+    __u64 bytes;
+    __u32 lengths[BP_CALL_LENGTHS];
 };

@@ -88,7 +88,7 @@ static __always_inline void send_copy(struct bp_walk *walk, struct bp_copied_cod
     if (bytes > BP_COPIED_TABLE_BYTES)
         return;
     bytes += sizeof(walk->copy) - BP_COPIED_TABLE_BYTES;
-    if (!has_room(MAP(copies), BP_COPY_RING_BYTES, &process->in_copies, bytes) ||
+    if (!has_room(MAP(copies), &process->in_copies, bytes) ||
         bpf_ringbuf_output(MAP(copies), &walk->copy, bytes, BPF_RB_NO_WAKEUP)) {
         count(BP_CODE_NOT_COPIED);
         return;

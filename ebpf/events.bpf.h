@@ -19,14 +19,21 @@ static __always_inline __u32 config_flags(void)
     return config ? config->flags : BP_CONFIG_STOPPED;
 }
 
+static __always_inline __u64 key_factor(void)
+{
+    __u32 zero = 0;
+    struct bp_config *config = bpf_map_lookup_elem(MAP(config), &zero);
+    return config ? config->key_factor : 1;
+}
+
 /*
  * Whether a process may send so many bytes. The second half of a ring is shared out: since the reader came last, a process
  * takes of it at most what it leaves to the others, so that none fills it alone (dynamic thresholds: Choudhury and Hahne,
  * IEEE/ACM Transactions on Networking 6(2), 1998).
  */
-static __always_inline bool has_room(void *ring, __u64 ring_bytes, struct bp_ring_part *part, __u64 bytes)
+static __always_inline bool has_room(void *ring, struct bp_ring_part *part, __u64 bytes)
 {
-    __u64 waiting = bpf_ringbuf_query(ring, BPF_RB_AVAIL_DATA);
+    __u64 waiting = bpf_ringbuf_query(ring, BPF_RB_AVAIL_DATA), ring_bytes = bpf_ringbuf_query(ring, BPF_RB_RING_SIZE);
     if (waiting < ring_bytes / 2)
         return true;
     __u64 since = bpf_ringbuf_query(ring, BPF_RB_CONS_POS);

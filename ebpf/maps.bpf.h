@@ -52,6 +52,13 @@ static __always_inline __u64 mix(__u64 hash, __u64 value)
     return hash ^ (hash >> 32);
 }
 
+/* By a factor that is another in each recording, so that no stack can be made up to have the key of another process's. */
+static __always_inline void add_to_key(struct bp_walk *walk, __u64 value)
+{
+    __u64 hash = (walk->hash ^ value) * walk->key_factor;
+    walk->hash = hash ^ (hash >> 32);
+}
+
 /* Index of a hash in this CPU's part of a CPU_ARRAY. */
 static __always_inline __u32 seen_slot(__u64 hash, __u32 entries)
 {

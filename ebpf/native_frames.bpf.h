@@ -11,6 +11,10 @@
 #define BP BP_FP_AT_RBP
 #define SP BP_FP_AT_RSP
 
+#if BP_WITH_CALLS
+#include "calls.bpf.h"
+#endif
+
 /* Where struct pt_regs has a register of this DWARF number. */
 static __always_inline __u32 register_place(__u32 number)
 {
@@ -183,9 +187,14 @@ static __always_inline bool native_step(struct bp_walk *walk)
     if (native->bases[CFA] <= native->bases[SP] && !native->is_exact) /* a handler may run on a stack of its own */
         return end_walk(walk, BP_NATIVE_NOT_GROWING);
     native->word = rule->cfa_kind == BP_CFA_SIGNAL_FRAME ? native->bases[SP] : native->bases[CFA];
-    if (!read_stack(native, native->word + (__s64)rule->ra_offset))
+    __u64 slot = native->word + (__s64)rule->ra_offset;
+    if (!read_stack(native, slot))
         return end_walk(walk, BP_NATIVE_FAULT);
     native->pc = native->word;
+#if BP_WITH_CALLS
+    if (walk->in_call)
+        native->pc = called_from(walk, slot, native->pc);
+#endif
 registers:
     if (!native_frame_pointer(native, rule))
         return end_walk(walk, BP_NATIVE_FAULT);
@@ -203,6 +212,6 @@ static __always_inline bool native_walk(struct bp_walk *walk)
     walk->words[used] = native->pc | (__u64)native->is_exact << BP_EXACT_BIT;
     walk->used = used + 1;
     walk->header.native_count += 1;
-    walk->hash = mix(walk->hash, native->pc);
+    add_to_key(walk, native->pc);
     return native_step(walk);
 }

@@ -21,3 +21,6 @@
 #include "on_cpu.bpf.c"
 #include "off_cpu.bpf.c"
 #include "lifecycle.bpf.c"
+#if BP_WITH_CALLS
+#include "calls.bpf.c"
+#endif

@@ -214,7 +214,8 @@ static __always_inline enum bp_status python_walk(struct bp_walk *walk)
         FRAME_INSTRUCTION(walk, n) = instruction;
         FRAME_IDENTITY(walk, n) = 0;
         walk->next = n + 1;
-        walk->hash = mix(mix(walk->hash, code), instruction);
+        add_to_key(walk, code);
+        add_to_key(walk, instruction);
         walk->frame = *(__u64 *)(bytes + previous_at);
         if (walk->frame == walk->root)
             return BP_OK;
@@ -257,7 +258,7 @@ static __always_inline void identify_leaf(struct bp_walk *walk)
             break;
         __u64 identity = identity_of(walk, FRAME_CODE(walk, n));
         FRAME_IDENTITY(walk, n) = identity;
-        walk->hash = mix(walk->hash, identity);
+        add_to_key(walk, identity);
     }
 }
 
@@ -285,7 +286,7 @@ static __always_inline bool python_identify(struct bp_walk *walk, __u64 now)
         __u64 identity = identity_of(walk, FRAME_CODE(walk, n));
         FRAME_IDENTITY(walk, n) = identity;
         if (walk->replaces_code)
-            walk->hash = mix(walk->hash, identity);
+            add_to_key(walk, identity);
         if (!identity)
             continue;
         seen->code = code;

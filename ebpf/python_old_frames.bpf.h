@@ -35,7 +35,8 @@ static __always_inline enum bp_status old_python_walk(struct bp_walk *walk)
         FRAME_INSTRUCTION(walk, n) = instruction;
         FRAME_IDENTITY(walk, n) = 0;
         walk->next = n + 1;
-        walk->hash = mix(mix(walk->hash, code), instruction);
+        add_to_key(walk, code);
+        add_to_key(walk, instruction);
         walk->frame = *(__u64 *)(walk->block + previous_at);
         if (!walk->frame)
             return BP_OK;

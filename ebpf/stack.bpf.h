@@ -78,7 +78,9 @@ static __always_inline void clear_walk(struct bp_walk *walk, struct bp_process *
     walk->header.native_flags = 0;
     walk->header.native_status = BP_STACK_NOT_TAKEN;
     walk->header.generation = process ? process->generation : 0; /* other code may be at the same addresses */
-    walk->hash = mix(walk->tgid, walk->header.generation);
+    walk->key_factor = key_factor();
+    walk->hash = walk->tgid;
+    add_to_key(walk, walk->header.generation);
 }
 
 /* Goes on with the frames of the interpreter that lets this one run; 0: there is none. */
@@ -127,6 +129,9 @@ static __always_inline enum bp_status begin_stack(struct bp_walk *walk)
         if (flags & BP_PROCESS_UNWIND) {
             walk->wants_native = 1;
             native_begin(&walk->native, process);
+#if BP_WITH_CALLS
+            begin_in_call(walk);
+#endif
         }
     }
     if (!(flags & BP_PROCESS_PYTHON))
@@ -168,7 +173,7 @@ static __always_inline void hash_kernel_frames(struct bp_walk *walk)
         HIDE(at); /* from the compiler, which would check another value than it uses */
         if (i >= walk->header.kernel_count || at >= BP_MAX_STACK_WORDS)
             break;
-        walk->hash = mix(walk->hash, walk->words[at]);
+        add_to_key(walk, walk->words[at]);
         walk->used = at + 1;
     }
 }
@@ -276,7 +281,8 @@ FUNCTION(send_stack)
     if (walk->replaces_code)
         identify_rest(walk);
     __u64 statuses = walk->header.status | walk->header.native_status << 8;
-    __u64 key = mix(walk->hash, statuses) | 1, now = walk->header.time_ns;
+    add_to_key(walk, statuses);
+    __u64 key = walk->hash | 1, now = walk->header.time_ns;
     __u32 slot = seen_slot(key, BP_SEEN_STACKS);
     struct bp_seen_stack *seen = bpf_map_lookup_elem(MAP(seen_stacks), &slot);
     walk->header.key = key;
@@ -291,7 +297,7 @@ FUNCTION(send_stack)
         return 0;
     __u64 bytes = sizeof(walk->header) + words * sizeof(walk->words[0]);
     struct bp_process *process = process_of(walk);
-    bool has_part = !process || has_room(MAP(stacks), BP_STACK_RING_BYTES, &process->in_stacks, bytes);
+    bool has_part = !process || has_room(MAP(stacks), &process->in_stacks, bytes);
     if (!has_part || bpf_ringbuf_output(MAP(stacks), &walk->header, bytes, BPF_RB_NO_WAKEUP)) {
         count(BP_LOST_STACK_RING_FULL);
         return 0;

@@ -257,7 +257,10 @@ static __always_inline void leave(struct bp_thread *thread, __u16 task_state)
 /* The thread is on a CPU again. */
 static __always_inline void come_back(struct bp_thread *thread, struct bp_config *config, __u32 tid, __u64 now)
 {
-    __u64 since = thread->since_ns, woken = now;
+    __u64 since = thread->since_ns;
+    if (now < since)
+        now = since;
+    __u64 woken = now;
     if (thread->state == BP_THREAD_RUNNABLE)
         woken = since;
     else if (thread->state == BP_THREAD_UNKNOWN && !thread->wake_ns)
@@ -266,6 +269,8 @@ static __always_inline void come_back(struct bp_thread *thread, struct bp_config
         woken = thread->wake_ns > since ? thread->wake_ns : since;
     else if (thread->woken_early)
         woken = since;
+    if (woken > now)
+        woken = now; /* another CPU has read its clock later than this one */
 
     /* A wait that began before the thread was watched, and the first run, have their row however short they are. */
     bool is_known = thread->state != BP_THREAD_UNKNOWN && thread->status != BP_NOT_STARTED;

@@ -30,6 +30,18 @@ def site_packages(version: str, *packages: str) -> str:
     return str(link)
 
 
+def source(requirement: str) -> Path:
+    """The unpacked source of a package of pure Python, for its tests."""
+
+    def fetch(new: Path) -> None:
+        options = ["--no-binary=:all:", "--no-deps", "--dest", new]
+        subprocess.run([sys.executable, "-m", "pip", "--quiet", "download", *options, requirement], check=True)
+        (archive,) = new.glob("*.tar.gz")
+        subprocess.run(["tar", "-xzf", archive, "--strip-components=1", "-C", new], check=True)
+
+    return builds.made(f"source-{requirement.replace('=', '')}", fetch)
+
+
 def extensions(python: str, path: str, *sources: str) -> str:
     """A folder with these modules (.pyx, and .cpp with pybind11) made for an interpreter; `path` has the compilers."""
 

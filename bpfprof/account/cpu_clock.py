@@ -1,8 +1,8 @@
 """The clock of a thread's own CPU time, and where each part of it lies on the wall clock.
 
-A burst is the time between two waits with a row: the thread ran, the hypervisor or an interrupt took the CPU from it,
-and it was in waits that were only added up. How long each took is exact. When within the burst is not known, so all are
-spread evenly over it.
+A burst is the time between two waits with a row: the thread ran, its CPU was taken from it by the hypervisor, by an
+interrupt, or by another thread for less than a wait with a row, and it was in waits that were only added up. How long
+each took is exact. When within the burst is not known, so all are spread evenly over it.
 """
 
 from __future__ import annotations
@@ -18,14 +18,15 @@ from bpfprof.account.threads import Int64Array, Threads
 class Bursts:
     """The bursts of threads, one thread after the other; the columns but `edges` have one element a burst.
 
-    ran + stolen_ns + added_ns + unknown_ns is how long it was on the wall clock. added_ns: in waits that were only
-    added up; unknown_ns: what tells of it was lost. edges: the bursts laid end to end on the threads' CPU clocks, one
-    more than bursts, from 0 to their CPU time. first: of each thread its first burst, and one more for the end; every
-    thread has one. thread: place of each burst's thread. before_wait: of each wait the burst before it.
+    ran + taken_ns + added_ns + unknown_ns is how long it was on the wall clock. taken_ns: others had its CPU, at a
+    moment that has nothing to do with what it did; added_ns: in waits that were only added up; unknown_ns: what tells
+    of it was lost. edges: the bursts laid end to end on the threads' CPU clocks, one more than bursts, from 0 to their
+    CPU time. first: of each thread its first burst, and one more for the end; every thread has one. thread: place of
+    each burst's thread. before_wait: of each wait the burst before it.
     """
 
     start_ns: Int64Array
-    stolen_ns: Int64Array
+    taken_ns: Int64Array
     added_ns: Int64Array
     unknown_ns: Int64Array
     edges: Int64Array
@@ -40,12 +41,14 @@ class Bursts:
         threads: Threads,
         begin_ns: Int64Array,
         end_ns: Int64Array,
+        preempted_ns: Int64Array,
         added_ns: Int64Array,
         has_no_end: bool = False,
     ) -> Bursts:
         """The bursts between the waits (from begin_ns to end_ns) of each of the chosen threads, before and after them.
 
-        added_ns: all waits of each thread that were only added up; what bursts have beyond them is not known.
+        preempted_ns: of each thread what without_preemptions() gives; added_ns: all its other waits that were only
+        added up. What bursts have beyond them is not known.
         """
         waits, count = threads.waits, len(chosen)
         own = waits.of_threads(chosen)
@@ -70,11 +73,12 @@ class Bursts:
         stolen = np.minimum(stolen, length - ran)
         left = length - ran - stolen
         if has_no_end:  # that the thread runs since its last row is only assumed
-            later_ns = np.minimum(ran[last], (added_ns - np.add.reduceat(left, first[:-1])).clip(0))
+            later_ns = np.minimum(ran[last], (added_ns + preempted_ns - np.add.reduceat(left, first[:-1])).clip(0))
             ran[last], left[last] = ran[last] - later_ns, left[last] + later_ns
-        added = scaled(left, first, thread, added_ns)
+        told = scaled(left, first, thread, added_ns + preempted_ns)
+        preempted = scaled(told, first, thread, preempted_ns)
         edges = np.append(0, np.cumsum(ran))
-        return cls(start, stolen, added, left - added, edges, first, thread, before)
+        return cls(start, stolen + preempted, told - preempted, left - told, edges, first, thread, before)
 
     def positions(self, time_ns: Int64Array, thread: Int64Array) -> Int64Array:
         """Moments of the wall clock (ascending for each thread) on the CPU clock of their threads."""
@@ -86,7 +90,7 @@ class Bursts:
         burst = np.searchsorted(keys, time_ns - least + thread * apart, side="right") - 1
         burst = np.clip(burst, self.first[thread], self.first[thread + 1] - 1)
         ran = np.diff(self.edges)
-        whole = (ran + self.stolen_ns + self.added_ns + self.unknown_ns)[burst]
+        whole = (ran + self.taken_ns + self.added_ns + self.unknown_ns)[burst]
         into = np.clip(time_ns - self.start_ns[burst], 0, whole)
         moved = into * (ran[burst] / np.maximum(whole, 1))
         return np.asarray(self.edges[burst] + np.clip(moved.astype(np.int64), 0, np.maximum(ran[burst] - 1, 0)))
@@ -94,14 +98,14 @@ class Bursts:
     def wall_clock(
         self, position: Int64Array, length: Int64Array, burst: Int64Array
     ) -> tuple[Int64Array, Int64Array, Int64Array, Int64Array]:
-        """(when each piece of CPU time began; how much stolen, added and unknown time follows it).
+        """(when each piece of CPU time began; how much taken, added and unknown time follows it).
 
         No piece crosses an edge; `burst` is the one that each is of. A burst without CPU time has one piece, of none.
         """
         ran = np.diff(self.edges)[burst]
         begin, end = position - self.edges[burst], position + length - self.edges[burst]
         moved, follows = self.start_ns[burst] + begin, []
-        for besides in (self.stolen_ns, self.added_ns, self.unknown_ns):
+        for besides in (self.taken_ns, self.added_ns, self.unknown_ns):
             share = besides[burst] / np.maximum(ran, 1)
             before = np.rint(begin * share).astype(np.int64)
             after = np.where(end == ran, besides[burst], np.rint(end * share).astype(np.int64))

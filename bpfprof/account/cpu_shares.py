@@ -17,6 +17,7 @@ import numpy as np
 
 from bpfprof import array_types as npt
 from bpfprof.account.threads import Int64Array
+from bpfprof.model.grouping import each_once
 
 _SMALL_GROUP_PERIODS = 4  # groups expected to have fewer samples than this are put together
 
@@ -93,11 +94,11 @@ def _cells_of_short(edges: Int64Array, chosen: npt.NDArray[np.bool_], sample: In
         return CpuPieces(none, none, none)
     if len(sample):
         cuts = np.arange(1, len(sample), dtype=np.float64) * total / len(sample)
-        borders = np.unique(np.concatenate([[0], ends, np.rint(cuts).astype(np.int64)]))
+        borders = each_once(np.concatenate([[0], ends, np.rint(cuts).astype(np.int64)]))
         middle = (borders[:-1] + borders[1:]) / 2
         owner = sample[np.minimum((middle * len(sample) / total).astype(np.int64), len(sample) - 1)]
     else:
-        borders = np.unique(np.concatenate([[0], ends]))
+        borders = each_once(np.concatenate([[0], ends]))
         owner = np.full(len(borders) - 1, -1, np.int64)
     which = np.searchsorted(ends, borders[:-1], side="right")
     start = starts[which] + borders[:-1] - (ends - lengths)[which]

@@ -12,20 +12,36 @@ import numpy as np
 
 from bpfprof import array_types as npt
 from bpfprof.account.threads import Int64Array, sums_by
-from bpfprof.model.grouping import group_numbers
+from bpfprof.model.grouping import each_once, group_numbers
+from bpfprof.model.rows import picked
 from bpfprof.model.samples import UNSAMPLED
 from bpfprof.model.spans import How, ThreadState
 from bpfprof.model.states import reason_number
 from bpfprof.model.statuses import Status
 
 _MOST_SUMS = 64
-_MOST_HELD = 1 << 16  # rows; more are made twice
+LAID_GAPS = 4  # for each sum
+_MOST_HELD = 1 << 19  # rows; more are made twice
 
 # Waits of one thread that were only added up: one row a (thread, state, reason, is_unsampled). count: waits; those of
 # RUNQUEUE are the same ones as those of OFF_CPU.
 SUM_DTYPE = np.dtype(
     [("thread", "<u4"), ("ns", "<i8"), ("count", "<i8"), ("reason", "<u2"), ("state", "u1"), ("is_unsampled", "?")]
 )
+
+
+def without_preemptions(rows: npt.NDArray[np.void], thread_count: int) -> tuple[npt.NDArray[np.void], Int64Array]:
+    """(rows of SHORT_DTYPE without the time in which others had a thread's CPU while it ran its own code, that time of
+    each thread).
+
+    It is at a random moment, as when an interrupt has the CPU: what the thread runs around it speaks for it. Not in
+    a system call: who wakes another thread is preempted by it. Nor after `BP_LONG_WAIT_NS`, for that has a row.
+    """
+    is_taken = (rows["task_state"] == 0) & (rows["syscall"] < 0)
+    taken_ns = sums_by(rows["thread"][is_taken], rows["runqueue_ns"][is_taken], thread_count)
+    rest = picked(rows, ~is_taken | (rows["blocked_ns"] > 0))
+    rest["runqueue_ns"][(rest["task_state"] == 0) & (rest["syscall"] < 0)] = 0
+    return rest, taken_ns
 
 
 def summed(rows: npt.NDArray[np.void], reasons: npt.NDArray[np.uint16]) -> npt.NDArray[np.void]:
@@ -56,22 +72,55 @@ def _fewer(sums: npt.NDArray[np.void]) -> npt.NDArray[np.void]:
     return fewer[np.argsort(fewer["thread"], kind="stable")]
 
 
-def spread(gaps_ns: Int64Array, sums: npt.NDArray[np.void]) -> tuple[Int64Array, Int64Array]:
+def spread(
+    gaps_ns: Int64Array, sums: npt.NDArray[np.void], before_ns: int = 0, all_ns: int = 0
+) -> tuple[Int64Array, Int64Array]:
     """(nanoseconds, counts) of each sum in each gap: shape (gaps, sums), in proportion.
 
-    The nanoseconds of a gap sum to it exactly, those of a sum to it as far as whole numbers allow.
+    The nanoseconds of a gap sum to it exactly, those of a sum to it as far as whole numbers allow. before_ns: of gaps
+    before these; all_ns: of all gaps, 0: there are no more than these.
     """
     shares = np.asarray(sums["ns"] / int(sums["ns"].sum()))
-    passed = np.cumsum(gaps_ns)
-    nanoseconds = np.diff(np.rint(passed[:, None] * shares), axis=0, prepend=0).astype(np.int64)
+    passed = np.append(before_ns, before_ns + np.cumsum(gaps_ns))[:, None]
+    nanoseconds = np.diff(np.rint(passed * shares), axis=0).astype(np.int64)
     largest = int(np.argmax(shares))
     nanoseconds[:, largest] += gaps_ns - nanoseconds.sum(axis=1)
     # In tiny gaps rounding can take more than there is: the others give it back.
     for place in np.flatnonzero(nanoseconds[:, largest] < 0).tolist():
         nanoseconds[place] = 0
         nanoseconds[place, largest] = gaps_ns[place]
-    fractions = passed[:, None] / max(1, int(passed[-1])) * sums["count"]
-    return nanoseconds, np.diff(np.rint(fractions), axis=0, prepend=0).astype(np.int64)
+    fractions = passed / max(1, all_ns or int(passed[-1, 0])) * sums["count"]
+    return nanoseconds, np.diff(np.rint(fractions), axis=0).astype(np.int64)
+
+
+def spread_pieces(
+    gaps_ns: Int64Array, sums: npt.NDArray[np.void], before_ns: int, all_ns: int
+) -> tuple[Int64Array, Int64Array, Int64Array, Int64Array, Int64Array]:
+    """spread() as (gap, sum, nanoseconds into the gap, nanoseconds, count) of its pieces."""
+    nanoseconds, counts = spread(gaps_ns, sums, before_ns, all_ns)
+    gap, which = np.nonzero(nanoseconds)
+    into_ns = np.cumsum(nanoseconds, axis=1) - nanoseconds
+    return gap, which, into_ns[gap, which], nanoseconds[gap, which], counts[gap, which]
+
+
+def laid(
+    gaps_ns: Int64Array, sums: npt.NDArray[np.void], before_ns: int, all_ns: int
+) -> tuple[Int64Array, Int64Array, Int64Array, Int64Array, Int64Array]:
+    """(gap, sum, nanoseconds into the gap, nanoseconds, count) of pieces, as spread(), but one sum behind the other
+    in some gaps together.
+
+    So they are as few as gaps and sums together, and where in these gaps each sum is, is not as even.
+    """
+    together = np.add.reduceat(gaps_ns, np.arange(0, len(gaps_ns), LAID_GAPS * len(sums)))
+    ns, counts = spread(together, sums, before_ns, all_ns)
+    of_gaps, of_sums = np.cumsum(gaps_ns), np.cumsum(ns)
+    borders = each_once(np.concatenate([[0], of_gaps, of_sums]))
+    begin = borders[:-1]
+    gap, which = np.searchsorted(of_gaps, begin, side="right"), np.searchsorted(of_sums, begin, side="right")
+    count = np.zeros(len(begin), np.int64)
+    first = np.flatnonzero(np.diff(which, prepend=-1))
+    count[first] = counts.ravel()[which[first]]
+    return gap, which % len(sums), begin - (of_gaps - gaps_ns)[gap], np.diff(borders), count
 
 
 def estimated(blocks: Callable[[], Iterator[npt.NDArray[np.void]]]) -> Iterator[npt.NDArray[np.void]]:

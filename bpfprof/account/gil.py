@@ -17,14 +17,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from bpfprof import array_types as npt
-from bpfprof.account.holding import held_parts, holders_of
-from bpfprof.account.threads import Int64Array, Threads
+from bpfprof.account.holding import held_parts, holders_of, most_whole
+from bpfprof.account.threads import Int64Array
 from bpfprof.model.rows import one_after_another, picked
 from bpfprof.model.samples import WakerKind
-from bpfprof.model.states import reason_number
 from bpfprof.recording.reader import Recording
 
 Bools = npt.NDArray[np.bool_]
+GilWaits = npt.NDArray[np.void]
 
 _GIL_BYTES = 256  # futexes nearer to each other than this are of one GIL: struct _gil_runtime_state has 208 bytes
 _BETWEEN_NS = 100_000  # a thread that ran for longer than this between two waits had the GIL
@@ -34,6 +34,18 @@ _TIMER_NS = 4_900_000
 # futex(2) without its options. By it glibc 2.36 waits for a mutex (__lll_lock_wait, nptl/lowlevellock.c),
 # and for a condition by FUTEX_WAIT_BITSET (__futex_abstimed_wait_common, nptl/futex-internal.c).
 _FUTEX_COMMAND, _FUTEX_WAIT = 0x7F, 0  # include/uapi/linux/futex.h
+
+# Of a row of a wait for a GIL: its place, from when and until when it was blocked, and fields of the row.
+GIL_WAIT_DTYPE = np.dtype(
+    [
+        *(("place", "<i8"), ("begin_ns", "<i8"), ("woken_ns", "<i8")),
+        *(("time_ns", "<u8"), ("on_cpu_ns", "<u8"), ("stolen_ns", "<u8"), ("args", "<u8", (2,))),
+        *(("thread", "<u4"), ("stack", "<u4"), ("waker", "<u4"), ("waker_stack", "<u4")),
+        *(("holder", "<u4"), ("holder_stack", "<u4"), ("waker_kind", "u1")),
+    ]
+)
+_OF_ROWS = ("time_ns", "on_cpu_ns", "stolen_ns", "thread", "stack", "waker", "waker_stack")
+_OF_HOLDERS = ("holder", "holder_stack")
 
 # A part of a row's blocked time in which one thread had the GIL; sorted by place and start_ns, without gap.
 # place: of the row; holder: index of the thread + 1, 0: not known; stack: where it was, 0: not known.
@@ -55,48 +67,42 @@ class _GilRows:
     is_first: Bools  # begins a wait
 
 
-def find_gil_waits(
-    recording: Recording,
-    threads: Threads,
-    reasons: npt.NDArray[np.uint16],
-    begin_ns: Int64Array,
-    woken_ns: Int64Array,
-) -> tuple[Bools, npt.NDArray[np.void]]:
-    """(whether each row begins a wait, HELD_DTYPE of those that wait for a GIL).
+def gil_waits(rows: npt.NDArray[np.void], place: Int64Array, begin: Int64Array, woken: Int64Array) -> GilWaits:
+    """GIL_WAIT_DTYPE of rows of waits for a GIL."""
+    found = np.zeros(len(rows), GIL_WAIT_DTYPE)
+    found["place"], found["begin_ns"], found["woken_ns"] = place, begin, woken
+    for name in (*_OF_ROWS, *_OF_HOLDERS, "waker_kind"):
+        found[name] = rows[name]
+    found["args"] = rows["args"][:, :2]
+    return found
 
-    reasons, begin_ns, woken_ns: of all rows of waits, in the order of places; from when to when each was blocked.
+
+def find_gil_waits(recording: Recording, waits: GilWaits, count: int) -> tuple[Bools, npt.NDArray[np.void]]:
+    """(whether each of so many rows of waits begins one, HELD_DTYPE of those that wait for a GIL).
+
+    waits: GIL_WAIT_DTYPE of those, in the order of places.
     """
-    rows = _gil_rows(recording, threads, reasons, begin_ns, woken_ns)
-    is_first = np.ones(len(reasons), np.bool_)
+    rows = _gil_rows(recording, waits)
+    is_first = np.ones(count, np.bool_)
     is_first[rows.place] = rows.is_first
-    return is_first, _waits_behind(threads, rows)
+    return is_first, _waits_behind(waits, rows)
 
 
-def _gil_rows(
-    recording: Recording,
-    threads: Threads,
-    reasons: npt.NDArray[np.uint16],
-    begin_ns: Int64Array,
-    woken_ns: Int64Array,
-) -> _GilRows:
-    waits = threads.waits
-    place = np.flatnonzero(reasons == reason_number("gil"))
-    thread, back, ran, stolen = (
-        waits.column(name, place).astype(np.int64) for name in ("thread", "time_ns", "on_cpu_ns", "stolen_ns")
-    )
-    begin, woken = begin_ns[place], woken_ns[place]
-    kind = waits.column("waker_kind", place)
+def _gil_rows(recording: Recording, waits: GilWaits) -> _GilRows:
+    place, begin, woken = (waits[name].copy() for name in ("place", "begin_ns", "woken_ns"))
+    back, ran, stolen, thread, stack, waker, waker_stack = (waits[name].astype(np.int64) for name in _OF_ROWS)
+    kind, args = waits["waker_kind"], waits["args"]
     by_timer = (kind == WakerKind.INTERRUPT) | ((kind == WakerKind.UNKNOWN) & (woken - begin >= _TIMER_NS))
-    address, operation = waits.column("args", place)[:, :2].T
+    address, operation = args.T
     gil = _gil_numbers(recording, thread, address)
     goes_on = (np.diff(place) == 1) & (np.diff(thread) == 0) & (np.diff(gil) == 0) & by_timer[:-1]
     goes_on &= (np.diff(ran) < _BETWEEN_NS) & (begin[1:] - back[:-1] - stolen[1:] < _GAP_NS)
     is_given = ~by_timer & (woken > begin)
-    given_to, given_stack = np.where(is_given, thread, -1), waits.column("stack", place).astype(np.int64)
+    given_to, given_stack = np.where(is_given, thread, -1), stack
     by_holder = is_given & (_gave_away(recording, thread, address) | (operation & _FUTEX_COMMAND == _FUTEX_WAIT))
     wakers = np.array([0, *(waker.thread for waker in recording.wakers)], np.int64)
-    given_to[by_holder] = wakers[waits.column("waker", place[by_holder])] - 1
-    given_stack[by_holder] = waits.column("waker_stack", place[by_holder])
+    given_to[by_holder] = wakers[waker[by_holder]] - 1
+    given_stack = np.where(by_holder, waker_stack, given_stack)
     is_first = np.append(True, ~goes_on)[: len(place)]
     return _GilRows(
         place, thread, gil, begin, woken, given_to, given_stack, np.where(by_holder, begin, woken), is_first
@@ -119,9 +125,9 @@ def _gil_numbers(recording: Recording, thread: Int64Array, address: npt.NDArray[
     return np.asarray(numbers[inverse], np.int64)
 
 
-def _waits_behind(threads: Threads, rows: _GilRows) -> npt.NDArray[np.void]:
+def _waits_behind(waits: GilWaits, rows: _GilRows) -> npt.NDArray[np.void]:
     """The blocked time of each row, cut where the GIL went to another thread or another function of the same."""
-    taken = {name: threads.waits.column(name, rows.place).astype(np.int64) for name in ("holder", "holder_stack")}
+    taken = {name: waits[name].astype(np.int64) for name in _OF_HOLDERS}
     made = []
     by_gil = np.lexsort((rows.thread, rows.gil))  # stable: of one thread still in the order of time
     for of_gil in np.split(by_gil, np.flatnonzero(np.diff(rows.gil[by_gil])) + 1):
@@ -135,10 +141,11 @@ def _waits_behind(threads: Threads, rows: _GilRows) -> npt.NDArray[np.void]:
         pairs, key = np.unique((holder + 1) << 32 | stack, return_inverse=True)
         pairs = np.append(pairs, 0)  # -1: not known
         holders = holders_of(start, holder, key)
+        most = most_whole(holders, rows.begin_ns[of_gil], rows.woken_ns[of_gil], len(rows.place))
         thread_of = rows.thread[of_gil]
         for own in np.split(of_gil, np.flatnonzero(np.diff(thread_of)) + 1):
             row, key, start_ns, ns = held_parts(
-                holders, int(rows.thread[own[0]]), rows.begin_ns[own], rows.woken_ns[own]
+                holders, int(rows.thread[own[0]]), rows.begin_ns[own], rows.woken_ns[own], most
             )
             found = np.zeros(len(row), HELD_DTYPE)
             found["place"], found["start_ns"], found["ns"] = rows.place[own][row], start_ns, ns

@@ -8,6 +8,8 @@ import numpy as np
 
 from bpfprof.account.threads import Int64Array
 
+_PARTS, _PART_TIMES = 1 << 18, 8  # parts of all rows that are cut, and so many for each row
+
 
 @dataclass(frozen=True)
 class Holders:
@@ -40,10 +42,26 @@ def holders_of(start: Int64Array, holder: Int64Array, key: Int64Array) -> Holder
     return Holders(*(np.append(column, -1) for column in (start, holder, key, run_begin - 1)))
 
 
+def most_whole(holders: Holders, begin: Int64Array, end: Int64Array, all_rows: int) -> int:
+    """How many whole times of holders a row may be cut into: all of them, unless many threads wait for as many holders.
+
+    begin, end: of the rows of one lock; all_rows: of how many locks the parts are kept together.
+    """
+    start = holders.start_ns[:-1]
+    whole = np.searchsorted(start, end, side="left") - np.searchsorted(start, begin, side="right") - 1
+    parts, most = (_PARTS // all_rows + _PART_TIMES) * len(begin), max(1, int(whole.max(initial=0)))
+    while most > 1 and int(np.minimum(whole, most).clip(0).sum()) > parts:
+        most //= 2
+    return most
+
+
 def held_parts(
-    holders: Holders, thread: int, begin: Int64Array, end: Int64Array
+    holders: Holders, thread: int, begin: Int64Array, end: Int64Array, most: int
 ) -> tuple[Int64Array, Int64Array, Int64Array, Int64Array]:
-    """(row, key, start, nanoseconds) of the parts of a thread's rows that lie behind one holder; key -1: not known."""
+    """(row, key, start, nanoseconds) of the parts of a thread's rows that lie behind one holder; key -1: not known.
+
+    Whole times of holders beyond `most` of a row are one part, not known.
+    """
     start = holders.start_ns[:-1]
     first = np.searchsorted(start, begin, side="right") - 1  # the holder when the wait began
     last = np.maximum(np.searchsorted(start, end, side="left") - 1, first)
@@ -52,13 +70,23 @@ def held_parts(
     head_ns = np.where(is_cut, holders.start_ns[first + 1], end) - begin
     tail = np.flatnonzero(is_cut)
     # Whole times of a holder in between.
-    counts = last[tail] - first[tail] - 1
+    whole = last[tail] - first[tail] - 1
+    counts = np.minimum(whole, most)
+    rest = np.flatnonzero(whole > counts)
+    rest_start = holders.start_ns[first[tail[rest]] + 1 + counts[rest]]
     offsets = np.cumsum(counts) - counts
     between = np.repeat(first[tail] + 1 - offsets, counts) + np.arange(int(counts.sum()))
     tail_start = holders.start_ns[last[tail]]
     return (
-        np.concatenate([np.arange(len(begin)), tail, np.repeat(tail, counts)]),
-        np.concatenate([holders.at(first, thread), holders.at(last[tail], thread), holders.at(between, thread)]),
-        np.concatenate([begin, tail_start, holders.start_ns[between]]),
-        np.concatenate([head_ns, end[tail] - tail_start, holders.start_ns[between + 1] - holders.start_ns[between]]),
+        np.concatenate([np.arange(len(begin)), tail, np.repeat(tail, counts), tail[rest]]),
+        np.concatenate([holders.at(place, thread) for place in (first, last[tail], between, rest * 0 - 1)]),
+        np.concatenate([begin, tail_start, holders.start_ns[between], rest_start]),
+        np.concatenate(
+            [
+                head_ns,
+                end[tail] - tail_start,
+                holders.start_ns[between + 1] - holders.start_ns[between],
+                tail_start[rest] - rest_start,
+            ]
+        ),
     )

@@ -1,4 +1,4 @@
-"""What the kernel frames of a stack tell about a wait: reasons of stacks, as hints for wait_reasons()."""
+"""What the frames of a stack tell about a wait: the kernel's as hints for wait_reasons(), and a device library's."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import numpy as np
 
 from bpfprof import array_types as npt
 from bpfprof.account.reasons import NO_HINT
+from bpfprof.model.device_calls import waits_for_device
 from bpfprof.model.states import reason_number
 from bpfprof.recording.reader import Recording
 
@@ -99,6 +100,21 @@ def _hints(recording: Recording, names: dict[str, list[int]], table: Table) -> H
     reasons = np.array([*(reason_number(reason) for reason, _ in table), NO_HINT], np.uint16)
     hints[chosen + 1] = reasons[best]
     return hints
+
+
+def device_stacks(recording: Recording) -> npt.NDArray[np.bool_]:
+    """By number of the stack whether it is in a function of a library that waits for a device."""
+    functions = np.unique(recording.names["function"])
+    marked = [function for function in functions.tolist() if waits_for_device(recording.texts[function])]
+    natives = recording.names["native"][np.isin(recording.names["function"], marked)]
+    stacks = recording.stacks
+    found = np.zeros(len(stacks) + 1, np.bool_)
+    if len(natives):
+        counts = stacks["native_count"].astype(np.int64) + stacks["kernel_count"]
+        stack_of = np.repeat(np.arange(len(stacks)), counts)
+        frames = recording.native_frames["native"][: len(stack_of)]  # there may be more than stacks have
+        found[stack_of[np.isin(frames, natives)] + 1] = True
+    return found
 
 
 def _kernel_names(recording: Recording) -> dict[str, list[int]]:

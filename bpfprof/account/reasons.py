@@ -117,6 +117,13 @@ def wait_reasons(
     return reasons
 
 
+def by_any_means(reasons: npt.NDArray[np.uint16]) -> Bools:
+    """Whether each is a way to wait for anything, of which who does it knows more than the kernel."""
+    ways = [reason_number(word) for word in ("lock", "sleep", "poll", "pipe", "unknown")]
+    found: Bools = np.isin(reasons, ways) | (reasons >= SYSCALL_REASONS)
+    return found
+
+
 def as_waits(short_waits: npt.NDArray[np.void]) -> npt.NDArray[np.void]:
     """Rows of SHORT_DTYPE as rows of WAIT_DTYPE for wait_reasons(); arguments that are not known are large."""
     rows = np.zeros(len(short_waits), WAIT_DTYPE)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -10,16 +10,16 @@ import numpy as np
 from bpfprof import array_types as npt
 from bpfprof.account.cpu_clock import Bursts
 from bpfprof.account.cpu_shares import CpuPieces, share_cpu_time
-from bpfprof.account.estimate import SUM_DTYPE, estimated, spread, summed
-from bpfprof.account.gil import find_gil_waits
+from bpfprof.account.estimate import LAID_GAPS, SUM_DTYPE, estimated, laid, spread_pieces, summed, without_preemptions
+from bpfprof.account.gil import GIL_WAIT_DTYPE, find_gil_waits, gil_waits
 from bpfprof.account.idle import IDLE_REASONS, idle_stacks
-from bpfprof.account.kernel_reasons import kernel_hints
 from bpfprof.account.locks import Locks, ranges_of
-from bpfprof.account.reasons import FUTEX_CALLS, as_waits, wait_reasons
-from bpfprof.account.stack_functions import StackFunctions
+from bpfprof.account.reason_namer import ReasonNamer
+from bpfprof.account.reasons import FUTEX_CALLS, as_waits
+from bpfprof.account.stack_functions import StackFunctions, function_paths
 from bpfprof.account.threads import Int64Array, collect_threads
 from bpfprof.account.wakers import waker_places
-from bpfprof.model.rows import copied, one_after_another, picked
+from bpfprof.model.rows import GrowingRows, blocks, copied, one_after_another, picked
 from bpfprof.model.samples import HOLDS_GIL
 from bpfprof.model.spans import SPAN_DTYPE, How, SpanFlag, ThreadState
 from bpfprof.model.states import reason_number
@@ -28,8 +28,11 @@ from bpfprof.recording.reader import Recording
 
 Window = tuple[int, int]  # from, to: nanoseconds since the recording began
 Spans = npt.NDArray[np.void]
+# (nanoseconds of gaps, sums, nanoseconds before, of all) -> gap, sum, nanoseconds into the gap, nanoseconds, count
+_Spread = Callable[[Int64Array, Spans, int, int], tuple[Int64Array, Int64Array, Int64Array, Int64Array, Int64Array]]
 _BLOCK_ROWS = 1 << 16
 _MOST_NS = 1 << 60
+_MOST_CELLS = 1 << 16  # of gaps times sums of short waits of a thread
 
 
 class SpanSource:
@@ -39,39 +42,59 @@ class SpanSource:
         self._recording, self._statuses = recording, statuses
         self.threads = threads = collect_threads(recording)
         waits = threads.waits
-        namer = _ReasonNamer(recording)
-        self._reasons = waits.in_order(np.concatenate([namer.reasons(rows, rows["thread"]) for rows in waits.parts]))
-        self._times()
-        self._is_first, self._held = find_gil_waits(recording, threads, self._reasons, self._begin_ns, self._woken_ns)
-        self._wait_number = np.cumsum(self._is_first)
-        short = recording.short_waits
-        reasons = namer.reasons(as_waits(short), short["thread"])
+        namer = ReasonNamer(recording)
+        self._held_times: tuple[range, tuple[Int64Array, Int64Array, Int64Array]] | None = None
+        self._reasons = np.zeros(len(waits), np.uint16)
+        self._unknown_ns = np.full(len(threads.first_ns), -1)  # of each thread, from when that is known
+        of_gil = GrowingRows(GIL_WAIT_DTYPE)
+        for group in self.groups():
+            self._name_waits(namer, group, of_gil)
+        self._is_first, self._held = find_gil_waits(recording, of_gil.view(), len(waits))
+        del of_gil
+        self._wait_number = np.cumsum(self._is_first, dtype=np.uint32)
+        short, self._preempted_ns = without_preemptions(recording.short_waits, len(threads.first_ns))
+        parts = [namer.reasons(as_waits(rows), rows["thread"]) for rows in blocks(short, 4)]
+        reasons = np.concatenate([np.zeros(0, np.uint16), *parts])
         self.sums = summed(short, reasons)
         functions = StackFunctions(recording)
         self._is_idle, self._locks = idle_stacks(functions), Locks(functions)
-        self._paths = _function_paths(recording)
-        self.wakers = waker_places(recording, waits, self._reasons, self._woken_ns - self._begin_ns)
+        self._paths = function_paths(recording)
 
-    def _times(self) -> None:
+    def _name_waits(self, namer: ReasonNamer, group: range, of_gil: GrowingRows) -> None:
+        """Those that wait for a GIL are added to of_gil, GIL_WAIT_DTYPE."""
+        waits, first = self.threads.waits, self.threads.waits.of_threads(group).start
+        begin, woken, _ = self._times(group)
+        for block in waits.blocks(group):
+            rows = waits.rows(block)
+            reasons = self._reasons[block] = namer.reasons(rows, rows["thread"])
+            own = np.flatnonzero(reasons == reason_number("gil"))
+            place = own + block.start
+            of_gil.append(gil_waits(picked(rows, own), place, begin[place - first], woken[place - first]))
+
+    def _times(self, group: range) -> tuple[Int64Array, Int64Array, Int64Array]:
         """From when to when each wait was blocked and then runnable; in the order of places, none before another."""
+        if self._held_times is not None and self._held_times[0] == group:
+            return self._held_times[1]
         waits = self.threads.waits
-        end = waits.column("time_ns").astype(np.int64)
-        runqueue, blocked = (waits.column(name).astype(np.int64) for name in ("runqueue_ns", "blocked_ns"))
+        own = waits.of_threads(group)
+        columns = waits.columns(("time_ns", "runqueue_ns", "blocked_ns"), own)
+        end, runqueue, blocked = (column.astype(np.int64) for column in columns)
         woken, begin = end - runqueue, end - runqueue - blocked
-        for group in self.groups():
-            own = waits.of_threads(group)
-            count = np.diff(waits.begin[group.start : group.stop + 1])
-            rank = np.repeat(np.arange(len(group)), count)
-            limits = self.threads.first_ns, self.threads.last_ns
-            first, last = (np.repeat(times[group.start : group.stop], count) for times in limits)
-            # The threads one after the other, so that none begins before the one before it ends.
-            base = rank * (self.threads.end_ns - self.threads.start_ns + 1) - self.threads.start_ns
-            end[own] = np.maximum.accumulate(end[own].clip(first, last) + base) - base
-            before = np.append(0, end[own])[:-1]
-            is_first = np.flatnonzero(np.diff(rank, prepend=-1))
-            before[is_first] = first[is_first]
-            woken[own], begin[own] = np.clip(woken[own], before, end[own]), np.clip(begin[own], before, end[own])
-        self._begin_ns, self._woken_ns, self._end_ns = np.minimum(begin, woken), woken, end
+        limits = self.threads.first_ns, self.threads.last_ns
+        from_ns = int(limits[0].min(initial=self.threads.start_ns))  # a damaged recording has threads before it began
+        apart = int(limits[1].max(initial=self.threads.end_ns)) - from_ns + 1
+        count = np.diff(waits.begin[group.start : group.stop + 1])
+        rank = np.repeat(np.arange(len(group)), count)
+        first, last = (np.repeat(times[group.start : group.stop], count) for times in limits)
+        # The threads one after the other, so that none begins before the one before it ends.
+        base = rank * apart - from_ns
+        end = np.maximum.accumulate(end.clip(first, last) + base) - base
+        before = np.append(0, end)[:-1]
+        is_first = np.flatnonzero(np.diff(rank, prepend=-1))
+        before[is_first] = first[is_first]
+        woken, begin = np.clip(woken, before, end), np.clip(begin, before, end)
+        self._held_times = group, (np.minimum(begin, woken), woken, end)
+        return self._held_times[1]
 
     def groups(self) -> Iterator[range]:
         """All threads, in groups that have a bounded number of rows if they have more than one thread."""
@@ -94,10 +117,12 @@ class SpanSource:
         threads, own = self.threads, slice(chosen.start, chosen.stop)
         if not self._recording.end:
             return np.zeros(len(chosen), np.int64)
-        bursts, sums = self._bursts(chosen)
-        held_ns = threads.on_cpu_ns[own] + threads.off_cpu_ns[own] + self._added_ns(chosen, sums)
+        if (self._unknown_ns[own] < 0).any():
+            self._bursts(chosen)
+        held_ns = threads.on_cpu_ns[own] + threads.off_cpu_ns[own] + self._added_ns(chosen, self._sums_of(chosen))
+        held_ns += self._preempted_ns[own]
         wall_ns = (threads.last_ns - threads.first_ns)[own]
-        return np.asarray(held_ns - (wall_ns - np.add.reduceat(bursts.unknown_ns, bursts.first[:-1])))
+        return np.asarray(held_ns - (wall_ns - self._unknown_ns[own]))
 
     def of_thread(self, thread: int, window: Window | None = None) -> Iterator[Spans]:
         """All spans of a thread, in any order, a bounded number of waits at a time; those of a window cut to it."""
@@ -107,50 +132,82 @@ class SpanSource:
         """The same of the threads of a group, in any order."""
 
         def blocks() -> Iterator[Spans]:
-            for block in (*self._waits(chosen), *self._bursts_cut(chosen)):
+            for block in (*self._waits(chosen, window), *self._bursts_cut(chosen, window)):
                 yield block if window is None else _cut(block, window)
 
+        return estimated(blocks) if self._has_unsampled(chosen) else blocks()
+
+    def _has_unsampled(self, chosen: range) -> bool:
         own = self.threads.waits.of_threads(chosen)
-        has_unsampled = self._sums_of(chosen)["is_unsampled"].any()
-        if has_unsampled or (self.threads.waits.column("status", own) == Status.NOT_SAMPLED).any():
-            return estimated(blocks)
-        return blocks()
+        return bool(
+            self._sums_of(chosen)["is_unsampled"].any()
+            or (self.threads.waits.column("status", own) == Status.NOT_SAMPLED).any()
+        )
 
     # --- waits with a row
 
-    def _waits(self, chosen: range) -> Iterator[Spans]:
+    def _waits(self, chosen: range, window: Window | None) -> Iterator[Spans]:
+        first, times = self.threads.waits.of_threads(chosen).start, self._times(chosen)
         for own in self.threads.waits.blocks(chosen):
-            yield self._blocked(own)
-            yield self._runnable(own)
+            begin_ns, woken_ns, end_ns = (column[own.start - first : own.stop - first] for column in times)
+            if window is not None:
+                inside = np.flatnonzero(self._is_inside(begin_ns, end_ns, window))
+                if not len(inside):
+                    continue
+                part = slice(int(inside[0]), int(inside[-1]) + 1)
+                own = slice(own.start + part.start, own.start + part.stop)
+                begin_ns, woken_ns, end_ns = begin_ns[part], woken_ns[part], end_ns[part]
+            yield self._blocked(own, begin_ns, woken_ns)
+            yield self._runnable(own, woken_ns, end_ns)
+
+    def _is_inside(self, begin_ns: Int64Array, end_ns: Int64Array, window: Window) -> npt.NDArray[np.bool_]:
+        """Whether these times have a part in the window, which counts from the begin of the recording."""
+        start_ns = self.threads.start_ns
+        return np.asarray((end_ns > start_ns + window[0]) & (begin_ns < start_ns + window[1]))
 
     def _common(self, own: slice) -> Spans:
-        waits = self.threads.waits
-        spans = np.zeros(own.stop - own.start, SPAN_DTYPE)
-        for name in ("thread", "stack", "task_state", "one_in"):
-            spans[name] = waits.column(name, own)
-        spans["status"] = self._status(spans["stack"], waits.column("status", own))
-        spans["flags"] = np.where(waits.column("flags", own) & HOLDS_GIL > 0, SpanFlag.HOLDS_GIL, 0)
-        spans["reason"], spans["wait"] = self._reasons[own], self._wait_number[own]
-        spans["count"] = self._is_first[own]
+        spans = self._spans_of(self.threads.waits.rows(own), self._reasons[own])
+        spans["wait"], spans["count"] = self._wait_number[own], self._is_first[own]
         return spans
+
+    def _spans_of(self, rows: Spans, reasons: npt.NDArray[np.uint16]) -> Spans:
+        """Of rows of waits what blocked and runnable spans have in common."""
+        spans = np.zeros(len(rows), SPAN_DTYPE)
+        for name in ("thread", "stack", "task_state", "one_in"):
+            spans[name] = rows[name]
+        spans["status"] = self._status(rows["stack"], rows["status"])
+        spans["flags"] = np.where(rows["flags"] & HOLDS_GIL > 0, SpanFlag.HOLDS_GIL, 0)
+        spans["reason"] = reasons
+        return spans
+
+    def _locks_of(self, rows: Spans, reasons: npt.NDArray[np.uint16]) -> npt.NDArray[np.uint64]:
+        """`lock` of the spans of these rows of waits."""
+        found = np.zeros(len(rows), np.uint64)
+        places = np.flatnonzero(reasons == reason_number("lock"))
+        places = places[np.isin(rows["syscall"][places], FUTEX_CALLS)]
+        of_locks = picked(rows, places)
+        found[places] = self._locks.of(of_locks["args"], of_locks["stack"], of_locks["waker_stack"])
+        places = np.flatnonzero(reasons == reason_number("file-lock"))
+        found[places] = ranges_of(rows["args"][places])
+        return found
+
+    def _idle_flags(self, stacks: npt.NDArray[np.uint32], reasons: npt.NDArray[np.uint16]) -> npt.NDArray[np.uint8]:
+        may_idle = np.isin(reasons, [reason_number(word) for word in IDLE_REASONS])
+        return np.where(may_idle & self._is_idle[stacks], SpanFlag.IDLE, 0).astype(np.uint8)
 
     def _status(self, stacks: npt.NDArray[Any], statuses: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
         return np.where(stacks > 0, self._statuses[stacks], statuses).astype(np.uint8)
 
-    def _blocked(self, own: slice) -> Spans:
-        waits, spans = self.threads.waits, self._common(own)
+    def _blocked(self, own: slice, begin_ns: Int64Array, woken_ns: Int64Array) -> Spans:
+        rows, spans = self.threads.waits.rows(own), self._common(own)
         spans["state"] = ThreadState.OFF_CPU
-        is_lock = np.isin(waits.column("syscall", own), FUTEX_CALLS) & (spans["reason"] == reason_number("lock"))
-        args = waits.column("args", own)
-        locks = self._locks.of(args, spans["stack"], waits.column("waker_stack", own))
-        ranges = np.where(spans["reason"] == reason_number("file-lock"), ranges_of(args), np.uint64(0))
-        spans["lock"] = np.where(is_lock, locks, ranges)
-        spans["object"] = waits.column("object", own)
-        may_idle = np.isin(spans["reason"], [reason_number(word) for word in IDLE_REASONS])
-        spans["flags"] |= np.where(may_idle & self._is_idle[spans["stack"]], SpanFlag.IDLE, 0).astype(np.uint8)
-        spans["waker"], spans["waker_stack"] = self.wakers[own], waits.column("waker_stack", own)
-        self._place(spans, self._begin_ns[own], self._woken_ns[own] - self._begin_ns[own])
-        held = self._held[slice(*np.searchsorted(self._held["place"], (own.start, own.stop)))]
+        spans["lock"] = self._locks_of(rows, spans["reason"])
+        spans["object"] = rows["object"]
+        spans["flags"] |= self._idle_flags(spans["stack"], spans["reason"])
+        spans["waker"] = waker_places(self._recording, rows, spans["reason"], woken_ns - begin_ns)
+        spans["waker_stack"] = rows["waker_stack"]
+        self._place(spans, begin_ns, woken_ns - begin_ns)
+        held = self._held_in(own)
         if not len(held):
             return picked(spans, spans["duration_ns"] > 0)
         parts = picked(spans, held["place"] - own.start)
@@ -160,10 +217,13 @@ class SpanSource:
         spans["duration_ns"][held["place"] - own.start] = 0  # the parts are in their place
         return one_after_another(SPAN_DTYPE, [parts, picked(spans, spans["duration_ns"] > 0)])
 
-    def _runnable(self, own: slice) -> Spans:
+    def _held_in(self, own: slice) -> Spans:
+        return self._held[slice(*np.searchsorted(self._held["place"], (own.start, own.stop)))]
+
+    def _runnable(self, own: slice, woken_ns: Int64Array, end_ns: Int64Array) -> Spans:
         spans = self._common(own)
         spans["state"] = ThreadState.RUNQUEUE
-        self._place(spans, self._woken_ns[own], self._end_ns[own] - self._woken_ns[own])
+        self._place(spans, woken_ns, end_ns - woken_ns)
         return picked(spans, spans["duration_ns"] > 0)
 
     def _place(self, spans: Spans, start_ns: npt.NDArray[Any], duration_ns: npt.NDArray[Any]) -> None:
@@ -186,10 +246,12 @@ class SpanSource:
 
         Sums that an unfinished recording does not have any more are waits for an unknown reason.
         """
-        own, sums = self.threads.waits.of_threads(chosen), self._sums_of(chosen)
-        args, has_no_end = (chosen, self.threads, self._begin_ns[own], self._end_ns[own]), not self._recording.end
+        sums, (begin_ns, _, end_ns) = self._sums_of(chosen), self._times(chosen)
+        preempted_ns, has_no_end = self._preempted_ns[chosen.start : chosen.stop], not self._recording.end
+        args = chosen, self.threads, begin_ns, end_ns, preempted_ns
         bursts = Bursts.of_threads(*args, self._added_ns(chosen, sums), has_no_end)
         missing_ns = np.add.reduceat(bursts.unknown_ns, bursts.first[:-1])
+        self._unknown_ns[chosen.start : chosen.stop] = missing_ns
         if has_no_end and missing_ns.any():
             of_thread = np.flatnonzero(missing_ns)
             unheard = np.zeros(len(of_thread), SUM_DTYPE)
@@ -224,19 +286,33 @@ class SpanSource:
             parts.append(CpuPieces(found.start + at, found.length, sample))
         return CpuPieces(*(np.concatenate(columns) for columns in zip(*parts)))
 
-    def _bursts_cut(self, chosen: range) -> Iterator[Spans]:
-        """CPU time by samples, and what is between: stolen time, waits that were only added up, what is not known."""
-        samples, (bursts, sums) = self.threads.samples, self._bursts(chosen)
+    def _pieces_in(self, chosen: range, bursts: Bursts) -> tuple[Int64Array, Int64Array, Int64Array, Int64Array]:
+        """(position, length, sample or -1, burst) of pieces of CPU time; of bursts without any there is one of none."""
         pieces = self._pieces(chosen, bursts)
-        empty = np.flatnonzero(np.diff(bursts.edges) == 0)  # bursts without CPU time
+        empty = np.flatnonzero(np.diff(bursts.edges) == 0)
         none = np.zeros(len(empty), np.int64)
-        position = np.concatenate([pieces.start, bursts.edges[empty]])
-        length = np.concatenate([pieces.length, none])
-        sample = np.concatenate([pieces.sample, none - 1])
-        burst = np.append(np.searchsorted(bursts.edges, pieces.start, side="right") - 1, empty)
-        at_ns, stolen_ns, added_ns, unknown_ns = bursts.wall_clock(position, length, burst)
-        spans = np.zeros(len(position), SPAN_DTYPE)
-        spans["thread"], spans["status"] = chosen.start + bursts.thread[burst], Status.NOT_SAMPLED
+        return (
+            np.concatenate([pieces.start, bursts.edges[empty]]),
+            np.concatenate([pieces.length, none]),
+            np.concatenate([pieces.sample, none - 1]),
+            np.append(np.searchsorted(bursts.edges, pieces.start, side="right") - 1, empty),
+        )
+
+    def _bursts_cut(self, chosen: range, window: Window | None) -> Iterator[Spans]:
+        """CPU time by samples, and what is between: what others took, waits only added up, what is not known."""
+        samples, (bursts, sums) = self.threads.samples, self._bursts(chosen)
+        position, length, sample, burst = self._pieces_in(chosen, bursts)
+        at_ns, taken_ns, added_ns, unknown_ns = bursts.wall_clock(position, length, burst)
+        counts = np.zeros(len(sample), np.int64)
+        named = np.flatnonzero(sample >= 0)
+        counts[named[np.unique(sample[named], return_index=True)[1]]] = 1  # a sample counts in its first piece
+        thread, added_at_ns = chosen.start + bursts.thread[burst], at_ns + length + taken_ns + unknown_ns
+        inside = np.arange(len(at_ns))
+        if window is not None:
+            inside = np.flatnonzero(self._is_inside(at_ns, added_at_ns, window))
+        spans = np.zeros(len(inside), SPAN_DTYPE)
+        spans["thread"], spans["status"] = thread[inside], Status.NOT_SAMPLED
+        at_ns, length, sample = at_ns[inside], length[inside], sample[inside]
         named = np.flatnonzero(sample >= 0)
         places = sample[named]
         spans["stack"][named] = samples.column("stack", places)
@@ -244,43 +320,74 @@ class SpanSource:
         holds = samples.column("flags", places) & HOLDS_GIL > 0
         spans["flags"][named] = np.where(holds, SpanFlag.HOLDS_GIL, 0)
         cpu = copied(spans)
-        cpu["count"][named[np.unique(places, return_index=True)[1]]] = 1  # a sample counts in its first piece
+        cpu["cpu"][named] = samples.column("cpu", places) + 1
+        cpu["count"] = counts[inside]
         self._place(cpu, at_ns, length)
         yield picked(cpu, length > 0)
         spans["count"] = 1
         at_ns = at_ns + length
-        for state, ns in ((ThreadState.RUNQUEUE, stolen_ns), (ThreadState.UNKNOWN, unknown_ns)):
+        for state, ns in ((ThreadState.RUNQUEUE, taken_ns[inside]), (ThreadState.UNKNOWN, unknown_ns[inside])):
             spans["state"] = state
             self._place(spans, at_ns, ns)
             yield picked(spans, ns > 0)
             at_ns = at_ns + ns
         gap = np.flatnonzero(added_ns)
-        gap = gap[np.argsort(spans["thread"][gap], kind="stable")]
+        gap = gap[np.lexsort((added_at_ns[gap], thread[gap]))]
+        yield from self._gaps_filled(sums, thread[gap], added_at_ns[gap], added_ns[gap], window)
+
+    def _gaps_filled(
+        self, sums: Spans, thread: Int64Array, at_ns: Int64Array, added_ns: Int64Array, window: Window | None
+    ) -> Iterator[Spans]:
+        """Waits that were only added up, in gaps from at_ns on, by thread and time."""
         held: list[Spans] = []
-        for own in np.split(gap, np.flatnonzero(np.diff(spans["thread"][gap])) + 1) if len(gap) else ():
-            of_thread = sums[sums["thread"] == spans["thread"][own[0]]]
-            for begin in range(0, len(own), _BLOCK_ROWS):
-                part = own[begin : begin + _BLOCK_ROWS]
-                held.append(self._added(at_ns[part], added_ns[part], of_thread))
+        for own in np.split(np.arange(len(thread)), np.flatnonzero(np.diff(thread)) + 1) if len(thread) else ():
+            of_thread = of_one(sums, int(thread[own[0]]))
+            passed_ns = np.append(0, np.cumsum(added_ns[own]))
+            all_ns = int(passed_ns[-1])
+            if window is not None:
+                inside = np.flatnonzero(self._is_inside(at_ns[own], at_ns[own] + added_ns[own], window))
+                if not len(inside):
+                    continue
+                first, end = int(inside[0]), int(inside[-1]) + 1
+                own, passed_ns = own[first:end], passed_ns[first:end]
+            step, cut = self._spread_by(len(own), len(of_thread))
+            for begin in range(0, len(own), step):
+                part, passed = own[begin : begin + step], (int(passed_ns[begin]), all_ns)
+                held.append(self._added(at_ns[part], of_thread, *cut(added_ns[part], of_thread, *passed)))
                 if sum(map(len, held)) > _BLOCK_ROWS:
                     yield one_after_another(SPAN_DTYPE, held)
                     held = []
         if held:
             yield one_after_another(SPAN_DTYPE, held)
 
-    def _added(self, at_ns: Int64Array, gaps_ns: Int64Array, sums: Spans) -> Spans:
-        nanoseconds, counts = spread(gaps_ns, sums)
-        gap, which = np.nonzero(nanoseconds)
+    def _spread_by(self, gaps: int, sums: int) -> tuple[int, _Spread]:
+        """(gaps at a time, how they are filled): each has a part of each sum, unless these would be too many."""
+        is_large, most = gaps * sums > _MOST_CELLS and sums > 1, _BLOCK_ROWS // sums or 1
+        return (LAID_GAPS * sums * most, laid) if is_large else (most, spread_pieces)
+
+    def _added(
+        self,
+        at_ns: Int64Array,
+        sums: Spans,
+        gap: Int64Array,
+        which: Int64Array,
+        into_ns: Int64Array,
+        ns: Int64Array,
+        count: Int64Array,
+    ) -> Spans:
         spans = np.zeros(len(gap), SPAN_DTYPE)
-        self._place(
-            spans, (at_ns[:, None] + np.cumsum(nanoseconds, axis=1) - nanoseconds)[gap, which], nanoseconds[gap, which]
-        )
-        spans["count"] = counts[gap, which]
+        self._place(spans, at_ns[gap] + into_ns, ns)
+        spans["count"] = count
         for name in ("thread", "reason", "state"):
             spans[name] = sums[name][which]
         spans["status"] = np.where(sums["is_unsampled"][which], Status.NOT_SAMPLED, Status.SHORT_WAIT)
         spans["how"] = How.SUMMED
         return spans
+
+
+def of_one(rows: Spans, thread: int) -> Spans:
+    """Of rows by thread those of one."""
+    return rows[slice(*np.searchsorted(rows["thread"], (thread, thread + 1)))]
 
 
 def _cut(spans: Spans, window: Window) -> Spans:
@@ -291,37 +398,3 @@ def _cut(spans: Spans, window: Window) -> Spans:
     kept["count"][kept["start_ns"] < begin] = 1
     kept["start_ns"], kept["duration_ns"], kept["stands_for_ns"] = begin, end - begin, end - begin
     return kept
-
-
-class _ReasonNamer:
-    """Reasons of rows, with what is known of their threads' processes."""
-
-    def __init__(self, recording: Recording) -> None:
-        processes = [recording.processes[thread.process] for thread in recording.threads]
-        gils = [process.gil or (0, 0) for process in processes] or [(0, 0)]
-        self._gil_start = np.array([start for start, _ in gils], np.uint64)
-        self._gil_end = self._gil_start + np.array([size for _, size in gils], np.uint64)
-        self._of_kernel = np.array([process.is_kernel_thread for process in processes] or [False])
-        self._outside, self._inside = kernel_hints(recording)
-
-    def reasons(self, rows: Spans, thread_of: npt.NDArray[np.uint32]) -> npt.NDArray[np.uint16]:
-        """In the order of the rows; a bounded number at a time is worked on."""
-        blocks = [np.zeros(0, np.uint16)]
-        for begin in range(0, len(rows), _BLOCK_ROWS):
-            part, thread = rows[begin : begin + _BLOCK_ROWS], thread_of[begin : begin + _BLOCK_ROWS]
-            of_kernel, stack = self._of_kernel[thread], part["stack"]
-            in_call = (part["syscall"] >= 0) | of_kernel
-            hints = np.where(in_call, self._inside[stack], self._outside[stack])
-            blocks.append(wait_reasons(part, self._gil_start[thread], self._gil_end[thread], of_kernel, hints))
-        return np.concatenate(blocks)
-
-
-def _function_paths(recording: Recording) -> Int64Array:
-    """A number for each stack (0: no stack), the same for stacks that differ in lines only."""
-    codes, counts = recording.python_frames["code"], recording.stacks["python_count"]
-    ends = np.cumsum(counts, dtype=np.int64)
-    numbers: dict[bytes, int] = {}
-    paths = np.zeros(len(counts) + 1, np.int64)
-    for index, (end, count) in enumerate(zip(ends.tolist(), counts.tolist()), 1):
-        paths[index] = numbers.setdefault(codes[end - count : end].tobytes(), len(numbers) + 1)
-    return paths

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from bpfprof import array_types as npt
+from bpfprof.account.threads import Int64Array
 from bpfprof.recording.reader import Recording
 from bpfprof.recording.tables import RecordedCode
 
@@ -54,3 +55,14 @@ class StackFunctions:
         found = np.zeros(self.stack_count + 1, np.bool_)
         found[self.stack[self.is_innermost if mark is None else self.is_innermost & self.are(mark)]] = True
         return found
+
+
+def function_paths(recording: Recording) -> Int64Array:
+    """A number for each stack (0: no stack), the same for stacks that differ in lines only."""
+    codes, counts = recording.python_frames["code"], recording.stacks["python_count"]
+    ends = np.cumsum(counts, dtype=np.int64)
+    numbers: dict[bytes, int] = {}
+    paths = np.zeros(len(counts) + 1, np.int64)
+    for index, (end, count) in enumerate(zip(ends.tolist(), counts.tolist()), 1):
+        paths[index] = numbers.setdefault(codes[end - count : end].tobytes(), len(numbers) + 1)
+    return paths

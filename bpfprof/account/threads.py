@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from bpfprof import array_types as npt
+from bpfprof.account.sorted_rows import sorted_rows
+from bpfprof.model.rows import blocks
 from bpfprof.model.samples import TOTAL_DTYPE, WAIT_DTYPE
 from bpfprof.model.statuses import LastState
 from bpfprof.recording.reader import Recording
@@ -19,22 +21,19 @@ _SUMS = {"time_ns", "blocked_ns", "runqueue_ns", "stolen_ns"}  # totals have som
 
 
 class RowsByThread:
-    """Rows of a recording, a thread at a time; `last` are rows that come after a thread's others (one each at most).
+    """Rows of a recording by thread and time; `last` are rows that come after a thread's others (one each at most).
 
-    The reader's arrays are not copied. A row's place counts from 0 in the order of (thread, time), those of `last`
-    included; `begin` has the place of the first row of each thread, and one more for the end.
+    A row's place counts from 0 in the order of (thread, time), those of `last` included; `begin` has the place of the
+    first row of each thread, and one more for the end. Many rows are on disk, and only some of them in memory.
     """
 
     def __init__(self, rows: npt.NDArray[np.void], last: npt.NDArray[np.void], thread_count: int) -> None:
-        self.parts = rows, last
-        order = np.lexsort((rows["time_ns"], rows["thread"]))
-        numbers = np.arange(thread_count + 1)
-        begin = np.searchsorted(rows["thread"], numbers, sorter=order)
-        last_begin = np.searchsorted(last["thread"], numbers)
-        # Numbers from len(rows) on are places in `last`.
-        of_last = len(rows) + np.arange(len(last))
-        self._order = np.insert(order, begin[last["thread"].astype(np.int64) + 1], of_last).astype(np.uint32)
-        self.begin: Int64Array = np.asarray(begin + last_begin, np.int64)
+        self._sorted = sorted_rows(rows, last, thread_count)
+        self.begin, self._dtype = self._sorted.begin, rows.dtype
+        self._held: tuple[int, int, npt.NDArray[np.void]] = 0, 0, rows[:0]
+
+    def __len__(self) -> int:
+        return int(self.begin[-1])
 
     def of_thread(self, thread: int) -> slice:
         """The places of a thread's rows."""
@@ -44,26 +43,47 @@ class RowsByThread:
         """The places of the rows of threads that follow one another."""
         return slice(int(self.begin[threads.start]), int(self.begin[threads.stop]))
 
-    def blocks(self, threads: range) -> Iterator[slice]:
-        """The same, a bounded number at a time."""
-        own = self.of_threads(threads)
+    def blocks(self, threads: range | None = None) -> Iterator[slice]:
+        """The same, a bounded number at a time; of all threads if none are given."""
+        own = slice(0, len(self)) if threads is None else self.of_threads(threads)
         return (slice(at, min(own.stop, at + _BLOCK_ROWS)) for at in range(own.start, own.stop, _BLOCK_ROWS))
+
+    def rows(self, places: slice) -> npt.NDArray[np.void]:
+        """The rows at places that follow one another."""
+        begin, end, held = self._held
+        if not begin <= places.start <= places.stop <= end:
+            begin, end, held = places.start, places.stop, self._sorted.read(places.start, places.stop)
+            self._held = begin, end, held
+        return held[places.start - begin : places.stop - begin]
 
     def column(self, name: str, places: slice | npt.NDArray[np.integer[Any]] = slice(None)) -> npt.NDArray[Any]:
         """One field of the rows at these places."""
-        rows, last = self.parts
-        number = self._order[places]
-        is_last = number >= len(rows)
-        if not is_last.any():
-            return np.asarray(rows[name][number])
-        values = np.empty((len(number), *rows[name].shape[1:]), rows[name].dtype)
-        values[~is_last] = rows[name][number[~is_last]]
-        values[is_last] = last[name][number[is_last] - np.uint32(len(rows))]
-        return values
+        return self.columns((name,), places)[0]
 
-    def in_order(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """Values of the rows of both parts, one after the other, put in the order of places."""
-        return values[self._order]
+    def columns(
+        self, names: Sequence[str], places: slice | npt.NDArray[np.integer[Any]] = slice(None)
+    ) -> list[npt.NDArray[Any]]:
+        """Some fields of the rows at these places."""
+        chosen: npt.NDArray[np.integer[Any]] = np.arange(0)
+        if isinstance(places, slice):
+            begin, end, _ = places.indices(len(self))
+        else:
+            begin, end = (int(places.min()), int(places.max()) + 1) if len(places) else (0, 0)
+            chosen = places
+        is_slice, held = isinstance(places, slice), self._held
+        if end - begin <= 2 * _BLOCK_ROWS or held[0] <= begin <= end <= held[1]:
+            rows = self.rows(slice(begin, end))
+            return [np.array(rows[name]) if is_slice else np.asarray(rows[name][chosen - begin]) for name in names]
+        dtype = self._dtype
+        count = end - begin if is_slice else len(chosen)
+        found = [np.empty((count, *dtype[name].shape), dtype[name].base) for name in names]
+        for at in range(begin, end, _BLOCK_ROWS):
+            rows = self._sorted.read(at, min(end, at + _BLOCK_ROWS))
+            own = slice(at - begin, at - begin + len(rows))
+            which = own if is_slice else np.flatnonzero((chosen >= at) & (chosen < at + len(rows)))
+            for column, name in zip(found, names):
+                column[which] = rows[name] if is_slice else rows[name][chosen[which] - at]
+        return found
 
 
 @dataclass(frozen=True)
@@ -89,7 +109,7 @@ def collect_threads(recording: Recording) -> Threads:
     """Works for a recording without an end too: it then ends with the last thing that was seen."""
     samples, waits = recording.samples, recording.waits
     start_ns = int(recording.start.get("start_ns", 0))
-    times = [rows["time_ns"].max() for rows in (samples, waits, recording.totals) if len(rows)]
+    times = [block["time_ns"].max() for rows in (samples, waits, recording.totals) for block in blocks(rows)]
     end_ns = int(recording.end.get("end_ns") or max([start_ns, *map(int, times)]))
     totals = _last_totals(recording)
     state, since_ns, wake_ns = (totals[name].astype(np.int64) for name in ("state", "since_ns", "wake_ns"))
@@ -109,21 +129,30 @@ def collect_threads(recording: Recording) -> Threads:
     # What no wait in the file speaks for was stolen from the last time on a CPU: before the wait that had not ended,
     # before death, or before the short waits since the last wait that has a row.
     stolen_ns = totals["stolen_ns"].astype(np.int64)
-    untold_stolen_ns = (stolen_ns - sums_by(waits["thread"], waits["stolen_ns"], len(totals))).clip(0)
+    waited_ns, told_stolen_ns = _booked(waits, len(totals))
+    untold_stolen_ns = (stolen_ns - told_stolen_ns).clip(0)
     unended = _unended_waits(totals, untold_stolen_ns, sleeping_ns, waiting_ns, last_ns)
-    columns = [(rows, name) for rows in (waits, unended) for name in ("blocked_ns", "runqueue_ns")]
-    booked_ns = np.sum([sums_by(rows["thread"], rows[name], len(totals)) for rows, name in columns], axis=0)
     return Threads(
         start_ns,
         end_ns,
         RowsByThread(samples, samples[:0], len(totals)),
         RowsByThread(waits, unended, len(totals)),
         first_ns,
-        np.maximum(first_ns, np.where(is_dead, since_ns, last_ns)),
+        np.maximum(first_ns, np.where(is_dead, np.minimum(since_ns, end_ns), last_ns)),
         totals["on_cpu_ns"].astype(np.int64) + running_ns,
-        booked_ns + stolen_ns + open_stolen_ns,
+        waited_ns + _booked(unended, len(totals))[0] + stolen_ns + open_stolen_ns,
         np.where((sleeping_ns > 0) | (waiting_ns > 0), 0, open_stolen_ns + untold_stolen_ns),
     )
+
+
+def _booked(rows: npt.NDArray[np.void], count: int) -> tuple[Int64Array, Int64Array]:
+    """Of each thread (how long the rows waited, blocked and runnable; what was stolen)."""
+    waited_ns, stolen_ns = np.zeros((2, count), np.int64)
+    for block in blocks(rows):
+        thread = block["thread"]
+        waited_ns += sums_by(thread, block["blocked_ns"], count) + sums_by(thread, block["runqueue_ns"], count)
+        stolen_ns += sums_by(thread, block["stolen_ns"], count)
+    return waited_ns, stolen_ns
 
 
 def sums_by(index: npt.NDArray[Any], values: npt.NDArray[Any], count: int) -> Int64Array:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from bpfprof import array_types as npt
-from bpfprof.account.threads import Int64Array, RowsByThread
+from bpfprof.account.threads import Int64Array
 from bpfprof.model.ids import Pid, Tid
 from bpfprof.model.profile import Waker
 from bpfprof.model.samples import WakerKind
@@ -55,14 +55,14 @@ def waker_of(recording: Recording, row: RecordedWaker) -> Waker:
 
 
 def waker_places(
-    recording: Recording, waits: RowsByThread, reasons: npt.NDArray[np.uint16], blocked_ns: Int64Array
+    recording: Recording, rows: npt.NDArray[np.void], reasons: npt.NDArray[np.uint16], blocked_ns: Int64Array
 ) -> npt.NDArray[np.uint32]:
-    """Of each row of waits, in the order of places, its waker's place in waker_table() from 1 on; 0: not known."""
-    places, kinds, calls = waits.column("waker").astype(np.int64), waits.column("waker_kind"), waits.column("syscall")
+    """Of each of these rows of waits its waker's place in waker_table() from 1 on; 0: not known."""
+    places, kinds, calls = rows["waker"].astype(np.int64), rows["waker_kind"], rows["syscall"]
     is_interrupt = (kinds == WakerKind.INTERRUPT) | (kinds == WakerKind.SOFT_INTERRUPT)
     is_timed = np.isin(reasons, [reason_number(word) for word in _TIMED]) | np.isin(calls, _TIMED_CALLS)
     # poll() says how long it waits, in milliseconds, less than 0: until something happens.
-    timeout_ms = waits.column("args")[:, 2].astype(np.uint32).view(np.int32).astype(np.int64)
+    timeout_ms = rows["args"][:, 2].astype(np.uint32).view(np.int32).astype(np.int64)
     is_early = (timeout_ms < 0) | (blocked_ns + _TIMER_SLACK_NS < timeout_ms * 1_000_000)
     is_timed &= ~(is_early & (calls == _POLL)) & (kinds == WakerKind.INTERRUPT)
     places[is_interrupt] = len(recording.wakers) + np.where(is_timed[is_interrupt], 1, 2)

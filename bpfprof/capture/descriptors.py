@@ -23,6 +23,7 @@ from bpfprof.model.samples import FD_CALLS, FdKind
 from bpfprof.model.syscalls import syscall_numbers
 from bpfprof.proc.listening import Listening
 from bpfprof.proc.memory import ProcessMemory
+from bpfprof.proc.reader import reader
 from bpfprof.proc.sockets import SocketNames
 from bpfprof.recording.tables import RecordedObject, table_row
 from bpfprof.recording.writer import Sink
@@ -178,11 +179,11 @@ class DescriptorKinds:
 def _look(pid: int, fd: int, sockets: SocketNames) -> tuple[FdKind, str, int]:
     path = f"/proc/{pid}/fd/{fd}"
     try:
-        found = os.stat(path)
-        kind = _kind(found.st_mode)
+        found = reader().stat(Pid(pid), path)
+        kind = _kind(found.mode)
         if kind == FdKind.SOCKET:
-            return kind, sockets.name(Pid(pid), found.st_ino), found.st_ino
-        return kind, os.readlink(path)[:_NAME_LENGTH] if kind != FdKind.UNKNOWN else "", found.st_ino
+            return kind, sockets.name(Pid(pid), found.inode), found.inode
+        return kind, os.readlink(path)[:_NAME_LENGTH] if kind != FdKind.UNKNOWN else "", found.inode
     except OSError:
         return FdKind.UNKNOWN, "", 0
 

@@ -22,6 +22,7 @@ from bpfprof.model.now import WaitsFor
 from bpfprof.model.samples import FD_CALLS
 from bpfprof.model.syscalls import syscall_name
 from bpfprof.proc import tasks
+from bpfprof.proc.reader import reader
 from bpfprof.proc.tasks import BlockedSyscall
 from bpfprof.proc.text import with_controls_replaced
 
@@ -131,7 +132,7 @@ class Holders:
         path = f"/proc/{self._process.pid}/fd/{call.args[0] & 0xFFFFFFFF}"
         holder = None
         try:
-            inode = os.stat(path).st_ino
+            inode = reader().stat(self._process.pid, path).inode
         except OSError:
             inode = -1
         if self._file_locks is None:

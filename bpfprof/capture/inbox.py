@@ -42,9 +42,9 @@ class Inbox:
     """The reading end of the kernel side's buffers."""
 
     def __init__(self, tables: Tables, mapping_events: MappingEvents | None, processes: Processes) -> None:
-        self._events = RingBuffer(tables.fds["events"], abi.CONSTANTS["BP_EVENT_RING_BYTES"])
-        self._stacks = RingBuffer(tables.fds["stacks"], abi.CONSTANTS["BP_STACK_RING_BYTES"])
-        self._copies = RingBuffer(tables.fds["copies"], abi.CONSTANTS["BP_COPY_RING_BYTES"])
+        self._events = RingBuffer(tables.fds["events"], tables.entries["events"])
+        self._stacks = RingBuffer(tables.fds["stacks"], tables.entries["stacks"])
+        self._copies = RingBuffer(tables.fds["copies"], tables.entries["copies"])
         self._mapping_events = mapping_events
         self._processes = processes
         self._held: list[tuple[npt.NDArray[np.void], npt.NDArray[np.int64]]] = []

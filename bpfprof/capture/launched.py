@@ -100,7 +100,8 @@ class LaunchedCommand:
     def end(self, others: Iterable[Pid], stop: StopRequest) -> None:
         """Ends it and the others, which it started: SIGTERM, and SIGKILL some seconds or one more request later."""
         fds, ended = [], select.poll()
-        for pid in {*others, *(() if self.has_ended() else (self.pid,))}:
+        # The command first: a shell whose child was ended before it goes on to what comes next, or to its own end.
+        for pid in dict.fromkeys((*(() if self.has_ended() else (self.pid,)), *others)):
             with contextlib.suppress(OSError):  # it has ended meanwhile
                 fds.append(os.pidfd_open(pid))
                 ended.register(fds[-1], select.POLLIN)

@@ -1,4 +1,4 @@
-"""The names that Python programs give their threads: a process in, names of its threads out, at a bounded cost.
+"""The names that Python programs give their threads, and themselves: a process in, names out, at a bounded cost.
 
 The kernel tells of no change of a name. So each process is looked at now and then, soon after a thread was born, and
 when the recording ends. What a look has cost decides when the next may be.
@@ -6,13 +6,14 @@ when the recording ends. What a look has cost decides when the next may be.
 
 from __future__ import annotations
 
+import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from bpfprof.capture.process import Process
 from bpfprof.capture.threads import Threads
-from bpfprof.cpython.thread_names import ThreadNames
+from bpfprof.cpython.thread_names import MODULES_AT_A_TIME, ThreadNames
 from bpfprof.cpython.thread_state import read_interpreters, read_thread_states
 from bpfprof.model.ids import Tid
 from bpfprof.proc import tasks
@@ -31,10 +32,10 @@ class _Looks:
 
 
 class Naming:
-    """`looks` are by the process's index in the recording."""
+    """`looks` are by the process's index in the recording. on_renamed: called with one that calls itself otherwise."""
 
-    def __init__(self, threads: Threads) -> None:
-        self._threads = threads
+    def __init__(self, threads: Threads, on_renamed: Callable[[Process], None]) -> None:
+        self._threads, self._on_renamed = threads, on_renamed
         self._looks: dict[int, _Looks] = {}
 
     def born(self, process: Process) -> None:
@@ -63,17 +64,18 @@ class Naming:
                 looks = self._looks[process.index] = _Looks(ThreadNames(process.memory, process.interpreter.layout))
             begin_s = time.monotonic()
             if at_once or looks.due_s <= begin_s:
-                self._look(process, looks.names)
+                self._look(process, looks.names, at_once)
                 end_s = time.monotonic()
                 looks.earliest_s = end_s + _REST * len(self._looks) * (end_s - begin_s)
                 looks.due_s = max(looks.earliest_s, end_s + _EVERY_S)
 
-    def _look(self, process: Process, reader: ThreadNames) -> None:
+    def _look(self, process: Process, reader: ThreadNames, is_last: bool) -> None:
         assert process.interpreter is not None
         memory, layout = reader.objects.memory, reader.objects.layout
         runtime = process.interpreter.runtime_address
         before = set(read_thread_states(memory, layout, runtime))
-        names = reader.read(read_interpreters(memory, layout, runtime))
+        interpreters = read_interpreters(memory, layout, runtime)
+        names = reader.read(interpreters)
         # A thread that was there all the time: else its name may be that of one before at the same address.
         states = before & set(read_thread_states(memory, layout, runtime))
         tids = _tids(process)
@@ -82,6 +84,11 @@ class Naming:
             name = names.get(state.pthread_id) or (_MAIN_THREAD if tid == int(process.pid) else "")
             if tid is not None and name:
                 self._threads.give_name(tid, name)
+        most = sys.maxsize if is_last else MODULES_AT_A_TIME
+        name = reader.process_name(interpreters, most) or process.given_name
+        if name != process.given_name:
+            process.given_name = name
+            self._on_renamed(process)
 
 
 def _tids(process: Process) -> dict[int, Tid]:

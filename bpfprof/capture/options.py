@@ -16,9 +16,11 @@ class CaptureOptions:
     rate_hz: int = 99
     events: tuple[str, ...] = ()  # counted beside the clock: names of kernel.perf_events
     event_period: int = 0  # a sample each so many of them; 0: about a thousand samples a second
+    counts_calls: bool = False  # of CUDA's libraries and the like: see calls.txt
     mode: str = "both"
     follow_children: bool = True
     kills: bool = False  # a launched command that outlives its recording
+    until_eof: bool = False  # its standard input ends it: whoever started it reads the recording, so it shows nothing
     watches_all: bool = False  # every process of the machine, instead of `pids`
     cgroups: tuple[str, ...] = ()  # every process in them, instead of `pids`
     containers: tuple[str, ...] = ()  # by their ids, or how these begin

@@ -37,7 +37,6 @@ from bpfprof.cpython.detect import Interpreter
 from bpfprof.cpython.frame_values import VALUES_LAYOUTS
 from bpfprof.cpython.layout import JIT_WITHOUT_FRAMES, NONE, PARKING_LOT, Layout
 from bpfprof.errors import TargetError
-from bpfprof.kernel.mapping_events import MappingEvent
 from bpfprof.model.ids import Pid
 from bpfprof.proc.memory import CopiedMemory, ProcessMemory
 from bpfprof.proc.text import without_controls
@@ -116,7 +115,6 @@ class Process:
     command_line: list[str] = field(default_factory=list)
     state: State = State.KNOWN
     until_s: float = 0.0  # when STARTING or ASKED ends, time.monotonic()
-    mapped: list[MappingEvent] | None = None  # what made it map code since the last look; None: it mapped none
     look_s: float = 0.0  # how long the last look at its code took
     rests_until_s: float = 0.0  # from such looks, time.monotonic()
     written: RecordedProcess | None = None  # its last row in the recording
@@ -127,6 +125,8 @@ class Process:
     is_unread: bool = False  # it runs Python, but not by an interpreter that is read; the note says by which
     namespace_pid: int = 0  # its pid in its own pid namespace, where that is not ours
     cgroup: str = ""
+    rank: str | None = None  # RecordedProcess.rank; None: its environment was not read yet
+    given_name: str = ""  # what its program calls it
     codes: ProcessCodes = field(init=False)
 
     def __post_init__(self) -> None:
@@ -170,6 +170,7 @@ class Process:
         row = RecordedProcess(self.pid, self.name, self.command_line, note=self.note)
         row.is_kernel_thread = self.state is State.KERNEL_THREAD
         row.namespace_pid, row.cgroup, row.is_unread = self.namespace_pid, self.cgroup, self.is_unread
+        row.rank, row.given_name = self.rank or "", self.given_name
         found = self.interpreter
         if found is not None:
             row.interpreter, row.version, row.build = "cpython", found.version_text, found.build

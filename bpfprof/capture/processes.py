@@ -8,21 +8,21 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from bpfprof.capture.members import Members
 from bpfprof.capture.naming import Naming
 from bpfprof.capture.process import Process, ProcessCodes, State, command_name
 from bpfprof.capture.threads import Threads
-from bpfprof.cpython.detect import NotPython, find_interpreter
+from bpfprof.cpython.detect import Interpreter, NotPython, find_interpreter, why_not
 from bpfprof.errors import TargetError
 from bpfprof.kernel.mapping_events import MappingEvent
 from bpfprof.kernel.tables import Tables
 from bpfprof.model.ids import Pid, Tid
 from bpfprof.proc import tasks
 from bpfprof.proc.cgroups import cgroup_of
-from bpfprof.proc.privilege import why_unreadable
+from bpfprof.proc.reader import reader
 from bpfprof.recording.tables import table_row
 
 if TYPE_CHECKING:
@@ -34,6 +34,7 @@ _LONG_LOOK_S = 0.05  # after a longer one a process rests, whatever it maps: it 
 _ASKED_S = 0.25
 _STARTING_S = 5.0
 _DEAD = "ZX"  # states of proc(5)
+InterpreterOf = Callable[[Pid], "Interpreter | None"]  # what a process was found to run before it is watched
 
 
 class Processes:
@@ -49,7 +50,7 @@ class Processes:
     ) -> None:
         self.by_pid: dict[Pid, Process] = {}
         self.threads = Threads(tables)
-        self.naming = Naming(self.threads)
+        self.naming = Naming(self.threads, self._row)
         self._tables = tables
         self._code = code
         self._follow_children = follow_children
@@ -74,7 +75,7 @@ class Processes:
 
     # --- at the start
 
-    def watch(self, pid: Pid, command: tuple[str, ...] = ()) -> Process:
+    def watch(self, pid: Pid, command: tuple[str, ...] = (), interpreter_of: InterpreterOf | None = None) -> Process:
         """Begins to watch a running process and all its threads. Raises TargetError when it is gone, or a zombie.
 
         One that is about to be let run and become `command` is treated like one that was just born.
@@ -91,6 +92,9 @@ class Processes:
             self._row(process)
         elif not self._watches_all:
             self._look_at(process)
+        elif interpreter_of is not None and (found := interpreter_of(pid)) is not None:
+            process.state = State.STARTING
+            self._has_found(process, found)
         self._tell_kernel(process, is_new=True)
         # A thread born by one that is not listed yet is added at fork, so two equal looks see all of them.
         seen: set[Tid] = set()
@@ -102,13 +106,13 @@ class Processes:
             raise TargetError(f"process {pid} ended before anything was seen")
         return process
 
-    def watch_all(self) -> None:
-        """Begins to watch every process; each is looked at when the kernel side meets it."""
+    def watch_all(self, interpreter_of: InterpreterOf) -> None:
+        """Begins to watch every process; those not known are looked at when the kernel side meets each."""
         seen: set[Pid] = set()
-        while new := set(tasks.list_processes()) - seen - {Pid(os.getpid())}:
+        while new := set(tasks.list_processes()) - seen - {Pid(os.getpid()), reader().child_pid}:
             for pid in sorted(new):
                 with contextlib.suppress(TargetError):  # it has ended meanwhile
-                    self.watch(pid)
+                    self.watch(pid, interpreter_of=interpreter_of)
             seen |= new
 
     def watch_members(self, at_once: bool = False) -> None:
@@ -123,9 +127,12 @@ class Processes:
             found = self._members.list()  # those that were born meanwhile, before their parent was watched
 
     def watch_children(self, pid: Pid) -> None:
-        """Begins to watch the descendants a watched process has already; those to come are added at fork."""
+        """Begins to watch the descendants a watched process has already; those to come are added at fork.
+
+        What it has started to be recorded is none of its work.
+        """
         for child in tasks.children(pid):
-            if child not in self.by_pid:
+            if child not in self.by_pid and child not in tasks.own_processes():
                 with contextlib.suppress(TargetError):  # it has ended meanwhile
                     self.watch(child)
                     self.watch_children(child)
@@ -179,7 +186,7 @@ class Processes:
         if process is None:
             return
         process.interpreter, process.note, process.is_unread = None, "", False
-        process.suspected_until_ns = 0
+        process.suspected_until_ns, process.rank, process.given_name = 0, None, ""
         process.open_memory()
         self.naming.forget(process)
         process.codes = ProcessCodes(process.index, process.read_code)
@@ -205,9 +212,9 @@ class Processes:
         """These processes mapped code: perhaps an interpreter. Without events: at a time that is not known."""
         for pid, events in mapped.items():
             process = self.by_pid.get(pid)
-            if process is None or process.state is State.UNSEEN:
+            if process is None or process.state is State.UNSEEN or self._code is None:
                 continue
-            process.mapped = [*(process.mapped or ()), *events]
+            self._code.mapped.setdefault(pid, []).extend(events)
             makes_code = bool(events) and not any(event.is_file for event in events) and self._makes_code(process)
             if not makes_code and process.look_s < _LONG_LOOK_S:
                 self._look_again(process)
@@ -238,7 +245,7 @@ class Processes:
         """Looks again at processes that make code or whose interpreter was still starting; lets the kernel side ask."""
         now = time.monotonic()
         for process in list(self.by_pid.values()):
-            if process.mapped is not None and process.is_rested(now):
+            if self._code is not None and process.pid in self._code.mapped and process.is_rested(now):
                 self._look_again(process)
             if process.state is State.ASKED and process.until_s < now:
                 process.state = State.KNOWN
@@ -300,6 +307,7 @@ class Processes:
     def _fork(self, pid: Pid, parent: Process) -> Process:
         child = Process(self._count, pid, 0, parent.name, parent.command_line, parent.state, parent.until_s)
         child.interpreter, child.note, child.is_unread = parent.interpreter, parent.note, parent.is_unread
+        child.rank = parent.rank
         child.codes = parent.codes.forked(child.index, child.read_code)
         if child.state is State.CHANGING:  # it runs what its parent runs now
             child.interpreter, child.state = None, State.STARTING
@@ -322,10 +330,8 @@ class Processes:
 
     def _look_again(self, process: Process) -> bool:
         """Whether the mappings are others than before, which they are since the first of those it has told."""
-        mapped, process.mapped = process.mapped or [], None
-        first_ns = min((event.time_ns for event in mapped), default=0)
         with process.being_looked_at():
-            is_changed = self._code is not None and self._code.look_at(process.pid, first_ns, mapped)
+            is_changed = self._code is not None and self._code.look_again(process.pid)
         if not is_changed:
             return False
         if process.state in (State.KNOWN, State.ASKED, State.STARTING):
@@ -338,16 +344,20 @@ class Processes:
 
     def _detect(self, process: Process) -> None:
         """Looks for its interpreter; then a STARTING process is KNOWN, unless it is worth waiting for one."""
+        if process.memory is None:
+            process.open_memory()
         try:
             found = find_interpreter(process.pid, process.memory, self._without_runtime)
         except TargetError as error:
-            is_refused = isinstance(error.__cause__, PermissionError)
-            found = NotPython(why_unreadable() if is_refused else "it ended before it was looked at")
+            found = why_not(error)
+        self._has_found(process, found)
+
+    def _has_found(self, process: Process, found: Interpreter | NotPython) -> None:
         waits = False
         if isinstance(found, NotPython):
             process.note, process.is_unread = found.reason, found.is_unread
             # One that may yet be loaded is seen when it is mapped.
-            waits = found.retry and (self._code is None or found.version is not None)
+            waits = found.retry or (found.may_load_one and self._code is None)
         else:
             process.interpreter, process.note, process.is_unread = found, "", False
             self._newly_known[process.pid] = process
@@ -371,6 +381,8 @@ class Processes:
         if process.state is not State.KERNEL_THREAD:
             process.namespace_pid = tasks.namespace_pid(process.pid) or process.namespace_pid
             process.cgroup = cgroup_of(process.pid) or process.cgroup
+            if process.rank is None:
+                process.rank = tasks.process_rank(process.pid)
 
     def _row(self, process: Process) -> None:
         """Writes its row, if it says something else than the last one."""

@@ -153,7 +153,7 @@ class RowWriter:
         if is_end or ends_part:
             denied_ns = _denied_ns(records, threads, tids)
             self._write_waits(self._last_waits.take_rest(denied_ns))
-            self.untold_count = _add_running_time(rows, records, tids)
+            self.untold_count = _add_running_time(rows, records, tids) + end_waits_for_cpus(rows, records, tids)
             pid_of = dict(zip(threads.tolist(), records["tgid"].tolist()))
             sums = made.open_short_waits(records, threads)
             pids = np.array([pid_of[thread] for thread in sums["thread"].tolist()], np.uint32)
@@ -213,8 +213,31 @@ def _add_running_time(rows: npt.NDArray[np.void], records: npt.NDArray[np.void],
     return untold_count
 
 
+def end_waits_for_cpus(rows: npt.NDArray[np.void], records: npt.NDArray[np.void], tids: npt.NDArray[np.uint32]) -> int:
+    """Of threads that are taken to wait for a CPU those that sleep got it and left it without a word; how many.
+
+    One that came and went since the totals were taken has the wait in its run delay.
+    """
+    states = abi.ThreadState["BP_THREAD_BLOCKED"], abi.ThreadState["BP_THREAD_RUNNABLE"]
+    woken_ns = np.maximum(rows["wake_ns"], rows["since_ns"])
+    is_queued = (records["state"] == states[0]) & (rows["wake_ns"] > rows["since_ns"])
+    is_queued |= records["state"] == states[1]
+    untold_count = 0
+    for position in np.flatnonzero(is_queued & (rows["time_ns"] > woken_ns + np.uint64(_TICK_NS))).tolist():
+        pid, tid = Pid(int(records["tgid"][position])), Tid(int(tids[position]))
+        times, status = tasks.scheduler_times(pid, tid), tasks.thread_status(pid, tid)
+        if times is None or status is None or status.run_state == "R":
+            continue
+        row, record = rows[position], records[position]
+        if times[1] - int(record["run_delay_ns"]) + _TICK_NS < int(row["time_ns"]) - int(woken_ns[position]):
+            open_ns = int(row["time_ns"]) - int(row["since_ns"])
+            _leave(row, min(max(0, times[0] - int(record["exec_ns"])), open_ns))
+            untold_count += 1
+    return untold_count
+
+
 def _leave(row: np.void, ran_ns: int) -> None:
-    """What the row of a thread that is taken to be on a CPU says when it left it after this time to sleep."""
+    """What the row of a thread says that is taken to be on a CPU, or to wait for one, but ran so long and sleeps."""
     if ran_ns or row["state"] == LastState.ON_CPU:  # what it has of a wait is of the one before
         row["stack"], row["status"], row["syscall"], row["args"] = 0, Status.STACK_NOT_TAKEN, -1, 0
         row["fd_kind"], row["object"], row["holder"], row["holder_stack"], row["flags"] = 0, 0, 0, 0, 0

@@ -17,6 +17,7 @@ from bpfprof.abi.dtypes import STACK_DTYPE, THREAD_DTYPE
 from bpfprof.capture.async_tasks import AsyncTasks
 from bpfprof.capture.inbox import Batch, Inbox
 from bpfprof.capture.lock_looks import look_at_locks
+from bpfprof.capture.marks import Marks
 from bpfprof.capture.numbers import status_texts
 from bpfprof.capture.process import State
 from bpfprof.capture.row_writer import RowWriter
@@ -30,9 +31,11 @@ from bpfprof.kernel.events import ThreadTable
 from bpfprof.model.ids import Pid, Tid
 from bpfprof.model.rows import picked
 from bpfprof.proc import tasks
+from bpfprof.proc.cpu_limits import cpus_of
 from bpfprof.proc.listening import Listening
 from bpfprof.proc.memory_limits import MemoryLimits
 from bpfprof.proc.own_process import usual_priority
+from bpfprof.proc.reader import reader
 from bpfprof.proc.text import without_controls
 from bpfprof.recording.tables import End, Start
 from bpfprof.recording.writer import Sink
@@ -61,12 +64,7 @@ class Progress:
     wait_count: int = 0
     thread_count: int = 0
     lost_count: int = 0
-    own_cpu_at_start_s: float = 0.0
-
-    @property
-    def own_cpu_s(self) -> float:
-        """CPU time of this process since the recording began."""
-        return time.process_time() - self.own_cpu_at_start_s
+    own_cpu_s: float = 0.0  # of bpfprof since the recording began
 
 
 class Session:
@@ -77,8 +75,10 @@ class Session:
 
     def __init__(self, watch: Watch, sink: Sink, part_s: float = 0.0) -> None:
         self.part_s = part_s
-        self.progress = Progress(own_cpu_at_start_s=time.process_time())
+        self.progress = Progress()
         self._watch = watch
+        self._cpu_before_s = watch.own_cpu_s()
+        self._deadline_s = watch.start_ns / 1e9 + (watch.options.duration_s or float("inf"))
         self._sink = sink
         self._tables = watch.kernel.tables
         self._processes = watch.processes
@@ -89,6 +89,7 @@ class Session:
         self._stacks = StackTable()
         self._sleeps = Sleeps(self._processes.threads, self._stacks, self._natives)
         self._async = AsyncTasks(watch.options.async_rate_hz, watch.start_ns, self._stacks)
+        self._marks = Marks(self._processes.threads.index_of)
         self._rows = RowWriter(self._processes, self._stacks, self._sleeps, sink, 1000 * watch.options.min_block_us)
         watch.targets.wake_on(self._tables.fds["events"])
         for fd in watch.mapping_events.fds if watch.mapping_events else ():
@@ -96,20 +97,28 @@ class Session:
         self._threads = ThreadTable(self._tables)
         self._used: dict[Pid, tasks.ProcessUsage | None] = {}
         self._memory_limits = MemoryLimits()
+        self._cpu_limits: dict[str, int] = {}
         self._is_urgent = True  # the next drain should be soon
         self._drained_s = self._drain_cost_s = self._next_totals_s = self._next_looks_s = 0.0
 
-    def begin(self) -> None:
-        """Writes the start, looks at threads that sleep already, and lets a launched command begin."""
+    def begin(self, stop: StopRequest) -> None:
+        """Writes the start, looks at threads that sleep already, and lets a launched command begin.
+
+        On a host that has far too much to do, not all of them are looked at before the duration is over.
+        """
         self._write_start()
         self._drain()
         processes = list(self._processes.by_pid.values())
         self._used = {process.pid: tasks.process_usage(process.pid) for process in processes}
         self._memory_limits.begin(self._used)
         for process in processes:  # first, for it is quick
+            if self._is_over(stop):
+                break
             self._processes.look_for_python(process)
             self._inbox.take()
         for number, process in enumerate(processes):
+            if self._is_over(stop):
+                break
             self._sleeps.look_at(process, self._inbox.take)
             if number % _SLEEPERS_TOGETHER == _SLEEPERS_TOGETHER - 1:
                 self._drain()  # what is new must be looked at while it is there
@@ -121,10 +130,9 @@ class Session:
 
         A launched command has ended with the last process that is followed: as a daemon it goes on in another.
         """
-        deadline_s = self._watch.start_ns / 1e9 + (self._watch.options.duration_s or float("inf"))
         ended = False
-        while not ended and not stop.requested and time.monotonic() < deadline_s:
-            next_s = min(self._drained_s + self._tick_s(), deadline_s)
+        while not ended and not self._is_over(stop):
+            next_s = min(self._drained_s + self._tick_s(), self._deadline_s)
             ended = self._watch.targets.all_ended(max(0.0, min(next_s, self._async.due_s) - time.monotonic()))
             if ended or time.monotonic() >= next_s or self._must_drain():
                 self._drain()
@@ -133,10 +141,10 @@ class Session:
                 begin_s = time.monotonic()
                 if not self._inbox.take():
                     self._watch.targets.rest(time.monotonic() - begin_s)
+            self._watch.probe_libraries()
             ended = ended and not (self._watch.is_launched and self._processes.living())
             if not ended and time.monotonic() >= self._async.due_s:
                 self._async.look(list(self._processes.by_pid.values()))
-        usual_priority()
 
     def finish(self) -> None:
         """Takes the kernel side down and writes the end of the recording."""
@@ -144,10 +152,19 @@ class Session:
         self._next_looks_s = 0.0
         self._look_at_sleepers()
         self._async.finish(list(self._processes.by_pid.values()))
+        self._note_cpu_limits()
         look_at_locks(self._processes, self._threads, self._sink)
         end_ns = self._watch.stop()
+        usual_priority()
+        if self._watch.code is not None:
+            self._watch.code.files.usual_priority()
+        self._next_totals_s = float("inf")  # the last ones follow, of this moment
         self._drain()
-        self._rows.write_totals(end_ns, *self._threads.read(), is_end=True)
+        self._marks.close()
+        last = self._threads.read()
+        self._rows.write_totals(end_ns, *last, is_end=not self.part_s, ends_part=self.part_s > 0)
+        if self._watch.calls is not None:
+            self._watch.calls.finish(end_ns, *last, self._processes.threads.index_of, self._sink)
         if self._namer is not None:
             self._namer.finish(self._sink)
         if not self._processes.threads.count:
@@ -155,7 +172,7 @@ class Session:
         counters, listening = self._counters(), Listening()
         end = End(
             end_ns=end_ns,
-            own_cpu_ns=int(1e9 * self.progress.own_cpu_s),
+            own_cpu_ns=int(1e9 * (self._watch.own_cpu_s() - self._cpu_before_s)),
             lost={abi.status_text(index): count for index, count in counters.items()},
             codes_unverified=self._stacks.unverified_count,
             codes_replaced=self._stacks.changed_count,
@@ -168,10 +185,16 @@ class Session:
             accepted=self._rows.accepted(self._processes.by_pid, listening),
             listens=self._listens(listening),
             asks=[pid for pid in self._python_pids() if listening.asks(pid)],
+            cpu_limits=self._cpu_limits,
         )
+        if self._watch.calls is not None:
+            end["call_libraries"] = self._watch.calls.libraries
         self._sink.write("end", {**end})
 
     # --- one turn of the loop
+
+    def _is_over(self, stop: StopRequest) -> bool:
+        return stop.requested or time.monotonic() >= self._deadline_s
 
     def _must_drain(self) -> bool:
         """Whether something was born whose code must be read while it is there; of a whole machine that is too much."""
@@ -191,12 +214,15 @@ class Session:
         batch = self._inbox.drain()
         self._drained_s = time.monotonic()
         self._is_urgent = len(batch.events) > _MANY_EVENTS
+        if self._watch.code is not None:
+            self._processes.remapped(dict.fromkeys(self._watch.code.take_wanting(), ()))
         self._processes.follow_time()
         self._processes.watch_members()
         self._add_stacks(batch)
         self._look_at_sleepers()
         self._processes.name_threads()
         self._write_tables()
+        self._marks.take(list(self._processes.by_pid.values()), self._sink)
         if self._watch.code is not None:
             self._stacks.drop_replaced(batch.events, self._watch.code.replaced)
             self._watch.code.forget_replaced()
@@ -205,7 +231,10 @@ class Session:
             later = self._rows.is_of_next_part(batch.events, *totals)
         self._write_events(batch, ~later)
         if totals is not None:
+            self._note_cpu_limits()
             self._rows.write_totals(*totals, ends_part=self.part_s > 0)
+            if self._watch.calls is not None:
+                self._watch.calls.write_when_due(*totals, self._processes.threads.index_of, self._sink)
             records = totals[2]
             self._stacks.forget_old(lambda: np.concatenate([records[name].ravel() for name in _STACK_KEYS]))
             if later.any():
@@ -282,6 +311,7 @@ class Session:
             native=options.native,
             min_block_us=options.min_block_us,
             async_rate_hz=options.async_rate_hz,
+            counts_calls=options.counts_calls,
             target_pids=list(self._watch.targets.pids),
             status_texts=status_texts(),
         )
@@ -303,6 +333,12 @@ class Session:
         found = {str(pid): listening.listens(pid) for pid in self._python_pids()}
         return {pid: listens for pid, listens in found.items() if listens is not None}
 
+    def _note_cpu_limits(self) -> None:
+        """Of processes that run Python, while they are there."""
+        for pid in self._python_pids():
+            if str(pid) not in self._cpu_limits:
+                self._cpu_limits[str(pid)] = round(100 * cpus_of(pid))
+
     def _python_pids(self) -> list[Pid]:
         return [pid for pid, process in self._processes.by_pid.items() if process.interpreter is not None]
 
@@ -319,22 +355,28 @@ class Session:
         problems: Counter[str] = Counter()
         if code is not None:
             problems.update(f"file without unwind table: {file.note}" for file in code.files.files if file.note)
+            problems.update(file.problem for file in code.files.files if file.problem)
             dumps = (file.dumps.problem for file in code.files.files if file.dumps.problem)
             problems.update(f"names of code made at run time: {problem}" for problem in dumps)
             problems["unwind tables evicted for others (--table-memory)"] += code.memory.evicted_count
             problems["files beyond the unwind tables"] += code.files.unmade_count
             problems["code mappings beyond 4,096 of a process"] += code.cut_count
             problems["lists of addresses not named in time"] += code.files.naming.open_count
+        problems["processes whose memory did not answer, and was not read any more"] = len(reader().unanswering)
+        problems["processes whose files did not answer, and were not read any more"] = len(reader().unanswering_files)
         if events is not None:
             problems["new code mappings not told by the kernel"] += events.lost_count
         for name, percent in self._watch.uncounted_percent.items():
             problems[f"percent of the time in which {name} were not counted: the CPU has too few counters"] = percent
+        problems.update(self._watch.calls.problems if self._watch.calls else {})
+        problems["marks of programs (bpfprof.marks) that were too many, or not whole"] = self._marks.lost_count
         return {text: count for text, count in problems.items() if count}
 
     def _update_progress(self) -> None:
         self.progress.sample_count, self.progress.wait_count = self._rows.sample_count, self._rows.wait_count
         self.progress.elapsed_s = (time.monotonic_ns() - self._watch.start_ns) / 1e9
         self.progress.thread_count = self._processes.threads.count
+        self.progress.own_cpu_s = self._watch.own_cpu_s() - self._cpu_before_s
 
 
 def _time_ns(record: memoryview) -> int:

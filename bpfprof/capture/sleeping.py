@@ -23,7 +23,7 @@ from bpfprof.cpython.thread_state import FRAME_LIMIT, RawFrame, walk_frames
 from bpfprof.model.ids import Pid, Tid
 from bpfprof.model.samples import NO_FILE
 from bpfprof.proc import tasks
-from bpfprof.proc.memory import ProcessMemory
+from bpfprof.proc.memory import Memory, MemoryAtOnce, ProcessMemory
 from bpfprof.proc.tasks import BlockedSyscall, ThreadStatus
 from bpfprof.unwind.interpret import Registers, Rule, Stop, walk_by
 
@@ -86,7 +86,7 @@ def stack_now(
         is_whole = True
         if process.interpreter is not None and states is not None:
             for state in states.of_thread(status.namespace_tids[-1], call.stack_pointer if call else None):
-                walk = walk_frames(process.memory, process.interpreter.layout, state, most_frames)
+                walk = walk_frames(MemoryAtOnce(process.memory), process.interpreter.layout, state, most_frames)
                 frames += walk.frames
                 addresses += walk.addresses
                 is_whole &= walk.complete
@@ -129,7 +129,7 @@ def _native_stack(
     registers = Registers(call.program_counter, call.stack_pointer, None)
     found = walk_by(
         registers,
-        _stack_reader(memory, call.stack_pointer),
+        _stack_reader(MemoryAtOnce(memory), call.stack_pointer),
         rule_at,
         abi.CONSTANTS["BP_MAX_NATIVE_FRAMES"],
         lambda pc: has_jit and code_map.has_memory and code.is_made(code_map, pc),
@@ -139,7 +139,7 @@ def _native_stack(
     return RawStack(words, len(words), status, 0, code_map.generation, time_ns)
 
 
-def _stack_reader(memory: ProcessMemory, stack_pointer: int) -> Callable[[int], int | None]:
+def _stack_reader(memory: Memory, stack_pointer: int) -> Callable[[int], int | None]:
     """Reads words of a process; those of the stack above its pointer all at once."""
     stack = memory.read_up_to(stack_pointer, _STACK_BYTES)
 
@@ -219,7 +219,7 @@ class Sleeps:
         native, numbers = found.native, []
         is_finished = process.state not in (State.UNSEEN, State.STARTING)
         if native is not None and self._natives is not None:
-            is_finished &= native.native_status != _NATIVE_NOT_READY
+            is_finished &= native.native_status != _NATIVE_NOT_READY and not self._natives.is_late(process.pid, native)
             if found.frames and native.native_status:
                 native = None  # then Python frames alone are the better answer
             else:

@@ -23,9 +23,9 @@ from bpfprof.abi.dtypes import PYTHON_FRAME_DTYPE as RAW_FRAME_DTYPE
 from bpfprof.abi.dtypes import STACK_DTYPE as RAW_STACK_DTYPE
 from bpfprof.capture.numbers import NATIVE_FLAGS, STATUS, look_up
 from bpfprof.capture.process import ProcessCodes, identity_hash
-from bpfprof.capture.recent import Recent
 from bpfprof.code.addresses import RawStack
 from bpfprof.code.budget import Budget
+from bpfprof.code.recent import Recent
 from bpfprof.cpython.code_objects import CodeObject, Unresolved
 from bpfprof.model.ids import Pid
 from bpfprof.model.samples import NATIVE_INDEX_DTYPE, PYTHON_FRAME_DTYPE, STACK_DTYPE
@@ -45,10 +45,13 @@ _RAW_FRAME = struct.Struct("<" + "".join(code for _, code in abi.field_codes("bp
 _FRAME = struct.Struct("<IiB")  # PYTHON_FRAME_DTYPE
 _STATUS, _NATIVE_FLAGS = STATUS.tolist(), NATIVE_FLAGS.tolist()
 _FRAMES_LIMIT = 20_000  # that are remembered of one process
-_FRAMES_BYTES = 32 << 20  # of stacks that are remembered; one that was forgotten is written again
+# Of stacks that are remembered: so many at most, and if they are more than a few those that came in the last minute.
+# One that was forgotten is written again.
+_FRAMES_BYTES, _FEW_FRAMES_BYTES, _FRAMES_KEPT_S = 32 << 20, 1 << 20, 60
 # Of a process, at once and then a second, and of all in a recording: a program may never have the same stack twice.
 _STACK_BYTES, _STACK_BYTES_PER_S, _STACK_BYTES_OF_ALL = 64 << 20, 2 << 20, 2 << 30
 _OVER_BUDGET = int(abi.Status["BP_OVER_BUDGET"])
+_UNFINISHED_LIMIT = 10_000  # that are remembered as such; the oldest are of processes that have ended, mostly
 _KEYS_LIMIT, _KEPT_S = 20_000, 5 * abi.CONSTANTS["BP_RESEND_NS"] / 1e9
 _CODES_LIMIT = 4096  # that are remembered by what they say: functions that are made again and again
 _COPY_HEAD = struct.Struct("<QQ4QII")  # of struct bp_code_copy, up to `object`
@@ -78,6 +81,7 @@ class StackTable:
     _generation_of_key: Recent[int] = field(default_factory=Recent)
     _index_of_frames: Recent[tuple[bytes, bytes, bytes]] = field(default_factory=Recent)
     _frames_bytes: int = 0  # of those that came since the last turn
+    _frames_turned_s: float = field(default_factory=time.monotonic)
     _budget: Budget = field(default_factory=lambda: Budget(_STACK_BYTES, _STACK_BYTES_PER_S, _STACK_BYTES_OF_ALL))
     _stack_count: int = 0
     _turned_s: float = field(default_factory=time.monotonic)
@@ -160,6 +164,8 @@ class StackTable:
     def add_unfinished(self, stack: int, pid: int) -> None:
         """A stack lacks what will be known soon: an interpreter, or an unwind table."""
         self.unfinished.add(stack)
+        if len(self.unfinished) > _UNFINISHED_LIMIT:
+            self.unfinished = set(sorted(self.unfinished)[_UNFINISHED_LIMIT // 2 :])
         self._unfinished_pids.add(pid)
 
     def take_unfinished_pids(self) -> set[int]:
@@ -172,11 +178,13 @@ class StackTable:
         return look_up(keys, self._index_of_key, 0).astype(np.uint32)
 
     def forget_old(self, used: Callable[[], npt.NDArray[np.uint64]]) -> None:
-        """Gives up keys that were not sent for some time, but for those in use: threads wait with them.
+        """Gives up stacks that did not come for some time, and keys, but for those in use: threads wait with them.
 
         The kernel side sends a stack again that it has not sent for BP_RESEND_NS.
         """
         now_s = time.monotonic()
+        if self._frames_bytes > _FEW_FRAMES_BYTES and now_s - self._frames_turned_s > _FRAMES_KEPT_S / 2:
+            self._turn_frames()
         if self._index_of_key.new_count > _KEYS_LIMIT and now_s - self._turned_s > _KEPT_S:
             keys = np.unique(used()).tolist()
             self._index_of_key.turn(keys)
@@ -205,20 +213,24 @@ class StackTable:
         *counts, status, native_status, flags = row
         numbers = _STATUS[status], _STATUS[native_status], _NATIVE_FLAGS[flags]
         content = (_ROW.pack(*counts, *numbers), frames, array("I", natives).tobytes())
-        index = self._index_of_frames.get(content)
+        count = self._index_of_frames.new_count
+        index = self._index_of_frames.renewed(content)
         if not index and (frames or natives) and self._budget.is_spent(row[0]):
             return self._intern((row[0], 0, 0, 0, _OVER_BUDGET, _OVER_BUDGET, 0), b"", [])
         if not index:
             index = self._stack_count = self._stack_count + 1
             self._index_of_frames[content] = index
             self._new_stacks.append(content)
-            size = sum(map(len, content))
-            self._budget.spend(row[0], size)
-            self._frames_bytes += size
+            self._budget.spend(row[0], sum(map(len, content)))
+        if self._index_of_frames.new_count > count:
+            self._frames_bytes += sum(map(len, content))
             if self._frames_bytes > _FRAMES_BYTES:
-                self._index_of_frames.turn()
-                self._frames_bytes = 0
+                self._turn_frames()
         return index
+
+    def _turn_frames(self) -> None:
+        self._index_of_frames.turn()
+        self._frames_bytes, self._frames_turned_s = 0, time.monotonic()
 
     def _frames(self, codes: ProcessCodes, content: bytes) -> bytes:
         """Rows of PYTHON_FRAME_DTYPE from those that the kernel side sends. Most frames were met before."""

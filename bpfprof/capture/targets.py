@@ -8,7 +8,7 @@ import time
 from dataclasses import dataclass, field
 
 from bpfprof.capture.members import Members
-from bpfprof.errors import TargetError, UnsupportedError, shortage
+from bpfprof.errors import TargetError, UnsupportedError, UsageError, shortage
 from bpfprof.kernel.refusals import is_forbidden, refusal
 from bpfprof.model.ids import Pid, Tid
 from bpfprof.proc import tasks
@@ -32,6 +32,7 @@ class Targets:
     _epoll: select.epoll = field(default_factory=select.epoll)
     _of_any: select.epoll = field(default_factory=select.epoll)  # what other programs make readable, too
     _rest_until_s: float = 0.0
+    _ending_fd: int = -1
 
     def __post_init__(self) -> None:
         self._epoll.register(self._of_any.fileno(), select.EPOLLIN)
@@ -67,6 +68,14 @@ class Targets:
                 raise UnsupportedError(f"/proc hides process {pid} (hidepid)", how_to_get(missing(OTHER_USERS)))
         return targets
 
+    def end_with(self, fd: int) -> None:
+        """They count as ended when a pipe does. Raises UsageError if it is none."""
+        try:
+            self._epoll.register(fd, select.EPOLLIN)
+        except OSError as error:
+            raise UsageError("--until-eof wants a pipe as standard input") from error
+        self._ending_fd = fd
+
     def wake_on(self, ring_fd: int) -> None:
         """Lets the kernel side cut a wait short by waking up a ring buffer."""
         # Edge-triggered: records that are merely there do not count.
@@ -95,6 +104,8 @@ class Targets:
                 self._epoll.unregister(fd)
                 os.close(fd)
                 del self._pidfds[fd]
+        if self._ending_fd in self.woken_by and not os.read(self._ending_fd, 4096):
+            return True
         return self.members.have_ended or (bool(self.pids) and not self._pidfds)
 
     def _poll(self, timeout_s: float) -> list[tuple[int, int]]:

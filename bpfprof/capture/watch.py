@@ -6,29 +6,58 @@ while the kernel side already works.
 
 from __future__ import annotations
 
+import os
 import time
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from bpfprof import abi
+from bpfprof.capture.first_look import FirstLook
 from bpfprof.capture.launched import LaunchedCommand
 from bpfprof.capture.options import CaptureOptions
 from bpfprof.capture.processes import Processes
 from bpfprof.capture.targets import Targets
+from bpfprof.code.background import URGENT
 from bpfprof.kernel.attach import Attachments
 from bpfprof.kernel.kernel_side import KernelSide
 from bpfprof.kernel.mapping_events import MappingEvents
+from bpfprof.model.ids import Pid
 from bpfprof.proc import tasks
-from bpfprof.proc.own_process import usual_priority
-from bpfprof.proc.privilege import OTHER_USERS, missing
+from bpfprof.proc.confinement import keep_only
+from bpfprof.proc.privilege import OTHER_USERS, Capability, missing
+from bpfprof.proc.reader import reader
 
 if TYPE_CHECKING:
+    from bpfprof.capture.library_calls import LibraryCalls
+    from bpfprof.code.files import CodeFile, CodeFiles
     from bpfprof.code.maps import NativeCode
 
-# How long a recording may wait for unwind tables before it begins; large files are made later, while it runs.
-_TABLES_WAIT_S = 1.5
-# How long mappings are read before; those of a host full of processes are read when each is met.
-_FIRST_LOOK_S = 0.4
+# How long a recording may wait for unwind tables before it begins; the rest are made while it runs. Without the time in
+# which those who make them got no CPU, on a machine that is busy with other things; with it no longer than the second.
+_TABLES_WAIT_S, _LONGEST_WAIT_S = 2.0, 6.0
+_TABLES_TURN_S = 0.05
+# How long targets are looked at before programs are loaded, and in all: meanwhile, and after that if it is not over.
+# Some 70 processes, 50 of them Python, take 0.5 to 1.2 s; of a host with more the rest are looked at as they are met.
+_FIRST_LOOK_S, _LONGEST_LOOK_S = 0.4, 2.5
+
+
+@dataclass(frozen=True)
+class TablesWait:
+    """What is waited for before a recording begins: files whose unwind tables were not there."""
+
+    begin_s: float  # time.monotonic()
+    files: list[CodeFile]
+    is_over: bool = False
+
+    @property
+    def left(self) -> list[CodeFile]:
+        return [file for file in self.files if not file.is_ready]
+
+    @property
+    def read(self) -> list[CodeFile]:
+        return [file for file in self.files if file.is_ready]
 
 
 @dataclass
@@ -41,6 +70,9 @@ class Watch:
     processes: Processes
     code: NativeCode | None  # where code is, for native and kernel frames
     mapping_events: MappingEvents | None
+    first_look: FirstLook
+    first_look_until_s: float  # time.monotonic()
+    calls: LibraryCalls | None = None
     start_ns: int = 0
     attachments: Attachments = field(default_factory=Attachments)
     uncounted_percent: dict[str, int] = field(default_factory=dict)  # of events, known at the end
@@ -60,25 +92,38 @@ class Watch:
         unwound = code if options.native else None  # else kernel frames only
         if unwound is not None:
             mapping_events = MappingEvents.open()
-            deadline_s = time.monotonic() + _FIRST_LOOK_S
-            for pid in tasks.list_processes() if options.watches_all else (*targets.pids, *targets.members.list()):
-                if time.monotonic() < deadline_s:
-                    unwound.look_at(pid)
+        begin_s = time.monotonic()
+        chosen = tasks.list_processes() if options.watches_all else [*targets.pids, *targets.members.list()]
+        first_look = FirstLook.of(unwound, set(chosen) - {Pid(os.getpid()), reader().child_pid}, options.watches_all)
+        first_look.go_on(begin_s + _FIRST_LOOK_S)
         members, follows = targets.members, options.follow_children
         processes = Processes(kernel.tables, unwound, follows, options.watches_all, members)
-        return cls(options, kernel, targets, processes, code, mapping_events)
+        until_s = begin_s + _LONGEST_LOOK_S
+        calls = None
+        if options.counts_calls:
+            from bpfprof.capture.library_calls import LibraryCalls
 
-    def start(self, command: LaunchedCommand | None = None) -> None:
-        """Attaches all and adds the targets; a command waits for `release()`. Raises UnsupportedError, TargetError."""
+            calls = LibraryCalls(kernel)
+        return cls(options, kernel, targets, processes, code, mapping_events, first_look, until_s, calls)
+
+    def start(
+        self, command: LaunchedCommand | None = None, on_wait: Callable[[TablesWait], bool] = lambda wait: True
+    ) -> None:
+        """Attaches all and adds the targets; a command waits for `release()`. Raises UnsupportedError, TargetError.
+
+        on_wait: called while unwind tables are made, and once more after that; when false, no longer is waited.
+        """
+        self.first_look.go_on(self.first_look_until_s, lambda: self.kernel.is_loading)
         programs = self.kernel.programs()
+        if self.calls is not None:
+            self.calls.load()
         limit = self.options.max_switches
         interval_ns = 1_000_000_000 // limit if limit else 0
         self.kernel.tables.set_config(_config_flags(self.options), 1000 * self.options.min_block_us, interval_ns)
         if self.code is not None:
             if command is None:
-                self.code.files.background.wait(_TABLES_WAIT_S)
-            for thread in (self.code.files.background, self.code.files.naming):
-                usual_priority(thread.thread_id)
+                self._await_tables(self.code.files, on_wait)
+            self.code.files.begun()
         self.attachments.attach_tracepoints(programs)
         self.start_ns = time.monotonic_ns()
         for pid in self.targets.pids if command is None else ():
@@ -87,14 +132,45 @@ class Watch:
             if self.options.follow_children:
                 self.processes.watch_children(pid)
         if self.options.watches_all:
-            self.processes.watch_all()
+            self.processes.watch_all(self.first_look.interpreter)
         self.processes.watch_members(at_once=True)
+        self.probe_libraries()
         if self.options.mode != "offcpu":
             self.attachments.attach_clock(programs, self.options.rate_hz)
         for number, name in enumerate(self.options.events):
             program = self.kernel.event_program(number)
             self.attachments.attach_event(name, program, self.options.event_period)
         self._command, self.is_launched = command, command is not None
+
+    def probe_libraries(self) -> None:
+        """Those that were mapped since the last time, if their calls are to be counted."""
+        if self.calls is not None and self.code is not None:
+            self.calls.probe(self.code.files.files)
+
+    def _await_tables(self, files: CodeFiles, on_wait: Callable[[TablesWait], bool]) -> None:
+        wait = TablesWait(time.monotonic(), files.unmade())
+        goes_on = bool(wait.files)
+        while goes_on:
+            turn_end_s = time.monotonic() + _TABLES_TURN_S
+            if not self.first_look.go_on(turn_end_s):
+                files.wait(turn_end_s - time.monotonic())
+            known = {file.number for file in wait.files}
+            wait.files.extend(file for file in files.unmade() if file.number not in known)
+            passed_s = time.monotonic() - wait.begin_s
+            is_time_over = passed_s >= min(_LONGEST_WAIT_S, _TABLES_WAIT_S + files.decoder.starved_s())
+            goes_on = bool(wait.left) and not is_time_over and on_wait(wait)
+        on_wait(replace(wait, is_over=True))
+
+    def own_cpu_s(self) -> float:
+        """CPU time of bpfprof, with what works for it."""
+        return time.process_time() + reader().cpu_s() + (self.code.files.decoder.cpu_s() if self.code else 0.0)
+
+    def keep_only(self, kept: Sequence[Capability]) -> None:
+        """Gives up the other capabilities, once nothing has to be loaded any more. A command was forked before."""
+        keep_only(kept)
+        if self.code is not None:
+            for thread in self.code.files.threads:
+                thread.add(URGENT, partial(keep_only, kept))  # they are a thread's own
 
     def release(self) -> None:
         """Lets a launched command begin, now that somebody looks: its account begins here, as a thread's at birth.
@@ -118,6 +194,8 @@ class Watch:
     def close(self) -> None:
         """Detaches and gives everything back; safe at any point and more than once."""
         self.attachments.close()
+        if self.calls is not None:
+            self.calls.close()
         self.processes.close()
         if self.mapping_events is not None:
             self.mapping_events.close()

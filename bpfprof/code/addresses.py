@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+import time
 from array import array
 from dataclasses import dataclass, field
 
@@ -13,6 +14,7 @@ from bpfprof import array_types as npt
 from bpfprof.code.budget import Budget
 from bpfprof.code.files import KERNEL_FILE
 from bpfprof.code.maps import CodeMap, NativeCode
+from bpfprof.code.recent import Recent
 from bpfprof.elf.asm.effects import LONGEST_CALL_BYTES, ends_with_call
 from bpfprof.model.ids import Pid
 from bpfprof.model.samples import NATIVE_DTYPE, NATIVE_EXACT, NO_FILE
@@ -22,12 +24,19 @@ _KERNEL_ADDRESS_BITS = 48  # the upper ones of all kernel addresses are set
 _KERNEL_ORIGIN = secrets.randbits(_KERNEL_ADDRESS_BITS)
 _EXACT = 1 << abi.CONSTANTS["BP_EXACT_BIT"]
 _NOT_READY = int(abi.Status["BP_NATIVE_NOT_READY"])
+_NO_MAPPING = int(abi.Status["BP_NATIVE_NO_MAPPING"])
 _NO_RULE = int(abi.Status["BP_NATIVE_NO_RULE"])
 _BARE_LEAF = int(abi.ENUMS["bp_native_flags"]["BP_NATIVE_BARE_LEAF"])
+_BY_FRAME_POINTER = int(abi.ENUMS["bp_native_flags"]["BP_NATIVE_BY_FRAME_POINTER"])
+# How a walk ends that a wrong frame pointer has led astray, and how many of its frames from the leaf may be to blame.
+_LOST = {int(abi.Status["BP_NATIVE_" + name]) for name in ("NOT_GROWING", "FAULT", "NO_MAPPING", "NO_RULE")}
+_LOOKED_AT = 4
 _OVER_BUDGET = int(abi.Status["BP_OVER_BUDGET"])
 # Of a process, at once and then a second, and of all: a program may make addresses up. One takes 0.3 KiB here.
 _ADDRESSES, _ADDRESSES_PER_S, _ADDRESSES_OF_ALL = 100_000, 2_000, 2_000_000
-_NUMBERS_LIMIT = 500_000
+# Of addresses that are remembered: so many at most that are new, and if they are more than a few those of the last
+# minutes. One that was forgotten gets another number.
+_NUMBERS_LIMIT, _FEW_NUMBERS, _KEPT_S = 100_000, 20_000, 60.0
 Row = tuple[int, int, int]  # address, file, flags
 
 
@@ -56,7 +65,8 @@ class NativeTable:
     code: NativeCode
     _new: list[Row] = field(default_factory=list)
     _file_of: array[int] = field(default_factory=lambda: array("I"))  # by number - 1
-    _numbers: dict[Row, int] = field(default_factory=dict)
+    _numbers: Recent[Row] = field(default_factory=Recent)
+    _turned_s: float = field(default_factory=time.monotonic)
     _budget: Budget = field(default_factory=lambda: Budget(_ADDRESSES, _ADDRESSES_PER_S, _ADDRESSES_OF_ALL))
     _kernel_callers: dict[int, int] = field(default_factory=dict)  # kernel addresses that are returned to -> numbers
     _used: set[int] = field(default_factory=set)  # numbers that were met since take_used_files()
@@ -67,14 +77,22 @@ class NativeTable:
         Cuts the stack at its leaf if that was left by a word that is no return address.
         """
         code_map = self.code.at(Pid(pid), stack.time_ns)
+        if self.is_late(pid, stack):
+            stack.native_status = _NOT_READY
         if stack.native_status == _NOT_READY and stack.native_count:
             self.code.hurry(Pid(pid), _unwound_at(stack.words[stack.native_count - 1]))
+        if stack.native_status in _LOST and stack.native_flags & _BY_FRAME_POINTER:
+            self.code.want(Pid(pid), map(_unwound_at, stack.words[: min(stack.native_count, _LOOKED_AT)]))
         if stack.native_count > 1 and code_map is not None:
             if stack.native_flags & _BARE_LEAF and not self._follows_call(code_map, stack.words[1]):
                 stack.cut(1, _NO_RULE)
                 stack.native_flags &= ~_BARE_LEAF
             if stack.generation != code_map.generation:
                 self._cut_at_change(stack, code_map, self.code.of_generation(Pid(pid), stack.generation))
+        if stack.native_status in _LOST and stack.native_count:
+            last = stack.words[stack.native_count - 1]
+            suspects = {stack.words[0], last} if stack.native_flags & _BARE_LEAF else {last}
+            self.code.want_rules(Pid(pid), map(_unwound_at, suspects))
         known = code_map.known if code_map is not None else {}
         if self._budget.is_spent(pid):
             words = stack.words
@@ -93,6 +111,11 @@ class NativeTable:
             callers = self._kernel_callers
             numbers += [callers.get(word) or self._kernel_caller(word) for word in words[native_count + 1 :]]
         return numbers
+
+    def is_late(self, pid: int, stack: RawStack) -> bool:
+        """Whether a stack ended in code that was mapped a moment before, so that a later look can tell more."""
+        is_unmapped = stack.native_status == _NO_MAPPING and stack.native_count > 0
+        return is_unmapped and self.code.is_late(Pid(pid), _unwound_at(stack.words[stack.native_count - 1]))
 
     def is_outdated(self, pid: int, stack: RawStack) -> bool:
         """Whether it was unwound by mappings that had been replaced; its events are doubted (NativeCode.replaced)."""
@@ -143,10 +166,12 @@ class NativeTable:
         return number
 
     def _number(self, row: Row) -> int:
-        number = self._numbers.get(row)
-        if number is None:
-            if len(self._numbers) >= _NUMBERS_LIMIT:
-                self._numbers.clear()  # what is met again has another number
+        number = self._numbers.renewed(row)
+        if not number:
+            count = self._numbers.new_count
+            if count >= _NUMBERS_LIMIT or (count > _FEW_NUMBERS and time.monotonic() - self._turned_s > _KEPT_S):
+                self._numbers.turn()
+                self._turned_s = time.monotonic()
             self._new.append(row)
             self._file_of.append(row[1])
             number = self._numbers[row] = len(self._file_of)

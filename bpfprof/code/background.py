@@ -1,4 +1,8 @@
-"""Work beside the recording, in a thread of its own: the most urgent first, one after another."""
+"""Work beside the recording, in a thread of its own: the most urgent first, one after another.
+
+It has the nice value of the thread that began it. At a lower priority than the recording, which has to be the first on
+a busy machine, it would have no CPU while it holds the GIL, and the recording would wait for it.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +11,6 @@ import queue
 import sys
 import threading
 from collections.abc import Callable
-
-from bpfprof.proc.own_process import raise_priority, usual_priority
 
 _SWITCH_INTERVAL_S = 0.001  # the recording waits at most so long for the interpreter
 URGENT = -1
@@ -20,7 +22,7 @@ class Background:
     def __init__(self) -> None:
         self._tasks: queue.PriorityQueue[tuple[int, int, Callable[[], None]]] = queue.PriorityQueue()
         self._order = itertools.count()
-        self._is_closed = self._is_hurried = False
+        self._is_closed = False
         sys.setswitchinterval(_SWITCH_INTERVAL_S)
         self._thread = threading.Thread(target=self._run, name="bpfprof-background", daemon=True)
         self._thread.start()
@@ -39,12 +41,6 @@ class Background:
         """Runs it after all of a lower number and those of its own that were added before."""
         self._tasks.put((priority, next(self._order), task))
 
-    def hurry(self, task: Callable[[], None]) -> None:
-        """Runs it next and before other programs, and so what is under way: somebody waits for it."""
-        self._is_hurried = True
-        raise_priority(self.thread_id)
-        self.add(URGENT, task)
-
     def wait(self, timeout_s: float) -> bool:
         """Waits until everything is done; false when that takes longer."""
         with self._tasks.all_tasks_done:
@@ -59,10 +55,7 @@ class Background:
 
     def _run(self) -> None:
         while not self._is_closed:
-            priority, _, task = self._tasks.get()
-            if self._is_hurried and priority != URGENT:
-                self._is_hurried = False
-                usual_priority()
+            _, _, task = self._tasks.get()
             if not self._is_closed:
                 task()
             self._tasks.task_done()

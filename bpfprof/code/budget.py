@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import time
 
+_FEW = 1024  # processes
+
 
 class Budget:
     """So much of a process at once, then so much a second, and so much of all together."""
@@ -11,12 +13,18 @@ class Budget:
     def __init__(self, at_once: int, per_s: int, of_all: int) -> None:
         self._at_once, self._per_s, self._left = at_once, per_s, of_all
         self._left_of: dict[int, tuple[float, float]] = {}  # and since when, time.monotonic()
+        self._many = _FEW
 
     def spend(self, pid: int, count: int) -> None:
         """A process had so many."""
         now_s = time.monotonic()
         self._left_of[pid] = self._left_now(pid, now_s) - count, now_s
         self._left -= count
+        if len(self._left_of) > self._many:
+            # Who may have as much as at first need not be known; most of these have ended.
+            of_others = self._left_of.items()
+            self._left_of = {pid: each for pid, each in of_others if self._left_now(pid, now_s) < self._at_once}
+            self._many = max(_FEW, 2 * len(self._left_of))
 
     def is_spent(self, pid: int) -> bool:
         """Whether a process is to have no more for now."""

@@ -1,34 +1,48 @@
 """Executable files of the targets, each once however many processes map it, and their unwind tables being made.
 
-Tables are made in a thread of their own, the quickest first: a large library takes seconds, in which recording goes on.
-Names are looked up in another: reading symbols takes tenths of a second, in which a stack may need a table.
+Tables are made in threads of their own: those of small files in one, the quickest first, those of large ones by
+processes (unwind/decoder.py) at the same time. Names are looked up in another: reading symbols takes tenths of a
+second, in which a stack may need a table.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import os
 import resource
+import time
 from dataclasses import dataclass, field
 from enum import Enum
 
 from bpfprof import abi
 from bpfprof.code.background import URGENT, Background
 from bpfprof.code.jit_objects import JitObject
+from bpfprof.code.partial_table import PartialTable
+from bpfprof.elf.effort import THOROUGH, USUAL
 from bpfprof.elf.image import ElfError, ElfImage
 from bpfprof.errors import TargetError
 from bpfprof.kernel.unwind_memory import UnwindMemory, UnwindMemoryFull
 from bpfprof.model.ids import Pid
-from bpfprof.model.samples import TRAMPOLINES
+from bpfprof.model.samples import MEMORY
 from bpfprof.names.jitdump import IS_JITDUMP, JitDumps
 from bpfprof.proc.maps import Mapping, open_mapped_file, read_maps
-from bpfprof.proc.memory import ProcessMemory
-from bpfprof.unwind.cache import decode_rows, load_rows
+from bpfprof.proc.own_process import usual_priority
+from bpfprof.proc.reader import reader
+from bpfprof.unwind.cache import Decode, decode_rows, load_rows
+from bpfprof.unwind.decoder import Decoder
 
 KERNEL_FILE = 0  # the number of what kernel addresses belong to
+# Of descriptors: perf events of each CPU, programs, and what is opened for a moment.
+_RESERVED_FDS = 48 + 5 * (os.cpu_count() or 1)
 _VDSO_LIMIT_BYTES = 64 << 10
-_QUICK_BYTES = 2 << 20  # of call frame information: some 0.3 s
+_SMALL_BYTES = 1 << 20  # of call frame information: more takes 0.1 s and longer
+_MANY_SMALL = 10  # files that are waited for: worth a process, too
+_MOST_PROCESSES = 4  # that decode large files at a time, with some 0.2 GB each
+_AFTER_ALL = 1 << 62  # a priority
+_NOT_FOLLOWED = "instructions that were made at run time could not be followed"
+_ORDER_SHIFT = 40  # of a priority: files of a process that was looked at sooner come first, whatever their size
 _VDSO = "[vdso]"
 _SHARED_MEMORY = ("/dev/zero", "/SYSV")  # mappings of nothing that have an inode: shmem_zero_setup(), ipc/shm.c
 
@@ -53,10 +67,19 @@ class CodeFile:
     root: str = ""  # the directory that `path` begins at
     image: ElfImage | None = None
     note: str = ""
+    problem: str = ""  # with its table
     is_ready: bool = False
+    lane: Background | None = None  # of those for large files: its table is made there
     bias: int = 0  # of what has a place in memory: between the addresses in it and those by which it is named
     dumps: JitDumps = field(default_factory=JitDumps)  # of the process whose memory it is
+    inode: int = 0  # of what is mapped; the image may be a copy
+    partial: PartialTable | None = None  # until all of its code was followed
     _status: os.stat_result | None = None
+
+    @property
+    def byte_count(self) -> int:
+        """How long it is."""
+        return self.image.file_size if self.image is not None else 0
 
 
 @dataclass
@@ -65,11 +88,16 @@ class CodeFiles:
 
     memory: UnwindMemory
     background: Background = field(default_factory=Background)
+    large: list[Background] = field(default_factory=lambda: [Background() for _ in range(_process_count())])
     naming: Background = field(default_factory=Background)
+    decoder: Decoder = field(default_factory=Decoder)
     files: list[CodeFile] = field(default_factory=list)
     new: list[CodeFile] = field(default_factory=list)
     unmade_count: int = 0  # files beyond BP_MAX_FILES
     _number_of: dict[object, int] = field(default_factory=dict)
+    _is_beginning: bool = True  # a recording waits for tables
+    _bytes_of: dict[Background, int] = field(default_factory=dict)  # of large files, by the lane that had them
+    _order_of: dict[Pid, int] = field(default_factory=dict)  # which process was looked at first
     _roots: dict[tuple[str, int, int], int] = field(default_factory=dict)  # (mount namespace, device, inode): fd
 
     @classmethod
@@ -95,12 +123,15 @@ class CodeFiles:
         if known is not None and not self._has_changed(known):
             return known
         try:
-            image, note = ElfImage(open_mapped_file(pid, mapping)), ""
+            image, note = ElfImage(self._open(pid, mapping)), ""
         except ElfError:
             return self._memory_of(pid)  # code made at run time, in a file that is no program: some map it twice
         except OSError as error:
             image, note = None, f"it cannot be opened ({error.strerror or error})"
-        return self._add(key, FileKind.ELF, mapping.path, pid, image, note)
+        file = self._add(key, FileKind.ELF, mapping.path, pid, image, note)
+        if file is not None:
+            file.inode = mapping.inode
+        return file
 
     def of_jit_object(self, pid: Pid, content: bytes) -> CodeFile | None:
         """The ELF file made of an object (jit_objects.py) that a compiler put into memory."""
@@ -112,39 +143,72 @@ class CodeFiles:
         except (OSError, ElfError):
             return None
 
-    def of_trampolines(self, pid: Pid, arena: JitObject) -> CodeFile | None:
-        """The ELF file made of code by which CPython runs its functions; names are those of the process's memory."""
+    def of_made_code(self, pid: Pid, made: JitObject, path: str) -> CodeFile | None:
+        """The ELF file made of code in memory that is on no list; names are those of the process's memory.
+
+        path: TRAMPOLINES, or MEMORY for a function.
+        """
         memory = self._memory_of(pid)
         if memory is None:
             return None
-        key = (TRAMPOLINES, memory.number, arena.start, hashlib.sha256(arena.content).digest())
+        key = (path, memory.number, made.start, hashlib.sha256(made.content).digest())
         try:
             file = self._known(key) or self._add(
-                key, FileKind.MEMORY, TRAMPOLINES, pid, ElfImage.from_bytes(arena.content, "trampolines")
+                key, FileKind.MEMORY, path, pid, ElfImage.from_bytes(made.content, path.strip("[]"))
             )
         except (OSError, ElfError):
             return None
         if file is not None:
-            file.bias, file.dumps = arena.bias, memory.dumps
+            file.bias, file.dumps = made.bias, memory.dumps
         return file
 
     def forget_memory(self, pid: Pid) -> None:
         """A process is gone, or runs another program: code that is made from now on is not its."""
-        self._number_of.pop(("memory", pid), None)
+        number = self._number_of.pop(("memory", pid), None)
+        if number is not None:
+            self.files[number].dumps.end()
 
     def hurry(self, number: int) -> None:
-        """A stack needed the table of this file: it is made next, and soon unless it takes long."""
+        """A stack needed the table of this file: it is made next, and soon."""
         file = self.files[number]
-        section = file.image.section(".eh_frame") if file.image else None
-        if section is not None and section.size <= _QUICK_BYTES and not file.is_ready:
-            self.background.hurry(lambda: self._make_table(file))
-        elif not file.is_ready:
-            self._make_later(file, URGENT)
+        if not file.is_ready:
+            self._queue_of(file).add(URGENT, lambda: self._make_table(file))
+
+    def want(self, number: int, address: int) -> None:
+        """A stack ended at this address of a file for want of a rule."""
+        file = self.files[number]
+        partial = file.partial
+        if partial is not None and partial.want(address):
+            self.background.add(URGENT, lambda: self._follow_wanted(file, partial))
+
+    @property
+    def threads(self) -> list[Background]:
+        """All that work for it."""
+        return [self.background, *self.large, self.naming]
+
+    def unmade(self) -> list[CodeFile]:
+        """Those whose tables are being made, or will be."""
+        return [file for file in self.files if not file.is_ready]
+
+    def wait(self, timeout_s: float) -> None:
+        """Until all tables are made, at most so long."""
+        deadline_s = time.monotonic() + timeout_s
+        for queue in (self.background, *self.large):
+            queue.wait(max(0.0, deadline_s - time.monotonic()))
+
+    def begun(self) -> None:
+        """Nobody waits for tables from now on."""
+        self._is_beginning = False
+
+    def usual_priority(self) -> None:
+        """The recording is over: what is under way goes on at the nice value that bpfprof was started with."""
+        for thread in self.threads:
+            usual_priority(thread.thread_id)
 
     def is_inode(self, number: int, inode: int) -> bool:
         """Whether a file has this inode; one that could not be opened has any."""
-        status = self.files[number]._status
-        return status is None or status.st_ino == inode
+        file = self.files[number]
+        return file._status is None or inode in (file.inode, file._status.st_ino)
 
     def take_new(self) -> list[CodeFile]:
         """Files that were added since the last call."""
@@ -153,7 +217,8 @@ class CodeFiles:
 
     def close(self) -> None:
         """Ends the threads and closes the files."""
-        if all([self.background.close(), self.naming.close()]):  # else a large file is under way: they are daemons
+        self.decoder.close()
+        if all([thread.close() for thread in self.threads]):  # else one is slow: daemons
             for file in self.files:
                 if file.image is not None:
                     file.image.close()
@@ -174,7 +239,7 @@ class CodeFiles:
 
     def _memory_of(self, pid: Pid) -> CodeFile | None:
         key = ("memory", pid)
-        return self._known(key) or self._add(key, FileKind.MEMORY, "[memory]", pid, None)
+        return self._known(key) or self._add(key, FileKind.MEMORY, MEMORY, pid, None)
 
     def _with_jitdump(self, pid: Pid, mapping: Mapping) -> CodeFile | None:
         """The memory of a process, which has this file for its names."""
@@ -184,14 +249,23 @@ class CodeFiles:
                 file.dumps.add(open_mapped_file(pid, mapping))
         return file
 
+    def _open(self, pid: Pid, mapping: Mapping) -> int:
+        """A descriptor, unless only those are left that the rest of a recording takes. The kernel gives the lowest."""
+        fd = open_mapped_file(pid, mapping)
+        if fd >= resource.getrlimit(resource.RLIMIT_NOFILE)[0] - _RESERVED_FDS:
+            os.close(fd)
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        return fd
+
     def _add_vdso(self, pid: Pid) -> CodeFile | None:
         """Read from bpfprof's own memory: all have the same, but a target may have written into its own."""
         image, note = None, "it cannot be read"
         own_pid = Pid(os.getpid())
         try:
             own = next((it for it in read_maps(own_pid) if it.path == _VDSO), None)
-            with ProcessMemory(own_pid) as memory:
-                content = memory.read(own.start, min(own.end - own.start, _VDSO_LIMIT_BYTES)) if own else None
+            with open("/proc/self/mem", "rb", buffering=0) as memory:
+                memory.seek(own.start if own else 0)
+                content = memory.read(min(own.end - own.start, _VDSO_LIMIT_BYTES)) if own else None
             if content is not None:
                 image, note = ElfImage.from_bytes(content, "vdso"), ""
         except (TargetError, OSError, ElfError) as error:
@@ -215,7 +289,13 @@ class CodeFiles:
         else:
             file._status = image.status()
             section = image.section(".eh_frame")
-            self._make_later(file, section.size if section else 0)
+            size = section.size if section else 0
+            if size > _SMALL_BYTES:
+                file.lane = min(self.large, key=lambda lane: self._bytes_of.get(lane, 0))
+                self._bytes_of[file.lane] = self._bytes_of.get(file.lane, 0) + size
+            order = self._order_of.setdefault(pid, len(self._order_of))
+            # The quickest of the small ones first, the longest of those that others are made beside.
+            self._make_later(file, (order + 1 << _ORDER_SHIFT) + (-size if file.lane else size))
         return file
 
     def _root_of(self, pid: Pid) -> str:
@@ -223,35 +303,74 @@ class CodeFiles:
         path = f"/proc/{pid}/root"
         try:
             namespace = os.readlink(f"/proc/{pid}/ns/mnt")
-            fd = os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+            fd, status = reader().open_path(pid, path)
         except OSError:
             return path
-        status = os.fstat(fd)
-        kept = self._roots.setdefault((namespace, status.st_dev, status.st_ino), fd)
+        kept = self._roots.setdefault((namespace, status.device, status.inode), fd)
         if kept != fd:
             os.close(fd)
         return f"/proc/self/fd/{kept}"
 
     def _make_later(self, file: CodeFile, priority: int) -> None:
-        self.background.add(priority, lambda: self._make_table(file))
+        self._queue_of(file).add(priority, lambda: self._make_table(file))
+
+    def _queue_of(self, file: CodeFile) -> Background:
+        return file.lane or self.background
 
     def _make_table(self, file: CodeFile) -> None:
         """Whatever a stranger's file does to the decoder costs that file its table, nothing else."""
         if file.is_ready or file.image is None or file._status is None:
             return
         try:
-            is_kept = file.kind is not FileKind.MEMORY
-            rows, rules = load_rows(file.image, file._status) if is_kept else decode_rows(file.image)
+            decode, is_kept = self._decode(file), file.kind is not FileKind.MEMORY
+            rows, rules = load_rows(file.image, file._status, decode) if is_kept else decode(file.image, USUAL)
             if len(rows.pages) > 1:
                 self.memory.set_file(file.number, rows, rules)
+                if not rows.is_whole:
+                    file.partial = PartialTable(file.image, rows, rules)
+                    self._queue_of(file).add(_AFTER_ALL, lambda: self._follow_code(file))
             else:
-                file.note = "it has no call frame information"
+                file.note = _NOT_FOLLOWED if file.path == MEMORY else "it has no call frame information"
         except (ElfError, UnwindMemoryFull, MemoryError) as error:
             file.note = str(error) or type(error).__name__
         except Exception as error:  # a bug in the decoder; the report shows the note
             file.note = f"internal error: {type(error).__name__}: {error}"
-        for number in self.memory.take_evicted():
-            self.files[number].is_ready = False  # made again when a stack needs it
+        self._note_evicted()
         if file.note:
             self.memory.set_frame_pointers(file.number)
         file.is_ready = True
+
+    def _follow_code(self, file: CodeFile) -> None:
+        """Makes the table again, with code that says nothing of its stack: too much of it to be waited for."""
+        if not file.is_ready or file.image is None or file._status is None:
+            return
+        try:
+            whole = load_rows(file.image, file._status, self.decoder.decode, THOROUGH)
+            if file.partial is not None:
+                file.partial.replace(lambda: self.memory.set_file(file.number, *whole))
+                file.partial = None
+        except Exception as error:  # the table stays what it was
+            file.problem = f"code without unwind rules was not followed: {error or type(error).__name__}"
+        self._note_evicted()
+
+    def _follow_wanted(self, file: CodeFile, partial: PartialTable) -> None:
+        """Adds functions that stacks ended in to the table."""
+        try:
+            if file.is_ready and partial.follow(lambda rows, rules: self.memory.set_file(file.number, rows, rules)):
+                self.background.add(URGENT, lambda: self._follow_wanted(file, partial))
+        except Exception as error:  # the table stays what it was, until all of its code is followed
+            file.problem = f"functions without unwind rules were not followed first: {error or type(error).__name__}"
+        self._note_evicted()
+
+    def _note_evicted(self) -> None:
+        for number in self.memory.take_evicted():
+            self.files[number].is_ready = False  # made again when a stack needs it
+
+    def _decode(self, file: CodeFile) -> Decode:
+        are_many = self._is_beginning and self.background.open_count > _MANY_SMALL
+        is_by_process = file.lane is not None or are_many
+        return self.decoder.decode if is_by_process else decode_rows
+
+
+def _process_count() -> int:
+    return min(_MOST_PROCESSES, len(os.sched_getaffinity(0)))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import bisect
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -26,6 +26,7 @@ Location = tuple[int, int]  # (number of the file, address in it)
 _KERNEL_HALF = 1 << 63  # [vsyscall] is there
 _MASK64 = (1 << 64) - 1
 _REPLACED_KEPT_NS = 2_000_000_000
+_CHECK_S = 0.5  # how long a function may have other code than its rules are of, where no mapping tells
 _KEPT_MAPS = 8  # earlier ones of a process: stacks are at most some tenths of a second old
 
 
@@ -65,8 +66,11 @@ class NativeCode:
     cut_count: int = 0  # mappings beyond MAX_MAPPINGS
     # (process, generation of its mappings before) -> when other code came to their addresses (and those before)
     replaced: dict[tuple[Pid, int], int] = field(default_factory=dict)
+    mapped: dict[Pid, list[MappingEvent]] = field(default_factory=dict)  # since its mappings were read last
     _generation: int = 0
     _jit: JitCode = field(init=False)
+    _wanting: set[Pid] = field(default_factory=set)
+    _checked_s: float = 0.0
     _looked_ns: dict[Pid, int] = field(default_factory=dict)  # before the mappings were read last
     _earlier: dict[Pid, deque[CodeMap]] = field(default_factory=dict)
 
@@ -112,6 +116,24 @@ class NativeCode:
         self._set(pid, CodeMap(rows, [row[0] for row in rows], index, self._generation, from_ns, has_memory))
         return True
 
+    def look_again(self, pid: Pid) -> bool:
+        """As look_at(), for what it has mapped since; they are others since the first of that."""
+        mapped = self.mapped.pop(pid, [])
+        return self.look_at(pid, min((event.time_ns for event in mapped), default=0), mapped)
+
+    def is_late(self, pid: Pid, address: int) -> bool:
+        """Whether an address that was in no known mapping is in one of a file now, or may be when they are read again.
+
+        Of a process that makes code it is most likely that, of which there is more in each moment.
+        """
+        code_map = self.map_of.get(pid)
+        if code_map is None:
+            return False
+        number, _ = code_map.locate(address)
+        if number == NO_FILE:
+            return pid in self.mapped and not code_map.has_memory
+        return self.files.files[number].kind is not FileKind.MEMORY
+
     def is_made(self, code_map: CodeMap, address: int) -> bool:
         """Whether code was made at this address that has no rules, or is not mapped as far as is known."""
         number, _ = code_map.locate(address)
@@ -139,6 +161,7 @@ class NativeCode:
         """A process is gone, or runs another program."""
         if not keep_earlier:
             self._earlier.pop(pid, None)
+            self.mapped.pop(pid, None)
             self._looked_ns.pop(pid, None)
             self._jit.forget(pid)
             self.files.forget_memory(pid)
@@ -154,6 +177,34 @@ class NativeCode:
             number, _ = self.map_of[pid].locate(address)
             if number != NO_FILE:
                 self.files.hurry(number)
+
+    def want(self, pid: Pid, addresses: Iterable[int]) -> None:
+        """A stack with these addresses ended because one in memory was left by a wrong frame pointer."""
+        code_map = self.map_of.get(pid)
+        if code_map is None or not code_map.has_memory:
+            return
+        for address in addresses:
+            number, _ = code_map.locate(address)
+            if number != NO_FILE and self._is_bare(number) and self._jit.want(pid, address):
+                self._wanting.add(pid)
+
+    def want_rules(self, pid: Pid, addresses: Iterable[int]) -> None:
+        """A stack ended at one of these addresses of files for want of a rule."""
+        code_map = self.map_of.get(pid)
+        if code_map is None:
+            return
+        for address in addresses:
+            number, found = code_map.locate(address)
+            if number != NO_FILE:
+                self.files.want(number, found)
+
+    def take_wanting(self) -> set[Pid]:
+        """Processes whose mappings are to be read again, for functions in memory."""
+        wanting, self._wanting, now_s = self._wanting, set(), time.monotonic()
+        if now_s > self._checked_s + _CHECK_S:
+            self._checked_s = now_s
+            wanting |= self._jit.with_others()
+        return wanting
 
     def at(self, pid: Pid, time_ns: int) -> CodeMap | None:
         """The code map of a process at a time."""

@@ -18,11 +18,12 @@ from bpfprof.code.files import KERNEL_FILE, CodeFile, FileKind
 from bpfprof.code.maps import NativeCode
 from bpfprof.elf.image import ElfImage
 from bpfprof.elf.symbols.debug_files import find_debug_file
-from bpfprof.model.samples import NAME_DTYPE, NATIVE_EXACT, NO_FILE, TRAMPOLINES
+from bpfprof.model.samples import MEMORY, NAME_DTYPE, NATIVE_EXACT, NO_FILE, TRAMPOLINES
 from bpfprof.names.elf_names import ElfNames, Name
 from bpfprof.names.kernel_symbols import read_kernel_symbols
 from bpfprof.names.perf_map import read_perf_map
 from bpfprof.names.symbols import SymbolNames
+from bpfprof.proc.maps import open_below
 from bpfprof.recording.tables import RecordedFile, table_row
 from bpfprof.recording.writer import Sink
 
@@ -107,7 +108,7 @@ class Namer:
 
     def _resolve(self, file: CodeFile, addresses: list[int]) -> Sequence[Sequence[Name]]:
         """Of each address the functions it is in, innermost first."""
-        if file.image is not None and file.path != TRAMPOLINES:
+        if file.image is not None and file.path not in (MEMORY, TRAMPOLINES):
             return self._names_of(file, file.image).resolve(addresses)
         array = np.array(addresses, np.uint64)
         if file.number == KERNEL_FILE:
@@ -121,7 +122,7 @@ class Namer:
         """Those of other files go, the longest unused first, where all take more memory than they may."""
         known = self._names.pop(file.number, None)
         if known is None:
-            debug = find_debug_file(image, file.path, file.root)
+            debug = find_debug_file(image, file.path, file.root, partial(open_below, file.pid))
             known = ElfNames(image, debug, self._with_lines), debug
         size = sum(names.size_bytes for names, _ in (*self._names.values(), known))
         for number in list(self._names):

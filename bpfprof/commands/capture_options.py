@@ -13,6 +13,8 @@ from bpfprof.commands.help import CAPTURE, TARGET, under
 from bpfprof.commands.options import Command, gathered
 from bpfprof.commands.values import MICROSECONDS, PID, RATE, Number, Whole
 from bpfprof.errors import UsageError
+from bpfprof.kernel.map_sizes import shared
+from bpfprof.proc.memory_limits import memory_there_is
 
 _DEFAULT = CaptureOptions()
 _Option = Callable[[Any], Any]
@@ -70,6 +72,7 @@ _TARGETS = (
     click.option(
         "-s/-S",
         "--subprocesses/--no-subprocesses",
+        "--tree",
         "follow_children",
         default=True,
         help="Their children, too.  [default: on]",
@@ -88,6 +91,7 @@ _END = (
         is_flag=True,
         help="End what goes on of COMMAND when its recording is over: SIGTERM, and SIGKILL 5 seconds later.",
     ),
+    click.option("--until-eof", is_flag=True, hidden=True),  # for commands/recorder.py
 )
 _WAITS = (
     click.option("--wakers/--no-wakers", default=True, help="Who ended each wait, and where.  [default: on]"),
@@ -132,8 +136,8 @@ def _stacks(*short_name: str) -> tuple[_Option, ...]:
             "table_memory_mb",
             metavar="MB",
             type=Whole(4, 1024, "megabytes,"),
-            default=_DEFAULT.table_memory_mb,
-            show_default=True,
+            default=lambda: shared(_DEFAULT.table_memory_mb, memory_there_is()),
+            show_default=f"{_DEFAULT.table_memory_mb}, less with little memory",
             help="For unwind tables and symbols; what was not used for longest goes first.",
         ),
     )

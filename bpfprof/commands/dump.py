@@ -15,6 +15,8 @@ from bpfprof.commands.values import PID, Number
 from bpfprof.errors import UsageError
 from bpfprof.model.ids import Pid
 from bpfprof.model.now import ProcessNow
+from bpfprof.proc.confinement import KERNEL_STACKS, READING, keep_only
+from bpfprof.proc.reader import reader
 from bpfprof.query.wait_graph import cycles
 from bpfprof.render.dump_json import render_dump_json
 from bpfprof.render.dump_text import render_dump_text
@@ -54,6 +56,8 @@ def dump(
     wanted = list(dict.fromkeys((*pids, *more_pids)))
     if not wanted:
         raise UsageError("say which process", "bpfprof dump PID")
+    reader().keeps = (*READING, *KERNEL_STACKS)
+    keep_only(reader().keeps)
     while True:
         processes = _with_deadlocks([process_now(pid, with_locals) for pid in wanted])
         _show(processes, as_json, all_frames, full_filenames)

@@ -25,6 +25,11 @@ COMMANDS = {
     "To look at recordings": {
         "report": "Show a recording as text, or write it in another format.",
         "diff": "Show what got slower or faster from one recording to another.",
+        "compare": "Show which rank of a training is slowest, and why.",
+    },
+    "To look at many recordings": {
+        "export": "Write recordings into a data set of many.",
+        "fleet": "Show what many recordings have: what is slow, where, since when.",
     },
     "Other": {
         "doctor": "Say what can be recorded here, and how to fix what cannot.",

@@ -101,6 +101,8 @@ def offcpu(
     min_block_us = asked.min_block_us if is_recorded and is_asked else 0
     wanted_spans = wanted.filter(min_block_us, ThreadState.OFF_CPU, takes)
     options = shown.profile_options(wanted_spans, True)
+    if chosen in (None, TABLE, WAITS):
+        options = replace(options, adds_up=WAITS.adds_up, has_whole_waits=WAITS.has_whole_waits)
 
     def render(profile: Profile, chosen: Format | None) -> str | bytes:
         is_shown = chosen is None or (is_recorded and shown.output is None)
@@ -145,9 +147,10 @@ def _checked_path(ctx: click.Context, arguments: tuple[str, ...], asked: Capture
 def _show_recording(path: Path, options: ProfileOptions, render: Render, shown: Shown) -> None:
     from bpfprof.commands.report import check_not_replaced, check_whole, load_profile, tell_unread, write_report
 
+    shown.check_open()
     check_not_replaced(path, shown.output)
     profile = load_profile(path, options)
-    write_report(render(profile, shown.format() or WAITS), shown.output)
+    write_report(render(profile, shown.format() or WAITS), shown.output, shown.opens)
     tell_unread(profile, shown.format() or WAITS)
     check_whole(profile)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
@@ -11,20 +12,21 @@ from typing import Any, TypeVar
 import click
 
 from bpfprof.commands.help import LOOK, OUTPUT, under
-from bpfprof.commands.outputs import descriptor
+from bpfprof.commands.outputs import STANDARD_OUTPUT, descriptor
+from bpfprof.commands.sources import read_sources
 from bpfprof.errors import UsageError
 from bpfprof.profile.options import ProfileOptions, SpanFilter
 from bpfprof.query.merging import MERGES
-from bpfprof.render.formats import FORMATS, Format, RenderOptions, find_format, format_for_suffix
+from bpfprof.render.formats import FLAMEGRAPH, FORMATS, PAGE, Format, RenderOptions, find_format, format_for_suffix
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 RECORDING_SUFFIX = ".bpfprof"
 _FORMAT_NAMES = ", ".join(format.name for format in FORMATS)
 
-_PICTURE = ".svg gives a flame graph, which any browser shows"
+_PICTURE = ".html gives a page and .svg a flame graph, which any browser shows"
 # Suffixes that people try -> what there is instead; only asked where no format has the suffix.
-_INSTEAD = {suffix: _PICTURE for suffix in (".html", ".htm", ".png", ".jpg", ".pdf")}
+_INSTEAD = {suffix: _PICTURE for suffix in (".png", ".jpg", ".pdf")}
 
 
 def gathered(
@@ -67,6 +69,15 @@ class Shown:
     output: Path | None
     format_name: str | None
     show_interpreter: bool
+    opens: bool = False  # in a browser, when it is written
+
+    def __post_init__(self) -> None:
+        """Where the format is a folder the output is the file in it."""
+        known = find_format(self.format_name or "")
+        if known is None or not known.in_folder or self.output is None or descriptor(self.output) is not None:
+            return
+        if self.output.suffix not in known.suffixes:
+            object.__setattr__(self, "output", self.output / known.in_folder)
 
     def format(self) -> Format | None:
         """The format asked for; None: none, or a recording. Raises UsageError for an unknown name or suffix."""
@@ -75,7 +86,11 @@ class Shown:
                 return None
             found = find_format(self.format_name)
             if found is None:
-                raise UsageError(f"there is no format {self.format_name}", f"the formats are {_FORMAT_NAMES}")
+                names = [name for known in FORMATS for name in (known.name, *known.synonyms)]
+                near = difflib.get_close_matches(self.format_name.lower(), names, 1)
+                meant = f"; did you mean {near[0]}?" if near else ""
+                raise UsageError(f"there is no format {self.format_name}{meant}", f"the formats are {_FORMAT_NAMES}")
+            found.check()
             return found
         if self.output is None or self.output.suffix == RECORDING_SUFFIX or descriptor(self.output) is not None:
             return None
@@ -85,7 +100,15 @@ class Shown:
             if instead:
                 raise UsageError(f"{self.output.suffix} is not a format of bpfprof", instead)
             raise UsageError(f"the suffix of {self.output} does not tell the format", f"give --format: {_FORMAT_NAMES}")
+        found.check()
         return found
+
+    def check_open(self) -> None:
+        """Raises UsageError if there is no picture to open."""
+        if self.opens and (self.output in (None, STANDARD_OUTPUT) or self.format() not in (PAGE, FLAMEGRAPH)):
+            raise UsageError(
+                "--open is for a picture in a file", "-o FILE.html gives a page, -o FILE.svg a flame graph"
+            )
 
     def on_terminal(self) -> Shown:
         """The same where standard output is what there is without a file, so `-o -` says nothing."""
@@ -105,11 +128,18 @@ _OUTPUT = (
         help="File to write, - for standard output; its suffix gives the format.",
     ),
     click.option("-f", "--format", "format_name", metavar="NAME", help=f"One of {_FORMAT_NAMES}."),
+    click.option("--open", "opens", is_flag=True, help="Open the page or flame graph in a browser."),
 )
 _LOOK = (
     click.option("--details", is_flag=True, help="Long tables for the terminal, with each thread's times."),
     click.option("-F", "--function-names", "function_only", is_flag=True, help="Functions without line numbers."),
     click.option("--full-filenames", is_flag=True, help="Whole paths instead of the shortest unambiguous tail."),
+    click.option(
+        *("--no-source", "sources"),
+        is_flag=True,
+        callback=lambda _ctx, _parameter, left_out: None if left_out else read_sources,
+        help="No lines of the program's files in an HTML page.",
+    ),
     click.option("--show-interpreter", is_flag=True, help="Keep CPython's own C functions in the stacks."),
     # What users of other profilers type: each thread has its frame, and waits are always in.
     click.option("-t", "--threads", is_flag=True, expose_value=False, hidden=True),

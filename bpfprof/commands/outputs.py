@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, BinaryIO
 
 from bpfprof.errors import OutputError, UsageError, shortage
 from bpfprof.proc.caller import files_as
+from bpfprof.render.formats import FORMATS
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 STANDARD_OUTPUT = Path("-")  # as a name of an output
 # Names of what this process has open already, as `-o >(gzip >x)` of a shell gives them.
 _DESCRIPTOR = re.compile(r"/(?:dev/(?:fd/(\d{1,5})|stdout|stderr)|proc/self/fd/(\d{1,5}))")
+_IN_FOLDERS = {form.in_folder for form in FORMATS if form.in_folder}
 _NUMBERS = {"/dev/stdout": 1, "/dev/stderr": 2}
 
 
@@ -127,9 +129,13 @@ def shows_utf8() -> bool:
 def open_output(path: Path, caller: tuple[int, int] | None, empty: bool = True, mode: int = 0o644) -> int:
     """Descriptor of a regular file at `path`, readable too, made empty; opened as `caller` (uid, gid) if given.
 
-    mode: of a new file. Raises UsageError for a link, a FIFO, a directory, a device, another user's file in a shared
-    folder, or what the caller may not write.
+    As long as it is open no other bpfprof writes it. mode: of a new file; 0o600 closes one of the caller's own that was
+    there to others, too. Raises UsageError for a link, a FIFO, a directory, a device, another user's file in a shared
+    folder, one that another bpfprof writes, or what the caller may not write.
     """
+    if path.name in _IN_FOLDERS and not path.parent.exists():
+        with contextlib.suppress(OSError), files_as(caller):  # the open says what is wrong
+            os.mkdir(path.parent)
     flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     try:
         with files_as(caller):
@@ -140,23 +146,18 @@ def open_output(path: Path, caller: tuple[int, int] | None, empty: bool = True, 
         why = "it is a symbolic link" if path.is_symlink() else error.strerror
         raise UsageError(f"{path} cannot be written: {why}") from error
     try:
-        _check(path, os.fstat(fd), caller)
+        status = os.fstat(fd)
+        _check(path, status, caller)
+        _keep_others_out(fd, path)
+        if not mode & 0o077 and status.st_mode & 0o077 and status.st_uid in _own_ids(caller):
+            with files_as(caller):
+                os.fchmod(fd, status.st_mode & 0o700)
         if empty:
             os.ftruncate(fd, 0)
     except BaseException:
         os.close(fd)
         raise
     return fd
-
-
-def keep_others_out(fd: int, path: Path) -> None:
-    """As long as the file is open. Raises UsageError when another bpfprof writes it."""
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        raise UsageError(f"{path} is being written by another process") from None
-    except OSError:  # not every file system has locks
-        return
 
 
 def remove_output(path: Path, fd: int, caller: tuple[int, int] | None) -> None:
@@ -168,12 +169,25 @@ def remove_output(path: Path, fd: int, caller: tuple[int, int] | None) -> None:
             os.unlink(path)
 
 
+def _keep_others_out(fd: int, path: Path) -> None:
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise UsageError(f"{path} is being written by another process") from None
+    except OSError:  # not every file system has locks
+        return
+
+
+def _own_ids(caller: tuple[int, int] | None) -> set[int]:
+    return {os.geteuid(), *(caller or ())[:1]}
+
+
 def _check(path: Path, status: os.stat_result, caller: tuple[int, int] | None) -> None:
     if not stat.S_ISREG(status.st_mode):
         raise UsageError(f"{path} is not a regular file", f"-o - >{path} writes to what it is")
     folder = os.stat(path.parent)
     is_shared = folder.st_mode & stat.S_ISVTX and folder.st_mode & stat.S_IWOTH
-    if is_shared and status.st_uid not in {os.geteuid(), *(caller or ())[:1]}:
+    if is_shared and status.st_uid not in _own_ids(caller):
         raise UsageError(f"{path} belongs to another user")
 
 

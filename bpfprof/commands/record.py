@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -12,14 +13,18 @@ import click
 from bpfprof.capture.options import CaptureOptions
 from bpfprof.commands.capture_options import check_targets, rate_option, record_options, with_pid
 from bpfprof.commands.filters import Wanted, filter_options, parsed
-from bpfprof.commands.help import CAPTURE, Command
+from bpfprof.commands.help import CAPTURE, LOOK, Command, under
 from bpfprof.commands.options import Shown, output_options
+from bpfprof.commands.pushing import EVERY_S, check_pushing, push
 from bpfprof.commands.recording import Plan, make_recording
-from bpfprof.commands.starting import Started
+from bpfprof.commands.row_options import by_option, steps_options, with_steps
+from bpfprof.commands.starting import Started, starting
 from bpfprof.commands.terminal import for_terminal
-from bpfprof.commands.values import Whole
+from bpfprof.commands.values import Number, Whole
+from bpfprof.errors import UsageError
 from bpfprof.kernel.perf_events import parse_events
 from bpfprof.render.formats import SUMMARY, TABLE, Format, RenderOptions
+from bpfprof.render.steps import STEP
 
 if TYPE_CHECKING:
     from bpfprof.model.profile import Profile
@@ -29,7 +34,7 @@ _EXAMPLES = (
     ("a running program for 30 seconds, answer on the terminal", "sudo bpfprof record --pid 1234 -d 30"),
     ("a program from its start to its end, as a flame graph", "sudo bpfprof record -o out.svg -- python app.py"),
     ("the whole machine, containers included", "sudo bpfprof record --all -d 10"),
-    ("page faults beside the time", "sudo bpfprof record --pid 1234 -d 10 -e page-faults"),
+    ("a training loop: its steps, what they wait for", "sudo bpfprof record --pid 1234 -d 60 --by step"),
 )
 
 
@@ -62,7 +67,28 @@ def _mode(_ctx: click.Context, _parameter: click.Parameter, mode: str) -> str:
     default=0,
     help="A sample each N events of --event; 1: each.  [default: so that there are about 1,000 a second]",
 )
+@click.option(
+    "--cuda",
+    "counts_calls",
+    is_flag=True,
+    help="Count calls of CUDA, NCCL and HIP: their times and bytes. Each takes about 2 us longer.",
+)
+@click.option(
+    "--push",
+    "push_url",
+    metavar="URL",
+    help="Leave no file, but send a profile each --every seconds until the end: OTLP, or pprof to Pyroscope's /ingest.",
+)
+@click.option(
+    "--every",
+    "every_s",
+    metavar="SECONDS",
+    type=Number("seconds", 1, 3600),
+    help="Of --push.  [default: 60]",
+)
 @record_options
+@under(LOOK, by_option)
+@steps_options
 @filter_options
 @output_options
 @click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar="[PID | -- COMMAND...]")
@@ -74,6 +100,8 @@ def record(
     look: RenderOptions,
     wanted: Wanted,
     command: tuple[str, ...],
+    push_url: str | None,
+    every_s: float | None,
 ) -> int:
     """Record where the wall time of running programs goes (--pid or PID), or of a COMMAND given after --.
 
@@ -82,9 +110,25 @@ def record(
     """
     asked, command = with_pid(asked, command)
     check_targets(asked, command, "bpfprof record --pid 1234 -d 10")
+    if asked.counts_calls and (push_url is not None or not (asked.native or asked.native_lines)):
+        other = "--no-native" if push_url is None else "--push"
+        raise UsageError(f"--cuda is not for {other}", "leave one of them out")
+    if push_url is not None:
+        check_pushing(asked, command, shown)
+        with contextlib.nullcontext(started) if started else starting() as under_way:
+            return push(under_way, asked, push_url, every_s or EVERY_S)
+    if every_s is not None:
+        raise UsageError("--every is for --push", "give a --push URL, or leave it out")
     chosen = shown.format()
-    is_table = look.details or (chosen is TABLE and shown.output is None)
-    options = shown.profile_options(wanted.filter(), with_spans=True)
+    look = with_steps(look)
+    if chosen is not None and look.by != RenderOptions().by and "by" not in chosen.takes:
+        raise UsageError(f"--by is for a table, not for {chosen.name}", "leave out --format, or choose table or json")
+    is_table = look.details or look.by != RenderOptions().by or (chosen is TABLE and shown.output is None)
+    options = replace(
+        shown.profile_options(wanted.filter(), with_spans=True),
+        with_samples=look.by == STEP,
+        with_concurrency=look.details or (chosen or SUMMARY).with_concurrency,
+    )
     look = replace(look, hide_idle=wanted.idle is False, with_idle=bool(wanted.idle))
 
     def render(profile: Profile, chosen: Format | None) -> str | bytes:

@@ -16,16 +16,23 @@ import click
 from bpfprof.capture.options import CaptureOptions
 from bpfprof.capture.stop import StopRequest
 from bpfprof.capture.targets import Targets
-from bpfprof.capture.watch import Watch
+from bpfprof.capture.watch import TablesWait, Watch
 from bpfprof.commands.launching import Launch
+from bpfprof.commands.opening import open_picture
 from bpfprof.commands.options import RECORDING_SUFFIX, Shown
 from bpfprof.commands.outputs import STANDARD_OUTPUT, descriptor, open_stream, show
+from bpfprof.commands.recorder import BEGUN
 from bpfprof.commands.result import Result
 from bpfprof.commands.starting import Started, starting
-from bpfprof.commands.terminal import acts_on_codes
+from bpfprof.commands.tables_line import TablesLine
+from bpfprof.commands.terminal import CLEAR_LINE, acts_on_codes
 from bpfprof.errors import BpfprofError, OutputError, RecordingError, UsageError
 from bpfprof.kernel.checks import check_events, check_host
 from bpfprof.kernel.kernel_side import KernelSide
+from bpfprof.kernel.probes import check_probes
+from bpfprof.proc.caller import caller_ids
+from bpfprof.proc.confinement import OTHER_IDS, PERF_PROBES, PROBES, RECORDING, SIGNALS
+from bpfprof.proc.privilege import Capability
 from bpfprof.proc.tasks import process_name
 from bpfprof.profile.options import ProfileOptions
 from bpfprof.render.formats import SUMMARY, TABLE, WAITS, Format
@@ -34,12 +41,14 @@ if TYPE_CHECKING:
     from bpfprof.capture.session import Progress
     from bpfprof.model.profile import Profile
 
-_CLEAR_LINE = "\r\x1b[K"
-
 # By the name of a format, with its path; of others it is `less`.
 _NEXT_STEPS = {
     "flamegraph": "open {0} in a browser",
+    "html": "open {0} in a browser",
     "speedscope": "open {0} at https://www.speedscope.app, or with: npx speedscope {0}",
+    "chrome": "open {0} at https://ui.perfetto.dev",
+    "gecko": "open {0} at https://profiler.firefox.com",
+    "parquet": "duckdb -c \"SELECT function, sum(ns) / 1e9 FROM '{0}' GROUP BY 1 ORDER BY 2 DESC\"",
     "pprof": "go tool pprof -http : {0}",
     "pstats": "python3 -m pstats {0}, or with: snakeviz {0}",
 }
@@ -71,6 +80,7 @@ def make_recording(started: Started | None, plan: Plan) -> int:
     """
     plan = replace(plan, options=replace(plan.options, native=plan.options.native or plan.options.native_lines))
     chosen = plan.shown.format()
+    plan.shown.check_open()
     if chosen in (SUMMARY, TABLE, WAITS) and plan.shown.output is None:
         chosen = None  # it is shown in any case
     if chosen is not None and plan.shown.output is None:
@@ -85,7 +95,9 @@ def make_recording(started: Started | None, plan: Plan) -> int:
     with contextlib.nullcontext(started) if started else starting() as under_way:
         check_host()
         check_events(plan.options.events)
-        kernel = under_way.kernel or KernelSide.start(under_way.compilation)
+        if plan.options.counts_calls:
+            check_probes()
+        kernel = under_way.kernel_side(plan.options.counts_calls)
         launch = None
         try:
             if plan.command:
@@ -93,7 +105,8 @@ def make_recording(started: Started | None, plan: Plan) -> int:
             profile, path, failure = _record(kernel, plan, chosen, under_way.stop, launch, stream)
         finally:
             kernel.close()
-        _show_result(plan, chosen, profile, path)
+        if profile is not None:
+            _show_result(plan, chosen, profile, path)
         status = launch.wait() if launch else 0
     if failure is not None and status == 0:
         raise failure
@@ -125,6 +138,8 @@ def _show_result(plan: Plan, chosen: Format | None, profile: Profile, path: Path
         click.echo(text, nl=False, err=True)
     if last:
         click.echo(last, err=bool(has_output))
+    if plan.shown.opens:
+        open_picture(path)
 
 
 def _record(
@@ -134,10 +149,12 @@ def _record(
     stop: StopRequest,
     launch: Launch | None,
     stream: BinaryIO | None,
-) -> tuple[Profile, Path, BpfprofError | None]:
-    """(the profile, where the recording or the report is, why it is not whole)"""
+) -> tuple[Profile | None, Path, BpfprofError | None]:
+    """(the profile, where the recording or the report is, why it is not whole); no profile: it is read elsewhere"""
     pids = (launch.command.pid,) if launch else plan.options.pids
     targets = Targets.open(pids, plan.options.cgroups, plan.options.containers)
+    if plan.options.until_eof:
+        targets.end_with(sys.stdin.fileno())
     spare = _default_path(targets, plan.command)
     path = plan.shown.output or spare
     watch = Watch.of(plan.options, kernel, targets)
@@ -147,7 +164,14 @@ def _record(
             if plan.options.native or plan.options.watches_all:
                 # It needs much of the same, and what is met first has to be looked at soon.
                 import bpfprof.capture.session  # noqa: F401
-            watch.start(launch.command if launch else None)
+            waiting = TablesLine()
+
+            def on_wait(wait: TablesWait) -> bool:
+                waiting.update(wait)
+                return not stop.requested
+
+            watch.start(launch.command if launch else None, on_wait)
+            watch.keep_only(_kept(plan, launch is not None, kernel.uses_links))
             result.recording.truncate(0)
             _capture(watch, result.recording.fileno(), stop, launch)
         except OutputError as error:
@@ -162,11 +186,20 @@ def _record(
             launch.recorded(watch.processes)
         if launch is None or launch.command.has_ended():
             stop.end()
+        if plan.options.until_eof and failure is None:
+            return None, path, None
         profile = _read_back(result.recording, plan.profile_options)
         result.write(plan.render(profile, chosen) if chosen else None)
     if profile.quality.unfinished and failure is None:
         failure = RecordingError(f"the recording is not whole: {profile.quality.unfinished}")
     return profile, path, failure
+
+
+def _kept(plan: Plan, is_launched: bool, uses_links: bool) -> list[Capability]:
+    """What is still needed for the rest of it. uses_links: probes are BPF links."""
+    takes_ids = plan.options.native_lines or caller_ids() is not None
+    probes = (PROBES if uses_links else PERF_PROBES) if plan.options.counts_calls else ()
+    return [*RECORDING, *probes, *(OTHER_IDS if takes_ids else ()), *(SIGNALS if is_launched else ())]
 
 
 def _capture(watch: Watch, fd: int, stop: StopRequest, launch: Launch | None) -> None:
@@ -183,7 +216,7 @@ def _capture(watch: Watch, fd: int, stop: StopRequest, launch: Launch | None) ->
 
     session = Session(watch, RecordingWriter(fd))
     try:
-        session.begin()
+        session.begin(stop)
         for note in watch.notes():
             click.echo(f"bpfprof: {note}", err=True)
         live.begin(watch.describe(), "it ends when the command does" if launch else "Ctrl-C ends it")
@@ -222,13 +255,13 @@ class _LiveLine:
         self._next_s = 0.0
 
     def begin(self, what: str, end: str) -> None:
-        click.echo(f"recording {what}; {end}", err=True)
+        click.echo(f"{BEGUN}{what}; {end}", err=True)
 
     def update(self, progress: Progress) -> None:
         if self._is_terminal and time.monotonic() >= self._next_s:
             self._next_s = time.monotonic() + 0.5
             columns = os.get_terminal_size(sys.stderr.fileno()).columns or 100  # 0: it does not say
-            sys.stderr.write(_CLEAR_LINE + _progress_text(progress)[: columns - 1])
+            sys.stderr.write(CLEAR_LINE + _progress_text(progress)[: columns - 1])
             sys.stderr.flush()
             self._shown = True
 
@@ -238,7 +271,7 @@ class _LiveLine:
 
     def clear(self) -> None:
         if self._shown:
-            sys.stderr.write(_CLEAR_LINE)
+            sys.stderr.write(CLEAR_LINE)
             self._shown = False
 
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import pwd
+import stat
 from io import BufferedReader
 from pathlib import Path
 
+from bpfprof.commands.outputs import descriptor
 from bpfprof.errors import RecordingError
 from bpfprof.recording.format import MAGIC
 
@@ -22,10 +24,33 @@ _BEGINNINGS = (
     (b"{", "JSON"),
     (b"process ", "text made of a recording"),
 )
+_STANDARD_INPUT = Path("/dev/stdin")
 _HOW = "bpfprof record -o FILE.bpfprof makes one"
 
 
-def check_recording(path: Path, file: BufferedReader) -> None:
+def open_recording(path: Path) -> BufferedReader:
+    """Raises RecordingError where it begins as none, and for what is no file: a FIFO may have nobody who writes to it.
+
+    What bpfprof was started with is read whatever it is: `... | bpfprof report /dev/stdin`.
+    """
+    is_given = path == _STANDARD_INPUT or descriptor(path) is not None
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOCTTY | (0 if is_given else os.O_NONBLOCK))
+        if not is_given and stat.S_IFMT(os.fstat(fd).st_mode) not in (stat.S_IFREG, stat.S_IFDIR):
+            os.close(fd)
+            raise RecordingError(f"{path} is not a file", f"bpfprof report /dev/stdin <{path} reads what it is")
+        file = os.fdopen(fd, "rb")
+    except OSError as error:
+        raise unreadable(path, error) from error
+    try:
+        _check(path, file)
+    except BaseException:
+        file.close()
+        raise
+    return file
+
+
+def _check(path: Path, file: BufferedReader) -> None:
     """Raises RecordingError, which names the file, if it does not begin as one. It is not moved on."""
     begin = file.peek(_LOOKED_AT)
     if begin.startswith(MAGIC):

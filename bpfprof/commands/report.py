@@ -11,9 +11,11 @@ import click
 
 from bpfprof.commands.filters import Wanted, filter_options, parsed
 from bpfprof.commands.help import LOOK, Command
+from bpfprof.commands.opening import open_picture
 from bpfprof.commands.options import Shown, merge_option, output_options
 from bpfprof.commands.outputs import show, write_output
-from bpfprof.commands.recording_file import check_recording, unreadable
+from bpfprof.commands.recording_file import open_recording, unreadable
+from bpfprof.commands.row_options import by_option, steps_options, with_steps
 from bpfprof.commands.terminal import for_terminal
 from bpfprof.commands.values import MICROSECONDS, ROWS
 from bpfprof.errors import RecordingError, UsageError
@@ -22,12 +24,15 @@ from bpfprof.model.profile import Profile
 from bpfprof.proc.caller import caller_ids
 from bpfprof.profile.build import build_profile
 from bpfprof.profile.options import ProfileOptions
-from bpfprof.query.rows import ROW_GROUPINGS, SORTS
+from bpfprof.query.operators import parse_group
+from bpfprof.query.rows import SORTS
 from bpfprof.recording.reader import Recording, read_recording
 from bpfprof.render.columns import duration_text
 from bpfprof.render.formats import CSV, JSON, SUMMARY, TABLE, WAITS, Format, RenderOptions
-from bpfprof.render.header import unread_sentences
+from bpfprof.render.header import counted, unread_sentences
 from bpfprof.render.labels import printable, process_label, thread_label
+from bpfprof.render.library_calls import CALL
+from bpfprof.render.steps import STEP
 
 _TOLERANCE = 0.01
 
@@ -36,14 +41,16 @@ _EXAMPLES = (
     ("what bounds the program, and where", "bpfprof report FILE.bpfprof"),
     ("a flame graph of one part", "bpfprof report FILE.bpfprof --time 2s..5s --thread loader -o out.svg"),
     ("time by function, for a script", "bpfprof report FILE.bpfprof --by function -f json"),
-    ("lines for other flame graph tools", "bpfprof report FILE.bpfprof -f collapsed"),
+    ("steps of a training loop and their phases", "bpfprof report FILE.bpfprof --by step --batch 64"),
 )
 
 
 @click.command(cls=Command, heading=LOOK, examples=_EXAMPLES)
 @click.argument("recording", type=Path)
 @click.option(
-    "--check", is_flag=True, help="Exit with 5 unless every thread's time adds up to its wall time within 1%."
+    "--check",
+    is_flag=True,
+    help="Exit with 5 unless every thread's time adds up to its wall time within 1%, and the kernel told every switch.",
 )
 @click.option(
     "--min-block",
@@ -59,11 +66,14 @@ _EXAMPLES = (
     callback=parsed(lambda text: "".join(parse_events((text,))[:1])),
     help="Weights in these events, which the recording counted, instead of time; with -f collapsed.",
 )
+@by_option
+@steps_options
 @click.option(
-    "--by",
-    type=click.Choice(ROW_GROUPINGS),
-    callback=lambda _ctx, _parameter, by: by or RenderOptions().by,
-    help="A table of time by these; with -f json or csv such rows.",
+    *("--group", "operators"),
+    multiple=True,
+    metavar="NAME=REGEX",
+    callback=parsed(lambda texts: tuple(map(parse_group, texts)), ()),
+    help="With --by operator: what has this in `FUNCTION (FILE)` is the operator NAME; may be repeated.",
 )
 @click.option("--sort", type=click.Choice(SORTS), default="own", help="Order of such rows.  [default: own]")
 @merge_option
@@ -80,20 +90,32 @@ def report(recording: Path, shown: Shown, look: RenderOptions, wanted: Wanted, m
     """Render a RECORDING: to the terminal as a table, or with -o or -f as something else."""
     shown = shown.on_terminal()
     chosen = shown.format()
+    shown.check_open()
     if chosen is None and (shown.format_name or shown.output):
         raise UsageError("a report is not a recording; choose another suffix or format")
     check_not_replaced(recording, shown.output)
+    look = with_steps(look)
     chosen = chosen or (TABLE if look.details or check or look.by != "stack" else SUMMARY)
     wanted_spans = wanted.filter(min_block, takes=chosen.takes)
-    _check_look(look, chosen)
+    check_look(look, chosen)
     with_spans = chosen.needs_spans or look.by != "stack" or bool(look.merge)
-    profile = load_profile(recording, shown.profile_options(wanted_spans, with_spans))
+    adds_up = (chosen.adds_up or not chosen.needs_spans) and look.by != STEP
+    options = shown.profile_options(wanted_spans, with_spans)
+    options = replace(
+        options,
+        adds_up=adds_up,
+        with_concurrency=chosen.with_concurrency and (chosen is not TABLE or look.details or look.by == "stack"),
+        with_pieces=chosen.with_pieces,
+        has_whole_waits=chosen.has_whole_waits,
+        with_samples=look.by == STEP,
+    )
+    profile = load_profile(recording, options)
     if look.event and look.event not in profile.events:
         counted = ", ".join(map(printable, profile.events)) or "none"
         raise UsageError(f"the recording did not count {look.event}", f"record --event does; here it is {counted}")
     look = replace(look, hide_idle=wanted.idle is False, with_idle=bool(wanted.idle))
     look = for_terminal(look, sys.stdout) if "columns" in chosen.takes and shown.output is None else look
-    write_report(chosen.render(profile, look), shown.output)
+    write_report(chosen.render(profile, look), shown.output, shown.opens)
     tell_unread(profile, chosen)
     complaint = check_accounting(profile) if check else ""
     if complaint and profile.quality.unfinished:
@@ -105,12 +127,16 @@ def report(recording: Path, shown: Shown, look: RenderOptions, wanted: Wanted, m
         click.echo("every thread within 1%", err=True)
 
 
-def _check_look(look: RenderOptions, chosen: Format) -> None:
+def check_look(look: RenderOptions, chosen: Format) -> None:
     """Raises UsageError for options that mean nothing to the format."""
     if look.by != "stack" and chosen not in (TABLE, JSON, CSV):
         raise UsageError(f"--by is for a table, not for {chosen.name}", "bpfprof offcpu RECORDING --by groups waits")
+    if look.by in (STEP, CALL) and chosen is CSV:
+        raise UsageError(f"{look.by}s are no rows of time", f"--by {look.by} -f json has all of them")
     if look.event and "event" not in chosen.takes:
         raise UsageError(f"the format {chosen.name} is of time", "--event goes with -f collapsed")
+    if look.operators and look.by != "operator":
+        raise UsageError("--group is for operators", "--by operator --group NAME=REGEX")
     if look.merge and "merge" not in chosen.takes:
         raise UsageError(f"--merge means nothing to {chosen.name}", "it goes with -f tree and --by thread")
 
@@ -118,8 +144,7 @@ def _check_look(look: RenderOptions, chosen: Format) -> None:
 def load_profile(path: Path, options: ProfileOptions) -> Profile:
     """Raises RecordingError when the file cannot be opened or is no recording."""
     try:
-        with open(path, "rb") as file:
-            check_recording(path, file)
+        with open_recording(path) as file:
             return build_profile(_read(path, file), options)
     except OSError as error:
         raise unreadable(path, error) from error
@@ -132,11 +157,13 @@ def _read(path: Path, file: BinaryIO) -> Recording:
         raise RecordingError(f"{path}: {error}") from error
 
 
-def write_report(content: str | bytes, output: Path | None) -> None:
-    """To the file, or to the terminal when there is none."""
+def write_report(content: str | bytes, output: Path | None, opens: bool = False) -> None:
+    """To the file, or to the terminal when there is none. opens: in a browser, too."""
     if output is not None:
         write_output(output, content, caller_ids())
         click.echo(f"wrote {output}", err=True)
+        if opens:
+            open_picture(output)
     else:
         show(content)
 
@@ -161,18 +188,23 @@ def check_whole(profile: Profile) -> None:
 
 
 def check_accounting(profile: Profile) -> str:
-    """A sentence with every thread that is off by more than 1% of its wall time; "" if there is none."""
+    """What is wrong with the times: threads that are off by more than 1% of their wall time, switches that are missing.
+
+    "" if nothing is.
+    """
     wrong = [
         thread
         for thread in profile.threads
         if thread.wall_ns > 0 and abs(thread.accounted_ns - thread.wall_ns) > _TOLERANCE * thread.wall_ns
     ]
+    untold = profile.quality.untold_count
+    missing = f"{counted(untold, 'switch', 'switches')} not told by the kernel: times around them are worked out"
     if not wrong:
-        return ""
+        return missing if untold else ""
     named = [
         f"{thread_label(thread)} of {process_label(thread)}: {duration_text(thread.accounted_ns)} accounted, "
         f"{duration_text(thread.wall_ns)} wall"
         for thread in wrong
     ]
     count = f"{len(wrong)} of {len(profile.threads)} threads"
-    return "\n  ".join([f"not within 1% of their wall time: {count}", *named])
+    return "\n  ".join([f"not within 1% of their wall time: {count}", *named, *([missing] if untold else [])])

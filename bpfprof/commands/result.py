@@ -14,7 +14,6 @@ import click
 
 from bpfprof.commands.outputs import (
     encoded,
-    keep_others_out,
     open_output,
     open_temporary,
     remove_output,
@@ -47,7 +46,6 @@ class Result:
         caller, is_new, file = caller_ids(), not os.path.lexists(path), None
         if stream is None:
             file = os.fdopen(open_output(path, caller, empty=False, mode=0o600 if is_recording else 0o644), "r+b")
-            keep_others_out(file.fileno(), path)
         recording = file if file and is_recording else os.fdopen(open_temporary(), "r+b")
         return cls(path, recording, file, stream, is_new, caller, spare)
 

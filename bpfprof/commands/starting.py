@@ -14,6 +14,7 @@ from bpfprof.errors import UnsupportedError
 from bpfprof.kernel.compiler import Compilation
 from bpfprof.kernel.kernel_side import KernelSide
 from bpfprof.proc.own_process import raise_priority
+from bpfprof.proc.reader import reader
 
 
 @dataclass(frozen=True)
@@ -24,12 +25,22 @@ class Started:
     kernel: KernelSide | None
     stop: StopRequest
 
+    def kernel_side(self, with_calls: bool = False) -> KernelSide:
+        """What is under way; with_calls: another one, in its place. To be closed. Raises UnsupportedError."""
+        if not with_calls:
+            return self.kernel or KernelSide.start(self.compilation)
+        if self.kernel is not None:
+            self.kernel.close()
+        self.compilation.cancel()
+        return KernelSide.start(Compilation.start(with_calls=True))
+
 
 @contextlib.contextmanager
 def starting() -> Iterator[Started]:
     """From here on a signal ends the recording, however short, in good order. Raises UnsupportedError without BCC."""
     with StopRequest() as stop:
         raise_priority()
+        reader().start()
         compilation = Compilation.start()
         kernel: KernelSide | None = None
         try:

@@ -10,6 +10,7 @@ from typing import TextIO
 from bpfprof.commands.outputs import shows_utf8
 from bpfprof.render.formats import RenderOptions
 
+CLEAR_LINE = "\r\x1b[K"
 _ELSEWHERE = os.terminal_size((100, 24))  # in a pipe or a file
 
 

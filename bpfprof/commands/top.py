@@ -21,6 +21,9 @@ from bpfprof.commands.values import PID, Number, Whole
 from bpfprof.kernel.checks import check_host
 from bpfprof.kernel.kernel_side import KernelSide
 from bpfprof.model.ids import Pid
+from bpfprof.proc.caller import caller_ids
+from bpfprof.proc.confinement import ANY_FOLDER, KERNEL_STACKS, OTHER_IDS, READING, RECORDING
+from bpfprof.proc.reader import reader
 
 if TYPE_CHECKING:
     from bpfprof.capture.stop import StopRequest
@@ -57,6 +60,7 @@ def top(
     asked = replace(asked, pids=(*asked.pids, *more_pids), async_rate_hz=0)
     check_targets(asked, (), "bpfprof top --pid 1234", takes_command=False)
     on_screen = not batch and sys.stdin.isatty() and sys.stdout.isatty() and acts_on_codes()
+    reader().keeps = (*READING, *KERNEL_STACKS)
     with starting() as started:
         check_host()
         kernel = started.kernel or KernelSide.start(started.compilation)
@@ -64,7 +68,8 @@ def top(
             targets = Targets.open(asked.pids, asked.cgroups, asked.containers)
             watch = Watch.of(asked, kernel, targets)
             try:
-                watch.start(None)
+                watch.start(None, lambda _: not started.stop.requested)
+                watch.keep_only([*RECORDING, *KERNEL_STACKS, *(OTHER_IDS if caller_ids() else ANY_FOLDER)])
                 _run(watch, on_screen, every_s, count, started.stop)
             finally:
                 watch.close()
@@ -91,7 +96,7 @@ def _run(watch: Watch, on_screen: bool, every_s: float | None, count: int | None
         click.echo(f"bpfprof: {note}", err=True)
     with Screen(view.key, view.draw) if on_screen else nullcontext() as screen:
         view.begin(screen, session, growing)
-        session.begin()
+        session.begin(stop)
         session.run(view.tick, stop)
     if not stop.requested:
         click.echo("bpfprof: what was watched has ended", err=True)

@@ -9,6 +9,7 @@ import click
 
 from bpfprof.model.ids import Pid
 
+_LONGEST_PAIR = 1_000  # letters
 _END_OF_PIDS = 1 << 31  # an int of the kernel; which there are is not for the command line to know
 
 
@@ -77,7 +78,21 @@ class Number(click.ParamType):  # type: ignore[type-arg]
         raise WrongValue(f"wants {self._what}, {bounds}, not {value}", param, ctx)
 
 
+class _Pair(click.ParamType):  # type: ignore[type-arg]
+    name = "pair"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, str]:
+        """(name, value)"""
+        if isinstance(value, tuple):
+            return value
+        name, equals, text = str(value).partition("=")
+        if not name or not equals or len(value) > _LONGEST_PAIR:
+            raise WrongValue(f"wants NAME=VALUE, not {value}", param, ctx)
+        return name, text
+
+
 PID = _Pid()
+PAIR = _Pair()
 RATE = Whole(1, 20_000, "samples a second,")
 MICROSECONDS = Whole(0, 3_600_000_000, "microseconds,")
 ROWS = Whole(1, 10_000)

@@ -27,11 +27,16 @@ from bpfprof.cpython.other_pythons import other_python
 from bpfprof.cpython.thread_slot import ThreadSlot, find_thread_slot
 from bpfprof.cpython.thread_state import find_main_interpreter, read_thread_states
 from bpfprof.elf.image import EM_X86_64, ElfError, ElfImage
+from bpfprof.errors import TargetError
 from bpfprof.model.ids import Pid, RuntimeAddress
 from bpfprof.proc.maps import Mapping, open_mapped_file, read_maps
 from bpfprof.proc.memory import ProcessMemory
+from bpfprof.proc.privilege import why_unreadable
+from bpfprof.proc.reader import reader
 from bpfprof.proc.tasks import start_time_ticks
 
+_SILENT = "its memory does not answer"
+_TRIES = 3  # a thread that comes or goes changes the list of threads while it is read
 _PYTHON_FILE = re.compile(r"^(?:lib)?python(\d)[.\d]*")
 
 _FILE_LIMIT = 4096  # files that are searched for an embedded interpreter
@@ -58,13 +63,15 @@ class Interpreter:
 
 @dataclass(frozen=True)
 class NotPython:
-    """No interpreter that can be looked into. With `retry` the answer may change soon: the process has just started.
+    """No interpreter that can be looked into. With `retry` the answer may change soon: it is starting, or was slow.
 
-    `version` is set when there is an interpreter, but one that is not supported, not ready or not to be followed.
+    With `may_load_one` it may change too, when the process, which has just started, maps more code. `version` is set
+    when there is an interpreter, but one that is not supported, not ready or not to be followed.
     """
 
     reason: str
     retry: bool = False
+    may_load_one: bool = False
     version: tuple[int, int] | None = None
     is_unread: bool = False  # it runs Python, by an interpreter that cannot be looked into
 
@@ -96,18 +103,31 @@ def find_interpreter(
     without_runtime = {} if without_runtime is None else without_runtime
     mappings = read_maps(pid)
     miss: NotPython | None = None
-    # A python3 that is linked statically may also load libpython, whose copy of the runtime then stays unused.
-    for runtime in _runtimes(pid, mappings, without_runtime):
-        found = _inspect(memory, runtime)
-        if isinstance(found, Interpreter):
-            return found
-        miss = miss or found
+    try:
+        # A python3 that is linked statically may also load libpython, whose copy of the runtime then stays unused.
+        for runtime in _runtimes(pid, mappings, without_runtime):
+            found = _inspect(memory, runtime)
+            if isinstance(found, Interpreter):
+                return found
+            miss = miss or found
+    except TimeoutError:
+        miss = miss or NotPython("its files do not answer", retry=True)
+    if pid in reader().unanswering:  # whatever was missed may be there
+        return NotPython(_SILENT, retry=True, version=miss.version if miss else None)
     if miss is not None:
         return miss
     others = (without_runtime.get((mapping.device, mapping.inode)) for mapping in mappings)
     if name := next(filter(None, others), ""):
         return NotPython(f"{name} is not CPython", is_unread=True)
-    return NotPython("no Python interpreter in this process", retry=_is_young(pid))
+    return NotPython("no Python interpreter in this process", may_load_one=_is_young(pid))
+
+
+def why_not(error: TargetError) -> NotPython:
+    """What to say of a process where find_interpreter() raised this."""
+    if isinstance(error.__cause__, TimeoutError):
+        return NotPython(_SILENT, retry=True)
+    is_refused = isinstance(error.__cause__, PermissionError)
+    return NotPython(why_unreadable() if is_refused else "it ended before it was looked at")
 
 
 def _inspect(memory: ProcessMemory, runtime: _Runtime) -> Interpreter | NotPython:
@@ -125,8 +145,12 @@ def _inspect(memory: ProcessMemory, runtime: _Runtime) -> Interpreter | NotPytho
     if layout is None:
         is_other = version in SUPPORTED_VERSIONS and not build  # an alpha or a beta
         return _unsupported(version, build, f", as {_version_text(number)} has it" if is_other else "")
-    threads = read_thread_states(memory, layout, runtime.address)
-    slot = find_thread_slot(memory, runtime.address, layout, runtime.getter_address, threads) if threads else None
+    slot = None
+    for _ in range(_TRIES):
+        threads = read_thread_states(memory, layout, runtime.address)
+        slot = find_thread_slot(memory, runtime.address, layout, runtime.getter_address, threads) if threads else None
+        if slot is not None:
+            break
     gil = runtime.gil or find_gil(memory, runtime.address, layout)
     if slot is None or gil is None:
         return NotPython("the interpreter is still starting", retry=True, version=version)
@@ -143,6 +167,8 @@ def _runtimes(pid: Pid, mappings: list[Mapping], without: dict[tuple[str, int], 
             continue
         try:
             fd = open_mapped_file(pid, mapping)
+        except TimeoutError:
+            raise
         except OSError:
             continue
         runtime, other = None, ""
@@ -196,7 +222,7 @@ def _candidates(pid: Pid, mappings: list[Mapping]) -> Iterator[tuple[Mapping, bo
 def _executable_inode(pid: Pid) -> int:
     """0 when it cannot be told."""
     try:
-        return os.stat(f"/proc/{pid}/exe").st_ino
+        return reader().stat(pid, f"/proc/{pid}/exe").inode
     except OSError:
         return 0
 

@@ -1,5 +1,7 @@
 """The names that a program gave its threads (`threading.Thread.name`), read from outside: pthread id in, name out.
 
+And what it calls itself, if `multiprocessing` or `billiard` (of Celery) has made it: `current_process().name`.
+
 `threading._active` is a dict of Thread objects by their `ident`, what pthread_self() returns. The way there is
 sys.modules, the module's own dict, and then the attribute `_name` of each Thread, which is stored in one of four ways.
 The target keeps running, so what is read may be changing: sizes are bounded, a name has to be a `str`, and the worst is
@@ -10,15 +12,27 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 from bpfprof.cpython.code_objects import read_text
 from bpfprof.cpython.layout import Layout
-from bpfprof.cpython.objects import MODULE_DICT, Changed, Objects
+from bpfprof.cpython.objects import DICT_USED, MODULE_DICT, Changed, Objects
 from bpfprof.proc.memory import ProcessMemory
 
 _NAME_LIMIT = 256
+_MODULES = ("multiprocessing.process", "billiard.process")
+MODULES_AT_A_TIME = 100  # whose names are read, for some 10 us each
+_FIRST_PROCESS = "MainProcess"  # what both call one that they did not make
 _UNNAMED = re.compile(r"Dummy-\d+")  # threading calls it so when it did not start the thread
+
+
+@dataclass
+class _Modules:
+    """Of an interpreter: how many modules it had, addresses of their names, and the dicts of those of _MODULES."""
+
+    count: int = 0
+    seen: set[int] = field(default_factory=set)
+    found: list[int] = field(default_factory=list)
 
 
 class ThreadNames:
@@ -28,12 +42,17 @@ class ThreadNames:
         self.objects = Objects(memory, layout)
         self._active: dict[int, tuple[int, int]] = {}  # by interpreter: address and type of the dict
         self._keys: dict[int, dict[str, int]] = {}  # by interpreter, which has interned strings of its own
+        self._modules: dict[int, _Modules] = {}  # by interpreter
 
     def forked(self, memory: ProcessMemory) -> ThreadNames:
         """For a child, whose memory is a copy."""
         child = ThreadNames(memory, self.objects.layout)
         child.objects = replace(self.objects, memory=memory)
         child._active, child._keys = dict(self._active), dict(self._keys)
+        child._modules = {
+            interpreter: _Modules(known.count, set(known.seen), list(known.found))
+            for interpreter, known in self._modules.items()
+        }
         return child
 
     def read(self, interpreters: Iterable[int]) -> dict[int, str]:
@@ -52,6 +71,37 @@ class ThreadNames:
                 if name and not _UNNAMED.fullmatch(name):
                     names[ident] = name
         return names
+
+    def process_name(self, interpreters: Iterable[int], most: int) -> str:
+        """What the process is called by what made it; "" where nothing did, or it is among modules that were not seen
+        yet: the names of so many are read at most."""
+        objects = self.objects
+        for interpreter in interpreters:
+            objects.keys = self._keys.setdefault(interpreter, {})
+            try:
+                for module in self._find_modules(interpreter, most):
+                    process = objects.value(module, "_current_process")
+                    name = self._name_of(process) if process else None
+                    if name and name != _FIRST_PROCESS:
+                        return name
+            except Changed:
+                continue
+        return ""
+
+    def _find_modules(self, interpreter: int, most: int) -> list[int]:
+        """The dicts of those of _MODULES that were imported. Names of modules that were seen are not read again."""
+        objects, known = self.objects, self._modules.setdefault(interpreter, _Modules())
+        modules = objects.modules(interpreter)
+        count = objects.member(modules, DICT_USED) if modules else 0
+        if count != known.count:
+            entries = objects.entries(modules) if count else []
+            unseen = [(key, module) for _, key, module in entries if key and key not in known.seen]
+            for key, module in unseen[:most]:
+                known.seen.add(key)
+                if read_text(objects.memory, objects.layout, key, _NAME_LIMIT) in _MODULES:
+                    known.found.append(objects.member(module, MODULE_DICT))
+            known.count = count if len(unseen) <= most else -1
+        return known.found
 
     def _name_of(self, thread: int) -> str | None:
         objects = self.objects

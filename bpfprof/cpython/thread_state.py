@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from bpfprof import abi
 from bpfprof.cpython.layout import NONE, Layout
 from bpfprof.model.ids import RuntimeAddress
-from bpfprof.proc.memory import ProcessMemory
+from bpfprof.proc.memory import Memory, ProcessMemory
 
 FRAME_LIMIT = abi.CONSTANTS["BP_MAX_PYTHON_FRAMES"]
 _INTERPRETER_LIMIT = 1024
@@ -93,7 +93,7 @@ def _threads_of(memory: ProcessMemory, layout: Layout, interpreter: int, limit: 
     return states
 
 
-def walk_frames(memory: ProcessMemory, layout: Layout, thread_state: int, limit: int = FRAME_LIMIT) -> FrameWalk:
+def walk_frames(memory: Memory, layout: Layout, thread_state: int, limit: int = FRAME_LIMIT) -> FrameWalk:
     """The Python frames of one thread; a thread that runs no Python has none and is complete."""
     frame = memory.read_pointer(thread_state + layout.thread_frame)
     root: int | None = 0

@@ -12,11 +12,12 @@ import fcntl
 import os
 import stat
 import struct
+from collections.abc import Iterator
 from dataclasses import dataclass
 from types import TracebackType
 from typing import NamedTuple
 
-from bpfprof.elf.symbols.lookup import ElfSymbol, find_dynamic_symbol, find_in_symbol_table
+from bpfprof.elf.symbols.lookup import ElfSymbol, dynamic_functions, find_dynamic_symbol, find_in_symbol_table
 from bpfprof.model.ids import ElfAddress, FileOffset
 
 EM_X86_64 = 62
@@ -243,6 +244,10 @@ class ElfImage:
             if table is not None and strings is not None:
                 symbol = find_in_symbol_table(self.read_at, table[1:], strings[1:], name)
         return symbol
+
+    def dynamic_functions(self, initials: set[bytes]) -> Iterator[tuple[str, ElfAddress]]:
+        """Names and addresses of functions that .dynsym defines, of names that begin with one of these two bytes."""
+        return dynamic_functions(self.read, self.dynamic_tags(), initials)
 
     def _read_build_id(self, notes: list[tuple[int, int]]) -> str:
         """The descriptor of NT_GNU_BUILD_ID in hex; "" when there is none."""

@@ -6,6 +6,7 @@ lies in other files (.dwo, dwz -m), and lines of 64-bit DWARF.
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import re
@@ -17,11 +18,18 @@ from typing import Any, NamedTuple
 
 from bpfprof.elf.image import ElfImage
 from bpfprof.errors import UnsupportedError
+from bpfprof.model.seccomp import COMPUTING, seccomp_filter
 
 _PYELFTOOLS = (0, 29)  # DWARF 5, and ranges that are read as they are here
 _CHILD = str(Path(__file__).with_name("lines_child.py"))
 _WAIT_LIMIT_S = 20  # for a child that gets no CPU, or waits for a disk
 _ALONE: dict[str, Any] = {"env": {}, "cwd": "/", "start_new_session": True, "stderr": subprocess.DEVNULL}
+
+
+@functools.cache
+def _filter() -> bytes:
+    """Leaves the child what reads and answers."""
+    return seccomp_filter(f"{COMPUTING} read write lseek pread64 close fcntl ioctl fstat newfstatat statx")
 
 
 class SourceLine(NamedTuple):
@@ -80,9 +88,10 @@ class LineReader:
         import elftools
 
         command = [sys.executable, "-I", "-S", _CHILD, str(fd), str(self._cpu_limit_s), elftools.__path__[0]]
+        asked = {"filter": _filter().hex(), "addresses": addresses}
         # A file instead of a pipe: a limit of the child bounds its size, and it outlives the child.
         with os.fdopen(os.memfd_create("lines"), "r+b") as output:
-            request: dict[str, Any] = {"input": json.dumps(addresses).encode(), "stdout": output, "pass_fds": [fd]}
+            request: dict[str, Any] = {"input": json.dumps(asked).encode(), "stdout": output, "pass_fds": [fd]}
             try:
                 subprocess.run(command, check=True, timeout=_WAIT_LIMIT_S, **request, **_ALONE)
             except (OSError, ValueError, subprocess.SubprocessError) as error:

@@ -1,20 +1,23 @@
 """The process that `lines` starts: an open ELF file and addresses in, source lines and inlined functions out.
 
-    python -I -S lines_child.py FD CPU_SECONDS DIRECTORY_OF_ELFTOOLS <addresses >answers
+    python -I -S lines_child.py FD CPU_SECONDS DIRECTORY_OF_ELFTOOLS <request >answers
 
-Addresses are a JSON list that ascends, as all lists of addresses here. Answers are JSON lists, one per line: [address,
-[[function, file, line, is inlined], ...]], innermost first, or [null, problem]. pyelftools believes every count, so the
-process has limits of time and memory. It makes an object of each step, which takes ten times as long, so the loops over
-entries of a unit and instructions of a line program are ours. Of bpfprof nothing is imported: numpy would come with it.
+A request is a JSON object: `filter` of seccomp in hex, and `addresses` that ascend, as all lists of addresses here.
+Answers are JSON lists, one per line: [address, [[function, file, line, is inlined], ...]], innermost first, or [null,
+problem]. pyelftools believes every count, so the process has limits of time and memory. It makes an object of each
+step, which takes ten times as long, so the loops over entries of a unit and instructions of a line program are ours. Of
+bpfprof nothing is imported: numpy would come with it.
 Sections in comments are those of DWARF 5.
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import json
 import os
 import resource
+import struct
 import sys
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator
@@ -25,11 +28,10 @@ from typing import Any
 _LIMITS = {
     resource.RLIMIT_DATA: 1 << 30,  # bytes; pyelftools holds all debug sections of the file
     resource.RLIMIT_FSIZE: 32 << 20,  # of answers
-    **dict.fromkeys((resource.RLIMIT_NOFILE, resource.RLIMIT_NPROC, resource.RLIMIT_CORE), 0),
 }
 _NAME_LIMIT_BYTES, _DEPTH_LIMIT, _LINE_LIMIT = 16 << 10, 64, 1 << 32
 _NOBODY = 65534
-_PR_SET_NO_NEW_PRIVS = 38  # <linux/prctl.h>
+_PR_SET_NO_NEW_PRIVS, _PR_SET_SECCOMP, _MODE_FILTER = 38, 22, 2  # <linux/prctl.h>, <linux/seccomp.h>
 _ULEB, _STRING, _BLOCK, _BLOCK1, _BLOCK2, _BLOCK4 = -1, -2, -3, -4, -5, -7  # in place of a size
 _SIZES = {  # of forms whose size pyelftools does not tell: section 7.5.6
     **dict.fromkeys(["sdata", "udata", "ref_udata", "strx", "addrx", "loclistx", "rnglistx"], _ULEB),
@@ -244,23 +246,32 @@ def _answers(dwarf: Any, addresses: list[int]) -> Iterator[tuple[int | None, obj
             yield None, f"a unit: {type(error).__name__}"
 
 
-def _confine(cpu_s: int) -> None:
-    """Leave nothing to this process but its memory and its open descriptors."""
-    for kind, limit in {**_LIMITS, resource.RLIMIT_CPU: cpu_s}.items():
+def confine(limits: dict[int, int], code: bytes) -> None:
+    """Leave nothing to this process but its memory, its open descriptors and what a seccomp filter lets through.
+
+    `limits` are of more resources than those of which it gets nothing.
+    """
+    nothing = dict.fromkeys((resource.RLIMIT_NOFILE, resource.RLIMIT_NPROC, resource.RLIMIT_CORE), 0)
+    for kind, limit in {**nothing, **limits}.items():
         resource.setrlimit(kind, (limit, limit))
     if os.geteuid() == 0:
-        os.setgroups([])
-        os.setresgid(_NOBODY, _NOBODY, _NOBODY)
-        os.setresuid(_NOBODY, _NOBODY, _NOBODY)
-    ctypes.CDLL(None).prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
+        with contextlib.suppress(PermissionError):  # bpfprof gave that up: then the filter has to do
+            os.setgroups([])
+            os.setresgid(_NOBODY, _NOBODY, _NOBODY)
+            os.setresuid(_NOBODY, _NOBODY, _NOBODY)
+    libc, lines = ctypes.CDLL(None), ctypes.create_string_buffer(code, len(code) + 1)
+    libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
+    if code:
+        libc.prctl(_PR_SET_SECCOMP, _MODE_FILTER, struct.pack("H6xQ", len(code) // 8, ctypes.addressof(lines)), 0, 0)
 
 
 def main() -> None:
     sys.path.append(os.path.dirname(sys.argv[3]))
     from elftools.elf.elffile import ELFFile
 
-    addresses = json.load(sys.stdin)
-    _confine(int(sys.argv[2]))
+    request = json.load(sys.stdin)
+    addresses = request["addresses"]
+    confine({**_LIMITS, resource.RLIMIT_CPU: int(sys.argv[2])}, bytes.fromhex(request["filter"]))
     try:
         # Without a loader of streams, links to other files are not followed.
         dwarf = ELFFile(os.fdopen(int(sys.argv[1]), "rb")).get_dwarf_info(relocate_dwarf_sections=False)

@@ -33,9 +33,11 @@ class _Command(IntEnum):
     MAP_CREATE = 0
     MAP_LOOKUP_ELEM = 1
     MAP_UPDATE_ELEM = 2
+    MAP_DELETE_ELEM = 3
     PROG_LOAD = 5
     RAW_TRACEPOINT_OPEN = 17
     BTF_LOAD = 18
+    LINK_CREATE = 28
     MAP_LOOKUP_BATCH = 24
 
 
@@ -87,6 +89,12 @@ def map_lookup(fd: int, key: bytes, value_bytes: int) -> bytes | None:
     return value.raw
 
 
+def map_delete(fd: int, key: bytes) -> None:
+    """Removes one element, if it is there."""
+    with contextlib.suppress(FileNotFoundError):
+        _bpf(_Command.MAP_DELETE_ELEM, "IQQQ", fd, _address(key), 0, 0)
+
+
 def map_lookup_batch(fd: int, keys_address: int, values_address: int, entries: int) -> int:
     """Copies a hash map's elements to two arrays of `entries`; returns how many.
 
@@ -103,6 +111,7 @@ def map_lookup_batch(fd: int, keys_address: int, values_address: int, entries: i
 
 _BATCH = struct.Struct("QQQQIIQQ")  # `batch` of union bpf_attr
 _LICENSE = b"GPL"
+UPROBE_LINK = 48  # BPF_TRACE_UPROBE_MULTI, an attach type
 _LOG_BYTES = 1 << 20
 _LOG_INSTRUCTIONS, _LOG_STATISTICS = 1, 4  # BPF_LOG_LEVEL1 and _STATS, include/linux/bpf_verifier.h
 VERIFIER_IS_DONE = b"\nprocessed "  # begins the last line of its log, kernel/bpf/verifier.c
@@ -123,6 +132,7 @@ def program_load(
     functions: bytes,
     log: ctypes.Array[ctypes.c_char] | None = None,
     log_level: int = _LOG_INSTRUCTIONS,
+    attach_type: int = 0,
 ) -> int:
     """Descriptor of a program the verifier accepted; `log` takes what it says (which costs time).
 
@@ -132,19 +142,19 @@ def program_load(
     log_fields = (log_level, len(log), ctypes.addressof(log)) if log is not None else (0, 0, 0)
     head = (program_type, len(code) // 8, _address(code), _address(_LICENSE), *log_fields, 0, 0, name.encode()[:15])
     info = (btf_fd, FUNCTION_INFO_BYTES, _address(functions), len(functions) // FUNCTION_INFO_BYTES)
-    values = (*head, 0, 0, *info)
+    values = (*head, 0, attach_type, *info)
     for _ in range(_LOAD_TRIES):  # the verifier gives up with EAGAIN when a signal is pending
         with contextlib.suppress(BlockingIOError):
             return _bpf(_Command.PROG_LOAD, "IIQQIIQII16sIIIIQI", *values)
     return _bpf(_Command.PROG_LOAD, "IIQQIIQII16sIIIIQI", *values)
 
 
-def verifier_log(program_type: int, code: bytes, name: str, btf_fd: int, functions: bytes) -> str:
+def verifier_log(program_type: int, code: bytes, name: str, btf_fd: int, functions: bytes, attach_type: int = 0) -> str:
     """What the verifier says of a program it refuses: with each instruction, if all of that fits."""
     log = ctypes.create_string_buffer(_LOG_BYTES)
     for level in (_LOG_INSTRUCTIONS, _LOG_STATISTICS):
         with contextlib.suppress(OSError):
-            os.close(program_load(program_type, code, name, btf_fd, functions, log, level))
+            os.close(program_load(program_type, code, name, btf_fd, functions, log, level, attach_type))
         if VERIFIER_IS_DONE in log.value:
             break
     return log.value.decode(errors="replace")
@@ -196,6 +206,34 @@ def perf_event_times(fd: int) -> tuple[int, int]:
     """How long an event was wanted and how long it was counted, in nanoseconds: a CPU has so many counters only."""
     _, enabled_ns, running_ns = struct.unpack("<QQQ", os.read(fd, 24))
     return enabled_ns, running_ns
+
+
+def uprobe_link(program_fd: int, path: bytes, cookie_of_offset: dict[int, int], is_return: bool) -> int:
+    """The same at many places of a file; the program, loaded for UPROBE_LINK, is given the cookie of each. Linux 6.6.
+
+    `link_create.uprobe_multi` of union bpf_attr.
+    """
+    offsets = struct.pack(f"<{len(cookie_of_offset)}Q", *cookie_of_offset)
+    cookies = struct.pack(f"<{len(cookie_of_offset)}Q", *cookie_of_offset.values())
+    places = _address(path), _address(offsets), 0, _address(cookies), len(cookie_of_offset), int(is_return), 0
+    return _bpf(_Command.LINK_CREATE, "IIIIQQQQIII4x", program_fd, 0, UPROBE_LINK, 0, *places)
+
+
+def uprobe_open(kind: tuple[int, int], cpu: int, path: bytes, offset: int, program_fd: int) -> int:
+    """Runs a program where code of the file is executed, or returned from; closing the descriptor ends it.
+
+    kind: (the type of the uprobe PMU, its config). In every process that maps the file, on every CPU: the one that is
+    given matters to perf's own samples only. uprobe_path and probe_offset are config1 and config2 of perf_event_attr.
+    """
+    head = struct.pack("<IIQ40xQQ", kind[0], _ATTRIBUTE_SIZE_VER5, kind[1], _address(path), offset)
+    attribute = head.ljust(_ATTRIBUTE_SIZE_VER5, b"\0")
+    fd = _call(_SYSCALL_PERF_EVENT_OPEN, attribute, -1, cpu, -1, _FLAG_CLOSE_ON_EXEC)
+    try:
+        fcntl.ioctl(fd, _IOC_SET_BPF, program_fd)
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd
 
 
 def mapping_event_open(cpu: int) -> int:

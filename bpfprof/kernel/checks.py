@@ -17,6 +17,7 @@ from bpfprof.kernel.btf import KernelTypes
 from bpfprof.kernel.compiler import check_bcc
 from bpfprof.kernel.kernel_side import KernelSide
 from bpfprof.kernel.perf_events import EVENTS, is_hardware
+from bpfprof.kernel.probes import check_probes
 from bpfprof.kernel.refusals import (
     COUNTS_LOCKED_MEMORY,
     check_lockdown,
@@ -206,6 +207,7 @@ def kernel_side_findings(kernel: KernelSide) -> Iterator[tuple[str, Finding]]:
         attachments.attach_clock(programs, 99)
         yield "clock", Finding("cpu-clock samples every CPU")
         yield "events", _events()
+        yield "library calls", _library_calls()
     finally:
         attachments.close()
 
@@ -216,6 +218,14 @@ def _events() -> Finding:
     if any(map(is_hardware, there)):
         return Finding(told)
     return Finding("", f"no hardware counters, as in most virtual machines: {told}")
+
+
+def _library_calls() -> Finding:
+    try:
+        check_probes()
+    except UnsupportedError as error:
+        return Finding("", f"record --cuda does not work: {error}", error.hint)
+    return Finding("record --cuda can count those of CUDA, NCCL and HIP")
 
 
 def check_events(names: tuple[str, ...]) -> None:

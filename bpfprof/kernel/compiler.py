@@ -23,10 +23,17 @@ from bpfprof import __version__
 from bpfprof.abi import ebpf_directory
 from bpfprof.errors import UnsupportedError
 from bpfprof.kernel.btf import KernelTypes
-from bpfprof.kernel.sources import compiler_flags, function_names, has_task_pointers, join_includes, keeps_run_delay
+from bpfprof.kernel.sources import (
+    compiler_flags,
+    function_names,
+    has_task_pointers,
+    has_uprobe_links,
+    join_includes,
+    keeps_run_delay,
+)
 from bpfprof.private_cache import PrivateCache
 
-PERF_EVENT, RAW_TRACEPOINT = 7, 17  # enum bpf_prog_type of include/uapi/linux/bpf.h
+KPROBE, PERF_EVENT, RAW_TRACEPOINT = 2, 7, 17  # enum bpf_prog_type of include/uapi/linux/bpf.h
 # Programs, each a function in ebpf/, and the type it is loaded as.
 PROGRAMS = {
     "on_cpu": PERF_EVENT,
@@ -39,6 +46,8 @@ PROGRAMS = {
 }
 # The one that is loaded for each event that is asked for; all others always are.
 ON_EVENT = "on_event"
+# Those that are loaded for each function whose calls are counted, and compiled only with them.
+CALL_PROGRAMS = {"call_begin": KPROBE, "call_end": KPROBE}
 _CACHE = PrivateCache("", file_limit_bytes=1 << 22)
 _QUICKER = ["-g0", "-w"]  # no debug information, no warnings: a tenth of the time
 _PR_SET_SECUREBITS, _SECBIT_NO_SETUID_FIXUP = 28, 4  # include/uapi/linux/prctl.h, securebits.h
@@ -51,8 +60,10 @@ _SEE_DEBUG = "--debug shows the compiler's messages"
 class Compilation:
     """A compilation under way, or its result from the cache; `result()` waits for it."""
 
-    def __init__(self, key: str, takes_pointer: bool) -> None:
+    def __init__(self, key: str, takes_pointer: bool, with_calls: bool = False, uses_links: bool = False) -> None:
         self.takes_pointer = takes_pointer  # see load_programs()
+        self.with_calls = with_calls
+        self.uses_links = uses_links  # see load_call_programs()
         self._key = key
         self._programs = _parse(_CACHE.load(key))
         self._child_pid = 0
@@ -60,17 +71,20 @@ class Compilation:
         self._log_fd = -1
 
     @classmethod
-    def start(cls) -> Compilation:
+    def start(cls, with_calls: bool = False) -> Compilation:
         """Looks into the cache, else forks the child that compiles; call it before threads are started.
+
+        with_calls: with CALL_PROGRAMS, and stacks that lead through such calls.
 
         Raises UnsupportedError without BCC or the kernel's type information.
         """
         check_bcc()
         text = join_includes(ebpf_directory() / "profiler.bpf.c")
         types = KernelTypes()
-        flags = compiler_flags(types, keeps_run_delay(), function_names(text))
+        flags = compiler_flags(types, keeps_run_delay(), function_names(text), with_calls)
         parts = [__version__, os.uname().release, os.uname().machine, *flags, text]
-        compilation = cls(hashlib.sha256("\0".join(parts).encode()).hexdigest(), has_task_pointers(types))
+        key = hashlib.sha256("\0".join(parts).encode()).hexdigest()
+        compilation = cls(key, has_task_pointers(types), with_calls, with_calls and has_uprobe_links(types))
         if compilation._programs is None:
             compilation._fork(text, flags)
         return compilation
@@ -81,7 +95,8 @@ class Compilation:
         self._child_pid = os.fork()
         if self._child_pid == 0:
             os.close(self._answer_fd)
-            _child(text, flags, answer_end, self._log_fd)
+            programs = {**PROGRAMS, **(CALL_PROGRAMS if self.with_calls else {})}
+            _child(text, flags, [*programs, *function_names(text)], answer_end, self._log_fd)
         os.close(answer_end)
 
     def result(self) -> dict[str, bytes]:
@@ -154,13 +169,13 @@ def bcc_version(folder: str) -> str:
     return "of an unknown version"
 
 
-def _child(text: str, flags: list[str], answer_fd: int, log_fd: int) -> None:
-    """Never returns."""
+def _child(text: str, flags: list[str], names: list[str], answer_fd: int, log_fd: int) -> None:
+    """Never returns. names: of all programs and functions that are wanted."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole process group; the parent decides
     os.dup2(log_fd, 1)
     os.dup2(log_fd, 2)
     try:
-        answer, status = json.dumps({name: code.hex() for name, code in _compile(text, flags).items()}), 0
+        answer, status = json.dumps({name: code.hex() for name, code in _compile(text, flags, names).items()}), 0
     except BaseException as error:
         answer, status = f"{type(error).__name__}: {error}", _SAYS_WHY
     with os.fdopen(answer_fd, "wb") as stream:
@@ -168,7 +183,7 @@ def _child(text: str, flags: list[str], answer_fd: int, log_fd: int) -> None:
     os._exit(status)
 
 
-def _compile(text: str, flags: list[str]) -> dict[str, bytes]:
+def _compile(text: str, flags: list[str], names: list[str]) -> dict[str, bytes]:
     os.environ["BCC_KERNEL_SOURCE"] = str(ebpf_directory())
     from bcc import BPF
     from bcc.libbcc import lib
@@ -176,7 +191,7 @@ def _compile(text: str, flags: list[str]) -> dict[str, bytes]:
     _hide_root()
     module = BPF(text=text, cflags=[*flags, *_QUICKER])
     code = {}
-    for function in (*PROGRAMS, *function_names(text)):
+    for function in names:
         size = lib.bpf_function_size(module.module, function.encode())
         code[function] = ctypes.string_at(lib.bpf_function_start(module.module, function.encode()), size)
     return code

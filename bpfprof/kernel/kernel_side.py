@@ -6,7 +6,7 @@ import os
 from threading import Thread
 
 from bpfprof.kernel.compiler import ON_EVENT, Compilation
-from bpfprof.kernel.loader import load_programs
+from bpfprof.kernel.loader import load_call_programs, load_programs
 from bpfprof.kernel.refusals import COUNTS_LOCKED_MEMORY
 from bpfprof.kernel.tables import Tables
 from bpfprof.proc.own_process import lift_locked_memory_limit
@@ -34,7 +34,7 @@ class KernelSide:
         if COUNTS_LOCKED_MEMORY:
             lift_locked_memory_limit()
         try:
-            return cls(Tables.create(), compilation)
+            return cls(Tables.create(compilation.with_calls), compilation)
         except BaseException:
             compilation.interrupt()
             raise
@@ -44,6 +44,11 @@ class KernelSide:
             self._programs = load_programs(self._compilation.result(), self.tables.fds, self._compilation.takes_pointer)
         except BaseException as error:
             self._failure = error
+
+    @property
+    def is_loading(self) -> bool:
+        """Whether `programs()` would wait."""
+        return self._loading.is_alive()
 
     def programs(self) -> dict[str, int]:
         """Descriptors of the loaded programs by name; waits for them. Raises UnsupportedError."""
@@ -58,6 +63,22 @@ class KernelSide:
         fd = load_programs(code, self.tables.fds, takes_pointer, number)[ON_EVENT]
         self.programs()[f"{ON_EVENT} {number}"] = fd
         return fd
+
+    def call_programs(self, number: int | None) -> tuple[int, int]:
+        """The same of those at the begin and the end of calls of a function; None: of all. Raises UnsupportedError.
+
+        number: see ebpf/calls.bpf.c. The compilation was one with calls.
+        """
+        code, takes_pointer = self._compilation.result(), self._compilation.takes_pointer
+        if f"call_begin {number}" not in self.programs():
+            loaded = load_call_programs(code, self.tables.fds, takes_pointer, number)
+            self.programs().update({f"{name} {number}": fd for name, fd in loaded.items()})
+        return self.programs()[f"call_begin {number}"], self.programs()[f"call_end {number}"]
+
+    @property
+    def uses_links(self) -> bool:
+        """Whether `call_programs()` are those of all functions, and not of one each."""
+        return self._compilation.uses_links
 
     def close(self) -> None:
         """Gives everything back; what is attached must have been detached before. Safe to call again."""

@@ -13,7 +13,7 @@ import struct
 
 from bpfprof import abi
 from bpfprof.kernel import bpf_syscall
-from bpfprof.kernel.compiler import ON_EVENT, PERF_EVENT, PROGRAMS
+from bpfprof.kernel.compiler import CALL_PROGRAMS, ON_EVENT, PERF_EVENT, PROGRAMS
 from bpfprof.kernel.refusals import refusal
 from bpfprof.kernel.sources import FIRST_FUNCTION, MAPS_BY_TYPE, map_names
 
@@ -39,27 +39,51 @@ def load_programs(
 
     Raises UnsupportedError with the verifier's last words.
     """
-    functions = [name for name in code if name not in PROGRAMS]
+    wanted = {name: kind for name, kind in PROGRAMS.items() if (name == ON_EVENT) == (event is not None)}
+    return _load_all(wanted, code, map_fds, takes_pointer, event or 0)
+
+
+def load_call_programs(
+    code: dict[str, bytes], map_fds: dict[str, int], takes_pointer: bool, number: int | None
+) -> dict[str, int]:
+    """Descriptors of CALL_PROGRAMS by name, for the function with this number; None: for links of many, as compiled.
+
+    The same is true of all else.
+    """
+    attach_type = bpf_syscall.UPROBE_LINK if number is None else 0
+    return _load_all(CALL_PROGRAMS, code, map_fds, takes_pointer, number or 0, attach_type)
+
+
+def _load_all(
+    wanted: dict[str, int],
+    code: dict[str, bytes],
+    map_fds: dict[str, int],
+    takes_pointer: bool,
+    number: int,
+    attach_type: int = 0,
+) -> dict[str, int]:
+    functions = [name for name in code if name not in PROGRAMS and name not in CALL_PROGRAMS]
     try:
         btf_fd = bpf_syscall.btf_load(_type_information(takes_pointer))
     except OSError as error:
         raise refusal("type information for BPF programs", error) from error
     try:
         return {
-            name: _load(name, kind, *_link(code, name, functions, _fd_of_number(map_fds, kind), event or 0), btf_fd)
-            for name, kind in PROGRAMS.items()
-            if (name == ON_EVENT) == (event is not None)
+            name: _load(
+                name, kind, *_link(code, name, functions, _fd_of_number(map_fds, kind), number), btf_fd, attach_type
+            )
+            for name, kind in wanted.items()
         }
     finally:
         os.close(btf_fd)
 
 
-def _load(name: str, program_type: int, code: bytes, starts: list[int], btf_fd: int) -> int:
+def _load(name: str, program_type: int, code: bytes, starts: list[int], btf_fd: int, attach_type: int) -> int:
     functions = b"".join(struct.pack("<II", start, _FUNCTION_TYPE) for start in starts)
     try:
-        return bpf_syscall.program_load(program_type, code, name, btf_fd, functions)
+        return bpf_syscall.program_load(program_type, code, name, btf_fd, functions, attach_type=attach_type)
     except OSError as error:
-        log = bpf_syscall.verifier_log(program_type, code, name, btf_fd, functions).strip()
+        log = bpf_syscall.verifier_log(program_type, code, name, btf_fd, functions, attach_type).strip()
         failure = refusal(f"the BPF program {name}", error, log)
         failure.details = log[-4000:]
         raise failure from error
@@ -85,7 +109,8 @@ def _type_information(takes_pointer: bool) -> bytes:
 
 def _fd_of_number(map_fds: dict[str, int], program_type: int) -> dict[int, int]:
     own = "perf" if program_type == PERF_EVENT else "sched"
-    names = [f"{own}_{name}" if name in MAPS_BY_TYPE else name for name in map_names()]
+    all_names = map_names(with_calls="call_sums" in map_fds)
+    names = [f"{own}_{name}" if name in MAPS_BY_TYPE else name for name in all_names]
     return {number: map_fds[name] for number, name in enumerate(names, 1)}
 
 

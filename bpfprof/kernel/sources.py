@@ -30,14 +30,15 @@ _INCLUDE = re.compile(r'^#include "([\w./]+)"$', re.MULTILINE)
 MAPS_BY_TYPE = ("walks", "cached_rules")
 
 
-def maps_header() -> str:
-    """The text of maps.bpf.h."""
-    return (ebpf_directory() / "maps.bpf.h").read_text()
+def maps_header(with_calls: bool = False) -> str:
+    """The text of maps.bpf.h; with_calls: and of what has those for calls of libraries."""
+    names = ("maps.bpf.h", "calls.bpf.h") if with_calls else ("maps.bpf.h",)
+    return "".join((ebpf_directory() / name).read_text() for name in names)
 
 
-def map_names() -> list[str]:
+def map_names(with_calls: bool = False) -> list[str]:
     """Names that programs know maps by; a map's number in the programs is its place here, from 1 on."""
-    return [match[0] for match in MAP_LINE.findall(maps_header())] + list(MAPS_BY_TYPE)
+    return [match[0] for match in MAP_LINE.findall(maps_header(with_calls))] + list(MAPS_BY_TYPE)
 
 
 def function_names(text: str) -> list[str]:
@@ -102,6 +103,11 @@ def has_task_pointers(types: KernelTypes) -> bool:
     return types.has_name("BPF_FUNC_task_pt_regs")
 
 
+def has_uprobe_links(types: KernelTypes) -> bool:
+    """Whether one BPF link is of many uprobes, each with a cookie: Linux 6.6, BPF_TRACE_UPROBE_MULTI."""
+    return types.has_name("BPF_TRACE_UPROBE_MULTI")
+
+
 def _older_kernel(types: KernelTypes) -> dict[str, int]:
     """What ebpf/current_task.bpf.h and off_cpu.bpf.c do in another way on older kernels."""
     is_old = not has_task_pointers(types)
@@ -162,8 +168,12 @@ def _file_offsets(types: KernelTypes) -> dict[str, int]:
     return {f"BP_OFFSET_{name}": offset for name, offset in found.items()}
 
 
-def compiler_flags(types: KernelTypes, has_run_delay: bool, functions: list[str]) -> list[str]:
+def compiler_flags(
+    types: KernelTypes, has_run_delay: bool, functions: list[str], with_calls: bool = False
+) -> list[str]:
     """-D flags: kernel version, struct offsets in bytes, numbers of the maps and functions.
+
+    with_calls: of libraries they are counted (ebpf/calls.bpf.c); else nothing of that is compiled.
 
     BP_OFFSET_TASK_RUN_DELAY is 0 without. BP_OFFSET_TASK_STATE is 0 where the tracepoint sched_switch tells the state.
     """
@@ -182,6 +192,8 @@ def compiler_flags(types: KernelTypes, has_run_delay: bool, functions: list[str]
         "BP_OFFSET_TASK_FSBASE": types.offset("task_struct", "thread") + types.offset("thread_struct", "fsbase"),
     }
     defines |= _preempt_count(types) | _older_kernel(types) | _file_offsets(types)
-    defines |= {f"BP_FD_{name}": number for number, name in enumerate(map_names(), 1)}
+    defines |= {f"BP_FD_{name}": number for number, name in enumerate(map_names(with_calls), 1)}
+    if with_calls:
+        defines |= {"BP_WITH_CALLS": 1, "BP_HAS_UPROBE_LINKS": int(has_uprobe_links(types))}
     defines |= {f"BP_FUNCTION_{name}": number for number, name in enumerate(functions, FIRST_FUNCTION)}
     return [f"-D{name}={value}" for name, value in defines.items()]

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import os
+import secrets
 import struct
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from bpfprof import abi
 from bpfprof.kernel import bpf_syscall
 from bpfprof.kernel.attach import cpus
+from bpfprof.kernel.map_sizes import map_sizes
 from bpfprof.kernel.refusals import refusal
 from bpfprof.kernel.sources import MAP_LINE, kernel_version_code, maps_header
+from bpfprof.proc.memory_limits import memory_there_is
 
 # Elements of hash maps are made as they are needed where programs of perf events may use such maps: Linux 6.1 and later
 # ("bpf: Relax the requirement to use preallocated hash maps in tracing progs."). Else all are made at once: 80 MiB for
@@ -29,29 +32,37 @@ _SCALAR_BYTES = {"none": 0, "__u32": 4, "__u64": 8}
 
 @dataclass(frozen=True)
 class Tables:
-    """Descriptors of all maps by name."""
+    """Descriptors of all maps by name, and how many elements each has; rings: bytes."""
 
     fds: dict[str, int]
+    entries: dict[str, int] = field(default_factory=dict)
+    key_factor: int = field(default_factory=lambda: secrets.randbits(64) | 1)  # of bp_config, in this recording
 
     @classmethod
-    def create(cls) -> Tables:
-        """Makes every map. Raises UnsupportedError without the privilege, or when the kernel refuses one."""
+    def create(cls, with_calls: bool = False) -> Tables:
+        """Makes every map. Raises UnsupportedError without the privilege, or when the kernel refuses one.
+
+        with_calls: also those for calls of libraries.
+        """
         fds: dict[str, int] = {}
-        for name, map_type, key, value, entries in MAP_LINE.findall(maps_header()):
+        entries_of: dict[str, int] = {}
+        all_sizes = {**abi.CONSTANTS, **map_sizes(memory_there_is())}
+        for name, map_type, key, value, entries in MAP_LINE.findall(maps_header(with_calls)):
             sizes = [
                 _SCALAR_BYTES[type_name] if type_name in _SCALAR_BYTES else abi.size(type_name)
                 for type_name in (key, value)
             ]
-            count = int(entries) if entries.isdigit() else abi.CONSTANTS[entries]
+            count = int(entries) if entries.isdigit() else all_sizes[entries]
             if map_type == "CPU_ARRAY":
                 count *= cpus("possible")[-1] + 1
             inner_fd = 0
             if map_type == "CHUNK_ARRAY":
                 inner_fd = fds["chunk"] = new_chunk()  # the kernel needs one to know what the others will be like
                 sizes = [4, 4]
+            entries_of[name] = count
             kind, flags = _KINDS.get(map_type, (map_type, 0))
             fds[name] = _create(kind, sizes[0], sizes[1], count, name, flags, inner_fd)
-        return cls(fds)
+        return cls(fds, entries_of)
 
     def close(self) -> None:
         """Closes the descriptors; the maps go when the programs that use them have gone."""
@@ -61,7 +72,8 @@ class Tables:
 
     def set_config(self, flags: int, min_block_ns: int = 0, stack_interval_ns: int = 0) -> None:
         """Writes the one bp_config."""
-        record = abi.pack("bp_config", flags=flags, min_block_ns=min_block_ns, stack_interval_ns=stack_interval_ns)
+        times = {"min_block_ns": min_block_ns, "stack_interval_ns": stack_interval_ns}
+        record = abi.pack("bp_config", flags=flags, key_factor=self.key_factor, **times)
         bpf_syscall.map_update(self.fds["config"], _key(0), record)
 
     def set_process(self, pid: int, record: bytes, is_new: bool = True) -> None:

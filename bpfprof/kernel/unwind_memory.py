@@ -72,9 +72,9 @@ class UnwindMemory:
         self._publish_rules()
 
     def set_file(self, number: int, table: FileRows, rules: Rules) -> None:
-        """Makes a file's rows known. `rules` are those that the rows refer to. Raises UnwindMemoryFull.
+        """Makes a file's rows known, in place of those before. `rules` are those that the rows refer to.
 
-        May take the tables of other files away, see `take_evicted`.
+        Raises UnwindMemoryFull; those before stay then. May take the tables of other files away, see `take_evicted`.
         """
         with self._lock:
             adopted = self._rules.adopt(table, rules)
@@ -92,11 +92,20 @@ class UnwindMemory:
                 if words > self._file_words or not self._evict(words):
                     raise
                 return False
+            if number in self._files:
+                self._free_later(self._files[number])
             self._files[number] = _Placed(time.monotonic(), blocks)
-            row = self._file_rows[number : number + 1]
+            row, states = self._file_rows[number : number + 1], abi.ENUMS["bp_file_state"]
+            row["state"] = states["BP_FILE_PENDING"]
             row["pages"], row["first_page"], row["page_count"] = pages, table.first_page, len(table.pages) - 1
-            row["state"] = abi.ENUMS["bp_file_state"]["BP_FILE_READY"]
+            row["state"] = states["BP_FILE_READY" if table.is_whole else "BP_FILE_IN_PART"]
         return True
+
+    def _free_later(self, placed: _Placed) -> int:
+        """Words of a table that no stack will be taken by in a moment."""
+        for start, size in placed.blocks:
+            self._freed.append((time.monotonic() + _REUSE_TABLE_AFTER_S, start, size))
+        return sum(size for _, size in placed.blocks)
 
     def note_used(self, numbers: Iterable[int]) -> None:
         """Stacks that were taken lately lead through these files."""
@@ -119,9 +128,7 @@ class UnwindMemory:
             if freed >= 2 * words:
                 break
             self._file_rows["state"][number] = abi.ENUMS["bp_file_state"]["BP_FILE_PENDING"]
-            for start, size in self._files.pop(number).blocks:
-                self._freed.append((time.monotonic() + _REUSE_TABLE_AFTER_S, start, size))
-                freed += size
+            freed += self._free_later(self._files.pop(number))
             self._evicted.append(number)
             self.evicted_count += 1
         return freed > 0

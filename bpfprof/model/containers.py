@@ -9,6 +9,7 @@ Names as docker, containerd, CRI-O, podman, LXC and systemd-nspawn give them, wi
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from typing import NamedTuple
 
 _SCOPE = re.compile(r"(docker|cri-containerd|crio|libpod|nerdctl|containerd)-([0-9a-f]{12,64})(?:\.scope)?")
@@ -32,22 +33,23 @@ class Container(NamedTuple):
         return f"{self.engine} {self.name[:_SHOWN_DIGITS] if is_id else self.name}"
 
 
+@lru_cache(maxsize=1024)  # it is asked for each thread
 def container_of(cgroup: str) -> Container | None:
     """The innermost container that a cgroup is in; None for none."""
     parts = cgroup.split("/")
-    found = (_container(parts[:end]) for end in range(len(parts), 0, -1))
+    found = (_container(parts, end) for end in range(len(parts), 0, -1))
     return next((each for each in found if each is not None), None)
 
 
-def _container(parts: list[str]) -> Container | None:
-    """The container whose own cgroup this is."""
-    last, above = parts[-1], parts[-2] if len(parts) > 1 else ""
+def _container(parts: list[str], end: int) -> Container | None:
+    """The container whose own cgroup the first `end` parts are."""
+    last, above = parts[end - 1], parts[end - 2] if end > 1 else ""
     if scope := _SCOPE.fullmatch(last):
         return Container(scope[1].replace("cri-", "").replace("libpod", "podman"), scope[2])
     if above == "docker" and _ID_BELOW.fullmatch(last):
         return Container("docker", last)
     if _PLAIN_ID.fullmatch(last):
-        is_pod = any(part.startswith("kubepods") for part in parts)
+        is_pod = any(part.startswith("kubepods") for part in parts[:end])
         return Container("kubernetes" if is_pod else above.partition(".")[0] or "container", last)
     if payload := _LXC.fullmatch(last):
         return Container("lxc", payload[1])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import IntEnum
+from functools import lru_cache
 
 
 class FrameKind(IntEnum):
@@ -32,3 +33,9 @@ class Frame:
     line: int = 0
     offset: int = 0
     source: str = ""  # of a native frame: the file that `line` is in
+
+
+@lru_cache(1 << 12)
+def mark(kind: FrameKind, name: str = "") -> Frame:
+    """A frame of a kind that has nothing but a name, mostly the same object for the same one."""
+    return Frame(kind, name)

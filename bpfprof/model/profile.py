@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import cast
 
 import numpy as np
 
@@ -11,6 +12,7 @@ from bpfprof import array_types as npt
 from bpfprof.model.frames import Frame
 from bpfprof.model.ids import Pid, Tid
 from bpfprof.model.samples import LOCK_HOLDER_DTYPE
+from bpfprof.model.spans import SPAN_HOLDER_DTYPE
 
 # One row a (thread, stack, state, reason): spans added up. thread and stack are indices into Profile.threads and
 # Profile.stacks; reason: model.states, 0 but of OFF_CPU. total_ns: wall time; count: samples (ON_CPU) or intervals
@@ -57,6 +59,29 @@ EVENT_WEIGHT_DTYPE = np.dtype(
     [("event", "u1"), ("thread", "<u4"), ("stack", "<u4"), ("count", "<u8"), ("total", "<u8")]
 )
 
+# One row for each time that a program marked (bpfprof/marks.py). start_ns: since the recording began; name: place in
+# Profile.mark_names.
+PROFILE_MARK_DTYPE = np.dtype([("start_ns", "<i8"), ("duration_ns", "<i8"), ("thread", "<u4"), ("name", "<u4")])
+
+# One row a sample of the clock, when it was taken. Spans share the CPU time out over samples, also to times when there
+# was none. time_ns: since the recording began; thread, stack: as in WEIGHT_DTYPE.
+PROFILE_SAMPLE_DTYPE = np.dtype([("time_ns", "<i8"), ("thread", "<u4"), ("stack", "<u4")])
+
+# One row for each number of threads that was seen at a time: for how long so many were on a CPU, and runnable, which is
+# on a CPU or on the run queue.
+CONCURRENCY_DTYPE = np.dtype([("threads", "<i8"), ("on_cpu_ns", "<i8"), ("runnable_ns", "<i8")])
+
+# One row a (thread, function, direction of a copy, flags): calls of libraries, added up. function: place in
+# Profile.call_names; others: as in CALL_DTYPE.
+PROFILE_CALL_DTYPE = np.dtype(
+    [
+        *((name, "<u4") for name in ("thread", "function")),
+        *((name, "u1") for name in ("direction", "flags")),
+        *((name, "<u8") for name in ("count", "total_ns", "max_ns", "bytes")),
+        ("lengths", "<u8", (64,)),
+    ]
+)
+
 _NO_PID, _NO_TID = Pid(0), Tid(0)
 
 
@@ -100,6 +125,8 @@ class ThreadTime:
     namespace_pid: int = 0  # of the process in its own pid namespace, where that is another
     cgroup: str = ""  # of the process, "" where it is not known
     is_kernel_thread: bool = False
+    rank: str = ""  # of the process, as its environment says: `RANK=1`
+    given_process_name: str = ""  # what its program calls it, if multiprocessing or Celery made it
     thread_count: int = 1
     process_count: int = 1
 
@@ -112,6 +139,13 @@ class ThreadTime:
     def process_id(self) -> str:
         """`5220`, or `4 processes` of several."""
         return f"{self.process_count:,} processes" if self.process_count > 1 else str(self.pid)
+
+    @property
+    def worker_name(self) -> str:
+        """What tells its process from others that are alike: `rank 1`, `ForkPoolWorker-3`; "" where nothing does."""
+        if self.process_count > 1:
+            return ""
+        return f"rank {self.rank.partition('=')[2]}" if self.rank else self.given_process_name
 
     @property
     def wall_ns(self) -> int:
@@ -159,6 +193,7 @@ class RecordingInfo:
 
     command_line: tuple[str, ...] = ()
     started_unix_ns: int = 0
+    start_ns: int = 0  # the same on CLOCK_MONOTONIC, which all times of a recording have
     duration_ns: int = 0
     host_name: str = ""
     kernel_release: str = ""
@@ -177,7 +212,24 @@ class RecordingInfo:
     accepted: frozenset[int] = frozenset()
     asks: frozenset[int] = frozenset()  # pids of processes that send about as often as they receive
     listens: dict[int, bool] = field(default_factory=dict)  # pid -> whether it has a socket that listens, where known
+    cpu_limits: dict[int, float] = field(default_factory=dict)  # pid -> CPUs that it may use at a time, where known
     unread: dict[str, tuple[str, ...]] = field(default_factory=dict)  # why not -> processes that run Python unread
+    # Path of each file whose calls were counted, to how many of its functions were; None: they were not to be.
+    call_libraries: dict[str, int] | None = None
+    # What is known where a program has itself recorded for what one of its threads does, like a test.
+    least_ns: int = 1_000_000_000  # of less time no verdict is given
+    at_work: frozenset[int] = frozenset()  # places of threads that never wait for work: it is theirs
+
+
+@dataclass(frozen=True)
+class Concurrency:
+    """How many threads ran at a time. rows: CONCURRENCY_DTYPE, by their number; either column sums to the time from the
+    first moment of any thread to the last of any. spread_ns: of short waits and of what others took of a thread's CPU,
+    whose moments are not known: they are laid evenly over the time that they were in.
+    """
+
+    rows: npt.NDArray[np.void]
+    spread_ns: int
 
 
 @dataclass
@@ -187,6 +239,8 @@ class Interner:
     frames: list[Frame] = field(default_factory=list)
     stacks: list[tuple[int, ...]] = field(default_factory=list)
     _frame_numbers: dict[Frame, int] = field(default_factory=dict)
+    _numbers_by_id: dict[int, int] = field(default_factory=dict)  # of the very objects that were met, which are kept
+    _met: list[Frame] = field(default_factory=list)
     _stack_numbers: dict[tuple[int, ...], int] = field(default_factory=dict)
 
     @classmethod
@@ -201,22 +255,27 @@ class Interner:
 
     def frame(self, frame: Frame) -> int:
         """The number of a frame."""
-        number = self._frame_numbers.get(frame)  # once: what is dear is the hash of a frame
-        if number is None:
-            number = self._frame_numbers[frame] = len(self.frames)
+        met = self._numbers_by_id.get(id(frame))  # what is dear is the hash of a frame
+        if met is not None:
+            return met
+        number = self._frame_numbers.setdefault(frame, len(self.frames))
+        if number == len(self.frames):
             self.frames.append(frame)
+        self._met.append(frame)
+        self._numbers_by_id[id(frame)] = number
         return number
 
-    def stack(self, frames: Iterable[Frame]) -> int:
+    def stack(self, frames: Sequence[Frame]) -> int:
         """The number of a stack, root first."""
-        return self.of_numbers(tuple([self.frame(frame) for frame in frames]))
+        known = tuple(map(self._numbers_by_id.get, map(id, frames)))
+        return self.of_numbers(tuple(map(self.frame, frames)) if None in known else cast("tuple[int, ...]", known))
 
     def of_numbers(self, stack: tuple[int, ...]) -> int:
         """The number of a stack of numbered frames."""
-        if stack not in self._stack_numbers:
-            self._stack_numbers[stack] = len(self.stacks)
+        number = self._stack_numbers.setdefault(stack, len(self.stacks))
+        if number == len(self.stacks):
             self.stacks.append(stack)
-        return self._stack_numbers[stack]
+        return number
 
 
 @dataclass(frozen=True)
@@ -233,7 +292,15 @@ class Profile:
     `filter_text`: what was asked to be shown, "" for all. `task_spans` has TASK_SPAN_DTYPE, sorted by (task, start_ns).
     `event_weights` has EVENT_WEIGHT_DTYPE, whose events are those of `events`; they are no part of the time.
     `objects`: what the column `object` of spans refers to, from 1 on. `lock_holders` has LOCK_HOLDER_DTYPE, with times
-    since the recording began, and of threads of the profile.
+    since the recording began, and of threads of the profile, by thread and time. `marks` has PROFILE_MARK_DTYPE, by
+    thread and time, those that began and ended in the window. `samples` has PROFILE_SAMPLE_DTYPE, by thread and time,
+    if they were asked for.
+    Where the order of spans was not asked for those that nothing but their time tells apart are one, which begins where
+    the first of them does. `wait_times` has WAIT_TIME_DTYPE then, by thread and time; else it is None. `span_holders`
+    has SPAN_HOLDER_DTYPE then, where they were asked for: `holder` and `holder_stack` of spans say nothing.
+    `calls` has PROFILE_CALL_DTYPE: of the whole recording, but of threads that are shown.
+    `pieces` has PIECE_DTYPE, by thread and time, if they were asked for: `single_spans()` makes single spans of them.
+    `concurrency` is of the threads that are shown, if it was asked for and all time of theirs is shown.
     """
 
     info: RecordingInfo
@@ -252,3 +319,12 @@ class Profile:
     event_weights: npt.NDArray[np.void] = field(default_factory=lambda: np.zeros(0, EVENT_WEIGHT_DTYPE))
     objects: tuple[str, ...] = ()
     lock_holders: npt.NDArray[np.void] = field(default_factory=lambda: np.zeros(0, LOCK_HOLDER_DTYPE))
+    marks: npt.NDArray[np.void] = field(default_factory=lambda: np.zeros(0, PROFILE_MARK_DTYPE))
+    mark_names: tuple[str, ...] = ()
+    samples: npt.NDArray[np.void] = field(default_factory=lambda: np.zeros(0, PROFILE_SAMPLE_DTYPE))
+    wait_times: npt.NDArray[np.void] | None = None
+    span_holders: npt.NDArray[np.void] = field(default_factory=lambda: np.zeros(0, SPAN_HOLDER_DTYPE))
+    pieces: npt.NDArray[np.void] | None = None
+    concurrency: Concurrency | None = None
+    calls: npt.NDArray[np.void] = field(default_factory=lambda: np.zeros(0, PROFILE_CALL_DTYPE))
+    call_names: tuple[str, ...] = ()

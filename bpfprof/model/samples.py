@@ -172,6 +172,7 @@ PYTHON_FRAME_DTYPE = np.dtype([("code", "<u4"), ("offset", "<i4"), ("mark", "u1"
 NATIVE_DTYPE = np.dtype([("address", "<u8"), ("file", "<u4"), ("flags", "u1")])
 NATIVE_EXACT = 1  # the address is of an instruction that ran, not of one that will be returned to
 NO_FILE = 0xFFFFFFFF
+MEMORY = "[memory]"  # path of memory in which code was made at run time
 TRAMPOLINES = "[trampolines]"  # path of the memory in which CPython keeps code for perf, one for each function
 
 # A native or kernel frame of a stack: the place of its row of natives, from 1 on.
@@ -200,9 +201,28 @@ STACK_DTYPE = np.dtype(
     ]
 )
 
-# What a program says of itself, or what is known of it: at time_ns this thread had this value. name: a place in the
-# texts of the chunk.
+# What a program says of itself (bpfprof/marks.py): this thread did it from time_ns on, for `value` nanoseconds. name: a
+# place in the texts of the chunk.
 MARK_DTYPE = np.dtype([("time_ns", "<u8"), ("thread", "<u4"), ("name", "<u4"), ("value", "<f8")])
+
+
+# Calls of a function of a library that ended, by one thread, since its last row. function: a place in the texts of the
+# chunk. time_ns: when they were read. lengths: how many there were of each length, see model.calls.length_at.
+# direction: a place in model.calls.DIRECTIONS. flags: model.calls.CallFlag.
+CALL_DTYPE = np.dtype(
+    [
+        ("time_ns", "<u8"),
+        ("count", "<u8"),
+        ("total_ns", "<u8"),
+        ("max_ns", "<u8"),
+        ("bytes", "<u8"),
+        ("thread", "<u4"),
+        ("function", "<u4"),
+        ("lengths", "<u4", (64,)),
+        ("direction", "u1"),
+        ("flags", "u1"),
+    ]
+)
 
 
 class TaskState(IntEnum):

@@ -9,17 +9,22 @@ from __future__ import annotations
 
 import numpy as np
 
+from bpfprof import array_types as npt
 from bpfprof.model.states import How, SpanFlag, ThreadState
 
 __all__ = [
     "CONDITION_LOCK",
     "LOCK_ADDRESS",
     "PARKED_LOCK",
+    "PIECE_DTYPE",
     "SHARED_LOCK",
     "SPAN_DTYPE",
+    "SPAN_HOLDER_DTYPE",
+    "WAIT_TIME_DTYPE",
     "How",
     "SpanFlag",
     "ThreadState",
+    "times_of",
 ]
 
 
@@ -54,8 +59,9 @@ SPAN_DTYPE = np.dtype(
         ("holder", "<u4"),  # of the GIL that is waited for: index of the thread + 1, 0: not known
         ("holder_stack", "<u4"),
         ("object", "<u4"),  # of the call's descriptor or futex: place in the table of objects, from 1 on; 0: not known
-        ("reason", "<u2"),  # model.states; of RUNQUEUE: of the wait before it, 0: the CPU was stolen
+        ("reason", "<u2"),  # model.states; of RUNQUEUE: of the wait before it, 0: others took the CPU
         ("task_state", "<u2"),  # prev_state of sched_switch
+        ("cpu", "<u2"),  # on which a sample saw it run, + 1; 0: no sample did
         ("one_in", "<u2"),  # chosen at random as one in so many; 0 or 1: it stands for itself alone
         ("state", "u1"),  # ThreadState
         ("how", "u1"),  # How
@@ -63,3 +69,34 @@ SPAN_DTYPE = np.dtype(
         ("flags", "u1"),  # SpanFlag
     ]
 )
+
+# One row for each wait whose times are known, for a GIL one for each part. start_ns, duration_ns: as in spans;
+# span: place of the span that it is a part of.
+WAIT_TIME_DTYPE = np.dtype([("start_ns", "<i8"), ("duration_ns", "<i8"), ("span", "<u4")])
+
+# One row for each single span where those that are alike are kept as one. span: place of that one; others: as in spans.
+PIECE_DTYPE = np.dtype(
+    [
+        ("start_ns", "<i8"),
+        ("duration_ns", "<i8"),
+        ("stands_for_ns", "<i8"),
+        ("span", "<u4"),
+        ("count", "<u4"),
+        ("wait", "<u4"),
+        ("holder", "<u4"),
+        ("cpu", "<u2"),
+    ]
+)
+
+# One row a (span, holder, holder's stack) of waits for a GIL; span: its place, the others as in spans.
+SPAN_HOLDER_DTYPE = np.dtype([("span", "<u4"), ("holder", "<u4"), ("holder_stack", "<u4"), ("stands_for_ns", "<i8")])
+
+
+def times_of(spans: npt.NDArray[np.void]) -> npt.NDArray[np.void]:
+    """WAIT_TIME_DTYPE of single spans, in their order."""
+    places = np.flatnonzero((spans["state"] == ThreadState.OFF_CPU) & (spans["how"] != How.SUMMED))
+    rows = np.zeros(len(places), WAIT_TIME_DTYPE)
+    for name in ("start_ns", "duration_ns"):
+        rows[name] = spans[name][places]
+    rows["span"] = places
+    return rows

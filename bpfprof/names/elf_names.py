@@ -5,6 +5,7 @@ This happens while the target is there, so that a report needs neither the targe
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Sequence
 from functools import cached_property
 
@@ -12,8 +13,9 @@ import numpy as np
 
 from bpfprof import array_types as npt
 from bpfprof.cpython.eval_ranges import EVAL_FUNCTION, EvalRanges, eval_ranges
-from bpfprof.elf.image import ElfError, ElfImage
+from bpfprof.elf.image import ElfImage
 from bpfprof.elf.lines import LineReader
+from bpfprof.elf.parts import DIGEST_BYTES, Parts, WatchedImage, digest_of
 from bpfprof.elf.symbols.plt import read_plt
 from bpfprof.elf.symbols.reader import read_symbols
 from bpfprof.model.samples import NAME_EVAL, NAME_INLINED
@@ -21,7 +23,8 @@ from bpfprof.names.symbols import SymbolNames, demangle
 from bpfprof.private_cache import PrivateCache
 from bpfprof.unwind.cache import cache_name
 
-_EVAL_CACHE = PrivateCache("eval", file_limit_bytes=1 << 16, total_limit_bytes=1 << 20)
+_EVAL_CACHE = PrivateCache("eval", file_limit_bytes=1 << 19, total_limit_bytes=1 << 22)
+_PART_COUNT = struct.Struct("<Q")
 
 Name = tuple[str, str, int, int]  # function, file, line, flags of NAME_DTYPE
 
@@ -81,14 +84,26 @@ def kept_eval_ranges(image: ElfImage) -> EvalRanges:
     """What `eval_ranges` finds, kept between runs: of a stripped interpreter it takes the rules of the whole file."""
     if image.find_symbol(EVAL_FUNCTION) is None:
         return eval_ranges(image)
-    try:
-        name = cache_name(image, image.status())
-    except ElfError:
-        return eval_ranges(image)
-    content = _EVAL_CACHE.load(name)
-    if content is None or len(content) % 24:
-        ranges = eval_ranges(image)
-        _EVAL_CACHE.store(name, np.stack((ranges.starts, ranges.ends, ranges.is_handler)).astype("<u8").tobytes())
-        return ranges
-    starts, ends, is_handler = np.frombuffer(content, "<u8").reshape(3, -1)
-    return EvalRanges(starts, ends, is_handler != 0)
+    name = cache_name(image, image.status())
+    content = _EVAL_CACHE.load(name) or b""
+    found = _unpacked(content[DIGEST_BYTES:])
+    if found is not None and digest_of(image, found[1]) == content[:DIGEST_BYTES]:
+        return found[0]
+    watched = WatchedImage(image)
+    with watched:
+        ranges, parts = eval_ranges(watched), watched.parts()
+    content = digest_of(image, parts) + _PART_COUNT.pack(len(parts)) + parts.tobytes()
+    content += np.stack((ranges.starts, ranges.ends, ranges.is_handler)).astype("<u8").tobytes()
+    _EVAL_CACHE.store(name, content)
+    return ranges
+
+
+def _unpacked(content: memoryview | bytes) -> tuple[EvalRanges, Parts] | None:
+    if len(content) < _PART_COUNT.size or len(content) % 8:
+        return None
+    (count,) = _PART_COUNT.unpack_from(content)
+    numbers = np.frombuffer(content, "<u8", offset=_PART_COUNT.size)
+    if not 0 < count <= len(numbers) // 2 or (len(numbers) - 2 * count) % 3:
+        return None
+    starts, ends, is_handler = numbers[2 * count :].reshape(3, -1)
+    return EvalRanges(starts, ends, is_handler != 0), numbers[: 2 * count].reshape(-1, 2)

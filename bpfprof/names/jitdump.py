@@ -120,6 +120,7 @@ class JitDumps:
     dumps: list[JitDump] = field(default_factory=list)
     _asked: list[tuple[int, int]] = field(default_factory=list)
     _last_name: dict[int, str] = field(default_factory=dict)
+    _is_over: bool = False
 
     def add(self, fd: int) -> None:
         """Takes over a descriptor of a regular file; what is no new jitdump is closed."""
@@ -157,7 +158,15 @@ class JitDumps:
                     if name and self._last_name.get(number) != name and (from_ns or number not in self._last_name):
                         found.append((number, from_ns, name))
                         self._last_name[number] = name
+        if self._is_over:
+            self.end()
         return found
+
+    def end(self) -> None:
+        """The process is gone: what is in its files is found once more, and what was asked is not remembered."""
+        if not self.dumps or self._is_over:
+            self._asked, self._last_name = [], {}
+        self._is_over = True
 
     def close(self) -> None:
         """Closes the files."""

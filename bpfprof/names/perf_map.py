@@ -11,10 +11,10 @@ import os
 import numpy as np
 
 from bpfprof import array_types as npt
-from bpfprof.elf.symbols.debug_files import open_inside
 from bpfprof.elf.symbols.table import SYMBOL_DTYPE, SymbolTable
 from bpfprof.model.ids import Pid, Tid
 from bpfprof.names.columns import hex_values, line_columns
+from bpfprof.proc.maps import open_below
 from bpfprof.proc.tasks import thread_status
 
 _MAP_LIMIT_BYTES = 32 << 20
@@ -26,7 +26,8 @@ def read_perf_map(pid: Pid) -> SymbolTable:
     status, data = thread_status(pid, Tid(pid)), b""
     if status is not None:
         with contextlib.suppress(OSError):
-            fd = open_inside(f"/proc/{pid}/root", f"/tmp/perf-{status.namespace_tids[-1]}.map", follow_last=False)
+            name = f"/tmp/perf-{status.namespace_tids[-1]}.map"
+            fd = open_below(pid, f"/proc/{pid}/root", name, follow_last=False)
             with os.fdopen(fd, "rb") as file:
                 found = os.fstat(fd)
                 if found.st_uid == status.uid:

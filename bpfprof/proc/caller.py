@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 
 from bpfprof.model.ids import Pid
 from bpfprof.model.syscalls import syscall_numbers
+from bpfprof.proc.reader import reader
 from bpfprof.proc.tasks import process_name
 
 _NO_ID = (1 << 32) - 1  # (uid_t)-1, which setresuid(2) takes as "leave it"
@@ -65,7 +66,7 @@ def _set_file_ids(uid: int, gid: int, groups: Sequence[int]) -> None:
 
 def own_environment() -> dict[str, str]:
     """What this process was started with; Python itself adds to it (PEP 538)."""
-    return _environment_of("self") or dict(os.environ)
+    return _environment_of(Pid(os.getpid())) or dict(os.environ)
 
 
 def caller_environment(uid: int) -> dict[str, str]:
@@ -75,8 +76,8 @@ def caller_environment(uid: int) -> dict[str, str]:
     has started something else, like a shell: bpfprof's own, with the user's names and home for root's.
     """
     own = {name: value for name, value in own_environment().items() if not name.startswith("SUDO_")}
-    parent = os.getppid()
-    given = _environment_of(parent) if process_name(Pid(parent)) == "sudo" else {}
+    parent = Pid(os.getppid())
+    given = _environment_of(parent) if process_name(parent) == "sudo" else {}
     if given:
         return {**given, **{name: value for name, value in own.items() if name not in _SET_BY_SUDO}}
     for name in ("MAIL", "USERNAME"):
@@ -88,11 +89,11 @@ def caller_environment(uid: int) -> dict[str, str]:
     return {**own, "HOME": entry.pw_dir, "LOGNAME": entry.pw_name, "SHELL": entry.pw_shell, "USER": entry.pw_name}
 
 
-def _environment_of(pid: int | str) -> dict[str, str]:
+def _environment_of(pid: Pid) -> dict[str, str]:
     """What a process was started with; empty when that cannot be read."""
     try:
-        with open(f"/proc/{pid}/environ", "rb") as file:
-            pairs = [pair.partition(b"=") for pair in file.read(_ENVIRONMENT_LIMIT_BYTES).split(b"\0")]
+        content = reader().read_file(pid, f"/proc/{pid}/environ", _ENVIRONMENT_LIMIT_BYTES)
+        pairs = [pair.partition(b"=") for pair in content.split(b"\0")]
     except OSError:
         return {}
     return {os.fsdecode(name): os.fsdecode(value) for name, equals, value in pairs if name and equals}

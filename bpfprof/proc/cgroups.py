@@ -57,10 +57,10 @@ def cgroup_of(pid: Pid) -> str:
     return without_controls(os.fsencode(found[0])) if found else ""
 
 
-def memory_hierarchy() -> Cgroup | None:
-    """The root of the hierarchy that limits memory: of v1 where that has the controller; None: neither is mounted."""
+def hierarchy_of(controller: str) -> Cgroup | None:
+    """The root of the hierarchy that limits memory or cpu: of v1 where that has it; None: neither is mounted."""
     roots = {top.hierarchy: top for top in _hierarchies()}
-    of_v1 = (top for name, top in roots.items() if "memory" in name.split(","))
+    of_v1 = (top for name, top in roots.items() if controller in name.split(","))
     return next(of_v1, roots.get(_UNIFIED))
 
 

@@ -2,7 +2,8 @@
 
 `se.exec_start` of /proc/PID/task/TID/sched is the clock of the thread's CPU when its time was last counted, which for a
 thread that sleeps is when it left the CPU (update_curr(), kernel/sched/fair.c, Linux 5.10 to 6.12). The clock is each
-CPU's own, and leaves out interrupts; so it is read on the same CPU, by letting this thread run there for a moment.
+CPU's own, and leaves out interrupts; so it is read on the same CPU, by letting this thread run there for a moment. It
+is 0 once a thread was moved to another CPU and has not run there (migrate_task_rq_fair()): then it is not known.
 """
 
 from __future__ import annotations
@@ -19,7 +20,10 @@ _EXEC_START = re.compile(rb"^se\.exec_start\s*:\s*(\d+)\.(\d{6})", re.MULTILINE)
 
 
 def seconds_since_run(pid: Pid, tids: Iterable[Tid]) -> dict[Tid, float]:
-    """Of threads that sleep; without those of which it is not known (no CONFIG_SCHED_DEBUG, a CPU not ours to use)."""
+    """Of threads that sleep; without those of which it is not known.
+
+    That is where the kernel has no CONFIG_SCHED_DEBUG, the CPU is not ours to use, or the thread was moved as it slept.
+    """
     of_cpu: dict[int, list[tuple[Tid, int]]] = {}
     for tid in tids:
         cpu, start_ns = last_cpu(pid, tid), _exec_start_ns(scheduler_text(pid, tid))

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import re
-import stat
 from dataclasses import dataclass
 
 from bpfprof.errors import TargetError
 from bpfprof.model.ids import FileOffset, Pid, RuntimeAddress
+from bpfprof.proc.reader import reader
 
 # vm.max_map_count allows 65530 mappings by default and far more when raised; this bounds what one target can cost.
 _MAPS_LIMIT_BYTES = 64 << 20
@@ -57,8 +57,7 @@ def read_executable_maps(pid: Pid, limit: int) -> tuple[list[Mapping], int]:
 
 def _read(pid: Pid) -> bytes:
     try:
-        with open(f"/proc/{pid}/maps", "rb") as file:
-            return file.read(_MAPS_LIMIT_BYTES)
+        return reader().read_file(pid, f"/proc/{pid}/maps", _MAPS_LIMIT_BYTES)
     except OSError as error:
         raise TargetError(f"the mappings of process {pid} cannot be read: {error.strerror}") from error
 
@@ -95,27 +94,30 @@ def open_mapped_file(pid: Pid, mapping: Mapping) -> int:
     if not mapping.is_file:
         raise FileNotFoundError(f"no file is mapped at {mapping.start:#x}")
     try:
-        return _open_regular(f"/proc/{pid}/map_files/{mapping.start:x}-{mapping.end:x}")
+        return reader().open_file(pid, f"/proc/{pid}/map_files/{mapping.start:x}-{mapping.end:x}")
+    except TimeoutError:
+        raise
     except OSError:
         if mapping.is_deleted:
             raise
     # map_files needs CAP_SYS_ADMIN or CAP_CHECKPOINT_RESTORE. The path is as the target's mount namespace has it, which
     # chroot() leaves as it was: such a target's path is ours, too (d_path(), fs/d_path.c, Linux 6.1).
     try:
-        return _open_regular(f"/proc/{pid}/root{mapping.path}", mapping.inode)
+        return open_below(pid, f"/proc/{pid}/root", mapping.path, mapping.inode)
+    except TimeoutError:
+        raise
     except OSError:
-        return _open_regular(mapping.path, mapping.inode)
+        return open_below(pid, "/", mapping.path, mapping.inode)
 
 
-def _open_regular(path: str, inode: int = 0) -> int:
-    """Only the regular file with this number, if one is given: merely to open a FIFO or a device can have effects."""
-    found = os.open(path, os.O_PATH | os.O_CLOEXEC | (os.O_NOFOLLOW if inode else 0))
+def open_below(pid: Pid, root: str, path: str, inode: int = 0, follow_last: bool = True) -> int:
+    """A read-only descriptor of the regular file `path` below the directory `root`, which links do not lead out of.
+
+    inode: the number it must have; of devices /proc/PID/maps and stat(2) tell different ones on btrfs. The caller has
+    to close it; OSError when there is none.
+    """
+    directory, _ = reader().open_path(pid, root)
     try:
-        status = os.fstat(found)
-        if not stat.S_ISREG(status.st_mode):
-            raise OSError(f"{path!r} is not a regular file")
-        if inode and status.st_ino != inode:
-            raise FileNotFoundError(f"{path!r} is no longer the file that is mapped")
-        return os.open(f"/proc/self/fd/{found}", os.O_RDONLY | os.O_CLOEXEC)
+        return reader().open_file(pid, path, directory, follow_last=follow_last, inode=inode)
     finally:
-        os.close(found)
+        os.close(directory)

@@ -1,14 +1,15 @@
-"""The memory of a process, by /proc/PID/mem or in a copy: addresses in, bytes out, None where nothing can be read."""
+"""The memory of a process, by reader.py or in a copy: addresses in, bytes out, None where nothing can be read."""
 
 from __future__ import annotations
 
-import os
 from abc import ABC, abstractmethod
 
 from bpfprof.errors import TargetError
 from bpfprof.model.ids import Pid, RuntimeAddress
+from bpfprof.proc.reader import OpenMemory, reader
 
 READ_LIMIT_BYTES = 1 << 20
+_PAGE_BITS, _BLOCK_BYTES = 12, 16 << 10
 # User space ends below 2^56 with five-level page tables (Documentation/arch/x86/x86_64/mm.rst, Linux 6.6).
 _ADDRESS_LIMIT = 1 << 56
 
@@ -51,16 +52,42 @@ class CopiedMemory(Memory):
         return max(found, key=len, default=b"")
 
 
-class ProcessMemory(Memory):
-    """Keeps one descriptor on /proc/PID/mem. It stays with the address space it was opened on, also after an exec."""
+class MemoryAtOnce(Memory):
+    """Of a memory that rests meanwhile, as that of a thread that sleeps: it is read in blocks, each once.
 
-    __slots__ = ("_fd",)
+    A read of its own takes some 30 us (reader.py), and a deep stack has a thousand frames.
+    """
+
+    __slots__ = ("_block_of_page", "_memory")
+
+    def __init__(self, memory: Memory) -> None:
+        self._memory = memory
+        self._block_of_page: dict[int, tuple[int, bytes]] = {}  # where it begins, what is in it
+
+    def read_up_to(self, address: int, size: int) -> bytes:
+        """As many of `size` bytes as are readable from `address` on; b"" if none is."""
+        page = address >> _PAGE_BITS
+        block = self._block_of_page.get(page)
+        if block is None:
+            begin = page << _PAGE_BITS
+            block = begin, self._memory.read_up_to(begin, _BLOCK_BYTES)
+            for each in range(page, page + max(1, len(block[1]) >> _PAGE_BITS)):
+                self._block_of_page[each] = block
+        begin, data = block
+        found = data[address - begin : address - begin + size]
+        return found if len(found) == size else self._memory.read_up_to(address, size)
+
+
+class ProcessMemory(Memory):
+    """Stays with the address space it was opened on, also after an exec. Where nothing answers is a miss, too."""
+
+    __slots__ = ("_opened",)
 
     def __init__(self, pid: Pid) -> None:
         """TargetError when there is no such process or its memory may not be read."""
-        self._fd = -1
+        self._opened: OpenMemory | None = None
         try:
-            self._fd = os.open(f"/proc/{pid}/mem", os.O_RDONLY | os.O_CLOEXEC)
+            self._opened = reader().open_memory(pid)
         except OSError as error:
             raise TargetError(f"the memory of process {pid} cannot be read: {error.strerror}") from error
 
@@ -72,16 +99,15 @@ class ProcessMemory(Memory):
 
     def close(self) -> None:
         """Reads after this are misses."""
-        if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
+        if self._opened is not None:
+            reader().close_memory(self._opened)
+            self._opened = None
 
     def read_up_to(self, address: int, size: int) -> bytes:
         """As many of `size` bytes as are readable from `address` on; b"" if none is."""
-        # A read that meets an unmapped page returns what came before it: mem_rw(), fs/proc/base.c (Linux 6.1).
-        if not 0 < address < _ADDRESS_LIMIT or not 0 < size <= READ_LIMIT_BYTES or self._fd < 0:
+        if not 0 < address < _ADDRESS_LIMIT or not 0 < size <= READ_LIMIT_BYTES or self._opened is None:
             return b""
         try:
-            return os.pread(self._fd, size, address)
+            return reader().read_memory(self._opened, address, size)
         except OSError:
             return b""

@@ -1,4 +1,7 @@
-"""How often the memory of control groups was about to go over its limit (cgroups(7)): the kernel then makes room."""
+"""How often the memory of control groups was about to go over its limit (cgroups(7)), when the kernel makes room.
+
+And how much memory there is for bpfprof itself.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +10,11 @@ import re
 from collections.abc import Iterable
 
 from bpfprof.model.ids import Pid
-from bpfprof.proc.cgroups import Cgroup, directories_above, memory_hierarchy
+from bpfprof.proc.cgroups import Cgroup, directories_above, hierarchy_of
 
 # Documentation/admin-guide/cgroup-v2.rst: of this cgroup alone, since Linux 5.2. v1 has one number in a file.
 _EVENTS, _FAILED = "memory.events.local", "memory.failcnt"
+_LIMITS = "memory.max", "memory.limit_in_bytes"  # of v2, where it may be the word max, and v1
 _HITS = re.compile(rb"^(?:high|max) (\d+)$", re.MULTILINE)
 
 
@@ -18,7 +22,7 @@ class MemoryLimits:
     """Counts from when a process is first looked at."""
 
     def __init__(self) -> None:
-        self._hierarchy: Cgroup | None = memory_hierarchy()
+        self._hierarchy: Cgroup | None = hierarchy_of("memory")
         self._before: dict[str, int] = {}  # by directory of a cgroup
 
     def begin(self, pids: Iterable[Pid]) -> None:
@@ -44,12 +48,30 @@ class MemoryLimits:
         return directories_above(self._hierarchy, pid) if self._hierarchy else []
 
 
+def memory_there_is(meminfo: str = "/proc/meminfo") -> int:
+    """Bytes that this process and what it makes in the kernel may take: the machine's, or a limit of its cgroups."""
+    found = [1024 * int(kib) for kib in re.findall(rb"^MemTotal: +(\d+) kB", _text(meminfo), re.MULTILINE)]
+    hierarchy = hierarchy_of("memory")
+    for directory in directories_above(hierarchy, Pid(os.getpid())) if hierarchy else ():
+        for name in _LIMITS:
+            text = _text(os.path.join(directory, name)).strip()
+            found += [int(text)] if text.isdigit() else []
+    return min(found, default=1 << 63)
+
+
+def _text(path: str) -> bytes:
+    """b"" where there is none."""
+    try:
+        with open(path, "rb") as file:
+            return file.read(4096)
+    except OSError:
+        return b""
+
+
 def _hits(directory: str) -> int:
     """0 where it is not known, or the cgroup is gone."""
     for name, pattern in ((_EVENTS, _HITS), (_FAILED, re.compile(rb"(\d+)"))):
-        try:
-            with open(os.path.join(directory, name), "rb") as file:
-                return sum(map(int, pattern.findall(file.read(4096))))
-        except OSError:
-            continue
+        text = _text(os.path.join(directory, name))
+        if text:
+            return sum(map(int, pattern.findall(text)))
     return 0

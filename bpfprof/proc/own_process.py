@@ -24,6 +24,11 @@ def raise_priority(thread_id: int = 0) -> None:
         os.setpriority(os.PRIO_PROCESS, thread_id, _HIGHEST)
 
 
+def usual_nice() -> int:
+    """The nice value that bpfprof was started with."""
+    return _usual
+
+
 def usual_priority(thread_id: int = 0) -> None:
     """The nice value that bpfprof was started with, for this thread or another."""
     with contextlib.suppress(OSError):

@@ -6,24 +6,16 @@ one system call brings.
 
 from __future__ import annotations
 
-import ctypes
-import os
-
 import numpy as np
 
 from bpfprof import array_types as npt
 from bpfprof.model.ids import Pid
+from bpfprof.proc.reader import reader
 
 _PAGE_BYTES, _PAGE_WORDS = 4096, 512
 _ADDRESS_LIMIT = 1 << 56  # see memory.py
-_IOVECS = os.sysconf("SC_IOV_MAX")
+_IOVECS = 1024  # in one call (UIO_MAXIOV), 4 MiB
 _PAGES_LIMIT = 1 << 15  # 128 MB
-_process_vm_readv = ctypes.CDLL(None, use_errno=True).process_vm_readv
-_process_vm_readv.restype = ctypes.c_ssize_t
-_process_vm_readv.argtypes = [
-    *(ctypes.c_int, ctypes.c_void_p, ctypes.c_ulong),
-    *(ctypes.c_void_p, ctypes.c_ulong, ctypes.c_ulong),
-]
 
 
 class UnreadableError(Exception):
@@ -101,8 +93,11 @@ class Pages:
         """Reads pages into the content from a slot on; how many, up to the first that cannot be read."""
         remote = np.empty((len(pages), 2), np.uint64)
         remote[:, 0], remote[:, 1] = pages << np.uint64(12), _PAGE_BYTES
-        begin = self._content.ctypes.data + slot * _PAGE_BYTES
-        local = np.array([begin, len(pages) * _PAGE_BYTES], np.uint64)
-        # It ends before the first page that cannot be read: process_vm_rw_core(), mm/process_vm_access.c (v6.1).
-        done = _process_vm_readv(self._pid, local.ctypes.data, 1, remote.ctypes.data, len(pages), 0)
-        return int(max(0, done)) // _PAGE_BYTES
+        try:
+            data = reader().read_pages(self._pid, remote.tobytes())
+        except OSError:
+            return 0
+        count = len(data) // _PAGE_BYTES
+        content = self._content[slot * _PAGE_WORDS : (slot + count) * _PAGE_WORDS]
+        content[:] = np.frombuffer(data, np.uint64, len(content))
+        return count

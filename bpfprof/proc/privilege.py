@@ -39,6 +39,8 @@ CAPABILITIES = (*REQUIRED, *OTHER_USERS, *KERNEL_NAMES, *MAPPED_FILES)
 # Debian's kernels ask for it at kernel.perf_event_paranoid 3, whoever has CAP_PERFMON: sys_perf_event_open() of its
 # features/all/security-perf-allow-further-restriction-of-perf_event_open.patch, seen on 6.1.
 PERF_EVENTS_AT_3 = (Capability("CAP_SYS_ADMIN", _SYS_ADMIN, "perf events where kernel.perf_event_paranoid is 3"),)
+# perf_uprobe_event_init(), kernel/events/core.c of Linux 6.18; CAP_PERFMON is enough for older ones.
+UPROBES = (Capability("CAP_SYS_ADMIN", _SYS_ADMIN, "probes of library functions, for record --cuda"),)
 LOCKED_MEMORY = (Capability("CAP_SYS_RESOURCE", 24, "more locked memory, before Linux 5.11"),)
 
 

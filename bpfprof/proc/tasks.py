@@ -4,14 +4,23 @@ from __future__ import annotations
 
 import os
 import re
+import time
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from bpfprof.model.ids import Pid, RuntimeAddress, Tid
+from bpfprof.proc.reader import reader
 from bpfprof.proc.text import without_controls
 
 _READ_LIMIT_BYTES = 64 << 10
 _COMMAND_LINE_LIMIT_BYTES = 4 << 10
 _SYSCALL_ARGUMENT_COUNT = 6
+_ENVIRONMENT_LIMIT_BYTES = 1 << 20
+# What launchers number their processes by, the best first: torchrun, MPI, Slurm, Paddle, MindSpore.
+_RANKS = (
+    "RANK OMPI_COMM_WORLD_RANK PMI_RANK PMIX_RANK MV2_COMM_WORLD_RANK PADDLE_TRAINER_ID RANK_ID SLURM_PROCID LOCAL_RANK"
+)
+_RANK = re.compile(rb"(?:^|\0)(" + "|".join(_RANKS.split()).encode() + rb")=(\d{1,9})(?=\0|$)")
 
 
 @dataclass(frozen=True)
@@ -95,8 +104,16 @@ def thread_name(pid: Pid, tid: Tid) -> str:
 
 def process_command_line(pid: Pid) -> list[str]:
     """Its arguments, the first 4 KiB of them; empty for a kernel thread or when the process is gone."""
-    raw = _read(f"/proc/{pid}/cmdline", _COMMAND_LINE_LIMIT_BYTES)
+    raw = _ask(pid, f"/proc/{pid}/cmdline", _COMMAND_LINE_LIMIT_BYTES)
     return [without_controls(part) for part in raw.removesuffix(b"\0").split(b"\0")] if raw else []
+
+
+def process_rank(pid: Pid) -> str:
+    """Its number among processes that are alike, as it was started with: `RANK=1`. "": its environment, of which the
+    first MiB is read, has none."""
+    found = dict(_RANK.findall(_ask(pid, f"/proc/{pid}/environ", _ENVIRONMENT_LIMIT_BYTES)))
+    names = [name for name in _RANKS.split() if name.encode() in found]
+    return f"{names[0]}={int(found[names[0].encode()])}" if names else ""
 
 
 def children(pid: Pid) -> list[Pid]:
@@ -114,10 +131,29 @@ def parent(pid: Pid) -> Pid | None:
     return Pid(int(fields[1])) if fields and int(fields[1]) else None
 
 
+def own_processes() -> set[Pid]:
+    """bpfprof itself, and the sudo that runs it, which may be two processes."""
+    found = [Pid(os.getpid())]
+    above = Pid(os.getppid())
+    while process_name(above) == "sudo" and above not in found:
+        found.append(above)
+        above = parent(above) or above
+    return {*found}
+
+
 def start_time_ticks(pid: Pid) -> int | None:
     """Start after boot in clock ticks (sysconf SC_CLK_TCK); with the pid it names a process for good."""
     fields = _stat_fields(f"/proc/{pid}/stat")
     return int(fields[19]) if fields else None
+
+
+def running_program(pid: Pid) -> tuple[int, ...]:
+    """The same for as long as a process runs one program: when it was born, where code and stack begin; () is none.
+
+    The kernel puts the stack elsewhere at each execve() (startcode, startstack and starttime of proc(5)).
+    """
+    fields = _stat_fields(f"/proc/{pid}/stat")
+    return tuple(int(fields[number]) for number in (19, 23, 25)) if len(fields) > 25 else ()
 
 
 def process_usage(pid: Pid) -> ProcessUsage | None:
@@ -127,6 +163,17 @@ def process_usage(pid: Pid) -> ProcessUsage | None:
         return None
     tick_ns = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
     return ProcessUsage(int(fields[7]), int(fields[9]), int(fields[11]) * tick_ns, int(fields[12]) * tick_ns)
+
+
+def busiest_first(pids: Iterable[Pid]) -> list[Pid]:
+    """By the share of a CPU that each has used since it began; those that run now before all others."""
+    now_ticks, ranks = time.clock_gettime(time.CLOCK_BOOTTIME) * os.sysconf("SC_CLK_TCK"), {}
+    for pid in pids:
+        fields = _stat_fields(f"/proc/{pid}/stat")
+        if len(fields) > 19:  # state, utime, stime and starttime of proc(5)
+            share = (int(fields[11]) + int(fields[12])) / max(1.0, now_ticks - int(fields[19]))
+            ranks[pid] = fields[0] == b"R", share
+    return sorted(ranks, key=lambda pid: ranks[pid], reverse=True)
 
 
 def thread_status(pid: Pid, tid: Tid) -> ThreadStatus | None:
@@ -140,7 +187,7 @@ def thread_status(pid: Pid, tid: Tid) -> ThreadStatus | None:
 
 def blocked_syscall(pid: Pid, tid: Tid) -> BlockedSyscall | None:
     """What the thread is blocked in; None when it runs, is gone, or the kernel does not tell."""
-    fields = _read(f"/proc/{pid}/task/{tid}/syscall").split()
+    fields = _ask(pid, f"/proc/{pid}/task/{tid}/syscall").split()
     try:
         if len(fields) == 3 and fields[0] == b"-1":
             arguments: tuple[int, ...] = (0,) * _SYSCALL_ARGUMENT_COUNT
@@ -159,7 +206,7 @@ def kernel_functions(pid: Pid, tid: Tid) -> list[str]:
 
     A line of proc(5) stack is `[<0>] FUNCTION+0xOFFSET/0xSIZE [MODULE]`; without CONFIG_STACKTRACE there is no file.
     """
-    lines = _read(f"/proc/{pid}/task/{tid}/stack").decode("ascii", "replace").splitlines()
+    lines = _ask(pid, f"/proc/{pid}/task/{tid}/stack").decode("ascii", "replace").splitlines()
     return [line.split()[1].partition("+")[0] for line in lines if len(line.split()) > 1]
 
 
@@ -222,6 +269,14 @@ def _read(path: str, limit: int = _READ_LIMIT_BYTES) -> bytes:
     finally:
         os.close(fd)
     return b"".join(parts)
+
+
+def _ask(pid: Pid, path: str, limit: int = _READ_LIMIT_BYTES) -> bytes:
+    """The same, of what waits for the process: its memory, or the end of an exec of a file that does not answer."""
+    try:
+        return reader().read_file(pid, path, limit)
+    except OSError:
+        return b""
 
 
 def _read_name(path: str) -> str:

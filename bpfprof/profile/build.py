@@ -2,22 +2,50 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from functools import cached_property
+from itertools import groupby
+from operator import itemgetter
+
 import numpy as np
 
 from bpfprof import array_types as npt
-from bpfprof.account.spans import Spans, SpanSource
+from bpfprof.account.added_up import AddedUp, AddingSource
+from bpfprof.account.spans import Spans
 from bpfprof.account.wakers import waker_table
+from bpfprof.model.ahead import ahead
 from bpfprof.model.ids import Pid, Tid
-from bpfprof.model.profile import GIL_ROW_DTYPE, WEIGHT_DTYPE, Profile, ThreadTime
+from bpfprof.model.memory import give_back_freed
+from bpfprof.model.profile import (
+    GIL_ROW_DTYPE,
+    PROFILE_MARK_DTYPE,
+    PROFILE_SAMPLE_DTYPE,
+    WEIGHT_DTYPE,
+    Profile,
+    ThreadTime,
+)
+from bpfprof.model.rows import MOST_BYTES, copied, one_after_another, picked
 from bpfprof.model.samples import HOLDS_GIL
 from bpfprof.model.spans import SPAN_DTYPE, SpanFlag, ThreadState
 from bpfprof.model.states import reason_text
-from bpfprof.profile.filters import Masks
+from bpfprof.profile.calls import profile_calls
+from bpfprof.profile.concurrency import ConcurrencyTimes
+from bpfprof.profile.filters import Masks, wait_lengths
+from bpfprof.profile.kept import KeptSpans, in_order, singly
 from bpfprof.profile.options import OPEN_END_NS, ProfileOptions
 from bpfprof.profile.quality import recording_info, recording_mode, recording_quality
 from bpfprof.profile.stacks import ProfileStacks, span_keys
 from bpfprof.profile.tasks import profile_tasks, task_spans
-from bpfprof.profile.weights import ACCOUNT_DTYPE, Rows, account_of, event_weights_of, gil_waits_of, merged, weights_of
+from bpfprof.profile.weights import (
+    ACCOUNT_DTYPE,
+    Rows,
+    Sums,
+    account_of,
+    added_up,
+    event_weights_of,
+    gil_waits_of,
+    weights_of,
+)
 from bpfprof.recording.reader import Recording
 from bpfprof.stacks.stitch import StackSource
 
@@ -27,14 +55,26 @@ _SHOWN = {"cpu": [ThreadState.ON_CPU], "offcpu": [ThreadState.RUNQUEUE, ThreadSt
 
 def build_profile(recording: Recording, options: ProfileOptions = _DEFAULT_OPTIONS) -> Profile:
     """Every thread's wall time shared out over its stacks."""
-    return _Builder(recording, options).build()
+    builder = _Builder(recording, options)
+    if is_large(recording):
+        give_back_freed()
+    profile = builder.build()
+    del builder
+    if is_large(recording):
+        give_back_freed()
+    return profile
+
+
+def is_large(recording: Recording) -> bool:
+    """Whether it has so many rows that they are in a file."""
+    return recording.waits.nbytes > MOST_BYTES
 
 
 class _Builder:
     def __init__(self, recording: Recording, options: ProfileOptions) -> None:
         self._recording, self._options = recording, options
         self._source = StackSource(recording, options.show_interpreter)
-        self._spans = SpanSource(recording, self._source.statuses)
+        self._spans = AddingSource(recording, self._source.statuses)
         self._stacks = ProfileStacks(self._source)
         self._masks = Masks(options.filter, recording, self._source)
         self._shown = _SHOWN.get(recording_mode(recording), list(ThreadState))
@@ -42,24 +82,36 @@ class _Builder:
     def build(self) -> Profile:
         with_spans, window = self._options.with_spans, self._options.filter.window_ns
         has_thread = np.array([self._masks.has_thread(thread) for thread in range(len(self._recording.threads))], bool)
-        threads, account, weights, gil_waits, kept = [], [], [], [], [np.zeros(0, SPAN_DTYPE)]
-        for group in self._spans.groups():
-            is_wanted = with_spans or has_thread[group.start : group.stop].any()
-            of_group = []
-            for block in self._spans.of_threads(group, window) if is_wanted else ():
+        account, weights, gil_waits = Sums(ACCOUNT_DTYPE), Sums(WEIGHT_DTYPE), Sums(GIL_ROW_DTYPE)
+        threads: list[ThreadTime] = []
+        kept = KeptSpans(self._options.has_whole_waits, self._options.with_pieces)
+        concurrency = (
+            ConcurrencyTimes() if self._options.with_concurrency and self._options.filter.is_of_threads else None
+        )
+        blocks = self._blocks(has_thread, concurrency)
+        for group, of_one in groupby(ahead(blocks) if is_large(self._recording) else blocks, itemgetter(0)):
+            of_group: list[Rows] = []
+            for _, made in of_one:
+                block, longest_ns = made.spans, made.longest_ns
                 is_chosen = has_thread[block["thread"]]
                 if not with_spans and not is_chosen.all():
-                    block, is_chosen = block[is_chosen], is_chosen[is_chosen]
+                    block, longest_ns, is_chosen = picked(block, is_chosen), longest_ns[is_chosen], is_chosen[is_chosen]
                 shown = self._masks.of(block) & np.isin(block["state"], self._shown) & is_chosen
-                chosen = block if shown.all() else block[shown]
+                shown &= block["duration_ns"] > 0  # what is added up has kinds of spans that no time is of
+                chosen, longest_ns = (block, longest_ns) if shown.all() else (picked(block, shown), longest_ns[shown])
                 stacks = self._stacks.numbers(span_keys(chosen))
-                if with_spans:
+                if with_spans and made.times is not None:
+                    kept.add_sums(self._kept(block, shown, stacks), made)
+                elif with_spans:
                     of_group.append(self._kept(block, shown, stacks))
-                account.append(account_of(block if is_chosen.all() else block[is_chosen]))
-                weights.append(weights_of(chosen, stacks))
-                gil_waits.append(gil_waits_of(chosen))
-            kept += [_in_order(np.concatenate(of_group))] if of_group else []
-        accounts = merged(ACCOUNT_DTYPE, account)
+                account.add(account_of(block if is_chosen.all() else picked(block, is_chosen)))
+                weights.add(weights_of(chosen, stacks, longest_ns))
+                gil_waits.add(gil_waits_of(chosen))
+            if of_group:
+                spans = one_after_another(SPAN_DTYPE, of_group)
+                of_group.clear()  # they are large where a thread has many waits
+                self._keep(kept, spans, group)
+        accounts = account.rows()
         for group in self._spans.groups():
             overlaps = self._spans.overlaps_ns(group).tolist() if window is None else [0] * len(group)
             own = np.searchsorted(accounts["thread"], np.arange(group.start, group.stop + 1)).tolist()
@@ -67,20 +119,20 @@ class _Builder:
                 self._thread_time(thread, accounts[begin:end], overlap, bool(has_thread[thread]))
                 for thread, begin, end, overlap in zip(group, own, own[1:], overlaps)
             ]
-        spans = np.concatenate(kept)
-        gil = merged(GIL_ROW_DTYPE, gil_waits)
+        gil = gil_waits.rows()
         gil["stack"] = self._stacks.places(gil["stack"])
         duration_ns = self._spans.threads.end_ns - self._spans.threads.start_ns
         of_tasks = task_spans(self._recording, self._options.filter, self._source, self._stacks.interner, duration_ns)
         event_weights = self._event_weights(has_thread)
+        samples = self._samples() if self._options.with_samples else np.zeros(0, PROFILE_SAMPLE_DTYPE)
         return Profile(
             recording_info(self._recording, duration_ns),
             tuple(threads),
             tuple(self._stacks.interner.frames),
             tuple(self._stacks.interner.stacks),
-            merged(WEIGHT_DTYPE, weights),
+            weights.rows(),
             recording_quality(self._recording, self._spans, self._source),
-            spans if with_spans else None,
+            kept.spans if with_spans else None,
             waker_table(self._recording),
             gil,
             self._options.filter.text,
@@ -90,14 +142,69 @@ class _Builder:
             event_weights,
             tuple(row.name for row in self._recording.objects),
             self._lock_holders(),
+            *self._marks(),
+            samples,
+            kept.times if self._options.adds_up else None,
+            kept.holders,
+            kept.pieces if self._options.with_pieces else None,
+            concurrency.found(self._lifetime(threads)) if concurrency else None,
+            *profile_calls(self._recording, has_thread),
         )
 
+    def _lifetime(self, threads: list[ThreadTime]) -> tuple[int, int]:
+        """On the kernel's clock from the first moment of any thread that is shown to the last of any."""
+        shown, start_ns = [it for it in threads if it.wall_ns > 0], self._spans.threads.start_ns
+        begin_ns, end_ns = min((it.first_ns for it in shown), default=0), max((it.last_ns for it in shown), default=0)
+        return start_ns + begin_ns, start_ns + end_ns
+
+    def _keep(self, kept: KeptSpans, spans: Spans, group: range) -> None:
+        """Of single spans of a group of threads what the options want."""
+        if self._options.with_pieces and not self._in_order[group.start : group.stop].any():
+            kept.add(spans, self._spans.are_parked(spans["thread"], wait_lengths(spans)))
+        else:
+            kept.add(spans if self._options.with_pieces else self._added_up(spans))
+
+    def _samples(self) -> Rows:
+        """Of the window, by thread and time."""
+        rows, window = self._recording.samples, self._options.filter.window_ns or (0, OPEN_END_NS)
+        at_ns = rows["time_ns"].astype(np.int64) - self._spans.threads.start_ns
+        chosen = np.flatnonzero((at_ns >= window[0]) & (at_ns < window[1]))
+        chosen = chosen[np.lexsort((at_ns[chosen], rows["thread"][chosen]))]
+        spans = np.zeros(len(chosen), SPAN_DTYPE)
+        spans["thread"], spans["stack"], spans["state"] = (
+            rows["thread"][chosen],
+            rows["stack"][chosen],
+            ThreadState.ON_CPU,
+        )
+        spans["status"] = np.where(spans["stack"] > 0, self._source.statuses[spans["stack"]], rows["status"][chosen])
+        found = np.zeros(len(chosen), PROFILE_SAMPLE_DTYPE)
+        found["time_ns"], found["thread"] = at_ns[chosen], spans["thread"]
+        found["stack"] = self._stacks.numbers(span_keys(spans))
+        return found
+
+    def _marks(self) -> tuple[Rows, tuple[str, ...]]:
+        """(rows of PROFILE_MARK_DTYPE, names)"""
+        rows, window = self._recording.marks, self._options.filter.window_ns or (0, OPEN_END_NS)
+        texts, numbers = self._recording.texts, dict[str, int]()
+        used, place = np.unique(rows["name"], return_inverse=True)
+        named = [texts[each] if each < len(texts) else "" for each in used.tolist()]
+        name = np.array([numbers.setdefault(text, len(numbers)) for text in named] or [0])[place]
+        found = np.zeros(len(rows), PROFILE_MARK_DTYPE)
+        found["start_ns"] = rows["time_ns"].astype(np.int64) - self._spans.threads.start_ns
+        is_length = (rows["value"] >= 0) & (rows["value"] < OPEN_END_NS)  # false of what is no number, too
+        found["duration_ns"] = np.where(is_length, rows["value"], 0)
+        found["thread"], found["name"] = rows["thread"], name
+        end_ns = found["start_ns"] + found["duration_ns"]
+        found = found[is_length & (found["start_ns"] >= window[0]) & (end_ns <= window[1])]
+        return picked(found, in_order(found)), tuple(numbers)
+
     def _lock_holders(self) -> Rows:
+        """By thread and time."""
         rows, begin_ns = self._recording.lock_holders.copy(), np.uint64(self._spans.threads.start_ns)
         rows = rows[(rows["time_ns"] >= begin_ns) & (rows["end_ns"] >= rows["time_ns"]) & (rows["holder"] > 0)]
         for name in ("time_ns", "end_ns"):
             rows[name] -= begin_ns
-        return rows
+        return picked(rows, np.lexsort((rows["time_ns"], rows["thread"])))
 
     def _event_weights(self, has_thread: npt.NDArray[np.bool_]) -> Rows:
         """Events are filtered as spans on a CPU of no length would be."""
@@ -115,14 +222,55 @@ class _Builder:
 
     def _kept(self, spans: Spans, shown: npt.NDArray[np.bool_], stacks: npt.NDArray[np.uint32]) -> Spans:
         """Spans with the profile's stacks; `stacks`: those of the shown ones."""
-        kept = spans.copy()
+        kept = copied(spans)
         kept["flags"] |= np.where(shown, 0, SpanFlag.HIDDEN).astype(np.uint8)
         kept["stack"][shown] = stacks
-        kept["stack"][~shown] = self._stacks.numbers(span_keys(spans[~shown]))
+        kept["stack"][~shown] = 0
+        hidden = np.flatnonzero(~shown & (spans["duration_ns"] > 0))
+        if len(hidden):
+            kept["stack"][hidden] = self._stacks.numbers(span_keys(picked(spans, hidden)))
         for name in ("waker_stack", "holder_stack"):
             has_stack = np.flatnonzero(spans[name])
             kept[name][has_stack] = self._stacks.places(spans[name][has_stack])
         return kept
+
+    def _blocks(
+        self, has_thread: npt.NDArray[np.bool_], concurrency: ConcurrencyTimes | None
+    ) -> Iterator[tuple[range, AddedUp]]:
+        """(a group of threads, some spans of it); while there are more nothing else may ask for spans."""
+        for group in self._spans.groups():
+            is_shown = bool(has_thread[group.start : group.stop].any())
+            if concurrency and is_shown:
+                concurrency.add(self._spans.running(group, has_thread))
+            if self._options.with_spans or is_shown:
+                yield from ((group, made) for made in self._blocks_of(group))
+
+    def _blocks_of(self, group: range) -> Iterator[AddedUp]:
+        """Where the order of spans does not matter, and nothing cuts them, they are added up."""
+        options, wanted = self._options, self._options.filter
+        is_single = not options.adds_up or self._in_order[group.start : group.stop].any()
+        singly_kept = options.with_spans and is_single
+        if singly_kept or wanted.window_ns is not None or wanted.min_block_ns:
+            return map(singly, self._spans.of_threads(group, wanted.window_ns))
+        return iter([self._spans.added_up(group, options.has_whole_waits, options.with_pieces)])
+
+    @cached_property
+    def _in_order(self) -> npt.NDArray[np.bool_]:
+        """Threads whose spans are needed in the order of time: of event loops, and where it was read who has a lock."""
+        recording = self._recording
+        found = np.zeros(len(recording.threads) + 1, np.bool_)
+        found[recording.lock_holders["holder"]] = True
+        found[recording.lock_holders["thread"].astype(np.int64) + 1] = True
+        with_tasks = {task.process for task in recording.tasks}
+        found[1:] |= np.array([thread.process in with_tasks for thread in recording.threads], np.bool_)
+        return found[1:]
+
+    def _added_up(self, spans: Spans) -> Spans:
+        """The same where all are needed in their order; else those that are no waits are added up."""
+        if not self._options.adds_up:
+            return spans
+        is_kept = (spans["state"] == ThreadState.OFF_CPU) | self._in_order[spans["thread"]]
+        return one_after_another(SPAN_DTYPE, [picked(spans, is_kept), added_up(picked(spans, ~is_kept))])
 
     def _thread_time(self, index: int, account: Rows, overlap_ns: int, is_shown: bool) -> ThreadTime:
         thread, threads, window = self._recording.threads[index], self._spans.threads, self._options.filter.window_ns
@@ -154,9 +302,6 @@ class _Builder:
             process.namespace_pid,
             process.cgroup,
             process.is_kernel_thread,
+            process.rank,
+            process.given_name,
         )
-
-
-def _in_order(spans: Spans) -> Spans:
-    """By thread and time."""
-    return np.asarray(spans[np.lexsort((spans["start_ns"], spans["thread"]))])

@@ -18,7 +18,6 @@ from bpfprof.account.spans import Spans, SpanSource
 from bpfprof.account.threads import sums_by
 from bpfprof.account.wakers import waker_of
 from bpfprof.model.frames import Frame, FrameKind
-from bpfprof.model.grouping import group_numbers
 from bpfprof.model.profile import GIL_ROW_DTYPE, WEIGHT_DTYPE, Interner, Profile, Quality, ThreadTime, Waker
 from bpfprof.model.rows import one_after_another, picked
 from bpfprof.model.spans import SPAN_DTYPE, SpanFlag, ThreadState
@@ -26,7 +25,7 @@ from bpfprof.model.states import reason_text
 from bpfprof.model.statuses import LastState
 from bpfprof.profile.quality import recording_info
 from bpfprof.profile.stacks import ProfileStacks, span_keys
-from bpfprof.profile.weights import gil_waits_of, merged
+from bpfprof.profile.weights import added_up, gil_waits_of, merged
 from bpfprof.recording.part import Part, joined, part_recording
 from bpfprof.recording.reader import Recording
 from bpfprof.stacks.stitch import StackSource
@@ -212,19 +211,9 @@ class _Stacks:
 def _added_up(spans: Spans) -> Spans:
     """What is no wait with a row as one span for each stack and state; then the waits, in the order of time."""
     is_wait = (spans["state"] == ThreadState.OFF_CPU) & (spans["wait"] > 0)
-    waits, others = picked(spans, is_wait), picked(spans, ~is_wait)
+    waits = picked(spans, is_wait)
     waits = picked(waits, np.argsort(waits["start_ns"], kind="stable"))
-    names = ("thread", "stack", "state", "reason", "status", "flags", "how")
-    first, number = group_numbers(others[name] for name in names)
-    sums = picked(others, first)
-    for name in ("duration_ns", "stands_for_ns", "count"):
-        sums[name] = sums_by(number, others[name], len(first))
-    # Where few bits tell the numbers apart they are sorted without comparing them.
-    order = np.argsort(number.astype(np.uint16) if len(first) < 1 << 16 else number, kind="stable")
-    if len(first):
-        begins = np.flatnonzero(np.diff(number[order], prepend=-1))
-        sums["start_ns"] = np.minimum.reduceat(others["start_ns"][order], begins)
-    return one_after_another(SPAN_DTYPE, [picked(sums, sums["duration_ns"] > 0), waits])
+    return one_after_another(SPAN_DTYPE, [added_up(picked(spans, ~is_wait)), waits])
 
 
 def _go_on(held: Spans, made: Spans, borders_ns: Ints) -> Spans:
@@ -321,4 +310,6 @@ def _thread_time(
         namespace_pid=process.namespace_pid,
         cgroup=process.cgroup,
         is_kernel_thread=process.is_kernel_thread,
+        rank=process.rank,
+        given_process_name=process.given_name,
     )

@@ -39,6 +39,13 @@ class SpanFilter:
     hides_idle: bool = False  # leaves out waits of threads with nothing to do, and nothing else
 
     @property
+    def is_of_threads(self) -> bool:
+        """Whether all time of the threads that are shown passes, as far as it is in the window."""
+        is_every_state = not self.states or self.states >= ON_CPU | OFF_CPU
+        chosen = (self.function, self.reasons, self.holds_gil, self.task_states, self.min_block_ns)
+        return is_every_state and not any(chosen)
+
+    @property
     def text(self) -> str:
         """`, in state uninterruptible, of 1000 us or more`; "" of all spans."""
         parts = []
@@ -72,6 +79,11 @@ class ProfileOptions:
     with_spans: bool = False  # keep the spans themselves, with their order in time
     show_interpreter: bool = False  # CPython's own functions stay in the stacks
     filter: SpanFilter = field(default_factory=SpanFilter)
+    with_samples: bool = False  # and when each sample was taken
+    adds_up: bool = False  # spans that nothing but their time tells apart are one, in no order
+    with_pieces: bool = False  # where they are, beside them their times one by one
+    with_concurrency: bool = False  # how many threads ran at a time
+    has_whole_waits: bool = False  # then the parts of one wait for a GIL have one waker, and their holders are kept
 
 
 def task_states(text: str) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import chain
 from typing import TypeVar
 
 import numpy as np
@@ -32,6 +33,7 @@ def recording_info(recording: Recording, duration_ns: int) -> RecordingInfo:
     return RecordingInfo(
         command_line=tuple(named[0].command_line) if named else (),
         started_unix_ns=int(start.get("started_unix_ns", 0)),
+        start_ns=int(start.get("start_ns", 0)),
         duration_ns=duration_ns,
         host_name=str(start.get("host_name", "")),
         kernel_release=str(start.get("kernel_release", "")),
@@ -47,7 +49,9 @@ def recording_info(recording: Recording, duration_ns: int) -> RecordingInfo:
         accepted=frozenset(recording.end.get("accepted", ())),
         asks=frozenset(recording.end.get("asks", ())),
         listens=dict(_by_pid(recording.end.get("listens", {}))),
+        cpu_limits={pid: percent / 100 for pid, percent in _by_pid(recording.end.get("cpu_limits", {})) if percent},
         unread=_unread(recording),
+        call_libraries=recording.end.get("call_libraries", {}) if start.get("counts_calls") else None,
     )
 
 
@@ -72,13 +76,18 @@ def recording_quality(recording: Recording, spans: SpanSource, source: StackSour
     """How much of the truth the recording holds, whatever is shown of it."""
     # In mode cpu waits have no stacks.
     has_waits = recording_mode(recording) != "cpu"
-    tables = [spans.threads.samples.parts[0], *spans.threads.waits.parts * has_waits, recording.events]
-    stacks = np.concatenate([rows["stack"] for rows in tables])
-    own = np.concatenate([rows["status"] for rows in tables])
-    statuses = np.where(stacks > 0, source.statuses[stacks], own)
+    # Of each stack how many rows have it, of each status how many have no stack.
+    stacks, own = np.zeros(len(source.statuses), np.int64), np.zeros(256, np.int64)
+    waits = spans.threads.waits
+    blocks = (waits.rows(block) for block in waits.blocks() if has_waits)
+    for rows in chain((recording.samples, recording.events), blocks):
+        stacks += np.bincount(rows["stack"], minlength=len(stacks))
+        own += np.bincount(rows["status"][rows["stack"] == 0], minlength=len(own))
+    stacks[0] = 0
+    np.add.at(own, source.statuses, stacks)
     truncated: dict[str, int] = {}
     complete = unsampled = 0
-    for status, count in enumerate(np.bincount(statuses).tolist()):
+    for status, count in enumerate(own.tolist()):
         reason = source.reason(status)
         if status == Status.NOT_SAMPLED:
             unsampled = count
@@ -91,8 +100,8 @@ def recording_quality(recording: Recording, spans: SpanSource, source: StackSour
     stack_lost = source.reason(Status.STACK_LOST)
     if stack_lost in truncated:
         lost[stack_lost] = max(lost.get(stack_lost, 0), truncated[stack_lost])
-    whole = (source.statuses == Status.OK)[stacks]
-    without_names = int((whole & source.lacks_names[stacks]).sum())
+    whole = np.where(source.statuses == Status.OK, stacks, 0)
+    without_names = int(whole[source.lacks_names].sum())
     if without_names:
         complete -= without_names
         truncated[_WITHOUT_NAME] = without_names
@@ -101,13 +110,13 @@ def recording_quality(recording: Recording, spans: SpanSource, source: StackSour
     counts = sums["count"][sums["is_unsampled"] & (sums["state"] == ThreadState.OFF_CPU)]
     return Quality(
         complete_count=complete,
-        python_only_count=int((whole & source.is_python_only[stacks]).sum()),
+        python_only_count=int(whole[source.is_python_only].sum()),
         truncated_counts=truncated,
         lost_counts=lost,
         own_cpu_ns=int(end.get("own_cpu_ns", 0)),
         recording_ns=spans.threads.end_ns - spans.threads.start_ns,
         unfinished=recording.unfinished,
-        without_rules_count=int((whole & source.is_without_rules[stacks]).sum()),
+        without_rules_count=int(whole[source.is_without_rules].sum()),
         problem_counts=dict(end.get("problems", {})),
         missed_tasks=dict(end.get("tasks_missed", {})),
         short_count=int(short["count"][short["state"] == ThreadState.OFF_CPU].sum()),

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from bpfprof import array_types as npt
-from bpfprof.model.frames import Frame, FrameKind
+from bpfprof.model.frames import Frame, FrameKind, mark
 from bpfprof.model.profile import Interner
 from bpfprof.model.spans import ThreadState
 from bpfprof.model.states import reason_text
@@ -31,6 +31,10 @@ class ProfileStacks:
     source: StackSource
     interner: Interner = field(default_factory=Interner)
     _number_of_key: dict[int, int] = field(default_factory=dict)
+    _last: tuple[int, tuple[Frame, ...]] = 0, ()  # keys of one stack follow one another
+
+    def __post_init__(self) -> None:
+        self._places = np.zeros(len(self.source.statuses), np.uint32)  # of each stack that was asked for, see places()
 
     def number(self, key: int) -> int:
         """The profile's stack for a key of span_keys()."""
@@ -41,24 +45,30 @@ class ProfileStacks:
     def numbers(self, keys: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint32]:
         """The same for many keys."""
         unique, inverse = np.unique(keys, return_inverse=True)
-        return np.array([self.number(key) for key in unique.tolist()], np.uint32)[inverse]
+        each = unique.tolist()
+        found = list(map(self._number_of_key.get, each))
+        if None in found:
+            found = [self.number(key) if number is None else number for key, number in zip(each, found)]
+        return np.array(found, np.uint32)[inverse]
 
     def places(self, stacks: npt.NDArray[np.uint32]) -> npt.NDArray[np.uint32]:
         """Of stacks of the recording without a leaf mark: the profile's number + 1; 0 where there is none."""
-        unique, inverse = np.unique(stacks, return_inverse=True)
-        places = [
-            stack and self.number(stack << 32 | int(self.source.statuses[stack]) << 8) + 1 for stack in unique.tolist()
-        ]
-        return np.array(places, np.uint32)[inverse]
+        unknown = np.unique(stacks[(self._places[stacks] == 0) & (stacks > 0)])
+        statuses = self.source.statuses[unknown].astype(np.uint64)
+        self._places[unknown] = self.numbers(unknown.astype(np.uint64) << np.uint64(32) | statuses << np.uint64(8)) + 1
+        return self._places[stacks]
 
     def _add(self, stack: int, reason: int, status: int, state: int) -> int:
         frames: tuple[Frame, ...] = ()
         if not stack and status in _MARKS:
             frames = (_MARKS[Status(status)],)
+        elif stack and stack == self._last[0]:
+            frames = self._last[1]
         elif stack or status != Status.NOT_STARTED:
             frames = self.source.frames(stack, status)
+            self._last = stack, frames
         if state == ThreadState.RUNQUEUE:
-            frames += (Frame(FrameKind.RUNQUEUE),)
+            frames += (mark(FrameKind.RUNQUEUE),)
         elif state == ThreadState.OFF_CPU:
-            frames += (Frame(FrameKind.WAIT, reason_text(reason)),)
+            frames += (mark(FrameKind.WAIT, reason_text(reason)),)
         return self.interner.stack(frames)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from bpfprof import array_types as npt
+from bpfprof.model.grouping import grouped, numbers_of, ordered
 from bpfprof.model.profile import EVENT_WEIGHT_DTYPE, GIL_ROW_DTYPE, WEIGHT_DTYPE
 from bpfprof.model.rows import one_after_another, picked
 from bpfprof.model.spans import How, ThreadState
@@ -20,18 +22,50 @@ ACCOUNT_DTYPE = np.dtype([("thread", "<u4"), ("state", "u1"), ("reason", "<u2"),
 _ADD = {"count": np.add, "total_ns": np.add, "ns": np.add, "total": np.add, "max_ns": np.maximum}
 _TOTALS = {"total_ns", "ns", "total"}  # each dtype has one
 _GIL = reason_number("gil")
+OF_SUMS = ("thread", "stack", "state", "reason", "status", "flags", "how")  # what spans that are added up share
+_MOST_HELD = 1 << 17  # rows
 
 
-def weights_of(spans: Rows, stacks: npt.NDArray[np.integer[Any]]) -> Rows:
-    """Rows of WEIGHT_DTYPE, by (thread, stack, state, reason). stacks: the profile's, one a span."""
+def weights_of(
+    spans: Rows, stacks: npt.NDArray[np.integer[Any]], longest_ns: npt.NDArray[np.int64] | None = None
+) -> Rows:
+    """Rows of WEIGHT_DTYPE, by (thread, stack, state, reason). stacks: the profile's, one a span.
+
+    longest_ns: of spans that are added up the longest of those that each is made of.
+    """
     rows = np.zeros(len(spans), WEIGHT_DTYPE)
     for name in ("thread", "state", "reason", "count"):
         rows[name] = spans[name]
     rows["reason"][spans["state"] != ThreadState.OFF_CPU] = 0
     rows["stack"], rows["total_ns"] = stacks, spans["stands_for_ns"]
-    lengths = np.where(spans["state"] == ThreadState.RUNQUEUE, spans["duration_ns"], wait_lengths(spans))
+    if longest_ns is None:
+        lengths = np.where(spans["state"] == ThreadState.RUNQUEUE, spans["duration_ns"], wait_lengths(spans))
+    else:
+        lengths = longest_ns
     rows["max_ns"] = np.where(spans["how"] == How.SUMMED, 0, lengths)
     return merged(WEIGHT_DTYPE, [rows])
+
+
+def added_up(spans: Rows) -> Rows:
+    """One span for each thread, stack and state, which begins where the first of them does."""
+    sums, _ = added_up_by(spans, [spans[name] for name in OF_SUMS])
+    return picked(sums, sums["duration_ns"] > 0)
+
+
+def added_up_by(spans: Rows, columns: Sequence[npt.NDArray[np.generic]]) -> tuple[Rows, npt.NDArray[np.intp]]:
+    """(one span for all that are alike in these columns, in the order of the first of each; the place of each one's)"""
+    order, begin = grouped(columns)
+    if not len(order):
+        return spans[:0].copy(), order
+    first = np.minimum.reduceat(order, begin)
+    by_first = np.argsort(first)
+    sums = picked(spans, first[by_first])
+    for name in ("duration_ns", "stands_for_ns", "count"):
+        sums[name] = np.add.reduceat(spans[name][order], begin, dtype=np.int64)[by_first]
+    sums["start_ns"] = np.minimum.reduceat(spans["start_ns"][order], begin)[by_first]
+    place = np.empty(len(first), np.intp)
+    place[by_first] = np.arange(len(first))
+    return sums, place[numbers_of(order, begin)]
 
 
 def account_of(spans: Rows) -> Rows:
@@ -65,14 +99,28 @@ def merged(dtype: np.dtype[np.void], parts: list[Rows]) -> Rows:
     """Rows of the parts, those that are alike but for their sums as one, in order; what took no time is left out."""
     rows = one_after_another(dtype, parts)
     names = [name for name in dtype.names or () if name not in _ADD]
-    rows = picked(rows, np.lexsort([rows[name] for name in reversed(names)]))
-    changed = np.zeros(len(rows), np.bool_)
-    changed[:1] = True
-    for name in names:
-        changed[1:] |= rows[name][1:] != rows[name][:-1]
-    first = np.flatnonzero(changed)
-    sums = picked(rows, first)
+    order, first = ordered([rows[name] for name in names])
+    sums = picked(rows, order[first])
     for name in {*(dtype.names or ())} & {*_ADD} if len(first) else ():
-        sums[name] = _ADD[name].reduceat(rows[name], first)
+        sums[name] = _ADD[name].reduceat(rows[name][order], first)
     (total,) = _TOTALS & {*(dtype.names or ())}
     return picked(sums, sums[total] > 0)
+
+
+class Sums:
+    """What merged() makes of parts that come one by one, of which few are kept."""
+
+    def __init__(self, dtype: np.dtype[np.void]) -> None:
+        self._dtype, self._parts, self._count, self._most = dtype, list[Rows](), 0, _MOST_HELD
+
+    def add(self, part: Rows) -> None:
+        self._parts.append(part)
+        self._count += len(part)
+        if self._count > self._most:
+            self._parts = [self.rows()]
+            self._count = len(self._parts[0])
+            self._most = _MOST_HELD + 2 * self._count
+
+    def rows(self) -> Rows:
+        """All parts as one."""
+        return merged(self._dtype, self._parts)

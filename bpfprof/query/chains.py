@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from bpfprof import array_types as npt
 from bpfprof.account.threads import sums_by
+from bpfprof.model.grouping import group_numbers
 from bpfprof.model.profile import Profile, ThreadTime, Waker
-from bpfprof.model.spans import ThreadState
+from bpfprof.model.rows import blocks, one_after_another, picked
+from bpfprof.model.spans import WAIT_TIME_DTYPE, ThreadState
 from bpfprof.model.states import reason_number
 from bpfprof.query.functions import Ints, owner_functions, wait_owners
-from bpfprof.query.waits import Waits
+from bpfprof.query.waits import Waits, wait_times
+
+Floats = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -78,34 +83,50 @@ def shares_of(values: npt.NDArray[np.generic], ns: Ints, frames: Ints | None = N
     return tuple(Share(value, ns, frame - 1) for value, ns, frame in parts)
 
 
-def woken_by(waits: Waits, functions: Ints, places: Ints, depth: int) -> tuple[WokenBy, ...]:
-    """Who ended the waits at these places for most of their time; then who ended the wait of that thread before.
+def woken_by(waits: Waits, threads: Ints, functions: Ints, places: Ints, depth: int) -> tuple[WokenBy, ...]:
+    """Who ended the waits of the rows at these places for most of their time; then who ended the wait of that thread
+    before.
 
-    functions: of each stack the frame of its function, -1: none. Ends after `depth`, or where nothing is known.
+    threads: of each waker, -1: none of the profile's. functions: of each stack the frame of its function, -1: none.
+    Ends after `depth`, or where nothing is known.
     """
     chain: list[WokenBy] = []
     weights = waits.rows["total_ns"][places]
+    # Waits and their weights, of which `places` are the rows.
+    found: tuple[npt.NDArray[np.integer[Any]], Floats] | None = None
     functions = np.append(functions, -1)
-    while len(chain) < depth and len(places):
-        rows = waits.rows[places]
-        known = rows["waker"] > 0
+    while len(places):
+        wakers = waits.rows["waker"][places]
+        known = wakers > 0
         if not known.any():
             break
-        best = shares_of(rows["waker"][known], weights[known])[0]
-        chosen = rows["waker"] == best.value
-        rows, of_chosen = rows[chosen], weights[chosen]
+        best = shares_of(wakers[known], weights[known])[0]
+        chosen = wakers == best.value
+        of_best, of_chosen = places[chosen], weights[chosen]
         chain.append(
             WokenBy(
                 best.value - 1,
-                shares_of(functions[rows["waker_stack"] - 1], of_chosen),
+                shares_of(functions[waits.rows["waker_stack"][of_best].astype(np.int64) - 1], of_chosen),
                 int(weights.sum()),
                 int(weights[~known].sum()),
-                shares_of(rows["reason"], of_chosen)[0].value,
-                shares_of(functions[rows["stack"]], of_chosen)[0].value,
+                shares_of(waits.rows["reason"][of_best], of_chosen)[0].value,
+                shares_of(functions[waits.rows["stack"][of_best]], of_chosen)[0].value,
             )
         )
-        before = rows["before"]
-        places, weights = before[before >= 0], of_chosen[before >= 0]
+        thread = int(threads[best.value - 1])
+        if len(chain) >= depth or thread < 0:
+            break
+        if found is None:
+            its_waits = waits.of_rows(of_best)
+            found = its_waits, waits.stand_for_ns(its_waits)
+        else:
+            by_best = waits.rows["waker"][waits.row_of[found[0]]] == best.value
+            found = found[0][by_best], found[1][by_best]
+        before = waits.before(found[0], thread)
+        found = before[before >= 0], found[1][before >= 0]
+        summed = np.bincount(waits.row_of[found[0]], found[1], len(waits.rows))
+        places = np.flatnonzero(summed)
+        weights = np.rint(summed[places]).astype(np.int64)
     return tuple(chain)
 
 
@@ -119,11 +140,16 @@ def holders_in(
     """
     places, spent = stack.astype(np.int64) - 1, ns.astype(np.int64)
     frames, lines = np.append(functions, -1)[places], np.append(owners, -1)[places]
-    found = []
-    for share in shares_of(holder, spent, frames):
-        own = (holder == share.value) & (frames == share.frame)
-        found.append(replace(share, frame=shares_of(lines[own], spent[own])[0].value))
-    return tuple(found)
+    first, number = group_numbers([holder + 1, frames + 1, lines + 1])
+    line_ns = sums_by(number, spent, len(first))
+    holder, frames, lines = holder[first], frames[first], lines[first]
+    is_new = np.append(True, (np.diff(holder) != 0) | (np.diff(frames) != 0))[: len(first)]
+    pair = np.cumsum(is_new) - 1
+    most, frame_ns = np.lexsort((-line_ns, pair))[is_new], sums_by(pair, line_ns, int(is_new.sum()))
+    holder, frames, lines = holder[is_new], frames[is_new], lines[most]
+    order = np.lexsort((frames, holder, -frame_ns))
+    shares = zip(holder[order].tolist(), frame_ns[order].tolist(), lines[order].tolist())
+    return tuple(Share(value, ns, line) for value, ns, line in shares)
 
 
 def gil_waits(profile: Profile, group_of: Ints | None = None) -> list[GilWait]:
@@ -144,12 +170,18 @@ def gil_waits(profile: Profile, group_of: Ints | None = None) -> list[GilWait]:
 
 
 def convoys(profile: Profile) -> dict[int, float]:
-    """Of each process with spans of waits for a GIL how many threads waited on average while one did."""
+    """Of each process with spans of waits for a GIL how many threads waited on average while one did.
+
+    Waits whose times are not known say nothing of that.
+    """
     if profile.spans is None:
         return {}
-    spans = profile.spans
-    waits = spans[(spans["state"] == ThreadState.OFF_CPU) & (spans["reason"] == reason_number("gil"))]
-    pids = np.array([int(thread.pid) for thread in profile.threads] or [0], np.int64)[waits["thread"]]
+    is_gil = (profile.spans["state"] == ThreadState.OFF_CPU) & (profile.spans["reason"] == reason_number("gil"))
+    waits = one_after_another(
+        WAIT_TIME_DTYPE, [picked(part, is_gil[part["span"]]) for part in blocks(wait_times(profile))]
+    )
+    pids = np.array([int(thread.pid) for thread in profile.threads] or [0], np.int64)
+    pids = pids[profile.spans["thread"][waits["span"]]]
     found = {}
     for pid in np.unique(pids).tolist():
         own = waits[pids == pid]

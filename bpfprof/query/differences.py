@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from bpfprof.query.noise import Floats, Spread, chance, difference, errors_of_chance, mean
+from bpfprof.query.noise import Floats, Mean, Spread, chance, difference, errors_of_chance, mean
 from bpfprof.query.slices import SLICE_COUNT, Key, Slices
 
 # Of time on a CPU as measured (tests/benchmarks/diff_pairs.py): memory is laid out differently in each run. Of time in
@@ -128,7 +128,19 @@ def differences(before: Sequence[Slices], after: Sequence[Slices], is_per_run: b
     if is_per_run:
         sides = [replace(side, value=side.value / 1e9, variance=side.variance / 1e18) for side in sides]
     work_s = [sum(float(recordings[each].work_ns.sum()) for each in group) / 1e9 for group in groups]
-    run_counts = len(before), len(after)
+    found = compared(keys, sides, work_s, (len(before), len(after)), is_per_run)
+    stuck, left_out = (sum(getattr(each, name) for each in recordings) for name in ("stuck_threads", "left_out"))
+    return replace(found, stuck_threads=stuck, left_out=left_out)
+
+
+def compared(
+    keys: Sequence[Key],
+    sides: Sequence[Mean],
+    work_s: Sequence[float],
+    run_counts: tuple[int, int],
+    is_per_run: bool = False,
+) -> Differences:
+    """Of the means of both sides: (keys, CPU or waits, own or total)."""
     units = [work / count if is_per_run else 1.0 for work, count in zip(work_s, run_counts)]
     between = difference(*sides)
     columns = [part.reshape(-1, 4).tolist() for part in (sides[0].value, sides[1].value)]
@@ -137,8 +149,7 @@ def differences(before: Sequence[Slices], after: Sequence[Slices], is_per_run: b
     _find(changes, units, is_per_run)
     rows = [Difference(key, *of_key) for key, of_key in zip(keys, changes)]
     rows.sort(key=_rank)
-    stuck, left_out = (sum(getattr(each, name) for each in recordings) for name in ("stuck_threads", "left_out"))
-    return Differences(tuple(rows), (work_s[0], work_s[1]), run_counts, is_per_run, stuck, left_out)
+    return Differences(tuple(rows), (work_s[0], work_s[1]), run_counts, is_per_run, 0, 0)
 
 
 def _find(changes: list[list[Change]], units: Sequence[float], is_per_run: bool) -> None:
@@ -196,7 +207,7 @@ def _in_one_order(recordings: Sequence[Slices]) -> tuple[list[Key], list[Floats]
     numbers: dict[Key, int] = {}
     places = []
     for each in recordings:
-        renamed = _same_files({file for _, file, _ in numbers}, {file for _, file, _ in each.keys})
+        renamed = same_files({file for _, file, _ in numbers}, {file for _, file, _ in each.keys})
         keys = [(name, renamed.get(file, file), line) for name, file, line in each.keys]
         places.append([numbers.setdefault(key, len(numbers)) for key in keys])
     times = [np.zeros((len(numbers), 2, 2, SLICE_COUNT)) for _ in recordings]
@@ -205,7 +216,7 @@ def _in_one_order(recordings: Sequence[Slices]) -> tuple[list[Key], list[Floats]
     return list(numbers), times
 
 
-def _same_files(known: set[str], files: set[str]) -> dict[str, str]:
+def same_files(known: set[str], files: set[str]) -> dict[str, str]:
     """New file -> the known one that it stands for: one is a copy of the other in another folder.
 
     Of files that are in only one of the two, each goes with the one that has the longest tail in common with it.

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
+from bpfprof import array_types as npt
 from bpfprof.model.frames import FrameKind
 from bpfprof.model.profile import Profile
 from bpfprof.model.states import reason_text
-from bpfprof.query.causes import CAUSES, MEMORY, cause_ns, causes_of, in_ioctl, makes_room_in
+from bpfprof.query.causes import CAUSES, MEMORY, cause_ns, causes_of, device_functions, in_ioctl, makes_room_in
 from bpfprof.query.chains import Share, shares_of, waker_name
 from bpfprof.query.children import awaited_process
+from bpfprof.query.critical_path import CriticalPath, critical_path
 from bpfprof.query.functions import Ints, function_of_frames
 from bpfprof.query.lock_holders import LockWaits, hog_of, lock_waits, waits_while_held
 from bpfprof.query.objects import object_text
+from bpfprof.query.operators import find_operators
 from bpfprof.query.places import WITH_OBJECTS, place_text, top_object, top_place
+from bpfprof.query.pools import pools_of
 from bpfprof.query.shares import DEVICE, HANDED, IDLE, LOCK, NATIVE, OTHER, PYTHON, READY, sums
 from bpfprof.query.stack_frames import Bools
 from bpfprof.query.work import Work
@@ -42,18 +48,25 @@ def percent(part: float) -> str:
 class Facts:
     """What the rules ask and what their sentences say; parts are of the working time, from 0 to 1.
 
-    first: the largest of CAUSES, CPU time in Python and native code together as the larger of them.
-    busy_part: of its wall time, how much the thread that works most worked. cpu_count: CPUs used on average. where: its
-    place, "" if none is known; where_part: of the share; idle_where: what the threads mostly wait in. lock_part: of all
-    waits for locks, those for the first; holder: who held it, "" if nobody for most of the time; inside: what the
-    holder waited for meanwhile; hog: who held it most, "" if no single one did. object: what the first share was for
-    mostly. child: what the awaited process did. waits_for: the reason of OTHER. kernel_part: of the CPU time that in
-    the kernel; faults_per_s: page faults in a second. in_loop: the place is called by the event loop of asyncio, which
-    waits meanwhile.
+    least_ns: of less there is too little to say. first: the largest of CAUSES, CPU time in Python and native code
+    together as the larger of them. busy_part: of its wall time, how much the thread that works most worked. cpu_count:
+    CPUs used on average. where: its place, "" if none is known; where_part: of the share; idle_where: what the threads
+    mostly wait in. lock_part: of all waits for locks, those for the first; holder: who held it, "" if nobody for most
+    of the time; inside: what the holder waited for meanwhile; hog: who held it most, "" if no single one did. object:
+    what the first share was for mostly. child: what the awaited process did. waits_for: the reason of OTHER.
+    kernel_part: of the CPU time that in the kernel; faults_per_s: page faults in a second. in_loop: the place is called
+    by the event loop of asyncio, which waits meanwhile. operator: that of a framework or library with most of the CPU
+    time, operator_part: its part of it. data_part: of the time of training loops that in which they waited for data,
+    loading_part: and loaded it themselves; from so many loaders, which worked for loaders_busy of theirs, while
+    loaders_needed would hide it. loading_first, loading_where: what that is spent on, and where. cpus: that loops may
+    use, 0: not known. pool: whose threads work or want to most, with how many of them
+    and of their processes, the CPUs that those may use (0: not known) and what sets the number; pool_part: of all time
+    on a CPU or ready theirs; spin_part: of all CPU time that in which they wait for each other.
     """
 
     samples: int = 1000
     duration_ns: int = 10_000_000_000
+    least_ns: int = 1_000_000_000
     working_ns: int = 1
     busy_part: float = 1.0
     first: str = ""
@@ -80,6 +93,28 @@ class Facts:
     room_part: float = 0.0
     device_cpu_part: float = 0.0
     in_loop: bool = False
+    operator: str = ""
+    operator_part: float = 0.0
+    data_part: float = 0.0
+    loading_part: float = 0.0
+    loaders: int = 0
+    loaders_needed: int = 0
+    loaders_busy: float = 0.0
+    loading_first: str = ""
+    loading_where: str = ""
+    cpus: float = 0.0
+    pool: str = ""
+    pool_threads: int = 0
+    pool_processes: int = 1
+    pool_cpus: float = 0.0
+    pool_part: float = 0.0
+    pool_setting: str = ""
+    spin_part: float = 0.0
+
+    @property
+    def cpu_part(self) -> float:
+        """Of the working time that on a CPU."""
+        return self.parts[PYTHON] + self.parts[NATIVE]
 
     def of(self, cause: int) -> str:
         """`38%`."""
@@ -88,6 +123,8 @@ class Facts:
 
 def facts_of(profile: Profile, work: Work) -> tuple[Facts, int]:
     """(what the rules ask, the place of the largest share in Profile.frames, -1: none)"""
+    everything, path = work, critical_path(profile, work)
+    work = path.work if path else work
     causes = causes_of(work)
     by_cause = cause_ns(work.rows, causes)
     working_ns = int(by_cause.sum())
@@ -108,18 +145,19 @@ def facts_of(profile: Profile, work: Work) -> tuple[Facts, int]:
     if lock and hog and functions[hog.frame] != functions[frame]:
         holder, holder_part = hog.frame, hog.ns / lock.ns
     duration_ns = _duration_ns(profile)
-    second, cpu_ns = max(duration_ns, 1) / 1e9, _cpu_ns(work)
+    second, cpu_ns = max(duration_ns, 1) / 1e9, _cpu_ns(everything)
     used = [*zip(*profile.info.usage.values())] or [(0,)] * 4
     facts = Facts(
-        samples=_samples(profile, work),
+        samples=_samples(profile, everything),
         duration_ns=duration_ns,
+        least_ns=profile.info.least_ns,
         working_ns=working_ns,
-        busy_part=_busy_part(profile, work, duration_ns),
+        busy_part=_busy_part(profile, everything, duration_ns),
         first=first,
         part=part,
         parts=parts,
         cpu_count=cpu_ns / max(duration_ns, 1),
-        thread_count=int((_busy_ns(profile, work) * 20 > duration_ns).sum()),
+        thread_count=int((_busy_ns(profile, everything) * 20 > duration_ns).sum()),
         where=_text(profile, frame),
         where_part=where_part,
         idle_where=_text(profile, top_place(work, work.rows["share"] >= IDLE, functions)[0]),
@@ -139,8 +177,35 @@ def facts_of(profile: Profile, work: Work) -> tuple[Facts, int]:
         room_part=_room_part(work, causes),
         device_cpu_part=1 - float(work.share_ns()[DEVICE]) / max(int(by_cause[DEVICE]), 1),
         in_loop=_is_in_loop(work, is_first),
+        **(_operator_facts(work, is_first) if first == "native" else {}),
+        **_pool_facts(profile, everything, cpu_ns),
     )
+    if path and (path.data_ns + path.loading_ns) * 4 > path.wall_ns:
+        facts, frame = _with_data(facts, frame, profile, everything, path)
     return facts, holder if holder >= 0 and holder_part >= MAIN_HOLDER else frame
+
+
+def _with_data(facts: Facts, frame: int, profile: Profile, work: Work, path: CriticalPath) -> tuple[Facts, int]:
+    """The same with what is known of the data that training loops wait for, and the place where it is made."""
+    causes, functions = causes_of(work), np.append(function_of_frames(profile.frames), -1)
+    is_loading = (np.isin(work.rows["thread"], path.loader_threads) & (work.rows["share"] < IDLE)) | path.is_loading
+    by_cause = cause_ns(work.rows[is_loading], causes[is_loading])
+    first, _ = _largest(tuple((by_cause / max(int(by_cause.sum()), 1)).tolist()))
+    chosen = is_loading & np.isin(causes, (PYTHON, NATIVE) if first in ("python", "native") else (CAUSES.index(first),))
+    made_at, _ = top_place(work, chosen, functions, in_python=True)
+    computing_ns = max(path.wall_ns - path.data_ns - path.loading_ns, path.wall_ns // 100, 1)
+    made = replace(
+        facts,
+        data_part=path.data_ns / path.wall_ns,
+        loading_part=path.loading_ns / path.wall_ns,
+        loaders=path.loaders,
+        loaders_needed=math.ceil((path.loaders_ns + path.loading_ns) * len(path.loops) / computing_ns),
+        loaders_busy=min(1.0, path.loaders_ns / max(path.loaders * facts.duration_ns, 1)),
+        loading_first=first if by_cause.any() else "",
+        loading_where=_text(profile, made_at),
+        cpus=max((profile.info.cpu_limits.get(int(profile.threads[it].pid), 0.0) for it in path.loops), default=0.0),
+    )
+    return made, made_at if made_at >= 0 else frame
 
 
 def _largest(parts: tuple[float, ...]) -> tuple[str, float]:
@@ -150,6 +215,34 @@ def _largest(parts: tuple[float, ...]) -> tuple[str, float]:
     if cpu >= parts[other]:
         return ("native" if parts[NATIVE] > parts[PYTHON] else "python"), cpu
     return CAUSES[other], parts[other]
+
+
+def _operator_facts(work: Work, chosen: Bools) -> dict[str, Any]:
+    """Of the operator with most of the chosen rows, those of Facts that say something of it."""
+    operators, rows = find_operators(work.stack_frames.frames, work.stack_frames), work.rows[chosen]
+    of_row = np.append(operators.of_frame, -1)[operators.owner[rows["stack"]]]
+    best = next((it for it in shares_of(of_row, rows["ns"]) if it.value >= 0), None)
+    if best is None:
+        return {}
+    return {"operator": operators.names[best.value], "operator_part": best.ns / max(int(rows["ns"].sum()), 1)}
+
+
+def _pool_facts(profile: Profile, work: Work, cpu_ns: int) -> dict[str, Any]:
+    """Of the largest pool of threads, those of Facts that say something of it."""
+    pool = next(iter(pools_of(profile, work)), None)
+    if pool is None:
+        return {}
+    pids = {int(profile.threads[thread].pid) for thread in pool.threads}
+    ready_ns = int(work.rows["ns"][work.rows["share"] == READY].sum())
+    return {
+        "pool": pool.name,
+        "pool_threads": len(pool.threads),
+        "pool_processes": len(pids),
+        "pool_cpus": max((profile.info.cpu_limits.get(pid, 0.0) for pid in pids), default=0.0),
+        "pool_part": (pool.cpu_ns + pool.ready_ns) / max(cpu_ns + ready_ns, 1),
+        "pool_setting": pool.setting,
+        "spin_part": pool.spin_ns / max(cpu_ns, 1),
+    }
 
 
 def _text(profile: Profile, frame: int) -> str:
@@ -208,11 +301,23 @@ def _first_lock_part(work: Work) -> float:
 
 def _object_text(profile: Profile, work: Work, causes: Ints, cause: int) -> str:
     rows = work.rows[causes == cause]
+    if cause == DEVICE and (name := _device_function(work, rows)):
+        return name
     if cause == DEVICE:  # on a CPU in a call it is not known; it is of those who left the CPU in it
         rows = work.rows[(causes == cause) | in_ioctl(work.stack_frames)[work.rows["stack"]]]
         rows = rows[rows["object"] > 0]
     place = top_object(rows)[0] if cause in WITH_OBJECTS else -1
     return object_text(profile.objects[place]) if place >= 0 else ""
+
+
+def _device_function(work: Work, rows: npt.NDArray[np.void]) -> str:
+    """The function of a device's library that most of these rows are in, "" if it is none."""
+    names = device_functions(work.stack_frames)
+    if not any(names):
+        return ""
+    inner = work.stack_frames.innermost_of_best([bool(name) for name in names])[rows["stack"]]
+    best = shares_of(inner, rows["ns"])[0]
+    return f"{names[best.value]}()" if best.value >= 0 and best.ns * 2 > int(rows["ns"].sum()) else ""
 
 
 def _hog_text(profile: Profile, lock: LockWaits, hog: Share) -> str:

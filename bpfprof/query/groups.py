@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from bpfprof import array_types as npt
+from bpfprof.model.grouping import order_of
 from bpfprof.model.profile import Profile
+from bpfprof.model.rows import picked
 from bpfprof.model.states import reason_number
 from bpfprof.query.chains import Share, WokenBy, holders_in, shares_of, woken_by
 from bpfprof.query.containers import container_label
 from bpfprof.query.functions import Ints, function_of_frames, merged_stacks, owner_functions, wait_owners
 from bpfprof.query.merging import MergedThreads
-from bpfprof.query.waits import Waits, find_waits, lock_owners
+from bpfprof.query.waits import Waits, lock_owners, waits_of
 
 _FILE_LOCK = reason_number("file-lock")
 
@@ -84,6 +87,7 @@ class _Context:
     by: str
     functions: Ints  # of each stack, as owner_functions()
     owners: Ints  # as wait_owners()
+    wakers: Ints  # of each its thread
     waker_depth: int
     merged: MergedThreads | None
 
@@ -102,10 +106,11 @@ def group_waits(
 
     with_idle: idle waits are like others. merged: threads that count as one. Raises ValueError without spans.
     """
-    waits = find_waits(profile)
+    waits = waits_of(profile)
     waits.rows["is_idle"] &= not with_idle
     owners = np.array(wait_owners(profile.frames, profile.stacks), np.int64)
-    context = _Context(profile, waits, by, owner_functions(profile.frames, owners), owners, waker_depth, merged)
+    wakers = np.array([it.thread for it in profile.wakers], np.int64)
+    context = _Context(profile, waits, by, owner_functions(profile.frames, owners), owners, wakers, waker_depth, merged)
     rows = waits.rows
     total_ns = rows["total_ns"]
     hidden_idle_ns = int(total_ns[rows["is_shown"] & rows["is_idle"]].sum()) if hide_idle else 0
@@ -114,7 +119,7 @@ def group_waits(
     without_lock_ns = int(total_ns[places[keys < 0]].sum())
     places, keys = places[keys >= 0], keys[keys >= 0]
     keys = keys * 2 + rows["is_idle"][places]
-    order = np.lexsort((rows["blocked_ns"][places], keys))
+    order = np.argsort(keys, kind="stable")
     places, keys = places[order], keys[order]
     firsts = np.flatnonzero(np.diff(keys, prepend=-1))
     ends = np.append(firsts[1:], len(keys))
@@ -131,27 +136,32 @@ def group_waits(
 
 def _keys(context: _Context, places: Ints, merge_lines: bool) -> Ints:
     """A number from 0 on for each row, the same for rows of one group; -1: it is in none."""
-    rows = context.waits.rows[places]
-    stacks: Ints = rows["stack"]
+
+    def of(name: str) -> Ints:
+        column = context.waits.rows[name][places]  # rows are wide, and all of them are asked for
+        return np.asarray(column if name == "lock" else column.astype(np.int64))
+
     if context.by == "thread" and context.merged:
-        return np.asarray(context.merged.group_of[rows["thread"]])
+        return np.asarray(context.merged.group_of[of("thread")])
     if context.by in ("reason", "thread", "waker"):
-        return np.asarray(rows[context.by])
+        return of(context.by)
     if context.by == "container":
         labels = [container_label(thread) for thread in context.profile.threads] or [""]
-        return np.asarray(np.unique(labels, return_inverse=True)[1][rows["thread"]])
+        return np.asarray(np.unique(labels, return_inverse=True)[1][of("thread")])
+    stacks = of("stack")
     if context.by == "function":
         return context.functions[stacks] + 1
     if context.by == "lock":
         pids = np.array([int(thread.pid) for thread in context.profile.threads] or [0], np.int64)
-        owners = lock_owners(rows["lock"], pids[rows["thread"]])
-        keys = _combined(rows["lock"], owners, context.functions[stacks])
-        keys[(rows["lock"] == 0) | (rows["reason"] == _FILE_LOCK)] = -1  # of a file it is the place of a range
+        is_of_file = of("reason") == _FILE_LOCK  # which all processes share, and `lock` is the place of a range
+        owners = np.where(is_of_file, -of("object"), lock_owners(of("lock"), pids[of("thread")]))
+        keys = _combined(of("lock"), owners, context.functions[stacks])
+        keys[np.where(is_of_file, of("object"), of("lock")) == 0] = -1
         return keys
     if merge_lines:
         merged = function_of_frames(context.profile.frames)
         stacks = merged_stacks(merged, context.profile.stacks)[stacks]
-    return _combined(rows["reason"], stacks)
+    return _combined(of("reason"), stacks)
 
 
 def _combined(*columns: npt.NDArray[np.generic]) -> Ints:
@@ -165,33 +175,29 @@ def _combined(*columns: npt.NDArray[np.generic]) -> Ints:
 
 
 def _group(context: _Context, places: Ints) -> WaitGroup:
-    """Of rows that are sorted by how long they were blocked."""
-    rows = context.waits.rows[places]
-    ns, stacks = rows["total_ns"], rows["stack"]
-    known = rows["blocked_ns"] > 0
-    lengths, counts = rows["blocked_ns"][known], rows["count"][known]
-    first_bucket, buckets = _histogram(lengths, counts)
-    in_group = np.zeros(len(context.waits.rows), np.bool_)
+    rows = context.waits.rows
+
+    def shares(name: str) -> tuple[Share, ...]:
+        return shares_of(rows[name][places], ns)
+
+    ns, functions = rows["total_ns"][places], context.functions[rows["stack"][places]]
+    in_group = np.zeros(len(rows), np.bool_)
     in_group[places] = True
-    held = context.waits.held[in_group[context.waits.held_by]]
+    held = picked(context.waits.held, in_group[context.waits.held_by])
+    wakers, first = np.unique(rows["waker"][places]), int(places[0])
     return WaitGroup(
-        is_idle=bool(rows["is_idle"][0]),
+        is_idle=bool(rows["is_idle"][first]),
         total_ns=int(ns.sum()),
-        count=int(rows["count"].sum()),
-        p50_ns=_percentile(lengths, counts, 50),
-        p99_ns=_percentile(lengths, counts, 99),
-        min_ns=int(lengths[0]) if len(lengths) else 0,
-        max_ns=int(lengths[-1]) if len(lengths) else 0,
-        first_bucket=first_bucket,
-        buckets=buckets,
-        threads=shares_of(rows["thread"], ns),
-        reasons=shares_of(rows["reason"], ns),
-        functions=shares_of(context.functions[stacks], ns),
-        stacks=shares_of(stacks, ns),
-        lock=int(rows["lock"][0]) if context.by == "lock" else 0,
-        waker=int(rows["waker"][0]) if context.by == "waker" else 0,
-        waker_count=len(np.unique(rows["waker"][rows["waker"] > 0])),
-        woken_by=woken_by(context.waits, context.functions, places, context.waker_depth),
+        count=int(rows["count"][places].sum()),
+        **_lengths(context.waits, places),
+        threads=shares("thread"),
+        reasons=shares("reason"),
+        functions=shares_of(functions, ns),
+        stacks=shares("stack"),
+        lock=int(rows["lock"][first]) if context.by == "lock" else 0,
+        waker=int(rows["waker"][first]) if context.by == "waker" else 0,
+        waker_count=int((wakers > 0).sum()),
+        woken_by=woken_by(context.waits, context.wakers, context.functions, places, context.waker_depth),
         holders=holders_in(
             held["holder"].astype(np.int64) - 1,
             held["holder_stack"],
@@ -199,20 +205,47 @@ def _group(context: _Context, places: Ints) -> WaitGroup:
             context.functions,
             context.owners,
         ),
-        objects=shares_of(rows["object"] - 1, ns),
+        objects=shares_of(rows["object"][places].astype(np.int64) - 1, ns),
     )
 
 
-def _percentile(ordered: Ints, counts: Ints, percent: int) -> int:
-    """Nearest rank of values that are there so many times; 0 of none."""
-    ends = np.cumsum(counts)
-    return int(ordered[np.searchsorted(ends, -(-ends[-1] * percent // 100))]) if len(ordered) else 0
+def _lengths(waits: Waits, places: Ints) -> dict[str, Any]:
+    """What WaitGroup says of how long the waits of these rows were blocked."""
+    own = waits.of_rows(places)
+    lengths, counts = waits.blocked_ns(own), None
+    if waits.is_each_itself:
+        lengths.sort()
+    else:
+        order = order_of(lengths, int(lengths.max(initial=0)) + 1)
+        lengths, counts = lengths[order], waits.counts(own[order])
+    first_bucket, buckets = _histogram(lengths, counts)
+    return {
+        "p50_ns": _percentile(lengths, counts, 50),
+        "p99_ns": _percentile(lengths, counts, 99),
+        "min_ns": int(lengths[0]) if len(lengths) else 0,
+        "max_ns": int(lengths[-1]) if len(lengths) else 0,
+        "first_bucket": first_bucket,
+        "buckets": buckets,
+    }
 
 
-def _histogram(ns: Ints, counts: Ints) -> tuple[int, tuple[int, ...]]:
-    if not len(ns):
+def _percentile(ordered: Ints, counts: npt.NDArray[np.float64] | None, percent: int) -> int:
+    """Nearest rank of values that are there so many times, None: once; 0 of none."""
+    if not len(ordered):
+        return 0
+    if counts is None:
+        return int(ordered[-(-len(ordered) * percent // 100) - 1])
+    ends = np.rint(np.cumsum(counts)).astype(np.int64)
+    return int(ordered[np.searchsorted(ends, -(-ends[-1] * percent // 100))])
+
+
+def _histogram(ordered: Ints, counts: npt.NDArray[np.float64] | None) -> tuple[int, tuple[int, ...]]:
+    """(first bucket, how many values there are in each, of which each is there so many times, None: once)"""
+    if not len(ordered):
         return 0, ()
-    # frexp gives the exponent e of 0.5 <= m < 1: a whole number of microseconds n has floor(log2(n)) = e - 1.
-    buckets = np.maximum(np.frexp(np.maximum(ns // 1000, 1).astype(np.float64))[1] - 1, 0)
-    first = int(buckets.min())
-    return first, tuple(np.bincount(buckets - first, weights=counts).astype(np.int64).tolist())
+    first, last = (max(ns // 1000, 1).bit_length() - 1 for ns in (int(ordered[0]), int(ordered[-1])))
+    edges = np.int64(1000) << np.arange(first + 1, last + 1)
+    sizes = np.diff(np.searchsorted(ordered, edges), prepend=0, append=len(ordered))
+    if counts is not None:
+        sizes = np.rint(np.bincount(np.repeat(np.arange(len(sizes)), sizes), weights=counts)).astype(np.int64)
+    return first, tuple(sizes.tolist())

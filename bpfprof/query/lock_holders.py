@@ -7,11 +7,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from bpfprof import array_types as npt
+from bpfprof.model.grouping import group_numbers
 from bpfprof.model.profile import Profile
-from bpfprof.model.spans import ThreadState
+from bpfprof.model.rows import blocks, picked
 from bpfprof.query.chains import Share, holders_in, shares_of
 from bpfprof.query.functions import Ints, owner_functions
 from bpfprof.query.lock_parts import parts_of
+from bpfprof.query.shares import sums
+from bpfprof.query.waits import wait_times
 from bpfprof.query.work import Work
 
 _HOG = 0.5  # of the time that others waited
@@ -36,29 +40,57 @@ class LockWaits:
 
 def lock_waits(profile: Profile, work: Work, most: int = 0) -> list[LockWaits]:
     """Of so many locks with most waiting, 0: of all; that with most first."""
-    waits = work.lock_waits
-    waits = waits[waits["number"] <= most] if most else waits
-    functions = owner_functions(profile.frames, work.own)
+    assert profile.spans is not None
+    waits, functions = work.lock_waits, owner_functions(profile.frames, work.own)
+    waits = waits[np.lexsort((waits["thread"], waits["number"]))]  # of each thread still in the order of time
+    known = np.flatnonzero(work.span_locks)
+    known = known[np.argsort(work.span_locks[known], kind="stable")]
+    numbers = work.span_locks[known]
     found = []
-    order = np.lexsort((waits["thread"], waits["number"]))  # of each thread still in the order of time
-    for rows in np.split(waits[order], np.flatnonzero(np.diff(waits["number"][order])) + 1):
-        if not len(rows):
-            continue
-        ns = rows["stands_for_ns"].astype(np.int64)
-        holder, stack, row, _, part_ns = parts_of(profile, rows)
-        # What a wait stands for beside itself was held like it.
-        part_ns = np.rint(part_ns * (ns / np.maximum(rows["duration_ns"], 1))[row]).astype(np.int64)
+    for number in range(1, min(most or len(work.locks), len(work.locks)) + 1):
+        spans = picked(profile.spans, known[slice(*np.searchsorted(numbers, (number, number + 1)))])
+        ns = spans["stands_for_ns"].astype(np.int64)
+        rows = waits[slice(*np.searchsorted(waits["number"], (number, number + 1)))]
+        holder, stack, part_ns = _held(profile, rows)
+        # Of waits that are only known as a sum it is not known.
+        rest_ns = int(ns.sum()) - int(rows["stands_for_ns"].sum())
+        if rest_ns > 0:
+            holder, stack, part_ns = np.append(holder, 0), np.append(stack, 0), np.append(part_ns, rest_ns)
         found.append(
             LockWaits(
-                int(rows["number"][0]),
-                shares_of(work.own[rows["stack"]], ns)[0].value,
+                number,
+                shares_of(work.own[spans["stack"]], ns)[0].value,
                 int(ns.sum()),
-                int(rows["count"].sum()),
-                tuple(share.value for share in shares_of(rows["thread"], ns)),
+                int(spans["count"].sum()),
+                tuple(share.value for share in shares_of(spans["thread"], ns)),
                 holders_in(holder - 1, stack, part_ns, functions, work.own),
             )
         )
     return found
+
+
+def _held(profile: Profile, rows: npt.NDArray[np.void]) -> tuple[Ints, Ints, Ints]:
+    """(holder, its stack, nanoseconds) of the parts of waits for one lock, as parts_of()."""
+    if not len(rows):
+        none = np.zeros(0, np.int64)
+        return none, none, none
+    holder, stack, row, _, part_ns = parts_of(profile, rows)
+    # What a wait stands for beside itself was held like it.
+    stands_for = rows["stands_for_ns"] / np.maximum(rows["duration_ns"], 1)
+    return holder, stack, np.rint(part_ns * stands_for[row]).astype(np.int64)
+
+
+def lock_frames(work: Work) -> list[int]:
+    """By the number of a lock, from 1 on, its LockWaits.frame."""
+    rows = work.rows[work.rows["lock"] > 0]
+    own = work.own[rows["stack"]]
+    first, codes = group_numbers([rows["lock"], own + 1])
+    lock, frame, ns = rows["lock"][first], own[first], sums(codes, rows["ns"], len(first))
+    order = np.lexsort((frame, -ns, lock))
+    found = np.full(len(work.locks) + 1, -1)
+    best = order[np.diff(lock[order], prepend=0) > 0]
+    found[lock[best]] = frame[best]
+    return found.tolist()
 
 
 def hog_of(lock: LockWaits, functions: Ints) -> Share | None:
@@ -90,16 +122,23 @@ def waits_while_held(profile: Profile, work: Work, number: int) -> tuple[int, tu
     rows = rows[np.argsort(rows["thread"], kind="stable")]
     holder, _, _, begin_ns, ns = parts_of(profile, rows)
     threads = np.array([-1, *(waker.thread for waker in profile.wakers)], np.int64)[holder]
-    spans = profile.spans[profile.spans["state"] == ThreadState.OFF_CPU]
-    held_ns, reasons, of_reasons = 0, [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
-    for thread in np.unique(threads[threads >= 0]).tolist():
-        own = threads == thread
-        held = _Union(begin_ns[own], begin_ns[own] + ns[own])
-        held_ns += held.total_ns
-        waits = spans[spans["thread"] == thread]
-        reasons.append(waits["reason"].astype(np.int64))
-        of_reasons.append(held.until(waits["start_ns"] + waits["duration_ns"]) - held.until(waits["start_ns"]))
-    return held_ns, shares_of(np.concatenate(reasons), np.concatenate(of_reasons))
+    held = {
+        thread: _Union(begin_ns[threads == thread], (begin_ns + ns)[threads == thread])
+        for thread in np.unique(threads[threads >= 0]).tolist()
+    }
+    spans = profile.spans
+    weights = spans["stands_for_ns"] / np.maximum(spans["duration_ns"], 1)
+    spent = np.zeros(int(spans["reason"].max(initial=0)) + 1)
+    for times in blocks(wait_times(profile)):
+        of_thread, reason = spans["thread"][times["span"]], spans["reason"][times["span"]]
+        for thread, union in held.items():
+            own = slice(*np.searchsorted(of_thread, (thread, thread + 1)))
+            begin, end = times["start_ns"][own], times["start_ns"][own] + times["duration_ns"][own]
+            inside = (union.until(end) - union.until(begin)) * weights[times["span"][own]]
+            spent += np.bincount(reason[own], inside, len(spent))
+    reasons = np.flatnonzero(spent)
+    held_ns = sum(union.total_ns for union in held.values())
+    return held_ns, shares_of(reasons, np.rint(spent[reasons]).astype(np.int64))
 
 
 class _Union:

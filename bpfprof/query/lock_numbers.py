@@ -7,7 +7,8 @@ import numpy as np
 from bpfprof import array_types as npt
 from bpfprof.model.grouping import group_numbers
 from bpfprof.model.profile import Profile
-from bpfprof.model.spans import CONDITION_LOCK, LOCK_ADDRESS, PARKED_LOCK
+from bpfprof.model.rows import picked
+from bpfprof.model.spans import CONDITION_LOCK, LOCK_ADDRESS, PARKED_LOCK, ThreadState
 from bpfprof.model.states import reason_number
 from bpfprof.query.functions import Ints
 from bpfprof.query.stack_frames import Bools
@@ -20,10 +21,21 @@ _KNOWN_LOCK = np.uint64(PARKED_LOCK | CONDITION_LOCK)  # each that waits has a f
 def _told(profile: Profile, spans: npt.NDArray[np.void]) -> Bools:
     """Whether each span is one in which it was read in the process who holds what is waited for."""
     found = np.zeros(len(spans), np.bool_)
-    for look in profile.lock_holders:
-        own = slice(*np.searchsorted(spans["thread"], (look["thread"], look["thread"] + 1)))
-        begin_ns, at_ns = spans["start_ns"][own], int(look["time_ns"])
-        found[own] |= (begin_ns <= at_ns) & (begin_ns + spans["duration_ns"][own] > at_ns)
+    looks = profile.lock_holders
+    if not len(spans) or not len(looks):
+        return found
+    thread, at_ns = looks["thread"].astype(np.int64), looks["time_ns"].astype(np.int64)
+    waits = np.flatnonzero(spans["state"] == ThreadState.OFF_CPU)
+    spans = picked(spans, waits)
+    if not len(spans):
+        return found
+    end_ns = spans["start_ns"] + spans["duration_ns"]
+    # The threads one after the other on one clock; the spans of one do not overlap.
+    length_ns = max(int(end_ns.max()), int(at_ns.max())) + 1
+    starts = spans["thread"].astype(np.int64) * length_ns + spans["start_ns"]
+    place = np.searchsorted(starts, thread * length_ns + at_ns, side="right") - 1
+    place = place[(place >= 0) & (spans["thread"][place] == thread) & (end_ns[place] > at_ns)]
+    found[waits[place]] = True
     return found
 
 

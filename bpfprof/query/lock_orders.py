@@ -9,15 +9,20 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import islice
 
 import numpy as np
 
 from bpfprof.model.profile import Profile
+from bpfprof.model.rows import picked
+from bpfprof.query.functions import Ints
 from bpfprof.query.lock_parts import parts_of
 from bpfprof.query.wait_graph import cycles
 from bpfprof.query.work import Work
 
 _MOST_CYCLES = 10
+# Of programs that take their locks in thousands of orders not all are looked at.
+_MOST_ORDERS, _MOST_SEARCHED = 1 << 14, 1 << 9
 
 
 @dataclass(frozen=True)
@@ -39,18 +44,37 @@ def deadlocks(profile: Profile) -> list[list[int]]:
     return cycles(dict(zip(rows["thread"].tolist(), (rows["holder"].astype(np.int64) - 1).tolist())))
 
 
-def order_cycles(profile: Profile, work: Work) -> list[list[LockOrder]]:
-    """Orders each of which waited for the lock that the next one had, of two threads at least."""
+@dataclass(frozen=True)
+class OrderCycles:
+    """cycles: orders each of which waited for the lock that the next one had, of two threads at least.
+
+    unseen_locks: of how many not all orders were looked at; unfollowed: pairs of locks whose cycles were not looked
+    for; more: further cycles of other locks.
+    """
+
+    cycles: list[list[LockOrder]]
+    unseen_locks: int
+    unfollowed: int
+    more: int
+
+
+def order_cycles(profile: Profile, work: Work) -> OrderCycles:
+    """Those that were seen in the recording, up to a limit."""
     by_locks: dict[tuple[int, int], list[LockOrder]] = {}
-    for order in _orders(profile, work):
+    orders, unseen_locks = _orders(profile, work)
+    for order in orders:
         by_locks.setdefault((order.has, order.wanted), []).append(order)
     found: dict[frozenset[int], list[LockOrder]] = {}
+    behind: dict[int, list[int]] = {}
     for has, wanted in by_locks:
-        path = _shortest(by_locks, wanted, has)
+        behind.setdefault(has, []).append(wanted)
+    for has, wanted in islice(by_locks, _MOST_SEARCHED):
+        path = _shortest(behind, wanted, has)
         cycle = _of_several_threads([by_locks[pair] for pair in zip([has, *path], path)]) if path else []
-        if cycle and len(found) < _MOST_CYCLES:
+        if cycle:
             found.setdefault(frozenset(path), cycle)
-    return [*found.values()]
+    cycles, unfollowed = [*found.values()], max(0, len(by_locks) - _MOST_SEARCHED)
+    return OrderCycles(cycles[:_MOST_CYCLES], unseen_locks, unfollowed, max(0, len(cycles) - _MOST_CYCLES))
 
 
 def _of_several_threads(choices: list[list[LockOrder]]) -> list[LockOrder]:
@@ -63,13 +87,13 @@ def _of_several_threads(choices: list[list[LockOrder]]) -> list[LockOrder]:
     return cycle if len({order.thread for order in cycle}) > 1 else []
 
 
-def _shortest(by_locks: Mapping[tuple[int, int], object], begin: int, end: int) -> list[int]:
+def _shortest(behind: Mapping[int, list[int]], begin: int, end: int) -> list[int]:
     """The locks on the way from one to another, both included; [] when there is none."""
     before, queue = {begin: begin}, deque([begin])
     while queue and end not in before:
         lock = queue.popleft()
-        for has, wanted in by_locks:
-            if has == lock and wanted not in before:
+        for wanted in behind.get(lock, ()):
+            if wanted not in before:
                 before[wanted] = lock
                 queue.append(wanted)
     if end not in before:
@@ -80,11 +104,17 @@ def _shortest(by_locks: Mapping[tuple[int, int], object], begin: int, end: int) 
     return path[::-1]
 
 
-def _orders(profile: Profile, work: Work) -> list[LockOrder]:
-    waits = work.lock_waits[np.lexsort((work.lock_waits["thread"], work.lock_waits["number"]))]
+def _orders(profile: Profile, work: Work) -> tuple[list[LockOrder], int]:
+    """(up to _MOST_ORDERS, of how many locks there are more)"""
+    waits = picked(work.lock_waits, np.lexsort((work.lock_waits["thread"], work.lock_waits["number"])))
     thread_of = np.array([-1, *(waker.thread for waker in profile.wakers)], np.int64)
+    by_thread = picked(waits, np.lexsort((waits["start_ns"], waits["thread"])))
+    begins_ns, numbers = by_thread["start_ns"].copy(), by_thread["number"].copy()
+    ends_ns = begins_ns + by_thread["duration_ns"]
+    borders = np.searchsorted(by_thread["thread"], np.arange(len(profile.threads) + 1)).tolist()
     found: dict[tuple[int, int, int], LockOrder] = {}
-    for rows in np.split(waits, np.flatnonzero(np.diff(waits["number"])) + 1):
+    by_lock = np.split(waits, np.flatnonzero(np.diff(waits["number"])) + 1)
+    for place_of_lock, rows in enumerate(by_lock):
         if not len(rows):
             continue
         holder, _, row, start_ns, ns = parts_of(profile, rows)
@@ -95,13 +125,26 @@ def _orders(profile: Profile, work: Work) -> list[LockOrder]:
         had_it |= np.array([pair in given for pair in zip(thread.tolist(), start_ns.tolist())], np.bool_)
         has = int(rows["number"][0])
         for one in np.unique(thread[had_it & (thread >= 0)]).tolist():
-            own = waits[(waits["thread"] == one) & (waits["number"] != has)]
-            own = own[np.argsort(own["start_ns"], kind="stable")]
+            own = slice(*borders[one : one + 2])
             held = had_it & (thread == one)
             # A thread's waits do not overlap.
-            first = np.searchsorted(own["start_ns"] + own["duration_ns"], start_ns[held], side="right")
-            behind = np.searchsorted(own["start_ns"], (start_ns + ns)[held], side="left")
-            for place in sorted({at for pair in zip(first.tolist(), behind.tolist()) for at in range(*pair)}):
-                key = one, has, int(own["number"][place])
-                found.setdefault(key, LockOrder(*key, int(work.own[own["stack"][place]])))
-    return [*found.values()]
+            first = np.searchsorted(ends_ns[own], start_ns[held], side="right")
+            behind = np.searchsorted(begins_ns[own], (start_ns + ns)[held], side="left")
+            places = own.start + _places(first, behind)
+            for place in places[np.sort(np.unique(numbers[places], return_index=True)[1])].tolist():
+                if numbers[place] == has:
+                    continue
+                if len(found) >= _MOST_ORDERS:
+                    return [*found.values()], len(by_lock) - place_of_lock
+                key = one, has, int(numbers[place])
+                found.setdefault(key, LockOrder(*key, int(work.own[by_thread["stack"][place]])))
+    return [*found.values()], 0
+
+
+def _places(first: Ints, behind: Ints) -> Ints:
+    """All in these ranges, each once, ascending."""
+    order = np.argsort(first, kind="stable")
+    begin, end = first[order], behind[order]
+    begin = np.maximum(begin, np.append(0, np.maximum.accumulate(end))[: len(end)])
+    counts = (end - begin).clip(0)
+    return np.asarray(np.arange(int(counts.sum())) + np.repeat(begin - (np.cumsum(counts) - counts), counts))

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from bpfprof import array_types as npt
-from bpfprof.account.holding import held_parts, holders_of
+from bpfprof.account.holding import held_parts, holders_of, most_whole
 from bpfprof.model.profile import Profile
 from bpfprof.query.functions import Ints
 from bpfprof.query.stack_frames import Bools
@@ -37,10 +37,11 @@ def parts_of(profile: Profile, rows: npt.NDArray[np.void]) -> tuple[Ints, Ints, 
     pairs, key = np.unique(holds.waker << 32 | holds.stack, return_inverse=True)
     holders = holders_of(np.append(_EVER_NS, holds.until_ns[:-1]), holds.thread, key)
     end_ns = _end_ns(rows)
+    most = most_whole(holders, rows["start_ns"], end_ns, len(rows))
     found = []
     for own in np.split(np.arange(len(rows)), np.flatnonzero(np.diff(rows["thread"].astype(np.int64))) + 1):
         thread = int(rows["thread"][own[0]])
-        row, part, start_ns, part_ns = held_parts(holders, thread, rows["start_ns"][own], end_ns[own])
+        row, part, start_ns, part_ns = held_parts(holders, thread, rows["start_ns"][own], end_ns[own], most)
         place = np.searchsorted(holds.until_ns, start_ns + part_ns, side="left")
         found.append((np.where(holds.thread[place] != thread, pairs[part], 0), own[row], start_ns, part_ns))
     of_parts, row, start_ns, ns = (np.concatenate(column) for column in zip(*found))
@@ -120,12 +121,18 @@ def _woken_holder(profile: Profile, rows: npt.NDArray[np.void], is_released: Boo
 
 def _told_holder(profile: Profile, rows: npt.NDArray[np.void], since_ns: int) -> tuple[int, int, int] | None:
     """The same of the one that was read in the process."""
-    end_ns = _end_ns(rows)
-    for look in profile.lock_holders[profile.lock_holders["time_ns"].astype(np.int64) >= since_ns]:
-        at_ns, thread = int(look["time_ns"]), int(look["holder"]) - 1
-        if ((rows["thread"] == look["thread"]) & (rows["start_ns"] <= at_ns) & (end_ns >= at_ns)).any():
-            return _holder(profile, thread, _stack_at(profile, thread, at_ns))
-    return None
+    looks = profile.lock_holders
+    times_ns = looks["time_ns"].astype(np.int64)
+    begin, end = np.searchsorted(looks["thread"], [rows["thread"], rows["thread"] + 1])
+    seen = []
+    for first, last, start_ns, end_ns in zip(begin, end, rows["start_ns"].clip(since_ns), _end_ns(rows)):
+        place = first + int(np.searchsorted(times_ns[first:last], start_ns))
+        if place < last and times_ns[place] <= end_ns:
+            seen.append((int(times_ns[place]), int(looks["holder"][place]) - 1))
+    if not seen:
+        return None
+    at_ns, thread = min(seen)
+    return _holder(profile, thread, _stack_at(profile, thread, at_ns))
 
 
 def _holder(profile: Profile, thread: int, stack: int) -> tuple[int, int, int] | None:

@@ -72,6 +72,17 @@ def mean(
     return Mean(value, (freedom * variance + (count - 1) * between) / more, more)
 
 
+def mean_of_sums(count: int, x: Floats, xx: Floats, xw: Floats, w: float, ww: float) -> Mean:
+    """Time for each second of work, of many recordings, of which only sums are known: of times x, of work w, and of
+    their squares and products. Its error is that of a ratio (Cochran, Sampling Techniques, 6.4), by how much the
+    recordings differ: two are the least.
+    """
+    value = x / w if w else np.zeros_like(x)
+    scatter = np.maximum(xx - 2 * value * xw + value**2 * ww, 0)
+    variance = scatter * (count / (count - 1)) / w**2 if w else scatter
+    return Mean(value, variance, np.full_like(value, count - 1))
+
+
 def _variance_of_sum(rest: Floats) -> Floats:
     """rest: what each slice has more than its share."""
     count = rest.shape[-1]
@@ -80,10 +91,10 @@ def _variance_of_sum(rest: Floats) -> Floats:
 
 
 def difference(before: Mean, after: Mean) -> Mean:
-    """Degrees of freedom by Welch and Satterthwaite."""
+    """Degrees of freedom by Welch and Satterthwaite; one where a variance is not known (infinite)."""
     variance = before.variance + after.variance
     parts = before.variance**2 / before.freedom + after.variance**2 / after.freedom
-    freedom = np.divide(variance**2, parts, out=np.ones_like(variance), where=parts > 0)
+    freedom = np.divide(variance**2, parts, out=np.ones_like(variance), where=(parts > 0) & np.isfinite(parts))
     return Mean(after.value - before.value, variance, freedom)
 
 

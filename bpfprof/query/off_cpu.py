@@ -40,8 +40,8 @@ def with_wakers(profile: Profile, depth: int) -> Profile:
 
 def _continued(profile: Profile, waits: Waits, interner: Interner, depth: int) -> Ints:
     """The stack of each wait, continued by its wakers."""
-    rows = waits.rows
-    numbers, current = rows["stack"].copy(), np.arange(len(rows))  # current: whose waker comes next, -1: the end
+    rows, numbers = waits.rows, waits.rows["stack"].astype(np.int64)
+    current = np.arange(len(rows))  # whose waker comes next, -1: the end
     for _ in range(depth):
         alive = np.flatnonzero(current >= 0)
         of_alive = rows[current[alive]]
@@ -56,7 +56,7 @@ def _continued(profile: Profile, waits: Waits, interner: Interner, depth: int) -
 
 def _with_waker(profile: Profile, interner: Interner, numbers: Ints, rows: npt.NDArray[np.void]) -> Ints:
     """Each stack with the waker of its row after it; equal ones are made once."""
-    pairs, of_pair = np.unique(rows["waker"] << 32 | rows["waker_stack"], return_inverse=True)
+    pairs, of_pair = np.unique(rows["waker"].astype(np.int64) << 32 | rows["waker_stack"], return_inverse=True)
     keys, codes = np.unique(numbers * len(pairs) + of_pair, return_inverse=True)
     made = []
     for number, pair in zip(*np.divmod(keys, len(pairs))):

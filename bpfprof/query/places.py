@@ -8,6 +8,7 @@ import numpy as np
 
 from bpfprof import array_types as npt
 from bpfprof.model.frames import Frame, FrameKind
+from bpfprof.model.grouping import each_once
 from bpfprof.model.profile import Profile
 from bpfprof.query.chains import shares_of
 from bpfprof.query.functions import function_of_frames, object_name
@@ -132,11 +133,7 @@ def _by_share(rows: npt.NDArray[np.void]):  # type: ignore[no-untyped-def]
 def _totals(work: Work, functions: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     """Of each function the working time of stacks that have it."""
     frames = work.stack_frames
-    of_stack = sums(
-        work.rows["stack"],
-        np.where(work.rows["share"] < IDLE, work.rows["ns"], 0),
-        int(frames.stack_of.max(initial=0)) + 1,
-    )
-    pairs = np.unique(frames.stack_of * len(functions) + functions[frames.flat])
+    of_stack = sums(work.rows["stack"], np.where(work.rows["share"] < IDLE, work.rows["ns"], 0), max(1, frames.count))
+    pairs = each_once(frames.stack_of * len(functions) + functions[frames.flat])
     stacks, of_function = np.divmod(pairs, len(functions))
     return sums(of_function, of_stack[stacks], len(functions))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -17,12 +18,13 @@ from bpfprof.query.functions import Ints, function_name, function_of_frames, own
 from bpfprof.query.libraries import library_groups
 from bpfprof.query.lock_holders import LockWaits, lock_waits
 from bpfprof.query.merging import MergedThreads
+from bpfprof.query.operators import Pattern, find_operators
 from bpfprof.query.origins import origins
 from bpfprof.query.shares import LOCK, sums
 from bpfprof.query.tasks import group_tasks
 from bpfprof.query.work import IDLE_TIME, WAIT_TIME, Work, kinds_of
 
-OF_FRAMES = ("function", "line", "file", "library")
+OF_FRAMES = ("function", "line", "file", "library", "operator")
 OF_THREADS = ("thread", "process", "container")
 ROW_GROUPINGS = (*OF_FRAMES, *OF_THREADS, "reason", "lock", "waker", "task")
 _FUNCTIONS = (FrameKind.PYTHON, FrameKind.NATIVE, FrameKind.INLINED, FrameKind.KERNEL)
@@ -33,8 +35,10 @@ SORTS = ("own", "total", "cpu", "ready", "wait", "count", "name")
 class Row:
     """Nanoseconds of one group. total: in stacks that have it anywhere, own: in those that end in it.
 
-    frame: one of it where groups are of frames, else None. reasons: of its own waits, most first. lock: of groups of
-    locks. Of asyncio tasks it is the time that they were running, ready and suspended, and how many there are.
+    frame: one of it where groups are of frames, else None; of operators the line of the program that called it for most
+    of its own time. reasons: of its own waits, most first. lock: of groups of locks. worker: of processes, as
+    ThreadTime has it. Of asyncio tasks it is the time that they were running, ready and suspended, and how many there
+    are.
     """
 
     name: str
@@ -44,20 +48,30 @@ class Row:
     count: int
     reasons: dict[str, int] = field(default_factory=dict)
     lock: LockWaits | None = None
+    worker: str = ""
 
 
 def rows_by(
-    profile: Profile, work: Work, by: str, threads: MergedThreads | None = None, with_idle: bool = False
+    profile: Profile,
+    work: Work,
+    by: str,
+    threads: MergedThreads | None = None,
+    with_idle: bool = False,
+    operators: Sequence[Pattern] = (),
 ) -> list[Row]:
     """Those with most time of their own first. by: one of ROW_GROUPINGS; for wakers the work tells them apart.
 
     threads: what rows of threads and processes are of, else each by itself. Of threads that wait for work the waits
-    are left out unless with_idle.
+    are left out unless with_idle. operators: beside those that are known.
     """
     if by == "task":
         return _task_rows(profile)
     rows = work.rows if with_idle else work.rows[kinds_of(work.rows) != IDLE_TIME]
-    names, of_row, frame_groups, frames = _groups(profile, work, rows, by, threads)
+    names, of_row, frame_groups, frames = (
+        _operator_groups(profile, work, rows, operators)
+        if by == "operator"
+        else _groups(profile, work, rows, by, threads)
+    )
     state = np.minimum(kinds_of(rows), WAIT_TIME)
     known = of_row >= 0
     own = sums(of_row[known] * 3 + state[known], rows["ns"][known], len(names) * 3).reshape(-1, 3)
@@ -68,6 +82,8 @@ def rows_by(
     for group, reason, ns in zip(of_row[waits].tolist(), rows["reason"][waits].tolist(), rows["ns"][waits].tolist()):
         reasons.setdefault(group, Counter())[reason_text(reason) or "unknown"] += ns
     order = np.lexsort((-total.sum(axis=1), -own.sum(axis=1)))
+    process_threads = (threads.threads if threads else profile.threads) if by == "process" else ()
+    workers = {_process_name(thread): thread.worker_name for thread in process_threads}
     locks = {f"#{lock.number}": lock for lock in (lock_waits(profile, work) if by == "lock" else ())}
     return [
         Row(
@@ -78,6 +94,7 @@ def rows_by(
             int(counts[group]),
             dict(reasons.get(group, Counter()).most_common()),
             locks.get(names[group]),
+            workers.get(names[group], ""),
         )
         for group in order.tolist()
         if total[group].any()
@@ -96,7 +113,7 @@ def sorted_rows(rows: list[Row], by: str) -> list[Row]:
 
 def _groups(
     profile: Profile, work: Work, rows: npt.NDArray[np.void], by: str, merged: MergedThreads | None
-) -> tuple[list[str], Ints, Ints | None, list[Frame]]:
+) -> tuple[list[str], Ints, Ints | None, list[Frame | None]]:
     """(names, the group of each row or -1, that of each frame if groups are of frames, a frame of each group then)"""
     if by in OF_FRAMES:
         of_frame, names, frames = _frame_groups(profile, by)
@@ -108,7 +125,7 @@ def _groups(
         threads = merged.threads if merged else profile.threads
         words = {
             "thread": [_thread_name(thread) for thread in threads],
-            "process": [f"{thread.process_name} ({thread.process_id})" for thread in threads],
+            "process": [*map(_process_name, threads)],
             "container": [container_label(thread) for thread in threads],
         }[by]
         names, numbers = _numbered(words)
@@ -124,7 +141,7 @@ def _groups(
     return names, np.where(rows["reason"] > 0, numbers, -1), None, []
 
 
-def _frame_groups(profile: Profile, by: str) -> tuple[Ints, list[str], list[Frame]]:
+def _frame_groups(profile: Profile, by: str) -> tuple[Ints, list[str], list[Frame | None]]:
     if by == "library":
         keys: list[object] = [origin.library for origin in origins(profile.frames)]
     elif by == "file":
@@ -133,7 +150,7 @@ def _frame_groups(profile: Profile, by: str) -> tuple[Ints, list[str], list[Fram
         same = function_of_frames(profile.frames).tolist()
         keys = [(number, frame.line if by == "line" else 0) for number, frame in zip(same, profile.frames)]
     first: dict[object, int] = {}
-    frames: list[Frame] = []
+    frames: list[Frame | None] = []
     of_frame = []
     for key, frame in zip(keys, profile.frames):
         if frame.kind not in _FUNCTIONS:
@@ -143,14 +160,36 @@ def _frame_groups(profile: Profile, by: str) -> tuple[Ints, list[str], list[Fram
             first[key] = len(frames)
             frames.append(frame)
         of_frame.append(first.get(key, -1))
-    names = [str(key) for key in first] if by in ("library", "file") else [function_name(frame) for frame in frames]
+    names = [str(key) for key in first] if by in ("library", "file") else [function_name(it) for it in frames if it]
     return np.array(of_frame, np.int64), names, frames
+
+
+def _operator_groups(
+    profile: Profile, work: Work, rows: npt.NDArray[np.void], patterns: Sequence[Pattern]
+) -> tuple[list[str], Ints, Ints, list[Frame | None]]:
+    """As _groups(), frames being those of the program that called them for most of the time."""
+    found = find_operators(profile.frames, work.stack_frames, patterns)
+    of_row = np.append(found.of_frame, -1)[found.owner[rows["stack"]]]
+    is_python = [frame.kind == FrameKind.PYTHON for frame in profile.frames]
+    caller = work.own[rows["stack"]]
+    known = np.flatnonzero((of_row >= 0) & np.array([*is_python, False])[caller])
+    count = len(profile.frames)
+    pairs, of_pair = np.unique(of_row[known] * count + caller[known], return_inverse=True)
+    ns = sums(of_pair, rows["ns"][known], len(pairs))
+    frames: list[Frame | None] = [None] * len(found.names)
+    for pair in pairs[np.argsort(ns, kind="stable")].tolist():  # that with most time last
+        frames[pair // count] = profile.frames[pair % count]
+    return found.names, of_row, found.of_frame, frames
 
 
 def _thread_name(thread: ThreadTime) -> str:
     """`worker_0 (5983)`, `worker_0..7 (8 threads)`; of several processes with their name."""
     is_of_several = thread.process_count > 1
     return f"{thread.process_name}: " * is_of_several + f"{thread.thread_name} ({thread.thread_id})"
+
+
+def _process_name(thread: ThreadTime) -> str:
+    return f"{thread.process_name} ({thread.process_id})"
 
 
 def _waker_name(waker: Waker, profile: Profile, with_process: bool) -> str:

@@ -6,6 +6,7 @@ the meantime is the answer to them, and has rows of its own.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 
 import numpy as np
@@ -49,6 +50,10 @@ _HAND_OVERS_IN_C = (
     *("pthread_cond_", "__pthread_cond_", "pthread_join", "__pthread_clockjoin", "pthread_barrier_wait"),
     *("gomp_barrier_wait", "gomp_team_barrier_wait", "_queue_SimpleQueue_get", "simplequeue_get", "std::condition_var"),
 )
+# Of Abseil, which JAX and TensorFlow wait with; its namespace has its version.
+_HAND_OVERS_OF_ABSEIL = re.compile(
+    r"absl::(?:lts_\d+::)?(?:CondVar::Wait|Notification::WaitFor|BlockingCounter::Wait|Barrier::Block|Mutex::Await)"
+)
 _POOLS = ("multiprocessing/", "concurrent/futures/", "torch/multiprocessing/")  # folders of a path
 # `with lock:` of multiprocessing is a fight as one of threads is.
 _ACQUIRES = ("multiprocessing/synchronize.py", "__enter__")
@@ -65,10 +70,7 @@ def shares_of_spans(profile: Profile, spans: npt.NDArray[np.void], stack_frames:
     """A place in SHARES, IDLE or HANDED for each span; fought: those that wait for a semaphore that is a lock."""
     state, reason, stack = spans["state"], spans["reason"].astype(np.int64), spans["stack"]
     number_of = {reason_text(number): number for number in np.flatnonzero(np.bincount(reason)).tolist()}
-    of_reason = np.zeros(max(number_of.values(), default=0) + 1, np.int64)
-    for word, number in number_of.items():
-        of_reason[number] = SHARES.index(_OF_REASON.get(word, "other"))
-    shares = of_reason[reason]
+    shares = _shares_of_reasons(reason, _OF_REASON)
     polls, pipes = reason == number_of.get("poll", -1), reason == number_of.get("pipe", -1)
     waits = state == ThreadState.OFF_CPU
     shares[state == ThreadState.RUNQUEUE] = READY
@@ -114,6 +116,18 @@ def shares_of_spans(profile: Profile, spans: npt.NDArray[np.void], stack_frames:
     return _without_parked(profile, spans, shares, waits & (waker == 0) & ~is_given)
 
 
+def work_shares(reason: Ints) -> Ints:
+    """A place in SHARES for each wait of a thread that never waits for work; a poll may be for anything."""
+    return _shares_of_reasons(reason, {**_OF_REASON, "poll": "other"})
+
+
+def _shares_of_reasons(reason: Ints, words: dict[str, str]) -> Ints:
+    of_reason = np.zeros(int(reason.max(initial=0)) + 1, np.int64)
+    for number in np.flatnonzero(np.bincount(reason)).tolist():
+        of_reason[number] = SHARES.index(words.get(reason_text(number), "other"))
+    return of_reason[reason]
+
+
 def _take_again(spans: npt.NDArray[np.void], stack_frames: StackFrames) -> Bools:
     """Whether each span is in Condition.wait(), but not for notify(): it takes the lock of its condition again."""
     path, name = _CONDITION_WAIT
@@ -146,7 +160,11 @@ def _hand_overs(frames: tuple[Frame, ...], stack_frames: StackFrames) -> tuple[B
         for frame in frames
     ]
     in_python = np.array([*python, False])[stack_frames.innermost_python()]
-    in_c = [frame.kind == FrameKind.NATIVE and frame.name.startswith(_HAND_OVERS_IN_C) for frame in frames]
+    in_c = [
+        frame.kind == FrameKind.NATIVE
+        and (frame.name.startswith(_HAND_OVERS_IN_C) or bool(_HAND_OVERS_OF_ABSEIL.match(frame.name)))
+        for frame in frames
+    ]
     tail, name = _ACQUIRES
     acquires = [frame.file.endswith(tail) and frame.name.rpartition(".")[2] == name for frame in frames]
     in_pool = _have_file(stack_frames, _POOLS) & ~np.array([*acquires, False])[stack_frames.innermost_python()]
@@ -227,7 +245,7 @@ def _without_parked(profile: Profile, spans: npt.NDArray[np.void], shares: Ints,
     parked = unended & (spans["duration_ns"] >= _IDLE_PART * wall)
     others_ns = spans["stands_for_ns"][(shares < IDLE) & ~parked].sum()
     is_alone = len({thread.pid for thread in profile.threads}) == 1
-    nothing_else = is_alone and bool(others_ns * 20 < spans["stands_for_ns"].max(initial=0))
+    nothing_else = is_alone and int(others_ns) * 20 < int(spans["stands_for_ns"].max(initial=0))
     for_child = (spans["reason"] == _CHILD_REASON) & nothing_else
     is_for_work = np.isin(shares, (LOCK, SLEEP, CHILD, OTHER)) | ((shares == NET) & (spans["reason"] == _POLL_REASON))
     shares[parked & is_for_work & ~for_child] = IDLE

@@ -21,7 +21,7 @@ _LAUNCHER = re.compile(r".*/s?bin/[^/.]+", re.DOTALL)
 
 
 class StackFrames:
-    """The frames of all stacks in one row, root first, stack by stack."""
+    """The frames of all stacks in one row, root first, stack by stack. count: of stacks, those without frames, too."""
 
     def __init__(self, frames: Sequence[Frame], stacks: Sequence[tuple[int, ...]]) -> None:
         self.frames = frames
@@ -31,21 +31,30 @@ class StackFrames:
         self.stack_of = np.repeat(np.arange(len(stacks)), lengths)
         self._filled = np.flatnonzero(lengths)
         self._begin = (np.cumsum(lengths) - lengths)[self._filled]
-        self._count = len(stacks)
+        self.count = len(stacks)
 
     def innermost_of_best(self, ranks: Sequence[int]) -> Ints:
         """Of each stack the innermost of the frames with the highest rank; -1: none has a rank above 0."""
-        found = np.full(self._count, -1, np.int64)
+        return self._best(ranks, is_outermost=False)
+
+    def outermost_of_best(self, ranks: Sequence[int]) -> Ints:
+        """The same of the outermost."""
+        return self._best(ranks, is_outermost=True)
+
+    def _best(self, ranks: Sequence[int], is_outermost: bool) -> Ints:
+        found = np.full(self.count, -1, np.int64)
         if not len(self.flat):
             return found
-        keys = np.array(ranks, np.int64)[self.flat] << 40 | np.arange(len(self.flat))
+        places = np.arange(len(self.flat))
+        last = places[-1] if is_outermost else 0
+        keys = np.array(ranks, np.int64)[self.flat] << 40 | np.abs(last - places)
         best = np.maximum.reduceat(keys, self._begin)
-        found[self._filled] = np.where(best >> 40 > 0, self.flat[best & (1 << 40) - 1], -1)
+        found[self._filled] = np.where(best >> 40 > 0, self.flat[np.abs(last - (best & (1 << 40) - 1))], -1)
         return found
 
     def have(self, marked: Sequence[bool]) -> Bools:
         """Whether each stack has one of the marked frames."""
-        found = np.zeros(self._count, np.bool_)
+        found = np.zeros(self.count, np.bool_)
         found[self.stack_of[np.array([*marked, False], np.bool_)[self.flat]]] = True
         return found
 
@@ -61,7 +70,7 @@ class StackFrames:
 
     def outermost_own(self) -> Ints:
         """Of each stack the outermost frame of the user's own code, -1: none."""
-        found = np.full(self._count, -1, np.int64)
+        found = np.full(self.count, -1, np.int64)
         places = np.flatnonzero(self._are_own())
         stacks, first = np.unique(self.stack_of[places], return_index=True)
         found[stacks] = self.flat[places[first]]
@@ -73,7 +82,7 @@ class StackFrames:
 
     def own_depths(self) -> Ints:
         """How many frames of the user's own code each stack has."""
-        return np.bincount(self.stack_of[self._are_own()], minlength=self._count)
+        return np.bincount(self.stack_of[self._are_own()], minlength=self.count)
 
     def _are_own(self) -> Bools:
         """Of each of `flat` whether it is the user's own code."""

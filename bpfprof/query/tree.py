@@ -94,23 +94,29 @@ def tree_of(
     kinds = kinds_of(work.rows).tolist()
     groups = threads.group_of[work.rows["thread"]].tolist()
     columns = work.rows[["stack", "share", "lock", "reason", "object", "ns"]].tolist()
+    alike: dict[tuple[int, int, int], Counter[tuple[tuple[int, int, int], int]]] = {}
     for group, kind, (stack, share, lock, reason, described, ns) in zip(groups, kinds, columns):
         if kind == IDLE_TIME and not with_idle:
             tree.idle_ns[group] += ns
             continue
-        kind = min(kind, WAIT_TIME)
-        path = [tree.root]
+        wait = share, lock, reason if share == OTHER else 0
+        alike.setdefault((group, stack, min(kind, WAIT_TIME)), Counter())[wait, described] += ns
+    for (group, stack, kind), waits in alike.items():
+        path, total_ns = [tree.root], sum(waits.values())
         for key, base in bases[group]:
             path.append(path[-1].children.setdefault(key, base))
         for step in tree.paths.of(stack, kind == CPU_TIME):
-            path.append(path[-1].follow(step, ns))
-        if kind == WAIT_TIME:
-            wait = share, lock, reason if share == OTHER else 0
-            path.append(path[-1].children.setdefault(("wait", *wait), Node(wait=wait)))
-            path[-1].objects[described] += ns
+            path.append(path[-1].follow(step, total_ns))
         for node in path:
+            node.ns[kind] += total_ns
+        if kind != WAIT_TIME:
+            path[-1].own_ns[kind] += total_ns
+            continue
+        for (wait, described), ns in waits.items():
+            node = path[-1].children.setdefault(("wait", *wait), Node(wait=wait))
+            node.objects[described] += ns
             node.ns[kind] += ns
-        path[-1].own_ns[kind] += ns
+            node.own_ns[kind] += ns
     _cut(tree, limit)
     return tree
 

@@ -10,18 +10,20 @@ from dataclasses import dataclass
 
 from bpfprof.model.frames import Frame
 from bpfprof.model.profile import Profile
+from bpfprof.query.awaited import awaited_text, awaited_threads
 from bpfprof.query.causes import CAUSES, MEMORY
 from bpfprof.query.facts import MAIN_HOLDER, Facts, facts_of, percent
 from bpfprof.query.shares import CHILD, DEVICE, GIL, LOCK, NATIVE, PYTHON, READY, SLEEP
 from bpfprof.query.work import Work
 
-_MIN_SAMPLES, _MIN_NS = 100, 1_000_000_000
+_MIN_SAMPLES_PER_S = 100  # of the least time that a verdict takes
 _IN_KERNEL, _MANY_FAULTS = 0.25, 5_000  # from here on they are said
 _MANY_READS = 50  # page faults a second that read from a disk: from here on they are said
 _LIMIT_HITS = 10  # a second: from here on memory is short
 _MAKES_ROOM = 0.05  # of the time for pages of memory: from here on it is short
 _MOSTLY = 0.5
 _SPREAD = 0.1  # of its share: a place with less says nothing
+_SAID = 0.05  # a part of this size is said
 _NAMED = 0.35  # a share of this size names what bounds a program
 _BUSY = 0.25  # of the thread that works most; a program whose threads all work less has nothing to be accused of
 
@@ -30,11 +32,12 @@ _BUSY = 0.25  # of the thread that works most; a program whose threads all work 
 class Rule:
     """A row; `bound` as in the contract of the JSON report. advice: what to try, "" for nothing."""
 
-    bound: str
+    bound: str | Callable[[Facts], str]
     applies: Callable[[Facts], bool]
     sentence: Callable[[Facts], str]
-    advice: str = ""
+    advice: str | Callable[[Facts], str] = ""
     names_share: bool = True  # it is about the largest share, and its place
+    is_wait: bool = False  # its sentence may be of threads that wait for others: query/awaited.py
 
 
 @dataclass(frozen=True)
@@ -66,7 +69,7 @@ def _for(facts: Facts) -> str:
 
 
 def _too_little(facts: Facts) -> str:
-    seen = f"{facts.duration_ns / 1e9:.1f} s" if facts.duration_ns < _MIN_NS else f"{facts.samples} samples"
+    seen = f"{facts.duration_ns / 1e9:.1f} s" if facts.duration_ns < facts.least_ns else f"{facts.samples} samples"
     return f"Too little to say ({seen}): record -d 10"
 
 
@@ -98,7 +101,8 @@ def _memory(facts: Facts) -> str:
 def _device(facts: Facts) -> str:
     if facts.device_cpu_part < _MOSTLY:
         return _waits("a device")(facts)
-    return f"CPU-bound in the kernel, in calls of a device: {facts.of(DEVICE)} of the time{_for(facts)}{_in(facts)}."
+    where = "" if facts.object.endswith("()") else "in the kernel, "
+    return f"CPU-bound {where}in calls of a device: {facts.of(DEVICE)} of the time{_for(facts)}{_in(facts)}."
 
 
 def _loop(facts: Facts) -> str:
@@ -112,13 +116,82 @@ def _python(facts: Facts) -> str:
 
 def _native(facts: Facts) -> str:
     above = f"; {facts.of(PYTHON)} in Python" if facts.parts[PYTHON] >= 0.05 else ""
+    what = f"; {percent(facts.operator_part)} of it in {facts.operator}" if facts.operator_part >= _NAMED else ""
     where = _in(facts, ", called from ")
-    return f"CPU-bound in native code: {facts.of(NATIVE)} of the time{where}{above}{_kernel(facts)}."
+    return f"CPU-bound in native code: {facts.of(NATIVE)} of the time{where}{what}{above}{_kernel(facts)}."
+
+
+def _native_advice(facts: Facts) -> str:
+    by, what = ("operator", "what is computed") if facts.operator else ("library", "whose code it is")
+    return f"report --by {by} shows {what}"
 
 
 def _ready(facts: Facts) -> str:
     used = f"it got {facts.cpu_count:.2f} CPUs for {facts.thread_count} working threads"
     return f"Short of CPU: ready {facts.of(READY)} of the time without one; {used}{_in(facts, '; most of it in ')}."
+
+
+def _is_data_bound(facts: Facts) -> bool:
+    return facts.data_part + facts.loading_part >= _NAMED
+
+
+def _data_bound(facts: Facts) -> str:
+    what = f"; that is {_DOING[facts.loading_first]}" if facts.loading_first else ""
+    what += f" in {facts.loading_where}" if what and facts.loading_where else ""
+    if facts.data_part < facts.loading_part:
+        return f"Data-bound: the loop loads data itself for {percent(facts.loading_part)} of the time{what}."
+    whom = f" from {facts.loaders} loader{'s' * (facts.loaders > 1)}" if facts.loaders else ""
+    whom += f", busy {percent(facts.loaders_busy)} of theirs" if facts.loaders else ""
+    return f"Data-bound: the loop waits {percent(facts.data_part)} of the time for data{whom}{what}."
+
+
+def _more_loaders(facts: Facts) -> str:
+    """So many that they make the data in the time that the rest of a step takes."""
+    count = facts.loaders_needed
+    if facts.loading_first == "ready":
+        return "give it more CPUs; record -a shows who else uses them"
+    if count <= facts.loaders or not facts.loading_first:
+        return "load it ahead, or cheaper"
+    needs = facts.loading_first in ("python", "native") and 0 < facts.cpus < count
+    beyond = f", on as many CPUs: there are {facts.cpus:g}" if needs else ""
+    return f"{count} loaders (num_workers={count}) would hide it{beyond}"
+
+
+def _bound_of_loading(facts: Facts) -> str:
+    first = facts.loading_first or facts.first
+    return {"memory": "disk", "other": "unknown"}.get(first, first)
+
+
+def _is_oversubscribed(facts: Facts) -> bool:
+    """More threads of one pool than CPUs, and that is what they wait for, on the run queue or for each other."""
+    is_pool = facts.pool_part >= _MOSTLY and 0 < facts.pool_cpus < facts.pool_threads
+    return is_pool and facts.parts[READY] + facts.spin_part * facts.cpu_part >= _NAMED
+
+
+def _oversubscribed(facts: Facts) -> str:
+    of = f" of {facts.pool_processes} processes" if facts.pool_processes > 1 else ""
+    cpus = f"{facts.pool_cpus:g} CPU" + "s" * (facts.pool_cpus != 1)
+    parts = [f"{facts.of(READY)} of the time ready without one"] if facts.parts[READY] >= _SAID else []
+    parts += [_spinning(facts)] if facts.spin_part >= _SAID else []
+    where = _in(facts, "; most of it in ")
+    return f"Oversubscribed: {facts.pool_threads} threads of {facts.pool}{of} for {cpus}: {', '.join(parts)}{where}."
+
+
+def _spinning(facts: Facts) -> str:
+    return f"{percent(facts.spin_part)} of the CPU time spent spinning for each other"
+
+
+def _fewer_threads(facts: Facts) -> str:
+    """The setting with a value: the CPUs that there are, shared out over the processes."""
+    count = max(1, int(facts.pool_cpus / facts.pool_processes))
+    setting = facts.pool_setting.replace("()", f"({count})")
+    setting += "" if setting != facts.pool_setting else f"={count}"
+    return setting + (" for each process" if facts.pool_processes > 1 else "")
+
+
+def _spins(facts: Facts) -> str:
+    threads = f"{facts.pool_threads} threads of {facts.pool}"
+    return f"CPU-bound in waiting: {threads}, {_spinning(facts)}{_in(facts, '; most of it in ')}."
 
 
 def _gil(facts: Facts) -> str:
@@ -157,6 +230,13 @@ def _mixed(facts: Facts) -> str:
     return f"Mixed: {named}{_in(facts, '; most in ')}."
 
 
+_DOING = {
+    **{"python": "CPU time in Python", "native": "CPU time in native code", "ready": "waiting for a CPU"},
+    **{"gil": "waiting for the GIL", "lock": "waiting for locks", "disk": "waiting for the disk"},
+    **{"net": "waiting for the network", "device": "waiting for a device", "sleep": "sleeping on purpose"},
+    **{"child": "waiting for other processes", "other": "waiting for something else"},
+    "memory": "waiting for pages of memory",
+}
 _NAMES = (
     *("Python", "native code", "ready without a CPU", "GIL", "locks", "disk", "network", "devices", "sleep"),
     *("other processes", "other waits", "pages of memory"),
@@ -165,32 +245,51 @@ _NAMES = (
 RULES = (
     Rule(
         "unknown",
-        lambda facts: facts.samples < _MIN_SAMPLES or facts.duration_ns < _MIN_NS,
+        lambda facts: facts.samples < _MIN_SAMPLES_PER_S * facts.least_ns / 1e9 or facts.duration_ns < facts.least_ns,
         _too_little,
         names_share=False,
     ),
     Rule("idle", lambda facts: facts.busy_part < _BUSY, _idle, names_share=False),
+    Rule(_bound_of_loading, _is_data_bound, _data_bound, _more_loaders),
+    Rule("ready", _is_oversubscribed, _oversubscribed, _fewer_threads),
+    Rule(
+        "native",
+        lambda facts: facts.spin_part * facts.cpu_part >= _NAMED,
+        _spins,
+        "even out what its threads do, or use fewer; OMP_WAIT_POLICY=passive lets them sleep",
+    ),
     Rule("ready", _first("ready"), _ready, "give it more CPUs, or fewer threads; record -a shows who else uses them"),
     Rule("gil", _first("gil"), _gil, "fewer threads, or processes; shorten what the holder does"),
-    Rule("lock", _first("lock"), _lock, "hold the lock for less; report --by lock shows who holds it"),
+    Rule("lock", _first("lock"), _lock, "hold the lock for less; report --by lock shows who holds it", is_wait=True),
     Rule("python", _first("python"), _python, "report --by function shows what is called"),
-    Rule("native", _first("native"), _native, "report --by library shows whose code it is"),
+    Rule("native", _first("native"), _native, _native_advice),
     Rule(
         "disk",
         lambda facts: _first("memory")(facts) and _is_short_of_memory(facts),
         _memory,
         "give it more memory, or let it use less at a time",
+        is_wait=True,
     ),
-    Rule("disk", _first("memory"), _memory, "read files in large parts, or ahead (madvise), instead of page by page"),
-    Rule("disk", _first("disk"), _waits("the disk"), "write or sync less often, or in a thread of its own"),
-    Rule("net", _first("net"), _waits("the network"), "ask for several things at once, or keep the answers"),
-    Rule("device", _first("device"), _device, "offcpu shows the call and what the kernel does in it"),
+    Rule(
+        "disk",
+        _first("memory"),
+        _memory,
+        "read files in large parts, or ahead (madvise), instead of page by page",
+        is_wait=True,
+    ),
+    Rule(
+        "disk", _first("disk"), _waits("the disk"), "write or sync less often, or in a thread of its own", is_wait=True
+    ),
+    Rule(
+        "net", _first("net"), _waits("the network"), "ask for several things at once, or keep the answers", is_wait=True
+    ),
+    Rule("device", _first("device"), _device, "offcpu shows the call and what the kernel does in it", is_wait=True),
     Rule(
         "sleep",
         _first("sleep"),
         lambda facts: f"Sleeps on purpose {facts.of(SLEEP)} of the time{_in(facts)}{_loop(facts)}.",
     ),
-    Rule("child", _first("child"), _child, "do something else meanwhile, or start it less often"),
+    Rule("child", _first("child"), _child, "do something else meanwhile, or start it less often", is_wait=True),
     Rule("unknown", _first("other"), lambda facts: _waits(facts.waits_for or "something else")(facts)),
     Rule("mixed", lambda _facts: True, _mixed),
 )
@@ -206,7 +305,12 @@ def verdict_of(profile: Profile, work: Work) -> Verdict:
     facts, where = facts_of(profile, work)
     rule = decide(facts)
     is_named = rule.names_share
-    share = facts.part if is_named else 1 - facts.busy_part if rule.bound == "idle" else 0.0
-    return Verdict(
-        rule.bound, share, rule.sentence(facts), rule.advice, profile.frames[where] if is_named and where >= 0 else None
-    )
+    bound = rule.bound if isinstance(rule.bound, str) else rule.bound(facts)
+    share = facts.part if is_named else 1 - facts.busy_part if bound == "idle" else 0.0
+    advice = rule.advice if isinstance(rule.advice, str) else rule.advice(facts)
+    sentence = rule.sentence(facts)
+    chain = awaited_threads(profile, work) if rule.is_wait else None
+    if chain and chain.causes[0][0] == facts.first:
+        sentence, where = awaited_text(profile, chain), chain.frame
+    frame = profile.frames[where] if is_named and where >= 0 else None
+    return Verdict(bound, share, sentence, advice, frame)

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
 
 import numpy as np
 
 from bpfprof import array_types as npt
 from bpfprof.model.profile import Profile
-from bpfprof.model.spans import SHARED_LOCK, SpanFlag, ThreadState
+from bpfprof.model.rows import blocks, out_of_memory
+from bpfprof.model.spans import SHARED_LOCK, WAIT_TIME_DTYPE, How, SpanFlag, ThreadState, times_of
 from bpfprof.model.states import reason_number
 from bpfprof.model.statuses import Status
 
@@ -21,22 +24,25 @@ _GIL = reason_number("gil")
 # one did, -1: none. is_shown: it passed the profile's filter, and no other speaks for it.
 WAIT_ROW_DTYPE = np.dtype(
     [
-        ("number", "<i8"),
         ("blocked_ns", "<i8"),
         ("total_ns", "<i8"),
         ("count", "<i8"),
         ("lock", "<u8"),
-        ("thread", "<i8"),
-        ("stack", "<i8"),
-        ("reason", "<i8"),
-        ("waker", "<i8"),
-        ("waker_stack", "<i8"),
         ("before", "<i8"),
-        ("object", "<i8"),
+        ("number", "<u4"),
+        ("thread", "<u4"),
+        ("stack", "<u4"),
+        ("waker", "<u4"),
+        ("waker_stack", "<u4"),
+        ("object", "<u4"),
+        ("reason", "<u2"),
         ("is_idle", "?"),
         ("is_shown", "?"),
     ]
 )
+# A row of waits that are added up is of many.
+_OF_ONE = {"blocked_ns", "before", "number"}
+_SUM_DTYPE = np.dtype([(name, WAIT_ROW_DTYPE[name]) for name in WAIT_ROW_DTYPE.names or () if name not in _OF_ONE])
 
 
 def lock_owners(locks: npt.NDArray[np.generic], pids: Ints) -> Ints:
@@ -48,12 +54,99 @@ def lock_owners(locks: npt.NDArray[np.generic], pids: Ints) -> Ints:
 class Waits:
     """The waits of a profile that was built with its spans: rows of WAIT_ROW_DTYPE.
 
-    held: those of its spans that are of a wait for a GIL, and held_by: the row of each.
+    held: holder, holder_stack and stands_for_ns of the parts of waits for a GIL, and held_by: the row of each. Of a
+    profile whose spans are added up a row is of all waits that nothing but their time tells apart, and has no number,
+    blocked_ns and before. row_of: of each wait whose times are known its row; times: WAIT_TIME_DTYPE, of which `span`
+    says nothing here, and which may be in a file; both by thread and time.
     """
 
     rows: npt.NDArray[np.void]
     held: npt.NDArray[np.void]
-    held_by: Ints
+    held_by: npt.NDArray[np.integer[Any]]
+    row_of: npt.NDArray[np.uint32]
+    times: npt.NDArray[np.void]
+
+    def of_rows(self, places: npt.NDArray[np.integer[Any]]) -> npt.NDArray[np.uint32]:
+        """The waits of these rows whose times are known."""
+        is_of = np.zeros(len(self.rows), np.bool_)
+        is_of[places] = True
+        found, at = [np.zeros(0, np.uint32)], 0
+        for part in blocks(self.row_of):  # they are many
+            found.append((np.flatnonzero(is_of[part]) + at).astype(np.uint32))
+            at += len(part)
+        return np.concatenate(found)
+
+    def blocked_ns(self, waits: npt.NDArray[np.integer[Any]]) -> Ints:
+        """How long each of these waits was blocked."""
+        return self._times_of(waits, "duration_ns")[0]
+
+    def _times_of(self, waits: npt.NDArray[np.integer[Any]], *names: str) -> list[Ints]:
+        """Columns of `times`, of which little is in memory."""
+        found, at = [np.zeros(len(waits), np.int64) for _ in names], 0
+        for part in blocks(self.times):
+            own = np.flatnonzero((waits >= at) & (waits < at + len(part)))
+            for column, name in zip(found, names):
+                column[own] = part[name][waits[own] - at]
+            at += len(part)
+        return found
+
+    def stand_for_ns(self, waits: npt.NDArray[np.integer[Any]]) -> npt.NDArray[np.float64]:
+        """Of each of these waits."""
+        return np.asarray(self.blocked_ns(waits) * self._shares[0][self.row_of[waits]])
+
+    def counts(self, waits: npt.NDArray[np.integer[Any]]) -> npt.NDArray[np.float64]:
+        """How many each of these waits stands for."""
+        return np.asarray(self._shares[1][self.row_of[waits]])
+
+    @cached_property
+    def _known(self) -> tuple[npt.NDArray[np.float64], Ints]:
+        """Of each row how long its waits whose times are known were blocked, and how many they are."""
+        ns, counts, at = np.zeros(len(self.rows)), np.zeros(len(self.rows), np.int64), 0
+        for part in blocks(self.times):
+            row = self.row_of[at : at + len(part)]
+            ns += np.bincount(row, part["duration_ns"], len(ns))
+            counts += np.bincount(row, minlength=len(ns))
+            at += len(part)
+        return ns, counts
+
+    @cached_property
+    def _shares(self) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+        """Of each row what a nanosecond of its waits whose times are known stands for, and what one of them does."""
+        ns, counts = self._known
+        return self.rows["total_ns"] / ns.clip(1), np.where(counts > 0, self.rows["count"], 1) / counts.clip(1)
+
+    @cached_property
+    def is_each_itself(self) -> bool:
+        """Whether none speaks for others."""
+        return bool((self._shares[1] == 1).all())
+
+    def before(self, waits: npt.NDArray[np.integer[Any]], thread: int) -> Ints:
+        """For each of these waits the last one of a thread that had ended when it did, -1: none."""
+        begin, end = self._begin[thread : thread + 2] if thread + 1 < len(self._begin) else (0, 0)
+        own = self.times[begin:end]
+        own_end_ns = own["start_ns"] + own["duration_ns"]
+        out_of_memory(own)
+        start_ns, ns = self._times_of(waits, "start_ns", "duration_ns")
+        place = np.searchsorted(own_end_ns, start_ns + ns, side="right")
+        return np.where(place > 0, begin + place - 1, -1)
+
+    @cached_property
+    def _begin(self) -> list[int]:
+        """Of each thread its first wait, and one more for the end."""
+        counts = np.bincount(self.rows["thread"], self._known[1], 1)
+        found: list[int] = np.append(0, np.cumsum(counts)).astype(np.int64).tolist()
+        return found
+
+
+def wait_times(profile: Profile) -> npt.NDArray[np.void]:
+    """WAIT_TIME_DTYPE, by thread and time, of the waits with a row of a profile that was built with its spans.
+
+    They may be many, see blocks().
+    """
+    assert profile.spans is not None
+    if profile.wait_times is not None:
+        return profile.wait_times
+    return times_of(profile.spans)
 
 
 def find_waits(profile: Profile) -> Waits:
@@ -86,7 +179,38 @@ def find_waits(profile: Profile) -> Waits:
     rows["before"] = _before(profile, rows, ended["start_ns"] + ended["duration_ns"])
     held = spans["reason"] == _GIL
     row_of = np.repeat(np.arange(len(rows)), last - first + 1)
-    return Waits(rows, spans[held], row_of[held])
+    timed = np.flatnonzero(rows["blocked_ns"])
+    times = np.zeros(len(timed), WAIT_TIME_DTYPE)
+    times["duration_ns"] = rows["blocked_ns"][timed]
+    times["start_ns"] = (ended["start_ns"] + ended["duration_ns"])[timed] - times["duration_ns"]
+    return Waits(rows, spans[held], row_of[held], timed.astype(np.uint32), times)
+
+
+def waits_of(profile: Profile) -> Waits:
+    """The same; of a profile with whole waits whose spans are added up it is a part of the work.
+
+    Raises ValueError without spans.
+    """
+    if profile.spans is None or profile.wait_times is None:
+        return find_waits(profile)
+    spans = profile.spans
+    is_sum = spans["how"] == How.SUMMED
+    unheard = is_sum & (spans["status"] == Status.NOT_SAMPLED) & (spans["stands_for_ns"] > 0)
+    first = np.flatnonzero((spans["state"] == ThreadState.OFF_CPU) & (~is_sum | unheard))
+    rows = np.zeros(len(first), _SUM_DTYPE)
+    for name in ("lock", "thread", "stack", "reason", "object", "waker", "waker_stack", "count"):
+        rows[name] = spans[name][first]
+    rows["total_ns"] = spans["stands_for_ns"][first]
+    rows["is_idle"] = spans["flags"][first] & SpanFlag.IDLE > 0
+    rows["is_shown"] = (spans["flags"][first] & SpanFlag.HIDDEN == 0) & (rows["total_ns"] > 0)
+    row_of = np.zeros(len(spans), np.uint32)
+    row_of[first] = np.arange(len(first))
+    of_waits, at = np.zeros(len(profile.wait_times), np.uint32), 0
+    for part in blocks(profile.wait_times):
+        of_waits[at : at + len(part)] = row_of[part["span"]]
+        at += len(part)
+    held = profile.span_holders
+    return Waits(rows, held, row_of[held["span"]], of_waits, profile.wait_times)
 
 
 def _before(profile: Profile, rows: npt.NDArray[np.void], woken_ns: Ints) -> Ints:

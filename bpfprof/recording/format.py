@@ -12,6 +12,7 @@ import re
 import struct
 import zlib
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -103,9 +104,15 @@ def _dtype(description: Any) -> np.dtype[Any]:
         fields.append((str(name), _plain(scalar), tuple(shape)))
     if not fields:
         raise ValueError("rows without a column")
-    return np.dtype(fields)
+    return _of_fields(tuple(fields))
 
 
+@lru_cache(256)  # each chunk of a kind has the same
+def _of_fields(fields: tuple[tuple[str, str, tuple[int, ...]], ...]) -> np.dtype[Any]:
+    return np.dtype([*fields])
+
+
+@lru_cache(256)
 def _plain(text: str) -> str:
     if not _SCALAR.fullmatch(text):
         raise ValueError(f"type {text[:20]!r} is not a plain number")

@@ -14,8 +14,10 @@ import numpy as np
 from bpfprof import array_types as npt
 from bpfprof.errors import RecordingError
 from bpfprof.model import samples as model
+from bpfprof.model.rows import FiledRows, GrowingRows, blocks, read_only
 from bpfprof.recording.fields import CODE_COLUMNS, TABLES, TEXTS, WHOLE_LIMIT, checked
 from bpfprof.recording.format import MAGIC, Chunk, decode
+from bpfprof.recording.multiples import bound_multiples
 from bpfprof.recording.renamed import split_renamed
 from bpfprof.recording.tables import (
     End,
@@ -31,7 +33,7 @@ from bpfprof.recording.tables import (
 
 # Of a process that runs no interpreter any more these stay: frames from before an exec are still read with them.
 _OF_INTERPRETER = ("interpreter", "version", "build", "entry_marks_from", "shim_is_python")
-_OF_TIME = ("samples", "waits", "totals", "short_waits", "marks", "task_waits", "events", "lock_holders")
+_OF_TIME = ("samples", "waits", "totals", "short_waits", "marks", "calls", "task_waits", "events", "lock_holders")
 _ROWS = ("natives", "names", *_OF_TIME)
 # (kind, array) of a chunk -> attribute of Recording
 _ARRAYS = {
@@ -42,49 +44,12 @@ _ARRAYS = {
 }
 _MOMENTS = {"time_ns", "since_ns", "first_ns", "wake_ns", "begin_ns", "end_ns"}  # they are never added
 # Columns that are places in the texts of their chunk.
-_TEXT_COLUMNS = {"names": ("function", "file"), "marks": ("name",), "task_waits": ("waits_for", "callback")}
-
-
-class _GrowingRows:
-    """Rows that are appended to. Those that were handed out stay as they are."""
-
-    def __init__(self, dtype: np.dtype[np.void]) -> None:
-        self._rows = np.zeros(0, dtype)
-        self._count = 0
-
-    def append(self, array: npt.NDArray[Any]) -> None:
-        """Takes the fields that this version knows; those the array lacks are 0. Raises ValueError without the first.
-
-        So rows in memory are not many times what they are in the file.
-        """
-        first = (self._rows.dtype.names or ("",))[0]
-        if first not in (array.dtype.names or ()):
-            raise ValueError(f"rows without the column {first}")
-        end = self._count + len(array)
-        if end > len(self._rows):
-            self._grow(max(end, len(self._rows) * 5 // 4))
-        with np.errstate(invalid="ignore"):  # a damaged column of numbers that are none
-            for name in set(self._rows.dtype.names or ()) & set(array.dtype.names or ()):
-                self._rows[name][self._count : end] = array[name]
-        self._count = end
-
-    def _grow(self, count: int) -> None:
-        try:
-            self._rows.resize(count)  # in place: a long recording is never in memory twice
-        except ValueError:  # somebody has a view of them
-            rows = np.zeros(count, self._rows.dtype)
-            rows[: self._count] = self._rows[: self._count]
-            self._rows = rows
-
-    def view(self) -> npt.NDArray[np.void]:
-        """All rows, to be read only."""
-        return read_only(self._rows[: self._count])
-
-
-def read_only(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """The same array, which cannot be written any more."""
-    array.setflags(write=False)
-    return array
+_TEXT_COLUMNS = {
+    "names": ("function", "file"),
+    "marks": ("name",),
+    "calls": ("function",),
+    "task_waits": ("waits_for", "callback"),
+}
 
 
 def _no_rows(dtype: np.dtype[np.void]) -> Callable[[], npt.NDArray[np.void]]:
@@ -95,7 +60,7 @@ def _no_rows(dtype: np.dtype[np.void]) -> Callable[[], npt.NDArray[np.void]]:
 class Recording:
     """All of a recording. Indices in the arrays count from 0, but stacks, wakers and objects from 1 (0: none).
 
-    `names`, `marks` and `task_waits` refer to `texts`, in which a text can be more than once.
+    `names`, `marks`, `calls` and `task_waits` refer to `texts`, in which a text can be more than once.
     """
 
     start: Start = field(default_factory=lambda: Start())
@@ -118,11 +83,12 @@ class Recording:
     totals: npt.NDArray[np.void] = field(default_factory=_no_rows(model.TOTAL_DTYPE))
     short_waits: npt.NDArray[np.void] = field(default_factory=_no_rows(model.SHORT_DTYPE))
     marks: npt.NDArray[np.void] = field(default_factory=_no_rows(model.MARK_DTYPE))
+    calls: npt.NDArray[np.void] = field(default_factory=_no_rows(model.CALL_DTYPE))
     task_waits: npt.NDArray[np.void] = field(default_factory=_no_rows(model.TASK_WAIT_DTYPE))
     events: npt.NDArray[np.void] = field(default_factory=_no_rows(model.EVENT_DTYPE))
     lock_holders: npt.NDArray[np.void] = field(default_factory=_no_rows(model.LOCK_HOLDER_DTYPE))
     unfinished: str = ""
-    _rows: dict[str, _GrowingRows] = field(default_factory=dict, repr=False, compare=False)
+    _rows: dict[str, GrowingRows] = field(default_factory=dict, repr=False, compare=False)
 
     def take(self, chunk: Chunk) -> None:
         """Adds one chunk. Raises ValueError, KeyError, TypeError or IndexError for one that is damaged."""
@@ -148,6 +114,10 @@ class Recording:
         """The same, as a Sink of a recording that is being made."""
         self.take(Chunk(kind, fields or {}, arrays or {}))
 
+    def keep_in_file(self, name: str) -> None:
+        """Rows of this kind, of which there are none yet, may be so many that they should not be in memory."""
+        self._rows[name] = FiledRows(getattr(self, name).dtype)
+
     def clear(self, name: str) -> None:
         """Gives up the rows of one kind; arrays of them that were handed out stay."""
         dtype = getattr(self, name).dtype
@@ -155,7 +125,7 @@ class Recording:
         setattr(self, name, read_only(np.zeros(0, dtype)))
 
     def _append(self, name: str, array: npt.NDArray[Any]) -> None:
-        rows = self._rows.setdefault(name, _GrowingRows(getattr(self, name).dtype))
+        rows = self._rows.setdefault(name, GrowingRows(getattr(self, name).dtype))
         setattr(self, name, None)  # a view that nobody else has is given up, so that rows grow in place
         try:
             rows.append(array)
@@ -164,7 +134,7 @@ class Recording:
 
     def _take_texts(self, chunk: Chunk) -> None:
         """Places in the chunk's texts become places in all texts."""
-        texts, own = TEXTS(chunk.fields["texts"]), _GrowingRows(getattr(self, chunk.kind).dtype)
+        texts, own = TEXTS(chunk.fields["texts"]), GrowingRows(getattr(self, chunk.kind).dtype)
         own.append(chunk.arrays["rows"])
         rows = own.view().copy()
         for column in _TEXT_COLUMNS[chunk.kind]:
@@ -195,6 +165,7 @@ def read_recording(file: BinaryIO) -> Recording:
     if file.read(len(MAGIC)) != MAGIC:
         raise RecordingError("this is not a bpfprof recording of a version that is known here")
     recording = Recording()
+    recording.keep_in_file("waits")
     try:
         while (chunk := decode(file)) is not None:
             recording.take(chunk)
@@ -207,7 +178,8 @@ def read_recording(file: BinaryIO) -> Recording:
     if not recording.start:
         raise RecordingError(recording.unfinished or "the recording is empty")
     _check(recording)
-    split_renamed(recording)
+    for left_out in (*bound_multiples(recording), *split_renamed(recording)):
+        recording.unfinished = recording.unfinished or left_out
     return recording
 
 
@@ -244,18 +216,12 @@ def _check(recording: Recording) -> None:
     }
     for name in _OF_TIME:
         rows = getattr(recording, name)
-        valid = np.ones(len(rows), np.bool_)
-        for field_name in set(limits) & set(rows.dtype.names):
-            valid &= rows[field_name].astype(np.int64) <= limits[field_name]
-        for field_name in rows.dtype.names:
-            if field_name.endswith("_ns") or field_name == "count":
-                # They are added up, too.
-                is_large = field_name not in _MOMENTS and rows[field_name].sum(dtype=np.float64) >= WHOLE_LIMIT
-                valid &= rows[field_name] < (WHOLE_LIMIT // len(rows) if is_large else WHOLE_LIMIT)
+        valid = _valid(rows, limits)
         if not valid.all():
             count = int((~valid).sum())
             recording.unfinished = recording.unfinished or f"{count} {name} are damaged or refer to what is missing"
             setattr(recording, name, read_only(rows[valid]))
+    _check_length(recording)
     is_missing = recording.native_frames["native"] > len(recording.natives)
     if is_missing.any():
         frames = recording.native_frames.copy()
@@ -273,3 +239,37 @@ def _check(recording: Recording) -> None:
     for waker in recording.wakers:
         if waker.thread > len(recording.threads):
             waker.thread = 0
+
+
+def _valid(rows: npt.NDArray[np.void], limits: dict[str, int]) -> npt.NDArray[np.bool_]:
+    """Of each row whether all that it refers to is there, and its times and counts can be added up."""
+    names = rows.dtype.names or ()
+    most = {name: limit for name, limit in limits.items() if name in names}
+    most |= {name: WHOLE_LIMIT - 1 for name in names if name.endswith("_ns") or name in ("count", "bytes")}
+    sums, seen = dict.fromkeys(most.keys() - limits.keys() - _MOMENTS, 0.0), dict.fromkeys(most, 0)
+    for block in blocks(rows):
+        for name in sums:
+            sums[name] += float(block[name].sum(dtype=np.float64))
+        for name in most:
+            seen[name] = max(seen[name], int(block[name].max()))
+    most |= {name: WHOLE_LIMIT // len(rows) - 1 for name, whole in sums.items() if whole >= WHOLE_LIMIT}
+    exceeded = [name for name in most if seen[name] > most[name]]
+    if not exceeded:
+        return np.ones(len(rows), np.bool_)
+    found = [np.zeros(0, np.bool_)]
+    for block in blocks(rows):
+        found.append(np.all([block[name] <= most[name] for name in exceeded], axis=0))
+    return np.concatenate(found)
+
+
+def _check_length(recording: Recording) -> None:
+    """The time of all threads can be added up as int64."""
+    start_ns = recording.start.get("start_ns", 0)
+    timed = (recording.samples, recording.waits, recording.totals)
+    times = [int(block["time_ns"].max()) for rows in timed for block in blocks(rows)]
+    end_ns = recording.end.get("end_ns") or max([start_ns, *times])
+    if end_ns < start_ns:
+        raise RecordingError("the recording is damaged: it ends before it begins")
+    born_ns = [thread.first_ns for thread in recording.threads]
+    if (max([end_ns, *born_ns]) - min([start_ns, *born_ns])) * max(1, len(born_ns)) >= WHOLE_LIMIT:
+        raise RecordingError("the recording is damaged: it lasts longer than any can")

@@ -6,6 +6,7 @@ holds, and a stack that was seen before and after it is two stacks.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -25,12 +26,17 @@ _STACKS = (
 )
 
 
-def split_renamed(recording: Recording) -> None:
-    """Changes its names, natives, stacks and what refers to those."""
+# Frames that stacks of other names may have in all, and so many times those of the file.
+_MOST_FRAMES, _MOST_TIMES = 1 << 19, 4
+_LAST = 1 << 62  # no address has a number as large
+
+
+def split_renamed(recording: Recording) -> list[str]:
+    """Changes its names, natives, stacks and what refers to those; what it left out, in words."""
     since_ns = recording.names["since_ns"]
     later = np.flatnonzero(since_ns)
     if not len(later):
-        return
+        return []
     pairs = np.stack((recording.names["native"][later].astype(np.uint64), since_ns[later]))
     pairs, number = np.unique(pairs, axis=1, return_inverse=True)
     names = recording.names.copy()
@@ -41,12 +47,15 @@ def split_renamed(recording: Recording) -> None:
     renamed: dict[int, list[tuple[int, int]]] = {}  # number of a native: (from when, its number then), ascending
     for place, (native, from_ns) in enumerate(pairs.T.tolist()):
         renamed.setdefault(native, []).append((from_ns, first_new + place))
-    _Split(recording, renamed).apply()
+    return _Split(recording, renamed).apply()
 
 
 class _Split:
     def __init__(self, recording: Recording, renamed: dict[int, list[tuple[int, int]]]) -> None:
         self._recording, self._renamed = recording, renamed
+        frames = len(recording.native_frames) + len(recording.python_frames)
+        self._left = _MOST_FRAMES + _MOST_TIMES * frames
+        self._refused: set[tuple[int, int]] = set()
         stacks = recording.stacks
         self._python_ends = np.cumsum(stacks["python_count"], dtype=np.int64)
         counts = stacks["native_count"] + stacks["kernel_count"].astype(np.int64)
@@ -55,12 +64,16 @@ class _Split:
         rows = np.unique(np.searchsorted(self._ends, hits, side="right"))
         self._changes: dict[int, list[int]] = {}  # number of a stack: when frames of it were renamed, ascending
         for row in rows[rows < len(stacks)].tolist():
-            times = {from_ns for native in self._natives(row) for from_ns, _ in renamed.get(native, ())}
-            self._changes[row + 1] = sorted(times)
+            changing = renamed.keys() & self._natives(row)
+            self._left -= sum(len(renamed[native]) for native in changing)
+            if self._left < 0:
+                self._refused.add((row + 1, 0))
+                continue
+            self._changes[row + 1] = sorted({from_ns for native in changing for from_ns, _ in renamed[native]})
         self._new: dict[tuple[int, int], int] = {}  # (stack, changes that had been): its number
 
-    def apply(self) -> None:
-        """Gives every row the stack of its time, and appends the stacks that are new."""
+    def apply(self) -> list[str]:
+        """Gives every row the stack of its time, and appends the stacks that are new; what it left out."""
         wanted = np.array(list(self._changes), np.uint32)
         for table, column, time, earlier in _STACKS:
             rows = getattr(self._recording, table)
@@ -76,6 +89,7 @@ class _Split:
             ]
             setattr(self._recording, table, changed)
         self._append()
+        return [f"{len(self._refused):,} stacks have had too many names"] if self._refused else []
 
     def _natives(self, row: int) -> list[int]:
         stack = self._recording.stacks[row]
@@ -87,6 +101,12 @@ class _Split:
         count = int(np.searchsorted(self._changes[stack], at_ns, side="right"))
         if not count:
             return stack
+        if (stack, count) not in self._new:
+            row = self._recording.stacks[stack - 1]
+            self._left -= int(row["python_count"]) + int(row["native_count"]) + int(row["kernel_count"])
+            if self._left < 0:
+                self._refused.add((stack, count))
+                return stack
         return self._new.setdefault((stack, count), len(self._recording.stacks) + 1 + len(self._new))
 
     def _append(self) -> None:
@@ -106,8 +126,9 @@ class _Split:
         recording.stacks = np.concatenate((recording.stacks, recording.stacks[rows]))
 
     def _native_at(self, native: int, at_ns: int) -> int:
-        names = [number for from_ns, number in self._renamed.get(native, ()) if from_ns <= at_ns]
-        return names[-1] if names else native
+        names = self._renamed.get(native, [])
+        place = bisect_right(names, (at_ns, _LAST))
+        return names[place - 1][1] if place else native
 
 
 def _range(ends: npt.NDArray[np.int64], row: int, count: int) -> npt.NDArray[np.int64]:

@@ -29,6 +29,7 @@ class Start(TypedDict, total=False):
     native: bool
     min_block_us: int
     async_rate_hz: int
+    counts_calls: bool
     target_pids: list[int]
     status_texts: dict[str, str]
 
@@ -50,6 +51,8 @@ class End(TypedDict, total=False):
     accepted: list[int]
     listens: dict[str, bool]
     asks: list[int]
+    cpu_limits: dict[str, int]
+    call_libraries: dict[str, int]
 
 
 @dataclass
@@ -70,6 +73,8 @@ class RecordedProcess:
     is_kernel_thread: bool = False
     namespace_pid: int = 0  # its pid in its own pid namespace, where that is not ours; 0: it is
     cgroup: str = ""
+    rank: str = ""  # which of several alike it is, as its environment says: `RANK=1`
+    given_name: str = ""  # what its program calls it, if multiprocessing or billiard made it
     note: str = ""  # why it has no Python frames
     is_unread: bool = False  # it runs Python all the same
 

@@ -17,10 +17,12 @@ from bpfprof.render.labels import frame_label, printable
 
 _LIBRARY, _MODULE = 12, 16  # columns
 _REASONS = 3
-_WITHOUT_REASONS = ("function", "library", "file", "reason", "lock")
+_SEEN = "   seen  "
+_WITHOUT_REASONS = ("function", "library", "file", "reason", "lock", "operator")
 _HOLDERS = 4  # lines of a lock
 _OWN_OF = {
     "function": "own time includes that of the native code it called",
+    "operator": "seen: samples and waits in it, not calls",
     "library": "own time with what interpreter and C library did for it",
     "task": "asyncio tasks: running, ready and suspended",
     "waker": "waits that each ended",
@@ -36,22 +38,28 @@ def by_block(profile: Profile, options: RenderOptions) -> list[str]:
         return []
     work = work_of(profile, options.by == "waker")
     threads = merged_threads(profile, work, options.merge or "none", folds_short=True)
-    rows = sorted_rows(rows_by(profile, work, options.by, threads, options.with_idle), options.sort)
+    found = rows_by(profile, work, options.by, threads, options.with_idle, options.operators)
+    rows = sorted_rows(found, options.sort)
     if not rows:
-        return []
+        return [f"time by {options.by}: none was seen"]
     heading = f"{'CPU own':>8} {'total s':>8} {'ready s':>8} {'wait own':>8} {'total s':>8}  "
-    is_function = options.by == "function"
+    is_function, is_operator = options.by == "function", options.by == "operator"
     beside = "" if options.with_idle or options.by == "task" else "waits for work left out"
     about = "; ".join(part for part in (_OWN_OF.get(options.by, ""), beside) if part)
     lines = [f"time by {options.by}{': ' * bool(about)}{about}"]
-    lines.append(heading + f"{'library':<{_LIBRARY}} {'module':<{_MODULE}} " * is_function + options.by)
+    lines.append(
+        heading + f"{'library':<{_LIBRARY}} {'module':<{_MODULE}} " * is_function + _SEEN * is_operator + options.by
+    )
     origin_of = dict(zip(profile.frames, origins(profile.frames))) if is_function else {}
     for row in rows[: options.most]:
         text = _times(row)
         if is_function and row.frame is not None:
             origin = origin_of[row.frame]
             text += f"{_column(origin.library, _LIBRARY)} {_column(origin.module, _MODULE)} "
-        where = (
+        if is_operator:
+            text += f"{row.count:>{len(_SEEN) - 2}}  "
+        where = f"  from {printable(place_text(row.frame))}" if is_operator and row.frame else ""
+        where += (
             f" in {printable(place_text(profile.frames[row.lock.frame]))}" if row.lock and row.lock.frame >= 0 else ""
         )
         lines.append(shortened(text + _row_name(row, options.by) + where, COLUMNS))
@@ -66,7 +74,8 @@ def _row_name(row: Row, by: str) -> str:
             row.frame, {row.frame.file: printable(row.frame.file.rsplit("/", 1)[-1])}, function_only=False
         )
     reasons = ", ".join(f"{printable(reason)} {seconds_text(ns)}" for reason, ns in [*row.reasons.items()][:_REASONS])
-    return (printable(row.name) or "(no name)") + (f"  ({reasons})" if reasons and by not in _WITHOUT_REASONS else "")
+    name = (printable(row.name) or "(no name)") + f", {printable(row.worker)}" * bool(row.worker)
+    return name + (f"  ({reasons})" if reasons and by not in _WITHOUT_REASONS else "")
 
 
 def _lock_lines(profile: Profile, lock: LockWaits) -> list[str]:

@@ -15,6 +15,7 @@ from bpfprof.render.formats import RenderOptions
 from bpfprof.render.labels import frame_labels, process_label, thread_label
 
 Ints = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
 
 # In the order they follow other children.
 _LEAF_MARKS = (FrameKind.NOT_SAMPLED, FrameKind.RUNQUEUE, FrameKind.WAIT, FrameKind.SHORT_WAITS)
@@ -33,43 +34,83 @@ class CallTree:
     """One element a node, breadth first: node 0 is everything, a parent precedes its children.
 
     Siblings stand together, the one with most time first, marks (waits, run queue) last. `labels` indexes `texts`.
-    on_cpu_ns + waiting_ns is a node's wall time; waiting includes the run queue. samples and intervals count each.
+    `values`: columns of sums, of which the first `times` are nanoseconds that add up to all of a node's time.
     """
 
     texts: tuple[Label, ...]
     labels: Ints
     parents: Ints  # -1 for node 0
     depths: Ints
-    on_cpu_ns: Ints
-    waiting_ns: Ints
-    samples: Ints
-    intervals: Ints
+    values: tuple[Ints, ...]
+    times: int
 
     @property
     def wall_ns(self) -> Ints:
-        """On-CPU and waiting time of each node."""
-        return self.on_cpu_ns + self.waiting_ns
+        """All time of each node."""
+        return np.asarray(sum(self.values[: self.times]))
 
 
 @dataclass(frozen=True)
-class _Rows:
-    """The weights of a profile, one element a row, with each row's path from the base to its leaf."""
+class Rows:
+    """One element a row, each with its path from the base to its leaf."""
 
     prefixes: tuple[Ints, ...]  # label of each row at the levels below the frames
     frame_labels: Ints  # labels of the frames of all stacks, one stack after another
     starts: Ints  # where a row's stack begins in frame_labels
     depths: Ints  # prefixes and frames of each row
-    values: tuple[Ints, Ints, Ints, Ints]  # on-CPU ns, waiting ns, samples, intervals
+    values: tuple[Ints, ...]
 
     def labels_at(self, level: int, rows: Ints) -> Ints:
+        """Of these rows, which are as deep."""
         if level < len(self.prefixes):
             return self.prefixes[level][rows]
         return self.frame_labels[self.starts[rows] + level - len(self.prefixes)]
 
 
-def build_call_tree(profile: Profile, options: RenderOptions) -> CallTree:
-    """Frames with the same text are one node under the same parent."""
-    texts, rows = _prepare(profile, options)
+class Labels:
+    """Texts of nodes, each once; what has the same text is the same node."""
+
+    def __init__(self, base: str = "all") -> None:
+        self.texts = [Label(base)]
+        self._ids = {base: 0}
+
+    def number(self, text: str, frame: Frame | None = None) -> int:
+        """Its place in `texts`."""
+        if text not in self._ids:
+            self._ids[text] = len(self.texts)
+            self.texts.append(Label(text, frame))
+        return self._ids[text]
+
+
+def build_call_tree(profile: Profile, options: RenderOptions, idle_rows: Bools | None = None) -> CallTree:
+    """Its values: time on a CPU, in waits and the run queue, idle; samples and intervals without idle ones.
+
+    idle_rows: which of the profile's weights are of threads that have nothing to do.
+    """
+    labels, weights = Labels(), profile.weights
+    idle = np.zeros(len(weights), np.bool_) if idle_rows is None else idle_rows
+    idle, weights = idle[weights["total_ns"] > 0], weights[weights["total_ns"] > 0]
+    threads = weights["thread"].astype(np.int64)
+    prefixes = tuple(
+        np.array([labels.number(text_of(thread)) for thread in profile.threads], dtype=np.int64)[threads]
+        for text_of in (process_label, thread_label)
+    )
+    named = zip(frame_labels(profile, options), profile.frames)
+    label_of = np.array([labels.number(text, frame) for text, frame in named], dtype=np.int64)
+    lengths = np.fromiter(map(len, profile.stacks), np.int64, len(profile.stacks))
+    flat = np.fromiter(chain.from_iterable(profile.stacks), np.int64, int(lengths.sum()))
+    stacks = weights["stack"].astype(np.int64)
+    on_cpu = weights["state"] == ThreadState.ON_CPU
+    waits = ~on_cpu & ~idle
+    ns, counts = weights["total_ns"].astype(np.int64), weights["count"].astype(np.int64)
+    values = (ns * on_cpu, ns * waits, ns * (idle & ~on_cpu), counts * on_cpu, counts * waits)
+    starts = (np.cumsum(lengths) - lengths)[stacks]
+    rows = Rows(prefixes, label_of[flat], starts, lengths[stacks] + len(prefixes), values)
+    return tree_of_rows(tuple(labels.texts), rows, 3)
+
+
+def tree_of_rows(texts: tuple[Label, ...], rows: Rows, times: int) -> CallTree:
+    """Frames with the same text are one node under the same parent. times: how many of the values are times."""
     ranks = np.array([_rank(label) for label in texts], dtype=np.int64)
     active = np.arange(len(rows.depths))
     node_of = np.zeros(len(rows.depths), dtype=np.int64)
@@ -85,7 +126,7 @@ def build_call_tree(profile: Profile, options: RenderOptions) -> CallTree:
         unique, which = np.unique(keys, return_inverse=True)
         parents, labels = np.divmod(unique, len(texts))
         sums = _sums(rows, active, which, len(unique))
-        order = np.lexsort((labels, -(sums[0] + sums[1]), ranks[labels], parents))
+        order = np.lexsort((labels, -np.asarray(sum(sums[:times])), -(sums[0] + sums[1]), ranks[labels], parents))
         place = np.empty(len(order), dtype=np.int64)
         place[order] = np.arange(len(order))
         node_of[active] = node_count + place[which]
@@ -93,7 +134,8 @@ def build_call_tree(profile: Profile, options: RenderOptions) -> CallTree:
         depth = np.full(len(order), level, dtype=np.int64)
         columns.append((labels[order], parents[order], depth, *(values[order] for values in sums)))
         node_count += len(order)
-    return CallTree(texts, *(np.concatenate(column) for column in zip(*columns)))
+    labels, parents, depths, *values = (np.concatenate(column) for column in zip(*columns))
+    return CallTree(texts, labels, parents, depths, tuple(values), times)
 
 
 def _rank(label: Label) -> int:
@@ -101,35 +143,6 @@ def _rank(label: Label) -> int:
     return _LEAF_MARKS.index(kind) + 1 if kind in _LEAF_MARKS else 0
 
 
-def _sums(rows: _Rows, active: Ints, nodes: Ints, count: int) -> tuple[Ints, ...]:
+def _sums(rows: Rows, active: Ints, nodes: Ints, count: int) -> tuple[Ints, ...]:
     """Values of the active rows added up by node; float64 adds nanoseconds exactly up to 104 days of thread time."""
     return tuple(np.bincount(nodes, weights=values[active], minlength=count).astype(np.int64) for values in rows.values)
-
-
-def _prepare(profile: Profile, options: RenderOptions) -> tuple[tuple[Label, ...], _Rows]:
-    ids: dict[str, int] = {"all": 0}
-    texts = [Label("all")]
-
-    def label_id(text: str, frame: Frame | None = None) -> int:
-        if text not in ids:
-            ids[text] = len(texts)
-            texts.append(Label(text, frame))
-        return ids[text]
-
-    weights = profile.weights[profile.weights["total_ns"] > 0]
-    threads = weights["thread"].astype(np.int64)
-    prefixes = tuple(
-        np.array([label_id(text_of(thread)) for thread in profile.threads], dtype=np.int64)[threads]
-        for text_of in (process_label, thread_label)
-    )
-    named = zip(frame_labels(profile, options), profile.frames)
-    label_of = np.array([label_id(text, frame) for text, frame in named], dtype=np.int64)
-    lengths = np.fromiter(map(len, profile.stacks), np.int64, len(profile.stacks))
-    flat = np.fromiter(chain.from_iterable(profile.stacks), np.int64, int(lengths.sum()))
-    ends = np.cumsum(lengths)
-    stacks = weights["stack"].astype(np.int64)
-    on_cpu = weights["state"] == ThreadState.ON_CPU
-    total_ns, counts = weights["total_ns"].astype(np.int64), weights["count"].astype(np.int64)
-    values = (total_ns * on_cpu, total_ns * ~on_cpu, counts * on_cpu, counts * ~on_cpu)
-    starts = (ends - lengths)[stacks]
-    return tuple(texts), _Rows(prefixes, label_of[flat], starts, lengths[stacks] + len(prefixes), values)

@@ -34,6 +34,10 @@ class Times:
         self.units[kind] += units
         self.count += count
 
+    def take(self, other: Times) -> None:
+        self.units = [one + more for one, more in zip(self.units, other.units)]
+        self.count += other.count
+
 
 @dataclass
 class Calls:
@@ -69,8 +73,9 @@ def functions_of(profile: Profile, options: RenderOptions) -> list[tuple[Functio
 def calls_of(profile: Profile, options: RenderOptions, unit_ns: int = 1) -> Calls:
     """Times in units of unit_ns. Of each kind they add up to its nanoseconds, rounded once."""
     functions, found = functions_of(profile, options), Calls()
-    roots = [(Function(thread_label(it), process_label(it)), 0) for it in profile.threads]
+    roots = [Function(thread_label(it), process_label(it)) for it in profile.threads]
     seen_ns, given = [0] * len(KINDS), [0] * len(KINDS)
+    of_stacks: defaultdict[int, Times] = defaultdict(Times)
     for thread, stack, state, count, ns in profile.weights[["thread", "stack", "state", "count", "total_ns"]].tolist():
         if state not in KINDS:
             continue
@@ -78,20 +83,42 @@ def calls_of(profile: Profile, options: RenderOptions, unit_ns: int = 1) -> Call
         seen_ns[kind] += ns
         units = (seen_ns[kind] + unit_ns // 2) // unit_ns - given[kind]
         given[kind] += units
-        _add(found, [roots[thread], *[functions[frame] for frame in profile.stacks[stack]]], kind, units, count)
+        of_stacks[stack].add(kind, units, count)
+        _add_root(found, roots[thread], [functions[frame] for frame in profile.stacks[stack][:2]], kind, units, count)
+    for stack, times in of_stacks.items():
+        _add(found, [functions[frame] for frame in profile.stacks[stack]], times)
     return found
 
 
-def _add(found: Calls, path: list[tuple[Function, int]], kind: int, units: int, count: int) -> None:
-    found.own[path[-1]].add(kind, units, count)
+def _add_root(
+    found: Calls, root: Function, path: list[tuple[Function, int]], kind: int, units: int, count: int
+) -> None:
+    """path: the outermost two functions that it calls, or what there is of them."""
+    found.lines[root] = 0
+    found.below[root].add(kind, units, count)
+    if not path:
+        found.own[root, 0].add(kind, units, count)
+        return
+    pair = root, path[0][0]
+    found.calls[root, 0, path[0][0]].add(kind, units, count)
+    found.pairs[pair].add(kind, units, count)
+    if len(path) == 1:
+        found.pair_own[pair].add(kind, units, count)
+
+
+def _add(found: Calls, path: list[tuple[Function, int]], times: Times) -> None:
+    """What one stack has of all threads; each function and call once, in an order that is always the same."""
+    if not path:
+        return
+    found.own[path[-1]].take(times)
     for function, line in path:
         found.lines[function] = min(found.lines.get(function) or line, line or found.lines.get(function, 0))
-    for function in dict.fromkeys([function for function, _ in path]):  # in an order that is always the same
-        found.below[function].add(kind, units, count)
+    for function in dict.fromkeys([function for function, _ in path]):
+        found.below[function].take(times)
     for call in dict.fromkeys([(caller, line, callee) for (caller, line), (callee, _) in zip(path, path[1:])]):
-        found.calls[call].add(kind, units, count)
+        found.calls[call].take(times)
     pairs = [(caller, callee) for (caller, _), (callee, _) in zip(path, path[1:])]
     for pair in dict.fromkeys(pairs):
-        found.pairs[pair].add(kind, units, count)
+        found.pairs[pair].take(times)
     if pairs:
-        found.pair_own[pairs[-1]].add(kind, units, count)
+        found.pair_own[pairs[-1]].take(times)

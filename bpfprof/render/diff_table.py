@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from bpfprof.query.differences import FALSE_ALARMS, Change, Difference, Differences
+from bpfprof.query.phases import PhasePattern
 from bpfprof.query.slices import Key
 from bpfprof.render.columns import COLUMNS, shortened, wrapped
 from bpfprof.render.header import counted
@@ -28,6 +30,8 @@ class DiffLook:
     by: str = "function"
     limit: int = 10
     merge: str = "none"
+    step: re.Pattern[str] | None = None  # steps are calls of a function with this in its name; None: they are found
+    phases: Sequence[PhasePattern] = ()  # of steps, beside those that are known
     full_filenames: bool = False
     is_coloured: bool = False
     ascii_only: bool = False
@@ -35,21 +39,20 @@ class DiffLook:
 
 def render_diff_table(found: Differences, look: DiffLook, quality: Sequence[str]) -> str:
     """The answer, what was compared, the largest differences, how good the recordings are."""
-    labels = _labels(found, look)
-    cells = _cells(found)
+    labels = row_labels(found, look)
     blocks = [
         wrapped(sentence(found, look), "  "),
-        wrapped(_basis(found), "  "),
-        _rows_block(cells, look, labels),
+        wrapped(basis(found), "  "),
+        _rows_block(cells(found), look, labels),
         [line for text in quality for line in wrapped(printable(text), "  ")],
     ]
     return "\n\n".join(["\n".join(block) for block in blocks if block]) + "\n"
 
 
-def _rows_block(cells: list[_Cell], look: DiffLook, labels: dict[Key, str]) -> list[str]:
+def _rows_block(rows: list[_Cell], look: DiffLook, labels: dict[Key, str]) -> list[str]:
     head = f"{'before':>9} {'after':>9} {'difference':>11} {'error':>8} {'change':>8} {'total diff.':>11}"
-    lines = [f"{head}  state {look.by}"] if cells else []
-    for row, own, total, state in cells[: look.limit]:
+    lines = [f"{head}  state {look.by}"] if rows else []
+    for row, own, total, state in rows[: look.limit]:
         figures = f"{_seconds(own.before):>9} {_seconds(own.after):>9} {_signed(own.difference):>10}"
         mark = "*" if own.is_found else " "
         figures += f"{mark} {_seconds(own.error):>8} {_percent(own):>8} {_signed(total.difference):>11}"
@@ -57,9 +60,9 @@ def _rows_block(cells: list[_Cell], look: DiffLook, labels: dict[Key, str]) -> l
         if look.is_coloured and own.is_found:
             line = (_RED if own.difference > 0 else _GREEN) + line + _END
         lines.append(line)
-    left_out = len(cells) - look.limit
+    left_out = len(rows) - look.limit
     lines += [f"and {left_out:,} more (--limit)"] * (left_out > 0)
-    if any(own.is_found for _, own, _, _ in cells):
+    if any(own.is_found for _, own, _, _ in rows):
         lines.append(f"* beyond noise: by chance {FALSE_ALARMS:.0%} of comparisons of like with like have any")
     return lines
 
@@ -106,7 +109,7 @@ def _json_change(change: Change) -> dict[str, float]:
 
 def sentence(found: Differences, look: DiffLook) -> str:
     """`no difference beyond noise`, or what got slower or faster, by how much, and how sure that is."""
-    labels = _labels(found, look)
+    labels = row_labels(found, look)
     changed = [(row, change) for row, change in found.tested if change.is_found]
     if not changed:
         return f"no difference beyond noise: {_not_found(found, look, labels)}"
@@ -146,7 +149,8 @@ def _told(row: Difference, change: Change, look: DiffLook, labels: dict[Key, str
     return f"{label} {words[0] if is_more else words[1]} by {percent:.1f}% ({sign}{error:.1f}%)"
 
 
-def _basis(found: Differences) -> str:
+def basis(found: Differences) -> str:
+    """What was compared, in which unit."""
     sides = [
         f"{name} {work_s:.2f} s in {counted(count, 'recording')}"
         for name, work_s, count in zip(("before", "after"), found.work_s, found.run_counts)
@@ -159,17 +163,18 @@ def _basis(found: Differences) -> str:
     return text + f"; {found.left_out:,} groups with least time left out" * bool(found.left_out)
 
 
-def _cells(found: Differences) -> list[_Cell]:
-    cells = [
+def cells(found: Differences) -> list[_Cell]:
+    """Rows of a table: what was found first, then what differs most."""
+    rows = [
         cell
         for row in found.rows
         for cell in ((row, row.cpu, row.cpu_total, "CPU"), (row, row.wait, row.wait_total, "wait"))
         if cell[1].before or cell[1].after or abs(cell[2].difference) > 2 * cell[2].error
     ]
-    return sorted(cells, key=lambda cell: (not cell[1].is_found, -abs(cell[1].difference)))
+    return sorted(rows, key=lambda cell: (not cell[1].is_found, -abs(cell[1].difference)))
 
 
-def _labels(found: Differences, look: DiffLook) -> dict[Key, str]:
+def row_labels(found: Differences, look: DiffLook) -> dict[Key, str]:
     """As in reports: `function (file)`, with its line where they are compared by line."""
     paths = {row.key[1] for row in found.rows} if look.by in _KEYS else set()
     files = {path: path for path in paths} if look.full_filenames else short_file_names(paths)

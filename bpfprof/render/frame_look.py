@@ -1,70 +1,116 @@
-"""A node of the flame graph -> its CSS class; the patterns that tell waits from CPU without colour."""
+"""Nodes of a flame graph -> their CSS classes; the style and the patterns of these, and what the legend says of them.
+
+Of each reason for a wait the pattern is its own, and the colour that of its kind: colour is never the only sign.
+"""
 
 from __future__ import annotations
 
-import zlib
+from collections.abc import Sequence
 
-from bpfprof.model.frames import FrameKind
-from bpfprof.render.call_tree import Label
+from bpfprof.model.frames import Frame, FrameKind
+from bpfprof.query.origins import GENERATED, OWN_CODE, STDLIB, is_runtime, origins
+from bpfprof.render.page_spans import KINDS as KIND_NAMES
+from bpfprof.render.page_spans import kind_of_reason
+from bpfprof.render.palette import CHANGES, FRAMES, HIT, INK, KINDS, PAPER, STROKES, Color
 
-_PYTHON_HUES = 10
-_WAIT_LOOKS = {
-    "gil": "wait-gil",
-    "lock": "wait-lock",
-    "child": "wait-lock",
-    "sleep": "wait-idle",
-    "poll": "wait-idle",
-    "disk": "wait-io",
-    "net": "wait-io",
-    "pipe": "wait-io",
-    "device": "wait-io",
-    "pagefault": "wait-io",
+_REASONS = (
+    *("gil", "lock", "file-lock", "kernel-lock", "child"),
+    *("disk", "net", "pipe", "device", "pagefault", "sleep", "poll"),
+)
+_NATIVE = (FrameKind.NATIVE, FrameKind.INLINED)
+# Looks that are no kind of code and no reason: (what is behind, the marks on it).
+_MARKS: dict[str, tuple[Color, Color]] = {
+    "runqueue": KINDS["ready"],
+    "not-sampled": (FRAMES["stdlib"], ("#7a5a20", "#d3b06a")),
+    "short-waits": KINDS["sleep"],
+    "truncated": KINDS["lost"],
+    "woken-by": (("#9fd8c4", "#1f5a49"), ("#9fd8c4", "#1f5a49")),
 }
-_OTHER_WAIT = "wait-other"
 
-# (looks, what the legend says of them), in the order of the legend.
+# (look, what the legend says of it), in the order of the legend.
 LOOKS = (
-    (tuple(f"py{hue}" for hue in range(_PYTHON_HUES)), "Python (shade: file)"),
-    (("native",), "native"),
-    (("inlined",), "inlined native"),
-    (("kernel",), "kernel"),
-    (("wait-gil",), "wait: GIL"),
-    (("wait-lock",), "wait: lock, child"),
-    (("wait-idle",), "wait: sleep, poll"),
-    (("wait-io",), "wait: disk, net, pipe, device"),
-    ((_OTHER_WAIT,), "wait: other"),
-    (("runqueue",), "run queue (ready, no CPU)"),
-    (("truncated",), "stack cut off here"),
-    (("not-sampled",), "on CPU, not sampled"),
-    (("short-waits",), "waits too short for a stack"),
-    (("woken-by",), "who ended the wait; its stack above"),
+    ("own", "your own code"),
+    ("library", "libraries"),
+    ("stdlib", "standard library"),
+    ("native", "native"),
+    ("inlined", "inlined native"),
+    ("kernel", "kernel"),
+    ("runqueue", "ready, no CPU"),
+    *((f"wait-{reason}", f"wait: {'GIL' if reason == 'gil' else reason}") for reason in _REASONS),
+    ("wait-other", "wait: other"),
+    ("truncated", "stack cut off here"),
+    ("not-sampled", "on CPU, not sampled"),
+    ("short-waits", "waits too short for a stack"),
+    ("woken-by", "who ended the wait; its stack below"),
+    ("more", "▲ more time than before"),
+    ("less", "▼ less"),
+    ("maybe-more", "▲ more, as may be by chance"),
+    ("maybe-less", "▼ less, as may be by chance"),
+    ("same", "the same"),
 )
 
 
-def look_of(label: Label) -> str:
-    """The CSS class of a node; the colour of a Python frame comes from its file, so neighbours in a file look alike."""
-    frame = label.frame
-    if frame is None:
-        return "base"
+def looks_of(frames: Sequence[Frame | None]) -> list[str]:
+    """One a frame; None: all, a process or a thread."""
+    known = [frame for frame in frames if frame is not None]
+    libraries = iter([origin.library for origin in origins(known)])
+    return ["base" if frame is None else _look_of(frame, next(libraries)) for frame in frames]
+
+
+def are_plumbing(frames: Sequence[Frame | None]) -> list[bool]:
+    """Whether each is code that starts and runs others."""
+    known = [frame for frame in frames if frame is not None]
+    libraries = iter([origin.library for origin in origins(known)])
+    return [frame is not None and is_runtime(next(libraries)) and frame.kind in _NATIVE for frame in frames]
+
+
+def _look_of(frame: Frame, library: str) -> str:
     if frame.kind == FrameKind.PYTHON:
-        return f"py{zlib.crc32(frame.file.encode('utf-8', 'replace')) % _PYTHON_HUES}"
+        return "own" if library == OWN_CODE else "stdlib" if library in (STDLIB, GENERATED) else "library"
     if frame.kind == FrameKind.WAIT:
-        return _WAIT_LOOKS.get(frame.name, _OTHER_WAIT)
-    return frame.kind.name.lower().replace("_", "-")
+        return f"wait-{frame.name}" if frame.name in _REASONS else "wait-other"
+    return {FrameKind.AWAIT: "wait-other"}.get(frame.kind, frame.kind.name.lower().replace("_", "-"))
 
 
-_HATCH = '<path class="{}-line" d="M0 0V7" stroke-width="2"/>'
-_DOT = '<circle class="{}-line" cx="3.5" cy="3.5" r="0.9"/>'
+def _styles() -> dict[str, tuple[Color, Color, str]]:
+    """Look -> what is behind, the marks on it, the name of its strokes or ""."""
+    found = {name: (color, color, "") for name, color in FRAMES.items() if name not in ("mark", "group")}
+    found["base"] = (FRAMES["group"], FRAMES["group"], "")
+    for reason in (*_REASONS, "other"):
+        found[f"wait-{reason}"] = (*KINDS[KIND_NAMES[kind_of_reason(reason)]], reason)
+    for name, colors in {**_MARKS, **CHANGES}.items():
+        strokes = "ready" if name == "runqueue" else name
+        found[name] = (*colors, strokes if strokes in STROKES else "")
+    return found
 
 
-def _pattern(look: str, mark: str, angle: int = 0) -> str:
-    return (
-        f'<pattern id="{look}" width="7" height="7" patternUnits="userSpaceOnUse" patternTransform="rotate({angle})">'
-        f'<rect class="{look}-back" width="7" height="7"/>{mark.format(look)}</pattern>'
+def patterns() -> str:
+    """The definitions that the style refers to."""
+    return "".join(
+        f'<pattern id="{look}" width="8" height="8" patternUnits="userSpaceOnUse">'
+        f'<rect class="{look}-back" width="8" height="8"/>'
+        f'<path class="{look}-line" d="{STROKES[strokes][0]}" stroke-width="{STROKES[strokes][1]}" fill="none"/>'
+        "</pattern>"
+        for look, (_, _, strokes) in _styles().items()
+        if strokes
     )
 
 
-PATTERNS = "".join(
-    [_pattern(look, _HATCH, 45) for look in sorted({*_WAIT_LOOKS.values(), _OTHER_WAIT})]
-    + [_pattern("runqueue", _HATCH, -45), _pattern("not-sampled", _DOT), _pattern("short-waits", _DOT)]
-)
+def style() -> str:
+    """CSS of all looks. Text has what is behind it around its letters, so that marks are no part of them."""
+    always: list[str] = []
+    light: list[str] = []
+    dark: list[str] = []
+    for look, (back, marks, strokes) in _styles().items():
+        if strokes:
+            always.append(f".{look}{{fill:url(#{look})}}")
+        for rules, place in ((light, 0), (dark, 1)):
+            if strokes:
+                rules.append(f".{look}-back{{fill:{back[place]}}}.{look}-line{{stroke:{marks[place]}}}")
+                rules.append(f"#frames .{look} text{{stroke:{back[place]}}}")
+            else:
+                rules.append(f".{look}{{fill:{back[place]}}}")
+    for rules, place in ((light, 0), (dark, 1)):
+        rules.append(f"svg{{background:{PAPER[place]}}}#page,.bar{{fill:{PAPER[place]}}}text{{fill:{INK[place]}}}")
+        rules.append(f"#frames g.hit>rect{{stroke:{HIT[place]}}}#frames g.thin.hit>rect{{fill:{HIT[place]}}}")
+    return "\n".join([*always, *light, "@media screen and (prefers-color-scheme: dark) {", *dark, "}"]) + "\n"

@@ -24,6 +24,16 @@ _MARKS = {
     FrameKind.AWAIT: "[await: {}]",
 }
 
+_MARK_WORDS = {
+    FrameKind.RUNQUEUE: "ready, no CPU",
+    FrameKind.TRUNCATED: "stack cut off: {}",
+    FrameKind.NOT_SAMPLED: "not sampled",
+    FrameKind.SHORT_WAITS: "waits too short for a stack",
+    FrameKind.WOKEN_BY: "woken by {}",
+    FrameKind.AWAIT: "await: {}",
+}
+MARKS = frozenset(_MARKS)  # kinds of frames that are no functions
+
 
 def printable(text: str) -> str:
     """The text in one line, without anything that would act on a terminal or break an XML file."""
@@ -72,6 +82,13 @@ def file_names(profile: Profile, options: RenderOptions) -> dict[str, str]:
     paths = {frame.file for frame in profile.frames if frame.kind == FrameKind.PYTHON}
     shown = {path: path for path in paths} if options.full_filenames else short_file_names(paths)
     return {path: printable(name) or _UNKNOWN for path, name in shown.items()}
+
+
+def mark_text(frame: Frame) -> str:
+    """A mark as pictures have it: `waiting: disk`, `ready, no CPU`."""
+    if frame.kind == FrameKind.WAIT:
+        return f"waiting: {'GIL' if frame.name == 'gil' else reason_label(frame.name)}"
+    return _MARK_WORDS[frame.kind].format(printable(frame.name))
 
 
 def reason_label(reason: str) -> str:

@@ -10,6 +10,8 @@ from bpfprof.query.work import Work
 from bpfprof.render.columns import wrapped
 from bpfprof.render.labels import printable, thread_label
 
+_CUT = ("locks not looked at", "pairs of locks not followed", "further cycles")  # as in OrderCycles
+
 
 def deadlock_lines(profile: Profile) -> list[str]:
     """One for each: `DEADLOCK: thread a (1) -> thread b (2) -> thread a (1)`."""
@@ -22,21 +24,25 @@ def deadlock_lines(profile: Profile) -> list[str]:
 
 def order_lines(profile: Profile, work: Work, labels: list[str]) -> list[str]:
     """A block for each cycle; locks have the numbers of `report --by lock`."""
-    found = []
-    for cycle in order_cycles(profile, work):
+    found, seen = [], order_cycles(profile, work)
+    for cycle in seen.cycles:
         found.append("locks taken in another order, which can end in a deadlock:")
         for order in cycle:
             where = f" in {labels[order.frame]}" if order.frame >= 0 else ""
             who = thread_label(profile.threads[order.thread])
             found += wrapped(f"    {who} had lock #{order.has} and waited for #{order.wanted}{where}", "      ")
-    return found
+    cut = {text: count for text, count in zip(_CUT, (seen.unseen_locks, seen.unfollowed, seen.more)) if count}
+    told = ", ".join(f"{text} {count:,}" for text, count in cut.items())
+    return found + (wrapped(f"orders of locks are not all here: {told}", "  ") if cut else [])
 
 
 def lock_order_json(profile: Profile, work: Work) -> dict[str, Any]:
     """Members of the JSON of a report."""
+    seen = order_cycles(profile, work)
     return {
         "deadlocks": [[int(profile.threads[thread].tid) for thread in cycle] for cycle in deadlocks(profile)],
-        "lock_order_cycles": [[_order(profile, order) for order in cycle] for cycle in order_cycles(profile, work)],
+        "lock_order_cycles": [[_order(profile, order) for order in cycle] for cycle in seen.cycles],
+        "lock_orders_cut": {"locks": seen.unseen_locks, "pairs": seen.unfollowed, "cycles": seen.more},
     }
 
 

@@ -47,6 +47,8 @@ class _Made:
         self._mappings: dict[str, int] = {}
         self._functions: dict[Function, int] = {}
         self._locations: dict[tuple[Function, int, int], int] = {}
+        self._stacks: dict[int, bytes] = {}
+        self._labels: dict[tuple[int, int, int], bytes] = {}
         places = zip(functions_of(profile, options), profile.frames)
         self._location_of = [self._location(it, line, frame.offset) for (it, line), frame in places]
 
@@ -57,10 +59,21 @@ class _Made:
         return _number(1, self.text(name)) + _number(2, self.text("nanoseconds"))
 
     def sample(self, key: _Key, units: list[int]) -> bytes:
-        """Locations from the leaf on."""
         thread, stack, reason, lock = key
-        who = self._profile.threads[thread]
+        if stack not in self._stacks:
+            self._stacks[stack] = self._packed(stack)
+        of_labels = thread, reason, lock
+        if of_labels not in self._labels:
+            self._labels[of_labels] = self._labelled(*of_labels)
+        return self._stacks[stack] + _message(2, b"".join(map(_varint, units))) + self._labels[of_labels]
+
+    def _packed(self, stack: int) -> bytes:
+        """Locations from the leaf on."""
         locations = [self._location_of[frame] for frame in reversed(self._profile.stacks[stack])]
+        return _message(1, b"".join(map(_varint, locations)))
+
+    def _labelled(self, thread: int, reason: int, lock: int) -> bytes:
+        who = self._profile.threads[thread]
         labels = [
             self._label("thread", printable(who.thread_name)),
             self._label("tid", int(who.tid)),
@@ -69,8 +82,7 @@ class _Made:
             self._label("reason", printable(reason_text(reason))),
             self._label("lock", f"#{lock}" if lock else ""),
         ]
-        packed = _message(1, b"".join(map(_varint, locations))) + _message(2, b"".join(map(_varint, units)))
-        return packed + b"".join([_message(3, label) for label in labels if label])
+        return b"".join([_message(3, label) for label in labels if label])
 
     def tables(self) -> list[bytes]:
         """Messages of mappings, locations and functions."""

@@ -15,10 +15,13 @@ from bpfprof.query.rows import OF_FRAMES, Row, rows_by, sorted_rows
 from bpfprof.query.shares import SHARES
 from bpfprof.query.verdict import verdict_of
 from bpfprof.query.work import Work, work_of
+from bpfprof.render.concurrency import concurrency_json
 from bpfprof.render.formats import RenderOptions
 from bpfprof.render.labels import printable
+from bpfprof.render.library_calls import CALL, library_calls_json
 from bpfprof.render.lock_orders import lock_order_json
 from bpfprof.render.quality import lost_count
+from bpfprof.render.steps import STEP, steps_json
 
 
 def render_json(profile: Profile, options: RenderOptions) -> str:
@@ -27,12 +30,23 @@ def render_json(profile: Profile, options: RenderOptions) -> str:
     content = {
         "verdict": _verdict(profile, work),
         "totals": _totals(profile, work),
-        "rows": json_rows(profile, options, work)[1],
+        **_rows(profile, options, work),
         "threads": _threads(profile, work),
+        **concurrency_json(profile),
+        **library_calls_json(profile),
         **lock_order_json(profile, work),
-        "quality": _quality(profile),
+        "quality": quality_json(profile),
     }
     return json.dumps(content, indent=1) + "\n"
+
+
+def _rows(profile: Profile, options: RenderOptions, work: Work) -> dict[str, Any]:
+    """Steps are no rows of time: there may be those of several processes, with figures of all of them."""
+    if options.by == STEP:
+        return {"steps": steps_json(profile, options)}
+    if options.by == CALL:
+        return {}
+    return {"rows": json_rows(profile, options, work)[1]}
 
 
 def json_rows(profile: Profile, options: RenderOptions, work: Work | None = None) -> tuple[str, list[dict[str, Any]]]:
@@ -40,7 +54,7 @@ def json_rows(profile: Profile, options: RenderOptions, work: Work | None = None
     work = work or work_of(profile, options.by == "waker")
     by = "function" if options.by == "stack" else options.by
     threads = merged_threads(profile, work, options.merge) if options.merge else None
-    rows = sorted_rows(rows_by(profile, work, by, threads, options.with_idle), options.sort)
+    rows = sorted_rows(rows_by(profile, work, by, threads, options.with_idle, options.operators), options.sort)
     return by, [_row(row, by) | _lock(profile, row.lock) for row in rows]
 
 
@@ -74,9 +88,13 @@ def _row(row: Row, by: str) -> dict[str, Any]:
     found: dict[str, Any] = {by: printable(row.name)}
     if row.frame is not None and by in OF_FRAMES:
         found["file"] = printable(row.frame.file) if by != "library" else None
-        found["line"] = (row.frame.line or None) if by in ("function", "line") else None
+        found["line"] = (row.frame.line or None) if by in ("function", "line", "operator") else None
+        if by == "operator":
+            found["function"] = printable(row.frame.name)
         if by == "line":
             found["line"], found["function"] = row.frame.line or None, printable(row.frame.name)
+    if row.worker:
+        found["worker"] = printable(row.worker)
     for name, own, total in zip(("cpu", "ready", "wait"), row.own_ns, row.total_ns):
         found |= {f"{name}_self_s": _seconds(own), f"{name}_total_s": _seconds(total)}
     found["count"] = row.count
@@ -129,7 +147,7 @@ def _threads(profile: Profile, work: Work) -> list[dict[str, Any]]:
     return found
 
 
-def _quality(profile: Profile) -> dict[str, Any]:
+def quality_json(profile: Profile) -> dict[str, Any]:
     quality = profile.quality
     wall_ns = sum(thread.wall_ns for thread in profile.threads)
     stacks = quality.complete_count + sum(quality.truncated_counts.values())

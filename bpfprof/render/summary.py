@@ -25,6 +25,7 @@ from bpfprof.render.columns import (
 from bpfprof.render.formats import RenderOptions
 from bpfprof.render.header import counted, unread_sentences
 from bpfprof.render.labels import printable
+from bpfprof.render.library_calls import library_calls_block
 from bpfprof.render.lock_orders import deadlock_lines
 from bpfprof.render.quality import lost_count
 
@@ -44,7 +45,8 @@ _COLORS = {
     "aside": "2",
 }
 SHARE_NAMES = (
-    *("CPU", "CPU", "ready", "GIL", "lock", "disk", "network", "device", "sleep", "process", "other", "", "threads"),
+    *("CPU", "CPU", "ready", "GIL", "lock", "disk", "network", "device", "sleep", "process", "other", ""),
+    "other threads",
 )
 _WIDE = 72  # columns; with less there is no room for the time that places were ready
 _MAX_UNREAD = 4  # lines
@@ -54,8 +56,10 @@ _PLACES, _TABLE_LINES = 3, 6
 
 
 def render_summary(profile: Profile, options: RenderOptions) -> str:
-    """For the terminal that the options describe."""
+    """For the terminal that the options describe; calls of libraries, if they were counted, come below."""
     lines = summary_lines(profile, options.columns, options.rows, options.has_color)
+    calls = library_calls_block(profile, options)
+    lines += ["", *calls] if calls else []
     text = "\n".join(lines) + "\n"
     return text.replace("█", "#").replace("·", "-").replace("…", "~") if options.ascii_only else text
 
@@ -73,7 +77,8 @@ def summary_lines(profile: Profile, columns: int, rows: int, color: bool = False
     head += unread if len(unread) <= _MAX_UNREAD else [*unread[: _MAX_UNREAD - 1], "and more: --details"]
     end = quality_lines(profile, columns)
     verdict = _verdict_lines(verdict_of(profile, work), columns, paint)
-    places = [place for place in places_of(profile, work) if place.own_ns * 1000 >= work.share_ns()[:IDLE].sum()]
+    working_ns = int(work.share_ns()[:IDLE].sum())
+    places = [place for place in places_of(profile, work) if place.own_ns * 1000 >= working_ns]
     for most in range(_MAX_BARS, 1, -1):
         blocks = [verdict, _bars(work, most, columns, paint)]
         room = max(rows, _MIN_ROWS) - 1 - len(head) - len(end) - sum(len(block) + 1 for block in blocks if block)
@@ -189,12 +194,12 @@ def _places(profile: Profile, places: Sequence[Place], most: int, columns: int, 
         text += padded(cut_left(printable(file_text(frame)), where), where)
         for ns in (place.cpu_ns, *[place.ready_ns] * has_ready, place.wait_ns, place.total_ns):
             text += f" {short_seconds(ns):>6}"
-        lines.append(f"{text} {shortened(_mostly(profile, place), mostly)}".rstrip())
+        lines.append(f"{text} {shortened(', '.join(place_words(profile, place)), mostly)}".rstrip())
     return lines
 
 
-def _mostly(profile: Profile, place: Place) -> str:
-    """`lock #1, PostgreSQL`: what it spent most of its own time on."""
+def place_words(profile: Profile, place: Place) -> list[str]:
+    """`lock #1`, `PostgreSQL`: what it spent most of its own time on."""
     words: list[str] = []
     for (share, lock), ns in place.mostly:
         word = f"lock #{lock}" if share == LOCK and lock else SHARE_NAMES[share]
@@ -202,7 +207,7 @@ def _mostly(profile: Profile, place: Place) -> str:
             word = printable(short_text(profile.objects[place.objects[share]]))
         if ns * 5 >= place.own_ns and word not in words:
             words.append(word)
-    return ", ".join(words)
+    return words
 
 
 def role_lines(roles: Sequence[Role], most: int, columns: int, paint: Paint) -> list[str]:

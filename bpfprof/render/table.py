@@ -14,6 +14,7 @@ from bpfprof.model.states import reason_text
 from bpfprof.query.functions import owner_frames
 from bpfprof.render.by_table import by_block
 from bpfprof.render.columns import COLUMNS, duration_text, padded, percent_text, seconds_text, shortened, wrapped
+from bpfprof.render.concurrency import concurrency_block
 from bpfprof.render.containers import containers_block
 from bpfprof.render.event_table import events_block
 from bpfprof.render.formats import RenderOptions
@@ -27,8 +28,10 @@ from bpfprof.render.labels import (
     reason_label,
     thread_label,
 )
+from bpfprof.render.library_calls import CALL, NOT_COUNTED, library_calls_block
 from bpfprof.render.lock_orders import deadlock_lines
 from bpfprof.render.quality import quality_line
+from bpfprof.render.steps import STEP, steps_block
 from bpfprof.render.thread_times import reasons_block, threads_block
 
 _MAX_FUNCTIONS = 5
@@ -47,10 +50,19 @@ def render_table(profile: Profile, options: RenderOptions) -> str:
         recording_block(profile),
         wrapped(f"only {printable(profile.filter_text[2:])}", "  ") if profile.filter_text else [],
     ]
-    table = by_block(profile, options)
+    table = _asked(profile, options)
     body = [table] if table and not options.details else _details(profile, options, table)
     blocks = [*head, *body, wrapped(quality_line(profile), "  ")]
     return "\n\n".join(["\n".join(block) for block in blocks if block]) + "\n"
+
+
+def _asked(profile: Profile, options: RenderOptions) -> list[str]:
+    """The table of a grouping, if one was asked for."""
+    if options.by == STEP:
+        return steps_block(profile, options)
+    if options.by == CALL:
+        return library_calls_block(profile, options) or [NOT_COUNTED]
+    return by_block(profile, options)
 
 
 def _details(profile: Profile, options: RenderOptions, table: list[str]) -> list[list[str]]:
@@ -60,9 +72,11 @@ def _details(profile: Profile, options: RenderOptions, table: list[str]) -> list
         containers_block(profile.threads),
         threads_block(profile.threads),
         reasons_block(profile.threads),
+        concurrency_block(profile),
         gil_block(profile, options),
         table or _functions_block(profile, owners),
         events_block(profile, owners, options),
+        library_calls_block(profile, options) if options.by != CALL else [],
         _waits_block(profile, waits, owners),
         _longest_block(profile, waits, options),
     ]

@@ -10,7 +10,7 @@ from bpfprof.model.states import reason_text
 from bpfprof.query.functions import function_name
 from bpfprof.query.objects import short_text
 from bpfprof.query.places import WITH_OBJECTS, file_text
-from bpfprof.query.shares import HANDED, IDLE, LOCK, OTHER
+from bpfprof.query.shares import IDLE, LOCK, OTHER
 from bpfprof.query.tree import Node, Tree, tree_of
 from bpfprof.query.work import work_of
 from bpfprof.render.columns import cut_left, percent_text, seconds_text, short_seconds, shortened, width
@@ -189,8 +189,6 @@ class _TreeText:
         text = SHARE_NAMES[share] if share < len(SHARE_NAMES) else ""
         if share == LOCK:
             text = f"lock #{lock}" if lock else "a lock"
-        elif share == HANDED:
-            text = "other threads"
         elif share == OTHER:
             text = printable(reason_text(reason)) or "unknown"
         elif share == IDLE:

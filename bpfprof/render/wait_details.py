@@ -62,6 +62,9 @@ class WaitDetails:
             return self._function(group.functions[0].value)
         if self._by == "waker":
             return f"woken by {self._waker(group.waker - 1, group)}" if group.waker else "waker not known"
+        if self._by == "lock" and self._reason(group.reasons[0].value) == "file-lock":
+            described = printable(object_text(self._profile.objects[group.objects[0].value]))
+            return f"lock of {described}, wanted in {self._function(group.functions[0].value)}"
         if self._by == "lock":
             process = process_label(self._profile.threads[group.threads[0].value])
             return (

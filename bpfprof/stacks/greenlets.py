@@ -12,6 +12,13 @@ which are fewer calls than runs.
 
 A greenlet that has no Python frame, as it just begins or has ended, is left by calls within the library alone, of which
 only a name tells the beginning; without names its stack ends at the first of them.
+
+`slp_switch` changes the stack, and calls `slp_restore_state` then; the Python frames are those of the greenlet that is
+left until it returns (src/greenlet/TGreenlet.cpp, g_switchstack, 1.0 to 3.5). Both may have as many calls by chance.
+
+Before it does, it calls `slp_save_state`, when both are of the greenlet that is left. With CPython 3.12 and later that
+greenlet's Python frames are one list without entries then (expose_frames, 3.0 and later): whose call each is of is
+known where its stack has one.
 """
 
 from __future__ import annotations
@@ -31,6 +38,29 @@ def is_greenlet_library(path: str) -> bool:
 def begins_greenlet(function: str) -> bool:
     """Of the functions of that library, with or without C++ decoration."""
     return "inner_bootstrap" in function
+
+
+def is_between(names: Sequence[str]) -> bool:
+    """Of the functions that run, leaf first: whether their stack may be another greenlet's than the Python frames."""
+    place = names.index("slp_switch") if "slp_switch" in names else -1
+    return place == 0 or (place > 0 and "slp_restore_state" in names[place - 1])
+
+
+def is_saving(names: Sequence[str]) -> bool:
+    """Of the functions that run, leaf first: whether they copy the stack of the greenlet that is left."""
+    place = names.index("slp_switch") if "slp_switch" in names else 0
+    return place > 0 and "slp_save_state" in names[place - 1]
+
+
+def only_call(is_eval: Sequence[bool], is_greenlet: Sequence[bool], is_beginning: Sequence[bool]) -> int | None:
+    """How many native frames, leaf first, are a greenlet's own that has one call; None: it has several, or none.
+
+    Its beginning has to be known by name, but for the main greenlet, to which all belong.
+    """
+    count = own_count(is_eval, is_greenlet, is_beginning, 1, False)
+    if count is None:
+        return len(is_eval) if sum(is_eval) == 1 else None
+    return count if is_beginning[count - 1] else None
 
 
 def own_count(

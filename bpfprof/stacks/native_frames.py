@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Sequence
 from dataclasses import replace
@@ -13,7 +14,7 @@ from bpfprof.model.frames import Frame, FrameKind
 from bpfprof.model.samples import NAME_EVAL, NAME_INLINED, NO_FILE, TRAMPOLINES
 from bpfprof.recording.reader import Recording
 from bpfprof.recording.tables import RecordedFile
-from bpfprof.stacks.greenlets import begins_greenlet, is_greenlet_library
+from bpfprof.stacks.greenlets import begins_greenlet, is_between, is_greenlet_library, is_saving
 from bpfprof.stacks.interpreter_frames import begins_collection, collects, is_internal
 
 # What the evaluation function calls last before 3.11: Python/ceval.c, `exit_eval_frame` (v3.6.15 to v3.10.13).
@@ -35,6 +36,7 @@ class NativeSource:
         self._names = names[np.argsort(names["native"], kind="stable")]
         self._begin = np.searchsorted(self._names["native"], np.arange(len(recording.natives) + 2))
         self._frames: dict[int, tuple[Frame, ...]] = {}
+        self._shown: dict[tuple[int, bool, bool], tuple[tuple[Frame, ...], bool]] = {}
         self.is_eval = np.zeros(len(recording.natives) + 1, np.bool_)  # by number
         self.is_eval[names["native"][names["flags"] & NAME_EVAL > 0]] = True
         checks = [place for place, text in enumerate(recording.texts) if text in _RESULT_CHECK]
@@ -62,12 +64,32 @@ class NativeSource:
         place = next((place for place, number in enumerate(numbers) if self.is_eval[number]), 0)
         return place > 0 and bool(self._is_check[numbers[place - 1]])
 
+    def is_between_greenlets(self, numbers: Sequence[int]) -> bool:
+        """Whether a stack, leaf first, is of a moment in which its Python frames may be another greenlet's."""
+        return is_between(self._called(numbers))
+
+    def saves_greenlet(self, numbers: Sequence[int]) -> bool:
+        """Whether it is of one in which the stack of its greenlet is copied."""
+        return is_saving(self._called(numbers))
+
+    def _called(self, numbers: Sequence[int]) -> list[str]:
+        """Functions that the innermost Python function has called, leaf first."""
+        calls = itertools.takewhile(lambda number: not self.is_eval[number], numbers)
+        return [self.frames(number)[-1].name for number in calls]
+
     def shown(self, number: int, collects_garbage: bool, is_leaf: bool) -> tuple[tuple[Frame, ...], bool]:
         """What a Python user sees of a frame, whose caller may be a part of a collection of garbage, and whether it is.
 
         Nothing is seen of CPython at work on the Python frames around it, and one frame of a collection. Code of the
         interpreter's own that has no name, as all of a stripped one, is seen where time passes in it: as the leaf.
         """
+        key = number, collects_garbage, is_leaf
+        found = self._shown.get(key)
+        if found is None:
+            found = self._shown[key] = self._make_shown(*key)
+        return found
+
+    def _make_shown(self, number: int, collects_garbage: bool, is_leaf: bool) -> tuple[tuple[Frame, ...], bool]:
         frames = self.frames(number)
         if frames[0].file == TRAMPOLINES:
             return (), False

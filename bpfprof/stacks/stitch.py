@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import numpy as np
 
 from bpfprof import array_types as npt
-from bpfprof.model.frames import Frame, FrameKind
+from bpfprof.model.frames import Frame, FrameKind, mark
 from bpfprof.model.statuses import NativeFlag, Status
 from bpfprof.recording.reader import Recording
 from bpfprof.recording.tables import RecordedProcess
-from bpfprof.stacks.greenlets import own_count
+from bpfprof.stacks.greenlets import only_call, own_count
 from bpfprof.stacks.merge import Side, merge
 from bpfprof.stacks.native_frames import NativeSource
 from bpfprof.stacks.python_frames import PythonSource
@@ -33,8 +35,15 @@ class StackSource:
         self._python_ends = np.cumsum(stacks["python_count"], dtype=np.int64)
         self._native_ends = np.cumsum(stacks["native_count"] + stacks["kernel_count"].astype(np.int64))
         self._native_begins = self._native_ends - stacks["native_count"] - stacks["kernel_count"]
+        # Of each process, and one that is not known.
+        self._versions = [process.python for process in (*recording.processes, _NOTHING_KNOWN)]
+        self._numbers = recording.native_frames["native"]  # of each native frame
+        self._is_exposed = np.zeros(len(stacks), np.bool_)  # Python frames of one call, without its entry
         self._end_greenlets()
-        self._is_eval = self._native.is_eval[recording.native_frames["native"]]  # of each native frame
+        self._is_eval = self._native.is_eval[self._numbers]
+        # Of each frame a byte, 1: it is; of bytes a part is had sooner than of an array.
+        self._evals, self._jits = self._is_eval.tobytes(), self._native.is_unknown_jit[self._numbers].tobytes()
+        self._entry_marks = self._entries()[0].tobytes()
         self._texts: dict[str, str] = recording.start.get("status_texts", {})
         self.statuses = np.concatenate([[Status.STACK_NOT_TAKEN], self._statuses()]).astype(
             np.uint8
@@ -77,71 +86,86 @@ class StackSource:
             status = int(self.statuses[stack])
             frames = self._frames(stack)
         reason = self.reason(status)
-        return (Frame(FrameKind.TRUNCATED, reason), *frames) if reason else tuple(frames)
+        return (mark(FrameKind.TRUNCATED, reason), *frames) if reason else tuple(frames)
 
     def _frames(self, stack: int) -> list[Frame]:
-        row = self._stacks[stack - 1]
+        number, python_count, native_count, kernel_count, status, native_status, _ = self._stacks[stack - 1].item()
         python_end, native_end = int(self._python_ends[stack - 1]), int(self._native_ends[stack - 1])
-        python = self._recording.python_frames[python_end - int(row["python_count"]) : python_end]
-        kernel = self._recording.native_frames["native"][native_end - int(row["kernel_count"]) : native_end]
-        native = self._native_numbers(stack - 1)
-        process = self._process(int(row["process"]))
         begin = int(self._native_begins[stack - 1])
-        merged = merge(
-            self._is_eval[begin : begin + len(native)].tolist(),
-            (python["mark"] >= process.entry_marks_from).tolist(),
-            shim_is_python=process.shim_is_python or process.python is None,
-            native_complete=int(row["native_status"]) == Status.OK,
-            python_complete=int(row["status"]) == Status.OK,
-            keep_eval=self._shows_interpreter,
-            returns=self._returns(process, native),
+        native = self._numbers[begin : begin + native_count].tolist()
+        process = self._process(number)
+        version = self._versions[min(number, len(self._versions) - 1)]
+        order = _order(
+            self._evals[begin : begin + native_count],
+            self._entry_marks[python_end - python_count : python_end] + b"\1" * bool(self._is_exposed[stack - 1]),
+            process.shim_is_python or version is None,
+            native_status == Status.OK,
+            status == Status.OK,
+            self._shows_interpreter,
+            self._returns(version, native),
         )
-        python_frames = self._python.frames(python)
-        hides = len(python) > 0 and not self._shows_interpreter
+        python_frames = self._python.frames(self._recording.python_frames[python_end - python_count : python_end])
+        hides = python_count > 0 and not self._shows_interpreter
+        may_hide = hides and b"\1" in self._jits[begin : begin + native_count]
         frames: list[Frame] = []
         collects_garbage = False
-        for side, index in reversed(merged.order):
-            if side is Side.PYTHON:
+        for is_python, index in order:
+            if is_python:
                 collects_garbage = False
-                if python_frames[index] != _INIT_CLEANUP:
-                    frames.append(python_frames[index])
-            elif hides and self._is_jit(native, begin, index):
+                frame = python_frames[index]
+                if frame.file != _INIT_CLEANUP.file or frame != _INIT_CLEANUP:  # few are compared as a whole
+                    frames.append(frame)
+            elif may_hide and self._is_jit(native, begin, index):
                 continue
             elif hides:
-                shown, collects_garbage = self._native.shown(native[index], collects_garbage, is_leaf=index == 0)
+                shown, collects_garbage = self._native.shown(native[index], collects_garbage, index == 0)
                 frames += shown
             else:
                 frames += self._native.frames(native[index])
-        return frames + self._native.kernel_frames(kernel)
+        if not kernel_count:
+            return frames
+        return frames + self._native.kernel_frames(self._numbers[native_end - kernel_count : native_end])
 
     def _native_numbers(self, row: int) -> list[int]:
         begin, count = int(self._native_begins[row]), int(self._stacks["native_count"][row])
-        numbers: list[int] = self._recording.native_frames["native"][begin : begin + count].tolist()
+        numbers: list[int] = self._numbers[begin : begin + count].tolist()
         return numbers
 
     def _end_greenlets(self) -> None:
-        """Leaves the stacks of greenlets, with which whatever lay beyond was taken, only what is their own."""
-        stacks, numbers = self._stacks, self._recording.native_frames["native"]
-        has_greenlet = _counts(self._native.is_greenlet[numbers], self._native_begins, stacks["native_count"]) > 0
+        """Leaves the stacks of greenlets, with which whatever lay beyond was taken, only what is their own.
+
+        One in which a greenlet is just being switched is marked.
+        """
+        stacks, of_greenlets = self._stacks, self._native.is_greenlet[self._numbers]
+        has_greenlet = _counts(of_greenlets, self._native_begins, stacks["native_count"]) > 0
         is_known = (stacks["status"] == Status.OK) | (stacks["status"] == Status.NO_PYTHON)
         for row in np.flatnonzero(has_greenlet & is_known).tolist():
             native, process = self._native_numbers(row), self._process(int(stacks["process"][row]))
+            if stacks["python_count"][row] and self._native.is_between_greenlets(native):
+                stacks["native_status"][row] = Status.STACK_DISAGREES
+                continue
             end = int(self._python_ends[row])
             marks = self._recording.python_frames["mark"][end - int(stacks["python_count"][row]) : end]
             runs = int(np.count_nonzero(marks >= process.entry_marks_from))
             is_eval = self._native.is_eval[native].tolist()
-            may_be_unlinked = is_eval[0] or self._returns(process, native)
+            may_be_unlinked = is_eval[0] or self._returns(process.python, native)
             is_greenlet, begins = (
                 it[native].tolist() for it in (self._native.is_greenlet, self._native.begins_greenlet)
             )
-            count = own_count(is_eval, is_greenlet, begins, runs, may_be_unlinked)
+            has_entries = runs > 0 or process.shim_is_python or not stacks["python_count"][row]
+            if not has_entries and self._native.saves_greenlet(native):
+                count = only_call(is_eval, is_greenlet, begins)
+                self._is_exposed[row] = count is not None
+            else:
+                count = own_count(is_eval, is_greenlet, begins, runs, may_be_unlinked)
             if count is not None:
                 stacks["native_count"][row], stacks["native_status"][row] = count, Status.OK
 
     def _entries(self) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.int64]]:
         """(of each Python frame and one more, of each stack): whether it is an entry, and how many there are."""
         stacks = self._stacks
-        first_mark = np.array([process.entry_marks_from for process in self._recording.processes] or [0])
+        processes = [*self._recording.processes, _NOTHING_KNOWN]
+        first_mark = np.array([process.entry_marks_from for process in processes])
         process = np.minimum(stacks["process"], len(first_mark) - 1)
         marks = self._recording.python_frames["mark"][: int(stacks["python_count"].sum())]
         is_entry = np.append(marks >= np.repeat(first_mark[process], stacks["python_count"]), True)
@@ -152,8 +176,8 @@ class StackSource:
         is_called = index + 1 < len(native) and bool(self._is_eval[begin + index + 1])
         return is_called and bool(self._native.is_unknown_jit[native[index]])
 
-    def _returns(self, process: RecordedProcess, native: list[int]) -> bool:
-        return process.python is not None and process.python < (3, 11) and self._native.checks_result(native)
+    def _returns(self, version: tuple[int, int] | None, native: list[int]) -> bool:
+        return version is not None and version < (3, 11) and self._native.checks_result(native)
 
     def _process(self, index: int) -> RecordedProcess:
         processes = self._recording.processes
@@ -186,8 +210,27 @@ class StackSource:
         agrees = (evals == runs) | ((evals == runs + 1) & leaf_is_eval)
         for stack in np.flatnonzero((evals == runs + 1) & ~leaf_is_eval & (runs > 0)).tolist():
             process_of_stack = self._process(int(stacks["process"][stack]))
-            agrees[stack] = self._returns(process_of_stack, self._native_numbers(stack))
-        return np.asarray((stacks["native_count"] > 0) & (stacks["python_count"] > 0) & (~agrees | has_open_end))
+            agrees[stack] = self._returns(process_of_stack.python, self._native_numbers(stack))
+        is_apart = (~agrees | has_open_end) & ~self._is_exposed & (stacks["python_count"] > 0)
+        # Of one call the frame may not be linked yet, or not any more; of a call that has called C it is.
+        lacks_all = (stacks["python_count"] == 0) & (stacks["status"] == Status.NO_PYTHON) & (evals > leaf_is_eval)
+        return np.asarray((stacks["native_count"] > 0) & (is_apart | lacks_all))
+
+
+@lru_cache(1 << 12)
+def _order(is_eval: bytes, marks: bytes, *how: bool) -> tuple[tuple[bool, int], ...]:
+    """What merge() finds, root first: whether a frame is one of Python, and its place. Few stacks differ in this."""
+    shim_is_python, native_complete, python_complete, keep_eval, returns = how
+    merged = merge(
+        [*map(bool, is_eval)],
+        [*map(bool, marks)],
+        shim_is_python=shim_is_python,
+        native_complete=native_complete,
+        python_complete=python_complete,
+        keep_eval=keep_eval,
+        returns=returns,
+    )
+    return tuple([(side is Side.PYTHON, index) for side, index in reversed(merged.order)])
 
 
 def _counts(

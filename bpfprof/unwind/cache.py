@@ -1,8 +1,8 @@
 """Rows of files kept between runs: an `ElfImage` and its stat in, its rows and rules out, decoded only the first time.
 
-A file is known by its build id and a hash of its call frame information, else by device, inode, size and time of
-change. Its owner is part of the name either way: a build id is only a claim, and nobody's file may speak for another
-user's, nor that of a container's root for the host's.
+A file is looked up by its build id, else by device, inode, size and time of change; what is found there counts if the
+file has the same bytes in all places that were read to make it (elf/parts.py). A build id is only a claim: nobody's
+file may speak for another user's, nor that of a container's root for the host's.
 """
 
 from __future__ import annotations
@@ -10,71 +10,81 @@ from __future__ import annotations
 import hashlib
 import os
 import struct
+from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 
 from bpfprof.array_types import NDArray
 from bpfprof.elf.cfi.rules import RULE, RULE_LIMIT, CfaKind, FramePointerKind, Rules
-from bpfprof.elf.cfi.sections import read_eh_frame
+from bpfprof.elf.effort import THOROUGH, USUAL, Effort
 from bpfprof.elf.image import ElfImage
+from bpfprof.elf.parts import DIGEST_BYTES, WatchedImage, digest_of
 from bpfprof.private_cache import PrivateCache
 from bpfprof.unwind.rows import PAGE_BITS, RULE_MASK, FileRows, compact
 
 _MAGIC = b"bpfrows\0"
-_VERSION = 6  # of the layout and of the decoder: raise it when either would give other rows
-_HEADER = struct.Struct("<8sIIIIQ")  # magic, version, rules, entries of the page index, rows, first page
-_CACHE = PrivateCache("rows", file_limit_bytes=64 << 20, total_limit_bytes=512 << 20)
+_VERSION = 10  # of the layout and of the decoder: raise it when either would give other rows
+_HEADER = struct.Struct("<8sIIIIQQQ")  # magic, version, rules, page index, rows, first page, parts, is whole
+FILE_LIMIT_BYTES = 64 << 20
+_CACHE = PrivateCache("rows", file_limit_bytes=FILE_LIMIT_BYTES, total_limit_bytes=512 << 20)
+Decode = Callable[[ElfImage, Effort], "tuple[FileRows, Rules]"]
 _SHORTEST_BUILD_ID = 16  # hex digits
 
 
-def load_rows(image: ElfImage, status: os.stat_result) -> tuple[FileRows, Rules]:
+def load_rows(
+    image: ElfImage, status: os.stat_result, decode: Decode | None = None, effort: Effort = USUAL
+) -> tuple[FileRows, Rules]:
     """Rows of a file and the rules they refer to, from the cache or decoded and then kept.
 
-    Raises ElfError as read_call_frames does.
+    Whole ones for THOROUGH effort. Raises ElfError as read_call_frames does.
     """
     name = cache_name(image, status)
-    content = _CACHE.load(name)
-    found = unpack(content) if content is not None else None
-    if found is None:
-        found = decode_rows(image)
-        _CACHE.store(name, pack(*found))
+    content = _CACHE.load(name) or b""
+    found = unpack(content[DIGEST_BYTES:])
+    if found is not None and effort == THOROUGH and not found[0].is_whole:
+        found = None
+    if found is None or digest_of(image, found[0].parts) != content[:DIGEST_BYTES]:
+        found = (decode or decode_rows)(image, effort)
+        digest = digest_of(image, found[0].parts)
+        if digest and len(found[0].parts):
+            _CACHE.store(name, digest + pack(*found))
     return found
 
 
-def decode_rows(image: ElfImage) -> tuple[FileRows, Rules]:
+def decode_rows(image: ElfImage, effort: Effort = USUAL) -> tuple[FileRows, Rules]:
     """The same, of a file that no later run will see."""
     from bpfprof.elf.cfi.tables import read_call_frames  # it takes long to import, and is seldom needed
 
-    frames = read_call_frames(image)
-    return compact(frames), frames.rules
+    watched = WatchedImage(image)
+    with watched:
+        frames = read_call_frames(watched, effort)
+        return replace(compact(frames), parts=watched.parts()), frames.rules
 
 
 def cache_name(image: ElfImage, status: os.stat_result) -> str:
-    """The name that what is known of a file is kept under. Raises ElfError as read_call_frames does."""
+    """The name that what is known of a file is looked up under."""
     if len(image.build_id) >= _SHORTEST_BUILD_ID and image.build_id.strip("0"):
-        digest = hashlib.blake2b(read_eh_frame(image)[0].data, digest_size=16)
-        debug_frame = image.section(".debug_frame")
-        if debug_frame is not None:
-            digest.update(image.read_at(debug_frame.offset, debug_frame.size) or b"")
-        parts = [image.build_id, status.st_uid, status.st_size, digest.hexdigest()]
+        parts = [image.build_id, status.st_uid, status.st_size]
     else:
         parts = ["", status.st_uid, status.st_size, status.st_dev, status.st_ino, status.st_mtime_ns]
     return hashlib.sha256("\0".join(map(str, (_VERSION, *parts))).encode()).hexdigest()
 
 
 def pack(table: FileRows, rules: Rules) -> bytes:
-    """The content of a cache file: the header, then rules, page index and rows, as they are in memory."""
+    """What a cache file has behind a hash: a header, then rules, page index, rows and parts as they are in memory."""
     counts = (len(rules), len(table.pages), len(table.rows))
-    header = _HEADER.pack(_MAGIC, _VERSION, *counts, table.first_page)
-    return b"".join((header, rules.tobytes(), table.pages.tobytes(), table.rows.tobytes()))
+    header = _HEADER.pack(_MAGIC, _VERSION, *counts, table.first_page, len(table.parts), table.is_whole)
+    arrays = (rules, table.pages, table.rows, table.parts)
+    return b"".join((header, *(array.tobytes() for array in arrays)))
 
 
 def unpack(content: memoryview | bytes) -> tuple[FileRows, Rules] | None:
     """What `pack` was given, as read-only views of `content`; None when anything in it is out of bounds."""
     if len(content) < _HEADER.size:
         return None
-    magic, version, rule_count, page_count, row_count, first_page = _HEADER.unpack_from(content)
-    size = _HEADER.size + RULE.itemsize * rule_count + 4 * page_count + 4 * row_count
+    magic, version, rule_count, page_count, row_count, first_page, part_count, is_whole = _HEADER.unpack_from(content)
+    size = _HEADER.size + RULE.itemsize * rule_count + 4 * page_count + 4 * row_count + 16 * part_count
     if (magic, version, size) != (_MAGIC, _VERSION, len(content)):
         return None
     if not 2 <= rule_count <= RULE_LIMIT or not page_count or not row_count or first_page >> 52:
@@ -84,9 +94,10 @@ def unpack(content: memoryview | bytes) -> tuple[FileRows, Rules] | None:
     at += rules.nbytes
     pages = np.frombuffer(content, "<u4", page_count, at)
     rows = np.frombuffer(content, "<u4", row_count, at + pages.nbytes)
+    parts = np.frombuffer(content, "<u8", 2 * part_count, at + pages.nbytes + rows.nbytes).reshape(-1, 2)
     if not _rules_are_sound(rules) or not _rows_are_sound(pages, rows, rule_count):
         return None
-    return FileRows(first_page, pages, rows), rules
+    return FileRows(first_page, pages, rows, parts, bool(is_whole)), rules
 
 
 def _rules_are_sound(rules: Rules) -> bool:

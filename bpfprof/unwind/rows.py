@@ -8,13 +8,14 @@ most of the page index, which is 3 % of the rows, but take 14 to 17 steps and pu
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from bpfprof import abi
 from bpfprof.array_types import NDArray
-from bpfprof.elf.cfi.rules import NO_RULE_ID, RULE, UNSUPPORTED_ID, CallFrames, CfaKind, FramePointerKind, Rules
+from bpfprof.elf.cfi.rules import NO_RULE_ID, RULE, UNSUPPORTED_ID, CallFrames, CfaKind, FramePointerKind, Reason, Rules
+from bpfprof.elf.parts import Parts
 
 PAGE_BITS, RULE_BITS = 12, abi.CONSTANTS["BP_ROW_RULE_BITS"]
 FRAME_POINTER_ID = abi.CONSTANTS["BP_RULE_FRAME_POINTER"]
@@ -30,12 +31,15 @@ class FileRows:
     """Rows of one file. They refer to the file's own rules, or, once adopted, to those of a RuleTable.
 
     The rows of page p (an ELF address >> 12, minus `first_page`) are rows[pages[p]:pages[p + 1]]. Row 0 is of no page
-    and has no rule: it is "the row before" for addresses in front of the first one.
+    and has no rule: it is "the row before" for addresses in front of the first one. parts: of the file, which these
+    rows were made from; empty where nobody asked. is_whole: code that says nothing of its stack was followed, too.
     """
 
     first_page: int
     pages: NDArray[np.uint32]
     rows: NDArray[np.uint32]
+    parts: Parts = field(default_factory=lambda: np.zeros((0, 2), np.uint64))
+    is_whole: bool = True
 
 
 def compact(frames: CallFrames) -> FileRows:
@@ -48,7 +52,7 @@ def compact(frames: CallFrames) -> FileRows:
     rows[1:] |= frames.rule
     edges = (np.arange(first, last + 2, dtype=np.uint64)) << np.uint64(PAGE_BITS)
     pages = 1 + np.searchsorted(frames.address, edges)
-    return FileRows(first, pages.astype(np.uint32), rows)
+    return FileRows(first, pages.astype(np.uint32), rows, is_whole=Reason.FOLLOWED_LATER.text not in frames.reasons)
 
 
 def find(table: FileRows, address: int) -> int:
@@ -69,6 +73,43 @@ def find(table: FileRows, address: int) -> int:
         else:
             high = middle
     return int(table.rows[low - 1]) & RULE_MASK
+
+
+def with_functions(table: FileRows, rules: Rules, found: CallFrames) -> tuple[FileRows, Rules]:
+    """The table and its rules with those of functions that lie where it has none; others are left out."""
+    places, rows = list[int](), list[int]()
+    ids = np.arange(len(found.rules)) + len(rules)
+    ids[: UNSUPPORTED_ID + 1] = NO_RULE_ID, UNSUPPORTED_ID
+    added = np.zeros(len(table.pages) + 1, np.int64)  # rows of the pages before each
+    for start, end in zip(found.function_starts.tolist(), found.function_ends.tolist()):
+        begin, behind = _place(table, start, before=False), _place(table, end, before=True)
+        if begin is None or begin != behind or find(table, start) != NO_RULE_ID:
+            continue
+        first, last = np.searchsorted(found.address, [start, end]).tolist()
+        address = [*found.address[first:last].tolist(), end]
+        new = [*ids[found.rule[first:last]].tolist(), NO_RULE_ID]
+        for at, rule in zip(address, new):
+            place = _place(table, at, before=at == end)
+            if place is not None:
+                places.append(place)
+                rows.append((at & _OFFSET_MASK) << RULE_BITS | rule)
+                added[(at >> PAGE_BITS) - table.first_page + 1] += 1
+    order = np.argsort(places, kind="stable")
+    more = np.array(rows, np.uint32)[order]
+    pages = table.pages + np.cumsum(added)[:-1].astype(np.uint32)
+    joined = np.insert(table.rows, np.array(places, np.int64)[order], more)
+    return replace(table, pages=pages, rows=joined), np.concatenate((rules, found.rules))
+
+
+def _place(table: FileRows, address: int, before: bool) -> int | None:
+    """Of a new row at an address: before or behind those at the same one. None where no page is."""
+    page = (address >> PAGE_BITS) - table.first_page
+    if not 0 <= page < len(table.pages) - 1:
+        return None
+    first, last = int(table.pages[page]), int(table.pages[page + 1])
+    key = np.uint32((address & _OFFSET_MASK) << RULE_BITS)
+    some = table.rows[first:last]
+    return first + int(np.searchsorted(some, key) if before else np.searchsorted(some, key | RULE_MASK, "right"))
 
 
 class RuleTable:
@@ -114,4 +155,4 @@ class RuleTable:
             block = slice(start, start + _BLOCK_ROWS)
             np.take(ids, table.rows[block] & np.uint32(RULE_MASK), out=rows[block], mode="clip")
             rows[block] |= table.rows[block] & np.uint32(_OFFSET_MASK << RULE_BITS)
-        return FileRows(table.first_page, table.pages, rows)
+        return replace(table, rows=rows)

@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from tests import packages
-from tests.answers.memory_limit import memory_limit
+from tests.answers.limits import memory_limit, slow_disk
 from tests.integration.recorded import PROGRAMS, PYTHON, bpfprof, program, running
+from tests.programs.priority import go_first
 
 RECORD_S, RATE_HZ = 4, 199
 PYTHON_VERSION = ".".join(map(str, sys.version_info[:2]))
@@ -56,6 +57,19 @@ KNOWN = {
             ("fastapi_in_threads", "sleep", ""),
         )
     },
+    **{
+        f"loop_{kind}": ("loops.py", bound, word)
+        for kind, bound, word in (
+            ("data", "python", "Data-bound"),
+            ("gil", "gil", ""),
+            ("oversubscribed", "ready", "Oversubscribed: 16 threads of OpenMP"),
+            ("device", "device", "cudaStreamSynchronize()"),
+            ("communication", "net", ""),
+            ("checkpoint", "disk", ""),
+            ("operator", "native", "aten::sort"),
+            ("healthy", "native", ""),
+        )
+    },
     "idle_server": ("bottlenecks.py", "idle", ""),
     "idle_asyncio": ("bottlenecks.py", "idle", ""),
     "idle_worker": ("bottlenecks.py", "idle", ""),
@@ -71,7 +85,9 @@ PACKAGES = ("flask", "django", "fastapi", "uvicorn", "httpx")
 def lines_of(name: str, kind: str) -> list[int]:
     """The lines that may be named."""
     text = (PROGRAMS / name).read_text().splitlines()
-    return [number for number, line in enumerate(text, 1) if re.search(rf"# here: {kind}$", line)]
+    return [
+        number for number, line in enumerate(text, 1) if re.search(rf"# here: .*\b{kind.removeprefix('loop_')}\b", line)
+    ]
 
 
 def asked(kind: str, folder: Path) -> tuple[dict[str, Any], str]:
@@ -93,12 +109,20 @@ def asked(kind: str, folder: Path) -> tuple[dict[str, Any], str]:
             words.append(library)
         if KNOWN[kind][0] == "short_memory.py":
             words.append(str(stack.enter_context(memory_limit())))
-        if kind == "ranks":
+        if kind == "loop_checkpoint":
+            words.append(str(stack.enter_context(slow_disk(folder))))
+        if kind == "loop_device":
+            words.append(str(folder.resolve() / "libcudart.so.12"))
+            subprocess.run(["gcc", "-shared", "-fPIC", "-O1", "-o", words[0], program("cuda.c")], check=True)
+        if kind == "ranks" or KNOWN[kind][0] == "loops.py":
             environment["PYTHONPATH"] = packages.site_packages(PYTHON_VERSION, "torch==2.13.0", "numpy")
         if KNOWN[kind][0] == "services.py":
             environment["PYTHONPATH"] = packages.site_packages(PYTHON_VERSION, *PACKAGES)
-        target = stack.enter_context(running(PYTHON, program(KNOWN[kind][0]), kind, *words, env=environment))
-        alone = ("-S",) * (KNOWN[kind][0] == "services.py")  # who asks it is its child
+        target = stack.enter_context(
+            running(PYTHON, program(KNOWN[kind][0]), kind.removeprefix("loop_"), *words, env=environment)
+        )
+        # Who asks a service is its child, and so is the other rank.
+        alone = ("-S",) * (KNOWN[kind][0] == "services.py" or kind == "loop_communication")
         bpfprof("record", "-p", target.pid, *alone, "-d", RECORD_S, "-r", RATE_HZ, "-o", path)
     return json.loads(bpfprof("report", path, "-f", "json").stdout), bpfprof("report", path).stdout
 
@@ -106,6 +130,7 @@ def asked(kind: str, folder: Path) -> tuple[dict[str, Any], str]:
 def main() -> None:
     kinds = sys.argv[1:] or [*KNOWN]
     wrong = 0
+    go_first()  # and bpfprof, which a program at work on all CPUs would keep from starting
     with tempfile.TemporaryDirectory(dir=Path.cwd()) as name:  # on a disk, which /tmp may not be
         os.chdir(name)
         for kind in kinds:
@@ -119,6 +144,8 @@ def main() -> None:
             rows = len(screen.splitlines())
             wrong += not is_right or rows > 24
             print(f"{'ok   ' if is_right else 'WRONG'} {kind:12} {rows:3} rows  {verdict['sentence']}", flush=True)
+            if not is_right:
+                print(f"      {verdict}")
             if os.environ.get("SHOW"):
                 print(screen)
     print(f"{len(kinds) - wrong} of {len(kinds)} right")

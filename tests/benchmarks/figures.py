@@ -70,10 +70,11 @@ def record_here(
         try:
             watch.start()
             session = Session(watch, RecordingWriter(file.fileno()))
-            session.begin()
+            stop = StopRequest()
+            session.begin(stop)
             if during is not None:
                 during(kernel.programs())
-            session.run(lambda _progress: None, StopRequest())
+            session.run(lambda _progress: None, stop)
             session.finish()
             if at_end is not None:
                 at_end(kernel.tables.counters())

@@ -103,6 +103,8 @@ class Run:
             faults += [f"left over: {left}" for left in self._left_over(folder)]
         if "traceback" in faults and "/bpfprof/" not in said:  # no line of it: it had not begun
             faults.remove("traceback")
+            if "Fatal Python error: init" in said and status == 1:  # what it ends with then
+                faults = [it for it in faults if it != "exit status 1"]
             outcome = "traceback of Python's own start"
         when = ", ".join(f"{number.name} after {moment:.4f} s" for moment, number in self.moments)
         ending = outcome or ("ended by the signal" if status < 0 else "ended in order")

@@ -132,7 +132,7 @@ def measure(case: Case, options: dict[str, Any]) -> None:
         try:
             watch.start()
             session = Session(watch, RecordingWriter(file.fileno()))
-            session.begin()
+            session.begin(rounds.stop)
             rounds.start()
             session.run(lambda _progress: None, rounds.stop)
             session.finish()

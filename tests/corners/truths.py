@@ -101,5 +101,5 @@ BELOW = {
     "builtin_any": r"by_any",
     "qsort": r"quick_sorts|from_callback",
     "zip_next": r"by_zip|<listcomp>",
-    "_PyUnicode_JoinArray": r"by_join",
+    "_PyUnicode_JoinArray": r"by_join|thread_runs",  # which has an f-string
 }

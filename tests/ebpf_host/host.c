@@ -15,6 +15,8 @@ static struct host_ring *ring_of(void *map)
 /* As much as the test says, which its reader has not taken yet. */
 __u64 bpf_ringbuf_query(void *map, __u64 flags)
 {
+    if (flags == BPF_RB_RING_SIZE)
+        return BP_STACK_RING_BYTES; /* as large as that of copies */
     return flags == BPF_RB_AVAIL_DATA ? ring_of(map)->waiting : ring_of(map)->since;
 }
 

@@ -26,6 +26,7 @@ from bpfprof.kernel.unwind_memory import UnwindMemory
 from bpfprof.unwind.interpret import Registers
 
 CONSTANTS, STATUS = abi.CONSTANTS, abi.ENUMS["bp_status"]
+KEY_FACTOR = 0xFF51AFD7ED558CCD  # any odd number
 PROCESS, CONFIG = abi.ENUMS["bp_process_flags"], abi.ENUMS["bp_config_flags"]
 SANITIZED = "BPFPROF_HOST_SANITIZED"  # in the environment: compile with sanitizers; libasan must be loaded already
 # -Wunused-value would have every READ_USER() looked at. Words of the target's stack are read where they lie.
@@ -266,7 +267,8 @@ class Host:
         return memory
 
     def set_config(self, flags: int, **more: int) -> None:
-        self.library.host_update(self._numbers["config"], bytes(4), abi.pack("bp_config", flags=flags, **more))
+        record = abi.pack("bp_config", flags=flags, **{"key_factor": KEY_FACTOR, **more})
+        self.library.host_update(self._numbers["config"], bytes(4), record)
 
     def set_process(self, flags: int, index: int = 0, count: int = 0, **more: int | bytes) -> None:
         """The process whose stacks are taken, TGID. `index` and `count` are of its mappings."""

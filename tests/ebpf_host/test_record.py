@@ -10,7 +10,19 @@ import pytest
 from bpfprof.elf.cfi.rules import RULE, CfaKind
 from bpfprof.unwind.interpret import Registers
 from bpfprof.unwind.rows import FileRows
-from tests.ebpf_host.host import CONFIG, CONSTANTS, EXACT, PROCESS, STATUS, TID, Host, Segment, mapping_array, pt_regs
+from tests.ebpf_host.host import (
+    CONFIG,
+    CONSTANTS,
+    EXACT,
+    KEY_FACTOR,
+    PROCESS,
+    STATUS,
+    TID,
+    Host,
+    Segment,
+    mapping_array,
+    pt_regs,
+)
 from tests.ebpf_host.native_image import CALL, CODE, END, SAME, SIGNAL, STACK, call_stack, install_rules
 from tests.ebpf_host.python_image import CHUNK, PythonImage, chain, frames_of
 
@@ -91,6 +103,17 @@ def test_the_largest_stack(host: Host, scene: Scene) -> None:
     assert stack.kernel == KERNEL[:MAX_KERNEL] and stack.exact == (True, *[False] * (MAX_NATIVE - 1))
     addresses = stack.python["code"] & CODE_ADDRESS
     assert {*addresses[stack.python["identity"] != 0]} == {*addresses}, "each code object has its identity once"
+
+
+def test_keys_are_others_in_another_recording(host: Host, scene: Scene) -> None:
+    """So no program can make up stacks that have the keys of another's."""
+    flags, keys = CONFIG["BP_CONFIG_NATIVE"] | CONFIG["BP_CONFIG_KERNEL"], {scene.key()}
+    for bit in (1, 31, 32, 63):
+        host.set_config(flags, key_factor=KEY_FACTOR ^ (1 << bit))
+        keys.add(scene.key())
+    assert len(keys) == 5
+    host.set_config(flags)
+    assert scene.key() in keys
 
 
 def test_only_what_was_interrupted_is_exact(host: Host, scene: Scene) -> None:

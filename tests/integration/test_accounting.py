@@ -61,7 +61,7 @@ class Accounts:
         """
         for thread in self.profile.threads:
             if thread.pid == self.scheduler["pid"] and str(thread.tid) in self.scheduler["threads"]:
-                cpu_ns, runqueue_ns = self.scheduler["threads"][str(thread.tid)]
+                cpu_ns, runqueue_ns, _ = self.scheduler["threads"][str(thread.tid)]
                 yield thread, cpu_ns, runqueue_ns - self.slept_ns[thread.tid] + self.later_ns[thread.tid]
 
 
@@ -86,11 +86,12 @@ def accounts(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     slept_ns = {
         thread.tid: moves.slept_in_run_delay_ns(recording, index) for index, thread in enumerate(recording.threads)
     }
-    later = recording.waits[recording.waits["time_ns"] > scheduler["ended_ns"]]
-    later_ns = {
-        thread.tid: int(later["runqueue_ns"][later["thread"] == index].sum())
-        for index, thread in enumerate(recording.threads)
-    }
+    later_ns = {}
+    for index, thread in enumerate(recording.threads):
+        # Each since it was looked at: on a busy machine some time may pass between two looks.
+        looked_ns = scheduler["threads"].get(str(thread.tid), [0, 0, 0])[2]
+        is_later = (recording.waits["thread"] == index) & (recording.waits["time_ns"] > looked_ns)
+        later_ns[thread.tid] = int(recording.waits["runqueue_ns"][is_later].sum())
     return Accounts(build_profile(recording, ProfileOptions()), scheduler, slept_ns, later_ns, stolen_ns)
 
 

@@ -11,12 +11,26 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.recorded import INTERPRETERS, Folded, bpfprof, collapsed, needs_root, program, recording, running
+from bpfprof.recording.reader import read_recording
+from tests.integration.recorded import (
+    INTERPRETERS,
+    Folded,
+    bpfprof,
+    checked,
+    collapsed,
+    needs_root,
+    program,
+    recording,
+    running,
+)
 
 pytestmark = needs_root
 
 SECONDS = 20.0
 POINTS = 5.0
+# Tasks are looked at ten times a second, and 5 points are 5 standard deviations then. Where others keep the CPUs there
+# are fewer looks: one recording of three has to be of programs that had a CPU whenever they wanted one.
+TRIES, MOST_READY = 3, 0.02
 
 
 @dataclass
@@ -32,6 +46,16 @@ class Recorded:
 @pytest.fixture(scope="module")
 def recorded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Recorded]:
     path = tmp_path_factory.mktemp("tasks") / "out.bpfprof"
+    for _ in range(TRIES):
+        found = recorded_once(path)
+        totals = json.loads(bpfprof("report", path, "-f", "json").stdout)["totals"]
+        print(f"ready {totals['ready_s']:.2f} s of {totals['wall_s']:.2f}")
+        if totals["ready_s"] < MOST_READY * totals["wall_s"]:
+            break
+    yield found
+
+
+def recorded_once(path: Path) -> Recorded:
     with ExitStack() as stack:
         pythons = [python for name, python in INTERPRETERS.items() if not name.startswith("debian")]
         targets = [stack.enter_context(running(python, program("known_waits.py"))) for python in pythons]
@@ -41,7 +65,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Recorded]:
             target.tell(str(SECONDS))
         waits = {target.pid: json.loads(target.answer()) for target in targets}
         recorder.end()
-        yield Recorded(path, waits)
+    return Recorded(path, waits)
 
 
 def test_each_task_waited_as_it_says(recorded: Recorded) -> None:
@@ -73,10 +97,14 @@ def test_the_place_is_the_whole_chain(recorded: Recorded) -> None:
 
 
 def test_tasks_are_no_part_of_the_time_of_threads(recorded: Recorded) -> None:
-    bpfprof("report", recorded.path, "--check")
+    checked(recorded.path)
     of_threads = [line for line in recorded.lines.lines if line[1].startswith("thread ")]
     total_s = sum(weight_us for *_, weight_us in of_threads) / 1e6
-    assert total_s < 1.2 * (SECONDS + 1) * len(recorded.waits)
+    with open(recorded.path, "rb") as file:
+        recording_of_all = read_recording(file)
+    # However long the machine took for it: the programs end some time after their 20 s.
+    whole_s = (recording_of_all.end["end_ns"] - recording_of_all.start["start_ns"]) / 1e9
+    assert whole_s > SECONDS and total_s < 1.05 * whole_s * len(recorded.waits)
 
 
 def test_the_table_says_who_waits_for_whom(recorded: Recorded) -> None:

@@ -1,4 +1,4 @@
-"""The flame graph and the speedscope file, opened and used in headless Chromium (tests/browser/check.mjs)."""
+"""The speedscope file, opened and used in headless Chromium (tests/browser/check.mjs)."""
 
 from __future__ import annotations
 
@@ -10,10 +10,9 @@ from pathlib import Path
 import jsonschema
 import pytest
 
-from bpfprof.render.flamegraph import render_flamegraph
 from bpfprof.render.formats import RenderOptions
 from bpfprof.render.speedscope import render_speedscope
-from tests.unit.render.profiles import deep_profile, empty_profile, hostile_profile, training_profile
+from tests.unit.render.profiles import deep_profile, hostile_profile, training_profile
 
 BROWSER_TESTS = Path(__file__).parents[1] / "browser"
 NODE_MODULES = BROWSER_TESTS / "node_modules"
@@ -30,10 +29,11 @@ pytestmark = [
 ]
 
 
-def problems(kind: str, file: Path, function: str = "") -> list[str]:
-    """What the checker found; [] if all is well."""
+def problems(kind: str, file: Path, function: str = "", copy: Path | None = None) -> list[str]:
+    """What the checker found; [] if all is well. copy: where speedscope exports to what it read."""
     command = ["node", str(BROWSER_TESTS / "check.mjs"), str(CHROMIUM), kind, str(file), function]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
+    command += [str(copy)] if copy else []
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     lines = done.stdout.strip().split("\n")
     assert (done.returncode == 0) == (lines == ["ok"]), f"the checker itself failed: {done.stdout}{done.stderr}"
     return [] if lines == ["ok"] else lines
@@ -44,27 +44,6 @@ def written(path: Path, text: str) -> Path:
     return path
 
 
-def test_flame_graph_is_searched_zoomed_reset_and_filtered(tmp_path: Path) -> None:
-    svg = render_flamegraph(training_profile(), RenderOptions())
-    assert problems("flamegraph", written(tmp_path / "profile.svg", svg), "Trainer.step (model.py:17)") == []
-
-
-@pytest.mark.parametrize("profile", [hostile_profile, deep_profile, empty_profile])
-def test_odd_flame_graph_opens_without_an_error(profile, tmp_path: Path) -> None:
-    svg = render_flamegraph(profile(), RenderOptions())
-    assert problems("page", written(tmp_path / "profile.svg", svg)) == []
-
-
-def test_checker_refuses_a_damaged_flame_graph(tmp_path: Path) -> None:
-    svg = render_flamegraph(training_profile(), RenderOptions())
-    cut = written(tmp_path / "cut.svg", svg[: len(svg) // 2])
-    assert "the SVG is not well-formed" in problems("page", cut)
-    thrown = written(tmp_path / "thrown.svg", svg.replace('"use strict";', 'throw new Error("on purpose");'))
-    assert any("on purpose" in problem for problem in problems("page", thrown))
-    loading = svg.replace('<rect id="page"', '<image href="http://127.0.0.1:9/x.png"/><rect id="page"')
-    assert any("asked for" in problem for problem in problems("page", written(tmp_path / "loading.svg", loading)))
-
-
 def test_speedscope_lists_a_function(tmp_path: Path) -> None:
     file = written(tmp_path / "profile.speedscope.json", render_speedscope(training_profile(), RenderOptions()))
     assert problems("speedscope", file, "Trainer.step") == []
@@ -72,7 +51,7 @@ def test_speedscope_lists_a_function(tmp_path: Path) -> None:
 
 def test_speedscope_takes_hostile_names(tmp_path: Path) -> None:
     file = written(tmp_path / "profile.speedscope.json", render_speedscope(hostile_profile(), RenderOptions()))
-    assert problems("speedscope", file, "[runqueue]") == []
+    assert problems("speedscope", file, "ready, no CPU") == []
 
 
 def test_checker_refuses_a_damaged_speedscope_file(tmp_path: Path) -> None:

@@ -34,6 +34,7 @@ from tests.integration.recorded import (
 pytestmark = needs_root
 ID = "3f2a9c0d1e4b5a6978695a4b3c2d1e0f3f2a9c0d1e4b5a6978695a4b3c2d1e0f"
 OTHER_ID = "3f2b" + ID[4:]
+TOGETHER_S = 3
 
 # Its mounts are seen nowhere else; ids of users inside are others than outside, too.
 ENTER = """
@@ -59,7 +60,7 @@ def cgroup(directory: Path) -> Iterator[Path]:
     try:
         yield directory
     finally:
-        until = time.monotonic() + 5
+        until = time.monotonic() + 30
         for path in made:
             while path.exists():
                 try:
@@ -128,8 +129,10 @@ def test_its_own_files_perf_map_and_jitdump_are_read(contained: Contained) -> No
     frames = {frame for _, _, stack, _ in folded.lines for frame in stack}
     assert any(frame.endswith("(libc.so.6)") for frame in frames), frames
     assert not any("libc.so.6+0x" in frame for frame in frames), frames
-    cut_us = sum(us for _, _, stack, us in folded.lines if stack[0].startswith("[truncated"))
-    assert cut_us < 0.05 * folded.total_us(), frames
+    cut = [(stack, us) for _, _, stack, us in folded.lines if stack[0].startswith("[truncated")]
+    # On a busy machine it may wait for a CPU as the recording begins, for longer than these five percent.
+    cut_us = sum(us for stack, us in cut if stack[0] != "[truncated: stack not taken]")
+    assert cut_us < 0.05 * folded.total_us(), cut
 
 
 def test_both_pids_and_the_cgroup_are_known(contained: Contained) -> None:
@@ -157,7 +160,8 @@ def test_the_whole_machine_has_a_row_a_container(contained: Contained) -> None:
 @pytest.mark.parametrize("top", hierarchies(), ids=str)
 def test_those_in_a_cgroup_below_it_and_those_that_join(top: Path, tmp_path: Path) -> None:
     """Moved while it runs, moved and then another program, and born inside. Those outside are left alone."""
-    path, known = tmp_path / "x.bpfprof", program("part_time.py")
+    # 10 ms of each 100, in which a clock of 499 Hz comes five times; one of 99 Hz may come between them each time.
+    path, known = tmp_path / "x.bpfprof", (program("part_time.py"), "--busy-ms", "10")
     with ExitStack() as stack:
         directory = stack.enter_context(cgroup(top / f"bpfprof-test-{tmp_path.name}"))
         below = stack.enter_context(cgroup(directory / "below"))
@@ -165,18 +169,19 @@ def test_those_in_a_cgroup_below_it_and_those_that_join(top: Path, tmp_path: Pat
         def begin(*command: str) -> Target:
             return stack.enter_context(running(*command))
 
-        there, deep = begin(*inside(directory, PYTHON, known)), begin(*inside(below, PYTHON, known))
-        outside, moved = begin(PYTHON, known), begin(PYTHON, known)
-        recorder = stack.enter_context(recording("--cgroup", directory.name, "-d", 3, "-o", path))
+        there, deep = begin(*inside(directory, PYTHON, *known)), begin(*inside(below, PYTHON, *known))
+        outside, moved = begin(PYTHON, *known), begin(PYTHON, *known)
+        recorder = stack.enter_context(recording("--cgroup", directory.name, "-r", 499, "-o", path))
         (below / "cgroup.procs").write_text(str(moved.pid))
-        joined = begin(*inside(below, PYTHON, known))
-        done = recorder.end(None)
+        joined = begin(*inside(below, PYTHON, *known))
+        time.sleep(TOGETHER_S)  # since the last is there, which on a busy machine takes some seconds
+        done = recorder.end()
         assert_told(done, 0, f"cgroup /{directory.name}")
     folded = collapsed(path)
     for target in (there, deep, moved, joined):
         assert folded.of_process(target.pid).functions() >= {"main", "turn"}, target
     assert not folded.of_process(outside.pid).lines
-    assert folded.of_process(joined.pid).total_us() > 2e6 and folded.of_process(moved.pid).total_us() > 2e6
+    assert folded.of_process(joined.pid).total_us() > 1e6 and folded.of_process(moved.pid).total_us() > 1e6
 
 
 def test_a_recording_ends_with_its_cgroup(tmp_path: Path) -> None:

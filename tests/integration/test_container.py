@@ -100,7 +100,7 @@ cd /out
 """
 
 
-def record_in_container(names: list[str], uid: int, folder: Path, *arguments: str | int) -> Done:
+def record_in_container(names: list[str], uid: int, folder: Path, *arguments: str | float) -> Done:
     """`bpfprof record -o x.bpfprof` of programs of the host."""
     prefix = [*after(CONTAINER, "--uts", "--ipc", "--net"), *with_capabilities(names, uid)]
     command = [*prefix, *BPFPROF, "record", "-o", "/out/x.bpfprof", *map(str, arguments)]
@@ -134,9 +134,13 @@ def test_a_container_with_these_capabilities_alone(uid: int) -> None:
     names = settings("CapabilityBoundingSet")
     with open_folder(uid) as folder, open_folder() as programs, upgraded_program(programs) as target:
         what = ["-a"] if uid else ["-p", target.pid]
-        assert_told(record_in_container(names, uid, folder, *what, "--kernel", "-d", "1.5"), 0)
-        folded = collapsed(folder / "x.bpfprof").of_process(target.pid)
-        assert folded.total_us("burn") > 1e6
+        # Where others take the CPUs, the first look at all processes of the host takes seconds of the recording.
+        for seconds in (1.5, 6, 20):
+            assert_told(record_in_container(names, uid, folder, *what, "--kernel", "-d", seconds), 0)
+            folded = collapsed(folder / "x.bpfprof").of_process(target.pid)
+            if folded.total_us("burn") > 0.5e6:
+                break
+        assert folded.total_us("burn") > 0.5e6
         assert any(
             frame.endswith("_[k]") and frame != "[unknown]_[k]" for _, _, stack, _ in folded.lines for frame in stack
         )
@@ -146,7 +150,7 @@ def test_a_container_with_these_capabilities_alone(uid: int) -> None:
 def test_none_of_them_is_superfluous(left_out: str) -> None:
     names = [name for name in settings("CapabilityBoundingSet") if name != left_out]
     with open_folder(NOBODY) as folder, open_folder() as programs, upgraded_program(programs) as target:
-        done = record_in_container(names, NOBODY, folder, "-p", target.pid, "--kernel", "-d", "1")
+        done = record_in_container(names, NOBODY, folder, "-p", target.pid, "--kernel", "-d", "2")
         if left_out in ("CAP_BPF", "CAP_PERFMON"):
             assert_told(done, 3, left_out)
             return

@@ -30,7 +30,10 @@ def test_stacks_through_jit_code(python: str, tmp_path: Path) -> None:
     all_frames = collapsed(path, "--show-interpreter")
     assert any("[memory]" in frame or "jit" in frame.lower() for line in all_frames.lines for frame in line[2][:-1])
     whole = Folded([line for line in collapsed(path).lines if not line[2][0].startswith("[truncated")])
-    assert whole.total_us() > 0.98 * all_frames.total_us()
+    # On a busy machine it may wait for a CPU as the recording begins, for longer than these two percent.
+    before = Folded([line for line in all_frames.lines if line[2][0] == "[truncated: stack not taken]"])
+    assert before.total_us() < 0.5 * all_frames.total_us()
+    assert whole.total_us() > 0.98 * (all_frames.total_us() - before.total_us())
     calls = {tuple(filter(None, way))[2:] for way in _ways(whole)}
     assert {("compute",), ("drain", "produce", "compute"), ("digest",), ("nap",)} <= calls
     # These builds are stripped: what sorts has no name, and is shown with the interpreter only.

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from bpfprof.model.frames import FrameKind
 from bpfprof.recording.reader import Recording, read_recording
 from bpfprof.stacks.stitch import StackSource
 from tests.integration.recorded import (
@@ -27,6 +28,7 @@ from tests.integration.recorded import (
 )
 
 pytestmark = needs_root
+CALLERS = ["first", "second", "third"]  # of made_unlisted.py
 NODE = shutil.which("node")
 # Trampolines that keep a frame pointer, and those before, in both forms that perf reads.
 FOR_PERF = [(name, mode) for name, mode in (("3.12", "perf"), ("3.13", "perf_jit"), ("sid-3.15", "perf_jit"))]
@@ -40,6 +42,7 @@ class Recorded:
     recording: Recording
     pids: dict[str, int]
     times: dict[str, tuple[int, int]]  # of made_again.py
+    unlisted: dict[str, tuple[int, int]]  # of made_unlisted.py
 
 
 @pytest.fixture(scope="module")
@@ -49,6 +52,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Recorded]:
     part_time = program("part_time.py"), "--busy-ms", "60"
     commands = {f"{name} {mode}": (INTERPRETERS[name], "-X", mode, *part_time) for name, mode in FOR_PERF}
     commands["again"] = PYTHON, program("made_again.py")
+    commands["unlisted"] = PYTHON, program("made_unlisted.py")
     if NODE:
         commands["node"] = "env", "-C", str(folder), NODE, "--perf-prof", program("made_late.js")
     with ExitStack() as stack:
@@ -56,14 +60,15 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Recorded]:
         pids = {what: target.pid for what, target in targets.items()}
         arguments = [word for pid in pids.values() for word in ("-p", pid)]
         recorder = stack.enter_context(recording(*arguments, "-r", 499, "-o", path))
-        targets["again"].tell("begin")
-        times = json.loads(targets["again"].answer())
+        for name in ("again", "unlisted"):
+            targets[name].tell("begin")
+        times, unlisted = (json.loads(targets[name].answer()) for name in ("again", "unlisted"))
         recorder.end()
         for pid in pids.values():
             for name in (f"perf-{pid}.map", f"jit-{pid}.dump"):
                 (Path("/tmp") / name).unlink(missing_ok=True)
     with open(path, "rb") as file:
-        yield Recorded(path, collapsed(path), read_recording(file), pids, times)
+        yield Recorded(path, collapsed(path), read_recording(file), pids, times, unlisted)
 
 
 def test_stacks_are_whole(recorded: Recorded) -> None:
@@ -88,6 +93,25 @@ def test_code_has_the_name_of_its_time(recorded: Recorded) -> None:
             seen[name] += 1
     print(seen)
     assert not wrong and min(seen.values()) > 30
+
+
+@pytest.mark.parametrize("name", CALLERS)
+def test_code_that_nothing_lists_is_followed_once_it_was_met(recorded: Recorded, name: str) -> None:
+    """A stack that ends in it has its rules made, which takes some 0.1 s; behind the first whole one nearly all are."""
+    begin, end = recorded.unlisted[name]
+    source, whole, cut = StackSource(recorded.recording), 0, []
+    for row in recorded.recording.samples:
+        thread = recorded.recording.threads[int(row["thread"])]
+        if recorded.recording.processes[thread.process].pid != recorded.pids["unlisted"]:
+            continue
+        frames = source.frames(int(row["stack"]), int(row["status"]))
+        if begin <= row["time_ns"] <= end and "[memory]" in frames[-1].file:
+            is_whole = frames[0].kind != FrameKind.TRUNCATED
+            assert [it.name for it in frames if it.name in CALLERS] == [name], frames
+            whole += is_whole
+            cut += [frames] if whole and not is_whole else []
+    print(name, whole, len(cut))
+    assert whole > 60 and len(cut) <= 0.02 * whole, cut[:2]
 
 
 @pytest.mark.skipif(NODE is None, reason="no node")

@@ -20,7 +20,7 @@ from bpfprof.proc.maps import Mapping, read_maps
 from tests.integration.recorded import PYTHON, needs_root
 
 pytestmark = needs_root
-WAIT_S = 5
+WAIT_S = 20
 PAGE_BYTES = mmap.PAGESIZE
 ANONYMOUS_RECORD_BYTES = 80
 # A line of arguments in, a line back when it is done.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shutil
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -12,7 +13,17 @@ from pathlib import Path
 import pytest
 
 from tests import packages
-from tests.integration.recorded import INTERPRETERS, Folded, bpfprof, collapsed, needs_root, program, running
+from tests.integration.recorded import (
+    INTERPRETERS,
+    Folded,
+    bpfprof,
+    collapsed,
+    let_run,
+    needs_root,
+    program,
+    recording,
+    running,
+)
 
 VERSION = "3.12"
 TASKS_ONLY = [version for version in ("3.11", "3.13") if version in INTERPRETERS]
@@ -50,7 +61,11 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Recorded]:
             environment = {"PYTHONPATH": packages.folder(version, "uvloop")}
             targets.append(stack.enter_context(running(INTERPRETERS[version], script, "--tasks", env=environment)))
         pids = [target.pid for target in targets]
-        bpfprof("record", *(word for pid in pids for word in ("-p", pid)), "-d", 2, "-r", 499, "-o", path)
+        words = (word for pid in pids for word in ("-p", pid))
+        with recording(*words, "-r", 499, "-o", path) as recorder:
+            time.sleep(2.5)  # the least length of the recording: tasks are looked at some time after its start
+            let_run(targets[0].pid, 0.8)
+            assert recorder.end().returncode == 0
     yield Recorded(path, collapsed(path), pids)
 
 

@@ -16,7 +16,16 @@ import pytest
 from bpfprof.model.ids import Pid
 from bpfprof.recording.reader import Recording, read_recording
 from bpfprof.stacks.stitch import StackSource
-from tests.integration.recorded import PYTHON, SOME_INTERPRETERS, needs_root, program, recording, running
+from tests.integration.recorded import (
+    PYTHON,
+    SOME_INTERPRETERS,
+    cpu_s,
+    let_run,
+    needs_root,
+    program,
+    recording,
+    running,
+)
 from tests.integration.whole_stacks import make_tables, reached, why_not_whole
 
 pytestmark = [
@@ -27,9 +36,11 @@ pytestmark = [
     ),
 ]
 WINDOW_S = 4
+LEAST_CPU_S = 0.8  # of each: a turn of call_chain.py is a wait, after 10 ms
 RATE_HZ = 999
 BAR = 99.5  # percent
 PROGRAMS = ("extension.py", "library_callbacks.py", "call_order.py", "call_chain.py")
+FORKING = "fork_exec.py"
 OPTIONS = {"call_chain.py": ("--levels", "40")}
 NUMPY_PROGRAMS = {"training loop": "training_loop.py", "OpenBLAS 2": "blas.py", "OpenBLAS 4": "blas.py"}
 
@@ -72,7 +83,11 @@ def recorded(
             make_tables(Pid(target.pid))
         pids = [word for target in targets.values() for word in ("-p", target.pid)]
         recorder = stack.enter_context(recording(*pids, "-r", RATE_HZ, "-o", path))
-        time.sleep(WINDOW_S)  # the length of the recording
+        ends_s = {target.pid: cpu_s(target.pid) + LEAST_CPU_S for target in targets.values()}
+        time.sleep(WINDOW_S)  # the least length of the recording
+        for name, target in targets.items():
+            if name != FORKING:  # its children have the CPU time
+                let_run(target.pid, ends_s[target.pid] - cpu_s(target.pid))
         done = recorder.end()
         assert done.returncode == 0, done.stderr
         lines, pids_of = ({name: it.first_line for name, it in targets.items()}, {n: t.pid for n, t in targets.items()})
@@ -83,7 +98,7 @@ def recorded(
 def of_interpreter(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Recorded]:
     python = SOME_INTERPRETERS[request.param]
     path = tmp_path_factory.mktemp("native") / "x.bpfprof"
-    names = (*PROGRAMS, "fork_exec.py")
+    names = (*PROGRAMS, FORKING)
     yield recorded({name: (python, program(name), *OPTIONS.get(name, ())) for name in names}, path)
 
 
@@ -95,7 +110,7 @@ def test_callbacks_of_c(of_interpreter: Recorded, name: str) -> None:
 
 def test_waits_for_a_child_to_exec(of_interpreter: Recorded) -> None:
     """subprocess.Popen waits in vfork(), which keeps its return address in a register."""
-    read_back, pid = of_interpreter.recording, of_interpreter.pids["fork_exec.py"]
+    read_back, pid = of_interpreter.recording, of_interpreter.pids[FORKING]
     source = StackSource(read_back, show_interpreter=True)
     reasons: Counter[str] = Counter()
     for row in read_back.waits:

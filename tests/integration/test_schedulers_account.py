@@ -4,12 +4,22 @@ from __future__ import annotations
 
 import os
 import subprocess
+import time
 from pathlib import Path
 
+import numpy as np
+import pytest
+
+from bpfprof import abi
+from bpfprof.abi.dtypes import THREAD_DTYPE
+from bpfprof.capture.row_writer import end_waits_for_cpus
+from bpfprof.model.samples import TOTAL_DTYPE
+from bpfprof.model.statuses import LastState
 from bpfprof.profile.build import build_profile
 from bpfprof.profile.options import ProfileOptions
 from bpfprof.recording.reader import read_recording
 from tests.benchmarks.scheduler_accounts import scheduler_times
+from tests.integration.eu_stack import wait_until_asleep
 from tests.integration.recorded import PYTHON, bpfprof, needs_root, running
 
 pytestmark = needs_root
@@ -54,6 +64,22 @@ def test_threads_that_did_not_run_were_not_on_a_cpu_nor_in_a_run_queue(tmp_path:
         if thread.tid in asleep and max(thread.on_cpu_ns, thread.runqueue_ns) > _TICK_MS * 1e6
     }
     assert not booked, f"(ms on a CPU, on the run queue) {booked}"
+
+
+@pytest.mark.parametrize("code, is_denied", [("input()", True), ("while True: pass", False)])
+def test_a_wait_for_a_cpu_that_the_scheduler_denies(code: str, is_denied: bool) -> None:
+    """Of a thread that was woken, was not seen to come, and sleeps; another may still wait."""
+    now_ns = time.monotonic_ns()
+    with running(PYTHON, "-S", "-c", f"print('ready', flush=True)\n{code}") as target:
+        if is_denied:
+            wait_until_asleep(target.pid)  # it may have lost its CPU between its line and its wait
+        record, row = np.zeros(1, THREAD_DTYPE), np.zeros(1, TOTAL_DTYPE)
+        record["state"], record["tgid"] = abi.ThreadState["BP_THREAD_BLOCKED"], target.pid
+        record["exec_ns"], record["run_delay_ns"] = scheduler_times()[target.pid]
+        row["state"], row["time_ns"] = LastState.BLOCKED, now_ns
+        row["wake_ns"], row["since_ns"] = now_ns - 1_000_000_000, now_ns - 1_000_000_001
+        assert end_waits_for_cpus(row, record, np.array([target.pid], np.uint32)) == is_denied
+    assert (row["wake_ns"][0] == 0) == is_denied
 
 
 def test_a_zombie_has_no_time(tmp_path: Path) -> None:

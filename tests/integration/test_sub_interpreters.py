@@ -13,6 +13,7 @@ from tests.integration.recorded import (
     PYTHON_FRAME,
     Folded,
     bpfprof,
+    checked,
     collapsed,
     needs_root,
     program,
@@ -42,7 +43,8 @@ class Recorded:
 def recorded(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Recorded:
     path = tmp_path_factory.mktemp("interpreters") / "x.bpfprof"
     with running(CHOSEN[request.param], program("interpreters.py")) as target:
-        bpfprof("record", "-p", target.pid, "-r", 499, "-d", 1, "-o", path)
+        # Long enough for a thread to be without a CPU for a while as it begins, when nobody has seen who took the GIL.
+        bpfprof("record", "-p", target.pid, "-r", 499, "-d", 3, "-o", path)
     return Recorded(request.param, path, collapsed(path))
 
 
@@ -60,7 +62,8 @@ def of_thread(folded: Folded, name: str) -> list[tuple[tuple[str, ...], str, int
 @pytest.mark.parametrize("name", PATHS)
 def test_busy_and_asleep_under_what_lets_it_run(recorded: Recorded, name: str) -> None:
     stacks = of_thread(recorded.folded, name)
-    total, path = sum(us for _, _, us in stacks), PATHS[name]
+    # Without what it waited for a CPU, which others on the machine decide.
+    total, path = sum(us for _, leaf, us in stacks if leaf != "[runqueue]"), PATHS[name]
     busy = sum(us for functions, leaf, us in stacks if functions == (*path, "count") and not leaf.startswith("["))
     asleep = sum(us for functions, leaf, us in stacks if functions == (*path, "nap") and leaf == "[off-cpu: sleep]")
     assert busy > 0.03 * total and asleep > 0.2 * total
@@ -74,7 +77,7 @@ def test_stacks_are_whole(recorded: Recorded) -> None:
 
 def test_no_thread_waits_for_the_gil_of_another_interpreter(recorded: Recorded) -> None:
     """a0 and a1 wait for each other, as b0 and b1 do; 3.11 has one GIL, and the program not these threads."""
-    text = bpfprof("report", recorded.path, "--check").stdout
+    text = checked(recorded.path).stdout
     waited = dict(re.findall(r"^([ab])0\.\.1 \(2 threads\): (.*(?:\n    .*)*)", text, re.MULTILINE))
     assert set(waited) == (set() if recorded.version.endswith("3.11") else {"a", "b"})
     for name, behind in waited.items():

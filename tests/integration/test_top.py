@@ -22,7 +22,7 @@ import pytest
 from tests.integration.recorded import BPFPROF, PYTHON, Target, bpfprof, needs_root, program, running
 
 pytestmark = needs_root
-LIMIT_S = 30  # for anything to appear on the screen
+LIMIT_S = 120  # for anything to appear on the screen
 
 
 class Terminal:

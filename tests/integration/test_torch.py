@@ -10,8 +10,16 @@ from dataclasses import dataclass
 import pytest
 
 from tests import torch_root
-from tests.integration.recorded import Folded, bpfprof, collapsed, needs_root, program, running
+from tests.integration.recorded import BPFPROF, Folded, bpfprof, collapsed, completed, needs_root, program, running
 
+# A cache of its own, with nothing but the compiled programs.
+WITH_CACHE = """
+mkdir -p -m 700 /var/cache/bpfprof
+find /var/cache/bpfprof -maxdepth 1 -type f -exec cp -p {} "$0" ';'
+mount --bind "$0" /var/cache/bpfprof
+exec "$@"
+"""
+LIBTORCH_ROWS_BYTES = 5_000_000
 pytestmark = [needs_root, pytest.mark.skipif(shutil.which("mmdebstrap") is None, reason="mmdebstrap makes its root")]
 
 
@@ -26,11 +34,14 @@ class Trained:
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Trained]:
-    path = tmp_path_factory.mktemp("torch") / "torch.bpfprof"
+    """The first recording on a machine that has no unwind tables yet: they are made before it begins."""
+    folder = tmp_path_factory.mktemp("torch")
+    path, cache = folder / "torch.bpfprof", folder / "cache"
+    cache.mkdir(0o700)
     with running(torch_root.python(), program("training_torch.py")) as target:
-        # The first one may have to make the unwind tables of libtorch, which takes seconds; they are kept.
-        for _ in range(2):
-            bpfprof("record", "-p", target.pid, "-d", 4, "-r", 199, "-o", path)
+        command = [*BPFPROF, "record", "-p", str(target.pid), "-d", "4", "-r", "199", "-o", str(path)]
+        completed(["unshare", "--mount", "--propagation", "private", "sh", "-ec", WITH_CACHE, str(cache), *command], 0)
+        assert max(file.stat().st_size for file in (cache / "rows").iterdir()) > LIBTORCH_ROWS_BYTES
         quality = " ".join(bpfprof("report", path, "--details").stdout.split())
         yield Trained(target.pid, collapsed(path), quality)
 
@@ -54,14 +65,18 @@ def test_workers_are_followed(trained: Trained) -> None:
 
 def test_autograds_threads_are_whole(trained: Trained) -> None:
     """From the start of a thread of C++, through autograd's engine, to what it calls in Python."""
-    lines = [(thread, functions(frames)) for _, thread, frames, _ in trained.folded.lines]
-    found = [(thread, names) for thread, names in lines if "deepest" in names]
-    assert found
-    for thread, names in found:
+    lines = [(thread, functions(frames), us) for _, thread, frames, us in trained.folded.lines]
+    found = [(thread, names, us) for thread, names, us in lines if "deepest" in names]
+    cut_us = sum(us for _, names, us in found if names[0].startswith("[truncated"))
+    # A stack of the first moment, when the table of a library may not be made yet, says so.
+    assert found and cut_us <= 0.05 * sum(us for _, _, us in found), found
+    for thread, names, _ in found:
         assert not thread.endswith(f"({trained.pid})"), "the main thread goes 60 deep only"
+        if names[0].startswith("[truncated"):
+            continue
         begin = next(place for place, name in enumerate(names) if name.endswith("Engine::reentrant_thread_init()"))
         # Rootward of it is what starts a thread in C++ and C.
-        assert begin < 6 and not names[0].startswith("[truncated"), names
+        assert begin < 6, names
         assert begin < names.index("Nested.backward") < names.index("deepest")
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.recorded import INTERPRETERS, Target, bpfprof, collapsed, needs_root, program, running
+from tests.integration.recorded import INTERPRETERS, Target, bpfprof, checked, collapsed, needs_root, program, running
 
 PYPY = shutil.which("pypy3")
 VERSION = re.compile(rb"(xdebugpy)..\x0d\x03\0{4}", re.DOTALL)  # after the cookie of _Py_DebugOffsets
@@ -58,7 +58,7 @@ def test_named_where_they_run_already(targets: dict[str, Target], tmp_path: Path
         assert not [line for line in stacks.lines if any(".py:" in frame for frame in line[2])]
         assert [line for line in stacks.lines if len(line[2]) > 3 and not line[2][0].startswith("[truncated")]
         assert stacks.total_us(kind="off") > 0 < stacks.total_us(kind="cpu")
-    bpfprof("report", path, "--check")
+    checked(path)
 
 
 def test_named_when_it_was_launched(tmp_path: Path) -> None:

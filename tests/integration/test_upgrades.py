@@ -38,7 +38,7 @@ def test_names_are_those_of_the_files_that_are_mapped(how: str, tmp_path: Path) 
     pythons = [Path(INTERPRETERS[version]).resolve() for version in ("3.12", "3.11")]
     with upgraded(tmp_path, *pythons) as target:
         what = ["-a"] if how == "all" else ["-p", target.pid]
-        bpfprof("record", *what, "-d", 1.5, "-o", tmp_path / "x.bpfprof", "--show-interpreter")
+        bpfprof("record", *what, "-d", 4, "-o", tmp_path / "x.bpfprof", "--show-interpreter")
     folded = collapsed(tmp_path / "x.bpfprof", "--show-interpreter").of_process(target.pid)
     assert folded.functions() >= {"main", "turn", "count", "join", "_PyEval_EvalFrameDefault", "Py_RunMain"}
     assert folded.total_us("turn") > 0.2e6  # ready to run, at least

@@ -100,10 +100,13 @@ def recorded(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
 
 @pytest.mark.parametrize("kind", REASONS)
 def test_a_wait_has_its_name_and_length(recorded: Recorded, kind: str) -> None:
-    """The truth has the time in the run queue after a wake-up in it, so the recording's is added to the waits."""
+    """The truth has the time in the run queue after a wake-up in it, so the recording's is added to the waits.
+
+    So it is with the GIL, which each takes back: who has it may be without a CPU for as long as a turn of others.
+    """
     truth, leaves = recorded.truth[kind], recorded.microseconds(kind)
     named_us = leaves.get(f"[off-cpu: {REASONS[kind]}]", 0)
-    queued_us = leaves.get("[runqueue]", 0)
+    queued_us = leaves.get("[runqueue]", 0) + leaves.get("[off-cpu: gil]", 0)
     print(f"{kind}: truth {truth['waited_ns'] / 1e3:.0f} us in {truth['rounds']} rounds, recorded {leaves}")
     print(f"  in all {truth['cpu_ns'] / 1e3:.0f} us of CPU time, elsewhere {truth['elsewhere_ns'] / 1e3:.0f} us")
     print(*recorded.elsewhere(kind).items(), f"stolen: {recorded.stolen_ns / 1e3:.0f} us", sep="\n  ")

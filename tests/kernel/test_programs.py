@@ -5,16 +5,24 @@ from __future__ import annotations
 import ctypes
 import os
 import re
+import shutil
+import struct
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from bpfprof.kernel import bpf_syscall
-from bpfprof.kernel.compiler import PROGRAMS
+from bpfprof import abi
+from bpfprof.elf.image import ElfImage
+from bpfprof.kernel import bpf_syscall, compiler, sources
+from bpfprof.kernel.btf import KernelTypes
+from bpfprof.kernel.compiler import PROGRAMS, Compilation
 from bpfprof.kernel.kernel_side import KernelSide
+from bpfprof.kernel.probes import Probes
+from bpfprof.kernel.sources import has_uprobe_links
 from tests.kernel.conftest import known
 
 _VERIFIER_LIMIT = 1_000_000  # BPF_COMPLEXITY_LIMIT_INSNS, include/linux/bpf.h, of all kernels since 5.2
@@ -44,6 +52,52 @@ def test_the_verifier_looks_at_less_than_it_may(monkeypatch: pytest.MonkeyPatch,
     facts["kernel"], facts["python"] = os.uname().release, ".".join(map(str, sys.version_info[:3]))
     assert set(looked_at) == set(PROGRAMS)
     assert all(0 < count < 0.8 * _VERIFIER_LIMIT for _, count in looked_at.values()), looked_at
+
+
+# With a BPF link of many where the kernel has those, and with a perf event of each.
+WAYS_OF_PROBES = [*[True] * has_uprobe_links(KernelTypes()), False]
+
+
+def mathematics() -> str:
+    """Path of libm, which this Python has in its memory then; older ones are called libm-2.31.so."""
+    ctypes.CDLL("libm.so.6")
+    maps = Path("/proc/self/maps").read_text()
+    return next(line.split()[-1] for line in maps.splitlines() if re.search(r"/libm[-.][\w.]*$", line))
+
+
+@pytest.mark.parametrize("uses_links", WAYS_OF_PROBES)
+def test_calls_of_a_library(uses_links: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With probes that count them stacks are walked by other programs, too: all are loaded."""
+    library = shutil.copy(mathematics(), tmp_path)
+    for module in (sources, compiler):
+        monkeypatch.setattr(module, "has_uprobe_links", lambda _types: uses_links)
+    kernel, tid = KernelSide.start(Compilation.start(with_calls=True)), threading.get_native_id()
+    probes = Probes(kernel)
+    try:
+        kernel.programs()
+        kernel.tables.set_config(0)
+        kernel.tables.add_thread(tid, abi.pack("bp_thread", tgid=os.getpid(), first_ns=1))
+        with ElfImage.open(library) as image:
+            symbol = image.find_symbol("cbrt", dynamic_only=True)
+            assert symbol is not None
+            probes.add(image.fileno(), {image.offset_of(symbol.address) or 0: 7})
+        function = ctypes.CDLL(library).cbrt
+        for _ in range(5):
+            function()
+        key = abi.pack("bp_call_key", first_ns=1, tid=tid, function=7)
+        found = bpf_syscall.map_lookup(kernel.tables.fds["call_sums"], key, abi.size("bp_call_sum"))
+        opened = bpf_syscall.map_lookup(
+            kernel.tables.fds["open_calls"], tid.to_bytes(4, "little"), abi.size("bp_calls")
+        )
+    finally:
+        probes.close()
+        kernel.close()
+    assert kernel.uses_links == uses_links
+    assert found is not None and opened is not None
+    count, total_ns, max_ns, _ = struct.unpack_from("<QQQQ", found)
+    assert count == 5 == sum(struct.unpack_from("<64I", found, 32))
+    assert 0 < max_ns < total_ns < 10**9
+    assert struct.unpack_from("<II", opened, 8) == (0, 0), "open, left"
 
 
 def test_what_a_run_costs(facts: dict[str, Any]) -> None:

@@ -70,7 +70,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory, facts: dict[str, Any]) ->
     file = tmp_path_factory.mktemp("kernel") / "known.bpfprof"
     with known() as (pid, process):
         summary = bpfprof("record", "--pid", str(pid), "-d", str(RECORD_S), "-r", str(RATE_HZ), "--details", "-o", file)
-        end, _ = process.communicate("\n", timeout=60)
+        end, _ = process.communicate("\n", timeout=300)
         yield Recorded(summary + bpfprof("report", file, "--details"), file, json.loads(end))
 
 
@@ -81,8 +81,9 @@ def matching(stacks: dict[str, int], *patterns: str) -> float:
 
 
 def test_all_time_is_accounted_for(recorded: Recorded) -> None:
-    accounted = re.findall(r"quality: ([\d.]+)% of [\d.]+ s wall time accounted for", recorded.summary)
-    assert min(map(float, accounted)) > 99.9 and "none lost" in recorded.summary, recorded.summary
+    said = " ".join(recorded.summary.split())  # a line may end anywhere
+    accounted = re.findall(r"quality: ([\d.]+)% of [\d.]+ s wall time accounted for", said)
+    assert min(map(float, accounted)) > 99.9 and "none lost" in said, recorded.summary
 
 
 def test_stacks_are_whole(recorded: Recorded) -> None:
@@ -111,7 +112,8 @@ def test_waits_have_their_reasons(recorded: Recorded) -> None:
     stacks = recorded.stacks
     nap, wait = ((r"nap \(known.py",), (r"wait_for \(known.py",)) if READS_PYTHON else ((), ())
     assert matching(stacks, *nap, r"\[off-cpu: sleep\]$") > 0
-    window_s = RECORD_S - SETTLED_S
+    window_s = matching(stacks) / 2  # of two threads, one of which waits all the time
+    assert window_s > 0.7 * (RECORD_S - SETTLED_S)
     assert abs(matching(stacks, *wait, r"\[off-cpu: lock\]$") - window_s) < 0.3 * window_s
 
 
@@ -160,10 +162,10 @@ def test_odd_interpreters(tmp_path: Path) -> None:
     with ExitStack() as running:
         pids = {name: running.enter_context(known(*line))[0] for name, line in _INTERPRETERS.items() if exists(line[0])}
         options = [word for pid in pids.values() for word in ("--pid", str(pid))]
-        bpfprof("record", *options, "-d", str(SHORT_S), "-o", tmp_path / "odd.txt")
+        said = bpfprof("record", *options, "-d", str(SHORT_S), "--details", "-o", tmp_path / "odd.txt")
     text = (tmp_path / "odd.txt").read_text()
     for name, pid in pids.items():
         found = "".join(re.findall(rf"^process .*? \({pid}\);.*$", text, re.MULTILINE))
         # The program carries a known.py of its own, so the other one is named with its folder.
         expected = r"digest \((programs/)?known\.py" if READS_PYTHON else "process "
-        assert re.search(expected, found), (name, found)
+        assert re.search(expected, found), (name, said, found)

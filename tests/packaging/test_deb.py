@@ -28,9 +28,12 @@ cp "$2" root/opt/bpfprof.deb
 folder=root$(/usr/bin/python3 -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
 mkdir -p "$folder" && echo "$3" >"$folder/dependencies.pth"
 rm -rf root/var/cache/bpfprof
+# What is there and was not, and what was there and is not: a device in the overlay's upper folder.
 listing() {
-    chroot root find / -xdev -path /tmp -prune -o -path /work -prune -o -path /var/log -prune -o \
-        -path /var/lib/dpkg -prune -o -print | sort
+    (cd upper && find . -path ./tmp -prune -o -path ./var/log -prune -o -path ./var/lib/dpkg -prune -o -print) | sort |
+        while read -r path; do
+            if [ -c "upper/$path" ]; then echo "-$path"; elif [ ! -e "/$path" ]; then echo "+$path"; fi
+        done
 }
 listing >before
 chroot root dpkg --install --force-depends /opt/bpfprof.deb
@@ -38,6 +41,7 @@ chroot root find /usr/share/bpfprof -name '*.pyc' | grep -q bpfprof/__pycache__
 chroot root bpfprof --version
 chroot root bpfprof record -- true
 test -e root/var/cache/bpfprof
+listing | grep -q '^+./usr/share/bpfprof/'
 rm -f root/bpfprof-true-*.bpfprof
 chroot root dpkg --"$4" bpfprof
 listing >after

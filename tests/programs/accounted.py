@@ -1,9 +1,10 @@
 """Runs another of these programs, and tells just before its end what the scheduler booked for each of its threads.
 
 Usage: accounted.py PROGRAM [ARGUMENTS...]. After all that the program prints comes one line of JSON:
-    {"pid": PID, "ended_ns": CLOCK_MONOTONIC, "threads": {TID: [cpu_ns, runqueue_ns], ...}}
+    {"pid": PID, "threads": {TID: [cpu_ns, runqueue_ns, CLOCK_MONOTONIC when it was looked at], ...}}
 of all threads that are there when it ends, by their CPU clocks and schedstat, since their birth. Then the process ends
-at once: no thread does anything of length after it was looked at. Standard library only; CPython 3.9 and newer.
+at once: no thread does anything of length after it was looked at, but it may get a CPU that it waited for. Standard
+library only; CPython 3.9 and newer.
 """
 
 import atexit
@@ -22,11 +23,18 @@ def tell_and_end(status=0):
     """From the first look to the end nothing here gives the GIL away, so Python threads stand still."""
     sys.stdout.flush()
     tids = [int(name) for name in os.listdir("/proc/self/task")]
-    threads = {tid: (cpu_ns(tid), runqueue_ns(tid)) for tid in tids}
-    account = {"pid": os.getpid(), "ended_ns": time.monotonic_ns(), "threads": threads}
+    account = {"pid": os.getpid(), "threads": {tid: times_of(tid) for tid in tids}}
     line = (json.dumps(account) + "\n").encode()
     LIBC.write(1, line, len(line))
     LIBC._exit(status)
+
+
+def times_of(tid):
+    """The three at the same moment: it got no CPU meanwhile."""
+    while True:
+        before, cpu, now = runqueue_ns(tid), cpu_ns(tid), time.monotonic_ns()
+        if runqueue_ns(tid) == before:
+            return cpu, before, now
 
 
 def runqueue_ns(tid):

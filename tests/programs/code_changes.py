@@ -4,8 +4,8 @@
     {"do": "fork", the same, "exec": [PROGRAM, ...] or null}                    the same in a child, which then may exec
     {"do": "make", "ms": N, "map": BOOL, "shared": BOOL}   a loop in anonymous memory, named in /tmp/perf-PID.map or not
 Answers each with {"pid": PID, "start_ns": .., "end_ns": .., "address": ..}: who was busy from when to when
-(CLOCK_MONOTONIC), and where. Prints `ready PID` first; ends when standard input closes. Whoever runs it
-removes the map. Standard library only.
+(CLOCK_MONOTONIC), and where; `ms` are of CPU time. Prints `ready PID` first; ends when standard input closes. Whoever
+runs it removes the map. Standard library only.
 """
 
 import _ctypes
@@ -56,8 +56,8 @@ def make(task):
         with open(f"/tmp/perf-{os.getpid()}.map", "a") as file:
             file.write(f"{address:x} {len(LOOP):x} made_loop\n")
     loop = ctypes.CFUNCTYPE(None, ctypes.c_ulong)(address)
-    start_ns = time.monotonic_ns()
-    while time.monotonic_ns() - start_ns < task["ms"] * 1_000_000:
+    start_ns, end = time.monotonic_ns(), time.thread_time_ns() + task["ms"] * 1_000_000
+    while time.thread_time_ns() < end:
         loop(10_000_000)
     return {"pid": os.getpid(), "start_ns": start_ns, "end_ns": time.monotonic_ns(), "address": address}
 

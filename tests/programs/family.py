@@ -1,10 +1,11 @@
 """Every way to start a process or become another program, one after the other, each child doing a known thing.
 
-A child says in one line of JSON on standard output who it is: {"how", "pid", "parent"}, works for 60 ms of CPU time in
-`work` and sleeps for 30 ms in `rest`. Those of `short` live for 20 ms only, all of them in `nap`. `exec_from` works in
-`before_exec`, then becomes the Python of --other, which works in `after_exec`. With --reuse-pids (root) a child gets
-the pid of one that has ended, and works in `second_life` where that one worked in `first_life`. --threads threads of
-one process end together after a sleep in `rest`. Ends by itself. Standard library only.
+A child says in one line of JSON on standard output who it is: {"how", "pid", "parent"}, works for 300 ms of CPU time in
+`work` and sleeps for 100 ms in `rest`; then it says how long that was: {"how": "rested", ..., "us"}. Those of `short`
+live for 20 ms only, all of them in `nap`. `exec_from` works in `before_exec`, then becomes the Python of --other, which
+works in `after_exec`. With --reuse-pids (root) a child gets the pid of one that has ended, and works in `second_life`
+where that one worked in `first_life`. --threads threads of one process end together after a sleep in `rest`. Ends by
+itself. Standard library only.
 """
 
 import argparse
@@ -17,7 +18,7 @@ import sys
 import threading
 import time
 
-WORK_S, REST_S, NAP_S = 0.06, 0.03, 0.02
+WORK_S, REST_S, NAP_S = 0.3, 0.1, 0.02
 SHORT_COUNT = 30
 
 
@@ -27,15 +28,17 @@ def burn(seconds):
         sum(range(500))
 
 
-def say(how):
-    line = json.dumps({"how": how, "pid": os.getpid(), "parent": os.getppid()})
+def say(how, **more):
+    line = json.dumps({"how": how, "pid": os.getpid(), "parent": os.getppid(), **more})
     os.write(1, (line + "\n").encode())  # whole: lines of several processes
 
 
 def work(how):
     say(how)
     burn(WORK_S)
+    begin_ns = time.monotonic_ns()
     rest()
+    say("rested", us=(time.monotonic_ns() - begin_ns) // 1000)
 
 
 def rest():

@@ -1,7 +1,8 @@
 """A process that forks, spawns and starts threads all the time, so that tasks are born and die while a recording runs.
 
 A round: a thread, a forked child and a spawned child (a new Python), one after the other; each works for about 20 ms in
-`thread_work`, `forked_work` or `spawned_work`. One forked and one spawned child live from before `ready` to the end.
+`thread_work`, `forked_work` or `spawned_work`; the spawned one for 60 ms, for its interpreter has to be found. One
+forked and one spawned child live from before `ready` to the end.
 Prints one line of JSON when these run:
     {"ready": true, "pid": PID, "forked": PID, "spawned": PID}
 and at the end {"rounds": COUNT, "threads": {TID: TASK}, "forked": {PID: TASK}, "spawned": {PID: TASK}}, with TASK
@@ -21,11 +22,15 @@ import warnings
 
 from lifetime import finished
 
+LEAST_TURNS = 10  # where others have the CPUs all the time, too
+
 
 def work_until(until_ns):
-    while time.monotonic_ns() < until_ns:
+    turns = 0
+    while turns < LEAST_TURNS or time.monotonic_ns() < until_ns:
         sum(range(2000))
         time.sleep(0.001)
+        turns += 1
 
 
 def thread_work(until_ns):
@@ -72,7 +77,7 @@ def run_forked():
 
 
 def run_spawned():
-    child = spawn("--seconds", "0.02")
+    child = spawn("--seconds", "0.06")
     child.wait()
     return child.pid
 

@@ -3,6 +3,7 @@
 names     a stack of 900 functions whose file names are 4 KB each and differ in their first letter only
 tables    a stack of 300 functions with line tables of 1 MB each
 notes     60 ELF files whose 1,023 segments are all the same 64 KiB of notes
+files     300 ELF files, one mapped each 5 ms
 mappings  60,000 mappings of code, and one more every 2 ms
 exec      executes itself without end, with 60 KB of arguments
 """
@@ -54,9 +55,28 @@ def map_code(fd, size, flags):
     return None if address == FAILED else address
 
 
+def elf_head(segments):
+    return (
+        b"\x7fELF\2\1\1" + bytes(9) + struct.pack("<HHIQQQIHHHHHH", 3, 62, 1, 0, 64, 0, 0, 64, 56, segments, 64, 0, 0)
+    )
+
+
+def files(folder):
+    load = struct.pack("<IIQQQQQQ", 1, 5, 0, 0, 0, PAGE, PAGE, PAGE)
+    print("ready", os.getpid(), flush=True)
+    for number in range(300):
+        path = os.path.join(folder, f"file{number}")
+        with open(path, "wb") as file:
+            file.write((elf_head(1) + load).ljust(PAGE, b"\0"))
+        fd = os.open(path, os.O_RDONLY)
+        assert map_code(fd, PAGE, mmap.MAP_PRIVATE)
+        os.close(fd)
+        time.sleep(0.005)
+    call_next((), 0)
+
+
 def notes(folder):
-    head = b"\x7fELF\2\1\1" + bytes(9)
-    head += struct.pack("<HHIQQQIHHHHHH", 3, 62, 1, 0, 64, 0, 0, 64, 56, 1024, 64, 0, 0)
+    head = elf_head(1024)
     load = struct.pack("<IIQQQQQQ", 1, 5, 0, 0, 0, 1 << 17, 1 << 17, PAGE)
     note = struct.pack("<IIQQQQQQ", 4, 4, 1 << 16, 1 << 16, 0, 1 << 16, 1 << 16, 4)
     for number in range(60):
@@ -93,6 +113,5 @@ def execute(*arguments):
 
 
 if __name__ == "__main__":
-    {"names": names, "tables": tables, "notes": notes, "mappings": mappings, "exec": execute}[sys.argv[1]](
-        *sys.argv[2:]
-    )
+    attacks = {"names": names, "tables": tables, "notes": notes, "files": files, "mappings": mappings, "exec": execute}
+    attacks[sys.argv[1]](*sys.argv[2:])

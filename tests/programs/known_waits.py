@@ -86,5 +86,6 @@ async def main():
 
 
 print("ready", flush=True)
-END = time.monotonic() + float(sys.stdin.readline())
+seconds = float(sys.stdin.readline())
+END = time.monotonic() + seconds
 asyncio.run(main())

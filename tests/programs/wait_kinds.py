@@ -335,7 +335,8 @@ def wait_for_threads_and_timers(seconds, round_ms):
         wait, prepare, name, wake = make()
         kinds.append(Kind(wait, seconds, prepare))
         wakers.append(Waker(name, kinds[-1], wake, round_ms))
-    for wait, prepare in (sleeping(round_ms / 1e3), a_child(seconds)):
+    # Several children: the kernel side does not hear of each wake-up, and one child would make one.
+    for wait, prepare in (sleeping(round_ms / 1e3), a_child(seconds / 6)):
         kinds.append(Kind(wait, 0.9 * seconds, prepare))
     for thread in kinds + wakers:
         thread.start()

@@ -14,6 +14,7 @@ import threading
 import types
 
 ENDED = threading.Event()
+HAS_CHILD = asyncio.Event()
 PAIR = socket.socketpair()
 PAIR[0].setblocking(False)
 
@@ -139,6 +140,7 @@ async def of_object():
 async def child_process():
     pipes = asyncio.subprocess.PIPE, asyncio.subprocess.DEVNULL
     process = await asyncio.create_subprocess_exec("cat", stdin=pipes[0], stdout=pipes[1])  # ends with this one
+    HAS_CHILD.set()
     await process.wait()
 
 
@@ -180,7 +182,9 @@ async def main():
     tasks = start_all()
     if hasattr(asyncio, "eager_task_factory"):
         tasks.append(asyncio.eager_task_factory(loop, nap(), name="eager"))
-    await asyncio.sleep(0.3)
+    await HAS_CHILD.wait()
+    for _ in range(100):  # turns of the loop; the others need but a few until they wait for good
+        await asyncio.sleep(0)
     found = {
         each.get_name(): {"frames": chain(each.get_coro()), "waits_for": type(each._fut_waiter).__name__}
         for each in asyncio.all_tasks()

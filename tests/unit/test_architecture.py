@@ -13,7 +13,7 @@ MAX_LINE_COUNT = 400
 
 # Data flows down the rows, imports go up: a package imports itself and the rows above it, never a neighbour.
 ROWS = (
-    {"__init__", "array_types"},
+    {"__init__", "array_types", "marks"},
     {"errors", "model"},
     {"abi", "private_cache"},
     {"elf", "proc"},
@@ -24,14 +24,23 @@ ROWS = (
     {"capture", "profile"},
     {"query"},
     {"render"},
+    {"fleet", "push"},
     {"commands"},
-    {"cli"},
+    {"cli", "notebook", "pytest_plugin"},
     {"__main__"},
 )
 ROW_OF = {package: index for index, row in enumerate(ROWS) for package in row}
 # A renderer is a pure function of a profile.
 ONLY = {"render": {"__init__", "array_types", "errors", "model", "query", "render"}}
 LIBRARIES = {"bcc": {"kernel"}, "elftools": {"elf"}, "click": {"cli", "commands"}}
+LIBRARIES |= {"IPython": {"notebook"}, "pytest": {"pytest_plugin"}}
+LIBRARIES |= {
+    "duckdb": {"fleet"},
+    "ibis": {"fleet"},
+    "pyspark": {"fleet"},
+    "pyarrow": {"fleet", "render"},
+    "opentelemetry": {"push"},
+}
 
 FILES = sorted(path for path in ROOT.rglob("*.py") if "_ebpf" not in path.parts)
 
@@ -88,6 +97,7 @@ def test_file_keeps_the_rules(path: Path) -> None:
         ("recording", "bcc.BPF"),
         ("proc", "elftools.elf"),
         ("capture", "click"),
+        ("commands", "IPython.display.display"),
     ],
 )
 def test_the_rules_bite(package: str, module: str) -> None:

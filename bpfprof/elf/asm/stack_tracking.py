@@ -22,6 +22,7 @@ from bpfprof.elf.leb128 import Ints
 _DWARF = (0, 2, 1, 3, 7, 6, 4, 5, *range(8, 16))
 _SAVED, _LOST, _RETURN_ADDRESS = 0, 1, -8  # `fp` when it is not an offset, which is below _RETURN_ADDRESS
 _OFFSET_LIMIT = 1 << 30
+_NEAR = 255  # what a rule adds to a word of the stack, at most
 _ADD, _AND, _SUB = 0, 4, 5  # of group 1
 _MOVES = (op.STORE, op.LOAD, op.ADDRESS)
 _INT8, _INT32 = struct.Struct("<b"), struct.Struct("<i")
@@ -35,12 +36,18 @@ class State(NamedTuple):
     """What is known before an instruction. Offsets are below the CFA: register == CFA - offset.
 
     `sp` is None when rsp is not known. `fp`: 0 when rbp is the caller's, 1 when that is lost, else where it is saved,
-    from the CFA. `others` are registers and their offsets.
+    from the CFA. `others` are registers and their offsets. `kept`: the word at rsp + the first number is the CFA minus
+    the second, where rsp is not known.
     """
 
     sp: int | None
     fp: int
     others: frozenset[tuple[int, int]]
+    kept: tuple[int, int] | None = None
+
+    @property
+    def is_lost(self) -> bool:
+        return self.sp is None and not self.others and self.kept is None
 
     def offset(self, register: int) -> int | None:
         return self.sp if register == RSP else next((k for number, k in self.others if number == register), None)
@@ -50,6 +57,8 @@ class State(NamedTuple):
         fp_offset = self.fp if fp_kind == FramePointerKind.AT_CFA else 0
         if self.sp is not None:
             return int(CfaKind.RSP), int(fp_kind), 0, 0, self.sp, fp_offset, _RETURN_ADDRESS
+        if not self.others and self.kept is not None:
+            return int(CfaKind.DEREF_RSP), int(fp_kind), 0, self.kept[1], self.kept[0], fp_offset, _RETURN_ADDRESS
         register, offset = max(self.others, key=lambda known: (known[0] == RBP, known))
         if register == RBP:
             return int(CfaKind.RBP), int(fp_kind), 0, 0, offset, fp_offset, _RETURN_ADDRESS
@@ -61,9 +70,12 @@ ENTRY = State(8, 0, frozenset())
 
 def joined(first: State, second: State) -> State:
     """What holds whichever way was taken."""
-    if first.sp != second.sp:
+    sp = first.sp if first.sp == second.sp else None
+    kept = first.kept if first.kept == second.kept else None
+    found = State(sp, first.fp if first.fp == second.fp else _LOST, first.others & second.others, kept)
+    if found.is_lost:
         raise CannotTell
-    return State(first.sp, first.fp if first.fp == second.fp else _LOST, first.others & second.others)
+    return found
 
 
 @dataclass(frozen=True)
@@ -101,6 +113,7 @@ class Tracker:
         self._known: dict[tuple[bytes, State], State] = {}  # the same instructions come again and again
         self.instruction_count = last - first
         self.steps = 0
+        self._has_come_back = False  # rsp, from where it was kept
 
     def rows(self, step_limit: int) -> list[tuple[int, RuleFields | None]]:
         """(place, rule), ascending; each holds up to the next one. None where nothing comes by. Raises CannotTell."""
@@ -112,6 +125,8 @@ class Tracker:
         jumps = self._jumps(at, at[cuts], step_limit)
         texts = [self._code[start:stop] for start, stop in zip(at[cuts].tolist(), end[cuts].tolist())]
         states = self._states(cuts, texts, jumps, step_limit)
+        if not self._has_come_back and any(state and state.sp is None and not state.others for state in states):
+            raise CannotTell  # what would be the CFA was never used as such
         rules = {state: None if state is None else state.rule() for state in set(states)}
         pairs = [(start, rules[state]) for start, state in zip([int(at[0]), *end[cuts].tolist()], states)]
         return [pairs[0], *(pair for before, pair in zip(pairs, pairs[1:]) if pair[1] != before[1])]
@@ -138,9 +153,9 @@ class Tracker:
                     reached.append((region + 1, following))
             for target, arriving in reached:
                 before = states[target]
-                merged = arriving if before is None else joined(before, arriving)
-                if merged.sp is None and not merged.others:
+                if arriving.is_lost:
                     raise CannotTell
+                merged = arriving if before is None else joined(before, arriving)
                 if merged != before:
                     states[target] = merged
                     waiting.append(target)
@@ -178,7 +193,7 @@ class Tracker:
         target = self._all.target[self._chosen]
         begin, limit = int(at[0]), int(self._all.end[self._chosen][-1])
         inside = np.flatnonzero((target >= begin) & (target < limit))
-        place = np.searchsorted(at, target[inside])
+        place = np.searchsorted(at, target[inside]).clip(max=len(at) - 1)
         if (at[place] != target[inside]).any():
             raise CannotTell
         source = np.searchsorted(cuts_at, at[inside], side="left")
@@ -209,7 +224,8 @@ class Tracker:
         written = int(self._all.written[index])
         others = frozenset(item for item in state.others if not written >> item[0] & 1)
         fp = _LOST if written >> RBP & 1 and state.fp == _SAVED else state.fp
-        return State(None if written >> RSP & 1 else state.sp, fp, others)
+        moves = written >> RSP & 1
+        return State(None if moves else state.sp, fp, others, None if moves else state.kept)
 
     def _push_or_pop(self, index: int, key: int, rex: int, state: State) -> State | None:
         """None when it is neither."""
@@ -223,19 +239,19 @@ class Tracker:
         if is_push:
             sp = None if state.sp is None else state.sp + 8
             saves = key == op.PUSHES[RBP] and not rex & 1 and state.fp == _SAVED and sp is not None
-            return state._replace(sp=sp, fp=-(sp or 0) if saves else state.fp)
+            return state._replace(sp=sp, fp=-(sp or 0) if saves else state.fp, kept=None)
         if key not in op.POPS and key != 0x9D:
             return None
         if key == 0x9D:
-            return state._replace(sp=None if state.sp is None else state.sp - 8)
+            return state._replace(sp=None if state.sp is None else state.sp - 8, kept=None)
         place = None if state.sp is None else -state.sp
         popped = self._with_register(state, register, place, None)
-        return popped._replace(sp=None if state.sp is None or register == RSP else state.sp - 8)
+        return popped._replace(sp=None if state.sp is None or register == RSP else state.sp - 8, kept=None)
 
     def _with_register(self, state: State, register: int, loaded_from: int | None, offset: int | None) -> State:
         """A register was written: with what is at `loaded_from` (from the CFA), or with CFA - `offset`, or unknown."""
         if register == RSP:
-            return state._replace(sp=offset)
+            return state._replace(sp=offset, kept=None)
         others = {item for item in state.others if item[0] != register}
         if offset is not None and register in self._tracked:
             others.add((register, offset))
@@ -243,7 +259,7 @@ class Tracker:
         if register == RBP:
             is_restored = loaded_from is not None and loaded_from == fp
             fp = _SAVED if is_restored else _LOST if fp == _SAVED else fp
-        return State(state.sp, fp, frozenset(others))
+        return state._replace(fp=fp, others=frozenset(others))
 
     def _wide(self, index: int, key: int, rex: int, state: State) -> State | None:
         """Moves, additions and the like of 64 bits; None for anything else."""
@@ -257,7 +273,13 @@ class Tracker:
             if it.rm is not None:
                 return self._with_register(state, it.rm, None, state.offset(it.reg))
             saves = it.reg == RBP and state.fp == _SAVED and place is not None and place < _RETURN_ADDRESS
+            frame = state.offset(RBP) or 0
+            if it.reg == RBP and it.place and it.place[0] == RSP and state.sp is None and 0 < frame <= _NEAR:
+                return state._replace(kept=(it.place[1], frame))
             return state._replace(fp=place) if saves and place is not None else state
+        if key == op.LOAD and it.reg == RSP and it.place and state.kept and it.place == (RSP, state.kept[0]):
+            self._has_come_back = True
+            return state._replace(sp=state.kept[1], kept=None)
         if key == op.LOAD:
             offset = None if it.rm is None else state.offset(it.rm)
             return self._with_register(state, it.reg, place, offset)

@@ -16,6 +16,7 @@ import numpy as np
 
 from bpfprof.array_types import NDArray
 from bpfprof.elf.asm.effects import Instructions, effects
+from bpfprof.elf.asm.extent import functions_in
 from bpfprof.elf.asm.lengths import PADDING_BYTES, lengths
 from bpfprof.elf.asm.stack_tracking import CannotTell, Tracker
 from bpfprof.elf.cfi.rules import (
@@ -30,19 +31,16 @@ from bpfprof.elf.cfi.rules import (
     rows_in_order,
     rules_array,
 )
+from bpfprof.elf.effort import THOROUGH, USUAL, Effort
 from bpfprof.elf.image import ElfImage
 from bpfprof.elf.leb128 import Bytes, Ints
 from bpfprof.elf.symbols.reader import read_symbols
+from bpfprof.elf.symbols.table import SymbolTable
 
-# What one file may cost. Debian's OpenBLAS has 11 MB of assembly for every processor, the one of numpy 2.9 MB.
-_CODE_LIMIT_BYTES = 11 << 20
-_INSTRUCTION_LIMIT = 5 << 19
-_STEP_LIMIT = 250_000  # of 1 us
+_NAMELESS_LIMIT_BYTES = 1 << 20  # onnxruntime has 0.24 MB
 _FUNCTION_STEP_LIMIT = 30_000
-_LONGEST_BYTES = 256 << 10
+_LONGEST_BYTES = 512 << 10  # oneDNN's matrix product has 274 KB
 _BATCH_BYTES = 256 << 10  # decoded together: some 10 MB of arrays
-_FUNCTION_LIMIT = 8192
-_ROW_LIMIT = 500_000  # with more, there is no room for symbols; OpenBLAS has 360,000
 
 # Of files that are made of what a just-in-time compiler left in memory: LLVM writes no FDE for a function that cannot
 # throw, so any may be without.
@@ -67,31 +65,51 @@ class Traced:
     rows: list[tuple[int, RuleFields | None]]
 
 
-def traced_rules(image: ElfImage, frames: CallFrames) -> CallFrames:
+def traced_rules(image: ElfImage, frames: CallFrames, effort: Effort = USUAL) -> CallFrames:
     """The rules that were found, with the functions that have none in `frames`.
 
-    Never fails: bounded in time and memory.
+    Never fails: bounded in time and memory. Where all would take more than this effort, and it is not THOROUGH, none
+    is followed, and the reason is FOLLOWED_LATER.
     """
     bare, written = _unwritten_candidates(image, frames), _written_candidates(image, frames)
     start, end = np.concatenate((bare, written), axis=1)
+    if effort != THOROUGH and (len(start) > effort.functions or int((end - start).sum()) > effort.code_bytes):
+        return CallFrames().with_lost(Reason.FOLLOWED_LATER, len(start))
     order = np.argsort(start, kind="stable")
-    traced = list(follow(image, start[order], end[order]))
+    traced = list(follow(image, start[order], end[order], effort))
+    kept = np.isin(bare[0], [function.start for function in traced])
+    new = bare[:, kept].astype(np.uint64)
+    found = _frames_of(traced, new)
+    lost_count = bare.shape[1] - new.shape[1]
+    return found.with_lost(Reason.NOT_FOLLOWED, lost_count) if lost_count else found
+
+
+def traced_at(image: ElfImage, symbols: SymbolTable, addresses: Ints) -> CallFrames:
+    """The rules of functions that hold these addresses, by their symbols. Bounded as traced_rules() is."""
+    place = np.searchsorted(symbols.starts, addresses.astype(np.uint64), side="right") - 1
+    place = np.unique(place[place >= 0])
+    ranges = np.array([symbols.starts[place], symbols.ends[place]]).astype(np.int64)
+    size = ranges[1] - ranges[0]
+    ranges = ranges[:, (size >= _SHORTEST_BYTES) & (size <= _LONGEST_BYTES)]
+    ranges = ranges[:, np.append(ranges[1, :-1] <= ranges[0, 1:], True)[: ranges.shape[1]]]
+    traced = list(follow(image, *ranges))
+    return _frames_of(traced, np.array([[each.start, each.end] for each in traced], np.uint64).reshape(-1, 2).T)
+
+
+def _frames_of(traced: list[Traced], functions: NDArray[np.uint64]) -> CallFrames:
+    """Their rules; functions: starts and ends of those that had none."""
     ids: dict[RuleFields | None, int] = {None: NO_RULE_ID, UNSUPPORTED_FIELDS: UNSUPPORTED_ID}
     address, rule = [], []
     for function in traced:
         address += [place for place, _ in function.rows] + [function.end]
         rule += [ids.setdefault(fields, len(ids)) for _, fields in function.rows] + [NO_RULE_ID]
-    kept = np.isin(bare[0], [function.start for function in traced])
-    new = bare[:, kept].astype(np.uint64)
-    found = CallFrames(
+    return CallFrames(
         *rows_in_order(np.array(address, np.uint64), np.array(rule, np.uint16)),
         rules_array(fields or (0,) * 7 for fields in ids),
-        new[0],
-        new[1],
-        new.shape[1],
+        functions[0],
+        functions[1],
+        functions.shape[1],
     )
-    lost_count = bare.shape[1] - new.shape[1]
-    return found.with_lost(Reason.NOT_FOLLOWED, lost_count) if lost_count else found
 
 
 def _unwritten_candidates(image: ElfImage, frames: CallFrames) -> Ints:
@@ -104,11 +122,9 @@ def _unwritten_candidates(image: ElfImage, frames: CallFrames) -> Ints:
         rule, shortest_gap = np.concatenate(([NO_RULE_ID], rule, [NO_RULE_ID])), _SHORTEST_BYTES
     gaps = np.flatnonzero(rule[:-1] == NO_RULE_ID)
     none = np.zeros((2, 0), np.int64)
-    if not len(gaps) or int((address[gaps + 1] - address[gaps]).max()) < shortest_gap or len(address) > _ROW_LIMIT:
+    if not len(gaps) or int((address[gaps + 1] - address[gaps]).max()) < shortest_gap:
         return none
     symbols = read_symbols(image)
-    if not len(symbols):
-        return none
     following = np.searchsorted(address, symbols.starts, side="right")
     is_in = (following > 0) & (following < len(address)) & (frames.rule_at(symbols.starts) == NO_RULE_ID)
     is_in &= symbols.ends <= address[np.minimum(following, len(address) - 1)]
@@ -116,7 +132,31 @@ def _unwritten_candidates(image: ElfImage, frames: CallFrames) -> Ints:
     is_in[1:] &= symbols.starts[1:] >= reach[:-1]
     size = symbols.ends - symbols.starts
     is_in &= (size >= _SHORTEST_BYTES) & (size <= _LONGEST_BYTES)
-    return np.array([symbols.starts[is_in], symbols.ends[is_in]]).astype(np.int64)[:, :_FUNCTION_LIMIT]
+    named = np.array([symbols.starts[is_in], symbols.ends[is_in]]).astype(np.int64)
+    nameless = _nameless(image, np.array([address[gaps], address[gaps + 1]]).astype(np.int64), named)
+    both = np.concatenate((named, nameless), axis=1)
+    return both[:, np.argsort(both[0], kind="stable")][:, : THOROUGH.functions]
+
+
+def _nameless(image: ElfImage, gaps: Ints, named: Ints) -> Ints:
+    """Starts and ends of functions in what is left of gaps, as in a file without symbols (onnxruntime's)."""
+    edges = np.concatenate((gaps.ravel("F"), *named))
+    # Ranges between neighbouring borders that are in a gap and in no function.
+    order = np.sort(edges)
+    start, end = order[:-1], order[1:]
+
+    def is_within(ranges: Ints) -> NDArray[np.bool_]:
+        place = np.searchsorted(ranges[0], start, side="right") - 1
+        return np.asarray((place >= 0) & (end <= ranges[1][np.maximum(place, 0)])) if len(ranges[0]) else start < 0
+
+    chosen = is_within(gaps) & ~is_within(named) & (end - start >= _GAP_BYTES)
+    chosen &= np.cumsum((end - start) * chosen) <= _NAMELESS_LIMIT_BYTES
+    found = [
+        function
+        for at, size in zip(start[chosen].tolist(), (end - start)[chosen].tolist())
+        for function in functions_in(image.read(at, size) or b"", at)
+    ]
+    return np.array(found, np.int64).reshape(-1, 2).T
 
 
 def _written_candidates(image: ElfImage, frames: CallFrames) -> Ints:
@@ -140,20 +180,20 @@ def _written_candidates(image: ElfImage, frames: CallFrames) -> Ints:
     return np.array([starts[kept], ends[kept]]).astype(np.int64)
 
 
-def follow(image: ElfImage, start: Ints, end: Ints) -> Iterator[Traced]:
+def follow(image: ElfImage, start: Ints, end: Ints, effort: Effort = USUAL) -> Iterator[Traced]:
     """Those functions, ascending and apart, that can be followed to their end."""
     spent, steps = 0, 0
-    for first, last in _batches(start, end):
+    for first, last in _batches(start, end, effort.code_bytes):
         starts = start[first:last].tolist()
         codes = [image.read(at, limit - at) or b"" for at, limit in zip(starts, end[first:last].tolist())]
         behind = np.cumsum([len(code) for code in codes])
         begin = np.append(0, behind[:-1])
         for number, tracker in _trackers(b"".join(codes), begin, behind):
             spent += tracker.instruction_count
-            if spent > _INSTRUCTION_LIMIT or steps >= _STEP_LIMIT:
+            if spent > effort.instructions or steps >= effort.steps:
                 return
             try:
-                rows = tracker.rows(min(_FUNCTION_STEP_LIMIT, _STEP_LIMIT - steps))
+                rows = tracker.rows(min(_FUNCTION_STEP_LIMIT, effort.steps - steps))
             except CannotTell:
                 continue
             finally:
@@ -163,10 +203,10 @@ def follow(image: ElfImage, start: Ints, end: Ints) -> Iterator[Traced]:
             yield Traced(starts[number], function_end, [(place + bias, fields) for place, fields in rows])
 
 
-def _batches(start: Ints, end: Ints) -> Iterator[tuple[int, int]]:
+def _batches(start: Ints, end: Ints, code_bytes: int) -> Iterator[tuple[int, int]]:
     """Parts of up to _BATCH_BYTES, or one function, until the file has cost enough."""
     behind, first = np.cumsum(end - start), 0
-    count = int(np.searchsorted(behind, _CODE_LIMIT_BYTES, side="right"))
+    count = int(np.searchsorted(behind, code_bytes, side="right"))
     while first < count:
         before = int(behind[first - 1]) if first else 0
         last = max(first + 1, int(np.searchsorted(behind, before + _BATCH_BYTES, side="right")))

@@ -13,18 +13,19 @@ from typing import Any
 import numpy as np
 
 from bpfprof.array_types import NDArray
-from bpfprof.elf.asm.traced_rules import traced_rules
+from bpfprof.elf.asm.traced_rules import JIT_SECTION, traced_rules
 from bpfprof.elf.cfi.implied_rules import builtin_rules, implied_rules
 from bpfprof.elf.cfi.programs import END, FAILED, REASON_SHIFT, Machine, Programs
 from bpfprof.elf.cfi.records import Functions, RecordReader, find_records
 from bpfprof.elf.cfi.rules import Addresses, CallFrames, Reason, rows_in_order, rules_array
 from bpfprof.elf.cfi.sections import FrameSection, Header, code_range, read_debug_frame, read_eh_frame
+from bpfprof.elf.effort import USUAL, Effort
 from bpfprof.elf.image import EM_X86_64, ElfError, ElfImage
 from bpfprof.elf.leb128 import Ints
 
 _ET_REL = 1
-# What one file may cost, whatever it holds; libtorch_cpu, the largest we know, has 2.6 million rows.
-_ROW_LIMIT = 4_500_000
+# What one file may cost, whatever it holds; libtensorflow_cc 2.21, the largest we know, has 4.0 million rows.
+_ROW_LIMIT = 5_000_000
 _WORK_LIMIT = 42_000_000  # steps of some 0.1 us
 _RECORD_WORK = 10
 _MERGE_LIMIT = 2_000_000  # rows of two sections together
@@ -36,8 +37,8 @@ Places = NDArray[np.uint32]
 ReadSection = Callable[[ElfImage], "tuple[FrameSection, Header | None]"]
 
 
-def read_call_frames(image: ElfImage) -> CallFrames:
-    """All rows of a file; none when it has no call frame information.
+def read_call_frames(image: ElfImage, effort: Effort = USUAL) -> CallFrames:
+    """All rows of a file; none when it has no call frame information. effort: for code that says nothing.
 
     Raises ElfError when the file is not for x86-64, or its section lies outside the file, is too large (64 MiB) or
     cannot be decompressed. A file that would cost too much is decoded in part, and the rest is in `reasons`.
@@ -47,7 +48,8 @@ def read_call_frames(image: ElfImage) -> CallFrames:
     frames, work = CallFrames(), 0
     for read in (read_eh_frame, read_debug_frame):
         if len(frames.rule) >= _MERGE_LIMIT:
-            return frames.with_lost(Reason.TOO_MANY_ROWS) if image.section(".debug_frame") else frames
+            frames = frames.with_lost(Reason.TOO_MANY_ROWS) if image.section(".debug_frame") else frames
+            break
         try:
             row_limit = _MERGE_LIMIT - len(frames.rule) if frames.function_count else _ROW_LIMIT
             found, work = _decoded(image, read, row_limit, work)
@@ -55,10 +57,10 @@ def read_call_frames(image: ElfImage) -> CallFrames:
         except ElfError:
             if not frames.function_count:
                 raise
-    if not len(frames.address):
+    if not len(frames.address) and image.section(JIT_SECTION) is None:
         return frames
     frames = frames.over(implied_rules(image, frames, code_range(image)))
-    traced = traced_rules(image, frames)
+    traced = traced_rules(image, frames, effort)
     frames = traced.over(frames) if traced.function_count or len(traced.address) else frames
     return frames.over(builtin_rules(image))
 

@@ -11,7 +11,7 @@ import posixpath
 import stat
 import struct
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from bpfprof.elf.image import ElfError, ElfImage
 
@@ -26,14 +26,17 @@ _OPEN_HOW = struct.Struct("QQQ")  # flags, mode, resolve
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-def find_debug_file(image: ElfImage, path: str, root: str = "/") -> ElfImage | None:
+def find_debug_file(
+    image: ElfImage, path: str, root: str = "/", open_file: Callable[[str, str], int] | None = None
+) -> ElfImage | None:
     """The debug file of `image`, open: the caller closes it. None when there is none, or not one of this very build.
 
     `path` is where the file lies below `root`, for example as /proc/PID/maps has it below /proc/PID/root.
+    open_file: instead of open_inside(), where the root is a stranger's.
     """
     for place, crc in _places(image, path):
         try:
-            debug = ElfImage(open_inside(root, place))
+            debug = ElfImage((open_file or open_inside)(root, place))
         except (OSError, ElfError):
             continue
         if debug.build_id == image.build_id and (crc is None or _crc_matches(debug, crc)):

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 
 from bpfprof import array_types as npt
+from bpfprof.account.added_up import AddingSource
 from bpfprof.account.spans import SpanSource, Window
-from bpfprof.model.spans import ThreadState
-from bpfprof.recording.reader import Recording
+from bpfprof.errors import RecordingError
+from bpfprof.model.spans import How, ThreadState, times_of
+from bpfprof.recording.reader import Recording, read_recording
 from bpfprof.stacks.stitch import StackSource
 
 Spans = npt.NDArray[np.void]
@@ -20,11 +24,33 @@ def spans_of(source: SpanSource, thread: int, window: Window | None = None) -> S
     return spans[np.argsort(spans["start_ns"], kind="stable")]
 
 
+def recordings_below(folder: Path) -> list[Path]:
+    """Of a folder and all in it, the largest first; some are none."""
+    files = [path for path in folder.rglob("*.bpfprof") if path.is_file()]  # there may be FIFOs
+    return sorted(files, key=lambda path: path.stat().st_size, reverse=True)
+
+
+def covers(path: Path) -> bool:
+    """`assert_covers` of a file; False when it is no recording."""
+    try:
+        with open(path, "rb") as file:
+            recording = read_recording(file)
+    except (RecordingError, OSError):
+        return False
+    try:
+        assert_covers(recording, is_damaged=any(recording.end.get("lost", {}).values()))
+    except Exception as error:
+        raise AssertionError(f"{path}: {error}") from error
+    return True
+
+
 def assert_covers(recording: Recording, is_damaged: bool = False) -> None:
     """The spans of each thread cover its wall time, those of a window the window; each state speaks for its own time.
+    Those that are made as sums are the same.
 
     A recording that has its end and is not damaged has no time that is not known, and none twice.
     """
+    assert_adds_up(recording)
     source = SpanSource(recording, StackSource(recording).statuses)
     threads, chance = source.threads, np.random.default_rng(1)
     moments = chance.integers(0, threads.end_ns - threads.start_ns + 2, 6).tolist()
@@ -52,3 +78,32 @@ def _assert_contiguous(spans: Spans, begin_ns: int, end_ns: int) -> None:
     for state in ThreadState:
         own = spans[spans["state"] == state]
         assert own["stands_for_ns"].sum() == own["duration_ns"].sum(), state.name
+
+
+def assert_adds_up(recording: Recording) -> None:
+    """Spans that are made as sums are the sums of single ones, to a nanosecond for each piece that is rounded."""
+    source = AddingSource(recording, StackSource(recording).statuses)
+    for group in source.groups():
+        single, made = np.concatenate(list(source.of_threads(group))), source.added_up(group)
+        _assert_same(single, made.spans, ("thread", "state"), 0)
+        _assert_same(single, made.spans, ("thread", "state", "reason", "stack", "status", "lock", "waker"), len(single))
+        assert made.times is not None
+        times = times_of(single[np.lexsort((single["start_ns"], single["thread"]))])
+        assert (made.times[["start_ns", "duration_ns"]] == times[["start_ns", "duration_ns"]]).all()
+        of_spans = np.bincount(made.times["span"], made.times["duration_ns"], len(made.spans))
+        waits = (made.spans["state"] == ThreadState.OFF_CPU) & (made.spans["how"] != How.SUMMED)
+        assert (np.where(waits, made.spans["duration_ns"], 0) == of_spans).all()
+        longest_ns = np.zeros(len(made.spans), np.int64)
+        np.maximum.at(longest_ns, made.times["span"], made.times["duration_ns"])
+        assert (made.longest_ns[waits] >= longest_ns[waits]).all()
+
+
+def _assert_same(single: Spans, sums: Spans, names: tuple[str, ...], tolerance_ns: int) -> None:
+    found: list[dict[tuple[int, ...], int]] = []
+    for spans in (single, sums):
+        totals: dict[tuple[int, ...], int] = {}
+        for *key, ns in spans[[*names, "stands_for_ns"]].tolist():
+            totals[tuple(key)] = totals.get(tuple(key), 0) + ns
+        found.append(totals)
+    for key in found[0].keys() | found[1].keys():
+        assert abs(found[0].get(key, 0) - found[1].get(key, 0)) <= tolerance_ns, key

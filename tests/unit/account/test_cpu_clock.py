@@ -11,7 +11,7 @@ from bpfprof.account.threads import collect_threads
 from tests.unit.recording.hand_made import BLOCKED, DEAD, MS, START_NS, HandMade, Story
 
 
-def bursts_of(story: Story, end_ns: int | None = None, added_ns: int = 0) -> Bursts:
+def bursts_of(story: Story, end_ns: int | None = None, added_ns: int = 0, preempted_ns: int = 0) -> Bursts:
     """The bursts of the only thread, which is looked at now unless it has died."""
     if story.state != DEAD:
         story.total()
@@ -20,11 +20,13 @@ def bursts_of(story: Story, end_ns: int | None = None, added_ns: int = 0) -> Bur
     end, blocked, runnable = (
         threads.waits.column(name).astype(np.int64) for name in ("time_ns", "blocked_ns", "runqueue_ns")
     )
-    return Bursts.of_threads(range(1), threads, end - runnable - blocked, end, np.array([added_ns]))
+    return Bursts.of_threads(
+        range(1), threads, end - runnable - blocked, end, np.array([preempted_ns]), np.array([added_ns])
+    )
 
 
 def wall_ns(bursts: Bursts) -> np.ndarray:
-    return np.diff(bursts.edges) + bursts.stolen_ns + bursts.added_ns + bursts.unknown_ns
+    return np.diff(bursts.edges) + bursts.taken_ns + bursts.added_ns + bursts.unknown_ns
 
 
 @pytest.fixture

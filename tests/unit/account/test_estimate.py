@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from bpfprof import array_types as npt
-from bpfprof.account.estimate import SUM_DTYPE, estimated, spread
+from bpfprof.account.estimate import SUM_DTYPE, estimated, laid, spread, spread_pieces
 from bpfprof.model.profile import Profile
 from bpfprof.model.samples import UNSAMPLED
 from bpfprof.model.spans import SPAN_DTYPE, How, ThreadState
@@ -48,6 +48,24 @@ def test_a_chosen_wait_stands_for_others_like_it(made: HandMade) -> None:
     assert weights["rare"]["max_ns"] == 2 * MS, "as long as it was"
     assert dict(profile.threads[0].off_by_reason) == {"lock": 17 * MS, "syscall ioctl": 4 * MS}
     assert (profile.quality.short_count, profile.quality.unsampled_count) == (0, 9)
+
+
+def test_what_runs_speaks_for_what_others_took_from_it(made: HandMade) -> None:
+    """In its own code; in a system call, or when it had slept, nothing tells where it was."""
+    often, rare = (made.stack((made.code(name), 0, 0)) for name in ("often", "rare"))
+    seen = zip((5 * MS, 15 * MS, 25 * MS, 35 * MS), (often, often, often, rare))
+    story = Story.begin(made).run(40 * MS, *seen)
+    story.block_short(0, 4 * MS, syscall=-1, task_state=0, count=40).run(1)
+    story.block_short(0, 8 * MS, syscall=-1, task_state=0, flags=UNSAMPLED, count=3).run(1)
+    story.block_short(0, 2 * MS, syscall=FUTEX, task_state=0).run(1).block_short(0, MS, syscall=-1).run(1)
+    profile = ended(made, story)
+    spent = spent_ms(profile, 0, ThreadState.RUNQUEUE)
+    assert {key: round(ms) for key, ms in spent.items()} == {
+        ("often", "runqueue"): 9,
+        ("rare", "runqueue"): 3,
+        ("short_waits", "runqueue"): 3,
+    }
+    assert profile.quality.short_ns == 3 * MS
 
 
 def test_without_a_chosen_one_they_are_not_sampled(made: HandMade) -> None:
@@ -147,3 +165,30 @@ def test_sums_are_spread_to_the_nanosecond(seed: int) -> None:
     assert counts.sum(axis=0).tolist() == sums["count"].tolist()
     wanted = sums["ns"] / sums["ns"].sum() * gaps.sum()
     assert np.abs(nanoseconds.sum(axis=0) - wanted).max() <= len(gaps) * len(sums)
+
+
+def test_gaps_that_are_looked_at_in_parts_have_what_they_have_together() -> None:
+    sums = np.zeros(3, SUM_DTYPE)
+    sums["ns"], sums["count"] = [700, 200, 100], [30, 20, 7]
+    gaps = np.array([100, 0, 250, 50, 300, 200, 100], np.int64)
+    whole = spread(gaps, sums)
+    parts = [spread(gaps[begin : begin + 2], sums, int(gaps[:begin].sum()), int(gaps.sum())) for begin in (0, 2, 4, 6)]
+    for place in (0, 1):
+        assert np.array_equal(np.concatenate([part[place] for part in parts]), whole[place])
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_sums_laid_behind_each_other_fill_the_same_gaps(seed: int) -> None:
+    chance = np.random.default_rng(seed)
+    gaps = chance.integers(1, 10**6, int(chance.integers(1, 200)))
+    sums = np.zeros(int(chance.integers(1, 64)), SUM_DTYPE)
+    sums["ns"], sums["count"] = chance.integers(1, 1 << 40, len(sums)), chance.integers(0, 999, len(sums))
+    for pieces in (laid, spread_pieces):
+        gap, which, into, ns, count = pieces(gaps, sums, 0, int(gaps.sum()))
+        assert (ns > 0).all() and (np.bincount(gap, ns, len(gaps)) == gaps).all()
+        assert ((into >= 0) & (into + ns <= gaps[gap])).all()
+        wanted = sums["ns"] / sums["ns"].sum() * gaps.sum()
+        assert np.abs(np.bincount(which, ns, len(sums)) - wanted).max() <= len(gaps) * len(sums)
+        there = np.isin(np.arange(len(sums)), which)
+        if pieces is laid:
+            assert (np.bincount(which, count, len(sums))[there] == sums["count"][there]).all()

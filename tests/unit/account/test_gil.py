@@ -188,7 +188,7 @@ def test_parts_against_a_count_of_every_nanosecond(seed: int) -> None:
     borders = np.sort(chance.choice(600, 20, replace=False))
     begin, end = borders[::2].astype(np.int64), borders[1::2].astype(np.int64)
     found = np.zeros((len(begin), len(pairs) + 1), np.int64)
-    part_row, part_key, part_start, part_ns = held_parts(holders_of(start, holder, key), 1, begin, end)
+    part_row, part_key, part_start, part_ns = held_parts(holders_of(start, holder, key), 1, begin, end, 100)
     np.add.at(found, (part_row, part_key), part_ns)
     for number, (first, last) in enumerate(zip(begin, end)):
         own = np.flatnonzero((part_row == number) & (part_ns > 0))
@@ -209,6 +209,6 @@ def test_waits_that_overlap_cost_no_more_than_others(made: HandMade) -> None:
     for number in range(3000):
         values = {"time_ns": START_NS + 10**9 + number, "blocked_ns": 10**9, "syscall": FUTEX, "holder": 1}
         made.waits.append(row(WAIT_DTYPE, flags=WAITS_FOR_GIL, **values))
-    began = time.monotonic()
+    began_s = time.process_time()
     build_profile(made.recording())
-    assert time.monotonic() - began < 5
+    assert time.process_time() - began_s < 5

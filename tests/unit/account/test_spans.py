@@ -14,12 +14,12 @@ from bpfprof.model.samples import HOLDS_GIL, UNSAMPLED, WAITS_FOR_GIL
 from bpfprof.model.spans import SPAN_DTYPE, How, SpanFlag, ThreadState
 from bpfprof.model.statuses import Status
 from bpfprof.query.groups import group_waits
-from bpfprof.render.collapsed import render_collapsed
 from bpfprof.render.formats import GROUPINGS, RenderOptions
 from bpfprof.stacks.stitch import StackSource
 from tests.unit.account.invariants import assert_covers, spans_of
 from tests.unit.profile.views import built, shown_ms, spent_ms, text
 from tests.unit.recording.hand_made import FUTEX, IOCTL, MS, NANOSLEEP, START_NS, HandMade, Story, small
+from tests.unit.render.profiles import collapsed_text
 
 US = 1000
 
@@ -99,7 +99,7 @@ def test_short_waits_are_added_up_by_what_they_waited_for(made: HandMade) -> Non
     assert (profile.quality.short_count, profile.quality.unsampled_count) == (6, 0)
     assert profile.info.min_block_us == 100
     assert profile.gil_waits[["thread", "holder", "stack", "ns"]].tolist() == [(0, -1, 0, 300 * US)]
-    lines = render_collapsed(profile, RenderOptions()).splitlines()
+    lines = collapsed_text(profile, RenderOptions()).splitlines()
     assert "process train (100);thread main (100);[short waits];[off-cpu: gil] 300" in lines
 
 

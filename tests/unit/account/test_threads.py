@@ -94,6 +94,15 @@ def test_born_and_died_in_between(made: HandMade) -> None:
     assert waits_ms(profile, 1) == [("RUNQUEUE", 5, 1), ("OFF_CPU", 8, 4)]
 
 
+def test_no_thread_dies_after_the_end(made: HandMade) -> None:
+    """A damaged recording says so: of many such threads the sum would be more than can be counted."""
+    Story.begin(made).run(20 * MS).total()
+    Story.begin(made, tid=101).run(2 * MS).die()
+    made.totals[-1]["since_ns"] = 1 << 58
+    made.end = {"end_ns": START_NS + 20 * MS}
+    assert collect_threads(made.recording()).last_ns.tolist() == [START_NS + 20 * MS] * 2
+
+
 def test_the_last_totals_count(made: HandMade) -> None:
     Story.begin(made).run(2 * MS).total().block(3 * MS).total().run(4 * MS).total().block(1 * MS).total()
     profile = built(made, 10)

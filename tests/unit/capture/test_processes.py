@@ -16,8 +16,10 @@ from bpfprof import abi
 from bpfprof.abi.dtypes import THREAD_DTYPE
 from bpfprof.capture.process import State
 from bpfprof.capture.processes import Processes
+from bpfprof.code.files import CodeFiles
 from bpfprof.code.maps import NativeCode
 from bpfprof.kernel.tables import Tables
+from bpfprof.kernel.unwind_memory import UnwindMemory
 from bpfprof.model.ids import Pid, Tid
 from bpfprof.recording.reader import Recording
 from bpfprof.recording.tables import RecordedProcess, RecordedThread
@@ -87,8 +89,9 @@ def test_after_a_long_look_a_process_rests_and_is_looked_at_then(monkeypatch: py
         return False
 
     tables = SimpleNamespace(set_process=lambda *_: True, add_thread=lambda *_: True)
-    code = SimpleNamespace(map_of={}, look_at=look_at, forget=lambda _: None)
-    processes, me = Processes(cast(Tables, tables), cast(NativeCode, code)), Pid(os.getpid())
+    code = NativeCode(cast(CodeFiles, None), cast(UnwindMemory, None))
+    monkeypatch.setattr(code, "look_at", look_at)
+    processes, me = Processes(cast(Tables, tables), code), Pid(os.getpid())
     processes.watch(me)
     processes.by_pid[me].state = State.KNOWN
     monkeypatch.setattr(time, "monotonic", lambda: now_s[0])

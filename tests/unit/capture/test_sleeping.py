@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from typing import cast
 
 import numpy as np
@@ -61,18 +62,21 @@ def test_the_stacks_of_a_process_now() -> None:
     process, asked = this_process(), threading.Event()
     thread = threading.Thread(target=asked.wait, daemon=True)
     thread.start()
+    is_there, end_s = False, time.monotonic() + 60
     try:
-        found = {stack.tid: stack for stack in stacks_now(process, None)}
-        while not found[tid := Tid(thread.native_id or 0)].call or found[tid].status.run_state != "S":  # not yet
+        while not is_there:
             found = {stack.tid: stack for stack in stacks_now(process, None)}
-        waiting, running = found[tid], found[Tid(threading.get_native_id())]
-        codes = [process.read_code(address) for address, _, _ in waiting.frames]
+            waiting, running = found[Tid(thread.native_id or 0)], found[Tid(threading.get_native_id())]
+            codes = [process.read_code(address) for address, _, _ in waiting.frames]
+            names = [code.name for code in codes if isinstance(code, CodeObject)]
+            # One that wants the GIL sleeps, too, on its way to the wait.
+            is_there = names[:2] == ["wait", "wait"] and bool(waiting.call) and waiting.status.run_state == "S"
+            assert is_there or time.monotonic() < end_s, names
     finally:
         asked.set()
         thread.join()
         process.close()
-    names = [code.name for code in codes if isinstance(code, CodeObject)]
-    assert names[:2] == ["wait", "wait"] and names[-1] == "_bootstrap"
+    assert names[-1] == "_bootstrap"
     assert waiting.python_status == abi.Status["BP_OK"]
     assert running.status.run_state == "R" and running.frames
 

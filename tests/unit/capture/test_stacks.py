@@ -135,6 +135,22 @@ def test_keys_that_do_not_come_again_are_forgotten(table: StackTable, monkeypatc
     assert index(table, 9) == 6 and len(new_chunks(table)["stacks"].arrays["stacks"]) == 6, "it is written again"
 
 
+def test_stacks_that_do_not_come_again_are_forgotten(table: StackTable, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that comes again and again is written once, however long it goes on."""
+    monkeypatch.setattr(stacks, "_FEW_FRAMES_BYTES", 0)
+    monkeypatch.setattr(stacks, "_FRAMES_KEPT_S", -1.0)
+    target = Target(leaf=0x1000)
+    codes = {PID: ProcessCodes(0, target)}.get
+    records = {key: record(key, target.frame(0x1000, offset=key)) for key in (1, 2)}
+    table.add_records(records.values(), codes)
+    for _ in range(3):
+        table.forget_old(lambda: np.array([0], np.uint64))
+        table.add_records([records[1]], codes)
+    table.add_records(records.values(), codes)
+    assert [index(table, key) for key in (1, 2)] == [1, 3]
+    assert table._index_of_frames.new_count == 2
+
+
 def test_stacks_that_a_process_makes_up_have_a_limit(table: StackTable, monkeypatch: pytest.MonkeyPatch) -> None:
     """Those that were met before are kept, and other processes have theirs."""
     table._budget = Budget(at_once=1000, per_s=0, of_all=1_000_000)

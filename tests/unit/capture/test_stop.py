@@ -1,4 +1,8 @@
-"""Signals that ask for an end, and whose the output is."""
+"""Signals that ask for an end, and whose the output is.
+
+They are raised in the thread itself: one for the whole process may be taken by another thread (DuckDB has some), and is
+then seen a moment later.
+"""
 
 from __future__ import annotations
 
@@ -16,8 +20,8 @@ def test_a_signal_is_a_request_and_not_an_exception(number: signal.Signals) -> N
     before = signal.getsignal(number)
     with StopRequest() as stop:
         assert not stop.requested
-        os.kill(os.getpid(), number)
-        os.kill(os.getpid(), number)
+        signal.raise_signal(number)
+        signal.raise_signal(number)
         assert stop.requested
     assert signal.getsignal(number) == before
 
@@ -25,10 +29,10 @@ def test_a_signal_is_a_request_and_not_an_exception(number: signal.Signals) -> N
 def test_after_its_end_ctrl_c_interrupts_again() -> None:
     """As a report is made, which may take long: of two impatient ones the second counts."""
     with pytest.raises(KeyboardInterrupt), StopRequest() as stop:
-        os.kill(os.getpid(), signal.SIGINT)
+        signal.raise_signal(signal.SIGINT)
         stop.end()
         assert stop.requested
-        os.kill(os.getpid(), signal.SIGINT)
+        signal.raise_signal(signal.SIGINT)
 
 
 def test_handlers_come_back_after_an_error() -> None:

@@ -45,6 +45,7 @@ class FakeFiles:
     files: list[CodeFile] = field(default_factory=lambda: [CodeFile(0, FileKind.KERNEL, "[kernel]", Pid(0))])
     images: dict[str, FakeImage] = field(default_factory=dict)
     hurried: list[str] = field(default_factory=list)
+    wanted: list[tuple[str, int]] = field(default_factory=list)
     limit: int = 1 << 30
 
     @property
@@ -62,6 +63,9 @@ class FakeFiles:
         image = cast("ElfImage | None", self.images.get(path))
         self.files.append(CodeFile(len(self.files), kind, path, pid, "/", image))
         return self.files[-1]
+
+    def want(self, number: int, address: int) -> None:
+        self.wanted.append((self.files[number].path, address))
 
     def forget_memory(self, pid: Pid) -> None:
         pass

@@ -31,3 +31,15 @@ def test_all_have_so_much_together() -> None:
         assert not left.is_spent(pid)
         left.spend(pid, 100)
     assert left.is_spent(10)
+
+
+def test_who_has_as_much_as_at_first_is_not_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    now_s = 1000.0
+    monkeypatch.setattr(budget.time, "monotonic", lambda: now_s)
+    left = Budget(at_once=100, per_s=10, of_all=1_000_000)
+    left.spend(1, 20_000)
+    for pid in range(2, 10_000):
+        now_s += 0.1
+        left.spend(pid, 10)
+    assert len(left._left_of) <= 1025
+    assert left.is_spent(1)

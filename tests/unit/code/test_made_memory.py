@@ -98,7 +98,7 @@ def test_trampolines_have_rules_and_names() -> None:
         pid, namer, recording = Pid(target.pid), Namer(code, False, 1 << 20), Recording()
         names = stack.enter_context(removed(Path(f"/tmp/perf-{pid}.map")))
         assert code.look_at(pid) and not code.look_at(pid)
-        code.files.background.wait(20)
+        code.files.background.wait(60)
         (row,) = [row for row in code.map_of[pid].rows if code.files.files[row[3]].path == TRAMPOLINES]
         table, rules = memory.tables[row[3]]
         lines = names.read_text().splitlines()

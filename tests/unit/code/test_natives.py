@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from bpfprof import abi
+from bpfprof.code import addresses
 from bpfprof.code.addresses import NativeTable, RawStack, kernel_addresses
 from bpfprof.elf.image import ElfImage
 from bpfprof.model.ids import Pid
@@ -102,6 +103,28 @@ def test_an_address_in_no_known_mapping_is_looked_up_again(table: NativeTable, t
     target.map(*target.maps[PID], mapping(0x20000, 0x21000, B, 0x4000))
     (after,) = numbers(table, [0x20010])
     assert rows(table, target, [before, after]) == [("", 0x20010, 0), (B, 0x4010, 0)]
+
+
+def test_a_stack_that_ended_in_code_that_was_mapped_a_moment_before(table: NativeTable, target: FakeTarget) -> None:
+    """It lacks what is known by now, or will be once the mappings are read; but of made code there is no end."""
+
+    def status(pid: Pid = PID) -> int:
+        code_map = target.code.map_of.get(pid)
+        generation = code_map.generation if code_map else 0
+        stack = RawStack([0x10010 | EXACT, 0x20010], 2, NO_MAPPING, 0, generation, LATER_NS)
+        table.numbers(pid, stack)
+        return stack.native_status
+
+    assert status() == NO_MAPPING
+    target.code.mapped[PID] = []
+    assert status() == NOT_READY
+    target.maps[PID] = [*target.maps[PID], mapping(0x20000, 0x21000, B)]
+    assert target.code.look_again(PID) and not target.code.mapped
+    assert status() == NOT_READY and target.files.hurried == [B]
+    target.map(*target.maps[PID][:-1], mapping(0x30000, 0x31000, ""))
+    target.code.mapped[PID] = []
+    assert status() == NO_MAPPING
+    assert status(Pid(999)) == NO_MAPPING
 
 
 def test_code_that_was_replaced_is_not_taken_for_what_was_there(table: NativeTable, target: FakeTarget) -> None:
@@ -203,11 +226,28 @@ def test_a_stack_that_misses_a_table_hurries_it(table: NativeTable, target: Fake
     """The file in which it ended, not the one it began in."""
     numbers(table, [0x10010 | EXACT, 0x12010], [FUTEX], status=NOT_READY)
     assert target.files.hurried == [B]
-    for status in (OK, NO_RULE, NO_MAPPING):
+    for status in (OK, NO_RULE):
         numbers(table, [0x10010 | EXACT, 0x12010], [FUTEX], status=status)
+    numbers(table, [0x10010 | EXACT, 0x20010], [FUTEX], status=NO_MAPPING)
     numbers(table, [], [FUTEX], status=NOT_READY)
     numbers(table, [0x10010], status=NOT_READY, pid=Pid(999))
     assert target.files.hurried == [B]
+
+
+def test_code_that_a_stack_ended_in_for_want_of_a_rule_is_wanted(table: NativeTable, target: FakeTarget) -> None:
+    """The frame that has none; and the first ones of a stack that began by a guess, and led nowhere."""
+    in_b = 0x12010 - target.code.map_of[PID].rows[1][2]
+    numbers(table, [0x10010 | EXACT, 0x12011], status=NO_RULE)
+    assert target.files.wanted == [(B, in_b)]
+    target.files.wanted.clear()
+    numbers(table, [0x10010 | EXACT, 0x12011], status=OK)
+    numbers(table, [0x10010 | EXACT, 0x12011], status=NO_RULE, pid=Pid(999))
+    assert not target.files.wanted
+    generation = target.code.map_of[PID].generation
+    stack = RawStack([0x12010 | EXACT, 0x10021, 0x77777], 3, NO_MAPPING, BARE_LEAF, generation, LATER_NS)
+    target.files.files[target.number_of(A)].image = cast(ElfImage, FakeImage(code=bytes.fromhex("e800000000") * 20))
+    table.numbers(PID, stack)
+    assert (B, in_b) in target.files.wanted
 
 
 def test_a_stack_that_ends_at_the_end_of_a_mapping_hurries_its_file(table: NativeTable, target: FakeTarget) -> None:
@@ -215,3 +255,20 @@ def test_a_stack_that_ends_at_the_end_of_a_mapping_hurries_its_file(table: Nativ
     numbers(table, [0x13000], status=NOT_READY)
     numbers(table, [0x12000 | EXACT], status=NOT_READY)
     assert target.files.hurried == [A, B, B]
+
+
+def test_addresses_that_do_not_come_again_are_forgotten(
+    table: NativeTable, monkeypatch: pytest.MonkeyPatch, target: FakeTarget
+) -> None:
+    """One that new processes have again and again keeps its number."""
+    monkeypatch.setattr(addresses, "_NUMBERS_LIMIT", 3)
+    target.map(mapping(0x70000, 0x72000, A), pid=CHILD)
+    assert numbers(table, [0x10010 | EXACT, 0x10020, 0x10030]) == [1, 2, 3]
+    for address in range(0x10040, 0x10080, 0x10):
+        table.code.map_of[CHILD].known.clear()
+        assert numbers(table, [0x70010 | EXACT], pid=CHILD) == [1]
+        numbers(table, [address])
+    table.code.map_of[PID].known.clear()
+    assert numbers(table, [0x10010 | EXACT, 0x10020])[0] == 1
+    assert numbers(table, [0x10020])[0] > 3, "it is written again"
+    assert table._numbers.new_count <= 3

@@ -56,6 +56,19 @@ def test_json_is_normalised_by_work(files: dict[str, Path], capsys: pytest.Captu
     assert rows["f"]["after_s"] == pytest.approx(0.4) and rows["g"]["difference_s"] == pytest.approx(0)
 
 
+def test_pictures(files: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name, arguments in (("a.svg", ()), ("a", ("-f", "svg")), ("b", ("-f", "flamegraph", "--by", "line"))):
+        assert run("diff", files["3"], files["4"], "-o", tmp_path / name, *arguments) == 0
+        svg = (tmp_path / name).read_text()
+        assert "▲ f (a.py" in svg and "f (a.py" in svg and "3.bpfprof → 4.bpfprof" in svg
+    assert run("diff", files["3"], files["4"], "-o", tmp_path / "a.html", "--open") == 0
+    assert "<!doctype html>" in (tmp_path / "a.html").read_text()
+    if os.geteuid() == 0:
+        assert f"no browser is started as root; open file://{tmp_path}/a.html" in capsys.readouterr().err
+    for wrong in (("--by", "thread", "-o", tmp_path / "c.svg"), ("--open",), ("--open", "-o", tmp_path / "c.json")):
+        assert run("diff", files["3"], files["4"], *wrong) == 2
+
+
 def test_fail_over(files: dict[str, Path], capsys: pytest.CaptureFixture[str]) -> None:
     assert run("diff", files["3"], files["4"], "--fail-over", "10") == 6
     assert "1 slower by more than 10%, most of all f by 23.1%" in capsys.readouterr().err

@@ -16,6 +16,7 @@ from bpfprof.profile.options import OPEN_END_NS
 from bpfprof.render.formats import FORMATS
 from tests.unit.commands.command import run, written
 from tests.unit.profile.test_filters import mixed
+from tests.unit.render.unpacked import unpacked, values
 
 
 @pytest.fixture
@@ -23,7 +24,7 @@ def path(tmp_path: Path) -> Path:
     return written(mixed(), tmp_path)
 
 
-FOR_PROGRAMS = ("pprof", "callgrind", "pstats", "csv")
+FOR_PROGRAMS = ("pprof", "callgrind", "pstats", "csv", "parquet", "chrome", "gecko")
 
 
 def shown(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> str:
@@ -78,6 +79,14 @@ def test_a_window_is_filled_in_files_for_other_programs(window: str, path: Path,
     assert totals is not None and sum(map(int, totals.groups())) == 60_000
     assert gzip.decompress((tmp_path / "pprof").read_bytes())
     assert (tmp_path / "csv").read_text().startswith("function,")
+    events = json.loads((tmp_path / "chrome").read_text())["traceEvents"]
+    states = [event for event in events if event.get("cat") in ("cpu", "ready", "wait", "lost")]
+    assert round(sum(event["dur"] for event in states) * 1000) == 60_000_000
+    threads = json.loads((tmp_path / "gecko").read_text())["threads"]
+    assert round(sum(sum(thread["samples"]["weight"]) for thread in threads) * 1e6) == 60_000_000
+    begin_ns, end_ns = parse_window(window)
+    assert {thread["samples"]["time"][0] for thread in threads} == {begin_ns / 1e6}
+    assert {thread["samples"]["time"][-1] for thread in threads} == {end_ns / 1e6}
 
 
 @pytest.mark.parametrize(
@@ -92,9 +101,16 @@ def test_a_window_is_filled_in_every_format(window: str, known, path: Path, caps
         assert list(by_thread(text).values()) == [20_000] * 3
         return
     if known.name == "speedscope":
-        for thread in json.loads(text)["profiles"]:
+        whole, *threads = json.loads(text)["profiles"]
+        assert (whole["startValue"], sum(whole["weights"])) == (0, 60_000_000)
+        for thread in threads:
             assert (thread["startValue"], sum(thread["weights"])) == (begin_ns, 20_000_000)
             assert thread["endValue"] == end_ns
+        return
+    if known.name == "html":
+        head, columns = unpacked(text)
+        assert head["filter"] == f"from {begin_ns / 1e9:g} s to {end_ns / 1e9:g} s"
+        assert int(values(columns, "duration").sum() + values(columns, "more").sum()) == 60_000_000
         return
     if known.name == "json":
         assert [thread["wall_s"] for thread in json.loads(text)["threads"]] == [0.02] * 3
@@ -102,10 +118,10 @@ def test_a_window_is_filled_in_every_format(window: str, known, path: Path, caps
     assert f"from {begin_ns / 1e9:g} s to {end_ns / 1e9:g} s" in text
     if known.name == "flamegraph":
         data = json.loads(re.search(r'id="frame-data"[^>]*>(?:<!\[CDATA\[)?(\{.*?\})', text, re.S)[1])
-        assert data["cpu"][0] + data["wait"][0] == 60_000
+        assert abs(data["cpu"][0] + data["wait"][0] + data["idle"][0] - 60_000) <= 1  # each is rounded
         return
     assert "of 60.00 ms wall time accounted for" in " ".join(text.split())
-    if known.name not in ("summary", "tree"):
+    if known.name not in ("summary", "tree", "markdown"):
         assert len(re.findall(r"0\.020 +0\.020 +0 ns ", text)) == 3
 
 

@@ -5,16 +5,18 @@ from __future__ import annotations
 import os
 import resource
 import signal
+import stat
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from bpfprof.commands.outputs import keep_others_out, open_output, open_temporary, remove_output, write_output
+from bpfprof.commands.outputs import open_output, open_temporary, remove_output, write_output
 from bpfprof.errors import OutputError, UsageError
+from tests.unit.measured import no_descriptor_more
 from tests.unit.recording.hand_made import file_bytes, small
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="giving files to other users needs root")
@@ -66,12 +68,10 @@ def test_the_descriptor_can_be_read_and_is_not_inherited(tmp_path: Path) -> None
 
 def refused(path: Path, *words: str, caller: tuple[int, int] | None = None) -> None:
     """Opening says no in a sentence that names the file, and leaks no descriptor."""
-    before = len(os.listdir("/proc/self/fd"))
-    with pytest.raises(UsageError) as caught:
+    with no_descriptor_more(), pytest.raises(UsageError) as caught:
         open_output(path, caller)
     assert str(path) in str(caught.value) and caught.value.exit_code == 2
     assert all(word in str(caught.value) for word in words), caught.value
-    assert len(os.listdir("/proc/self/fd")) == before
 
 
 @pytest.mark.parametrize("exists", [True, False])
@@ -84,7 +84,6 @@ def test_a_symbolic_link_is_refused(tmp_path: Path, exists: bool) -> None:
     assert (target.read_text() == "kept") if exists else not target.exists()
 
 
-@pytest.mark.timeout(10)
 @pytest.mark.parametrize("with_reader", [True, False])
 def test_a_fifo_is_refused_without_waiting(tmp_path: Path, with_reader: bool) -> None:
     os.mkfifo(tmp_path / "out")
@@ -103,13 +102,26 @@ def test_a_device_is_refused(device: str) -> None:
     refused(Path(device), "not a regular file")
 
 
-def test_two_do_not_write_one_file(tmp_path: Path) -> None:
+@pytest.mark.parametrize("write", [open_output, lambda path, caller: write_output(path, "a report", caller)])
+def test_two_do_not_write_one_file(write: Callable[[Path, None], object], tmp_path: Path) -> None:
+    """A report does not replace a recording that is being made, either."""
     fd = open_output(tmp_path / "file", None)
-    keep_others_out(fd, tmp_path / "file")
+    os.write(fd, b"recorded")
     with pytest.raises(UsageError, match="is being written by another process"):
-        keep_others_out(open_output(tmp_path / "file", None), tmp_path / "file")
+        write(tmp_path / "file", None)
+    assert (tmp_path / "file").read_bytes() == b"recorded"
     os.close(fd)
-    keep_others_out(open_output(tmp_path / "file", None), tmp_path / "file")
+    write(tmp_path / "file", None)
+
+
+def test_a_recording_onto_a_file_that_all_may_read(tmp_path: Path) -> None:
+    for name, mode in (("new", 0o600), ("recording", 0o600), ("report", 0o644)):
+        path = tmp_path / name
+        if name != "new":
+            path.write_text("before")
+            path.chmod(0o664)
+        os.close(open_output(path, None, mode=mode))
+        assert stat.S_IMODE(path.stat().st_mode) == (0o600 if mode == 0o600 else 0o664)
 
 
 def test_a_folder_that_is_not_there(tmp_path: Path) -> None:

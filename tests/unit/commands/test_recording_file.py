@@ -46,6 +46,20 @@ def test_diff_names_the_one_that_is_none(tmp_path: Path, capsys) -> None:
     assert f"{tmp_path / 'x'} is not a recording" in capsys.readouterr().err
 
 
+def test_nobody_is_waited_for(tmp_path: Path, capsys) -> None:
+    """Who would write to a FIFO is not there; what a shell has opened is read."""
+    path, fifo = written(small(), tmp_path), tmp_path / "fifo"
+    os.mkfifo(fifo)
+    for arguments in (("report", fifo), ("offcpu", fifo), ("diff", path, fifo), ("report", "/dev/zero")):
+        assert run(*arguments) == 5
+        assert capsys.readouterr().err.startswith(f"bpfprof: {arguments[-1]} is not a file\n")
+    reading, writing = os.pipe()
+    os.write(writing, path.read_bytes())
+    os.close(writing)
+    assert run("report", f"/dev/fd/{reading}") == 0
+    os.close(reading)
+
+
 def test_a_recording_of_another_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "x.bpfprof"
     path.touch()

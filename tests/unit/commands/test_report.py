@@ -58,6 +58,26 @@ def test_bytes_reach_files_and_standard_output_unchanged(tmp_path: Path, monkeyp
     assert run("offcpu", path, "-o", tmp_path / "x.words") == 0 and (tmp_path / "x.words").read_bytes() == data
 
 
+def test_a_format_says_which_package_it_needs(tmp_path: Path, monkeypatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """Before anything is recorded, too."""
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    path = written(small(), tmp_path)
+    for command in (("report", path, "-f", "parquet"), ("record", "-p", 1, "-o", tmp_path / "a.parquet")):
+        assert run(*command) == 3
+        assert "need pyarrow" in (said := capsys.readouterr().err) and "pip install 'bpfprof[parquet]'" in said
+    assert not (tmp_path / "a.parquet").exists()
+
+
+def test_parquet_is_a_folder_unless_its_suffix_says_a_file(tmp_path: Path) -> None:
+    path = written(small(), tmp_path)
+    for _ in range(2):  # what is there is written again
+        assert run("report", path, "-f", "parquet", "-o", tmp_path / "rows") == 0
+    assert [each.name for each in (tmp_path / "rows").iterdir()] == ["rows.parquet"]
+    assert run("report", path, "-f", "parquet", "-o", tmp_path / "a.parquet") == 0
+    assert (tmp_path / "a.parquet").read_bytes()[:4] == (tmp_path / "rows/rows.parquet").read_bytes()[:4] == b"PAR1"
+    assert run("report", path, "-f", "parquet", "-o", tmp_path / "no" / "such") == 2
+
+
 def two_threads() -> HandMade:
     """100 ms: one thread works and sleeps ten times, another computes."""
     made = HandMade(end={"end_ns": START_NS + 100 * MS})
@@ -141,6 +161,13 @@ def test_check_allows_a_hundredth(
     told = capsys.readouterr()
     assert ("thread ga?ppy (2) of process python (100): " in told.err) == (exit_code > 0)
     assert "right" not in told.err and "bug" not in told.err and "wall time accounted for" in told.out
+
+
+def test_check_fails_when_the_kernel_did_not_tell_all(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    made = two_threads()
+    made.end["switches_untold"] = 2
+    assert run("report", written(made, tmp_path), "--check") == 5
+    assert "\nbpfprof: 2 switches not told by the kernel: " in "\n" + capsys.readouterr().err
 
 
 def test_a_recording_that_ends_before_its_threads_begin() -> None:

@@ -107,7 +107,7 @@ def test_memory_that_changes_is_a_miss(
 ) -> None:
     version, process, said = target
     with ProcessMemory(Pid(process.pid)) as memory:
-        for seed in range(200):
+        for seed in range(60):
             changing = Changing(memory, seed)
             names = ThreadNames(cast(ProcessMemory, changing), layout_of(version))
             for _ in range(3):

@@ -20,7 +20,7 @@ from bpfprof.elf.symbols.reader import read_symbols
 from bpfprof.elf.symbols.table import SymbolTable
 from bpfprof.unwind.cache import pack, unpack
 from bpfprof.unwind.rows import RuleTable, compact, find
-from tests.benchmarks.mutations import Sound, damage, mutants
+from tests.fuzz.mutations import Sound, damage, mutants
 from tests.unit.elf.frame_mutants import check as check_frames
 from tests.unit.elf.frame_mutants import peak_mebibytes
 from tests.unit.elf.seed_files import NAMES, make_seed_files
@@ -91,7 +91,7 @@ class Bench:
                 if as_debug_file:
                     self._read_debug_file(costs)
                 else:
-                    self._read(content, rng, costs)
+                    self.read(content, rng, costs)
                 if number % 4 == 0:
                     self._unpack(rng)
             except Exception as error:
@@ -103,7 +103,8 @@ class Bench:
         costs.mebibytes = peak_mebibytes()
         return costs
 
-    def _read(self, content: bytes, rng: random.Random, costs: Costs) -> None:
+    def read(self, content: bytes, rng: random.Random, costs: Costs) -> None:
+        """One of them, without bounds."""
         try:
             image = ElfImage.from_bytes(content, "mutant")
         except ElfError:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from bpfprof.elf.cfi.tables import CallFrames, read_call_frames
 from bpfprof.elf.image import ElfError, ElfImage
-from tests.benchmarks.mutations import damage
+from tests.fuzz.mutations import damage
 from tests.unit.elf.frame_builder import CODE, FrameBuilder, uleb
 
 _INSTRUCTIONS = (

@@ -19,6 +19,7 @@ from bpfprof.elf.image import ElfError, ElfImage
 from bpfprof.elf.symbols.reader import read_symbols
 from tests.unit.elf.frame_builder import CODE, EH_FRAME, EH_FRAME_HDR, FrameBuilder, elf_file
 from tests.unit.elf.seed_files import without_section_headers
+from tests.unit.measured import no_descriptor_more
 
 _PT_LOAD, _PT_GNU_EH_FRAME = 1, 0x6474E550
 _PROGRAM_HEADER = struct.Struct("<IIQQQQQQ")  # Elf64_Phdr
@@ -76,11 +77,10 @@ def test_what_from_bytes_makes_cannot_be_changed() -> None:
 
 
 def test_from_bytes_leaves_no_descriptor_behind() -> None:
-    before = len(os.listdir("/proc/self/fd"))
-    for content in (b"", b"\x7fELF", bytes(100)):
-        with pytest.raises(ElfError):
-            ElfImage.from_bytes(content, "")
-    assert len(os.listdir("/proc/self/fd")) == before
+    with no_descriptor_more():
+        for content in (b"", b"\x7fELF", bytes(100)):
+            with pytest.raises(ElfError):
+                ElfImage.from_bytes(content, "")
 
 
 def real_files() -> dict[str, Path]:

@@ -1,4 +1,4 @@
-"""A few thousand damaged ELF files through every reader of them; tests/benchmarks/fuzz_elf_files.py is the long one."""
+"""A few thousand damaged ELF files through every reader of them; `make fuzz` is the long run."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.benchmarks.mutations import Sound
+from tests.fuzz.mutations import Sound
 from tests.unit.elf.frame_builder import CODE, FrameBuilder
 
 SEED = 20241122

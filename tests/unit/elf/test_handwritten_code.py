@@ -11,8 +11,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bpfprof.elf.cfi.tables import CallFrames
-from tests.benchmarks.mutations import damage
+from bpfprof.elf.asm.extent import functions_in
+from bpfprof.elf.cfi.tables import CallFrames, read_call_frames
+from bpfprof.elf.effort import THOROUGH, Effort
+from bpfprof.elf.image import ElfImage
+from bpfprof.unwind.rows import compact
+from tests.fuzz.mutations import damage
 from tests.unit.elf.code_builder import FIRST, code_file
 from tests.unit.elf.frame_mutants import check, decode_in_memory
 from tests.unit.elf.hostile_frames import cost_of
@@ -66,6 +70,27 @@ LEAVES = """
     movaps %xmm0,(%rsp)     # rbp+16 c-16
     leave
     ret                     # rsp+8
+"""
+KEPT = """
+    push %rbp               # rsp+8
+    mov %rsp,%rbp           # rsp+16 c-16
+    sub %rax,%rsp
+    and $-4096,%rsp         # rbp+16 c-16
+    mov %rbp,0x78(%rsp)
+    lea (%rdi,%rsi),%rbp
+    vmovups (%rbp),%ymm3    # exp c-16
+    mov 0x78(%rsp),%rsp
+    pop %rbp                # rsp+16 c-16
+    ret                     # rsp+8
+"""
+KEPT_BUT_NEVER_USED = """
+    push %rbp               # -
+    mov %rsp,%rbp
+    sub %rax,%rsp
+    mov %rbp,0x78(%rsp)
+    xor %ebp,%ebp
+    nop
+    hlt
 """
 TWO_RETURNS = """
     push %r15               # rsp+8
@@ -262,3 +287,70 @@ def test_many_small_functions_are_left(tmp_path: Path) -> None:
     (tmp_path / "hostile").write_bytes(code_file([b"\x50\x58" * 31 + b"\xc3\xc3"] * 100_000))
     cost = cost_of(tmp_path / "hostile")
     assert cost.seconds < 2 and cost.peak_mib < 256
+
+
+@needs_assembler
+def test_more_than_an_effort_is_followed_later_and_thoroughly(tmp_path: Path) -> None:
+    code = assembled("push %rax\nnop\npop %rax\nret\n.fill 12, 1, 0xcc\n", tmp_path)
+    (tmp_path / "library").write_bytes(code_file([code] * 40))
+    at = np.array([FIRST + 1], np.uint64)
+    found = []
+    for effort in (Effort(len(code) * 39, 1000, 1000, 40), Effort(len(code) * 40, 1000, 1000, 39), THOROUGH):
+        with ElfImage.open(str(tmp_path / "library")) as image:
+            frames = read_call_frames(image, effort)
+        rule = frames.rules[frames.rule_at(at)]
+        found.append((frames.reasons, int(rule["cfa_offset"][0]), compact(frames).is_whole))
+    assert found == [({"followed later": 40}, 0, False)] * 2 + [({}, 16, True)]
+
+
+# The code, and how much of it is the function.
+EXTENTS = {
+    "ret": ("nop; ret; nop; ret", 2),
+    "a jump over a return": ("test %edi,%edi; je 1f; ret; 1: nop; ret; ud2", 7),
+    "a jump to what follows": ("je 1f; ret; 1: ret; ret", 4),
+    "a loop": ("1: dec %edi; jne 1b; ret; .byte 6", 5),
+    "no end": ("1: nop; nop", 0),
+    "what is no code": ("nop; .byte 0x06; ret", 0),
+    "nothing": (".byte 0x06", 0),
+}
+
+
+@needs_assembler
+@pytest.mark.parametrize(("text", "size"), EXTENTS.values(), ids=EXTENTS)
+def test_where_a_function_ends(text: str, size: int, tmp_path: Path) -> None:
+    assert functions_in(assembled(text + "\n", tmp_path), 4096)[:1] == ([(4096, 4096 + size)] if size else [])
+
+
+def test_of_no_code_at_all() -> None:
+    assert functions_in(b"", 0) == functions_in(bytes(3), 0) == functions_in(bytes(48), 0) == []
+    generator = random.Random(SEED)
+    for size in range(200):
+        found = functions_in(generator.randbytes(size), 64)
+        assert all(64 <= begin < end <= 64 + size for begin, end in found)
+
+
+@needs_assembler
+def test_without_symbols_each_begins_behind_the_one_before(tmp_path: Path) -> None:
+    """With nops of all sizes between them, as assemblers write them."""
+    followed = {name: text for name, text in FUNCTIONS.items() if set(said(text)) != {GAP}}
+    code, begins = b"", {}
+    for name, text in followed.items():
+        begins[name] = len(code)
+        code = assembled(f".fill {len(code)}, 1, 0xc3\n{text}\n.balign 16\n", tmp_path)[len(code) :].join((code, b""))
+    content = code_file([code.ljust(1024, b"\xcc")])
+    stripped = content.replace(b"\1\0\0\0\x12\0\1\0", b"\1\0\0\0\x11\0\1\0")  # an object
+    assert stripped != content
+    frames = decode_in_memory(stripped)
+    assert frames is not None
+    check(frames)
+    for name, text in followed.items():
+        found = rules_at(frames, [FIRST + begins[name] + place for place in places(text, tmp_path)])
+        assert found == said(text), name
+    assert frames.reasons == {}
+
+
+def test_what_jumps_elsewhere_may_be_a_part_of_another() -> None:
+    inside, outside, back = b"\x75\x01\x90\xc3", b"\x75\x7f\x90\xc3", b"\x75\xf0\x90\xc3"  # jne
+    code = b"".join(part.ljust(16, b"\xcc") for part in (inside, back, inside, outside))
+    found = [(begin - 4096, end - 4096) for begin, end in functions_in(code, 4096)]
+    assert found == [(0, 4), (32, 36)]

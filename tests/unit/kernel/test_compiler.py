@@ -22,7 +22,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def compiled(monkeypatch: pytest.MonkeyPatch) -> dict[str, bytes]:
     """What is compiled, whatever the text."""
     programs = {"on_cpu": bytes(range(256)), "empty": b""}
-    monkeypatch.setattr(compiler, "_compile", lambda _text, _flags: programs)
+    monkeypatch.setattr(compiler, "_compile", lambda _text, _flags, _names: programs)
     return programs
 
 
@@ -36,7 +36,7 @@ def test_what_was_compiled_is_kept(compiled: dict[str, bytes], monkeypatch: pyte
 
 
 def test_a_compiler_that_fails(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(_text: str, _flags: list[str]) -> dict[str, bytes]:
+    def fail(_text: str, _flags: list[str], _names: list[str]) -> dict[str, bytes]:
         raise ValueError("no such thing")
 
     monkeypatch.setattr(compiler, "_compile", fail)

@@ -32,7 +32,8 @@ def loaded(monkeypatch: pytest.MonkeyPatch) -> Loaded:
     """What the kernel is given: program -> its instructions, and where it and its functions begin."""
     found: Loaded = {}
 
-    def program_load(_type: int, code: bytes, name: str, _btf_fd: int, functions: bytes) -> int:
+    def program_load(_type: int, code: bytes, name: str, _btf_fd: int, functions: bytes, attach_type: int) -> int:
+        assert attach_type == 0
         found[name] = code, [start for start, _ in struct.iter_unpack("<II", functions)]
         return len(found)
 

@@ -48,6 +48,23 @@ def test_maps_line_forms() -> None:
     assert maps._parse_line(b"") is None
 
 
+def test_the_rank_that_a_launcher_gave() -> None:
+    """Of the variables that are known the best, as it was started; none that is no number."""
+    for given, wanted in (
+        ({"LOCAL_RANK": "0", "RANK": "12", "WORLD_SIZE": "16"}, "RANK=12"),
+        ({"RANK": "\x1b[31m", "SLURM_PROCID": "03"}, "SLURM_PROCID=3"),
+        ({"MY_RANK": "1", "RANK": "-1", "LOCAL_RANK": "1" * 40}, ""),
+    ):
+        with subprocess.Popen(["cat"], env=given, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+            assert process.stdin is not None and process.stdout is not None
+            process.stdin.write(b"\n")
+            process.stdin.flush()
+            process.stdout.read(1)  # it runs, so the environment is its own
+            assert tasks.process_rank(Pid(process.pid)) == wanted
+            process.stdin.close()
+    assert tasks.process_rank(NOBODY) == ""
+
+
 def test_a_process_that_is_gone() -> None:
     with pytest.raises(TargetError):
         maps.read_maps(NOBODY)

@@ -117,7 +117,7 @@ def test_one_mode_shows_one_half(made: HandMade, mode: str, shown: list[tuple[st
     assert sum(spent_ms(profile).values()) == sum(ms for leaf, _, ms in shown if leaf)
     assert profile.threads[0].accounted_ns == 50 * MS, "the totals are known in every mode"
     assert not profile.quality.truncated_counts, "stacks that nobody asked for are not missing"
-    (thread,) = json.loads(render_speedscope(profile, RenderOptions()))["profiles"]
+    _, thread = json.loads(render_speedscope(profile, RenderOptions()))["profiles"]
     assert (thread["startValue"], thread["endValue"], sum(thread["weights"])) == (3 * MS, 53 * MS, 50 * MS)
 
 

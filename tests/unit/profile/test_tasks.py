@@ -11,11 +11,11 @@ from bpfprof.model.profile import Profile
 from bpfprof.model.samples import TaskState
 from bpfprof.profile.build import build_profile
 from bpfprof.profile.options import ON_CPU, ProfileOptions, SpanFilter
-from bpfprof.render.collapsed import render_collapsed
 from bpfprof.render.formats import RenderOptions
 from bpfprof.render.speedscope import render_speedscope
 from bpfprof.render.task_table import render_tasks
 from tests.unit.recording.hand_made import START_NS, HandMade
+from tests.unit.render.profiles import collapsed_text
 
 SECOND_NS = 1_000_000_000
 ASYNCIO = "/usr/lib/python3.12/asyncio"
@@ -60,7 +60,7 @@ def tasks_in(text: str) -> dict[str, int]:
 
 def test_collapsed() -> None:
     process = "process python (100)"
-    assert tasks_in(render_collapsed(profile(), RenderOptions())) == {
+    assert tasks_in(collapsed_text(profile(), RenderOptions())) == {
         f"{process};task fetch:1;fetch;StreamReader.read;[await: socket]": 3_000_000,
         f"{process};task fetch:1;fetch;sleep;[await: sleep]": 2_000_000,
         f"{process};task fetch:1;fetch;sleep;[await: ready]": 500_000,
@@ -101,7 +101,7 @@ def test_speedscope_has_a_profile_of_each_task() -> None:
     assert (fetch["startValue"], fetch["endValue"]) == (SECOND_NS, 8_500_000_000)
     assert fetch["weights"] == [3 * SECOND_NS, 2 * SECOND_NS, 2 * SECOND_NS, SECOND_NS // 2]
     assert fetch["samples"][1] == []
-    assert len(found) == 5
+    assert len(found) == 6
 
 
 def test_table() -> None:

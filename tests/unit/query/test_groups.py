@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import replace
 
 import numpy as np
@@ -13,8 +12,9 @@ from bpfprof.model.spans import SPAN_DTYPE, SpanFlag, ThreadState
 from bpfprof.model.states import reason_text
 from bpfprof.model.statuses import Status
 from bpfprof.query.chains import gil_waits, waker_name
-from bpfprof.query.groups import group_waits
+from bpfprof.query.groups import WaitGroups, group_waits
 from bpfprof.render.formats import GROUPINGS
+from tests.unit.measured import least_cpu_s
 from tests.unit.render.profiles import MS, READY, ProfileBuilder, empty_profile, native, python, wait, waiting_profile
 
 
@@ -253,7 +253,7 @@ def test_half_a_million_waits_are_grouped_at_once(by: str) -> None:
     spans["state"], spans["reason"], spans["count"] = ThreadState.OFF_CPU, 1, 1
     spans["wait"] = np.arange(1, len(spans) + 1)
     profile = replace(made.build(), spans=spans)
-    before_s = time.process_time()
-    groups = group_waits(profile, by, 10)
-    assert time.process_time() - before_s < 4, "about half a second"
+    found: list[WaitGroups] = []
+    assert least_cpu_s(lambda: found.append(group_waits(profile, by, 10)), 4) < 4, "about half a second"
+    groups = found[-1]
     assert groups.total_ns + groups.without_lock_ns == int(spans["duration_ns"].sum())

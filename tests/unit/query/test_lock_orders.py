@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from bpfprof.model.samples import LOCK_HOLDER_DTYPE
+from bpfprof.query import lock_orders
 from bpfprof.query.lock_orders import deadlocks, order_cycles
 from bpfprof.query.work import work_of
 from bpfprof.render.formats import RenderOptions
@@ -47,7 +48,7 @@ def in_turn(other_order: tuple[int, int], is_seen: bool = True) -> ProfileBuilde
 def test_two_orders_of_two_locks() -> None:
     profile = in_turn((SECOND, FIRST)).build()
     work = work_of(profile)
-    (cycle,) = order_cycles(profile, work)
+    (cycle,) = order_cycles(profile, work).cycles
     first, second = cycle
     assert {(it.thread, profile.frames[it.frame]) for it in cycle} == {(0, ONE), (1, OTHER)}
     assert (first.has, first.wanted) == (second.wanted, second.has)
@@ -65,7 +66,7 @@ def test_two_orders_of_two_locks() -> None:
 def test_one_order_and_one_that_was_not_seen(other_order: tuple[int, int], is_seen: bool) -> None:
     """While nobody waits for a lock it is not known who has it."""
     profile = in_turn(other_order, is_seen).build()
-    assert not order_cycles(profile, work_of(profile))
+    assert not order_cycles(profile, work_of(profile)).cycles
 
 
 def test_a_thread_alone_has_no_deadlock_to_come() -> None:
@@ -75,7 +76,23 @@ def test_a_thread_alone_has_no_deadlock_to_come() -> None:
             span["thread"] = 0
     made.wakers[1] = made.wakers[0]
     profile = made.build()
-    assert not order_cycles(profile, work_of(profile))
+    assert not order_cycles(profile, work_of(profile)).cycles
+
+
+@pytest.mark.parametrize(
+    ("limit", "cut", "said"),
+    [
+        ("_MOST_ORDERS", {"locks": 2, "pairs": 0, "cycles": 0}, "locks not looked at 2"),
+        ("_MOST_SEARCHED", {"locks": 0, "pairs": 2, "cycles": 0}, "pairs of locks not followed 2"),
+        ("_MOST_CYCLES", {"locks": 0, "pairs": 0, "cycles": 1}, "further cycles 1"),
+    ],
+)
+def test_what_is_left_out_is_said(limit: str, cut: dict[str, int], said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lock_orders, limit, 0)
+    profile = in_turn((SECOND, FIRST)).build()
+    found = json.loads(render_json(profile, RenderOptions()))
+    assert (found["lock_order_cycles"], found["lock_orders_cut"]) == ([], cut)
+    assert f"\norders of locks are not all here: {said}\n" in render_off_cpu(profile, RenderOptions())
 
 
 def test_a_deadlock_comes_first() -> None:

@@ -8,10 +8,9 @@ from bpfprof.model.profile import Profile
 from bpfprof.query.merging import merged_threads, with_merged_threads
 from bpfprof.query.roles import roles_of
 from bpfprof.query.work import work_of
-from bpfprof.render.collapsed import render_collapsed
 from bpfprof.render.formats import RenderOptions
 from bpfprof.render.off_cpu import render_off_cpu
-from tests.unit.render.profiles import MS, ON_CPU, ProfileBuilder, native, python, wait
+from tests.unit.render.profiles import MS, ON_CPU, ProfileBuilder, collapsed_text, native, python, wait
 
 BOOTSTRAP = python("Thread._bootstrap", "/usr/lib/python3.11/threading.py", 1002)
 
@@ -65,8 +64,8 @@ def test_what_they_spent_is_the_same(merge: str) -> None:
 
 def test_stacks_of_merged_threads_are_one_line() -> None:
     profile = pool().build()
-    assert len(render_collapsed(profile, RenderOptions()).splitlines()) == 14
-    assert render_collapsed(profile, RenderOptions(merge="role")).splitlines() == [
+    assert len(collapsed_text(profile, RenderOptions()).splitlines()) == 14
+    assert collapsed_text(profile, RenderOptions(merge="role")).splitlines() == [
         "process serve (2 processes);thread worker_0..2 (6 threads);Thread._bootstrap (threading.py:1002);"
         "work (train.py) 360000",
         "process serve (2 processes);thread worker_0..2 (6 threads);Thread._bootstrap (threading.py:1002);"

@@ -11,10 +11,10 @@ from bpfprof.model.frames import Frame, FrameKind
 from bpfprof.model.ids import Pid
 from bpfprof.model.profile import TASK_SPAN_DTYPE, Profile, Task
 from bpfprof.model.spans import SpanFlag
-from bpfprof.model.states import AWAIT_REASONS
+from bpfprof.model.states import AWAIT_REASONS, reason_number
 from bpfprof.query.shares import IDLE, NET, OTHER, SLEEP
 from bpfprof.query.verdict import verdict_of
-from bpfprof.query.work import work_of
+from bpfprof.query.work import work_of, worked_spans
 from tests.unit.render.profiles import MS, ProfileBuilder, native, python, wait
 
 LOOP = [python("run", "/usr/lib/python3.11/asyncio/runners.py", 190), native("epoll_wait", "libc.so.6"), wait("poll")]
@@ -61,6 +61,20 @@ def test_requests_that_wait_are_no_idle_time() -> None:
     assert shares(profile) == {SLEEP: 1182, NET: 118, IDLE: 700}
     verdict = verdict_of(profile, work_of(profile))
     assert verdict.bound == "sleep" and verdict.where and verdict.where.name == "nap"
+
+
+def test_spans_have_the_time_of_the_rows() -> None:
+    """What the loop waited for requests is cut out of its idle spans, when they waited; all else stays as it was."""
+    profile = service(SERVES, *[(it, 100 * it, 100 * it + 333, "sleep", (SERVER, HANDLER)) for it in range(1, 9)])
+    work = work_of(profile)
+    spans, is_idle = worked_spans(profile, work)
+    assert spans["duration_ns"].sum() == spans["stands_for_ns"].sum() == 2000 * MS
+    assert spans["stands_for_ns"][is_idle].sum() == work.share_ns()[IDLE]
+    by_reason = dict(zip(spans["reason"].tolist(), spans["stack"].tolist()))
+    frames = [profile.frames[frame].name for frame in profile.stacks[by_reason[reason_number("sleep")]]]
+    assert frames[:2] == ["run_asgi", "nap"]
+    assert (spans["start_ns"][1:] == (spans["start_ns"] + spans["duration_ns"])[:-1]).all()
+    assert worked_spans(service(SERVES), work_of(service(SERVES)))[0].tolist() == service(SERVES).spans.tolist()
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ from bpfprof.query.shares import HANDED, IDLE, SHARES
 from bpfprof.query.verdict import RULES, Verdict, decide, verdict_of
 from bpfprof.query.work import work_of
 from tests.unit.render.profiles import (
+    INFO,
     MS,
     OFF_CPU,
     ON_CPU,
@@ -42,6 +43,9 @@ def facts(first: str, of_time: dict[str, float], **values: Any) -> Facts:
     return replace(made, **values)
 
 
+LOADS = {"data_part": 0.72, "loaders": 2, "loaders_needed": 7, "loaders_busy": 0.97, "loading_first": "python"}
+LOADS |= {"loading_where": "decode (loops.py:43)"}
+OPENMP = {"pool": "OpenMP", "pool_threads": 16, "pool_cpus": 2.0, "pool_part": 0.9, "pool_setting": "OMP_NUM_THREADS"}
 STORE = {"holder": "store (app.py:9)"}
 
 
@@ -82,6 +86,11 @@ STORE = {"holder": "store (app.py:9)"}
         ),
         (facts("sleep", {"sleep": 0.6}, in_loop=True), "sleep", "audit (djapp.py:21); the event loop waits meanwhile."),
         (facts("native", {"native": 0.9, "python": 0.1}), "native", "90% of the time, called from audit (djapp.py:21)"),
+        (
+            facts("native", {"native": 0.9}, operator="aten::sort", operator_part=0.8),
+            "native",
+            "90% of the time, called from audit (djapp.py:21); 80% of it in aten::sort.",
+        ),
         (facts("disk", {"disk": 0.72}), "disk", "Waits for the disk 72% of the time: audit (djapp.py:21)."),
         (facts("disk", {"disk": 0.72}, where_part=0.6), "disk", "audit (djapp.py:21), 60% of it."),
         (facts("disk", {"disk": 0.72}, where_part=0.05), "disk", "72% of the time, in many places."),
@@ -110,12 +119,59 @@ STORE = {"holder": "store (app.py:9)"}
         (facts("sleep", {"sleep": 0.6}), "sleep", "Sleeps on purpose 60% of the time: audit (djapp.py:21)."),
         (facts("child", {"child": 0.8}, child="sh (7), asleep 98%"), "child", "another process 80% of the time"),
         (facts("other", {"other": 0.8}, waits_for="syscall msgrcv"), "unknown", "Waits for syscall msgrcv 80%"),
+        (
+            facts("python", {"python": 0.8}, **LOADS),
+            "python",
+            "waits 72% of the time for data from 2 loaders, busy 97% of theirs; that is CPU time in Python in decode (",
+        ),
+        (
+            facts("disk", {"disk": 0.8}, data_part=0.01, loading_part=0.8, loading_first="disk"),
+            "disk",
+            "Data-bound: the loop loads data itself for 80% of the time; that is waiting for the disk.",
+        ),
+        (
+            facts("ready", {"ready": 0.6, "native": 0.4}, **OPENMP),
+            "ready",
+            "Oversubscribed: 16 threads of OpenMP for 2 CPUs: 60% of the time ready without one",
+        ),
+        (
+            facts("native", {"native": 0.97}, **{**OPENMP, "spin_part": 0.5, "pool_processes": 8}),
+            "ready",
+            "16 threads of OpenMP of 8 processes for 2 CPUs: 50% of the CPU time spent spinning for each other",
+        ),
+        (
+            facts("native", {"native": 0.97}, **{**OPENMP, "spin_part": 0.5, "pool_threads": 2}),
+            "native",
+            "CPU-bound in waiting: 2 threads of OpenMP, 50% of the CPU time spent spinning for each other",
+        ),
+        (facts("ready", {"ready": 0.6}, **{**OPENMP, "pool_part": 0.2}), "ready", "Short of CPU"),
+        (facts("ready", {"ready": 0.6}, **{**OPENMP, "pool_cpus": 0.0}), "ready", "Short of CPU"),
         (facts("disk", {"disk": 0.34, "net": 0.33, "sleep": 0.33}), "mixed", "Mixed: disk 34%, network 33%, sleep 33%"),
     ],
 )
 def test_each_rule(given: Facts, bound: str, sentence: str) -> None:
     rule = decide(given)
-    assert rule.bound == bound and sentence in rule.sentence(given)
+    assert (rule.bound if isinstance(rule.bound, str) else rule.bound(given)) == bound
+    assert sentence in rule.sentence(given)
+
+
+@pytest.mark.parametrize(
+    ("values", "advice"),
+    [
+        ({}, "OMP_NUM_THREADS=2"),
+        ({"pool_processes": 4}, "OMP_NUM_THREADS=1 for each process"),
+        ({"pool_setting": "torch.set_num_threads()"}, "torch.set_num_threads(2)"),
+        ({"pool_cpus": 0.5}, "OMP_NUM_THREADS=1"),
+        (LOADS, "7 loaders (num_workers=7) would hide it"),
+        ({**LOADS, "cpus": 2.0}, "7 loaders (num_workers=7) would hide it, on as many CPUs: there are 2"),
+        ({**LOADS, "loaders_needed": 2}, "load it ahead, or cheaper"),
+        ({**LOADS, "loading_first": "ready"}, "give it more CPUs; record -a shows who else uses them"),
+    ],
+)
+def test_advice_with_a_number(values: dict[str, Any], advice: str) -> None:
+    given = facts("ready", {"ready": 0.6}, **{**OPENMP, **values})
+    rule = decide(given)
+    assert not isinstance(rule.advice, str) and rule.advice(given) == advice
 
 
 def test_every_rule_is_reached_by_a_row_of_the_test_above() -> None:
@@ -125,7 +181,8 @@ def test_every_rule_is_reached_by_a_row_of_the_test_above() -> None:
 
 def test_bounds_are_those_of_the_contract() -> None:
     words = "python native gil lock disk net device ready sleep child mixed idle unknown"
-    assert {rule.bound for rule in RULES} == set(words.split())
+    bounds = {rule.bound if isinstance(rule.bound, str) else rule.bound(facts("other", {})) for rule in RULES}
+    assert bounds == set(words.split())
 
 
 def verdict(made: ProfileBuilder) -> Verdict:
@@ -169,6 +226,38 @@ def test_who_waits_for_another_thread_does_what_that_one_does() -> None:
     found = verdict(made)
     assert (found.bound, found.where) == ("native", JOIN[0])
     assert left_out_ns(made.build()) == (0, 2_000 * MS)
+
+
+@pytest.mark.parametrize(
+    ("function", "is_handed"),
+    [
+        ("Notification::WaitForNotificationWithTimeout(absl::lts_20260107::Duration) const", True),
+        ("CondVar::WaitCommon(absl::lts_20260107::Mutex*, int)", True),
+        ("Mutex::LockSlow(absl::lts_20260107::MuHowS const*, int)", False),
+    ],
+)
+def test_waits_of_abseil_for_another_thread_are_told_from_its_locks(function: str, is_handed: bool) -> None:
+    """JAX and TensorFlow wait so."""
+    made, library = ProfileBuilder(), "/v/site-packages/jaxlib/libjax_common.so"
+    main, worker = made.thread(100), made.thread(101, "tf_XLAEigen")
+    busy(made, worker, native("xla::cpu::SortThunk::Execute(int)", library))
+    stack = [python("block_until_ready"), native(f"absl::lts_20260107::{function}", library), native("syscall")]
+    made.wait(main, 2_000 * MS, [*stack, wait("lock")], waker=made.thread_waker(worker))
+    assert left_out_ns(made.build()) == (0, 2_000 * MS * is_handed)
+
+
+def test_the_pool_of_jax_has_its_own_setting() -> None:
+    made, library = (
+        ProfileBuilder(info=replace(INFO, cpu_limits={100: 2.0})),
+        "/v/site-packages/jaxlib/libjax_common.so",
+    )
+    loop = native("Eigen::ThreadPoolTempl<tsl::thread::EigenEnvironment>::WorkerLoop(int)", library)
+    for number in range(3):
+        thread = made.thread(100 + number, "tf_XLAEigen")
+        busy(made, thread, native("start_thread"), loop, native("xla::cpu::SortThunk::Execute(int)", library), count=50)
+        made.spend(thread, RUNQUEUE, 1_500 * MS, [loop, READY])
+    found = verdict(made)
+    assert "3 threads of XLA for 2 CPUs" in found.sentence and found.advice == "PJRT_NPROC=2"
 
 
 def test_a_lock_that_several_want_is_no_wait_for_another_thread() -> None:
@@ -506,6 +595,15 @@ def test_own_and_total_time_of_places() -> None:
     assert step.own_ns == step.total_ns and "Trainer.run" not in places, "it waits for another thread"
     assert sum(place.own_ns for place in places.values()) <= work.share_ns()[:IDLE].sum()
     assert step.mostly[0][0] == (SHARES.index("native"), 0)
+
+
+def test_the_last_stack_has_no_frames() -> None:
+    made = ProfileBuilder()
+    made.spend(made.thread(100), ON_CPU, 20 * MS, [python("work")])
+    made.spend(0, ON_CPU, 10 * MS, [])
+    profile = made.build()
+    assert profile.stacks[-1] == ()
+    assert [(place.total_ns, place.own_ns) for place in places_of(profile, work_of(profile))] == [(20 * MS, 20 * MS)]
 
 
 def test_verdict_and_table_name_the_same_line() -> None:

@@ -11,6 +11,7 @@ import numpy as np
 
 from bpfprof.capture.numbers import status_texts
 from bpfprof.model.samples import (
+    CALL_DTYPE,
     EVENT_DTYPE,
     HOLDS_GIL,
     LOCK_HOLDER_DTYPE,
@@ -78,6 +79,7 @@ class HandMade:
     objects: list[dict[str, Any]] = field(default_factory=list)
     short_waits: list[np.void] = field(default_factory=list)
     marks: list[np.void] = field(default_factory=list)
+    calls: list[np.void] = field(default_factory=list)
     tasks: list[dict[str, Any]] = field(default_factory=list)
     task_waits: list[np.void] = field(default_factory=list)
     events: list[np.void] = field(default_factory=list)
@@ -139,6 +141,16 @@ class HandMade:
     def mark(self, thread: int, time_ns: int, name: str, value: float) -> None:
         """What a program says of itself."""
         self.marks.append(row(MARK_DTYPE, time_ns=time_ns, thread=thread, name=self._text(name), value=value))
+
+    def call(self, thread: int, function: str, count: int, total_ns: int, **values: Any) -> None:
+        """So many calls of a library's function, all of one length."""
+        each_ns, lengths = total_ns // count, np.zeros(64, np.uint32)
+        power = max(8, each_ns.bit_length() - 1)
+        lengths[2 * (power - 8) + (each_ns >> (power - 1) & 1)] = count
+        known = {"time_ns": START_NS, "max_ns": each_ns, "lengths": lengths}
+        text = self._text(function)
+        made = {**known, "thread": thread, "function": text, "count": count, "total_ns": total_ns, **values}
+        self.calls.append(row(CALL_DTYPE, **made))
 
     def task(self, name: str, process: int = 0) -> int:
         """A task of asyncio; returns its index."""
@@ -229,6 +241,7 @@ class HandMade:
             Chunk("totals", {}, {"rows": array(self.totals, TOTAL_DTYPE)}),
             Chunk("names", {"texts": self.texts}, {"rows": array(self.names, NAME_DTYPE)}),
             Chunk("marks", {"texts": self.texts}, {"rows": array(self.marks, MARK_DTYPE)}),
+            Chunk("calls", {"texts": self.texts}, {"rows": array(self.calls, CALL_DTYPE)}),
             Chunk("tasks", {"rows": self.tasks}),
             Chunk("task_waits", {"texts": self.texts}, {"rows": array(self.task_waits, TASK_WAIT_DTYPE)}),
         ]
@@ -405,10 +418,13 @@ def small() -> HandMade:
     other = Story.begin(made, tid=101, process=1).run(3 * MS, (2 * MS, 2))
     other.block_short(3 * MS, syscall=FUTEX, flags=UNSAMPLED, count=9).block(10 * MS).total()
     made.mark(1, START_NS + 2 * MS, "step", 1.5)
+    made.call(0, "cudaMemcpy", 3, 6 * MS, bytes=3 << 20, direction=2)
     made.event("page-faults", 0, START_NS + 3 * MS, 40, stack)
     made.lock_holder(0, 1, START_NS + 4 * MS)
     made.start["min_block_us"] = 100
+    made.start["counts_calls"] = True
     made.end = {"end_ns": made.totals[0]["time_ns"].item(), "own_cpu_ns": 5, "lost": {"event lost, buffer full": 3}}
+    made.end["call_libraries"] = {"/usr/lib/libcudart.so.13": 44}
     task = made.task("fetch")
     made.task_wait(task, START_NS, START_NS + 1000, stack, "Task", awaited_by=task + 1, awaited_by_count=1)
     return made

@@ -45,6 +45,21 @@ def test_rows_that_lack_their_first_column_are_refused(kind: str, dtype: np.dtyp
     assert most < LIMIT_TIMES * len(data)
 
 
+@pytest.mark.parametrize("scalar", ["u1", "<u8"])
+@pytest.mark.parametrize("kind", ["waits", "totals", "samples", "task_waits", "names"])
+def test_rows_that_are_much_narrower_than_known_ones_cost_little(kind: str, scalar: str) -> None:
+    """They have their first column, of a byte or as it is written, and nothing else."""
+    first = (getattr(Recording(), kind).dtype.names or ())[0]
+    rows = np.zeros((4 << 20) // np.dtype(scalar).itemsize, [(first, scalar)])
+    data = with_chunk(Chunk(kind, {"texts": [""]}, {"rows": rows}))
+    tracemalloc.start()
+    recording = read_recording(io.BytesIO(data))
+    most = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert most < LIMIT_TIMES * len(data)
+    assert "rows without most of their columns" in recording.unfinished or scalar == "<u8"
+
+
 def test_rows_without_columns_are_refused() -> None:
     data = encode(Chunk("waits", {}, {"rows": np.zeros(9, [("time_ns", "<u8")])}))
     # The checksum is over what is changed here.

@@ -77,6 +77,14 @@ def test_flipped_bytes_under_a_right_checksum_never_crash() -> None:
         attempt(MAGIC + b"".join([*chunks[:index], sealed(bytes(payload)), *chunks[index + 1 :]]))
 
 
+def test_frames_of_no_stack_in_which_a_device_is_waited_for() -> None:
+    chunks = small().chunks()
+    names, stacks = chunk_of(chunks, "names"), chunk_of(chunks, "stacks")
+    names.fields["texts"] = ["cudaFree"] * len(names.fields["texts"])
+    stacks.arrays["stacks"] = stacks.arrays["stacks"][:0]
+    assert attempt(file_bytes(chunks)) is not None
+
+
 def test_random_numbers_in_the_rows_never_crash() -> None:
     chance = np.random.default_rng(9)
     for _ in range(150):

@@ -27,6 +27,7 @@ TABLES = {
     "natives": [model.NATIVE_DTYPE],
     "names": [model.NAME_DTYPE],
     "marks": [model.MARK_DTYPE],
+    "calls": [model.CALL_DTYPE],
     "task_waits": [model.TASK_WAIT_DTYPE],
     "events": [model.EVENT_DTYPE],
     "lock_holders": [model.LOCK_HOLDER_DTYPE],
@@ -78,7 +79,7 @@ def test_every_array_is_named() -> None:
 
 
 def test_the_fields_of_names_and_marks_are_named() -> None:
-    for kind in ("names", "marks", "task_waits"):
+    for kind in ("names", "marks", "calls", "task_waits"):
         for name in chunk_of(small().chunks(), kind).fields:
             assert f"`{name}`" in SECTIONS[kind]
 

@@ -12,6 +12,7 @@ import pytest
 
 from bpfprof.errors import RecordingError
 from bpfprof.model.samples import (
+    CALL_DTYPE,
     MARK_DTYPE,
     NAME_DTYPE,
     NAME_INLINED,
@@ -273,3 +274,15 @@ def test_what_is_not_a_recording_is_refused(data: bytes) -> None:
 def test_the_name_of_a_thread(name: str, given: str, shown: str) -> None:
     thread = RecordedThread(name=name, given_name=given)
     assert thread.shown_name(RecordedProcess(name="worker of all")) == shown
+
+
+def test_calls_of_all_chunks_share_their_names() -> None:
+    chunks = small().chunks()
+    more = array([row(CALL_DTYPE, thread=1, function=1, count=5)], CALL_DTYPE)
+    chunks.insert(-1, Chunk("calls", {"texts": ["cuInit", "cudaMemcpy"]}, {"rows": more}))
+    recording = read(chunks)
+    assert not recording.unfinished
+    assert [(recording.texts[call["function"]], int(call["count"])) for call in recording.calls] == [
+        ("cudaMemcpy", 3),
+        ("cudaMemcpy", 5),
+    ]

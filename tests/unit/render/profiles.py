@@ -10,11 +10,22 @@ import numpy as np
 
 from bpfprof.model.frames import Frame, FrameKind
 from bpfprof.model.ids import Pid, Tid
-from bpfprof.model.profile import GIL_ROW_DTYPE, Interner, Profile, Quality, RecordingInfo, ThreadTime, Waker
+from bpfprof.model.profile import (
+    GIL_ROW_DTYPE,
+    PROFILE_SAMPLE_DTYPE,
+    Interner,
+    Profile,
+    Quality,
+    RecordingInfo,
+    ThreadTime,
+    Waker,
+)
 from bpfprof.model.spans import SPAN_DTYPE, How, SpanFlag, ThreadState
 from bpfprof.model.states import reason_number
 from bpfprof.model.statuses import Status
 from bpfprof.profile.weights import gil_waits_of, weights_of
+from bpfprof.render.collapsed import render_collapsed
+from bpfprof.render.formats import RenderOptions
 
 ON_CPU, RUNQUEUE, OFF_CPU = ThreadState.ON_CPU, ThreadState.RUNQUEUE, ThreadState.OFF_CPU
 MS = 1_000_000
@@ -151,7 +162,17 @@ class ProfileBuilder:
             spans=made if spans else None,
             wakers=tuple(self.wakers),
             gil_waits=gil_waits_of(made[made["holder"] > 0]),
+            samples=_samples(made),
         )
+
+
+def _samples(spans: np.ndarray) -> np.ndarray:
+    """One in the middle of each span on a CPU that has one."""
+    of_cpu = spans[(spans["state"] == ON_CPU) & (spans["count"] > 0)]
+    found = np.zeros(len(of_cpu), PROFILE_SAMPLE_DTYPE)
+    found["time_ns"] = of_cpu["start_ns"] + of_cpu["duration_ns"] // 2
+    found["thread"], found["stack"] = of_cpu["thread"], of_cpu["stack"]
+    return found
 
 
 def _number(reason: str) -> int:
@@ -232,7 +253,8 @@ def waiting_profile() -> Profile:
 
 def hostile_profile() -> Profile:
     """Every name tries to break out of its format."""
-    evil = "</script></style>]]><script>alert(1)</script>\"'&<b>;\n\r\t\x00\x1b[31m\u2028\u202e\udc80\ufffe"
+    evil = "</script></style>]]><script>alert(1)</script><img src=x onerror=alert(2)>"
+    evil += "\"'&<b>;\n\r\t\x00\x1b[31m\u2028\u202e\udc80\ufffe"
     made = ProfileBuilder(info=replace(INFO, command_line=("python", evil), host_name=evil, kernel_release=evil))
     made.quality = Quality(1, 0, {evil: 1}, {evil: 1}, 0, 10, unfinished=evil)
     thread = made.thread(7, evil, 7, evil)
@@ -254,3 +276,7 @@ def deep_profile(depth: int = 2_000) -> Profile:
     thread = made.thread(100)
     made.spend(thread, ON_CPU, 7 * MS, [python("down", line=line + 1) for line in range(depth)])
     return made.build()
+
+
+def collapsed_text(profile: Profile, options: RenderOptions) -> str:
+    return render_collapsed(profile, options).decode()

@@ -8,11 +8,10 @@ import numpy as np
 import pytest
 
 from bpfprof.model.profile import EVENT_WEIGHT_DTYPE, Profile
-from bpfprof.render.collapsed import render_collapsed
 from bpfprof.render.event_table import count_text
 from bpfprof.render.formats import RenderOptions
 from bpfprof.render.table import render_table
-from tests.unit.render.profiles import MS, ON_CPU, ProfileBuilder, native, python
+from tests.unit.render.profiles import MS, ON_CPU, ProfileBuilder, collapsed_text, native, python
 
 OPTIONS = RenderOptions(function_only=True)
 
@@ -85,6 +84,6 @@ def test_counts_fit_their_column(count: int, text: str) -> None:
 
 
 def test_collapsed_stacks_in_events() -> None:
-    text = render_collapsed(counted("page-faults", dividend=30), replace(OPTIONS, event="page-faults"))
+    text = collapsed_text(counted("page-faults", dividend=30), replace(OPTIONS, event="page-faults"))
     base = "process python (100);thread python (7);main (train.py)"
     assert text.splitlines() == [f"{base};idle (train.py) 10", f"{base};touch (train.py);memset (libc.so.6) 30"]

@@ -6,10 +6,12 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
+from bpfprof.model.spans import SpanFlag
 from bpfprof.render.call_tree import build_call_tree
 from bpfprof.render.flamegraph import render_flamegraph
 from bpfprof.render.formats import RenderOptions
-from bpfprof.render.frame_look import LOOKS
+from bpfprof.render.frame_look import LOOKS, style
+from bpfprof.render.palette import STROKES
 from tests.unit.render.profiles import (
     MS,
     OFF_CPU,
@@ -31,18 +33,24 @@ def frames_of(svg: str) -> list[tuple[str, str, float]]:
     """(class, first line of the title, width in percent) of each drawn frame."""
     root = ElementTree.fromstring(svg.encode("utf-8"))
     found = []
-    for group in root.iterfind(f"{SVG}svg[@id='frames']/{SVG}g/{SVG}g"):
+    for group in root.iterfind(f"{SVG}svg[@id='frames']/{SVG}g"):
         title, rect = group.find(f"{SVG}title"), group.find(f"{SVG}rect")
         assert title is not None
         assert rect is not None
-        found.append((group.get("class", ""), (title.text or "").split("\n")[0], float(rect.get("width", "")[:-1])))
+        width = float(rect.get("width", "0%")[:-1])
+        found.append((group.get("class", ""), (title.text or "").split("\n")[0], width))
     return found
 
 
 def data_of(svg: str) -> dict[str, list[int]]:
+    """Columns of numbers."""
     root = ElementTree.fromstring(svg.encode("utf-8"))
-    data: dict[str, list[int]] = json.loads(root.findtext(f"{SVG}script[@id='frame-data']") or "")
-    return data
+    data = json.loads(root.findtext(f"{SVG}script[@id='frame-data']") or "")
+    return {
+        name: values
+        for name, values in data.items()
+        if isinstance(values, list) and values and isinstance(values[0], int)
+    }
 
 
 def many_stacks(count: int):
@@ -61,7 +69,7 @@ def test_tree_adds_up() -> None:
     profile = training_profile()
     tree = build_call_tree(profile, OPTIONS)
     assert tree.wall_ns[0] == sum(thread.wall_ns for thread in profile.threads)
-    assert tree.on_cpu_ns[0] == sum(thread.on_cpu_ns for thread in profile.threads)
+    assert tree.values[0][0] == sum(thread.on_cpu_ns for thread in profile.threads)
     inner = np.bincount(tree.parents[1:], weights=tree.wall_ns[1:], minlength=len(tree.wall_ns))
     assert (inner <= tree.wall_ns).all()
     assert (tree.parents[1:] < np.arange(1, len(tree.parents))).all()
@@ -92,7 +100,7 @@ def test_data_matches_the_drawn_frames() -> None:
     assert {len(column) for column in data.values()} == {len(frames)}
     whole = data["cpu"][0] + data["wait"][0]
     for cpu, waiting, (_, _, width) in zip(data["cpu"], data["wait"], frames):
-        assert 100 * (cpu + waiting) / whole == pytest.approx(width, abs=0.01)
+        assert not width or 100 * (cpu + waiting) / whole == pytest.approx(width, abs=0.01)
 
 
 def test_header_tells_what_was_recorded_and_how_well() -> None:
@@ -128,11 +136,11 @@ def test_assets_stay_inside_their_sections_and_build_no_markup() -> None:
 
 
 def test_every_look_has_a_colour_in_light_and_dark() -> None:
-    light, dark = render_flamegraph(empty_profile(), OPTIONS).split("@media (prefers-color-scheme: dark)")
-    for looks, _ in LOOKS:
-        for look in looks:
-            assert re.search(rf"\.{look}[ {{]", light)
-            assert re.search(rf"\.{look}(-back)?[ {{]", dark)
+    light, dark = style().split("@media screen and (prefers-color-scheme: dark)")
+    for look, _ in LOOKS:
+        assert re.search(rf"\.{look}{{", light) and re.search(rf"\.{look}(-back)?{{", dark)
+    strokes = [path for path, _ in STROKES.values()]
+    assert len(set(strokes)) == len(strokes) - 2  # those of changes are no reasons
 
 
 def test_deep_stack_is_drawn_to_its_leaf() -> None:
@@ -148,7 +156,7 @@ def test_narrow_frames_are_counted_not_drawn() -> None:
     for index in range(50):
         made.spend(thread, ON_CPU, MS, [python(f"narrow{index}")])
     svg = render_flamegraph(made.build(), OPTIONS)
-    assert "50 small frames (each &lt; 85.04 ms) merged into their callers" in svg
+    assert "50 small frames merged into their callers, 0.0001% of its thread or less each" in svg
     assert [text for _, text, _ in frames_of(svg)][-1] == "wide (train.py)"
 
 
@@ -160,3 +168,33 @@ def test_many_stacks_are_fast_and_small() -> None:
     assert time.process_time() - started < 8  # about 2 s on a quiet machine
     assert len(svg) < 6_000_000
     assert "merged into their callers" in svg
+
+
+def test_the_hottest_leaf_of_every_thread_is_in_the_file_though_there_are_many_frames() -> None:
+    made = ProfileBuilder()
+    for number in range(65):
+        thread = made.thread(number + 1)
+        for index in range(400):
+            made.spend(thread, ON_CPU, MS, [python("f"), python(f"small_{index}_{number}")])
+        made.spend(thread, ON_CPU, MS + number, [python("f"), python(f"hottest_{number}")])
+        made.spend(thread, OFF_CPU, 5_000 * MS, [python("f"), wait("lock")])
+    texts = [text for _, text, _ in frames_of(render_flamegraph(made.build(spans=False), OPTIONS))]
+    assert len({text for text in texts if text.startswith("hottest_")}) == 65
+    assert texts.count("[off-cpu: lock]") == 65 and len(texts) <= 16_000
+
+
+def test_threads_of_a_role_are_one_and_idle_time_is_told_apart() -> None:
+    made = ProfileBuilder()
+    for number in range(12):
+        thread = made.thread(number + 1, f"worker_{number}")
+        made.spend(thread, ON_CPU, 600 * MS, [python("work")])
+    idle = made.thread(99, "pool")
+    made.wait(idle, 600 * MS, [python("get", "/usr/lib/python3.11/queue.py"), wait("lock")], flags=SpanFlag.IDLE)
+    svg = render_flamegraph(made.build(), OPTIONS)
+    texts = [text for _, text, width in frames_of(svg) if width]
+    assert "thread worker_0..11 (12 threads)" in texts and not any("pool" in text for text in texts)
+    data = data_of(svg)
+    assert (data["cpu"][0], data["wait"][0], data["idle"][0]) == (7_200_000, 0, 600_000)
+    assert "Too little to say" in svg
+    each = render_flamegraph(made.build(), RenderOptions(merge="none"))
+    assert sum(text.startswith("thread worker_") for _, text, _ in frames_of(each)) == 12

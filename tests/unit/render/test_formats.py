@@ -68,6 +68,7 @@ def test_find_format(name: str, found: str | None) -> None:
     [
         ("/tmp/a.svg", "flamegraph"),
         ("a.SVG", "flamegraph"),
+        ("a.html", "html"),
         ("a.txt", "collapsed"),
         ("a.folded", "collapsed"),
         ("a.speedscope.json", "speedscope"),
@@ -76,6 +77,10 @@ def test_find_format(name: str, found: str | None) -> None:
         ("a.callgrind", "callgrind"),
         ("a.pstats", "pstats"),
         ("a.csv", "csv"),
+        ("a.trace.json", "chrome"),
+        ("a.gecko.json", "gecko"),
+        ("a.parquet", "parquet"),
+        ("a.md", "markdown"),
         ("a.svg/b", None),
         ("svg", None),
     ],
@@ -90,7 +95,7 @@ def test_golden(name: str) -> None:
     known = find_format(name)
     assert known is not None
     content = known.render(training_profile(), RenderOptions())
-    assert isinstance(content, str)
+    content = content if isinstance(content, str) else content.decode()
     golden = GOLDEN / GOLDEN_NAMES[name]
     if os.environ.get("BPFPROF_UPDATE_GOLDEN") == "1":
         golden.write_text(content, encoding="utf-8")

@@ -139,6 +139,15 @@ def test_who_ended_a_wait_is_never_cut() -> None:
     ) in table(made.build())
 
 
+def test_a_lock_of_a_file_is_one_for_all_processes() -> None:
+    made = ProfileBuilder()
+    for pid in (100, 200):
+        made.wait(made.thread(pid, pid=pid), MS, [python("f"), native("flock"), wait("file-lock")], object=1)
+    text = table(replace(made.build(), objects=("/a/\x1b[31mlock",)), "lock")
+    assert "in 1 group" in text and "lock of /a/?[31mlock, wanted in f" in text.replace("\ufffd", "?")
+    assert "waits without a lock" not in text
+
+
 def test_a_timer_releases_no_lock() -> None:
     made = ProfileBuilder()
     made.wait(made.thread(1), MS, [python("f"), wait("lock")], waker=made.waker("timer"), lock=5)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import html.parser
 import io
 import json
 import pstats
@@ -14,20 +15,33 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import duckdb
+import pyarrow.parquet
 import pytest
+from markdown_it import MarkdownIt
 
+from bpfprof.model.frames import FrameKind
 from bpfprof.model.profile import Profile
 from bpfprof.render.formats import RenderOptions, find_format
-from tests.unit.render.profiles import deep_profile, empty_profile, hostile_profile, training_profile, waiting_profile
+from bpfprof.render.labels import frame_labels, printable
+from tests.other_tools import ask_perfetto, firefox, needs_firefox, needs_perfetto, needs_pprof, read_pprof
+from tests.unit.render.profiles import (
+    MS,
+    ON_CPU,
+    READY,
+    RUNQUEUE,
+    ProfileBuilder,
+    deep_profile,
+    empty_profile,
+    hostile_profile,
+    python,
+    training_profile,
+    waiting_profile,
+)
 
 Nanoseconds = tuple[int, int, int]  # CPU, ready, wait
-BROWSER = Path(__file__).parents[2] / "browser"
 every_profile = pytest.mark.parametrize(
     "profile", [training_profile, waiting_profile, hostile_profile, deep_profile, empty_profile]
-)
-needs_pprof = pytest.mark.skipif(
-    shutil.which("node") is None or not (BROWSER / "node_modules" / "pprof-format").is_dir(),
-    reason="tests/browser/node_modules has no pprof-format",
 )
 needs_annotate = pytest.mark.skipif(shutil.which("callgrind_annotate") is None, reason="no callgrind_annotate")
 
@@ -44,13 +58,6 @@ def wanted(profile: Profile, tmp_path: Path) -> Nanoseconds:
     totals = json.loads(written(profile, "json", tmp_path / "a.json").read_text())["totals"]
     cpu, ready, wait, idle = (round(totals[name] * 1e9) for name in ("cpu_s", "ready_s", "wait_s", "idle_s"))
     return cpu, ready, wait + idle
-
-
-def read_pprof(file: Path) -> dict[str, Any]:
-    done = subprocess.run(["node", str(BROWSER / "pprof.mjs"), str(file)], capture_output=True, text=True, check=True)
-    content = json.loads(done.stdout)
-    assert isinstance(content, dict)
-    return content
 
 
 @needs_pprof
@@ -126,3 +133,149 @@ def test_csv_has_the_rows_of_the_json(profile: Callable[[], Profile], tmp_path: 
         assert [row[by] for row in found] == ["" if row[by] is None else str(row[by]) for row in rows]
         for name in ("cpu_self_s", "ready_total_s", "wait_self_s"):
             assert [round(float(row[name]), 9) for row in found] == [row[name] for row in rows]
+
+
+@needs_perfetto
+@pytest.mark.parametrize("profile", [waiting_profile, hostile_profile])
+def test_perfetto_reads_a_trace(profile: Callable[[], Profile], tmp_path: Path) -> None:
+    """Kinds of time by thread; arrows from a thread that runs to one that goes on; calls that are balanced."""
+    given = profile()
+    file = written(given, "chrome", tmp_path / "a.trace.json")
+    by_thread = "SELECT tid, category, sum(dur) FROM slice JOIN thread_track ON track_id = thread_track.id"
+    by_thread += " JOIN thread USING(utid) WHERE category IN ('cpu', 'ready', 'wait', 'lost') GROUP BY 1, 2"
+    arrows = "SELECT one.category, other.category FROM flow JOIN slice one ON one.id = slice_out"
+    arrows += " JOIN slice other ON other.id = slice_in"
+    open_calls = "SELECT count(*) FROM slice WHERE dur < 0"
+    wrong = "SELECT name, value FROM stats WHERE value > 0 AND severity <> 'info'"
+    names = "SELECT name FROM thread WHERE name IS NOT NULL"
+    times, flows, never_end, stats, called = ask_perfetto(file, by_thread, arrows, open_calls, wrong, names)
+    found = {(tid, kind): ns for tid, kind, ns in times}
+    for thread in given.threads:
+        kinds = {"cpu": thread.on_cpu_ns, "ready": thread.runqueue_ns, "wait": thread.off_cpu_ns}
+        assert {kind: found.get((int(thread.tid), kind), 0) for kind in kinds} == kinds
+    assert stats == [] and never_end == [[0]]
+    assert bool(flows) == (profile is waiting_profile)
+    assert {printable(thread.thread_name) for thread in given.threads} <= {name for (name,) in called}
+
+
+@needs_firefox
+def test_the_firefox_profiler_reads_a_file(tmp_path: Path) -> None:
+    given = waiting_profile()
+    with firefox(written(given, "gecko", tmp_path / "a.gecko.json")) as opened:
+        assert {each["name"] for each in opened.threads} == {thread.thread_name for thread in given.threads}
+        main = next(each for each in opened.threads if each["name"] == "MainThread")
+        found = {name: round(ms * 1e6) for name, ms in opened.categories(main["threadHandle"]).items()}
+        thread = given.threads[0]
+        of_waits = dict(thread.off_by_reason)
+        assert found == {"Lock": of_waits["lock"], "GIL": of_waits["gil"], "Ready, no CPU": thread.runqueue_ns}
+        markers = opened.ask("thread", "markers", "--thread", main["threadHandle"], "--list", "--limit", "0")
+        assert "waiting: lock" in json.dumps(markers) and "waiting: GIL" in json.dumps(markers)
+
+
+@needs_firefox
+def test_the_firefox_profiler_takes_hostile_names(tmp_path: Path) -> None:
+    with firefox(written(hostile_profile(), "gecko", tmp_path / "a.gecko.json")) as opened:
+        (thread,) = opened.threads
+        assert "alert(1)" in thread["name"]
+        whole_ms = sum(opened.categories(thread["threadHandle"]).values())
+        assert round(whole_ms * 1e6) == hostile_profile().threads[0].wall_ns
+
+
+@every_profile
+def test_parquet_in_duckdb_and_pyarrow(profile: Callable[[], Profile], tmp_path: Path) -> None:
+    file = written(profile(), "parquet", tmp_path / "a.parquet")
+    rows = duckdb.sql(f"SELECT state, sum(ns)::BIGINT FROM '{file}' GROUP BY 1").fetchall()
+    assert tuple(dict(rows).get(state, 0) for state in ("cpu", "ready", "wait")) == wanted(profile(), tmp_path)
+    table = pyarrow.parquet.read_table(file)
+    assert int(table.schema.metadata[b"bpfprof.wall_ns"]) == sum(thread.wall_ns for thread in profile().threads)
+    options = RenderOptions()
+    labels = frame_labels(profile(), options)
+    stacks = {tuple(labels[frame] for frame in stack) for stack in profile().stacks}
+    assert {tuple(frames) for frames in table["frames"].to_pylist()} <= stacks
+
+
+class Page(html.parser.HTMLParser):
+    """Cells of each row, and all that is no text or known element."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.rows: list[list[str]] = []
+        self.elements: set[str] = set()
+        self.attributes: set[str] = set()
+        self._in_cell = False
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+        self.elements.add(tag)
+        self.attributes |= {name for name, _ in attributes}
+        self._in_cell = self._in_cell or tag in ("td", "th")
+        if tag == "tr":
+            self.rows.append([])
+        elif tag in ("td", "th"):
+            self.rows[-1].append("")
+
+    def handle_endtag(self, tag: str) -> None:
+        self._in_cell = self._in_cell and tag not in ("td", "th")
+
+    def handle_data(self, data: str) -> None:
+        if self._in_cell:
+            self.rows[-1][-1] += data
+
+
+def odd_names_profile() -> Profile:
+    """Names that would end a cell, begin something, or be a link."""
+    made = ProfileBuilder()
+    names = [*_ODD_NAMES, *(f"{one}|{other}" for one in _ODD_NAMES for other in _ODD_NAMES)]
+    for tid, name in enumerate(names, 100):
+        thread = made.thread(tid, name, process=name)
+        made.spend(thread, ON_CPU, 5 * MS, [python(name, f"/srv/{name}.py", 3)])
+        made.spend(thread, RUNQUEUE, 5 * MS, [python(name, f"/srv/{name}.py", 3), READY])
+    return made.build()
+
+
+_ODD_NAMES = (
+    "a|b",
+    "`",
+    "``x`",
+    "\\",
+    "c\\|d",
+    "*x*",
+    "__init__",
+    "<lambda>",
+    "<img src=x>",
+    "[a](http://x.y)",
+    "&lt;",
+)
+_ODD_NAMES += (
+    "~~x~~",
+    "www.x.y",
+    "http://x.y",
+    "| --- |",
+    "$x$",
+    ":tada:",
+    "@someone",
+    "#1",
+    "\n# x",
+    "-->",
+    "</code>",
+)
+MARKDOWN_PROFILES = [training_profile, waiting_profile, hostile_profile, deep_profile, odd_names_profile]
+ELEMENTS = {"h2", "p", "strong", "sub", "code", "table", "thead", "tbody", "tr", "th", "td"}
+
+
+@pytest.mark.parametrize("profile", MARKDOWN_PROFILES)
+def test_markdown_is_whole_tables_in_which_names_are_text(profile: Callable[[], Profile], tmp_path: Path) -> None:
+    given = profile()
+    text = written(given, "markdown", tmp_path / "a.md", RenderOptions(limit=1000)).read_text()
+    page = Page(MarkdownIt("gfm-like", {"linkify": False}).render(text))
+    assert page.elements <= ELEMENTS and page.attributes <= {"style"}
+    widths = {"time of threads": 3, "where": 7, "threads": 7}
+    width = 0
+    for row in page.rows:
+        width = widths.get(row[0], width)
+        assert len(row) == width, row
+    functions = {printable(frame.name) for frame in given.frames if frame.kind == FrameKind.PYTHON}
+    named = {row[0] for row in page.rows if len(row) == 7}
+    assert functions & named or profile is deep_profile
+    if profile is odd_names_profile:
+        assert functions <= named

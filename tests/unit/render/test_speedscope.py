@@ -11,6 +11,7 @@ from tests.unit.render.profiles import (
     ProfileBuilder,
     empty_profile,
     hostile_profile,
+    native,
     python,
     training_profile,
     wait,
@@ -21,8 +22,10 @@ def test_threads_share_a_clock_and_their_weights_fill_it() -> None:
     profile = training_profile()
     content = json.loads(render_speedscope(profile, RenderOptions()))
     spans = {thread.tid: (thread.first_ns, thread.last_ns) for thread in profile.threads}
-    assert len(content["profiles"]) == len(profile.threads)
-    for one in content["profiles"]:
+    whole, *threads = content["profiles"]
+    assert len(threads) == len(profile.threads)
+    assert whole["name"] == "all threads" and sum(whole["weights"]) == sum(it.wall_ns for it in profile.threads)
+    for one in threads:
         tid = int(one["name"].rpartition("(")[2].rstrip(")"))
         assert (one["startValue"], one["endValue"]) == spans[tid]
         assert one["startValue"] + sum(one["weights"]) == one["endValue"]
@@ -37,9 +40,26 @@ def test_samples_are_in_the_order_of_time_and_neighbours_merge() -> None:
         made.spend(thread, ON_CPU, ns, stack)
     content = json.loads(render_speedscope(made.build(), RenderOptions()))
     names = [frame["name"] for frame in content["shared"]["frames"]]
-    one = content["profiles"][0]
-    assert [[names[frame] for frame in sample] for sample in one["samples"]] == [["a"], ["b", "[off-cpu: gil]"], ["a"]]
+    whole, one = content["profiles"]
+    assert [[names[frame] for frame in sample] for sample in one["samples"]] == [["a"], ["b", "waiting: GIL"], ["a"]]
     assert one["weights"] == [11, 7, 8]
+    root = "thread python (1)"
+    stacks = [[names[frame] for frame in sample] for sample in whole["samples"]]
+    assert (stacks, whole["weights"]) == ([[root, "a"], [root, "b", "waiting: GIL"]], [19, 7])
+
+
+def test_waits_for_a_lock_have_its_name_and_where_it_is_taken() -> None:
+    made = ProfileBuilder()
+    one, other = made.thread(1), made.thread(2)
+    by = {"waker": made.thread_waker(other), "waker_stack": [python("free")]}
+    for lock, line in ((0x500, 21), (0x600, 30)):
+        made.wait(
+            one, line * MS, [python("audit", "/srv/app.py", line), native("futex"), wait("lock")], lock=lock, **by
+        )
+    made.spend(other, ON_CPU, 51 * MS, [python("free")])
+    frames = json.loads(render_speedscope(made.build(), RenderOptions()))["shared"]["frames"]
+    assert {"name": "waiting: lock #1, taken in audit (app.py:30)", "file": "app.py", "line": 30} in frames
+    assert {"name": "waiting: lock #2, taken in audit (app.py:21)", "file": "app.py", "line": 21} in frames
 
 
 def test_busy_main_threads_come_first() -> None:
@@ -50,7 +70,7 @@ def test_busy_main_threads_come_first() -> None:
         made.spend(thread, ON_CPU, percent * MS, [python("f")])
         made.spend(thread, OFF_CPU, (100 - percent) * MS, [python("f"), wait("sleep")])
     content = json.loads(render_speedscope(made.build(), RenderOptions()))
-    order = [int(one["name"].rpartition("(")[2].rstrip(")")) for one in content["profiles"]]
+    order = [int(one["name"].rpartition("(")[2].rstrip(")")) for one in content["profiles"][1:]]
     assert order == [20, 10, 31, 11, 30]
     assert content["activeProfileIndex"] == 0
 

@@ -63,3 +63,55 @@ def test_its_stack_is_whole_without_what_lay_beyond() -> None:
     source = StackSource(made.recording())
     assert source.statuses[stack] == Status.OK
     assert [frame.name for frame in source.frames(stack, status)] == ["inner_bootstrap", "body", "anything"]
+
+
+@pytest.mark.parametrize(
+    ("names", "expected"),
+    [
+        (["slp_switch", "g_switchstack"], Status.STACK_DISAGREES),
+        (["memcpy", "slp_restore_state_trampoline", "slp_switch"], Status.STACK_DISAGREES),
+        (["malloc", "slp_save_state_trampoline", "slp_switch"], Status.OK),
+        (["g_switchstack"], Status.OK),
+    ],
+)
+def test_a_moment_between_two_greenlets_is_marked(names: list[str], expected: Status) -> None:
+    """Both have one call: the stack is the next one's, and the Python frames are still those of the one before."""
+    made = HandMade()
+    made.process()
+    python, library = made.file("/libpython3.11.so"), made.file("/greenlet/_greenlet.so")
+    evaluation = made.native(python, ("_PyEval_EvalFrameDefault", "", 0, NAME_EVAL))
+    native = [*(made.native(library, (name, "", 0, 0)) for name in names), evaluation]
+    stack = made.stack((made.code("body"), 0, 1), native=native)
+    assert StackSource(made.recording()).statuses[stack] == expected
+
+
+@pytest.mark.parametrize(
+    ("native", "expected"),
+    [
+        ("SwEc", ["c", "outer", "inner", "slp_switch", "slp_save_state_trampoline"]),
+        ("SwEcBcEc", ["inner_bootstrap", "c", "outer", "inner", "slp_switch", "slp_save_state_trampoline"]),
+        ("SwEcEc", None),
+        ("SwEcEcBcEc", None),
+        ("SwEcgcEc", None),  # its beginning has no name
+        ("cwEc", None),
+    ],
+)
+def test_python_frames_without_entries_are_of_the_one_call(native: str, expected: list[str] | None) -> None:
+    """As they are while the stack is copied, of CPython 3.12 and later. S, w, g: of greenlet; c: of C."""
+    made = HandMade()
+    made.process(version="3.12.1", shim_is_python=False, entry_marks_from=2)
+    python, library = made.file("/libpython3.12.so"), made.file("/greenlet/_greenlet.so")
+    known = {
+        "E": made.native(python, ("_PyEval_EvalFrameDefault", "", 0, NAME_EVAL)),
+        "c": made.native(made.file("/c.so"), ("c", "", 0, 0)),
+        **{
+            letter: made.native(library, (name, "", 0, 0))
+            for letter, name in zip("SwBg", ("slp_save_state_trampoline", "slp_switch", "inner_bootstrap", "g_switch"))
+        },
+    }
+    frames = [(made.code(name), 0, 0) for name in ("inner", "outer")]
+    stack = made.stack(*frames, native=[known[letter] for letter in native])
+    source = StackSource(made.recording())
+    assert source.statuses[stack] == (Status.OK if expected else Status.STACK_DISAGREES)
+    if expected:
+        assert [frame.name for frame in source.frames(stack, Status.OK)] == expected

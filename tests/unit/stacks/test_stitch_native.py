@@ -152,6 +152,20 @@ def test_a_thread_without_python_keeps_all_its_frames(older: Program) -> None:
     assert older.shown(stack) == "start_thread _PyObject_Call read"
 
 
+@pytest.mark.parametrize(
+    ("native", "mark"),
+    [
+        ("EVAL PyEval_EvalCode _start", ""),
+        ("read EVAL PyEval_EvalCode _start", "<native and Python frames disagree> "),
+        ("EVAL map_next EVAL PyEval_EvalCode _start", "<native and Python frames disagree> "),
+    ],
+)
+def test_calls_without_any_python_frame_are_no_whole_stack(older: Program, native: str, mark: str) -> None:
+    """But for one whose frame is not linked yet, or not any more."""
+    shown = older.shown(older.made.stack(native=older.native(native), status=NO_PYTHON))
+    assert shown.startswith(f"{mark}_start"), shown
+
+
 def test_a_thread_in_the_kernel_only(older: Program) -> None:
     stack = older.made.stack(kernel=older.in_kernel("schedule kthread"), status=NO_PYTHON, native_status=NOT_TAKEN)
     assert older.shown(stack) == "kthread[k] schedule[k]"
@@ -274,7 +288,9 @@ def test_the_status_of_every_stack_is_what_merging_finds() -> None:
         whole = native_status if native_status not in (OK, NOT_TAKEN) else status
         if whole == NO_PYTHON and (is_eval or kernel):
             whole = OK
-        expected.append(DISAGREES if whole == OK and merged.problem else whole)
+        has_called = sum(is_eval) > int(bool(is_eval) and is_eval[0])
+        is_apart = merged.problem or (status == NO_PYTHON and has_called)
+        expected.append(DISAGREES if whole == OK and is_apart else whole)
     statuses = StackSource(made.recording()).statuses.tolist()
     assert statuses == expected
     assert all(statuses.count(status) > 100 for status in (OK, DISAGREES, FAULT, NOT_READY, TOO_DEEP))

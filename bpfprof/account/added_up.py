@@ -1,0 +1,333 @@
+"""The spans of one recording, those that nothing but their time tells apart as one, which is made without each of them.
+
+Where the order in time does not matter that is a part of the work. The times of waits come beside.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from bpfprof import array_types as npt
+from bpfprof.account.estimate import estimated, spread
+from bpfprof.account.running import Running, running_times
+from bpfprof.account.spans import Spans, SpanSource, of_one
+from bpfprof.account.threads import Int64Array, sums_by
+from bpfprof.account.wakers import waker_places
+from bpfprof.model.grouping import grouped, numbers_of
+from bpfprof.model.rows import copied, one_after_another, picked
+from bpfprof.model.samples import HOLDS_GIL
+from bpfprof.model.spans import PIECE_DTYPE, SPAN_DTYPE, WAIT_TIME_DTYPE, SpanFlag, ThreadState
+from bpfprof.model.statuses import Status
+
+Bools = npt.NDArray[np.bool_]
+_PARKED_PART = 0.95  # of a thread's time: a wait of so much is a span of its own
+
+
+class AddedUp(NamedTuple):
+    """longest_ns: of each span the longest wait of those that it is made of, as far as their times are known.
+
+    is_parked: whether that is nearly all time of its thread; no other wait is part of the span then. times:
+    WAIT_TIME_DTYPE, in the order of threads and time, of all waits that have a row; None: the spans are single. pieces:
+    PIECE_DTYPE, in the same order, of all that the spans are made of, if they were asked for.
+    """
+
+    spans: Spans
+    longest_ns: Int64Array
+    is_parked: Bools
+    times: Spans | None = None
+    pieces: Spans | None = None
+
+
+class _Part(NamedTuple):
+    """pieces: by time, one kind after the other."""
+
+    spans: Spans
+    longest_ns: Int64Array
+    times: Spans
+    pieces: list[Spans]
+
+
+class AddingSource(SpanSource):
+    """The same source of spans."""
+
+    def added_up(self, chosen: range, has_whole: bool = False, with_pieces: bool = False) -> AddedUp:
+        """Of the threads of a group, in any order.
+
+        has_whole: a wait for a GIL, which comes as many rows and parts, is as whole as others: it has the stack of its
+        first row and the waker of its last, and one time, which ends with it and refers to the span of its first part.
+        """
+        first, times = self.threads.waits.of_threads(chosen).start, self._times(chosen)
+        parts: list[_Part] = []
+        count = 0
+        for own in self.threads.waits.blocks(chosen):
+            of_block = (it[own.start - first : own.stop - first] for it in times)
+            for part in self._waits_added_up(own, has_whole, with_pieces, *of_block):
+                part.times["span"] += count
+                for pieces in part.pieces:
+                    pieces["span"] += count
+                count += len(part.spans)
+                parts.append(part)
+        parts.append(self._bursts_added_up(chosen, with_pieces))
+        for pieces in parts[-1].pieces:
+            pieces["span"] += count
+        spans = one_after_another(SPAN_DTYPE, [part.spans for part in parts])
+        if self._has_unsampled(chosen):
+            (spans,) = estimated(lambda: iter([spans]))
+        longest_ns = np.concatenate([part.longest_ns for part in parts])
+        of_waits = one_after_another(WAIT_TIME_DTYPE, [part.times for part in parts])
+        made = AddedUp(spans, longest_ns, self.are_parked(spans["thread"], longest_ns), of_waits)
+        if not with_pieces:
+            return made
+        pieces = one_after_another(PIECE_DTYPE, [it for part in parts for it in part.pieces])
+        del parts
+        return made._replace(pieces=_in_order(pieces, spans))
+
+    def running(self, chosen: range, is_shown: Bools) -> Running:
+        """When those threads of a group that are shown were runnable and on a CPU."""
+        (bursts, sums), (_, woken_ns, end_ns) = self._bursts(chosen), self._times(chosen)
+        return running_times(chosen, is_shown, bursts, sums, woken_ns, end_ns)
+
+    def are_parked(self, threads: npt.NDArray[np.uint32], ns: Int64Array) -> Bools:
+        """Whether waits of these threads that last so long are nearly all of their time."""
+        wall_ns = self.threads.last_ns - self.threads.first_ns
+        return np.asarray(ns >= _PARKED_PART * wall_ns[threads])
+
+    def _waits_added_up(
+        self,
+        own: slice,
+        has_whole: bool,
+        with_pieces: bool,
+        begin_ns: Int64Array,
+        woken_ns: Int64Array,
+        end_ns: Int64Array,
+    ) -> list[_Part]:
+        """Blocked and runnable ones of a block of rows."""
+        rows, reasons = self.threads.waits.rows(own), self._reasons[own]
+        blocked_ns, ready_ns = woken_ns - begin_ns, end_ns - woken_ns
+        wakers, locks = waker_places(self._recording, rows, reasons, blocked_ns), self._locks_of(rows, reasons)
+        names = ("thread", "stack", "waker_stack", "object", "status", "one_in", "task_state")
+        columns = [rows[name] for name in names]
+        if has_whole:
+            rows, wakers = self._as_whole(rows, wakers, own)
+        is_parked = self.are_parked(rows["thread"], blocked_ns)
+        order, begin = grouped([*columns, reasons, wakers, locks, rows["flags"] & HOLDS_GIL, is_parked])
+        first = order[begin]
+        kinds = self._spans_of(picked(rows, first), reasons[first])
+        kinds["wait"] = self._wait_number[own][first]
+        kinds["start_ns"] = np.minimum.reduceat(begin_ns[order], begin) - self.threads.start_ns
+        is_first = self._is_first[own]
+        ready = copied(kinds)
+        ready["state"] = ThreadState.RUNQUEUE
+        _sum(ready, ready_ns[order], (is_first & (ready_ns > 0))[order], begin)
+        blocked = kinds
+        blocked["state"] = ThreadState.OFF_CPU
+        for name in ("object", "waker_stack"):
+            blocked[name] = rows[name][first]
+        blocked["waker"], blocked["lock"] = wakers[first], locks[first]
+        blocked["flags"] |= self._idle_flags(blocked["stack"], blocked["reason"])
+        number, held = numbers_of(order, begin), self._held_in(own)
+        place = held["place"] - own.start
+        of_gil, gil_number = _gil_part(blocked, number[place], held, is_first[place], self._wait_number[own][place])
+        blocked_ns[place] = 0  # the parts are in their place
+        _sum(blocked, blocked_ns[order], (is_first & (blocked_ns > 0))[order], begin)
+        timed = np.flatnonzero(blocked_ns)
+        held_ns, held_end_ns, first = held["ns"], held["start_ns"] + held["ns"], np.arange(len(held))
+        if has_whole and len(held):
+            first = np.flatnonzero(np.diff(self._wait_number[own][place].astype(np.int64), prepend=-1))
+            held_ns = np.add.reduceat(held_ns, first)
+            held_end_ns = held_end_ns[np.append(first[1:], len(held)) - 1]
+        times = np.zeros(len(timed) + len(first), WAIT_TIME_DTYPE)
+        times["start_ns"] = np.append(begin_ns[timed], held_end_ns - held_ns) - self.threads.start_ns
+        times["duration_ns"] = np.append(blocked_ns[timed], held_ns)
+        times["span"] = np.append(number[timed], len(blocked) + gil_number[first])
+        if len(first):
+            times = picked(times, np.argsort(np.append(timed, place[first]), kind="stable"))
+        longest_ns, longest_ready_ns = (np.maximum.reduceat(ns[order], begin) for ns in (blocked_ns, ready_ns))
+        both = one_after_another(SPAN_DTYPE, [blocked, of_gil.spans])
+        of_blocked, of_ready = list[Spans](), list[Spans]()
+        if with_pieces:
+            of_wait = self._wait_number[own], is_first
+            of_blocked.append(self._pieces_of_waits(begin_ns, blocked_ns, number, *of_wait))
+            of_ready.append(self._pieces_of_waits(woken_ns, ready_ns, number, *of_wait))
+        if with_pieces and len(held):
+            parts = np.zeros(len(held), PIECE_DTYPE)
+            parts["start_ns"], parts["duration_ns"] = held["start_ns"] - self.threads.start_ns, held["ns"]
+            parts["span"], parts["holder"] = len(blocked) + gil_number, held["holder"]
+            parts["wait"] = self._wait_number[own][place]
+            parts["count"] = is_first[place] & (np.diff(held["place"], prepend=-1) > 0)
+            of_blocked.append(picked(parts, held["ns"] > 0))
+        return [
+            _Part(both, np.append(longest_ns, of_gil.longest_ns), times, of_blocked),
+            _Part(ready, longest_ready_ns, times[:0], of_ready),
+        ]
+
+    def _pieces_of_waits(
+        self,
+        start_ns: Int64Array,
+        ns: Int64Array,
+        span: npt.NDArray[np.intp],
+        wait: npt.NDArray[np.uint32],
+        is_first: Bools,
+    ) -> Spans:
+        timed = np.flatnonzero(ns)
+        pieces = np.zeros(len(timed), PIECE_DTYPE)
+        pieces["start_ns"], pieces["duration_ns"] = start_ns[timed] - self.threads.start_ns, ns[timed]
+        pieces["span"], pieces["wait"], pieces["count"] = span[timed], wait[timed], is_first[timed]
+        return pieces
+
+    def _as_whole(
+        self, rows: Spans, wakers: npt.NDArray[np.uint32], own: slice
+    ) -> tuple[Spans, npt.NDArray[np.uint32]]:
+        """The same rows and wakers; those of one wait are alike."""
+        waits = self._wait_number[own]
+        first = np.flatnonzero(np.diff(waits.astype(np.int64), prepend=-1))
+        counts = np.diff(np.append(first, len(rows)))
+        if len(first) == len(rows):
+            return rows, wakers
+        last = np.repeat(first + counts - 1, counts)
+        whole = copied(rows)
+        for name in ("stack", "object", "status", "one_in", "task_state", "flags"):
+            whole[name] = np.repeat(rows[name][first], counts)
+        whole["waker_stack"] = rows["waker_stack"][last]
+        return whole, wakers[last]
+
+    def _bursts_added_up(self, chosen: range, with_pieces: bool) -> _Part:
+        """A span for each sample and state, and of each thread what no sample speaks for."""
+        samples, (bursts, sums) = self.threads.samples, self._bursts(chosen)
+        position, length, sample, burst = self._pieces_in(chosen, bursts)
+        begin_ns, taken_ns, added_ns, unknown_ns = bursts.wall_clock(position, length, burst)
+        own = samples.of_threads(chosen)
+        # First a cell for each thread, then for each sample.
+        cell = np.where(sample >= 0, sample - own.start + len(chosen), bursts.thread[burst])
+        count = len(chosen) + own.stop - own.start
+        cells = np.zeros(count, SPAN_DTYPE)
+        cells["thread"] = np.append(np.arange(chosen.start, chosen.stop), samples.column("thread", own))
+        cells["status"] = Status.NOT_SAMPLED
+        named = cells[len(chosen) :]
+        named["stack"] = samples.column("stack", own)
+        named["status"] = self._status(named["stack"], samples.column("status", own))
+        named["flags"] = np.where(samples.column("flags", own) & HOLDS_GIL > 0, SpanFlag.HOLDS_GIL, 0)
+        cells["start_ns"] = (self.threads.last_ns - self.threads.start_ns)[cells["thread"].astype(np.int64)]
+        np.minimum.at(cells["start_ns"], cell, begin_ns - self.threads.start_ns)
+        made, longest, pieces = list[Spans](), list[Int64Array](), list[Spans]()
+        made_count, at_ns = 0, begin_ns
+        for state, ns in (
+            (ThreadState.ON_CPU, length),
+            (ThreadState.RUNQUEUE, taken_ns),
+            (ThreadState.UNKNOWN, unknown_ns),
+        ):
+            spans = copied(cells)
+            spans["state"] = state
+            spans["duration_ns"] = spans["stands_for_ns"] = sums_by(cell, ns, count)
+            if state == ThreadState.ON_CPU:
+                spans["count"][len(chosen) :] = 1
+            else:
+                spans["count"] = np.bincount(cell[ns > 0], minlength=count)
+            longest_ns = np.zeros(count, np.int64)
+            if state == ThreadState.RUNQUEUE:
+                np.maximum.at(longest_ns, cell, ns)
+            shown = spans["duration_ns"] > 0
+            if with_pieces:
+                of_cells = made_count + np.cumsum(shown) - 1
+                pieces.append(self._pieces_of_cells(at_ns, ns, of_cells[cell], sample, state == ThreadState.ON_CPU))
+                at_ns = at_ns + ns
+            made.append(picked(spans, shown))
+            longest.append(longest_ns[shown])
+            made_count += len(made[-1])
+        gap = np.flatnonzero(added_ns)
+        if with_pieces:  # without them the sum of each thread's is enough
+            gap = gap[np.lexsort((at_ns[gap], burst[gap]))]
+        of_gaps = bursts.thread[burst[gap]]
+        borders = np.searchsorted(of_gaps, np.arange(len(chosen) + 1)).tolist() if with_pieces else []
+        all_added_ns = np.add.reduceat(bursts.added_ns, bursts.first[:-1])
+        for thread in np.flatnonzero(all_added_ns).tolist():
+            of_thread = of_one(sums, chosen.start + thread)
+            if with_pieces:
+                its = gap[borders[thread] : borders[thread + 1]]
+                spread_out = self._pieces_of_gaps(at_ns[its], added_ns[its], of_thread, int(all_added_ns[thread]))
+                nanoseconds = sums_by(spread_out["span"], spread_out["duration_ns"], len(of_thread))
+                counts = sums_by(spread_out["span"], spread_out["count"], len(of_thread))
+            else:
+                nanoseconds, counts = (it[0] for it in spread(all_added_ns[thread : thread + 1], of_thread))
+            spans = self._added(
+                bursts.start_ns[bursts.first[thread] + np.zeros(len(of_thread), np.int64)],
+                of_thread,
+                *(np.arange(len(of_thread)),) * 2,
+                np.zeros(len(of_thread), np.int64),
+                nanoseconds,
+                counts,
+            )
+            has_time = spans["duration_ns"] > 0
+            if with_pieces:
+                spread_out["span"] = (made_count + np.cumsum(has_time) - 1)[spread_out["span"]]
+                pieces.append(spread_out)
+            made.append(picked(spans, has_time))
+            longest.append(np.zeros(len(made[-1]), np.int64))
+            made_count += len(made[-1])
+        spans = one_after_another(SPAN_DTYPE, made)
+        return _Part(spans, np.concatenate(longest), np.zeros(0, WAIT_TIME_DTYPE), pieces)
+
+    def _pieces_of_cells(
+        self, start_ns: Int64Array, ns: Int64Array, span: Int64Array, sample: Int64Array, is_cpu: bool
+    ) -> Spans:
+        timed = np.flatnonzero(ns)
+        pieces = np.zeros(len(timed), PIECE_DTYPE)
+        pieces["start_ns"], pieces["duration_ns"] = start_ns[timed] - self.threads.start_ns, ns[timed]
+        pieces["span"], pieces["count"] = span[timed], 1
+        if is_cpu:
+            named = np.flatnonzero(sample[timed] >= 0)
+            places = sample[timed[named]]
+            pieces["cpu"][named] = self.threads.samples.column("cpu", places) + 1
+            pieces["count"] = 0  # a sample counts in its first piece
+            pieces["count"][named[np.unique(places, return_index=True)[1]]] = 1
+        return pieces
+
+    def _pieces_of_gaps(self, start_ns: Int64Array, gaps_ns: Int64Array, sums: Spans, all_ns: int) -> Spans:
+        """Waits of a thread that were only added up, in the gaps that they are in; span: the place of its sum."""
+        passed_ns = np.append(0, np.cumsum(gaps_ns))
+        held = [np.zeros(0, PIECE_DTYPE)]
+        step, cut = self._spread_by(len(gaps_ns), len(sums))
+        for begin in range(0, len(gaps_ns), step):
+            own = slice(begin, begin + step)
+            gap, which, into_ns, ns, count = cut(gaps_ns[own], sums, int(passed_ns[begin]), all_ns)
+            pieces = np.zeros(len(gap), PIECE_DTYPE)
+            pieces["start_ns"] = start_ns[own][gap] + into_ns - self.threads.start_ns
+            pieces["duration_ns"], pieces["span"], pieces["count"] = ns, which, count
+            held.append(pieces)
+        return one_after_another(PIECE_DTYPE, held)
+
+
+def _in_order(pieces: Spans, spans: Spans) -> Spans:
+    """By thread and time."""
+    at_ns, threads = pieces["start_ns"].copy(), spans["thread"]
+    if len(pieces) and threads.min() < threads.max():
+        return picked(pieces, np.lexsort((at_ns, threads[pieces["span"]])))
+    return picked(pieces, np.argsort(at_ns, kind="stable"))
+
+
+def _gil_part(
+    kinds: Spans, number: npt.NDArray[np.intp], held: Spans, is_first: Bools, wait: npt.NDArray[np.uint32]
+) -> tuple[_Part, npt.NDArray[np.intp]]:
+    """(spans of parts of waits for a GIL, the number of each part's). Of each part: number: its span without holders,
+    is_first: whether its row begins a wait, wait: the number of that."""
+    order, begin = grouped([number, held["holder"], held["stack"]])
+    spans = picked(kinds, number[order[begin]])
+    spans["holder"], spans["holder_stack"] = held["holder"][order[begin]], held["stack"][order[begin]]
+    counts = is_first & (np.diff(held["place"], prepend=-1) > 0)
+    _sum(spans, held["ns"][order], counts[order], begin)
+    longest_ns = np.zeros(0, np.int64)
+    if len(held):  # one wait comes as many rows, which stand together
+        of_wait = np.flatnonzero(np.diff(wait.astype(np.int64), prepend=-1))
+        whole_ns = np.add.reduceat(held["ns"], of_wait)
+        whole_ns = np.repeat(whole_ns, np.diff(np.append(of_wait, len(held))))
+        longest_ns = np.maximum.reduceat(whole_ns[order], begin)
+    return _Part(spans, longest_ns, np.zeros(0, WAIT_TIME_DTYPE), []), numbers_of(order, begin)
+
+
+def _sum(spans: Spans, ns: Int64Array, counts: npt.NDArray[np.bool_], begin: npt.NDArray[np.intp]) -> None:
+    """Gives each span the time and count of its group; both in the order of groups."""
+    if len(begin):
+        spans["duration_ns"] = spans["stands_for_ns"] = np.add.reduceat(ns, begin)
+        spans["count"] = np.add.reduceat(counts.astype(np.int64), begin)

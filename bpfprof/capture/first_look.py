@@ -1,0 +1,61 @@
+"""A whole machine looked at before it is recorded: where code is mapped, and where interpreters keep their frames.
+
+It takes some ms for each process, and programs are compiled and loaded meanwhile. What was not looked at is looked at
+when the kernel side meets it, and its first stacks say so.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from functools import partial
+
+from bpfprof.code.maps import NativeCode
+from bpfprof.cpython.detect import Interpreter, find_interpreter
+from bpfprof.errors import TargetError
+from bpfprof.model.ids import Pid
+from bpfprof.proc import tasks
+
+
+@dataclass
+class FirstLook:
+    """Of these processes, the busiest first: at the code of each, whose unwind tables take longest, then for Python."""
+
+    _steps: Iterator[Callable[[], object]]
+    _found: dict[Pid, tuple[tuple[int, ...], Interpreter]] = field(default_factory=dict)
+    _without_runtime: dict[tuple[str, int], str] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, code: NativeCode | None, pids: Iterable[Pid], at_python: bool) -> FirstLook:
+        """One that has not begun. at_python: whether to look for interpreters, too."""
+        order, steps = tasks.busiest_first(pids), list[Callable[[], object]]()
+        look = cls(iter(steps))
+        if code is not None:
+            steps += [partial(code.look_at, pid) for pid in order]
+        if at_python:
+            steps += [partial(look._look_for_python, pid) for pid in order]
+        return look
+
+    def go_on(self, until_s: float, goes_on: Callable[[], bool] = lambda: False) -> bool:
+        """Until time.monotonic() is `until_s`, and for as long as `goes_on()`. Whether there is more to look at."""
+        while time.monotonic() < until_s or goes_on():
+            step = next(self._steps, None)
+            if step is None:
+                return False
+            step()
+        return True
+
+    def interpreter(self, pid: Pid) -> Interpreter | None:
+        """What was found in a process, if it still runs the same program."""
+        program, found = self._found.pop(pid, ((), None))
+        return found if program and program == tasks.running_program(pid) else None
+
+    def _look_for_python(self, pid: Pid) -> None:
+        program = tasks.running_program(pid)
+        try:
+            found = find_interpreter(pid, without_runtime=self._without_runtime)
+        except TargetError:
+            return
+        if isinstance(found, Interpreter):
+            self._found[pid] = program, found

@@ -1,0 +1,19 @@
+"""A picture in a file -> shown in the user's browser, which never runs as root."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import click
+
+
+def open_picture(path: Path) -> None:
+    """Says where it is when no browser is started: as root, or where there is none."""
+    import webbrowser
+
+    address = path.resolve().as_uri()
+    if os.geteuid() == 0:
+        click.echo(f"no browser is started as root; open {address}", err=True)
+    elif not webbrowser.open(address):
+        click.echo(f"no browser was found; open {address}", err=True)

@@ -1,0 +1,1 @@
+"""`%load_ext bpfprof`: the magics `%bpfprof` and `%%bpfprof` of IPython and Jupyter."""

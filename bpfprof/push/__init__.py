@@ -1,0 +1,1 @@
+"""Profiles of a recording that goes on -> a server that collects them."""

@@ -1,0 +1,128 @@
+"""A profile and its work -> pools of threads: whose they are, how long they spin, and what sets their number."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from bpfprof.model.frames import Frame, FrameKind
+from bpfprof.model.profile import Profile
+from bpfprof.query.functions import Ints
+from bpfprof.query.shares import NATIVE, PYTHON, READY, sums
+from bpfprof.query.stack_frames import Bools, StackFrames
+from bpfprof.query.work import Work
+
+_MOST = 0.5  # of what a thread works in stacks of a pool: then it is one of its threads
+_NATIVE = (FrameKind.NATIVE, FrameKind.INLINED)
+# What a thread begins in says nothing of who started it.
+_BEGINNINGS = re.compile(r"(?:libc|libpthread|ld-linux[\w-]*|libstdc\+\+|ld-musl[\w-]*)[-.].*")
+
+
+@dataclass(frozen=True)
+class _Kind:
+    """file, function: regular expressions, searched in a native frame. anywhere: a stack that has one such frame is of
+    the pool; else its outermost frame must be one. spins: a thread whose CPU time is in it waits for the others.
+    """
+
+    name: str
+    setting: str
+    file: str = ""
+    function: str = ""
+    anywhere: bool = True
+    spins: bool = False
+
+
+# The first that fits counts. Settings: as the documentation of each names them.
+_KINDS = (
+    _Kind("OpenMP", "OMP_NUM_THREADS", file=r"^lib(?:gomp|omp|iomp5)\b", spins=True),
+    _Kind("OpenBLAS", "OPENBLAS_NUM_THREADS", function=r"blas_thread_server$|^(?:\w+_)?exec_blas", spins=True),
+    _Kind("OpenBLAS", "OPENBLAS_NUM_THREADS", file=r"openblas", anywhere=False, spins=True),
+    _Kind("Polars", "POLARS_MAX_THREADS", file=r"^_?polars", anywhere=False),
+    _Kind("Rayon", "RAYON_NUM_THREADS", function=r"\brayon_core::"),
+    _Kind("Tokio", "TOKIO_WORKER_THREADS", function=r"\btokio::runtime::"),
+    _Kind("Numba", "NUMBA_NUM_THREADS", file=r"^(?:workqueue|omppool|tbbpool)\."),
+    _Kind("XLA", "PJRT_NPROC", file=r"^(?:libjax_common|xla_extension)\b", function=r"^Eigen::ThreadPoolTempl"),
+    _Kind("TensorFlow", "TF_NUM_INTRAOP_THREADS", function=r"^Eigen::ThreadPoolTempl"),
+    _Kind("PyTorch", "torch.set_num_threads()", function=r"^c10::ThreadPool::"),
+    _Kind("Arrow", "pyarrow.set_cpu_count()", function=r"^arrow::internal::(?:ThreadPool|WorkerLoop)"),
+)
+
+
+@dataclass(frozen=True)
+class Pool:
+    """threads: places in Profile.threads of those that work in it. spin_ns: CPU time in which they wait for others."""
+
+    name: str
+    setting: str
+    threads: tuple[int, ...]
+    cpu_ns: int
+    ready_ns: int
+    spin_ns: int
+
+
+def pools_of(profile: Profile, work: Work) -> list[Pool]:
+    """Those that worked or wanted to most first."""
+    rows = work.working
+    if not len(rows):
+        return []
+    kinds, spins = _of_stacks(work.stack_frames)
+    is_cpu, is_ready = np.isin(rows["share"], (PYTHON, NATIVE)), rows["share"] == READY
+    count, kind = len(profile.threads), kinds[rows["stack"]]
+    all_ns = sums(rows["thread"], np.where(is_cpu | is_ready, rows["ns"], 0), count)
+    found: dict[str, Pool] = {}
+    for name in dict.fromkeys(it.name for it in _KINDS):
+        numbers = [number for number, it in enumerate(_KINDS) if it.name == name]
+        of_it = np.isin(kind, numbers) & (is_cpu | is_ready)
+        if not of_it.any():
+            continue
+        threads = np.flatnonzero(sums(rows["thread"][of_it], rows["ns"][of_it], count) > _MOST * all_ns)
+        own = np.isin(rows["thread"], threads)
+        spin_ns = int(rows["ns"][own & of_it & is_cpu & spins[rows["stack"]]].sum())
+        cpu_ns, ready_ns = (int(rows["ns"][own & chosen].sum()) for chosen in (is_cpu, is_ready))
+        if len(threads):
+            found[name] = Pool(name, _KINDS[numbers[0]].setting, tuple(threads.tolist()), cpu_ns, ready_ns, spin_ns)
+    return sorted(found.values(), key=lambda pool: -(pool.cpu_ns + pool.ready_ns))
+
+
+def _of_stacks(stack_frames: StackFrames) -> tuple[Ints, Bools]:
+    """(of each stack a place in _KINDS, -1: of no pool; whether it waits for others while it has a CPU)"""
+    frames = stack_frames.frames
+    kinds = np.array([_kind_of(frame) for frame in frames], np.int64)
+    anywhere = [number >= 0 and _KINDS[number].anywhere for number in kinds.tolist()]
+    outermost = stack_frames.outermost_of_best([_is_beginning(frame) for frame in frames])
+    found = np.append(kinds, -1)[outermost]
+    # The first of _KINDS that any frame is of; of the others the outermost frame must be one.
+    ranks = np.where(anywhere, len(_KINDS) - kinds, 0)
+    inside = stack_frames.outermost_of_best(ranks.tolist())
+    found = np.where(inside >= 0, np.append(kinds, -1)[inside], found)
+    innermost = stack_frames.innermost_of_best([_ends_in(frame) for frame in frames])
+    waits = np.array([*(number >= 0 and _KINDS[number].spins for number in kinds.tolist()), False])
+    return found, waits[innermost] | (stack_frames.have(_yields(frames)) & (found >= 0))
+
+
+def _kind_of(frame: Frame) -> int:
+    if frame.kind not in _NATIVE:
+        return -1
+    name = frame.file.rpartition("/")[2]
+    for number, kind in enumerate(_KINDS):
+        if re.search(kind.file, name) and re.search(kind.function, frame.name):
+            return number
+    return -1
+
+
+def _is_beginning(frame: Frame) -> bool:
+    """Whether it may say who started a thread: a thread of Python's own is of no pool of a library."""
+    is_own = frame.kind in _NATIVE and not _BEGINNINGS.match(frame.file.rpartition("/")[2])
+    return is_own or frame.kind == FrameKind.PYTHON
+
+
+def _ends_in(frame: Frame) -> bool:
+    """Whether it may say what a thread does: neither the kernel, nor the call by which a CPU is given away."""
+    return frame.kind in (*_NATIVE, FrameKind.PYTHON) and not frame.name.endswith("sched_yield")
+
+
+def _yields(frames: Sequence[Frame]) -> list[bool]:
+    return [frame.kind in _NATIVE and frame.name.endswith("sched_yield") for frame in frames]

@@ -1,0 +1,248 @@
+// The frames of the SVG: reads their numbers, places them for a width, a zoom and a choice of time, and writes labels.
+// Names only ever reach the page as textContent. The numbers come from #frame-data, one element a frame, parents first.
+import { byId, time } from "../page/dom.js";
+
+export const SVG = "http://www.w3.org/2000/svg";
+export const MARGIN = 12;
+const ROW = 18;
+const LEAST_ROW = 13; // rows are lower before anything is folded
+const LEAST_PX = 0.1;
+const LEAST_CHARS = 3;
+const THIN_PX = 3;
+const PLUMBING_PART = 0.1; // code that starts and runs others is left out, unless so much of its time is its own
+const CHAIN_PART = 0.99; // a frame that does nothing but call one other
+// Looks of frames that are folded when there is no room for all levels, one group after the other.
+const FOLDED_FIRST = [["native", "inlined", "kernel", "base"], ["stdlib", "library"], ["own"]];
+const SHOWS = {
+  times: { both: (d, i) => d.cpu[i] + d.wait[i], cpu: (d, i) => d.cpu[i], waits: (d, i) => d.wait[i] },
+  changes: { both: (d, i) => (d.before[i] + d.after[i]) / 2, before: (d, i) => d.before[i], after: (d, i) => d.after[i] },
+};
+
+export const data = JSON.parse(byId("frame-data").textContent);
+export const shows = SHOWS[data.kind];
+
+export class Graph {
+  constructor() {
+    this.frames = byId("frames");
+    this.groups = [...this.frames.children];
+    this.rects = this.groups.map((group) => group.querySelector("rect"));
+    this.labels = this.groups.map((group) => group.querySelector("title").textContent.split("\n")[0]);
+    this.texts = this.groups.map((group) => group.querySelector("text"));
+    this.looks = this.groups.map((group) => group.classList[0]);
+    this.parent = data.parent;
+    this.count = this.parent.length;
+    this.value = new Float64Array(this.count);
+    this.own = new Float64Array(this.count);
+    this.left = new Float64Array(this.count);
+    this.level = new Int32Array(this.count);
+    this.inside = new Uint8Array(this.count);
+    this.hidden = new Uint8Array(this.count);
+    this.folded = new Uint8Array(this.count);
+    this.visible = new Uint8Array(this.count);
+    this.runs = new Uint32Array(this.count); // of the first of folded frames how many there are
+    this.hit = new Uint8Array(this.count);
+    this.charWidth = this.measureChar();
+  }
+
+  measureChar() {
+    const probe = this.groups[0].appendChild(document.createElementNS(SVG, "text"));
+    probe.textContent = "m".repeat(100);
+    const width = probe.getComputedTextLength() / 100;
+    probe.remove();
+    return width || 6.65;
+  }
+
+  // Times of all frames; those of threads that have nothing to do only when they are asked for.
+  choose({ show, idle }) {
+    const { value, own, parent } = this;
+    const of = shows[show];
+    const withIdle = idle && show !== "cpu" && data.idle;
+    for (let i = 0; i < this.count; i++) own[i] = value[i] = of(data, i) + (withIdle ? data.idle[i] : 0);
+    for (let i = this.count - 1; i > 0; i--) own[parent[i]] -= value[i];
+  }
+
+  // Where each frame is: `avail` px are there for all levels, `inner` for the widest frame.
+  layOut({ zoom, all, open, flip }, avail, inner) {
+    const { parent, value, own } = this;
+    const least = (value[zoom] * LEAST_PX) / Math.max(inner, 1);
+    for (let i = 0; i < this.count; i++) {
+      this.inside[i] = i === zoom || (i > 0 && this.inside[parent[i]]) ? 1 : 0;
+      this.hidden[i] = !all && i !== zoom && data.plumbing[i] && own[i] < PLUMBING_PART * value[i] ? 1 : 0;
+    }
+    this.folded.fill(0);
+    let depth = this.placeAll(zoom, least);
+    const most = Math.max(Math.floor(avail / LEAST_ROW), 4);
+    for (let group = 0; group < FOLDED_FIRST.length && depth > most && !open; group++) {
+      this.fold(zoom, new Set(FOLDED_FIRST.slice(0, group + 1).flat()));
+      depth = this.placeAll(zoom, least);
+    }
+    this.depth = depth;
+    this.row = Math.min(ROW, Math.max(LEAST_ROW, Math.floor(avail / depth)));
+    this.flip = flip;
+    this.zoom = zoom;
+  }
+
+  // Frames below the zoomed one. A hidden one has no level; of folded ones only the first. Returns how many levels.
+  placeAll(zoom, least) {
+    const { parent, value, left, level, inside, hidden, folded, visible, runs } = this;
+    const next = new Float64Array(this.count);
+    const below = new Int32Array(this.count); // the level of what a frame calls
+    const run = new Int32Array(this.count).fill(-1); // the first of the folded frames that one is of
+    let depth = 1;
+    visible.fill(0);
+    runs.fill(0);
+    for (let i = zoom; i < this.count; i++) {
+      if (!inside[i]) continue;
+      const above = parent[i];
+      left[i] = next[i] = i === zoom ? 0 : next[above];
+      if (i !== zoom) next[above] += value[i];
+      level[i] = i === zoom ? 0 : below[above];
+      const follows = i !== zoom && folded[i] && run[above] >= 0;
+      if (hidden[i] || follows) {
+        below[i] = below[above];
+        run[i] = run[above];
+        if (follows) runs[run[i]]++;
+        continue;
+      }
+      below[i] = level[i] + 1;
+      if (folded[i]) runs[(run[i] = i)] = 1;
+      visible[i] = value[i] > 0 && value[i] >= least ? 1 : 0;
+      if (visible[i]) depth = Math.max(depth, below[i]);
+    }
+    return depth;
+  }
+
+  // Marks frames of these looks that are called by one that does nothing else, and do nothing but call one themselves.
+  fold(zoom, chosen) {
+    const { parent, value, inside, hidden, folded, hit } = this;
+    const only = new Int32Array(this.count).fill(-1); // the frame that all time of another is in
+    const shownParent = new Int32Array(this.count);
+    for (let i = zoom + 1; i < this.count; i++) {
+      if (!inside[i]) continue;
+      const above = parent[i];
+      shownParent[i] = hidden[above] && above !== zoom ? shownParent[above] : above;
+      if (!hidden[i] && value[i] >= CHAIN_PART * value[shownParent[i]]) only[shownParent[i]] = i;
+    }
+    const can = (i) => i > zoom && chosen.has(this.looks[i]) && !hit[i] && only[i] > 0 && only[shownParent[i]] === i;
+    for (let i = zoom + 1; i < this.count; i++) {
+      if (inside[i]) folded[i] = !hidden[i] && can(i) && (can(shownParent[i]) || can(only[i])) ? 1 : 0;
+    }
+  }
+
+  draw(inner) {
+    const { value, left, groups, rects, zoom } = this;
+    const whole = value[zoom];
+    for (let i = 0; i < this.count; i++) {
+      const isShown = this.visible[i] && this.inside[i] && whole > 0;
+      const { classList } = groups[i];
+      if (!isShown) {
+        classList.add("gone");
+        continue;
+      }
+      const share = value[i] / whole;
+      const y = this.yOf(i);
+      classList.remove("gone");
+      classList.toggle("thin", share * inner < THIN_PX);
+      classList.toggle("fold", this.runs[i] > 0);
+      const x = `${((100 * left[i]) / whole).toFixed(4)}%`;
+      rects[i].setAttribute("x", x);
+      rects[i].setAttribute("y", y);
+      rects[i].setAttribute("width", `${(100 * share).toFixed(4)}%`);
+      rects[i].setAttribute("height", this.row - 1);
+      this.write(i, x, y, share * inner - 8);
+    }
+  }
+
+  yOf(i) {
+    return (this.flip ? this.depth - 1 - this.level[i] : this.level[i]) * this.row;
+  }
+
+  // The label of a frame, cut to the room in px; what follows the name of a function is drawn lighter.
+  write(i, x, y, px) {
+    const room = Math.floor(px / this.charWidth);
+    if (room < LEAST_CHARS) {
+      this.texts[i]?.remove();
+      this.texts[i] = null;
+      return;
+    }
+    this.texts[i] ??= this.groups[i].appendChild(document.createElementNS(SVG, "text"));
+    const text = this.texts[i];
+    text.setAttribute("dx", 4);
+    text.setAttribute("y", y + Math.ceil(this.row / 2) + 3.5);
+    text.setAttribute("x", x);
+    const label = this.runs[i] ? `… ${this.runs[i]} frames` : this.drawnLabel(i);
+    const shown = cutTo(label, room);
+    const at = label.lastIndexOf(" (");
+    text.textContent = at > 0 ? shown.slice(0, at) : shown;
+    if (at > 0 && shown.length > at) {
+      const place = text.appendChild(document.createElementNS(SVG, "tspan"));
+      place.setAttribute("class", "place");
+      place.textContent = shown.slice(at);
+    }
+  }
+
+  // Of a wait what for and how long; what tells more or less time from colour alone.
+  drawnLabel(i) {
+    const label = this.labels[i];
+    const wait = label === "[runqueue]" ? "ready" : /^\[off-cpu: (.*)\]$/.exec(label)?.[1];
+    if (wait) return `${signOf(this.looks[i])}${wait === "gil" ? "GIL" : wait} ${time(this.value[i] * data.unit)}`;
+    return signOf(this.looks[i]) + label;
+  }
+
+  // The frame that one is drawn below.
+  above(i) {
+    let at = this.parent[i];
+    while (at > this.zoom && !this.visible[at]) at = this.parent[at];
+    return this.inside[at] && i !== this.zoom ? at : -1;
+  }
+
+  pathOf(i) {
+    const path = [];
+    for (let at = i; at > 0; at = this.parent[at]) path.unshift(at);
+    return path;
+  }
+
+  // The frame of a path of names; the last that there is.
+  frameOf(names) {
+    let at = 0;
+    for (const name of names) {
+      const found = this.parent.findIndex((above, i) => above === at && this.labels[i] === name);
+      if (found < 0) return at;
+      at = found;
+    }
+    return at;
+  }
+
+  // Marks what matches; returns what it takes of the zoomed time and how many there are of it.
+  search(pattern) {
+    const { hit, inside, value, parent } = this;
+    const covered = new Uint8Array(this.count);
+    const found = [];
+    let ns = 0;
+    for (let i = 0; i < this.count; i++) {
+      hit[i] = pattern && value[i] > 0 && pattern.test(this.labels[i]) ? 1 : 0;
+      this.groups[i].classList.toggle("hit", Boolean(hit[i]));
+      if (!inside[i]) continue;
+      const isBelow = i > 0 && covered[parent[i]];
+      if (hit[i]) found.push(i);
+      if (hit[i] && !isBelow) ns += value[i];
+      covered[i] = hit[i] || isBelow ? 1 : 0;
+    }
+    this.frames.classList.toggle("searching", Boolean(pattern));
+    return { ns, found };
+  }
+}
+
+const signOf = (look) => (look.endsWith("more") ? "▲ " : look.endsWith("less") ? "▼ " : "");
+
+// Letters of other scripts may be as wide as two.
+function cutTo(text, room) {
+  const isWide = /[\u1100-\uffff]/;
+  if (!isWide.test(text)) return text.length <= room ? text : `${text.slice(0, room - 1)}…`;
+  let width = 0;
+  for (let i = 0; i < text.length; i++) {
+    width += isWide.test(text[i]) ? 2 : 1;
+    if (width > room - (i < text.length - 1 ? 1 : 0)) return `${text.slice(0, i)}…`;
+  }
+  return text;
+}

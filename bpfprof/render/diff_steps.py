@@ -1,0 +1,72 @@
+"""How steps of recordings differ -> a table for a terminal, or JSON for programs."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+
+from bpfprof.query.differences import Change
+from bpfprof.query.step_differences import STEP_ROW
+from bpfprof.query.steps import Steps
+from bpfprof.render.columns import COLUMNS, duration_text, shortened, wrapped
+from bpfprof.render.header import counted
+from bpfprof.render.labels import printable
+
+Sides = tuple[Sequence[Steps], Sequence[Steps]]
+
+
+def render_step_table(changes: Mapping[str, Change], sides: Sides, quality: Sequence[str]) -> str:
+    """The answer, then a line for the step and each phase."""
+    counts = [counted(sum(map(len, side)), "step") for side in sides]
+    columns = f"{'before':>11} {'after':>11} {'difference':>12} {'error':>11} {'change':>8}"
+    head = f"{columns}  mean of a step, and of its phases"
+    blocks = [
+        wrapped(sentence(changes[STEP_ROW]), "  "),
+        wrapped(f"of {counts[0]} before and {counts[1]} after, with standard errors", "  "),
+        [head, *[_line(name, change) for name, change in changes.items()]],
+        [line for text in quality for line in wrapped(printable(text), "  ")],
+    ]
+    return "\n\n".join(["\n".join(block) for block in blocks if block]) + "\n"
+
+
+def sentence(step: Change) -> str:
+    """Whether a step takes longer or less, beyond twice the error."""
+    if abs(step.difference) <= 2 * step.error:
+        told = f"a step takes {_text(step.before)} before and {_text(step.after)} after"
+        return f"no difference beyond twice the error: {told}"
+    word = "longer" if step.difference > 0 else "less"
+    percent = f"{abs(step.percent(step.difference)):.1f}% ±{step.percent(step.error):.1f}%"
+    return f"a step takes {_text(abs(step.difference))} {word} than before ({percent})"
+
+
+def _line(name: str, change: Change) -> str:
+    percent = change.percent(change.difference)
+    mark = "*" if abs(change.difference) > 2 * change.error else " "
+    difference = f"{'+' if change.difference >= 0 else '-'}{_text(abs(change.difference))}{mark}"
+    told = "new" if math.isinf(percent) else f"{percent:+.1f}%"
+    figures = (
+        f"{_text(change.before):>11} {_text(change.after):>11} {difference:>12} {_text(change.error):>11} {told:>8}"
+    )
+    return shortened(f"{figures}  {printable(name)}", COLUMNS)
+
+
+def _text(seconds: float) -> str:
+    return duration_text(round(seconds * 1e9)) if math.isfinite(seconds) else "-"
+
+
+def render_step_json(changes: Mapping[str, Change], sides: Sides, quality: Sequence[str]) -> str:
+    """A row for the step, named so, and one for each phase."""
+    rows = [
+        {
+            "phase" if name != STEP_ROW else "step": printable(name),
+            "before_s": round(each.before, 9),
+            "after_s": round(each.after, 9),
+            "difference_s": round(each.difference, 9),
+            "error_s": round(each.error, 9) if math.isfinite(each.error) else None,
+        }
+        for name, each in changes.items()
+    ]
+    counts = dict(zip(("before_steps", "after_steps"), (sum(map(len, side)) for side in sides)))
+    document = {"verdict": {"sentence": sentence(changes[STEP_ROW])}, **counts, "rows": rows}
+    return json.dumps({**document, "quality": [printable(text) for text in quality]}, indent=1) + "\n"

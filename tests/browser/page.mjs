@@ -1,0 +1,476 @@
+// Opens the HTML page of a profile in headless Chromium and uses it as a person would.
+//
+// node page.mjs CHROMIUM KIND FILE [EXPECTED]: kind is "use" (every interaction; EXPECTED: JSON of totals in
+// nanoseconds), "opens" (it opens without an error), "threads" (each of many is shown), "changes" and
+// "look-changes" (the page of two recordings), "look" (contrast, axe, phone, print) or "speed".
+// Prints one problem a line and exits with 1, or prints "ok" and exits with 0; lines that begin with # are figures.
+import fs from "node:fs";
+import { createRequire } from "node:module";
+import { pathToFileURL } from "node:url";
+import { chromium } from "playwright-core";
+
+const [executablePath, kind, file, expected = "{}"] = process.argv.slice(2);
+const FLAGS = ["--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking", "--disable-sync"];
+const TABS = kind === "look-changes" ? ["flame", "table", "quality"] : ["flame", "waits", "source", "threads", "gil", "tree", "quality"];
+const address = pathToFileURL(file).href;
+const problems = [];
+const expect = (truth, problem) => truth || problems.push(problem);
+
+function watch(page) {
+  page.on("console", (said) => said.type() === "error" && problems.push(`console: ${said.text()}`));
+  page.on("pageerror", (error) => problems.push(`uncaught: ${error.message}`));
+  page.on("dialog", (dialog) => {
+    problems.push(`dialog: ${dialog.message()}`);
+    dialog.dismiss();
+  });
+  page.on("request", (request) => {
+    const url = request.url();
+    expect(url.split("#")[0] === address || url.startsWith("data:image/png"), `asked for ${url.slice(0, 80)}`);
+  });
+}
+
+async function open(browser, options = {}, hash = "") {
+  const context = await browser.newContext({ viewport: { width: 1280, height: 800 }, reducedMotion: "reduce", ...options });
+  const page = await context.newPage();
+  page.setDefaultTimeout(120_000);
+  watch(page);
+  await page.goto(address + hash);
+  await ready(page);
+  return page;
+}
+
+async function ready(page) {
+  await page.waitForFunction(() => document.documentElement.dataset.ready);
+  const state = await page.evaluate(() => document.documentElement.dataset.ready);
+  expect(state === "true", `the page says: ${await page.locator("#verdict").textContent()}`);
+}
+
+const hash = (page) => page.evaluate(() => new URLSearchParams(location.hash.slice(1)).toString());
+const root = (page) => page.locator("#crumbs [aria-current]").textContent();
+const told = (page) => page.locator("#told").textContent();
+const frames = (page) => page.evaluate(() => window.bpfprof.page.flame.levels.flat().map(([from, to, node]) => ({ from, to, label: window.bpfprof.page.recording.labelOf(node) })));
+
+// What was copied, once it is there: the browser does that after the key was handled.
+const inClipboard = async (page) => (await page.waitForFunction(() => navigator.clipboard.readText())).jsonValue();
+
+// The middle of the widest box with a label, on the screen.
+async function boxOf(page, label) {
+  return page.evaluate((wanted) => {
+    const { flame, recording } = window.bpfprof.page;
+    const area = flame.canvas.getBoundingClientRect();
+    let best = null;
+    flame.levels.forEach((level, i) => {
+      for (const [from, to, node] of level) {
+        if (recording.labelOf(node) !== wanted || (best && to - from < best.wide)) continue;
+        best = { wide: to - from, x: area.left + (from + to) / 2, y: area.top + flame.yOf(i) + 9 };
+      }
+    });
+    return best;
+  }, label);
+}
+
+async function totals(page) {
+  const [kinds, found] = await page.evaluate(() => [window.bpfprof.page.recording.kinds, [...window.bpfprof.totals()]]);
+  const of = (name) => found[kinds.indexOf(name)];
+  const waits = ["gil", "lock", "io", "sleep", "other"].reduce((sum, name) => sum + of(name), 0);
+  return { cpu: of("cpu"), ready: of("ready"), wait: waits, idle: found[kinds.length], wall: found.reduce((sum, ns) => sum + ns, 0) };
+}
+
+async function totalsAreThose(page) {
+  const found = await totals(page);
+  for (const [name, ns] of Object.entries(JSON.parse(expected))) {
+    expect(Math.abs(found[name] - ns) < 1000, `${name} is ${found[name]} ns in the page and ${ns} ns in the recording`);
+  }
+}
+
+async function zoomAndGoBack(page) {
+  const all = await frames(page);
+  const target = all.filter(({ label, to, from }) => label.includes(".py") && to - from > 40).pop();
+  const box = await boxOf(page, target.label);
+  await page.mouse.move(box.x, box.y);
+  expect((await told(page)).startsWith(target.label), `the line below says ${await told(page)} of ${target.label}`);
+  await page.mouse.click(box.x, box.y);
+  const name = target.label.split(" (")[0];
+  expect((await root(page)) === name, `a click on ${name} zooms to ${await root(page)}`);
+  const now = await boxOf(page, target.label);
+  const area = await page.locator("#flame").boundingBox();
+  expect(now.wide > area.width - 2 && now.y < area.y + area.height / 3, `the zoomed frame is not in view: ${JSON.stringify(now)}`);
+  expect((await page.locator("#details h2").textContent()) === name, "the details are of another frame");
+  expect((await page.locator("#details h3").allTextContents()).includes("Callers"), "the details have no callers");
+  const link = page.url();
+  await page.reload();
+  await ready(page);
+  expect(page.url() === link && (await root(page)) === name, "a reload loses the zoom");
+  await page.goBack();
+  expect((await root(page)) === "all threads", `back leads to ${await root(page)}`);
+  await page.goForward();
+  await page.locator("#crumbs button").first().click();
+  expect((await hash(page)) === "", `the address keeps ${await hash(page)}`);
+}
+
+async function searchIt(page) {
+  const some = (await frames(page)).find(({ label }) => label.includes(".py")).label.split(" (")[0];
+  await page.keyboard.press("/");
+  expect(await page.evaluate(() => document.activeElement.id === "search"), "/ does not reach the search field");
+  await page.keyboard.type(some.replace(/[.*+?^${}()|[\]\\<>]/g, "\\$&"));
+  const found = await page.locator("#found").textContent();
+  expect(/^[\d.<]+% · \d+ frames?$/.test(found) && !found.startsWith("0%"), `the search says: ${found}`);
+  await page.keyboard.press("Enter");
+  expect((await told(page)).startsWith(some), `Enter leads to ${await told(page)}`);
+  await page.fill("#search", "(");
+  expect((await page.locator("#found").textContent()) === "not a regular expression", "a broken expression is not told");
+  await page.keyboard.press("Escape");
+  expect((await page.inputValue("#search")) === "" && !(await hash(page)).includes("query"), "Esc does not clear the search");
+}
+
+async function brush(page) {
+  const area = await page.locator("#timeline-canvas").boundingBox();
+  const left = await page.evaluate(() => window.bpfprof.page.timeline.left);
+  const before = await totals(page);
+  const at = (part) => area.x + left + (area.width - left) * part;
+  await page.mouse.move(at(0.25), area.y + 8);
+  await page.mouse.down();
+  await page.mouse.move(at(0.5), area.y + 8, { steps: 4 });
+  await page.mouse.move(at(0.75), area.y + 8, { steps: 4 });
+  await page.mouse.up();
+  const part = await totals(page);
+  const share = part.wall / before.wall;
+  expect(share > 0.1 && share < 0.95, `half of the time chosen leaves ${share} of it`);
+  expect(/^time=[\d.]+-[\d.]+$/.test(await hash(page)), `the address has ${await hash(page)}`);
+  expect((await page.locator("#chosen").textContent()).startsWith("only "), "what is chosen is not told");
+  for (const tab of ["waits", "threads", "tree", "source", "gil"]) {
+    await page.click(`#tab-${tab}`);
+    expect((await page.locator(`#panel-${tab}`).textContent()).length > 10, `${tab} is empty with a part of the time`);
+  }
+  await page.click("#tab-flame");
+  await page.click("#choose-all");
+  expect((await totals(page)).wall === before.wall, "show all does not bring all back");
+  await page.locator("#timeline-box").focus();
+  await page.keyboard.press("ArrowUp");
+  expect((await totals(page)).wall < before.wall, "arrow keys do not choose a part of the time");
+  await page.keyboard.press("Escape");
+  expect((await totals(page)).wall === before.wall, "Esc does not choose all the time");
+  await page.mouse.click(area.x + 30, area.y + 8);
+  const threads = await page.evaluate(() => window.bpfprof.page.filter().threads.size);
+  expect(threads >= 1 && (await totals(page)).wall < before.wall, "a click on a thread's name does not choose it");
+  await page.keyboard.press("Escape");
+}
+
+// A window that moves: each node's own time is that of the spans that are added up one by one.
+async function movedSums(page) {
+  const wrong = await page.evaluate(() => {
+    const { sums, recording, timeline } = window.bpfprof.page;
+    const whole = recording.duration_ns;
+    for (const [from, to] of [[0.1, 0.3], [0.15, 0.35], [0.34, 0.36], [0.351, 0.352], [0.2, 0.9], [0, 0.05], [0.7, 1]]) {
+      timeline.choose(from * whole, to * whole, "drag");
+      const own = new Float64Array(recording.nodeParent.length);
+      const { window: chosen, threads, withIdle } = window.bpfprof.page.filter();
+      recording.eachSpan(chosen, threads, (span, _thread, ns) => {
+        if (withIdle || !(recording.flags[span] & 1)) own[recording.nodeOfSpan(span)] += ns;
+      });
+      const node = own.findIndex((ns, at) => ns !== sums.ownOf(at));
+      if (node >= 0) return `from ${from} to ${to}: ${recording.labelOf(node)} has ${sums.ownOf(node)} and not ${own[node]} ns`;
+    }
+    timeline.choose(0, whole);
+    return "";
+  });
+  expect(!wrong, wrong);
+}
+
+// A drag is one step of the history, typing is none, and the address has what was typed when it rests.
+async function steps(page) {
+  const before = await page.evaluate(() => history.length);
+  await page.evaluate(() => {
+    const { timeline, recording } = window.bpfprof.page;
+    for (const part of [0.2, 0.4, 0.6]) timeline.choose(0, part * recording.duration_ns, "drag");
+    timeline.choose(0, 0.6 * recording.duration_ns);
+  });
+  expect((await page.evaluate(() => history.length)) === before + 1, "a drag is not one step back");
+  await page.goBack();
+  expect((await hash(page)) === "", `before the drag the address had ${await hash(page)}`);
+  // Both in one turn of the page: a busy machine may take longer than typing has to rest.
+  const written = await page.evaluate(() => {
+    const field = document.getElementById("search");
+    field.focus();
+    field.value = "nothing";
+    field.dispatchEvent(new Event("input"));
+    return location.hash.slice(1);
+  });
+  expect(written === "", `the address is written while something is typed: ${written}`);
+  await page.waitForFunction(() => location.hash.includes("query=nothing"));
+  await page.keyboard.press("Escape");
+}
+
+async function tabsAndKeys(page) {
+  for (const [i, tab] of TABS.entries()) {
+    await page.keyboard.press(String(i + 1));
+    const shown = await page.locator('[role="tabpanel"]:visible').evaluateAll((panels) => panels.map((panel) => panel.id));
+    expect(shown.join() === `panel-${tab}`, `key ${i + 1} shows ${shown}`);
+    expect((await page.locator(`#panel-${tab}`).innerText()).length > 3, `${tab} is empty`);
+  }
+  await page.keyboard.press("2");
+  await page.locator("#panel-waits tbody button").first().click();
+  expect((await page.locator("#details .figures").textContent()).includes(" waits"), "a wait has no details");
+  const order = () => page.locator("#panel-waits tbody tr td:nth-child(3)").allTextContents();
+  const first = await order();
+  await page.locator("#panel-waits th .sort", { hasText: "Total" }).first().click();
+  expect(first.length < 2 || (await order()).join() !== first.join(), "a heading does not sort");
+  await page.keyboard.press("1");
+  const top = () => page.evaluate(() => window.bpfprof.page.flame.yOf(0));
+  const icicle = await top();
+  await page.keyboard.press("f");
+  expect((await top()) > icicle, "f does not turn the graph");
+  await page.keyboard.press("f");
+  await page.keyboard.press("?");
+  expect(await page.locator("#help").isVisible(), "? shows no help");
+  await page.keyboard.press("Escape");
+  expect(!(await page.locator("#help").isVisible()), "Esc does not close the help");
+  const value = () => page.evaluate(() => window.bpfprof.page.sums.timeOf(0));
+  const busy = await value();
+  await page.keyboard.press("i");
+  expect((await value()) === busy + (await totals(page)).idle && busy > 0, "i does not show idle time");
+  await page.locator("#flame").focus();
+  await page.keyboard.press("Home");
+  await page.keyboard.press("ArrowDown");
+  const down = await told(page);
+  await page.keyboard.press("ArrowRight");
+  expect((await told(page)) !== down, "an arrow does not go to the frame beside");
+  await page.keyboard.press("ArrowLeft");
+  await page.keyboard.press("Enter");
+  expect(down.startsWith(await root(page)), `Enter zooms to ${await root(page)}, not ${down}`);
+  await page.keyboard.press("ArrowDown");
+  await page.keyboard.press("c");
+  const copied = await inClipboard(page);
+  expect((await told(page)).startsWith(copied) && copied.length > 2, `copied: ${copied}`);
+  await page.keyboard.press("Escape");
+  expect((await root(page)) === "all threads", "Esc does not undo the zoom");
+  await page.keyboard.press("i");
+}
+
+// Inverted, and with other threads as one, the tree has the same time.
+async function otherTrees(page) {
+  const value = () => page.evaluate(() => window.bpfprof.page.sums.timeOf(0));
+  const top = async () => (await page.evaluate(() => window.bpfprof.page.flame.levels[1].map(([, , node]) => window.bpfprof.page.recording.labelOf(node)))).join();
+  const [whole, groups] = [await value(), await top()];
+  await page.keyboard.press("v");
+  expect(Math.abs((await value()) - whole) < 1000 && (await top()) !== groups, "v does not invert the flame graph, or loses time");
+  expect(await page.evaluate(() => window.bpfprof.page.flame.levels[1].some(([, , node]) => window.bpfprof.page.recording.labelOf(node).startsWith("waiting: "))), "no wait is at the top of the inverted graph");
+  const target = (await frames(page)).find(({ label, to, from }) => label.includes(".py") && to - from > 30);
+  const box = await boxOf(page, target.label);
+  await page.mouse.click(box.x, box.y);
+  expect(await page.locator("#details h3", { hasText: "Callees" }).count(), "a caller in the inverted graph calls nothing");
+  await page.reload();
+  await ready(page);
+  expect((await root(page)) === target.label.split(" (")[0], "a reload loses the zoom of an inverted graph");
+  await page.click("#tab-tree");
+  expect((await page.locator("#panel-tree li").count()) > 2, "there is no tree while the graph is inverted");
+  await page.click("#tab-flame");
+  await page.keyboard.press("Escape");
+  await page.click("#option-invert");
+  expect((await top()) === groups, "the button does not turn it back");
+  if (!(await page.locator("#option-merge").count())) return;
+  await page.selectOption("#option-merge", "all");
+  expect(Math.abs((await value()) - whole) < 1000 && (await top()) !== groups, "threads are not merged");
+  await page.selectOption("#option-merge", "");
+  expect((await top()) === groups && (await hash(page)) === "", "threads stay merged");
+}
+
+// In each tree a span has the stack that it has in the first.
+async function stacksAreThose(page) {
+  const wrong = await page.evaluate(() => {
+    const { recording } = window.bpfprof.page;
+    const spans = [...recording.kind.keys()];
+    const stacks = (kind) => {
+      recording.show(kind);
+      return spans.map((span) => recording.pathOf(recording.nodeOfSpan(span)).slice(recording.baseCount ? 1 : 0));
+    };
+    const wanted = stacks("groups").map((path) => path.join("\n"));
+    const found = { threads: stacks("threads"), all: stacks("all"), inverted: stacks("inverted").map((path) => path.reverse()) };
+    recording.show("groups");
+    return Object.entries(found).filter(([, paths]) => paths.some((path, span) => path.join("\n") !== wanted[span])).map(([kind]) => kind);
+  });
+  expect(!wrong.length, `spans have other stacks in: ${wrong}`);
+}
+
+// With many threads those of a role are one, until each is asked for.
+async function eachThread(page) {
+  const value = () => page.evaluate(() => window.bpfprof.page.sums.timeOf(0));
+  const whole = await value();
+  await page.selectOption("#option-merge", "none");
+  const [threads, nodes] = await page.evaluate(() => [window.bpfprof.page.recording.threads.length, window.bpfprof.page.recording.childCount[0]]);
+  expect(nodes === threads && Math.abs((await value()) - whole) < 1000, `${nodes} of ${threads} threads are there`);
+}
+
+// The page of two recordings.
+async function changes(page) {
+  await page.mouse.move(5, 5);
+  const all = await frames(page);
+  const target = all.find(({ label }) => label.startsWith("parse "));
+  const box = await boxOf(page, target.label);
+  await page.mouse.click(box.x, box.y);
+  expect((await root(page)) === "parse", `a click zooms to ${await root(page)}`);
+  const details = await page.locator("#details").textContent();
+  for (const words of ["before", "after", "▲ more time than before", "beyond noise"]) expect(details.includes(words), `the details do not say ${words}: ${details}`);
+  await page.reload();
+  await ready(page);
+  expect((await root(page)) === "parse", "a reload loses the zoom");
+  await page.keyboard.press("Escape");
+  expect((await root(page)) === "all", "Esc does not undo the zoom");
+  const values = [];
+  for (const mode of ["before", "after", "both"]) {
+    await page.click(`#mode-${mode}`);
+    values.push(await page.evaluate((label) => window.bpfprof.page.sums.timeOf(window.bpfprof.page.flame.levels.flat().find(([, , node]) => window.bpfprof.page.recording.labelOf(node) === label)[2]), target.label));
+  }
+  expect(values[0] < values[1] && Math.abs(values[2] - (values[0] + values[1]) / 2) < 1, `of before, after and both: ${values}`);
+  await page.keyboard.press("2");
+  const first = page.locator("#panel-table tbody tr").first();
+  expect(/parse.*[▲].*beyond noise/.test(await first.textContent()), `the first row is ${await first.textContent()}`);
+  await first.locator("button").click();
+  expect((await root(page)) === "parse", "a row does not lead to its frame");
+  await page.keyboard.press("Escape");
+  await page.keyboard.press("/");
+  await page.keyboard.type("nap");
+  expect(/^\d+% · \d+ frames$/.test(await page.locator("#found").textContent()), "the search finds nothing");
+  await page.keyboard.press("Escape");
+  await page.locator("#flame").focus();
+  await page.keyboard.press("ArrowDown");
+  await page.keyboard.press("c");
+  expect((await inClipboard(page)).startsWith("main"), "c copies no name");
+  await page.keyboard.press("3");
+  expect((await page.locator("#panel-quality").textContent()).includes("quality: fine"), "what was compared is not told");
+}
+
+async function kindsOfTime(page) {
+  const values = [];
+  for (const mode of ["all", "cpu", "waits", "gil"]) {
+    await page.click(`#mode-${mode}`);
+    values.push(await page.evaluate(() => window.bpfprof.page.sums.timeOf(0)));
+  }
+  const [all, cpu, waits, gil] = values;
+  expect(cpu + waits === all && gil <= waits && cpu > 0 && waits > 0, `times by kind: ${values}`);
+  await page.click("#mode-all");
+  await page.locator(".place").first().click();
+  expect((await root(page)) !== "all threads", "a place of the verdict does not zoom");
+  await page.keyboard.press("Escape");
+}
+
+async function look(browser) {
+  const axe = fs.readFileSync(createRequire(import.meta.url).resolve("axe-core/axe.min.js"), "utf-8");
+  for (const colorScheme of ["light", "dark"]) {
+    const page = await open(browser, { colorScheme, bypassCSP: true });
+    await page.evaluate(axe);
+    for (const tab of TABS) {
+      await page.keyboard.press(String(TABS.indexOf(tab) + 1));
+      const { violations } = await page.evaluate(() => window.axe.run(document, { resultTypes: ["violations"] }));
+      for (const { id, impact, nodes } of violations.filter(({ impact }) => ["serious", "critical"].includes(impact))) {
+        problems.push(`axe, ${colorScheme} ${tab}: ${impact} ${id}: ${nodes[0].html.slice(0, 120)} ${nodes[0].failureSummary?.slice(0, 200)}`);
+      }
+    }
+    await contrast(page, colorScheme);
+    await page.context().close();
+  }
+  await phone(browser);
+  await print(browser);
+}
+
+// Of text on every colour of a frame, and of a kind of time, in the page's own words.
+async function contrast(page, scheme) {
+  const ratios = await page.evaluate(() => {
+    const light = (color) => {
+      const number = parseInt(color.slice(1), 16);
+      const [r, g, b] = [number >> 16, (number >> 8) & 255, number & 255].map((it) => (it / 255 <= 0.04045 ? it / 255 / 12.92 : ((it / 255 + 0.055) / 1.055) ** 2.4));
+      return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+    };
+    const ratio = (one, other) => (Math.max(light(one), light(other)) + 0.05) / (Math.min(light(one), light(other)) + 0.05);
+    const { ink, backs } = window.bpfprof.colors();
+    return Object.entries(backs).map(([name, back]) => [name, ratio(ink, back)]);
+  });
+  console.log(`# ${scheme}: the least contrast of ${ratios.length} is ${Math.min(...ratios.map(([, found]) => found)).toFixed(2)}`);
+  for (const [name, found] of ratios) expect(found >= 4.5, `${scheme}: text on ${name} has a contrast of ${found.toFixed(2)}`);
+}
+
+async function phone(browser) {
+  const page = await open(browser, { viewport: { width: 360, height: 740 }, hasTouch: true, isMobile: true });
+  for (const tab of TABS) {
+    await page.locator(`#tab-${tab}`).tap();
+    const wide = await page.evaluate(() => document.documentElement.scrollWidth);
+    expect(wide <= 360, `${tab} is ${wide} px wide on a phone`);
+  }
+  await page.context().close();
+}
+
+async function print(browser) {
+  const page = await open(browser, { colorScheme: "dark" });
+  const pdf = await page.pdf({ format: "A4", printBackground: true });
+  expect(pdf.length > 20_000, "nothing is printed");
+  const bar = () => page.evaluate(() => [...document.querySelectorAll("#details .fill")].map((it) => getComputedStyle(it).background)[0]);
+  const onScreen = await bar();
+  await page.emulateMedia({ media: "print" });
+  await page.evaluate(() => window.dispatchEvent(new Event("beforeprint")));
+  expect(!onScreen || (await bar()) !== onScreen, "bars of the details are printed dark");
+  const paper = await page.evaluate(() => getComputedStyle(document.body).backgroundColor);
+  expect(paper === "rgb(255, 255, 255)", `paper is ${paper}`);
+  expect(!(await page.locator("#tabs").isVisible()), "tabs are printed");
+  await page.evaluate(() => window.dispatchEvent(new Event("afterprint")));
+  expect((await page.evaluate(() => document.documentElement.dataset.theme)) === "dark", "after printing it is not dark again");
+  await page.context().close();
+}
+
+// Milliseconds until it can be used, and of a brush and a zoom as they are moved.
+async function speed(browser) {
+  const { load_ms, frame_ms } = JSON.parse(expected);
+  const context = await browser.newContext({ viewport: { width: 1280, height: 800 } });
+  const page = await context.newPage();
+  watch(page);
+  const begun = performance.now();
+  await page.goto(address);
+  await ready(page);
+  const took = performance.now() - begun;
+  const times = await page.evaluate(async () => {
+    const { page: it } = window.bpfprof;
+    const whole = it.recording.duration_ns;
+    const middle = (list) => list.sort((one, other) => one - other)[list.length >> 1];
+    const timed = (act) => {
+      const start = performance.now();
+      act();
+      return performance.now() - start;
+    };
+    const brushes = [];
+    const begun = performance.now();
+    for (let i = 0; i < 25; i++) {
+      brushes.push(timed(() => it.timeline.choose((whole * i) / 40, (whole * (i + 10)) / 40, "drag")));
+      await new Promise(requestAnimationFrame);
+    }
+    const frames = 25_000 / (performance.now() - begun);
+    it.timeline.choose(0, whole, "step");
+    const zooms = [];
+    for (let i = 0; i < 15; i++) {
+      zooms.push(timed(() => it.flame.draw({ x: i, scale: 0.5 + i / 30, y: i })));
+      await new Promise(requestAnimationFrame);
+    }
+    return { brush: middle(brushes), frames, zoom: middle(zooms), spans: it.recording.span_count, nodes: it.recording.nodeParent.length };
+  });
+  console.log(`# load ${took.toFixed(0)} ms, brush ${times.brush.toFixed(1)} ms (${times.frames.toFixed(0)} frames a second), zoom ${times.zoom.toFixed(1)} ms, ${times.spans} spans, ${times.nodes} nodes`);
+  expect(took < load_ms, `it opens in ${took.toFixed(0)} ms`);
+  for (const name of ["brush", "zoom"]) expect(times[name] < frame_ms, `a frame of a ${name} takes ${times[name].toFixed(0)} ms`);
+}
+
+const browser = await chromium.launch({ executablePath, args: FLAGS, timeout: 120_000 });
+try {
+  if (kind.startsWith("look")) await look(browser);
+  else if (kind === "speed") await speed(browser);
+  else {
+    const page = await open(browser, { permissions: ["clipboard-read", "clipboard-write"] });
+    if (kind === "use") for (const step of [totalsAreThose, zoomAndGoBack, searchIt, brush, movedSums, steps, tabsAndKeys, kindsOfTime, stacksAreThose, otherTrees]) await step(page);
+    else if (kind === "threads") for (const step of [stacksAreThose, eachThread]) await step(page);
+    else if (kind === "changes") await changes(page);
+    else for (const tab of TABS) await page.keyboard.press(String(TABS.indexOf(tab) + 1));
+    if (expected !== "{}" && kind === "opens") await totalsAreThose(page);
+  }
+} catch (error) {
+  problems.push(`${error.stack ?? error}`.slice(0, 1200));
+} finally {
+  await browser.close();
+}
+console.log(problems.join("\n") || "ok");
+process.exit(problems.length ? 1 : 0);

@@ -1,0 +1,129 @@
+"""Ranks of a training with torch.distributed over gloo, one of which is slow: ranks.py KIND COUNT SLOW.
+
+The launcher starts COUNT processes with RANK in their environment, prints "ready" and their pids when they are under
+way, and ends with its stdin. Rank SLOW alone is slowed: by KIND `hog` (busy processes on the CPU that only it has),
+`data` (a slow data set), `backward` (a hook that sleeps), `disk` (it writes through to the disk), or not (`none`).
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import subprocess
+import sys
+import tempfile
+import time
+
+from lifetime import die_with_input, die_with_parent
+
+STEPS_BEFORE = 5
+HOGS = 4
+WRITTEN = 48 << 20
+
+
+def launch(kind: str, count: int, slow: int) -> None:
+    if kind == "hog" and not os.geteuid():
+        os.nice(-10)  # of it all, so that what else runs here has no part in it
+    init = os.path.join(tempfile.mkdtemp(), "init")
+    ranks = []
+    for rank in range(count):
+        environment = {**os.environ, "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(count)}
+        environment |= {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
+        command = [sys.executable, __file__, kind, str(count), str(slow), init]
+        ranks.append(
+            subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True, preexec_fn=die_with_parent)
+        )
+    for it in ranks:
+        assert it.stdout is not None and it.stdout.readline() == "ready\n"
+    if kind == "hog":
+        for _ in range(HOGS):
+            if not os.fork():
+                die_with_parent()
+                os.sched_setaffinity(0, {cpu_of(slow, slow)})
+                while True:
+                    pass
+    print("ready", *[it.pid for it in ranks], flush=True)
+    for it in ranks:
+        it.wait()
+
+
+def cpu_of(rank: int, slow: int) -> int:
+    """The slow one has the last CPU for itself."""
+    cpus = sorted(os.sched_getaffinity(0))
+    return cpus[-1] if rank == slow else cpus[rank % (len(cpus) - 1 or 1)]
+
+
+class Samples:
+    """A data set."""
+
+    def __init__(self, decode_s: float) -> None:
+        self.decode_s = decode_s
+
+    def __len__(self) -> int:
+        return 1 << 30
+
+    def __getitem__(self, index: int) -> float:
+        if self.decode_s:
+            decode(self.decode_s)
+        return 1.0
+
+
+def decode(seconds: float) -> None:
+    end = time.thread_time() + seconds
+    while time.thread_time() < end:
+        str(list(range(1000)))
+
+
+def doze(seconds: float) -> None:
+    time.sleep(seconds)
+
+
+def write_through(file: int, blocks: mmap.mmap, times: int) -> None:
+    for _ in range(times):
+        os.pwrite(file, blocks, 0)
+
+
+def train(kind: str, count: int, slow: int, init: str) -> None:
+    import torch
+    import torch.distributed as dist
+    from torch import nn
+    from torch.utils.data import DataLoader
+
+    rank = int(os.environ["RANK"])
+    slowness = count - 1  # so many others share a CPU
+    width = 384 if kind == "hog" else 192  # a hog waits its turn where bursts are short
+    kind = kind if rank == slow else "none"
+    os.sched_setaffinity(0, {cpu_of(rank, slow)})
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{init}", rank=rank, world_size=count)
+    model = nn.Sequential(nn.Linear(64, 1024), nn.ReLU(), nn.Linear(1024, 256))
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-6)
+    if kind == "backward":
+        model[0].weight.register_hook(lambda _gradient: doze(0.03 * slowness))
+    path = f"written-{rank}"
+    file = os.open(path, os.O_CREAT | os.O_WRONLY | os.O_DIRECT | os.O_SYNC)
+    os.unlink(path)
+    blocks = mmap.mmap(-1, WRITTEN)  # begins with a page, as O_DIRECT wants it
+    blocks.write(os.urandom(WRITTEN))
+    batches = iter(DataLoader(Samples(0.004 * slowness if kind == "data" else 0), batch_size=8))
+    work = torch.ones(width, 64)
+    for step in range(1 << 30):
+        if step == STEPS_BEFORE:
+            print("ready", flush=True)
+        batch = next(batches)
+        optimizer.zero_grad()
+        loss = model(work * batch.mean().float()).square().mean()
+        loss.backward()
+        for parameter in model.parameters():
+            dist.all_reduce(parameter.grad)
+        optimizer.step()
+        if kind == "disk":
+            write_through(file, blocks, slowness)
+
+
+if __name__ == "__main__":
+    if len(sys.argv) > 4:
+        train(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4])
+    else:
+        die_with_input()
+        launch(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))

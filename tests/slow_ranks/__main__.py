@@ -1,0 +1,82 @@
+"""What `compare` says of ranks of torch.distributed of which one is slow: a line for each.
+
+python -m tests.slow_ranks [KIND[/COUNT[/apart]]...]; apart: a recording of each rank, else one of the launcher.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from tests import packages
+from tests.integration.recorded import PYTHON, bpfprof, program, recording, running
+
+RECORD_S, RATE_HZ, SLOW = 12, 499, 1
+PYTHON_VERSION = ".".join(map(str, sys.version_info[:2]))
+# Kind -> (phases, states, functions) that may be named; none of the first: no rank is slowest.
+KNOWN = {
+    # In communication it is gloo's threads that wait for the CPU.
+    "hog": ({"forward", "backward", "optimizer", "data wait", "communication"}, {"ready"}, None),
+    "data": ({"data wait"}, {"cpu python"}, "decode"),
+    "backward": ({"backward"}, {"sleep"}, "doze"),
+    "disk": ({"other"}, {"disk"}, "write_through"),
+    "none": (set(), set(), None),
+}
+DEFAULT = [f"{kind}/{count}" for count in (2, 4) for kind in ("hog", "data", "backward", "disk")]
+
+
+def asked(kind: str, count: int, is_apart: bool, folder: Path) -> tuple[dict[str, Any], str]:
+    """(the JSON, the screen)"""
+    environment = {"PYTHONPATH": packages.site_packages(PYTHON_VERSION, "torch==2.13.0", "numpy")}
+    limits = ("-d", RECORD_S, "-r", RATE_HZ)
+    paths = [folder / f"{kind}-{count}.bpfprof"]
+    with running(PYTHON, program("ranks.py"), kind, str(count), str(SLOW), env=environment) as target:
+        if is_apart:
+            pids = target.first_line.split()[1:]
+            paths = [folder / f"{kind}-{number}.bpfprof" for number in range(count)]
+            begun = [recording("-p", pid, *limits, "-o", path) for pid, path in zip(pids, paths)]
+            recorders = [it.__enter__() for it in begun]
+            for it, recorder in zip(begun, recorders):
+                assert recorder.end(None).returncode == 0
+                it.__exit__(None, None, None)
+        else:
+            bpfprof("record", "-p", target.pid, *limits, "-o", paths[0])
+    for path in paths if "KEEP" in os.environ else ():
+        shutil.copy(path, os.environ["KEEP"])
+    return json.loads(bpfprof("compare", *paths, "-f", "json").stdout), bpfprof("compare", *paths).stdout
+
+
+def is_right(kind: str, verdict: dict[str, Any]) -> bool:
+    phases, states, function = KNOWN[kind]
+    cause = verdict["cause"]
+    if not phases or cause is None:
+        return not phases and cause is None
+    is_it = (
+        cause["phase"] in phases and cause["state"] in states and function in (None, cause["function"].split(".")[-1])
+    )
+    return bool(verdict["slowest"] == f"rank {SLOW}" and is_it)
+
+
+def main() -> None:
+    wanted = sys.argv[1:] or DEFAULT
+    right = 0
+    with tempfile.TemporaryDirectory(dir=Path.cwd()) as name:  # on a disk, which /tmp may not be
+        os.chdir(name)
+        for each in wanted:
+            kind, count, *apart = each.split("/") if "/" in each else (each, "2")
+            found, screen = asked(kind, int(count), bool(apart), Path.cwd())
+            was_right = is_right(kind, found["verdict"])
+            right += was_right
+            print(f"{'ok   ' if was_right else 'WRONG'} {each:12} {found['verdict']['sentence']}", flush=True)
+            if os.environ.get("SHOW"):
+                print(screen, flush=True)
+    print(f"{right} of {len(wanted)} right")
+
+
+if __name__ == "__main__":
+    main()

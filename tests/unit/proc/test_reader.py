@@ -1,0 +1,91 @@
+"""What is read by a child: the same as what is read here."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from pathlib import Path
+
+import pytest
+
+from bpfprof.cpython.detect import NotPython, find_interpreter, why_not
+from bpfprof.errors import TargetError
+from bpfprof.model.ids import Pid
+from bpfprof.proc import reader as asking
+from bpfprof.proc import reader_child as child
+from bpfprof.proc.reader import Reader
+
+OWN = Pid(os.getpid())
+
+
+def test_memory_is_read_on_when_the_child_was_replaced() -> None:
+    reader, other = Reader(), Pid(os.getppid())
+    text = ctypes.create_string_buffer(b"what is to be read")
+    memory = reader.open_memory(OWN)
+    assert reader.read_memory(memory, ctypes.addressof(text), 7) == b"what is"
+    os.kill(reader.child_pid, 9)
+    try:
+        reader.read_file(other, f"/proc/{other}/maps", 4096)
+    except TimeoutError:
+        assert reader.unanswering == {other}
+    assert reader.read_memory(memory, ctypes.addressof(text), 4) == b"what"
+    reader.close_memory(memory)
+
+
+def test_a_file_that_may_not_answer_is_copied() -> None:
+    """Those of /proc are on no disk."""
+    reader = Reader()
+    for path in ("/proc/filesystems", __file__):
+        fd = reader.open_file(OWN, path)
+        with open(fd, "rb") as file:
+            file.seek(0)
+            assert file.read() == Path(path).read_bytes()
+    assert os.path.samefile("/proc/self/exe", f"/proc/self/fd/{reader.open_file(OWN, '/proc/self/exe')}")
+
+
+def test_a_link_does_not_lead_out_of_a_root(tmp_path: Path) -> None:
+    reader, root = Reader(), tmp_path / "root"
+    root.mkdir()
+    (tmp_path / "outside").write_text("outside")
+    (root / "link").symlink_to(tmp_path / "outside")
+    directory, _ = reader.open_path(OWN, str(root))
+    try:
+        reader.open_file(OWN, "/link", directory)
+    except FileNotFoundError:
+        return
+    raise AssertionError("it was opened")
+
+
+def test_a_child_that_starts_late_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a machine that reads Python from a slow disk: there it has more time for each answer, too."""
+    late = tmp_path / "late.py"
+    late.write_text(f"""import runpy, time
+time.sleep(1)
+runpy.run_path({child.__file__!r}, run_name="__main__")
+""")
+    monkeypatch.setattr(asking, "_CHILD", str(late))
+    reader = Reader()
+    assert reader.read_file(Pid(os.getppid()), "/proc/filesystems", 4096) == Path("/proc/filesystems").read_bytes()
+    assert not reader.unanswering
+    assert reader._living().times_as_long > 5
+
+
+def test_a_process_that_does_not_answer_now_is_asked_for_python_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(asking.reader()._files_of, OWN, float("inf"))
+    found = find_interpreter(OWN)
+    assert isinstance(found, NotPython)
+    assert found.retry and found.reason == "its files do not answer"
+    monkeypatch.setitem(asking.reader()._memory_of, OWN, float("inf"))
+    with pytest.raises(TargetError) as caught:
+        find_interpreter(OWN)
+    assert why_not(caught.value) == NotPython("its memory does not answer", retry=True)
+
+
+def test_it_only_reads(tmp_path: Path) -> None:
+    """Nothing is opened to be written, even where permissions would let root."""
+    (tmp_path / "file").write_text("x")
+    asks = Reader()
+    for flags in (os.O_WRONLY, os.O_RDWR, os.O_RDONLY | os.O_TRUNC, os.O_WRONLY | os.O_CREAT):
+        with pytest.raises(PermissionError):
+            asks._ask(OWN, child.OPEN_PATH, size=flags, text=os.fsencode(tmp_path / "file"))
+    assert (tmp_path / "file").read_text() == "x"
