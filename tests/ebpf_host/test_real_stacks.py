@@ -31,7 +31,7 @@ from tests.ebpf_host.host import CONFIG, DWARF_PLACES, IP_PLACE, PROCESS, Host, 
 from tests.ebpf_host.oracle import STATUS_OF, expected_walk, is_bare, reader
 from tests.integration.eu_stack import eu_stacks
 from tests.integration.interpreters import MACHINE_PYTHONS
-from tests.integration.test_unwind_oracle import (
+from tests.oracles.test_unwind_oracle import (
     PYTHON_SOURCE,
     QSORT_SOURCE,
     SLEEPERS_SOURCE,
@@ -236,6 +236,7 @@ def test_python_threads(host: Host, code: Code, name: str, helper: str) -> None:
     assert count.stacks == 25 and count.frames > 25 * 8
 
 
+@pytest.mark.second_tier
 @pytest.mark.parametrize(
     "options", [(), ("-static",), ("-fno-omit-frame-pointer", "-Wl,-z,lazy")], ids=["plain", "static", "lazy"]
 )
@@ -247,6 +248,7 @@ def test_running_c_threads(host: Host, code: Code, options: tuple[str, ...], hel
     assert count.stacks == 4 * STOPS and count.stops["END_OF_STACK"] > 0.9 * count.stacks
 
 
+@pytest.mark.second_tier
 @pytest.mark.parametrize("name", MACHINE_PYTHONS)
 def test_running_python_threads(host: Host, code: Code, name: str, helper: str) -> None:
     count = compare_running(host, code, helper, [MACHINE_PYTHONS[name], str(HERE / "busy.py")])

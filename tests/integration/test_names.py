@@ -8,6 +8,8 @@ import signal
 import time
 from pathlib import Path
 
+import pytest
+
 from bpfprof.recording.reader import read_recording
 from tests.integration.recorded import (
     PYTHON,
@@ -51,6 +53,7 @@ def test_threads_have_the_names_that_their_program_gave_them(python: str, tmp_pa
     assert "thread plain" in bpfprof("report", path, "-f", "collapsed", "--thread", "^plain ").stdout
 
 
+@pytest.mark.gate
 def test_in_a_pid_namespace(tmp_path: Path) -> None:
     """Its program knows its threads by other numbers."""
     path = tmp_path / "x.bpfprof"
@@ -71,6 +74,7 @@ print("done", flush=True)
 {rest}"""
 
 
+@pytest.mark.gate
 def test_a_process_that_renames_itself(tmp_path: Path) -> None:
     """As setproctitle does; also when it ends before the recording does."""
     for rest in ("sys.stdin.readline()", ""):

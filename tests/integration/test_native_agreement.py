@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import shutil
 import subprocess
-import time
 from pathlib import Path
 
 import numpy as np
@@ -21,7 +20,7 @@ from bpfprof.model.statuses import LastState
 from bpfprof.proc.maps import open_mapped_file, read_maps
 from bpfprof.proc.memory import ProcessMemory
 from bpfprof.recording.reader import Recording, read_recording
-from tests.integration.eu_stack import eu_stacks
+from tests.integration.eu_stack import eu_stacks, wait_until_asleep
 from tests.integration.recorded import INTERPRETERS, Target, needs_root, program, recording, running
 
 pytestmark = [
@@ -33,20 +32,11 @@ pytestmark = [
 BLOCKED = int(LastState.BLOCKED)
 
 
-def blocked_tids(pid: int) -> set[int]:
-    """Threads that are inside a system call and not on a CPU."""
-    tids = [int(path.name) for path in Path(f"/proc/{pid}/task").iterdir()]
-    return {tid for tid in tids if not Path(f"/proc/{pid}/task/{tid}/syscall").read_text().startswith("running")}
-
-
 def send_to_sleep(target: Target) -> None:
     """The line that the program waits for, until every thread is in its place."""
     target.tell("go")
     assert target.answer() == "asleep\n"
-    deadline, tids = time.monotonic() + 20, set(Path(f"/proc/{target.pid}/task").iterdir())
-    while len(blocked_tids(target.pid)) < len(tids):
-        assert time.monotonic() < deadline
-        time.sleep(0.05)  # between two looks at /proc: a thread cannot say that it sleeps
+    wait_until_asleep(target.pid)
 
 
 def biases(pid: int) -> dict[str, int]:
@@ -113,6 +103,7 @@ def command_of(name: str, folder: Path) -> tuple[str, ...]:
     return (built,)
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize("name", [*COMMANDS, *C_OPTIONS])
 def test_every_frame_of_every_thread(name: str, folder: Path) -> None:
     command, path = command_of(name, folder), folder / "x.bpfprof"
@@ -136,6 +127,7 @@ def test_every_frame_of_every_thread(name: str, folder: Path) -> None:
     assert not missing and not wrong
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize("name", [*COMMANDS, "C"])
 def test_threads_that_slept_before_the_recording(name: str, folder: Path) -> None:
     """Their stacks are taken from user space, where rbp is not known: one that needs it first ends there."""

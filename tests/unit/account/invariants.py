@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 
 from bpfprof import array_types as npt
 from bpfprof.account.spans import SpanSource, Window
+from bpfprof.errors import RecordingError
 from bpfprof.model.spans import ThreadState
-from bpfprof.recording.reader import Recording
+from bpfprof.recording.reader import Recording, read_recording
 from bpfprof.stacks.stitch import StackSource
 
 Spans = npt.NDArray[np.void]
@@ -18,6 +21,26 @@ def spans_of(source: SpanSource, thread: int, window: Window | None = None) -> S
     """All spans of a thread in the order of time."""
     spans = np.concatenate(list(source.of_thread(thread, window)))
     return spans[np.argsort(spans["start_ns"], kind="stable")]
+
+
+def recordings_below(folder: Path) -> list[Path]:
+    """Of a folder and all in it, the largest first; some are none."""
+    files = [path for path in folder.rglob("*.bpfprof") if path.is_file()]  # there may be FIFOs
+    return sorted(files, key=lambda path: path.stat().st_size, reverse=True)
+
+
+def covers(path: Path) -> bool:
+    """`assert_covers` of a file; False when it is no recording."""
+    try:
+        with open(path, "rb") as file:
+            recording = read_recording(file)
+    except (RecordingError, OSError):
+        return False
+    try:
+        assert_covers(recording, is_damaged=any(recording.end.get("lost", {}).values()))
+    except Exception as error:
+        raise AssertionError(f"{path}: {error}") from error
+    return True
 
 
 def assert_covers(recording: Recording, is_damaged: bool = False) -> None:

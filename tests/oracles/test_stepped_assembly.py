@@ -31,12 +31,11 @@ from bpfprof.model.ids import Pid
 from bpfprof.proc.maps import read_maps
 from bpfprof.unwind.interpret import MappedFile, Registers, Stop, walk, walk_by
 from bpfprof.unwind.rows import RuleTable, find
-from tests.integration.test_unwind_oracle import mapped_files
+from tests.oracles.test_unwind_oracle import mapped_files
 
 LIBRARIES = sorted(Path(np.__file__).parents[1].glob("numpy.libs/lib*openblas*"))
 pytestmark = [
     pytest.mark.skipif(importlib.util.find_spec("numpy") is None or not LIBRARIES, reason="needs numpy with OpenBLAS"),
-    pytest.mark.timeout(300),
 ]
 # Sizes that leave remainders of every kind to the kernels; the random numbers are made before the reading of stdin.
 PROGRAM = """
@@ -208,7 +207,9 @@ def functions() -> dict[int, tuple[int, str]]:
     return dict(zip(found[0].function_starts.tolist(), zip(found[0].function_ends.tolist(), names)))
 
 
-@pytest.mark.parametrize("core", CORES)
+@pytest.mark.parametrize(
+    "core", [core if not CORES[core] else pytest.param(core, marks=pytest.mark.second_tier) for core in CORES]
+)
 def test_every_instruction_of_its_kernels(core: str, functions: dict[int, tuple[int, str]]) -> None:
     if core.startswith("AVX") and f" {core.lower()} " not in Path("/proc/cpuinfo").read_text():
         pytest.skip(f"the processor has no {core}")

@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -23,14 +22,14 @@ from bpfprof.proc.maps import open_mapped_file, read_maps
 from bpfprof.proc.tasks import list_threads
 from bpfprof.unwind.interpret import MappedFile, Registers, Stop, Walk, walk
 from bpfprof.unwind.rows import FileRows, RuleTable, compact
-from tests.integration.eu_stack import eu_stacks
+from tests.integration.eu_stack import eu_stacks, wait_until_asleep
 from tests.integration.interpreters import MACHINE_PYTHONS
 
 needs_tools = pytest.mark.skipif(
     os.geteuid() != 0 or shutil.which("eu-stack") is None or shutil.which("cc") is None,
     reason="needs root, eu-stack (elfutils) and cc",
 )
-pytestmark = [needs_tools, pytest.mark.timeout(300)]
+pytestmark = needs_tools
 
 REGISTERS_SOURCE = r"""
 #include <stdio.h>
@@ -172,13 +171,7 @@ def blocked(*command: str) -> Iterator[int]:
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
     try:
         assert process.stdout is not None and process.stdout.readline() == "ready\n"
-        deadline = time.monotonic() + 20
-        while any(
-            Path(f"/proc/{process.pid}/task/{tid}/syscall").read_text().startswith("running")
-            for tid in list_threads(Pid(process.pid))
-        ):
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
+        wait_until_asleep(process.pid)
         yield process.pid
     finally:
         process.kill()
@@ -232,7 +225,9 @@ def our_stacks(helper: str, pid: int) -> dict[int, Walk]:
 
 def compare(helper: str, pid: int, name: str) -> tuple[int, int]:
     """(threads, frames) that were compared; every one is the same and every walk ends at the end of its stack."""
-    ours, theirs = our_stacks(helper, pid), eu_stacks(pid)
+    ours = our_stacks(helper, pid)
+    wait_until_asleep(pid)  # a thread that was stopped calls anew what it waits in, once it gets a CPU
+    theirs = eu_stacks(pid)
     assert set(ours) == set(theirs)
     for tid, found in ours.items():
         assert [hex(pc) for pc in found.pcs] == [hex(pc) for pc in theirs[tid]], f"thread {tid}: {found.stop.name}"

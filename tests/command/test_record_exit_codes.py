@@ -6,13 +6,15 @@ import importlib.util
 import os
 import re
 import shutil
+import signal
 import subprocess
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from bpfprof.recording.reader import read_recording
+from tests.integration.eu_stack import wait_until_asleep
 from tests.integration.recorded import (
     AS_NOBODY,
     BPFPROF,
@@ -21,15 +23,20 @@ from tests.integration.recorded import (
     Done,
     assert_told,
     bpfprof,
+    checked,
     collapsed,
     completed,
+    let_run,
     needs_root,
     program,
+    recording,
     running,
     skip_unless_nobody_can_run,
 )
+from tests.unit.account.invariants import covers
 
 pytestmark = needs_root
+LATE_US = 5e6  # for the end that was asked for, where others have the CPUs
 TRUE = str(shutil.which("true"))
 RECORD_TRUE = [*BPFPROF, "record", "-d", "1", "-o", "x.bpfprof", "--", TRUE]
 
@@ -38,6 +45,7 @@ RECORD_TRUE = [*BPFPROF, "record", "-d", "1", "-o", "x.bpfprof", "--", TRUE]
 def whole_recording(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("whole") / "whole.bpfprof"
     bpfprof("record", "-o", path, "--", PYTHON, program("short_lived.py"), "--seconds", "1")
+    assert covers(path)
     return path
 
 
@@ -96,10 +104,23 @@ def test_no_such_process(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+ENDS = """import select, sys, time
+def burn():
+    while not select.select([sys.stdin], [], [], 0)[0]:
+        sum(range(1000))
+def rest():
+    time.sleep(0.5)
+print("ready", flush=True)
+burn()
+rest()"""
+
+
 def test_a_process_that_ends_while_it_is_recorded(tmp_path: Path) -> None:
     path = tmp_path / "x.bpfprof"
-    with running(PYTHON, program("short_lived.py"), "--seconds", "3") as target:
-        done = bpfprof("record", "-p", target.pid, "-o", path)
+    with running(PYTHON, "-c", ENDS) as target, recording("-p", target.pid, "-o", path) as recorder:
+        let_run(target.pid, 0.5)
+        target.tell("")
+        done = recorder.end(None)
     assert_told(done, 0)
     assert "quality:" in done.stdout
     assert {"burn", "rest"} <= collapsed(path).functions()
@@ -138,13 +159,19 @@ def test_a_process_without_python(tmp_path: Path) -> None:
     path = tmp_path / "x.bpfprof"
     process = subprocess.Popen(["sleep", "100"])
     try:
-        done = bpfprof("record", "-p", process.pid, "-d", "1", "-o", path)
+        wait_until_asleep(process.pid)
+        done = bpfprof("record", "-p", process.pid, "-d", "3", "-o", path)
     finally:
         process.kill()
         process.wait()
     assert_told(done, 0, "sleep", "without Python frames")
     folded = collapsed(path)
-    assert abs(folded.total_us(kind="off") - 1e6) < 0.1e6  # it sleeps all of the second, and bpfprof ends on time
+    with open(path, "rb") as file:
+        read = read_recording(file)
+    length_us = (read.end["end_ns"] - read.start["start_ns"]) / 1000
+    assert 3e6 <= length_us < 3e6 + LATE_US
+    # It sleeps all of the time from when it is watched, which is some tenths late on a busy machine.
+    assert 0.5 * length_us < folded.total_us() == folded.total_us(kind="off")
     assert all(frames[-1] == "[off-cpu: sleep]" for _, _, frames, _ in folded.lines)
 
 
@@ -207,6 +234,7 @@ def test_standard_output(name: str | None, tmp_path: Path) -> None:
     """Text goes there without being told to."""
     output = [] if name is None else ["-o", name]
     with running("sh", "-c", "echo ready; exec sleep 100") as target:
+        wait_until_asleep(target.pid)  # it is all that it does
         text = bpfprof("record", "-p", target.pid, "-d", "0.5", "-f", "collapsed", *output, cwd=tmp_path)
         with open(tmp_path / "x.bpfprof", "wb") as file:
             command = [*BPFPROF, "record", "-p", str(target.pid), "-d", "0.5", "-o", name or "-"]
@@ -220,10 +248,11 @@ def test_standard_output(name: str | None, tmp_path: Path) -> None:
 
 def test_a_pipe_of_the_shell(tmp_path: Path) -> None:
     """Who reads it sees its end with bpfprof, not with what the command has left running."""
-    command = f"exec {BPFPROF[0]} record -S -f collapsed -o >(cat >whole) -- sh -c 'sleep 30 >/dev/null 2>&1 & exit 3'"
-    begin = time.monotonic()
+    left = "sleep 1000 >/dev/null 2>&1 & echo $! >pid; exit 3"
+    command = f"exec {BPFPROF[0]} record -S -f collapsed -o >(cat >whole) -- sh -c '{left}'"
     done = completed(["/bin/bash", "-c", command], 3, cwd=tmp_path)
-    assert time.monotonic() - begin < 25 and "quality:" in done.stderr
+    os.kill(int((tmp_path / "pid").read_text()), signal.SIGKILL)  # it was still there
+    assert "quality:" in done.stderr
     assert all(COLLAPSED_LINE.fullmatch(line) for line in (tmp_path / "whole").read_text().splitlines())
 
 
@@ -234,37 +263,41 @@ def test_what_cannot_be_written_is_not_lost(tmp_path: Path) -> None:
         done = subprocess.run(command, cwd=tmp_path, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
     (path,) = tmp_path.iterdir()
     assert_told(done, 5, "No space left", f"the recording so far is in {path.name}")
-    bpfprof("report", path, "--check")
+    checked(path)
 
 
 # --- wrong use
 
 
+WRONG = [
+    (["record", "--no-such-option"], "--no-such-option"),
+    (["no-such-command"], "no-such-command"),
+    (["record"], "--pid"),
+    (["record", "-p", "1", "--", TRUE], "--pid"),
+    (["record", "-p", "0"], "--pid"),
+    (["record", "-p", "x"], "--pid"),
+    (["record", "-p", "1", "-d", "0"], "--duration"),
+    (["record", "-p", "1", "-d", "-1"], "--duration"),
+    (["record", "-p", "1", "-d", "nan"], "--duration"),
+    (["record", "-p", "1", "-d", "inf"], "--duration"),
+    (["record", "-p", "1", "-r", "0"], "--rate"),
+    (["record", "-p", "1", "--mode", "x"], "--mode"),
+    (["record", "-p", "1", "-e", "x"], "--event"),
+    (["record", "-p", "1", "-f", "x"], "format x"),
+    (["record", "-f", "collapsed", "--", TRUE], "--output"),
+    (["record", "-o", "/dev/stdout", "--", TRUE], "--output"),
+    (["record", "-p", "1", "-o", "/dev/fd/99"], "/dev/fd/99"),
+    (["record", "-p", "1", "-o", "x.xyz"], "x.xyz"),
+    (["report"], "RECORDING"),
+    (["report", "x.bpfprof", "-f", "x"], "format x"),
+    (["report", "x.bpfprof", "-o", "x.xyz"], "x.xyz"),
+]
+
+
+# Of each kind one by the command line; `unit/commands/test_usage_errors.py` asks for all.
 @pytest.mark.parametrize(
     ("arguments", "word"),
-    [
-        (["record", "--no-such-option"], "--no-such-option"),
-        (["no-such-command"], "no-such-command"),
-        (["record"], "--pid"),
-        (["record", "-p", "1", "--", TRUE], "--pid"),
-        (["record", "-p", "0"], "--pid"),
-        (["record", "-p", "x"], "--pid"),
-        (["record", "-p", "1", "-d", "0"], "--duration"),
-        (["record", "-p", "1", "-d", "-1"], "--duration"),
-        (["record", "-p", "1", "-d", "nan"], "--duration"),
-        (["record", "-p", "1", "-d", "inf"], "--duration"),
-        (["record", "-p", "1", "-r", "0"], "--rate"),
-        (["record", "-p", "1", "--mode", "x"], "--mode"),
-        (["record", "-p", "1", "-e", "x"], "--event"),
-        (["record", "-p", "1", "-f", "x"], "format x"),
-        (["record", "-f", "collapsed", "--", TRUE], "--output"),
-        (["record", "-o", "/dev/stdout", "--", TRUE], "--output"),
-        (["record", "-p", "1", "-o", "/dev/fd/99"], "/dev/fd/99"),
-        (["record", "-p", "1", "-o", "x.xyz"], "x.xyz"),
-        (["report"], "RECORDING"),
-        (["report", "x.bpfprof", "-f", "x"], "format x"),
-        (["report", "x.bpfprof", "-o", "x.xyz"], "x.xyz"),
-    ],
+    [*WRONG[:4], *(pytest.param(*each, marks=pytest.mark.second_tier) for each in WRONG[4:])],
 )
 def test_wrong_use(arguments: list[str], word: str, tmp_path: Path) -> None:
     assert_told(bpfprof(*arguments, check=None, cwd=tmp_path), 2, word)

@@ -27,6 +27,7 @@ from tests.integration.recorded import (
     Recorder,
     assert_told,
     bpfprof,
+    checked,
     collapsed,
     completed,
     needs_root,
@@ -42,6 +43,12 @@ pytestmark = needs_root
 SHORT_LIVED = (PYTHON, program("short_lived.py"), "--seconds", "1")
 KALLSYMS = Path("/proc/kallsyms")
 CONTROLS = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]")  # all but the line feed
+
+
+def without_tables(said: str) -> str:
+    """What bpfprof said, but for its lines of libraries that a busy machine does not read at once, or not in time."""
+    said = re.sub("(?:reading [0-9,]+ MB of libraries [.]{3} [0-9]+%\r\x1b\\[K)+", "", said)
+    return re.sub("read [0-9,]+ MB of libraries in [^\r\n]*\r?\n", "", said)
 
 
 def poll(recorder: Recorder, condition: Callable[[], object], what: str) -> None:
@@ -106,7 +113,7 @@ def test_a_second_ctrl_c_changes_nothing(tmp_path: Path) -> None:
 
 def has_samples(path: Path) -> bool:
     with open(path, "rb") as file:
-        return len(read_recording(file).samples) > 0
+        return len(read_recording(file).samples) >= 20  # one may be of another function
 
 
 def test_a_killed_bpfprof_leaves_what_it_had_written(tmp_path: Path) -> None:
@@ -144,11 +151,15 @@ def test_children_of_a_command_are_followed(tmp_path: Path) -> None:
 
 def test_the_end_of_all_targets_ends_it(tmp_path: Path) -> None:
     path = tmp_path / "x.bpfprof"
+    command = PYTHON, "-c", "def rest(): input()\nprint('ready', flush=True)\nrest()"
     with (
-        running(*SHORT_LIVED[:3], "4") as one,
-        running(*SHORT_LIVED[:3], "5") as other,
+        running(*command) as one,
+        running(*command) as other,
         recording("-p", one.pid, "-p", other.pid, "-o", path) as recorder,
     ):
+        one.tell("")
+        assert one.process.wait() == 0
+        other.tell("")
         done = recorder.end(None)
         assert other.process.wait() == 0
     assert_told(done, 0)
@@ -188,6 +199,7 @@ def test_under_sudo_a_report_is_the_callers(tmp_path: Path) -> None:
 # --- formats and names
 
 
+@pytest.mark.second_tier
 def test_output_formats(tmp_path: Path) -> None:
     def record(*options: str) -> str:
         return bpfprof("record", *options, "--", *SHORT_LIVED, cwd=tmp_path).stderr
@@ -294,7 +306,7 @@ def test_names_of_the_target_do_not_act_on_the_terminal(tmp_path: Path) -> None:
         assert "evil" in shown[what]
         for line in shown[what].splitlines():
             assert COLLAPSED_LINE.fullmatch(line), line
-    assert len(shown["standard error"].splitlines()) == 2, "a name has broken a line"
+    assert len(without_tables(done.stderr).splitlines()) == 2, "a name has broken a line"
     ElementTree.fromstring(shown["flamegraph"])
 
 
@@ -315,7 +327,7 @@ def test_the_account_of_a_command_has_nothing_of_who_launched_it(tmp_path: Path)
         first = made.waits[made.waits["time_ns"].argmin()]
         assert first["blocked_ns"] == 0, "it waited for a CPU only"
         assert first["time_ns"] - first["runqueue_ns"] == thread.first_ns
-        bpfprof("report", path, "--check")
+        checked(path)
 
 
 # --- the live line
@@ -324,10 +336,10 @@ def test_the_account_of_a_command_has_nothing_of_who_launched_it(tmp_path: Path)
 def test_no_live_line_without_a_terminal(tmp_path: Path) -> None:
     with running(PYTHON, program("sleepers.py")) as target:
         done = bpfprof("record", "-p", target.pid, "-d", "1.5", "-o", tmp_path / "x.bpfprof")
-    first, last = done.stderr.splitlines()
+    first, last = without_tables(done.stderr).splitlines()
     assert first == f"recording python ({target.pid}); Ctrl-C ends it"
     counts = r"[\d,]+ samples, [\d,]+ off-CPU intervals, 41 threads, 0 lost"
-    assert re.fullmatch(rf"1\.\d s, {counts}, own CPU \d+\.\d%", last)
+    assert re.fullmatch(rf"[1-9]\.\d s, {counts}, own CPU \d+\.\d%", last)  # a busy machine ends it late
 
 
 def read_all(master: int, process: subprocess.Popen[bytes]) -> str:
@@ -343,7 +355,10 @@ def read_all(master: int, process: subprocess.Popen[bytes]) -> str:
             return said.decode()
 
 
-@pytest.mark.parametrize("columns", [0, 40, 200])  # 0: the terminal does not say
+# 0: the terminal does not say.
+@pytest.mark.parametrize(
+    "columns", [pytest.param(0, marks=pytest.mark.second_tier), 40, pytest.param(200, marks=pytest.mark.second_tier)]
+)
 def test_one_live_line_on_a_terminal(columns: int, tmp_path: Path) -> None:
     master, slave = pty.openpty()
     termios.tcsetwinsize(slave, (24, columns))
@@ -354,12 +369,13 @@ def test_one_live_line_on_a_terminal(columns: int, tmp_path: Path) -> None:
         said = read_all(master, process)
         os.close(master)
     assert process.wait() == 0
-    first, *between, last, empty = said.split("\r\n")
+    first, *between, last, empty = without_tables(said).split("\r\n")
     assert empty == "" and first.startswith("recording ")
     live = [*between, last][0].split("\r\x1b[K")
     assert between == [] and live[0] == "", "more than one line, or not rewritten from its beginning"
-    assert len(live) >= 4  # one each half second, and the last one, which stays
-    assert re.match(r"2\.\d s, ", live[-1])
+    # One each half second, of which a busy machine may leave out some, and the last one, which stays.
+    assert len(live) >= 3
+    assert re.match(r"[2-9]\.\d s, ", live[-1])
     for text in (first, *live):
         assert len(text) <= 100 and not CONTROLS.search(text)
     assert all(len(text) < (columns or 100) for text in live[:-1]), (
@@ -367,6 +383,7 @@ def test_one_live_line_on_a_terminal(columns: int, tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.second_tier
 def test_it_can_be_run_again_at_once(tmp_path: Path) -> None:
     """Two at the same time do not disturb each other."""
     with (

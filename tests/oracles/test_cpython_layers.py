@@ -245,6 +245,7 @@ def test_c_boundaries_are_marked(target: Target) -> None:
     assert by_worker[2] >= by_worker[0]
 
 
+@pytest.mark.second_tier
 def test_it_is_quick(target: Target) -> None:
     find_interpreter(target.pid)
     times = []
