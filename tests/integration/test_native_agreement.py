@@ -103,7 +103,6 @@ def command_of(name: str, folder: Path) -> tuple[str, ...]:
     return (built,)
 
 
-@pytest.mark.gate
 @pytest.mark.parametrize("name", [*COMMANDS, *C_OPTIONS])
 def test_every_frame_of_every_thread(name: str, folder: Path) -> None:
     command, path = command_of(name, folder), folder / "x.bpfprof"

@@ -53,6 +53,7 @@ def read_pprof(file: Path) -> dict[str, Any]:
     return content
 
 
+@pytest.mark.second_tier
 @needs_pprof
 @every_profile
 def test_pprof(profile: Callable[[], Profile], tmp_path: Path) -> None:
@@ -63,6 +64,7 @@ def test_pprof(profile: Callable[[], Profile], tmp_path: Path) -> None:
     assert sums == wanted(profile(), tmp_path)
 
 
+@pytest.mark.second_tier
 @needs_pprof
 def test_pprof_has_lines_objects_and_labels(tmp_path: Path) -> None:
     content = read_pprof(written(training_profile(), "pprof", tmp_path / "a.pb.gz"))
