@@ -1,5 +1,6 @@
 # install  a virtual environment in .venv with bpfprof in it      demo   record a small training loop for 5 seconds
-# test     lint, types, format and every test (root needed)       bench  run the benchmarks
+# test     what each change must pass: lint, and the gate's tests (root needed)    bench  run the benchmarks
+# test-all every test, on every interpreter and kernel that can be had: an hour, and 3 GB of downloads
 # lint     the part of `test` that runs nothing                   clean  remove what these targets made
 # format   put Python and C into the shape that `lint` asks for    deb    build dist/bpfprof_VERSION_all.deb
 # matrix   the kernel's tests on every row of vagrant/matrix.yaml; matrix-ci: on the oldest and newest kernel
@@ -10,7 +11,7 @@ SHELL         := /bin/bash
 MAKEFLAGS     += --no-print-directory
 .DEFAULT_GOAL := install
 FUZZ_SECONDS  ?= 600
-.PHONY: install demo test lint format bench fuzz interpreters deb clean matrix matrix-ci matrix-tools root-tools test-tools root-possible
+.PHONY: install demo test test-all oldest-kernel lint format bench fuzz interpreters deb clean matrix matrix-ci matrix-tools root-tools test-tools all-tools root-possible
 
 # The system's Python, because the distribution's bcc module is built for it.
 SYSTEM_PYTHON := /usr/bin/python3
@@ -25,14 +26,14 @@ LIBPYTHON      = $(shell $(SYSTEM_PYTHON) -c 'import ctypes.util as c, sysconfig
 AS_ROOT       := $(if $(SUDO),sudo -n,env)
 
 PYTEST         = $(AS_ROOT) env PATH="$$PATH" PYTHONDONTWRITEBYTECODE=1 $(PYTHON) -m pytest -p no:cacheprovider
-# Those that record nothing, and those that ask nothing that others on the CPUs could change.
-IN_PARALLEL := $(addprefix tests/,unit ebpf_host golden fleet fuzz oracles command packaging browser/test_svg.py) \
-	$(patsubst %,tests/integration/test_%.py,browser container formats notebook unread_pythons whole_spans)
-# The kernel's as a folder: it leaves out a file here, which it would not if that were named.
-OTHER_TESTS := tests/kernel $(filter-out $(IN_PARALLEL),$(wildcard $(patsubst %,tests/%/test_*.py,browser hostile integration)))
 
 INSTALLED     := $(VENV)/.installed
 TEST_TOOLS    := $(VENV)/.test-tools
+ALL_TOOLS     := $(VENV)/.all-tools
+# Outside the checkout, for a clean one to be checked in a second.
+CACHE         := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/bpfprof-tests
+# Which tests `make test` runs; .ci/run asks for more.
+GATE          ?= gate and not second_tier
 NODE_MODULES  := $(if $(wildcard tests/browser/package.json),tests/browser/node_modules/.installed)
 C_SOURCES      = $(shell find ebpf tests -path ebpf/include -prune -o -name node_modules -prune -o -name '*.[ch]' -print 2>/dev/null)
 
@@ -58,18 +59,24 @@ demo: install
 	$(SUDO) $(VENV)/bin/bpfprof record --pid "$$pid" --duration 5 --output .demo/training_loop.svg; status=$$?; \
 	eval "exec $${program[1]}>&-"; cat <&$${program[0]} >/dev/null; exit $$status
 
-# First what may run beside others, one more at a time than there are CPUs, for some wait for what they record; then the
-# rest, one after another.
+# Each file's tests run in one process, beside other files': none asks how much of a CPU anything gets.
 test: root-possible test-tools lint
-	@$(PYTEST) --numprocesses $$(($$(nproc) + 1)) --dist loadfile --quiet $(IN_PARALLEL)
-	@$(PYTEST) $(OTHER_TESTS)
+	@$(PYTEST) --numprocesses $$(($$(nproc) + 1)) --dist loadfile --no-loadscope-reorder --quiet -m '$(GATE)'
+
+# It goes on after a failure, and ends with a table of its parts.
+test-all: root-possible all-tools
+	@$(AS_ROOT) env PATH="$$PATH" PYTHONDONTWRITEBYTECODE=1 $(PYTHON) -m tests.all
+
+# What the test of the oldest kernel boots; made outside of its time.
+oldest-kernel: root-possible matrix-tools
+	@$(AS_ROOT) vagrant/run.sh --qemu --prepare bullseye-5.10
 
 lint: test-tools
 	@$(VENV)/bin/ruff check --quiet
 	@$(VENV)/bin/ruff format --check --quiet || { echo "Not formatted. Run: make format" >&2; exit 1; }
-	@$(VENV)/bin/mypy --no-error-summary
 	@shellcheck .ci/* $(wildcard vagrant/*.sh)
 	@$(if $(C_SOURCES),{ clang-format --dry-run -Werror $(C_SOURCES) || { echo "Not formatted. Run: make format" >&2; exit 1; }; })
+	@$(VENV)/bin/mypy --no-error-summary --num-workers $$(nproc) --cache-dir $(CACHE)/mypy
 
 format: test-tools
 	@$(VENV)/bin/ruff check --quiet --fix-only
@@ -89,7 +96,7 @@ fuzz: test-tools
 	@$(PYTHON) -m tests.fuzz --seconds $(FUZZ_SECONDS)
 
 # Its table goes into docs/interpreters.md.
-interpreters: root-possible test-tools
+interpreters: root-possible all-tools
 	@.ci/apt-install /usr/bin/python3.11-dbg=python3.11-dbg /usr/bin/pypy3=pypy3
 	@$(AS_ROOT) env PATH="$$PATH" $(PYTHON) -m tests.interpreters
 
@@ -117,11 +124,14 @@ root-tools:
 root-possible:
 	@$(AS_ROOT) true 2>/dev/null || { echo "The tests load BPF programs: run make test as root." >&2; exit 1; }
 
+test-tools: $(TEST_TOOLS)
+	@.ci/apt-install gcc=gcc g++=g++ clang-format=clang-format strace=strace sudo=sudo readelf=binutils \
+		eu-stack=elfutils shellcheck=shellcheck
+
 # Without a mirror of Debian the tests of sid's and of free-threaded Pythons are skipped.
-test-tools: $(TEST_TOOLS) $(NODE_MODULES) root-tools
-	@.ci/apt-install gcc=gcc clang-format=clang-format strace=strace sudo=sudo readelf=binutils eu-stack=elfutils \
-		shellcheck=shellcheck vagrant=vagrant-libvirt pypy3=pypy3 zsh=zsh fish=fish \
-		callgrind_annotate=valgrind java=default-jre-headless $(LIBPYTHON)
+all-tools: test-tools $(ALL_TOOLS) $(NODE_MODULES) matrix-tools
+	@.ci/apt-install vagrant=vagrant-libvirt pypy3=pypy3 zsh=zsh fish=fish callgrind_annotate=valgrind \
+		java=default-jre-headless $(LIBPYTHON)
 	@$(AS_ROOT) $(PYTHON) -m tests.sid || echo "Debian sid's Pythons could not be had." >&2
 	@$(AS_ROOT) $(PYTHON) -m tests.free_threaded || echo "A free-threaded Python could not be had." >&2
 
@@ -129,6 +139,11 @@ $(TEST_TOOLS): $(INSTALLED)
 	@echo "Installing what the tests need"
 	@$(PIP) install --editable '.[test]'
 	@touch $@
+
+$(ALL_TOOLS): $(INSTALLED)
+	@echo "Installing what all tests need"
+	@$(PIP) install --editable '.[test-all]'
+	@touch $@ $(TEST_TOOLS)
 
 tests/browser/node_modules/.installed: $(wildcard tests/browser/package*.json)
 	@.ci/apt-install node=nodejs npm=npm chromium,chromium-browser,google-chrome=chromium

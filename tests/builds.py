@@ -40,7 +40,7 @@ def make_root(new: Path, suite: str, packages: list[str]) -> None:
     """Unpacks packages of Debian and what they need, configuring none."""
     late = 'Acquire::Check-Valid-Until "false"'
     options = ("--variant=extract", f"--aptopt={late}", f"--include={','.join(packages)}")
-    images().run("mmdebstrap", *options, suite, new, *images().sources((suite,)))
+    images().mmdebstrap(*options, suite, new, *images().sources((suite,)))
 
 
 def make_python(new: Path, *options: str) -> Path:

@@ -1,6 +1,7 @@
 #!/bin/sh
-# Runs the tests marked `kernel` as root in the checkout, on the machine it is on; what they report goes into the folder
-# $BPFPROF_REPORTS. With --prepare only the virtual environment is made that they run in, which takes the network.
+# Runs the tests marked `kernel` as root in the checkout, on the machine it is on, or the tests that are named; what they
+# report goes into the folder $BPFPROF_REPORTS. With --prepare only the virtual environment is made that they run in,
+# which takes the network.
 set -eu
 cd "$(dirname "$0")/.."
 environment=/opt/bpfprof
@@ -18,4 +19,5 @@ fi
 
 reports=${BPFPROF_REPORTS:?the folder for reports}
 export PYTHONPATH="$PWD" PYTHONDONTWRITEBYTECODE=1
-exec $environment/bin/python -m pytest -v -p no:cacheprovider -m kernel --junitxml="$reports/junit.xml" tests/kernel
+[ $# -gt 0 ] || set -- tests/kernel
+exec $environment/bin/python -m pytest -v -p no:cacheprovider -m kernel --junitxml="$reports/junit.xml" "$@"

@@ -24,6 +24,18 @@ _MIRROR = {False: "http://deb.debian.org/debian", True: "http://deb.debian.org/d
 _KEYS = "/usr/share/keyrings/debian-archive-keyring.gpg"
 _LISTS_SECONDS = 6 * 3600  # older package lists are fetched again: they name files that may be gone
 _ROOT_DAYS = 7  # a root file system is made again after so long
+# What runs so ends with this process, and its mounts with it.
+_ALONE = [
+    "setpriv",
+    "--pdeathsig",
+    "KILL",
+    "unshare",
+    "--mount",
+    "--propagation=private",
+    "--pid",
+    "--fork",
+    "--kill-child=KILL",
+]
 _MODULES = ("virtio_pci", "virtio_blk")  # for the disks; newer kernels have some built in
 # Of the emulator, and of the suites before and after it; Debian 12's own 7.2 fails at random with Linux 6.12 and later.
 _QEMU_SUITES = ("bookworm", "bookworm-backports")
@@ -67,6 +79,21 @@ def run(*command: str | Path, **options: object) -> str:
             f"{' '.join(words)[:200]}: exit status {done.returncode}\n{done.stdout[-2000:]}{done.stderr[-4000:]}"
         )
     return done.stdout
+
+
+def mmdebstrap(*words: str | Path) -> None:
+    """Runs it where it ends with this process, and its mounts with it, however that ends."""
+    run(*_ALONE, "mmdebstrap", *words)
+
+
+@contextlib.contextmanager
+def scratch() -> Iterator[Path]:
+    """A folder for this while; those that a killed process has left are removed."""
+    for left in cache().glob("scratch-*-*"):
+        if not Path("/proc", left.name.split("-")[1]).exists():
+            run("rm", "-rf", "--one-file-system", left)
+    with tempfile.TemporaryDirectory(dir=cache(), prefix=f"scratch-{os.getpid()}-") as name:
+        yield Path(name)
 
 
 @contextlib.contextmanager
@@ -128,9 +155,9 @@ class PackageLists:
 
     def unpack_source(self, package: str, folder: Path) -> Path:
         """Downloads a source package and unpacks what its authors published; the folder of it in `folder`."""
-        with tempfile.TemporaryDirectory(dir=cache()) as downloads:
+        with scratch() as downloads:
             self._apt("apt-get", "source", "--download-only", "--only-source", package, cwd=downloads)
-            (tarball,) = Path(downloads).glob("*.orig.tar.[gx]z")
+            (tarball,) = downloads.glob("*.orig.tar.[gx]z")
             folder.mkdir()
             run("tar", "-xf", tarball, "-C", folder)
         (unpacked,) = folder.iterdir()
@@ -138,9 +165,9 @@ class PackageLists:
 
     def unpack(self, packages: list[str], folder: Path) -> None:
         """Downloads packages and unpacks them into a folder."""
-        with tempfile.TemporaryDirectory(dir=cache()) as downloads:
+        with scratch() as downloads:
             self._apt("apt-get", "download", *packages, cwd=downloads)
-            for package in sorted(Path(downloads).glob("*.deb")):
+            for package in sorted(downloads.glob("*.deb")):
                 run("dpkg-deb", "--extract", package, folder)
 
 
@@ -163,11 +190,11 @@ def kernel(row: dict) -> Path:
     folder = cache() / f"kernel-{package}-{lists.version(package)}"
     with locked(folder.name):
         if not (folder / "initrd").exists():
-            with new_folder(folder) as new, tempfile.TemporaryDirectory(dir=cache()) as unpacked:
-                lists.unpack(lists.depends(package, r"linux-(image|binary|modules)-.*"), Path(unpacked))
+            with new_folder(folder) as new, scratch() as unpacked:
+                lists.unpack(lists.depends(package, r"linux-(image|binary|modules)-.*"), unpacked)
                 lists_of_tools = PackageLists("bookworm")
-                lists_of_tools.unpack(["busybox-static"], Path(unpacked) / "tools")
-                _pick(Path(unpacked), new)
+                lists_of_tools.unpack(["busybox-static"], unpacked / "tools")
+                _pick(unpacked, new)
     return folder
 
 
@@ -215,12 +242,11 @@ def root(row: dict, packages: list[str]) -> Path:
             return image
         for old in cache().glob(f"root-{row['suite']}-*.ext4"):
             old.unlink()
-        with tempfile.TemporaryDirectory(dir=cache()) as scratch:
-            folder = Path(scratch) / "root"
+        with scratch() as new:
+            folder = new / "root"
             include = f"--include={','.join(packages)}"
             late = 'Acquire::Check-Valid-Until "false"'  # sid's list may be expired where there is a mirror only
-            run(
-                "mmdebstrap",
+            mmdebstrap(
                 "--variant=apt",
                 f"--aptopt={late}",
                 include,
@@ -229,7 +255,7 @@ def root(row: dict, packages: list[str]) -> Path:
                 *sources((row["suite"],)),
             )
             _prepare(folder)
-            made = Path(scratch) / "image"
+            made = new / "image"
             run("mke2fs", "-q", "-t", "ext4", "-O", "^has_journal", "-d", folder, made, "2500M")
             made.rename(image)
     return image
@@ -250,7 +276,7 @@ def _prepare(folder: Path) -> None:
     )
     environment = {name: text for name, text in os.environ.items() if name.startswith("PIP_") or "_proxy" in name}
     environment |= {"HOME": "/root", "PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C.UTF-8"}
-    run("unshare", "--mount", "--fork", "--pid", "sh", "-ec", script, "sh", CHECKOUT, folder, env=environment)
+    run(*_ALONE, "sh", "-ec", script, "sh", CHECKOUT, folder, env=environment)
 
 
 def checkout(image: Path, command: str) -> None:
@@ -277,8 +303,7 @@ def emulator() -> list[str]:
                 preference = "Package: *\nPin: release n=bookworm-backports\nPin-Priority: 500\n"
                 hook = f'mkdir -p "$1/etc/apt/preferences.d"; printf \'{preference}\' > "$1/etc/apt/preferences.d/qemu"'
                 include = "qemu-system-x86,seabios"
-                run(
-                    "mmdebstrap",
+                mmdebstrap(
                     "--variant=extract",
                     f"--include={include}",
                     f"--setup-hook={hook}",

@@ -13,7 +13,6 @@ import signal
 import subprocess
 import sys
 import tarfile
-import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -51,8 +50,8 @@ _DEVICES = [
 def boot(row: dict, packages: list[str], reports: Path, command: str) -> str:
     """What became of the row: "passed", or why it did not."""
     kernel, root, qemu = images.kernel(row), images.root(row, packages), images.emulator()
-    with tempfile.TemporaryDirectory(dir=images.cache()) as scratch:
-        checkout, report_disk = Path(scratch) / "checkout", Path(scratch) / "reports"
+    with images.scratch() as scratch:
+        checkout, report_disk = scratch / "checkout", scratch / "reports"
         images.checkout(checkout, command)
         with open(report_disk, "wb") as file:
             file.truncate(_REPORT_BYTES)
@@ -101,12 +100,17 @@ def main() -> None:
     parser.add_argument("--ci", action="store_true", help="only the rows with `ci`: the oldest and the newest kernel")
     parser.add_argument("--table", action="store_true", help="write docs/kernels.md")
     parser.add_argument("--command", default=_TESTS, help="to run in the machine in place of the tests")
+    parser.add_argument("--prepare", action="store_true", help="only make what the rows boot")
     asked = parser.parse_args()
     matrix = yaml.safe_load((HERE / "matrix.yaml").read_text())
     rows = {row["name"]: row for row in matrix["rows"]}
     if unknown := set(asked.rows) - set(rows):
         parser.error(f"there is no row {', '.join(sorted(unknown))}, only: {' '.join(rows)}")
     chosen = [row for row in rows.values() if row["name"] in (asked.rows or rows) and (row["ci"] or not asked.ci)]
+    if asked.prepare:
+        for row in chosen:
+            images.kernel(row), images.root(row, matrix["packages"]), images.emulator()
+        return
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # an exception, which ends the emulator too
     outcomes = []
     ahead = ThreadPoolExecutor(1)  # makes the next row's images while one runs

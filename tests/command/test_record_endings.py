@@ -199,6 +199,7 @@ def test_under_sudo_a_report_is_the_callers(tmp_path: Path) -> None:
 # --- formats and names
 
 
+@pytest.mark.second_tier
 def test_output_formats(tmp_path: Path) -> None:
     def record(*options: str) -> str:
         return bpfprof("record", *options, "--", *SHORT_LIVED, cwd=tmp_path).stderr
@@ -354,7 +355,10 @@ def read_all(master: int, process: subprocess.Popen[bytes]) -> str:
             return said.decode()
 
 
-@pytest.mark.parametrize("columns", [0, 40, 200])  # 0: the terminal does not say
+# 0: the terminal does not say.
+@pytest.mark.parametrize(
+    "columns", [pytest.param(0, marks=pytest.mark.second_tier), 40, pytest.param(200, marks=pytest.mark.second_tier)]
+)
 def test_one_live_line_on_a_terminal(columns: int, tmp_path: Path) -> None:
     master, slave = pty.openpty()
     termios.tcsetwinsize(slave, (24, columns))
@@ -379,6 +383,7 @@ def test_one_live_line_on_a_terminal(columns: int, tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.second_tier
 def test_it_can_be_run_again_at_once(tmp_path: Path) -> None:
     """Two at the same time do not disturb each other."""
     with (

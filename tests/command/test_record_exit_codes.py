@@ -269,31 +269,35 @@ def test_what_cannot_be_written_is_not_lost(tmp_path: Path) -> None:
 # --- wrong use
 
 
+WRONG = [
+    (["record", "--no-such-option"], "--no-such-option"),
+    (["no-such-command"], "no-such-command"),
+    (["record"], "--pid"),
+    (["record", "-p", "1", "--", TRUE], "--pid"),
+    (["record", "-p", "0"], "--pid"),
+    (["record", "-p", "x"], "--pid"),
+    (["record", "-p", "1", "-d", "0"], "--duration"),
+    (["record", "-p", "1", "-d", "-1"], "--duration"),
+    (["record", "-p", "1", "-d", "nan"], "--duration"),
+    (["record", "-p", "1", "-d", "inf"], "--duration"),
+    (["record", "-p", "1", "-r", "0"], "--rate"),
+    (["record", "-p", "1", "--mode", "x"], "--mode"),
+    (["record", "-p", "1", "-e", "x"], "--event"),
+    (["record", "-p", "1", "-f", "x"], "format x"),
+    (["record", "-f", "collapsed", "--", TRUE], "--output"),
+    (["record", "-o", "/dev/stdout", "--", TRUE], "--output"),
+    (["record", "-p", "1", "-o", "/dev/fd/99"], "/dev/fd/99"),
+    (["record", "-p", "1", "-o", "x.xyz"], "x.xyz"),
+    (["report"], "RECORDING"),
+    (["report", "x.bpfprof", "-f", "x"], "format x"),
+    (["report", "x.bpfprof", "-o", "x.xyz"], "x.xyz"),
+]
+
+
+# Of each kind one by the command line; `unit/commands/test_usage_errors.py` asks for all.
 @pytest.mark.parametrize(
     ("arguments", "word"),
-    [
-        (["record", "--no-such-option"], "--no-such-option"),
-        (["no-such-command"], "no-such-command"),
-        (["record"], "--pid"),
-        (["record", "-p", "1", "--", TRUE], "--pid"),
-        (["record", "-p", "0"], "--pid"),
-        (["record", "-p", "x"], "--pid"),
-        (["record", "-p", "1", "-d", "0"], "--duration"),
-        (["record", "-p", "1", "-d", "-1"], "--duration"),
-        (["record", "-p", "1", "-d", "nan"], "--duration"),
-        (["record", "-p", "1", "-d", "inf"], "--duration"),
-        (["record", "-p", "1", "-r", "0"], "--rate"),
-        (["record", "-p", "1", "--mode", "x"], "--mode"),
-        (["record", "-p", "1", "-e", "x"], "--event"),
-        (["record", "-p", "1", "-f", "x"], "format x"),
-        (["record", "-f", "collapsed", "--", TRUE], "--output"),
-        (["record", "-o", "/dev/stdout", "--", TRUE], "--output"),
-        (["record", "-p", "1", "-o", "/dev/fd/99"], "/dev/fd/99"),
-        (["record", "-p", "1", "-o", "x.xyz"], "x.xyz"),
-        (["report"], "RECORDING"),
-        (["report", "x.bpfprof", "-f", "x"], "format x"),
-        (["report", "x.bpfprof", "-o", "x.xyz"], "x.xyz"),
-    ],
+    [*WRONG[:4], *(pytest.param(*each, marks=pytest.mark.second_tier) for each in WRONG[4:])],
 )
 def test_wrong_use(arguments: list[str], word: str, tmp_path: Path) -> None:
     assert_told(bpfprof(*arguments, check=None, cwd=tmp_path), 2, word)

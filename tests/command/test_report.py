@@ -83,6 +83,7 @@ def test_an_ordinary_user_without_bcc_gets_every_format(recorded: Path, chosen: 
     assert "compress_all" in printed.stdout or chosen.name in WITHOUT_ALL_NAMES
 
 
+@pytest.mark.second_tier
 def test_suffixes_and_synonyms_give_the_same(recorded: Path, tmp_path: Path) -> None:
     for chosen in TEXT_FORMATS:
         plain = bpfprof("report", recorded, "-f", chosen.name).stdout

@@ -181,6 +181,7 @@ def some_registers(
     return Registers(leaf, at, bp, {**dict(enumerate(others.tolist())), 6: bp, 7: at})
 
 
+@pytest.mark.second_tier
 def test_random_walks(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     chance = random.Random(SEED)
     numbers = np.random.default_rng(SEED)

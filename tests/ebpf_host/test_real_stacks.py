@@ -235,6 +235,7 @@ def test_python_threads(host: Host, code: Code, name: str, helper: str) -> None:
     assert count.stacks == 25 and count.frames > 25 * 8
 
 
+@pytest.mark.second_tier
 @pytest.mark.parametrize(
     "options", [(), ("-static",), ("-fno-omit-frame-pointer", "-Wl,-z,lazy")], ids=["plain", "static", "lazy"]
 )
@@ -246,6 +247,7 @@ def test_running_c_threads(host: Host, code: Code, options: tuple[str, ...], hel
     assert count.stacks == 4 * STOPS and count.stops["END_OF_STACK"] > 0.9 * count.stacks
 
 
+@pytest.mark.second_tier
 @pytest.mark.parametrize("name", MACHINE_PYTHONS)
 def test_running_python_threads(host: Host, code: Code, name: str, helper: str) -> None:
     count = compare_running(host, code, helper, [MACHINE_PYTHONS[name], str(HERE / "busy.py")])

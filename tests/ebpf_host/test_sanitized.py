@@ -31,6 +31,7 @@ def sanitizer_library() -> str:
     return path
 
 
+@pytest.mark.second_tier
 @pytest.mark.skipif(SANITIZED in os.environ, reason="this is the run with sanitizers")
 def test_with_sanitizers() -> None:
     environment = {

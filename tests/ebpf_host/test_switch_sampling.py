@@ -79,6 +79,7 @@ def test_every_switch_has_a_stack_without_an_interval(scheduler: Scheduler, host
     assert set(switches(scheduler, task, [0, 1, 1000] * 100)) == {1}
 
 
+@pytest.mark.second_tier
 @pytest.mark.parametrize("gap_ns", [10, 20_000, 300_000, 1_000_000, INTERVAL_NS - 1000])
 def test_about_one_stack_an_interval_however_many_switches(scheduler: Scheduler, task: Task, gap_ns: int) -> None:
     """Never more than were saved and are due; and no fewer, but for the most that a thread can be ahead."""
@@ -96,6 +97,7 @@ def test_preemptions_leave_stacks_for_waits(scheduler: Scheduler, task: Task) ->
     assert found == [1] * 50
 
 
+@pytest.mark.second_tier
 @pytest.mark.parametrize("gap_ns", [20_000, INTERVAL_NS // 2])
 def test_about_one_preemption_an_interval_has_a_stack(scheduler: Scheduler, task: Task, gap_ns: int) -> None:
     found = switches(scheduler, task, [gap_ns] * SWITCHES, state=0)
@@ -104,6 +106,7 @@ def test_about_one_preemption_an_interval_has_a_stack(scheduler: Scheduler, task
     assert abs(sum(found) - SWITCHES) < DEVIATIONS * math.sqrt(sum(n * (n - 1) for n in found)) + 1
 
 
+@pytest.mark.second_tier
 @pytest.mark.parametrize("longest_ns", [50_000, 500_000, 4 * INTERVAL_NS])
 def test_what_was_chosen_stands_for_all(scheduler: Scheduler, task: Task, longest_ns: int) -> None:
     """The estimate of how many switches there were, from chosen ones alone, is right whatever the gaps are.

@@ -250,7 +250,7 @@ def skip_unless_nobody_can_run() -> None:
     """The checkout may lie in a home that other users cannot enter."""
     for path in (BPFPROF[0], str(ROOT / "bpfprof" / "cli.py")):
         if completed(["test", "-r", path], None, **AS_NOBODY).returncode != 0:
-            pytest.skip(f"user {NOBODY} cannot read {path}")
+            pytest.skip(f"the checkout's folder is closed to other users: user {NOBODY} cannot read {path}")
 
 
 _WHO = r"process [^;\n]+ \(\d+\);thread [^;\n]+ \(\d+\)"

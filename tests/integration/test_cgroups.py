@@ -194,6 +194,7 @@ def test_a_recording_ends_with_its_cgroup(tmp_path: Path) -> None:
     assert collapsed(tmp_path / "x.bpfprof").of_process(target.pid).lines
 
 
+@pytest.mark.gate
 def test_what_does_not_exist_is_said(tmp_path: Path) -> None:
     with cgroup(hierarchies()[0] / "bpfprof-test-here"):
         done = bpfprof("record", "--cgroup", "bpfprof-test-her", cwd=tmp_path, check=None)
@@ -205,6 +206,7 @@ def test_what_does_not_exist_is_said(tmp_path: Path) -> None:
     assert not any(tmp_path.iterdir())
 
 
+@pytest.mark.gate
 def test_it_never_begins_a_program(tmp_path: Path) -> None:
     """A cgroup without processes is recorded until somebody comes."""
     with cgroup(hierarchies()[0] / f"bpfprof-test-{tmp_path.name}") as directory:

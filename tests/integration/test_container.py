@@ -42,6 +42,7 @@ def settings(name: str) -> list[str]:
 # --- the unit file
 
 
+@pytest.mark.gate
 def test_the_unit_has_exactly_the_capabilities() -> None:
     names = [each.name for each in CAPABILITIES]
     assert settings("AmbientCapabilities") == settings("CapabilityBoundingSet") == names
@@ -129,6 +130,7 @@ def upgraded_program(folder: Path) -> Iterator[Target]:
         yield target
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize("uid", [0, NOBODY])
 def test_a_container_with_these_capabilities_alone(uid: int) -> None:
     names = settings("CapabilityBoundingSet")
@@ -146,6 +148,8 @@ def test_a_container_with_these_capabilities_alone(uid: int) -> None:
         )
 
 
+@pytest.mark.second_tier
+@pytest.mark.gate
 @pytest.mark.parametrize("left_out", [each.name for each in CAPABILITIES])
 def test_none_of_them_is_superfluous(left_out: str) -> None:
     names = [name for name in settings("CapabilityBoundingSet") if name != left_out]

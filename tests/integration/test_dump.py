@@ -79,6 +79,7 @@ def dumped(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
         target.end()
 
 
+@pytest.mark.gate
 def test_stacks_are_those_that_the_program_sees(dumped: Dumped) -> None:
     seen = {
         name: [[it["name"].rpartition(".")[2], it["file"], it["line"]] for it in thread["frames"]]
@@ -88,6 +89,7 @@ def test_stacks_are_those_that_the_program_sees(dumped: Dumped) -> None:
     assert {name: seen.get(name) for name in dumped.told["frames"]} == dumped.told["frames"]
 
 
+@pytest.mark.gate
 def test_what_they_wait_for(dumped: Dumped) -> None:
     threads = dumped.threads
     assert {name: threads[name]["reason"] for name in REASONS} == REASONS
@@ -102,6 +104,7 @@ def test_what_they_wait_for(dumped: Dumped) -> None:
     assert dumped.process["deadlocks"] == []
 
 
+@pytest.mark.gate
 def test_keys_are_those_of_the_contract(dumped: Dumped) -> None:
     assert " ".join(dumped.process) == "pid title interpreter threads tasks deadlocks"
     assert {" ".join(thread) for thread in dumped.threads.values()} == {THREAD_KEYS}
@@ -110,11 +113,13 @@ def test_keys_are_those_of_the_contract(dumped: Dumped) -> None:
     assert " ".join(lock["frames"][0]) == "name file line object kind"
 
 
+@pytest.mark.gate
 def test_the_text_tells_it_too(dumped: Dumped) -> None:
     assert f"({dumped.pid})" in dumped.text.splitlines()[0] and "DEADLOCK" not in dumped.text
     assert "held by rlock holder" in dumped.text and "rlock -> rlock holder" in dumped.text
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize(("version", "count"), [*[(version, 3) for version in WITH_LOCKS], ("3.12", 2)])
 def test_a_deadlock_comes_first(version: str, count: int) -> None:
     with running(ALL_INTERPRETERS[version], BLOCKED, "deadlock", str(count)) as target:
@@ -127,6 +132,7 @@ def test_a_deadlock_comes_first(version: str, count: int) -> None:
     assert set(lines[: len(circles)]) == said
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize("version", WITH_LOCKS)
 def test_who_holds_a_lock(version: str) -> None:
     with running(ALL_INTERPRETERS[version], BLOCKED, "holders") as target:
@@ -254,6 +260,7 @@ def test_tasks_of_asyncio() -> None:
     assert "task inner  sleep, waited for by outer" in text
 
 
+@pytest.mark.gate
 def test_processes_that_are_not_there() -> None:
     child = subprocess.Popen(["true"])
     os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
@@ -264,6 +271,7 @@ def test_processes_that_are_not_there() -> None:
     assert_told(bpfprof("dump", check=None), 2, "dump PID")
 
 
+@pytest.mark.gate
 def test_one_who_may_not_read_it_is_told_what_is_missing() -> None:
     skip_unless_nobody_can_run()
     assert_told(completed([*BPFPROF, "dump", str(os.getpid())], None, **AS_NOBODY), 3, "CAP_SYS_PTRACE", "sudo")

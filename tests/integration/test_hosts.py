@@ -92,6 +92,8 @@ def test_unprivileged_bpf_may_be_off(tmp_path: Path) -> None:
     assert_recorded(tmp_path / "x.bpfprof")
 
 
+@pytest.mark.second_tier
+@pytest.mark.gate
 def test_a_user_without_name_and_home() -> None:
     skip_unless_nobody_can_run()
     prefix = with_capabilities(["CAP_BPF", "CAP_PERFMON"], 54321)
@@ -104,7 +106,10 @@ def test_a_user_without_name_and_home() -> None:
 # --- what is forbidden
 
 
-@pytest.mark.parametrize("number", [errno.EPERM, errno.ENOSYS], ids=errno.errorcode.get)
+@pytest.mark.gate
+@pytest.mark.parametrize(
+    "number", [errno.EPERM, pytest.param(errno.ENOSYS, marks=pytest.mark.second_tier)], ids=errno.errorcode.get
+)
 @pytest.mark.parametrize("call", ["bpf", "perf_event_open", "pidfd_open"])
 def test_a_seccomp_filter(call: str, number: int, tmp_path: Path) -> None:
     done = record([], tmp_path / "x.bpfprof", *LAUNCH, preexec_fn=denying(number, call))
@@ -112,6 +117,7 @@ def test_a_seccomp_filter(call: str, number: int, tmp_path: Path) -> None:
     assert len(done.stderr.splitlines()) == 2 and not any(tmp_path.iterdir())
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize(
     ("prefix", "words"),
     [

@@ -14,6 +14,8 @@ from typing import Any
 
 import pytest
 
+import pytest
+
 from bpfprof.recording.reader import read_recording
 from tests import packages
 from tests.integration.one_file import child_of
@@ -122,6 +124,7 @@ def process_rows(path: Path) -> dict[str, str | None]:
     return {row["process"].rpartition("(")[2].rstrip(")"): row.get("worker") for row in rows}
 
 
+@pytest.mark.gate
 def test_in_a_pid_namespace(tmp_path: Path) -> None:
     """Its program knows its threads by other numbers."""
     path = tmp_path / "x.bpfprof"
@@ -141,6 +144,7 @@ print("done", flush=True)
 {rest}"""
 
 
+@pytest.mark.gate
 def test_a_process_that_renames_itself(tmp_path: Path) -> None:
     """As setproctitle does; also when it ends before the recording does."""
     for rest in ("sys.stdin.readline()", ""):

@@ -126,6 +126,7 @@ def test_every_frame_of_every_thread(name: str, folder: Path) -> None:
     assert not missing and not wrong
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize("name", [*COMMANDS, "C"])
 def test_threads_that_slept_before_the_recording(name: str, folder: Path) -> None:
     """Their stacks are taken from user space, where rbp is not known: one that needs it first ends there."""

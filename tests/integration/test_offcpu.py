@@ -33,7 +33,8 @@ TRIES = 3
 WINDOW_S = 1  # in 50 ms no wait may end
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.gate
+@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.second_tier)])
 def test_a_signal_gives_the_table_and_a_whole_recording(number: signal.Signals, tmp_path: Path) -> None:
     path = tmp_path / "x.bpfprof"
     with running(PYTHON, program("training_loop.py")) as target:
@@ -105,6 +106,7 @@ def test_all_waits_are_shown_where_most_have_no_stack_of_their_own(tmp_path: Pat
     assert ring > 0.9 * off_cpu_us
 
 
+@pytest.mark.gate
 def test_exit_codes(tmp_path: Path) -> None:
     assert_told(bpfprof("offcpu", "--pid", 2**22 + 1, check=None), 4)
     assert_told(bpfprof("offcpu", "-d", 1, check=None), 2, "--pid")

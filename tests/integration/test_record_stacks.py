@@ -73,6 +73,7 @@ def python_frames(frames: tuple[str, ...]) -> list[tuple[str, int]]:
 # --- whole and true
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize("python", list(ALL_INTERPRETERS.values()), ids=list(ALL_INTERPRETERS))
 def test_deep_stacks_are_exact(python: str, tmp_path: Path) -> None:
     """700 frames of recursion, generators, coroutines, methods, lambdas: every name, every line, in order, always.
@@ -368,6 +369,7 @@ def test_children_older_than_the_recording(tmp_path: Path) -> None:
     assert "spawned_work" in folded.of_process(ready["spawned"]).functions()
 
 
+@pytest.mark.gate
 def test_no_subprocesses(tmp_path: Path) -> None:
     with running(PYTHON, program("fork_exec.py")) as target:
         folded = recorded(target, tmp_path / "x.bpfprof", 1, "--no-subprocesses")

@@ -59,6 +59,7 @@ def tids(pid: int) -> set[int]:
     return {int(name) for name in os.listdir(f"/proc/{pid}/task")}
 
 
+@pytest.mark.gate
 def test_no_call_acts_on_the_target(tmp_path: Path) -> None:
     with running(PYTHON, program("sleepers.py")) as target:
         theirs = tids(target.pid)
@@ -71,6 +72,7 @@ def test_no_call_acts_on_the_target(tmp_path: Path) -> None:
         assert "SIGSTOP" not in arguments
 
 
+@pytest.mark.gate
 def test_the_target_is_opened_for_reading_only(tmp_path: Path) -> None:
     with running(PYTHON, program("deep.py")) as target:
         calls = trace(tmp_path, target.pid, "open,openat,openat2,creat", "-o", tmp_path / "x.bpfprof")
@@ -114,6 +116,7 @@ def sampled(pid: int) -> Iterator[Sampler]:
         sampler.join()
 
 
+@pytest.mark.gate
 @pytest.mark.parametrize("name", ["c_calls.py", "sleepers.py"])
 def test_no_thread_is_ever_stopped_or_traced(name: str, tmp_path: Path) -> None:
     """From before the start of bpfprof until after its end."""

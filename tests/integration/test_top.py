@@ -210,6 +210,7 @@ def test_it_ends_with_its_terminal(terminal: Callable[..., Terminal]) -> None:
     assert (screen.process.returncode, said) == (0, "")
 
 
+@pytest.mark.gate
 def test_tables_that_nobody_reads_on(target: Target) -> None:
     with subprocess.Popen(
         [*BPFPROF, "top", str(target.pid), "-b", "-d", "0.5"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
@@ -220,6 +221,7 @@ def test_tables_that_nobody_reads_on(target: Target) -> None:
         assert process.wait(LIMIT_S) == 0 and process.stderr.read() == ""
 
 
+@pytest.mark.gate
 def test_tables_where_there_is_no_screen(target: Target) -> None:
     shown = bpfprof("top", target.pid, "-d", 1, "-n", 2).stdout
     tables = [part for part in shown.split("bpfprof top  ") if part]
@@ -229,6 +231,7 @@ def test_tables_where_there_is_no_screen(target: Target) -> None:
         assert " audit " in first, table
 
 
+@pytest.mark.gate
 def test_it_ends_with_what_it_watches(tmp_path: Path) -> None:
     with running(PYTHON, program("bounds.py"), "sleep") as short:
         process = subprocess.Popen(

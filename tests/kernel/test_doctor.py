@@ -13,6 +13,7 @@ import pytest
 
 from tests.kernel.conftest import READS_PYTHON, bpfprof
 
+pytestmark = pytest.mark.gate
 _VERSION = tuple(map(int, re.findall(r"\d+", os.uname().release)[:2]))
 
 

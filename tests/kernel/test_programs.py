@@ -29,6 +29,7 @@ _VERIFIER_LIMIT = 1_000_000  # BPF_COMPLEXITY_LIMIT_INSNS, include/linux/bpf.h, 
 _STATISTICS = 4  # BPF_LOG_STATS, include/linux/bpf_verifier.h
 
 
+@pytest.mark.gate
 def test_the_verifier_looks_at_less_than_it_may(monkeypatch: pytest.MonkeyPatch, facts: dict[str, Any]) -> None:
     looked_at: dict[str, list[int]] = {}
     load = bpf_syscall.program_load

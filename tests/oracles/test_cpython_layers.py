@@ -248,6 +248,7 @@ def test_c_boundaries_are_marked(target: Target) -> None:
     assert by_worker[2] >= by_worker[0]
 
 
+@pytest.mark.second_tier
 def test_it_is_quick(target: Target) -> None:
     """By CPU time, also that of the child which reads: on a busy machine each of its answers comes late."""
 

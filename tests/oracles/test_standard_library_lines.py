@@ -106,6 +106,7 @@ def _check_lines(name: str, folder: Path) -> tuple[int, int, int]:
     return code_count, unit_count, wrong_count
 
 
+@pytest.mark.second_tier
 @pytest.mark.skipif(not WITH_LINE_TABLES, reason="no CPython 3.6 to 3.15 under ~/.pyenv/versions or /usr/bin")
 def test_lines_of_the_whole_standard_library(tmp_path: Path, record_property: Any) -> None:
     with ThreadPoolExecutor(2) as pool:

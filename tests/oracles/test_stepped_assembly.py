@@ -207,7 +207,9 @@ def functions() -> dict[int, tuple[int, str]]:
     return dict(zip(found[0].function_starts.tolist(), zip(found[0].function_ends.tolist(), names)))
 
 
-@pytest.mark.parametrize("core", CORES)
+@pytest.mark.parametrize(
+    "core", [core if not CORES[core] else pytest.param(core, marks=pytest.mark.second_tier) for core in CORES]
+)
 def test_every_instruction_of_its_kernels(core: str, functions: dict[int, tuple[int, str]]) -> None:
     if core.startswith("AVX") and f" {core.lower()} " not in Path("/proc/cpuinfo").read_text():
         pytest.skip(f"the processor has no {core}")

@@ -33,11 +33,13 @@ def vagrant(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(["vagrant", *arguments], capture_output=True, text=True, env=environment, check=False)
 
 
+@pytest.mark.second_tier
 def test_the_vagrantfile_is_valid(tmp_path: Path) -> None:
     done = vagrant(tmp_path, "validate")
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+@pytest.mark.second_tier
 def test_a_machine_for_each_row(tmp_path: Path) -> None:
     lines = [line.split(",") for line in vagrant(tmp_path, "status", "--machine-readable").stdout.splitlines()]
     assert [line[1] for line in lines if line[2:4] == ["metadata", "provider"]] == ROWS

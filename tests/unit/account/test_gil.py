@@ -204,6 +204,7 @@ def test_parts_against_a_count_of_every_nanosecond(seed: int) -> None:
     assert found.tolist() == expected.tolist()
 
 
+@pytest.mark.second_tier
 def test_waits_that_overlap_cost_no_more_than_others(made: HandMade) -> None:
     made.thread()
     for number in range(3000):

@@ -102,6 +102,7 @@ class Changing:
         return bytes(data)
 
 
+@pytest.mark.second_tier
 def test_memory_that_changes_is_a_miss(
     target: tuple[tuple[int, int], subprocess.Popen[str], dict[str, object]],
 ) -> None:

@@ -19,6 +19,7 @@ from tests.unit.measured import least_cpu_s
 SEED = 20241121
 
 
+@pytest.mark.second_tier
 def test_a_few_thousand_mutants() -> None:
     cost = try_many(SEED, 2000)
     assert cost.seconds < 1
@@ -68,6 +69,7 @@ COSTLY = {
 }
 
 
+@pytest.mark.second_tier
 @pytest.mark.parametrize("content", COSTLY.values(), ids=COSTLY)
 def test_costly_files_are_not_slow(content: bytes) -> None:
     """Up to half a second."""
@@ -77,6 +79,7 @@ def test_costly_files_are_not_slow(content: bytes) -> None:
     check(frames)
 
 
+@pytest.mark.second_tier
 @pytest.mark.parametrize("kind", ["zeros", "CIEs", "short programs"])
 def test_large_hostile_sections_are_bounded(kind: str, tmp_path: Path) -> None:
     """63 MiB of the worst; tests/benchmarks/decode_cost.py has more kinds, and should say less than 5 seconds.

@@ -165,6 +165,7 @@ def _damaged(original: bytes, rng: random.Random) -> bytes:
     return bytes(mutant)
 
 
+@pytest.mark.second_tier
 def test_notes_cost_little_however_many_segments_have_them(tmp_path: Path) -> None:
     """1,023 headers for the same 64 KiB of empty notes."""
     head = b"\x7fELF\2\1\1" + bytes(9) + struct.pack("<HHIQQQIHHHHHH", 3, 62, 1, 0, 64, 0, 0, 64, 56, 1024, 64, 0, 0)

@@ -24,6 +24,7 @@ print(costs.seconds, costs.mebibytes, costs.refused, costs.rows, costs.symbols, 
 """
 
 
+@pytest.mark.second_tier
 def test_a_few_thousand_files(tmp_path: Path) -> None:
     """In a process of its own, whose memory is bounded."""
     if shutil.which("gcc") is None or shutil.which("objcopy") is None or os.uname().machine != "x86_64":

@@ -233,6 +233,7 @@ def test_small_gaps_are_not_looked_at(tmp_path: Path) -> None:
     assert frames is not None and frames.function_count == 2
 
 
+@pytest.mark.second_tier
 @needs_assembler
 def test_damaged_code(tmp_path: Path) -> None:
     rng = random.Random(SEED)
@@ -274,6 +275,7 @@ COSTLY = {
 }
 
 
+@pytest.mark.second_tier
 @pytest.mark.parametrize("name", COSTLY)
 def test_costly_code_is_left(name: str, tmp_path: Path) -> None:
     """48 MiB of it; Debian's OpenBLAS has 11."""

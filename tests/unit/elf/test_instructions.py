@@ -48,6 +48,7 @@ def by_objdump(path: Path, sections: tuple[str, ...]) -> Ints:
     return np.unique(np.array([int(number, 16) for number in _LINE.findall(text)], np.int64))
 
 
+@pytest.mark.second_tier
 @pytest.mark.skipif(shutil.which("objdump") is None, reason="no objdump (binutils)")
 @pytest.mark.parametrize("name", REAL_FILES)
 def test_instructions_begin_where_objdump_says(name: str, monkeypatch: pytest.MonkeyPatch) -> None:

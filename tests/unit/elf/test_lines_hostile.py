@@ -126,6 +126,7 @@ def cpu_s() -> float:
     return used.ru_utime + used.ru_stime
 
 
+@pytest.mark.second_tier
 @pytest.mark.parametrize("name", FILES)
 def test_cost_is_bounded(name: str, tmp_path: Path) -> None:
     path = tmp_path / "file"
@@ -217,6 +218,7 @@ def mutant(content: bytes, sections: list[tuple[int, int]], rng: random.Random) 
     return bytes(data)
 
 
+@pytest.mark.second_tier
 @needs_gcc
 @pytest.mark.parametrize("flags", [("-gdwarf-4",), ("-gdwarf-5",), ("-gdwarf-5", "-gz")], ids="-".join)
 def test_mutants(flags: tuple[str, ...], tmp_path: Path) -> None:

@@ -193,6 +193,7 @@ def test_embedded_symbols(library: Path, tmp_path: Path) -> None:
     assert names_of(with_debug_data(library, tmp_path / "packed", lzma.compress(content))) == (whole, ())
 
 
+@pytest.mark.second_tier
 @pytest.mark.parametrize("damage", ["cut", "garbage", "empty", "bomb", "zeros"])
 def test_damaged_embedded_symbols(library: Path, tmp_path: Path, damage: str) -> None:
     packed = lzma.compress(debug_only(library, tmp_path / "debug"))
@@ -237,6 +238,7 @@ def test_stubs_agree_with_objdump(tmp_path: Path, options: list[str]) -> None:
     assert (len(ours) >= 20) == ("-fno-plt" not in options)
 
 
+@pytest.mark.second_tier
 def test_damaged_files(library: Path, tmp_path: Path) -> None:
     """Only ElfError comes out, in time and within bounds."""
     debug_only(library, tmp_path / "debug")

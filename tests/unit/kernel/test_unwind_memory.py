@@ -339,6 +339,7 @@ def test_a_page_index_that_no_chunk_can_hold_is_refused(small_view: KernelView) 
     assert small_view.file(1)["state"] == PENDING
 
 
+@pytest.mark.second_tier
 def test_a_large_table_takes_no_longer_than_it_must(view: KernelView) -> None:
     """It is written while the recording runs."""
     rules = some_rules(10, 0)

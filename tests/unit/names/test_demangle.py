@@ -96,6 +96,7 @@ def test_it_agrees_with_cxxfilt() -> None:
     assert [demangle(name) for name in names] == out.splitlines()
 
 
+@pytest.mark.second_tier
 @pytest.mark.parametrize(
     "name",
     [
@@ -118,6 +119,7 @@ def test_hostile_names_cost_little(name: str) -> None:
     assert time.process_time() - before < 1
 
 
+@pytest.mark.second_tier
 def test_damaged_names() -> None:
     rng = random.Random(5)
     bases = ["_ZNSt6vectorIiSaIiEE9push_backERKi", "_RINvNtC3std3mem8align_ofdE", nested(8)]

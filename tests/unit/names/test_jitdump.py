@@ -141,6 +141,7 @@ def test_damaged_files(path: Path) -> None:
         names(path, bytes(content), 0, 0x1000, 0x1041, 2**64 - 1)
 
 
+@pytest.mark.second_tier
 @pytest.mark.parametrize("step", [16, 300 << 10])
 def test_the_longest_files_cost_little(path: Path, step: int) -> None:
     """Records of nothing, and holes."""
@@ -162,6 +163,7 @@ def test_the_longest_files_cost_little(path: Path, step: int) -> None:
     assert cost_s < 5 and dump.problem
 
 
+@pytest.mark.second_tier
 def test_code_that_lies_over_everything(path: Path) -> None:
     """An address is looked for among all that reach it."""
     content = HEADER + load(0, "all", 1, 0) + b"".join(load(0x1000, f"f{i}", i, 0) for i in range(5))

@@ -51,6 +51,7 @@ def test_many_lines_at_once() -> None:
     assert names(source, *starts) == [f"function_{i}" for i in range(len(starts))]
 
 
+@pytest.mark.second_tier
 @pytest.mark.parametrize("unit", [b"\n", b" ", b"1 1 a\n", b"x", b"1000 10 name\n", b"\0", b"1 \n"])
 def test_the_largest_maps_cost_little(unit: bytes) -> None:
     data = unit * ((40 << 20) // len(unit))

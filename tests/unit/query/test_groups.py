@@ -235,6 +235,7 @@ def test_a_profile_without_spans_is_refused() -> None:
         group_waits(replace(empty_profile(), spans=None), "stack", 10)
 
 
+@pytest.mark.second_tier
 @pytest.mark.parametrize("by", GROUPINGS)
 def test_half_a_million_waits_are_grouped_at_once(by: str) -> None:
     made = ProfileBuilder()

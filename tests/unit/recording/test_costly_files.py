@@ -124,6 +124,7 @@ def sums_of(count: int, gaps: int) -> Recording:
     return made.recording()
 
 
+@pytest.mark.second_tier
 def test_many_kinds_of_short_waits() -> None:
     recording = sums_of(8_000, 2_000)
     begin_s = time.process_time()
@@ -136,6 +137,7 @@ def test_many_kinds_of_short_waits() -> None:
     assert thread.accounted_ns == thread.wall_ns
 
 
+@pytest.mark.second_tier
 @pytest.mark.parametrize(
     "paths",
     [
@@ -152,6 +154,7 @@ def test_names_of_files_are_shortened_in_time(paths: list[str]) -> None:
     assert len(set(short.values())) == len(paths) and all(path.endswith(name) for path, name in short.items())
 
 
+@pytest.mark.second_tier
 def test_threads_without_rows() -> None:
     made = HandMade()
     made.process()

@@ -66,6 +66,7 @@ def test_a_flipped_byte_ends_the_recording_at_its_chunk() -> None:
         assert recording.unfinished, f"byte {at} changed and nobody noticed"
 
 
+@pytest.mark.second_tier
 def test_flipped_bytes_under_a_right_checksum_never_crash() -> None:
     chunks = [encode(chunk) for chunk in small().chunks()]
     chance = random.Random(8)

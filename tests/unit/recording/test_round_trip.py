@@ -213,6 +213,7 @@ def held(recording: Recording) -> list[str]:
     return [name for name in SECTIONS if len(getattr(recording, name))]
 
 
+@pytest.mark.second_tier
 def test_a_file_cut_anywhere_holds_what_was_whole() -> None:
     chunks = small().chunks()
     data = file_bytes(chunks)

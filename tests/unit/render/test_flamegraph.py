@@ -160,6 +160,7 @@ def test_narrow_frames_are_counted_not_drawn() -> None:
     assert [text for _, text, _ in frames_of(svg)][-1] == "wide (train.py)"
 
 
+@pytest.mark.second_tier
 def test_many_stacks_are_fast_and_small() -> None:
     profile = many_stacks(100_000)
     assert len(profile.stacks) == 100_000

@@ -60,6 +60,7 @@ def wanted(profile: Profile, tmp_path: Path) -> Nanoseconds:
     return cpu, ready, wait + idle
 
 
+@pytest.mark.second_tier
 @needs_pprof
 @every_profile
 def test_pprof(profile: Callable[[], Profile], tmp_path: Path) -> None:
@@ -70,6 +71,7 @@ def test_pprof(profile: Callable[[], Profile], tmp_path: Path) -> None:
     assert sums == wanted(profile(), tmp_path)
 
 
+@pytest.mark.second_tier
 @needs_pprof
 def test_pprof_has_lines_objects_and_labels(tmp_path: Path) -> None:
     content = read_pprof(written(training_profile(), "pprof", tmp_path / "a.pb.gz"))

@@ -221,6 +221,7 @@ def test_the_oldest_go_when_there_are_too_many(folder: Path) -> None:
     assert kept.load("large") is None and kept.load("3") == bytes(75)
 
 
+@pytest.mark.second_tier
 def test_a_large_file_is_quick(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As many rows as libtorch_cpu has."""
     rows = np.arange(2_600_000, dtype=np.uint32) % 1500

@@ -1,0 +1,82 @@
+"""What all tests share: the tier that each is in, and the signals that programs which they start begin with."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+from collections.abc import Generator
+from pathlib import Path
+
+import pytest
+
+_HERE = Path(__file__).parent
+# What is in these folders is in the gate, but for what is marked `second_tier`; elsewhere what is marked `gate`.
+_GATE_FOLDERS = ("unit", "ebpf_host", "golden", "oracles", "command")
+_LONGEST_FIRST = ("test_oldest_kernel.py", "command", "integration", "kernel", "oracles")
+# In them no interpreter is started that takes long.
+_WITHOUT_INTERPRETERS = ("unit", "ebpf_host", "golden")
+# How tests name interpreters: "3.12", "3.13t", "pyenv-3.12.1", "debian-3.11", "sid-3.15".
+_INTERPRETER = re.compile(
+    r"(?<![\w.])(?:(?P<origin>pyenv|debian|system|sid)-)?3\.(?P<minor>\d+)(?:\.\d+)?(?P<build>t?)(?=[- ]|$)"
+)
+_ORIGINS = (None, "pyenv", "debian", "system")
+# Where a checkout lies is nobody's fault: tests that run as another user say this where they are skipped.
+_CLOSED_FOLDER = "closed to other users"
+# What `nohup`, a shell's `&` or a build server may have set to be ignored is inherited by each program that is started.
+_BY_DEFAULT = (signal.SIGHUP, signal.SIGQUIT, signal.SIGTERM)
+
+
+def pytest_configure() -> None:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    for number in _BY_DEFAULT:
+        signal.signal(number, signal.SIG_DFL)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Marks what its folder puts into the gate, and what only the second tier asks of an interpreter.
+
+    Files that run beside one another begin with those that take longest.
+    """
+    for item in items:
+        if _folder(item) in _GATE_FOLDERS:
+            item.add_marker(pytest.mark.gate)
+    live = [item for item in items if item.get_closest_marker("gate") and _folder(item) not in _WITHOUT_INTERPRETERS]
+    for item in set(live).difference(_of_three_interpreters(live)):
+        item.add_marker(pytest.mark.second_tier)
+    if hasattr(config, "workerinput"):
+        items.sort(key=lambda item: _LONGEST_FIRST.index(_folder(item)) if _folder(item) in _LONGEST_FIRST else 9)
+
+
+def _folder(item: pytest.Item) -> str:
+    return item.path.relative_to(_HERE).parts[0] if item.path.is_relative_to(_HERE) else ""
+
+
+def _of_three_interpreters(items: list[pytest.Item]) -> list[pytest.Item]:
+    """Without those that ask another than the oldest that is read, the newest, and the distribution's own.
+
+    A test that asks none of these three is asked as it is.
+    """
+    found = {item: _INTERPRETER.search(item.callspec.id) for item in items if hasattr(item, "callspec")}
+    minors = [int(each["minor"]) for each in found.values() if each and each["origin"] in _ORIGINS[:2]]
+    ends = (min(minors), max(minors)) if minors else ()
+
+    def is_chosen(item: pytest.Item) -> bool:
+        each = found.get(item)
+        if each is None or each["origin"] in _ORIGINS[2:]:
+            return True
+        return each["origin"] in _ORIGINS[:2] and int(each["minor"]) in ends and not each["build"]
+
+    asked = {item.nodeid.partition("[")[0] for item in items if is_chosen(item)}
+    return [item for item in items if is_chosen(item) or item.nodeid.partition("[")[0] not in asked]
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Where all that the gate needs has to be there, a test that is skipped has failed."""
+    report = yield
+    is_strict = os.environ.get("BPFPROF_TESTS") == "strict"
+    if is_strict and report.skipped and not hasattr(report, "wasxfail") and _CLOSED_FOLDER not in str(report.longrepr):
+        report.outcome, report.longrepr = "failed", f"skipped: {report.longrepr}"
+    return report
