@@ -17,6 +17,7 @@ from typing import NoReturn
 from bpfprof.capture.stop import StopRequest
 from bpfprof.errors import LaunchError
 from bpfprof.model.ids import Pid
+from bpfprof.proc import tasks
 from bpfprof.proc.caller import caller_environment, caller_groups, caller_ids, own_environment
 from bpfprof.proc.own_process import usual_locked_memory_limit, usual_priority, usual_signals
 from bpfprof.proc.privilege import CAPABILITIES
@@ -98,10 +99,13 @@ class LaunchedCommand:
         return self._status
 
     def end(self, others: Iterable[Pid], stop: StopRequest) -> None:
-        """Ends it and the others, which it started: SIGTERM, and SIGKILL some seconds or one more request later."""
+        """Ends it and the others, which it started, and what these have started since they were looked at.
+
+        SIGTERM, and SIGKILL some seconds or one more request later.
+        """
         fds, ended = [], select.poll()
         # The command first: a shell whose child was ended before it goes on to what comes next, or to its own end.
-        for pid in dict.fromkeys((*(() if self.has_ended() else (self.pid,)), *others)):
+        for pid in tasks.with_descendants([*(() if self.has_ended() else (self.pid,)), *others]):
             with contextlib.suppress(OSError):  # it has ended meanwhile
                 fds.append(os.pidfd_open(pid))
                 ended.register(fds[-1], select.POLLIN)

@@ -17,18 +17,23 @@ from bpfprof.cpython.thread_names import MODULES_AT_A_TIME, ThreadNames
 from bpfprof.cpython.thread_state import read_interpreters, read_thread_states
 from bpfprof.model.ids import Tid
 from bpfprof.proc import tasks
+from bpfprof.proc.memory import MemoryAtOnce
 
 _EVERY_S = 5.0
 _AFTER_BIRTH_S = 0.005  # a thread says who it is when it has begun
 _REST = 200  # times what a look took, for each process: names cost at most 0.5% of a CPU in all
+_AHEAD_S = 0.02  # what looks at a process may take before it has rested for it: some ten, while its threads are born
 _MAIN_THREAD = "MainThread"  # what `threading` calls it, when it is imported
 
 
 @dataclass
 class _Looks:
+    """modules_s: when modules that a program has imported since may be looked at, whose names take longer."""
+
     names: ThreadNames
     due_s: float = 0.0
     earliest_s: float = 0.0
+    modules_s: float = 0.0
 
 
 class Naming:
@@ -64,26 +69,43 @@ class Naming:
                 looks = self._looks[process.index] = _Looks(ThreadNames(process.memory, process.interpreter.layout))
             begin_s = time.monotonic()
             if at_once or looks.due_s <= begin_s:
-                self._look(process, looks.names, at_once)
+                was_found = looks.names.is_found
+                self._look_at_threads(process, looks.names)
                 end_s = time.monotonic()
-                looks.earliest_s = end_s + _REST * len(self._looks) * (end_s - begin_s)
+                # What it took to find them is not taken again.
+                is_first = looks.names.is_found and not was_found
+                if not is_first:
+                    looks.earliest_s = max(looks.earliest_s, end_s - self._rest_s(_AHEAD_S)) + self._rest_s(
+                        end_s - begin_s
+                    )
                 looks.due_s = max(looks.earliest_s, end_s + _EVERY_S)
+                if at_once or looks.modules_s <= end_s:
+                    self._look_at_modules(process, looks.names, at_once)
+                    modules_end_s = time.monotonic()
+                    looks.modules_s = modules_end_s + self._rest_s(modules_end_s - end_s)
 
-    def _look(self, process: Process, reader: ThreadNames, is_last: bool) -> None:
-        assert process.interpreter is not None
-        memory, layout = reader.objects.memory, reader.objects.layout
-        runtime = process.interpreter.runtime_address
-        before = set(read_thread_states(memory, layout, runtime))
-        interpreters = read_interpreters(memory, layout, runtime)
-        names = reader.read(interpreters)
+    def _rest_s(self, look_s: float) -> float:
+        return _REST * len(self._looks) * look_s
+
+    def _look_at_threads(self, process: Process, reader: ThreadNames) -> None:
+        assert process.interpreter is not None and process.memory is not None
+        runtime, layout = process.interpreter.runtime_address, reader.objects.layout
+        before = set(read_thread_states(MemoryAtOnce(process.memory), layout, runtime))
+        reader.objects.memory = MemoryAtOnce(process.memory)
+        names = reader.read(read_interpreters(reader.objects.memory, layout, runtime))
         # A thread that was there all the time: else its name may be that of one before at the same address.
-        states = before & set(read_thread_states(memory, layout, runtime))
+        states = before & set(read_thread_states(MemoryAtOnce(process.memory), layout, runtime))
         tids = _tids(process)
         for state in states:
             tid = tids.get(state.native_thread_id)
             name = names.get(state.pthread_id) or (_MAIN_THREAD if tid == int(process.pid) else "")
             if tid is not None and name:
                 self._threads.give_name(tid, name)
+
+    def _look_at_modules(self, process: Process, reader: ThreadNames, is_last: bool) -> None:
+        assert process.interpreter is not None and process.memory is not None
+        reader.objects.memory = memory = MemoryAtOnce(process.memory)
+        interpreters = read_interpreters(memory, reader.objects.layout, process.interpreter.runtime_address)
         most = sys.maxsize if is_last else MODULES_AT_A_TIME
         name = reader.process_name(interpreters, most) or process.given_name
         if name != process.given_name:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 from bpfprof.cpython.code_objects import read_text
 from bpfprof.cpython.layout import NONE, Layout
-from bpfprof.proc.memory import ProcessMemory
+from bpfprof.proc.memory import Memory
 from bpfprof.proc.text import with_controls_replaced
 
 # Offset of modules (3.12: imports.modules) in PyInterpreterState where the layout does not have it, compiled from the
@@ -56,7 +56,7 @@ class _Type:
 class Objects:
     """Of one process. What does not change is kept: what is known of types, and where interned strings are."""
 
-    memory: ProcessMemory
+    memory: Memory
     layout: Layout
     keys: dict[str, int] = field(default_factory=dict)  # interned strings that were found
     _types: dict[int, _Type] = field(default_factory=dict)

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from bpfprof.cpython.code_objects import read_text
 from bpfprof.cpython.layout import Layout
 from bpfprof.cpython.objects import DICT_USED, MODULE_DICT, Changed, Objects
-from bpfprof.proc.memory import ProcessMemory
+from bpfprof.proc.memory import Memory
 
 _NAME_LIMIT = 256
 _MODULES = ("multiprocessing.process", "billiard.process")
@@ -38,13 +38,13 @@ class _Modules:
 class ThreadNames:
     """Of one process. Where `_active` is does not change, and is kept."""
 
-    def __init__(self, memory: ProcessMemory, layout: Layout) -> None:
+    def __init__(self, memory: Memory, layout: Layout) -> None:
         self.objects = Objects(memory, layout)
         self._active: dict[int, tuple[int, int]] = {}  # by interpreter: address and type of the dict
         self._keys: dict[int, dict[str, int]] = {}  # by interpreter, which has interned strings of its own
         self._modules: dict[int, _Modules] = {}  # by interpreter
 
-    def forked(self, memory: ProcessMemory) -> ThreadNames:
+    def forked(self, memory: Memory) -> ThreadNames:
         """For a child, whose memory is a copy."""
         child = ThreadNames(memory, self.objects.layout)
         child.objects = replace(self.objects, memory=memory)
@@ -54,6 +54,11 @@ class ThreadNames:
             for interpreter, known in self._modules.items()
         }
         return child
+
+    @property
+    def is_found(self) -> bool:
+        """Whether it is known where names are, which is most of what the first read takes."""
+        return bool(self._active)
 
     def read(self, interpreters: Iterable[int]) -> dict[int, str]:
         """pthread id -> name, of all interpreters; without those that were given none."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from bpfprof import abi
 from bpfprof.cpython.layout import NONE, Layout
 from bpfprof.model.ids import RuntimeAddress
-from bpfprof.proc.memory import Memory, ProcessMemory
+from bpfprof.proc.memory import Memory
 
 FRAME_LIMIT = abi.CONSTANTS["BP_MAX_PYTHON_FRAMES"]
 _INTERPRETER_LIMIT = 1024
@@ -46,7 +46,7 @@ class FrameWalk:
     addresses: list[int]
 
 
-def read_thread_states(memory: ProcessMemory, layout: Layout, runtime_address: int) -> list[ThreadStateRef]:
+def read_thread_states(memory: Memory, layout: Layout, runtime_address: int) -> list[ThreadStateRef]:
     """Thread states of all interpreters, newest first as CPython links them. Ends early where a link is unreadable."""
     states: list[ThreadStateRef] = []
     for interpreter in read_interpreters(memory, layout, runtime_address):
@@ -54,14 +54,14 @@ def read_thread_states(memory: ProcessMemory, layout: Layout, runtime_address: i
     return states
 
 
-def find_main_interpreter(memory: ProcessMemory, runtime_address: int, layout: Layout) -> RuntimeAddress | None:
+def find_main_interpreter(memory: Memory, runtime_address: int, layout: Layout) -> RuntimeAddress | None:
     """Address of the main PyInterpreterState; None while there is none, and in 3.6."""
     if layout.runtime_interpreters_main == NONE:
         return None
     return memory.read_pointer(runtime_address + layout.runtime_interpreters_main) or None
 
 
-def read_interpreters(memory: ProcessMemory, layout: Layout, runtime_address: int) -> list[RuntimeAddress]:
+def read_interpreters(memory: Memory, layout: Layout, runtime_address: int) -> list[RuntimeAddress]:
     """Every PyInterpreterState, newest first as CPython links them. Ends early where a link is unreadable."""
     found: list[RuntimeAddress] = []
     address = memory.read_pointer(runtime_address + layout.runtime_interpreters_head)
@@ -71,7 +71,7 @@ def read_interpreters(memory: ProcessMemory, layout: Layout, runtime_address: in
     return found
 
 
-def _threads_of(memory: ProcessMemory, layout: Layout, interpreter: int, limit: int) -> list[ThreadStateRef]:
+def _threads_of(memory: Memory, layout: Layout, interpreter: int, limit: int) -> list[ThreadStateRef]:
     states: list[ThreadStateRef] = []
     size = 8 + max(layout.thread_next, layout.thread_interpreter, layout.thread_pthread_id, layout.thread_native_id)
     address = memory.read_pointer(interpreter + layout.interpreter_threads_head)

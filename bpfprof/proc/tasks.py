@@ -125,6 +125,17 @@ def children(pid: Pid) -> list[Pid]:
     return found
 
 
+def with_descendants(pids: Iterable[Pid]) -> list[Pid]:
+    """These, each once, and then all that they and their children have forked and that still run."""
+    found = dict.fromkeys(pids)
+    left = list(found)
+    while left:
+        new = [child for child in children(left.pop()) if child not in found]
+        found.update(dict.fromkeys(new))
+        left += new
+    return list(found)
+
+
 def parent(pid: Pid) -> Pid | None:
     """None when it is gone or its parent is in no pid namespace of ours."""
     fields = _stat_fields(f"/proc/{pid}/stat")

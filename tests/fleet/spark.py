@@ -12,9 +12,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from queue import Queue
 
-import pyspark
-
-_CLASS = Path(pyspark.__file__).parent / "bin" / "spark-class"
 _LONGEST_WAIT_S = 300
 # What takes long is that the virtual machines compile what they run, which is little here.
 _JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
@@ -69,8 +66,10 @@ def _deploy(name: str) -> str:
 @contextlib.contextmanager
 def _running(command: list[str], environment: dict[str, str]) -> Iterator[Queue[str]]:
     """Its lines. Executors are in the session of their worker, and end with it."""
+    import pyspark
+
     process = subprocess.Popen(
-        [str(_CLASS), *command],
+        [str(Path(pyspark.__file__).parent / "bin" / "spark-class"), *command],
         env=environment,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,

@@ -23,7 +23,6 @@ import duckdb
 import pyarrow.parquet
 import pytest
 from markdown_it import MarkdownIt
-from snakeviz.stats import json_stats, table_rows
 
 from bpfprof.commands.outputs import encoded
 from bpfprof.commands.report import load_profile
@@ -132,6 +131,8 @@ def test_pstats_and_snakeviz(folder: Path, totals: Times) -> None:
     for (_, _, name), (_, _, own_s, _, _) in own.items():
         found[of_leaf(name)] += round(own_s * 1e9)
     assert is_exact("pstats.Stats", found, totals)
+    from snakeviz.stats import json_stats, table_rows
+
     rows = table_rows(stats)
     found.clear()
     for key, content in json_stats(stats).items():

@@ -14,8 +14,6 @@ from typing import Any
 
 import pytest
 
-import pytest
-
 from bpfprof.recording.reader import read_recording
 from tests import packages
 from tests.integration.one_file import child_of

@@ -11,9 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import nbformat
 import pytest
-from nbclient import NotebookClient
 
 from tests.integration.recorded import NOBODY, ROOT, needs_root
 from tests.unit.render.unpacked import unpacked
@@ -48,6 +46,9 @@ def cells(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], list[Any]
         "unprivileged": f"{AS_NOBODY}",
         "refused": "%%bpfprof\nprint('ran')",
     }
+    import nbformat
+    from nbclient import NotebookClient
+
     book = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(text) for text in texts.values()])
     NotebookClient(book, timeout=500, startup_timeout=300, allow_errors=True, kernel_name="python3").execute()
     assert "<svg" in svg.read_text()[:500]

@@ -59,6 +59,7 @@ def test_many_steps_are_drawn_by_the_longest_of_several() -> None:
     assert all(len(points.split()) <= 500 for points in re.findall(r"points='([^']*)'", page))
 
 
+@pytest.mark.second_tier
 @pytest.mark.skipif(CHROMIUM is None or shutil.which("node") is None, reason="no chromium, or no node")
 def test_in_a_browser(found: Comparison, tmp_path: Path) -> None:
     """Light, dark and 360 px wide; no serious fault for axe-core."""

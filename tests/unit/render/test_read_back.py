@@ -137,6 +137,7 @@ def test_csv_has_the_rows_of_the_json(profile: Callable[[], Profile], tmp_path: 
             assert [round(float(row[name]), 9) for row in found] == [row[name] for row in rows]
 
 
+@pytest.mark.second_tier
 @needs_perfetto
 @pytest.mark.parametrize("profile", [waiting_profile, hostile_profile])
 def test_perfetto_reads_a_trace(profile: Callable[[], Profile], tmp_path: Path) -> None:
@@ -160,6 +161,7 @@ def test_perfetto_reads_a_trace(profile: Callable[[], Profile], tmp_path: Path) 
     assert {printable(thread.thread_name) for thread in given.threads} <= {name for (name,) in called}
 
 
+@pytest.mark.second_tier
 @needs_firefox
 def test_the_firefox_profiler_reads_a_file(tmp_path: Path) -> None:
     given = waiting_profile()
@@ -174,6 +176,7 @@ def test_the_firefox_profiler_reads_a_file(tmp_path: Path) -> None:
         assert "waiting: lock" in json.dumps(markers) and "waiting: GIL" in json.dumps(markers)
 
 
+@pytest.mark.second_tier
 @needs_firefox
 def test_the_firefox_profiler_takes_hostile_names(tmp_path: Path) -> None:
     with firefox(written(hostile_profile(), "gecko", tmp_path / "a.gecko.json")) as opened:
