@@ -22,7 +22,7 @@ from bpfprof.proc.memory import MemoryAtOnce
 _EVERY_S = 5.0
 _AFTER_BIRTH_S = 0.005  # a thread says who it is when it has begun
 _REST = 200  # times what a look took, for each process: names cost at most 0.5% of a CPU in all
-_AHEAD_S = 0.02  # what looks at a process may take before it has rested for it: some ten, while its threads are born
+_AHEAD_S = 0.05  # what looks at a process may take before it has rested for it: some 30, while its threads are born
 _MAIN_THREAD = "MainThread"  # what `threading` calls it, when it is imported
 
 
@@ -67,25 +67,22 @@ class Naming:
             looks = self._looks.get(process.index)
             if looks is None:
                 looks = self._looks[process.index] = _Looks(ThreadNames(process.memory, process.interpreter.layout))
-            begin_s = time.monotonic()
-            if at_once or looks.due_s <= begin_s:
-                was_found = looks.names.is_found
+            if at_once or looks.due_s <= time.monotonic():
+                was_found, begin_s = looks.names.is_found, time.thread_time()
                 self._look_at_threads(process, looks.names)
-                end_s = time.monotonic()
+                threads_s, now_s = time.thread_time(), time.monotonic()
                 # What it took to find them is not taken again.
-                is_first = looks.names.is_found and not was_found
-                if not is_first:
-                    looks.earliest_s = max(looks.earliest_s, end_s - self._rest_s(_AHEAD_S)) + self._rest_s(
-                        end_s - begin_s
-                    )
-                looks.due_s = max(looks.earliest_s, end_s + _EVERY_S)
-                if at_once or looks.modules_s <= end_s:
+                if was_found or not looks.names.is_found:
+                    begun_s = max(looks.earliest_s, now_s - self._rest_s(_AHEAD_S))
+                    looks.earliest_s = begun_s + self._rest_s(threads_s - begin_s)
+                looks.due_s = max(looks.earliest_s, now_s + _EVERY_S)
+                if at_once or looks.modules_s <= now_s:
                     self._look_at_modules(process, looks.names, at_once)
-                    modules_end_s = time.monotonic()
-                    looks.modules_s = modules_end_s + self._rest_s(modules_end_s - end_s)
+                    looks.modules_s = now_s + self._rest_s(time.thread_time() - threads_s)
 
     def _rest_s(self, look_s: float) -> float:
-        return _REST * len(self._looks) * look_s
+        """look_s: CPU time of this thread; the process that reads for it takes about as much."""
+        return 2 * _REST * len(self._looks) * look_s
 
     def _look_at_threads(self, process: Process, reader: ThreadNames) -> None:
         assert process.interpreter is not None and process.memory is not None
