@@ -10,6 +10,12 @@
 /* In an instruction that loads the number of an event: none of BPF_PSEUDO_* of include/uapi/linux/bpf.h. */
 #define BP_PSEUDO_EVENT 15
 #define BP_MAX_PROCESSES 16384
+/* So many threads and processes are watched that a process and its descendants start: a thread a millisecond or a process
+ * in five, and as many as in four seconds of that at once. What user space does for each takes up to half as long. */
+#define BP_BIRTH_NS 1000000
+#define BP_PROCESS_BIRTH_NS 5000000
+#define BP_SCARCE_TIMES 8
+#define BP_BIRTHS_AHEAD_NS 4000000000
 #define BP_MAX_PYTHON_FRAMES 1024
 #define BP_MAX_NATIVE_FRAMES 3072 /* CPython 3.6 to 3.8 has three for each Python function */
 #define BP_MAX_KERNEL_FRAMES 64
@@ -110,7 +116,8 @@ enum bp_status {
     BP_LOST_PROCESS_TABLE_FULL = 24, /* process not watched, table full */
     BP_SWITCH_NOT_TOLD = 25,         /* switch not told by the kernel: no loss, the scheduler's counters tell of it */
     BP_LOST_CALL = 26,               /* library call not counted, table full */
-    BP_STATUS_COUNT = 27,
+    BP_LOST_BIRTH = 27,              /* thread or process not watched, those before it started too many */
+    BP_STATUS_COUNT = 28,
 };
 
 enum bp_thread_state {
@@ -379,6 +386,13 @@ struct bp_cached_rule {
     struct bp_rule rule;
 };
 
+/* Threads and processes that a process has started: see may_start(). */
+struct bp_births {
+    __u64 paid_ns; /* each has its price, BP_BIRTH_NS or BP_PROCESS_BIRTH_NS: they are paid for up to then */
+    __u32 family;  /* the oldest process that is known of those it descends from, whose account this is */
+    __u32 pad;
+};
+
 /* What a process has of a ring: see has_room(). */
 struct bp_ring_part {
     __u64 since; /* where its reader was */
@@ -404,6 +418,7 @@ struct bp_process {
     __u64 main_interpreter;
     __u64 replaced_ns; /* when code was last seen where other code had been */
     __u64 copied_ns;   /* its copies of code objects are spent up to then */
+    struct bp_ring_part in_events;
     struct bp_ring_part in_stacks;
     struct bp_ring_part in_copies;
     struct bp_python_layout layout;

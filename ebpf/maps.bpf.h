@@ -17,6 +17,8 @@
 BP_MAP(threads, HASH, __u32, struct bp_thread, BP_MAX_THREADS)
 /* Target processes, by tgid. Written by user space and at fork; read at each stack. */
 BP_MAP(processes, HASH, __u32, struct bp_process, BP_MAX_PROCESSES)
+/* By tgid, of those that have started something, and of what they started. Written at fork, removed with the process. */
+BP_MAP(births, HASH, __u32, struct bp_births, BP_MAX_PROCESSES)
 /* One element, written once by user space before anything is attached. */
 BP_MAP(config, ARRAY, __u32, struct bp_config, 1)
 /* enum bp_status -> how often; read by user space. */

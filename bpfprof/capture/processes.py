@@ -265,10 +265,12 @@ class Processes:
         """By what their programs call them, in processes whose turn it is."""
         self.naming.look_at(self.by_pid.values())
 
-    def refresh_names(self) -> None:
-        """Processes and threads name themselves after their birth; takes the names they have now."""
-        self.naming.look_at(self.by_pid.values(), at_once=True)
+    def refresh_names(self, is_over: Callable[[], bool]) -> None:
+        """Processes and threads name themselves after their birth; takes the names they have now, until it is over."""
         for process in self.by_pid.values():
+            if is_over():
+                break
+            self.naming.look_at((process,), at_once=True)
             self._name(process)
             for tid in tasks.list_threads(process.pid):
                 self.threads.rename(tid, tasks.thread_name(process.pid, tid))

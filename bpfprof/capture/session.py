@@ -50,6 +50,7 @@ _DRAIN_REST = 20  # times what a drain of a whole machine took: programs that be
 _MANY_EVENTS = 20_000
 _SLEEPERS_TOGETHER = 10  # processes
 _TOTALS_EVERY_S = 2.0
+_END_S = 2.0
 _LOOKS_EVERY_S, _LOOKS_REST = 1.0, 50  # the second times what looks took: they cost at most 2% of a CPU
 _NOT_COPIED, _NOT_TOLD = int(abi.Status["BP_CODE_NOT_COPIED"]), int(abi.Status["BP_SWITCH_NOT_TOLD"])
 _EXEC, _EXIT = abi.EventKind["BP_EVENT_EXEC"], abi.EventKind["BP_EVENT_EXIT"]
@@ -146,15 +147,21 @@ class Session:
             if not ended and time.monotonic() >= self._async.due_s:
                 self._async.look(list(self._processes.by_pid.values()))
 
-    def finish(self) -> None:
-        """Takes the kernel side down and writes the end of the recording."""
-        self._processes.refresh_names()
+    def finish(self, stop: StopRequest) -> None:
+        """Takes the kernel side down and writes the end of the recording.
+
+        What is left to look at and to name has _END_S, or until one more signal comes.
+        """
+        is_over = _Ending(stop, time.monotonic() + _END_S)
+        self._processes.refresh_names(is_over)
         self._next_looks_s = 0.0
-        self._look_at_sleepers()
+        if not is_over():
+            self._look_at_sleepers()
         self._async.finish(list(self._processes.by_pid.values()))
         self._note_cpu_limits()
-        look_at_locks(self._processes, self._threads, self._sink)
-        end_ns = self._watch.stop()
+        if not is_over():
+            look_at_locks(self._processes, self._threads, self._sink)
+        usage, end_ns = self._usage(), self._watch.stop()  # of the same time
         usual_priority()
         if self._watch.code is not None:
             self._watch.code.files.usual_priority()
@@ -166,7 +173,7 @@ class Session:
         if self._watch.calls is not None:
             self._watch.calls.finish(end_ns, *last, self._processes.threads.index_of, self._sink)
         if self._namer is not None:
-            self._namer.finish(self._sink)
+            self._namer.finish(self._sink, is_over)
         if not self._processes.threads.count:
             raise TargetError("the target ended before anything was seen")
         counters, listening = self._counters(), Listening()
@@ -180,7 +187,7 @@ class Session:
             switches_untold=int(self._tables.counters()[_NOT_TOLD]) + self._rows.untold_count,
             problems=self._problems(),
             tasks_missed=self._async.missed,
-            usage=self._usage(),
+            usage=usage,
             limit_hits=self._memory_limits.hits(self._processes.by_pid),
             accepted=self._rows.accepted(self._processes.by_pid, listening),
             listens=self._listens(listening),
@@ -377,6 +384,16 @@ class Session:
         self.progress.elapsed_s = (time.monotonic_ns() - self._watch.start_ns) / 1e9
         self.progress.thread_count = self._processes.threads.count
         self.progress.own_cpu_s = self._watch.own_cpu_s() - self._cpu_before_s
+
+
+class _Ending:
+    """Whether no more is looked at: the time is over, or one more signal has come."""
+
+    def __init__(self, stop: StopRequest, until_s: float) -> None:
+        self._stop, self._until_s, self._count = stop, until_s, stop.count
+
+    def __call__(self) -> bool:
+        return self._stop.count != self._count or time.monotonic() >= self._until_s
 
 
 def _time_ns(record: memoryview) -> int:

@@ -21,6 +21,7 @@ class StopRequest:
     def __init__(self) -> None:
         self._signals = {number for number in STOP_SIGNALS if number != signal.SIGHUP or number not in ignored_signals}
         self._number = 0  # of the last one that came and was not taken
+        self._count = 0  # of signals that came
         self._is_requested = False
         self._leaves_ctrl_c = self._has_left_one = False
         self._previous: dict[signal.Signals, Any] = {}
@@ -52,6 +53,12 @@ class StopRequest:
         """Whether the recording is to end."""
         self._look(0)
         return self._is_requested
+
+    @property
+    def count(self) -> int:
+        """How many signals have come."""
+        self._look(0)
+        return self._count
 
     def request(self) -> None:
         """As a signal does."""
@@ -89,6 +96,7 @@ class StopRequest:
 
     def _came(self, number: int, _frame: FrameType | None) -> None:
         self._number, self._is_requested = number, True
+        self._count += 1
 
 
 def _give_up(number: int, _frame: FrameType | None) -> None:

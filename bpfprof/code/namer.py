@@ -6,7 +6,7 @@ Names are looked up while the target is there, so that a report needs neither th
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -21,13 +21,13 @@ from bpfprof.elf.symbols.debug_files import find_debug_file
 from bpfprof.model.samples import MEMORY, NAME_DTYPE, NATIVE_EXACT, NO_FILE, TRAMPOLINES
 from bpfprof.names.elf_names import ElfNames, Name
 from bpfprof.names.kernel_symbols import read_kernel_symbols
-from bpfprof.names.perf_map import read_perf_map
+from bpfprof.names.perf_map import PerfMaps
 from bpfprof.names.symbols import SymbolNames
 from bpfprof.proc.maps import open_below
 from bpfprof.recording.tables import RecordedFile, table_row
 from bpfprof.recording.writer import Sink
 
-_WAIT_S = 60.0
+_LOOK_S = 0.05  # so often it is asked whether it is over
 _Row = tuple[int, int, int, int, int, int]  # of NAME_DTYPE
 
 
@@ -44,6 +44,7 @@ class Namer:
         self._names: dict[int, tuple[ElfNames, ElfImage | None]] = {}  # by number of the file; used last comes last
         self._names_limit_bytes = symbol_memory_bytes
         self._kernel: SymbolNames | None = None
+        self._perf_maps = PerfMaps()
         self._found: deque[tuple[list[str], list[_Row]]] = deque()
 
     def write_new(self, sink: Sink) -> None:
@@ -73,10 +74,11 @@ class Namer:
             if new or file.dumps.dumps:  # those may name what was asked before
                 self.code.files.naming.add(0, partial(self._look_up, file, new))
 
-    def finish(self, sink: Sink) -> None:
-        """Writes the names that are still missing."""
+    def finish(self, sink: Sink, is_over: Callable[[], bool]) -> None:
+        """Writes the names that are still missing, as far as they are found before it is over."""
         self.ask()
-        self.code.files.naming.wait(_WAIT_S)
+        while not self.code.files.naming.wait(_LOOK_S) and not is_over():
+            pass
         self.write_new(sink)
         noted = [file for file in self.code.files.files if file.note]
         if noted:
@@ -115,7 +117,7 @@ class Namer:
             self._kernel = self._kernel or SymbolNames(read_kernel_symbols())
             names = self._kernel.resolve(kernel_addresses(array))
         else:
-            names = SymbolNames(read_perf_map(file.pid)).resolve(array)
+            names = self._perf_maps.names_of(file.pid).resolve(array)
         return [[(name, "", 0, 0)] if name else [] for name in names]
 
     def _names_of(self, file: CodeFile, image: ElfImage) -> ElfNames:

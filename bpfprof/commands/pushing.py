@@ -86,7 +86,7 @@ def _run(watch: Watch, outbox: Outbox, every_s: float, started: Started, where: 
     click.echo(f"{BEGUN}{watch.describe()}; a profile each {every_s:g} s to {where}{left}; Ctrl-C ends it", err=True)
     sys.stderr.flush()
     session.run(parts.on_tick, started.stop)
-    session.finish()
+    session.finish(started.stop)
     parts.send_rest()
     _say_lost(session)
 

@@ -36,6 +36,7 @@ from bpfprof.proc.privilege import Capability
 from bpfprof.proc.tasks import process_name
 from bpfprof.profile.options import ProfileOptions
 from bpfprof.render.formats import SUMMARY, TABLE, WAITS, Format
+from bpfprof.render.quality import loss_text
 
 if TYPE_CHECKING:
     from bpfprof.capture.session import Progress
@@ -192,6 +193,8 @@ def _record(
         result.write(plan.render(profile, chosen) if chosen else None)
     if profile.quality.unfinished and failure is None:
         failure = RecordingError(f"the recording is not whole: {profile.quality.unfinished}")
+    if failure is None and (text := loss_text(profile)):
+        failure = RecordingError(f"the recording is incomplete: {text}", "what was recorded is shown")
     return profile, path, failure
 
 
@@ -221,7 +224,7 @@ def _capture(watch: Watch, fd: int, stop: StopRequest, launch: Launch | None) ->
             click.echo(f"bpfprof: {note}", err=True)
         live.begin(watch.describe(), "it ends when the command does" if launch else "Ctrl-C ends it")
         session.run(on_tick, stop)
-        session.finish()
+        session.finish(stop)
         live.end(session.progress)
     finally:
         live.clear()

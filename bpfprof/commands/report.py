@@ -32,6 +32,7 @@ from bpfprof.render.formats import CSV, JSON, SUMMARY, TABLE, WAITS, Format, Ren
 from bpfprof.render.header import counted, unread_sentences
 from bpfprof.render.labels import printable, process_label, thread_label
 from bpfprof.render.library_calls import CALL
+from bpfprof.render.quality import loss_text
 from bpfprof.render.steps import STEP
 
 _TOLERANCE = 0.01
@@ -185,6 +186,8 @@ def check_whole(profile: Profile) -> None:
     if profile.quality.unfinished:
         why = printable(profile.quality.unfinished)
         raise RecordingError(f"the recording is not whole: {why}", "what could be read is shown")
+    if text := loss_text(profile):
+        raise RecordingError(f"the recording is incomplete: {text}", "what was recorded is shown")
 
 
 def check_accounting(profile: Profile) -> str:

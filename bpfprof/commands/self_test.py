@@ -92,7 +92,7 @@ def _record(kernel: KernelSide) -> tuple[Recording, float]:
         session.begin(stop)
         steps = _Steps(watch, launched.pid, ours)
         session.run(steps.take, stop)
-        session.finish()
+        session.finish(stop)
     return recording, steps.slept_s
 
 

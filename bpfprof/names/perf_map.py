@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+from typing import BinaryIO
 
 import numpy as np
 
@@ -14,25 +15,43 @@ from bpfprof import array_types as npt
 from bpfprof.elf.symbols.table import SYMBOL_DTYPE, SymbolTable
 from bpfprof.model.ids import Pid, Tid
 from bpfprof.names.columns import hex_values, line_columns
+from bpfprof.names.symbols import SymbolNames
 from bpfprof.proc.maps import open_below
 from bpfprof.proc.tasks import thread_status
 
 _MAP_LIMIT_BYTES = 32 << 20
 _LINE_LIMIT = 1 << 19
+_KEPT_MAPS = 4  # of up to 60 MB each in memory
 
 
-def read_perf_map(pid: Pid) -> SymbolTable:
-    """From the process's own /tmp, if it is a regular file that belongs to the process's user; else no symbols."""
-    status, data = thread_status(pid, Tid(pid)), b""
-    if status is not None:
-        with contextlib.suppress(OSError):
-            name = f"/tmp/perf-{status.namespace_tids[-1]}.map"
-            fd = open_below(pid, f"/proc/{pid}/root", name, follow_last=False)
-            with os.fdopen(fd, "rb") as file:
-                found = os.fstat(fd)
-                if found.st_uid == status.uid:
-                    data = file.read(min(found.st_size, _MAP_LIMIT_BYTES + 1))
-    return parse_perf_map(data)
+class PerfMaps:
+    """Of processes. A file is parsed once until it changes, also when it is the map of several of them."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[int, ...], SymbolNames] = {}  # by what tells files apart; used last comes last
+
+    def names_of(self, pid: Pid) -> SymbolNames:
+        """From the process's own /tmp, if it is a regular file that belongs to the process's user; else no symbols."""
+        status = thread_status(pid, Tid(pid))
+        if status is not None:
+            with contextlib.suppress(OSError):
+                name = f"/tmp/perf-{status.namespace_tids[-1]}.map"
+                fd = open_below(pid, f"/proc/{pid}/root", name, follow_last=False)
+                with os.fdopen(fd, "rb") as file:
+                    found = os.fstat(fd)
+                    if found.st_uid == status.uid:
+                        return self._names(file, found)
+        return SymbolNames(parse_perf_map(b""))
+
+    def _names(self, file: BinaryIO, found: os.stat_result) -> SymbolNames:
+        key = found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
+        names = self._known.pop(key, None)
+        if names is None:
+            names = SymbolNames(parse_perf_map(file.read(min(found.st_size, _MAP_LIMIT_BYTES + 1))))
+        self._known[key] = names
+        for old in list(self._known)[:-_KEPT_MAPS]:
+            del self._known[old]
+        return names
 
 
 def parse_perf_map(data: bytes) -> SymbolTable:

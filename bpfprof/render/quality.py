@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bpfprof.model.profile import Profile
+from bpfprof.query.losses import losses_of
 from bpfprof.render.columns import duration_text, percent_text
 from bpfprof.render.header import counted
 from bpfprof.render.labels import printable, thread_label
@@ -16,9 +17,25 @@ def quality_line(profile: Profile) -> str:
         parts.insert(-1, f"native code: {_reasons(profile.quality.problem_counts)}")
     if profile.quality.missed_tasks:
         parts.insert(-1, f"asyncio tasks not seen: {_reasons(profile.quality.missed_tasks)}")
+    if text := loss_text(profile):
+        parts.insert(0, f"INCOMPLETE RECORDING: {text}")
     if profile.quality.unfinished:
         parts.insert(0, f"UNFINISHED RECORDING ({printable(profile.quality.unfinished)})")
     return "quality: " + "; ".join(parts)
+
+
+def loss_text(profile: Profile) -> str:
+    """Of which processes so much time was lost that the rest cannot be taken for all of it; "" if of none."""
+    losses = losses_of(profile)
+    if not losses:
+        return ""
+    worst = losses[0]
+    share = percent_text(worst.lost_ns, worst.whole_ns, 0)
+    more = counted(len(losses) - 1, "more process", "more processes")
+    others = f", and over 5% of that of {more}" if losses[1:] else ""
+    lost = {reason: count for reason, count in profile.quality.lost_counts.items() if count}
+    reasons = f" ({_reasons(lost)})" if lost else ""
+    return f"{share} of the time of {printable(worst.process_name)} ({worst.pid}) was lost{others}{reasons}"
 
 
 def lost_count(profile: Profile) -> int:

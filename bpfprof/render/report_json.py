@@ -9,6 +9,7 @@ from bpfprof.model.frames import Frame
 from bpfprof.model.profile import Profile
 from bpfprof.query.chains import thread_name
 from bpfprof.query.lock_holders import LockWaits
+from bpfprof.query.losses import losses_of
 from bpfprof.query.merging import merged_threads
 from bpfprof.query.roles import thread_shares
 from bpfprof.query.rows import OF_FRAMES, Row, rows_by, sorted_rows
@@ -157,6 +158,15 @@ def quality_json(profile: Profile) -> dict[str, Any]:
         "lost": lost_count(profile),
         "own_cpu": _part(quality.own_cpu_ns, quality.recording_ns),
         "unfinished": printable(quality.unfinished),
+        "lost_processes": [
+            {
+                "pid": loss.pid,
+                "process": printable(loss.process_name),
+                "lost_s": _seconds(loss.lost_ns),
+                "share": _part(loss.lost_ns, loss.whole_ns),
+            }
+            for loss in losses_of(profile)
+        ],
     }
 
 

@@ -27,7 +27,7 @@ from bpfprof.render.header import counted, unread_sentences
 from bpfprof.render.labels import printable
 from bpfprof.render.library_calls import library_calls_block
 from bpfprof.render.lock_orders import deadlock_lines
-from bpfprof.render.quality import lost_count
+from bpfprof.render.quality import loss_text, lost_count
 
 Paint = Callable[[str, str], str]  # (name in _COLORS, text) -> the text in that colour
 
@@ -70,6 +70,8 @@ def summary_lines(profile: Profile, columns: int, rows: int, color: bool = False
     paint = painted if color else plain
     work = work_of(profile)
     head = [shortened(title_line(profile, columns), columns)]
+    if text := loss_text(profile):
+        head += [f"{paint('GIL', line)}" for line in textwrap.wrap(f"INCOMPLETE: {text}", columns)[:_MAX_UNREAD]]
     head += [shortened(line, columns) for line in deadlock_lines(profile)]
     if profile.filter_text:
         head.append(shortened(f"only {printable(profile.filter_text[2:])}", columns))

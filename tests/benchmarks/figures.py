@@ -75,7 +75,7 @@ def record_here(
             if during is not None:
                 during(kernel.programs())
             session.run(lambda _progress: None, stop)
-            session.finish()
+            session.finish(stop)
             if at_end is not None:
                 at_end(kernel.tables.counters())
         finally:

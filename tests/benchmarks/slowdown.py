@@ -135,7 +135,7 @@ def measure(case: Case, options: dict[str, Any]) -> None:
             session.begin(rounds.stop)
             rounds.start()
             session.run(lambda _progress: None, rounds.stop)
-            session.finish()
+            session.finish(rounds.stop)
         finally:
             watch.close()
             rounds.join()

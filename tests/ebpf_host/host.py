@@ -230,8 +230,9 @@ class Host:
         self._update("threads", tid, abi.pack("bp_thread", **fields))
 
     def forget_threads(self) -> None:
-        """There are no threads any more but TID, of which nothing is known."""
-        self.library.host_clear_map(self._numbers["threads"])
+        """There are no threads any more but TID, of which nothing is known, and nobody has started any."""
+        for name in ("threads", "births"):
+            self.library.host_clear_map(self._numbers[name])
         self.watch(TID)
 
     def process(self, tgid: int) -> np.void | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.ebpf_host.host import CONFIG, PROCESS, STATUS, TGID, TID, Host
+from tests.ebpf_host.host import CONFIG, CONSTANTS, PROCESS, STATUS, TGID, TID, Host
 from tests.ebpf_host.scheduler import DEAD, EXECVE, KIND, STATE, Scheduler, Task
 from tests.ebpf_host.test_scheduler import EXIT_EVENT, FORK, MIN_BLOCK_NS, WAIT, kinds, times
 
@@ -125,3 +125,40 @@ def process_bytes(host: Host) -> bytes:
     found = host.process(TGID)
     assert found is not None
     return found.tobytes()
+
+
+AT_ONCE = CONSTANTS["BP_BIRTHS_AHEAD_NS"] // CONSTANTS["BP_BIRTH_NS"] + 1
+
+
+def flood(scheduler: Scheduler, parent: Task, count: int) -> int:
+    """How many are watched of so many threads that a process starts now, each of which ends at once."""
+    born = scheduler.add(5000 + parent.tgid, parent.tgid, is_watched=False)
+    return sum(len(scheduler.fork(parent, born)) for _ in range(count))
+
+
+def test_a_process_starts_more_than_are_watched(scheduler: Scheduler, host: Host, main: Task) -> None:
+    """As many as in four seconds at once, and one each millisecond."""
+    host.set_process(0)
+    lost = host.counter("BP_LOST_BIRTH")
+    assert flood(scheduler, main, AT_ONCE + 100) == AT_ONCE
+    assert host.counter("BP_LOST_BIRTH") - lost == 100
+    scheduler.later(50 * CONSTANTS["BP_BIRTH_NS"])
+    assert flood(scheduler, main, 100) == 50
+
+
+@pytest.mark.parametrize("parents_end", [False, True])
+def test_descendants_have_the_account_of_their_family(
+    scheduler: Scheduler, host: Host, main: Task, parents_end: bool
+) -> None:
+    """Also when those between have ended. A process that was there before has its own."""
+    host.set_config(CONFIG["BP_CONFIG_ALL_PROCESSES"])
+    price, parent = 0, main
+    for number in range(3):
+        child = scheduler.add(3000 + number, 3000 + number, is_watched=False)
+        price += CONSTANTS["BP_PROCESS_BIRTH_NS"] * len(scheduler.fork(parent, child))
+        price += CONSTANTS["BP_BIRTH_NS"] * flood(scheduler, child, AT_ONCE // 2)
+        if parents_end:
+            scheduler.free(parent)
+        parent = child
+    assert CONSTANTS["BP_BIRTHS_AHEAD_NS"] < price <= CONSTANTS["BP_BIRTHS_AHEAD_NS"] + CONSTANTS["BP_BIRTH_NS"]
+    assert flood(scheduler, scheduler.add(4000, 4000, is_watched=False), 100) == 100

@@ -69,7 +69,7 @@ def names_of(code: NativeCode, namer: Namer, recording: Recording, pid: int, *ad
     for address in addresses:
         namer.natives.numbers(pid, RawStack([address | _EXACT], 1, 0, 0))
     namer.write_new(recording)
-    namer.finish(recording)
+    namer.finish(recording, lambda: False)
     found: list[list[str]] = [[] for _ in addresses]
     for row in np.sort(recording.names, order=("native", "since_ns")):
         found[int(row["native"]) - 1].append(recording.texts[int(row["function"])])

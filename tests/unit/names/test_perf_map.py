@@ -12,7 +12,7 @@ import pytest
 
 from bpfprof.elf.symbols.table import SymbolTable
 from bpfprof.model.ids import Pid
-from bpfprof.names.perf_map import parse_perf_map, read_perf_map
+from bpfprof.names.perf_map import PerfMaps, parse_perf_map
 from bpfprof.names.symbols import SymbolNames, demangle
 from tests.unit.measured import least_cpu_s
 
@@ -86,13 +86,30 @@ def path(process: subprocess.Popen[bytes]) -> Iterator[Path]:
 
 
 def read(process: subprocess.Popen[bytes]) -> SymbolTable:
-    return read_perf_map(Pid(process.pid))
+    return PerfMaps().names_of(Pid(process.pid)).table
 
 
 def test_the_map_of_a_process(process: subprocess.Popen[bytes], path: Path) -> None:
     assert len(read(process)) == 0
     path.write_bytes(b"1000 10 f\n")
     assert names(read(process), 0x1001) == ["f"]
+
+
+def test_one_file_of_many_processes_is_parsed_once_until_it_changes(
+    process: subprocess.Popen[bytes], path: Path
+) -> None:
+    maps = PerfMaps()
+    path.write_bytes(b"1000 10 f\n")
+    known = maps.names_of(Pid(process.pid))
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as other:
+        link = Path(f"/tmp/perf-{other.pid}.map")
+        link.hardlink_to(path)
+        try:
+            assert maps.names_of(Pid(other.pid)) is known
+            path.write_bytes(b"1000 10 f\n2000 10 g\n")
+            assert names(maps.names_of(Pid(other.pid)).table, 0x2001) == ["g"]
+        finally:
+            link.unlink()
 
 
 def test_a_link_or_a_fifo_is_not_read(process: subprocess.Popen[bytes], path: Path, tmp_path: Path) -> None:
@@ -133,6 +150,6 @@ def test_the_pid_inside_its_namespace(tmp_path: Path) -> None:
         if not outer.stdout.readline():
             pytest.skip("no pid namespace here")
         children = Path(f"/proc/{outer.pid}/task/{outer.pid}/children").read_text().split()
-        source = read_perf_map(Pid(int(children[0])))
+        source = PerfMaps().names_of(Pid(int(children[0]))).table
         outer.stdin.close()
     assert names(source, 0x1000) == ["inside"]
