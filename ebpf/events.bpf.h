@@ -50,10 +50,7 @@ static __always_inline bool has_room(void *ring, struct bp_ring_part *part, __u6
 /* User space looks at the buffers some times a second; `wakeup` BPF_RB_FORCE_WAKEUP asks it to look now. */
 static __always_inline void send_event_and(struct bp_event *event, __u64 wakeup)
 {
-    __u32 tgid = event->tgid;
-    struct bp_process *process = bpf_map_lookup_elem(MAP(processes), &tgid);
-    bool has_part = !process || has_room(MAP(events), &process->in_events, sizeof(*event));
-    if (!has_part || bpf_ringbuf_output(MAP(events), event, sizeof(*event), wakeup))
+    if (bpf_ringbuf_output(MAP(events), event, sizeof(*event), wakeup))
         count(BP_LOST_EVENT_RING_FULL);
 }
 

@@ -51,7 +51,7 @@ int sched_process_fork(struct bpf_raw_tracepoint_args *ctx)
         return 0;
     READ_KERNEL(ids[0], ctx->args[1] + BP_OFFSET_TASK_PID);
     READ_KERNEL(ids[1], ctx->args[1] + BP_OFFSET_TASK_TGID);
-    if (ids[1] != parent && !follows_all && !(process->flags & BP_PROCESS_FOLLOW_CHILDREN))
+    if (ids[1] != parent && !follows_all && !(process && process->flags & BP_PROCESS_FOLLOW_CHILDREN))
         return 0;
     __u64 now = bpf_ktime_get_ns();
     if (!may_start(parent, ids[1], now)) {

@@ -70,8 +70,17 @@ def has_maps(recorder: Recorder) -> bool:
         return False
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-@pytest.mark.parametrize("moment", ["imports", "start-up", "file made", "recording"])
+@pytest.mark.parametrize(
+    ("number", "moment"),
+    [
+        *((signal.SIGINT, moment) for moment in ("imports", "start-up", "file made", "recording")),
+        (signal.SIGTERM, "recording"),
+        *(
+            pytest.param(signal.SIGTERM, moment, marks=pytest.mark.second_tier)
+            for moment in ("imports", "start-up", "file made")
+        ),
+    ],
+)
 def test_a_signal_ends_it_in_order(number: signal.Signals, moment: str, tmp_path: Path) -> None:
     path = tmp_path / "x.bpfprof"
     with running(PYTHON, program("sleepers.py")) as target, started("-p", target.pid, "-o", path) as recorder:

@@ -58,11 +58,19 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+# In the gate one of each kind; unit/render asks for all of them.
+GATE_FORMATS = ("collapsed", "flamegraph", "html", "json", "summary")
 # Formats that have room for few functions, and one whose data is compressed.
 WITHOUT_ALL_NAMES = ("summary", "table", "waits", "markdown", "html")
 
 
-@pytest.mark.parametrize("chosen", TEXT_FORMATS, ids=[chosen.name for chosen in TEXT_FORMATS])
+@pytest.mark.parametrize(
+    "chosen",
+    [
+        pytest.param(chosen, id=chosen.name, marks=() if chosen.name in GATE_FORMATS else pytest.mark.second_tier)
+        for chosen in TEXT_FORMATS
+    ],
+)
 def test_an_ordinary_user_without_bcc_gets_every_format(recorded: Path, chosen: Format, tmp_path: Path) -> None:
     skip_unless_nobody_can_run()
     with open_folder() as folder:

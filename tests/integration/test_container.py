@@ -130,7 +130,6 @@ def upgraded_program(folder: Path) -> Iterator[Target]:
         yield target
 
 
-@pytest.mark.gate
 @pytest.mark.parametrize("uid", [0, NOBODY])
 def test_a_container_with_these_capabilities_alone(uid: int) -> None:
     names = settings("CapabilityBoundingSet")

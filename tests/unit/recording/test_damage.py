@@ -233,6 +233,7 @@ def test_native_frames_that_refer_to_what_is_not_there(value: int, has_natives: 
             assert len(frames) >= 4 and all(isinstance(frame.name, str) for frame in frames)
 
 
+@pytest.mark.second_tier
 @pytest.mark.filterwarnings("ignore:invalid value encountered in cast")
 @pytest.mark.parametrize("scalar", ["<i1", "|u1", "<i2", "<i4", "<i8", "<u8", "<f4", "<f8"])
 @pytest.mark.parametrize("value", [-1, -(1 << 31), 3, 200, 1 << 40, 1.5, float("inf"), float("nan")])
