@@ -155,14 +155,17 @@ int sched_waking(struct bpf_raw_tracepoint_args *ctx)
         READ_KERNEL(on_rq, task + BP_OFFSET_TASK_ON_RQ);
         if (on_rq)
             thread->woken_early = 1;
-        else
+        else if (thread->state == BP_THREAD_ON_CPU)
             thread->wake_ns = bpf_ktime_get_ns();
-    } else if (!thread->wake_ns) {
+        if (on_rq || thread->state == BP_THREAD_ON_CPU)
+            return 0;
+    }
+    if (!thread->wake_ns) {
         __u64 now = bpf_ktime_get_ns();
         thread->wake_ns = now;
         __u64 least_ns = thread->status == BP_NOT_SAMPLED ? BP_LONG_WAIT_NS : config->min_block_ns;
-        bool has_event = thread->state == BP_THREAD_BLOCKED && now - thread->since_ns >= least_ns;
-        if (has_event && config->flags & BP_CONFIG_WAKERS)
+        bool sleeps = thread->state == BP_THREAD_BLOCKED || thread->state == BP_THREAD_UNKNOWN;
+        if (sleeps && now - thread->since_ns >= least_ns && config->flags & BP_CONFIG_WAKERS)
             note_waker(ctx, thread, tid);
     }
     return 0;

@@ -19,7 +19,7 @@ from bpfprof.capture.numbers import by_distinct
 from bpfprof.model.grouping import group_numbers
 from bpfprof.model.ids import Pid
 from bpfprof.model.ioctls import request_text
-from bpfprof.model.samples import FD_CALLS, FdKind
+from bpfprof.model.samples import FD_CALLS, SOCKET_CALLS, FdKind
 from bpfprof.model.syscalls import syscall_numbers
 from bpfprof.proc.listening import Listening
 from bpfprof.proc.memory import ProcessMemory
@@ -33,6 +33,9 @@ _TAKES_DESCRIPTOR = np.zeros(1 << 16, np.bool_)
 _TAKES_DESCRIPTOR[FD_CALLS] = True
 _IS_POLL = np.zeros(1 << 16, np.bool_)
 _IS_POLL[sorted(syscall_numbers("poll", "ppoll"))] = True
+# Also those of sockets, whose number alone says that.
+_HAS_OBJECT = _TAKES_DESCRIPTOR.copy()
+_HAS_OBJECT[sorted(syscall_numbers(*SOCKET_CALLS))] = True
 _POLLFD = struct.Struct("<ihH")  # struct pollfd: fd, events, revents; include/uapi/asm-generic/poll.h
 _POLL_EVENTS = 0x3FFF
 _INODE = abi.ENUMS["bp_object_kind"]["BP_OBJECT_INODE"]
@@ -93,6 +96,21 @@ class DescriptorKinds:
         ]
         places[chosen] = np.array(found, np.uint32)[number]
         return places
+
+    def objects_now(self, pids: npt.NDArray[np.uint32], waits: npt.NDArray[np.void]) -> npt.NDArray[np.uint32]:
+        """The same of waits that go on, or ended just now, by what their descriptors are of at this moment."""
+        takes_one = _HAS_OBJECT[waits["syscall"]] | (
+            _IS_POLL[waits["syscall"]] & (waits["args"][:, 0] >> np.uint64(_POLLED_BIT) > 0)
+        )
+        places = np.zeros(len(waits), np.uint32)
+        for place in np.flatnonzero(takes_one)[:_POLLS_LIMIT].tolist():
+            pid, fd = int(pids[place]), int(waits["args"][place, 0]) & 0xFFFFFFFF
+            places[place] = self.place(self.name_now(pid, fd))
+        return places
+
+    def name_now(self, pid: int, fd: int) -> str:
+        """What a descriptor is of now: a path, or the other end of a socket; "": not known."""
+        return self._seen(pid, fd)[1]
 
     def accepted(self, pids: Iterable[Pid], listening: Listening) -> list[int]:
         """Places of those that are now the other ends of connections which others made to a process of these."""

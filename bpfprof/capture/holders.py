@@ -5,11 +5,12 @@ Nothing is guessed: a `threading.Lock` does not store its holder, which is known
 
 from __future__ import annotations
 
-import os
 import struct
 from collections.abc import Mapping
 
 from bpfprof.account.reasons import FUTEX_PRIVATE
+from bpfprof.capture.descriptors import DescriptorKinds
+from bpfprof.capture.polled import polled_descriptors, readers_of_pipe
 from bpfprof.capture.process import Process
 from bpfprof.capture.stored_owners import RLOCK_VERSIONS, StoredOwners
 from bpfprof.cpython.frame_values import FrameValues
@@ -19,15 +20,16 @@ from bpfprof.cpython.thread_state import ThreadStateRef
 from bpfprof.cpython.threading_waits import ThreadingWaits
 from bpfprof.model.ids import Pid, Tid
 from bpfprof.model.now import WaitsFor
-from bpfprof.model.samples import FD_CALLS
+from bpfprof.model.samples import FD_CALLS, SOCKET_CALLS
 from bpfprof.model.syscalls import syscall_name
 from bpfprof.proc import tasks
 from bpfprof.proc.reader import reader
 from bpfprof.proc.tasks import BlockedSyscall
 from bpfprof.proc.text import with_controls_replaced
 
-_SOCKET_CALLS = "connect accept accept4 sendto recvfrom sendmsg recvmsg recvmmsg sendmmsg"
 _FIRST_IS_FD = frozenset(FD_CALLS)
+_POLLS = ("poll", "ppoll", "select", "pselect6", "epoll_wait", "epoll_pwait", "epoll_pwait2")
+_WRITES = ("write", "writev")
 _P_PID = 1  # of waitid(), include/uapi/linux/wait.h
 
 
@@ -77,6 +79,7 @@ class Holders:
             }
             released = {int(self._state_of[tid].address): lock for tid, lock in in_frame.items() if lock}
             self._held = HeldLocks(objects, values, states, released)
+        self._descriptors = DescriptorKinds()
         self._locks: dict[int, int] = {}  # address -> number, in the order in which they are met
         self._file_locks: list[list[str]] | None = None
 
@@ -91,10 +94,22 @@ class Holders:
             return self._child(call, name)
         if reason == "file-lock":
             return self._file_lock(call)
-        if call.number in _FIRST_IS_FD or name in _SOCKET_CALLS.split():
+        if name in _POLLS:
+            polled = polled_descriptors(self._process.pid, name, call, self._process.memory)
+            return WaitsFor("socket", self._descriptor(polled[0])) if len(polled) == 1 else None
+        if call.number in _FIRST_IS_FD or name in SOCKET_CALLS:
             kind = {"net": "socket", "pipe": "pipe", "device": "device"}.get(reason, "file")
+            if kind == "pipe" and name in _WRITES:
+                return self._full_pipe(call.args[0])
             return WaitsFor(kind, self._descriptor(call.args[0]))
         return None
+
+    def _full_pipe(self, number: int) -> WaitsFor:
+        """Who could read it: another process of the family that has its other end."""
+        pid = self._process.pid
+        own, others = readers_of_pipe(pid, number & 0xFFFFFFFF)
+        nobody = "" if others else "no other process of its family reads it" if own else ""
+        return WaitsFor("pipe", self._descriptor(number), None, others[0] if len(others) == 1 else None, nobody)
 
     def _lock(self, waiting: Tid, call: BlockedSyscall) -> WaitsFor:
         ident = self._waits.joined(*self._frames[waiting]) if self._waits and waiting in self._frames else 0
@@ -110,7 +125,14 @@ class Holders:
                     return WaitsFor("lock", "lock")  # its address says who waits, not for what
                 address = lock
         number = self._locks.setdefault(address, len(self._locks) + 1)
-        return WaitsFor("lock", f"lock #{number}", *(owner or (None, None)))
+        name = f"lock #{number}"
+        return WaitsFor("lock", name, *owner) if owner else WaitsFor("lock", name, nobody=self._nobody(call))
+
+    def _nobody(self, call: BlockedSyscall) -> str:
+        """Why no one who is alive can give the lock, "" where someone might."""
+        if call.args[1] & FUTEX_PRIVATE:
+            return "no other thread of its process is alive" if len(self._tid_of) == 1 else ""
+        return "no process that is alive has it" if self._stored.is_orphan(call) else ""
 
     def _held_by_with(self, waiting: Tid, address: int) -> tuple[Tid | None, int]:
         """(who holds a lock by a `with` statement, the lock, 0: not known)"""
@@ -154,7 +176,5 @@ class Holders:
 
     def _descriptor(self, number: int) -> str:
         fd = number & 0xFFFFFFFF
-        try:
-            return f"fd {fd}: {with_controls_replaced(os.readlink(f'/proc/{self._process.pid}/fd/{fd}'))}"
-        except OSError:
-            return f"fd {fd}"
+        found = self._descriptors.name_now(self._process.pid, fd)
+        return f"fd {fd}: {with_controls_replaced(found)}" if found else f"fd {fd}"

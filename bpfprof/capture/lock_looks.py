@@ -1,12 +1,13 @@
-"""Who holds the locks that threads wait for, looked at while the recording goes on: rows of LOCK_HOLDER_DTYPE out.
+"""What threads wait for and who has it, looked at when a recording ends: LOCK_HOLDER_DTYPE and a table of waits out.
 
-Wake-ups tell who held a lock, but only when it is released. So threads that have waited for some time are looked at
-before the recording ends, as `bpfprof dump` does.
+Wake-ups tell who held a lock, but only when it is released; and what is waited for they do not tell at all. So threads
+that have waited for some time are looked at before the recording ends, as `bpfprof dump` does.
 """
 
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -17,30 +18,53 @@ from bpfprof.capture.processes import Processes
 from bpfprof.errors import TargetError
 from bpfprof.kernel.events import ThreadTable
 from bpfprof.model.ids import Pid, Tid
-from bpfprof.model.samples import LOCK_HOLDER_DTYPE
+from bpfprof.model.now import WaitsFor
+from bpfprof.model.samples import LOCK_HOLDER_DTYPE, SOCKET_CALLS
+from bpfprof.model.syscalls import syscall_numbers
 from bpfprof.proc import tasks
+from bpfprof.proc.last_run import seconds_since_run
+from bpfprof.recording.tables import RecordedLastWait, table_row
 from bpfprof.recording.writer import Sink
 
 _WAITED_NS = 50_000_000  # less is not worth a look
+_LONG_NS = 1_000_000_000  # what has no holder is looked at from here on
 _LOOKS_NS = 200_000_000  # for all processes; a look at one thread takes some 2 ms
 _MOST_THREADS = 200  # of a process that is looked at
 _UNKNOWN, _BLOCKED = (int(abi.ThreadState[f"BP_THREAD_{name}"]) for name in ("UNKNOWN", "BLOCKED"))
 _OF_LOCKS = ("lock", "thread")
+# Calls that wait for something which may have a name; the others wait for a time.
+_FOR_SOMETHING = sorted(
+    syscall_numbers(
+        *("flock", "fcntl", "wait4", "waitid", "read", "readv", "write", "writev", "open", "openat", *SOCKET_CALLS),
+        *("poll", "ppoll", "select", "pselect6", "epoll_wait", "epoll_pwait", "epoll_pwait2"),
+    )
+)
 
 
-def look_at_locks(processes: Processes, table: ThreadTable, sink: Sink) -> None:
+@dataclass(frozen=True)
+class _Look:
+    """At one thread between two moments."""
+
+    begin_ns: int
+    end_ns: int
+    pid: Pid
+    tid: Tid
+    waits_for: WaitsFor
+
+
+def look_at_waits(processes: Processes, table: ThreadTable, sink: Sink) -> None:
     """The processes with the longest waits come first."""
     begin_ns = time.monotonic_ns()
     tids, records = table.read()
     waited_ns = begin_ns - records["since_ns"].astype(np.int64)
     # What one waits for that has not run since it is watched is not known here.
-    may_wait = (records["state"] == _UNKNOWN) | (
-        (records["state"] == _BLOCKED) & np.isin(records["syscall"], FUTEX_CALLS)
-    )
+    is_known = records["state"] == _BLOCKED
+    may_wait = (records["state"] == _UNKNOWN) | (is_known & np.isin(records["syscall"], FUTEX_CALLS))
+    may_wait |= is_known & np.isin(records["syscall"], _FOR_SOMETHING) & (waited_ns >= _LONG_NS)
     chosen = may_wait & (records["wake_ns"] == 0) & (waited_ns >= _WAITED_NS)
     since_ns = dict(zip(tids[chosen].tolist(), records["since_ns"][chosen].tolist()))
     longest = sorted(zip(waited_ns[chosen].tolist(), records["tgid"][chosen].tolist()), reverse=True)
-    looked: list[tuple[int, int, Tid, Tid]] = []
+    looked: list[_Look] = []
     for pid in dict.fromkeys(pid for _, pid in longest):
         if time.monotonic_ns() - begin_ns > _LOOKS_NS:
             break
@@ -51,16 +75,37 @@ def look_at_locks(processes: Processes, table: ThreadTable, sink: Sink) -> None:
     waits_on = (records["wake_ns"] == 0) & np.isin(records["state"], (_UNKNOWN, _BLOCKED))
     after_ns = dict(zip(tids[waits_on].tolist(), records["since_ns"][waits_on].tolist()))
     index_of = processes.threads.index_of
+    looked = [
+        it for it in looked if it.tid in index_of and it.tid in since_ns and since_ns[it.tid] == after_ns.get(it.tid)
+    ]
     rows = [
-        (from_ns, to_ns, index_of[tid], index_of[holder] + 1)
-        for from_ns, to_ns, tid, holder in looked
-        if tid in since_ns and since_ns[tid] == after_ns.get(tid) and {tid, holder} <= index_of.keys()
+        (it.begin_ns, it.end_ns, index_of[it.tid], index_of[holder] + 1)
+        for it in looked
+        if it.waits_for.kind in _OF_LOCKS and (holder := it.waits_for.held_by_tid) is not None and holder in index_of
     ]
     sink.write("lock_holders", arrays={"rows": np.array(rows, LOCK_HOLDER_DTYPE)})
+    _write_last_waits(looked, index_of, sink)
 
 
-def _look_at(processes: Processes, pid: Pid) -> list[tuple[int, int, Tid, Tid]]:
-    """(from when, to when, a thread, who holds what it waits for)"""
+def _write_last_waits(looked: list[_Look], index_of: dict[int, int], sink: Sink) -> None:
+    tids_of: dict[Pid, list[Tid]] = {}
+    for look in looked:
+        tids_of.setdefault(look.pid, []).append(look.tid)
+    waited_s = {tid: for_s for pid, tids in tids_of.items() for tid, for_s in seconds_since_run(pid, tids).items()}
+    rows = []
+    for look in looked:
+        wanted = look.waits_for
+        pid = wanted.held_by_pid
+        holder = index_of.get(wanted.held_by_tid or pid or -1, -1) + 1
+        held_by = f"{tasks.process_name(pid)} ({pid})" if pid is not None else ""
+        waited_ns = int(1e9 * waited_s.get(look.tid, 0.0))
+        row = RecordedLastWait(index_of[look.tid], wanted.kind, wanted.name, holder, held_by, wanted.nobody, waited_ns)
+        rows.append(table_row(len(rows), row))
+    sink.write("last_waits", {"rows": rows})
+
+
+def _look_at(processes: Processes, pid: Pid) -> list[_Look]:
+    """At the threads of a process that wait for something that has a name, and not for work."""
     process = processes.by_pid.get(pid)
     if process is None or process.interpreter is None or len(tasks.list_threads(pid)) > _MOST_THREADS:
         return []
@@ -70,7 +115,8 @@ def _look_at(processes: Processes, pid: Pid) -> list[tuple[int, int, Tid, Tid]]:
     except TargetError:
         return []
     end_ns = time.monotonic_ns()
-    wanted = [(thread.tid, thread.waits_for) for thread in threads]
     return [
-        (begin_ns, end_ns, tid, it.held_by_tid) for tid, it in wanted if it and it.kind in _OF_LOCKS and it.held_by_tid
+        _Look(begin_ns, end_ns, pid, thread.tid, thread.waits_for)
+        for thread in threads
+        if thread.waits_for and not thread.is_idle
     ]

@@ -20,7 +20,7 @@ from bpfprof.capture.descriptors import DescriptorKinds
 from bpfprof.capture.frame_reader import FrameReader
 from bpfprof.capture.holders import Holders, gil_holder
 from bpfprof.capture.process import Process
-from bpfprof.capture.sleeping import ThreadStack, python_states, stack_now, stacks_now
+from bpfprof.capture.sleeping import STATE_BITS, ThreadStack, python_states, stack_now, stacks_now
 from bpfprof.capture.tasks_now import tasks_now
 from bpfprof.cpython.detect import NotPython, find_interpreter
 from bpfprof.cpython.frame_values import FrameValues
@@ -42,8 +42,6 @@ _TRIES = 3
 _MOST_FRAMES = 20_000  # of a thread: some 0.1 s
 _DEAD = "ZX"
 _RUNS = "R"
-# Bits of a task's state, include/linux/sched.h, by the letter of proc(5); I is TASK_IDLE.
-_STATE_BITS = {"S": 1, "D": 2, "T": 4, "t": 8, "I": 0x402}
 _TICKS_S = 0.02  # the time of a thread on a CPU is counted at each tick, at 100 Hz or more
 _FAULT = int(abi.Status["BP_PYTHON_FRAME_FAULT"])
 _THREADING = "threading.py"
@@ -211,7 +209,7 @@ class _Threads:
         rows = np.zeros(len(stacks), WAIT_DTYPE)
         rows["syscall"] = -1
         for index, stack in enumerate(stacks):
-            rows["task_state"][index] = _STATE_BITS.get(stack.status.run_state, 0)
+            rows["task_state"][index] = STATE_BITS.get(stack.status.run_state, 0)
             if stack.call is not None:
                 rows["syscall"][index], rows["args"][index] = stack.call.number, stack.call.args[:3]
         pids = np.full(len(rows), self._process.pid, np.uint32)

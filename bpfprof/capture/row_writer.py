@@ -90,6 +90,8 @@ class RowWriter:
 
     def _objects(self, told: npt.NDArray[np.void], rows: npt.NDArray[np.void]) -> npt.NDArray[np.uint32]:
         places = self._descriptors.objects(told["tgid"], rows, told["object"])
+        is_asleep = told["syscall"] != rows["syscall"]  # since before it was watched: the kernel side saw no call
+        places[is_asleep] = self._descriptors.objects_now(told["tgid"][is_asleep], picked(rows, is_asleep))
         places |= self._shared_futexes.places(told["tgid"], rows)  # a futex() has no descriptor
         self._descriptors.write_new(self._sink)
         return places
@@ -148,6 +150,7 @@ class RowWriter:
         self._write_waits(self._last_waits.settle(threads, records))
         rows = made.totals(records, threads, time_ns, self._stacks, self._sleeps)
         rows["fd_kind"] = self._descriptors.of_calls(records["tgid"], rows["syscall"], rows["args"][:, 0])
+        rows["fd_kind"] |= self._descriptors.of_polls(records["tgid"], rows, self._memory_of)
         rows["object"] = self._objects(records, rows)
         rows["holder"] = self._wakers.holders(records)
         if is_end or ends_part:

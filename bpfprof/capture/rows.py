@@ -138,4 +138,4 @@ def _fill_sleeps(
         rows["stack"][position], rows["syscall"][position] = sleep.stack, sleep.syscall
         rows["args"][position] = sleep.args
         rows["status"][position] = Status.OK if sleep.stack else Status.NO_PYTHON
-        rows["task_state"][position] = rows["task_state"][position] or 1
+        rows["task_state"][position] = rows["task_state"][position] or sleep.task_state

@@ -16,7 +16,7 @@ from bpfprof import array_types as npt
 from bpfprof.abi.dtypes import STACK_DTYPE, THREAD_DTYPE
 from bpfprof.capture.async_tasks import AsyncTasks
 from bpfprof.capture.inbox import Batch, Inbox
-from bpfprof.capture.lock_looks import look_at_locks
+from bpfprof.capture.lock_looks import look_at_waits
 from bpfprof.capture.marks import Marks
 from bpfprof.capture.numbers import status_texts
 from bpfprof.capture.process import State
@@ -160,7 +160,7 @@ class Session:
         self._async.finish(list(self._processes.by_pid.values()))
         self._note_cpu_limits()
         if not is_over():
-            look_at_locks(self._processes, self._threads, self._sink)
+            look_at_waits(self._processes, self._threads, self._sink)
         usage, end_ns = self._usage(), self._watch.stop()  # of the same time
         usual_priority()
         if self._watch.code is not None:

@@ -12,6 +12,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from bpfprof import abi
+from bpfprof.account.kernel_reasons import hint_of
+from bpfprof.capture.call_arguments import Arguments, call_arguments
 from bpfprof.capture.process import Process, State
 from bpfprof.capture.stacks import StackTable
 from bpfprof.capture.threads import Threads
@@ -22,6 +24,7 @@ from bpfprof.cpython.running_states import RunningStates
 from bpfprof.cpython.thread_state import FRAME_LIMIT, RawFrame, walk_frames
 from bpfprof.model.ids import Pid, Tid
 from bpfprof.model.samples import NO_FILE
+from bpfprof.model.states import reason_number
 from bpfprof.proc import tasks
 from bpfprof.proc.memory import Memory, MemoryAtOnce, ProcessMemory
 from bpfprof.proc.tasks import BlockedSyscall, ThreadStatus
@@ -30,6 +33,9 @@ from bpfprof.unwind.interpret import Registers, Rule, Stop, walk_by
 _LOOKS_TOGETHER = 20  # threads: some 10 ms
 _LOOKS_KEPT = 3  # of a thread: a sleep's row is some tenths of a second behind
 _NO_ARGUMENTS = (0, 0, 0)
+# Bits of a task's state, include/linux/sched.h, by the letter of proc(5); I is TASK_IDLE.
+STATE_BITS = {"S": 1, "D": 2, "T": 4, "t": 8, "I": 0x402}
+_STOPPED = STATE_BITS["T"]
 _WORD = struct.Struct("<Q")
 _STACK_BYTES = 16 << 10  # most sleeping stacks are shorter
 _EXACT = 1 << abi.CONSTANTS["BP_EXACT_BIT"]
@@ -154,12 +160,13 @@ def _stack_reader(memory: Memory, stack_pointer: int) -> Callable[[int], int | N
 
 @dataclass(frozen=True)
 class Sleep:
-    """Where a thread slept at time_ns. `switches`: its context switches up to then."""
+    """Where a thread slept at time_ns, args as the kernel side has them. `switches`: its context switches by then."""
 
     time_ns: int
     stack: int
     syscall: int
-    args: tuple[int, int, int]
+    args: Arguments
+    task_state: int
     switches: int | None = None
 
 
@@ -202,7 +209,8 @@ class Sleeps:
             return
         if process.state is State.KERNEL_THREAD:
             if status.run_state != "R":
-                self.seen[index] = (Sleep(time.monotonic_ns(), 0, -1, _NO_ARGUMENTS),)
+                state = STATE_BITS.get(status.run_state, 1)
+                self.seen[index] = (Sleep(time.monotonic_ns(), 0, -1, _NO_ARGUMENTS, state),)
             return
         found = stack_now(process, tid, status, states, self._natives.code if self._natives else None)
         if found.call is None or process.memory is None:
@@ -210,8 +218,10 @@ class Sleeps:
         stack = self._number(process, found)
         now, after = time.monotonic_ns(), tasks.thread_status(process.pid, tid)
         if after is not None and after.switches == status.switches:
-            first, second, third = found.call.args[:3]
-            sleep = Sleep(now, stack, found.call.number, (first, second, third), status.switches)
+            layout = process.interpreter.layout if process.interpreter else None
+            args = call_arguments(found.call, process.memory, layout, found.addresses[0] if found.addresses else 0)
+            state = _task_state(process.pid, tid, status, found.call)
+            sleep = Sleep(now, stack, found.call.number, args, state, status.switches)
             self.seen[index] = (sleep, *before[: _LOOKS_KEPT - 1])
 
     def _number(self, process: Process, found: ThreadStack) -> int:
@@ -230,3 +240,10 @@ class Sleeps:
         if not is_finished:
             self._stacks.add_unfinished(stack, process.pid)
         return stack
+
+
+def _task_state(pid: Pid, tid: Tid, status: ThreadStatus, call: BlockedSyscall) -> int:
+    """As prev_state of sched_switch; a thread of a frozen control group is stopped, and the kernel calls it asleep."""
+    if call.number < 0 and hint_of(tasks.kernel_functions(pid, tid), in_call=False) == reason_number("stopped"):
+        return _STOPPED
+    return STATE_BITS.get(status.run_state, 1)

@@ -5,6 +5,7 @@ Mutexes of C, threading.RLock before 3.14, and locks of multiprocessing, which s
 
 from __future__ import annotations
 
+import contextlib
 import struct
 from collections.abc import Iterator, Mapping
 
@@ -16,6 +17,7 @@ from bpfprof.cpython.objects import Changed, Objects
 from bpfprof.errors import TargetError
 from bpfprof.model.ids import Pid, Tid
 from bpfprof.proc import tasks
+from bpfprof.proc.maps import read_maps
 from bpfprof.proc.memory import ProcessMemory
 from bpfprof.proc.tasks import BlockedSyscall
 
@@ -30,7 +32,7 @@ RLOCK_VERSIONS = ((3, 6), (3, 13))
 # SemLockObject after the head: handle, last_tid, count, maxvalue; Modules/_multiprocessing/semaphore.c (3.6 to 3.15).
 _SEMAPHORE, _SEMAPHORE_NAME = struct.Struct("<QQii"), "_multiprocessing.SemLock"
 _HEAD_BYTES, _STACK_BYTES = 16, 4096  # of the object; above the stack pointer, where its C function keeps it
-_RELATIVES_LIMIT = 256
+_PROCESSES_LIMIT = 1000  # that may have a semaphore mapped
 _PTHREAD_TID = abi.CONSTANTS["BP_PTHREAD_TID"]
 
 
@@ -86,25 +88,60 @@ class StoredOwners:
     def _semaphore_owner(self, address: int, kind: int, futex: int) -> Owner | None:
         """A child that was forked has the object at the same address; a semaphore of several has no owner."""
         for pid in [self._process.pid, *self._forked()]:
-            try:
-                with ProcessMemory(pid) as memory:
-                    data = memory.read(address + _HEAD_BYTES, _SEMAPHORE.size)
-                    handle, ident, count, most = _SEMAPHORE.unpack(data) if data else (0, 0, 0, 0)
-                    is_same = handle == futex and memory.read_u64(address + _HEAD_BYTES - 8) == kind
-                    inner = (memory.read_u64(ident + _PTHREAD_TID) or 0) & 0xFFFFFFFF if is_same and count > 0 else 0
-            except TargetError:
-                continue
-            if inner and most == 1:
+            found = self._semaphore_of(pid, address, kind, futex)
+            if found is not None and found[0] and found[1] == 1:
                 tids = tasks.list_threads(pid)
-                found = next((tid for tid in tids if tasks.namespace_tids(pid, tid)[-1:] == (inner,)), None)
-                return (found, pid) if found is not None else None
+                tid = next((tid for tid in tids if tasks.namespace_tids(pid, tid)[-1:] == (found[0],)), None)
+                return (tid, pid) if tid is not None else None
         return None
+
+    def _semaphore_of(self, pid: Pid, address: int, kind: int, futex: int) -> tuple[int, int] | None:
+        """(the thread of a process that has it, by the id in its own pid namespace, 0: none, how many may have it at
+        once); None: its object is not there."""
+        try:
+            with ProcessMemory(pid) as memory:
+                data = memory.read(address + _HEAD_BYTES, _SEMAPHORE.size)
+                handle, ident, count, most = _SEMAPHORE.unpack(data) if data else (0, 0, 0, 0)
+                if handle != futex or memory.read_u64(address + _HEAD_BYTES - 8) != kind:
+                    return None
+                return ((memory.read_u64(ident + _PTHREAD_TID) or 0) & 0xFFFFFFFF if count > 0 else 0), most
+        except TargetError:
+            return None
+
+    def is_orphan(self, call: BlockedSyscall) -> bool:
+        """Whether it waits for a lock of multiprocessing that no process has which is alive and has it mapped."""
+        memory, found = self._process.memory, self._process.interpreter
+        if memory is None or found is None or found.build == FREE_THREADED:
+            return False
+        objects = Objects(memory, found.layout)
+        for address in self._objects_at(memory, call):
+            with contextlib.suppress(Changed):
+                kind = objects.type_of(address)
+                if objects.name(kind) == _SEMAPHORE_NAME:
+                    held = [
+                        self._semaphore_of(pid, address, kind, call.args[0]) for pid in self._mapped_by(call.args[0])
+                    ]
+                    return bool(held) and all(it == (0, 1) for it in held)
+        return False
+
+    def _mapped_by(self, address: int) -> list[Pid]:
+        """The processes that have the file mapped which is mapped here; [] where there are too many to look at."""
+        pids = tasks.list_processes()
+        if len(pids) > _PROCESSES_LIMIT:
+            return []
+        try:
+            own = next(it for it in read_maps(self._process.pid) if it.start <= address < it.end)
+        except (TargetError, StopIteration):
+            return []
+        found = []
+        for pid in pids if own.is_file else ():
+            with contextlib.suppress(TargetError):
+                if any((it.device, it.inode) == (own.device, own.inode) for it in read_maps(pid)):
+                    found.append(pid)
+        return found
 
     def _forked(self) -> list[Pid]:
         """Its parent, the parent's other children, and its own."""
         if self._relatives is None:
-            pid = self._process.pid
-            parent = tasks.parent(pid)
-            found = [*tasks.children(pid), *([parent, *tasks.children(parent)] if parent else [])]
-            self._relatives = [it for it in dict.fromkeys(found) if it != pid][:_RELATIVES_LIMIT]
+            self._relatives = tasks.relatives(self._process.pid)
         return self._relatives

@@ -12,12 +12,16 @@ ON_CPU, READY, WAITING = "on-cpu", "ready", "waiting"
 
 @dataclass(frozen=True)
 class WaitsFor:
-    """What a wait is for. The holder is None where it is not known: most locks do not store theirs."""
+    """What a wait is for. The holder is None where it is not known: most locks do not store theirs.
+
+    nobody: why it is known that nobody who is alive can end the wait, else "".
+    """
 
     kind: str
     name: str
     held_by_tid: Tid | None = None
     held_by_pid: Pid | None = None
+    nobody: str = ""
 
 
 @dataclass(frozen=True)

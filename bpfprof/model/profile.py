@@ -218,7 +218,25 @@ class RecordingInfo:
     call_libraries: dict[str, int] | None = None
     # What is known where a program has itself recorded for what one of its threads does, like a test.
     least_ns: int = 1_000_000_000  # of less time no verdict is given
+    is_part: bool = False  # of a recording of which there is more
     at_work: frozenset[int] = frozenset()  # places of threads that never wait for work: it is theirs
+
+
+@dataclass(frozen=True)
+class LastWait:
+    """What a thread, a place in Profile.threads, waited for when the recording ended: as WaitsFor of model.now.
+
+    holder: place of the thread that has it, -1: none of the profile. held_by: who has it, in words; waited_ns: for how
+    long, 0: not known.
+    """
+
+    thread: int
+    kind: str
+    name: str
+    holder: int
+    held_by: str
+    nobody: str
+    waited_ns: int
 
 
 @dataclass(frozen=True)
@@ -298,6 +316,7 @@ class Profile:
     Where the order of spans was not asked for those that nothing but their time tells apart are one, which begins where
     the first of them does. `wait_times` has WAIT_TIME_DTYPE then, by thread and time; else it is None. `span_holders`
     has SPAN_HOLDER_DTYPE then, where they were asked for: `holder` and `holder_stack` of spans say nothing.
+    `last_waits`: of threads that waited when the recording ended, one of each at most; none of a window before that.
     `calls` has PROFILE_CALL_DTYPE: of the whole recording, but of threads that are shown.
     `pieces` has PIECE_DTYPE, by thread and time, if they were asked for: `single_spans()` makes single spans of them.
     `concurrency` is of the threads that are shown, if it was asked for and all time of theirs is shown.
@@ -326,5 +345,6 @@ class Profile:
     span_holders: npt.NDArray[np.void] = field(default_factory=lambda: np.zeros(0, SPAN_HOLDER_DTYPE))
     pieces: npt.NDArray[np.void] | None = None
     concurrency: Concurrency | None = None
+    last_waits: tuple[LastWait, ...] = ()
     calls: npt.NDArray[np.void] = field(default_factory=lambda: np.zeros(0, PROFILE_CALL_DTYPE))
     call_names: tuple[str, ...] = ()

@@ -32,6 +32,10 @@ FD_CALLS = sorted(
 )
 
 
+# Names of those that wait for a socket, which their first argument is.
+SOCKET_CALLS = ("connect", "accept", "accept4", "sendto", "recvfrom", "sendmsg", "recvmsg", "recvmmsg", "sendmmsg")
+
+
 class ThreadFlag(IntFlag):
     """`flags` of samples, waits and totals."""
 

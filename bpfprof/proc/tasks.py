@@ -64,6 +64,7 @@ _STATUS = re.compile(
     re.DOTALL,
 )
 DEAD_STATES = (b"Z", b"X")  # of proc(5)
+_RELATIVES_LIMIT = 256
 _PF_KTHREAD = 0x00200000  # include/linux/sched.h (Linux 6.1)
 
 
@@ -140,6 +141,13 @@ def parent(pid: Pid) -> Pid | None:
     """None when it is gone or its parent is in no pid namespace of ours."""
     fields = _stat_fields(f"/proc/{pid}/stat")
     return Pid(int(fields[1])) if fields and int(fields[1]) else None
+
+
+def relatives(pid: Pid) -> list[Pid]:
+    """Its parent, the parent's other children, and its own; 256 at most."""
+    above = parent(pid)
+    found = [*children(pid), *([above, *children(above)] if above else [])]
+    return [it for it in dict.fromkeys(found) if it != pid][:_RELATIVES_LIMIT]
 
 
 def own_processes() -> set[Pid]:

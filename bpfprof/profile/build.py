@@ -21,6 +21,7 @@ from bpfprof.model.profile import (
     PROFILE_MARK_DTYPE,
     PROFILE_SAMPLE_DTYPE,
     WEIGHT_DTYPE,
+    LastWait,
     Profile,
     ThreadTime,
 )
@@ -148,6 +149,7 @@ class _Builder:
             kept.holders,
             kept.pieces if self._options.with_pieces else None,
             concurrency.found(self._lifetime(threads)) if concurrency else None,
+            self._last_waits(has_thread),
             *profile_calls(self._recording, has_thread),
         )
 
@@ -205,6 +207,17 @@ class _Builder:
         for name in ("time_ns", "end_ns"):
             rows[name] -= begin_ns
         return picked(rows, np.lexsort((rows["time_ns"], rows["thread"])))
+
+    def _last_waits(self, has_thread: npt.NDArray[np.bool_]) -> tuple[LastWait, ...]:
+        """Of threads that are shown, where what is shown goes on to the end."""
+        if self._options.filter.window_ns is not None:
+            return ()
+        found = {
+            it.thread: LastWait(it.thread, it.kind, it.name, it.holder - 1, it.held_by, it.nobody, it.waited_ns)
+            for it in self._recording.last_waits
+            if has_thread[it.thread]
+        }
+        return tuple(found.values())
 
     def _event_weights(self, has_thread: npt.NDArray[np.bool_]) -> Rows:
         """Events are filtered as spans on a CPU of no length would be."""

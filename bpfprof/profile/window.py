@@ -53,6 +53,7 @@ def part_of(profile: Profile, window_ns: tuple[int, int], has_thread: npt.NDArra
             duration_ns=duration_ns,
             start_ns=info.start_ns + begin_ns,
             started_unix_ns=started_ns + begin_ns * bool(started_ns),
+            is_part=True,
             usage={},
             limit_hits={},
             call_libraries=None,
@@ -69,6 +70,7 @@ def part_of(profile: Profile, window_ns: tuple[int, int], has_thread: npt.NDArra
         calls=profile.calls[:0],
         wakers=tuple(replace(each, thread=int(place_of[each.thread])) for each in profile.wakers),
         lock_holders=_holders(profile.lock_holders, window_ns, place_of),
+        last_waits=(),
     )
 
 

@@ -24,6 +24,7 @@ from bpfprof.query.places import WITH_OBJECTS, place_text, top_object, top_place
 from bpfprof.query.pools import pools_of
 from bpfprof.query.shares import DEVICE, HANDED, IDLE, LOCK, NATIVE, OTHER, PYTHON, READY, sums
 from bpfprof.query.stack_frames import Bools
+from bpfprof.query.stuck import stuck_threads
 from bpfprof.query.work import Work
 
 _MIN_CPU_NS = 200_000_000  # less says nothing by ticks of 10 ms
@@ -36,6 +37,7 @@ _DOING = {
     **{"pipe": "waits for another process", "child": "waits for another process", "device": "calls of a device"},
 }
 
+STUCK = 0.35  # of the working time: so much of stuck threads bounds the program
 MAIN_HOLDER = 0.25  # who held a lock so much of the time is its main holder
 
 
@@ -62,6 +64,7 @@ class Facts:
     use, 0: not known. pool: whose threads work or want to most, with how many of them
     and of their processes, the CPUs that those may use (0: not known) and what sets the number; pool_part: of all time
     on a CPU or ready theirs; spin_part: of all CPU time that in which they wait for each other.
+    stuck_part: of the working time that of threads that are stuck; stuck, stuck_advice: what those with most wait for.
     """
 
     samples: int = 1000
@@ -110,6 +113,9 @@ class Facts:
     pool_part: float = 0.0
     pool_setting: str = ""
     spin_part: float = 0.0
+    stuck_part: float = 0.0
+    stuck: str = ""
+    stuck_advice: str = ""
 
     @property
     def cpu_part(self) -> float:
@@ -180,6 +186,14 @@ def facts_of(profile: Profile, work: Work) -> tuple[Facts, int]:
         **(_operator_facts(work, is_first) if first == "native" else {}),
         **_pool_facts(profile, everything, cpu_ns),
     )
+    if all_stuck := stuck_threads(profile, everything):
+        stuck, more = all_stuck[0], sum(len(it.threads) for it in all_stuck[1:])
+        stuck_ns = int(everything.stuck["stands_for_ns"].sum())
+        part = stuck_ns / max(int(everything.working["ns"].sum()), 1)
+        text = stuck.sentence + (f" {more} more {'is' if more == 1 else 'are'} stuck." if more else "")
+        facts = replace(facts, stuck_part=part, stuck=text, stuck_advice=stuck.advice)
+        if part >= STUCK:
+            return replace(facts, part=part), stuck.frame
     if path and (path.data_ns + path.loading_ns) * 4 > path.wall_ns:
         facts, frame = _with_data(facts, frame, profile, everything, path)
     return facts, holder if holder >= 0 and holder_part >= MAIN_HOLDER else frame

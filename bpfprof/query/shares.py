@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -15,12 +16,13 @@ from bpfprof import array_types as npt
 from bpfprof.model.frames import Frame, FrameKind
 from bpfprof.model.profile import Profile
 from bpfprof.model.spans import CONDITION_LOCK, SpanFlag, ThreadState
-from bpfprof.model.states import reason_number, reason_text
+from bpfprof.model.states import reason_text
 from bpfprof.query.clients import ask
 from bpfprof.query.functions import Ints
 from bpfprof.query.lock_numbers import had_by_others
 from bpfprof.query.objects import LISTENING
 from bpfprof.query.stack_frames import Bools, StackFrames
+from bpfprof.query.unended import Known, settle_unended
 
 # What the time of working threads is spent on; IDLE and HANDED are what is left out of it.
 SHARES = ("python", "native", "ready", "gil", "lock", "disk", "net", "device", "sleep", "child", "other")
@@ -36,7 +38,6 @@ _LOOKING_PART = 0.95  # nor one that sleeps so much of it, long each time
 _LONG_SLEEP_NS = 500_000_000
 _OTHERS_PART = 0.25  # of a thread's time: so much the others work who are then what the program is about
 _CIRCLE_PART = 0.25  # of its time: so much each process of a circle waits for another one of it
-_CHILD_REASON, _POLL_REASON = map(reason_number, ("child", "poll"))
 
 # Waits for what another thread does, by (end of the path, functions) of their innermost Python frame: a lock is what
 # they are made of. A lock that several want for themselves is acquired in the function that uses it.
@@ -66,8 +67,11 @@ _COLLECTIVES, _COLLECTIVES_IN_C = ("/torch/distributed/",), ("c10d::",)
 _SLEEPS_FOR_LOCKS = ("libsqlite3", "_sqlite3")
 
 
-def shares_of_spans(profile: Profile, spans: npt.NDArray[np.void], stack_frames: StackFrames, fought: Bools) -> Ints:
-    """A place in SHARES, IDLE or HANDED for each span; fought: those that wait for a semaphore that is a lock."""
+def shares_of_spans(
+    profile: Profile, spans: npt.NDArray[np.void], stack_frames: StackFrames, fought: Bools
+) -> tuple[Ints, Bools]:
+    """(a place in SHARES, IDLE or HANDED for each span, which are stuck); fought: those that wait for a semaphore that
+    is a lock."""
     state, reason, stack = spans["state"], spans["reason"].astype(np.int64), spans["stack"]
     number_of = {reason_text(number): number for number in np.flatnonzero(np.bincount(reason)).tolist()}
     shares = _shares_of_reasons(reason, _OF_REASON)
@@ -83,7 +87,7 @@ def shares_of_spans(profile: Profile, spans: npt.NDArray[np.void], stack_frames:
     pids = np.array([*(int(it.pid) for it in profile.threads), -1], np.int64)
     is_other = waits & (thread_of >= 0) & (thread_of != spans["thread"])
     is_inside = is_other & (pids[thread_of] == pids[spans["thread"]])
-    hand_over, pool = _hand_overs(profile.frames, stack_frames)
+    hand_over, pool = hand_overs(profile.frames, stack_frames)
     hand_over = hand_over[stack] & ~fought & ~_take_again(spans, stack_frames)
     is_child = polls & _have_file(stack_frames, ("/subprocess.py",))[stack]
     shares[waits & is_child] = CHILD
@@ -113,7 +117,8 @@ def shares_of_spans(profile: Profile, spans: npt.NDArray[np.void], stack_frames:
     is_beside = _beside_python(profile, spans, stack_frames)[spans["thread"]]
     shares[waits & is_beside & np.isin(shares, (LOCK, NET, SLEEP, CHILD, OTHER))] = IDLE
     _leave_out_awaited(profile, spans, shares, np.where(waits & (shares == CHILD), thread_of, -1), pids)
-    return _without_parked(profile, spans, shares, waits & (waker == 0) & ~is_given)
+    known = Known(shares, waits & hand_over, is_given, LOCK, DISK, NET, CHILD, OTHER, IDLE, HANDED)
+    return shares, settle_unended(profile, spans, stack_frames, known)
 
 
 def work_shares(reason: Ints) -> Ints:
@@ -150,7 +155,7 @@ def _beside_python(profile: Profile, spans: npt.NDArray[np.void], stack_frames: 
     )
 
 
-def _hand_overs(frames: tuple[Frame, ...], stack_frames: StackFrames) -> tuple[Bools, Bools]:
+def hand_overs(frames: Sequence[Frame], stack_frames: StackFrames) -> tuple[Bools, Bools]:
     """(whether each stack waits for what another thread does, whether for what another process of a pool does)"""
     python = [
         any(
@@ -234,22 +239,6 @@ def _reached(waits_for: dict[int, set[int]], pid: int) -> set[int]:
         found = found | next_ones
         next_ones = {other for one in next_ones for other in waits_for.get(one, set())}
     return found
-
-
-def _without_parked(profile: Profile, spans: npt.NDArray[np.void], shares: Ints, unended: Bools) -> Ints:
-    """A wait that lasted all the recording is for work: not one for a disk, the GIL or an answer that never came.
-
-    So is one for the end of a child, unless nothing else was done, and no child was recorded.
-    """
-    wall = np.array([thread.wall_ns for thread in profile.threads] or [0], np.int64)[spans["thread"]]
-    parked = unended & (spans["duration_ns"] >= _IDLE_PART * wall)
-    others_ns = spans["stands_for_ns"][(shares < IDLE) & ~parked].sum()
-    is_alone = len({thread.pid for thread in profile.threads}) == 1
-    nothing_else = is_alone and int(others_ns) * 20 < int(spans["stands_for_ns"].max(initial=0))
-    for_child = (spans["reason"] == _CHILD_REASON) & nothing_else
-    is_for_work = np.isin(shares, (LOCK, SLEEP, CHILD, OTHER)) | ((shares == NET) & (spans["reason"] == _POLL_REASON))
-    shares[parked & is_for_work & ~for_child] = IDLE
-    return shares
 
 
 def leave_out_sleepers(rows: npt.NDArray[np.void], thread_count: int, stack_frames: StackFrames) -> None:

@@ -12,7 +12,7 @@ from bpfprof.model.frames import Frame
 from bpfprof.model.profile import Profile
 from bpfprof.query.awaited import awaited_text, awaited_threads
 from bpfprof.query.causes import CAUSES, MEMORY
-from bpfprof.query.facts import MAIN_HOLDER, Facts, facts_of, percent
+from bpfprof.query.facts import MAIN_HOLDER, STUCK, Facts, facts_of, percent
 from bpfprof.query.shares import CHILD, DEVICE, GIL, LOCK, NATIVE, PYTHON, READY, SLEEP
 from bpfprof.query.work import Work
 
@@ -249,6 +249,7 @@ RULES = (
         _too_little,
         names_share=False,
     ),
+    Rule("stuck", lambda facts: facts.stuck_part >= STUCK, lambda facts: facts.stuck, lambda facts: facts.stuck_advice),
     Rule("idle", lambda facts: facts.busy_part < _BUSY, _idle, names_share=False),
     Rule(_bound_of_loading, _is_data_bound, _data_bound, _more_loaders),
     Rule("ready", _is_oversubscribed, _oversubscribed, _fewer_threads),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -68,7 +68,7 @@ class Work:
     share it; address 0: none is known, but the file or the function that takes it. lock_waits: LOCK_WAIT_DTYPE.
     idle_spans: whether the row of each of Profile.spans has the share IDLE. Waits of an event loop whose tasks waited
     for requests in the meantime are among them, though their time is not: worked_spans() cuts it out. served: those.
-    span_locks: the number of each one's lock, 0: none.
+    span_locks: the number of each one's lock, 0: none. stuck: the spans of waits that did not end, and are for no work.
     """
 
     rows: npt.NDArray[np.void]
@@ -79,6 +79,7 @@ class Work:
     idle_spans: Bools
     span_locks: Ints
     served: tuple[Requests, ...] = ()
+    stuck: npt.NDArray[np.void] = field(default_factory=lambda: np.zeros(0, SPAN_DTYPE))
 
     def thread_kinds(self, thread_count: int) -> list[list[int]]:
         """Nanoseconds of each thread by kinds_of()."""
@@ -117,7 +118,7 @@ def work_of(profile: Profile, with_wakers: bool = False) -> Work:
     functions = owner_functions(profile.frames, own)
     waker_threads = np.array([-1, *(it.thread for it in profile.wakers)], np.int64)[spans["waker"].astype(np.int64)]
     fought = fought_for(spans, spans["state"] == ThreadState.OFF_CPU, waker_threads, stack_frames, functions)
-    shares = shares_of_spans(profile, spans, stack_frames, fought)
+    shares, is_stuck = shares_of_spans(profile, spans, stack_frames, fought)
     is_parked = stack_frames.have([frame.name in _PARKING_LOT for frame in profile.frames])
     locks, lock = numbered_locks(spans, shares == LOCK, pids, functions, is_parked)
     reason = np.where(spans["state"] == ThreadState.OFF_CPU, spans["reason"], 0)
@@ -132,7 +133,17 @@ def work_of(profile: Profile, with_wakers: bool = False) -> Work:
     if profile.info.at_work:
         _put_to_work(rows, np.isin(rows["thread"], [*profile.info.at_work]))
         idle[np.isin(profile.spans["thread"], [*profile.info.at_work])] = False
-    return Work(rows, own, stack_frames, locks, _lock_waits(profile, span_locks), idle, span_locks, served)
+    return Work(
+        rows,
+        own,
+        stack_frames,
+        locks,
+        _lock_waits(profile, span_locks),
+        idle,
+        span_locks,
+        served,
+        picked(spans, is_stuck),
+    )
 
 
 def _lock_waits(profile: Profile, span_locks: Ints) -> npt.NDArray[np.void]:

@@ -66,6 +66,7 @@ TABLES: dict[str, type[Any]] = {
     "files": tables.RecordedFile,
     "wakers": tables.RecordedWaker,
     "objects": tables.RecordedObject,
+    "last_waits": tables.RecordedLastWait,
 }
 FIELDS: dict[str, dict[str, Check]] = {
     "start": _checks(tables.Start),

@@ -23,6 +23,7 @@ from bpfprof.recording.tables import (
     End,
     RecordedCode,
     RecordedFile,
+    RecordedLastWait,
     RecordedObject,
     RecordedProcess,
     RecordedTask,
@@ -72,6 +73,7 @@ class Recording:
     files: list[RecordedFile] = field(default_factory=list)
     wakers: list[RecordedWaker] = field(default_factory=list)
     objects: list[RecordedObject] = field(default_factory=list)
+    last_waits: list[RecordedLastWait] = field(default_factory=list)
     texts: list[str] = field(default_factory=list)
     stacks: npt.NDArray[np.void] = field(default_factory=_no_rows(model.STACK_DTYPE))
     python_frames: npt.NDArray[np.void] = field(default_factory=_no_rows(model.PYTHON_FRAME_DTYPE))
@@ -239,6 +241,8 @@ def _check(recording: Recording) -> None:
     for waker in recording.wakers:
         if waker.thread > len(recording.threads):
             waker.thread = 0
+    known = len(recording.threads)
+    recording.last_waits = [it for it in recording.last_waits if it.thread < known and it.holder <= known]
 
 
 def _valid(rows: npt.NDArray[np.void], limits: dict[str, int]) -> npt.NDArray[np.bool_]:

@@ -56,6 +56,22 @@ class End(TypedDict, total=False):
 
 
 @dataclass
+class RecordedLastWait:
+    """What a thread, by its index, waited for when the recording ended, read from outside: as WaitsFor of model.now.
+
+    holder: index of the thread that has it, + 1; 0: none of the recording. held_by: who has it, in words.
+    """
+
+    thread: int = 0
+    kind: str = ""
+    name: str = ""
+    holder: int = 0
+    held_by: str = ""
+    nobody: str = ""
+    waited_ns: int = 0  # 0: not known
+
+
+@dataclass
 class RecordedProcess:
     """A process as it was last described (an exec describes it anew); the interpreter is the last one it ran."""
 

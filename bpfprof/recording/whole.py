@@ -10,7 +10,7 @@ from bpfprof.recording.reader import Recording
 from bpfprof.recording.tables import table_row
 from bpfprof.recording.writer import Sink
 
-_TABLES = ("files", "processes", "threads", "tasks", "wakers", "objects")
+_TABLES = ("files", "processes", "threads", "tasks", "wakers", "objects", "last_waits")
 _ROWS = ("natives", "samples", "waits", "totals", "short_waits", "events", "lock_holders")
 
 

@@ -83,7 +83,8 @@ def _first_line(threads: Sequence[ThreadNow], names: Mapping[Tid, str], waiters:
     waited = sorted({duration_text(it.for_s): it.for_s for it in threads if it.for_s is not None}.items(), key=_second)
     if waited:
         words.append(f"for {' to '.join([waited[0][0], waited[-1][0]][: len(waited)])}")
-    words += [f"held by {holder}"] * bool(holder)
+    words += [f"{'read' if thread.reason == 'pipe' else 'held'} by {holder}"] * bool(holder)
+    words += [printable(thread.waits_for.nobody)] if thread.waits_for and thread.waits_for.nobody else []
     words += ["holds the GIL"] * thread.holds_gil
     if waiters.get(thread.tid):
         words.append(f"{waiters[thread.tid]} wait{'s' * (waiters[thread.tid] == 1)} for it")
@@ -166,9 +167,9 @@ def _graph_line(process: ProcessNow, names: Mapping[Tid, str]) -> str:
     }
     texts = [" -> ".join(names.get(tid, str(tid)) for tid in chain) for chain in chains(held)]
     unknown = sum(
-        thread.waits_for is not None and thread.waits_for.kind == "lock" and thread.waits_for.held_by_tid is None
+        thread.waits_for.kind == "lock" and thread.waits_for.held_by_tid is None and not thread.waits_for.nobody
         for thread in process.threads
-        if not thread.is_idle
+        if thread.waits_for is not None and not thread.is_idle
     )
     told = [f"Waits on: {'; '.join(texts)}."] * bool(texts)
     told += ["No deadlock is seen."] * (not process.deadlocks)

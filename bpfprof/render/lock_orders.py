@@ -1,15 +1,17 @@
-"""Profile -> lines and JSON on deadlocks, and on orders of locks that may end in one."""
+"""Profile -> lines and JSON on deadlocks, on threads that are stuck, and on orders of locks that may end in one."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from bpfprof.model.profile import Profile
+from bpfprof.model.profile import LastWait, Profile
 from bpfprof.query.lock_orders import LockOrder, deadlocks, order_cycles
+from bpfprof.query.stuck import stuck_threads
 from bpfprof.query.work import Work
 from bpfprof.render.columns import wrapped
 from bpfprof.render.labels import printable, thread_label
 
+_MOST_STUCK = 5
 _CUT = ("locks not looked at", "pairs of locks not followed", "further cycles")  # as in OrderCycles
 
 
@@ -20,6 +22,26 @@ def deadlock_lines(profile: Profile) -> list[str]:
         names = [thread_label(profile.threads[thread]) for thread in (*cycle, cycle[0])]
         found += wrapped(f"DEADLOCK: {' -> '.join(names)}", "  ")
     return found
+
+
+def stuck_lines(profile: Profile, work: Work) -> list[str]:
+    """Some for each wait that did not end and is for no work, those with most time first."""
+    found = stuck_threads(profile, work)
+    lines = [line for it in found[:_MOST_STUCK] for line in wrapped(printable(it.sentence), "  ")]
+    return lines + [f"and {len(found) - _MOST_STUCK} more that are stuck"] * (len(found) > _MOST_STUCK)
+
+
+def last_wait_json(wait: LastWait, profile: Profile) -> dict[str, Any]:
+    """As `waits_for` of `dump -j`."""
+    holder = profile.threads[wait.holder] if wait.holder >= 0 else None
+    return {
+        "kind": wait.kind,
+        "name": printable(wait.name),
+        "held_by_tid": int(holder.tid) if holder else None,
+        "held_by_pid": int(holder.pid) if holder else None,
+        "held_by": printable(wait.held_by) or None,
+        "nobody": wait.nobody or None,
+    }
 
 
 def order_lines(profile: Profile, work: Work, labels: list[str]) -> list[str]:

@@ -18,7 +18,7 @@ from bpfprof.render.formats import RenderOptions
 from bpfprof.render.gil_table import gil_block
 from bpfprof.render.header import counted, recording_block
 from bpfprof.render.labels import frame_labels, printable
-from bpfprof.render.lock_orders import deadlock_lines, order_lines
+from bpfprof.render.lock_orders import deadlock_lines, order_lines, stuck_lines
 from bpfprof.render.quality import quality_line
 from bpfprof.render.task_table import render_tasks
 from bpfprof.render.thread_times import reasons_block, threads_block
@@ -59,6 +59,7 @@ def render_off_cpu(profile: Profile, options: RenderOptions) -> str:
     details = WaitDetails(profile, groups.by, options, merged)
     blocks = [
         deadlock_lines(profile),
+        stuck_lines(profile, work),
         recording_block(profile),
         _head(profile, groups),
         *(_group_block(details, group, groups.total_ns, ascii_only) for group in groups.groups),

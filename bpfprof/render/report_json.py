@@ -20,7 +20,7 @@ from bpfprof.render.concurrency import concurrency_json
 from bpfprof.render.formats import RenderOptions
 from bpfprof.render.labels import printable
 from bpfprof.render.library_calls import CALL, library_calls_json
-from bpfprof.render.lock_orders import lock_order_json
+from bpfprof.render.lock_orders import last_wait_json, lock_order_json
 from bpfprof.render.quality import lost_count
 from bpfprof.render.steps import STEP, steps_json
 
@@ -129,8 +129,10 @@ def _lock(profile: Profile, lock: LockWaits | None) -> dict[str, Any]:
 
 def _threads(profile: Profile, work: Work) -> list[dict[str, Any]]:
     found = []
-    shares_of = thread_shares(profile, work)
-    for thread, shares, kinds in zip(profile.threads, shares_of, work.thread_kinds(len(profile.threads))):
+    shares_of, last = thread_shares(profile, work), {it.thread: it for it in profile.last_waits}
+    stuck = {*work.stuck["thread"].tolist()}
+    kinds_of_all = work.thread_kinds(len(profile.threads))
+    for place, (thread, shares, kinds) in enumerate(zip(profile.threads, shares_of, kinds_of_all)):
         times = dict(zip(("cpu_s", "ready_s", "wait_s", "idle_s"), map(_seconds, kinds)))
         found.append(
             {
@@ -143,6 +145,8 @@ def _threads(profile: Profile, work: Work) -> list[dict[str, Any]]:
                 "shares": {
                     name: _seconds(ns) for name, ns in zip((*SHARES, "idle", "waits_for_threads"), shares) if ns
                 },
+                "stuck": place in stuck,
+                "waits_for": last_wait_json(last[place], profile) if place in last else None,
             }
         )
     return found

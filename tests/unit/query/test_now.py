@@ -19,7 +19,9 @@ def made() -> ProfileBuilder:
         builder.spend(thread, ON_CPU, 500 * MS, [python("work")])
         builder.wait(thread, 500 * MS, [python("read"), wait("disk")])
     thread = builder.thread(1, "MainThread", pid=1)
-    builder.wait(thread, 1_000 * MS, [python("main"), wait("lock")])
+    builder.wait(
+        thread, 1_000 * MS, [python("main"), python("Event.wait", "/usr/lib/python3.11/threading.py"), wait("lock")]
+    )
     return builder
 
 

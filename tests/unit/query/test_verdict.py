@@ -54,6 +54,8 @@ STORE = {"holder": "store (app.py:9)"}
     [
         (facts("python", {"python": 1}, samples=33), "unknown", "Too little to say (33 samples): record -d 10"),
         (facts("python", {"python": 1}, duration_ns=700 * MS), "unknown", "Too little to say (0.7 s)"),
+        (facts("lock", {"lock": 1.0}, stuck_part=0.9, stuck="Stuck: x waits."), "stuck", "Stuck: x waits."),
+        (facts("lock", {"lock": 1.0}, stuck_part=0.2, stuck="Stuck: x waits."), "lock", "Bound by locks"),
         (facts("", {}, busy_part=0.0, working_ns=0), "idle", "Idle: its threads wait for work."),
         (facts("python", {"python": 1}, busy_part=0.04), "idle", "Mostly idle: its busiest thread worked 4%"),
         (
@@ -180,7 +182,7 @@ def test_every_rule_is_reached_by_a_row_of_the_test_above() -> None:
 
 
 def test_bounds_are_those_of_the_contract() -> None:
-    words = "python native gil lock disk net device ready sleep child mixed idle unknown"
+    words = "python native gil lock disk net device ready sleep child stuck mixed idle unknown"
     bounds = {rule.bound if isinstance(rule.bound, str) else rule.bound(facts("other", {})) for rule in RULES}
     assert bounds == set(words.split())
 
@@ -381,7 +383,7 @@ def test_a_thread_that_looks_now_and_then_is_idle() -> None:
 def test_a_prefork_server_that_waits_for_its_children_is_idle() -> None:
     made = ProfileBuilder()
     made.wait(made.thread(100), 2_000 * MS, [python("main"), wait("child")])
-    assert verdict(made).bound == "child", "alone it is all there is to say"
+    assert verdict(made).bound == "stuck", "alone it is all there is to say"
     for pid in (200, 300):
         worker = made.thread(pid, pid=pid)
         made.wait(

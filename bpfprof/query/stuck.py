@@ -1,0 +1,180 @@
+"""Work -> what its stuck threads wait for, in words: who has it, and what that one does."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from bpfprof.model.profile import LastWait, Profile
+from bpfprof.model.spans import ThreadState
+from bpfprof.model.states import reason_text
+from bpfprof.query.objects import object_text
+from bpfprof.query.places import place_text
+from bpfprof.query.roles import folded_name
+from bpfprof.query.shares import hand_overs
+from bpfprof.query.work import Work
+
+_BEGUN_NS = 20_000_000  # what began so near to a thread's first moment began before it
+_DOES = {
+    **{
+        "sleep": "sleeps",
+        "net": "waits for the network",
+        "poll": "waits for what comes first",
+        "disk": "waits for the disk",
+    },
+    **{
+        "lock": "waits for a lock",
+        "pipe": "waits for a pipe",
+        "child": "waits for a child",
+        "gil": "waits for the GIL",
+    },
+    **{"stopped": "is stopped", "device": "waits for a device", "file-lock": "waits for a file's lock"},
+}
+_ADVICE = {
+    "lock": "dump PID shows the stack of every thread, also of who has it",
+    "file-lock": "end who has the file locked, or wait with a limit",
+    "pipe": "read what it writes, or write less",
+    "child": "dump of the child shows what that one does; wait for it with a limit",
+    "net": "wait with a limit; ask at the other end why there is no answer",
+    "poll": "wait with a limit; ask at the other end why nothing comes",
+    "disk": "the file system does not answer: look at its server or device",
+    "stopped": "kill -CONT, or thaw its control group",
+    "thread": "dump PID shows what the other threads do",
+}
+
+
+@dataclass(frozen=True)
+class Stuck:
+    """Threads, places in Profile.threads, that wait for the same in one function and did so when the recording ended.
+
+    frame: where, a place in Profile.frames, -1: not known. ns: of all of them in the recording.
+    """
+
+    threads: tuple[int, ...]
+    frame: int
+    ns: int
+    sentence: str
+    advice: str
+
+
+def stuck_threads(profile: Profile, work: Work) -> list[Stuck]:
+    """Those with most time first."""
+    last = {it.thread: it for it in profile.last_waits}
+    groups: dict[tuple[object, ...], list[np.void]] = {}
+    for row in work.stuck:
+        wait, own = last.get(int(row["thread"])), int(work.own[row["stack"]])
+        what = (wait.name, wait.holder, wait.nobody) if wait else ()
+        groups.setdefault((int(row["reason"]), own, profile.threads[row["thread"]].pid, *what), []).append(row)
+    found = [_stuck(profile, work, rows, last) for rows in groups.values()]
+    return sorted(found, key=lambda it: (-it.ns, it.threads))
+
+
+def _stuck(profile: Profile, work: Work, rows: list[np.void], last: dict[int, LastWait]) -> Stuck:
+    threads = tuple(sorted(int(row["thread"]) for row in rows))
+    row, wait = rows[0], last.get(int(rows[0]["thread"]))
+    frame, reason = int(work.own[row["stack"]]), reason_text(int(row["reason"]))
+    is_behind = (
+        reason == "lock"
+        and not (wait and (wait.holder >= 0 or wait.nobody))
+        and bool(hand_overs(work.stack_frames.frames, work.stack_frames)[0][row["stack"]])
+    )
+    what = "a thread that does nothing" if is_behind else _what(profile, row, reason, wait)
+    text = f"Stuck: {_who(profile, threads)} wait{'s' * (len(threads) == 1)} for {what}"
+    text += f", in {place_text(profile.frames[frame])}" if frame >= 0 else ""
+    text += f", {_since(profile, rows, wait)}; {_holder(profile, work, reason, wait, is_behind)}"
+    kind = "thread" if is_behind or (wait and wait.kind == "thread") else reason
+    advice = _ADVICE.get(kind, _ADVICE["thread"])
+    return Stuck(threads, frame, int(sum(int(it["stands_for_ns"]) for it in rows)), text.rstrip("; ") + ".", advice)
+
+
+def _who(profile: Profile, threads: tuple[int, ...]) -> str:
+    names = [profile.threads[it].thread_name for it in threads]
+    if len(threads) == 1:
+        return names[0] or f"thread {profile.threads[threads[0]].tid}"
+    return f"{len(threads)} threads ({folded_name(names)})"
+
+
+def _what(profile: Profile, row: np.void, reason: str, wait: LastWait | None) -> str:
+    place = int(row["object"])
+    named = wait.name.partition(": ")[2] if wait and wait.name.startswith("fd ") else ""
+    name = named or (profile.objects[place - 1] if place else "")
+    if wait and wait.kind == "thread":
+        return "the end of another thread"
+    if reason == "lock":
+        return "a lock"
+    if reason == "file-lock":
+        return f"the lock of {name or 'a file'}"
+    if reason == "child":
+        return f"its child {wait.held_by}" if wait and wait.held_by else "a child"
+    if reason == "pipe":
+        return (
+            f"{name or 'a pipe'}, which is full" if wait and wait.kind == "pipe" and _writes(wait) else name or "a pipe"
+        )
+    if reason in ("net", "poll"):
+        return object_text(name) if name else "the network"
+    return {"stopped": "being continued", "disk": f"the disk{', ' * bool(name)}{name}", "unknown": "the kernel"}.get(
+        reason, f"{reason}{', ' * bool(name)}{name}"
+    )
+
+
+def _writes(wait: LastWait) -> bool:
+    return bool(wait.nobody or wait.held_by)
+
+
+def _since(profile: Profile, rows: list[np.void], wait: LastWait | None) -> str:
+    """`since before the recording, for 12 min`."""
+    row = min(rows, key=lambda it: int(it["start_ns"]))
+    began = int(row["start_ns"]) - profile.threads[row["thread"]].first_ns <= _BEGUN_NS
+    waited_ns = max((it.waited_ns for it in profile.last_waits if it.thread == int(row["thread"])), default=0)
+    text = "since before the recording" if began else f"for the last {_seconds(int(row['duration_ns']))}"
+    return text + (f", for {_seconds(waited_ns)}" if began and waited_ns > int(row["duration_ns"]) else "")
+
+
+def _seconds(ns: int) -> str:
+    seconds = ns / 1e9
+    if seconds < 120:
+        return f"{seconds:.1f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
+
+
+def _holder(profile: Profile, work: Work, reason: str, wait: LastWait | None, is_behind: bool) -> str:
+    if is_behind:
+        return "no thread that could end that does anything"
+    if wait is None:
+        return "who has it is not known" if reason in ("lock", "file-lock") else ""
+    if wait.nobody:
+        return wait.nobody
+    if wait.holder >= 0:
+        thread = profile.threads[wait.holder]
+        same = thread.pid == profile.threads[wait.thread].pid
+        who = f"thread {thread.thread_name} ({thread.tid})" if same else wait.held_by or f"process {thread.pid}"
+        does = _does(profile, work, wait.holder)
+        has = {"child": "that", "pipe": "that", "thread": "that"}.get(wait.kind, "has it")
+        if has == "that":
+            return f"{who} {does}" if does else f"that is {who}"
+        return f"{who} has it" + (f" and {does}" if does else "")
+    if wait.held_by and wait.kind == "pipe":
+        return f"{wait.held_by} could read it"
+    if wait.held_by and wait.kind != "child":
+        return f"{wait.held_by} has it"
+    return "who has it is not known" if wait.kind in ("lock", "file-lock") else ""
+
+
+def _does(profile: Profile, work: Work, thread: int) -> str:
+    """`sleeps in hold (x.py:12)`: what it did last, where it did nothing else for most of its time."""
+    assert profile.spans is not None
+    spans = profile.spans[profile.spans["thread"] == thread]
+    if not len(spans):
+        return ""
+    longest = spans[int(np.argmax(spans["duration_ns"]))]
+    if 2 * int(longest["duration_ns"]) < profile.threads[thread].wall_ns:
+        return ""
+    if longest["state"] == ThreadState.ON_CPU:
+        word = "runs"
+    elif longest["state"] != ThreadState.OFF_CPU:
+        return ""
+    else:
+        word = _DOES.get(reason_text(int(longest["reason"])), "")
+    frame = int(work.own[longest["stack"]]) if word else -1
+    return word + (f" in {place_text(profile.frames[frame])}" if frame >= 0 else "")

@@ -1,0 +1,187 @@
+"""Programs that hang, each in another way, after one line: `ready PID`. All of one are a process group.
+
+python stuck.py KIND
+"""
+
+import ctypes
+import fcntl
+import multiprocessing
+import os
+import queue
+import select
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+
+LOCK = threading.Lock()
+LISTENER = None  # kept open: its queue takes the connection, and no one answers
+
+
+def end_with_parent():
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+
+
+def tell():
+    print("ready", os.getpid(), flush=True)
+
+
+def killed_holder():
+    """A lock of multiprocessing whose holder was killed."""
+    lock = multiprocessing.get_context("fork").Lock()
+    child = os.fork()
+    if not child:
+        lock.acquire()
+        os.kill(os.getpid(), signal.SIGKILL)
+    os.waitpid(child, 0)
+    tell()
+    with lock:
+        pass
+
+
+def held_at_fork():
+    """A lock that another thread held at the fork: nobody in the child has it."""
+    held = threading.Event()
+
+    def hold():
+        with LOCK:
+            held.set()
+            time.sleep(60)
+
+    threading.Thread(target=hold, daemon=True).start()
+    held.wait()
+    if os.fork():
+        os.wait()
+        os._exit(0)
+    tell()
+    LOCK.acquire()
+
+
+def twice():
+    """The same lock twice."""
+    LOCK.acquire()
+    tell()
+    LOCK.acquire()
+
+
+def full_pipe():
+    """A pipe that nobody reads."""
+    _, writer = os.pipe()
+    tell()
+    while True:
+        os.write(writer, b"log line " * 100)
+
+
+def file_locked():
+    """A file that another process has locked."""
+    path = os.path.join(tempfile.mkdtemp(), "lock")
+    told, tells = os.pipe()
+    if not os.fork():
+        end_with_parent()
+        with open(path, "w") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            os.write(tells, b".")
+            time.sleep(60)
+    os.read(told, 1)
+    with open(path, "w") as file:
+        tell()
+        fcntl.flock(file, fcntl.LOCK_EX)
+
+
+def child():
+    """A child that never ends."""
+    process = subprocess.Popen(["sleep", "60"])
+    tell()
+    process.wait()
+
+
+def no_answer():
+    """A server that takes the connection and says nothing."""
+    global LISTENER
+    LISTENER = socket.create_server(("127.0.0.1", 0))
+    client = socket.create_connection(LISTENER.getsockname())
+    client.sendall(b"GET / HTTP/1.0\r\n\r\n")
+    tell()
+    client.recv(100)
+
+
+def no_answer_select():
+    """The same, waited for by select()."""
+    global LISTENER
+    LISTENER = socket.create_server(("127.0.0.1", 0))
+    client = socket.create_connection(LISTENER.getsockname())
+    client.sendall(b"GET / HTTP/1.0\r\n\r\n")
+    tell()
+    select.select([client], [], [])
+
+
+def never_set():
+    """An event that no one sets."""
+    tell()
+    threading.Event().wait()
+
+
+def empty_queue():
+    """The next item of a queue whose makers have ended."""
+    items = queue.Queue()
+    tell()
+    items.get()
+
+
+def joined():
+    """A thread that sleeps for ever."""
+    thread = threading.Thread(target=time.sleep, args=(60,), name="sleeper", daemon=True)
+    thread.start()
+    tell()
+    thread.join()
+
+
+def held():
+    """A lock whose holder sleeps."""
+    has_it = threading.Event()
+
+    def hold():
+        with LOCK:
+            has_it.set()
+            time.sleep(60)
+
+    threading.Thread(target=hold, daemon=True, name="holder").start()
+    has_it.wait()
+    tell()
+    with LOCK:
+        pass
+
+
+def circle():
+    """Two threads, two locks."""
+    other = threading.Lock()
+    meet = threading.Barrier(2)
+
+    def take(first, second):
+        with first:
+            meet.wait()
+            with second:
+                pass
+
+    threads = [
+        threading.Thread(target=take, args=pair, name=name, daemon=True)
+        for name, pair in (("left", (LOCK, other)), ("right", (other, LOCK)))
+    ]
+    for thread in threads:
+        thread.start()
+    tell()
+    for thread in threads:
+        thread.join()
+
+
+def main():
+    os.setpgid(0, 0)
+    end_with_parent()
+    globals()[sys.argv[1]]()
+
+
+if __name__ == "__main__":
+    main()
