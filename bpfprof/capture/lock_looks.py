@@ -7,7 +7,9 @@ that have waited for some time are looked at before the recording ends, as `bpfp
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -28,7 +30,7 @@ from bpfprof.recording.writer import Sink
 
 _WAITED_NS = 50_000_000  # less is not worth a look
 _LONG_NS = 1_000_000_000  # what has no holder is looked at from here on
-_LOOKS_NS = 200_000_000  # for all processes; a look at one thread takes some 2 ms
+_LOOKS_NS = 1_000_000_000  # for all processes; a look at one thread takes some 2 ms
 _MOST_THREADS = 200  # of a process that is looked at
 _UNKNOWN, _BLOCKED = (int(abi.ThreadState[f"BP_THREAD_{name}"]) for name in ("UNKNOWN", "BLOCKED"))
 _OF_LOCKS = ("lock", "thread")
@@ -52,7 +54,7 @@ class _Look:
     waits_for: WaitsFor
 
 
-def look_at_waits(processes: Processes, table: ThreadTable, sink: Sink) -> None:
+def look_at_waits(processes: Processes, table: ThreadTable, sink: Sink, is_over: Callable[[], bool]) -> None:
     """The processes with the longest waits come first."""
     begin_ns = time.monotonic_ns()
     tids, records = table.read()
@@ -66,7 +68,7 @@ def look_at_waits(processes: Processes, table: ThreadTable, sink: Sink) -> None:
     longest = sorted(zip(waited_ns[chosen].tolist(), records["tgid"][chosen].tolist()), reverse=True)
     looked: list[_Look] = []
     for pid in dict.fromkeys(pid for _, pid in longest):
-        if time.monotonic_ns() - begin_ns > _LOOKS_NS:
+        if time.monotonic_ns() - begin_ns > _LOOKS_NS or is_over():
             break
         looked += _look_at(processes, Pid(pid))
     if not looked:
@@ -92,7 +94,7 @@ def _write_last_waits(looked: list[_Look], index_of: dict[int, int], sink: Sink)
     for look in looked:
         tids_of.setdefault(look.pid, []).append(look.tid)
     waited_s = {tid: for_s for pid, tids in tids_of.items() for tid, for_s in seconds_since_run(pid, tids).items()}
-    rows = []
+    rows: list[dict[str, Any]] = []
     for look in looked:
         wanted = look.waits_for
         pid = wanted.held_by_pid

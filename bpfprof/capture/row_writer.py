@@ -244,6 +244,7 @@ def _leave(row: np.void, ran_ns: int) -> None:
     if ran_ns or row["state"] == LastState.ON_CPU:  # what it has of a wait is of the one before
         row["stack"], row["status"], row["syscall"], row["args"] = 0, Status.STACK_NOT_TAKEN, -1, 0
         row["fd_kind"], row["object"], row["holder"], row["holder_stack"], row["flags"] = 0, 0, 0, 0, 0
+        row["task_state"] = 0
     row["on_cpu_ns"] += np.uint64(ran_ns)
     row["since_ns"] += np.uint64(ran_ns)
-    row["state"], row["task_state"], row["wake_ns"] = LastState.BLOCKED, 1, 0
+    row["state"], row["task_state"], row["wake_ns"] = LastState.BLOCKED, row["task_state"] or 1, 0

@@ -160,7 +160,7 @@ class Session:
         self._async.finish(list(self._processes.by_pid.values()))
         self._note_cpu_limits()
         if not is_over():
-            look_at_waits(self._processes, self._threads, self._sink)
+            look_at_waits(self._processes, self._threads, self._sink, is_over)
         usage, end_ns = self._usage(), self._watch.stop()  # of the same time
         usual_priority()
         if self._watch.code is not None:

@@ -168,7 +168,9 @@ class RecordedCode:
     linetable: bytes
 
 
-Row = Union[RecordedProcess, RecordedThread, RecordedTask, RecordedWaker, RecordedObject, RecordedFile]
+Row = Union[
+    RecordedProcess, RecordedThread, RecordedTask, RecordedWaker, RecordedObject, RecordedFile, RecordedLastWait
+]
 
 
 def table_row(index: int, row: Row) -> dict[str, Any]:

@@ -38,7 +38,7 @@ def killed_holder():
         os.kill(os.getpid(), signal.SIGKILL)
     os.waitpid(child, 0)
     tell()
-    with lock:
+    with lock:  # hangs
         pass
 
 
@@ -57,14 +57,14 @@ def held_at_fork():
         os.wait()
         os._exit(0)
     tell()
-    LOCK.acquire()
+    LOCK.acquire()  # hangs
 
 
 def twice():
     """The same lock twice."""
     LOCK.acquire()
     tell()
-    LOCK.acquire()
+    LOCK.acquire()  # hangs
 
 
 def full_pipe():
@@ -72,30 +72,45 @@ def full_pipe():
     _, writer = os.pipe()
     tell()
     while True:
-        os.write(writer, b"log line " * 100)
+        os.write(writer, b"log line " * 100)  # hangs
 
 
 def file_locked():
     """A file that another process has locked."""
-    path = os.path.join(tempfile.mkdtemp(), "lock")
+    with locked_by_another(fcntl.flock) as file:
+        tell()
+        fcntl.flock(file, fcntl.LOCK_EX)  # hangs
+
+
+def range_locked():
+    """A range of a file that another process has locked."""
+    with locked_by_another(fcntl.lockf) as file:
+        tell()
+        fcntl.lockf(file, fcntl.LOCK_EX)  # hangs
+
+
+def locked_by_another(lock):
+    """A file that a child has locked by this function."""
+    handle, path = tempfile.mkstemp(prefix="stuck-file")
     told, tells = os.pipe()
     if not os.fork():
         end_with_parent()
         with open(path, "w") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)
+            lock(file, fcntl.LOCK_EX)
             os.write(tells, b".")
             time.sleep(60)
     os.read(told, 1)
-    with open(path, "w") as file:
-        tell()
-        fcntl.flock(file, fcntl.LOCK_EX)
+    os.close(handle)
+    file = open(path, "w")  # noqa: SIM115 (the caller closes it)
+    os.unlink(path)
+    return file
 
 
 def child():
     """A child that never ends."""
     process = subprocess.Popen(["sleep", "60"])
     tell()
-    process.wait()
+    process.wait()  # hangs
 
 
 def no_answer():
@@ -105,7 +120,7 @@ def no_answer():
     client = socket.create_connection(LISTENER.getsockname())
     client.sendall(b"GET / HTTP/1.0\r\n\r\n")
     tell()
-    client.recv(100)
+    client.recv(100)  # hangs
 
 
 def no_answer_select():
@@ -115,20 +130,20 @@ def no_answer_select():
     client = socket.create_connection(LISTENER.getsockname())
     client.sendall(b"GET / HTTP/1.0\r\n\r\n")
     tell()
-    select.select([client], [], [])
+    select.select([client], [], [])  # hangs
 
 
 def never_set():
     """An event that no one sets."""
     tell()
-    threading.Event().wait()
+    threading.Event().wait()  # hangs
 
 
 def empty_queue():
     """The next item of a queue whose makers have ended."""
     items = queue.Queue()
     tell()
-    items.get()
+    items.get()  # hangs
 
 
 def joined():
@@ -136,7 +151,7 @@ def joined():
     thread = threading.Thread(target=time.sleep, args=(60,), name="sleeper", daemon=True)
     thread.start()
     tell()
-    thread.join()
+    thread.join()  # hangs
 
 
 def held():
@@ -151,8 +166,36 @@ def held():
     threading.Thread(target=hold, daemon=True, name="holder").start()
     has_it.wait()
     tell()
-    with LOCK:
+    with LOCK:  # hangs
         pass
+
+
+def stopped():
+    """Nothing, until it is stopped by who started it."""
+    tell()
+    while True:
+        time.sleep(60)  # hangs
+
+
+def released():
+    """Not for ever: a thread waits for a lock that is given when a line comes in."""
+    LOCK.acquire()
+    has_told = threading.Event()
+
+    def take():
+        has_told.set()
+        with LOCK:
+            pass
+
+    thread = threading.Thread(target=take, name="taker")
+    thread.start()
+    has_told.wait()
+    tell()
+    sys.stdin.readline()
+    LOCK.release()
+    thread.join()
+    print("released", flush=True)
+    sys.stdin.readline()
 
 
 def circle():

@@ -1,0 +1,120 @@
+"""Programs that hang, each in another way: `dump`, `report` and `offcpu` agree on what is waited for, and who has it.
+
+Nothing depends on time: a thread that hangs does so however busy the machine is.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.integration.eu_stack import wait_until_asleep
+from tests.integration.recorded import ALL_INTERPRETERS, PYTHON, bpfprof, needs_root, program, recording, running
+
+pytestmark = needs_root
+
+# Kind -> what is said of it.
+KINDS = {
+    "killed_holder": "a lock, in killed_holder (stuck.py:{line}), since before the recording",
+    "held_at_fork": "no other thread of its process is alive",
+    "twice": "no other thread of its process is alive",
+    "full_pipe": "which is full, in full_pipe (stuck.py:{line})",
+    "file_locked": " (deleted), in file_locked (stuck.py:{line})",
+    "range_locked": " (deleted), in range_locked (stuck.py:{line})",
+    "child": "for its child sleep (",
+    "no_answer": "for 127.0.0.1:",
+    "no_answer_select": "for 127.0.0.1:",
+    "never_set": "in never_set (stuck.py:{line})",
+    "empty_queue": "in empty_queue (stuck.py:{line})",
+    "held": ") has it and sleeps in ",
+    "stopped": "for being continued",
+}
+HOLDERS = {"file_locked", "range_locked", "held", "child"}
+# Others than the distribution's own are asked in the second tier.
+PYTHONS = [
+    pytest.param(path, id=name, marks=[] if name.startswith("debian") else pytest.mark.second_tier)
+    for name, path in ALL_INTERPRETERS.items()
+    if not name.startswith("3.6")  # socket.create_server() is newer
+]
+
+
+@contextmanager
+def stuck(python: str, kind: str) -> Iterator[int]:
+    """Its pid, once it hangs."""
+    with running(python, program("stuck.py"), kind) as target:
+        pid = int(target.first_line.split()[1])
+        try:
+            if kind == "stopped":
+                os.kill(pid, signal.SIGSTOP)
+            else:
+                wait_until_asleep(pid)
+            yield pid
+        finally:
+            os.killpg(target.pid, signal.SIGKILL)
+
+
+@pytest.fixture(scope="module", params=PYTHONS)
+def found(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
+    """Of each kind its pid and what `dump` says; `recording`: one of all of them."""
+    path = tmp_path_factory.mktemp("stuck") / "x.bpfprof"
+    with ExitStack() as programs:
+        pids = {kind: programs.enter_context(stuck(request.param, kind)) for kind in KINDS}
+        said = json.loads(bpfprof("dump", "-j", *pids.values()).stdout)["processes"]
+        bpfprof("record", *[word for pid in pids.values() for word in ("-p", pid)], "-d", "2", "-o", path)
+        dumped = {process["pid"]: process for process in said}
+        yield {"recording": path, **{kind: (pid, dumped[pid]) for kind, pid in pids.items()}}
+
+
+def line_of(kind: str) -> int:
+    """The line that hangs is the only one of its function with this mark."""
+    lines = Path(program("stuck.py")).read_text().splitlines()
+    begin = lines.index(f"def {kind}():")
+    return next(number for number, line in enumerate(lines[begin:], begin + 1) if line.endswith("# hangs"))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_hangs_is_stuck_and_said_alike(kind: str, found: dict[str, Any]) -> None:
+    path, (pid, process) = found["recording"], found[kind]
+    report = json.loads(bpfprof("report", path, "--process", rf"\({pid}\)", "-f", "json").stdout)
+    verdict = report["verdict"]
+    assert verdict["bound"] == "stuck", verdict
+    assert KINDS[kind].format(line=line_of(kind)) in verdict["sentence"], verdict
+    (dumped,) = (thread for thread in process["threads"] if thread["tid"] == pid)
+    (reported,) = (thread for thread in report["threads"] if thread["tid"] == pid)
+    assert reported["stuck"] and process["deadlocks"] == []
+    if kind != "stopped":
+        wanted = reported["waits_for"]
+        assert {name: wanted[name] for name in ("kind", "name")} == {
+            name: dumped["waits_for"][name] for name in ("kind", "name")
+        }
+        assert (dumped["waits_for"]["held_by_pid"] is not None) == (kind in HOLDERS)
+    said = " ".join(bpfprof("offcpu", path, "--process", rf"\({pid}\)").stdout.split())
+    assert verdict["sentence"].partition(". ")[0].rstrip(".") in said
+
+
+def test_a_wait_that_began_before_has_its_waker_and_its_lock(tmp_path: Path) -> None:
+    """Who ended the wait of a thread that had begun to wait before it was watched, and where that one was."""
+    path = tmp_path / "x.bpfprof"
+    with running(PYTHON, program("stuck.py"), "released") as target:
+        wait_until_asleep(target.pid)
+        with recording("-p", target.pid, "-o", path) as recorder:
+            target.tell("release")
+            assert target.answer() == "released\n"
+            recorder.end()
+    rows = json.loads(bpfprof("report", path, "--by", "lock", "-f", "json").stdout)["rows"]
+    holders = [holder for row in rows for holder in row["holders"]]
+    assert [it["where"]["function"] for it in holders if it["where"]] == ["released"], rows
+
+
+def test_a_launched_program_that_hangs_is_stuck(tmp_path: Path) -> None:
+    path = tmp_path / "x.bpfprof"
+    bpfprof("record", "-d", "4", "--kill", "-o", path, "--", PYTHON, program("stuck.py"), "twice", check=None)
+    verdict = json.loads(bpfprof("report", path, "-f", "json").stdout)["verdict"]
+    assert verdict["bound"] == "stuck" and ", for the last " in verdict["sentence"], verdict
