@@ -22,6 +22,7 @@ from bpfprof.model.now import WaitsFor
 from bpfprof.model.samples import FD_CALLS
 from bpfprof.model.syscalls import syscall_name
 from bpfprof.proc import tasks
+from bpfprof.proc.living import living
 from bpfprof.proc.reader import reader
 from bpfprof.proc.tasks import BlockedSyscall
 from bpfprof.proc.text import with_controls_replaced
@@ -129,7 +130,7 @@ class Holders:
         return WaitsFor("child", f"child {pid}", None, inner.get((pid,)))
 
     def _file_lock(self, call: BlockedSyscall) -> WaitsFor:
-        path = f"/proc/{self._process.pid}/fd/{call.args[0] & 0xFFFFFFFF}"
+        path = f"/proc/{living(self._process.pid)}/fd/{call.args[0] & 0xFFFFFFFF}"
         holder = None
         try:
             inode = reader().stat(self._process.pid, path).inode
@@ -155,6 +156,6 @@ class Holders:
     def _descriptor(self, number: int) -> str:
         fd = number & 0xFFFFFFFF
         try:
-            return f"fd {fd}: {with_controls_replaced(os.readlink(f'/proc/{self._process.pid}/fd/{fd}'))}"
+            return f"fd {fd}: {with_controls_replaced(os.readlink(f'/proc/{living(self._process.pid)}/fd/{fd}'))}"
         except OSError:
             return f"fd {fd}"

@@ -29,6 +29,7 @@ from bpfprof.cpython.thread_state import find_main_interpreter, read_thread_stat
 from bpfprof.elf.image import EM_X86_64, ElfError, ElfImage
 from bpfprof.errors import TargetError
 from bpfprof.model.ids import Pid, RuntimeAddress
+from bpfprof.proc.living import living
 from bpfprof.proc.maps import Mapping, open_mapped_file, read_maps
 from bpfprof.proc.memory import ProcessMemory
 from bpfprof.proc.privilege import why_unreadable
@@ -222,7 +223,7 @@ def _candidates(pid: Pid, mappings: list[Mapping]) -> Iterator[tuple[Mapping, bo
 def _executable_inode(pid: Pid) -> int:
     """0 when it cannot be told."""
     try:
-        return reader().stat(pid, f"/proc/{pid}/exe").inode
+        return reader().stat(pid, f"/proc/{living(pid)}/exe").inode
     except OSError:
         return 0
 
