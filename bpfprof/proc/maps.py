@@ -107,8 +107,11 @@ def open_mapped_file(pid: Pid, mapping: Mapping) -> int:
         return open_below(pid, f"/proc/{living(pid)}/root", mapping.path, mapping.inode)
     except TimeoutError:
         raise
-    except OSError:
-        return open_below(pid, "/", mapping.path, mapping.inode)
+    except OSError as error:
+        try:
+            return open_below(pid, "/", mapping.path, mapping.inode)
+        except FileNotFoundError:
+            raise error from None
 
 
 def open_below(pid: Pid, root: str, path: str, inode: int = 0, follow_last: bool = True) -> int:
