@@ -13,6 +13,9 @@
  * CPython 3.11 and 3.12 store tstate->cframe some 20 instructions before cframe.current_frame, which holds until then what
  * the stack held: an old frame, mostly. There the cframe before this one is right. Python/ceval.c, start of
  * _PyEval_EvalFrameDefault (v3.11.7, v3.12.1); _PyCFrame ends with {current_frame, previous}, Include/cpython/pystate.h.
+ *
+ * Compilers may store both at once, so that `previous` is old, too. Until they do, the right one is in a register, and
+ * after it the new frame is: one of them has to be what is read.
  */
 #define BLOCK_BYTES 4096
 #define EVAL_PROLOGUE_BYTES 256
@@ -56,6 +59,15 @@ static __always_inline void look_in_interpreters(struct bp_walk *walk, struct bp
         READ_USER(walk->interpreter, process->interpreters);
 }
 
+/* Registers of the thread that hold a value: 0 is none. */
+static __always_inline __u64 registers_with(struct bp_walk *walk, __u64 value)
+{
+    __u64 count = 0;
+    for (int place = 0; place < REGISTER_ORIG_AX; place++)
+        count += less(walk->native.registers[place] ^ value, 1);
+    return count;
+}
+
 static __always_inline enum bp_status python_innermost_frame(struct bp_walk *walk, struct bp_process *process)
 {
     struct bp_python_layout *layout = &process->layout;
@@ -74,10 +86,15 @@ static __always_inline enum bp_status python_innermost_frame(struct bp_walk *wal
     walk->chunk = *(__u64 *)(walk->block + (chunk_at & (BLOCK_BYTES - 1)));
     if (layout->cframe_frame != 0xffff) {
         bool is_new = ip - process->eval_start < EVAL_PROLOGUE_BYTES && frame - sp < EVAL_FRAME_BYTES;
-        if (is_new && !READ_USER(frame, frame + layout->cframe_frame + CFRAME_PREVIOUS))
+        __u64 cframe = frame, previous = 0;
+        if (!READ_USER(frame, cframe + layout->cframe_frame))
             return BP_PYTHON_STATE_FAULT;
-        if (!READ_USER(frame, frame + layout->cframe_frame))
-            return BP_PYTHON_STATE_FAULT;
+        if (is_new) {
+            if (!READ_USER(previous, cframe + layout->cframe_frame + CFRAME_PREVIOUS) ||
+                !(registers_with(walk, previous) + registers_with(walk, frame)) ||
+                !READ_USER(frame, previous + layout->cframe_frame))
+                return BP_PYTHON_STATE_FAULT;
+        }
     }
     walk->frame = frame;
     walk->root = 0;

@@ -22,6 +22,7 @@ from bpfprof.model.ioctls import request_text
 from bpfprof.model.samples import FD_CALLS, SOCKET_CALLS, FdKind
 from bpfprof.model.syscalls import syscall_numbers
 from bpfprof.proc.listening import Listening
+from bpfprof.proc.living import living
 from bpfprof.proc.memory import ProcessMemory
 from bpfprof.proc.reader import reader
 from bpfprof.proc.sockets import SocketNames
@@ -195,7 +196,7 @@ class DescriptorKinds:
 
 
 def _look(pid: int, fd: int, sockets: SocketNames) -> tuple[FdKind, str, int]:
-    path = f"/proc/{pid}/fd/{fd}"
+    path = f"/proc/{living(Pid(pid))}/fd/{fd}"
     try:
         found = reader().stat(Pid(pid), path)
         kind = _kind(found.mode)

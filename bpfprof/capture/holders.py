@@ -23,6 +23,7 @@ from bpfprof.model.now import WaitsFor
 from bpfprof.model.samples import FD_CALLS, SOCKET_CALLS
 from bpfprof.model.syscalls import syscall_name
 from bpfprof.proc import tasks
+from bpfprof.proc.living import living
 from bpfprof.proc.reader import reader
 from bpfprof.proc.tasks import BlockedSyscall
 from bpfprof.proc.text import with_controls_replaced
@@ -151,7 +152,7 @@ class Holders:
         return WaitsFor("child", f"child {pid}", None, inner.get((pid,)))
 
     def _file_lock(self, call: BlockedSyscall) -> WaitsFor:
-        path = f"/proc/{self._process.pid}/fd/{call.args[0] & 0xFFFFFFFF}"
+        path = f"/proc/{living(self._process.pid)}/fd/{call.args[0] & 0xFFFFFFFF}"
         holder = None
         try:
             inode = reader().stat(self._process.pid, path).inode

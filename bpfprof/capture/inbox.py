@@ -57,8 +57,6 @@ class Inbox:
         if is_urgent:
             self._settle()
             self._held.append((events, self._follow_births(events)))
-            for event in events[events["kind"] == _EXEC]:
-                self._processes.exec_seen(Pid(int(event["tgid"])), int(event["time_ns"]))
             for pid in np.unique(events["tgid"][events["kind"] == _ASK]).tolist():
                 self._processes.asked(Pid(pid))
         elif len(events):
@@ -85,10 +83,13 @@ class Inbox:
         return Batch(events, np.concatenate([np.zeros(0, np.int64), *(threads for _, threads in held)]), stacks, copies)
 
     def _follow_births(self, events: npt.NDArray[np.void]) -> npt.NDArray[np.int64]:
-        """The index of each event's thread."""
+        """The index of each event's thread. A child runs what its parent ran then, so execs keep their place."""
         index_of, before = self._processes.threads.index_of, []
-        for position in np.flatnonzero(events["kind"] == _FORK).tolist():
+        for position in np.flatnonzero(np.isin(events["kind"], (_FORK, _EXEC))).tolist():
             event = events[position]
+            if event["kind"] == _EXEC:
+                self._processes.exec_seen(Pid(int(event["tgid"])), int(event["time_ns"]))
+                continue
             tid = int(event["tid"])
             before.append((position, tid, index_of.get(tid, -1)))
             pid, parent = Pid(int(event["tgid"])), Pid(int(event["args"][0]))

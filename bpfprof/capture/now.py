@@ -60,15 +60,13 @@ def process_now(pid: Pid, with_variables: bool = False) -> ProcessNow:
         raise TargetError(f"process {pid} is a zombie: it has ended and has no threads or memory", hint)
     if tasks.is_kernel_thread(pid):
         raise TargetError(f"process {pid} is a thread of the kernel: it runs no program")
-    # Where the main thread has ended, only other threads have memory and files: exit_mm(), exit_files().
-    alive = pid if status.run_state not in _DEAD else Pid((tasks.list_threads(pid) or [Tid(pid)])[-1])
-    process = Process(0, alive, name=tasks.process_name(pid), command_line=tasks.process_command_line(alive))
+    process = Process(0, pid, name=tasks.process_name(pid), command_line=tasks.process_command_line(pid))
     process.open_memory()
     try:
         _detect(process)
         found = process.interpreter
         reader = FrameReader(process)
-        threads = threads_now(process, pid, reader, with_variables)
+        threads = threads_now(process, reader, with_variables)
         rows, missed = tasks_now(process, reader)
     finally:
         process.close()
@@ -80,16 +78,14 @@ def process_now(pid: Pid, with_variables: bool = False) -> ProcessNow:
     )
 
 
-def threads_now(
-    process: Process, main: Pid | None = None, reader: FrameReader | None = None, with_variables: bool = False
-) -> list[ThreadNow]:
-    """Of a process whose memory is open and whose interpreter is known; `main`: its id where its main thread ended."""
-    return _Threads(process, main or process.pid, reader or FrameReader(process), with_variables).now()
+def threads_now(process: Process, reader: FrameReader | None = None, with_variables: bool = False) -> list[ThreadNow]:
+    """Of a process whose memory is open and whose interpreter is known."""
+    return _Threads(process, reader or FrameReader(process), with_variables).now()
 
 
 def waiting_now(process: Process) -> list[ThreadNow]:
     """The same, without for how long: to know that, this thread has to run on every CPU."""
-    return _Threads(process, process.pid, FrameReader(process), with_variables=False, with_times=False).now()
+    return _Threads(process, FrameReader(process), with_variables=False, with_times=False).now()
 
 
 def _detect(process: Process) -> None:
@@ -109,10 +105,8 @@ def _detect(process: Process) -> None:
 class _Threads:
     """One look at the threads of a process."""
 
-    def __init__(
-        self, process: Process, main: Pid, reader: FrameReader, with_variables: bool, with_times: bool = True
-    ) -> None:
-        self._main, self._with_times = main, with_times
+    def __init__(self, process: Process, reader: FrameReader, with_variables: bool, with_times: bool = True) -> None:
+        self._with_times = with_times
         self._process, self._reader, self._with_variables = process, reader, with_variables
         self._states: list[ThreadStateRef] = []
         self._names: dict[int, str] = {}
@@ -144,7 +138,7 @@ class _Threads:
             waits = stack.status.run_state != _RUNS
             named = state_of.get(stack.tid)
             name = self._names.get(named.pthread_id, "") if named else ""
-            if not name and named and int(stack.tid) == int(self._main):
+            if not name and named and int(stack.tid) == int(process.pid):
                 name = _MAIN_THREAD
             threads.append(
                 ThreadNow(

@@ -8,6 +8,7 @@ import struct
 
 from bpfprof.model.ids import Pid
 from bpfprof.proc import tasks
+from bpfprof.proc.living import living
 from bpfprof.proc.memory import Memory
 from bpfprof.proc.reader import reader
 from bpfprof.proc.tasks import BlockedSyscall
@@ -25,7 +26,7 @@ def polled_descriptors(pid: Pid, name: str, call: BlockedSyscall, memory: Memory
     first, second = call.args[:2]
     if name.startswith("epoll"):
         try:
-            found = reader().read_file(pid, f"/proc/{pid}/fdinfo/{first & 0xFFFFFFFF}", _INFO_BYTES)
+            found = reader().read_file(pid, f"/proc/{living(pid)}/fdinfo/{first & 0xFFFFFFFF}", _INFO_BYTES)
         except OSError:
             return []
         return [int(number) for number in _EPOLLED.findall(found)[: _POLLED_LIMIT + 1]]
@@ -45,7 +46,7 @@ def polled_descriptors(pid: Pid, name: str, call: BlockedSyscall, memory: Memory
 def readers_of_pipe(pid: Pid, fd: int) -> tuple[bool, list[Pid]]:
     """(whether a process could read what it writes into this pipe, which others of its family could)"""
     try:
-        pipe = reader().stat(pid, f"/proc/{pid}/fd/{fd}").inode
+        pipe = reader().stat(pid, f"/proc/{living(pid)}/fd/{fd}").inode
     except OSError:
         return False, []
     return _reads(pid, pipe), [it for it in tasks.relatives(pid) if _reads(it, pipe)]
@@ -53,7 +54,7 @@ def readers_of_pipe(pid: Pid, fd: int) -> tuple[bool, list[Pid]]:
 
 def _reads(pid: Pid, pipe: int) -> bool:
     try:
-        found = os.listdir(f"/proc/{pid}/fd")[:_DESCRIPTORS_LIMIT]
+        found = os.listdir(f"/proc/{living(pid)}/fd")[:_DESCRIPTORS_LIMIT]
     except OSError:
         return False
     return any(_is_pipe(pid, fd, pipe) and _is_for_reading(pid, fd) for fd in found)
@@ -61,14 +62,14 @@ def _reads(pid: Pid, pipe: int) -> bool:
 
 def _is_pipe(pid: Pid, fd: str, pipe: int) -> bool:
     try:
-        return os.readlink(f"/proc/{pid}/fd/{fd}") == f"pipe:[{pipe}]"
+        return os.readlink(f"/proc/{living(pid)}/fd/{fd}") == f"pipe:[{pipe}]"
     except OSError:
         return False
 
 
 def _is_for_reading(pid: Pid, fd: str) -> bool:
     try:
-        flags = _FLAGS.search(reader().read_file(pid, f"/proc/{pid}/fdinfo/{fd}", _INFO_BYTES))
+        flags = _FLAGS.search(reader().read_file(pid, f"/proc/{living(pid)}/fdinfo/{fd}", _INFO_BYTES))
     except OSError:
         return False
     return flags is not None and int(flags[1], 8) & os.O_ACCMODE != os.O_WRONLY

@@ -158,6 +158,8 @@ class Processes:
             process.since_ns = time_ns
             if parent is None and self._watches_all:
                 process.state = State.UNSEEN
+            elif parent is None:  # nothing is known of what it runs
+                self._look_at(process)
             if self._code is not None:
                 self._code.share(pid, parent_pid)
                 self._tell_kernel(process)  # what the kernel side copied at birth may be out of date

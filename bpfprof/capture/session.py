@@ -31,7 +31,7 @@ from bpfprof.kernel.events import ThreadTable
 from bpfprof.model.ids import Pid, Tid
 from bpfprof.model.rows import picked
 from bpfprof.proc import tasks
-from bpfprof.proc.cpu_limits import cpus_of
+from bpfprof.proc.cpu_limits import CpuLimits
 from bpfprof.proc.listening import Listening
 from bpfprof.proc.memory_limits import MemoryLimits
 from bpfprof.proc.own_process import usual_priority
@@ -98,7 +98,7 @@ class Session:
         self._threads = ThreadTable(self._tables)
         self._used: dict[Pid, tasks.ProcessUsage | None] = {}
         self._memory_limits = MemoryLimits()
-        self._cpu_limits: dict[str, int] = {}
+        self._cpu_limits = CpuLimits()
         self._is_urgent = True  # the next drain should be soon
         self._drained_s = self._drain_cost_s = self._next_totals_s = self._next_looks_s = 0.0
 
@@ -112,6 +112,7 @@ class Session:
         processes = list(self._processes.by_pid.values())
         self._used = {process.pid: tasks.process_usage(process.pid) for process in processes}
         self._memory_limits.begin(self._used)
+        self._cpu_limits.begin(self._used)
         for process in processes:  # first, for it is quick
             if self._is_over(stop):
                 break
@@ -158,7 +159,7 @@ class Session:
         if not is_over():
             self._look_at_sleepers()
         self._async.finish(list(self._processes.by_pid.values()))
-        self._note_cpu_limits()
+        self._cpu_limits.note(self._python_pids())
         if not is_over():
             look_at_waits(self._processes, self._threads, self._sink, is_over)
         usage, end_ns = self._usage(), self._watch.stop()  # of the same time
@@ -177,6 +178,7 @@ class Session:
         if not self._processes.threads.count:
             raise TargetError("the target ended before anything was seen")
         counters, listening = self._counters(), Listening()
+        throttled_by, throttled = self._cpu_limits.throttled(self._processes.by_pid)
         end = End(
             end_ns=end_ns,
             own_cpu_ns=int(1e9 * (self._watch.own_cpu_s() - self._cpu_before_s)),
@@ -192,7 +194,9 @@ class Session:
             accepted=self._rows.accepted(self._processes.by_pid, listening),
             listens=self._listens(listening),
             asks=[pid for pid in self._python_pids() if listening.asks(pid)],
-            cpu_limits=self._cpu_limits,
+            cpu_limits=self._cpu_limits.percents,
+            cpu_throttled_by=throttled_by,
+            cpu_throttled=throttled,
         )
         if self._watch.calls is not None:
             end["call_libraries"] = self._watch.calls.libraries
@@ -228,6 +232,7 @@ class Session:
         self._add_stacks(batch)
         self._look_at_sleepers()
         self._processes.name_threads()
+        self._cpu_limits.note(self._python_pids())
         self._write_tables()
         self._marks.take(list(self._processes.by_pid.values()), self._sink)
         if self._watch.code is not None:
@@ -238,7 +243,6 @@ class Session:
             later = self._rows.is_of_next_part(batch.events, *totals)
         self._write_events(batch, ~later)
         if totals is not None:
-            self._note_cpu_limits()
             self._rows.write_totals(*totals, ends_part=self.part_s > 0)
             if self._watch.calls is not None:
                 self._watch.calls.write_when_due(*totals, self._processes.threads.index_of, self._sink)
@@ -339,12 +343,6 @@ class Session:
         """Of processes that run Python."""
         found = {str(pid): listening.listens(pid) for pid in self._python_pids()}
         return {pid: listens for pid, listens in found.items() if listens is not None}
-
-    def _note_cpu_limits(self) -> None:
-        """Of processes that run Python, while they are there."""
-        for pid in self._python_pids():
-            if str(pid) not in self._cpu_limits:
-                self._cpu_limits[str(pid)] = round(100 * cpus_of(pid))
 
     def _python_pids(self) -> list[Pid]:
         return [pid for pid, process in self._processes.by_pid.items() if process.interpreter is not None]

@@ -27,6 +27,7 @@ from bpfprof.kernel.unwind_memory import UnwindMemory, UnwindMemoryFull
 from bpfprof.model.ids import Pid
 from bpfprof.model.samples import MEMORY
 from bpfprof.names.jitdump import IS_JITDUMP, JitDumps
+from bpfprof.proc.living import living
 from bpfprof.proc.maps import Mapping, open_mapped_file, read_maps
 from bpfprof.proc.own_process import usual_priority
 from bpfprof.proc.reader import reader
@@ -300,12 +301,12 @@ class CodeFiles:
 
     def _root_of(self, pid: Pid) -> str:
         """Of a process, and kept open: its debug files are looked for when it may be gone."""
-        path = f"/proc/{pid}/root"
+        folder = f"/proc/{living(pid)}"
         try:
-            namespace = os.readlink(f"/proc/{pid}/ns/mnt")
-            fd, status = reader().open_path(pid, path)
+            namespace = os.readlink(f"{folder}/ns/mnt")
+            fd, status = reader().open_path(pid, f"{folder}/root")
         except OSError:
-            return path
+            return f"{folder}/root"
         kept = self._roots.setdefault((namespace, status.device, status.inode), fd)
         if kept != fd:
             os.close(fd)

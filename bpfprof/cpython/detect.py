@@ -29,11 +29,13 @@ from bpfprof.cpython.thread_state import find_main_interpreter, read_thread_stat
 from bpfprof.elf.image import EM_X86_64, ElfError, ElfImage
 from bpfprof.errors import TargetError
 from bpfprof.model.ids import Pid, RuntimeAddress
+from bpfprof.proc.living import living
 from bpfprof.proc.maps import Mapping, open_mapped_file, read_maps
 from bpfprof.proc.memory import ProcessMemory
 from bpfprof.proc.privilege import why_unreadable
 from bpfprof.proc.reader import reader
 from bpfprof.proc.tasks import start_time_ticks
+from bpfprof.proc.unreadable import why_file_unreadable
 
 _SILENT = "its memory does not answer"
 _TRIES = 3  # a thread that comes or goes changes the list of threads while it is read
@@ -103,9 +105,10 @@ def find_interpreter(
     without_runtime = {} if without_runtime is None else without_runtime
     mappings = read_maps(pid)
     miss: NotPython | None = None
+    unread: list[tuple[Mapping, OSError]] = []
     try:
         # A python3 that is linked statically may also load libpython, whose copy of the runtime then stays unused.
-        for runtime in _runtimes(pid, mappings, without_runtime):
+        for runtime in _runtimes(pid, mappings, without_runtime, unread):
             found = _inspect(memory, runtime)
             if isinstance(found, Interpreter):
                 return found
@@ -119,6 +122,10 @@ def find_interpreter(
     others = (without_runtime.get((mapping.device, mapping.inode)) for mapping in mappings)
     if name := next(filter(None, others), ""):
         return NotPython(f"{name} is not CPython", is_unread=True)
+    for mapping, error in unread:
+        is_named = _PYTHON_FILE.match(os.path.basename(mapping.path)) is not None
+        why = why_file_unreadable(pid, mapping, error)
+        return NotPython(f"whether it runs Python is not known: {why}", may_load_one=_is_young(pid), is_unread=is_named)
     return NotPython("no Python interpreter in this process", may_load_one=_is_young(pid))
 
 
@@ -161,7 +168,10 @@ def _inspect(memory: ProcessMemory, runtime: _Runtime) -> Interpreter | NotPytho
     return Interpreter(text, build, runtime.address, layout, slot, gil, code_type, evaluation, main)
 
 
-def _runtimes(pid: Pid, mappings: list[Mapping], without: dict[tuple[str, int], str]) -> Iterator[_Runtime]:
+def _runtimes(
+    pid: Pid, mappings: list[Mapping], without: dict[tuple[str, int], str], unread: list[tuple[Mapping, OSError]]
+) -> Iterator[_Runtime]:
+    """unread: takes files that cannot be opened, the likeliest first."""
     for mapping, is_likely in _candidates(pid, mappings):
         if (mapping.device, mapping.inode) in without:
             continue
@@ -169,7 +179,8 @@ def _runtimes(pid: Pid, mappings: list[Mapping], without: dict[tuple[str, int], 
             fd = open_mapped_file(pid, mapping)
         except TimeoutError:
             raise
-        except OSError:
+        except OSError as error:
+            unread.append((mapping, error))
             continue
         runtime, other = None, ""
         with contextlib.suppress(ElfError), ElfImage(fd) as image:
@@ -222,7 +233,7 @@ def _candidates(pid: Pid, mappings: list[Mapping]) -> Iterator[tuple[Mapping, bo
 def _executable_inode(pid: Pid) -> int:
     """0 when it cannot be told."""
     try:
-        return reader().stat(pid, f"/proc/{pid}/exe").inode
+        return reader().stat(pid, f"/proc/{living(pid)}/exe").inode
     except OSError:
         return 0
 

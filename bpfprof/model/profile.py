@@ -188,6 +188,20 @@ class Quality:
 
 
 @dataclass(frozen=True)
+class CpuThrottle:
+    """What the CPU limit of a control group did while it was recorded.
+
+    cgroup: its path. cpus: that it may use at a time. part: of the periods in which something ran in it, those in which
+    it had used up what it may. version: of control groups, 1 or 2.
+    """
+
+    cgroup: str
+    cpus: float
+    part: float
+    version: int
+
+
+@dataclass(frozen=True)
 class RecordingInfo:
     """What was recorded, when, where and how."""
 
@@ -213,6 +227,7 @@ class RecordingInfo:
     asks: frozenset[int] = frozenset()  # pids of processes that send about as often as they receive
     listens: dict[int, bool] = field(default_factory=dict)  # pid -> whether it has a socket that listens, where known
     cpu_limits: dict[int, float] = field(default_factory=dict)  # pid -> CPUs that it may use at a time, where known
+    cpu_throttles: dict[int, CpuThrottle] = field(default_factory=dict)  # pid -> the limit that stopped it most
     unread: dict[str, tuple[str, ...]] = field(default_factory=dict)  # why not -> processes that run Python unread
     # Path of each file whose calls were counted, to how many of its functions were; None: they were not to be.
     call_libraries: dict[str, int] | None = None

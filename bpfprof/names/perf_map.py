@@ -16,6 +16,7 @@ from bpfprof.elf.symbols.table import SYMBOL_DTYPE, SymbolTable
 from bpfprof.model.ids import Pid, Tid
 from bpfprof.names.columns import hex_values, line_columns
 from bpfprof.names.symbols import SymbolNames
+from bpfprof.proc.living import living
 from bpfprof.proc.maps import open_below
 from bpfprof.proc.tasks import thread_status
 
@@ -36,7 +37,7 @@ class PerfMaps:
         if status is not None:
             with contextlib.suppress(OSError):
                 name = f"/tmp/perf-{status.namespace_tids[-1]}.map"
-                fd = open_below(pid, f"/proc/{pid}/root", name, follow_last=False)
+                fd = open_below(pid, f"/proc/{living(pid)}/root", name, follow_last=False)
                 with os.fdopen(fd, "rb") as file:
                     found = os.fstat(fd)
                     if found.st_uid == status.uid:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from bpfprof.errors import TargetError
 from bpfprof.model.containers import Container, container_of
 from bpfprof.model.ids import Pid
+from bpfprof.proc.living import living
 from bpfprof.proc.text import without_controls
 
 _READ_LIMIT_BYTES = 16 << 20
@@ -177,7 +178,7 @@ def _listed(names: list[str]) -> str:
 
 def _paths_of(pid: Pid) -> dict[str, str]:
     """Hierarchy -> path; empty when the process is gone."""
-    lines = os.fsdecode(_read(f"/proc/{pid}/cgroup", _LIST_LIMIT_BYTES)).split("\n")
+    lines = os.fsdecode(_read(f"/proc/{living(pid)}/cgroup", _LIST_LIMIT_BYTES)).split("\n")
     fields = (line.split(":", 2) for line in lines if line.count(":") >= 2)
     return {hierarchy: path.removesuffix(" (deleted)") for _, hierarchy, path in fields}
 

@@ -8,6 +8,7 @@ import re
 from dataclasses import dataclass
 
 from bpfprof.model.ids import Pid
+from bpfprof.proc.living import living
 from bpfprof.proc.sockets import SocketNames, address_of, network_namespace
 
 _MOST_BYTES = 32 << 20  # of one table: 200,000 connections
@@ -63,7 +64,7 @@ class Listening:
         return namespace.clients if namespace else frozenset()
 
     def _namespace_of(self, pid: Pid) -> _Namespace | None:
-        number = network_namespace(str(pid))
+        number = network_namespace(pid)
         if number not in self._namespaces:
             try:
                 self._namespaces[number] = _read_namespace(pid) if number else None
@@ -73,6 +74,7 @@ class Listening:
 
 
 def _read_namespace(pid: Pid) -> _Namespace:
+    pid = living(pid)
     rows = [row for table in ("tcp", "tcp6") for row in _TCP.findall(_read(f"/proc/{pid}/net/{table}"))]
     ports = {port for port, _, state, _ in rows if state == _LISTENS}
     inodes = [inode for _, _, state, inode in rows if state == _LISTENS]
@@ -83,7 +85,7 @@ def _read_namespace(pid: Pid) -> _Namespace:
 
 def _sockets_of(pid: Pid) -> set[int]:
     found = set()
-    folder = f"/proc/{pid}/fd"
+    folder = f"/proc/{living(pid)}/fd"
     for name in os.listdir(folder):
         with contextlib.suppress(OSError):  # closed meanwhile
             socket = _INODE.fullmatch(os.readlink(f"{folder}/{name}"))

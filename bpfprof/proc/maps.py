@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from bpfprof.errors import TargetError
 from bpfprof.model.ids import FileOffset, Pid, RuntimeAddress
+from bpfprof.proc.living import living
 from bpfprof.proc.reader import reader
 
 # vm.max_map_count allows 65530 mappings by default and far more when raised; this bounds what one target can cost.
@@ -57,7 +58,7 @@ def read_executable_maps(pid: Pid, limit: int) -> tuple[list[Mapping], int]:
 
 def _read(pid: Pid) -> bytes:
     try:
-        return reader().read_file(pid, f"/proc/{pid}/maps", _MAPS_LIMIT_BYTES)
+        return reader().read_file(pid, f"/proc/{living(pid)}/maps", _MAPS_LIMIT_BYTES)
     except OSError as error:
         raise TargetError(f"the mappings of process {pid} cannot be read: {error.strerror}") from error
 
@@ -94,7 +95,7 @@ def open_mapped_file(pid: Pid, mapping: Mapping) -> int:
     if not mapping.is_file:
         raise FileNotFoundError(f"no file is mapped at {mapping.start:#x}")
     try:
-        return reader().open_file(pid, f"/proc/{pid}/map_files/{mapping.start:x}-{mapping.end:x}")
+        return reader().open_file(pid, f"/proc/{living(pid)}/map_files/{mapping.start:x}-{mapping.end:x}")
     except TimeoutError:
         raise
     except OSError:
@@ -103,11 +104,14 @@ def open_mapped_file(pid: Pid, mapping: Mapping) -> int:
     # map_files needs CAP_SYS_ADMIN or CAP_CHECKPOINT_RESTORE. The path is as the target's mount namespace has it, which
     # chroot() leaves as it was: such a target's path is ours, too (d_path(), fs/d_path.c, Linux 6.1).
     try:
-        return open_below(pid, f"/proc/{pid}/root", mapping.path, mapping.inode)
+        return open_below(pid, f"/proc/{living(pid)}/root", mapping.path, mapping.inode)
     except TimeoutError:
         raise
-    except OSError:
-        return open_below(pid, "/", mapping.path, mapping.inode)
+    except OSError as error:
+        try:
+            return open_below(pid, "/", mapping.path, mapping.inode)
+        except FileNotFoundError:
+            raise error from None
 
 
 def open_below(pid: Pid, root: str, path: str, inode: int = 0, follow_last: bool = True) -> int:

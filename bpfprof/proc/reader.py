@@ -26,6 +26,7 @@ from pathlib import Path
 from bpfprof.model.ids import Pid
 from bpfprof.proc import reader_child as child
 from bpfprof.proc.confinement import READING, bits, reader_filter
+from bpfprof.proc.living import living
 from bpfprof.proc.privilege import Capability
 
 # A child that has not answered for so long, and sleeps, is left behind. Each time the next gets half of that, down to
@@ -216,7 +217,7 @@ class Reader:
     def open_memory(self, pid: Pid) -> OpenMemory:
         """Stays with the address space it was opened on, also after an exec; `close_memory()` it."""
         with self._lock:
-            answer = self._ask(pid, child.OPEN_PATH, size=os.O_RDONLY, text=b"/proc/%d/mem" % pid)
+            answer = self._ask(pid, child.OPEN_PATH, size=os.O_RDONLY, text=b"/proc/%d/mem" % living(pid))
             return OpenMemory(pid, answer.fd, answer.result, self._living().number)
 
     def read_memory(self, memory: OpenMemory, address: int, size: int) -> bytes:
@@ -241,7 +242,7 @@ class Reader:
     def read_pages(self, pid: Pid, remote: bytes) -> bytes:
         """Content of ranges of the address space that `pid` has now, an iovec each, up to the first unreadable page."""
         with self._lock:
-            return self._window(self._ask(pid, child.READ_PAGES, pid, text=remote).result)
+            return self._window(self._ask(pid, child.READ_PAGES, living(pid), text=remote).result)
 
     def read_file(self, pid: Pid, path: str, limit: int) -> bytes:
         """At most `limit` bytes of a file of /proc that is about this process."""

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 
 from bpfprof.model.ids import Pid
+from bpfprof.proc.living import living
 
 # Tables of a network namespace, by the protocol that is said with an address. net/ipv4/tcp_ipv4.c, tcp4_seq_show().
 _TABLES = {"tcp": "", "tcp6": "", "udp": "udp ", "udp6": "udp "}
@@ -46,12 +47,12 @@ class SocketNames:
         self._known: dict[tuple[int, int], str] = {}  # by network namespace and inode
         self._tables: dict[int, _Table] = {}  # of network namespaces, as they were read last
         self._next_read_s: dict[int, float] = {}
-        self._own_namespace = network_namespace("self")
+        self._own_namespace = network_namespace(Pid(os.getpid()))
         self._diagnosis: socket.socket | None = None
 
     def name(self, pid: Pid, inode: int) -> str:
         """Of a socket of this process; "" while it is not known."""
-        namespace = network_namespace(str(pid))
+        namespace = network_namespace(pid)
         if not namespace:
             return ""
         known = self._known.get((namespace, inode), "")
@@ -84,7 +85,7 @@ class SocketNames:
             found = {
                 inode: row
                 for table, protocol in _TABLES.items()
-                for inode, row in _rows(f"/proc/{pid}/net/{table}", protocol)
+                for inode, row in _rows(f"/proc/{living(pid)}/net/{table}", protocol)
             }
         end_s = time.monotonic()
         if len(self._tables) >= _NAMESPACES:
@@ -192,10 +193,10 @@ def _name_and_peer(answer: bytes) -> tuple[str, int]:
     return name, peer
 
 
-def network_namespace(pid: str) -> int:
+def network_namespace(pid: Pid) -> int:
     """A number of its own; 0: the process is gone."""
     try:
-        return os.stat(f"/proc/{pid}/ns/net").st_ino
+        return os.stat(f"/proc/{living(pid)}/ns/net").st_ino
     except OSError:
         return 0
 

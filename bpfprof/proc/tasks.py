@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from bpfprof.model.ids import Pid, RuntimeAddress, Tid
+from bpfprof.proc.living import has_ended, living
 from bpfprof.proc.reader import reader
 from bpfprof.proc.text import without_controls
 
@@ -63,7 +64,6 @@ _STATUS = re.compile(
     rb".*\nvoluntary_ctxt_switches:\t(\d+)\nnonvoluntary_ctxt_switches:\t(\d+)\n",
     re.DOTALL,
 )
-DEAD_STATES = (b"Z", b"X")  # of proc(5)
 _RELATIVES_LIMIT = 256
 _PF_KTHREAD = 0x00200000  # include/linux/sched.h (Linux 6.1)
 
@@ -81,8 +81,7 @@ def is_kernel_thread(pid: Pid) -> bool:
 
 def has_died(pid: Pid) -> bool:
     """Whether its first thread is dead and still there: all of a zombie, but not of one whose other threads go on."""
-    fields = _stat_fields(f"/proc/{pid}/stat")
-    return bool(fields) and fields[0] in DEAD_STATES
+    return has_ended(f"/proc/{pid}/stat")
 
 
 def list_threads(pid: Pid) -> list[Tid]:
@@ -105,14 +104,14 @@ def thread_name(pid: Pid, tid: Tid) -> str:
 
 def process_command_line(pid: Pid) -> list[str]:
     """Its arguments, the first 4 KiB of them; empty for a kernel thread or when the process is gone."""
-    raw = _ask(pid, f"/proc/{pid}/cmdline", _COMMAND_LINE_LIMIT_BYTES)
+    raw = _ask(pid, f"/proc/{living(pid)}/cmdline", _COMMAND_LINE_LIMIT_BYTES)
     return [without_controls(part) for part in raw.removesuffix(b"\0").split(b"\0")] if raw else []
 
 
 def process_rank(pid: Pid) -> str:
     """Its number among processes that are alike, as it was started with: `RANK=1`. "": its environment, of which the
     first MiB is read, has none."""
-    found = dict(_RANK.findall(_ask(pid, f"/proc/{pid}/environ", _ENVIRONMENT_LIMIT_BYTES)))
+    found = dict(_RANK.findall(_ask(pid, f"/proc/{living(pid)}/environ", _ENVIRONMENT_LIMIT_BYTES)))
     names = [name for name in _RANKS.split() if name.encode() in found]
     return f"{names[0]}={int(found[names[0].encode()])}" if names else ""
 

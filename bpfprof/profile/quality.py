@@ -10,7 +10,7 @@ import numpy as np
 
 from bpfprof.account.spans import SpanSource
 from bpfprof.cpython.layout import FREE_THREADED
-from bpfprof.model.profile import Quality, RecordingInfo
+from bpfprof.model.profile import CpuThrottle, Quality, RecordingInfo
 from bpfprof.model.spans import ThreadState
 from bpfprof.model.statuses import Status
 from bpfprof.recording.reader import Recording
@@ -50,6 +50,7 @@ def recording_info(recording: Recording, duration_ns: int) -> RecordingInfo:
         asks=frozenset(recording.end.get("asks", ())),
         listens=dict(_by_pid(recording.end.get("listens", {}))),
         cpu_limits={pid: percent / 100 for pid, percent in _by_pid(recording.end.get("cpu_limits", {})) if percent},
+        cpu_throttles=_cpu_throttles(recording),
         unread=_unread(recording),
         call_libraries=recording.end.get("call_libraries", {}) if start.get("counts_calls") else None,
     )
@@ -58,6 +59,15 @@ def recording_info(recording: Recording, duration_ns: int) -> RecordingInfo:
 def _usage(recording: Recording) -> dict[int, tuple[int, int, int, int]]:
     rows = _by_pid(recording.end.get("usage", {}))
     return {pid: (row[0], row[1], row[2], row[3]) for pid, row in rows if len(row) == 4}
+
+
+def _cpu_throttles(recording: Recording) -> dict[int, CpuThrottle]:
+    rows, found = recording.end.get("cpu_throttled", {}), {}
+    for pid, path in _by_pid(recording.end.get("cpu_throttled_by", {})):
+        row = rows.get(path, [])
+        if len(row) == 6 and all(row[:4]):
+            found[pid] = CpuThrottle(path, row[0] / row[1], min(1.0, row[3] / row[2]), row[5])
+    return found
 
 
 def _by_pid(told: dict[str, Told]) -> Iterator[tuple[int, Told]]:

@@ -15,6 +15,7 @@ from bpfprof.model.states import reason_text
 from bpfprof.query.causes import CAUSES, MEMORY, cause_ns, causes_of, device_functions, in_ioctl, makes_room_in
 from bpfprof.query.chains import Share, shares_of, waker_name
 from bpfprof.query.children import awaited_process
+from bpfprof.query.cpu_throttles import limit_facts
 from bpfprof.query.critical_path import CriticalPath, critical_path
 from bpfprof.query.functions import Ints, function_of_frames
 from bpfprof.query.lock_holders import LockWaits, hog_of, lock_waits, waits_while_held
@@ -65,6 +66,9 @@ class Facts:
     and of their processes, the CPUs that those may use (0: not known) and what sets the number; pool_part: of all time
     on a CPU or ready theirs; spin_part: of all CPU time that in which they wait for each other.
     stuck_part: of the working time that of threads that are stuck; stuck, stuck_advice: what those with most wait for.
+    limit_of: the control group or container whose CPU limit stopped those that were ready; limit_cpus: what it may use,
+    which it had used up in limit_part of its periods; limit_setting: what sets that, to as much as they would have
+    used.
     """
 
     samples: int = 1000
@@ -116,6 +120,10 @@ class Facts:
     stuck_part: float = 0.0
     stuck: str = ""
     stuck_advice: str = ""
+    limit_of: str = ""
+    limit_cpus: float = 0.0
+    limit_part: float = 0.0
+    limit_setting: str = ""
 
     @property
     def cpu_part(self) -> float:
@@ -185,6 +193,7 @@ def facts_of(profile: Profile, work: Work) -> tuple[Facts, int]:
         in_loop=_is_in_loop(work, is_first),
         **(_operator_facts(work, is_first) if first == "native" else {}),
         **_pool_facts(profile, everything, cpu_ns),
+        **limit_facts(profile, everything, duration_ns),
     )
     if all_stuck := stuck_threads(profile, everything):
         stuck, more = all_stuck[0], sum(len(it.threads) for it in all_stuck[1:])

@@ -12,6 +12,7 @@ from bpfprof.model.frames import Frame
 from bpfprof.model.profile import Profile
 from bpfprof.query.awaited import awaited_text, awaited_threads
 from bpfprof.query.causes import CAUSES, MEMORY
+from bpfprof.query.cpu_throttles import OFTEN
 from bpfprof.query.facts import MAIN_HOLDER, STUCK, Facts, facts_of, percent
 from bpfprof.query.shares import CHILD, DEVICE, GIL, LOCK, NATIVE, PYTHON, READY, SLEEP
 from bpfprof.query.work import Work
@@ -127,8 +128,29 @@ def _native_advice(facts: Facts) -> str:
 
 
 def _ready(facts: Facts) -> str:
-    used = f"it got {facts.cpu_count:.2f} CPUs for {facts.thread_count} working threads"
+    used = f"it got {facts.cpu_count:.2f} CPUs for {facts.thread_count} working threads{_limit(facts)}"
     return f"Short of CPU: ready {facts.of(READY)} of the time without one; {used}{_in(facts, '; most of it in ')}."
+
+
+def _limit(facts: Facts) -> str:
+    """What a CPU limit has to do with it, where that is more than a little."""
+    if facts.limit_part < _SAID:
+        return ""
+    cpus = f"{facts.limit_cpus:g} CPU{'s' * (facts.limit_cpus != 1)}"
+    return f"; {facts.limit_of} may use {cpus}, and had used that up in {percent(facts.limit_part)} of its periods"
+
+
+def _is_limited(facts: Facts) -> bool:
+    return _first("ready")(facts) and facts.limit_part >= OFTEN
+
+
+def _limited(facts: Facts) -> str:
+    ready = f"ready {facts.of(READY)} of the time"
+    return f"Stopped by a CPU limit: {ready}{_limit(facts)}{_in(facts, '; most of it in ')}."
+
+
+def _more_of_limit(facts: Facts) -> str:
+    return f"raise it ({facts.limit_setting}), or do less at a time"
 
 
 def _is_data_bound(facts: Facts) -> bool:
@@ -259,6 +281,7 @@ RULES = (
         _spins,
         "even out what its threads do, or use fewer; OMP_WAIT_POLICY=passive lets them sleep",
     ),
+    Rule("ready", _is_limited, _limited, _more_of_limit),
     Rule("ready", _first("ready"), _ready, "give it more CPUs, or fewer threads; record -a shows who else uses them"),
     Rule("gil", _first("gil"), _gil, "fewer threads, or processes; shorten what the holder does"),
     Rule("lock", _first("lock"), _lock, "hold the lock for less; report --by lock shows who holds it", is_wait=True),

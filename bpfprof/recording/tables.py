@@ -52,6 +52,8 @@ class End(TypedDict, total=False):
     listens: dict[str, bool]
     asks: list[int]
     cpu_limits: dict[str, int]
+    cpu_throttled_by: dict[str, str]
+    cpu_throttled: dict[str, list[int]]
     call_libraries: dict[str, int]
 
 

@@ -6,6 +6,7 @@ import textwrap
 from collections.abc import Callable, Sequence
 
 from bpfprof.model.profile import Profile
+from bpfprof.query.cpu_throttles import stops_often
 from bpfprof.query.objects import short_text
 from bpfprof.query.places import Place, file_text, places_of
 from bpfprof.query.roles import Role, roles_of
@@ -82,7 +83,7 @@ def summary_lines(profile: Profile, columns: int, rows: int, color: bool = False
     working_ns = int(work.share_ns()[:IDLE].sum())
     places = [place for place in places_of(profile, work) if place.own_ns * 1000 >= working_ns]
     for most in range(_MAX_BARS, 1, -1):
-        blocks = [verdict, _bars(work, most, columns, paint)]
+        blocks = [verdict, _bars(profile, work, most, columns, paint)]
         room = max(rows, _MIN_ROWS) - 1 - len(head) - len(end) - sum(len(block) + 1 for block in blocks if block)
         if room >= _TABLE_LINES + min(len(places), _PLACES):
             break
@@ -124,10 +125,10 @@ def _verdict_lines(verdict: Verdict, columns: int, paint: Paint) -> list[str]:
     lines = textwrap.wrap(printable(verdict.sentence), columns - 4)
     lines = [*lines[:3], shortened(" ".join(lines[3:]), columns - 4)] if len(lines) > 4 else lines
     found = [f"  {paint('heading', line)}" for line in lines]
-    return found + ([shortened(f"  Try: {verdict.advice}.", columns)] if verdict.advice else [])
+    return found + ([shortened(f"  Try: {printable(verdict.advice)}.", columns)] if verdict.advice else [])
 
 
-def _bars(work: Work, most: int, columns: int, paint: Paint) -> list[str]:
+def _bars(profile: Profile, work: Work, most: int, columns: int, paint: Paint) -> list[str]:
     """A bar a share of the working time, the largest first, and what was left out."""
     by_share = work.share_ns().tolist()
     working_ns = sum(by_share[:IDLE])
@@ -144,7 +145,7 @@ def _bars(work: Work, most: int, columns: int, paint: Paint) -> list[str]:
     remarks = {
         "CPU": f"{percent_text(by_share[NATIVE], by_share[PYTHON] + by_share[NATIVE], 0)} native"
         * (by_share[NATIVE] * 50 >= by_share[PYTHON]),
-        "ready": "no CPU was free",
+        "ready": "stopped by a CPU limit" if stops_often(profile, work) else "no CPU was free",
         "lock": counted(len(work.locks), "lock"),
     }
     lines = []

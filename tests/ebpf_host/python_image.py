@@ -83,6 +83,7 @@ class ThreadState:
     thread_pointer: int = 0
     thread_id: int = 0
     chunk: int = 0  # 0: that of the image
+    previous_cframe: int = 0
 
     @property
     def cframe(self) -> int:
@@ -154,7 +155,9 @@ class PythonImage:
         state[layout["tstate_interpreter"] // 8] = thread.interpreter
         state[layout.get("tstate_thread_id", 0) // 8] = thread.thread_id
         segments: list[Segment] = [(thread.address, state.tobytes())]
-        segments.append((thread.cframe, bytes(layout["cframe_frame"] % 0xFFFF) + _word(thread.leaf) + bytes(8)))
+        segments.append(
+            (thread.cframe, bytes(layout["cframe_frame"] % 0xFFFF) + _word(thread.leaf) + _word(thread.previous_cframe))
+        )
         if thread.thread_pointer:
             segments.append((thread.thread_pointer + TSS_OFFSET, _word(thread.address)))
         return segments

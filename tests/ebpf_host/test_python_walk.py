@@ -125,6 +125,43 @@ def test_no_way_to_the_first_frame(host: Host, missing: int, status: str) -> Non
     assert stack is None and event["status"] == STATUS[status]
 
 
+CALLERS_CFRAME, OLD_CFRAME = CFRAME + 0x400, CFRAME + 0x800
+
+
+@pytest.mark.parametrize(
+    ("held", "current", "previous", "found"),
+    [
+        ("previous", HEAP, CALLERS_CFRAME, "callers"),  # nothing was stored, and what is there is of the same place
+        ("previous", HEAP, OLD_CFRAME, ""),
+        ("previous", HEAP, 8, ""),
+        ("frame", HEAP, OLD_CFRAME, ""),
+        ("frame", CHUNK + 0x2000, CALLERS_CFRAME, "callers"),  # both were stored
+        ("", HEAP, CALLERS_CFRAME, ""),
+    ],
+)
+def test_a_frame_that_is_about_to_be_entered(host: Host, held: str, current: int, previous: int, found: str) -> None:
+    """Of its cframe the fields may be what the stack held: a frame of rubbish that is its own caller, an old cframe."""
+    eval_start, new_frame = 0x1000_0000, CHUNK + 0x2000
+    image = PythonImage(regions={CHUNK: bytearray(CHUNK_BYTES), HEAP: bytearray(0x1000)})
+    frames = chain(35, CHUNK + 24, CHUNK + 0x1000 + 24)
+    image.link(frames)
+    image.put(HEAP + LAYOUTS["3.11"]["frame_previous"], HEAP)
+    cframes = [
+        (at, bytes(8) + of.to_bytes(8, "little"))
+        for at, of in ((CALLERS_CFRAME, frames[0].address), (OLD_CFRAME, HEAP))
+    ]
+    thread = ThreadState(STATE, current, thread_pointer=THREAD_POINTER, previous_cframe=previous)
+    value = {"previous": CALLERS_CFRAME, "frame": new_frame, "": 0x1234}[held]
+    for register in (0, 2, 3, 12):
+        host.set_registers(pt_regs(Registers(eval_start + 0x40, CFRAME - 0x80, 0x3000_0000, {register: value})))
+        image.install_threads(host, [thread], cframes, eval_start=eval_start)
+        event, stack = host.sample()
+        if found:
+            assert stack is not None and frames_of(stack) == [frame.record for frame in frames]
+        else:
+            assert stack is None and event["status"] == STATUS.BP_PYTHON_STATE_FAULT
+
+
 @pytest.mark.parametrize(("count", "status"), [(1023, "BP_OK"), (1024, "BP_OK"), (1025, "BP_PYTHON_TOO_DEEP")])
 def test_about_1024_frames(host: Host, count: int, status: str) -> None:
     size = 0x20000

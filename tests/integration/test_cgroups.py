@@ -6,6 +6,7 @@ docker names them. The host has other files at the same paths.
 
 from __future__ import annotations
 
+import json
 import subprocess
 import time
 from collections.abc import Iterator
@@ -25,6 +26,7 @@ from tests.integration.recorded import (
     assert_told,
     bpfprof,
     collapsed,
+    let_run,
     needs_root,
     program,
     recording,
@@ -213,3 +215,53 @@ def test_it_never_begins_a_program(tmp_path: Path) -> None:
         done = bpfprof("record", "--cgroup", directory.name, "-d", 0.5, "-o", tmp_path / "x.bpfprof", check=None)
     assert_told(done, 4, "before anything was seen")
     assert subprocess.run(["ls", directory], capture_output=True, check=False).returncode
+
+
+# --- limits
+
+SPINS = "import sys\nprint('ready', flush=True)\nwhile True: sum(range(1000))"
+
+
+def cpu_hierarchy() -> Path | None:
+    """Where cgroups with a CPU quota are made."""
+    for line in Path("/proc/mounts").read_text().splitlines():
+        _, mount, kind, options = line.split()[:4]
+        if kind == "cgroup" and "cpu" in options.split(","):
+            return Path(mount)
+        if kind == "cgroup2" and "cpu" in (Path(mount) / "cgroup.subtree_control").read_text().split():
+            return Path(mount)
+    return None
+
+
+def set_quota(directory: Path, quota_us: int, period_us: int) -> None:
+    if (directory / "cpu.max").exists():
+        (directory / "cpu.max").write_text(f"{quota_us} {period_us}")
+    else:
+        (directory / "cpu.cfs_period_us").write_text(str(period_us))
+        (directory / "cpu.cfs_quota_us").write_text(str(quota_us))
+
+
+@pytest.mark.gate
+@pytest.mark.parametrize("names", [("one",), ("one", "two")], ids=["one process", "two in one group"])
+def test_a_cpu_limit_above_is_named(names: tuple[str, ...], tmp_path: Path) -> None:
+    """2 ms of each 50, which they get on a busy machine, too: the limit is of the group above theirs."""
+    top, path = cpu_hierarchy(), tmp_path / "x.bpfprof"
+    if top is None:
+        pytest.skip("no hierarchy of control groups limits CPU time here")
+    with ExitStack() as stack:
+        directory = stack.enter_context(cgroup(top / f"bpfprof-test-{tmp_path.name}"))
+        below = stack.enter_context(cgroup(directory / "below"))
+        # Set when they are ready, for to start takes CPU time; and lifted before they are killed, which does, too.
+        targets = [stack.enter_context(running(*inside(below, PYTHON, "-c", SPINS))) for _ in names]
+        set_quota(directory, 2000, 50_000)
+        pids = [word for target in targets for word in ("--pid", target.pid)]
+        with recording(*pids, "-o", path) as recorder:
+            let_run(targets[0].pid, 0.06)
+            recorder.end()
+        set_quota(directory, 50_000, 50_000)
+    found = json.loads(bpfprof("report", path, "-f", "json").stdout)["verdict"]
+    assert found["bound"] == "ready"
+    assert found["sentence"].startswith("Stopped by a CPU limit: ready 9")
+    assert f"control group /{directory.name} may use 0.04 CPUs, and had used that up in " in found["sentence"]
+    assert directory.name in found["advice"]
+    assert "stopped by a CPU limit" in bpfprof("report", path).stdout

@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 
 from bpfprof import abi
-from bpfprof.abi.dtypes import THREAD_DTYPE
+from bpfprof.abi.dtypes import EVENT_DTYPE, THREAD_DTYPE
+from bpfprof.capture.inbox import Inbox
 from bpfprof.capture.process import State
 from bpfprof.capture.processes import Processes
 from bpfprof.code.files import CodeFiles
@@ -105,6 +106,42 @@ def test_after_a_long_look_a_process_rests_and_is_looked_at_then(monkeypatch: py
         processes.follow_time()
     assert looks == [me, me]
     processes.close()
+
+
+@pytest.mark.parametrize("heard", [("EXEC", "FORK"), ("FORK",), ("FORK", "EXEC")], ids=" ".join)
+def test_a_child_is_looked_at_whatever_was_known_of_its_parent(
+    heard: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A command that was let run, and has become its program and forked before that was heard of; or a stranger."""
+    tables = SimpleNamespace(set_process=lambda *_: True, add_thread=lambda *_: True)
+    code = NativeCode(cast(CodeFiles, None), cast(UnwindMemory, None))
+    monkeypatch.setattr(code, "look_at", lambda *_: False)
+    processes, me = Processes(cast(Tables, tables), code), Pid(os.getpid())
+    is_known = heard[0] == "EXEC"
+    if is_known:
+        processes.watch(me, ("/usr/bin/env", "python3"))
+    child = os.fork()
+    if child == 0:
+        signal.pause()
+    try:
+        events = np.zeros(len(heard), EVENT_DTYPE)
+        events["kind"] = [abi.EventKind[f"BP_EVENT_{name}"] for name in heard]
+        events["tgid"] = events["tid"] = [me if name == "EXEC" and is_known else child for name in heard]
+        events["args"][:, 0] = me
+        events["time_ns"] = range(1, 1 + len(heard))
+        inbox = Inbox.__new__(Inbox)
+        inbox._processes = processes
+        inbox._follow_births(events)
+        processes.follow_time()
+        process = processes.by_pid[Pid(child)]
+        if heard[-1] == "EXEC":
+            assert process.state is State.CHANGING
+        else:
+            assert process.interpreter is not None and process.state is State.KNOWN
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        processes.close()
 
 
 @pytest.mark.parametrize(

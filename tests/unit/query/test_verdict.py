@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from bpfprof.model.frames import Frame
-from bpfprof.model.profile import Profile
+from bpfprof.model.profile import CpuThrottle, Profile
 from bpfprof.model.spans import SHARED_LOCK, SpanFlag
 from bpfprof.query.causes import CAUSES
 from bpfprof.query.facts import Facts
@@ -16,6 +16,7 @@ from bpfprof.query.places import places_of
 from bpfprof.query.shares import HANDED, IDLE, SHARES
 from bpfprof.query.verdict import RULES, Verdict, decide, verdict_of
 from bpfprof.query.work import work_of
+from bpfprof.render.summary import summary_lines
 from tests.unit.render.profiles import (
     INFO,
     MS,
@@ -58,6 +59,11 @@ STORE = {"holder": "store (app.py:9)"}
         (facts("lock", {"lock": 1.0}, stuck_part=0.2, stuck="Stuck: x waits."), "lock", "Bound by locks"),
         (facts("", {}, busy_part=0.0, working_ns=0), "idle", "Idle: its threads wait for work."),
         (facts("python", {"python": 1}, busy_part=0.04), "idle", "Mostly idle: its busiest thread worked 4%"),
+        (
+            facts("ready", {"ready": 0.55}, limit_of="docker 3f2a", limit_cpus=1.0, limit_part=0.9),
+            "ready",
+            "Stopped by a CPU limit: ready 55% of the time; docker 3f2a may use 1 CPU, and had used that up in 90% of",
+        ),
         (
             facts("ready", {"ready": 0.55}, cpu_count=0.53),
             "ready",
@@ -484,6 +490,56 @@ def test_ready_without_a_cpu() -> None:
             made.spend(thread, ON_CPU, 8 * MS, [MAIN])
             made.spend(thread, RUNQUEUE, 12 * MS, [MAIN, READY])
     assert verdict(made).bound == "ready" and verdict(made).share == pytest.approx(0.6)
+
+
+ID = "0123456789ab" + 52 * "0"
+
+
+@pytest.mark.parametrize(
+    ("throttle", "sentence", "setting"),
+    [
+        (CpuThrottle("/web", 0.4, 0.86, 2), "control group /web may use 0.4 CPUs", "cpu.max of /web, to 2 CPUs"),
+        (CpuThrottle("/a/b", 1.0, 0.3, 1), "/a/b may use 1 CPU, and had", "cpu.cfs_quota_us of /a/b, to 2 CPUs"),
+        (CpuThrottle(f"/docker/{ID}", 1.5, 1.0, 2), "; docker 0123456789ab may", "docker update --cpus 2 0123456789ab"),
+        (CpuThrottle(f"/kubepods/podx/{ID}", 1.5, 1.0, 2), "kubernetes 01234", "resources.limits.cpu: 2"),
+        (
+            CpuThrottle("/system.slice/x.service", 1, 1, 2),
+            "x.service",
+            "systemctl set-property x.service CPUQuota=200%",
+        ),
+        (CpuThrottle("/a;b.service", 0.5, 1.0, 2), "group /a;b.service", "cpu.max of /a;b.service, to 2 CPUs"),
+    ],
+)
+def test_ready_at_a_cpu_limit(throttle: CpuThrottle, sentence: str, setting: str) -> None:
+    """Also where only one of its processes waits for it; a limit that seldom stops anything is beside the point."""
+    made = ready_profile({100: throttle})
+    found = verdict(made)
+    assert found.bound == "ready" and found.sentence.startswith("Stopped by a CPU limit: ready 60% of the time; ")
+    assert sentence in found.sentence and found.advice == f"raise it ({setting}), or do less at a time"
+    assert f"in {throttle.part * 100:.0f}% of its periods; most of it in main" in found.sentence
+    assert any("stopped by a CPU limit" in line for line in summary_lines(made.build(), 100, 40))
+
+
+def test_a_limit_that_is_not_what_is_short() -> None:
+    for throttles, words in (
+        ({100: CpuThrottle("/web", 0.5, 0.1, 2)}, "working threads; control group /web may use 0.5 CPUs, and had used"),
+        ({100: CpuThrottle("/web", 0.5, 0.01, 2)}, "working threads; most of it in main"),
+        ({99: CpuThrottle("/other", 0.5, 1.0, 2)}, "working threads; most of it in main"),
+    ):
+        made = ready_profile(throttles)
+        assert verdict(made).sentence.startswith("Short of CPU: ready 60%") and words in verdict(made).sentence
+        assert any("no CPU was free" in line for line in summary_lines(made.build(), 100, 40))
+
+
+def ready_profile(throttles: dict[int, CpuThrottle]) -> ProfileBuilder:
+    """Two threads of process 100 that each worked or were ready for all of two seconds."""
+    made = ProfileBuilder(info=replace(INFO, cpu_throttles=throttles))
+    for number in range(2):
+        thread = made.thread(100 + number)
+        for _ in range(100):
+            made.spend(thread, ON_CPU, 8 * MS, [MAIN])
+            made.spend(thread, RUNQUEUE, 12 * MS, [MAIN, READY])
+    return made
 
 
 FAULT = native("memcpy"), kernel("asm_exc_page_fault")
