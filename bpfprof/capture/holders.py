@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import struct
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from bpfprof.account.reasons import FUTEX_PRIVATE
 from bpfprof.capture.process import Process
@@ -15,8 +15,9 @@ from bpfprof.capture.stored_owners import RLOCK_VERSIONS, StoredOwners
 from bpfprof.cpython.frame_values import FrameValues
 from bpfprof.cpython.held_locks import HeldLocks
 from bpfprof.cpython.objects import Objects
-from bpfprof.cpython.thread_state import ThreadStateRef
+from bpfprof.cpython.thread_state import RawFrame, ThreadStateRef
 from bpfprof.cpython.threading_waits import ThreadingWaits
+from bpfprof.model.frames import Frame
 from bpfprof.model.ids import Pid, Tid
 from bpfprof.model.now import WaitsFor
 from bpfprof.model.samples import FD_CALLS
@@ -26,8 +27,10 @@ from bpfprof.proc.reader import reader
 from bpfprof.proc.tasks import BlockedSyscall
 from bpfprof.proc.text import with_controls_replaced
 
+ThreadingFrame = tuple[int, int, str]
 _SOCKET_CALLS = "connect accept accept4 sendto recvfrom sendmsg recvmsg recvmmsg sendmmsg"
 _FIRST_IS_FD = frozenset(FD_CALLS)
+_TIMEOUT = 3  # the argument of futex() that is 0 where it waits without end
 _P_PID = 1  # of waitid(), include/uapi/linux/wait.h
 
 
@@ -49,7 +52,8 @@ def gil_holder(process: Process, states: list[ThreadStateRef]) -> int:
 class Holders:
     """Of one process. tid_of: its threads by the id in their own pid namespace; states: those of its interpreters.
 
-    frames: of threads by id, (frame, code, function) of the innermost one if it is in threading.py.
+    By thread: frames, (frame, code, function) of those in threading.py, the innermost of all first, or None in its
+    place; sleeps_at, the address at which it sleeps in futex(). frame_of: what a frame that was read is.
     """
 
     def __init__(
@@ -58,13 +62,15 @@ class Holders:
         tid_of: Mapping[int, Tid],
         states: list[ThreadStateRef],
         gil_tid: Tid | None,
-        frames: Mapping[Tid, tuple[int, int, str]],
+        frames: Mapping[Tid, list[ThreadingFrame | None]],
+        sleeps_at: Mapping[Tid, int],
+        frame_of: Callable[[RawFrame], Frame],
     ) -> None:
         self._process, self._tid_of, self._gil_tid = process, tid_of, gil_tid
         self._state_of = {tid_of[it.native_thread_id]: it for it in states if it.native_thread_id in tid_of}
         self._tid_of_ident = {state.pthread_id: tid for tid, state in self._state_of.items()}
         self._stored = StoredOwners(process, tid_of, self._tid_of_ident)
-        self._frames = frames
+        self._frames, self._frame_of = frames, frame_of
         self._held: HeldLocks | None = None
         self._waits: ThreadingWaits | None = None
         found, memory = process.interpreter, process.memory
@@ -72,11 +78,14 @@ class Holders:
             objects = Objects(memory, found.layout)
             values = FrameValues(objects)
             self._waits = ThreadingWaits(objects, values)
-            in_frame = {
-                tid: self._waits.released_lock(*frame) for tid, frame in frames.items() if tid in self._state_of
+            address_of = {tid: int(state.address) for tid, state in self._state_of.items()}
+            released = {
+                address_of[tid]: frozenset(self._waits.released_lock(*frame) for frame in found if frame)
+                for tid, found in frames.items()
+                if tid in address_of
             }
-            released = {int(self._state_of[tid].address): lock for tid, lock in in_frame.items() if lock}
-            self._held = HeldLocks(objects, values, states, released)
+            at = {address_of[tid]: futex for tid, futex in sleeps_at.items() if tid in address_of}
+            self._held = HeldLocks(objects, values, states, at, released)
         self._locks: dict[int, int] = {}  # address -> number, in the order in which they are met
         self._file_locks: list[list[str]] | None = None
 
@@ -97,28 +106,25 @@ class Holders:
         return None
 
     def _lock(self, waiting: Tid, call: BlockedSyscall) -> WaitsFor:
-        ident = self._waits.joined(*self._frames[waiting]) if self._waits and waiting in self._frames else 0
+        has_end = bool(call.args[_TIMEOUT])
+        innermost = self._frames[waiting][0] if self._frames.get(waiting) else None
+        ident = self._waits.joined(*innermost) if self._waits and innermost else 0
         if ident:
             tid = self._tid_of_ident.get(ident)
-            return WaitsFor("thread", "end of thread", tid, self._process.pid if tid else None)
+            return WaitsFor("thread", "end of thread", tid, self._process.pid if tid else None, has_end=has_end)
         address, found, owner = call.args[0], self._process.interpreter, self._stored.of(call)
+        held_in = None
         if owner is None and found is not None:
-            tid, lock = self._held_by_with(waiting, address)
+            held, lock = self._held.holder(address) if self._held and waiting in self._state_of else (None, 0)
+            tid = self._tid_of.get(held.state.native_thread_id) if held else None
             owner = (tid, self._process.pid) if tid is not None else None
+            held_in = self._frame_of(held.frame) if held and held.frame else None
             if found.layout.version > RLOCK_VERSIONS[1] and call.args[1] & FUTEX_PRIVATE:
                 if not lock:
                     return WaitsFor("lock", "lock")  # its address says who waits, not for what
                 address = lock
         number = self._locks.setdefault(address, len(self._locks) + 1)
-        return WaitsFor("lock", f"lock #{number}", *(owner or (None, None)))
-
-    def _held_by_with(self, waiting: Tid, address: int) -> tuple[Tid | None, int]:
-        """(who holds a lock by a `with` statement, the lock, 0: not known)"""
-        own = self._state_of.get(waiting)
-        if self._held is None or own is None:
-            return None, 0
-        holder, lock = self._held.holder(address, int(own.address))
-        return (self._tid_of.get(holder.native_thread_id) if holder else None), lock
+        return WaitsFor("lock", f"lock #{number}", *(owner or (None, None)), held_in, has_end)
 
     def _child(self, call: BlockedSyscall, name: str) -> WaitsFor:
         wanted = call.args[1] if name == "waitid" and call.args[0] == _P_PID else call.args[0]

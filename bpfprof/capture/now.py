@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable
+from dataclasses import replace
 
 import numpy as np
 
@@ -15,10 +16,10 @@ from bpfprof import abi
 from bpfprof import array_types as npt
 from bpfprof.account.idle import IDLE_REASONS, is_idle_stack
 from bpfprof.account.kernel_reasons import hint_of
-from bpfprof.account.reasons import wait_reasons
+from bpfprof.account.reasons import FUTEX_CALLS, wait_reasons
 from bpfprof.capture.descriptors import DescriptorKinds
 from bpfprof.capture.frame_reader import FrameReader
-from bpfprof.capture.holders import Holders, gil_holder
+from bpfprof.capture.holders import Holders, ThreadingFrame, gil_holder
 from bpfprof.capture.process import Process
 from bpfprof.capture.sleeping import ThreadStack, python_states, stack_now, stacks_now
 from bpfprof.capture.tasks_now import tasks_now
@@ -47,6 +48,7 @@ _STATE_BITS = {"S": 1, "D": 2, "T": 4, "t": 8, "I": 0x402}
 _TICKS_S = 0.02  # the time of a thread on a CPU is counted at each tick, at 100 Hz or more
 _FAULT = int(abi.Status["BP_PYTHON_FRAME_FAULT"])
 _THREADING = "threading.py"
+_PROVEN_KINDS = ("lock", "thread")
 _MAIN_THREAD = "MainThread"  # what `threading` calls it
 
 
@@ -137,7 +139,21 @@ class _Threads:
         state_of = {tid_of[it.native_thread_id]: it for it in self._states if it.native_thread_id in tid_of}
         gil_tid = next((tid for tid, state in state_of.items() if state.address == holder), None)
         frames_of = [self._reader.frames(stack.frames) for stack in stacks]
-        holders = Holders(process, tid_of, self._states, gil_tid, self._in_threading(stacks, frames_of))
+        sleeps_at = {
+            stack.tid: stack.call.args[0] for stack in stacks if stack.call and stack.call.number in FUTEX_CALLS
+        }
+        in_threading = self._in_threading(stacks, frames_of)
+        holders = Holders(
+            *(
+                process,
+                tid_of,
+                self._states,
+                gil_tid,
+                in_threading,
+                sleeps_at,
+                lambda raw: self._reader.frames([raw])[0],
+            )
+        )
         running = self._on_cpu(stack.tid for stack in stacks if stack.status.run_state == _RUNS)
         waiting = [it.tid for it in stacks if it.status.run_state != _RUNS]
         since = seconds_since_run(process.pid, waiting) if self._with_times else {}
@@ -163,7 +179,17 @@ class _Threads:
                     variables,
                 )
             )
-        return threads
+        return [self._proven(thread, stack) for thread, stack in zip(threads, stacks)]
+
+    def _proven(self, thread: ThreadNow, stack: ThreadStack) -> ThreadNow:
+        """Without the holder if it did not wait all the while until that was read."""
+        wanted = thread.waits_for
+        if wanted is None or wanted.kind not in _PROVEN_KINDS or wanted.held_by_tid is None:
+            return thread
+        after = tasks.thread_status(self._process.pid, stack.tid)
+        if after and (after.run_state, after.switches) == (stack.status.run_state, stack.status.switches):
+            return thread
+        return replace(thread, waits_for=replace(wanted, held_by_tid=None, held_by_pid=None, held_in=None))
 
     def _variables(self, stacks: list[ThreadStack]) -> list[list[dict[str, str]]]:
         """Of each frame of each thread."""
@@ -181,13 +207,19 @@ class _Threads:
             for stack in stacks
         ]
 
-    def _in_threading(self, stacks: list[ThreadStack], frames_of: list[list[Frame]]) -> dict[Tid, tuple[int, int, str]]:
-        """(frame, code, function) of each innermost frame that is in threading.py."""
+    def _in_threading(
+        self, stacks: list[ThreadStack], frames_of: list[list[Frame]]
+    ) -> dict[Tid, list[ThreadingFrame | None]]:
+        """(frame, code, function) of each frame that is in threading.py; None for an innermost one that is not."""
         return {
-            stack.tid: (stack.addresses[place], stack.frames[place][0], frames[0].name)
+            stack.tid: [
+                (stack.addresses[place], stack.frames[place][0], frame.name)
+                if frame.file.endswith(_THREADING)
+                else None
+                for number, (place, frame) in enumerate(zip(self._reader.places(stack.frames), frames))
+                if number == 0 or frame.file.endswith(_THREADING)
+            ]
             for stack, frames in zip(stacks, frames_of)
-            for place in self._reader.places(stack.frames)[:1]
-            if frames[0].file.endswith(_THREADING)
         }
 
     def _settled(self, stack: ThreadStack) -> ThreadStack:

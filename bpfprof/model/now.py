@@ -12,12 +12,17 @@ ON_CPU, READY, WAITING = "on-cpu", "ready", "waiting"
 
 @dataclass(frozen=True)
 class WaitsFor:
-    """What a wait is for. The holder is None where it is not known: most locks do not store theirs."""
+    """What a wait is for. The holder is None where it is not known: most locks do not store theirs.
+
+    held_in: the frame that has it, where that is known. has_end: it waits for a time at most.
+    """
 
     kind: str
     name: str
     held_by_tid: Tid | None = None
     held_by_pid: Pid | None = None
+    held_in: Frame | None = None
+    has_end: bool = False
 
 
 @dataclass(frozen=True)

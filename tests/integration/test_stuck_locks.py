@@ -1,0 +1,43 @@
+"""Who holds the locks of programs that stand still, and who waits for whom in a circle: stuck_locks.py knows."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from tests.integration.recorded import ALL_INTERPRETERS, bpfprof, needs_root, program, running
+
+pytestmark = needs_root
+VERSIONS = [it for it in ALL_INTERPRETERS if not it.endswith("t")]
+WITHOUT_STACKS = ("3.6", "3.7")  # an ExitStack keeps functions there, not methods
+
+
+def holders_in(process: dict[str, Any]) -> dict[str, str | None]:
+    """By name: of each thread that waits for something, who has it."""
+    names = {thread["tid"]: thread["name"] for thread in process["threads"]}
+    waits = {thread["name"]: thread["waits_for"] or {} for thread in process["threads"]}
+    return {name: names.get(wanted.get("held_by_tid")) for name, wanted in waits.items()}
+
+
+def circles_in(process: dict[str, Any]) -> list[list[str]]:
+    names = {thread["tid"]: thread["name"] for thread in process["threads"]}
+    return sorted(sorted(names[tid] for tid in circle) for circle in process["deadlocks"])
+
+
+@pytest.mark.gate
+@pytest.mark.parametrize("version", VERSIONS)
+def test_holders_and_circles_are_those_that_there_are(version: str) -> None:
+    with running(ALL_INTERPRETERS[version], program("stuck_locks.py")) as target:
+        told = json.loads(target.first_line)
+        (process,) = json.loads(bpfprof("dump", "-j", target.pid).stdout)["processes"]
+        lines = bpfprof("dump", target.pid).stdout.splitlines()
+        target.end()
+    holders, found = told["holders"], holders_in(process)
+    if version in WITHOUT_STACKS:
+        holders = {name: it for name, it in holders.items() if "pushed" not in name and "wanted" not in name}
+    assert len(holders) >= 100
+    assert {name: found[name] for name in holders} == holders
+    assert circles_in(process) == sorted(sorted(names) for names in told["circles"])
+    assert len([line for line in lines if line.startswith("DEADLOCK: ")]) == len(told["circles"])
