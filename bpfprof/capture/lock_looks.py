@@ -26,6 +26,8 @@ _LOOKS_NS = 200_000_000  # for all processes; a look at one thread takes some 2 
 _MOST_THREADS = 200  # of a process that is looked at
 _UNKNOWN, _BLOCKED = (int(abi.ThreadState[f"BP_THREAD_{name}"]) for name in ("UNKNOWN", "BLOCKED"))
 _OF_LOCKS = ("lock", "thread")
+# From when, to when, a thread, who holds what it waits for, whether it waits for a time at most.
+_Looked = tuple[int, int, Tid, Tid, bool]
 
 
 def look_at_locks(processes: Processes, table: ThreadTable, sink: Sink) -> None:
@@ -40,7 +42,7 @@ def look_at_locks(processes: Processes, table: ThreadTable, sink: Sink) -> None:
     chosen = may_wait & (records["wake_ns"] == 0) & (waited_ns >= _WAITED_NS)
     since_ns = dict(zip(tids[chosen].tolist(), records["since_ns"][chosen].tolist()))
     longest = sorted(zip(waited_ns[chosen].tolist(), records["tgid"][chosen].tolist()), reverse=True)
-    looked: list[tuple[int, int, Tid, Tid]] = []
+    looked: list[_Looked] = []
     for pid in dict.fromkeys(pid for _, pid in longest):
         if time.monotonic_ns() - begin_ns > _LOOKS_NS:
             break
@@ -52,15 +54,14 @@ def look_at_locks(processes: Processes, table: ThreadTable, sink: Sink) -> None:
     after_ns = dict(zip(tids[waits_on].tolist(), records["since_ns"][waits_on].tolist()))
     index_of = processes.threads.index_of
     rows = [
-        (from_ns, to_ns, index_of[tid], index_of[holder] + 1)
-        for from_ns, to_ns, tid, holder in looked
+        (from_ns, to_ns, index_of[tid], index_of[holder] + 1, has_end)
+        for from_ns, to_ns, tid, holder, has_end in looked
         if tid in since_ns and since_ns[tid] == after_ns.get(tid) and {tid, holder} <= index_of.keys()
     ]
     sink.write("lock_holders", arrays={"rows": np.array(rows, LOCK_HOLDER_DTYPE)})
 
 
-def _look_at(processes: Processes, pid: Pid) -> list[tuple[int, int, Tid, Tid]]:
-    """(from when, to when, a thread, who holds what it waits for)"""
+def _look_at(processes: Processes, pid: Pid) -> list[_Looked]:
     process = processes.by_pid.get(pid)
     if process is None or process.interpreter is None or len(tasks.list_threads(pid)) > _MOST_THREADS:
         return []
@@ -72,5 +73,7 @@ def _look_at(processes: Processes, pid: Pid) -> list[tuple[int, int, Tid, Tid]]:
     end_ns = time.monotonic_ns()
     wanted = [(thread.tid, thread.waits_for) for thread in threads]
     return [
-        (begin_ns, end_ns, tid, it.held_by_tid) for tid, it in wanted if it and it.kind in _OF_LOCKS and it.held_by_tid
+        (begin_ns, end_ns, tid, it.held_by_tid, it.has_end)
+        for tid, it in wanted
+        if it and it.kind in _OF_LOCKS and it.held_by_tid
     ]

@@ -18,6 +18,7 @@ from bpfprof.query.children import awaited_process
 from bpfprof.query.critical_path import CriticalPath, critical_path
 from bpfprof.query.functions import Ints, function_of_frames
 from bpfprof.query.lock_holders import LockWaits, hog_of, lock_waits, waits_while_held
+from bpfprof.query.lock_orders import deadlock_frame, deadlocks
 from bpfprof.query.objects import object_text
 from bpfprof.query.operators import find_operators
 from bpfprof.query.places import WITH_OBJECTS, place_text, top_object, top_place
@@ -30,6 +31,7 @@ _MIN_CPU_NS = 200_000_000  # less says nothing by ticks of 10 ms
 _CALLBACK = ("/asyncio/events.py", "Handle._run")  # what calls callbacks and steps of tasks
 _SAMPLE_NS = 10_000_000  # exact time counts as what a clock of 100 Hz would see of it
 _ONE_LOCK = 0.6  # of the waits for locks: then it is one lock that matters
+_NAMES = 6  # of threads of a deadlock
 _INSIDE = 0.3  # of the time that a lock was held while others waited
 _DOING = {
     **{"disk": "disk reads or writes", "net": "waits for the network", "sleep": "sleeps", "gil": "waits for the GIL"},
@@ -61,7 +63,8 @@ class Facts:
     loaders_needed would hide it. loading_first, loading_where: what that is spent on, and where. cpus: that loops may
     use, 0: not known. pool: whose threads work or want to most, with how many of them
     and of their processes, the CPUs that those may use (0: not known) and what sets the number; pool_part: of all time
-    on a CPU or ready theirs; spin_part: of all CPU time that in which they wait for each other.
+    on a CPU or ready theirs; spin_part: of all CPU time that in which they wait for each other. deadlock: the threads
+    that wait for one another at the end, "" where none do; deadlock_where: where the first does; deadlocks: how many.
     """
 
     samples: int = 1000
@@ -110,6 +113,9 @@ class Facts:
     pool_part: float = 0.0
     pool_setting: str = ""
     spin_part: float = 0.0
+    deadlock: str = ""
+    deadlock_where: str = ""
+    deadlocks: int = 0
 
     @property
     def cpu_part(self) -> float:
@@ -182,7 +188,20 @@ def facts_of(profile: Profile, work: Work) -> tuple[Facts, int]:
     )
     if path and (path.data_ns + path.loading_ns) * 4 > path.wall_ns:
         facts, frame = _with_data(facts, frame, profile, everything, path)
+    cycles = deadlocks(profile)
+    if cycles:
+        return _with_deadlock(facts, profile, everything, cycles)
     return facts, holder if holder >= 0 and holder_part >= MAIN_HOLDER else frame
+
+
+def _with_deadlock(facts: Facts, profile: Profile, work: Work, cycles: list[list[int]]) -> tuple[Facts, int]:
+    """The same with what is known of the first deadlock, and where it is."""
+    first, frame = cycles[0], deadlock_frame(profile, work, cycles[0])
+    names = [profile.threads[thread].thread_name or "?" for thread in first]
+    names = names if len(names) <= _NAMES else [*names[: _NAMES - 1], "..."]
+    names += names[: len(names) > 1]
+    told = {"deadlock": " -> ".join(names), "deadlock_where": _text(profile, frame), "deadlocks": len(cycles)}
+    return replace(facts, **told), frame
 
 
 def _with_data(facts: Facts, frame: int, profile: Profile, work: Work, path: CriticalPath) -> tuple[Facts, int]:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.integration.recorded import ALL_INTERPRETERS, bpfprof, needs_root, program, running
+from tests.integration.recorded import ALL_INTERPRETERS, PYTHON, bpfprof, needs_root, program, running
 
 pytestmark = needs_root
 VERSIONS = [it for it in ALL_INTERPRETERS if not it.endswith("t")]
@@ -41,3 +42,28 @@ def test_holders_and_circles_are_those_that_there_are(version: str) -> None:
     assert {name: found[name] for name in holders} == holders
     assert circles_in(process) == sorted(sorted(names) for names in told["circles"])
     assert len([line for line in lines if line.startswith("DEADLOCK: ")]) == len(told["circles"])
+
+
+@pytest.mark.parametrize("version", [it for it in ("3.8", "3.11", "3.13", "sid-3.15") if it in ALL_INTERPRETERS])
+def test_a_recording_says_deadlocked_with_the_same_circles(version: str, tmp_path: Path) -> None:
+    path = tmp_path / "x.bpfprof"
+    with running(ALL_INTERPRETERS[version], program("stuck_locks.py"), "service", "itself", "has_end") as target:
+        told = json.loads(target.first_line)
+        bpfprof("record", "-p", target.pid, "-d", 1, "-o", path)
+        target.end()
+    report = json.loads(bpfprof("report", path, "-f", "json").stdout)
+    names = {thread["tid"]: thread["name"] for thread in report["threads"]}
+    circles = sorted(sorted(names[tid] for tid in circle) for circle in report["deadlocks"])
+    assert circles == sorted(sorted(it) for it in told["circles"])
+    verdict = report["verdict"]
+    assert verdict["bound"] == "stuck" and verdict["sentence"].startswith("Deadlocked: ")
+    assert verdict["where"]["file"].endswith("stuck_locks.py")
+
+
+def test_a_wait_that_ends_by_itself_is_in_no_deadlock(tmp_path: Path) -> None:
+    path = tmp_path / "x.bpfprof"
+    with running(PYTHON, program("stuck_locks.py"), "has_end") as target:
+        bpfprof("record", "-p", target.pid, "-d", 1, "-o", path)
+        target.end()
+    report = json.loads(bpfprof("report", path, "-f", "json").stdout)
+    assert report["deadlocks"] == [] and report["verdict"]["bound"] != "stuck"

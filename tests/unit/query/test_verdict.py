@@ -52,6 +52,21 @@ STORE = {"holder": "store (app.py:9)"}
 @pytest.mark.parametrize(
     ("given", "bound", "sentence"),
     [
+        (
+            facts("lock", {"lock": 1}, samples=3, deadlock="a -> b -> a", deadlock_where="take (x.py:4)", deadlocks=1),
+            "stuck",
+            "Deadlocked: a -> b -> a, each waits for what the next one has, in take (x.py:4).",
+        ),
+        (
+            facts("python", {"python": 1}, deadlock="MainThread", deadlock_where="handle (x.py:4)", deadlocks=3),
+            "stuck",
+            "Deadlocked: MainThread waits in handle (x.py:4) for a lock that it holds itself; 2 more.",
+        ),
+        (
+            facts("", {}, deadlock="a -> b -> a", deadlocks=2),
+            "stuck",
+            "Deadlocked: a -> b -> a, each waits for what the next one has; 1 more.",
+        ),
         (facts("python", {"python": 1}, samples=33), "unknown", "Too little to say (33 samples): record -d 10"),
         (facts("python", {"python": 1}, duration_ns=700 * MS), "unknown", "Too little to say (0.7 s)"),
         (facts("", {}, busy_part=0.0, working_ns=0), "idle", "Idle: its threads wait for work."),
@@ -180,7 +195,7 @@ def test_every_rule_is_reached_by_a_row_of_the_test_above() -> None:
 
 
 def test_bounds_are_those_of_the_contract() -> None:
-    words = "python native gil lock disk net device ready sleep child mixed idle unknown"
+    words = "python native gil lock disk net device ready sleep child stuck mixed idle unknown"
     bounds = {rule.bound if isinstance(rule.bound, str) else rule.bound(facts("other", {})) for rule in RULES}
     assert bounds == set(words.split())
 
