@@ -7,17 +7,18 @@ from __future__ import annotations
 
 import os
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 from bpfprof.account.reasons import FUTEX_PRIVATE
+from bpfprof.capture.frame_reader import FrameReader
 from bpfprof.capture.process import Process
 from bpfprof.capture.stored_owners import RLOCK_VERSIONS, StoredOwners
+from bpfprof.cpython.code_objects import Unresolved
 from bpfprof.cpython.frame_values import FrameValues
 from bpfprof.cpython.held_locks import HeldLocks
 from bpfprof.cpython.objects import Objects
-from bpfprof.cpython.thread_state import RawFrame, ThreadStateRef
+from bpfprof.cpython.thread_state import ThreadStateRef
 from bpfprof.cpython.threading_waits import ThreadingWaits
-from bpfprof.model.frames import Frame
 from bpfprof.model.ids import Pid, Tid
 from bpfprof.model.now import WaitsFor
 from bpfprof.model.samples import FD_CALLS
@@ -27,7 +28,7 @@ from bpfprof.proc.reader import reader
 from bpfprof.proc.tasks import BlockedSyscall
 from bpfprof.proc.text import with_controls_replaced
 
-ThreadingFrame = tuple[int, int, str]
+THREADING = "threading.py"
 _SOCKET_CALLS = "connect accept accept4 sendto recvfrom sendmsg recvmsg recvmmsg sendmmsg"
 _FIRST_IS_FD = frozenset(FD_CALLS)
 _TIMEOUT = 3  # the argument of futex() that is 0 where it waits without end
@@ -52,8 +53,8 @@ def gil_holder(process: Process, states: list[ThreadStateRef]) -> int:
 class Holders:
     """Of one process. tid_of: its threads by the id in their own pid namespace; states: those of its interpreters.
 
-    By thread: frames, (frame, code, function) of those in threading.py, the innermost of all first, or None in its
-    place; sleeps_at, the address at which it sleeps in futex(). frame_of: what a frame that was read is.
+    By thread: frames, (frame, code, function) of the innermost one if it is in threading.py; sleeps_at, the address at
+    which it sleeps in futex().
     """
 
     def __init__(
@@ -62,15 +63,15 @@ class Holders:
         tid_of: Mapping[int, Tid],
         states: list[ThreadStateRef],
         gil_tid: Tid | None,
-        frames: Mapping[Tid, list[ThreadingFrame | None]],
+        frames: Mapping[Tid, tuple[int, int, str]],
         sleeps_at: Mapping[Tid, int],
-        frame_of: Callable[[RawFrame], Frame],
+        reader: FrameReader,
     ) -> None:
         self._process, self._tid_of, self._gil_tid = process, tid_of, gil_tid
         self._state_of = {tid_of[it.native_thread_id]: it for it in states if it.native_thread_id in tid_of}
         self._tid_of_ident = {state.pthread_id: tid for tid, state in self._state_of.items()}
         self._stored = StoredOwners(process, tid_of, self._tid_of_ident)
-        self._frames, self._frame_of = frames, frame_of
+        self._frames, self._reader = frames, reader
         self._held: HeldLocks | None = None
         self._waits: ThreadingWaits | None = None
         found, memory = process.interpreter, process.memory
@@ -78,14 +79,9 @@ class Holders:
             objects = Objects(memory, found.layout)
             values = FrameValues(objects)
             self._waits = ThreadingWaits(objects, values)
-            address_of = {tid: int(state.address) for tid, state in self._state_of.items()}
-            released = {
-                address_of[tid]: frozenset(self._waits.released_lock(*frame) for frame in found if frame)
-                for tid, found in frames.items()
-                if tid in address_of
-            }
-            at = {address_of[tid]: futex for tid, futex in sleeps_at.items() if tid in address_of}
-            self._held = HeldLocks(objects, values, states, at, released)
+            state_of = self._state_of
+            at = {int(state_of[tid].address): futex for tid, futex in sleeps_at.items() if tid in state_of}
+            self._held = HeldLocks(objects, values, states, at, self._released_in)
         self._locks: dict[int, int] = {}  # address -> number, in the order in which they are met
         self._file_locks: list[list[str]] | None = None
 
@@ -107,8 +103,7 @@ class Holders:
 
     def _lock(self, waiting: Tid, call: BlockedSyscall) -> WaitsFor:
         has_end = bool(call.args[_TIMEOUT])
-        innermost = self._frames[waiting][0] if self._frames.get(waiting) else None
-        ident = self._waits.joined(*innermost) if self._waits and innermost else 0
+        ident = self._waits.joined(*self._frames[waiting]) if self._waits and waiting in self._frames else 0
         if ident:
             tid = self._tid_of_ident.get(ident)
             return WaitsFor("thread", "end of thread", tid, self._process.pid if tid else None, has_end=has_end)
@@ -118,13 +113,21 @@ class Holders:
             held, lock = self._held.holder(address) if self._held and waiting in self._state_of else (None, 0)
             tid = self._tid_of.get(held.state.native_thread_id) if held else None
             owner = (tid, self._process.pid) if tid is not None else None
-            held_in = self._frame_of(held.frame) if held and held.frame else None
+            held_in = self._reader.frames([held.frame])[0] if held and held.frame else None
             if found.layout.version > RLOCK_VERSIONS[1] and call.args[1] & FUTEX_PRIVATE:
                 if not lock:
                     return WaitsFor("lock", "lock")  # its address says who waits, not for what
                 address = lock
         number = self._locks.setdefault(address, len(self._locks) + 1)
-        return WaitsFor("lock", f"lock #{number}", *(owner or (None, None)), held_in, has_end)
+        held_by_tid, held_by_pid = owner or (None, None)
+        return WaitsFor("lock", f"lock #{number}", held_by_tid, held_by_pid, held_in, has_end)
+
+    def _released_in(self, frame: int, code: int) -> int:
+        """The lock that a frame has released until it is woken; 0: none."""
+        known = self._reader.code(code)
+        if self._waits is None or isinstance(known, Unresolved) or not known.filename.endswith(THREADING):
+            return 0
+        return self._waits.released_lock(frame, code, known.qualname)
 
     def _child(self, call: BlockedSyscall, name: str) -> WaitsFor:
         wanted = call.args[1] if name == "waitid" and call.args[0] == _P_PID else call.args[0]

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from bpfprof.cpython.code_objects import read_text
@@ -60,14 +60,14 @@ class Held:
 
 @dataclass
 class HeldLocks:
-    """Of one process at one moment. By address of a state: where it sleeps in futex(), and the locks that
-    Condition.wait() has released meanwhile."""
+    """Of one process at one moment. sleeps_at: by address of a state where it sleeps in futex(); released_in: of a
+    frame and its code the lock that it, as Condition.wait(), has released meanwhile, 0: none."""
 
     objects: Objects
     values: FrameValues
     states: list[ThreadStateRef]
     sleeps_at: Mapping[int, int] = field(default_factory=dict)
-    released: Mapping[int, frozenset[int]] = field(default_factory=dict)
+    released_in: Callable[[int, int], int] = lambda _frame, _code: 0
     _bodies: WithBodies = field(init=False)
     _holds: dict[int, list[Hold]] = field(default_factory=dict)  # by address of a state
     _frames: dict[int, list[RawFrame]] = field(default_factory=dict)
@@ -103,7 +103,7 @@ class HeldLocks:
     def _held(self, state: ThreadStateRef, lock: int) -> Held | None:
         address = int(state.address)
         place = next((it.place for it in self._holds[address] if it.lock == lock), None)
-        if place is None or lock in self.released.get(address, ()):
+        if place is None:
             return None
         frames = self._frames[address][: place + 1]
         futex = self.sleeps_at.get(address)
@@ -128,11 +128,13 @@ class HeldLocks:
             if layout.shim_is_python or raw[2] < layout.entry_marks_from
         ]
         self._frames[state] = [raw for raw, _ in frames]
+        released = {self.released_in(address, raw[0]) for raw, address in frames}
         self._holds[state] = [
             Hold(lock, place)
             for place, ((code, _, _), address) in enumerate(frames)
             for method, instance in self._bodies.exits(address, code)
             for lock in self._left_by(method, instance)
+            if lock not in released
         ]
 
     def _left_by(self, method: int, instance: int, nested: int = 0) -> tuple[int, ...]:

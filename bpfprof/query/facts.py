@@ -200,8 +200,8 @@ def _with_deadlock(facts: Facts, profile: Profile, work: Work, cycles: list[list
     names = [profile.threads[thread].thread_name or "?" for thread in first]
     names = names if len(names) <= _NAMES else [*names[: _NAMES - 1], "..."]
     names += names[: len(names) > 1]
-    told = {"deadlock": " -> ".join(names), "deadlock_where": _text(profile, frame), "deadlocks": len(cycles)}
-    return replace(facts, **told), frame
+    text, where = " -> ".join(names), _text(profile, frame)
+    return replace(facts, deadlock=text, deadlock_where=where, deadlocks=len(cycles)), frame
 
 
 def _with_data(facts: Facts, frame: int, profile: Profile, work: Work, path: CriticalPath) -> tuple[Facts, int]:

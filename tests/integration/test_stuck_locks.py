@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from bpfprof.capture.now import process_now
+from bpfprof.model.ids import Pid
+from bpfprof.query.wait_graph import cycles, endless_waits
 from tests.integration.recorded import ALL_INTERPRETERS, PYTHON, bpfprof, needs_root, program, running
 
 pytestmark = needs_root
@@ -67,3 +72,41 @@ def test_a_wait_that_ends_by_itself_is_in_no_deadlock(tmp_path: Path) -> None:
         target.end()
     report = json.loads(bpfprof("report", path, "-f", "json").stdout)
     assert report["deadlocks"] == [] and report["verdict"]["bound"] != "stuck"
+
+
+HEALTHY = [it for it in ("3.8", "3.10", "3.12", "3.13", "sid-3.15") if it in ALL_INTERPRETERS]
+TOGETHER, ROUNDS = 10, 4
+
+
+@pytest.mark.parametrize("version", HEALTHY)
+def test_programs_that_go_on_have_no_false_holders_and_no_deadlocks(version: str) -> None:
+    """Ten of 12 threads each, which is more than the CPUs can do, four times: 40 looks for each interpreter."""
+    named = 0
+    with contextlib.ExitStack() as stack:
+        command = ALL_INTERPRETERS[version], program("ordered_locks.py")
+        targets = [stack.enter_context(running(*command)) for _ in range(TOGETHER)]
+        for target in targets * ROUNDS:
+            begin_s = time.monotonic()
+            process = process_now(Pid(target.pid))
+            end_s = time.monotonic()
+            target.tell(f"{begin_s} {end_s}")
+            turns = {int(tid): rows for tid, rows in json.loads(target.answer()).items()}
+            holders = {
+                thread.tid: thread.waits_for.held_by_tid
+                for thread in process.threads
+                if thread.waits_for and thread.waits_for.kind == "lock" and thread.waits_for.held_by_tid
+            }
+            false = [pair for pair in holders.items() if not has_held(turns, *pair)]
+            assert false == [] and cycles(endless_waits(process.threads)) == []
+            named += len(holders)
+    print(version, named)
+    assert named > 0
+
+
+def has_held(turns: dict[int, list[list[float]]], waiting: int, holder: int) -> bool:
+    """Whether one had a lock that the other waited for."""
+    return any(
+        lock == wanted and got < had and gave > asked
+        for wanted, asked, had, _ in turns.get(waiting, [])
+        for lock, _, got, gave in turns.get(holder, [])
+    )

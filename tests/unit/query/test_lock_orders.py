@@ -109,7 +109,8 @@ def test_a_deadlock_comes_first() -> None:
     profile = replace(made.build(), lock_holders=looks)
     verdict = verdict_of(profile, work_of(profile))
     assert (
-        verdict.sentence == "Deadlocked: one -> other -> one, each waits for what the next one has, in one (train.py:10)."
+        verdict.sentence
+        == "Deadlocked: one -> other -> one, each waits for what the next one has, in one (train.py:10)."
     )
     assert (verdict.bound, verdict.where) == ("stuck", ONE)
     looks["has_end"][0] = 1
