@@ -70,7 +70,7 @@ class Holders:
         self._process, self._tid_of, self._gil_tid = process, tid_of, gil_tid
         self._state_of = {tid_of[it.native_thread_id]: it for it in states if it.native_thread_id in tid_of}
         self._tid_of_ident = {state.pthread_id: tid for tid, state in self._state_of.items()}
-        self._stored = StoredOwners(process, tid_of, self._tid_of_ident)
+        self._stored = StoredOwners(process, tid_of, self._tid_of_ident, self._may_own)
         self._frames, self._reader = frames, reader
         self._held: HeldLocks | None = None
         self._waits: ThreadingWaits | None = None
@@ -81,7 +81,9 @@ class Holders:
             self._waits = ThreadingWaits(objects, values)
             state_of = self._state_of
             at = {int(state_of[tid].address): futex for tid, futex in sleeps_at.items() if tid in state_of}
-            self._held = HeldLocks(objects, values, states, at, self._released_in)
+            forked = state_of.keys() - {process.pid} if tasks.is_forked(process.pid) else ()
+            doubtful = frozenset(int(state_of[tid].address) for tid in forked)
+            self._held = HeldLocks(objects, values, states, at, self._released_in, doubtful)
         self._locks: dict[int, int] = {}  # address -> number, in the order in which they are met
         self._file_locks: list[list[str]] | None = None
 
@@ -121,6 +123,9 @@ class Holders:
         number = self._locks.setdefault(address, len(self._locks) + 1)
         held_by_tid, held_by_pid = owner or (None, None)
         return WaitsFor("lock", f"lock #{number}", held_by_tid, held_by_pid, held_in, has_end)
+
+    def _may_own(self, tid: Tid) -> bool:
+        return self._held is not None and self._held.may_own(self._state_of[tid])
 
     def _released_in(self, frame: int, code: int) -> int:
         """The lock that a frame has released until it is woken; 0: none."""

@@ -37,6 +37,7 @@ _ADDRESS_BEFORE = 8  # struct wait_entry: park_arg, addr, sema; Python/parking_l
 _OWNER = struct.Struct("<QQ")  # from 3.14 on, of a locked RLock, after a word with its lock: thread, level
 _NAME_BYTES = 16
 _NESTED = 3  # context managers that hold others
+_RELEASE = "release"
 _RELEASES = ("release", "unlock", "__exit__")  # in names
 _Found = tuple[str, tuple[int, ...]]
 _NOTHING: _Found = ("", ())
@@ -61,13 +62,15 @@ class Held:
 @dataclass
 class HeldLocks:
     """Of one process at one moment. sleeps_at: by address of a state where it sleeps in futex(); released_in: of a
-    frame and its code the lock that it, as Condition.wait(), has released meanwhile, 0: none."""
+    frame and its code the lock that it, as Condition.wait(), has released meanwhile, 0: none. doubtful: states whose
+    pthread id a thread may have had that is gone, which stays the owner of what it had."""
 
     objects: Objects
     values: FrameValues
     states: list[ThreadStateRef]
     sleeps_at: Mapping[int, int] = field(default_factory=dict)
     released_in: Callable[[int, int], int] = lambda _frame, _code: 0
+    doubtful: frozenset[int] = frozenset()
     _bodies: WithBodies = field(init=False)
     _holds: dict[int, list[Hold]] = field(default_factory=dict)  # by address of a state
     _frames: dict[int, list[RawFrame]] = field(default_factory=dict)
@@ -80,18 +83,34 @@ class HeldLocks:
         """(who holds what threads sleep for at the address `futex`, the lock); None, 0: not known."""
         if self.objects.layout.code_type != 8:
             return None, 0
-        if not self._frames:
-            for state in self.states:
-                self._look_at(int(state.address))
+        self._look()
         lock = self._lock_at(futex)
         if not lock or not self._state_of(lock) & _LOCKED:
             return None, lock
         owner = self._stored_owner(lock)
         if owner:
-            found = [Held(it, None) for it in self.states if it.pthread_id == owner]
+            found = [Held(it, None) for it in self.states if it.pthread_id == owner and self.may_own(it)]
         else:
             found = [held for state in self.states if (held := self._held(state, lock))]
         return (found[0] if len(found) == 1 else None), lock
+
+    def may_own(self, state: ThreadStateRef) -> bool:
+        """Whether it is the one that an RLock stores: where that is in doubt it has to be where it will release one."""
+        address = int(state.address)
+        if address not in self.doubtful:
+            return True
+        self._look()
+        try:
+            names = {name for code, _, _ in self._frames[address] for name in self.values.used_names(code)}
+            return _RELEASE in names or any(self._name_of(hold.lock) == RLOCK for hold in self._holds[address])
+        except Changed:
+            return False
+
+    def _look(self) -> None:
+        """At all states, once."""
+        if not self._frames:
+            for state in self.states:
+                self._look_at(int(state.address))
 
     def _lock_at(self, futex: int) -> int:
         """The lock that those wait for who sleep there; 0: not known, or nobody has it."""
@@ -139,13 +158,13 @@ class HeldLocks:
 
     def _left_by(self, method: int, instance: int, nested: int = 0) -> tuple[int, ...]:
         """The locks that this call releases."""
-        kind, locks = self._look(method, nested)
+        kind, locks = self._what(method, nested)
         if kind != "exit" or not instance:
             return locks if kind == "exit" else ()
-        kind, locks = self._look(instance, nested)
+        kind, locks = self._what(instance, nested)
         return locks if kind in ("lock", "manager") else ()
 
-    def _look(self, address: int, nested: int) -> _Found:
+    def _what(self, address: int, nested: int) -> _Found:
         """What an object is, and which locks it is of: `lock`, `manager`, `exit` of them, or ""."""
         if address not in self._seen:
             self._seen[address] = _NOTHING  # what holds itself ends here

@@ -110,3 +110,13 @@ def has_held(turns: dict[int, list[list[float]]], waiting: int, holder: int) -> 
         for wanted, asked, had, _ in turns.get(waiting, [])
         for lock, _, got, gave in turns.get(holder, [])
     )
+
+
+@pytest.mark.parametrize("version", [it for it in ("3.8", "3.12", "3.13") if it in ALL_INTERPRETERS])
+def test_a_thread_with_the_id_of_one_that_is_gone_does_not_have_its_lock(version: str) -> None:
+    with running(ALL_INTERPRETERS[version], program("forked_rlock.py")) as target:
+        (process,) = json.loads(bpfprof("dump", "-j", int(target.first_line)).stdout)["processes"]
+        target.end()
+    found = holders_in(process)
+    wanted = {"MainThread": None, "wants enter": "enter", "wants acquire": "acquire"}
+    assert {name: found[name] for name in wanted} == wanted and "has its id" in found
