@@ -10,9 +10,11 @@ from collections.abc import Mapping
 
 from bpfprof.account.reasons import FUTEX_PRIVATE
 from bpfprof.capture.descriptors import DescriptorKinds
+from bpfprof.capture.frame_reader import FrameReader
 from bpfprof.capture.polled import polled_descriptors, readers_of_pipe
 from bpfprof.capture.process import Process
 from bpfprof.capture.stored_owners import RLOCK_VERSIONS, StoredOwners
+from bpfprof.cpython.code_objects import Unresolved
 from bpfprof.cpython.frame_values import FrameValues
 from bpfprof.cpython.held_locks import HeldLocks
 from bpfprof.cpython.objects import Objects
@@ -28,9 +30,11 @@ from bpfprof.proc.reader import reader
 from bpfprof.proc.tasks import BlockedSyscall
 from bpfprof.proc.text import with_controls_replaced
 
+THREADING = "threading.py"
 _FIRST_IS_FD = frozenset(FD_CALLS)
 _POLLS = ("poll", "ppoll", "select", "pselect6", "epoll_wait", "epoll_pwait", "epoll_pwait2")
 _WRITES = ("write", "writev")
+_TIMEOUT = 3  # the argument of futex() that is 0 where it waits without end
 _P_PID = 1  # of waitid(), include/uapi/linux/wait.h
 
 
@@ -52,7 +56,8 @@ def gil_holder(process: Process, states: list[ThreadStateRef]) -> int:
 class Holders:
     """Of one process. tid_of: its threads by the id in their own pid namespace; states: those of its interpreters.
 
-    frames: of threads by id, (frame, code, function) of the innermost one if it is in threading.py.
+    By thread: frames, (frame, code, function) of the innermost one if it is in threading.py; sleeps_at, the address at
+    which it sleeps in futex().
     """
 
     def __init__(
@@ -62,12 +67,14 @@ class Holders:
         states: list[ThreadStateRef],
         gil_tid: Tid | None,
         frames: Mapping[Tid, tuple[int, int, str]],
+        sleeps_at: Mapping[Tid, int],
+        reader: FrameReader,
     ) -> None:
         self._process, self._tid_of, self._gil_tid = process, tid_of, gil_tid
         self._state_of = {tid_of[it.native_thread_id]: it for it in states if it.native_thread_id in tid_of}
         self._tid_of_ident = {state.pthread_id: tid for tid, state in self._state_of.items()}
-        self._stored = StoredOwners(process, tid_of, self._tid_of_ident)
-        self._frames = frames
+        self._stored = StoredOwners(process, tid_of, self._tid_of_ident, self._may_own)
+        self._frames, self._reader = frames, reader
         self._held: HeldLocks | None = None
         self._waits: ThreadingWaits | None = None
         found, memory = process.interpreter, process.memory
@@ -75,11 +82,11 @@ class Holders:
             objects = Objects(memory, found.layout)
             values = FrameValues(objects)
             self._waits = ThreadingWaits(objects, values)
-            in_frame = {
-                tid: self._waits.released_lock(*frame) for tid, frame in frames.items() if tid in self._state_of
-            }
-            released = {int(self._state_of[tid].address): lock for tid, lock in in_frame.items() if lock}
-            self._held = HeldLocks(objects, values, states, released)
+            state_of = self._state_of
+            at = {int(state_of[tid].address): futex for tid, futex in sleeps_at.items() if tid in state_of}
+            forked = state_of.keys() - {process.pid} if tasks.is_forked(process.pid) else ()
+            doubtful = frozenset(int(state_of[tid].address) for tid in forked)
+            self._held = HeldLocks(objects, values, states, at, self._released_in, doubtful)
         self._descriptors = DescriptorKinds()
         self._locks: dict[int, int] = {}  # address -> number, in the order in which they are met
         self._file_locks: list[list[str]] | None = None
@@ -110,24 +117,30 @@ class Holders:
         pid = self._process.pid
         own, others = readers_of_pipe(pid, number & 0xFFFFFFFF)
         nobody = "" if others else "no other process of its family reads it" if own else ""
-        return WaitsFor("pipe", self._descriptor(number), None, others[0] if len(others) == 1 else None, nobody)
+        return WaitsFor("pipe", self._descriptor(number), None, others[0] if len(others) == 1 else None, nobody=nobody)
 
     def _lock(self, waiting: Tid, call: BlockedSyscall) -> WaitsFor:
+        has_end = bool(call.args[_TIMEOUT])
         ident = self._waits.joined(*self._frames[waiting]) if self._waits and waiting in self._frames else 0
         if ident:
             tid = self._tid_of_ident.get(ident)
-            return WaitsFor("thread", "end of thread", tid, self._process.pid if tid else None)
+            return WaitsFor("thread", "end of thread", tid, self._process.pid if tid else None, has_end=has_end)
         address, found, owner = call.args[0], self._process.interpreter, self._stored.of(call)
+        held_in = None
         if owner is None and found is not None:
-            tid, lock = self._held_by_with(waiting, address)
+            held, lock = self._held.holder(address) if self._held and waiting in self._state_of else (None, 0)
+            tid = self._tid_of.get(held.state.native_thread_id) if held else None
             owner = (tid, self._process.pid) if tid is not None else None
+            held_in = self._reader.frames([held.frame])[0] if held and held.frame else None
             if found.layout.version > RLOCK_VERSIONS[1] and call.args[1] & FUTEX_PRIVATE:
                 if not lock:
                     return WaitsFor("lock", "lock")  # its address says who waits, not for what
                 address = lock
         number = self._locks.setdefault(address, len(self._locks) + 1)
         name = f"lock #{number}"
-        return WaitsFor("lock", name, *owner) if owner else WaitsFor("lock", name, nobody=self._nobody(call))
+        if owner is None:
+            return WaitsFor("lock", name, has_end=has_end, nobody="" if has_end else self._nobody(call))
+        return WaitsFor("lock", name, *owner, held_in=held_in, has_end=has_end)
 
     def _nobody(self, call: BlockedSyscall) -> str:
         """Why no one who is alive can give the lock, "" where someone might."""
@@ -135,13 +148,15 @@ class Holders:
             return "no other thread of its process is alive" if len(self._tid_of) == 1 else ""
         return "no process that is alive has it" if self._stored.is_orphan(call) else ""
 
-    def _held_by_with(self, waiting: Tid, address: int) -> tuple[Tid | None, int]:
-        """(who holds a lock by a `with` statement, the lock, 0: not known)"""
-        own = self._state_of.get(waiting)
-        if self._held is None or own is None:
-            return None, 0
-        holder, lock = self._held.holder(address, int(own.address))
-        return (self._tid_of.get(holder.native_thread_id) if holder else None), lock
+    def _may_own(self, tid: Tid) -> bool:
+        return self._held is not None and self._held.may_own(self._state_of[tid])
+
+    def _released_in(self, frame: int, code: int) -> int:
+        """The lock that a frame has released until it is woken; 0: none."""
+        known = self._reader.code(code)
+        if self._waits is None or isinstance(known, Unresolved) or not known.filename.endswith(THREADING):
+            return 0
+        return self._waits.released_lock(frame, code, known.qualname)
 
     def _child(self, call: BlockedSyscall, name: str) -> WaitsFor:
         wanted = call.args[1] if name == "waitid" and call.args[0] == _P_PID else call.args[0]

@@ -81,7 +81,7 @@ def look_at_waits(processes: Processes, table: ThreadTable, sink: Sink, is_over:
         it for it in looked if it.tid in index_of and it.tid in since_ns and since_ns[it.tid] == after_ns.get(it.tid)
     ]
     rows = [
-        (it.begin_ns, it.end_ns, index_of[it.tid], index_of[holder] + 1)
+        (it.begin_ns, it.end_ns, index_of[it.tid], index_of[holder] + 1, it.waits_for.has_end)
         for it in looked
         if it.waits_for.kind in _OF_LOCKS and (holder := it.waits_for.held_by_tid) is not None and holder in index_of
     ]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable
+from dataclasses import replace
 
 import numpy as np
 
@@ -15,10 +16,10 @@ from bpfprof import abi
 from bpfprof import array_types as npt
 from bpfprof.account.idle import IDLE_REASONS, is_idle_stack
 from bpfprof.account.kernel_reasons import hint_of
-from bpfprof.account.reasons import wait_reasons
+from bpfprof.account.reasons import FUTEX_CALLS, wait_reasons
 from bpfprof.capture.descriptors import DescriptorKinds
 from bpfprof.capture.frame_reader import FrameReader
-from bpfprof.capture.holders import Holders, gil_holder
+from bpfprof.capture.holders import THREADING, Holders, gil_holder
 from bpfprof.capture.process import Process
 from bpfprof.capture.sleeping import STATE_BITS, ThreadStack, python_states, stack_now, stacks_now
 from bpfprof.capture.tasks_now import tasks_now
@@ -31,7 +32,7 @@ from bpfprof.cpython.value_text import ValueTexts
 from bpfprof.errors import TargetError, UnsupportedError
 from bpfprof.model.frames import Frame
 from bpfprof.model.ids import Pid, Tid
-from bpfprof.model.now import ON_CPU, READY, WAITING, ProcessNow, ThreadNow
+from bpfprof.model.now import ON_CPU, READY, WAITING, ProcessNow, ThreadNow, WaitsFor
 from bpfprof.model.samples import WAIT_DTYPE
 from bpfprof.model.states import reason_text
 from bpfprof.proc import tasks
@@ -44,7 +45,7 @@ _DEAD = "ZX"
 _RUNS = "R"
 _TICKS_S = 0.02  # the time of a thread on a CPU is counted at each tick, at 100 Hz or more
 _FAULT = int(abi.Status["BP_PYTHON_FRAME_FAULT"])
-_THREADING = "threading.py"
+_PROVEN_KINDS = ("lock", "thread")
 _MAIN_THREAD = "MainThread"  # what `threading` calls it
 
 
@@ -129,12 +130,26 @@ class _Threads:
         state_of = {tid_of[it.native_thread_id]: it for it in self._states if it.native_thread_id in tid_of}
         gil_tid = next((tid for tid, state in state_of.items() if state.address == holder), None)
         frames_of = [self._reader.frames(stack.frames) for stack in stacks]
-        holders = Holders(process, tid_of, self._states, gil_tid, self._in_threading(stacks, frames_of))
+        sleeps_at = {
+            stack.tid: stack.call.args[0] for stack in stacks if stack.call and stack.call.number in FUTEX_CALLS
+        }
+        in_threading = self._in_threading(stacks, frames_of)
+        holders = Holders(process, tid_of, self._states, gil_tid, in_threading, sleeps_at, self._reader)
+        reasons = self._reasons(stacks)
+        # At once, because what was read of the threads that wait is true only while they do.
+        wanted = [
+            self._proven(holders.of(stack.tid, stack.call, reason), stack)
+            if stack.status.run_state != _RUNS and stack.call
+            else None
+            for stack, reason in zip(stacks, reasons)
+        ]
         running = self._on_cpu(stack.tid for stack in stacks if stack.status.run_state == _RUNS)
         waiting = [it.tid for it in stacks if it.status.run_state != _RUNS]
         since = seconds_since_run(process.pid, waiting) if self._with_times else {}
         threads = []
-        for stack, frames, reason, variables in zip(stacks, frames_of, self._reasons(stacks), self._variables(stacks)):
+        for stack, frames, reason, waits_for, variables in zip(
+            stacks, frames_of, reasons, wanted, self._variables(stacks)
+        ):
             waits = stack.status.run_state != _RUNS
             named = state_of.get(stack.tid)
             name = self._names.get(named.pthread_id, "") if named else ""
@@ -149,13 +164,22 @@ class _Threads:
                     since.get(stack.tid) if waits else None,
                     waits and reason in IDLE_REASONS and is_idle_stack([(it.file, it.name) for it in frames]),
                     stack.tid == gil_tid,
-                    holders.of(stack.tid, stack.call, reason) if waits and stack.call else None,
+                    waits_for,
                     frames,
                     _note(stack),
                     variables,
                 )
             )
         return threads
+
+    def _proven(self, wanted: WaitsFor | None, stack: ThreadStack) -> WaitsFor | None:
+        """Without the holder if the thread did not wait all the while until that was read."""
+        if wanted is None or wanted.kind not in _PROVEN_KINDS or wanted.held_by_tid is None:
+            return wanted
+        after = tasks.thread_status(self._process.pid, stack.tid)
+        if after and (after.run_state, after.switches) == (stack.status.run_state, stack.status.switches):
+            return wanted
+        return replace(wanted, held_by_tid=None, held_by_pid=None, held_in=None)
 
     def _variables(self, stacks: list[ThreadStack]) -> list[list[dict[str, str]]]:
         """Of each frame of each thread."""
@@ -179,7 +203,7 @@ class _Threads:
             stack.tid: (stack.addresses[place], stack.frames[place][0], frames[0].name)
             for stack, frames in zip(stacks, frames_of)
             for place in self._reader.places(stack.frames)[:1]
-            if frames[0].file.endswith(_THREADING)
+            if frames[0].file.endswith(THREADING)
         }
 
     def _settled(self, stack: ThreadStack) -> ThreadStack:

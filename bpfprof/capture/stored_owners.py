@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 from bpfprof import abi
 from bpfprof.capture.process import Process
@@ -37,10 +37,19 @@ _PTHREAD_TID = abi.CONSTANTS["BP_PTHREAD_TID"]
 
 
 class StoredOwners:
-    """Of one process. tid_of: its threads by the id in their own pid namespace; tid_of_ident: by pthread id."""
+    """Of one process. tid_of: its threads by the id in their own pid namespace; tid_of_ident: by pthread id.
 
-    def __init__(self, process: Process, tid_of: Mapping[int, Tid], tid_of_ident: Mapping[int, Tid]) -> None:
-        self._process, self._tid_of, self._tid_of_ident = process, tid_of, tid_of_ident
+    may_own: whether a thread is the one that an RLock stores, and not one that had the same pthread id.
+    """
+
+    def __init__(
+        self,
+        process: Process,
+        tid_of: Mapping[int, Tid],
+        tid_of_ident: Mapping[int, Tid],
+        may_own: Callable[[Tid], bool],
+    ) -> None:
+        self._process, self._tid_of, self._tid_of_ident, self._may_own = process, tid_of, tid_of_ident, may_own
         self._relatives: list[Pid] | None = None
 
     def of(self, call: BlockedSyscall) -> Owner | None:
@@ -73,7 +82,7 @@ class StoredOwners:
             if name == RLOCK and RLOCK_VERSIONS[0] <= found.layout.version <= RLOCK_VERSIONS[1]:
                 _, ident, count = _RLOCK.unpack(memory.read(address + _HEAD_BYTES, _RLOCK.size) or bytes(_RLOCK.size))
                 tid = self._tid_of_ident.get(ident) if count else None
-                return (tid, self._process.pid) if tid is not None else None
+                return (tid, self._process.pid) if tid is not None and self._may_own(tid) else None
             if name == _SEMAPHORE_NAME:
                 return self._semaphore_owner(address, kind, call.args[0])
         return None

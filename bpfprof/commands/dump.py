@@ -17,7 +17,7 @@ from bpfprof.model.ids import Pid
 from bpfprof.model.now import ProcessNow
 from bpfprof.proc.confinement import KERNEL_STACKS, READING, keep_only
 from bpfprof.proc.reader import reader
-from bpfprof.query.wait_graph import cycles
+from bpfprof.query.wait_graph import cycles, endless_waits
 from bpfprof.render.dump_json import render_dump_json
 from bpfprof.render.dump_text import render_dump_text
 from bpfprof.render.labels import printable
@@ -68,14 +68,8 @@ def dump(
 
 
 def _with_deadlocks(processes: Sequence[ProcessNow]) -> list[ProcessNow]:
-    """With the cycles of waits, each where a thread of it is; a wait for the GIL is in none, for its holder goes on."""
-    held = {
-        thread.tid: thread.waits_for.held_by_tid
-        for process in processes
-        for thread in process.threads
-        if thread.waits_for and thread.waits_for.kind in ("lock", "thread") and thread.waits_for.held_by_tid is not None
-    }
-    found = cycles(held)
+    """With the cycles of waits, each where a thread of it is."""
+    found = cycles({tid: holder for process in processes for tid, holder in endless_waits(process.threads).items()})
     own = [{thread.tid for thread in process.threads} for process in processes]
     return [
         replace(process, deadlocks=[cycle for cycle in found if tids & set(cycle)])

@@ -30,7 +30,7 @@ _TAGGED_INT = 3  # Py_INT_TAG: no object
 class ValuesLayout:
     """Offsets in frames, and in code objects whose header has 16 bytes.
 
-    names: a tuple of the names of all variables, before 3.11 of those that no cell holds.
+    names: a tuple of the names of all variables, before 3.11 of those that no cell holds; used_names: of all others.
     """
 
     frame_values: int  # localsplus
@@ -38,20 +38,29 @@ class ValuesLayout:
     flags: int
     stack_size: int
     names: int
+    used_names: int
     kinds: int = 104  # bytes, one for each variable; NONE before 3.11
     cell_names: int = NONE
     free_names: int = NONE
     tuple_items: int = 24  # ob_item
 
 
-_CPYTHON_3_11 = ValuesLayout(frame_values=72, frame_locals=24, flags=48, stack_size=68, names=96)
+_CPYTHON_3_11 = ValuesLayout(frame_values=72, frame_locals=24, flags=48, stack_size=68, names=96, used_names=32)
 _CPYTHON_3_12 = replace(_CPYTHON_3_11, frame_locals=40, stack_size=64)
 _CPYTHON_3_14 = replace(_CPYTHON_3_12, frame_values=80, tuple_items=32)  # a tuple keeps its hash
 _CPYTHON_3_10 = ValuesLayout(
-    frame_values=352, frame_locals=56, flags=36, stack_size=32, names=72, kinds=NONE, cell_names=88, free_names=80
+    frame_values=352,
+    frame_locals=56,
+    flags=36,
+    stack_size=32,
+    names=72,
+    used_names=64,
+    kinds=NONE,
+    cell_names=88,
+    free_names=80,
 )
 _CPYTHON_3_9 = replace(_CPYTHON_3_10, frame_values=360)
-_CPYTHON_3_7 = replace(_CPYTHON_3_9, flags=32, stack_size=28, names=64, cell_names=80, free_names=72)
+_CPYTHON_3_7 = replace(_CPYTHON_3_9, flags=32, stack_size=28, names=64, used_names=56, cell_names=80, free_names=72)
 VALUES_LAYOUTS = {
     (3, 6): replace(_CPYTHON_3_7, frame_values=376),
     (3, 7): _CPYTHON_3_7,
@@ -68,15 +77,19 @@ VALUES_LAYOUTS = {
 
 @dataclass(frozen=True)
 class _Code:
-    """Of one code object: its variables, a kind for each, and how much its value stack holds at most."""
+    """Of one code object: its variables, a kind for each, and how much its value stack holds at most.
+
+    variables: how many there are, also of those whose names are not read.
+    """
 
     names: list[str]
     kinds: bytes
+    variables: int
     stack_size: int
     is_function: bool
 
 
-_NO_CODE = _Code([], b"", 0, True)
+_NO_CODE = _Code([], b"", 0, 0, True)
 
 
 @dataclass
@@ -108,14 +121,22 @@ class FrameValues:
                 found[name] = value
         return found
 
-    def words(self, frame: int, code: int) -> list[int]:
-        """Addresses of all that a frame holds: variables, then its value stack; 0, or old ones, where it holds none."""
+    def sizes(self, code: int) -> tuple[int, int]:
+        """How many words the variables of a frame of this code take, and its value stack after them at most.
+
+        Raises Changed where they are too many to be read.
+        """
         known = self._code(code)
-        try:
-            words = self._read_words(frame, min(len(known.names) + known.stack_size, _WORDS_LIMIT))
-        except Changed:
-            return []
-        return [word & ~TAGS for word in words]
+        if known.variables + known.stack_size > _WORDS_LIMIT:
+            raise Changed
+        return known.variables, known.stack_size
+
+    def used_names(self, code: int) -> list[str]:
+        """Of globals and attributes that the code uses. Raises Changed, also where they are too many."""
+        names = self.objects.member(code, self._layout.used_names)
+        if self.objects.member(names, VAR_SIZE) > _NAMES_LIMIT:
+            raise Changed
+        return self._tuple(names)
 
     def _read_words(self, frame: int, count: int) -> tuple[int, ...]:
         if not count:
@@ -151,17 +172,20 @@ class FrameValues:
     def _read_code(self, address: int) -> _Code:
         objects, layout = self.objects, self._layout
         flags, stack_size = (objects.member(address, at) & 0xFFFFFFFF for at in (layout.flags, layout.stack_size))
+        own = (layout.names, layout.cell_names, layout.free_names)
+        tuples = [objects.member(address, it) for it in own if it != NONE]
+        variables = sum(objects.member(it, VAR_SIZE) for it in tuples)
+        parts = [self._tuple(it) for it in tuples]
+        names = [name for part in parts for name in part]
         if layout.kinds == NONE:
-            parts = [self._tuple(objects.member(address, it)) for it in (layout.names, layout.cell_names)]
-            free = self._tuple(objects.member(address, layout.free_names))
-            names = [*parts[0], *parts[1], *free]
             kinds = bytes(len(parts[0])) + bytes([_CELL_OR_FREE]) * (len(names) - len(parts[0]))
         else:
-            names = self._tuple(objects.member(address, layout.names))
             kinds_at = objects.member(address, layout.kinds)
             begin = objects.layout.bytes_data
             kinds = objects.read(kinds_at + begin, len(names)) if names else b""
-        return _Code(names, kinds, min(stack_size, _WORDS_LIMIT), bool(flags & _OPTIMIZED))
+        return _Code(
+            names, kinds, min(variables, _WORDS_LIMIT + 1), min(stack_size, _WORDS_LIMIT), bool(flags & _OPTIMIZED)
+        )
 
     def _tuple(self, address: int) -> list[str]:
         """The texts of a tuple."""

@@ -1,8 +1,10 @@
 """Who holds a lock that does not store it: thread states of a CPython in, the locks that `with` statements hold out.
 
-While the body of `with lock:` runs, the frame keeps what it calls at the end on its value stack: a bound method
-`lock.__exit__`, or from 3.14 on the method and the lock (LOAD_SPECIAL, Python/bytecodes.c, v3.14.0). What a frame has
-no more use for may still stand there, so a lock counts only if it is locked, and a method only if it was not freed.
+While the body of `with lock:` runs, the frame keeps what it calls at the end: a bound method `lock.__exit__`, or from
+3.14 on the method and the lock (LOAD_SPECIAL, Python/bytecodes.c, v3.14.0). A lock counts only if it is locked.
+
+Who waits for a lock does not hold it, though it is in the body of a `with` of it: it may have released it there. Only
+where no function from that body inwards has a name for a release does it wait for itself.
 
 Structures: PyCFunctionObject, PyMethodObject (Include/cpython/methodobject.h, classobject.h), PyFunctionObject
 (Include/cpython/funcobject.h), lockobject and rlockobject (Modules/_threadmodule.c), PyMutex and _PyRecursiveMutex
@@ -13,14 +15,15 @@ from __future__ import annotations
 
 import contextlib
 import struct
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from bpfprof.cpython.code_objects import read_text
 from bpfprof.cpython.context_managers import MANAGERS, exit_methods_of
 from bpfprof.cpython.frame_values import FrameValues
 from bpfprof.cpython.objects import Changed, Objects
-from bpfprof.cpython.thread_state import ThreadStateRef, walk_frames
+from bpfprof.cpython.thread_state import RawFrame, ThreadStateRef, walk_frames
+from bpfprof.cpython.with_bodies import WithBodies
 
 RLOCK = "_thread.RLock"
 _LOCKS = ("_thread.lock", RLOCK)
@@ -34,64 +37,134 @@ _ADDRESS_BEFORE = 8  # struct wait_entry: park_arg, addr, sema; Python/parking_l
 _OWNER = struct.Struct("<QQ")  # from 3.14 on, of a locked RLock, after a word with its lock: thread, level
 _NAME_BYTES = 16
 _NESTED = 3  # context managers that hold others
+_RELEASE = "release"
+_RELEASES = ("release", "unlock", "__exit__")  # in names
 _Found = tuple[str, tuple[int, ...]]
 _NOTHING: _Found = ("", ())
 
 
+@dataclass(frozen=True)
+class Hold:
+    """A lock that a thread has. place: of the frame in whose body it is, the innermost frame is 0."""
+
+    lock: int
+    place: int
+
+
+@dataclass(frozen=True)
+class Held:
+    """Who has a lock, and the frame that does."""
+
+    state: ThreadStateRef
+    frame: RawFrame | None
+
+
 @dataclass
 class HeldLocks:
-    """Of one process at one moment. released: state in Condition.wait() -> the lock that it has released meanwhile."""
+    """Of one process at one moment. sleeps_at: by address of a state where it sleeps in futex(); released_in: of a
+    frame and its code the lock that it, as Condition.wait(), has released meanwhile, 0: none. doubtful: states whose
+    pthread id a thread may have had that is gone, which stays the owner of what it had."""
 
     objects: Objects
     values: FrameValues
     states: list[ThreadStateRef]
-    released: Mapping[int, int] = field(default_factory=dict)
-    _holds: dict[int, list[int]] = field(default_factory=dict)  # address of a state -> locks
+    sleeps_at: Mapping[int, int] = field(default_factory=dict)
+    released_in: Callable[[int, int], int] = lambda _frame, _code: 0
+    doubtful: frozenset[int] = frozenset()
+    _bodies: WithBodies = field(init=False)
+    _holds: dict[int, list[Hold]] = field(default_factory=dict)  # by address of a state
+    _frames: dict[int, list[RawFrame]] = field(default_factory=dict)
     _seen: dict[int, _Found] = field(default_factory=dict)
 
-    def holder(self, futex: int, waiting: int) -> tuple[ThreadStateRef | None, int]:
-        """(who holds what the thread state at `waiting` sleeps for at the address `futex`, the lock); 0: not known."""
-        layout = self.objects.layout
-        if layout.code_type != 8 or layout.version < (3, 8):
+    def __post_init__(self) -> None:
+        self._bodies = WithBodies(self.objects, self.values)
+
+    def holder(self, futex: int) -> tuple[Held | None, int]:
+        """(who holds what threads sleep for at the address `futex`, the lock); None, 0: not known."""
+        if self.objects.layout.code_type != 8:
             return None, 0
-        if not self._holds:
-            for state in self.states:
-                self._look_at(int(state.address))
-        if layout.version >= _PARKING:
-            lock = self._parked_for(futex)
-        else:
-            held = (lock for locks in self._holds.values() for lock in locks)
-            lock = next((lock for lock in held if self._futex_of(lock) == futex), 0)
+        self._look()
+        lock = self._lock_at(futex)
         if not lock or not self._state_of(lock) & _LOCKED:
             return None, lock
         owner = self._stored_owner(lock)
         if owner:
-            found = [it for it in self.states if it.pthread_id == owner]
+            found = [Held(it, None) for it in self.states if it.pthread_id == owner and self.may_own(it)]
         else:
-            others = (it for it in self.states if int(it.address) != waiting)
-            found = [it for it in others if lock in self._held_by(int(it.address))]
+            found = [held for state in self.states if (held := self._held(state, lock))]
         return (found[0] if len(found) == 1 else None), lock
 
-    def _held_by(self, state: int) -> set[int]:
-        return {*self._holds[state]} - {self.released.get(state, 0)}
+    def may_own(self, state: ThreadStateRef) -> bool:
+        """Whether it is the one that an RLock stores: where that is in doubt it has to be where it will release one."""
+        address = int(state.address)
+        if address not in self.doubtful:
+            return True
+        self._look()
+        try:
+            names = {name for code, _, _ in self._frames[address] for name in self.values.used_names(code)}
+            return _RELEASE in names or any(self._name_of(hold.lock) == RLOCK for hold in self._holds[address])
+        except Changed:
+            return False
+
+    def _look(self) -> None:
+        """At all states, once."""
+        if not self._frames:
+            for state in self.states:
+                self._look_at(int(state.address))
+
+    def _lock_at(self, futex: int) -> int:
+        """The lock that those wait for who sleep there; 0: not known, or nobody has it."""
+        if self.objects.layout.version >= _PARKING:
+            return self._parked_for(futex)
+        held = (hold.lock for holds in self._holds.values() for hold in holds)
+        return next((lock for lock in held if self._futex_of(lock) == futex), 0)
+
+    def _held(self, state: ThreadStateRef, lock: int) -> Held | None:
+        address = int(state.address)
+        place = next((it.place for it in self._holds[address] if it.lock == lock), None)
+        if place is None:
+            return None
+        frames = self._frames[address][: place + 1]
+        futex = self.sleeps_at.get(address)
+        if futex is not None and self._lock_at(futex) == lock and self._may_release(frames):
+            return None
+        return Held(state, frames[-1])
+
+    def _may_release(self, frames: Sequence[RawFrame]) -> bool:
+        try:
+            names = [name.lower() for code, _, _ in frames for name in self.values.used_names(code)]
+        except Changed:
+            return True
+        return any(word in name for name in names for word in _RELEASES)
 
     def _look_at(self, state: int) -> None:
         """At its frames."""
-        holds = self._holds.setdefault(state, [])
         layout = self.objects.layout
         walk = walk_frames(self.objects.memory, layout, state)
-        for (code, _, mark), frame in zip(walk.frames, walk.addresses):
-            if layout.shim_is_python or mark < layout.entry_marks_from:
-                self._look_in(self.values.words(frame, code), holds)
+        frames = [
+            (raw, address)
+            for raw, address in zip(walk.frames, walk.addresses)
+            if layout.shim_is_python or raw[2] < layout.entry_marks_from
+        ]
+        self._frames[state] = [raw for raw, _ in frames]
+        released = {self.released_in(address, raw[0]) for raw, address in frames}
+        self._holds[state] = [
+            Hold(lock, place)
+            for place, ((code, _, _), address) in enumerate(frames)
+            for method, instance in self._bodies.exits(address, code)
+            for lock in self._left_by(method, instance)
+            if lock not in released
+        ]
 
-    def _look_in(self, words: list[int], holds: list[int], nested: int = 0) -> None:
-        for before, word in zip([0, *words], words):
-            kind, locks = self._look(word, nested)
-            called = self._look(before, nested)[0] if kind in ("lock", "manager") else kind
-            if called == "exit":
-                holds.extend(locks)
+    def _left_by(self, method: int, instance: int, nested: int = 0) -> tuple[int, ...]:
+        """The locks that this call releases."""
+        kind, locks = self._what(method, nested)
+        if kind != "exit" or not instance:
+            return locks if kind == "exit" else ()
+        kind, locks = self._what(instance, nested)
+        return locks if kind in ("lock", "manager") else ()
 
-    def _look(self, address: int, nested: int) -> _Found:
+    def _what(self, address: int, nested: int) -> _Found:
         """What an object is, and which locks it is of: `lock`, `manager`, `exit` of them, or ""."""
         if address not in self._seen:
             self._seen[address] = _NOTHING  # what holds itself ends here
@@ -125,10 +198,10 @@ class HeldLocks:
             return (instance,)
         if name == "Condition":
             return (self.objects.attribute(instance, "_lock"),)
-        holds: list[int] = []
-        if name in MANAGERS and nested < _NESTED:
-            self._look_in(exit_methods_of(self.objects, self.values, instance), holds, nested + 1)
-        return tuple(holds)
+        if name not in MANAGERS or nested >= _NESTED:
+            return ()
+        methods = exit_methods_of(self.objects, self._bodies, instance)
+        return tuple(lock for method, own in methods for lock in self._left_by(method, own, nested + 1))
 
     def _function_named(self, address: int, kind: str) -> str:
         """func_name, or d_name of a function of C."""

@@ -1,4 +1,4 @@
-"""What a frame of `threading` waits for: the innermost frame of a thread in, the lock or the thread out.
+"""What a frame of `threading` waits for, or has released: a frame of a thread in, the lock or the thread out.
 
 It is in the frame's `self`: Condition.wait() has released the lock of its condition, and Thread.join(), which before
 3.13 waits in Thread._wait_for_tstate_lock(), waits for the end of its thread (Lib/threading.py, 3.6 to 3.15).

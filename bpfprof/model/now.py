@@ -14,13 +14,16 @@ ON_CPU, READY, WAITING = "on-cpu", "ready", "waiting"
 class WaitsFor:
     """What a wait is for. The holder is None where it is not known: most locks do not store theirs.
 
-    nobody: why it is known that nobody who is alive can end the wait, else "".
+    held_in: the frame that has it, where that is known. has_end: it waits for a time at most. nobody: why it is known
+    that nobody who is alive can end the wait, else "".
     """
 
     kind: str
     name: str
     held_by_tid: Tid | None = None
     held_by_pid: Pid | None = None
+    held_in: Frame | None = None
+    has_end: bool = False
     nobody: str = ""
 
 

@@ -163,8 +163,11 @@ TOTAL_DTYPE = np.dtype(
     ]
 )
 
-# Who held what a thread waited for, read in the process between time_ns and end_ns. holder: index of that thread + 1.
-LOCK_HOLDER_DTYPE = np.dtype([("time_ns", "<u8"), ("end_ns", "<u8"), ("thread", "<u4"), ("holder", "<u4")])
+# Who held what a thread waited for, read in the process between time_ns and end_ns. holder: index of that thread + 1;
+# has_end: 1 where it waits for a time at most.
+LOCK_HOLDER_DTYPE = np.dtype(
+    [("time_ns", "<u8"), ("end_ns", "<u8"), ("thread", "<u4"), ("holder", "<u4"), ("has_end", "u1")]
+)
 
 # One Python frame of a stack, leaf first. code: index of the code object in the recording; offset: of the current code
 # unit, in bytes from the first, -2 or less when not started; mark: entry mark as CPython keeps it (see cpython.layout).

@@ -65,6 +65,7 @@ _STATUS = re.compile(
     re.DOTALL,
 )
 _RELATIVES_LIMIT = 256
+_PF_FORKNOEXEC = 0x40  # include/linux/sched.h
 _PF_KTHREAD = 0x00200000  # include/linux/sched.h (Linux 6.1)
 
 
@@ -77,6 +78,12 @@ def is_kernel_thread(pid: Pid) -> bool:
     """False also when it is gone."""
     fields = _stat_fields(f"/proc/{pid}/stat")
     return bool(fields) and bool(int(fields[6]) & _PF_KTHREAD)
+
+
+def is_forked(pid: Pid) -> bool:
+    """Whether it has run no other program since it was forked, and so has its parent's memory."""
+    fields = _stat_fields(f"/proc/{pid}/stat")
+    return bool(fields) and bool(int(fields[6]) & _PF_FORKNOEXEC)
 
 
 def has_died(pid: Pid) -> bool:

@@ -19,6 +19,7 @@ from bpfprof.query.cpu_throttles import limit_facts
 from bpfprof.query.critical_path import CriticalPath, critical_path
 from bpfprof.query.functions import Ints, function_of_frames
 from bpfprof.query.lock_holders import LockWaits, hog_of, lock_waits, waits_while_held
+from bpfprof.query.lock_orders import deadlock_frame, deadlocks
 from bpfprof.query.objects import object_text
 from bpfprof.query.operators import find_operators
 from bpfprof.query.places import WITH_OBJECTS, place_text, top_object, top_place
@@ -32,6 +33,7 @@ _MIN_CPU_NS = 200_000_000  # less says nothing by ticks of 10 ms
 _CALLBACK = ("/asyncio/events.py", "Handle._run")  # what calls callbacks and steps of tasks
 _SAMPLE_NS = 10_000_000  # exact time counts as what a clock of 100 Hz would see of it
 _ONE_LOCK = 0.6  # of the waits for locks: then it is one lock that matters
+_NAMES = 6  # of threads of a deadlock
 _INSIDE = 0.3  # of the time that a lock was held while others waited
 _DOING = {
     **{"disk": "disk reads or writes", "net": "waits for the network", "sleep": "sleeps", "gil": "waits for the GIL"},
@@ -68,7 +70,8 @@ class Facts:
     stuck_part: of the working time that of threads that are stuck; stuck, stuck_advice: what those with most wait for.
     limit_of: the control group or container whose CPU limit stopped those that were ready; limit_cpus: what it may use,
     which it had used up in limit_part of its periods; limit_setting: what sets that, to as much as they would have
-    used.
+    used. deadlock: the threads that wait for one another at the end, "" where none do; deadlock_where: where the first
+    does; deadlocks: how many.
     """
 
     samples: int = 1000
@@ -124,6 +127,9 @@ class Facts:
     limit_cpus: float = 0.0
     limit_part: float = 0.0
     limit_setting: str = ""
+    deadlock: str = ""
+    deadlock_where: str = ""
+    deadlocks: int = 0
 
     @property
     def cpu_part(self) -> float:
@@ -195,6 +201,8 @@ def facts_of(profile: Profile, work: Work) -> tuple[Facts, int]:
         **_pool_facts(profile, everything, cpu_ns),
         **limit_facts(profile, everything, duration_ns),
     )
+    if cycles := deadlocks(profile):
+        return _with_deadlock(facts, profile, everything, cycles)
     if all_stuck := stuck_threads(profile, everything):
         stuck, more = all_stuck[0], sum(len(it.threads) for it in all_stuck[1:])
         stuck_ns = int(everything.stuck["stands_for_ns"].sum())
@@ -206,6 +214,16 @@ def facts_of(profile: Profile, work: Work) -> tuple[Facts, int]:
     if path and (path.data_ns + path.loading_ns) * 4 > path.wall_ns:
         facts, frame = _with_data(facts, frame, profile, everything, path)
     return facts, holder if holder >= 0 and holder_part >= MAIN_HOLDER else frame
+
+
+def _with_deadlock(facts: Facts, profile: Profile, work: Work, cycles: list[list[int]]) -> tuple[Facts, int]:
+    """The same with what is known of the first deadlock, and where it is."""
+    first, frame = cycles[0], deadlock_frame(profile, work, cycles[0])
+    names = [profile.threads[thread].thread_name or "?" for thread in first]
+    names = names if len(names) <= _NAMES else [*names[: _NAMES - 1], "..."]
+    names += names[: len(names) > 1]
+    text, where = " -> ".join(names), _text(profile, frame)
+    return replace(facts, deadlock=text, deadlock_where=where, deadlocks=len(cycles)), frame
 
 
 def _with_data(facts: Facts, frame: int, profile: Profile, work: Work, path: CriticalPath) -> tuple[Facts, int]:

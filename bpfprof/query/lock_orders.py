@@ -7,7 +7,7 @@ another thread waited for the first lock, so that its holder is known, while tha
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
@@ -39,9 +39,23 @@ class LockOrder:
 
 
 def deadlocks(profile: Profile) -> list[list[int]]:
-    """Threads, places in Profile.threads, each of which waited for the next at the end, and the last for the first."""
-    rows = profile.lock_holders
+    """Threads, places in Profile.threads, each of which waited for the next at the end, and the last for the first.
+
+    A thread that waits for itself is alone.
+    """
+    rows = profile.lock_holders[profile.lock_holders["has_end"] == 0]
     return cycles(dict(zip(rows["thread"].tolist(), (rows["holder"].astype(np.int64) - 1).tolist())))
+
+
+def deadlock_frame(profile: Profile, work: Work, cycle: Sequence[int]) -> int:
+    """The line of the user's own code where the first thread of a deadlock waits that is known, -1: none is."""
+    assert profile.spans is not None
+    for thread in cycle:
+        begin, end = np.searchsorted(profile.spans["thread"], (thread, thread + 1)).tolist()
+        frame = int(work.own[int(profile.spans["stack"][end - 1])]) if end > begin else -1
+        if frame >= 0:
+            return frame
+    return -1
 
 
 @dataclass(frozen=True)

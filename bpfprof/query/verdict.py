@@ -231,6 +231,21 @@ def _lock(facts: Facts) -> str:
     return f"Bound by {most}: threads wait {facts.of(LOCK)} of the time{where}{held}{hog}."
 
 
+def _deadlocked(facts: Facts) -> str:
+    where = f" in {facts.deadlock_where}" if facts.deadlock_where else ""
+    more = f"; {facts.deadlocks - 1} more" if facts.deadlocks > 1 else ""
+    if " -> " not in facts.deadlock:
+        return f"Deadlocked: {facts.deadlock} waits{where} for a lock that it holds itself{more}."
+    where = f",{where}" if where else ""
+    return f"Deadlocked: {facts.deadlock}, each waits for what the next one has{where}{more}."
+
+
+def _undo(facts: Facts) -> str:
+    if " -> " not in facts.deadlock:
+        return "dump shows both places; use an RLock, or take no lock in signal handlers and __del__"
+    return "dump shows each stack; take these locks in one order everywhere"
+
+
 def _waits(what: str) -> Callable[[Facts], str]:
     return lambda facts: f"Waits for {what} {percent(facts.part)} of the time{_for(facts)}{_in(facts)}{_loop(facts)}."
 
@@ -265,6 +280,7 @@ _NAMES = (
 )
 
 RULES = (
+    Rule("stuck", lambda facts: bool(facts.deadlock), _deadlocked, _undo),
     Rule(
         "unknown",
         lambda facts: facts.samples < _MIN_SAMPLES_PER_S * facts.least_ns / 1e9 or facts.duration_ns < facts.least_ns,
@@ -330,7 +346,15 @@ def verdict_of(profile: Profile, work: Work) -> Verdict:
     rule = decide(facts)
     is_named = rule.names_share
     bound = rule.bound if isinstance(rule.bound, str) else rule.bound(facts)
-    share = facts.part if is_named else 1 - facts.busy_part if bound == "idle" else 0.0
+    share = (
+        facts.parts[LOCK]
+        if facts.deadlock
+        else facts.part
+        if is_named
+        else 1 - facts.busy_part
+        if bound == "idle"
+        else 0.0
+    )
     advice = rule.advice if isinstance(rule.advice, str) else rule.advice(facts)
     sentence = rule.sentence(facts)
     chain = awaited_threads(profile, work) if rule.is_wait else None

@@ -2,10 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TypeVar
 
+from bpfprof.model.ids import Tid
+from bpfprof.model.now import ThreadNow
+
+_OF_THREADS = ("lock", "thread")
 Node = TypeVar("Node", bound=int)
+
+
+def endless_waits(threads: Iterable[ThreadNow]) -> dict[Tid, Tid]:
+    """Who has what each thread waits for that waits for no time; not for the GIL, for its holder goes on."""
+    waits = ((thread.tid, thread.waits_for) for thread in threads)
+    return {
+        tid: wanted.held_by_tid
+        for tid, wanted in waits
+        if wanted and wanted.kind in _OF_THREADS and wanted.held_by_tid is not None and not wanted.has_end
+    }
 
 
 def cycles(waits_for: Mapping[Node, Node]) -> list[list[Node]]:

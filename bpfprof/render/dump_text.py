@@ -29,7 +29,7 @@ def render_dump_text(process: ProcessNow, all_frames: bool, full_filenames: bool
     stacks = [thread.frames for thread in process.threads] + [task.frames for task in process.tasks]
     paths = {frame.file for frames in stacks for frame in frames}
     files = {path: path for path in paths} if full_filenames else short_file_names(paths)
-    lines = deadlock_lines(process)
+    lines = deadlock_lines(process, files)
     lines += [_heading(process, names)]
     for threads in _alike(sorted(process.threads, key=lambda thread: _rank(thread, waiters)), waiters, all_frames):
         thread = threads[0]
@@ -41,11 +41,25 @@ def render_dump_text(process: ProcessNow, all_frames: bool, full_filenames: bool
     return "\n".join(lines) + "\n"
 
 
-def deadlock_lines(process: ProcessNow) -> list[str]:
-    """One for each cycle: `DEADLOCK: A -> B -> A`."""
-    names = {thread.tid: printable(thread.name) or str(thread.tid) for thread in process.threads}
-    cycles = ([*cycle, cycle[0]] for cycle in process.deadlocks)
-    return ["DEADLOCK: " + " -> ".join(names.get(tid, str(tid)) for tid in cycle) for cycle in cycles]
+def deadlock_lines(process: ProcessNow, files: Mapping[str, str]) -> list[str]:
+    """One for each cycle: `DEADLOCK: A -> B -> A`; of a thread that waits for itself with both places of its stack."""
+    threads = {thread.tid: thread for thread in process.threads}
+    names = {tid: printable(thread.name) or str(tid) for tid, thread in threads.items()}
+    found = []
+    for cycle in process.deadlocks:
+        line = "DEADLOCK: " + " -> ".join(names.get(tid, str(tid)) for tid in (*cycle, cycle[0]))
+        thread = threads.get(cycle[0]) if len(cycle) == 1 else None
+        found.append(line + (_wanted_again(thread, files) if thread else ""))
+    return found
+
+
+def _wanted_again(thread: ThreadNow, files: Mapping[str, str]) -> str:
+    has = thread.waits_for.held_in if thread.waits_for else None
+    wants = next((frame for frame in thread.frames if not frame.file.endswith(_PLUMBING)), None)
+    if has is None or wants is None:
+        return ""
+    taken, again = (f"{printable(it.name)} ({printable(files.get(it.file, it.file))}:{it.line})" for it in (has, wants))
+    return f", which has the lock in {taken} and wants it again in {again}"
 
 
 def _heading(process: ProcessNow, names: Mapping[Tid, str]) -> str:

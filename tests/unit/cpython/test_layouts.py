@@ -156,6 +156,7 @@ int main(void) {
  P(bytes_data, PyBytesObject, ob_sval);
  P(values_flags, PyCodeObject, co_flags);
  P(values_stack_size, PyCodeObject, co_stacksize);
+ P(values_used_names, PyCodeObject, co_names);
  P(values_tuple_items, PyTupleObject, ob_item);
 #if PY_VERSION_HEX < 0x030b0000
  P(values_frame_values, PyFrameObject, f_localsplus);
@@ -239,7 +240,7 @@ def test_layout_agrees_with_the_headers(name: str, tmp_path: Path) -> None:
     assert layout.keys() - compared == others
     needed = ("frame_code", "frame_previous", "frame_instruction")
     assert layout["frame_size"] >= max(max(layout[key] for key in needed) + 8, layout["mark_offset"] + 1)
-    in_head = {"flags", "stack_size", "names", "kinds", "tuple_items"}  # of an object with 16 bytes
+    in_head = {"flags", "stack_size", "names", "used_names", "kinds", "tuple_items"}  # of an object with 16 bytes
     shift = layout["code_type"] - 8
     values = dataclasses.asdict(VALUES_LAYOUTS[layout["version"]])
     assert {

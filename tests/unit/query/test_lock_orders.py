@@ -11,6 +11,7 @@ import pytest
 from bpfprof.model.samples import LOCK_HOLDER_DTYPE
 from bpfprof.query import lock_orders
 from bpfprof.query.lock_orders import deadlocks, order_cycles
+from bpfprof.query.verdict import verdict_of
 from bpfprof.query.work import work_of
 from bpfprof.render.formats import RenderOptions
 from bpfprof.render.off_cpu import render_off_cpu
@@ -103,9 +104,18 @@ def test_a_deadlock_comes_first() -> None:
         made.spend(thread, ON_CPU, 100 * MS, [ONE])
         made.wait(thread, 900 * MS, [ONE, wait("lock")], lock=(FIRST, SECOND, SECOND)[thread])
     looks = np.array(
-        [(500 * MS, 501 * MS, one, other + 1) for one, other in ((0, 1), (1, 0), (2, 0))], LOCK_HOLDER_DTYPE
+        [(500 * MS, 501 * MS, one, other + 1, 0) for one, other in ((0, 1), (1, 0), (2, 0))], LOCK_HOLDER_DTYPE
     )
     profile = replace(made.build(), lock_holders=looks)
+    verdict = verdict_of(profile, work_of(profile))
+    assert (
+        verdict.sentence
+        == "Deadlocked: one -> other -> one, each waits for what the next one has, in one (train.py:10)."
+    )
+    assert (verdict.bound, verdict.where) == ("stuck", ONE)
+    looks["has_end"][0] = 1
+    assert deadlocks(profile) == [] and verdict_of(profile, work_of(profile)).bound != "stuck"
+    looks["has_end"][0] = 0
     assert deadlocks(profile) == [[0, 1]]
     said = "DEADLOCK: thread one (100) -> thread other (101) -> thread one (100)"
     assert render_off_cpu(profile, RenderOptions()).startswith(said)

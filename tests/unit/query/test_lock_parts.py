@@ -25,7 +25,7 @@ def profile_of(*looks: tuple[int, int, int]) -> Profile:
     for thread in [made.thread(100 + number) for number in range(THREADS)]:
         made.thread_waker(thread)
     made.waker("timer")
-    rows = [(at * UNIT, at * UNIT + MS, waiter, holder + 1) for at, waiter, holder in looks]
+    rows = [(at * UNIT, at * UNIT + MS, waiter, holder + 1, 0) for at, waiter, holder in looks]
     return replace(made.build(), lock_holders=np.array(rows, LOCK_HOLDER_DTYPE))
 
 

@@ -53,6 +53,21 @@ STORE = {"holder": "store (app.py:9)"}
 @pytest.mark.parametrize(
     ("given", "bound", "sentence"),
     [
+        (
+            facts("lock", {"lock": 1}, samples=3, deadlock="a -> b -> a", deadlock_where="take (x.py:4)", deadlocks=1),
+            "stuck",
+            "Deadlocked: a -> b -> a, each waits for what the next one has, in take (x.py:4).",
+        ),
+        (
+            facts("python", {"python": 1}, deadlock="MainThread", deadlock_where="handle (x.py:4)", deadlocks=3),
+            "stuck",
+            "Deadlocked: MainThread waits in handle (x.py:4) for a lock that it holds itself; 2 more.",
+        ),
+        (
+            facts("", {}, deadlock="a -> b -> a", deadlocks=2),
+            "stuck",
+            "Deadlocked: a -> b -> a, each waits for what the next one has; 1 more.",
+        ),
         (facts("python", {"python": 1}, samples=33), "unknown", "Too little to say (33 samples): record -d 10"),
         (facts("python", {"python": 1}, duration_ns=700 * MS), "unknown", "Too little to say (0.7 s)"),
         (facts("lock", {"lock": 1.0}, stuck_part=0.9, stuck="Stuck: x waits."), "stuck", "Stuck: x waits."),
