@@ -101,7 +101,9 @@ def _write_last_waits(looked: list[_Look], index_of: dict[int, int], sink: Sink)
         holder = index_of.get(wanted.held_by_tid or pid or -1, -1) + 1
         held_by = f"{tasks.process_name(pid)} ({pid})" if pid is not None else ""
         waited_ns = int(1e9 * waited_s.get(look.tid, 0.0))
-        row = RecordedLastWait(index_of[look.tid], wanted.kind, wanted.name, holder, held_by, wanted.nobody, waited_ns)
+        row = RecordedLastWait(
+            index_of[look.tid], wanted.kind, wanted.name, holder, held_by, wanted.nobody, waited_ns, wanted.has_end
+        )
         rows.append(table_row(len(rows), row))
     sink.write("last_waits", {"rows": rows})
 

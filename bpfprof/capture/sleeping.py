@@ -166,8 +166,8 @@ class Sleep:
     stack: int
     syscall: int
     args: Arguments
-    task_state: int
     switches: int | None = None
+    task_state: int = 1  # as prev_state of sched_switch
 
 
 class Sleeps:
@@ -210,7 +210,7 @@ class Sleeps:
         if process.state is State.KERNEL_THREAD:
             if status.run_state != "R":
                 state = STATE_BITS.get(status.run_state, 1)
-                self.seen[index] = (Sleep(time.monotonic_ns(), 0, -1, _NO_ARGUMENTS, state),)
+                self.seen[index] = (Sleep(time.monotonic_ns(), 0, -1, _NO_ARGUMENTS, task_state=state),)
             return
         found = stack_now(process, tid, status, states, self._natives.code if self._natives else None)
         if found.call is None or process.memory is None:
@@ -221,7 +221,7 @@ class Sleeps:
             layout = process.interpreter.layout if process.interpreter else None
             args = call_arguments(found.call, process.memory, layout, found.addresses[0] if found.addresses else 0)
             state = _task_state(process.pid, tid, status, found.call)
-            sleep = Sleep(now, stack, found.call.number, args, state, status.switches)
+            sleep = Sleep(now, stack, found.call.number, args, status.switches, state)
             self.seen[index] = (sleep, *before[: _LOOKS_KEPT - 1])
 
     def _number(self, process: Process, found: ThreadStack) -> int:

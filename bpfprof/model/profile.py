@@ -252,6 +252,7 @@ class LastWait:
     held_by: str
     nobody: str
     waited_ns: int
+    has_end: bool = False
 
 
 @dataclass(frozen=True)

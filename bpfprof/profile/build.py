@@ -213,7 +213,9 @@ class _Builder:
         if self._options.filter.window_ns is not None:
             return ()
         found = {
-            it.thread: LastWait(it.thread, it.kind, it.name, it.holder - 1, it.held_by, it.nobody, it.waited_ns)
+            it.thread: LastWait(
+                it.thread, it.kind, it.name, it.holder - 1, it.held_by, it.nobody, it.waited_ns, it.has_end
+            )
             for it in self._recording.last_waits
             if has_thread[it.thread]
         }

@@ -19,21 +19,19 @@ from bpfprof.query.cpu_throttles import limit_facts
 from bpfprof.query.critical_path import CriticalPath, critical_path
 from bpfprof.query.functions import Ints, function_of_frames
 from bpfprof.query.lock_holders import LockWaits, hog_of, lock_waits, waits_while_held
-from bpfprof.query.lock_orders import deadlock_frame, deadlocks
 from bpfprof.query.objects import object_text
 from bpfprof.query.operators import find_operators
 from bpfprof.query.places import WITH_OBJECTS, place_text, top_object, top_place
 from bpfprof.query.pools import pools_of
 from bpfprof.query.shares import DEVICE, HANDED, IDLE, LOCK, NATIVE, OTHER, PYTHON, READY, sums
 from bpfprof.query.stack_frames import Bools
-from bpfprof.query.stuck import stuck_threads
+from bpfprof.query.stuck import hung_facts
 from bpfprof.query.work import Work
 
 _MIN_CPU_NS = 200_000_000  # less says nothing by ticks of 10 ms
 _CALLBACK = ("/asyncio/events.py", "Handle._run")  # what calls callbacks and steps of tasks
 _SAMPLE_NS = 10_000_000  # exact time counts as what a clock of 100 Hz would see of it
 _ONE_LOCK = 0.6  # of the waits for locks: then it is one lock that matters
-_NAMES = 6  # of threads of a deadlock
 _INSIDE = 0.3  # of the time that a lock was held while others waited
 _DOING = {
     **{"disk": "disk reads or writes", "net": "waits for the network", "sleep": "sleeps", "gil": "waits for the GIL"},
@@ -201,29 +199,13 @@ def facts_of(profile: Profile, work: Work) -> tuple[Facts, int]:
         **_pool_facts(profile, everything, cpu_ns),
         **limit_facts(profile, everything, duration_ns),
     )
-    if cycles := deadlocks(profile):
-        return _with_deadlock(facts, profile, everything, cycles)
-    if all_stuck := stuck_threads(profile, everything):
-        stuck, more = all_stuck[0], sum(len(it.threads) for it in all_stuck[1:])
-        stuck_ns = int(everything.stuck["stands_for_ns"].sum())
-        part = stuck_ns / max(int(everything.working["ns"].sum()), 1)
-        text = stuck.sentence + (f" {more} more {'is' if more == 1 else 'are'} stuck." if more else "")
-        facts = replace(facts, stuck_part=part, stuck=text, stuck_advice=stuck.advice)
-        if part >= STUCK:
-            return replace(facts, part=part), stuck.frame
+    hung, place = hung_facts(profile, everything)
+    facts = replace(facts, **hung)
+    if facts.deadlock or facts.stuck_part >= STUCK:
+        return replace(facts, part=max(facts.stuck_part, float(parts[LOCK]) if facts.deadlock else 0.0)), place
     if path and (path.data_ns + path.loading_ns) * 4 > path.wall_ns:
         facts, frame = _with_data(facts, frame, profile, everything, path)
     return facts, holder if holder >= 0 and holder_part >= MAIN_HOLDER else frame
-
-
-def _with_deadlock(facts: Facts, profile: Profile, work: Work, cycles: list[list[int]]) -> tuple[Facts, int]:
-    """The same with what is known of the first deadlock, and where it is."""
-    first, frame = cycles[0], deadlock_frame(profile, work, cycles[0])
-    names = [profile.threads[thread].thread_name or "?" for thread in first]
-    names = names if len(names) <= _NAMES else [*names[: _NAMES - 1], "..."]
-    names += names[: len(names) > 1]
-    text, where = " -> ".join(names), _text(profile, frame)
-    return replace(facts, deadlock=text, deadlock_where=where, deadlocks=len(cycles)), frame
 
 
 def _with_data(facts: Facts, frame: int, profile: Profile, work: Work, path: CriticalPath) -> tuple[Facts, int]:

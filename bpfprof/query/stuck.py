@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from bpfprof.model.profile import LastWait, Profile
 from bpfprof.model.spans import ThreadState
 from bpfprof.model.states import reason_text
+from bpfprof.query.lock_orders import deadlock_frame, deadlocks
 from bpfprof.query.objects import object_text
 from bpfprof.query.places import place_text
 from bpfprof.query.roles import folded_name
 from bpfprof.query.shares import hand_overs
 from bpfprof.query.work import Work
 
+_NAMES = 6  # of threads of a deadlock
 _BEGUN_NS = 20_000_000  # what began so near to a thread's first moment began before it
 _DOES = {
     **{
@@ -56,6 +59,24 @@ class Stuck:
     ns: int
     sentence: str
     advice: str
+
+
+def hung_facts(profile: Profile, work: Work) -> tuple[dict[str, Any], int]:
+    """(those of Facts that say which threads wait for one another, or are stuck, where that is; -1: no such ones)"""
+    if cycles := deadlocks(profile):
+        first, frame = cycles[0], deadlock_frame(profile, work, cycles[0])
+        names = [profile.threads[thread].thread_name or "?" for thread in first]
+        names = names if len(names) <= _NAMES else [*names[: _NAMES - 1], "..."]
+        names += names[: len(names) > 1]
+        where = place_text(profile.frames[frame]) if frame >= 0 else ""
+        return {"deadlock": " -> ".join(names), "deadlock_where": where, "deadlocks": len(cycles)}, frame
+    found = stuck_threads(profile, work)
+    if not found:
+        return {}, -1
+    more = sum(len(it.threads) for it in found[1:])
+    text = found[0].sentence + (f" {more} more {'is' if more == 1 else 'are'} stuck." if more else "")
+    part = int(work.stuck["stands_for_ns"].sum()) / max(int(work.working["ns"].sum()), 1)
+    return {"stuck_part": part, "stuck": text, "stuck_advice": found[0].advice}, found[0].frame
 
 
 def stuck_threads(profile: Profile, work: Work) -> list[Stuck]:

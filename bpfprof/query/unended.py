@@ -113,6 +113,9 @@ class _Judge:
     def __init__(self, profile: Profile, frames: StackFrames, known: Known) -> None:
         self._profile, self._frames, self._known = profile, frames, known
         self._last = {it.thread: it for it in profile.last_waits}
+        looks = profile.lock_holders
+        self._have_end = {it.thread for it in profile.last_waits if it.has_end}
+        self._have_end |= {*looks["thread"][looks["has_end"] > 0].tolist()}
         self._in_python = frames.innermost_python() >= 0
         self._functions = {name: frames.have(_named(frames, names)) for name, names in _SETS.items()}
         self._outside = _in_other_libraries(frames)
@@ -124,7 +127,7 @@ class _Judge:
             return _BEHIND
         if share >= known.idle:
             return _FOR_WORK
-        if reason == "gil":
+        if reason == "gil" or int(row["thread"]) in self._have_end:
             return _OTHER
         if reason == "stopped" or reason in ("file-lock", "kernel-lock"):
             return _STUCK

@@ -346,15 +346,7 @@ def verdict_of(profile: Profile, work: Work) -> Verdict:
     rule = decide(facts)
     is_named = rule.names_share
     bound = rule.bound if isinstance(rule.bound, str) else rule.bound(facts)
-    share = (
-        facts.parts[LOCK]
-        if facts.deadlock
-        else facts.part
-        if is_named
-        else 1 - facts.busy_part
-        if bound == "idle"
-        else 0.0
-    )
+    share = facts.part if is_named else 1 - facts.busy_part if bound == "idle" else 0.0
     advice = rule.advice if isinstance(rule.advice, str) else rule.advice(facts)
     sentence = rule.sentence(facts)
     chain = awaited_threads(profile, work) if rule.is_wait else None

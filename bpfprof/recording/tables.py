@@ -71,6 +71,7 @@ class RecordedLastWait:
     held_by: str = ""
     nobody: str = ""
     waited_ns: int = 0  # 0: not known
+    has_end: bool = False  # it waits for a time at most
 
 
 @dataclass

@@ -36,6 +36,7 @@ from bpfprof.model.samples import (
 from bpfprof.model.statuses import LastState, Status
 from bpfprof.recording.format import MAGIC, Chunk, encode
 from bpfprof.recording.reader import Recording, read_recording
+from bpfprof.recording.tables import RecordedLastWait, table_row
 
 START_NS = 5_000_000_000
 MS = 1_000_000
@@ -84,6 +85,7 @@ class HandMade:
     task_waits: list[np.void] = field(default_factory=list)
     events: list[np.void] = field(default_factory=list)
     lock_holders: list[np.void] = field(default_factory=list)
+    last_waits: list[dict[str, Any]] = field(default_factory=list)
 
     def process(self, pid: int = 100, **values: Any) -> int:
         """A process that runs CPython 3.11 unless told otherwise; returns its index."""
@@ -236,6 +238,7 @@ class HandMade:
             Chunk("lock_holders", {}, {"rows": array(self.lock_holders, LOCK_HOLDER_DTYPE)}),
             Chunk("wakers", {"rows": self.wakers}),
             Chunk("objects", {"rows": self.objects}),
+            Chunk("last_waits", {"rows": self.last_waits}),
             Chunk("waits", {}, {"rows": array(self.waits, WAIT_DTYPE)}),
             Chunk("short_waits", {}, {"rows": array(self.short_waits, SHORT_DTYPE)}),
             Chunk("totals", {}, {"rows": array(self.totals, TOTAL_DTYPE)}),
@@ -421,6 +424,7 @@ def small() -> HandMade:
     made.call(0, "cudaMemcpy", 3, 6 * MS, bytes=3 << 20, direction=2)
     made.event("page-faults", 0, START_NS + 3 * MS, 40, stack)
     made.lock_holder(0, 1, START_NS + 4 * MS)
+    made.last_waits = [table_row(0, RecordedLastWait(1, "lock", "lock #1", 1, "python (100)", "", 10 * MS))]
     made.start["min_block_us"] = 100
     made.start["counts_calls"] = True
     made.end = {"end_ns": made.totals[0]["time_ns"].item(), "own_cpu_ns": 5, "lost": {"event lost, buffer full": 3}}
