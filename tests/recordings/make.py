@@ -14,12 +14,13 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
+from itertools import cycle
 from pathlib import Path
 
 from bpfprof.recording.format import MAGIC, decode
-from tests.integration.recorded import ALL_INTERPRETERS, BPFPROF, ROOT, Recorder, let_run, running
+from tests.integration.recorded import ALL_INTERPRETERS, BPFPROF, ROOT, Recorder, Target, let_run, running
 from tests.recordings.kept import HERE
 
 _PREPARED = "BPFPROF_IN_NAMESPACES"
@@ -31,11 +32,11 @@ _SYSTEMS = "/usr/bin/python3"
 class Recipe:
     """`cpu_s`: how much CPU time of its own the program gets while it is recorded."""
 
-    program: str  # and its arguments
+    program: str  # and its arguments; several have `&` between them
     cpu_s: float = 0.8
     seconds: float = 1.0  # for those that hardly compute: how long
     options: str = ""
-    python: str = "3.12"  # of tests/integration/recorded.py; venv: with numpy
+    python: str = "3.12"  # of tests/integration/recorded.py; venv: with numpy; several programs take them in turn
     limited: bool = False  # to half a CPU, in a control group that is named as a container's
     commit: str = ""  # of the bpfprof that records; empty: this one
 
@@ -56,6 +57,12 @@ RECIPES = {
     "names": Recipe("hostile_names.py", cpu_s=0.3),
     "counted": Recipe("counted.py", cpu_s=0.3, options="-e page-faults -c 1"),
     "kernel": Recipe("fork_exec.py", cpu_s=0, options="--kernel --native-lines"),
+    "many": Recipe(
+        "fork_exec.py & c_calls.py & sleepers.py & oracle.py & hostile_names.py",
+        cpu_s=0,
+        options="--no-subprocesses",
+        python="debian-3.11 3.12 3.13",
+    ),
     "even": Recipe("one_slower.py 25 0"),
     "slower": Recipe("one_slower.py 25 40"),
     "at_first": Recipe("gil_fight.py 2 --sleeper", commit="7229a46"),
@@ -87,7 +94,7 @@ def _prepare() -> None:
     _bind(ROOT / "tests", Path("/srv/tests"))
     _bind(ROOT / "bpfprof", Path("/srv/bpfprof"))
     _bind(Path(sys.prefix), Path("/opt/venv"))
-    for name in {recipe.python for recipe in RECIPES.values()} & ALL_INTERPRETERS.keys():
+    for name in {name for recipe in RECIPES.values() for name in recipe.python.split()} & ALL_INTERPRETERS.keys():
         _bind(Path(ALL_INTERPRETERS[name]).resolve().parents[1], Path("/opt") / name)
     subprocess.run(["hostname", "host"], check=True)
 
@@ -98,22 +105,27 @@ def _bind(source: Path, target: Path) -> None:
 
 
 def _record(recipe: Recipe, path: Path) -> None:
-    python = _SYSTEMS if recipe.python.startswith("debian") else f"/opt/{recipe.python}/bin/python"
-    name, *arguments = recipe.program.split()
-    libraries = {"LD_LIBRARY_PATH": f"/opt/{recipe.python}/lib"}
-    program = (python, f"/srv/tests/programs/{name}", *arguments)
     with ExitStack() as stack:
-        target = stack.enter_context(running(*program, env=libraries))
+        programs = zip(recipe.program.split(" & "), cycle(recipe.python.split()))
+        pids = [stack.enter_context(_program(*each)).pid for each in programs]
         command = stack.enter_context(_recorder(recipe.commit))
         if recipe.limited:
-            stack.enter_context(_limited(target.pid))
-        asked = ["record", "-p", str(target.pid), "-o", str(path), *recipe.options.split()]
+            stack.enter_context(_limited(pids[0]))
+        asked = ["record", *(f"-p{pid}" for pid in pids), "-o", str(path), *recipe.options.split()]
         limit = [] if recipe.cpu_s else ["-d", str(recipe.seconds)]
         recorder = Recorder(subprocess.Popen([*command, *asked, *limit], bufsize=0, stdout=-1, stderr=-1))
         recorder.wait_until_it_records()
-        let_run(target.pid, recipe.cpu_s)
+        let_run(pids[0], recipe.cpu_s)
         done = recorder.end(None if limit else signal.SIGINT)
         assert done.returncode == 0, done.stderr
+
+
+def _program(words: str, interpreter: str) -> AbstractContextManager[Target]:
+    python = _SYSTEMS if interpreter.startswith("debian") else f"/opt/{interpreter}/bin/python"
+    name, *arguments = words.split()
+    return running(
+        python, f"/srv/tests/programs/{name}", *arguments, env={"LD_LIBRARY_PATH": f"/opt/{interpreter}/lib"}
+    )
 
 
 @contextmanager
