@@ -26,7 +26,7 @@ import pytest
 from bpfprof.recording.format import MAGIC, decode
 from bpfprof.recording.reader import read_recording
 from bpfprof.render.formats import FORMATS
-from tests.integration.recorded import COLLAPSED_LINE
+from tests.integration.recorded import COLLAPSED_LINE, PYTHON_FRAME
 from tests.recordings.kept import HERE, NAMES, content, unpacked
 from tests.unit.account.invariants import assert_covers
 from tests.unit.commands.command import run
@@ -34,6 +34,7 @@ from tests.unit.render.unpacked import unpacked as numbers_of
 
 pytestmark = pytest.mark.gate
 Times = tuple[int, int, int]  # nanoseconds of CPU, ready, wait
+Pair = tuple[str, str]  # names of functions
 OF_ANOTHER_VERSION = "version_1"
 READABLE = [name for name in NAMES if name != OF_ANOTHER_VERSION]
 VIEWS = {"summary": ("report",), "tree": ("report", "-f", "tree"), "offcpu": ("offcpu",)}
@@ -244,6 +245,73 @@ def test_each_format_has_the_times_of_the_json(folder: Path, name: str, read: Ca
     lines = path.read_bytes().count(b"\n")
     tolerance_ns = {"collapsed": 1000 * (1 + lines), "callgrind": 1000}.get(chosen, 0)
     assert read(path) == pytest.approx(times(recording), abs=tolerance_ns)
+
+
+# Readers: bytes of a file -> which Python function calls which, by names.
+
+
+def calls_of_collapsed(path: Path) -> set[Pair]:
+    lines = [line for line in path.read_text().splitlines() if ";task " not in line]
+    stacks = [line.rsplit(" ", 1)[0].split(";") for line in lines]
+    return pairs([[python_name(frame) for frame in stack] for stack in stacks])
+
+
+def calls_of_speedscope(path: Path) -> set[Pair]:
+    content = json.loads(path.read_text())
+    names = [frame["name"] if "file" in frame else "" for frame in content["shared"]["frames"]]
+    return pairs([[names[frame] for frame in stack] for each in content["profiles"] for stack in each["samples"]])
+
+
+def calls_of_gecko(path: Path) -> set[Pair]:
+    shared = json.loads(path.read_text())["shared"]
+    names = [shared["stringArray"][name] for name in shared["funcTable"]["name"]]
+    of_node = [names[shared["frameTable"]["func"][frame]] for frame in shared["stackTable"]["frame"]]
+    prefixes = shared["stackTable"]["prefix"]
+    return pairs([[of_node[before], own] for before, own in zip(prefixes, of_node) if before is not None])
+
+
+def calls_of_pprof(path: Path) -> set[Pair]:
+    message = list(fields_of(gzip.decompress(path.read_bytes())))
+    texts = [value.decode() for number, value in message if number == 6]
+    functions = {each[1]: texts[each[2]] for each in (dict(fields_of(it)) for number, it in message if number == 5)}
+    names = {}
+    for number, value in message:
+        if number == 4:
+            location = dict(fields_of(value))
+            names[location[1]] = functions[dict(fields_of(location[4]))[1]]
+    samples = [dict(fields_of(value)).get(1, b"") for number, value in message if number == 2]
+    return pairs([[names[place] for place in reversed(varints(sample))] for sample in samples])
+
+
+def calls_of_pstats(path: Path) -> set[Pair]:
+    stats: dict[Any, Any] = pstats.Stats(str(path)).stats  # type: ignore[attr-defined]
+    return pairs([[caller[2], name] for (_, _, name), (*_, callers) in stats.items() for caller in callers])
+
+
+def calls_of_parquet(path: Path) -> set[Pair]:
+    stacks = pyarrow.parquet.read_table(path)["frames"].to_pylist()
+    return pairs([[python_name(frame) for frame in stack] for stack in stacks])
+
+
+def python_name(label: str) -> str:
+    found = PYTHON_FRAME.fullmatch(label)
+    return found["name"] if found else ""
+
+
+def pairs(stacks: list[list[str]]) -> set[Pair]:
+    """(caller, callee); the root comes first."""
+    return {pair for stack in stacks for pair in zip(stack, stack[1:]) if all(pair)}
+
+
+@pytest.mark.parametrize("name", ["training", "service", "tasks", "pools", "at_first"])
+@pytest.mark.parametrize(
+    "read", [calls_of_speedscope, calls_of_gecko, calls_of_pprof, calls_of_pstats, calls_of_parquet]
+)
+def test_who_calls_whom_is_the_same_in_each_format(folder: Path, name: str, read: Callable[[Path], set[Pair]]) -> None:
+    recording = folder / f"{name}.bpfprof"
+    wanted = calls_of_collapsed(made(recording, "collapsed"))
+    found = read(made(recording, read.__name__.removeprefix("calls_of_")))
+    assert len(wanted) > 2 and not wanted - found
 
 
 @every_recording
