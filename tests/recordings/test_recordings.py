@@ -23,6 +23,7 @@ from xml.etree import ElementTree
 import pyarrow.parquet
 import pytest
 
+from bpfprof.errors import RecordingError
 from bpfprof.recording.format import MAGIC, decode
 from bpfprof.recording.reader import read_recording
 from tests.integration.recorded import COLLAPSED_LINE, PYTHON_FRAME, TEXT_FORMATS
@@ -380,6 +381,8 @@ def test_another_version_of_the_format_is_refused_by_name(folder: Path, capsys) 
         assert run(command, folder / f"{OF_ANOTHER_VERSION}.bpfprof") == 5
         captured = capsys.readouterr()
         assert captured.out == "" and "format 1" in captured.err
+    with pytest.raises(RecordingError, match="version"):
+        read_recording(io.BytesIO(content(OF_ANOTHER_VERSION)))
 
 
 @pytest.mark.parametrize("name", NAMES)
