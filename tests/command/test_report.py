@@ -6,7 +6,6 @@ import json
 import os
 import re
 import shutil
-from contextlib import ExitStack
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -21,9 +20,6 @@ from tests.integration.recorded import (
     AS_NOBODY,
     BPFPROF,
     COLLAPSED_LINE,
-    INTERPRETERS,
-    PROGRAMS,
-    PYTHON,
     PYTHON_FRAME,
     TEXT_FORMATS,
     bpfprof,
@@ -31,31 +27,15 @@ from tests.integration.recorded import (
     completed,
     needs_root,
     open_folder,
-    program,
-    running,
     skip_unless_nobody_can_run,
 )
-from tests.unit.account.invariants import covers
-
-pytestmark = needs_root  # to make the recording
-# Without a C compiler or numpy the target would do; it has processes, threads, waits of many kinds and C threads.
-TARGETS = ("fork_exec.py", "c_calls.py", "sleepers.py", "oracle.py", "hostile_names.py")
+from tests.recordings.kept import unpacked
 
 
 @pytest.fixture(scope="module")
 def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Programs of many kinds in one recording."""
-    path = tmp_path_factory.mktemp("report") / "x.bpfprof"
-    with ExitStack() as stack:
-        pythons = list(INTERPRETERS.values()) or [PYTHON]
-        targets = [
-            stack.enter_context(running(pythons[number % len(pythons)], program(name)))
-            for number, name in enumerate(TARGETS)
-        ]
-        pids = [argument for target in targets for argument in ("-p", str(target.pid))]
-        bpfprof("record", *pids, "-d", "2", "-o", path, "--no-subprocesses")
-    assert covers(path)
-    return path
+    """Programs of many kinds in one recording: processes, threads, waits of many kinds and C threads."""
+    return unpacked("many", tmp_path_factory.mktemp("report"))
 
 
 # In the gate one of each kind; unit/render asks for all of them.
@@ -71,6 +51,7 @@ WITHOUT_ALL_NAMES = ("summary", "table", "waits", "markdown", "html")
         for chosen in TEXT_FORMATS
     ],
 )
+@needs_root
 def test_an_ordinary_user_without_bcc_gets_every_format(recorded: Path, chosen: Format, tmp_path: Path) -> None:
     skip_unless_nobody_can_run()
     with open_folder() as folder:
@@ -158,7 +139,7 @@ def test_full_filenames(recorded: Path) -> None:
         for match in map(PYTHON_FRAME.fullmatch, stack)
         if match and not match["name"].startswith(("evil", "["))
     }
-    assert str(PROGRAMS / "oracle.py") in files
+    assert "/srv/tests/programs/oracle.py" in files
     assert not [file for file in files if not file.startswith(("/", "<"))]
     assert any("(oracle.py:" in frame for _, _, stack, _ in short.lines for frame in stack)
     assert not any("(oracle.py:" in frame for _, _, stack, _ in full.lines for frame in stack)

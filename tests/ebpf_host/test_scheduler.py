@@ -28,6 +28,11 @@ FORK, WAIT = KIND["BP_EVENT_FORK"], KIND["BP_EVENT_WAIT"]
 SHORT, EXIT_EVENT = KIND["BP_EVENT_SHORT"], KIND["BP_EVENT_EXIT"]
 MIN_BLOCK_NS = 100 * MICROSECOND
 TIMES = ("blocked_ns", "runqueue_ns")
+# What is noted of a thread when it leaves the CPU, and when it is woken.
+OF_WAITS = (
+    *("syscall", "task_state", "stack", "status", "object", "flags", "one_in"),
+    *("waker_tid", "waker_tgid", "waker_kind", "waker_stack", "holder", "holder_stack"),
+)
 
 
 @pytest.fixture
@@ -417,3 +422,12 @@ def test_arguments_of_an_earlier_call_are_not_shown_with_a_wait_in_none(schedule
     main.in_user_mode()  # a page fault
     (event,) = scheduler.wait(main, 100)
     assert event["syscall"] == -1 and event["args"].tolist() == [0, 0, 0]
+
+
+def test_all_that_is_known_of_a_wait_is_in_its_event(scheduler: Scheduler) -> None:
+    known = {name: 3 + place for place, name in enumerate(OF_WAITS)}  # each another number
+    blocked = scheduler.add(TID, state=STATE["BP_THREAD_BLOCKED"], **known)
+    scheduler.later(300)
+    scheduler.wake(blocked)
+    (event,) = scheduler.switch(scheduler.idle, blocked)
+    assert {name: int(event[name]) for name in known} == known

@@ -136,6 +136,12 @@ def test_a_sleep_without_load_is_no_disk() -> None:
     assert reason("openat", 3, task_state=UNINTERRUPTIBLE | 0x400) == "syscall openat"
 
 
+@pytest.mark.parametrize("task_state", [4, 8, 4 | UNINTERRUPTIBLE])
+@pytest.mark.parametrize("call", ["futex", "read", "nanosleep", -1])
+def test_what_a_signal_or_a_debugger_stopped_is_stopped_whatever_it_did(call: str | int, task_state: int) -> None:
+    assert reason(call, GIL_START, task_state=task_state, gil=(GIL_START, GIL_BYTES)) == "stopped"
+
+
 @pytest.mark.parametrize("call", ["poll", "select", "epoll_wait"])
 def test_waiting_for_one_device_is_waiting_for_a_device(call: str) -> None:
     assert reason(call, 3, 1, fd_kind=FdKind.DEVICE) == "device"
