@@ -1,7 +1,4 @@
-"""Which processes are watched: at the start, and as they fork, exec, map code and end.
-
-Moves each through its states (see `process`), and tells the kernel side where it keeps its Python frames.
-"""
+"""Which processes are watched, each with its state; where it keeps its Python frames the kernel side is told."""
 
 from __future__ import annotations
 

@@ -81,7 +81,10 @@ def hung_facts(profile: Profile, work: Work) -> tuple[dict[str, Any], int]:
 
 def stuck_threads(profile: Profile, work: Work) -> list[Stuck]:
     """Those with most time first."""
-    last = {it.thread: it for it in profile.last_waits}
+    looks = profile.lock_holders
+    told = zip(looks["thread"].tolist(), looks["holder"].tolist())
+    last = {thread: LastWait(thread, "lock", "a lock", holder - 1, "", "", 0) for thread, holder in told}
+    last |= {it.thread: it for it in profile.last_waits}
     groups: dict[tuple[object, ...], list[np.void]] = {}
     for row in work.stuck:
         wait, own = last.get(int(row["thread"])), int(work.own[row["stack"]])

@@ -42,7 +42,7 @@ _TAKES_TURNS = frozenset(("wsgi_req_accept", "uwsgi_lock_futex", "proc_mutex_pth
 _ACCEPTS = frozenset(("accept", "accept4", "inet_csk_accept"))
 _WRITES = frozenset(("write", "writev", "pipe_write", "anon_pipe_write"))
 _TERMINALS = ("/dev/pts/", "/dev/tty", "/dev/console")
-_STUCK, _UNSURE, _FOR_WORK, _BEHIND, _OTHER = range(5)
+_STUCK, _UNSURE, _FOR_WORK, _BEHIND, _ASKED, _OTHER = range(6)
 _SERVES = ("net", "poll", "pipe", "device")  # reasons of who waits for what comes from elsewhere
 
 
@@ -90,8 +90,8 @@ def settle_unended(profile: Profile, spans: npt.NDArray[np.void], frames: StackF
         elif verdict == _UNSURE:
             serves = reason == "child" and any(other != pid and it in _SERVES for other, it in for_work)
             found[place] = long and not works and not serves
-        elif verdict == _STUCK:
-            found[place] = long
+        elif verdict in (_STUCK, _ASKED):
+            found[place] = long and (verdict == _STUCK or not works)
         if whole and not found[place] and verdict in (_FOR_WORK, _UNSURE) and shares[place] < known.idle:
             shares[place] = known.idle
     return found
@@ -132,7 +132,7 @@ class _Judge:
         if reason == "stopped" or reason in ("file-lock", "kernel-lock"):
             return _STUCK
         if share == known.lock:
-            return self._of_lock(place, stack)
+            return self._of_lock(place, int(row["thread"]), stack)
         if share == known.disk or (share == known.other and row["task_state"] & 2):
             return _STUCK
         if share == known.net:
@@ -141,12 +141,14 @@ class _Judge:
             return self._of_child(row, reason)
         return _OTHER if reason == "device" and not self._object(row).startswith(_TERMINALS) else _FOR_WORK
 
-    def _of_lock(self, place: int, stack: int) -> int:
+    def _of_lock(self, place: int, thread: int, stack: int) -> int:
         if self._functions["turns"][stack]:
             return _FOR_WORK
-        if self._known.given[place] or self._functions["mutex"][stack]:
+        last = self._last.get(thread)
+        is_told = last is not None and (last.holder >= 0 or last.held_by or last.nobody)
+        if is_told or self._known.given[place] or self._functions["mutex"][stack]:
             return _STUCK
-        return _STUCK if self._in_python[stack] and not self._outside[stack] else _FOR_WORK
+        return _UNSURE if self._in_python[stack] and not self._outside[stack] else _FOR_WORK
 
     def _of_net(self, row: np.void, reason: str) -> int:
         name = self._object(row)
@@ -154,7 +156,7 @@ class _Judge:
             return _FOR_WORK
         if name.startswith("udp "):
             return _UNSURE
-        return _STUCK if reason == "net" else _UNSURE
+        return _ASKED if reason == "net" else _UNSURE
 
     def _of_child(self, row: np.void, reason: str) -> int:
         if reason == "child":
