@@ -5,15 +5,15 @@ from __future__ import annotations
 import os
 import re
 import signal
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+from tests.looks import look, pytest_sessionfinish, pytest_terminal_summary  # noqa: F401 - pytest finds them here
+from tests.tiers import GATE_FOLDERS
+
 _HERE = Path(__file__).parent
-# What is in these folders is in the gate, but for what is marked `second_tier`; elsewhere what is marked `gate`.
-_GATE_FOLDERS = ("unit", "ebpf_host", "golden", "oracles", "command")
 _LONGEST_FIRST = ("test_oldest_kernel.py", "command", "integration", "kernel", "oracles")
 # In them no interpreter is started that takes long.
 _WITHOUT_INTERPRETERS = ("unit", "ebpf_host", "golden")
@@ -24,7 +24,6 @@ _INTERPRETER = re.compile(
 _ORIGINS = (None, "pyenv", "debian", "system")
 # Where a checkout lies is nobody's fault: tests that run as another user say this where they are skipped.
 _CLOSED_FOLDER = "closed to other users"
-_SECOND_LOOK, _MOST_SECOND_LOOKS = "second look", 4  # where each is rarer than 1 in 100, more come once in 10,000 runs
 # What `nohup`, a shell's `&` or a build server may have set to be ignored is inherited by each program that is started.
 _BY_DEFAULT = (signal.SIGHUP, signal.SIGQUIT, signal.SIGTERM)
 
@@ -42,7 +41,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     Files that run beside one another begin with those that take longest.
     """
     for item in items:
-        if _folder(item) in _GATE_FOLDERS:
+        if _folder(item) in GATE_FOLDERS:
             item.add_marker(pytest.mark.gate)
     live = [item for item in items if item.get_closest_marker("gate") and _folder(item) not in _WITHOUT_INTERPRETERS]
     for item in set(live).difference(_of_three_interpreters(live)):
@@ -82,39 +81,3 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
     if is_strict and report.skipped and not hasattr(report, "wasxfail") and _CLOSED_FOLDER not in str(report.longrepr):
         report.outcome, report.longrepr = "failed", f"skipped: {report.longrepr}"
     return report
-
-
-@pytest.fixture
-def look(request: pytest.FixtureRequest) -> Callable[[Callable[[int], None]], None]:
-    """For what may be wrong by chance: `look(judge)` calls judge(1), and only if that fails judge(3).
-
-    judge(times) takes so many times the data, anew, and raises AssertionError where a figure is beyond its bar.
-    """
-
-    def look_twice(judge: Callable[[int], None]) -> None:
-        try:
-            judge(1)
-        except AssertionError as error:
-            request.node.user_properties.append((_SECOND_LOOK, (str(error).splitlines() or [""])[0]))
-            judge(3)
-
-    return look_twice
-
-
-@pytest.hookimpl(trylast=True)
-def pytest_terminal_summary(terminalreporter: Any) -> None:
-    for nodeid, figure in _second_looks(terminalreporter):
-        terminalreporter.write_line(f"{_SECOND_LOOK}: {nodeid}: {figure}")
-
-
-def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Many second looks are no chance."""
-    reporter = session.config.pluginmanager.get_plugin("terminalreporter")
-    if reporter is not None and len(_second_looks(reporter)) > _MOST_SECOND_LOOKS and session.exitstatus == 0:
-        session.exitstatus = pytest.ExitCode.TESTS_FAILED
-
-
-def _second_looks(reporter: Any) -> list[tuple[str, str]]:
-    reports = [report for name in ("passed", "failed") for report in reporter.stats.get(name, ())]
-    called = (report for report in reports if getattr(report, "when", "") == "call")
-    return [(each.nodeid, figure) for each in called for name, figure in each.user_properties if name == _SECOND_LOOK]
