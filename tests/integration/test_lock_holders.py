@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.holders.scores import EXACT, Score, Turn, command, recorded, scores
 from tests.integration.recorded import ALL_INTERPRETERS, PYTHON, bpfprof, needs_root, program, running
 from tests.looks import Look
+from tests.oracles.holders import EXACT, Score, Turn, command, recorded, scores
+from tests.oracles.programs import Command
 
 pytestmark = needs_root
 POLLED = ("sqlite", "manager")  # who waits sleeps and looks again, or asks a process that has the lock for it
@@ -32,7 +33,7 @@ class Found:
     truths: dict[str, dict[int, list[Turn]]] = field(default_factory=dict)
     rows: list[dict[str, Any]] = field(default_factory=list)  # of reports, by lock
 
-    def record(self, path: Path, commands: dict[str, Sequence[str]], times: int = 1) -> None:
+    def record(self, path: Path, commands: dict[str, Command], times: int = 1) -> None:
         profile, truths = recorded(path, commands, times * RECORD_S)
         self.truths |= truths
         self.scores |= scores(profile, truths)
@@ -72,7 +73,7 @@ def test_the_holder_is_right(kind: str, found: Found, tmp_path: Path, look: Look
     look(judge)
 
 
-def recorded_again(commands: dict[str, Sequence[str]], times: int, folder: Path) -> Found:
+def recorded_again(commands: dict[str, Command], times: int, folder: Path) -> Found:
     again = Found()
     again.record(folder / "x.bpfprof", commands, times)
     return again
