@@ -1,11 +1,12 @@
-"""What all tests share: the tier that each is in, and the signals that programs which they start begin with."""
+"""What all tests share: the tier that each is in, and what each program that they start begins with."""
 
 from __future__ import annotations
 
 import os
 import re
 import signal
-from collections.abc import Generator
+import tempfile
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
@@ -28,10 +29,22 @@ _CLOSED_FOLDER = "closed to other users"
 _BY_DEFAULT = (signal.SIGHUP, signal.SIGQUIT, signal.SIGTERM)
 
 
-def pytest_configure() -> None:
+def pytest_configure(config: pytest.Config) -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     for number in _BY_DEFAULT:
         signal.signal(number, signal.SIG_DFL)
+    if hasattr(config, "workerinput"):
+        os.setsid()  # what comes from a terminal is for xdist's first process, and no program sees that there is one
+
+
+@pytest.fixture(scope="session", autouse=True)
+def own_folder_for_temporary_files(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Of the programs that this run starts; every user's, which pytest's own are not."""
+    tmp_path_factory.getbasetemp()  # where it always is
+    with tempfile.TemporaryDirectory(prefix="bpfprof-tests-") as name, pytest.MonkeyPatch.context() as patch:
+        os.chmod(name, 0o1777)
+        patch.setenv("TMPDIR", name)
+        yield
 
 
 @pytest.hookimpl(tryfirst=True)

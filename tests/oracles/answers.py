@@ -102,7 +102,7 @@ def asked(kind: str, folder: Path) -> tuple[dict[str, Any], str]:
                 stack.enter_context(running(PYTHON, program("bounds.py"), "python"))
         if kind in LIBRARIES:
             source, *options = LIBRARIES[kind]
-            words.append(str(folder.resolve() / "libcudart.so.12"))
+            words.append(str(folder / "libcudart.so.12"))
             subprocess.run(["gcc", "-shared", "-fPIC", "-O1", *options, "-o", words[-1], program(source)], check=True)
         if KNOWN[kind][0] == "short_memory.py":
             words.append(str(stack.enter_context(memory_limit())))
@@ -112,9 +112,8 @@ def asked(kind: str, folder: Path) -> tuple[dict[str, Any], str]:
             environment["PYTHONPATH"] = packages.site_packages(PYTHON_VERSION, "torch==2.13.0", "numpy")
         if KNOWN[kind][0] == "services.py":
             environment["PYTHONPATH"] = packages.site_packages(PYTHON_VERSION, *PACKAGES)
-        target = stack.enter_context(
-            running(PYTHON, program(KNOWN[kind][0]), kind.removeprefix("loop_"), *words, env=environment)
-        )
+        command = PYTHON, program(KNOWN[kind][0]), kind.removeprefix("loop_"), *words
+        target = stack.enter_context(running(*command, env=environment, folder=folder))
         # Who asks a service is its child, and so is the other rank.
         alone = ("-S",) * (KNOWN[kind][0] == "services.py" or kind == "loop_communication")
         record(path, [target.pid], RECORD_S, *alone, "-r", RATE_HZ)

@@ -18,6 +18,7 @@ from bpfprof.cpython.thread_names import ThreadNames
 from bpfprof.model.ids import Pid
 from bpfprof.proc.memory import ProcessMemory
 from tests import sid
+from tests.integration.recorded import running
 
 PROGRAM = Path(__file__).parents[2] / "programs" / "named_threads.py"
 VERSIONS = [(3, minor) for minor in range(6, 16)]
@@ -46,14 +47,8 @@ def python_of(version: tuple[int, int]) -> str:
 def target(
     request: pytest.FixtureRequest,
 ) -> Iterator[tuple[tuple[int, int], subprocess.Popen[str], dict[str, object]]]:
-    pipe = subprocess.PIPE
-    version = request.param
-    process = subprocess.Popen([python_of(version), str(PROGRAM)], stdin=pipe, stdout=pipe, text=True)
-    assert process.stdout is not None
-    try:
-        yield version, process, json.loads(process.stdout.readline())
-    finally:
-        process.communicate()
+    with running(python_of(request.param), str(PROGRAM)) as target:
+        yield request.param, target.process, json.loads(target.first_line)
 
 
 def test_names_are_those_of_the_program(
