@@ -22,7 +22,7 @@ from typing import Any
 import pytest
 
 from bpfprof.render.formats import FORMATS
-from tests import free_threaded, sid
+from tests import free_threaded, pyenv, sid
 
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAMS = ROOT / "tests" / "programs"
@@ -42,12 +42,9 @@ needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="loading BPF programs 
 def interpreters(*versions: str) -> dict[str, str]:
     """Version -> path of each interpreter of these versions: pyenv's and the distribution's own, and sid's."""
     found = {}
-    homes = {Path.home(), Path("/root"), *Path("/home").glob("*")}
     for version in versions:
-        for home in homes:
-            paths = sorted((home / ".pyenv" / "versions").glob(f"{version}.*/bin/python"))
-            if paths:
-                found[version] = str(paths[-1])
+        if paths := pyenv.paths(f"{version}.*/bin/python"):
+            found[version] = str(paths[-1])
     if "3.11" in versions and Path("/usr/bin/python3.11").exists():
         found["debian-3.11"] = "/usr/bin/python3.11"
     return {**found, **{f"sid-{version}": path for version, path in sid.pythons().items() if version in versions}}
