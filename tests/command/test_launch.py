@@ -143,7 +143,8 @@ def what_it_has(text: str) -> dict[str, Any]:
 def test_it_has_what_it_would_have_without_bpfprof(tmp_path: Path) -> None:
     command = [SYSTEM_PYTHON, *WHO]
     environment = {**os.environ, "OPENBLAS_NUM_THREADS": "3", "PYTHONMALLOC": "malloc", "LC_ALL": "", "LANG": "C"}
-    options: dict[str, Any] = {"cwd": tmp_path, "env": environment}
+    # The session of these tests, which both have.
+    options: dict[str, Any] = {"cwd": tmp_path, "env": environment, "start_new_session": False}
     alone = what_it_has(completed(command, 0, **options).stdout)
     launched = what_it_has(bpfprof("record", "-o", "x.bpfprof", "--", *command, **options).stdout)
     assert launched == alone
