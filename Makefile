@@ -98,7 +98,7 @@ fuzz: test-tools
 # Its table goes into docs/interpreters.md.
 interpreters: root-possible all-tools
 	@.ci/apt-install /usr/bin/python3.11-dbg=python3.11-dbg /usr/bin/pypy3=pypy3
-	@$(AS_ROOT) env PATH="$$PATH" $(PYTHON) -m tests.interpreters
+	@$(AS_ROOT) env PATH="$$PATH" $(PYTHON) -m tests.oracles interpreters
 
 # With the pip of .venv: the system's Python may have none.
 deb: install

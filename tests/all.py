@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from xml.etree import ElementTree
 
+from tests.looks import SECOND_LOOK
+
 ROOT = Path(__file__).resolve().parents[1]
 # Tests that record nothing, or ask nothing that others on the CPUs could change: they run beside one another.
 _BESIDE = ("unit", "ebpf_host", "golden", "fleet", "fuzz", "oracles", "command", "packaging")
@@ -45,7 +47,7 @@ def _pytest(name: str, *arguments: str) -> Part:
             return Part(name, 0, 1, 0, seconds)
         (suite,) = ElementTree.parse(report).getroot().iter("testsuite")
     count = {key: int(suite.get(key, 0)) for key in ("tests", "failures", "errors")}
-    looks = sum(1 for each in suite.iter("property") if each.get("name") == "second look")
+    looks = sum(1 for each in suite.iter("property") if each.get("name") == SECOND_LOOK)
     failed = count["failures"] + count["errors"]
     return Part(name, count["tests"], failed or int(status not in (0, 5)), looks, seconds)
 

@@ -1,19 +1,20 @@
-"""What all tests share: the tier that each is in, and the signals that programs which they start begin with."""
+"""What all tests share: the tier that each is in, and what each program that they start begins with."""
 
 from __future__ import annotations
 
 import os
 import re
 import signal
-from collections.abc import Callable, Generator
+import tempfile
+from collections.abc import Generator, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+from tests.looks import look, pytest_sessionfinish, pytest_terminal_summary  # noqa: F401 - pytest finds them here
+from tests.tiers import GATE_FOLDERS
+
 _HERE = Path(__file__).parent
-# What is in these folders is in the gate, but for what is marked `second_tier`; elsewhere what is marked `gate`.
-_GATE_FOLDERS = ("unit", "ebpf_host", "golden", "oracles", "command")
 _LONGEST_FIRST = ("test_oldest_kernel.py", "command", "integration", "kernel", "oracles")
 # In them no interpreter is started that takes long.
 _WITHOUT_INTERPRETERS = ("unit", "ebpf_host", "golden")
@@ -24,15 +25,26 @@ _INTERPRETER = re.compile(
 _ORIGINS = (None, "pyenv", "debian", "system")
 # Where a checkout lies is nobody's fault: tests that run as another user say this where they are skipped.
 _CLOSED_FOLDER = "closed to other users"
-_SECOND_LOOK, _MOST_SECOND_LOOKS = "second look", 4  # where each is rarer than 1 in 100, more come once in 10,000 runs
 # What `nohup`, a shell's `&` or a build server may have set to be ignored is inherited by each program that is started.
 _BY_DEFAULT = (signal.SIGHUP, signal.SIGQUIT, signal.SIGTERM)
 
 
-def pytest_configure() -> None:
+def pytest_configure(config: pytest.Config) -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     for number in _BY_DEFAULT:
         signal.signal(number, signal.SIG_DFL)
+    if hasattr(config, "workerinput"):
+        os.setsid()  # what comes from a terminal is for xdist's first process, and no program sees that there is one
+
+
+@pytest.fixture(scope="session", autouse=True)
+def own_folder_for_temporary_files(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Of the programs that this run starts; every user's, which pytest's own are not."""
+    tmp_path_factory.getbasetemp()  # where it always is
+    with tempfile.TemporaryDirectory(prefix="bpfprof-tests-") as name, pytest.MonkeyPatch.context() as patch:
+        os.chmod(name, 0o1777)
+        patch.setenv("TMPDIR", name)
+        yield
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -42,7 +54,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     Files that run beside one another begin with those that take longest.
     """
     for item in items:
-        if _folder(item) in _GATE_FOLDERS:
+        if _folder(item) in GATE_FOLDERS:
             item.add_marker(pytest.mark.gate)
     live = [item for item in items if item.get_closest_marker("gate") and _folder(item) not in _WITHOUT_INTERPRETERS]
     for item in set(live).difference(_of_three_interpreters(live)):
@@ -82,39 +94,3 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
     if is_strict and report.skipped and not hasattr(report, "wasxfail") and _CLOSED_FOLDER not in str(report.longrepr):
         report.outcome, report.longrepr = "failed", f"skipped: {report.longrepr}"
     return report
-
-
-@pytest.fixture
-def look(request: pytest.FixtureRequest) -> Callable[[Callable[[int], None]], None]:
-    """For what may be wrong by chance: `look(judge)` calls judge(1), and only if that fails judge(3).
-
-    judge(times) takes so many times the data, anew, and raises AssertionError where a figure is beyond its bar.
-    """
-
-    def look_twice(judge: Callable[[int], None]) -> None:
-        try:
-            judge(1)
-        except AssertionError as error:
-            request.node.user_properties.append((_SECOND_LOOK, (str(error).splitlines() or [""])[0]))
-            judge(3)
-
-    return look_twice
-
-
-@pytest.hookimpl(trylast=True)
-def pytest_terminal_summary(terminalreporter: Any) -> None:
-    for nodeid, figure in _second_looks(terminalreporter):
-        terminalreporter.write_line(f"{_SECOND_LOOK}: {nodeid}: {figure}")
-
-
-def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Many second looks are no chance."""
-    reporter = session.config.pluginmanager.get_plugin("terminalreporter")
-    if reporter is not None and len(_second_looks(reporter)) > _MOST_SECOND_LOOKS and session.exitstatus == 0:
-        session.exitstatus = pytest.ExitCode.TESTS_FAILED
-
-
-def _second_looks(reporter: Any) -> list[tuple[str, str]]:
-    reports = [report for name in ("passed", "failed") for report in reporter.stats.get(name, ())]
-    called = (report for report in reports if getattr(report, "when", "") == "call")
-    return [(each.nodeid, figure) for each in called for name, figure in each.user_properties if name == _SECOND_LOOK]

@@ -143,7 +143,8 @@ def what_it_has(text: str) -> dict[str, Any]:
 def test_it_has_what_it_would_have_without_bpfprof(tmp_path: Path) -> None:
     command = [SYSTEM_PYTHON, *WHO]
     environment = {**os.environ, "OPENBLAS_NUM_THREADS": "3", "PYTHONMALLOC": "malloc", "LC_ALL": "", "LANG": "C"}
-    options: dict[str, Any] = {"cwd": tmp_path, "env": environment}
+    # The session of these tests, which both have.
+    options: dict[str, Any] = {"cwd": tmp_path, "env": environment, "start_new_session": False}
     alone = what_it_has(completed(command, 0, **options).stdout)
     launched = what_it_has(bpfprof("record", "-o", "x.bpfprof", "--", *command, **options).stdout)
     assert launched == alone
@@ -448,13 +449,10 @@ def test_a_daemon_that_goes_on(end: str, tmp_path: Path) -> None:
     ("script", "status"), [("echo ready; sleep 60; true", signal.SIGTERM), ('trap "" TERM; echo ready; sleep 60', 9)]
 )
 def test_kill_ends_the_command_and_all_that_it_started(script: str, status: int, tmp_path: Path) -> None:
-    for _ in range(5):
-        done = bpfprof(
-            "record", "-d", "0.5", "--kill", "-o", tmp_path / "x.bpfprof", "--", "sh", "-c", script, check=None
-        )
-        if done.stdout:  # else the shell had no CPU in that half second, and has done nothing yet
-            break
-    assert (done.returncode, done.stdout) == (128 + status, "ready\n"), done.stderr
+    with recording("--kill", "-o", tmp_path / "x.bpfprof", "--", "sh", "-c", script) as recorder:
+        assert recorder.process.stdout is not None and recorder.process.stdout.readline() == b"ready\n"
+        done = recorder.end(signal.SIGTERM)
+    assert done.returncode == 128 + status, done.stderr
     with open(tmp_path / "x.bpfprof", "rb") as file:
         assert not [process for process in read_recording(file).processes if lives(process.pid)]
     assert "goes on" not in done.stderr and "quality:" in done.stderr

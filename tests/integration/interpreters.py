@@ -1,16 +1,14 @@
-"""The CPythons of this machine: those under ~/.pyenv (or PYENV_ROOT), the system's python3, and Debian sid's."""
+"""The CPythons of this machine: pyenv's, the system's python3, and Debian sid's."""
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
-from tests import sid
+from tests import pyenv, sid
 
 
 def _find_pyenvs(major: int) -> dict[str, str]:
-    root = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
-    paths = sorted(root.glob(f"{major}.*/bin/python{major}"))
+    paths = pyenv.paths(f"{major}.*/bin/python{major}")
     return {f"pyenv-{path.parent.parent.name}": str(path) for path in paths}
 
 

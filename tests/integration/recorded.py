@@ -7,6 +7,7 @@ import json
 import os
 import pwd
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -21,7 +22,7 @@ from typing import Any
 import pytest
 
 from bpfprof.render.formats import FORMATS
-from tests import free_threaded, sid
+from tests import free_threaded, pyenv, sid
 
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAMS = ROOT / "tests" / "programs"
@@ -41,12 +42,9 @@ needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="loading BPF programs 
 def interpreters(*versions: str) -> dict[str, str]:
     """Version -> path of each interpreter of these versions: pyenv's and the distribution's own, and sid's."""
     found = {}
-    homes = {Path.home(), Path("/root"), *Path("/home").glob("*")}
     for version in versions:
-        for home in homes:
-            paths = sorted((home / ".pyenv" / "versions").glob(f"{version}.*/bin/python"))
-            if paths:
-                found[version] = str(paths[-1])
+        if paths := pyenv.paths(f"{version}.*/bin/python"):
+            found[version] = str(paths[-1])
     if "3.11" in versions and Path("/usr/bin/python3.11").exists():
         found["debian-3.11"] = "/usr/bin/python3.11"
     return {**found, **{f"sid-{version}": path for version, path in sid.pythons().items() if version in versions}}
@@ -106,23 +104,35 @@ class Target:
 
 
 @contextmanager
-def running(*command: str, env: dict[str, str] | None = None) -> Iterator[Target]:
-    """A program that prints one line when it is ready and ends when its standard input closes."""
-    added = _ADDED if command[0] in _BEFORE_3_8 else {}
-    process = subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env={**os.environ, **added, **(env or {})}
-    )
+def running(*command: str, env: dict[str, str] | None = None, folder: Path | None = None) -> Iterator[Target]:
+    """A program that prints one line when it is ready and ends when its standard input closes.
+
+    It works in a folder of its own (or this one), where its home and its temporary files are, too. What it starts in
+    its session ends with it.
+    """
+    place = folder or Path(tempfile.mkdtemp(prefix="target-", dir=os.environ.get("TMPDIR")))
+    own = {"HOME": str(place), "TMPDIR": str(place), **(_ADDED if command[0] in _BEFORE_3_8 else {}), **(env or {})}
+    pipe = subprocess.PIPE
     try:
-        assert process.stdout is not None
-        first_line = process.stdout.readline()
-        assert first_line, f"{command} did not start"
-        yield Target(process, first_line)
+        place.chmod(0o1777)  # it may run as another user
+        process = subprocess.Popen(
+            command, stdin=pipe, stdout=pipe, text=True, env={**os.environ, **own}, cwd=place, start_new_session=True
+        )
+        try:
+            assert process.stdout is not None
+            first_line = process.stdout.readline()
+            assert first_line, f"{command} did not start"
+            yield Target(process, first_line)
+        finally:
+            if process.returncode is None:  # else its number may be another's
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+            for stream in (process.stdin, process.stdout):
+                if stream is not None:
+                    stream.close()
     finally:
-        process.kill()
-        process.wait()
-        for stream in (process.stdin, process.stdout):
-            if stream is not None:
-                stream.close()
+        if folder is None:
+            shutil.rmtree(place, ignore_errors=True)
 
 
 def cpu_s(pid: int, of_children: bool = False) -> float:
@@ -161,8 +171,8 @@ Done = subprocess.CompletedProcess[str]
 
 
 def completed(command: list[str], check: int | None, **options: Any) -> Done:
-    """Runs a command line to its end."""
-    options = {"stdin": subprocess.DEVNULL, "timeout": LONGEST_RUN_S, **options}
+    """Runs a command line to its end, in a session of its own."""
+    options = {"stdin": subprocess.DEVNULL, "timeout": LONGEST_RUN_S, "start_new_session": True, **options}
     done = subprocess.run(command, capture_output=True, text=True, errors="surrogateescape", check=False, **options)
     if check is not None:
         assert done.returncode == check, f"exit code {done.returncode}\n{done.stdout}\n{done.stderr}"
@@ -202,12 +212,10 @@ class Recorder:
 
 @contextmanager
 def started(*arguments: str | int | Path | float, **options: Any) -> Iterator[Recorder]:
-    """`bpfprof record` with these arguments, at its very start."""
-    pipe = subprocess.PIPE
+    """`bpfprof record` with these arguments, at its very start; in a session of its own."""
+    options = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **options}
     command = [*BPFPROF, "record", *map(str, arguments)]
-    process = subprocess.Popen(
-        command, bufsize=0, **{"stdin": subprocess.DEVNULL, "stdout": pipe, "stderr": pipe, **options}
-    )
+    process = subprocess.Popen(command, bufsize=0, **{"start_new_session": True, **options})
     try:
         yield Recorder(process)
     finally:

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.integration.recorded import PROGRAMS, PYTHON, bpfprof, needs_root, program, running
+from tests.integration.recorded import PYTHON, bpfprof, needs_root, program
+from tests.oracles.answers import lines_of
+from tests.oracles.programs import record, started
 
 pytestmark = needs_root
 # Enough for a verdict (100 samples) where others take most of the CPUs.
@@ -28,22 +28,13 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, dict
     folder, found = tmp_path_factory.mktemp("answers"), {}
     for kinds in TOGETHER:
         path = folder / f"{kinds[0]}.bpfprof"
-        with contextlib.ExitStack() as stack:
-            targets = [stack.enter_context(running(PYTHON, program("bounds.py"), kind)) for kind in kinds]
-            pids = (word for it in targets for word in ("-p", it.pid))
-            bpfprof("record", *pids, "-d", RECORD_S, "-r", RATE_HZ, "-o", path)
-        for kind, target in zip(kinds, targets):
+        with started({kind: ((PYTHON, program("bounds.py"), kind), {}) for kind in kinds}) as targets:
+            record(path, (it.pid for it in targets.values()), RECORD_S, "-r", RATE_HZ)
+        for kind, target in targets.items():
             only = ("--process", rf"\({target.pid}\)")
             found[kind] = json.loads(bpfprof("report", path, *only, "-f", "json").stdout)
             found[kind]["screen"] = bpfprof("report", path, *only).stdout
     yield found
-
-
-def line_of(kind: str) -> int:
-    """The line that should be named."""
-    lines = (PROGRAMS / "bounds.py").read_text().splitlines()
-    (number,) = (number for number, line in enumerate(lines, 1) if re.search(rf"# here: {kind}$", line))
-    return number
 
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "idle"])
@@ -52,7 +43,7 @@ def test_the_verdict_names_the_cause_and_the_line(kind: str, answers: dict[str, 
     where = verdict["where"]
     # Where the machine is busy a thread is ready without a CPU for most of its time, and that is then the cause.
     assert verdict["bound"] in (BOUND.get(kind, kind), "ready"), verdict
-    assert (Path(where["file"]).name, where["line"]) == ("bounds.py", line_of(kind)), verdict
+    assert (Path(where["file"]).name, [where["line"]]) == ("bounds.py", lines_of("bounds.py", kind)), verdict
     assert verdict["sentence"] in " ".join(answers[kind]["screen"].split())
 
 

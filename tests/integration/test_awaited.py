@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.answers.limits import slow_devices
 from tests.integration.recorded import PROGRAMS, PYTHON, needs_root, program, recording, running
+from tests.oracles.limits import slow_devices
 
 pytestmark = needs_root
 RECORD_S, DEVICE_BYTES_PER_S = 4, 4096 * 1000

@@ -1,6 +1,6 @@
 """Greenlets, sub-interpreters and generators that know what they do: stacks are whole and true, or marked.
 
-A few of the programs of `python -m tests.corners`, of which each has the functions it may be seen in.
+A few of the programs of `python -m tests.oracles corners`, of which each has the functions it may be seen in.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.corners.scores import commands_of, recorded
 from tests.integration.recorded import ALL_INTERPRETERS, needs_root
+from tests.oracles.corners import commands_of, recorded
 
 CHOSEN = [name for name in ("3.13", "sid-3.15") if name in ALL_INTERPRETERS]
 KINDS = ("greenlets:in_callbacks", "greenlets:nested", "greenlets:reborn", "interpreters:nested")

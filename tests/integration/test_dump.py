@@ -31,6 +31,7 @@ from tests.integration.recorded import (
     running,
     skip_unless_nobody_can_run,
 )
+from tests.looks import Look
 
 pytestmark = needs_root
 PYTHONS = {name: path for name, path in ALL_INTERPRETERS.items() if name in ("3.8", "3.11", "3.13")}
@@ -159,8 +160,8 @@ def cpu_s(pid: int) -> float:
     return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
 
-def test_of_many_threads_and_how_long_they_wait() -> None:
-    """Of 200 threads in less than a second; the process runs as before, and as stopped as it was."""
+def test_of_many_threads_and_how_long_they_wait(look: Look) -> None:
+    """Of 200 threads in less than a second of CPU time, 0.3 s; the process runs as before, and as stopped as it was."""
     with running(PYTHON, BLOCKED, "many", "200") as target:
         begin_s = time.monotonic()
         _, before = threads_of(target.pid)
@@ -169,7 +170,11 @@ def test_of_many_threads_and_how_long_they_wait() -> None:
         # Not known of a thread that the kernel moved to another CPU as it fell asleep: 1 in 10,000 beside other work.
         known = [name for name in before if None not in (before[name]["for_s"], after[name]["for_s"])]
         passed = [after[name]["for_s"] - before[name]["for_s"] for name in known]
-        fastest_s = min(cpu_s(target.pid) for _ in range(3))  # a busy machine may slow some of them down
+
+        def judge(times: int) -> None:
+            assert sum(cpu_s(target.pid) for _ in range(times)) < times
+
+        look(judge)
         os.kill(target.pid, signal.SIGSTOP)
         os.waitid(os.P_PID, target.pid, os.WSTOPPED)
         _, stopped = threads_of(target.pid)
@@ -177,7 +182,6 @@ def test_of_many_threads_and_how_long_they_wait() -> None:
         os.kill(target.pid, signal.SIGCONT)
         target.end()
     assert len(after) == 201 and all(thread["frames"] for thread in after.values())
-    assert fastest_s < 1
     assert len(passed) >= 190
     assert all(0 < time_s < took_s for time_s in passed)
     assert state == "T" and {thread["reason"] for thread in stopped.values()} == {"stopped"}

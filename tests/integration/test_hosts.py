@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests import pyenv
 from tests.integration.hardened import after, as_user, denying, kernel_setting, with_capabilities
 from tests.integration.recorded import (
     BPFPROF,
@@ -195,8 +196,7 @@ main()
 
 def test_the_self_test_of_a_python_that_is_not_read() -> None:
     """Its native frames and times are still proven; that it is less is said."""
-    homes = (Path.home(), *Path("/home").glob("*"))
-    found = [python for home in homes for python in (home / ".pyenv/versions").glob("3.7.*/bin/python")]
+    found = pyenv.paths("3.7.*/bin/python")
     if not found:
         pytest.skip("no CPython 3.7")
     told = completed([PYTHON, "-c", AS_IF_ON, str(found[0]), "doctor"], 0)

@@ -7,7 +7,6 @@ import mmap
 import os
 import select
 import shutil
-import subprocess
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,7 +16,7 @@ import pytest
 from bpfprof.kernel.mapping_events import RING_BYTES, MappingEvent, MappingEvents
 from bpfprof.model.ids import Pid
 from bpfprof.proc.maps import Mapping, read_maps
-from tests.integration.recorded import PYTHON, needs_root
+from tests.integration.recorded import PYTHON, Target, needs_root, running
 
 pytestmark = needs_root
 WAIT_S = 20
@@ -65,19 +64,14 @@ for line in sys.stdin:
 class Child:
     """A process on one CPU that maps what it is told to."""
 
-    def __init__(self) -> None:
-        self.process = subprocess.Popen([PYTHON, "-c", CHILD], stdin=-1, stdout=-1, text=True)
-        self.pid = Pid(self.process.pid)
-        assert self.answer() == "ready"
+    def __init__(self, target: Target) -> None:
+        self.target, self.pid = target, Pid(target.pid)
 
     def answer(self) -> str:
-        assert self.process.stdout is not None
-        return self.process.stdout.readline().strip()
+        return self.target.answer().strip()
 
     def tell(self, *words: object) -> None:
-        assert self.process.stdin is not None
-        self.process.stdin.write("\t".join(map(str, words)) + "\n")
-        self.process.stdin.flush()
+        self.target.tell("\t".join(map(str, words)))
 
     def ask(self, *words: object) -> str:
         self.tell(*words)
@@ -86,11 +80,8 @@ class Child:
 
 @pytest.fixture
 def child() -> Iterator[Child]:
-    started = Child()
-    yield started
-    started.process.kill()
-    with started.process:
-        pass
+    with running(PYTHON, "-c", CHILD) as target:
+        yield Child(target)
 
 
 class Listener:

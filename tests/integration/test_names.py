@@ -30,10 +30,11 @@ from tests.integration.recorded import (
     running,
     some_interpreters,
 )
+from tests.looks import Look
 
 pytestmark = needs_root
 COMM_BYTES = 15
-TRIES = 4
+RECORD_S = 1.5  # five of the threads that live for 0.3 s
 
 
 @dataclass
@@ -45,10 +46,10 @@ class Named:
     pid: int
 
 
-def recorded(python: str, path: Path) -> Named:
+def recorded(python: str, path: Path, seconds: float) -> Named:
     command = (python, program("named_threads.py"), "--churn")
     with running(*command) as target, recording("-p", target.pid, "-o", path) as recorder:
-        time.sleep(1.5)  # five of those that live for 0.3 s
+        time.sleep(seconds)  # the length of the recording
         target.tell("rename")
         assert target.answer() == "renamed\n"
         assert recorder.end().returncode == 0
@@ -59,21 +60,27 @@ def recorded(python: str, path: Path) -> Named:
 
 
 @some_interpreters
-def test_threads_have_the_names_that_their_program_gave_them(python: str, tmp_path: Path) -> None:
+def test_threads_have_the_names_that_their_program_gave_them(python: str, tmp_path: Path, look: Look) -> None:
     path = tmp_path / "x.bpfprof"
-    # Of those that come and go one at the start and one at the end, if it is not just being born then; those between
-    # where looking costs so little that it may be done again.
-    for _ in range(TRIES):
-        named = recorded(python, path)
-        if [name for _, name in named.threads].count("short") >= 2:
-            break
+
+    def judge(times: int) -> None:
+        """Of those that come and go one at the start and one at the end.
+
+        That at the end may just be being born then; those between are named where looking costs so little that it may
+        be done again.
+        """
+        found.append(recorded(python, path, times * RECORD_S))
+        assert [name for _, name in found[-1].threads].count("short") >= 2
+
+    found: list[Named] = []
+    look(judge)
+    named = found[-1]
     natives = {named.said["natives"][ident]: name for ident, name in named.said["names"].items()}
     shown = dict(named.threads)
     assert {tid for tid, name in natives.items() if shown[tid] != name} == {
         tid for tid, name in natives.items() if name == "to be renamed" or len(name) > 256
     }
     assert "was renamed" in shown.values()
-    assert [name for _, name in named.threads].count("short") >= 2
     folded = collapsed(path)
     assert {f"thread MainThread ({named.pid})"} <= {thread for _, thread, _, _ in folded.lines}
     assert "thread plain" in bpfprof("report", path, "-f", "collapsed", "--thread", "^plain ").stdout

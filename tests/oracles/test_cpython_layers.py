@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import subprocess
 import sys
@@ -26,6 +25,7 @@ from bpfprof.proc.reader import reader
 from bpfprof.proc.tasks import list_threads
 from tests.integration.eu_stack import wait_until_asleep
 from tests.integration.interpreters import PYTHONS, PYTHONS_2, minor
+from tests.integration.recorded import running
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
 
@@ -161,13 +161,11 @@ def target(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     script = tmp_path_factory.mktemp("цель") / "größe_函数.py"
     script.write_text(TARGET, encoding="utf-8")
     command = [PYTHONS[request.param], "-I", "-X", "utf8", str(script)]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None and process.stdin is not None
-        ready = json.loads(process.stdout.readline())
+    with running(*command) as process:
+        ready = json.loads(process.first_line)
         truth = {int(ident): stack for ident, stack in ready["threads"].items()}
         wait_until_asleep(process.pid)  # on the line it blocks on a thread may still have the GIL, or want it
         yield Target(request.param, Pid(process.pid), truth, ready["main"])
-        process.kill()
 
 
 def _found(target: Target) -> Interpreter:
@@ -271,12 +269,8 @@ OTHERS = {name: path for name, path in {**PYTHONS, **PYTHONS_2}.items() if name 
 @pytest.mark.parametrize("name", OTHERS)
 def test_other_versions_are_named(name: str) -> None:
     script = "import sys; sys.stdout.write('ready\\n'); sys.stdout.flush(); sys.stdin.readline()"
-    command = [OTHERS[name], "-c", script]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
-        assert process.stdout is not None
-        process.stdout.readline()
+    with running(OTHERS[name], "-c", script) as process:
         found = find_interpreter(Pid(process.pid))
-        process.kill()
     assert isinstance(found, NotPython) and not found.retry
     assert found.version == minor(name)
     assert found.reason == "CPython {}.{} is not supported yet".format(*minor(name))
@@ -324,13 +318,8 @@ def test_a_thread_specific_key_that_is_not_the_first(taken: int, tmp_path: Path)
     subprocess.run(["gcc", "-shared", "-fPIC", "-o", str(library), str(source)], check=True)
     script = "print('ready', flush=True); import sys; sys.stdin.readline()"
     for name in (name for name in SUPPORTED if minor(name) < (3, 15)):
-        command, environment = [PYTHONS[name], "-c", script], {**os.environ, "LD_PRELOAD": str(library)}
-        with subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment, text=True
-        ) as process:
-            assert process.stdout is not None and process.stdout.readline() == "ready\n"
+        with running(PYTHONS[name], "-c", script, env={"LD_PRELOAD": str(library)}) as process:
             found = find_interpreter(Pid(process.pid))
-            process.kill()
         assert isinstance(found, Interpreter), found
         # Blocks of 32 keys: the first in struct pthread, pointers to the others behind it.
         *blocks, entry = found.thread_slot.offsets

@@ -24,6 +24,7 @@ from bpfprof.unwind.interpret import MappedFile, Registers, Stop, Walk, walk
 from bpfprof.unwind.rows import FileRows, RuleTable, compact
 from tests.integration.eu_stack import eu_stacks, wait_until_asleep
 from tests.integration.interpreters import MACHINE_PYTHONS
+from tests.integration.recorded import running
 
 needs_tools = pytest.mark.skipif(
     os.geteuid() != 0 or shutil.which("eu-stack") is None or shutil.which("cc") is None,
@@ -168,14 +169,9 @@ def build(folder: Path, name: str, source: str, *options: str) -> str:
 @contextmanager
 def blocked(*command: str) -> Iterator[int]:
     """A program that is ready and all of whose threads wait; its pid."""
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
-    try:
-        assert process.stdout is not None and process.stdout.readline() == "ready\n"
-        wait_until_asleep(process.pid)
-        yield process.pid
-    finally:
-        process.kill()
-        process.wait()
+    with running(*command) as target:
+        wait_until_asleep(target.pid)
+        yield target.pid
 
 
 def registers_of(helper: str, pid: int) -> dict[int, Registers]:

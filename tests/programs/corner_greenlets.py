@@ -1,7 +1,7 @@
 """Greenlets in corners: how they begin, switch, nest and end; one kind a run, until standard input closes.
 
-What may call what is in `tests/corners/truths.py`. Every function here is called by this file alone or by the library
-that the kind is about. Prints "ready PID". Needs greenlet; gevent or eventlet for the kinds of those names.
+What may call what is in `tests/oracles/corner_truths.py`. Every function here is called by this file alone or by the
+library that the kind is about. Prints "ready PID". Needs greenlet; gevent or eventlet for the kinds of those names.
 """
 
 import asyncio

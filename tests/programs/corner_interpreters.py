@@ -1,6 +1,7 @@
 """Sub-interpreters and generators in corners; one kind a run, until standard input closes.
 
-What may call what is in `tests/corners/truths.py`. Prints "ready PID". Standard library only, CPython 3.9 and newer.
+What may call what is in `tests/oracles/corner_truths.py`. Prints "ready PID". Standard library only, CPython 3.9 and
+newer.
 """
 
 import ctypes

@@ -1,6 +1,6 @@
 """Fronts in Python of a C++ worker that waits for a block device: device_front.py CGROUP LIBRARY DEVICE...
 
-A process for each device, in a control group for which these are slow to write (tests/answers/limits.py). A batch takes
+A process for each device, in a control group for which these are slow to write (tests/oracles/limits.py). A batch takes
 100 ms, of which the worker is 85 in an ioctl() and 15 on the CPU, while its front works 20 at the last one. Several
 processes share a lock, under which each asks its device for a part. Prints "ready" when all are under way; ends with
 its stdin. One process then prints the parts of its time, in percent, that its front waited and that the device took,

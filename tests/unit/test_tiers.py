@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.tiers import GATE_FOLDERS
+
 TESTS = Path(__file__).resolve().parents[1]
-GATE_FOLDERS = ("unit", "ebpf_host", "golden", "oracles", "command")
 CLOCKS = {"process_time", "perf_counter", "thread_time", "least_cpu_s"}
 
 

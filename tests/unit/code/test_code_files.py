@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from typing import cast
 
@@ -12,6 +11,7 @@ from bpfprof.elf.symbols.debug_files import open_inside
 from bpfprof.kernel.unwind_memory import UnwindMemory
 from bpfprof.model.ids import Pid
 from bpfprof.proc.maps import read_maps
+from tests.integration.recorded import running
 
 
 class FakeMemory:
@@ -28,12 +28,9 @@ class FakeMemory:
 def test_the_root_directory_of_a_process_that_is_gone() -> None:
     """Debug files are looked for below it, when names are asked for: a short command has ended by then."""
     files = CodeFiles.start(cast(UnwindMemory, FakeMemory()))
-    command = [sys.executable, "-c", "print(flush=True); input()"]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None and process.stdout.readline()
+    with running(sys.executable, "-c", "print(flush=True); input()") as process:
         mappings = [mapping for mapping in read_maps(Pid(process.pid)) if mapping.is_executable and mapping.is_file]
         found = [files.of_mapping(Pid(process.pid), mapping) for mapping in mappings]
-        process.kill()
     roots = {file.root for file in found if file is not None}
     assert len(mappings) > 1 and len(roots) == 1, "one descriptor for all that have the same"
     (root,) = roots

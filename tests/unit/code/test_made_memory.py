@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -112,15 +111,10 @@ def test_trampolines_have_rules_and_names() -> None:
 
 
 def test_a_process_that_is_gone_leaves_its_memory_to_nobody() -> None:
-    with (
-        following() as (code, _),
-        subprocess.Popen([sys.executable, program("made_again.py")], stdin=-1, stdout=-1) as it,
-    ):
-        assert it.stdout is not None and it.stdout.readline()
+    with following() as (code, _), running(sys.executable, program("made_again.py")) as it:
         code.look_at(Pid(it.pid))
         first = {row[3] for row in code.map_of[Pid(it.pid)].rows}
         code.forget(Pid(it.pid))
         code.look_at(Pid(it.pid))
         again = {row[3] for row in code.map_of[Pid(it.pid)].rows}
         assert {code.files.files[number].path for number in first - again} == {"[memory]"}
-        it.kill()

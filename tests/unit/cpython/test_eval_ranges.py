@@ -15,9 +15,10 @@ from bpfprof.cpython.eval_ranges import EvalRanges, eval_ranges
 from bpfprof.elf.cfi.tables import CallFrames, read_call_frames
 from bpfprof.elf.image import ElfImage
 from bpfprof.elf.symbols.table import SYMBOL_DTYPE, SymbolTable
+from tests import pyenv
 
 NO_SYMBOLS = SymbolTable(np.zeros(0, SYMBOL_DTYPE), [])
-LIBRARIES = sorted(Path.home().glob(".pyenv/versions/3.*/lib/libpython3.[0-9]*.so.1.0"))
+LIBRARIES = pyenv.paths("3.*/lib/libpython3.[0-9]*.so.1.0")
 
 Ranges = list[tuple[int, int]]
 

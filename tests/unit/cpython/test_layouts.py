@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 import random
 import re
 import shutil
@@ -23,7 +22,7 @@ from bpfprof.cpython.layouts_dynamic import (
 )
 from bpfprof.cpython.layouts_static import STATIC_LAYOUTS
 from bpfprof.elf.image import ElfImage
-from tests import free_threaded, sid
+from tests import free_threaded, pyenv, sid
 
 PROGRAM = r"""
 #define Py_BUILD_CORE 1
@@ -186,8 +185,7 @@ int main(void) {
 
 
 def _find_includes() -> dict[str, Path]:
-    pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
-    folders = [*pyenv.glob("3.*/include/python3.*"), *Path("/usr/include").glob("python3.*")]
+    folders = [*pyenv.paths("3.*/include/python3.*"), *Path("/usr/include").glob("python3.*")]
     folders += (sid.folder() / "usr/include").glob("python3.*")
     folders += (free_threaded.FOLDER / "include").glob("python3.*")
     versions = {folder: re.fullmatch(r"python3\.(\d+)[mt]?", folder.name) for folder in sorted(folders)}

@@ -17,7 +17,8 @@ from bpfprof.cpython.layouts_static import STATIC_LAYOUTS
 from bpfprof.cpython.thread_names import ThreadNames
 from bpfprof.model.ids import Pid
 from bpfprof.proc.memory import ProcessMemory
-from tests import sid
+from tests import pyenv, sid
+from tests.integration.recorded import running
 
 PROGRAM = Path(__file__).parents[2] / "programs" / "named_threads.py"
 VERSIONS = [(3, minor) for minor in range(6, 16)]
@@ -33,8 +34,7 @@ def layout_of(version: tuple[int, int]) -> Layout:
 
 def python_of(version: tuple[int, int]) -> str:
     number = ".".join(map(str, version))
-    homes = (Path.home(), Path("/root"), *Path("/home").glob("*"))
-    found = sorted(path for home in homes for path in home.glob(f".pyenv/versions/{number}.*/bin/python"))
+    found = pyenv.paths(f"{number}.*/bin/python")
     found += [path for path in (Path(f"/usr/bin/python{number}"),) if path.exists()]
     found += [Path(path) for name, path in sid.pythons().items() if name == number]
     if not found:
@@ -46,14 +46,8 @@ def python_of(version: tuple[int, int]) -> str:
 def target(
     request: pytest.FixtureRequest,
 ) -> Iterator[tuple[tuple[int, int], subprocess.Popen[str], dict[str, object]]]:
-    pipe = subprocess.PIPE
-    version = request.param
-    process = subprocess.Popen([python_of(version), str(PROGRAM)], stdin=pipe, stdout=pipe, text=True)
-    assert process.stdout is not None
-    try:
-        yield version, process, json.loads(process.stdout.readline())
-    finally:
-        process.communicate()
+    with running(python_of(request.param), str(PROGRAM)) as target:
+        yield request.param, target.process, json.loads(target.first_line)
 
 
 def test_names_are_those_of_the_program(

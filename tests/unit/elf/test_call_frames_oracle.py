@@ -14,6 +14,7 @@ from bpfprof.elf.cfi import tables as call_frames
 from bpfprof.elf.cfi.rules import CallFrames
 from bpfprof.elf.cfi.tables import read_call_frames
 from bpfprof.elf.image import ElfImage
+from tests import pyenv
 from tests.unit.elf.readelf_frames import differences, readelf_rows, share_unsupported
 
 
@@ -23,7 +24,7 @@ def _real_files() -> dict[str, Path]:
         for name in ("libc.so.6", "ld-linux-x86-64.so.2", "libstdc++.so.6", "libcrypto.so.3"):
             if (Path(folder) / name).is_file():
                 found.setdefault(name, Path(folder) / name)
-    pythons = sorted(Path.home().glob(".pyenv/versions/3.1*/lib/libpython3.1*.so.1.0"))
+    pythons = pyenv.paths("3.1*/lib/libpython3.1*.so.1.0")
     found |= {path.name: path for path in pythons[-1:]}
     wheel = sorted(Path(np.__file__).parents[1].glob("numpy.libs/lib*openblas*"))
     found |= {path.name[:16]: path for path in wheel[:1]}

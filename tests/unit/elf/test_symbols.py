@@ -19,6 +19,7 @@ from bpfprof.elf.image import ElfError, ElfImage
 from bpfprof.elf.symbols.debug_files import read_debug_link
 from bpfprof.elf.symbols.plt import read_plt
 from bpfprof.elf.symbols.reader import read_symbols
+from tests import pyenv
 
 SOURCE = """
 #include <stdlib.h>
@@ -40,7 +41,7 @@ def mapped(fragment: str) -> str:
 def libpython() -> str:
     directory = sysconfig.get_config_var("LIBDIR") or ""
     found = [
-        *Path.home().glob(".pyenv/versions/3.12.*/lib/libpython3.*.so.1.0"),
+        *pyenv.paths("3.12.*/lib/libpython3.*.so.1.0"),
         *Path(directory).glob("libpython3*.so.1.0"),
     ]
     return str(found[0]) if found else ""

@@ -7,10 +7,10 @@ from collections import Counter
 import pytest
 
 from tests.integration.recorded import ROOT
-from tests.interpreters import document
-from tests.interpreters.judges import Tally
-from tests.interpreters.measure import COMMANDS, Figures
-from tests.interpreters.rows import ROWS, Row
+from tests.oracles.interpreters import document
+from tests.oracles.interpreters.judges import Tally
+from tests.oracles.interpreters.measure import COMMANDS, Figures
+from tests.oracles.interpreters.rows import ROWS, Row
 
 LINES = (ROOT / "docs" / "interpreters.md").read_text().splitlines()
 WRITTEN = [line.strip("| ").split(" | ") for line in LINES if line.startswith("| ")]

@@ -12,6 +12,7 @@ from bpfprof.errors import TargetError
 from bpfprof.model.ids import FileOffset, Pid, RuntimeAddress, Tid
 from bpfprof.proc import maps, memory, tasks
 from bpfprof.proc.text import with_controls_replaced, without_controls
+from tests.integration.recorded import running
 
 ME = Pid(os.getpid())
 NOBODY = Pid(2**22 + 1)  # above the largest pid_max
@@ -116,17 +117,14 @@ def test_a_file_of_a_process_below_another_root(tmp_path: Path) -> None:
     file = tmp_path / "inside"
     file.write_bytes(b"hello")
     script = "import os, sys; os.chroot(sys.argv[1]); print(flush=True); sys.stdin.read()"
-    command = [sys.executable, "-c", script, str(tmp_path)]
     absent = RuntimeAddress(0x1000)
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
-        assert process.stdout is not None and process.stdout.readline()
+    with running(sys.executable, "-c", script, str(tmp_path)) as process:
         for path in ("/inside", str(file)):
             inode = file.stat().st_ino
             mapping = maps.Mapping(absent, absent, "r-xp", FileOffset(0), "0:0", inode, path)
             fd = maps.open_mapped_file(Pid(process.pid), mapping)
             assert os.read(fd, 5) == b"hello"
             os.close(fd)
-        process.kill()
 
 
 def test_memory_reads_and_misses() -> None:
@@ -162,15 +160,12 @@ def test_tasks_of_this_process() -> None:
 
 def test_a_thread_blocked_in_a_pipe_read() -> None:
     script = "import sys; print('ready', flush=True); sys.stdin.buffer.read(1)"
-    with subprocess.Popen([sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as target:
-        assert target.stdout is not None and target.stdin is not None
-        target.stdout.readline()
+    with running(sys.executable, "-c", script) as target:
         pid = Pid(target.pid)
         tid = Tid(target.pid)
         while (status := tasks.thread_status(pid, tid)) is None or status.run_state != "S":
             pass
         blocked = tasks.blocked_syscall(pid, tid)
-        target.stdin.close()
     assert blocked is not None
     assert blocked.args[0] == 0 and len(blocked.args) == 6 and blocked.number == 0  # read(0, ...), x86-64
     assert blocked.stack_pointer and blocked.program_counter

@@ -3,15 +3,14 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
-from pathlib import Path
 
 import pytest
 
 from bpfprof.stacks import interpreter_frames
 from bpfprof.stacks.interpreter_frames import begins_collection, collects, is_internal
-from tests import sid
+from tests import pyenv, sid
 
-LIBRARIES = sorted(Path.home().glob(".pyenv/versions/3.*/lib/libpython3.*.so.1.0"))
+LIBRARIES = pyenv.paths("3.*/lib/libpython3.*.so.1.0")
 STRIPPED_LIBRARIES = sorted(sid.folder().glob("usr/lib/*/libpython3.*.so.1.0"))
 
 # What stood between Python frames in real processes, 3.9 to 3.15; in each line the call that was made and the frames.

@@ -1,7 +1,4 @@
-"""What the verdict says of programs whose bottleneck is known: a table, one row a program.
-
-python -m tests.answers [KIND...]
-"""
+"""What the verdict says of programs whose bottleneck is known, one row a program; with SHOW=1 also each screen."""
 
 from __future__ import annotations
 
@@ -11,13 +8,14 @@ import os
 import re
 import subprocess
 import sys
-import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from tests import packages
-from tests.answers.limits import memory_limit, slow_disk
 from tests.integration.recorded import PROGRAMS, PYTHON, bpfprof, program, running
+from tests.oracles.limits import memory_limit, slow_disk
+from tests.oracles.programs import chosen, record
 from tests.programs.priority import go_first
 
 RECORD_S, RATE_HZ = 4, 199
@@ -79,6 +77,7 @@ KNOWN = {
 
 SERVERS = {"upstream": "slow_http", "database": "slow_sql", "streams": "slow_sql"}
 SERVERS |= {kind: "slow_http" for kind, (name, *_) in KNOWN.items() if name == "services.py"}
+LIBRARIES = {"openmp": ("openmp.c", "-fopenmp"), "loop_device": ("cuda.c",)}
 PACKAGES = ("flask", "django", "fastapi", "uvicorn", "httpx")
 
 
@@ -101,55 +100,41 @@ def asked(kind: str, folder: Path) -> tuple[dict[str, Any], str]:
         if kind == "crowded":
             for _ in range(3 * (os.cpu_count() or 1)):
                 stack.enter_context(running(PYTHON, program("bounds.py"), "python"))
-        if kind == "openmp":
-            library = str(folder.resolve() / "openmp.so")
-            subprocess.run(
-                ["gcc", "-shared", "-fPIC", "-O1", "-fopenmp", "-o", library, program("openmp.c")], check=True
-            )
-            words.append(library)
+        if kind in LIBRARIES:
+            source, *options = LIBRARIES[kind]
+            words.append(str(folder / "libcudart.so.12"))
+            subprocess.run(["gcc", "-shared", "-fPIC", "-O1", *options, "-o", words[-1], program(source)], check=True)
         if KNOWN[kind][0] == "short_memory.py":
             words.append(str(stack.enter_context(memory_limit())))
         if kind == "loop_checkpoint":
             words.append(str(stack.enter_context(slow_disk(folder))))
-        if kind == "loop_device":
-            words.append(str(folder.resolve() / "libcudart.so.12"))
-            subprocess.run(["gcc", "-shared", "-fPIC", "-O1", "-o", words[0], program("cuda.c")], check=True)
         if kind == "ranks" or KNOWN[kind][0] == "loops.py":
             environment["PYTHONPATH"] = packages.site_packages(PYTHON_VERSION, "torch==2.13.0", "numpy")
         if KNOWN[kind][0] == "services.py":
             environment["PYTHONPATH"] = packages.site_packages(PYTHON_VERSION, *PACKAGES)
-        target = stack.enter_context(
-            running(PYTHON, program(KNOWN[kind][0]), kind.removeprefix("loop_"), *words, env=environment)
-        )
+        command = PYTHON, program(KNOWN[kind][0]), kind.removeprefix("loop_"), *words
+        target = stack.enter_context(running(*command, env=environment, folder=folder))
         # Who asks a service is its child, and so is the other rank.
         alone = ("-S",) * (KNOWN[kind][0] == "services.py" or kind == "loop_communication")
-        bpfprof("record", "-p", target.pid, *alone, "-d", RECORD_S, "-r", RATE_HZ, "-o", path)
+        record(path, [target.pid], RECORD_S, *alone, "-r", RATE_HZ)
     return json.loads(bpfprof("report", path, "-f", "json").stdout), bpfprof("report", path).stdout
 
 
-def main() -> None:
-    kinds = sys.argv[1:] or [*KNOWN]
-    wrong = 0
+def run(words: Sequence[str], folder: Path) -> None:
+    kinds, wrong = chosen(KNOWN, words), 0
     go_first()  # and bpfprof, which a program at work on all CPUs would keep from starting
-    with tempfile.TemporaryDirectory(dir=Path.cwd()) as name:  # on a disk, which /tmp may not be
-        os.chdir(name)
-        for kind in kinds:
-            source, bound, word = KNOWN[kind]
-            report, screen = asked(kind, Path.cwd())
-            verdict = report["verdict"]
-            where = verdict["where"] or {}
-            wanted = lines_of(source, kind)
-            is_right = verdict["bound"] in bound.split() and word in verdict["sentence"]
-            is_right &= not where if bound == "idle" else where.get("line") in wanted
-            rows = len(screen.splitlines())
-            wrong += not is_right or rows > 24
-            print(f"{'ok   ' if is_right else 'WRONG'} {kind:12} {rows:3} rows  {verdict['sentence']}", flush=True)
-            if not is_right:
-                print(f"      {verdict}")
-            if os.environ.get("SHOW"):
-                print(screen)
+    for kind in kinds:
+        source, bound, word = KNOWN[kind]
+        report, screen = asked(kind, folder)
+        verdict = report["verdict"]
+        where = verdict["where"] or {}
+        is_right = verdict["bound"] in bound.split() and word in verdict["sentence"]
+        is_right &= not where if bound == "idle" else where.get("line") in lines_of(source, kind)
+        rows = len(screen.splitlines())
+        wrong += not is_right or rows > 24
+        print(f"{'ok   ' if is_right else 'WRONG'} {kind:12} {rows:3} rows  {verdict['sentence']}", flush=True)
+        if not is_right:
+            print(f"      {verdict}")
+        if os.environ.get("SHOW"):
+            print(screen)
     print(f"{len(kinds) - wrong} of {len(kinds)} right")
-
-
-if __name__ == "__main__":
-    main()

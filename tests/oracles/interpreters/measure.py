@@ -6,9 +6,7 @@ Five programs are recorded at once: deep.py asleep and burning, call_order.py, c
 from __future__ import annotations
 
 import os
-import time
 from collections import Counter
-from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -23,11 +21,12 @@ from bpfprof.recording.reader import Recording, read_recording
 from bpfprof.recording.tables import RecordedProcess
 from bpfprof.stacks.stitch import StackSource
 from tests.integration.one_file import child_of
-from tests.integration.recorded import Target, completed, json_line, program, recording, running
+from tests.integration.recorded import completed, json_line, program
 from tests.integration.whole_stacks import make_tables, reached, rows_of
-from tests.interpreters import judges
-from tests.interpreters.judges import Tally
-from tests.interpreters.ways import Way
+from tests.oracles.interpreters import judges
+from tests.oracles.interpreters.judges import Tally
+from tests.oracles.interpreters.ways import Way
+from tests.oracles.programs import record, started
 
 WINDOW_S = 3
 RATE_HZ = 499
@@ -65,22 +64,17 @@ class Figures:
 def measure(way: Way, names: tuple[str, ...], folder: Path) -> Figures:
     """Raises AssertionError with what was said where a program does not start or is not recorded."""
     (folder / "tell.py").write_text(_TELL)
-    path, ready, pids = folder / "x.bpfprof", {}, {}
+    path = folder / "x.bpfprof"
     environment = {**os.environ, **way.environment}
     told = completed([*way.command, str(folder / "tell.py")], 0, env=environment).stdout.strip().split(",")
-    with ExitStack() as stack:
-        for name in names:
-            file, *options = COMMANDS[name]
-            target = stack.enter_context(running(*way.command, program(file), *options, env=way.environment))
-            ready[name], pids[name] = target.first_line, _pid(target, way)
+    own = {name: [program(COMMANDS[name][0]), *COMMANDS[name][1:]] for name in names}
+    with started({name: ((*way.command, *words), way.environment) for name, words in own.items()}) as targets:
+        ready = {name: target.first_line for name, target in targets.items()}
+        pids = {name: child_of(it.pid) if way.runs_in_child else it.pid for name, it in targets.items()}
         for pid in pids.values():
             make_tables(Pid(pid))
         build, has_symbols = _build(pids["deep"])
-        words = [word for pid in pids.values() for word in ("-p", pid)]
-        recorder = stack.enter_context(recording(*words, "-r", RATE_HZ, "-o", path))
-        time.sleep(WINDOW_S)  # the length of the recording
-        done = recorder.end()
-        assert done.returncode == 0, done.stderr
+        record(path, pids.values(), WINDOW_S, "-r", RATE_HZ)
     with open(path, "rb") as file:
         read_back = read_recording(file)
     process = next(it for it in read_back.processes if it.pid == pids["deep"])
@@ -89,10 +83,6 @@ def measure(way: Way, names: tuple[str, ...], folder: Path) -> Figures:
     figures = Figures(_said(process), true, ", ".join(filter(None, builds)))
     _judge(figures, read_back, ready, pids, has_symbols)
     return figures
-
-
-def _pid(target: Target, way: Way) -> int:
-    return child_of(target.pid) if way.runs_in_child else target.pid
 
 
 def _said(process: RecordedProcess) -> str:

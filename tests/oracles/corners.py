@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-import contextlib
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from bpfprof.stacks.greenlets import is_greenlet_library
 from tests import packages
-from tests.corners.truths import BARE, BELOW, GREENLETS, INTERPRETERS, ONE_INTERPRETER
-from tests.integration.recorded import ALL_INTERPRETERS, PYTHON_FRAME, bpfprof, collapsed, program, running
+from tests.integration.recorded import ALL_INTERPRETERS, PYTHON_FRAME, collapsed, program
+from tests.oracles.corner_truths import BARE, BELOW, GREENLETS, INTERPRETERS, ONE_INTERPRETER
+from tests.oracles.programs import Command, by_interpreter, chosen, record, show, started
 
+VERSIONS = ("3.9", "3.11", "3.12", "3.13", "debian-3.11", "sid-3.14", "sid-3.15")
+KINDS = (*(f"greenlets:{kind}" for kind in GREENLETS), *(f"interpreters:{kind}" for kind in INTERPRETERS))
+RECORD_S = 2
 RATE_HZ = 499
 # What the programs are, and the threads that tests need to end them, which no kind is about.
 _OWN_FILES = ("corner_greenlets.py", "corner_interpreters.py", "<string>")
@@ -57,11 +60,28 @@ class Score:
         yield self.true_wait_us, self.wait_us
 
 
-def commands_of(version: str, kinds: Sequence[str]) -> dict[str, tuple[list[str], dict[str, str]]]:
-    """Kind -> (command, environment); kinds that this interpreter has not are left out."""
+def run(words: Sequence[str], folder: Path, versions: Sequence[str] = VERSIONS) -> None:
+    kinds = chosen(KINDS, words)
+    found = by_interpreter(
+        versions,
+        lambda version: commands_of(version, kinds),
+        lambda commands: recorded(folder / "x.bpfprof", commands, RECORD_S),
+    )
+    show("whole and true of CPU / of waits in %, *: % without a mark and wrong", found, kinds)
+    for version, scores in found.items():
+        for kind, score in scores.items():
+            whole_us = score.cpu_us + score.wait_us
+            for text, us in score.wrong.most_common(2):
+                print(f"wrong: {kind} {version} {us} us {text[:200]} ... {text[-600:]}")
+            for text, us in score.marked.most_common(1):
+                print(f"marked: {kind} {version} {us} us of {whole_us} {text[:200]} ... {text[-600:]}")
+
+
+def commands_of(version: str, kinds: Sequence[str]) -> dict[str, Command]:
+    """By kind; those that this interpreter has not are left out."""
     number = version.rpartition("-")[2]
     is_old = tuple(map(int, number.split("."))) < (3, 11)
-    commands = {}
+    commands: dict[str, Command] = {}
     for kind in kinds:
         group, _, name = kind.partition(":")
         if group == "interpreters" and is_old and name not in ONE_INTERPRETER:
@@ -72,14 +92,11 @@ def commands_of(version: str, kinds: Sequence[str]) -> dict[str, tuple[list[str]
     return commands
 
 
-def recorded(path: Path, commands: dict[str, tuple[list[str], dict[str, str]]], seconds: float) -> dict[str, Score]:
+def recorded(path: Path, commands: Mapping[str, Command], seconds: float) -> dict[str, Score]:
     """They run and are recorded at the same time; with and without the functions of CPython itself."""
-    with contextlib.ExitStack() as stack:
-        pids = {
-            kind: stack.enter_context(running(*command, env=path)).pid for kind, (command, path) in commands.items()
-        }
-        targets = [word for pid in pids.values() for word in ("-p", pid)]
-        bpfprof("record", *targets, "-d", seconds, "-r", RATE_HZ, "-o", path)
+    with started(commands) as targets:
+        pids = {kind: target.pid for kind, target in targets.items()}
+        record(path, pids.values(), seconds, "-r", RATE_HZ)
     scores = {kind: Score() for kind in commands}
     for options in ((), ("--show-interpreter",)):
         folded = collapsed(path, *options)

@@ -6,9 +6,9 @@ import datetime
 import platform
 from math import floor
 
-from tests.interpreters.judges import Tally
-from tests.interpreters.measure import Figures
-from tests.interpreters.rows import Row
+from tests.oracles.interpreters.judges import Tally
+from tests.oracles.interpreters.measure import Figures
+from tests.oracles.interpreters.rows import Row
 
 # What each column must have at least, in percent.
 BARS = {"functions": 100.0, "lines": 100.0, "entries": 100.0, "gil": 95.0, "whole": 99.5, "order": 98.0}
@@ -25,9 +25,9 @@ HEADER = (
 )
 _HEAD = """# Interpreters
 
-What bpfprof has right of each interpreter. This page is written by `make interpreters` (tests/interpreters), which
-records known programs on each for {seconds} seconds at {rate} Hz. Percentages are rounded down; **bold** ones miss
-their bar. Where there are two, the first is of samples on a CPU and the second of waits off it, with how many.
+What bpfprof has right of each interpreter. This page is written by `make interpreters`, which records known programs
+on each for {seconds} seconds at {rate} Hz (tests/oracles/interpreters). Percentages are rounded down; **bold** ones
+miss their bar. Where there are two, the first is of samples on a CPU and the second of waits off it, with how many.
 
 Measured on {date}, Linux {kernel}, {machine}.
 

@@ -6,9 +6,8 @@ recording has for this moment is one of those that had it.
 
 from __future__ import annotations
 
-import contextlib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,8 @@ from bpfprof.profile.options import ProfileOptions
 from bpfprof.query.lock_holders import parts_of
 from bpfprof.query.work import work_of
 from bpfprof.recording.reader import read_recording
-from tests.integration.recorded import bpfprof, program, running
+from tests.integration.recorded import ALL_INTERPRETERS, program
+from tests.oracles.programs import Command, by_interpreter, chosen, record, show, started
 
 OF_THREADS = (
     *("lock", "locks", "hog", "timeout", "rlock", "rlocks", "entered", "condition", "monitor", "semaphore"),
@@ -29,6 +29,8 @@ OF_THREADS = (
 )
 OF_PROCESSES = ("shared", "shareds", "spawned", "flock", "fcntl", "ranges", "sqlite", "manager")
 EXACT = (*OF_THREADS, *OF_PROCESSES)
+VERSIONS = ("3.8", "3.10", "3.12", "3.13", "sid-3.14", "sid-3.15")
+RECORD_S = 3
 
 
 Held = tuple[float, float, int]  # from, to, by whom
@@ -50,6 +52,10 @@ class Score:
     def wrong(self) -> float:
         return (self.waited_s - self.right_s - self.unknown_s) / self.waited_s if self.waited_s else 0.0
 
+    def __format__(self, spec: str) -> str:
+        named = 1 - self.unknown_s / max(self.waited_s, 1e-9)
+        return format(f"{100 * self.right:.1f} ({100 * named:.0f})", spec)
+
 
 @dataclass(frozen=True)
 class Turn:
@@ -61,14 +67,27 @@ class Turn:
     gave: float
 
 
+def run(words: Sequence[str], folder: Path, versions: Sequence[str] = VERSIONS) -> None:
+    kinds = chosen(EXACT, words)
+    found = by_interpreter(
+        versions,
+        lambda version: {kind: command(ALL_INTERPRETERS[version], kind, folder) for kind in kinds},
+        lambda commands: scores(*recorded(folder / "x.bpfprof", commands, RECORD_S)),
+    )
+    show("right of the time that was waited in %, in brackets: named at all", found, kinds)
+    for name, of_them in (("threads", OF_THREADS), ("processes", OF_PROCESSES)):
+        own = [score for of_version in found.values() for kind, score in of_version.items() if kind in of_them]
+        waited_s = sum(it.waited_s for it in own)
+        if own:
+            print(f"{name}: {100 * sum(it.right_s for it in own) / waited_s:.1f}% of {waited_s:.0f} s")
+
+
 def recorded(
-    path: Path, commands: dict[str, Sequence[str]], seconds: float
+    path: Path, commands: Mapping[str, Command], seconds: float
 ) -> tuple[Profile, dict[str, dict[int, list[Turn]]]]:
     """(what all of them did, by kind and thread what they know)"""
-    with contextlib.ExitStack() as stack:
-        targets = {kind: stack.enter_context(running(*command)) for kind, command in commands.items()}
-        pids = [word for target in targets.values() for word in ("-p", target.pid)]
-        bpfprof("record", *pids, "-d", seconds, "-o", path)
+    with started(commands) as targets:
+        record(path, (target.pid for target in targets.values()), seconds)
         with open(path, "rb") as file:
             recording = read_recording(file)
         begin_s, end_s = recording.start["start_ns"] / 1e9, recording.end["end_ns"] / 1e9
@@ -134,6 +153,6 @@ def _covered(times: list[tuple[float, float]]) -> float:
     return covered
 
 
-def command(python: str, kind: str, folder: Path) -> Sequence[str]:
+def command(python: str, kind: str, folder: Path) -> Command:
     """Runs one kind."""
-    return python, program("lock_kinds.py"), kind, str(folder)
+    return (python, program("lock_kinds.py"), kind, str(folder)), {}
