@@ -1,4 +1,4 @@
-"""Programs that hang, each in another way, after one line: `ready PID`. All of one are a process group.
+"""Programs that hang, each in another way, after one line: `ready PID`. Who starts one ends its session.
 
 python stuck.py KIND
 """
@@ -221,7 +221,6 @@ def circle():
 
 
 def main():
-    os.setpgid(0, 0)
     end_with_parent()
     globals()[sys.argv[1]]()
 
