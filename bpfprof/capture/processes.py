@@ -57,6 +57,7 @@ class Processes:
         self._watches_all = watches_all
         self._members = members or Members([], [])
         self._count = 0
+        self._changed: dict[int, Process] = {}  # since their rows were written
         self._rows: list[dict[str, Any]] = []
         self._newly_known: dict[Pid, Process] = {}
         self._without_runtime: dict[tuple[str, int], str] = {}  # (device, inode) of files without CPython
@@ -185,6 +186,8 @@ class Processes:
         process = self.by_pid.get(pid)
         if process is None:
             return
+        if process.interpreter is not None:
+            self._make_rows()  # one of the program before
         process.interpreter, process.note, process.is_unread = None, "", False
         process.suspected_until_ns, process.rank, process.given_name = 0, None, ""
         process.open_memory()
@@ -286,6 +289,7 @@ class Processes:
 
     def write_new(self, sink: Sink) -> None:
         """What the recording does not have yet, of threads too."""
+        self._make_rows()
         if self._rows:
             sink.write("processes", {"rows": self._rows})
             self._rows = []
@@ -387,11 +391,17 @@ class Processes:
                 process.rank = tasks.process_rank(process.pid)
 
     def _row(self, process: Process) -> None:
-        """Writes its row, if it says something else than the last one."""
-        row = process.recorded()
-        if row != process.written:
-            process.written = row
-            self._rows.append(table_row(process.index, row))
+        """Has its row written, once for all that changes meanwhile."""
+        self._changed[process.index] = process
+
+    def _make_rows(self) -> None:
+        """Of processes whose last one says something else."""
+        for process in self._changed.values():
+            row = process.recorded()
+            if row != process.written:
+                process.written = row
+                self._rows.append(table_row(process.index, row))
+        self._changed.clear()
 
 
 def _lives(pid: Pid) -> bool:
