@@ -7,6 +7,7 @@ before the recording ends, as `bpfprof dump` does.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 
 import numpy as np
 
@@ -28,8 +29,8 @@ _UNKNOWN, _BLOCKED = (int(abi.ThreadState[f"BP_THREAD_{name}"]) for name in ("UN
 _OF_LOCKS = ("lock", "thread")
 
 
-def look_at_locks(processes: Processes, table: ThreadTable, sink: Sink) -> None:
-    """The processes with the longest waits come first."""
+def look_at_locks(processes: Processes, table: ThreadTable, sink: Sink, is_over: Callable[[], bool]) -> None:
+    """The processes with the longest waits come first, until it is over."""
     begin_ns = time.monotonic_ns()
     tids, records = table.read()
     waited_ns = begin_ns - records["since_ns"].astype(np.int64)
@@ -42,7 +43,7 @@ def look_at_locks(processes: Processes, table: ThreadTable, sink: Sink) -> None:
     longest = sorted(zip(waited_ns[chosen].tolist(), records["tgid"][chosen].tolist()), reverse=True)
     looked: list[tuple[int, int, Tid, Tid]] = []
     for pid in dict.fromkeys(pid for _, pid in longest):
-        if time.monotonic_ns() - begin_ns > _LOOKS_NS:
+        if is_over() or time.monotonic_ns() - begin_ns > _LOOKS_NS:
             break
         looked += _look_at(processes, Pid(pid))
     if not looked:

@@ -8,14 +8,14 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from bpfprof.capture.members import Members
 from bpfprof.capture.naming import Naming
 from bpfprof.capture.process import Process, ProcessCodes, State, command_name
 from bpfprof.capture.threads import Threads
-from bpfprof.cpython.detect import Interpreter, NotPython, find_interpreter, why_not
+from bpfprof.cpython.detect import ENDED, Interpreter, NotPython, find_interpreter, why_not
 from bpfprof.errors import TargetError
 from bpfprof.kernel.mapping_events import MappingEvent
 from bpfprof.kernel.tables import Tables
@@ -62,6 +62,8 @@ class Processes:
         self._newly_known: dict[Pid, Process] = {}
         self._without_runtime: dict[tuple[str, int], str] = {}  # (device, inode) of files without CPython
         self._busy_until_s = 0.0
+        self._ends_told: set[int] = set()  # of processes, which are not followed yet
+        self._gone: set[int] = set()  # those of them that were asked for in vain
 
     @property
     def is_one_starting(self) -> bool:
@@ -148,23 +150,35 @@ class Processes:
 
     # --- as they change
 
+    def ends_told(self, pids: Iterable[int]) -> None:
+        """The end of these will follow: of those that are gone, too, nothing more is asked, for nobody would answer."""
+        self._ends_told.update(pids)
+
+    def _is_gone(self, pid: Pid) -> bool:
+        if int(pid) in self._ends_told and int(pid) not in self._gone and not _lives(pid):
+            self._gone.add(int(pid))
+        return int(pid) in self._gone
+
     def born(self, pid: Pid, tid: Tid, parent_pid: Pid, time_ns: int) -> None:
         """A thread or process was forked; the kernel side watches it already."""
+        self._gone.discard(int(pid))  # that was another
+        is_gone = self._is_gone(pid)
         if int(pid) == int(tid) and pid in self.by_pid:
             self._forget(pid)  # the pid was given again
         process = self.by_pid.get(pid)
         if process is None:
             parent = self.by_pid.get(parent_pid)
-            process = self._fork(pid, parent) if parent else self._add(Process(self._count, pid))
+            process = self._fork(pid, parent, is_gone) if parent else self._add(Process(self._count, pid), is_gone)
             process.since_ns = time_ns
             if parent is None and self._watches_all:
                 process.state = State.UNSEEN
             if self._code is not None:
                 self._code.share(pid, parent_pid)
+            if self._code is not None and not is_gone:
                 self._tell_kernel(process)  # what the kernel side copied at birth may be out of date
         else:
             self.naming.born(process)
-        self.threads.add(process.index, pid, tid, time_ns, process.name)
+        self.threads.add(process.index, pid, tid, time_ns, process.name, is_gone)
 
     def exec_seen(self, pid: Pid, time_ns: int) -> None:
         """A process runs another program since then: its code is looked at at once, all else at `executed()`."""
@@ -174,7 +188,7 @@ class Processes:
                 process = self.watch(pid)
         if process is not None:
             process.since_ns = time_ns
-        if process is None or self._code is None:
+        if process is None or self._code is None or self._is_gone(pid):
             return
         self._busy_until_s = time.monotonic() + _BUSY_AFTER_EXEC_S
         self._code.look_at(pid, time_ns)
@@ -190,9 +204,14 @@ class Processes:
             self._make_rows()  # one of the program before
         process.interpreter, process.note, process.is_unread = None, "", False
         process.suspected_until_ns, process.rank, process.given_name = 0, None, ""
-        process.open_memory()
         self.naming.forget(process)
         process.codes = ProcessCodes(process.index, process.read_code)
+        if self._is_gone(pid):
+            process.close()
+            process.command_line = []  # that of the program before
+            self._has_found(process, ENDED)
+            return
+        process.open_memory()
         self._busy_until_s = time.monotonic() + _BUSY_AFTER_EXEC_S
         self._take_name(process)
         self.threads.rename(tid, tasks.thread_name(pid, tid))
@@ -202,7 +221,7 @@ class Processes:
     def asked(self, pid: Pid) -> None:
         """The kernel side met a process it knows too little of: new, or with code at an unknown address."""
         process = self.by_pid.get(pid)
-        if process is None or process.state is State.KERNEL_THREAD:
+        if process is None or process.state is State.KERNEL_THREAD or self._is_gone(pid):
             return
         if process.state is State.UNSEEN:
             self._look_at(process)
@@ -215,7 +234,7 @@ class Processes:
         """These processes mapped code: perhaps an interpreter. Without events: at a time that is not known."""
         for pid, events in mapped.items():
             process = self.by_pid.get(pid)
-            if process is None or process.state is State.UNSEEN or self._code is None:
+            if process is None or process.state is State.UNSEEN or self._code is None or self._is_gone(pid):
                 continue
             self._code.mapped.setdefault(pid, []).extend(events)
             makes_code = bool(events) and not any(event.is_file for event in events) and self._makes_code(process)
@@ -229,6 +248,8 @@ class Processes:
         """
         process = self.by_pid.get(pid)
         is_another = process is not None and time_ns < process.since_ns
+        self._ends_told.discard(int(pid))
+        self._gone.discard(int(pid))
         if is_another or _lives(pid):
             return
         if process is not None and name and name != process.name:
@@ -302,15 +323,18 @@ class Processes:
 
     # --- one process
 
-    def _add(self, process: Process) -> Process:
+    def _add(self, process: Process, is_gone: bool = False) -> Process:
         self._count += 1
+        self.by_pid[process.pid] = process
+        if is_gone:
+            self._row(process)
+            return process
         if process.state is not State.KERNEL_THREAD:
             process.open_memory()
-        self.by_pid[process.pid] = process
         self._name(process)
         return process
 
-    def _fork(self, pid: Pid, parent: Process) -> Process:
+    def _fork(self, pid: Pid, parent: Process, is_gone: bool) -> Process:
         child = Process(self._count, pid, 0, parent.name, parent.command_line, parent.state, parent.until_s)
         child.interpreter, child.note, child.is_unread = parent.interpreter, parent.note, parent.is_unread
         child.rank = parent.rank
@@ -318,7 +342,7 @@ class Processes:
         if child.state is State.CHANGING:  # it runs what its parent runs now
             child.interpreter, child.state = None, State.STARTING
             child.until_s = time.monotonic() + _STARTING_S
-        self._add(child)
+        self._add(child, is_gone)
         if child.interpreter is not None:
             self.naming.forked(child, parent)
         return child
