@@ -173,9 +173,6 @@ class Session:
         if not is_over():
             look_at_locks(self._processes, self._threads, self._sink, is_over)
         usage, end_ns = self._usage(), self._watch.stop()  # of the same time
-        usual_priority()
-        if self._watch.code is not None:
-            self._watch.code.files.usual_priority()
         self._next_totals_s = float("inf")  # the last ones follow, of this moment
         self._drain()
         self._marks.close()
@@ -185,6 +182,9 @@ class Session:
             self._watch.calls.finish(end_ns, *last, self._processes.threads.index_of, self._sink)
         if self._namer is not None:
             self._namer.finish(self._sink, is_over)
+        usual_priority()
+        if self._watch.code is not None:
+            self._watch.code.files.usual_priority()
         if not self._processes.threads.count:
             raise TargetError("the target ended before anything was seen")
         counters, listening = self._counters(), Listening()
