@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 import struct
 from enum import IntEnum
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple, cast
 
@@ -95,6 +96,7 @@ ProcessFlags = ENUMS["bp_process_flags"]
 ConfigFlags = ENUMS["bp_config_flags"]
 
 
+@cache
 def field_codes(name: str) -> list[tuple[str, str]]:
     """(field, code of the struct module) of each field; all padding is explicit, so none is added."""
     codes = []
@@ -115,12 +117,18 @@ def size(name: str) -> int:
 def pack(name: str, **values: int | bytes) -> bytes:
     """A struct from its fields, those left out 0. Raises KeyError for a field there is not."""
     parts = [
-        struct.pack(f"<{code}", values.pop(field)) if field in values else bytes(struct.calcsize(f"<{code}"))
-        for field, code in field_codes(name)
+        packed.pack(values.pop(field)) if field in values else nothing for field, packed, nothing in _packing(name)
     ]
     if values:
         raise KeyError(f"struct {name} has no {', '.join(values)}")
     return b"".join(parts)
+
+
+@cache
+def _packing(name: str) -> list[tuple[str, struct.Struct, bytes]]:
+    """(field, how it is packed, what it is as 0) of each field"""
+    fields = [(field, struct.Struct(f"<{code}")) for field, code in field_codes(name)]
+    return [(field, packed, bytes(packed.size)) for field, packed in fields]
 
 
 def status_text(status: int) -> str:

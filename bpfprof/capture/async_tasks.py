@@ -6,7 +6,7 @@ A look speaks for the time around it, half way to the looks before and after.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from bpfprof.capture.process import Process
@@ -67,19 +67,21 @@ class AsyncTasks:
 
     def look(self, processes: Iterable[Process]) -> None:
         """At all tasks; then the next look is due."""
-        self._look(processes, time.monotonic_ns() + self._step_ns // 2)
+        self._look(processes, time.monotonic_ns() + self._step_ns // 2, lambda: False)
         self.due_s = max(self.due_s, time.monotonic() - self._step_ns / 1e9) + self._step_ns / 1e9
 
-    def finish(self, processes: Iterable[Process]) -> None:
-        """One more look, which speaks for what is left."""
+    def finish(self, processes: Iterable[Process], is_over: Callable[[], bool]) -> None:
+        """One more look, which speaks for what is left, at as many as there is time for."""
         if self.due_s != float("inf"):
-            self._look(processes, time.monotonic_ns())
+            self._look(processes, time.monotonic_ns(), is_over)
         for index in list(self._watched):
             self._forget(index)
 
-    def _look(self, processes: Iterable[Process], end_ns: int) -> None:
+    def _look(self, processes: Iterable[Process], end_ns: int, is_over: Callable[[], bool]) -> None:
         seen = set()
         for process in processes:
+            if is_over():
+                return
             found = process.interpreter
             if found is None or process.memory is None or found.layout.version not in ASYNCIO_LAYOUTS:
                 continue

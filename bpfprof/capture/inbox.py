@@ -25,6 +25,7 @@ from bpfprof.model.rows import one_after_another
 _PID = struct.Struct("<I")
 _STACK_PID_AT = STACK_DTYPE.fields["tgid"][1]  # type: ignore[index]
 _FORK, _EXEC, _ASK = _URGENT = [abi.EventKind[f"BP_EVENT_{name}"] for name in ("FORK", "EXEC", "ASK")]
+_EXIT = abi.EventKind["BP_EVENT_EXIT"]
 _IS_URGENT = np.isin(np.arange(256), _URGENT)  # by kind
 
 
@@ -55,9 +56,11 @@ class Inbox:
         events = self._events.drain_fixed(EVENT_DTYPE)
         is_urgent = bool(_IS_URGENT[events["kind"]].any())
         if is_urgent:
+            ends = events[events["kind"] == _EXIT]
+            self._processes.gone.told(ends["tgid"][ends["tgid"] == ends["tid"]].tolist())
             self._settle()
             self._held.append((events, self._follow_births(events)))
-            for pid in np.unique(events["tgid"][events["kind"] == _ASK]).tolist():
+            for pid in sorted(set(events["tgid"][events["kind"] == _ASK].tolist())):
                 self._processes.asked(Pid(pid))
         elif len(events):
             self._plain.append(events)

@@ -44,6 +44,7 @@ from bpfprof.recording.tables import RecordedProcess
 
 _MASK64 = (1 << 64) - 1
 _REST = 50  # times what a look took: of code that a process makes, of which some make 100 pieces a second
+_VAIN_REST, _VAIN_AHEAD_S = 20, 0.25  # times what code cost that was not there; so much of it may come at once
 _CODE_BYTES = 16 << 20  # some 24,000 functions
 _SUSPECTED_NS = (
     1_000_000_000  # so long a process counts as one that replaces code, and mostly one that does is found out
@@ -79,6 +80,17 @@ class ProcessCodes:
     known: dict[int, tuple[int, int, int]] = field(default_factory=dict)
     bytes_left: int = _CODE_BYTES  # of names and line tables
     frames: dict[bytes, bytes] = field(default_factory=dict)  # Python frames as they came -> as they are recorded
+    paid_until_s: float = 0.0  # for reading in vain, time.monotonic()
+
+    @property
+    def rests(self) -> bool:
+        """Whether so much was read in vain that nothing is read for now."""
+        return self.paid_until_s > time.monotonic()
+
+    def read_in_vain(self, cost_s: float) -> None:
+        """There is no code object, or another one: a stack may claim a thousand of them, each time others."""
+        now_s = time.monotonic()
+        self.paid_until_s = max(self.paid_until_s, now_s - _VAIN_REST * _VAIN_AHEAD_S) + _VAIN_REST * cost_s
 
     def forked(self, process: int, reader: CodeReader) -> ProcessCodes:
         """For a child: what the parent had is still at the same addresses, and may be read there when it is gone.
@@ -90,7 +102,7 @@ class ProcessCodes:
             found = reader(address, copy)
             return self.reader(address) if isinstance(found, Unresolved) and self.reader and copy is None else found
 
-        return ProcessCodes(process, read, dict(self.known))
+        return ProcessCodes(process, read, dict(self.known), paid_until_s=self.paid_until_s)
 
 
 class State(Enum):

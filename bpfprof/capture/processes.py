@@ -6,13 +6,15 @@ import contextlib
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from bpfprof.capture.gone import Gone, lives
 from bpfprof.capture.members import Members
 from bpfprof.capture.naming import Naming
 from bpfprof.capture.process import Process, ProcessCodes, State, command_name
+from bpfprof.capture.process_rows import ProcessRows
 from bpfprof.capture.threads import Threads
-from bpfprof.cpython.detect import Interpreter, NotPython, find_interpreter, why_not
+from bpfprof.cpython.detect import ENDED, Interpreter, NotPython, find_interpreter, why_not
 from bpfprof.errors import TargetError
 from bpfprof.kernel.mapping_events import MappingEvent
 from bpfprof.kernel.tables import Tables
@@ -20,7 +22,6 @@ from bpfprof.model.ids import Pid, Tid
 from bpfprof.proc import tasks
 from bpfprof.proc.cgroups import cgroup_of
 from bpfprof.proc.reader import reader
-from bpfprof.recording.tables import table_row
 
 if TYPE_CHECKING:
     from bpfprof.code.maps import NativeCode
@@ -30,7 +31,6 @@ _BUSY_AFTER_EXEC_S = 2.0  # a program that has just begun maps code, and may be 
 _LONG_LOOK_S = 0.05  # after a longer one a process rests, whatever it maps: it may have 60,000 mappings
 _ASKED_S = 0.25
 _STARTING_S = 5.0
-_DEAD = "ZX"  # states of proc(5)
 InterpreterOf = Callable[[Pid], "Interpreter | None"]  # what a process was found to run before it is watched
 
 
@@ -54,10 +54,11 @@ class Processes:
         self._watches_all = watches_all
         self._members = members or Members([], [])
         self._count = 0
-        self._rows: list[dict[str, Any]] = []
+        self._rows = ProcessRows()
         self._newly_known: dict[Pid, Process] = {}
         self._without_runtime: dict[tuple[str, int], str] = {}  # (device, inode) of files without CPython
         self._busy_until_s = 0.0
+        self.gone = Gone()
 
     @property
     def is_one_starting(self) -> bool:
@@ -86,7 +87,7 @@ class Processes:
         process = self._add(Process(self._count, pid, state=state))
         if command:
             process.name, process.command_line = command_name(command), list(command)
-            self._row(process)
+            self._rows.changed(process)
         elif not self._watches_all:
             self._look_at(process)
         elif interpreter_of is not None and (found := interpreter_of(pid)) is not None:
@@ -146,12 +147,13 @@ class Processes:
 
     def born(self, pid: Pid, tid: Tid, parent_pid: Pid, time_ns: int) -> None:
         """A thread or process was forked; the kernel side watches it already."""
+        is_gone = self.gone.born(pid)
         if int(pid) == int(tid) and pid in self.by_pid:
             self._forget(pid)  # the pid was given again
         process = self.by_pid.get(pid)
         if process is None:
             parent = self.by_pid.get(parent_pid)
-            process = self._fork(pid, parent) if parent else self._add(Process(self._count, pid))
+            process = self._fork(pid, parent, is_gone) if parent else self._add(Process(self._count, pid), is_gone)
             process.since_ns = time_ns
             if parent is None and self._watches_all:
                 process.state = State.UNSEEN
@@ -159,10 +161,11 @@ class Processes:
                 self._look_at(process)
             if self._code is not None:
                 self._code.share(pid, parent_pid)
+            if self._code is not None and not is_gone:
                 self._tell_kernel(process)  # what the kernel side copied at birth may be out of date
         else:
             self.naming.born(process)
-        self.threads.add(process.index, pid, tid, time_ns, process.name)
+        self.threads.add(process.index, pid, tid, time_ns, process.name, is_gone)
 
     def exec_seen(self, pid: Pid, time_ns: int) -> None:
         """A process runs another program since then: its code is looked at at once, all else at `executed()`."""
@@ -172,7 +175,7 @@ class Processes:
                 process = self.watch(pid)
         if process is not None:
             process.since_ns = time_ns
-        if process is None or self._code is None:
+        if process is None or self._code is None or self.gone.has(pid):
             return
         self._busy_until_s = time.monotonic() + _BUSY_AFTER_EXEC_S
         self._code.look_at(pid, time_ns)
@@ -184,11 +187,18 @@ class Processes:
         process = self.by_pid.get(pid)
         if process is None:
             return
+        if process.interpreter is not None:
+            self._rows.make()  # one of the program before
         process.interpreter, process.note, process.is_unread = None, "", False
         process.suspected_until_ns, process.rank, process.given_name = 0, None, ""
-        process.open_memory()
         self.naming.forget(process)
         process.codes = ProcessCodes(process.index, process.read_code)
+        if self.gone.has(pid):
+            process.close()
+            process.command_line = []  # that of the program before
+            self._has_found(process, ENDED)
+            return
+        process.open_memory()
         self._busy_until_s = time.monotonic() + _BUSY_AFTER_EXEC_S
         self._take_name(process)
         self.threads.rename(tid, tasks.thread_name(pid, tid))
@@ -198,7 +208,7 @@ class Processes:
     def asked(self, pid: Pid) -> None:
         """The kernel side met a process it knows too little of: new, or with code at an unknown address."""
         process = self.by_pid.get(pid)
-        if process is None or process.state is State.KERNEL_THREAD:
+        if process is None or process.state is State.KERNEL_THREAD or self.gone.has(pid):
             return
         if process.state is State.UNSEEN:
             self._look_at(process)
@@ -211,7 +221,7 @@ class Processes:
         """These processes mapped code: perhaps an interpreter. Without events: at a time that is not known."""
         for pid, events in mapped.items():
             process = self.by_pid.get(pid)
-            if process is None or process.state is State.UNSEEN or self._code is None:
+            if process is None or process.state is State.UNSEEN or self._code is None or self.gone.has(pid):
                 continue
             self._code.mapped.setdefault(pid, []).extend(events)
             makes_code = bool(events) and not any(event.is_file for event in events) and self._makes_code(process)
@@ -225,11 +235,12 @@ class Processes:
         """
         process = self.by_pid.get(pid)
         is_another = process is not None and time_ns < process.since_ns
-        if is_another or _lives(pid):
+        self.gone.followed(pid)
+        if is_another or lives(pid):
             return
         if process is not None and name and name != process.name:
             process.name = name
-            self._row(process)
+            self._rows.changed(process)
         self._forget(pid)
 
     def _forget(self, pid: Pid) -> None:
@@ -276,7 +287,7 @@ class Processes:
 
     def living(self) -> list[Process]:
         """Those that have not ended; asked of /proc, as events of ends may have been lost."""
-        return [process for pid, process in self.by_pid.items() if _lives(pid)]
+        return [process for pid, process in self.by_pid.items() if lives(pid)]
 
     def take_newly_known(self) -> list[Process]:
         """Processes whose threads may have begun to sleep before it was known how to walk their stacks."""
@@ -285,9 +296,7 @@ class Processes:
 
     def write_new(self, sink: Sink) -> None:
         """What the recording does not have yet, of threads too."""
-        if self._rows:
-            sink.write("processes", {"rows": self._rows})
-            self._rows = []
+        self._rows.write_new(sink)
         self.threads.write_new(sink)
 
     def close(self) -> None:
@@ -297,15 +306,18 @@ class Processes:
 
     # --- one process
 
-    def _add(self, process: Process) -> Process:
+    def _add(self, process: Process, is_gone: bool = False) -> Process:
         self._count += 1
+        self.by_pid[process.pid] = process
+        if is_gone:
+            self._rows.changed(process)
+            return process
         if process.state is not State.KERNEL_THREAD:
             process.open_memory()
-        self.by_pid[process.pid] = process
         self._name(process)
         return process
 
-    def _fork(self, pid: Pid, parent: Process) -> Process:
+    def _fork(self, pid: Pid, parent: Process, is_gone: bool) -> Process:
         child = Process(self._count, pid, 0, parent.name, parent.command_line, parent.state, parent.until_s)
         child.interpreter, child.note, child.is_unread = parent.interpreter, parent.note, parent.is_unread
         child.rank = parent.rank
@@ -313,7 +325,7 @@ class Processes:
         if child.state is State.CHANGING:  # it runs what its parent runs now
             child.interpreter, child.state = None, State.STARTING
             child.until_s = time.monotonic() + _STARTING_S
-        self._add(child)
+        self._add(child, is_gone)
         if child.interpreter is not None:
             self.naming.forked(child, parent)
         return child
@@ -364,7 +376,7 @@ class Processes:
             self._newly_known[process.pid] = process
         if process.state is State.STARTING and not waits:
             process.state = State.KNOWN
-        self._row(process)
+        self._rows.changed(process)
 
     def _tell_kernel(self, process: Process, is_new: bool = False) -> None:
         code_map = self._code.map_of.get(process.pid) if self._code else None
@@ -374,7 +386,7 @@ class Processes:
 
     def _name(self, process: Process) -> None:
         self._take_name(process)
-        self._row(process)
+        self._rows.changed(process)
 
     def _take_name(self, process: Process) -> None:
         process.name = tasks.process_name(process.pid) or process.name
@@ -384,16 +396,3 @@ class Processes:
             process.cgroup = cgroup_of(process.pid) or process.cgroup
             if process.rank is None:
                 process.rank = tasks.process_rank(process.pid)
-
-    def _row(self, process: Process) -> None:
-        """Writes its row, if it says something else than the last one."""
-        row = process.recorded()
-        if row != process.written:
-            process.written = row
-            self._rows.append(table_row(process.index, row))
-
-
-def _lives(pid: Pid) -> bool:
-    """Whether a thread of it runs or waits: the first one may be gone before the others."""
-    status = tasks.thread_status(pid, Tid(pid))
-    return (status is not None and status.run_state not in _DEAD) or bool(set(tasks.list_threads(pid)) - {pid})

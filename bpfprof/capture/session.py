@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from bisect import bisect_left
 from collections import Counter
@@ -11,19 +10,20 @@ from dataclasses import astuple, dataclass
 
 import numpy as np
 
-from bpfprof import __version__, abi
+from bpfprof import abi
 from bpfprof import array_types as npt
 from bpfprof.abi.dtypes import STACK_DTYPE, THREAD_DTYPE
 from bpfprof.capture.async_tasks import AsyncTasks
 from bpfprof.capture.inbox import Batch, Inbox
 from bpfprof.capture.lock_looks import look_at_waits
 from bpfprof.capture.marks import Marks
-from bpfprof.capture.numbers import status_texts
 from bpfprof.capture.process import State
 from bpfprof.capture.row_writer import RowWriter
 from bpfprof.capture.sleeping import Sleeps
 from bpfprof.capture.stacks import StackTable
+from bpfprof.capture.start import recording_start
 from bpfprof.capture.stop import StopRequest
+from bpfprof.capture.turns import Turns
 from bpfprof.capture.watch import Watch
 from bpfprof.code.namer import Namer
 from bpfprof.errors import TargetError
@@ -37,7 +37,7 @@ from bpfprof.proc.memory_limits import MemoryLimits
 from bpfprof.proc.own_process import usual_priority
 from bpfprof.proc.reader import reader
 from bpfprof.proc.text import without_controls
-from bpfprof.recording.tables import End, Start
+from bpfprof.recording.tables import End
 from bpfprof.recording.writer import Sink
 
 # How often the buffers are drained: they hold two seconds of 50,000 switches a second. Sooner where something new must
@@ -46,7 +46,8 @@ _TICK_S, _SOON_TICK_S, _STARTING_TICK_S = 0.25, 0.05, 0.02
 _STACK_KEYS = [name for name in THREAD_DTYPE.names or () if name.endswith("stack")]
 _COMM = np.dtype(f"S{abi.CONSTANTS['BP_COMM_BYTES']}")
 _STACK_TIME_AT = STACK_DTYPE.fields["time_ns"][1]  # type: ignore[index]
-_DRAIN_REST = 20  # times what a drain of a whole machine took: programs that begin make it cost 5% of a CPU at most
+# Times what a drain took, of targets and of all: programs that begin make it cost 20% of a CPU at most, or 5%.
+_DRAIN_REST, _DRAIN_REST_OF_ALL = 5, 20
 _MANY_EVENTS = 20_000
 _SLEEPERS_TOGETHER = 10  # processes
 _TOTALS_EVERY_S = 2.0
@@ -100,6 +101,7 @@ class Session:
         self._memory_limits = MemoryLimits()
         self._cpu_limits = CpuLimits()
         self._is_urgent = True  # the next drain should be soon
+        self._turns = Turns()
         self._drained_s = self._drain_cost_s = self._next_totals_s = self._next_looks_s = 0.0
 
     def begin(self, stop: StopRequest) -> None:
@@ -136,12 +138,20 @@ class Session:
         while not ended and not self._is_over(stop):
             next_s = min(self._drained_s + self._tick_s(), self._deadline_s)
             ended = self._watch.targets.all_ended(max(0.0, min(next_s, self._async.due_s) - time.monotonic()))
-            if ended or time.monotonic() >= next_s or self._must_drain():
+            if not ended:
+                self._turns.rest(min(next_s, self._async.due_s))
+            if ended or time.monotonic() >= next_s:
                 self._drain()
+                on_tick(self.progress)
+            elif self._must_drain():
+                with self._turns.one():
+                    self._drain()
                 on_tick(self.progress)
             else:
                 begin_s = time.monotonic()
-                if not self._inbox.take():
+                with self._turns.one():
+                    is_theirs = self._inbox.take()
+                if not is_theirs:
                     self._watch.targets.rest(time.monotonic() - begin_s)
             self._watch.probe_libraries()
             ended = ended and not (self._watch.is_launched and self._processes.living())
@@ -157,15 +167,12 @@ class Session:
         self._processes.refresh_names(is_over)
         self._next_looks_s = 0.0
         if not is_over():
-            self._look_at_sleepers()
-        self._async.finish(list(self._processes.by_pid.values()))
+            self._look_at_sleepers(is_over)
+        self._async.finish(list(self._processes.by_pid.values()), is_over)
         self._cpu_limits.note(self._python_pids())
         if not is_over():
             look_at_waits(self._processes, self._threads, self._sink, is_over)
         usage, end_ns = self._usage(), self._watch.stop()  # of the same time
-        usual_priority()
-        if self._watch.code is not None:
-            self._watch.code.files.usual_priority()
         self._next_totals_s = float("inf")  # the last ones follow, of this moment
         self._drain()
         self._marks.close()
@@ -175,6 +182,9 @@ class Session:
             self._watch.calls.finish(end_ns, *last, self._processes.threads.index_of, self._sink)
         if self._namer is not None:
             self._namer.finish(self._sink, is_over)
+        usual_priority()
+        if self._watch.code is not None:
+            self._watch.code.files.usual_priority()
         if not self._processes.threads.count:
             raise TargetError("the target ended before anything was seen")
         counters, listening = self._counters(), Listening()
@@ -214,8 +224,8 @@ class Session:
     def _tick_s(self) -> float:
         tick_s = _SOON_TICK_S if self._is_urgent else _TICK_S
         tick_s = _STARTING_TICK_S if self._processes.is_one_starting else tick_s
-        rest_s = _DRAIN_REST * self._drain_cost_s if self._watch.options.watches_all else 0.0
-        return min(max(tick_s, rest_s), _TICK_S)
+        rest = _DRAIN_REST_OF_ALL if self._watch.options.watches_all else _DRAIN_REST
+        return min(max(tick_s, rest * self._drain_cost_s), _TICK_S)
 
     def _drain(self) -> None:
         begin_s = time.thread_time()
@@ -272,17 +282,17 @@ class Session:
             self._processes.executed(Pid(int(event["tgid"])), Tid(int(event["tid"])), int(event["time_ns"]))
         self._stacks.add_records(records[position:], self._processes.codes_of, self._natives)
 
-    def _look_at_sleepers(self) -> None:
+    def _look_at_sleepers(self, is_over: Callable[[], bool] = lambda: False) -> None:
         """At those of processes that are known since lately, or some of whose stacks lack what may be known by now."""
         for process in self._processes.take_newly_known():
-            self._sleeps.look_at(process)
+            self._sleeps.look_at(process, is_over=is_over)
         begin_s = time.monotonic()
         if begin_s < self._next_looks_s:
             return
         for pid in self._stacks.take_unfinished_pids():
             unfinished = self._processes.by_pid.get(Pid(pid))
             if unfinished is not None and unfinished.state is not State.KERNEL_THREAD:
-                self._sleeps.look_at(unfinished)
+                self._sleeps.look_at(unfinished, is_over=is_over)
         end_s = time.monotonic()
         self._next_looks_s = end_s + max(_LOOKS_EVERY_S, _LOOKS_REST * (end_s - begin_s))
 
@@ -308,25 +318,7 @@ class Session:
         self._async.table.write_new(self._sink)
 
     def _write_start(self) -> None:
-        host, options = os.uname(), self._watch.options
-        start = Start(
-            bpfprof_version=__version__,
-            start_ns=self._watch.start_ns,
-            started_unix_ns=time.time_ns() - (time.monotonic_ns() - self._watch.start_ns),
-            host_name=host.nodename,
-            kernel_release=host.release,
-            rate_hz=options.rate_hz,
-            event="cpu-clock",
-            events=list(options.events),
-            mode=options.mode,
-            native=options.native,
-            min_block_us=options.min_block_us,
-            async_rate_hz=options.async_rate_hz,
-            counts_calls=options.counts_calls,
-            target_pids=list(self._watch.targets.pids),
-            status_texts=status_texts(),
-        )
-        self._sink.write("start", {**start})
+        self._sink.write("start", {**recording_start(self._watch)})
         self._write_tables()
 
     def _usage(self) -> dict[str, list[int]]:

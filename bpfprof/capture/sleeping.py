@@ -179,15 +179,24 @@ class Sleeps:
         self._stacks = stacks
         self._natives = natives
 
-    def look_at(self, process: Process, meanwhile: Callable[[], object] = lambda: None) -> None:
+    def look_at(
+        self,
+        process: Process,
+        meanwhile: Callable[[], object] = lambda: None,
+        is_over: Callable[[], bool] = lambda: False,
+    ) -> None:
         """Takes the stacks of its threads that sleep, but for those that were seen whole in the same sleep.
 
-        meanwhile: what is not to wait while many threads are looked at; called now and then.
+        meanwhile: what is not to wait while many threads are looked at; called now and then. Until it is over.
         """
+        if is_over():
+            return
         states = python_states(process)
         for number, tid in enumerate(tasks.list_threads(process.pid), 1):
             if number % _LOOKS_TOGETHER == 0:
                 meanwhile()
+                if is_over():
+                    return
             index = self._threads.index_of.get(tid)
             status = tasks.thread_status(process.pid, tid)
             if index is not None and status is not None:

@@ -59,6 +59,7 @@ _OBJECT_AT, _TEXTS_AT, _TABLE_AT = (CODE_COPY_DTYPE.fields[name][1] for name in 
 _TEXT_BYTES = abi.CONSTANTS["BP_COPIED_TEXT_BYTES"]
 _OFFSET_LIMIT = 1 << 31
 _CHANGED = Unresolved("code object replaced before it was read")
+_IN_VAIN = Unresolved("too many code objects of its process were not there")
 _TOO_MUCH = Unresolved("more code objects than are recorded of a process, or of all")
 _CODE_BYTES = 256 << 20  # of names and line tables of all processes
 _CHUNK_BYTES = 8 << 20  # of code objects; the reader takes more
@@ -255,8 +256,12 @@ class StackTable:
             return known[1], known[2]
         if min(codes.bytes_left, self._code_bytes_left) <= 0:
             return self._unnamed(codes, _TOO_MUCH), 0
+        if codes.rests:
+            return self._unnamed(codes, _IN_VAIN), 0
+        begin_s = time.thread_time()
         code, read_identity = self._read(codes, address, identity)
         if not isinstance(code, CodeObject):
+            codes.read_in_vain(time.thread_time() - begin_s)
             return self._unnamed(codes, code), 0
         index = self._index_of(codes, code)
         if known is not None:

@@ -54,13 +54,16 @@ class Threads:
         except OSError:  # the table is full
             self.unwatched_count += 1
 
-    def add(self, process: int, pid: Pid, tid: Tid, first_ns: int, name: str = "") -> None:
-        """A thread that the kernel side watches since first_ns; `name` is its own unless it has another."""
+    def add(self, process: int, pid: Pid, tid: Tid, first_ns: int, name: str = "", is_gone: bool = False) -> None:
+        """A thread that the kernel side watches since first_ns; `name` is its own unless it has another.
+
+        is_gone: it has ended, which cannot tell any more.
+        """
         self._forget(self.index_of.get(tid, -1))  # it had this tid before, and has ended
         index = self.index_of[tid] = self.count
         self.count += 1
         self._rows.append(table_row(index, RecordedThread(process, tid, first_ns)))
-        self.rename(tid, tasks.thread_name(pid, tid) or name)
+        self.rename(tid, ("" if is_gone else tasks.thread_name(pid, tid)) or name)
 
     def rename(self, tid: Tid, name: str) -> None:
         """It is called this, "" when that is not known."""

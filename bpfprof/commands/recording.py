@@ -32,6 +32,7 @@ from bpfprof.kernel.kernel_side import KernelSide
 from bpfprof.kernel.probes import check_probes
 from bpfprof.proc.caller import caller_ids
 from bpfprof.proc.confinement import OTHER_IDS, PERF_PROBES, PROBES, RECORDING, SIGNALS
+from bpfprof.proc.own_process import first_for
 from bpfprof.proc.privilege import Capability
 from bpfprof.proc.tasks import process_name
 from bpfprof.profile.options import ProfileOptions
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
     from bpfprof.capture.session import Progress
     from bpfprof.model.profile import Profile
 
+_FIRST_S = 1.5  # so long a summary goes before other programs, which may flood the machine
 # By the name of a format, with its path; of others it is `less`.
 _NEXT_STEPS = {
     "flamegraph": "open {0} in a browser",
@@ -107,7 +109,8 @@ def make_recording(started: Started | None, plan: Plan) -> int:
         finally:
             kernel.close()
         if profile is not None:
-            _show_result(plan, chosen, profile, path)
+            with first_for(_FIRST_S):
+                _show_result(plan, chosen, profile, path)
         status = launch.wait() if launch else 0
     if failure is not None and status == 0:
         raise failure
@@ -189,8 +192,9 @@ def _record(
             stop.end()
         if plan.options.until_eof and failure is None:
             return None, path, None
-        profile = _read_back(result.recording, plan.profile_options)
-        result.write(plan.render(profile, chosen) if chosen else None)
+        with first_for(_FIRST_S):
+            profile = _read_back(result.recording, plan.profile_options)
+            result.write(plan.render(profile, chosen) if chosen else None)
     if profile.quality.unfinished and failure is None:
         failure = RecordingError(f"the recording is not whole: {profile.quality.unfinished}")
     if failure is None and (text := loss_text(profile)):

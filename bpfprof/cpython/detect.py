@@ -78,6 +78,9 @@ class NotPython:
     is_unread: bool = False  # it runs Python, by an interpreter that cannot be looked into
 
 
+ENDED = NotPython("it ended before it was looked at")
+
+
 @dataclass(frozen=True)
 class _Runtime:
     """What the file says that holds `_PyRuntime` (3.6: `interp_head`); an address is 0 where it is not known."""
@@ -134,7 +137,7 @@ def why_not(error: TargetError) -> NotPython:
     if isinstance(error.__cause__, TimeoutError):
         return NotPython(_SILENT, retry=True)
     is_refused = isinstance(error.__cause__, PermissionError)
-    return NotPython(why_unreadable() if is_refused else "it ended before it was looked at")
+    return NotPython(why_unreadable()) if is_refused else ENDED
 
 
 def _inspect(memory: ProcessMemory, runtime: _Runtime) -> Interpreter | NotPython:

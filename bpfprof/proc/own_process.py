@@ -6,6 +6,8 @@ import contextlib
 import os
 import resource
 import signal
+import threading
+from collections.abc import Iterator
 
 _HIGHEST = -20
 _usual = os.getpriority(os.PRIO_PROCESS, 0)
@@ -33,6 +35,26 @@ def usual_priority(thread_id: int = 0) -> None:
     """The nice value that bpfprof was started with, for this thread or another."""
     with contextlib.suppress(OSError):
         os.setpriority(os.PRIO_PROCESS, thread_id, _usual)
+
+
+@contextlib.contextmanager
+def first_for(seconds: float) -> Iterator[None]:
+    """Within the block the highest nice value, where that is allowed, but for so long only."""
+    timer = threading.Timer(seconds, _all_usual)
+    timer.daemon = True
+    raise_priority()
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+        _all_usual()
+
+
+def _all_usual() -> None:
+    """Those that were started meanwhile have what their starter had."""
+    for name in os.listdir("/proc/self/task"):
+        usual_priority(int(name))
 
 
 def lift_locked_memory_limit() -> None:

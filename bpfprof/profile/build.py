@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from functools import cached_property
 from itertools import groupby
@@ -290,16 +291,19 @@ class _Builder:
     def _thread_time(self, index: int, account: Rows, overlap_ns: int, is_shown: bool) -> ThreadTime:
         thread, threads, window = self._recording.threads[index], self._spans.threads, self._options.filter.window_ns
         process = self._recording.processes[thread.process]
-        limits = np.array([threads.first_ns[index], threads.last_ns[index]]) - threads.start_ns
-        if not is_shown:
-            limits[:] = 0
-        elif window is not None:
-            limits = limits.clip(*window)
-        first_ns, last_ns = limits.clip(0).tolist()
-        by_state = [account[account["state"] == state] for state in ThreadState]
-        on_cpu_ns, runqueue_ns, off_cpu_ns, _ = [int(rows["total_ns"].sum()) for rows in by_state]
-        waits = by_state[ThreadState.OFF_CPU]
-        waits = waits[np.argsort(-waits["total_ns"], kind="stable")]
+        least_ns, most_ns = (window or (0, OPEN_END_NS)) if is_shown else (0, 0)
+        first_ns, last_ns = (
+            max(0, min(max(int(at_ns[index]) - threads.start_ns, least_ns), most_ns))
+            for at_ns in (threads.first_ns, threads.last_ns)
+        )
+        ns, count = Counter[int](), Counter[int]()
+        waits: list[tuple[int, int]] = []
+        for _, state, reason, of_row, total_ns in account.tolist():
+            ns[state] += total_ns
+            count[state] += of_row
+            if state == ThreadState.OFF_CPU:
+                waits.append((reason, total_ns))
+        waits.sort(key=lambda each: -each[1])
         return ThreadTime(
             Pid(process.pid),
             Tid(thread.tid),
@@ -307,12 +311,12 @@ class _Builder:
             thread.shown_name(process),
             first_ns,
             last_ns,
-            on_cpu_ns,
-            runqueue_ns,
-            off_cpu_ns,
-            int(by_state[ThreadState.ON_CPU]["count"].sum()),
-            int(waits["count"].sum()),
-            tuple((reason_text(reason), ns) for reason, ns in waits[["reason", "total_ns"]].tolist()),
+            ns[ThreadState.ON_CPU],
+            ns[ThreadState.RUNQUEUE],
+            ns[ThreadState.OFF_CPU],
+            count[ThreadState.ON_CPU],
+            count[ThreadState.OFF_CPU],
+            tuple((reason_text(reason), total_ns) for reason, total_ns in waits),
             overlap_ns if last_ns else 0,
             process.namespace_pid,
             process.cgroup,

@@ -7,7 +7,7 @@ Nothing here takes long to import, as capture needs it before the kernel side is
 from __future__ import annotations
 
 import re
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any, Optional, TypedDict, Union
 
 _VERSION = re.compile(r"(\d{1,3})\.(\d{1,3})")
@@ -178,4 +178,4 @@ Row = Union[
 
 def table_row(index: int, row: Row) -> dict[str, Any]:
     """What is written of one row of a table."""
-    return {"index": index, **asdict(row)}
+    return {"index": index, **vars(row)}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import resource
 import shutil
+import signal
 import subprocess
 import time
 from contextlib import ExitStack
@@ -101,3 +102,23 @@ def test_a_flood_of_threads_or_processes_that_end(flood: tuple[str, ...], with_a
     check(tmp_path, built, *flood, with_all=with_all)
     kept = losses_of(load_profile(tmp_path / "x.bpfprof", ProfileOptions()))
     assert not [each for each in kept if "python" in each.process_name]
+
+
+@pytest.mark.skipif(shutil.which("cc") is None, reason="the program is compiled with cc")
+def test_one_more_signal_ends_it_whatever_is_still_to_be_named(tmp_path: Path) -> None:
+    """One perf map of 500,000 lines, which is that of 100 processes: the file is whole."""
+    built = str(tmp_path / "perf_maps")
+    subprocess.run(["cc", "-O1", "-o", built, program("perf_maps.c")], check=True)
+    path = tmp_path / "x.bpfprof"
+    with running(built, "100", "500000") as attacker:
+        with recording("-p", attacker.pid, "-r", RATE_HZ, "-o", path) as recorder:
+            time.sleep(WINDOW_S)
+            recorder.process.send_signal(signal.SIGINT)
+            begin_s = time.monotonic()
+            done = recorder.end(signal.SIGTERM)
+            seconds = time.monotonic() - begin_s
+        attacker.end()
+    print(f"ended in {seconds:.1f} s")
+    assert done.returncode in (0, 5, 128 + signal.SIGTERM) and "Traceback" not in done.stderr, done.stderr
+    assert seconds < END_S
+    assert "UNFINISHED" not in bpfprof("report", path, "-f", "table", check=None).stdout

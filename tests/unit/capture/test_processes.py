@@ -12,6 +12,7 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
+import bpfprof.capture.processes as processes_module
 from bpfprof import abi
 from bpfprof.abi.dtypes import EVENT_DTYPE, THREAD_DTYPE
 from bpfprof.capture.inbox import Inbox
@@ -19,6 +20,7 @@ from bpfprof.capture.process import State
 from bpfprof.capture.processes import Processes
 from bpfprof.code.files import CodeFiles
 from bpfprof.code.maps import NativeCode
+from bpfprof.cpython.detect import ENDED
 from bpfprof.kernel.tables import Tables
 from bpfprof.kernel.unwind_memory import UnwindMemory
 from bpfprof.model.ids import Pid, Tid
@@ -169,3 +171,40 @@ def test_the_end_of_a_first_thread_is_not_the_end_of_who_goes_on_under_its_tid()
     processes.ended(pid, 2000, "")
     assert pid not in processes.by_pid
     os.waitpid(child, 0)
+
+
+def test_of_processes_that_are_gone_nothing_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A shell that starts programs that live for a millisecond has 700 of them a second."""
+    processes, recording = Processes(cast(Tables, SimpleNamespace(set_process=lambda *_: True)), None), Recording()
+    with subprocess.Popen(["true"]) as child:
+        pass
+    pid, tid = Pid(child.pid), Tid(child.pid)
+    asked: list[str] = []
+    for name in ("process_name", "process_command_line", "thread_name", "process_rank", "namespace_pid"):
+        monkeypatch.setattr(processes_module.tasks, name, lambda *_, name=name: asked.append(name))
+    processes.ends_told([pid])
+    processes.born(pid, tid, Pid(0), 1000)
+    processes.exec_seen(pid, 2000)
+    processes.executed(pid, tid, 2000)
+    processes.threads.rename(tid, "true")
+    processes.ended(pid, 3000, "true")
+    processes.write_new(recording)
+    row = recording.processes[0]
+    assert (row.pid, row.name, row.command_line) == (pid, "true", []) and row.note == ENDED.reason
+    assert [thread.name for thread in recording.threads] == ["true"]
+    assert not asked and pid not in processes.by_pid
+
+
+def test_a_pid_that_is_given_again_is_asked_for() -> None:
+    """The end of the process before is told together with the birth of the one that has its pid now."""
+    processes, recording = Processes(cast(Tables, SimpleNamespace(set_process=lambda *_: True)), None), Recording()
+    with subprocess.Popen(["sleep", "60"]) as child:
+        pid, tid = Pid(child.pid), Tid(child.pid)
+        processes.ends_told([pid])
+        for time_ns in (1000, 3000):
+            processes.born(pid, tid, Pid(0), time_ns)
+        processes.ended(pid, 2000, "before")
+        processes.write_new(recording)
+        child.kill()
+    processes.close()
+    assert [row.command_line for row in recording.processes][-1] == ["sleep", "60"] and pid in processes.by_pid

@@ -296,6 +296,32 @@ def test_an_unreadable_object_says_why(table: StackTable) -> None:
     assert names(table) == ["[the code object is not readable]", "[process gone before its code was read]"]
 
 
+def test_what_is_read_in_vain_is_bounded_for_its_process_alone(
+    table: StackTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A stack may claim a thousand code objects that are not there, and the next one others."""
+    now_s, spent_s = [1000.0], [0.0]
+    monkeypatch.setattr("bpfprof.capture.process.time.monotonic", lambda: now_s[0])
+    monkeypatch.setattr("bpfprof.capture.stacks.time.thread_time", lambda: spent_s[0])
+
+    class Slow(Target):
+        def __call__(self, address: int, copy: CopiedMemory | None = None) -> CodeObject | Unresolved:
+            spent_s[0] += 0.01
+            return super().__call__(address, copy)
+
+    hostile, honest = Slow(), Target(work=0x2000)
+    codes = {PID: ProcessCodes(0, hostile), PID + 1: ProcessCodes(1, honest)}
+    wild = [(0x10000 + 8 * number, 0x10000, 0, 0) for number in range(1000)]
+    table.add_records([record(1, *wild)], codes.get, None)
+    assert 20 <= len(hostile.reads) <= 30
+    table.add_records([record(2, honest.frame(0x2000), tgid=PID + 1)], codes.get, None)
+    assert honest.reads == [0x2000] and "work" in names(table)
+    child = codes[PID].forked(2, Target())
+    assert child.rests
+    now_s[0] += 10
+    assert not child.rests and not codes[PID].rests
+
+
 def test_a_forked_child_has_what_its_parent_had(table: StackTable) -> None:
     target, child_target = Target(leaf=0x1000), Target(leaf=0x1000, own=0x2000)
     parent = ProcessCodes(0, target)

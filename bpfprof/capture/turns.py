@@ -1,0 +1,34 @@
+"""How often what was born is looked at at once: at a bounded cost, and beyond that in blocks.
+
+Of a block most of what lives for a millisecond only is gone when it is looked at, and then nothing of it is asked.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+_SHARE = 0.2  # of a CPU, in this thread; who reads for it takes some more
+_AHEAD_S = 0.1  # CPU time that may be taken before: a command line of some tens of programs is followed at once
+
+
+class Turns:
+    """Turns that something of the targets asks for; those of the clock do not count."""
+
+    def __init__(self) -> None:
+        self._paid_until_s = 0.0  # time.monotonic()
+
+    @contextmanager
+    def one(self) -> Iterator[None]:
+        """Within the block it is looked."""
+        begin_s = time.thread_time()
+        yield
+        cost_s = time.thread_time() - begin_s
+        self._paid_until_s = max(self._paid_until_s, time.monotonic() - _AHEAD_S / _SHARE) + cost_s / _SHARE
+
+    def rest(self, until_s: float) -> None:
+        """Until it is paid for what the last ones have cost, or until then (time.monotonic())."""
+        rest_s = min(self._paid_until_s, until_s) - time.monotonic()
+        if rest_s > 0:
+            time.sleep(rest_s)

@@ -1,0 +1,80 @@
+"""What is left to look at when a recording ends has a time, or until one more signal comes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from bpfprof.capture import session as session_module
+from bpfprof.capture.async_tasks import AsyncTasks
+from bpfprof.capture.processes import Processes
+from bpfprof.capture.session import _Ending
+from bpfprof.capture.sleeping import Sleeps
+from bpfprof.capture.stacks import StackTable
+from bpfprof.capture.stop import StopRequest
+from bpfprof.code.background import Background
+from bpfprof.code.namer import Namer
+from bpfprof.kernel.tables import Tables
+from bpfprof.model.ids import Pid
+
+NEVER_S = 1e9
+
+
+def test_it_is_over_at_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    now_s = [100.0]
+    monkeypatch.setattr(session_module.time, "monotonic", lambda: now_s[0])
+    is_over = _Ending(cast(StopRequest, SimpleNamespace(count=1)), 102.0)
+    assert not is_over()
+    now_s[0] = 102.0
+    assert is_over()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_one_more_signal_ends_it(number: signal.Signals) -> None:
+    with StopRequest() as stop:
+        os.kill(os.getpid(), signal.SIGINT)
+        assert stop.requested
+        is_over = _Ending(stop, NEVER_S)
+        assert not is_over()
+        os.kill(os.getpid(), number)
+        assert is_over() and is_over()
+
+
+def test_names_are_waited_for_until_it_is_over() -> None:
+    """A perf map of 500,000 lines takes a second, and a program may have hundreds of them."""
+    naming = Background()
+    files = SimpleNamespace(naming=naming, files=[], take_new=lambda: [])
+    namer = Namer.__new__(Namer)
+    namer.__dict__.update(code=SimpleNamespace(files=files), _written=[], _asked_count=0, _found=[])
+    namer.natives = cast(Any, SimpleNamespace(take_new=lambda: []))
+    looks = iter([False, False, True])
+    ends: list[float] = []
+    naming.add(0, lambda: ends.append(time.sleep(0.5) or time.monotonic()))
+    namer.finish(cast(Any, None), lambda: next(looks))
+    assert not ends and naming.open_count == 1
+    assert naming.wait(60)
+    naming.close()
+
+
+def test_nothing_is_looked_at_any_more() -> None:
+    """Neither tasks, nor sleeping threads, nor the names that processes have now."""
+    processes = Processes(cast(Tables, SimpleNamespace(set_process=lambda *_: True, add_thread=lambda *_: True)), None)
+    process = processes.watch(Pid(os.getpid()))
+    sleeps, tasks = Sleeps(processes.threads, StackTable(), None), AsyncTasks(20, 0, StackTable())
+    asked: list[bool] = []
+
+    def is_over() -> bool:
+        asked.append(True)
+        return True
+
+    process.name = "before"
+    sleeps.look_at(process, is_over=is_over)
+    tasks.finish([process], is_over)
+    processes.refresh_names(is_over)
+    processes.close()
+    assert len(asked) == 3 and not sleeps.seen and process.name == "before"
