@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -31,7 +32,7 @@ _SAID = 0.1  # of the time of the last: a second thing that it waits for is said
 _ONE_LOCK = 0.6  # of their waits for locks
 _MOST_HANDS = 3
 _OVERLOAD = re.compile(r"\(anonymous namespace\)::|(?<!operator)\((?!\)\().*\)(?: const)?$")
-_WAITS = {
+WAITS = {
     **{"gil": "the GIL", "lock": "locks", "disk": "the disk", "net": "the network", "device": "a device"},
     **{"child": "another process", "other": "something else", "memory": "pages from the disk"},
 }
@@ -41,7 +42,8 @@ _WAITS = {
 class Awaited:
     """Threads that wait for others, and what the last of those wait for; parts are of their own time, from 0 to 1.
 
-    fronts, last: places in Profile.threads. frame, last_frame: where each waits, places in Profile.frames; of `last`
+    fronts, hands, last: places in Profile.threads; hands: those between one front and its last one, of which each
+    waits for the next; none of several fronts. frame, last_frame: where each waits, places in Profile.frames; of `last`
     -1 where that is not known. causes: (one of CAUSES, its part), most first: one, or a second that is a wait from 10%
     on. object: what the first is for, "" if none is known; those that differ by a number are one, as `/dev/loop*`.
     lock: None where none of the causes is a lock, or several are wanted.
@@ -50,6 +52,7 @@ class Awaited:
     fronts: tuple[int, ...]
     waits_part: float
     frame: int
+    hands: tuple[int, ...]
     last: tuple[int, ...]
     last_frame: int
     causes: tuple[tuple[str, float], ...]
@@ -84,8 +87,8 @@ def awaited_threads(profile: Profile, work: Work) -> Awaited | None:
     if not waiting:
         return None
     behind, waits_most = handed_waits(profile, work), _wait_most(rows, walls)
-    waits = [(front, place) for front in waiting if (place := _last_of(behind, front, waits_most)) != front]
-    fronts, last = tuple(dict.fromkeys(it for it, _ in waits)), tuple(dict.fromkeys(it for _, it in waits))
+    ways = [(front, way) for front in waiting if (way := _way(behind, front, waits_most))]
+    fronts, last = tuple(dict.fromkeys(it for it, _ in ways)), tuple(dict.fromkeys(way[-1] for _, way in ways))
     if not fronts or in_python[rows["stack"][np.isin(rows["thread"], last)]].any():
         return None
     functions = np.append(function_of_frames(profile.frames), -1)
@@ -93,13 +96,14 @@ def awaited_threads(profile: Profile, work: Work) -> Awaited | None:
     causes = causes_of(work)
     part_of = np.bincount(causes[of_last], rows["ns"][of_last], len(CAUSES) + 2)[: len(CAUSES)] / walls[[*last]].sum()
     first, *others = np.argsort(-part_of, kind="stable").tolist()
-    second = next(it for it in others if CAUSES[it] in _WAITS)
+    second = next(it for it in others if CAUSES[it] in WAITS)
     found = [(CAUSES[it], float(part_of[it])) for it in (first, second) if it == first or part_of[it] >= _SAID]
     is_first = of_last & (causes == first)
     return Awaited(
         fronts,
         float(handed_ns[[*fronts]].sum() / walls[[*fronts]].sum()),
         top_place(work, is_handed & np.isin(rows["thread"], fronts), functions)[0],
+        tuple(ways[0][1][:-1]) if len(ways) == 1 else (),
         last,
         top_place(work, is_first, functions)[0],
         tuple(found),
@@ -112,10 +116,16 @@ def awaited_text(profile: Profile, found: Awaited) -> str:
     """Two sentences, and a third of what else the last wait for."""
     is_one = len(found.fronts) == 1
     text = f"{_fronts(profile, found.fronts)} {'waits' if is_one else 'wait'} {percent(found.waits_part)} of "
-    text += f"the time for {_threads(profile, found.last)}{_at(profile, found.frame)}."
+    first, *others = [*([it] for it in found.hands), found.last]
+    text += f"the time for {_threads(profile, first)}{_at(profile, found.frame)}."
+    text += "".join(f" That one waits for {_threads(profile, it)}." for it in others)
     who = "That one waits" if len(found.last) == 1 else "Those wait"
     for number, (cause, part) in enumerate(found.causes):
-        what = _lock_text(profile, found.lock) if cause == "lock" and found.lock else _WAITS[cause]
+        if cause == "sleep":
+            text += f" {who.rpartition(' ')[0]} sleep{'s' * (len(found.last) == 1)} {percent(part)} of the time."
+            who = "It waits" if len(found.last) == 1 else "They wait"
+            continue
+        what = _lock_text(profile, found.lock) if cause == "lock" and found.lock else WAITS[cause]
         if not number:
             what += f", {found.object}" if found.object else ""
             what += _at(profile, found.last_frame) if cause != "lock" or not found.lock else ""
@@ -132,7 +142,7 @@ def _fronts(profile: Profile, fronts: tuple[int, ...]) -> str:
     return text[0].upper() + text[1:]
 
 
-def _threads(profile: Profile, places: tuple[int, ...]) -> str:
+def _threads(profile: Profile, places: Sequence[int]) -> str:
     """`thread feeder (8612)`, `threads feeder`, `8 threads`."""
     threads = [profile.threads[place] for place in places]
     names = {thread.thread_name for thread in threads}
@@ -160,7 +170,7 @@ def _lock_text(profile: Profile, lock: AwaitedLock) -> str:
     does += [] if set(lock.holders) <= set(lock.threads) else [f"by {_threads(profile, lock.holders)}"]
     word = {"file-lock": "lock", "kernel-lock": "lock"}.get(reason_text(lock.reason), reason_text(lock.reason))
     text += f", held {' '.join(does)}" if does else ""
-    return text + (f", which waits for {_WAITS[word]}" if does and lock.reason and word in _WAITS else "")
+    return text + (f", which waits for {WAITS[word]}" if does and lock.reason and word in WAITS else "")
 
 
 def _wait_most(rows: npt.NDArray[np.void], walls: Ints) -> set[int]:
@@ -170,18 +180,19 @@ def _wait_most(rows: npt.NDArray[np.void], walls: Ints) -> set[int]:
     return {*np.flatnonzero(handed_ns > _MOST * walls).tolist()}
 
 
-def _last_of(behind: dict[int, dict[int, int]], front: int, wait_most: set[int]) -> int:
-    """From one that waits to the one that it waits for most, as long as that waits for another one most of its time."""
-    place, seen = front, {front}
+def _way(behind: dict[int, dict[int, int]], front: int, wait_most: set[int]) -> list[int]:
+    """From one that waits to the one that it waits for most, and on as long as that waits so most of its time."""
+    place, seen, way = front, {front}, list[int]()
     for _ in range(_MOST_HANDS):
         others = {it: ns for it, ns in behind.get(place, {}).items() if it not in seen}
         if not others:
             break
         place = max(others, key=others.__getitem__)
         seen.add(place)
+        way.append(place)
         if place not in wait_most:
             break
-    return place
+    return way
 
 
 def _object(profile: Profile, rows: npt.NDArray[np.void]) -> str:

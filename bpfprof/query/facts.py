@@ -155,8 +155,8 @@ def facts_of(profile: Profile, work: Work) -> tuple[Facts, int]:
     frame, where_part = top_place(work, is_first & one_lock, functions)
     if frame < 0 or profile.frames[frame].kind != FrameKind.PYTHON:
         # Of threads without Python it is the line that waits for them, or that does the same.
-        awaiting, _ = top_place(work, is_first | (work.rows["share"] == HANDED), functions, in_python=True)
-        frame, where_part = (awaiting, 1.0) if awaiting >= 0 else (frame, where_part)
+        awaiting, part_of_it = top_place(work, is_first | (work.rows["share"] == HANDED), functions, in_python=True)
+        frame, where_part = (awaiting, part_of_it) if awaiting >= 0 else (frame, where_part)
     holder, holder_part = _gil_holder(profile, work, functions) if first == "gil" else (-1, 0.0)
     (lock,) = lock_waits(profile, work, 1)[:1] if first == "lock" and lock_part >= _ONE_LOCK else (None,)
     hog = hog_of(lock, functions) if lock else None

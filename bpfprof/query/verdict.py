@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from bpfprof.model.frames import Frame
 from bpfprof.model.profile import Profile
-from bpfprof.query.awaited import awaited_text, awaited_threads
+from bpfprof.query.awaited import WAITS, Awaited, awaited_text, awaited_threads
 from bpfprof.query.causes import CAUSES, MEMORY
 from bpfprof.query.cpu_throttles import OFTEN
 from bpfprof.query.facts import MAIN_HOLDER, STUCK, Facts, facts_of, percent
@@ -39,6 +39,9 @@ class Rule:
     advice: str | Callable[[Facts], str] = ""
     names_share: bool = True  # it is about the largest share, and its place
     is_wait: bool = False  # its sentence may be of threads that wait for others: query/awaited.py
+    is_sum: bool = (
+        False  # it is of the time of all threads, which may have little to do with what the main thread waits for
+    )
 
 
 @dataclass(frozen=True)
@@ -181,7 +184,13 @@ def _more_loaders(facts: Facts) -> str:
 
 def _bound_of_loading(facts: Facts) -> str:
     first = facts.loading_first or facts.first
-    return {"memory": "disk", "other": "unknown"}.get(first, first)
+    return _BOUNDS.get(first, first)
+
+
+def _is_the_story(profile: Profile, chain: Awaited) -> bool:
+    """A main thread waits most of its time, and those at the end of that do not work either."""
+    mains = [int(profile.threads[it].tid) == int(profile.threads[it].pid) for it in chain.fronts]
+    return all(mains) and chain.causes[0][0] in (*WAITS, "sleep")
 
 
 def _is_oversubscribed(facts: Facts) -> bool:
@@ -267,6 +276,7 @@ def _mixed(facts: Facts) -> str:
     return f"Mixed: {named}{_in(facts, '; most in ')}."
 
 
+_BOUNDS = {"memory": "disk", "other": "unknown"}
 _DOING = {
     **{"python": "CPU time in Python", "native": "CPU time in native code", "ready": "waiting for a CPU"},
     **{"gil": "waiting for the GIL", "lock": "waiting for locks", "disk": "waiting for the disk"},
@@ -298,11 +308,17 @@ RULES = (
         "even out what its threads do, or use fewer; OMP_WAIT_POLICY=passive lets them sleep",
     ),
     Rule("ready", _is_limited, _limited, _more_of_limit),
-    Rule("ready", _first("ready"), _ready, "give it more CPUs, or fewer threads; record -a shows who else uses them"),
+    Rule(
+        "ready",
+        _first("ready"),
+        _ready,
+        "give it more CPUs, or fewer threads; record -a shows who else uses them",
+        is_sum=True,
+    ),
     Rule("gil", _first("gil"), _gil, "fewer threads, or processes; shorten what the holder does"),
     Rule("lock", _first("lock"), _lock, "hold the lock for less; report --by lock shows who holds it", is_wait=True),
-    Rule("python", _first("python"), _python, "report --by function shows what is called"),
-    Rule("native", _first("native"), _native, _native_advice),
+    Rule("python", _first("python"), _python, "report --by function shows what is called", is_sum=True),
+    Rule("native", _first("native"), _native, _native_advice, is_sum=True),
     Rule(
         "disk",
         lambda facts: _first("memory")(facts) and _is_short_of_memory(facts),
@@ -331,7 +347,7 @@ RULES = (
     ),
     Rule("child", _first("child"), _child, "do something else meanwhile, or start it less often", is_wait=True),
     Rule("unknown", _first("other"), lambda facts: _waits(facts.waits_for or "something else")(facts)),
-    Rule("mixed", lambda _facts: True, _mixed),
+    Rule("mixed", lambda _facts: True, _mixed, is_sum=True),
 )
 
 
@@ -349,8 +365,12 @@ def verdict_of(profile: Profile, work: Work) -> Verdict:
     share = facts.part if is_named else 1 - facts.busy_part if bound == "idle" else 0.0
     advice = rule.advice if isinstance(rule.advice, str) else rule.advice(facts)
     sentence = rule.sentence(facts)
-    chain = awaited_threads(profile, work) if rule.is_wait else None
-    if chain and chain.causes[0][0] == facts.first:
+    chain = awaited_threads(profile, work) if rule.is_wait or rule.is_sum else None
+    if chain and rule.is_sum and _is_the_story(profile, chain):
+        of_chain = next(it for it in RULES if it.bound == _BOUNDS.get(chain.causes[0][0], chain.causes[0][0]))
+        bound, share, advice = str(of_chain.bound), chain.waits_part, str(of_chain.advice)
+        sentence, where = awaited_text(profile, chain), chain.frame
+    elif chain and rule.is_wait and chain.causes[0][0] == facts.first:
         sentence, where = awaited_text(profile, chain), chain.frame
     frame = profile.frames[where] if is_named and where >= 0 else None
     return Verdict(bound, share, sentence, advice, frame)

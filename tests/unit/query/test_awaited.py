@@ -77,7 +77,8 @@ def test_several_that_share_a_lock() -> None:
 
 
 def test_a_chain_of_threads_is_followed_to_its_end() -> None:
-    assert "for thread feeder (103), in train" in verdict(fronts(1, hands=3)).sentence
+    said = verdict(fronts(1, hands=3)).sentence
+    assert "for thread feeder (101), in train" in said and "That one waits for thread feeder (103). That one" in said
 
 
 def test_a_worker_that_computes_is_told_of_as_such() -> None:
@@ -93,3 +94,25 @@ def test_a_worker_that_computes_is_told_of_as_such() -> None:
 def test_a_worker_of_python_is_named_by_its_own_line() -> None:
     found = verdict(fronts(1, worker=[python("fetch", line=40), native("ioctl"), wait("device")]))
     assert found.sentence.startswith("Waits for a device") and found.where is not None and found.where.name == "fetch"
+
+
+def test_what_the_main_thread_waits_for_goes_before_the_sum_of_all_threads() -> None:
+    """Loaders compute more than all others do; the loop waits for a thread that waits for another one, which sleeps."""
+    made = ProfileBuilder()
+    main, hand, peer = (made.thread(100 + number, name) for number, name in enumerate(("MainThread", "reduce", "peer")))
+    loaders = [made.thread(110 + number, "loader") for number in range(4)]
+    timer = made.waker("timer")
+    of_hand, of_peer = made.thread_waker(hand), made.thread_waker(peer)
+    for _ in range(STEPS):
+        made.spend(main, ON_CPU, 12 * MS, [TRAIN, STEP])
+        made.wait(main, 28 * MS, TAKE, waker=of_hand)
+        made.wait(hand, 40 * MS, [native("work", "/lib/libreduce.so"), native("recv"), wait("net")], waker=of_peer)
+        made.wait(peer, 40 * MS, [native("work", "/lib/libreduce.so"), native("nap"), wait("sleep")], waker=timer)
+        for loader in loaders:
+            made.spend(loader, ON_CPU, 40 * MS, [python("decode", line=7), native("inflate", "/lib/libz.so")])
+    found = verdict(made.build())
+    assert found.sentence == (
+        "The main thread waits 70% of the time for thread reduce (101), in train (train.py:22). "
+        "That one waits for thread peer (102). That one sleeps 100% of the time."
+    )
+    assert (found.bound, found.where) == ("sleep", TRAIN)
