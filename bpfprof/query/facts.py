@@ -58,7 +58,7 @@ class Facts:
     of the time; inside: what the holder waited for meanwhile; hog: who held it most, "" if no single one did. object:
     what the first share was for mostly. child: what the awaited process did. waits_for: the reason of OTHER.
     kernel_part: of the CPU time that in the kernel; faults_per_s: page faults in a second. in_loop: the place is called
-    by the event loop of asyncio, which waits meanwhile. operator: that of a framework or library with most of the CPU
+    by the event loop of asyncio, which waits meanwhile; loop_tasks: how many of its tasks did at a time. operator: that of a framework or library with most of the CPU
     time, operator_part: its part of it. data_part: of the time of training loops that in which they waited for data,
     loading_part: and loaded it themselves; from so many loaders, which worked for loaders_busy of theirs, while
     loaders_needed would hide it. loading_first, loading_where: what that is spent on, and where. cpus: that loops may
@@ -101,6 +101,7 @@ class Facts:
     room_part: float = 0.0
     device_cpu_part: float = 0.0
     in_loop: bool = False
+    loop_tasks: int = 0
     operator: str = ""
     operator_part: float = 0.0
     data_part: float = 0.0
@@ -195,6 +196,9 @@ def facts_of(profile: Profile, work: Work) -> tuple[Facts, int]:
         room_part=_room_part(work, causes),
         device_cpu_part=1 - float(work.share_ns()[DEVICE]) / max(int(by_cause[DEVICE]), 1),
         in_loop=_is_in_loop(work, is_first),
+        loop_tasks=int(
+            profile.task_spans["stands_for_ns"][~profile.task_spans["is_running"]].sum() / max(duration_ns, 1)
+        ),
         **(_operator_facts(work, is_first) if first == "native" else {}),
         **_pool_facts(profile, everything, cpu_ns),
         **limit_facts(profile, everything, duration_ns),

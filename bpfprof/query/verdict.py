@@ -110,7 +110,8 @@ def _device(facts: Facts) -> str:
 
 
 def _loop(facts: Facts) -> str:
-    return "; the event loop waits meanwhile" if facts.in_loop else ""
+    tasks = f", and {facts.loop_tasks} tasks with it" if facts.loop_tasks > 1 else ""
+    return f"; the event loop waits meanwhile{tasks}" if facts.in_loop else ""
 
 
 def _python(facts: Facts) -> str:

@@ -108,6 +108,7 @@ STORE = {"holder": "store (app.py:9)"}
             "audit (djapp.py:21); 60% of the CPU time in the kernel, 207,203 page faults a second.",
         ),
         (facts("sleep", {"sleep": 0.6}, in_loop=True), "sleep", "audit (djapp.py:21); the event loop waits meanwhile."),
+        (facts("sleep", {"sleep": 0.6}, in_loop=True, loop_tasks=20), "sleep", "meanwhile, and 20 tasks with it."),
         (facts("native", {"native": 0.9, "python": 0.1}), "native", "90% of the time, called from audit (djapp.py:21)"),
         (
             facts("native", {"native": 0.9}, operator="aten::sort", operator_part=0.8),
