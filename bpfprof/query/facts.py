@@ -58,13 +58,13 @@ class Facts:
     of the time; inside: what the holder waited for meanwhile; hog: who held it most, "" if no single one did. object:
     what the first share was for mostly. child: what the awaited process did. waits_for: the reason of OTHER.
     kernel_part: of the CPU time that in the kernel; faults_per_s: page faults in a second. in_loop: the place is called
-    by the event loop of asyncio, which waits meanwhile; loop_tasks: how many of its tasks did at a time. operator: that of a framework or library with most of the CPU
-    time, operator_part: its part of it. data_part: of the time of training loops that in which they waited for data,
-    loading_part: and loaded it themselves; from so many loaders, which worked for loaders_busy of theirs, while
-    loaders_needed would hide it. loading_first, loading_where: what that is spent on, and where. cpus: that loops may
-    use, 0: not known. pool: whose threads work or want to most, with how many of them
-    and of their processes, the CPUs that those may use (0: not known) and what sets the number; pool_part: of all time
-    on a CPU or ready theirs; spin_part: of all CPU time that in which they wait for each other.
+    by the event loop of asyncio, which waits meanwhile; loop_tasks: how many of its tasks did at a time. operator:
+    that of a framework or library with most of the CPU time, operator_part: its part of it. data_part: of the time of
+    training loops that in which they waited for data, loading_part: and loaded it themselves; from so many loaders,
+    which worked for loaders_busy of theirs, while loaders_needed would hide it. loading_first, loading_where: what
+    that is spent on, and where. cpus: that loops may use, 0: not known. pool: whose threads work or want to most, with
+    how many of them and of their processes, the CPUs that those may use (0: not known) and what sets the number;
+    pool_part: of all time on a CPU or ready theirs; spin_part: of all CPU time that in which they wait for each other.
     stuck_part: of the working time that of threads that are stuck; stuck, stuck_advice: what those with most wait for.
     limit_of: the control group or container whose CPU limit stopped those that were ready; limit_cpus: what it may use,
     which it had used up in limit_part of its periods; limit_setting: what sets that, to as much as they would have
