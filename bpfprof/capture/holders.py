@@ -30,7 +30,7 @@ from bpfprof.proc.reader import reader
 from bpfprof.proc.tasks import BlockedSyscall
 from bpfprof.proc.text import with_controls_replaced
 
-THREADING = "threading.py"
+THREADING, IMPORTLIB = "threading.py", "importlib._bootstrap>"
 _FIRST_IS_FD = frozenset(FD_CALLS)
 _POLLS = ("poll", "ppoll", "select", "pselect6", "epoll_wait", "epoll_pwait", "epoll_pwait2")
 _WRITES = ("write", "writev")
@@ -56,8 +56,8 @@ def gil_holder(process: Process, states: list[ThreadStateRef]) -> int:
 class Holders:
     """Of one process. tid_of: its threads by the id in their own pid namespace; states: those of its interpreters.
 
-    By thread: frames, (frame, code, function) of the innermost one if it is in threading.py; sleeps_at, the address at
-    which it sleeps in futex().
+    By thread: frames, (frame, code, function) of the innermost one if it is in threading.py or importlib; sleeps_at,
+    the address at which it sleeps in futex().
     """
 
     def __init__(
@@ -126,6 +126,9 @@ class Holders:
             tid = self._tid_of_ident.get(ident)
             return WaitsFor("thread", "end of thread", tid, self._process.pid if tid else None, has_end=has_end)
         address, found, owner = call.args[0], self._process.interpreter, self._stored.of(call)
+        importer = self._waits.imports(*self._frames[waiting]) if self._waits and waiting in self._frames else 0
+        if owner is None and importer in self._tid_of_ident:
+            owner = self._tid_of_ident[importer], self._process.pid
         held_in = None
         if owner is None and found is not None:
             held, lock = self._held.holder(address) if self._held and waiting in self._state_of else (None, 0)

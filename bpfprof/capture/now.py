@@ -19,7 +19,7 @@ from bpfprof.account.kernel_reasons import hint_of
 from bpfprof.account.reasons import FUTEX_CALLS, wait_reasons
 from bpfprof.capture.descriptors import DescriptorKinds
 from bpfprof.capture.frame_reader import FrameReader
-from bpfprof.capture.holders import THREADING, Holders, gil_holder
+from bpfprof.capture.holders import IMPORTLIB, THREADING, Holders, gil_holder
 from bpfprof.capture.process import Process
 from bpfprof.capture.sleeping import STATE_BITS, ThreadStack, python_states, stack_now, stacks_now
 from bpfprof.capture.tasks_now import tasks_now
@@ -198,12 +198,12 @@ class _Threads:
         ]
 
     def _in_threading(self, stacks: list[ThreadStack], frames_of: list[list[Frame]]) -> dict[Tid, tuple[int, int, str]]:
-        """(frame, code, function) of each innermost frame that is in threading.py."""
+        """(frame, code, function) of each innermost frame that is in threading.py or importlib."""
         return {
             stack.tid: (stack.addresses[place], stack.frames[place][0], frames[0].name)
             for stack, frames in zip(stacks, frames_of)
             for place in self._reader.places(stack.frames)[:1]
-            if frames[0].file.endswith(THREADING)
+            if frames[0].file.endswith((THREADING, IMPORTLIB))
         }
 
     def _settled(self, stack: ThreadStack) -> ThreadStack:

@@ -1,7 +1,8 @@
-"""What a frame of `threading` waits for, or has released: a frame of a thread in, the lock or the thread out.
+"""What a frame of `threading` or `importlib` waits for, or has released: a frame in, the lock or the thread out.
 
 It is in the frame's `self`: Condition.wait() has released the lock of its condition, and Thread.join(), which before
-3.13 waits in Thread._wait_for_tstate_lock(), waits for the end of its thread (Lib/threading.py, 3.6 to 3.15).
+3.13 waits in Thread._wait_for_tstate_lock(), waits for the end of its thread (Lib/threading.py, 3.6 to 3.15). The lock
+of a module that is imported says which thread does that: _ModuleLock (Lib/importlib/_bootstrap.py, 3.6 to 3.15).
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from bpfprof.cpython.value_text import whole_number
 
 _JOIN = ("join", "_wait_for_tstate_lock")
 _CONDITION_WAIT = "wait"
+_IMPORT = "acquire"
 
 
 @dataclass(frozen=True)
@@ -29,7 +31,14 @@ class ThreadingWaits:
 
     def joined(self, frame: int, code: int, function: str) -> int:
         """pthread id of the thread whose end this frame of threading.py waits for; 0: none."""
-        ident = self._of_self(frame, code, "_ident") if function.rpartition(".")[2] in _JOIN else 0
+        return self._ident(frame, code, "_ident") if function.rpartition(".")[2] in _JOIN else 0
+
+    def imports(self, frame: int, code: int, function: str) -> int:
+        """pthread id of the thread that imports the module which this frame of importlib waits for; 0: none."""
+        return self._ident(frame, code, "owner") if function.rpartition(".")[2] == _IMPORT else 0
+
+    def _ident(self, frame: int, code: int, name: str) -> int:
+        ident = self._of_self(frame, code, name)
         try:
             return whole_number(self.objects, ident) if ident else 0
         except Changed:

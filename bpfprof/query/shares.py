@@ -65,6 +65,8 @@ _SENDS = frozenset(("send", "sendto", "sendmsg", "sendmmsg", "sendfile", "sendfi
 _COLLECTIVES, _COLLECTIVES_IN_C = ("/torch/distributed/",), ("c10d::",)
 # It looks again and again whether another connection has let go of the database (sqliteDefaultBusyCallback()).
 _SLEEPS_FOR_LOCKS = ("libsqlite3", "_sqlite3")
+# So do those of lock files, in Python.
+_LOCK_FILES = ("/filelock/", "/portalocker/", "/fasteners/")
 
 
 def shares_of_spans(
@@ -112,7 +114,8 @@ def shares_of_spans(
     in_server = np.array([profile.info.listens.get(int(it.pid), False) for it in profile.threads] or [False])
     in_loop = _are_in(stack_frames, _EPOLL) & (stack_frames.innermost_python() >= 0)
     shares[polls & (shares == NET) & in_server[spans["thread"]] & in_loop[stack]] = IDLE
-    shares[waits & (shares == SLEEP) & _in_objects(stack_frames, _SLEEPS_FOR_LOCKS)[stack]] = LOCK
+    sleeps_for_lock = _in_objects(stack_frames, _SLEEPS_FOR_LOCKS) | _have_file(stack_frames, _LOCK_FILES)
+    shares[waits & (shares == SLEEP) & sleeps_for_lock[stack]] = LOCK
     shares[waits & (spans["flags"] & SpanFlag.IDLE > 0)] = IDLE
     is_beside = _beside_python(profile, spans, stack_frames)[spans["thread"]]
     shares[waits & is_beside & np.isin(shares, (LOCK, NET, SLEEP, CHILD, OTHER))] = IDLE

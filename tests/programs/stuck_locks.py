@@ -13,6 +13,7 @@ import os
 import queue
 import signal
 import sys
+import tempfile
 import threading
 import time
 
@@ -439,6 +440,26 @@ def service():
             time.sleep(0.001)
         HOLDERS[name] = names[number % 2] if number > 1 else names[1 - number]
     CIRCLES.append(names[:2])
+
+
+@kind
+def imports():
+    """The lock of a module, which says who imports it."""
+    folder = tempfile.mkdtemp()
+    with open(os.path.join(folder, "slow_to_import.py"), "w") as file:
+        file.write("import sys\nsys.slow_to_import()\n")
+    sys.path.insert(0, folder)
+    begins = threading.Event()
+    sys.slow_to_import = lambda: (begins.set(), rest())
+
+    def bring_in(there):
+        there()
+        __import__("slow_to_import")
+
+    start("importer", bring_in)
+    begins.wait()
+    start("import waiter", bring_in)
+    HOLDERS["import waiter"] = "importer"
 
 
 @kind
