@@ -47,14 +47,14 @@ class Processes:
     ) -> None:
         self.by_pid: dict[Pid, Process] = {}
         self.threads = Threads(tables)
-        self.naming = Naming(self.threads, self._row)
+        self._rows = ProcessRows()
+        self.naming = Naming(self.threads, self._rows.changed)
         self._tables = tables
         self._code = code
         self._follow_children = follow_children
         self._watches_all = watches_all
         self._members = members or Members([], [])
         self._count = 0
-        self._rows = ProcessRows()
         self._newly_known: dict[Pid, Process] = {}
         self._without_runtime: dict[tuple[str, int], str] = {}  # (device, inode) of files without CPython
         self._busy_until_s = 0.0

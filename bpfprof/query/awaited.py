@@ -16,7 +16,7 @@ import numpy as np
 from bpfprof import array_types as npt
 from bpfprof.model.frames import FrameKind
 from bpfprof.model.profile import Profile
-from bpfprof.model.states import reason_text
+from bpfprof.model.states import reason_number, reason_text
 from bpfprof.query.causes import CAUSES, causes_of
 from bpfprof.query.chains import shares_of
 from bpfprof.query.critical_path import handed_waits
@@ -24,13 +24,14 @@ from bpfprof.query.facts import percent
 from bpfprof.query.functions import Ints, function_of_frames
 from bpfprof.query.lock_holders import lock_waits, waits_while_held
 from bpfprof.query.places import most_of, place_text, top_place
-from bpfprof.query.shares import HANDED, LOCK
+from bpfprof.query.shares import HANDED, IDLE, LOCK
 from bpfprof.query.work import Work
 
 _MOST = 0.5  # of its time: so much a front waits for others, or one of those for another one
 _SAID = 0.1  # of the time of the last: a second thing that it waits for is said from here on
 _ONE_LOCK = 0.6  # of their waits for locks
 _MOST_HANDS = 3
+_SLEEP = reason_number("sleep")
 _OVERLOAD = re.compile(r"\(anonymous namespace\)::|(?<!operator)\((?!\)\().*\)(?: const)?$")
 WAITS = {
     **{"gil": "the GIL", "lock": "locks", "disk": "the disk", "net": "the network", "device": "a device"},
@@ -94,6 +95,8 @@ def awaited_threads(profile: Profile, work: Work) -> Awaited | None:
     functions = np.append(function_of_frames(profile.frames), -1)
     of_last = np.isin(rows["thread"], last)
     causes = causes_of(work)
+    # Who only sleeps is idle, but not where it is waited for.
+    causes[of_last & (rows["share"] == IDLE) & (rows["reason"] == _SLEEP)] = CAUSES.index("sleep")
     part_of = np.bincount(causes[of_last], rows["ns"][of_last], len(CAUSES) + 2)[: len(CAUSES)] / walls[[*last]].sum()
     first, *others = np.argsort(-part_of, kind="stable").tolist()
     second = next(it for it in others if CAUSES[it] in WAITS)

@@ -182,7 +182,7 @@ def test_of_processes_that_are_gone_nothing_is_asked(monkeypatch: pytest.MonkeyP
     asked: list[str] = []
     for name in ("process_name", "process_command_line", "thread_name", "process_rank", "namespace_pid"):
         monkeypatch.setattr(processes_module.tasks, name, lambda *_, name=name: asked.append(name))
-    processes.ends_told([pid])
+    processes.gone.told([pid])
     processes.born(pid, tid, Pid(0), 1000)
     processes.exec_seen(pid, 2000)
     processes.executed(pid, tid, 2000)
@@ -200,7 +200,7 @@ def test_a_pid_that_is_given_again_is_asked_for() -> None:
     processes, recording = Processes(cast(Tables, SimpleNamespace(set_process=lambda *_: True)), None), Recording()
     with subprocess.Popen(["sleep", "60"]) as child:
         pid, tid = Pid(child.pid), Tid(child.pid)
-        processes.ends_told([pid])
+        processes.gone.told([pid])
         for time_ns in (1000, 3000):
             processes.born(pid, tid, Pid(0), time_ns)
         processes.ended(pid, 2000, "before")
