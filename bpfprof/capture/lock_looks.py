@@ -30,7 +30,7 @@ from bpfprof.recording.writer import Sink
 
 _WAITED_NS = 50_000_000  # less is not worth a look
 _LONG_NS = 1_000_000_000  # what has no holder is looked at from here on
-_LOOKS_NS = 1_000_000_000  # for all processes; a look at one thread takes some 2 ms
+_LOOKS_NS = 1_000_000_000  # of CPU time, for all processes; a look at one thread takes some 2 ms
 _MOST_THREADS = 200  # of a process that is looked at
 _UNKNOWN, _BLOCKED = (int(abi.ThreadState[f"BP_THREAD_{name}"]) for name in ("UNKNOWN", "BLOCKED"))
 _OF_LOCKS = ("lock", "thread")
@@ -56,7 +56,7 @@ class _Look:
 
 def look_at_waits(processes: Processes, table: ThreadTable, sink: Sink, is_over: Callable[[], bool]) -> None:
     """The processes with the longest waits come first."""
-    begin_ns = time.monotonic_ns()
+    begin_ns, cost_ns = time.monotonic_ns(), time.thread_time_ns()
     tids, records = table.read()
     waited_ns = begin_ns - records["since_ns"].astype(np.int64)
     # What one waits for that has not run since it is watched is not known here.
@@ -68,7 +68,7 @@ def look_at_waits(processes: Processes, table: ThreadTable, sink: Sink, is_over:
     longest = sorted(zip(waited_ns[chosen].tolist(), records["tgid"][chosen].tolist()), reverse=True)
     looked: list[_Look] = []
     for pid in dict.fromkeys(pid for _, pid in longest):
-        if time.monotonic_ns() - begin_ns > _LOOKS_NS or is_over():
+        if time.thread_time_ns() - cost_ns > _LOOKS_NS or is_over():
             break
         looked += _look_at(processes, Pid(pid))
     if not looked:
