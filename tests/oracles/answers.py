@@ -16,7 +16,7 @@ from tests import packages
 from tests.integration.recorded import PROGRAMS, PYTHON, bpfprof, program, running
 from tests.oracles.limits import memory_limit, slow_disk
 from tests.oracles.programs import chosen, record
-from tests.programs.priority import go_first
+from tests.programs.priority import go_first, session_first
 
 RECORD_S, RATE_HZ = 4, 199
 PYTHON_VERSION = ".".join(map(str, sys.version_info[:2]))
@@ -114,6 +114,7 @@ def asked(kind: str, folder: Path) -> tuple[dict[str, Any], str]:
             environment["PYTHONPATH"] = packages.site_packages(PYTHON_VERSION, *PACKAGES)
         command = PYTHON, program(KNOWN[kind][0]), kind.removeprefix("loop_"), *words
         target = stack.enter_context(running(*command, env=environment, folder=folder))
+        session_first(target.pid)
         # Who asks a service is its child, and so is the other rank.
         alone = ("-S",) * (KNOWN[kind][0] == "services.py" or kind == "loop_communication")
         record(path, [target.pid], RECORD_S, *alone, "-r", RATE_HZ)

@@ -7,8 +7,13 @@ import os
 def go_first() -> None:
     """What else runs takes no CPU from this process and those that it starts, if that can be: else they lack CPUs."""
     with contextlib.suppress(OSError):
-        os.setsid()  # the scheduler may have a group for each session, which this may lead already
+        os.setsid()
     with contextlib.suppress(OSError):
         os.nice(-10)
-        with open("/proc/self/autogroup", "w") as file:
-            file.write("-10")
+    session_first("self")
+
+
+def session_first(pid: "int | str") -> None:
+    """The same of the session of a process: the scheduler may have a group for each, and nice values count inside."""
+    with contextlib.suppress(OSError), open(f"/proc/{pid}/autogroup", "w") as file:
+        file.write("-10")
