@@ -122,3 +122,27 @@ def test_a_launched_program_that_hangs_is_stuck(tmp_path: Path) -> None:
     bpfprof("record", "-d", "4", "--kill", "-o", path, "--", PYTHON, program("stuck.py"), "twice", check=None)
     verdict = json.loads(bpfprof("report", path, "-f", "json").stdout)["verdict"]
     assert verdict["bound"] == "stuck" and ", for the last " in verdict["sentence"], verdict
+
+
+@pytest.mark.second_tier
+@pytest.mark.parametrize("way", ["early", "launched", "all"])
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "stopped"])
+def test_it_is_stuck_however_it_was_recorded(kind: str, way: str, tmp_path: Path) -> None:
+    """Attached before it hangs, launched, and among all processes of the machine: as attached late, above."""
+    path, command = tmp_path / "x.bpfprof", [PYTHON, program("stuck.py"), kind]
+    if way == "launched":
+        said = bpfprof("record", "-d", "5", "--kill", "-o", path, "--", *command, check=None).stdout
+        pid = int(said.partition("ready ")[2].split()[0])
+    elif way == "early":
+        with running(*command, "later") as target, recording("-p", target.pid, "-d", "5", "-o", path) as recorder:
+            target.tell("hang")
+            pid = int(target.answer().split()[1])
+            recorder.end(None)
+    else:
+        with stuck(PYTHON, kind) as pid:
+            bpfprof("record", "-a", "-d", "2", "-o", path)
+    report = json.loads(bpfprof("report", path, "--process", rf"\({pid}\)", "-f", "json").stdout)
+    assert report["verdict"]["bound"] == "stuck", report["verdict"]
+    said = KINDS[kind].format(line=line_of(kind)).partition(", since")[0]
+    assert said in report["verdict"]["sentence"], report["verdict"]
+    assert report["deadlocks"] == []

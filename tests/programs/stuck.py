@@ -1,6 +1,8 @@
 """Programs that hang, each in another way, after one line: `ready PID`. Who starts one ends its session.
 
-python stuck.py KIND
+python stuck.py KIND [later]
+
+later: it says so first, and hangs after a line on standard input.
 """
 
 import ctypes
@@ -222,6 +224,9 @@ def circle():
 
 def main():
     end_with_parent()
+    if "later" in sys.argv[2:]:
+        print("ready", os.getpid(), flush=True)
+        sys.stdin.readline()
     globals()[sys.argv[1]]()
 
 
