@@ -59,6 +59,7 @@ class Processes:
         self._without_runtime: dict[tuple[str, int], str] = {}  # (device, inode) of files without CPython
         self._busy_until_s = 0.0
         self.gone = Gone()
+        self._launched: Pid | None = None
 
     @property
     def is_one_starting(self) -> bool:
@@ -86,7 +87,7 @@ class Processes:
             state = State.KERNEL_THREAD
         process = self._add(Process(self._count, pid, state=state))
         if command:
-            process.name, process.command_line = command_name(command), list(command)
+            process.name, process.command_line, self._launched = command_name(command), list(command), pid
             self._rows.changed(process)
         elif not self._watches_all:
             self._look_at(process)
@@ -195,7 +196,7 @@ class Processes:
         process.codes = ProcessCodes(process.index, process.read_code)
         if self.gone.has(pid):
             process.close()
-            process.command_line = []  # that of the program before
+            process.command_line = process.command_line if pid == self._launched else []  # that of the program before
             self._has_found(process, ENDED)
             return
         process.open_memory()
