@@ -20,19 +20,10 @@ from bpfprof.query.work import Work
 _NAMES = 6  # of threads of a deadlock
 _BEGUN_NS = 20_000_000  # what began so near to a thread's first moment began before it
 _DOES = {
-    **{
-        "sleep": "sleeps",
-        "net": "waits for the network",
-        "poll": "waits for what comes first",
-        "disk": "waits for the disk",
-    },
-    **{
-        "lock": "waits for a lock",
-        "pipe": "waits for a pipe",
-        "child": "waits for a child",
-        "gil": "waits for the GIL",
-    },
-    **{"stopped": "is stopped", "device": "waits for a device", "file-lock": "waits for a file's lock"},
+    **{"sleep": "sleeps", "stopped": "is stopped", "poll": "waits for what comes first"},
+    **{"net": "waits for the network", "disk": "waits for the disk", "device": "waits for a device"},
+    **{"lock": "waits for a lock", "file-lock": "waits for a file's lock", "gil": "waits for the GIL"},
+    **{"pipe": "waits for a pipe", "child": "waits for a child"},
 }
 _ADVICE = {
     "lock": "dump PID shows the stack of every thread, also of who has it",

@@ -25,6 +25,7 @@ from bpfprof.query.stack_frames import Bools, StackFrames
 
 _PART, _LEAST_NS = 0.5, 500_000_000  # of its thread's time, and of time: shorter waits say nothing
 _LEAST_OF_PART_NS = 10_000_000_000  # of a part of a recording, where any answer may come after it
+_PATIENT_PART = 0.9  # so much where an answer or a disk may only be slow
 _WHOLE_PART = 0.98  # a wait of so much of its thread's time is all that the thread did
 _END_NS = 1_000_000  # so near to the end of its thread one has not ended
 _WORKS = 0.05  # of the longest thread's time: so much work says what a program is about
@@ -73,11 +74,13 @@ def settle_unended(profile: Profile, spans: npt.NDArray[np.void], frames: StackF
     walls = np.array([thread.wall_ns for thread in profile.threads], np.int64)
     is_whole = rows["duration_ns"] >= _WHOLE_PART * walls[rows["thread"]]
     is_long = rows["duration_ns"] >= (_LEAST_OF_PART_NS if profile.info.is_part else _LEAST_NS)
+    may_be_slow = np.isin(shares[places], (known.net, known.disk))
+    is_long &= ~may_be_slow | (rows["duration_ns"] >= _PATIENT_PART * walls[rows["thread"]])
     rest = np.ones(len(spans), np.bool_)
     rest[places] = False
     works_ns = int(spans["stands_for_ns"][rest & (shares < known.idle)].sum())
     works = works_ns > _WORKS * int(walls.max(initial=0))
-    judge = _Judge(profile, frames, known)
+    judge = _Judge(profile, frames, known, {*rows["thread"].tolist()})
     verdicts = [judge.of(place, row) for place, row in zip(places.tolist(), rows)]
     reasons = [reason_text(reason) for reason in rows["reason"].tolist()]
     pids = [profile.threads[thread].pid for thread in rows["thread"].tolist()]
@@ -110,10 +113,13 @@ def _unended(profile: Profile, spans: npt.NDArray[np.void]) -> npt.NDArray[np.in
 class _Judge:
     """Of one profile."""
 
-    def __init__(self, profile: Profile, frames: StackFrames, known: Known) -> None:
-        self._profile, self._frames, self._known = profile, frames, known
+    def __init__(self, profile: Profile, frames: StackFrames, known: Known, still: set[int]) -> None:
+        self._profile, self._known = profile, known
+        self._still = still  # threads with such a wait
         self._last = {it.thread: it for it in profile.last_waits}
         looks = profile.lock_holders
+        self._holders = dict(zip(looks["thread"].tolist(), (looks["holder"].astype(np.int64) - 1).tolist()))
+        self._holders |= {it.thread: it.holder for it in profile.last_waits if it.holder >= 0}
         self._have_end = {it.thread for it in profile.last_waits if it.has_end}
         self._have_end |= {*looks["thread"][looks["has_end"] > 0].tolist()}
         self._in_python = frames.innermost_python() >= 0
@@ -129,7 +135,10 @@ class _Judge:
             return _FOR_WORK
         if reason == "gil" or int(row["thread"]) in self._have_end:
             return _OTHER
-        if reason == "stopped" or reason in ("file-lock", "kernel-lock"):
+        holder = self._holders.get(int(row["thread"]), -1)
+        if share == known.lock and holder >= 0:  # who waits for one that is seen to go on is not stuck
+            return _OTHER if self._profile.threads[holder].wall_ns and holder not in self._still else _STUCK
+        if reason in ("stopped", "file-lock", "kernel-lock"):
             return _STUCK
         if share == known.lock:
             return self._of_lock(place, int(row["thread"]), stack)
@@ -145,15 +154,19 @@ class _Judge:
         if self._functions["turns"][stack]:
             return _FOR_WORK
         last = self._last.get(thread)
-        is_told = last is not None and (last.holder >= 0 or last.held_by or last.nobody)
-        if is_told or self._known.given[place] or self._functions["mutex"][stack]:
+        is_told = last is not None and (last.held_by or last.nobody)
+        if is_told or self._functions["mutex"][stack]:
             return _STUCK
+        if self._known.given[place]:
+            return _ASKED  # others had it, and gave it
         return _UNSURE if self._in_python[stack] and not self._outside[stack] else _FOR_WORK
 
     def _of_net(self, row: np.void, reason: str) -> int:
         name = self._object(row)
-        if name.startswith(LISTENING) or self._functions["accepts"][int(row["stack"])] or not name:
+        if name.startswith(LISTENING) or self._functions["accepts"][int(row["stack"])]:
             return _FOR_WORK
+        if not name:
+            return _OTHER if reason == "net" else _FOR_WORK
         if name.startswith("udp "):
             return _UNSURE
         return _ASKED if reason == "net" else _UNSURE

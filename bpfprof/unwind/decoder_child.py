@@ -31,6 +31,9 @@ _LIMITS = {
 def main() -> None:
     os.setsid()  # the terminal's signals do not reach it; not sooner, when bpfprof waits until it runs
     os.setpriority(os.PRIO_PROCESS, 0, int(sys.argv[2]))
+    # Where sched(7)'s autogroups are on, a nice value counts only within a session, and this is one of its own.
+    with contextlib.suppress(OSError), open("/proc/self/autogroup", "w") as file:
+        file.write(sys.argv[2])
     with contextlib.suppress(OSError), open("/proc/self/comm", "w") as file:
         file.write("bpfprof-tables")
     connection = socket.socket(fileno=int(sys.argv[1]))

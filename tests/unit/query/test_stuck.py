@@ -157,3 +157,27 @@ def test_a_parent_of_servers_is_idle_and_one_of_a_child_that_sleeps_is_stuck() -
         made.wait(made.thread(100, "MainThread"), 2 * S, [MAIN, wait("child")])
         made.wait(made.thread(200, "MainThread", pid=200), 2 * S, stack, flags=2 * (bound == "idle"))
         assert verdict(made.build()).bound == bound
+
+
+def test_who_waits_for_one_that_goes_on_is_bound_by_the_lock() -> None:
+    made = ProfileBuilder()
+    made.wait(made.thread(100, "MainThread"), 2 * S, [MAIN, wait("lock")], lock=64)
+    holder = made.thread(101, "holder")
+    for _ in range(200):
+        made.spend(holder, ON_CPU, 10 * MS, [python("compute", line=9)])
+    last = waited_for("lock", "lock #1", holder=holder)
+    assert verdict(replace(made.build(), last_waits=(last,))).bound != "stuck"
+
+
+@pytest.mark.parametrize("reason", ["net", "disk"])
+def test_an_answer_or_a_disk_that_may_be_slow_is_not_stuck(reason: str) -> None:
+    """The last wait took 70% of the time: another one may end before."""
+    made = ProfileBuilder()
+    main = made.thread(100, "MainThread")
+    made.spend(main, ON_CPU, 600 * MS, [MAIN])
+    made.wait(main, 1400 * MS, [MAIN, wait(reason)], object=1)
+    assert verdict(replace(made.build(), objects=("10.0.0.5:5432",))).bound == reason
+
+
+def test_an_answer_of_nobody_knows_whom_is_no_wait_for_work() -> None:
+    assert verdict(hung([MAIN, wait("net")])).bound == "net"
