@@ -1,7 +1,8 @@
 """The names that Python programs give their threads, and themselves: a process in, names out, at a bounded cost.
 
-The kernel tells of no change of a name. So each process is looked at now and then, soon after a thread was born, and
-when the recording ends. What a look has cost decides when the next may be.
+The kernel tells of no change of a name. So each process is looked at now and then, soon after a thread was born, more
+and more seldom while one of its threads has no name yet, and when the recording ends. What a look has cost decides when
+the next may be.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from bpfprof.proc import tasks
 from bpfprof.proc.memory import MemoryAtOnce
 
 _EVERY_S = 5.0
-_AFTER_BIRTH_S = 0.005  # a thread says who it is when it has begun
+_AFTER_BIRTH_S = 0.005  # a thread says who it is when it has begun, and has had the GIL
 _REST = 200  # times what a look took, for each process: names cost at most 0.5% of a CPU in all
 _AHEAD_S = 0.05  # what looks at a process may take before it has rested for it: some 30, while its threads are born
 _MAIN_THREAD = "MainThread"  # what `threading` calls it, when it is imported
@@ -28,9 +29,13 @@ _MAIN_THREAD = "MainThread"  # what `threading` calls it, when it is imported
 
 @dataclass
 class _Looks:
-    """modules_s: when modules that a program has imported since may be looked at, whose names take longer."""
+    """modules_s: when modules that a program has imported since may be looked at, whose names take longer.
+
+    pause_s: until the next look, if this one finds a thread without a name.
+    """
 
     names: ThreadNames
+    pause_s: float = _AFTER_BIRTH_S
     due_s: float = 0.0
     earliest_s: float = 0.0
     modules_s: float = 0.0
@@ -47,6 +52,7 @@ class Naming:
         """A process has a new thread."""
         looks = self._looks.get(process.index)
         if looks is not None:
+            looks.pause_s = _AFTER_BIRTH_S
             looks.due_s = min(looks.due_s, max(looks.earliest_s, time.monotonic() + _AFTER_BIRTH_S))
 
     def forked(self, child: Process, parent: Process) -> None:
@@ -69,13 +75,14 @@ class Naming:
                 looks = self._looks[process.index] = _Looks(ThreadNames(process.memory, process.interpreter.layout))
             if at_once or looks.due_s <= time.monotonic():
                 was_found, begin_s = looks.names.is_found, time.thread_time()
-                self._look_at_threads(process, looks.names)
+                are_named = self._look_at_threads(process, looks.names)
                 threads_s, now_s = time.thread_time(), time.monotonic()
                 # What it took to find them is not taken again.
                 if was_found or not looks.names.is_found:
                     begun_s = max(looks.earliest_s, now_s - self._rest_s(_AHEAD_S))
                     looks.earliest_s = begun_s + self._rest_s(threads_s - begin_s)
-                looks.due_s = max(looks.earliest_s, now_s + _EVERY_S)
+                looks.pause_s = _EVERY_S if are_named else min(2 * looks.pause_s, _EVERY_S)
+                looks.due_s = max(looks.earliest_s, now_s + looks.pause_s)
                 if at_once or looks.modules_s <= now_s:
                     self._look_at_modules(process, looks.names, at_once)
                     looks.modules_s = now_s + self._rest_s(time.thread_time() - threads_s)
@@ -84,7 +91,8 @@ class Naming:
         """look_s: CPU time of this thread; the process that reads for it takes about as much."""
         return 2 * _REST * len(self._looks) * look_s
 
-    def _look_at_threads(self, process: Process, reader: ThreadNames) -> None:
+    def _look_at_threads(self, process: Process, reader: ThreadNames) -> bool:
+        """Whether all that it has now are named."""
         assert process.interpreter is not None and process.memory is not None
         runtime, layout = process.interpreter.runtime_address, reader.objects.layout
         before = set(read_thread_states(MemoryAtOnce(process.memory), layout, runtime))
@@ -93,11 +101,14 @@ class Naming:
         # A thread that was there all the time: else its name may be that of one before at the same address.
         states = before & set(read_thread_states(MemoryAtOnce(process.memory), layout, runtime))
         tids = _tids(process)
+        unnamed = set(tids.values())
         for state in states:
             tid = tids.get(state.native_thread_id)
             name = names.get(state.pthread_id) or (_MAIN_THREAD if tid == int(process.pid) else "")
             if tid is not None and name:
                 self._threads.give_name(tid, name)
+                unnamed.discard(tid)
+        return not unnamed
 
     def _look_at_modules(self, process: Process, reader: ThreadNames, is_last: bool) -> None:
         assert process.interpreter is not None and process.memory is not None

@@ -86,6 +86,17 @@ def test_threads_have_the_names_that_their_program_gave_them(python: str, tmp_pa
     assert "thread plain" in bpfprof("report", path, "-f", "collapsed", "--thread", "^plain ").stdout
 
 
+@pytest.mark.gate
+def test_a_thread_that_says_late_who_it_is_has_its_name(tmp_path: Path) -> None:
+    """It is looked at when it was born, and then waits for the GIL; when the recording ends it has ended."""
+    path = tmp_path / "x.bpfprof"
+    with running(PYTHON, program("late_name.py")) as target, recording("-p", target.pid, "-o", path) as recorder:
+        target.tell("begin")
+        tid = int(target.answer())
+        assert recorder.end().returncode == 0
+    assert f"thread late ({tid})" in {thread for _, thread, _, _ in collapsed(path).lines}
+
+
 @pytest.mark.parametrize("python", [*KINDS_OF_INTERPRETERS.values()], ids=[*KINDS_OF_INTERPRETERS])
 def test_workers_have_the_names_that_their_program_gives_them(python: str, tmp_path: Path) -> None:
     path = tmp_path / "x.bpfprof"
