@@ -53,7 +53,7 @@ class _Side:
     def add(self, name: str, path: Path, options: ProfileOptions, look: DiffLook) -> None:
         """Reads one more; what cannot be read is a complaint."""
         try:
-            profile = load_profile(path, options)
+            profile = load_profile(path, options, may_be_empty=True)
         except RecordingError as error:
             self.complaints.append(str(error))
             return

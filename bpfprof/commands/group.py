@@ -78,9 +78,14 @@ class Group(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """As click does; one that there is not is answered with the nearest one."""
+        """As click does; one that there is not is answered with the nearest, a process or file with its commands."""
         name = args[0]
         if name not in _NAMES:
+            if name.isdecimal():
+                choices = f"bpfprof record --pid {name}, bpfprof top {name} or bpfprof dump {name}"
+                raise UsageError(f"say what to do with process {name}", choices)
+            if name.endswith(".bpfprof"):
+                raise UsageError(f"say what to do with {name}", f"bpfprof report {name}")
             near = difflib.get_close_matches(name.lower(), _NAMES, 1)
             meant = f"; did you mean {near[0]}?" if near else ""
             raise UsageError(f"there is no command {name}{meant}", f"the commands are {', '.join(_NAMES)}")

@@ -23,11 +23,13 @@ from bpfprof.kernel.perf_events import parse_events
 from bpfprof.model.profile import Profile
 from bpfprof.proc.caller import caller_ids
 from bpfprof.profile.build import build_profile
-from bpfprof.profile.options import ProfileOptions
+from bpfprof.profile.filters import find_nothing
+from bpfprof.profile.options import ProfileOptions, SpanFilter
 from bpfprof.query.operators import parse_group
+from bpfprof.query.roles import folded_name, role_name
 from bpfprof.query.rows import SORTS
 from bpfprof.recording.reader import Recording, read_recording
-from bpfprof.render.columns import duration_text
+from bpfprof.render.columns import duration_text, shortened
 from bpfprof.render.formats import CSV, JSON, SUMMARY, TABLE, WAITS, Format, RenderOptions
 from bpfprof.render.header import counted, unread_sentences
 from bpfprof.render.labels import printable, process_label, thread_label
@@ -36,6 +38,7 @@ from bpfprof.render.quality import loss_text
 from bpfprof.render.steps import STEP
 
 _TOLERANCE = 0.01
+_NAMES, _NAMES_COLUMNS = 8, 400  # of what there is, numbered ones as one
 
 
 _EXAMPLES = (
@@ -142,13 +145,34 @@ def check_look(look: RenderOptions, chosen: Format) -> None:
         raise UsageError(f"--merge means nothing to {chosen.name}", "it goes with -f tree and --by thread")
 
 
-def load_profile(path: Path, options: ProfileOptions) -> Profile:
-    """Raises RecordingError when the file cannot be opened or is no recording."""
+def load_profile(path: Path, options: ProfileOptions, may_be_empty: bool = False) -> Profile:
+    """Raises RecordingError when the file cannot be opened or is no recording.
+
+    Raises UsageError when a process or thread is asked for that is not in it, unless it may be in another.
+    """
     try:
         with open_recording(path) as file:
-            return build_profile(_read(path, file), options)
+            recording = _read(path, file)
+            if not may_be_empty:
+                _check_is_there(recording, options.filter)
+            return build_profile(recording, options)
     except OSError as error:
         raise unreadable(path, error) from error
+
+
+def _check_is_there(recording: Recording, wanted: SpanFilter) -> None:
+    nothing = find_nothing(wanted, recording)
+    if nothing is not None:
+        what, pattern, names = nothing
+        names = list(dict.fromkeys(names))
+        kinds = list(dict.fromkeys(map(role_name, names)))
+        first = set(kinds[:_NAMES])
+        named = printable(folded_name([name for name in names if role_name(name) in first]))
+        more = f", and {len(kinds) - _NAMES:,} more" if len(kinds) > _NAMES else ""
+        raise UsageError(
+            f"no {what} has {pattern.pattern} in `NAME ({what[0].upper()}ID)`",
+            f"there {'are' if len(names) > 1 else 'is'} {shortened(named, _NAMES_COLUMNS)}{more}",
+        )
 
 
 def _read(path: Path, file: BinaryIO) -> Recording:

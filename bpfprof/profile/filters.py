@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from functools import cached_property
 
 import numpy as np
@@ -28,9 +29,9 @@ class Masks:
         """Whether spans of this thread pass at all."""
         thread = self._recording.threads[index]
         process = self._recording.processes[thread.process]
-        name = thread.shown_name(process)
-        asked = (self._wanted.process, process.name, process.pid), (self._wanted.thread, name, thread.tid)
-        return all(pattern is None or pattern.search(f"{name} ({number})") for pattern, name, number in asked)
+        return _has(self._wanted.process, process.name, process.pid) and _has(
+            self._wanted.thread, thread.shown_name(process), thread.tid
+        )
 
     def of(self, spans: npt.NDArray[np.void]) -> Bools:
         """Of each span whether it passes."""
@@ -62,6 +63,25 @@ class Masks:
         stacks = range(1, len(source.statuses))
         found = [any(pattern.search(frame.name) for frame in source.frames(stack, 0)) for stack in stacks]
         return np.array([False, *found])
+
+
+def find_nothing(wanted: SpanFilter, recording: Recording) -> tuple[str, re.Pattern[str], list[str]] | None:
+    """What no process, or no thread of the processes asked for, has in its name, where it was asked for.
+
+    "process" or "thread", the pattern, and the names that there are. Nothing is said of a recording without threads.
+    """
+    threads = [(thread, recording.processes[thread.process]) for thread in recording.threads]
+    of_process = [(thread, process) for thread, process in threads if _has(wanted.process, process.name, process.pid)]
+    if wanted.process is not None and threads and not of_process:
+        return "process", wanted.process, [process.name for _, process in threads]
+    names = [(thread.shown_name(process), thread.tid) for thread, process in of_process]
+    if wanted.thread is not None and names and not any(_has(wanted.thread, *name) for name in names):
+        return "thread", wanted.thread, [name for name, _ in names]
+    return None
+
+
+def _has(pattern: re.Pattern[str] | None, name: str, number: int) -> bool:
+    return pattern is None or pattern.search(f"{name} ({number})") is not None
 
 
 def wait_lengths(spans: npt.NDArray[np.void]) -> npt.NDArray[np.int64]:

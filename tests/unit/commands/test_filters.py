@@ -197,6 +197,40 @@ def test_nonsense_is_refused(command: str, arguments: list[str], words: str, pat
     assert words in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("command", [["report"], ["report", "-f", "tree"], ["report", "-f", "json"], ["offcpu"]])
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--thread", "nosuch"], ["no thread has nosuch in `NAME (TID)`", "there are main, io, worker"]),
+        (["--process", "train", "--thread", "worker"], ["no thread has worker in `NAME (TID)`", "there are main, io"]),
+        (["--process", r"\(300\)"], [r"no process has \(300\) in `NAME (PID)`", "there are train, serve"]),
+        (["--process", "serve", "--thread", "main"], ["no thread has main in `NAME (TID)`", "there is worker"]),
+    ],
+)
+def test_what_is_not_there_is_said(
+    command: list[str], arguments: list[str], said: list[str], path: Path, capsys
+) -> None:
+    """And nothing else: a report of nothing would look like one of a program that does nothing."""
+    assert run(command[0], path, *command[1:], *arguments) == 2
+    out, err = capsys.readouterr()
+    assert out == "" and err.split("\n") == [f"bpfprof: {said[0]}", f"  {said[1]}", ""]
+
+
+def test_threads_by_the_hundred_are_named_by_their_roles(tmp_path: Path, capsys) -> None:
+    made = mixed()
+    for index, name in enumerate(("worker_3", "worker_17", "worker_4")):
+        made.threads[index]["name"] = name
+    assert run("report", written(made, tmp_path), "--thread", "nosuch") == 2
+    assert "  there are worker_3..17\n" in capsys.readouterr().err
+
+
+def test_a_diff_is_of_what_is_in_one_of_them(path: Path, tmp_path: Path, capsys) -> None:
+    other = mixed()
+    other.threads[1]["name"] = "other"
+    (tmp_path / "other").mkdir()
+    assert run("diff", path, written(other, tmp_path / "other"), "--thread", "other") == 0
+
+
 def test_waits_are_never_on_a_cpu(path: Path, capsys) -> None:
     assert run("offcpu", path, "--cpu") == 2
     assert "--cpu leaves no waits" in capsys.readouterr().err

@@ -15,6 +15,8 @@ WRONG = [
     ("Report x", "there is no command Report; did you mean report?", ""),
     ("dmp 1", "there is no command dmp; did you mean dump?", ""),
     ("xyz", "there is no command xyz", "doctor"),
+    ("5220", "say what to do with process 5220", "record --pid 5220, bpfprof top 5220 or bpfprof dump 5220"),
+    ("a.bpfprof", "say what to do with a.bpfprof", "bpfprof report a.bpfprof"),
     ("--mode wall", "there is no option --mode", "bpfprof --help"),
     ("record --dration 5", "there is no option --dration; did you mean --duration?", "bpfprof record --help"),
     ("report x --thraed a", "there is no option --thraed; did you mean --thread?", "bpfprof report --help"),
