@@ -69,12 +69,13 @@ class Facts:
     limit_of: the control group or container whose CPU limit stopped those that were ready; limit_cpus: what it may use,
     which it had used up in limit_part of its periods; limit_setting: what sets that, to as much as they would have
     used. deadlock: the threads that wait for one another at the end, "" where none do; deadlock_where: where the first
-    does; deadlocks: how many.
+    does; deadlocks: how many. is_of_all: whether no part of the recording was asked for.
     """
 
     samples: int = 1000
     duration_ns: int = 10_000_000_000
     least_ns: int = 1_000_000_000
+    is_of_all: bool = True
     working_ns: int = 1
     busy_part: float = 1.0
     first: str = ""
@@ -170,6 +171,7 @@ def facts_of(profile: Profile, work: Work) -> tuple[Facts, int]:
         samples=_samples(profile, everything),
         duration_ns=duration_ns,
         least_ns=profile.info.least_ns,
+        is_of_all=not profile.filter_text,
         working_ns=working_ns,
         busy_part=_busy_part(profile, everything, duration_ns),
         first=first,

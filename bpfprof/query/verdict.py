@@ -73,6 +73,8 @@ def _for(facts: Facts) -> str:
 
 
 def _too_little(facts: Facts) -> str:
+    if not facts.samples and not facts.is_of_all:
+        return "Nothing of what was asked for was seen"
     seen = f"{facts.duration_ns / 1e9:.1f} s" if facts.duration_ns < facts.least_ns else f"{facts.samples} samples"
     return f"Too little to say ({seen}): record -d 10"
 

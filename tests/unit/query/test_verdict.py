@@ -69,6 +69,8 @@ STORE = {"holder": "store (app.py:9)"}
             "Deadlocked: a -> b -> a, each waits for what the next one has; 1 more.",
         ),
         (facts("python", {"python": 1}, samples=33), "unknown", "Too little to say (33 samples): record -d 10"),
+        (facts("", {}, samples=0, is_of_all=False), "unknown", "Nothing of what was asked for was seen"),
+        (facts("", {}, samples=0), "unknown", "Too little to say (0 samples): record -d 10"),
         (facts("python", {"python": 1}, duration_ns=700 * MS), "unknown", "Too little to say (0.7 s)"),
         (facts("lock", {"lock": 1.0}, stuck_part=0.9, stuck="Stuck: x waits."), "stuck", "Stuck: x waits."),
         (facts("lock", {"lock": 1.0}, stuck_part=0.2, stuck="Stuck: x waits."), "lock", "Bound by locks"),
