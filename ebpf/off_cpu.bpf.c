@@ -88,7 +88,8 @@ static __always_inline void take_switch_stack(void *ctx, struct bp_thread *threa
     thread->status = walk->status;
     thread->flags = walk->gil_flags;
     if (walk->holder) {
-        thread->holder = CALL(take_holder_stack, walk);
+        thread->holder = CALL(walk_holder, walk);
+        CALL(send_stack, walk);
         thread->holder_stack = walk->header.key;
     }
 }

@@ -51,7 +51,7 @@ static __always_inline enum bp_status python_thread_state(struct bp_walk *walk, 
     return tstate ? BP_OK : BP_NO_PYTHON;
 }
 
-/* The newest interpreter is the first one in which outer_thread_state() looks. */
+/* The newest interpreter is the first one in which next_thread_state() looks. */
 static __always_inline void look_in_interpreters(struct bp_walk *walk, struct bp_process *process)
 {
     walk->candidate = 0;
@@ -122,6 +122,7 @@ static __always_inline bool python_frame_of(struct bp_walk *walk, __u64 tstate)
 }
 
 #define THREAD_STATE_STEPS 512 /* of a search among interpreters and their thread states */
+enum search { SEARCH_GOES_ON, SEARCH_FOUND, SEARCH_ENDS };
 
 /* Whether this thread runs Python with a thread state; before CPython 3.12 another thread may have made it. */
 static __always_inline bool is_of_thread(struct bp_walk *walk, __u64 tstate)
@@ -140,26 +141,22 @@ static __always_inline bool is_of_thread(struct bp_walk *walk, __u64 tstate)
  * the inner one. No pointer leads from one to the other: CPython keeps what it comes back to in variables of C
  * (Modules/_xxsubinterpretersmodule.c, v3.11.7 and v3.12.1; _PyXI_Enter, Python/crossinterp.c, v3.13.0). So the lists of
  * thread states are gone through, newest interpreter first: the inner one is the newer one, but where it was made before
- * the one that runs it and four are nested. False: there is no further one, else walk->outer is it.
+ * the one that runs it and four are nested. This is one step; where it finds a state, walk->outer is it.
  */
-static __always_inline bool outer_thread_state(struct bp_walk *walk)
+static __always_inline int next_thread_state(struct bp_walk *walk)
 {
-    BOUNDED_LOOP
-    for (int i = 0; i < THREAD_STATE_STEPS; i++) {
-        __u64 tstate = walk->candidate, interpreter = walk->interpreter;
-        if (!tstate) {
-            if (!interpreter || !READ_USER(walk->candidate, interpreter + walk->layout.interpreter_threads) ||
-                !READ_USER(walk->interpreter, interpreter + walk->layout.interpreter_next))
-                return false;
-            continue;
-        }
-        walk->outer = tstate;
-        if (!READ_USER(walk->candidate, tstate + walk->layout.tstate_next))
-            return false;
-        if (tstate != walk->tstate && is_of_thread(walk, tstate) && python_frame_of(walk, tstate))
-            return true;
+    __u64 tstate = walk->candidate, interpreter = walk->interpreter;
+    if (!tstate) {
+        if (!interpreter || !READ_USER(walk->candidate, interpreter + walk->layout.interpreter_threads) ||
+            !READ_USER(walk->interpreter, interpreter + walk->layout.interpreter_next))
+            return SEARCH_ENDS;
+        return SEARCH_GOES_ON;
     }
-    return false;
+    walk->outer = tstate;
+    if (!READ_USER(walk->candidate, tstate + walk->layout.tstate_next))
+        return SEARCH_ENDS;
+    return tstate != walk->tstate && is_of_thread(walk, tstate) && python_frame_of(walk, tstate) ? SEARCH_FOUND
+                                                                                                 : SEARCH_GOES_ON;
 }
 
 #define FRAME_BYTES 80           /* _PyInterpreterFrame without localsplus: 72 before CPython 3.14 */

@@ -6,6 +6,12 @@
 #pragma once
 
 #define PYTHON_CALLS (BP_MAX_PYTHON_FRAMES / PYTHON_FRAMES_PER_CALL)
+#define NATIVE_FRAMES_PER_CALL 64
+#define NATIVE_CALLS (BP_MAX_NATIVE_FRAMES / NATIVE_FRAMES_PER_CALL)
+#define KERNEL_FRAMES_PER_CALL 8
+#define KERNEL_CALLS (BP_MAX_KERNEL_FRAMES / KERNEL_FRAMES_PER_CALL)
+#define CODES_PER_COPY_CALL 32
+#define COPY_CALLS (BP_MAX_PYTHON_FRAMES / CODES_PER_COPY_CALL)
 #define IDENTIFY_CALLS (BP_MAX_PYTHON_FRAMES / CODES_PER_CALL)
 
 static __always_inline struct bp_walk *scratch_walk(void)
@@ -48,6 +54,26 @@ typedef int function_argument;
     })
 #endif
 
+/*
+ * REPEAT(name, one, turns): a FUNCTION that calls another one again and again until its result is not 0, and has this
+ * result; 0: that did not happen in so many turns. The verifier compares each turn of a loop with those before it, so
+ * two loops of 64 turns, one inside the other, cost it a fraction of one of 4,096.
+ */
+#define REPEAT(name, one, turns)          \
+    FUNCTION(name)                        \
+    {                                     \
+        int result = 0;                   \
+        if (!walk)                        \
+            return 1;                     \
+        BOUNDED_LOOP                      \
+        for (int i = 0; i < turns; i++) { \
+            result = CALL(one, walk);     \
+            if (result)                   \
+                break;                    \
+        }                                 \
+        return result;                    \
+    }
+
 /* Once for each process: user space has to look at it before its stacks can be taken. */
 FUNCTION(ask_for)
 {
@@ -83,10 +109,17 @@ static __always_inline void clear_walk(struct bp_walk *walk, struct bp_process *
     add_to_key(walk, walk->header.generation);
 }
 
-/* Goes on with the frames of the interpreter that lets this one run; 0: there is none. */
-FUNCTION(outer_frames)
+FUNCTION(next_state)
 {
-    return walk && outer_thread_state(walk);
+    return walk ? next_thread_state(walk) : SEARCH_ENDS;
+}
+
+REPEAT(search_states, next_state, THREAD_STATE_STEPS)
+
+/* Goes on with the frames of the interpreter that lets this one run; false: there is none. */
+static __always_inline bool outer_frames(struct bp_walk *walk)
+{
+    return CALL(search_states, walk) == SEARCH_FOUND;
 }
 
 /* walk->tstate becomes the innermost one of the thread, where the slot has the outermost. */
@@ -97,7 +130,7 @@ static __always_inline void find_running_state(struct bp_walk *walk, struct bp_p
     if (walk->interpreter == process->main_interpreter)
         walk->interpreter = 0; /* it is the only one */
     walk->tstate = 0;
-    walk->tstate = walk->interpreter && CALL(outer_frames, walk) ? walk->outer : outermost;
+    walk->tstate = walk->interpreter && outer_frames(walk) ? walk->outer : outermost;
 }
 
 /*
@@ -146,7 +179,7 @@ static __always_inline enum bp_status begin_stack(struct bp_walk *walk)
         status = walk->layout.lasti_bytes ? old_innermost_frame(walk) : python_innermost_frame(walk, process);
     if (status == BP_OK)
         walk->innermost = walk->frame;
-    if (status == BP_NO_PYTHON && walk->interpreter && CALL(outer_frames, walk))
+    if (status == BP_NO_PYTHON && walk->interpreter && outer_frames(walk))
         status = BP_OK; /* an interpreter that is being made */
     struct bp_thread *thread = thread_of(walk);
     if (thread && walk->purpose != BP_FOR_WAKER)
@@ -165,16 +198,31 @@ static __always_inline void kernel_frames(void *ctx, struct bp_walk *walk)
         walk->header.kernel_count = bytes / sizeof(__u64);
 }
 
-static __always_inline void hash_kernel_frames(struct bp_walk *walk)
+/* From frame walk->next of the kernel on; true when all are done. */
+FUNCTION(hash_kernel)
 {
+    if (!walk)
+        return 1;
     BOUNDED_LOOP
-    for (int i = 0; i < BP_MAX_KERNEL_FRAMES; i++) {
+    for (int i = 0; i < KERNEL_FRAMES_PER_CALL; i++) {
         __u64 at = walk->used;
         HIDE(at); /* from the compiler, which would check another value than it uses */
-        if (i >= walk->header.kernel_count || at >= BP_MAX_STACK_WORDS)
-            break;
+        if (walk->next >= walk->header.kernel_count || at >= BP_MAX_STACK_WORDS)
+            return 1;
         add_to_key(walk, walk->words[at]);
         walk->used = at + 1;
+        walk->next += 1;
+    }
+    return 0;
+}
+
+static __always_inline void hash_kernel_frames(struct bp_walk *walk)
+{
+    walk->next = 0;
+    BOUNDED_LOOP
+    for (int i = 0; i < KERNEL_CALLS; i++) {
+        if (CALL(hash_kernel, walk))
+            break;
     }
 }
 
@@ -187,8 +235,10 @@ FUNCTION(python_frames)
 
 FUNCTION(native_frame)
 {
-    return walk && native_walk(walk);
+    return !walk || !native_walk(walk);
 }
+
+REPEAT(native_frames, native_frame, NATIVE_FRAMES_PER_CALL)
 
 FUNCTION(identify_codes)
 {
@@ -200,6 +250,8 @@ FUNCTION(copy_code)
     return !walk || copy_next_code(walk);
 }
 
+REPEAT(copy_some, copy_code, CODES_PER_COPY_CALL)
+
 /* From walk->frame to the outermost Python frame. */
 FUNCTION(all_python_frames)
 {
@@ -210,7 +262,7 @@ FUNCTION(all_python_frames)
     for (int i = 0; i < PYTHON_CALLS; i++) {
         status = CALL(python_frames, walk);
         bool has_more = status == BP_OK && (walk->interpreter || walk->candidate);
-        if (status != BP_PYTHON_TOO_DEEP && !(has_more && CALL(outer_frames, walk)))
+        if (status != BP_PYTHON_TOO_DEEP && !(has_more && outer_frames(walk)))
             break;
     }
     walk->header.python_count = walk->next;
@@ -218,28 +270,40 @@ FUNCTION(all_python_frames)
     return status;
 }
 
-/* Python and native frames of the current task. */
-FUNCTION(walk_stack)
+/* Where the stack of the current task begins. */
+FUNCTION(begin_walk)
 {
+    if (walk)
+        walk->header.status = begin_stack(walk);
+    return 0;
+}
+
+FUNCTION(all_native_frames)
+{
+    int is_done = 0;
     if (!walk)
         return 0;
-    walk->header.status = begin_stack(walk);
-    if (walk->header.status == BP_OK)
-        walk->header.status = CALL(all_python_frames, walk);
-    if (!walk->wants_native)
-        return 0;
-    int is_more = 1;
     BOUNDED_LOOP
-    for (int i = 0; i < BP_MAX_NATIVE_FRAMES; i++) {
-        is_more = CALL(native_frame, walk);
-        if (!is_more)
+    for (int i = 0; i < NATIVE_CALLS; i++) {
+        is_done = CALL(native_frames, walk);
+        if (is_done)
             break;
     }
-    if (is_more)
+    if (!is_done)
         walk->header.native_status = BP_NATIVE_TOO_DEEP;
     if (walk->header.native_status == BP_NATIVE_NO_MAPPING)
         walk->wants_look = 1;
     return 0;
+}
+
+/* Python and native frames of the current task. Not one function: what calls what has 512 bytes of stack together. */
+static __always_inline void walk_stack(struct bp_walk *walk)
+{
+    CALL(begin_walk, walk);
+    if (walk->header.status == BP_OK)
+        walk->header.status = CALL(all_python_frames, walk);
+    if (walk->wants_native)
+        CALL(all_native_frames, walk);
 }
 
 /* What identify_leaf() leaves out. */
@@ -258,8 +322,8 @@ static __always_inline void copy_codes(struct bp_walk *walk)
     walk->next = 0;
     walk->copies_left = BP_COPIES_PER_STACK;
     BOUNDED_LOOP
-    for (int i = 0; i < BP_MAX_PYTHON_FRAMES; i++) {
-        if (CALL(copy_code, walk))
+    for (int i = 0; i < COPY_CALLS; i++) {
+        if (CALL(copy_some, walk))
             break;
     }
 }
@@ -309,21 +373,17 @@ FUNCTION(send_stack)
 
 /*
  * After the stack of a thread that waits for a GIL: the Python frames of the thread that has it, which lie in the same
- * memory. Its thread id becomes the result; walk->header.key is 0 if its frames cannot be found.
+ * memory. Its thread id is the result; without frames it is no stack to send_stack(), which gives it the key 0.
  */
-FUNCTION(take_holder_stack)
+FUNCTION(walk_holder)
 {
     if (!walk)
         return 0;
-    struct bp_process *process = process_of(walk);
-    walk->header.key = 0;
     __u32 holder_id = thread_id_of(walk, walk->holder);
-    clear_walk(walk, process);
+    clear_walk(walk, process_of(walk));
     walk->base = NOWHERE;
-    if (python_frame_of(walk, walk->holder)) {
+    if (python_frame_of(walk, walk->holder))
         walk->header.status = CALL(all_python_frames, walk);
-        CALL(send_stack, walk);
-    }
     return holder_id;
 }
 
@@ -337,7 +397,7 @@ static __always_inline void take_stack(void *ctx, struct bp_walk *walk, enum bp_
     walk->purpose = purpose;
     walk->futex = futex;
     walk->asks_for_kernel = asks_for_kernel;
-    CALL(walk_stack, walk);
+    walk_stack(walk);
     if (walk->wants_look) /* not in walk_stack, for together their stacks are too large */
         CALL(ask_for, walk);
     if (walk->wants_kernel)

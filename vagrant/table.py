@@ -16,7 +16,7 @@ launched one, waits alone, Python started by its loader, and a program that PyIn
 _COUNTS = """
 ## What the verifier looks at
 
-Instructions looked at, of a million that a program may take; a test fails at 80% of that. In brackets: instructions of
+Instructions looked at, of a million that a program may take; a test fails at 150,000. In brackets: instructions of
 the program and its functions.
 
 """

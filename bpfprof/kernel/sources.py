@@ -18,7 +18,7 @@ from bpfprof.kernel.btf import KernelTypes
 # BP_MAP(name, type, key type, value type, entries)
 MAP_LINE = re.compile(r"^BP_MAP\((\w+), (\w+), (?:struct )?(\w+), (?:struct )?(\w+), (\w+)\)$", re.MULTILINE)
 # A function that programs call: see ebpf/stack.bpf.h
-_FUNCTION = re.compile(r"^FUNCTION\((\w+)\)$", re.MULTILINE)
+_FUNCTION = re.compile(r"^(?:FUNCTION|REPEAT)\((\w+)[\w, /]*\)$", re.MULTILINE)
 # The number of the first function; no helper of the kernel has one so high.
 FIRST_FUNCTION = 0x7F000000
 # void *data, bool preempt, prev, next, unsigned int prev_state: see ebpf/off_cpu.bpf.c

@@ -25,7 +25,7 @@ from bpfprof.kernel.probes import Probes
 from bpfprof.kernel.sources import has_uprobe_links
 from tests.kernel.conftest import known
 
-_VERIFIER_LIMIT = 1_000_000  # BPF_COMPLEXITY_LIMIT_INSNS, include/linux/bpf.h, of all kernels since 5.2
+_VERIFIER_BUDGET = 150_000  # 0.15 s for each program before a recording begins; Linux allows a million
 _STATISTICS = 4  # BPF_LOG_STATS, include/linux/bpf_verifier.h
 
 
@@ -52,7 +52,7 @@ def test_the_verifier_looks_at_less_than_it_may(monkeypatch: pytest.MonkeyPatch,
     facts["programs"] = looked_at
     facts["kernel"], facts["python"] = os.uname().release, ".".join(map(str, sys.version_info[:3]))
     assert set(looked_at) == set(PROGRAMS)
-    assert all(0 < count < 0.8 * _VERIFIER_LIMIT for _, count in looked_at.values()), looked_at
+    assert all(0 < count < _VERIFIER_BUDGET for _, count in looked_at.values()), looked_at
 
 
 # With a BPF link of many where the kernel has those, and with a perf event of each.
