@@ -48,14 +48,29 @@ static __always_inline void send_sample(void *ctx, struct bp_walk *walk)
     send_event(&walk->event);
 }
 
+/*
+ * The clock met the thread on a CPU. One that is said to be off it was not seen coming: without a look at it here, one that
+ * never leaves again would wait until the end.
+ */
+static __always_inline void note_running(struct bp_thread *thread, struct bp_walk *walk)
+{
+    if (thread->state == BP_THREAD_UNKNOWN)
+        thread->state = BP_THREAD_ON_CPU; /* running since it is watched: no switch was seen */
+    if (thread->state != BP_THREAD_BLOCKED && thread->state != BP_THREAD_RUNNABLE)
+        return;
+    __u32 zero = 0;
+    struct bp_config *config = bpf_map_lookup_elem(MAP(config), &zero);
+    if (config && (!thread->task || thread->task == (__u64)CURRENT_TASK)) /* else: see take_over() */
+        follow_missed_in(thread, config, walk->tid, times_of_current(), walk->event.time_ns);
+}
+
 int on_cpu(struct bpf_perf_event_data *ctx)
 {
     struct bp_thread *thread = sampled_thread();
     struct bp_walk *walk = thread ? new_sample(BP_EVENT_SAMPLE) : 0;
     if (!walk)
         return 0;
-    if (thread->state == BP_THREAD_UNKNOWN)
-        thread->state = BP_THREAD_ON_CPU; /* running since it is watched: no switch was seen */
+    note_running(thread, walk);
     walk->event.on_cpu_ns = thread->on_cpu_ns + (walk->event.time_ns - thread->since_ns);
     send_sample(ctx, walk);
     return 0;

@@ -221,6 +221,12 @@ class Scheduler:
     def free(self, task: Task, cpu: int = 0) -> Events:
         return self._run("sched_process_free", self.idle, cpu, task.address)
 
+    def tick(self, running: Task, cpu: int = 0) -> Events:
+        """The clock of the CPU that it runs on."""
+        self._set_current(running, cpu)
+        self.stacks = self.host.run("on_cpu", "perf", None)
+        return self.host.events
+
     def wait(self, task: Task, blocked_ns: int, runqueue_ns: int = 0, state: int = SLEEPING) -> Events:
         """It leaves the CPU, is woken by an interrupt of the idle CPU, and comes back; the events of coming back."""
         self.switch(task, self.idle, state)
@@ -236,9 +242,12 @@ class Scheduler:
         return found
 
     def _run(self, program: str, current: Task, cpu: int, *args: int) -> Events:
-        state = self.host.state
-        state.cpu, state.pid_tgid = cpu, current.tgid << 32 | current.tid
-        state.task, state.registers = current.address, current.stack
+        self._set_current(current, cpu)
         context = (ctypes.c_uint64 * 4)(*args)
         self.stacks = self.host.run(program, "sched", context)
         return self.host.events
+
+    def _set_current(self, task: Task, cpu: int) -> None:
+        state = self.host.state
+        state.cpu, state.pid_tgid = cpu, task.tgid << 32 | task.tid
+        state.task, state.registers = task.address, task.stack

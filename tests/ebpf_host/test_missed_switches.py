@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.ebpf_host.host import STATUS, TID
-from tests.ebpf_host.scheduler import SLEEPING, STATE, Scheduler, Task
+from tests.ebpf_host.scheduler import KIND, SLEEPING, STATE, Scheduler, Task
 from tests.ebpf_host.test_scheduler import times
 
 
@@ -103,3 +103,41 @@ def test_it_was_woken_for_the_next_wait_before_it_left(scheduler: Scheduler, mai
     scheduler.later(400)
     (event,) = scheduler.switch(scheduler.idle, main)
     assert times(event) == (96, 304) and event["on_cpu_ns"] == 200_096
+
+
+@pytest.mark.parametrize(("state", "waited"), [(0, (0, 1_050_000)), (SLEEPING, (1_000_000, 50_000))])
+def test_it_runs_although_nobody_saw_it_come(
+    scheduler: Scheduler, main: Task, state: int, waited: tuple[int, int]
+) -> None:
+    """It never leaves again: the clock says that it runs, and since when the scheduler does."""
+    scheduler.switch(main, scheduler.idle, state)
+    scheduler.later(1_000_000)
+    if state:
+        scheduler.wake(main)
+    scheduler.later(50_000)
+    main.run_delay_ns += main.queued_ns
+    scheduler.later(200_000, main)
+    wait, sample = scheduler.tick(main)
+    assert times(wait) == waited and wait["time_ns"] == scheduler.now - 200_000
+    assert (sample["kind"], sample["on_cpu_ns"]) == (KIND["BP_EVENT_SAMPLE"], 200_000)
+    scheduler.later(300_000, main)
+    (sample,) = scheduler.tick(main)
+    entry = scheduler.entry(main)
+    assert entry["state"] == STATE["BP_THREAD_ON_CPU"] and entry["since_ns"] == scheduler.now - 500_000
+    assert sample["on_cpu_ns"] == 500_000
+    assert scheduler.switch(main, scheduler.idle, SLEEPING).size == 0
+    assert (*times(scheduler.entry(main)), scheduler.entry(main)["on_cpu_ns"]) == (*waited, 500_000)
+
+
+def test_the_clock_comes_before_the_scheduler_has_counted_the_run(scheduler: Scheduler, main: Task) -> None:
+    """Its figure is as old as its last tick: what it lacks is put right when the thread leaves."""
+    scheduler.switch(main, scheduler.idle)
+    scheduler.later(1_000_000)
+    scheduler.later(100_000, main)
+    scheduler.later(2_000_000)
+    scheduler.tick(main)
+    main.exec_ns += 2_000_000
+    scheduler.later(500_000, main)
+    scheduler.switch(main, scheduler.idle, SLEEPING)
+    entry = scheduler.entry(main)
+    assert (*times(entry), entry["on_cpu_ns"]) == (0, 1_000_000, 2_600_000)
