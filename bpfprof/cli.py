@@ -1,21 +1,15 @@
-"""The command line: starts what takes longest, runs the command, and turns how it ended into an exit code."""
+"""The command line: runs the command, and turns how it ended into an exit code."""
 
 from __future__ import annotations
 
 import contextlib
-import os
 import sys
-from typing import TYPE_CHECKING
 
 from bpfprof.commands.outputs import guard_standard_output
 from bpfprof.errors import BpfprofError, shortage
 from bpfprof.proc.text import with_controls_replaced
 
-if TYPE_CHECKING:
-    from bpfprof.commands.starting import Started
-
 _REPORT_BUG = "this is a bug in bpfprof; please report it with the output of the same command and --debug"
-_BLAS_THREADS = "OPENBLAS_NUM_THREADS"  # numpy's own builds have OpenBLAS
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8
 _LARGE_BYTES, _KEPT_BYTES = 8 << 20, 8 << 20
 _INTERRUPTED = 130  # by Ctrl-C; what records is not, it ends
@@ -34,14 +28,7 @@ def main() -> None:
 
 def _run(arguments: list[str], debug: bool) -> int:
     try:
-        with contextlib.ExitStack() as stack:
-            started = None
-            if arguments[:1] == ["record"] and not {"-h", "--help"} & set(arguments):
-                # The longest part of the start, so it runs while the rest of bpfprof is being imported.
-                from bpfprof.commands.starting import starting
-
-                started = stack.enter_context(starting())
-            return _run_command(arguments, started)
+        return _run_command(arguments)
     except KeyboardInterrupt:
         return _INTERRUPTED
     except Exception as error:
@@ -53,20 +40,19 @@ def _run(arguments: list[str], debug: bool) -> int:
         return 1
 
 
-def _run_command(arguments: list[str], started: Started | None) -> int:
+def _run_command(arguments: list[str]) -> int:
     if arguments in (["--version"], ["-V"]):
         from bpfprof.commands.version import version_text
 
         print(version_text())
         return 0
-    _import_numpy()
     _give_back_large_blocks()
     import click
 
     from bpfprof.commands.group import group
 
     try:
-        status = group.main(arguments, prog_name="bpfprof", standalone_mode=False, obj=started)
+        status = group.main(arguments, prog_name="bpfprof", standalone_mode=False)
     except click.ClickException as error:
         from bpfprof.commands.usage_errors import as_usage_error
 
@@ -74,17 +60,6 @@ def _run_command(arguments: list[str], started: Started | None) -> int:
     except click.Abort:
         return _INTERRUPTED
     return status or 0
-
-
-def _import_numpy() -> None:
-    """Without the threads of its linear algebra, which is not used here: they take 0.1 s of CPU time."""
-    given = os.environ.get(_BLAS_THREADS)
-    os.environ[_BLAS_THREADS] = "1"
-    import numpy  # noqa: F401
-
-    del os.environ[_BLAS_THREADS]  # a program that is launched gets what the caller has
-    if given is not None:
-        os.environ[_BLAS_THREADS] = given
 
 
 def _give_back_large_blocks() -> None:

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import contextlib
 import os
-import secrets
 import stat
 import zlib
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
+
+from bpfprof.dataclass import dataclass
 
 _CHECKSUM_BYTES = 25  # CRC-32 and size in hex: against damage, for nobody else can write here
 
@@ -57,7 +57,7 @@ class PrivateCache:
         """Keeps the content; where that is not possible, nothing happens."""
         if len(content) > self.file_limit_bytes:
             return
-        temporary = f"{name}.{secrets.token_hex(4)}"
+        temporary = f"{name}.{os.urandom(4).hex()}"
         with contextlib.suppress(OSError, ValueError), self._open_folder(create=True) as folder:
             flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
             fd = os.open(temporary, flags, 0o600, dir_fd=folder)

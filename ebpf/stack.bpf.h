@@ -398,7 +398,7 @@ static __always_inline void take_stack(void *ctx, struct bp_walk *walk, enum bp_
     walk->futex = futex;
     walk->asks_for_kernel = asks_for_kernel;
     walk_stack(walk);
-    if (walk->wants_look) /* not in walk_stack, for together their stacks are too large */
+    if (walk->wants_look)
         CALL(ask_for, walk);
     if (walk->wants_kernel)
         kernel_frames(ctx, walk);

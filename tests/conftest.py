@@ -15,7 +15,7 @@ from tests.looks import look, pytest_sessionfinish, pytest_terminal_summary  # n
 from tests.tiers import GATE_FOLDERS
 
 _HERE = Path(__file__).parent
-_LONGEST_FIRST = ("test_oldest_kernel.py", "command", "integration", "kernel", "oracles")
+_LONGEST_FIRST = ("test_oldest_kernel.py", "command", "integration", "kernel", "recordings", "oracles")
 # In them no interpreter is started that takes long.
 _WITHOUT_INTERPRETERS = ("unit", "ebpf_host", "golden")
 # How tests name interpreters: "3.12", "3.13t", "pyenv-3.12.1", "debian-3.11", "sid-3.15".

@@ -7,11 +7,10 @@ each took is exact. When within the burst is not known, so all are spread evenly
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from bpfprof.account.threads import Int64Array, Threads
+from bpfprof.dataclass import dataclass
 
 
 @dataclass(frozen=True)

@@ -12,13 +12,12 @@ that is about to take the GIL or to give it away, and can be off the CPU for man
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from bpfprof import array_types as npt
 from bpfprof.account.holding import held_parts, holders_of, most_whole
 from bpfprof.account.threads import Int64Array
+from bpfprof.dataclass import dataclass
 from bpfprof.model.rows import one_after_another, picked
 from bpfprof.model.samples import WakerKind
 from bpfprof.recording.reader import Recording

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from bpfprof.account.threads import Int64Array
+from bpfprof.dataclass import dataclass
 
 _PARTS, _PART_TIMES = 1 << 18, 8  # parts of all rows that are cut, and so many for each row
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import itertools
-import tempfile
-from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
 
 from bpfprof import array_types as npt
+from bpfprof.dataclass import dataclass
 from bpfprof.model.rows import MOST_BYTES, blocks, one_after_another, picked, read_at, write_at
 
 Rows = npt.NDArray[np.void]
@@ -57,6 +56,8 @@ class _InFile:
 
     def __init__(self, rows: Rows, last: Rows, begin: Int64Array) -> None:
         self.begin, self._dtype = begin, rows.dtype
+        import tempfile
+
         self._file = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115 - it goes with this object
         parts = begin[:-1] // max(1, _PART_BYTES // rows.itemsize)  # of each thread, by where it begins
         part_of = np.cumsum(np.diff(parts, prepend=parts[:1]) > 0)

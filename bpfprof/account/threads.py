@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from bpfprof import array_types as npt
 from bpfprof.account.sorted_rows import sorted_rows
+from bpfprof.dataclass import dataclass
 from bpfprof.model.rows import blocks
 from bpfprof.model.samples import TOTAL_DTYPE, WAIT_DTYPE
 from bpfprof.model.statuses import LastState

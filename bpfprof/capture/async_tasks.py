@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 
 from bpfprof.capture.process import Process
 from bpfprof.capture.stacks import StackTable
@@ -17,6 +16,7 @@ from bpfprof.cpython.asyncio_lists import TASK_LIMIT, TaskLists
 from bpfprof.cpython.asyncio_tasks import TaskReader
 from bpfprof.cpython.layout import FREE_THREADED
 from bpfprof.cpython.objects import Objects
+from bpfprof.dataclass import dataclass
 from bpfprof.proc.memory import ProcessMemory
 
 # Between two looks, as a part of the period asked for. Programs wait for round times: were it a round part of these,

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import functools
 import re
-from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from importlib import resources
 
+from bpfprof.dataclass import dataclass
 from bpfprof.elf.image import ElfImage
 from bpfprof.model.ids import FileOffset
 

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import partial
 
 from bpfprof.code.maps import NativeCode
 from bpfprof.cpython.detect import Interpreter, find_interpreter
+from bpfprof.dataclass import dataclass
 from bpfprof.errors import TargetError
 from bpfprof.model.ids import Pid
 from bpfprof.proc import tasks

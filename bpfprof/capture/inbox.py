@@ -7,7 +7,6 @@ mapped code or are not known yet are told of as soon as `take()` sees them, whil
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -16,6 +15,7 @@ from bpfprof import array_types as npt
 from bpfprof.abi.dtypes import EVENT_DTYPE, STACK_DTYPE
 from bpfprof.capture.numbers import look_up
 from bpfprof.capture.processes import Processes
+from bpfprof.dataclass import dataclass
 from bpfprof.kernel.events import RingBuffer
 from bpfprof.kernel.mapping_events import MappingEvent, MappingEvents
 from bpfprof.kernel.tables import Tables

@@ -7,14 +7,13 @@ import ctypes
 import errno
 import os
 import select
-import shutil
 import signal
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import NoReturn
 
 from bpfprof.capture.stop import StopRequest
+from bpfprof.dataclass import dataclass
 from bpfprof.errors import LaunchError
 from bpfprof.model.ids import Pid
 from bpfprof.proc import tasks
@@ -172,6 +171,8 @@ def _exec(command: tuple[str, ...], environment: dict[str, str]) -> None:
     try:
         os.execvpe(command[0], command, environment)
     except OSError as error:
+        import shutil
+
         path = shutil.which(command[0], path=environment.get("PATH"))
         if error.errno != errno.ENOEXEC or path is None:
             raise

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -17,6 +16,7 @@ from bpfprof import abi
 from bpfprof.account.reasons import FUTEX_CALLS
 from bpfprof.capture.now import waiting_now
 from bpfprof.capture.processes import Processes
+from bpfprof.dataclass import dataclass
 from bpfprof.errors import TargetError
 from bpfprof.kernel.events import ThreadTable
 from bpfprof.model.ids import Pid, Tid

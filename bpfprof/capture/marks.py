@@ -10,12 +10,13 @@ import contextlib
 import os
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import numpy as np
 
 from bpfprof import array_types as npt
 from bpfprof.capture.process import Process
+from bpfprof.dataclass import dataclass
 from bpfprof.errors import TargetError
 from bpfprof.marks import BYTES, COUNT, FIRST, LISTENS, MAGIC, NAME, SLOT, SLOTS
 from bpfprof.model.samples import MARK_DTYPE

@@ -10,8 +10,9 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from bpfprof.dataclass import dataclass
 from bpfprof.model.ids import Pid
 from bpfprof.proc.cgroups import Cgroup, find_cgroup, find_container
 

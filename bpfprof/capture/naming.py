@@ -10,12 +10,12 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 
 from bpfprof.capture.process import Process
 from bpfprof.capture.threads import Threads
 from bpfprof.cpython.thread_names import MODULES_AT_A_TIME, ThreadNames
 from bpfprof.cpython.thread_state import read_interpreters, read_thread_states
+from bpfprof.dataclass import dataclass
 from bpfprof.model.ids import Tid
 from bpfprof.proc import tasks
 from bpfprof.proc.memory import MemoryAtOnce

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from bpfprof.dataclass import dataclass
 from bpfprof.model.ids import Pid
 
 

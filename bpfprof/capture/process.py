@@ -27,7 +27,7 @@ import contextlib
 import os
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import Enum, auto
 from typing import Protocol
 
@@ -36,6 +36,7 @@ from bpfprof.cpython.code_objects import CodeObject, Identity, Unresolved, ident
 from bpfprof.cpython.detect import Interpreter
 from bpfprof.cpython.frame_values import VALUES_LAYOUTS
 from bpfprof.cpython.layout import JIT_WITHOUT_FRAMES, NONE, PARKING_LOT, Layout
+from bpfprof.dataclass import dataclass
 from bpfprof.errors import TargetError
 from bpfprof.model.ids import Pid
 from bpfprof.proc.memory import CopiedMemory, ProcessMemory

@@ -6,7 +6,7 @@ import time
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import astuple, dataclass
+from dataclasses import astuple
 
 import numpy as np
 
@@ -26,6 +26,7 @@ from bpfprof.capture.stop import StopRequest
 from bpfprof.capture.turns import Turns
 from bpfprof.capture.watch import Watch
 from bpfprof.code.namer import Namer
+from bpfprof.dataclass import dataclass
 from bpfprof.errors import TargetError
 from bpfprof.kernel.events import ThreadTable
 from bpfprof.model.ids import Pid, Tid

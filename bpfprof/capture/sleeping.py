@@ -9,7 +9,7 @@ from __future__ import annotations
 import struct
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from bpfprof import abi
 from bpfprof.account.kernel_reasons import hint_of
@@ -22,6 +22,7 @@ from bpfprof.code.maps import NativeCode
 from bpfprof.cpython.layout import JIT_WITHOUT_FRAMES
 from bpfprof.cpython.running_states import RunningStates
 from bpfprof.cpython.thread_state import FRAME_LIMIT, RawFrame, walk_frames
+from bpfprof.dataclass import dataclass
 from bpfprof.model.ids import Pid, Tid
 from bpfprof.model.samples import NO_FILE
 from bpfprof.model.states import reason_number

@@ -11,7 +11,7 @@ import struct
 import time
 from array import array
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Protocol
 
 import numpy as np
@@ -27,6 +27,7 @@ from bpfprof.code.addresses import RawStack
 from bpfprof.code.budget import Budget
 from bpfprof.code.recent import Recent
 from bpfprof.cpython.code_objects import CodeObject, Unresolved
+from bpfprof.dataclass import dataclass
 from bpfprof.model.ids import Pid
 from bpfprof.model.samples import NATIVE_INDEX_DTYPE, PYTHON_FRAME_DTYPE, STACK_DTYPE
 from bpfprof.proc.memory import CopiedMemory

@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import select
 import time
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from bpfprof.capture.members import Members
+from bpfprof.dataclass import dataclass
 from bpfprof.errors import TargetError, UnsupportedError, UsageError, shortage
 from bpfprof.kernel.refusals import is_forbidden, refusal
 from bpfprof.model.ids import Pid, Tid

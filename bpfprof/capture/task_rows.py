@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,7 @@ from bpfprof.capture.stacks import StackTable
 from bpfprof.cpython.asyncio_reading import TaskView
 from bpfprof.cpython.asyncio_tasks import Look, TaskReader
 from bpfprof.cpython.code_objects import CodeObject, read_code_identity
+from bpfprof.dataclass import dataclass
 from bpfprof.model.samples import TASK_WAIT_DTYPE
 from bpfprof.recording.tables import RecordedTask, table_row
 from bpfprof.recording.writer import Sink

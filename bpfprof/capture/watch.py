@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -20,6 +20,7 @@ from bpfprof.capture.options import CaptureOptions
 from bpfprof.capture.processes import Processes
 from bpfprof.capture.targets import Targets
 from bpfprof.code.background import URGENT
+from bpfprof.dataclass import dataclass
 from bpfprof.kernel.attach import Attachments
 from bpfprof.kernel.kernel_side import KernelSide
 from bpfprof.kernel.mapping_events import MappingEvents

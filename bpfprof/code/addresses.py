@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import secrets
+import os
 import time
 from array import array
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import numpy as np
 
@@ -15,13 +15,14 @@ from bpfprof.code.budget import Budget
 from bpfprof.code.files import KERNEL_FILE
 from bpfprof.code.maps import CodeMap, NativeCode
 from bpfprof.code.recent import Recent
+from bpfprof.dataclass import dataclass
 from bpfprof.elf.asm.effects import LONGEST_CALL_BYTES, ends_with_call
 from bpfprof.model.ids import Pid
 from bpfprof.model.samples import NATIVE_DTYPE, NATIVE_EXACT, NO_FILE
 
 _KERNEL_ADDRESS_BITS = 48  # the upper ones of all kernel addresses are set
 # Where the kernel lies is a secret that helps to attack it: what is written is where an address is from here.
-_KERNEL_ORIGIN = secrets.randbits(_KERNEL_ADDRESS_BITS)
+_KERNEL_ORIGIN = int.from_bytes(os.urandom(8), "little") % (1 << _KERNEL_ADDRESS_BITS)
 _EXACT = 1 << abi.CONSTANTS["BP_EXACT_BIT"]
 _NOT_READY = int(abi.Status["BP_NATIVE_NOT_READY"])
 _NO_MAPPING = int(abi.Status["BP_NATIVE_NO_MAPPING"])

@@ -13,13 +13,14 @@ import hashlib
 import os
 import resource
 import time
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import Enum
 
 from bpfprof import abi
 from bpfprof.code.background import URGENT, Background
 from bpfprof.code.jit_objects import JitObject
 from bpfprof.code.partial_table import PartialTable
+from bpfprof.dataclass import dataclass
 from bpfprof.elf.effort import THOROUGH, USUAL
 from bpfprof.elf.image import ElfError, ElfImage
 from bpfprof.errors import TargetError

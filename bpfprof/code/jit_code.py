@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from bpfprof.code.files import CodeFiles, FileKind
 from bpfprof.code.jit_objects import DESCRIPTOR, first_entry, list_entries, read_object
 from bpfprof.code.made_functions import PAGE_BYTES, find_function
 from bpfprof.code.trampolines import find_trampolines
+from bpfprof.dataclass import dataclass
 from bpfprof.errors import TargetError
 from bpfprof.model.ids import Pid
 from bpfprof.model.samples import MEMORY, TRAMPOLINES

@@ -12,10 +12,10 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
 
+from bpfprof.dataclass import dataclass
 from bpfprof.elf.symbols.reader import ELF_SYMBOL_DTYPE
 from bpfprof.proc.memory import ProcessMemory
 

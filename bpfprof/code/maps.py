@@ -6,13 +6,14 @@ import bisect
 import time
 from collections import deque
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import numpy as np
 
 from bpfprof.abi.dtypes import MAPPING_DTYPE
 from bpfprof.code.files import CodeFiles, FileKind
 from bpfprof.code.jit_code import JitCode, Row
+from bpfprof.dataclass import dataclass
 from bpfprof.errors import TargetError
 from bpfprof.kernel.mapping_events import MappingEvent
 from bpfprof.kernel.tables import Tables

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import numpy as np
 
+from bpfprof.dataclass import dataclass
 from bpfprof.elf.cfi.rules import Rules
 from bpfprof.elf.image import ElfImage
 from bpfprof.elf.symbols.reader import read_symbols

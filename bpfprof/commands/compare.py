@@ -15,7 +15,7 @@ from bpfprof.commands.report import check_not_replaced, load_profile, write_repo
 from bpfprof.commands.row_options import STEP_OPTIONS
 from bpfprof.errors import RecordingError, UsageError
 from bpfprof.profile.options import ProfileOptions
-from bpfprof.query.phases import PhasePattern
+from bpfprof.query.patterns import PhasePattern
 from bpfprof.query.rank_differences import compare as compared
 from bpfprof.query.ranks import RankLoop, rank_loops
 from bpfprof.query.steps import StepsWanted

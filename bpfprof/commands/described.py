@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import click
@@ -12,6 +11,7 @@ from bpfprof.commands.group import COMMANDS, group
 from bpfprof.commands.help import Command, Example
 from bpfprof.commands.usage_errors import metavar, usage
 from bpfprof.commands.values import PID
+from bpfprof.dataclass import dataclass
 from bpfprof.kernel.perf_events import EVENTS
 from bpfprof.model.states import AWAIT_REASONS, WAIT_REASONS
 from bpfprof.render.formats import FORMATS

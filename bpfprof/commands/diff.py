@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
 
 import click
@@ -17,12 +17,13 @@ from bpfprof.commands.outputs import descriptor, shows_utf8
 from bpfprof.commands.report import check_not_replaced, load_profile, write_report
 from bpfprof.commands.row_options import STEP_OPTIONS
 from bpfprof.commands.values import ROWS, Number
+from bpfprof.dataclass import dataclass
 from bpfprof.errors import RecordingError, RegressionError, UsageError
 from bpfprof.model.profile import Profile
 from bpfprof.profile.options import ProfileOptions
+from bpfprof.query.choices import MERGES, STEP
 from bpfprof.query.diff_tree import SideTree, both_sides
 from bpfprof.query.differences import Differences, differences
-from bpfprof.query.merging import MERGES
 from bpfprof.query.slices import GROUPINGS, Slices, sliced
 from bpfprof.query.step_differences import STEP_ROW, step_changes
 from bpfprof.query.steps import Steps, StepsWanted, find_steps
@@ -31,7 +32,6 @@ from bpfprof.render.diff_table import DiffLook, render_diff_json, render_diff_ta
 from bpfprof.render.formats import find_format, format_for_suffix
 from bpfprof.render.labels import printable
 from bpfprof.render.quality import quality_line
-from bpfprof.render.steps import STEP
 
 _MOST_QUALITY_LINES = 4
 

@@ -6,21 +6,20 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import click
 
-from bpfprof.capture.now import process_now
 from bpfprof.commands.help import Command
+from bpfprof.commands.importing import import_numpy
 from bpfprof.commands.values import PID, Number
 from bpfprof.errors import UsageError
 from bpfprof.model.ids import Pid
-from bpfprof.model.now import ProcessNow
 from bpfprof.proc.confinement import KERNEL_STACKS, READING, keep_only
 from bpfprof.proc.reader import reader
-from bpfprof.query.wait_graph import cycles, endless_waits
-from bpfprof.render.dump_json import render_dump_json
-from bpfprof.render.dump_text import render_dump_text
-from bpfprof.render.labels import printable
+
+if TYPE_CHECKING:
+    from bpfprof.model.now import ProcessNow
 
 _EXAMPLES = (
     ("why a program hangs", "sudo bpfprof dump 1234"),
@@ -57,6 +56,9 @@ def dump(
     if not wanted:
         raise UsageError("say which process", "bpfprof dump PID")
     reader().keeps = (*READING, *KERNEL_STACKS)
+    import_numpy()
+    from bpfprof.capture.now import process_now
+
     keep_only(reader().keeps)
     while True:
         processes = _with_deadlocks([process_now(pid, with_locals) for pid in wanted])
@@ -69,6 +71,8 @@ def dump(
 
 def _with_deadlocks(processes: Sequence[ProcessNow]) -> list[ProcessNow]:
     """With the cycles of waits, each where a thread of it is."""
+    from bpfprof.query.wait_graph import cycles, endless_waits
+
     found = cycles({tid: holder for process in processes for tid, holder in endless_waits(process.threads).items()})
     own = [{thread.tid for thread in process.threads} for process in processes]
     return [
@@ -78,6 +82,10 @@ def _with_deadlocks(processes: Sequence[ProcessNow]) -> list[ProcessNow]:
 
 
 def _show(processes: Sequence[ProcessNow], as_json: bool, all_frames: bool, full_filenames: bool) -> None:
+    from bpfprof.render.dump_json import render_dump_json
+    from bpfprof.render.dump_text import render_dump_text
+    from bpfprof.render.labels import printable
+
     for process in processes:
         for text in (process.note if as_json else "", *process.missed):  # text has the note in its heading
             if text:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import click
 
 from bpfprof.commands.help import PART
 from bpfprof.commands.options import gathered, gil_option
+from bpfprof.dataclass import dataclass
 from bpfprof.errors import UsageError
 from bpfprof.model.states import AWAIT_REASONS, ThreadState, reason_number
 from bpfprof.profile.options import OFF_CPU, ON_CPU, OPEN_END_NS, SpanFilter, task_states

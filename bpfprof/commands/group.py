@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from bpfprof.commands.help import Example, write_examples
+from bpfprof.commands.importing import import_numpy
 from bpfprof.errors import UsageError
 
 # heading -> command -> what it does, in a line. The module of a command has its name.
@@ -37,6 +38,7 @@ COMMANDS = {
         "manual": "Print manual pages.",
     },
 }
+_OPTIONS_FIRST = {"record", "offcpu", "top", "dump"}  # commands that import numpy themselves, when it is needed
 _NAMES = [name for commands in COMMANDS.values() for name in commands]
 EXIT_CODES = (
     ("0", "done"),
@@ -65,6 +67,8 @@ class Group(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in _NAMES:
             return None
+        if cmd_name not in _OPTIONS_FIRST:
+            import_numpy()
         command: click.Command = getattr(importlib.import_module(f"bpfprof.commands.{cmd_name}"), cmd_name)
         return command
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import click
 
@@ -10,6 +10,7 @@ from bpfprof.capture.launched import LaunchedCommand
 from bpfprof.capture.process import Process, command_name
 from bpfprof.capture.processes import Processes
 from bpfprof.capture.stop import StopRequest
+from bpfprof.dataclass import dataclass
 
 _NAMED = 3
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from bpfprof.dataclass import dataclass
 from bpfprof.profile.live import LiveSpans
 from bpfprof.query.moment import Key, LivePlace, Moment, SinceStart, moment_of
 

@@ -8,7 +8,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import click
@@ -18,6 +18,7 @@ from bpfprof.commands.live_files import dumped, write_flame_graph, write_seconds
 from bpfprof.commands.live_keys import ENTER, ESCAPE, chosen_row, pressed, typed
 from bpfprof.commands.outputs import is_read
 from bpfprof.commands.terminal import for_terminal, terminal_size
+from bpfprof.dataclass import dataclass
 from bpfprof.errors import BpfprofError
 from bpfprof.query.moment import closer
 from bpfprof.render.formats import RenderOptions

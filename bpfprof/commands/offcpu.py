@@ -15,6 +15,7 @@ from bpfprof.commands.filters import Wanted, filter_options
 from bpfprof.commands.help import LOOK, Command
 from bpfprof.commands.options import Shown, merge_option, output_options
 from bpfprof.commands.outputs import shows_utf8
+from bpfprof.commands.plan import Plan
 from bpfprof.commands.values import RATE, ROWS, Whole
 from bpfprof.errors import UsageError
 from bpfprof.model.states import ThreadState
@@ -117,12 +118,8 @@ def offcpu(
     if is_recorded:
         _show_recording(_checked_path(ctx, arguments, asked, shown), options, render, shown)
         return 0
-    # Imported now: of a recording nothing is recorded.
-    from bpfprof.commands.recording import Plan, make_recording
-
     check_targets(asked, arguments, _EXAMPLE)
-    plan = Plan(replace(asked, mode="offcpu"), arguments, shown, options, render, next_command)
-    return make_recording(ctx.obj, plan)
+    return Plan(replace(asked, mode="offcpu"), arguments, shown, options, render, next_command).carry_out()
 
 
 def _checked_path(ctx: click.Context, arguments: tuple[str, ...], asked: CaptureOptions, shown: Shown) -> Path:

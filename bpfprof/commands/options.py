@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import functools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -14,9 +14,10 @@ import click
 from bpfprof.commands.help import LOOK, OUTPUT, under
 from bpfprof.commands.outputs import STANDARD_OUTPUT, descriptor
 from bpfprof.commands.sources import read_sources
+from bpfprof.dataclass import dataclass
 from bpfprof.errors import UsageError
 from bpfprof.profile.options import ProfileOptions, SpanFilter
-from bpfprof.query.merging import MERGES
+from bpfprof.query.choices import MERGES
 from bpfprof.render.formats import FLAMEGRAPH, FORMATS, PAGE, Format, RenderOptions, find_format, format_for_suffix
 
 Command = TypeVar("Command", bound=Callable[..., Any])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from typing import Any, TypeVar
 
 import click
@@ -12,6 +12,7 @@ from bpfprof.commands.filters import Wanted
 from bpfprof.commands.options import Shown
 from bpfprof.commands.record import record
 from bpfprof.commands.usage_errors import as_usage_error
+from bpfprof.dataclass import dataclass
 from bpfprof.errors import UsageError
 from bpfprof.render.formats import RenderOptions
 

@@ -10,18 +10,13 @@ from typing import TYPE_CHECKING
 import click
 
 from bpfprof.capture.options import CaptureOptions
-from bpfprof.capture.targets import Targets
-from bpfprof.capture.watch import Watch
 from bpfprof.commands.options import Shown
-from bpfprof.commands.recorder import BEGUN
-from bpfprof.commands.starting import Started
+from bpfprof.commands.starting import BEGUN, Started, starting
 from bpfprof.errors import UnsupportedError, UsageError
-from bpfprof.kernel.checks import check_host
-from bpfprof.kernel.kernel_side import KernelSide
-from bpfprof.proc.confinement import RECORDING
 
 if TYPE_CHECKING:
     from bpfprof.capture.session import Session
+    from bpfprof.capture.watch import Watch
     from bpfprof.push.outbox import Outbox
 
 EVERY_S = 60.0
@@ -37,8 +32,18 @@ def check_pushing(asked: CaptureOptions, command: tuple[str, ...], shown: Shown)
         raise UsageError("--push sends CPU time and waits only", "leave out --event")
 
 
-def push(started: Started, asked: CaptureOptions, url: str, every_s: float) -> int:
+def push(asked: CaptureOptions, url: str, every_s: float) -> int:
     """Until the duration is over, the targets have ended, or a signal comes; then says what became of all profiles."""
+    with starting() as started:
+        return _push(started, asked, url, every_s)
+
+
+def _push(started: Started, asked: CaptureOptions, url: str, every_s: float) -> int:
+    # Imported now, which takes a while: the kernel side is on its way up.
+    from bpfprof.capture.targets import Targets
+    from bpfprof.capture.watch import Watch
+    from bpfprof.kernel.checks import check_host
+    from bpfprof.proc.confinement import RECORDING
     from bpfprof.push.endpoint import endpoint_of
     from bpfprof.push.outbox import Outbox
 
@@ -51,7 +56,7 @@ def push(started: Started, asked: CaptureOptions, url: str, every_s: float) -> i
             raise UnsupportedError("OTLP needs opentelemetry-proto", "pip install 'bpfprof[push]'") from error
     asked = replace(asked, async_rate_hz=0)
     check_host()
-    kernel = started.kernel or KernelSide.start(started.compilation)
+    kernel = started.kernel_side()
     try:
         watch = Watch.of(asked, kernel, Targets.open(asked.pids, asked.cgroups, asked.containers))
         try:
@@ -71,7 +76,6 @@ def push(started: Started, asked: CaptureOptions, url: str, every_s: float) -> i
 
 
 def _run(watch: Watch, outbox: Outbox, every_s: float, started: Started, where: str) -> None:
-    # Imported now, which takes a while: the kernel side works already.
     from bpfprof.capture.session import Session
     from bpfprof.commands.pushed_parts import PushedParts
     from bpfprof.recording.part import GrowingRecording

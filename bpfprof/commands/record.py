@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -15,16 +14,15 @@ from bpfprof.commands.capture_options import check_targets, rate_option, record_
 from bpfprof.commands.filters import Wanted, filter_options, parsed
 from bpfprof.commands.help import CAPTURE, LOOK, Command, under
 from bpfprof.commands.options import Shown, output_options
+from bpfprof.commands.plan import Plan
 from bpfprof.commands.pushing import EVERY_S, check_pushing, push
-from bpfprof.commands.recording import Plan, make_recording
 from bpfprof.commands.row_options import by_option, steps_options, with_steps
-from bpfprof.commands.starting import Started, starting
 from bpfprof.commands.terminal import for_terminal
 from bpfprof.commands.values import Number, Whole
 from bpfprof.errors import UsageError
 from bpfprof.kernel.perf_events import parse_events
+from bpfprof.query.choices import STEP
 from bpfprof.render.formats import SUMMARY, TABLE, Format, RenderOptions
-from bpfprof.render.steps import STEP
 
 if TYPE_CHECKING:
     from bpfprof.model.profile import Profile
@@ -92,9 +90,7 @@ def _mode(_ctx: click.Context, _parameter: click.Parameter, mode: str) -> str:
 @filter_options
 @output_options
 @click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar="[PID | -- COMMAND...]")
-@click.pass_obj
 def record(
-    started: Started | None,
     asked: CaptureOptions,
     shown: Shown,
     look: RenderOptions,
@@ -115,8 +111,7 @@ def record(
         raise UsageError(f"--cuda is not for {other}", "leave one of them out")
     if push_url is not None:
         check_pushing(asked, command, shown)
-        with contextlib.nullcontext(started) if started else starting() as under_way:
-            return push(under_way, asked, push_url, every_s or EVERY_S)
+        return push(asked, push_url, every_s or EVERY_S)
     if every_s is not None:
         raise UsageError("--every is for --push", "give a --push URL, or leave it out")
     chosen = shown.format()
@@ -141,4 +136,4 @@ def record(
         graph = path.with_suffix(".flame.svg" if path.suffix == ".svg" else ".svg")
         return f"bpfprof report {path} -f flamegraph -o {graph}"
 
-    return make_recording(started, Plan(asked, command, shown, options, render, next_command))
+    return Plan(asked, command, shown, options, render, next_command).carry_out()

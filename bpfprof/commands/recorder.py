@@ -13,10 +13,10 @@ from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
+from bpfprof.commands.starting import BEGUN
 from bpfprof.errors import BpfprofError, UnsupportedError
 from bpfprof.proc.privilege import REQUIRED, missing
 
-BEGUN = "recording "  # the line of standard error that begins so says that nothing is missed from now on
 _OWN_WORD = "bpfprof: "
 
 

@@ -6,27 +6,24 @@ import contextlib
 import os
 import sys
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
 import click
 
-from bpfprof.capture.options import CaptureOptions
 from bpfprof.capture.stop import StopRequest
 from bpfprof.capture.targets import Targets
 from bpfprof.capture.watch import TablesWait, Watch
 from bpfprof.commands.launching import Launch
 from bpfprof.commands.opening import open_picture
-from bpfprof.commands.options import RECORDING_SUFFIX, Shown
-from bpfprof.commands.outputs import STANDARD_OUTPUT, descriptor, open_stream, show
-from bpfprof.commands.recorder import BEGUN
+from bpfprof.commands.options import RECORDING_SUFFIX
+from bpfprof.commands.outputs import descriptor, show
+from bpfprof.commands.plan import NEXT_STEPS, Plan
 from bpfprof.commands.result import Result
-from bpfprof.commands.starting import Started, starting
+from bpfprof.commands.starting import BEGUN, Started
 from bpfprof.commands.tables_line import TablesLine
 from bpfprof.commands.terminal import CLEAR_LINE, acts_on_codes
-from bpfprof.errors import BpfprofError, OutputError, RecordingError, UsageError
+from bpfprof.errors import BpfprofError, OutputError, RecordingError
 from bpfprof.kernel.checks import check_events, check_host
 from bpfprof.kernel.kernel_side import KernelSide
 from bpfprof.kernel.probes import check_probes
@@ -36,7 +33,6 @@ from bpfprof.proc.own_process import first_for
 from bpfprof.proc.privilege import Capability
 from bpfprof.proc.tasks import process_name
 from bpfprof.profile.options import ProfileOptions
-from bpfprof.render.formats import SUMMARY, TABLE, WAITS, Format
 from bpfprof.render.quality import loss_text
 
 if TYPE_CHECKING:
@@ -44,74 +40,36 @@ if TYPE_CHECKING:
     from bpfprof.model.profile import Profile
 
 _FIRST_S = 1.5  # so long a summary goes before other programs, which may flood the machine
-# By the name of a format, with its path; of others it is `less`.
-_NEXT_STEPS = {
-    "flamegraph": "open {0} in a browser",
-    "html": "open {0} in a browser",
-    "speedscope": "open {0} at https://www.speedscope.app, or with: npx speedscope {0}",
-    "chrome": "open {0} at https://ui.perfetto.dev",
-    "gecko": "open {0} at https://profiler.firefox.com",
-    "parquet": "duckdb -c \"SELECT function, sum(ns) / 1e9 FROM '{0}' GROUP BY 1 ORDER BY 2 DESC\"",
-    "pprof": "go tool pprof -http : {0}",
-    "pstats": "python3 -m pstats {0}, or with: snakeviz {0}",
-}
 
 
-@dataclass(frozen=True)
-class Plan:
-    """What to record, and what to make of it.
-
-    render: of a profile what a format is to hold; None: what the terminal shows. next_command: how to go on with a
-    recording.
-    """
-
-    options: CaptureOptions
-    command: tuple[str, ...]
-    shown: Shown
-    profile_options: ProfileOptions
-    render: Callable[[Profile, Format | None], str | bytes]
-    next_command: Callable[[Path], str]
-
-
-def make_recording(started: Started | None, plan: Plan) -> int:
+def make_recording(plan: Plan, under_way: Started, stream: BinaryIO | None) -> int:
     """Records until the end, writes the recording or a report, shows a summary and what was written.
 
     Returns the exit status: a launched command's own, whose end is waited for, and whose standard output has nothing of
-    bpfprof in it. started: what the command line has under way, if it has. Raises UnsupportedError, TargetError,
-    LaunchError, UsageError, OutputError: when it could not be written to its end, which a command's failure hides; what
-    was written before is shown all the same.
+    bpfprof in it. stream: of the output, if that is one. Raises UnsupportedError, TargetError, LaunchError, UsageError,
+    OutputError: when it could not be written to its end, which a command's failure hides; what was written before is
+    shown all the same.
     """
-    plan = replace(plan, options=replace(plan.options, native=plan.options.native or plan.options.native_lines))
-    chosen = plan.shown.format()
-    plan.shown.check_open()
-    if chosen in (SUMMARY, TABLE, WAITS) and plan.shown.output is None:
-        chosen = None  # it is shown in any case
-    if chosen is not None and plan.shown.output is None:
-        plan = replace(plan, shown=replace(plan.shown, output=STANDARD_OUTPUT))
-    if descriptor(plan.shown.output) == 1:
-        _check_standard_output(plan, chosen)
-    stream = open_stream(plan.shown.output)  # before a command is forked, which is not to have it
     if plan.options.native_lines:
         from bpfprof.elf.lines import check_pyelftools
 
         check_pyelftools()
-    with contextlib.nullcontext(started) if started else starting() as under_way:
-        check_host()
-        check_events(plan.options.events)
-        if plan.options.counts_calls:
-            check_probes()
-        kernel = under_way.kernel_side(plan.options.counts_calls)
-        launch = None
-        try:
-            if plan.command:
-                launch = Launch.start(plan.command, under_way.stop, plan.options.kills)
-            profile, path, failure = _record(kernel, plan, chosen, under_way.stop, launch, stream)
-        finally:
-            kernel.close()
-        if profile is not None:
-            with first_for(_FIRST_S):
-                _show_result(plan, chosen, profile, path)
-        status = launch.wait() if launch else 0
+    check_host()
+    check_events(plan.options.events)
+    if plan.options.counts_calls:
+        check_probes()
+    kernel = under_way.kernel_side(plan.options.counts_calls)
+    launch = None
+    try:
+        if plan.command:
+            launch = Launch.start(plan.command, under_way.stop, plan.options.kills)
+        profile, path, failure = _record(kernel, plan, under_way.stop, launch, stream)
+    finally:
+        kernel.close()
+    if profile is not None:
+        with first_for(_FIRST_S):
+            _show_result(plan, profile, path)
+    status = launch.wait() if launch else 0
     if failure is not None and status == 0:
         raise failure
     if failure is not None:
@@ -119,23 +77,16 @@ def make_recording(started: Started | None, plan: Plan) -> int:
     return status
 
 
-def _check_standard_output(plan: Plan, chosen: Format | None) -> None:
-    if plan.command:
-        raise UsageError("standard output belongs to the command that is launched", "give a file: --output FILE")
-    if sys.stdout.isatty() and (chosen is None or chosen.name in _NEXT_STEPS):
-        what = f"the format {chosen.name} is" if chosen else "a recording is"
-        raise UsageError(f"{what} not for a terminal", "give a file: --output FILE")
-
-
-def _show_result(plan: Plan, chosen: Format | None, profile: Profile, path: Path) -> None:
+def _show_result(plan: Plan, profile: Profile, path: Path) -> None:
     text = plan.render(profile, None)
     has_output = plan.command or descriptor(path) == 1  # of its own on standard output
     if descriptor(path) is not None:
         last = ""
-    elif chosen is None:
+    elif plan.chosen is None:
         last = f"\nrecording: {path}\nnext: {plan.next_command(path)}"
     else:
-        last = f"\n{chosen.name}: {path}\nnext: {_NEXT_STEPS.get(chosen.name, 'less {0}').format(path)}"
+        name = plan.chosen.name
+        last = f"\n{name}: {path}\nnext: {NEXT_STEPS.get(name, 'less {0}').format(path)}"
     if not has_output:
         show(text)
     else:
@@ -149,7 +100,6 @@ def _show_result(plan: Plan, chosen: Format | None, profile: Profile, path: Path
 def _record(
     kernel: KernelSide,
     plan: Plan,
-    chosen: Format | None,
     stop: StopRequest,
     launch: Launch | None,
     stream: BinaryIO | None,
@@ -163,7 +113,7 @@ def _record(
     path = plan.shown.output or spare
     watch = Watch.of(plan.options, kernel, targets)
     failure: BpfprofError | None = None
-    with contextlib.closing(Result.open(path, stream, chosen is None, spare)) as result, result.watched_over():
+    with contextlib.closing(Result.open(path, stream, plan.chosen is None, spare)) as result, result.watched_over():
         try:
             if plan.options.native or plan.options.watches_all:
                 # It needs much of the same, and what is met first has to be looked at soon.
@@ -194,7 +144,7 @@ def _record(
             return None, path, None
         with first_for(_FIRST_S):
             profile = _read_back(result.recording, plan.profile_options)
-            result.write(plan.render(profile, chosen) if chosen else None)
+            result.write(plan.render(profile, plan.chosen) if plan.chosen else None)
     if profile.quality.unfinished and failure is None:
         failure = RecordingError(f"the recording is not whole: {profile.quality.unfinished}")
     if failure is None and (text := loss_text(profile)):

@@ -25,17 +25,15 @@ from bpfprof.proc.caller import caller_ids
 from bpfprof.profile.build import build_profile
 from bpfprof.profile.filters import find_nothing
 from bpfprof.profile.options import ProfileOptions, SpanFilter
-from bpfprof.query.operators import parse_group
+from bpfprof.query.choices import CALL, SORTS, STEP
+from bpfprof.query.patterns import parse_group
 from bpfprof.query.roles import folded_name, role_name
-from bpfprof.query.rows import SORTS
 from bpfprof.recording.reader import Recording, read_recording
 from bpfprof.render.columns import duration_text, shortened
 from bpfprof.render.formats import CSV, JSON, SUMMARY, TABLE, WAITS, Format, RenderOptions
 from bpfprof.render.header import counted, unread_sentences
 from bpfprof.render.labels import printable, process_label, thread_label
-from bpfprof.render.library_calls import CALL
 from bpfprof.render.quality import loss_text
-from bpfprof.render.steps import STEP
 
 _TOLERANCE = 0.01
 _NAMES, _NAMES_COLUMNS = 8, 400  # of what there is, numbered ones as one

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
@@ -19,6 +17,7 @@ from bpfprof.commands.outputs import (
     remove_output,
     write_whole,
 )
+from bpfprof.dataclass import dataclass
 from bpfprof.errors import LaunchError, TargetError, UnsupportedError, UsageError
 from bpfprof.proc.caller import caller_ids
 
@@ -61,7 +60,7 @@ class Result:
                 self.stream.write(encoded(report))
             else:
                 self.recording.seek(0)
-                shutil.copyfileobj(self.recording, self.stream)
+                _copy(self.recording, self.stream)
 
     @contextlib.contextmanager
     def watched_over(self) -> Iterator[None]:
@@ -89,5 +88,10 @@ class Result:
         with contextlib.suppress(OSError, UsageError):
             self.recording.seek(0)
             with os.fdopen(open_output(self.spare, self.caller, mode=0o600), "r+b") as file:
-                shutil.copyfileobj(self.recording, file)
+                _copy(self.recording, file)
             click.echo(f"bpfprof: the recording so far is in {self.spare}", err=True)
+
+
+def _copy(source: BinaryIO, target: BinaryIO) -> None:
+    while block := source.read(1 << 20):
+        target.write(block)

@@ -12,11 +12,9 @@ from bpfprof.commands.help import LOOK, under
 from bpfprof.commands.options import with_options
 from bpfprof.commands.values import Whole
 from bpfprof.errors import UsageError
-from bpfprof.query.phases import parse_phase
-from bpfprof.query.rows import ROW_GROUPINGS
+from bpfprof.query.choices import CALL, ROW_GROUPINGS, STEP
+from bpfprof.query.patterns import parse_phase
 from bpfprof.render.formats import RenderOptions
-from bpfprof.render.library_calls import CALL
-from bpfprof.render.steps import STEP
 
 by_option = click.option(
     "--by",

@@ -10,16 +10,12 @@ from typing import TYPE_CHECKING
 import click
 
 from bpfprof.capture.options import CaptureOptions
-from bpfprof.capture.targets import Targets
-from bpfprof.capture.watch import Watch
 from bpfprof.commands.capture_options import check_targets, live_options, rate_option
 from bpfprof.commands.help import LOOK, Command
 from bpfprof.commands.screen import Screen
 from bpfprof.commands.starting import starting
 from bpfprof.commands.terminal import acts_on_codes
 from bpfprof.commands.values import PID, Number, Whole
-from bpfprof.kernel.checks import check_host
-from bpfprof.kernel.kernel_side import KernelSide
 from bpfprof.model.ids import Pid
 from bpfprof.proc.caller import caller_ids
 from bpfprof.proc.confinement import ANY_FOLDER, KERNEL_STACKS, OTHER_IDS, READING, RECORDING
@@ -27,6 +23,7 @@ from bpfprof.proc.reader import reader
 
 if TYPE_CHECKING:
     from bpfprof.capture.stop import StopRequest
+    from bpfprof.capture.watch import Watch
 
 
 _EXAMPLES = (
@@ -62,8 +59,13 @@ def top(
     on_screen = not batch and sys.stdin.isatty() and sys.stdout.isatty() and acts_on_codes()
     reader().keeps = (*READING, *KERNEL_STACKS)
     with starting() as started:
+        # Imported now, which takes a while: the kernel side is on its way up.
+        from bpfprof.capture.targets import Targets
+        from bpfprof.capture.watch import Watch
+        from bpfprof.kernel.checks import check_host
+
         check_host()
-        kernel = started.kernel or KernelSide.start(started.compilation)
+        kernel = started.kernel_side()
         try:
             targets = Targets.open(asked.pids, asked.cgroups, asked.containers)
             watch = Watch.of(asked, kernel, targets)
@@ -78,7 +80,6 @@ def top(
 
 
 def _run(watch: Watch, on_screen: bool, every_s: float | None, count: int | None, stop: StopRequest) -> None:
-    # Imported now, which takes a while: the kernel side works already.
     from bpfprof.capture.session import Session
     from bpfprof.commands.live_view import BATCH_EVERY_S, EVERY_S, LiveOptions, LiveView
     from bpfprof.recording.part import GrowingRecording

@@ -9,9 +9,10 @@ pycore_interpframe_structs.h); the tests compile these.
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from bpfprof.cpython.layout import NONE
+from bpfprof.dataclass import dataclass
 from bpfprof.elf.image import ElfError, ElfImage
 from bpfprof.errors import TargetError
 from bpfprof.model.ids import Pid

@@ -11,13 +11,14 @@ from __future__ import annotations
 import contextlib
 import itertools
 import struct
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from bpfprof.cpython.asyncio_layouts import AsyncioLayout, find_asyncio_layout
 from bpfprof.cpython.asyncio_types import Kind, TypeTable
 from bpfprof.cpython.layout import NONE
 from bpfprof.cpython.objects import DICT_USED, MODULE_DICT, Changed, Objects
 from bpfprof.cpython.thread_state import read_interpreters, read_thread_states
+from bpfprof.dataclass import dataclass
 from bpfprof.model.ids import Pid, RuntimeAddress
 from bpfprof.proc.memory import READ_LIMIT_BYTES
 from bpfprof.proc.pages import Pages, UnreadableError

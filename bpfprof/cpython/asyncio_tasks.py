@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import numpy as np
 
@@ -20,6 +20,7 @@ from bpfprof.cpython.asyncio_reading import TaskView, TaskWords
 from bpfprof.cpython.asyncio_types import Kind
 from bpfprof.cpython.code_objects import read_text
 from bpfprof.cpython.objects import Changed
+from bpfprof.dataclass import dataclass
 from bpfprof.proc.pages import Pages, UnreadableError
 
 _ROUNDS = 3

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import IntEnum, auto
 
 from bpfprof.cpython.objects import Changed, Objects
+from bpfprof.dataclass import dataclass
 
 
 class Kind(IntEnum):

@@ -7,10 +7,10 @@ the worst is a wrong name, never an endless or unbounded read.
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
 
 from bpfprof import abi
 from bpfprof.cpython.layout import NONE, Layout
+from bpfprof.dataclass import dataclass
 from bpfprof.model.ids import RuntimeAddress
 from bpfprof.proc.memory import Memory
 from bpfprof.proc.text import with_controls_replaced

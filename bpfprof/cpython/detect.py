@@ -10,7 +10,6 @@ import os
 import re
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from bpfprof.cpython.code_objects import Unresolved
 from bpfprof.cpython.gil import Gil, find_gil, static_gil
@@ -26,6 +25,7 @@ from bpfprof.cpython.old_files import interpreters_variable, version_hex
 from bpfprof.cpython.other_pythons import other_python
 from bpfprof.cpython.thread_slot import ThreadSlot, find_thread_slot
 from bpfprof.cpython.thread_state import find_main_interpreter, read_thread_states
+from bpfprof.dataclass import dataclass
 from bpfprof.elf.image import EM_X86_64, ElfError, ElfImage
 from bpfprof.errors import TargetError
 from bpfprof.model.ids import Pid, RuntimeAddress

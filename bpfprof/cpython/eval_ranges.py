@@ -10,11 +10,11 @@ a local frame that others point to (`entry`, Python/ceval.c), so its own call ca
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 
 import numpy as np
 
 from bpfprof.array_types import NDArray
+from bpfprof.dataclass import dataclass
 from bpfprof.elf.cfi.rules import NO_RULE_ID, UNSUPPORTED_ID, CallFrames, CfaKind
 from bpfprof.elf.image import EM_X86_64, PF_X, ElfError, ElfImage
 from bpfprof.elf.symbols.reader import read_symbols

@@ -11,11 +11,12 @@ variables, pycore_code.h; PyCellObject, Include/cellobject.h. The tests compile 
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 from bpfprof.cpython.code_objects import read_text
 from bpfprof.cpython.layout import NONE
 from bpfprof.cpython.objects import DICT_SUBCLASS, VAR_SIZE, Changed, Objects
+from bpfprof.dataclass import dataclass
 
 _NAMES_LIMIT, _NAME_LIMIT = 256, 100  # of one frame; characters of one
 _WORDS_LIMIT = 4096  # of one frame

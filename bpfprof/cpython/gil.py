@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from bpfprof.cpython.layout import NONE, Layout
 from bpfprof.cpython.old_files import gil_variables
 from bpfprof.cpython.thread_state import find_main_interpreter
+from bpfprof.dataclass import dataclass
 from bpfprof.elf.image import ElfImage
 from bpfprof.model.ids import RuntimeAddress
 from bpfprof.proc.memory import ProcessMemory

@@ -16,7 +16,7 @@ from __future__ import annotations
 import contextlib
 import struct
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from bpfprof.cpython.code_objects import read_text
 from bpfprof.cpython.context_managers import MANAGERS, exit_methods_of
@@ -24,6 +24,7 @@ from bpfprof.cpython.frame_values import FrameValues
 from bpfprof.cpython.objects import Changed, Objects
 from bpfprof.cpython.thread_state import RawFrame, ThreadStateRef, walk_frames
 from bpfprof.cpython.with_bodies import WithBodies
+from bpfprof.dataclass import dataclass
 
 RLOCK = "_thread.RLock"
 _LOCKS = ("_thread.lock", RLOCK)

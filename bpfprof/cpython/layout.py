@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from bpfprof.dataclass import dataclass
 
 NONE = -1  # this version has no such field
 FREE_THREADED = "free-threaded"  # what such a build is called

@@ -8,12 +8,12 @@ early. Offsets are in bytes from the first instruction; 3.10's f_lasti and the 3
 from __future__ import annotations
 
 from array import array
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from bpfprof import array_types as npt
+from bpfprof.dataclass import dataclass
 
 Numbers = npt.NDArray[np.signedinteger[Any]]
 

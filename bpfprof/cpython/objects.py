@@ -11,10 +11,11 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from bpfprof.cpython.code_objects import read_text
 from bpfprof.cpython.layout import NONE, Layout
+from bpfprof.dataclass import dataclass
 from bpfprof.proc.memory import Memory
 from bpfprof.proc.text import with_controls_replaced
 

@@ -12,11 +12,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 from bpfprof.cpython.code_objects import read_text
 from bpfprof.cpython.layout import Layout
 from bpfprof.cpython.objects import DICT_USED, MODULE_DICT, Changed, Objects
+from bpfprof.dataclass import dataclass
 from bpfprof.proc.memory import Memory
 
 _NAME_LIMIT = 256

@@ -12,11 +12,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from bpfprof.cpython.code_objects import Unresolved
 from bpfprof.cpython.layout import NONE, Layout
 from bpfprof.cpython.thread_state import ThreadStateRef
+from bpfprof.dataclass import dataclass
 from bpfprof.proc.memory import ProcessMemory
 
 # glibc x86-64: specific_1stblock in struct pthread, entries {seq, data}, and the pointers to such blocks behind it;

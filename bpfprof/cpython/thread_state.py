@@ -7,10 +7,10 @@ target keeps running, so a chain may change under the walk; it then ends early a
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
 
 from bpfprof import abi
 from bpfprof.cpython.layout import NONE, Layout
+from bpfprof.dataclass import dataclass
 from bpfprof.model.ids import RuntimeAddress
 from bpfprof.proc.memory import Memory
 

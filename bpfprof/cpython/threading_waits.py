@@ -7,11 +7,10 @@ of a module that is imported says which thread does that: _ModuleLock (Lib/impor
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from bpfprof.cpython.frame_values import FrameValues
 from bpfprof.cpython.objects import Changed, Objects
 from bpfprof.cpython.value_text import whole_number
+from bpfprof.dataclass import dataclass
 
 _JOIN = ("join", "_wait_for_tstate_lock")
 _CONDITION_WAIT = "wait"

@@ -9,10 +9,10 @@ PySetObject (Include/setobject.h), PyVarObject, the same in 3.6 to 3.15; flags o
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
 
 from bpfprof.cpython.code_objects import read_text
 from bpfprof.cpython.objects import DICT_SUBCLASS, DICT_USED, VAR_SIZE, Changed, Objects
+from bpfprof.dataclass import dataclass
 
 _TEXT_LIMIT, _BYTES_LIMIT, _WHOLE_LIMIT = 60, 20, 100
 _LONG, _LIST, _TUPLE, _BYTES, _STR, _DICT, _TYPE = 1 << 24, 1 << 25, 1 << 26, 1 << 27, 1 << 28, DICT_SUBCLASS, 1 << 31

@@ -11,10 +11,11 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from bpfprof.cpython.frame_values import TAGS, VALUES_LAYOUTS, FrameValues
 from bpfprof.cpython.objects import VAR_SIZE, Changed, Objects
+from bpfprof.dataclass import dataclass
 
 VERSIONS = ((3, 6), (3, 15))
 _BLOCK = struct.Struct("<iii")  # PyTryBlock: b_type, b_handler, b_level; Include/frameobject.h, 3.6 to 3.10

@@ -13,10 +13,10 @@ import os
 import stat
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass
 from types import TracebackType
 from typing import NamedTuple
 
+from bpfprof.dataclass import dataclass
 from bpfprof.elf.symbols.lookup import ElfSymbol, dynamic_functions, find_dynamic_symbol, find_in_symbol_table
 from bpfprof.model.ids import ElfAddress, FileOffset
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
+from bpfprof.dataclass import dataclass
 from bpfprof.errors import UsageError
 from bpfprof.fleet.engines import Engine
 from bpfprof.fleet.queries import (

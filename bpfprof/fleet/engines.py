@@ -7,10 +7,10 @@ import os
 import tempfile
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 
+from bpfprof.dataclass import dataclass
 from bpfprof.errors import RecordingError, UnsupportedError, UsageError
 from bpfprof.fleet.layout import FUNCTIONS, RECORDINGS, STEPS, THREADS, WEIGHTS, files_of
 

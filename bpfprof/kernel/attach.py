@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from bpfprof.dataclass import dataclass
 from bpfprof.kernel import bpf_syscall
 from bpfprof.kernel.perf_events import CLOCK, EVENTS
 from bpfprof.kernel.refusals import refusal

@@ -6,6 +6,7 @@ found by searching for its name's offset where a struct header could be, and che
 
 from __future__ import annotations
 
+import contextlib
 import struct
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +14,8 @@ from pathlib import Path
 from bpfprof.errors import UnsupportedError
 
 BTF_PATH = Path("/sys/kernel/btf/vmlinux")
+_NOTES_PATH = Path("/sys/kernel/notes")
+_BUILD_ID = struct.pack("<III4s", 4, 20, 3, b"GNU\0")  # a note of 20 bytes, NT_GNU_BUILD_ID of elf.h
 _MAGIC = b"\x9f\xeb"
 _KIND_STRUCT, _KIND_UNION, _KIND_TYPEDEF, _KIND_VARIABLE, _KIND_SECTION = 4, 5, 8, 14, 15
 # Bytes after the 12-byte header by kind: so many, and so many for each that `vlen` counts.
@@ -22,17 +25,33 @@ _FILE_HEADER = struct.Struct("<4xIIIII")  # magic, version and flags; then sizes
 _HEADER = struct.Struct("<III")
 
 
+def kernel_identity() -> bytes:
+    """What two kernels have in common only if their types are the same: the build id, else the types themselves.
+
+    Raises UnsupportedError when the kernel has no BTF.
+    """
+    with contextlib.suppress(OSError):
+        notes = _NOTES_PATH.read_bytes()
+        if _BUILD_ID in notes and BTF_PATH.exists():
+            return notes
+    return _read(BTF_PATH)
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise UnsupportedError(
+            f"this kernel gives no type information ({path}: {error.strerror})",
+            "run a kernel built with CONFIG_DEBUG_INFO_BTF=y; distributions' own kernels since 2021 are",
+        ) from error
+
+
 class KernelTypes:
     """Struct member offsets. Raises UnsupportedError when the kernel has no BTF or lacks a struct or member."""
 
     def __init__(self, path: Path = BTF_PATH) -> None:
-        try:
-            data = path.read_bytes()
-        except OSError as error:
-            raise UnsupportedError(
-                f"this kernel gives no type information ({path}: {error.strerror})",
-                "run a kernel built with CONFIG_DEBUG_INFO_BTF=y; distributions' own kernels since 2021 are",
-            ) from error
+        data = _read(path)
         if data[:2] != _MAGIC or len(data) < _FILE_HEADER.size:
             raise UnsupportedError(f"{path} is not BTF")
         header, type_at, type_bytes, string_at, string_bytes = _FILE_HEADER.unpack_from(data, 0)

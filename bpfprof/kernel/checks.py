@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-import platform
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from bpfprof.abi import ebpf_directory
+from bpfprof.dataclass import dataclass
 from bpfprof.errors import UnsupportedError
 from bpfprof.kernel import bpf_syscall
 from bpfprof.kernel.attach import Attachments, cpus
@@ -56,8 +55,8 @@ def check_host() -> None:
 
 def check_machine() -> Finding:
     """The frame walk knows x86-64 only."""
-    if platform.machine() != "x86_64":
-        raise UnsupportedError(f"bpfprof does not know {platform.machine()} yet; it needs x86-64")
+    if os.uname().machine != "x86_64":
+        raise UnsupportedError(f"bpfprof does not know {os.uname().machine} yet; it needs x86-64")
     return Finding(f"Linux {os.uname().release} on x86-64, {len(cpus('online'))} CPUs")
 
 

@@ -18,11 +18,14 @@ import os
 import re
 import signal
 import sys
+from pathlib import Path
+from typing import Any
 
 from bpfprof import __version__
 from bpfprof.abi import ebpf_directory
 from bpfprof.errors import UnsupportedError
-from bpfprof.kernel.btf import KernelTypes
+from bpfprof.kernel import btf, sources
+from bpfprof.kernel.btf import KernelTypes, kernel_identity
 from bpfprof.kernel.sources import (
     compiler_flags,
     function_names,
@@ -60,12 +63,14 @@ _SEE_DEBUG = "--debug shows the compiler's messages"
 class Compilation:
     """A compilation under way, or its result from the cache; `result()` waits for it."""
 
-    def __init__(self, key: str, takes_pointer: bool, with_calls: bool = False, uses_links: bool = False) -> None:
-        self.takes_pointer = takes_pointer  # see load_programs()
+    def __init__(self, key: str, with_calls: bool = False) -> None:
         self.with_calls = with_calls
-        self.uses_links = uses_links  # see load_call_programs()
         self._key = key
-        self._programs = _parse(_CACHE.load(key))
+        # What the kernel can, with the programs; takes_pointer: see load_programs(); uses_links: load_call_programs().
+        self.takes_pointer = self.uses_links = False
+        self._programs: dict[str, bytes] | None = None
+        if kept := _parse(_CACHE.load(key)):
+            self.takes_pointer, self.uses_links, self._programs = kept
         self._child_pid = 0
         self._answer_fd = -1
         self._log_fd = -1
@@ -79,13 +84,13 @@ class Compilation:
         Raises UnsupportedError without BCC or the kernel's type information.
         """
         check_bcc()
-        text = join_includes(ebpf_directory() / "profiler.bpf.c")
-        types = KernelTypes()
-        flags = compiler_flags(types, keeps_run_delay(), function_names(text), with_calls)
-        parts = [__version__, os.uname().release, os.uname().machine, *flags, text]
-        key = hashlib.sha256("\0".join(parts).encode()).hexdigest()
-        compilation = cls(key, has_task_pointers(types), with_calls, with_calls and has_uprobe_links(types))
+        text, has_run_delay = join_includes(ebpf_directory() / "profiler.bpf.c"), keeps_run_delay()
+        compilation = cls(_key(text, has_run_delay, with_calls), with_calls)
         if compilation._programs is None:
+            types = KernelTypes()
+            flags = compiler_flags(types, has_run_delay, function_names(text), with_calls)
+            compilation.takes_pointer = has_task_pointers(types)
+            compilation.uses_links = with_calls and has_uprobe_links(types)
             compilation._fork(text, flags)
         return compilation
 
@@ -105,9 +110,10 @@ class Compilation:
         Raises UnsupportedError with what BCC or LLVM said.
         """
         if self._programs is None:
-            answer = self._take_answer()
-            self._programs = _parse(answer) or {}
-            _CACHE.store(self._key, answer)
+            programs = json.loads(self._take_answer())
+            self._programs = _programs(programs)
+            kept = {"takes_pointer": self.takes_pointer, "uses_links": self.uses_links, "programs": programs}
+            _CACHE.store(self._key, json.dumps(kept).encode())
         return self._programs
 
     def _take_answer(self) -> bytes:
@@ -136,12 +142,24 @@ class Compilation:
                 self.result()
 
 
-def _parse(content: bytes | memoryview | None) -> dict[str, bytes] | None:
-    """Programs as JSON: names and instructions in hex. None for anything else."""
+def _key(text: str, has_run_delay: bool, with_calls: bool) -> str:
+    """Of all that flags are made of, for to make them takes 80 ms: of this kernel's types, and the code that asks."""
+    host, makers = os.uname(), [Path(str(module.__file__)).read_bytes() for module in (sources, btf)]
+    parts = [__version__, host.release, host.version, host.machine, str(has_run_delay), str(with_calls), text]
+    return hashlib.sha256(b"\0".join([*(part.encode() for part in parts), *makers, kernel_identity()])).hexdigest()
+
+
+def _parse(content: bytes | memoryview | None) -> tuple[bool, bool, dict[str, bytes]] | None:
+    """(takes_pointer, uses_links, programs); None for anything else."""
     try:
-        return {name: bytes.fromhex(code) for name, code in json.loads(bytes(content or b"")).items()}
-    except (ValueError, AttributeError, TypeError):
+        kept = json.loads(bytes(content or b""))
+        return bool(kept["takes_pointer"]), bool(kept["uses_links"]), _programs(kept["programs"])
+    except (ValueError, AttributeError, TypeError, KeyError):
         return None
+
+
+def _programs(kept: Any) -> dict[str, bytes]:
+    return {name: bytes.fromhex(code) for name, code in kept.items()}
 
 
 def check_bcc() -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from threading import Thread
+from threading import Event, Thread
 
 from bpfprof.kernel.compiler import ON_EVENT, Compilation
 from bpfprof.kernel.loader import load_call_programs, load_programs
@@ -13,37 +13,43 @@ from bpfprof.proc.own_process import lift_locked_memory_limit
 
 
 class KernelSide:
-    """Maps, and programs once `programs()` was asked for them."""
+    """`tables` and `programs()`, which wait for what is not there yet."""
 
-    def __init__(self, tables: Tables, compilation: Compilation) -> None:
-        self.tables = tables
+    def __init__(self, compilation: Compilation) -> None:
         self._compilation = compilation
+        self._tables: Tables | None = None
+        self._has_tables = Event()  # or has failed
         self._programs: dict[str, int] = {}
         self._failure: BaseException | None = None
-        # The verifier takes as long as everything that is imported meanwhile.
+        # The kernel takes as long for them as everything that is imported meanwhile.
         self._loading = Thread(target=self._load, name="bpfprof-load", daemon=True)
         self._loading.start()
 
     @classmethod
     def start(cls, compilation: Compilation | None = None) -> KernelSide:
-        """Makes the maps and begins to load programs; compiles, if that is not under way.
-
-        Raises UnsupportedError without the privilege.
-        """
-        compilation = compilation or Compilation.start()
+        """Begins to make the maps and to load programs; compiles, if that is not under way."""
         if COUNTS_LOCKED_MEMORY:
             lift_locked_memory_limit()
-        try:
-            return cls(Tables.create(compilation.with_calls), compilation)
-        except BaseException:
-            compilation.interrupt()
-            raise
+        return cls(compilation or Compilation.start())
 
     def _load(self) -> None:
         try:
+            self._tables = Tables.create(self._compilation.with_calls)
+            self._has_tables.set()
             self._programs = load_programs(self._compilation.result(), self.tables.fds, self._compilation.takes_pointer)
         except BaseException as error:
             self._failure = error
+        finally:
+            self._has_tables.set()
+
+    @property
+    def tables(self) -> Tables:
+        """The maps. Raises UnsupportedError without the privilege, or when the kernel refuses one."""
+        self._has_tables.wait()
+        if self._tables is None:
+            assert self._failure is not None
+            raise self._failure
+        return self._tables
 
     @property
     def is_loading(self) -> bool:
@@ -86,4 +92,5 @@ class KernelSide:
         self._loading.join()
         while self._programs:
             os.close(self._programs.popitem()[1])
-        self.tables.close()
+        if self._tables is not None:
+            self._tables.close()

@@ -14,8 +14,9 @@ import mmap
 import os
 import struct
 from collections.abc import Container, Iterable
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from bpfprof.dataclass import dataclass
 from bpfprof.kernel import bpf_syscall
 from bpfprof.kernel.attach import cpus
 from bpfprof.kernel.refusals import refusal

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import os
-import secrets
 import struct
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from bpfprof import abi
+from bpfprof.dataclass import dataclass
 from bpfprof.kernel import bpf_syscall
 from bpfprof.kernel.attach import cpus
 from bpfprof.kernel.map_sizes import map_sizes
@@ -36,7 +36,9 @@ class Tables:
 
     fds: dict[str, int]
     entries: dict[str, int] = field(default_factory=dict)
-    key_factor: int = field(default_factory=lambda: secrets.randbits(64) | 1)  # of bp_config, in this recording
+    key_factor: int = field(
+        default_factory=lambda: int.from_bytes(os.urandom(8), "little") | 1
+    )  # of bp_config, in this recording
 
     @classmethod
     def create(cls, with_calls: bool = False) -> Tables:

@@ -14,7 +14,6 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -22,6 +21,7 @@ import numpy as np
 from bpfprof import abi
 from bpfprof import array_types as npt
 from bpfprof.abi.dtypes import FILE_DTYPE, MAPPING_DTYPE, RULE_DTYPE
+from bpfprof.dataclass import dataclass
 from bpfprof.elf.cfi.rules import NO_RULE_ID, Rules
 from bpfprof.kernel.tables import Tables, new_chunk
 from bpfprof.unwind.rows import FRAME_POINTER_ID, PAGE_BITS, RULE_BITS, RULE_MASK, FileRows, RuleTable

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import IntEnum
 from functools import lru_cache
+
+from bpfprof.dataclass import dataclass
 
 
 class FrameKind(IntEnum):

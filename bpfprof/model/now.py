@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from bpfprof.dataclass import dataclass
 from bpfprof.model.frames import Frame
 from bpfprof.model.ids import Pid, Tid
 

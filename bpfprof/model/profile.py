@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import cast
 
 import numpy as np
 
 from bpfprof import array_types as npt
+from bpfprof.dataclass import dataclass
 from bpfprof.model.frames import Frame
 from bpfprof.model.ids import Pid, Tid
 from bpfprof.model.samples import LOCK_HOLDER_DTYPE

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import mmap
 import os
-import tempfile
 from collections.abc import Iterable, Iterator
 from typing import IO, Any
 
@@ -133,6 +132,8 @@ class FiledRows(GrowingRows):
 
     def _move(self) -> None:
         try:
+            import tempfile
+
             self._file = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115 - it goes with this object
             write_at(self._file.fileno(), 0, self._rows[: self._count])
             self._rows = self._rows[:0].copy()

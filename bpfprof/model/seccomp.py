@@ -8,7 +8,6 @@ from __future__ import annotations
 import errno
 import mmap
 import os
-import platform
 import struct
 from collections.abc import Iterator
 
@@ -35,7 +34,7 @@ def seccomp_filter(calls: str) -> bytes:
 
     b"" on another machine than x86-64.
     """
-    if platform.machine() != "x86_64" or struct.calcsize("P") != 8:
+    if os.uname().machine != "x86_64" or struct.calcsize("P") != 8:
         return b""
     program = [_line(_LOAD, _ARCHITECTURE_AT), _line(_JUMP_EQUAL, _X86_64, 1), _line(_RETURN, _REFUSE)]
     program.append(_line(_LOAD, _NUMBER_AT))

@@ -12,11 +12,12 @@ import os
 import re
 import struct
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import numpy as np
 
 from bpfprof import array_types as npt
+from bpfprof.dataclass import dataclass
 from bpfprof.names.symbols import demangle
 from bpfprof.proc.text import with_controls_replaced
 

@@ -10,12 +10,13 @@ import importlib.util
 import re
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cache, partial
 
 import numpy as np
 
 from bpfprof import array_types as npt
+from bpfprof.dataclass import dataclass
 from bpfprof.elf.symbols.table import SymbolTable
 from bpfprof.proc.text import with_controls_replaced
 

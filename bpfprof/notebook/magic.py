@@ -14,7 +14,6 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from types import CodeType
 from typing import Any
@@ -25,6 +24,7 @@ from IPython.display import display
 
 from bpfprof.commands.own_options import OwnOptions
 from bpfprof.commands.recorder import Recorder
+from bpfprof.dataclass import dataclass
 from bpfprof.errors import BpfprofError
 from bpfprof.notebook.cells import cell_names, cell_numbers
 from bpfprof.notebook.result import Cell, Result, made_of

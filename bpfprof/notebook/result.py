@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ import numpy as np
 from bpfprof.commands.outputs import write_output
 from bpfprof.commands.own_options import OwnOptions
 from bpfprof.commands.report import load_profile
+from bpfprof.dataclass import dataclass
 from bpfprof.errors import UsageError
 from bpfprof.model.profile import Profile
 from bpfprof.notebook.cells import sources_of, with_cell_names

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Iterator
-from dataclasses import dataclass
 
+from bpfprof.dataclass import dataclass
 from bpfprof.errors import TargetError
 from bpfprof.model.containers import Container, container_of
 from bpfprof.model.ids import Pid

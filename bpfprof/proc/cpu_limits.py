@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
-from dataclasses import dataclass
 
+from bpfprof.dataclass import dataclass
 from bpfprof.model.ids import Pid
 from bpfprof.proc.cgroups import Cgroup, directories_above, hierarchy_of
 from bpfprof.proc.text import without_controls

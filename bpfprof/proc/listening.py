@@ -5,8 +5,8 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-from dataclasses import dataclass
 
+from bpfprof.dataclass import dataclass
 from bpfprof.model.ids import Pid
 from bpfprof.proc.living import living
 from bpfprof.proc.sockets import SocketNames, address_of, network_namespace

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import dataclass
 
+from bpfprof.dataclass import dataclass
 from bpfprof.errors import TargetError
 from bpfprof.model.ids import FileOffset, Pid, RuntimeAddress
 from bpfprof.proc.living import living

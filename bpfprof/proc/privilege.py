@@ -7,7 +7,8 @@ there since 5.8. The documents and the unit file are tested against CAPABILITIES
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+
+from bpfprof.dataclass import dataclass
 
 _FIRST_USER_NAMESPACE = 0xEFFFFFFD  # PROC_USER_INIT_INO, include/linux/proc_ns.h
 

@@ -20,9 +20,9 @@ import struct
 import sys
 import threading
 import time
-from dataclasses import dataclass
 from pathlib import Path
 
+from bpfprof.dataclass import dataclass
 from bpfprof.model.ids import Pid
 from bpfprof.proc import reader_child as child
 from bpfprof.proc.confinement import READING, bits, reader_filter

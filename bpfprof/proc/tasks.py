@@ -6,8 +6,8 @@ import os
 import re
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass
 
+from bpfprof.dataclass import dataclass
 from bpfprof.model.ids import Pid, RuntimeAddress, Tid
 from bpfprof.proc.living import has_ended, living
 from bpfprof.proc.reader import reader

@@ -8,7 +8,7 @@ order of time it is of no use to a table, and there is so much of it that a view
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,7 @@ from bpfprof import array_types as npt
 from bpfprof.account.spans import Spans, SpanSource
 from bpfprof.account.threads import sums_by
 from bpfprof.account.wakers import waker_of
+from bpfprof.dataclass import dataclass
 from bpfprof.model.frames import Frame, FrameKind
 from bpfprof.model.profile import GIL_ROW_DTYPE, WEIGHT_DTYPE, Interner, Profile, Quality, ThreadTime, Waker
 from bpfprof.model.rows import one_after_another, picked

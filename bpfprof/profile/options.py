@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from bpfprof.dataclass import dataclass
 from bpfprof.model.states import ThreadState
 
 # States of a thread off the CPU, as sched_switch has them (include/linux/sched.h), by their letters in ps and names.

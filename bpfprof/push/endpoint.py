@@ -5,9 +5,9 @@ from __future__ import annotations
 import gzip
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 from urllib.parse import quote, urlencode, urlsplit
 
+from bpfprof.dataclass import dataclass
 from bpfprof.errors import UsageError
 from bpfprof.model.profile import Profile
 from bpfprof.render.formats import RenderOptions

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from bpfprof.dataclass import dataclass
 from bpfprof.errors import UsageError
 from bpfprof.render.formats import Format, format_for_suffix
 

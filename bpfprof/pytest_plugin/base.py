@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from bpfprof.dataclass import dataclass
 from bpfprof.errors import RecordingError
 from bpfprof.query.differences import Change, differences
 from bpfprof.query.slices import SLICE_COUNT, STATES

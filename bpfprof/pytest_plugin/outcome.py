@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import textwrap
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +14,7 @@ from bpfprof import __version__
 from bpfprof.commands.outputs import write_output
 from bpfprof.commands.report import load_profile
 from bpfprof.commands.sources import read_sources
+from bpfprof.dataclass import dataclass
 from bpfprof.errors import RegressionError
 from bpfprof.model.profile import Profile
 from bpfprof.profile.options import ProfileOptions

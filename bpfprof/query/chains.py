@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from bpfprof import array_types as npt
 from bpfprof.account.threads import sums_by
+from bpfprof.dataclass import dataclass
 from bpfprof.model.grouping import group_numbers
 from bpfprof.model.profile import Profile, ThreadTime, Waker
 from bpfprof.model.rows import blocks, one_after_another, picked

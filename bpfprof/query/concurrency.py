@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from bpfprof.dataclass import dataclass
 from bpfprof.model.profile import Profile
 
 _SINGLE = 8  # numbers that are a range of their own

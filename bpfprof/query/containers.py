@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from bpfprof.dataclass import dataclass
 from bpfprof.model.containers import container_of
 from bpfprof.model.ids import Pid
 from bpfprof.model.profile import ThreadTime

@@ -6,11 +6,12 @@ computes are no reason why a step takes its time.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
 from bpfprof import array_types as npt
+from bpfprof.dataclass import dataclass
 from bpfprof.model.grouping import group_numbers
 from bpfprof.model.ids import Pid
 from bpfprof.model.profile import Profile

@@ -7,10 +7,11 @@ Threads are no level: their numbers, and often how many there are, differ from r
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 import numpy as np
 
+from bpfprof.dataclass import dataclass
 from bpfprof.model.frames import Frame
 from bpfprof.model.profile import Profile
 from bpfprof.model.rows import picked

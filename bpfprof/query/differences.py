@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
+from bpfprof.dataclass import dataclass
 from bpfprof.query.noise import Floats, Mean, Spread, chance, difference, errors_of_chance, mean
 from bpfprof.query.slices import SLICE_COUNT, Key, Slices
 

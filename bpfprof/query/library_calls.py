@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
+from bpfprof.dataclass import dataclass
 from bpfprof.model.calls import DIRECTIONS, CallFlag, length_at
 from bpfprof.model.grouping import grouped
 from bpfprof.model.profile import Profile

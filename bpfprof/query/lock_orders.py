@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from itertools import islice
 
 import numpy as np
 
+from bpfprof.dataclass import dataclass
 from bpfprof.model.profile import Profile
 from bpfprof.model.rows import picked
 from bpfprof.query.functions import Ints

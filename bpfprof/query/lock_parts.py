@@ -12,12 +12,11 @@ has a lock that he waits for himself.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from bpfprof import array_types as npt
 from bpfprof.account.holding import held_parts, holders_of, most_whole
+from bpfprof.dataclass import dataclass
 from bpfprof.model.profile import Profile
 from bpfprof.query.functions import Ints
 from bpfprof.query.stack_frames import Bools

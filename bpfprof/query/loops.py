@@ -12,11 +12,11 @@ them, and what samples there are were at other lines then.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
 
 from bpfprof import array_types as npt
+from bpfprof.dataclass import dataclass
 from bpfprof.model.profile import Profile
 from bpfprof.model.spans import ThreadState
 from bpfprof.query.functions import Ints

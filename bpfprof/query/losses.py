@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
 
+from bpfprof.dataclass import dataclass
 from bpfprof.model.profile import Profile
 
 _MOST = 0.05  # of the wall time of a process's threads

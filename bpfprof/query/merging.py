@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
+from bpfprof.dataclass import dataclass
 from bpfprof.model.profile import EVENT_WEIGHT_DTYPE, WEIGHT_DTYPE, Profile, ThreadTime
 from bpfprof.profile.weights import merged
 from bpfprof.query.functions import Ints
 from bpfprof.query.roles import folded_name, roles_of
 from bpfprof.query.work import Work, work_of
 
-# role: threads of one role in all processes of one name; process: all threads of all processes of one name.
-MERGES = ("role", "process", "none")
 MANY = 8  # threads: of more of them a view that folds by itself shows roles
 _SHORT = 0.01  # of the time of what lived longest
 _FEW_SHORT = 3  # processes that lived so short: fewer are no crowd

@@ -2,32 +2,18 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import cache
-from importlib import resources
 
 import numpy as np
 
+from bpfprof.dataclass import dataclass
 from bpfprof.model.frames import Frame, FrameKind
 from bpfprof.query.functions import Ints
+from bpfprof.query.patterns import LEVELS, LONGEST, Pattern, known_patterns
 from bpfprof.query.stack_frames import StackFrames
 
-_LEVELS = ("kernel", "operator", "call", "group")
-_OUTERMOST = _LEVELS.index("call") + 1
+_OUTERMOST = LEVELS.index("call") + 1
 _NAMED = (FrameKind.PYTHON, FrameKind.NATIVE, FrameKind.INLINED)
-_LONGEST = 4096  # letters of a name that patterns are searched in: C++ has names of megabytes
-
-
-@dataclass(frozen=True)
-class Pattern:
-    """level: from 1; of the operators of a stack those of the highest count. name: a template of re.Match.expand()."""
-
-    level: int
-    file: re.Pattern[str]
-    function: re.Pattern[str]
-    name: str
 
 
 @dataclass(frozen=True)
@@ -37,32 +23,6 @@ class Operators:
     names: list[str]
     of_frame: Ints
     owner: Ints
-
-
-@cache
-def known_patterns() -> tuple[Pattern, ...]:
-    """Those of operators.txt."""
-    return tuple(
-        Pattern(_LEVELS.index(level) + 1, re.compile(file), re.compile(function), name)
-        for level, file, function, name in pattern_rows("operators.txt")
-    )
-
-
-def pattern_rows(name: str) -> list[list[str]]:
-    """The four columns of a file of patterns in this folder, two blanks or more between them."""
-    text = resources.files(__package__).joinpath(name).read_text(encoding="utf-8")
-    return [re.split(r" {2,}", line) for line in text.splitlines() if line and not line.startswith("#")]
-
-
-def parse_group(text: str) -> Pattern:
-    """`NAME=REGEX`, searched in `FUNCTION (FILE)`. Raises ValueError."""
-    name, equals, pattern = text.partition("=")
-    if not (name and equals and pattern):
-        raise ValueError(f"{text!r} is no group; one is written NAME=REGEX")
-    try:
-        return Pattern(len(_LEVELS), re.compile(""), re.compile(pattern), name.replace("\\", r"\\"))
-    except re.error as error:
-        raise ValueError(f"{pattern!r} is no regular expression: {error}") from error
 
 
 def find_operators(frames: Sequence[Frame], stack_frames: StackFrames, groups: Sequence[Pattern] = ()) -> Operators:
@@ -75,7 +35,7 @@ def find_operators(frames: Sequence[Frame], stack_frames: StackFrames, groups: S
     for number, frame in enumerate(frames):
         if frame.kind not in _NAMED:
             continue
-        key = frame.name[:_LONGEST], frame.file[-_LONGEST:]
+        key = frame.name[:LONGEST], frame.file[-LONGEST:]
         if key not in of_name:
             if key[1] not in of_file:
                 of_file[key[1]] = [pattern for pattern in patterns if pattern.file.search(key[1])]

@@ -10,9 +10,9 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Iterable
-from dataclasses import dataclass
 from functools import lru_cache
 
+from bpfprof.dataclass import dataclass
 from bpfprof.model.frames import Frame, FrameKind
 
 _KEPT = 4096  # paths, of which a view of a recording that goes on asks again and again

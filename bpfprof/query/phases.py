@@ -2,34 +2,20 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import cache
 
 import numpy as np
 
+from bpfprof.dataclass import dataclass
 from bpfprof.model.frames import Frame, FrameKind
 from bpfprof.query.functions import Ints
-from bpfprof.query.operators import pattern_rows
+from bpfprof.query.patterns import LONGEST, PhasePattern, known_phases
 from bpfprof.query.stack_frames import Bools, StackFrames
 
 DATA, TO_DEVICE, FORWARD, BACKWARD, OPTIMIZER = "data wait", "host to device", "forward", "backward", "optimizer"
 COMMUNICATION, CHECKPOINT, LOG, OTHER = "communication", "checkpoint", "log", "other"
 PHASES = (DATA, TO_DEVICE, FORWARD, BACKWARD, OPTIMIZER, COMMUNICATION, CHECKPOINT, LOG)
-_OF_THE_USER = 9  # rank of patterns that come with an option
 _NAMED = (FrameKind.PYTHON, FrameKind.NATIVE, FrameKind.INLINED)
-_LONGEST = 4096  # letters of a name that patterns are searched in: C++ has names of megabytes
-
-
-@dataclass(frozen=True)
-class PhasePattern:
-    """rank: of the frames of a stack that of the highest tells its phase."""
-
-    rank: int
-    phase: str
-    file: re.Pattern[str]
-    function: re.Pattern[str]
 
 
 @dataclass(frozen=True)
@@ -40,26 +26,6 @@ class StackPhases:
     names: tuple[str, ...]
     of_stack: Ints
     is_known: Bools
-
-
-@cache
-def known_phases() -> tuple[PhasePattern, ...]:
-    """Those of phases.txt."""
-    return tuple(
-        PhasePattern(int(rank), phase, re.compile(file), re.compile(function))
-        for rank, phase, file, function in pattern_rows("phases.txt")
-    )
-
-
-def parse_phase(text: str) -> PhasePattern:
-    """`NAME=REGEX`, searched in `FUNCTION (FILE)`; NAME is one of PHASES or any other. Raises ValueError."""
-    name, equals, pattern = text.partition("=")
-    if not (name.strip() and equals and pattern):
-        raise ValueError(f"{text!r} is no phase; one is written NAME=REGEX")
-    try:
-        return PhasePattern(_OF_THE_USER, name.strip(), re.compile(""), re.compile(pattern))
-    except re.error as error:
-        raise ValueError(f"{pattern!r} is no regular expression: {error}") from error
 
 
 def find_phases(
@@ -74,7 +40,7 @@ def find_phases(
     for number, frame in enumerate(frames):
         if frame.kind not in _NAMED:
             continue
-        key = frame.name[:_LONGEST], frame.file[-_LONGEST:]
+        key = frame.name[:LONGEST], frame.file[-LONGEST:]
         if key not in of_name:
             if key[1] not in of_file:
                 of_file[key[1]] = [each for each in known_phases() if each.file.search(key[1])]

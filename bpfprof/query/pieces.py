@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
+from bpfprof.dataclass import dataclass
 from bpfprof.query.functions import Ints
 
 

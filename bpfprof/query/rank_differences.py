@@ -6,10 +6,10 @@ What a rank waits for the others is no time of its own: its waits in communicati
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
+from bpfprof.dataclass import dataclass
 from bpfprof.model.frames import Frame
 from bpfprof.query.functions import Ints
 from bpfprof.query.phases import COMMUNICATION

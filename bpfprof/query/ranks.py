@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
+from bpfprof.dataclass import dataclass
 from bpfprof.model.frames import Frame
 from bpfprof.model.profile import Profile, ThreadTime
 from bpfprof.model.spans import ThreadState

@@ -5,11 +5,12 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from statistics import median
 
 import numpy as np
 
+from bpfprof.dataclass import dataclass
 from bpfprof.model.profile import Profile, ThreadTime
 from bpfprof.query.functions import function_of_frames
 from bpfprof.query.shares import HANDED, IDLE, sums

@@ -4,31 +4,30 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import numpy as np
 
 from bpfprof import array_types as npt
+from bpfprof.dataclass import dataclass
 from bpfprof.model.frames import Frame, FrameKind
 from bpfprof.model.profile import Profile, ThreadTime, Waker
 from bpfprof.model.states import AWAIT_REASONS, reason_text
 from bpfprof.query.chains import waker_name
+from bpfprof.query.choices import OF_FRAMES, OF_THREADS
 from bpfprof.query.containers import container_label
 from bpfprof.query.functions import Ints, function_name, function_of_frames, owner_frames
 from bpfprof.query.libraries import library_groups
 from bpfprof.query.lock_holders import LockWaits, lock_waits
 from bpfprof.query.merging import MergedThreads
-from bpfprof.query.operators import Pattern, find_operators
+from bpfprof.query.operators import find_operators
 from bpfprof.query.origins import origins
+from bpfprof.query.patterns import Pattern
 from bpfprof.query.shares import LOCK, sums
 from bpfprof.query.tasks import group_tasks
 from bpfprof.query.work import IDLE_TIME, WAIT_TIME, Work, kinds_of
 
-OF_FRAMES = ("function", "line", "file", "library", "operator")
-OF_THREADS = ("thread", "process", "container")
-ROW_GROUPINGS = (*OF_FRAMES, *OF_THREADS, "reason", "lock", "waker", "task")
 _FUNCTIONS = (FrameKind.PYTHON, FrameKind.NATIVE, FrameKind.INLINED, FrameKind.KERNEL)
-SORTS = ("own", "total", "cpu", "ready", "wait", "count", "name")
 
 
 @dataclass(frozen=True)

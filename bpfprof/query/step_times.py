@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from bpfprof import array_types as npt
+from bpfprof.dataclass import dataclass
 from bpfprof.model.frames import Frame
 from bpfprof.model.profile import Profile
 from bpfprof.model.spans import ThreadState

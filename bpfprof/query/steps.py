@@ -10,11 +10,12 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 import numpy as np
 
 from bpfprof import array_types as npt
+from bpfprof.dataclass import dataclass
 from bpfprof.model.frames import Frame, FrameKind
 from bpfprof.model.profile import Profile
 from bpfprof.query.functions import Ints, function_of_frames
@@ -30,7 +31,8 @@ from bpfprof.query.loops import (
     turns_by_line,
     what_was_seen,
 )
-from bpfprof.query.phases import BACKWARD, DATA, FORWARD, OPTIMIZER, PHASES, PhasePattern, StackPhases, find_phases
+from bpfprof.query.patterns import PhasePattern
+from bpfprof.query.phases import BACKWARD, DATA, FORWARD, OPTIMIZER, PHASES, StackPhases, find_phases
 from bpfprof.query.pieces import Pieces, cut_spans
 from bpfprof.query.stack_frames import StackFrames
 
@@ -88,7 +90,10 @@ class StepsWanted:
     patterns: Sequence[PhasePattern] = field(default=())
 
 
-def find_steps(profile: Profile, wanted: StepsWanted = StepsWanted()) -> list[Steps]:
+_ANY = StepsWanted()
+
+
+def find_steps(profile: Profile, wanted: StepsWanted = _ANY) -> list[Steps]:
     """One for each process that has any, or seems to, with most time in them first, of at most 64 processes.
 
     Of each process they are looked for in its main thread; calls of a function in the thread that has most of it.

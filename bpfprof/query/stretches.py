@@ -8,11 +8,11 @@ that recorded itself, where there may be several at the same time, has that of t
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from bpfprof import array_types as npt
+from bpfprof.dataclass import dataclass
 from bpfprof.model.profile import Profile
 from bpfprof.model.spans import ThreadState
 from bpfprof.query.slices import SLICE_COUNT, STATES, Slices

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from bpfprof.dataclass import dataclass
 from bpfprof.model.profile import LastWait, Profile
 from bpfprof.model.spans import ThreadState
 from bpfprof.model.states import reason_text

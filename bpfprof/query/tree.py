@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from bpfprof.dataclass import dataclass
 from bpfprof.model.profile import Profile
 from bpfprof.query.merging import MANY, MergedThreads, merged_threads
 from bpfprof.query.shares import OTHER

@@ -8,8 +8,8 @@ first one of the native library that the CPU was in.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+from bpfprof.dataclass import dataclass
 from bpfprof.model.frames import FrameKind
 from bpfprof.model.profile import Profile
 from bpfprof.query.functions import function_of_frames

@@ -9,11 +9,11 @@ the recording worked, for then no one else is what the program is about.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 import numpy as np
 
 from bpfprof import array_types as npt
+from bpfprof.dataclass import dataclass
 from bpfprof.model.frames import FrameKind
 from bpfprof.model.profile import Profile
 from bpfprof.model.spans import ThreadState

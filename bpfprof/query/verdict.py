@@ -6,8 +6,8 @@ Each row of RULES is a condition on facts and a sentence with them; the first ro
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
+from bpfprof.dataclass import dataclass
 from bpfprof.model.frames import Frame
 from bpfprof.model.profile import Profile
 from bpfprof.query.awaited import WAITS, Awaited, awaited_text, awaited_threads

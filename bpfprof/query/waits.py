@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
 from bpfprof import array_types as npt
+from bpfprof.dataclass import dataclass
 from bpfprof.model.profile import Profile
 from bpfprof.model.rows import blocks, out_of_memory
 from bpfprof.model.spans import SHARED_LOCK, WAIT_TIME_DTYPE, How, SpanFlag, ThreadState, times_of

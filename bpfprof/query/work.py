@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import numpy as np
 
 from bpfprof import array_types as npt
+from bpfprof.dataclass import dataclass
 from bpfprof.model.grouping import group_numbers
 from bpfprof.model.profile import Profile
 from bpfprof.model.rows import Rows, blocks, one_after_another, picked

@@ -11,13 +11,14 @@ import json
 import re
 import struct
 import zlib
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import lru_cache
 from typing import Any, BinaryIO
 
 import numpy as np
 
 from bpfprof import array_types as npt
+from bpfprof.dataclass import dataclass
 from bpfprof.errors import RecordingError
 
 MAGIC = b"BPFPROF\x02"  # the last byte is the version of the format

@@ -9,12 +9,13 @@ what the part holds, however long the recording is.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from bpfprof import array_types as npt
+from bpfprof.dataclass import dataclass
 from bpfprof.model import samples as model
 from bpfprof.model.grouping import group_numbers
 from bpfprof.model.rows import copied, one_after_another, picked

@@ -6,12 +6,13 @@ A recording takes chunks one by one, from a file or as they are made; its arrays
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, BinaryIO, cast
 
 import numpy as np
 
 from bpfprof import array_types as npt
+from bpfprof.dataclass import dataclass
 from bpfprof.errors import RecordingError
 from bpfprof.model import samples as model
 from bpfprof.model.rows import FiledRows, GrowingRows, blocks, read_only

@@ -7,8 +7,10 @@ Nothing here takes long to import, as capture needs it before the kernel side is
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Optional, TypedDict, Union
+
+from bpfprof.dataclass import dataclass
 
 _VERSION = re.compile(r"(\d{1,3})\.(\d{1,3})")
 _MADE_UP = re.compile(r"MainThread|Thread-\d+( \(.*\))?")  # Lib/threading.py: _MainThread, _newname()

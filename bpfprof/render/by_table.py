@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from bpfprof.model.profile import Profile
 from bpfprof.query.chains import waker_name
+from bpfprof.query.choices import ROW_GROUPINGS
 from bpfprof.query.lock_holders import LockWaits
 from bpfprof.query.merging import merged_threads
 from bpfprof.query.origins import origins
 from bpfprof.query.places import place_text
-from bpfprof.query.rows import ROW_GROUPINGS, Row, rows_by, sorted_rows
+from bpfprof.query.rows import Row, rows_by, sorted_rows
 from bpfprof.query.work import work_of
 from bpfprof.render.columns import COLUMNS, padded, percent_text, seconds_text, shortened
 from bpfprof.render.formats import RenderOptions

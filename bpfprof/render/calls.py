@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from bpfprof.dataclass import dataclass
 from bpfprof.model.frames import FrameKind
 from bpfprof.model.profile import Profile
 from bpfprof.model.spans import ThreadState

@@ -8,10 +8,10 @@ waits, are told as they are, and so are their callers.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
+from bpfprof.dataclass import dataclass
 from bpfprof.model.frames import Frame, FrameKind
 from bpfprof.query.diff_tree import DiffPaths, Step
 from bpfprof.query.differences import Differences

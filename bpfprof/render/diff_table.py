@@ -6,11 +6,11 @@ import json
 import math
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
+from bpfprof.dataclass import dataclass
 from bpfprof.query.differences import FALSE_ALARMS, Change, Difference, Differences
-from bpfprof.query.phases import PhasePattern
+from bpfprof.query.patterns import PhasePattern
 from bpfprof.query.slices import Key
 from bpfprof.render.columns import COLUMNS, shortened, wrapped
 from bpfprof.render.header import counted

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+from bpfprof.dataclass import dataclass
 from bpfprof.model.profile import Profile
 from bpfprof.render.columns import COLUMNS, percent_text, shortened
 from bpfprof.render.formats import RenderOptions

@@ -5,14 +5,14 @@ from __future__ import annotations
 import importlib
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
+from bpfprof.dataclass import dataclass
+
 if TYPE_CHECKING:
     from bpfprof.model.profile import Profile
-    from bpfprof.query.operators import Pattern
-    from bpfprof.query.phases import PhasePattern
+    from bpfprof.query.patterns import Pattern, PhasePattern
 
 GROUPINGS = ("stack", "reason", "thread", "container", "function", "waker", "lock")  # of waits
 
@@ -31,12 +31,12 @@ class RenderOptions:
     event: str = ""  # what weights count, of the events of the recording; "": time
     by: str = "stack"  # what waits of one group have in common: GROUPINGS, or task
     limit: int = 0  # rows, groups or lines shown; 0: as many as the view finds fit
-    sort: str = "own"  # rows of a table, by one of query.rows.SORTS
+    sort: str = "own"  # rows of a table, by one of query.choices.SORTS
     operators: Sequence[Pattern] = ()  # beside those that are known
     step: re.Pattern[str] | None = None  # steps are calls of a function with this in its name; None: they are found
     phases: Sequence[PhasePattern] = ()  # of steps, beside those that are known
     batch: int = 0  # samples of a step; 0: not known
-    merge: str = ""  # threads shown as one: one of query.merging.MERGES; "": as the view does by itself
+    merge: str = ""  # threads shown as one: one of query.choices.MERGES; "": as the view does by itself
     with_idle: bool = False  # waits of threads that have nothing to do are among the others
     sources: ReadSources | None = None  # for the page; None: no lines of the program's files
     waker_depth: int = 2  # how many wakers one after the other

@@ -12,7 +12,6 @@ from bpfprof.render.formats import RenderOptions
 from bpfprof.render.header import counted
 from bpfprof.render.labels import printable
 
-CALL = "call"  # what --by calls them
 NOT_COUNTED = "calls of libraries were not counted: record --cuda does that"
 _WIDTHS = (11, 9, 8, 8, 8, 8, 8)
 _HEADINGS = ("calls", "total s", "p50 ~", "p99 ~", "longest", "bytes", "a second")

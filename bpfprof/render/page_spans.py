@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from bpfprof import array_types as npt
+from bpfprof.dataclass import dataclass
 from bpfprof.model.grouping import group_numbers
 from bpfprof.model.profile import Profile
 from bpfprof.model.spans import SpanFlag, ThreadState

@@ -8,21 +8,22 @@ from typing import Any
 from bpfprof.model.frames import Frame
 from bpfprof.model.profile import Profile
 from bpfprof.query.chains import thread_name
+from bpfprof.query.choices import CALL, OF_FRAMES, STEP
 from bpfprof.query.lock_holders import LockWaits
 from bpfprof.query.losses import losses_of
 from bpfprof.query.merging import merged_threads
 from bpfprof.query.roles import thread_shares
-from bpfprof.query.rows import OF_FRAMES, Row, rows_by, sorted_rows
+from bpfprof.query.rows import Row, rows_by, sorted_rows
 from bpfprof.query.shares import SHARES
 from bpfprof.query.verdict import verdict_of
 from bpfprof.query.work import Work, work_of
 from bpfprof.render.concurrency import concurrency_json
 from bpfprof.render.formats import RenderOptions
 from bpfprof.render.labels import printable
-from bpfprof.render.library_calls import CALL, library_calls_json
+from bpfprof.render.library_calls import library_calls_json
 from bpfprof.render.lock_orders import last_wait_json, lock_order_json
 from bpfprof.render.quality import lost_count
-from bpfprof.render.steps import STEP, steps_json
+from bpfprof.render.steps import steps_json
 
 
 def render_json(profile: Profile, options: RenderOptions) -> str:

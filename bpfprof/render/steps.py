@@ -16,7 +16,6 @@ from bpfprof.render.formats import RenderOptions
 from bpfprof.render.header import counted
 from bpfprof.render.labels import printable, process_label, thread_label
 
-STEP = "step"  # what --by calls them
 _MOST_TABLES = 8  # processes
 _FEW = 2  # of the phases that a slow step has more of
 _ADVICE = 'record with a higher --rate, or mark them: `with bpfprof.marks.mark("step"):`'

@@ -9,11 +9,11 @@ from __future__ import annotations
 import json
 import textwrap
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from html import escape
 
 import numpy as np
 
+from bpfprof.dataclass import dataclass
 from bpfprof.render.call_tree import Bools, CallTree, Ints
 from bpfprof.render.columns import duration_text, percent_text
 from bpfprof.render.frame_look import LOOKS, patterns, style

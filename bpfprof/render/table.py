@@ -11,6 +11,7 @@ from bpfprof.model.frames import FrameKind
 from bpfprof.model.profile import Profile
 from bpfprof.model.spans import ThreadState
 from bpfprof.model.states import reason_text
+from bpfprof.query.choices import CALL, STEP
 from bpfprof.query.functions import owner_frames
 from bpfprof.render.by_table import by_block
 from bpfprof.render.columns import COLUMNS, duration_text, padded, percent_text, seconds_text, shortened, wrapped
@@ -28,10 +29,10 @@ from bpfprof.render.labels import (
     reason_label,
     thread_label,
 )
-from bpfprof.render.library_calls import CALL, NOT_COUNTED, library_calls_block
+from bpfprof.render.library_calls import NOT_COUNTED, library_calls_block
 from bpfprof.render.lock_orders import deadlock_lines
 from bpfprof.render.quality import quality_line
-from bpfprof.render.steps import STEP, steps_block
+from bpfprof.render.steps import steps_block
 from bpfprof.render.thread_times import reasons_block, threads_block
 
 _MAX_FUNCTIONS = 5

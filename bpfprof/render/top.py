@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+from bpfprof.dataclass import dataclass
 from bpfprof.query.moment import Closer, Key, LivePlace, Moment
 from bpfprof.query.now import NowGroup
 from bpfprof.query.places import file_text

@@ -35,8 +35,9 @@ frames that are none.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import Enum
+
+from bpfprof.dataclass import dataclass
 
 DISAGREEMENT = "native and Python frames disagree"
 

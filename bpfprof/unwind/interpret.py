@@ -6,12 +6,13 @@ It says what the kernel side has to find, and is written to be read, not to be f
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import IntEnum
 from typing import NamedTuple, Union
 
 import numpy as np
 
+from bpfprof.dataclass import dataclass
 from bpfprof.elf.cfi.rules import FLAG_IN_REGISTER, FLAG_SIGNAL, CfaKind, FramePointerKind, Rules
 from bpfprof.model.ids import RuntimeAddress
 from bpfprof.unwind.rows import FileRows, find

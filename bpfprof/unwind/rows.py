@@ -8,12 +8,13 @@ most of the page index, which is 3 % of the rows, but take 14 to 17 steps and pu
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 import numpy as np
 
 from bpfprof import abi
 from bpfprof.array_types import NDArray
+from bpfprof.dataclass import dataclass
 from bpfprof.elf.cfi.rules import NO_RULE_ID, RULE, UNSUPPORTED_ID, CallFrames, CfaKind, FramePointerKind, Reason, Rules
 from bpfprof.elf.parts import Parts
 

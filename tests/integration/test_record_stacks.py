@@ -380,8 +380,14 @@ def test_children_older_than_the_recording(tmp_path: Path) -> None:
 
 @pytest.mark.gate
 def test_no_subprocesses(tmp_path: Path) -> None:
-    with running(PYTHON, program("fork_exec.py")) as target:
-        folded = recorded(target, tmp_path / "x.bpfprof", 1, "--no-subprocesses")
+    with (
+        running(PYTHON, program("fork_exec.py")) as target,
+        recording("-p", target.pid, "-o", tmp_path / "x.bpfprof", "--no-subprocesses") as recorder,
+    ):
+        let_run(target.pid, 0.5, of_children=True)  # some rounds, for each spawned Python has 60 ms and its start
+        done = recorder.end()
+    assert done.returncode == 0, done.stderr
+    folded = collapsed(tmp_path / "x.bpfprof")
     assert {process for process, *_ in folded.lines} == {f"process python ({target.pid})"}
     assert "thread_work" in folded.functions()
     assert not {"forked_work", "spawned_work"} & folded.functions()

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from bpfprof import abi
+from bpfprof import abi, private_cache
 from bpfprof.elf.image import ElfImage
 from bpfprof.kernel import bpf_syscall, compiler, sources
 from bpfprof.kernel.btf import KernelTypes
@@ -70,6 +70,7 @@ def mathematics() -> str:
 def test_calls_of_a_library(uses_links: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With probes that count them stacks are walked by other programs, too: all are loaded."""
     library = shutil.copy(mathematics(), tmp_path)
+    monkeypatch.setattr(private_cache, "cache_directory", lambda: tmp_path / "cache")  # it keeps what a kernel can
     for module in (sources, compiler):
         monkeypatch.setattr(module, "has_uprobe_links", lambda _types: uses_links)
     kernel, tid = KernelSide.start(Compilation.start(with_calls=True)), threading.get_native_id()

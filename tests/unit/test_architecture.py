@@ -13,7 +13,7 @@ MAX_LINE_COUNT = 400
 
 # Data flows down the rows, imports go up: a package imports itself and the rows above it, never a neighbour.
 ROWS = (
-    {"__init__", "array_types", "marks"},
+    {"__init__", "array_types", "dataclass", "marks"},
     {"errors", "model"},
     {"abi", "private_cache"},
     {"elf", "proc"},
@@ -31,7 +31,7 @@ ROWS = (
 )
 ROW_OF = {package: index for index, row in enumerate(ROWS) for package in row}
 # A renderer is a pure function of a profile.
-ONLY = {"render": {"__init__", "array_types", "errors", "model", "query", "render"}}
+ONLY = {"render": {"__init__", "array_types", "dataclass", "errors", "model", "query", "render"}}
 LIBRARIES = {"bcc": {"kernel"}, "elftools": {"elf"}, "click": {"cli", "commands"}}
 LIBRARIES |= {"IPython": {"notebook"}, "pytest": {"pytest_plugin"}}
 LIBRARIES |= {

@@ -6,11 +6,10 @@ are looked at. Encodings as in `lengths`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from bpfprof.array_types import NDArray
+from bpfprof.dataclass import dataclass
 from bpfprof.elf.asm.lengths import ARITHMETIC, KEY_COUNT, MAP_0F, MAP_0F3A, MAP_0F38, VEX_MAPS, Lengths
 from bpfprof.elf.leb128 import Bytes, Ints
 

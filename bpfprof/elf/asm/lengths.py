@@ -7,11 +7,10 @@ function's start meets those that run. Encodings are those of 64-bit mode in Int
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from bpfprof.array_types import NDArray
+from bpfprof.dataclass import dataclass
 from bpfprof.elf.leb128 import Bytes
 
 PADDING_BYTES = 32  # behind the code, so that an instruction cut short is still inside the array

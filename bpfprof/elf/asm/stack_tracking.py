@@ -8,11 +8,11 @@ sure (two ways to one place with different stacks, a return that would not find 
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 
+from bpfprof.dataclass import dataclass
 from bpfprof.elf.asm import effects as op
 from bpfprof.elf.asm.effects import RBP, RSP, Instructions, mask
 from bpfprof.elf.cfi.rules import CfaKind, FramePointerKind, RuleFields

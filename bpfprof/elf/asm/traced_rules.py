@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
 
 from bpfprof.array_types import NDArray
+from bpfprof.dataclass import dataclass
 from bpfprof.elf.asm.effects import Instructions, effects
 from bpfprof.elf.asm.extent import functions_in
 from bpfprof.elf.asm.lengths import PADDING_BYTES, lengths

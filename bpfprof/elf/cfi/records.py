@@ -9,11 +9,11 @@ import struct
 from array import array
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 import numpy as np
 
 from bpfprof.array_types import NDArray
+from bpfprof.dataclass import dataclass
 from bpfprof.elf.cfi.rules import RETURN_ADDRESS, Reason
 from bpfprof.elf.cfi.sections import RECORD_LIMIT, FrameSection, Header, frame_address, frame_offsets
 from bpfprof.elf.leb128 import Ints, read_sleb, read_uleb

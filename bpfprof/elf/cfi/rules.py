@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from enum import IntEnum
 from typing import TypeVar
 
@@ -17,6 +17,7 @@ import numpy as np
 from bpfprof import abi
 from bpfprof.abi.dtypes import RULE_DTYPE
 from bpfprof.array_types import NDArray
+from bpfprof.dataclass import dataclass
 from bpfprof.elf.leb128 import Ints
 
 RBP, RSP, RETURN_ADDRESS = 6, 7, 16

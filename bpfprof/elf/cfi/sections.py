@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import struct
 import zlib
-from dataclasses import dataclass
 
 import numpy as np
 
+from bpfprof.dataclass import dataclass
 from bpfprof.elf.image import PF_X, ElfError, ElfImage
 from bpfprof.elf.leb128 import Ints
 

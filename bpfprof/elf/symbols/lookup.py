@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import islice
 
+from bpfprof.dataclass import dataclass
 from bpfprof.model.ids import ElfAddress
 
 # Exactly so many bytes at a place, which is an ELF address or a file offset; None on a miss.

@@ -8,7 +8,6 @@ xz-compressed ELF file with a .symtab of what .dynsym lacks: GDB manual, "MiniDe
 
 from __future__ import annotations
 
-import lzma
 import struct
 from collections.abc import Callable, Iterator
 
@@ -218,6 +217,8 @@ def _embedded_file(image: ElfImage, problems: list[str]) -> ReadAt | None:
     if data is None:
         problems.append(".gnu_debugdata: larger than what is read of it")
         return None
+    import lzma  # 5 ms, and seldom needed
+
     try:
         decoder = lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=_XZ_MEMORY_LIMIT_BYTES)
         content = decoder.decompress(data, _DECOMPRESSED_LIMIT_BYTES)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from bpfprof.model.frames import Frame
-from bpfprof.query.operators import find_operators, parse_group
+from bpfprof.query.operators import find_operators
+from bpfprof.query.patterns import parse_group
 from bpfprof.query.rows import rows_by
 from bpfprof.query.stack_frames import StackFrames
 from bpfprof.query.work import work_of

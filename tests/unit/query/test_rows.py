@@ -12,7 +12,8 @@ from bpfprof.model.ids import Pid
 from bpfprof.model.profile import TASK_SPAN_DTYPE, Profile, Task
 from bpfprof.model.spans import SpanFlag
 from bpfprof.model.states import AWAIT_REASONS
-from bpfprof.query.rows import ROW_GROUPINGS, SORTS, Row, rows_by, sorted_rows
+from bpfprof.query.choices import ROW_GROUPINGS, SORTS
+from bpfprof.query.rows import Row, rows_by, sorted_rows
 from bpfprof.query.work import work_of
 from tests.unit.render.profiles import (
     MS,

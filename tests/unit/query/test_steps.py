@@ -12,7 +12,8 @@ import pytest
 from bpfprof.model.frames import Frame
 from bpfprof.model.profile import PROFILE_MARK_DTYPE
 from bpfprof.query.loops import every_so_many
-from bpfprof.query.phases import find_phases, parse_phase
+from bpfprof.query.patterns import parse_phase
+from bpfprof.query.phases import find_phases
 from bpfprof.query.stack_frames import StackFrames
 from bpfprof.query.step_times import step_times
 from bpfprof.query.steps import CALLS, LOOP, MARKS, Steps, StepsWanted, find_steps

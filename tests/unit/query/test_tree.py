@@ -10,7 +10,7 @@ from bpfprof.model.profile import Profile
 from bpfprof.model.spans import SpanFlag
 from bpfprof.profile.build import build_profile
 from bpfprof.profile.options import ProfileOptions
-from bpfprof.query.merging import MERGES
+from bpfprof.query.choices import MERGES
 from bpfprof.query.tree import Tree, tree_of
 from bpfprof.query.work import work_of
 from tests.unit.recording.hand_made import FUTEX, START_NS, HandMade, Story, small
