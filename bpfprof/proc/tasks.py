@@ -112,7 +112,9 @@ def thread_name(pid: Pid, tid: Tid) -> str:
 def process_command_line(pid: Pid) -> list[str]:
     """Its arguments, the first 4 KiB of them; empty for a kernel thread or when the process is gone."""
     raw = _ask(pid, f"/proc/{living(pid)}/cmdline", _COMMAND_LINE_LIMIT_BYTES)
-    return [without_controls(part) for part in raw.removesuffix(b"\0").split(b"\0")] if raw else []
+    # Lines of a program that is given with -c stay apart.
+    in_one_line = raw.translate(bytes.maketrans(b"\t\n\v\f\r", b"     "))
+    return [without_controls(part) for part in in_one_line.removesuffix(b"\0").split(b"\0")] if raw else []
 
 
 def process_rank(pid: Pid) -> str:

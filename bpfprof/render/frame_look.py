@@ -64,9 +64,18 @@ def are_plumbing(frames: Sequence[Frame | None]) -> list[bool]:
     return [frame is not None and is_runtime(next(libraries)) and frame.kind in _NATIVE for frame in frames]
 
 
+def python_look(frame: Frame, library: str) -> str:
+    """Of a Python function of this library. What is in no file is the user's (`python -c`, a template, a cell of a
+    notebook), but for methods of dataclasses and the like.
+    """
+    if library == GENERATED:
+        return "stdlib" if frame.name.rpartition(".")[2].startswith("__") else "own"
+    return "own" if library == OWN_CODE else "stdlib" if library == STDLIB else "library"
+
+
 def _look_of(frame: Frame, library: str) -> str:
     if frame.kind == FrameKind.PYTHON:
-        return "own" if library == OWN_CODE else "stdlib" if library in (STDLIB, GENERATED) else "library"
+        return python_look(frame, library)
     if frame.kind == FrameKind.WAIT:
         return f"wait-{frame.name}" if frame.name in _REASONS else "wait-other"
     return {FrameKind.AWAIT: "wait-other"}.get(frame.kind, frame.kind.name.lower().replace("_", "-"))

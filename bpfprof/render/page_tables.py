@@ -17,7 +17,7 @@ from bpfprof.query.functions import Ints, function_name, object_name
 from bpfprof.query.groups import WaitGroup, group_waits
 from bpfprof.query.lock_holders import lock_waits
 from bpfprof.query.merging import MANY, merged_threads
-from bpfprof.query.origins import GENERATED, KERNEL, OWN_CODE, STDLIB, is_runtime, origins, python_origin
+from bpfprof.query.origins import KERNEL, OWN_CODE, is_runtime, origins, python_origin
 from bpfprof.query.places import places_of
 from bpfprof.query.roles import roles_of
 from bpfprof.query.shares import IDLE, sums
@@ -25,6 +25,7 @@ from bpfprof.query.verdict import verdict_of
 from bpfprof.query.work import Work
 from bpfprof.render.concurrency import concurrency_table
 from bpfprof.render.formats import RenderOptions
+from bpfprof.render.frame_look import python_look
 from bpfprof.render.header import counted, recording_facts, unread_sentences
 from bpfprof.render.labels import MARKS, file_names, mark_text, printable, reason_label
 from bpfprof.render.lock_orders import deadlock_lines
@@ -171,7 +172,7 @@ def _frame_name(frame: Frame) -> str:
 
 def _look(frame: Frame, library: str) -> int:
     if frame.kind == FrameKind.PYTHON:
-        word = "own" if library == OWN_CODE else "stdlib" if library in (STDLIB, GENERATED) else "library"
+        word = python_look(frame, library)
     else:
         word = "native" if frame.kind in _NATIVE else KERNEL if frame.kind == FrameKind.KERNEL else "mark"
     return LOOKS.index(word)

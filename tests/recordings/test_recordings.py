@@ -68,9 +68,10 @@ def said(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> str:
     return capsys.readouterr().out
 
 
+@cache
 def made(recording: Path, name: str, *options: str) -> Path:
-    """A file of this format."""
-    path = recording.with_suffix(f".{name}")
+    """A file of this format; of one that was made before, the same."""
+    path = recording.with_name(f"{recording.stem}{''.join(options)}.{name}")
     assert run("report", recording, "-f", name, *options, "-o", path) == 0
     return path
 

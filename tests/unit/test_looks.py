@@ -21,7 +21,7 @@ def test_share(number, look):
         assert times >= {times}, f"{{times}} of {{number}}"
     look(judge)
 """
-both_ways = pytest.mark.parametrize("options", [(), ("-n", "2")], ids=["alone", "xdist"])
+both_ways = pytest.mark.parametrize("options", [(), ("-p", "xdist", "-n", "2")], ids=["alone", "xdist"])
 
 
 def run_of(folder: Path, count: int, times: int, *options: str) -> tuple[int, list[str]]:
@@ -32,7 +32,7 @@ def run_of(folder: Path, count: int, times: int, *options: str) -> tuple[int, li
     done = subprocess.run(
         [*command, *options, str(folder)],
         cwd=folder,
-        env={**environment, "PYTHONPATH": str(ROOT)},
+        env={**environment, "PYTHONPATH": str(ROOT), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
         check=False,
         stdout=subprocess.PIPE,
         text=True,
