@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -23,7 +24,7 @@ from bpfprof.kernel.perf_events import parse_events
 from bpfprof.model.profile import Profile
 from bpfprof.proc.caller import caller_ids
 from bpfprof.profile.build import build_profile
-from bpfprof.profile.filters import find_nothing
+from bpfprof.profile.filters import find_nothing, other_functions
 from bpfprof.profile.options import ProfileOptions, SpanFilter
 from bpfprof.query.choices import CALL, SORTS, STEP
 from bpfprof.query.patterns import parse_group
@@ -146,14 +147,17 @@ def check_look(look: RenderOptions, chosen: Format) -> None:
 def load_profile(path: Path, options: ProfileOptions, may_be_empty: bool = False) -> Profile:
     """Raises RecordingError when the file cannot be opened or is no recording.
 
-    Raises UsageError when a process or thread is asked for that is not in it, unless it may be in another.
+    Raises UsageError when a process, thread or function is asked for that is not in it, unless it may be in another.
     """
     try:
         with open_recording(path) as file:
             recording = _read(path, file)
             if not may_be_empty:
                 _check_is_there(recording, options.filter)
-            return build_profile(recording, options)
+            profile = build_profile(recording, options)
+            if not (may_be_empty or len(profile.weights)):
+                _check_has_function(recording, options.filter)
+            return profile
     except OSError as error:
         raise unreadable(path, error) from error
 
@@ -170,6 +174,15 @@ def _check_is_there(recording: Recording, wanted: SpanFilter) -> None:
         raise UsageError(
             f"no {what} has {pattern.pattern} in `NAME ({what[0].upper()}ID)`",
             f"there {'are' if len(names) > 1 else 'is'} {shortened(named, _NAMES_COLUMNS)}{more}",
+        )
+
+
+def _check_has_function(recording: Recording, wanted: SpanFilter) -> None:
+    if wanted.function is not None and (names := other_functions(wanted.function, recording)):
+        near = difflib.get_close_matches(wanted.function.pattern, names, 3)
+        raise UsageError(
+            f"no function has {wanted.function.pattern} in its name",
+            f"did you mean {printable(' or '.join(near))}?" if near else "--by function has those that there are",
         )
 
 

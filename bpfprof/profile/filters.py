@@ -80,6 +80,14 @@ def find_nothing(wanted: SpanFilter, recording: Recording) -> tuple[str, re.Patt
     return None
 
 
+def other_functions(pattern: re.Pattern[str], recording: Recording) -> list[str]:
+    """The functions that there are, if none has this in its name; of all stacks, whatever else is asked for."""
+    source = StackSource(recording, show_interpreter=True)
+    stacks = range(1, len(source.statuses))
+    names = dict.fromkeys(frame.name for stack in stacks for frame in source.frames(stack, 0) if frame.name)
+    return [] if any(map(pattern.search, names)) else list(names)
+
+
 def _has(pattern: re.Pattern[str] | None, name: str, number: int) -> bool:
     return pattern is None or pattern.search(f"{name} ({number})") is not None
 

@@ -11,7 +11,7 @@ from bpfprof.query.origins import origins
 from bpfprof.query.places import place_text
 from bpfprof.query.rows import Row, rows_by, sorted_rows
 from bpfprof.query.work import work_of
-from bpfprof.render.columns import COLUMNS, padded, percent_text, seconds_text, shortened
+from bpfprof.render.columns import COLUMNS, padded, percent_text, seconds_text, shortened, wrapped
 from bpfprof.render.formats import RenderOptions
 from bpfprof.render.header import counted
 from bpfprof.render.labels import frame_label, printable
@@ -28,6 +28,14 @@ _OWN_OF = {
     "task": "asyncio tasks: running, ready and suspended",
     "waker": "waits that each ended",
 }
+# What is said where there are no rows, and what would have some.
+_NONE = {
+    "task": "no task of asyncio was seen; those of a running event loop are, with a recording of waits (--async-rate)",
+    "lock": "no thread waited for a lock; --by reason has what threads waited for",
+    "waker": "no wait ended that was recorded; recordings of --mode cpu have none",
+    "reason": "no thread waited; recordings of --mode cpu have no waits",
+    "operator": "no operator of a known framework was seen; --group NAME=REGEX names others",
+}
 
 
 def by_block(profile: Profile, options: RenderOptions) -> list[str]:
@@ -42,7 +50,7 @@ def by_block(profile: Profile, options: RenderOptions) -> list[str]:
     found = rows_by(profile, work, options.by, threads, options.with_idle, options.operators)
     rows = sorted_rows(found, options.sort)
     if not rows:
-        return [f"time by {options.by}: none was seen"]
+        return wrapped(f"time by {options.by}: {_NONE.get(options.by, 'no stack was seen')}", "  ")
     heading = f"{'CPU own':>8} {'total s':>8} {'ready s':>8} {'wait own':>8} {'total s':>8}  "
     is_function, is_operator = options.by == "function", options.by == "operator"
     beside = "" if options.with_idle or options.by == "task" else "waits for work left out"

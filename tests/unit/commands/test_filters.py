@@ -216,6 +216,17 @@ def test_what_is_not_there_is_said(
     assert out == "" and err.split("\n") == [f"bpfprof: {said[0]}", f"  {said[1]}", ""]
 
 
+@pytest.mark.parametrize("command", [["report"], ["report", "--by", "lock"], ["report", "-f", "svg"], ["offcpu"]])
+def test_a_function_that_is_not_there_is_said(command: list[str], path: Path, capsys) -> None:
+    for pattern, hint in (("nosuch", "--by function has those that there are"), ("stop", "did you mean step?")):
+        assert run(command[0], path, *command[1:], "--function", pattern) == 2
+        assert capsys.readouterr() == ("", f"bpfprof: no function has {pattern} in its name\n  {hint}\n")
+
+
+def test_of_a_function_that_is_there_nothing_may_be_left(path: Path) -> None:
+    assert run("report", path, "--function", "hog", "--thread", "io", "--reason", "disk") == 0
+
+
 def test_threads_by_the_hundred_are_named_by_their_roles(tmp_path: Path, capsys) -> None:
     made = mixed()
     for index, name in enumerate(("worker_3", "worker_17", "worker_4")):

@@ -41,6 +41,24 @@ def test_only_when_asked_for() -> None:
     assert by_block(training_profile(), RenderOptions()) == []
 
 
+@pytest.mark.parametrize(
+    ("by", "words"),
+    [
+        ("task", ("no task of asyncio was seen", "--async-rate")),
+        ("lock", ("no thread waited for a lock", "--by reason")),
+        ("reason", ("no thread waited", "--mode cpu")),
+        ("waker", ("no wait ended", "--mode cpu")),
+        ("operator", ("no operator", "--group")),
+        ("function", ("no stack was seen",)),
+    ],
+)
+def test_what_is_not_there_is_said_with_what_would_show_it(by: str, words: tuple[str, ...]) -> None:
+    made = ProfileBuilder()
+    made.spend(made.thread(1), ON_CPU, MS, [])
+    text = " ".join(by_block(made.build(), RenderOptions(by=by)))
+    assert text.startswith(f"time by {by}: ") and all(word in text for word in words), text
+
+
 def test_columns() -> None:
     made = ProfileBuilder()
     thread = made.thread(1)
