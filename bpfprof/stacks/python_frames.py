@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
-from bpfprof import array_types as npt
 from bpfprof.cpython.line_tables import LineTable
 from bpfprof.model.frames import Frame, FrameKind
 from bpfprof.recording.reader import Recording
@@ -17,17 +18,21 @@ class PythonSource:
     def __init__(self, recording: Recording) -> None:
         self._recording = recording
         self._tables: dict[int, LineTable] = {}
-        self._frames: dict[tuple[int, int], Frame] = {}
+        self._frames: dict[int, Frame] = {}
+        rows = recording.python_frames
+        self._keys = rows["code"].astype(np.int64) << 32 | rows["offset"].astype(np.int64) & 0xFFFFFFFF
 
-    def frames(self, rows: npt.NDArray[np.void]) -> list[Frame]:
-        """A frame for each row of PYTHON_FRAME_DTYPE, in its order."""
-        return [self._frame(code, offset) for code, offset in zip(rows["code"].tolist(), rows["offset"].tolist())]
+    def frames(self, begin: int, end: int) -> list[Frame]:
+        """A frame for each of these rows of the recording's PYTHON_FRAME_DTYPE, in their order."""
+        keys = self._keys[begin:end].tolist()
+        found: list[Any] = list(map(self._frames.get, keys))
+        return list(map(self._frame, keys)) if None in found else found
 
-    def _frame(self, code_index: int, offset: int) -> Frame:
-        key = (code_index, offset)
+    def _frame(self, key: int) -> Frame:
         frame = self._frames.get(key)
         if frame is None:
-            frame = self._frames[key] = self._make(code_index, offset)
+            offset = key & 0xFFFFFFFF
+            frame = self._frames[key] = self._make(key >> 32, offset - (offset >> 31 << 32))
         return frame
 
     def _make(self, code_index: int, offset: int) -> Frame:

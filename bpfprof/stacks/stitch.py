@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 
@@ -21,6 +22,7 @@ _NOTHING_KNOWN = RecordedProcess()
 # 3.13 and later put this frame under constructors that they call by a short cut: _Py_InitCleanup, Python/specialize.c
 # (v3.13.0).
 _INIT_CLEANUP = Frame(FrameKind.PYTHON, "__init__", "__init__", 0)
+_NUMBER_BYTES, _MOST_PLANS = 4, 1 << 16
 
 
 class StackSource:
@@ -44,6 +46,9 @@ class StackSource:
         # Of each frame a byte, 1: it is; of bytes a part is had sooner than of an array.
         self._evals, self._jits = self._is_eval.tobytes(), self._native.is_unknown_jit[self._numbers].tobytes()
         self._entry_marks = self._entries()[0].tobytes()
+        self._number_bytes = self._numbers.tobytes()
+        self._plans: dict[tuple[Any, ...], list[Any]] = {}  # many stacks differ in their Python frames alone
+        self._has_cleanup = any(code.filename == _INIT_CLEANUP.file for code in recording.codes)
         self._texts: dict[str, str] = recording.start.get("status_texts", {})
         self.statuses = np.concatenate([[Status.STACK_NOT_TAKEN], self._statuses()]).astype(
             np.uint8
@@ -89,42 +94,70 @@ class StackSource:
         return (mark(FrameKind.TRUNCATED, reason), *frames) if reason else tuple(frames)
 
     def _frames(self, stack: int) -> list[Frame]:
-        number, python_count, native_count, kernel_count, status, native_status, _ = self._stacks[stack - 1].item()
-        python_end, native_end = int(self._python_ends[stack - 1]), int(self._native_ends[stack - 1])
-        begin = int(self._native_begins[stack - 1])
-        native = self._numbers[begin : begin + native_count].tolist()
-        process = self._process(number)
-        version = self._versions[min(number, len(self._versions) - 1)]
-        order = _order(
-            self._evals[begin : begin + native_count],
-            self._entry_marks[python_end - python_count : python_end] + b"\1" * bool(self._is_exposed[stack - 1]),
-            process.shim_is_python or version is None,
+        process, python_count, native_count, kernel_count, status, native_status, _ = self._stacks[stack - 1].item()
+        python_end, begin = int(self._python_ends[stack - 1]), int(self._native_begins[stack - 1])
+        python_begin, end = python_end - python_count, int(self._native_ends[stack - 1])  # kernel frames are last
+        key = (
+            self._number_bytes[_NUMBER_BYTES * begin : _NUMBER_BYTES * end],
+            native_count,
+            self._entry_marks[python_begin:python_end] + b"\1" * bool(self._is_exposed[stack - 1]),
+            process,
+            python_count > 0,
             native_status == Status.OK,
             status == Status.OK,
+            kernel_count,
+        )
+        plan = self._plans.get(key)
+        if plan is None:
+            if len(self._plans) >= _MOST_PLANS:
+                self._plans.clear()
+            plan = self._plans[key] = self._plan(begin, *key[1:-1])
+            plan += self._native.kernel_frames(self._numbers[end - kernel_count : end])
+        python = self._python.frames(python_begin, python_end)
+        frames = [python[it] if it.__class__ is int else it for it in plan]
+        if not self._has_cleanup:
+            return frames
+        return [it for it in frames if it.file != _INIT_CLEANUP.file or it != _INIT_CLEANUP]
+
+    def _plan(
+        self,
+        begin: int,
+        native_count: int,
+        marks: bytes,
+        number: int,
+        has_python: bool,
+        native_complete: bool,
+        python_complete: bool,
+    ) -> list[Any]:
+        """What stacks with these native frames and entry marks show, root first: frames, and places of Python ones."""
+        end = begin + native_count
+        native = self._numbers[begin:end].tolist()
+        process, version = self._process(number), self._versions[min(number, len(self._versions) - 1)]
+        order = _order(
+            self._evals[begin:end],
+            marks,
+            process.shim_is_python or version is None,
+            native_complete,
+            python_complete,
             self._shows_interpreter,
             self._returns(version, native),
         )
-        python_frames = self._python.frames(self._recording.python_frames[python_end - python_count : python_end])
-        hides = python_count > 0 and not self._shows_interpreter
-        may_hide = hides and b"\1" in self._jits[begin : begin + native_count]
-        frames: list[Frame] = []
+        hides = has_python and not self._shows_interpreter
+        may_hide = hides and b"\1" in self._jits[begin:end]
+        found: list[Any] = []
         collects_garbage = False
         for is_python, index in order:
             if is_python:
                 collects_garbage = False
-                frame = python_frames[index]
-                if frame.file != _INIT_CLEANUP.file or frame != _INIT_CLEANUP:  # few are compared as a whole
-                    frames.append(frame)
+                found.append(index)
             elif may_hide and self._is_jit(native, begin, index):
                 continue
             elif hides:
                 shown, collects_garbage = self._native.shown(native[index], collects_garbage, index == 0)
-                frames += shown
+                found += shown
             else:
-                frames += self._native.frames(native[index])
-        if not kernel_count:
-            return frames
-        return frames + self._native.kernel_frames(self._numbers[native_end - kernel_count : native_end])
+                found += self._native.frames(native[index])
+        return found
 
     def _native_numbers(self, row: int) -> list[int]:
         begin, count = int(self._native_begins[row]), int(self._stacks["native_count"][row])

@@ -83,6 +83,18 @@ async function totalsAreThose(page) {
   }
 }
 
+// Below what is drawn all is that has a pixel, wherever it stands among the others.
+async function allIsDrawn(page) {
+  const left = await page.evaluate(() => {
+    const { flame, recording, sums } = window.bpfprof.page;
+    const px = flame.width / sums.timeOf(flame.root);
+    const drawn = new Set(flame.levels.flat().map(([, , node]) => node));
+    const inView = flame.levels.filter((level, i) => level && flame.yOf(i + 1) < flame.height).flat();
+    return inView.flatMap(([, , node]) => flame.childrenOf(node)).filter((node) => sums.timeOf(node) * px >= 1 && !drawn.has(node)).map((node) => recording.labelOf(node));
+  });
+  expect(left.length === 0, `not drawn: ${left.join(", ")}`);
+}
+
 async function zoomAndGoBack(page) {
   const all = await frames(page);
   const target = all.filter(({ label, to, from }) => label.includes(".py") && to - from > 40).pop();
@@ -465,6 +477,7 @@ try {
     else if (kind === "threads") for (const step of [stacksAreThose, eachThread]) await step(page);
     else if (kind === "changes") await changes(page);
     else for (const tab of TABS) await page.keyboard.press(String(TABS.indexOf(tab) + 1));
+    if (kind === "opens") await allIsDrawn(page);
     if (expected !== "{}" && kind === "opens") await totalsAreThose(page);
   }
 } catch (error) {

@@ -28,6 +28,7 @@ from tests.unit.render.profiles import (
     OFF_CPU,
     ON_CPU,
     RUNQUEUE,
+    ProfileBuilder,
     deep_profile,
     empty_profile,
     hostile_profile,
@@ -119,7 +120,22 @@ def test_page_is_used(profile, tmp_path: Path) -> None:
     assert problems("use", render_page(profile(), RenderOptions()), tmp_path, totals(profile())) == []
 
 
-@pytest.mark.parametrize("profile", [hostile_profile, deep_profile, empty_profile, requests_profile])
+def waits_beside_little_profile() -> Profile:
+    """A function that waits for seconds, and calls for microseconds: of others, too."""
+    made = ProfileBuilder()
+    for number in (1, 2):
+        thread, stack = made.thread(number), [python("run"), python("wait")]
+        made.spend(thread, OFF_CPU, 900 * MS, [*stack, wait("lock")])
+        made.spend(thread, ON_CPU, 99 * MS, stack)
+        for name in ("sem_wait", "futex"):
+            made.spend(thread, ON_CPU, MS // 100, [*stack, native(name)])
+        made.spend(thread, OFF_CPU, MS // 100, [*stack, wait("net")])
+    return made.build()
+
+
+@pytest.mark.parametrize(
+    "profile", [hostile_profile, deep_profile, empty_profile, requests_profile, waits_beside_little_profile]
+)
 def test_odd_page_opens_without_an_error(profile, tmp_path: Path) -> None:
     html = render_page(profile(), RenderOptions())
     assert "<img" not in html and html.count("</script>") == 2

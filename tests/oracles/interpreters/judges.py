@@ -115,10 +115,11 @@ def judge_entries(read_back: Recording, rows: np.ndarray, entries: Tally, wrong:
         process = read_back.processes[read_back.threads[thread].process]
         if not stack or process.python is None:
             continue
-        python = read_back.python_frames[int(ends[stack - 1]) - int(read_back.stacks["python_count"][stack - 1]) :]
-        python = python[: int(read_back.stacks["python_count"][stack - 1])]
+        end = int(ends[stack - 1])
+        begin = end - int(read_back.stacks["python_count"][stack - 1])
+        python = read_back.python_frames[begin:end]
         marks = [*(python["mark"] >= process.entry_marks_from).tolist(), None]
-        frames = source.frames(python)
+        frames = source.frames(begin, end)
         for number, frame in enumerate(frames):
             if marks[number] and not process.shim_is_python:
                 continue

@@ -50,6 +50,8 @@ export class Flame {
       this.collect(node, calls, marks);
       for (const list of [calls, marks]) if (list.length > 1) list.sort((one, other) => this.sums.timeOf(other) - this.sums.timeOf(one));
       found = marks.length ? [...calls, ...marks] : calls;
+      found.marksFrom = calls.length;
+      found.callsTime = calls.reduce((sum, child) => sum + this.sums.timeOf(child), 0);
       this.children.set(node, found);
     }
     return found;
@@ -130,14 +132,20 @@ export class Flame {
       const width = sums.timeOf(node) * px;
       if (y > -LEVEL && y < this.height) this.drawBox(context, node, x, y, width, level);
       if (view.flip ? y < 0 : y > this.height) continue;
+      const children = this.childrenOf(node);
       let at = x;
-      for (const child of this.childrenOf(node)) {
-        const wide = sums.timeOf(child) * px;
+      for (let place = 0; place < children.length; place++) {
+        const isCall = place < children.marksFrom;
+        const wide = sums.timeOf(children[place]) * px;
         if (wide < LEAST_PX) {
-          if (at < this.width) this.drawRest(context, at, this.yOf(level + 1), x + width - at);
-          break;
+          // Those that follow are no wider, but marks come after all calls.
+          const end = isCall ? x + children.callsTime * px : x + width;
+          if (at < this.width) this.drawRest(context, at, this.yOf(level + 1), end - at);
+          if (!isCall) break;
+          [place, at] = [children.marksFrom - 1, end];
+          continue;
         }
-        if (at + wide > 0 && at < this.width) waiting.push([child, at, level + 1]);
+        if (at + wide > 0 && at < this.width) waiting.push([children[place], at, level + 1]);
         at += wide;
       }
     }
