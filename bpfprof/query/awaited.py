@@ -25,10 +25,12 @@ from bpfprof.query.facts import percent
 from bpfprof.query.functions import Ints, function_of_frames
 from bpfprof.query.lock_holders import lock_waits, waits_while_held
 from bpfprof.query.places import most_of, place_text, top_place
-from bpfprof.query.shares import HANDED, IDLE, LOCK
+from bpfprof.query.shares import HANDED, IDLE, LOCK, NATIVE, PYTHON, sums
+from bpfprof.query.stack_frames import Bools
 from bpfprof.query.work import Work
 
 _MOST = 0.5  # of its time: so much a front waits for others, or one of those for another one
+_LARGEST = 0.35  # so much is enough for a main thread that spends less on anything else
 _SAID = 0.1  # of the time of the last: a second thing that it waits for is said from here on
 _ONE_LOCK = 0.6  # of their waits for locks
 _MOST_HANDS = 3
@@ -85,17 +87,22 @@ def awaited_threads(profile: Profile, work: Work) -> Awaited | None:
     in_python = work.stack_frames.innermost_python() >= 0
     is_handed = (rows["share"] == HANDED) & np.append(in_python, False)[rows["stack"]]
     handed_ns = np.bincount(rows["thread"][is_handed], rows["ns"][is_handed], count)
-    waiting = np.flatnonzero(handed_ns > _MOST * walls).tolist()
+    causes = causes_of(work)
+    is_front = (handed_ns > _MOST * walls) | (
+        _are_main(profile) & (handed_ns >= _LARGEST * walls) & (handed_ns > _largest_ns(rows, causes, count))
+    )
+    waiting = np.flatnonzero(is_front).tolist()
     if not waiting:
         return None
-    behind, waits_most = handed_waits(profile, work), _wait_most(rows, walls)
+    behind, waits_most = handed_waits(profile, work), _wait_most(rows, walls) | {*waiting}
     ways = [(front, way) for front in waiting if (way := _way(behind, front, waits_most))]
+    # What waits behind another front, as loaders do whose queue is full, has no story of its own.
+    ways = [(front, way) for front, way in ways if not {*way} & {*waiting}]
     fronts, last = tuple(dict.fromkeys(it for it, _ in ways)), tuple(dict.fromkeys(way[-1] for _, way in ways))
     if not fronts or in_python[rows["stack"][np.isin(rows["thread"], last)]].any():
         return None
     functions = np.append(function_of_frames(profile.frames), -1)
     of_last = np.isin(rows["thread"], last)
-    causes = causes_of(work)
     # Who only sleeps is idle, but not where it is waited for.
     causes[of_last & (rows["share"] == IDLE) & (rows["reason"] == _SLEEP)] = CAUSES.index("sleep")
     part_of = np.bincount(causes[of_last], rows["ns"][of_last], len(CAUSES) + 2)[: len(CAUSES)] / walls[[*last]].sum()
@@ -175,6 +182,18 @@ def _lock_text(profile: Profile, lock: AwaitedLock) -> str:
     word = {"file-lock": "lock", "kernel-lock": "lock"}.get(reason_text(lock.reason), reason_text(lock.reason))
     text += f", held {' '.join(does)}" if does else ""
     return text + (f", which waits for {WAITS[word]}" if does and lock.reason and word in WAITS else "")
+
+
+def _are_main(profile: Profile) -> Bools:
+    return np.array([int(thread.tid) == int(thread.pid) for thread in profile.threads] or [False], np.bool_)
+
+
+def _largest_ns(rows: npt.NDArray[np.void], causes: Ints, count: int) -> Ints:
+    """Of each thread the time of its largest cause; CPU time in Python and native code is one."""
+    is_one = causes < len(CAUSES)
+    merged = np.where(causes == PYTHON, NATIVE, causes)[is_one]
+    spent = sums(rows["thread"][is_one] * len(CAUSES) + merged, rows["ns"][is_one], max(count, 1) * len(CAUSES))
+    return np.asarray(spent.reshape(-1, len(CAUSES)).max(axis=1))
 
 
 def _wait_most(rows: npt.NDArray[np.void], walls: Ints) -> set[int]:

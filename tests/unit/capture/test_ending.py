@@ -37,11 +37,11 @@ def test_it_is_over_at_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_one_more_signal_ends_it(number: signal.Signals) -> None:
     with StopRequest() as stop:
-        os.kill(os.getpid(), signal.SIGINT)
+        signal.raise_signal(signal.SIGINT)  # to this thread, not any of the process, which would act on it later
         assert stop.requested
         is_over = _Ending(stop, NEVER_S)
         assert not is_over()
-        os.kill(os.getpid(), number)
+        signal.raise_signal(number)
         assert is_over() and is_over()
 
 

@@ -148,12 +148,10 @@ def test_memory_reads_and_misses() -> None:
 
 
 def test_the_lines_of_a_program_on_the_command_line_stay_apart() -> None:
-    command = [sys.executable, "-c", "import sys\nsys.stdin.read()\t# \x1b[31m"]
-    with subprocess.Popen(command, stdin=subprocess.PIPE) as process:
-        found = tasks.process_command_line(Pid(process.pid))
-        assert process.stdin is not None
-        process.stdin.close()
-    assert found == [*command[:2], "import sys sys.stdin.read() # [31m"]
+    command = [sys.executable, "-c", "import sys\nprint('ready', flush=True)\nsys.stdin.read()\t# \x1b[31m"]
+    with running(*command) as target:
+        found = tasks.process_command_line(Pid(target.pid))
+    assert found == [*command[:2], "import sys print('ready', flush=True) sys.stdin.read() # [31m"]
 
 
 def test_tasks_of_this_process() -> None:

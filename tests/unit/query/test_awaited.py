@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from bpfprof.model.profile import Profile
 from bpfprof.model.spans import SHARED_LOCK
 from bpfprof.query.verdict import Verdict, verdict_of
 from bpfprof.query.work import work_of
-from tests.unit.render.profiles import MS, ON_CPU, ProfileBuilder, native, python, wait
+from tests.unit.render.profiles import MS, ON_CPU, READY, RUNQUEUE, ProfileBuilder, native, python, wait
 
 STEPS = 50
 TRAIN, STEP = python("train", line=22), python("step", line=31)
@@ -96,7 +98,7 @@ def test_a_worker_of_python_is_named_by_its_own_line() -> None:
     assert found.sentence.startswith("Waits for a device") and found.where is not None and found.where.name == "fetch"
 
 
-def test_what_the_main_thread_waits_for_goes_before_the_sum_of_all_threads() -> None:
+def reducing(cpu_ms: int, ready_ms: int, wait_ms: int) -> Verdict:
     """Loaders compute more than all others do; the loop waits for a thread that waits for another one, which sleeps."""
     made = ProfileBuilder()
     main, hand, peer = (made.thread(100 + number, name) for number, name in enumerate(("MainThread", "reduce", "peer")))
@@ -104,15 +106,29 @@ def test_what_the_main_thread_waits_for_goes_before_the_sum_of_all_threads() -> 
     timer = made.waker("timer")
     of_hand, of_peer = made.thread_waker(hand), made.thread_waker(peer)
     for _ in range(STEPS):
-        made.spend(main, ON_CPU, 12 * MS, [TRAIN, STEP])
-        made.wait(main, 28 * MS, TAKE, waker=of_hand)
+        made.spend(main, ON_CPU, cpu_ms * MS, [TRAIN, STEP])
+        made.spend(main, RUNQUEUE, ready_ms * MS, [TRAIN, STEP, READY])
+        made.wait(main, wait_ms * MS, TAKE, waker=of_hand)
         made.wait(hand, 40 * MS, [native("work", "/lib/libreduce.so"), native("recv"), wait("net")], waker=of_peer)
         made.wait(peer, 40 * MS, [native("work", "/lib/libreduce.so"), native("nap"), wait("sleep")], waker=timer)
         for loader in loaders:
             made.spend(loader, ON_CPU, 40 * MS, [python("decode", line=7), native("inflate", "/lib/libz.so")])
-    found = verdict(made.build())
+    return verdict(made.build())
+
+
+@pytest.mark.parametrize(("times", "part"), [((12, 0, 28), "70%"), ((15, 7, 18), "45%")])
+def test_what_the_main_thread_waits_for_goes_before_the_sum_of_all_threads(
+    times: tuple[int, int, int], part: str
+) -> None:
+    """Where that is most of its time, or more than anything else."""
+    found = reducing(*times)
     assert found.sentence == (
-        "The main thread waits 70% of the time for thread reduce (101), in train (train.py:22). "
+        f"The main thread waits {part} of the time for thread reduce (101), in train (train.py:22). "
         "That one waits for thread peer (102). That one sleeps 100% of the time."
     )
     assert (found.bound, found.where) == ("sleep", TRAIN)
+
+
+@pytest.mark.parametrize("times", [(22, 0, 18), (20, 8, 12)])
+def test_a_main_thread_that_computes_more_than_it_waits_is_bound_by_that(times: tuple[int, int, int]) -> None:
+    assert reducing(*times).bound in ("python", "native")
