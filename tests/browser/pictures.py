@@ -1,4 +1,4 @@
-"""Makes docs/page/: pictures of all views of the page of a training loop, recorded now. As root, with Chromium, node.
+"""Makes docs/page/ and docs/flame-graph.png: pictures of a training loop, recorded now. As root, with Chromium, node.
 
 `python -m tests.browser.pictures`; then look at them.
 """
@@ -44,6 +44,7 @@ def main() -> None:
                 bpfprof("record", "--pid", target.pid, "-d", SECONDS, "-o", folder / f"{name}.bpfprof")
         recording, page, diff = folder / "before.bpfprof", folder / "page.html", folder / "diff.html"
         bpfprof("report", recording, "-o", page)
+        bpfprof("report", recording, "-o", folder / "graph.svg")
         bpfprof("diff", recording, folder / "after.bpfprof", "-o", diff)
         print(f"page: {page.stat().st_size / 1e6:.2f} MB of {SECONDS} s")
         pictures = folder / "pictures"
@@ -54,6 +55,8 @@ def main() -> None:
         keep(dark, "dark")
         (phone,) = shoot(page, pictures, "light", ("360", "700"), "")
         keep(phone, "phone")
+        (graph,) = shoot(folder / "graph.svg", pictures, "light", ("1200", "640"), "")
+        keep(graph, "../flame-graph")
         (of_two,) = shoot(diff, pictures, "light", (SIZE[0], "701"), "tab=diff")
         keep(of_two, "diff")
 

@@ -114,7 +114,8 @@ def asked(kind: str, folder: Path) -> tuple[dict[str, Any], str]:
             environment["PYTHONPATH"] = packages.site_packages(PYTHON_VERSION, *PACKAGES)
         command = PYTHON, program(KNOWN[kind][0]), kind.removeprefix("loop_"), *words
         target = stack.enter_context(running(*command, env=environment, folder=folder))
-        session_first(target.pid)
+        if kind != "crowded":
+            session_first(target.pid)
         # Who asks a service is its child, and so is the other rank.
         alone = ("-S",) * (KNOWN[kind][0] == "services.py" or kind == "loop_communication")
         record(path, [target.pid], RECORD_S, *alone, "-r", RATE_HZ)
