@@ -37,6 +37,7 @@ from bpfprof.render.labels import printable, process_label, thread_label
 from bpfprof.render.quality import loss_text
 
 _TOLERANCE = 0.01
+_COMPARED = 5_000  # functions with one that nothing has
 _NAMES, _NAMES_COLUMNS = 8, 400  # of what there is, numbered ones as one
 
 
@@ -179,7 +180,8 @@ def _check_is_there(recording: Recording, wanted: SpanFilter) -> None:
 
 def _check_has_function(recording: Recording, wanted: SpanFilter) -> None:
     if wanted.function is not None and (names := other_functions(wanted.function, recording)):
-        near = difflib.get_close_matches(wanted.function.pattern, names, 3)
+        short = [name for name in names[:_COMPARED] if len(name) <= _NAMES_COLUMNS]
+        near = difflib.get_close_matches(wanted.function.pattern[:_NAMES_COLUMNS], short, 3)
         raise UsageError(
             f"no function has {wanted.function.pattern} in its name",
             f"did you mean {printable(' or '.join(near))}?" if near else "--by function has those that there are",

@@ -22,7 +22,8 @@ _NOTHING_KNOWN = RecordedProcess()
 # 3.13 and later put this frame under constructors that they call by a short cut: _Py_InitCleanup, Python/specialize.c
 # (v3.13.0).
 _INIT_CLEANUP = Frame(FrameKind.PYTHON, "__init__", "__init__", 0)
-_NUMBER_BYTES, _MOST_PLANS = 4, 1 << 16
+_NUMBER_BYTES = 4
+_MOST_PLANNED = 1 << 20  # frames: a stranger's recording may have no two stacks alike
 
 
 class StackSource:
@@ -48,6 +49,7 @@ class StackSource:
         self._entry_marks = self._entries()[0].tobytes()
         self._number_bytes = self._numbers.tobytes()
         self._plans: dict[tuple[Any, ...], list[Any]] = {}  # many stacks differ in their Python frames alone
+        self._planned = 0  # frames in them
         self._has_cleanup = any(code.filename == _INIT_CLEANUP.file for code in recording.codes)
         self._texts: dict[str, str] = recording.start.get("status_texts", {})
         self.statuses = np.concatenate([[Status.STACK_NOT_TAKEN], self._statuses()]).astype(
@@ -109,10 +111,12 @@ class StackSource:
         )
         plan = self._plans.get(key)
         if plan is None:
-            if len(self._plans) >= _MOST_PLANS:
+            plan = self._plan(begin, *key[1:-1]) + self._native.kernel_frames(self._numbers[end - kernel_count : end])
+            self._planned += len(plan) + end - begin
+            if self._planned > _MOST_PLANNED:
                 self._plans.clear()
-            plan = self._plans[key] = self._plan(begin, *key[1:-1])
-            plan += self._native.kernel_frames(self._numbers[end - kernel_count : end])
+                self._planned = len(plan) + end - begin
+            self._plans[key] = plan
         python = self._python.frames(python_begin, python_end)
         frames = [python[it] if it.__class__ is int else it for it in plan]
         if not self._has_cleanup:
