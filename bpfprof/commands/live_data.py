@@ -19,7 +19,7 @@ _WINDOW_NS = 10_000_000_000
 
 @dataclass(frozen=True)
 class Shown:
-    """A moment, and of it or of all time since the start or the last reset: places, and nanoseconds by SHARES."""
+    """A moment; places and nanoseconds by SHARES: of the moment as it has them, or of all threads since the start."""
 
     moment: Moment
     places: list[LivePlace]

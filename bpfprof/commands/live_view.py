@@ -219,4 +219,4 @@ class LiveView:
         if shown is None or not places:
             return []
         place = places[chosen_row(self._look, [it.key for it in places])]
-        return closer_lines(place, closer(shown.moment, place.key), shown.moment.working_ns)
+        return closer_lines(place, closer(shown.moment, place.key), shown.moment.whole_ns)

@@ -133,7 +133,6 @@ def record(
         return (chosen or TABLE).render(profile, look)
 
     def next_command(path: Path) -> str:
-        graph = path.with_suffix(".flame.svg" if path.suffix == ".svg" else ".svg")
-        return f"bpfprof report {path} -f flamegraph -o {graph}"
+        return f"bpfprof report {path} -o report.html"
 
     return Plan(asked, command, shown, options, render, next_command).carry_out()

@@ -83,10 +83,10 @@ def _show_result(plan: Plan, profile: Profile, path: Path) -> None:
     if descriptor(path) is not None:
         last = ""
     elif plan.chosen is None:
-        last = f"\nrecording: {path}\nnext: {plan.next_command(path)}"
+        last = f"recording: {path}\nnext: {plan.next_command(path)}"
     else:
         name = plan.chosen.name
-        last = f"\n{name}: {path}\nnext: {NEXT_STEPS.get(name, 'less {0}').format(path)}"
+        last = f"{name}: {path}\nnext: {NEXT_STEPS.get(name, 'less {0}').format(path)}"
     if not has_output:
         show(text)
     else:

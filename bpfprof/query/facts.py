@@ -22,11 +22,12 @@ from bpfprof.query.functions import Ints, function_of_frames
 from bpfprof.query.lock_holders import LockWaits, hog_of, lock_waits, waits_while_held
 from bpfprof.query.objects import object_text
 from bpfprof.query.operators import find_operators
-from bpfprof.query.places import WITH_OBJECTS, place_text, top_object, top_place
+from bpfprof.query.places import WITH_OBJECTS, percent, place_text, top_object, top_place
 from bpfprof.query.pools import pools_of
 from bpfprof.query.shares import DEVICE, HANDED, IDLE, LOCK, NATIVE, OTHER, PYTHON, READY, sums
 from bpfprof.query.stack_frames import Bools
 from bpfprof.query.stuck import hung_facts
+from bpfprof.query.whole import Whole, whole_of
 from bpfprof.query.work import Work
 
 _MIN_CPU_NS = 200_000_000  # less says nothing by ticks of 10 ms
@@ -43,14 +44,11 @@ STUCK = 0.35  # of the working time: so much of stuck threads bounds the program
 MAIN_HOLDER = 0.25  # who held a lock so much of the time is its main holder
 
 
-def percent(part: float) -> str:
-    """`38%`."""
-    return "<1%" if 0 < part < 0.005 else f"{100 * part:.0f}%"
-
-
 @dataclass(frozen=True)
 class Facts:
     """What the rules ask and what their sentences say; parts are of the working time, from 0 to 1.
+
+    of_whole: of the time of the threads that count, what is not idle; sentences say parts of that time.
 
     least_ns: of less there is too little to say. first: the largest of CAUSES, CPU time in Python and native code
     together as the larger of them. busy_part: of its wall time, how much the thread that works most worked. cpu_count:
@@ -81,6 +79,7 @@ class Facts:
     busy_part: float = 1.0
     first: str = ""
     part: float = 0.0
+    of_whole: float = 1.0
     parts: tuple[float, ...] = (0.0,) * len(CAUSES)
     cpu_count: float = 0.0
     thread_count: int = 1
@@ -138,14 +137,15 @@ class Facts:
         return self.parts[PYTHON] + self.parts[NATIVE]
 
     def of(self, cause: int) -> str:
-        """`38%`."""
-        return percent(float(self.parts[cause]))
+        """`38%`, of the time of the threads that count."""
+        return percent(self.of_whole * float(self.parts[cause]))
 
 
-def facts_of(profile: Profile, work: Work) -> tuple[Facts, int]:
-    """(what the rules ask, the place of the largest share in Profile.frames, -1: none)"""
+def facts_of(profile: Profile, work: Work) -> tuple[Facts, int, Whole]:
+    """(what the rules ask, the place of the largest share in Profile.frames, -1: none, what all are parts of)"""
     everything, path = work, critical_path(profile, work)
-    work = path.work if path else work
+    whole = whole_of(profile, work, path)
+    work = whole.work
     causes = causes_of(work)
     by_cause = cause_ns(work.rows, causes)
     working_ns = int(by_cause.sum())
@@ -177,6 +177,7 @@ def facts_of(profile: Profile, work: Work) -> tuple[Facts, int]:
         busy_part=_busy_part(profile, everything, duration_ns),
         first=first,
         part=part,
+        of_whole=working_ns / max(whole.ns, 1),
         parts=parts,
         cpu_count=cpu_ns / max(duration_ns, 1),
         thread_count=int((_busy_ns(profile, everything) * 20 > duration_ns).sum()),
@@ -209,10 +210,11 @@ def facts_of(profile: Profile, work: Work) -> tuple[Facts, int]:
     hung, place = hung_facts(profile, everything)
     facts = replace(facts, **hung)
     if facts.deadlock or facts.stuck_part >= STUCK:
-        return replace(facts, part=max(facts.stuck_part, float(parts[LOCK]) if facts.deadlock else 0.0)), place
+        part = max(facts.stuck_part, float(parts[LOCK]) if facts.deadlock else 0.0)
+        return replace(facts, part=part), place, whole
     if path and (path.data_ns + path.loading_ns) * 4 > path.wall_ns:
         facts, frame = _with_data(facts, frame, profile, everything, path)
-    return facts, holder if holder >= 0 and holder_part >= MAIN_HOLDER else frame
+    return facts, holder if holder >= 0 and holder_part >= MAIN_HOLDER else frame, whole
 
 
 def _with_data(facts: Facts, frame: int, profile: Profile, work: Work, path: CriticalPath) -> tuple[Facts, int]:

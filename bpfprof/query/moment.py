@@ -16,7 +16,7 @@ from bpfprof.model.states import reason_text
 from bpfprof.query.now import NowGroup, now_of
 from bpfprof.query.places import places_of
 from bpfprof.query.roles import Role, roles_of
-from bpfprof.query.shares import GIL, HANDED, IDLE
+from bpfprof.query.shares import GIL, HANDED
 from bpfprof.query.verdict import Verdict, verdict_of
 from bpfprof.query.work import WAIT_TIME, kinds_of, work_of
 
@@ -63,10 +63,12 @@ class LivePlace:
 
 @dataclass(frozen=True)
 class Moment:
-    """Of duration_ns. shares: nanoseconds by SHARES, then of what is left out; cpu_ns: of all threads on a CPU."""
+    """Of duration_ns. shares: nanoseconds of the verdict's whole, all_shares: of all threads, both by SHARES, then idle
+    and waits for others; cpu_ns: of all threads on a CPU. places: of all threads."""
 
     duration_ns: int
     shares: tuple[int, ...]
+    all_shares: tuple[int, ...]
     cpu_ns: int
     thread_count: int
     verdict: Verdict
@@ -76,14 +78,15 @@ class Moment:
     now: list[NowGroup]
 
     @property
-    def working_ns(self) -> int:
-        """The time of working threads."""
-        return sum(self.shares[:IDLE])
+    def whole_ns(self) -> int:
+        """The time of the threads that count."""
+        return sum(self.shares)
 
 
 def moment_of(profile: Profile, states: Mapping[tuple[int, int], ThreadState] | None = None) -> Moment:
     """The profile has its spans. states: what threads did when it ended, by (pid, tid)."""
     work = work_of(profile)
+    verdict = verdict_of(profile, work)
     places = [
         LivePlace(
             profile.frames[place.frame],
@@ -95,14 +98,13 @@ def moment_of(profile: Profile, states: Mapping[tuple[int, int], ThreadState] | 
         )
         for place in places_of(profile, work)
     ]
-    shares = tuple(work.share_ns().tolist())
-    assert len(shares) == HANDED + 1
     return Moment(
         profile.info.duration_ns,
-        shares,
+        tuple(verdict.whole.share_ns()),
+        tuple(work.share_ns().tolist()),
         sum(thread.on_cpu_ns for thread in profile.threads),
         len(profile.threads),
-        verdict_of(profile, work),
+        verdict,
         places,
         roles_of(profile, work),
         profile,
@@ -172,7 +174,7 @@ class SinceStart:
 
     def add(self, moment: Moment) -> None:
         """Takes all of a moment, which begins where the one before ended."""
-        self._shares = _added(self._shares, moment.shares)
+        self._shares = _added(self._shares, moment.all_shares)
         for place in moment.places:
             self._places.setdefault(place.key, LivePlace(place.frame)).add(place)
 
@@ -181,11 +183,11 @@ class SinceStart:
         places = {key: LivePlace(place.frame) for key, place in self._places.items()}
         for place in (*self._places.values(), *(moment.places if moment else ())):
             places.setdefault(place.key, LivePlace(place.frame)).add(place)
-        return [*places.values()], _added(self._shares, moment.shares) if moment else self._shares
+        return [*places.values()], _added(self._shares, moment.all_shares) if moment else self._shares
 
     def note(self, moment: Moment) -> None:
-        """Takes the parts of the working time of a moment that may have been noted before."""
-        parts = {place.key: place.own_ns / max(moment.working_ns, 1) for place in moment.places}
+        """Takes the parts of the whole of a moment that may have been noted before."""
+        parts = {place.key: place.own_ns / max(moment.whole_ns, 1) for place in moment.places}
         for key in [key for key in self._trends if key not in parts]:
             del self._trends[key]
         for key, part in parts.items():

@@ -13,7 +13,7 @@ from bpfprof.model.grouping import each_once
 from bpfprof.model.profile import Profile
 from bpfprof.query.chains import shares_of
 from bpfprof.query.functions import function_of_frames, object_name
-from bpfprof.query.shares import DEVICE, DISK, HANDED, IDLE, LOCK, NATIVE, NET, PYTHON, READY, sums
+from bpfprof.query.shares import DEVICE, DISK, HANDED, LOCK, NATIVE, NET, PYTHON, READY, sums
 from bpfprof.query.stack_frames import Bools
 from bpfprof.query.work import Work
 
@@ -44,13 +44,16 @@ class Place:
         return self.cpu_ns + self.ready_ns + self.wait_ns
 
 
-def places_of(profile: Profile, work: Work) -> list[Place]:
-    """Of working time, those with most of their own first."""
-    rows = work.working
+def places_of(profile: Profile, work: Work, rows: npt.NDArray[np.void] | None = None, first: int = -1) -> list[Place]:
+    """Of working time, or of these rows of it, those with most of their own first; `first`: but before them this one.
+
+    It is the function of a place in Profile.frames, -1: none.
+    """
+    rows = work.working if rows is None else rows
     functions = np.append(function_of_frames(profile.frames), -1)
     own = functions[work.own[rows["stack"]]]
     found = []
-    totals = _totals(work, functions)
+    totals = _totals(work, rows, functions)
     for function in np.unique(own[own >= 0]).tolist():
         of_it = rows[own == function]
         by_share = sums(of_it["share"], of_it["ns"], HANDED + 1)
@@ -67,7 +70,8 @@ def places_of(profile: Profile, work: Work) -> list[Place]:
                 {share: best for share in WITH_OBJECTS if (best := top_object(of_it[of_it["share"] == share])[0]) >= 0},
             )
         )
-    return sorted(found, key=lambda place: (-place.own_ns, place.frame))
+    of_first = functions[first] if first >= 0 else -1
+    return sorted(found, key=lambda it: (functions[it.frame] != of_first, -it.own_ns, it.frame))
 
 
 def top_place(
@@ -107,6 +111,11 @@ def _line_of(work: Work, rows: npt.NDArray[np.void], mostly: tuple[int, int]) ->
     return most_of(work.own[chosen["stack"]], chosen["ns"])
 
 
+def percent(part: float) -> str:
+    """`38%`."""
+    return "<1%" if 0 < part < 0.005 else f"{100 * part:.0f}%"
+
+
 def place_text(frame: Frame) -> str:
     """`parse (x.py:12)`, with a library's path from its package on."""
     name = frame.name or "a function that has no name"
@@ -131,10 +140,10 @@ def _by_share(rows: npt.NDArray[np.void]):  # type: ignore[no-untyped-def]
     return shares_of(rows["share"], rows["ns"], np.where(rows["share"] == LOCK, rows["lock"], 0))
 
 
-def _totals(work: Work, functions: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """Of each function the working time of stacks that have it."""
+def _totals(work: Work, rows: npt.NDArray[np.void], functions: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """Of each function the time of stacks that have it."""
     frames = work.stack_frames
-    of_stack = sums(work.rows["stack"], np.where(work.rows["share"] < IDLE, work.rows["ns"], 0), max(1, frames.count))
+    of_stack = sums(rows["stack"], rows["ns"], max(1, frames.count))
     pairs = each_once(frames.stack_of * len(functions) + functions[frames.flat])
     stacks, of_function = np.divmod(pairs, len(functions))
     return sums(of_function, of_stack[stacks], len(functions))

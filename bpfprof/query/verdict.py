@@ -13,8 +13,10 @@ from bpfprof.model.profile import Profile
 from bpfprof.query.awaited import WAITS, Awaited, awaited_text, awaited_threads
 from bpfprof.query.causes import CAUSES, MEMORY
 from bpfprof.query.cpu_throttles import OFTEN
-from bpfprof.query.facts import MAIN_HOLDER, STUCK, Facts, facts_of, percent
+from bpfprof.query.facts import MAIN_HOLDER, STUCK, Facts, facts_of
+from bpfprof.query.places import percent
 from bpfprof.query.shares import CHILD, DEVICE, GIL, LOCK, NATIVE, PYTHON, READY, SLEEP
+from bpfprof.query.whole import Whole, whole_of_fronts
 from bpfprof.query.work import Work
 
 _MIN_SAMPLES_PER_S = 100  # of the least time that a verdict takes
@@ -46,13 +48,16 @@ class Rule:
 
 @dataclass(frozen=True)
 class Verdict:
-    """share: of the working time, from 0 to 1. where: a frame of the user's own code, None if none is known."""
+    """share: of the whole, from 0 to 1. where: a frame of the user's own code, place: of Profile.frames; None, -1: none
+    is known. whole: the time of the threads that count, of which the shares of a view are parts, too."""
 
     bound: str
     share: float
     sentence: str
     advice: str
     where: Frame | None
+    place: int
+    whole: Whole
 
 
 def _first(share: str) -> Callable[[Facts], bool]:
@@ -134,7 +139,8 @@ def _native_advice(facts: Facts) -> str:
 
 
 def _ready(facts: Facts) -> str:
-    used = f"it got {facts.cpu_count:.2f} CPUs for {facts.thread_count} working threads{_limit(facts)}"
+    threads = f"{facts.thread_count} working thread" + "s" * (facts.thread_count != 1)
+    used = f"it got {facts.cpu_count:.2f} CPUs for {threads}{_limit(facts)}"
     return f"Short of CPU: ready {facts.of(READY)} of the time without one; {used}{_in(facts, '; most of it in ')}."
 
 
@@ -259,7 +265,11 @@ def _undo(facts: Facts) -> str:
 
 
 def _waits(what: str) -> Callable[[Facts], str]:
-    return lambda facts: f"Waits for {what} {percent(facts.part)} of the time{_for(facts)}{_in(facts)}{_loop(facts)}."
+    return lambda facts: f"Waits for {what} {_part(facts)} of the time{_for(facts)}{_in(facts)}{_loop(facts)}."
+
+
+def _part(facts: Facts) -> str:
+    return percent(facts.part * facts.of_whole)
 
 
 def _child(facts: Facts) -> str:
@@ -361,19 +371,21 @@ def decide(facts: Facts) -> Rule:
 
 def verdict_of(profile: Profile, work: Work) -> Verdict:
     """Of working threads; see query.work."""
-    facts, where = facts_of(profile, work)
+    facts, where, whole = facts_of(profile, work)
     rule = decide(facts)
     is_named = rule.names_share
     bound = rule.bound if isinstance(rule.bound, str) else rule.bound(facts)
-    share = facts.part if is_named else 1 - facts.busy_part if bound == "idle" else 0.0
+    share = facts.part * facts.of_whole if is_named else 1 - facts.busy_part if bound == "idle" else 0.0
     advice = rule.advice if isinstance(rule.advice, str) else rule.advice(facts)
     sentence = rule.sentence(facts)
     chain = awaited_threads(profile, work) if rule.is_wait or rule.is_sum else None
     if chain and rule.is_sum and _is_the_story(profile, chain):
         of_chain = next(it for it in RULES if it.bound == _BOUNDS.get(chain.causes[0][0], chain.causes[0][0]))
-        bound, share, advice = str(of_chain.bound), chain.waits_part, str(of_chain.advice)
-        sentence, where = awaited_text(profile, chain), chain.frame
-    elif chain and rule.is_wait and chain.causes[0][0] == facts.first:
-        sentence, where = awaited_text(profile, chain), chain.frame
-    frame = profile.frames[where] if is_named and where >= 0 else None
-    return Verdict(bound, share, sentence, advice, frame)
+        bound, advice = str(of_chain.bound), str(of_chain.advice)
+    elif not chain or not rule.is_wait or chain.causes[0][0] != facts.first:
+        chain = None
+    if chain:
+        share, sentence, where = chain.waits_part, awaited_text(profile, chain), chain.frame
+        whole = whole_of_fronts(profile, work, chain.fronts)
+    where = where if is_named else -1
+    return Verdict(bound, share, sentence, advice, profile.frames[where] if where >= 0 else None, where, whole)

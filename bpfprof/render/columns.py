@@ -39,6 +39,14 @@ def cut_left(text: str, columns: int) -> str:
     return "…" + text
 
 
+def middle_cut(text: str, columns: int) -> str:
+    """The same in the middle of a file's name: what it begins with and the line tell more."""
+    name, colon, line = text.rpartition(":")
+    if width(text) <= columns or not colon or width(line) + 4 > columns:
+        return shortened(text, columns)
+    return shortened(name, columns - width(line) - 1) + colon + line
+
+
 def padded(text: str, columns: int) -> str:
     """The text with spaces up to so many columns."""
     return text + " " * (columns - width(text))

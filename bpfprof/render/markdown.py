@@ -8,8 +8,8 @@ from collections.abc import Iterable, Sequence
 from bpfprof.model.profile import Profile
 from bpfprof.query.places import file_text, places_of
 from bpfprof.query.roles import roles_of
-from bpfprof.query.shares import HANDED, IDLE
-from bpfprof.query.verdict import verdict_of
+from bpfprof.query.verdict import Verdict, verdict_of
+from bpfprof.query.whole import Whole
 from bpfprof.query.work import Work, work_of
 from bpfprof.render.columns import percent_text, seconds_text
 from bpfprof.render.formats import RenderOptions
@@ -17,7 +17,7 @@ from bpfprof.render.header import recording_facts, unread_sentences
 from bpfprof.render.labels import printable
 from bpfprof.render.lock_orders import deadlock_lines
 from bpfprof.render.quality import quality_line
-from bpfprof.render.summary import SHARE_NAMES, command_text, mostly_of, place_words
+from bpfprof.render.summary import SHARE_NAMES, command_text, mostly_of, place_words, whole_text
 
 # What begins anything in Markdown, HTML or what GitHub makes of texts: links, mentions, emoji, formulas.
 _ACTS = re.compile(r"[!#$&*<>@\[\\\]^_`{|}~]|:(?=\S)|(?<=\bwww)\.")
@@ -34,27 +34,27 @@ def render_markdown(profile: Profile, options: RenderOptions) -> str:
     blocks += [f"**{_text(line)}**" for line in (*deadlock_lines(profile), verdict.sentence)]
     blocks += [_text(f"Try: {verdict.advice}.")] if verdict.advice else []
     blocks += [_text(sentence) for sentence in unread_sentences(profile)]
-    blocks += [_shares(work), _places(profile, work, options.most), _threads(profile, work, options.most)]
+    blocks += [
+        _shares(verdict.whole),
+        _places(profile, work, verdict, options.most),
+        _threads(profile, work, options.most),
+    ]
     blocks.append(f"<sub>{_text(quality_line(profile))}</sub>")
     return "\n\n".join(block for block in blocks if block) + "\n"
 
 
-def _shares(work: Work) -> str:
-    by_share = work.share_ns().tolist()
+def _shares(whole: Whole) -> str:
     spent: dict[str, int] = {}
-    for share, ns in enumerate(by_share[:IDLE]):
-        spent[SHARE_NAMES[share]] = spent.get(SHARE_NAMES[share], 0) + ns
-    ordered = sorted(((name, ns) for name, ns in spent.items() if ns), key=lambda item: -item[1])
-    working_ns = sum(by_share[:IDLE])
-    rows = [(_text(name), percent_text(ns, working_ns, 0), seconds_text(ns)) for name, ns in ordered]
-    aside = [("behind other threads", by_share[HANDED]), ("idle", by_share[IDLE])]
-    rows += [(name, "", seconds_text(ns)) for name, ns in aside if ns]
-    return _table(("time of threads", "-share", "-s"), rows)
+    for name, ns in zip(SHARE_NAMES, whole.share_ns()):
+        spent[name] = spent.get(name, 0) + ns
+    ordered = sorted(((name, ns) for name, ns in spent.items() if ns), key=lambda item: (item[0] == "idle", -item[1]))
+    rows = [(_text(name), percent_text(ns, whole.ns, 0), seconds_text(ns)) for name, ns in ordered]
+    return _table(("time of threads", "-share", "-s"), rows) + f"\n\n{_text(whole_text(whole))}" * bool(rows)
 
 
-def _places(profile: Profile, work: Work, most: int) -> str:
+def _places(profile: Profile, work: Work, verdict: Verdict, most: int) -> str:
     rows = []
-    for place in places_of(profile, work)[:most]:
+    for place in places_of(profile, work, verdict.whole.working, verdict.place)[:most]:
         frame = profile.frames[place.frame]
         times = [seconds_text(ns) for ns in (place.cpu_ns, place.ready_ns, place.wait_ns, place.total_ns)]
         mostly = _text(", ".join(place_words(profile, place)))

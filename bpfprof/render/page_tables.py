@@ -20,8 +20,8 @@ from bpfprof.query.merging import MANY, merged_threads
 from bpfprof.query.origins import KERNEL, OWN_CODE, is_runtime, origins, python_origin
 from bpfprof.query.places import places_of
 from bpfprof.query.roles import roles_of
-from bpfprof.query.shares import IDLE, sums
-from bpfprof.query.verdict import verdict_of
+from bpfprof.query.shares import sums
+from bpfprof.query.verdict import Verdict, verdict_of
 from bpfprof.query.work import Work
 from bpfprof.render.concurrency import concurrency_table
 from bpfprof.render.formats import RenderOptions
@@ -32,7 +32,7 @@ from bpfprof.render.lock_orders import deadlock_lines
 from bpfprof.render.page_spans import KINDS, kind_of_reason
 from bpfprof.render.palette import PALETTE
 from bpfprof.render.quality import lost_count, quality_line
-from bpfprof.render.summary import SHARE_NAMES, command_text, mostly_of
+from bpfprof.render.summary import SHARE_NAMES, command_text, mostly_of, whole_text
 from bpfprof.render.wait_details import WaitDetails
 
 _MAX_GROUPS = 64  # rows of the timeline that a person can look through
@@ -69,7 +69,7 @@ def page_groups(profile: Profile, work: Work, merge: str) -> Groups:
 
 def page_tables(profile: Profile, work: Work, groups: Groups, options: RenderOptions) -> dict[str, Any]:
     """JSON of it."""
-    info = profile.info
+    info, verdict = profile.info, verdict_of(profile, work)
     return {
         "title": printable(options.title) or command_text(profile) or "all processes",
         "facts": recording_facts(profile),
@@ -80,8 +80,8 @@ def page_tables(profile: Profile, work: Work, groups: Groups, options: RenderOpt
         "palette": PALETTE,
         "kinds": KINDS,
         "looks": LOOKS,
-        "verdict": _verdict(profile, work),
-        "places": _places(profile, work),
+        "verdict": _verdict(profile, verdict),
+        "places": _places(profile, work, verdict),
         "roles": [
             {"name": printable(role.name), "threads": role.threads, "mostly": mostly_of(role)}
             for role in roles_of(profile, work)
@@ -97,26 +97,20 @@ def page_tables(profile: Profile, work: Work, groups: Groups, options: RenderOpt
     }
 
 
-def _verdict(profile: Profile, work: Work) -> dict[str, Any]:
-    verdict = verdict_of(profile, work)
-    working = work.share_ns()[:IDLE]
-    by_name: dict[str, int] = {}
-    for share, ns in enumerate(working.tolist()):
-        by_name[SHARE_NAMES[share]] = by_name.get(SHARE_NAMES[share], 0) + ns
-    shares = sorted(((name, ns) for name, ns in by_name.items() if ns), key=lambda item: -item[1])
+def _verdict(profile: Profile, verdict: Verdict) -> dict[str, Any]:
     return {
         "bound": verdict.bound,
         "sentence": printable(verdict.sentence),
         "advice": printable(verdict.advice),
-        "shares": shares,
+        "whole": whole_text(verdict.whole),
         "deadlocks": deadlock_lines(profile),
         "unread": unread_sentences(profile),
     }
 
 
-def _places(profile: Profile, work: Work) -> list[dict[str, Any]]:
+def _places(profile: Profile, work: Work, verdict: Verdict) -> list[dict[str, Any]]:
     found = []
-    for place in places_of(profile, work)[:_PLACES]:
+    for place in places_of(profile, work, verdict.whole.working, verdict.place)[:_PLACES]:
         words = [
             f"lock #{lock}" if lock else SHARE_NAMES[share]
             for (share, lock), ns in place.mostly

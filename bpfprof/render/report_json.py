@@ -68,6 +68,10 @@ def _verdict(profile: Profile, work: Work) -> dict[str, Any]:
         "sentence": printable(verdict.sentence),
         "advice": verdict.advice,
         "where": _place(verdict.where) if verdict.where else None,
+        "of": {
+            "s": _seconds(verdict.whole.ns),
+            "threads": [int(profile.threads[it].tid) for it in verdict.whole.threads],
+        },
     }
 
 

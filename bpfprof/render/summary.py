@@ -10,12 +10,13 @@ from bpfprof.query.cpu_throttles import stops_often
 from bpfprof.query.objects import short_text
 from bpfprof.query.places import Place, file_text, places_of
 from bpfprof.query.roles import Role, roles_of
-from bpfprof.query.shares import HANDED, IDLE, LOCK, NATIVE, PYTHON
+from bpfprof.query.shares import LOCK, NATIVE, PYTHON
 from bpfprof.query.verdict import Verdict, verdict_of
-from bpfprof.query.work import Work, work_of
+from bpfprof.query.whole import Whole
+from bpfprof.query.work import work_of
 from bpfprof.render.columns import (
-    cut_left,
     duration_text,
+    middle_cut,
     padded,
     percent_text,
     seconds_text,
@@ -33,7 +34,7 @@ from bpfprof.render.quality import loss_text, lost_count
 Paint = Callable[[str, str], str]  # (name in _COLORS, text) -> the text in that colour
 
 MIN_COLUMNS, MAX_COLUMNS = 60, 140
-_MIN_ROWS = 16
+_MIN_ROWS = 10
 # SGR parameters (ECMA-48, 8.3.117) of the 16 colours that every terminal has and its user chose.
 _COLORS = {
     "CPU": "33",
@@ -46,14 +47,15 @@ _COLORS = {
     "aside": "2",
 }
 SHARE_NAMES = (
-    *("CPU", "CPU", "ready", "GIL", "lock", "disk", "network", "device", "sleep", "process", "other", ""),
+    *("CPU", "CPU", "ready", "GIL", "lock", "disk", "network", "device", "sleep", "process", "other", "idle"),
     "other threads",
 )
-_WIDE = 72  # columns; with less there is no room for the time that places were ready
 _MAX_UNREAD = 4  # lines
-_SMALL, _MAX_BARS = 0.02, 4  # smaller shares, and more of them, are one line
-# Places that are more worth than bars; lines beside them: of tables' headings, and of two roles.
-_PLACES, _TABLE_LINES = 3, 6
+_SMALL = 0.02  # of the whole: smaller shares are one
+_MIN_BAR = 3  # columns
+_PLACES, _ROLES = 5, 4  # lines: so many go before empty lines
+_NAMED_ROLES, _ROLE_COLUMNS = 2, 24  # of those that count
+_MIN_MOSTLY = 12  # columns
 
 
 def render_summary(profile: Profile, options: RenderOptions) -> str:
@@ -78,22 +80,54 @@ def summary_lines(profile: Profile, columns: int, rows: int, color: bool = False
         head.append(shortened(f"only {printable(profile.filter_text[2:])}", columns))
     unread = [line for sentence in unread_sentences(profile) for line in textwrap.wrap(sentence, columns)]
     head += unread if len(unread) <= _MAX_UNREAD else [*unread[: _MAX_UNREAD - 1], "and more: --details"]
+    verdict = verdict_of(profile, work)
+    whole = verdict.whole
+    head.append("")
+    head += _verdict_lines(verdict, columns, paint)
+    shares = share_line(whole.share_ns(), _remarks(profile, whole), columns - 2, paint)
+    evidence = [f"  {shares}", f"  {whole_text(whole, columns - 2)}"] if shares else []
     end = quality_lines(profile, columns)
-    verdict = _verdict_lines(verdict_of(profile, work), columns, paint)
-    working_ns = int(work.share_ns()[:IDLE].sum())
-    places = [place for place in places_of(profile, work) if place.own_ns * 1000 >= working_ns]
-    for most in range(_MAX_BARS, 1, -1):
-        blocks = [verdict, _bars(profile, work, most, columns, paint)]
-        room = max(rows, _MIN_ROWS) - 1 - len(head) - len(end) - sum(len(block) + 1 for block in blocks if block)
-        if room >= _TABLE_LINES + min(len(places), _PLACES):
-            break
-    blocks += _tables(profile, roles_of(profile, work), places, columns, room, paint)
-    lines = head
-    while len(blocks) > 1 and len(head) + len(end) + 1 + sum(len(block) + 1 for block in blocks) > max(rows, _MIN_ROWS):
-        blocks.pop()
-    for block in (*blocks, end):
-        lines = [*lines, "", *block] if block else lines
-    return lines
+    places = [it for it in places_of(profile, work, whole.working, verdict.place) if it.own_ns * 1000 >= whole.ns]
+    count = {thread for role in whole.roles for thread in role.threads}
+    roles = sorted(roles_of(profile, work), key=lambda role: not {*role.threads} & count)
+    room = max(rows, _MIN_ROWS) - len(head) - len(end)
+    return _arranged(profile, [head, evidence], places, roles, end, room, columns, paint)
+
+
+def _arranged(
+    profile: Profile,
+    above: list[list[str]],
+    places: Sequence[Place],
+    roles: Sequence[Role],
+    end: list[str],
+    room: int,
+    columns: int,
+    paint: Paint,
+) -> list[str]:
+    """The screen, with as many places and roles as it has room for beside `above` and `end`, and empty lines if it has.
+
+    room: lines without the first of `above` and `end`.
+    """
+    head, evidence = above
+    if room < len(evidence) + 2:
+        return [*head, *end]
+    room -= len(evidence)
+    roles = roles if room >= 4 or not places else []
+    tables = bool(places) + bool(roles)
+    wanted = min(len(places), _PLACES) + min(len(roles), _ROLES) + tables
+    gaps = min(max(room - wanted, 0), tables + 1 + bool(evidence))
+    lines = max(room - gaps - tables, 0)
+    of_roles = min(len(roles), max(_ROLES, lines // 2, lines - len(places)))
+    of_roles = min(len(roles), max(min(of_roles, lines - min(len(places), _PLACES)), 1))
+    of_places = min(len(places), max(lines - of_roles, 0))
+    blocks = [evidence, place_lines(profile, places, of_places, columns, paint)]
+    blocks += [role_lines(roles, of_roles, columns, paint), end]
+    found = head
+    # The one before the quality line goes last, that between sentence and shares first.
+    for number, block in enumerate(block for block in blocks if block):
+        is_gap = len(blocks) - number <= gaps
+        found = [*found, *[""] * is_gap, *block]
+    return found
 
 
 def plain(_name: str, text: str) -> str:
@@ -128,121 +162,185 @@ def _verdict_lines(verdict: Verdict, columns: int, paint: Paint) -> list[str]:
     return found + ([shortened(f"  Try: {printable(verdict.advice)}.", columns)] if verdict.advice else [])
 
 
-def _bars(profile: Profile, work: Work, most: int, columns: int, paint: Paint) -> list[str]:
-    """A bar a share of the working time, the largest first, and what was left out."""
-    by_share = work.share_ns().tolist()
-    working_ns = sum(by_share[:IDLE])
-    if not working_ns:
-        return []
+def share_line(share_ns: Sequence[int], remarks: dict[str, str], columns: int, paint: Paint) -> str:
+    """`CPU ██████ 55% (89% native)  ready ███ 30%  idle 10%`: parts of all of them, the largest first; "" of nothing.
+
+    share_ns: of each of SHARES, then idle, then waits for others. Small ones are one; what is no work has no bar.
+    Remarks, by the name of a share, stand where there is room.
+    """
+    whole_ns = sum(share_ns)
     spent: dict[str, int] = {}
-    for share, ns in enumerate(by_share[:IDLE]):
-        spent[SHARE_NAMES[share]] = spent.get(SHARE_NAMES[share], 0) + ns
-    shown = {name: ns for name, ns in spent.items() if ns >= _SMALL * working_ns and name != "other"}
-    ordered = sorted(shown.items(), key=lambda item: -item[1])[:most]
-    rest_ns = working_ns - sum(ns for _, ns in ordered)
-    if rest_ns * 200 >= working_ns:
-        ordered.append(("other", rest_ns))
-    remarks = {
-        "CPU": f"{percent_text(by_share[NATIVE], by_share[PYTHON] + by_share[NATIVE], 0)} native"
-        * (by_share[NATIVE] * 50 >= by_share[PYTHON]),
-        "ready": "stopped by a CPU limit" if stops_often(profile, work) else "no CPU was free",
-        "lock": counted(len(work.locks), "lock"),
+    for name, ns in zip(SHARE_NAMES, share_ns):
+        large = name if ns >= _SMALL * whole_ns or name == "CPU" else "other"
+        spent[large] = spent.get(large, 0) + ns
+    if not whole_ns:
+        return ""
+    texts = _share_texts(spent, whole_ns)
+    while sum(width(f"{name} {text}") + 2 for name, text in texts.items()) - 2 > columns and len(texts) > 2:
+        least = min((name for name in texts if name != "other"), key=spent.__getitem__)
+        spent["other"] = spent.get("other", 0) + spent.pop(least)
+        texts = _share_texts(spent, whole_ns)
+    used = sum(width(f"{name} {text}") + 2 for name, text in texts.items())
+    barred = [name for name in texts if name not in ("idle", "other")]
+    for name in barred:
+        remark = f" ({remarks.get(name, '')})"
+        if remarks.get(name) and used + width(remark) + (_MIN_BAR + 1) * len(barred) <= columns:
+            texts[name] += remark
+            used += width(remark)
+    room = columns - used + 2 - len(barred)
+    if room < len(barred) * _MIN_BAR:
+        return shortened("  ".join(f"{name} {text}" for name, text in texts.items()), columns)
+    bars = {name: "█" * max(int(room * spent[name] / whole_ns), 1) for name in barred}
+    return "  ".join(
+        f"{name} {paint(name, bars[name])} {text}" if name in bars else f"{name} {text}" for name, text in texts.items()
+    )
+
+
+def _share_texts(spent: dict[str, int], whole_ns: int) -> dict[str, str]:
+    """Of each that is not next to nothing its part, the largest first; what is no work, and what is small, last."""
+    names = sorted(spent, key=lambda name: (name in ("idle", "other"), -spent[name]))
+    return {name: percent_text(spent[name], whole_ns, 0) for name in names if spent[name] * 200 >= whole_ns}
+
+
+def _remarks(profile: Profile, whole: Whole) -> dict[str, str]:
+    spent = whole.share_ns()
+    cpu_ns = spent[PYTHON] + spent[NATIVE]
+    locks = {int(it) for it in whole.rows["lock"][whole.rows["share"] == LOCK].tolist()} - {0}
+    return {
+        "CPU": f"{percent_text(spent[NATIVE], cpu_ns, 0)} native" * (spent[NATIVE] * 50 >= spent[PYTHON]),
+        "ready": "stopped by a CPU limit" if stops_often(profile, whole.work) else "no CPU was free",
+        "lock": counted(len(locks), "lock") * bool(locks),
     }
-    lines = []
-    room = max(10, columns - 58)
-    for name, ns in ordered:
-        bar = "█" * max(1, round(room * ns / working_ns))
-        line = f"  {name:<9}{paint(name, bar)}{' ' * (room - len(bar))} "
-        line += f"{percent_text(ns, working_ns, 0):>5} {seconds_text(ns):>8} s"
-        lines.append(f"{line}  {remarks.get(name, '')}".rstrip())
-    left_out = [(by_share[IDLE], "idle"), (by_share[HANDED], "behind others")]
-    aside = [f"{seconds_text(ns)} s {what}" for ns, what in left_out if ns * 1000 >= working_ns]
-    return (
-        [*lines, shortened(f"  of {seconds_text(working_ns)} s of working threads; beside {', '.join(aside)}", columns)]
-        if aside
-        else lines
-    )
 
 
-def _tables(
-    profile: Profile, roles: Sequence[Role], places: Sequence[Place], columns: int, room: int, paint: Paint
-) -> list[list[str]]:
-    """Places and threads, which share the room."""
-    # An empty line and a heading for each.
-    lines = max(room - 4, 2)
-    of_roles = min(len(roles), max(lines - len(places), lines // 2, 2))
-    of_places = min(len(places), max(lines - of_roles, 1))
-    return [
-        _places(profile, places, of_places, columns, paint),
-        role_lines(roles, of_roles, columns, paint),
-    ]
+def whole_text(whole: Whole, columns: int = MAX_COLUMNS) -> str:
+    """`of 40.1 s of waitress-0..7 (8); left out: MainThread (waits for others), 15 idle`, as much as has room."""
+    names: dict[str, int] = {}
+    for role in whole.roles:
+        name = shortened(printable(role.name) or "?", _ROLE_COLUMNS)
+        names[name] = names.get(name, 0) + len(role.threads)
+    texts = [f"{name} ({count})" if count > 1 else name for name, count in names.items()]
+    rest = sum([*names.values()][_NAMED_ROLES:])
+    who = ", ".join(texts[:_NAMED_ROLES]) + f" and {rest} more" * bool(rest)
+    text = shortened(f"of {seconds_text(whole.ns)} s of {who or 'all threads'}", columns)
+    waiting, small, idle = (_thread_count(roles) for roles in (whole.waiting, whole.small, whole.idle))
+    left_out = [f"{seconds_text(whole.handed_ns)} s for one another"] if whole.handed_ns * 100 > whole.ns else []
+    if len(whole.waiting) == 1:
+        left_out += [f"{''.join(_role_name(whole.waiting[0], False))} (waits for others)"]
+    else:
+        left_out += [f"{waiting} that wait for others"] if waiting else []
+    left_out += [f"{small} with little work"] if small else []
+    left_out += [f"{idle} idle"] if idle else []
+    before = "; left out: "
+    for part in left_out:
+        if width(text + before + part) <= columns:
+            text, before = text + before + part, ", "
+    return text
 
 
-def _places(profile: Profile, places: Sequence[Place], most: int, columns: int, paint: Paint) -> list[str]:
-    if not places:
+def _thread_count(roles: Sequence[Role]) -> int:
+    return sum(len(role.threads) for role in roles)
+
+
+def place_lines(profile: Profile, places: Sequence[Place], most: int, columns: int, paint: Paint) -> list[str]:
+    """A heading and at most so many of them; names are cut only where the terminal is too narrow for them."""
+    shown = places[:most]
+    if not shown:
         return []
-    has_ready = columns >= _WIDE
-    figures = 7 * (3 + has_ready)
-    name = max(14, (columns - 34) * 2 // 5)
-    where = max(12, (columns - 34) * 3 // 10)
-    mostly = columns - figures - 2 - name - where
+    names = [_place_names(profile, place) for place in shown]
+    # A time that none of them has takes no room, and names go before totals.
+    has_ready = any(place.ready_ns * 20 >= place.own_ns for place in shown)
+    words = [", ".join(place_words(profile, place)) for place in shown]
     title = "where" if len(places) <= most else f"where ({most} of {len(places):,})"
-    heading = (
-        f"{title:<{name}} {'':<{where}} {'CPU s':>6}{' ready' * has_ready:>{7 * has_ready}} {'wait':>6} {'total':>6}"
-    )
+    least = min(max(map(width, [*words, "mostly"])), _MIN_MOSTLY)
+    room = columns - 7 * (3 + has_ready) - 2 - least
+    has_total = sum(name_columns([(title, ""), *names], columns)) <= room
+    room += 7 * (not has_total)
+    name, where = name_columns([(title, ""), *names], room)
+    mostly = least + room - name - where
+    heading = f"{title:<{name}} {'':<{where}} {'CPU s':>6}"
+    heading += "".join(f"{it:>7}" for it in [*["ready"] * has_ready, "wait", *["total"] * has_total])
     lines = [paint("heading", f"{heading} mostly")]
-    for place in places[:most]:
-        frame = profile.frames[place.frame]
-        text = padded(cut_left(printable(frame.name) or "(no name)", name), name) + " "
-        text += padded(cut_left(printable(file_text(frame)), where), where)
-        for ns in (place.cpu_ns, *[place.ready_ns] * has_ready, place.wait_ns, place.total_ns):
+    for place, (of_it, at), word in zip(shown, names, words):
+        text = padded(shortened(of_it, name), name) + " " + padded(middle_cut(at, where), where)
+        for ns in (place.cpu_ns, *[place.ready_ns] * has_ready, place.wait_ns, *[place.total_ns] * has_total):
             text += f" {short_seconds(ns):>6}"
-        lines.append(f"{text} {shortened(', '.join(place_words(profile, place)), mostly)}".rstrip())
+        lines.append(f"{text} {shortened(word, mostly)}".rstrip())
     return lines
 
 
+def name_columns(names: Sequence[tuple[str, str]], room: int) -> tuple[int, int]:
+    """Columns of functions and of files; where there is no room for all of them, files have 40% of it at least."""
+    name, where = (max(map(width, column)) for column in zip(*names))
+    if name + where > room:
+        where = min(where, max(room - name, room * 2 // 5))
+        name = room - where
+    return name, where
+
+
+def _place_names(profile: Profile, place: Place) -> tuple[str, str]:
+    """(function, file and line); of a function without a name what is known of it."""
+    frame = profile.frames[place.frame]
+    where = printable(file_text(frame))
+    return (printable(frame.name), where) if frame.name else (where or "?", "(no names)")
+
+
 def place_words(profile: Profile, place: Place) -> list[str]:
-    """`lock #1`, `PostgreSQL`: what it spent most of its own time on."""
-    words: list[str] = []
+    """`lock #1`, `PostgreSQL`: what it spent most of its own time on; `locks` of many of them."""
+    of_share: dict[int, int] = {}
+    for (share, _), ns in place.mostly:
+        of_share[share] = of_share.get(share, 0) + ns
+    words: dict[str, None] = {}
     for (share, lock), ns in place.mostly:
         word = f"lock #{lock}" if share == LOCK and lock else SHARE_NAMES[share]
         if share in place.objects and share != LOCK:
             word = printable(short_text(profile.objects[place.objects[share]]))
-        if ns * 5 >= place.own_ns and word not in words:
-            words.append(word)
-    return words
+        if ns * 5 >= place.own_ns:
+            words[word] = None
+        elif share == LOCK and of_share[share] * 5 >= place.own_ns:
+            words["locks"] = None
+    return [*words]
 
 
 def role_lines(roles: Sequence[Role], most: int, columns: int, paint: Paint) -> list[str]:
-    if not roles:
+    """A heading and at most so many lines; the last may be of all that had no room."""
+    if not roles or most < 1:
         return []
-    name = max(16, (columns - 34) * 2 // 5)
-    heading = f"{'threads':<{name}} {'wall s':>7} {'CPU':>5} {'ready':>5} {'wait':>5} {'idle':>5} mostly"
-    lines = [paint("heading", shortened(heading, columns))]
     shown = roles if len(roles) <= most else roles[: max(most - 1, 1)]
     has_several = len({role.process_name for role in roles}) > 1
-    for role in shown:
-        who = f"{role.process_name}: {role.name}" if has_several else role.name
-        count = f" ({len(role.threads)})" if len(role.threads) > 1 else ""
-        text = padded(shortened(printable(who) or "?", name - len(count)) + count, name)
-        text += f" {short_seconds(role.wall_ns):>7}"
+    names = [_role_name(role, has_several) for role in shown]
+    words = [mostly_of(role) for role in shown]
+    room = columns - 33 - min(max(map(width, [*words, "mostly"])), 24)
+    name = min(max(map(width, ["threads", *(name + count for name, count in names)])), max(room, 12))
+    heading = f"{'threads':<{name}} {'wall s':>7} {'CPU':>5} {'ready':>5} {'wait':>5} {'idle':>5} mostly"
+    lines = [paint("heading", shortened(heading, columns))]
+    for role, (who, count), word in zip(shown, names, words):
+        text = padded(shortened(who, name - len(count)) + count, name) + f" {short_seconds(role.wall_ns):>7}"
         for ns in (role.cpu_ns, role.ready_ns, role.wait_ns, role.idle_ns):
             text += f" {whole_percent(ns, role.wall_ns):>5}"
-        lines.append(shortened(f"{text} {mostly_of(role)}", columns).rstrip())
-    rest = roles[len(shown) :]
-    if rest:
-        threads = counted(sum(len(role.threads) for role in rest), "more thread")
+        lines.append(shortened(f"{text} {word}", columns).rstrip())
+    if (rest := roles[len(shown) :]) and len(shown) < most:
+        threads = counted(_thread_count(rest), "more thread")
         lines.append(shortened(f"and {threads}, {seconds_text(sum(role.cpu_ns for role in rest))} s of CPU", columns))
     return lines
 
 
+def _role_name(role: Role, has_several: bool) -> tuple[str, str]:
+    """(with the process where there are several, ` (8)` for so many threads)"""
+    name = printable(f"{role.process_name}: {role.name}" if has_several else role.name) or "?"
+    return name, f" ({len(role.threads)})" if len(role.threads) > 1 else ""
+
+
 def mostly_of(role: Role) -> str:
+    """`lock 68%, CPU 8%`: parts of all of its time."""
     busy_ns = sum(role.shares.values())
     if role.idle_ns >= busy_ns:
         return "idle"
-    large = [(share, ns) for share, ns in role.shares.most_common(2) if ns * 10 >= busy_ns]
-    words = {SHARE_NAMES[share]: ns for share, ns in reversed(large)}
-    return ", ".join(f"{word} {whole_percent(ns, busy_ns)}" for word, ns in reversed([*words.items()]))
+    spent: dict[str, int] = {}
+    for share, ns in role.shares.items():
+        spent[SHARE_NAMES[share]] = spent.get(SHARE_NAMES[share], 0) + ns
+    large = sorted(spent.items(), key=lambda item: -item[1])[:2]
+    return ", ".join(f"{word} {whole_percent(ns, role.wall_ns)}" for word, ns in large if ns * 10 >= busy_ns)
 
 
 def quality_lines(profile: Profile, columns: int) -> list[str]:
@@ -251,15 +349,23 @@ def quality_lines(profile: Profile, columns: int) -> list[str]:
     wall_ns = sum(thread.wall_ns for thread in profile.threads)
     accounted_ns = sum(thread.accounted_ns for thread in profile.threads)
     stacks = quality.complete_count + sum(quality.truncated_counts.values())
-    parts = [f"{percent_text(accounted_ns, wall_ns)} of {duration_text(wall_ns)} wall time accounted for"]
-    lost = lost_count(profile)
-    parts.append(f"{lost:,} lost" if lost else "what was lost is not known" if quality.unfinished else "none lost")
-    parts.append(f"{percent_text(quality.complete_count, stacks)} of stacks complete" if stacks else "no stacks")
+    accounted = f"{percent_text(accounted_ns, wall_ns)} of {duration_text(wall_ns)}"
+    lost, whole = lost_count(profile), percent_text(quality.complete_count, stacks)
+    first = [f"UNFINISHED RECORDING ({printable(quality.unfinished)})"] if quality.unfinished else []
+    losses = f"{lost:,} lost" if lost else "what was lost is not known" if quality.unfinished else "none lost"
+    last = []
     if quality.recording_ns:
-        parts.append(f"own CPU {percent_text(quality.own_cpu_ns, quality.recording_ns, 0)}")
-    if quality.unfinished:
-        parts.insert(0, f"UNFINISHED RECORDING ({printable(quality.unfinished)})")
-    return textwrap.wrap("quality: " + "; ".join(parts), columns)[:3]
+        last = [f"own CPU {percent_text(quality.own_cpu_ns, quality.recording_ns, 0)}"]
+    for of_time, of_stacks in (
+        (" wall time accounted for", "{} of stacks complete"),
+        (" accounted", "{} of stacks complete"),
+        (" accounted", "stacks {}"),
+    ):
+        parts = [*first, accounted + of_time, losses, of_stacks.format(whole) if stacks else "no stacks", *last]
+        text = "quality: " + "; ".join(parts)
+        if width(text) <= columns:
+            break
+    return textwrap.wrap(text, columns)[:3]
 
 
 def whole_percent(part: int, whole: int) -> str:

@@ -10,15 +10,24 @@ from bpfprof.query.moment import Closer, Key, LivePlace, Moment
 from bpfprof.query.now import NowGroup
 from bpfprof.query.places import file_text
 from bpfprof.query.shares import HANDED, IDLE, PYTHON, READY
-from bpfprof.render.columns import cut_left, padded, percent_text, shortened, width
+from bpfprof.render.columns import middle_cut, padded, percent_text, shortened, width
 from bpfprof.render.labels import printable
-from bpfprof.render.summary import SHARE_NAMES, Paint, command_text, painted, plain, role_lines
+from bpfprof.render.summary import (
+    SHARE_NAMES,
+    Paint,
+    command_text,
+    name_columns,
+    painted,
+    plain,
+    role_lines,
+    share_line,
+)
 
 SORTS = ("own", "total", "wait")
 MODES = ("all", "CPU", "waits", "GIL")
 _WIDE, _WIDER = 72, 96  # columns: from here on there is room for more of them
 _BARS = "▁▂▃▄▅▆▇█"
-_TREND_COLUMNS = 10
+_TREND_COLUMNS, _MOSTLY = 10, 8
 _MOST_LINES = 10
 _ROLES_FROM = 14  # lines: threads stand below the functions
 _NOW_FROM = 12  # lines of the screen: what threads do now stands below
@@ -43,7 +52,7 @@ d   the stack of every thread now, as bpfprof dump shows it
 q   quit (Ctrl-C too); Ctrl-Z stops it, as elsewhere
 
 own     time in a function itself or in what is not the program's own code below it,
-        in parts of the time that threads worked; idle threads are left out
+        in parts of the time of the threads that count, as the verdict is; idle threads don't
 CPU     on a CPU; ready: wanted one and had none; wait: asleep for something
 total   with the program's own functions that it called
 trend   how own went from view to view, beside its own greatest
@@ -73,6 +82,7 @@ class TopLook:
 class TopState:
     """What is shown beside the moment. places: those of the moment, or since the start; shares: of the same time.
 
+    shares: by SHARES, then idle and waits for others; of the moment its whole, since the start of all threads.
     trends: of each place's key its last parts. note: a sentence in place of the keys.
     """
 
@@ -85,18 +95,23 @@ class TopState:
     lost_count: int = 0
     note: str = ""
 
-    @property
-    def working_ns(self) -> int:
-        """The time of working threads."""
-        return sum(self.shares[:IDLE])
+    def shown(self, look: TopLook) -> Sequence[int]:
+        """Those that are parts of one time; since the start there is no one time but that of work."""
+        return self.shares[:IDLE] if look.since_start else self.shares
 
 
 def top_lines(moment: Moment, state: TopState, look: TopLook) -> list[str]:
     """At most look.rows lines of at most look.columns."""
     paint = painted if look.has_color else plain
     columns = max(look.columns, 20)
-    head = [_title(moment, state, columns), _shares(state, columns, paint)]
-    head += _verdict(moment, columns, look.rows, paint)
+    last = f"last {moment.duration_ns / 1e9:.0f} s"
+    window = "since start" if look.since_start else last
+    shares = share_line(state.shown(look), {}, columns - len(window) - 2, paint)
+    head = [
+        _title(moment, state, columns),
+        f"{window}  {shares}" if shares else shortened(f"{window}  no thread worked", columns),
+    ]
+    head += _verdict(moment, f"{last}: " * look.since_start, columns, look.rows, paint)
     foot = [*_now(moment.now, columns, paint)] if look.rows >= _NOW_FROM else []
     foot += _foot(state, look, columns) if look.has_keys else []
     room = look.rows - len(head) - len(foot) - 2
@@ -132,28 +147,9 @@ def _title(moment: Moment, state: TopState, columns: int) -> str:
     return shortened(begin + shortened(name, max(columns - width(begin + after), 8)) + after, columns)
 
 
-def _shares(state: TopState, columns: int, paint: Paint) -> str:
-    """`CPU 6% ██  ready 55% ██████`: the parts of the working time, largest first."""
-    spent: dict[str, int] = {}
-    for share, ns in enumerate(state.shares[:IDLE]):
-        spent[SHARE_NAMES[share]] = spent.get(SHARE_NAMES[share], 0) + ns
-    whole = state.working_ns
-    shown = sorted(((ns, name) for name, ns in spent.items() if ns * 50 >= whole and whole), reverse=True)[:5]
-    texts = [f"{name} {percent_text(ns, whole, 0)}" for ns, name in shown]
-    room = columns - sum(len(text) + 3 for text in texts)
-    line, used = "", 0
-    for (ns, name), text in zip(shown, texts):
-        bar = "█" * max(int(room * ns / whole), 0)
-        used += len(text) + len(bar) + 3
-        if used > columns + 3:
-            break
-        line += f"{text} {paint(name, bar)}  "
-    return line.rstrip() or "no thread worked"
-
-
-def _verdict(moment: Moment, columns: int, rows: int, paint: Paint) -> list[str]:
+def _verdict(moment: Moment, before: str, columns: int, rows: int, paint: Paint) -> list[str]:
     most = 1 if rows < 16 else 2
-    lines = textwrap.wrap(printable(moment.verdict.sentence), columns)
+    lines = textwrap.wrap(before + printable(moment.verdict.sentence), columns)
     lines = [*lines[: most - 1], shortened(" ".join(lines[most - 1 :]), columns)] if len(lines) > most else lines
     return [paint("heading", line) for line in lines]
 
@@ -190,19 +186,20 @@ def _table(state: TopState, look: TopLook, room: int, paint: Paint) -> list[str]
     columns, is_wide, is_wider = look.columns, look.columns >= _WIDE, look.columns >= _WIDER
     places = shown_places(state.places, look)
     figures = ["own%", "CPU%", *["ready%"] * is_wide, "wait%", *["total%"] * is_wide]
+    shown = _in_sight(places, look.chosen, room - 1)
+    names = [(printable(it.frame.name) or "(no name)", printable(file_text(it.frame))) for it in shown]
     left = columns - 7 * len(figures) - 2 - (_TREND_COLUMNS + 1) * is_wider
-    name, mostly = max(left * 5 // 10, 10), max(left * 2 // 10, 6)
-    where = max(left - name - mostly - 2, 6)
+    name, where = name_columns([("function", "where"), *names], max(left - _MOSTLY - 2, 16))
+    mostly = max(left - name - where - 2, 6)
     heading = "".join(f"{figure:>7}" for figure in figures) + f"  {'function':<{name}} {'where':<{where}} mostly"
     heading = padded(heading, columns - _TREND_COLUMNS) + "trend" if is_wider and not look.ascii_only else heading
     lines = [paint("heading", shortened(heading, columns))]
-    whole = max(state.working_ns, 1)
-    for place in _in_sight(places, look.chosen, room - 1):
+    whole = max(sum(state.shown(look)), 1)
+    for place, (of_it, at) in zip(shown, names):
         own = {"all": place.own_ns, "CPU": place.cpu_ns, "waits": place.wait_ns, "GIL": place.gil_ns}[look.mode]
         values = [own, place.cpu_ns, *[place.ready_ns] * is_wide, place.wait_ns, *[place.total_ns] * is_wide]
         line = "".join(f"{100 * ns / whole:7.1f}" for ns in values) + "  "
-        line += padded(cut_left(printable(place.frame.name) or "(no name)", name), name) + " "
-        line += padded(cut_left(printable(file_text(place.frame)), where), where) + " "
+        line += padded(shortened(of_it, name), name) + " " + padded(middle_cut(at, where), where) + " "
         line += shortened(_mostly(place), mostly)
         if is_wider and not look.ascii_only:
             line = padded(line, columns - _TREND_COLUMNS) + _trend(state.trends.get(place.key, []))
@@ -227,9 +224,9 @@ def shown_places(places: Sequence[LivePlace], look: TopLook) -> list[LivePlace]:
     return sorted(shown, key=lambda place: (-_sorted_by(place, look), place.key))
 
 
-def closer_lines(place: LivePlace, found: Closer, working_ns: int) -> list[str]:
+def closer_lines(place: LivePlace, found: Closer, whole_ns: int) -> list[str]:
     """What there is of one function."""
-    whole = max(working_ns, 1)
+    whole = max(whole_ns, 1)
     lines = [f"{printable(place.frame.name)}   {printable(place.frame.file)}", "", "   own%   CPU%  wait%   line"]
     for line, cpu_ns, ready_ns, wait_ns in found.lines[:_MOST_LINES]:
         parts = (cpu_ns + ready_ns + wait_ns, cpu_ns, wait_ns)

@@ -228,9 +228,9 @@ def test_the_next_step_of_a_recording_works_whatever_its_name(tmp_path: Path) ->
     )
     assert f" burn ({program('short_lived.py')})" in done.stderr
     *_, advice = done.stderr.splitlines()
-    assert advice == "next: bpfprof report x.svg -f flamegraph -o x.flame.svg"
+    assert advice == "next: bpfprof report x.svg -o report.html"
     bpfprof(*advice.split()[2:], cwd=tmp_path)
-    ElementTree.parse(tmp_path / "x.flame.svg")
+    assert (tmp_path / "report.html").read_text().lower().startswith("<!doctype html>")
 
 
 def test_a_table_is_for_the_terminal_and_leaves_a_recording(tmp_path: Path) -> None:

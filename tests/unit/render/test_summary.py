@@ -28,6 +28,7 @@ from tests.unit.render.profiles import (
 )
 
 PROFILES = [training_profile, empty_profile, hostile_profile, deep_profile, waiting_profile]
+LEAST_ROWS = 12
 CODES = re.compile(r"\x1b\[\d+m")
 
 
@@ -49,7 +50,7 @@ def crowd(count: int = 60) -> Profile:
 @pytest.mark.parametrize(("columns", "rows"), [(60, 12), (80, 23), (100, 24), (140, 50), (20, 3), (300, 200)])
 def test_it_fits_the_screen(profile, columns: int, rows: int) -> None:
     lines = summary_lines(profile(), columns, rows)
-    assert len(lines) <= max(rows, 16)
+    assert len(lines) <= max(rows, LEAST_ROWS)
     assert max(map(width, lines)) <= min(max(columns, MIN_COLUMNS), MAX_COLUMNS)
     assert lines[-1] and not any(line != line.rstrip() for line in lines)
 

@@ -147,10 +147,10 @@ def test_moments_add_up_since_the_start() -> None:
     moment, since = moment_of(waiting_profile()), SinceStart()
     since.add(moment)
     once, shares = since.with_last(None)
-    assert shares == list(moment.shares)
+    assert shares == list(moment.all_shares)
     assert {it.key: it.own_ns for it in once} == {it.key: it.own_ns for it in moment.places}
     twice, shares = since.with_last(moment)
-    assert shares == [2 * ns for ns in moment.shares]
+    assert shares == [2 * ns for ns in moment.all_shares]
     assert {it.key: it.own_ns for it in twice} == {it.key: 2 * it.own_ns for it in moment.places}
     assert {it.key: it.own_ns for it in since.with_last(None)[0]} == {it.key: it.own_ns for it in moment.places}
 
@@ -163,5 +163,5 @@ def test_a_function_looked_at_closer(profile) -> None:
         found = closer(moment, place.key)
         assert sum(sum(row[1:]) for row in found.lines) == place.own_ns
         assert sum(ns for _, ns in found.reasons) == place.wait_ns
-        for line in closer_lines(place, found, moment.working_ns):
+        for line in closer_lines(place, found, moment.whole_ns):
             assert not any(ord(char) < 32 or ord(char) == 127 for char in line)

@@ -103,7 +103,8 @@ class Page {
     box.append(...verdict.deadlocks.map((line) => make("p", { class: "alarm" }, line)));
     box.append(make("p", { class: "sentence" }, verdict.sentence));
     const row = make("p", { class: "aside" });
-    if (verdict.advice) row.append(make("span", {}, `Try: ${verdict.advice}.`));
+    if (verdict.advice) row.append(make("span", {}, `Try: ${verdict.advice}. `));
+    row.append(make("span", {}, `Shares are ${verdict.whole}.`));
     box.append(row);
     const links = places.filter((place) => place.frame >= 0).slice(0, 4).map((place) => {
       const label = this.recording.labels[place.frame];
