@@ -10,6 +10,7 @@ from bpfprof import array_types as npt
 from bpfprof.dataclass import dataclass
 from bpfprof.model.frames import Frame, FrameKind
 from bpfprof.model.grouping import each_once
+from bpfprof.model.import_paths import import_path
 from bpfprof.model.profile import Profile
 from bpfprof.query.chains import shares_of
 from bpfprof.query.functions import function_of_frames, object_name
@@ -124,15 +125,9 @@ def place_text(frame: Frame) -> str:
 
 def file_text(frame: Frame) -> str:
     """`x.py:12`; of a package `django/template/base.py:906`; of native code the object."""
-    path = frame.file
     if frame.kind != FrameKind.PYTHON:
-        return object_name(path)
-    for folder in ("/site-packages/", "/dist-packages/"):
-        if folder in path:
-            path = path.rpartition(folder)[2]
-            break
-    else:
-        path = "/".join(path.rsplit("/", 2)[-2:]) if path.endswith("/__init__.py") else path.rsplit("/", 1)[-1]
+        return object_name(frame.file)
+    path = import_path(frame.file)
     return f"{path}:{frame.line}" if frame.line else path
 
 

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Mapping
 
 from bpfprof.model.frames import Frame, FrameKind
+from bpfprof.model.import_paths import import_depth
 from bpfprof.model.profile import Profile, Task, ThreadTime
 from bpfprof.query.functions import function_name
 from bpfprof.render.formats import RenderOptions
@@ -57,13 +58,14 @@ def task_label(task: Task) -> str:
 
 
 def short_file_names(paths: Iterable[str]) -> dict[str, str]:
-    """Path -> the shortest tail, in whole components, that no other of the paths ends in."""
+    """Path -> from where it is imported, or its name; more components of it where another of the paths ends so, too."""
     # Those that end alike stand side by side when they are sorted from their ends.
     ends = sorted(f"{path[::-1]}/" for path in set(paths))
     alike = [_components_alike(before, after) for before, after in zip(ends, ends[1:])]
     short = {}
     for end, before, after in zip(ends, [0, *alike], [*alike, 0]):
-        path, depth = end[-2::-1], max(before, after) + 1
+        path = end[-2::-1]
+        depth = max(before + 1, after + 1, import_depth(path))
         short[path] = path if path.startswith("<") else "/".join(path.rsplit("/", depth)[-depth:]) or path
     return short
 

@@ -3,6 +3,8 @@ from dataclasses import replace
 import pytest
 
 from bpfprof.model.frames import Frame, FrameKind
+from bpfprof.model.import_paths import import_path
+from bpfprof.query.places import file_text
 from bpfprof.render.labels import frame_label, printable, short_file_names
 from tests.unit.render.profiles import native, python
 
@@ -98,3 +100,30 @@ def test_no_character_breaks_a_line(char: str) -> None:
     assert len(cleaned.splitlines()) == 1
     assert cleaned.isprintable()
     cleaned.encode("utf-8")
+
+
+@pytest.mark.parametrize(
+    ("path", "shown"),
+    [
+        ("/usr/lib/python3/dist-packages/flask/app.py", "flask/app.py"),
+        ("/home/me/.venv/lib/python3.12/site-packages/django/template/base.py", "django/template/base.py"),
+        ("/opt/venv/lib64/python3.13t/site-packages/six.py", "six.py"),
+        ("/usr/lib/python3.11/asyncio/base_events.py", "asyncio/base_events.py"),
+        ("/usr/local/lib/python3.8/threading.py", "threading.py"),
+        ("/usr/lib/python311.zip/json/decoder.py", "json/decoder.py"),
+        ("/srv/shop/serve/__init__.py", "serve/__init__.py"),
+        ("/srv/shop/train.py", "train.py"),
+        ("<frozen importlib._bootstrap>", "<frozen importlib._bootstrap>"),
+        ("", ""),
+    ],
+)
+def test_a_file_is_known_by_what_is_imported(path: str, shown: str) -> None:
+    assert import_path(path) == shown and short_file_names([path]) == {path: shown}
+    frame = Frame(FrameKind.PYTHON, "run", path, 7)
+    assert not path or file_text(frame) == f"{shown}:7"
+
+
+def test_one_package_in_two_places_stays_apart() -> None:
+    paths = [f"/srv/{name}/lib/python3.12/site-packages/flask/app.py" for name in ("shop", "mail")]
+    shown = short_file_names([*paths, "/srv/app.py"])
+    assert len({*shown.values()}) == 3 and all(shown[path].endswith("/site-packages/flask/app.py") for path in paths)
