@@ -162,7 +162,11 @@ class _Threads:
                     WAITING if waits else ON_CPU if stack.tid in running else READY,
                     reason if waits else "",
                     since.get(stack.tid) if waits else None,
-                    waits and reason in IDLE_REASONS and is_idle_stack([(it.file, it.name) for it in frames]),
+                    # Who has the GIL is about to do something.
+                    waits
+                    and stack.tid != gil_tid
+                    and reason in IDLE_REASONS
+                    and is_idle_stack([(it.file, it.name) for it in frames]),
                     stack.tid == gil_tid,
                     waits_for,
                     frames,

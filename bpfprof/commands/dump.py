@@ -82,8 +82,10 @@ def _with_deadlocks(processes: Sequence[ProcessNow]) -> list[ProcessNow]:
 
 
 def _show(processes: Sequence[ProcessNow], as_json: bool, all_frames: bool, full_filenames: bool) -> None:
+    from bpfprof.commands.terminal import for_terminal
     from bpfprof.render.dump_json import render_dump_json
     from bpfprof.render.dump_text import render_dump_text
+    from bpfprof.render.formats import RenderOptions
     from bpfprof.render.labels import printable
 
     for process in processes:
@@ -93,6 +95,7 @@ def _show(processes: Sequence[ProcessNow], as_json: bool, all_frames: bool, full
     if as_json:
         click.echo(render_dump_json(processes), nl=False)
         return
+    columns = for_terminal(RenderOptions(), sys.stdout).columns
     for process in processes:
-        for line in render_dump_text(process, all_frames, full_filenames).splitlines():
+        for line in render_dump_text(process, all_frames, full_filenames, columns).splitlines():
             click.secho(line, fg="red" if line.startswith("DEADLOCK: ") else None)

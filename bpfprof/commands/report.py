@@ -27,8 +27,8 @@ from bpfprof.profile.build import build_profile
 from bpfprof.profile.filters import find_nothing, other_functions
 from bpfprof.profile.options import ProfileOptions, SpanFilter
 from bpfprof.query.choices import CALL, SORTS, STEP
+from bpfprof.query.folded_names import folded_name, role_name
 from bpfprof.query.patterns import parse_group
-from bpfprof.query.roles import folded_name, role_name
 from bpfprof.recording.reader import Recording, read_recording
 from bpfprof.render.columns import duration_text, shortened
 from bpfprof.render.formats import CSV, JSON, SUMMARY, TABLE, WAITS, Format, RenderOptions

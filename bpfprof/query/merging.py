@@ -11,8 +11,9 @@ import numpy as np
 from bpfprof.dataclass import dataclass
 from bpfprof.model.profile import EVENT_WEIGHT_DTYPE, WEIGHT_DTYPE, Profile, ThreadTime
 from bpfprof.profile.weights import merged
+from bpfprof.query.folded_names import folded_name
 from bpfprof.query.functions import Ints
-from bpfprof.query.roles import folded_name, roles_of
+from bpfprof.query.roles import roles_of
 from bpfprof.query.work import Work, work_of
 
 MANY = 8  # threads: of more of them a view that folds by itself shows roles

@@ -9,8 +9,9 @@ import numpy as np
 from bpfprof.dataclass import dataclass
 from bpfprof.model.profile import Profile
 from bpfprof.model.spans import ThreadState
+from bpfprof.query.folded_names import folded_name
 from bpfprof.query.functions import Ints
-from bpfprof.query.roles import folded_name, role_key
+from bpfprof.query.roles import role_key
 from bpfprof.query.shares import HANDED, IDLE, OTHER, PYTHON, READY
 from bpfprof.query.work import Work
 

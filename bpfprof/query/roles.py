@@ -12,11 +12,11 @@ import numpy as np
 
 from bpfprof.dataclass import dataclass
 from bpfprof.model.profile import Profile, ThreadTime
+from bpfprof.query.folded_names import folded_name, role_name
 from bpfprof.query.functions import function_of_frames
 from bpfprof.query.shares import HANDED, IDLE, sums
 from bpfprof.query.work import Work
 
-_DIGITS = re.compile(r"\d+")
 _MADE_UP = re.compile(r"Thread-\d+")  # Lib/threading.py before 3.10: the name of a thread that was given none
 _ROOT_PART = 0.9  # of a thread's time in the user's own code below one function, which then is its root
 _MAIN = "main"
@@ -100,11 +100,6 @@ def thread_shares(profile: Profile, work: Work) -> list[list[int]]:
     return by_thread
 
 
-def role_name(name: str) -> str:
-    """What names of threads of one role have in common: `worker_#`."""
-    return _DIGITS.sub("#", name)
-
-
 def role_key(thread: ThreadTime) -> tuple[str, str, str]:
     """The same for threads that may be of one role."""
     # The main thread of a process may have the name of the process.
@@ -130,16 +125,3 @@ def _role(profile: Profile, by_thread: list[list[int]], kinds: list[list[int]], 
         role.wait_ns += wait_ns
         role.idle_ns += idle_ns
     return role
-
-
-def folded_name(names: list[str]) -> str:
-    """`worker_0..7`: each number from the least to the greatest; names that differ in more one after the other."""
-    kinds: dict[str, list[str]] = {}
-    for name in names:
-        kinds.setdefault(role_name(name), []).append(name)
-    if len(kinds) > 1:
-        return ", ".join(map(folded_name, kinds.values()))
-    numbers = [[int(number[:18]) for number in _DIGITS.findall(name)] for name in names]
-    least, greatest = (list(map(best, zip(*numbers))) for best in (min, max))
-    spans = iter([f"{low}" if low == high else f"{low}..{high}" for low, high in zip(least, greatest)])
-    return names[0] if len(set(names)) == 1 else _DIGITS.sub(lambda _: next(spans), names[0])

@@ -16,10 +16,10 @@ from bpfprof.model.profile import Profile
 from bpfprof.model.rows import picked
 from bpfprof.model.spans import SpanFlag, ThreadState
 from bpfprof.model.states import reason_text
+from bpfprof.query.folded_names import role_name
 from bpfprof.query.functions import function_name, owner_frames
 from bpfprof.query.libraries import library_groups
 from bpfprof.query.origins import KERNEL, origins
-from bpfprof.query.roles import role_name
 from bpfprof.query.single import longest_and_last, single_spans
 
 Key = tuple[str, str, int]  # name, file, line; empty where the grouping does not look at it

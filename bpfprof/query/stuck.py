@@ -10,10 +10,10 @@ from bpfprof.dataclass import dataclass
 from bpfprof.model.profile import LastWait, Profile
 from bpfprof.model.spans import ThreadState
 from bpfprof.model.states import reason_text
+from bpfprof.query.folded_names import folded_name
 from bpfprof.query.lock_orders import deadlock_frame, deadlocks
 from bpfprof.query.objects import object_text
 from bpfprof.query.places import place_text
-from bpfprof.query.roles import folded_name
 from bpfprof.query.shares import hand_overs
 from bpfprof.query.work import Work
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import groupby
@@ -9,19 +10,26 @@ from itertools import groupby
 from bpfprof.model.frames import Frame
 from bpfprof.model.ids import Tid
 from bpfprof.model.now import ON_CPU, WAITING, ProcessNow, TaskNow, ThreadNow
+from bpfprof.query.folded_names import folded_name
 from bpfprof.query.wait_graph import chains
+from bpfprof.render.columns import middle_cut, padded, shortened, width
 from bpfprof.render.labels import printable, short_file_names
 
-_NAME_COLUMNS, _FUNCTION_COLUMNS = 20, 32
+COLUMNS = 100  # where it is not for a terminal
+_MIN_COLUMNS = 60
+_NAME_COLUMNS, _FUNCTION_COLUMNS = 28, 32  # at most, but for the longest of more room
 # Parts of paths of modules that only lead to a program's own code; a wait in them is told by the reason.
 _PLUMBING = ("threading.py", "socketserver.py", "wsgiref/handlers.py", "wsgiref/simple_server.py")
 _TASKS_SHOWN = 20
 _FEW = 2  # so many frames are shown rather than counted
-_NAMES_SHOWN = 4  # of threads that are shown as one
 
 
-def render_dump_text(process: ProcessNow, all_frames: bool, full_filenames: bool) -> str:
-    """Running threads first, then those that are waited for, waiting ones by how long, and idle ones."""
+def render_dump_text(process: ProcessNow, all_frames: bool, full_filenames: bool, columns: int = COLUMNS) -> str:
+    """Running threads first, then those that are waited for, waiting ones by how long, and idle ones.
+
+    columns: of each line but that of a deadlock, which is whole. Threads and tasks that do the same are one.
+    """
+    columns = max(columns, _MIN_COLUMNS)
     names = {thread.tid: printable(thread.name) or str(thread.tid) for thread in process.threads}
     waiters = Counter(
         thread.waits_for.held_by_tid for thread in process.threads if thread.waits_for and thread.waits_for.held_by_tid
@@ -30,15 +38,34 @@ def render_dump_text(process: ProcessNow, all_frames: bool, full_filenames: bool
     paths = {frame.file for frames in stacks for frame in frames}
     files = {path: path for path in paths} if full_filenames else short_file_names(paths)
     lines = deadlock_lines(process, files)
-    lines += [_heading(process, names)]
-    for threads in _alike(sorted(process.threads, key=lambda thread: _rank(thread, waiters)), waiters, all_frames):
+    lines += _wrapped(*_heading(process, names, columns), columns, " · ", " · ")
+    groups = _alike(sorted(process.threads, key=lambda thread: _rank(thread, waiters)), waiters, all_frames)
+    who = [_who(threads, names) for threads in groups]
+    name = min(max(map(width, who), default=0), _NAME_COLUMNS)
+    for threads, of_it in zip(groups, who):
         thread = threads[0]
-        lines += ["", _first_line(threads, names, waiters)]
-        lines += [f"    ({thread.note})"] * bool(thread.note)
-        lines += _frame_lines(thread.frames, files, all_frames, thread.variables)
-    lines += _task_lines(process.tasks, files, all_frames)
-    lines += ["", _graph_line(process, names)]
+        head, words = _first_line(threads, names, waiters)
+        mark = ">" if thread.state == ON_CPU else " "
+        lines += ["", *_wrapped(f"{mark} {padded(shortened(of_it, name), name)}  {head:<7}", words, columns)]
+        note = thread.note or "no Python frame was seen" * bool(process.interpreter and not thread.frames)
+        lines += [f"    ({note})"] * bool(note)
+        lines += _frame_lines(thread.frames, files, all_frames, columns, thread.variables)
+    lines += _task_lines(process.tasks, files, all_frames, columns)
+    lines += ["", *textwrap.wrap(_graph_line(process, names), columns)]
     return "\n".join(lines) + "\n"
+
+
+def _wrapped(head: str, words: Sequence[str], columns: int, before: str = "  ", between: str = ", ") -> list[str]:
+    """The words after the head; those that have no room stand below, indented."""
+    lines = [head]
+    for word in words:
+        if width(lines[-1] + before + word) + len(between.rstrip()) > columns:
+            lines[-1] += before.rstrip()
+            lines.append(" " * 8)
+            before = ""
+        lines[-1] = shortened(lines[-1] + before + word, columns)
+        before = between
+    return [line.rstrip() for line in lines]
 
 
 def deadlock_lines(process: ProcessNow, files: Mapping[str, str]) -> list[str]:
@@ -62,12 +89,14 @@ def _wanted_again(thread: ThreadNow, files: Mapping[str, str]) -> str:
     return f", which has the lock in {taken} and wants it again in {again}"
 
 
-def _heading(process: ProcessNow, names: Mapping[Tid, str]) -> str:
+def _heading(process: ProcessNow, names: Mapping[Tid, str], columns: int) -> tuple[str, list[str]]:
+    """(command and number, what is known of it)"""
     version = f"CPython {process.interpreter[1]}" if process.interpreter else f"no Python frames: {process.note}"
     count = len(process.threads)
-    holder = next((f"   GIL: {names[thread.tid]}" for thread in process.threads if thread.holds_gil), "")
-    title = f"{printable(process.title)} ({process.pid})"
-    return f"{title} · {printable(version)} · {count} thread{'s' * (count != 1)}{holder}"
+    words = [printable(version), f"{count} thread{'s' * (count != 1)}"]
+    words += [f"GIL: {names[thread.tid]}" for thread in process.threads if thread.holds_gil][:1]
+    number = f" ({process.pid})"
+    return shortened(printable(process.title), columns - width(number)) + number, words
 
 
 def _rank(thread: ThreadNow, waiters: Mapping[Tid, int]) -> tuple[int, float, int]:
@@ -89,8 +118,17 @@ def _alike(threads: Sequence[ThreadNow], waiters: Mapping[Tid, int], all_frames:
     return list(groups.values())
 
 
-def _first_line(threads: Sequence[ThreadNow], names: Mapping[Tid, str], waiters: Mapping[Tid, int]) -> str:
-    """Of threads that are alike."""
+def _who(threads: Sequence[ThreadNow], names: Mapping[Tid, str]) -> str:
+    """`worker-1  5988`, `worker-1..12 (12 threads)`."""
+    if len(threads) == 1:
+        return f"{names[threads[0].tid]}  {threads[0].tid}"
+    return f"{folded_name([names[it.tid] for it in threads])} ({len(threads)} threads)"
+
+
+def _first_line(
+    threads: Sequence[ThreadNow], names: Mapping[Tid, str], waiters: Mapping[Tid, int]
+) -> tuple[str, list[str]]:
+    """(state, what is known of the wait) of threads that are alike."""
     thread = threads[0]
     what, holder = _wanted(thread, names)
     words = [what] if thread.state == WAITING else []
@@ -102,14 +140,8 @@ def _first_line(threads: Sequence[ThreadNow], names: Mapping[Tid, str], waiters:
     words += ["holds the GIL"] * thread.holds_gil
     if waiters.get(thread.tid):
         words.append(f"{waiters[thread.tid]} wait{'s' * (waiters[thread.tid] == 1)} for it")
-    state = "IDLE" if thread.is_idle else {ON_CPU: "RUNNING", WAITING: "WAITING"}.get(thread.state, "READY")
-    mark = ">" if thread.state == ON_CPU else " "
-    who = f"{names[thread.tid]:<{_NAME_COLUMNS}} {thread.tid:>7}"
-    if len(threads) > 1:
-        words.append("same stack  (-a shows each)")
-        who = ", ".join([names[it.tid] for it in threads[:_NAMES_SHOWN]] + ["..."] * (len(threads) > _NAMES_SHOWN))
-        who = f"{who} ({len(threads)} threads)"
-    return f"{mark} {who:<{_NAME_COLUMNS + 8}}  {state:<7}  {', '.join(words)}".rstrip()
+    words += ["same stack  (-a shows each)"] * (len(threads) > 1)
+    return "IDLE" if thread.is_idle else {ON_CPU: "RUNNING", WAITING: "WAITING"}.get(thread.state, "READY"), words
 
 
 def _wanted(thread: ThreadNow, names: Mapping[Tid, str]) -> tuple[str, str]:
@@ -131,16 +163,22 @@ def _second(pair: tuple[str, float]) -> float:
 
 
 def _frame_lines(
-    frames: Sequence[Frame], files: Mapping[str, str], all_frames: bool, variables: Sequence[Mapping[str, str]] = ()
+    frames: Sequence[Frame],
+    files: Mapping[str, str],
+    all_frames: bool,
+    columns: int,
+    variables: Sequence[Mapping[str, str]] = (),
 ) -> list[str]:
     lines: list[str] = []
     shows_all = all_frames or all(frame.file.endswith(_PLUMBING) for frame in frames)  # else nothing would be left
+    places = [f"{printable(files[frame.file])}:{frame.line}" if frame.file else "" for frame in frames]
+    room = columns - 5 - min(max(map(width, places), default=0), columns // 2)
+    most = min(max(_FUNCTION_COLUMNS, *(width(printable(frame.name)) for frame in frames), 0), room)
     blocks: list[tuple[bool, tuple[str, ...]]] = []
-    for number, frame in enumerate(frames):
-        place = f"{printable(files[frame.file])}:{frame.line}" if frame.file else ""
-        text = f"    {printable(frame.name):<{_FUNCTION_COLUMNS}} {place}".rstrip()
+    for number, (frame, place) in enumerate(zip(frames, places)):
+        text = f"    {padded(shortened(printable(frame.name), most), most)} {middle_cut(place, columns - most - 5)}"
         values = variables[number].items() if variables else ()
-        block = (text, *(f"        {printable(name)} = {printable(value)}" for name, value in values))
+        block = (text.rstrip(), *(f"        {printable(name)} = {printable(value)}" for name, value in values))
         blocks.append((not shows_all and frame.file.endswith(_PLUMBING), block))
     for is_hidden, part in groupby(blocks, lambda block: block[0]):
         some = [block for _, block in part]
@@ -162,14 +200,23 @@ def _without_repeats(blocks: Sequence[tuple[str, ...]], all_frames: bool) -> lis
     return lines
 
 
-def _task_lines(tasks: Sequence[TaskNow], files: Mapping[str, str], all_frames: bool) -> list[str]:
+def _task_lines(tasks: Sequence[TaskNow], files: Mapping[str, str], all_frames: bool, columns: int) -> list[str]:
+    """Those that wait for the same in the same stack are one, as threads are."""
+    groups: dict[object, list[TaskNow]] = {}
+    for number, task in enumerate(tasks):
+        key = number if all_frames else (task.reason, task.waited_for_by, tuple(task.frames))
+        groups.setdefault(key, []).append(task)
+    shown = [*groups.values()] if all_frames else [*groups.values()][:_TASKS_SHOWN]
     lines: list[str] = []
-    shown = tasks if all_frames else tasks[:_TASKS_SHOWN]
-    for task in shown:
-        waited = f", waited for by {printable(task.waited_for_by)}" if task.waited_for_by else ""
-        lines += ["", f"  task {printable(task.name)}  {task.reason}{waited}"]
-        lines += _frame_lines(task.frames, files, all_frames)
-    left = len(tasks) - len(shown)
+    for alike in shown:
+        task = alike[0]
+        names = printable(folded_name([it.name for it in alike]))
+        who = f"  task {names}" if len(alike) == 1 else f"  {len(alike)} tasks {names}"
+        words = [task.reason] + ([f"waited for by {printable(task.waited_for_by)}"] if task.waited_for_by else [])
+        words += ["same stack  (-a shows each)"] * (len(alike) > 1)
+        lines += ["", *_wrapped(shortened(who, columns // 2), words, columns)]
+        lines += _frame_lines(task.frames, files, all_frames, columns)
+    left = len(tasks) - sum(map(len, shown))
     return lines + ["", f"  ... {left} more tasks  (-a shows all)"] * (left > 0)
 
 

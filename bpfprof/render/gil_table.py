@@ -8,7 +8,8 @@ import numpy as np
 
 from bpfprof.model.profile import Profile
 from bpfprof.query.chains import GilWait, Share, convoys, gil_waits, shares_of
-from bpfprof.query.roles import folded_name, role_members
+from bpfprof.query.folded_names import folded_name
+from bpfprof.query.roles import role_members
 from bpfprof.render.columns import COLUMNS, duration_text, percent_text, shortened, width
 from bpfprof.render.formats import RenderOptions
 from bpfprof.render.header import counted

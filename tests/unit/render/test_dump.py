@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
+import pytest
+
 from bpfprof.model.frames import Frame, FrameKind
 from bpfprof.model.ids import Pid, Tid
 from bpfprof.model.now import ON_CPU, WAITING, ProcessNow, TaskNow, ThreadNow, WaitsFor
@@ -60,9 +62,33 @@ def test_a_holder_that_is_not_known_is_said_so() -> None:
 
 
 def test_many_tasks_are_cut_and_counted() -> None:
-    many = replace(process(RUNNING), tasks=[TaskNow(f"task-{number}", "sleep", None, [STEP]) for number in range(25)])
+    tasks = [TaskNow(f"task-{number}", "sleep", None, [replace(STEP, line=number)]) for number in range(25)]
+    many = replace(process(RUNNING), tasks=tasks)
     assert "... 5 more tasks" in render_dump_text(many, False, False)
     assert "more tasks" not in render_dump_text(many, True, False)
+
+
+def test_tasks_that_wait_for_the_same_in_the_same_stack_are_one_unless_asked_for() -> None:
+    tasks = [TaskNow(f"task-{number}", "sleep", "gather", [STEP]) for number in range(25)]
+    many = replace(process(RUNNING), tasks=[*tasks, TaskNow("task-25", "net", None, [STEP])])
+    folded, whole = (render_dump_text(many, all_, False) for all_ in (False, True))
+    assert "  25 tasks task-0..24  sleep, waited for by gather, same stack  (-a shows each)\n" in folded
+    assert folded.count("app.py:7") == 3 and "  task task-25  net\n" in folded and whole.count("app.py:7") == 27
+
+
+@pytest.mark.parametrize("columns", [20, 60, 80, 100, 200])
+def test_no_line_is_longer_than_the_terminal_and_nothing_is_lost(columns: int) -> None:
+    long = replace(waiting(FIRST, "a thread with a name of many words " * 2, SECOND), note="its stack changed")
+    frames = [Frame(FrameKind.PYTHON, "a_function_of_a_long_name" * 3, "/srv/app/package/module.py", 12345), *START]
+    given = process(replace(long, frames=frames), waiting(SECOND, "two", RUNNING.tid), RUNNING)
+    lines = render_dump_text(given, False, True, columns).splitlines()
+    assert max(map(len, lines)) <= max(columns, 60)
+    told = " ".join(" ".join(lines).split())
+    assert "lock #11, for 1.5 s, held by two" in told and ":12345" in told and "(its stack changed)" in told
+
+
+def test_a_thread_without_frames_says_so() -> None:
+    assert "    (no Python frame was seen)\n" in render_dump_text(process(replace(RUNNING, frames=[])), False, False)
 
 
 def test_json_holds_what_is_known_and_null_for_the_rest() -> None:
@@ -80,8 +106,8 @@ def test_threads_that_do_the_same_are_one_unless_asked_for() -> None:
         for number in range(20, 26)
     ]
     folded, whole = (render_dump_text(process(*alike, RUNNING), all_, True) for all_ in (False, True))
-    assert "worker 25, worker 24, worker 23, worker 22, ... (6 threads)" in folded and folded.count("/srv/app.py") == 2
-    assert "for 20.0 s to 25.0 s, same stack" in folded and "worker 20" not in folded
+    assert "  worker 20..25 (6 threads)  WAITING" in folded and folded.count("/srv/app.py") == 2
+    assert "for 20.0 s to 25.0 s, same stack" in folded and "worker 20 " not in folded
     assert whole.count("/srv/app.py") == 7 and "same stack" not in whole
     held = process(*(waiting(tid, f"worker {tid}", Tid(13)) for tid in (FIRST, SECOND)), RUNNING)
     assert "(2 threads)" not in render_dump_text(held, False, True), "they wait for locks of their own"
