@@ -29,7 +29,11 @@ class Shown:
 
 
 class LiveData:
-    """The last 10 seconds, or as many as a table stands for, and sums since the start or the last reset."""
+    """The last 10 seconds, or as many as a table stands for, and sums since the start or the last reset.
+
+    All is made in the thread that records; what is shown never waits for it. Sums since the start may lack the last
+    seconds when they are first asked for, until the next take().
+    """
 
     def __init__(self, growing: GrowingRecording, every_s: float) -> None:
         self._growing, self._window_ns = growing, max(_WINDOW_NS, int(1e9 * every_s))
@@ -40,42 +44,52 @@ class LiveData:
         """Forgets all there was."""
         self._live = LiveSpans(self._growing.tables)
         self._since, self._since_ns = SinceStart(), 0
-        self._rest: Moment | None = None
         self._moment: Moment | None = None
+        # Since the start, as far as was added up; None: the moment is all there was.
+        self._all: tuple[list[LivePlace], list[int]] | None = None
+        self._wants_all, self._lacks_some = False, False
+        self._trends: dict[Key, list[float]] = {}
         self._start_s = time.monotonic()
 
+    @property
+    def end_ns(self) -> int:
+        """Of the last part that was taken."""
+        return self._live.end_ns
+
     def take(self) -> bool:
-        """Takes parts that have ended before the last one, whose names are here now; whether there were any."""
+        """Takes parts that have ended before the last one, whose names are here now; whether there is more to show."""
         parts, self._parts = self._parts, self._growing.take_parts()
         for part in parts:
             if self._live.end_ns + part.until_ns - part.since_ns - self._since_ns > self._window_ns:
                 self._add_up()  # before what was before is given up
             self._live.add(part, self._window_ns)
         if parts:
-            self._moment = moment = moment_of(self._live.profile(), self._live.states())
+            moment = moment_of(self._live.profile(), self._live.states())
             self._since.note(moment)
-            self._rest = None
-        return bool(parts)
+            self._trends = self._since.trends()
+            self._moment, self._lacks_some = moment, self._since_ns > 0
+        is_later = self._wants_all and self._lacks_some
+        if is_later:
+            rest = moment_of(self._live.profile(self._since_ns)) if self._since_ns < self._live.end_ns else None
+            self._all, self._lacks_some = self._since.with_last(rest), False
+        return bool(parts) or is_later
 
     def _add_up(self) -> None:
         """What is not in the sums since the start yet."""
         if self._live.end_ns > self._since_ns:
             self._since.add(moment_of(self._live.profile(self._since_ns)))
             self._since_ns = self._live.end_ns
+            self._all = self._since.with_last(None)
 
     def shown(self, since_start: bool) -> Shown | None:
         """None before anything was recorded."""
-        moment = self._moment
+        moment, added, self._wants_all = self._moment, self._all, since_start
         if moment is None:
             return None
-        places: list[LivePlace] = moment.places
-        shares: Sequence[int] = moment.shares
-        if since_start:
-            if self._rest is None and self._since_ns < self._live.end_ns:
-                self._rest = moment_of(self._live.profile(self._since_ns))
-            places, shares = self._since.with_last(self._rest)
-        trends = {place.key: self._since.trend(place.key) for place in places}
-        return Shown(moment, places, shares, trends, time.monotonic() - self._start_s)
+        places, shares = added or (moment.places, moment.all_shares)
+        if not since_start:
+            places, shares = moment.places, moment.shares
+        return Shown(moment, places, shares, self._trends, time.monotonic() - self._start_s)
 
     def recording(self) -> Recording:
         """Of the last seconds."""

@@ -39,11 +39,13 @@ _NOTE_S = 5
 
 @dataclass(frozen=True)
 class LiveOptions:
-    """name: of files that are written. count: of tables that are printed, None: no end."""
+    """name: of files that are written. is_asked: every_s is obeyed, whatever a view costs. count: of tables that are
+    printed, None: no end."""
 
     name: str
     on_screen: bool
     every_s: float
+    is_asked: bool = False
     count: int | None = None
 
 
@@ -61,6 +63,7 @@ class LiveView:
         self._pages: list[str] = []  # lines of a text that is shown instead
         self._paused: dict[bool, Shown | None] = {}  # since the start or not -> what was shown when it was paused
         self._size = os.terminal_size((0, 0))
+        self._next_s = 0.0  # when there will be more to show
         self._used: deque[tuple[float, float]] = deque(maxlen=12)  # (when, CPU time of bpfprof by then)
 
     def begin(self, screen: Screen | None, session: Session, growing: GrowingRecording) -> None:
@@ -74,15 +77,15 @@ class LiveView:
         """After each drain."""
         if self._wanted:
             self._act()
-        begin_s = time.thread_time()
-        with self._lock:
-            has_new = self._data.take()
-        if has_new:
+        begin_s, end_ns = time.thread_time(), self._data.end_ns
+        has_new = self._data.take()
+        if self._data.end_ns != end_ns:
             every_s, cost_s = self.options.every_s, time.thread_time() - begin_s
-            if self.options.on_screen:
+            if self.options.on_screen and not self.options.is_asked:
                 most_s = _MOST_S if self._own_cpu() <= _OWN_PART else _RARE_S
                 self._session.part_s = min(max(cost_s / _VIEW_PART, every_s), max(most_s, every_s))
             self._used.append((time.monotonic(), progress.own_cpu_s))
+            self._next_s = time.monotonic() + self._session.part_s
         if self._screen is None:
             shown = self._data.shown(False)
             if has_new and shown is not None and shown.moment.duration_ns >= 5e8 * self.options.every_s:
@@ -94,10 +97,9 @@ class LiveView:
 
     def _act(self) -> None:
         key, self._wanted = self._wanted, ""
-        with self._lock:
-            if key == "r":
-                self._data.reset()
-                return
+        if key == "r":
+            self._data.reset()
+            return
         if self._data.shown(False) is None:
             return
         write = write_seconds if key == "o" else write_flame_graph
@@ -168,6 +170,7 @@ class LiveView:
             os.cpu_count() or 1,
             self._session.progress.lost_count,
             self._note if time.monotonic() < self._note_until_s or self._is_typing else "",
+            max(self._next_s - time.monotonic(), 0.0),
         )
 
     # --- in the thread of the keys
@@ -191,7 +194,9 @@ class LiveView:
 
     def _press(self, key: str) -> None:
         if key == "p" and not self._look.is_paused:
-            self._paused = {since_start: self._data.shown(since_start) for since_start in (False, True)}
+            # The one that is looked at last: it is made anew.
+            order = (not self._look.since_start, self._look.since_start)
+            self._paused = {since_start: self._data.shown(since_start) for since_start in order}
         self._look = pressed(self._look, key, self._rows())
         if key == "q":
             self._quit()

@@ -28,6 +28,7 @@ _ARROWS = {"\x1b[A": "up", "\x1b[B": "down", "\x1bOA": "up", "\x1bOB": "down"}  
 _SEQUENCE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|O.)")
 _BEGUN = re.compile(r"\x1b(?:O|\[[0-?]*[ -/]*)?\Z")
 _REST_S = 0.03  # for the rest of a sequence
+_TICK_S = 0.9  # a little less than a second, for a clock to miss none
 _STOP_S = 0.1  # until a process that has sent itself a stop is stopped
 
 
@@ -47,13 +48,13 @@ def keys_in(text: str) -> tuple[list[str], str]:
 class Screen:
     """The alternate screen of standard output, and keys of standard input one by one; as it was at the end.
 
-    on_key is called in a thread of its own, with a key of keys_in(); on_return too, after the program was stopped by
-    Ctrl-Z and went on.
+    on_key is called in a thread of its own, with a key of keys_in(); on_tick too, about each second without a key, and
+    after the program was stopped by Ctrl-Z and went on.
     """
 
-    def __init__(self, on_key: Callable[[str], None], on_return: Callable[[], None]) -> None:
+    def __init__(self, on_key: Callable[[str], None], on_tick: Callable[[], None]) -> None:
         self.is_gone = False  # nobody is there to look at it
-        self._on_key, self._on_return = on_key, on_return
+        self._on_key, self._on_tick = on_key, on_tick
         self._in = sys.stdin.fileno()
         self._ended_in, self._ended_out = -1, -1
         self._before: list[Any] = []
@@ -102,7 +103,7 @@ class Screen:
         os.killpg(os.getpgrp(), signal.SIGTSTP)
         time.sleep(_STOP_S)
         self._show()
-        self._on_return()
+        self._on_tick()
 
     def _write(self, text: str) -> None:
         try:
@@ -114,7 +115,7 @@ class Screen:
     def _read(self) -> None:
         decoder, begun = codecs.getincrementaldecoder("utf-8")("ignore"), ""
         while True:
-            ready, _, _ = select.select([self._in, self._ended_in], [], [], _REST_S if begun else None)
+            ready, _, _ = select.select([self._in, self._ended_in], [], [], _REST_S if begun else _TICK_S)
             if self._ended_in in ready:
                 return
             if ready:
@@ -127,6 +128,9 @@ class Screen:
                     return
                 keys, begun = keys_in(begun + decoder.decode(data))
             else:
-                keys, begun = [_ESCAPE] if begun == _ESCAPE else [], ""
+                keys = [_ESCAPE] if begun == _ESCAPE else []
+                if not begun:
+                    self._on_tick()
+                begun = ""
             for key in keys:
                 self._stop() if key == _CTRL_Z else self._on_key(key)

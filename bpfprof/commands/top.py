@@ -89,6 +89,7 @@ def _run(watch: Watch, on_screen: bool, every_s: float | None, count: int | None
         f"bpfprof-top-{pids[0] if pids else 'all'}",
         on_screen,
         every_s or (EVERY_S if on_screen else BATCH_EVERY_S),
+        bool(every_s),
         count,
     )
     view, growing = LiveView(options, stop.request), GrowingRecording()

@@ -193,9 +193,9 @@ class SinceStart:
         for key, part in parts.items():
             self._trends.setdefault(key, deque(maxlen=_TREND)).append(part)
 
-    def trend(self, key: Key) -> list[float]:
-        """The last parts, oldest first."""
-        return list(self._trends.get(key, ()))
+    def trends(self) -> dict[Key, list[float]]:
+        """Of each place its last parts, oldest first."""
+        return {key: [*parts] for key, parts in self._trends.items()}
 
 
 def _added(sums: Sequence[int], others: Sequence[int]) -> list[int]:

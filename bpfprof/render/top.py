@@ -94,6 +94,7 @@ class TopState:
     cpu_count: int
     lost_count: int = 0
     note: str = ""
+    next_s: float = 0.0  # until there is more to show
 
     def shown(self, look: TopLook) -> Sequence[int]:
         """Those that are parts of one time; since the start there is no one time but that of work."""
@@ -172,7 +173,8 @@ def _now(groups: list[NowGroup], columns: int, paint: Paint) -> list[str]:
 def _foot(state: TopState, look: TopLook, columns: int) -> list[str]:
     values = {"sort": look.sort, "mode": look.mode, "window": "all" if look.since_start else "last"}
     own = f"own CPU {100 * state.own_cpu:.1f}%" + (f", {state.lost_count} lost" if state.lost_count else "")
-    own = ("PAUSED  " if look.is_paused else "") + own
+    waits = f"next in {state.next_s:.0f} s  " if state.next_s >= 1.5 else ""
+    own = ("PAUSED  " if look.is_paused else waits) + own
     if state.note:
         return [shortened(state.note, columns)]
     lines = [" ".join(words).format(**values) for words in _KEYS]

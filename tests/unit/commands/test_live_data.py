@@ -22,6 +22,8 @@ def test_nothing_is_missing_since_the_start(seed: int, window_parts: float, monk
     assert data.shown(False) is None and data.shown(True) is None
     assert not data.take(), "the names of the last part are not here yet"
     assert data.take() and not data.take()
+    assert data.shown(True) is not None
+    data.take()  # what was lacking is there now
     shown = data.shown(True)
     whole = moment_of(build_profile(recorded[0], ProfileOptions(with_spans=True)))
     assert shown is not None and sum(shown.shares) == sum(whole.all_shares)
