@@ -58,6 +58,11 @@ class Change:
         """So many of what it was before; infinite of what is new."""
         return 100 * seconds / self.before if self.before else math.inf
 
+    @property
+    def is_left(self) -> bool:
+        """Whether it differs by more than twice its error, but by itself does not."""
+        return not self.is_found and abs(self.difference) > 2 * self.error >= abs(self.difference - self.left)
+
     def is_slower(self, percent: float) -> bool:
         """By more than so many percent, and beyond twice its error, by itself; of what was tested."""
         by_itself = self.difference - self.left

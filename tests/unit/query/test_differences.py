@@ -54,6 +54,7 @@ def test_others_are_not_slower_because_one_is_faster() -> None:
         cpu = {row.key[0]: row.cpu for row in found.rows}
         assert abs(cpu["g"].percent(cpu["g"].difference)) > 15
         assert [name for name in "fgh" if cpu[name].is_slower(5)] == ["f"] * (slower > 1)
+        assert [name for name in "fgh" if cpu[name].is_left] == ["g", "h"], "their shares differ, and it is said why"
 
 
 def test_waits_are_told_apart_from_cpu_time() -> None:

@@ -55,6 +55,14 @@ def test_rows_shown() -> None:
     assert "+-1.7%" in sentence(ALL, DiffLook(ascii_only=True))
 
 
+def test_what_only_has_another_share_says_so() -> None:
+    left = Change(0.3, 0.36, 0.005, 20.0, 0.02, left=0.055)
+    lines = render_diff_table(compared(row("f", SLOWER), row("g", left)), DiffLook(), []).splitlines()
+    marked = next(line for line in lines if "g (a.py)" in line)
+    assert "+0.0600~" in marked and any(line.startswith("~ only its share differs") for line in lines)
+    assert "g (a.py)" not in lines[0]
+
+
 def test_colours_say_which_way() -> None:
     lines = render_diff_table(ALL, DiffLook(is_coloured=True), []).splitlines()
     coloured = {line[:5]: line for line in lines if "\x1b" in line}
