@@ -291,8 +291,8 @@ def _rendered(found: Differences, look: DiffLook, quality: Sequence[str], as_jso
 
 
 def _fail_over(found: Differences, percent: float) -> None:
-    """Raises RegressionError for what was found to be slower by more, which is beyond twice its error, too."""
-    slower = [(row, change) for row, change in found.tested if change.is_found and change.is_slower(percent)]
+    """Raises RegressionError for what got slower by more, beyond twice its error: rows marked * or +."""
+    slower = [(row, change) for row, change in found.tested if change.is_slower(percent)]
     if slower:
         row, change = max(slower, key=lambda each: each[1].difference)
         name = printable(row.key[0] or row.key[1])

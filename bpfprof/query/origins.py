@@ -28,6 +28,7 @@ _STDLIB = re.compile(
 # that it had from where it was imported.
 _BUNDLE = re.compile(r"(?:.*/)?(?:_MEI\w{6}|_internal)/(.+)", re.DOTALL)
 _ARCHIVE = re.compile(r"(?:.*/)?[^/]+\.(?:zip|pyz|pex)/(.+)", re.DOTALL)
+_OF_PACKAGES = ("/__init__.py", "/__main__.py")
 _FROZEN = re.compile(r"<frozen ([\w.]+)>")
 _INTERPRETERS = re.compile(r"(?:.*/)?(?:python\d?(?:\.\d+)?[a-z]*|libpython\d[^/]*)", re.DOTALL)
 _EXTENSION = re.compile(r"\.(?:pyc?|(?:cpython-[^./]*\.|abi3\.)?so)$")
@@ -65,6 +66,19 @@ def _origin(frame: Frame, is_bundle: bool) -> Origin:
 def is_runtime(library: str) -> bool:
     """Whether what it does is done for who calls it: of the interpreter, the C library and its like."""
     return bool(_RUNTIME.fullmatch(library))
+
+
+@lru_cache(_KEPT)
+def import_path(path: str) -> str:
+    """Of a `co_filename` the part from where it is imported, by which people know it: `flask/app.py`.
+
+    Where that is not known it is the file's name, with its folder where the name alone says nothing.
+    """
+    if path.startswith("<"):
+        return path
+    if found := _LIBRARIES.fullmatch(path) or _STDLIB.fullmatch(path) or _ARCHIVE.fullmatch(path):
+        return found[1]
+    return "/".join(path.rsplit("/", 2)[-2:]) if path.endswith(_OF_PACKAGES) else path.rsplit("/", 1)[-1]
 
 
 @lru_cache(_KEPT)

@@ -10,10 +10,10 @@ from bpfprof import array_types as npt
 from bpfprof.dataclass import dataclass
 from bpfprof.model.frames import Frame, FrameKind
 from bpfprof.model.grouping import each_once
-from bpfprof.model.import_paths import import_path
 from bpfprof.model.profile import Profile
 from bpfprof.query.chains import shares_of
 from bpfprof.query.functions import function_of_frames, object_name
+from bpfprof.query.origins import import_path
 from bpfprof.query.shares import DEVICE, DISK, HANDED, LOCK, NATIVE, NET, PYTHON, READY, sums
 from bpfprof.query.stack_frames import Bools
 from bpfprof.query.work import Work

@@ -54,7 +54,7 @@ def _rows_block(rows: list[_Cell], look: DiffLook, labels: dict[Key, str]) -> li
     lines = [f"{head}  state {look.by}"] if rows else []
     for row, own, total, state in rows[: look.limit]:
         figures = f"{_seconds(own.before):>9} {_seconds(own.after):>9} {_signed(own.difference):>10}"
-        mark = "*" if own.is_found else "~" if own.is_left else " "
+        mark = "*" if own.is_found else "+" if own.is_slower(0) else "~" if own.is_left else " "
         figures += f"{mark} {_seconds(own.error):>8} {_percent(own):>8} {_signed(total.difference):>11}"
         line = shortened(f"{figures}  {state:<5} {labels[row.key]}", COLUMNS)
         if look.is_coloured and own.is_found:
@@ -64,6 +64,8 @@ def _rows_block(rows: list[_Cell], look: DiffLook, labels: dict[Key, str]) -> li
     lines += [f"and {left_out:,} more (--limit)"] * (left_out > 0)
     if any(own.is_found for _, own, _, _ in rows):
         lines.append(f"* beyond noise: by chance {FALSE_ALARMS:.0%} of comparisons of like with like have any")
+    if any(own.is_slower(0) and not own.is_found for _, own, _, _ in rows[: look.limit]):
+        lines.append("+ slower by more than twice its error, which --fail-over counts: of 40 rows one is by chance")
     if any(own.is_left for _, own, _, _ in rows[: look.limit]):
         lines.append("~ only its share differs, because what is marked * takes more or less")
     return lines
@@ -127,6 +129,8 @@ def _not_found(found: Differences, look: DiffLook, labels: dict[Key, str]) -> st
     row, largest = max(found.tested, key=lambda each: each[1].before)
     what = counted(len({each.key for each, _ in found.tested}), look.by, _PLURALS.get(look.by, ""))
     text = f"none of {what} changed by more than chance explains"
+    slower = [change for _, change in found.tested if change.is_slower(0)]
+    text += f", though {len(slower)} by more than twice its error" * bool(slower)
     needed = largest.percent(largest.needed)
     if not math.isfinite(needed):
         return text

@@ -6,9 +6,9 @@ import re
 from collections.abc import Iterable, Mapping
 
 from bpfprof.model.frames import Frame, FrameKind
-from bpfprof.model.import_paths import import_depth
 from bpfprof.model.profile import Profile, Task, ThreadTime
 from bpfprof.query.functions import function_name
+from bpfprof.query.origins import import_path
 from bpfprof.render.formats import RenderOptions
 
 # Controls (C0, DEL, C1), line and paragraph separators, marks that reorder text on a terminal, lone surrogates (names
@@ -65,7 +65,7 @@ def short_file_names(paths: Iterable[str]) -> dict[str, str]:
     short = {}
     for end, before, after in zip(ends, [0, *alike], [*alike, 0]):
         path = end[-2::-1]
-        depth = max(before + 1, after + 1, import_depth(path))
+        depth = max(before + 1, after + 1, import_path(path).count("/") + 1)
         short[path] = path if path.startswith("<") else "/".join(path.rsplit("/", depth)[-depth:]) or path
     return short
 

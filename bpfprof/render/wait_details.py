@@ -15,6 +15,7 @@ from bpfprof.query.functions import is_of_scheduler, wait_owners
 from bpfprof.query.groups import WaitGroup
 from bpfprof.query.merging import MergedThreads
 from bpfprof.query.objects import object_text
+from bpfprof.query.origins import is_runtime, native_origin
 from bpfprof.query.stack_frames import StackFrames
 from bpfprof.render.columns import COLUMNS, filled, percent_text, shortened, width
 from bpfprof.render.formats import RenderOptions
@@ -51,6 +52,9 @@ class WaitDetails:
         self._labels = frame_labels(profile, options)
         self._functions = function_labels(profile, options)
         self._own = StackFrames(profile.frames, profile.stacks).own_code()
+        self._shows_all = options.details
+        natives = (FrameKind.NATIVE, FrameKind.INLINED)
+        self._is_plumbing = [it.kind in natives and is_runtime(native_origin(it.file).library) for it in profile.frames]
 
     def heading(self, group: WaitGroup) -> str:
         """What the waits of the group have in common; not cut to a width."""
@@ -97,7 +101,8 @@ class WaitDetails:
         frames = self._profile.frames
         stack = self._profile.stacks[most.value]
         kept = [frame for frame in reversed(stack) if frames[frame].kind not in _MARKS]
-        names = [self._labels[frame] for frame in itertools.dropwhile(lambda it: is_of_scheduler(frames[it]), kept)]
+        kept = [*itertools.dropwhile(lambda it: is_of_scheduler(frames[it]), kept)]
+        names = [self._labels[frame] for frame in kept] if self._shows_all else self._folded(kept)
         if not names:
             return []
         share = "" if len(group.stacks) == 1 else f"{percent_text(most.ns, group.total_ns, 0)} in "
@@ -111,6 +116,26 @@ class WaitDetails:
             end = " < …" if is_there else f" < … < {label}"
             lines[-1] = shortened(lines[-1], COLUMNS - width(end)) + end
         return [shortened(line) for line in lines]
+
+    def _folded(self, kept: list[int]) -> list[str]:
+        """Frames of what runs the code of others, the C library and the interpreter: several are one word.
+
+        But for a stack that is nothing else.
+        """
+        is_plumbing = [self._is_plumbing[frame] for frame in kept]
+        if all(
+            plain or self._profile.frames[frame].kind == FrameKind.KERNEL for frame, plain in zip(kept, is_plumbing)
+        ):
+            return [self._labels[frame] for frame in kept]
+        names: list[str] = []
+        for folds, part in itertools.groupby(zip(kept, is_plumbing), lambda it: it[1]):
+            some = [frame for frame, _ in part]
+            objects = dict.fromkeys(
+                self._profile.frames[frame].file.rsplit("/", 1)[-1].partition(".so")[0] for frame in some
+            )
+            folded = f"({len(some)} frames of {printable(', '.join(objects))})"
+            names += [folded] if folds and len(some) > 1 else [self._labels[frame] for frame in some]
+        return names
 
     def _threads(self, group: WaitGroup) -> str:
         """One thread with its process; of several, their process once if it is the same."""

@@ -63,6 +63,15 @@ def test_what_only_has_another_share_says_so() -> None:
     assert "g (a.py)" not in lines[0]
 
 
+def test_what_fail_over_counts_is_marked() -> None:
+    doubtful = Change(0.3, 0.312, 0.005, 20.0, 0.02)
+    found = compared(row("f", doubtful), row("g", NOTHING))
+    lines = render_diff_table(found, DiffLook(), []).splitlines()
+    assert any("+0.0120+" in line and "f (a.py)" in line for line in lines) and doubtful.is_slower(3)
+    assert any(line.startswith("+ slower by more than twice its error, which --fail-over counts") for line in lines)
+    assert "though 1 by more than twice its error" in sentence(found, DiffLook())
+
+
 def test_colours_say_which_way() -> None:
     lines = render_diff_table(ALL, DiffLook(is_coloured=True), []).splitlines()
     coloured = {line[:5]: line for line in lines if "\x1b" in line}

@@ -3,7 +3,7 @@ from dataclasses import replace
 import pytest
 
 from bpfprof.model.frames import Frame, FrameKind
-from bpfprof.model.import_paths import import_path
+from bpfprof.query.origins import import_path
 from bpfprof.query.places import file_text
 from bpfprof.render.labels import frame_label, printable, short_file_names
 from tests.unit.render.profiles import native, python

@@ -90,6 +90,19 @@ def test_the_accounting_of_each_thread_is_a_detail() -> None:
     assert long.startswith(short) and "MainThread          100   1.596" in long[len(short) :]
 
 
+def test_what_runs_the_code_of_others_is_one_word_but_in_details() -> None:
+    made = ProfileBuilder()
+    inner = [native("lock_acquire", "/usr/lib/libpython3.12.so.1.0"), native("futex_wait", "/usr/lib/libc.so.6")]
+    outer = [native("clone3", "/usr/lib/libc.so.6"), native("start_thread", "/usr/lib/libc.so.6")]
+    thread = made.thread(100)
+    made.wait(thread, 900 * MS, [*outer, python("audit", "/srv/app.py", 21), *inner, wait("lock")])
+    made.wait(thread, 300 * MS, [*outer, native("worker_main", "/usr/lib/libc.so.6"), wait("disk")])
+    text, whole = (table(made.build(), details=it) for it in (False, True))
+    assert "    (2 frames of libc, libpython3.12) < audit (app.py:21) < (2 frames of libc)\n" in text
+    assert "futex_wait (libc.so.6) < lock_acquire (libpython3.12.so.1.0) < audit (app.py:21)" in whole
+    assert "worker_main (libc.so.6) < start_thread (libc.so.6)" in text, "there is nothing else to name"
+
+
 def test_who_woke_is_said_with_share_and_function() -> None:
     text = table(waiting_profile())
     assert "    woken by thread producer (101) in Queue.put (queue.py), 91%, and by 1 other\n" in text
