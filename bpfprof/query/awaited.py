@@ -38,7 +38,7 @@ _SLEEP = reason_number("sleep")
 _OVERLOAD = re.compile(r"\(anonymous namespace\)::|(?<!operator)\((?!\)\().*\)(?: const)?$")
 WAITS = {
     **{"gil": "the GIL", "lock": "locks", "disk": "the disk", "net": "the network", "device": "a device"},
-    **{"child": "another process", "other": "something else", "memory": "pages from the disk"},
+    **{"gpu": "the GPU", "child": "another process", "other": "something else", "memory": "pages from the disk"},
 }
 
 

@@ -8,16 +8,16 @@ from typing import Any
 
 import numpy as np
 
-from bpfprof import array_types as npt
 from bpfprof.dataclass import dataclass
 from bpfprof.model.frames import FrameKind
 from bpfprof.model.profile import Profile
-from bpfprof.model.states import reason_text
-from bpfprof.query.causes import CAUSES, MEMORY, cause_ns, causes_of, device_functions, in_ioctl, makes_room_in
+from bpfprof.model.states import ThreadState, reason_text
+from bpfprof.query.causes import CAUSES, MEMORY, cause_ns, causes_of, in_ioctl, makes_room_in
 from bpfprof.query.chains import Share, shares_of, waker_name
 from bpfprof.query.children import awaited_process
 from bpfprof.query.cpu_throttles import limit_facts
 from bpfprof.query.critical_path import CriticalPath, critical_path
+from bpfprof.query.device_facts import device_facts
 from bpfprof.query.functions import Ints, function_of_frames
 from bpfprof.query.lock_holders import LockWaits, hog_of, lock_waits, waits_while_held
 from bpfprof.query.objects import object_text
@@ -69,8 +69,10 @@ class Facts:
     stuck_part: of the working time that of threads that are stuck; stuck, stuck_advice: what those with most wait for.
     limit_of: the control group or container whose CPU limit stopped those that were ready; limit_cpus: what it may use,
     which it had used up in limit_part of its periods; limit_setting: what sets that, to as much as they would have
-    used. deadlock: the threads that wait for one another at the end, "" where none do; deadlock_where: where the first
-    does; deadlocks: how many. is_of_all: whether no part of the recording was asked for.
+    used. gpu_does: what is mostly waited for of a GPU, one of device_facts.DOES; gpu_call: the function. launch_part,
+    feeding_part: of the working time that in calls that launch work on a device, and on a CPU in frameworks that do.
+    deadlock: the threads that wait for one another at the end, "" where none do; deadlock_where: where the first does;
+    deadlocks: how many. is_of_all: whether no part of the recording was asked for.
     """
 
     samples: int = 1000
@@ -128,6 +130,10 @@ class Facts:
     limit_cpus: float = 0.0
     limit_part: float = 0.0
     limit_setting: str = ""
+    gpu_does: str = ""
+    gpu_call: str = ""
+    launch_part: float = 0.0
+    feeding_part: float = 0.0
     deadlock: str = ""
     deadlock_where: str = ""
     deadlocks: int = 0
@@ -205,6 +211,7 @@ def facts_of(profile: Profile, work: Work) -> tuple[Facts, int]:
         **(_operator_facts(work, is_first) if first == "native" else {}),
         **_pool_facts(profile, everything, cpu_ns),
         **limit_facts(profile, everything, duration_ns),
+        **device_facts(work),
     )
     hung, place = hung_facts(profile, everything)
     facts = replace(facts, **hung)
@@ -291,7 +298,8 @@ def _samples(profile: Profile, work: Work) -> int:
 
 
 def _cpu_ns(work: Work) -> int:
-    return int(work.rows["ns"][np.isin(work.rows["share"], (PYTHON, NATIVE))].sum())
+    rows = work.working
+    return int(rows["ns"][rows["state"] == ThreadState.ON_CPU].sum())
 
 
 def _busy_ns(profile: Profile, work: Work) -> Ints:
@@ -331,23 +339,11 @@ def _first_lock_part(work: Work) -> float:
 
 def _object_text(profile: Profile, work: Work, causes: Ints, cause: int) -> str:
     rows = work.rows[causes == cause]
-    if cause == DEVICE and (name := _device_function(work, rows)):
-        return name
     if cause == DEVICE:  # on a CPU in a call it is not known; it is of those who left the CPU in it
         rows = work.rows[(causes == cause) | in_ioctl(work.stack_frames)[work.rows["stack"]]]
         rows = rows[rows["object"] > 0]
     place = top_object(rows)[0] if cause in WITH_OBJECTS else -1
     return object_text(profile.objects[place]) if place >= 0 else ""
-
-
-def _device_function(work: Work, rows: npt.NDArray[np.void]) -> str:
-    """The function of a device's library that most of these rows are in, "" if it is none."""
-    names = device_functions(work.stack_frames)
-    if not any(names):
-        return ""
-    inner = work.stack_frames.innermost_of_best([bool(name) for name in names])[rows["stack"]]
-    best = shares_of(inner, rows["ns"])[0]
-    return f"{names[best.value]}()" if best.value >= 0 and best.ns * 2 > int(rows["ns"].sum()) else ""
 
 
 def _hog_text(profile: Profile, lock: LockWaits, hog: Share) -> str:

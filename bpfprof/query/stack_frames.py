@@ -16,6 +16,7 @@ from bpfprof.query.origins import GENERATED, OWN_CODE, STDLIB, is_runtime, origi
 Bools = npt.NDArray[np.bool_]
 _NATIVE = (FrameKind.NATIVE, FrameKind.INLINED)
 OWN_RANK = 7  # of a frame of the user's own code
+NATIVE_RANK, LIBRARY_RANK = 3, 5  # of one of a library in C, and in Python
 # What pip and Debian install to start a program (`bin/gunicorn`) looks like a script of the user's.
 _LAUNCHER = re.compile(r".*/s?bin/[^/.]+", re.DOTALL)
 
@@ -106,7 +107,7 @@ class StackFrames:
             if library == OWN_CODE and not _LAUNCHER.fullmatch(frame.file):
                 return OWN_RANK
             # Most of it is made by dataclasses and the like; `python -c` has nothing else.
-            return 6 if library == GENERATED else 4 if library == STDLIB else 5
+            return 6 if library == GENERATED else 4 if library == STDLIB else LIBRARY_RANK
         if frame.kind in _NATIVE:
-            return 2 if is_runtime(library) else 3
+            return 2 if is_runtime(library) else NATIVE_RANK
         return 1 if frame.kind == FrameKind.KERNEL and not is_of_scheduler(frame) else 0

@@ -10,7 +10,7 @@ from bpfprof.query.cpu_throttles import stops_often
 from bpfprof.query.objects import short_text
 from bpfprof.query.places import Place, file_text, places_of
 from bpfprof.query.roles import Role, roles_of
-from bpfprof.query.shares import HANDED, IDLE, LOCK, NATIVE, PYTHON
+from bpfprof.query.shares import GPU, HANDED, IDLE, LOCK, NATIVE, PYTHON
 from bpfprof.query.verdict import Verdict, verdict_of
 from bpfprof.query.work import Work, work_of
 from bpfprof.render.columns import (
@@ -42,12 +42,28 @@ _COLORS = {
     "GIL": "31",
     "disk": "32",
     "network": "32",
+    "GPU": "34",
+    "spinning": "34",
     "heading": "1",
     "aside": "2",
 }
 SHARE_NAMES = (
-    *("CPU", "CPU", "ready", "GIL", "lock", "disk", "network", "device", "sleep", "process", "other", ""),
-    "other threads",
+    *(
+        "CPU",
+        "CPU",
+        "ready",
+        "GIL",
+        "lock",
+        "disk",
+        "network",
+        "device",
+        "GPU",
+        "spinning",
+        "sleep",
+        "process",
+        "other",
+    ),
+    *("", "other threads"),
 )
 _WIDE = 72  # columns; with less there is no room for the time that places were ready
 _MAX_UNREAD = 4  # lines
@@ -147,6 +163,8 @@ def _bars(profile: Profile, work: Work, most: int, columns: int, paint: Paint) -
         * (by_share[NATIVE] * 50 >= by_share[PYTHON]),
         "ready": "stopped by a CPU limit" if stops_often(profile, work) else "no CPU was free",
         "lock": counted(len(work.locks), "lock"),
+        "GPU": _on_cpu(work, GPU, by_share[GPU]),
+        "spinning": "CPU time that waits for others",
     }
     lines = []
     room = max(10, columns - 58)
@@ -162,6 +180,12 @@ def _bars(profile: Profile, work: Work, most: int, columns: int, paint: Paint) -
         if aside
         else lines
     )
+
+
+def _on_cpu(work: Work, share: int, whole_ns: int) -> str:
+    """`97% of it on a CPU`: exact CPU time of threads in which they only waited."""
+    ns = work.cpu_ns_of(share)
+    return f"{percent_text(ns, whole_ns, 0)} of it on a CPU" if ns * 50 >= whole_ns else ""
 
 
 def _tables(

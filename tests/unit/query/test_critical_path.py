@@ -122,4 +122,6 @@ def test_a_device_is_waited_for_in_a_function_of_its_library() -> None:
         stack = [STEP, native("cudaStreamSynchronize", "/lib/libcudart.so.12"), wait("device")]
         made.spend(main, OFF_CPU, 4 * MS, stack)
     found = verdict(made.build())
-    assert found.bound == "device" and "80% of the time, for cudaStreamSynchronize(): step" in found.sentence
+    assert (found.bound, round(found.share, 4)) == ("gpu", 0.8)
+    assert "Waits for the GPU 80% of the time: step (train.py:" in found.sentence
+    assert found.sentence.endswith(", in cudaStreamSynchronize().")

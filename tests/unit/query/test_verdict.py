@@ -161,14 +161,41 @@ STORE = {"holder": "store (app.py:9)"}
             "Oversubscribed: 16 threads of OpenMP for 2 CPUs: 60% of the time ready without one",
         ),
         (
-            facts("native", {"native": 0.97}, **{**OPENMP, "spin_part": 0.5, "pool_processes": 8}),
+            facts("spin", {"native": 0.47, "spin": 0.5}, **{**OPENMP, "spin_part": 0.5, "pool_processes": 8}),
             "ready",
             "16 threads of OpenMP of 8 processes for 2 CPUs: 50% of the CPU time spent spinning for each other",
         ),
         (
-            facts("native", {"native": 0.97}, **{**OPENMP, "spin_part": 0.5, "pool_threads": 2}),
-            "native",
-            "CPU-bound in waiting: 2 threads of OpenMP, 50% of the CPU time spent spinning for each other",
+            facts("spin", {"native": 0.47, "spin": 0.5}, **{**OPENMP, "spin_part": 0.5, "pool_threads": 2}),
+            "spin",
+            "Spins 50% of the time: waits on a CPU, 2 threads of OpenMP for each other; most in audit (djapp.py:21).",
+        ),
+        (facts("spin", {"spin": 0.9}), "spin", "Spins 90% of the time: waits on a CPU; most in audit (djapp.py:21)."),
+        (
+            facts("gpu", {"gpu": 0.96, "native": 0.03}, gpu_call="cuStreamSynchronize()", gpu_does="compute"),
+            "gpu",
+            "Waits for the GPU 96% of the time: audit (djapp.py:21), in cuStreamSynchronize().",
+        ),
+        (
+            facts("gpu", {"gpu": 0.99}, gpu_does="upload"),
+            "gpu",
+            "Copies pageable memory to the GPU 99% of the time: audit (djapp.py:21).",
+        ),
+        (
+            facts("gpu", {"gpu": 0.8}, gpu_does="download"),
+            "gpu",
+            "Waits 80% of the time for the GPU and its copies to pageable memory: audit (djapp.py:21).",
+        ),
+        (facts("gpu", {"gpu": 0.8}, gpu_does="copy"), "gpu", "Copies to or from the GPU 80% of the time: audit ("),
+        (
+            facts("native", {"native": 0.6, "python": 0.35, "gpu": 0.02}, feeding_part=0.9, launch_part=0.21),
+            "launch",
+            "The host is late: it spends 90% of the time telling the GPU what to do, 21% in launches, most in audit (",
+        ),
+        (
+            facts("python", {"native": 0.2, "python": 0.75}, feeding_part=0.2, launch_part=0.04),
+            "python",
+            "CPU-bound in Python: 75% of the time in audit (djapp.py:21)",
         ),
         (facts("ready", {"ready": 0.6}, **{**OPENMP, "pool_part": 0.2}), "ready", "Short of CPU"),
         (facts("ready", {"ready": 0.6}, **{**OPENMP, "pool_cpus": 0.0}), "ready", "Short of CPU"),
@@ -206,7 +233,7 @@ def test_every_rule_is_reached_by_a_row_of_the_test_above() -> None:
 
 
 def test_bounds_are_those_of_the_contract() -> None:
-    words = "python native gil lock disk net device ready sleep child stuck mixed idle unknown"
+    words = "python native gil lock disk net device gpu launch spin ready sleep child stuck mixed idle unknown"
     bounds = {rule.bound if isinstance(rule.bound, str) else rule.bound(facts("other", {})) for rule in RULES}
     assert bounds == set(words.split())
 
