@@ -21,9 +21,9 @@ from bpfprof.model.states import reason_number, reason_text
 from bpfprof.query.causes import CAUSES, causes_of
 from bpfprof.query.chains import shares_of
 from bpfprof.query.critical_path import handed_waits
-from bpfprof.query.facts import percent
 from bpfprof.query.functions import Ints, function_of_frames
 from bpfprof.query.lock_holders import lock_waits, waits_while_held
+from bpfprof.query.percent import percent
 from bpfprof.query.places import most_of, place_text, top_place
 from bpfprof.query.shares import HANDED, IDLE, LOCK, NATIVE, PYTHON, sums
 from bpfprof.query.stack_frames import Bools

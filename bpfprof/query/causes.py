@@ -51,6 +51,15 @@ def cause_ns(rows: npt.NDArray[np.void], causes: Ints) -> Ints:
     return sums(causes, rows["ns"], len(CAUSES) + 2)[: len(CAUSES)]
 
 
+def largest_cause(parts: tuple[float, ...]) -> tuple[str, float]:
+    """The largest of CAUSES; CPU time is one, called as the larger part of it."""
+    cpu = parts[PYTHON] + parts[NATIVE]
+    other = max(range(READY, len(CAUSES)), key=parts.__getitem__)
+    if cpu >= parts[other]:
+        return ("native" if parts[NATIVE] > parts[PYTHON] else "python"), cpu
+    return CAUSES[other], parts[other]
+
+
 def makes_room_in(frames: StackFrames) -> Bools:
     """Whether each stack is in what the kernel does when memory is short."""
     return frames.have(

@@ -8,9 +8,10 @@ import numpy as np
 
 from bpfprof import array_types as npt
 from bpfprof.known.frameworks import OF_DEVICES
+from bpfprof.model.profile import Profile
 from bpfprof.query.chains import shares_of
 from bpfprof.query.origins import origins
-from bpfprof.query.shares import GPU, NATIVE, PYTHON
+from bpfprof.query.shares import GPU, NATIVE, PYTHON, sums
 from bpfprof.query.stack_frames import LIBRARY_RANK, NATIVE_RANK, OWN_RANK, Bools, StackFrames
 from bpfprof.query.waiting import StackWaits
 from bpfprof.query.work import Work
@@ -28,7 +29,7 @@ def device_facts(work: Work) -> dict[str, Any]:
     launch_ns = int(rows["ns"][is_cpu & waiting.launches[rows["stack"]]].sum())
     feeding_ns = int(rows["ns"][is_cpu & _in_frameworks(work.stack_frames)[rows["stack"]]].sum()) if launch_ns else 0
     waits = rows[rows["share"] == GPU]
-    found = {"launch_part": launch_ns / whole_ns, "feeding_part": feeding_ns / whole_ns}
+    found: dict[str, Any] = {"launch_part": launch_ns / whole_ns, "feeding_part": feeding_ns / whole_ns}
     if not len(waits):
         return found
     gpu_ns = int(waits["ns"].sum())
@@ -37,6 +38,16 @@ def device_facts(work: Work) -> dict[str, Any]:
         "gpu_does": _does(waits, waiting, gpu_ns),
         "gpu_call": _call(work, waits, waiting, gpu_ns),
     }
+
+
+def main_waits(profile: Profile, work: Work) -> float:
+    """How much of their time main threads wait for a GPU, those of which that is most of it; 0: there are none."""
+    walls = np.array([it.wall_ns for it in profile.threads] or [0], np.int64)
+    is_main = np.array([int(it.tid) == int(it.pid) for it in profile.threads] or [False], np.bool_)
+    waits = work.rows[work.rows["share"] == GPU]
+    ns = sums(waits["thread"], waits["ns"], len(walls))
+    chosen = is_main & (ns > _MOST * walls)
+    return float(ns[chosen].sum() / max(int(walls[chosen].sum()), 1))
 
 
 def _does(waits: npt.NDArray[np.void], waiting: StackWaits, gpu_ns: int) -> str:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from bpfprof.query.facts import Facts, percent
+from bpfprof.query.facts import Facts
+from bpfprof.query.percent import percent
 from bpfprof.query.shares import GPU, SPIN
 
 _LATE = 0.5  # of the working time in frameworks that tell a device what to do
@@ -22,7 +23,7 @@ def place_of(facts: Facts, before: str = ": ") -> str:
 
 def waits_for_gpu(facts: Facts) -> str:
     """What of it is waited for."""
-    part = f"{percent(facts.parts[GPU])} of the time"
+    part = f"{percent(facts.part)} of the time"
     call = f", in {facts.gpu_call}" if facts.gpu_call else ""
     what = {
         "upload": f"Copies pageable memory to the GPU {part}",
@@ -38,7 +39,7 @@ def gpu_advice(facts: Facts) -> str:
         "upload": "pinned memory (pin_memory=True), copied with non_blocking=True",
         "download": "copy back less often, into pinned memory with non_blocking=True",
         "copy": "pinned memory, and copies beside what the GPU computes (non_blocking=True)",
-    }.get(facts.gpu_does, "wait less often (log every N steps); else it is the GPU that has to be faster")
+    }.get(facts.gpu_does, "wait less often; else make what the GPU computes faster")
 
 
 def is_host_late(facts: Facts) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 from typing import Any
 
@@ -12,16 +11,18 @@ from bpfprof.dataclass import dataclass
 from bpfprof.model.frames import FrameKind
 from bpfprof.model.profile import Profile
 from bpfprof.model.states import ThreadState, reason_text
-from bpfprof.query.causes import CAUSES, MEMORY, cause_ns, causes_of, in_ioctl, makes_room_in
+from bpfprof.query.causes import CAUSES, MEMORY, cause_ns, causes_of, in_ioctl, largest_cause, makes_room_in
 from bpfprof.query.chains import Share, shares_of, waker_name
 from bpfprof.query.children import awaited_process
 from bpfprof.query.cpu_throttles import limit_facts
-from bpfprof.query.critical_path import CriticalPath, critical_path
-from bpfprof.query.device_facts import device_facts
+from bpfprof.query.critical_path import critical_path
+from bpfprof.query.data_facts import data_facts
+from bpfprof.query.device_facts import device_facts, main_waits
 from bpfprof.query.functions import Ints, function_of_frames
 from bpfprof.query.lock_holders import LockWaits, hog_of, lock_waits, waits_while_held
 from bpfprof.query.objects import object_text
 from bpfprof.query.operators import find_operators
+from bpfprof.query.percent import percent
 from bpfprof.query.places import WITH_OBJECTS, place_text, top_object, top_place
 from bpfprof.query.pools import pools_of
 from bpfprof.query.shares import DEVICE, HANDED, IDLE, LOCK, NATIVE, OTHER, PYTHON, READY, sums
@@ -43,11 +44,6 @@ STUCK = 0.35  # of the working time: so much of stuck threads bounds the program
 MAIN_HOLDER = 0.25  # who held a lock so much of the time is its main holder
 
 
-def percent(part: float) -> str:
-    """`38%`."""
-    return "<1%" if 0 < part < 0.005 else f"{100 * part:.0f}%"
-
-
 @dataclass(frozen=True)
 class Facts:
     """What the rules ask and what their sentences say; parts are of the working time, from 0 to 1.
@@ -62,11 +58,12 @@ class Facts:
     by the event loop of asyncio, which waits meanwhile; loop_tasks: how many of its tasks did at a time. operator:
     that of a framework or library with most of the CPU time, operator_part: its part of it. data_part: of the time of
     training loops that in which they waited for data, loading_part: and loaded it themselves; from so many loaders,
-    which worked for loaders_busy of theirs, while loaders_needed would hide it. loading_first, loading_where: what
-    that is spent on, and where. cpus: that loops may use, 0: not known. pool: whose threads work or want to most, with
-    how many of them and of their processes, the CPUs that those may use (0: not known) and what sets the number;
-    pool_part: of all time on a CPU or ready theirs; spin_part: of all CPU time that in which they wait for each other.
-    stuck_part: of the working time that of threads that are stuck; stuck, stuck_advice: what those with most wait for.
+    which worked for loaders_busy of theirs, while loaders_needed would hide it, and there are CPUs for loaders_most (0:
+    not known). loading_mix, loading_first, loading_where: what that is spent on, and where. cpus: that loops may use,
+    0: not known. pool: whose threads work or want to most, with how many of them and of their processes, the CPUs that
+    those may use (0: not known) and what sets the number; pool_part: of all time on a CPU or ready theirs; spin_part:
+    of all CPU time that in which they wait for each other. stuck_part: of the working time that of threads that are
+    stuck; stuck, stuck_advice: what those with most wait for.
     limit_of: the control group or container whose CPU limit stopped those that were ready; limit_cpus: what it may use,
     which it had used up in limit_part of its periods; limit_setting: what sets that, to as much as they would have
     used. gpu_does: what is mostly waited for of a GPU, one of device_facts.DOES; gpu_call: the function. launch_part,
@@ -114,6 +111,8 @@ class Facts:
     loaders_needed: int = 0
     loaders_busy: float = 0.0
     loading_first: str = ""
+    loading_mix: str = ""
+    loaders_most: int = 0
     loading_where: str = ""
     cpus: float = 0.0
     pool: str = ""
@@ -156,7 +155,7 @@ def facts_of(profile: Profile, work: Work) -> tuple[Facts, int]:
     by_cause = cause_ns(work.rows, causes)
     working_ns = int(by_cause.sum())
     parts = tuple((by_cause / max(working_ns, 1)).tolist())
-    first, part = _largest(parts)
+    first, part = ("gpu", main_part) if (main_part := main_waits(profile, everything)) else largest_cause(parts)
     lock_part = _first_lock_part(work)
     functions = np.append(function_of_frames(profile.frames), -1)
     is_first = np.isin(causes, (PYTHON, NATIVE) if first in ("python", "native") else (CAUSES.index(first),))
@@ -218,40 +217,9 @@ def facts_of(profile: Profile, work: Work) -> tuple[Facts, int]:
     if facts.deadlock or facts.stuck_part >= STUCK:
         return replace(facts, part=max(facts.stuck_part, float(parts[LOCK]) if facts.deadlock else 0.0)), place
     if path and (path.data_ns + path.loading_ns) * 4 > path.wall_ns:
-        facts, frame = _with_data(facts, frame, profile, everything, path)
+        of_data, made_at = data_facts(profile, everything, path, facts.duration_ns)
+        facts, frame = replace(facts, **of_data), made_at if made_at >= 0 else frame
     return facts, holder if holder >= 0 and holder_part >= MAIN_HOLDER else frame
-
-
-def _with_data(facts: Facts, frame: int, profile: Profile, work: Work, path: CriticalPath) -> tuple[Facts, int]:
-    """The same with what is known of the data that training loops wait for, and the place where it is made."""
-    causes, functions = causes_of(work), np.append(function_of_frames(profile.frames), -1)
-    is_loading = (np.isin(work.rows["thread"], path.loader_threads) & (work.rows["share"] < IDLE)) | path.is_loading
-    by_cause = cause_ns(work.rows[is_loading], causes[is_loading])
-    first, _ = _largest(tuple((by_cause / max(int(by_cause.sum()), 1)).tolist()))
-    chosen = is_loading & np.isin(causes, (PYTHON, NATIVE) if first in ("python", "native") else (CAUSES.index(first),))
-    made_at, _ = top_place(work, chosen, functions, in_python=True)
-    computing_ns = max(path.wall_ns - path.data_ns - path.loading_ns, path.wall_ns // 100, 1)
-    made = replace(
-        facts,
-        data_part=path.data_ns / path.wall_ns,
-        loading_part=path.loading_ns / path.wall_ns,
-        loaders=path.loaders,
-        loaders_needed=math.ceil((path.loaders_ns + path.loading_ns) * len(path.loops) / computing_ns),
-        loaders_busy=min(1.0, path.loaders_ns / max(path.loaders * facts.duration_ns, 1)),
-        loading_first=first if by_cause.any() else "",
-        loading_where=_text(profile, made_at),
-        cpus=max((profile.info.cpu_limits.get(int(profile.threads[it].pid), 0.0) for it in path.loops), default=0.0),
-    )
-    return made, made_at if made_at >= 0 else frame
-
-
-def _largest(parts: tuple[float, ...]) -> tuple[str, float]:
-    """The largest of CAUSES; CPU time is one, called as the larger part of it."""
-    cpu = parts[PYTHON] + parts[NATIVE]
-    other = max(range(READY, len(CAUSES)), key=parts.__getitem__)
-    if cpu >= parts[other]:
-        return ("native" if parts[NATIVE] > parts[PYTHON] else "python"), cpu
-    return CAUSES[other], parts[other]
 
 
 def _operator_facts(work: Work, chosen: Bools) -> dict[str, Any]:

@@ -123,6 +123,7 @@ def shares_of_spans(
     is_kept = np.isin(shares, (GIL, DISK)) | (state == ThreadState.RUNQUEUE)
     shares[(waits | on_cpu) & waiting.for_device[stack] & ~is_kept] = GPU
     shares[on_cpu & waiting.spins[stack]] = SPIN
+    shares[on_cpu & (shares == PYTHON) & _in_lines_that_spin(spans, shares, stack_frames)] = SPIN
     shares[waits & (spans["flags"] & SpanFlag.IDLE > 0)] = IDLE
     is_beside = _beside_python(profile, spans, stack_frames)[spans["thread"]]
     shares[waits & is_beside & np.isin(shares, (LOCK, NET, SLEEP, CHILD, OTHER))] = IDLE
@@ -219,6 +220,16 @@ def _have_file(stack_frames: StackFrames, parts: tuple[str, ...]) -> Bools:
         frame.kind == FrameKind.PYTHON and any(part in frame.file for part in parts) for frame in stack_frames.frames
     ]
     return np.array([*marked, False])[stack_frames.innermost_python()]
+
+
+def _in_lines_that_spin(spans: npt.NDArray[np.void], shares: Ints, stack_frames: StackFrames) -> Bools:
+    """Whether each span is in a line of Python most of whose CPU time is spent spinning: `while not done: yield_()`."""
+    line, ns = stack_frames.innermost_python()[spans["stack"]] + 1, spans["stands_for_ns"].astype(np.int64)
+    count = len(stack_frames.frames) + 1
+    spun_ns, cpu_ns = (
+        sums(line[it], ns[it], count) for it in (shares == SPIN, np.isin(shares, (PYTHON, NATIVE, SPIN)))
+    )
+    return np.asarray((2 * spun_ns > cpu_ns)[line] & (line > 0))
 
 
 def _leave_out_awaited(profile: Profile, spans: npt.NDArray[np.void], shares: Ints, awaited: Ints, pids: Ints) -> None:

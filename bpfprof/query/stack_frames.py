@@ -53,6 +53,15 @@ class StackFrames:
         found[self._filled] = np.where(best >> 40 > 0, self.flat[np.abs(last - (best & (1 << 40) - 1))], -1)
         return found
 
+    def last_frames(self, count: int) -> list[Ints]:
+        """Of each stack its last frame, the one before it, and so on; -1 where there are no more."""
+        found = [np.full(self.count, -1, np.int64) for _ in range(count)]
+        lengths = np.bincount(self.stack_of, minlength=self.count)[self._filled]
+        for back, column in enumerate(found, 1):
+            is_there = lengths >= back
+            column[self._filled[is_there]] = self.flat[(self._begin + lengths - back)[is_there]]
+        return found
+
     def have(self, marked: Sequence[bool]) -> Bools:
         """Whether each stack has one of the marked frames."""
         found = np.zeros(self.count, np.bool_)

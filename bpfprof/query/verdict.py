@@ -22,7 +22,8 @@ from bpfprof.query.device_sentences import (
     waits_for_gpu,
 )
 from bpfprof.query.device_sentences import place_of as _in
-from bpfprof.query.facts import MAIN_HOLDER, STUCK, Facts, facts_of, percent
+from bpfprof.query.facts import MAIN_HOLDER, STUCK, Facts, facts_of
+from bpfprof.query.percent import percent
 from bpfprof.query.shares import CHILD, DEVICE, GIL, LOCK, NATIVE, PYTHON, READY, SLEEP, SPIN
 from bpfprof.query.work import Work
 
@@ -162,7 +163,7 @@ def _is_data_bound(facts: Facts) -> bool:
 
 
 def _data_bound(facts: Facts) -> str:
-    what = f"; that is {_DOING[facts.loading_first]}" if facts.loading_first else ""
+    what = f"; that is {facts.loading_mix or _DOING[facts.loading_first]}" if facts.loading_first else ""
     what += f" in {facts.loading_where}" if what and facts.loading_where else ""
     if facts.data_part < facts.loading_part:
         return f"Data-bound: the loop loads data itself for {percent(facts.loading_part)} of the time{what}."
@@ -178,14 +179,11 @@ def _more_loaders(facts: Facts) -> str:
         return "give it more CPUs; record -a shows who else uses them"
     if count <= facts.loaders or not facts.loading_first:
         return "load it ahead, or cheaper"
-    needs = facts.loading_first in ("python", "native") and 0 < facts.cpus < count
-    beyond = f", on as many CPUs: there are {facts.cpus:g}" if needs else ""
-    return f"{count} loaders (num_workers={count}) would hide it{beyond}"
-
-
-def _bound_of_loading(facts: Facts) -> str:
-    first = facts.loading_first or facts.first
-    return _BOUNDS.get(first, first)
+    if 0 < facts.loaders_most < count:
+        most = max(facts.loaders_most, facts.loaders)
+        more = f"{most} loaders (num_workers={most}) would shorten it; " if most > facts.loaders else ""
+        return f"{more}{count} would hide it, and there are {facts.cpus:g} CPUs: load it cheaper"
+    return f"{count} loaders (num_workers={count}) would hide it"
 
 
 def _is_the_story(profile: Profile, chain: Awaited) -> bool:
@@ -296,7 +294,7 @@ RULES = (
     ),
     Rule("stuck", lambda facts: facts.stuck_part >= STUCK, lambda facts: facts.stuck, lambda facts: facts.stuck_advice),
     Rule("idle", lambda facts: facts.busy_part < _BUSY, _idle, names_share=False),
-    Rule(_bound_of_loading, _is_data_bound, _data_bound, _more_loaders),
+    Rule("data", _is_data_bound, _data_bound, _more_loaders),
     Rule("ready", _is_oversubscribed, _oversubscribed, _fewer_threads),
     Rule("launch", is_host_late, host_late, "fewer and larger calls: torch.compile, CUDA graphs, fused optimizers"),
     Rule("ready", _is_limited, _limited, _more_of_limit),
@@ -356,7 +354,8 @@ def verdict_of(profile: Profile, work: Work) -> Verdict:
     rule = decide(facts)
     is_named = rule.names_share
     bound = rule.bound if isinstance(rule.bound, str) else rule.bound(facts)
-    share = facts.part if is_named else 1 - facts.busy_part if bound == "idle" else 0.0
+    part = facts.data_part + facts.loading_part if bound == "data" else facts.part
+    share = part if is_named else 1 - facts.busy_part if bound == "idle" else 0.0
     advice = rule.advice if isinstance(rule.advice, str) else rule.advice(facts)
     sentence = rule.sentence(facts)
     chain = awaited_threads(profile, work) if rule.is_wait or rule.is_sum else None

@@ -8,9 +8,11 @@ import numpy as np
 
 from bpfprof.known.waiting import COPIES, DOWNLOAD, LAUNCH, OF_DEVICE, SPIN, SPIN_OWN, UPLOAD, WORK, kind_of
 from bpfprof.model.frames import FrameKind
+from bpfprof.model.grouping import group_numbers
 from bpfprof.query.functions import Ints
 from bpfprof.query.stack_frames import Bools, StackFrames
 
+_LAST = 3  # frames that tell the end of a stack: what was waited for, the system call, and who made it
 _NATIVE = (FrameKind.NATIVE, FrameKind.INLINED)
 
 
@@ -26,6 +28,7 @@ class StackWaits:
         self.device_frame = self._innermost(np.isin(self.kinds, (*OF_DEVICE, LAUNCH)))
         self.of_device = np.append(self.kinds, 0)[self.device_frame]
         self.for_device = np.isin(self.of_device, OF_DEVICE)
+        self.for_device |= self._like_whole(self.for_device)
 
     @cached_property
     def launches(self) -> Bools:
@@ -59,6 +62,21 @@ class StackWaits:
         inner = np.append(kinds, 0)[self._stack_frames.innermost_of_best(is_code)]
         own = (inner == SPIN_OWN) & (named_kind != WORK)
         return np.asarray(((named_kind == SPIN) | own) & (self.of_device == 0))
+
+    def _like_whole(self, chosen: Bools) -> Bools:
+        """Stacks of which only the inner part is known, and that end as whole ones do that are all chosen: in the same
+        line of Python, and the same last frames."""
+        frames = self._stack_frames
+        is_mark = [frame.kind == FrameKind.TRUNCATED for frame in frames.frames]
+        python = frames.innermost_python()
+        cut = frames.have(is_mark) & (python >= 0) & ~chosen
+        if not cut.any() or not chosen.any():
+            return np.zeros_like(chosen)
+        first, number = group_numbers(column + 1 for column in (python, *frames.last_frames(_LAST)))
+        found: Bools = np.zeros(len(first), np.bool_)
+        found[number[chosen & (python >= 0)]] = True
+        found[number[~cut & ~chosen]] = False
+        return cut & found[number]
 
     def _innermost(self, marked: Bools) -> Ints:
         """Of each stack its innermost marked frame, -1: none, or it has called Python."""

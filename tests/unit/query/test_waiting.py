@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bpfprof.model.frames import Frame
+from bpfprof.model.frames import Frame, FrameKind
 from bpfprof.query.places import places_of
 from bpfprof.query.rows import rows_by
 from bpfprof.query.shares import SHARES
@@ -86,3 +86,33 @@ def test_cpu_time_that_waits_leaves_the_cpu_column_and_not_the_thread() -> None:
     assert (row.own_ns, row.reasons) == ((10 * MS, 0, 90 * MS), {"gpu": 90 * MS})
     assert [row.name for row in rows_by(profile, work, "reason")] == ["gpu"]
     assert work.cpu_ns_of(SHARES.index("gpu")) == 90 * MS
+
+
+@pytest.mark.parametrize(
+    ("line", "last", "is_alike"), [(3, "FutexWait", True), (4, "FutexWait", False), (3, "Post", False)]
+)
+def test_a_stack_whose_middle_is_not_known_is_what_whole_ones_that_end_so_are(
+    line: int, last: str, is_alike: bool
+) -> None:
+    made = ProfileBuilder()
+    main = made.thread(100, "MainThread")
+    end = [native("FutexWait", "/lib/libjax_common.so"), native("syscall", LIBC), wait("lock")]
+    other = [MAIN, native("Post", "/lib/libjax_common.so"), native("syscall", LIBC), wait("lock")]
+    cut = [
+        Frame(FrameKind.TRUNCATED, "unwind table not ready yet"),
+        python("main", line=line),
+        native(last, "/lib/libjax_common.so"),
+        native("syscall", LIBC),
+        wait("lock"),
+    ]
+    for _ in range(10):
+        made.spend(
+            main,
+            OFF_CPU,
+            4 * MS,
+            [MAIN, native("jax::PyArray::BlockUntilReady() const", "/lib/libjax_common.so"), *end],
+        )
+        made.spend(main, OFF_CPU, MS, other)
+        made.spend(main, OFF_CPU, 4 * MS, cut)
+        made.spend(main, ON_CPU, MS, [MAIN])
+    assert work_of(made.build()).share_ns()[SHARES.index("gpu")] == (80 if is_alike else 40) * MS
