@@ -10,7 +10,7 @@ import numpy as np
 
 from bpfprof import array_types as npt
 from bpfprof.account.reasons import NO_HINT
-from bpfprof.model.device_calls import waits_for_device
+from bpfprof.known.waiting import waits_for_device
 from bpfprof.model.states import reason_number
 from bpfprof.recording.reader import Recording
 

@@ -23,7 +23,8 @@ from bpfprof.query.chains import shares_of
 from bpfprof.query.critical_path import handed_waits
 from bpfprof.query.functions import Ints, function_of_frames
 from bpfprof.query.lock_holders import lock_waits, waits_while_held
-from bpfprof.query.places import most_of, percent, place_text, top_place
+from bpfprof.query.percent import percent
+from bpfprof.query.places import most_of, place_text, top_place
 from bpfprof.query.shares import HANDED, IDLE, LOCK, NATIVE, PYTHON, sums
 from bpfprof.query.stack_frames import Bools
 from bpfprof.query.work import Work
@@ -37,7 +38,7 @@ _SLEEP = reason_number("sleep")
 _OVERLOAD = re.compile(r"\(anonymous namespace\)::|(?<!operator)\((?!\)\().*\)(?: const)?$")
 WAITS = {
     **{"gil": "the GIL", "lock": "locks", "disk": "the disk", "net": "the network", "device": "a device"},
-    **{"child": "another process", "other": "something else", "memory": "pages from the disk"},
+    **{"gpu": "the GPU", "child": "another process", "other": "something else", "memory": "pages from the disk"},
 }
 
 

@@ -11,12 +11,11 @@ import re
 import numpy as np
 
 from bpfprof import array_types as npt
-from bpfprof.model.device_calls import waits_for_device
 from bpfprof.model.frames import FrameKind
 from bpfprof.model.spans import ThreadState
 from bpfprof.model.states import reason_number
 from bpfprof.query.functions import Ints
-from bpfprof.query.shares import CHILD, DEVICE, GIL, IDLE, LOCK, NATIVE, PYTHON, READY, SHARES, SLEEP, sums
+from bpfprof.query.shares import CHILD, DEVICE, GIL, GPU, IDLE, LOCK, NATIVE, PYTHON, READY, SHARES, SLEEP, SPIN, sums
 from bpfprof.query.stack_frames import Bools, StackFrames
 from bpfprof.query.work import Work
 
@@ -32,7 +31,7 @@ _MAKES_ROOM = re.compile(
 _IOCTL = re.compile(r"_*(?:x64_sys_|libc_)?ioctl")
 _PAGE_FAULT = reason_number("pagefault")
 # A verdict has them from another thread, or they have nothing to do with the kernel's work for the thread.
-_NEVER_MEMORY = (READY, GIL, LOCK, SLEEP, CHILD)
+_NEVER_MEMORY = (READY, GIL, LOCK, SLEEP, CHILD, GPU, SPIN)
 
 
 def causes_of(work: Work) -> Ints:
@@ -40,7 +39,7 @@ def causes_of(work: Work) -> Ints:
     rows, frames = work.rows, work.stack_frames
     causes = np.where(rows["share"] >= IDLE, rows["share"] + len(CAUSES) - IDLE, rows["share"])
     is_cpu = np.isin(rows["share"], (PYTHON, NATIVE))
-    causes[is_cpu & in_device_call(frames)[rows["stack"]]] = DEVICE
+    causes[is_cpu & in_ioctl(frames)[rows["stack"]]] = DEVICE
     makes_room = makes_room_in(frames)[rows["stack"]] & ~np.isin(rows["share"], _NEVER_MEMORY)
     is_fault = (rows["state"] == ThreadState.OFF_CPU) & (rows["reason"] == _PAGE_FAULT)
     causes[(makes_room | is_fault) & (rows["share"] < IDLE)] = MEMORY
@@ -52,21 +51,20 @@ def cause_ns(rows: npt.NDArray[np.void], causes: Ints) -> Ints:
     return sums(causes, rows["ns"], len(CAUSES) + 2)[: len(CAUSES)]
 
 
+def largest_cause(parts: tuple[float, ...]) -> tuple[str, float]:
+    """The largest of CAUSES; CPU time is one, called as the larger part of it."""
+    cpu = parts[PYTHON] + parts[NATIVE]
+    other = max(range(READY, len(CAUSES)), key=parts.__getitem__)
+    if cpu >= parts[other]:
+        return ("native" if parts[NATIVE] > parts[PYTHON] else "python"), cpu
+    return CAUSES[other], parts[other]
+
+
 def makes_room_in(frames: StackFrames) -> Bools:
     """Whether each stack is in what the kernel does when memory is short."""
     return frames.have(
         [frame.kind == FrameKind.KERNEL and bool(_MAKES_ROOM.fullmatch(frame.name)) for frame in frames.frames]
     )
-
-
-def in_device_call(frames: StackFrames) -> Bools:
-    """Whether each stack is in an ioctl(), or in a function of a library that waits for a device."""
-    return in_ioctl(frames) | frames.have([bool(it) for it in device_functions(frames)])
-
-
-def device_functions(frames: StackFrames) -> list[str]:
-    """Of each frame its name if it is a function of a library that waits for a device, else ""."""
-    return [it.name if it.kind == FrameKind.NATIVE and waits_for_device(it.name) else "" for it in frames.frames]
 
 
 def in_ioctl(frames: StackFrames) -> Bools:

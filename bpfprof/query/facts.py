@@ -2,32 +2,33 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from bpfprof import array_types as npt
 from bpfprof.dataclass import dataclass
 from bpfprof.model.frames import FrameKind
 from bpfprof.model.profile import Profile
-from bpfprof.model.states import reason_text
-from bpfprof.query.causes import CAUSES, MEMORY, cause_ns, causes_of, device_functions, in_ioctl, makes_room_in
+from bpfprof.model.states import ThreadState, reason_text
+from bpfprof.query.causes import CAUSES, MEMORY, cause_ns, causes_of, in_ioctl, largest_cause, makes_room_in
 from bpfprof.query.chains import Share, shares_of, waker_name
 from bpfprof.query.children import awaited_process
 from bpfprof.query.cpu_throttles import limit_facts
-from bpfprof.query.critical_path import CriticalPath, critical_path
+from bpfprof.query.critical_path import critical_path
+from bpfprof.query.data_facts import data_facts
+from bpfprof.query.device_facts import device_facts, main_waits
 from bpfprof.query.functions import Ints, function_of_frames
 from bpfprof.query.lock_holders import LockWaits, hog_of, lock_waits, waits_while_held
 from bpfprof.query.objects import object_text
 from bpfprof.query.operators import find_operators
-from bpfprof.query.places import WITH_OBJECTS, percent, place_text, top_object, top_place
+from bpfprof.query.percent import percent
+from bpfprof.query.places import WITH_OBJECTS, place_text, top_object, top_place
 from bpfprof.query.pools import pools_of
-from bpfprof.query.shares import DEVICE, HANDED, IDLE, LOCK, NATIVE, OTHER, PYTHON, READY, sums
+from bpfprof.query.shares import DEVICE, GPU, HANDED, IDLE, LOCK, NATIVE, OTHER, PYTHON, READY, sums
 from bpfprof.query.stack_frames import Bools
 from bpfprof.query.stuck import hung_facts
-from bpfprof.query.whole import Whole, whole_of
+from bpfprof.query.whole import Whole, whole_of, whole_of_fronts
 from bpfprof.query.work import Work
 
 _MIN_CPU_NS = 200_000_000  # less says nothing by ticks of 10 ms
@@ -60,15 +61,18 @@ class Facts:
     by the event loop of asyncio, which waits meanwhile; loop_tasks: how many of its tasks did at a time. operator:
     that of a framework or library with most of the CPU time, operator_part: its part of it. data_part: of the time of
     training loops that in which they waited for data, loading_part: and loaded it themselves; from so many loaders,
-    which worked for loaders_busy of theirs, while loaders_needed would hide it. loading_first, loading_where: what
-    that is spent on, and where. cpus: that loops may use, 0: not known. pool: whose threads work or want to most, with
-    how many of them and of their processes, the CPUs that those may use (0: not known) and what sets the number;
-    pool_part: of all time on a CPU or ready theirs; spin_part: of all CPU time that in which they wait for each other.
-    stuck_part: of the working time that of threads that are stuck; stuck, stuck_advice: what those with most wait for.
+    which worked for loaders_busy of theirs, while loaders_needed would hide it, and there are CPUs for loaders_most (0:
+    not known). loading_mix, loading_first, loading_where: what that is spent on, and where. cpus: that loops may use,
+    0: not known. pool: whose threads work or want to most, with how many of them and of their processes, the CPUs that
+    those may use (0: not known) and what sets the number; pool_part: of all time on a CPU or ready theirs; spin_part:
+    of all CPU time that in which they wait for each other. stuck_part: of the working time that of threads that are
+    stuck; stuck, stuck_advice: what those with most wait for.
     limit_of: the control group or container whose CPU limit stopped those that were ready; limit_cpus: what it may use,
     which it had used up in limit_part of its periods; limit_setting: what sets that, to as much as they would have
-    used. deadlock: the threads that wait for one another at the end, "" where none do; deadlock_where: where the first
-    does; deadlocks: how many. is_of_all: whether no part of the recording was asked for.
+    used. gpu_does: what is mostly waited for of a GPU, one of device_facts.DOES; gpu_call: the function. launch_part,
+    feeding_part: of the working time that in calls that launch work on a device, and on a CPU in frameworks that do.
+    deadlock: the threads that wait for one another at the end, "" where none do; deadlock_where: where the first does;
+    deadlocks: how many. is_of_all: whether no part of the recording was asked for.
     """
 
     samples: int = 1000
@@ -111,6 +115,8 @@ class Facts:
     loaders_needed: int = 0
     loaders_busy: float = 0.0
     loading_first: str = ""
+    loading_mix: str = ""
+    loaders_most: int = 0
     loading_where: str = ""
     cpus: float = 0.0
     pool: str = ""
@@ -127,6 +133,10 @@ class Facts:
     limit_cpus: float = 0.0
     limit_part: float = 0.0
     limit_setting: str = ""
+    gpu_does: str = ""
+    gpu_call: str = ""
+    launch_part: float = 0.0
+    feeding_part: float = 0.0
     deadlock: str = ""
     deadlock_where: str = ""
     deadlocks: int = 0
@@ -136,9 +146,13 @@ class Facts:
         """Of the working time that on a CPU."""
         return self.parts[PYTHON] + self.parts[NATIVE]
 
+    def said(self, part: float) -> str:
+        """`38%`: a part of the working time as one of the time of the threads that count."""
+        return percent(self.of_whole * part)
+
     def of(self, cause: int) -> str:
-        """`38%`, of the time of the threads that count."""
-        return percent(self.of_whole * float(self.parts[cause]))
+        """The same of a place in CAUSES."""
+        return self.said(float(self.parts[cause]))
 
 
 def facts_of(profile: Profile, work: Work) -> tuple[Facts, int, Whole]:
@@ -150,7 +164,10 @@ def facts_of(profile: Profile, work: Work) -> tuple[Facts, int, Whole]:
     by_cause = cause_ns(work.rows, causes)
     working_ns = int(by_cause.sum())
     parts = tuple((by_cause / max(working_ns, 1)).tolist())
-    first, part = _largest(parts)
+    first, part = largest_cause(parts)
+    if mains := main_waits(profile, everything):
+        whole = whole_of_fronts(profile, everything, mains)
+        first, part = "gpu", whole.share_ns()[GPU] / max(working_ns, 1)
     lock_part = _first_lock_part(work)
     functions = np.append(function_of_frames(profile.frames), -1)
     is_first = np.isin(causes, (PYTHON, NATIVE) if first in ("python", "native") else (CAUSES.index(first),))
@@ -206,6 +223,7 @@ def facts_of(profile: Profile, work: Work) -> tuple[Facts, int, Whole]:
         **(_operator_facts(work, is_first) if first == "native" else {}),
         **_pool_facts(profile, everything, cpu_ns),
         **limit_facts(profile, everything, duration_ns),
+        **device_facts(work),
     )
     hung, place = hung_facts(profile, everything)
     facts = replace(facts, **hung)
@@ -213,40 +231,9 @@ def facts_of(profile: Profile, work: Work) -> tuple[Facts, int, Whole]:
         part = max(facts.stuck_part, float(parts[LOCK]) if facts.deadlock else 0.0)
         return replace(facts, part=part), place, whole
     if path and (path.data_ns + path.loading_ns) * 4 > path.wall_ns:
-        facts, frame = _with_data(facts, frame, profile, everything, path)
+        of_data, made_at = data_facts(profile, everything, path, facts.duration_ns)
+        facts, frame = replace(facts, **of_data), made_at if made_at >= 0 else frame
     return facts, holder if holder >= 0 and holder_part >= MAIN_HOLDER else frame, whole
-
-
-def _with_data(facts: Facts, frame: int, profile: Profile, work: Work, path: CriticalPath) -> tuple[Facts, int]:
-    """The same with what is known of the data that training loops wait for, and the place where it is made."""
-    causes, functions = causes_of(work), np.append(function_of_frames(profile.frames), -1)
-    is_loading = (np.isin(work.rows["thread"], path.loader_threads) & (work.rows["share"] < IDLE)) | path.is_loading
-    by_cause = cause_ns(work.rows[is_loading], causes[is_loading])
-    first, _ = _largest(tuple((by_cause / max(int(by_cause.sum()), 1)).tolist()))
-    chosen = is_loading & np.isin(causes, (PYTHON, NATIVE) if first in ("python", "native") else (CAUSES.index(first),))
-    made_at, _ = top_place(work, chosen, functions, in_python=True)
-    computing_ns = max(path.wall_ns - path.data_ns - path.loading_ns, path.wall_ns // 100, 1)
-    made = replace(
-        facts,
-        data_part=path.data_ns / path.wall_ns,
-        loading_part=path.loading_ns / path.wall_ns,
-        loaders=path.loaders,
-        loaders_needed=math.ceil((path.loaders_ns + path.loading_ns) * len(path.loops) / computing_ns),
-        loaders_busy=min(1.0, path.loaders_ns / max(path.loaders * facts.duration_ns, 1)),
-        loading_first=first if by_cause.any() else "",
-        loading_where=_text(profile, made_at),
-        cpus=max((profile.info.cpu_limits.get(int(profile.threads[it].pid), 0.0) for it in path.loops), default=0.0),
-    )
-    return made, made_at if made_at >= 0 else frame
-
-
-def _largest(parts: tuple[float, ...]) -> tuple[str, float]:
-    """The largest of CAUSES; CPU time is one, called as the larger part of it."""
-    cpu = parts[PYTHON] + parts[NATIVE]
-    other = max(range(READY, len(CAUSES)), key=parts.__getitem__)
-    if cpu >= parts[other]:
-        return ("native" if parts[NATIVE] > parts[PYTHON] else "python"), cpu
-    return CAUSES[other], parts[other]
 
 
 def _operator_facts(work: Work, chosen: Bools) -> dict[str, Any]:
@@ -293,7 +280,8 @@ def _samples(profile: Profile, work: Work) -> int:
 
 
 def _cpu_ns(work: Work) -> int:
-    return int(work.rows["ns"][np.isin(work.rows["share"], (PYTHON, NATIVE))].sum())
+    rows = work.working
+    return int(rows["ns"][rows["state"] == ThreadState.ON_CPU].sum())
 
 
 def _busy_ns(profile: Profile, work: Work) -> Ints:
@@ -333,23 +321,11 @@ def _first_lock_part(work: Work) -> float:
 
 def _object_text(profile: Profile, work: Work, causes: Ints, cause: int) -> str:
     rows = work.rows[causes == cause]
-    if cause == DEVICE and (name := _device_function(work, rows)):
-        return name
     if cause == DEVICE:  # on a CPU in a call it is not known; it is of those who left the CPU in it
         rows = work.rows[(causes == cause) | in_ioctl(work.stack_frames)[work.rows["stack"]]]
         rows = rows[rows["object"] > 0]
     place = top_object(rows)[0] if cause in WITH_OBJECTS else -1
     return object_text(profile.objects[place]) if place >= 0 else ""
-
-
-def _device_function(work: Work, rows: npt.NDArray[np.void]) -> str:
-    """The function of a device's library that most of these rows are in, "" if it is none."""
-    names = device_functions(work.stack_frames)
-    if not any(names):
-        return ""
-    inner = work.stack_frames.innermost_of_best([bool(name) for name in names])[rows["stack"]]
-    best = shares_of(inner, rows["ns"])[0]
-    return f"{names[best.value]}()" if best.value >= 0 and best.ns * 2 > int(rows["ns"].sum()) else ""
 
 
 def _hog_text(profile: Profile, lock: LockWaits, hog: Share) -> str:

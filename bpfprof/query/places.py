@@ -112,11 +112,6 @@ def _line_of(work: Work, rows: npt.NDArray[np.void], mostly: tuple[int, int]) ->
     return most_of(work.own[chosen["stack"]], chosen["ns"])
 
 
-def percent(part: float) -> str:
-    """`38%`."""
-    return "<1%" if 0 < part < 0.005 else f"{100 * part:.0f}%"
-
-
 def place_text(frame: Frame) -> str:
     """`parse (x.py:12)`, with a library's path from its package on."""
     name = frame.name or "a function that has no name"

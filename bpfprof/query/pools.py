@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 
 import numpy as np
 
@@ -11,8 +10,8 @@ from bpfprof.dataclass import dataclass
 from bpfprof.model.frames import Frame, FrameKind
 from bpfprof.model.profile import Profile
 from bpfprof.query.functions import Ints
-from bpfprof.query.shares import NATIVE, PYTHON, READY, sums
-from bpfprof.query.stack_frames import Bools, StackFrames
+from bpfprof.query.shares import NATIVE, PYTHON, READY, SPIN, sums
+from bpfprof.query.stack_frames import StackFrames
 from bpfprof.query.work import Work
 
 _MOST = 0.5  # of what a thread works in stacks of a pool: then it is one of its threads
@@ -24,7 +23,7 @@ _BEGINNINGS = re.compile(r"(?:libc|libpthread|ld-linux[\w-]*|libstdc\+\+|ld-musl
 @dataclass(frozen=True)
 class _Kind:
     """file, function: regular expressions, searched in a native frame. anywhere: a stack that has one such frame is of
-    the pool; else its outermost frame must be one. spins: a thread whose CPU time is in it waits for the others.
+    the pool; else its outermost frame must be one.
     """
 
     name: str
@@ -32,14 +31,13 @@ class _Kind:
     file: str = ""
     function: str = ""
     anywhere: bool = True
-    spins: bool = False
 
 
 # The first that fits counts. Settings: as the documentation of each names them.
 _KINDS = (
-    _Kind("OpenMP", "OMP_NUM_THREADS", file=r"^lib(?:gomp|omp|iomp5)\b", spins=True),
-    _Kind("OpenBLAS", "OPENBLAS_NUM_THREADS", function=r"blas_thread_server$|^(?:\w+_)?exec_blas", spins=True),
-    _Kind("OpenBLAS", "OPENBLAS_NUM_THREADS", file=r"openblas", anywhere=False, spins=True),
+    _Kind("OpenMP", "OMP_NUM_THREADS", file=r"^lib(?:gomp|omp|iomp5)\b"),
+    _Kind("OpenBLAS", "OPENBLAS_NUM_THREADS", function=r"blas_thread_server$|^(?:\w+_)?exec_blas"),
+    _Kind("OpenBLAS", "OPENBLAS_NUM_THREADS", file=r"openblas", anywhere=False),
     _Kind("Polars", "POLARS_MAX_THREADS", file=r"^_?polars", anywhere=False),
     _Kind("Rayon", "RAYON_NUM_THREADS", function=r"\brayon_core::"),
     _Kind("Tokio", "TOKIO_WORKER_THREADS", function=r"\btokio::runtime::"),
@@ -68,8 +66,8 @@ def pools_of(profile: Profile, work: Work) -> list[Pool]:
     rows = work.working
     if not len(rows):
         return []
-    kinds, spins = _of_stacks(work.stack_frames)
-    is_cpu, is_ready = np.isin(rows["share"], (PYTHON, NATIVE)), rows["share"] == READY
+    kinds = _of_stacks(work.stack_frames)
+    is_cpu, is_ready = np.isin(rows["share"], (PYTHON, NATIVE, SPIN)), rows["share"] == READY
     count, kind = len(profile.threads), kinds[rows["stack"]]
     all_ns = sums(rows["thread"], np.where(is_cpu | is_ready, rows["ns"], 0), count)
     found: dict[str, Pool] = {}
@@ -80,15 +78,15 @@ def pools_of(profile: Profile, work: Work) -> list[Pool]:
             continue
         threads = np.flatnonzero(sums(rows["thread"][of_it], rows["ns"][of_it], count) > _MOST * all_ns)
         own = np.isin(rows["thread"], threads)
-        spin_ns = int(rows["ns"][own & of_it & is_cpu & spins[rows["stack"]]].sum())
+        spin_ns = int(rows["ns"][own & of_it & (rows["share"] == SPIN)].sum())
         cpu_ns, ready_ns = (int(rows["ns"][own & chosen].sum()) for chosen in (is_cpu, is_ready))
         if len(threads):
             found[name] = Pool(name, _KINDS[numbers[0]].setting, tuple(threads.tolist()), cpu_ns, ready_ns, spin_ns)
     return sorted(found.values(), key=lambda pool: -(pool.cpu_ns + pool.ready_ns))
 
 
-def _of_stacks(stack_frames: StackFrames) -> tuple[Ints, Bools]:
-    """(of each stack a place in _KINDS, -1: of no pool; whether it waits for others while it has a CPU)"""
+def _of_stacks(stack_frames: StackFrames) -> Ints:
+    """Of each stack a place in _KINDS, -1: of no pool."""
     frames = stack_frames.frames
     kinds = np.array([_kind_of(frame) for frame in frames], np.int64)
     anywhere = [number >= 0 and _KINDS[number].anywhere for number in kinds.tolist()]
@@ -97,10 +95,7 @@ def _of_stacks(stack_frames: StackFrames) -> tuple[Ints, Bools]:
     # The first of _KINDS that any frame is of; of the others the outermost frame must be one.
     ranks = np.where(anywhere, len(_KINDS) - kinds, 0)
     inside = stack_frames.outermost_of_best(ranks.tolist())
-    found = np.where(inside >= 0, np.append(kinds, -1)[inside], found)
-    innermost = stack_frames.innermost_of_best([_ends_in(frame) for frame in frames])
-    waits = np.array([*(number >= 0 and _KINDS[number].spins for number in kinds.tolist()), False])
-    return found, waits[innermost] | (stack_frames.have(_yields(frames)) & (found >= 0))
+    return np.where(inside >= 0, np.append(kinds, -1)[inside], found)
 
 
 def _kind_of(frame: Frame) -> int:
@@ -117,12 +112,3 @@ def _is_beginning(frame: Frame) -> bool:
     """Whether it may say who started a thread: a thread of Python's own is of no pool of a library."""
     is_own = frame.kind in _NATIVE and not _BEGINNINGS.match(frame.file.rpartition("/")[2])
     return is_own or frame.kind == FrameKind.PYTHON
-
-
-def _ends_in(frame: Frame) -> bool:
-    """Whether it may say what a thread does: neither the kernel, nor the call by which a CPU is given away."""
-    return frame.kind in (*_NATIVE, FrameKind.PYTHON) and not frame.name.endswith("sched_yield")
-
-
-def _yields(frames: Sequence[Frame]) -> list[bool]:
-    return [frame.kind in _NATIVE and frame.name.endswith("sched_yield") for frame in frames]

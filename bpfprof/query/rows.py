@@ -23,7 +23,7 @@ from bpfprof.query.merging import MergedThreads
 from bpfprof.query.operators import find_operators
 from bpfprof.query.origins import origins
 from bpfprof.query.patterns import Pattern
-from bpfprof.query.shares import LOCK, sums
+from bpfprof.query.shares import GPU, LOCK, SHARES, SPIN, sums
 from bpfprof.query.tasks import group_tasks
 from bpfprof.query.work import IDLE_TIME, WAIT_TIME, Work, kinds_of
 
@@ -78,8 +78,8 @@ def rows_by(
     counts = sums(of_row[known], rows["count"][known], len(names))
     reasons: dict[int, Counter[str]] = {}
     waits = known & (state == WAIT_TIME)
-    for group, reason, ns in zip(of_row[waits].tolist(), rows["reason"][waits].tolist(), rows["ns"][waits].tolist()):
-        reasons.setdefault(group, Counter())[reason_text(reason) or "unknown"] += ns
+    for group, word, ns in zip(of_row[waits].tolist(), _wait_words(rows[waits]), rows["ns"][waits].tolist()):
+        reasons.setdefault(group, Counter())[word or "unknown"] += ns
     order = np.lexsort((-total.sum(axis=1), -own.sum(axis=1)))
     process_threads = (threads.threads if threads else profile.threads) if by == "process" else ()
     workers = {_process_name(thread): thread.worker_name for thread in process_threads}
@@ -136,8 +136,16 @@ def _groups(
     if by == "lock":
         names = [f"#{number}" for number in range(1, len(work.locks) + 1)]
         return names, np.where(rows["share"] == LOCK, rows["lock"], 0) - 1, None, []
-    names, numbers = _numbered([reason_text(reason) for reason in rows["reason"].tolist()])
-    return names, np.where(rows["reason"] > 0, numbers, -1), None, []
+    words = _wait_words(rows)
+    names, numbers = _numbered(words)
+    return names, np.where(np.array([*map(bool, words)], np.bool_), numbers, -1), None, []
+
+
+def _wait_words(rows: npt.NDArray[np.void]) -> list[str]:
+    """Of each row what it waited for, "" where it did not; waits on a CPU have the word of their share."""
+    spun = {GPU: SHARES[GPU], SPIN: SHARES[SPIN]}
+    pairs = rows[["reason", "share"]].tolist()
+    return [reason_text(reason) if reason else spun.get(share, "") for reason, share in pairs]
 
 
 def _frame_groups(profile: Profile, by: str) -> tuple[Ints, list[str], list[Frame | None]]:

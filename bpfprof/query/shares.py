@@ -21,13 +21,16 @@ from bpfprof.query.clients import ask
 from bpfprof.query.functions import Ints
 from bpfprof.query.lock_numbers import had_by_others
 from bpfprof.query.objects import LISTENING
+from bpfprof.query.servants import servants
 from bpfprof.query.stack_frames import Bools, StackFrames
 from bpfprof.query.unended import Known, settle_unended
+from bpfprof.query.waiting import StackWaits
 
 # What the time of working threads is spent on; IDLE and HANDED are what is left out of it.
-SHARES = ("python", "native", "ready", "gil", "lock", "disk", "net", "device", "sleep", "child", "other")
+# gpu: waits for a device that computes or copies, asleep or on a CPU; spin: waits for others on a CPU.
+SHARES = ("python", "native", "ready", "gil", "lock", "disk", "net", "device", "gpu", "spin", "sleep", "child", "other")
 IDLE, HANDED = len(SHARES), len(SHARES) + 1
-PYTHON, NATIVE, READY, GIL, LOCK, DISK, NET, DEVICE, SLEEP, CHILD, OTHER = range(len(SHARES))
+PYTHON, NATIVE, READY, GIL, LOCK, DISK, NET, DEVICE, GPU, SPIN, SLEEP, CHILD, OTHER = range(len(SHARES))
 
 _OF_REASON = {
     **{word: word for word in ("gil", "lock", "disk", "net", "device", "sleep", "child")},
@@ -116,12 +119,21 @@ def shares_of_spans(
     shares[polls & (shares == NET) & in_server[spans["thread"]] & in_loop[stack]] = IDLE
     sleeps_for_lock = _in_objects(stack_frames, _SLEEPS_FOR_LOCKS) | _have_file(stack_frames, _LOCK_FILES)
     shares[waits & (shares == SLEEP) & sleeps_for_lock[stack]] = LOCK
+    waiting = StackWaits(stack_frames)
+    is_kept = np.isin(shares, (GIL, DISK)) | (state == ThreadState.RUNQUEUE)
+    shares[(waits | on_cpu) & waiting.for_device[stack] & ~is_kept] = GPU
+    shares[on_cpu & waiting.spins[stack]] = SPIN
+    shares[on_cpu & (shares == PYTHON) & _in_lines_that_spin(spans, shares, stack_frames)] = SPIN
     shares[waits & (spans["flags"] & SpanFlag.IDLE > 0)] = IDLE
     is_beside = _beside_python(profile, spans, stack_frames)[spans["thread"]]
     shares[waits & is_beside & np.isin(shares, (LOCK, NET, SLEEP, CHILD, OTHER))] = IDLE
     _leave_out_awaited(profile, spans, shares, np.where(waits & (shares == CHILD), thread_of, -1), pids)
-    known = Known(shares, waits & hand_over, is_given, LOCK, DISK, NET, CHILD, OTHER, IDLE, HANDED)
-    return shares, settle_unended(profile, spans, stack_frames, known)
+    known = Known(shares, waits & hand_over, is_given, LOCK, DISK, NET, GPU, CHILD, OTHER, IDLE, HANDED)
+    stuck = settle_unended(profile, spans, stack_frames, known)
+    works = np.isin(shares, (PYTHON, NATIVE, READY, DISK, GIL)) | stuck
+    serve_nobody = servants(profile, spans, works, waits & np.isin(shares, (HANDED, LOCK)), stack_frames)
+    shares[serve_nobody[spans["thread"]] & ~on_cpu & ~stuck & ~np.isin(shares, (READY, DISK, GIL))] = IDLE
+    return shares, stuck
 
 
 def work_shares(reason: Ints) -> Ints:
@@ -208,6 +220,16 @@ def _have_file(stack_frames: StackFrames, parts: tuple[str, ...]) -> Bools:
         frame.kind == FrameKind.PYTHON and any(part in frame.file for part in parts) for frame in stack_frames.frames
     ]
     return np.array([*marked, False])[stack_frames.innermost_python()]
+
+
+def _in_lines_that_spin(spans: npt.NDArray[np.void], shares: Ints, stack_frames: StackFrames) -> Bools:
+    """Whether each span is in a line of Python most of whose CPU time is spent spinning: `while not done: yield_()`."""
+    line, ns = stack_frames.innermost_python()[spans["stack"]] + 1, spans["stands_for_ns"].astype(np.int64)
+    count = len(stack_frames.frames) + 1
+    spun_ns, cpu_ns = (
+        sums(line[it], ns[it], count) for it in (shares == SPIN, np.isin(shares, (PYTHON, NATIVE, SPIN)))
+    )
+    return np.asarray((2 * spun_ns > cpu_ns)[line] & (line > 0))
 
 
 def _leave_out_awaited(profile: Profile, spans: npt.NDArray[np.void], shares: Ints, awaited: Ints, pids: Ints) -> None:

@@ -16,6 +16,7 @@ from bpfprof.query.origins import GENERATED, OWN_CODE, STDLIB, is_runtime, origi
 Bools = npt.NDArray[np.bool_]
 _NATIVE = (FrameKind.NATIVE, FrameKind.INLINED)
 OWN_RANK = 7  # of a frame of the user's own code
+NATIVE_RANK, LIBRARY_RANK = 3, 5  # of one of a library in C, and in Python
 # What pip and Debian install to start a program (`bin/gunicorn`) looks like a script of the user's.
 _LAUNCHER = re.compile(r".*/s?bin/[^/.]+", re.DOTALL)
 
@@ -50,6 +51,15 @@ class StackFrames:
         keys = np.array(ranks, np.int64)[self.flat] << 40 | np.abs(last - places)
         best = np.maximum.reduceat(keys, self._begin)
         found[self._filled] = np.where(best >> 40 > 0, self.flat[np.abs(last - (best & (1 << 40) - 1))], -1)
+        return found
+
+    def last_frames(self, count: int) -> list[Ints]:
+        """Of each stack its last frame, the one before it, and so on; -1 where there are no more."""
+        found = [np.full(self.count, -1, np.int64) for _ in range(count)]
+        lengths = np.bincount(self.stack_of, minlength=self.count)[self._filled]
+        for back, column in enumerate(found, 1):
+            is_there = lengths >= back
+            column[self._filled[is_there]] = self.flat[(self._begin + lengths - back)[is_there]]
         return found
 
     def have(self, marked: Sequence[bool]) -> Bools:
@@ -106,7 +116,7 @@ class StackFrames:
             if library == OWN_CODE and not _LAUNCHER.fullmatch(frame.file):
                 return OWN_RANK
             # Most of it is made by dataclasses and the like; `python -c` has nothing else.
-            return 6 if library == GENERATED else 4 if library == STDLIB else 5
+            return 6 if library == GENERATED else 4 if library == STDLIB else LIBRARY_RANK
         if frame.kind in _NATIVE:
-            return 2 if is_runtime(library) else 3
+            return 2 if is_runtime(library) else NATIVE_RANK
         return 1 if frame.kind == FrameKind.KERNEL and not is_of_scheduler(frame) else 0

@@ -58,6 +58,7 @@ class Known:
     lock: int
     disk: int
     net: int
+    gpu: int
     child: int
     other: int
     idle: int
@@ -133,7 +134,7 @@ class _Judge:
             return _BEHIND
         if share >= known.idle:
             return _FOR_WORK
-        if reason == "gil" or int(row["thread"]) in self._have_end:
+        if share == known.gpu or reason == "gil" or int(row["thread"]) in self._have_end:
             return _OTHER
         holder = self._holders.get(int(row["thread"]), -1)
         if share == known.lock and holder >= 0:  # who waits for one that is seen to go on is not stuck

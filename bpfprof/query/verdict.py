@@ -13,9 +13,18 @@ from bpfprof.model.profile import Profile
 from bpfprof.query.awaited import WAITS, Awaited, awaited_text, awaited_threads
 from bpfprof.query.causes import CAUSES, MEMORY
 from bpfprof.query.cpu_throttles import OFTEN
+from bpfprof.query.device_sentences import (
+    gpu_advice,
+    host_late,
+    is_host_late,
+    spin_advice,
+    spins,
+    waits_for_gpu,
+)
+from bpfprof.query.device_sentences import place_of as _in
 from bpfprof.query.facts import MAIN_HOLDER, STUCK, Facts, facts_of
-from bpfprof.query.places import percent
-from bpfprof.query.shares import CHILD, DEVICE, GIL, LOCK, NATIVE, PYTHON, READY, SLEEP
+from bpfprof.query.percent import percent
+from bpfprof.query.shares import CHILD, DEVICE, GIL, LOCK, NATIVE, PYTHON, READY, SLEEP, SPIN
 from bpfprof.query.whole import Whole, whole_of_fronts
 from bpfprof.query.work import Work
 
@@ -25,7 +34,6 @@ _MANY_READS = 50  # page faults a second that read from a disk: from here on the
 _LIMIT_HITS = 10  # a second: from here on memory is short
 _MAKES_ROOM = 0.05  # of the time for pages of memory: from here on it is short
 _MOSTLY = 0.5
-_SPREAD = 0.1  # of its share: a place with less says nothing
 _SAID = 0.05  # a part of this size is said
 _NAMED = 0.35  # a share of this size names what bounds a program
 _BUSY = 0.25  # of the thread that works most; a program whose threads all work less has nothing to be accused of
@@ -62,15 +70,6 @@ class Verdict:
 
 def _first(share: str) -> Callable[[Facts], bool]:
     return lambda facts: facts.first == share and facts.part >= _NAMED
-
-
-def _in(facts: Facts, before: str = ": ") -> str:
-    """`: parse (x.py:12)`, with its part where that is not all."""
-    if not facts.where:
-        return ""
-    if facts.where_part < _SPREAD:
-        return ", in many places"
-    return f"{before}{facts.where}" + (f", {percent(facts.where_part)} of it" if facts.where_part < 0.9 else "")
 
 
 def _for(facts: Facts) -> str:
@@ -112,8 +111,7 @@ def _memory(facts: Facts) -> str:
 def _device(facts: Facts) -> str:
     if facts.device_cpu_part < _MOSTLY:
         return _waits("a device")(facts)
-    where = "" if facts.object.endswith("()") else "in the kernel, "
-    return f"CPU-bound {where}in calls of a device: {facts.of(DEVICE)} of the time{_for(facts)}{_in(facts)}."
+    return f"CPU-bound in the kernel, in calls of a device: {facts.of(DEVICE)} of the time{_for(facts)}{_in(facts)}."
 
 
 def _loop(facts: Facts) -> str:
@@ -170,7 +168,7 @@ def _is_data_bound(facts: Facts) -> bool:
 
 
 def _data_bound(facts: Facts) -> str:
-    what = f"; that is {_DOING[facts.loading_first]}" if facts.loading_first else ""
+    what = f"; that is {facts.loading_mix or _DOING[facts.loading_first]}" if facts.loading_first else ""
     what += f" in {facts.loading_where}" if what and facts.loading_where else ""
     if facts.data_part < facts.loading_part:
         return f"Data-bound: the loop loads data itself for {percent(facts.loading_part)} of the time{what}."
@@ -186,14 +184,11 @@ def _more_loaders(facts: Facts) -> str:
         return "give it more CPUs; record -a shows who else uses them"
     if count <= facts.loaders or not facts.loading_first:
         return "load it ahead, or cheaper"
-    needs = facts.loading_first in ("python", "native") and 0 < facts.cpus < count
-    beyond = f", on as many CPUs: there are {facts.cpus:g}" if needs else ""
-    return f"{count} loaders (num_workers={count}) would hide it{beyond}"
-
-
-def _bound_of_loading(facts: Facts) -> str:
-    first = facts.loading_first or facts.first
-    return _BOUNDS.get(first, first)
+    if 0 < facts.loaders_most < count:
+        most = max(facts.loaders_most, facts.loaders)
+        more = f"{most} loaders (num_workers={most}) would shorten it; " if most > facts.loaders else ""
+        return f"{more}{count} would hide it, and there are {facts.cpus:g} CPUs: load it cheaper"
+    return f"{count} loaders (num_workers={count}) would hide it"
 
 
 def _is_the_story(profile: Profile, chain: Awaited) -> bool:
@@ -205,7 +200,7 @@ def _is_the_story(profile: Profile, chain: Awaited) -> bool:
 def _is_oversubscribed(facts: Facts) -> bool:
     """More threads of one pool than CPUs, and that is what they wait for, on the run queue or for each other."""
     is_pool = facts.pool_part >= _MOSTLY and 0 < facts.pool_cpus < facts.pool_threads
-    return is_pool and facts.parts[READY] + facts.spin_part * facts.cpu_part >= _NAMED
+    return is_pool and facts.parts[READY] + (facts.parts[SPIN] if facts.spin_part else 0) >= _NAMED
 
 
 def _oversubscribed(facts: Facts) -> str:
@@ -227,11 +222,6 @@ def _fewer_threads(facts: Facts) -> str:
     setting = facts.pool_setting.replace("()", f"({count})")
     setting += "" if setting != facts.pool_setting else f"={count}"
     return setting + (" for each process" if facts.pool_processes > 1 else "")
-
-
-def _spins(facts: Facts) -> str:
-    threads = f"{facts.pool_threads} threads of {facts.pool}"
-    return f"CPU-bound in waiting: {threads}, {_spinning(facts)}{_in(facts, '; most of it in ')}."
 
 
 def _gil(facts: Facts) -> str:
@@ -265,11 +255,9 @@ def _undo(facts: Facts) -> str:
 
 
 def _waits(what: str) -> Callable[[Facts], str]:
-    return lambda facts: f"Waits for {what} {_part(facts)} of the time{_for(facts)}{_in(facts)}{_loop(facts)}."
-
-
-def _part(facts: Facts) -> str:
-    return percent(facts.part * facts.of_whole)
+    return lambda facts: (
+        f"Waits for {what} {facts.said(facts.part)} of the time{_for(facts)}{_in(facts)}{_loop(facts)}."
+    )
 
 
 def _child(facts: Facts) -> str:
@@ -294,12 +282,13 @@ _DOING = {
     **{"python": "CPU time in Python", "native": "CPU time in native code", "ready": "waiting for a CPU"},
     **{"gil": "waiting for the GIL", "lock": "waiting for locks", "disk": "waiting for the disk"},
     **{"net": "waiting for the network", "device": "waiting for a device", "sleep": "sleeping on purpose"},
+    **{"gpu": "waiting for the GPU", "spin": "spinning"},
     **{"child": "waiting for other processes", "other": "waiting for something else"},
     "memory": "waiting for pages of memory",
 }
 _NAMES = (
-    *("Python", "native code", "ready without a CPU", "GIL", "locks", "disk", "network", "devices", "sleep"),
-    *("other processes", "other waits", "pages of memory"),
+    *("Python", "native code", "ready without a CPU", "GIL", "locks", "disk", "network", "devices"),
+    *("the GPU", "spinning", "sleep", "other processes", "other waits", "pages of memory"),
 )
 
 RULES = (
@@ -312,14 +301,9 @@ RULES = (
     ),
     Rule("stuck", lambda facts: facts.stuck_part >= STUCK, lambda facts: facts.stuck, lambda facts: facts.stuck_advice),
     Rule("idle", lambda facts: facts.busy_part < _BUSY, _idle, names_share=False),
-    Rule(_bound_of_loading, _is_data_bound, _data_bound, _more_loaders),
+    Rule("data", _is_data_bound, _data_bound, _more_loaders),
     Rule("ready", _is_oversubscribed, _oversubscribed, _fewer_threads),
-    Rule(
-        "native",
-        lambda facts: facts.spin_part * facts.cpu_part >= _NAMED,
-        _spins,
-        "even out what its threads do, or use fewer; OMP_WAIT_POLICY=passive lets them sleep",
-    ),
+    Rule("launch", is_host_late, host_late, "fewer and larger calls: torch.compile, CUDA graphs, fused optimizers"),
     Rule("ready", _is_limited, _limited, _more_of_limit),
     Rule(
         "ready",
@@ -352,6 +336,8 @@ RULES = (
     Rule(
         "net", _first("net"), _waits("the network"), "ask for several things at once, or keep the answers", is_wait=True
     ),
+    Rule("gpu", _first("gpu"), waits_for_gpu, gpu_advice),
+    Rule("spin", _first("spin"), spins, spin_advice),
     Rule("device", _first("device"), _device, "offcpu shows the call and what the kernel does in it", is_wait=True),
     Rule(
         "sleep",
@@ -375,7 +361,8 @@ def verdict_of(profile: Profile, work: Work) -> Verdict:
     rule = decide(facts)
     is_named = rule.names_share
     bound = rule.bound if isinstance(rule.bound, str) else rule.bound(facts)
-    share = facts.part * facts.of_whole if is_named else 1 - facts.busy_part if bound == "idle" else 0.0
+    part = facts.data_part + facts.loading_part if bound == "data" else facts.part * facts.of_whole
+    share = part if is_named else 1 - facts.busy_part if bound == "idle" else 0.0
     advice = rule.advice if isinstance(rule.advice, str) else rule.advice(facts)
     sentence = rule.sentence(facts)
     chain = awaited_threads(profile, work) if rule.is_wait or rule.is_sum else None

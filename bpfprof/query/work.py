@@ -18,7 +18,18 @@ from bpfprof.query.functions import Ints, owner_functions
 from bpfprof.query.lock_numbers import numbered_locks
 from bpfprof.query.requests import Requests, cut_at_requests, with_requests
 from bpfprof.query.semaphores import fought_for
-from bpfprof.query.shares import HANDED, IDLE, LOCK, SLEEP, leave_out_sleepers, shares_of_spans, sums, work_shares
+from bpfprof.query.shares import (
+    GPU,
+    HANDED,
+    IDLE,
+    LOCK,
+    SLEEP,
+    SPIN,
+    leave_out_sleepers,
+    shares_of_spans,
+    sums,
+    work_shares,
+)
 from bpfprof.query.single import pieces_of, single_pieces, single_spans
 from bpfprof.query.stack_frames import Bools, StackFrames
 from bpfprof.query.waits import wait_times
@@ -93,14 +104,19 @@ class Work:
         """The rows of working time."""
         return picked(self.rows, self.rows["share"] < IDLE)
 
+    def cpu_ns_of(self, share: int) -> int:
+        """Of a share the nanoseconds on a CPU."""
+        return int(self.rows["ns"][(self.rows["share"] == share) & (self.rows["state"] == ThreadState.ON_CPU)].sum())
+
     def share_ns(self) -> Ints:
         """Of each of SHARES, then what was left out: idle, handed."""
         return sums(self.rows["share"], self.rows["ns"], HANDED + 1)
 
 
 def kinds_of(rows: npt.NDArray[np.void]) -> Ints:
-    """CPU_TIME, READY_TIME, WAIT_TIME (also for other threads) or IDLE_TIME of each row."""
-    kinds = np.where(rows["state"] == ThreadState.ON_CPU, CPU_TIME, WAIT_TIME)
+    """CPU_TIME, READY_TIME, WAIT_TIME (also for other threads, and on a CPU) or IDLE_TIME of each row."""
+    works = (rows["state"] == ThreadState.ON_CPU) & ~np.isin(rows["share"], (GPU, SPIN))
+    kinds = np.where(works, CPU_TIME, WAIT_TIME)
     kinds[rows["state"] == ThreadState.RUNQUEUE] = READY_TIME
     kinds[rows["share"] == IDLE] = IDLE_TIME
     return kinds

@@ -6,11 +6,12 @@ import textwrap
 from collections.abc import Callable, Sequence
 
 from bpfprof.model.profile import Profile
+from bpfprof.model.states import ThreadState
 from bpfprof.query.cpu_throttles import stops_often
 from bpfprof.query.objects import short_text
 from bpfprof.query.places import Place, file_text, places_of
 from bpfprof.query.roles import Role, roles_of
-from bpfprof.query.shares import LOCK, NATIVE, PYTHON
+from bpfprof.query.shares import GPU, LOCK, NATIVE, PYTHON
 from bpfprof.query.verdict import Verdict, verdict_of
 from bpfprof.query.whole import Whole
 from bpfprof.query.work import work_of
@@ -43,12 +44,28 @@ _COLORS = {
     "GIL": "31",
     "disk": "32",
     "network": "32",
+    "GPU": "34",
+    "spinning": "34",
     "heading": "1",
     "aside": "2",
 }
 SHARE_NAMES = (
-    *("CPU", "CPU", "ready", "GIL", "lock", "disk", "network", "device", "sleep", "process", "other", "idle"),
-    "other threads",
+    *(
+        "CPU",
+        "CPU",
+        "ready",
+        "GIL",
+        "lock",
+        "disk",
+        "network",
+        "device",
+        "GPU",
+        "spinning",
+        "sleep",
+        "process",
+        "other",
+    ),
+    *("idle", "other threads"),
 )
 _MAX_UNREAD = 4  # lines
 _SMALL = 0.02  # of the whole: smaller shares are one
@@ -210,7 +227,15 @@ def _remarks(profile: Profile, whole: Whole) -> dict[str, str]:
         "CPU": f"{percent_text(spent[NATIVE], cpu_ns, 0)} native" * (spent[NATIVE] * 50 >= spent[PYTHON]),
         "ready": "stopped by a CPU limit" if stops_often(profile, whole.work) else "no CPU was free",
         "lock": counted(len(locks), "lock") * bool(locks),
+        "GPU": _on_cpu(whole, GPU, spent[GPU]),
     }
+
+
+def _on_cpu(whole: Whole, share: int, share_ns: int) -> str:
+    """`97% on a CPU`: exact CPU time of threads in which they only waited."""
+    is_it = (whole.rows["share"] == share) & (whole.rows["state"] == ThreadState.ON_CPU)
+    ns = int(whole.rows["ns"][is_it].sum())
+    return f"{percent_text(ns, share_ns, 0)} on a CPU" if ns * 50 >= share_ns and ns else ""
 
 
 def whole_text(whole: Whole, columns: int = MAX_COLUMNS) -> str:

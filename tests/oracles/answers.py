@@ -58,10 +58,10 @@ KNOWN = {
     **{
         f"loop_{kind}": ("loops.py", bound, word)
         for kind, bound, word in (
-            ("data", "python", "Data-bound"),
+            ("data", "data", "Data-bound"),
             ("gil", "gil", ""),
             ("oversubscribed", "ready", "Oversubscribed: 16 threads of OpenMP"),
-            ("device", "device", "cudaStreamSynchronize()"),
+            ("device", "gpu", "cudaStreamSynchronize()"),
             ("communication", "net", ""),
             ("checkpoint", "disk", ""),
             ("operator", "native", "aten::sort"),

@@ -15,6 +15,7 @@ MAX_LINE_COUNT = 400
 ROWS = (
     {"__init__", "array_types", "dataclass", "marks"},
     {"errors", "model"},
+    {"known"},
     {"abi", "private_cache"},
     {"elf", "proc"},
     {"cpython", "unwind"},
@@ -31,7 +32,10 @@ ROWS = (
 )
 ROW_OF = {package: index for index, row in enumerate(ROWS) for package in row}
 # A renderer is a pure function of a profile.
-ONLY = {"render": {"__init__", "array_types", "dataclass", "errors", "model", "query", "render"}}
+ONLY = {
+    "render": {"__init__", "array_types", "dataclass", "errors", "model", "query", "render"},
+    "known": {"__init__", "dataclass", "model", "known"},
+}
 LIBRARIES = {"bcc": {"kernel"}, "elftools": {"elf"}, "click": {"cli", "commands"}}
 LIBRARIES |= {"IPython": {"notebook"}, "pytest": {"pytest_plugin"}}
 LIBRARIES |= {

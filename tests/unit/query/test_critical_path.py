@@ -52,7 +52,7 @@ def verdict(profile: Profile) -> Verdict:
 @pytest.mark.parametrize("pins", [False, True])
 def test_a_loop_that_waits_for_its_workers(pins: bool) -> None:
     found = verdict(loop(computes=3, waits=7, decodes=10, pins=pins))
-    assert found.bound == "python" and found.where is not None and found.where.name == "decode"
+    assert found.bound == "data" and found.where is not None and found.where.name == "decode"
     assert "Data-bound: the loop waits 70% of the time for data from 2 loaders, busy 100% of theirs" in found.sentence
     # Two make 10 ms of work in 10 ms each, and a step computes for 3.
     assert found.advice.startswith("7 loaders (num_workers=7)")
@@ -92,7 +92,7 @@ def test_a_loop_that_reads_itself() -> None:
     assert found.sentence.startswith(
         "Data-bound: the loop loads data itself for 80% of the time; that is waiting for the disk in read"
     )
-    assert found.bound == "disk"
+    assert found.bound == "data"
 
 
 def test_that_it_lacks_the_gil_while_it_loads_is_not_the_datas() -> None:
@@ -122,4 +122,6 @@ def test_a_device_is_waited_for_in_a_function_of_its_library() -> None:
         stack = [STEP, native("cudaStreamSynchronize", "/lib/libcudart.so.12"), wait("device")]
         made.spend(main, OFF_CPU, 4 * MS, stack)
     found = verdict(made.build())
-    assert found.bound == "device" and "80% of the time, for cudaStreamSynchronize(): step" in found.sentence
+    assert (found.bound, round(found.share, 4)) == ("gpu", 0.8)
+    assert "Waits for the GPU 80% of the time: step (train.py:" in found.sentence
+    assert found.sentence.endswith(", in cudaStreamSynchronize().")

@@ -123,7 +123,7 @@ def test_a_recording() -> None:
         "/main 30 15 45",
         "/main/main:1 30 15 45",
         "/main/main:1/Queue.get:1 0 15 45",
-        "/main/main:1/Queue.get:1/wait 12 0 0 45",
+        "/main/main:1/Queue.get:1/wait 14 0 0 45",
         "/main/main:1/step:1 30 0 0",
         "/main 70 20 0",
         "/main/main:1 60 20 0",
@@ -160,13 +160,13 @@ def test_of_what_own_code_calls_the_first_function_is_named() -> None:
         "/w0/view/dot:7+1 10 0 0",
         "/w0/view/dot:7+1/cblas_dgemm+1 10 0 0",
         "/w0/view/Queue.get:171+3 0 0 10",
-        "/w0/view/Queue.get:171+3/wait 12 0 0 10",
+        "/w0/view/Queue.get:171+3/wait 14 0 0 10",
     ]
     assert [path.split("/")[-1] for path in calls(tree(profile, unfolded=True), profile)] == [
         *("w0 10 0 10", "_start 10 0 10", "__libc_start_main 10 0 10", "view 10 0 10"),
         *("dot:7 10 0 0", "array_dot 10 0 0", "cblas_dgemm 10 0 0", "kernel_operation 10 0 0"),
         *("Queue.get:171 0 0 10", "Condition.wait:320 0 0 10", "pthread_cond_wait 0 0 10", "futex_wait 0 0 10"),
-        "wait 12 0 0 10",
+        "wait 14 0 0 10",
     ]
 
 
@@ -233,4 +233,4 @@ def test_waits_for_work_are_apart_unless_asked_for() -> None:
     made.wait(thread, 90 * MS, [GET, wait("lock")], flags=SpanFlag.IDLE)
     profile = made.build()
     assert dict(tree(profile).idle_ns) == {0: 90 * MS}
-    assert "/pool/Queue.get:171/wait 11 0 0 90" in calls(tree(profile, with_idle=True), profile)
+    assert "/pool/Queue.get:171/wait 13 0 0 90" in calls(tree(profile, with_idle=True), profile)

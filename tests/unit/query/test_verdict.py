@@ -147,12 +147,12 @@ STORE = {"holder": "store (app.py:9)"}
         (facts("other", {"other": 0.8}, waits_for="syscall msgrcv"), "unknown", "Waits for syscall msgrcv 80%"),
         (
             facts("python", {"python": 0.8}, **LOADS),
-            "python",
+            "data",
             "waits 72% of the time for data from 2 loaders, busy 97% of theirs; that is CPU time in Python in decode (",
         ),
         (
             facts("disk", {"disk": 0.8}, data_part=0.01, loading_part=0.8, loading_first="disk"),
-            "disk",
+            "data",
             "Data-bound: the loop loads data itself for 80% of the time; that is waiting for the disk.",
         ),
         (
@@ -161,14 +161,46 @@ STORE = {"holder": "store (app.py:9)"}
             "Oversubscribed: 16 threads of OpenMP for 2 CPUs: 60% of the time ready without one",
         ),
         (
-            facts("native", {"native": 0.97}, **{**OPENMP, "spin_part": 0.5, "pool_processes": 8}),
+            facts("spin", {"native": 0.47, "spin": 0.5}, **{**OPENMP, "spin_part": 0.5, "pool_processes": 8}),
             "ready",
             "16 threads of OpenMP of 8 processes for 2 CPUs: 50% of the CPU time spent spinning for each other",
         ),
         (
-            facts("native", {"native": 0.97}, **{**OPENMP, "spin_part": 0.5, "pool_threads": 2}),
-            "native",
-            "CPU-bound in waiting: 2 threads of OpenMP, 50% of the CPU time spent spinning for each other",
+            facts("spin", {"native": 0.47, "spin": 0.5}, **{**OPENMP, "spin_part": 0.5, "pool_threads": 2}),
+            "spin",
+            "Spins 50% of the time: waits on a CPU, 2 threads of OpenMP for each other; most in audit (djapp.py:21).",
+        ),
+        (facts("spin", {"spin": 0.9}), "spin", "Spins 90% of the time: waits on a CPU; most in audit (djapp.py:21)."),
+        (
+            facts("gpu", {"gpu": 0.96, "native": 0.03}, gpu_call="cuStreamSynchronize()", gpu_does="compute"),
+            "gpu",
+            "Waits for the GPU 96% of the time: audit (djapp.py:21), in cuStreamSynchronize().",
+        ),
+        (
+            facts("gpu", {"gpu": 0.99}, gpu_does="upload"),
+            "gpu",
+            "Copies pageable memory to the GPU 99% of the time: audit (djapp.py:21).",
+        ),
+        (
+            facts("gpu", {"gpu": 0.8}, gpu_does="download"),
+            "gpu",
+            "Waits 80% of the time for the GPU and its copies to pageable memory: audit (djapp.py:21).",
+        ),
+        (facts("gpu", {"gpu": 0.8}, gpu_does="copy"), "gpu", "Copies to or from the GPU 80% of the time: audit ("),
+        (
+            facts("native", {"native": 0.6, "python": 0.35, "gpu": 0.02}, feeding_part=0.9, launch_part=0.21),
+            "launch",
+            "The host is late: it spends 90% of the time telling the GPU what to do, 21% in launches, most in audit (",
+        ),
+        (
+            facts("python", {"native": 0.2, "python": 0.75}, feeding_part=0.2, launch_part=0.04),
+            "python",
+            "CPU-bound in Python: 75% of the time in audit (djapp.py:21)",
+        ),
+        (
+            facts("sleep", {"sleep": 0.6}, **{**LOADS, "loading_mix": "59% sleep, 40% CPU"}),
+            "data",
+            "data from 2 loaders, busy 97% of theirs; that is 59% sleep, 40% CPU in decode (loops.py:43).",
         ),
         (facts("ready", {"ready": 0.6}, **{**OPENMP, "pool_part": 0.2}), "ready", "Short of CPU"),
         (facts("ready", {"ready": 0.6}, **{**OPENMP, "pool_cpus": 0.0}), "ready", "Short of CPU"),
@@ -189,7 +221,14 @@ def test_each_rule(given: Facts, bound: str, sentence: str) -> None:
         ({"pool_setting": "torch.set_num_threads()"}, "torch.set_num_threads(2)"),
         ({"pool_cpus": 0.5}, "OMP_NUM_THREADS=1"),
         (LOADS, "7 loaders (num_workers=7) would hide it"),
-        ({**LOADS, "cpus": 2.0}, "7 loaders (num_workers=7) would hide it, on as many CPUs: there are 2"),
+        (
+            {**LOADS, "cpus": 2.0, "loaders_most": 2},
+            "7 would hide it, and there are 2 CPUs: load it cheaper",
+        ),
+        (
+            {**LOADS, "cpus": 2.0, "loaders_most": 5},
+            "5 loaders (num_workers=5) would shorten it; 7 would hide it, and there are 2 CPUs: load it cheaper",
+        ),
         ({**LOADS, "loaders_needed": 2}, "load it ahead, or cheaper"),
         ({**LOADS, "loading_first": "ready"}, "give it more CPUs; record -a shows who else uses them"),
     ],
@@ -206,7 +245,7 @@ def test_every_rule_is_reached_by_a_row_of_the_test_above() -> None:
 
 
 def test_bounds_are_those_of_the_contract() -> None:
-    words = "python native gil lock disk net device ready sleep child stuck mixed idle unknown"
+    words = "python native gil lock disk net data device gpu launch spin ready sleep child stuck mixed idle unknown"
     bounds = {rule.bound if isinstance(rule.bound, str) else rule.bound(facts("other", {})) for rule in RULES}
     assert bounds == set(words.split())
 

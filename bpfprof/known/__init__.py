@@ -1,0 +1,1 @@
+"""What is known of other people's code: tables as data, and what reads them."""

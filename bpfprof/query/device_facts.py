@@ -1,0 +1,73 @@
+"""Work -> what its threads wait for a GPU for, and whether they are late with what it is to do."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from bpfprof import array_types as npt
+from bpfprof.known.frameworks import OF_DEVICES
+from bpfprof.model.profile import Profile
+from bpfprof.query.chains import shares_of
+from bpfprof.query.origins import origins
+from bpfprof.query.shares import GPU, NATIVE, PYTHON, sums
+from bpfprof.query.stack_frames import LIBRARY_RANK, NATIVE_RANK, OWN_RANK, Bools, StackFrames
+from bpfprof.query.waiting import StackWaits
+from bpfprof.query.work import Work
+
+DOES = ("compute", "copy", "upload", "download")  # the last two: of memory that is not pinned
+_MOST = 0.5
+_OF_SOMEBODY = (NATIVE_RANK, LIBRARY_RANK, OWN_RANK)  # and not of the standard library, which anybody calls
+
+
+def device_facts(work: Work) -> dict[str, Any]:
+    """Those of Facts that say something of devices."""
+    rows, waiting = work.working, StackWaits(work.stack_frames)
+    whole_ns = max(int(rows["ns"].sum()), 1)
+    is_cpu = np.isin(rows["share"], (PYTHON, NATIVE))
+    launch_ns = int(rows["ns"][is_cpu & waiting.launches[rows["stack"]]].sum())
+    feeding_ns = int(rows["ns"][is_cpu & _in_frameworks(work.stack_frames)[rows["stack"]]].sum()) if launch_ns else 0
+    waits = rows[rows["share"] == GPU]
+    found: dict[str, Any] = {"launch_part": launch_ns / whole_ns, "feeding_part": feeding_ns / whole_ns}
+    if not len(waits):
+        return found
+    gpu_ns = int(waits["ns"].sum())
+    return {
+        **found,
+        "gpu_does": _does(waits, waiting, gpu_ns),
+        "gpu_call": _call(work, waits, waiting, gpu_ns),
+    }
+
+
+def main_waits(profile: Profile, work: Work) -> tuple[int, ...]:
+    """Main threads that wait for a GPU most of their time, places in Profile.threads."""
+    walls = np.array([it.wall_ns for it in profile.threads] or [0], np.int64)
+    is_main = np.array([int(it.tid) == int(it.pid) for it in profile.threads] or [False], np.bool_)
+    waits = work.rows[work.rows["share"] == GPU]
+    ns = sums(waits["thread"], waits["ns"], len(walls))
+    found: tuple[int, ...] = tuple(np.flatnonzero(is_main & (ns > _MOST * walls)).tolist())
+    return found
+
+
+def _does(waits: npt.NDArray[np.void], waiting: StackWaits, gpu_ns: int) -> str:
+    up, down = waiting.copies_pageable
+    for word, chosen in (("upload", up), ("download", down), ("copy", waiting.copies)):
+        if waits["ns"][chosen[waits["stack"]]].sum() > _MOST * gpu_ns:
+            return word
+    return "compute"
+
+
+def _call(work: Work, waits: npt.NDArray[np.void], waiting: StackWaits, gpu_ns: int) -> str:
+    """`cuStreamSynchronize()`, "" where it is not one for most of the time."""
+    best = shares_of(waiting.device_frame[waits["stack"]], waits["ns"])[0]
+    is_one = best.value >= 0 and best.ns > _MOST * gpu_ns
+    return f"{work.stack_frames.frames[best.value].name.partition('(')[0]}()" if is_one else ""
+
+
+def _in_frameworks(frames: StackFrames) -> Bools:
+    """Whether the innermost of each stack's frames that are of a library, or the user's own, is of a framework."""
+    libraries = [origin.library for origin in origins(frames.frames)]
+    inner = frames.innermost_of_best([rank in _OF_SOMEBODY for rank in frames.nearness().tolist()])
+    is_one = [library.partition(".so")[0] in OF_DEVICES for library in libraries]
+    return np.array([*is_one, False])[inner]
