@@ -120,8 +120,11 @@ def shares_of_spans(
     sleeps_for_lock = _in_objects(stack_frames, _SLEEPS_FOR_LOCKS) | _have_file(stack_frames, _LOCK_FILES)
     shares[waits & (shares == SLEEP) & sleeps_for_lock[stack]] = LOCK
     waiting = StackWaits(stack_frames)
-    is_kept = np.isin(shares, (GIL, DISK)) | (state == ThreadState.RUNQUEUE)
-    shares[(waits | on_cpu) & waiting.for_device[stack] & ~is_kept] = GPU
+    # Who lost its CPU in a call that spins for a device waits as before; who was woken in one that sleeps lacks a CPU.
+    sleeps = np.zeros(stack_frames.count, np.bool_)
+    sleeps[stack[waits]] = True
+    spins_on = on_cpu | ((state == ThreadState.RUNQUEUE) & ~sleeps[stack])
+    shares[(waits | spins_on) & waiting.for_device[stack] & ~np.isin(shares, (GIL, DISK))] = GPU
     shares[on_cpu & waiting.spins[stack]] = SPIN
     shares[on_cpu & (shares == PYTHON) & _in_lines_that_spin(spans, shares, stack_frames)] = SPIN
     shares[waits & (spans["flags"] & SpanFlag.IDLE > 0)] = IDLE

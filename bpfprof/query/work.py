@@ -115,9 +115,9 @@ class Work:
 
 def kinds_of(rows: npt.NDArray[np.void]) -> Ints:
     """CPU_TIME, READY_TIME, WAIT_TIME (also for other threads, and on a CPU) or IDLE_TIME of each row."""
-    works = (rows["state"] == ThreadState.ON_CPU) & ~np.isin(rows["share"], (GPU, SPIN))
-    kinds = np.where(works, CPU_TIME, WAIT_TIME)
+    kinds = np.where(rows["state"] == ThreadState.ON_CPU, CPU_TIME, WAIT_TIME)
     kinds[rows["state"] == ThreadState.RUNQUEUE] = READY_TIME
+    kinds[np.isin(rows["share"], (GPU, SPIN))] = WAIT_TIME
     kinds[rows["share"] == IDLE] = IDLE_TIME
     return kinds
 

@@ -9,7 +9,18 @@ from bpfprof.query.places import places_of
 from bpfprof.query.rows import rows_by
 from bpfprof.query.shares import SHARES
 from bpfprof.query.work import work_of
-from tests.unit.render.profiles import MS, OFF_CPU, ON_CPU, ProfileBuilder, kernel, native, python, wait
+from tests.unit.render.profiles import (
+    MS,
+    OFF_CPU,
+    ON_CPU,
+    READY,
+    RUNQUEUE,
+    ProfileBuilder,
+    kernel,
+    native,
+    python,
+    wait,
+)
 
 MAIN = python("main", line=3)
 CUDA, GOMP, LIBC = "/usr/lib/libcuda.so.580.1", "/usr/lib/libgomp.so.1", "/usr/lib/libc.so.6"
@@ -116,3 +127,16 @@ def test_a_stack_whose_middle_is_not_known_is_what_whole_ones_that_end_so_are(
         made.spend(main, OFF_CPU, 4 * MS, cut)
         made.spend(main, ON_CPU, MS, [MAIN])
     assert work_of(made.build()).share_ns()[SHARES.index("gpu")] == (80 if is_alike else 40) * MS
+
+
+def test_who_lost_its_cpu_in_a_call_that_spins_waits_as_before_and_who_was_woken_does_not() -> None:
+    made = ProfileBuilder()
+    main = made.thread(100, "MainThread")
+    inside, asleep = [MAIN, *SYNC, native("", CUDA)], [MAIN, *SYNC, native("poll", LIBC)]
+    for _ in range(10):
+        made.spend(main, ON_CPU, 5 * MS, inside)
+        made.spend(main, RUNQUEUE, 2 * MS, [*inside, READY])
+        made.spend(main, OFF_CPU, 2 * MS, [*asleep, wait("poll")])
+        made.spend(main, RUNQUEUE, MS, [*asleep, wait("poll")])
+    shares = work_of(made.build()).share_ns()
+    assert (shares[SHARES.index("gpu")], shares[SHARES.index("ready")]) == (90 * MS, 10 * MS)
