@@ -32,6 +32,7 @@ _MIN_SAMPLES_PER_S = 100  # of the least time that a verdict takes
 _IN_KERNEL, _MANY_FAULTS = 0.25, 5_000  # from here on they are said
 _MANY_READS = 50  # page faults a second that read from a disk: from here on they are said
 _LIMIT_HITS = 10  # a second: from here on memory is short
+_THRASHES = 0.2  # of the time for pages of memory, beside a kernel that makes room
 _MAKES_ROOM = 0.05  # of the time for pages of memory: from here on it is short
 _MOSTLY = 0.5
 _SAID = 0.05  # a part of this size is said
@@ -100,6 +101,12 @@ def _at_limit(facts: Facts) -> str:
 
 def _is_short_of_memory(facts: Facts) -> bool:
     return facts.limit_hits_per_s >= _LIMIT_HITS or facts.room_part >= _MAKES_ROOM
+
+
+def _is_thrashing(facts: Facts) -> bool:
+    """The kernel makes room in memory and reads again: its CPU time, and waits for pages that are less, are one thing."""
+    is_limited = facts.limit_hits_per_s >= _LIMIT_HITS and facts.kernel_part >= _MOSTLY
+    return facts.first in ("python", "native") and is_limited and facts.parts[MEMORY] >= _THRASHES
 
 
 def _memory(facts: Facts) -> str:
@@ -314,6 +321,7 @@ RULES = (
     ),
     Rule("gil", _first("gil"), _gil, "fewer threads, or processes; shorten what the holder does"),
     Rule("lock", _first("lock"), _lock, "hold the lock for less; report --by lock shows who holds it", is_wait=True),
+    Rule("disk", _is_thrashing, _memory, "give it more memory, or let it use less at a time"),
     Rule("python", _first("python"), _python, "report --by function shows what is called", is_sum=True),
     Rule("native", _first("native"), _native, _native_advice, is_sum=True),
     Rule(

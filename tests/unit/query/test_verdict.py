@@ -138,6 +138,12 @@ STORE = {"holder": "store (app.py:9)"}
             "audit (djapp.py:21), 40 times a second at the memory limit of its control group.",
         ),
         (
+            facts("native", {"native": 0.46, "memory": 0.45}, kernel_part=0.94, limit_hits_per_s=5_000.0),
+            "disk",
+            "Short of memory: it waits 45% of the time for pages from the disk: audit (djapp.py:21), 5,000 times a",
+        ),
+        (facts("native", {"native": 0.8, "memory": 0.1}, kernel_part=0.94, limit_hits_per_s=5_000.0), "native", "80%"),
+        (
             facts("memory", {"memory": 0.7}),
             "disk",
             "Waits 70% of the time for pages from the disk: audit (djapp.py:21).",
