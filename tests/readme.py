@@ -59,7 +59,6 @@ def deadlock() -> str:
     """Of a process that hangs."""
     with running(sys.executable, program("lock_orders.py"), "deadlock") as hung:
         text = said(*BPFPROF, "dump", str(hung.pid))
-    text = text.replace(sys.executable, "python").replace(program("lock_orders.py"), "lock_orders.py")
     return f"```\n$ sudo bpfprof dump PID\n{text.rstrip()}\n```\n"
 
 

@@ -104,7 +104,7 @@ def _is_short_of_memory(facts: Facts) -> bool:
 
 
 def _is_thrashing(facts: Facts) -> bool:
-    """The kernel makes room in memory and reads again: its CPU time, and waits for pages that are less, are one thing."""
+    """The kernel makes room in memory and reads again: its CPU time and the waits for pages are one thing."""
     is_limited = facts.limit_hits_per_s >= _LIMIT_HITS and facts.kernel_part >= _MOSTLY
     return facts.first in ("python", "native") and is_limited and facts.parts[MEMORY] >= _THRASHES
 

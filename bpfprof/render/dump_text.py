@@ -90,13 +90,14 @@ def _wanted_again(thread: ThreadNow, files: Mapping[str, str]) -> str:
 
 
 def _heading(process: ProcessNow, names: Mapping[Tid, str], columns: int) -> tuple[str, list[str]]:
-    """(command and number, what is known of it)"""
+    """(command without folders and number, what is known of it)"""
     version = f"CPython {process.interpreter[1]}" if process.interpreter else f"no Python frames: {process.note}"
     count = len(process.threads)
     words = [printable(version), f"{count} thread{'s' * (count != 1)}"]
     words += [f"GIL: {names[thread.tid]}" for thread in process.threads if thread.holds_gil][:1]
     number = f" ({process.pid})"
-    return shortened(printable(process.title), columns - width(number)) + number, words
+    title = " ".join(word.rsplit("/", 1)[-1] if word.startswith("/") else word for word in process.title.split(" "))
+    return shortened(printable(title), columns - width(number)) + number, words
 
 
 def _rank(thread: ThreadNow, waiters: Mapping[Tid, int]) -> tuple[int, float, int]:
