@@ -21,6 +21,7 @@ from bpfprof.proc.reader import reader
 if TYPE_CHECKING:
     from bpfprof.model.now import ProcessNow
 
+_NOT_CUT = 10_000  # columns: what is not for a terminal is searched, and compared
 _EXAMPLES = (
     ("why a program hangs", "sudo bpfprof dump 1234"),
     ("the same every two seconds", "sudo bpfprof dump 1234 -w 2"),
@@ -95,7 +96,7 @@ def _show(processes: Sequence[ProcessNow], as_json: bool, all_frames: bool, full
     if as_json:
         click.echo(render_dump_json(processes), nl=False)
         return
-    columns = for_terminal(RenderOptions(), sys.stdout).columns
+    columns = for_terminal(RenderOptions(), sys.stdout).columns if sys.stdout.isatty() else _NOT_CUT
     for process in processes:
         for line in render_dump_text(process, all_frames, full_filenames, columns).splitlines():
             click.secho(line, fg="red" if line.startswith("DEADLOCK: ") else None)

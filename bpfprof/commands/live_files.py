@@ -44,7 +44,7 @@ def write_flame_graph(recording: Recording, name: str) -> Path:
     return path
 
 
-def dumped(pids: Sequence[Pid]) -> list[str]:
+def dumped(pids: Sequence[Pid], columns: int) -> list[str]:
     """Lines of a dump of these processes, of so many of them as a person may read."""
     from bpfprof.capture.now import process_now
     from bpfprof.render.dump_text import render_dump_text
@@ -52,7 +52,7 @@ def dumped(pids: Sequence[Pid]) -> list[str]:
     lines: list[str] = []
     for pid in pids[:_MOST_DUMPED]:
         try:
-            lines += render_dump_text(process_now(pid), False, False).splitlines()
+            lines += render_dump_text(process_now(pid), False, False, columns).splitlines()
         except BpfprofError as error:
             lines.append(str(error))
     return lines or ["nothing is there to dump"]

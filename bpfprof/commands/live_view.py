@@ -211,7 +211,7 @@ class LiveView:
         elif key == "d":
             shown = self._shown()
             pids = dict.fromkeys(thread.pid for thread in shown.moment.profile.threads) if shown else {}
-            self._pages = dumped(list(pids))
+            self._pages = dumped(list(pids), self._sized().columns)
 
     def _rows(self) -> list[Key]:
         shown = self._shown()

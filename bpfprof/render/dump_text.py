@@ -17,6 +17,7 @@ from bpfprof.render.labels import printable, short_file_names
 
 COLUMNS = 100  # where it is not for a terminal
 _MIN_COLUMNS = 60
+_BELOW = " " * 8  # of what has no room beside a thread
 _NAME_COLUMNS, _FUNCTION_COLUMNS = 28, 32  # at most, but for the longest of more room
 # Parts of paths of modules that only lead to a program's own code; a wait in them is told by the reason.
 _PLUMBING = ("threading.py", "socketserver.py", "wsgiref/handlers.py", "wsgiref/simple_server.py")
@@ -56,14 +57,14 @@ def render_dump_text(process: ProcessNow, all_frames: bool, full_filenames: bool
 
 
 def _wrapped(head: str, words: Sequence[str], columns: int, before: str = "  ", between: str = ", ") -> list[str]:
-    """The words after the head; those that have no room stand below, indented."""
+    """The words after the head; those that have no room stand below, indented, in several lines where they must."""
     lines = [head]
     for word in words:
         if width(lines[-1] + before + word) + len(between.rstrip()) > columns:
             lines[-1] += before.rstrip()
-            lines.append(" " * 8)
-            before = ""
-        lines[-1] = shortened(lines[-1] + before + word, columns)
+            lines += textwrap.wrap(word, columns, initial_indent=_BELOW, subsequent_indent=_BELOW) or [_BELOW]
+        else:
+            lines[-1] += before + word
         before = between
     return [line.rstrip() for line in lines]
 

@@ -240,4 +240,4 @@ def test_it_ends_with_what_it_watches(tmp_path: Path) -> None:
         assert process.stdout is not None
         assert process.stdout.readline().startswith("bpfprof top")
     _, said = process.communicate(timeout=LIMIT_S)
-    assert process.returncode == 0 and "has ended" in said
+    assert process.returncode == 0 and "has ended" in said, said

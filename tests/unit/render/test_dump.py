@@ -84,6 +84,10 @@ def test_no_line_is_longer_than_the_terminal_and_nothing_is_lost(columns: int) -
     lines = render_dump_text(given, False, True, columns).splitlines()
     assert max(map(len, lines)) <= max(columns, 60)
     told = " ".join(" ".join(lines).split())
+    unread = replace(
+        given, interpreter=None, note="whether it runs Python is not known: " + "a reason of many words " * 9
+    )
+    assert unread.note in " ".join(render_dump_text(unread, False, True, columns).split()) + " "
     assert "lock #11, for 1.5 s, held by two" in told and ":12345" in told and "(its stack changed)" in told
 
 

@@ -1,0 +1,31 @@
+"""How the command ends where a thread of its own still works."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+# Threads that are in numpy most of the time, which has C++ code; the interpreter's end would throw them out of it.
+_ENDS = """
+import sys, threading
+from bpfprof import __main__, cli
+import numpy
+def work():
+    while True:
+        numpy.sort(numpy.arange(10_000)[::-1])
+def main():
+    for _ in range(4):
+        threading.Thread(target=work, daemon=True).start()
+    print("done")
+    sys.exit(int(sys.argv[1]))
+cli.main = main
+__main__.main()
+"""
+
+
+@pytest.mark.parametrize("status", [0, 5])
+def test_a_thread_that_still_works_changes_nothing(status: int) -> None:
+    done = subprocess.run([sys.executable, "-c", _ENDS, str(status)], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (status, "done\n", "")
