@@ -1,5 +1,12 @@
-"""Libraries whose work is mostly to tell a device what to do, as query.origins calls them: packages, shared objects."""
+"""Libraries of which something is known: that they tell devices what to do, that ranks talk to each other by them."""
 
+from __future__ import annotations
+
+import re
+
+# Names of files. Those of PyTorch have gloo in them, and those of JAX and TensorFlow NCCL.
+OF_RANKS = re.compile(r"lib(?:torch_cpu|torch_python|nccl|rccl|gloo|mpi|mpich|ccl|hccl|ucc)\b.*|xla_.*\.so")
+# As query.origins calls them: packages, shared objects.
 OF_DEVICES = frozenset(
     (
         *("torch", "torchvision", "torchaudio", "triton", "jax", "jaxlib", "flax", "optax", "haiku", "equinox"),

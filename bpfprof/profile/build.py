@@ -14,6 +14,7 @@ from bpfprof import array_types as npt
 from bpfprof.account.added_up import AddedUp, AddingSource
 from bpfprof.account.spans import Spans
 from bpfprof.account.wakers import waker_table
+from bpfprof.known.frameworks import OF_RANKS
 from bpfprof.model.ahead import ahead
 from bpfprof.model.ids import Pid, Tid
 from bpfprof.model.memory import give_back_freed
@@ -53,6 +54,9 @@ from bpfprof.stacks.stitch import StackSource
 
 _DEFAULT_OPTIONS = ProfileOptions()
 _SHOWN = {"cpu": [ThreadState.ON_CPU], "offcpu": [ThreadState.RUNQUEUE, ThreadState.OFF_CPU]}  # by mode; else all
+_RANKS_WAITS = (
+    1_000_000  # of more the order in time takes too much memory, for what one of several ranks may be late by
+)
 
 
 def build_profile(recording: Recording, options: ProfileOptions = _DEFAULT_OPTIONS) -> Profile:
@@ -126,7 +130,8 @@ class _Builder:
         duration_ns = self._spans.threads.end_ns - self._spans.threads.start_ns
         of_tasks = task_spans(self._recording, self._options.filter, self._source, self._stacks.interner, duration_ns)
         event_weights = self._event_weights(has_thread)
-        samples = self._samples() if self._options.with_samples else np.zeros(0, PROFILE_SAMPLE_DTYPE)
+        with_samples = self._options.with_samples or (self._options.with_spans and self._may_have_ranks)
+        samples = self._samples() if with_samples else np.zeros(0, PROFILE_SAMPLE_DTYPE)
         return Profile(
             recording_info(self._recording, duration_ns),
             tuple(threads),
@@ -272,14 +277,23 @@ class _Builder:
 
     @cached_property
     def _in_order(self) -> npt.NDArray[np.bool_]:
-        """Threads whose spans are needed in the order of time: of event loops, and where it was read who has a lock."""
+        """Threads whose spans are needed in the order of time: of event loops, ranks, and where holders were read."""
         recording = self._recording
+        if self._may_have_ranks:
+            return np.ones(len(recording.threads), np.bool_)
         found = np.zeros(len(recording.threads) + 1, np.bool_)
         found[recording.lock_holders["holder"]] = True
         found[recording.lock_holders["thread"].astype(np.int64) + 1] = True
         with_tasks = {task.process for task in recording.tasks}
         found[1:] |= np.array([thread.process in with_tasks for thread in recording.threads], np.bool_)
         return found[1:]
+
+    @cached_property
+    def _may_have_ranks(self) -> bool:
+        """Whether several processes may make steps together: which is late is told by when each does what."""
+        recording = self._recording
+        named = any(OF_RANKS.fullmatch(file.path.rpartition("/")[2]) for file in recording.files)
+        return named and len(recording.processes) > 1 and len(recording.waits) <= _RANKS_WAITS
 
     def _added_up(self, spans: Spans) -> Spans:
         """The same where all are needed in their order; else those that are no waits are added up."""

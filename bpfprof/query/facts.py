@@ -19,6 +19,7 @@ from bpfprof.query.critical_path import critical_path
 from bpfprof.query.data_facts import data_facts
 from bpfprof.query.device_facts import device_facts, main_waits
 from bpfprof.query.functions import Ints, function_of_frames
+from bpfprof.query.late_rank import late_facts
 from bpfprof.query.lock_holders import LockWaits, hog_of, lock_waits, waits_while_held
 from bpfprof.query.objects import object_text
 from bpfprof.query.operators import find_operators
@@ -71,6 +72,7 @@ class Facts:
     which it had used up in limit_part of its periods; limit_setting: what sets that, to as much as they would have
     used. gpu_does: what is mostly waited for of a GPU, one of device_facts.DOES; gpu_call: the function. launch_part,
     feeding_part: of the working time that in calls that launch work on a device, and on a CPU in frameworks that do.
+    late: the sentence on a rank that others wait for, "" where none is late; late_part: of a step; late_bound: by what.
     deadlock: the threads that wait for one another at the end, "" where none do; deadlock_where: where the first does;
     deadlocks: how many. is_of_all: whether no part of the recording was asked for.
     """
@@ -137,6 +139,9 @@ class Facts:
     gpu_call: str = ""
     launch_part: float = 0.0
     feeding_part: float = 0.0
+    late: str = ""
+    late_part: float = 0.0
+    late_bound: str = "unknown"
     deadlock: str = ""
     deadlock_where: str = ""
     deadlocks: int = 0
@@ -233,6 +238,9 @@ def facts_of(profile: Profile, work: Work) -> tuple[Facts, int, Whole]:
     if path and (path.data_ns + path.loading_ns) * 4 > path.wall_ns:
         of_data, made_at = data_facts(profile, everything, path, facts.duration_ns)
         facts, frame = replace(facts, **of_data), made_at if made_at >= 0 else frame
+    late, late_at = late_facts(profile, path.loops if path else ())
+    if late:
+        return replace(facts, **late), late_at, whole
     return facts, holder if holder >= 0 and holder_part >= MAIN_HOLDER else frame, whole
 
 

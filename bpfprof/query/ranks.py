@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from bpfprof import array_types as npt
 from bpfprof.dataclass import dataclass
 from bpfprof.model.frames import Frame
 from bpfprof.model.profile import Profile, ThreadTime
@@ -16,6 +17,7 @@ from bpfprof.query.stack_frames import Bools, StackFrames
 from bpfprof.query.steps import Steps, StepsWanted, find_steps, phases_of_spans
 
 CPU_PYTHON, CPU_NATIVE, READY, UNKNOWN = "cpu python", "cpu native", "ready", "unknown"
+_MOST = 0.5  # of a wait: so long the one that ended it waited for other ranks itself
 _TRAINS = 0.02  # of a step, in phases that only training has
 
 
@@ -106,8 +108,10 @@ def _loop(profile: Profile, recording: str, steps: Steps, stack_frames: StackFra
     phase = phases_of_spans(profile, steps.thread, phases)
     start_ns = spans["start_ns"].astype(np.int64)
     end_ns = start_ns + spans["duration_ns"]
+    communicating = phases.names.index(COMMUNICATION)
+    phase[_communicate(profile, steps.thread, spans, phases.of_stack == communicating)] = communicating
     ended_by = np.where(spans["state"] == ThreadState.OFF_CPU, spans["waker"].astype(np.int64) - 1, -1)
-    communicates = (spans["state"] == ThreadState.OFF_CPU) & (phase == phases.names.index(COMMUNICATION))
+    communicates = (spans["state"] == ThreadState.OFF_CPU) & (phase == communicating)
     span, start_ns, end_ns, is_starved = _cut_where(start_ns, end_ns, communicates, *_starved(profile, steps.thread))
     phase, state, own, ended_by = (each[span] for each in (phase, state, own, ended_by))
     state[is_starved], ended_by[is_starved] = ThreadState.RUNQUEUE, -1
@@ -146,6 +150,30 @@ def _loop(profile: Profile, recording: str, steps: Steps, stack_frames: StackFra
         ended_by,
         enders,
     )
+
+
+def _communicate(profile: Profile, thread: int, spans: npt.NDArray[np.void], in_communication: Bools) -> Bools:
+    """Which of the thread's spans wait for one of its process that waits for other ranks meanwhile, as that does which
+    runs a backward pass."""
+    assert profile.spans is not None
+    wakers = np.array([-1, *(it.thread for it in profile.wakers)], np.int64)[spans["waker"].astype(np.int64)]
+    pids = np.array([*(int(it.pid) for it in profile.threads), -1], np.int64)
+    handed = (spans["state"] == ThreadState.OFF_CPU) & (pids[wakers] == pids[thread]) & (wakers != thread)
+    found: Bools = np.zeros(len(spans), np.bool_)
+    for other in np.unique(wakers[handed]).tolist():
+        begin, end = np.searchsorted(profile.spans["thread"], [other, other + 1]).tolist()
+        theirs = profile.spans[begin:end]
+        waits = theirs[(theirs["state"] == ThreadState.OFF_CPU) & in_communication[theirs["stack"].astype(np.int64)]]
+        if not len(waits):
+            continue
+        place = np.flatnonzero(handed & (wakers == other))
+        start_ns = spans["start_ns"][place].astype(np.int64)
+        own_ns = spans["duration_ns"][place].astype(np.int64)
+        begin_ns = waits["start_ns"].astype(np.int64)
+        cut = cut_spans(start_ns, start_ns + own_ns, begin_ns, begin_ns + waits["duration_ns"].astype(np.int64))
+        within_ns = np.bincount(cut.span, cut.ns, len(place))
+        found[place] = within_ns > _MOST * own_ns
+    return found
 
 
 def _starved(profile: Profile, thread: int) -> tuple[Ints, Ints]:

@@ -32,6 +32,7 @@ _MIN_SAMPLES_PER_S = 100  # of the least time that a verdict takes
 _IN_KERNEL, _MANY_FAULTS = 0.25, 5_000  # from here on they are said
 _MANY_READS = 50  # page faults a second that read from a disk: from here on they are said
 _LIMIT_HITS = 10  # a second: from here on memory is short
+_LATE = 0.2  # of a step: a rank that is later by so much bounds them all
 _THRASHES = 0.2  # of the time for pages of memory, beside a kernel that makes room
 _MAKES_ROOM = 0.05  # of the time for pages of memory: from here on it is short
 _MOSTLY = 0.5
@@ -308,6 +309,12 @@ RULES = (
     ),
     Rule("stuck", lambda facts: facts.stuck_part >= STUCK, lambda facts: facts.stuck, lambda facts: facts.stuck_advice),
     Rule("idle", lambda facts: facts.busy_part < _BUSY, _idle, names_share=False),
+    Rule(
+        lambda facts: facts.late_bound,
+        lambda facts: facts.late_part >= _LATE,
+        lambda facts: facts.late,
+        "compare shows what each rank does in a step",
+    ),
     Rule("data", _is_data_bound, _data_bound, _more_loaders),
     Rule("ready", _is_oversubscribed, _oversubscribed, _fewer_threads),
     Rule("launch", is_host_late, host_late, "fewer and larger calls: torch.compile, CUDA graphs, fused optimizers"),
@@ -370,6 +377,7 @@ def verdict_of(profile: Profile, work: Work) -> Verdict:
     is_named = rule.names_share
     bound = rule.bound if isinstance(rule.bound, str) else rule.bound(facts)
     part = facts.data_part + facts.loading_part if bound == "data" else facts.part * facts.of_whole
+    part = facts.late_part if facts.late_part >= _LATE else part
     share = part if is_named else 1 - facts.busy_part if bound == "idle" else 0.0
     advice = rule.advice if isinstance(rule.advice, str) else rule.advice(facts)
     sentence = rule.sentence(facts)

@@ -9,22 +9,16 @@ from typing import Any
 import numpy as np
 
 from bpfprof.query.functions import function_name
+from bpfprof.query.late_rank import SAYS
 from bpfprof.query.places import file_text
 from bpfprof.query.rank_differences import Cause, Comparison, More
-from bpfprof.query.ranks import CPU_NATIVE, CPU_PYTHON, READY, RankLoop
+from bpfprof.query.ranks import RankLoop
 from bpfprof.render.columns import COLUMNS, duration_text, shortened, wrapped
 from bpfprof.render.header import counted
 from bpfprof.render.labels import printable
 
 _MOST_ROWS = 6
 _LEAST = 0.05  # of the excess: what is less is not shown
-_SAYS = {
-    CPU_PYTHON: "computes {} more in Python",
-    CPU_NATIVE: "computes {} more in native code",
-    READY: "waits {} more for a CPU (ready)",
-    "sleep": "sleeps {} more",
-    "disk": "waits {} more for a disk (disk)",
-}
 
 
 def rank_name(loop: RankLoop) -> str:
@@ -58,7 +52,7 @@ def compare_sentence(found: Comparison) -> str:
 def _why(cause: Cause) -> str:
     phase = "outside of the known phases" if cause.phase.phase == "other" else f"in {printable(cause.phase.phase)}"
     more = _text(cause.state.more_ns)
-    says = _SAYS.get(cause.state.state, f"waits {{}} more ({printable(cause.state.state)})").format(more)
+    says = SAYS.get(cause.state.state, f"waits {{}} more ({printable(cause.state.state)})").format(more)
     parts = [f"it {says} {phase}"]
     if cause.state_ns > 1.25 * cause.state.more_ns:
         parts.append(f"{_text(cause.state_ns)} in all phases")

@@ -12,6 +12,8 @@ from bpfprof.model.profile import Profile
 from bpfprof.query.rank_differences import Comparison, compare
 from bpfprof.query.ranks import CPU_PYTHON, READY, rank_loops
 from bpfprof.query.steps import StepsWanted
+from bpfprof.query.verdict import verdict_of
+from bpfprof.query.work import work_of
 from bpfprof.render.ranks import compare_sentence, render_compare_json, render_compare_table
 from tests.unit.render.profiles import INFO, MS, OFF_CPU, ON_CPU, RUNQUEUE, ProfileBuilder, native, python, wait
 from tests.unit.render.profiles import READY as NO_CPU
@@ -193,6 +195,53 @@ def test_a_collective_that_waits_for_a_cpu_for_its_thread() -> None:
     rows = {(each.phase, each.state): each for each in found.activities}
     assert rows["communication", READY].more_ns == 15 * MS and rows["backward", "sleep"].more_ns == SLOW_MS * MS
     assert found.excess_ns == (SLOW_MS + 15) * MS and found.parts[1].mean_waits_ns == 10 * MS
+
+
+def test_a_wait_for_a_thread_that_waits_for_other_ranks_is_for_them() -> None:
+    """As that of the main thread for the one that runs the backward pass, in which the ranks meet."""
+    made = ProfileBuilder(info=INFO)
+    mains = [made.thread(100 + rank, "MainThread", pid=100 + rank) for rank in range(2)]
+    backward = [made.thread(900 + rank, "pt_autograd_0", pid=100 + rank) for rank in range(2)]
+    wakers = [made.thread_waker(each) for each in backward]
+    reducer = native("c10d::Reducer::finalize_backward()", "/usr/lib/libtorch_cpu.so")
+    for _ in range(10):
+        for rank, (main, helper) in enumerate(zip(mains, backward)):
+            for _ in range(2):
+                made.spend(main, ON_CPU, TICK, [train(11), MODULE])
+            if rank:
+                made.spend(main, OFF_CPU, 30 * MS, [train(10), LOADER, wait("sleep")])
+            rest = (20 if rank else 50) * MS
+            made.wait(main, rest, [train(12), TENSOR, native("pthread_cond_wait"), wait("lock")], waker=wakers[rank])
+            made.spend(main, ON_CPU, TICK, [train(13), SGD])
+            made.spend(helper, OFF_CPU, (40 if rank else 10) * MS, [native("epoll_wait"), wait("poll")])
+            made.spend(helper, OFF_CPU, rest, [reducer, native("pthread_cond_wait"), wait("lock")])
+            made.spend(helper, OFF_CPU, TICK, [native("epoll_wait"), wait("poll")])
+    profile = made.build()
+    found = compared(profile)
+    assert found.is_slow and found.longest == 1 and found.excess_ns == 30 * MS
+    assert found.parts[0].mean_waits_ns == 50 * MS and found.parts[1].mean_waits_ns == 20 * MS
+
+
+def test_a_recording_of_late_ranks_says_so() -> None:
+    ranks = Ranks(2)
+    for _ in range(60):
+        ranks.step({1: "sleep"})
+    profile = ranks.made.build()
+    found = verdict_of(profile, work_of(profile))
+    assert found.bound == "sleep" and found.where is not None and found.where.name == "hook"
+    assert found.sentence.startswith(
+        "Rank 1 is late by 20.0 ms a step: it sleeps 20.0 ms more in backward, most in hook"
+    )
+    assert found.sentence.endswith("The other one waits 20.0 ms a step for it.")
+    assert found.share == pytest.approx(20 / 65, abs=0.01)
+
+
+def test_ranks_of_which_none_is_late_have_another_verdict() -> None:
+    ranks = Ranks(2)
+    for _ in range(60):
+        ranks.step({})
+    profile = ranks.made.build()
+    assert "late" not in verdict_of(profile, work_of(profile)).sentence
 
 
 def test_loops_whose_steps_were_not_counted_are_compared_by_the_second() -> None:

@@ -152,6 +152,11 @@ STORE = {"holder": "store (app.py:9)"}
         (facts("child", {"child": 0.8}, child="sh (7), asleep 98%"), "child", "another process 80% of the time"),
         (facts("other", {"other": 0.8}, waits_for="syscall msgrcv"), "unknown", "Waits for syscall msgrcv 80%"),
         (
+            facts("lock", {"lock": 0.9}, late="Rank 1 is late.", late_part=0.6, late_bound="sleep"),
+            "sleep",
+            "1 is late.",
+        ),
+        (
             facts("python", {"python": 0.8}, **LOADS),
             "data",
             "waits 72% of the time for data from 2 loaders, busy 97% of theirs; that is CPU time in Python in decode (",
