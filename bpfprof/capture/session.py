@@ -35,7 +35,6 @@ from bpfprof.proc import tasks
 from bpfprof.proc.cpu_limits import CpuLimits
 from bpfprof.proc.listening import Listening
 from bpfprof.proc.memory_limits import MemoryLimits
-from bpfprof.proc.own_process import usual_priority
 from bpfprof.proc.reader import reader
 from bpfprof.proc.text import without_controls
 from bpfprof.recording.tables import End
@@ -52,7 +51,7 @@ _DRAIN_REST, _DRAIN_REST_OF_ALL = 5, 20
 _MANY_EVENTS = 20_000
 _SLEEPERS_TOGETHER = 10  # processes
 _TOTALS_EVERY_S = 2.0
-_END_S = 2.0
+_LOOKS_END_S, _END_S = 0.5, 0.9
 _LOOKS_EVERY_S, _LOOKS_REST = 1.0, 50  # the second times what looks took: they cost at most 2% of a CPU
 _NOT_COPIED, _NOT_TOLD = int(abi.Status["BP_CODE_NOT_COPIED"]), int(abi.Status["BP_SWITCH_NOT_TOLD"])
 _EXEC, _EXIT = abi.EventKind["BP_EVENT_EXEC"], abi.EventKind["BP_EVENT_EXIT"]
@@ -162,9 +161,10 @@ class Session:
     def finish(self, stop: StopRequest) -> None:
         """Takes the kernel side down and writes the end of the recording.
 
-        What is left to look at and to name has _END_S, or until one more signal comes.
+        What is left to look at has _LOOKS_END_S, and to name _END_S, or until one more signal comes.
         """
-        is_over = _Ending(stop, time.monotonic() + _END_S)
+        begin_s = time.monotonic()
+        is_over, is_all_over = _Ending(stop, begin_s + _LOOKS_END_S), _Ending(stop, begin_s + _END_S)
         self._processes.refresh_names(is_over)
         self._next_looks_s = 0.0
         if not is_over():
@@ -182,10 +182,7 @@ class Session:
         if self._watch.calls is not None:
             self._watch.calls.finish(end_ns, *last, self._processes.threads.index_of, self._sink)
         if self._namer is not None:
-            self._namer.finish(self._sink, is_over)
-        usual_priority()
-        if self._watch.code is not None:
-            self._watch.code.files.usual_priority()
+            self._namer.finish(self._sink, is_all_over)
         if not self._processes.threads.count:
             raise TargetError("the target ended before anything was seen")
         counters, listening = self._counters(), Listening()
@@ -212,6 +209,7 @@ class Session:
         if self._watch.calls is not None:
             end["call_libraries"] = self._watch.calls.libraries
         self._sink.write("end", {**end})
+        self.progress.lost_count = sum(counters.values())
 
     # --- one turn of the loop
 

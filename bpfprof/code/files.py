@@ -30,7 +30,6 @@ from bpfprof.model.samples import MEMORY
 from bpfprof.names.jitdump import IS_JITDUMP, JitDumps
 from bpfprof.proc.living import living
 from bpfprof.proc.maps import Mapping, open_mapped_file, read_maps
-from bpfprof.proc.own_process import usual_priority
 from bpfprof.proc.reader import reader
 from bpfprof.unwind.cache import Decode, decode_rows, load_rows
 from bpfprof.unwind.decoder import Decoder
@@ -201,11 +200,6 @@ class CodeFiles:
     def begun(self) -> None:
         """Nobody waits for tables from now on."""
         self._is_beginning = False
-
-    def usual_priority(self) -> None:
-        """The recording is over: what is under way goes on at the nice value that bpfprof was started with."""
-        for thread in self.threads:
-            usual_priority(thread.thread_id)
 
     def is_inode(self, number: int, inode: int) -> bool:
         """Whether a file has this inode; one that could not be opened has any."""

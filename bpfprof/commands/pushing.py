@@ -13,6 +13,7 @@ from bpfprof.capture.options import CaptureOptions
 from bpfprof.commands.options import Shown
 from bpfprof.commands.starting import BEGUN, Started, starting
 from bpfprof.errors import UnsupportedError, UsageError
+from bpfprof.proc.own_process import all_usual
 
 if TYPE_CHECKING:
     from bpfprof.capture.session import Session
@@ -91,6 +92,7 @@ def _run(watch: Watch, outbox: Outbox, every_s: float, started: Started, where: 
     sys.stderr.flush()
     session.run(parts.on_tick, started.stop)
     session.finish(started.stop)
+    all_usual()
     parts.send_rest()
     _say_lost(session)
 

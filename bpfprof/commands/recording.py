@@ -23,14 +23,16 @@ from bpfprof.commands.result import Result
 from bpfprof.commands.starting import BEGUN, Started
 from bpfprof.commands.tables_line import TablesLine
 from bpfprof.commands.terminal import CLEAR_LINE, acts_on_codes
+from bpfprof.commands.time_limit import OutOfTimeError, TimeLimit
 from bpfprof.errors import BpfprofError, OutputError, RecordingError
 from bpfprof.kernel.checks import check_events, check_host
 from bpfprof.kernel.kernel_side import KernelSide
 from bpfprof.kernel.probes import check_probes
 from bpfprof.proc.caller import caller_ids
 from bpfprof.proc.confinement import OTHER_IDS, PERF_PROBES, PROBES, RECORDING, SIGNALS
-from bpfprof.proc.own_process import first_for
+from bpfprof.proc.own_process import go_first_for
 from bpfprof.proc.privilege import Capability
+from bpfprof.proc.reader import reader
 from bpfprof.proc.tasks import process_name
 from bpfprof.profile.options import ProfileOptions
 from bpfprof.render.quality import loss_text
@@ -39,7 +41,10 @@ if TYPE_CHECKING:
     from bpfprof.capture.session import Progress
     from bpfprof.model.profile import Profile
 
-_FIRST_S = 1.5  # so long a summary goes before other programs, which may flood the machine
+# A summary has so long from the end of the recording, less where a signal has ended it, or a part of what was
+# recorded; on a terminal its user decides. What it takes up to the end of bpfprof goes before other programs, which may
+# flood the machine.
+_SUMMARY_S, _SIGNAL_SUMMARY_S, _SUMMARY_PART, _FIRST_S = 10.0, 2.5, 0.05, 3.5
 
 
 def make_recording(plan: Plan, under_way: Started, stream: BinaryIO | None) -> int:
@@ -63,12 +68,11 @@ def make_recording(plan: Plan, under_way: Started, stream: BinaryIO | None) -> i
     try:
         if plan.command:
             launch = Launch.start(plan.command, under_way.stop, plan.options.kills)
-        profile, path, failure = _record(kernel, plan, under_way.stop, launch, stream)
+        text, path, failure = _record(kernel, plan, under_way.stop, launch, stream)
     finally:
         kernel.close()
-    if profile is not None:
-        with first_for(_FIRST_S):
-            _show_result(plan, profile, path)
+    if text is not None:
+        _show_result(plan, text, path)
     status = launch.wait() if launch else 0
     if failure is not None and status == 0:
         raise failure
@@ -77,8 +81,7 @@ def make_recording(plan: Plan, under_way: Started, stream: BinaryIO | None) -> i
     return status
 
 
-def _show_result(plan: Plan, profile: Profile, path: Path) -> None:
-    text = plan.render(profile, None)
+def _show_result(plan: Plan, text: str | bytes, path: Path) -> None:
     has_output = plan.command or descriptor(path) == 1  # of its own on standard output
     if descriptor(path) is not None:
         last = ""
@@ -103,8 +106,8 @@ def _record(
     stop: StopRequest,
     launch: Launch | None,
     stream: BinaryIO | None,
-) -> tuple[Profile | None, Path, BpfprofError | None]:
-    """(the profile, where the recording or the report is, why it is not whole); no profile: it is read elsewhere"""
+) -> tuple[str | bytes | None, Path, BpfprofError | None]:
+    """(the summary, where the recording or the report is, why it is not whole); None: it is read elsewhere"""
     pids = (launch.command.pid,) if launch else plan.options.pids
     targets = Targets.open(pids, plan.options.cgroups, plan.options.containers)
     if plan.options.until_eof:
@@ -113,6 +116,10 @@ def _record(
     path = plan.shown.output or spare
     watch = Watch.of(plan.options, kernel, targets)
     failure: BpfprofError | None = None
+    lost_count, profile = 0, None
+    said = f"bpfprof: the recording is in {path}; its summary takes a while, and a signal leaves it out"
+    part = float("inf") if sys.stderr.isatty() else _SUMMARY_PART
+    limit = TimeLimit(part, said) if plan.chosen is None else None
     with contextlib.closing(Result.open(path, stream, plan.chosen is None, spare)) as result, result.watched_over():
         try:
             if plan.options.native or plan.options.watches_all:
@@ -127,7 +134,7 @@ def _record(
             watch.start(launch.command if launch else None, on_wait)
             watch.keep_only(_kept(plan, launch is not None, kernel.uses_links))
             result.recording.truncate(0)
-            _capture(watch, result.recording.fileno(), stop, launch)
+            lost_count = _capture(watch, result.recording.fileno(), stop, launch, limit)
         except OutputError as error:
             failure = error  # what was written before is still shown
         except Exception:
@@ -142,14 +149,29 @@ def _record(
             stop.end()
         if plan.options.until_eof and failure is None:
             return None, path, None
-        with first_for(_FIRST_S):
+        text: str | bytes = ""
+        report = None
+        with contextlib.suppress(OutOfTimeError), limit or contextlib.nullcontext():
             profile = _read_back(result.recording, plan.profile_options)
-            result.write(plan.render(profile, plan.chosen) if plan.chosen else None)
-    if profile.quality.unfinished and failure is None:
-        failure = RecordingError(f"the recording is not whole: {profile.quality.unfinished}")
-    if failure is None and (text := loss_text(profile)):
-        failure = RecordingError(f"the recording is incomplete: {text}", "what was recorded is shown")
-    return profile, path, failure
+            report = plan.render(profile, plan.chosen) if plan.chosen else None
+            text = plan.render(profile, None)
+        result.write(report)
+    return text, path, failure or _shortcoming(profile, bool(text), lost_count)
+
+
+def _shortcoming(profile: Profile | None, has_summary: bool, lost_count: int) -> BpfprofError | None:
+    """Why a recording does not hold what was asked for, if it does not or if that is not known."""
+    if profile is not None and profile.quality.unfinished:
+        return RecordingError(f"the recording is not whole: {profile.quality.unfinished}")
+    if profile is not None and (text := loss_text(profile)):
+        return RecordingError(f"the recording is incomplete: {text}", "what was recorded is shown")
+    if has_summary:
+        return None
+    late = "there was no time for a summary, which `bpfprof report` makes"
+    if profile is None and lost_count:
+        return RecordingError(f"{late}; {lost_count:,} events were lost, and it is not known what they leave out")
+    click.echo(f"bpfprof: {late}", err=True)
+    return None
 
 
 def _kept(plan: Plan, is_launched: bool, uses_links: bool) -> list[Capability]:
@@ -159,7 +181,8 @@ def _kept(plan: Plan, is_launched: bool, uses_links: bool) -> list[Capability]:
     return [*RECORDING, *probes, *(OTHER_IDS if takes_ids else ()), *(SIGNALS if is_launched else ())]
 
 
-def _capture(watch: Watch, fd: int, stop: StopRequest, launch: Launch | None) -> None:
+def _capture(watch: Watch, fd: int, stop: StopRequest, launch: Launch | None, limit: TimeLimit | None) -> int:
+    """Returns how many events were lost."""
     # Imported now, which takes a while: the kernel side works already.
     from bpfprof.capture.session import Session
     from bpfprof.recording.writer import RecordingWriter
@@ -178,10 +201,14 @@ def _capture(watch: Watch, fd: int, stop: StopRequest, launch: Launch | None) ->
             click.echo(f"bpfprof: {note}", err=True)
         live.begin(watch.describe(), "it ends when the command does" if launch else "Ctrl-C ends it")
         session.run(on_tick, stop)
+        if limit is not None:
+            limit.begin(_SIGNAL_SUMMARY_S if stop.count else _SUMMARY_S, session.progress.elapsed_s)
+        go_first_for(_FIRST_S, reader().child_pid)
         session.finish(stop)
         live.end(session.progress)
     finally:
         live.clear()
+    return session.progress.lost_count
 
 
 def _read_back(stream: BinaryIO, options: ProfileOptions) -> Profile:

@@ -7,10 +7,11 @@ import os
 import resource
 import signal
 import threading
-from collections.abc import Iterator
 
 _HIGHEST = -20
+_FIRST = os.sched_param(os.sched_get_priority_min(os.SCHED_RR))
 _usual = os.getpriority(os.PRIO_PROCESS, 0)
+_usual_policy, _usual_parameters = os.sched_getscheduler(0), os.sched_getparam(0)
 _usual_locked_memory = resource.getrlimit(resource.RLIMIT_MEMLOCK)
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 # Ignored from the start: by nohup, or SIGINT by a shell for what it runs in the background.
@@ -32,29 +33,37 @@ def usual_nice() -> int:
 
 
 def usual_priority(thread_id: int = 0) -> None:
-    """The nice value that bpfprof was started with, for this thread or another."""
+    """What bpfprof was started with, policy and nice value, for this thread or another."""
     with contextlib.suppress(OSError):
+        os.sched_setscheduler(thread_id, _usual_policy, _usual_parameters)
         os.setpriority(os.PRIO_PROCESS, thread_id, _usual)
 
 
-@contextlib.contextmanager
-def first_for(seconds: float) -> Iterator[None]:
-    """Within the block the highest nice value, where that is allowed, but for so long only."""
-    timer = threading.Timer(seconds, _all_usual)
+def go_first_for(seconds: float, *others: int) -> None:
+    """For so long this process's threads, those that they start, and other processes run before all programs.
+
+    That is SCHED_RR. A flood of programs can't put off the end of a recording then: a nice value counts only within a
+    session where sched(7)'s autogroups are on, and within a control group. It is what there is where SCHED_RR is not
+    allowed.
+    """
+    for thread_id in (*_own_threads(), *others):
+        try:
+            os.sched_setscheduler(thread_id, os.SCHED_RR, _FIRST)
+        except OSError:
+            raise_priority(thread_id)
+    timer = threading.Timer(seconds, all_usual, others)
     timer.daemon = True
-    raise_priority()
     timer.start()
-    try:
-        yield
-    finally:
-        timer.cancel()
-        _all_usual()
 
 
-def _all_usual() -> None:
-    """Those that were started meanwhile have what their starter had."""
-    for name in os.listdir("/proc/self/task"):
-        usual_priority(int(name))
+def all_usual(*others: int) -> None:
+    """usual_priority() for each thread of this process, and for other processes."""
+    for thread_id in (*_own_threads(), *others):
+        usual_priority(thread_id)
+
+
+def _own_threads() -> list[int]:
+    return [int(name) for name in os.listdir("/proc/self/task")]
 
 
 def lift_locked_memory_limit() -> None:

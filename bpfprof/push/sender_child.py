@@ -241,6 +241,7 @@ def _say(what: dict[str, Any]) -> None:
 
 def main(stream: BinaryIO) -> None:
     settings = json.loads(stream.readline(_LINE_BYTES))
+    os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
     os.setpriority(os.PRIO_PROCESS, 0, settings["nice"])  # bpfprof goes before others; this need not
     try:
         spool = Spool(settings["folder"], settings["limit_bytes"])

@@ -30,6 +30,7 @@ _LIMITS = {
 
 def main() -> None:
     os.setsid()  # the terminal's signals do not reach it; not sooner, when bpfprof waits until it runs
+    os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
     os.setpriority(os.PRIO_PROCESS, 0, int(sys.argv[2]))
     # Where sched(7)'s autogroups are on, a nice value counts only within a session, and this is one of its own.
     with contextlib.suppress(OSError), open("/proc/self/autogroup", "w") as file:
