@@ -41,6 +41,7 @@ from bpfprof.proc.privilege import why_unreadable
 
 _TRIES = 3
 _MOST_FRAMES = 20_000  # of a thread: some 0.1 s
+_LOOK_FRAMES = 2_000  # beside a recording, whose end waits for it; ten times as long where each has code of its own
 _DEAD = "ZX"
 _RUNS = "R"
 _TICKS_S = 0.02  # the time of a thread on a CPU is counted at each tick, at 100 Hz or more
@@ -85,8 +86,8 @@ def threads_now(process: Process, reader: FrameReader | None = None, with_variab
 
 
 def waiting_now(process: Process) -> list[ThreadNow]:
-    """The same, without for how long: to know that, this thread has to run on every CPU."""
-    return _Threads(process, FrameReader(process), with_variables=False, with_times=False).now()
+    """The same beside a recording, of innermost frames, and not for how long: for that it has to run on every CPU."""
+    return _Threads(process, FrameReader(process), False, False, _LOOK_FRAMES).now()
 
 
 def _detect(process: Process) -> None:
@@ -106,8 +107,15 @@ def _detect(process: Process) -> None:
 class _Threads:
     """One look at the threads of a process."""
 
-    def __init__(self, process: Process, reader: FrameReader, with_variables: bool, with_times: bool = True) -> None:
-        self._with_times = with_times
+    def __init__(
+        self,
+        process: Process,
+        reader: FrameReader,
+        with_variables: bool,
+        with_times: bool = True,
+        most_frames: int = _MOST_FRAMES,
+    ) -> None:
+        self._with_times, self._most_frames = with_times, most_frames
         self._process, self._reader, self._with_variables = process, reader, with_variables
         self._states: list[ThreadStateRef] = []
         self._names: dict[int, str] = {}
@@ -122,7 +130,7 @@ class _Threads:
         process = self._process
         stacks = [
             self._settled(stack)
-            for stack in stacks_now(process, None, _MOST_FRAMES)
+            for stack in stacks_now(process, None, self._most_frames)
             if stack.status.run_state not in _DEAD
         ]
         holder = gil_holder(process, self._states)
@@ -217,7 +225,7 @@ class _Threads:
             after = tasks.thread_status(process.pid, stack.tid)
             if after is None or (after.run_state == stack.status.run_state and after.switches == stack.status.switches):
                 break
-            stack = stack_now(process, stack.tid, after, python_states(process), None, _MOST_FRAMES)
+            stack = stack_now(process, stack.tid, after, python_states(process), None, self._most_frames)
         return stack
 
     def _on_cpu(self, tids: Iterable[Tid]) -> set[Tid]:

@@ -24,6 +24,7 @@ from bpfprof.commands.starting import BEGUN, Started
 from bpfprof.commands.tables_line import TablesLine
 from bpfprof.commands.terminal import CLEAR_LINE, acts_on_codes
 from bpfprof.commands.time_limit import OutOfTimeError, TimeLimit
+from bpfprof.dataclass import dataclass
 from bpfprof.errors import BpfprofError, OutputError, RecordingError
 from bpfprof.kernel.checks import check_events, check_host
 from bpfprof.kernel.kernel_side import KernelSide
@@ -41,10 +42,10 @@ if TYPE_CHECKING:
     from bpfprof.capture.session import Progress
     from bpfprof.model.profile import Profile
 
-# A summary has so long from the end of the recording, less where a signal has ended it, or a part of what was
-# recorded; on a terminal its user decides. What it takes up to the end of bpfprof goes before other programs, which may
-# flood the machine.
-_SUMMARY_S, _SIGNAL_SUMMARY_S, _SUMMARY_PART, _FIRST_S = 10.0, 2.5, 0.05, 3.5
+# The end of a recording has so long with its summary, less where a signal has ended it, and a part of what was recorded
+# where that is longer; on a terminal its user decides. Meanwhile it goes before other programs, which may flood the
+# machine.
+_END_S, _SIGNAL_END_S, _LEAST_SUMMARY_S, _SUMMARY_PART, _FIRST_S = 10.0, 2.5, 1.0, 0.05, 3.5
 
 
 def make_recording(plan: Plan, under_way: Started, stream: BinaryIO | None) -> int:
@@ -116,7 +117,7 @@ def _record(
     path = plan.shown.output or spare
     watch = Watch.of(plan.options, kernel, targets)
     failure: BpfprofError | None = None
-    lost_count, profile = 0, None
+    captured, profile = _Captured(), None
     said = f"bpfprof: the recording is in {path}; its summary takes a while, and a signal leaves it out"
     part = float("inf") if sys.stderr.isatty() else _SUMMARY_PART
     limit = TimeLimit(part, said) if plan.chosen is None else None
@@ -134,7 +135,7 @@ def _record(
             watch.start(launch.command if launch else None, on_wait)
             watch.keep_only(_kept(plan, launch is not None, kernel.uses_links))
             result.recording.truncate(0)
-            lost_count = _capture(watch, result.recording.fileno(), stop, launch, limit)
+            captured = _capture(watch, result.recording.fileno(), stop, launch)
         except OutputError as error:
             failure = error  # what was written before is still shown
         except Exception:
@@ -151,12 +152,15 @@ def _record(
             return None, path, None
         text: str | bytes = ""
         report = None
+        if limit is not None:
+            most_s = (_SIGNAL_END_S if stop.count else _END_S) - captured.end_s
+            limit.begin(max(most_s, _LEAST_SUMMARY_S), captured.recorded_s)
         with contextlib.suppress(OutOfTimeError), limit or contextlib.nullcontext():
             profile = _read_back(result.recording, plan.profile_options)
             report = plan.render(profile, plan.chosen) if plan.chosen else None
             text = plan.render(profile, None)
         result.write(report)
-    return text, path, failure or _shortcoming(profile, bool(text), lost_count)
+    return text, path, failure or _shortcoming(profile, bool(text), captured.lost_count)
 
 
 def _shortcoming(profile: Profile | None, has_summary: bool, lost_count: int) -> BpfprofError | None:
@@ -167,10 +171,10 @@ def _shortcoming(profile: Profile | None, has_summary: bool, lost_count: int) ->
         return RecordingError(f"the recording is incomplete: {text}", "what was recorded is shown")
     if has_summary:
         return None
-    late = "there was no time for a summary, which `bpfprof report` makes"
     if profile is None and lost_count:
-        return RecordingError(f"{late}; {lost_count:,} events were lost, and it is not known what they leave out")
-    click.echo(f"bpfprof: {late}", err=True)
+        lost = f"{lost_count:,} events were lost, and there was no time to see what they leave out"
+        return RecordingError(f"the recording may be incomplete: {lost}", "bpfprof report says it")
+    click.echo("bpfprof: there was no time for a summary, which `bpfprof report` makes", err=True)
     return None
 
 
@@ -181,8 +185,16 @@ def _kept(plan: Plan, is_launched: bool, uses_links: bool) -> list[Capability]:
     return [*RECORDING, *probes, *(OTHER_IDS if takes_ids else ()), *(SIGNALS if is_launched else ())]
 
 
-def _capture(watch: Watch, fd: int, stop: StopRequest, launch: Launch | None, limit: TimeLimit | None) -> int:
-    """Returns how many events were lost."""
+@dataclass(frozen=True)
+class _Captured:
+    """How many events were lost; how many seconds were recorded, and what the end of it took."""
+
+    lost_count: int = 0
+    recorded_s: float = 0.0
+    end_s: float = 0.0
+
+
+def _capture(watch: Watch, fd: int, stop: StopRequest, launch: Launch | None) -> _Captured:
     # Imported now, which takes a while: the kernel side works already.
     from bpfprof.capture.session import Session
     from bpfprof.recording.writer import RecordingWriter
@@ -201,14 +213,13 @@ def _capture(watch: Watch, fd: int, stop: StopRequest, launch: Launch | None, li
             click.echo(f"bpfprof: {note}", err=True)
         live.begin(watch.describe(), "it ends when the command does" if launch else "Ctrl-C ends it")
         session.run(on_tick, stop)
-        if limit is not None:
-            limit.begin(_SIGNAL_SUMMARY_S if stop.count else _SUMMARY_S, session.progress.elapsed_s)
+        begin_s = time.monotonic()
         go_first_for(_FIRST_S, reader().child_pid)
         session.finish(stop)
         live.end(session.progress)
     finally:
         live.clear()
-    return session.progress.lost_count
+    return _Captured(session.progress.lost_count, session.progress.elapsed_s, time.monotonic() - begin_s)
 
 
 def _read_back(stream: BinaryIO, options: ProfileOptions) -> Profile:
