@@ -28,7 +28,7 @@ _ARROWS = {"\x1b[A": "up", "\x1b[B": "down", "\x1bOA": "up", "\x1bOB": "down"}  
 _SEQUENCE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|O.)")
 _BEGUN = re.compile(r"\x1b(?:O|\[[0-?]*[ -/]*)?\Z")
 _REST_S = 0.03  # for the rest of a sequence
-_TICK_S = 0.9  # a little less than a second, for a clock to miss none
+_TICK_S = 0.45  # so that a clock misses no second where a draw comes late
 _STOP_S = 0.1  # until a process that has sent itself a stop is stopped
 
 
