@@ -104,9 +104,11 @@ class Work:
         """The rows of working time."""
         return picked(self.rows, self.rows["share"] < IDLE)
 
-    def cpu_ns_of(self, share: int) -> int:
-        """Of a share the nanoseconds on a CPU."""
-        return int(self.rows["ns"][(self.rows["share"] == share) & (self.rows["state"] == ThreadState.ON_CPU)].sum())
+    def waiting_cpu_ns(self, thread_count: int) -> list[int]:
+        """Of each thread's waits the nanoseconds on a CPU, where it only waited: for a GPU, or for others that spin."""
+        rows = picked(self.rows, (self.rows["state"] == ThreadState.ON_CPU) & (kinds_of(self.rows) == WAIT_TIME))
+        found: list[int] = sums(rows["thread"], rows["ns"], thread_count).tolist()
+        return found
 
     def share_ns(self) -> Ints:
         """Of each of SHARES, then what was left out: idle, handed."""

@@ -87,6 +87,7 @@ def _totals(profile: Profile, work: Work) -> dict[str, float]:
         "ready_s": _seconds(ready),
         "wait_s": _seconds(wait),
         "idle_s": _seconds(idle),
+        "cpu_waiting_s": _seconds(sum(work.waiting_cpu_ns(len(profile.threads)))),  # a part of wait_s
     }
 
 
@@ -136,7 +137,7 @@ def _threads(profile: Profile, work: Work) -> list[dict[str, Any]]:
     found = []
     shares_of, last = thread_shares(profile, work), {it.thread: it for it in profile.last_waits}
     stuck = {*work.stuck["thread"].tolist()}
-    kinds_of_all = work.thread_kinds(len(profile.threads))
+    kinds_of_all, waiting = work.thread_kinds(len(profile.threads)), work.waiting_cpu_ns(len(profile.threads))
     for place, (thread, shares, kinds) in enumerate(zip(profile.threads, shares_of, kinds_of_all)):
         times = dict(zip(("cpu_s", "ready_s", "wait_s", "idle_s"), map(_seconds, kinds)))
         found.append(
@@ -147,6 +148,7 @@ def _threads(profile: Profile, work: Work) -> list[dict[str, Any]]:
                 "name": printable(thread.thread_name),
                 "wall_s": _seconds(thread.wall_ns),
                 **times,
+                "cpu_waiting_s": _seconds(waiting[place]),  # of wait_s what was on a CPU
                 "shares": {
                     name: _seconds(ns) for name, ns in zip((*SHARES, "idle", "waits_for_threads"), shares) if ns
                 },
