@@ -162,7 +162,7 @@ _OPTIONS = (
             default="none",
             help="With --by thread: those of a role or process as one.",
         ),
-        click.option("--full-filenames", is_flag=True, help="Whole paths instead of the shortest unambiguous tail."),
+        click.option("--full-filenames", is_flag=True, help="Whole paths instead of from where files are imported."),
     ),
 )
 @filter_options

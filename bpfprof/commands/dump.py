@@ -38,7 +38,7 @@ _EXAMPLES = (
 )
 @click.option("-a", "--all-frames", is_flag=True, help="Also frames of threading, socketserver and wsgiref.")
 @click.option("--locals", "with_locals", is_flag=True, help="Also what local variables hold, secrets among them.")
-@click.option("--full-filenames", is_flag=True, help="Whole paths instead of the shortest unambiguous tail.")
+@click.option("--full-filenames", is_flag=True, help="Whole paths instead of from where files are imported.")
 def dump(
     pids: tuple[Pid, ...],
     more_pids: tuple[Pid, ...],

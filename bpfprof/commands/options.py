@@ -134,7 +134,7 @@ _OUTPUT = (
 _LOOK = (
     click.option("--details", is_flag=True, help="Long tables for the terminal, with each thread's times."),
     click.option("-F", "--function-names", "function_only", is_flag=True, help="Functions without line numbers."),
-    click.option("--full-filenames", is_flag=True, help="Whole paths instead of the shortest unambiguous tail."),
+    click.option("--full-filenames", is_flag=True, help="Whole paths instead of from where files are imported."),
     click.option(
         *("--no-source", "sources"),
         is_flag=True,

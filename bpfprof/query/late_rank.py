@@ -11,6 +11,7 @@ from bpfprof.query.rank_differences import Cause, Comparison, compare
 from bpfprof.query.ranks import CPU_NATIVE, CPU_PYTHON, READY, RankLoop, rank_loops
 from bpfprof.query.steps import StepsWanted
 
+_LATE = 0.2  # of a step: a rank that is later by so much bounds them all
 # By what the slowest does more of; each with a time in it. Of other states, words of reason_text(), it waits.
 SAYS = {
     CPU_PYTHON: "computes {} more in Python",
@@ -26,18 +27,21 @@ _BOUNDS |= {"kernel-lock": "lock", "file-lock": "lock", "pipe": "child", "pagefa
 
 def late_facts(profile: Profile, loops: tuple[int, ...]) -> tuple[dict[str, Any], int]:
     """(those of Facts that say something of a rank that is late, what it is late by, a place in Profile.frames, -1: not
-    known); none where fewer than two processes run steps, or none is late. loops: threads that run steps."""
+    known); none where fewer than two processes run steps, or none is late by much. loops: threads that run steps."""
     if len({profile.threads[thread].pid for thread in loops}) < 2:
         return {}, -1
     found = _compared(profile)
     if found is None or found.cause is None:
         return {}, -1
     step_ns = found.parts[found.longest].mean_own_ns + found.parts[found.longest].mean_waits_ns
+    late_part = found.excess_ns / max(step_ns, 1.0)
+    if late_part < _LATE:
+        return {}, -1
     frame = found.cause.function.function
     facts = {
         "late": _sentence(found, found.cause),
         "late_bound": _BOUNDS.get(found.cause.state.state, "unknown"),
-        "late_part": found.excess_ns / max(step_ns, 1.0),
+        "late_part": late_part,
     }
     return facts, _place(profile, frame) if frame is not None else -1
 

@@ -32,7 +32,6 @@ _MIN_SAMPLES_PER_S = 100  # of the least time that a verdict takes
 _IN_KERNEL, _MANY_FAULTS = 0.25, 5_000  # from here on they are said
 _MANY_READS = 50  # page faults a second that read from a disk: from here on they are said
 _LIMIT_HITS = 10  # a second: from here on memory is short
-_LATE = 0.2  # of a step: a rank that is later by so much bounds them all
 _THRASHES = 0.2  # of the time for pages of memory, beside a kernel that makes room
 _MAKES_ROOM = 0.05  # of the time for pages of memory: from here on it is short
 _MOSTLY = 0.5
@@ -311,7 +310,7 @@ RULES = (
     Rule("idle", lambda facts: facts.busy_part < _BUSY, _idle, names_share=False),
     Rule(
         lambda facts: facts.late_bound,
-        lambda facts: facts.late_part >= _LATE,
+        lambda facts: bool(facts.late),
         lambda facts: facts.late,
         "compare shows what each rank does in a step",
     ),
@@ -377,7 +376,7 @@ def verdict_of(profile: Profile, work: Work) -> Verdict:
     is_named = rule.names_share
     bound = rule.bound if isinstance(rule.bound, str) else rule.bound(facts)
     part = facts.data_part + facts.loading_part if bound == "data" else facts.part * facts.of_whole
-    part = facts.late_part if facts.late_part >= _LATE else part
+    part = facts.late_part if facts.late else part
     share = part if is_named else 1 - facts.busy_part if bound == "idle" else 0.0
     advice = rule.advice if isinstance(rule.advice, str) else rule.advice(facts)
     sentence = rule.sentence(facts)

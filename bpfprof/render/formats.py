@@ -26,7 +26,7 @@ class RenderOptions:
     """Choices that change how a profile is written, never what it holds."""
 
     function_only: bool = False  # no line numbers; frames that differ only in line become one
-    full_filenames: bool = False  # whole paths instead of the shortest unambiguous tail
+    full_filenames: bool = False  # whole paths instead of from where it is imported
     title: str = ""  # heading of the flame graph and name of the speedscope file; "" chooses one
     event: str = ""  # what weights count, of the events of the recording; "": time
     by: str = "stack"  # what waits of one group have in common: GROUPINGS, or task

@@ -236,12 +236,14 @@ def test_a_recording_of_late_ranks_says_so() -> None:
     assert found.share == pytest.approx(20 / 65, abs=0.01)
 
 
-def test_ranks_of_which_none_is_late_have_another_verdict() -> None:
+@pytest.mark.parametrize("late_every", [0, 10], ids=["none", "by_little"])
+def test_ranks_of_which_none_is_late_by_much_have_another_verdict(late_every: int) -> None:
     ranks = Ranks(2)
-    for _ in range(60):
-        ranks.step({})
+    for number in range(60):
+        ranks.step({1: "sleep"} if late_every and number % late_every == 0 else {})
     profile = ranks.made.build()
-    assert "late" not in verdict_of(profile, work_of(profile)).sentence
+    found = verdict_of(profile, work_of(profile))
+    assert "late" not in found.sentence and (found.where is None or found.where.name != "hook")
 
 
 def test_loops_whose_steps_were_not_counted_are_compared_by_the_second() -> None:
