@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from bisect import bisect_left
 from collections import Counter
@@ -202,6 +203,8 @@ class Session:
             accepted=self._rows.accepted(self._processes.by_pid, listening),
             listens=self._listens(listening),
             asks=[pid for pid in self._python_pids() if listening.asks(pid)],
+            own_pids=sorted(tasks.own_processes()),
+            above_pids=tasks.ancestors(Pid(os.getpid())),
             cpu_limits=self._cpu_limits.percents,
             cpu_throttled_by=throttled_by,
             cpu_throttled=throttled,

@@ -1,4 +1,4 @@
-"""Libraries of which something is known: that they tell devices what to do, that ranks talk to each other by them."""
+"""Libraries of which something is known: that they drive devices or tell them what to do, that ranks talk by them."""
 
 from __future__ import annotations
 
@@ -6,11 +6,13 @@ import re
 
 # Names of files. Those of PyTorch have gloo in them, and those of JAX and TensorFlow NCCL.
 OF_RANKS = re.compile(r"lib(?:torch_cpu|torch_python|nccl|rccl|gloo|mpi|mpich|ccl|hccl|ucc)\b.*|xla_.*\.so")
+# Names of files as well: what a device is driven with in user space. It has threads of its own in every program.
+DRIVERS = re.compile(r"lib(?:cuda|nvidia-\w+|amdhip64|hsa-runtime64|ascend_hal|runtime|ze_intel_gpu|igdrcl|cnrt)\b.*")
 # As query.origins calls them: packages, shared objects.
 OF_DEVICES = frozenset(
     (
         *("torch", "torchvision", "torchaudio", "triton", "jax", "jaxlib", "flax", "optax", "haiku", "equinox"),
-        *("jax_cuda12_plugin", "jax_cuda13_plugin", "jax_rocm60_plugin", "libcuda", "libcudart", "libcublas"),
+        *("jax_plugins", "jax_cuda12_plugin", "jax_cuda13_plugin", "libcuda", "libcudart", "libcublas"),
         *("tensorflow", "keras", "cupy", "cupyx", "cupy_backends", "numba", "paddle", "mindspore", "megengine"),
         *("pytorch_lightning", "lightning", "transformers", "accelerate", "deepspeed", "torch_npu", "torch_xla"),
         *("libcublasLt", "libcudnn", "libamdhip64", "librocblas", "libMIOpen", "libascendcl"),

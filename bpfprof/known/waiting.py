@@ -7,10 +7,10 @@ from functools import cache, lru_cache
 
 from bpfprof.dataclass import dataclass
 
-KINDS = ("sync", "upload", "download", "copy", "launch", "spin", "spin-own", "work")
-SYNC, UPLOAD, DOWNLOAD, COPY, LAUNCH, SPIN, SPIN_OWN, WORK = range(1, len(KINDS) + 1)
+KINDS = ("sync", "query", "upload", "download", "copy", "memory", "launch", "spin", "spin-own", "work")
+SYNC, QUERY, UPLOAD, DOWNLOAD, COPY, MEMORY, LAUNCH, SPIN, SPIN_OWN, WORK = range(1, len(KINDS) + 1)
 COPIES = (UPLOAD, DOWNLOAD, COPY)
-OF_DEVICE = (SYNC, *COPIES)  # time in these is the device's
+OF_DEVICE = (SYNC, QUERY, *COPIES, MEMORY)  # time in these is the device's
 _LONGEST = 200  # letters of a name that is looked at: those of C++ may have megabytes
 
 

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from bpfprof.dataclass import dataclass
 from bpfprof.model.ids import Pid, RuntimeAddress, Tid
 from bpfprof.proc.living import has_ended, living
+from bpfprof.proc.own_process import helpers
 from bpfprof.proc.reader import reader
 from bpfprof.proc.text import without_controls
 
@@ -158,9 +159,19 @@ def relatives(pid: Pid) -> list[Pid]:
     return [it for it in dict.fromkeys(found) if it != pid][:_RELATIVES_LIMIT]
 
 
+def ancestors(pid: Pid) -> list[Pid]:
+    """Its parent, the parent of that, and so on."""
+    found: list[Pid] = []
+    above = parent(pid)
+    while above and above not in found:
+        found.append(above)
+        above = parent(above)
+    return found
+
+
 def own_processes() -> set[Pid]:
-    """bpfprof itself, and the sudo that runs it, which may be two processes."""
-    found = [Pid(os.getpid())]
+    """bpfprof itself, those that do its work, and the sudo that runs it, which may be two processes."""
+    found = [Pid(os.getpid()), *map(Pid, helpers)]
     above = Pid(os.getppid())
     while process_name(above) == "sudo" and above not in found:
         found.append(above)

@@ -48,6 +48,8 @@ def recording_info(recording: Recording, duration_ns: int) -> RecordingInfo:
         limit_hits=dict(_by_pid(recording.end.get("limit_hits", {}))),
         accepted=frozenset(recording.end.get("accepted", ())),
         asks=frozenset(recording.end.get("asks", ())),
+        own_pids=frozenset(recording.end.get("own_pids", ())),
+        above_pids=frozenset(recording.end.get("above_pids", ())) - targets,
         listens=dict(_by_pid(recording.end.get("listens", {}))),
         cpu_limits={pid: percent / 100 for pid, percent in _by_pid(recording.end.get("cpu_limits", {})) if percent},
         cpu_throttles=_cpu_throttles(recording),

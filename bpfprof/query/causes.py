@@ -15,12 +15,15 @@ from bpfprof.model.frames import FrameKind
 from bpfprof.model.spans import ThreadState
 from bpfprof.model.states import reason_number
 from bpfprof.query.functions import Ints
+from bpfprof.query.percent import percent
 from bpfprof.query.shares import CHILD, DEVICE, GIL, GPU, IDLE, LOCK, NATIVE, PYTHON, READY, SHARES, SLEEP, SPIN, sums
 from bpfprof.query.stack_frames import Bools, StackFrames
 from bpfprof.query.work import Work
 
 CAUSES = (*SHARES, "memory")
 MEMORY = len(SHARES)
+_WORDS = {"gil": "GIL", "net": "network", "gpu": "GPU", "spin": "spinning", "child": "other processes"}
+_SAID = 0.1  # of a mix: from here on a part of it is said
 
 # Functions of the kernel that make room in memory, or bring back what was moved out of it (Linux 5.10 to 6.18). Some
 # have a name that begins with underscores in one version, and not in another.
@@ -58,6 +61,15 @@ def largest_cause(parts: tuple[float, ...]) -> tuple[str, float]:
     if cpu >= parts[other]:
         return ("native" if parts[NATIVE] > parts[PYTHON] else "python"), cpu
     return CAUSES[other], parts[other]
+
+
+def mix_of(by_cause: Ints) -> str:
+    """`59% sleep, 40% CPU`: what most of the time is spent on, "" where that is one thing."""
+    spent = {"CPU": int(by_cause[[PYTHON, NATIVE]].sum())}
+    spent |= {_WORDS.get(CAUSES[cause], CAUSES[cause]): int(by_cause[cause]) for cause in range(READY, len(CAUSES))}
+    whole_ns = max(sum(spent.values()), 1)
+    large = sorted((-ns, word) for word, ns in spent.items() if ns >= _SAID * whole_ns)
+    return ", ".join(f"{percent(-ns / whole_ns)} {word}" for ns, word in large) if len(large) > 1 else ""
 
 
 def makes_room_in(frames: StackFrames) -> Bools:

@@ -8,22 +8,25 @@ import numpy as np
 
 from bpfprof import array_types as npt
 from bpfprof.known.frameworks import OF_DEVICES
+from bpfprof.known.waiting import MEMORY
 from bpfprof.model.profile import Profile
 from bpfprof.query.chains import shares_of
 from bpfprof.query.origins import origins
 from bpfprof.query.shares import GPU, NATIVE, PYTHON, sums
 from bpfprof.query.stack_frames import LIBRARY_RANK, NATIVE_RANK, OWN_RANK, Bools, StackFrames
-from bpfprof.query.waiting import StackWaits
+from bpfprof.query.waiting import QUEUE, StackWaits
 from bpfprof.query.work import Work
 
-DOES = ("compute", "copy", "upload", "download")  # the last two: of memory that is not pinned
+# upload, download: of memory that is not pinned; queue: it has no room for more work.
+DOES = ("compute", "copy", "upload", "download", "memory", "queue")
 _MOST = 0.5
-_OF_SOMEBODY = (NATIVE_RANK, LIBRARY_RANK, OWN_RANK)  # and not of the standard library, which anybody calls
+_OF_SOMEBODY = (NATIVE_RANK, LIBRARY_RANK, OWN_RANK)  # and not of the standard libraries, which anybody calls
+_OF_ANYBODY = ("libstdc++", "libc++", "libgcc_s", "libm.", "libtcmalloc", "libjemalloc", "libmimalloc")
 
 
 def device_facts(work: Work) -> dict[str, Any]:
     """Those of Facts that say something of devices."""
-    rows, waiting = work.working, StackWaits(work.stack_frames)
+    rows, waiting = work.working, work.waiting
     whole_ns = max(int(rows["ns"].sum()), 1)
     is_cpu = np.isin(rows["share"], (PYTHON, NATIVE))
     launch_ns = int(rows["ns"][is_cpu & waiting.launches[rows["stack"]]].sum())
@@ -52,7 +55,14 @@ def main_waits(profile: Profile, work: Work) -> tuple[int, ...]:
 
 def _does(waits: npt.NDArray[np.void], waiting: StackWaits, gpu_ns: int) -> str:
     up, down = waiting.copies_pageable
-    for word, chosen in (("upload", up), ("download", down), ("copy", waiting.copies)):
+    memory, queue = waiting.of_device == MEMORY, waiting.of_device == QUEUE
+    for word, chosen in (
+        ("upload", up),
+        ("download", down),
+        ("copy", waiting.copies),
+        ("memory", memory),
+        ("queue", queue),
+    ):
         if waits["ns"][chosen[waits["stack"]]].sum() > _MOST * gpu_ns:
             return word
     return "compute"
@@ -68,6 +78,10 @@ def _call(work: Work, waits: npt.NDArray[np.void], waiting: StackWaits, gpu_ns: 
 def _in_frameworks(frames: StackFrames) -> Bools:
     """Whether the innermost of each stack's frames that are of a library, or the user's own, is of a framework."""
     libraries = [origin.library for origin in origins(frames.frames)]
-    inner = frames.innermost_of_best([rank in _OF_SOMEBODY for rank in frames.nearness().tolist()])
+    is_somebody = [
+        rank in _OF_SOMEBODY and not library.startswith(_OF_ANYBODY)
+        for rank, library in zip(frames.nearness().tolist(), libraries)
+    ]
+    inner = frames.innermost_of_best(is_somebody)
     is_one = [library.partition(".so")[0] in OF_DEVICES for library in libraries]
     return np.array([*is_one, False])[inner]

@@ -27,8 +27,10 @@ def waits_for_gpu(facts: Facts) -> str:
     call = f", in {facts.gpu_call}" if facts.gpu_call else ""
     what = {
         "upload": f"Copies pageable memory to the GPU {part}",
-        "download": f"Waits {part} for the GPU and its copies to pageable memory",
+        "download": f"Copies from the GPU to pageable memory {part}",
         "copy": f"Copies to or from the GPU {part}",
+        "memory": f"Takes and gives back memory of the GPU {part}",
+        "queue": f"Waits for the GPU {part}, whose queue is full",
     }.get(facts.gpu_does, f"Waits for the GPU {part}")
     return f"{what}{place_of(facts)}{call}."
 
@@ -38,6 +40,8 @@ def gpu_advice(facts: Facts) -> str:
     return {
         "upload": "pinned memory (pin_memory=True), copied with non_blocking=True",
         "download": "copy back less often, into pinned memory with non_blocking=True",
+        "memory": "keep it for the next step (no empty_cache() in a loop)",
+        "queue": "the host is early enough: make what the GPU computes faster",
         "copy": "pinned memory, and copies beside what the GPU computes (non_blocking=True)",
     }.get(facts.gpu_does, "wait less often; else make what the GPU computes faster")
 

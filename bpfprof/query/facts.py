@@ -13,6 +13,7 @@ from bpfprof.model.profile import Profile
 from bpfprof.model.states import ThreadState, reason_text
 from bpfprof.query.causes import CAUSES, MEMORY, cause_ns, causes_of, in_ioctl, largest_cause, makes_room_in
 from bpfprof.query.chains import Share, shares_of, waker_name
+from bpfprof.query.checkpoint_facts import checkpoint_facts
 from bpfprof.query.children import awaited_process
 from bpfprof.query.cpu_throttles import limit_facts
 from bpfprof.query.critical_path import critical_path
@@ -26,7 +27,7 @@ from bpfprof.query.operators import find_operators
 from bpfprof.query.percent import percent
 from bpfprof.query.places import WITH_OBJECTS, place_text, top_object, top_place
 from bpfprof.query.pools import pools_of
-from bpfprof.query.shares import DEVICE, GPU, HANDED, IDLE, LOCK, NATIVE, OTHER, PYTHON, READY, sums
+from bpfprof.query.shares import DEVICE, HANDED, IDLE, LOCK, NATIVE, OTHER, PYTHON, READY, sums
 from bpfprof.query.stack_frames import Bools
 from bpfprof.query.stuck import hung_facts
 from bpfprof.query.whole import Whole, whole_of, whole_of_fronts
@@ -72,6 +73,8 @@ class Facts:
     which it had used up in limit_part of its periods; limit_setting: what sets that, to as much as they would have
     used. gpu_does: what is mostly waited for of a GPU, one of device_facts.DOES; gpu_call: the function. launch_part,
     feeding_part: of the working time that in calls that launch work on a device, and on a CPU in frameworks that do.
+    saving_part: of the time of the threads that count that in which they save checkpoints; saving_mix, saving_where:
+    what that is spent on, and where.
     late: the sentence on a rank that others wait for, "" where none is late; late_part: of a step; late_bound: by what.
     deadlock: the threads that wait for one another at the end, "" where none do; deadlock_where: where the first does;
     deadlocks: how many. is_of_all: whether no part of the recording was asked for.
@@ -139,6 +142,9 @@ class Facts:
     gpu_call: str = ""
     launch_part: float = 0.0
     feeding_part: float = 0.0
+    saving_part: float = 0.0
+    saving_mix: str = ""
+    saving_where: str = ""
     late: str = ""
     late_part: float = 0.0
     late_bound: str = "unknown"
@@ -162,17 +168,14 @@ class Facts:
 
 def facts_of(profile: Profile, work: Work) -> tuple[Facts, int, Whole]:
     """(what the rules ask, the place of the largest share in Profile.frames, -1: none, what all are parts of)"""
-    everything, path = work, critical_path(profile, work)
-    whole = whole_of(profile, work, path)
-    work = whole.work
+    everything, path, mains = work, critical_path(profile, work), main_waits(profile, work)
+    whole = whole_of_fronts(profile, work, mains) if mains else whole_of(profile, work, path)
+    work = replace(work, rows=whole.rows) if mains else whole.work
     causes = causes_of(work)
     by_cause = cause_ns(work.rows, causes)
     working_ns = int(by_cause.sum())
     parts = tuple((by_cause / max(working_ns, 1)).tolist())
     first, part = largest_cause(parts)
-    if mains := main_waits(profile, everything):
-        whole = whole_of_fronts(profile, everything, mains)
-        first, part = "gpu", whole.share_ns()[GPU] / max(working_ns, 1)
     lock_part = _first_lock_part(work)
     functions = np.append(function_of_frames(profile.frames), -1)
     is_first = np.isin(causes, (PYTHON, NATIVE) if first in ("python", "native") else (CAUSES.index(first),))
@@ -238,6 +241,8 @@ def facts_of(profile: Profile, work: Work) -> tuple[Facts, int, Whole]:
     if path and (path.data_ns + path.loading_ns) * 4 > path.wall_ns:
         of_data, made_at = data_facts(profile, everything, path, facts.duration_ns)
         facts, frame = replace(facts, **of_data), made_at if made_at >= 0 else frame
+    if saves := checkpoint_facts(profile, work, causes, whole.ns):
+        facts, frame = replace(facts, **saves[0]), saves[1]
     late, late_at = late_facts(profile, path.loops if path else ())
     if late:
         return replace(facts, **late), late_at, whole

@@ -16,8 +16,6 @@ from bpfprof.query.work import Work
 
 _MOST = 0.5  # of what a thread works in stacks of a pool: then it is one of its threads
 _NATIVE = (FrameKind.NATIVE, FrameKind.INLINED)
-# What a thread begins in says nothing of who started it.
-_BEGINNINGS = re.compile(r"(?:libc|libpthread|ld-linux[\w-]*|libstdc\+\+|ld-musl[\w-]*)[-.].*")
 
 
 @dataclass(frozen=True)
@@ -90,8 +88,7 @@ def _of_stacks(stack_frames: StackFrames) -> Ints:
     frames = stack_frames.frames
     kinds = np.array([_kind_of(frame) for frame in frames], np.int64)
     anywhere = [number >= 0 and _KINDS[number].anywhere for number in kinds.tolist()]
-    outermost = stack_frames.outermost_of_best([_is_beginning(frame) for frame in frames])
-    found = np.append(kinds, -1)[outermost]
+    found = np.append(kinds, -1)[stack_frames.beginnings()]
     # The first of _KINDS that any frame is of; of the others the outermost frame must be one.
     ranks = np.where(anywhere, len(_KINDS) - kinds, 0)
     inside = stack_frames.outermost_of_best(ranks.tolist())
@@ -106,9 +103,3 @@ def _kind_of(frame: Frame) -> int:
         if re.search(kind.file, name) and re.search(kind.function, frame.name):
             return number
     return -1
-
-
-def _is_beginning(frame: Frame) -> bool:
-    """Whether it may say who started a thread: a thread of Python's own is of no pool of a library."""
-    is_own = frame.kind in _NATIVE and not _BEGINNINGS.match(frame.file.rpartition("/")[2])
-    return is_own or frame.kind == FrameKind.PYTHON

@@ -9,6 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from bpfprof import array_types as npt
+from bpfprof.known.frameworks import DRIVERS
 from bpfprof.model.profile import Profile
 from bpfprof.query.functions import Ints
 from bpfprof.query.stack_frames import Bools, StackFrames
@@ -39,6 +40,15 @@ def servants(
         following += others
     kept[[*reached]] = True
     return ~kept[: max(count, 1)]
+
+
+def of_drivers(stack_frames: StackFrames, spans: npt.NDArray[np.void], count: int) -> Bools:
+    """Of each thread whether the driver of a device began it: what it waits for is work, whatever it does then."""
+    is_driver = [bool(DRIVERS.match(it.file.rpartition("/")[2])) for it in stack_frames.frames]
+    found = np.zeros(max(count, 1), np.bool_)
+    found[spans["thread"][np.array([*is_driver, False])[stack_frames.beginnings()][spans["stack"]]]] = True
+    found[spans["thread"][(stack_frames.innermost_python() >= 0)[spans["stack"]]]] = False
+    return found
 
 
 def _may_be_awaited(profile: Profile, waits: npt.NDArray[np.void], matters: Bools, walls: Ints) -> Bools:

@@ -16,12 +16,12 @@ from bpfprof import array_types as npt
 from bpfprof.model.frames import Frame, FrameKind
 from bpfprof.model.profile import Profile
 from bpfprof.model.spans import CONDITION_LOCK, SpanFlag, ThreadState
-from bpfprof.model.states import reason_text
+from bpfprof.model.states import reason_number, reason_text
 from bpfprof.query.clients import ask
 from bpfprof.query.functions import Ints
 from bpfprof.query.lock_numbers import had_by_others
 from bpfprof.query.objects import LISTENING
-from bpfprof.query.servants import servants
+from bpfprof.query.servants import of_drivers, servants
 from bpfprof.query.stack_frames import Bools, StackFrames
 from bpfprof.query.unended import Known, settle_unended
 from bpfprof.query.waiting import StackWaits
@@ -63,6 +63,7 @@ _POOLS = ("multiprocessing/", "concurrent/futures/", "torch/multiprocessing/")  
 _ACQUIRES = ("multiprocessing/synchronize.py", "__enter__")
 # Threads of OpenMP wait for each other; their library has no names where it is stripped.
 _OPENMP = ("libgomp", "libomp", "libiomp")
+_LOCK, _CODE = reason_number("lock"), (FrameKind.PYTHON, FrameKind.NATIVE, FrameKind.INLINED)
 _EPOLL = frozenset(("epoll_wait", "epoll_pwait", "epoll_pwait2"))
 _SENDS = frozenset(("send", "sendto", "sendmsg", "sendmmsg", "sendfile", "sendfile64", "write", "writev"))
 _COLLECTIVES, _COLLECTIVES_IN_C = ("/torch/distributed/",), ("c10d::",)
@@ -73,7 +74,7 @@ _LOCK_FILES = ("/filelock/", "/portalocker/", "/fasteners/")
 
 
 def shares_of_spans(
-    profile: Profile, spans: npt.NDArray[np.void], stack_frames: StackFrames, fought: Bools
+    profile: Profile, spans: npt.NDArray[np.void], stack_frames: StackFrames, waiting: StackWaits, fought: Bools
 ) -> tuple[Ints, Bools]:
     """(a place in SHARES, IDLE or HANDED for each span, which are stuck); fought: those that wait for a semaphore that
     is a lock."""
@@ -94,7 +95,7 @@ def shares_of_spans(
     is_inside = is_other & (pids[thread_of] == pids[spans["thread"]])
     hand_over, pool = hand_overs(profile.frames, stack_frames)
     hand_over = hand_over[stack] & ~fought & ~_take_again(spans, stack_frames)
-    is_child = polls & _have_file(stack_frames, ("/subprocess.py",))[stack]
+    is_child = polls & stack_frames.have([_is_in_subprocess(frame) for frame in stack_frames.frames])[stack]
     shares[waits & is_child] = CHILD
     asked = is_other & np.isin(shares, (NET, OTHER)) & ~is_child
     handed = asked | (is_inside & (shares == CHILD) & pipes) | (is_other & (hand_over | pool[stack]) & (shares != GIL))
@@ -119,14 +120,18 @@ def shares_of_spans(
     shares[polls & (shares == NET) & in_server[spans["thread"]] & in_loop[stack]] = IDLE
     sleeps_for_lock = _in_objects(stack_frames, _SLEEPS_FOR_LOCKS) | _have_file(stack_frames, _LOCK_FILES)
     shares[waits & (shares == SLEEP) & sleeps_for_lock[stack]] = LOCK
-    waiting = StackWaits(stack_frames)
     # Who lost its CPU in a call that spins for a device waits as before; who was woken in one that sleeps lacks a CPU.
     sleeps = np.zeros(stack_frames.count, np.bool_)
     sleeps[stack[waits]] = True
     spins_on = on_cpu | ((state == ThreadState.RUNQUEUE) & ~sleeps[stack])
     shares[(waits | spins_on) & waiting.for_device[stack] & ~np.isin(shares, (GIL, DISK))] = GPU
     shares[on_cpu & waiting.spins[stack]] = SPIN
-    shares[on_cpu & (shares == PYTHON) & _in_lines_that_spin(spans, shares, stack_frames)] = SPIN
+    lines = stack_frames.innermost_python()[stack], stack_frames.own_code()[stack]
+    shares[on_cpu & (shares == PYTHON) & _in_lines_that_spin(spans, lines[0], shares, shares == SPIN)] = SPIN
+    # Asking a device whether it is done returns at once, and so is part of a loop in Python.
+    asks = on_cpu & waiting.queries[stack]
+    is_cpu = on_cpu & np.isin(shares, (PYTHON, NATIVE))
+    shares[is_cpu & _in_lines_that_spin(spans, lines[1], shares, asks)] = GPU
     shares[waits & (spans["flags"] & SpanFlag.IDLE > 0)] = IDLE
     is_beside = _beside_python(profile, spans, stack_frames)[spans["thread"]]
     shares[waits & is_beside & np.isin(shares, (LOCK, NET, SLEEP, CHILD, OTHER))] = IDLE
@@ -135,8 +140,29 @@ def shares_of_spans(
     stuck = settle_unended(profile, spans, stack_frames, known)
     works = np.isin(shares, (PYTHON, NATIVE, READY, DISK, GIL)) | stuck
     serve_nobody = servants(profile, spans, works, waits & np.isin(shares, (HANDED, LOCK)), stack_frames)
+    serve_nobody |= of_drivers(stack_frames, spans, len(profile.threads))
+    # What records is no work of what is recorded, nor is waiting for it.
+    of_pids = pids[spans["thread"]]
+    shares[np.isin(of_pids, [*profile.info.own_pids])] = IDLE
+    shares[waits & (shares == CHILD) & np.isin(of_pids, [*profile.info.above_pids])] = IDLE
+    shares = _like_those_with_stacks(spans, shares, waits, stack_frames)
     shares[serve_nobody[spans["thread"]] & ~on_cpu & ~stuck & ~np.isin(shares, (READY, DISK, GIL))] = IDLE
     return shares, stuck
+
+
+def _like_those_with_stacks(spans: npt.NDArray[np.void], shares: Ints, waits: Bools, stack_frames: StackFrames) -> Ints:
+    """A wait for a lock of which there is no stack is for work, or for others, where most of that thread's are."""
+    is_lock = waits & (spans["reason"] == _LOCK)
+    has_stack = (stack_frames.innermost_of_best([it.kind in _CODE for it in stack_frames.frames]) >= 0)[spans["stack"]]
+    count = int(spans["thread"].max(initial=0)) + 1
+    known, ns = is_lock & has_stack, spans["stands_for_ns"].astype(np.int64)
+    all_ns = sums(spans["thread"][known], ns[known], count)
+    found = shares.copy()
+    for share in (IDLE, HANDED, GPU):
+        is_it = known & (shares == share)
+        most = 2 * sums(spans["thread"][is_it], ns[is_it], count) > all_ns
+        found[is_lock & ~has_stack & (shares == LOCK) & most[spans["thread"]]] = share
+    return found
 
 
 def work_shares(reason: Ints) -> Ints:
@@ -194,6 +220,10 @@ def hand_overs(frames: Sequence[Frame], stack_frames: StackFrames) -> tuple[Bool
     return in_python | stack_frames.have(in_c) | _in_objects(stack_frames, _OPENMP), in_pool
 
 
+def _is_in_subprocess(frame: Frame) -> bool:
+    return frame.kind == FrameKind.PYTHON and frame.file.endswith("/subprocess.py")
+
+
 def _in_objects(stack_frames: StackFrames, names: tuple[str, ...]) -> Bools:
     """Whether each stack is in code of a file whose name begins so."""
     return stack_frames.have(
@@ -225,13 +255,13 @@ def _have_file(stack_frames: StackFrames, parts: tuple[str, ...]) -> Bools:
     return np.array([*marked, False])[stack_frames.innermost_python()]
 
 
-def _in_lines_that_spin(spans: npt.NDArray[np.void], shares: Ints, stack_frames: StackFrames) -> Bools:
-    """Whether each span is in a line of Python most of whose CPU time is spent spinning: `while not done: yield_()`."""
-    line, ns = stack_frames.innermost_python()[spans["stack"]] + 1, spans["stands_for_ns"].astype(np.int64)
-    count = len(stack_frames.frames) + 1
-    spun_ns, cpu_ns = (
-        sums(line[it], ns[it], count) for it in (shares == SPIN, np.isin(shares, (PYTHON, NATIVE, SPIN)))
-    )
+def _in_lines_that_spin(spans: npt.NDArray[np.void], lines: Ints, shares: Ints, turns: Bools) -> Bools:
+    """Whether each span is in a line of Python most of whose CPU time is spent so: `while not done: yield_()`.
+
+    lines: of each span its line, -1: none.
+    """
+    line, ns, count = lines + 1, spans["stands_for_ns"].astype(np.int64), int(lines.max(initial=0)) + 2
+    spun_ns, cpu_ns = (sums(line[it], ns[it], count) for it in (turns, turns | np.isin(shares, (PYTHON, NATIVE, SPIN))))
     return np.asarray((2 * spun_ns > cpu_ns)[line] & (line > 0))
 
 

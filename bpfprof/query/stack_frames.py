@@ -19,6 +19,8 @@ OWN_RANK = 7  # of a frame of the user's own code
 NATIVE_RANK, LIBRARY_RANK = 3, 5  # of one of a library in C, and in Python
 # What pip and Debian install to start a program (`bin/gunicorn`) looks like a script of the user's.
 _LAUNCHER = re.compile(r".*/s?bin/[^/.]+", re.DOTALL)
+# What a thread begins in says nothing of who started it.
+_BEGINNINGS = re.compile(r"(?:libc|libpthread|ld-linux[\w-]*|libstdc\+\+|ld-musl[\w-]*)[-.].*")
 
 
 class StackFrames:
@@ -85,6 +87,16 @@ class StackFrames:
         stacks, first = np.unique(self.stack_of[places], return_index=True)
         found[stacks] = self.flat[places[first]]
         return found
+
+    def beginnings(self) -> Ints:
+        """Of each stack the outermost frame that may say who started its thread, -1: none."""
+        return self.outermost_of_best(
+            [
+                it.kind == FrameKind.PYTHON
+                or (it.kind in _NATIVE and not _BEGINNINGS.match(it.file.rpartition("/")[2]))
+                for it in self.frames
+            ]
+        )
 
     def nearness(self) -> Ints:
         """Of each frame how near to the user's own code it is, OWN_RANK: it is; 0: marks."""

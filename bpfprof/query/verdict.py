@@ -50,9 +50,9 @@ class Rule:
     advice: str | Callable[[Facts], str] = ""
     names_share: bool = True  # it is about the largest share, and its place
     is_wait: bool = False  # its sentence may be of threads that wait for others: query/awaited.py
-    is_sum: bool = (
-        False  # it is of the time of all threads, which may have little to do with what the main thread waits for
-    )
+    # It is of the time of all threads, which may have little to do with what the main thread waits for.
+    is_sum: bool = False
+    part: Callable[[Facts], float] = lambda facts: facts.part * facts.of_whole  # that it is about
 
 
 @dataclass(frozen=True)
@@ -179,9 +179,13 @@ def _data_bound(facts: Facts) -> str:
     what += f" in {facts.loading_where}" if what and facts.loading_where else ""
     if facts.data_part < facts.loading_part:
         return f"Data-bound: the loop loads data itself for {percent(facts.loading_part)} of the time{what}."
-    whom = f" from {facts.loaders} loader{'s' * (facts.loaders > 1)}" if facts.loaders else ""
+    whom = f" from {_loaders(facts.loaders)}" if facts.loaders else ""
     whom += f", busy {percent(facts.loaders_busy)} of theirs" if facts.loaders else ""
     return f"Data-bound: the loop waits {percent(facts.data_part)} of the time for data{whom}{what}."
+
+
+def _loaders(count: int) -> str:
+    return f"{count} loader" + "s" * (count != 1)
 
 
 def _more_loaders(facts: Facts) -> str:
@@ -193,9 +197,15 @@ def _more_loaders(facts: Facts) -> str:
         return "load it ahead, or cheaper"
     if 0 < facts.loaders_most < count:
         most = max(facts.loaders_most, facts.loaders)
-        more = f"{most} loaders (num_workers={most}) would shorten it; " if most > facts.loaders else ""
+        more = f"{_loaders(most)} (num_workers={most}) would shorten it; " if most > facts.loaders else ""
         return f"{more}{count} would hide it, and there are {facts.cpus:g} CPUs: load it cheaper"
-    return f"{count} loaders (num_workers={count}) would hide it"
+    return f"{_loaders(count)} (num_workers={count}) would hide it"
+
+
+def _saves(facts: Facts) -> str:
+    where = f": {facts.saving_where}" if facts.saving_where else ""
+    what = f"; that is {facts.saving_mix or _DOING[facts.first]}" if facts.saving_mix or facts.first in _DOING else ""
+    return f"Saves checkpoints {percent(facts.saving_part)} of the time{where}{what}."
 
 
 def _is_the_story(profile: Profile, chain: Awaited) -> bool:
@@ -313,8 +323,16 @@ RULES = (
         lambda facts: bool(facts.late),
         lambda facts: facts.late,
         "compare shows what each rank does in a step",
+        part=lambda facts: facts.late_part,
     ),
-    Rule("data", _is_data_bound, _data_bound, _more_loaders),
+    Rule("data", _is_data_bound, _data_bound, _more_loaders, part=lambda facts: facts.data_part + facts.loading_part),
+    Rule(
+        lambda facts: _BOUNDS.get(facts.first, facts.first),
+        lambda facts: facts.saving_part >= _NAMED,
+        _saves,
+        "save less often, or beside the next steps (a thread of its own)",
+        part=lambda facts: facts.saving_part,
+    ),
     Rule("ready", _is_oversubscribed, _oversubscribed, _fewer_threads),
     Rule("launch", is_host_late, host_late, "fewer and larger calls: torch.compile, CUDA graphs, fused optimizers"),
     Rule("ready", _is_limited, _limited, _more_of_limit),
@@ -375,9 +393,7 @@ def verdict_of(profile: Profile, work: Work) -> Verdict:
     rule = decide(facts)
     is_named = rule.names_share
     bound = rule.bound if isinstance(rule.bound, str) else rule.bound(facts)
-    part = facts.data_part + facts.loading_part if bound == "data" else facts.part * facts.of_whole
-    part = facts.late_part if facts.late else part
-    share = part if is_named else 1 - facts.busy_part if bound == "idle" else 0.0
+    share = rule.part(facts) if is_named else 1 - facts.busy_part if bound == "idle" else 0.0
     advice = rule.advice if isinstance(rule.advice, str) else rule.advice(facts)
     sentence = rule.sentence(facts)
     chain = awaited_threads(profile, work) if rule.is_wait or rule.is_sum else None

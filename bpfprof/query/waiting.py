@@ -6,34 +6,64 @@ from functools import cached_property
 
 import numpy as np
 
-from bpfprof.known.waiting import COPIES, DOWNLOAD, LAUNCH, OF_DEVICE, SPIN, SPIN_OWN, UPLOAD, WORK, kind_of
+from bpfprof.known.waiting import (
+    COPIES,
+    DOWNLOAD,
+    KINDS,
+    LAUNCH,
+    MEMORY,
+    OF_DEVICE,
+    QUERY,
+    SPIN,
+    SPIN_OWN,
+    SYNC,
+    UPLOAD,
+    WORK,
+    kind_of,
+)
 from bpfprof.model.frames import FrameKind
 from bpfprof.model.grouping import group_numbers
 from bpfprof.query.functions import Ints
 from bpfprof.query.stack_frames import Bools, StackFrames
 
+QUEUE = len(KINDS) + 1  # beside KINDS: a launch that waits until the device has room for it
 _LAST = 3  # frames that tell the end of a stack: what was waited for, the system call, and who made it
 _NATIVE = (FrameKind.NATIVE, FrameKind.INLINED)
+# What a loop that waits calls in each of its turns, and how much of the time of what only calls that is in it: it lets
+# others have the CPU, which is long, or looks at the time.
+_YIELDS = ("sched_yield",), 0.95
+_CLOCKS = ("sched_yield", "clock_gettime", "vdso_clock_gettime", "gettimeofday"), 0.5
+_IN_LOOP = 0.1  # the same of a frame that has called such a loop
 
 
 class StackWaits:
-    """Of all stacks. What Python a library calls back is the program's own: it waits for nothing by that."""
+    """Of all stacks. What Python a library calls back is the program's own: it waits for nothing by that.
 
-    def __init__(self, stack_frames: StackFrames) -> None:
-        self._stack_frames = stack_frames
+    cpu_ns: of each stack how long it was on a CPU. of_device: of each one of KINDS, QUEUE, or 0.
+    """
+
+    def __init__(self, stack_frames: StackFrames, cpu_ns: Ints) -> None:
+        self._stack_frames, self._cpu_ns = stack_frames, cpu_ns
         frames = stack_frames.frames
         self._is_python = np.array([it.kind == FrameKind.PYTHON for it in frames], np.bool_)
         # The table is of native code: a function of Python may have any name.
         self.kinds = np.array([kind_of(it.name, it.file) if it.kind in _NATIVE else 0 for it in frames], np.int64)
         self.device_frame = self._innermost(np.isin(self.kinds, (*OF_DEVICE, LAUNCH)))
         self.of_device = np.append(self.kinds, 0)[self.device_frame]
-        self.for_device = np.isin(self.of_device, OF_DEVICE)
+        for kinds, turn, then in (((LAUNCH,), _YIELDS, QUEUE), ((DOWNLOAD, MEMORY), _CLOCKS, SYNC)):
+            self.of_device[self._in_loops(np.isin(self.of_device, kinds), *turn)] = then
+        self.for_device = np.isin(self.of_device, (*OF_DEVICE, QUEUE))
         self.for_device |= self._like_whole(self.for_device)
 
     @cached_property
     def launches(self) -> Bools:
         """Whether each stack hands work to a device."""
         return np.asarray(self.of_device == LAUNCH)
+
+    @cached_property
+    def queries(self) -> Bools:
+        """Whether each stack asks whether a device is done."""
+        return np.asarray(self.of_device == QUERY)
 
     @cached_property
     def copies(self) -> Bools:
@@ -62,6 +92,41 @@ class StackWaits:
         inner = np.append(kinds, 0)[self._stack_frames.innermost_of_best(is_code)]
         own = (inner == SPIN_OWN) & (named_kind != WORK)
         return np.asarray(((named_kind == SPIN) | own) & (self.of_device == 0))
+
+    def _in_loops(self, calls: Bools, names: tuple[str, ...], in_turn: float) -> Bools:
+        """Of stacks in calls of a device those that wait there in a loop which calls functions of these names.
+
+        Of what is below the caller of such a loop a good part is in those, and of what is below a turn of it nearly
+        all. So of a library whose functions have no names it is known which of its time is waiting.
+        """
+        frames = self._stack_frames
+        is_code = [it.kind in _NATIVE for it in frames.frames]
+        is_poll = np.array([*(it.kind in _NATIVE and it.name.lstrip("_") in names for it in frames.frames), False])
+        polls = calls & is_poll[frames.innermost_of_best(is_code)]
+        if not polls.any():
+            return polls
+        # The places in `flat` that are below the call.
+        is_call = frames.flat == self.device_frame[frames.stack_of]
+        places = np.arange(len(frames.flat))
+        call_at = np.zeros(frames.count, np.int64)
+        np.maximum.at(call_at, frames.stack_of[is_call], places[is_call])
+        inside = places[calls[frames.stack_of] & (places > call_at[frames.stack_of])]
+        frame, stack = frames.flat[inside], frames.stack_of[inside]
+        _, once = np.unique(frame << 32 | stack, return_index=True)
+        spent, polled = (
+            np.bincount(frame[once], np.where(chosen, self._cpu_ns, 0)[stack[once]], len(frames.frames))
+            for chosen in (calls, polls)
+        )
+        part = polled / np.maximum(spent, 1)
+        # Of each stack that polls the innermost frame that is more than a turn is the loop's caller.
+        outside = polls[stack] & (part[frame] < in_turn)
+        caller = np.full(frames.count, -1, np.int64)
+        np.maximum.at(caller, stack[outside], inside[outside])
+        callers = np.unique(frames.flat[caller[caller >= 0]])
+        of_loop = np.isin(frame, callers[part[callers] >= _IN_LOOP])
+        found = polls.copy()
+        found[stack[of_loop]] = True
+        return found
 
     def _like_whole(self, chosen: Bools) -> Bools:
         """Stacks of which only the inner part is known, and that end as whole ones do that are all chosen: in the same

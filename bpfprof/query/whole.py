@@ -16,6 +16,7 @@ from bpfprof.query.shares import HANDED, IDLE, sums
 from bpfprof.query.work import Work
 
 _COUNTS = 0.25  # of how busy the busiest role is: threads of one that is less so don't count
+_COUNTS_IN_C = 0.5  # the same of threads without Python beside one with it, whom they serve
 _MUCH = 0.25  # of the work of the role that works most: so much makes another one worth comparing with
 _WORKS = 0.05  # of its time: a role that works less has nothing to say
 _WAITS = 0.5  # of its time: a role that waits for other threads so much is left out for that reason
@@ -70,7 +71,14 @@ def whole_of(profile: Profile, work: Work, path: CriticalPath | None) -> Whole:
     largest_ns = max((_working_ns(role) for role in roles), default=0)
     busiest = max((_part(role) for role in roles if _working_ns(role) >= _MUCH * largest_ns), default=0.0)
     working = [role for role in roles if _working_ns(role)]
-    counts = [role for role in working if _part(role) >= max(_COUNTS * busiest, _WORKS)] or working
+    in_python = _in_python(work)
+    has_python = any(_part(role) >= busiest and {*role.threads} & in_python for role in working)
+    counts = [
+        role
+        for role in working
+        if _part(role) >= _WORKS
+        and _part(role) >= busiest * (_COUNTS_IN_C if has_python and not {*role.threads} & in_python else _COUNTS)
+    ] or working
     threads = sorted(thread for role in counts for thread in role.threads)
     rows, is_own = work.rows, np.isin(work.rows["thread"], threads)
     kept = rows[is_own & (rows["share"] != HANDED)]
@@ -95,6 +103,12 @@ def _of_loops(profile: Profile, work: Work, path: CriticalPath, roles: list[Role
     all_ns = int(work.rows["ns"][np.isin(work.rows["thread"], path.loops)].sum())
     own = [_only(role, path.loops) for role in roles if {*role.threads} & {*path.loops}]
     return _beside(roles, Whole(path.work, kept, tuple(own), max(all_ns - int(kept["ns"].sum()), 0)))
+
+
+def _in_python(work: Work) -> set[int]:
+    """Threads that run Python."""
+    has_python = (work.stack_frames.innermost_python() >= 0)[work.rows["stack"]]
+    return {*np.unique(work.rows["thread"][has_python]).tolist()}
 
 
 def _beside(roles: list[Role], whole: Whole) -> Whole:

@@ -32,6 +32,7 @@ from bpfprof.query.shares import (
 )
 from bpfprof.query.single import pieces_of, single_pieces, single_spans
 from bpfprof.query.stack_frames import Bools, StackFrames
+from bpfprof.query.waiting import StackWaits
 from bpfprof.query.waits import wait_times
 
 CPU_TIME, READY_TIME, WAIT_TIME, IDLE_TIME = range(4)
@@ -86,6 +87,7 @@ class Work:
     rows: npt.NDArray[np.void]
     own: Ints
     stack_frames: StackFrames
+    waiting: StackWaits
     locks: tuple[tuple[int, int], ...]
     lock_waits: npt.NDArray[np.void]
     idle_spans: Bools
@@ -137,7 +139,10 @@ def work_of(profile: Profile, with_wakers: bool = False) -> Work:
     functions = owner_functions(profile.frames, own)
     waker_threads = np.array([-1, *(it.thread for it in profile.wakers)], np.int64)[spans["waker"].astype(np.int64)]
     fought = fought_for(spans, spans["state"] == ThreadState.OFF_CPU, waker_threads, stack_frames, functions)
-    shares, is_stuck = shares_of_spans(profile, spans, stack_frames, fought)
+    is_cpu = spans["state"] == ThreadState.ON_CPU
+    cpu_ns = sums(spans["stack"][is_cpu], spans["stands_for_ns"][is_cpu].astype(np.int64), len(profile.stacks))
+    waiting = StackWaits(stack_frames, cpu_ns)
+    shares, is_stuck = shares_of_spans(profile, spans, stack_frames, waiting, fought)
     is_parked = stack_frames.have([frame.name in _PARKING_LOT for frame in profile.frames])
     locks, lock = numbered_locks(spans, shares == LOCK, pids, functions, is_parked)
     reason = np.where(spans["state"] == ThreadState.OFF_CPU, spans["reason"], 0)
@@ -156,6 +161,7 @@ def work_of(profile: Profile, with_wakers: bool = False) -> Work:
         rows,
         own,
         stack_frames,
+        waiting,
         locks,
         _lock_waits(profile, span_locks),
         idle,

@@ -53,6 +53,8 @@ class End(TypedDict, total=False):
     accepted: list[int]
     listens: dict[str, bool]
     asks: list[int]
+    own_pids: list[int]
+    above_pids: list[int]
     cpu_limits: dict[str, int]
     cpu_throttled_by: dict[str, str]
     cpu_throttled: dict[str, list[int]]

@@ -20,7 +20,7 @@ import bpfprof
 from bpfprof.elf.cfi.rules import Rules
 from bpfprof.elf.effort import THOROUGH, USUAL, Effort
 from bpfprof.elf.image import ElfError, ElfImage
-from bpfprof.proc.own_process import usual_nice
+from bpfprof.proc.own_process import helpers, usual_nice
 from bpfprof.unwind.cache import FILE_LIMIT_BYTES, unpack
 from bpfprof.unwind.decoder_child import ERROR_BYTES, THOROUGHLY
 from bpfprof.unwind.rows import FileRows
@@ -46,6 +46,7 @@ class _Process:
                 cwd="/",
             )
         self.pid = self._process.pid
+        helpers.add(self.pid)
 
     def ask(self, fd: int, output: int, effort: Effort) -> str | None:
         """What went wrong with a file, "" for nothing; None: it has died."""

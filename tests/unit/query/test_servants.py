@@ -29,12 +29,13 @@ def test_a_drivers_thread_that_polls_is_idle() -> None:
 
 
 def test_one_that_works_is_not() -> None:
+    polls = [native("clone3"), native("", "/srv/libfeeder.so"), *POLL[2:]]
     made = ProfileBuilder()
     main, poller = made.thread(100, "MainThread"), made.thread(101)
     for _ in range(20):
         made.spend(main, ON_CPU, 100 * MS, [MAIN])
-        made.spend(poller, OFF_CPU, 60 * MS, POLL)
-        made.spend(poller, ON_CPU, 40 * MS, POLL[:-1])
+        made.spend(poller, OFF_CPU, 60 * MS, polls)
+        made.spend(poller, ON_CPU, 40 * MS, polls[:-1])
     assert of_thread(made.build(), poller)[DEVICE] == 1_200 * MS
 
 

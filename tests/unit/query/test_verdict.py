@@ -195,8 +195,24 @@ STORE = {"holder": "store (app.py:9)"}
         (
             facts("gpu", {"gpu": 0.8}, gpu_does="download"),
             "gpu",
-            "Waits 80% of the time for the GPU and its copies to pageable memory: audit (djapp.py:21).",
+            "Copies from the GPU to pageable memory 80% of the time: audit (djapp.py:21).",
         ),
+        (
+            facts("gpu", {"gpu": 0.8}, gpu_does="memory"),
+            "gpu",
+            "Takes and gives back memory of the GPU 80% of the time: ",
+        ),
+        (
+            facts("gpu", {"gpu": 0.8}, gpu_does="queue"),
+            "gpu",
+            "Waits for the GPU 80% of the time, whose queue is full: ",
+        ),
+        (
+            facts("gpu", {"gpu": 0.3}, saving_part=0.9, saving_mix="30% GPU", saving_where="save (t.py:3)"),
+            "gpu",
+            "Saves checkpoints 90% of the time: save (t.py:3); that is 30% GPU.",
+        ),
+        (facts("memory", {"memory": 0.9}, saving_part=0.9), "disk", "Saves checkpoints 90% of the time; that is "),
         (facts("gpu", {"gpu": 0.8}, gpu_does="copy"), "gpu", "Copies to or from the GPU 80% of the time: audit ("),
         (
             facts("native", {"native": 0.6, "python": 0.35, "gpu": 0.02}, feeding_part=0.9, launch_part=0.21),

@@ -5,9 +5,11 @@ from __future__ import annotations
 import pytest
 
 from bpfprof.model.frames import Frame, FrameKind
+from bpfprof.model.spans import SpanFlag
 from bpfprof.query.places import places_of
 from bpfprof.query.rows import rows_by
-from bpfprof.query.shares import SHARES
+from bpfprof.query.shares import IDLE, SHARES
+from bpfprof.query.verdict import verdict_of
 from bpfprof.query.work import work_of
 from tests.unit.render.profiles import (
     MS,
@@ -55,6 +57,11 @@ YIELD = [native("sched_yield", LIBC), kernel("__x64_sys_sched_yield")]
             ],
             "native",
         ),
+        ([MAIN, native("cuMemAlloc_v2", CUDA), native("ioctl", LIBC)], "gpu"),
+        ([MAIN, native("cudaMallocAsync_v11020", "/usr/lib/libcudart.so.13")], "gpu"),
+        ([MAIN, native("malloc", LIBC)], "python"),
+        ([MAIN, python("query", line=1), native("cuEventQuery", CUDA)], "gpu"),
+        ([MAIN, native("cuMemcpyDtoDAsync_v2", CUDA)], "native"),  # the device copies, later
         ([MAIN, *YIELD], "spin"),
         ([MAIN, native("wait_for_flag", "/srv/lib.so"), native("pthread_spin_lock", LIBC)], "spin"),
         ([MAIN, native("spin", "/srv/lib.so")], "native"),  # a name is no proof
@@ -66,6 +73,76 @@ def test_shares_of_cpu_time(stack: list[Frame], share: str) -> None:
     profile = made.build()
     spent = {SHARES[place]: int(ns) for place, ns in enumerate(work_of(profile).share_ns()[: len(SHARES)]) if ns}
     assert spent == {share: 100 * MS}
+
+
+def driver(number: int) -> Frame:
+    """One of the driver's functions, of which none has a name, by the address that it returns to."""
+    return native("", CUDA, offset=number)
+
+
+@pytest.mark.parametrize(
+    ("call", "turn", "sentence"),
+    [
+        ("cuLaunchKernel", "sched_yield", "Waits for the GPU 80% of the time, whose queue is full: main"),
+        ("cuLaunchKernel", "clock_gettime", "The host is late"),  # it may look at the time for any reason
+        ("cuMemcpyDtoHAsync_v2", "clock_gettime", "Waits for the GPU 100% of the time: main"),
+        ("cuMemcpyHtoDAsync_v2", "clock_gettime", "Copies pageable memory to the GPU 100% of the time: main"),
+        ("cuMemFree_v2", "sched_yield", "Waits for the GPU 100% of the time: main"),
+    ],
+)
+def test_a_call_that_waits_in_a_loop_waits_for_the_device_and_the_rest_of_it_does_what_it_does(
+    call: str, turn: str, sentence: str
+) -> None:
+    made = ProfileBuilder()
+    main = made.thread(100, "MainThread")
+    outside = [MAIN, native(call, CUDA), driver(1), driver(2)]
+    loop, does = [*outside, driver(3)], [*outside, driver(4), driver(5)]
+    for _ in range(100):
+        made.spend(main, ON_CPU, 20 * MS, [*loop, driver(6), native(turn, LIBC)])
+        made.spend(main, ON_CPU, 40 * MS, [*loop, driver(7), driver(8)])  # what it looks at
+        made.spend(main, ON_CPU, 20 * MS, [*loop, driver(9)])  # the loop itself
+        made.spend(main, ON_CPU, 20 * MS, does)
+    profile = made.build()
+    assert verdict_of(profile, work_of(profile)).sentence.startswith(sentence)
+
+
+@pytest.mark.parametrize(("asking_ms", "waiting"), [(60, 100), (10, 10)])
+def test_a_line_of_python_that_mostly_asks_whether_a_device_is_done_waits_for_it(asking_ms: int, waiting: int) -> None:
+    made = ProfileBuilder()
+    main = made.thread(100, "MainThread")
+    library = python("Event.query", file="/usr/lib/python3/dist-packages/torch/cuda/streams.py")
+    made.spend(main, ON_CPU, asking_ms * MS, [MAIN, library, native("cuEventQuery", CUDA)])
+    made.spend(main, ON_CPU, (70 - asking_ms) * MS, [MAIN, library])
+    made.spend(main, ON_CPU, 30 * MS, [MAIN])
+    assert work_of(made.build()).share_ns()[SHARES.index("gpu")] == waiting * MS
+
+
+@pytest.mark.parametrize(("file", "is_idle"), [(CUDA, True), ("/srv/libfeeder.so", False)])
+def test_a_thread_of_a_driver_waits_for_work_whatever_it_does_then(file: str, is_idle: bool) -> None:
+    made = ProfileBuilder()
+    main, other = made.thread(100, "MainThread"), made.thread(101, "events")
+    begun = [native("start_thread", LIBC), native("", file)]
+    for _ in range(100):
+        made.spend(main, ON_CPU, 10 * MS, [MAIN])
+        made.spend(other, ON_CPU, 4 * MS, [*begun, native("handle", file)])
+        made.spend(other, OFF_CPU, 6 * MS, [*begun, native("sem_wait", LIBC), wait("lock")])
+    shares = work_of(made.build()).share_ns()
+    assert (shares[IDLE], shares[SHARES.index("lock")]) == ((600 * MS, 0) if is_idle else (0, 600 * MS))
+    assert shares[SHARES.index("native")] == 400 * MS
+
+
+@pytest.mark.parametrize("other", ["native", "python"])
+def test_who_serves_a_busy_thread_of_python_without_running_any_does_not_count_beside_it(other: str) -> None:
+    made = ProfileBuilder()
+    main, second = made.thread(100, "MainThread"), made.thread(101, "server")
+    stack = [native("serve", "/srv/libserve.so")] if other == "native" else [python("serve", line=9)]
+    for _ in range(100):
+        made.spend(main, ON_CPU, 10 * MS, [MAIN])
+        made.spend(second, ON_CPU, 4 * MS, stack)
+        made.spend(second, OFF_CPU, 6 * MS, [*stack, wait("lock")], flags=SpanFlag.IDLE)
+    profile = made.build()
+    whole = verdict_of(profile, work_of(profile)).whole
+    assert len(whole.threads) == (1 if other == "native" else 2)
 
 
 @pytest.mark.parametrize("reason", ["lock", "poll", "device", "sleep", "syscall ioctl"])
