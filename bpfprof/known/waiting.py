@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from functools import cache, lru_cache
 
 from bpfprof.dataclass import dataclass
@@ -47,6 +48,16 @@ def known_waiting() -> tuple[Waiting, ...]:
     return parse_waiting(resources.files(__package__).joinpath("waiting.txt").read_text(encoding="utf-8"))
 
 
+_of_user: list[Waiting] = []
+
+
+def add_waiting(lines: Iterable[Waiting]) -> None:
+    """From now on these come before those of waiting.txt."""
+    _of_user[:0] = lines
+    _lines_of.cache_clear()
+    kind_of.cache_clear()
+
+
 @cache
 def _any_of(lines: tuple[Waiting, ...]) -> re.Pattern[str]:
     return re.compile("|".join(f"(?:{line.function.pattern})" for line in lines) or "(?!)")
@@ -54,7 +65,7 @@ def _any_of(lines: tuple[Waiting, ...]) -> re.Pattern[str]:
 
 @lru_cache(1 << 10)
 def _lines_of(file: str) -> tuple[Waiting, ...]:
-    return tuple(line for line in known_waiting() if line.file.match(file))
+    return tuple(line for line in (*_of_user, *known_waiting()) if line.file.match(file))
 
 
 @lru_cache(1 << 16)

@@ -8,9 +8,10 @@ import numpy as np
 
 from bpfprof import array_types as npt
 from bpfprof.known.frameworks import OF_DEVICES
-from bpfprof.known.waiting import MEMORY
+from bpfprof.known.waiting import LAUNCH, MEMORY, kind_of
 from bpfprof.model.profile import Profile
 from bpfprof.query.chains import shares_of
+from bpfprof.query.library_calls import library_calls
 from bpfprof.query.origins import origins
 from bpfprof.query.shares import GPU, NATIVE, PYTHON, sums
 from bpfprof.query.stack_frames import LIBRARY_RANK, NATIVE_RANK, OWN_RANK, Bools, StackFrames
@@ -24,7 +25,7 @@ _OF_SOMEBODY = (NATIVE_RANK, LIBRARY_RANK, OWN_RANK)  # and not of the standard 
 _OF_ANYBODY = ("libstdc++", "libc++", "libgcc_s", "libm.", "libtcmalloc", "libjemalloc", "libmimalloc")
 
 
-def device_facts(work: Work) -> dict[str, Any]:
+def device_facts(profile: Profile, work: Work) -> dict[str, Any]:
     """Those of Facts that say something of devices."""
     rows, waiting = work.working, work.waiting
     whole_ns = max(int(rows["ns"].sum()), 1)
@@ -33,6 +34,7 @@ def device_facts(work: Work) -> dict[str, Any]:
     feeding_ns = int(rows["ns"][is_cpu & _in_frameworks(work.stack_frames)[rows["stack"]]].sum()) if launch_ns else 0
     waits = rows[rows["share"] == GPU]
     found: dict[str, Any] = {"launch_part": launch_ns / whole_ns, "feeding_part": feeding_ns / whole_ns}
+    found |= _launches(profile)
     if not len(waits):
         return found
     gpu_ns = int(waits["ns"].sum())
@@ -41,6 +43,17 @@ def device_facts(work: Work) -> dict[str, Any]:
         "gpu_does": _does(waits, waiting, gpu_ns),
         "gpu_call": _call(work, waits, waiting, gpu_ns),
     }
+
+
+def _launches(profile: Profile) -> dict[str, Any]:
+    """What is known of calls that launch, where calls were counted."""
+    rows = [
+        it
+        for it in library_calls(profile)
+        if not (it.is_inside or it.is_open) and kind_of(it.function, "lib") == LAUNCH
+    ]
+    count = sum(it.count for it in rows)
+    return {"launches": count, "launch_ns": sum(it.total_ns for it in rows) / count} if count else {}
 
 
 def main_waits(profile: Profile, work: Work) -> tuple[int, ...]:

@@ -56,9 +56,16 @@ def host_late(facts: Facts) -> str:
     """With how much of it is the launches themselves."""
     return (
         f"The host is late: it spends {facts.said(facts.feeding_part)} of the time telling the GPU what to do, "
-        f"{facts.said(facts.launch_part)} in launches{place_of(facts, ', most in ')}; it waits for the GPU "
+        f"{facts.said(facts.launch_part)} in {_launches(facts)}{place_of(facts, ', most in ')}; it waits for the GPU "
         f"{facts.of(GPU)}."
     )
+
+
+def _launches(facts: Facts) -> str:
+    if not facts.launches:
+        return "launches"
+    a_second = facts.launches / (facts.duration_ns / 1e9)
+    return f"launches ({a_second:,.0f} a second, {facts.launch_ns / 1000:.0f} us each)"
 
 
 def spins(facts: Facts) -> str:

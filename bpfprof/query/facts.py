@@ -73,6 +73,7 @@ class Facts:
     which it had used up in limit_part of its periods; limit_setting: what sets that, to as much as they would have
     used. gpu_does: what is mostly waited for of a GPU, one of device_facts.DOES; gpu_call: the function. launch_part,
     feeding_part: of the working time that in calls that launch work on a device, and on a CPU in frameworks that do.
+    launches: how many such calls there were, of launch_ns each, where calls were counted.
     saving_part: of the time of the threads that count that in which they save checkpoints; saving_mix, saving_where:
     what that is spent on, and where.
     late: the sentence on a rank that others wait for, "" where none is late; late_part: of a step; late_bound: by what.
@@ -142,6 +143,8 @@ class Facts:
     gpu_call: str = ""
     launch_part: float = 0.0
     feeding_part: float = 0.0
+    launches: int = 0
+    launch_ns: float = 0.0
     saving_part: float = 0.0
     saving_mix: str = ""
     saving_where: str = ""
@@ -231,7 +234,7 @@ def facts_of(profile: Profile, work: Work) -> tuple[Facts, int, Whole]:
         **(_operator_facts(work, is_first) if first == "native" else {}),
         **_pool_facts(profile, everything, cpu_ns),
         **limit_facts(profile, everything, duration_ns),
-        **device_facts(work),
+        **device_facts(profile, work),
     )
     hung, place = hung_facts(profile, everything)
     facts = replace(facts, **hung)
