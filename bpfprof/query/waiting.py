@@ -33,6 +33,7 @@ _NATIVE = (FrameKind.NATIVE, FrameKind.INLINED)
 # others have the CPU, which is long, or looks at the time.
 _YIELDS = ("sched_yield",), 0.95
 _CLOCKS = ("sched_yield", "clock_gettime", "vdso_clock_gettime", "gettimeofday"), 0.5
+_AROUND = 0.8  # of the time of a function that spins, in those that it calls for that
 _IN_LOOP = 0.1  # the same of a frame that has called such a loop
 
 
@@ -50,7 +51,7 @@ class StackWaits:
         self.kinds = np.array([kind_of(it.name, it.file) if it.kind in _NATIVE else 0 for it in frames], np.int64)
         self.device_frame = self._innermost(np.isin(self.kinds, (*OF_DEVICE, LAUNCH)))
         self.of_device = np.append(self.kinds, 0)[self.device_frame]
-        for kinds, turn, then in (((LAUNCH,), _YIELDS, QUEUE), ((DOWNLOAD, MEMORY), _CLOCKS, SYNC)):
+        for kinds, turn, then in (((LAUNCH,), _YIELDS, QUEUE), ((UPLOAD, DOWNLOAD, MEMORY), _CLOCKS, SYNC)):
             self.of_device[self._in_loops(np.isin(self.of_device, kinds), *turn)] = then
         self.for_device = np.isin(self.of_device, (*OF_DEVICE, QUEUE))
         self.for_device |= self._like_whole(self.for_device)
@@ -91,7 +92,19 @@ class StackWaits:
         is_code = [it.kind in (*_NATIVE, FrameKind.PYTHON) and not it.name.endswith("sched_yield") for it in frames]
         inner = np.append(kinds, 0)[self._stack_frames.innermost_of_best(is_code)]
         own = (inner == SPIN_OWN) & (named_kind != WORK)
-        return np.asarray(((named_kind == SPIN) | own) & (self.of_device == 0))
+        spins = ((named_kind == SPIN) | own) & (self.of_device == 0)
+        return np.asarray(spins | (self._around(spins) & (self.of_device == 0)))
+
+    def _around(self, spins: Bools) -> Bools:
+        """Stacks that end in a native function which hardly does anything but call those that spin."""
+        frames = self._stack_frames
+        inner = frames.innermost_of_best([it.kind in (*_NATIVE, FrameKind.PYTHON) for it in frames.frames])
+        is_native = np.array([*(it.kind in _NATIVE for it in frames.frames), False])[inner]
+        count = len(frames.frames)
+        stack, frame = np.unique(np.stack([frames.stack_of, frames.flat]), axis=1)
+        all_ns = np.bincount(frame, self._cpu_ns[stack], count)
+        spun_ns = np.bincount(frame, np.where(spins, self._cpu_ns, 0)[stack], count)
+        return np.asarray(is_native & np.append(spun_ns > _AROUND * np.maximum(all_ns, 1), False)[inner])
 
     def _in_loops(self, calls: Bools, names: tuple[str, ...], in_turn: float) -> Bools:
         """Of stacks in calls of a device those that wait there in a loop which calls functions of these names.

@@ -106,6 +106,15 @@ def test_a_call_that_waits_in_a_loop_waits_for_the_device_and_the_rest_of_it_doe
     assert verdict_of(profile, work_of(profile)).sentence.startswith(sentence)
 
 
+@pytest.mark.parametrize(("own_ms", "spun_ms"), [(10, 100), (50, 50)])
+def test_a_function_that_does_nothing_but_give_its_cpu_away_spins_in_its_own_code_too(own_ms: int, spun_ms: int) -> None:
+    made = ProfileBuilder()
+    main, loop = made.thread(100, "MainThread"), native("wait_for_flag", "/srv/lib.so")
+    made.spend(main, ON_CPU, (100 - own_ms) * MS, [MAIN, loop, *YIELD])
+    made.spend(main, ON_CPU, own_ms * MS, [MAIN, loop])
+    assert work_of(made.build()).share_ns()[SHARES.index("spin")] == spun_ms * MS
+
+
 @pytest.mark.parametrize(("asking_ms", "waiting"), [(60, 100), (10, 10)])
 def test_a_line_of_python_that_mostly_asks_whether_a_device_is_done_waits_for_it(asking_ms: int, waiting: int) -> None:
     made = ProfileBuilder()
