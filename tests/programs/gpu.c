@@ -94,17 +94,48 @@ __attribute__((noinline)) int cuStreamSynchronize(long microseconds)
     return wait_for(microseconds) + 0 * tty;
 }
 
+/* What a call does itself, on a CPU, before it waits or beside that. */
+static int work_for(long microseconds)
+{
+    static volatile char from[1 << 16], to[1 << 16];
+    long long end = now_ns() + 1000LL * microseconds;
+
+    for (int turn = 0; now_ns() < end; turn++)
+        for (size_t at = 0; at < sizeof(from); at++)
+            to[at] = (char)(from[at] + turn);
+    return 0;
+}
+
+/* Copies, and has not to wait. */
 __attribute__((noinline)) int cuMemcpyHtoDAsync_v2(long microseconds)
+{
+    return work_for(microseconds) + 0 * tty;
+}
+
+/* Waits for what the device computes, then copies a little. */
+__attribute__((noinline)) int cuMemcpyDtoHAsync_v2(long microseconds)
+{
+    return wait_for(microseconds * 9 / 10) + work_for(microseconds / 10);
+}
+
+/* There is no room: it waits until there is. */
+__attribute__((noinline)) int cuLaunchKernelEx(long microseconds)
 {
     return wait_for(microseconds) + 0 * tty;
 }
 
+__attribute__((noinline)) int cuMemAlloc_v2(long microseconds)
+{
+    return work_for(microseconds) + 0 * tty;
+}
+
 __attribute__((noinline)) int cuLaunchKernel(long microseconds)
 {
-    return wait_for(microseconds) + 0 * tty;
+    return work_for(microseconds) + 0 * tty;
 }
 #else
-int cuStreamSynchronize(long), cuMemcpyHtoDAsync_v2(long), cuLaunchKernel(long);
+int cuStreamSynchronize(long), cuMemcpyHtoDAsync_v2(long), cuMemcpyDtoHAsync_v2(long), cuLaunchKernelEx(long);
+int cuMemAlloc_v2(long), cuLaunchKernel(long);
 
 #define CALLS(name, driver)                                \
     __attribute__((noinline)) int name(long microseconds)  \
@@ -117,5 +148,8 @@ int cuStreamSynchronize(long), cuMemcpyHtoDAsync_v2(long), cuLaunchKernel(long);
 
 CALLS(cudaStreamSynchronize, cuStreamSynchronize)
 CALLS(cudaMemcpyAsync, cuMemcpyHtoDAsync_v2)
+CALLS(cudaMemcpy, cuMemcpyDtoHAsync_v2)
+CALLS(cudaLaunchKernelExC, cuLaunchKernelEx)
+CALLS(cudaMalloc, cuMemAlloc_v2)
 CALLS(cudaLaunchKernel, cuLaunchKernel)
 #endif

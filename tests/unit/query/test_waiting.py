@@ -86,7 +86,7 @@ def driver(number: int) -> Frame:
         ("cuLaunchKernel", "sched_yield", "Waits for the GPU 80% of the time, whose queue is full: main"),
         ("cuLaunchKernel", "clock_gettime", "The host is late"),  # it may look at the time for any reason
         ("cuMemcpyDtoHAsync_v2", "clock_gettime", "Waits for the GPU 100% of the time: main"),
-        ("cuMemcpyHtoDAsync_v2", "clock_gettime", "Copies pageable memory to the GPU 100% of the time: main"),
+        ("cuMemcpyHtoDAsync_v2", "sched_yield", "Waits for the GPU 100% of the time: main"),
         ("cuMemFree_v2", "sched_yield", "Waits for the GPU 100% of the time: main"),
     ],
 )
