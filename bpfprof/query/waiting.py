@@ -33,6 +33,7 @@ _NATIVE = (FrameKind.NATIVE, FrameKind.INLINED)
 # others have the CPU, which is long, or looks at the time.
 _YIELDS = ("sched_yield",), 0.95
 _CLOCKS = ("sched_yield", "clock_gettime", "vdso_clock_gettime", "gettimeofday"), 0.5
+_IN_CALL = 0.5  # the same of the call itself, where that is the loop
 _AROUND = 0.8  # of the time of a function that spins, in those that it calls for that
 _IN_LOOP = 0.1  # the same of a frame that has called such a loop
 
@@ -118,12 +119,12 @@ class StackWaits:
         polls = calls & is_poll[frames.innermost_of_best(is_code)]
         if not polls.any():
             return polls
-        # The places in `flat` that are below the call.
+        # The places in `flat` that are of the call and below it.
         is_call = frames.flat == self.device_frame[frames.stack_of]
         places = np.arange(len(frames.flat))
         call_at = np.zeros(frames.count, np.int64)
         np.maximum.at(call_at, frames.stack_of[is_call], places[is_call])
-        inside = places[calls[frames.stack_of] & (places > call_at[frames.stack_of])]
+        inside = places[calls[frames.stack_of] & (places >= call_at[frames.stack_of])]
         frame, stack = frames.flat[inside], frames.stack_of[inside]
         _, once = np.unique(frame << 32 | stack, return_index=True)
         spent, polled = (
@@ -136,7 +137,8 @@ class StackWaits:
         caller = np.full(frames.count, -1, np.int64)
         np.maximum.at(caller, stack[outside], inside[outside])
         callers = np.unique(frames.flat[caller[caller >= 0]])
-        of_loop = np.isin(frame, callers[part[callers] >= _IN_LOOP])
+        is_call = np.isin(callers, self.device_frame[polls])
+        of_loop = np.isin(frame, callers[part[callers] >= np.where(is_call, _IN_CALL, _IN_LOOP)])
         found = polls.copy()
         found[stack[of_loop]] = True
         return found
