@@ -65,17 +65,19 @@ class AsyncTasks:
         }
         return {text: count for text, count in counts.items() if count}
 
-    def look(self, processes: Iterable[Process]) -> None:
-        """At all tasks; then the next look is due."""
-        self._look(processes, time.monotonic_ns() + self._step_ns // 2, lambda: False)
+    def look(self, processes: Iterable[Process], is_over: Callable[[], bool] = lambda: False) -> None:
+        """At all tasks, until it is over; then the next look is due."""
+        self._look(processes, time.monotonic_ns() + self._step_ns // 2, is_over)
         self.due_s = max(self.due_s, time.monotonic() - self._step_ns / 1e9) + self._step_ns / 1e9
 
     def finish(self, processes: Iterable[Process], is_over: Callable[[], bool]) -> None:
         """One more look, which speaks for what is left, at as many as there is time for."""
-        if self.due_s != float("inf"):
-            self._look(processes, time.monotonic_ns(), is_over)
-        for index in list(self._watched):
-            self._forget(index)
+        try:
+            if self.due_s != float("inf"):
+                self._look(processes, time.monotonic_ns(), is_over)
+        finally:
+            for index in list(self._watched):
+                self._forget(index)
 
     def _look(self, processes: Iterable[Process], end_ns: int, is_over: Callable[[], bool]) -> None:
         seen = set()

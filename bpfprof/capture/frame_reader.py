@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 from bpfprof.capture.process import Process
 from bpfprof.cpython.code_objects import CodeObject, Unresolved
 from bpfprof.cpython.line_tables import LineTable
@@ -9,6 +11,9 @@ from bpfprof.cpython.thread_state import RawFrame
 from bpfprof.model.frames import Frame, FrameKind
 
 _NO_MARKS = 256  # above all bytes
+# For the code objects of a look: some 20,000, where stacks of a program have some hundreds. Each may be another one.
+_READING_S = 5.0
+_TOO_MANY = Unresolved("too many code objects to be read in time")
 
 
 class FrameReader:
@@ -18,6 +23,7 @@ class FrameReader:
         self._process = process
         self._codes: dict[int, CodeObject | Unresolved] = {}
         self._tables: dict[int, LineTable] = {}
+        self._left_s = _READING_S
 
     def frames(self, raw: list[RawFrame]) -> list[Frame]:
         """Of functions: entries of the interpreter that are frames of their own are left out."""
@@ -37,8 +43,12 @@ class FrameReader:
     def code(self, address: int) -> CodeObject | Unresolved:
         """The code object at an address."""
         code = self._codes.get(address)
+        if code is None and self._left_s <= 0:
+            return _TOO_MANY
         if code is None:
+            begin_s = time.monotonic()
             code = self._codes[address] = self._process.read_code(address)
+            self._left_s -= time.monotonic() - begin_s
         return code
 
     def _frame(self, version: tuple[int, int], address: int, instruction: int) -> Frame:
@@ -47,6 +57,8 @@ class FrameReader:
             return Frame(FrameKind.PYTHON, f"[{code.reason}]")
         table = self._tables.get(address)
         if table is None:
+            begin_s = time.monotonic()
             table = self._tables[address] = LineTable.decode(version, code.linetable, code.first_line)
+            self._left_s -= time.monotonic() - begin_s
         offset = instruction - code.code_start
         return Frame(FrameKind.PYTHON, code.qualname, code.filename, table.line(offset) or table.nearest_line(offset))

@@ -6,6 +6,7 @@ that have waited for some time are looked at before the recording ends, as `bpfp
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable
 from typing import Any
@@ -25,6 +26,7 @@ from bpfprof.model.samples import LOCK_HOLDER_DTYPE, SOCKET_CALLS
 from bpfprof.model.syscalls import syscall_numbers
 from bpfprof.proc import tasks
 from bpfprof.proc.last_run import seconds_since_run
+from bpfprof.proc.memory import TimeIsOverError
 from bpfprof.recording.tables import RecordedLastWait, table_row
 from bpfprof.recording.writer import Sink
 
@@ -67,10 +69,11 @@ def look_at_waits(processes: Processes, table: ThreadTable, sink: Sink, is_over:
     since_ns = dict(zip(tids[chosen].tolist(), records["since_ns"][chosen].tolist()))
     longest = sorted(zip(waited_ns[chosen].tolist(), records["tgid"][chosen].tolist()), reverse=True)
     looked: list[_Look] = []
-    for pid in dict.fromkeys(pid for _, pid in longest):
-        if time.thread_time_ns() - cost_ns > _LOOKS_NS or is_over():
-            break
-        looked += _look_at(processes, Pid(pid))
+    with contextlib.suppress(TimeIsOverError):
+        for pid in dict.fromkeys(pid for _, pid in longest):
+            if time.thread_time_ns() - cost_ns > _LOOKS_NS or is_over():
+                break
+            looked += _look_at(processes, Pid(pid))
     if not looked:
         return
     tids, records = table.read()

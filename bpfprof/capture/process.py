@@ -81,6 +81,7 @@ class ProcessCodes:
     known: dict[int, tuple[int, int, int]] = field(default_factory=dict)
     bytes_left: int = _CODE_BYTES  # of names and line tables
     frames: dict[bytes, bytes] = field(default_factory=dict)  # Python frames as they came -> as they are recorded
+    unread: dict[bytes, bytes] = field(default_factory=dict)  # the same of frames that are not read while it rests
     paid_until_s: float = 0.0  # for reading in vain, time.monotonic()
 
     @property

@@ -15,6 +15,7 @@ from bpfprof import abi
 from bpfprof import array_types as npt
 from bpfprof.abi.dtypes import STACK_DTYPE, THREAD_DTYPE
 from bpfprof.capture.async_tasks import AsyncTasks
+from bpfprof.capture.ending import Limit, after_asked, until
 from bpfprof.capture.inbox import Batch, Inbox
 from bpfprof.capture.lock_looks import look_at_waits
 from bpfprof.capture.marks import Marks
@@ -52,7 +53,7 @@ _DRAIN_REST, _DRAIN_REST_OF_ALL = 5, 20
 _MANY_EVENTS = 20_000
 _SLEEPERS_TOGETHER = 10  # processes
 _TOTALS_EVERY_S = 2.0
-_LOOKS_END_S, _END_S = 0.5, 0.9
+_UNDER_WAY_S, _LOOKS_END_S, _END_S = 0.3, 0.5, 0.9
 _LOOKS_EVERY_S, _LOOKS_REST = 1.0, 50  # the second times what looks took: they cost at most 2% of a CPU
 _NOT_COPIED, _NOT_TOLD = int(abi.Status["BP_CODE_NOT_COPIED"]), int(abi.Status["BP_SWITCH_NOT_TOLD"])
 _EXEC, _EXIT = abi.EventKind["BP_EVENT_EXEC"], abi.EventKind["BP_EVENT_EXIT"]
@@ -101,6 +102,7 @@ class Session:
         self._used: dict[Pid, tasks.ProcessUsage | None] = {}
         self._memory_limits = MemoryLimits()
         self._cpu_limits = CpuLimits()
+        self._limit = Limit(lambda: False)  # of what a drain looks at
         self._is_urgent = True  # the next drain should be soon
         self._turns = Turns()
         self._drained_s = self._drain_cost_s = self._next_totals_s = self._next_looks_s = 0.0
@@ -110,6 +112,7 @@ class Session:
 
         On a host that has far too much to do, not all of them are looked at before the duration is over.
         """
+        self._limit_drains(after_asked(lambda: self._is_over(stop), _UNDER_WAY_S))
         self._write_start()
         self._drain()
         processes = list(self._processes.by_pid.values())
@@ -124,7 +127,7 @@ class Session:
         for number, process in enumerate(processes):
             if self._is_over(stop):
                 break
-            self._sleeps.look_at(process, self._inbox.take)
+            self._sleeps.look_at(process, self._inbox.take, lambda: self._is_over(stop))
             if number % _SLEEPERS_TOGETHER == _SLEEPERS_TOGETHER - 1:
                 self._drain()  # what is new must be looked at while it is there
         self._processes.take_newly_known()
@@ -157,7 +160,8 @@ class Session:
             self._watch.probe_libraries()
             ended = ended and not (self._watch.is_launched and self._processes.living())
             if not ended and time.monotonic() >= self._async.due_s:
-                self._async.look(list(self._processes.by_pid.values()))
+                with self._limit.look():
+                    self._async.look(list(self._processes.by_pid.values()), self._limit)
 
     def finish(self, stop: StopRequest) -> None:
         """Takes the kernel side down and writes the end of the recording.
@@ -165,16 +169,20 @@ class Session:
         What is left to look at has _LOOKS_END_S, and to name _END_S, or until one more signal comes.
         """
         begin_s = time.monotonic()
-        is_over, is_all_over = _Ending(stop, begin_s + _LOOKS_END_S), _Ending(stop, begin_s + _END_S)
-        self._processes.refresh_names(is_over)
+        is_over, is_all_over = until(begin_s + _LOOKS_END_S, stop), until(begin_s + _END_S, stop)
+        with is_over.look():
+            self._processes.refresh_names(is_over)
         self._next_looks_s = 0.0
-        if not is_over():
+        with is_over.look():
             self._look_at_sleepers(is_over)
-        self._async.finish(list(self._processes.by_pid.values()), is_over)
+        with is_over.look():
+            self._async.finish(list(self._processes.by_pid.values()), is_over)
         self._cpu_limits.note(self._python_pids())
-        if not is_over():
+        with is_over.look():
             look_at_waits(self._processes, self._threads, self._sink, is_over)
         usage, end_ns = self._usage(), self._watch.stop()  # of the same time
+        cut_count = self._limit.cut_count + is_over.cut_count
+        self._limit_drains(is_all_over)
         self._next_totals_s = float("inf")  # the last ones follow, of this moment
         self._drain()
         self._marks.close()
@@ -196,7 +204,7 @@ class Session:
             codes_replaced=self._stacks.changed_count,
             codes_not_copied=self._tables.counters()[_NOT_COPIED],
             switches_untold=int(self._tables.counters()[_NOT_TOLD]) + self._rows.untold_count,
-            problems=self._problems(),
+            problems=self._problems(cut_count),
             tasks_missed=self._async.missed,
             usage=usage,
             limit_hits=self._memory_limits.hits(self._processes.by_pid),
@@ -218,6 +226,9 @@ class Session:
 
     def _is_over(self, stop: StopRequest) -> bool:
         return stop.requested or time.monotonic() >= self._deadline_s
+
+    def _limit_drains(self, limit: Limit) -> None:
+        self._limit = self._stacks.is_late = limit
 
     def _must_drain(self) -> bool:
         """Whether something was born whose code must be read while it is there; of a whole machine that is too much."""
@@ -242,8 +253,10 @@ class Session:
         self._processes.follow_time()
         self._processes.watch_members()
         self._add_stacks(batch)
-        self._look_at_sleepers()
-        self._processes.name_threads()
+        with self._limit.look():
+            self._look_at_sleepers(self._limit)
+        with self._limit.look():
+            self._processes.name_threads()
         self._cpu_limits.note(self._python_pids())
         self._write_tables()
         self._marks.take(list(self._processes.by_pid.values()), self._sink)
@@ -284,7 +297,7 @@ class Session:
             self._processes.executed(Pid(int(event["tgid"])), Tid(int(event["tid"])), int(event["time_ns"]))
         self._stacks.add_records(records[position:], self._processes.codes_of, self._natives)
 
-    def _look_at_sleepers(self, is_over: Callable[[], bool] = lambda: False) -> None:
+    def _look_at_sleepers(self, is_over: Limit) -> None:
         """At those of processes that are known since lately, or some of whose stacks lack what may be known by now."""
         for process in self._processes.take_newly_known():
             self._sleeps.look_at(process, is_over=is_over)
@@ -348,7 +361,7 @@ class Session:
         counts[abi.Status["BP_LOST_THREAD_TABLE_FULL"]] += self._processes.threads.unwatched_count
         return {index: int(counts[index]) for index in range(first, end) if counts[index] and index not in no_loss}
 
-    def _problems(self) -> dict[str, int]:
+    def _problems(self, cut_looks: int) -> dict[str, int]:
         """What native stacks may lack, beside what each says of itself: sentence -> how often."""
         code, events = self._watch.code, self._watch.mapping_events
         problems: Counter[str] = Counter()
@@ -368,6 +381,7 @@ class Session:
         for name, percent in self._watch.uncounted_percent.items():
             problems[f"percent of the time in which {name} were not counted: the CPU has too few counters"] = percent
         problems.update(self._watch.calls.problems if self._watch.calls else {})
+        problems["looks at what threads do when the recording ends that were cut, for want of time"] = cut_looks
         problems["marks of programs (bpfprof.marks) that were too many, or not whole"] = self._marks.lost_count
         return {text: count for text, count in problems.items() if count}
 
@@ -376,16 +390,6 @@ class Session:
         self.progress.elapsed_s = (time.monotonic_ns() - self._watch.start_ns) / 1e9
         self.progress.thread_count = self._processes.threads.count
         self.progress.own_cpu_s = self._watch.own_cpu_s() - self._cpu_before_s
-
-
-class _Ending:
-    """Whether no more is looked at: the time is over, or one more signal has come."""
-
-    def __init__(self, stop: StopRequest, until_s: float) -> None:
-        self._stop, self._until_s, self._count = stop, until_s, stop.count
-
-    def __call__(self) -> bool:
-        return self._stop.count != self._count or time.monotonic() >= self._until_s
 
 
 def _time_ns(record: memoryview) -> int:

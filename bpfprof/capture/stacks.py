@@ -61,6 +61,7 @@ _TEXT_BYTES = abi.CONSTANTS["BP_COPIED_TEXT_BYTES"]
 _OFFSET_LIMIT = 1 << 31
 _CHANGED = Unresolved("code object replaced before it was read")
 _IN_VAIN = Unresolved("too many code objects of its process were not there")
+_LATE = Unresolved("not read before the recording was to end")
 _TOO_MUCH = Unresolved("more code objects than are recorded of a process, or of all")
 _CODE_BYTES = 256 << 20  # of names and line tables of all processes
 _CHUNK_BYTES = 8 << 20  # of code objects; the reader takes more
@@ -96,6 +97,7 @@ class StackTable:
     _new_stacks: list[tuple[bytes, bytes, bytes]] = field(default_factory=list)
     unfinished: set[int] = field(default_factory=set)  # they lack what will be known soon
     _unfinished_pids: set[int] = field(default_factory=set)  # processes that had some lately
+    is_late: Callable[[], bool] = lambda: False  # whether nothing is read any more, as the recording ends
     unverified_count: int = 0
     changed_count: int = 0
     _code_bytes_left: int = _CODE_BYTES
@@ -236,20 +238,27 @@ class StackTable:
 
     def _frames(self, codes: ProcessCodes, content: bytes) -> bytes:
         """Rows of PYTHON_FRAME_DTYPE from those that the kernel side sends. Most frames were met before."""
-        known = codes.frames.get
+        if codes.unread and not self._rests(codes):
+            codes.unread.clear()
+        known, unread = codes.frames.get, codes.unread.get
         raw = [content[at : at + _FRAME_BYTES] for at in range(0, len(content), _FRAME_BYTES)]
-        return b"".join([known(frame) or self._frame(codes, frame) for frame in raw])
+        return b"".join([known(frame) or unread(frame) or self._frame(codes, frame) for frame in raw])
 
     def _frame(self, codes: ProcessCodes, content: bytes) -> bytes:
         code, instruction, identity = _RAW_FRAME.unpack(content)
         index, start = self._code(codes, code & _ADDRESS_MASK, identity)
         offset = max(-_OFFSET_LIMIT, min(instruction - start, _OFFSET_LIMIT - 1)) if start else _NO_OFFSET
         row = _FRAME.pack(index, offset, code >> _MARK_AT)
-        if start:
-            if len(codes.frames) >= _FRAMES_LIMIT:
-                codes.frames.clear()
-            codes.frames[content] = row
+        if start or self._rests(codes):
+            met = codes.frames if start else codes.unread
+            if len(met) >= _FRAMES_LIMIT:
+                met.clear()
+            met[content] = row
         return row
+
+    def _rests(self, codes: ProcessCodes) -> bool:
+        """Whether none of its code objects is read now."""
+        return codes.rests or self.is_late()
 
     def _code(self, codes: ProcessCodes, address: int, identity: int) -> tuple[int, int]:
         known = codes.known.get(address)
@@ -257,8 +266,8 @@ class StackTable:
             return known[1], known[2]
         if min(codes.bytes_left, self._code_bytes_left) <= 0:
             return self._unnamed(codes, _TOO_MUCH), 0
-        if codes.rests:
-            return self._unnamed(codes, _IN_VAIN), 0
+        if self._rests(codes):
+            return self._unnamed(codes, _IN_VAIN if codes.rests else _LATE), 0
         begin_s = time.thread_time()
         code, read_identity = self._read(codes, address, identity)
         if not isinstance(code, CodeObject):

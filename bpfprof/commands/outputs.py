@@ -130,8 +130,9 @@ def open_output(path: Path, caller: tuple[int, int] | None, empty: bool = True, 
     """Descriptor of a regular file at `path`, readable too, made empty; opened as `caller` (uid, gid) if given.
 
     As long as it is open no other bpfprof writes it. mode: of a new file; 0o600 closes one of the caller's own that was
-    there to others, too. Raises UsageError for a link, a FIFO, a directory, a device, another user's file in a shared
-    folder, one that another bpfprof writes, or what the caller may not write.
+    there to others, too. Raises UsageError for a link, a FIFO, a directory, a device, one that another bpfprof writes,
+    or what the caller may not write; for another user's file in a folder that more than its owner may write, or that is
+    open to others where `mode` is not.
     """
     if path.name in _IN_FOLDERS and not path.parent.exists():
         with contextlib.suppress(OSError), files_as(caller):  # the open says what is wrong
@@ -147,7 +148,7 @@ def open_output(path: Path, caller: tuple[int, int] | None, empty: bool = True, 
         raise UsageError(f"{path} cannot be written: {why}") from error
     try:
         status = os.fstat(fd)
-        _check(path, status, caller)
+        _check(path, status, caller, mode)
         _keep_others_out(fd, path)
         if not mode & 0o077 and status.st_mode & 0o077 and status.st_uid in _own_ids(caller):
             with files_as(caller):
@@ -182,13 +183,16 @@ def _own_ids(caller: tuple[int, int] | None) -> set[int]:
     return {os.geteuid(), *(caller or ())[:1]}
 
 
-def _check(path: Path, status: os.stat_result, caller: tuple[int, int] | None) -> None:
+def _check(path: Path, status: os.stat_result, caller: tuple[int, int] | None, mode: int) -> None:
     if not stat.S_ISREG(status.st_mode):
         raise UsageError(f"{path} is not a regular file", f"-o - >{path} writes to what it is")
+    if status.st_uid in _own_ids(caller):
+        return
     folder = os.stat(path.parent)
-    is_shared = folder.st_mode & stat.S_ISVTX and folder.st_mode & stat.S_IWOTH
-    if is_shared and status.st_uid not in _own_ids(caller):
+    if folder.st_mode & (stat.S_IWGRP | stat.S_IWOTH) and status.st_uid != folder.st_uid:
         raise UsageError(f"{path} belongs to another user")
+    if not mode & 0o077 and status.st_mode & 0o077:
+        raise UsageError(f"{path} belongs to another user, and is open to more than its owner")
 
 
 def open_temporary() -> int:

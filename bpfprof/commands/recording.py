@@ -118,10 +118,8 @@ def _record(
     watch = Watch.of(plan.options, kernel, targets)
     failure: BpfprofError | None = None
     captured, profile = _Captured(), None
-    said = f"bpfprof: the recording is in {path}; its summary takes a while, and a signal leaves it out"
-    part = float("inf") if sys.stderr.isatty() else _SUMMARY_PART
-    limit = TimeLimit(part, said) if plan.chosen is None else None
-    with contextlib.closing(Result.open(path, stream, plan.chosen is None, spare)) as result, result.watched_over():
+    limit = _limit(plan, path)
+    with contextlib.closing(Result.open(path, stream, plan.chosen, spare)) as result, result.watched_over():
         try:
             if plan.options.native or plan.options.watches_all:
                 # It needs much of the same, and what is met first has to be looked at soon.
@@ -152,15 +150,25 @@ def _record(
             return None, path, None
         text: str | bytes = ""
         report = None
-        if limit is not None:
-            most_s = (_SIGNAL_END_S if stop.count else _END_S) - captured.end_s
-            limit.begin(max(most_s, _LEAST_SUMMARY_S), captured.recorded_s)
-        with contextlib.suppress(OutOfTimeError), limit or contextlib.nullcontext():
+        most_s = _SIGNAL_END_S if stop.count else _END_S
+        if stop.count or plan.chosen is None:  # else who asked for the report waits for it, or sends a signal
+            limit.begin(max(most_s - captured.end_s, _LEAST_SUMMARY_S), captured.recorded_s)
+        with contextlib.suppress(OutOfTimeError), limit:
             profile = _read_back(result.recording, plan.profile_options)
             report = plan.render(profile, plan.chosen) if plan.chosen else None
             text = plan.render(profile, None)
+        if plan.chosen is not None and report is None:
+            return None, path, failure or result.out_of_time()
         result.write(report)
     return text, path, failure or _shortcoming(profile, bool(text), captured.lost_count)
+
+
+def _limit(plan: Plan, path: Path) -> TimeLimit:
+    """Of a report or a summary; on a terminal it only says that it takes a while."""
+    said = f"the recording is in {path}; its summary takes a while, and a signal leaves it out"
+    if plan.chosen is not None:
+        said = f"{path} takes a while; a signal leaves it out, and the recording is kept"
+    return TimeLimit(float("inf") if sys.stderr.isatty() else _SUMMARY_PART, f"bpfprof: {said}")
 
 
 def _shortcoming(profile: Profile | None, has_summary: bool, lost_count: int) -> BpfprofError | None:
@@ -174,7 +182,7 @@ def _shortcoming(profile: Profile | None, has_summary: bool, lost_count: int) ->
     if profile is None and lost_count:
         lost = f"{lost_count:,} events were lost, and there was no time to see what they leave out"
         return RecordingError(f"the recording may be incomplete: {lost}", "bpfprof report says it")
-    click.echo("bpfprof: there was no time for a summary, which `bpfprof report` makes", err=True)
+    click.echo("bpfprof: there was no time for a summary, which `bpfprof report` makes of a recording", err=True)
     return None
 
 

@@ -10,6 +10,7 @@ from typing import BinaryIO
 
 import click
 
+from bpfprof.commands.options import RECORDING_SUFFIX
 from bpfprof.commands.outputs import (
     encoded,
     open_output,
@@ -18,8 +19,9 @@ from bpfprof.commands.outputs import (
     write_whole,
 )
 from bpfprof.dataclass import dataclass
-from bpfprof.errors import LaunchError, TargetError, UnsupportedError, UsageError
+from bpfprof.errors import LaunchError, OutputError, TargetError, UnsupportedError, UsageError
 from bpfprof.proc.caller import caller_ids
+from bpfprof.render.formats import Format
 
 _NOTHING_RECORDED = (LaunchError, TargetError, UnsupportedError, UsageError)
 
@@ -28,7 +30,8 @@ _NOTHING_RECORDED = (LaunchError, TargetError, UnsupportedError, UsageError)
 class Result:
     """`recording` is what is recorded to: the file itself, or one without a name if that is to have something else.
 
-    file: None where it all goes to `stream`. spare: a name for a recording that was to have none.
+    file: None where it all goes to `stream`. spare: a name for a recording that was to have none; convert: what makes
+    of it what it was to be, "" where nothing does.
     """
 
     path: Path
@@ -38,15 +41,19 @@ class Result:
     is_new: bool
     caller: tuple[int, int] | None
     spare: Path
+    convert: str
 
     @classmethod
-    def open(cls, path: Path, stream: BinaryIO | None, is_recording: bool, spare: Path) -> Result:
+    def open(cls, path: Path, stream: BinaryIO | None, chosen: Format | None, spare: Path) -> Result:
         """stream: what `path` stands for, if not for a file. Raises UsageError when a file cannot be written."""
-        caller, is_new, file = caller_ids(), not os.path.lexists(path), None
+        caller, is_new, file, is_recording, convert = caller_ids(), not os.path.lexists(path), None, chosen is None, ""
+        if chosen is not None and stream is None:
+            spare = spare if os.path.lexists(beside := path.with_suffix(RECORDING_SUFFIX)) else beside
+            convert = f"bpfprof report {spare} -f {chosen.name} -o {path}"
         if stream is None:
             file = os.fdopen(open_output(path, caller, empty=False, mode=0o600 if is_recording else 0o644), "r+b")
         recording = file if file and is_recording else os.fdopen(open_temporary(), "r+b")
-        return cls(path, recording, file, stream, is_new, caller, spare)
+        return cls(path, recording, file, stream, is_new, caller, spare, convert)
 
     def write(self, report: str | bytes | None) -> None:
         """The report, or None where the recording itself is the result. Raises OutputError."""
@@ -72,11 +79,15 @@ class Result:
             is_kept = has_some and self.file is self.recording
             if is_kept:
                 click.echo(f"bpfprof: the recording so far is in {self.path}", err=True)
-            elif has_some and isinstance(error, Exception):  # else its user has ended it
-                self._keep()
-            if self.file is not None and self.is_new and not is_kept:
-                remove_output(self.path, self.file.fileno(), self.caller)
+            else:
+                self._give_up(bool(has_some))
             raise
+
+    def out_of_time(self) -> OutputError:
+        """There was no time for the report: the recording is kept in its place; why, for the user."""
+        what = self.path if self.file is not None else "the report"
+        self._give_up(True)
+        return OutputError(f"there was no time for {what}", self.convert)
 
     def close(self) -> None:
         """Gives back what is open."""
@@ -84,11 +95,20 @@ class Result:
         if self.file is not None:
             self.file.close()
 
+    def _give_up(self, has_some: bool) -> None:
+        if has_some:
+            self._keep()
+        if self.file is not None and self.is_new:
+            remove_output(self.path, self.file.fileno(), self.caller)
+
     def _keep(self) -> None:
-        with contextlib.suppress(OSError, UsageError):
+        try:
             self.recording.seek(0)
             with os.fdopen(open_output(self.spare, self.caller, mode=0o600), "r+b") as file:
                 _copy(self.recording, file)
+        except (OSError, UsageError) as error:
+            click.echo(f"bpfprof: the recording so far could not be kept: {error}", err=True)
+        else:
             click.echo(f"bpfprof: the recording so far is in {self.spare}", err=True)
 
 

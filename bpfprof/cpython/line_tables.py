@@ -20,6 +20,8 @@ Numbers = npt.NDArray[np.signedinteger[Any]]
 _CODE_UNIT_BYTES = 2
 # Location codes: enum _PyCodeLocationInfoKind, Include/cpython/code.h (v3.11.0). 0 to 9 stay on the line before them.
 _SHORT_9, _ONE_LINE_0, _ONE_LINE_2, _LONG, _NO_LOCATION = 9, 10, 12, 14, 15
+_VARINT_BYTES = 6
+_LARGE_BYTES = 4096  # of a function of some thousand instructions
 _NO_LINE_DELTA = -128  # 3.10: this range has no line
 _LINE_LIMIT = 1 << 31  # lines are C ints
 _NOT_STARTED = -_CODE_UNIT_BYTES  # 3.11 and 3.12 point one unit before the first instruction; 3.9 has -1
@@ -40,7 +42,8 @@ class LineTable:
     def decode(version: tuple[int, int], linetable: bytes, first_line: int) -> LineTable:
         """Never raises: what follows damage has no line."""
         if version >= (3, 11):
-            starts, lines = _decode_locations(linetable, first_line)
+            decode = _decode_locations if len(linetable) < _LARGE_BYTES else _decode_large_locations
+            starts, lines = decode(linetable, first_line)
         elif version >= (3, 10):
             starts, lines = _decode_linetable(linetable, first_line)
         else:
@@ -108,6 +111,43 @@ def _signed_varint(table: bytes, position: int) -> tuple[int | None, int]:
         if not byte & 0x40:
             return (-(value >> 1) if value & 1 else value >> 1), position
     return None, position
+
+
+def _decode_large_locations(table: bytes, first_line: int) -> tuple[Numbers, Numbers]:
+    """The same at once: a tenth of the time for a large table, five times as long for one of a usual function."""
+    data = np.frombuffer(table, np.uint8)
+    heads = np.flatnonzero(data & 0x80)
+    codes = data[heads] >> 3 & 15
+    deltas = np.where((codes > _SHORT_9) & (codes <= _ONE_LINE_2), codes.astype(np.int64) - _ONE_LINE_0, 0)
+    is_long = (codes > _ONE_LINE_2) & (codes <= _LONG)
+    deltas[is_long], is_whole = _signed_varints(data, heads[is_long] + 1)
+    if not is_whole.all():  # the rest has no line
+        end = int(np.flatnonzero(is_long)[is_whole.argmin()])
+        heads, codes, deltas = heads[:end], codes[:end], deltas[:end]
+    starts = np.zeros(len(heads) + 1, np.int32)
+    np.cumsum(((data[heads] & 7) + 1) * _CODE_UNIT_BYTES, out=starts[1:])
+    lines = np.zeros(len(heads) + 1, np.int32)  # what follows the last entry has none
+    line = first_line + np.cumsum(deltas)
+    # An entry without location reports no line, but the next delta still counts from the line before it.
+    has_line = (codes != _NO_LOCATION) & (line > 0) & (line < _LINE_LIMIT)
+    lines[:-1] = np.where(has_line, line, 0)
+    return starts, lines
+
+
+def _signed_varints(
+    data: npt.NDArray[np.uint8], positions: npt.NDArray[np.signedinteger[Any]]
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
+    """The values at these positions, and which are whole: as _signed_varint() has it."""
+    values, goes_on = np.zeros(len(positions), np.int64), np.ones(len(positions), np.bool_)
+    is_whole = ~goes_on
+    data = np.append(data, np.full(_VARINT_BYTES, 0x80, np.uint8))
+    for place in range(_VARINT_BYTES):  # 36 bits hold any C int and its sign
+        byte = data[positions + place].astype(np.int64)
+        goes_on &= byte < 0x80
+        values[goes_on] |= (byte[goes_on] & 0x3F) << 6 * place
+        is_whole |= goes_on & (byte & 0x40 == 0)
+        goes_on &= ~is_whole
+    return np.where(values & 1, -(values >> 1), values >> 1), is_whole
 
 
 def _decode_linetable(table: bytes, first_line: int) -> tuple[Numbers, Numbers]:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import threading
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
 
 from bpfprof.errors import TargetError
 from bpfprof.model.ids import Pid, RuntimeAddress
@@ -12,6 +15,32 @@ READ_LIMIT_BYTES = 1 << 20
 _PAGE_BITS, _BLOCK_BYTES = 12, 16 << 10
 # User space ends below 2^56 with five-level page tables (Documentation/arch/x86/x86_64/mm.rst, Linux 6.6).
 _ADDRESS_LIMIT = 1 << 56
+
+
+class TimeIsOverError(Exception):
+    """What a process has in its memory is read no further: see reads_until()."""
+
+
+class _Limit(threading.local):
+    """Of what a thread reads."""
+
+    is_over: Callable[[], bool] = staticmethod(lambda: False)
+
+
+_limit = _Limit()
+
+
+@contextlib.contextmanager
+def reads_until(is_over: Callable[[], bool]) -> Iterator[None]:
+    """In the block this thread's reads of processes raise TimeIsOverError when it is over.
+
+    So all that follows a stranger's structures has an end, however many of them there are.
+    """
+    before, _limit.is_over = _limit.is_over, is_over
+    try:
+        yield
+    finally:
+        _limit.is_over = before
 
 
 class Memory(ABC):
@@ -105,6 +134,8 @@ class ProcessMemory(Memory):
 
     def read_up_to(self, address: int, size: int) -> bytes:
         """As many of `size` bytes as are readable from `address` on; b"" if none is."""
+        if _limit.is_over():
+            raise TimeIsOverError
         if not 0 < address < _ADDRESS_LIMIT or not 0 < size <= READ_LIMIT_BYTES or self._opened is None:
             return b""
         try:

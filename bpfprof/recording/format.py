@@ -25,6 +25,9 @@ MAGIC = b"BPFPROF\x02"  # the last byte is the version of the format
 CHUNK_MAGIC = b"CHNK"
 MAX_CHUNK_BYTES = 1 << 28
 MAX_TEXT_BYTES = 1 << 25  # of the JSON of a chunk: parsed it takes some twenty times as much
+# A list or a dict takes so many bytes at least, however little there is in it. Those of a recording take at most seven
+# times as much as their text.
+_LIST_BYTES, _DICT_BYTES, _NESTED_BYTES, _NESTED_TIMES = 96, 210, 128 << 20, 8
 _HEADER = struct.Struct("<4sIQ")
 _SCALAR = re.compile(r"[<|][uif][1248]")
 
@@ -77,7 +80,11 @@ def _decode_payload(payload: bytes) -> Chunk:
     (text_bytes,) = struct.unpack_from("<Q", payload, 0)
     if text_bytes > MAX_TEXT_BYTES:
         raise ValueError("a chunk has more text than this version reads")
-    content = json.loads(payload[8 : 8 + text_bytes])
+    text = payload[8 : 8 + text_bytes]
+    nested_bytes = _LIST_BYTES * text.count(b"[") + _DICT_BYTES * text.count(b"{")
+    if nested_bytes > _NESTED_BYTES + _NESTED_TIMES * text_bytes:
+        raise ValueError("a chunk has more lists than this version reads")
+    content = json.loads(text)
     position = (8 + text_bytes + 7) & ~7
     arrays: dict[str, npt.NDArray[Any]] = {}
     for name, description, count in content["arrays"]:

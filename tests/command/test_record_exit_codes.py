@@ -263,6 +263,40 @@ def test_what_cannot_be_written_is_not_lost(tmp_path: Path) -> None:
     checked(path)
 
 
+# Pictures are never done.
+ENDLESS = """
+import sys, time
+from bpfprof.render import formats
+def endless(*_):
+    print("converting", file=sys.stderr, flush=True)
+    while True:
+        time.sleep(0.01)
+formats.Format.render = endless
+from bpfprof.cli import main
+sys.argv[0] = "bpfprof"
+main()
+"""
+
+
+@pytest.mark.parametrize("is_second", [False, True])
+def test_a_picture_that_takes_too_long_leaves_the_recording(is_second: bool, tmp_path: Path) -> None:
+    """After a signal it has a limit of time; where the recording ended by itself a signal ends it."""
+    with running("sh", "-c", "echo ready; exec sleep 100") as target:
+        command = [PYTHON, "-c", ENDLESS, "record", "-p", str(target.pid), "-o", "x.svg"]
+        command += ["-d", "0.3"] if is_second else []
+        process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        assert process.stderr is not None
+        until = "converting" if is_second else "recording "
+        heard = next(line for line in process.stderr if line.startswith(until))
+        process.send_signal(signal.SIGTERM)
+        heard += process.communicate(timeout=100)[1]
+    assert [path.name for path in tmp_path.iterdir()] == ["x.bpfprof"]
+    assert "the recording so far is in x.bpfprof" in heard and "Traceback" not in heard
+    assert process.returncode == (128 + signal.SIGTERM if is_second else 5)
+    assert is_second or "bpfprof report x.bpfprof -f flamegraph -o x.svg" in heard
+    checked(tmp_path / "x.bpfprof")
+
+
 # --- wrong use
 
 

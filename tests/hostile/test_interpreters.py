@@ -10,10 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.hostile.test_targets import END_S, check
+from tests.hostile.test_targets import check
 from tests.integration.recorded import PYTHON, bpfprof, needs_root, program, running
 
 pytestmark = [needs_root, pytest.mark.skipif(shutil.which("cc") is None, reason="the library is compiled with cc")]
+DUMP_S = 15.0  # 5 s for code objects, and what a machine takes that others use as well
 KINDS = ["loop", "circle", "long", "codes", "kernel", "holes", "changing", "threads"]
 
 
@@ -38,4 +39,4 @@ def test_a_dump_ends(kind: str, library: str) -> None:
     with running(PYTHON, program("hostile_interpreter.py"), library, kind) as target:
         begin_s = time.monotonic()
         threads = json.loads(bpfprof("dump", target.pid, "-j").stdout)["processes"][0]["threads"]
-        assert time.monotonic() - begin_s < END_S and len(threads) == 3
+        assert time.monotonic() - begin_s < DUMP_S and len(threads) == 3

@@ -1,7 +1,8 @@
-"""What is left to look at when a recording ends has a time, or until one more signal comes."""
+"""What is under way when a recording ends, and what is left to look at, has a time, or until one more signal comes."""
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
 import time
@@ -10,10 +11,10 @@ from typing import Any, cast
 
 import pytest
 
-from bpfprof.capture import session as session_module
+from bpfprof.capture import ending as ending_module
 from bpfprof.capture.async_tasks import AsyncTasks
+from bpfprof.capture.ending import Limit, after_asked, until
 from bpfprof.capture.processes import Processes
-from bpfprof.capture.session import _Ending
 from bpfprof.capture.sleeping import Sleeps
 from bpfprof.capture.stacks import StackTable
 from bpfprof.capture.stop import StopRequest
@@ -21,17 +22,53 @@ from bpfprof.code.background import Background
 from bpfprof.code.namer import Namer
 from bpfprof.kernel.tables import Tables
 from bpfprof.model.ids import Pid
+from bpfprof.proc.memory import ProcessMemory
 
 NEVER_S = 1e9
 
 
 def test_it_is_over_at_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
     now_s = [100.0]
-    monkeypatch.setattr(session_module.time, "monotonic", lambda: now_s[0])
-    is_over = _Ending(cast(StopRequest, SimpleNamespace(count=1)), 102.0)
+    monkeypatch.setattr(ending_module.time, "monotonic", lambda: now_s[0])
+    is_over = until(102.0, cast(StopRequest, SimpleNamespace(count=1)))
     assert not is_over()
     now_s[0] = 102.0
     assert is_over()
+
+
+def test_what_is_under_way_has_a_time_from_when_the_end_was_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    now_s, asked = [100.0], [False]
+    monkeypatch.setattr(ending_module.time, "monotonic", lambda: now_s[0])
+    is_over = after_asked(lambda: asked[0], 0.5)
+    assert not is_over()
+    now_s[0], asked[0] = 200.0, True
+    assert not is_over()
+    now_s[0] = 200.5
+    assert is_over()
+
+
+def test_a_look_ends_at_the_next_read_wherever_it_is() -> None:
+    """A program's structures may lead around for ever; what was found of other programs is kept."""
+    reads = [0]
+
+    def is_over() -> bool:
+        reads[0] += 1
+        return reads[0] > 3
+
+    block, found, limit = ctypes.create_string_buffer(8), [], Limit(is_over)
+    with ProcessMemory(Pid(os.getpid())) as memory:
+        with limit.look():
+            while True:
+                found.append(memory.read_u64(ctypes.addressof(block)))
+        assert found == [0, 0, 0] and limit.cut_count == 1
+        assert memory.read_u64(ctypes.addressof(block)) == 0, "what follows has no limit"
+
+
+def test_a_look_in_time_is_not_counted() -> None:
+    limit = Limit(lambda: False)
+    with limit.look():
+        pass
+    assert limit.cut_count == 0
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -39,7 +76,7 @@ def test_one_more_signal_ends_it(number: signal.Signals) -> None:
     with StopRequest() as stop:
         signal.raise_signal(signal.SIGINT)  # to this thread, not any of the process, which would act on it later
         assert stop.requested
-        is_over = _Ending(stop, NEVER_S)
+        is_over = until(NEVER_S, stop)
         assert not is_over()
         signal.raise_signal(number)
         assert is_over() and is_over()

@@ -322,6 +322,36 @@ def test_what_is_read_in_vain_is_bounded_for_its_process_alone(
     assert not child.rests and not codes[PID].rests
 
 
+def test_while_it_rests_frames_that_came_before_cost_nothing_and_later_they_are_read(
+    table: StackTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now_s = [1000.0]
+    monkeypatch.setattr("bpfprof.capture.process.time.monotonic", lambda: now_s[0])
+    target = Target(work=0x1000)
+    codes, asked = ProcessCodes(0, target), []
+    inner = table._frame
+    monkeypatch.setattr(table, "_frame", lambda *arguments: asked.append(arguments) or inner(*arguments))
+    codes.paid_until_s = 1001.0
+    for key in (1, 2, 3):
+        table.add_records([record(key, target.frame(0x1000))], {PID: codes}.get)
+    assert len(asked) == 1 and not target.reads
+    now_s[0] = 1002.0
+    table.add_records([record(4, target.frame(0x1000))], {PID: codes}.get)
+    assert target.reads == [0x1000]
+    assert names(table) == ["[too many code objects of its process were not there]", "work"]
+    assert index(table, 1) == index(table, 3) != index(table, 4)
+
+
+def test_nothing_is_read_when_the_recording_is_to_end_and_what_was_read_is_named(table: StackTable) -> None:
+    target = Target(known=0x1000, new=0x2000)
+    codes = {PID: ProcessCodes(0, target)}.get
+    table.add_records([record(1, target.frame(0x1000))], codes)
+    table.is_late = lambda: True
+    table.add_records([record(2, target.frame(0x1000), target.frame(0x2000))], codes)
+    assert target.reads == [0x1000]
+    assert names(table) == ["known", "[not read before the recording was to end]"]
+
+
 def test_a_forked_child_has_what_its_parent_had(table: StackTable) -> None:
     target, child_target = Target(leaf=0x1000), Target(leaf=0x1000, own=0x2000)
     parent = ProcessCodes(0, target)

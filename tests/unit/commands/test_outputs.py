@@ -169,13 +169,36 @@ def test_a_recording_is_private(tmp_path: Path) -> None:
 
 
 @needs_root
+@pytest.mark.parametrize("folder_mode", [0o1777, 0o777, 0o775, 0o1770])
 @pytest.mark.parametrize("caller", [None, SOMEBODY])
-def test_another_users_file_in_a_shared_folder_is_refused(shared: Path, caller: tuple[int, int] | None) -> None:
+def test_another_users_file_in_a_shared_folder_is_refused(
+    shared: Path, caller: tuple[int, int] | None, folder_mode: int
+) -> None:
+    """Also where it is open to all, and whoever may write there could have put it there."""
     path = shared / "out.svg"
     path.write_text("theirs")
+    path.chmod(0o666)
     os.chown(path, *SOMEBODY_ELSE)
+    shared.chmod(folder_mode)
     refused(path, caller=caller)
     assert path.read_text() == "theirs" and owner(path) == SOMEBODY_ELSE
+
+
+@needs_root
+def test_a_recording_does_not_go_into_a_file_that_others_read(tmp_path: Path) -> None:
+    """In the folder of its owner it is what root asks for, but open to its owner only."""
+    os.chown(tmp_path, *SOMEBODY)
+    for mode in (0o644, 0o640, 0o604, 0o666):
+        path = tmp_path / f"{mode:o}.bpfprof"
+        path.write_text("theirs")
+        path.chmod(mode)
+        os.chown(path, *SOMEBODY)
+        with pytest.raises(UsageError, match="open to more than its owner"):
+            open_output(path, None, mode=0o600)
+        assert path.read_text() == "theirs"
+        write_output(path, "a picture", None)
+        path.chmod(0o600)
+        os.close(open_output(path, None, mode=0o600))
 
 
 @needs_root

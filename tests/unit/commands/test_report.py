@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import sys
 import types
 from dataclasses import replace
@@ -133,6 +134,30 @@ def test_time_that_is_there_twice_is_told() -> None:
     made.waits[3]["blocked_ns"] = 26 * MS
     profile = profile_of(made, is_damaged=True)
     assert "worst thread main (100) +20.00 ms (20.00% of its wall time)" in quality_line(profile)
+
+
+@pytest.mark.parametrize("lost", [slice(10, 20), slice(38, 50), slice(0, 50, 4)])
+def test_over_a_twentieth_of_the_time_lost_is_said_first_and_by_the_exit_code(
+    lost: slice, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = HandMade()
+    made.process()
+    story = Story.begin(made)
+    for _ in range(50):
+        story.run(10 * MS).block(10 * MS)
+    story.run(10 * MS).total()
+    made.end = {"end_ns": story.now_ns, "lost": {"ring buffer full": 3}}
+    del made.waits[lost]
+    path = written(made, tmp_path)
+    assert run("report", path) == 5
+    assert capsys.readouterr().out.splitlines()[1].startswith("INCOMPLETE: ")
+    for verb in ("report", "offcpu"):
+        assert run(verb, path, "-f", "json") == 5
+        (loss,) = json.loads(capsys.readouterr().out)["quality"]["lost_processes"]
+        assert loss["pid"] == 100 and loss["share"] > 0.05
+    for options in (("--check",), ("-f", "collapsed"), ("-o", tmp_path / "x.svg")):
+        assert run("report", path, *options) == 5
+        assert "of the time of python (100) was lost" in capsys.readouterr().err or options == ("--check",)
 
 
 def test_check_fails_and_says_where(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from bpfprof.cpython.line_tables import LineTable
+from bpfprof.cpython.line_tables import LineTable, _decode_large_locations, _decode_locations
 
 
 def _entry(code: int, units: int, rest: bytes = b"") -> bytes:
@@ -88,3 +88,27 @@ def test_it_agrees_with_this_interpreter() -> None:
             table = LineTable.decode(sys.version_info[:2], code.co_linetable, code.co_firstlineno)
             for start, end, line in code.co_lines():
                 assert {table.line(offset) for offset in range(start, end, 2)} <= {line or 0}
+
+
+def test_large_tables_are_decoded_as_small_ones_are() -> None:
+    """Those of functions that there are, and tables that are cut or made of any entries."""
+    tables, made = [b"", b"\xf0", b"\xe8\x01\xf0", b"\xe8\x7f\x7f\x7f\x7f\x7f\x7f\x7f", b"\xff" * 99], random.Random(7)
+    for _ in range(300):
+        entries = []
+        for _ in range(made.randrange(30)):
+            code = made.randrange(16)
+            size = 1 if code <= 9 else 2 if code <= 12 else made.randrange(1, 5) if code <= 14 else 0
+            entries.append(bytes([0x80 | code << 3 | made.randrange(8), *made.choices(range(128), k=size)]))
+        table = b"".join(entries)
+        tables += [table, table[: len(table) // 2]]
+    for table in tables:
+        for first_line in (1, 100_000, (1 << 31) - 2):
+            small, large = _decode_locations(table, first_line), _decode_large_locations(table, first_line)
+            assert [each.tolist() for each in small] == [each.tolist() for each in large], table
+
+
+def test_a_large_table_is_decoded_at_once() -> None:
+    table = b"\xd8\x01\x01" * 5000  # each on the next line
+    decoded = LineTable.decode((3, 12), table, 10)
+    assert (decoded.line(0), decoded.line(2 * 4999), decoded.line(2 * 5000)) == (11, 5010, 0)
+    assert len(decoded.starts) == 5001

@@ -81,6 +81,36 @@ def test_a_chunk_of_text_has_a_limit() -> None:
     assert "more text than this version reads" in read_recording(io.BytesIO(data)).unfinished
 
 
+@pytest.mark.parametrize(
+    "text",
+    [b"[]", b'{"":{}}', b"[" * 800 + b"]" * 800, b'{"":' * 400 + b"0" + b"}" * 400, b'[{"":[]},{}]'],
+    ids=["lists", "dicts", "nested lists", "nested dicts", "both"],
+)
+def test_text_of_very_many_lists_is_refused_before_it_is_parsed(text: bytes) -> None:
+    """Of two bytes each: parsed they take fifty times as much, and more than a reader may."""
+    rows = b",".join([text] * ((MAX_TEXT_BYTES - 1000) // (len(text) + 1)))
+    content = b'{"kind":"unknown","fields":{"rows":[' + rows + b']},"arrays":[]}'
+    payload = struct.pack("<Q", len(content)) + content
+    payload += bytes(-len(payload) % 8)
+    data = (
+        file_bytes(small().chunks()[:-1])
+        + struct.pack("<4sIQ", CHUNK_MAGIC, zlib.crc32(payload), len(payload))
+        + payload
+    )
+    begin_bytes = tracemalloc.start() or tracemalloc.get_traced_memory()[0]
+    recording = read_recording(io.BytesIO(data))
+    most = tracemalloc.get_traced_memory()[1] - begin_bytes
+    tracemalloc.stop()
+    assert "more lists than this version reads" in recording.unfinished
+    assert most < 4 * len(data)
+
+
+def test_as_many_rows_as_a_chunk_takes_are_read() -> None:
+    """The shortest that there are: of code objects whose names have a letter each."""
+    rows = [[0, "a", "b", 1, ""]] * 1_000_000
+    assert not read([*small().chunks()[:-1], Chunk("unknown", {"rows": rows}), small().chunks()[-1]]).unfinished
+
+
 def test_messages_do_not_act_on_the_terminal(tmp_path: Path) -> None:
     path = tmp_path / "a\x1b[31m.bpfprof"
     begin = file_bytes([])
