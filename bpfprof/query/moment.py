@@ -10,6 +10,7 @@ import numpy as np
 
 from bpfprof.dataclass import dataclass
 from bpfprof.model.frames import Frame, FrameKind
+from bpfprof.model.ids import Pid
 from bpfprof.model.profile import Profile
 from bpfprof.model.spans import ThreadState
 from bpfprof.model.states import reason_text
@@ -117,12 +118,13 @@ class Closer:
     """One function of a moment, in nanoseconds, most first.
 
     lines: those with time of their own, as (line, CPU, ready, wait); callers: Python frames that called it; reasons:
-    what it waited for.
+    what it waited for. pid: of a process that it ran in, 0: none.
     """
 
     lines: list[tuple[int, int, int, int]]
     callers: list[tuple[Frame, int]]
     reasons: list[tuple[str, int]]
+    pid: Pid
 
 
 def closer(moment: Moment, key: Key) -> Closer:
@@ -134,7 +136,8 @@ def closer(moment: Moment, key: Key) -> Closer:
     lines: dict[int, list[int]] = {}
     reasons: Counter[str] = Counter()
     kinds = kinds_of(rows).tolist()
-    for place in np.flatnonzero(is_it[own]).tolist():
+    places = np.flatnonzero(is_it[own]).tolist()
+    for place in places:
         of_line = lines.setdefault(profile.frames[own[place]].line, [0, 0, 0])
         of_line[kinds[place]] += int(rows["ns"][place])
         if kinds[place] == WAIT_TIME:
@@ -154,6 +157,7 @@ def closer(moment: Moment, key: Key) -> Closer:
         sorted(((line, ns[0], ns[1], ns[2]) for line, ns in lines.items()), key=lambda row: -sum(row[1:])),
         [(frame_of[it], ns) for it, ns in callers.most_common()],
         reasons.most_common(),
+        Pid(profile.threads[rows["thread"][places[0]]].pid if places else 0),
     )
 
 

@@ -163,5 +163,6 @@ def test_a_function_looked_at_closer(profile) -> None:
         found = closer(moment, place.key)
         assert sum(sum(row[1:]) for row in found.lines) == place.own_ns
         assert sum(ns for _, ns in found.reasons) == place.wait_ns
-        for line in closer_lines(place, found, moment.whole_ns):
+        text = {place.frame.file: ("x = '\x1b[31m'\n" * 2000, "")}
+        for line in closer_lines(place, found, moment.whole_ns, 100, text):
             assert not any(ord(char) < 32 or ord(char) == 127 for char in line)
