@@ -45,6 +45,7 @@ class LiveData:
         self._live = LiveSpans(self._growing.tables)
         self._since, self._since_ns = SinceStart(), 0
         self._moment: Moment | None = None
+        self._moment_end_ns = 0
         # Since the start, as far as was added up; None: the moment is all there was.
         self._all: tuple[list[LivePlace], list[int]] | None = None
         self._wants_all, self._lacks_some = False, False
@@ -67,7 +68,7 @@ class LiveData:
             moment = moment_of(self._live.profile(), self._live.states())
             self._since.note(moment)
             self._trends = self._since.trends()
-            self._moment, self._lacks_some = moment, self._since_ns > 0
+            self._moment, self._moment_end_ns, self._lacks_some = moment, self._live.end_ns, self._since_ns > 0
         is_later = self._wants_all and self._lacks_some
         if is_later:
             rest = moment_of(self._live.profile(self._since_ns)) if self._since_ns < self._live.end_ns else None
@@ -77,7 +78,10 @@ class LiveData:
     def _add_up(self) -> None:
         """What is not in the sums since the start yet."""
         if self._live.end_ns > self._since_ns:
-            self._since.add(moment_of(self._live.profile(self._since_ns)))
+            # The last moment, mostly: it is of all that is held.
+            is_moment = self._moment_end_ns == self._live.end_ns and self._live.begin_ns >= self._since_ns
+            moment = self._moment if is_moment else None
+            self._since.add(moment or moment_of(self._live.profile(self._since_ns)))
             self._since_ns = self._live.end_ns
             self._all = self._since.with_last(None)
 

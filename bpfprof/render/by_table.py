@@ -24,6 +24,7 @@ _REASONS = 3
 _SEEN = "   seen  "
 _WITHOUT_REASONS = ("function", "library", "file", "reason", "lock", "operator")
 _HOLDERS = 4  # lines of a lock
+_TIMES = (" CPU own", "CPU total", "ready own", "wait own", "wait total")
 _SOURCE_COLUMNS = 16  # at least, of a line's text
 _OWN_OF = {
     "function": "own time includes that of the native code it called",
@@ -55,11 +56,11 @@ def by_block(profile: Profile, options: RenderOptions) -> list[str]:
     rows = sorted_rows(found, options.sort)
     if not rows:
         return wrapped(f"time by {options.by}: {_NONE.get(options.by, 'no stack was seen')}", "  ")
-    heading = f"{'CPU own':>8} {'total s':>8} {'ready s':>8} {'wait own':>8} {'total s':>8}  "
+    heading = " ".join(_TIMES) + "  "
     is_function, is_operator = options.by == "function", options.by == "operator"
     left_out = "" if options.with_idle or options.by == "task" else "waits for work left out"
     about = "; ".join(part for part in (_OWN_OF.get(options.by, ""), left_out) if part)
-    lines = [f"time by {options.by}{': ' * bool(about)}{about}"]
+    lines = [f"seconds by {options.by}{': ' * bool(about)}{about}"]
     lines.append(
         heading + f"{'library':<{_LIBRARY}} {'module':<{_MODULE}} " * is_function + _SEEN * is_operator + options.by
     )
@@ -126,7 +127,8 @@ def _lock_lines(profile: Profile, lock: LockWaits) -> list[str]:
 
 def _times(row: Row) -> str:
     (cpu, ready, wait), (all_cpu, _, all_wait) = row.own_ns, row.total_ns
-    return "".join(f"{seconds_text(ns):>8} " for ns in (cpu, all_cpu, ready, wait, all_wait)) + " "
+    times = (cpu, all_cpu, ready, wait, all_wait)
+    return " ".join(f"{seconds_text(ns):>{len(heading)}}" for ns, heading in zip(times, _TIMES)) + "  "
 
 
 def _column(text: str, columns: int) -> str:

@@ -184,7 +184,7 @@ def test_a_table_by_function_or_library(tmp_path: Path, capsys: pytest.CaptureFi
     path = written(small(), tmp_path)
     assert run("report", path, "--by", "library", "-n", "1") == 0
     text = capsys.readouterr().out
-    assert "time by library" in text and "top functions" not in text and "more (--limit)" in text
+    assert "seconds by library" in text and "top functions" not in text and "more (--limit)" in text
     assert run("report", path, "--by", "function") == 0
     (line,) = [line for line in capsys.readouterr().out.splitlines() if line.endswith(" Worker.run")]
     assert line.split()[5:] == ["own", "code", "a", "Worker.run"]
