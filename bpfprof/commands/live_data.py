@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from bpfprof.dataclass import dataclass
 from bpfprof.profile.live import LiveSpans
-from bpfprof.query.moment import Key, LivePlace, Moment, SinceStart, moment_of
+from bpfprof.query.moment import Key, LivePlace, Moment, SinceStart, moment_of, sums_of
 
 if TYPE_CHECKING:
     from bpfprof.recording.part import GrowingRecording, Part
@@ -45,7 +45,6 @@ class LiveData:
         self._live = LiveSpans(self._growing.tables)
         self._since, self._since_ns = SinceStart(), 0
         self._moment: Moment | None = None
-        self._moment_end_ns = 0
         # Since the start, as far as was added up; None: the moment is all there was.
         self._all: tuple[list[LivePlace], list[int]] | None = None
         self._wants_all, self._lacks_some = False, False
@@ -68,20 +67,17 @@ class LiveData:
             moment = moment_of(self._live.profile(), self._live.states())
             self._since.note(moment)
             self._trends = self._since.trends()
-            self._moment, self._moment_end_ns, self._lacks_some = moment, self._live.end_ns, self._since_ns > 0
+            self._moment, self._lacks_some = moment, self._since_ns > 0
         is_later = self._wants_all and self._lacks_some
         if is_later:
-            rest = moment_of(self._live.profile(self._since_ns)) if self._since_ns < self._live.end_ns else None
+            rest = sums_of(self._live.profile(self._since_ns)) if self._since_ns < self._live.end_ns else None
             self._all, self._lacks_some = self._since.with_last(rest), False
         return bool(parts) or is_later
 
     def _add_up(self) -> None:
         """What is not in the sums since the start yet."""
         if self._live.end_ns > self._since_ns:
-            # The last moment, mostly: it is of all that is held.
-            is_moment = self._moment_end_ns == self._live.end_ns and self._live.begin_ns >= self._since_ns
-            moment = self._moment if is_moment else None
-            self._since.add(moment or moment_of(self._live.profile(self._since_ns)))
+            self._since.add(sums_of(self._live.profile(self._since_ns)))
             self._since_ns = self._live.end_ns
             self._all = self._since.with_last(None)
 

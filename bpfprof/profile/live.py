@@ -67,11 +67,6 @@ class LiveSpans:
         self._wait_count = 0
 
     @property
-    def begin_ns(self) -> int:
-        """The begin of the first part that is held, since the recording began; 0: there is none."""
-        return self._parts[0].begin_ns if self._parts else 0
-
-    @property
     def end_ns(self) -> int:
         """The end of the last part, since the recording began; 0: there is none."""
         return self._parts[-1].end_ns if self._parts else 0

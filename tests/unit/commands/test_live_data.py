@@ -38,26 +38,3 @@ def test_after_a_reset_there_is_nothing() -> None:
     data.take()
     data.reset()
     assert isinstance(growing, GrowingRecording) and data.shown(False) is None and data.shown(True) is None
-
-
-@pytest.mark.parametrize("window_parts", [1, 2.5, 3])
-def test_a_moment_that_is_all_there_is_is_not_made_again(window_parts: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As top has it, which takes a part at a time: the sums are those of moments that are made anew."""
-    monkeypatch.setattr(live_data, "_WINDOW_NS", int(window_parts * PART_NS))
-    made: list[int] = []
-    monkeypatch.setattr(live_data, "moment_of", lambda *asked: made.append(1) or moment_of(*asked))
-    sums = []
-    for forgets in (False, True):
-        growing = grown(random_recording(4, has_short=False), 4)
-        parts = growing.take_parts()
-        monkeypatch.setattr(growing, "take_parts", lambda parts=parts: [parts.pop(0)] if parts else [])
-        data, count = LiveData(growing, 0), len(made)
-        while parts or data._parts:
-            data.take()
-            data._moment_end_ns = -1 if forgets else data._moment_end_ns
-        data.shown(True)
-        data.take()
-        shown = data.shown(True)
-        assert shown is not None
-        sums.append((shown.shares, {it.key: it.own_ns for it in shown.places}, len(made) - count))
-    assert sums[0][:2] == sums[1][:2] and sums[0][2] < sums[1][2]

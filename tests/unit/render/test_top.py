@@ -9,7 +9,7 @@ import pytest
 
 from bpfprof.model.profile import Profile
 from bpfprof.model.spans import ThreadState
-from bpfprof.query.moment import Moment, SinceStart, closer, moment_of
+from bpfprof.query.moment import Moment, SinceStart, closer, moment_of, sums_of
 from bpfprof.query.now import NowGroup
 from bpfprof.query.shares import IDLE
 from bpfprof.render.columns import width
@@ -153,6 +153,12 @@ def test_moments_add_up_since_the_start() -> None:
     assert shares == [2 * ns for ns in moment.all_shares]
     assert {it.key: it.own_ns for it in twice} == {it.key: 2 * it.own_ns for it in moment.places}
     assert {it.key: it.own_ns for it in since.with_last(None)[0]} == {it.key: it.own_ns for it in moment.places}
+
+
+@pytest.mark.parametrize("profile", PROFILES)
+def test_what_is_added_up_is_what_a_moment_has(profile) -> None:
+    moment, sums = moment_of(profile()), sums_of(profile())
+    assert (sums.all_shares, sums.places) == (moment.all_shares, moment.places)
 
 
 @pytest.mark.parametrize("profile", [training_profile, waiting_profile, hostile_profile])
