@@ -259,7 +259,7 @@ def test_order_of_rows(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> No
     def first(sort: str) -> str:
         assert run("report", path, "--by", "thread", "--sort", sort, "-n", "1") == 0
         lines = capsys.readouterr().out.splitlines()
-        return lines[lines.index(next(line for line in lines if line.startswith("time by"))) + 2].split()[5]
+        return lines[lines.index(next(line for line in lines if line.startswith("seconds by"))) + 2].split()[5]
 
     assert (first("cpu"), first("name")) == ("worker_8", "main")
     assert first("wait") == "worker_0"
