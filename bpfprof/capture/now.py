@@ -37,7 +37,7 @@ from bpfprof.model.samples import WAIT_DTYPE
 from bpfprof.model.states import reason_text
 from bpfprof.proc import tasks
 from bpfprof.proc.last_run import seconds_since_run
-from bpfprof.proc.privilege import why_unreadable
+from bpfprof.proc.privilege import OTHER_USERS, how_to_get, missing, why_unreadable
 
 _TRIES = 3
 _MOST_FRAMES = 20_000  # of a thread: some 0.1 s
@@ -95,7 +95,9 @@ def _detect(process: Process) -> None:
         found = find_interpreter(process.pid, process.memory)
     except TargetError as error:
         if isinstance(error.__cause__, PermissionError):
-            raise UnsupportedError(f"process {process.pid}: {why_unreadable()}", "run it with sudo") from error
+            lacking = missing(OTHER_USERS)
+            fix = how_to_get(lacking) if lacking else f"bpfprof record --pid {process.pid} has its times and waits"
+            raise UnsupportedError(f"process {process.pid}: {why_unreadable()}", fix) from error
         process.note = str(error)
         return
     if isinstance(found, NotPython):

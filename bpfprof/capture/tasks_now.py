@@ -22,9 +22,9 @@ def tasks_now(process: Process, reader: FrameReader) -> tuple[list[TaskNow], lis
     found, memory = process.interpreter, process.memory
     if found is None or memory is None:
         return [], []
-    if found.layout.version not in ASYNCIO_LAYOUTS or found.build == FREE_THREADED:
-        return [], ["asyncio tasks of this CPython are not read"]
     lists = TaskLists(process.pid, Objects(memory, found.layout), found.runtime_address)
+    if found.layout.version not in ASYNCIO_LAYOUTS or found.build == FREE_THREADED:
+        return [], ["asyncio tasks of this CPython are not read"] * lists.is_imported()
     if not lists.find() or lists.layout is None:
         return [], ["its asyncio is not known"] * lists.is_other
     tasks = TaskReader(lists, lists.layout)

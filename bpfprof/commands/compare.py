@@ -10,7 +10,7 @@ import click
 
 from bpfprof.commands.help import LOOK, OUTPUT, Command, under
 from bpfprof.commands.options import with_options
-from bpfprof.commands.outputs import descriptor
+from bpfprof.commands.outputs import check_not_spilled, descriptor
 from bpfprof.commands.report import check_not_replaced, load_profile, write_report
 from bpfprof.commands.row_options import STEP_OPTIONS
 from bpfprof.errors import RecordingError, UsageError
@@ -71,6 +71,9 @@ def compare(
     """
     if not recordings:
         raise UsageError("give recordings of the ranks", "bpfprof compare RANK0.bpfprof RANK1.bpfprof")
+    by_suffix = output.suffix[1:] if output is not None else ""
+    chosen = format_name or (by_suffix if by_suffix in _FORMATS else "table")
+    check_not_spilled(chosen, output)
     for path in recordings:
         check_not_replaced(path, output)
     loops: list[RankLoop] = []
@@ -92,8 +95,6 @@ def compare(
             complaints.append(f"{path} is not whole: {printable(profile.quality.unfinished)}")
     _check(loops, notes, complaints)
     loops.sort(key=lambda each: (each.rank is None, each.rank or 0))
-    by_suffix = output.suffix[1:] if output is not None else ""
-    chosen = format_name or (by_suffix if by_suffix in _FORMATS else "table")
     try:
         result = compared(loops)
     except ValueError as error:

@@ -13,7 +13,7 @@ import click
 from bpfprof.commands.filters import Wanted, filter_options
 from bpfprof.commands.help import COMPARE, LOOK, OUTPUT, Command, under
 from bpfprof.commands.options import gathered, with_options
-from bpfprof.commands.outputs import descriptor, shows_utf8
+from bpfprof.commands.outputs import check_not_spilled, descriptor, shows_utf8
 from bpfprof.commands.report import check_not_replaced, load_profile, write_report
 from bpfprof.commands.row_options import STEP_OPTIONS
 from bpfprof.commands.values import ROWS, Number
@@ -191,6 +191,7 @@ def diff(
         check_not_replaced(path, output)
     look = _with_steps(look)
     chosen = _format(format_name, output, opens, look)
+    check_not_spilled(chosen, output)
     by_step = look.by == STEP
     options = ProfileOptions(
         with_spans=True, with_samples=by_step, adds_up=not by_step, with_pieces=not by_step, filter=wanted.filter()

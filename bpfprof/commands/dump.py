@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 import click
@@ -15,7 +16,8 @@ from bpfprof.commands.importing import import_numpy
 from bpfprof.commands.values import PID, Number
 from bpfprof.errors import UsageError
 from bpfprof.model.ids import Pid
-from bpfprof.proc.confinement import KERNEL_STACKS, READING, keep_only
+from bpfprof.proc.caller import caller_ids
+from bpfprof.proc.confinement import KERNEL_STACKS, OTHER_IDS, READING, keep_only
 from bpfprof.proc.reader import reader
 
 if TYPE_CHECKING:
@@ -60,7 +62,7 @@ def dump(
     import_numpy()
     from bpfprof.capture.now import process_now
 
-    keep_only(reader().keeps)
+    keep_only((*reader().keeps, *(OTHER_IDS if caller_ids() else ())))
     while True:
         processes = _with_deadlocks([process_now(pid, with_locals) for pid in wanted])
         _show(processes, as_json, all_frames, full_filenames)
@@ -83,9 +85,10 @@ def _with_deadlocks(processes: Sequence[ProcessNow]) -> list[ProcessNow]:
 
 
 def _show(processes: Sequence[ProcessNow], as_json: bool, all_frames: bool, full_filenames: bool) -> None:
+    from bpfprof.commands.sources import sources_now
     from bpfprof.commands.terminal import for_terminal
     from bpfprof.render.dump_json import render_dump_json
-    from bpfprof.render.dump_text import render_dump_text
+    from bpfprof.render.dump_text import no_sources, render_dump_text
     from bpfprof.render.formats import RenderOptions
     from bpfprof.render.labels import printable
 
@@ -98,5 +101,6 @@ def _show(processes: Sequence[ProcessNow], as_json: bool, all_frames: bool, full
         return
     columns = for_terminal(RenderOptions(), sys.stdout).columns if sys.stdout.isatty() else _NOT_CUT
     for process in processes:
-        for line in render_dump_text(process, all_frames, full_filenames, columns).splitlines():
+        sources = partial(sources_now, process.pid) if sys.stdout.isatty() else no_sources
+        for line in render_dump_text(process, all_frames, full_filenames, columns, sources).splitlines():
             click.secho(line, fg="red" if line.startswith("DEADLOCK: ") else None)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from bpfprof.dataclass import dataclass
 from bpfprof.profile.live import LiveSpans
-from bpfprof.query.moment import Key, LivePlace, Moment, SinceStart, moment_of
+from bpfprof.query.moment import Key, LivePlace, Moment, SinceStart, moment_of, sums_of
 
 if TYPE_CHECKING:
     from bpfprof.recording.part import GrowingRecording, Part
@@ -70,14 +70,14 @@ class LiveData:
             self._moment, self._lacks_some = moment, self._since_ns > 0
         is_later = self._wants_all and self._lacks_some
         if is_later:
-            rest = moment_of(self._live.profile(self._since_ns)) if self._since_ns < self._live.end_ns else None
+            rest = sums_of(self._live.profile(self._since_ns)) if self._since_ns < self._live.end_ns else None
             self._all, self._lacks_some = self._since.with_last(rest), False
         return bool(parts) or is_later
 
     def _add_up(self) -> None:
         """What is not in the sums since the start yet."""
         if self._live.end_ns > self._since_ns:
-            self._since.add(moment_of(self._live.profile(self._since_ns)))
+            self._since.add(sums_of(self._live.profile(self._since_ns)))
             self._since_ns = self._live.end_ns
             self._all = self._since.with_last(None)
 

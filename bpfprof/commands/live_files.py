@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bpfprof.commands.outputs import open_output, write_output
+from bpfprof.commands.sources import sources_now
 from bpfprof.errors import BpfprofError
 from bpfprof.proc.caller import caller_ids
 from bpfprof.render.formats import RenderOptions, find_format
@@ -52,7 +54,8 @@ def dumped(pids: Sequence[Pid], columns: int) -> list[str]:
     lines: list[str] = []
     for pid in pids[:_MOST_DUMPED]:
         try:
-            lines += render_dump_text(process_now(pid), False, False, columns).splitlines()
+            sources = partial(sources_now, pid)
+            lines += render_dump_text(process_now(pid), False, False, columns, sources).splitlines()
         except BpfprofError as error:
             lines.append(str(error))
     return lines or ["nothing is there to dump"]

@@ -17,6 +17,7 @@ from bpfprof.commands.live_data import LiveData, Shown
 from bpfprof.commands.live_files import dumped, write_flame_graph, write_seconds
 from bpfprof.commands.live_keys import ENTER, ESCAPE, chosen_row, pressed, typed
 from bpfprof.commands.outputs import is_read
+from bpfprof.commands.sources import sources_now
 from bpfprof.commands.terminal import for_terminal, terminal_size
 from bpfprof.dataclass import dataclass
 from bpfprof.errors import BpfprofError
@@ -224,4 +225,6 @@ class LiveView:
         if shown is None or not places:
             return []
         place = places[chosen_row(self._look, [it.key for it in places])]
-        return closer_lines(place, closer(shown.moment, place.key), shown.moment.whole_ns)
+        found = closer(shown.moment, place.key)
+        sources = sources_now(found.pid, [place.frame.file])
+        return closer_lines(place, found, shown.moment.whole_ns, self._sized().columns, sources)

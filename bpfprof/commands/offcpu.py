@@ -14,7 +14,7 @@ from bpfprof.commands.capture_options import capture_options, check_targets, wit
 from bpfprof.commands.filters import Wanted, filter_options
 from bpfprof.commands.help import LOOK, Command
 from bpfprof.commands.options import Shown, merge_option, output_options
-from bpfprof.commands.outputs import shows_utf8
+from bpfprof.commands.outputs import check_not_spilled, shows_utf8
 from bpfprof.commands.plan import Plan
 from bpfprof.commands.values import RATE, ROWS, Whole
 from bpfprof.errors import UsageError
@@ -145,10 +145,12 @@ def _show_recording(path: Path, options: ProfileOptions, render: Render, shown: 
     from bpfprof.commands.report import check_not_replaced, check_whole, load_profile, tell_unread, write_report
 
     shown.check_open()
+    chosen = shown.format() or WAITS
+    check_not_spilled(chosen.name, shown.output)
     check_not_replaced(path, shown.output)
     profile = load_profile(path, options)
-    write_report(render(profile, shown.format() or WAITS), shown.output, shown.opens)
-    tell_unread(profile, shown.format() or WAITS)
+    write_report(render(profile, chosen), shown.output, shown.opens)
+    tell_unread(profile, chosen)
     check_whole(profile)
 
 

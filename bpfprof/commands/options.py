@@ -139,7 +139,7 @@ _LOOK = (
         *("--no-source", "sources"),
         is_flag=True,
         callback=lambda _ctx, _parameter, left_out: None if left_out else read_sources,
-        help="No lines of the program's files in an HTML page.",
+        help="No lines of the program's files in an HTML page and with --by line.",
     ),
     click.option("--show-interpreter", is_flag=True, help="Keep CPython's own C functions in the stacks."),
     # What users of other profilers type: each thread has its frame, and waits are always in.

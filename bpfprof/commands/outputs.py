@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, BinaryIO
 
 from bpfprof.errors import OutputError, UsageError, shortage
 from bpfprof.proc.caller import files_as
-from bpfprof.render.formats import FORMATS
+from bpfprof.render.formats import FORMATS, find_format
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
@@ -25,6 +25,17 @@ STANDARD_OUTPUT = Path("-")  # as a name of an output
 _DESCRIPTOR = re.compile(r"/(?:dev/(?:fd/(\d{1,5})|stdout|stderr)|proc/self/fd/(\d{1,5}))")
 _IN_FOLDERS = {form.in_folder for form in FORMATS if form.in_folder}
 _NUMBERS = {"/dev/stdout": 1, "/dev/stderr": 2}
+# What opens the file of a format, by its name, with its path; of others it is `less`.
+NEXT_STEPS = {
+    "flamegraph": "open {0} in a browser",
+    "html": "open {0} in a browser",
+    "speedscope": "open {0} at https://www.speedscope.app, or with: npx speedscope {0}",
+    "chrome": "open {0} at https://ui.perfetto.dev",
+    "gecko": "open {0} at https://profiler.firefox.com",
+    "parquet": "duckdb -c \"SELECT function, sum(ns) / 1e9 FROM '{0}' GROUP BY 1 ORDER BY 2 DESC\"",
+    "pprof": "go tool pprof -http : {0}",
+    "pstats": "python3 -m pstats {0}, or with: snakeviz {0}",
+}
 
 
 class _StandardOutput(io.FileIO):
@@ -109,6 +120,19 @@ def is_read() -> bool:
     """Whether what is written to standard output still goes anywhere."""
     raw = getattr(getattr(sys.stdout, "buffer", None), "raw", None)
     return not (isinstance(raw, _StandardOutput) and raw.has_ended)
+
+
+def check_not_spilled(format_name: str, output: Path | None) -> None:
+    """Raises UsageError where a file for another program would go to a terminal."""
+    found = find_format(format_name)
+    if found is not None and found.name in NEXT_STEPS:
+        check_no_terminal(f"the format {found.name} is", output, found.suffixes[0])
+
+
+def check_no_terminal(what: str, output: Path | None, suffix: str = "") -> None:
+    """Raises UsageError where it would go to a terminal."""
+    if (output is None or descriptor(output) == 1) and sys.stdout.isatty():
+        raise UsageError(f"{what} not for a terminal", f"give a file: --output FILE{suffix}")
 
 
 def show(content: str | bytes) -> None:

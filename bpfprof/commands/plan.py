@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from bpfprof.capture.options import CaptureOptions
 from bpfprof.commands.options import Shown
-from bpfprof.commands.outputs import STANDARD_OUTPUT, descriptor, open_stream
+from bpfprof.commands.outputs import STANDARD_OUTPUT, check_no_terminal, check_not_spilled, descriptor, open_stream
 from bpfprof.commands.starting import starting
 from bpfprof.dataclass import dataclass
 from bpfprof.errors import UsageError
@@ -19,18 +18,6 @@ from bpfprof.render.formats import SUMMARY, TABLE, WAITS, Format
 
 if TYPE_CHECKING:
     from bpfprof.model.profile import Profile
-
-# By the name of a format, with its path; of others it is `less`.
-NEXT_STEPS = {
-    "flamegraph": "open {0} in a browser",
-    "html": "open {0} in a browser",
-    "speedscope": "open {0} at https://www.speedscope.app, or with: npx speedscope {0}",
-    "chrome": "open {0} at https://ui.perfetto.dev",
-    "gecko": "open {0} at https://profiler.firefox.com",
-    "parquet": "duckdb -c \"SELECT function, sum(ns) / 1e9 FROM '{0}' GROUP BY 1 ORDER BY 2 DESC\"",
-    "pprof": "go tool pprof -http : {0}",
-    "pstats": "python3 -m pstats {0}, or with: snakeviz {0}",
-}
 
 
 @dataclass(frozen=True)
@@ -71,6 +58,7 @@ class Plan:
 def _check_standard_output(is_launched: bool, chosen: Format | None) -> None:
     if is_launched:
         raise UsageError("standard output belongs to the command that is launched", "give a file: --output FILE")
-    if sys.stdout.isatty() and (chosen is None or chosen.name in NEXT_STEPS):
-        what = f"the format {chosen.name} is" if chosen else "a recording is"
-        raise UsageError(f"{what} not for a terminal", "give a file: --output FILE")
+    if chosen is None:
+        check_no_terminal("a recording is", STANDARD_OUTPUT)
+    else:
+        check_not_spilled(chosen.name, STANDARD_OUTPUT)

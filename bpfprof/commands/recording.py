@@ -17,8 +17,8 @@ from bpfprof.capture.watch import TablesWait, Watch
 from bpfprof.commands.launching import Launch
 from bpfprof.commands.opening import open_picture
 from bpfprof.commands.options import RECORDING_SUFFIX
-from bpfprof.commands.outputs import descriptor, show
-from bpfprof.commands.plan import NEXT_STEPS, Plan
+from bpfprof.commands.outputs import NEXT_STEPS, descriptor, show
+from bpfprof.commands.plan import Plan
 from bpfprof.commands.result import Result
 from bpfprof.commands.starting import BEGUN, Started
 from bpfprof.commands.tables_line import TablesLine

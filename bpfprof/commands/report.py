@@ -14,7 +14,7 @@ from bpfprof.commands.filters import Wanted, filter_options, parsed
 from bpfprof.commands.help import LOOK, Command
 from bpfprof.commands.opening import open_picture
 from bpfprof.commands.options import Shown, merge_option, output_options
-from bpfprof.commands.outputs import show, write_output
+from bpfprof.commands.outputs import check_not_spilled, show, write_output
 from bpfprof.commands.recording_file import open_recording, unreadable
 from bpfprof.commands.row_options import by_option, steps_options, with_steps
 from bpfprof.commands.terminal import for_terminal
@@ -104,6 +104,8 @@ def report(recording: Path, shown: Shown, look: RenderOptions, wanted: Wanted, m
     shown = shown.on_terminal()
     chosen = shown.format()
     shown.check_open()
+    if chosen is not None:
+        check_not_spilled(chosen.name, shown.output)
     if chosen is None and (shown.format_name or shown.output):
         raise UsageError("a report is not a recording; choose another suffix or format")
     check_not_replaced(recording, shown.output)

@@ -72,6 +72,16 @@ class TaskLists:
             self._heads += [each + self.layout.interpreter_tasks for each in interpreters]
         return True
 
+    def is_imported(self) -> bool:
+        """Whether asyncio was; also where that changed while it was read."""
+        objects = self.objects
+        try:
+            interpreters = read_interpreters(objects.memory, objects.layout, self.runtime_address)
+            modules = [objects.modules(each) for each in interpreters]
+            return any(objects.value(each, _MODULE) for each in modules if each)
+        except Changed:
+            return True
+
     def addresses(self, pages: Pages) -> set[int]:
         """What the lists hold now: tasks, unless they were changing."""
         found: set[int] = set()

@@ -10,6 +10,7 @@ import numpy as np
 
 from bpfprof.dataclass import dataclass
 from bpfprof.model.frames import Frame, FrameKind
+from bpfprof.model.ids import Pid
 from bpfprof.model.profile import Profile
 from bpfprof.model.spans import ThreadState
 from bpfprof.model.states import reason_text
@@ -18,7 +19,7 @@ from bpfprof.query.places import places_of
 from bpfprof.query.roles import Role, roles_of
 from bpfprof.query.shares import GIL, HANDED
 from bpfprof.query.verdict import Verdict, verdict_of
-from bpfprof.query.work import WAIT_TIME, kinds_of, work_of
+from bpfprof.query.work import WAIT_TIME, Work, kinds_of, work_of
 
 _TREND = 10  # values
 
@@ -62,6 +63,15 @@ class LivePlace:
 
 
 @dataclass(frozen=True)
+class Sums:
+    """What can be added up from time to time: all_shares: nanoseconds of all threads by SHARES, then idle and waits for
+    others; places: of all threads."""
+
+    all_shares: tuple[int, ...]
+    places: list[LivePlace]
+
+
+@dataclass(frozen=True)
 class Moment:
     """Of duration_ns. shares: nanoseconds of the verdict's whole, all_shares: of all threads, both by SHARES, then idle
     and waits for others; cpu_ns: of all threads on a CPU. places: of all threads."""
@@ -87,6 +97,27 @@ def moment_of(profile: Profile, states: Mapping[tuple[int, int], ThreadState] | 
     """The profile has its spans. states: what threads did when it ended, by (pid, tid)."""
     work = work_of(profile)
     verdict = verdict_of(profile, work)
+    sums = _sums(profile, work)
+    return Moment(
+        profile.info.duration_ns,
+        tuple(verdict.whole.share_ns()),
+        sums.all_shares,
+        sum(thread.on_cpu_ns for thread in profile.threads),
+        len(profile.threads),
+        verdict,
+        sums.places,
+        roles_of(profile, work),
+        profile,
+        now_of(profile, work, states or {}),
+    )
+
+
+def sums_of(profile: Profile) -> Sums:
+    """Those of a moment, without what only one who looks at it needs. The profile has its spans."""
+    return _sums(profile, work_of(profile))
+
+
+def _sums(profile: Profile, work: Work) -> Sums:
     places = [
         LivePlace(
             profile.frames[place.frame],
@@ -98,18 +129,7 @@ def moment_of(profile: Profile, states: Mapping[tuple[int, int], ThreadState] | 
         )
         for place in places_of(profile, work)
     ]
-    return Moment(
-        profile.info.duration_ns,
-        tuple(verdict.whole.share_ns()),
-        tuple(work.share_ns().tolist()),
-        sum(thread.on_cpu_ns for thread in profile.threads),
-        len(profile.threads),
-        verdict,
-        places,
-        roles_of(profile, work),
-        profile,
-        now_of(profile, work, states or {}),
-    )
+    return Sums(tuple(work.share_ns().tolist()), places)
 
 
 @dataclass(frozen=True)
@@ -117,12 +137,13 @@ class Closer:
     """One function of a moment, in nanoseconds, most first.
 
     lines: those with time of their own, as (line, CPU, ready, wait); callers: Python frames that called it; reasons:
-    what it waited for.
+    what it waited for. pid: of a process that it ran in, 0: none.
     """
 
     lines: list[tuple[int, int, int, int]]
     callers: list[tuple[Frame, int]]
     reasons: list[tuple[str, int]]
+    pid: Pid
 
 
 def closer(moment: Moment, key: Key) -> Closer:
@@ -134,7 +155,8 @@ def closer(moment: Moment, key: Key) -> Closer:
     lines: dict[int, list[int]] = {}
     reasons: Counter[str] = Counter()
     kinds = kinds_of(rows).tolist()
-    for place in np.flatnonzero(is_it[own]).tolist():
+    places = np.flatnonzero(is_it[own]).tolist()
+    for place in places:
         of_line = lines.setdefault(profile.frames[own[place]].line, [0, 0, 0])
         of_line[kinds[place]] += int(rows["ns"][place])
         if kinds[place] == WAIT_TIME:
@@ -154,6 +176,7 @@ def closer(moment: Moment, key: Key) -> Closer:
         sorted(((line, ns[0], ns[1], ns[2]) for line, ns in lines.items()), key=lambda row: -sum(row[1:])),
         [(frame_of[it], ns) for it, ns in callers.most_common()],
         reasons.most_common(),
+        Pid(profile.threads[rows["thread"][places[0]]].pid if places else 0),
     )
 
 
@@ -172,13 +195,13 @@ class SinceStart:
         self._shares = [0] * (HANDED + 1)
         self._trends: dict[Key, deque[float]] = {}
 
-    def add(self, moment: Moment) -> None:
+    def add(self, moment: Moment | Sums) -> None:
         """Takes all of a moment, which begins where the one before ended."""
         self._shares = _added(self._shares, moment.all_shares)
         for place in moment.places:
             self._places.setdefault(place.key, LivePlace(place.frame)).add(place)
 
-    def with_last(self, moment: Moment | None) -> tuple[list[LivePlace], list[int]]:
+    def with_last(self, moment: Moment | Sums | None) -> tuple[list[LivePlace], list[int]]:
         """(all places, nanoseconds by SHARES), those of a moment that was not added yet with them."""
         places = {key: LivePlace(place.frame) for key, place in self._places.items()}
         for place in (*self._places.values(), *(moment.places if moment else ())):

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from bpfprof.model.frames import Frame, FrameKind
 from bpfprof.model.profile import Profile
 from bpfprof.query.chains import waker_name
 from bpfprof.query.choices import ROW_GROUPINGS
@@ -11,16 +14,18 @@ from bpfprof.query.origins import origins
 from bpfprof.query.places import place_text
 from bpfprof.query.rows import Row, rows_by, sorted_rows
 from bpfprof.query.work import work_of
-from bpfprof.render.columns import COLUMNS, padded, percent_text, seconds_text, shortened, wrapped
+from bpfprof.render.columns import COLUMNS, padded, percent_text, seconds_text, shortened, width, wrapped
 from bpfprof.render.formats import RenderOptions
 from bpfprof.render.header import counted
-from bpfprof.render.labels import frame_label, printable
+from bpfprof.render.labels import file_names, frame_label, printable, source_line
 
 _LIBRARY, _MODULE = 12, 16  # columns
 _REASONS = 3
 _SEEN = "   seen  "
 _WITHOUT_REASONS = ("function", "library", "file", "reason", "lock", "operator")
 _HOLDERS = 4  # lines of a lock
+_TIMES = (" CPU own", "CPU total", "ready own", "wait own", "wait total")
+_SOURCE_COLUMNS = 16  # at least, of a line's text
 _OWN_OF = {
     "function": "own time includes that of the native code it called",
     "operator": "seen: samples and waits in it, not calls",
@@ -51,15 +56,18 @@ def by_block(profile: Profile, options: RenderOptions) -> list[str]:
     rows = sorted_rows(found, options.sort)
     if not rows:
         return wrapped(f"time by {options.by}: {_NONE.get(options.by, 'no stack was seen')}", "  ")
-    heading = f"{'CPU own':>8} {'total s':>8} {'ready s':>8} {'wait own':>8} {'total s':>8}  "
+    heading = " ".join(_TIMES) + "  "
     is_function, is_operator = options.by == "function", options.by == "operator"
-    beside = "" if options.with_idle or options.by == "task" else "waits for work left out"
-    about = "; ".join(part for part in (_OWN_OF.get(options.by, ""), beside) if part)
-    lines = [f"time by {options.by}{': ' * bool(about)}{about}"]
+    left_out = "" if options.with_idle or options.by == "task" else "waits for work left out"
+    about = "; ".join(part for part in (_OWN_OF.get(options.by, ""), left_out) if part)
+    lines = [f"seconds by {options.by}{': ' * bool(about)}{about}"]
     lines.append(
         heading + f"{'library':<{_LIBRARY}} {'module':<{_MODULE}} " * is_function + _SEEN * is_operator + options.by
     )
     origin_of = dict(zip(profile.frames, origins(profile.frames))) if is_function else {}
+    columns = max(COLUMNS, options.columns)
+    of_lines = [row.frame for row in rows[: options.most] if row.frame and options.by == "line"]
+    beside = _with_sources(profile, of_lines, options, columns - width(_times(rows[0])))
     for row in rows[: options.most]:
         text = _times(row)
         if is_function and row.frame is not None:
@@ -71,17 +79,27 @@ def by_block(profile: Profile, options: RenderOptions) -> list[str]:
         where += (
             f" in {printable(place_text(profile.frames[row.lock.frame]))}" if row.lock and row.lock.frame >= 0 else ""
         )
-        lines.append(shortened(text + _row_name(row, options.by) + where, COLUMNS))
+        name = beside[row.frame] if row.frame in beside else _row_name(row, options.by) + where
+        lines.append(shortened(text + name, columns))
         lines += _lock_lines(profile, row.lock) if row.lock else []
-    left_out = len(rows) - options.most
-    return [*lines, *[f"and {left_out:,} more (--limit)"] * (left_out > 0)]
+    more = len(rows) - options.most
+    return [*lines, *[f"and {more:,} more (--limit)"] * (more > 0)]
+
+
+def _with_sources(profile: Profile, frames: Sequence[Frame], options: RenderOptions, room: int) -> dict[Frame, str]:
+    """Function and line of each and, where there is room, the line's text."""
+    files = file_names(profile, options)
+    paths = [*dict.fromkeys(frame.file for frame in frames if frame.kind == FrameKind.PYTHON)]
+    sources = options.sources(paths, profile.info.started_unix_ns) if paths and options.sources else {}
+    names = {frame: frame_label(frame, files, function_only=False) for frame in frames}
+    texts = {frame: text for frame in frames if (text := source_line(frame, sources))}
+    longest = max((width(names[frame]) for frame in texts), default=0)
+    if longest + 2 + _SOURCE_COLUMNS <= room:
+        names |= {frame: f"{padded(names[frame], longest)}  {text}" for frame, text in texts.items()}
+    return names
 
 
 def _row_name(row: Row, by: str) -> str:
-    if by == "line" and row.frame is not None:
-        return frame_label(
-            row.frame, {row.frame.file: printable(row.frame.file.rsplit("/", 1)[-1])}, function_only=False
-        )
     reasons = ", ".join(f"{printable(reason)} {seconds_text(ns)}" for reason, ns in [*row.reasons.items()][:_REASONS])
     name = (printable(row.name) or "(no name)") + f", {printable(row.worker)}" * bool(row.worker)
     return name + (f"  ({reasons})" if reasons and by not in _WITHOUT_REASONS else "")
@@ -109,7 +127,8 @@ def _lock_lines(profile: Profile, lock: LockWaits) -> list[str]:
 
 def _times(row: Row) -> str:
     (cpu, ready, wait), (all_cpu, _, all_wait) = row.own_ns, row.total_ns
-    return "".join(f"{seconds_text(ns):>8} " for ns in (cpu, all_cpu, ready, wait, all_wait)) + " "
+    times = (cpu, all_cpu, ready, wait, all_wait)
+    return " ".join(f"{seconds_text(ns):>{len(heading)}}" for ns, heading in zip(times, _TIMES)) + "  "
 
 
 def _column(text: str, columns: int) -> str:

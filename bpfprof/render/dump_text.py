@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import textwrap
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import groupby
 
 from bpfprof.model.frames import Frame
@@ -13,7 +13,7 @@ from bpfprof.model.now import ON_CPU, WAITING, ProcessNow, TaskNow, ThreadNow
 from bpfprof.query.folded_names import folded_name
 from bpfprof.query.wait_graph import chains
 from bpfprof.render.columns import middle_cut, padded, shortened, width
-from bpfprof.render.labels import printable, short_file_names
+from bpfprof.render.labels import printable, short_file_names, source_line
 
 COLUMNS = 100  # where it is not for a terminal
 _MIN_COLUMNS = 60
@@ -23,12 +23,28 @@ _NAME_COLUMNS, _FUNCTION_COLUMNS = 28, 32  # at most, but for the longest of mor
 _PLUMBING = ("threading.py", "socketserver.py", "wsgiref/handlers.py", "wsgiref/simple_server.py")
 _TASKS_SHOWN = 20
 _FEW = 2  # so many frames are shown rather than counted
+_SOURCE_COLUMNS, _BESIDE_SOURCE = 16, 20  # at least, of lines of source; of functions beside them, instead of 32
+_RUNS = "> "  # the line that a thread is in, without what only leads to it
+
+Sources = Mapping[str, tuple[str, str]]  # path -> (text, why there is none)
 
 
-def render_dump_text(process: ProcessNow, all_frames: bool, full_filenames: bool, columns: int = COLUMNS) -> str:
+def no_sources(_paths: Sequence[str]) -> Sources:
+    """Of none of the files."""
+    return {}
+
+
+def render_dump_text(
+    process: ProcessNow,
+    all_frames: bool,
+    full_filenames: bool,
+    columns: int = COLUMNS,
+    sources: Callable[[Sequence[str]], Sources] = no_sources,
+) -> str:
     """Running threads first, then those that are waited for, waiting ones by how long, and idle ones.
 
-    columns: of each line but that of a deadlock, which is whole. Threads and tasks that do the same are one.
+    columns: of each line but that of a deadlock, which is whole. Threads and tasks that do the same are one. sources:
+    of files, whose lines stand beside frames where there is room.
     """
     columns = max(columns, _MIN_COLUMNS)
     names = {thread.tid: printable(thread.name) or str(thread.tid) for thread in process.threads}
@@ -36,7 +52,8 @@ def render_dump_text(process: ProcessNow, all_frames: bool, full_filenames: bool
         thread.waits_for.held_by_tid for thread in process.threads if thread.waits_for and thread.waits_for.held_by_tid
     )
     stacks = [thread.frames for thread in process.threads] + [task.frames for task in process.tasks]
-    paths = {frame.file for frames in stacks for frame in frames}
+    counts = Counter(frame.file for frames in stacks for frame in frames)
+    paths, texts = counts.keys(), sources([path for path, _ in counts.most_common()])
     files = {path: path for path in paths} if full_filenames else short_file_names(paths)
     lines = deadlock_lines(process, files)
     lines += _wrapped(*_heading(process, names, columns), columns, " · ", " · ")
@@ -47,12 +64,16 @@ def render_dump_text(process: ProcessNow, all_frames: bool, full_filenames: bool
         thread = threads[0]
         head, words = _first_line(threads, names, waiters)
         mark = ">" if thread.state == ON_CPU else " "
-        lines += ["", *_wrapped(f"{mark} {padded(shortened(of_it, name), name)}  {head:<7}", words, columns)]
+        begin = f"{mark} {padded(shortened(of_it, name), name)}  {head:<7}"
+        if width(f"{begin}  {', '.join(words)}") > columns:
+            words = [_in_short(word) for word in words]
+        lines += ["", *_wrapped(begin, words, columns)]
         note = thread.note or "no Python frame was seen" * bool(process.interpreter and not thread.frames)
         lines += [f"    ({note})"] * bool(note)
-        lines += _frame_lines(thread.frames, files, all_frames, columns, thread.variables)
-    lines += _task_lines(process.tasks, files, all_frames, columns)
+        lines += _frame_lines(thread.frames, files, texts, all_frames, columns, thread.variables)
+    lines += _task_lines(process.tasks, files, texts, all_frames, columns)
     lines += ["", *textwrap.wrap(_graph_line(process, names), columns)]
+    lines += textwrap.wrap(_changed_files(texts, files), columns)
     return "\n".join(lines) + "\n"
 
 
@@ -146,6 +167,11 @@ def _first_line(
     return "IDLE" if thread.is_idle else {ON_CPU: "RUNNING", WAITING: "WAITING"}.get(thread.state, "READY"), words
 
 
+def _in_short(word: str) -> str:
+    """The same where not all of it has room: `1.5 s`, `2 wait`."""
+    return word.removeprefix("for ").removesuffix(" for it").removesuffix("  (-a shows each)")
+
+
 def _wanted(thread: ThreadNow, names: Mapping[Tid, str]) -> tuple[str, str]:
     """(what it waits for, who holds that, "": not known)"""
     wanted = thread.waits_for
@@ -167,27 +193,46 @@ def _second(pair: tuple[str, float]) -> float:
 def _frame_lines(
     frames: Sequence[Frame],
     files: Mapping[str, str],
+    sources: Sources,
     all_frames: bool,
     columns: int,
     variables: Sequence[Mapping[str, str]] = (),
 ) -> list[str]:
     lines: list[str] = []
     shows_all = all_frames or all(frame.file.endswith(_PLUMBING) for frame in frames)  # else nothing would be left
-    places = [f"{printable(files[frame.file])}:{frame.line}" if frame.file else "" for frame in frames]
-    room = columns - 5 - min(max(map(width, places), default=0), columns // 2)
-    most = min(max(_FUNCTION_COLUMNS, *(width(printable(frame.name)) for frame in frames), 0), room)
+    hidden = [not shows_all and frame.file.endswith(_PLUMBING) for frame in frames]
+    texts = _with_sources(frames, files, sources, hidden.index(False) if frames else 0, columns)
     blocks: list[tuple[bool, tuple[str, ...]]] = []
-    for number, (frame, place) in enumerate(zip(frames, places)):
-        text = f"    {padded(shortened(printable(frame.name), most), most)} {middle_cut(place, columns - most - 5)}"
+    for number, (is_hidden, text) in enumerate(zip(hidden, texts)):
         values = variables[number].items() if variables else ()
-        block = (text.rstrip(), *(f"        {printable(name)} = {printable(value)}" for name, value in values))
-        blocks.append((not shows_all and frame.file.endswith(_PLUMBING), block))
+        blocks.append((is_hidden, (text, *(f"        {printable(it)} = {printable(value)}" for it, value in values))))
     for is_hidden, part in groupby(blocks, lambda block: block[0]):
         some = [block for _, block in part]
         if is_hidden and len(some) > _FEW:
             lines.append(f"    ... {len(some)} frames  (-a shows all)")
         else:
             lines += _without_repeats(some, all_frames)
+    return lines
+
+
+def _with_sources(
+    frames: Sequence[Frame], files: Mapping[str, str], sources: Sources, innermost: int, columns: int
+) -> list[str]:
+    """Function and place of each frame and, where there is room, its line; that of the innermost is marked."""
+    places = [f"{printable(files[frame.file])}:{frame.line}" if frame.file else "" for frame in frames]
+    longest, source = max(map(width, places), default=0), [source_line(frame, sources) for frame in frames]
+    least = _BESIDE_SOURCE if any(source) else _FUNCTION_COLUMNS
+    room = columns - 5 - min(longest, columns // 2)
+    most = min(max(least, *(width(printable(frame.name)) for frame in frames), 0), room)
+    begin = 4 + most + 1 + longest + 1
+    left = columns - begin - len(_RUNS)
+    lines = []
+    for number, (frame, place) in enumerate(zip(frames, places)):
+        line = f"    {padded(shortened(printable(frame.name), most), most)} {middle_cut(place, columns - most - 5)}"
+        if source[number] and left >= _SOURCE_COLUMNS:
+            mark = _RUNS if number == innermost else " " * len(_RUNS)
+            line = padded(line, begin) + mark + shortened(source[number], left)
+        lines.append(line.rstrip())
     return lines
 
 
@@ -202,7 +247,9 @@ def _without_repeats(blocks: Sequence[tuple[str, ...]], all_frames: bool) -> lis
     return lines
 
 
-def _task_lines(tasks: Sequence[TaskNow], files: Mapping[str, str], all_frames: bool, columns: int) -> list[str]:
+def _task_lines(
+    tasks: Sequence[TaskNow], files: Mapping[str, str], sources: Sources, all_frames: bool, columns: int
+) -> list[str]:
     """Those that wait for the same in the same stack are one, as threads are."""
     groups: dict[object, list[TaskNow]] = {}
     for number, task in enumerate(tasks):
@@ -217,9 +264,14 @@ def _task_lines(tasks: Sequence[TaskNow], files: Mapping[str, str], all_frames: 
         words = [task.reason] + ([f"waited for by {printable(task.waited_for_by)}"] if task.waited_for_by else [])
         words += ["same stack  (-a shows each)"] * (len(alike) > 1)
         lines += ["", *_wrapped(shortened(who, columns // 2), words, columns)]
-        lines += _frame_lines(task.frames, files, all_frames, columns)
+        lines += _frame_lines(task.frames, files, sources, all_frames, columns)
     left = len(tasks) - sum(map(len, shown))
     return lines + ["", f"  ... {left} more tasks  (-a shows all)"] * (left > 0)
+
+
+def _changed_files(sources: Sources, files: Mapping[str, str]) -> str:
+    names = [printable(files.get(path, path)) for path, (_, why) in sources.items() if why.startswith("it was changed")]
+    return f"Lines of {', '.join(names)} are not shown: changed after the process began." if names else ""
 
 
 def _graph_line(process: ProcessNow, names: Mapping[Tid, str]) -> str:

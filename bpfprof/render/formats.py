@@ -38,7 +38,7 @@ class RenderOptions:
     batch: int = 0  # samples of a step; 0: not known
     merge: str = ""  # threads shown as one: one of query.choices.MERGES; "": as the view does by itself
     with_idle: bool = False  # waits of threads that have nothing to do are among the others
-    sources: ReadSources | None = None  # for the page; None: no lines of the program's files
+    sources: ReadSources | None = None  # for the page and --by line; None: no lines of the program's files
     waker_depth: int = 2  # how many wakers one after the other
     hide_idle: bool = False  # no groups of threads that have nothing to do
     ascii_only: bool = False  # nothing but ASCII of its own; names stay as they are
@@ -95,7 +95,7 @@ TABLE = Format(
     "tables for the terminal: wall time by thread, top functions, top waits",
     "bpfprof.render.table:render_table",
     with_concurrency=True,
-    takes=frozenset({"by", "sort", "merge"}),
+    takes=frozenset({"by", "sort", "merge", "columns"}),
 )
 SUMMARY = Format(
     "summary",

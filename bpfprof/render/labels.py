@@ -86,6 +86,13 @@ def file_names(profile: Profile, options: RenderOptions) -> dict[str, str]:
     return {path: printable(name) or _UNKNOWN for path, name in shown.items()}
 
 
+def source_line(frame: Frame, sources: Mapping[str, tuple[str, str]]) -> str:
+    """The text of the line of a Python frame; "": not known. sources: path -> (text, why there is none)."""
+    if frame.kind != FrameKind.PYTHON or frame.line <= 0:
+        return ""
+    return printable("".join(sources.get(frame.file, ("", ""))[0].split("\n")[frame.line - 1 : frame.line]).strip())
+
+
 def mark_text(frame: Frame) -> str:
     """A mark as pictures have it: `waiting: disk`, `ready, no CPU`."""
     if frame.kind == FrameKind.WAIT:

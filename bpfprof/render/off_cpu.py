@@ -56,7 +56,7 @@ def render_off_cpu(profile: Profile, options: RenderOptions) -> str:
         options.with_idle,
         merged,
     )
-    details = WaitDetails(profile, groups.by, options, merged)
+    details = WaitDetails(profile, groups.by, options, merged, work.locks)
     blocks = [
         deadlock_lines(profile),
         stuck_lines(profile, work),

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from bpfprof.dataclass import dataclass
 from bpfprof.query.moment import Closer, Key, LivePlace, Moment
@@ -11,7 +12,7 @@ from bpfprof.query.now import NowGroup
 from bpfprof.query.places import file_text
 from bpfprof.query.shares import HANDED, IDLE, PYTHON, READY
 from bpfprof.render.columns import middle_cut, padded, percent_text, shortened, width
-from bpfprof.render.labels import printable
+from bpfprof.render.labels import printable, source_line
 from bpfprof.render.summary import (
     SHARE_NAMES,
     Paint,
@@ -226,13 +227,17 @@ def shown_places(places: Sequence[LivePlace], look: TopLook) -> list[LivePlace]:
     return sorted(shown, key=lambda place: (-_sorted_by(place, look), place.key))
 
 
-def closer_lines(place: LivePlace, found: Closer, whole_ns: int) -> list[str]:
-    """What there is of one function."""
+def closer_lines(
+    place: LivePlace, found: Closer, whole_ns: int, columns: int, sources: Mapping[str, tuple[str, str]]
+) -> list[str]:
+    """What there is of one function, with the text of its lines. sources: path -> (text, why there is none)."""
     whole = max(whole_ns, 1)
     lines = [f"{printable(place.frame.name)}   {printable(place.frame.file)}", "", "   own%   CPU%  wait%   line"]
     for line, cpu_ns, ready_ns, wait_ns in found.lines[:_MOST_LINES]:
         parts = (cpu_ns + ready_ns + wait_ns, cpu_ns, wait_ns)
-        lines.append("".join(f"{100 * ns / whole:7.1f}" for ns in parts) + f" {line:>6}")
+        text = source_line(replace(place.frame, line=line), sources)
+        row = "".join(f"{100 * ns / whole:7.1f}" for ns in parts) + f" {line:>6}  {text}"
+        lines.append(shortened(row.rstrip(), columns))
     if found.reasons:
         lines += [
             "",

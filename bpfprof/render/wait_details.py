@@ -45,9 +45,17 @@ _MARKS = (FrameKind.WAIT, FrameKind.RUNQUEUE, FrameKind.NOT_SAMPLED)
 
 
 class WaitDetails:
-    """Texts for the groups of one profile."""
+    """Texts for the groups of one profile. locks: as Work has them."""
 
-    def __init__(self, profile: Profile, by: str, options: RenderOptions, merged: MergedThreads | None = None) -> None:
+    def __init__(
+        self,
+        profile: Profile,
+        by: str,
+        options: RenderOptions,
+        merged: MergedThreads | None = None,
+        locks: Sequence[tuple[int, int]] = (),
+    ) -> None:
+        self._locks = {lock: number for number, lock in enumerate(locks, 1) if lock[1]}
         self._profile, self._by, self._merged = profile, by, merged
         self._labels = frame_labels(profile, options)
         self._functions = function_labels(profile, options)
@@ -71,13 +79,17 @@ class WaitDetails:
             return f"lock of {described}, wanted in {self._function(group.functions[0].value)}"
         if self._by == "lock":
             process = process_label(self._profile.threads[group.threads[0].value])
-            return (
-                f"lock 0x{group.lock & LOCK_ADDRESS:x}, wanted in {self._function(group.functions[0].value)}, {process}"
-            )
+            return f"{self._lock(group)}, wanted in {self._function(group.functions[0].value)}, {process}"
         if self._by == "reason":
             return self._reason(group.reasons[0].value)
         reason = self._reason(group.reasons[0].value)
         return f"{_WANTED.get(reason, reason)} in {self._owner(group.stacks[0].value)}"
+
+    def _lock(self, group: WaitGroup) -> str:
+        """`lock #1`, as the other views call it; of idle waits, which have no number, its address if that is known."""
+        pid, address = self._profile.threads[group.threads[0].value].pid, group.lock & LOCK_ADDRESS
+        number = self._locks.get((0, group.lock)) or self._locks.get((int(pid), group.lock))
+        return f"lock #{number}" if number else f"lock 0x{address:x}" if address else "a lock"
 
     def lines(self, group: WaitGroup) -> list[str]:
         """Each at most COLUMNS wide."""

@@ -15,6 +15,9 @@ from typing import Any
 
 import pytest
 
+from bpfprof.capture import now
+from bpfprof.errors import TargetError, UnsupportedError
+from bpfprof.model.ids import Pid
 from tests.integration.eu_stack import wait_until_asleep
 from tests.integration.recorded import (
     ALL_INTERPRETERS,
@@ -279,3 +282,26 @@ def test_processes_that_are_not_there() -> None:
 def test_one_who_may_not_read_it_is_told_what_is_missing() -> None:
     skip_unless_nobody_can_run()
     assert_told(completed([*BPFPROF, "dump", str(os.getpid())], None, **AS_NOBODY), 3, "CAP_SYS_PTRACE", "sudo")
+
+
+@pytest.mark.gate
+@pytest.mark.parametrize("python", KINDS_OF_INTERPRETERS)
+@pytest.mark.parametrize("imported", ["sys", "asyncio"])
+def test_of_tasks_that_are_not_read_only_a_program_with_asyncio_hears(python: str, imported: str) -> None:
+    is_read = "sys.version_info >= (3, 11) and 't' not in sys.abiflags"
+    code = f"import {imported}, sys; print({is_read}, flush=True); sys.stdin.read()"
+    with running(ALL_INTERPRETERS.get(python, python), "-c", code) as target:
+        said = bpfprof("dump", target.pid).stderr
+    is_missed = imported == "asyncio" and "False" in target.first_line
+    assert ("asyncio tasks of this CPython are not read" in said) == is_missed, said
+
+
+def test_root_is_not_told_to_become_root(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise TargetError("its memory cannot be read") from PermissionError()
+
+    monkeypatch.setattr(now, "find_interpreter", refuse)
+    monkeypatch.setattr(now, "missing", lambda _: [])
+    with pytest.raises(UnsupportedError) as told:
+        now.process_now(Pid(os.getpid()))
+    assert "sudo" not in told.value.hint and f"record --pid {os.getpid()}" in told.value.hint

@@ -49,6 +49,7 @@ RECIPES = {
     "threads": Recipe("token_ring.py --threads 64 --rate 2000", options="-r 49"),
     "deadlock": Recipe("lock_orders.py deadlock", cpu_s=0),
     "lock_orders": Recipe("lock_orders.py cycle", cpu_s=0, python="debian-3.11"),
+    "hung": Recipe("stuck.py no_answer", cpu_s=0, seconds=2.0),
     "gil": Recipe("gil_fight.py 3 --reader --sleeper --phases"),
     "pools": Recipe("workers.py fork", cpu_s=0.4),
     "spawned": Recipe("fork_exec.py", cpu_s=0, python="3.8"),

@@ -156,7 +156,7 @@ def test_from_a_recording_to_the_table(handed_over: Path, capsys: pytest.Capture
     assert run("offcpu", handed_over, "--by", "lock") == 0
     out = capsys.readouterr().out
     assert (
-        "\nlock 0x7f50, wanted in Queue.get (a.py), process python (100)\n" in out
+        "\nlock #1, wanted in Queue.get (a.py), process python (100)\n" in out
         and "waits without a lock: 45.00 ms" in out
     )
 

@@ -209,7 +209,7 @@ def test_a_table_by_function_or_library(tmp_path: Path, capsys: pytest.CaptureFi
     path = written(small(), tmp_path)
     assert run("report", path, "--by", "library", "-n", "1") == 0
     text = capsys.readouterr().out
-    assert "time by library" in text and "top functions" not in text and "more (--limit)" in text
+    assert "seconds by library" in text and "top functions" not in text and "more (--limit)" in text
     assert run("report", path, "--by", "function") == 0
     (line,) = [line for line in capsys.readouterr().out.splitlines() if line.endswith(" Worker.run")]
     assert line.split()[5:] == ["own", "code", "a", "Worker.run"]
@@ -284,7 +284,7 @@ def test_order_of_rows(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> No
     def first(sort: str) -> str:
         assert run("report", path, "--by", "thread", "--sort", sort, "-n", "1") == 0
         lines = capsys.readouterr().out.splitlines()
-        return lines[lines.index(next(line for line in lines if line.startswith("time by"))) + 2].split()[5]
+        return lines[lines.index(next(line for line in lines if line.startswith("seconds by"))) + 2].split()[5]
 
     assert (first("cpu"), first("name")) == ("worker_8", "main")
     assert first("wait") == "worker_0"

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import tempfile
 import webbrowser
 from pathlib import Path
 
 import pytest
 
 from bpfprof.commands.opening import open_picture
-from bpfprof.commands.sources import read_sources
+from bpfprof.commands.sources import read_sources, sources_now
+from bpfprof.model.ids import Pid
+from bpfprof.proc.reader import Reader
 from tests.unit.commands.command import run, written
 from tests.unit.profile.test_filters import mixed
 from tests.unit.render.unpacked import unpacked
@@ -29,6 +33,47 @@ def test_only_python_files_that_are_as_recorded_are_read(tmp_path: Path) -> None
     assert [path for path in paths if found[path][0]] == [str(good)]
     assert all(why for path, (_, why) in found.items() if path != str(good))
     assert read_sources([str(good)], 1)[str(good)] == ("", "it was changed after the recording began")
+
+
+def test_of_a_process_only_files_that_it_began_with_are_read(tmp_path: Path, monkeypatch) -> None:
+    good, fifo = tmp_path / "a.py", tmp_path / "fifo.py"
+    good.write_text("x = 1\n")
+    os.mkfifo(fifo)
+    paths = [str(it) for it in (good, fifo, tmp_path / "gone.py", "<string>", "/etc/passwd")]
+    os.utime(good, ns=(1, 1))
+    assert sources_now(Pid(os.getpid()), paths) == {str(good): ("x = 1\n", "")}
+    os.utime(good, ns=(LATER_NS, LATER_NS))
+    assert sources_now(Pid(os.getpid()), paths)[str(good)] == ("", "it was changed after the process began")
+    monkeypatch.setattr(Reader, "open_file", lambda *_: (_ for _ in ()).throw(TimeoutError()))
+    assert sources_now(Pid(os.getpid()), paths) == {}, "its file system does not answer"
+    assert sources_now(Pid(1 << 22), paths) == {}
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="root reads what others may not")
+def test_files_are_read_as_the_user_who_called_sudo(monkeypatch) -> None:
+    monkeypatch.setenv("SUDO_UID", "65534")
+    monkeypatch.setenv("SUDO_GID", "65534")
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:
+        os.chmod(folder, 0o755)
+        mine, others = Path(folder) / "mine.py", Path(folder) / "others.py"
+        for path, mode in ((mine, 0o600), (others, 0o644)):
+            path.write_text("x = 1\n")
+            path.chmod(mode)
+            os.utime(path, ns=(1, 1))
+        found = sources_now(Pid(os.getpid()), [str(mine), str(others)])
+        assert found[str(mine)][0] == "" and found[str(others)] == ("x = 1\n", "")
+
+
+def test_of_a_process_with_folders_of_its_own_no_file_of_ours_is_read(tmp_path: Path) -> None:
+    (tmp_path / "a.py").write_text("x = 1\n")
+    os.utime(tmp_path / "a.py", ns=(1, 1))
+    with subprocess.Popen(["unshare", "--mount", "cat"], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
+        assert other.stdin is not None and other.stdout is not None
+        other.stdin.write(b"\n")
+        other.stdin.flush()
+        other.stdout.read(1)  # it has them
+        assert sources_now(Pid(other.pid), [str(tmp_path / "a.py")]) == {}
+        other.stdin.close()
 
 
 def test_page_has_lines_unless_they_are_left_out(tmp_path: Path) -> None:

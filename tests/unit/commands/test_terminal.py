@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 import pty
+import sys
 from collections.abc import Iterator
 from typing import TextIO
 
@@ -12,7 +13,7 @@ import pytest
 
 from bpfprof.commands.terminal import for_terminal
 from bpfprof.query.choices import ROW_GROUPINGS
-from bpfprof.render.formats import RenderOptions
+from bpfprof.render.formats import RenderOptions, find_format
 from tests.unit.commands.command import run, written
 from tests.unit.recording.hand_made import small
 
@@ -67,6 +68,26 @@ def test_details_are_the_tables(tmp_path, capsys: pytest.CaptureFixture[str]) ->
     assert "off-CPU by reason" in shown[("--details",)] and "Too little to say" in shown[()]
 
 
+@pytest.mark.parametrize(
+    "format_name", ["flamegraph", "html", "speedscope", "chrome", "gecko", "pprof", "pstats", "parquet"]
+)
+def test_a_file_for_another_program_never_goes_to_a_terminal(
+    format_name: str, tmp_path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, asked = written(small(), tmp_path), ("-f", format_name)
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    commands = [("report", path, *asked), ("report", path, *asked, "-o", "-"), ("offcpu", path, *asked)]
+    commands += [("diff", path, path, *asked)] * (format_name in ("flamegraph", "html"))
+    commands += [("compare", path, *asked)] * (format_name == "html")
+    for command in commands:
+        assert run(*command) == 2, command
+        said = capsys.readouterr()
+        suffix = find_format(format_name).suffixes[0]
+        assert not said.out and "not for a terminal" in said.err and f"--output FILE{suffix}" in said.err
+    assert run("report", path, *asked, "-o", tmp_path / "a") == 0
+    assert run("report", path, "-f", "json") == run("report", path, "-f", "collapsed") == 0
+
+
 def test_rows_are_by_what_was_asked(tmp_path, capsys: pytest.CaptureFixture[str]) -> None:
     path = written(small(), tmp_path)
     assert run("report", path, "-f", "json", "--by", "thread") == 0
@@ -74,6 +95,6 @@ def test_rows_are_by_what_was_asked(tmp_path, capsys: pytest.CaptureFixture[str]
     for by in ROW_GROUPINGS:
         assert run("report", path, "--by", by) == 0
         shown = capsys.readouterr().out
-        assert f"time by {by}" in shown
+        assert f" by {by}" in shown
     assert run("report", path, "--by", "thread", "-n", "1") == 0
     assert "main (100)" in (shown := capsys.readouterr().out) and "and 1 more (--limit)" in shown

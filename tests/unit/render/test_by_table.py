@@ -41,6 +41,19 @@ def test_only_when_asked_for() -> None:
     assert by_block(training_profile(), RenderOptions()) == []
 
 
+@pytest.mark.parametrize(("columns", "text"), [(100, "with lock:"), (200, "as long as there is room")])
+def test_lines_have_their_text_where_there_is_room(columns: int, text: str) -> None:
+    made = ProfileBuilder()
+    thread = made.thread(1)
+    made.spend(thread, ON_CPU, 2 * MS, [python("View.get", "/usr/lib/python3/dist-packages/shop/view.py", 3)])
+    made.spend(thread, ON_CPU, MS, [python("g", "/srv/other.py", 3)])
+    read = {"/usr/lib/python3/dist-packages/shop/view.py": ("\n\n\twith lock:  # as long as there is room\n", "")}
+    options = RenderOptions(by="line", columns=columns, sources=lambda *_: read)
+    first, second = by_block(made.build(), options)[2:]
+    assert "  View.get (shop/view.py:3)  with lock:" in first and text in first and width(first) <= columns
+    assert second.endswith("  g (other.py:3)")
+
+
 @pytest.mark.parametrize(
     ("by", "words"),
     [

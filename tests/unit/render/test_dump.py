@@ -88,7 +88,44 @@ def test_no_line_is_longer_than_the_terminal_and_nothing_is_lost(columns: int) -
         given, interpreter=None, note="whether it runs Python is not known: " + "a reason of many words " * 9
     )
     assert unread.note in " ".join(render_dump_text(unread, False, True, columns).split()) + " "
-    assert "lock #11, for 1.5 s, held by two" in told and ":12345" in told and "(its stack changed)" in told
+    held = f"lock #11, {'for ' * (columns >= 80)}1.5 s, held by two"
+    assert held in told and ":12345" in told and "(its stack changed)" in told
+
+
+@pytest.mark.parametrize("waiters", [1, 12])
+def test_who_waits_for_it_stands_on_the_line_of_an_ordinary_terminal(waiters: int) -> None:
+    holder = replace(waiting(SECOND, "waitress-3", RUNNING.tid), tid=Tid(1234567), for_s=0.123)
+    others = [waiting(Tid(number), f"waitress-{number}", holder.tid) for number in range(100, 100 + waiters)]
+    lines = render_dump_text(process(holder, *others, RUNNING), True, False, 80).splitlines()
+    first = next(line for line in lines if line.startswith("  waitress-3 "))
+    assert first.endswith(f"lock #12, 123 ms, held by busy, {waiters} wait{'s' * (waiters == 1)}"), first
+
+
+SOURCES = {
+    "/srv/app.py": (
+        "\n" * 6 + "    with lock:\x1b[31m  # held for long, and longer than there is any room for it\n",
+        "",
+    )
+}
+
+
+@pytest.mark.parametrize(("columns", "text"), [(60, ""), (80, "> with lock:?[31m  # h"), (300, "room for it")])
+def test_the_line_that_runs_is_marked_where_there_is_room(columns: int, text: str) -> None:
+    caller = Frame(FrameKind.PYTHON, "call_of_the_step", "/srv/app.py", 99)  # no such line
+    long = replace(STEP, name="step_of_the_whole_night")
+    given = process(replace(RUNNING, frames=[*START, long, caller]))
+    asked: list[list[str]] = []
+    whole = render_dump_text(given, False, False, columns, lambda paths: bool(asked.append(paths)) or SOURCES)
+    assert asked == [["/lib/threading.py", "/srv/app.py"]] and "\x1b" not in whole
+    (line,) = (line for line in whole.splitlines() if "app.py:7" in line)
+    assert text in line and len(line) <= columns and (">" in line) == bool(text)
+    assert next(line for line in whole.splitlines() if "app.py:99" in line).endswith("app.py:99")
+
+
+def test_lines_of_a_file_that_was_changed_are_missed_with_the_reason() -> None:
+    read = {"/srv/app.py": ("", "it was changed after the process began"), "/lib/threading.py": ("", "no such file")}
+    text = render_dump_text(process(waiting(FIRST, "one", None)), False, False, 100, lambda _: read)
+    assert text.endswith("\nLines of app.py are not shown: changed after the process began.\n")
 
 
 def test_a_thread_without_frames_says_so() -> None:

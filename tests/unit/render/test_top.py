@@ -9,7 +9,7 @@ import pytest
 
 from bpfprof.model.profile import Profile
 from bpfprof.model.spans import ThreadState
-from bpfprof.query.moment import Moment, SinceStart, closer, moment_of
+from bpfprof.query.moment import Moment, SinceStart, closer, moment_of, sums_of
 from bpfprof.query.now import NowGroup
 from bpfprof.query.shares import IDLE
 from bpfprof.render.columns import width
@@ -155,6 +155,12 @@ def test_moments_add_up_since_the_start() -> None:
     assert {it.key: it.own_ns for it in since.with_last(None)[0]} == {it.key: it.own_ns for it in moment.places}
 
 
+@pytest.mark.parametrize("profile", PROFILES)
+def test_what_is_added_up_is_what_a_moment_has(profile) -> None:
+    moment, sums = moment_of(profile()), sums_of(profile())
+    assert (sums.all_shares, sums.places) == (moment.all_shares, moment.places)
+
+
 @pytest.mark.parametrize("profile", [training_profile, waiting_profile, hostile_profile])
 def test_a_function_looked_at_closer(profile) -> None:
     given: Profile = profile()
@@ -163,5 +169,6 @@ def test_a_function_looked_at_closer(profile) -> None:
         found = closer(moment, place.key)
         assert sum(sum(row[1:]) for row in found.lines) == place.own_ns
         assert sum(ns for _, ns in found.reasons) == place.wait_ns
-        for line in closer_lines(place, found, moment.whole_ns):
+        text = {place.frame.file: ("x = '\x1b[31m'\n" * 2000, "")}
+        for line in closer_lines(place, found, moment.whole_ns, 100, text):
             assert not any(ord(char) < 32 or ord(char) == 127 for char in line)
