@@ -20,7 +20,7 @@ from bpfprof.dataclass import dataclass
 from bpfprof.errors import TargetError
 from bpfprof.kernel.events import ThreadTable
 from bpfprof.model.ids import Pid, Tid
-from bpfprof.model.now import WaitsFor
+from bpfprof.model.now import OF_THREADS, WaitsFor
 from bpfprof.model.samples import LOCK_HOLDER_DTYPE, SOCKET_CALLS
 from bpfprof.model.syscalls import syscall_numbers
 from bpfprof.proc import tasks
@@ -33,7 +33,6 @@ _LONG_NS = 1_000_000_000  # what has no holder is looked at from here on
 _LOOKS_NS = 1_000_000_000  # of CPU time, for all processes; a look at one thread takes some 2 ms
 _MOST_THREADS = 200  # of a process that is looked at
 _UNKNOWN, _BLOCKED = (int(abi.ThreadState[f"BP_THREAD_{name}"]) for name in ("UNKNOWN", "BLOCKED"))
-_OF_LOCKS = ("lock", "thread")
 # Calls that wait for something which may have a name; the others wait for a time.
 _FOR_SOMETHING = sorted(
     syscall_numbers(
@@ -54,8 +53,8 @@ class _Look:
     waits_for: WaitsFor
 
 
-def look_at_waits(processes: Processes, table: ThreadTable, sink: Sink, is_over: Callable[[], bool]) -> None:
-    """The processes with the longest waits come first."""
+def look_at_waits(processes: Processes, table: ThreadTable, sink: Sink, is_over: Callable[[], bool]) -> int:
+    """The processes with the longest waits come first. Returns how many there was no time for."""
     begin_ns, cost_ns = time.monotonic_ns(), time.thread_time_ns()
     tids, records = table.read()
     waited_ns = begin_ns - records["since_ns"].astype(np.int64)
@@ -67,12 +66,20 @@ def look_at_waits(processes: Processes, table: ThreadTable, sink: Sink, is_over:
     since_ns = dict(zip(tids[chosen].tolist(), records["since_ns"][chosen].tolist()))
     longest = sorted(zip(waited_ns[chosen].tolist(), records["tgid"][chosen].tolist()), reverse=True)
     looked: list[_Look] = []
-    for pid in dict.fromkeys(pid for _, pid in longest):
+    pids = [pid for pid in dict.fromkeys(pid for _, pid in longest) if _may_be_looked_at(processes, Pid(pid))]
+    left_out = 0
+    for number, pid in enumerate(pids):
         if time.thread_time_ns() - cost_ns > _LOOKS_NS or is_over():
+            left_out = len(pids) - number
             break
         looked += _look_at(processes, Pid(pid))
-    if not looked:
-        return
+    if looked:
+        _write(looked, since_ns, processes, table, sink)
+    return left_out
+
+
+def _write(looked: list[_Look], since_ns: dict[int, int], processes: Processes, table: ThreadTable, sink: Sink) -> None:
+    """What was seen of threads that waited all the while; since_ns: by thread, when they were chosen."""
     tids, records = table.read()
     waits_on = (records["wake_ns"] == 0) & np.isin(records["state"], (_UNKNOWN, _BLOCKED))
     after_ns = dict(zip(tids[waits_on].tolist(), records["since_ns"][waits_on].tolist()))
@@ -83,7 +90,7 @@ def look_at_waits(processes: Processes, table: ThreadTable, sink: Sink, is_over:
     rows = [
         (it.begin_ns, it.end_ns, index_of[it.tid], index_of[holder] + 1, it.waits_for.has_end)
         for it in looked
-        if it.waits_for.kind in _OF_LOCKS and (holder := it.waits_for.held_by_tid) is not None and holder in index_of
+        if it.waits_for.kind in OF_THREADS and (holder := it.waits_for.held_by_tid) is not None and holder in index_of
     ]
     sink.write("lock_holders", arrays={"rows": np.array(rows, LOCK_HOLDER_DTYPE)})
     _write_last_waits(looked, index_of, sink)
@@ -108,11 +115,14 @@ def _write_last_waits(looked: list[_Look], index_of: dict[int, int], sink: Sink)
     sink.write("last_waits", {"rows": rows})
 
 
+def _may_be_looked_at(processes: Processes, pid: Pid) -> bool:
+    process = processes.by_pid.get(pid)
+    return process is not None and process.interpreter is not None and len(tasks.list_threads(pid)) <= _MOST_THREADS
+
+
 def _look_at(processes: Processes, pid: Pid) -> list[_Look]:
     """At the threads of a process that wait for something that has a name, and not for work."""
-    process = processes.by_pid.get(pid)
-    if process is None or process.interpreter is None or len(tasks.list_threads(pid)) > _MOST_THREADS:
-        return []
+    process = processes.by_pid[pid]
     begin_ns = time.monotonic_ns()
     try:
         threads = waiting_now(process)

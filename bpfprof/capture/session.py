@@ -103,6 +103,7 @@ class Session:
         self._is_urgent = True  # the next drain should be soon
         self._turns = Turns()
         self._drained_s = self._drain_cost_s = self._next_totals_s = self._next_looks_s = 0.0
+        self._unseen_waits = 0  # of processes, when it ended
 
     def begin(self, stop: StopRequest) -> None:
         """Writes the start, looks at threads that sleep already, and lets a launched command begin.
@@ -171,8 +172,7 @@ class Session:
             self._look_at_sleepers(is_over)
         self._async.finish(list(self._processes.by_pid.values()), is_over)
         self._cpu_limits.note(self._python_pids())
-        if not is_over():
-            look_at_waits(self._processes, self._threads, self._sink, is_over)
+        self._unseen_waits = look_at_waits(self._processes, self._threads, self._sink, is_over)
         usage, end_ns = self._usage(), self._watch.stop()  # of the same time
         self._next_totals_s = float("inf")  # the last ones follow, of this moment
         self._drain()
@@ -365,6 +365,9 @@ class Session:
         for name, percent in self._watch.uncounted_percent.items():
             problems[f"percent of the time in which {name} were not counted: the CPU has too few counters"] = percent
         problems.update(self._watch.calls.problems if self._watch.calls else {})
+        problems["processes whose waits were not looked at in time, for what they wait and who has it"] = (
+            self._unseen_waits
+        )
         problems["marks of programs (bpfprof.marks) that were too many, or not whole"] = self._marks.lost_count
         return {text: count for text, count in problems.items() if count}
 
