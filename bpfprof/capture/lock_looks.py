@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from bpfprof import abi
+from bpfprof import array_types as npt
 from bpfprof.account.reasons import FUTEX_CALLS
 from bpfprof.capture.now import waiting_now
 from bpfprof.capture.processes import Processes
@@ -24,11 +25,14 @@ from bpfprof.model.now import OF_THREADS, WaitsFor
 from bpfprof.model.samples import LOCK_HOLDER_DTYPE, SOCKET_CALLS
 from bpfprof.model.syscalls import syscall_numbers
 from bpfprof.proc import tasks
+from bpfprof.proc.cpu_limits import CpuLimits
 from bpfprof.proc.last_run import seconds_since_run
+from bpfprof.recording.part import LIMITS, LOOKED
 from bpfprof.recording.tables import RecordedLastWait, table_row
 from bpfprof.recording.writer import Sink
 
 _WAITED_NS = 50_000_000  # less is not worth a look
+_LASTING_NS, _LOOK_S, _LOOK_REST = 2_000_000_000, 0.2, 100  # while it goes on; the last times the CPU time of a look
 _LONG_NS = 1_000_000_000  # what has no holder is looked at from here on
 _LOOKS_NS = 1_000_000_000  # of CPU time, for all processes; a look at one thread takes some 2 ms
 _MOST_THREADS = 200  # of a process that is looked at
@@ -53,7 +57,42 @@ class _Look:
     waits_for: WaitsFor
 
 
-def look_at_waits(processes: Processes, table: ThreadTable, sink: Sink, is_over: Callable[[], bool]) -> int:
+class LooksWhileItGoesOn:
+    """What else is known at the end only, for a sink that is looked at while it grows.
+
+    Who waits for what is looked at when others wait for long than did before, and for 1% of a CPU.
+    """
+
+    def __init__(self, processes: Processes, table: ThreadTable, limits: CpuLimits, sink: Sink) -> None:
+        self._processes, self._table, self._limits, self._sink = processes, table, limits, sink
+        self._waiting = b""
+        self._next_s = 0.0
+
+    def take(self, time_ns: int, records: npt.NDArray[np.void]) -> None:
+        """records: of all threads at that time."""
+        by_pid, throttled = self._limits.throttled(self._processes.by_pid)
+        limits = {"cpu_limits": self._limits.percents, "cpu_throttled_by": by_pid, "cpu_throttled": throttled}
+        self._sink.write(LIMITS, limits)
+        waits = np.isin(records["state"], (_UNKNOWN, _BLOCKED)) & (records["wake_ns"] == 0)
+        waits &= time_ns - records["since_ns"].astype(np.int64) >= _LASTING_NS
+        waiting, begin_s = np.sort(records["since_ns"][waits]).tobytes(), time.monotonic()
+        if waiting == self._waiting or begin_s < self._next_s:
+            return
+        self._waiting, cost_s = waiting, time.thread_time()
+        self._sink.write(LOOKED)
+        look_at_waits(
+            self._processes, self._table, self._sink, lambda: time.monotonic() - begin_s > _LOOK_S, _LASTING_NS
+        )
+        self._next_s = time.monotonic() + _LOOK_REST * (time.thread_time() - cost_s)
+
+
+def look_at_waits(
+    processes: Processes,
+    table: ThreadTable,
+    sink: Sink,
+    is_over: Callable[[], bool],
+    least_ns: int = _WAITED_NS,
+) -> int:
     """The processes with the longest waits come first. Returns how many there was no time for."""
     begin_ns, cost_ns = time.monotonic_ns(), time.thread_time_ns()
     tids, records = table.read()
@@ -62,7 +101,7 @@ def look_at_waits(processes: Processes, table: ThreadTable, sink: Sink, is_over:
     is_known = records["state"] == _BLOCKED
     may_wait = (records["state"] == _UNKNOWN) | (is_known & np.isin(records["syscall"], FUTEX_CALLS))
     may_wait |= is_known & np.isin(records["syscall"], _FOR_SOMETHING) & (waited_ns >= _LONG_NS)
-    chosen = may_wait & (records["wake_ns"] == 0) & (waited_ns >= _WAITED_NS)
+    chosen = may_wait & (records["wake_ns"] == 0) & (waited_ns >= least_ns)
     since_ns = dict(zip(tids[chosen].tolist(), records["since_ns"][chosen].tolist()))
     longest = sorted(zip(waited_ns[chosen].tolist(), records["tgid"][chosen].tolist()), reverse=True)
     looked: list[_Look] = []

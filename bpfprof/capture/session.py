@@ -15,7 +15,7 @@ from bpfprof import array_types as npt
 from bpfprof.abi.dtypes import STACK_DTYPE, THREAD_DTYPE
 from bpfprof.capture.async_tasks import AsyncTasks
 from bpfprof.capture.inbox import Batch, Inbox
-from bpfprof.capture.lock_looks import look_at_waits
+from bpfprof.capture.lock_looks import LooksWhileItGoesOn, look_at_waits
 from bpfprof.capture.marks import Marks
 from bpfprof.capture.process import State
 from bpfprof.capture.row_writer import RowWriter
@@ -104,6 +104,7 @@ class Session:
         self._turns = Turns()
         self._drained_s = self._drain_cost_s = self._next_totals_s = self._next_looks_s = 0.0
         self._unseen_waits = 0  # of processes, when it ended
+        self._looks = LooksWhileItGoesOn(self._processes, self._threads, self._cpu_limits, sink)
 
     def begin(self, stop: StopRequest) -> None:
         """Writes the start, looks at threads that sleep already, and lets a launched command begin.
@@ -252,6 +253,8 @@ class Session:
             later = self._rows.is_of_next_part(batch.events, *totals)
         self._write_events(batch, ~later)
         if totals is not None:
+            if self.part_s:
+                self._looks.take(totals[0], totals[2])
             self._rows.write_totals(*totals, ends_part=self.part_s > 0)
             if self._watch.calls is not None:
                 self._watch.calls.write_when_due(*totals, self._processes.threads.index_of, self._sink)
