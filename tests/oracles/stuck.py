@@ -1,7 +1,7 @@
 """Programs that hang, attached late, early, launched and among all: what `dump`, `report` and `offcpu` say of them.
 
 Of each thread that hangs, by the program's own account: what it waits for, and who has it; and who waits for whom in a
-circle. What is wrong is in capitals; what is right but not known ends in `?`. A kind of UNTOLD may end in `?`.
+circle. What is wrong is in capitals; what is right but not known is `?`, and UNTOLD says why it may be.
 """
 
 from __future__ import annotations
@@ -28,7 +28,10 @@ KINDS = (
 )
 DEADLOCKS = KINDS[: KINDS.index("twice")]
 WAYS = ("late", "early", "launched", "all")
-UNTOLD = {"circle_acquired": "a plain lock does not say who has it", "loop_of_itself": "nor does a future"}
+UNTOLD = {
+    "circle_acquired": "a plain lock does not say who has it",
+    "sqlite_busy": "who looks again and again is not looked at when a recording ends",
+}
 VERSIONS = ("debian-3.11", "3.13")
 RECORD_S, _TOGETHER = 2.0, 6
 _SETTLED_S = 6.0  # of a recording in which the program starts
@@ -98,7 +101,8 @@ def run(words: Sequence[str], folder: Path, versions: Sequence[str] = VERSIONS) 
         for way, scores in found.items():
             for kind, score in scores.items():
                 if score.faults:
-                    print(f"    {kind} {way}: {', '.join(score.faults)}")
+                    why = f" ({UNTOLD[kind]})" if kind in UNTOLD else ""
+                    print(f"    {kind} {way}: {', '.join(score.faults)}{why}")
         every = [score for scores in found.values() for score in scores.values()]
         right, wrong = sum(not it.faults for it in every), sum(it.is_wrong for it in every)
         print(f"{version}: {right} of {len(every)} right, {wrong} wrong, in others something is not known", flush=True)
