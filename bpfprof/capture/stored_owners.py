@@ -32,6 +32,7 @@ RLOCK_VERSIONS = ((3, 6), (3, 13))
 # SemLockObject after the head: handle, last_tid, count, maxvalue; Modules/_multiprocessing/semaphore.c (3.6 to 3.15).
 _SEMAPHORE, _SEMAPHORE_NAME = struct.Struct("<QQii"), "_multiprocessing.SemLock"
 _HEAD_BYTES, _STACK_BYTES = 16, 4096  # of the object; above the stack pointer, where its C function keeps it
+_LEAST_ADDRESS = 1 << 16  # vm.mmap_min_addr, mostly: what is below is a number
 _PROCESSES_LIMIT = 1000  # that may have a semaphore mapped
 _PTHREAD_TID = abi.CONSTANTS["BP_PTHREAD_TID"]
 
@@ -94,7 +95,7 @@ class StoredOwners:
         """What is on the C stack and has the address of the futex after its head."""
         stack = memory.read_up_to(call.stack_pointer, _STACK_BYTES)
         for (address,) in sorted(set(struct.iter_unpack("<Q", stack[: len(stack) // 8 * 8]))):
-            if address and not address % 8 and memory.read_u64(address + _HEAD_BYTES) == call.args[0]:
+            if address >= _LEAST_ADDRESS and not address % 8 and memory.read_u64(address + _HEAD_BYTES) == call.args[0]:
                 yield address
 
     def _semaphore_owner(self, address: int, kind: int, futex: int) -> Owner | None:
