@@ -25,7 +25,8 @@ from tests.oracles import holders
 from tests.oracles.programs import chosen, record, started
 
 OF_ITS_OWN = ("futures", "pools_of_pools", "imports", "joins", "tasks", "given_over")
-KINDS = (*holders.EXACT, *OF_ITS_OWN, "ordered")
+# A monitor's threads take their lock again when they were woken, which is in no turn of theirs.
+KINDS = (*(kind for kind in holders.EXACT if kind != "monitor"), *OF_ITS_OWN, "ordered")
 LOOKS, RECORD_S, _TOGETHER = 10, 2, 4
 Turns = dict[int, list[list[float]]]
 
