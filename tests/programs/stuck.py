@@ -8,8 +8,6 @@ The JSON is the truth. waits: of the threads that hang [reason, who has what the
 nobody who is alive, null: no one in particular]; circles: threads that wait for one another.
 """
 
-import asyncio
-import concurrent.futures
 import ctypes
 import fcntl
 import functools
@@ -21,7 +19,6 @@ import queue
 import select
 import signal
 import socket
-import sqlite3
 import subprocess
 import sys
 import tempfile
@@ -335,6 +332,8 @@ def in_del():
 
 def pool_of_itself():
     """The only thread of a pool waits for what the pool does."""
+    import concurrent.futures  # each of those that few need takes time
+
     pool = concurrent.futures.ThreadPoolExecutor(1, "worker")
     workers = queue.Queue()
 
@@ -352,6 +351,7 @@ def pool_of_itself():
 
 def loop_of_itself():
     """An event loop waits for what it does itself."""
+    import asyncio
 
     async def wait():
         loop = asyncio.get_running_loop()
@@ -363,6 +363,8 @@ def loop_of_itself():
 
 def sqlite_busy():
     """A database that another process has locked: the library looks for it again and again."""
+    import sqlite3
+
     path = os.path.join(tempfile.mkdtemp(), "database")
 
     def connect():
