@@ -341,8 +341,7 @@ def pool_of_itself():
         workers.put(threading.get_native_id())
         pool.submit(int).result()
 
-    future = pool.submit(outer)
-    worker = workers.get()
+    future, worker = pool.submit(outer), workers.get()
     WAITS[worker] = ["lock", worker]
     CIRCLES.append([worker])
     tell("lock", worker)
