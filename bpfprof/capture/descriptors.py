@@ -16,6 +16,7 @@ import numpy as np
 from bpfprof import abi
 from bpfprof import array_types as npt
 from bpfprof.capture.numbers import by_distinct
+from bpfprof.capture.polled import holders_of
 from bpfprof.model.grouping import group_numbers
 from bpfprof.model.ids import Pid
 from bpfprof.model.ioctls import request_text
@@ -112,6 +113,11 @@ class DescriptorKinds:
     def name_now(self, pid: int, fd: int) -> str:
         """What a descriptor is of now: a path, or the other end of a socket; "": not known."""
         return self._seen(pid, fd)[1]
+
+    def peers(self, pid: Pid, fd: int) -> list[Pid]:
+        """The other processes of its family that have the other end of a Unix socket; [] if it has that itself, too."""
+        peer = self._sockets.peer(pid, self._seen(pid, fd)[2])
+        return holders_of(pid, f"socket:[{peer}]") if peer else []
 
     def accepted(self, pids: Iterable[Pid], listening: Listening) -> list[int]:
         """Places of those that are now the other ends of connections which others made to a process of these."""

@@ -10,30 +10,32 @@ from collections.abc import Mapping
 
 from bpfprof.account.reasons import FUTEX_PRIVATE
 from bpfprof.capture.descriptors import DescriptorKinds
+from bpfprof.capture.file_locks import FileLocks
 from bpfprof.capture.frame_reader import FrameReader
 from bpfprof.capture.polled import polled_descriptors, readers_of_pipe
 from bpfprof.capture.process import Process
 from bpfprof.capture.stored_owners import RLOCK_VERSIONS, StoredOwners
 from bpfprof.cpython.code_objects import Unresolved
 from bpfprof.cpython.frame_values import FrameValues
+from bpfprof.cpython.futures import Futures, PlacedFrame
 from bpfprof.cpython.held_locks import HeldLocks
 from bpfprof.cpython.objects import Objects
 from bpfprof.cpython.thread_state import ThreadStateRef
 from bpfprof.cpython.threading_waits import ThreadingWaits
-from bpfprof.model.ids import Pid, Tid
+from bpfprof.model.ids import Tid
 from bpfprof.model.now import WaitsFor
 from bpfprof.model.samples import FD_CALLS, SOCKET_CALLS
 from bpfprof.model.syscalls import syscall_name
 from bpfprof.proc import tasks
-from bpfprof.proc.living import living
-from bpfprof.proc.reader import reader
+from bpfprof.proc.memory import MemoryAtOnce
 from bpfprof.proc.tasks import BlockedSyscall
 from bpfprof.proc.text import with_controls_replaced
 
-THREADING, IMPORTLIB = "threading.py", "importlib._bootstrap>"
+_THREADING, _IMPORTLIB = "threading.py", "importlib._bootstrap>"
 _FIRST_IS_FD = frozenset(FD_CALLS)
 _POLLS = ("poll", "ppoll", "select", "pselect6", "epoll_wait", "epoll_pwait", "epoll_pwait2")
 _WRITES = ("write", "writev")
+_SLEEPS = ("nanosleep", "clock_nanosleep")
 _TIMEOUT = 3  # the argument of futex() that is 0 where it waits without end
 _P_PID = 1  # of waitid(), include/uapi/linux/wait.h
 
@@ -56,8 +58,7 @@ def gil_holder(process: Process, states: list[ThreadStateRef]) -> int:
 class Holders:
     """Of one process. tid_of: its threads by the id in their own pid namespace; states: those of its interpreters.
 
-    By thread: frames, (frame, code, function) of the innermost one if it is in threading.py or importlib; sleeps_at,
-    the address at which it sleeps in futex().
+    By thread: frames, innermost first; sleeps_at, the call of futex() that it sleeps in.
     """
 
     def __init__(
@@ -66,30 +67,41 @@ class Holders:
         tid_of: Mapping[int, Tid],
         states: list[ThreadStateRef],
         gil_tid: Tid | None,
-        frames: Mapping[Tid, tuple[int, int, str]],
-        sleeps_at: Mapping[Tid, int],
+        frames: Mapping[Tid, list[PlacedFrame]],
+        sleeps_at: Mapping[Tid, BlockedSyscall],
         reader: FrameReader,
     ) -> None:
         self._process, self._tid_of, self._gil_tid = process, tid_of, gil_tid
         self._state_of = {tid_of[it.native_thread_id]: it for it in states if it.native_thread_id in tid_of}
         self._tid_of_ident = {state.pthread_id: tid for tid, state in self._state_of.items()}
-        self._stored = StoredOwners(process, tid_of, self._tid_of_ident, self._may_own)
-        self._frames, self._reader = frames, reader
+        # Of one moment, for what was read of the threads that wait came before: so each place is read once.
+        memory = MemoryAtOnce(process.memory) if process.memory is not None else None
+        self._stored = StoredOwners(process, memory, tid_of, self._tid_of_ident, self._may_own)
+        self._reader = reader
+        # Of the innermost frame, if it is in one of these.
+        self._frames = {
+            tid: of_it[0][:3]
+            for tid, of_it in frames.items()
+            if of_it and of_it[0][3].endswith((_THREADING, _IMPORTLIB))
+        }
         self._held: HeldLocks | None = None
         self._waits: ThreadingWaits | None = None
-        found, memory = process.interpreter, process.memory
+        self._futures: Futures | None = None
+        found = process.interpreter
         if found is not None and memory is not None:
             objects = Objects(memory, found.layout)
             values = FrameValues(objects)
             self._waits = ThreadingWaits(objects, values)
             state_of = self._state_of
-            at = {int(state_of[tid].address): futex for tid, futex in sleeps_at.items() if tid in state_of}
+            at = {int(state_of[tid].address): call.args[0] for tid, call in sleeps_at.items() if tid in state_of}
+            endless = frozenset(tid for tid, call in sleeps_at.items() if not call.args[_TIMEOUT])
+            self._futures = Futures(objects, values, frames, endless)
             forked = state_of.keys() - {process.pid} if tasks.is_forked(process.pid) else ()
             doubtful = frozenset(int(state_of[tid].address) for tid in forked)
             self._held = HeldLocks(objects, values, states, at, self._released_in, doubtful)
         self._descriptors = DescriptorKinds()
         self._locks: dict[int, int] = {}  # address -> number, in the order in which they are met
-        self._file_locks: list[list[str]] | None = None
+        self._file_locks = FileLocks(process.pid)
 
     def of(self, tid: Tid, call: BlockedSyscall, reason: str) -> WaitsFor | None:
         """Of a thread and its call. None when it waits for nothing that has a name: a time, or what is not known."""
@@ -101,16 +113,29 @@ class Holders:
         if reason == "child":
             return self._child(call, name)
         if reason == "file-lock":
-            return self._file_lock(call)
+            return WaitsFor("file-lock", self._descriptor(call.args[0]), *self._file_locks.holder(call))
         if name in _POLLS:
             polled = polled_descriptors(self._process.pid, name, call, self._process.memory)
-            return WaitsFor("socket", self._descriptor(polled[0])) if len(polled) == 1 else None
+            return self._socket(polled[0]) if len(polled) == 1 else None
+        if name in _SLEEPS:
+            return self._database(call)
         if call.number in _FIRST_IS_FD or name in SOCKET_CALLS:
             kind = {"net": "socket", "pipe": "pipe", "device": "device"}.get(reason, "file")
             if kind == "pipe" and name in _WRITES:
                 return self._full_pipe(call.args[0])
-            return WaitsFor(kind, self._descriptor(call.args[0]))
+            return self._socket(call.args[0]) if kind == "socket" else WaitsFor(kind, self._descriptor(call.args[0]))
         return None
+
+    def _socket(self, number: int) -> WaitsFor:
+        """Who is at its other end: another process of the family."""
+        pids = self._descriptors.peers(self._process.pid, number & 0xFFFFFFFF)
+        return WaitsFor("socket", self._descriptor(number), None, pids[0] if len(pids) == 1 else None)
+
+    def _database(self, call: BlockedSyscall) -> WaitsFor | None:
+        """SQLite sleeps for as long as it was told to, while another process has the database locked."""
+        memory = self._process.memory
+        found = self._file_locks.of_sqlite(call, memory) if memory is not None else None
+        return WaitsFor("file-lock", self._descriptor(found[0]), None, found[1], has_end=True) if found else None
 
     def _full_pipe(self, number: int) -> WaitsFor:
         """Who could read it: another process of the family that has its other end."""
@@ -125,6 +150,11 @@ class Holders:
         if ident:
             tid = self._tid_of_ident.get(ident)
             return WaitsFor("thread", "end of thread", tid, self._process.pid if tid else None, has_end=has_end)
+        future = self._futures.awaited(waiting) if self._futures else 0
+        if future:
+            tid, nobody = self._futures.runs(future) if self._futures else (None, "")
+            pid = None if tid is None else self._process.pid
+            return WaitsFor("future", "a future", tid, pid, has_end=has_end, nobody="" if has_end else nobody)
         address, found, owner = call.args[0], self._process.interpreter, self._stored.of(call)
         importer = self._waits.imports(*self._frames[waiting]) if self._waits and waiting in self._frames else 0
         if owner is None and importer in self._tid_of_ident:
@@ -157,7 +187,7 @@ class Holders:
     def _released_in(self, frame: int, code: int) -> int:
         """The lock that a frame has released until it is woken; 0: none."""
         known = self._reader.code(code)
-        if self._waits is None or isinstance(known, Unresolved) or not known.filename.endswith(THREADING):
+        if self._waits is None or isinstance(known, Unresolved) or not known.filename.endswith(_THREADING):
             return 0
         return self._waits.released_lock(frame, code, known.qualname)
 
@@ -168,30 +198,6 @@ class Holders:
             return WaitsFor("child", "any child")
         inner = {tasks.namespace_tids(child, Tid(child))[-1:]: child for child in tasks.children(self._process.pid)}
         return WaitsFor("child", f"child {pid}", None, inner.get((pid,)))
-
-    def _file_lock(self, call: BlockedSyscall) -> WaitsFor:
-        path = f"/proc/{living(self._process.pid)}/fd/{call.args[0] & 0xFFFFFFFF}"
-        holder = None
-        try:
-            inode = reader().stat(self._process.pid, path).inode
-        except OSError:
-            inode = -1
-        if self._file_locks is None:
-            self._file_locks = tasks.file_locks()
-        kind = "FLOCK" if syscall_name(call.number) == "flock" else "POSIX"
-        # "1: FLOCK ADVISORY WRITE PID MAJOR:MINOR:INODE START END"; one that waits has "->" after the number.
-        blocked = {
-            words[0]
-            for words in self._file_locks
-            if words[1:3] == ["->", kind] and words[5:6] == [str(self._process.pid)] and words[6].endswith(f":{inode}")
-        }
-        holders = {
-            words[4] for words in self._file_locks if words[0] in blocked and words[1:2] == [kind] and len(words) > 5
-        }
-        if len(holders) == 1:
-            word = holders.pop()
-            holder = Pid(int(word)) if word.isdigit() and int(word) else None
-        return WaitsFor("file-lock", self._descriptor(call.args[0]), None, holder)
 
     def _descriptor(self, number: int) -> str:
         fd = number & 0xFFFFFFFF

@@ -6,7 +6,6 @@ that have waited for some time are looked at before the recording ends, as `bpfp
 
 from __future__ import annotations
 
-import contextlib
 import time
 from collections.abc import Callable
 from typing import Any
@@ -14,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from bpfprof import abi
+from bpfprof import array_types as npt
 from bpfprof.account.reasons import FUTEX_CALLS
 from bpfprof.capture.now import waiting_now
 from bpfprof.capture.processes import Processes
@@ -21,21 +21,23 @@ from bpfprof.dataclass import dataclass
 from bpfprof.errors import TargetError
 from bpfprof.kernel.events import ThreadTable
 from bpfprof.model.ids import Pid, Tid
-from bpfprof.model.now import WaitsFor
+from bpfprof.model.now import OF_THREADS, WaitsFor
 from bpfprof.model.samples import LOCK_HOLDER_DTYPE, SOCKET_CALLS
 from bpfprof.model.syscalls import syscall_numbers
 from bpfprof.proc import tasks
+from bpfprof.proc.cpu_limits import CpuLimits
 from bpfprof.proc.last_run import seconds_since_run
 from bpfprof.proc.memory import TimeIsOverError
+from bpfprof.recording.part import LIMITS, LOOKED
 from bpfprof.recording.tables import RecordedLastWait, table_row
 from bpfprof.recording.writer import Sink
 
 _WAITED_NS = 50_000_000  # less is not worth a look
+_LASTING_NS, _LOOK_S, _LOOK_REST = 2_000_000_000, 0.2, 100  # while it goes on; the last times the CPU time of a look
 _LONG_NS = 1_000_000_000  # what has no holder is looked at from here on
 _LOOKS_NS = 1_000_000_000  # of CPU time, for all processes; a look at one thread takes some 2 ms
 _MOST_THREADS = 200  # of a process that is looked at
 _UNKNOWN, _BLOCKED = (int(abi.ThreadState[f"BP_THREAD_{name}"]) for name in ("UNKNOWN", "BLOCKED"))
-_OF_LOCKS = ("lock", "thread")
 # Calls that wait for something which may have a name; the others wait for a time.
 _FOR_SOMETHING = sorted(
     syscall_numbers(
@@ -56,8 +58,43 @@ class _Look:
     waits_for: WaitsFor
 
 
-def look_at_waits(processes: Processes, table: ThreadTable, sink: Sink, is_over: Callable[[], bool]) -> None:
-    """The processes with the longest waits come first."""
+class LooksWhileItGoesOn:
+    """What else is known at the end only, for a sink that is looked at while it grows.
+
+    Who waits for what is looked at when others wait for long than did before, and for 1% of a CPU.
+    """
+
+    def __init__(self, processes: Processes, table: ThreadTable, limits: CpuLimits, sink: Sink) -> None:
+        self._processes, self._table, self._limits, self._sink = processes, table, limits, sink
+        self._waiting = b""
+        self._next_s = 0.0
+
+    def take(self, time_ns: int, records: npt.NDArray[np.void]) -> None:
+        """records: of all threads at that time."""
+        by_pid, throttled = self._limits.throttled(self._processes.by_pid)
+        limits = {"cpu_limits": self._limits.percents, "cpu_throttled_by": by_pid, "cpu_throttled": throttled}
+        self._sink.write(LIMITS, limits)
+        waits = np.isin(records["state"], (_UNKNOWN, _BLOCKED)) & (records["wake_ns"] == 0)
+        waits &= time_ns - records["since_ns"].astype(np.int64) >= _LASTING_NS
+        waiting, begin_s = np.sort(records["since_ns"][waits]).tobytes(), time.monotonic()
+        if waiting == self._waiting or begin_s < self._next_s:
+            return
+        self._waiting, cost_s = waiting, time.thread_time()
+        self._sink.write(LOOKED)
+        look_at_waits(
+            self._processes, self._table, self._sink, lambda: time.monotonic() - begin_s > _LOOK_S, _LASTING_NS
+        )
+        self._next_s = time.monotonic() + _LOOK_REST * (time.thread_time() - cost_s)
+
+
+def look_at_waits(
+    processes: Processes,
+    table: ThreadTable,
+    sink: Sink,
+    is_over: Callable[[], bool],
+    least_ns: int = _WAITED_NS,
+) -> int:
+    """The processes with the longest waits come first. Returns how many there was no time for."""
     begin_ns, cost_ns = time.monotonic_ns(), time.thread_time_ns()
     tids, records = table.read()
     waited_ns = begin_ns - records["since_ns"].astype(np.int64)
@@ -65,17 +102,28 @@ def look_at_waits(processes: Processes, table: ThreadTable, sink: Sink, is_over:
     is_known = records["state"] == _BLOCKED
     may_wait = (records["state"] == _UNKNOWN) | (is_known & np.isin(records["syscall"], FUTEX_CALLS))
     may_wait |= is_known & np.isin(records["syscall"], _FOR_SOMETHING) & (waited_ns >= _LONG_NS)
-    chosen = may_wait & (records["wake_ns"] == 0) & (waited_ns >= _WAITED_NS)
+    chosen = may_wait & (records["wake_ns"] == 0) & (waited_ns >= least_ns)
     since_ns = dict(zip(tids[chosen].tolist(), records["since_ns"][chosen].tolist()))
     longest = sorted(zip(waited_ns[chosen].tolist(), records["tgid"][chosen].tolist()), reverse=True)
     looked: list[_Look] = []
-    with contextlib.suppress(TimeIsOverError):
-        for pid in dict.fromkeys(pid for _, pid in longest):
-            if time.thread_time_ns() - cost_ns > _LOOKS_NS or is_over():
-                break
+    pids = [pid for pid in dict.fromkeys(pid for _, pid in longest) if _may_be_looked_at(processes, Pid(pid))]
+    left_out = 0
+    for number, pid in enumerate(pids):
+        if time.thread_time_ns() - cost_ns > _LOOKS_NS or is_over():
+            left_out = len(pids) - number
+            break
+        try:
             looked += _look_at(processes, Pid(pid))
-    if not looked:
-        return
+        except TimeIsOverError:
+            left_out = len(pids) - number
+            break
+    if looked:
+        _write(looked, since_ns, processes, table, sink)
+    return left_out
+
+
+def _write(looked: list[_Look], since_ns: dict[int, int], processes: Processes, table: ThreadTable, sink: Sink) -> None:
+    """What was seen of threads that waited all the while; since_ns: by thread, when they were chosen."""
     tids, records = table.read()
     waits_on = (records["wake_ns"] == 0) & np.isin(records["state"], (_UNKNOWN, _BLOCKED))
     after_ns = dict(zip(tids[waits_on].tolist(), records["since_ns"][waits_on].tolist()))
@@ -86,7 +134,7 @@ def look_at_waits(processes: Processes, table: ThreadTable, sink: Sink, is_over:
     rows = [
         (it.begin_ns, it.end_ns, index_of[it.tid], index_of[holder] + 1, it.waits_for.has_end)
         for it in looked
-        if it.waits_for.kind in _OF_LOCKS and (holder := it.waits_for.held_by_tid) is not None and holder in index_of
+        if it.waits_for.kind in OF_THREADS and (holder := it.waits_for.held_by_tid) is not None and holder in index_of
     ]
     sink.write("lock_holders", arrays={"rows": np.array(rows, LOCK_HOLDER_DTYPE)})
     _write_last_waits(looked, index_of, sink)
@@ -111,11 +159,14 @@ def _write_last_waits(looked: list[_Look], index_of: dict[int, int], sink: Sink)
     sink.write("last_waits", {"rows": rows})
 
 
+def _may_be_looked_at(processes: Processes, pid: Pid) -> bool:
+    process = processes.by_pid.get(pid)
+    return process is not None and process.interpreter is not None and len(tasks.list_threads(pid)) <= _MOST_THREADS
+
+
 def _look_at(processes: Processes, pid: Pid) -> list[_Look]:
     """At the threads of a process that wait for something that has a name, and not for work."""
-    process = processes.by_pid.get(pid)
-    if process is None or process.interpreter is None or len(tasks.list_threads(pid)) > _MOST_THREADS:
-        return []
+    process = processes.by_pid[pid]
     begin_ns = time.monotonic_ns()
     try:
         threads = waiting_now(process)

@@ -19,12 +19,13 @@ from bpfprof.account.kernel_reasons import hint_of
 from bpfprof.account.reasons import FUTEX_CALLS, wait_reasons
 from bpfprof.capture.descriptors import DescriptorKinds
 from bpfprof.capture.frame_reader import FrameReader
-from bpfprof.capture.holders import IMPORTLIB, THREADING, Holders, gil_holder
+from bpfprof.capture.holders import Holders, gil_holder
 from bpfprof.capture.process import Process
 from bpfprof.capture.sleeping import STATE_BITS, ThreadStack, python_states, stack_now, stacks_now
 from bpfprof.capture.tasks_now import tasks_now
 from bpfprof.cpython.detect import NotPython, find_interpreter
 from bpfprof.cpython.frame_values import FrameValues
+from bpfprof.cpython.futures import PlacedFrame
 from bpfprof.cpython.objects import Objects
 from bpfprof.cpython.thread_names import ThreadNames
 from bpfprof.cpython.thread_state import ThreadStateRef, read_interpreters, read_thread_states
@@ -32,11 +33,12 @@ from bpfprof.cpython.value_text import ValueTexts
 from bpfprof.errors import TargetError, UnsupportedError
 from bpfprof.model.frames import Frame
 from bpfprof.model.ids import Pid, Tid
-from bpfprof.model.now import ON_CPU, READY, WAITING, ProcessNow, ThreadNow, WaitsFor
+from bpfprof.model.now import OF_THREADS, ON_CPU, READY, WAITING, ProcessNow, ThreadNow, WaitsFor
 from bpfprof.model.samples import WAIT_DTYPE
 from bpfprof.model.states import reason_text
 from bpfprof.proc import tasks
 from bpfprof.proc.last_run import seconds_since_run
+from bpfprof.proc.memory import MemoryAtOnce
 from bpfprof.proc.privilege import OTHER_USERS, how_to_get, missing, why_unreadable
 
 _TRIES = 3
@@ -46,7 +48,6 @@ _DEAD = "ZX"
 _RUNS = "R"
 _TICKS_S = 0.02  # the time of a thread on a CPU is counted at each tick, at 100 Hz or more
 _FAULT = int(abi.Status["BP_PYTHON_FRAME_FAULT"])
-_PROVEN_KINDS = ("lock", "thread")
 _MAIN_THREAD = "MainThread"  # what `threading` calls it
 
 
@@ -121,11 +122,6 @@ class _Threads:
         self._process, self._reader, self._with_variables = process, reader, with_variables
         self._states: list[ThreadStateRef] = []
         self._names: dict[int, str] = {}
-        found, memory = process.interpreter, process.memory
-        if found is not None and memory is not None:
-            layout, runtime = found.layout, found.runtime_address
-            self._states = read_thread_states(memory, layout, runtime)
-            self._names = ThreadNames(memory, layout).read(read_interpreters(memory, layout, runtime))
 
     def now(self) -> list[ThreadNow]:
         """In the order of their ids; those that have ended are left out."""
@@ -135,16 +131,15 @@ class _Threads:
             for stack in stacks_now(process, None, self._most_frames)
             if stack.status.run_state not in _DEAD
         ]
+        self._read_states()
         holder = gil_holder(process, self._states)
         tid_of = {stack.status.namespace_tids[-1]: stack.tid for stack in stacks}
         state_of = {tid_of[it.native_thread_id]: it for it in self._states if it.native_thread_id in tid_of}
         gil_tid = next((tid for tid, state in state_of.items() if state.address == holder), None)
         frames_of = [self._reader.frames(stack.frames) for stack in stacks]
-        sleeps_at = {
-            stack.tid: stack.call.args[0] for stack in stacks if stack.call and stack.call.number in FUTEX_CALLS
-        }
-        in_threading = self._in_threading(stacks, frames_of)
-        holders = Holders(process, tid_of, self._states, gil_tid, in_threading, sleeps_at, self._reader)
+        sleeps_at = {stack.tid: stack.call for stack in stacks if stack.call and stack.call.number in FUTEX_CALLS}
+        placed = self._placed(stacks, frames_of)
+        holders = Holders(process, tid_of, self._states, gil_tid, placed, sleeps_at, self._reader)
         reasons = self._reasons(stacks)
         # At once, because what was read of the threads that wait is true only while they do.
         wanted = [
@@ -186,9 +181,17 @@ class _Threads:
             )
         return threads
 
+    def _read_states(self) -> None:
+        """After what threads wait for, else the id of one that had ended by then could be a new one's."""
+        found, memory = self._process.interpreter, self._process.memory
+        if found is not None and memory is not None:
+            layout, runtime = found.layout, found.runtime_address
+            self._states = read_thread_states(memory, layout, runtime)
+            self._names = ThreadNames(MemoryAtOnce(memory), layout).read(read_interpreters(memory, layout, runtime))
+
     def _proven(self, wanted: WaitsFor | None, stack: ThreadStack) -> WaitsFor | None:
         """Without the holder if the thread did not wait all the while until that was read."""
-        if wanted is None or wanted.kind not in _PROVEN_KINDS or wanted.held_by_tid is None:
+        if wanted is None or wanted.kind not in OF_THREADS or wanted.held_by_tid is None:
             return wanted
         after = tasks.thread_status(self._process.pid, stack.tid)
         if after and (after.run_state, after.switches) == (stack.status.run_state, stack.status.switches):
@@ -211,13 +214,14 @@ class _Threads:
             for stack in stacks
         ]
 
-    def _in_threading(self, stacks: list[ThreadStack], frames_of: list[list[Frame]]) -> dict[Tid, tuple[int, int, str]]:
-        """(frame, code, function) of each innermost frame that is in threading.py or importlib."""
+    def _placed(self, stacks: list[ThreadStack], frames_of: list[list[Frame]]) -> dict[Tid, list[PlacedFrame]]:
+        """Of each thread where its frames are, innermost first."""
         return {
-            stack.tid: (stack.addresses[place], stack.frames[place][0], frames[0].name)
+            stack.tid: [
+                (stack.addresses[place], stack.frames[place][0], frame.name, frame.file)
+                for place, frame in zip(self._reader.places(stack.frames), frames)
+            ]
             for stack, frames in zip(stacks, frames_of)
-            for place in self._reader.places(stack.frames)[:1]
-            if frames[0].file.endswith((THREADING, IMPORTLIB))
         }
 
     def _settled(self, stack: ThreadStack) -> ThreadStack:

@@ -52,6 +52,19 @@ def readers_of_pipe(pid: Pid, fd: int) -> tuple[bool, list[Pid]]:
     return _reads(pid, pipe), [it for it in tasks.relatives(pid) if _reads(it, pipe)]
 
 
+def holders_of(pid: Pid, name: str) -> list[Pid]:
+    """Which other processes of its family have this open, as links in /proc/PID/fd name it; [] if it does itself."""
+    return [] if _has_open(pid, name) else [it for it in tasks.relatives(pid) if _has_open(it, name)]
+
+
+def _has_open(pid: Pid, name: str) -> bool:
+    folder = f"/proc/{living(pid)}/fd"
+    try:
+        return any(os.readlink(f"{folder}/{fd}") == name for fd in os.listdir(folder)[:_DESCRIPTORS_LIMIT])
+    except OSError:
+        return False
+
+
 def _reads(pid: Pid, pipe: int) -> bool:
     try:
         found = os.listdir(f"/proc/{living(pid)}/fd")[:_DESCRIPTORS_LIMIT]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from bisect import bisect_left
 from collections import Counter
@@ -17,7 +16,7 @@ from bpfprof.abi.dtypes import STACK_DTYPE, THREAD_DTYPE
 from bpfprof.capture.async_tasks import AsyncTasks
 from bpfprof.capture.ending import Limit, after_asked, until
 from bpfprof.capture.inbox import Batch, Inbox
-from bpfprof.capture.lock_looks import look_at_waits
+from bpfprof.capture.lock_looks import LooksWhileItGoesOn, look_at_waits
 from bpfprof.capture.marks import Marks
 from bpfprof.capture.process import State
 from bpfprof.capture.row_writer import RowWriter
@@ -106,6 +105,8 @@ class Session:
         self._is_urgent = True  # the next drain should be soon
         self._turns = Turns()
         self._drained_s = self._drain_cost_s = self._next_totals_s = self._next_looks_s = 0.0
+        self._unseen_waits = 0  # of processes, when it ended
+        self._looks = LooksWhileItGoesOn(self._processes, self._threads, self._cpu_limits, sink)
 
     def begin(self, stop: StopRequest) -> None:
         """Writes the start, looks at threads that sleep already, and lets a launched command begin.
@@ -179,7 +180,7 @@ class Session:
             self._async.finish(list(self._processes.by_pid.values()), is_over)
         self._cpu_limits.note(self._python_pids())
         with is_over.look():
-            look_at_waits(self._processes, self._threads, self._sink, is_over)
+            self._unseen_waits = look_at_waits(self._processes, self._threads, self._sink, is_over)
         usage, end_ns = self._usage(), self._watch.stop()  # of the same time
         cut_count = self._limit.cut_count + is_over.cut_count
         self._limit_drains(is_all_over)
@@ -212,7 +213,7 @@ class Session:
             listens=self._listens(listening),
             asks=[pid for pid in self._python_pids() if listening.asks(pid)],
             own_pids=sorted(tasks.own_processes()),
-            above_pids=tasks.ancestors(Pid(os.getpid())),
+            above_pids=tasks.above_own(),
             cpu_limits=self._cpu_limits.percents,
             cpu_throttled_by=throttled_by,
             cpu_throttled=throttled,
@@ -268,6 +269,8 @@ class Session:
             later = self._rows.is_of_next_part(batch.events, *totals)
         self._write_events(batch, ~later)
         if totals is not None:
+            if self.part_s:
+                self._looks.take(totals[0], totals[2])
             self._rows.write_totals(*totals, ends_part=self.part_s > 0)
             if self._watch.calls is not None:
                 self._watch.calls.write_when_due(*totals, self._processes.threads.index_of, self._sink)
@@ -382,6 +385,7 @@ class Session:
             problems[f"percent of the time in which {name} were not counted: the CPU has too few counters"] = percent
         problems.update(self._watch.calls.problems if self._watch.calls else {})
         problems["looks at what threads do when the recording ends that were cut, for want of time"] = cut_looks
+        problems["processes whose waits were not looked at in time: who has what they wait for"] = self._unseen_waits
         problems["marks of programs (bpfprof.marks) that were too many, or not whole"] = self._marks.lost_count
         return {text: count for text, count in problems.items() if count}
 

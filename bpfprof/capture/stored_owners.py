@@ -18,7 +18,7 @@ from bpfprof.errors import TargetError
 from bpfprof.model.ids import Pid, Tid
 from bpfprof.proc import tasks
 from bpfprof.proc.maps import read_maps
-from bpfprof.proc.memory import ProcessMemory
+from bpfprof.proc.memory import Memory, ProcessMemory
 from bpfprof.proc.tasks import BlockedSyscall
 
 Owner = tuple[Tid, Pid]
@@ -32,12 +32,14 @@ RLOCK_VERSIONS = ((3, 6), (3, 13))
 # SemLockObject after the head: handle, last_tid, count, maxvalue; Modules/_multiprocessing/semaphore.c (3.6 to 3.15).
 _SEMAPHORE, _SEMAPHORE_NAME = struct.Struct("<QQii"), "_multiprocessing.SemLock"
 _HEAD_BYTES, _STACK_BYTES = 16, 4096  # of the object; above the stack pointer, where its C function keeps it
+_LEAST_ADDRESS = 1 << 16  # vm.mmap_min_addr, mostly: what is below is a number
 _PROCESSES_LIMIT = 1000  # that may have a semaphore mapped
 _PTHREAD_TID = abi.CONSTANTS["BP_PTHREAD_TID"]
 
 
 class StoredOwners:
-    """Of one process. tid_of: its threads by the id in their own pid namespace; tid_of_ident: by pthread id.
+    """Of one process and its memory at one moment. tid_of: its threads by the id in their own pid namespace;
+    tid_of_ident: by pthread id.
 
     may_own: whether a thread is the one that an RLock stores, and not one that had the same pthread id.
     """
@@ -45,16 +47,18 @@ class StoredOwners:
     def __init__(
         self,
         process: Process,
+        memory: Memory | None,
         tid_of: Mapping[int, Tid],
         tid_of_ident: Mapping[int, Tid],
         may_own: Callable[[Tid], bool],
     ) -> None:
-        self._process, self._tid_of, self._tid_of_ident, self._may_own = process, tid_of, tid_of_ident, may_own
+        self._process, self._memory, self._tid_of = process, memory, tid_of
+        self._tid_of_ident, self._may_own = tid_of_ident, may_own
         self._relatives: list[Pid] | None = None
 
     def of(self, call: BlockedSyscall) -> Owner | None:
         """Of what a thread sleeps for in futex(); None when nobody is known."""
-        memory = self._process.memory
+        memory = self._memory
         if memory is None:
             return None
         tid = self._mutex_owner(memory, call.args[0])
@@ -62,12 +66,12 @@ class StoredOwners:
             return tid, self._process.pid
         return self._object_owner(memory, call)
 
-    def _mutex_owner(self, memory: ProcessMemory, address: int) -> Tid | None:
+    def _mutex_owner(self, memory: Memory, address: int) -> Tid | None:
         data = memory.read(address, _MUTEX.size)
         lock, _, owner = _MUTEX.unpack(data) if data else (0, 0, 0)
         return self._tid_of.get(owner) if lock == _CONTENDED else None
 
-    def _object_owner(self, memory: ProcessMemory, call: BlockedSyscall) -> Owner | None:
+    def _object_owner(self, memory: Memory, call: BlockedSyscall) -> Owner | None:
         """The C function that waits has the object on its stack, and that has the futex."""
         found = self._process.interpreter
         if found is None or found.build == FREE_THREADED:
@@ -87,11 +91,11 @@ class StoredOwners:
                 return self._semaphore_owner(address, kind, call.args[0])
         return None
 
-    def _objects_at(self, memory: ProcessMemory, call: BlockedSyscall) -> Iterator[int]:
+    def _objects_at(self, memory: Memory, call: BlockedSyscall) -> Iterator[int]:
         """What is on the C stack and has the address of the futex after its head."""
         stack = memory.read_up_to(call.stack_pointer, _STACK_BYTES)
         for (address,) in sorted(set(struct.iter_unpack("<Q", stack[: len(stack) // 8 * 8]))):
-            if address and not address % 8 and memory.read_u64(address + _HEAD_BYTES) == call.args[0]:
+            if address >= _LEAST_ADDRESS and not address % 8 and memory.read_u64(address + _HEAD_BYTES) == call.args[0]:
                 yield address
 
     def _semaphore_owner(self, address: int, kind: int, futex: int) -> Owner | None:
@@ -119,7 +123,7 @@ class StoredOwners:
 
     def is_orphan(self, call: BlockedSyscall) -> bool:
         """Whether it waits for a lock of multiprocessing that no process has which is alive and has it mapped."""
-        memory, found = self._process.memory, self._process.interpreter
+        memory, found = self._memory, self._process.interpreter
         if memory is None or found is None or found.build == FREE_THREADED:
             return False
         objects = Objects(memory, found.layout)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -61,27 +60,16 @@ def dump(
     reader().keeps = (*READING, *KERNEL_STACKS)
     import_numpy()
     from bpfprof.capture.now import process_now
+    from bpfprof.commands.deadlocks import with_deadlocks
 
     keep_only((*reader().keeps, *(OTHER_IDS if caller_ids() else ())))
     while True:
-        processes = _with_deadlocks([process_now(pid, with_locals) for pid in wanted])
+        processes = with_deadlocks([process_now(pid, with_locals) for pid in wanted])
         _show(processes, as_json, all_frames, full_filenames)
         if every_s is None:
             return
         sys.stdout.flush()
         time.sleep(every_s)
-
-
-def _with_deadlocks(processes: Sequence[ProcessNow]) -> list[ProcessNow]:
-    """With the cycles of waits, each where a thread of it is."""
-    from bpfprof.query.wait_graph import cycles, endless_waits
-
-    found = cycles({tid: holder for process in processes for tid, holder in endless_waits(process.threads).items()})
-    own = [{thread.tid for thread in process.threads} for process in processes]
-    return [
-        replace(process, deadlocks=[cycle for cycle in found if tids & set(cycle)])
-        for process, tids in zip(processes, own)
-    ]
 
 
 def _show(processes: Sequence[ProcessNow], as_json: bool, all_frames: bool, full_filenames: bool) -> None:

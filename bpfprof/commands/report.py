@@ -85,7 +85,7 @@ _EXAMPLES = (
     metavar="FILE",
     type=click.Path(path_type=Path, exists=True, dir_okay=False),
     expose_value=False,
-    callback=lambda _ctx, _parameter, path: path and _know(path),
+    callback=lambda _ctx, _parameter, path: _know(path),
     help="Functions of libraries that wait, or drive a device, besides those known: lines as in waiting.txt.",
 )
 @click.option("--sort", type=click.Choice(SORTS), default="own", help="Order of such rows.  [default: own]")
@@ -142,7 +142,9 @@ def report(recording: Path, shown: Shown, look: RenderOptions, wanted: Wanted, m
         click.echo("every thread within 1%", err=True)
 
 
-def _know(path: Path) -> None:
+def _know(path: Path | None) -> None:
+    if path is None:
+        return
     try:
         text = path.read_text(encoding="utf-8")
         add_waiting(parse_waiting(text))

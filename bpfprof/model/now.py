@@ -9,6 +9,7 @@ from bpfprof.model.frames import Frame
 from bpfprof.model.ids import Pid, Tid
 
 ON_CPU, READY, WAITING = "on-cpu", "ready", "waiting"
+OF_THREADS = ("lock", "thread", "file-lock", "future")  # kinds of what a thread, which may be known, has to end
 
 
 @dataclass(frozen=True)
@@ -61,7 +62,10 @@ class TaskNow:
 
 @dataclass(frozen=True)
 class ProcessNow:
-    """interpreter: (name, version), None where none is read, and then `note` says why. missed: sentences on tasks."""
+    """interpreter: (name, version), None where none is read, and then `note` says why. missed: sentences on tasks.
+
+    elsewhere: names of threads of its deadlocks that are in other processes.
+    """
 
     pid: Pid
     title: str
@@ -71,3 +75,4 @@ class ProcessNow:
     tasks: list[TaskNow] = field(default_factory=list)
     missed: list[str] = field(default_factory=list)
     deadlocks: list[list[Tid]] = field(default_factory=list)
+    elsewhere: dict[Tid, str] = field(default_factory=dict)

@@ -52,7 +52,7 @@ class CpuLimits:
         """
         now: dict[str, _Counts] = {}
         of_pid, of_path = {}, {}
-        for pid in pids:
+        for pid in pids if self._before else ():
             directories = [directory for directory, _ in self._with_quota(pid) if directory in self._before]
             now |= {it: _since(self._before[it], _counts(it)) for it in directories if it not in now}
             most = max(directories, key=lambda it: now[it].stopped_us, default=None)

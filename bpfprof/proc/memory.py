@@ -104,7 +104,7 @@ class MemoryAtOnce(Memory):
                 self._block_of_page[each] = block
         begin, data = block
         found = data[address - begin : address - begin + size]
-        return found if len(found) == size else self._memory.read_up_to(address, size)
+        return found if len(found) == size or not data else self._memory.read_up_to(address, size)
 
 
 class ProcessMemory(Memory):

@@ -67,6 +67,12 @@ class SocketNames:
         row = self._tables.get(namespace, {}).get(inode)
         return self._remember(namespace, inode, row()) if row else ""
 
+    def peer(self, pid: Pid, inode: int) -> int:
+        """The inode of the other end of a Unix socket of this process; 0: not known."""
+        if not inode or network_namespace(pid) != self._own_namespace:
+            return 0
+        return (self._ask(inode) or ("", 0))[1]
+
     def close(self) -> None:
         if self._diagnosis is not None:
             self._diagnosis.close()

@@ -159,10 +159,10 @@ def relatives(pid: Pid) -> list[Pid]:
     return [it for it in dict.fromkeys(found) if it != pid][:_RELATIVES_LIMIT]
 
 
-def ancestors(pid: Pid) -> list[Pid]:
-    """Its parent, the parent of that, and so on."""
-    found: list[Pid] = []
-    above = parent(pid)
+def above_own() -> list[int]:
+    """The process that started bpfprof, the one that started that, and so on."""
+    found: list[int] = []
+    above: Pid | None = Pid(os.getppid())
     while above and above not in found:
         found.append(above)
         above = parent(above)

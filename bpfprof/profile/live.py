@@ -19,7 +19,7 @@ from bpfprof.account.threads import sums_by
 from bpfprof.account.wakers import waker_of
 from bpfprof.dataclass import dataclass
 from bpfprof.model.frames import Frame, FrameKind
-from bpfprof.model.profile import GIL_ROW_DTYPE, WEIGHT_DTYPE, Interner, Profile, Quality, ThreadTime, Waker
+from bpfprof.model.profile import GIL_ROW_DTYPE, WEIGHT_DTYPE, Interner, LastWait, Profile, Quality, ThreadTime, Waker
 from bpfprof.model.rows import one_after_another, picked
 from bpfprof.model.spans import SPAN_DTYPE, SpanFlag, ThreadState
 from bpfprof.model.states import reason_text
@@ -111,6 +111,7 @@ class LiveSpans:
         spans["holder"] = has_thread[spans["holder"]]
         spans["waker"] = np.where(spans["waker"] > 0, np.searchsorted(wakers, spans["waker"]) + 1, 0)
         gil = gil_waits_of(spans)
+        holders, last_waits = self._still_waited_for(threads, has_thread, spans)
         return Profile(
             recording_info(self._tables, duration_ns),
             _thread_times(self._tables, threads, spans, *self._lives(threads, begin_ns)),
@@ -122,6 +123,39 @@ class LiveSpans:
             tuple(self._waker(number, has_thread) for number in wakers.tolist()),
             merged(GIL_ROW_DTYPE, [gil]),
             objects=tuple(row.name for row in self._tables.objects),
+            lock_holders=holders,
+            last_waits=last_waits,
+        )
+
+    def _still_waited_for(
+        self, threads: npt.NDArray[np.integer[Any]], has_thread: Ints, spans: Spans
+    ) -> tuple[npt.NDArray[np.void], tuple[LastWait, ...]]:
+        """Of threads that wait since before they were looked at: who has what they wait for, and what that is."""
+        start_ns = int(self._tables.start["start_ns"])
+        ends = np.flatnonzero(np.append(np.diff(spans["thread"].astype(np.int64)) != 0, True)[: len(spans)])
+        last = picked(spans, ends)
+        is_wait = last["state"] == ThreadState.OFF_CPU
+        since_ns = dict(zip(threads[last["thread"][is_wait]].tolist(), last["start_ns"][is_wait].tolist()))
+        rows = self._tables.lock_holders.copy()
+        for name in ("time_ns", "end_ns"):
+            rows[name] = (rows[name].astype(np.int64) - start_ns).clip(0, self.end_ns)
+        seen_ns = max(int(rows["time_ns"].max(initial=0)), self._parts[0].begin_ns)
+        waits = [since_ns.get(thread, seen_ns + 1) <= seen_ns for thread in rows["thread"].tolist()]
+        rows = picked(rows, np.array(waits, np.bool_) & (has_thread[rows["holder"]] > 0))
+        rows["thread"], rows["holder"] = has_thread[rows["thread"] + 1] - 1, has_thread[rows["holder"]]
+        found = [it for it in self._tables.last_waits if since_ns.get(it.thread, seen_ns + 1) <= seen_ns]
+        return rows, tuple(
+            LastWait(
+                int(has_thread[it.thread + 1]) - 1,
+                it.kind,
+                it.name,
+                int(has_thread[it.holder]) - 1,
+                it.held_by,
+                it.nobody,
+                it.waited_ns,
+                it.has_end,
+            )
+            for it in found
         )
 
     def _lives(self, threads: npt.NDArray[np.integer[Any]], begin_ns: int) -> tuple[Ints, Ints]:

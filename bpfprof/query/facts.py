@@ -78,7 +78,7 @@ class Facts:
     what that is spent on, and where.
     late: the sentence on a rank that others wait for, "" where none is late; late_part: of a step; late_bound: by what.
     deadlock: the threads that wait for one another at the end, "" where none do; deadlock_where: where the first does;
-    deadlocks: how many. is_of_all: whether no part of the recording was asked for.
+    deadlocks: how many; deadlock_kind: of WaitsFor, of the first. is_of_all: of no part of a recording.
     """
 
     samples: int = 1000
@@ -153,6 +153,7 @@ class Facts:
     late_bound: str = "unknown"
     deadlock: str = ""
     deadlock_where: str = ""
+    deadlock_kind: str = "lock"
     deadlocks: int = 0
 
     @property

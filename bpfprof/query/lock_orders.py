@@ -41,10 +41,13 @@ class LockOrder:
 def deadlocks(profile: Profile) -> list[list[int]]:
     """Threads, places in Profile.threads, each of which waited for the next at the end, and the last for the first.
 
-    A thread that waits for itself is alone.
+    A thread that waits for itself is alone. At least one of them is shown, and that to when it was looked at.
     """
     rows = profile.lock_holders[profile.lock_holders["has_end"] == 0]
-    return cycles(dict(zip(rows["thread"].tolist(), (rows["holder"].astype(np.int64) - 1).tolist())))
+    last_ns = np.array([thread.last_ns for thread in profile.threads] or [0], np.int64)
+    rows = rows[(last_ns == 0)[rows["thread"]] | (last_ns[rows["thread"]] >= rows["time_ns"])]
+    found = cycles(dict(zip(rows["thread"].tolist(), (rows["holder"].astype(np.int64) - 1).tolist())))
+    return [cycle for cycle in found if last_ns[cycle].any()]
 
 
 def deadlock_frame(profile: Profile, work: Work, cycle: Sequence[int]) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -56,18 +57,27 @@ def hung_facts(profile: Profile, work: Work) -> tuple[dict[str, Any], int]:
     """(those of Facts that say which threads wait for one another, or are stuck, where that is; -1: no such ones)"""
     if cycles := deadlocks(profile):
         first, frame = cycles[0], deadlock_frame(profile, work, cycles[0])
-        names = [profile.threads[thread].thread_name or "?" for thread in first]
+        kind = next((it.kind for it in profile.last_waits if it.thread == first[0]), "lock")
+        names = _names(profile, first)
         names = names if len(names) <= _NAMES else [*names[: _NAMES - 1], "..."]
         names += names[: len(names) > 1]
         where = place_text(profile.frames[frame]) if frame >= 0 else ""
-        return {"deadlock": " -> ".join(names), "deadlock_where": where, "deadlocks": len(cycles)}, frame
-    found = stuck_threads(profile, work)
-    if not found:
+        found = {"deadlock": " -> ".join(names), "deadlock_where": where, "deadlock_kind": kind}
+        return {**found, "deadlocks": len(cycles)}, frame
+    stuck = stuck_threads(profile, work)
+    if not stuck:
         return {}, -1
-    more = sum(len(it.threads) for it in found[1:])
-    text = found[0].sentence + (f" {more} more {'is' if more == 1 else 'are'} stuck." if more else "")
+    more = sum(len(it.threads) for it in stuck[1:])
+    text = stuck[0].sentence + (f" {more} more {'is' if more == 1 else 'are'} stuck." if more else "")
     part = int(work.stuck["stands_for_ns"].sum()) / max(int(work.working["ns"].sum()), 1)
-    return {"stuck_part": part, "stuck": text, "stuck_advice": found[0].advice}, found[0].frame
+    return {"stuck_part": part, "stuck": text, "stuck_advice": stuck[0].advice}, stuck[0].frame
+
+
+def _names(profile: Profile, threads: Sequence[int]) -> list[str]:
+    """Also of which process each is, where they are of several."""
+    found = [profile.threads[it] for it in threads]
+    are_of_one = len({it.pid for it in found}) == 1
+    return [(it.thread_name or "?") + ("" if are_of_one else f" of {it.process_name} ({it.pid})") for it in found]
 
 
 def stuck_threads(profile: Profile, work: Work) -> list[Stuck]:
@@ -98,7 +108,7 @@ def _stuck(profile: Profile, work: Work, rows: list[np.void], last: dict[int, La
     text = f"Stuck: {_who(profile, threads)} wait{'s' * (len(threads) == 1)} for {what}"
     text += f", in {place_text(profile.frames[frame])}" if frame >= 0 else ""
     text += f", {_since(profile, rows, wait)}; {_holder(profile, work, reason, wait, is_behind)}"
-    kind = "thread" if is_behind or (wait and wait.kind == "thread") else reason
+    kind = "thread" if is_behind or (wait and wait.kind in ("thread", "future")) else reason
     advice = _ADVICE.get(kind, _ADVICE["thread"])
     return Stuck(threads, frame, int(sum(int(it["stands_for_ns"]) for it in rows)), text.rstrip("; ") + ".", advice)
 
@@ -116,6 +126,8 @@ def _what(profile: Profile, row: np.void, reason: str, wait: LastWait | None) ->
     name = named or (profile.objects[place - 1] if place else "")
     if wait and wait.kind == "thread":
         return "the end of another thread"
+    if wait and wait.kind == "future":
+        return "what a thread of a pool runs" if wait.holder >= 0 else "what a pool was given"
     if reason == "lock":
         return "a lock"
     if reason == "file-lock":
@@ -165,10 +177,12 @@ def _holder(profile: Profile, work: Work, reason: str, wait: LastWait | None, is
         same = thread.pid == profile.threads[wait.thread].pid
         who = f"thread {thread.thread_name} ({thread.tid})" if same else wait.held_by or f"process {thread.pid}"
         does = _does(profile, work, wait.holder)
-        has = {"child": "that", "pipe": "that", "thread": "that"}.get(wait.kind, "has it")
+        has = "that" if wait.kind in ("child", "pipe", "thread", "future", "socket") else "has it"
         if has == "that":
             return f"{who} {does}" if does else f"that is {who}"
         return f"{who} has it" + (f" and {does}" if does else "")
+    if wait.held_by and wait.kind == "socket":
+        return f"{wait.held_by} is at its other end"
     if wait.held_by and wait.kind == "pipe":
         return f"{wait.held_by} could read it"
     if wait.held_by and wait.kind != "child":

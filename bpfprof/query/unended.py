@@ -2,8 +2,8 @@
 
 Idle is what is known to wait for work: for clients, for the next item of a queue, for a time, in a function that does
 nothing else; and a thread of a library, whose own waits say little. What is known to wait for something that should
-come is stuck: a lock, a file's lock, an answer, a pipe that is full. What may be either is stuck where nothing else in
-the recording worked, for then no one else is what the program is about.
+come is stuck: a lock, a file's lock, an answer, a pipe that is full. What may be either is stuck where no other thread
+in the recording worked, for then no one else is what the program is about.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from bpfprof import array_types as npt
 from bpfprof.dataclass import dataclass
 from bpfprof.model.frames import FrameKind
 from bpfprof.model.profile import Profile
+from bpfprof.model.rows import picked
 from bpfprof.model.spans import ThreadState
 from bpfprof.model.states import reason_text
 from bpfprof.query.functions import Ints
@@ -79,15 +80,17 @@ def settle_unended(profile: Profile, spans: npt.NDArray[np.void], frames: StackF
     is_long &= ~may_be_slow | (rows["duration_ns"] >= _PATIENT_PART * walls[rows["thread"]])
     rest = np.ones(len(spans), np.bool_)
     rest[places] = False
-    works_ns = int(spans["stands_for_ns"][rest & (shares < known.idle)].sum())
-    works = works_ns > _WORKS * int(walls.max(initial=0))
+    worked = picked(spans, rest & (shares < known.idle))
+    works_ns = np.bincount(worked["thread"], worked["stands_for_ns"], len(walls))
+    # What a thread did before it hung says nothing of others.
+    others_work = works_ns.sum() - works_ns[rows["thread"]] > _WORKS * int(walls.max(initial=0))
     judge = _Judge(profile, frames, known, {*rows["thread"].tolist()})
     verdicts = [judge.of(place, row) for place, row in zip(places.tolist(), rows)]
     reasons = [reason_text(reason) for reason in rows["reason"].tolist()]
     pids = [profile.threads[thread].pid for thread in rows["thread"].tolist()]
     for_work = [(pid, reason) for pid, reason, it in zip(pids, reasons, verdicts) if it == _FOR_WORK]
-    columns = (places.tolist(), pids, reasons, verdicts, is_whole.tolist(), is_long.tolist())
-    for place, pid, reason, verdict, whole, long in zip(*columns):
+    columns = (places.tolist(), pids, reasons, verdicts, is_whole.tolist(), is_long.tolist(), others_work.tolist())
+    for place, pid, reason, verdict, whole, long, works in zip(*columns):
         if verdict == _BEHIND:
             found[place] = long and not works and not any(other == pid and it != "lock" for other, it in for_work)
             shares[place] = known.lock if found[place] and shares[place] == known.handed else shares[place]

@@ -25,6 +25,7 @@ from bpfprof.query.device_sentences import place_of as _in
 from bpfprof.query.facts import MAIN_HOLDER, STUCK, Facts, facts_of
 from bpfprof.query.percent import percent
 from bpfprof.query.shares import CHILD, DEVICE, GIL, LOCK, NATIVE, PYTHON, READY, SLEEP, SPIN
+from bpfprof.query.training_sentences import data_bound, more_loaders, saves
 from bpfprof.query.whole import Whole, whole_of_fronts
 from bpfprof.query.work import Work
 
@@ -170,44 +171,6 @@ def _more_of_limit(facts: Facts) -> str:
     return f"raise it ({facts.limit_setting}), or do less at a time"
 
 
-def _is_data_bound(facts: Facts) -> bool:
-    return facts.data_part + facts.loading_part >= _NAMED
-
-
-def _data_bound(facts: Facts) -> str:
-    what = f"; that is {facts.loading_mix or _DOING[facts.loading_first]}" if facts.loading_first else ""
-    what += f" in {facts.loading_where}" if what and facts.loading_where else ""
-    if facts.data_part < facts.loading_part:
-        return f"Data-bound: the loop loads data itself for {percent(facts.loading_part)} of the time{what}."
-    whom = f" from {_loaders(facts.loaders)}" if facts.loaders else ""
-    whom += f", busy {percent(facts.loaders_busy)} of theirs" if facts.loaders else ""
-    return f"Data-bound: the loop waits {percent(facts.data_part)} of the time for data{whom}{what}."
-
-
-def _loaders(count: int) -> str:
-    return f"{count} loader" + "s" * (count != 1)
-
-
-def _more_loaders(facts: Facts) -> str:
-    """So many that they make the data in the time that the rest of a step takes."""
-    count = facts.loaders_needed
-    if facts.loading_first == "ready":
-        return "give it more CPUs; record -a shows who else uses them"
-    if count <= facts.loaders or not facts.loading_first:
-        return "load it ahead, or cheaper"
-    if 0 < facts.loaders_most < count:
-        most = max(facts.loaders_most, facts.loaders)
-        more = f"{_loaders(most)} (num_workers={most}) would shorten it; " if most > facts.loaders else ""
-        return f"{more}{count} would hide it, and there are {facts.cpus:g} CPUs: load it cheaper"
-    return f"{_loaders(count)} (num_workers={count}) would hide it"
-
-
-def _saves(facts: Facts) -> str:
-    where = f": {facts.saving_where}" if facts.saving_where else ""
-    what = f"; that is {facts.saving_mix or _DOING[facts.first]}" if facts.saving_mix or facts.first in _DOING else ""
-    return f"Saves checkpoints {percent(facts.saving_part)} of the time{where}{what}."
-
-
 def _is_the_story(profile: Profile, chain: Awaited) -> bool:
     """A main thread waits most of its time, and those at the end of that do not work either."""
     mains = [int(profile.threads[it].tid) == int(profile.threads[it].pid) for it in chain.fronts]
@@ -260,12 +223,15 @@ def _deadlocked(facts: Facts) -> str:
     where = f" in {facts.deadlock_where}" if facts.deadlock_where else ""
     more = f"; {facts.deadlocks - 1} more" if facts.deadlocks > 1 else ""
     if " -> " not in facts.deadlock:
-        return f"Deadlocked: {facts.deadlock} waits{where} for a lock that it holds itself{more}."
+        what = "what only it could do itself" if facts.deadlock_kind == "future" else "a lock that it holds itself"
+        return f"Deadlocked: {facts.deadlock} waits{where} for {what}{more}."
     where = f",{where}" if where else ""
     return f"Deadlocked: {facts.deadlock}, each waits for what the next one has{where}{more}."
 
 
 def _undo(facts: Facts) -> str:
+    if facts.deadlock_kind == "future":
+        return "no thread of a pool should wait for futures of that pool; give these a pool of their own"
     if " -> " not in facts.deadlock:
         return "dump shows both places; use an RLock, or take no lock in signal handlers and __del__"
     return "dump shows each stack; take these locks in one order everywhere"
@@ -295,14 +261,6 @@ def _mixed(facts: Facts) -> str:
 
 
 _BOUNDS = {"memory": "disk", "other": "unknown"}
-_DOING = {
-    **{"python": "CPU time in Python", "native": "CPU time in native code", "ready": "waiting for a CPU"},
-    **{"gil": "waiting for the GIL", "lock": "waiting for locks", "disk": "waiting for the disk"},
-    **{"net": "waiting for the network", "device": "waiting for a device", "sleep": "sleeping on purpose"},
-    **{"gpu": "waiting for the GPU", "spin": "spinning"},
-    **{"child": "waiting for other processes", "other": "waiting for something else"},
-    "memory": "waiting for pages of memory",
-}
 _NAMES = (
     *("Python", "native code", "ready without a CPU", "GIL", "locks", "disk", "network", "devices"),
     *("the GPU", "spinning", "sleep", "other processes", "other waits", "pages of memory"),
@@ -325,11 +283,17 @@ RULES = (
         "compare shows what each rank does in a step",
         part=lambda facts: facts.late_part,
     ),
-    Rule("data", _is_data_bound, _data_bound, _more_loaders, part=lambda facts: facts.data_part + facts.loading_part),
+    Rule(
+        "data",
+        lambda facts: facts.data_part + facts.loading_part >= _NAMED,
+        data_bound,
+        more_loaders,
+        part=lambda facts: facts.data_part + facts.loading_part,
+    ),
     Rule(
         lambda facts: _BOUNDS.get(facts.first, facts.first),
         lambda facts: facts.saving_part >= _NAMED,
-        _saves,
+        saves,
         "save less often, or beside the next steps (a thread of its own)",
         part=lambda facts: facts.saving_part,
     ),

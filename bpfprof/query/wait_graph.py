@@ -6,9 +6,8 @@ from collections.abc import Iterable, Mapping
 from typing import TypeVar
 
 from bpfprof.model.ids import Tid
-from bpfprof.model.now import ThreadNow
+from bpfprof.model.now import OF_THREADS, ThreadNow
 
-_OF_THREADS = ("lock", "thread")
 Node = TypeVar("Node", bound=int)
 
 
@@ -18,7 +17,7 @@ def endless_waits(threads: Iterable[ThreadNow]) -> dict[Tid, Tid]:
     return {
         tid: wanted.held_by_tid
         for tid, wanted in waits
-        if wanted and wanted.kind in _OF_THREADS and wanted.held_by_tid is not None and not wanted.has_end
+        if wanted and wanted.kind in OF_THREADS and wanted.held_by_tid is not None and not wanted.has_end
     }
 
 

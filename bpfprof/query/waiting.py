@@ -116,15 +116,10 @@ class StackWaits:
         frames = self._stack_frames
         is_code = [it.kind in _NATIVE for it in frames.frames]
         is_poll = np.array([*(it.kind in _NATIVE and it.name.lstrip("_") in names for it in frames.frames), False])
-        polls = calls & is_poll[frames.innermost_of_best(is_code)]
+        polls: Bools = calls & is_poll[frames.innermost_of_best(is_code)]
         if not polls.any():
             return polls
-        # The places in `flat` that are of the call and below it.
-        is_call = frames.flat == self.device_frame[frames.stack_of]
-        places = np.arange(len(frames.flat))
-        call_at = np.zeros(frames.count, np.int64)
-        np.maximum.at(call_at, frames.stack_of[is_call], places[is_call])
-        inside = places[calls[frames.stack_of] & (places >= call_at[frames.stack_of])]
+        inside = self._inside(calls)
         frame, stack = frames.flat[inside], frames.stack_of[inside]
         _, once = np.unique(frame << 32 | stack, return_index=True)
         spent, polled = (
@@ -139,9 +134,17 @@ class StackWaits:
         callers = np.unique(frames.flat[caller[caller >= 0]])
         is_call = np.isin(callers, self.device_frame[polls])
         of_loop = np.isin(frame, callers[part[callers] >= np.where(is_call, _IN_CALL, _IN_LOOP)])
-        found = polls.copy()
+        found: Bools = polls.copy()
         found[stack[of_loop]] = True
         return found
+
+    def _inside(self, calls: Bools) -> Ints:
+        """Of these stacks the places in `flat` that are of the call of a device, and below it."""
+        frames, places = self._stack_frames, np.arange(len(self._stack_frames.flat))
+        is_call = frames.flat == self.device_frame[frames.stack_of]
+        call_at = np.zeros(frames.count, np.int64)
+        np.maximum.at(call_at, frames.stack_of[is_call], places[is_call])
+        return np.asarray(places[calls[frames.stack_of] & (places >= call_at[frames.stack_of])])
 
     def _like_whole(self, chosen: Bools) -> Bools:
         """Stacks of which only the inner part is known, and that end as whole ones do that are all chosen: in the same

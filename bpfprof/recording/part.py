@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -31,6 +31,10 @@ Int64Array = npt.NDArray[np.int64]
 # `threads` and `ends_ns`: where it ends for threads that are there; `rows` (SHORT_DTYPE): the sums of short waits that
 # every thread had then, since the last ones of its that were written.
 PART_END = "part_end"
+
+# What comes after LOOKED of `lock_holders` and `last_waits` is in place of what was known before. LIMITS has the fields
+# of the end that are of CPU limits, as they are by now.
+LOOKED, LIMITS = "looked", "limits"
 
 _TIMED = ("samples", "waits", "totals", "events")
 _KEPT = (*_TIMED, "short_waits")
@@ -90,6 +94,11 @@ class GrowingRecording:
         """Takes a chunk, as each Sink does."""
         if kind == PART_END and fields and arrays:
             self._end_part(int(fields["time_ns"]), arrays)
+        elif kind == LOOKED:
+            self.tables.clear("lock_holders")
+            self.tables.last_waits.clear()
+        elif kind == LIMITS and fields:
+            self.tables.end = cast(End, {**self.tables.end, **fields})
         elif kind != "task_waits":  # what tasks wait for is no time of a thread
             self.tables.write(kind, fields, arrays)
 

@@ -21,6 +21,7 @@ _BELOW = " " * 8  # of what has no room beside a thread
 _NAME_COLUMNS, _FUNCTION_COLUMNS = 28, 32  # at most, but for the longest of more room
 # Parts of paths of modules that only lead to a program's own code; a wait in them is told by the reason.
 _PLUMBING = ("threading.py", "socketserver.py", "wsgiref/handlers.py", "wsgiref/simple_server.py")
+_HAS = {"pipe": "read", "future": "run", "socket": "answered"}  # by the kind of what is waited for, else held
 _TASKS_SHOWN = 20
 _FEW = 2  # so many frames are shown rather than counted
 _SOURCE_COLUMNS, _BESIDE_SOURCE = 16, 20  # at least, of lines of source; of functions beside them, instead of 32
@@ -96,7 +97,9 @@ def deadlock_lines(process: ProcessNow, files: Mapping[str, str]) -> list[str]:
     names = {tid: printable(thread.name) or str(tid) for tid, thread in threads.items()}
     found = []
     for cycle in process.deadlocks:
-        line = "DEADLOCK: " + " -> ".join(names.get(tid, str(tid)) for tid in (*cycle, cycle[0]))
+        line = "DEADLOCK: " + " -> ".join(
+            names.get(tid) or printable(process.elsewhere.get(tid, str(tid))) for tid in (*cycle, cycle[0])
+        )
         thread = threads.get(cycle[0]) if len(cycle) == 1 else None
         found.append(line + (_wanted_again(thread, files) if thread else ""))
     return found
@@ -158,8 +161,9 @@ def _first_line(
     waited = sorted({duration_text(it.for_s): it.for_s for it in threads if it.for_s is not None}.items(), key=_second)
     if waited:
         words.append(f"for {' to '.join([waited[0][0], waited[-1][0]][: len(waited)])}")
-    words += [f"{'read' if thread.reason == 'pipe' else 'held'} by {holder}"] * bool(holder)
-    words += [printable(thread.waits_for.nobody)] if thread.waits_for and thread.waits_for.nobody else []
+    kind = thread.waits_for.kind if thread.waits_for else ""
+    nobody = printable(thread.waits_for.nobody) if thread.waits_for else ""
+    words += [nobody] if nobody else [f"{_HAS.get(kind, 'held')} by {holder}"] * bool(holder)
     words += ["holds the GIL"] * thread.holds_gil
     if waiters.get(thread.tid):
         words.append(f"{waiters[thread.tid]} wait{'s' * (waiters[thread.tid] == 1)} for it")
@@ -179,11 +183,13 @@ def _wanted(thread: ThreadNow, names: Mapping[Tid, str]) -> tuple[str, str]:
         return thread.reason, ""
     holder = f"process {wanted.held_by_pid}" if wanted.held_by_pid is not None else ""
     if wanted.held_by_tid is not None:
-        holder = names.get(wanted.held_by_tid) or f"thread {wanted.held_by_tid} of {holder}"
+        alone = holder if int(wanted.held_by_tid) == wanted.held_by_pid else f"thread {wanted.held_by_tid} of {holder}"
+        holder = names.get(wanted.held_by_tid) or alone
     if wanted.kind == "thread":
         return f"end of {holder or 'a thread'}", ""
     name = printable(wanted.name)
-    return name if wanted.kind in ("gil", "lock") else f"{thread.reason}, {name}", holder * (wanted.kind != "child")
+    is_name = wanted.kind in ("gil", "lock", "future")
+    return name if is_name else f"{thread.reason}, {name}", holder * (wanted.kind != "child")
 
 
 def _second(pair: tuple[str, float]) -> float:

@@ -227,9 +227,10 @@ class StackSource:
         statuses = np.where((native != Status.OK) & (native != Status.STACK_NOT_TAKEN), native, python)
         has_native = stacks["native_count"] + stacks["kernel_count"] > 0
         statuses[has_native & (statuses == Status.NO_PYTHON)] = Status.OK
-        # Of a process that never turned out to be one of Python none are missing.
+        # Of a process that never turned out to be one of Python none are missing, but in calls of Python.
         ran_python = np.array([process.python is not None for process in self._recording.processes] or [True])
         ran = ran_python[np.minimum(stacks["process"], len(ran_python) - 1)]
+        ran |= _counts(np.append(self._is_eval, False), self._native_begins, stacks["native_count"]) > 0
         statuses[has_native & (statuses == Status.PYTHON_NOT_READY) & ~ran] = Status.OK
         statuses[(statuses == Status.OK) & self._disagree()] = Status.STACK_DISAGREES
         return statuses

@@ -15,6 +15,8 @@ from typing import Any
 
 import pytest
 
+from bpfprof.model.ids import Pid
+from bpfprof.proc import tasks
 from tests.integration.eu_stack import wait_until_asleep
 from tests.integration.recorded import ALL_INTERPRETERS, PYTHON, bpfprof, needs_root, program, recording, running
 
@@ -101,6 +103,38 @@ def test_what_hangs_is_stuck_and_said_alike(kind: str, found: dict[str, Any]) ->
     said = bpfprof("offcpu", path, "--process", rf"\({pid}\)").stdout
     # A long path is broken where the line ends.
     assert "".join(verdict["sentence"].partition(". ")[0].rstrip(".").split()) in "".join(said.split())
+
+
+ACROSS = ("circle_of_processes", "circle_of_files", "pool_of_itself")
+
+
+@pytest.mark.parametrize("kind", ACROSS)
+@pytest.mark.parametrize("python", PYTHONS)
+def test_deadlocks_of_other_things_than_locks_of_one_process(python: str, kind: str, tmp_path: Path) -> None:
+    """`dump` of one process follows its waits into others; `report` says the same of a recording of both."""
+    path = tmp_path / "x.bpfprof"
+    with stuck(python, kind) as pid:
+        (process,) = json.loads(bpfprof("dump", "-j", pid).stdout)["processes"]
+        lines = bpfprof("dump", pid).stdout.splitlines()
+        bpfprof("record", "-p", pid, "-d", "1", "-o", path)
+    report = json.loads(bpfprof("report", path, "-f", "json").stdout)
+    assert len(process["deadlocks"]) == 1
+    assert [sorted(it) for it in process["deadlocks"]] == [sorted(it) for it in report["deadlocks"]]
+    assert len(process["deadlocks"][0]) == (1 if kind == "pool_of_itself" else 2)
+    assert lines[0].startswith("DEADLOCK: ") and ("of process" in lines[0]) == (kind != "pool_of_itself")
+    assert report["verdict"]["sentence"].startswith("Deadlocked: "), report["verdict"]
+
+
+@pytest.mark.parametrize(("kind", "said"), [("manager", "answered by process"), ("sqlite_busy", "held by process")])
+def test_who_answers_and_who_has_a_database(kind: str, said: str) -> None:
+    with stuck(PYTHON, kind) as pid:
+        wanted: list[int] = []
+        while not wanted:  # who looks again and again runs at times
+            (process,) = json.loads(bpfprof("dump", "-j", pid).stdout)["processes"]
+            waits = [thread["waits_for"] or {} for thread in process["threads"] if thread["tid"] == pid]
+            wanted = [it["held_by_pid"] for it in waits if it.get("held_by_pid")]
+        assert wanted == tasks.children(Pid(pid))
+        assert kind != "manager" or said in bpfprof("dump", pid).stdout
 
 
 def test_a_wait_that_began_before_has_its_waker_and_its_lock(tmp_path: Path) -> None:

@@ -258,7 +258,9 @@ def test_a_cpu_limit_above_is_named(names: tuple[str, ...], tmp_path: Path) -> N
         with recording(*pids, "-o", path) as recorder:
             let_run(targets[0].pid, 0.06)
             recorder.end()
+        live = bpfprof("top", *pids, "--batch", "-n", 2, "-d", 2).stdout
         set_quota(directory, 50_000, 50_000)
+    assert "Stopped by a CPU limit: " in live
     found = json.loads(bpfprof("report", path, "-f", "json").stdout)["verdict"]
     assert found["bound"] == "ready"
     assert found["sentence"].startswith("Stopped by a CPU limit: ready 9")

@@ -19,6 +19,7 @@ from pathlib import Path
 import pyte
 import pytest
 
+from tests.integration.eu_stack import wait_until_asleep
 from tests.integration.recorded import BPFPROF, PYTHON, Target, bpfprof, needs_root, program, running
 
 pytestmark = needs_root
@@ -229,6 +230,14 @@ def test_tables_where_there_is_no_screen(target: Target) -> None:
     for table in tables:
         first, *_ = (line for line in table.splitlines() if "bounds.py:" in line and line.startswith(" "))
         assert " audit " in first, table
+
+
+@pytest.mark.gate
+def test_a_deadlock_is_said_as_record_does() -> None:
+    with running(PYTHON, program("stuck.py"), "circle") as stuck:
+        wait_until_asleep(stuck.pid)
+        shown = bpfprof("top", stuck.pid, "-d", 2, "-n", 3).stdout
+    assert "Deadlocked: left -> right -> left, each waits for what the next one has" in shown
 
 
 @pytest.mark.gate

@@ -3,6 +3,7 @@
 lock_kinds.py KIND FOLDER prints `ready PID`. A line `BEGIN END` on standard input, seconds of CLOCK_MONOTONIC, asks
 for a line of JSON: for each worker by its tid the turns that it had then, as (lock, when it asked for it, when it had
 it, when it gave it back), Infinity: not yet. Of kind `kernel` it is known only that the first holds it longest.
+HOLD_TIMES in the environment makes them hold for longer.
 """
 
 import ctypes
@@ -21,7 +22,7 @@ import tempfile
 import threading
 import time
 
-HOLD_S = (0.030, 0.009, 0.004, 0.002)
+HOLD_S = tuple(it * float(os.environ.get("HOLD_TIMES", "1")) for it in (0.030, 0.009, 0.004, 0.002))
 PAUSE_S = 0.001
 TURNS = 20_000
 C_LOCK = """

@@ -1,12 +1,18 @@
-"""Programs that hang, each in another way, after one line: `ready PID`. Who starts one ends its session.
+"""Programs that hang, each in another way, after one line: `ready PID JSON`. Who starts one ends its session.
 
 python stuck.py KIND [later]
 
-later: it says so first, and hangs after a line on standard input.
+later: it says `ready PID` first, and hangs after a line on standard input.
+
+The JSON is the truth. waits: of the threads that hang [reason, who has what they wait for: a thread or a process, 0:
+nobody who is alive, null: no one in particular]; circles: threads that wait for one another.
 """
 
 import ctypes
 import fcntl
+import functools
+import gc
+import json
 import multiprocessing
 import os
 import queue
@@ -21,14 +27,23 @@ import time
 
 LOCK = threading.Lock()
 LISTENER = None  # kept open: its queue takes the connection, and no one answers
+WAITS, CIRCLES, CHILDREN = {}, [], []
 
 
 def end_with_parent():
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
 
 
-def tell():
-    print("ready", os.getpid(), flush=True)
+def tell(reason, holder=None):
+    """What the main thread waits for."""
+    WAITS[os.getpid()] = [reason, holder]
+    print("ready", os.getpid(), json.dumps({"waits": WAITS, "circles": CIRCLES}), flush=True)
+
+
+def start(name, function, *arguments):
+    thread = threading.Thread(target=function, args=arguments, name=name, daemon=True)
+    thread.start()
+    return thread
 
 
 def killed_holder():
@@ -39,7 +54,7 @@ def killed_holder():
         lock.acquire()
         os.kill(os.getpid(), signal.SIGKILL)
     os.waitpid(child, 0)
-    tell()
+    tell("lock", 0)
     with lock:  # hangs
         pass
 
@@ -58,21 +73,21 @@ def held_at_fork():
     if os.fork():
         os.wait()
         os._exit(0)
-    tell()
+    tell("lock", 0)
     LOCK.acquire()  # hangs
 
 
 def twice():
     """The same lock twice."""
     LOCK.acquire()
-    tell()
+    tell("lock", 0)
     LOCK.acquire()  # hangs
 
 
 def full_pipe():
     """A pipe that nobody reads."""
     _, writer = os.pipe()
-    tell()
+    tell("pipe", 0)
     while True:
         os.write(writer, b"log line " * 100)  # hangs
 
@@ -80,28 +95,38 @@ def full_pipe():
 def file_locked():
     """A file that another process has locked."""
     with locked_by_another(fcntl.flock) as file:
-        tell()
+        tell("file-lock", CHILDREN[0])
         fcntl.flock(file, fcntl.LOCK_EX)  # hangs
 
 
 def range_locked():
     """A range of a file that another process has locked."""
     with locked_by_another(fcntl.lockf) as file:
-        tell()
+        tell("file-lock", CHILDREN[0])
         fcntl.lockf(file, fcntl.LOCK_EX)  # hangs
+
+
+def in_child(function):
+    """Returns when a child has done this, which sleeps then."""
+    told, tells = os.pipe()
+    CHILDREN.append(os.fork())
+    if not CHILDREN[-1]:
+        end_with_parent()
+        kept = function()  # noqa: F841 (a connection closes when it is gone)
+        os.write(tells, b".")
+        time.sleep(60)
+        os._exit(0)
+    os.read(told, 1)
+
+
+def handle_of(path):
+    return os.open(path, os.O_RDWR)
 
 
 def locked_by_another(lock):
     """A file that a child has locked by this function."""
     handle, path = tempfile.mkstemp(prefix="stuck-file")
-    told, tells = os.pipe()
-    if not os.fork():
-        end_with_parent()
-        with open(path, "w") as file:
-            lock(file, fcntl.LOCK_EX)
-            os.write(tells, b".")
-            time.sleep(60)
-    os.read(told, 1)
+    in_child(lambda: lock(handle_of(path), fcntl.LOCK_EX))
     os.close(handle)
     file = open(path, "w")  # noqa: SIM115 (the caller closes it)
     os.unlink(path)
@@ -111,7 +136,7 @@ def locked_by_another(lock):
 def child():
     """A child that never ends."""
     process = subprocess.Popen(["sleep", "60"])
-    tell()
+    tell("child", process.pid)
     process.wait()  # hangs
 
 
@@ -121,7 +146,7 @@ def no_answer():
     LISTENER = socket.create_server(("127.0.0.1", 0))
     client = socket.create_connection(LISTENER.getsockname())
     client.sendall(b"GET / HTTP/1.0\r\n\r\n")
-    tell()
+    tell("net")
     client.recv(100)  # hangs
 
 
@@ -131,28 +156,27 @@ def no_answer_select():
     LISTENER = socket.create_server(("127.0.0.1", 0))
     client = socket.create_connection(LISTENER.getsockname())
     client.sendall(b"GET / HTTP/1.0\r\n\r\n")
-    tell()
+    tell("poll")
     select.select([client], [], [])  # hangs
 
 
 def never_set():
     """An event that no one sets."""
-    tell()
+    tell("lock")
     threading.Event().wait()  # hangs
 
 
 def empty_queue():
     """The next item of a queue whose makers have ended."""
     items = queue.Queue()
-    tell()
+    tell("lock")
     items.get()  # hangs
 
 
 def joined():
     """A thread that sleeps for ever."""
-    thread = threading.Thread(target=time.sleep, args=(60,), name="sleeper", daemon=True)
-    thread.start()
-    tell()
+    thread = start("sleeper", time.sleep, 60)
+    tell("lock", thread.native_id)
     thread.join()  # hangs
 
 
@@ -165,16 +189,16 @@ def held():
             has_it.set()
             time.sleep(60)
 
-    threading.Thread(target=hold, daemon=True, name="holder").start()
+    holder = start("holder", hold)
     has_it.wait()
-    tell()
+    tell("lock", holder.native_id)
     with LOCK:  # hangs
         pass
 
 
 def stopped():
     """Nothing, until it is stopped by who started it."""
-    tell()
+    tell("sleep")
     while True:
         time.sleep(60)  # hangs
 
@@ -192,7 +216,7 @@ def released():
     thread = threading.Thread(target=take, name="taker")
     thread.start()
     has_told.wait()
-    tell()
+    tell("lock")
     sys.stdin.readline()
     LOCK.release()
     thread.join()
@@ -200,26 +224,168 @@ def released():
     sys.stdin.readline()
 
 
-def circle():
-    """Two threads, two locks."""
-    other = threading.Lock()
-    meet = threading.Barrier(2)
+def by_with(first, second, meet):
+    with first:
+        meet()
+        with second:
+            pass
 
-    def take(first, second):
-        with first:
-            meet.wait()
-            with second:
+
+def by_acquire(first, second, meet):
+    first.acquire()
+    meet()
+    second.acquire()
+
+
+def cross(take, make):
+    """Two threads, two locks, and a third that wants one of them."""
+    first, second, meet = make(), make(), threading.Barrier(3)
+    left, right = start("left", take, first, second, meet.wait), start("right", take, second, first, meet.wait)
+    meet.wait()
+    third = start("third", take, first, second, time.time)
+    WAITS.update({a.native_id: ["lock", b.native_id] for a, b in ((left, right), (right, left), (third, left))})
+    CIRCLES.append([left.native_id, right.native_id])
+    tell("lock", left.native_id)
+    left.join()  # hangs
+
+
+circle = functools.partial(cross, by_with, threading.Lock)
+circle_acquired = functools.partial(cross, by_acquire, threading.Lock)  # nothing says who has a lock taken so
+circle_of_rlocks = functools.partial(cross, by_acquire, threading.RLock)
+
+
+def circle_of_processes():
+    """Two locks of multiprocessing."""
+    context = multiprocessing.get_context("fork")
+    first, second, meet = context.Lock(), context.Lock(), context.Barrier(2)
+    child = os.fork()
+    if not child:
+        end_with_parent()
+        by_with(second, first, meet.wait)
+
+    def met():
+        meet.wait()
+        between(child)
+
+    by_with(first, second, met)
+
+
+def between(child, reason="lock"):
+    own = os.getpid()
+    WAITS[child] = [reason, own]
+    CIRCLES.append([own, child])
+    tell(reason, child)
+
+
+def circle_of_files():
+    """Two files that two processes lock in another order."""
+    meet = multiprocessing.get_context("fork").Barrier(2)
+    paths = [tempfile.mkstemp(prefix="stuck-file")[1] for _ in range(2)]
+    child = os.fork()
+    end_with_parent()
+    first, second = (handle_of(path) for path in (paths if child else paths[::-1]))
+    fcntl.flock(first, fcntl.LOCK_EX)
+    meet.wait()
+    if child:
+        between(child, "file-lock")
+    fcntl.flock(second, fcntl.LOCK_EX)  # hangs
+
+
+def want_own(reason="lock"):
+    """The main thread wants what it has; another one lives."""
+    start("lives", time.sleep, 60)
+    CIRCLES.append([os.getpid()])
+    tell(reason, os.getpid())
+
+
+def handler():
+    """The handler of a signal wants the lock that its thread has."""
+
+    def handle(*_):
+        with LOCK:  # hangs
+            pass
+
+    signal.signal(signal.SIGALRM, handle)
+    with LOCK:
+        want_own()
+        os.kill(os.getpid(), signal.SIGALRM)
+        time.sleep(60)
+
+
+def in_del():
+    """So does what is deleted in a collection."""
+
+    class Cyclic:
+        def __init__(self):
+            self.itself = self
+
+        def __del__(self):
+            with LOCK:  # hangs
                 pass
 
-    threads = [
-        threading.Thread(target=take, args=pair, name=name, daemon=True)
-        for name, pair in (("left", (LOCK, other)), ("right", (other, LOCK)))
-    ]
-    for thread in threads:
-        thread.start()
-    tell()
-    for thread in threads:
-        thread.join()
+    gc.disable()
+    with LOCK:
+        Cyclic()
+        want_own()
+        gc.collect()
+
+
+def pool_of_itself():
+    """The only thread of a pool waits for what the pool does."""
+    import concurrent.futures  # each of those that few need takes time
+
+    pool = concurrent.futures.ThreadPoolExecutor(1, "worker")
+    workers = queue.Queue()
+
+    def outer():
+        workers.put(threading.get_native_id())
+        pool.submit(int).result()
+
+    future, worker = pool.submit(outer), workers.get()
+    WAITS[worker] = ["lock", worker]
+    CIRCLES.append([worker])
+    tell("lock", worker)
+    future.result()  # hangs
+
+
+def loop_of_itself():
+    """An event loop waits for what it does itself."""
+    import asyncio
+
+    async def wait():
+        loop = asyncio.get_running_loop()
+        tell("lock")
+        asyncio.run_coroutine_threadsafe(asyncio.sleep(0), loop).result()  # hangs
+
+    asyncio.run(wait())
+
+
+def sqlite_busy():
+    """A database that another process has locked: the library looks for it again and again."""
+    import sqlite3
+
+    path = os.path.join(tempfile.mkdtemp(), "database")
+
+    def connect():
+        return sqlite3.connect(path, timeout=600, isolation_level=None)
+
+    def lock():
+        connection = connect()
+        connection.execute("BEGIN EXCLUSIVE")
+        return connection
+
+    in_child(lock)
+    tell("sleep", CHILDREN[0])
+    connect().execute("BEGIN EXCLUSIVE")  # hangs
+
+
+def manager():
+    """A lock of a manager, which another client has: the manager's process does not answer."""
+    of = multiprocessing.get_context("fork").Manager()
+    lock = of.Lock()
+    start("holder", lock.acquire).join()
+    tell("net", of._process.pid)
+    lock.acquire()  # hangs
 
 
 def main():

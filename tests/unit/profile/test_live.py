@@ -10,14 +10,14 @@ import pytest
 
 from bpfprof.model.frames import Frame
 from bpfprof.model.profile import Profile
-from bpfprof.model.samples import SHORT_DTYPE
+from bpfprof.model.samples import LOCK_HOLDER_DTYPE, SHORT_DTYPE
 from bpfprof.model.spans import ThreadState
 from bpfprof.model.statuses import LastState
 from bpfprof.profile.build import build_profile
 from bpfprof.profile.live import LiveSpans
 from bpfprof.profile.options import ProfileOptions, SpanFilter
 from bpfprof.profile.stacks import ProfileStacks
-from bpfprof.recording.part import PART_END, GrowingRecording, part_recording
+from bpfprof.recording.part import LOOKED, PART_END, GrowingRecording, part_recording
 from bpfprof.recording.reader import Recording
 from bpfprof.recording.whole import write_recording
 from tests.unit.account.invariants import assert_covers
@@ -153,6 +153,26 @@ def test_what_threads_do_at_the_end_is_what_their_totals_say(seed: int) -> None:
         if row["state"] not in (LastState.UNKNOWN, LastState.DEAD)
     }
     assert live(grown(recorded, seed), 3 * PART_NS).states() == expected and expected
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_who_has_what_is_known_for_as_long_as_they_wait(seed: int) -> None:
+    """Of those that wait since before they were looked at, until the next look."""
+    recorded = random_recording(seed)
+    growing = grown(recorded, seed)
+    parts = live(growing, 10**12)
+    looked_ns = START_NS + PARTS * PART_NS - 10 * MS
+    rows = np.array([(looked_ns, looked_ns + MS, thread, 1, 0) for thread in range(3)], LOCK_HOLDER_DTYPE)
+    growing.write(LOOKED)
+    growing.write("lock_holders", arrays={"rows": rows})
+    profile = parts.profile()
+    spans = profile.spans
+    assert spans is not None and len(profile.threads) == 3
+    last = [spans[spans["thread"] == thread][-1] for thread in range(3)]
+    begun = [it["state"] == ThreadState.OFF_CPU and it["start_ns"] <= looked_ns - START_NS for it in last]
+    assert profile.lock_holders["thread"].tolist() == [thread for thread in range(3) if begun[thread]]
+    growing.write(LOOKED)
+    assert not len(parts.profile().lock_holders)
 
 
 @pytest.mark.parametrize("seed", range(5))

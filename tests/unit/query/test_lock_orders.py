@@ -123,3 +123,20 @@ def test_a_deadlock_comes_first() -> None:
     assert json.loads(render_json(profile, RenderOptions()))["deadlocks"] == [[100, 101]]
     # The time is that of locks, not of threads that wait for work.
     assert not work_of(profile).share_ns()[-2]
+
+
+def test_a_deadlock_is_where_it_is_shown() -> None:
+    """Not in what is said of other processes, nor of a time before."""
+    made = ProfileBuilder()
+    for number in range(3):
+        made.wait(made.thread(100 + number), 900 * MS, [ONE, wait("lock")])
+    looks = np.array([(800 * MS, 801 * MS, one, 2 - one, 0) for one in (0, 1)], LOCK_HOLDER_DTYPE)
+    profile = replace(made.build(), lock_holders=looks)
+    threads = profile.threads
+
+    def found(*shown: int, last_ns: int = 900 * MS) -> list[list[int]]:
+        times = [replace(it, last_ns=last_ns if place in shown else 0) for place, it in enumerate(threads)]
+        return deadlocks(replace(profile, threads=tuple(times)))
+
+    assert found(0, 1, 2) == found(0) == found(1, 2) == [[0, 1]]
+    assert found(2) == [] and found(0, 1, 2, last_ns=700 * MS) == []

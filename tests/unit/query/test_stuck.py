@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from bpfprof.model.frames import Frame
 from bpfprof.model.profile import LastWait, Profile
+from bpfprof.model.samples import LOCK_HOLDER_DTYPE
 from bpfprof.query.verdict import Verdict, verdict_of
 from bpfprof.query.work import work_of
 from tests.unit.render.profiles import INFO, MS, ON_CPU, ProfileBuilder, native, python, wait
@@ -114,6 +116,51 @@ def test_who_waits_for_a_thread_that_works_is_behind_it() -> None:
     for _ in range(200):
         made.spend(worker, ON_CPU, 10 * MS, [python("work", line=9)])
     assert verdict(made.build()).bound == "python"
+
+
+@pytest.mark.parametrize(("worked_by", "is_stuck"), [("MainThread", True), ("pool_0", False)])
+def test_what_a_thread_did_before_it_hung_does_not_excuse_it(worked_by: str, is_stuck: bool) -> None:
+    """What others did does: it may be one of those that it waits for."""
+    made = ProfileBuilder()
+    worker = [python("_worker", "/usr/lib/python3.12/concurrent/futures/thread.py", 89), wait("lock")]
+    for place, (name, stack) in enumerate((("MainThread", EVENT), ("pool_0", worker))):
+        thread = made.thread(100 + place, name)
+        if name == worked_by:
+            made.spend(thread, ON_CPU, 200 * MS, [MAIN])
+        made.wait(thread, (1800 if name == worked_by else 2000) * MS, stack, flags=2 * place)
+    assert (verdict(made.build()).bound == "stuck") == is_stuck
+
+
+@pytest.mark.parametrize(
+    ("last", "said", "is_deadlock"),
+    [
+        (waited_for("future", "a future", holder=1), "what a thread of a pool runs, in main", False),
+        (
+            waited_for("future", "a future", nobody="no thread of its pool can begin it"),
+            "; no thread of its pool can",
+            False,
+        ),
+        (
+            waited_for("socket", "fd 3: unix:/tmp/manager", held_by="python (9)"),
+            "; python (9) is at its other end.",
+            False,
+        ),
+        (waited_for("future", "a future", holder=0), "in main (train.py:3) for what only it could do itself.", True),
+    ],
+)
+def test_futures_and_other_ends(last: LastWait, said: str, is_deadlock: bool) -> None:
+    made = ProfileBuilder()
+    reason = "net" if last.kind == "socket" else "lock"
+    made.wait(made.thread(100, "MainThread"), 2 * S, [MAIN, wait(reason)], object=int(reason == "net"))
+    made.wait(made.thread(101, "worker"), 2 * S, [python("work", line=9), wait("lock")])
+    looks = np.array([(1 * S, 1 * S + MS, 0, last.holder + 1, 0)] * is_deadlock, LOCK_HOLDER_DTYPE)
+    found = verdict(replace(made.build(), last_waits=(last,), lock_holders=looks, objects=("unix:/tmp/manager",)))
+    sentence = found.sentence
+    assert (
+        found.bound == "stuck"
+        and said in sentence
+        and sentence.startswith("Deadlocked: " if is_deadlock else "Stuck: ")
+    )
 
 
 def test_a_wait_that_began_in_the_recording_says_for_how_long() -> None:

@@ -107,7 +107,9 @@ def test_a_call_that_waits_in_a_loop_waits_for_the_device_and_the_rest_of_it_doe
 
 
 @pytest.mark.parametrize(("own_ms", "spun_ms"), [(10, 100), (50, 50)])
-def test_a_function_that_does_nothing_but_give_its_cpu_away_spins_in_its_own_code_too(own_ms: int, spun_ms: int) -> None:
+def test_a_function_that_does_nothing_but_give_its_cpu_away_spins_in_its_own_code_too(
+    own_ms: int, spun_ms: int
+) -> None:
     made = ProfileBuilder()
     main, loop = made.thread(100, "MainThread"), native("wait_for_flag", "/srv/lib.so")
     made.spend(main, ON_CPU, (100 - own_ms) * MS, [MAIN, loop, *YIELD])

@@ -166,6 +166,20 @@ def test_calls_without_any_python_frame_are_no_whole_stack(older: Program, nativ
     assert shown.startswith(f"{mark}_start"), shown
 
 
+@pytest.mark.parametrize(
+    ("native", "is_whole"), [("read EVAL PyEval_EvalCode _start", False), ("read start_thread", True)]
+)
+def test_calls_of_python_are_missing_though_the_process_was_never_known_to_be_one(
+    older: Program, native: str, is_whole: bool
+) -> None:
+    """What looks for its interpreter may come too late."""
+    older.made.processes[0].update(interpreter="", version="")
+    stack = older.made.stack(native=older.native(native), status=Status.PYTHON_NOT_READY)
+    source = StackSource(older.made.recording())
+    assert (source.statuses[stack] == Status.OK) == is_whole
+    assert source.statuses[stack] in (Status.OK, Status.PYTHON_NOT_READY)
+
+
 def test_a_thread_in_the_kernel_only(older: Program) -> None:
     stack = older.made.stack(kernel=older.in_kernel("schedule kthread"), status=NO_PYTHON, native_status=NOT_TAKEN)
     assert older.shown(stack) == "kthread[k] schedule[k]"

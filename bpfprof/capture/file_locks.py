@@ -1,0 +1,126 @@
+"""Who has a file locked: a call that waits for it in, a thread or a process out.
+
+/proc/locks has the process that locked it. flock() locks an open file, which processes share that were forked after it
+was opened; each of them can give the lock back, and the lines `lock:` of its fdinfo say which they are. SQLite does not
+wait for fcntl() but sleeps and looks again; where it has its locks: src/os.h, src/wal.h (3.40).
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from functools import cached_property
+
+from bpfprof.errors import TargetError
+from bpfprof.model.ids import Pid, Tid
+from bpfprof.model.syscalls import syscall_name
+from bpfprof.proc import tasks
+from bpfprof.proc.living import living
+from bpfprof.proc.maps import Mapping, read_maps
+from bpfprof.proc.memory import Memory
+from bpfprof.proc.reader import reader
+from bpfprof.proc.tasks import BlockedSyscall
+
+_DESCRIPTORS_LIMIT, _INFO_BYTES = 1024, 64 << 10  # of a process; of one of them
+
+_SQLITE, _STACK_BYTES = "libsqlite3", 512  # of the stack of who sleeps: usleep() and what called it
+# PENDING_BYTE, RESERVED_BYTE and 510 bytes from SHARED_FIRST on in the database, 8 locks in its -shm.
+_SQLITE_RANGES = ((1 << 30, (1 << 30) + 511), (120, 127))
+
+
+class FileLocks:
+    """Of one process and one look."""
+
+    def __init__(self, pid: Pid) -> None:
+        self._pid = pid
+        self._locks: list[list[str]] | None = None
+
+    def holder(self, call: BlockedSyscall) -> tuple[Tid | None, Pid | None]:
+        """(the thread, where nothing else can give the lock back, the process) of a file that flock() or fcntl() wait
+        for; None: not known."""
+        fd = call.args[0] & 0xFFFFFFFF
+        try:
+            inode = reader().stat(self._pid, f"/proc/{living(self._pid)}/fd/{fd}").inode
+        except OSError:
+            inode = -1
+        locks = self._all()
+        kind = "FLOCK" if syscall_name(call.number) == "flock" else "POSIX"
+        # "1: FLOCK ADVISORY WRITE PID MAJOR:MINOR:INODE START END"; one that waits has "->" after the number.
+        blocked = {
+            words[0]
+            for words in locks
+            if words[1:3] == ["->", kind] and words[5:6] == [str(self._pid)] and words[6].endswith(f":{inode}")
+        }
+        holders = {words[4] for words in locks if words[0] in blocked and words[1:2] == [kind] and len(words) > 5}
+        word = holders.pop() if len(holders) == 1 else ""
+        pid = Pid(int(word)) if word.isdigit() and int(word) else None
+        if pid is None or tasks.list_threads(pid) != [Tid(pid)]:
+            return None, pid
+        is_shared = any(_has_lock(it, self._pid, fd) for it in tasks.relatives(pid))
+        return (None if is_shared else Tid(pid)), pid
+
+    def of_sqlite(self, call: BlockedSyscall, memory: Memory) -> tuple[int, Pid | None] | None:
+        """(descriptor, process that has it locked, None: several) of the database that SQLite sleeps for; None: it
+        does not, or that is not known."""
+        stack = memory.read_up_to(call.stack_pointer, _STACK_BYTES) if self._sqlite_code else b""
+        addresses = (it for (it,) in struct.iter_unpack("<Q", stack[: len(stack) // 8 * 8]))
+        if not any(it.start <= address < it.end for address in addresses for it in self._sqlite_code):
+            return None
+        own = str(self._pid)
+        locked: dict[int, set[str]] = {}  # by inode
+        for words in self._all():
+            if len(words) == 8 and words[1] == "POSIX" and words[4] != own and _is_of_sqlite(words[6], words[7]):
+                locked.setdefault(int(words[5].rpartition(":")[2]), set()).add(words[4])
+        found = [(fd, locked[inode]) for fd, inode in self._files() if inode in locked]
+        if len({frozenset(pids) for _, pids in found}) != 1:
+            return None
+        fd, pids = found[0]
+        word = next(iter(pids)) if len(pids) == 1 else ""
+        return fd, Pid(int(word)) if word.isdigit() and int(word) else None
+
+    @cached_property
+    def _sqlite_code(self) -> list[Mapping]:
+        try:
+            maps = read_maps(self._pid)
+        except TargetError:
+            return []
+        return [it for it in maps if "x" in it.permissions and it.path.rpartition("/")[2].startswith(_SQLITE)]
+
+    def _files(self) -> list[tuple[int, int]]:
+        """(descriptor, inode) of what it has open."""
+        found = []
+        try:
+            for word in os.listdir(f"/proc/{living(self._pid)}/fd")[:_DESCRIPTORS_LIMIT]:
+                found.append((int(word), reader().stat(self._pid, f"/proc/{living(self._pid)}/fd/{word}").inode))
+        except OSError:
+            return []
+        return found
+
+    def _all(self) -> list[list[str]]:
+        if self._locks is None:
+            self._locks = tasks.file_locks()
+        return self._locks
+
+
+def _is_of_sqlite(first: str, last: str) -> bool:
+    if not (first.isdigit() and last.isdigit()):
+        return False
+    return any(begin <= int(first) and int(last) <= end for begin, end in _SQLITE_RANGES)
+
+
+def _has_lock(pid: Pid, other: Pid, fd: int) -> bool:
+    """Whether a process has the file locked that is `fd` of the other, also through an open file that it shares."""
+    try:
+        path = os.readlink(f"/proc/{living(other)}/fd/{fd}")
+        found = os.listdir(f"/proc/{living(pid)}/fd")[:_DESCRIPTORS_LIMIT]
+    except OSError:
+        return False
+    for own in found:
+        try:
+            if os.readlink(f"/proc/{living(pid)}/fd/{own}") == path:
+                text = reader().read_file(pid, f"/proc/{living(pid)}/fdinfo/{own}", _INFO_BYTES)
+                if b"\nlock:" in text:
+                    return True
+        except OSError:
+            continue
+    return False
