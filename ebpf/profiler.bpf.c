@@ -18,9 +18,11 @@
 #include "switch_sampling.bpf.h"
 #include "wakers.bpf.h"
 #include "objects.bpf.h"
+#if !BP_ONLY_FUNCTIONS
 #include "on_cpu.bpf.c"
 #include "off_cpu.bpf.c"
 #include "lifecycle.bpf.c"
 #if BP_WITH_CALLS
 #include "calls.bpf.c"
+#endif
 #endif

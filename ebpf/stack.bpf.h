@@ -28,20 +28,27 @@ static __always_inline struct bp_walk *scratch_walk(void)
  * BCC knows no calls between functions. So CALL compiles to a call of a helper with a number that no helper has;
  * bpfprof/kernel/loader.py puts the function behind the program and makes it a call of that.
  *
+ * Programs and functions are compiled side by side: with BP_ONLY_PROGRAMS functions have no code.
+ *
  * Before Linux 5.12 such functions take numbers only: there each finds the walk of its CPU itself.
  */
+#if BP_ONLY_PROGRAMS
+#define LINKAGE static
+#else
+#define LINKAGE
+#endif
 #if BP_HAS_TASK_POINTERS
-#define FUNCTION(name) int name(struct bp_walk *walk)
+#define FUNCTION(name) LINKAGE int name(struct bp_walk *walk)
 #define ARGUMENT(walk) walk
 typedef struct bp_walk *function_argument;
 #else
-#define FUNCTION(name)                                                      \
-    int name(int ignored); /* first, for BCC puts an attribute before it */ \
-    static __always_inline int name##_of(struct bp_walk *);                 \
-    int name(int ignored)                                                   \
-    {                                                                       \
-        return name##_of(scratch_walk());                                   \
-    }                                                                       \
+#define FUNCTION(name)                                                              \
+    LINKAGE int name(int ignored); /* first, for BCC puts an attribute before it */ \
+    static __always_inline int name##_of(struct bp_walk *);                         \
+    LINKAGE int name(int ignored)                                                   \
+    {                                                                               \
+        return name##_of(scratch_walk());                                           \
+    }                                                                               \
     static __always_inline int name##_of(struct bp_walk *walk)
 #define ARGUMENT(walk) 0
 typedef int function_argument;

@@ -1,4 +1,4 @@
-"""The BPF programs as instructions: from the cache, or compiled in a short-lived child process.
+"""The BPF programs as instructions: from the cache, or compiled in short-lived child processes, side by side.
 
 The cache has what this user compiled (see private_cache), under a hash of everything that went into the compiler.
 
@@ -71,13 +71,11 @@ class Compilation:
         self._programs: dict[str, bytes] | None = None
         if kept := _parse(_CACHE.load(key)):
             self.takes_pointer, self.uses_links, self._programs = kept
-        self._child_pid = 0
-        self._answer_fd = -1
-        self._log_fd = -1
+        self._children: list[_Child] = []
 
     @classmethod
     def start(cls, with_calls: bool = False) -> Compilation:
-        """Looks into the cache, else forks the child that compiles; call it before threads are started.
+        """Looks into the cache, else forks the children that compile; call it before threads are started.
 
         with_calls: with CALL_PROGRAMS, and stacks that lead through such calls.
 
@@ -91,18 +89,10 @@ class Compilation:
             flags = compiler_flags(types, has_run_delay, function_names(text), with_calls)
             compilation.takes_pointer = has_task_pointers(types)
             compilation.uses_links = with_calls and has_uprobe_links(types)
-            compilation._fork(text, flags)
+            programs = [*PROGRAMS, *(CALL_PROGRAMS if with_calls else ())]
+            for define, names in (("-DBP_ONLY_PROGRAMS=1", programs), ("-DBP_ONLY_FUNCTIONS=1", function_names(text))):
+                compilation._children.append(_Child(text, [*flags, define], names))
         return compilation
-
-    def _fork(self, text: str, flags: list[str]) -> None:
-        self._answer_fd, answer_end = os.pipe()
-        self._log_fd = os.memfd_create("bpfprof-compiler")
-        self._child_pid = os.fork()
-        if self._child_pid == 0:
-            os.close(self._answer_fd)
-            programs = {**PROGRAMS, **(CALL_PROGRAMS if self.with_calls else {})}
-            _child(text, flags, [*programs, *function_names(text)], answer_end, self._log_fd)
-        os.close(answer_end)
 
     def result(self) -> dict[str, bytes]:
         """The instructions of each program, then of each function that they call, in the order of their numbers.
@@ -110,36 +100,58 @@ class Compilation:
         Raises UnsupportedError with what BCC or LLVM said.
         """
         if self._programs is None:
-            programs = json.loads(self._take_answer())
+            programs = {name: code for child in self._children for name, code in json.loads(child.answer()).items()}
             self._programs = _programs(programs)
             kept = {"takes_pointer": self.takes_pointer, "uses_links": self.uses_links, "programs": programs}
             _CACHE.store(self._key, json.dumps(kept).encode())
         return self._programs
 
-    def _take_answer(self) -> bytes:
+    def interrupt(self) -> None:
+        """Makes `result()`, which another thread may be waiting in, fail soon if the programs are not there yet."""
+        for child in self._children:
+            child.kill()
+
+    def cancel(self) -> None:
+        """Ends the compilation if its result was not taken; its programs are not wanted."""
+        self.interrupt()
+        for child in self._children:
+            with contextlib.suppress(UnsupportedError):
+                child.answer()
+
+
+class _Child:
+    """A process that compiles."""
+
+    def __init__(self, text: str, flags: list[str], names: list[str]) -> None:
+        """names: of all programs and functions that are wanted."""
+        self._answer_fd, answer_end = os.pipe()
+        self._log_fd = os.memfd_create("bpfprof-compiler")
+        self._pid = os.fork()
+        if self._pid == 0:
+            os.close(self._answer_fd)
+            _compile_and_end(text, flags, names, answer_end, self._log_fd)
+        os.close(answer_end)
+
+    def kill(self) -> None:
+        """It has no answer, if it has none yet."""
+        if self._pid:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self._pid, signal.SIGKILL)
+
+    def answer(self) -> bytes:
+        """Waits for it; b"" when it was taken before. Raises UnsupportedError with what BCC or LLVM said."""
+        if not self._pid:
+            return b""
         with os.fdopen(self._answer_fd, "rb") as stream:
             answer = stream.read()
-        status = os.waitstatus_to_exitcode(os.waitpid(self._child_pid, 0)[1])
-        self._child_pid = 0
+        status = os.waitstatus_to_exitcode(os.waitpid(self._pid, 0)[1])
+        self._pid = 0
         log = os.pread(self._log_fd, 1 << 20, 0).decode(errors="replace").strip()
         os.close(self._log_fd)
         if status:
             reason = answer.decode() if status == _SAYS_WHY else f"the compiler ended with status {status}"
             raise UnsupportedError(f"the BPF programs could not be compiled: {reason}", _SEE_DEBUG, log)
         return answer
-
-    def interrupt(self) -> None:
-        """Makes `result()`, which another thread may be waiting in, fail soon if the programs are not there yet."""
-        if self._child_pid:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(self._child_pid, signal.SIGKILL)
-
-    def cancel(self) -> None:
-        """Ends the compilation if its result was not taken; its programs are not wanted."""
-        if self._child_pid:
-            self.interrupt()
-            with contextlib.suppress(UnsupportedError):
-                self.result()
 
 
 def _key(text: str, has_run_delay: bool, with_calls: bool) -> str:
@@ -187,8 +199,8 @@ def bcc_version(folder: str) -> str:
     return "of an unknown version"
 
 
-def _child(text: str, flags: list[str], names: list[str], answer_fd: int, log_fd: int) -> None:
-    """Never returns. names: of all programs and functions that are wanted."""
+def _compile_and_end(text: str, flags: list[str], names: list[str], answer_fd: int, log_fd: int) -> None:
+    """Never returns."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole process group; the parent decides
     os.dup2(log_fd, 1)
     os.dup2(log_fd, 2)

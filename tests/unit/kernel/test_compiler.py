@@ -29,7 +29,7 @@ def compiled(monkeypatch: pytest.MonkeyPatch) -> dict[str, bytes]:
 
 def test_what_was_compiled_is_kept(compiled: dict[str, bytes], monkeypatch: pytest.MonkeyPatch) -> None:
     assert Compilation.start().result() == compiled
-    monkeypatch.setattr(Compilation, "_fork", None)
+    monkeypatch.setattr(compiler, "_Child", None)
     assert Compilation.start().result() == compiled
     for name, other in (
         ("kernel_identity", b"another"),
