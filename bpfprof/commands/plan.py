@@ -48,7 +48,7 @@ class Plan:
             _check_standard_output(bool(self.command), chosen)
         stream = open_stream(shown.output)  # before a command is forked, which is not to have it
         options = replace(self.options, native=self.options.native or self.options.native_lines)
-        with starting() as under_way:
+        with starting(options.counts_calls) as under_way:
             # Imported now, which takes a while: the kernel side is on its way up.
             from bpfprof.commands.recording import make_recording
 

@@ -57,7 +57,7 @@ def _push(started: Started, asked: CaptureOptions, url: str, every_s: float) -> 
             raise UnsupportedError("OTLP needs opentelemetry-proto", "pip install 'bpfprof[push]'") from error
     asked = replace(asked, async_rate_hz=0)
     check_host()
-    kernel = started.kernel_side()
+    kernel = started.kernel
     try:
         watch = Watch.of(asked, kernel, Targets.open(asked.pids, asked.cgroups, asked.containers))
         try:

@@ -64,8 +64,7 @@ def make_recording(plan: Plan, under_way: Started, stream: BinaryIO | None) -> i
     check_events(plan.options.events)
     if plan.options.counts_calls:
         check_probes()
-    kernel = under_way.kernel_side(plan.options.counts_calls)
-    launch = None
+    kernel, launch = under_way.kernel, None
     try:
         if plan.command:
             launch = Launch.start(plan.command, under_way.stop, plan.options.kills)

@@ -23,30 +23,24 @@ BEGUN = "recording "  # the line of standard error that begins so says that noth
 class Started:
     """What is under way."""
 
-    compilation: Compilation
     kernel: KernelSide
     stop: StopRequest
 
-    def kernel_side(self, with_calls: bool = False) -> KernelSide:
-        """What is under way; with_calls: another one, in its place. To be closed. Raises UnsupportedError."""
-        if not with_calls:
-            return self.kernel
-        self.kernel.close()
-        self.compilation.cancel()
-        return KernelSide.start(Compilation.start(with_calls=True))
-
 
 @contextlib.contextmanager
-def starting() -> Iterator[Started]:
-    """From here on a signal ends the recording, however short, in good order. Raises UnsupportedError without BCC."""
+def starting(with_calls: bool = False) -> Iterator[Started]:
+    """From here on a signal ends the recording, however short, in good order. Raises UnsupportedError without BCC.
+
+    with_calls: with what counts calls of functions.
+    """
     with StopRequest() as stop:
         raise_priority()
         reader().start()
-        compilation = Compilation.start()
+        compilation = Compilation.start(with_calls)
         kernel = KernelSide.start(compilation)
         try:
             import_numpy()
-            yield Started(compilation, kernel, stop)
+            yield Started(kernel, stop)
         finally:
             kernel.close()
             compilation.cancel()

@@ -65,7 +65,7 @@ def top(
         from bpfprof.kernel.checks import check_host
 
         check_host()
-        kernel = started.kernel_side()
+        kernel = started.kernel
         try:
             targets = Targets.open(asked.pids, asked.cgroups, asked.containers)
             watch = Watch.of(asked, kernel, targets)
