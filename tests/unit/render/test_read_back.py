@@ -36,6 +36,7 @@ from tests.unit.render.profiles import (
     hostile_profile,
     python,
     training_profile,
+    wait,
     waiting_profile,
 )
 
@@ -80,7 +81,11 @@ def test_pprof_has_lines_objects_and_labels(tmp_path: Path) -> None:
     assert ("Trainer.step", "model.py", 17) in frames
     labels = [sample["labels"] for sample in content["samples"]]
     assert {"thread": "MainThread", "tid": 100, "process": "python", "pid": 100, "reason": "gil"} in labels
-    content = read_pprof(written(waiting_profile(), "pprof", tmp_path / "b.pb.gz"))
+    made = ProfileBuilder()
+    one, other = made.thread(100, "MainThread"), made.thread(101, "other")
+    made.spend(other, ON_CPU, 5 * MS, [python("hold", line=9)])
+    made.wait(one, 5 * MS, [python("audit", line=3), wait("lock")], lock=0x5600, waker=made.thread_waker(other))
+    content = read_pprof(written(made.build(), "pprof", tmp_path / "b.pb.gz"))
     assert {sample["labels"].get("lock") for sample in content["samples"]} >= {"#1"}
 
 
