@@ -11,7 +11,10 @@ import time
 from collections.abc import Callable
 from dataclasses import field
 
+import numpy as np
+
 from bpfprof import abi
+from bpfprof import array_types as npt
 from bpfprof.account.kernel_reasons import hint_of
 from bpfprof.capture.call_arguments import Arguments, call_arguments
 from bpfprof.capture.process import Process, State
@@ -23,6 +26,8 @@ from bpfprof.cpython.layout import JIT_WITHOUT_FRAMES
 from bpfprof.cpython.running_states import RunningStates
 from bpfprof.cpython.thread_state import FRAME_LIMIT, RawFrame, walk_frames
 from bpfprof.dataclass import dataclass
+from bpfprof.elf.asm.stack_pointer_rule import stack_pointer_rule
+from bpfprof.elf.cfi.rules import RULE, CfaKind, FramePointerKind
 from bpfprof.model.ids import Pid, Tid
 from bpfprof.model.samples import NO_FILE
 from bpfprof.model.states import reason_number
@@ -33,6 +38,7 @@ from bpfprof.unwind.interpret import Registers, Rule, Stop, walk_by
 
 _LOOKS_TOGETHER = 20  # threads: some 10 ms
 _LOOKS_KEPT = 3  # of a thread: a sleep's row is some tenths of a second behind
+_AT_ENTRY = 8  # bytes from rsp to the frame where a function begins
 _NO_ARGUMENTS = (0, 0, 0)
 # Bits of a task's state, include/linux/sched.h, by the letter of proc(5); I is TASK_IDLE.
 STATE_BITS = {"S": 1, "D": 2, "T": 4, "t": 8, "I": 0x402}
@@ -111,7 +117,7 @@ def _native_stack(
     """The native stack of a thread blocked in `call`; None when nothing is known of the process's code.
 
     The call tells where the thread is and its stack pointer, but no other register. rbp is known again from the first
-    frame that saved it; a stack that needs it before is not taken.
+    frame that saved it; where it is needed before, the frame is found by what the function's code does to rsp.
     """
     code_map = code.map_of.get(pid)
     if code_map is None:
@@ -133,6 +139,14 @@ def _native_stack(
         code_map.rules[pc] = rule
         return rule
 
+    def rule_by_sp(pc: int) -> Rule | None:
+        if pc not in code_map.rules_by_sp:
+            number, address = code_map.locate(pc)
+            code_map.rules_by_sp[pc] = None
+            if number != NO_FILE:
+                code_map.rules_by_sp[pc] = _rule_by_sp(pc, address, *code.memory.rows_before(number, address), memory)
+        return code_map.rules_by_sp[pc]
+
     registers = Registers(call.program_counter, call.stack_pointer, None)
     found = walk_by(
         registers,
@@ -140,10 +154,25 @@ def _native_stack(
         rule_at,
         abi.CONSTANTS["BP_MAX_NATIVE_FRAMES"],
         lambda pc: has_jit and code_map.has_memory and code.is_made(code_map, pc),
+        rule_by_sp,
     )
     words = [found.pcs[0] | _EXACT, *found.pcs[1:]]
     status = int(abi.Status[_STATUS_OF.get(found.stop, f"BP_NATIVE_{found.stop.name}")])
     return RawStack(words, len(words), status, 0, code_map.generation, time_ns)
+
+
+def _rule_by_sp(
+    pc: int, address: int, starts: npt.NDArray[np.int64], rules: npt.NDArray[np.void], memory: ProcessMemory
+) -> Rule | None:
+    """starts, rules: as UnwindMemory.rows_before()."""
+    is_entry = (rules["cfa_kind"] == CfaKind.RSP) & (rules["cfa_offset"] == _AT_ENTRY)
+    entries = starts[is_entry & (rules["fp_kind"] == FramePointerKind.SAME)]
+    if not len(entries):
+        return None
+    size = address - int(entries[0])
+    code = memory.read_up_to(pc - size, size)
+    fields = stack_pointer_rule(code, (entries - entries[0]).tolist()) if len(code) == size else None
+    return dict(zip(RULE.names or (), fields)) if fields else None
 
 
 def _stack_reader(memory: Memory, stack_pointer: int) -> Callable[[int], int | None]:

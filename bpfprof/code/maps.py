@@ -47,6 +47,7 @@ class CodeMap:
     user_count: int = 0
     known: dict[int, int] = field(default_factory=dict)  # address -> whatever the caller numbers it
     rules: dict[int, Rule] = field(default_factory=dict)  # by address, those that were asked for
+    rules_by_sp: dict[int, Rule | None] = field(default_factory=dict)  # the same of those by rsp where rbp is not known
 
     def locate(self, address: int) -> Location:
         """Where an address is; (NO_FILE, address) when it is in no mapping."""

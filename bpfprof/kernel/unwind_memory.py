@@ -155,6 +155,25 @@ class UnwindMemory:
         place = int(np.searchsorted(self._read(first, count), np.uint32(key), side="right"))
         return self._rule_row(int(self._read(first + place - 1, 1)[0]) & RULE_MASK)
 
+    def rows_before(self, number: int, address: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.void]]:
+        """(ELF addresses, ascending, the rules from there on) of the page of an address and of the one before it.
+
+        Up to the address; nothing where there is no table. Rows without a rule are left out.
+        """
+        file, page_bytes = self._file_rows[number], 1 << PAGE_BITS
+        addresses, rules = [np.zeros(0, np.int64)], [self._rule_rows[:0]]
+        states = abi.ENUMS["bp_file_state"]
+        if file["state"] in (states["BP_FILE_READY"], states["BP_FILE_IN_PART"]):
+            for page in ((address >> PAGE_BITS) - 1, address >> PAGE_BITS):
+                place = page - int(file["first_page"])
+                if 0 <= place < int(file["page_count"]):
+                    rows = self._read(*self._read(int(file["pages"]) + 2 * place, 2).tolist()).astype(np.int64)
+                    rows = rows[(rows & RULE_MASK) != NO_RULE_ID]
+                    addresses.append(page * page_bytes + (rows >> RULE_BITS))
+                    rules.append(self._rule_rows[rows & RULE_MASK])
+        found = np.concatenate(addresses)
+        return found[found <= address], np.concatenate(rules)[found <= address]
+
     def _rule_row(self, rule: int) -> npt.NDArray[np.void]:
         return self._rule_rows[rule : rule + 1] if rule != NO_RULE_ID else self._rule_rows[:0]
 

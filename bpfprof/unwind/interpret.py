@@ -99,16 +99,18 @@ def walk_by(
     rule_at: RuleAt,
     max_frames: int = 1024,
     is_jit: Callable[[int], bool] = lambda pc: False,
+    rule_by_sp: Callable[[int], Rule | None] = lambda pc: None,
 ) -> Walk:
     """The same with the rules looked up by the caller, who may know why there is none.
 
-    is_jit: whether an address may be code of CPython 3.14's own JIT.
+    is_jit: whether an address may be code of CPython 3.14's own JIT. rule_by_sp: a rule by rsp, where that by rbp is of
+    no use since rbp is not known; None: there is none.
     """
     frame = _Frame(registers.ip, registers.sp, registers.bp, True, registers.others)
     pcs = [frame.pc]
     while True:
         left = _leave_jit(frame, read_word) if is_jit(frame.pc) else None
-        step = left or _caller(frame, read_word, rule_at)
+        step = left or _caller(frame, read_word, rule_at, rule_by_sp)
         if isinstance(step, Stop):
             return Walk(tuple(pcs), step)
         if len(pcs) >= max_frames:
@@ -117,12 +119,16 @@ def walk_by(
         pcs.append(frame.pc)
 
 
-def _caller(frame: _Frame, read_word: ReadWord, rule_at: RuleAt) -> _Frame | Stop:
+def _caller(
+    frame: _Frame, read_word: ReadWord, rule_at: RuleAt, rule_by_sp: Callable[[int], Rule | None]
+) -> _Frame | Stop:
     # A call may be the last instruction of its function: what is returned to is already in the next one.
     pc = frame.pc if frame.is_exact else frame.pc - 1
     rule = rule_at(pc)
     if isinstance(rule, Stop):
         return rule
+    if frame.bp is None and rule["cfa_kind"] == _RBP:
+        rule = rule_by_sp(frame.pc) or rule
     kind = rule["cfa_kind"]
     if kind == _END_OF_STACK:
         return Stop.END_OF_STACK
