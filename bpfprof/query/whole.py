@@ -18,6 +18,7 @@ from bpfprof.query.work import Work
 _COUNTS = 0.25  # of how busy the busiest role is: threads of one that is less so don't count
 _COUNTS_IN_C = 0.5  # the same of threads without Python beside one with it, whom they serve
 _MUCH = 0.25  # of the work of the role that works most: so much makes another one worth comparing with
+_NOTHING = 0.01  # of the longest time of a thread: where no role works so much, none does
 _WORKS = 0.05  # of its time: a role that works less has nothing to say
 _WAITS = 0.5  # of its time: a role that waits for other threads so much is left out for that reason
 
@@ -79,6 +80,8 @@ def whole_of(profile: Profile, work: Work, path: CriticalPath | None) -> Whole:
         if _part(role) >= _WORKS
         and _part(role) >= busiest * (_COUNTS_IN_C if has_python and not {*role.threads} & in_python else _COUNTS)
     ] or working
+    if largest_ns < _NOTHING * max((thread.wall_ns for thread in profile.threads), default=0):
+        counts = roles  # at rest: all of them, which are idle
     threads = sorted(thread for role in counts for thread in role.threads)
     rows, is_own = work.rows, np.isin(work.rows["thread"], threads)
     kept = rows[is_own & (rows["share"] != HANDED)]
