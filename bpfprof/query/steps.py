@@ -21,7 +21,6 @@ from bpfprof.model.profile import Profile
 from bpfprof.query.functions import Ints, function_of_frames
 from bpfprof.query.loops import (
     LEAST_TURNS,
-    SURE,
     Seen,
     Turns,
     all_turns,
@@ -32,9 +31,10 @@ from bpfprof.query.loops import (
     what_was_seen,
 )
 from bpfprof.query.patterns import PhasePattern
-from bpfprof.query.phases import BACKWARD, DATA, FORWARD, OPTIMIZER, PHASES, StackPhases, find_phases
+from bpfprof.query.phases import BACKWARD, FORWARD, OPTIMIZER, PHASES, StackPhases, find_phases
 from bpfprof.query.pieces import Pieces, cut_spans
 from bpfprof.query.stack_frames import StackFrames
+from bpfprof.query.step_anchors import agrees, anchors_of
 
 Floats = npt.NDArray[np.float64]
 LOOP, CALLS, MARKS = "loop", "calls", "marks"
@@ -42,16 +42,9 @@ STEP = "step"  # what marks of steps are called
 _SURE_PART = 0.9  # of the turns; of the others some may have been missed
 _MOST_PROCESSES = 64
 _WHOLE = 0.8  # of a thread's time that a loop without phases has
-_SURE_ANCHOR, _AGREED = 0.7, 0.97
 _AS_GOOD = 0.12  # logarithm of how often an anchor is seen in a turn
 _ABOUT_AS_LONG = 0.3
 _DOUBLE, _HALF = 1.6, 0.4  # of the usual length: a turn that was two, each of which has so much at least
-# What is seen once a step: (the phases that are looked at, the one that follows another of them).
-_ANCHORS = (
-    ((FORWARD, BACKWARD, OPTIMIZER), OPTIMIZER),
-    ((DATA, FORWARD, BACKWARD, OPTIMIZER), DATA),
-    ((FORWARD, BACKWARD), BACKWARD),
-)
 
 
 @dataclass(frozen=True)
@@ -112,7 +105,13 @@ def find_steps(profile: Profile, wanted: StepsWanted = _ANY) -> list[Steps]:
         seen = what_was_seen(profile, thread, stack_frames)
         steps = _found(profile, thread, seen, stack_frames, phases, known, wanted.function)
         found += [steps] if steps is not None else []
-    return sorted(found, key=lambda each: (bool(each.unclear), -int(each.durations_ns.sum())))
+    return sorted(found, key=lambda each: (bool(each.unclear), not _computes(each), -int(each.durations_ns.sum())))
+
+
+def _computes(steps: Steps) -> bool:
+    """Whether there is a model in them; the loop of a loader that makes data has none."""
+    computing = [steps.phases.index(name) for name in (FORWARD, BACKWARD, OPTIMIZER) if name in steps.phases]
+    return bool(steps.phase_ns[:, computing].sum() > 0)
 
 
 def _marked(profile: Profile, phases: StackPhases, asked: re.Pattern[str] | None) -> list[Steps]:
@@ -180,7 +179,7 @@ def _found(
     where = _loop_line(profile, seen, stack_frames, functions, best)
     if not sure:
         return _unclear(thread, where, phases, seen, best)
-    places, is_once = _anchors(seen, known)
+    places, is_once = anchors_of(seen, known)
     others = [seen.from_ns[each.begin] for each in alike if each.sure > _SURE_PART / 2]
     begin = seen.from_ns[best.begin]
     in_optimizer = known.of_stack[seen.stack] == known.names.index(OPTIMIZER)
@@ -282,10 +281,10 @@ def pieces_of(profile: Profile, steps: Steps) -> Pieces:
 
 def _of_one_loop(seen: Seen, ways: list[Turns], phases: StackPhases) -> list[Turns]:
     """Those ways that tell the turns of the loop that matters."""
-    places, is_sure = _anchors(seen, phases)
+    places, is_sure = anchors_of(seen, phases)
     anchors = len(places)
     if is_sure:
-        ways = [replace(each, sure=1.0) for each in ways if _agrees(each, places)] or ways
+        ways = [replace(each, sure=1.0) for each in ways if agrees(each, places)] or ways
     elif anchors:  # there may have been more
         certain = [each for each in ways if each.sure >= _SURE_PART and len(each.begin) * 1.1 >= anchors]
         anchors = min([len(each.begin) for each in certain], default=anchors)
@@ -304,30 +303,6 @@ def _of_one_loop(seen: Seen, ways: list[Turns], phases: StackPhases) -> list[Tur
         often = [abs(math.log(most / len(each.begin))) for each in ways]
     best = min(often, default=0.0)
     return [each for each, off in zip(ways, often) if off <= best + _AS_GOOD]
-
-
-def _agrees(turns: Turns, places: Ints) -> bool:
-    """Whether what happens once a step was seen once in each turn."""
-    found = np.bincount(np.searchsorted(turns.begin, places, side="right"), minlength=len(turns.begin) + 1)[1:-1]
-    return bool(len(found) and np.mean(found == 1) >= _AGREED)
-
-
-def _anchors(seen: Seen, phases: StackPhases) -> tuple[Ints, bool]:
-    """(where what happens once a step was seen, whether it was seen each time); empty: not at all, or too seldom."""
-    of_seen = phases.of_stack[seen.stack]
-    most = np.zeros(0, np.int64)
-    for names, anchor in _ANCHORS:
-        chosen = np.flatnonzero(np.isin(of_seen, [phases.names.index(name) for name in names]))
-        is_it = of_seen[chosen] == phases.names.index(anchor)
-        first = np.flatnonzero(np.diff(is_it.astype(np.int64), prepend=-1))
-        if len(first) < 2 * LEAST_TURNS:
-            continue
-        is_sure = np.add.reduceat(seen.evidence[chosen], first) >= SURE
-        places = chosen[first[is_it[first]]]
-        if min(np.mean(is_sure[is_it[first]]), np.mean(is_sure[~is_it[first]])) >= _SURE_ANCHOR:
-            return places, True
-        most = max(most, places, key=len)
-    return most, False
 
 
 def _spread_of(lengths: Ints) -> float:

@@ -80,6 +80,34 @@ def test_a_step_is_the_turn_in_which_the_optimizer_runs_once() -> None:
     assert slow.functions[0].function == MODULE and slow.functions[0].state == "cpu"
 
 
+def test_data_that_comes_in_bursts_does_not_tell_steps() -> None:
+    """Several loaders: of the batches that are ready one after another only the first was waited for."""
+    loop, count = Loop(), 0
+    for number in range(30):
+        for turn in range((1, 3, 2, 1, 2)[number % 5]):
+            if not turn:
+                loop.wait(90 * MS, train(11), LOADER)
+            loop.run(1, train(13), MODULE)
+            loop.wait(8 * MS, train(14), TENSOR)
+            count += 1
+    (steps,) = loop.steps()
+    assert count - 2 <= len(steps) <= count
+
+
+def test_a_loop_that_makes_data_comes_after_the_one_that_it_is_for() -> None:
+    loop = Loop()
+    worker = loop.made.thread(200, "MainThread", 200, "pt_data_worker")
+    makes = python("_worker_loop", f"{TORCH}/utils/data/_utils/worker.py", 300)
+    for _ in range(40):
+        loop.wait(30 * MS, train(11), LOADER)
+        loop.run(2, train(13), MODULE)
+        loop.run(2, train(14), TENSOR)
+        loop.made.spend(worker, ON_CPU, 50 * MS, [makes, python("load", line=5)])
+        loop.made.spend(worker, OFF_CPU, 40 * MS, [makes, python("load", line=6), wait("disk")])
+    found = loop.steps()
+    assert found[0].thread == loop.thread
+
+
 def test_a_turn_that_was_two_is_told_by_the_loop_within_it() -> None:
     """Neither waiting for data nor the optimizer was seen between the two."""
     loop = Loop()
