@@ -49,8 +49,7 @@ _COMM = np.dtype(f"S{abi.CONSTANTS['BP_COMM_BYTES']}")
 _STACK_TIME_AT = STACK_DTYPE.fields["time_ns"][1]  # type: ignore[index]
 # Times what a drain took, of targets and of all: programs that begin make it cost 20% of a CPU at most, or 5%.
 _DRAIN_REST, _DRAIN_REST_OF_ALL = 5, 20
-_MANY_EVENTS = 20_000
-_SLEEPERS_TOGETHER = 10  # processes
+_MANY_EVENTS, _SLEEPERS_TOGETHER = 20_000, 10  # of a drain; processes
 _TOTALS_EVERY_S = 2.0
 _UNDER_WAY_S, _LOOKS_END_S, _END_S = 0.3, 0.5, 0.9
 _LOOKS_EVERY_S, _LOOKS_REST = 1.0, 50  # the second times what looks took: they cost at most 2% of a CPU
@@ -270,7 +269,8 @@ class Session:
         self._write_events(batch, ~later)
         if totals is not None:
             if self.part_s:
-                self._looks.take(totals[0], totals[2])
+                with self._limit.look():
+                    self._looks.take(totals[0], totals[2])
             self._rows.write_totals(*totals, ends_part=self.part_s > 0)
             if self._watch.calls is not None:
                 self._watch.calls.write_when_due(*totals, self._processes.threads.index_of, self._sink)

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import signal
+import threading
+from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
 from bpfprof.proc.own_process import STOP_SIGNALS, ignored_signals
 
 _SI_KERNEL = 0x80  # include/uapi/asm-generic/siginfo.h: sent by the terminal, to all that is in its foreground
+
+
+class _CutError(BaseException):
+    """Raised in what is left. No Exception: nothing that goes on after one of those takes it."""
 
 
 class StopRequest:
@@ -22,7 +28,7 @@ class StopRequest:
         self._signals = {number for number in STOP_SIGNALS if number != signal.SIGHUP or number not in ignored_signals}
         self._number = 0  # of the last one that came and was not taken
         self._count = 0  # of signals that came
-        self._is_requested = False
+        self._is_requested = self._may_cut = False
         self._leaves_ctrl_c = self._has_left_one = False
         self._previous: dict[signal.Signals, Any] = {}
         self._previous_mask: set[int] | None = None
@@ -63,6 +69,23 @@ class StopRequest:
     def request(self) -> None:
         """As a signal does."""
         self._is_requested = True
+        if self._may_cut and threading.current_thread() is not threading.main_thread():
+            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+
+    def cuts(self, work: Callable[[], None]) -> None:
+        """Calls it in the main thread, and leaves it wherever it is when a request comes: it is of no use any more."""
+        try:
+            try:
+                self._may_cut = True
+                if not self.requested:
+                    signal.pthread_sigmask(signal.SIG_UNBLOCK, self._signals)
+                    work()
+            finally:
+                self._may_cut = False
+        except _CutError:
+            pass
+        finally:
+            signal.pthread_sigmask(signal.SIG_BLOCK, self._signals)
 
     def leave_ctrl_c(self) -> None:
         """From here on a command runs in the foreground, which the terminal sends its SIGINT, too: it decides."""
@@ -97,6 +120,9 @@ class StopRequest:
     def _came(self, number: int, _frame: FrameType | None) -> None:
         self._number, self._is_requested = number, True
         self._count += 1
+        if self._may_cut:
+            self._may_cut = False  # once
+            raise _CutError
 
 
 def _give_up(number: int, _frame: FrameType | None) -> None:

@@ -7,7 +7,6 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -27,6 +26,7 @@ from bpfprof.render.top import HELP, TopLook, TopState, closer_lines, shown_plac
 
 if TYPE_CHECKING:
     from bpfprof.capture.session import Progress, Session
+    from bpfprof.capture.stop import StopRequest
     from bpfprof.commands.screen import Screen
     from bpfprof.query.moment import Key
     from bpfprof.recording.part import GrowingRecording
@@ -51,11 +51,11 @@ class LiveOptions:
 
 
 class LiveView:
-    """What is shown, and what the user chose; `end` ends the recording."""
+    """What is shown, and what the user chose, the end of the recording, too."""
 
-    def __init__(self, options: LiveOptions, end: Callable[[], None]) -> None:
+    def __init__(self, options: LiveOptions, stop: StopRequest) -> None:
         self.options = options
-        self._quit, self._left = end, options.count
+        self._stop, self._left = stop, options.count
         self._lock = threading.RLock()
         self._look = TopLook(has_keys=options.on_screen)
         self._is_typing = False
@@ -64,6 +64,7 @@ class LiveView:
         self._pages: list[str] = []  # lines of a text that is shown instead
         self._paused: dict[bool, Shown | None] = {}  # since the start or not -> what was shown when it was paused
         self._size = os.terminal_size((0, 0))
+        self._has_new = False
         self._next_s = 0.0  # when there will be more to show
         self._used: deque[tuple[float, float]] = deque(maxlen=12)  # (when, CPU time of bpfprof by then)
 
@@ -79,7 +80,10 @@ class LiveView:
         if self._wanted:
             self._act()
         begin_s, end_ns = time.thread_time(), self._data.end_ns
-        has_new = self._data.take()
+        self._stop.cuts(self._take)
+        if self._stop.requested:
+            return  # there may be half a table
+        has_new = self._has_new
         if self._data.end_ns != end_ns:
             every_s, cost_s = self.options.every_s, time.thread_time() - begin_s
             if self.options.on_screen and not self.options.is_asked:
@@ -94,7 +98,10 @@ class LiveView:
         elif has_new or self._size != terminal_size(sys.stdout) or self._is_note_over():
             self.draw()
         if not is_read() or (self._screen is not None and self._screen.is_gone):
-            self._quit()
+            self._stop.request()
+
+    def _take(self) -> None:
+        self._has_new = self._data.take()
 
     def _act(self) -> None:
         key, self._wanted = self._wanted, ""
@@ -115,7 +122,7 @@ class LiveView:
         if self._left is not None:
             self._left -= 1
             if not self._left:
-                self._quit()
+                self._stop.request()
 
     # --- in both
 
@@ -200,7 +207,7 @@ class LiveView:
             self._paused = {since_start: self._data.shown(since_start) for since_start in order}
         self._look = pressed(self._look, key, self._rows())
         if key == "q":
-            self._quit()
+            self._stop.request()
         elif key == "/":
             self._is_typing, self._note = True, f"/{self._look.only}"
         elif key in ("r", "f", "o"):

@@ -92,7 +92,7 @@ def _run(watch: Watch, on_screen: bool, every_s: float | None, count: int | None
         bool(every_s),
         count,
     )
-    view, growing = LiveView(options, stop.request), GrowingRecording()
+    view, growing = LiveView(options, stop), GrowingRecording()
     session = Session(watch, growing, part_s=options.every_s)
     for note in watch.notes():
         click.echo(f"bpfprof: {note}", err=True)

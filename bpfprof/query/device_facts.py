@@ -93,7 +93,7 @@ def _in_frameworks(frames: StackFrames) -> Bools:
     libraries = [origin.library for origin in origins(frames.frames)]
     is_somebody = [
         rank in _OF_SOMEBODY and not library.startswith(_OF_ANYBODY)
-        for rank, library in zip(frames.nearness().tolist(), libraries)
+        for rank, library in zip(frames.nearness.tolist(), libraries)
     ]
     inner = frames.innermost_of_best(is_somebody)
     is_one = [library.partition(".so")[0] in OF_DEVICES for library in libraries]

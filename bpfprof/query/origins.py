@@ -63,6 +63,7 @@ def _origin(frame: Frame, is_bundle: bool) -> Origin:
     return Origin(KERNEL, KERNEL) if frame.kind == FrameKind.KERNEL else Origin()
 
 
+@lru_cache(_KEPT)
 def is_runtime(library: str) -> bool:
     """Whether what it does is done for who calls it: of the interpreter, the C library and its like."""
     return bool(_RUNTIME.fullmatch(library))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 
 import numpy as np
 
@@ -15,6 +16,7 @@ from bpfprof.query.stack_frames import StackFrames
 from bpfprof.query.work import Work
 
 _MOST = 0.5  # of what a thread works in stacks of a pool: then it is one of its threads
+_KEPT = 1 << 12
 _NATIVE = (FrameKind.NATIVE, FrameKind.INLINED)
 
 
@@ -96,10 +98,13 @@ def _of_stacks(stack_frames: StackFrames) -> Ints:
 
 
 def _kind_of(frame: Frame) -> int:
-    if frame.kind not in _NATIVE:
-        return -1
-    name = frame.file.rpartition("/")[2]
+    return _native_kind(frame.file, frame.name) if frame.kind in _NATIVE else -1
+
+
+@lru_cache(_KEPT)  # frames without a name differ in their addresses alone
+def _native_kind(file: str, function: str) -> int:
+    name = file.rpartition("/")[2]
     for number, kind in enumerate(_KINDS):
-        if re.search(kind.file, name) and re.search(kind.function, frame.name):
+        if re.search(kind.file, name) and re.search(kind.function, function):
             return number
     return -1

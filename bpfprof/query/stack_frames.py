@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Sequence
+from functools import cached_property
 from itertools import chain
 
 import numpy as np
@@ -78,7 +79,7 @@ class StackFrames:
 
     def own_code(self) -> Ints:
         """Of each stack the frame of the user's own code; without any the nearest to it, a library's before C."""
-        return self.innermost_of_best(self.nearness().tolist())
+        return self.innermost_of_best(self.nearness.tolist())
 
     def outermost_own(self) -> Ints:
         """Of each stack the outermost frame of the user's own code, -1: none."""
@@ -98,6 +99,7 @@ class StackFrames:
             ]
         )
 
+    @cached_property
     def nearness(self) -> Ints:
         """Of each frame how near to the user's own code it is, OWN_RANK: it is; 0: marks."""
         return np.array([self._nearness(frame, lib) for frame, lib in zip(self.frames, self._libraries)], np.int64)
@@ -108,10 +110,14 @@ class StackFrames:
 
     def _are_own(self) -> Bools:
         """Of each of `flat` whether it is the user's own code."""
-        return np.asarray(np.append(self.nearness() == OWN_RANK, False)[self.flat])
+        return np.asarray(np.append(self.nearness == OWN_RANK, False)[self.flat])
 
     def innermost_python(self) -> Ints:
         """Of each stack its innermost Python frame, -1: none."""
+        return self._innermost_python
+
+    @cached_property
+    def _innermost_python(self) -> Ints:
         return self.innermost_of_best([frame.kind == FrameKind.PYTHON for frame in self.frames])
 
     def are_native(self) -> Bools:

@@ -17,7 +17,7 @@ from bpfprof.query.origins import INTERPRETER, STDLIB, Origin, origins
 from bpfprof.query.stack_frames import OWN_RANK, StackFrames
 
 FOLDED = -1  # key of the step of library code that leads to the user's own
-_LIBRARY_RANK = 3  # in StackFrames.nearness(): from there on it is a library, below the runtime and the kernel
+_LIBRARY_RANK = 3  # in StackFrames.nearness: from there on it is a library, below the runtime and the kernel
 _LEAVES = (FrameKind.WAIT, FrameKind.RUNQUEUE, FrameKind.AWAIT)
 _NATIVE = (FrameKind.NATIVE, FrameKind.INLINED)
 
@@ -42,7 +42,7 @@ class TreePaths:
         self._profile, self._unfolded = profile, unfolded
         self._kinds = [frame.kind for frame in profile.frames]
         self._functions = function_of_frames(profile.frames).tolist()
-        self._ranks = stack_frames.nearness().tolist()
+        self._ranks = stack_frames.nearness.tolist()
         self._has_own = OWN_RANK in self._ranks
         self._nearest = stack_frames.own_code().tolist()
         self._names = [_name(origin) for origin in origins(profile.frames)]

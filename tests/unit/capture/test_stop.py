@@ -6,8 +6,12 @@ then seen a moment later.
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import os
 import signal
+import threading
+from collections.abc import Callable
 
 import pytest
 
@@ -65,3 +69,41 @@ def test_the_user_behind_sudo(
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(os, "geteuid", lambda: euid)
     assert caller_ids() == expected
+
+
+def work_that_asks(ask: Callable[[StopRequest], None]) -> None:
+    """Work that would not end, in which an end is asked for: it is left, and no more is begun."""
+
+    def work() -> None:
+        threading.Timer(0, ask, [stop]).start()
+        for number in itertools.count():
+            with contextlib.suppress(Exception):
+                sorted(range(number % 1000))
+
+    with StopRequest() as stop:
+        stop.cuts(work)
+        assert stop.requested
+        stop.cuts(lambda: pytest.fail("it is not begun"))
+
+
+def test_work_that_is_of_no_use_any_more_is_left_wherever_it_is() -> None:
+    main = threading.get_ident()
+    work_that_asks(lambda _: signal.pthread_kill(main, signal.SIGTERM))
+    work_that_asks(lambda _: os.kill(os.getpid(), signal.SIGINT))
+    work_that_asks(StopRequest.request)
+
+
+def test_work_that_ends_is_not_left_and_signals_wait_again_after_it() -> None:
+    done = []
+    with StopRequest() as stop:
+        stop.cuts(lambda: done.append(1))
+        signal.raise_signal(signal.SIGINT)  # handled here, it would raise nothing either, but come too early
+        assert signal.SIGINT in signal.sigpending()
+        assert stop.requested and done == [1]
+    with pytest.raises(RuntimeError), StopRequest() as stop:
+        stop.cuts(raises)
+    assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, [])
+
+
+def raises() -> None:
+    raise RuntimeError
