@@ -54,9 +54,8 @@ from bpfprof.stacks.stitch import StackSource
 
 _DEFAULT_OPTIONS = ProfileOptions()
 _SHOWN = {"cpu": [ThreadState.ON_CPU], "offcpu": [ThreadState.RUNQUEUE, ThreadState.OFF_CPU]}  # by mode; else all
-_RANKS_WAITS = (
-    1_000_000  # of more the order in time takes too much memory, for what one of several ranks may be late by
-)
+# Of more waits the order in time takes too much memory, for what one of several ranks may be late by.
+_RANKS_WAITS = 1_000_000
 
 
 def build_profile(recording: Recording, options: ProfileOptions = _DEFAULT_OPTIONS) -> Profile:

@@ -9,7 +9,7 @@ import numpy as np
 from bpfprof.model.profile import Profile
 from bpfprof.query.causes import cause_ns, mix_of
 from bpfprof.query.functions import Ints, function_of_frames
-from bpfprof.query.phases import CHECKPOINT, find_phases
+from bpfprof.query.phases import CHECKPOINT, StackPhases
 from bpfprof.query.places import place_text, top_place
 from bpfprof.query.shares import IDLE
 from bpfprof.query.work import Work
@@ -17,12 +17,13 @@ from bpfprof.query.work import Work
 _LEAST = 0.25  # of the time: less is no story
 
 
-def checkpoint_facts(profile: Profile, work: Work, causes: Ints, whole_ns: int) -> tuple[dict[str, Any], int] | None:
+def checkpoint_facts(
+    profile: Profile, work: Work, phases: StackPhases, causes: Ints, whole_ns: int
+) -> tuple[dict[str, Any], int] | None:
     """(those of Facts that say something of it, the place where it is done), None where it is little.
 
-    causes: of each row of work a place in CAUSES. whole_ns: what the part is of.
+    phases: of all stacks. causes: of each row of work a place in CAUSES. whole_ns: what the part is of.
     """
-    phases = find_phases(work.stack_frames.frames, work.stack_frames)
     saves = phases.of_stack == phases.names.index(CHECKPOINT)
     chosen = saves[work.rows["stack"]] & (work.rows["share"] < IDLE)
     saving_ns = int(work.rows["ns"][chosen].sum())

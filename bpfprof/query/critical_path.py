@@ -18,7 +18,7 @@ from bpfprof.model.profile import Profile
 from bpfprof.model.rows import picked
 from bpfprof.model.spans import ThreadState
 from bpfprof.query.functions import Ints
-from bpfprof.query.phases import BACKWARD, DATA, FORWARD, OPTIMIZER, StackPhases, find_phases
+from bpfprof.query.phases import BACKWARD, DATA, FORWARD, OPTIMIZER, StackPhases
 from bpfprof.query.shares import DEVICE, DISK, GIL, HANDED, IDLE, READY, SLEEP, sums
 from bpfprof.query.stack_frames import Bools
 from bpfprof.query.work import Work
@@ -49,9 +49,8 @@ class CriticalPath:
     is_loading: Bools
 
 
-def critical_path(profile: Profile, work: Work) -> CriticalPath | None:
-    """None where no thread runs the steps of a training."""
-    phases = find_phases(work.stack_frames.frames, work.stack_frames)
+def critical_path(profile: Profile, work: Work, phases: StackPhases) -> CriticalPath | None:
+    """None where no thread runs the steps of a training. phases: of all stacks."""
     loops = _loops(profile, work, phases)
     if not loops:
         return None

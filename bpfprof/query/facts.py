@@ -25,6 +25,7 @@ from bpfprof.query.lock_holders import LockWaits, hog_of, lock_waits, waits_whil
 from bpfprof.query.objects import object_text
 from bpfprof.query.operators import find_operators
 from bpfprof.query.percent import percent
+from bpfprof.query.phases import find_phases
 from bpfprof.query.places import WITH_OBJECTS, place_text, top_object, top_place
 from bpfprof.query.pools import pools_of
 from bpfprof.query.shares import DEVICE, HANDED, IDLE, LOCK, NATIVE, OTHER, PYTHON, READY, sums
@@ -172,7 +173,8 @@ class Facts:
 
 def facts_of(profile: Profile, work: Work) -> tuple[Facts, int, Whole]:
     """(what the rules ask, the place of the largest share in Profile.frames, -1: none, what all are parts of)"""
-    everything, path, mains = work, critical_path(profile, work), main_waits(profile, work)
+    phases = find_phases(work.stack_frames.frames, work.stack_frames)
+    everything, path, mains = work, critical_path(profile, work, phases), main_waits(profile, work)
     whole = whole_of_fronts(profile, work, mains) if mains else whole_of(profile, work, path)
     work = replace(work, rows=whole.rows) if mains else whole.work
     causes = causes_of(work)
@@ -245,7 +247,7 @@ def facts_of(profile: Profile, work: Work) -> tuple[Facts, int, Whole]:
     if path and (path.data_ns + path.loading_ns) * 4 > path.wall_ns:
         of_data, made_at = data_facts(profile, everything, path, facts.duration_ns)
         facts, frame = replace(facts, **of_data), made_at if made_at >= 0 else frame
-    if saves := checkpoint_facts(profile, work, causes, whole.ns):
+    if saves := checkpoint_facts(profile, work, phases, causes, whole.ns):
         facts, frame = replace(facts, **saves[0]), saves[1]
     late, late_at = late_facts(profile, path.loops if path else ())
     if late:

@@ -126,12 +126,12 @@ def shares_of_spans(
     spins_on = on_cpu | ((state == ThreadState.RUNQUEUE) & ~sleeps[stack])
     shares[(waits | spins_on) & waiting.for_device[stack] & ~np.isin(shares, (GIL, DISK))] = GPU
     shares[on_cpu & waiting.spins[stack]] = SPIN
-    lines = stack_frames.innermost_python()[stack], stack_frames.own_code()[stack]
-    shares[on_cpu & (shares == PYTHON) & _in_lines_that_spin(spans, lines[0], shares, shares == SPIN)] = SPIN
+    lines = stack_frames.innermost_python()[stack]
+    shares[on_cpu & (shares == PYTHON) & _in_lines_that_spin(spans, lines, shares, shares == SPIN)] = SPIN
     # Asking a device whether it is done returns at once, and so is part of a loop in Python.
-    asks = on_cpu & waiting.queries[stack]
-    is_cpu = on_cpu & np.isin(shares, (PYTHON, NATIVE))
-    shares[is_cpu & _in_lines_that_spin(spans, lines[1], shares, asks)] = GPU
+    asks, is_cpu = on_cpu & waiting.queries[stack], on_cpu & np.isin(shares, (PYTHON, NATIVE))
+    if asks.any():
+        shares[is_cpu & _in_lines_that_spin(spans, stack_frames.own_code()[stack], shares, asks)] = GPU
     shares[waits & (spans["flags"] & SpanFlag.IDLE > 0)] = IDLE
     is_beside = _beside_python(profile, spans, stack_frames)[spans["thread"]]
     shares[waits & is_beside & np.isin(shares, (LOCK, NET, SLEEP, CHILD, OTHER))] = IDLE

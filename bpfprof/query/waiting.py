@@ -99,13 +99,18 @@ class StackWaits:
     def _around(self, spins: Bools) -> Bools:
         """Stacks that end in a native function which hardly does anything but call those that spin."""
         frames = self._stack_frames
+        if not spins.any():
+            return spins
         inner = frames.innermost_of_best([it.kind in (*_NATIVE, FrameKind.PYTHON) for it in frames.frames])
-        is_native = np.array([*(it.kind in _NATIVE for it in frames.frames), False])[inner]
-        count = len(frames.frames)
-        stack, frame = np.unique(np.stack([frames.stack_of, frames.flat]), axis=1)
-        all_ns = np.bincount(frame, self._cpu_ns[stack], count)
-        spun_ns = np.bincount(frame, np.where(spins, self._cpu_ns, 0)[stack], count)
-        return np.asarray(is_native & np.append(spun_ns > _AROUND * np.maximum(all_ns, 1), False)[inner])
+        is_native = np.array([*(it.kind in _NATIVE for it in frames.frames), False])
+        # Of those that some stack ends in and that spin in another.
+        asked = np.intersect1d(inner[~spins & is_native[inner]], frames.flat[spins[frames.stack_of]])
+        places = np.flatnonzero(np.isin(frames.flat, asked))
+        pairs = np.unique(frames.flat[places] << 32 | frames.stack_of[places])
+        frame, stack = pairs >> 32, pairs & (1 << 32) - 1
+        all_ns = np.bincount(frame, self._cpu_ns[stack], len(frames.frames) + 1)
+        spun_ns = np.bincount(frame, np.where(spins, self._cpu_ns, 0)[stack], len(frames.frames) + 1)
+        return np.asarray((spun_ns > _AROUND * np.maximum(all_ns, 1))[inner])
 
     def _in_loops(self, calls: Bools, names: tuple[str, ...], in_turn: float) -> Bools:
         """Of stacks in calls of a device those that wait there in a loop which calls functions of these names.

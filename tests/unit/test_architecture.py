@@ -3,12 +3,25 @@
 from __future__ import annotations
 
 import ast
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2] / "bpfprof"
+TOP = {
+    "pyproject.toml",
+    "ebpf",
+    "bpfprof",
+    "tests",
+    "vagrant",
+    "README.md",
+    "LICENSE",
+    "CHANGELOG.md",
+    "Makefile",
+    "docs",
+}
 MAX_LINE_COUNT = 400
 
 # Data flows down the rows, imports go up: a package imports itself and the rows above it, never a neighbour.
@@ -119,3 +132,12 @@ def test_the_rules_bite(package: str, module: str) -> None:
 )
 def test_the_rules_allow(package: str, module: str) -> None:
     assert not complaint(package, module)
+
+
+@pytest.mark.skipif(not (ROOT.parent / ".git").exists(), reason="no checkout")
+def test_nothing_else_stands_at_the_top() -> None:
+    """A folder that a program made where it ran is added with all else."""
+    files = subprocess.run(
+        ["git", "-c", "safe.directory=*", "ls-files"], cwd=ROOT.parent, capture_output=True, text=True, check=True
+    )
+    assert {top for top in (line.split("/")[0] for line in files.stdout.splitlines()) if top[0] != "."} <= TOP

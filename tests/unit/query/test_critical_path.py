@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from bpfprof.model.profile import Profile
-from bpfprof.query.critical_path import critical_path
+from bpfprof.query.critical_path import CriticalPath, critical_path
+from bpfprof.query.phases import find_phases
 from bpfprof.query.verdict import Verdict, verdict_of
 from bpfprof.query.work import work_of
 from tests.unit.render.profiles import MS, OFF_CPU, ON_CPU, ProfileBuilder, native, python, wait
@@ -45,6 +46,11 @@ def loop(computes: int, waits: int, decodes: int, workers: int = 2, pins: bool =
     return made.build()
 
 
+def path_of(profile: Profile) -> CriticalPath | None:
+    work = work_of(profile)
+    return critical_path(profile, work, find_phases(work.stack_frames.frames, work.stack_frames))
+
+
 def verdict(profile: Profile) -> Verdict:
     return verdict_of(profile, work_of(profile))
 
@@ -63,7 +69,7 @@ def test_workers_that_nobody_waits_for() -> None:
     profile = loop(computes=10, waits=0, decodes=10)
     found = verdict(profile)
     assert found.bound == "native" and found.where is not None and found.where.name == "step"
-    path = critical_path(profile, work_of(profile))
+    path = path_of(profile)
     assert path is not None and path.loops == (0,) and path.data_ns == path.loading_ns == 0
     assert int(path.work.rows["ns"].sum()) == SECOND
 
@@ -110,7 +116,7 @@ def test_a_program_that_trains_nothing() -> None:
     made = ProfileBuilder()
     made.spend(made.thread(100), ON_CPU, SECOND, [STEP])
     profile = made.build()
-    assert critical_path(profile, work_of(profile)) is None
+    assert path_of(profile) is None
 
 
 def test_a_device_is_waited_for_in_a_function_of_its_library() -> None:
