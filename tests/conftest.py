@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
+import importlib
 import os
 import re
+import shutil
 import signal
+import sys
 import tempfile
 from collections.abc import Generator, Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -25,6 +30,7 @@ _INTERPRETER = re.compile(
 _ORIGINS = (None, "pyenv", "debian", "system")
 # Where a checkout lies is nobody's fault: tests that run as another user say this where they are skipped.
 _CLOSED_FOLDER = "closed to other users"
+_WRITES_NO_BYTECODE = "PYTHONDONTWRITEBYTECODE" in os.environ
 # What `nohup`, a shell's `&` or a build server may have set to be ignored is inherited by each program that is started.
 _BY_DEFAULT = (signal.SIGHUP, signal.SIGQUIT, signal.SIGTERM)
 
@@ -45,6 +51,46 @@ def own_folder_for_temporary_files(tmp_path_factory: pytest.TempPathFactory) -> 
         os.chmod(name, 0o1777)
         patch.setenv("TMPDIR", name)
         yield
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Where the gate is asked for, a file without tests of it need not be imported."""
+    is_asked = config.getoption("markexpr").lstrip("(").startswith("gate ")
+    return True if is_asked and collection_path.suffix == ".py" and not _has_gate(collection_path) else None
+
+
+@cache
+def _has_gate(path: Path) -> bool:
+    text = path.read_text(encoding="utf-8")
+    return path.relative_to(_HERE).parts[0] in GATE_FOLDERS or bool(re.search(r"mark\.(gate|oldest_kernel)\b", text))
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection(session: pytest.Session) -> None:
+    """Of xdist's workers each imports a share of the files first: for the others its asserts are rewritten then.
+
+    That takes most of a collection. What is kept of it goes at the end of a run that writes no such files otherwise.
+    """
+    if not hasattr(session.config, "workerinput"):
+        return
+    worker = session.config.workerinput
+    folders = [_HERE.parent / argument for argument in session.config.args]
+    paths = sorted(path for folder in folders for path in folder.glob("**/test_*.py"))
+    wanted = [path for path in paths if not pytest_ignore_collect(path, session.config)]
+    sys.dont_write_bytecode = False
+    for path in wanted[int(worker["workerid"].removeprefix("gw")) :: worker["workercount"]]:
+        with contextlib.suppress(Exception, pytest.skip.Exception):  # said when it is its turn
+            importlib.import_module(".".join(path.relative_to(_HERE.parent).with_suffix("").parts))
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    sys.dont_write_bytecode = _WRITES_NO_BYTECODE
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    if _WRITES_NO_BYTECODE and getattr(config.option, "numprocesses", None) and not hasattr(config, "workerinput"):
+        for folder in [*_HERE.rglob("__pycache__")]:
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -279,8 +279,31 @@ def _prepare(folder: Path) -> None:
     run(*_ALONE, "sh", "-ec", script, "sh", CHECKOUT, folder, env=environment)
 
 
-def checkout(image: Path, command: str) -> None:
-    """Makes an image of the checkout as git has it, changed files as they are, and of the command to run there."""
+def compiled(row: dict) -> Path:
+    """The folder with the programs that were compiled on the row."""
+    folder = cache() / f"compiled-{row['name']}"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    return folder
+
+
+def keep_compiled(row: dict, files: dict[str, Path]) -> None:
+    """Takes these files, names to what they are now: all that a machine had. Where some are new, older ones go."""
+    known = {path.name for path in compiled(row).iterdir()}
+    if new := files.keys() - known:
+        for name in known:
+            (compiled(row) / name).unlink()
+        for name in new:
+            shutil.copyfile(files[name], compiled(row) / name)
+            (compiled(row) / name).chmod(0o600)
+    for path in files.values():
+        path.unlink()
+
+
+def checkout(image: Path, command: str, compiled: Path) -> None:
+    """Makes an image of the checkout as git has it, changed files as they are, and of the command to run there.
+
+    compiled: a folder that comes along as `.compiled`.
+    """
     folder = image.with_suffix(".folder")
     names = run("git", "-C", CHECKOUT, "ls-files", "-z", "--cached", "--others", "--exclude-standard").split("\0")
     for name in filter(None, names):
@@ -288,6 +311,7 @@ def checkout(image: Path, command: str) -> None:
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(CHECKOUT / name, folder / name)
     (folder / ".command").write_text(command + "\n")
+    shutil.copytree(compiled, folder / ".compiled")
     run("mke2fs", "-q", "-F", "-t", "ext4", "-O", "^has_journal", "-d", folder, image, "64M")
 
 

@@ -27,6 +27,14 @@ _LIMIT_SECONDS = 1800  # of one machine, which takes some 300, and thrice that w
 _LAST_WORDS_SECONDS = 15
 _REPORT_BYTES = 64 << 20
 _TESTS = "sh vagrant/guest.sh"
+# What bpfprof compiled there is kept for the next machine of the row: a compiler takes most of its time there.
+_COMPILED = "compiled-"
+_WITH_COMPILED = f"""kept=/var/cache/bpfprof
+mkdir -p -m 700 $kept; cp -p .compiled/* $kept 2>/dev/null
+{{}}
+status=$?
+for file in $kept/*; do [ -f "$file" ] && cp "$file" "$BPFPROF_REPORTS/{_COMPILED}${{{{file##*/}}}}"; done
+exit $status"""
 # 65: at a panic all tasks are printed and, since Linux 5.18, where all CPUs are.
 _KERNEL_LINE = (
     "console=ttyS0 loglevel=4 panic=-1 oops=panic unknown_nmi_panic panic_print=65 tsc=reliable mitigations=off"
@@ -52,7 +60,7 @@ def boot(row: dict, packages: list[str], reports: Path, command: str) -> str:
     kernel, root, qemu = images.kernel(row), images.root(row, packages), images.emulator()
     with images.scratch() as scratch:
         checkout, report_disk = scratch / "checkout", scratch / "reports"
-        images.checkout(checkout, command)
+        images.checkout(checkout, _WITH_COMPILED.format(command), images.compiled(row))
         with open(report_disk, "wb") as file:
             file.truncate(_REPORT_BYTES)
         # It ends with this process, however that ends.
@@ -72,6 +80,8 @@ def boot(row: dict, packages: list[str], reports: Path, command: str) -> str:
             status = (reports / "status").read_text()
         except (tarfile.TarError, FileNotFoundError):  # as after a panic
             return "no report: see serial.log"
+        finally:
+            images.keep_compiled(row, {path.name[len(_COMPILED) :]: path for path in reports.glob(f"{_COMPILED}*")})
     return "passed" if status == "exit status 0\n" else "FAILED"
 
 

@@ -261,12 +261,8 @@ def until(is_so: Callable[[], bool]) -> None:
         time.sleep(0.01)
 
 
-def until_it_has_the_terminal(master: int, pid: int) -> None:
-    """The shell; a process group that it starts is another one."""
-    until(lambda: os.tcgetpgrp(master) == pid)
-
-
 def until_another_has_the_terminal(master: int, pid: int) -> None:
+    """A process group that the shell starts is another one."""
     until(lambda: os.tcgetpgrp(master) != pid)
 
 
@@ -303,18 +299,19 @@ def test_ctrl_z_stops_and_continues_both(tmp_path: Path) -> None:
     shell = ["/bin/bash", "--norc", "--noprofile", "-i"]
     with on_a_terminal(*shell) as (pid, master):
         code = "print('rea' + 'dy', flush=True); print('got', input())"
-        line = f'PS1= ; {BPFPROF[0]} record -o {tmp_path}/x.bpfprof -- {PYTHON} -c "{code}"\n'
+        line = f"PS1='your ''turn '; {BPFPROF[0]} record -o {tmp_path}/x.bpfprof -- {PYTHON} -c \"{code}\"\n"
         os.write(master, line.encode())
         read_until(master, b"ready")
         os.write(master, b"\x1a")
         read_until(master, b"Stopped")
-        until_it_has_the_terminal(master, pid)
+        read_until(master, b"your turn ")  # of what is typed before, readline may lose the first letter
         os.write(master, b"fg\n")
         until_another_has_the_terminal(master, pid)  # what is typed before is the shell's own
         os.write(master, b"word\n")
         read_until(master, b"got word")
         read_until(master, b"next: ")
-        os.write(master, b"\necho status $?\n")
+        read_until(master, b"your turn ")
+        os.write(master, b"echo status $?\n")
         read_until(master, b"status 0")
 
 

@@ -242,7 +242,13 @@ def set_quota(directory: Path, quota_us: int, period_us: int) -> None:
 
 
 @pytest.mark.gate
-@pytest.mark.parametrize("names", [("one",), ("one", "two")], ids=["one process", "two in one group"])
+@pytest.mark.parametrize(
+    "names",
+    [
+        pytest.param(("one",), id="one process", marks=pytest.mark.second_tier),
+        pytest.param(("one", "two"), id="two in one group"),
+    ],
+)
 def test_a_cpu_limit_above_is_named(names: tuple[str, ...], tmp_path: Path) -> None:
     """2 ms of each 50, which they get on a busy machine, too: the limit is of the group above theirs."""
     top, path = cpu_hierarchy(), tmp_path / "x.bpfprof"

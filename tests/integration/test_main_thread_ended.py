@@ -49,6 +49,7 @@ def test_before_it_is_recorded(python: str, tmp_path: Path) -> None:
     assert_left_is_whole(path, target.pid)
 
 
+@pytest.mark.second_tier
 def test_before_the_machine_is_recorded(tmp_path: Path) -> None:
     path = tmp_path / "x.bpfprof"
     with running(PYTHON, program("main_ended.py"), "exit") as target:
@@ -78,6 +79,7 @@ def test_while_it_is_recorded(tmp_path: Path) -> None:
     assert any("(libcrypto" in frame for _, _, frames, _ in collapsed(path).lines for frame in frames)
 
 
+@pytest.mark.second_tier
 def test_the_live_table() -> None:
     with running(PYTHON, program("main_ended.py"), "pthread_exit") as target:
         assert target.answer() == "ended\n"

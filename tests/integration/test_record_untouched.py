@@ -120,7 +120,7 @@ def sampled(pid: int) -> Iterator[Sampler]:
 
 
 @pytest.mark.gate
-@pytest.mark.parametrize("name", ["c_calls.py", "sleepers.py"])
+@pytest.mark.parametrize("name", ["c_calls.py", pytest.param("sleepers.py", marks=pytest.mark.second_tier)])
 def test_no_thread_is_ever_stopped_or_traced(name: str, tmp_path: Path) -> None:
     """From before the start of bpfprof until after its end."""
     with running(PYTHON, program(name)) as target, sampled(target.pid) as sampler:

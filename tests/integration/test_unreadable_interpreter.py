@@ -19,7 +19,7 @@ pytestmark = [
 ]
 
 
-@pytest.mark.parametrize("name", [STATIC.name, "AppRun"])
+@pytest.mark.parametrize("name", [STATIC.name, pytest.param("AppRun", marks=pytest.mark.second_tier)])
 @pytest.mark.parametrize("seen_by", [(), ("itself",)], ids=["a mount of all", "a mount of its own"])
 def test_on_a_mount_of_its_users_own(name: str, seen_by: tuple[str, ...], tmp_path: Path) -> None:
     path = tmp_path / "x.bpfprof"

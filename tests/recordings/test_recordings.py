@@ -15,7 +15,7 @@ import pstats
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -23,6 +23,7 @@ from xml.etree import ElementTree
 import pyarrow.parquet
 import pytest
 
+from bpfprof.commands import report
 from bpfprof.errors import RecordingError
 from bpfprof.recording.format import MAGIC, decode
 from bpfprof.recording.reader import read_recording
@@ -39,7 +40,9 @@ OF_ANOTHER_VERSION = "version_1"
 READABLE = [name for name in NAMES if name != OF_ANOTHER_VERSION]
 VIEWS = {"summary": ("report",), "tree": ("report", "-f", "tree"), "offcpu": ("offcpu",)}
 GROUPINGS = ("function", "line", "file", "library", "operator", "thread", "process", "container", "reason", "lock")
-every_recording = pytest.mark.parametrize("name", READABLE)
+# All tests of one recording follow one another, so that `profiles` has it.
+every_recording = pytest.mark.parametrize("name", READABLE, scope="module")
+profiles = lru_cache(maxsize=8)(report.load_profile)
 
 
 @pytest.fixture(scope="module")
@@ -60,6 +63,12 @@ def a_terminal_of_100_columns(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]
     yield
     monkeypatch.undo()
     time.tzset()
+
+
+@pytest.fixture(autouse=True)
+def read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What several formats are made of is a profile with the same options."""
+    monkeypatch.setattr(report, "load_profile", profiles)
 
 
 def said(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> str:
