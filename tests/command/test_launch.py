@@ -37,6 +37,7 @@ from tests.integration.recorded import (
     skip_unless_nobody_can_run,
     user_with_groups,
 )
+from tests.tiers import first_in_gate
 
 pytestmark = needs_root
 SYSTEM_PYTHON = "/usr/bin/python3"  # every user can run it
@@ -77,12 +78,15 @@ sys.exit(5)"""
 
 @pytest.mark.parametrize(
     ("script", "status", "said"),
-    [
-        ("exit 7", 7, ""),
-        ("kill -KILL $$", 128 + signal.SIGKILL, "SIGKILL ended sh"),
-        ("kill -TERM $$", 128 + signal.SIGTERM, "SIGTERM ended sh"),
-        ("yes | head -1 > /dev/null", 0, ""),
-    ],
+    first_in_gate(
+        2,
+        [
+            ("exit 7", 7, ""),
+            ("kill -KILL $$", 128 + signal.SIGKILL, "SIGKILL ended sh"),
+            ("kill -TERM $$", 128 + signal.SIGTERM, "SIGTERM ended sh"),
+            ("yes | head -1 > /dev/null", 0, ""),
+        ],
+    ),
 )
 def test_its_status_is_that_of_bpfprof(script: str, status: int, said: str, tmp_path: Path) -> None:
     done = bpfprof("record", "-o", tmp_path / "x.bpfprof", "--", "sh", "-c", script, check=status)
@@ -317,12 +321,15 @@ def test_ctrl_z_stops_and_continues_both(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("code", "number", "status"),
-    [
-        (COUNTS_CTRL_C, signal.SIGTERM, 3),
-        (SLEEPS, signal.SIGTERM, 128 + signal.SIGTERM),
-        (SLEEPS, signal.SIGHUP, 128 + signal.SIGHUP),
-        (SLEEPS, signal.SIGINT, 128 + signal.SIGINT),
-    ],
+    first_in_gate(
+        2,
+        [
+            (COUNTS_CTRL_C, signal.SIGTERM, 3),
+            (SLEEPS, signal.SIGHUP, 128 + signal.SIGHUP),
+            (SLEEPS, signal.SIGTERM, 128 + signal.SIGTERM),
+            (SLEEPS, signal.SIGINT, 128 + signal.SIGINT),
+        ],
+    ),
 )
 def test_a_signal_for_bpfprof_ends_the_recording_and_the_command(
     code: str, number: signal.Signals, status: int, tmp_path: Path

@@ -34,6 +34,7 @@ from tests.integration.recorded import (
     skip_unless_nobody_can_run,
 )
 from tests.recordings.kept import unpacked
+from tests.tiers import first_in_gate
 
 pytestmark = needs_root
 LATE_US = 5e6  # for the end that was asked for, where others have the CPUs
@@ -203,7 +204,7 @@ def test_the_disk_is_full_for_a_report(tiny_disk: Path, whole_recording: Path) -
     assert not (tiny_disk / "x.svg").exists()
 
 
-@pytest.mark.parametrize("name", ["x.bpfprof", "x.svg"])
+@pytest.mark.parametrize("name", first_in_gate(1, ["x.bpfprof", "x.svg"]))
 @pytest.mark.parametrize("kind", ["link", "FIFO", "folder", "no folder"])
 def test_an_output_that_may_not_be_written(kind: str, name: str, tmp_path: Path, whole_recording: Path) -> None:
     """Refused before anything is recorded: nobody should wait for a recording that cannot be kept."""
@@ -328,7 +329,7 @@ WRONG = [
 # Of each kind one by the command line; `unit/commands/test_usage_errors.py` asks for all.
 @pytest.mark.parametrize(
     ("arguments", "word"),
-    [*WRONG[:4], *(pytest.param(*each, marks=pytest.mark.second_tier) for each in WRONG[4:])],
+    first_in_gate(4, WRONG),
 )
 def test_wrong_use(arguments: list[str], word: str, tmp_path: Path) -> None:
     assert_told(bpfprof(*arguments, check=None, cwd=tmp_path), 2, word)

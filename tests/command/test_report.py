@@ -39,7 +39,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 # In the gate one of each kind; unit/render asks for all of them.
-GATE_FORMATS = ("collapsed", "flamegraph", "html", "json", "summary")
+GATE_FORMATS = ("flamegraph", "json", "summary")
 # Formats that have room for few functions, and one whose data is compressed.
 WITHOUT_ALL_NAMES = ("summary", "table", "waits", "markdown", "html")
 

@@ -87,8 +87,8 @@ int main(int argc, char **argv)
 """.replace("ALWAYS", "__attribute__((always_inline))")
 
 VARIANTS = [
-    pytest.param(language, flags, id=f"{language}-{'-'.join(flag.strip('-') for flag in flags)}", marks=mark)
-    for language, mark in (("c", ()), ("c++", needs_gxx))
+    pytest.param(language, flags, id=f"{language}-{'-'.join(flag.strip('-') for flag in flags)}", marks=marks)
+    for language, marks in (("c", ()), ("c++", (needs_gxx, pytest.mark.second_tier)))
     for flags in (
         ("-gdwarf-2",),
         ("-gdwarf-3",),

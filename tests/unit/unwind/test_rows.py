@@ -13,6 +13,7 @@ from bpfprof.elf.cfi.rules import RULE, RULE_LIMIT, CfaKind, FramePointerKind, R
 from bpfprof.elf.cfi.tables import CallFrames, read_call_frames
 from bpfprof.elf.image import ElfImage
 from bpfprof.unwind.rows import RULE_MASK, FileRows, RuleTable, compact, find, with_functions
+from tests.tiers import first_in_gate
 
 
 def frames_of(pairs: list[tuple[int, int]], rule_count: int = 8) -> CallFrames:
@@ -121,7 +122,7 @@ def test_a_row_has_room_for_every_rule_of_a_file() -> None:
     assert find(table, 0xFFF) == RULE_MASK and find(table, 0xFFE) == 0
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", first_in_gate(8, range(20)))
 def test_functions_that_are_added_have_their_rows_and_nothing_else_changes(seed: int) -> None:
     """In gaps of some addresses to some pages."""
     random = np.random.default_rng(seed)
