@@ -183,8 +183,11 @@ class Processes:
         process.state = State.CHANGING
         self._tell_kernel(process)
 
-    def executed(self, pid: Pid, tid: Tid, time_ns: int) -> None:
-        """A process runs another program since then, and all stacks from before it were taken."""
+    def executed(self, pid: Pid, tid: Tid, time_ns: int, has_replaced: bool = False) -> None:
+        """A process runs another program since then, and all stacks from before it were taken.
+
+        has_replaced: that it has left for a further one already, which it is told of next.
+        """
         process = self.by_pid.get(pid)
         if process is None:
             return
@@ -194,6 +197,9 @@ class Processes:
         process.suspected_until_ns, process.rank, process.given_name = 0, None, ""
         self.naming.forget(process)
         process.codes = ProcessCodes(process.index, process.read_code)
+        if has_replaced:
+            process.close()  # there is nothing to read of it
+            return
         if self.gone.has(pid):
             process.close()
             process.command_line = process.command_line if pid == self._launched else []  # that of the program before

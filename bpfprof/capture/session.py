@@ -293,11 +293,13 @@ class Session:
         if len(execs):
             records = sorted(records, key=_time_ns)
             times_ns = [_time_ns(record) for record in records]
+        last = {int(event["tgid"]): int(event["time_ns"]) for event in execs}
         for event in execs:
             # Stacks from before an exec belong to the program before.
-            begin, position = position, max(position, bisect_left(times_ns, int(event["time_ns"])))
+            pid, time_ns = Pid(int(event["tgid"])), int(event["time_ns"])
+            begin, position = position, max(position, bisect_left(times_ns, time_ns))
             self._stacks.add_records(records[begin:position], self._processes.codes_of, self._natives)
-            self._processes.executed(Pid(int(event["tgid"])), Tid(int(event["tid"])), int(event["time_ns"]))
+            self._processes.executed(pid, Tid(int(event["tid"])), time_ns, time_ns < last[pid])
         self._stacks.add_records(records[position:], self._processes.codes_of, self._natives)
 
     def _look_at_sleepers(self, is_over: Limit) -> None:

@@ -201,14 +201,22 @@ class StackTable:
         The kernel side does not send a stack again that looks the same, until it is told of the new code. `replaced`:
         (process, generation of its mappings) to when they, and those before, were replaced.
         """
+        of_pid: dict[Pid, list[tuple[int, int]]] = {}
         for (pid, generation), from_ns in replaced.items():
+            of_pid.setdefault(pid, []).append((generation, from_ns))
+        for pid, changes in of_pid.items():
             places = np.flatnonzero(events["tgid"] == pid)
             if not len(places):
                 continue
-            of_process = events[places]
+            of_process, changed = events[places], np.array(sorted(changes), np.int64)
+            # Of a generation and those after it, when the first was replaced.
+            first_ns = np.minimum.accumulate(changed[::-1, 1])[::-1]
             generations = look_up(of_process["stack"], self._generation_of_key, 0)
             taken_ns = of_process["time_ns"] - of_process["blocked_ns"] - of_process["runqueue_ns"]
-            outdated = places[(generations > 0) & (generations <= generation) & (taken_ns >= from_ns)]
+            change = np.searchsorted(changed[:, 0], generations)
+            is_replaced = (generations > 0) & (change < len(changed))
+            is_replaced &= taken_ns.astype(np.int64) >= first_ns[np.minimum(change, len(changed) - 1)]
+            outdated = places[is_replaced]
             events["stack"][outdated] = 0
             events["status"][outdated] = abi.Status["BP_NATIVE_NOT_READY"]
 

@@ -82,6 +82,23 @@ def test_a_row_that_says_nothing_new_is_not_written_again() -> None:
     assert 0 < count <= 3 and len(sizes) == count and max(sizes) < 10_000
 
 
+def test_of_programs_that_were_replaced_already_nothing_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that executes itself 1,000 times a second took five seconds of a drain, and of the end of a recording."""
+    processes, asked = Processes(cast(Tables, SimpleNamespace(set_process=lambda *_: True)), None), []
+    me = Pid(os.getpid())
+    processes.born(me, Tid(me), Pid(0), 1000)
+    process = processes.by_pid[me]
+    monkeypatch.setattr(process, "open_memory", lambda: asked.append(me))
+    codes = []
+    for time_ns in range(2000, 2009):
+        processes.executed(me, Tid(me), time_ns, has_replaced=True)
+        codes.append(process.codes)
+    assert not asked and len(set(map(id, codes))) == 9
+    processes.executed(me, Tid(me), 2009)
+    processes.close()
+    assert asked
+
+
 def test_after_a_long_look_a_process_rests_and_is_looked_at_then(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where events were lost, so that it is not known what it mapped."""
     now_s, looks = [1000.0], []

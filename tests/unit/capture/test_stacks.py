@@ -436,6 +436,24 @@ def test_a_stack_that_is_sent_again_after_a_change_does_not_rename_what_was_befo
     assert events["status"].tolist() == [NOT_READY, NOT_READY, 0, 0]
 
 
+def test_of_many_changes_the_first_that_comes_after_a_stack_counts(table: StackTable) -> None:
+    """A program that executes itself has some thousand between two drains; those of others are not its own."""
+    chance = np.random.default_rng(1)
+    codes = {pid: ProcessCodes(0, Target()) for pid in (PID, PID + 1)}.get
+    generations = chance.integers(0, 40, 200).tolist()
+    records = [record(5 + key, native=[key], generation=it, time_ns=0) for key, it in enumerate(generations)]
+    table.add_records(records, codes, Numbers())
+    replaced = {(Pid(PID), each): int(chance.integers(0, 1000)) for each in range(1, 40, 2)} | {(Pid(PID + 1), 99): 0}
+    events = np.zeros(len(generations), dtypes.EVENT_DTYPE)
+    events["stack"], events["tgid"], events["time_ns"] = range(5, 205), PID, chance.integers(0, 1000, 200)
+    wanted = [
+        any(0 < own <= each and at >= ns for (pid, each), ns in replaced.items() if pid == PID)
+        for own, at in zip(generations, events["time_ns"].tolist())
+    ]
+    table.drop_replaced(events, replaced)
+    assert (events["stack"] == 0).tolist() == wanted and any(wanted) and not all(wanted)
+
+
 def test_without_native_frames_only_python_frames_are_kept(table: StackTable) -> None:
     target = Target(leaf=0x1000)
     frame = target.frame(0x1000)
