@@ -51,7 +51,8 @@ _STACK_TIME_AT = STACK_DTYPE.fields["time_ns"][1]  # type: ignore[index]
 _DRAIN_REST, _DRAIN_REST_OF_ALL = 5, 20
 _MANY_EVENTS, _SLEEPERS_TOGETHER = 20_000, 10  # of a drain; processes
 _TOTALS_EVERY_S = 2.0
-_UNDER_WAY_S, _LOOKS_END_S, _END_S = 0.3, 0.5, 0.9
+# When a recording ends: what is under way, what is left to look at, and that and to name. Its user waits after a signal.
+_UNDER_WAY_S, _LOOKS_END_S, _END_S, _LONGER_S = 0.3, 0.5, 0.9, 1.5
 _LOOKS_EVERY_S, _LOOKS_REST = 1.0, 50  # the second times what looks took: they cost at most 2% of a CPU
 _NOT_COPIED, _NOT_TOLD = int(abi.Status["BP_CODE_NOT_COPIED"]), int(abi.Status["BP_SWITCH_NOT_TOLD"])
 _EXEC, _EXIT = abi.EventKind["BP_EVENT_EXEC"], abi.EventKind["BP_EVENT_EXIT"]
@@ -166,10 +167,12 @@ class Session:
     def finish(self, stop: StopRequest) -> None:
         """Takes the kernel side down and writes the end of the recording.
 
-        What is left to look at has _LOOKS_END_S, and to name _END_S, or until one more signal comes.
+        What is left to look at has _LOOKS_END_S, and to name _END_S, or until one more signal comes; without a signal
+        both have _LONGER_S more.
         """
         begin_s = time.monotonic()
-        is_over, is_all_over = until(begin_s + _LOOKS_END_S, stop), until(begin_s + _END_S, stop)
+        more_s = 0.0 if stop.count else _LONGER_S
+        is_over, is_all_over = (until(begin_s + most_s + more_s, stop) for most_s in (_LOOKS_END_S, _END_S))
         with is_over.look():
             self._processes.refresh_names(is_over)
         self._next_looks_s = 0.0

@@ -33,7 +33,7 @@ UNTOLD = {
     "sqlite_busy": "who looks again and again is not looked at when a recording ends",
 }
 VERSIONS = ("debian-3.11", "3.13")
-RECORD_S, _TOGETHER = 2.0, 3  # what is looked at when a recording ends has half a second
+RECORD_S, _TOGETHER = 2.0, 3  # what is looked at when a recording ends has two seconds
 _SETTLED_S = 15.0  # of a recording in which the program starts
 _LIFE = 12  # times what it did before it hung: what hung for less of its life is not all that a recording is about
 # What of a recording is no hang: a library that waits for a time at most, again and again.
