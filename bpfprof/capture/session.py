@@ -51,7 +51,7 @@ _STACK_TIME_AT = STACK_DTYPE.fields["time_ns"][1]  # type: ignore[index]
 _DRAIN_REST, _DRAIN_REST_OF_ALL = 5, 20
 _MANY_EVENTS, _SLEEPERS_TOGETHER = 20_000, 10  # of a drain; processes
 _TOTALS_EVERY_S = 2.0
-# When a recording ends: what is under way, what is left to look at, and that and to name. Its user waits after a signal.
+# When a recording ends: what is under way, what is left to look at, that and to name; more where no signal ends it.
 _UNDER_WAY_S, _LOOKS_END_S, _END_S, _LONGER_S = 0.3, 0.5, 0.9, 1.5
 _LOOKS_EVERY_S, _LOOKS_REST = 1.0, 50  # the second times what looks took: they cost at most 2% of a CPU
 _NOT_COPIED, _NOT_TOLD = int(abi.Status["BP_CODE_NOT_COPIED"]), int(abi.Status["BP_SWITCH_NOT_TOLD"])
