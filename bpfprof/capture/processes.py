@@ -184,10 +184,7 @@ class Processes:
         self._tell_kernel(process)
 
     def executed(self, pid: Pid, tid: Tid, time_ns: int, has_replaced: bool = False) -> None:
-        """A process runs another program since then, and all stacks from before it were taken.
-
-        has_replaced: that it has left for a further one already, which it is told of next.
-        """
+        """A process runs another program since then; stacks from before were taken. has_replaced: and a further one."""
         process = self.by_pid.get(pid)
         if process is None:
             return
@@ -197,13 +194,11 @@ class Processes:
         process.suspected_until_ns, process.rank, process.given_name = 0, None, ""
         self.naming.forget(process)
         process.codes = ProcessCodes(process.index, process.read_code)
-        if has_replaced:
-            process.close()  # there is nothing to read of it
-            return
-        if self.gone.has(pid):
+        if has_replaced or self.gone.has(pid):
             process.close()
-            process.command_line = process.command_line if pid == self._launched else []  # that of the program before
-            self._has_found(process, ENDED)
+            if not has_replaced:
+                process.command_line = process.command_line if pid == self._launched else []  # of the program before
+                self._has_found(process, ENDED)
             return
         process.open_memory()
         self._busy_until_s = time.monotonic() + _BUSY_AFTER_EXEC_S

@@ -12,7 +12,7 @@ import numpy as np
 
 from bpfprof import abi
 from bpfprof import array_types as npt
-from bpfprof.abi.dtypes import STACK_DTYPE, THREAD_DTYPE
+from bpfprof.abi.dtypes import THREAD_DTYPE
 from bpfprof.capture.async_tasks import AsyncTasks
 from bpfprof.capture.ending import Limit, after_asked, until
 from bpfprof.capture.inbox import Batch, Inbox
@@ -21,7 +21,7 @@ from bpfprof.capture.marks import Marks
 from bpfprof.capture.process import State
 from bpfprof.capture.row_writer import RowWriter
 from bpfprof.capture.sleeping import Sleeps
-from bpfprof.capture.stacks import StackTable
+from bpfprof.capture.stacks import StackTable, record_time_ns
 from bpfprof.capture.start import recording_start
 from bpfprof.capture.stop import StopRequest
 from bpfprof.capture.turns import Turns
@@ -46,7 +46,6 @@ from bpfprof.recording.writer import Sink
 _TICK_S, _SOON_TICK_S, _STARTING_TICK_S = 0.25, 0.05, 0.02
 _STACK_KEYS = [name for name in THREAD_DTYPE.names or () if name.endswith("stack")]
 _COMM = np.dtype(f"S{abi.CONSTANTS['BP_COMM_BYTES']}")
-_STACK_TIME_AT = STACK_DTYPE.fields["time_ns"][1]  # type: ignore[index]
 # Times what a drain took, of targets and of all: programs that begin make it cost 20% of a CPU at most, or 5%.
 _DRAIN_REST, _DRAIN_REST_OF_ALL = 5, 20
 _MANY_EVENTS, _SLEEPERS_TOGETHER = 20_000, 10  # of a drain; processes
@@ -294,8 +293,8 @@ class Session:
         records, position = batch.stacks, 0
         execs = batch.events[batch.events["kind"] == _EXEC]
         if len(execs):
-            records = sorted(records, key=_time_ns)
-            times_ns = [_time_ns(record) for record in records]
+            records = sorted(records, key=record_time_ns)
+            times_ns = [record_time_ns(record) for record in records]
         last = {int(event["tgid"]): int(event["time_ns"]) for event in execs}
         for event in execs:
             # Stacks from before an exec belong to the program before.
@@ -399,7 +398,3 @@ class Session:
         self.progress.elapsed_s = (time.monotonic_ns() - self._watch.start_ns) / 1e9
         self.progress.thread_count = self._processes.threads.count
         self.progress.own_cpu_s = self._watch.own_cpu_s() - self._cpu_before_s
-
-
-def _time_ns(record: memoryview) -> int:
-    return int.from_bytes(record[_STACK_TIME_AT : _STACK_TIME_AT + 8], "little")

@@ -36,6 +36,7 @@ from bpfprof.recording.writer import Sink
 _MARK_AT = 56  # the bit
 _ADDRESS_MASK = (1 << _MARK_AT) - 1
 _HEADER_BYTES = RAW_STACK_DTYPE.itemsize
+_TIME_AT = RAW_STACK_DTYPE.fields["time_ns"][1]  # type: ignore[index]
 _NO_OFFSET = -2
 _NOT_TAKEN = int(abi.Status["BP_STACK_NOT_TAKEN"])
 _NOT_READY = {int(abi.Status[f"BP_{name}_NOT_READY"]) for name in ("PYTHON", "NATIVE")}
@@ -376,3 +377,8 @@ def _memory_of(copy: memoryview) -> CopiedMemory:
     texts = [bytes(copy[at : at + _TEXT_BYTES]) for at in range(_TEXTS_AT, _TABLE_AT, _TEXT_BYTES)]
     parts = [*zip(addresses, texts), (table, bytes(copy[_TABLE_AT : _TABLE_AT + table_bytes]))]
     return CopiedMemory([(code, bytes(copy[_OBJECT_AT:_TEXTS_AT])), *((at, part) for at, part in parts if at)])
+
+
+def record_time_ns(record: memoryview) -> int:
+    """When the kernel side took this stack."""
+    return int.from_bytes(record[_TIME_AT : _TIME_AT + 8], "little")
