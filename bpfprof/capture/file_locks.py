@@ -23,7 +23,7 @@ from bpfprof.proc.tasks import BlockedSyscall
 
 _DESCRIPTORS_LIMIT, _INFO_BYTES = 1024, 64 << 10  # of a process; of one of them
 
-_SQLITE, _STACK_BYTES = "libsqlite3", 512  # of the stack of who sleeps: usleep() and what called it
+_SQLITE, _STACK_BYTES = ("libsqlite3", "_sqlite3"), 512  # of the stack of who sleeps: usleep() and what called it
 # PENDING_BYTE, RESERVED_BYTE and 510 bytes from SHARED_FIRST on in the database, 8 locks in its -shm.
 _SQLITE_RANGES = ((1 << 30, (1 << 30) + 511), (120, 127))
 
@@ -58,6 +58,10 @@ class FileLocks:
             return None, pid
         is_shared = any(_has_lock(it, self._pid, fd) for it in tasks.relatives(pid))
         return (None if is_shared else Tid(pid)), pid
+
+    def may_use_sqlite(self) -> bool:
+        """Whether its code is there."""
+        return bool(self._sqlite_code)
 
     def of_sqlite(self, call: BlockedSyscall, memory: Memory) -> tuple[int, Pid | None] | None:
         """(descriptor, process that has it locked, None: several) of the database that SQLite sleeps for; None: it

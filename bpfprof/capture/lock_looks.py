@@ -15,6 +15,7 @@ import numpy as np
 from bpfprof import abi
 from bpfprof import array_types as npt
 from bpfprof.account.reasons import FUTEX_CALLS
+from bpfprof.capture.file_locks import FileLocks
 from bpfprof.capture.now import waiting_now
 from bpfprof.capture.processes import Processes
 from bpfprof.dataclass import dataclass
@@ -37,6 +38,7 @@ _LASTING_NS, _LOOK_S, _LOOK_REST = 2_000_000_000, 0.2, 100  # while it goes on; 
 _LONG_NS = 1_000_000_000  # what has no holder is looked at from here on
 _LOOKS_NS = 1_000_000_000  # of CPU time, for all processes; a look at one thread takes some 2 ms
 _MOST_THREADS = 200  # of a process that is looked at
+_SLEEPS, _DATABASE_LOOKS = sorted(syscall_numbers("nanosleep", "clock_nanosleep")), 3
 _UNKNOWN, _BLOCKED = (int(abi.ThreadState[f"BP_THREAD_{name}"]) for name in ("UNKNOWN", "BLOCKED"))
 # Calls that wait for something which may have a name; the others wait for a time.
 _FOR_SOMETHING = sorted(
@@ -117,20 +119,49 @@ def look_at_waits(
         except TimeIsOverError:
             left_out = len(pids) - number
             break
+    looked = _of_one_wait(looked, since_ns, table) if looked else []
+    looked += _look_at_databases(processes, table, is_over)
     if looked:
-        _write(looked, since_ns, processes, table, sink)
+        _write(looked, processes, sink)
     return left_out
 
 
-def _write(looked: list[_Look], since_ns: dict[int, int], processes: Processes, table: ThreadTable, sink: Sink) -> None:
-    """What was seen of threads that waited all the while; since_ns: by thread, when they were chosen."""
+def _look_at_databases(processes: Processes, table: ThreadTable, is_over: Callable[[], bool]) -> list[_Look]:
+    """At threads that sleep for a database that is locked: SQLite looks again after 100 ms at most, so at once."""
+    looked: list[_Look] = []
+    _, records = table.read()
+    sleeps = (records["state"] == _BLOCKED) & np.isin(records["syscall"], _SLEEPS)
+    for pid in map(Pid, dict.fromkeys(records["tgid"][sleeps].tolist())):
+        for _ in range(_DATABASE_LOOKS):
+            if is_over():
+                return looked
+            if not _may_be_looked_at(processes, pid) or not FileLocks(pid).may_use_sqlite():
+                break
+            tids, records = table.read()
+            asleep = np.isin(records["syscall"], _SLEEPS)
+            since_ns = dict(zip(tids[asleep].tolist(), records["since_ns"][asleep].tolist()))
+            try:
+                seen = [it for it in _look_at(processes, pid) if it.tid in since_ns]
+            except TimeIsOverError:
+                return looked
+            of_one_wait = _of_one_wait(seen, since_ns, table)
+            looked += of_one_wait
+            if of_one_wait or not seen:
+                break
+    return looked
+
+
+def _of_one_wait(looked: list[_Look], since_ns: dict[int, int], table: ThreadTable) -> list[_Look]:
+    """At threads that waited all the while; since_ns: by thread, when they were chosen."""
     tids, records = table.read()
     waits_on = (records["wake_ns"] == 0) & np.isin(records["state"], (_UNKNOWN, _BLOCKED))
     after_ns = dict(zip(tids[waits_on].tolist(), records["since_ns"][waits_on].tolist()))
+    return [it for it in looked if it.tid in since_ns and since_ns[it.tid] == after_ns.get(it.tid)]
+
+
+def _write(looked: list[_Look], processes: Processes, sink: Sink) -> None:
     index_of = processes.threads.index_of
-    looked = [
-        it for it in looked if it.tid in index_of and it.tid in since_ns and since_ns[it.tid] == after_ns.get(it.tid)
-    ]
+    looked = [it for it in looked if it.tid in index_of]
     rows = [
         (it.begin_ns, it.end_ns, index_of[it.tid], index_of[holder] + 1, it.waits_for.has_end)
         for it in looked

@@ -19,6 +19,7 @@ from bpfprof.model.ids import Pid
 from bpfprof.proc import tasks
 from tests.integration.eu_stack import wait_until_asleep
 from tests.integration.recorded import ALL_INTERPRETERS, PYTHON, bpfprof, needs_root, program, recording, running
+from tests.looks import Look
 
 pytestmark = needs_root
 
@@ -156,6 +157,24 @@ def test_a_launched_program_that_hangs_is_stuck(tmp_path: Path) -> None:
     bpfprof("record", "-d", "4", "--kill", "-o", path, "--", PYTHON, program("stuck.py"), "twice", check=None)
     verdict = json.loads(bpfprof("report", path, "-f", "json").stdout)["verdict"]
     assert verdict["bound"] == "stuck" and ", for the last " in verdict["sentence"], verdict
+
+
+@pytest.mark.second_tier
+def test_who_has_a_database_that_sqlite_sleeps_for(tmp_path: Path, look: Look) -> None:
+    """It sleeps for 100 ms and a look takes some 10, which three looks in a row miss 1 time in 1,000."""
+    path = tmp_path / "x.bpfprof"
+
+    def judge(times: int) -> None:
+        with running(PYTHON, program("stuck.py"), "sqlite_busy") as target:
+            _, pid, told = target.first_line.split(maxsplit=2)
+            bpfprof("record", "-p", pid, "-d", 1.5 * times, "-o", path, check=None)
+        ((tid, (_, holder)),) = json.loads(told)["waits"].items()
+        report = json.loads(bpfprof("report", path, "-f", "json").stdout)
+        (wanted,) = [it["waits_for"] for it in report["threads"] if it["tid"] == int(tid)]
+        assert wanted and (wanted["kind"], wanted["held_by"].endswith(f"({holder})")) == ("file-lock", True), wanted
+        assert report["verdict"]["bound"] == "lock", report["verdict"]
+
+    look(judge)
 
 
 @pytest.mark.second_tier

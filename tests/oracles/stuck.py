@@ -30,7 +30,6 @@ DEADLOCKS = KINDS[: KINDS.index("twice")]
 WAYS = ("late", "early", "launched", "all")
 UNTOLD = {
     "circle_acquired": "a plain lock does not say who has it",
-    "sqlite_busy": "who looks again and again is not looked at when a recording ends",
 }
 VERSIONS = ("debian-3.11", "3.13")
 RECORD_S, _TOGETHER = 2.0, 3  # what is looked at when a recording ends has two seconds
