@@ -23,7 +23,9 @@ from bpfprof.proc.tasks import BlockedSyscall
 
 _DESCRIPTORS_LIMIT, _INFO_BYTES = 1024, 64 << 10  # of a process; of one of them
 
-_SQLITE, _STACK_BYTES = ("libsqlite3", "_sqlite3"), 512  # of the stack of who sleeps: usleep() and what called it
+_SQLITE, _MODULE = "libsqlite3", "_sqlite3."
+# Of the stack of who sleeps, up to the module; the longest that it sleeps, of `delays` in sqliteDefaultBusyCallback().
+_STACK_BYTES, _LONGEST_NAP_NS = 16 << 10, 100_000_000
 # PENDING_BYTE, RESERVED_BYTE and 510 bytes from SHARED_FIRST on in the database, 8 locks in its -shm.
 _SQLITE_RANGES = ((1 << 30, (1 << 30) + 511), (120, 127))
 
@@ -61,19 +63,17 @@ class FileLocks:
 
     def may_use_sqlite(self) -> bool:
         """Whether its code is there."""
-        return bool(self._sqlite_code)
+        return any(map(_is_sqlite, self._code))
 
     def of_sqlite(self, call: BlockedSyscall, memory: Memory) -> tuple[int, Pid | None] | None:
         """(descriptor, process that has it locked, None: several) of the database that SQLite sleeps for; None: it
         does not, or that is not known."""
-        stack = memory.read_up_to(call.stack_pointer, _STACK_BYTES) if self._sqlite_code else b""
-        addresses = (it for (it,) in struct.iter_unpack("<Q", stack[: len(stack) // 8 * 8]))
-        if not any(it.start <= address < it.end for address in addresses for it in self._sqlite_code):
+        if not self._is_of_sqlite(call, memory):
             return None
         own = str(self._pid)
         locked: dict[int, set[str]] = {}  # by inode
         for words in self._all():
-            if len(words) == 8 and words[1] == "POSIX" and words[4] != own and _is_of_sqlite(words[6], words[7]):
+            if len(words) == 8 and words[1] == "POSIX" and words[4] != own and _has_sqlite_range(words[6], words[7]):
                 locked.setdefault(int(words[5].rpartition(":")[2]), set()).add(words[4])
         found = [(fd, locked[inode]) for fd, inode in self._files() if inode in locked]
         if len({frozenset(pids) for _, pids in found}) != 1:
@@ -82,13 +82,37 @@ class FileLocks:
         word = next(iter(pids)) if len(pids) == 1 else ""
         return fd, Pid(int(word)) if word.isdigit() and int(word) else None
 
+    def _is_of_sqlite(self, call: BlockedSyscall, memory: Memory) -> bool:
+        """Whether usleep() was called by SQLite, and that by Python's module: behind the code of the C library that of
+        SQLite comes first on the stack, and then the module's. What SQLite has left there has other code behind it.
+        """
+        is_clock = syscall_name(call.number) == "clock_nanosleep"
+        asked = memory.read_up_to(call.args[2 if is_clock else 0], 16) if self.may_use_sqlite() else b""
+        if len(asked) < 16 or (is_clock and call.args[1]):  # time.sleep() of CPython 3.11 and later: until a time
+            return False
+        seconds, ns = struct.unpack("<qq", asked)
+        if seconds or ns > _LONGEST_NAP_NS:
+            return False
+        own, is_sqlite = self._code_at(call.program_counter), False
+        stack = memory.read_up_to(call.stack_pointer, _STACK_BYTES)
+        for (address,) in struct.iter_unpack("<Q", stack[: len(stack) // 8 * 8]):
+            found = self._code_at(address)
+            if found is None or found is own:
+                continue
+            if not _is_sqlite(found):
+                return is_sqlite and found.path.rpartition("/")[2].startswith(_MODULE)
+            is_sqlite = True
+        return False
+
+    def _code_at(self, address: int) -> Mapping | None:
+        return next((it for it in self._code if it.start <= address < it.end), None)
+
     @cached_property
-    def _sqlite_code(self) -> list[Mapping]:
+    def _code(self) -> list[Mapping]:
         try:
-            maps = read_maps(self._pid)
+            return [it for it in read_maps(self._pid) if "x" in it.permissions]
         except TargetError:
             return []
-        return [it for it in maps if "x" in it.permissions and it.path.rpartition("/")[2].startswith(_SQLITE)]
 
     def _files(self) -> list[tuple[int, int]]:
         """(descriptor, inode) of what it has open."""
@@ -106,7 +130,11 @@ class FileLocks:
         return self._locks
 
 
-def _is_of_sqlite(first: str, last: str) -> bool:
+def _is_sqlite(mapping: Mapping) -> bool:
+    return mapping.path.rpartition("/")[2].startswith(_SQLITE)
+
+
+def _has_sqlite_range(first: str, last: str) -> bool:
     if not (first.isdigit() and last.isdigit()):
         return False
     return any(begin <= int(first) and int(last) <= end for begin, end in _SQLITE_RANGES)
