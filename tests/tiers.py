@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import pytest
+
+from tests import sid
 
 # All of their tests are, but for what is marked `second_tier`; elsewhere it is what is marked `gate`.
 GATE_FOLDERS = ("unit", "ebpf_host", "golden", "oracles", "command")
@@ -19,3 +21,12 @@ def first_in_gate(count: int, cases: Sequence[Any]) -> list[Any]:
         return pytest.param(*values, marks=pytest.mark.second_tier)
 
     return [*cases[:count], *map(in_second_tier, cases[count:])]
+
+
+def by_version(versions: Iterable[tuple[int, int]]) -> list[Any]:
+    """Versions of CPython for a fixture's params; a new machine has none that only Debian sid has."""
+    names = {version: ".".join(map(str, version)) for version in versions}
+    return [
+        pytest.param(version, id=name, marks=[pytest.mark.second_tier] if name in sid.VERSIONS else [])
+        for version, name in names.items()
+    ]

@@ -15,7 +15,7 @@ from bpfprof.account.running import Running, running_times
 from bpfprof.account.spans import Spans, SpanSource, of_one
 from bpfprof.account.threads import Int64Array, sums_by
 from bpfprof.account.wakers import waker_places
-from bpfprof.model.grouping import grouped, numbers_of
+from bpfprof.model.grouping import first_of, grouped, numbers_of
 from bpfprof.model.rows import copied, one_after_another, picked
 from bpfprof.model.samples import HOLDS_GIL
 from bpfprof.model.spans import PIECE_DTYPE, SPAN_DTYPE, WAIT_TIME_DTYPE, SpanFlag, ThreadState
@@ -107,13 +107,13 @@ class AddingSource(SpanSource):
         rows, reasons = self.threads.waits.rows(own), self._reasons[own]
         blocked_ns, ready_ns = woken_ns - begin_ns, end_ns - woken_ns
         wakers, locks = waker_places(self._recording, rows, reasons, blocked_ns), self._locks_of(rows, reasons)
-        names = ("thread", "stack", "waker_stack", "object", "status", "one_in", "task_state")
-        columns = [rows[name] for name in names]
         if has_whole:
             rows, wakers = self._as_whole(rows, wakers, own)
+        names = ("thread", "stack", "waker_stack", "object", "status", "one_in", "task_state")
+        columns = [rows[name] for name in names]
         is_parked = self.are_parked(rows["thread"], blocked_ns)
         order, begin = grouped([*columns, reasons, wakers, locks, rows["flags"] & HOLDS_GIL, is_parked])
-        first = order[begin]
+        first = first_of(order, begin)
         kinds = self._spans_of(picked(rows, first), reasons[first])
         kinds["wait"] = self._wait_number[own][first]
         kinds["start_ns"] = np.minimum.reduceat(begin_ns[order], begin) - self.threads.start_ns
@@ -313,8 +313,9 @@ def _gil_part(
     """(spans of parts of waits for a GIL, the number of each part's). Of each part: number: its span without holders,
     is_first: whether its row begins a wait, wait: the number of that."""
     order, begin = grouped([number, held["holder"], held["stack"]])
-    spans = picked(kinds, number[order[begin]])
-    spans["holder"], spans["holder_stack"] = held["holder"][order[begin]], held["stack"][order[begin]]
+    first = first_of(order, begin)
+    spans = picked(kinds, number[first])
+    spans["holder"], spans["holder_stack"] = held["holder"][first], held["stack"][first]
     counts = is_first & (np.diff(held["place"], prepend=-1) > 0)
     _sum(spans, held["ns"][order], counts[order], begin)
     longest_ns = np.zeros(0, np.int64)

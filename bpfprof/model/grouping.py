@@ -32,11 +32,19 @@ def group_numbers(columns: Iterable[npt.NDArray[Any]]) -> tuple[npt.NDArray[np.i
 
 
 def grouped(columns: Iterable[npt.NDArray[Any]]) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]:
-    """(rows, those of a group one after the other in any order; where in them each group begins); columns as above."""
+    """(rows, those of a group one after the other in any order; where in them each group begins); columns as above.
+
+    Which order it is depends on the CPU: numpy sorts with what instructions there are.
+    """
     keys = _hashes(columns)
     order = np.argsort(keys)
     keys = keys[order]
     return order, np.flatnonzero(np.append(True, keys[1:] != keys[:-1])[: len(keys)])
+
+
+def first_of(order: npt.NDArray[np.intp], begin: npt.NDArray[np.intp]) -> npt.NDArray[np.intp]:
+    """The first row of each group, from what grouped() gave."""
+    return np.minimum.reduceat(order, begin) if len(begin) else order[:0]
 
 
 def numbers_of(order: npt.NDArray[np.intp], begin: npt.NDArray[np.intp]) -> npt.NDArray[np.intp]:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from bpfprof import array_types as npt
-from bpfprof.model.grouping import grouped, numbers_of, ordered
+from bpfprof.model.grouping import first_of, grouped, numbers_of, ordered
 from bpfprof.model.profile import EVENT_WEIGHT_DTYPE, GIL_ROW_DTYPE, WEIGHT_DTYPE
 from bpfprof.model.rows import one_after_another, picked
 from bpfprof.model.spans import How, ThreadState
@@ -57,7 +57,7 @@ def added_up_by(spans: Rows, columns: Sequence[npt.NDArray[np.generic]]) -> tupl
     order, begin = grouped(columns)
     if not len(order):
         return spans[:0].copy(), order
-    first = np.minimum.reduceat(order, begin)
+    first = first_of(order, begin)
     by_first = np.argsort(first)
     sums = picked(spans, first[by_first])
     for name in ("duration_ns", "stands_for_ns", "count"):

@@ -159,7 +159,10 @@ def test_children_of_a_command_are_followed(tmp_path: Path) -> None:
 
 def test_the_end_of_all_targets_ends_it(tmp_path: Path) -> None:
     path = tmp_path / "x.bpfprof"
-    command = PYTHON, "-c", "def rest(): input()\nprint('ready', flush=True)\nrest()"
+    # Each has CPU time for ten samples, and more is not needed: one that is asked to end at once may have none.
+    burn = "end = process_time() + 0.1\n while process_time() < end: pass"
+    code = f"from time import process_time\ndef rest():\n input()\n {burn}\nprint('ready', flush=True)\nrest()"
+    command = PYTHON, "-c", code
     with (
         running(*command) as one,
         running(*command) as other,

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.tiers import first_in_gate
 from tests.unit.commands.command import run
 
 ASK_BASH = 'source "$1"; shift; COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); _bpfprof; printf "%s\\n" "${COMPREPLY[@]}"'
@@ -53,7 +54,7 @@ def asked(shell: str, path: Path, typed: str, folder: Path) -> set[str]:
     return {line.split("\t")[0].replace("\\ ", " ") for line in done.stdout.splitlines()}
 
 
-@pytest.mark.parametrize("shell", ["bash", "fish"])
+@pytest.mark.parametrize("shell", first_in_gate(1, ["bash", "fish"]))
 def test_what_is_offered(shell: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = script(shell, tmp_path, capsys)
     (tmp_path / "recording 1.bpfprof").touch()
@@ -62,6 +63,7 @@ def test_what_is_offered(shell: str, tmp_path: Path, capsys: pytest.CaptureFixtu
         assert there <= offered and not missing & offered, (typed, offered)
 
 
+@pytest.mark.second_tier
 def test_zsh_takes_its_script(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     text = script("zsh", tmp_path, capsys).read_text()
     assert text.startswith("#compdef bpfprof\n") and "'record:Record where" in text

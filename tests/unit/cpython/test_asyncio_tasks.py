@@ -24,6 +24,7 @@ from bpfprof.cpython.objects import Objects
 from bpfprof.model.ids import Pid
 from bpfprof.model.samples import TaskState
 from bpfprof.proc.memory import ProcessMemory
+from tests.tiers import by_version
 from tests.unit.cpython.test_thread_names import python_of
 
 PROGRAM = Path(__file__).parents[2] / "programs" / "waiting_tasks.py"
@@ -76,7 +77,7 @@ class Target:
         self.process.communicate(timeout=60)
 
 
-@pytest.fixture(params=ASYNCIO_LAYOUTS, ids=lambda version: ".".join(map(str, version)))
+@pytest.fixture(params=by_version(ASYNCIO_LAYOUTS))
 def version(request: pytest.FixtureRequest) -> tuple[int, int]:
     return cast("tuple[int, int]", request.param)
 

@@ -19,6 +19,7 @@ from bpfprof.model.ids import Pid
 from bpfprof.proc.memory import ProcessMemory
 from tests import pyenv, sid
 from tests.integration.recorded import running
+from tests.tiers import by_version
 
 PROGRAM = Path(__file__).parents[2] / "programs" / "named_threads.py"
 VERSIONS = [(3, minor) for minor in range(6, 16)]
@@ -42,7 +43,7 @@ def python_of(version: tuple[int, int]) -> str:
     return str(found[0])
 
 
-@pytest.fixture(params=VERSIONS, ids=lambda version: ".".join(map(str, version)))
+@pytest.fixture(params=by_version(VERSIONS))
 def target(
     request: pytest.FixtureRequest,
 ) -> Iterator[tuple[tuple[int, int], subprocess.Popen[str], dict[str, object]]]:

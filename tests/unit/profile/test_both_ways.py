@@ -22,6 +22,7 @@ from bpfprof.query.work import work_of
 from bpfprof.recording.reader import Recording, read_recording
 from bpfprof.render.formats import FORMATS, Format, RenderOptions, find_format
 from bpfprof.render.intervals import MIXED, intervals_of
+from tests.recordings.kept import content
 from tests.unit.profile.test_many_waits import many_waits
 from tests.unit.recording.hand_made import FUTEX, MS, NANOSLEEP, HandMade, Story, small
 
@@ -64,6 +65,14 @@ def profiles(recording: Recording, known: Format) -> tuple[Profile, Profile]:
 @pytest.mark.parametrize("make", [contended, lambda: small().recording()], ids=["contended", "small"])
 def test_views_are_those_of_single_spans(known: Format, make: Callable[[], Recording]) -> None:
     single, asked = profiles(make(), known)
+    assert known.render(asked, RenderOptions()) == known.render(single, RenderOptions())
+
+
+def test_waits_for_the_gil_are_those_of_single_spans() -> None:
+    """Of a real program: one wait is many rows, whose stacks differ."""
+    known = find_format("waits")
+    assert known is not None
+    single, asked = profiles(read_recording(io.BytesIO(content("gil"))), known)
     assert known.render(asked, RenderOptions()) == known.render(single, RenderOptions())
 
 

@@ -91,6 +91,7 @@ def test_each_group_has_a_reason_and_no_name_is_listed_twice() -> None:
         assert [pattern for pattern in patterns if re.fullmatch(pattern, name)] in ([name], []), name
 
 
+@pytest.mark.second_tier
 @pytest.mark.skipif(
     shutil.which("nm") is None or len(LIBRARIES) < 5 or not STRIPPED_LIBRARIES,
     reason="no nm, or few libraries (see tests/sid.py)",
