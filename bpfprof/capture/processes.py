@@ -322,9 +322,9 @@ class Processes:
     def _fork(self, pid: Pid, parent: Process, is_gone: bool) -> Process:
         child = Process(self._count, pid, 0, parent.name, parent.command_line, parent.state, parent.until_s)
         child.interpreter, child.note, child.is_unread = parent.interpreter, parent.note, parent.is_unread
-        child.rank = parent.rank
-        child.codes = parent.codes.forked(child.index, child.read_code)
-        if child.state is State.CHANGING:  # it runs what its parent runs now
+        child.rank, child.codes = parent.rank, parent.codes.forked(child.index, child.read_code)
+        # It runs what its parent runs now, or ran when it ended without having been looked at.
+        if child.state is State.CHANGING or (child.note == ENDED.reason and not is_gone):
             child.interpreter, child.state = None, State.STARTING
             child.until_s = time.monotonic() + _STARTING_S
         self._add(child, is_gone)

@@ -34,7 +34,7 @@ from bpfprof.proc.maps import Mapping, open_mapped_file, read_maps
 from bpfprof.proc.memory import ProcessMemory
 from bpfprof.proc.privilege import why_unreadable
 from bpfprof.proc.reader import reader
-from bpfprof.proc.tasks import start_time_ticks
+from bpfprof.proc.tasks import is_kernel_thread, start_time_ticks
 from bpfprof.proc.unreadable import why_file_unreadable
 
 _SILENT = "its memory does not answer"
@@ -107,6 +107,8 @@ def find_interpreter(
             return find_interpreter(pid, own_memory, without_runtime)
     without_runtime = {} if without_runtime is None else without_runtime
     mappings = read_maps(pid)
+    if not mappings and not is_kernel_thread(pid):
+        return ENDED
     miss: NotPython | None = None
     unread: list[tuple[Mapping, OSError]] = []
     try:

@@ -190,6 +190,32 @@ def test_the_end_of_a_first_thread_is_not_the_end_of_who_goes_on_under_its_tid()
     os.waitpid(child, 0)
 
 
+def test_a_child_is_looked_at_if_its_parent_had_ended_before_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A daemon: the mappings were read while both parents lived, and nothing else of them."""
+    tables = SimpleNamespace(set_process=lambda *_: True, add_thread=lambda *_: True)
+    code = NativeCode(cast(CodeFiles, None), cast(UnwindMemory, None))
+    monkeypatch.setattr(code, "look_at", lambda *_: False)
+    processes = Processes(cast(Tables, tables), code)
+    with subprocess.Popen(["true"]) as parent:
+        os.waitid(os.P_PID, parent.pid, os.WEXITED | os.WNOWAIT)  # a zombie, whose end is not told yet
+        processes.born(Pid(parent.pid), Tid(parent.pid), Pid(0), 1000)
+        processes.exec_seen(Pid(parent.pid), 2000)
+        processes.executed(Pid(parent.pid), Tid(parent.pid), 2000)
+        assert processes.by_pid[Pid(parent.pid)].note == ENDED.reason
+    child = os.fork()
+    if child == 0:
+        signal.pause()
+    try:
+        processes.born(Pid(child), Tid(child), Pid(parent.pid), 3000)
+        processes.follow_time()
+        process = processes.by_pid[Pid(child)]
+        assert process.interpreter is not None and process.state is State.KNOWN and not process.note
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        processes.close()
+
+
 def test_of_processes_that_are_gone_nothing_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     """A shell that starts programs that live for a millisecond has 700 of them a second."""
     processes, recording = Processes(cast(Tables, SimpleNamespace(set_process=lambda *_: True)), None), Recording()
