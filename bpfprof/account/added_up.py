@@ -84,6 +84,13 @@ class AddingSource(SpanSource):
         del parts
         return made._replace(pieces=_in_order(pieces, spans))
 
+    def with_single_waits(self, chosen: range) -> Spans:
+        """Of the threads of a group, in any order: one for each wait with a row, and what else there is added up."""
+        spans = one_after_another(SPAN_DTYPE, [*self._waits(chosen, None), self._bursts_added_up(chosen, False).spans])
+        if self._has_unsampled(chosen):
+            (spans,) = estimated(lambda: iter([spans]))
+        return spans
+
     def running(self, chosen: range, is_shown: Bools) -> Running:
         """When those threads of a group that are shown were runnable and on a CPU."""
         (bursts, sums), (_, woken_ns, end_ns) = self._bursts(chosen), self._times(chosen)

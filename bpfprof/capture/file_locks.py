@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import struct
+from collections.abc import Sequence
 from functools import cached_property
 
 from bpfprof.errors import TargetError
@@ -61,14 +62,23 @@ class FileLocks:
         is_shared = any(_has_lock(it, self._pid, fd) for it in tasks.relatives(pid))
         return (None if is_shared else Tid(pid)), pid
 
-    def may_use_sqlite(self) -> bool:
-        """Whether its code is there."""
-        return any(map(_is_sqlite, self._code))
+    def holder_of(self, path: str) -> Pid | None:
+        """The process that has a file locked, by the path that this process has for it; None: none, or several."""
+        folder = "cwd" if not path.startswith("/") else "root"
+        try:
+            inode = reader().stat(self._pid, f"/proc/{living(self._pid)}/{folder}/{path.lstrip('/')}").inode
+        except (OSError, ValueError):
+            return None
+        words = {it[4] for it in self._all() if len(it) == 8 and it[5].endswith(f":{inode}")}
+        word = words.pop() if len(words) == 1 else ""
+        return Pid(int(word)) if word.isdigit() and int(word) else None
 
-    def of_sqlite(self, call: BlockedSyscall, memory: Memory) -> tuple[int, Pid | None] | None:
+    def of_sqlite(
+        self, call: BlockedSyscall, memory: Memory, unwound: Sequence[int] = ()
+    ) -> tuple[int, Pid | None] | None:
         """(descriptor, process that has it locked, None: several) of the database that SQLite sleeps for; None: it
-        does not, or that is not known."""
-        if not self._is_of_sqlite(call, memory):
+        does not, or that is not known. unwound: where the thread's functions are, innermost first, if that is known."""
+        if not self._is_of_sqlite(call, memory, unwound):
             return None
         own = str(self._pid)
         locked: dict[int, set[str]] = {}  # by inode
@@ -82,20 +92,22 @@ class FileLocks:
         word = next(iter(pids)) if len(pids) == 1 else ""
         return fd, Pid(int(word)) if word.isdigit() and int(word) else None
 
-    def _is_of_sqlite(self, call: BlockedSyscall, memory: Memory) -> bool:
+    def _is_of_sqlite(self, call: BlockedSyscall, memory: Memory, unwound: Sequence[int]) -> bool:
         """Whether usleep() was called by SQLite, and that by Python's module: behind the code of the C library that of
-        SQLite comes first on the stack, and then the module's. What SQLite has left there has other code behind it.
+        SQLite comes first on the stack, and then the module's. What SQLite has left there has other code behind it,
+        and may lie before what was called, so that without unwound functions it is not known.
         """
         is_clock = syscall_name(call.number) == "clock_nanosleep"
-        asked = memory.read_up_to(call.args[2 if is_clock else 0], 16) if self.may_use_sqlite() else b""
+        asked = memory.read_up_to(call.args[2 if is_clock else 0], 16) if any(map(_is_sqlite, self._code)) else b""
         if len(asked) < 16 or (is_clock and call.args[1]):  # time.sleep() of CPython 3.11 and later: until a time
             return False
         seconds, ns = struct.unpack("<qq", asked)
         if seconds or ns > _LONGEST_NAP_NS:
             return False
         own, is_sqlite = self._code_at(call.program_counter), False
-        stack = memory.read_up_to(call.stack_pointer, _STACK_BYTES)
-        for (address,) in struct.iter_unpack("<Q", stack[: len(stack) // 8 * 8]):
+        stack = b"" if unwound else memory.read_up_to(call.stack_pointer, _STACK_BYTES)
+        words = (word for (word,) in struct.iter_unpack("<Q", stack[: len(stack) // 8 * 8]))
+        for address in unwound or words:
             found = self._code_at(address)
             if found is None or found is own:
                 continue
@@ -128,6 +140,11 @@ class FileLocks:
         if self._locks is None:
             self._locks = tasks.file_locks()
         return self._locks
+
+
+def any_is_locked() -> bool:
+    """Whether any file of the machine is."""
+    return any(len(words) == 8 for words in tasks.file_locks())
 
 
 def _is_sqlite(mapping: Mapping) -> bool:

@@ -6,12 +6,13 @@ Nothing is guessed: a `threading.Lock` does not store its holder, which is known
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from bpfprof.account.reasons import FUTEX_PRIVATE
 from bpfprof.capture.descriptors import DescriptorKinds
 from bpfprof.capture.file_locks import FileLocks
 from bpfprof.capture.frame_reader import FrameReader
+from bpfprof.capture.lock_files import awaited_lock_file
 from bpfprof.capture.polled import polled_descriptors, readers_of_pipe
 from bpfprof.capture.process import Process
 from bpfprof.capture.stored_owners import RLOCK_VERSIONS, StoredOwners
@@ -58,7 +59,8 @@ def gil_holder(process: Process, states: list[ThreadStateRef]) -> int:
 class Holders:
     """Of one process. tid_of: its threads by the id in their own pid namespace; states: those of its interpreters.
 
-    By thread: frames, innermost first; sleeps_at, the call of futex() that it sleeps in.
+    By thread: frames, innermost first; sleeps_at, the call of futex() that it sleeps in; unwound, the addresses of its
+    functions of C, innermost first, where they are known.
     """
 
     def __init__(
@@ -70,6 +72,7 @@ class Holders:
         frames: Mapping[Tid, list[PlacedFrame]],
         sleeps_at: Mapping[Tid, BlockedSyscall],
         reader: FrameReader,
+        unwound: Mapping[Tid, Sequence[int]],
     ) -> None:
         self._process, self._tid_of, self._gil_tid = process, tid_of, gil_tid
         self._state_of = {tid_of[it.native_thread_id]: it for it in states if it.native_thread_id in tid_of}
@@ -87,10 +90,13 @@ class Holders:
         self._held: HeldLocks | None = None
         self._waits: ThreadingWaits | None = None
         self._futures: Futures | None = None
+        self._stacks, self._unwound = frames, unwound
+        self._values: FrameValues | None = None
         found = process.interpreter
         if found is not None and memory is not None:
             objects = Objects(memory, found.layout)
             values = FrameValues(objects)
+            self._values = values
             self._waits = ThreadingWaits(objects, values)
             state_of = self._state_of
             at = {int(state_of[tid].address): call.args[0] for tid, call in sleeps_at.items() if tid in state_of}
@@ -118,7 +124,7 @@ class Holders:
             polled = polled_descriptors(self._process.pid, name, call, self._process.memory)
             return self._socket(polled[0]) if len(polled) == 1 else None
         if name in _SLEEPS:
-            return self._database(call)
+            return self._database(tid, call) or self._lock_file(tid)
         if call.number in _FIRST_IS_FD or name in SOCKET_CALLS:
             kind = {"net": "socket", "pipe": "pipe", "device": "device"}.get(reason, "file")
             if kind == "pipe" and name in _WRITES:
@@ -131,11 +137,17 @@ class Holders:
         pids = self._descriptors.peers(self._process.pid, number & 0xFFFFFFFF)
         return WaitsFor("socket", self._descriptor(number), None, pids[0] if len(pids) == 1 else None)
 
-    def _database(self, call: BlockedSyscall) -> WaitsFor | None:
+    def _database(self, tid: Tid, call: BlockedSyscall) -> WaitsFor | None:
         """SQLite sleeps for as long as it was told to, while another process has the database locked."""
         memory = self._process.memory
-        found = self._file_locks.of_sqlite(call, memory) if memory is not None else None
+        found = self._file_locks.of_sqlite(call, memory, self._unwound.get(tid, ())) if memory else None
         return WaitsFor("file-lock", self._descriptor(found[0]), None, found[1], has_end=True) if found else None
+
+    def _lock_file(self, tid: Tid) -> WaitsFor | None:
+        """A library sleeps between looks at a lock file."""
+        path = awaited_lock_file(self._stacks.get(tid, ()), self._values) if self._values is not None else ""
+        pid = self._file_locks.holder_of(path) if path else None
+        return WaitsFor("file-lock", with_controls_replaced(path), None, pid, has_end=True) if pid else None
 
     def _full_pipe(self, number: int) -> WaitsFor:
         """Who could read it: another process of the family that has its other end."""

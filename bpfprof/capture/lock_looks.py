@@ -15,9 +15,10 @@ import numpy as np
 from bpfprof import abi
 from bpfprof import array_types as npt
 from bpfprof.account.reasons import FUTEX_CALLS
-from bpfprof.capture.file_locks import FileLocks
+from bpfprof.capture.file_locks import any_is_locked
 from bpfprof.capture.now import waiting_now
 from bpfprof.capture.processes import Processes
+from bpfprof.code.maps import NativeCode
 from bpfprof.dataclass import dataclass
 from bpfprof.errors import TargetError
 from bpfprof.kernel.events import ThreadTable
@@ -38,7 +39,7 @@ _LASTING_NS, _LOOK_S, _LOOK_REST = 2_000_000_000, 0.2, 100  # while it goes on; 
 _LONG_NS = 1_000_000_000  # what has no holder is looked at from here on
 _LOOKS_NS = 1_000_000_000  # of CPU time, for all processes; a look at one thread takes some 2 ms
 _MOST_THREADS = 200  # of a process that is looked at
-_SLEEPS, _DATABASE_LOOKS = sorted(syscall_numbers("nanosleep", "clock_nanosleep")), 3
+_SLEEPS, _SLEEP_LOOKS = sorted(syscall_numbers("nanosleep", "clock_nanosleep")), 3
 _UNKNOWN, _BLOCKED = (int(abi.ThreadState[f"BP_THREAD_{name}"]) for name in ("UNKNOWN", "BLOCKED"))
 # Calls that wait for something which may have a name; the others wait for a time.
 _FOR_SOMETHING = sorted(
@@ -120,28 +121,31 @@ def look_at_waits(
             left_out = len(pids) - number
             break
     looked = _of_one_wait(looked, since_ns, table) if looked else []
-    looked += _look_at_databases(processes, table, is_over)
+    looked += _look_at_sleeps(processes, table, is_over)
     if looked:
         _write(looked, processes, sink)
     return left_out
 
 
-def _look_at_databases(processes: Processes, table: ThreadTable, is_over: Callable[[], bool]) -> list[_Look]:
-    """At threads that sleep for a database that is locked: SQLite looks again after 100 ms at most, so at once."""
+def _look_at_sleeps(processes: Processes, table: ThreadTable, is_over: Callable[[], bool]) -> list[_Look]:
+    """At threads that sleep for a database or a file that is locked: who waits so looks again after 100 ms or less, so
+    at once."""
     looked: list[_Look] = []
+    if not any_is_locked():
+        return looked
     _, records = table.read()
     sleeps = (records["state"] == _BLOCKED) & np.isin(records["syscall"], _SLEEPS)
     for pid in map(Pid, dict.fromkeys(records["tgid"][sleeps].tolist())):
-        for _ in range(_DATABASE_LOOKS):
+        for _ in range(_SLEEP_LOOKS):
             if is_over():
                 return looked
-            if not _may_be_looked_at(processes, pid) or not FileLocks(pid).may_use_sqlite():
+            if not _may_be_looked_at(processes, pid):
                 break
             tids, records = table.read()
             asleep = np.isin(records["syscall"], _SLEEPS)
             since_ns = dict(zip(tids[asleep].tolist(), records["since_ns"][asleep].tolist()))
             try:
-                seen = [it for it in _look_at(processes, pid) if it.tid in since_ns]
+                seen = [it for it in _look_at(processes, pid, processes.code) if it.tid in since_ns]
             except TimeIsOverError:
                 return looked
             of_one_wait = _of_one_wait(seen, since_ns, table)
@@ -195,12 +199,12 @@ def _may_be_looked_at(processes: Processes, pid: Pid) -> bool:
     return process is not None and process.interpreter is not None and len(tasks.list_threads(pid)) <= _MOST_THREADS
 
 
-def _look_at(processes: Processes, pid: Pid) -> list[_Look]:
+def _look_at(processes: Processes, pid: Pid, code: NativeCode | None = None) -> list[_Look]:
     """At the threads of a process that wait for something that has a name, and not for work."""
     process = processes.by_pid[pid]
     begin_ns = time.monotonic_ns()
     try:
-        threads = waiting_now(process)
+        threads = waiting_now(process, code)
     except TargetError:
         return []
     end_ns = time.monotonic_ns()

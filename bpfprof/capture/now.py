@@ -21,8 +21,9 @@ from bpfprof.capture.descriptors import DescriptorKinds
 from bpfprof.capture.frame_reader import FrameReader
 from bpfprof.capture.holders import Holders, gil_holder
 from bpfprof.capture.process import Process
-from bpfprof.capture.sleeping import STATE_BITS, ThreadStack, python_states, stack_now, stacks_now
+from bpfprof.capture.sleeping import EXACT, STATE_BITS, ThreadStack, python_states, stack_now, stacks_now
 from bpfprof.capture.tasks_now import tasks_now
+from bpfprof.code.maps import NativeCode
 from bpfprof.cpython.detect import NotPython, find_interpreter
 from bpfprof.cpython.frame_values import FrameValues
 from bpfprof.cpython.futures import PlacedFrame
@@ -86,9 +87,9 @@ def threads_now(process: Process, reader: FrameReader | None = None, with_variab
     return _Threads(process, reader or FrameReader(process), with_variables).now()
 
 
-def waiting_now(process: Process) -> list[ThreadNow]:
+def waiting_now(process: Process, code: NativeCode | None = None) -> list[ThreadNow]:
     """The same beside a recording, of innermost frames, and not for how long: for that it has to run on every CPU."""
-    return _Threads(process, FrameReader(process), False, False, _LOOK_FRAMES).now()
+    return _Threads(process, FrameReader(process), False, False, _LOOK_FRAMES, code).now()
 
 
 def _detect(process: Process) -> None:
@@ -117,7 +118,9 @@ class _Threads:
         with_variables: bool,
         with_times: bool = True,
         most_frames: int = _MOST_FRAMES,
+        code: NativeCode | None = None,
     ) -> None:
+        self._code = code
         self._with_times, self._most_frames = with_times, most_frames
         self._process, self._reader, self._with_variables = process, reader, with_variables
         self._states: list[ThreadStateRef] = []
@@ -128,7 +131,7 @@ class _Threads:
         process = self._process
         stacks = [
             self._settled(stack)
-            for stack in stacks_now(process, None, self._most_frames)
+            for stack in stacks_now(process, self._code, self._most_frames)
             if stack.status.run_state not in _DEAD
         ]
         self._read_states()
@@ -139,7 +142,12 @@ class _Threads:
         frames_of = [self._reader.frames(stack.frames) for stack in stacks]
         sleeps_at = {stack.tid: stack.call for stack in stacks if stack.call and stack.call.number in FUTEX_CALLS}
         placed = self._placed(stacks, frames_of)
-        holders = Holders(process, tid_of, self._states, gil_tid, placed, sleeps_at, self._reader)
+        unwound = {
+            it.tid: [word & ~EXACT for word in it.native.words]
+            for it in stacks
+            if it.native and not it.native.native_status
+        }
+        holders = Holders(process, tid_of, self._states, gil_tid, placed, sleeps_at, self._reader, unwound)
         reasons = self._reasons(stacks)
         # At once, because what was read of the threads that wait is true only while they do.
         wanted = [
@@ -231,7 +239,7 @@ class _Threads:
             after = tasks.thread_status(process.pid, stack.tid)
             if after is None or (after.run_state == stack.status.run_state and after.switches == stack.status.switches):
                 break
-            stack = stack_now(process, stack.tid, after, python_states(process), None, self._most_frames)
+            stack = stack_now(process, stack.tid, after, python_states(process), self._code, self._most_frames)
         return stack
 
     def _on_cpu(self, tids: Iterable[Tid]) -> set[Tid]:

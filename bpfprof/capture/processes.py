@@ -50,7 +50,7 @@ class Processes:
         self._rows = ProcessRows()
         self.naming = Naming(self.threads, self._rows.changed)
         self._tables = tables
-        self._code = code
+        self.code = code
         self._follow_children = follow_children
         self._watches_all = watches_all
         self._members = members or Members([], [])
@@ -160,9 +160,9 @@ class Processes:
                 process.state = State.UNSEEN
             elif parent is None:  # nothing is known of what it runs
                 self._look_at(process)
-            if self._code is not None:
-                self._code.share(pid, parent_pid)
-            if self._code is not None and not is_gone:
+            if self.code is not None:
+                self.code.share(pid, parent_pid)
+            if self.code is not None and not is_gone:
                 self._tell_kernel(process)  # what the kernel side copied at birth may be out of date
         else:
             self.naming.born(process)
@@ -176,10 +176,10 @@ class Processes:
                 process = self.watch(pid)
         if process is not None:
             process.since_ns = time_ns
-        if process is None or self._code is None or self.gone.has(pid):
+        if process is None or self.code is None or self.gone.has(pid):
             return
         self._busy_until_s = time.monotonic() + _BUSY_AFTER_EXEC_S
-        self._code.look_at(pid, time_ns)
+        self.code.look_at(pid, time_ns)
         process.state = State.CHANGING
         self._tell_kernel(process)
 
@@ -223,9 +223,9 @@ class Processes:
         """These processes mapped code: perhaps an interpreter. Without events: at a time that is not known."""
         for pid, events in mapped.items():
             process = self.by_pid.get(pid)
-            if process is None or process.state is State.UNSEEN or self._code is None or self.gone.has(pid):
+            if process is None or process.state is State.UNSEEN or self.code is None or self.gone.has(pid):
                 continue
-            self._code.mapped.setdefault(pid, []).extend(events)
+            self.code.mapped.setdefault(pid, []).extend(events)
             makes_code = bool(events) and not any(event.is_file for event in events) and self._makes_code(process)
             if not makes_code and process.look_s < _LONG_LOOK_S:
                 self._look_again(process)
@@ -250,21 +250,21 @@ class Processes:
         if process is not None:
             process.close()
             self.naming.forget(process)
-        if self._code is not None:
-            self._code.forget(pid)
+        if self.code is not None:
+            self.code.forget(pid)
 
     def follow_time(self) -> None:
         """Looks again at processes that make code or whose interpreter was still starting; lets the kernel side ask."""
         now = time.monotonic()
         for process in list(self.by_pid.values()):
-            if self._code is not None and process.pid in self._code.mapped and process.is_rested(now):
+            if self.code is not None and process.pid in self.code.mapped and process.is_rested(now):
                 self._look_again(process)
             if process.state is State.ASKED and process.until_s < now:
                 process.state = State.KNOWN
                 self._tell_kernel(process)
             elif process.state is State.STARTING and (process.look_s < _LONG_LOOK_S or process.is_rested(now)):
                 with process.being_looked_at():
-                    is_changed = self._code is not None and self._code.look_at(process.pid)
+                    is_changed = self.code is not None and self.code.look_at(process.pid)
                     self._detect(process)
                 if process.until_s < now:
                     process.state = State.KNOWN
@@ -291,9 +291,9 @@ class Processes:
         """Those that have not ended; asked of /proc, as events of ends may have been lost."""
         return [process for pid, process in self.by_pid.items() if lives(pid)]
 
-    def take_newly_known(self) -> list[Process]:
-        """Processes whose threads may have begun to sleep before it was known how to walk their stacks."""
-        found, self._newly_known = self._newly_known, {}
+    def take_newly_known(self, later: Sequence[Process] = ()) -> list[Process]:
+        """Those whose threads may have begun to sleep before their stacks could be walked; `later`: the next ones."""
+        found, self._newly_known = self._newly_known, {process.pid: process for process in later}
         return [process for pid, process in found.items() if self.by_pid.get(pid) is process]
 
     def write_new(self, sink: Sink) -> None:
@@ -335,18 +335,18 @@ class Processes:
     def _look_at(self, process: Process, from_ns: int = 0) -> None:
         """For the first time, or after an exec."""
         process.state, process.until_s = State.STARTING, time.monotonic() + _STARTING_S
-        if self._code is not None:
-            self._code.look_at(process.pid, from_ns)
+        if self.code is not None:
+            self.code.look_at(process.pid, from_ns)
         self._detect(process)
 
     def _makes_code(self, process: Process) -> bool:
-        found = self._code.map_of.get(process.pid) if self._code else None
+        found = self.code.map_of.get(process.pid) if self.code else None
         return found is not None and found.has_memory
 
     def _look_again(self, process: Process) -> bool:
         """Whether the mappings are others than before, which they are since the first of those it has told."""
         with process.being_looked_at():
-            is_changed = self._code is not None and self._code.look_again(process.pid)
+            is_changed = self.code is not None and self.code.look_again(process.pid)
         if not is_changed:
             return False
         if process.state in (State.KNOWN, State.ASKED, State.STARTING):
@@ -372,7 +372,7 @@ class Processes:
         if isinstance(found, NotPython):
             process.note, process.is_unread = found.reason, found.is_unread
             # One that may yet be loaded is seen when it is mapped.
-            waits = found.retry or (found.may_load_one and self._code is None)
+            waits = found.retry or (found.may_load_one and self.code is None)
         else:
             process.interpreter, process.note, process.is_unread = found, "", False
             self._newly_known[process.pid] = process
@@ -381,7 +381,7 @@ class Processes:
         self._rows.changed(process)
 
     def _tell_kernel(self, process: Process, is_new: bool = False) -> None:
-        code_map = self._code.map_of.get(process.pid) if self._code else None
+        code_map = self.code.map_of.get(process.pid) if self.code else None
         mappings = (code_map.index, len(code_map.rows), code_map.generation) if code_map else None
         record = process.kernel_record(self._follow_children, mappings, self._makes_code(process))
         self._tables.set_process(process.pid, record, is_new)

@@ -16,6 +16,7 @@ _NUMBERED = {"stack", "waker_stack", "holder_stack", "holder", "object"}
 # A sleep without a stack for one of these reasons may have been looked at from user space.
 _LOOKED_AT = np.zeros(256, np.bool_)
 _LOOKED_AT[[Status.STACK_NOT_TAKEN, Status.PYTHON_NOT_READY, Status.NATIVE_NOT_READY, Status.NO_PYTHON]] = True
+_LOOKED_AT[Status.NOT_SAMPLED] = True
 
 
 def _fill_stacks(rows: npt.NDArray[np.void], keys: npt.NDArray[np.uint64], stacks: StackTable) -> None:
@@ -134,6 +135,12 @@ def _fill_sleeps(
         if rows["stack"][position]:
             if sleep.stack and sleep.stack not in stacks.unfinished:
                 rows["stack"][position] = sleep.stack
+            continue
+        if rows["status"][position] == Status.NOT_SAMPLED:  # the kernel side knows the rest
+            if sleep.stack:
+                rows["stack"][position], rows["status"][position] = sleep.stack, Status.OK
+                if "one_in" in (rows.dtype.names or ()):
+                    rows["one_in"][position] = 1  # it was not chosen by chance
             continue
         rows["stack"][position], rows["syscall"][position] = sleep.stack, sleep.syscall
         rows["args"][position] = sleep.args

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import time
 from bisect import bisect_left
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import astuple
 
@@ -18,6 +18,7 @@ from bpfprof.capture.ending import Limit, after_asked, until
 from bpfprof.capture.inbox import Batch, Inbox
 from bpfprof.capture.lock_looks import LooksWhileItGoesOn, look_at_waits
 from bpfprof.capture.marks import Marks
+from bpfprof.capture.problems import problems_of
 from bpfprof.capture.process import State
 from bpfprof.capture.row_writer import RowWriter
 from bpfprof.capture.sleeping import Sleeps
@@ -36,7 +37,6 @@ from bpfprof.proc import tasks
 from bpfprof.proc.cpu_limits import CpuLimits
 from bpfprof.proc.listening import Listening
 from bpfprof.proc.memory_limits import MemoryLimits
-from bpfprof.proc.reader import reader
 from bpfprof.proc.text import without_controls
 from bpfprof.recording.tables import End
 from bpfprof.recording.writer import Sink
@@ -44,6 +44,7 @@ from bpfprof.recording.writer import Sink
 # How often the buffers are drained: they hold two seconds of 50,000 switches a second. Sooner where something new must
 # be read from the target while it is still there.
 _TICK_S, _SOON_TICK_S, _STARTING_TICK_S = 0.25, 0.05, 0.02
+_PART_TICK_S = 0.5  # where parts of it are looked at while it goes on, which costs CPU time, too; but twice a part
 _STACK_KEYS = [name for name in THREAD_DTYPE.names or () if name.endswith("stack")]
 _COMM = np.dtype(f"S{abi.CONSTANTS['BP_COMM_BYTES']}")
 # Times what a drain took, of targets and of all: programs that begin make it cost 20% of a CPU at most, or 5%.
@@ -52,6 +53,7 @@ _MANY_EVENTS, _SLEEPERS_TOGETHER = 20_000, 10  # of a drain; processes
 _TOTALS_EVERY_S = 2.0
 # When a recording ends: what is under way, what is left to look at, that and to name; more where no signal ends it.
 _UNDER_WAY_S, _LOOKS_END_S, _END_S, _LONGER_S = 0.3, 0.5, 0.9, 1.5
+_WAITED_NS = 50_000_000  # less, when it ends, is not worth a look
 _LOOKS_EVERY_S, _LOOKS_REST = 1.0, 50  # the second times what looks took: they cost at most 2% of a CPU
 _NOT_COPIED, _NOT_TOLD = int(abi.Status["BP_CODE_NOT_COPIED"]), int(abi.Status["BP_SWITCH_NOT_TOLD"])
 _EXEC, _EXIT = abi.EventKind["BP_EVENT_EXEC"], abi.EventKind["BP_EVENT_EXIT"]
@@ -124,14 +126,18 @@ class Session:
                 break
             self._processes.look_for_python(process)
             self._inbox.take()
-        for number, process in enumerate(processes):
-            if self._is_over(stop):
-                break
+        processes.sort(key=lambda it: it.interpreter is None)  # those that run Python first
+        looked = 0
+        for looked, process in enumerate(processes, 1):
             self._sleeps.look_at(process, self._inbox.take, lambda: self._is_over(stop))
-            if number % _SLEEPERS_TOGETHER == _SLEEPERS_TOGETHER - 1:
+            if self._is_over(stop):
+                looked -= 1
+                break
+            if looked % _SLEEPERS_TOGETHER == 0:
                 self._drain()  # what is new must be looked at while it is there
-        self._processes.take_newly_known()
+        self._processes.take_newly_known(processes[looked:])
         self._watch.release()
+        gc.freeze()  # what the start made stays
 
     def run(self, on_tick: Callable[[Progress], None], stop: StopRequest) -> None:
         """Drains until the duration is over, the targets have ended, or a stop is requested.
@@ -178,6 +184,9 @@ class Session:
         with is_over.look():
             self._look_at_sleepers(is_over)
         with is_over.look():
+            now = time.monotonic_ns(), *self._threads.read()
+            self._sleeps.look_at_unsampled(self._processes.by_pid, *now, is_over, _WAITED_NS)
+        with is_over.look():
             self._async.finish(list(self._processes.by_pid.values()), is_over)
         self._cpu_limits.note(self._python_pids())
         with is_over.look():
@@ -206,7 +215,7 @@ class Session:
             codes_replaced=self._stacks.changed_count,
             codes_not_copied=self._tables.counters()[_NOT_COPIED],
             switches_untold=int(self._tables.counters()[_NOT_TOLD]) + self._rows.untold_count,
-            problems=self._problems(cut_count),
+            problems=problems_of(self._watch, cut_count, self._unseen_waits, self._marks.lost_count),
             tasks_missed=self._async.missed,
             usage=usage,
             limit_hits=self._memory_limits.hits(self._processes.by_pid),
@@ -239,8 +248,9 @@ class Session:
     def _tick_s(self) -> float:
         tick_s = _SOON_TICK_S if self._is_urgent else _TICK_S
         tick_s = _STARTING_TICK_S if self._processes.is_one_starting else tick_s
+        tick_s = max(tick_s, min(self.part_s / 2, _PART_TICK_S)) if tick_s == _TICK_S else tick_s
         rest = _DRAIN_REST_OF_ALL if self._watch.options.watches_all else _DRAIN_REST
-        return min(max(tick_s, rest * self._drain_cost_s), _TICK_S)
+        return min(max(tick_s, rest * self._drain_cost_s), max(tick_s, _TICK_S))
 
     def _drain(self) -> None:
         begin_s = time.thread_time()
@@ -270,6 +280,8 @@ class Session:
             later = self._rows.is_of_next_part(batch.events, *totals)
         self._write_events(batch, ~later)
         if totals is not None:
+            with self._limit.look():
+                self._sleeps.look_at_unsampled(self._processes.by_pid, *totals, self._limit)
             if self.part_s:
                 with self._limit.look():
                     self._looks.take(totals[0], totals[2])
@@ -367,31 +379,6 @@ class Session:
         no_loss = _NOT_COPIED, _NOT_TOLD
         counts[abi.Status["BP_LOST_THREAD_TABLE_FULL"]] += self._processes.threads.unwatched_count
         return {index: int(counts[index]) for index in range(first, end) if counts[index] and index not in no_loss}
-
-    def _problems(self, cut_looks: int) -> dict[str, int]:
-        """What native stacks may lack, beside what each says of itself: sentence -> how often."""
-        code, events = self._watch.code, self._watch.mapping_events
-        problems: Counter[str] = Counter()
-        if code is not None:
-            problems.update(f"file without unwind table: {file.note}" for file in code.files.files if file.note)
-            problems.update(file.problem for file in code.files.files if file.problem)
-            dumps = (file.dumps.problem for file in code.files.files if file.dumps.problem)
-            problems.update(f"names of code made at run time: {problem}" for problem in dumps)
-            problems["unwind tables evicted for others (--table-memory)"] += code.memory.evicted_count
-            problems["files beyond the unwind tables"] += code.files.unmade_count
-            problems["code mappings beyond 4,096 of a process"] += code.cut_count
-            problems["lists of addresses not named in time"] += code.files.naming.open_count
-        problems["processes whose memory did not answer, and was not read any more"] = len(reader().unanswering)
-        problems["processes whose files did not answer, and were not read any more"] = len(reader().unanswering_files)
-        if events is not None:
-            problems["new code mappings not told by the kernel"] += events.lost_count
-        for name, percent in self._watch.uncounted_percent.items():
-            problems[f"percent of the time in which {name} were not counted: the CPU has too few counters"] = percent
-        problems.update(self._watch.calls.problems if self._watch.calls else {})
-        problems["looks at what threads do when the recording ends that were cut, for want of time"] = cut_looks
-        problems["processes whose waits were not looked at in time: who has what they wait for"] = self._unseen_waits
-        problems["marks of programs (bpfprof.marks) that were too many, or not whole"] = self._marks.lost_count
-        return {text: count for text, count in problems.items() if count}
 
     def _update_progress(self) -> None:
         self.progress.sample_count, self.progress.wait_count = self._rows.sample_count, self._rows.wait_count

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import struct
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field
 
 import numpy as np
@@ -31,12 +31,14 @@ from bpfprof.elf.cfi.rules import RULE, CfaKind, FramePointerKind
 from bpfprof.model.ids import Pid, Tid
 from bpfprof.model.samples import NO_FILE
 from bpfprof.model.states import reason_number
+from bpfprof.model.statuses import Status
 from bpfprof.proc import tasks
 from bpfprof.proc.memory import Memory, MemoryAtOnce, ProcessMemory
 from bpfprof.proc.tasks import BlockedSyscall, ThreadStatus
 from bpfprof.unwind.interpret import Registers, Rule, Stop, walk_by
 
 _LOOKS_TOGETHER = 20  # threads: some 10 ms
+_LONG_NS, _MOST_UNSAMPLED = 1_000_000_000, 50  # threads whose stack was not taken: from when on, how many at a time
 _LOOKS_KEPT = 3  # of a thread: a sleep's row is some tenths of a second behind
 _AT_ENTRY = 8  # bytes from rsp to the frame where a function begins
 _NO_ARGUMENTS = (0, 0, 0)
@@ -45,8 +47,9 @@ STATE_BITS = {"S": 1, "D": 2, "T": 4, "t": 8, "I": 0x402}
 _STOPPED = STATE_BITS["T"]
 _WORD = struct.Struct("<Q")
 _STACK_BYTES = 16 << 10  # most sleeping stacks are shorter
-_EXACT = 1 << abi.CONSTANTS["BP_EXACT_BIT"]
+EXACT = 1 << abi.CONSTANTS["BP_EXACT_BIT"]
 _STATUS_OF = {Stop.END_OF_STACK: "BP_OK", Stop.UNREADABLE: "BP_NATIVE_FAULT"}  # others have the same names
+_BLOCKED = int(abi.ThreadState["BP_THREAD_BLOCKED"])
 _NATIVE_NOT_READY = int(abi.Status["BP_NATIVE_NOT_READY"])
 
 
@@ -156,7 +159,7 @@ def _native_stack(
         lambda pc: has_jit and code_map.has_memory and code.is_made(code_map, pc),
         rule_by_sp,
     )
-    words = [found.pcs[0] | _EXACT, *found.pcs[1:]]
+    words = [found.pcs[0] | EXACT, *found.pcs[1:]]
     status = int(abi.Status[_STATUS_OF.get(found.stop, f"BP_NATIVE_{found.stop.name}")])
     return RawStack(words, len(words), status, 0, code_map.generation, time_ns)
 
@@ -219,10 +222,14 @@ class Sleeps:
 
         meanwhile: what is not to wait while many threads are looked at; called now and then. Until it is over.
         """
-        if is_over():
-            return
+        if not is_over():
+            self._look_at_threads(process, tasks.list_threads(process.pid), meanwhile, is_over)
+
+    def _look_at_threads(
+        self, process: Process, tids: Sequence[Tid], meanwhile: Callable[[], object], is_over: Callable[[], bool]
+    ) -> None:
         states = python_states(process)
-        for number, tid in enumerate(tasks.list_threads(process.pid), 1):
+        for number, tid in enumerate(tids, 1):
             if number % _LOOKS_TOGETHER == 0:
                 meanwhile()
                 if is_over():
@@ -231,6 +238,31 @@ class Sleeps:
             status = tasks.thread_status(process.pid, tid)
             if index is not None and status is not None:
                 self._look_at_thread(process, tid, index, status, states)
+
+    def look_at_unsampled(
+        self,
+        by_pid: Mapping[Pid, Process],
+        time_ns: int,
+        tids: npt.NDArray[np.uint32],
+        records: npt.NDArray[np.void],
+        is_over: Callable[[], bool],
+        least_ns: int = _LONG_NS,
+    ) -> None:
+        """At threads that wait for least_ns already, and had no stack taken then because they had switched often.
+
+        records: abi.THREAD_DTYPE of all threads at that time. What waits so long speaks for no other wait, nor another
+        for it: it may be what the program hangs in.
+        """
+        waits = (records["status"] == Status.NOT_SAMPLED) & (records["state"] == _BLOCKED) & (records["wake_ns"] == 0)
+        waits &= time_ns - records["since_ns"].astype(np.int64) >= least_ns
+        waiting = np.flatnonzero(waits)[:_MOST_UNSAMPLED]
+        tids_of: dict[Pid, list[Tid]] = {}
+        for pid, tid in zip(records["tgid"][waiting].tolist(), tids[waiting].tolist()):
+            tids_of.setdefault(Pid(pid), []).append(Tid(tid))
+        for process in (by_pid[pid] for pid in tids_of if pid in by_pid):
+            if is_over():
+                return
+            self._look_at_threads(process, tids_of[process.pid], lambda: None, is_over)
 
     def at(self, thread: int, begin_ns: int, end_ns: int) -> Sleep | None:
         """What was seen of a thread in this time: a whole stack, if there is one."""

@@ -45,6 +45,7 @@ class LiveData:
         self._live = LiveSpans(self._growing.tables)
         self._since, self._since_ns = SinceStart(), 0
         self._moment: Moment | None = None
+        self._moment_ns = 0, 0  # from when to when
         # Since the start, as far as was added up; None: the moment is all there was.
         self._all: tuple[list[LivePlace], list[int]] | None = None
         self._wants_all, self._lacks_some = False, False
@@ -60,14 +61,15 @@ class LiveData:
         """Takes parts that have ended before the last one, whose names are here now; whether there is more to show."""
         parts, self._parts = self._parts, self._growing.take_parts()
         for part in parts:
-            if self._live.end_ns + part.until_ns - part.since_ns - self._since_ns > self._window_ns:
-                self._add_up()  # before what was before is given up
+            if self._live.gives_up_ns(part, self._window_ns) > self._since_ns:
+                self._add_up()
             self._live.add(part, self._window_ns)
         if parts:
             moment = moment_of(self._live.profile(), self._live.states())
             self._since.note(moment)
             self._trends = self._since.trends()
             self._moment, self._lacks_some = moment, self._since_ns > 0
+            self._moment_ns = self._live.end_ns - moment.duration_ns, self._live.end_ns
         is_later = self._wants_all and self._lacks_some
         if is_later:
             rest = sums_of(self._live.profile(self._since_ns)) if self._since_ns < self._live.end_ns else None
@@ -77,7 +79,8 @@ class LiveData:
     def _add_up(self) -> None:
         """What is not in the sums since the start yet."""
         if self._live.end_ns > self._since_ns:
-            self._since.add(sums_of(self._live.profile(self._since_ns)))
+            moment = self._moment if self._moment_ns == (self._since_ns, self._live.end_ns) else None
+            self._since.add(moment or sums_of(self._live.profile(self._since_ns)))
             self._since_ns = self._live.end_ns
             self._all = self._since.with_last(None)
 

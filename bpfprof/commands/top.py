@@ -26,6 +26,9 @@ if TYPE_CHECKING:
     from bpfprof.capture.watch import Watch
 
 
+# Of the waits of each thread so many a second have stacks: of ten seconds enough to tell where most of them were.
+_MAX_SWITCHES = 20
+
 _EXAMPLES = (
     ("the last 10 seconds of a program, again and again", "sudo bpfprof top 1234"),
     ("the busiest functions of the whole machine", "sudo bpfprof top --all"),
@@ -54,7 +57,7 @@ def top(
     Its keys are at the bottom of the screen; h explains them. In a pipe, or on a terminal that only shows text, it
     prints a table every 2 seconds.
     """
-    asked = replace(asked, pids=(*asked.pids, *more_pids), async_rate_hz=0)
+    asked = replace(asked, pids=(*asked.pids, *more_pids), async_rate_hz=0, max_switches=_MAX_SWITCHES)
     check_targets(asked, (), "bpfprof top --pid 1234", takes_command=False)
     on_screen = not batch and sys.stdin.isatty() and sys.stdout.isatty() and acts_on_codes()
     reader().keeps = (*READING, *KERNEL_STACKS)

@@ -14,14 +14,15 @@ from typing import Any
 import numpy as np
 
 from bpfprof import array_types as npt
-from bpfprof.account.spans import Spans, SpanSource
+from bpfprof.account.added_up import AddingSource
+from bpfprof.account.spans import Spans
 from bpfprof.account.threads import sums_by
 from bpfprof.account.wakers import waker_of
 from bpfprof.dataclass import dataclass
 from bpfprof.model.frames import Frame, FrameKind
 from bpfprof.model.profile import GIL_ROW_DTYPE, WEIGHT_DTYPE, Interner, LastWait, Profile, Quality, ThreadTime, Waker
 from bpfprof.model.rows import one_after_another, picked
-from bpfprof.model.spans import SPAN_DTYPE, SpanFlag, ThreadState
+from bpfprof.model.spans import SPAN_DTYPE, How, SpanFlag, ThreadState
 from bpfprof.model.states import reason_text
 from bpfprof.model.statuses import LastState
 from bpfprof.profile.quality import recording_info
@@ -70,6 +71,11 @@ class LiveSpans:
     def end_ns(self) -> int:
         """The end of the last part, since the recording began; 0: there is none."""
         return self._parts[-1].end_ns if self._parts else 0
+
+    def gives_up_ns(self, part: Part, most_ns: int) -> int:
+        """Until when there is nothing left once add() has taken this part, since the recording began."""
+        most_end_ns = part.until_ns - int(self._tables.start["start_ns"]) - most_ns
+        return max((it.end_ns for it in self._parts if it.end_ns <= most_end_ns), default=0)
 
     def add(self, part: Part, most_ns: int) -> None:
         """Takes the next part, and gives up those that ended more than most_ns before its end."""
@@ -173,12 +179,11 @@ class LiveSpans:
     def _made(self, taken: Part) -> tuple[_Times, Spans]:
         part = part_recording(self._tables, taken)
         source = StackSource(part.recording)
-        made = SpanSource(part.recording, source.statuses)
+        made = AddingSource(part.recording, source.statuses)
         start_ns, watched = int(self._tables.start["start_ns"]), made.threads
         begin_ns, end_ns = taken.since_ns - start_ns, taken.until_ns - start_ns
         lives = watched.first_ns - start_ns, watched.last_ns - start_ns
-        blocks = [block for group in made.groups() for block in made.of_threads(group)]
-        spans = one_after_another(SPAN_DTYPE, blocks)
+        spans = one_after_another(SPAN_DTYPE, [made.with_single_waits(group) for group in made.groups()])
         stacks = _Stacks(ProfileStacks(source, self._interner), part.stacks, self._known, end_ns)
         spans["stack"] = stacks.numbers(span_keys(spans))
         spans = _added_up(spans)
@@ -261,7 +266,8 @@ def _go_on(held: Spans, made: Spans, borders_ns: Ints) -> Spans:
         return made
     last = np.full(int(max(held["thread"].max(), made["thread"].max(initial=0))) + 1, -1)
     last[held["thread"]] = np.arange(len(held))
-    later = np.flatnonzero((made["start_ns"] == borders_ns[made["thread"]]) & (made["state"] != ThreadState.ON_CPU))
+    is_later = (made["start_ns"] == borders_ns[made["thread"]]) & (made["state"] != ThreadState.ON_CPU)
+    later = np.flatnonzero(is_later & (made["how"] != How.SUMMED))
     before = last[made["thread"][later]]
     goes_on = before >= 0
     goes_on &= held["start_ns"][before] + held["duration_ns"][before] == made["start_ns"][later]

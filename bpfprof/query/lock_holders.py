@@ -38,6 +38,15 @@ class LockWaits:
     holders: tuple[Share, ...]
 
 
+def file_locked_for(profile: Profile, lock: LockWaits) -> tuple[str, str]:
+    """(the file, the process that has it locked) which its threads waited for when the recording ended; "": none."""
+    of_it = (it for it in profile.last_waits if it.thread in lock.threads and it.kind == "file-lock" and it.held_by)
+    found = next(of_it, None)
+    if found is None:
+        return "", ""
+    return found.name.partition(": ")[2] if found.name.startswith("fd ") else found.name, found.held_by
+
+
 def lock_waits(profile: Profile, work: Work, most: int = 0) -> list[LockWaits]:
     """Of so many locks with most waiting, 0: of all; that with most first."""
     assert profile.spans is not None

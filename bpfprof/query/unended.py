@@ -44,6 +44,7 @@ _TAKES_TURNS = frozenset(("wsgi_req_accept", "uwsgi_lock_futex", "proc_mutex_pth
 _ACCEPTS = frozenset(("accept", "accept4", "inet_csk_accept"))
 _WRITES = frozenset(("write", "writev", "pipe_write", "anon_pipe_write"))
 _TERMINALS = ("/dev/pts/", "/dev/tty", "/dev/console")
+_FRAMES = (FrameKind.PYTHON, FrameKind.NATIVE, FrameKind.INLINED, FrameKind.KERNEL)  # which are no marks
 _STUCK, _UNSURE, _FOR_WORK, _BEHIND, _ASKED, _OTHER = range(6)
 _SERVES = ("net", "poll", "pipe", "device")  # reasons of who waits for what comes from elsewhere
 
@@ -127,6 +128,7 @@ class _Judge:
         self._have_end = {it.thread for it in profile.last_waits if it.has_end}
         self._have_end |= {*looks["thread"][looks["has_end"] > 0].tolist()}
         self._in_python = frames.innermost_python() >= 0
+        self._has_frames = frames.innermost_of_best([it.kind in _FRAMES for it in frames.frames]) >= 0
         self._functions = {name: frames.have(_named(frames, names)) for name, names in _SETS.items()}
         self._outside = _in_other_libraries(frames)
 
@@ -163,6 +165,9 @@ class _Judge:
             return _STUCK
         if self._known.given[place]:
             return _ASKED  # others had it, and gave it
+        if not self._has_frames[stack]:  # a main thread rather waits for something than for work
+            own = self._profile.threads[thread]
+            return _UNSURE if int(own.tid) == int(own.pid) else _FOR_WORK
         return _UNSURE if self._in_python[stack] and not self._outside[stack] else _FOR_WORK
 
     def _of_net(self, row: np.void, reason: str) -> int:

@@ -214,7 +214,8 @@ def _lock(facts: Facts) -> str:
     held = f", held through {facts.inside} there" if facts.inside else ""
     most = "one lock" if facts.lock_part >= 0.6 else "locks"
     most += f" of {facts.object}" if facts.object else ""
-    hog = f"; {facts.hog} has it {percent(facts.hog_part)} of that" if facts.hog else ""
+    hog = f"; {facts.hog} has it" + (f" {percent(facts.hog_part)} of that" if facts.hog_part else " at the end")
+    hog = hog if facts.hog else ""
     where = _in(facts, ", most for that taken in ")
     return f"Bound by {most}: threads wait {facts.of(LOCK)} of the time{where}{held}{hog}."
 

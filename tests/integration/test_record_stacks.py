@@ -147,6 +147,25 @@ def test_threads_that_sleep_all_the_time(python: str, tmp_path: Path, look: Look
         look(judge)
 
 
+@some_interpreters
+def test_a_hang_after_many_waits_has_its_place(python: str, tmp_path: Path) -> None:
+    """A thread that has switched so often that its stack was not taken when it began to wait for ever.
+
+    Chance: of 4,000 switches at one a second some ten more than the first 50 have a stack, so the last one has one in 1
+    of 400 runs; the test holds in that one, too.
+    """
+    path = tmp_path / "x.bpfprof"
+    with running(python, program("hangs.py")) as target:
+        with recording("-p", target.pid, "--max-switches", 1, "-d", 4, "-o", path) as recorder:
+            target.tell("begin")
+            assert target.answer() == "hangs\n"
+            assert recorder.end(None).returncode == 0
+        mine = collapsed(path).of_thread(target.pid)
+    hung_us = sum(weight for _, _, frames, weight in mine.lines if frames[-1] == "[off-cpu: lock]")
+    assert hung_us > 500_000
+    assert mine.total_us("hangs", "off") >= 0.99 * hung_us
+
+
 def without_stack_us(folded: Folded) -> int:
     lines = [(frames, us) for _, _, frames, us in folded.lines if frames[-1] != "[runqueue]"]
     return sum(us for frames, us in lines if frames[0] in STACKLESS)

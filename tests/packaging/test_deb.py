@@ -27,7 +27,7 @@ mount --rbind /proc root/proc && mount --rbind /sys root/sys && mount --rbind /d
 cp "$2" root/opt/bpfprof.deb
 folder=root$(/usr/bin/python3 -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
 mkdir -p "$folder" && echo "$3" >"$folder/dependencies.pth"
-rm -rf root/var/cache/bpfprof
+until rm -rf root/var/cache/bpfprof 2>/dev/null; do :; done # others may fill it just then
 # What is there and was not, and what was there and is not: a device in the overlay's upper folder.
 listing() {
     (cd upper && find . -path ./tmp -prune -o -path ./var/log -prune -o -path ./var/lib/dpkg -prune -o -print) | sort |

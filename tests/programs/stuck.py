@@ -40,6 +40,17 @@ def tell(reason, holder=None):
     print("ready", os.getpid(), json.dumps({"waits": WAITS, "circles": CIRCLES}), flush=True)
 
 
+def thread_id():
+    return ctypes.CDLL(None).syscall(186)  # gettid; threading has it from 3.8 on
+
+
+def listener():
+    listens = socket.socket()
+    listens.bind(("127.0.0.1", 0))
+    listens.listen()
+    return listens
+
+
 def start(name, function, *arguments):
     thread = threading.Thread(target=function, args=arguments, name=name, daemon=True)
     thread.start()
@@ -143,7 +154,7 @@ def child():
 def no_answer():
     """A server that takes the connection and says nothing."""
     global LISTENER
-    LISTENER = socket.create_server(("127.0.0.1", 0))
+    LISTENER = listener()
     client = socket.create_connection(LISTENER.getsockname())
     client.sendall(b"GET / HTTP/1.0\r\n\r\n")
     tell("net")
@@ -153,7 +164,7 @@ def no_answer():
 def no_answer_select():
     """The same, waited for by select()."""
     global LISTENER
-    LISTENER = socket.create_server(("127.0.0.1", 0))
+    LISTENER = listener()
     client = socket.create_connection(LISTENER.getsockname())
     client.sendall(b"GET / HTTP/1.0\r\n\r\n")
     tell("poll")
@@ -338,7 +349,7 @@ def pool_of_itself():
     workers = queue.Queue()
 
     def outer():
-        workers.put(threading.get_native_id())
+        workers.put(thread_id())
         pool.submit(int).result()
 
     future, worker = pool.submit(outer), workers.get()
@@ -377,6 +388,34 @@ def sqlite_busy():
     in_child(lock)
     tell("sleep", CHILDREN[0])
     connect().execute("BEGIN EXCLUSIVE")  # hangs
+
+
+def lock_file(make):
+    """A lock file of a library, which another process has."""
+    path = os.path.join(tempfile.mkdtemp(), "lock")
+
+    def lock():
+        held = make(path)
+        held.acquire()
+        return held
+
+    in_child(lock)
+    tell("sleep", CHILDREN[0])
+    make(path).acquire()  # hangs
+
+
+def filelock():
+    lock_file(__import__("filelock").FileLock)
+
+
+def portalocker():
+    from portalocker import Lock, LockFlags
+
+    lock_file(lambda path: Lock(path, timeout=600, flags=LockFlags.EXCLUSIVE | LockFlags.NON_BLOCKING))
+
+
+def fasteners():
+    lock_file(__import__("fasteners").InterProcessLock)
 
 
 def manager():
