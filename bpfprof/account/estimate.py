@@ -85,10 +85,15 @@ def spread(
     nanoseconds = np.diff(np.rint(passed * shares), axis=0).astype(np.int64)
     largest = int(np.argmax(shares))
     nanoseconds[:, largest] += gaps_ns - nanoseconds.sum(axis=1)
-    # In tiny gaps rounding can take more than there is: the others give it back.
-    for place in np.flatnonzero(nanoseconds[:, largest] < 0).tolist():
-        nanoseconds[place] = 0
-        nanoseconds[place, largest] = gaps_ns[place]
+    # In tiny gaps rounding can take more than there is: the others give it back, and get it in the longest one.
+    tiny = np.flatnonzero(nanoseconds[:, largest] < 0)
+    if len(tiny):
+        given = nanoseconds[tiny].sum(axis=0)
+        nanoseconds[tiny] = 0
+        nanoseconds[tiny, largest] = gaps_ns[tiny]
+        longest, lacking = int(np.argmax(gaps_ns)), given - nanoseconds[tiny].sum(axis=0)
+        if (nanoseconds[longest] + lacking >= 0).all():
+            nanoseconds[longest] += lacking
     fractions = passed / max(1, all_ns or int(passed[-1, 0])) * sums["count"]
     return nanoseconds, np.diff(np.rint(fractions), axis=0).astype(np.int64)
 

@@ -46,7 +46,8 @@ WHOLE = 0.97
 COMMANDS, ROUNDS = ("seq", "sort", "uniq", "wc"), 2
 TARGETS, SPAN = ("training loop", "numpy", "server", "client"), 0.05
 WARM_UP_S = 2
-PIPELINE = "echo ready; while :; do seq 1 200000 | sort -n | uniq | wc -l; done >/dev/null"
+# Programs that live for some tenths of a second: in the first 10 ms of each it has no table.
+PIPELINE = "echo ready; while :; do seq 1 800000 | sort -n | uniq | wc -l; done >/dev/null"
 PARKED = """
 import threading
 def park():

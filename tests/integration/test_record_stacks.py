@@ -257,18 +257,23 @@ def churn(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 
 def test_no_function_is_given_the_time_of_another(churn: Churn) -> None:
-    """Addresses of code objects are used again at once; every sample and wait lies within its function's own call."""
+    """Addresses of code objects are used again at once; every sample and wait lies within its function's own call.
+
+    A wait of which the kernel did not tell the end lasts until the next one: so many may end too late.
+    """
     assert churn.distinct_addresses < len(churn.functions) / 2, "no address was used again: nothing was tested"
     found = churned_rows(churn.recording)
     named = [name for name in found if name.startswith("churn_")]
-    wrong = []
+    wrong, late = [], []
     for name in named:
         assert name in churn.functions, f"{name} never existed"
         first_ns = churn.functions[name]["start_ns"]
         last_ns = first_ns + churn.functions[name]["wall_ns"]
-        outside = [it for it in found[name] if not first_ns <= it[0] <= it[1] <= last_ns]
+        outside = [it for it in found[name] if not first_ns <= it[0] <= last_ns]
         wrong += [f"{name}: {len(outside)} of {len(found[name])} when another one ran"] if outside else []
+        late += [name for begin_ns, end_ns in found[name] if begin_ns <= last_ns < end_ns]
     assert not wrong
+    assert len(late) <= churn.recording.end["switches_untold"], late
     assert len(named) >= 100
 
 

@@ -155,6 +155,19 @@ def test_blocks_make_no_difference(block_rows: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(10))
+def test_tiny_gaps_take_nothing_from_a_sum(seed: int) -> None:
+    """In gaps of some nanoseconds rounding can take more than there is."""
+    chance = np.random.default_rng(seed)
+    gaps = np.append(chance.integers(1, 4, 3000), 1_000_000)
+    sums = np.zeros(8, SUM_DTYPE)
+    sums["ns"] = chance.integers(1, 10**6, len(sums))
+    nanoseconds, _ = spread(gaps, sums)
+    together, _ = spread(gaps.sum(keepdims=True), sums)
+    assert (nanoseconds >= 0).all() and (nanoseconds.sum(axis=1) == gaps).all()
+    assert nanoseconds.sum(axis=0).tolist() == together[0].tolist()
+
+
+@pytest.mark.parametrize("seed", range(10))
 def test_sums_are_spread_to_the_nanosecond(seed: int) -> None:
     chance = np.random.default_rng(seed)
     gaps = chance.integers(1, 10 ** int(chance.integers(1, 9)), int(chance.integers(1, 200)))
