@@ -44,7 +44,7 @@ from bpfprof.recording.writer import Sink
 # How often the buffers are drained: they hold two seconds of 50,000 switches a second. Sooner where something new must
 # be read from the target while it is still there.
 _TICK_S, _SOON_TICK_S, _STARTING_TICK_S = 0.25, 0.05, 0.02
-_PART_TICK_S = 0.5  # where parts of it are looked at while it goes on, which costs CPU time, too; but twice a part
+_PART_TICKS, _PART_TICK_S = 10, 1.0  # of a part, where they are looked at while it goes on; the longest one
 _STACK_KEYS = [name for name in THREAD_DTYPE.names or () if name.endswith("stack")]
 _COMM = np.dtype(f"S{abi.CONSTANTS['BP_COMM_BYTES']}")
 # Times what a drain took, of targets and of all: programs that begin make it cost 20% of a CPU at most, or 5%.
@@ -248,7 +248,7 @@ class Session:
     def _tick_s(self) -> float:
         tick_s = _SOON_TICK_S if self._is_urgent else _TICK_S
         tick_s = _STARTING_TICK_S if self._processes.is_one_starting else tick_s
-        tick_s = max(tick_s, min(self.part_s / 2, _PART_TICK_S)) if tick_s == _TICK_S else tick_s
+        tick_s = max(tick_s, min(self.part_s / _PART_TICKS, _PART_TICK_S)) if tick_s == _TICK_S else tick_s
         rest = _DRAIN_REST_OF_ALL if self._watch.options.watches_all else _DRAIN_REST
         return min(max(tick_s, rest * self._drain_cost_s), max(tick_s, _TICK_S))
 
