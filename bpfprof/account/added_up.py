@@ -26,7 +26,7 @@ _PARKED_PART = 0.95  # of a thread's time: a wait of so much is a span of its ow
 
 
 class AddedUp(NamedTuple):
-    """longest_ns: of each span the longest wait of those that it is made of, as far as their times are known.
+    """longest_ns: for each span the longest wait of those that it is made of, as far as their times are known.
 
     is_parked: whether that is nearly all time of its thread; no other wait is part of the span then. times:
     WAIT_TIME_DTYPE, in the order of threads and time, of all waits that have a row; None: the spans are single. pieces:
@@ -317,7 +317,7 @@ def _in_order(pieces: Spans, spans: Spans) -> Spans:
 def _gil_part(
     kinds: Spans, number: npt.NDArray[np.intp], held: Spans, is_first: Bools, wait: npt.NDArray[np.uint32]
 ) -> tuple[_Part, npt.NDArray[np.intp]]:
-    """(spans of parts of waits for a GIL, the number of each part's). Of each part: number: its span without holders,
+    """(spans of parts of waits for a GIL, the number of each part's). For each part: number: its span without holders,
     is_first: whether its row begins a wait, wait: the number of that."""
     order, begin = grouped([number, held["holder"], held["stack"]])
     first = first_of(order, begin)

@@ -48,7 +48,7 @@ _FUNCTIONS = [(file, re.compile(function), reason) for file, function, reason in
 
 
 def await_reasons(recording: Recording) -> npt.NDArray[np.uint8]:
-    """Of each of the recording's task_waits."""
+    """For each of the recording's task_waits."""
     rows = recording.task_waits
     keys, which = np.unique(rows[["stack", "waits_for", "callback", "state"]], return_inverse=True)
     ends = np.cumsum(recording.stacks["python_count"], dtype=np.int64)

@@ -20,8 +20,8 @@ class Bursts:
     ran + taken_ns + added_ns + unknown_ns is how long it was on the wall clock. taken_ns: others had its CPU, at a
     moment that has nothing to do with what it did; added_ns: in waits that were only added up; unknown_ns: what tells
     of it was lost. edges: the bursts laid end to end on the threads' CPU clocks, one more than bursts, from 0 to their
-    CPU time. first: of each thread its first burst, and one more for the end; every thread has one. thread: place of
-    each burst's thread. before_wait: of each wait the burst before it.
+    CPU time. first: for each thread its first burst, and one more for the end; every thread has one. thread: place of
+    each burst's thread. before_wait: for each wait the burst before it.
     """
 
     start_ns: Int64Array
@@ -46,7 +46,7 @@ class Bursts:
     ) -> Bursts:
         """The bursts between the waits (from begin_ns to end_ns) of each of the chosen threads, before and after them.
 
-        preempted_ns: of each thread what without_preemptions() gives; added_ns: all its other waits that were only
+        preempted_ns: for each thread what without_preemptions() gives; added_ns: all its other waits that were only
         added up. What bursts have beyond them is not known.
         """
         waits, count = threads.waits, len(chosen)

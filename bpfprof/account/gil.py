@@ -109,7 +109,7 @@ def _gil_rows(recording: Recording, waits: GilWaits) -> _GilRows:
 
 
 def _gave_away(recording: Recording, thread: Int64Array, address: npt.NDArray[np.uint64]) -> Bools:
-    """Of each wait for a GIL whether its thread waits for another one to take it."""
+    """For each wait for a GIL whether its thread waits for another one to take it."""
     switches = [recording.processes[row.process].gil_switch or (0, 0) for row in recording.threads]
     start, size = np.array(switches or [(0, 0)], np.uint64)[thread].T
     return np.asarray((address >= start) & (address - start < size))

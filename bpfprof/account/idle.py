@@ -71,7 +71,7 @@ _FROM_ROOT_FRAMES = 4  # run, the target, one more function, get
 
 
 def idle_stacks(frames: StackFunctions) -> Bools:
-    """Of each stack by its number, whether a thread that waits there is idle."""
+    """For each stack by its number, whether a thread that waits there is idle."""
     is_idle = np.zeros(frames.stack_count + 1, np.bool_)
     if not len(frames.stack):
         return is_idle

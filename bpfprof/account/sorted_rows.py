@@ -17,7 +17,7 @@ _PART_BYTES = 8 << 20  # of rows that are sorted at a time, but those of one thr
 
 
 class SortedRows(Protocol):
-    """begin: of each thread the place of its first row, and one more for the end."""
+    """begin: for each thread the place of its first row, and one more for the end."""
 
     @property
     def begin(self) -> Int64Array: ...

@@ -36,7 +36,7 @@ _MOST_CELLS = 1 << 16  # of gaps times sums of short waits of a thread
 
 
 class SpanSource:
-    """The spans of one recording, some threads at a time. statuses: of each of its stacks by number, 0: none."""
+    """The spans of one recording, some threads at a time. statuses: for each of its stacks by number, 0: none."""
 
     def __init__(self, recording: Recording, statuses: npt.NDArray[np.uint8]) -> None:
         self._recording, self._statuses = recording, statuses

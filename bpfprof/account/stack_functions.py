@@ -43,7 +43,7 @@ class StackFunctions:
             self._by_function.setdefault(code.qualname.rpartition(".")[2], []).append(index)
 
     def are(self, mark: Mark) -> Bools:
-        """Of each frame, whether it has this mark."""
+        """For each frame, whether it has this mark."""
         tail, function = mark
         is_marked = np.zeros(len(self._code_rows), np.bool_)
         candidates = self._by_function.get(function, [])
@@ -51,7 +51,7 @@ class StackFunctions:
         return np.asarray(is_marked[self._codes])
 
     def with_innermost(self, mark: Mark | None = None) -> Bools:
-        """Of each stack by its number, whether its innermost Python function has this mark; None: it has any."""
+        """For each stack by its number, whether its innermost Python function has this mark; None: it has any."""
         found = np.zeros(self.stack_count + 1, np.bool_)
         found[self.stack[self.is_innermost if mark is None else self.is_innermost & self.are(mark)]] = True
         return found

@@ -146,7 +146,7 @@ def collect_threads(recording: Recording) -> Threads:
 
 
 def _booked(rows: npt.NDArray[np.void], count: int) -> tuple[Int64Array, Int64Array]:
-    """Of each thread (how long the rows waited, blocked and runnable; what was stolen)."""
+    """For each thread (how long the rows waited, blocked and runnable; what was stolen)."""
     waited_ns, stolen_ns = np.zeros((2, count), np.int64)
     for block in blocks(rows):
         thread = block["thread"]

@@ -57,7 +57,7 @@ def waker_of(recording: Recording, row: RecordedWaker) -> Waker:
 def waker_places(
     recording: Recording, rows: npt.NDArray[np.void], reasons: npt.NDArray[np.uint16], blocked_ns: Int64Array
 ) -> npt.NDArray[np.uint32]:
-    """Of each of these rows of waits its waker's place in waker_table() from 1 on; 0: not known."""
+    """For each of these rows of waits its waker's place in waker_table() from 1 on; 0: not known."""
     places, kinds, calls = rows["waker"].astype(np.int64), rows["waker_kind"], rows["syscall"]
     is_interrupt = (kinds == WakerKind.INTERRUPT) | (kinds == WakerKind.SOFT_INTERRUPT)
     is_timed = np.isin(reasons, [reason_number(word) for word in _TIMED]) | np.isin(calls, _TIMED_CALLS)

@@ -207,7 +207,7 @@ class _Threads:
         return replace(wanted, held_by_tid=None, held_by_pid=None, held_in=None)
 
     def _variables(self, stacks: list[ThreadStack]) -> list[list[dict[str, str]]]:
-        """Of each frame of each thread."""
+        """For each frame of each thread."""
         found, memory = self._process.interpreter, self._process.memory
         if not self._with_variables or found is None or memory is None:
             return [[] for _ in stacks]
@@ -223,7 +223,7 @@ class _Threads:
         ]
 
     def _placed(self, stacks: list[ThreadStack], frames_of: list[list[Frame]]) -> dict[Tid, list[PlacedFrame]]:
-        """Of each thread where its frames are, innermost first."""
+        """For each thread where its frames are, innermost first."""
         return {
             stack.tid: [
                 (stack.addresses[place], stack.frames[place][0], frame.name, frame.file)

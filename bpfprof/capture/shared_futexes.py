@@ -34,7 +34,7 @@ class SharedFutexes:
         self._looks_left, self._since_s = _LOOKS_AT_ONCE, time.monotonic()
 
     def places(self, pids: npt.NDArray[np.uint32], waits: npt.NDArray[np.void]) -> npt.NDArray[np.uint32]:
-        """Of each wait (fields syscall, args) for one; 0: it is for none, or not known yet."""
+        """For each wait (fields syscall, args) for one; 0: it is for none, or not known yet."""
         places = np.zeros(len(waits), np.uint32)
         is_shared = (waits["syscall"] == _FUTEX) & (waits["args"][:, 1] & np.uint64(FUTEX_PRIVATE) == 0)
         chosen = np.flatnonzero(is_shared)

@@ -109,7 +109,7 @@ class Namer:
             self._found.append((list(texts), names))
 
     def _resolve(self, file: CodeFile, addresses: list[int]) -> Sequence[Sequence[Name]]:
-        """Of each address the functions it is in, innermost first."""
+        """For each address the functions it is in, innermost first."""
         if file.image is not None and file.path not in (MEMORY, TRAMPOLINES):
             return self._names_of(file, file.image).resolve(addresses)
         array = np.array(addresses, np.uint64)

@@ -34,7 +34,7 @@ _QUERIES: dict[str, tuple[Callable[[Engine, Asked], Any], Callable[[Any], list[s
 }
 _REGRESSIONS = "regressions"
 _NAMES = (*_QUERIES, _REGRESSIONS)
-# Of each query the options that mean something to it alone, and the sorts it has, its own first.
+# For each query the options that mean something to it alone, and the sorts it has, its own first.
 _TAKES = {
     "top": {"sort", "limit"},
     "slowest": {"by", "sort", "limit"},

@@ -34,7 +34,7 @@ _HEAD_BYTES = 16  # of the header of an object in all builds whose queues are re
 
 @dataclass
 class Futures:
-    """Of one process at one moment. stacks: of each thread, innermost first; endless: those that wait for no time."""
+    """Of one process at one moment. stacks: for each thread, innermost first; endless: those that wait for no time."""
 
     objects: Objects
     values: FrameValues

@@ -76,7 +76,7 @@ def side_totals(recordings: Any) -> Any:
 def side_functions(engine: Engine, recordings: Any, most: int) -> Any:
     """A row a (function, side of sides()), of the `most` functions with most time; functions: how many there are.
 
-    Of each of SIDE_TIMES, seconds in a recording, the sum x, that of its squares xx, and that of its products with the
+    For each of SIDE_TIMES, seconds in a recording, the sum x, that of its squares xx, and that of its products with the
     recording's seconds of work xw.
     """
     import ibis

@@ -96,7 +96,7 @@ def weight_rows(profile: Profile, spans: DataSpans) -> npt.NDArray[np.void]:
 def _parts(
     ns: npt.NDArray[np.int64], overlap: npt.NDArray[np.float64], is_first: npt.NDArray[np.bool_]
 ) -> npt.NDArray[np.int64]:
-    """Of each piece of a span its part of what the span stands for; they sum to it."""
+    """For each piece of a span its part of what the span stands for; they sum to it."""
     begins = np.flatnonzero(is_first)
     of_span = np.cumsum(is_first) - 1
     whole = np.add.reduceat(overlap, begins)[of_span]

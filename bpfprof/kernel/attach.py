@@ -13,7 +13,7 @@ from bpfprof.kernel.refusals import refusal
 # Births and deaths first, so that nothing is missed of a thread that the scheduler's tracepoints then report.
 _TRACEPOINTS = ("sched_process_free", "sched_process_fork", "sched_process_exec", "sched_waking", "sched_switch")
 
-# Of each event and CPU, where no period is asked for: a quarter of perf's default; at 3 us a sample 0.3% of a CPU.
+# For each event and CPU, where no period is asked for: a quarter of perf's default; at 3 us a sample 0.3% of a CPU.
 _EVENT_RATE_HZ = 997
 
 
@@ -50,7 +50,7 @@ class Attachments:
                 raise refusal(f"the perf event {name}", error) from error
 
     def uncounted_percent(self) -> dict[str, int]:
-        """Of each event for how much of the time it was not counted: a CPU has so many counters only."""
+        """For each event for how much of the time it was not counted: a CPU has so many counters only."""
         percent = {}
         for name, fds in self.event_fds.items():
             enabled_ns, running_ns = map(sum, zip(*map(bpf_syscall.perf_event_times, fds)))

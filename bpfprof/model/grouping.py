@@ -48,7 +48,7 @@ def first_of(order: npt.NDArray[np.intp], begin: npt.NDArray[np.intp]) -> npt.ND
 
 
 def numbers_of(order: npt.NDArray[np.intp], begin: npt.NDArray[np.intp]) -> npt.NDArray[np.intp]:
-    """Of each row the number of its group, from what grouped() gave."""
+    """For each row the number of its group, from what grouped() gave."""
     numbers = np.empty(len(order), np.intp)
     numbers[order] = np.repeat(np.arange(len(begin)), np.diff(np.append(begin, len(order))))
     return numbers
@@ -77,7 +77,7 @@ def _keys(columns: Iterable[npt.NDArray[Any]]) -> tuple[npt.NDArray[np.int64], i
 
 
 def _limits(columns: Sequence[npt.NDArray[Any]]) -> list[tuple[int, int]]:
-    """Of each its least value, and how many numbers there are from that to its largest one."""
+    """For each its least value, and how many numbers there are from that to its largest one."""
     limits = [(int(column.min()), int(column.max())) if len(column) else (0, 0) for column in columns]
     return [(least, most - least + 1) for least, most in limits]
 

@@ -33,7 +33,7 @@ class WaitsFor:
 class ThreadNow:
     """`reason` is a word of reason_text(), "" of a thread that does not wait; for_s: how long it has waited, if known.
 
-    Frames are innermost first. note: why they are not whole, else "". variables: of each frame, name -> short text of
+    Frames are innermost first. note: why they are not whole, else "". variables: for each frame, name -> short text of
     the value; empty where they were not asked for.
     """
 

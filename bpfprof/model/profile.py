@@ -325,7 +325,7 @@ class Profile:
     `spans` has SPAN_DTYPE with the profile's stacks (`stack` a place in `stacks`, waker_stack and holder_stack + 1),
     sorted by (thread, start_ns), or is None when it was not asked for: all of them, those that the profile does not
     show with SpanFlag.HIDDEN. `wakers`: what its column `waker` refers to. `gil_waits` has
-    GIL_ROW_DTYPE, sorted by thread: of each thread the rows sum to its time with the reason "gil".
+    GIL_ROW_DTYPE, sorted by thread: for each thread the rows sum to its time with the reason "gil".
     `filter_text`: what was asked to be shown, "" for all. `task_spans` has TASK_SPAN_DTYPE, sorted by (task, start_ns).
     `event_weights` has EVENT_WEIGHT_DTYPE, whose events are those of `events`; they are no part of the time.
     `objects`: what the column `object` of spans refers to, from 1 on. `lock_holders` has LOCK_HOLDER_DTYPE, with times

@@ -57,7 +57,7 @@ class ElfNames:
         return names
 
     def resolve(self, addresses: Sequence[int]) -> list[tuple[Name, ...]]:
-        """Of each address the functions it is in, innermost first: more than one where functions were inlined.
+        """For each address the functions it is in, innermost first: more than one where functions were inlined.
 
         () when there is no name; an address in the evaluation function has a row in any case.
         """

@@ -32,7 +32,7 @@ class CpuLimits:
         self.percents: dict[str, int] = {}  # of a CPU, by pid
 
     def note(self, pids: Iterable[Pid]) -> None:
-        """What these may use, while they are there; of each that is new."""
+        """What these may use, while they are there; for each that is new."""
         new = [pid for pid in pids if str(pid) not in self.percents]
         self.begin(new)
         self.percents |= {str(pid): round(100 * cpus_of(pid)) for pid in new}

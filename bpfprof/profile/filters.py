@@ -34,7 +34,7 @@ class Masks:
         )
 
     def of(self, spans: npt.NDArray[np.void]) -> Bools:
-        """Of each span whether it passes."""
+        """For each span whether it passes."""
         wanted, is_wait = self._wanted, spans["state"] == ThreadState.OFF_CPU
         passes = spans["state"] != ThreadState.UNKNOWN
         if wanted.states:
@@ -57,7 +57,7 @@ class Masks:
 
     @cached_property
     def _has_function(self) -> Bools:
-        """Of each stack by its number."""
+        """For each stack by its number."""
         pattern, source = self._wanted.function, self._source
         assert pattern is not None
         stacks = range(1, len(source.statuses))
@@ -93,7 +93,7 @@ def _has(pattern: re.Pattern[str] | None, name: str, number: int) -> bool:
 
 
 def wait_lengths(spans: npt.NDArray[np.void]) -> npt.NDArray[np.int64]:
-    """Of each span of a wait with a row how long all of that wait was blocked; of all other spans 0.
+    """For each span of a wait with a row how long all of that wait was blocked; of all other spans 0.
 
     A wait for a GIL comes as many spans; those of one wait stand together.
     """

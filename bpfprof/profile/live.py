@@ -259,7 +259,7 @@ def _added_up(spans: Spans) -> Spans:
 def _go_on(held: Spans, made: Spans, borders_ns: Ints) -> Spans:
     """Adds those of `made` that go on where a held span ended to that one, and returns the others.
 
-    borders_ns: of each thread where, if what it did then went on. Of each thread later spans come after earlier ones in
+    borders_ns: for each thread where, if what it did then went on. Later spans of a thread come after earlier ones in
     `held`.
     """
     if not len(held):

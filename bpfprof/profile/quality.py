@@ -88,7 +88,7 @@ def recording_quality(recording: Recording, spans: SpanSource, source: StackSour
     """How much of the truth the recording holds, whatever is shown of it."""
     # In mode cpu waits have no stacks.
     has_waits = recording_mode(recording) != "cpu"
-    # Of each stack how many rows have it, of each status how many have no stack.
+    # For each stack how many rows have it, of each status how many have no stack.
     stacks, own = np.zeros(len(source.statuses), np.int64), np.zeros(256, np.int64)
     waits = spans.threads.waits
     blocks = (waits.rows(block) for block in waits.blocks() if has_waits)

@@ -1,6 +1,6 @@
 """Profile with its spans -> ExportProfilesServiceRequest (opentelemetry-proto, profiles/v1development).
 
-Of each of CPU, ready and wait there is a profile, because one has one type of sample. All share a dictionary, of whose
+For each of CPU, ready and wait there is a profile, because one has one type of sample. All share a dictionary, of whose
 tables the first row says "none".
 """
 

@@ -55,7 +55,7 @@ class Notes:
 
 
 class Session(Notes):
-    """`tests`: of each that has ended its name, its note and whether it passed."""
+    """`tests`: for each that has ended its name, its note and whether it passed."""
 
     def __init__(self, config: pytest.Config) -> None:
         super().__init__()

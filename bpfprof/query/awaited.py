@@ -189,7 +189,7 @@ def _are_main(profile: Profile) -> Bools:
 
 
 def _largest_ns(rows: npt.NDArray[np.void], causes: Ints, count: int) -> Ints:
-    """Of each thread the time of its largest cause; CPU time in Python and native code is one."""
+    """For each thread the time of its largest cause; CPU time in Python and native code is one."""
     is_one = causes < len(CAUSES)
     merged = np.where(causes == PYTHON, NATIVE, causes)[is_one]
     spent = sums(rows["thread"][is_one] * len(CAUSES) + merged, rows["ns"][is_one], max(count, 1) * len(CAUSES))

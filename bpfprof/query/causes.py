@@ -38,7 +38,7 @@ _NEVER_MEMORY = (READY, GIL, LOCK, SLEEP, CHILD, GPU, SPIN)
 
 
 def causes_of(work: Work) -> Ints:
-    """Of each row a place in CAUSES; IDLE and HANDED are what they were, beyond them."""
+    """For each row a place in CAUSES; IDLE and HANDED are what they were, beyond them."""
     rows, frames = work.rows, work.stack_frames
     causes = np.where(rows["share"] >= IDLE, rows["share"] + len(CAUSES) - IDLE, rows["share"])
     is_cpu = np.isin(rows["share"], (PYTHON, NATIVE))
@@ -50,7 +50,7 @@ def causes_of(work: Work) -> Ints:
 
 
 def cause_ns(rows: npt.NDArray[np.void], causes: Ints) -> Ints:
-    """Of each of CAUSES."""
+    """For each of CAUSES."""
     return sums(causes, rows["ns"], len(CAUSES) + 2)[: len(CAUSES)]
 
 

@@ -87,7 +87,7 @@ def woken_by(waits: Waits, threads: Ints, functions: Ints, places: Ints, depth: 
     """Who ended the waits of the rows at these places for most of their time; then who ended the wait of that thread
     before.
 
-    threads: of each waker, -1: none of the profile's. functions: of each stack the frame of its function, -1: none.
+    threads: for each waker, -1: none of the profile's. functions: for each stack the frame of its function, -1: none.
     Ends after `depth`, or where nothing is known.
     """
     chain: list[WokenBy] = []
@@ -135,8 +135,8 @@ def holders_in(
 ) -> tuple[Share, ...]:
     """Who held a lock, and in which function; `value`: a holder, -1: not known. stack: place + 1, 0: not known.
 
-    functions: of each stack the frame of its function, owners: with its line, -1: none. `frame` of a share has the line
-    with most of its time.
+    functions: for each stack the frame of its function, owners: with its line, -1: none. `frame` of a share has the
+    line with most of its time.
     """
     places, spent = stack.astype(np.int64) - 1, ns.astype(np.int64)
     frames, lines = np.append(functions, -1)[places], np.append(owners, -1)[places]
@@ -153,7 +153,7 @@ def holders_in(
 
 
 def gil_waits(profile: Profile, group_of: Ints | None = None) -> list[GilWait]:
-    """Of each thread that waited for a GIL, most first. group_of: of each thread one that it counts as."""
+    """For each thread that waited for a GIL, most first. group_of: for each thread one that it counts as."""
     rows = profile.gil_waits
     if not len(rows):
         return []
@@ -170,7 +170,7 @@ def gil_waits(profile: Profile, group_of: Ints | None = None) -> list[GilWait]:
 
 
 def convoys(profile: Profile) -> dict[int, float]:
-    """Of each process with spans of waits for a GIL how many threads waited on average while one did.
+    """For each process with spans of waits for a GIL how many threads waited on average while one did.
 
     Waits whose times are not known say nothing of that.
     """

@@ -22,7 +22,7 @@ def checkpoint_facts(
 ) -> tuple[dict[str, Any], int] | None:
     """(those of Facts that say something of it, the place where it is done), None where it is little.
 
-    phases: of all stacks. causes: of each row of work a place in CAUSES. whole_ns: what the part is of.
+    phases: of all stacks. causes: for each row of work a place in CAUSES. whole_ns: what the part is of.
     """
     saves = phases.of_stack == phases.names.index(CHECKPOINT)
     chosen = saves[work.rows["stack"]] & (work.rows["share"] < IDLE)

@@ -114,7 +114,7 @@ def waited_ns(profile: Profile, work: Work, threads: tuple[int, ...], stacks: Bo
 
 
 def handed_waits(profile: Profile, work: Work) -> dict[int, dict[int, int]]:
-    """Of each thread what waited_ns() says of it alone, where it waited for any."""
+    """For each thread what waited_ns() says of it alone, where it waited for any."""
     assert profile.spans is not None
     spans, rows = profile.spans, work.rows
     handed = rows[rows["share"] == HANDED]
@@ -132,7 +132,7 @@ def handed_waits(profile: Profile, work: Work) -> dict[int, dict[int, int]]:
 
 
 def _places(rows: npt.NDArray[np.void]) -> Ints:
-    """Of each row its thread and stack as one number."""
+    """For each row its thread and stack as one number."""
     return np.asarray(rows["thread"].astype(np.int64) << 32 | rows["stack"])
 
 

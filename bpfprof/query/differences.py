@@ -103,7 +103,7 @@ def _sum(one: Change, other: Change) -> Change:
 
 @dataclass(frozen=True)
 class Differences:
-    """rows: what was found first, then most different first. work_s: of each side, all its recordings together."""
+    """rows: what was found first, then most different first. work_s: for each side, all its recordings together."""
 
     rows: tuple[Difference, ...]
     work_s: tuple[float, float]

@@ -8,7 +8,7 @@ from bpfprof.query.origins import is_runtime, origins
 
 
 def library_groups(profile: Profile) -> tuple[list[int], list[int]]:
-    """Of each frame the first one of its library, -1: it has none; of each stack that of the library that owns it.
+    """For each frame the first one of its library, -1: it has none; for each stack that of the library that owns it.
 
     What the kernel, the interpreter and the C library did is the own time of the library that called them.
     """

@@ -105,7 +105,7 @@ def lock_frames(work: Work) -> list[int]:
 def hog_of(lock: LockWaits, functions: Ints) -> Share | None:
     """Who held it for most of the time that others waited: one thread, or several (`value` -1) in one function.
 
-    Of two threads each waits for the other, and of many in one function too: then nobody is. functions: of each frame.
+    Of two threads each waits for the other, and of many in one function too: then nobody is. functions: for each frame.
     """
     known = [share for share in lock.holders if share.value >= 0]
     by_thread, by_function = Counter[int](), Counter[int]()

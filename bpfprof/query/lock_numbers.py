@@ -55,7 +55,7 @@ def numbered_locks(
 ) -> tuple[tuple[tuple[int, int], ...], Ints]:
     """(process and address by number, the number of each span or 0).
 
-    Of each stack: functions: the one it waits in; is_parked: whether it waits in CPython's parking lot.
+    For each stack: functions: the one it waits in; is_parked: whether it waits in CPython's parking lot.
     """
     numbers = np.zeros(len(spans), np.int64)
     of_locks = np.flatnonzero(is_lock)

@@ -115,7 +115,7 @@ def _cpu_ns(spans: npt.NDArray[np.void], moments_ns: Ints) -> Ints:
 
 
 def lines_of(stack_frames: StackFrames, functions: Ints, function: int) -> Ints:
-    """Of each stack the line of the outermost call of the function, 0: it has none. functions: of each frame."""
+    """For each stack the line of the outermost call of the function, 0: it has none. functions: for each frame."""
     found = np.zeros(stack_frames.count + 1, np.int64)
     places = np.flatnonzero(functions[stack_frames.flat] == function)
     stacks, first = np.unique(stack_frames.stack_of[places], return_index=True)
@@ -141,7 +141,7 @@ def turns_by_call(seen: Seen, is_inside: Bools, function: int = -1, coverage: fl
 
 
 def turns_by_line(seen: Seen, lines: Ints, function: int = -1, coverage: float = 1.0) -> Iterator[Turns]:
-    """Where its lines go back. lines: of each place of `seen`, 0: not in the function, which is passed over."""
+    """Where its lines go back. lines: for each place of `seen`, 0: not in the function, which is passed over."""
     inside = np.flatnonzero(lines)
     known, rank = np.unique(lines[inside], return_inverse=True)
     back = np.flatnonzero(np.diff(rank) < 0)

@@ -24,7 +24,7 @@ _SUMMED = ("on_cpu_ns", "runqueue_ns", "off_cpu_ns", "sample_count", "wait_count
 
 @dataclass(frozen=True)
 class MergedThreads:
-    """group_of: of each thread of the profile the place of what it is part of in `threads`.
+    """group_of: for each thread of the profile the place of what it is part of in `threads`.
 
     short: the place of what processes that lived short are folded to, -1: none are.
     """

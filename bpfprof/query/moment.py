@@ -217,7 +217,7 @@ class SinceStart:
             self._trends.setdefault(key, deque(maxlen=_TREND)).append(part)
 
     def trends(self) -> dict[Key, list[float]]:
-        """Of each place its last parts, oldest first."""
+        """For each place its last parts, oldest first."""
         return {key: [*parts] for key, parts in self._trends.items()}
 
 

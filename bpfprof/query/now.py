@@ -42,7 +42,7 @@ def now_of(profile: Profile, work: Work, states: Mapping[tuple[int, int], Thread
 
 
 def _waits_for(profile: Profile, work: Work) -> dict[int, int]:
-    """Of each thread the share that its last wait is counted in."""
+    """For each thread the share that its last wait is counted in."""
     assert profile.spans is not None
     spans, rows = profile.spans, work.rows
     waits = np.flatnonzero((spans["state"] == ThreadState.OFF_CPU) & (spans["wait"] > 0))

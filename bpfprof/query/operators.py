@@ -18,7 +18,7 @@ _NAMED = (FrameKind.PYTHON, FrameKind.NATIVE, FrameKind.INLINED)
 
 @dataclass(frozen=True)
 class Operators:
-    """of_frame: of each frame its operator, a place in names, -1: none; owner: of each stack the frame of its own."""
+    """of_frame: for each frame its operator, a place in names, -1: none; owner: for each stack the frame of its own."""
 
     names: list[str]
     of_frame: Ints

@@ -20,7 +20,7 @@ _NAMED = (FrameKind.PYTHON, FrameKind.NATIVE, FrameKind.INLINED)
 
 @dataclass(frozen=True)
 class StackPhases:
-    """names: PHASES, those of the user, and `other` last. of_stack: of each a place in names; is_known: whether it has
+    """names: PHASES, those of the user, and `other` last. of_stack: for each a place in names; is_known: whether it has
     frames that could tell."""
 
     names: tuple[str, ...]

@@ -131,7 +131,7 @@ def _by_share(rows: npt.NDArray[np.void]):  # type: ignore[no-untyped-def]
 
 
 def _totals(work: Work, rows: npt.NDArray[np.void], functions: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """Of each function the time of stacks that have it."""
+    """For each function the time of stacks that have it."""
     frames = work.stack_frames
     of_stack = sums(rows["stack"], rows["ns"], max(1, frames.count))
     pairs = each_once(frames.stack_of * len(functions) + functions[frames.flat])

@@ -86,7 +86,7 @@ def pools_of(profile: Profile, work: Work) -> list[Pool]:
 
 
 def _of_stacks(stack_frames: StackFrames) -> Ints:
-    """Of each stack a place in _KINDS, -1: of no pool."""
+    """For each stack a place in _KINDS, -1: of no pool."""
     frames = stack_frames.frames
     kinds = np.array([_kind_of(frame) for frame in frames], np.int64)
     anywhere = [number >= 0 and _KINDS[number].anywhere for number in kinds.tolist()]

@@ -60,7 +60,7 @@ class Cause:
 
 @dataclass(frozen=True)
 class Parts:
-    """The steps of a loop. begin_ns: since the recording began; own_ns: of each its own time; waits_ns: what
+    """The steps of a loop. begin_ns: since the recording began; own_ns: for each its own time; waits_ns: what
     it waits for others. cut: its spans at them. Of slices of time the figures are of a second; unit: what part each
     is of it."""
 
@@ -86,7 +86,7 @@ class Parts:
 
 @dataclass(frozen=True)
 class Comparison:
-    """loops: by rank; parts: of each. together: whether they step together; then a step of all is from where it
+    """loops: by rank; parts: for each. together: whether they step together; then a step of all is from where it
     begins in the loop of which most were seen to where the next does. by_second: steps are not known.
 
     longest: the place in loops of the one whose own time is longest; is_slow: beyond chance. excess_ns: of its own time
@@ -266,7 +266,7 @@ def _zeros(loops: Sequence[RankLoop]) -> list[int]:
 
 
 def _is_wait_for(loop: RankLoop, loops: Sequence[RankLoop]) -> Bools:
-    """Of each span whether it is a wait for another rank."""
+    """For each span whether it is a wait for another rank."""
     pids = {int(it.thread.pid) for it in loops if it.host == loop.host} - {int(loop.thread.pid)}
     states = (CPU_PYTHON, CPU_NATIVE, READY, UNKNOWN)
     is_wait = np.array([it.state not in states for it in loop.activities] or [False])[loop.what]
@@ -335,7 +335,7 @@ def _lengths(loop: RankLoop) -> Ints:
 
 
 def _are(loop: RankLoop, function: More) -> Bools:
-    """Of each activity."""
+    """For each activity."""
     wanted = function.phase, function.state, _without_line(function.function)
     return np.array([(it.phase, it.state, _without_line(it.function)) == wanted for it in loop.activities], np.bool_)
 

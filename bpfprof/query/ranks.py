@@ -36,7 +36,7 @@ class RankLoop:
     """The steps of one process. recording: what it was read from; host: its name.
 
     zero_ns: when the recording began, on the host's CLOCK_MONOTONIC; unix_ns: what is to be added
-    to that for the time of day. Of each span of its thread: start_ns and end_ns of it; what, a place in activities;
+    to that for the time of day. For each span of its thread: start_ns and end_ns of it; what, a place in activities;
     ended_by, a place in enders, -1: not known, or no wait. enders: (pid, 0 of what is no thread; name).
     """
 
@@ -194,7 +194,7 @@ def _starved(profile: Profile, thread: int) -> tuple[Ints, Ints]:
 def _cut_where(
     start_ns: Ints, end_ns: Ints, chosen: Bools, begin_ns: Ints, until_ns: Ints
 ) -> tuple[Ints, Ints, Ints, Bools]:
-    """Chosen spans cut at times: of each piece (place of its span, its start and end, whether it is in these times)."""
+    """Chosen spans cut at times: for each piece (place of its span, start and end, whether it is in these times)."""
     place = np.flatnonzero(chosen)
     if not len(place) or not len(begin_ns):
         return np.arange(len(start_ns)), start_ns, end_ns, np.zeros(len(start_ns), np.bool_)

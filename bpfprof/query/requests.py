@@ -155,7 +155,7 @@ def _are_of_askers(profile: Profile, spans: npt.NDArray[np.void], stack_frames: 
 def _told_by_waiters(spans: npt.NDArray[np.void], is_own: Bools) -> npt.NDArray[np.void]:
     """The same task spans; one of a task without code of the user's own is told as one of the task that waits for it.
 
-    wait_for() before 3.12 makes such tasks. is_own: of each stack.
+    wait_for() before 3.12 makes such tasks. is_own: for each stack.
     """
     told = spans.copy()
     borders = np.searchsorted(spans["task"], np.arange(int(spans["task"].max(initial=0)) + 2))

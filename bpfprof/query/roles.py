@@ -56,7 +56,7 @@ def roles_of(profile: Profile, work: Work) -> list[Role]:
 
 
 def _members(profile: Profile, work: Work) -> list[list[int]]:
-    """Of each role its threads. Names that were made up say less than the function that a thread began in."""
+    """For each role its threads. Names that were made up say less than the function that a thread began in."""
     roots = _root_functions(profile, work)
     groups: dict[tuple[str, ...], list[int]] = {}
     for index, thread in enumerate(profile.threads):
@@ -72,7 +72,7 @@ def _members(profile: Profile, work: Work) -> list[list[int]]:
 
 
 def _root_functions(profile: Profile, work: Work) -> list[int]:
-    """Of each thread the outermost function of the user's own code, a place in Profile.frames; -1: none, or several."""
+    """For each thread the outermost function of its own code, a place in Profile.frames; -1: none, or several."""
     functions = np.append(function_of_frames(profile.frames), -1)
     rows = work.rows
     root = functions[work.stack_frames.outermost_own()[rows["stack"]]]
@@ -85,7 +85,7 @@ def _root_functions(profile: Profile, work: Work) -> list[int]:
 
 
 def role_members(threads: Sequence[ThreadTime]) -> dict[int, list[int]]:
-    """Of each role its first thread -> all of its threads; they are of one process and have one name but for digits."""
+    """For each role its first thread -> all its threads; they are of one process and have one name but for digits."""
     groups: dict[tuple[object, ...], list[int]] = {}
     for index, thread in enumerate(threads):
         groups.setdefault((thread.pid, *role_key(thread)), []).append(index)
@@ -93,7 +93,7 @@ def role_members(threads: Sequence[ThreadTime]) -> dict[int, list[int]]:
 
 
 def thread_shares(profile: Profile, work: Work) -> list[list[int]]:
-    """Of each thread nanoseconds by place in SHARES, IDLE and HANDED."""
+    """For each thread nanoseconds by place in SHARES, IDLE and HANDED."""
     count = HANDED + 1
     of_all = sums(work.rows["thread"] * count + work.rows["share"], work.rows["ns"], len(profile.threads) * count)
     by_thread: list[list[int]] = of_all.reshape(-1, count).tolist()

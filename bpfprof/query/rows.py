@@ -142,7 +142,7 @@ def _groups(
 
 
 def _wait_words(rows: npt.NDArray[np.void]) -> list[str]:
-    """Of each row what it waited for, "" where it did not; waits on a CPU have the word of their share."""
+    """For each row what it waited for, "" where it did not; waits on a CPU have the word of their share."""
     spun = {GPU: SHARES[GPU], SPIN: SHARES[SPIN]}
     pairs = rows[["reason", "share"]].tolist()
     return [reason_text(reason) if reason else spun.get(share, "") for reason, share in pairs]

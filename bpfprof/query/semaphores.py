@@ -24,7 +24,7 @@ def fought_for(
 ) -> Bools:
     """Whether each span waits for a semaphore that is a lock.
 
-    waits: which spans are waits; waker_threads: of each span, -1: not known; functions: of each stack its own one, by
+    waits: which spans are waits; waker_threads: for each span, -1: not known; functions: for each stack its own one, by
     which a semaphore is told where its address is not known.
     """
     found = np.zeros(len(spans), np.bool_)
@@ -53,7 +53,7 @@ def _in_semaphore(stack_frames: StackFrames) -> Bools:
 
 
 def _ends_with(stack_frames: StackFrames) -> Bools:
-    """Of each stack by its place + 1, whether it is at the end of a `with` of a semaphore."""
+    """For each stack by its place + 1, whether it is at the end of a `with` of a semaphore."""
     return np.append(False, stack_frames.have([_is(frame, _EXIT) for frame in stack_frames.frames]))
 
 

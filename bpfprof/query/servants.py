@@ -22,7 +22,7 @@ _UNKNOWN = 0.25  # of it: who waits so much, and it is not known for whom, may w
 def servants(
     profile: Profile, spans: npt.NDArray[np.void], works: Bools, behind: Bools, stack_frames: StackFrames
 ) -> Bools:
-    """Of each thread whether it is one. works, behind: of each span whether it is work, or waits for another thread."""
+    """For each thread whether it is one. works, behind: whether each span is work, or waits for another thread."""
     count = len(profile.threads)
     walls = np.array([it.wall_ns for it in profile.threads] or [0], np.int64).clip(1)
     worked_ns = np.bincount(spans["thread"][works], spans["stands_for_ns"][works], len(walls))
@@ -43,7 +43,7 @@ def servants(
 
 
 def of_drivers(stack_frames: StackFrames, spans: npt.NDArray[np.void], count: int) -> Bools:
-    """Of each thread whether the driver of a device began it: what it waits for is work, whatever it does then."""
+    """For each thread whether the driver of a device began it: what it waits for is work, whatever it does then."""
     is_driver = [bool(DRIVERS.match(it.file.rpartition("/")[2])) for it in stack_frames.frames]
     found = np.zeros(max(count, 1), np.bool_)
     found[spans["thread"][np.array([*is_driver, False])[stack_frames.beginnings()][spans["stack"]]]] = True
@@ -60,7 +60,7 @@ def _may_be_awaited(profile: Profile, waits: npt.NDArray[np.void], matters: Bool
 
 
 def _awaited(profile: Profile, waits: npt.NDArray[np.void], walls: Ints) -> dict[int, set[int]]:
-    """Of each thread those that it waits long for."""
+    """For each thread those that it waits long for."""
     wakers = np.array([-1, *(it.thread for it in profile.wakers)], np.int64)[waits["waker"].astype(np.int64)]
     known = (wakers >= 0) & (wakers != waits["thread"])
     pairs, of_pair = np.unique(waits["thread"][known].astype(np.int64) << 32 | wakers[known], return_inverse=True)

@@ -258,7 +258,7 @@ def _have_file(stack_frames: StackFrames, parts: tuple[str, ...]) -> Bools:
 def _in_lines_that_spin(spans: npt.NDArray[np.void], lines: Ints, shares: Ints, turns: Bools) -> Bools:
     """Whether each span is in a line of Python most of whose CPU time is spent so: `while not done: yield_()`.
 
-    lines: of each span its line, -1: none.
+    lines: for each span its line, -1: none.
     """
     line, ns, count = lines + 1, spans["stands_for_ns"].astype(np.int64), int(lines.max(initial=0)) + 2
     spun_ns, cpu_ns = (sums(line[it], ns[it], count) for it in (turns, turns | np.isin(shares, (PYTHON, NATIVE, SPIN))))

@@ -54,7 +54,7 @@ def pieces_of(spans: Rows, at: int = 0) -> Rows:
 
 
 def longest_and_last(profile: Profile) -> tuple[Ints, Ints]:
-    """Of each of Profile.spans how long the longest single one is that is part of it, and when the last one ends."""
+    """For each of Profile.spans how long the longest single one is that is part of it, and when the last one ends."""
     assert profile.spans is not None
     if profile.pieces is None:
         return profile.spans["duration_ns"], profile.spans["start_ns"] + profile.spans["duration_ns"]

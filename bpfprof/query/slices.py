@@ -52,7 +52,7 @@ class Slices:
 
 @dataclass(frozen=True)
 class _Groups:
-    """units: of spans their stacks, threads or reasons, as numbers. owners: of each of these the group whose own time
+    """units: of spans their stacks, threads or reasons, as numbers. owners: for each of these the group whose own time
     it is, -1: none. members: all groups whose total time it is part of."""
 
     units: Callable[[npt.NDArray[np.void]], Ints]
@@ -124,7 +124,7 @@ def working_spans(profile: Profile) -> tuple[npt.NDArray[np.void], float]:
 
 
 def _stuck_threads(profile: Profile, longest_ns: Ints) -> npt.NDArray[np.bool_]:
-    """longest_ns: of each of Profile.spans."""
+    """longest_ns: for each of Profile.spans."""
     assert profile.spans is not None
     longest = np.zeros(max(1, len(profile.threads)), np.int64)
     waits = np.flatnonzero(profile.spans["state"] == ThreadState.OFF_CPU)
@@ -155,7 +155,7 @@ def _times(unit: Ints, cell: Ints, ns: Floats, groups: _Groups) -> Floats:
     members = [sorted(each) for each in groups.members]
     counts = np.array([len(each) for each in members], np.int64)
     flat = np.array([group for each in members for group in each], np.int64)
-    # Of each row all members of its unit, which stand together in `flat`.
+    # For each row all members of its unit, which stand together in `flat`.
     row = np.repeat(np.arange(len(unit)), counts[unit])
     before = np.repeat(np.cumsum(counts[unit]) - counts[unit], counts[unit])
     member = flat[np.arange(len(row)) - before + (np.cumsum(counts) - counts)[unit][row]]

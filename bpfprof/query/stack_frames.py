@@ -38,7 +38,7 @@ class StackFrames:
         self.count = len(stacks)
 
     def innermost_of_best(self, ranks: Sequence[int]) -> Ints:
-        """Of each stack the innermost of the frames with the highest rank; -1: none has a rank above 0."""
+        """For each stack the innermost of the frames with the highest rank; -1: none has a rank above 0."""
         return self._best(ranks, is_outermost=False)
 
     def outermost_of_best(self, ranks: Sequence[int]) -> Ints:
@@ -57,7 +57,7 @@ class StackFrames:
         return found
 
     def last_frames(self, count: int) -> list[Ints]:
-        """Of each stack its last frame, the one before it, and so on; -1 where there are no more."""
+        """For each stack its last frame, the one before it, and so on; -1 where there are no more."""
         found = [np.full(self.count, -1, np.int64) for _ in range(count)]
         lengths = np.bincount(self.stack_of, minlength=self.count)[self._filled]
         for back, column in enumerate(found, 1):
@@ -78,11 +78,11 @@ class StackFrames:
         return np.array([*is_one, False])[innermost] & (self.own_depths() > 0)
 
     def own_code(self) -> Ints:
-        """Of each stack the frame of the user's own code; without any the nearest to it, a library's before C."""
+        """For each stack the frame of the user's own code; without any the nearest to it, a library's before C."""
         return self.innermost_of_best(self.nearness.tolist())
 
     def outermost_own(self) -> Ints:
-        """Of each stack the outermost frame of the user's own code, -1: none."""
+        """For each stack the outermost frame of the user's own code, -1: none."""
         found = np.full(self.count, -1, np.int64)
         places = np.flatnonzero(self._are_own())
         stacks, first = np.unique(self.stack_of[places], return_index=True)
@@ -90,7 +90,7 @@ class StackFrames:
         return found
 
     def beginnings(self) -> Ints:
-        """Of each stack the outermost frame that may say who started its thread, -1: none."""
+        """For each stack the outermost frame that may say who started its thread, -1: none."""
         return self.outermost_of_best(
             [
                 it.kind == FrameKind.PYTHON
@@ -101,7 +101,7 @@ class StackFrames:
 
     @cached_property
     def nearness(self) -> Ints:
-        """Of each frame how near to the user's own code it is, OWN_RANK: it is; 0: marks."""
+        """For each frame how near to the user's own code it is, OWN_RANK: it is; 0: marks."""
         return np.array([self._nearness(frame, lib) for frame, lib in zip(self.frames, self._libraries)], np.int64)
 
     def own_depths(self) -> Ints:
@@ -109,11 +109,11 @@ class StackFrames:
         return np.bincount(self.stack_of[self._are_own()], minlength=self.count)
 
     def _are_own(self) -> Bools:
-        """Of each of `flat` whether it is the user's own code."""
+        """For each of `flat` whether it is the user's own code."""
         return np.asarray(np.append(self.nearness == OWN_RANK, False)[self.flat])
 
     def innermost_python(self) -> Ints:
-        """Of each stack its innermost Python frame, -1: none."""
+        """For each stack its innermost Python frame, -1: none."""
         return self._innermost_python
 
     @cached_property

@@ -83,7 +83,7 @@ def step_times(profile: Profile, steps: Steps) -> StepTimes:
 
 
 def figures(ns: npt.NDArray[np.generic], whole_ns: float) -> Figures:
-    """Of each step's time."""
+    """For each step's time."""
     values = ns.astype(np.float64)
     error = float(values.std(ddof=1) / np.sqrt(len(values))) if len(values) > 1 else 0.0
     p50, p99 = np.quantile(values, [0.5, 0.99]).tolist()
@@ -117,7 +117,7 @@ def _largest(found: list[Excess], more_ns: float) -> tuple[Excess, ...]:
 
 
 def _by_function(profile: Profile, steps: Steps, is_slow: npt.NDArray[np.bool_]) -> dict[int, list[Excess]]:
-    """Of each slow step what it did more of than the mean of the others."""
+    """For each slow step what it did more of than the mean of the others."""
     assert profile.spans is not None
     pieces = pieces_of(profile, steps)
     spans = profile.spans[pieces.span]

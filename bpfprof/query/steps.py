@@ -71,7 +71,7 @@ class Steps:
 
     @property
     def durations_ns(self) -> Ints:
-        """Of each."""
+        """For each."""
         return self.end_ns - self.begin_ns
 
 
@@ -89,7 +89,7 @@ _ANY = StepsWanted()
 def find_steps(profile: Profile, wanted: StepsWanted = _ANY) -> list[Steps]:
     """One for each process that has any, or seems to, with most time in them first, of at most 64 processes.
 
-    Of each process they are looked for in its main thread; calls of a function in the thread that has most of it.
+    For each process they are looked for in its main thread; calls of a function in the thread that has most of it.
     Raises ValueError for a profile without spans; it is to be built with its samples, too.
     """
     if profile.spans is None:
@@ -115,7 +115,7 @@ def _computes(steps: Steps) -> bool:
 
 
 def _marked(profile: Profile, phases: StackPhases, asked: re.Pattern[str] | None) -> list[Steps]:
-    """Of each process the thread that marked most; called STEP if any are, or what is asked for."""
+    """For each process the thread that marked most; called STEP if any are, or what is asked for."""
     names = [name == STEP if asked is None else bool(asked.search(name)) for name in profile.mark_names]
     marks = profile.marks[np.array([*names, False])[profile.marks["name"]]]
     best: dict[int, tuple[int, int, int]] = {}
@@ -136,7 +136,7 @@ def _marked(profile: Profile, phases: StackPhases, asked: re.Pattern[str] | None
 
 
 def _threads(profile: Profile, stack_frames: StackFrames, function: re.Pattern[str] | None) -> list[int]:
-    """Of each process the thread whose steps they are."""
+    """For each process the thread whose steps they are."""
     assert profile.spans is not None
     if function is None:
         has_python = np.append(stack_frames.innermost_python() >= 0, False)
@@ -256,7 +256,7 @@ def steps_of(
 
 
 def phases_of_spans(profile: Profile, thread: int, phases: StackPhases) -> Ints:
-    """Of each span of the thread; of one without a stack that of those before and after, if they are of one phase."""
+    """For each span of the thread; of one without a stack that of those before and after, if they are of one phase."""
     assert profile.spans is not None
     begin, end = np.searchsorted(profile.spans["thread"], [thread, thread + 1])
     stack = profile.spans["stack"][begin:end]

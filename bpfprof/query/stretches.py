@@ -53,7 +53,7 @@ class StretchTime:
 
 
 def stretch_times(profile: Profile, stretches: Sequence[Stretch], main_pid: int) -> list[StretchTime]:
-    """Of each, in their order. main_pid: the process that recorded itself."""
+    """For each, in their order. main_pid: the process that recorded itself."""
     spans = profile.spans
     assert spans is not None
     of_state = {state: spans[spans["state"] == state] for state in (*STATES, ThreadState.RUNQUEUE)}

@@ -61,7 +61,7 @@ def group_tasks(profile: Profile) -> list[TaskGroup]:
 
 
 def _outermost(profile: Profile) -> dict[int, int]:
-    """Of each task the outermost function, as the first frame that differs from it in its line only."""
+    """For each task the outermost function, as the first frame that differs from it in its line only."""
     first: dict[tuple[str, str], int] = {}
     found: defaultdict[int, int] = defaultdict(lambda: -1)
     for number, stack in profile.task_spans[["task", "stack"]].tolist():

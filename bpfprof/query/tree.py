@@ -123,7 +123,7 @@ def tree_of(
 
 
 def _bases(threads: MergedThreads, merge: str) -> list[list[tuple[Key, Node]]]:
-    """Of each of the threads the nodes that its stacks begin with: its process, where there are several, and itself."""
+    """For each thread the nodes that its stacks begin with: its process, where there are several, and itself."""
     labels = [(thread.process_name, thread.process_id) for thread in threads.threads]
     processes = {label: Node(number, True) for number, label in reversed([*enumerate(labels)])}
     found: list[list[tuple[Key, Node]]] = []

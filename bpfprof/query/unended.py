@@ -51,7 +51,7 @@ _SERVES = ("net", "poll", "pipe", "device")  # reasons of who waits for what com
 
 @dataclass(frozen=True)
 class Known:
-    """What was found of the spans so far. Of each: shares, whether it waits for what another thread does (behind) or
+    """What was found of the spans so far. For each: shares, whether it waits for what another thread does (behind) or
     for a lock that another is known to have (given); the numbers are places in SHARES, and IDLE and HANDED beyond."""
 
     shares: Ints

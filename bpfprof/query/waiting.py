@@ -41,7 +41,7 @@ _IN_LOOP = 0.1  # the same of a frame that has called such a loop
 class StackWaits:
     """Of all stacks. What Python a library calls back is the program's own: it waits for nothing by that.
 
-    cpu_ns: of each stack how long it was on a CPU. of_device: of each one of KINDS, QUEUE, or 0.
+    cpu_ns: for each stack how long it was on a CPU. of_device: for each one of KINDS, QUEUE, or 0.
     """
 
     def __init__(self, stack_frames: StackFrames, cpu_ns: Ints) -> None:
@@ -132,7 +132,7 @@ class StackWaits:
             for chosen in (calls, polls)
         )
         part = polled / np.maximum(spent, 1)
-        # Of each stack that polls the innermost frame that is more than a turn is the loop's caller.
+        # For each stack that polls the innermost frame that is more than a turn is the loop's caller.
         outside = polls[stack] & (part[frame] < in_turn)
         caller = np.full(frames.count, -1, np.int64)
         np.maximum.at(caller, stack[outside], inside[outside])
@@ -167,7 +167,7 @@ class StackWaits:
         return cut & found[number]
 
     def _innermost(self, marked: Bools) -> Ints:
-        """Of each stack its innermost marked frame, -1: none, or it has called Python."""
+        """For each stack its innermost marked frame, -1: none, or it has called Python."""
         ranks = np.where(marked | self._is_python, 1, 0)
         found = self._stack_frames.innermost_of_best(ranks.tolist())
         return np.where(np.append(marked, False)[found], found, -1)

@@ -56,7 +56,7 @@ class Waits:
 
     held: holder, holder_stack and stands_for_ns of the parts of waits for a GIL, and held_by: the row of each. Of a
     profile whose spans are added up a row is of all waits that nothing but their time tells apart, and has no number,
-    blocked_ns and before. row_of: of each wait whose times are known its row; times: WAIT_TIME_DTYPE, of which `span`
+    blocked_ns and before. row_of: for each wait whose times are known its row; times: WAIT_TIME_DTYPE, of which `span`
     says nothing here, and which may be in a file; both by thread and time.
     """
 
@@ -91,7 +91,7 @@ class Waits:
         return found
 
     def stand_for_ns(self, waits: npt.NDArray[np.integer[Any]]) -> npt.NDArray[np.float64]:
-        """Of each of these waits."""
+        """For each of these waits."""
         return np.asarray(self.blocked_ns(waits) * self._shares[0][self.row_of[waits]])
 
     def counts(self, waits: npt.NDArray[np.integer[Any]]) -> npt.NDArray[np.float64]:
@@ -100,7 +100,7 @@ class Waits:
 
     @cached_property
     def _known(self) -> tuple[npt.NDArray[np.float64], Ints]:
-        """Of each row how long its waits whose times are known were blocked, and how many they are."""
+        """For each row how long its waits whose times are known were blocked, and how many they are."""
         ns, counts, at = np.zeros(len(self.rows)), np.zeros(len(self.rows), np.int64), 0
         for part in blocks(self.times):
             row = self.row_of[at : at + len(part)]
@@ -111,7 +111,7 @@ class Waits:
 
     @cached_property
     def _shares(self) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-        """Of each row what a nanosecond of its waits whose times are known stands for, and what one of them does."""
+        """For each row what a nanosecond of its waits whose times are known stands for, and what one of them does."""
         ns, counts = self._known
         return self.rows["total_ns"] / ns.clip(1), np.where(counts > 0, self.rows["count"], 1) / counts.clip(1)
 
@@ -132,7 +132,7 @@ class Waits:
 
     @cached_property
     def _begin(self) -> list[int]:
-        """Of each thread its first wait, and one more for the end."""
+        """For each thread its first wait, and one more for the end."""
         counts = np.bincount(self.rows["thread"], self._known[1], 1)
         found: list[int] = np.append(0, np.cumsum(counts)).astype(np.int64).tolist()
         return found

@@ -58,7 +58,7 @@ class Whole:
         return sorted(thread for role in self.roles for thread in role.threads)
 
     def share_ns(self) -> list[int]:
-        """Of each of SHARES, then idle, then waits for other threads."""
+        """For each of SHARES, then idle, then waits for other threads."""
         found: list[int] = sums(self.rows["share"], self.rows["ns"], HANDED + 1).tolist()
         found[HANDED] += self.others_ns
         return found

@@ -75,7 +75,7 @@ _KEYS = ("thread", "stack", "state", "share", "reason", "lock", "object", "waker
 
 @dataclass(frozen=True)
 class Work:
-    """Rows of WORK_DTYPE; `own`: of each stack the frame of the user's own code, a place in Profile.frames, -1: none.
+    """Rows of WORK_DTYPE; `own`: for each stack the frame of the user's own code, a place in Profile.frames, -1: none.
 
     locks: (process, address) by the numbers of the rows, from 1 on, that of most waiting first; process 0: several may
     share it; address 0: none is known, but the file or the function that takes it. lock_waits: LOCK_WAIT_DTYPE.
@@ -107,13 +107,13 @@ class Work:
         return picked(self.rows, self.rows["share"] < IDLE)
 
     def waiting_cpu_ns(self, thread_count: int) -> list[int]:
-        """Of each thread's waits the nanoseconds on a CPU, where it only waited: for a GPU, or for others that spin."""
+        """For each thread the nanoseconds on a CPU in which it only waited: for a GPU, or for others that spin."""
         rows = picked(self.rows, (self.rows["state"] == ThreadState.ON_CPU) & (kinds_of(self.rows) == WAIT_TIME))
         found: list[int] = sums(rows["thread"], rows["ns"], thread_count).tolist()
         return found
 
     def share_ns(self) -> Ints:
-        """Of each of SHARES, then what was left out: idle, handed."""
+        """For each of SHARES, then what was left out: idle, handed."""
         return sums(self.rows["share"], self.rows["ns"], HANDED + 1)
 
 

@@ -64,7 +64,7 @@ class Part:
     ends_ns: npt.NDArray[np.uint64]  # of each thread
 
     def goes_on_ns(self) -> npt.NDArray[np.uint64]:
-        """Of each thread when the part began if what it did then went on, else 0."""
+        """For each thread when the part began if what it did then went on, else 0."""
         return np.where(self.before["state_ns"] < self.before["end_ns"], self.before["end_ns"], np.uint64(0))
 
 
@@ -293,7 +293,7 @@ def _difference(rows: Rows, less: Rows) -> Rows:
 
 
 def _places(chosen: Int64Array, count: int) -> Int64Array:
-    """Of each of `count` its place among the chosen, -1: it is not."""
+    """For each of `count` its place among the chosen, -1: it is not."""
     places = np.full(count, -1, np.int64)
     places[chosen] = np.arange(len(chosen))
     return places

@@ -247,7 +247,7 @@ def _check(recording: Recording) -> None:
 
 
 def _valid(rows: npt.NDArray[np.void], limits: dict[str, int]) -> npt.NDArray[np.bool_]:
-    """Of each row whether all that it refers to is there, and its times and counts can be added up."""
+    """For each row whether all that it refers to is there, and its times and counts can be added up."""
     names = rows.dtype.names or ()
     most = {name: limit for name, limit in limits.items() if name in names}
     most |= {name: WHOLE_LIMIT - 1 for name in names if name.endswith("_ns") or name in ("count", "bytes")}

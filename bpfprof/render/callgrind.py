@@ -34,7 +34,7 @@ def render_callgrind(profile: Profile, options: RenderOptions) -> str:
 
 
 def _by_function(calls: Calls) -> defaultdict[Function, list[str]]:
-    """Of each function the lines of its own time, then of its calls."""
+    """For each function the lines of its own time, then of its calls."""
     found: defaultdict[Function, list[str]] = defaultdict(list)
     for (function, line), times in calls.own.items():
         found[function].append(f"{line} {_numbers(times.units)}")

@@ -56,7 +56,7 @@ class Calls:
 
 
 def functions_of(profile: Profile, options: RenderOptions) -> list[tuple[Function, int]]:
-    """Of each frame its function, and its line (0: not known, or not wanted)."""
+    """For each frame its function, and its line (0: not known, or not wanted)."""
     files = file_names(profile, options)
     found = []
     for frame in profile.frames:
@@ -72,7 +72,7 @@ def functions_of(profile: Profile, options: RenderOptions) -> list[tuple[Functio
 
 
 def calls_of(profile: Profile, options: RenderOptions, unit_ns: int = 1) -> Calls:
-    """Times in units of unit_ns. Of each kind they add up to its nanoseconds, rounded once."""
+    """Times in units of unit_ns. For each kind they add up to its nanoseconds, rounded once."""
     functions, found = functions_of(profile, options), Calls()
     roots = [Function(thread_label(it), process_label(it)) for it in profile.threads]
     seen_ns, given = [0] * len(KINDS), [0] * len(KINDS)

@@ -60,7 +60,7 @@ def width(text: str) -> int:
 
 
 def _widths(text: str) -> Iterator[int]:
-    """Of each character. One after a joiner is a part of the picture before it, where a terminal knows the picture."""
+    """For each character. One after a joiner is a part of the picture before it, where a terminal knows the picture."""
     before = ""
     for char in text:
         yield 0 if before == _JOINER else _width(char)

@@ -27,7 +27,7 @@ _SAME = 0.01  # of the longer one: a smaller difference is none
 
 @dataclass(frozen=True)
 class SignedTree:
-    """The tree of both; its values are nanoseconds before and after. is_beyond_noise, looks: of each node."""
+    """The tree of both; its values are nanoseconds before and after. is_beyond_noise, looks: for each node."""
 
     tree: CallTree
     is_beyond_noise: Bools

@@ -44,7 +44,7 @@ def render_dump_text(
 ) -> str:
     """Running threads first, then those that are waited for, waiting ones by how long, and idle ones.
 
-    columns: of each line but that of a deadlock, which is whole. Threads and tasks that do the same are one. sources:
+    columns: for each line but that of a deadlock, which is whole. Threads and tasks that do the same are one. sources:
     of files, whose lines stand beside frames where there is room.
     """
     columns = max(columns, _MIN_COLUMNS)

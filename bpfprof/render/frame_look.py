@@ -1,6 +1,6 @@
 """Nodes of a flame graph -> their CSS classes; the style and the patterns of these, and what the legend says of them.
 
-Of each reason for a wait the pattern is its own, and the colour that of its kind: colour is never the only sign.
+For each reason for a wait the pattern is its own, and the colour that of its kind: colour is never the only sign.
 """
 
 from __future__ import annotations

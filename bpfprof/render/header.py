@@ -45,7 +45,7 @@ def recording_block(profile: Profile) -> list[str]:
 
 
 def unread_sentences(profile: Profile) -> list[str]:
-    """Of each kind of Python that is not read who runs it, and what that means."""
+    """For each kind of Python that is not read who runs it, and what that means."""
     sentences = []
     for why, processes in profile.info.unread.items():
         more = f" and {len(processes) - _NAMED_PROCESSES:,} more" if len(processes) > _NAMED_PROCESSES else ""

@@ -49,7 +49,7 @@ def kind_of_reason(reason: str) -> int:
 
 
 def page_spans(profile: Profile, work: Work, group_of: Ints, budget: int = BUDGET) -> PageSpans:
-    """group_of: of each thread the group whose stacks stand below one node."""
+    """group_of: for each thread the group whose stacks stand below one node."""
     spans, is_idle, singly = worked_single_pieces(profile, work)
     looks = _Looks(spans, is_idle, group_of, len(profile.stacks))
     fewer = Fewer(profile.info.duration_ns, budget, looks.weight_ns)
@@ -66,7 +66,7 @@ def page_spans(profile: Profile, work: Work, group_of: Ints, budget: int = BUDGE
 class _Looks:
     """What rows of the page have in common with the spans that they are parts of, or are.
 
-    places: of each of their places its group of threads and its stack, as one number, in their order.
+    places: for each of their places its group of threads and its stack, as one number, in their order.
     """
 
     def __init__(

@@ -45,7 +45,7 @@ _NATIVE = (FrameKind.NATIVE, FrameKind.INLINED)
 
 @dataclass(frozen=True)
 class Groups:
-    """Threads whose stacks stand below one node. group_of: of each thread a place in `names`, which differ."""
+    """Threads whose stacks stand below one node. group_of: for each thread a place in `names`, which differ."""
 
     names: list[str]
     group_of: Ints
@@ -260,7 +260,7 @@ def _quality(profile: Profile) -> dict[str, Any]:
 
 
 def page_files(profile: Profile, options: RenderOptions, owners: npt.NDArray[np.generic]) -> list[dict[str, Any]]:
-    """Of each file of Python frames its whole path, and its text or why there is none.
+    """For each file of Python frames its whole path, and its text or why there is none.
 
     owners: places in Profile.frames whose files' text is worth most, most first.
     """

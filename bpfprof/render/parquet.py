@@ -135,7 +135,7 @@ def _columns(profile: Profile, work: Work, options: RenderOptions) -> dict[str, 
 
 
 def _frames(profile: Profile, work: Work, options: RenderOptions) -> Any:
-    """Of each row its frames as the contract has them, root first; each text once."""
+    """For each row its frames as the contract has them, root first; each text once."""
     import pyarrow
 
     numbers: dict[str, int] = {}

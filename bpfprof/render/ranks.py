@@ -89,7 +89,7 @@ def basis(found: Comparison) -> str:
 
 
 def longest_shares(found: Comparison) -> list[str]:
-    """Of each rank, in what part of the steps its own time is the longest; "-": they do not step together."""
+    """For each rank, in what part of the steps its own time is the longest; "-": they do not step together."""
     if not found.together:
         return ["-"] * len(found.loops)
     longest = np.argmax(np.stack([each.own_ns for each in found.parts]), axis=0)

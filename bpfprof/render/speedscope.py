@@ -104,7 +104,7 @@ class _Frames:
 class _Stacks:
     """stacks: those of the profile, an empty one for what is not shown, then those that end in a wait for a lock.
 
-    of_spans: of each span its stack here; of_locks: those of (stack, lock).
+    of_spans: for each span its stack here; of_locks: those of (stack, lock).
     """
 
     stacks: list[list[int]]

@@ -182,7 +182,7 @@ def _verdict_lines(verdict: Verdict, columns: int, paint: Paint) -> list[str]:
 def share_line(share_ns: Sequence[int], remarks: dict[str, str], columns: int, paint: Paint) -> str:
     """`CPU ██████ 55% (89% native)  ready ███ 30%  idle 10%`: parts of all of them, the largest first; "" of nothing.
 
-    share_ns: of each of SHARES, then idle, then waits for others. Small ones are one; what is no work has no bar.
+    share_ns: for each of SHARES, then idle, then waits for others. Small ones are one; what is no work has no bar.
     Remarks, by the name of a share, stand where there is room.
     """
     whole_ns = sum(share_ns)
@@ -214,7 +214,7 @@ def share_line(share_ns: Sequence[int], remarks: dict[str, str], columns: int, p
 
 
 def _share_texts(spent: dict[str, int], whole_ns: int) -> dict[str, str]:
-    """Of each that is not next to nothing its part, the largest first; what is no work, and what is small, last."""
+    """For each that is not next to nothing its part, the largest first; what is no work, and what is small, last."""
     names = sorted(spent, key=lambda name: (name in ("idle", "other"), -spent[name]))
     return {name: percent_text(spent[name], whole_ns, 0) for name in names if spent[name] * 200 >= whole_ns}
 

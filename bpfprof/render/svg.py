@@ -38,9 +38,9 @@ _MODULES = ("page/dom", "svg/graph", "svg/main")
 class Picture:
     """What is drawn. columns: names of the tree's values, of which the first two are shown; unit_ns: what one is.
 
-    looks, plumbing: of each of the tree's texts. thread_depth: of nodes whose frames are of no less interest than those
-    of others. kind: of the choice of times that the script offers, "times" or "changes". looks_of_nodes: instead of
-    `looks`, of each node.
+    looks, plumbing: for each of the tree's texts. thread_depth: of nodes whose frames are of no less interest than
+    those of others. kind: of the choice of times that the script offers, "times" or "changes". looks_of_nodes: instead
+    of `looks`, for each node.
     """
 
     tree: CallTree
@@ -145,7 +145,7 @@ def _draw(picture: Picture) -> _Drawing:
 def _chosen(picture: Picture) -> tuple[Bools, float]:
     """(which nodes are in the file, the largest part of its thread that another has).
 
-    Those with a part of their thread that is worth it; of each thread at least the way to its hottest leaf, on a CPU
+    Those with a part of their thread that is worth it; for each thread at least the way to its hottest leaf, on a CPU
     and in waits.
     """
     tree = picture.tree

@@ -30,7 +30,7 @@ def threads_block(threads: tuple[ThreadTime, ...]) -> list[str]:
 
 
 def reasons_block(threads: tuple[ThreadTime, ...]) -> list[str]:
-    """Of each thread, in the same order: the sum of the three, how far it is from the wall time, and the reasons."""
+    """For each thread, in the same order: the sum of the three, how far it is from the wall time, and the reasons."""
     if not threads:
         return []
     lines = [

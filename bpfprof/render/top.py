@@ -84,7 +84,7 @@ class TopState:
     """What is shown beside the moment. places: those of the moment, or since the start; shares: of the same time.
 
     shares: by SHARES, then idle and waits for others; of the moment its whole, since the start of all threads.
-    trends: of each place's key its last parts. note: a sentence in place of the keys.
+    trends: for each place's key its last parts. note: a sentence in place of the keys.
     """
 
     places: list[LivePlace]

@@ -38,13 +38,13 @@ class StackSource:
         self._python_ends = np.cumsum(stacks["python_count"], dtype=np.int64)
         self._native_ends = np.cumsum(stacks["native_count"] + stacks["kernel_count"].astype(np.int64))
         self._native_begins = self._native_ends - stacks["native_count"] - stacks["kernel_count"]
-        # Of each process, and one that is not known.
+        # For each process, and one that is not known.
         self._versions = [process.python for process in (*recording.processes, _NOTHING_KNOWN)]
         self._numbers = recording.native_frames["native"]  # of each native frame
         self._is_exposed = np.zeros(len(stacks), np.bool_)  # Python frames of one call, without its entry
         self._end_greenlets()
         self._is_eval = self._native.is_eval[self._numbers]
-        # Of each frame a byte, 1: it is; of bytes a part is had sooner than of an array.
+        # For each frame a byte, 1: it is; of bytes a part is had sooner than of an array.
         self._evals, self._jits = self._is_eval.tobytes(), self._native.is_unknown_jit[self._numbers].tobytes()
         self._entry_marks = self._entries()[0].tobytes()
         self._number_bytes = self._numbers.tobytes()
@@ -58,19 +58,19 @@ class StackSource:
 
     @property
     def is_python_only(self) -> npt.NDArray[np.bool_]:
-        """Of each stack by its number, whether native frames were not taken."""
+        """For each stack by its number, whether native frames were not taken."""
         stacks = self._recording.stacks
         alone = (stacks["native_status"] == Status.STACK_NOT_TAKEN) & (stacks["python_count"] > 0)
         return np.concatenate([[False], alone])
 
     @property
     def is_without_rules(self) -> npt.NDArray[np.bool_]:
-        """Of each stack by its number, whether it leads through code that has no unwind rules."""
+        """For each stack by its number, whether it leads through code that has no unwind rules."""
         return np.concatenate([[False], self._recording.stacks["native_flags"] & _INEXACT > 0])
 
     @property
     def lacks_names(self) -> npt.NDArray[np.bool_]:
-        """Of each stack by its number, whether it has a Python function of which nothing could be read."""
+        """For each stack by its number, whether it has a Python function of which nothing could be read."""
         stacks, frames = self._stacks, self._recording.python_frames
         processes = [*self._recording.processes, _NOTHING_KNOWN]
         # The frame that stands for the call of C and is no function.
@@ -221,7 +221,7 @@ class StackSource:
         return processes[index] if index < len(processes) else _NOTHING_KNOWN
 
     def _statuses(self) -> npt.NDArray[np.uint8]:
-        """Of each stack as a whole."""
+        """For each stack as a whole."""
         stacks = self._stacks
         python, native = stacks["status"], stacks["native_status"]
         statuses = np.where((native != Status.OK) & (native != Status.STACK_NOT_TAKEN), native, python)

@@ -326,7 +326,7 @@ WRONG = [
 ]
 
 
-# Of each kind one by the command line; `unit/commands/test_usage_errors.py` asks for all.
+# For each kind one by the command line; `unit/commands/test_usage_errors.py` asks for all.
 @pytest.mark.parametrize(
     ("arguments", "word"),
     first_in_gate(4, WRONG),

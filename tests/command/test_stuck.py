@@ -64,7 +64,7 @@ def stuck(python: str, kind: str) -> Iterator[int]:
 
 @pytest.fixture(scope="module", params=PYTHONS)
 def found(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
-    """Of each kind its recording, its pid and what `dump` says."""
+    """For each kind its recording, its pid and what `dump` says."""
     folder = tmp_path_factory.mktemp("stuck")
     with ExitStack() as programs:
         pids = {kind: programs.enter_context(stuck(request.param, kind)) for kind in KINDS}

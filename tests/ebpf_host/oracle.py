@@ -53,7 +53,7 @@ def expected_walk(registers: Registers, read_word: ReadWord, files: Sequence[Map
 
 
 def exact_frames(pcs: Sequence[int], files: Sequence[MappedFile], rules: Any) -> tuple[bool, ...]:
-    """Of each frame of a walk, whether it was interrupted: the leaf, and those whose callee is a signal frame."""
+    """For each frame of a walk, whether it was interrupted: the leaf, and those whose callee is a signal frame."""
     found = [True]
     for pc in pcs[:-1]:
         at = pc if found[-1] else pc - 1

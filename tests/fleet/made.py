@@ -201,7 +201,7 @@ def recordings(hosts: int = HOSTS, days: int = DAYS) -> Iterator[Recording]:
 
 @functools.lru_cache(1)
 def _stacks(callers: int) -> tuple[Interner, np.ndarray]:
-    """Of each activity its stacks, the same in all recordings."""
+    """For each activity its stacks, the same in all recordings."""
     interner = Interner()
     return interner, np.array([[_stack(interner, each, caller) for caller in range(callers)] for each in ACTIVITIES])
 

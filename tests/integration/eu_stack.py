@@ -38,7 +38,7 @@ def wait_until_asleep(pid: int) -> None:
 
 
 def _whereabouts(pid: int) -> list[str]:
-    """Of each thread its system call, its state, and how often it was switched."""
+    """For each thread its system call, its state, and how often it was switched."""
     found = []
     for task in sorted(Path(f"/proc/{pid}/task").iterdir()):
         lines = (task / "status").read_text().splitlines()

@@ -24,7 +24,7 @@ BOUND = {"joined": "native"}
 
 @pytest.fixture(scope="module")
 def answers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, dict[str, Any]]]:
-    """Of each program what `report -f json` says of it, and the screen beside as `screen`."""
+    """For each program what `report -f json` says of it, and the screen beside as `screen`."""
     folder, found = tmp_path_factory.mktemp("answers"), {}
     for kinds in TOGETHER:
         path = folder / f"{kinds[0]}.bpfprof"

@@ -1,6 +1,6 @@
 """Every format of one real recording, opened by the tool it is for: CPU, ready and waits are the recording's own.
 
-To the microsecond; of each kind, and where a format has times on the clock alone, of all kinds together.
+To the microsecond; for each kind, and where a format has times on the clock alone, of all kinds together.
 """
 
 from __future__ import annotations

@@ -62,7 +62,7 @@ def biases(pid: int) -> dict[str, int]:
 
 
 def recorded_stacks(recording: Recording, pid: int) -> dict[int, list[int]]:
-    """Of each thread that sleeps at the end, the runtime addresses of its last stack, leaf first."""
+    """For each thread that sleeps at the end, the runtime addresses of its last stack, leaf first."""
     native_ends = np.cumsum(recording.stacks["native_count"] + recording.stacks["kernel_count"].astype(np.int64))
     bias_of, stacks = biases(pid), {}
     last = {int(row["thread"]): row for row in recording.totals}

@@ -105,7 +105,7 @@ class Comparison:
         return [(name, seen, true) for name, seen, true in found if abs(seen - true) > max(0.02 * true, 2_000_000)]
 
     def on_cpu_bars(self) -> list[float]:
-        """Of each thread, see test_on_cpu_share_of_every_function()."""
+        """For each thread, see test_on_cpu_share_of_every_function()."""
         bars = []
         for thread in self.truth:
             calls = sum(it["calls"] for it in thread["functions"].values() if it["cpu_ns"] > 0.01 * thread["cpu_ns"])

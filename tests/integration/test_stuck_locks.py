@@ -21,7 +21,7 @@ WITHOUT_STACKS = ("3.6", "3.7")  # an ExitStack keeps functions there, not metho
 
 
 def holders_in(process: dict[str, Any]) -> dict[str, str | None]:
-    """By name: of each thread that waits for something, who has it."""
+    """By name: for each thread that waits for something, who has it."""
     names = {thread["tid"]: thread["name"] for thread in process["threads"]}
     waits = {thread["name"]: thread["waits_for"] or {} for thread in process["threads"]}
     return {name: names.get(wanted.get("held_by_tid")) for name, wanted in waits.items()}

@@ -22,7 +22,7 @@ from tests.integration.recorded import (
 
 CHOSEN = {name: INTERPRETERS[name] for name in ("3.11", "3.12", "sid-3.15") if name in INTERPRETERS}
 THREAD = ("Thread._bootstrap", "Thread._bootstrap_inner", "Thread.run")
-# Of each thread its Python functions, root first; `<module>` is the text that an interpreter was given to run.
+# For each thread its Python functions, root first; `<module>` is the text that an interpreter was given to run.
 PATHS = {
     "MainThread": ("<module>", "main", "main_outside", "run", "<module>", "turn"),
     "worker": (*THREAD, "worker_outside", "run", "<module>", "turn"),

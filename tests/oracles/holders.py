@@ -1,6 +1,6 @@
 """Programs that know who held their locks, recorded -> of how much of the waited time the right holder is named.
 
-Of each moment in which a worker waits for a lock that another has, by its own log: whether the holder that the
+For each moment in which a worker waits for a lock that another has, by its own log: whether the holder that the
 recording has for this moment is one of those that had it.
 """
 

@@ -1,6 +1,6 @@
 """Programs that hang, attached late, early, launched and among all: what `dump`, `report` and `offcpu` say of them.
 
-Of each thread that hangs, by the program's own account: what it waits for, and who has it; and who waits for whom in a
+For each thread that hangs, by the program's own account: what it waits for, and who has it; and who waits for whom in a
 circle. What is wrong is in capitals; what is right but not known is `?`, and UNTOLD says why it may be.
 """
 

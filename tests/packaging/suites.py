@@ -113,7 +113,7 @@ def build(folder: Path) -> Path:
 
 
 def run_steps(root: Path, wheels: Path, built: Path, steps: dict[str, str]) -> dict[str, tuple[bool, str]]:
-    """Of each step whether it passed, and its output."""
+    """For each step whether it passed, and its output."""
     lines = [f"(set -ex\n{text}\n) >/tmp/step 2>&1; echo $?; cat /tmp/step; printf '\\0'" for text in steps.values()]
     (built / "steps").write_text("\n".join(lines) + "\n")
     with tempfile.TemporaryDirectory() as mounts:

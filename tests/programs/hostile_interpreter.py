@@ -65,7 +65,7 @@ def code_at(number):
 
 
 def make(count, previous, code):
-    """Frames; previous, code: of each its caller and code object."""
+    """Frames; previous, code: for each its caller and code object."""
     for number in range(count):
         put(frame_at(number) + LAYOUT.frame_previous, previous(number))
         put(frame_at(number) + LAYOUT.frame_code, code(number))

@@ -1,5 +1,5 @@
 /*
- * Ways to wait on a CPU, and loops that only look like it; of each the caller knows how long it took. Built with OpenMP.
+ * Ways to wait on a CPU, and loops that only look like it; for each the caller knows how long it took. Built with OpenMP.
  */
 #include <pthread.h>
 #include <sched.h>

@@ -2,7 +2,7 @@
 
 `plain`, `trainer` (as Transformers has it), `lightning` and `generator` need torch, see tests/torch_root.py; `native`
 is a front in Python of a worker in C++. Prints "ready PID" after some steps; when its standard input ends it writes
-FILE: of each step when it began and how long it was in each phase.
+FILE: for each step when it began and how long it was in each phase.
 """
 
 import argparse

@@ -1,7 +1,7 @@
 """Functions with `with` statements, which run here to know at each instruction how many of them are entered.
 
-Prints a line of JSON for each function: `code` and `table` in hex, `offsets`: of each instruction that ran the fewest
-that were entered then; `calls`: of each that called here() how many were. It runs on CPython 3.11 and later.
+Prints a line of JSON for each function: `code` and `table` in hex, `offsets`: for each instruction that ran the fewest
+that were entered then; `calls`: for each that called here() how many were. It runs on CPython 3.11 and later.
 """
 
 import asyncio

@@ -134,7 +134,7 @@ class Tracker:
     def _states(
         self, cuts: Ints, texts: list[bytes], jumps: dict[int, list[int]], step_limit: int
     ) -> list[State | None]:
-        """Of each region, the first before the first cut; None when it is not reached."""
+        """For each region, the first before the first cut; None when it is not reached."""
         goes_on = self._all.falls_through[self._chosen][cuts].tolist()
         states: list[State | None] = [ENTRY, *[None] * len(cuts)]
         waiting = [0]

@@ -215,7 +215,7 @@ def _batches(start: Ints, end: Ints, code_bytes: int) -> Iterator[tuple[int, int
 
 
 def _trackers(content: bytes, begin: Ints, end: Ints) -> Iterator[tuple[int, Tracker]]:
-    """Of each function whose instructions are all understood its number and what follows it."""
+    """For each function whose instructions are all understood its number and what follows it."""
     padded = content + bytes(PADDING_BYTES)
     instructions, sound = decode(np.frombuffer(padded, np.uint8), begin, end)
     first = np.searchsorted(instructions.at, begin)

@@ -52,7 +52,7 @@ def _loop_lines(file: str, function: str) -> set[int]:
 
 
 class Deep:
-    """Stacks as deep.py told them: of each frame shown the function and the line, in their order, and no other."""
+    """Stacks as deep.py told them: for each frame shown the function and the line, in their order, and no other."""
 
     def __init__(self, threads: dict[str, Any], leaf: str) -> None:
         self._truth = {int(tid): [tuple(it) for it in thread["stack"]] for tid, thread in threads.items()}

@@ -11,7 +11,7 @@ from tests.unit.recording.hand_made import FUTEX, IOCTL, MS, HandMade, Story
 
 
 def are_idle(made: HandMade, end_ms: float) -> list[bool]:
-    """Of each wait."""
+    """For each wait."""
     return find_waits(built(made, end_ms)).rows["is_idle"].tolist()
 
 

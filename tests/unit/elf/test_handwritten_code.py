@@ -1,4 +1,4 @@
-"""Rules for assembly that has none: of each instruction of small functions, and of damaged and costly ones."""
+"""Rules for assembly that has none: for each instruction of small functions, and of damaged and costly ones."""
 
 from __future__ import annotations
 

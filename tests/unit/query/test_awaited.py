@@ -26,7 +26,7 @@ def verdict(profile: Profile) -> Verdict:
 
 
 def fronts(count: int, locked_ms: int = 0, worker: list = FLUSH, hands: int = 1) -> Profile:  # type: ignore[type-arg]
-    """Of each process the front waits for 16 ms and works for 4, and its worker asks its device for 17 ms.
+    """For each process the front waits for 16 ms and works for 4, and its worker asks its device for 17 ms.
 
     locked_ms: of these the worker waits for a lock that the worker of the process before has so long, in turn. hands:
     so many threads hand a batch on to the front.

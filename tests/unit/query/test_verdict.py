@@ -535,7 +535,7 @@ def test_of_a_pipeline_the_process_is_named_that_the_others_wait_for() -> None:
 
 @pytest.mark.parametrize("count", [2, 3])
 def test_processes_that_wait_for_each_other_are_bound_by_what_they_do_meanwhile(count: int) -> None:
-    """A token goes round: of each all waits are for others, which wait for it too."""
+    """A token goes round: for each all waits are for others, which wait for it too."""
     made = ProfileBuilder()
     threads = [made.thread(pid, pid=pid) for pid in range(100, 100 + count)]
     wakers = [made.thread_waker(thread) for thread in threads]
