@@ -23,7 +23,7 @@ from bpfprof.query.lock_numbers import had_by_others
 from bpfprof.query.objects import LISTENING
 from bpfprof.query.servants import of_drivers, servants
 from bpfprof.query.stack_frames import Bools, StackFrames
-from bpfprof.query.unended import Known, settle_unended
+from bpfprof.query.unended import HANDLERS, Known, settle_unended
 from bpfprof.query.waiting import StackWaits
 
 # What the time of working threads is spent on; IDLE and HANDED are what is left out of it.
@@ -120,6 +120,7 @@ def shares_of_spans(
     shares[polls & (shares == NET) & in_server[spans["thread"]] & in_loop[stack]] = IDLE
     sleeps_for_lock = _in_objects(stack_frames, _SLEEPS_FOR_LOCKS) | _have_file(stack_frames, _LOCK_FILES)
     shares[waits & (shares == SLEEP) & sleeps_for_lock[stack]] = LOCK
+    shares[waits & (shares == SLEEP) & stack_frames.pass_through(HANDLERS)[stack]] = IDLE  # CPython up to 3.7
     # Who lost its CPU in a call that spins for a device waits as before; who was woken in one that sleeps lacks a CPU.
     sleeps = np.zeros(stack_frames.count, np.bool_)
     sleeps[stack[waits]] = True

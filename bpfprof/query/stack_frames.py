@@ -71,6 +71,16 @@ class StackFrames:
         found[self.stack_of[np.array([*marked, False], np.bool_)[self.flat]]] = True
         return found
 
+    def pass_through(self, functions: Sequence[tuple[str, Collection[str]]]) -> Bools:
+        """Whether each stack leads through one of these functions of Python: (end of the path, last words of names)."""
+        return self.have(
+            [
+                it.kind == FrameKind.PYTHON
+                and any(it.name.rpartition(".")[2] in names and it.file.endswith(file) for file, names in functions)
+                for it in self.frames
+            ]
+        )
+
     def call_library(self, names: Collection[str]) -> Bools:
         """Whether each stack is in one of these libraries, called by the user's own code."""
         is_one = [library in names for library in self._libraries]

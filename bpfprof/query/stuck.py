@@ -18,6 +18,23 @@ from bpfprof.query.places import place_text
 from bpfprof.query.shares import hand_overs
 from bpfprof.query.work import Work
 
+# Of pools of processes: who waits for one, who works for it, and who waits for something to do; by (end of the path,
+# functions). A future may be of a pool of threads.
+_POOLS = (("multiprocessing/pool.py", frozenset(("get", "wait", "next"))),)
+_FUTURES = (("concurrent/futures/_base.py", frozenset(("result", "exception", "wait", "as_completed"))),)
+_WORKERS = (
+    ("multiprocessing/pool.py", frozenset(("worker",))),
+    ("concurrent/futures/process.py", frozenset(("_process_worker",))),
+)
+_GETS = (("multiprocessing/queues.py", frozenset(("get",))),)
+# Of asyncio: what waits for who has a lock, or a place of a semaphore; an Event may be what ends the program.
+_TASK_LOCKS = (("asyncio/locks.py", frozenset(("acquire",))),)
+_TASK_PART, _TASK_LEAST_NS, _TASK_END_NS = (
+    0.5,
+    500_000_000,
+    300_000_000,
+)  # of the recording; tasks are looked at at times
+_WORKS = 0.05  # of the recording: so much work says what a program is about
 _NAMES = 6  # of threads of a deadlock
 _BEGUN_NS = 20_000_000  # what began so near to a thread's first moment began before it
 _DOES = {
@@ -65,6 +82,8 @@ def hung_facts(profile: Profile, work: Work) -> tuple[dict[str, Any], int]:
         found = {"deadlock": " -> ".join(names), "deadlock_where": where, "deadlock_kind": kind}
         return {**found, "deadlocks": len(cycles)}, frame
     stuck = stuck_threads(profile, work)
+    if not stuck and (tasks := stuck_tasks(profile, work)):
+        return {"stuck_part": 1.0, "stuck": tasks.sentence, "stuck_advice": tasks.advice}, tasks.frame
     if not stuck:
         return {}, -1
     more = sum(len(it.threads) for it in stuck[1:])
@@ -95,6 +114,30 @@ def stuck_threads(profile: Profile, work: Work) -> list[Stuck]:
     return sorted(found, key=lambda it: (-it.ns, it.threads))
 
 
+def stuck_tasks(profile: Profile, work: Work) -> Stuck | None:
+    """Tasks of asyncio that wait for a lock to the end, while no thread of theirs does anything: most of one place."""
+    rows, duration_ns = profile.task_spans, profile.info.duration_ns
+    waits = work.stack_frames.pass_through(_TASK_LOCKS)[rows["stack"]] & ~rows["is_running"]
+    waits &= rows["duration_ns"] >= max(_TASK_PART * duration_ns, _TASK_LEAST_NS)
+    waits &= rows["start_ns"] + rows["duration_ns"] >= duration_ns - _TASK_END_NS
+    if int(work.working["ns"].sum()) >= _WORKS * duration_ns:
+        return None
+    rows = rows[waits]
+    places: dict[int, list[np.void]] = {}
+    for row in rows:
+        places.setdefault(int(work.own[row["stack"]]), []).append(row)
+    if not places:
+        return None
+    frame, found = max(places.items(), key=lambda it: len(it[1]))
+    names = [profile.tasks[row["task"]].name for row in found]
+    who = f"task {names[0]}" if len(names) == 1 else f"{len(names)} tasks ({folded_name(names)})"
+    text = f"Stuck: {who} of asyncio wait{'s' * (len(names) == 1)} for a lock"
+    text += f", in {place_text(profile.frames[frame])}" if frame >= 0 else ""
+    text += f", for the last {_seconds(max(int(row['duration_ns']) for row in found))}; who has it is not known."
+    ns = sum(int(row["stands_for_ns"]) for row in found)
+    return Stuck((), frame, ns, text, "report --by task shows what each task waits for, and dump PID its stack")
+
+
 def _stuck(profile: Profile, work: Work, rows: list[np.void], last: dict[int, LastWait]) -> Stuck:
     threads = tuple(sorted(int(row["thread"]) for row in rows))
     row, wait = rows[0], last.get(int(rows[0]["thread"]))
@@ -104,10 +147,18 @@ def _stuck(profile: Profile, work: Work, rows: list[np.void], last: dict[int, La
         and not (wait and (wait.holder >= 0 or wait.nobody))
         and bool(hand_overs(work.stack_frames.frames, work.stack_frames)[0][row["stack"]])
     )
-    what = "a thread that does nothing" if is_behind else _what(profile, row, reason, wait)
+    frames = work.stack_frames
+    is_of_pool = is_behind and bool(
+        frames.pass_through(_POOLS)[row["stack"]]
+        or (frames.pass_through(_FUTURES)[row["stack"]] and frames.pass_through(_WORKERS[1:]).any())
+    )
+    what = _what(profile, row, reason, wait)
+    if is_behind:
+        what = "what a pool of processes was given" if is_of_pool else "a thread that does nothing"
     text = f"Stuck: {_who(profile, threads)} wait{'s' * (len(threads) == 1)} for {what}"
     text += f", in {place_text(profile.frames[frame])}" if frame >= 0 else ""
-    text += f", {_since(profile, rows, wait)}; {_holder(profile, work, reason, wait, is_behind)}"
+    holder = _of_pool(profile, work) if is_of_pool else _holder(profile, work, reason, wait, is_behind)
+    text += f", {_since(profile, rows, wait)}; {holder}"
     kind = "thread" if is_behind or (wait and wait.kind in ("thread", "future")) else reason
     advice = _ADVICE.get(kind, _ADVICE["thread"])
     return Stuck(threads, frame, int(sum(int(it["stands_for_ns"]) for it in rows)), text.rstrip("; ") + ".", advice)
@@ -188,6 +239,19 @@ def _holder(profile: Profile, work: Work, reason: str, wait: LastWait | None, is
     if wait.held_by and wait.kind != "child":
         return f"{wait.held_by} has it"
     return "who has it is not known" if wait.kind in ("lock", "file-lock") else ""
+
+
+def _of_pool(profile: Profile, work: Work) -> str:
+    """What a process of a pool does that has something to do."""
+    assert profile.spans is not None
+    walls = np.array([it.wall_ns for it in profile.threads] or [0], np.int64)
+    works = work.stack_frames.pass_through(_WORKERS) & ~work.stack_frames.pass_through(_GETS)
+    spans = profile.spans[works[profile.spans["stack"]]]
+    for row in spans[spans["duration_ns"] * 2 >= walls[spans["thread"]]]:
+        thread, does = profile.threads[row["thread"]], _does(profile, work, int(row["thread"]))
+        if does:
+            return f"{thread.process_name} ({thread.pid}) {does}"
+    return "no process of it does anything"
 
 
 def _does(profile: Profile, work: Work, thread: int) -> str:

@@ -45,6 +45,11 @@ _ACCEPTS = frozenset(("accept", "accept4", "inet_csk_accept"))
 _WRITES = frozenset(("write", "writev", "pipe_write", "anon_pipe_write"))
 _TERMINALS = ("/dev/pts/", "/dev/tty", "/dev/console")
 _FRAMES = (FrameKind.PYTHON, FrameKind.NATIVE, FrameKind.INLINED, FrameKind.KERNEL)  # which are no marks
+# Threads of a pool of processes that pass on what it is given and what it answers, by (end of the path, functions).
+HANDLERS = (
+    ("multiprocessing/pool.py", {"_handle_workers", "_handle_tasks", "_handle_results"}),
+    ("concurrent/futures/process.py", {"_queue_management_worker", "wait_result_broken_or_wakeup"}),
+)
 _STUCK, _UNSURE, _FOR_WORK, _BEHIND, _ASKED, _OTHER = range(6)
 _SERVES = ("net", "poll", "pipe", "device")  # reasons of who waits for what comes from elsewhere
 
@@ -89,7 +94,9 @@ def settle_unended(profile: Profile, spans: npt.NDArray[np.void], frames: StackF
     verdicts = [judge.of(place, row) for place, row in zip(places.tolist(), rows)]
     reasons = [reason_text(reason) for reason in rows["reason"].tolist()]
     pids = [profile.threads[thread].pid for thread in rows["thread"].tolist()]
-    for_work = [(pid, reason) for pid, reason, it in zip(pids, reasons, verdicts) if it == _FOR_WORK]
+    of_pools = frames.pass_through(HANDLERS)[rows["stack"]].tolist()
+    columns_of = zip(pids, reasons, verdicts, of_pools)
+    for_work = [(pid, reason) for pid, reason, it, of_pool in columns_of if it == _FOR_WORK and not of_pool]
     columns = (places.tolist(), pids, reasons, verdicts, is_whole.tolist(), is_long.tolist(), others_work.tolist())
     for place, pid, reason, verdict, whole, long, works in zip(*columns):
         if verdict == _BEHIND:

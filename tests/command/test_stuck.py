@@ -37,6 +37,8 @@ KINDS = {
     "no_answer_select": "for 127.0.0.1:",
     "never_set": "in never_set (stuck.py:{line})",
     "empty_queue": "in empty_queue (stuck.py:{line})",
+    "pool_killed": "what a pool of processes was given, in pool_killed (stuck.py:{line})",
+    "pool_sleeps": "what a pool of processes was given, in pool_sleeps (stuck.py:{line})",
     "held": ") has it and sleeps in ",
     "stopped": "for being continued",
 }
@@ -125,6 +127,17 @@ def test_deadlocks_of_other_things_than_locks_of_one_process(python: str, kind: 
     assert len(process["deadlocks"][0]) == (1 if kind == "pool_of_itself" else 2)
     assert lines[0].startswith("DEADLOCK: ") and ("of process" in lines[0]) == (kind != "pool_of_itself")
     assert report["verdict"]["sentence"].startswith("Deadlocked: "), report["verdict"]
+
+
+@pytest.mark.parametrize("python", [it for it in PYTHONS if it.id not in ("3.6", "3.7", "3.8", "3.9", "3.10")])
+def test_tasks_that_wait_for_each_other_are_stuck(python: str, tmp_path: Path) -> None:
+    """Their thread waits for work, as far as the kernel can tell. Tasks are read from CPython 3.11 on."""
+    path = tmp_path / "x.bpfprof"
+    with stuck(python, "tasks_locked") as pid:
+        bpfprof("record", "-p", pid, "-d", "1.5", "-o", path)
+    verdict = json.loads(bpfprof("report", path, "-f", "json").stdout)["verdict"]
+    assert verdict["bound"] == "stuck" and verdict["sentence"].startswith("Stuck: 2 tasks ("), verdict
+    assert f"stuck.py:{line_of('tasks_locked')})" in verdict["sentence"], verdict
 
 
 @pytest.mark.parametrize(("kind", "said"), [("manager", "answered by process"), ("sqlite_busy", "held by process")])

@@ -359,6 +359,54 @@ def pool_of_itself():
     future.result()  # hangs
 
 
+def pool_killed():
+    """A process of a pool was killed while it worked: no one answers."""
+    begun, told = os.pipe()
+    with multiprocessing.get_context("fork").Pool(1) as pool:
+        answer = pool.apply_async(begin, (told,))
+        os.read(begun, 1)
+        os.kill(multiprocessing.active_children()[0].pid, signal.SIGKILL)
+        tell("lock")
+        answer.get()  # hangs
+
+
+def pool_sleeps():
+    """What a pool of processes was given sleeps."""
+    import concurrent.futures
+
+    begun, told = os.pipe()
+    multiprocessing.set_start_method("fork", force=True)
+    with concurrent.futures.ProcessPoolExecutor(1) as pool:
+        future = pool.submit(begin, told)
+        os.read(begun, 1)
+        tell("lock")
+        future.result()  # hangs
+
+
+def begin(told):
+    os.write(told, b"x")
+    time.sleep(1e6)
+
+
+def tasks_locked():
+    """Two tasks, each of which has the lock that the other one waits for."""
+    import asyncio
+
+    async def take(one, other, has_both):
+        async with one:
+            has_both.append(one)
+            while len(has_both) < 2:
+                await asyncio.sleep(0)
+            tell("poll")
+            await other.acquire()  # hangs
+
+    async def both():
+        locks, has_both = (asyncio.Lock(), asyncio.Lock()), []
+        await asyncio.gather(take(*locks, has_both), take(*reversed(locks), has_both))
+
+    asyncio.run(both())
+
+
 def loop_of_itself():
     """An event loop waits for what it does itself."""
     import asyncio
