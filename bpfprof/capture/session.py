@@ -142,27 +142,33 @@ class Session:
     def run(self, on_tick: Callable[[Progress], None], stop: StopRequest) -> None:
         """Drains until the duration is over, the targets have ended, or a stop is requested.
 
+        on_tick: called after each drain, and where those are rare each quarter of a second: keys wait for it.
+
         A launched command has ended with the last process that is followed: as a daemon it goes on in another.
         """
-        ended = False
+        ended, ticked_s = False, 0.0
         while not ended and not self._is_over(stop):
             next_s = min(self._drained_s + self._tick_s(), self._deadline_s)
-            ended = self._watch.targets.all_ended(max(0.0, min(next_s, self._async.due_s) - time.monotonic()))
+            wake_s = min(next_s, self._async.due_s, time.monotonic() + _TICK_S)
+            ended = self._watch.targets.all_ended(max(0.0, wake_s - time.monotonic()))
             if not ended:
-                self._turns.rest(min(next_s, self._async.due_s))
-            if ended or time.monotonic() >= next_s:
+                self._turns.rest(wake_s)
+            drains = ended or time.monotonic() >= next_s
+            if drains:
                 self._drain()
-                on_tick(self.progress)
             elif self._must_drain():
+                drains = True
                 with self._turns.one():
                     self._drain()
-                on_tick(self.progress)
             else:
                 begin_s = time.monotonic()
                 with self._turns.one():
                     is_theirs = self._inbox.take()
                 if not is_theirs:
                     self._watch.targets.rest(time.monotonic() - begin_s)
+            if drains or time.monotonic() >= ticked_s + _TICK_S:
+                on_tick(self.progress)
+                ticked_s = time.monotonic()
             self._watch.probe_libraries()
             ended = ended and not (self._watch.is_launched and self._processes.living())
             if not ended and time.monotonic() >= self._async.due_s:
