@@ -96,8 +96,8 @@ class FileLocks:
 
     def _is_of_sqlite(self, call: BlockedSyscall, memory: Memory, unwound: Sequence[int]) -> bool:
         """Whether usleep() was called by SQLite, and that by Python's module: behind the code of the C library that of
-        SQLite comes first on the stack, and then the module's. What SQLite has left there has other code behind it,
-        and may lie before what was called, so that without unwound functions it is not known.
+        SQLite comes first on the stack, and then the module's. What SQLite has left there has other code behind it;
+        where the stack was not unwound such can hide a true call, which is not told then.
         """
         is_clock = syscall_name(call.number) == "clock_nanosleep"
         asked = memory.read_up_to(call.args[2 if is_clock else 0], 16) if any(map(_is_sqlite, self._code)) else b""

@@ -120,7 +120,9 @@ def shares_of_spans(
     shares[polls & (shares == NET) & in_server[spans["thread"]] & in_loop[stack]] = IDLE
     sleeps_for_lock = _in_objects(stack_frames, _SLEEPS_FOR_LOCKS) | _have_file(stack_frames, _LOCK_FILES)
     shares[waits & (shares == SLEEP) & sleeps_for_lock[stack]] = LOCK
-    shares[waits & (shares == SLEEP) & stack_frames.pass_through(HANDLERS)[stack]] = IDLE  # CPython up to 3.7
+    sleeps_on = waits & (shares == SLEEP)
+    if sleeps_on.any():  # CPython up to 3.7
+        shares[sleeps_on & stack_frames.pass_through(HANDLERS)[stack]] = IDLE
     # Who lost its CPU in a call that spins for a device waits as before; who was woken in one that sleeps lacks a CPU.
     sleeps = np.zeros(stack_frames.count, np.bool_)
     sleeps[stack[waits]] = True
