@@ -39,6 +39,8 @@ from bpfprof.cpython.layout import JIT_WITHOUT_FRAMES, NONE, PARKING_LOT, Layout
 from bpfprof.dataclass import dataclass
 from bpfprof.errors import TargetError
 from bpfprof.model.ids import Pid
+from bpfprof.proc import tasks
+from bpfprof.proc.cgroups import cgroup_of
 from bpfprof.proc.memory import CopiedMemory, ProcessMemory
 from bpfprof.proc.text import without_controls
 from bpfprof.recording.tables import RecordedProcess
@@ -47,9 +49,7 @@ _MASK64 = (1 << 64) - 1
 _REST = 50  # times what a look took: of code that a process makes, of which some make 100 pieces a second
 _VAIN_REST, _VAIN_AHEAD_S = 20, 0.25  # times what code cost that was not there; so much of it may come at once
 _CODE_BYTES = 16 << 20  # some 24,000 functions
-_SUSPECTED_NS = (
-    1_000_000_000  # so long a process counts as one that replaces code, and mostly one that does is found out
-)
+_SUSPECTED_NS = 1_000_000_000  # so long a process counts as one that replaces code, and mostly one that does is found
 
 
 class CodeReader(Protocol):
@@ -129,6 +129,7 @@ class Process:
     command_line: list[str] = field(default_factory=list)
     state: State = State.KNOWN
     until_s: float = 0.0  # when STARTING or ASKED ends, time.monotonic()
+    stack_start: int = 0  # of tasks.stack_start(), when it was looked at first
     look_s: float = 0.0  # how long the last look at its code took
     rests_until_s: float = 0.0  # from such looks, time.monotonic()
     written: RecordedProcess | None = None  # its last row in the recording
@@ -153,6 +154,16 @@ class Process:
             self.memory = ProcessMemory(self.pid)
         except TargetError as error:
             self.note = str(error)
+
+    def take_name(self) -> None:
+        """What it is called now, by whom and where; what it had before where it is gone."""
+        self.name = tasks.process_name(self.pid) or self.name
+        self.command_line = tasks.process_command_line(self.pid) or self.command_line
+        if self.state is not State.KERNEL_THREAD:
+            self.namespace_pid = tasks.namespace_pid(self.pid) or self.namespace_pid
+            self.cgroup = cgroup_of(self.pid) or self.cgroup
+            if self.rank is None:
+                self.rank = tasks.process_rank(self.pid)
 
     @contextlib.contextmanager
     def being_looked_at(self) -> Iterator[None]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from bpfprof.capture.gone import Gone, lives
@@ -20,7 +20,6 @@ from bpfprof.kernel.mapping_events import MappingEvent
 from bpfprof.kernel.tables import Tables
 from bpfprof.model.ids import Pid, Tid
 from bpfprof.proc import tasks
-from bpfprof.proc.cgroups import cgroup_of
 from bpfprof.proc.reader import reader
 
 if TYPE_CHECKING:
@@ -60,6 +59,7 @@ class Processes:
         self._busy_until_s = 0.0
         self.gone = Gone()
         self._launched: Pid | None = None
+        self._met: dict[Pid, Process] = {}  # looked at, and not watched yet
 
     @property
     def is_one_starting(self) -> bool:
@@ -74,34 +74,23 @@ class Processes:
 
     # --- at the start
 
+    def meet(self, pids: Iterable[Pid]) -> None:
+        """Looks at what these and the children to be followed run: that takes a while, and `watch()` then does not."""
+        for pid in tasks.with_descendants(pids) if self._follow_children else pids:
+            if pid not in tasks.own_processes():
+                with contextlib.suppress(TargetError):  # it has ended meanwhile
+                    self._met[pid] = self._meet(pid)
+
     def watch(self, pid: Pid, command: tuple[str, ...] = (), interpreter_of: InterpreterOf | None = None) -> Process:
         """Begins to watch a running process and all its threads. Raises TargetError when it is gone, or a zombie.
 
         One that is about to be let run and become `command` is treated like one that was just born.
         """
-        dead = {Tid(pid)} if tasks.has_died(pid) else set()
-        if dead.issuperset(tasks.list_threads(pid)):
-            raise TargetError(f"process {pid} ended before anything was seen")
-        state = State.UNSEEN if self._watches_all else State.KNOWN
-        if self._watches_all and tasks.is_kernel_thread(pid):
-            state = State.KERNEL_THREAD
-        process = self._add(Process(self._count, pid, state=state))
-        if command:
-            process.name, process.command_line, self._launched = command_name(command), list(command), pid
-            self._rows.changed(process)
-        elif not self._watches_all:
-            self._look_at(process)
-        elif interpreter_of is not None and (found := interpreter_of(pid)) is not None:
-            process.state = State.STARTING
-            self._has_found(process, found)
+        process = self._met.pop(pid, None) or self._meet(pid, command, interpreter_of)
         self._tell_kernel(process, is_new=True)
-        # A thread born by one that is not listed yet is added at fork, so two equal looks see all of them.
-        seen: set[Tid] = set()
-        while new := set(tasks.list_threads(pid)) - seen - dead:
-            for tid in sorted(new):
-                self.threads.watch(process.index, pid, tid, is_born=bool(command))
-            seen |= new
-        if not seen:
+        if process.stack_start != tasks.stack_start(pid):  # it was executed since, of which nobody has told
+            self.executed(pid, Tid(pid), time.monotonic_ns())
+        if not self.threads.watch_all(process.index, pid, is_born=bool(command)):
             raise TargetError(f"process {pid} ended before anything was seen")
         return process
 
@@ -118,7 +107,7 @@ class Processes:
         """Begins to watch who is in the cgroups and is not watched yet; at_once: whether it is time to look or not."""
         found = self._members.list() if at_once else self._members.list_when_due()
         seen: set[Pid] = set()
-        while new := found - self.by_pid.keys() - seen:
+        while new := found - (self.by_pid.keys() - self._met.keys()) - seen:
             for pid in sorted(new):
                 with contextlib.suppress(TargetError):  # it has ended meanwhile
                     self.watch(pid)
@@ -131,7 +120,7 @@ class Processes:
         What it has started to be recorded is none of its work.
         """
         for child in tasks.children(pid):
-            if child not in self.by_pid and child not in tasks.own_processes():
+            if (child not in self.by_pid or child in self._met) and child not in tasks.own_processes():
                 with contextlib.suppress(TargetError):  # it has ended meanwhile
                     self.watch(child)
                     self.watch_children(child)
@@ -202,7 +191,7 @@ class Processes:
             return
         process.open_memory()
         self._busy_until_s = time.monotonic() + _BUSY_AFTER_EXEC_S
-        self._take_name(process)
+        process.take_name()
         self.threads.rename(tid, tasks.thread_name(pid, tid))
         self._look_at(process, time_ns)
         self._tell_kernel(process)
@@ -308,6 +297,23 @@ class Processes:
 
     # --- one process
 
+    def _meet(self, pid: Pid, command: tuple[str, ...] = (), interpreter_of: InterpreterOf | None = None) -> Process:
+        if not tasks.list_living_threads(pid):
+            raise TargetError(f"process {pid} ended before anything was seen")
+        state = State.UNSEEN if self._watches_all else State.KNOWN
+        if self._watches_all and tasks.is_kernel_thread(pid):
+            state = State.KERNEL_THREAD
+        process = self._add(Process(self._count, pid, state=state, stack_start=tasks.stack_start(pid)))
+        if command:
+            process.name, process.command_line, self._launched = command_name(command), list(command), pid
+            self._rows.changed(process)
+        elif not self._watches_all:
+            self._look_at(process)
+        elif interpreter_of is not None and (found := interpreter_of(pid)) is not None:
+            process.state = State.STARTING
+            self._has_found(process, found)
+        return process
+
     def _add(self, process: Process, is_gone: bool = False) -> Process:
         self._count += 1
         self.by_pid[process.pid] = process
@@ -387,14 +393,5 @@ class Processes:
         self._tables.set_process(process.pid, record, is_new)
 
     def _name(self, process: Process) -> None:
-        self._take_name(process)
+        process.take_name()
         self._rows.changed(process)
-
-    def _take_name(self, process: Process) -> None:
-        process.name = tasks.process_name(process.pid) or process.name
-        process.command_line = tasks.process_command_line(process.pid) or process.command_line
-        if process.state is not State.KERNEL_THREAD:
-            process.namespace_pid = tasks.namespace_pid(process.pid) or process.namespace_pid
-            process.cgroup = cgroup_of(process.pid) or process.cgroup
-            if process.rank is None:
-                process.rank = tasks.process_rank(process.pid)

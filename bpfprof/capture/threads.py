@@ -33,6 +33,16 @@ class Threads:
         self._rows: list[dict[str, Any]] = []
         self._ended: deque[tuple[float, Tid, int]] = deque()  # when, its tid and index
 
+    def watch_all(self, process: int, pid: Pid, is_born: bool) -> bool:
+        """Has the kernel side watch those of a process that are there; whether there are any."""
+        # A thread born by one that is not listed yet is added at fork, so two equal looks see all of them.
+        seen: set[Tid] = set()
+        while new := set(tasks.list_living_threads(pid)) - seen:
+            for tid in sorted(new):
+                self.watch(process, pid, tid, is_born)
+            seen |= new
+        return bool(seen)
+
     def watch(self, process: int, pid: Pid, tid: Tid, is_born: bool) -> None:
         """Has the kernel side watch a thread that is there already; `is_born`: it begins to be now."""
         now = time.monotonic_ns()

@@ -126,7 +126,9 @@ class Watch:
                 self._await_tables(self.code.files, on_wait)
             self.code.files.begun()
         self.attachments.attach_tracepoints(programs)
-        self.start_ns = time.monotonic_ns()
+        if command is None and not self.options.watches_all:
+            self.processes.meet([*self.targets.pids, *self.targets.members.list()])
+        self.start_ns = time.monotonic_ns()  # from here on all is fast: who is born and ends meanwhile is not seen
         for pid in self.targets.pids if command is None else ():
             process = self.processes.watch(pid)
             self._names.append(f"{process.name} ({pid})")

@@ -100,6 +100,12 @@ def list_threads(pid: Pid) -> list[Tid]:
         return []
 
 
+def list_living_threads(pid: Pid) -> list[Tid]:
+    """The same without a first thread that has ended before the others."""
+    dead = {Tid(pid)} if has_died(pid) else set()
+    return [tid for tid in list_threads(pid) if tid not in dead]
+
+
 def process_name(pid: Pid) -> str:
     """The comm of the main thread, at most 15 bytes; "" when the process is gone."""
     return _read_name(f"/proc/{pid}/comm")
@@ -177,6 +183,12 @@ def own_processes() -> set[Pid]:
         found.append(above)
         above = parent(above) or above
     return {*found}
+
+
+def stack_start(pid: Pid) -> int:
+    """Address where the stack of its first thread begins, another after each execve; 0: not known."""
+    fields = _stat_fields(f"/proc/{pid}/stat")
+    return int(fields[25]) if len(fields) > 25 else 0
 
 
 def start_time_ticks(pid: Pid) -> int | None:

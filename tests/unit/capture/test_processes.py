@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import sys
 import time
 from types import SimpleNamespace
 from typing import Any, cast
@@ -168,6 +169,38 @@ def test_a_child_is_looked_at_whatever_was_known_of_its_parent(
 )
 def test_a_command_has_the_name_that_the_kernel_will_give_it(word: str, name: str) -> None:
     assert watched((word,))[1].name == name
+
+
+def test_a_program_that_is_executed_between_the_first_look_and_the_watch_is_looked_at_anew() -> None:
+    """Nobody tells of it: the kernel side does not know the process yet."""
+    tables = SimpleNamespace(set_process=lambda *_: True, add_thread=lambda *_: True)
+    processes = Processes(cast(Tables, tables), None)
+    script = "import os; os.read(0, 1); os.execv('/bin/cat', ['cat'])"
+    with subprocess.Popen([sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
+        assert child.stdin is not None and child.stdout is not None
+        pid = Pid(child.pid)
+        while not processes.by_pid or processes.by_pid[pid].interpreter is None:
+            processes.meet([pid])
+        child.stdin.write(b"!it is here\n")
+        child.stdin.flush()
+        assert child.stdout.readline() == b"it is here\n"  # of cat
+        process = processes.watch(pid)
+        assert (process.name, process.interpreter) == ("cat", None) and process.note
+        child.stdin.close()
+    processes.close()
+
+
+def test_a_process_is_met_once_and_then_watched() -> None:
+    told: list[int] = []
+    tables = SimpleNamespace(set_process=lambda pid, *_: told.append(pid), add_thread=lambda *_: True)
+    processes, me = Processes(cast(Tables, tables), None), Pid(os.getpid())
+    with subprocess.Popen(["sleep", "60"]) as child:
+        processes.meet([me])
+        assert not told and child.pid in processes.by_pid
+        processes.watch_children(me)  # met, and yet to be watched
+        assert told.count(child.pid) == 1
+        child.kill()
+    processes.close()
 
 
 def test_the_end_of_a_first_thread_is_not_the_end_of_who_goes_on_under_its_tid() -> None:
