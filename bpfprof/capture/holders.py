@@ -5,6 +5,8 @@ Nothing is guessed: a `threading.Lock` does not store its holder, which is known
 
 from __future__ import annotations
 
+import os
+import stat
 import struct
 from collections.abc import Mapping, Sequence
 
@@ -28,7 +30,9 @@ from bpfprof.model.now import WaitsFor
 from bpfprof.model.samples import FD_CALLS, SOCKET_CALLS
 from bpfprof.model.syscalls import syscall_name
 from bpfprof.proc import tasks
+from bpfprof.proc.living import living
 from bpfprof.proc.memory import MemoryAtOnce
+from bpfprof.proc.reader import reader
 from bpfprof.proc.tasks import BlockedSyscall
 from bpfprof.proc.text import with_controls_replaced
 
@@ -37,6 +41,9 @@ _FIRST_IS_FD = frozenset(FD_CALLS)
 _POLLS = ("poll", "ppoll", "select", "pselect6", "epoll_wait", "epoll_pwait", "epoll_pwait2")
 _WRITES = ("write", "writev")
 _SLEEPS = ("nanosleep", "clock_nanosleep")
+_OPENS = {"open": 0, "openat": 1}  # -> which argument is the path
+_AT_FDCWD = 0xFFFFFF9C  # include/uapi/linux/fcntl.h
+_PATH_BYTES = 4096  # PATH_MAX, include/uapi/linux/limits.h
 _TIMEOUT = 3  # the argument of futex() that is 0 where it waits without end
 _P_PID = 1  # of waitid(), include/uapi/linux/wait.h
 
@@ -125,6 +132,9 @@ class Holders:
             return self._socket(polled[0]) if len(polled) == 1 else None
         if name in _SLEEPS:
             return self._database(tid, call) or self._lock_file(tid)
+        if name in _OPENS and reason != "disk":
+            at_folder = name == "openat" and call.args[0] & 0xFFFFFFFF != _AT_FDCWD
+            return None if at_folder else self._fifo(call.args[_OPENS[name]])
         if call.number in _FIRST_IS_FD or name in SOCKET_CALLS:
             kind = {"net": "socket", "pipe": "pipe", "device": "device"}.get(reason, "file")
             if kind == "pipe" and name in _WRITES:
@@ -148,6 +158,20 @@ class Holders:
         path = awaited_lock_file(self._stacks.get(tid, ()), self._values) if self._values is not None else ""
         pid = self._file_locks.holder_of(path) if path else None
         return WaitsFor("file-lock", with_controls_replaced(path), None, pid, has_end=True) if pid else None
+
+    def _fifo(self, path_at: int) -> WaitsFor | None:
+        """To open one waits until somebody opens its other end; None: it is none. path_at: address of its path."""
+        memory, pid = self._process.memory, self._process.pid
+        path = os.fsdecode(memory.read_up_to(path_at, _PATH_BYTES).partition(b"\0")[0]) if memory else ""
+        folder = "root" if path.startswith("/") else "cwd"
+        if not path or ".." in path.split("/"):  # the process says it: it could lead out of its root
+            return None
+        try:
+            mode = reader().stat(pid, f"/proc/{living(pid)}/{folder}/{path.lstrip('/')}").mode
+        except (OSError, ValueError):
+            return None
+        name, nobody = with_controls_replaced(path), "nobody has opened its other end"
+        return WaitsFor("pipe", name, nobody=nobody) if stat.S_ISFIFO(mode) else None
 
     def _full_pipe(self, number: int) -> WaitsFor:
         """Who could read it: another process of the family that has its other end."""

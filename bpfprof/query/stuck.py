@@ -185,6 +185,8 @@ def _what(profile: Profile, row: np.void, reason: str, wait: LastWait | None) ->
         return f"the lock of {name or 'a file'}"
     if reason == "child":
         return f"its child {wait.held_by}" if wait and wait.held_by else "a child"
+    if wait and wait.kind == "pipe" and not named:
+        return f"the other end of {wait.name} to be opened"
     if reason == "pipe":
         return (
             f"{name or 'a pipe'}, which is full" if wait and wait.kind == "pipe" and _writes(wait) else name or "a pipe"

@@ -43,6 +43,7 @@ _MUTEXES = frozenset(
 _TAKES_TURNS = frozenset(("wsgi_req_accept", "uwsgi_lock_futex", "proc_mutex_pthread_acquire", "apr_proc_mutex_lock"))
 _ACCEPTS = frozenset(("accept", "accept4", "inet_csk_accept"))
 _WRITES = frozenset(("write", "writev", "pipe_write", "anon_pipe_write"))
+_OPENS = ("open", "openat")  # of a FIFO: until its other end is opened
 _TERMINALS = ("/dev/pts/", "/dev/tty", "/dev/console")
 _FRAMES = (FrameKind.PYTHON, FrameKind.NATIVE, FrameKind.INLINED, FrameKind.KERNEL)  # which are no marks
 # Threads of a pool of processes that pass on what it is given and what it answers, by (end of the path, functions).
@@ -161,7 +162,13 @@ class _Judge:
             return self._of_net(row, reason)
         if share == known.child:
             return self._of_child(row, reason)
+        if reason in _OPENS or self._opens_fifo(row):
+            return _UNSURE
         return _OTHER if reason == "device" and not self._object(row).startswith(_TERMINALS) else _FOR_WORK
+
+    def _opens_fifo(self, row: np.void) -> bool:
+        last = self._last.get(int(row["thread"]))
+        return last is not None and last.kind == "pipe" and not last.name.startswith("fd ")
 
     def _of_lock(self, place: int, thread: int, stack: int) -> int:
         if self._functions["turns"][stack]:

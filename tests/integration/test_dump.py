@@ -105,6 +105,7 @@ def test_what_they_wait_for(dumped: Dumped) -> None:
     assert threads["child"]["waits_for"]["held_by_pid"] == sleeper
     assert threads["rlock"]["waits_for"]["held_by_tid"] == threads["rlock holder"]["tid"]
     assert threads["fifo"]["waits_for"]["name"].endswith("/fifo")
+    assert threads["opened fifo"]["waits_for"]["name"].endswith("/unopened")
     assert dumped.process["deadlocks"] == []
 
 

@@ -103,6 +103,14 @@ def full_pipe():
         os.write(writer, b"log line " * 100)  # hangs
 
 
+def unopened_fifo():
+    """A FIFO that nobody writes to."""
+    path = os.path.join(tempfile.mkdtemp(), "orders")
+    os.mkfifo(path)
+    tell("pipe")
+    open(path).close()  # hangs
+
+
 def file_locked():
     """A file that another process has locked."""
     with locked_by_another(fcntl.flock) as file:

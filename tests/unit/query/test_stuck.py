@@ -61,6 +61,11 @@ def hung(stack: list[Frame], *last: LastWait, objects: tuple[str, ...] = (), **v
             "pipe:[9], which is full, in main (train.py:3)",
         ),
         ("pipe", waited_for("pipe", "fd 1: pipe:[9]", held_by="sv (7)"), "; sv (7) could read it."),
+        (
+            "unknown",
+            waited_for("pipe", "/srv/orders", nobody="nobody has opened its other end"),
+            "the other end of /srv/orders to be opened, in main (train.py:3)",
+        ),
         ("child", waited_for("child", "child 9", held_by="make (9)"), "its child make (9), in main (train.py:3)"),
         ("net", waited_for("socket", "fd 4: 10.0.0.5:5432"), "10.0.0.5:5432 (PostgreSQL), in main (train.py:3)"),
         ("poll", waited_for("socket", "fd 4: 10.0.0.5:5432"), "10.0.0.5:5432 (PostgreSQL), in main (train.py:3)"),
