@@ -13,9 +13,9 @@ from bpfprof import array_types as npt
 from bpfprof.account.estimate import estimated, spread
 from bpfprof.account.running import Running, running_times
 from bpfprof.account.spans import Spans, SpanSource, of_one
-from bpfprof.account.threads import Int64Array, sums_by
+from bpfprof.account.threads import Int64Array
 from bpfprof.account.wakers import waker_places
-from bpfprof.model.grouping import first_of, grouped, numbers_of
+from bpfprof.model.grouping import first_of, grouped, numbers_of, sums_by
 from bpfprof.model.rows import copied, one_after_another, picked
 from bpfprof.model.samples import HOLDS_GIL
 from bpfprof.model.spans import PIECE_DTYPE, SPAN_DTYPE, WAIT_TIME_DTYPE, SpanFlag, ThreadState

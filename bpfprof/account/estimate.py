@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from bpfprof import array_types as npt
-from bpfprof.account.threads import Int64Array, sums_by
-from bpfprof.model.grouping import each_once, group_numbers
+from bpfprof.account.threads import Int64Array
+from bpfprof.model.grouping import each_once, group_numbers, sums_by
 from bpfprof.model.rows import picked
 from bpfprof.model.samples import UNSAMPLED
 from bpfprof.model.spans import How, ThreadState

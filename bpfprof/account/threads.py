@@ -10,6 +10,7 @@ import numpy as np
 from bpfprof import array_types as npt
 from bpfprof.account.sorted_rows import sorted_rows
 from bpfprof.dataclass import dataclass
+from bpfprof.model.grouping import sums_by
 from bpfprof.model.rows import blocks
 from bpfprof.model.samples import TOTAL_DTYPE, WAIT_DTYPE
 from bpfprof.model.statuses import LastState
@@ -153,11 +154,6 @@ def _booked(rows: npt.NDArray[np.void], count: int) -> tuple[Int64Array, Int64Ar
         waited_ns += sums_by(thread, block["blocked_ns"], count) + sums_by(thread, block["runqueue_ns"], count)
         stolen_ns += sums_by(thread, block["stolen_ns"], count)
     return waited_ns, stolen_ns
-
-
-def sums_by(index: npt.NDArray[Any], values: npt.NDArray[Any], count: int) -> Int64Array:
-    """Sum of the values for each index below `count`; exact below 2**53 (in nanoseconds 104 days)."""
-    return np.bincount(index, weights=values, minlength=count).clip(0, float(1 << 62)).astype(np.int64)
 
 
 def _last_totals(recording: Recording) -> npt.NDArray[np.void]:

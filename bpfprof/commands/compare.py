@@ -14,11 +14,11 @@ from bpfprof.commands.outputs import check_not_spilled, descriptor
 from bpfprof.commands.report import check_not_replaced, load_profile, write_report
 from bpfprof.commands.row_options import STEP_OPTIONS
 from bpfprof.errors import RecordingError, UsageError
+from bpfprof.known.patterns import PhasePattern
 from bpfprof.profile.options import ProfileOptions
-from bpfprof.query.patterns import PhasePattern
-from bpfprof.query.rank_differences import compare as compared
-from bpfprof.query.ranks import RankLoop, rank_loops
-from bpfprof.query.steps import StepsWanted
+from bpfprof.query.steps.rank_differences import compare as compared
+from bpfprof.query.steps.ranks import RankLoop, rank_loops
+from bpfprof.query.steps.steps import StepsWanted
 from bpfprof.render.labels import printable
 from bpfprof.render.quality import quality_line
 from bpfprof.render.ranks import render_compare_json, render_compare_table

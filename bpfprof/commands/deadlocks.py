@@ -11,7 +11,7 @@ from bpfprof.errors import TargetError, UnsupportedError
 from bpfprof.model.ids import Pid, Tid
 from bpfprof.model.now import OF_THREADS, ProcessNow
 from bpfprof.proc import tasks
-from bpfprof.query.wait_graph import cycles, endless_waits
+from bpfprof.query.waits.wait_graph import cycles, endless_waits
 
 _OTHERS = 16  # processes that are looked at only because they have what one waits for
 

@@ -21,12 +21,12 @@ from bpfprof.dataclass import dataclass
 from bpfprof.errors import RecordingError, RegressionError, UsageError
 from bpfprof.model.profile import Profile
 from bpfprof.profile.options import ProfileOptions
-from bpfprof.query.choices import MERGES, STEP
-from bpfprof.query.diff_tree import SideTree, both_sides
-from bpfprof.query.differences import Differences, differences
-from bpfprof.query.slices import GROUPINGS, Slices, sliced
-from bpfprof.query.step_differences import STEP_ROW, step_changes
-from bpfprof.query.steps import Steps, StepsWanted, find_steps
+from bpfprof.query.compare.diff_tree import SideTree, both_sides
+from bpfprof.query.compare.differences import Differences, differences
+from bpfprof.query.compare.slices import GROUPINGS, Slices, sliced
+from bpfprof.query.steps.differences import STEP_ROW, step_changes
+from bpfprof.query.steps.steps import Steps, StepsWanted, find_steps
+from bpfprof.query.tables.choices import MERGES, STEP
 from bpfprof.render.diff_steps import render_step_json, render_step_table
 from bpfprof.render.diff_table import DiffLook, render_diff_json, render_diff_table
 from bpfprof.render.formats import find_format, format_for_suffix

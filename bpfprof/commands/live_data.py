@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from bpfprof.dataclass import dataclass
 from bpfprof.profile.live import LiveSpans
-from bpfprof.query.moment import Key, LivePlace, Moment, SinceStart, moment_of, sums_of
+from bpfprof.query.answer.moment import Key, LivePlace, Moment, SinceStart, moment_of, sums_of
 
 if TYPE_CHECKING:
     from bpfprof.recording.part import GrowingRecording, Part

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from bpfprof.query.moment import Key
+from bpfprof.query.answer.moment import Key
 from bpfprof.render.top import MODES, SORTS, TopLook
 
 ESCAPE, ENTER, _ERASE = "\x1b", ("\r", "\n"), ("\x7f", "\b")

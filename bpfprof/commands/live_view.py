@@ -20,7 +20,7 @@ from bpfprof.commands.sources import sources_now
 from bpfprof.commands.terminal import for_terminal, terminal_size
 from bpfprof.dataclass import dataclass
 from bpfprof.errors import BpfprofError
-from bpfprof.query.moment import closer
+from bpfprof.query.answer.moment import closer
 from bpfprof.render.formats import RenderOptions
 from bpfprof.render.top import HELP, TopLook, TopState, closer_lines, shown_places, top_lines
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from bpfprof.capture.session import Progress, Session
     from bpfprof.capture.stop import StopRequest
     from bpfprof.commands.screen import Screen
-    from bpfprof.query.moment import Key
+    from bpfprof.query.answer.moment import Key
     from bpfprof.recording.part import GrowingRecording
 
 EVERY_S, BATCH_EVERY_S = 1.0, 2.0

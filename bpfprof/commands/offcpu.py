@@ -159,7 +159,7 @@ def _rendered(profile: Profile, chosen: Format, look: RenderOptions, with_wakers
     if chosen.name == "flamegraph":
         look = replace(look, title="Flame graph of waits" + " and who ended them" * with_wakers)
     if with_wakers and chosen is not WAITS:
-        from bpfprof.query.off_cpu import with_wakers as continued
+        from bpfprof.query.waits.off_cpu import with_wakers as continued
 
         profile = continued(profile, look.waker_depth)
     return chosen.render(profile, look)

@@ -17,7 +17,7 @@ from bpfprof.commands.sources import read_sources
 from bpfprof.dataclass import dataclass
 from bpfprof.errors import UsageError
 from bpfprof.profile.options import ProfileOptions, SpanFilter
-from bpfprof.query.choices import MERGES
+from bpfprof.query.tables.choices import MERGES
 from bpfprof.render.formats import FLAMEGRAPH, FORMATS, PAGE, Format, RenderOptions, find_format, format_for_suffix
 
 Command = TypeVar("Command", bound=Callable[..., Any])

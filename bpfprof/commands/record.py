@@ -21,7 +21,7 @@ from bpfprof.commands.terminal import for_terminal
 from bpfprof.commands.values import Number, Whole
 from bpfprof.errors import UsageError
 from bpfprof.kernel.perf_events import parse_events
-from bpfprof.query.choices import STEP
+from bpfprof.query.tables.choices import STEP
 from bpfprof.render.formats import SUMMARY, TABLE, Format, RenderOptions
 
 if TYPE_CHECKING:

@@ -21,15 +21,15 @@ from bpfprof.commands.terminal import for_terminal
 from bpfprof.commands.values import MICROSECONDS, ROWS
 from bpfprof.errors import RecordingError, UsageError
 from bpfprof.kernel.perf_events import parse_events
+from bpfprof.known.patterns import parse_group
 from bpfprof.known.waiting import add_waiting, parse_waiting
 from bpfprof.model.profile import Profile
 from bpfprof.proc.caller import caller_ids
 from bpfprof.profile.build import build_profile
 from bpfprof.profile.filters import find_nothing, other_functions
 from bpfprof.profile.options import ProfileOptions, SpanFilter
-from bpfprof.query.choices import CALL, SORTS, STEP
-from bpfprof.query.folded_names import folded_name, role_name
-from bpfprof.query.patterns import parse_group
+from bpfprof.query.code.folded_names import folded_name, role_name
+from bpfprof.query.tables.choices import CALL, SORTS, STEP
 from bpfprof.recording.reader import Recording, read_recording
 from bpfprof.render.columns import duration_text, shortened
 from bpfprof.render.formats import CSV, JSON, SUMMARY, TABLE, WAITS, Format, RenderOptions

@@ -12,8 +12,8 @@ from bpfprof.commands.help import LOOK, under
 from bpfprof.commands.options import with_options
 from bpfprof.commands.values import Whole
 from bpfprof.errors import UsageError
-from bpfprof.query.choices import CALL, ROW_GROUPINGS, STEP
-from bpfprof.query.patterns import parse_phase
+from bpfprof.known.patterns import parse_phase
+from bpfprof.query.tables.choices import CALL, ROW_GROUPINGS, STEP
 from bpfprof.render.formats import RenderOptions
 
 by_option = click.option(

@@ -27,9 +27,9 @@ from bpfprof.fleet.queries import (
     waits_over_time,
     worked_over_time,
 )
-from bpfprof.query.differences import Differences, compared
-from bpfprof.query.noise import mean_of_sums
-from bpfprof.query.slices import Key
+from bpfprof.query.compare.differences import Differences, compared
+from bpfprof.query.compare.noise import mean_of_sums
+from bpfprof.query.compare.slices import Key
 from bpfprof.render.labels import printable
 
 STEP = "step"  # of slow(): by how long steps take

@@ -7,13 +7,12 @@ import numpy as np
 from bpfprof import array_types as npt
 from bpfprof.dataclass import dataclass
 from bpfprof.fleet.layout import unix_ns
-from bpfprof.model.grouping import group_numbers
+from bpfprof.model.grouping import group_numbers, sums_by
 from bpfprof.model.profile import Profile
 from bpfprof.model.rows import picked
 from bpfprof.model.spans import SpanFlag, ThreadState
-from bpfprof.query.shares import sums
-from bpfprof.query.slices import cut_at
-from bpfprof.query.work import Work, worked_spans
+from bpfprof.query.compare.slices import cut_at
+from bpfprof.query.work.table import Work, worked_spans
 
 MINUTE_NS = 60_000_000_000
 _LONGEST_NS = 1 << 62
@@ -88,8 +87,8 @@ def weight_rows(profile: Profile, spans: DataSpans) -> npt.NDArray[np.void]:
     for name, column in columns.items():
         found[name] = column[places]
     found["minute"] += first
-    found["ns"] = sums(numbers, ns, len(places))
-    found["count"] = sums(numbers, np.where(is_first, rows["count"][which], 0).astype(np.int64), len(places))
+    found["ns"] = sums_by(numbers, ns, len(places))
+    found["count"] = sums_by(numbers, np.where(is_first, rows["count"][which], 0).astype(np.int64), len(places))
     return picked(found, found["ns"] > 0)
 
 

@@ -14,12 +14,12 @@ from bpfprof.fleet.rows import MINUTE_NS, DataSpans, data_spans, weight_rows
 from bpfprof.model.frames import FrameKind, mark
 from bpfprof.model.profile import Profile
 from bpfprof.model.spans import How, SpanFlag
-from bpfprof.query.functions import function_name, wait_owners
-from bpfprof.query.origins import Origin, origins
-from bpfprof.query.rows import rows_by
-from bpfprof.query.steps import find_steps
-from bpfprof.query.verdict import verdict_of
-from bpfprof.query.work import Work, work_of
+from bpfprof.query.answer.verdict import verdict_of
+from bpfprof.query.code.functions import function_name, wait_owners
+from bpfprof.query.code.origins import Origin, origins
+from bpfprof.query.steps.steps import find_steps
+from bpfprof.query.tables.rows import rows_by
+from bpfprof.query.work.table import Work, work_of
 from bpfprof.render.formats import RenderOptions
 from bpfprof.render.header import command_text
 from bpfprof.render.labels import frame_labels, printable

@@ -106,8 +106,8 @@ class ThreadTime:
     """Where the wall time of one thread went, in nanoseconds; first_ns and last_ns count from the recording's start.
 
     The sums of its spans. overlap_ns: what the recording holds beyond that, which cannot be: it is damaged.
-    thread_count, process_count: more than one where it stands for several (query/merging.py); pid and tid are then of
-    the first of them.
+    thread_count, process_count: more than one where it stands for several (query/tables/merging.py); pid and tid are
+    then of the first of them.
     """
 
     pid: Pid

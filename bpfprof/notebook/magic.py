@@ -28,7 +28,7 @@ from bpfprof.dataclass import dataclass
 from bpfprof.errors import BpfprofError
 from bpfprof.notebook.cells import cell_names, cell_numbers
 from bpfprof.notebook.result import Cell, Result, made_of
-from bpfprof.query.stretches import Stretch
+from bpfprof.query.compare.stretches import Stretch
 
 _WORD = re.compile(r"""(?:"[^"]*"|'[^']*'|[^\s"'])+""")
 _QUOTED = re.compile(r""""([^"]*)"|'([^']*)'""")

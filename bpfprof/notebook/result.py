@@ -19,9 +19,9 @@ from bpfprof.model.profile import Profile
 from bpfprof.notebook.cells import sources_of, with_cell_names
 from bpfprof.profile.options import OPEN_END_NS, ProfileOptions
 from bpfprof.profile.window import part_of
-from bpfprof.query.stretches import Stretch, own_thread, threads_beside
-from bpfprof.query.verdict import verdict_of
-from bpfprof.query.work import work_of
+from bpfprof.query.answer.verdict import verdict_of
+from bpfprof.query.compare.stretches import Stretch, own_thread, threads_beside
+from bpfprof.query.work.table import work_of
 from bpfprof.render.formats import PAGE, SUMMARY, Format, RenderOptions
 
 _LEAST_VERDICT_NS = 200_000_000

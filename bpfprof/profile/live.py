@@ -16,10 +16,10 @@ import numpy as np
 from bpfprof import array_types as npt
 from bpfprof.account.added_up import AddingSource
 from bpfprof.account.spans import Spans
-from bpfprof.account.threads import sums_by
 from bpfprof.account.wakers import waker_of
 from bpfprof.dataclass import dataclass
 from bpfprof.model.frames import Frame, FrameKind
+from bpfprof.model.grouping import sums_by
 from bpfprof.model.profile import GIL_ROW_DTYPE, WEIGHT_DTYPE, Interner, LastWait, Profile, Quality, ThreadTime, Waker
 from bpfprof.model.rows import one_after_another, picked
 from bpfprof.model.spans import SPAN_DTYPE, How, SpanFlag, ThreadState

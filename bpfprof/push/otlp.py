@@ -17,7 +17,7 @@ from bpfprof import __version__
 from bpfprof.model.profile import Profile
 from bpfprof.model.states import reason_text
 from bpfprof.push.endpoint import app_name
-from bpfprof.query.work import work_of
+from bpfprof.query.work.table import work_of
 from bpfprof.render.calls import KINDS, Function, functions_of
 from bpfprof.render.formats import RenderOptions
 from bpfprof.render.labels import printable

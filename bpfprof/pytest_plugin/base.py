@@ -11,9 +11,9 @@ import numpy as np
 
 from bpfprof.dataclass import dataclass
 from bpfprof.errors import RecordingError
-from bpfprof.query.differences import Change, differences
-from bpfprof.query.slices import SLICE_COUNT, STATES
-from bpfprof.query.stretches import StretchTime
+from bpfprof.query.compare.differences import Change, differences
+from bpfprof.query.compare.slices import SLICE_COUNT, STATES
+from bpfprof.query.compare.stretches import StretchTime
 
 VERSION = 1
 LEAST_NS = 50_000_000  # what takes less, before and after, is not compared

@@ -21,9 +21,9 @@ from bpfprof.profile.options import ProfileOptions
 from bpfprof.profile.window import part_of
 from bpfprof.pytest_plugin.asked import Asked
 from bpfprof.pytest_plugin.base import LEAST_NS, Comparison, Run, TestTime, compared, write_run
-from bpfprof.query.stretches import Stretch, own_thread, stretch_times, threads_beside, threads_of
-from bpfprof.query.verdict import Verdict, verdict_of
-from bpfprof.query.work import work_of
+from bpfprof.query.answer.verdict import Verdict, verdict_of
+from bpfprof.query.compare.stretches import Stretch, own_thread, stretch_times, threads_beside, threads_of
+from bpfprof.query.work.table import work_of
 from bpfprof.render.columns import cut_left, padded
 from bpfprof.render.formats import RenderOptions
 from bpfprof.render.labels import printable

@@ -6,14 +6,14 @@ from collections.abc import Sequence
 
 from bpfprof.model.frames import Frame, FrameKind
 from bpfprof.model.profile import Profile
-from bpfprof.query.chains import waker_name
-from bpfprof.query.choices import ROW_GROUPINGS
-from bpfprof.query.lock_holders import LockWaits
-from bpfprof.query.merging import merged_threads
-from bpfprof.query.origins import origins
-from bpfprof.query.places import place_text
-from bpfprof.query.rows import Row, rows_by, sorted_rows
-from bpfprof.query.work import work_of
+from bpfprof.query.code.origins import origins
+from bpfprof.query.tables.choices import ROW_GROUPINGS
+from bpfprof.query.tables.merging import merged_threads
+from bpfprof.query.tables.rows import Row, rows_by, sorted_rows
+from bpfprof.query.waits.chains import waker_name
+from bpfprof.query.waits.lock_holders import LockWaits
+from bpfprof.query.work.places import place_text
+from bpfprof.query.work.table import work_of
 from bpfprof.render.columns import COLUMNS, padded, percent_text, seconds_text, shortened, width, wrapped
 from bpfprof.render.formats import RenderOptions
 from bpfprof.render.header import counted

@@ -16,10 +16,10 @@ from bpfprof.model.frames import FrameKind
 from bpfprof.model.grouping import ordered
 from bpfprof.model.profile import Profile
 from bpfprof.model.rows import one_after_another, picked
+from bpfprof.model.single import single_pieces
 from bpfprof.model.spans import SpanFlag, ThreadState
-from bpfprof.query.functions import function_of_frames, wait_owners
-from bpfprof.query.single import single_pieces
-from bpfprof.query.work import work_of
+from bpfprof.query.code.functions import function_of_frames, wait_owners
+from bpfprof.query.work.table import work_of
 from bpfprof.render.formats import RenderOptions
 from bpfprof.render.header import command_text, unread_sentences
 from bpfprof.render.intervals import MIXED, Intervals, intervals_of

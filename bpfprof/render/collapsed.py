@@ -9,7 +9,7 @@ import numpy as np
 
 from bpfprof import array_types as npt
 from bpfprof.model.profile import Profile
-from bpfprof.query.merging import with_merged_threads
+from bpfprof.query.tables.merging import with_merged_threads
 from bpfprof.render.formats import RenderOptions
 from bpfprof.render.labels import frame_labels, process_label, task_label, thread_label
 

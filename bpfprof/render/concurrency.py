@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from bpfprof.model.profile import Profile
-from bpfprof.query.concurrency import ConcurrencyFacts, concurrency_of
+from bpfprof.query.threads.concurrency import ConcurrencyFacts, concurrency_of
 from bpfprof.render.columns import duration_text, percent_text, seconds_text, wrapped
 
 _SAID = 0.01  # of the time that threads were runnable: so much that is spread is said

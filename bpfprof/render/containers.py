@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bpfprof.model.profile import ThreadTime
-from bpfprof.query.containers import ContainerTime, ProcessTime, container_times
+from bpfprof.query.threads.containers import ContainerTime, ProcessTime, container_times
 from bpfprof.render.columns import COLUMNS, padded, seconds_text, shortened
 from bpfprof.render.header import counted
 from bpfprof.render.labels import printable

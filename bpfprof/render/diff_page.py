@@ -9,8 +9,8 @@ import numpy as np
 
 from bpfprof import array_types as npt
 from bpfprof.model.frames import FrameKind
-from bpfprof.query.diff_tree import DiffPaths
-from bpfprof.query.differences import Differences
+from bpfprof.query.compare.diff_tree import DiffPaths
+from bpfprof.query.compare.differences import Differences
 from bpfprof.render.diff_picture import SignedTree, signed_tree
 from bpfprof.render.diff_table import DiffLook, basis, cells, row_labels, sentence
 from bpfprof.render.frame_look import are_plumbing

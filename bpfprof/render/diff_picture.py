@@ -13,9 +13,9 @@ import numpy as np
 
 from bpfprof.dataclass import dataclass
 from bpfprof.model.frames import Frame, FrameKind
-from bpfprof.query.diff_tree import DiffPaths, Step
-from bpfprof.query.differences import Differences
-from bpfprof.query.functions import function_name
+from bpfprof.query.code.functions import function_name
+from bpfprof.query.compare.diff_tree import DiffPaths, Step
+from bpfprof.query.compare.differences import Differences
 from bpfprof.render.call_tree import Bools, CallTree, Ints, Label, Rows, tree_of_rows
 from bpfprof.render.diff_table import DiffLook, basis, sentence
 from bpfprof.render.frame_look import are_plumbing

@@ -6,9 +6,9 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 
-from bpfprof.query.differences import Change
-from bpfprof.query.step_differences import STEP_ROW
-from bpfprof.query.steps import Steps
+from bpfprof.query.compare.differences import Change
+from bpfprof.query.steps.differences import STEP_ROW
+from bpfprof.query.steps.steps import Steps
 from bpfprof.render.columns import COLUMNS, duration_text, shortened, wrapped
 from bpfprof.render.header import counted
 from bpfprof.render.labels import printable

@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from bpfprof.dataclass import dataclass
-from bpfprof.query.differences import FALSE_ALARMS, Change, Difference, Differences
-from bpfprof.query.patterns import PhasePattern
-from bpfprof.query.slices import Key
+from bpfprof.known.patterns import PhasePattern
+from bpfprof.query.compare.differences import FALSE_ALARMS, Change, Difference, Differences
+from bpfprof.query.compare.slices import Key
 from bpfprof.render.columns import COLUMNS, shortened, wrapped
 from bpfprof.render.header import counted
 from bpfprof.render.labels import printable, short_file_names

@@ -10,8 +10,8 @@ from itertools import groupby
 from bpfprof.model.frames import Frame
 from bpfprof.model.ids import Tid
 from bpfprof.model.now import ON_CPU, WAITING, ProcessNow, TaskNow, ThreadNow
-from bpfprof.query.folded_names import folded_name
-from bpfprof.query.wait_graph import chains
+from bpfprof.query.code.folded_names import folded_name
+from bpfprof.query.waits.wait_graph import chains
 from bpfprof.render.columns import middle_cut, padded, shortened, width
 from bpfprof.render.labels import printable, short_file_names, source_line
 

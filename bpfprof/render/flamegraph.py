@@ -10,9 +10,9 @@ from dataclasses import replace
 
 from bpfprof.model.frames import FrameKind
 from bpfprof.model.profile import Profile
-from bpfprof.query.merging import MANY, merged_threads, with_merged_threads
-from bpfprof.query.verdict import verdict_of
-from bpfprof.query.work import Work, work_of, worked_weights
+from bpfprof.query.answer.verdict import verdict_of
+from bpfprof.query.tables.merging import MANY, merged_threads, with_merged_threads
+from bpfprof.query.work.table import Work, work_of, worked_weights
 from bpfprof.render.call_tree import Bools, build_call_tree
 from bpfprof.render.formats import RenderOptions
 from bpfprof.render.frame_look import are_plumbing, looks_of

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 from bpfprof.dataclass import dataclass
 
 if TYPE_CHECKING:
+    from bpfprof.known.patterns import Pattern, PhasePattern
     from bpfprof.model.profile import Profile
-    from bpfprof.query.patterns import Pattern, PhasePattern
 
 GROUPINGS = ("stack", "reason", "thread", "container", "function", "waker", "lock")  # of waits
 

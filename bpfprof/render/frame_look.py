@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from bpfprof.model.frames import Frame, FrameKind
-from bpfprof.query.origins import GENERATED, OWN_CODE, STDLIB, is_runtime, origins
+from bpfprof.query.code.origins import GENERATED, OWN_CODE, STDLIB, is_runtime, origins
 from bpfprof.render.page_spans import KINDS as KIND_NAMES
 from bpfprof.render.page_spans import kind_of_reason
 from bpfprof.render.palette import CHANGES, FRAMES, HIT, INK, KINDS, PAPER, STROKES, Color

@@ -14,8 +14,8 @@ from bpfprof.model.frames import Frame, FrameKind
 from bpfprof.model.profile import Profile
 from bpfprof.model.spans import ThreadState
 from bpfprof.model.states import reason_text
-from bpfprof.query.functions import wait_owners
-from bpfprof.query.work import work_of
+from bpfprof.query.code.functions import wait_owners
+from bpfprof.query.work.table import work_of
 from bpfprof.render.calls import Function, functions_of
 from bpfprof.render.formats import RenderOptions
 from bpfprof.render.header import command_text

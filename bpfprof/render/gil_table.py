@@ -6,10 +6,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from bpfprof.model.grouping import Total, totals_of
 from bpfprof.model.profile import Profile
-from bpfprof.query.chains import GilWait, Share, convoys, gil_waits, shares_of
-from bpfprof.query.folded_names import folded_name
-from bpfprof.query.roles import role_members
+from bpfprof.query.code.folded_names import folded_name
+from bpfprof.query.threads.roles import role_members
+from bpfprof.query.waits.chains import GilWait, convoys, gil_waits
 from bpfprof.render.columns import COLUMNS, duration_text, percent_text, shortened, width
 from bpfprof.render.formats import RenderOptions
 from bpfprof.render.header import counted
@@ -48,9 +49,9 @@ def _processes(profile: Profile) -> list[str]:
     """`python a.py (100): 2.1 s of 8 threads, 41% of their time; while one waited, 3.2 did on average`."""
     length, lines = convoys(profile), []
     by_pid: dict[int, list[int]] = {}
-    for share in shares_of(profile.gil_waits["thread"], profile.gil_waits["ns"].astype(np.int64)):
+    for share in totals_of(profile.gil_waits["thread"], profile.gil_waits["ns"].astype(np.int64)):
         by_pid.setdefault(profile.threads[share.value].pid, []).append(share.value)
-    waited = {share.value: share.ns for share in shares_of(profile.gil_waits["thread"], profile.gil_waits["ns"])}
+    waited = {share.value: share.ns for share in totals_of(profile.gil_waits["thread"], profile.gil_waits["ns"])}
     for pid, threads in list(by_pid.items())[:_MAX_WAITERS]:
         if len(threads) < _MANY:
             continue
@@ -65,7 +66,7 @@ def _processes(profile: Profile) -> list[str]:
 
 
 def holder_text(
-    profile: Profile, labels: list[str], holder: Share, columns: int, members: dict[int, list[int]] | None = None
+    profile: Profile, labels: list[str], holder: Total, columns: int, members: dict[int, list[int]] | None = None
 ) -> str:
     """`hog (oracle.py:12) of thread hog (31010)`, in at most so many columns, 60 or more."""
     if holder.value < 0:
@@ -83,7 +84,7 @@ def _who(profile: Profile, threads: list[int], one: str = "") -> str:
     return f"{_short_name(name)} ({len(threads)} threads)"
 
 
-def largest(shares: Sequence[Share], most: int) -> tuple[list[Share], int]:
+def largest(shares: Sequence[Total], most: int) -> tuple[list[Total], int]:
     """(the first ones, up to so many; how long the others took), without parts under 1% beside the first."""
     all_ns = sum(share.ns for share in shares)
     shown = [share for number, share in enumerate(shares[:most]) if not number or share.ns * 100 >= all_ns]

@@ -9,13 +9,12 @@ import numpy as np
 
 from bpfprof import array_types as npt
 from bpfprof.dataclass import dataclass
-from bpfprof.model.grouping import group_numbers
+from bpfprof.model.grouping import group_numbers, sums_by
 from bpfprof.model.profile import Profile
 from bpfprof.model.rows import one_after_another, picked
+from bpfprof.model.single import single_pieces
 from bpfprof.model.spans import PIECE_DTYPE, SpanFlag, ThreadState
-from bpfprof.query.shares import sums
-from bpfprof.query.single import single_pieces
-from bpfprof.query.work import Work
+from bpfprof.query.work.table import Work
 
 Bools = npt.NDArray[np.bool_]
 Ints = npt.NDArray[np.int64]
@@ -151,7 +150,7 @@ class _Made:
         rows["start_ns"], rows["duration_ns"] = pieces.start_ns[first], np.add.reduceat(ns, first)
         rows["weight_ns"] = np.add.reduceat(pieces.stands_for_ns, first)
         cell = np.repeat(np.arange(len(first)) * len(STATES), count) + self._state[span]
-        rows["state_ns"] = sums(cell, ns, len(first) * len(STATES)).reshape(-1, len(STATES))
+        rows["state_ns"] = sums_by(cell, ns, len(first) * len(STATES)).reshape(-1, len(STATES))
         rows["wait"][is_one], rows["is_last"][is_one] = pieces.wait[single], is_last[single]
         rows["holder"][is_one] = pieces.holder[single]
         return rows

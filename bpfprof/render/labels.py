@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping
 
 from bpfprof.model.frames import Frame, FrameKind
 from bpfprof.model.profile import Profile, Task, ThreadTime
-from bpfprof.query.functions import function_name
-from bpfprof.query.origins import import_path
+from bpfprof.query.code.functions import function_name
+from bpfprof.query.code.origins import import_path
 from bpfprof.render.formats import RenderOptions
 
 # Controls (C0, DEL, C1), line and paragraph separators, marks that reorder text on a terminal, lone surrogates (names

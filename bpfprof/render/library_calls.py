@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from bpfprof.model.profile import Profile
-from bpfprof.query.library_calls import CalledRow, library_calls
+from bpfprof.query.threads.library_calls import CalledRow, library_calls
 from bpfprof.render.columns import COLUMNS, duration_text, seconds_text, shortened, wrapped
 from bpfprof.render.formats import RenderOptions
 from bpfprof.render.header import counted

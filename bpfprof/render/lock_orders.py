@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from bpfprof.model.profile import LastWait, Profile
-from bpfprof.query.lock_orders import LockOrder, deadlocks, order_cycles
-from bpfprof.query.stuck import stuck_threads
-from bpfprof.query.work import Work
+from bpfprof.query.answer.stuck import stuck_threads
+from bpfprof.query.waits.lock_orders import LockOrder, deadlocks, order_cycles
+from bpfprof.query.work.table import Work
 from bpfprof.render.columns import wrapped
 from bpfprof.render.labels import printable, thread_label
 

@@ -6,11 +6,11 @@ import re
 from collections.abc import Iterable, Sequence
 
 from bpfprof.model.profile import Profile
-from bpfprof.query.places import file_text, places_of
-from bpfprof.query.roles import roles_of
-from bpfprof.query.verdict import Verdict, verdict_of
-from bpfprof.query.whole import Whole
-from bpfprof.query.work import Work, work_of
+from bpfprof.query.answer.verdict import Verdict, verdict_of
+from bpfprof.query.answer.whole import Whole
+from bpfprof.query.threads.roles import roles_of
+from bpfprof.query.work.places import file_text, places_of
+from bpfprof.query.work.table import Work, work_of
 from bpfprof.render.columns import percent_text, seconds_text
 from bpfprof.render.formats import RenderOptions
 from bpfprof.render.header import recording_facts, unread_sentences

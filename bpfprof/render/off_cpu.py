@@ -9,9 +9,9 @@ import numpy as np
 from bpfprof.model.frames import FrameKind
 from bpfprof.model.profile import Profile
 from bpfprof.model.spans import ThreadState
-from bpfprof.query.groups import WaitGroup, WaitGroups, group_waits
-from bpfprof.query.merging import merged_threads
-from bpfprof.query.work import work_of
+from bpfprof.query.tables.groups import WaitGroup, WaitGroups, group_waits
+from bpfprof.query.tables.merging import merged_threads
+from bpfprof.query.work.table import work_of
 from bpfprof.render.columns import COLUMNS, duration_text, percent_text, shortened, wrapped
 from bpfprof.render.containers import containers_block
 from bpfprof.render.formats import RenderOptions

@@ -17,10 +17,10 @@ import numpy as np
 
 from bpfprof import array_types as npt
 from bpfprof.model.ahead import second_thread
+from bpfprof.model.grouping import sums_by
 from bpfprof.model.memory import give_back_freed
 from bpfprof.model.profile import Profile
-from bpfprof.query.shares import sums
-from bpfprof.query.work import work_of
+from bpfprof.query.work.table import work_of
 from bpfprof.render.formats import RenderOptions
 from bpfprof.render.page_spans import PageSpans, page_spans
 from bpfprof.render.page_tables import page_files, page_groups, page_tables
@@ -93,7 +93,7 @@ def _by_time(profile: Profile, spans: PageSpans) -> npt.NDArray[np.generic]:
     columns = spans.columns
     weight = columns["duration_low"].astype(np.int64) + (columns["duration_high"].astype(np.int64) << 32)
     owner = columns["place_owner"].astype(np.int64)[columns["place"].astype(np.int64)]
-    of_frame = sums(owner, weight * (1 + 9 * (columns["kind"] == 0)), len(profile.frames) + 1)[1:]
+    of_frame = sums_by(owner, weight * (1 + 9 * (columns["kind"] == 0)), len(profile.frames) + 1)[1:]
     order = np.argsort(-of_frame, kind="stable")
     return np.asarray(order[of_frame[order] > 0])
 

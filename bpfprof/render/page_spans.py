@@ -11,8 +11,8 @@ from bpfprof.model.profile import Profile
 from bpfprof.model.spans import SpanFlag, ThreadState
 from bpfprof.model.states import reason_text
 from bpfprof.model.statuses import Status
-from bpfprof.query.functions import Ints, owner_functions, wait_owners
-from bpfprof.query.work import Work, worked_single_pieces
+from bpfprof.query.code.functions import Ints, owner_functions, wait_owners
+from bpfprof.query.work.table import Work, worked_single_pieces
 from bpfprof.render.page_rows import BUDGET, HOLDS_GIL, IN_IDLE, IN_TABLE, IS_IDLE, PAGE_COLUMNS, Fewer, Rows
 
 # What the page tells apart by colour and pattern; HIDDEN: not asked for.

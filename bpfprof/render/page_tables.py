@@ -10,19 +10,19 @@ import numpy as np
 from bpfprof import array_types as npt
 from bpfprof.dataclass import dataclass
 from bpfprof.model.frames import Frame, FrameKind
+from bpfprof.model.grouping import Total, sums_by
 from bpfprof.model.profile import Profile
 from bpfprof.model.states import reason_text
-from bpfprof.query.chains import Share, convoys, gil_waits, thread_name
-from bpfprof.query.functions import Ints, function_name, object_name
-from bpfprof.query.groups import WaitGroup, group_waits
-from bpfprof.query.lock_holders import lock_waits
-from bpfprof.query.merging import MANY, merged_threads
-from bpfprof.query.origins import KERNEL, OWN_CODE, is_runtime, origins, python_origin
-from bpfprof.query.places import places_of
-from bpfprof.query.roles import roles_of
-from bpfprof.query.shares import sums
-from bpfprof.query.verdict import Verdict, verdict_of
-from bpfprof.query.work import Work
+from bpfprof.query.answer.verdict import Verdict, verdict_of
+from bpfprof.query.code.functions import Ints, function_name, object_name
+from bpfprof.query.code.origins import KERNEL, OWN_CODE, is_runtime, origins, python_origin
+from bpfprof.query.tables.groups import WaitGroup, group_waits
+from bpfprof.query.tables.merging import MANY, merged_threads
+from bpfprof.query.threads.roles import roles_of
+from bpfprof.query.waits.chains import convoys, gil_waits, thread_name
+from bpfprof.query.waits.lock_holders import lock_waits
+from bpfprof.query.work.places import places_of
+from bpfprof.query.work.table import Work
 from bpfprof.render.concurrency import concurrency_table
 from bpfprof.render.formats import RenderOptions
 from bpfprof.render.frame_look import python_look
@@ -60,7 +60,7 @@ def page_groups(profile: Profile, work: Work, merge: str) -> Groups:
     names = [name + number for name, number in zip(shown, ids)]
     if len(names) <= _MAX_GROUPS:
         return Groups(names, merged.group_of)
-    wall_ns = sums(merged.group_of, np.array([it.wall_ns for it in profile.threads], np.int64), len(names))
+    wall_ns = sums_by(merged.group_of, np.array([it.wall_ns for it in profile.threads], np.int64), len(names))
     kept = np.sort(np.argsort(-wall_ns, kind="stable")[: _MAX_GROUPS - 1])
     place = np.full(len(names), len(kept))
     place[kept] = np.arange(len(kept))
@@ -218,7 +218,7 @@ def _locks(profile: Profile, work: Work) -> list[dict[str, Any]]:
     return found
 
 
-def _lock_holder(profile: Profile, share: Share) -> tuple[str, int, int]:
+def _lock_holder(profile: Profile, share: Total) -> tuple[str, int, int]:
     """(who, in which frame or -1, nanoseconds)"""
     waker = profile.wakers[share.value] if share.value >= 0 else None
     name = printable(thread_name(waker, profile.threads)) if waker else ""

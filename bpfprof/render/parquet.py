@@ -19,9 +19,9 @@ from bpfprof.errors import UnsupportedError
 from bpfprof.model.memory import give_back_freed
 from bpfprof.model.profile import Profile
 from bpfprof.model.states import ThreadState, reason_text
-from bpfprof.query.functions import wait_owners
-from bpfprof.query.shares import IDLE
-from bpfprof.query.work import Work, work_of
+from bpfprof.query.code.functions import wait_owners
+from bpfprof.query.work.shares import IDLE
+from bpfprof.query.work.table import Work, work_of
 from bpfprof.render.formats import RenderOptions
 from bpfprof.render.header import command_text
 from bpfprof.render.labels import file_names, frame_labels, printable

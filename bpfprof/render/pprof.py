@@ -10,7 +10,7 @@ from collections import defaultdict
 
 from bpfprof.model.profile import Profile
 from bpfprof.model.states import reason_text
-from bpfprof.query.work import work_of
+from bpfprof.query.work.table import work_of
 from bpfprof.render.calls import KINDS, Function, functions_of
 from bpfprof.render.formats import RenderOptions
 from bpfprof.render.labels import printable

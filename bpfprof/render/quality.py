@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bpfprof.model.profile import Profile
-from bpfprof.query.losses import losses_of
+from bpfprof.query.threads.losses import losses_of
 from bpfprof.render.columns import duration_text, percent_text
 from bpfprof.render.header import counted
 from bpfprof.render.labels import printable, thread_label

@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from bpfprof.query.functions import function_name
-from bpfprof.query.late_rank import SAYS
-from bpfprof.query.places import file_text
-from bpfprof.query.rank_differences import Cause, Comparison, More
-from bpfprof.query.ranks import RankLoop
+from bpfprof.query.answer.late_rank import SAYS
+from bpfprof.query.code.functions import function_name
+from bpfprof.query.steps.rank_differences import Cause, Comparison, More
+from bpfprof.query.steps.ranks import RankLoop
+from bpfprof.query.work.places import file_text
 from bpfprof.render.columns import COLUMNS, duration_text, shortened, wrapped
 from bpfprof.render.header import counted
 from bpfprof.render.labels import printable

@@ -10,8 +10,8 @@ from html import escape
 
 import numpy as np
 
-from bpfprof.query.rank_differences import Comparison, More
-from bpfprof.query.steps import Floats
+from bpfprof.query.steps.rank_differences import Comparison, More
+from bpfprof.query.steps.steps import Floats
 from bpfprof.render.columns import duration_text
 from bpfprof.render.header import counted
 from bpfprof.render.labels import printable

@@ -7,16 +7,16 @@ from typing import Any
 
 from bpfprof.model.frames import Frame
 from bpfprof.model.profile import Profile
-from bpfprof.query.chains import thread_name
-from bpfprof.query.choices import CALL, OF_FRAMES, STEP
-from bpfprof.query.lock_holders import LockWaits
-from bpfprof.query.losses import losses_of
-from bpfprof.query.merging import merged_threads
-from bpfprof.query.roles import thread_shares
-from bpfprof.query.rows import Row, rows_by, sorted_rows
-from bpfprof.query.shares import SHARES
-from bpfprof.query.verdict import verdict_of
-from bpfprof.query.work import Work, work_of
+from bpfprof.query.answer.verdict import verdict_of
+from bpfprof.query.tables.choices import CALL, OF_FRAMES, STEP
+from bpfprof.query.tables.merging import merged_threads
+from bpfprof.query.tables.rows import Row, rows_by, sorted_rows
+from bpfprof.query.threads.losses import losses_of
+from bpfprof.query.threads.roles import thread_shares
+from bpfprof.query.waits.chains import thread_name
+from bpfprof.query.waits.lock_holders import LockWaits
+from bpfprof.query.work.shares import SHARES
+from bpfprof.query.work.table import Work, work_of
 from bpfprof.render.concurrency import concurrency_json
 from bpfprof.render.formats import RenderOptions
 from bpfprof.render.labels import printable

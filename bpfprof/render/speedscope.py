@@ -10,11 +10,10 @@ import numpy as np
 from bpfprof import array_types as npt
 from bpfprof.dataclass import dataclass
 from bpfprof.model.frames import Frame, FrameKind
-from bpfprof.model.grouping import group_numbers
+from bpfprof.model.grouping import group_numbers, sums_by
 from bpfprof.model.profile import Profile, ThreadTime
 from bpfprof.model.spans import SpanFlag
-from bpfprof.query.shares import sums
-from bpfprof.query.work import work_of
+from bpfprof.query.work.table import work_of
 from bpfprof.render.formats import RenderOptions
 from bpfprof.render.intervals import MIXED, STATES, intervals_of
 from bpfprof.render.labels import (
@@ -163,7 +162,7 @@ def _all_threads(profile: Profile, frames: _Frames, made: _Stacks, shown: list[i
     first, codes = group_numbers([rank[thread], stack])
     if not len(first):
         return []
-    weights = sums(codes, spans["stands_for_ns"][chosen], len(first)).tolist()
+    weights = sums_by(codes, spans["stands_for_ns"][chosen], len(first)).tolist()
     has_several = len({profile.threads[it].pid for it in shown}) > 1
     roots: dict[int, list[int]] = {}
     for it in shown:

@@ -7,10 +7,10 @@ from typing import Any
 
 from bpfprof.model.frames import Frame
 from bpfprof.model.profile import Profile
-from bpfprof.query.functions import function_name
-from bpfprof.query.places import place_text
-from bpfprof.query.step_times import Excess, Figures, Outlier, StepTimes, step_times
-from bpfprof.query.steps import CALLS, MARKS, Steps, StepsWanted, find_steps
+from bpfprof.query.code.functions import function_name
+from bpfprof.query.steps.steps import CALLS, MARKS, Steps, StepsWanted, find_steps
+from bpfprof.query.steps.times import Excess, Figures, Outlier, StepTimes, step_times
+from bpfprof.query.work.places import place_text
 from bpfprof.render.columns import COLUMNS, duration_text, seconds_text, shortened, wrapped
 from bpfprof.render.formats import RenderOptions
 from bpfprof.render.header import counted

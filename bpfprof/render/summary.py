@@ -5,16 +5,16 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Callable, Sequence
 
+from bpfprof.known.services import short_text
 from bpfprof.model.profile import Profile
 from bpfprof.model.states import ThreadState
-from bpfprof.query.cpu_throttles import stops_often
-from bpfprof.query.objects import short_text
-from bpfprof.query.places import Place, file_text, places_of
-from bpfprof.query.roles import Role, roles_of
-from bpfprof.query.shares import GPU, LOCK, NATIVE, PYTHON
-from bpfprof.query.verdict import Verdict, verdict_of
-from bpfprof.query.whole import Whole
-from bpfprof.query.work import work_of
+from bpfprof.query.answer.verdict import Verdict, verdict_of
+from bpfprof.query.answer.whole import Whole
+from bpfprof.query.threads.cpu_throttles import stops_often
+from bpfprof.query.threads.roles import Role, roles_of
+from bpfprof.query.work.places import Place, file_text, places_of
+from bpfprof.query.work.shares import GPU, LOCK, NATIVE, PYTHON
+from bpfprof.query.work.table import work_of
 from bpfprof.render.columns import (
     duration_text,
     middle_cut,

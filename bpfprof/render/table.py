@@ -11,8 +11,8 @@ from bpfprof.model.frames import FrameKind
 from bpfprof.model.profile import Profile
 from bpfprof.model.spans import ThreadState
 from bpfprof.model.states import reason_text
-from bpfprof.query.choices import CALL, STEP
-from bpfprof.query.functions import owner_frames
+from bpfprof.query.code.functions import owner_frames
+from bpfprof.query.tables.choices import CALL, STEP
 from bpfprof.render.by_table import by_block
 from bpfprof.render.columns import COLUMNS, duration_text, padded, percent_text, seconds_text, shortened, wrapped
 from bpfprof.render.concurrency import concurrency_block

@@ -8,7 +8,7 @@ from collections import Counter
 from bpfprof.model.frames import FrameKind
 from bpfprof.model.profile import Profile
 from bpfprof.model.states import AWAIT_REASONS
-from bpfprof.query.tasks import TaskGroup, group_tasks
+from bpfprof.query.threads.tasks import TaskGroup, group_tasks
 from bpfprof.render.columns import COLUMNS, duration_text, percent_text, shortened, wrapped
 from bpfprof.render.formats import RenderOptions
 from bpfprof.render.header import counted, recording_block

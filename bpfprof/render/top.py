@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from bpfprof.dataclass import dataclass
-from bpfprof.query.moment import Closer, Key, LivePlace, Moment
-from bpfprof.query.now import NowGroup
-from bpfprof.query.places import file_text
-from bpfprof.query.shares import HANDED, IDLE, PYTHON, READY
+from bpfprof.query.answer.moment import Closer, Key, LivePlace, Moment
+from bpfprof.query.threads.at_end import NowGroup
+from bpfprof.query.work.places import file_text
+from bpfprof.query.work.shares import HANDED, IDLE, PYTHON, READY
 from bpfprof.render.columns import middle_cut, padded, percent_text, shortened, width
 from bpfprof.render.labels import printable, source_line
 from bpfprof.render.summary import (

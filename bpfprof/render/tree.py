@@ -5,15 +5,15 @@ from __future__ import annotations
 from dataclasses import replace
 
 from bpfprof.dataclass import dataclass
+from bpfprof.known.services import short_text
 from bpfprof.model.frames import FrameKind
 from bpfprof.model.profile import Profile
 from bpfprof.model.states import reason_text
-from bpfprof.query.functions import function_name
-from bpfprof.query.objects import short_text
-from bpfprof.query.places import WITH_OBJECTS, file_text
-from bpfprof.query.shares import IDLE, LOCK, OTHER
-from bpfprof.query.tree import Node, Tree, tree_of
-from bpfprof.query.work import work_of
+from bpfprof.query.code.functions import function_name
+from bpfprof.query.tables.tree import Node, Tree, tree_of
+from bpfprof.query.work.places import WITH_OBJECTS, file_text
+from bpfprof.query.work.shares import IDLE, LOCK, OTHER
+from bpfprof.query.work.table import work_of
 from bpfprof.render.columns import cut_left, percent_text, seconds_text, short_seconds, shortened, width
 from bpfprof.render.formats import RenderOptions
 from bpfprof.render.header import counted

@@ -5,18 +5,19 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Sequence
 
+from bpfprof.known.services import object_text
 from bpfprof.model.frames import FrameKind
+from bpfprof.model.grouping import Total
 from bpfprof.model.profile import Profile
 from bpfprof.model.spans import LOCK_ADDRESS
 from bpfprof.model.states import reason_text
-from bpfprof.query.chains import Share, WokenBy, waker_name
-from bpfprof.query.containers import container_label
-from bpfprof.query.functions import is_of_scheduler, wait_owners
-from bpfprof.query.groups import WaitGroup
-from bpfprof.query.merging import MergedThreads
-from bpfprof.query.objects import object_text
-from bpfprof.query.origins import is_runtime, native_origin
-from bpfprof.query.stack_frames import StackFrames
+from bpfprof.query.code.functions import is_of_scheduler, wait_owners
+from bpfprof.query.code.origins import is_runtime, native_origin
+from bpfprof.query.code.stack_frames import StackFrames
+from bpfprof.query.tables.groups import WaitGroup
+from bpfprof.query.tables.merging import MergedThreads
+from bpfprof.query.threads.containers import container_label
+from bpfprof.query.waits.chains import WokenBy, waker_name
 from bpfprof.render.columns import COLUMNS, filled, percent_text, shortened, width
 from bpfprof.render.formats import RenderOptions
 from bpfprof.render.gil_table import holder_text, largest, others_text
@@ -108,7 +109,7 @@ class WaitDetails:
         lines += self._holders(group)
         return lines
 
-    def _stack(self, most: Share, group: WaitGroup) -> list[str]:
+    def _stack(self, most: Total, group: WaitGroup) -> list[str]:
         """The stack with most of the time, innermost first; the first frame may be in the heading already."""
         frames = self._profile.frames
         stack = self._profile.stacks[most.value]
@@ -159,7 +160,7 @@ class WaitDetails:
         before = shortened(before, COLUMNS // 2)
         return self._shares(before, group.threads, lambda number: thread_label(self._profile.threads[number]), group)
 
-    def _shares(self, before: str, shares: Sequence[Share], text_of: Callable[[int], str], group: WaitGroup) -> str:
+    def _shares(self, before: str, shares: Sequence[Total], text_of: Callable[[int], str], group: WaitGroup) -> str:
         """`thread a (1), process p (1) 60%; ... and 3 more`."""
         if len(shares) == 1:
             return shortened(_INDENT + before + text_of(shares[0].value))

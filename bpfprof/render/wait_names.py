@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from bpfprof.known.services import object_text
 from bpfprof.model.frames import Frame, FrameKind
 from bpfprof.model.profile import Profile
 from bpfprof.model.states import reason_text
-from bpfprof.query.chains import waker_name
-from bpfprof.query.lock_holders import lock_frames
-from bpfprof.query.objects import object_text
-from bpfprof.query.work import Work
+from bpfprof.query.waits.chains import waker_name
+from bpfprof.query.waits.lock_holders import lock_frames
+from bpfprof.query.work.table import Work
 from bpfprof.render.formats import RenderOptions
 from bpfprof.render.labels import file_names, mark_text, printable, thread_label
 

@@ -24,8 +24,8 @@ from figures import PROGRAMS, python, running, show
 
 from bpfprof.commands.report import load_profile
 from bpfprof.profile.options import ProfileOptions
-from bpfprof.query.differences import Differences, differences
-from bpfprof.query.slices import Slices, sliced
+from bpfprof.query.compare.differences import Differences, differences
+from bpfprof.query.compare.slices import Slices, sliced
 
 SECONDS, SLOWER_PERCENT, GROUP, DRAWS = 10, 10, 3, 200
 BPFPROF = str(Path(sys.executable).with_name("bpfprof"))

@@ -14,7 +14,7 @@ from bpfprof.model.ids import Pid, Tid
 from bpfprof.model.profile import Profile, RecordingInfo, ThreadTime
 from bpfprof.model.spans import SPAN_DTYPE, SpanFlag
 from bpfprof.profile.weights import weights_of
-from bpfprof.query.work import work_of
+from bpfprof.query.work.table import work_of
 from bpfprof.render.diff_page import render_diff_page
 from bpfprof.render.diff_table import DiffLook
 from bpfprof.render.formats import RenderOptions
@@ -22,7 +22,7 @@ from bpfprof.render.page import render_page
 from bpfprof.render.page_spans import page_spans
 from bpfprof.render.page_tables import page_groups
 from bpfprof.render.report_json import render_json
-from tests.unit.query.test_requests import HANDLER, LIBRARY, SERVER, SERVES, service
+from tests.unit.query.work.test_requests import HANDLER, LIBRARY, SERVER, SERVES, service
 from tests.unit.render.profiles import (
     MS,
     OFF_CPU,

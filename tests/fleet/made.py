@@ -69,7 +69,7 @@ ACTIVITIES = (
     Activity("next_job", WAIT, 0.0, "poll", "poll", is_idle=True),  # the rest of the time
 )
 
-# What bpfprof/query/phases.txt makes of them.
+# What bpfprof/known/phases.txt makes of them.
 PHASES = {"read_batch": "data wait", "forward": "forward", "backward": "backward", "allreduce": "communication"}
 
 

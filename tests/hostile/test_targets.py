@@ -16,7 +16,7 @@ import pytest
 
 from bpfprof.commands.report import load_profile
 from bpfprof.profile.options import ProfileOptions
-from bpfprof.query.losses import losses_of
+from bpfprof.query.threads.losses import losses_of
 from tests.hostile.bystander import LEAST_CPU_S, POINTS, RATE_HZ, answer, apart, bystander
 from tests.integration.recorded import PYTHON, bpfprof, cpu_s, needs_root, program, recording, running
 

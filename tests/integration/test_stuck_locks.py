@@ -12,7 +12,7 @@ import pytest
 
 from bpfprof.capture.now import process_now
 from bpfprof.model.ids import Pid
-from bpfprof.query.wait_graph import cycles, endless_waits
+from bpfprof.query.waits.wait_graph import cycles, endless_waits
 from tests.integration.recorded import ALL_INTERPRETERS, PYTHON, bpfprof, needs_root, program, running
 
 pytestmark = needs_root

@@ -19,7 +19,7 @@ from bpfprof.model.profile import Profile, Waker
 from bpfprof.model.states import reason_text
 from bpfprof.profile.build import build_profile
 from bpfprof.profile.options import ProfileOptions
-from bpfprof.query.waits import find_waits
+from bpfprof.query.work.waits import find_waits
 from bpfprof.recording.reader import read_recording
 from tests.integration.recorded import SOME_INTERPRETERS, json_line, needs_root, program, recording, running
 

@@ -17,8 +17,8 @@ import numpy as np
 from bpfprof.model.profile import Profile
 from bpfprof.profile.build import build_profile
 from bpfprof.profile.options import ProfileOptions
-from bpfprof.query.lock_holders import parts_of
-from bpfprof.query.work import work_of
+from bpfprof.query.waits.lock_holders import parts_of
+from bpfprof.query.work.table import work_of
 from bpfprof.recording.reader import read_recording
 from tests.integration.recorded import ALL_INTERPRETERS, program
 from tests.oracles.programs import Command, by_interpreter, chosen, record, show, started

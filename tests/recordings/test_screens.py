@@ -14,10 +14,10 @@ import pytest
 
 from bpfprof.model.profile import Profile
 from bpfprof.profile.build import ProfileOptions, build_profile
-from bpfprof.query.functions import function_of_frames
-from bpfprof.query.places import places_of
-from bpfprof.query.verdict import Verdict, verdict_of
-from bpfprof.query.work import Work, work_of
+from bpfprof.query.answer.verdict import Verdict, verdict_of
+from bpfprof.query.code.functions import function_of_frames
+from bpfprof.query.work.places import places_of
+from bpfprof.query.work.table import Work, work_of
 from bpfprof.recording.reader import read_recording
 from bpfprof.render.summary import summary_lines
 from tests.recordings.kept import HERE, NAMES, content

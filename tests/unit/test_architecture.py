@@ -46,8 +46,19 @@ ROWS = (
 ROW_OF = {package: index for index, row in enumerate(ROWS) for package in row}
 # A renderer is a pure function of a profile.
 ONLY = {
-    "render": {"__init__", "array_types", "dataclass", "errors", "model", "query", "render"},
+    "render": {"__init__", "array_types", "dataclass", "errors", "known", "model", "query", "render"},
     "known": {"__init__", "dataclass", "model", "known"},
+}
+# Which rooms of `query` each of its rooms may know.
+ROOMS = {
+    "code": set(),
+    "work": {"code"},
+    "compare": {"code"},
+    "waits": {"code", "work"},
+    "threads": {"code", "work"},
+    "steps": {"code", "work", "compare"},
+    "tables": {"code", "work", "waits", "threads"},
+    "answer": {"code", "work", "waits", "threads", "steps"},
 }
 LIBRARIES = {"bcc": {"kernel"}, "elftools": {"elf"}, "click": {"cli", "commands"}}
 LIBRARIES |= {"IPython": {"notebook"}, "pytest": {"pytest_plugin"}}
@@ -102,6 +113,13 @@ def test_file_keeps_the_rules(path: Path) -> None:
     found = [(line, module, complaint(package, module)) for line, module in imported_modules(path)]
     assert not [f"line {line}: {module}: {why}" for line, module, why in found if why]
     assert len(path.read_text().splitlines()) <= MAX_LINE_COUNT
+
+
+@pytest.mark.parametrize("path", [*(ROOT / "query").rglob("*.py")], ids=lambda path: str(path.relative_to(ROOT)))
+def test_a_room_of_query_knows_those_below_it(path: Path) -> None:
+    room = path.relative_to(ROOT / "query").parts[0]
+    known = [module.split(".")[2] for _, module in imported_modules(path) if module.startswith("bpfprof.query.")]
+    assert room == "__init__.py" or {*known} <= ROOMS[room] | {room}
 
 
 @pytest.mark.parametrize(

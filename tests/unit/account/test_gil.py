@@ -13,7 +13,7 @@ from bpfprof.model.profile import Profile
 from bpfprof.model.samples import UNSAMPLED, WAIT_DTYPE, WAITS_FOR_GIL, WakerKind
 from bpfprof.model.spans import ThreadState
 from bpfprof.profile.build import build_profile
-from bpfprof.query.waits import find_waits
+from bpfprof.query.work.waits import find_waits
 from tests.unit.profile.views import built
 from tests.unit.recording.hand_made import FOR_CONDITION, FOR_MUTEX, FUTEX, MS, START_NS, HandMade, Story, row
 

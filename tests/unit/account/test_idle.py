@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from bpfprof.model.syscalls import syscall_numbers
-from bpfprof.query.waits import find_waits
+from bpfprof.query.work.waits import find_waits
 from tests.unit.profile.views import built
 from tests.unit.recording.hand_made import FUTEX, IOCTL, MS, HandMade, Story
 

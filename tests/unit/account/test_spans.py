@@ -13,7 +13,7 @@ from bpfprof.model.profile import Profile
 from bpfprof.model.samples import HOLDS_GIL, UNSAMPLED, WAITS_FOR_GIL
 from bpfprof.model.spans import SPAN_DTYPE, How, SpanFlag, ThreadState
 from bpfprof.model.statuses import Status
-from bpfprof.query.groups import group_waits
+from bpfprof.query.tables.groups import group_waits
 from bpfprof.render.formats import GROUPINGS, RenderOptions
 from bpfprof.stacks.stitch import StackSource
 from tests.unit.account.invariants import assert_covers, spans_of

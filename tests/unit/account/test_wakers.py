@@ -10,7 +10,7 @@ from bpfprof.model.profile import Waker
 from bpfprof.model.samples import WAITS_FOR_GIL, FdKind, WakerKind
 from bpfprof.model.states import reason_text
 from bpfprof.model.syscalls import syscall_numbers
-from bpfprof.query.waits import find_waits
+from bpfprof.query.work.waits import find_waits
 from tests.unit.profile.views import built
 from tests.unit.recording.hand_made import FUTEX, MS, HandMade, Story
 

@@ -8,7 +8,7 @@ from bpfprof.commands import live_data
 from bpfprof.commands.live_data import LiveData
 from bpfprof.profile.build import build_profile
 from bpfprof.profile.options import ProfileOptions
-from bpfprof.query.moment import moment_of
+from bpfprof.query.answer.moment import moment_of
 from bpfprof.recording.part import GrowingRecording
 from tests.unit.profile.test_live import PART_NS, grown, random_recording
 

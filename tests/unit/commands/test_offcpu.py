@@ -11,7 +11,7 @@ import pytest
 from bpfprof.commands import report
 from bpfprof.model.profile import Profile
 from tests.unit.commands.command import run, written
-from tests.unit.query.test_off_cpu import only_waits
+from tests.unit.query.waits.test_off_cpu import only_waits
 from tests.unit.recording.hand_made import FUTEX, NANOSLEEP, HandMade, Story, small
 from tests.unit.render.profiles import MS, hostile_profile, waiting_profile
 

@@ -12,7 +12,7 @@ from typing import TextIO
 import pytest
 
 from bpfprof.commands.terminal import for_terminal
-from bpfprof.query.choices import ROW_GROUPINGS
+from bpfprof.query.tables.choices import ROW_GROUPINGS
 from bpfprof.render.formats import RenderOptions, find_format
 from tests.unit.commands.command import run, written
 from tests.unit.recording.hand_made import small

@@ -19,7 +19,7 @@ from bpfprof.fleet.rows import MINUTE_NS
 from bpfprof.fleet.writer import write_recording
 from bpfprof.model.profile import Profile
 from bpfprof.render.formats import JSON, RenderOptions
-from tests.unit.query.test_steps import ADAM, LOADER, MODULE, TENSOR, Loop, train
+from tests.unit.query.steps.test_steps import ADAM, LOADER, MODULE, TENSOR, Loop, train
 from tests.unit.render.profiles import (
     INFO,
     MS,

@@ -16,9 +16,9 @@ from bpfprof.profile import build
 from bpfprof.profile.build import build_profile
 from bpfprof.profile.options import ProfileOptions
 from bpfprof.profile.stacks import ProfileStacks
-from bpfprof.query.lock_holders import lock_waits
-from bpfprof.query.slices import GROUPINGS, sliced
-from bpfprof.query.work import work_of
+from bpfprof.query.compare.slices import GROUPINGS, sliced
+from bpfprof.query.waits.lock_holders import lock_waits
+from bpfprof.query.work.table import work_of
 from bpfprof.recording.reader import Recording, read_recording
 from bpfprof.render.formats import FORMATS, Format, RenderOptions, find_format
 from bpfprof.render.intervals import MIXED, intervals_of

@@ -13,7 +13,7 @@ from bpfprof.model.samples import HOLDS_GIL, WAITS_FOR_GIL
 from bpfprof.model.spans import ThreadState
 from bpfprof.model.syscalls import syscall_numbers
 from bpfprof.profile.options import OFF_CPU, ON_CPU, OPEN_END_NS, task_states
-from bpfprof.query.waits import find_waits
+from bpfprof.query.work.waits import find_waits
 from tests.unit.profile.views import built, spent_ms
 from tests.unit.recording.hand_made import FUTEX, MS, NANOSLEEP, START_NS, HandMade, Story
 

@@ -9,8 +9,8 @@ import pytest
 
 from bpfprof.errors import RecordingError
 from bpfprof.pytest_plugin.base import Run, TestTime, compared, read_run, write_run
-from bpfprof.query.slices import SLICE_COUNT
-from bpfprof.query.stretches import StretchTime
+from bpfprof.query.compare.slices import SLICE_COUNT
+from bpfprof.query.compare.stretches import StretchTime
 
 
 def test_time(name: str, cpu_ms: float, wait_ms: float = 0, passed: bool = True) -> TestTime:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from bpfprof.model.profile import Profile
-from bpfprof.query.choices import ROW_GROUPINGS
+from bpfprof.query.tables.choices import ROW_GROUPINGS
 from bpfprof.render.by_table import by_block
 from bpfprof.render.columns import width
 from bpfprof.render.formats import RenderOptions

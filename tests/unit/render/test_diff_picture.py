@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from bpfprof.model.profile import Profile
-from bpfprof.query.diff_tree import DiffPaths, SideTree, both_sides
-from bpfprof.query.differences import Differences, differences
-from bpfprof.query.slices import sliced
+from bpfprof.query.compare.diff_tree import DiffPaths, SideTree, both_sides
+from bpfprof.query.compare.differences import Differences, differences
+from bpfprof.query.compare.slices import sliced
 from bpfprof.render.diff_picture import render_signed_graph, signed_tree
 from bpfprof.render.diff_table import DiffLook
 from tests.unit.render.profiles import MS, OFF_CPU, ON_CPU, ProfileBuilder, hostile_profile, native, python, wait

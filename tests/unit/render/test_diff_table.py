@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from bpfprof.query.differences import Change, Difference, Differences
-from bpfprof.query.slices import GROUPINGS
+from bpfprof.query.compare.differences import Change, Difference, Differences
+from bpfprof.query.compare.slices import GROUPINGS
 from bpfprof.render.diff_table import DiffLook, render_diff_json, render_diff_table, sentence
 
 NOTHING = Change(0, 0, 0, 1)

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from bpfprof.model.spans import How, ThreadState
-from bpfprof.query.work import work_of
+from bpfprof.query.work.table import work_of
 from bpfprof.render import intervals
 from bpfprof.render.chrome import render_chrome
 from bpfprof.render.formats import RenderOptions

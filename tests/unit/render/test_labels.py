@@ -3,8 +3,8 @@ from dataclasses import replace
 import pytest
 
 from bpfprof.model.frames import Frame, FrameKind
-from bpfprof.query.origins import import_path
-from bpfprof.query.places import file_text
+from bpfprof.query.code.origins import import_path
+from bpfprof.query.work.places import file_text
 from bpfprof.render.labels import frame_label, printable, short_file_names
 from tests.unit.render.profiles import native, python
 

@@ -13,7 +13,7 @@ from bpfprof.model.calls import length_at
 from bpfprof.model.profile import Profile
 from bpfprof.profile.build import build_profile
 from bpfprof.profile.options import ProfileOptions
-from bpfprof.query.library_calls import library_calls
+from bpfprof.query.threads.library_calls import library_calls
 from bpfprof.render.formats import RenderOptions
 from bpfprof.render.report_json import render_json
 from bpfprof.render.summary import render_summary

@@ -12,7 +12,7 @@ import pytest
 from bpfprof.model.frames import Frame, FrameKind
 from bpfprof.model.statuses import Status
 from bpfprof.model.syscalls import syscall_name
-from bpfprof.query.groups import group_waits
+from bpfprof.query.tables.groups import group_waits
 from bpfprof.render.formats import GROUPINGS, RenderOptions
 from bpfprof.render.off_cpu import bars, histogram_line, render_off_cpu
 from bpfprof.render.quality import quality_line

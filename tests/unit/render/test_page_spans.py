@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from bpfprof.query.work import work_of
+from bpfprof.query.work.table import work_of
 from bpfprof.render.page_spans import page_spans
 from tests.unit.render.profiles import ON_CPU, ProfileBuilder, python
 

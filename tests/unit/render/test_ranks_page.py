@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from bpfprof.query.rank_differences import Comparison
+from bpfprof.query.steps.rank_differences import Comparison
 from bpfprof.render.ranks import compare_sentence
 from bpfprof.render.ranks_page import render_ranks_page
-from tests.unit.query.test_ranks import Ranks, compared
+from tests.unit.query.steps.test_ranks import Ranks, compared
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 BROWSER_TESTS = Path(__file__).resolve().parents[2] / "browser"

@@ -9,7 +9,7 @@ import pytest
 
 from bpfprof.model.profile import Profile
 from bpfprof.model.spans import SpanFlag
-from bpfprof.query.choices import ROW_GROUPINGS
+from bpfprof.query.tables.choices import ROW_GROUPINGS
 from bpfprof.render.columns import width
 from bpfprof.render.formats import RenderOptions
 from bpfprof.render.report_json import render_json

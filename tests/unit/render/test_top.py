@@ -9,9 +9,9 @@ import pytest
 
 from bpfprof.model.profile import Profile
 from bpfprof.model.spans import ThreadState
-from bpfprof.query.moment import Moment, SinceStart, closer, moment_of, sums_of
-from bpfprof.query.now import NowGroup
-from bpfprof.query.shares import IDLE
+from bpfprof.query.answer.moment import Moment, SinceStart, closer, moment_of, sums_of
+from bpfprof.query.threads.at_end import NowGroup
+from bpfprof.query.work.shares import IDLE
 from bpfprof.render.columns import width
 from bpfprof.render.top import MODES, SORTS, TopLook, TopState, closer_lines, shown_places, top_lines
 from tests.unit.render.profiles import (

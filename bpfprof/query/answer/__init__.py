@@ -1,0 +1,1 @@
+"""What bounds the program: facts, the verdict and its sentences."""

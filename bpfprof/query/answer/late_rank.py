@@ -1,0 +1,76 @@
+"""A profile of several ranks of one training -> the sentence on the one that the others wait for, where one is late."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from bpfprof.model.frames import Frame
+from bpfprof.model.profile import Profile
+from bpfprof.query.steps.rank_differences import Cause, Comparison, compare
+from bpfprof.query.steps.ranks import CPU_NATIVE, CPU_PYTHON, READY, RankLoop, rank_loops
+from bpfprof.query.steps.steps import StepsWanted
+from bpfprof.query.work.places import place_text
+
+_LATE = 0.2  # of a step: a rank that is later by so much bounds them all
+# By what the slowest does more of; each with a time in it. Of other states, words of reason_text(), it waits.
+SAYS = {
+    CPU_PYTHON: "computes {} more in Python",
+    CPU_NATIVE: "computes {} more in native code",
+    READY: "waits {} more for a CPU (ready)",
+    "sleep": "sleeps {} more",
+    "disk": "waits {} more for a disk (disk)",
+}
+_BOUNDS = {CPU_PYTHON: "python", CPU_NATIVE: "native", READY: "ready"}
+_BOUNDS |= {word: word for word in ("gil", "lock", "disk", "net", "device", "sleep", "child")}
+_BOUNDS |= {"kernel-lock": "lock", "file-lock": "lock", "pipe": "child", "pagefault": "disk"}
+
+
+def late_facts(profile: Profile, loops: tuple[int, ...]) -> tuple[dict[str, Any], int]:
+    """(those of Facts that say something of a rank that is late, what it is late by, a place in Profile.frames, -1: not
+    known); none where fewer than two processes run steps, or none is late by much. loops: threads that run steps."""
+    if len({profile.threads[thread].pid for thread in loops}) < 2:
+        return {}, -1
+    found = _compared(profile)
+    if found is None or found.cause is None:
+        return {}, -1
+    step_ns = found.parts[found.longest].mean_own_ns + found.parts[found.longest].mean_waits_ns
+    late_part = found.excess_ns / max(step_ns, 1.0)
+    if late_part < _LATE:
+        return {}, -1
+    frame = found.cause.function.function
+    facts = {
+        "late": _sentence(found, found.cause),
+        "late_bound": _BOUNDS.get(found.cause.state.state, "unknown"),
+        "late_part": late_part,
+    }
+    return facts, _place(profile, frame) if frame is not None else -1
+
+
+def _compared(profile: Profile) -> Comparison | None:
+    loops, _ = rank_loops(profile, "", StepsWanted())
+    try:
+        return compare(loops) if len(loops) > 1 else None
+    except ValueError:  # they have nothing by which they can be compared
+        return None
+
+
+def _sentence(found: Comparison, cause: Cause) -> str:
+    name = _name(found.loops[found.longest])
+    says = SAYS.get(cause.state.state, f"waits {{}} more ({cause.state.state})").format(_ms(cause.state.more_ns))
+    phase = f" in {cause.phase.phase}" if cause.phase.phase != "other" else ""
+    where = f", most in {place_text(cause.function.function)}" if cause.function.function is not None else ""
+    waits = "The others wait" if len(found.loops) > 2 else "The other one waits"
+    late = f"{name[:1].upper()}{name[1:]} is late by {_ms(found.excess_ns)} a step: it {says}{phase}{where}."
+    return f"{late} {waits} {_ms(found.others_wait_ns)} a step for it."
+
+
+def _name(loop: RankLoop) -> str:
+    return f"rank {loop.rank}" if loop.rank is not None else f"{loop.thread.process_name} ({loop.thread.pid})"
+
+
+def _ms(ns: float) -> str:
+    return f"{ns / 1e6:.1f} ms" if ns < 1e9 else f"{ns / 1e9:.2f} s"
+
+
+def _place(profile: Profile, wanted: Frame) -> int:
+    return next((place for place, frame in enumerate(profile.frames) if frame == wanted), -1)

@@ -1,0 +1,275 @@
+"""Work -> what its stuck threads wait for, in words: who has it, and what that one does."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from bpfprof.dataclass import dataclass
+from bpfprof.known.services import object_text
+from bpfprof.model.profile import LastWait, Profile
+from bpfprof.model.spans import ThreadState
+from bpfprof.model.states import reason_text
+from bpfprof.query.code.folded_names import folded_name
+from bpfprof.query.waits.lock_orders import deadlock_frame, deadlocks
+from bpfprof.query.work.hand_overs import hand_overs
+from bpfprof.query.work.places import place_text
+from bpfprof.query.work.table import Work
+
+# Of pools of processes: who waits for one, who works for it, and who waits for something to do; by (end of the path,
+# functions). A future may be of a pool of threads.
+_POOLS = (("multiprocessing/pool.py", frozenset(("get", "wait", "next"))),)
+_FUTURES = (("concurrent/futures/_base.py", frozenset(("result", "exception", "wait", "as_completed"))),)
+_WORKERS = (
+    ("multiprocessing/pool.py", frozenset(("worker",))),
+    ("concurrent/futures/process.py", frozenset(("_process_worker",))),
+)
+_GETS = (("multiprocessing/queues.py", frozenset(("get",))),)
+# Of asyncio: what waits for who has a lock, or a place of a semaphore; an Event may be what ends the program.
+_TASK_LOCKS = (("asyncio/locks.py", frozenset(("acquire",))),)
+_TASK_PART, _TASK_LEAST_NS, _TASK_END_NS = (
+    0.5,
+    500_000_000,
+    300_000_000,
+)  # of the recording; tasks are looked at at times
+_WORKS = 0.05  # of the recording: so much work says what a program is about
+_NAMES = 6  # of threads of a deadlock
+_BEGUN_NS = 20_000_000  # what began so near to a thread's first moment began before it
+_DOES = {
+    **{"sleep": "sleeps", "stopped": "is stopped", "poll": "waits for what comes first"},
+    **{"net": "waits for the network", "disk": "waits for the disk", "device": "waits for a device"},
+    **{"lock": "waits for a lock", "file-lock": "waits for a file's lock", "gil": "waits for the GIL"},
+    **{"pipe": "waits for a pipe", "child": "waits for a child"},
+}
+_ADVICE = {
+    "lock": "dump PID shows the stack of every thread, also of who has it",
+    "file-lock": "end who has the file locked, or wait with a limit",
+    "pipe": "read what it writes, or write less",
+    "child": "dump of the child shows what that one does; wait for it with a limit",
+    "net": "wait with a limit; ask at the other end why there is no answer",
+    "poll": "wait with a limit; ask at the other end why nothing comes",
+    "disk": "the file system does not answer: look at its server or device",
+    "stopped": "kill -CONT, or thaw its control group",
+    "thread": "dump PID shows what the other threads do",
+}
+
+
+@dataclass(frozen=True)
+class Stuck:
+    """Threads, places in Profile.threads, that wait for the same in one function and did so when the recording ended.
+
+    frame: where, a place in Profile.frames, -1: not known. ns: of all of them in the recording.
+    """
+
+    threads: tuple[int, ...]
+    frame: int
+    ns: int
+    sentence: str
+    advice: str
+
+
+def hung_facts(profile: Profile, work: Work) -> tuple[dict[str, Any], int]:
+    """(those of Facts that say which threads wait for one another, or are stuck, where that is; -1: no such ones)"""
+    if cycles := deadlocks(profile):
+        first, frame = cycles[0], deadlock_frame(profile, work, cycles[0])
+        kind = next((it.kind for it in profile.last_waits if it.thread == first[0]), "lock")
+        names = _names(profile, first)
+        names = names if len(names) <= _NAMES else [*names[: _NAMES - 1], "..."]
+        names += names[: len(names) > 1]
+        where = place_text(profile.frames[frame]) if frame >= 0 else ""
+        found = {"deadlock": " -> ".join(names), "deadlock_where": where, "deadlock_kind": kind}
+        return {**found, "deadlocks": len(cycles)}, frame
+    stuck = stuck_threads(profile, work)
+    if not stuck and (tasks := stuck_tasks(profile, work)):
+        return {"stuck_part": 1.0, "stuck": tasks.sentence, "stuck_advice": tasks.advice}, tasks.frame
+    if not stuck:
+        return {}, -1
+    more = sum(len(it.threads) for it in stuck[1:])
+    text = stuck[0].sentence + (f" {more} more {'is' if more == 1 else 'are'} stuck." if more else "")
+    part = int(work.stuck["stands_for_ns"].sum()) / max(int(work.working["ns"].sum()), 1)
+    return {"stuck_part": part, "stuck": text, "stuck_advice": stuck[0].advice}, stuck[0].frame
+
+
+def _names(profile: Profile, threads: Sequence[int]) -> list[str]:
+    """Also of which process each is, where they are of several."""
+    found = [profile.threads[it] for it in threads]
+    are_of_one = len({it.pid for it in found}) == 1
+    return [(it.thread_name or "?") + ("" if are_of_one else f" of {it.process_name} ({it.pid})") for it in found]
+
+
+def stuck_threads(profile: Profile, work: Work) -> list[Stuck]:
+    """Those with most time first."""
+    looks = profile.lock_holders
+    told = zip(looks["thread"].tolist(), looks["holder"].tolist())
+    last = {thread: LastWait(thread, "lock", "a lock", holder - 1, "", "", 0) for thread, holder in told}
+    last |= {it.thread: it for it in profile.last_waits}
+    groups: dict[tuple[object, ...], list[np.void]] = {}
+    for row in work.stuck:
+        wait, own = last.get(int(row["thread"])), int(work.own[row["stack"]])
+        what = (wait.name, wait.holder, wait.nobody) if wait else ()
+        groups.setdefault((int(row["reason"]), own, profile.threads[row["thread"]].pid, *what), []).append(row)
+    found = [_stuck(profile, work, rows, last) for rows in groups.values()]
+    return sorted(found, key=lambda it: (-it.ns, it.threads))
+
+
+def stuck_tasks(profile: Profile, work: Work) -> Stuck | None:
+    """Tasks of asyncio that wait for a lock to the end, while no thread of theirs does anything: most of one place."""
+    rows, duration_ns = profile.task_spans, profile.info.duration_ns
+    waits = work.stack_frames.pass_through(_TASK_LOCKS)[rows["stack"]] & ~rows["is_running"]
+    waits &= rows["duration_ns"] >= max(_TASK_PART * duration_ns, _TASK_LEAST_NS)
+    waits &= rows["start_ns"] + rows["duration_ns"] >= duration_ns - _TASK_END_NS
+    if int(work.working["ns"].sum()) >= _WORKS * duration_ns:
+        return None
+    rows = rows[waits]
+    places: dict[int, list[np.void]] = {}
+    for row in rows:
+        places.setdefault(int(work.own[row["stack"]]), []).append(row)
+    if not places:
+        return None
+    frame, found = max(places.items(), key=lambda it: len(it[1]))
+    names = [profile.tasks[row["task"]].name for row in found]
+    who = f"task {names[0]}" if len(names) == 1 else f"{len(names)} tasks ({folded_name(names)})"
+    text = f"Stuck: {who} of asyncio wait{'s' * (len(names) == 1)} for a lock"
+    text += f", in {place_text(profile.frames[frame])}" if frame >= 0 else ""
+    text += f", for the last {_seconds(max(int(row['duration_ns']) for row in found))}; who has it is not known."
+    ns = sum(int(row["stands_for_ns"]) for row in found)
+    return Stuck((), frame, ns, text, "report --by task shows what each task waits for, and dump PID its stack")
+
+
+def _stuck(profile: Profile, work: Work, rows: list[np.void], last: dict[int, LastWait]) -> Stuck:
+    threads = tuple(sorted(int(row["thread"]) for row in rows))
+    row, wait = rows[0], last.get(int(rows[0]["thread"]))
+    frame, reason = int(work.own[row["stack"]]), reason_text(int(row["reason"]))
+    is_behind = (
+        reason == "lock"
+        and not (wait and (wait.holder >= 0 or wait.nobody))
+        and bool(hand_overs(work.stack_frames.frames, work.stack_frames)[0][row["stack"]])
+    )
+    frames = work.stack_frames
+    is_of_pool = is_behind and bool(
+        frames.pass_through(_POOLS)[row["stack"]]
+        or (frames.pass_through(_FUTURES)[row["stack"]] and frames.pass_through(_WORKERS[1:]).any())
+    )
+    what = _what(profile, row, reason, wait)
+    if is_behind:
+        what = "what a pool of processes was given" if is_of_pool else "a thread that does nothing"
+    text = f"Stuck: {_who(profile, threads)} wait{'s' * (len(threads) == 1)} for {what}"
+    text += f", in {place_text(profile.frames[frame])}" if frame >= 0 else ""
+    holder = _of_pool(profile, work) if is_of_pool else _holder(profile, work, reason, wait, is_behind)
+    text += f", {_since(profile, rows, wait)}; {holder}"
+    kind = "thread" if is_behind or (wait and wait.kind in ("thread", "future")) else reason
+    advice = _ADVICE.get(kind, _ADVICE["thread"])
+    return Stuck(threads, frame, int(sum(int(it["stands_for_ns"]) for it in rows)), text.rstrip("; ") + ".", advice)
+
+
+def _who(profile: Profile, threads: tuple[int, ...]) -> str:
+    names = [profile.threads[it].thread_name for it in threads]
+    if len(threads) == 1:
+        return names[0] or f"thread {profile.threads[threads[0]].tid}"
+    return f"{len(threads)} threads ({folded_name(names)})"
+
+
+def _what(profile: Profile, row: np.void, reason: str, wait: LastWait | None) -> str:
+    place = int(row["object"])
+    named = wait.name.partition(": ")[2] if wait and wait.name.startswith("fd ") else ""
+    name = named or (profile.objects[place - 1] if place else "")
+    if wait and wait.kind == "thread":
+        return "the end of another thread"
+    if wait and wait.kind == "future":
+        return "what a thread of a pool runs" if wait.holder >= 0 else "what a pool was given"
+    if reason == "lock":
+        return "a lock"
+    if reason == "file-lock":
+        return f"the lock of {name or 'a file'}"
+    if reason == "child":
+        return f"its child {wait.held_by}" if wait and wait.held_by else "a child"
+    if wait and wait.kind == "pipe" and not named:
+        return f"the other end of {wait.name} to be opened"
+    if reason == "pipe":
+        return (
+            f"{name or 'a pipe'}, which is full" if wait and wait.kind == "pipe" and _writes(wait) else name or "a pipe"
+        )
+    if reason in ("net", "poll"):
+        return object_text(name) if name else "the network"
+    return {"stopped": "being continued", "disk": f"the disk{', ' * bool(name)}{name}", "unknown": "the kernel"}.get(
+        reason, f"{reason}{', ' * bool(name)}{name}"
+    )
+
+
+def _writes(wait: LastWait) -> bool:
+    return bool(wait.nobody or wait.held_by)
+
+
+def _since(profile: Profile, rows: list[np.void], wait: LastWait | None) -> str:
+    """`since before the recording, for 12 min`."""
+    row = min(rows, key=lambda it: int(it["start_ns"]))
+    began = int(row["start_ns"]) - profile.threads[row["thread"]].first_ns <= _BEGUN_NS
+    waited_ns = max((it.waited_ns for it in profile.last_waits if it.thread == int(row["thread"])), default=0)
+    text = "since before the recording" if began else f"for the last {_seconds(int(row['duration_ns']))}"
+    return text + (f", for {_seconds(waited_ns)}" if began and waited_ns > int(row["duration_ns"]) else "")
+
+
+def _seconds(ns: int) -> str:
+    seconds = ns / 1e9
+    if seconds < 120:
+        return f"{seconds:.1f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
+
+
+def _holder(profile: Profile, work: Work, reason: str, wait: LastWait | None, is_behind: bool) -> str:
+    if is_behind:
+        return "no thread that could end that does anything"
+    if wait is None:
+        return "who has it is not known" if reason in ("lock", "file-lock") else ""
+    if wait.nobody:
+        return wait.nobody
+    if wait.holder >= 0:
+        thread = profile.threads[wait.holder]
+        same = thread.pid == profile.threads[wait.thread].pid
+        who = f"thread {thread.thread_name} ({thread.tid})" if same else wait.held_by or f"process {thread.pid}"
+        does = _does(profile, work, wait.holder)
+        has = "that" if wait.kind in ("child", "pipe", "thread", "future", "socket") else "has it"
+        if has == "that":
+            return f"{who} {does}" if does else f"that is {who}"
+        return f"{who} has it" + (f" and {does}" if does else "")
+    if wait.held_by and wait.kind == "socket":
+        return f"{wait.held_by} is at its other end"
+    if wait.held_by and wait.kind == "pipe":
+        return f"{wait.held_by} could read it"
+    if wait.held_by and wait.kind != "child":
+        return f"{wait.held_by} has it"
+    return "who has it is not known" if wait.kind in ("lock", "file-lock") else ""
+
+
+def _of_pool(profile: Profile, work: Work) -> str:
+    """What a process of a pool does that has something to do."""
+    assert profile.spans is not None
+    walls = np.array([it.wall_ns for it in profile.threads] or [0], np.int64)
+    works = work.stack_frames.pass_through(_WORKERS) & ~work.stack_frames.pass_through(_GETS)
+    spans = profile.spans[works[profile.spans["stack"]]]
+    for row in spans[spans["duration_ns"] * 2 >= walls[spans["thread"]]]:
+        thread, does = profile.threads[row["thread"]], _does(profile, work, int(row["thread"]))
+        if does:
+            return f"{thread.process_name} ({thread.pid}) {does}"
+    return "no process of it does anything"
+
+
+def _does(profile: Profile, work: Work, thread: int) -> str:
+    """`sleeps in hold (x.py:12)`: what it did last, where it did nothing else for most of its time."""
+    assert profile.spans is not None
+    spans = profile.spans[profile.spans["thread"] == thread]
+    if not len(spans):
+        return ""
+    longest = spans[int(np.argmax(spans["duration_ns"]))]
+    if 2 * int(longest["duration_ns"]) < profile.threads[thread].wall_ns:
+        return ""
+    if longest["state"] == ThreadState.ON_CPU:
+        word = "runs"
+    elif longest["state"] != ThreadState.OFF_CPU:
+        return ""
+    else:
+        word = _DOES.get(reason_text(int(longest["reason"])), "")
+    frame = int(work.own[longest["stack"]]) if word else -1
+    return word + (f" in {place_text(profile.frames[frame])}" if frame >= 0 else "")

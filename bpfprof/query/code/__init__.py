@@ -1,0 +1,1 @@
+"""Whose code the frames and stacks of a profile are."""

@@ -1,0 +1,1 @@
+"""Two profiles, and how far a difference may be chance."""

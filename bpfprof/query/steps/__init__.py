@@ -1,0 +1,1 @@
+"""Steps of training loops, their phases, and the ranks that make them together."""

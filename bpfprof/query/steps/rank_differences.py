@@ -1,0 +1,356 @@
+"""Loops of ranks -> the steps they make together, which is slowest, what it does more of, what others wait for it.
+
+What a rank waits for the others is no time of its own: its waits in communication, and those that another rank ended.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from bpfprof.dataclass import dataclass
+from bpfprof.model.frames import Frame
+from bpfprof.query.code.functions import Ints
+from bpfprof.query.code.stack_frames import Bools
+from bpfprof.query.steps.phases import COMMUNICATION
+from bpfprof.query.steps.pieces import Pieces, cut_spans
+from bpfprof.query.steps.ranks import CPU_NATIVE, CPU_PYTHON, READY, UNKNOWN, RankLoop
+from bpfprof.query.steps.steps import LOOP, Floats
+
+_TOGETHER, _LEAST_BEGINS = 0.7, 3  # of the begins of steps are about those of all other ranks
+_NEAR = 0.2  # of a step: so near are begins that are about the same
+_SEEN = 0.5  # of the begins of the one with most: a loop of which fewer were seen tells nothing by its begins
+_NEARLY_ALL = 0.9
+_FOR_IT = 0.25  # of more time ready: with so much more CPU time it is for that
+_SECOND, _SLICE = 1e9, 0.5
+_AS_LONG = 0.03  # of a step: a rank is not slower by less
+_ERRORS = 3.0  # standard errors, nor by less
+_SAME_BOOT_NS = 10_000_000_000  # by so much a clock may have been set between recordings
+
+
+@dataclass(frozen=True)
+class More:
+    """Of what the slowest does: nanoseconds of a step, and of the median of the others."""
+
+    phase: str
+    state: str
+    function: Frame | None
+    ns: float
+    others_ns: float
+
+    @property
+    def more_ns(self) -> float:
+        return self.ns - self.others_ns
+
+
+@dataclass(frozen=True)
+class Cause:
+    """What the slowest does more of than the others: in the phase, in the state in it, and of that in a function.
+
+    state_ns: more in this state in all phases. ended_by: who ended most of such waits, "" where nothing says more.
+    """
+
+    phase: More
+    state: More
+    function: More
+    state_ns: float
+    ended_by: str
+
+
+@dataclass(frozen=True)
+class Parts:
+    """The steps of a loop. begin_ns: since the recording began; own_ns: for each its own time; waits_ns: what
+    it waits for others. cut: its spans at them. Of slices of time the figures are of a second; unit: what part each
+    is of it."""
+
+    begin_ns: Ints
+    own_ns: Floats
+    waits_ns: Floats
+    cut: Pieces
+    unit: float
+
+    @property
+    def count(self) -> int:
+        """Steps."""
+        return len(self.begin_ns)
+
+    @property
+    def mean_own_ns(self) -> float:
+        return float(self.own_ns.mean())
+
+    @property
+    def mean_waits_ns(self) -> float:
+        return float(self.waits_ns.mean())
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """loops: by rank; parts: for each. together: whether they step together; then a step of all is from where it
+    begins in the loop of which most were seen to where the next does. by_second: steps are not known.
+
+    longest: the place in loops of the one whose own time is longest; is_slow: beyond chance. excess_ns: of its own time
+    in a step beyond the median of the others; error_ns: its standard error.
+    """
+
+    loops: tuple[RankLoop, ...]
+    together: bool
+    by_second: bool
+    parts: tuple[Parts, ...]
+    longest: int
+    is_slow: bool
+    excess_ns: float
+    error_ns: float
+    cause: Cause | None
+    phases: tuple[More, ...]
+    activities: tuple[More, ...]
+
+    @property
+    def others(self) -> list[Parts]:
+        """Of all but the one whose own time is longest."""
+        return [each for place, each in enumerate(self.parts) if place != self.longest]
+
+    @property
+    def others_wait_ns(self) -> float:
+        """Of a step: how much longer the others wait than the one that takes longest, as a collective takes each its
+        time."""
+        waits_ns = float(np.mean([each.mean_waits_ns for each in self.others]))
+        return max(0.0, waits_ns - self.parts[self.longest].mean_waits_ns)
+
+
+def compare(loops: Sequence[RankLoop]) -> Comparison:
+    """Of two loops or more. Raises ValueError where there is nothing by which they can be compared.
+
+    Loops that communicate, of which too few have steps, make as many of them in a time: they are compared by second.
+    """
+    begins = _common_begins(loops)
+    counted = [each for each in loops if len(each.steps) > 1]
+    times = _slices(loops) if begins is None and len(counted) < len(loops) else None
+    loops = loops if begins or times else counted
+    begins = begins or times
+    if len(loops) < 2:
+        raise ValueError("fewer than two loops have steps, or communicate, at one time")
+    per_ns = float(np.diff(times[0][:2])[0]) / _SECOND if times else 1.0
+    waits = [_is_wait_for(each, loops) for each in loops]
+    parts = [
+        _parts(each, is_wait, per_ns, *((begins[place][:-1], begins[place][1:]) if begins else ()))
+        for place, (each, is_wait) in enumerate(zip(loops, waits))
+    ]
+    longest = int(np.argmax([each.mean_own_ns for each in parts]))
+    rest = [each for place, each in enumerate(parts) if place != longest]
+    excess_ns = parts[longest].mean_own_ns - float(np.median([each.mean_own_ns for each in rest]))
+    more_ns: Floats = np.zeros(0)
+    if begins:
+        more_ns = parts[longest].own_ns - np.median([each.own_ns for each in rest], axis=0)
+        error_ns = _error(more_ns)
+    else:
+        error_ns = float(np.hypot(_error(parts[longest].own_ns), np.median([_error(each.own_ns) for each in rest])))
+    step_ns = float(np.mean([each.mean_own_ns + each.mean_waits_ns for each in parts]))
+    is_sure = excess_ns > _ERRORS * error_ns or (begins is not None and _is_mostly(more_ns > 0))
+    is_slow = excess_ns > _AS_LONG * step_ns and is_sure
+    tables = [_times(each, ~is_wait, of_it) for each, is_wait, of_it in zip(loops, waits, parts)]
+    differences = [_differences(tables, longest, depth) for depth in (1, 2, 3)]
+    return Comparison(
+        tuple(loops),
+        begins is not None,
+        times is not None,
+        tuple(parts),
+        longest,
+        is_slow,
+        excess_ns,
+        error_ns,
+        _cause(differences, loops[longest], ~waits[longest]) if is_slow else None,
+        tuple(differences[0]),
+        tuple(differences[2]),
+    )
+
+
+def _error(values: Floats) -> float:
+    return float(values.std(ddof=1) / np.sqrt(len(values))) if len(values) > 1 else float("inf")
+
+
+def _is_mostly(are: Bools) -> bool:
+    """Whether so many steps are no chance: one that stands still makes any standard error large."""
+    return bool(np.sum(are) > len(are) / 2 + _ERRORS * np.sqrt(len(are)) / 2)
+
+
+def _parts(
+    loop: RankLoop, is_wait: Bools, unit: float, begin_ns: Ints | None = None, until_ns: Ints | None = None
+) -> Parts:
+    """unit: how much of what is told of each one has. begin_ns, until_ns: of steps; None: its own."""
+    if begin_ns is None or until_ns is None:
+        begin_ns, until_ns = loop.steps.begin_ns, loop.steps.end_ns
+    cut = cut_spans(loop.start_ns, loop.end_ns, begin_ns, until_ns)
+    waits_ns = np.bincount(cut.step, cut.ns * is_wait[cut.span], len(begin_ns)).astype(np.float64)
+    own_ns: Floats = (until_ns - begin_ns).astype(np.float64) - waits_ns
+    return Parts(begin_ns, own_ns / unit, waits_ns / unit, cut, unit)
+
+
+# --- steps
+
+
+def _common_begins(loops: Sequence[RankLoop]) -> list[Ints] | None:
+    """Since each recording began, when the steps do of the loop of which most were seen, and that after the last, while
+    all were recorded; None: the others do not step with it.
+
+    They do if most of the begins of each are about where one of its is; of one that was seen to begin few, or none, if
+    it communicates in nearly all its steps.
+    """
+    zeros = _zeros(loops)
+    best = int(np.argmax([len(each.steps) for each in loops]))
+    if len(loops[best].steps) < _LEAST_BEGINS:
+        return None
+    first = max(zero + int(each.start_ns[0]) for zero, each in zip(zeros, loops))
+    last = min(zero + int(each.end_ns[-1]) for zero, each in zip(zeros, loops))
+    begins = _begins(loops[best]) + zeros[best]
+    begins = begins[(begins >= first) & (begins <= last)]
+    if len(begins) < _LEAST_BEGINS:
+        return None
+    for place, (zero, each) in enumerate(zip(zeros, loops)):
+        own = _begins(each) + zero
+        own = own[(own >= first) & (own <= last)]
+        if place == best:
+            continue
+        is_seen = len(own) >= _SEEN * len(begins)
+        if not (_is_about_where(own, begins) if is_seen else _communicates(each, begins - zero)):
+            return None
+    return [begins - zero for zero in zeros]
+
+
+def _begins(loop: RankLoop) -> Ints:
+    """Of its steps, and of that after the last where it was seen to begin."""
+    after = loop.steps.end_ns[-1:] if loop.steps.how == LOOP else loop.steps.end_ns[:0]
+    return np.concatenate([loop.steps.begin_ns, after])
+
+
+def _slices(loops: Sequence[RankLoop]) -> list[Ints] | None:
+    """Since each recording began, borders of slices of the time of all; None: some do not communicate in most, or it is
+    short."""
+    zeros = _zeros(loops)
+    first = max(zero + int(each.start_ns[0]) for zero, each in zip(zeros, loops))
+    last = min(zero + int(each.end_ns[-1]) for zero, each in zip(zeros, loops))
+    count = int((last - first) // (_SECOND * _SLICE))
+    if count < _LEAST_BEGINS:
+        return None
+    borders = np.rint(np.linspace(first, last, count + 1)).astype(np.int64)
+    found = [borders - zero for zero in zeros]
+    return found if all(_communicates(each, of_it, _TOGETHER) for each, of_it in zip(loops, found)) else None
+
+
+def _is_about_where(own: Ints, begins: Ints) -> bool:
+    """Whether most of a loop's begins are as far from the nearest of the other's, before or after it."""
+    own = own[own < begins[-1]]
+    step = np.searchsorted(begins, own, side="right").clip(1) - 1
+    # On a circle: the end of a step is the begin of the next.
+    turn = np.exp(2j * np.pi * (own - begins[step]) / (begins[step + 1] - begins[step]))
+    middle = np.angle(turn.sum())
+    away = np.abs(np.angle(turn * np.exp(-1j * middle))) / (2 * np.pi)
+    return bool(len(own) and np.mean(away < _NEAR) >= _TOGETHER)
+
+
+def _communicates(loop: RankLoop, begins: Ints, part: float = _NEARLY_ALL) -> bool:
+    """Whether it does in so many of these steps."""
+    cut = cut_spans(loop.start_ns, loop.end_ns, begins[:-1], begins[1:])
+    is_it = np.array([it.phase == COMMUNICATION for it in loop.activities] or [False])[loop.what]
+    return len(np.unique(cut.step[is_it[cut.span]])) >= part * (len(begins) - 1)
+
+
+def _zeros(loops: Sequence[RankLoop]) -> list[int]:
+    """When each recording began: by CLOCK_MONOTONIC of one host, if all are of it, else by the time of day."""
+    offsets = [each.unix_ns for each in loops]
+    is_one_boot = len({each.host for each in loops}) == 1 and max(offsets) - min(offsets) < _SAME_BOOT_NS
+    return [each.zero_ns + (0 if is_one_boot else each.unix_ns) for each in loops]
+
+
+# --- times
+
+
+def _is_wait_for(loop: RankLoop, loops: Sequence[RankLoop]) -> Bools:
+    """For each span whether it is a wait for another rank."""
+    pids = {int(it.thread.pid) for it in loops if it.host == loop.host} - {int(loop.thread.pid)}
+    states = (CPU_PYTHON, CPU_NATIVE, READY, UNKNOWN)
+    is_wait = np.array([it.state not in states for it in loop.activities] or [False])[loop.what]
+    is_communication = np.array([it.phase == COMMUNICATION for it in loop.activities] or [False])[loop.what]
+    by_rank = np.array([*(pid in pids for pid, _ in loop.enders), False])[loop.ended_by]
+    return np.asarray(is_wait & (is_communication | by_rank))
+
+
+_Times = dict[tuple[str, str, "Frame | None"], float]
+
+
+def _times(loop: RankLoop, is_own: Bools, parts: Parts) -> _Times:
+    """Of a step, its own time by activity, nanoseconds; functions without their lines."""
+    cut = parts.cut
+    ns = cut.ns * is_own[cut.span]
+    sums = np.bincount(loop.what[cut.span], ns, len(loop.activities)) / max(1, parts.count) / parts.unit
+    found: _Times = {}
+    for activity, ns in zip(loop.activities, sums.tolist()):
+        key = activity.phase, activity.state, _without_line(activity.function)
+        found[key] = found.get(key, 0.0) + ns
+    return found
+
+
+def _without_line(frame: Frame | None) -> Frame | None:
+    return Frame(frame.kind, frame.name, frame.file) if frame else None
+
+
+def _differences(tables: Sequence[_Times], longest: int, depth: int) -> list[More]:
+    """By phase; by phase and state; or by all; most of more first."""
+    added: list[dict[tuple[str, str, Frame | None], float]] = []
+    for table in tables:
+        sums: dict[tuple[str, str, Frame | None], float] = {}
+        for (phase, state, function), ns in table.items():
+            key = phase, state if depth > 1 else "", function if depth > 2 else None
+            sums[key] = sums.get(key, 0.0) + ns
+        added.append(sums)
+    found = [
+        More(*key, added[longest].get(key, 0.0), _median([it.get(key, 0.0) for it in added], longest))
+        for key in {key: None for table in added for key in table}
+    ]
+    return sorted(found, key=lambda each: -each.more_ns)
+
+
+def _median(values: Sequence[float], left_out: int) -> float:
+    return float(np.median([value for place, value in enumerate(values) if place != left_out]))
+
+
+def _cause(differences: Sequence[list[More]], loop: RankLoop, is_own: Bools) -> Cause:
+    """The largest in the largest in the largest."""
+    phases, states, functions = differences
+    phase = phases[0]
+    of_phase = [each for each in states if each.phase == phase.phase]
+    state = of_phase[0]
+    if state.state == READY:  # who computes more waits more for a CPU, too
+        computes = [it for it in of_phase if it.state in (CPU_PYTHON, CPU_NATIVE)]
+        state = next((it for it in computes if it.more_ns > _FOR_IT * state.more_ns), state)
+    function = next(each for each in functions if (each.phase, each.state) == (state.phase, state.state))
+    state_ns = sum(each.more_ns for each in states if each.state == state.state)
+    line = _line_of(loop, is_own, function)
+    function = More(function.phase, function.state, line, function.ns, function.others_ns)
+    return Cause(phase, state, function, state_ns, _ended_by(loop, is_own, function))
+
+
+def _lengths(loop: RankLoop) -> Ints:
+    return loop.end_ns - loop.start_ns
+
+
+def _are(loop: RankLoop, function: More) -> Bools:
+    """For each activity."""
+    wanted = function.phase, function.state, _without_line(function.function)
+    return np.array([(it.phase, it.state, _without_line(it.function)) == wanted for it in loop.activities], np.bool_)
+
+
+def _line_of(loop: RankLoop, is_own: Bools, function: More) -> Frame | None:
+    """The function at its line with most of the time."""
+    sums = np.bincount(loop.what[is_own], _lengths(loop)[is_own], len(loop.activities))
+    return loop.activities[int(np.argmax(np.where(_are(loop, function), sums, -1.0)))].function
+
+
+def _ended_by(loop: RankLoop, is_own: Bools, function: More) -> str:
+    """A thread that ended most of these waits, where it is of another process, or a thread of the rank's own."""
+    shown = is_own & _are(loop, function)[loop.what] & (loop.ended_by >= 0)
+    if not shown.any():
+        return ""
+    sums = np.bincount(loop.ended_by[shown], _lengths(loop)[shown], len(loop.enders))
+    pid, name = loop.enders[int(np.argmax(sums))]
+    return name if pid and sums.max() > sums.sum() / 2 else ""

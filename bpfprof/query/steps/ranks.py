@@ -1,0 +1,211 @@
+"""A profile -> the training loops of its processes: what each does in each step, and who ended its waits."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from bpfprof import array_types as npt
+from bpfprof.dataclass import dataclass
+from bpfprof.model.frames import Frame
+from bpfprof.model.profile import Profile, ThreadTime
+from bpfprof.model.spans import ThreadState
+from bpfprof.model.states import reason_text
+from bpfprof.query.code.functions import Ints
+from bpfprof.query.code.stack_frames import Bools, StackFrames
+from bpfprof.query.steps.phases import BACKWARD, COMMUNICATION, FORWARD, OPTIMIZER, StackPhases, find_phases
+from bpfprof.query.steps.pieces import cut_spans
+from bpfprof.query.steps.steps import Steps, StepsWanted, find_steps, phases_of_spans
+
+CPU_PYTHON, CPU_NATIVE, READY, UNKNOWN = "cpu python", "cpu native", "ready", "unknown"
+_MOST = 0.5  # of a wait: so long the one that ended it waited for other ranks itself
+_TRAINS = 0.02  # of a step, in phases that only training has
+
+
+@dataclass(frozen=True)
+class Activity:
+    """What a rank does in a step. phase: of a step; state: CPU_PYTHON, CPU_NATIVE, READY, UNKNOWN, or the reason of a
+    wait; function: of the user's own code, else the nearest to it."""
+
+    phase: str
+    state: str
+    function: Frame | None
+
+
+@dataclass(frozen=True)
+class RankLoop:
+    """The steps of one process. recording: what it was read from; host: its name.
+
+    zero_ns: when the recording began, on the host's CLOCK_MONOTONIC; unix_ns: what is to be added
+    to that for the time of day. For each span of its thread: start_ns and end_ns of it; what, a place in activities;
+    ended_by, a place in enders, -1: not known, or no wait. enders: (pid, 0 of what is no thread; name).
+    """
+
+    recording: str
+    host: str
+    thread: ThreadTime
+    steps: Steps
+    zero_ns: int
+    unix_ns: int
+    activities: tuple[Activity, ...]
+    start_ns: Ints
+    end_ns: Ints
+    what: Ints
+    ended_by: Ints
+    enders: tuple[tuple[int, str], ...]
+
+    @property
+    def rank(self) -> int | None:
+        """Its number, where its environment has it."""
+        value = self.thread.rank.partition("=")[2]
+        return int(value) if value.isdecimal() else None
+
+
+def rank_loops(profile: Profile, recording: str, wanted: StepsWanted) -> tuple[list[RankLoop], list[str]]:
+    """(those that train, or else all that run the loop with most time, by rank; why steps of some are not counted)
+
+    Of those that train also such without steps, as they may make them together with others.
+
+    Raises ValueError for a profile without spans.
+    """
+    found = find_steps(profile, wanted)
+    counted = [steps for steps in found if len(steps) > 1]
+    stack_frames = StackFrames(profile.frames, profile.stacks)
+    phases = find_phases(profile.frames, stack_frames, wanted.patterns)
+    training = [_loop(profile, recording, steps, stack_frames, phases) for steps in found]
+    loops = [each for each in training if _trains(each)]
+    if not loops and counted:
+        alike = [steps for steps in counted if _place(steps) == _place(counted[0])]
+        loops = [_loop(profile, recording, steps, stack_frames, phases) for steps in alike]
+    unclear = [f"{_who(each.thread)}: {each.steps.unclear}" for each in loops if each.steps.unclear]
+    return sorted(loops, key=lambda each: (each.rank is None, each.rank or 0, each.thread.pid)), unclear
+
+
+def _who(thread: ThreadTime) -> str:
+    return f"{thread.process_name} ({thread.pid})"
+
+
+def _trains(loop: RankLoop) -> bool:
+    """Whether it spends time in what only a training does."""
+    spent_ns = np.bincount(loop.what, loop.end_ns - loop.start_ns, len(loop.activities))
+    is_it = [it.phase in (FORWARD, BACKWARD, OPTIMIZER, COMMUNICATION) for it in loop.activities]
+    return bool(spent_ns[is_it].sum() > _TRAINS * spent_ns.sum())
+
+
+def _place(steps: Steps) -> tuple[str, str]:
+    return (steps.where.name, steps.where.file) if steps.where else (steps.name, "")
+
+
+def _loop(profile: Profile, recording: str, steps: Steps, stack_frames: StackFrames, phases: StackPhases) -> RankLoop:
+    assert profile.spans is not None
+    begin, end = np.searchsorted(profile.spans["thread"], [steps.thread, steps.thread + 1]).tolist()
+    spans = profile.spans[begin:end]
+    stack = spans["stack"].astype(np.int64)
+    own = np.append(stack_frames.own_code(), -1)[stack]
+    is_native = np.append(stack_frames.are_native(), False)[stack]
+    state = spans["state"].astype(np.int64)
+    state = np.where(state == ThreadState.OFF_CPU, len(ThreadState) + 1 + spans["reason"].astype(np.int64), state)
+    state[(state == ThreadState.ON_CPU) & is_native] = len(ThreadState)
+    phase = phases_of_spans(profile, steps.thread, phases)
+    start_ns = spans["start_ns"].astype(np.int64)
+    end_ns = start_ns + spans["duration_ns"]
+    communicating = phases.names.index(COMMUNICATION)
+    phase[_communicate(profile, steps.thread, spans, phases.of_stack == communicating)] = communicating
+    ended_by = np.where(spans["state"] == ThreadState.OFF_CPU, spans["waker"].astype(np.int64) - 1, -1)
+    communicates = (spans["state"] == ThreadState.OFF_CPU) & (phase == communicating)
+    span, start_ns, end_ns, is_starved = _cut_where(start_ns, end_ns, communicates, *_starved(profile, steps.thread))
+    phase, state, own, ended_by = (each[span] for each in (phase, state, own, ended_by))
+    state[is_starved], ended_by[is_starved] = ThreadState.RUNQUEUE, -1
+    keys, what = np.unique(np.stack([phase, state, own], axis=1), axis=0, return_inverse=True)
+    words = {
+        int(ThreadState.ON_CPU): CPU_PYTHON,
+        len(ThreadState): CPU_NATIVE,
+        int(ThreadState.RUNQUEUE): READY,
+        int(ThreadState.UNKNOWN): UNKNOWN,
+    }
+    activities = tuple(
+        Activity(
+            phases.names[of_phase],
+            words[number] if number in words else reason_text(number - len(ThreadState) - 1) or UNKNOWN,
+            profile.frames[frame] if frame >= 0 else None,
+        )
+        for of_phase, number, frame in keys.tolist()
+    )
+    enders = tuple(
+        (int(it.pid), f"{it.thread_name} of {it.process_name} ({it.pid})")
+        if it.kind == "thread"
+        else (0, f"a {it.kind}")
+        for it in profile.wakers
+    )
+    return RankLoop(
+        recording,
+        profile.info.host_name,
+        profile.threads[steps.thread],
+        steps,
+        profile.info.start_ns,
+        profile.info.started_unix_ns - profile.info.start_ns,
+        activities,
+        start_ns,
+        end_ns,
+        what.reshape(-1),
+        ended_by,
+        enders,
+    )
+
+
+def _communicate(profile: Profile, thread: int, spans: npt.NDArray[np.void], in_communication: Bools) -> Bools:
+    """Which of the thread's spans wait for one of its process that waits for other ranks meanwhile, as that does which
+    runs a backward pass."""
+    assert profile.spans is not None
+    wakers = np.array([-1, *(it.thread for it in profile.wakers)], np.int64)[spans["waker"].astype(np.int64)]
+    pids = np.array([*(int(it.pid) for it in profile.threads), -1], np.int64)
+    handed = (spans["state"] == ThreadState.OFF_CPU) & (pids[wakers] == pids[thread]) & (wakers != thread)
+    found: Bools = np.zeros(len(spans), np.bool_)
+    for other in np.unique(wakers[handed]).tolist():
+        begin, end = np.searchsorted(profile.spans["thread"], [other, other + 1]).tolist()
+        theirs = profile.spans[begin:end]
+        waits = theirs[(theirs["state"] == ThreadState.OFF_CPU) & in_communication[theirs["stack"].astype(np.int64)]]
+        if not len(waits):
+            continue
+        place = np.flatnonzero(handed & (wakers == other))
+        start_ns = spans["start_ns"][place].astype(np.int64)
+        own_ns = spans["duration_ns"][place].astype(np.int64)
+        begin_ns = waits["start_ns"].astype(np.int64)
+        cut = cut_spans(start_ns, start_ns + own_ns, begin_ns, begin_ns + waits["duration_ns"].astype(np.int64))
+        within_ns = np.bincount(cut.span, cut.ns, len(place))
+        found[place] = within_ns > _MOST * own_ns
+    return found
+
+
+def _starved(profile: Profile, thread: int) -> tuple[Ints, Ints]:
+    """From when until when another thread of its process was ready without a CPU: who waits in communication meanwhile
+    waits for that, as the threads of a library communicate for it."""
+    assert profile.spans is not None
+    pid = profile.threads[thread].pid
+    others = [place for place, it in enumerate(profile.threads) if it.pid == pid and place != thread]
+    ready = profile.spans[(profile.spans["state"] == ThreadState.RUNQUEUE) & np.isin(profile.spans["thread"], others)]
+    ready = ready[np.argsort(ready["start_ns"], kind="stable")]
+    start_ns = ready["start_ns"].astype(np.int64)
+    reached_ns = np.maximum.accumulate(start_ns + ready["duration_ns"])
+    first = np.flatnonzero(np.append(True, start_ns[1:] > reached_ns[:-1])[: len(start_ns)])
+    last = np.append(first[1:], len(start_ns))[: len(first)] - 1
+    return start_ns[first], reached_ns[last]
+
+
+def _cut_where(
+    start_ns: Ints, end_ns: Ints, chosen: Bools, begin_ns: Ints, until_ns: Ints
+) -> tuple[Ints, Ints, Ints, Bools]:
+    """Chosen spans cut at times: for each piece (place of its span, start and end, whether it is in these times)."""
+    place = np.flatnonzero(chosen)
+    if not len(place) or not len(begin_ns):
+        return np.arange(len(start_ns)), start_ns, end_ns, np.zeros(len(start_ns), np.bool_)
+    found = [(np.flatnonzero(~chosen), start_ns[~chosen], end_ns[~chosen], False)]
+    # Between these times, before the first and after the last, too.
+    between = np.append(np.int64(-1), until_ns), np.append(begin_ns, max(end_ns[-1], until_ns[-1]) + 1)
+    for (begins, ends), is_in in (((begin_ns, until_ns), True), (between, False)):
+        cut = cut_spans(start_ns[place], end_ns[place], begins, ends)
+        at = np.maximum(start_ns[place][cut.span], begins[cut.step])
+        found.append((place[cut.span], at, at + cut.ns, is_in))
+    span, start, end = (np.concatenate([each[column] for each in found]) for column in range(3))
+    is_in_them = np.repeat([each[3] for each in found], [len(each[0]) for each in found])
+    order = np.argsort(start, kind="stable")
+    return span[order], start[order], end[order], is_in_them[order]

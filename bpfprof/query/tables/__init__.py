@@ -1,0 +1,1 @@
+"""Rows, groups and trees, as they were asked for."""

@@ -1,0 +1,1 @@
+"""Threads by what they have in common: roles, pools, containers, limits."""

@@ -1,0 +1,1 @@
+"""Who waited for whom, and for what."""

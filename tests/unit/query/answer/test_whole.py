@@ -1,0 +1,75 @@
+"""The threads that count, and what is left out of their time."""
+
+from __future__ import annotations
+
+import pytest
+
+from bpfprof.model.profile import Profile
+from bpfprof.model.spans import SpanFlag
+from bpfprof.query.answer.verdict import Verdict, verdict_of
+from bpfprof.query.work.shares import HANDED, IDLE, LOCK, PYTHON
+from bpfprof.query.work.table import work_of
+from tests.unit.render.profiles import MS, ON_CPU, ProfileBuilder, python, wait
+
+
+def told(profile: Profile) -> Verdict:
+    return verdict_of(profile, work_of(profile))
+
+
+def pool(workers: int, busy_ms: int, locked_ms: int, idle_ms: int) -> ProfileBuilder:
+    made = ProfileBuilder()
+    main = made.thread(100)
+    made.wait(main, (busy_ms + locked_ms + idle_ms) * MS, [python("serve"), wait("net")], flags=SpanFlag.IDLE)
+    for number in range(workers):
+        thread = made.thread(101 + number, f"worker_{number}")
+        for _ in range(busy_ms // 10):
+            made.spend(thread, ON_CPU, 10 * MS, [python("work", line=5)])
+        made.wait(thread, locked_ms * MS, [python("audit", line=9), wait("lock")])
+        made.wait(thread, idle_ms * MS, [python("take"), wait("net")], flags=SpanFlag.IDLE)
+    return made
+
+
+def test_idle_time_of_those_that_count_is_a_part_of_the_whole() -> None:
+    """Not of the sentence's share: a lock that has a quarter of the time has no more because the rest is idle."""
+    found = told(pool(4, 100, 500, 1_400).build())
+    assert found.bound == "lock" and " 25% of the time" in found.sentence
+    assert found.share == pytest.approx(0.25) and found.whole.ns == 8_000 * MS
+    shares = found.whole.share_ns()
+    assert (shares[PYTHON], shares[LOCK], shares[IDLE]) == (400 * MS, 2_000 * MS, 5_600 * MS)
+    assert [role.name for role in found.whole.idle] == ["python"] or len(found.whole.idle) == 1
+
+
+def test_threads_with_little_work_do_not_thin_out_the_one_that_works() -> None:
+    made = ProfileBuilder()
+    main = made.thread(100)
+    for _ in range(200):
+        made.spend(main, ON_CPU, 10 * MS, [python("parse", line=12)])
+    for number in range(7):
+        thread = made.thread(101 + number, f"beat_{number}")
+        made.spend(thread, ON_CPU, 120 * MS, [python("beat")])
+        made.wait(thread, 1_880 * MS, [python("take"), wait("net")], flags=SpanFlag.IDLE)
+    found = told(made.build())
+    assert "CPU-bound in Python: 100% of the time in parse" in found.sentence and found.whole.ns == 2_000 * MS
+    assert sum(len(role.threads) for role in found.whole.small) == 7
+
+
+def test_who_only_waits_for_others_is_left_out_and_said() -> None:
+    made = ProfileBuilder()
+    main, worker = made.thread(100), made.thread(101, "worker")
+    for _ in range(200):
+        made.spend(worker, ON_CPU, 10 * MS, [python("parse", line=12)])
+    join = [python("Thread.join", "/usr/lib/python3.11/threading.py", 1119), wait("lock")]
+    made.wait(main, 2_000 * MS, join, waker=made.thread_waker(worker))
+    found = told(made.build())
+    assert found.whole.ns == 2_000 * MS and [role.threads for role in found.whole.waiting] == [[0]]
+    assert found.whole.share_ns()[HANDED] == 0
+
+
+def test_a_whole_of_threads_that_hardly_work_is_all_of_them() -> None:
+    made = ProfileBuilder()
+    for number in range(3):
+        thread = made.thread(100 + number, f"beat_{number}")
+        made.spend(thread, ON_CPU, 10 * MS, [python("beat")])
+        made.wait(thread, 1_990 * MS, [python("take"), wait("net")], flags=SpanFlag.IDLE)
+    found = told(made.build())
+    assert found.bound == "idle" and found.whole.ns == 6_000 * MS

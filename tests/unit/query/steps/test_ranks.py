@@ -1,0 +1,263 @@
+"""Ranks made by hand: which steps are theirs together, who is slowest, why, and what the others wait for it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from bpfprof.model.frames import Frame
+from bpfprof.model.profile import Profile
+from bpfprof.query.answer.verdict import verdict_of
+from bpfprof.query.steps.rank_differences import Comparison, compare
+from bpfprof.query.steps.ranks import CPU_PYTHON, READY, rank_loops
+from bpfprof.query.steps.steps import StepsWanted
+from bpfprof.query.work.table import work_of
+from bpfprof.render.ranks import compare_sentence, render_compare_json, render_compare_table
+from tests.unit.render.profiles import INFO, MS, OFF_CPU, ON_CPU, RUNQUEUE, ProfileBuilder, native, python, wait
+from tests.unit.render.profiles import READY as NO_CPU
+
+TORCH = "/v/lib/python3.11/site-packages/torch"
+LOADER = python("_BaseDataLoaderIter.__next__", f"{TORCH}/utils/data/dataloader.py", 700)
+MODULE = python("Module._call_impl", f"{TORCH}/nn/modules/module.py", 1500)
+TENSOR = python("Tensor.backward", f"{TORCH}/_tensor.py", 600)
+REDUCE = python("all_reduce", f"{TORCH}/distributed/distributed_c10d.py", 2800)
+SGD = python("SGD.step", f"{TORCH}/optim/sgd.py", 100)
+DECODE, HOOK = python("decode", line=40), python("hook", line=50)
+SLOW_MS = 20
+TICK = 5 * MS
+
+
+def train(line: int) -> Frame:
+    return python("train", line=line)
+
+
+class Ranks:
+    """Processes of one recording; `step` has all of them make one, which the collective ends for all at once."""
+
+    def __init__(self, count: int, first: int = 0) -> None:
+        self.made = ProfileBuilder(info=INFO)
+        self.threads = []
+        for rank in range(first, first + count):
+            thread = self.made.thread(100 + rank, "MainThread", pid=100 + rank)
+            self.made.threads[thread] = replace(self.made.threads[thread], rank=f"RANK={rank}")
+            self.threads.append(thread)
+
+    def run(self, thread: int, ms: int, *stack: Frame) -> None:
+        for _ in range(ms * MS // TICK):
+            self.made.spend(thread, ON_CPU, TICK, stack)
+
+    def step(self, more: dict[int, str], takes_ms: int = 0) -> None:
+        """more: what a thread does for SLOW_MS beside; takes_ms: of all until the collective, 0: of the slowest."""
+        whole = takes_ms or 40 + SLOW_MS * bool(more)
+        for thread in self.threads:
+            what = more.get(thread, "")
+            self.run(thread, 5, train(11), LOADER)
+            if what == "data":
+                self.run(thread, SLOW_MS, train(11), LOADER, DECODE)
+            self.run(thread, 15, train(12), MODULE)
+            if what == "busy":
+                self.run(thread, 5, train(12), MODULE)
+                self.made.spend(thread, RUNQUEUE, (SLOW_MS - 5) * MS, [train(12), MODULE, NO_CPU])
+            if what == "hog":
+                self.made.spend(thread, RUNQUEUE, SLOW_MS * MS, [train(12), MODULE, NO_CPU])
+            self.run(thread, 15, train(13), TENSOR)
+            if what in ("sleep", "disk"):
+                line = {"sleep": (train(13), TENSOR, HOOK), "disk": (train(16), python("save", line=60))}[what]
+                self.made.spend(thread, OFF_CPU, SLOW_MS * MS, [*line, wait(what)])
+            rest = whole - 35 - SLOW_MS * bool(what)
+            self.made.spend(thread, OFF_CPU, rest * MS, [train(14), REDUCE, wait("poll")])
+            self.run(thread, 5, train(15), SGD)
+
+
+def compared(*profiles: Profile) -> Comparison:
+    loops = []
+    for number, profile in enumerate(profiles):
+        found, unclear = rank_loops(profile, f"{number}.bpfprof", StepsWanted())
+        assert not unclear
+        loops += found
+    return compare(loops)
+
+
+@pytest.mark.parametrize("count", [2, 4])
+@pytest.mark.parametrize(
+    ("what", "phase", "state", "function", "words"),
+    [
+        ("hog", "forward", READY, "train", "it waits 20.00 ms more for a CPU (ready) in forward"),
+        ("data", "data wait", CPU_PYTHON, "decode", "it computes 20.00 ms more in Python in data wait"),
+        ("busy", "forward", CPU_PYTHON, "train", "it computes 5.00 ms more in Python in forward"),
+        ("sleep", "backward", "sleep", "hook", "it sleeps 20.00 ms more in backward"),
+        ("disk", "other", "disk", "save", "more for a disk (disk) outside of the known phases"),
+    ],
+)
+def test_the_slow_one_and_what_it_does_more_of(
+    what: str, phase: str, state: str, function: str, words: str, count: int
+) -> None:
+    ranks = Ranks(count)
+    for _ in range(10):
+        ranks.step({1: what})
+    found = compared(ranks.made.build())
+    assert found.together and found.is_slow and found.loops[found.longest].rank == 1 and found.cause is not None
+    assert (found.cause.state.phase, found.cause.state.state) == (phase, state)
+    assert found.cause.function.function is not None and found.cause.function.function.name == function
+    assert found.cause.phase.more_ns == found.excess_ns == found.others_wait_ns == SLOW_MS * MS
+    sentence = compare_sentence(found)
+    others = "the others 40.00 ms" if count > 2 else "the other 40.00 ms"
+    assert sentence.startswith(f"Rank 1 is slowest: a step takes it 60.00 ms of its own, {others}; ")
+    assert words in sentence and "20.00 ms a step for it." in sentence
+    assert "\nlongest" not in render_compare_table(found, [], []) and "100%  rank 1" in render_compare_table(
+        found, [], []
+    )
+
+
+def test_ranks_that_are_alike() -> None:
+    ranks = Ranks(3)
+    for _ in range(10):
+        ranks.step({})
+    found = compared(ranks.made.build())
+    assert not found.is_slow and found.cause is None and compare_sentence(found).startswith("No rank is slower")
+    verdict = json.loads(render_compare_json(found, [], []))["verdict"]
+    assert verdict["slowest"] is None and verdict["cause"] is None
+
+
+def test_recordings_that_began_at_other_times() -> None:
+    """Of the steps that both have the first is step 0 of each; that the slow one was seen longer is no difference."""
+    both = []
+    for rank, late_steps in ((0, 0), (1, 3)):
+        ranks = Ranks(1, first=rank)
+        ranks.made.info = replace(INFO, start_ns=1_000 * MS + late_steps * 60 * MS)
+        for _ in range(12 - late_steps):
+            ranks.step({0: "sleep"} if rank else {}, takes_ms=55)
+        both.append(ranks.made.build())
+    found = compared(*both)
+    assert found.together and found.loops[found.longest].rank == 1 and found.excess_ns == SLOW_MS * MS
+    zeros = [loop.zero_ns for loop in found.loops]
+    assert (found.parts[0].begin_ns + zeros[0] == found.parts[1].begin_ns + zeros[1]).all()
+    assert found.parts[0].count == found.parts[1].count >= 6
+
+
+@pytest.mark.parametrize("seen", [range(0), range(0, 9, 3)])
+def test_a_rank_of_which_few_steps_were_seen_makes_those_of_the_other(seen: range) -> None:
+    ranks = Ranks(2)
+    for _ in range(12):
+        ranks.step({1: "sleep"})
+    loops, _ = rank_loops(ranks.made.build(), "x", StepsWanted())
+    steps, places = loops[0].steps, [*seen]
+    few = replace(steps, begin_ns=steps.begin_ns[places], end_ns=steps.end_ns[places], phase_ns=steps.phase_ns[places])
+    found = compare([replace(loops[0], steps=few), loops[1]])
+    assert found.together and found.longest == 1 and found.is_slow and found.excess_ns == SLOW_MS * MS
+    assert found.parts[0].count == found.parts[1].count == len(steps)
+
+
+def test_loops_that_do_not_step_together() -> None:
+    """No collective: each has its own pace. Their means are compared all the same."""
+    profiles = []
+    for rank in range(2):
+        ranks = Ranks(1, first=rank)
+        for _ in range(12):
+            ranks.step({0: "hog"} if rank else {}, takes_ms=0)
+        profiles.append(ranks.made.build())
+    found = compared(*profiles)
+    assert not found.together and found.is_slow and found.loops[found.longest].rank == 1
+    assert "do not step together" in render_compare_table(found, [], [])
+
+
+def test_waits_that_another_rank_ended_are_for_others() -> None:
+    """Without a collective that is known, as in a pipe between them."""
+    made = ProfileBuilder(info=INFO)
+    threads = [made.thread(100 + rank, "MainThread", pid=100 + rank) for rank in range(2)]
+    wakers = [made.thread_waker(each) for each in threads]
+    for _ in range(10):
+        for thread in threads:
+            for line, frame in ((11, MODULE), (12, TENSOR), (13, SGD)):
+                for _ in range(2 + 4 * thread):
+                    made.spend(thread, ON_CPU, TICK, [train(line), frame])
+            if not thread:
+                made.wait(thread, 60 * MS, [train(14), wait("pipe")], waker=wakers[1])
+    found = compared(made.build())
+    assert found.together and found.longest == 1 and found.parts[0].mean_waits_ns == 60 * MS
+    assert compare_sentence(found).startswith("Python (101) is slowest: ") and found.others_wait_ns == 60 * MS
+
+
+def test_a_collective_that_waits_for_a_cpu_for_its_thread() -> None:
+    """A library's thread communicates for the loop: while it is ready, the rank waits for no other."""
+    ranks = Ranks(2)
+    helper = ranks.made.thread(900, "gloo", pid=101)
+    for _ in range(10):
+        ranks.step({1: "sleep"}, takes_ms=80)
+        # Its rank is in the collective from 55 to 80 ms of a step of 85 ms.
+        for state, ms in ((OFF_CPU, 60), (RUNQUEUE, 15), (OFF_CPU, 10)):
+            ranks.made.spend(
+                helper, state, ms * MS, [native("epoll_wait"), wait("poll") if state == OFF_CPU else NO_CPU]
+            )
+    found = compared(ranks.made.build())
+    rows = {(each.phase, each.state): each for each in found.activities}
+    assert rows["communication", READY].more_ns == 15 * MS and rows["backward", "sleep"].more_ns == SLOW_MS * MS
+    assert found.excess_ns == (SLOW_MS + 15) * MS and found.parts[1].mean_waits_ns == 10 * MS
+
+
+def test_a_wait_for_a_thread_that_waits_for_other_ranks_is_for_them() -> None:
+    """As that of the main thread for the one that runs the backward pass, in which the ranks meet."""
+    made = ProfileBuilder(info=INFO)
+    mains = [made.thread(100 + rank, "MainThread", pid=100 + rank) for rank in range(2)]
+    backward = [made.thread(900 + rank, "pt_autograd_0", pid=100 + rank) for rank in range(2)]
+    wakers = [made.thread_waker(each) for each in backward]
+    reducer = native("c10d::Reducer::finalize_backward()", "/usr/lib/libtorch_cpu.so")
+    for _ in range(10):
+        for rank, (main, helper) in enumerate(zip(mains, backward)):
+            for _ in range(2):
+                made.spend(main, ON_CPU, TICK, [train(11), MODULE])
+            if rank:
+                made.spend(main, OFF_CPU, 30 * MS, [train(10), LOADER, wait("sleep")])
+            rest = (20 if rank else 50) * MS
+            made.wait(main, rest, [train(12), TENSOR, native("pthread_cond_wait"), wait("lock")], waker=wakers[rank])
+            made.spend(main, ON_CPU, TICK, [train(13), SGD])
+            made.spend(helper, OFF_CPU, (40 if rank else 10) * MS, [native("epoll_wait"), wait("poll")])
+            made.spend(helper, OFF_CPU, rest, [reducer, native("pthread_cond_wait"), wait("lock")])
+            made.spend(helper, OFF_CPU, TICK, [native("epoll_wait"), wait("poll")])
+    profile = made.build()
+    found = compared(profile)
+    assert found.is_slow and found.longest == 1 and found.excess_ns == 30 * MS
+    assert found.parts[0].mean_waits_ns == 50 * MS and found.parts[1].mean_waits_ns == 20 * MS
+
+
+def test_a_recording_of_late_ranks_says_so() -> None:
+    ranks = Ranks(2)
+    for _ in range(60):
+        ranks.step({1: "sleep"})
+    profile = ranks.made.build()
+    found = verdict_of(profile, work_of(profile))
+    assert found.bound == "sleep" and found.where is not None and found.where.name == "hook"
+    assert found.sentence.startswith(
+        "Rank 1 is late by 20.0 ms a step: it sleeps 20.0 ms more in backward, most in hook"
+    )
+    assert found.sentence.endswith("The other one waits 20.0 ms a step for it.")
+    assert found.share == pytest.approx(20 / 65, abs=0.01)
+
+
+@pytest.mark.parametrize("late_every", [0, 10], ids=["none", "by_little"])
+def test_ranks_of_which_none_is_late_by_much_have_another_verdict(late_every: int) -> None:
+    ranks = Ranks(2)
+    for number in range(60):
+        ranks.step({1: "sleep"} if late_every and number % late_every == 0 else {})
+    profile = ranks.made.build()
+    found = verdict_of(profile, work_of(profile))
+    assert "late" not in found.sentence and (found.where is None or found.where.name != "hook")
+
+
+def test_loops_whose_steps_were_not_counted_are_compared_by_the_second() -> None:
+    """As both communicate."""
+    ranks = Ranks(2)
+    for _ in range(60):
+        ranks.step({1: "sleep"})
+    loops, _ = rank_loops(ranks.made.build(), "x", StepsWanted())
+    none = [
+        replace(it, steps=replace(it.steps, begin_ns=it.steps.begin_ns[:0], end_ns=it.steps.end_ns[:0])) for it in loops
+    ]
+    found = compare(none)
+    assert found.by_second and found.is_slow and found.longest == 1 and found.cause is not None
+    assert found.excess_ns == pytest.approx(1e9 * SLOW_MS / 65, rel=0.02) and found.cause.state.state == "sleep"
+    assert compare_sentence(found).startswith("Rank 1 is slowest: of each second ")
+    with pytest.raises(ValueError, match="fewer than two"):
+        compare([replace(it, end_ns=it.end_ns[:2], start_ns=it.start_ns[:2]) for it in none])
