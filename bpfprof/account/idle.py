@@ -11,11 +11,12 @@ import numpy as np
 
 from bpfprof import array_types as npt
 from bpfprof.account.stack_functions import Mark, StackFunctions
+from bpfprof.model.reasons import REASONS
 
 Bools = npt.NDArray[np.bool_]
 
 # The wait itself counts only with these reasons: else the thread has just been given something to do.
-IDLE_REASONS = ("lock", "poll", "net", "pipe", "sleep")
+IDLE_REASONS = tuple(it.word for it in REASONS if it.may_idle)
 
 # A stack is idle if its innermost Python frame is one of these: they call what waits in C.
 _INNERMOST: tuple[Mark, ...] = (

@@ -8,15 +8,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from bpfprof.model.frames import Frame, FrameKind
+from bpfprof.model.states import is_reason
 from bpfprof.query.code.origins import GENERATED, OWN_CODE, STDLIB, is_runtime, origins
 from bpfprof.render.page_spans import KINDS as KIND_NAMES
 from bpfprof.render.page_spans import kind_of_reason
 from bpfprof.render.palette import CHANGES, FRAMES, HIT, INK, KINDS, PAPER, STROKES, Color
 
-_REASONS = (
-    *("gil", "lock", "file-lock", "kernel-lock", "child"),
-    *("disk", "net", "pipe", "device", "pagefault", "sleep", "poll"),
-)
+_REASONS = tuple(filter(is_reason, STROKES))
 _NATIVE = (FrameKind.NATIVE, FrameKind.INLINED)
 # Looks that are no kind of code and no reason: (what is behind, the marks on it).
 _MARKS: dict[str, tuple[Color, Color]] = {

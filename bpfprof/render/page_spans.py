@@ -8,6 +8,7 @@ from bpfprof import array_types as npt
 from bpfprof.dataclass import dataclass
 from bpfprof.model.grouping import group_numbers
 from bpfprof.model.profile import Profile
+from bpfprof.model.reasons import REASONS
 from bpfprof.model.spans import SpanFlag, ThreadState
 from bpfprof.model.states import reason_text
 from bpfprof.model.statuses import Status
@@ -18,12 +19,7 @@ from bpfprof.render.page_rows import BUDGET, HOLDS_GIL, IN_IDLE, IN_TABLE, IS_ID
 # What the page tells apart by colour and pattern; HIDDEN: not asked for.
 KINDS = ("cpu", "ready", "gil", "lock", "io", "sleep", "other", "lost", "hidden")
 CPU, READY, GIL, LOCK, IO, SLEEP, OTHER, LOST, HIDDEN = range(len(KINDS))
-_KIND_OF_REASON = {
-    **dict.fromkeys(("lock", "kernel-lock", "file-lock", "child"), LOCK),
-    **dict.fromkeys(("disk", "net", "pipe", "device", "pagefault"), IO),
-    **dict.fromkeys(("sleep", "poll"), SLEEP),
-    "gil": GIL,
-}
+_KIND_OF_REASON = {it.word: KINDS.index(it.look) for it in REASONS}
 
 
 @dataclass(frozen=True)

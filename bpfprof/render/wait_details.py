@@ -9,6 +9,7 @@ from bpfprof.known.services import object_text
 from bpfprof.model.frames import FrameKind
 from bpfprof.model.grouping import Total
 from bpfprof.model.profile import Profile
+from bpfprof.model.reasons import REASONS
 from bpfprof.model.spans import LOCK_ADDRESS
 from bpfprof.model.states import reason_text
 from bpfprof.query.code.functions import is_of_scheduler, wait_owners
@@ -36,12 +37,7 @@ _STACK_LINES = 3
 _MAX_SHARES = 4
 _KINDS = {"timer": "a timer", "interrupt": "an interrupt"}
 # A function that has a lock and one that wants it would read the same.
-_WANTED = {
-    "gil": "waiting for the GIL",
-    "lock": "waiting for a lock",
-    "kernel-lock": "waiting for a lock of the kernel",
-    "file-lock": "waiting for a lock of a file",
-}
+_WANTED = {it.word: it.wanted for it in REASONS if it.wanted}
 _MARKS = (FrameKind.WAIT, FrameKind.RUNQUEUE, FrameKind.NOT_SAMPLED)
 
 

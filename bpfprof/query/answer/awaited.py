@@ -26,7 +26,7 @@ from bpfprof.query.code.stack_frames import Bools
 from bpfprof.query.steps.critical_path import handed_waits
 from bpfprof.query.waits.lock_holders import lock_waits, waits_while_held
 from bpfprof.query.work.places import most_of, place_text, top_place
-from bpfprof.query.work.shares import HANDED, IDLE, LOCK, NATIVE, PYTHON
+from bpfprof.query.work.shares import HANDED, IDLE, LOCK, NATIVE, OF_REASON, PYTHON
 from bpfprof.query.work.table import Work
 
 _MOST = 0.5  # of its time: so much a front waits for others, or one of those for another one
@@ -179,7 +179,7 @@ def _lock_text(profile: Profile, lock: AwaitedLock) -> str:
         return text
     does = [f"in {_place(profile, lock.frame)}"] if lock.frame >= 0 else []
     does += [] if set(lock.holders) <= set(lock.threads) else [f"by {_threads(profile, lock.holders)}"]
-    word = {"file-lock": "lock", "kernel-lock": "lock"}.get(reason_text(lock.reason), reason_text(lock.reason))
+    word = OF_REASON.get(reason_text(lock.reason), "")
     text += f", held {' '.join(does)}" if does else ""
     return text + (f", which waits for {WAITS[word]}" if does and lock.reason and word in WAITS else "")
 

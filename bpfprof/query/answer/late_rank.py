@@ -10,6 +10,7 @@ from bpfprof.query.steps.rank_differences import Cause, Comparison, compare
 from bpfprof.query.steps.ranks import CPU_NATIVE, CPU_PYTHON, READY, RankLoop, rank_loops
 from bpfprof.query.steps.steps import StepsWanted
 from bpfprof.query.work.places import place_text
+from bpfprof.query.work.shares import OF_REASON
 
 _LATE = 0.2  # of a step: a rank that is later by so much bounds them all
 # By what the slowest does more of; each with a time in it. Of other states, words of reason_text(), it waits.
@@ -21,8 +22,8 @@ SAYS = {
     "disk": "waits {} more for a disk (disk)",
 }
 _BOUNDS = {CPU_PYTHON: "python", CPU_NATIVE: "native", READY: "ready"}
-_BOUNDS |= {word: word for word in ("gil", "lock", "disk", "net", "device", "sleep", "child")}
-_BOUNDS |= {"kernel-lock": "lock", "file-lock": "lock", "pipe": "child", "pagefault": "disk"}
+# A poll may be for anything.
+_BOUNDS |= {word: share for word, share in OF_REASON.items() if word != "poll" and share != "other"}
 
 
 def late_facts(profile: Profile, loops: tuple[int, ...]) -> tuple[dict[str, Any], int]:

@@ -10,6 +10,7 @@ import numpy as np
 from bpfprof.dataclass import dataclass
 from bpfprof.known.services import object_text
 from bpfprof.model.profile import LastWait, Profile
+from bpfprof.model.reasons import REASONS
 from bpfprof.model.spans import ThreadState
 from bpfprof.model.states import reason_text
 from bpfprof.query.code.folded_names import folded_name
@@ -37,23 +38,9 @@ _TASK_PART, _TASK_LEAST_NS, _TASK_END_NS = (
 _WORKS = 0.05  # of the recording: so much work says what a program is about
 _NAMES = 6  # of threads of a deadlock
 _BEGUN_NS = 20_000_000  # what began so near to a thread's first moment began before it
-_DOES = {
-    **{"sleep": "sleeps", "stopped": "is stopped", "poll": "waits for what comes first"},
-    **{"net": "waits for the network", "disk": "waits for the disk", "device": "waits for a device"},
-    **{"lock": "waits for a lock", "file-lock": "waits for a file's lock", "gil": "waits for the GIL"},
-    **{"pipe": "waits for a pipe", "child": "waits for a child"},
-}
-_ADVICE = {
-    "lock": "dump PID shows the stack of every thread, also of who has it",
-    "file-lock": "end who has the file locked, or wait with a limit",
-    "pipe": "read what it writes, or write less",
-    "child": "dump of the child shows what that one does; wait for it with a limit",
-    "net": "wait with a limit; ask at the other end why there is no answer",
-    "poll": "wait with a limit; ask at the other end why nothing comes",
-    "disk": "the file system does not answer: look at its server or device",
-    "stopped": "kill -CONT, or thaw its control group",
-    "thread": "dump PID shows what the other threads do",
-}
+_DOES = {it.word: it.does for it in REASONS}
+_ADVICE = {it.word: it.advice for it in REASONS if it.advice}
+_OF_THREAD = "dump PID shows what the other threads do"
 
 
 @dataclass(frozen=True)
@@ -160,7 +147,7 @@ def _stuck(profile: Profile, work: Work, rows: list[np.void], last: dict[int, La
     holder = _of_pool(profile, work) if is_of_pool else _holder(profile, work, reason, wait, is_behind)
     text += f", {_since(profile, rows, wait)}; {holder}"
     kind = "thread" if is_behind or (wait and wait.kind in ("thread", "future")) else reason
-    advice = _ADVICE.get(kind, _ADVICE["thread"])
+    advice = _ADVICE.get(kind, _OF_THREAD)
     return Stuck(threads, frame, int(sum(int(it["stands_for_ns"]) for it in rows)), text.rstrip("; ") + ".", advice)
 
 

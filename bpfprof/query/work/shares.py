@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from bpfprof.model.reasons import REASONS
 from bpfprof.model.states import reason_text
 from bpfprof.query.code.functions import Ints
 
@@ -13,20 +14,17 @@ SHARES = ("python", "native", "ready", "gil", "lock", "disk", "net", "device", "
 IDLE, HANDED = len(SHARES), len(SHARES) + 1
 PYTHON, NATIVE, READY, GIL, LOCK, DISK, NET, DEVICE, GPU, SPIN, SLEEP, CHILD, OTHER = range(len(SHARES))
 
-_OF_REASON = {
-    **{word: word for word in ("gil", "lock", "disk", "net", "device", "sleep", "child")},
-    **{"pipe": "child", "pagefault": "disk", "poll": "net", "kernel-lock": "lock", "file-lock": "lock"},
-}
+OF_REASON = {it.word: it.share for it in REASONS}
 
 
 def reason_shares(reason: Ints) -> Ints:
     """A place in SHARES for each wait, by what it was for alone."""
-    return _shares_of(reason, _OF_REASON)
+    return _shares_of(reason, OF_REASON)
 
 
 def work_shares(reason: Ints) -> Ints:
     """A place in SHARES for each wait of a thread that never waits for work; a poll may be for anything."""
-    return _shares_of(reason, {**_OF_REASON, "poll": "other"})
+    return _shares_of(reason, {**OF_REASON, "poll": "other"})
 
 
 def _shares_of(reason: Ints, words: dict[str, str]) -> Ints:
