@@ -10,16 +10,15 @@ from __future__ import annotations
 
 import numpy as np
 
-from bpfprof import abi
 from bpfprof import array_types as npt
 from bpfprof.account.reasons import FUTEX_PRIVATE
 from bpfprof.account.stack_functions import StackFunctions
+from bpfprof.model.samples import PARKED_BIT, RANGE_BIT
 from bpfprof.model.spans import CONDITION_LOCK, LOCK_ADDRESS, PARKED_LOCK, SHARED_LOCK
 
 Bools = npt.NDArray[np.bool_]
 _WAIT, _NOTIFY = ("threading.py", "wait"), ("threading.py", "notify")
-_PARKED = np.uint64(1 << abi.CONSTANTS["BP_PARKED_BIT"])
-_RANGE = np.uint64(1 << abi.CONSTANTS["BP_RANGE_BIT"])
+_PARKED, _RANGE = np.uint64(1 << PARKED_BIT), np.uint64(1 << RANGE_BIT)
 _FIRST_ADDRESS = np.uint64(1 << 12)  # what is below is no address of an object
 
 

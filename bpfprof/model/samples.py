@@ -36,6 +36,11 @@ FD_CALLS = sorted(
 SOCKET_CALLS = ("connect", "accept", "accept4", "sendto", "recvfrom", "sendmsg", "recvmsg", "recvmmsg", "sendmmsg")
 
 
+# Bits of the arguments of waits that say what is in the others: of a futex's second one, that the first is the lock
+# behind it; of an fcntl's third one, that its lower bits are where in the file the range begins.
+PARKED_BIT, RANGE_BIT = 62, 63
+
+
 class ThreadFlag(IntFlag):
     """`flags` of samples, waits and totals."""
 

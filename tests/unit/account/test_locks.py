@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bpfprof import abi
+from bpfprof.model.samples import PARKED_BIT
 from bpfprof.model.spans import CONDITION_LOCK, PARKED_LOCK, SHARED_LOCK, ThreadState
 from tests.unit.profile.views import built
 from tests.unit.recording.hand_made import FUTEX, MS, HandMade, Story
@@ -12,7 +12,7 @@ from tests.unit.recording.hand_made import FUTEX, MS, HandMade, Story
 THREADING = "/usr/lib/python3.12/threading.py"
 USE, WAIT, NOTIFY, EXIT = ("use", "/srv/a.py"), ("Condition.wait",), ("Condition.notify",), ("Condition.__exit__",)
 FUTEX_ADDRESS, CONDITION = 0x7F00, 0x7F77_0000_0100
-PRIVATE, PARKED = 0x80, 0x80 | 1 << abi.CONSTANTS["BP_PARKED_BIT"]
+PRIVATE, PARKED = 0x80, 0x80 | 1 << PARKED_BIT
 
 
 @pytest.mark.parametrize(

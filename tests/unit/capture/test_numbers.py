@@ -10,7 +10,7 @@ import pytest
 
 from bpfprof import abi
 from bpfprof.capture.numbers import NATIVE_FLAGS, STATUS, TRANSLATED, status_texts
-from bpfprof.model.samples import ThreadFlag, WakerKind
+from bpfprof.model.samples import PARKED_BIT, RANGE_BIT, ThreadFlag, WakerKind
 from bpfprof.model.statuses import LastState, NativeFlag, Status
 
 MADE_BY_USER_SPACE = {Status.STACK_LOST, Status.SHORT_WAIT}
@@ -52,3 +52,8 @@ def test_every_status_has_its_sentence() -> None:
     texts = status_texts()
     assert list(texts) == [str(int(status)) for status in Status] and all(texts.values())
     assert texts[str(int(Status.NATIVE_FAULT))] == "native stack unreadable"
+
+
+def test_bits_of_arguments_are_recorded_as_they_come() -> None:
+    """Nothing translates them: where the kernel side has other ones, capture has to."""
+    assert (abi.CONSTANTS["BP_PARKED_BIT"], abi.CONSTANTS["BP_RANGE_BIT"]) == (PARKED_BIT, RANGE_BIT)
