@@ -71,7 +71,9 @@ class Layout:
     entry_marks_from: int
     shim_is_python: bool  # whether an entry-marked frame is itself the frame of a Python function
 
-    interpreter_modules: int = NONE  # pointer to sys.modules; NONE: thread_names has it
+    interpreter_modules: int  # pointer to sys.modules
+    type_cached_keys: int  # ht_cached_keys of PyHeapTypeObject, NONE before 3.11
+    with_handler: int  # opcode that a handler of a `with` begins with: WITH_EXCEPT_START of opcode_ids.h
 
     @property
     def slot_stays(self) -> bool:

@@ -60,13 +60,13 @@ _FIELDS_3_15 = {
     "unicode": _FIELDS_3_14["unicode"] + " compactunicodeobject_size",
 }
 
-# What a version's debug offsets leave out, from its headers. All have as 3.12: co_version in code.h, the hash in
-# unicodeobject.h, the size of the GIL in pycore_gil.h. FRAME_OWNED_BY_CSTACK is 3 in 3.13; in 3.14 and 3.15 that is
-# FRAME_OWNED_BY_INTERPRETER, above which only C's own frames are (pycore_interpframe_structs.h).
-_CPYTHON_3_13 = replace(STATIC_LAYOUTS[3, 12], version=(3, 13), runtime_tss=2160, cframe_frame=NONE)
-_CPYTHON_3_14 = replace(_CPYTHON_3_13, version=(3, 14), runtime_tss=2336)
+# What a version's debug offsets leave out, from its headers; opcodes are in opcode_ids.h. All have as 3.12: co_version
+# in code.h, the hash in unicodeobject.h, the size of the GIL in pycore_gil.h. FRAME_OWNED_BY_CSTACK is 3 in 3.13; in
+# 3.14 and 3.15 that is FRAME_OWNED_BY_INTERPRETER, above which only C's own frames are (pycore_interpframe_structs.h).
+_CPYTHON_3_13 = replace(STATIC_LAYOUTS[3, 12], version=(3, 13), runtime_tss=2160, cframe_frame=NONE, with_handler=44)
+_CPYTHON_3_14 = replace(_CPYTHON_3_13, version=(3, 14), runtime_tss=2336, with_handler=43)
 # There autoTSSkey has become a thread-local variable: see thread_slot.py.
-_CPYTHON_3_15 = replace(_CPYTHON_3_13, version=(3, 15), runtime_tss=NONE)
+_CPYTHON_3_15 = replace(_CPYTHON_3_13, version=(3, 15), runtime_tss=NONE, type_cached_keys=888, with_handler=41)
 
 _DESCRIBED: dict[tuple[int, int], tuple[Layout, dict[str, str]]] = {
     (3, 13): (_CPYTHON_3_13, _FIELDS_3_13),
@@ -78,7 +78,7 @@ _DESCRIBED: dict[tuple[int, int], tuple[Layout, dict[str, str]]] = {
 # of 3.14 and later, which copy the bytecode for each thread, are not known here.
 _FREE_THREADED: dict[tuple[int, int], tuple[Layout, dict[str, str]]] = {
     (3, 13): (
-        replace(_CPYTHON_3_13, runtime_tss=2160, code_version=108, unicode_hash=40, gil_switch=128, gil_size=216),
+        replace(_CPYTHON_3_13, code_version=108, unicode_hash=40, gil_switch=128, gil_size=216, type_cached_keys=896),
         _FIELDS_3_13,
     ),
 }

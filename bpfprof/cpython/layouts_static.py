@@ -3,8 +3,8 @@
 The tests compile them again from every header they find; 3.11.2 agrees. A minor version keeps these layouts between
 its patch releases (the reason given for `_Py_DebugOffsets`, Include/internal/pycore_runtime.h of v3.13.0).
 Structures: Include/internal/pycore_runtime.h (3.8: pycore_pystate.h, 3.7: pystate.h), pycore_interp.h, pycore_frame.h,
-pycore_gil.h (3.7: gil.h); Include/cpython/pystate.h, code.h, unicodeobject.h, bytesobject.h, and of 3.6 to 3.10
-frameobject.h (Include/ or Include/cpython/).
+pycore_gil.h (3.7: gil.h); Include/cpython/pystate.h, object.h, code.h, unicodeobject.h, bytesobject.h, and of 3.6 to
+3.10 frameobject.h (Include/ or Include/cpython/).
 """
 
 from __future__ import annotations
@@ -56,6 +56,9 @@ _CPYTHON_3_11 = Layout(
     gil_size=208,
     entry_marks_from=1,
     shim_is_python=True,
+    interpreter_modules=888,
+    type_cached_keys=872,
+    with_handler=49,  # WITH_EXCEPT_START, Include/opcode.h
 )
 
 _CPYTHON_3_12 = replace(
@@ -79,6 +82,8 @@ _CPYTHON_3_12 = replace(
     unicode_compact_size=56,
     entry_marks_from=3,  # FRAME_OWNED_BY_CSTACK, enum _frameowner in pycore_frame.h
     shim_is_python=False,
+    interpreter_modules=944,  # imports.modules
+    type_cached_keys=880,
 )
 
 _CPYTHON_3_10 = replace(
@@ -105,11 +110,20 @@ _CPYTHON_3_10 = replace(
     code_linetable=120,
     code_adaptive=0,
     entry_marks_from=0,
+    interpreter_modules=856,
+    type_cached_keys=NONE,
 )
 
 _CPYTHON_3_9 = replace(_CPYTHON_3_10, version=(3, 9), frame_instruction=104, lasti_bytes=1)
 
-_CPYTHON_3_8 = replace(_CPYTHON_3_9, version=(3, 8), runtime_tss=1392, runtime_gil=1152)
+_CPYTHON_3_8 = replace(
+    _CPYTHON_3_9,
+    version=(3, 8),
+    runtime_tss=1392,
+    runtime_gil=1152,
+    interpreter_modules=56,
+    with_handler=81,  # WITH_CLEANUP_START
+)
 
 _CPYTHON_3_7 = replace(
     _CPYTHON_3_8,
@@ -121,6 +135,7 @@ _CPYTHON_3_7 = replace(
     code_first_line=36,  # co_posonlyargcount is new in 3.8 (PEP 570)
     code_filename=96,
     code_linetable=112,
+    interpreter_modules=40,
 )
 
 # The runtime is here the variable `interp_head`, Python/pystate.c (v3.6.15).
@@ -134,6 +149,7 @@ _CPYTHON_3_6 = replace(
     thread_pthread_id=152,
     frame_instruction=120,
     frame_size=128,
+    interpreter_modules=16,
 )
 
 STATIC_LAYOUTS: dict[tuple[int, int], Layout] = {

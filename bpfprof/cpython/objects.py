@@ -19,12 +19,6 @@ from bpfprof.dataclass import dataclass
 from bpfprof.proc.memory import Memory
 from bpfprof.proc.text import with_controls_replaced
 
-# Offset of modules (3.12: imports.modules) in PyInterpreterState where the layout does not have it, compiled from the
-# headers of 3.6.15, 3.7.16, 3.8.18, 3.9.18, 3.10.13, 3.11.7 and 3.12.1.
-_MODULES = {(3, 6): 16, (3, 7): 40, (3, 8): 56, (3, 9): 856, (3, 10): 856, (3, 11): 888, (3, 12): 944}
-# Offset of ht_cached_keys in PyHeapTypeObject: the same headers from 3.11 on, and 3.13.0, 3.14.10 and 3.15.2.
-_CACHED_KEYS = {(3, 11): 872, (3, 12): 880, (3, 13): 880, (3, 14): 880, (3, 15): 888}
-
 # Offsets in objects whose header has 16 bytes; in the free-threaded build it has 32. The same in all versions.
 MODULE_DICT, DICT_USED, VAR_SIZE, _DICT_KEYS, _DICT_VALUES = 16, 16, 16, 32, 40
 _TYPE_NAME, _BASIC_SIZE, _FLAGS, _BASE, _DICT_OFFSET = 24, 32, 168, 256, 288
@@ -65,8 +59,7 @@ class Objects:
 
     def modules(self, interpreter: int) -> int:
         """Address of sys.modules; 0 when there is none yet."""
-        modules_at = self.layout.interpreter_modules
-        return self.word(interpreter + (_MODULES[self.layout.version] if modules_at == NONE else modules_at))
+        return self.word(interpreter + self.layout.interpreter_modules)
 
     def type_of(self, instance: int) -> int:
         """Address of the type of an object."""
@@ -111,9 +104,9 @@ class Objects:
 
     def _type(self, address: int) -> _Type:
         if address not in self._types:
-            keys = _CACHED_KEYS.get(self.layout.version)
+            keys = self.layout.type_cached_keys
             flags, size, at = (self.member(address, offset) for offset in (_FLAGS, _BASIC_SIZE, _DICT_OFFSET))
-            self._types[address] = _Type(flags, size, at, self.member(address, keys) if keys else 0)
+            self._types[address] = _Type(flags, size, at, self.member(address, keys) if keys != NONE else 0)
         return self._types[address]
 
     def value(self, dictionary: int, name: str) -> int:

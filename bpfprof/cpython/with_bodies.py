@@ -17,17 +17,12 @@ from bpfprof.cpython.frame_values import TAGS, VALUES_LAYOUTS, FrameValues
 from bpfprof.cpython.objects import VAR_SIZE, Changed, Objects
 from bpfprof.dataclass import dataclass
 
-VERSIONS = ((3, 6), (3, 15))
 _BLOCK = struct.Struct("<iii")  # PyTryBlock: b_type, b_handler, b_level; Include/frameobject.h, 3.6 to 3.10
 _MOST_BLOCKS = 20  # CO_MAXBLOCKS; they end where the values begin, and their number is before them
 _SETUP_FINALLY = 122  # b_type, 3.6 to 3.10
 _TABLE_AT = 40  # co_exceptiontable, from 3.11 on
 _TABLE_LIMIT_BYTES = 1 << 18
 _CODE_BEFORE_NAMES = 16  # co_code, then co_consts and co_names, before 3.11
-_WITH_EXCEPT_START = {
-    **{(3, 6): 81, (3, 7): 81, (3, 8): 81, (3, 9): 49, (3, 10): 49},
-    **{(3, 11): 49, (3, 12): 49, (3, 13): 44, (3, 14): 43, (3, 15): 41},
-}  # up to 3.8: WITH_CLEANUP_START; Include/opcode.h, from 3.13 on opcode_ids.h
 _SELF_FROM = (3, 14)  # from here on there are two words: the function, and what it is called for or 0
 _NESTED_LIMIT = 128  # of blocks of one frame
 
@@ -90,8 +85,6 @@ class WithBodies:
     def exits(self, frame: int, code: int) -> list[tuple[int, int]]:
         """(method, what it is called for or 0) of each `with` whose body the frame is in, the inner ones first."""
         version = self.objects.layout.version
-        if not VERSIONS[0] <= version <= VERSIONS[1]:
-            return []
         try:
             variables, stack_size = self.values.sizes(code)
             values_at = VALUES_LAYOUTS[version].frame_values
@@ -140,7 +133,7 @@ class WithBodies:
                 at = self.objects.word(code + code_at) + layout.bytes_data + handler * unit_bytes
             else:
                 at = code + layout.code_adaptive + 2 * (handler + 1)  # after PUSH_EXC_INFO
-            known.handlers[handler] = self.objects.read(at, 1)[0] == _WITH_EXCEPT_START[layout.version]
+            known.handlers[handler] = self.objects.read(at, 1)[0] == layout.with_handler
         return known.handlers[handler]
 
     def _read_code(self, code: int) -> _Code:

@@ -30,6 +30,7 @@ PROGRAM = r"""
 #include <stddef.h>
 #include <stdio.h>
 #include <frameobject.h>
+#include <opcode.h>
 #if PY_VERSION_HEX >= 0x03090000
 #include "internal/pycore_runtime.h"
 #include "internal/pycore_interp.h"
@@ -153,6 +154,21 @@ int main(void) {
  V(unicode_compact_size, sizeof(PyCompactUnicodeObject));
  P(bytes_size, PyVarObject, ob_size);
  P(bytes_data, PyBytesObject, ob_sval);
+#if PY_VERSION_HEX >= 0x030c0000
+ P(interpreter_modules, PyInterpreterState, imports.modules);
+#else
+ P(interpreter_modules, PyInterpreterState, modules);
+#endif
+#if PY_VERSION_HEX >= 0x030b0000
+ P(type_cached_keys, PyHeapTypeObject, ht_cached_keys);
+#else
+ V(type_cached_keys, -1);
+#endif
+#if PY_VERSION_HEX >= 0x03090000
+ V(with_handler, WITH_EXCEPT_START);
+#else
+ V(with_handler, WITH_CLEANUP_START);
+#endif
  P(values_flags, PyCodeObject, co_flags);
  P(values_stack_size, PyCodeObject, co_stacksize);
  P(values_used_names, PyCodeObject, co_names);
@@ -234,7 +250,7 @@ def test_layout_agrees_with_the_headers(name: str, tmp_path: Path) -> None:
     compared = truth.keys() & layout.keys() - {"version"}
     assert {key: layout[key] for key in compared} == {key: truth[key] for key in compared}
     without_gil = {"gil_last_holder", "gil_locked", "gil_switch", "gil_size"} if layout["version"] == (3, 6) else set()
-    others = {"version", "frame_size", "shim_is_python", "interpreter_modules", *without_gil}
+    others = {"version", "frame_size", "shim_is_python", *without_gil}
     assert layout.keys() - compared == others
     needed = ("frame_code", "frame_previous", "frame_instruction")
     assert layout["frame_size"] >= max(max(layout[key] for key in needed) + 8, layout["mark_offset"] + 1)

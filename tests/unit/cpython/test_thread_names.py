@@ -13,6 +13,7 @@ from typing import cast
 import pytest
 
 from bpfprof.cpython.layout import Layout
+from bpfprof.cpython.layouts_dynamic import _DESCRIBED
 from bpfprof.cpython.layouts_static import STATIC_LAYOUTS
 from bpfprof.cpython.thread_names import ThreadNames
 from bpfprof.model.ids import Pid
@@ -28,9 +29,12 @@ MODULES = {(3, 13): 7656, (3, 14): 7688, (3, 15): 7592}
 
 
 def layout_of(version: tuple[int, int]) -> Layout:
-    """Strings are as in 3.11 before, as in 3.12 from then on."""
-    base = STATIC_LAYOUTS[min(max(version, (3, 11)), (3, 12))]
-    return replace(base, version=version, interpreter_modules=MODULES.get(version, base.interpreter_modules))
+    """Strings are as in 3.12 from then on."""
+    if version in STATIC_LAYOUTS:
+        return STATIC_LAYOUTS[version]
+    keys = _DESCRIBED[version][0].type_cached_keys
+    base = STATIC_LAYOUTS[3, 12]
+    return replace(base, version=version, interpreter_modules=MODULES[version], type_cached_keys=keys)
 
 
 def python_of(version: tuple[int, int]) -> str:
