@@ -30,11 +30,8 @@ _WORKERS = (
 _GETS = (("multiprocessing/queues.py", frozenset(("get",))),)
 # Of asyncio: what waits for who has a lock, or a place of a semaphore; an Event may be what ends the program.
 _TASK_LOCKS = (("asyncio/locks.py", frozenset(("acquire",))),)
-_TASK_PART, _TASK_LEAST_NS, _TASK_END_NS = (
-    0.5,
-    500_000_000,
-    300_000_000,
-)  # of the recording; tasks are looked at at times
+# Of the recording a task's wait, at least, and how near to its end it was seen: tasks are looked at now and then.
+_TASK_PART, _TASK_LEAST_NS, _TASK_END_NS = 0.5, 500_000_000, 300_000_000
 _WORKS = 0.05  # of the recording: so much work says what a program is about
 _NAMES = 6  # of threads of a deadlock
 _BEGUN_NS = 20_000_000  # what began so near to a thread's first moment began before it
@@ -175,18 +172,13 @@ def _what(profile: Profile, row: np.void, reason: str, wait: LastWait | None) ->
     if wait and wait.kind == "pipe" and not named:
         return f"the other end of {wait.name} to be opened"
     if reason == "pipe":
-        return (
-            f"{name or 'a pipe'}, which is full" if wait and wait.kind == "pipe" and _writes(wait) else name or "a pipe"
-        )
+        is_full = wait and wait.kind == "pipe" and (wait.nobody or wait.held_by)
+        return (name or "a pipe") + ", which is full" * bool(is_full)
     if reason in ("net", "poll"):
         return object_text(name) if name else "the network"
     return {"stopped": "being continued", "disk": f"the disk{', ' * bool(name)}{name}", "unknown": "the kernel"}.get(
         reason, f"{reason}{', ' * bool(name)}{name}"
     )
-
-
-def _writes(wait: LastWait) -> bool:
-    return bool(wait.nobody or wait.held_by)
 
 
 def _since(profile: Profile, rows: list[np.void], wait: LastWait | None) -> str:
