@@ -62,7 +62,7 @@ class AddingSource(SpanSource):
         parts: list[_Part] = []
         count = 0
         for own in self.threads.waits.blocks(chosen):
-            of_block = (it[own.start - first : own.stop - first] for it in times)
+            of_block = (time_s[own.start - first : own.stop - first] for time_s in times)
             for part in self._waits_added_up(own, has_whole, with_pieces, *of_block):
                 part.times["span"] += count
                 for pieces in part.pieces:
@@ -80,7 +80,7 @@ class AddingSource(SpanSource):
         made = AddedUp(spans, longest_ns, self.are_parked(spans["thread"], longest_ns), of_waits)
         if not with_pieces:
             return made
-        pieces = one_after_another(PIECE_DTYPE, [it for part in parts for it in part.pieces])
+        pieces = one_after_another(PIECE_DTYPE, [piece for part in parts for piece in part.pieces])
         del parts
         return made._replace(pieces=_in_order(pieces, spans))
 
@@ -257,7 +257,7 @@ class AddingSource(SpanSource):
                 nanoseconds = sums_by(spread_out["span"], spread_out["duration_ns"], len(of_thread))
                 counts = sums_by(spread_out["span"], spread_out["count"], len(of_thread))
             else:
-                nanoseconds, counts = (it[0] for it in spread(all_added_ns[thread : thread + 1], of_thread))
+                nanoseconds, counts = (each[0] for each in spread(all_added_ns[thread : thread + 1], of_thread))
             spans = self._added(
                 bursts.start_ns[bursts.first[thread] + np.zeros(len(of_thread), np.int64)],
                 of_thread,

@@ -16,7 +16,7 @@ from bpfprof.model.reasons import REASONS
 Bools = npt.NDArray[np.bool_]
 
 # The wait itself counts only with these reasons: else the thread has just been given something to do.
-IDLE_REASONS = tuple(it.word for it in REASONS if it.may_idle)
+IDLE_REASONS = tuple(reason.word for reason in REASONS if reason.may_idle)
 
 # A stack is idle if its innermost Python frame is one of these: they call what waits in C.
 _INNERMOST: tuple[Mark, ...] = (

@@ -27,7 +27,10 @@ class StackFunctions:
         stack = np.repeat(np.arange(1, len(stacks) + 1), counts)
         # Where an entry of the interpreter is a frame of its own, it is none of a function.
         first_mark = np.array(
-            [256 if it.shim_is_python or it.python is None else it.entry_marks_from for it in recording.processes]
+            [
+                256 if each.shim_is_python or each.python is None else each.entry_marks_from
+                for each in recording.processes
+            ]
             or [256]
         )
         process = np.minimum(stacks["process"], len(first_mark) - 1)
@@ -47,7 +50,9 @@ class StackFunctions:
         tail, function = mark
         is_marked = np.zeros(len(self._code_rows), np.bool_)
         candidates = self._by_function.get(function, [])
-        is_marked[[it for it in candidates if ("/" + self._code_rows[it].filename).endswith("/" + tail)]] = True
+        is_marked[
+            [candidate for candidate in candidates if ("/" + self._code_rows[candidate].filename).endswith("/" + tail)]
+        ] = True
         return np.asarray(is_marked[self._codes])
 
     def with_innermost(self, mark: Mark | None = None) -> Bools:

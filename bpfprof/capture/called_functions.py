@@ -39,7 +39,7 @@ class CallTable:
 
     def wanted_of(self, file_name: str) -> tuple[CalledFunction, ...]:
         """What is counted of a file of this name; nothing of one that is none of the libraries."""
-        found = (key for key, patterns in self.files.items() if any(fnmatchcase(file_name, it) for it in patterns))
+        found = (key for key, patterns in self.files.items() if any(fnmatchcase(file_name, each) for each in patterns))
         return next((self.functions.get(key, ()) for key in found), ())
 
 

@@ -91,7 +91,7 @@ class DescriptorKinds:
         requests = np.where(waits["syscall"][chosen] == _IOCTL, asked, np.uint64(0))
         first, number = group_numbers([pids[chosen], fds, told[chosen], requests])
         columns = (pids[chosen][first], fds[first], told[chosen][first], waits["syscall"][chosen][first])
-        names = (self._name(*it) for it in zip(*(column.tolist() for column in columns)))
+        names = (self._name(*each) for each in zip(*(column.tolist() for column in columns)))
         found = [
             self.place(f"{name} {request_text(request)}" if name and request else name)
             for name, request in zip(names, requests[first].tolist())

@@ -59,7 +59,7 @@ class FileLocks:
         pid = Pid(int(word)) if word.isdigit() and int(word) else None
         if pid is None or tasks.list_threads(pid) != [Tid(pid)]:
             return None, pid
-        is_shared = any(_has_lock(it, self._pid, fd) for it in tasks.relatives(pid))
+        is_shared = any(_has_lock(relative, self._pid, fd) for relative in tasks.relatives(pid))
         return (None if is_shared else Tid(pid)), pid
 
     def holder_of(self, path: str) -> Pid | None:
@@ -71,7 +71,7 @@ class FileLocks:
             inode = reader().stat(self._pid, f"/proc/{living(self._pid)}/{folder}/{path.lstrip('/')}").inode
         except (OSError, ValueError):
             return None
-        words = {it[4] for it in self._all() if len(it) == 8 and it[5].endswith(f":{inode}")}
+        words = {each[4] for each in self._all() if len(each) == 8 and each[5].endswith(f":{inode}")}
         word = words.pop() if len(words) == 1 else ""
         return Pid(int(word)) if word.isdigit() and int(word) else None
 
@@ -119,12 +119,12 @@ class FileLocks:
         return False
 
     def _code_at(self, address: int) -> Mapping | None:
-        return next((it for it in self._code if it.start <= address < it.end), None)
+        return next((each for each in self._code if each.start <= address < each.end), None)
 
     @cached_property
     def _code(self) -> list[Mapping]:
         try:
-            return [it for it in read_maps(self._pid) if "x" in it.permissions]
+            return [mapping for mapping in read_maps(self._pid) if "x" in mapping.permissions]
         except TargetError:
             return []
 

@@ -82,7 +82,7 @@ class Holders:
         unwound: Mapping[Tid, Sequence[int]],
     ) -> None:
         self._process, self._tid_of, self._gil_tid = process, tid_of, gil_tid
-        self._state_of = {tid_of[it.native_thread_id]: it for it in states if it.native_thread_id in tid_of}
+        self._state_of = {tid_of[each.native_thread_id]: each for each in states if each.native_thread_id in tid_of}
         self._tid_of_ident = {state.pthread_id: tid for tid, state in self._state_of.items()}
         # Of one moment, for what was read of the threads that wait came before: so each place is read once.
         memory = MemoryAtOnce(process.memory) if process.memory is not None else None

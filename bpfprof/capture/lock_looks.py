@@ -145,7 +145,7 @@ def _look_at_sleeps(processes: Processes, table: ThreadTable, is_over: Callable[
             asleep = np.isin(records["syscall"], _SLEEPS)
             since_ns = dict(zip(tids[asleep].tolist(), records["since_ns"][asleep].tolist()))
             try:
-                seen = [it for it in _look_at(processes, pid, processes.code) if it.tid in since_ns]
+                seen = [each for each in _look_at(processes, pid, processes.code) if each.tid in since_ns]
             except TimeIsOverError:
                 return looked
             of_one_wait = _of_one_wait(seen, since_ns, table)
@@ -160,16 +160,18 @@ def _of_one_wait(looked: list[_Look], since_ns: dict[int, int], table: ThreadTab
     tids, records = table.read()
     waits_on = (records["wake_ns"] == 0) & np.isin(records["state"], (_UNKNOWN, _BLOCKED))
     after_ns = dict(zip(tids[waits_on].tolist(), records["since_ns"][waits_on].tolist()))
-    return [it for it in looked if it.tid in since_ns and since_ns[it.tid] == after_ns.get(it.tid)]
+    return [look for look in looked if look.tid in since_ns and since_ns[look.tid] == after_ns.get(look.tid)]
 
 
 def _write(looked: list[_Look], processes: Processes, sink: Sink) -> None:
     index_of = processes.threads.index_of
-    looked = [it for it in looked if it.tid in index_of]
+    looked = [look for look in looked if look.tid in index_of]
     rows = [
-        (it.begin_ns, it.end_ns, index_of[it.tid], index_of[holder] + 1, it.waits_for.has_end)
-        for it in looked
-        if it.waits_for.kind in OF_THREADS and (holder := it.waits_for.held_by_tid) is not None and holder in index_of
+        (look.begin_ns, look.end_ns, index_of[look.tid], index_of[holder] + 1, look.waits_for.has_end)
+        for look in looked
+        if look.waits_for.kind in OF_THREADS
+        and (holder := look.waits_for.held_by_tid) is not None
+        and holder in index_of
     ]
     sink.write("lock_holders", arrays={"rows": np.array(rows, LOCK_HOLDER_DTYPE)})
     _write_last_waits(looked, index_of, sink)

@@ -137,15 +137,15 @@ class _Threads:
         self._read_states()
         holder = gil_holder(process, self._states)
         tid_of = {stack.status.namespace_tids[-1]: stack.tid for stack in stacks}
-        state_of = {tid_of[it.native_thread_id]: it for it in self._states if it.native_thread_id in tid_of}
+        state_of = {tid_of[each.native_thread_id]: each for each in self._states if each.native_thread_id in tid_of}
         gil_tid = next((tid for tid, state in state_of.items() if state.address == holder), None)
         frames_of = [self._reader.frames(stack.frames) for stack in stacks]
         sleeps_at = {stack.tid: stack.call for stack in stacks if stack.call and stack.call.number in FUTEX_CALLS}
         placed = self._placed(stacks, frames_of)
         unwound = {
-            it.tid: [word & ~EXACT for word in it.native.words]
-            for it in stacks
-            if it.native and not it.native.native_status
+            each.tid: [word & ~EXACT for word in each.native.words]
+            for each in stacks
+            if each.native and not each.native.native_status
         }
         holders = Holders(process, tid_of, self._states, gil_tid, placed, sleeps_at, self._reader, unwound)
         reasons = self._reasons(stacks)
@@ -157,7 +157,7 @@ class _Threads:
             for stack, reason in zip(stacks, reasons)
         ]
         running = self._on_cpu(stack.tid for stack in stacks if stack.status.run_state == _RUNS)
-        waiting = [it.tid for it in stacks if it.status.run_state != _RUNS]
+        waiting = [each.tid for each in stacks if each.status.run_state != _RUNS]
         since = seconds_since_run(process.pid, waiting) if self._with_times else {}
         threads = []
         for stack, frames, reason, waits_for, variables in zip(
@@ -179,7 +179,7 @@ class _Threads:
                     waits
                     and stack.tid != gil_tid
                     and reason in IDLE_REASONS
-                    and is_idle_stack([(it.file, it.name) for it in frames]),
+                    and is_idle_stack([(frame.file, frame.name) for frame in frames]),
                     stack.tid == gil_tid,
                     waits_for,
                     frames,

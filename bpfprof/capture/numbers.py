@@ -51,7 +51,7 @@ TRANSLATED = {
 
 def status_texts() -> dict[str, str]:
     """The sentence for each status of the recording."""
-    return {str(int(it)): abi.COMMENTS.get(f"BP_{it.name}") or _NO_STACK_TEXTS[it] for it in Status}
+    return {str(int(each)): abi.COMMENTS.get(f"BP_{each.name}") or _NO_STACK_TEXTS[each] for each in Status}
 
 
 class Lookup(Protocol):

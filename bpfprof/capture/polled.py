@@ -49,12 +49,12 @@ def readers_of_pipe(pid: Pid, fd: int) -> tuple[bool, list[Pid]]:
         pipe = reader().stat(pid, f"/proc/{living(pid)}/fd/{fd}").inode
     except OSError:
         return False, []
-    return _reads(pid, pipe), [it for it in tasks.relatives(pid) if _reads(it, pipe)]
+    return _reads(pid, pipe), [relative for relative in tasks.relatives(pid) if _reads(relative, pipe)]
 
 
 def holders_of(pid: Pid, name: str) -> list[Pid]:
     """Which other processes of its family have this open, as links in /proc/PID/fd name it; [] if it does itself."""
-    return [] if _has_open(pid, name) else [it for it in tasks.relatives(pid) if _has_open(it, name)]
+    return [] if _has_open(pid, name) else [relative for relative in tasks.relatives(pid) if _has_open(relative, name)]
 
 
 def _has_open(pid: Pid, name: str) -> bool:

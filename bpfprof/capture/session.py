@@ -126,7 +126,7 @@ class Session:
                 break
             self._processes.look_for_python(process)
             self._inbox.take()
-        processes.sort(key=lambda it: it.interpreter is None)  # those that run Python first
+        processes.sort(key=lambda each: each.interpreter is None)  # those that run Python first
         looked = 0
         for looked, process in enumerate(processes, 1):
             self._sleeps.look_at(process, self._inbox.take, lambda: self._is_over(stop))

@@ -61,7 +61,7 @@ class SharedFutexes:
 
     def _look(self, pid: Pid, address: int) -> int:
         try:
-            found = next((it for it in read_maps(pid) if it.start <= address < it.end), None)
+            found = next((mapping for mapping in read_maps(pid) if mapping.start <= address < mapping.end), None)
         except TargetError:
             return 0
         if found is None or not found.is_file or "s" not in found.permissions:

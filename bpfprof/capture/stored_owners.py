@@ -134,7 +134,7 @@ class StoredOwners:
                     held = [
                         self._semaphore_of(pid, address, kind, call.args[0]) for pid in self._mapped_by(call.args[0])
                     ]
-                    return bool(held) and all(it == (0, 1) for it in held)
+                    return bool(held) and all(each == (0, 1) for each in held)
         return False
 
     def _mapped_by(self, address: int) -> list[Pid]:
@@ -143,13 +143,13 @@ class StoredOwners:
         if len(pids) > _PROCESSES_LIMIT:
             return []
         try:
-            own = next(it for it in read_maps(self._process.pid) if it.start <= address < it.end)
+            own = next(mapping for mapping in read_maps(self._process.pid) if mapping.start <= address < mapping.end)
         except (TargetError, StopIteration):
             return []
         found = []
         for pid in pids if own.is_file else ():
             with contextlib.suppress(TargetError):
-                if any((it.device, it.inode) == (own.device, own.inode) for it in read_maps(pid)):
+                if any((mapping.device, mapping.inode) == (own.device, own.inode) for mapping in read_maps(pid)):
                     found.append(pid)
         return found
 

@@ -258,7 +258,7 @@ class CodeFiles:
         image, note = None, "it cannot be read"
         own_pid = Pid(os.getpid())
         try:
-            own = next((it for it in read_maps(own_pid) if it.path == _VDSO), None)
+            own = next((mapping for mapping in read_maps(own_pid) if mapping.path == _VDSO), None)
             with open("/proc/self/mem", "rb", buffering=0) as memory:
                 memory.seek(own.start if own else 0)
                 content = memory.read(min(own.end - own.start, _VDSO_LIMIT_BYTES)) if own else None

@@ -40,8 +40,8 @@ def with_deadlocks(processes: Sequence[ProcessNow]) -> list[ProcessNow]:
 
 def _holders(process: ProcessNow) -> list[Pid]:
     """Other processes whose threads have what threads of this one wait for."""
-    wanted = [it.waits_for for it in process.threads if it.waits_for is not None]
-    found = [it.held_by_pid for it in wanted if it.kind in OF_THREADS and it.held_by_tid is not None]
+    wanted = [thread.waits_for for thread in process.threads if thread.waits_for is not None]
+    found = [each.held_by_pid for each in wanted if each.kind in OF_THREADS and each.held_by_tid is not None]
     return [pid for pid in dict.fromkeys(found) if pid is not None and pid != process.pid]
 
 

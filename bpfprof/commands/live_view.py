@@ -231,7 +231,7 @@ class LiveView:
         places = shown_places(shown.places, self._look) if shown else []
         if shown is None or not places:
             return []
-        place = places[chosen_row(self._look, [it.key for it in places])]
+        place = places[chosen_row(self._look, [each.key for each in places])]
         found = closer(shown.moment, place.key)
         sources = sources_now(found.pid, [place.frame.file])
         return closer_lines(place, found, shown.moment.whole_ns, self._sized().columns, sources)

@@ -174,9 +174,9 @@ class FrameValues:
         objects, layout = self.objects, self._layout
         flags, stack_size = (objects.member(address, at) & 0xFFFFFFFF for at in (layout.flags, layout.stack_size))
         own = (layout.names, layout.cell_names, layout.free_names)
-        tuples = [objects.member(address, it) for it in own if it != NONE]
-        variables = sum(objects.member(it, VAR_SIZE) for it in tuples)
-        parts = [self._tuple(it) for it in tuples]
+        tuples = [objects.member(address, each) for each in own if each != NONE]
+        variables = sum(objects.member(row, VAR_SIZE) for row in tuples)
+        parts = [self._tuple(row) for row in tuples]
         names = [name for part in parts for name in part]
         if layout.kinds == NONE:
             kinds = bytes(len(parts[0])) + bytes([_CELL_OR_FREE]) * (len(names) - len(parts[0]))

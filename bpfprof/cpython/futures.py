@@ -57,7 +57,7 @@ class Futures:
                     return thread, ""
         for workers, futures, is_full in self._pools().values():
             if future in futures and is_full:
-                waits = all(it in self.endless and self.awaited(it) in futures for it in workers)
+                waits = all(each in self.endless and self.awaited(each) in futures for each in workers)
                 text = "no thread of its pool can begin it: each waits for one that has not begun" if waits else ""
                 return (workers[0] if len(workers) == 1 else None), text
         return None, ""

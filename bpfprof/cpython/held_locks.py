@@ -90,7 +90,7 @@ class HeldLocks:
             return None, lock
         owner = self._stored_owner(lock)
         if owner:
-            found = [Held(it, None) for it in self.states if it.pthread_id == owner and self.may_own(it)]
+            found = [Held(each, None) for each in self.states if each.pthread_id == owner and self.may_own(each)]
         else:
             found = [held for state in self.states if (held := self._held(state, lock))]
         return (found[0] if len(found) == 1 else None), lock
@@ -122,7 +122,7 @@ class HeldLocks:
 
     def _held(self, state: ThreadStateRef, lock: int) -> Held | None:
         address = int(state.address)
-        place = next((it.place for it in self._holds[address] if it.lock == lock), None)
+        place = next((each.place for each in self._holds[address] if each.lock == lock), None)
         if place is None:
             return None
         frames = self._frames[address][: place + 1]

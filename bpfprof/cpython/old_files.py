@@ -79,7 +79,11 @@ def gil_variables(image: ElfImage) -> dict[str, int]:
 
 def _code(image: ElfImage, address: int) -> bytes:
     """What stands there, b"" where no code is."""
-    rooms = [it.address + it.file_size - address for it in image.segments if it.flags & PF_X and it.address <= address]
+    rooms = [
+        segment.address + segment.file_size - address
+        for segment in image.segments
+        if segment.flags & PF_X and segment.address <= address
+    ]
     room = min((room for room in rooms if room > 0), default=0)
     return image.read(address, min(room, _CREATE_GIL_BYTES)) or b""
 
@@ -104,6 +108,9 @@ def _first_arguments(image: ElfImage, function: int) -> list[int]:
             if code.startswith(opcode, place):
                 address = int.from_bytes(code[end - 4 : end], "little", signed=True)
                 address += (function + end) * is_relative
-                if any(it.flags & PF_W and 0 <= address - it.address < it.memory_size for it in image.segments):
+                if any(
+                    segment.flags & PF_W and 0 <= address - segment.address < segment.memory_size
+                    for segment in image.segments
+                ):
                     found[address] = None
     return list(found)

@@ -55,7 +55,7 @@ def kept_depths(table: list[Entry], unit: int, is_with: Callable[[int], bool]) -
     found: list[int] = []
     seen: set[int] = set()
     while len(seen) < _NESTED_LIMIT:
-        entry = next((it for it in table if it[0] <= unit < it[1]), None)
+        entry = next((each for each in table if each[0] <= unit < each[1]), None)
         if entry is None or entry[2] in seen:
             break
         _, _, unit, depth = entry

@@ -160,7 +160,7 @@ def _file_offsets(types: KernelTypes) -> dict[str, int]:
     """All 0 where the kernel lacks one; BP_OFFSET_SOCK_PEER6 is 0 without IPv6."""
     found = dict.fromkeys(["SOCK_PEER6", *_FILES], 0)
     try:
-        found |= {name: sum(types.offset(*it.split()) for it in path) for name, path in _FILES.items()}
+        found |= {name: sum(types.offset(*each.split()) for each in path) for name, path in _FILES.items()}
         found["SOCK_PEER6"] = types.offset("sock_common", "skc_v6_daddr") + found["SOCK_PEER"]
         found["SOCK_PEER6"] -= types.offset("sock_common", "skc_daddr")
     except UnsupportedError:

@@ -10,7 +10,7 @@ from enum import IntEnum, IntFlag
 from bpfprof.model.reasons import REASONS
 from bpfprof.model.syscalls import syscall_name, syscall_numbers
 
-_WORDS = ["", *(it.word for it in REASONS)]  # the first is the reason of what is no wait
+_WORDS = ["", *(reason.word for reason in REASONS)]  # the first is the reason of what is no wait
 WAIT_REASONS = tuple(_WORDS[1:])
 # What an asyncio task waits for; ready: it could go on, but its event loop has not come to it; future: anything else.
 AWAIT_REASONS = ("ready", "sleep", "socket", "lock", "queue", "task", "executor", "child", "future")

@@ -65,7 +65,9 @@ class _Code:
 def _recorded(shell: InteractiveShell, before: frozenset[int], line: str, cell: str | None) -> Any:
     __tracebackhide__ = True
     words = list(_WORD.finditer(line))
-    asked = _said(lambda: OwnOptions.of([_QUOTED.sub(lambda it: it[1] or it[2] or "", word[0]) for word in words]))
+    asked = _said(
+        lambda: OwnOptions.of([_QUOTED.sub(lambda each: each[1] or each[2] or "", word[0]) for word in words])
+    )
     if asked is None:
         return None
     rest = line[words[-asked.rest_count].start() :] if asked.rest_count else ""

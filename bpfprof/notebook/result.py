@@ -106,7 +106,7 @@ def _profile(path: Path, asked: OwnOptions, cell: Cell) -> Profile:
     whole = load_profile(
         path, ProfileOptions(True, asked.shown.show_interpreter, replace(asked.wanted.filter(), window_ns=None))
     )
-    begin_ns, end_ns = (it - whole.info.start_ns for it in (cell.stretch.begin_ns, cell.stretch.end_ns))
+    begin_ns, end_ns = (each - whole.info.start_ns for each in (cell.stretch.begin_ns, cell.stretch.end_ns))
     part = asked.wanted.window_ns or (0, OPEN_END_NS)
     window = min(begin_ns + part[0], end_ns - 1), min(begin_ns + part[1], end_ns)
     everything = np.ones(len(whole.threads), np.bool_)

@@ -54,8 +54,8 @@ class CpuLimits:
         of_pid, of_path = {}, {}
         for pid in pids if self._before else ():
             directories = [directory for directory, _ in self._with_quota(pid) if directory in self._before]
-            now |= {it: _since(self._before[it], _counts(it)) for it in directories if it not in now}
-            most = max(directories, key=lambda it: now[it].stopped_us, default=None)
+            now |= {each: _since(self._before[each], _counts(each)) for each in directories if each not in now}
+            most = max(directories, key=lambda each: now[each].stopped_us, default=None)
             quota = _quota(most) if most is not None else None
             if most is not None and quota and now[most].throttled:
                 counts, path = now[most], self._path_of[most]
@@ -69,7 +69,7 @@ class CpuLimits:
         if self._hierarchy is None:
             return []
         top, found = self._hierarchy, directories_above(self._hierarchy, pid)
-        below = ((it, os.path.relpath(it, top.directory)) for it in found if _quota(it))
+        below = ((each, os.path.relpath(each, top.directory)) for each in found if _quota(each))
         paths = ((it, os.path.normpath(os.path.join(top.path, name))) for it, name in below)
         return [(it, without_controls(os.fsencode(path))) for it, path in paths]
 

@@ -17,7 +17,9 @@ def is_in_pid_namespace() -> bool:
 def has_other_clocks(offsets: str | None = None) -> bool:
     """Whether CLOCK_MONOTONIC here is not the kernel's, by time_namespaces(7): the text of timens_offsets."""
     lines = (_text("/proc/self/timens_offsets") if offsets is None else offsets).splitlines()
-    return any(fields[:1] == ["monotonic"] and any(it != "0" for it in fields[1:]) for fields in map(str.split, lines))
+    return any(
+        fields[:1] == ["monotonic"] and any(each != "0" for each in fields[1:]) for fields in map(str.split, lines)
+    )
 
 
 def setting(name: str) -> str:

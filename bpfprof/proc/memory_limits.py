@@ -37,9 +37,9 @@ class MemoryLimits:
         now: dict[str, int] = {}
         found = {}
         for pid in pids:
-            directories = [it for it in self._directories(pid) if it in self._before]
-            now |= {it: _hits(it) for it in directories if it not in now}
-            count = sum(now[it] - self._before[it] for it in directories)
+            directories = [directory for directory in self._directories(pid) if directory in self._before]
+            now |= {directory: _hits(directory) for directory in directories if directory not in now}
+            count = sum(now[directory] - self._before[directory] for directory in directories)
             if count > 0:
                 found[str(pid)] = count
         return found

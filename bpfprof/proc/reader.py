@@ -364,7 +364,7 @@ class Reader:
         return self._child
 
     def _leave_behind(self, current: _Child) -> None:
-        self._left = [it for it in self._left if not it.has_ended()]
+        self._left = [each for each in self._left if not each.has_ended()]
         self._left.append(current)
         self._left_count += 1
         self._child = None

@@ -26,7 +26,7 @@ _REMEMBERED, _NAMESPACES = 10_000, 64
 # inet_diag_req_v2 and inet_diag_msg, both with their inet_diag_sockid; rtattr.
 _NETLINK_SOCK_DIAG, _SOCK_DIAG_BY_FAMILY, _NLM_F_REQUEST, _NLM_F_DUMP = 4, 20, 1, 0x300
 _NLMSG_ERROR, _NLMSG_DONE = 2, 3
-_HEADER, _REQUEST, _ANSWER, _ATTRIBUTE = (struct.Struct(it) for it in ("=IHHII", "=BBHIIIII", "=BBBBIII", "=HH"))
+_HEADER, _REQUEST, _ANSWER, _ATTRIBUTE = (struct.Struct(each) for each in ("=IHHII", "=BBHIIIII", "=BBBBIII", "=HH"))
 _INET_REQUEST, _INET_ANSWER = struct.Struct("=BBBBI48x"), struct.Struct("!BBBBHH16s16s12x16x")
 _INODE = struct.Struct("=I")  # after that
 _INET_ANSWER_BYTES = _INET_ANSWER.size + _INODE.size

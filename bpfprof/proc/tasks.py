@@ -162,7 +162,7 @@ def relatives(pid: Pid) -> list[Pid]:
     """Its parent, the parent's other children, and its own; 256 at most."""
     above = parent(pid)
     found = [*children(pid), *([above, *children(above)] if above else [])]
-    return [it for it in dict.fromkeys(found) if it != pid][:_RELATIVES_LIMIT]
+    return [each for each in dict.fromkeys(found) if each != pid][:_RELATIVES_LIMIT]
 
 
 def above_own() -> list[int]:

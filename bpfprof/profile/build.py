@@ -160,8 +160,11 @@ class _Builder:
 
     def _lifetime(self, threads: list[ThreadTime]) -> tuple[int, int]:
         """On the kernel's clock from the first moment of any thread that is shown to the last of any."""
-        shown, start_ns = [it for it in threads if it.wall_ns > 0], self._spans.threads.start_ns
-        begin_ns, end_ns = min((it.first_ns for it in shown), default=0), max((it.last_ns for it in shown), default=0)
+        shown, start_ns = [thread for thread in threads if thread.wall_ns > 0], self._spans.threads.start_ns
+        begin_ns, end_ns = (
+            min((each.first_ns for each in shown), default=0),
+            max((each.last_ns for each in shown), default=0),
+        )
         return start_ns + begin_ns, start_ns + end_ns
 
     def _keep(self, kept: KeptSpans, spans: Spans, group: range) -> None:
@@ -218,11 +221,18 @@ class _Builder:
         if self._options.filter.window_ns is not None:
             return ()
         found = {
-            it.thread: LastWait(
-                it.thread, it.kind, it.name, it.holder - 1, it.held_by, it.nobody, it.waited_ns, it.has_end
+            wait.thread: LastWait(
+                wait.thread,
+                wait.kind,
+                wait.name,
+                wait.holder - 1,
+                wait.held_by,
+                wait.nobody,
+                wait.waited_ns,
+                wait.has_end,
             )
-            for it in self._recording.last_waits
-            if has_thread[it.thread]
+            for wait in self._recording.last_waits
+            if has_thread[wait.thread]
         }
         return tuple(found.values())
 

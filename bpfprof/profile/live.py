@@ -75,7 +75,7 @@ class LiveSpans:
     def gives_up_ns(self, part: Part, most_ns: int) -> int:
         """Until when there is nothing left once add() has taken this part, since the recording began."""
         most_end_ns = part.until_ns - int(self._tables.start["start_ns"]) - most_ns
-        return max((it.end_ns for it in self._parts if it.end_ns <= most_end_ns), default=0)
+        return max((each.end_ns for each in self._parts if each.end_ns <= most_end_ns), default=0)
 
     def add(self, part: Part, most_ns: int) -> None:
         """Takes the next part, and gives up those that ended more than most_ns before its end."""
@@ -97,7 +97,7 @@ class LiveSpans:
 
     def recording(self) -> Recording:
         """Of the same time, as if it had been recorded alone."""
-        return part_recording(self._tables, joined([it.part for it in self._parts])).recording
+        return part_recording(self._tables, joined([part.part for part in self._parts])).recording
 
     def profile(self, begin_ns: int = 0) -> Profile:
         """From begin_ns on; threads, frames and stacks are those that have time in it. It has no weights."""
@@ -105,7 +105,9 @@ class LiveSpans:
         duration_ns = self.end_ns - begin_ns
         spans = _cut(self._spans, begin_ns)
         spans = picked(spans, np.lexsort((spans["start_ns"], spans["thread"])))
-        stacks = np.unique(np.concatenate([spans["stack"], *(spans[it][spans[it] > 0] - 1 for it in _OTHER_STACKS)]))
+        stacks = np.unique(
+            np.concatenate([spans["stack"], *(spans[each][spans[each] > 0] - 1 for each in _OTHER_STACKS)])
+        )
         spans["stack"] = np.searchsorted(stacks, spans["stack"])
         for name in _OTHER_STACKS:
             spans[name] = np.where(spans[name] > 0, np.searchsorted(stacks, spans[name] - 1) + 1, 0)
@@ -149,19 +151,19 @@ class LiveSpans:
         waits = [since_ns.get(thread, seen_ns + 1) <= seen_ns for thread in rows["thread"].tolist()]
         rows = picked(rows, np.array(waits, np.bool_) & (has_thread[rows["holder"]] > 0))
         rows["thread"], rows["holder"] = has_thread[rows["thread"] + 1] - 1, has_thread[rows["holder"]]
-        found = [it for it in self._tables.last_waits if since_ns.get(it.thread, seen_ns + 1) <= seen_ns]
+        found = [wait for wait in self._tables.last_waits if since_ns.get(wait.thread, seen_ns + 1) <= seen_ns]
         return rows, tuple(
             LastWait(
-                int(has_thread[it.thread + 1]) - 1,
-                it.kind,
-                it.name,
-                int(has_thread[it.holder]) - 1,
-                it.held_by,
-                it.nobody,
-                it.waited_ns,
-                it.has_end,
+                int(has_thread[each.thread + 1]) - 1,
+                each.kind,
+                each.name,
+                int(has_thread[each.holder]) - 1,
+                each.held_by,
+                each.nobody,
+                each.waited_ns,
+                each.has_end,
             )
-            for it in found
+            for each in found
         )
 
     def _lives(self, threads: npt.NDArray[np.integer[Any]], begin_ns: int) -> tuple[Ints, Ints]:
@@ -241,7 +243,9 @@ class _Stacks:
             return self.known.numbers[whole]
         number = self.of_part.number(key)
         frames = self.of_part.interner.frames
-        is_named = all(frames[it].name or frames[it].kind not in _NATIVE for it in self.of_part.interner.stacks[number])
+        is_named = all(
+            frames[each].name or frames[each].kind not in _NATIVE for each in self.of_part.interner.stacks[number]
+        )
         if is_named or self.now_ns - self.known.unnamed_ns.setdefault(whole, self.now_ns) >= _NAMED_NS:
             self.known.numbers[whole] = number
             self.known.unnamed_ns.pop(whole, None)

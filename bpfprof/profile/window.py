@@ -38,7 +38,9 @@ def part_of(profile: Profile, window_ns: tuple[int, int], has_thread: npt.NDArra
         spans[name][spans["start_ns"] + spans["duration_ns"] == duration_ns] = 0
     task_spans = _cut(profile.task_spans, window_ns)
     used = np.unique(
-        np.concatenate([spans["stack"], task_spans["stack"], *(spans[it][spans[it] > 0] - 1 for it in _OTHER_STACKS)])
+        np.concatenate(
+            [spans["stack"], task_spans["stack"], *(spans[one][spans[one] > 0] - 1 for one in _OTHER_STACKS)]
+        )
     )
     for rows in (spans, task_spans):
         rows["stack"] = np.searchsorted(used, rows["stack"])

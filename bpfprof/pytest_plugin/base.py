@@ -91,7 +91,9 @@ def _read_test(row: dict[str, Any]) -> TestTime:
     slices = np.array(row["slices_us"], np.float64) * 1000
     if slices.shape != (len(STATES), SLICE_COUNT) or not np.isfinite(slices).all():
         raise ValueError("slices")
-    wall_ns, cpu_ns, ready_ns, wait_ns = (round(float(row[f"{it}_s"]) * 1e9) for it in ("wall", "cpu", "ready", "wait"))
+    wall_ns, cpu_ns, ready_ns, wait_ns = (
+        round(float(row[f"{each}_s"]) * 1e9) for each in ("wall", "cpu", "ready", "wait")
+    )
     return TestTime(str(row["test"]), StretchTime(wall_ns, cpu_ns, ready_ns, wait_ns, slices), bool(row["passed"]))
 
 

@@ -69,7 +69,9 @@ def _bound_names(recording: Recording) -> str:
     of_code = of_code[1 : len(codes) + 1] + 1
     of_name = uses[names["native"]] + 1
     tables = (*(getattr(recording, name) for name in ("stacks", "python_frames", "native_frames", "names")),)
-    most = _LETTERS + _TEXT_TIMES * int(lengths.sum() + codes.sum()) + _TABLE_TIMES * sum(it.nbytes for it in tables)
+    most = (
+        _LETTERS + _TEXT_TIMES * int(lengths.sum() + codes.sum()) + _TABLE_TIMES * sum(each.nbytes for each in tables)
+    )
     limit = _NAME_LETTERS
 
     def letters() -> float:

@@ -243,7 +243,7 @@ def _check(recording: Recording) -> None:
         if waker.thread > len(recording.threads):
             waker.thread = 0
     known = len(recording.threads)
-    recording.last_waits = [it for it in recording.last_waits if it.thread < known and it.holder <= known]
+    recording.last_waits = [wait for wait in recording.last_waits if wait.thread < known and wait.holder <= known]
 
 
 def _valid(rows: npt.NDArray[np.void], limits: dict[str, int]) -> npt.NDArray[np.bool_]:

@@ -59,6 +59,6 @@ class RecordingWriter:
 def _encoded(chunk: Chunk) -> bytes:
     """Raises ValueError for what could not be read again, nor anything behind it."""
     data = encode(chunk)
-    if len(data) > MAX_CHUNK_BYTES or len(data) - sum(it.nbytes for it in chunk.arrays.values()) > MAX_TEXT_BYTES:
+    if len(data) > MAX_CHUNK_BYTES or len(data) - sum(each.nbytes for each in chunk.arrays.values()) > MAX_TEXT_BYTES:
         raise ValueError(f"a chunk of {chunk.kind} is larger than what is read")
     return data

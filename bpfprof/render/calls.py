@@ -74,7 +74,7 @@ def functions_of(profile: Profile, options: RenderOptions) -> list[tuple[Functio
 def calls_of(profile: Profile, options: RenderOptions, unit_ns: int = 1) -> Calls:
     """Times in units of unit_ns. For each kind they add up to its nanoseconds, rounded once."""
     functions, found = functions_of(profile, options), Calls()
-    roots = [Function(thread_label(it), process_label(it)) for it in profile.threads]
+    roots = [Function(thread_label(each), process_label(each)) for each in profile.threads]
     seen_ns, given = [0] * len(KINDS), [0] * len(KINDS)
     of_stacks: defaultdict[int, Times] = defaultdict(Times)
     for thread, stack, state, count, ns in profile.weights[["thread", "stack", "state", "count", "total_ns"]].tolist():

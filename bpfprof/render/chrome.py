@@ -58,7 +58,7 @@ class _Trace:
         self._names = WaitNames(profile, work, options)
         self._labels, self._functions = frame_labels(profile, options), function_labels(profile, options)
         self._owners = wait_owners(profile.frames, profile.stacks)
-        self._places = [f'"pid":{int(it.pid)},"tid":{int(it.tid)}' for it in profile.threads]
+        self._places = [f'"pid":{int(thread.pid)},"tid":{int(thread.tid)}' for thread in profile.threads]
         self._calls = [f'"pid":{int(it.pid)},"tid":{_CALLS + index}' for index, it in enumerate(profile.threads)]
 
     def facts(self) -> dict[str, str]:
@@ -79,7 +79,9 @@ class _Trace:
 
     def names(self) -> Iterator[str]:
         """Of processes and threads, and their order: that of the recording, calls below their thread."""
-        for order, (pid, name) in enumerate({int(it.pid): it.process_name for it in self._profile.threads}.items()):
+        for order, (pid, name) in enumerate(
+            {int(each.pid): each.process_name for each in self._profile.threads}.items()
+        ):
             yield from _named(f'"pid":{pid},"tid":{pid}', "process", printable(name) or "?", order)
         for index, thread in enumerate(self._profile.threads):
             if self._of.begin[index] < self._of.begin[index + 1]:
@@ -108,7 +110,9 @@ class _Trace:
     def arrows(self) -> Iterator[str]:
         """From the thread that ended a wait, at that moment, to what the one that waited did then."""
         rows = self._of.rows
-        threads = np.array([-1, *(it.thread for it in self._profile.wakers)], np.int64)[rows["waker"].astype(np.int64)]
+        threads = np.array([-1, *(each.thread for each in self._profile.wakers)], np.int64)[
+            rows["waker"].astype(np.int64)
+        ]
         ends = rows["start_ns"] + rows["duration_ns"]
         goes_on = np.append((rows["start_ns"][1:] == ends[:-1]) & (rows["thread"][1:] == rows["thread"][:-1]), False)
         chosen = np.flatnonzero(rows["is_last"] & (threads >= 0) & goes_on[: len(rows)])

@@ -45,8 +45,8 @@ def concurrency_json(profile: Profile) -> dict[str, Any]:
     if facts is None:
         return {}
     threads = [
-        {"threads": it.first, "on_cpu_s": _seconds(it.on_cpu_ns), "runnable_s": _seconds(it.runnable_ns)}
-        for it in facts.at_once
+        {"threads": each.first, "on_cpu_s": _seconds(each.on_cpu_ns), "runnable_s": _seconds(each.runnable_ns)}
+        for each in facts.at_once
     ]
     return {
         "concurrency": {
@@ -66,7 +66,7 @@ def concurrency_table(profile: Profile) -> dict[str, Any] | None:
     facts = concurrency_of(profile, is_folded=True)
     if facts is None:
         return None
-    rows = [{"name": it.name, "on_cpu": it.on_cpu_ns, "runnable": it.runnable_ns} for it in facts.at_once]
+    rows = [{"name": each.name, "on_cpu": each.on_cpu_ns, "runnable": each.runnable_ns} for each in facts.at_once]
     return {"wall": facts.wall_ns, "rows": rows, "lines": sentences(facts)}
 
 

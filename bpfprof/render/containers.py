@@ -16,7 +16,11 @@ def containers_block(threads: tuple[ThreadTime, ...]) -> list[str]:
     """A line a container or cgroup and some of its processes; [] where all are in one, and that is none."""
     seen = [thread for thread in threads if thread.wall_ns or thread.accounted_ns]
     found = container_times(seen)
-    if len(found) < 2 and not any(thread.namespace_pid for thread in seen) and not any(it.is_container for it in found):
+    if (
+        len(found) < 2
+        and not any(thread.namespace_pid for thread in seen)
+        and not any(each.is_container for each in found)
+    ):
         return []
     lines = [_row("container or cgroup", "processes", "threads", ("on-CPU s", "queue s", "off-CPU s"))]
     for container in found[:_MAX_CONTAINERS]:
@@ -24,7 +28,7 @@ def containers_block(threads: tuple[ThreadTime, ...]) -> list[str]:
     rest = found[_MAX_CONTAINERS:]
     if rest:
         lines.append(
-            f"and {len(rest):,} more, together {seconds_text(sum(it.sum_of('on_cpu_ns') for it in rest))} s on a CPU"
+            f"and {len(rest):,} more, together {seconds_text(sum(row.sum_of('on_cpu_ns') for row in rest))} s on a CPU"
         )
     return lines
 

@@ -110,7 +110,9 @@ def _wanted_again(thread: ThreadNow, files: Mapping[str, str]) -> str:
     wants = next((frame for frame in thread.frames if not frame.file.endswith(_PLUMBING)), None)
     if has is None or wants is None:
         return ""
-    taken, again = (f"{printable(it.name)} ({printable(files.get(it.file, it.file))}:{it.line})" for it in (has, wants))
+    taken, again = (
+        f"{printable(each.name)} ({printable(files.get(each.file, each.file))}:{each.line})" for each in (has, wants)
+    )
     return f", which has the lock in {taken} and wants it again in {again}"
 
 
@@ -148,7 +150,7 @@ def _who(threads: Sequence[ThreadNow], names: Mapping[Tid, str]) -> str:
     """`worker-1  5988`, `worker-1..12 (12 threads)`."""
     if len(threads) == 1:
         return f"{names[threads[0].tid]}  {threads[0].tid}"
-    return f"{folded_name([names[it.tid] for it in threads])} ({len(threads)} threads)"
+    return f"{folded_name([names[thread.tid] for thread in threads])} ({len(threads)} threads)"
 
 
 def _first_line(
@@ -158,7 +160,9 @@ def _first_line(
     thread = threads[0]
     what, holder = _wanted(thread, names)
     words = [what] if thread.state == WAITING else []
-    waited = sorted({duration_text(it.for_s): it.for_s for it in threads if it.for_s is not None}.items(), key=_second)
+    waited = sorted(
+        {duration_text(each.for_s): each.for_s for each in threads if each.for_s is not None}.items(), key=_second
+    )
     if waited:
         words.append(f"for {' to '.join([waited[0][0], waited[-1][0]][: len(waited)])}")
     kind = thread.waits_for.kind if thread.waits_for else ""
@@ -265,7 +269,7 @@ def _task_lines(
     lines: list[str] = []
     for alike in shown:
         task = alike[0]
-        names = printable(folded_name([it.name for it in alike]))
+        names = printable(folded_name([each.name for each in alike]))
         who = f"  task {names}" if len(alike) == 1 else f"  {len(alike)} tasks {names}"
         words = [task.reason] + ([f"waited for by {printable(task.waited_for_by)}"] if task.waited_for_by else [])
         words += ["same stack  (-a shows each)"] * (len(alike) > 1)

@@ -216,7 +216,7 @@ class _Made:
         rows = self._rows(index)
         rows = rows[(rows["state"] == ThreadState.OFF_CPU) | (rows["state"] == ThreadState.RUNQUEUE)]
         waits = rows["state"] == ThreadState.OFF_CPU
-        names = [self._names.short(*it) for it in zip(rows["reason"].tolist(), rows["lock"].tolist())]
+        names = [self._names.short(*each) for each in zip(rows["reason"].tolist(), rows["lock"].tolist())]
         return {
             "length": len(rows),
             "name": [self._text(name if is_wait else "ready, no CPU") for name, is_wait in zip(names, waits.tolist())],

@@ -126,7 +126,7 @@ class _Made:
         found = pieces._replace(holder=holder)
         if not begins.all():
             first = np.flatnonzero(begins)
-            ns, stands_for_ns = (np.add.reduceat(it, first) for it in (pieces.duration_ns, pieces.stands_for_ns))
+            ns, stands_for_ns = (np.add.reduceat(each, first) for each in (pieces.duration_ns, pieces.stands_for_ns))
             found = _Pieces._make(column[first] for column in found)
             found, is_wait = found._replace(duration_ns=ns, stands_for_ns=stands_for_ns), is_wait[first]
         waits = found.wait * is_wait

@@ -27,8 +27,8 @@ def deadlock_lines(profile: Profile) -> list[str]:
 def stuck_lines(profile: Profile, work: Work) -> list[str]:
     """Some for each wait that did not end and is for no work, those with most time first."""
     in_circles = {thread for cycle in deadlocks(profile) for thread in cycle}
-    found = [it for it in stuck_threads(profile, work) if not in_circles >= {*it.threads}]
-    lines = [line for it in found[:_MOST_STUCK] for line in wrapped(printable(it.sentence), "  ")]
+    found = [each for each in stuck_threads(profile, work) if not in_circles >= {*each.threads}]
+    lines = [line for each in found[:_MOST_STUCK] for line in wrapped(printable(each.sentence), "  ")]
     return lines + [f"and {len(found) - _MOST_STUCK} more that are stuck"] * (len(found) > _MOST_STUCK)
 
 

@@ -123,7 +123,7 @@ def _gzipped(content: bytes) -> bytes:
         first = other.submit(_deflated, halves[0], zlib.Z_FULL_FLUSH)
         second = _deflated(halves[1], zlib.Z_FINISH)
         sums = zlib.crc32(content), len(content) & 0xFFFFFFFF
-        return b"".join([_GZIP_HEAD, first.result(), second, *(it.to_bytes(4, "little") for it in sums)])
+        return b"".join([_GZIP_HEAD, first.result(), second, *(each.to_bytes(4, "little") for each in sums)])
 
 
 def _deflated(content: memoryview, flush: int) -> bytes:

@@ -19,7 +19,7 @@ from bpfprof.render.page_rows import BUDGET, HOLDS_GIL, IN_IDLE, IN_TABLE, IS_ID
 # What the page tells apart by colour and pattern; HIDDEN: not asked for.
 KINDS = ("cpu", "ready", "gil", "lock", "io", "sleep", "other", "lost", "hidden")
 CPU, READY, GIL, LOCK, IO, SLEEP, OTHER, LOST, HIDDEN = range(len(KINDS))
-_KIND_OF_REASON = {it.word: KINDS.index(it.look) for it in REASONS}
+_KIND_OF_REASON = {reason.word: KINDS.index(reason.look) for reason in REASONS}
 
 
 @dataclass(frozen=True)

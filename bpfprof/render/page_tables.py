@@ -60,11 +60,11 @@ def page_groups(profile: Profile, work: Work, merge: str) -> Groups:
     names = [name + number for name, number in zip(shown, ids)]
     if len(names) <= _MAX_GROUPS:
         return Groups(names, merged.group_of)
-    wall_ns = sums_by(merged.group_of, np.array([it.wall_ns for it in profile.threads], np.int64), len(names))
+    wall_ns = sums_by(merged.group_of, np.array([each.wall_ns for each in profile.threads], np.int64), len(names))
     kept = np.sort(np.argsort(-wall_ns, kind="stable")[: _MAX_GROUPS - 1])
     place = np.full(len(names), len(kept))
     place[kept] = np.arange(len(kept))
-    return Groups([*(names[it] for it in kept.tolist()), "others"], place[merged.group_of])
+    return Groups([*(names[each] for each in kept.tolist()), "others"], place[merged.group_of])
 
 
 def page_tables(profile: Profile, work: Work, groups: Groups, options: RenderOptions) -> dict[str, Any]:
@@ -264,11 +264,11 @@ def page_files(profile: Profile, options: RenderOptions, owners: npt.NDArray[np.
 
     owners: places in Profile.frames whose files' text is worth most, most first.
     """
-    python = [profile.frames[it] for it in owners.tolist() if profile.frames[it].kind == FrameKind.PYTHON]
+    python = [profile.frames[each] for each in owners.tolist() if profile.frames[each].kind == FrameKind.PYTHON]
     paths = [*dict.fromkeys(frame.file for frame in python)]
     read = options.sources(paths, profile.info.started_unix_ns) if options.sources else {}
     missing = "it is one of many files" if options.sources else "they were left out (--no-source)"
-    number = {path: place for place, path in enumerate(dict.fromkeys(["", *(it.file for it in profile.frames)]))}
+    number = {path: place for place, path in enumerate(dict.fromkeys(["", *(each.file for each in profile.frames)]))}
     own = {path: origin.library == OWN_CODE for path, origin in zip(paths, map(python_origin, paths))}
     found = []
     for path in paths:

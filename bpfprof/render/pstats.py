@@ -19,7 +19,7 @@ def render_pstats(profile: Profile, options: RenderOptions) -> bytes:
     Calls are counted as often as they were seen: in samples and intervals. A function has the lowest line seen of it.
     """
     calls = calls_of(profile, options)
-    keys = {it: _key(it, calls.lines[it]) for it in calls.below}
+    keys = {each: _key(each, calls.lines[each]) for each in calls.below}
     own: Counter[Function] = Counter()
     for (function, _), times in calls.own.items():
         own[function] += sum(times.units)

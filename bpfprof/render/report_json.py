@@ -70,7 +70,7 @@ def _verdict(profile: Profile, work: Work) -> dict[str, Any]:
         "where": _place(verdict.where) if verdict.where else None,
         "of": {
             "s": _seconds(verdict.whole.ns),
-            "threads": [int(profile.threads[it].tid) for it in verdict.whole.threads],
+            "threads": [int(profile.threads[thread].tid) for thread in verdict.whole.threads],
         },
     }
 
@@ -135,7 +135,7 @@ def _lock(profile: Profile, lock: LockWaits | None) -> dict[str, Any]:
 
 def _threads(profile: Profile, work: Work) -> list[dict[str, Any]]:
     found = []
-    shares_of, last = thread_shares(profile, work), {it.thread: it for it in profile.last_waits}
+    shares_of, last = thread_shares(profile, work), {wait.thread: wait for wait in profile.last_waits}
     stuck = {*work.stuck["thread"].tolist()}
     kinds_of_all, waiting = work.thread_kinds(len(profile.threads)), work.waiting_cpu_ns(len(profile.threads))
     for place, (thread, shares, kinds) in enumerate(zip(profile.threads, shares_of, kinds_of_all)):

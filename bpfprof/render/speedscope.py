@@ -163,7 +163,7 @@ def _all_threads(profile: Profile, frames: _Frames, made: _Stacks, shown: list[i
     if not len(first):
         return []
     weights = sums_by(codes, spans["stands_for_ns"][chosen], len(first)).tolist()
-    has_several = len({profile.threads[it].pid for it in shown}) > 1
+    has_several = len({profile.threads[each].pid for each in shown}) > 1
     roots: dict[int, list[int]] = {}
     for it in shown:
         names = [process_label(profile.threads[it])] * has_several + [thread_label(profile.threads[it])]

@@ -155,9 +155,10 @@ def _outlier(each: Outlier) -> dict[str, Any]:
     return {
         "step": each.step + 1,
         "duration_s": each.duration_ns / 1e9,
-        "phases": {it.phase: round(it.ns / 1e9, 9) for it in each.phases},
+        "phases": {one.phase: round(one.ns / 1e9, 9) for one in each.phases},
         "functions": [
-            {**(_place(it.function) or {}), "state": it.state, "more_s": round(it.ns / 1e9, 9)} for it in each.functions
+            {**(_place(one.function) or {}), "state": one.state, "more_s": round(one.ns / 1e9, 9)}
+            for one in each.functions
         ],
     }
 

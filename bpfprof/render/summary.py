@@ -104,7 +104,7 @@ def summary_lines(profile: Profile, columns: int, rows: int, color: bool = False
     shares = share_line(whole.share_ns(), _remarks(profile, whole), columns - 2, paint)
     evidence = [f"  {shares}", f"  {whole_text(whole, columns - 2)}"] if shares else []
     end = quality_lines(profile, columns)
-    places = [it for it in places_of(profile, work, whole.working, verdict.place) if it.own_ns * 1000 >= whole.ns]
+    places = [each for each in places_of(profile, work, whole.working, verdict.place) if each.own_ns * 1000 >= whole.ns]
     count = {thread for role in whole.roles for thread in role.threads}
     roles = sorted(roles_of(profile, work), key=lambda role: not {*role.threads} & count)
     room = max(rows, _MIN_ROWS) - len(head) - len(end)
@@ -222,7 +222,7 @@ def _share_texts(spent: dict[str, int], whole_ns: int) -> dict[str, str]:
 def _remarks(profile: Profile, whole: Whole) -> dict[str, str]:
     spent = whole.share_ns()
     cpu_ns = spent[PYTHON] + spent[NATIVE]
-    locks = {int(it) for it in whole.rows["lock"][whole.rows["share"] == LOCK].tolist()} - {0}
+    locks = {int(each) for each in whole.rows["lock"][whole.rows["share"] == LOCK].tolist()} - {0}
     return {
         "CPU": f"{percent_text(spent[NATIVE], cpu_ns, 0)} native" * (spent[NATIVE] * 50 >= spent[PYTHON]),
         "ready": "stopped by a CPU limit" if stops_often(profile, whole.work) else "no CPU was free",
@@ -284,7 +284,7 @@ def place_lines(profile: Profile, places: Sequence[Place], most: int, columns: i
     name, where = name_columns([(title, ""), *names], room)
     mostly = least + room - name - where
     heading = f"{title:<{name}} {'':<{where}} {'CPU s':>6}"
-    heading += "".join(f"{it:>7}" for it in [*["ready"] * has_ready, "wait", *["total"] * has_total])
+    heading += "".join(f"{each:>7}" for each in [*["ready"] * has_ready, "wait", *["total"] * has_total])
     lines = [paint("heading", f"{heading} mostly")]
     for place, (of_it, at), word in zip(shown, names, words):
         text = padded(shortened(of_it, name), name) + " " + padded(middle_cut(at, where), where)

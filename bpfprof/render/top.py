@@ -190,7 +190,7 @@ def _table(state: TopState, look: TopLook, room: int, paint: Paint) -> list[str]
     places = shown_places(state.places, look)
     figures = ["own%", "CPU%", *["ready%"] * is_wide, "wait%", *["total%"] * is_wide]
     shown = _in_sight(places, look.chosen, room - 1)
-    names = [(printable(it.frame.name) or "(no name)", printable(file_text(it.frame))) for it in shown]
+    names = [(printable(each.frame.name) or "(no name)", printable(file_text(each.frame))) for each in shown]
     left = columns - 7 * len(figures) - 2 - (_TREND_COLUMNS + 1) * is_wider
     name, where = name_columns([("function", "where"), *names], max(left - _MOSTLY - 2, 16))
     mostly = max(left - name - where - 2, 6)

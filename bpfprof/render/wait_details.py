@@ -37,7 +37,7 @@ _STACK_LINES = 3
 _MAX_SHARES = 4
 _KINDS = {"timer": "a timer", "interrupt": "an interrupt"}
 # A function that has a lock and one that wants it would read the same.
-_WANTED = {it.word: it.wanted for it in REASONS if it.wanted}
+_WANTED = {reason.word: reason.wanted for reason in REASONS if reason.wanted}
 _MARKS = (FrameKind.WAIT, FrameKind.RUNQUEUE, FrameKind.NOT_SAMPLED)
 
 
@@ -59,7 +59,9 @@ class WaitDetails:
         self._own = StackFrames(profile.frames, profile.stacks).own_code()
         self._shows_all = options.details
         natives = (FrameKind.NATIVE, FrameKind.INLINED)
-        self._is_plumbing = [it.kind in natives and is_runtime(native_origin(it.file).library) for it in profile.frames]
+        self._is_plumbing = [
+            frame.kind in natives and is_runtime(native_origin(frame.file).library) for frame in profile.frames
+        ]
 
     def heading(self, group: WaitGroup) -> str:
         """What the waits of the group have in common; not cut to a width."""
@@ -110,7 +112,7 @@ class WaitDetails:
         frames = self._profile.frames
         stack = self._profile.stacks[most.value]
         kept = [frame for frame in reversed(stack) if frames[frame].kind not in _MARKS]
-        kept = [*itertools.dropwhile(lambda it: is_of_scheduler(frames[it]), kept)]
+        kept = [*itertools.dropwhile(lambda each: is_of_scheduler(frames[each]), kept)]
         names = [self._labels[frame] for frame in kept] if self._shows_all else self._folded(kept)
         if not names:
             return []
@@ -137,7 +139,7 @@ class WaitDetails:
         ):
             return [self._labels[frame] for frame in kept]
         names: list[str] = []
-        for folds, part in itertools.groupby(zip(kept, is_plumbing), lambda it: it[1]):
+        for folds, part in itertools.groupby(zip(kept, is_plumbing), lambda each: each[1]):
             some = [frame for frame, _ in part]
             objects = dict.fromkeys(
                 self._profile.frames[frame].file.rsplit("/", 1)[-1].partition(".so")[0] for frame in some

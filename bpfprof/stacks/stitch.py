@@ -74,7 +74,7 @@ class StackSource:
         stacks, frames = self._stacks, self._recording.python_frames
         processes = [*self._recording.processes, _NOTHING_KNOWN]
         # The frame that stands for the call of C and is no function.
-        has_shims = np.array([not (it.shim_is_python or it.python is None) for it in processes])
+        has_shims = np.array([not (process.shim_is_python or process.python is None) for process in processes])
         of_shims = np.repeat(has_shims[np.minimum(stacks["process"], len(processes) - 1)], stacks["python_count"])
         is_unread = np.array([True, *(bool(code.reason) for code in self._recording.codes)])
         is_lacking = is_unread[np.minimum(frames["code"][: len(of_shims)], len(is_unread) - 1)]
@@ -118,10 +118,10 @@ class StackSource:
                 self._planned = len(plan) + end - begin
             self._plans[key] = plan
         python = self._python.frames(python_begin, python_end)
-        frames = [python[it] if it.__class__ is int else it for it in plan]
+        frames = [python[each] if each.__class__ is int else each for each in plan]
         if not self._has_cleanup:
             return frames
-        return [it for it in frames if it.file != _INIT_CLEANUP.file or it != _INIT_CLEANUP]
+        return [frame for frame in frames if frame.file != _INIT_CLEANUP.file or frame != _INIT_CLEANUP]
 
     def _plan(
         self,
@@ -187,7 +187,7 @@ class StackSource:
             is_eval = self._native.is_eval[native].tolist()
             may_be_unlinked = is_eval[0] or self._returns(process.python, native)
             is_greenlet, begins = (
-                it[native].tolist() for it in (self._native.is_greenlet, self._native.begins_greenlet)
+                each[native].tolist() for each in (self._native.is_greenlet, self._native.begins_greenlet)
             )
             has_entries = runs > 0 or process.shim_is_python or not stacks["python_count"][row]
             if not has_entries and self._native.saves_greenlet(native):

@@ -64,7 +64,7 @@ def _pattern() -> re.Pattern[bytes]:
     for opcode, operands in _OPERANDS.items():
         last = opcode | 0x3F if opcode >= 0x80 else opcode
         forms[operands] = forms.get(operands, b"") + rb"\x%02x-\x%02x" % (opcode, last)
-    choices = (b"[%s]%s" % (first, b"".join(parts[it] for it in form)) for form, first in forms.items())
+    choices = (b"[%s]%s" % (first, b"".join(parts[each] for each in form)) for form, first in forms.items())
     return re.compile(rb"([\x40-\x7f]|\x02.|\x03..|\x04....|.)((?:%s)*)" % b"|".join(choices), re.DOTALL)
 
 

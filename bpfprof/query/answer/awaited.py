@@ -107,8 +107,10 @@ def awaited_threads(profile: Profile, work: Work) -> Awaited | None:
     causes[of_last & (rows["share"] == IDLE) & (rows["reason"] == _SLEEP)] = CAUSES.index("sleep")
     part_of = np.bincount(causes[of_last], rows["ns"][of_last], len(CAUSES) + 2)[: len(CAUSES)] / walls[[*last]].sum()
     first, *others = np.argsort(-part_of, kind="stable").tolist()
-    second = next(it for it in others if CAUSES[it] in WAITS)
-    found = [(CAUSES[it], float(part_of[it])) for it in (first, second) if it == first or part_of[it] >= _SAID]
+    second = next(each for each in others if CAUSES[each] in WAITS)
+    found = [
+        (CAUSES[each], float(part_of[each])) for each in (first, second) if each == first or part_of[each] >= _SAID
+    ]
     is_first = of_last & (causes == first)
     return Awaited(
         fronts,
@@ -127,9 +129,9 @@ def awaited_text(profile: Profile, found: Awaited) -> str:
     """Two sentences, and a third of what else the last wait for."""
     is_one = len(found.fronts) == 1
     text = f"{_fronts(profile, found.fronts)} {'waits' if is_one else 'wait'} {percent(found.waits_part)} of "
-    first, *others = [*([it] for it in found.hands), found.last]
+    first, *others = [*([each] for each in found.hands), found.last]
     text += f"the time for {_threads(profile, first)}{_at(profile, found.frame)}."
-    text += "".join(f" That one waits for {_threads(profile, it)}." for it in others)
+    text += "".join(f" That one waits for {_threads(profile, each)}." for each in others)
     who = "That one waits" if len(found.last) == 1 else "Those wait"
     for number, (cause, part) in enumerate(found.causes):
         if cause == "sleep":
@@ -237,10 +239,10 @@ def _lock(profile: Profile, work: Work, last: tuple[int, ...]) -> AwaitedLock | 
     number = most_of(rows["lock"], rows["ns"])
     if not number or rows["ns"][rows["lock"] == number].sum() < _ONE_LOCK * rows["ns"].sum():
         return None
-    lock = next(it for it in lock_waits(profile, work, number) if it.number == number)
+    lock = next(each for each in lock_waits(profile, work, number) if each.number == number)
     held_ns, reasons = waits_while_held(profile, work, number)
     holders = [share for share in lock.holders if share.value >= 0 and profile.wakers[share.value].thread >= 0]
-    reason = next((it.value for it in reasons[:1] if it.ns > _MOST * held_ns), 0)
+    reason = next((each.value for each in reasons[:1] if each.ns > _MOST * held_ns), 0)
     return AwaitedLock(
         lock.threads,
         len({profile.threads[thread].pid for thread in lock.threads}),

@@ -35,7 +35,7 @@ def data_facts(profile: Profile, work: Work, path: CriticalPath, duration_ns: in
     # A loop that loads data itself would have others do it; what it does with theirs stays its own.
     made_ns, kept_ns = (path.loading_ns, 0) if loads_itself else (path.loaders_ns, path.loading_ns)
     computing_ns = path.wall_ns - path.data_ns - path.loading_ns + kept_ns
-    cpus = max((profile.info.cpu_limits.get(int(profile.threads[it].pid), 0.0) for it in path.loops), default=0.0)
+    cpus = max((profile.info.cpu_limits.get(int(profile.threads[loop].pid), 0.0) for loop in path.loops), default=0.0)
     cpu_ns = int(by_cause[[PYTHON, NATIVE, SPIN]].sum())
     made = dict(
         data_part=path.data_ns / path.wall_ns,

@@ -48,18 +48,18 @@ def device_facts(profile: Profile, work: Work) -> dict[str, Any]:
 def _launches(profile: Profile) -> dict[str, Any]:
     """What is known of calls that launch, where calls were counted."""
     rows = [
-        it
-        for it in library_calls(profile)
-        if not (it.is_inside or it.is_open) and kind_of(it.function, "lib") == LAUNCH
+        each
+        for each in library_calls(profile)
+        if not (each.is_inside or each.is_open) and kind_of(each.function, "lib") == LAUNCH
     ]
-    count = sum(it.count for it in rows)
-    return {"launches": count, "launch_ns": sum(it.total_ns for it in rows) / count} if count else {}
+    count = sum(row.count for row in rows)
+    return {"launches": count, "launch_ns": sum(row.total_ns for row in rows) / count} if count else {}
 
 
 def main_waits(profile: Profile, work: Work) -> tuple[int, ...]:
     """Main threads that wait for a GPU most of their time, places in Profile.threads."""
-    walls = np.array([it.wall_ns for it in profile.threads] or [0], np.int64)
-    is_main = np.array([int(it.tid) == int(it.pid) for it in profile.threads] or [False], np.bool_)
+    walls = np.array([thread.wall_ns for thread in profile.threads] or [0], np.int64)
+    is_main = np.array([int(thread.tid) == int(thread.pid) for thread in profile.threads] or [False], np.bool_)
     waits = work.rows[work.rows["share"] == GPU]
     ns = sums_by(waits["thread"], waits["ns"], len(walls))
     found: tuple[int, ...] = tuple(np.flatnonzero(is_main & (ns > _MOST * walls)).tolist())

@@ -260,7 +260,7 @@ def _operator_facts(work: Work, chosen: Bools) -> dict[str, Any]:
     """Of the operator with most of the chosen rows, those of Facts that say something of it."""
     operators, rows = find_operators(work.stack_frames.frames, work.stack_frames), work.rows[chosen]
     of_row = np.append(operators.of_frame, -1)[operators.owner[rows["stack"]]]
-    best = next((it for it in totals_of(of_row, rows["ns"]) if it.value >= 0), None)
+    best = next((each for each in totals_of(of_row, rows["ns"]) if each.value >= 0), None)
     if best is None:
         return {}
     return {"operator": operators.names[best.value], "operator_part": best.ns / max(int(rows["ns"].sum()), 1)}
@@ -386,7 +386,9 @@ def _room_part(work: Work, causes: Ints) -> float:
 def _is_in_loop(work: Work, chosen: Bools) -> bool:
     rows = work.rows[chosen]
     tail, name = _CALLBACK
-    called = work.stack_frames.have([it.name == name and it.file.endswith(tail) for it in work.stack_frames.frames])
+    called = work.stack_frames.have(
+        [frame.name == name and frame.file.endswith(tail) for frame in work.stack_frames.frames]
+    )
     return bool(rows["ns"][called[rows["stack"]]].sum() * 2 > rows["ns"].sum())
 
 

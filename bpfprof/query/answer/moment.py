@@ -164,7 +164,9 @@ def closer(moment: Moment, key: Key) -> Closer:
     callers: Counter[Key] = Counter()
     frame_of: dict[Key, Frame] = {}
     for stack, ns in zip(rows["stack"].tolist(), rows["ns"].tolist()):
-        frames = [profile.frames[it] for it in profile.stacks[stack] if profile.frames[it].kind == FrameKind.PYTHON]
+        frames = [
+            profile.frames[each] for each in profile.stacks[stack] if profile.frames[each].kind == FrameKind.PYTHON
+        ]
         at = next(
             (place for place in reversed(range(len(frames))) if (frames[place].name, frames[place].file) == key), 0
         )

@@ -35,8 +35,8 @@ _TASK_PART, _TASK_LEAST_NS, _TASK_END_NS = 0.5, 500_000_000, 300_000_000
 _WORKS = 0.05  # of the recording: so much work says what a program is about
 _NAMES = 6  # of threads of a deadlock
 _BEGUN_NS = 20_000_000  # what began so near to a thread's first moment began before it
-_DOES = {it.word: it.does for it in REASONS}
-_ADVICE = {it.word: it.advice for it in REASONS if it.advice}
+_DOES = {reason.word: reason.does for reason in REASONS}
+_ADVICE = {reason.word: reason.advice for reason in REASONS if reason.advice}
 _OF_THREAD = "dump PID shows what the other threads do"
 
 
@@ -58,7 +58,7 @@ def hung_facts(profile: Profile, work: Work) -> tuple[dict[str, Any], int]:
     """(those of Facts that say which threads wait for one another, or are stuck, where that is; -1: no such ones)"""
     if cycles := deadlocks(profile):
         first, frame = cycles[0], deadlock_frame(profile, work, cycles[0])
-        kind = next((it.kind for it in profile.last_waits if it.thread == first[0]), "lock")
+        kind = next((wait.kind for wait in profile.last_waits if wait.thread == first[0]), "lock")
         names = _names(profile, first)
         names = names if len(names) <= _NAMES else [*names[: _NAMES - 1], "..."]
         names += names[: len(names) > 1]
@@ -70,7 +70,7 @@ def hung_facts(profile: Profile, work: Work) -> tuple[dict[str, Any], int]:
         return {"stuck_part": 1.0, "stuck": tasks.sentence, "stuck_advice": tasks.advice}, tasks.frame
     if not stuck:
         return {}, -1
-    more = sum(len(it.threads) for it in stuck[1:])
+    more = sum(len(each.threads) for each in stuck[1:])
     text = stuck[0].sentence + (f" {more} more {'is' if more == 1 else 'are'} stuck." if more else "")
     part = int(work.stuck["stands_for_ns"].sum()) / max(int(work.working["ns"].sum()), 1)
     return {"stuck_part": part, "stuck": text, "stuck_advice": stuck[0].advice}, stuck[0].frame
@@ -78,9 +78,11 @@ def hung_facts(profile: Profile, work: Work) -> tuple[dict[str, Any], int]:
 
 def _names(profile: Profile, threads: Sequence[int]) -> list[str]:
     """Also of which process each is, where they are of several."""
-    found = [profile.threads[it] for it in threads]
-    are_of_one = len({it.pid for it in found}) == 1
-    return [(it.thread_name or "?") + ("" if are_of_one else f" of {it.process_name} ({it.pid})") for it in found]
+    found = [profile.threads[thread] for thread in threads]
+    are_of_one = len({each.pid for each in found}) == 1
+    return [
+        (each.thread_name or "?") + ("" if are_of_one else f" of {each.process_name} ({each.pid})") for each in found
+    ]
 
 
 def stuck_threads(profile: Profile, work: Work) -> list[Stuck]:
@@ -88,14 +90,14 @@ def stuck_threads(profile: Profile, work: Work) -> list[Stuck]:
     looks = profile.lock_holders
     told = zip(looks["thread"].tolist(), looks["holder"].tolist())
     last = {thread: LastWait(thread, "lock", "a lock", holder - 1, "", "", 0) for thread, holder in told}
-    last |= {it.thread: it for it in profile.last_waits}
+    last |= {each.thread: each for each in profile.last_waits}
     groups: dict[tuple[object, ...], list[np.void]] = {}
     for row in work.stuck:
         wait, own = last.get(int(row["thread"])), int(work.own[row["stack"]])
         what = (wait.name, wait.holder, wait.nobody) if wait else ()
         groups.setdefault((int(row["reason"]), own, profile.threads[row["thread"]].pid, *what), []).append(row)
     found = [_stuck(profile, work, rows, last) for rows in groups.values()]
-    return sorted(found, key=lambda it: (-it.ns, it.threads))
+    return sorted(found, key=lambda each: (-each.ns, each.threads))
 
 
 def stuck_tasks(profile: Profile, work: Work) -> Stuck | None:
@@ -112,7 +114,7 @@ def stuck_tasks(profile: Profile, work: Work) -> Stuck | None:
         places.setdefault(int(work.own[row["stack"]]), []).append(row)
     if not places:
         return None
-    frame, found = max(places.items(), key=lambda it: len(it[1]))
+    frame, found = max(places.items(), key=lambda each: len(each[1]))
     names = [profile.tasks[row["task"]].name for row in found]
     who = f"task {names[0]}" if len(names) == 1 else f"{len(names)} tasks ({folded_name(names)})"
     text = f"Stuck: {who} of asyncio wait{'s' * (len(names) == 1)} for a lock"
@@ -145,11 +147,11 @@ def _stuck(profile: Profile, work: Work, rows: list[np.void], last: dict[int, La
     text += f", {_since(profile, rows, wait)}; {holder}"
     kind = "thread" if is_behind or (wait and wait.kind in ("thread", "future")) else reason
     advice = _ADVICE.get(kind, _OF_THREAD)
-    return Stuck(threads, frame, int(sum(int(it["stands_for_ns"]) for it in rows)), text.rstrip("; ") + ".", advice)
+    return Stuck(threads, frame, int(sum(int(each["stands_for_ns"]) for each in rows)), text.rstrip("; ") + ".", advice)
 
 
 def _who(profile: Profile, threads: tuple[int, ...]) -> str:
-    names = [profile.threads[it].thread_name for it in threads]
+    names = [profile.threads[thread].thread_name for thread in threads]
     if len(threads) == 1:
         return names[0] or f"thread {profile.threads[threads[0]].tid}"
     return f"{len(threads)} threads ({folded_name(names)})"
@@ -183,9 +185,9 @@ def _what(profile: Profile, row: np.void, reason: str, wait: LastWait | None) ->
 
 def _since(profile: Profile, rows: list[np.void], wait: LastWait | None) -> str:
     """`since before the recording, for 12 min`."""
-    row = min(rows, key=lambda it: int(it["start_ns"]))
+    row = min(rows, key=lambda each: int(each["start_ns"]))
     began = int(row["start_ns"]) - profile.threads[row["thread"]].first_ns <= _BEGUN_NS
-    waited_ns = max((it.waited_ns for it in profile.last_waits if it.thread == int(row["thread"])), default=0)
+    waited_ns = max((each.waited_ns for each in profile.last_waits if each.thread == int(row["thread"])), default=0)
     text = "since before the recording" if began else f"for the last {_seconds(int(row['duration_ns']))}"
     return text + (f", for {_seconds(waited_ns)}" if began and waited_ns > int(row["duration_ns"]) else "")
 
@@ -225,7 +227,7 @@ def _holder(profile: Profile, work: Work, reason: str, wait: LastWait | None, is
 def _of_pool(profile: Profile, work: Work) -> str:
     """What a process of a pool does that has something to do."""
     assert profile.spans is not None
-    walls = np.array([it.wall_ns for it in profile.threads] or [0], np.int64)
+    walls = np.array([each.wall_ns for each in profile.threads] or [0], np.int64)
     works = work.stack_frames.pass_through(_WORKERS) & ~work.stack_frames.pass_through(_GETS)
     spans = profile.spans[works[profile.spans["stack"]]]
     for row in spans[spans["duration_ns"] * 2 >= walls[spans["thread"]]]:

@@ -173,7 +173,7 @@ def _more_of_limit(facts: Facts) -> str:
 
 def _is_the_story(profile: Profile, chain: Awaited) -> bool:
     """A main thread waits most of its time, and those at the end of that do not work either."""
-    mains = [int(profile.threads[it].tid) == int(profile.threads[it].pid) for it in chain.fronts]
+    mains = [int(profile.threads[each].tid) == int(profile.threads[each].pid) for each in chain.fronts]
     return all(mains) and chain.causes[0][0] in (*WAITS, "sleep")
 
 
@@ -363,7 +363,7 @@ def verdict_of(profile: Profile, work: Work) -> Verdict:
     sentence = rule.sentence(facts)
     chain = awaited_threads(profile, work) if rule.is_wait or rule.is_sum else None
     if chain and rule.is_sum and _is_the_story(profile, chain):
-        of_chain = next(it for it in RULES if it.bound == _BOUNDS.get(chain.causes[0][0], chain.causes[0][0]))
+        of_chain = next(each for each in RULES if each.bound == _BOUNDS.get(chain.causes[0][0], chain.causes[0][0]))
         bound, advice = str(of_chain.bound), str(of_chain.advice)
     elif not chain or not rule.is_wait or chain.causes[0][0] != facts.first:
         chain = None

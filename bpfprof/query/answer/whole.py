@@ -128,7 +128,9 @@ def _beside(roles: list[Role], whole: Whole) -> Whole:
 def _only(role: Role, threads: tuple[int, ...]) -> Role:
     """A role of which no more than these threads count, by name."""
     return (
-        role if {*role.threads} <= {*threads} else replace(role, threads=[it for it in role.threads if it in threads])
+        role
+        if {*role.threads} <= {*threads}
+        else replace(role, threads=[thread for thread in role.threads if thread in threads])
     )
 
 

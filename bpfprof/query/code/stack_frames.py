@@ -75,25 +75,30 @@ class StackFrames:
         """Whether each stack leads through one of these functions of Python: (end of the path, last words of names)."""
         return self.have(
             [
-                it.kind == FrameKind.PYTHON
-                and any(it.name.rpartition(".")[2] in names and it.file.endswith(file) for file, names in functions)
-                for it in self.frames
+                frame.kind == FrameKind.PYTHON
+                and any(
+                    frame.name.rpartition(".")[2] in names and frame.file.endswith(file) for file, names in functions
+                )
+                for frame in self.frames
             ]
         )
 
     def in_objects(self, names: tuple[str, ...]) -> Bools:
         """Whether each stack is in native code of a file whose name begins so."""
         return self.have(
-            [it.kind == FrameKind.NATIVE and it.file.rpartition("/")[2].startswith(names) for it in self.frames]
+            [
+                frame.kind == FrameKind.NATIVE and frame.file.rpartition("/")[2].startswith(names)
+                for frame in self.frames
+            ]
         )
 
     def in_functions(self, names: Collection[str]) -> Bools:
         """Whether each stack is in one of these native functions, whatever underscores they begin with."""
-        return self.have([it.kind == FrameKind.NATIVE and it.name.lstrip("_") in names for it in self.frames])
+        return self.have([frame.kind == FrameKind.NATIVE and frame.name.lstrip("_") in names for frame in self.frames])
 
     def in_files(self, parts: Collection[str]) -> Bools:
         """Whether the file of each stack's innermost Python frame has one of these in it."""
-        marked = [it.kind == FrameKind.PYTHON and any(part in it.file for part in parts) for it in self.frames]
+        marked = [frame.kind == FrameKind.PYTHON and any(part in frame.file for part in parts) for frame in self.frames]
         return np.array([*marked, False])[self.innermost_python()]
 
     def call_library(self, names: Collection[str]) -> Bools:
@@ -118,9 +123,9 @@ class StackFrames:
         """For each stack the outermost frame that may say who started its thread, -1: none."""
         return self.outermost_of_best(
             [
-                it.kind == FrameKind.PYTHON
-                or (it.kind in _NATIVE and not _BEGINNINGS.match(it.file.rpartition("/")[2]))
-                for it in self.frames
+                frame.kind == FrameKind.PYTHON
+                or (frame.kind in _NATIVE and not _BEGINNINGS.match(frame.file.rpartition("/")[2]))
+                for frame in self.frames
             ]
         )
 

@@ -90,7 +90,9 @@ def threads_beside(profile: Profile, before: Collection[int]) -> Bools:
     runs_own = np.append(StackFrames(profile.frames, profile.stacks).own_depths() > 0, False)
     has_own = np.zeros(len(profile.threads), np.bool_)
     has_own[profile.spans["thread"][runs_own[profile.spans["stack"]]]] = True
-    idles = [int(it.tid) in before and it.on_cpu_ns <= _BESIDE_PART * it.wall_ns for it in profile.threads]
+    idles = [
+        int(thread.tid) in before and thread.on_cpu_ns <= _BESIDE_PART * thread.wall_ns for thread in profile.threads
+    ]
     return np.array(idles, np.bool_) & ~has_own
 
 
@@ -107,7 +109,7 @@ def own_thread(profile: Profile, stretch: Stretch) -> Bools:
 
 
 def _threads(profile: Profile, pid: int) -> Bools:
-    return np.array([pid in (int(it.pid), it.namespace_pid) for it in profile.threads], np.bool_)
+    return np.array([pid in (int(thread.pid), thread.namespace_pid) for thread in profile.threads], np.bool_)
 
 
 def _time_in(spans: npt.NDArray[np.void], has_thread: Bools, edges: Floats) -> Floats:

@@ -91,7 +91,7 @@ def _loops(profile: Profile, work: Work, phases: StackPhases) -> tuple[int, ...]
     phase = phases.of_stack[rows["stack"]]
     computes = np.isin(phase, [phases.names.index(name) for name in (FORWARD, BACKWARD, OPTIMIZER)])
     in_step = phase != len(phases.names) - 1
-    step_ns, computing_ns = (sums_by(rows["thread"][it], rows["ns"][it], count) for it in (in_step, computes))
+    step_ns, computing_ns = (sums_by(rows["thread"][each], rows["ns"][each], count) for each in (in_step, computes))
     walls = np.array([thread.wall_ns for thread in profile.threads] or [0], np.int64)
     found: tuple[int, ...] = tuple(np.flatnonzero((step_ns > _MOST * walls) & (computing_ns > 0)).tolist())
     return found
@@ -107,7 +107,7 @@ def waited_ns(profile: Profile, work: Work, threads: tuple[int, ...], stacks: Bo
     if stacks is not None:
         chosen &= stacks[spans["stack"]]
     of = spans[chosen]
-    wakers = np.array([-1, *(it.thread for it in profile.wakers)], np.int64)[of["waker"].astype(np.int64)]
+    wakers = np.array([-1, *(waker.thread for waker in profile.wakers)], np.int64)[of["waker"].astype(np.int64)]
     known = (wakers >= 0) & ~np.isin(wakers, threads)
     ns = sums_by(wakers[known], of["stands_for_ns"][known].astype(np.int64), len(profile.threads))
     return {thread: int(ns[thread]) for thread in np.flatnonzero(ns).tolist()}
@@ -120,7 +120,7 @@ def handed_waits(profile: Profile, work: Work) -> dict[int, dict[int, int]]:
     handed = rows[rows["share"] == HANDED]
     waits = np.flatnonzero((spans["state"] == ThreadState.OFF_CPU) & (spans["waker"] > 0))
     of = picked(spans, waits[np.isin(_places(spans[["thread", "stack"]][waits]), _places(handed))])
-    wakers = np.array([-1, *(it.thread for it in profile.wakers)], np.int64)[of["waker"].astype(np.int64)]
+    wakers = np.array([-1, *(each.thread for each in profile.wakers)], np.int64)[of["waker"].astype(np.int64)]
     known = (wakers >= 0) & (wakers != of["thread"])
     of, wakers = picked(of, known), wakers[known]
     first, number = group_numbers([of["thread"], wakers])

@@ -23,9 +23,11 @@ def step_changes(before: Sequence[Steps], after: Sequence[Steps]) -> dict[str, C
     Each side: of one or more recordings their steps, of which there is one at least.
     """
     names = dict.fromkeys(name for steps in (*before, *after) for name in steps.phases if name != OTHER)
-    found = {STEP_ROW: _change([_durations(it) for it in before], [_durations(it) for it in after])}
-    changes = {name: _change([_phase(it, name) for it in before], [_phase(it, name) for it in after]) for name in names}
-    changes[OTHER] = _change([_phase(it, OTHER) for it in before], [_phase(it, OTHER) for it in after])
+    found = {STEP_ROW: _change([_durations(one) for one in before], [_durations(one) for one in after])}
+    changes = {
+        name: _change([_phase(one, name) for one in before], [_phase(one, name) for one in after]) for name in names
+    }
+    changes[OTHER] = _change([_phase(one, OTHER) for one in before], [_phase(one, OTHER) for one in after])
     ordered = sorted(changes.items(), key=lambda item: -item[1].before - item[1].after)
     return found | {name: each for name, each in ordered if each.before or each.after}
 

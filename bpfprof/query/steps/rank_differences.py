@@ -251,7 +251,7 @@ def _is_about_where(own: Ints, begins: Ints) -> bool:
 def _communicates(loop: RankLoop, begins: Ints, part: float = _NEARLY_ALL) -> bool:
     """Whether it does in so many of these steps."""
     cut = cut_spans(loop.start_ns, loop.end_ns, begins[:-1], begins[1:])
-    is_it = np.array([it.phase == COMMUNICATION for it in loop.activities] or [False])[loop.what]
+    is_it = np.array([activity.phase == COMMUNICATION for activity in loop.activities] or [False])[loop.what]
     return len(np.unique(cut.step[is_it[cut.span]])) >= part * (len(begins) - 1)
 
 
@@ -267,10 +267,10 @@ def _zeros(loops: Sequence[RankLoop]) -> list[int]:
 
 def _is_wait_for(loop: RankLoop, loops: Sequence[RankLoop]) -> Bools:
     """For each span whether it is a wait for another rank."""
-    pids = {int(it.thread.pid) for it in loops if it.host == loop.host} - {int(loop.thread.pid)}
+    pids = {int(each.thread.pid) for each in loops if each.host == loop.host} - {int(loop.thread.pid)}
     states = (CPU_PYTHON, CPU_NATIVE, READY, UNKNOWN)
-    is_wait = np.array([it.state not in states for it in loop.activities] or [False])[loop.what]
-    is_communication = np.array([it.phase == COMMUNICATION for it in loop.activities] or [False])[loop.what]
+    is_wait = np.array([activity.state not in states for activity in loop.activities] or [False])[loop.what]
+    is_communication = np.array([activity.phase == COMMUNICATION for activity in loop.activities] or [False])[loop.what]
     by_rank = np.array([*(pid in pids for pid, _ in loop.enders), False])[loop.ended_by]
     return np.asarray(is_wait & (is_communication | by_rank))
 
@@ -304,7 +304,7 @@ def _differences(tables: Sequence[_Times], longest: int, depth: int) -> list[Mor
             sums[key] = sums.get(key, 0.0) + ns
         added.append(sums)
     found = [
-        More(*key, added[longest].get(key, 0.0), _median([it.get(key, 0.0) for it in added], longest))
+        More(*key, added[longest].get(key, 0.0), _median([one.get(key, 0.0) for one in added], longest))
         for key in {key: None for table in added for key in table}
     ]
     return sorted(found, key=lambda each: -each.more_ns)
@@ -321,8 +321,8 @@ def _cause(differences: Sequence[list[More]], loop: RankLoop, is_own: Bools) -> 
     of_phase = [each for each in states if each.phase == phase.phase]
     state = of_phase[0]
     if state.state == READY:  # who computes more waits more for a CPU, too
-        computes = [it for it in of_phase if it.state in (CPU_PYTHON, CPU_NATIVE)]
-        state = next((it for it in computes if it.more_ns > _FOR_IT * state.more_ns), state)
+        computes = [one for one in of_phase if one.state in (CPU_PYTHON, CPU_NATIVE)]
+        state = next((one for one in computes if one.more_ns > _FOR_IT * state.more_ns), state)
     function = next(each for each in functions if (each.phase, each.state) == (state.phase, state.state))
     state_ns = sum(each.more_ns for each in states if each.state == state.state)
     line = _line_of(loop, is_own, function)
@@ -337,7 +337,10 @@ def _lengths(loop: RankLoop) -> Ints:
 def _are(loop: RankLoop, function: More) -> Bools:
     """For each activity."""
     wanted = function.phase, function.state, _without_line(function.function)
-    return np.array([(it.phase, it.state, _without_line(it.function)) == wanted for it in loop.activities], np.bool_)
+    return np.array(
+        [(activity.phase, activity.state, _without_line(activity.function)) == wanted for activity in loop.activities],
+        np.bool_,
+    )
 
 
 def _line_of(loop: RankLoop, is_own: Bools, function: More) -> Frame | None:

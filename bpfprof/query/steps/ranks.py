@@ -87,7 +87,7 @@ def _who(thread: ThreadTime) -> str:
 def _trains(loop: RankLoop) -> bool:
     """Whether it spends time in what only a training does."""
     spent_ns = np.bincount(loop.what, loop.end_ns - loop.start_ns, len(loop.activities))
-    is_it = [it.phase in (FORWARD, BACKWARD, OPTIMIZER, COMMUNICATION) for it in loop.activities]
+    is_it = [activity.phase in (FORWARD, BACKWARD, OPTIMIZER, COMMUNICATION) for activity in loop.activities]
     return bool(spent_ns[is_it].sum() > _TRAINS * spent_ns.sum())
 
 
@@ -131,10 +131,10 @@ def _loop(profile: Profile, recording: str, steps: Steps, stack_frames: StackFra
         for of_phase, number, frame in keys.tolist()
     )
     enders = tuple(
-        (int(it.pid), f"{it.thread_name} of {it.process_name} ({it.pid})")
-        if it.kind == "thread"
-        else (0, f"a {it.kind}")
-        for it in profile.wakers
+        (int(waker.pid), f"{waker.thread_name} of {waker.process_name} ({waker.pid})")
+        if waker.kind == "thread"
+        else (0, f"a {waker.kind}")
+        for waker in profile.wakers
     )
     return RankLoop(
         recording,
@@ -156,8 +156,8 @@ def _communicate(profile: Profile, thread: int, spans: npt.NDArray[np.void], in_
     """Which of the thread's spans wait for one of its process that waits for other ranks meanwhile, as that does which
     runs a backward pass."""
     assert profile.spans is not None
-    wakers = np.array([-1, *(it.thread for it in profile.wakers)], np.int64)[spans["waker"].astype(np.int64)]
-    pids = np.array([*(int(it.pid) for it in profile.threads), -1], np.int64)
+    wakers = np.array([-1, *(waker.thread for waker in profile.wakers)], np.int64)[spans["waker"].astype(np.int64)]
+    pids = np.array([*(int(each.pid) for each in profile.threads), -1], np.int64)
     handed = (spans["state"] == ThreadState.OFF_CPU) & (pids[wakers] == pids[thread]) & (wakers != thread)
     found: Bools = np.zeros(len(spans), np.bool_)
     for other in np.unique(wakers[handed]).tolist():

@@ -142,8 +142,10 @@ def _threads(profile: Profile, stack_frames: StackFrames, function: re.Pattern[s
         has_python = np.append(stack_frames.innermost_python() >= 0, False)
         own = profile.spans[has_python[profile.spans["stack"]]]
         spent = np.bincount(own["thread"], own["duration_ns"], len(profile.threads))
-        is_main = [int(it.tid) == int(it.pid) for it in profile.threads]
-        return [it for it in np.argsort(-spent, kind="stable").tolist() if is_main[it] and spent[it]][:_MOST_PROCESSES]
+        is_main = [int(thread.tid) == int(thread.pid) for thread in profile.threads]
+        return [each for each in np.argsort(-spent, kind="stable").tolist() if is_main[each] and spent[each]][
+            :_MOST_PROCESSES
+        ]
     is_it = [frame.kind == FrameKind.PYTHON and bool(function.search(frame.name)) for frame in profile.frames]
     has_it = np.append(stack_frames.have(is_it), False)
     own = profile.spans[has_it[profile.spans["stack"]]]

@@ -105,7 +105,9 @@ def _outliers(profile: Profile, steps: Steps) -> tuple[Outlier, ...]:
     for step in slow[np.argsort(-durations[slow], kind="stable")].tolist():
         more_ns = float(durations[step]) - middle
         more = steps.phase_ns[step] - usual_phases
-        of_phases = [Excess(steps.phases[it], None, "", float(more[it])) for it in np.argsort(-more, kind="stable")]
+        of_phases = [
+            Excess(steps.phases[each], None, "", float(more[each])) for each in np.argsort(-more, kind="stable")
+        ]
         found.append(
             Outlier(step, int(durations[step]), _largest(of_phases, more_ns), _largest(functions[step], more_ns))
         )

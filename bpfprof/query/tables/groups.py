@@ -109,7 +109,7 @@ def group_waits(
     waits = waits_of(profile)
     waits.rows["is_idle"] &= not with_idle
     owners = np.array(wait_owners(profile.frames, profile.stacks), np.int64)
-    wakers = np.array([it.thread for it in profile.wakers], np.int64)
+    wakers = np.array([waker.thread for waker in profile.wakers], np.int64)
     context = _Context(profile, waits, by, owner_functions(profile.frames, owners), owners, wakers, waker_depth, merged)
     rows = waits.rows
     total_ns = rows["total_ns"]

@@ -131,7 +131,9 @@ def _groups(
         names, numbers = _numbered(words)
         return names, numbers[merged.group_of[rows["thread"]] if merged else rows["thread"]], None, []
     if by == "waker":
-        pids = {waker.pid for waker in profile.wakers if waker.kind == "thread"} | {it.pid for it in profile.threads}
+        pids = {waker.pid for waker in profile.wakers if waker.kind == "thread"} | {
+            each.pid for each in profile.threads
+        }
         names = ["not known", *(_waker_name(waker, profile, len(pids) > 1) for waker in profile.wakers)]
         return names, np.where(rows["reason"] > 0, rows["waker"], -1), None, []
     if by == "lock":
@@ -168,7 +170,9 @@ def _frame_groups(profile: Profile, by: str) -> tuple[Ints, list[str], list[Fram
             first[key] = len(frames)
             frames.append(frame)
         of_frame.append(first.get(key, -1))
-    names = [str(key) for key in first] if by in ("library", "file") else [function_name(it) for it in frames if it]
+    names = (
+        [str(key) for key in first] if by in ("library", "file") else [function_name(each) for each in frames if each]
+    )
     return np.array(of_frame, np.int64), names, frames
 
 

@@ -72,7 +72,7 @@ def pools_of(profile: Profile, work: Work) -> list[Pool]:
     count, kind = len(profile.threads), kinds[rows["stack"]]
     all_ns = sums_by(rows["thread"], np.where(is_cpu | is_ready, rows["ns"], 0), count)
     found: dict[str, Pool] = {}
-    for name in dict.fromkeys(it.name for it in _KINDS):
+    for name in dict.fromkeys(each.name for each in _KINDS):
         numbers = [number for number, it in enumerate(_KINDS) if it.name == name]
         of_it = np.isin(kind, numbers) & (is_cpu | is_ready)
         if not of_it.any():

@@ -50,9 +50,13 @@ def roles_of(profile: Profile, work: Work) -> list[Role]:
         busy = {index: sum(by_thread[index][:IDLE]) for index in members}
         usual = median(busy.values())
         # Of two the one that works more is not told from the usual.
-        apart = [it for it in members if len(members) > 2 and _differs(busy[it], usual, profile.threads[it].wall_ns)]
+        apart = [
+            member
+            for member in members
+            if len(members) > 2 and _differs(busy[member], usual, profile.threads[member].wall_ns)
+        ]
         together = sorted({*members} - {*apart})
-        found += [_role(profile, by_thread, kinds, part) for part in (together, *[[it] for it in apart]) if part]
+        found += [_role(profile, by_thread, kinds, part) for part in (together, *[[each] for each in apart]) if part]
     return sorted(found, key=lambda role: (role.shares[HANDED] - sum(role.shares.values()), -role.wall_ns, role.name))
 
 

@@ -39,7 +39,9 @@ class LockWaits:
 
 def file_locked_for(profile: Profile, lock: LockWaits) -> tuple[str, str]:
     """(the file, the process that has it locked) which its threads waited for when the recording ended; "": none."""
-    of_it = (it for it in profile.last_waits if it.thread in lock.threads and it.kind == "file-lock" and it.held_by)
+    of_it = (
+        wait for wait in profile.last_waits if wait.thread in lock.threads and wait.kind == "file-lock" and wait.held_by
+    )
     found = next(of_it, None)
     if found is None:
         return "", ""

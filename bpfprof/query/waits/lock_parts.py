@@ -166,7 +166,7 @@ def _together(rows: npt.NDArray[np.void], is_released: Bools) -> Ints:
     is_same = np.diff(rows["thread"][by_thread].astype(np.int64)) == 0
     goes_on[by_thread[:-1]] = is_same & (begin_ns[by_thread[1:]] - end_ns[by_thread[:-1]] <= _AGAIN_NS)
     ran_out = ~is_released & (end_ns > to_ns[number] - _AGAIN_NS)
-    again, never = (np.bincount(number[ran_out & it], minlength=len(places)) > 0 for it in (goes_on, ~goes_on))
+    again, never = (np.bincount(number[ran_out & each], minlength=len(places)) > 0 for each in (goes_on, ~goes_on))
     is_new = np.append(True, (from_ns[1:] - to_ns[:-1] > _AGAIN_NS) | ~again[:-1] | never[:-1])[: len(places)]
     return np.asarray((np.cumsum(is_new) - 1)[number])
 

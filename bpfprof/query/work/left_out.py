@@ -33,7 +33,8 @@ def are_beside_python(profile: Profile, spans: npt.NDArray[np.void], stack_frame
     threads = np.unique(spans["thread"][has_python[spans["stack"]]]).tolist()
     of_python = {profile.threads[thread].pid for thread in threads}
     return np.array(
-        [it.is_kernel_thread or (bool(of_python) and it.pid not in of_python) for it in profile.threads] or [False]
+        [each.is_kernel_thread or (bool(of_python) and each.pid not in of_python) for each in profile.threads]
+        or [False]
     )
 
 
@@ -74,7 +75,9 @@ def _reached(waits_for: dict[int, set[int]], pid: int) -> set[int]:
 def like_those_with_stacks(spans: npt.NDArray[np.void], shares: Ints, waits: Bools, stack_frames: StackFrames) -> Ints:
     """A wait for a lock of which there is no stack is for work, or for others, where most of that thread's are."""
     is_lock = waits & (spans["reason"] == _LOCK)
-    has_stack = (stack_frames.innermost_of_best([it.kind in _CODE for it in stack_frames.frames]) >= 0)[spans["stack"]]
+    has_stack = (stack_frames.innermost_of_best([frame.kind in _CODE for frame in stack_frames.frames]) >= 0)[
+        spans["stack"]
+    ]
     count = int(spans["thread"].max(initial=0)) + 1
     known, ns = is_lock & has_stack, spans["stands_for_ns"].astype(np.int64)
     all_ns = sums_by(spans["thread"][known], ns[known], count)

@@ -71,7 +71,7 @@ def places_of(profile: Profile, work: Work, rows: npt.NDArray[np.void] | None = 
             )
         )
     of_first = functions[first] if first >= 0 else -1
-    return sorted(found, key=lambda it: (functions[it.frame] != of_first, -it.own_ns, it.frame))
+    return sorted(found, key=lambda each: (functions[each.frame] != of_first, -each.own_ns, each.frame))
 
 
 def top_place(

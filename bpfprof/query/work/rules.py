@@ -78,11 +78,11 @@ class SpanFacts:
         reason = spans["reason"].astype(np.int64)
         self.polls: Bools = reason == _POLL
         self.pipes: Bools = reason == _PIPE
-        self.pid_of_thread = np.array([*(int(it.pid) for it in profile.threads), -1], np.int64)
+        self.pid_of_thread = np.array([*(int(thread.pid) for thread in profile.threads), -1], np.int64)
         self.pids = self.pid_of_thread[self.thread]
         waker = spans["waker"].astype(np.int64)
-        self.ended_by = np.array([-1, *(it.thread for it in profile.wakers)], np.int64)[waker]
-        self.by_timer = np.array([False, *(it.kind == "timer" for it in profile.wakers)])[waker]
+        self.ended_by = np.array([-1, *(each.thread for each in profile.wakers)], np.int64)[waker]
+        self.by_timer = np.array([False, *(each.kind == "timer" for each in profile.wakers)])[waker]
         self.by_another = self.waits & (self.ended_by >= 0) & (self.ended_by != self.thread)
         self.by_family = self.by_another & (self.pid_of_thread[self.ended_by] == self.pids)
         hand_over, of_pool = hand_overs(profile.frames, stack_frames)
@@ -117,53 +117,53 @@ class SpanFacts:
         """
         line, ns = lines[self.stack] + 1, self.spans["stands_for_ns"].astype(np.int64)
         count, is_cpu = int(line.max(initial=0)) + 1, np.isin(self.shares, (PYTHON, NATIVE, SPIN))
-        spun_ns, cpu_ns = (sums_by(line[it], ns[it], count) for it in (turns, turns | is_cpu))
+        spun_ns, cpu_ns = (sums_by(line[each], ns[each], count) for each in (turns, turns | is_cpu))
         return np.asarray((2 * spun_ns > cpu_ns)[line] & (line > 0))
 
 
-def _in_subprocess(it: SpanFacts) -> Bools:
-    frames = it.stack_frames.frames
+def _in_subprocess(facts: SpanFacts) -> Bools:
+    frames = facts.stack_frames.frames
     marked = [frame.kind == FrameKind.PYTHON and frame.file.endswith("/subprocess.py") for frame in frames]
-    return it.waits & it.polls & it.stack_frames.have(marked)[it.stack]
+    return facts.waits & facts.polls & facts.stack_frames.have(marked)[facts.stack]
 
 
-def _collective(it: SpanFacts) -> Bools:
-    found: Bools = it.waits & (it.shares == HANDED) & are_collectives(it.stack_frames)[it.stack]
-    return found if len(np.unique(it.pids[found])) == 1 else np.zeros(len(found), np.bool_)
+def _collective(facts: SpanFacts) -> Bools:
+    found: Bools = facts.waits & (facts.shares == HANDED) & are_collectives(facts.stack_frames)[facts.stack]
+    return found if len(np.unique(facts.pids[found])) == 1 else np.zeros(len(found), np.bool_)
 
 
-def _of_client(it: SpanFacts) -> Bools:
-    objects = it.profile.objects
+def _of_client(facts: SpanFacts) -> Bools:
+    objects = facts.profile.objects
     listening = {place for place, name in enumerate(objects, 1) if name.startswith(LISTENING)}
-    of_client = np.isin(it.spans["object"], [*listening | it.profile.info.accepted])
-    found: Bools = it.waits & of_client & ~it.stack_frames.in_functions(_SENDS)[it.stack]
+    of_client = np.isin(facts.spans["object"], [*listening | facts.profile.info.accepted])
+    found: Bools = facts.waits & of_client & ~facts.stack_frames.in_functions(_SENDS)[facts.stack]
     return found
 
 
-def _in_loop_of_server(it: SpanFacts) -> Bools:
-    listens = it.profile.info.listens
-    serves = np.array([listens.get(int(each.pid), False) for each in it.profile.threads] or [False])
-    in_loop = it.stack_frames.in_functions(_EPOLL) & it.in_python
-    found: Bools = it.polls & serves[it.thread] & in_loop[it.stack]
+def _in_loop_of_server(facts: SpanFacts) -> Bools:
+    listens = facts.profile.info.listens
+    serves = np.array([listens.get(int(each.pid), False) for each in facts.profile.threads] or [False])
+    in_loop = facts.stack_frames.in_functions(_EPOLL) & facts.in_python
+    found: Bools = facts.polls & serves[facts.thread] & in_loop[facts.stack]
     return found
 
 
-def _sleeps_for_lock(it: SpanFacts) -> Bools:
-    frames = it.stack_frames
-    return it.waits & (frames.in_objects(_SLEEPS_FOR_LOCKS) | frames.in_files(_LOCK_FILES))[it.stack]
+def _sleeps_for_lock(facts: SpanFacts) -> Bools:
+    frames = facts.stack_frames
+    return facts.waits & (frames.in_objects(_SLEEPS_FOR_LOCKS) | frames.in_files(_LOCK_FILES))[facts.stack]
 
 
-def _of_handler(it: SpanFacts) -> Bools:
-    if not (it.waits & (it.shares == SLEEP)).any():
-        return np.zeros(len(it.shares), np.bool_)
-    return it.waits & it.stack_frames.pass_through(HANDLERS)[it.stack]
+def _of_handler(facts: SpanFacts) -> Bools:
+    if not (facts.waits & (facts.shares == SLEEP)).any():
+        return np.zeros(len(facts.shares), np.bool_)
+    return facts.waits & facts.stack_frames.pass_through(HANDLERS)[facts.stack]
 
 
-def _asks_device(it: SpanFacts) -> Bools:
-    asks = it.on_cpu & it.waiting.queries[it.stack]
+def _asks_device(facts: SpanFacts) -> Bools:
+    asks = facts.on_cpu & facts.waiting.queries[facts.stack]
     if not asks.any():
         return asks
-    return it.on_cpu & it.in_lines_of(it.stack_frames.own_code(), asks)
+    return facts.on_cpu & facts.in_lines_of(facts.stack_frames.own_code(), asks)
 
 
 @dataclass(frozen=True)
@@ -179,30 +179,32 @@ class Rule:
 # In this order: a rule sees what those before it left. Two may change places where neither gives what the other is of.
 RULES = (
     Rule("a poll of the module subprocess is for a child", (NET,), CHILD, _in_subprocess),
-    Rule("another thread gave what was asked for", (NET, OTHER), HANDED, lambda it: it.by_another),
-    Rule("a thread of its process wrote to the pipe", (CHILD,), HANDED, lambda it: it.by_family & it.pipes),
+    Rule("another thread gave what was asked for", (NET, OTHER), HANDED, lambda facts: facts.by_another),
+    Rule("a thread of its process wrote to the pipe", (CHILD,), HANDED, lambda facts: facts.by_family & facts.pipes),
     Rule(
         "another thread gave what it waited for, in a function that waits for one",
         _WAITS,
         HANDED,
-        lambda it: it.by_another & (it.hand_over | it.of_pool),
+        lambda facts: facts.by_another & (facts.hand_over | facts.of_pool),
     ),
     # Who ends a wait for another thread is not always known, as when that thread ends.
     Rule(
         "it waited for another thread, and who ended that is not known",
         (LOCK,),
         HANDED,
-        lambda it: it.waits & (it.ended_by < 0) & ~it.by_timer & it.hand_over,
+        lambda facts: facts.waits & (facts.ended_by < 0) & ~facts.by_timer & facts.hand_over,
     ),
     Rule("the other ranks of a collective are not recorded", (HANDED,), NET, _collective),
     # A wait whose time ran out is a look whether there is something to do, but where others had to give the lock, or a
     # server the answer: psycopg 3 looks ten times a second whether it was interrupted meanwhile.
-    Rule("the time for a lock ran out", (LOCK,), IDLE, lambda it: it.waits & it.by_timer & ~it.had_by_others),
+    Rule(
+        "the time for a lock ran out", (LOCK,), IDLE, lambda facts: facts.waits & facts.by_timer & ~facts.had_by_others
+    ),
     Rule(
         "the time of a poll ran out",
         (NET, CHILD),
         IDLE,
-        lambda it: it.waits & it.by_timer & it.polls & ~ask(it.stack_frames)[it.stack],
+        lambda facts: facts.waits & facts.by_timer & facts.polls & ~ask(facts.stack_frames)[facts.stack],
     ),
     # A client asks when it wants something.
     Rule("a client did not ask", (NET,), IDLE, _of_client),
@@ -215,14 +217,16 @@ RULES = (
         "a device computes or copies",
         (*_ON_CPU, READY, *_WAITS, SPIN, HANDED, IDLE),
         GPU,
-        lambda it: (it.waits | it.may_spin) & it.waiting.for_device[it.stack] & ~np.isin(it.shares, (GIL, DISK)),
+        lambda facts: (
+            (facts.waits | facts.may_spin) & facts.waiting.for_device[facts.stack] & ~np.isin(facts.shares, (GIL, DISK))
+        ),
     ),
-    Rule("it spins", (*_ON_CPU, GPU), SPIN, lambda it: it.on_cpu & it.waiting.spins[it.stack]),
+    Rule("it spins", (*_ON_CPU, GPU), SPIN, lambda facts: facts.on_cpu & facts.waiting.spins[facts.stack]),
     Rule(
         "a line of Python spins",
         (PYTHON,),
         SPIN,
-        lambda it: it.on_cpu & it.in_lines_of(it.stack_frames.innermost_python(), it.shares == SPIN),
+        lambda facts: facts.on_cpu & facts.in_lines_of(facts.stack_frames.innermost_python(), facts.shares == SPIN),
     ),
     # Asking a device whether it is done returns at once, and so is part of a loop in Python.
     Rule("a line asks a device again and again", _ON_CPU, GPU, _asks_device),
@@ -230,34 +234,36 @@ RULES = (
         "a known function of an idle thread",
         (GIL, GPU, HANDED, *_WAITS),
         IDLE,
-        lambda it: it.waits & (it.spans["flags"] & SpanFlag.IDLE > 0),
+        lambda facts: facts.waits & (facts.spans["flags"] & SpanFlag.IDLE > 0),
     ),
     Rule(
         "a process without Python beside one with it, or a kernel thread",
         (LOCK, NET, SLEEP, CHILD, OTHER),
         IDLE,
-        lambda it: it.waits & are_beside_python(it.profile, it.spans, it.stack_frames)[it.thread],
+        lambda facts: facts.waits & are_beside_python(facts.profile, facts.spans, facts.stack_frames)[facts.thread],
     ),
 )
 
 
-def shares_of_spans(it: SpanFacts) -> tuple[Ints, Bools]:
+def shares_of_spans(facts: SpanFacts) -> tuple[Ints, Bools]:
     """(a place in SHARES, IDLE or HANDED for each span, which are stuck).
 
     After the rules comes what depends on threads as a whole: who was waited for, what hangs, who serves nobody.
     """
-    profile, spans, shares, waits = it.profile, it.spans, it.shares, it.waits
+    profile, spans, shares, waits = facts.profile, facts.spans, facts.shares, facts.waits
     for rule in RULES:
-        shares[np.isin(shares, rule.of) & rule.holds(it)] = rule.to
-    leave_out_awaited(profile, spans, shares, np.where(waits & (shares == CHILD), it.ended_by, -1), it.pid_of_thread)
-    behind = waits & it.hand_over
-    stuck = settle_unended(profile, spans, it.stack_frames, Known(shares, behind, it.had_by_others))
+        shares[np.isin(shares, rule.of) & rule.holds(facts)] = rule.to
+    leave_out_awaited(
+        profile, spans, shares, np.where(waits & (shares == CHILD), facts.ended_by, -1), facts.pid_of_thread
+    )
+    behind = waits & facts.hand_over
+    stuck = settle_unended(profile, spans, facts.stack_frames, Known(shares, behind, facts.had_by_others))
     works = np.isin(shares, (PYTHON, NATIVE, READY, DISK, GIL)) | stuck
-    serve_nobody = servants(profile, spans, works, waits & np.isin(shares, (HANDED, LOCK)), it.stack_frames)
-    serve_nobody |= of_drivers(it.stack_frames, spans, len(profile.threads))
+    serve_nobody = servants(profile, spans, works, waits & np.isin(shares, (HANDED, LOCK)), facts.stack_frames)
+    serve_nobody |= of_drivers(facts.stack_frames, spans, len(profile.threads))
     # What records is no work of what is recorded, nor is waiting for it.
-    shares[np.isin(it.pids, [*profile.info.own_pids])] = IDLE
-    shares[waits & (shares == CHILD) & np.isin(it.pids, [*profile.info.above_pids])] = IDLE
-    shares = like_those_with_stacks(spans, shares, waits, it.stack_frames)
-    shares[serve_nobody[it.thread] & ~it.on_cpu & ~stuck & ~np.isin(shares, (READY, DISK, GIL))] = IDLE
+    shares[np.isin(facts.pids, [*profile.info.own_pids])] = IDLE
+    shares[waits & (shares == CHILD) & np.isin(facts.pids, [*profile.info.above_pids])] = IDLE
+    shares = like_those_with_stacks(spans, shares, waits, facts.stack_frames)
+    shares[serve_nobody[facts.thread] & ~facts.on_cpu & ~stuck & ~np.isin(shares, (READY, DISK, GIL))] = IDLE
     return shares, stuck

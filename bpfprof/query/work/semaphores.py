@@ -41,7 +41,7 @@ def fought_for(
     releases_there = (giver >= 0) & (giver == function)
     is_one = (waits_too | releases_there | _ends_with(stack_frames)[spans["waker_stack"][rows]]) & (waker != thread)
     ns = spans["stands_for_ns"][rows].astype(np.int64)
-    whole, by_one = (np.bincount(number, weights=it) for it in (ns, ns * is_one))
+    whole, by_one = (np.bincount(number, weights=each) for each in (ns, ns * is_one))
     found[rows] = ((by_one > 0) & (by_one >= _MOST * whole))[number]
     return found
 

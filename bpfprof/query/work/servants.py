@@ -24,10 +24,10 @@ def servants(
 ) -> Bools:
     """For each thread whether it is one. works, behind: whether each span is work, or waits for another thread."""
     count = len(profile.threads)
-    walls = np.array([it.wall_ns for it in profile.threads] or [0], np.int64).clip(1)
+    walls = np.array([thread.wall_ns for thread in profile.threads] or [0], np.int64).clip(1)
     worked_ns = np.bincount(spans["thread"][works], spans["stands_for_ns"][works], len(walls))
     in_python = stack_frames.innermost_python() >= 0
-    is_main = np.array([int(it.tid) == int(it.pid) for it in profile.threads] or [False], np.bool_)
+    is_main = np.array([int(thread.tid) == int(thread.pid) for thread in profile.threads] or [False], np.bool_)
     matters = is_main | (np.bincount(spans["thread"][in_python[spans["stack"]]], minlength=len(walls)) > 0)
     kept = matters | (worked_ns > _WORKS * walls)
     awaited = _awaited(profile, spans[behind], walls)
@@ -44,7 +44,7 @@ def servants(
 
 def of_drivers(stack_frames: StackFrames, spans: npt.NDArray[np.void], count: int) -> Bools:
     """For each thread whether the driver of a device began it: what it waits for is work, whatever it does then."""
-    is_driver = [bool(DRIVERS.match(it.file.rpartition("/")[2])) for it in stack_frames.frames]
+    is_driver = [bool(DRIVERS.match(frame.file.rpartition("/")[2])) for frame in stack_frames.frames]
     found = np.zeros(max(count, 1), np.bool_)
     found[spans["thread"][np.array([*is_driver, False])[stack_frames.beginnings()][spans["stack"]]]] = True
     found[spans["thread"][(stack_frames.innermost_python() >= 0)[spans["stack"]]]] = False
@@ -55,13 +55,13 @@ def _may_be_awaited(profile: Profile, waits: npt.NDArray[np.void], matters: Bool
     """Threads of processes of which one waits much for what is not known."""
     unknown = (waits["waker"] == 0) & matters[waits["thread"]]
     ns = np.bincount(waits["thread"][unknown], waits["stands_for_ns"][unknown], len(walls))
-    pids = np.array([int(it.pid) for it in profile.threads] or [-1], np.int64)
+    pids = np.array([int(thread.pid) for thread in profile.threads] or [-1], np.int64)
     return np.isin(pids, pids[ns > _UNKNOWN * walls])
 
 
 def _awaited(profile: Profile, waits: npt.NDArray[np.void], walls: Ints) -> dict[int, set[int]]:
     """For each thread those that it waits long for."""
-    wakers = np.array([-1, *(it.thread for it in profile.wakers)], np.int64)[waits["waker"].astype(np.int64)]
+    wakers = np.array([-1, *(each.thread for each in profile.wakers)], np.int64)[waits["waker"].astype(np.int64)]
     known = (wakers >= 0) & (wakers != waits["thread"])
     pairs, of_pair = np.unique(waits["thread"][known].astype(np.int64) << 32 | wakers[known], return_inverse=True)
     ns = np.bincount(of_pair, waits["stands_for_ns"][known], len(pairs))

@@ -14,7 +14,7 @@ SHARES = ("python", "native", "ready", "gil", "lock", "disk", "net", "device", "
 IDLE, HANDED = len(SHARES), len(SHARES) + 1
 PYTHON, NATIVE, READY, GIL, LOCK, DISK, NET, DEVICE, GPU, SPIN, SLEEP, CHILD, OTHER = range(len(SHARES))
 
-OF_REASON = {it.word: it.share for it in REASONS}
+OF_REASON = {reason.word: reason.share for reason in REASONS}
 
 
 def reason_shares(reason: Ints) -> Ints:

@@ -128,7 +128,7 @@ def work_of(profile: Profile, with_wakers: bool = False) -> Work:
     pids = np.array([int(thread.pid) for thread in profile.threads] or [0], np.int64)
     own = stack_frames.own_code()
     functions = owner_functions(profile.frames, own)
-    waker_threads = np.array([-1, *(it.thread for it in profile.wakers)], np.int64)[spans["waker"].astype(np.int64)]
+    waker_threads = np.array([-1, *(each.thread for each in profile.wakers)], np.int64)[spans["waker"].astype(np.int64)]
     fought = fought_for(spans, spans["state"] == ThreadState.OFF_CPU, waker_threads, stack_frames, functions)
     is_cpu = spans["state"] == ThreadState.ON_CPU
     cpu_ns = sums_by(spans["stack"][is_cpu], spans["stands_for_ns"][is_cpu].astype(np.int64), len(profile.stacks))

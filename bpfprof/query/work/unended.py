@@ -122,14 +122,14 @@ class _Judge:
     def __init__(self, profile: Profile, frames: StackFrames, known: Known, still: set[int]) -> None:
         self._profile, self._known = profile, known
         self._still = still  # threads with such a wait
-        self._last = {it.thread: it for it in profile.last_waits}
+        self._last = {wait.thread: wait for wait in profile.last_waits}
         looks = profile.lock_holders
         self._holders = dict(zip(looks["thread"].tolist(), (looks["holder"].astype(np.int64) - 1).tolist()))
-        self._holders |= {it.thread: it.holder for it in profile.last_waits if it.holder >= 0}
-        self._have_end = {it.thread for it in profile.last_waits if it.has_end}
+        self._holders |= {wait.thread: wait.holder for wait in profile.last_waits if wait.holder >= 0}
+        self._have_end = {wait.thread for wait in profile.last_waits if wait.has_end}
         self._have_end |= {*looks["thread"][looks["has_end"] > 0].tolist()}
         self._in_python = frames.innermost_python() >= 0
-        self._has_frames = frames.innermost_of_best([it.kind in _FRAMES for it in frames.frames]) >= 0
+        self._has_frames = frames.innermost_of_best([frame.kind in _FRAMES for frame in frames.frames]) >= 0
         self._functions = {name: frames.have(_named(frames, names)) for name, names in _SETS.items()}
         self._outside = _in_other_libraries(frames)
 
@@ -208,14 +208,16 @@ _SETS = {"mutex": _MUTEXES, "turns": _TAKES_TURNS, "accepts": _ACCEPTS, "writes"
 def _named(frames: StackFrames, names: Iterable[str]) -> list[bool]:
     wanted = frozenset(names)
     kinds = (FrameKind.NATIVE, FrameKind.KERNEL)
-    return [it.kind in kinds and it.name.partition("@")[0] in wanted for it in frames.frames]
+    return [frame.kind in kinds and frame.name.partition("@")[0] in wanted for frame in frames.frames]
 
 
 def _in_other_libraries(frames: StackFrames) -> Bools:
     """Whether the innermost native frame of each stack that is not the C library's is of a library beside Python's."""
-    of = [it.library for it in origins(frames.frames)]
-    is_native = [it.kind == FrameKind.NATIVE for it in frames.frames]
-    is_libc = [it.file.rpartition("/")[2].startswith(("libc.", "libc-", "libpthread", "ld-")) for it in frames.frames]
+    of = [origin.library for origin in origins(frames.frames)]
+    is_native = [frame.kind == FrameKind.NATIVE for frame in frames.frames]
+    is_libc = [
+        frame.file.rpartition("/")[2].startswith(("libc.", "libc-", "libpthread", "ld-")) for frame in frames.frames
+    ]
     inner = frames.innermost_of_best([native and not libc for native, libc in zip(is_native, is_libc)])
     foreign = [native and not is_runtime(library) and library != STDLIB for native, library in zip(is_native, of)]
     return np.array([*foreign, False])[inner]

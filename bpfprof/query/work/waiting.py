@@ -47,9 +47,11 @@ class StackWaits:
     def __init__(self, stack_frames: StackFrames, cpu_ns: Ints) -> None:
         self._stack_frames, self._cpu_ns = stack_frames, cpu_ns
         frames = stack_frames.frames
-        self._is_python = np.array([it.kind == FrameKind.PYTHON for it in frames], np.bool_)
+        self._is_python = np.array([frame.kind == FrameKind.PYTHON for frame in frames], np.bool_)
         # The table is of native code: a function of Python may have any name.
-        self.kinds = np.array([kind_of(it.name, it.file) if it.kind in _NATIVE else 0 for it in frames], np.int64)
+        self.kinds = np.array(
+            [kind_of(frame.name, frame.file) if frame.kind in _NATIVE else 0 for frame in frames], np.int64
+        )
         self.device_frame = self._innermost(np.isin(self.kinds, (*OF_DEVICE, LAUNCH)))
         self.of_device = np.append(self.kinds, 0)[self.device_frame]
         for kinds, turn, then in (((LAUNCH,), _YIELDS, QUEUE), ((UPLOAD, DOWNLOAD, MEMORY), _CLOCKS, SYNC)):
@@ -90,7 +92,9 @@ class StackWaits:
         named = self._innermost(np.isin(kinds, (SPIN, WORK)) | ((kinds == SPIN_OWN) & has_name))
         named_kind = np.append(kinds, 0)[named]
         # The kernel's part of a call is its; so is that of one that gives the CPU away.
-        is_code = [it.kind in (*_NATIVE, FrameKind.PYTHON) and not it.name.endswith("sched_yield") for it in frames]
+        is_code = [
+            each.kind in (*_NATIVE, FrameKind.PYTHON) and not each.name.endswith("sched_yield") for each in frames
+        ]
         inner = np.append(kinds, 0)[self._stack_frames.innermost_of_best(is_code)]
         own = (inner == SPIN_OWN) & (named_kind != WORK)
         spins = ((named_kind == SPIN) | own) & (self.of_device == 0)
@@ -101,8 +105,8 @@ class StackWaits:
         frames = self._stack_frames
         if not spins.any():
             return spins
-        inner = frames.innermost_of_best([it.kind in (*_NATIVE, FrameKind.PYTHON) for it in frames.frames])
-        is_native = np.array([*(it.kind in _NATIVE for it in frames.frames), False])
+        inner = frames.innermost_of_best([each.kind in (*_NATIVE, FrameKind.PYTHON) for each in frames.frames])
+        is_native = np.array([*(each.kind in _NATIVE for each in frames.frames), False])
         # Of those that some stack ends in and that spin in another.
         asked = np.intersect1d(inner[~spins & is_native[inner]], frames.flat[spins[frames.stack_of]])
         places = np.flatnonzero(np.isin(frames.flat, asked))
@@ -119,8 +123,10 @@ class StackWaits:
         all. So of a library whose functions have no names it is known which of its time is waiting.
         """
         frames = self._stack_frames
-        is_code = [it.kind in _NATIVE for it in frames.frames]
-        is_poll = np.array([*(it.kind in _NATIVE and it.name.lstrip("_") in names for it in frames.frames), False])
+        is_code = [each.kind in _NATIVE for each in frames.frames]
+        is_poll = np.array(
+            [*(each.kind in _NATIVE and each.name.lstrip("_") in names for each in frames.frames), False]
+        )
         polls: Bools = calls & is_poll[frames.innermost_of_best(is_code)]
         if not polls.any():
             return polls
