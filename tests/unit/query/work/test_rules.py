@@ -1,0 +1,118 @@
+"""What the time of a span was spent on: each rule by a span that it is for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from bpfprof.model.frames import Frame
+from bpfprof.model.profile import Profile
+from bpfprof.model.spans import SpanFlag
+from bpfprof.query.code.stack_frames import StackFrames
+from bpfprof.query.work.rules import RULES, SpanFacts
+from bpfprof.query.work.shares import HANDED, IDLE, SHARES
+from bpfprof.query.work.waiting import StackWaits
+from tests.unit.render.profiles import INFO, MS, ON_CPU, ProfileBuilder, native, python, wait
+
+MAIN = python("main", line=3)
+QUEUE = [MAIN, python("Queue.get", "/usr/lib/python3.12/queue.py", 171)]
+LOOP = [python("BaseEventLoop._run_once", "/usr/lib/python3.12/asyncio/base_events.py", 1949), native("epoll_wait")]
+COLLECTIVE = [MAIN, python("all_reduce", "/v/site-packages/torch/distributed/distributed_c10d.py", 2806)]
+CUDA, LIBC = "/usr/lib/libcuda.so.1", "/usr/lib/libc.so.6"
+WORDS = {IDLE: "idle", HANDED: "handed"}
+
+
+def waits(stack: Sequence[Frame], ended_by: str = "", **values: Any) -> Profile:
+    """One wait of a thread that another thread of its process, or another process, or a timer may have ended."""
+    made = ProfileBuilder()
+    thread = made.thread(100, "MainThread")
+    other = made.thread(101 if ended_by == "thread" else 200, "other", pid=100 if ended_by == "thread" else 200)
+    made.spend(other, ON_CPU, 100 * MS, [python("work", "/srv/app/other.py", 7)])
+    waker = made.waker("timer") if ended_by == "timer" else made.thread_waker(other) if ended_by else 0
+    made.wait(thread, 100 * MS, stack, waker=waker, **values)
+    return made.build()
+
+
+def runs(stack: Sequence[Frame], *others: Sequence[Frame]) -> Profile:
+    """A thread on a CPU in this stack for a moment, and before in others for long."""
+    made = ProfileBuilder()
+    thread = made.thread(100, "MainThread")
+    for other in others:
+        made.spend(thread, ON_CPU, 100 * MS, other)
+    made.spend(thread, ON_CPU, 10 * MS, stack)
+    return made.build()
+
+
+def of_server(profile: Profile) -> Profile:
+    return replace(profile, info=replace(INFO, listens={100: True}))
+
+
+CASES: dict[str, tuple[Callable[[], Profile], str]] = {
+    "a poll of the module subprocess is for a child": (
+        lambda: waits([MAIN, python("Popen._communicate", "/usr/lib/python3.12/subprocess.py", 2115), wait("poll")]),
+        "child",
+    ),
+    "another thread gave what was asked for": (lambda: waits([MAIN, wait("net")], "process"), "handed"),
+    "a thread of its process wrote to the pipe": (lambda: waits([MAIN, wait("pipe")], "thread"), "handed"),
+    "another thread gave what it waited for, in a function that waits for one": (
+        lambda: waits([*QUEUE, wait("lock")], "thread"),
+        "handed",
+    ),
+    "it waited for another thread, and who ended that is not known": (lambda: waits([*QUEUE, wait("lock")]), "handed"),
+    "the other ranks of a collective are not recorded": (lambda: waits([*COLLECTIVE, wait("net")], "process"), "net"),
+    "the time for a lock ran out": (lambda: waits([MAIN, wait("lock")], "timer"), "idle"),
+    "the time of a poll ran out": (lambda: waits([MAIN, wait("poll")], "timer"), "idle"),
+    "a client did not ask": (
+        lambda: replace(waits([MAIN, wait("net")], object=1), objects=("listening on 0.0.0.0:80",)),
+        "idle",
+    ),
+    "no client of a server asked": (lambda: of_server(waits([*LOOP, wait("poll")])), "idle"),
+    "it sleeps between looks at a lock": (
+        lambda: waits([MAIN, python("acquire", "/v/site-packages/filelock/_api.py", 9), wait("sleep")]),
+        "lock",
+    ),
+    "a thread of a pool of processes sleeps between looks (CPython up to 3.7)": (
+        lambda: waits([python("_handle_workers", "/usr/lib/python3.7/multiprocessing/pool.py", 413), wait("sleep")]),
+        "idle",
+    ),
+    "a device computes or copies": (
+        lambda: waits([MAIN, native("cuStreamSynchronize", CUDA), wait("lock")]),
+        "gpu",
+    ),
+    "it spins": (lambda: runs([MAIN, native("sched_yield", LIBC)]), "spin"),
+    "a line of Python spins": (lambda: runs([MAIN], [MAIN, native("sched_yield", LIBC)]), "spin"),
+    "a line asks a device again and again": (lambda: runs([MAIN], [MAIN, native("cuEventQuery", CUDA)]), "gpu"),
+    "a known function of an idle thread": (lambda: waits([MAIN, wait("lock")], flags=SpanFlag.IDLE), "idle"),
+    "a process without Python beside one with it, or a kernel thread": (
+        lambda: waits([native("read_line", "/bin/bash"), wait("net")]),
+        "idle",
+    ),
+}
+
+
+def test_each_rule_has_a_case() -> None:
+    assert {*CASES} == {rule.name for rule in RULES}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_rule_decides_on_the_span_that_it_is_for(name: str) -> None:
+    """No later rule takes it back, and without this one it would be another share."""
+    make, share = CASES[name]
+    assert last_span(make()) == share != last_span(make(), without=name)
+
+
+def last_span(profile: Profile, without: str = "") -> str:
+    """The share of the last span of the first thread, as the rules have it."""
+    assert profile.spans is not None
+    frames = StackFrames(profile.frames, profile.stacks)
+    nothing = np.zeros(len(profile.spans), np.bool_)
+    facts = SpanFacts(profile, profile.spans, frames, StackWaits(frames, np.ones(frames.count, np.int64)), nothing)
+    for rule in RULES:
+        if rule.name != without:
+            facts.shares[np.isin(facts.shares, rule.of) & rule.holds(facts)] = rule.to
+    share = int(facts.shares[np.flatnonzero(profile.spans["thread"] == 0)[-1]])
+    return WORDS.get(share) or SHARES[share]
