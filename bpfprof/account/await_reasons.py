@@ -13,7 +13,7 @@ import numpy as np
 from bpfprof import array_types as npt
 from bpfprof.model.samples import TaskState
 from bpfprof.model.states import AWAIT_REASONS
-from bpfprof.recording.reader import Recording
+from bpfprof.recording.contents import Recording
 
 _ASYNCIO = re.compile(r"(?:^|/)(asyncio/\w+\.py)$")
 

@@ -20,7 +20,7 @@ from bpfprof.account.threads import Int64Array
 from bpfprof.dataclass import dataclass
 from bpfprof.model.rows import one_after_another, picked
 from bpfprof.model.samples import WakerKind
-from bpfprof.recording.reader import Recording
+from bpfprof.recording.contents import Recording
 
 Bools = npt.NDArray[np.bool_]
 GilWaits = npt.NDArray[np.void]

@@ -12,7 +12,7 @@ from bpfprof import array_types as npt
 from bpfprof.account.reasons import NO_HINT
 from bpfprof.known.waiting import waits_for_device
 from bpfprof.model.states import reason_number
-from bpfprof.recording.reader import Recording
+from bpfprof.recording.contents import Recording
 
 Hints = npt.NDArray[np.uint16]
 Table = tuple[tuple[str, str], ...]

@@ -8,7 +8,7 @@ from bpfprof import array_types as npt
 from bpfprof.account.kernel_reasons import device_stacks, kernel_hints
 from bpfprof.account.reasons import by_any_means, wait_reasons
 from bpfprof.model.states import reason_number
-from bpfprof.recording.reader import Recording
+from bpfprof.recording.contents import Recording
 
 _BLOCK_ROWS = 1 << 16
 

@@ -24,7 +24,7 @@ from bpfprof.model.samples import HOLDS_GIL
 from bpfprof.model.spans import SPAN_DTYPE, How, SpanFlag, ThreadState
 from bpfprof.model.states import reason_number
 from bpfprof.model.statuses import Status
-from bpfprof.recording.reader import Recording
+from bpfprof.recording.contents import Recording
 
 Window = tuple[int, int]  # from, to: nanoseconds since the recording began
 Spans = npt.NDArray[np.void]

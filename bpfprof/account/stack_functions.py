@@ -6,7 +6,7 @@ import numpy as np
 
 from bpfprof import array_types as npt
 from bpfprof.account.threads import Int64Array
-from bpfprof.recording.reader import Recording
+from bpfprof.recording.contents import Recording
 from bpfprof.recording.tables import RecordedCode
 
 Bools = npt.NDArray[np.bool_]

@@ -14,7 +14,7 @@ from bpfprof.model.grouping import sums_by
 from bpfprof.model.rows import blocks
 from bpfprof.model.samples import TOTAL_DTYPE, WAIT_DTYPE
 from bpfprof.model.statuses import LastState
-from bpfprof.recording.reader import Recording
+from bpfprof.recording.contents import Recording
 
 Int64Array = npt.NDArray[np.int64]
 _BLOCK_ROWS = 1 << 16

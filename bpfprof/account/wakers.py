@@ -11,7 +11,7 @@ from bpfprof.model.profile import Waker
 from bpfprof.model.samples import WakerKind
 from bpfprof.model.states import reason_number
 from bpfprof.model.syscalls import syscall_numbers
-from bpfprof.recording.reader import Recording
+from bpfprof.recording.contents import Recording
 from bpfprof.recording.tables import RecordedWaker
 
 # An interrupt that ends one of these waits is taken for a timer's: network interrupts end net, disks end disk. A device

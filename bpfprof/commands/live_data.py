@@ -11,8 +11,8 @@ from bpfprof.profile.live import LiveSpans
 from bpfprof.query.answer.moment import Key, LivePlace, Moment, SinceStart, moment_of, sums_of
 
 if TYPE_CHECKING:
+    from bpfprof.recording.contents import Recording
     from bpfprof.recording.part import GrowingRecording, Part
-    from bpfprof.recording.reader import Recording
 
 _WINDOW_NS = 10_000_000_000
 

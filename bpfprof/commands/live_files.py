@@ -17,7 +17,7 @@ from bpfprof.render.formats import RenderOptions, find_format
 
 if TYPE_CHECKING:
     from bpfprof.model.ids import Pid
-    from bpfprof.recording.reader import Recording
+    from bpfprof.recording.contents import Recording
 
 _MOST_DUMPED = 8  # processes
 

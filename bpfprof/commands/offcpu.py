@@ -11,6 +11,7 @@ import click
 
 from bpfprof.capture.options import CaptureOptions
 from bpfprof.commands.capture_options import capture_options, check_targets, with_pid
+from bpfprof.commands.carrying_out import carry_out
 from bpfprof.commands.filters import Wanted, filter_options
 from bpfprof.commands.help import LOOK, Command
 from bpfprof.commands.options import Shown, merge_option, output_options
@@ -119,7 +120,7 @@ def offcpu(
         _show_recording(_checked_path(ctx, arguments, asked, shown), options, render, shown)
         return 0
     check_targets(asked, arguments, _EXAMPLE)
-    return Plan(replace(asked, mode="offcpu"), arguments, shown, options, render, next_command).carry_out()
+    return carry_out(Plan(replace(asked, mode="offcpu"), arguments, shown, options, render, next_command))
 
 
 def _checked_path(ctx: click.Context, arguments: tuple[str, ...], asked: CaptureOptions, shown: Shown) -> Path:

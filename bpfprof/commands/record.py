@@ -11,6 +11,7 @@ import click
 
 from bpfprof.capture.options import CaptureOptions
 from bpfprof.commands.capture_options import check_targets, rate_option, record_options, with_pid
+from bpfprof.commands.carrying_out import carry_out
 from bpfprof.commands.filters import Wanted, filter_options, parsed
 from bpfprof.commands.help import CAPTURE, LOOK, Command, under
 from bpfprof.commands.options import Shown, output_options
@@ -135,4 +136,4 @@ def record(
     def next_command(path: Path) -> str:
         return f"bpfprof report {path} -o report.html"
 
-    return Plan(asked, command, shown, options, render, next_command).carry_out()
+    return carry_out(Plan(asked, command, shown, options, render, next_command))

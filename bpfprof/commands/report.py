@@ -30,7 +30,8 @@ from bpfprof.profile.filters import find_nothing, other_functions
 from bpfprof.profile.options import ProfileOptions, SpanFilter
 from bpfprof.query.code.folded_names import folded_name, role_name
 from bpfprof.query.tables.choices import CALL, SORTS, STEP
-from bpfprof.recording.reader import Recording, read_recording
+from bpfprof.recording.contents import Recording
+from bpfprof.recording.reader import read_recording
 from bpfprof.render.columns import duration_text, shortened
 from bpfprof.render.formats import CSV, JSON, SUMMARY, TABLE, WAITS, Format, RenderOptions
 from bpfprof.render.header import counted, unread_sentences

@@ -28,7 +28,7 @@ from bpfprof.model.ids import Pid
 from bpfprof.model.profile import Profile
 from bpfprof.model.states import ThreadState, reason_number
 from bpfprof.profile.build import build_profile
-from bpfprof.recording.reader import Recording
+from bpfprof.recording.contents import Recording
 
 _BURN_S, _NAP_S = 0.6, 0.5
 # It begins when it is told through the socket that it is given, says how long it slept, and ends when it is told again.

@@ -49,7 +49,7 @@ from bpfprof.profile.weights import (
     gil_waits_of,
     weights_of,
 )
-from bpfprof.recording.reader import Recording
+from bpfprof.recording.contents import Recording
 from bpfprof.stacks.stitch import StackSource
 
 _DEFAULT_OPTIONS = ProfileOptions()

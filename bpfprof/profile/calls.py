@@ -9,7 +9,7 @@ from bpfprof.model.calls import DIRECTIONS, CallFlag
 from bpfprof.model.grouping import group_numbers
 from bpfprof.model.profile import PROFILE_CALL_DTYPE
 from bpfprof.profile.weights import Rows
-from bpfprof.recording.reader import Recording
+from bpfprof.recording.contents import Recording
 
 _LONGEST = 200  # letters of a function
 _KEYS = ("thread", "function", "direction", "flags")

@@ -11,7 +11,7 @@ from bpfprof import array_types as npt
 from bpfprof.model.spans import SpanFlag, ThreadState
 from bpfprof.model.states import AWAIT_REASONS, is_reason, reason_number
 from bpfprof.profile.options import NO_LOAD, UNINTERRUPTIBLE, SpanFilter
-from bpfprof.recording.reader import Recording
+from bpfprof.recording.contents import Recording
 from bpfprof.stacks.stitch import StackSource
 
 Bools = npt.NDArray[np.bool_]

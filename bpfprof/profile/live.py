@@ -28,8 +28,8 @@ from bpfprof.model.statuses import LastState
 from bpfprof.profile.quality import recording_info
 from bpfprof.profile.stacks import ProfileStacks, span_keys
 from bpfprof.profile.weights import added_up, gil_waits_of, merged
+from bpfprof.recording.contents import Recording
 from bpfprof.recording.part import Part, joined, part_recording
-from bpfprof.recording.reader import Recording
 from bpfprof.stacks.stitch import StackSource
 
 _TIMER, _INTERRUPT = 1, 2  # places of wakers that are no threads; those that are follow

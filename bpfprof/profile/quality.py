@@ -13,7 +13,7 @@ from bpfprof.cpython.layout import FREE_THREADED
 from bpfprof.model.profile import CpuThrottle, Quality, RecordingInfo
 from bpfprof.model.spans import ThreadState
 from bpfprof.model.statuses import Status
-from bpfprof.recording.reader import Recording
+from bpfprof.recording.contents import Recording
 from bpfprof.stacks.stitch import StackSource
 
 Told = TypeVar("Told")

@@ -13,7 +13,7 @@ from bpfprof.model.samples import TaskState
 from bpfprof.model.states import AWAIT_REASONS, ThreadState
 from bpfprof.model.statuses import Status
 from bpfprof.profile.options import SpanFilter
-from bpfprof.recording.reader import Recording
+from bpfprof.recording.contents import Recording
 from bpfprof.stacks.stitch import StackSource
 
 

@@ -10,6 +10,7 @@ from urllib.parse import quote, urlencode, urlsplit
 from bpfprof.dataclass import dataclass
 from bpfprof.errors import UsageError
 from bpfprof.model.profile import Profile
+from bpfprof.push.names import app_name, label
 from bpfprof.render.formats import RenderOptions
 from bpfprof.render.labels import printable
 from bpfprof.render.pprof import render_pprof
@@ -76,7 +77,7 @@ def _pyroscope(profile: Profile) -> tuple[bytes, str]:
     info = profile.info
     until_ns = info.started_unix_ns + info.duration_ns
     query = {
-        "name": f"{app_name(profile)}{{host={_label(info.host_name)}}}",
+        "name": f"{app_name(profile)}{{host={label(info.host_name)}}}",
         "from": str(info.started_unix_ns // 1_000_000_000),
         "until": str(-(-until_ns // 1_000_000_000)),
         "format": "pprof",
@@ -84,16 +85,3 @@ def _pyroscope(profile: Profile) -> tuple[bytes, str]:
         "sampleRate": str(info.rate_hz or 100),
     }
     return render_pprof(profile, RenderOptions()), urlencode(query, quote_via=quote)
-
-
-def app_name(profile: Profile) -> str:
-    """`train.py` of `python train.py`; of several programs, or of none that is known, `bpfprof`."""
-    words = [word.rpartition("/")[2] for word in profile.info.command_line[:2]]
-    name = words[1] if len(words) > 1 and words[0].startswith("python") and not words[1].startswith("-") else ""
-    return _label(name or (words[0] if words else "")) or "bpfprof"
-
-
-def _label(text: str) -> str:
-    return "".join(letter if letter.isascii() and (letter.isalnum() or letter in "._-") else "_" for letter in text)[
-        :100
-    ]

@@ -16,7 +16,7 @@ from opentelemetry.proto.profiles.v1development import profiles_pb2 as schema
 from bpfprof import __version__
 from bpfprof.model.profile import Profile
 from bpfprof.model.states import reason_text
-from bpfprof.push.endpoint import app_name
+from bpfprof.push.names import app_name
 from bpfprof.query.work.table import work_of
 from bpfprof.render.calls import KINDS, Function, functions_of
 from bpfprof.render.formats import RenderOptions

@@ -14,7 +14,7 @@ import numpy as np
 from bpfprof import array_types as npt
 
 if TYPE_CHECKING:
-    from bpfprof.recording.reader import Recording
+    from bpfprof.recording.contents import Recording
 
 _FRAMES, _FRAME_TIMES = 1 << 18, 4  # of all stacks with those inlined; and so many for each in the file
 _INLINED = 64  # names of one address

@@ -20,7 +20,7 @@ from bpfprof.model import samples as model
 from bpfprof.model.grouping import group_numbers
 from bpfprof.model.rows import copied, one_after_another, picked
 from bpfprof.model.statuses import LastState
-from bpfprof.recording.reader import Recording
+from bpfprof.recording.contents import Recording
 from bpfprof.recording.renamed import split_renamed
 from bpfprof.recording.tables import End
 

@@ -14,7 +14,7 @@ import numpy as np
 from bpfprof import array_types as npt
 
 if TYPE_CHECKING:
-    from bpfprof.recording.reader import Recording
+    from bpfprof.recording.contents import Recording
 
 # Columns with stacks that have native frames, and how long before `time` they were taken.
 _STACKS = (

@@ -6,7 +6,7 @@ from dataclasses import astuple
 
 import numpy as np
 
-from bpfprof.recording.reader import Recording
+from bpfprof.recording.contents import Recording
 from bpfprof.recording.tables import table_row
 from bpfprof.recording.writer import Sink
 

@@ -12,7 +12,7 @@ import numpy as np
 from bpfprof import array_types as npt
 from bpfprof.model.frames import Frame, FrameKind
 from bpfprof.model.samples import NAME_EVAL, NAME_INLINED, NO_FILE, TRAMPOLINES
-from bpfprof.recording.reader import Recording
+from bpfprof.recording.contents import Recording
 from bpfprof.recording.tables import RecordedFile
 from bpfprof.stacks.greenlets import begins_greenlet, is_between, is_greenlet_library, is_saving
 from bpfprof.stacks.interpreter_frames import begins_collection, collects, is_internal

@@ -8,7 +8,7 @@ import numpy as np
 
 from bpfprof.cpython.line_tables import LineTable
 from bpfprof.model.frames import Frame, FrameKind
-from bpfprof.recording.reader import Recording
+from bpfprof.recording.contents import Recording
 from bpfprof.recording.tables import RecordedCode
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from bpfprof import array_types as npt
 from bpfprof.model.frames import Frame, FrameKind, mark
 from bpfprof.model.statuses import NativeFlag, Status
-from bpfprof.recording.reader import Recording
+from bpfprof.recording.contents import Recording
 from bpfprof.recording.tables import RecordedProcess
 from bpfprof.stacks.greenlets import only_call, own_count
 from bpfprof.stacks.merge import Side, merge

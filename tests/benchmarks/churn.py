@@ -17,7 +17,8 @@ from pathlib import Path
 
 from figures import PROGRAMS, python, running, show
 
-from bpfprof.recording.reader import Recording, read_recording
+from bpfprof.recording.contents import Recording
+from bpfprof.recording.reader import read_recording
 
 SETTLED = 1 / 3
 CODE_S = 10

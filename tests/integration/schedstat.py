@@ -26,7 +26,7 @@ import numpy as np
 
 from bpfprof.model.profile import Profile
 from bpfprof.model.spans import ThreadState
-from bpfprof.recording.reader import Recording
+from bpfprof.recording.contents import Recording
 
 _MOVE = re.compile(r" (\d+)\.(\d{6}): sched_migrate_task: .* pid=(\d+) prio=")
 _BUFFER_KB = 4096  # some 40,000 moves

@@ -18,7 +18,8 @@ from pathlib import Path
 
 import pytest
 
-from bpfprof.recording.reader import Recording, read_recording
+from bpfprof.recording.contents import Recording
+from bpfprof.recording.reader import read_recording
 from bpfprof.stacks.stitch import StackSource
 from tests.integration.recorded import (
     ALL_INTERPRETERS,

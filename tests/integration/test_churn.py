@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from bpfprof.recording.reader import Recording, read_recording
+from bpfprof.recording.contents import Recording
+from bpfprof.recording.reader import read_recording
 from tests.integration.recorded import INTERPRETERS, Folded, collapsed, json_line, needs_root, program, running
 from tests.integration.recorded import recording as recording_of
 

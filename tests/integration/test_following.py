@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from bpfprof.recording.reader import Recording, read_recording
+from bpfprof.recording.contents import Recording
+from bpfprof.recording.reader import read_recording
 from tests.integration.recorded import BPFPROF, INTERPRETERS, Folded, bpfprof, collapsed, needs_root, program
 
 pytestmark = needs_root

@@ -14,7 +14,8 @@ import pytest
 
 from bpfprof.model.frames import FrameKind
 from bpfprof.model.statuses import Status
-from bpfprof.recording.reader import Recording, read_recording
+from bpfprof.recording.contents import Recording
+from bpfprof.recording.reader import read_recording
 from bpfprof.stacks.stitch import StackSource
 from tests.integration.recorded import (
     INTERPRETERS,

@@ -19,7 +19,8 @@ from bpfprof.model.samples import NO_FILE
 from bpfprof.model.statuses import LastState
 from bpfprof.proc.maps import open_mapped_file, read_maps
 from bpfprof.proc.memory import ProcessMemory
-from bpfprof.recording.reader import Recording, read_recording
+from bpfprof.recording.contents import Recording
+from bpfprof.recording.reader import read_recording
 from tests.integration.eu_stack import eu_stacks, wait_until_asleep
 from tests.integration.recorded import INTERPRETERS, Target, bpfprof, needs_root, program, recording, running
 

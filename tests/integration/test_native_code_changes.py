@@ -21,7 +21,8 @@ from typing import Any
 import pytest
 
 from bpfprof.model.frames import Frame
-from bpfprof.recording.reader import Recording, read_recording
+from bpfprof.recording.contents import Recording
+from bpfprof.recording.reader import read_recording
 from bpfprof.stacks.stitch import StackSource
 from tests.integration.recorded import (
     NOBODY,

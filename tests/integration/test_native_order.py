@@ -10,7 +10,8 @@ from dataclasses import dataclass
 import pytest
 
 from bpfprof.model.frames import FrameKind
-from bpfprof.recording.reader import Recording, read_recording
+from bpfprof.recording.contents import Recording
+from bpfprof.recording.reader import read_recording
 from bpfprof.stacks.stitch import StackSource
 from tests.integration.call_orders import MARKERS, expected, markers, name_of
 from tests.integration.recorded import (

@@ -18,7 +18,8 @@ import numpy.typing as npt
 import pytest
 
 from bpfprof.model.frames import FrameKind
-from bpfprof.recording.reader import Recording, read_recording
+from bpfprof.recording.contents import Recording
+from bpfprof.recording.reader import read_recording
 from bpfprof.stacks.stitch import StackSource
 from tests.integration.recorded import (
     PYTHON,

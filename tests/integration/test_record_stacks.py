@@ -15,7 +15,8 @@ import pytest
 from bpfprof.model.frames import Frame, FrameKind
 from bpfprof.model.spans import ThreadState
 from bpfprof.profile.build import build_profile
-from bpfprof.recording.reader import Recording, read_recording
+from bpfprof.recording.contents import Recording
+from bpfprof.recording.reader import read_recording
 from bpfprof.stacks.stitch import StackSource
 from tests.integration.recorded import (
     ALL_INTERPRETERS,

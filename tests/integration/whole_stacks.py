@@ -18,7 +18,7 @@ from bpfprof.elf.image import ElfError, ElfImage
 from bpfprof.model.ids import Pid
 from bpfprof.model.statuses import Status
 from bpfprof.proc.maps import open_mapped_file, read_maps
-from bpfprof.recording.reader import Recording
+from bpfprof.recording.contents import Recording
 from bpfprof.stacks.stitch import StackSource
 from bpfprof.unwind.cache import load_rows
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from bpfprof.model.frames import Frame, FrameKind
-from bpfprof.recording.reader import Recording
+from bpfprof.recording.contents import Recording
 from bpfprof.stacks.python_frames import PythonSource
 from bpfprof.stacks.stitch import StackSource
 from tests.integration.call_orders import MARKERS, expected, markers

@@ -17,7 +17,8 @@ from bpfprof.model.spans import ThreadState
 from bpfprof.proc.maps import open_mapped_file, read_maps
 from bpfprof.profile.build import build_profile
 from bpfprof.profile.options import ProfileOptions
-from bpfprof.recording.reader import Recording, read_recording
+from bpfprof.recording.contents import Recording
+from bpfprof.recording.reader import read_recording
 from bpfprof.recording.tables import RecordedProcess
 from bpfprof.stacks.stitch import StackSource
 from tests.integration.one_file import child_of

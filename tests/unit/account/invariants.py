@@ -11,7 +11,8 @@ from bpfprof.account.added_up import AddingSource
 from bpfprof.account.spans import SpanSource, Window
 from bpfprof.errors import RecordingError
 from bpfprof.model.spans import How, ThreadState, times_of
-from bpfprof.recording.reader import Recording, read_recording
+from bpfprof.recording.contents import Recording
+from bpfprof.recording.reader import read_recording
 from bpfprof.stacks.stitch import StackSource
 
 Spans = npt.NDArray[np.void]

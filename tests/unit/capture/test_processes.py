@@ -25,7 +25,7 @@ from bpfprof.cpython.detect import ENDED
 from bpfprof.kernel.tables import Tables
 from bpfprof.kernel.unwind_memory import UnwindMemory
 from bpfprof.model.ids import Pid, Tid
-from bpfprof.recording.reader import Recording
+from bpfprof.recording.contents import Recording
 from bpfprof.recording.tables import RecordedProcess, RecordedThread
 
 

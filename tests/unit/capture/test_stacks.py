@@ -26,8 +26,8 @@ from bpfprof.kernel.sources import join_includes
 from bpfprof.model.ids import Pid, RuntimeAddress
 from bpfprof.model.statuses import Status
 from bpfprof.proc.memory import CopiedMemory
+from bpfprof.recording.contents import Recording
 from bpfprof.recording.format import Chunk, encode
-from bpfprof.recording.reader import Recording
 from tests.unit.capture.taken import new_chunks, new_rows
 
 START_OFFSET = 176  # of the bytecode in a code object

@@ -21,7 +21,7 @@ from bpfprof.elf.cfi.rules import CfaKind, Rules
 from bpfprof.kernel.unwind_memory import UnwindMemory
 from bpfprof.model.ids import Pid
 from bpfprof.model.samples import TRAMPOLINES
-from bpfprof.recording.reader import Recording
+from bpfprof.recording.contents import Recording
 from bpfprof.unwind.rows import FileRows, find
 from tests.integration.recorded import INTERPRETERS, program, running
 from tests.unit.code.fake_native import FakeMemory

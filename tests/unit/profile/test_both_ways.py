@@ -19,7 +19,8 @@ from bpfprof.profile.stacks import ProfileStacks
 from bpfprof.query.compare.slices import GROUPINGS, sliced
 from bpfprof.query.waits.lock_holders import lock_waits
 from bpfprof.query.work.table import work_of
-from bpfprof.recording.reader import Recording, read_recording
+from bpfprof.recording.contents import Recording
+from bpfprof.recording.reader import read_recording
 from bpfprof.render.formats import FORMATS, Format, RenderOptions, find_format
 from bpfprof.render.intervals import MIXED, intervals_of
 from tests.recordings.kept import content

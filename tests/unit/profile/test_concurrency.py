@@ -13,7 +13,7 @@ from bpfprof.model.spans import ThreadState
 from bpfprof.profile import concurrency
 from bpfprof.profile.build import build_profile
 from bpfprof.profile.options import ProfileOptions, SpanFilter
-from bpfprof.recording.reader import Recording
+from bpfprof.recording.contents import Recording
 from tests.unit.profile.test_both_ways import contended
 from tests.unit.recording.hand_made import MS, START_NS, HandMade, Story
 

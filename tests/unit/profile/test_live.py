@@ -17,8 +17,8 @@ from bpfprof.profile.build import build_profile
 from bpfprof.profile.live import LiveSpans
 from bpfprof.profile.options import ProfileOptions, SpanFilter
 from bpfprof.profile.stacks import ProfileStacks
+from bpfprof.recording.contents import Recording
 from bpfprof.recording.part import LOOKED, PART_END, GrowingRecording, part_recording
-from bpfprof.recording.reader import Recording
 from bpfprof.recording.whole import write_recording
 from tests.unit.account.invariants import assert_covers
 from tests.unit.recording.hand_made import FUTEX, MS, ON_CPU, START_NS, UNKNOWN, HandMade, Story, small

@@ -34,8 +34,9 @@ from bpfprof.model.samples import (
     WAITS_FOR_GIL,
 )
 from bpfprof.model.statuses import LastState, Status
+from bpfprof.recording.contents import Recording
 from bpfprof.recording.format import MAGIC, Chunk, encode
-from bpfprof.recording.reader import Recording, read_recording
+from bpfprof.recording.reader import read_recording
 from bpfprof.recording.tables import RecordedLastWait, table_row
 
 START_NS = 5_000_000_000

@@ -16,8 +16,9 @@ import pytest
 
 from bpfprof.profile.build import build_profile
 from bpfprof.profile.options import ProfileOptions
+from bpfprof.recording.contents import Recording
 from bpfprof.recording.format import CHUNK_MAGIC, MAX_TEXT_BYTES, Chunk, encode
-from bpfprof.recording.reader import Recording, read_recording
+from bpfprof.recording.reader import read_recording
 from bpfprof.render.labels import short_file_names
 from tests.tiers import first_in_gate
 from tests.unit.recording.hand_made import MS, START_NS, HandMade, Story, chunk_of, file_bytes, read, small

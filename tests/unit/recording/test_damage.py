@@ -19,8 +19,9 @@ from bpfprof.model.frames import FrameKind
 from bpfprof.model.samples import NATIVE_DTYPE, NO_FILE
 from bpfprof.profile.build import build_profile
 from bpfprof.profile.options import ProfileOptions
+from bpfprof.recording.contents import Recording
 from bpfprof.recording.format import CHUNK_MAGIC, MAGIC, Chunk, decode, encode
-from bpfprof.recording.reader import Recording, read_recording
+from bpfprof.recording.reader import read_recording
 from bpfprof.stacks.stitch import StackSource
 from tests.unit.recording.hand_made import chunk_of, file_bytes, read, replace_chunk, small
 

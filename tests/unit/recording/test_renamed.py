@@ -6,7 +6,7 @@ import numpy as np
 
 from bpfprof.model.frames import FrameKind
 from bpfprof.model.samples import EVENT_DTYPE, NAME_DTYPE, SAMPLE_DTYPE, WAIT_DTYPE
-from bpfprof.recording.reader import Recording
+from bpfprof.recording.contents import Recording
 from bpfprof.recording.renamed import split_renamed
 from bpfprof.stacks.stitch import StackSource
 from tests.unit.recording.hand_made import HandMade, row

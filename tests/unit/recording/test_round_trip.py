@@ -23,8 +23,9 @@ from bpfprof.model.samples import (
     TOTAL_DTYPE,
     WAIT_DTYPE,
 )
+from bpfprof.recording.contents import Recording
 from bpfprof.recording.format import MAGIC, Chunk, decode, encode
-from bpfprof.recording.reader import Recording, read_recording
+from bpfprof.recording.reader import read_recording
 from bpfprof.recording.tables import RecordedProcess, RecordedThread
 from bpfprof.recording.writer import RecordingWriter
 from bpfprof.stacks.stitch import StackSource
