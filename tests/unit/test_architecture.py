@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import subprocess
 from collections.abc import Iterator
+from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -117,6 +118,16 @@ def test_file_keeps_the_rules(path: Path) -> None:
     found = [(line, module, complaint(package, module)) for line, module in imported_modules(path)]
     assert not [f"line {line}: {module}: {why}" for line, module, why in found if why]
     assert len(path.read_text().splitlines()) <= MAX_LINE_COUNT
+
+
+def test_no_files_import_one_another() -> None:
+    """Nor in a circle, wherever in a file the import stands."""
+    name_of = {".".join(("bpfprof", *path.relative_to(ROOT).with_suffix("").parts)): path for path in FILES}
+    graph = {
+        name: {module.rpartition(".")[0] for _, module in imported_modules(path)} & name_of.keys() - {name}
+        for name, path in name_of.items()
+    }
+    TopologicalSorter(graph).prepare()  # raises CycleError
 
 
 @pytest.mark.parametrize("path", [*(ROOT / "query").rglob("*.py")], ids=lambda path: str(path.relative_to(ROOT)))
