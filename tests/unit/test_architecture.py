@@ -124,7 +124,8 @@ def test_no_files_import_one_another() -> None:
     """Nor in a circle, wherever in a file the import stands."""
     name_of = {".".join(("bpfprof", *path.relative_to(ROOT).with_suffix("").parts)): path for path in FILES}
     graph = {
-        name: {module.rpartition(".")[0] for _, module in imported_modules(path)} & name_of.keys() - {name}
+        name: {each for _, module in imported_modules(path) for each in (module, module.rpartition(".")[0])}
+        & name_of.keys() - {name}
         for name, path in name_of.items()
     }
     TopologicalSorter(graph).prepare()  # raises CycleError
