@@ -57,8 +57,11 @@ def read_executable_maps(pid: Pid, limit: int) -> tuple[list[Mapping], int]:
 
 
 def _read(pid: Pid) -> bytes:
+    path = f"/proc/{living(pid)}/maps"
     try:
-        return reader().read_file(pid, f"/proc/{living(pid)}/maps", _MAPS_LIMIT_BYTES)
+        # They are of the memory at the opening, and none where that is gone: a process that executed a program since
+        # then has others, see m_start() in fs/proc/task_mmu.c (Linux 6.1).
+        return reader().read_file(pid, path, _MAPS_LIMIT_BYTES) or reader().read_file(pid, path, _MAPS_LIMIT_BYTES)
     except OSError as error:
         raise TargetError(f"the mappings of process {pid} cannot be read: {error.strerror}") from error
 

@@ -11,6 +11,7 @@ import pytest
 from bpfprof.errors import TargetError
 from bpfprof.model.ids import FileOffset, Pid, RuntimeAddress, Tid
 from bpfprof.proc import maps, memory, tasks
+from bpfprof.proc.reader import reader
 from bpfprof.proc.text import with_controls_replaced, without_controls
 from tests.integration.recorded import running
 
@@ -78,6 +79,15 @@ def test_a_process_that_is_gone() -> None:
     assert tasks.blocked_syscall(NOBODY, tid) is None and tasks.thread_status(NOBODY, tid) is None
     assert tasks.on_cpu_ns(NOBODY, tid) == 0
     assert tasks.namespace_tids(NOBODY, tid) == () and tasks.thread_name(NOBODY, tid) == ""
+
+
+def test_mappings_of_a_program_that_is_replaced_meanwhile_are_those_of_the_new_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The kernel reads those of the memory that was there at the opening, and has none of one that is gone."""
+    read_file, are_gone = reader().read_file, iter([True])
+    monkeypatch.setattr(reader(), "read_file", lambda *words: b"" if next(are_gone, False) else read_file(*words))
+    assert maps.read_maps(ME)
 
 
 def test_a_file_that_is_not_the_mapped_one_is_refused(tmp_path: Path) -> None:
