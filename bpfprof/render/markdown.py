@@ -10,6 +10,7 @@ from bpfprof.query.answer.verdict import Verdict, verdict_of
 from bpfprof.query.answer.whole import Whole
 from bpfprof.query.threads.roles import roles_of
 from bpfprof.query.work.places import file_text, places_of
+from bpfprof.query.work.shares import SHARE_NAMES
 from bpfprof.query.work.table import Work, work_of
 from bpfprof.render.columns import percent_text, seconds_text
 from bpfprof.render.formats import RenderOptions
@@ -17,7 +18,7 @@ from bpfprof.render.header import recording_facts, unread_sentences
 from bpfprof.render.labels import printable
 from bpfprof.render.lock_orders import deadlock_lines
 from bpfprof.render.quality import quality_line
-from bpfprof.render.summary import SHARE_NAMES, command_text, mostly_of, place_words, whole_text
+from bpfprof.render.summary import command_text, mostly_of, place_words, whole_text
 
 # What begins anything in Markdown, HTML or what GitHub makes of texts: links, mentions, emoji, formulas.
 _ACTS = re.compile(r"[!#$&*<>@\[\\\]^_`{|}~]|:(?=\S)|(?<=\bwww)\.")

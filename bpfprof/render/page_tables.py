@@ -22,6 +22,7 @@ from bpfprof.query.threads.roles import roles_of
 from bpfprof.query.waits.chains import convoys, gil_waits, thread_name
 from bpfprof.query.waits.lock_holders import lock_waits
 from bpfprof.query.work.places import places_of
+from bpfprof.query.work.shares import SHARE_NAMES
 from bpfprof.query.work.table import Work
 from bpfprof.render.concurrency import concurrency_table
 from bpfprof.render.formats import RenderOptions
@@ -32,7 +33,7 @@ from bpfprof.render.lock_orders import deadlock_lines
 from bpfprof.render.page_spans import KINDS, kind_of_reason
 from bpfprof.render.palette import PALETTE
 from bpfprof.render.quality import lost_count, quality_line
-from bpfprof.render.summary import SHARE_NAMES, command_text, mostly_of, whole_text
+from bpfprof.render.summary import command_text, mostly_of, whole_text
 from bpfprof.render.wait_details import WaitDetails
 
 _MAX_GROUPS = 64  # rows of the timeline that a person can look through

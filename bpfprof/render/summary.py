@@ -13,7 +13,7 @@ from bpfprof.query.answer.whole import Whole
 from bpfprof.query.threads.cpu_throttles import stops_often
 from bpfprof.query.threads.roles import Role, roles_of
 from bpfprof.query.work.places import Place, file_text, places_of
-from bpfprof.query.work.shares import GPU, LOCK, NATIVE, PYTHON
+from bpfprof.query.work.shares import GPU, LOCK, NATIVE, PYTHON, SHARE_NAMES, SHARE_OF_WORD
 from bpfprof.query.work.table import work_of
 from bpfprof.render.columns import (
     duration_text,
@@ -36,37 +36,7 @@ Paint = Callable[[str, str], str]  # (name in _COLORS, text) -> the text in that
 
 MIN_COLUMNS, MAX_COLUMNS = 60, 140
 _MIN_ROWS = 10
-# SGR parameters (ECMA-48, 8.3.117) of the 16 colours that every terminal has and its user chose.
-_COLORS = {
-    "CPU": "33",
-    "ready": "35",
-    "lock": "36",
-    "GIL": "31",
-    "disk": "32",
-    "network": "32",
-    "GPU": "34",
-    "spinning": "34",
-    "heading": "1",
-    "aside": "2",
-}
-SHARE_NAMES = (
-    *(
-        "CPU",
-        "CPU",
-        "ready",
-        "GIL",
-        "lock",
-        "disk",
-        "network",
-        "device",
-        "GPU",
-        "spinning",
-        "sleep",
-        "process",
-        "other",
-    ),
-    *("idle", "other threads"),
-)
+_COLORS = {**{share.name: share.color for share in SHARE_OF_WORD.values() if share.color}, "heading": "1", "aside": "2"}
 _MAX_UNREAD = 4  # lines
 _SMALL = 0.02  # of the whole: smaller shares are one
 _MIN_BAR = 3  # columns

@@ -10,11 +10,10 @@ from bpfprof.dataclass import dataclass
 from bpfprof.query.answer.moment import Closer, Key, LivePlace, Moment
 from bpfprof.query.threads.at_end import NowGroup
 from bpfprof.query.work.places import file_text
-from bpfprof.query.work.shares import HANDED, IDLE, PYTHON, READY
+from bpfprof.query.work.shares import HANDED, IDLE, PYTHON, READY, SHARE_NAMES
 from bpfprof.render.columns import middle_cut, padded, percent_text, shortened, width
 from bpfprof.render.labels import printable, source_line
 from bpfprof.render.summary import (
-    SHARE_NAMES,
     Paint,
     command_text,
     name_columns,

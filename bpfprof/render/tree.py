@@ -12,7 +12,7 @@ from bpfprof.model.states import reason_text
 from bpfprof.query.code.functions import function_name
 from bpfprof.query.tables.tree import Node, Tree, tree_of
 from bpfprof.query.work.places import WITH_OBJECTS, file_text
-from bpfprof.query.work.shares import IDLE, LOCK, OTHER
+from bpfprof.query.work.shares import IDLE, LOCK, OTHER, SHARE_NAMES
 from bpfprof.query.work.table import work_of
 from bpfprof.render.columns import cut_left, percent_text, seconds_text, short_seconds, shortened, width
 from bpfprof.render.formats import RenderOptions
@@ -21,7 +21,6 @@ from bpfprof.render.labels import frame_label, printable
 from bpfprof.render.summary import (
     MAX_COLUMNS,
     MIN_COLUMNS,
-    SHARE_NAMES,
     Paint,
     painted,
     plain,

@@ -26,7 +26,7 @@ from bpfprof.query.code.stack_frames import Bools
 from bpfprof.query.steps.critical_path import handed_waits
 from bpfprof.query.waits.lock_holders import lock_waits, waits_while_held
 from bpfprof.query.work.places import most_of, place_text, top_place
-from bpfprof.query.work.shares import HANDED, IDLE, LOCK, NATIVE, OF_REASON, PYTHON
+from bpfprof.query.work.shares import HANDED, IDLE, LOCK, NATIVE, OF_REASON, PYTHON, SHARE_OF_WORD
 from bpfprof.query.work.table import Work
 
 _MOST = 0.5  # of its time: so much a front waits for others, or one of those for another one
@@ -36,10 +36,7 @@ _ONE_LOCK = 0.6  # of their waits for locks
 _MOST_HANDS = 3
 _SLEEP = reason_number("sleep")
 _OVERLOAD = re.compile(r"\(anonymous namespace\)::|(?<!operator)\((?!\)\().*\)(?: const)?$")
-WAITS = {
-    **{"gil": "the GIL", "lock": "locks", "disk": "the disk", "net": "the network", "device": "a device"},
-    **{"gpu": "the GPU", "child": "another process", "other": "something else", "memory": "pages from the disk"},
-}
+WAITS = {word: share.awaited for word, share in SHARE_OF_WORD.items() if share.awaited}
 
 
 @dataclass(frozen=True)

@@ -18,12 +18,25 @@ from bpfprof.model.states import reason_number
 from bpfprof.query.answer.percent import percent
 from bpfprof.query.code.functions import Ints
 from bpfprof.query.code.stack_frames import Bools, StackFrames
-from bpfprof.query.work.shares import CHILD, DEVICE, GIL, GPU, IDLE, LOCK, NATIVE, PYTHON, READY, SHARES, SLEEP, SPIN
+from bpfprof.query.work.shares import (
+    CHILD,
+    DEVICE,
+    GIL,
+    GPU,
+    IDLE,
+    LOCK,
+    NATIVE,
+    PYTHON,
+    READY,
+    SHARE_OF_WORD,
+    SHARES,
+    SLEEP,
+    SPIN,
+)
 from bpfprof.query.work.table import Work
 
-CAUSES = (*SHARES, "memory")
+CAUSES = tuple(SHARE_OF_WORD)
 MEMORY = len(SHARES)
-_WORDS = {"gil": "GIL", "net": "network", "gpu": "GPU", "spin": "spinning", "child": "other processes"}
 _SAID = 0.1  # of a mix: from here on a part of it is said
 
 # Functions of the kernel that make room in memory, or bring back what was moved out of it (Linux 5.10 to 6.18). Some
@@ -67,7 +80,9 @@ def largest_cause(parts: tuple[float, ...]) -> tuple[str, float]:
 def mix_of(by_cause: Ints) -> str:
     """`59% sleep, 40% CPU`: what most of the time is spent on, "" where that is one thing."""
     spent = {"CPU": int(by_cause[[PYTHON, NATIVE]].sum())}
-    spent |= {_WORDS.get(CAUSES[cause], CAUSES[cause]): int(by_cause[cause]) for cause in range(READY, len(CAUSES))}
+    for cause in range(READY, len(CAUSES)):
+        share = SHARE_OF_WORD[CAUSES[cause]]
+        spent[share.among if cause == CHILD else share.name] = int(by_cause[cause])
     whole_ns = max(sum(spent.values()), 1)
     large = sorted((-ns, word) for word, ns in spent.items() if ns >= _SAID * whole_ns)
     return ", ".join(f"{percent(-ns / whole_ns)} {word}" for ns, word in large) if len(large) > 1 else ""

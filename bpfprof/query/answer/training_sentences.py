@@ -4,15 +4,9 @@ from __future__ import annotations
 
 from bpfprof.query.answer.facts import Facts
 from bpfprof.query.answer.percent import percent
+from bpfprof.query.work.shares import SHARE_OF_WORD
 
-DOING = {
-    **{"python": "CPU time in Python", "native": "CPU time in native code", "ready": "waiting for a CPU"},
-    **{"gil": "waiting for the GIL", "lock": "waiting for locks", "disk": "waiting for the disk"},
-    **{"net": "waiting for the network", "device": "waiting for a device", "sleep": "sleeping on purpose"},
-    **{"gpu": "waiting for the GPU", "spin": "spinning"},
-    **{"child": "waiting for other processes", "other": "waiting for something else"},
-    "memory": "waiting for pages of memory",
-}
+DOING = {word: share.doing for word, share in SHARE_OF_WORD.items()}
 
 
 def data_bound(facts: Facts) -> str:

@@ -26,7 +26,7 @@ from bpfprof.query.answer.percent import percent
 from bpfprof.query.answer.training_sentences import data_bound, more_loaders, saves
 from bpfprof.query.answer.whole import Whole, whole_of_fronts
 from bpfprof.query.threads.cpu_throttles import OFTEN
-from bpfprof.query.work.shares import CHILD, DEVICE, GIL, LOCK, NATIVE, PYTHON, READY, SLEEP, SPIN
+from bpfprof.query.work.shares import CHILD, DEVICE, GIL, LOCK, NATIVE, PYTHON, READY, SHARE_OF_WORD, SLEEP, SPIN
 from bpfprof.query.work.table import Work
 
 _MIN_SAMPLES_PER_S = 100  # of the least time that a verdict takes
@@ -262,10 +262,7 @@ def _mixed(facts: Facts) -> str:
 
 
 _BOUNDS = {"memory": "disk", "other": "unknown"}
-_NAMES = (
-    *("Python", "native code", "ready without a CPU", "GIL", "locks", "disk", "network", "devices"),
-    *("the GPU", "spinning", "sleep", "other processes", "other waits", "pages of memory"),
-)
+_NAMES = [SHARE_OF_WORD[cause].among for cause in CAUSES]
 
 RULES = (
     Rule("stuck", lambda facts: bool(facts.deadlock), _deadlocked, _undo),
