@@ -76,7 +76,7 @@ class Processes:
 
     def meet(self, pids: Iterable[Pid]) -> None:
         """Looks at what these and the children to be followed run: that takes a while, and `watch()` then does not."""
-        for pid in tasks.with_descendants(pids) if self._follow_children else pids:
+        for pid in tasks.with_descendants(pids) if self._follow_children else dict.fromkeys(pids):
             if pid not in tasks.own_processes():
                 with contextlib.suppress(TargetError):  # it has ended meanwhile
                     self._met[pid] = self._meet(pid)
