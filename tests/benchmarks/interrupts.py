@@ -100,7 +100,9 @@ class Run:
                 faults.append("traceback")
             outcome, wrong = self._look_at_output(folder / "work") if self.case.output else ("", "")
             faults += [wrong] if wrong else []
-            faults += [f"left over: {left}" for left in self._left_over(folder)]
+            # A recording whose report a second signal has ended is kept, and said to be.
+            left_over = [left for left in self._left_over(folder) if f"the recording so far is in {left}" not in said]
+            faults += [f"left over: {left}" for left in left_over]
         if "traceback" in faults and "/bpfprof/" not in said:  # no line of it: it had not begun
             faults.remove("traceback")
             if "Fatal Python error: init" in said and status == 1:  # what it ends with then
