@@ -1,7 +1,8 @@
-"""How the command ends where a thread of its own still works."""
+"""How the command ends where a thread of its own still works, and where Ctrl-C comes before it works."""
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 
@@ -29,3 +30,24 @@ __main__.main()
 def test_a_thread_that_still_works_changes_nothing(status: int) -> None:
     done = subprocess.run([sys.executable, "-c", _ENDS, str(status)], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (status, "done\n", "")
+
+
+INTERRUPTED = """
+import os, signal, sys
+
+class Interrupts:
+    def find_spec(self, name, path=None, target=None):
+        if name == sys.argv[1]:
+            os.kill(os.getpid(), signal.SIGINT)
+
+sys.meta_path.insert(0, Interrupts())
+sys.modules.pop(sys.argv[1], None)
+import bpfprof.__main__
+"""
+
+
+@pytest.mark.parametrize("module", ["contextlib", "threading"])
+def test_ctrl_c_while_the_first_modules_are_imported_says_nothing(module: str) -> None:
+    command = [sys.executable, "-c", INTERRUPTED, module]
+    done = subprocess.run(command, capture_output=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (-signal.SIGINT, b"", b"")
