@@ -32,6 +32,8 @@ def _run(arguments: list[str], debug: bool) -> int:
     except KeyboardInterrupt:
         return _INTERRUPTED
     except Exception as error:
+        if isinstance(error.__cause__, KeyboardInterrupt):  # Python up to 3.11 has it so where a class was being made
+            return _INTERRUPTED
         known = error if isinstance(error, BpfprofError) else shortage(error)
         if known is not None:
             _say(f"{known}" + (f"\n  {known.hint}" if known.hint else ""), debug, known.details)

@@ -8,6 +8,8 @@ import sys
 
 import pytest
 
+from bpfprof import cli
+
 # Threads that are in numpy most of the time, which has C++ code; the interpreter's end would throw them out of it.
 _ENDS = """
 import sys, threading
@@ -51,3 +53,13 @@ def test_ctrl_c_while_the_first_modules_are_imported_says_nothing(module: str) -
     command = [sys.executable, "-c", INTERRUPTED, module]
     done = subprocess.run(command, capture_output=True, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (-signal.SIGINT, b"", b"")
+
+
+def test_ctrl_c_while_a_class_is_made_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python up to 3.11 makes another exception of what __set_name__() raises."""
+
+    def interrupted(arguments: list[str]) -> int:
+        raise RuntimeError("Error calling __set_name__ on 'Field' instance") from KeyboardInterrupt()
+
+    monkeypatch.setattr(cli, "_run_command", interrupted)
+    assert cli._run(["dump"], False) == 130
