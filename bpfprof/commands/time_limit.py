@@ -15,11 +15,13 @@ class OutOfTimeError(BaseException):
 class TimeLimit:
     """Within the `with` block, of the main thread, OutOfTimeError is raised when it is over. It begins with `begin()`.
 
-    message: a line for standard error after the least time, where that is not all there is.
+    message: a line for standard error after the least time, where that is not all there is; also where it ends so late
+        that both are due.
     """
 
     def __init__(self, part: float, message: str) -> None:
         self._part, self._message = part, message
+        self._said = False
         self._message_s = self._end_s = 0.0  # time.monotonic()
 
     def begin(self, least_s: float, recorded_s: float) -> None:
@@ -40,9 +42,11 @@ class TimeLimit:
     def _rang(self, _number: int, _frame: FrameType | None) -> None:
         if not self._end_s:
             return
+        if not self._said and self._end_s > self._message_s:
+            self._said = True
+            os.write(2, f"{self._message}\n".encode(errors="replace"))
         if time.monotonic() >= self._end_s:
             raise OutOfTimeError
-        os.write(2, f"{self._message}\n".encode(errors="replace"))
         _ring_at(self._end_s)
 
 

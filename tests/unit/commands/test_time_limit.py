@@ -30,6 +30,15 @@ def wait_for_end() -> None:
     raise AssertionError("nothing ended it")
 
 
+def busy_without_signals(seconds: float) -> None:
+    """As a machine that gives the program no CPU for so long."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGALRM})
+    end_s = time.monotonic() + seconds
+    while time.monotonic() < end_s:
+        pass
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGALRM})
+
+
 def test_it_ends_what_swallows_failures(capfd: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(OutOfTimeError), begun(SHORT_S, 0.0):
         wait_for_end()
@@ -38,6 +47,13 @@ def test_it_ends_what_swallows_failures(capfd: pytest.CaptureFixture[str]) -> No
 
 def test_of_a_long_recording_it_says_where_that_is_before_it_ends(capfd: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(OutOfTimeError), begun(SHORT_S, 0.05, recorded_s=100 * SHORT_S):
+        wait_for_end()
+    assert capfd.readouterr().err == "it is there\n"
+
+
+def test_it_says_so_where_both_are_due_at_once(capfd: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(OutOfTimeError), begun(SHORT_S, 1.0, recorded_s=2 * SHORT_S):
+        busy_without_signals(4 * SHORT_S)
         wait_for_end()
     assert capfd.readouterr().err == "it is there\n"
 
