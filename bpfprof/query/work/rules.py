@@ -55,7 +55,8 @@ _SLEEPS_FOR_LOCKS = ("libsqlite3", "_sqlite3")
 # So do those of lock files, in Python.
 _LOCK_FILES = ("/filelock/", "/portalocker/", "/fasteners/")
 _ON_CPU = (PYTHON, NATIVE)
-_WAITS = (LOCK, DISK, NET, DEVICE, SLEEP, CHILD, OTHER)  # but for the GIL
+_NOT_DISK = (LOCK, NET, DEVICE, SLEEP, CHILD, OTHER)
+_WAITS = (DISK, *_NOT_DISK)  # but for the GIL
 
 
 class SpanFacts:
@@ -215,11 +216,9 @@ RULES = (
     # Who lost its CPU in a call that spins for a device waits as before.
     Rule(
         "a device computes or copies",
-        (*_ON_CPU, READY, *_WAITS, SPIN, HANDED, IDLE),
+        (*_ON_CPU, READY, *_NOT_DISK, SPIN, HANDED, IDLE),
         GPU,
-        lambda facts: (
-            (facts.waits | facts.may_spin) & facts.waiting.for_device[facts.stack] & ~np.isin(facts.shares, (GIL, DISK))
-        ),
+        lambda facts: (facts.waits | facts.may_spin) & facts.waiting.for_device[facts.stack],
     ),
     Rule("it spins", (*_ON_CPU, GPU), SPIN, lambda facts: facts.on_cpu & facts.waiting.spins[facts.stack]),
     Rule(
