@@ -74,12 +74,15 @@ class AsyncTasks:
         """One more look, which speaks for what is left, at as many as there is time for."""
         try:
             if self.due_s != float("inf"):
-                self._look(processes, time.monotonic_ns(), is_over)
+                self._look(processes, time.monotonic_ns(), is_over, is_last=True)
         finally:
             for index in list(self._watched):
                 self._forget(index)
 
-    def _look(self, processes: Iterable[Process], end_ns: int, is_over: Callable[[], bool]) -> None:
+    def _look(
+        self, processes: Iterable[Process], end_ns: int, is_over: Callable[[], bool], is_last: bool = False
+    ) -> None:
+        """is_last: whatever it costs."""
         seen = set()
         for process in processes:
             if is_over():
@@ -95,6 +98,8 @@ class AsyncTasks:
                 lists = TaskLists(process.pid, Objects(process.memory, found.layout), found.runtime_address)
                 watched = self._watched[process.index] = _Watched(process.memory, lists)
             seen.add(process.index)
+            if is_last:
+                watched.due_s = watched.find_due_s = 0.0
             self._look_at(process, watched, end_ns)
         for index in self._watched.keys() - seen:
             self._forget(index)

@@ -12,7 +12,7 @@ from typing import Any, cast
 import pytest
 
 from bpfprof.capture import ending as ending_module
-from bpfprof.capture.async_tasks import AsyncTasks
+from bpfprof.capture.async_tasks import AsyncTasks, _Watched
 from bpfprof.capture.ending import Limit, after_asked, until
 from bpfprof.capture.processes import Processes
 from bpfprof.capture.sleeping import Sleeps
@@ -115,3 +115,21 @@ def test_nothing_is_looked_at_any_more() -> None:
     processes.refresh_names(is_over)
     processes.close()
     assert len(asked) == 3 and not sleeps.seen and process.name == "before"
+
+
+def test_tasks_are_looked_at_when_it_ends_whatever_a_look_costs() -> None:
+    """On a busy machine looks are far apart. What a task does at the end says whether it hangs."""
+    looks: list[tuple[int, int]] = []
+    rows = SimpleNamespace(add=lambda _, begin_ns, end_ns: looks.append((begin_ns, end_ns)), finish=lambda: None)
+    reader = SimpleNamespace(look=lambda: None, torn_count=0)
+    lists = SimpleNamespace(find=lambda: False, cut_count=0, is_other=False)
+    layout = SimpleNamespace(version=(3, 11))
+    memory = object()
+    process = SimpleNamespace(index=0, memory=memory, interpreter=SimpleNamespace(layout=layout, build=""))
+    never_s = float("inf")
+    tasks = AsyncTasks(20, 0, StackTable())
+    watched = _Watched(cast(Any, memory), cast(Any, lists), cast(Any, reader), cast(Any, rows), 5, never_s, never_s)
+    tasks._watched[0] = watched
+    now_ns = time.monotonic_ns()
+    tasks.finish([cast(Any, process)], lambda: False)
+    assert [begin_ns for begin_ns, _ in looks] == [5] and looks[0][1] >= now_ns
