@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
 
 from bpfprof.errors import TargetError
@@ -76,11 +76,12 @@ class FileLocks:
         return Pid(int(word)) if word.isdigit() and int(word) else None
 
     def of_sqlite(
-        self, call: BlockedSyscall, memory: Memory, unwound: Sequence[int] = ()
+        self, call: BlockedSyscall, memory: Memory, unwound: Callable[[], Sequence[int]]
     ) -> tuple[int, Pid | None] | None:
         """(descriptor, process that has it locked, None: several) of the database that SQLite sleeps for; None: it
-        does not, or that is not known. unwound: where the thread's functions are, innermost first, if that is known."""
-        if not self._is_of_sqlite(call, memory, unwound):
+        does not, or that is not known. unwound: where the thread's functions are, innermost first; () if that is not
+        known. It is asked where SQLite may sleep for a database that is locked."""
+        if not self._is_nap(call, memory):
             return None
         own = str(self._pid)
         locked: dict[int, set[str]] = {}  # by inode
@@ -88,24 +89,26 @@ class FileLocks:
             if len(words) == 8 and words[1] == "POSIX" and words[4] != own and _has_sqlite_range(words[6], words[7]):
                 locked.setdefault(int(words[5].rpartition(":")[2]), set()).add(words[4])
         found = [(fd, locked[inode]) for fd, inode in self._files() if inode in locked]
-        if len({frozenset(pids) for _, pids in found}) != 1:
+        if len({frozenset(pids) for _, pids in found}) != 1 or not self._is_of_sqlite(call, memory, unwound()):
             return None
         fd, pids = found[0]
         word = next(iter(pids)) if len(pids) == 1 else ""
         return fd, Pid(int(word)) if word.isdigit() and int(word) else None
+
+    def _is_nap(self, call: BlockedSyscall, memory: Memory) -> bool:
+        """Whether it sleeps for as long as SQLite may, in a process that has SQLite."""
+        is_clock = syscall_name(call.number) == "clock_nanosleep"
+        asked = memory.read_up_to(call.args[2 if is_clock else 0], 16) if any(map(_is_sqlite, self._code)) else b""
+        if len(asked) < 16 or (is_clock and call.args[1]):  # time.sleep() of CPython 3.11 and later: until a time
+            return False
+        seconds, ns = struct.unpack("<qq", asked)
+        return not seconds and ns <= _LONGEST_NAP_NS
 
     def _is_of_sqlite(self, call: BlockedSyscall, memory: Memory, unwound: Sequence[int]) -> bool:
         """Whether usleep() was called by SQLite, and that by Python's module: behind the code of the C library that of
         SQLite comes first on the stack, and then the module's. What SQLite has left there has other code behind it;
         where the stack was not unwound such can hide a true call, which is not told then.
         """
-        is_clock = syscall_name(call.number) == "clock_nanosleep"
-        asked = memory.read_up_to(call.args[2 if is_clock else 0], 16) if any(map(_is_sqlite, self._code)) else b""
-        if len(asked) < 16 or (is_clock and call.args[1]):  # time.sleep() of CPython 3.11 and later: until a time
-            return False
-        seconds, ns = struct.unpack("<qq", asked)
-        if seconds or ns > _LONGEST_NAP_NS:
-            return False
         own, is_sqlite = self._code_at(call.program_counter), False
         stack = b"" if unwound else memory.read_up_to(call.stack_pointer, _STACK_BYTES)
         words = (word for (word,) in struct.iter_unpack("<Q", stack[: len(stack) // 8 * 8]))

@@ -8,7 +8,8 @@ from __future__ import annotations
 import os
 import stat
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 from bpfprof.account.reasons import FUTEX_PRIVATE
 from bpfprof.capture.descriptors import DescriptorKinds
@@ -66,8 +67,8 @@ def gil_holder(process: Process, states: list[ThreadStateRef]) -> int:
 class Holders:
     """Of one process. tid_of: its threads by the id in their own pid namespace; states: those of its interpreters.
 
-    By thread: frames, innermost first; sleeps_at, the call of futex() that it sleeps in; unwound, the addresses of its
-    functions of C, innermost first, where they are known.
+    By thread: frames, innermost first; sleeps_at, the call of futex() that it sleeps in. unwound: of a thread, the
+    addresses of its functions of C, innermost first; () where they are not known.
     """
 
     def __init__(
@@ -79,7 +80,7 @@ class Holders:
         frames: Mapping[Tid, list[PlacedFrame]],
         sleeps_at: Mapping[Tid, BlockedSyscall],
         reader: FrameReader,
-        unwound: Mapping[Tid, Sequence[int]],
+        unwound: Callable[[Tid], Sequence[int]],
     ) -> None:
         self._process, self._tid_of, self._gil_tid = process, tid_of, gil_tid
         self._state_of = {tid_of[each.native_thread_id]: each for each in states if each.native_thread_id in tid_of}
@@ -150,7 +151,7 @@ class Holders:
     def _database(self, tid: Tid, call: BlockedSyscall) -> WaitsFor | None:
         """SQLite sleeps for as long as it was told to, while another process has the database locked."""
         memory = self._process.memory
-        found = self._file_locks.of_sqlite(call, memory, self._unwound.get(tid, ())) if memory else None
+        found = self._file_locks.of_sqlite(call, memory, partial(self._unwound, tid)) if memory else None
         return WaitsFor("file-lock", self._descriptor(found[0]), None, found[1], has_end=True) if found else None
 
     def _lock_file(self, tid: Tid) -> WaitsFor | None:

@@ -7,7 +7,7 @@ moments, which its note says.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -23,6 +23,7 @@ from bpfprof.capture.holders import Holders, gil_holder
 from bpfprof.capture.process import Process
 from bpfprof.capture.sleeping import EXACT, STATE_BITS, ThreadStack, python_states, stack_now, stacks_now
 from bpfprof.capture.tasks_now import tasks_now
+from bpfprof.capture.unwound_now import UnwoundNow
 from bpfprof.code.maps import NativeCode
 from bpfprof.cpython.detect import NotPython, find_interpreter
 from bpfprof.cpython.frame_values import FrameValues
@@ -66,13 +67,15 @@ def process_now(pid: Pid, with_variables: bool = False) -> ProcessNow:
         raise TargetError(f"process {pid} is a thread of the kernel: it runs no program")
     process = Process(0, pid, name=tasks.process_name(pid), command_line=tasks.process_command_line(pid))
     process.open_memory()
+    unwound = UnwoundNow(process)
     try:
         _detect(process)
         found = process.interpreter
         reader = FrameReader(process)
-        threads = threads_now(process, reader, with_variables)
+        threads = threads_now(process, reader, with_variables, unwound)
         rows, missed = tasks_now(process, reader)
     finally:
+        unwound.close()
         process.close()
     if not threads:
         raise TargetError(f"process {pid} ended before anything was seen")
@@ -82,9 +85,14 @@ def process_now(pid: Pid, with_variables: bool = False) -> ProcessNow:
     )
 
 
-def threads_now(process: Process, reader: FrameReader | None = None, with_variables: bool = False) -> list[ThreadNow]:
-    """Of a process whose memory is open and whose interpreter is known."""
-    return _Threads(process, reader or FrameReader(process), with_variables).now()
+def threads_now(
+    process: Process,
+    reader: FrameReader | None = None,
+    with_variables: bool = False,
+    unwound: UnwoundNow | None = None,
+) -> list[ThreadNow]:
+    """Of a process whose memory is open and whose interpreter is known. unwound: of it; None: stacks of C are not."""
+    return _Threads(process, reader or FrameReader(process), with_variables, unwound=unwound).now()
 
 
 def waiting_now(process: Process, code: NativeCode | None = None) -> list[ThreadNow]:
@@ -119,8 +127,9 @@ class _Threads:
         with_times: bool = True,
         most_frames: int = _MOST_FRAMES,
         code: NativeCode | None = None,
+        unwound: UnwoundNow | None = None,
     ) -> None:
-        self._code = code
+        self._code, self._unwound = code, unwound
         self._with_times, self._most_frames = with_times, most_frames
         self._process, self._reader, self._with_variables = process, reader, with_variables
         self._states: list[ThreadStateRef] = []
@@ -142,11 +151,7 @@ class _Threads:
         frames_of = [self._reader.frames(stack.frames) for stack in stacks]
         sleeps_at = {stack.tid: stack.call for stack in stacks if stack.call and stack.call.number in FUTEX_CALLS}
         placed = self._placed(stacks, frames_of)
-        unwound = {
-            each.tid: [word & ~EXACT for word in each.native.words]
-            for each in stacks
-            if each.native and not each.native.native_status
-        }
+        unwound = self._unwound.of if self._unwound else _of_recording(stacks)
         holders = Holders(process, tid_of, self._states, gil_tid, placed, sleeps_at, self._reader, unwound)
         reasons = self._reasons(stacks)
         # At once, because what was read of the threads that wait is true only while they do.
@@ -277,6 +282,13 @@ class _Threads:
             for stack, call in zip(stacks, calls)
         )
         return np.fromiter(found, np.uint16, len(stacks))
+
+
+def _of_recording(stacks: list[ThreadStack]) -> Callable[[Tid], Sequence[int]]:
+    """Where the functions of C of a thread are, as Holders asks."""
+    whole = [(stack.tid, stack.native) for stack in stacks if stack.native and not stack.native.native_status]
+    found = {tid: [word & ~EXACT for word in native.words] for tid, native in whole}
+    return lambda tid: found.get(tid, ())
 
 
 def _note(stack: ThreadStack) -> str:

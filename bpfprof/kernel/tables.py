@@ -59,7 +59,7 @@ class Tables:
                 count *= cpus("possible")[-1] + 1
             inner_fd = 0
             if map_type == "CHUNK_ARRAY":
-                inner_fd = fds["chunk"] = new_chunk()  # the kernel needs one to know what the others will be like
+                inner_fd = fds["chunk"] = _new_chunk()  # the kernel needs one to know what the others will be like
                 sizes = [4, 4]
             entries_of[name] = count
             kind, flags = _KINDS.get(map_type, (map_type, 0))
@@ -98,6 +98,10 @@ class Tables:
         """Lets programs reach a chunk. OSError E2BIG when there are BP_MAX_CHUNKS."""
         bpf_syscall.map_update(self.fds["chunks"], _key(number), _key(fd))
 
+    def new_chunk(self) -> int:
+        """Descriptor of a map of one bp_chunk, to be mapped into memory and given to `add_chunk`."""
+        return _new_chunk()
+
     def counters(self) -> list[int]:
         """Counts by enum bp_status, summed over CPUs."""
         copies = cpus("possible")[-1] + 1
@@ -108,8 +112,33 @@ class Tables:
         return totals
 
 
-def new_chunk() -> int:
-    """Descriptor of a map of one bp_chunk, to be mapped into memory and given to `Tables.add_chunk`."""
+class OwnTables(Tables):
+    """Unwind tables for this process alone, without the kernel side and its privileges."""
+
+    @classmethod
+    def create(cls, with_calls: bool = False) -> OwnTables:
+        """with_calls: there are none."""
+        sizes = {
+            "rules": abi.size("bp_rule") * abi.CONSTANTS["BP_MAX_RULES"],
+            "files": abi.size("bp_file") * abi.CONSTANTS["BP_MAX_FILES"],
+            "chunk": abi.size("bp_chunk"),
+        }
+        return cls({name: _memory(size) for name, size in sizes.items()})
+
+    def add_chunk(self, number: int, fd: int) -> None:
+        """Nobody else reads it."""
+
+    def new_chunk(self) -> int:
+        return _memory(abi.size("bp_chunk"))
+
+
+def _memory(size: int) -> int:
+    fd = os.memfd_create("bpfprof-tables", os.MFD_CLOEXEC)
+    os.ftruncate(fd, size)
+    return fd
+
+
+def _new_chunk() -> int:
     return _create("ARRAY", 4, abi.size("bp_chunk"), 1, "chunk", bpf_syscall.BPF_F_MMAPABLE)
 
 

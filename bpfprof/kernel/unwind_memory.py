@@ -23,7 +23,7 @@ from bpfprof import array_types as npt
 from bpfprof.abi.dtypes import FILE_DTYPE, MAPPING_DTYPE, RULE_DTYPE
 from bpfprof.dataclass import dataclass
 from bpfprof.elf.cfi.rules import NO_RULE_ID, Rules
-from bpfprof.kernel.tables import Tables, new_chunk
+from bpfprof.kernel.tables import Tables
 from bpfprof.unwind.rows import FRAME_POINTER_ID, PAGE_BITS, RULE_BITS, RULE_MASK, FileRows, RuleTable
 
 _CHUNK_WORDS = abi.CONSTANTS["BP_CHUNK_WORDS"]
@@ -248,7 +248,7 @@ class UnwindMemory:
         if position < 0:
             if len(self._chunks) == self._limit_chunks:
                 raise UnwindMemoryFull(_FULL)
-            self._add_chunk(new_chunk())
+            self._add_chunk(self._tables.new_chunk())
             position = len(self._free) - 1
         start, size = self._free[position]
         self._used_words += words

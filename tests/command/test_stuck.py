@@ -141,9 +141,10 @@ def test_tasks_that_wait_for_each_other_are_stuck(python: str, tmp_path: Path) -
     assert f"stuck.py:{line_of('tasks_locked')})" in verdict["sentence"], verdict
 
 
+@pytest.mark.parametrize("python", PYTHONS)
 @pytest.mark.parametrize(("kind", "said"), [("manager", "answered by process"), ("sqlite_busy", "held by process")])
-def test_who_answers_and_who_has_a_database(kind: str, said: str) -> None:
-    with stuck(PYTHON, kind) as pid:
+def test_who_answers_and_who_has_a_database(kind: str, said: str, python: str) -> None:
+    with stuck(python, kind) as pid:
         wanted: list[int] = []
         while not wanted:  # who looks again and again runs at times
             (process,) = json.loads(bpfprof("dump", "-j", pid).stdout)["processes"]

@@ -55,7 +55,6 @@ class KernelView:
     def of_files(cls, monkeypatch: pytest.MonkeyPatch, chunk_words: int = CHUNK_WORDS) -> KernelView:
         """With files in memory for maps; chunks may be smaller than in the kernel."""
         monkeypatch.setattr(unwind_memory, "_CHUNK_WORDS", chunk_words)
-        monkeypatch.setattr(unwind_memory, "new_chunk", lambda: _memory_file(4 * chunk_words))
         sizes = {
             "rules": RULE_DTYPE.itemsize * abi.CONSTANTS["BP_MAX_RULES"],
             "files": FILE_DTYPE.itemsize * abi.CONSTANTS["BP_MAX_FILES"],
@@ -78,6 +77,10 @@ class KernelView:
     def tables(self) -> Tables:
         """For an UnwindMemory."""
         return cast(Tables, self)
+
+    def new_chunk(self) -> int:
+        """As Tables.new_chunk."""
+        return Tables(self.fds).new_chunk() if self.is_real else _memory_file(4 * self.chunk_words)
 
     def add_chunk(self, number: int, fd: int) -> None:
         """As Tables.add_chunk; the chunk is kept to be read."""
