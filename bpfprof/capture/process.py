@@ -48,7 +48,6 @@ from bpfprof.recording.tables import RecordedProcess
 _MASK64 = (1 << 64) - 1
 _REST = 50  # times what a look took: of code that a process makes, of which some make 100 pieces a second
 _VAIN_REST, _VAIN_AHEAD_S = 20, 0.25  # times what code cost that was not there; so much of it may come at once
-_CODE_BYTES = 16 << 20  # some 24,000 functions
 _SUSPECTED_NS = 1_000_000_000  # so long a process counts as one that replaces code, and mostly one that does is found
 
 
@@ -79,7 +78,6 @@ class ProcessCodes:
     process: int
     reader: CodeReader | None
     known: dict[int, tuple[int, int, int]] = field(default_factory=dict)
-    bytes_left: int = _CODE_BYTES  # of names and line tables
     frames: dict[bytes, bytes] = field(default_factory=dict)  # Python frames as they came -> as they are recorded
     unread: dict[bytes, bytes] = field(default_factory=dict)  # the same of frames that are not read while it rests
     paid_until_s: float = 0.0  # for reading in vain, time.monotonic()

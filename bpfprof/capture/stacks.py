@@ -64,7 +64,7 @@ _CHANGED = Unresolved("code object replaced before it was read")
 _IN_VAIN = Unresolved("too many code objects of its process were not there")
 _LATE = Unresolved("not read before the recording was to end")
 _TOO_MUCH = Unresolved("more code objects than are recorded of a process, or of all")
-_CODE_BYTES = 256 << 20  # of names and line tables of all processes
+_CODE_BYTES, _CODE_BYTES_OF_ALL = 16 << 20, 256 << 20  # of names and line tables: some 24,000 functions of a process
 _CHUNK_BYTES = 8 << 20  # of code objects; the reader takes more
 _LETTER_BYTES = 6  # in JSON, at most
 
@@ -101,7 +101,7 @@ class StackTable:
     is_late: Callable[[], bool] = lambda: False  # whether nothing is read any more, as the recording ends
     unverified_count: int = 0
     changed_count: int = 0
-    _code_bytes_left: int = _CODE_BYTES
+    _code_budget: Budget = field(default_factory=lambda: Budget(_CODE_BYTES, 0, _CODE_BYTES_OF_ALL))
 
     def take_copies(self, records: Iterable[memoryview], codes_of: Callable[[int], ProcessCodes | None]) -> None:
         """Takes copies of code objects, for the stacks of this turn and, sent while these were drained, the next."""
@@ -273,7 +273,7 @@ class StackTable:
         known = codes.known.get(address)
         if known is not None and identity in (0, known[0]):
             return known[1], known[2]
-        if min(codes.bytes_left, self._code_bytes_left) <= 0:
+        if self._code_budget.is_spent(codes.process):
             return self._unnamed(codes, _TOO_MUCH), 0
         if self._rests(codes):
             return self._unnamed(codes, _IN_VAIN if codes.rests else _LATE), 0
@@ -316,9 +316,7 @@ class StackTable:
             if len(self._index_of_code) >= _CODES_LIMIT:
                 self._index_of_code.clear()
             index = self._index_of_code[key] = self._number(codes, code)
-            size = _size(code)
-            codes.bytes_left -= size
-            self._code_bytes_left -= size
+            self._code_budget.spend(codes.process, _size(code))
         return index
 
     def _number(self, codes: ProcessCodes, code: CodeObject | Unresolved) -> int:

@@ -5,13 +5,18 @@ from __future__ import annotations
 import time
 
 _FEW = 1024  # processes
+_KEPT = 4  # for those that come when all is spent, one part in so many of what each would have had
 
 
 class Budget:
-    """So much of a process at once, then so much a second, and so much of all together."""
+    """So much of a process at once, then so much a second, and so much of all together.
+
+    When that is spent, because there are very many or because some took much, each still gets a small equal part.
+    """
 
     def __init__(self, at_once: int, per_s: int, of_all: int) -> None:
-        self._at_once, self._per_s, self._left = at_once, per_s, of_all
+        self._at_once, self._per_s, self._of_all, self._left = at_once, per_s, of_all, of_all
+        self._had: dict[int, int] = {}
         self._left_of: dict[int, tuple[float, float]] = {}  # and since when, time.monotonic()
         self._many = _FEW
 
@@ -20,6 +25,7 @@ class Budget:
         now_s = time.monotonic()
         self._left_of[pid] = self._left_now(pid, now_s) - count, now_s
         self._left -= count
+        self._had[pid] = self._had.get(pid, 0) + count
         if len(self._left_of) > self._many:
             # Who may have as much as at first need not be known; most of these have ended.
             of_others = self._left_of.items()
@@ -28,7 +34,9 @@ class Budget:
 
     def is_spent(self, pid: int) -> bool:
         """Whether a process is to have no more for now."""
-        return self._left <= 0 or (pid in self._left_of and self._left_now(pid, time.monotonic()) <= 0)
+        if pid in self._left_of and self._left_now(pid, time.monotonic()) <= 0:
+            return True
+        return self._left <= 0 and self._had.get(pid, 0) >= self._of_all // (_KEPT * (len(self._had) + 1))
 
     def _left_now(self, pid: int, now_s: float) -> float:
         left, since_s = self._left_of.get(pid, (self._at_once, now_s))

@@ -30,7 +30,23 @@ def test_all_have_so_much_together() -> None:
     for pid in range(10):
         assert not left.is_spent(pid)
         left.spend(pid, 100)
-    assert left.is_spent(10)
+    assert all(map(left.is_spent, range(10)))
+
+
+def test_who_comes_when_all_is_spent_has_a_small_part_still() -> None:
+    """Twenty take all there is. An honest one that begins then has what it needs, and a crowd gets little more."""
+    left = Budget(at_once=100_000, per_s=2_000, of_all=2_000_000)
+    for pid in range(20):
+        left.spend(pid, 100_000)
+    for _ in range(20):
+        assert not left.is_spent(20)
+        left.spend(20, 1000)
+    taken = 0
+    for pid in range(100, 3100):
+        while not left.is_spent(pid):
+            left.spend(pid, 10)
+            taken += 10
+    assert taken < 3_000_000
 
 
 def test_who_has_as_much_as_at_first_is_not_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
