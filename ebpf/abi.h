@@ -533,6 +533,7 @@ struct bp_walk {
     struct bp_event event; /* on CPU: sent when the stack is there */
     __u64 frame;
     __u64 root; /* what the outermost frame has for its previous one */
+    __u64 met;  /* a frame before this one: see mark_frame() */
     __u64 chunk;
     __u64 base;
     __u64 span; /* frames up to so far above `base` are in the block */

@@ -204,6 +204,16 @@ static __always_inline bool frame_in_block(struct bp_walk *walk)
 }
 
 /*
+ * Remembers the frame that comes next, each time that twice as many were taken: a chain that comes back to one it has met
+ * goes round, and is not one of calls (R. P. Brent, An improved Monte Carlo factorization algorithm, 1980).
+ */
+static __always_inline void mark_frame(struct bp_walk *walk)
+{
+    if (!(walk->next & (walk->next - 1)))
+        walk->met = walk->frame;
+}
+
+/*
  * Takes up to PYTHON_FRAMES_PER_CALL frames, leaf first, from number walk->next on; BP_OK at the root,
  * BP_PYTHON_TOO_DEEP when there are more. What one turn of the loop hands to the next goes through memory, where the
  * verifier does not tell values apart: it then looks at each turn once instead of at each path.
@@ -213,6 +223,7 @@ static __always_inline enum bp_status python_walk(struct bp_walk *walk)
     __u64 code_at = walk->layout.frame_code & 63, previous_at = walk->layout.frame_previous & 63;
     __u64 instruction_at = walk->layout.frame_instruction & 63, mark_at = walk->layout.frame_mark & 127;
 
+    mark_frame(walk);
     BOUNDED_LOOP
     for (int i = 0; i < PYTHON_FRAMES_PER_CALL; i++) {
         if (!frame_in_block(walk)) /* nothing follows the first frame of a greenlet, in CPython 3.15 too */
@@ -233,6 +244,8 @@ static __always_inline enum bp_status python_walk(struct bp_walk *walk)
         walk->frame = *(__u64 *)(bytes + previous_at);
         if (walk->frame == walk->root)
             return BP_OK;
+        if (walk->frame == walk->met)
+            return BP_PYTHON_FRAME_FAULT;
     }
     return BP_PYTHON_TOO_DEEP;
 }

@@ -21,6 +21,7 @@ static __always_inline enum bp_status old_python_walk(struct bp_walk *walk)
     __u64 code_at = walk->layout.frame_code & 63, previous_at = walk->layout.frame_previous & 63;
     __u64 lasti_at = walk->layout.frame_instruction & 127 & ~3, lasti_bytes = walk->layout.lasti_bytes;
 
+    mark_frame(walk);
     BOUNDED_LOOP
     for (int i = 0; i < PYTHON_FRAMES_PER_CALL; i++) {
         if (probe_read_user(walk->block, FRAME_OBJECT_BYTES, (void *)walk->frame))
@@ -40,6 +41,8 @@ static __always_inline enum bp_status old_python_walk(struct bp_walk *walk)
         walk->frame = *(__u64 *)(walk->block + previous_at);
         if (!walk->frame)
             return BP_OK;
+        if (walk->frame == walk->met)
+            return BP_PYTHON_FRAME_FAULT;
     }
     return BP_PYTHON_TOO_DEEP;
 }
