@@ -7,7 +7,7 @@ import sys
 
 from bpfprof.commands.outputs import guard_standard_output
 from bpfprof.errors import BpfprofError, shortage
-from bpfprof.proc.text import with_controls_replaced
+from bpfprof.proc.text import printable_lines
 
 _REPORT_BUG = "this is a bug in bpfprof; please report it with the output of the same command and --debug"
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8
@@ -85,6 +85,4 @@ def _say(text: str, with_traceback: bool, details: str = "") -> None:
         import traceback
 
         text = f"{traceback.format_exc()}{details}\n{text}"
-    # It may have words of a file or of the command line in it.
-    lines = [with_controls_replaced(line) for line in f"bpfprof: {text}".split("\n")]
-    print("\n".join(lines), file=sys.stderr)
+    print(printable_lines(f"bpfprof: {text}"), file=sys.stderr)  # words of a file or of the command line may be in it

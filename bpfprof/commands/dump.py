@@ -12,6 +12,7 @@ import click
 
 from bpfprof.commands.help import Command
 from bpfprof.commands.importing import import_numpy
+from bpfprof.commands.outputs import tell
 from bpfprof.commands.values import PID, Number
 from bpfprof.errors import UsageError
 from bpfprof.model.ids import Pid
@@ -83,7 +84,7 @@ def _show(processes: Sequence[ProcessNow], as_json: bool, all_frames: bool, full
     for process in processes:
         for text in (process.note if as_json else "", *process.missed):  # text has the note in its heading
             if text:
-                click.echo(f"bpfprof: process {process.pid}: {printable(text)}", err=True)
+                tell(f"bpfprof: process {process.pid}: {printable(text)}")
     if as_json:
         click.echo(render_dump_json(processes), nl=False)
         return

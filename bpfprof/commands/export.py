@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from bpfprof.commands.help import OUTPUT, Command
+from bpfprof.commands.outputs import tell
 from bpfprof.commands.recording_file import open_recording, unreadable
 from bpfprof.commands.values import PAIR
 from bpfprof.errors import RecordingError, UsageError
@@ -77,7 +78,7 @@ def _export(recordings: Sequence[Path], folder: Path, given: dict[str, str]) -> 
             continue
         with files_as(caller_ids()):
             written = write_recording(profile, recording_id(recording.start), given, folder)
-        click.echo(f"wrote {written}", err=True)
+        tell(f"wrote {written}")
         if profile.quality.unfinished:
             complaints.append(f"{path} is not whole: {printable(profile.quality.unfinished)}")
     return complaints

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from dataclasses import field
 
-import click
-
 from bpfprof.capture.launched import LaunchedCommand
 from bpfprof.capture.process import Process, command_name
 from bpfprof.capture.processes import Processes
 from bpfprof.capture.stop import StopRequest
+from bpfprof.commands.outputs import tell
 from bpfprof.dataclass import dataclass
 
 _NAMED = 3
@@ -44,7 +43,7 @@ class Launch:
         self._look_at_others(processes)  # none as long as their births are on the way
         self._is_told = bool(self._others)
         if self._others and not self.stop.requested:
-            click.echo(f"{self.name} has ended, and {self._what_goes_on()}; Ctrl-C ends the recording", err=True)
+            tell(f"{self.name} has ended, and {self._what_goes_on()}; Ctrl-C ends the recording")
 
     def recorded(self, processes: Processes) -> None:
         """The recording is over."""
@@ -55,17 +54,17 @@ class Launch:
     def left_alone(self) -> None:
         """Something went wrong, of which the command may know nothing."""
         if self.command.is_released and not self.command.has_ended():
-            click.echo(f"bpfprof: {self.name} goes on without being recorded", err=True)
+            tell(f"bpfprof: {self.name} goes on without being recorded")
 
     def wait(self) -> int:
         """The exit status of the command, after its end; what it started is not waited for."""
         if not self.kills and self.command.has_ended() and self._others:
-            click.echo(f"{self._what_goes_on()}, without being recorded", err=True)
+            tell(f"{self._what_goes_on()}, without being recorded")
         if not self.stop.requested and not self.command.has_ended():
-            click.echo(f"{self.name} goes on, and bpfprof ends with it; --kill ends it at once", err=True)
+            tell(f"{self.name} goes on, and bpfprof ends with it; --kill ends it at once")
         status = self.command.wait(self.stop)
         if self.command.ending:
-            click.echo(f"bpfprof: {self.command.ending} ended {self.name}", err=True)
+            tell(f"bpfprof: {self.command.ending} ended {self.name}")
         return status
 
     def _look_at_others(self, processes: Processes) -> None:

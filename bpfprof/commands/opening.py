@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-import click
+from bpfprof.commands.outputs import tell
 
 
 def open_picture(path: Path) -> None:
@@ -14,6 +14,6 @@ def open_picture(path: Path) -> None:
 
     address = path.resolve().as_uri()
     if os.geteuid() == 0:
-        click.echo(f"no browser is started as root; open {address}", err=True)
+        tell(f"no browser is started as root; open {address}")
     elif not webbrowser.open(address):
-        click.echo(f"no browser was found; open {address}", err=True)
+        tell(f"no browser was found; open {address}")

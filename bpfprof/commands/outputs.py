@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, BinaryIO
 
 from bpfprof.errors import OutputError, UsageError, shortage
 from bpfprof.proc.caller import files_as
+from bpfprof.proc.text import printable_lines
 from bpfprof.render.formats import FORMATS, find_format
 
 if TYPE_CHECKING:
@@ -145,6 +146,11 @@ def show(content: str | bytes) -> None:
     sys.stdout.flush()
 
 
+def tell(text: str) -> None:
+    """Writes lines to standard error, in which may be words of a file, of a target or of the command line."""
+    print(printable_lines(text), file=sys.stderr)
+
+
 def shows_utf8() -> bool:
     """Whether standard output can show more than ASCII."""
     return (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"
@@ -213,7 +219,7 @@ def _check(path: Path, status: os.stat_result, caller: tuple[int, int] | None, m
     if status.st_uid in _own_ids(caller):
         return
     folder = os.stat(path.parent)
-    if folder.st_mode & (stat.S_IWGRP | stat.S_IWOTH) and status.st_uid != folder.st_uid:
+    if folder.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
         raise UsageError(f"{path} belongs to another user")
     if not mode & 0o077 and status.st_mode & 0o077:
         raise UsageError(f"{path} belongs to another user, and is open to more than its owner")

@@ -7,10 +7,9 @@ import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-import click
-
 from bpfprof.capture.options import CaptureOptions
 from bpfprof.commands.options import Shown
+from bpfprof.commands.outputs import tell
 from bpfprof.commands.starting import BEGUN, Started, starting
 from bpfprof.errors import UnsupportedError, UsageError
 from bpfprof.proc.own_process import all_usual
@@ -68,7 +67,7 @@ def _push(started: Started, asked: CaptureOptions, url: str, every_s: float) -> 
                 _run(watch, outbox, every_s, started, endpoint.text)
             finally:
                 for line in outbox.finish():
-                    click.echo(f"bpfprof: {line}", err=True)
+                    tell(f"bpfprof: {line}")
         finally:
             watch.close()
     finally:
@@ -86,9 +85,9 @@ def _run(watch: Watch, outbox: Outbox, every_s: float, started: Started, where: 
     parts = PushedParts(growing, outbox, every_s)
     session.begin(started.stop)
     for note in watch.notes():
-        click.echo(f"bpfprof: {note}", err=True)
+        tell(f"bpfprof: {note}")
     left = f"; {outbox.left_before} of an earlier run are sent first" if outbox.left_before else ""
-    click.echo(f"{BEGUN}{watch.describe()}; a profile each {every_s:g} s to {where}{left}; Ctrl-C ends it", err=True)
+    tell(f"{BEGUN}{watch.describe()}; a profile each {every_s:g} s to {where}{left}; Ctrl-C ends it")
     sys.stderr.flush()
     session.run(parts.on_tick, started.stop)
     session.finish(started.stop)
@@ -99,4 +98,4 @@ def _run(watch: Watch, outbox: Outbox, every_s: float, started: Started, where: 
 
 def _say_lost(session: Session) -> None:
     if session.progress.lost_count:
-        click.echo(f"bpfprof: {session.progress.lost_count:,} events were lost in the kernel's buffers", err=True)
+        tell(f"bpfprof: {session.progress.lost_count:,} events were lost in the kernel's buffers")

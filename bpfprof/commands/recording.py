@@ -17,7 +17,7 @@ from bpfprof.capture.watch import TablesWait, Watch
 from bpfprof.commands.launching import Launch
 from bpfprof.commands.opening import open_picture
 from bpfprof.commands.options import RECORDING_SUFFIX
-from bpfprof.commands.outputs import NEXT_STEPS, descriptor, show
+from bpfprof.commands.outputs import NEXT_STEPS, descriptor, show, tell
 from bpfprof.commands.plan import Plan
 from bpfprof.commands.result import Result
 from bpfprof.commands.starting import BEGUN, Started
@@ -35,6 +35,7 @@ from bpfprof.proc.own_process import go_first_for
 from bpfprof.proc.privilege import Capability
 from bpfprof.proc.reader import reader
 from bpfprof.proc.tasks import process_name
+from bpfprof.proc.text import with_controls_replaced
 from bpfprof.profile.options import ProfileOptions
 from bpfprof.render.quality import loss_text
 
@@ -77,19 +78,20 @@ def make_recording(plan: Plan, under_way: Started, stream: BinaryIO | None) -> i
     if failure is not None and status == 0:
         raise failure
     if failure is not None:
-        click.echo(f"bpfprof: {failure}", err=True)
+        tell(f"bpfprof: {failure}")
     return status
 
 
 def _show_result(plan: Plan, text: str | bytes, path: Path) -> None:
     has_output = plan.command or descriptor(path) == 1  # of its own on standard output
+    named = Path(with_controls_replaced(str(path)))
     if descriptor(path) is not None:
         last = ""
     elif plan.chosen is None:
-        last = f"recording: {path}\nnext: {plan.next_command(path)}"
+        last = f"recording: {named}\nnext: {plan.next_command(named)}"
     else:
         name = plan.chosen.name
-        last = f"{name}: {path}\nnext: {NEXT_STEPS.get(name, 'less {0}').format(path)}"
+        last = f"{name}: {named}\nnext: {NEXT_STEPS.get(name, 'less {0}').format(named)}"
     if not has_output:
         show(text)
     else:
@@ -167,7 +169,7 @@ def _limit(plan: Plan, path: Path) -> TimeLimit:
     said = f"the recording is in {path}; its summary takes a while, and a signal leaves it out"
     if plan.chosen is not None:
         said = f"{path} takes a while; a signal leaves it out, and the recording is kept"
-    return TimeLimit(float("inf") if sys.stderr.isatty() else _SUMMARY_PART, f"bpfprof: {said}")
+    return TimeLimit(float("inf") if sys.stderr.isatty() else _SUMMARY_PART, with_controls_replaced(f"bpfprof: {said}"))
 
 
 def _shortcoming(profile: Profile | None, has_summary: bool, lost_count: int) -> BpfprofError | None:
@@ -181,7 +183,7 @@ def _shortcoming(profile: Profile | None, has_summary: bool, lost_count: int) ->
     if profile is None and lost_count:
         lost = f"{lost_count:,} events were lost, and there was no time to see what they leave out"
         return RecordingError(f"the recording may be incomplete: {lost}", "bpfprof report says it")
-    click.echo("bpfprof: there was no time for a summary, which `bpfprof report` makes of a recording", err=True)
+    tell("bpfprof: there was no time for a summary, which `bpfprof report` makes of a recording")
     return None
 
 
@@ -217,7 +219,7 @@ def _capture(watch: Watch, fd: int, stop: StopRequest, launch: Launch | None) ->
     try:
         session.begin(stop)
         for note in watch.notes():
-            click.echo(f"bpfprof: {note}", err=True)
+            tell(f"bpfprof: {note}")
         live.begin(watch.describe(), "it ends when the command does" if launch else "Ctrl-C ends it")
         session.run(on_tick, stop)
         begin_s = time.monotonic()
@@ -257,7 +259,7 @@ class _LiveLine:
         self._next_s = 0.0
 
     def begin(self, what: str, end: str) -> None:
-        click.echo(f"{BEGUN}{what}; {end}", err=True)
+        tell(f"{BEGUN}{what}; {end}")
 
     def update(self, progress: Progress) -> None:
         if self._is_terminal and time.monotonic() >= self._next_s:

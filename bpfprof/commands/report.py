@@ -14,7 +14,7 @@ from bpfprof.commands.filters import Wanted, filter_options, parsed
 from bpfprof.commands.help import LOOK, Command
 from bpfprof.commands.opening import open_picture
 from bpfprof.commands.options import Shown, merge_option, output_options
-from bpfprof.commands.outputs import check_not_spilled, show, write_output
+from bpfprof.commands.outputs import check_not_spilled, show, tell, write_output
 from bpfprof.commands.recording_file import open_recording, unreadable
 from bpfprof.commands.row_options import by_option, steps_options, with_steps
 from bpfprof.commands.terminal import for_terminal
@@ -135,7 +135,7 @@ def report(recording: Path, shown: Shown, look: RenderOptions, wanted: Wanted, m
     tell_unread(profile, chosen)
     complaint = check_accounting(profile) if check else ""
     if complaint and profile.quality.unfinished:
-        click.echo(f"bpfprof: {complaint}", err=True)
+        tell(f"bpfprof: {complaint}")
     check_whole(profile)
     if complaint:
         raise RecordingError(complaint)
@@ -221,7 +221,7 @@ def write_report(content: str | bytes, output: Path | None, opens: bool = False)
     """To the file, or to the terminal when there is none. opens: in a browser, too."""
     if output is not None:
         write_output(output, content, caller_ids())
-        click.echo(f"wrote {output}", err=True)
+        tell(f"wrote {output}")
         if opens:
             open_picture(output)
     else:
@@ -231,7 +231,7 @@ def write_report(content: str | bytes, output: Path | None, opens: bool = False)
 def tell_unread(profile: Profile, chosen: Format) -> None:
     """Beside what has no words of its own: which processes run Python that is not read."""
     for sentence in unread_sentences(profile) if chosen not in (SUMMARY, TABLE, WAITS) else ():
-        click.echo(f"bpfprof: {sentence}", err=True)
+        tell(f"bpfprof: {sentence}")
 
 
 def check_not_replaced(recording: Path, output: Path | None) -> None:

@@ -8,16 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-import click
-
 from bpfprof.commands.options import RECORDING_SUFFIX
-from bpfprof.commands.outputs import (
-    encoded,
-    open_output,
-    open_temporary,
-    remove_output,
-    write_whole,
-)
+from bpfprof.commands.outputs import encoded, open_output, open_temporary, remove_output, tell, write_whole
 from bpfprof.dataclass import dataclass
 from bpfprof.errors import LaunchError, OutputError, TargetError, UnsupportedError, UsageError
 from bpfprof.proc.caller import caller_ids
@@ -78,7 +70,7 @@ class Result:
             has_some = os.fstat(self.recording.fileno()).st_size and not isinstance(error, _NOTHING_RECORDED)
             is_kept = has_some and self.file is self.recording
             if is_kept:
-                click.echo(f"bpfprof: the recording so far is in {self.path}", err=True)
+                tell(f"bpfprof: the recording so far is in {self.path}")
             else:
                 self._give_up(bool(has_some))
             raise
@@ -107,9 +99,9 @@ class Result:
             with os.fdopen(open_output(self.spare, self.caller, mode=0o600), "r+b") as file:
                 _copy(self.recording, file)
         except (OSError, UsageError) as error:
-            click.echo(f"bpfprof: the recording so far could not be kept: {error}", err=True)
+            tell(f"bpfprof: the recording so far could not be kept: {error}")
         else:
-            click.echo(f"bpfprof: the recording so far is in {self.spare}", err=True)
+            tell(f"bpfprof: the recording so far is in {self.spare}")
 
 
 def _copy(source: BinaryIO, target: BinaryIO) -> None:

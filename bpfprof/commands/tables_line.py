@@ -7,10 +7,9 @@ import sys
 import time
 from collections.abc import Sequence
 
-import click
-
 from bpfprof.capture.watch import TablesWait
 from bpfprof.code.files import CodeFile
+from bpfprof.commands.outputs import tell
 from bpfprof.commands.terminal import CLEAR_LINE, acts_on_codes
 from bpfprof.proc.text import without_controls
 
@@ -32,7 +31,7 @@ class TablesLine:
             sys.stderr.write(CLEAR_LINE)
         if wait.is_over and wait.left:
             cut = f"stacks through {_names(wait.left)} are cut until it is read"
-            click.echo(f"read {_megabytes(wait.read)} of libraries in {waited_s:.1f} s; {cut}", err=True)
+            tell(f"read {_megabytes(wait.read)} of libraries in {waited_s:.1f} s; {cut}")
         elif waited_s >= _SILENT_S and not wait.is_over and self._is_terminal:
             share = _bytes(wait.read) / max(_bytes(wait.files), 1)
             sys.stderr.write(f"reading {_megabytes(wait.files)} of libraries ... {share:.0%}")

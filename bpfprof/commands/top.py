@@ -12,6 +12,7 @@ import click
 from bpfprof.capture.options import CaptureOptions
 from bpfprof.commands.capture_options import check_targets, live_options, rate_option
 from bpfprof.commands.help import LOOK, Command
+from bpfprof.commands.outputs import tell
 from bpfprof.commands.screen import Screen
 from bpfprof.commands.starting import starting
 from bpfprof.commands.terminal import acts_on_codes
@@ -98,7 +99,7 @@ def _run(watch: Watch, on_screen: bool, every_s: float | None, count: int | None
     view, growing = LiveView(options, stop), GrowingRecording()
     session = Session(watch, growing, part_s=options.every_s)
     for note in watch.notes():
-        click.echo(f"bpfprof: {note}", err=True)
+        tell(f"bpfprof: {note}")
     with Screen(view.key, view.draw) if on_screen else nullcontext() as screen:
         view.begin(screen, session, growing)
         session.begin(stop)

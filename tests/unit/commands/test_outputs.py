@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from bpfprof.commands.outputs import open_output, open_temporary, remove_output, write_output
+from bpfprof.commands.outputs import open_output, open_temporary, remove_output, tell, write_output
 from bpfprof.errors import OutputError, UsageError
 from tests.unit.measured import no_descriptor_more
 from tests.unit.recording.hand_made import file_bytes, small
@@ -182,6 +182,26 @@ def test_another_users_file_in_a_shared_folder_is_refused(
     shared.chmod(folder_mode)
     refused(path, caller=caller)
     assert path.read_text() == "theirs" and owner(path) == SOMEBODY_ELSE
+
+
+@needs_root
+def test_nor_is_one_written_that_is_in_its_owners_folder(tmp_path: Path) -> None:
+    """One that all may write: who asked for the output may have seen it empty."""
+    os.chown(tmp_path, *SOMEBODY)
+    path = tmp_path / "out.bpfprof"
+    path.write_text("theirs")
+    os.chown(path, *SOMEBODY)
+    for mode in (0o777, 0o1777, 0o775):
+        tmp_path.chmod(mode)
+        for file_mode in (0o600, 0o666):
+            path.chmod(file_mode)
+            refused(path)
+    assert path.read_text() == "theirs"
+
+
+def test_what_is_told_does_not_act_on_the_terminal(capfd: pytest.CaptureFixture[str]) -> None:
+    tell("wrote x\x1b]0;title\a\x1b[31m\u202e\u200f\u061cz.svg\nand more")
+    assert capfd.readouterr().err == "wrote x\ufffd]0;title\ufffd\ufffd[31m\ufffd\ufffd\ufffdz.svg\nand more\n"
 
 
 @needs_root
