@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import resource
 import shutil
@@ -73,6 +74,16 @@ def check(folder: Path, *attack: str, with_all: bool = False, **options: Any) ->
 def test_what_python_can_do(attack: str, tmp_path: Path) -> None:
     folder = [str(tmp_path)] if attack in ("notes", "mappings") else []
     check(tmp_path, PYTHON, program("hostile.py"), attack, *folder)
+
+
+def test_a_vdso_without_call_frames_is_nobody_elses(tmp_path: Path) -> None:
+    """Recordings of others use the machine's own, also those made later, with what was kept of this one."""
+    path = tmp_path / "later.bpfprof"
+    reads = "import time\nprint('ready', flush=True)\nwhile True: [time.monotonic() for _ in range(100)]"
+    check(tmp_path, PYTHON, program("hostile.py"), "vdso")
+    with running(PYTHON, "-c", reads) as honest:
+        bpfprof("record", "-p", honest.pid, "-r", RATE_HZ, "-d", "2", "-o", path)
+    assert json.loads(bpfprof("report", path, "-f", "json").stdout)["quality"]["stacks_complete"] > 0.98
 
 
 def test_more_files_than_may_be_open(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ notes     60 ELF files whose 1,023 segments are all the same 64 KiB of notes
 files     300 ELF files, one mapped each 5 ms
 mappings  60,000 mappings of code, and one more every 2 ms
 exec      executes itself without end, with 60 KB of arguments
+vdso      has no call frames in its vdso any more, which is that of all programs for whoever reads its build id
 """
 
 import ctypes
@@ -112,6 +113,24 @@ def execute(*arguments):
     os.execvp("sh", ["sh", "-c", command, command, *["argument" * 1000] * 8])
 
 
+def vdso():
+    with open("/proc/self/maps") as maps:
+        at, end = next([int(word, 16) for word in it.split()[0].split("-")] for it in maps if it.endswith("[vdso]\n"))
+    image = ctypes.string_at(at, end - at)
+    (headers,), (count, names) = struct.unpack_from("<Q", image, 40), struct.unpack_from("<HH", image, 60)
+    sections = [struct.unpack_from("<IIQQQQ", image, headers + 64 * place) for place in range(count)]
+    (place, size) = next(it[4:] for it in sections if image[sections[names][4] + it[0] :].startswith(b".eh_frame\0"))
+    assert not LIBC.mprotect(ctypes.c_void_p(at), ctypes.c_size_t(end - at), 7)
+    ctypes.memset(at + place, 0, size)
+    print("ready", os.getpid(), flush=True)
+    while True:
+        time.monotonic()
+
+
+ATTACKS = {
+    **{"names": names, "tables": tables, "notes": notes, "files": files, "mappings": mappings, "exec": execute},
+    "vdso": vdso,
+}
+
 if __name__ == "__main__":
-    attacks = {"names": names, "tables": tables, "notes": notes, "files": files, "mappings": mappings, "exec": execute}
-    attacks[sys.argv[1]](*sys.argv[2:])
+    ATTACKS[sys.argv[1]](*sys.argv[2:])
