@@ -16,7 +16,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from bpfprof.dataclass import dataclass
-from bpfprof.elf.symbols.reader import ELF_SYMBOL_DTYPE
+from bpfprof.elf.symbols.lookup import ELF_SYMBOL_DTYPE
 from bpfprof.proc.memory import ProcessMemory
 
 DESCRIPTOR = "__jit_debug_descriptor"

@@ -12,7 +12,7 @@ import numpy as np
 
 from bpfprof.code.jit_objects import JitObject, made_image
 from bpfprof.elf.asm.extent import functions_in
-from bpfprof.elf.symbols.reader import ELF_SYMBOL_DTYPE
+from bpfprof.elf.symbols.lookup import ELF_SYMBOL_DTYPE
 from bpfprof.proc.memory import ProcessMemory
 
 PAGE_BYTES = 4096

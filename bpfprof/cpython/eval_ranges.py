@@ -26,7 +26,9 @@ EVAL_FUNCTION = "_PyEval_EvalFrameDefault"
 _HANDLER = "_TAIL_CALL_"
 _SPLIT = re.compile(r"\.(?:cold|part|warm)\b")  # gcc, clang, BOLT
 _CODE_LIMIT_BYTES = 1 << 20  # the largest seen has 55 KiB
-_DATA_LIMIT_BYTES = 32 << 20
+_DATA_LIMIT_BYTES = 32 << 20  # of all segments, and of the relocations once for each
+_NAMES_LIMIT = 64 << 20  # characters
+_NAMES_AT_ONCE = 1024
 _RELOCATION = np.dtype([("offset", "<u8"), ("info", "<u8"), ("addend", "<i8")])  # Elf64_Rela
 _R_X86_64_RELATIVE = 8
 _RETURN_ADDRESS_BYTES = 8
@@ -70,15 +72,22 @@ def eval_ranges(image: ElfImage, symbols: SymbolTable | None = None, frames: Cal
     if symbols is None and function is None:  # of nearly every file
         return _ranges([])
     symbols = read_symbols(image) if symbols is None else symbols
-    names = symbols.names(np.arange(len(symbols)))
-    pieces = [
-        (int(symbols.starts[index]), int(symbols.ends[index]), name.startswith(_HANDLER))
-        for index, name in enumerate(names)
-        if name == EVAL_FUNCTION or name.startswith((EVAL_FUNCTION + ".", _HANDLER))
-    ]
+    pieces: list[tuple[int, int, bool]] = []
+    is_split, room = False, _NAMES_LIMIT
+    for first in range(0, len(symbols), _NAMES_AT_ONCE):
+        names = symbols.names(np.arange(first, min(first + _NAMES_AT_ONCE, len(symbols))))
+        pieces += [
+            (int(symbols.starts[index]), int(symbols.ends[index]), name.startswith(_HANDLER))
+            for index, name in enumerate(names, first)
+            if name == EVAL_FUNCTION or name.startswith((EVAL_FUNCTION + ".", _HANDLER))
+        ]
+        is_split = is_split or any(map(_SPLIT.search, names))
+        room -= sum(map(len, names))
+        if room < 0:
+            break
     if function is not None and function.size:
         pieces.append((function.address, function.address + function.size, False))
-    if function is not None and image.machine == EM_X86_64 and not any(map(_SPLIT.search, names)):
+    if function is not None and image.machine == EM_X86_64 and not is_split:
         pieces += _unnamed_pieces(image, function.address, function.size, frames)
     return _ranges(pieces)
 
@@ -161,8 +170,11 @@ def _table_entries(image: ElfImage, start: np.uint64, end: np.uint64) -> Address
     room = _DATA_LIMIT_BYTES
     relocations = _relative_relocations(image, room)
     for segment in image.segments:
-        room -= segment.file_size
-        data = image.read(segment.address, segment.file_size & ~7) if room >= 0 and not segment.flags & PF_X else None
+        size = segment.file_size & ~7
+        if segment.flags & PF_X or not 0 < size <= room:
+            continue
+        room -= size + relocations.nbytes
+        data = image.read(segment.address, size)
         if data is None:
             continue
         words = np.frombuffer(data, "<u8").copy()

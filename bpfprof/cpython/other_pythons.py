@@ -9,13 +9,15 @@ from __future__ import annotations
 import os
 import re
 
-from bpfprof.elf.image import PF_X, ElfImage
+from bpfprof.elf.image import PF_W, ElfImage
 
 # pypy/interpreter/app_main and rpython/translator/c/src/entrypoint.c: in every PyPy since 2.5.
 _PYPY_FUNCTION = "pypy_main_startup"
 # What sys.version ends with: pypy/module/sys/version.py. It lies in writable data, as all objects of RPython do.
-_PYPY_VERSION = re.compile(rb"\[PyPy (\d{1,2}(?:\.\d{1,3}){1,2}(?:-(?:alpha|beta|rc|candidate)\d{0,3})?)")
-_DATA_LIMIT_BYTES = 64 << 20  # PyPy 7.3.11 has 18 MiB of it
+_VERSION_START = b"[PyPy "
+_PYPY_VERSION = re.compile(rb"\d{1,2}(?:\.\d{1,3}){1,2}(?:-(?:alpha|beta|rc|candidate)\d{0,3})?")
+_DATA_LIMIT_BYTES = 64 << 20  # of a file; PyPy 7.3.11 has 18 MiB of it
+_START_LIMIT = 256  # in one segment; PyPy 7.3.11 has one
 
 _FILE_NAMES = {
     "micropython": "MicroPython",
@@ -29,10 +31,13 @@ def other_python(image: ElfImage, path: str) -> str:
     """`PyPy 7.3.11`, or a name without a version; "" when the file is none of these."""
     if image.find_symbol(_PYPY_FUNCTION, dynamic_only=True) is None:
         return _FILE_NAMES.get(os.path.basename(path), "")
+    room = _DATA_LIMIT_BYTES
     for segment in image.segments:
-        if segment.flags & PF_X or segment.file_size > _DATA_LIMIT_BYTES:
+        if not segment.flags & PF_W or segment.file_size > room:
             continue
-        found = _PYPY_VERSION.search(image.read(segment.address, segment.file_size) or b"")
-        if found:
-            return f"PyPy {found[1].decode()}"
+        room -= segment.file_size
+        data = image.read(segment.address, segment.file_size) or b""
+        for text in data.split(_VERSION_START, _START_LIMIT)[1:]:
+            if found := _PYPY_VERSION.match(text):
+                return f"PyPy {found[0].decode()}"
     return "PyPy"

@@ -17,7 +17,7 @@ from types import TracebackType
 from typing import NamedTuple
 
 from bpfprof.dataclass import dataclass
-from bpfprof.elf.symbols.lookup import ElfSymbol, dynamic_functions, find_dynamic_symbol, find_in_symbol_table
+from bpfprof.elf.symbols.lookup import ElfSymbol, SymbolSearch
 from bpfprof.model.ids import ElfAddress, FileOffset
 
 EM_X86_64 = 62
@@ -76,6 +76,7 @@ class ElfImage:
         """Take over `fd`, a regular file; it is closed, also when ElfError is raised."""
         self._fd = fd
         self._sections: dict[str, ElfSection] | None = None
+        self._search = SymbolSearch()
         try:
             self._read_headers()
         except BaseException:
@@ -238,16 +239,16 @@ class ElfImage:
 
     def find_symbol(self, name: str, *, dynamic_only: bool = False) -> ElfSymbol | None:
         """A symbol that this file defines: .dynsym through its hash table, then .symtab unless `dynamic_only`."""
-        symbol = find_dynamic_symbol(self.read, self.dynamic_tags(), name)
+        symbol = self._search.find_dynamic(self.read, self.dynamic_tags(), name)
         if symbol is None and not dynamic_only:
             table, strings = self.section(".symtab"), self.section(".strtab")
             if table is not None and strings is not None:
-                symbol = find_in_symbol_table(self.read_at, table[1:], strings[1:], name)
+                symbol = self._search.find(self.read_at, table[1:], strings[1:], name)
         return symbol
 
     def dynamic_functions(self, initials: set[bytes]) -> Iterator[tuple[str, ElfAddress]]:
         """Names and addresses of functions that .dynsym defines, of names that begin with one of these two bytes."""
-        return dynamic_functions(self.read, self.dynamic_tags(), initials)
+        return self._search.dynamic_functions(self.read, self.dynamic_tags(), initials)
 
     def _read_build_id(self, notes: list[tuple[int, int]]) -> str:
         """The descriptor of NT_GNU_BUILD_ID in hex; "" when there is none."""

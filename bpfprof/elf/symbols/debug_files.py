@@ -19,7 +19,7 @@ DEBUG_DIRECTORY = "/usr/lib/debug"
 _LINK_LIMIT_BYTES = 4096
 _CRC = struct.Struct("<I")
 _CRC_CHUNK_BYTES = 1 << 20
-_CRC_LIMIT_BYTES = 256 << 20  # of the debug file; the sum takes about a quarter of a second
+_CRC_LIMIT_BYTES = 256 << 20  # of all that may be the debug file; the sum takes about a quarter of a second
 # openat2(2), since Linux 5.6.
 _SYSCALL_OPENAT2, _RESOLVE_IN_ROOT = 437, 0x10
 _OPEN_HOW = struct.Struct("QQQ")  # flags, mode, resolve
@@ -34,13 +34,16 @@ def find_debug_file(
     `path` is where the file lies below `root`, for example as /proc/PID/maps has it below /proc/PID/root.
     open_file: instead of open_inside(), where the root is a stranger's.
     """
+    room = _CRC_LIMIT_BYTES
     for place, crc in _places(image, path):
         try:
             debug = ElfImage((open_file or open_inside)(root, place))
         except (OSError, ElfError):
             continue
-        if debug.build_id == image.build_id and (crc is None or _crc_matches(debug, crc)):
-            return debug
+        if debug.build_id == image.build_id and (crc is None or debug.file_size <= room):
+            if crc is None or _crc_of(debug) == crc:
+                return debug
+            room -= debug.file_size
         debug.close()
     return None
 
@@ -70,17 +73,15 @@ def read_debug_link(image: ElfImage) -> tuple[str, int] | None:
     return os.fsdecode(raw), _CRC.unpack_from(data, crc_offset)[0]
 
 
-def _crc_matches(image: ElfImage, crc: int) -> bool:
-    """Whether the file has this CRC-32, that of zlib; false for one too large to look at."""
-    if image.file_size > _CRC_LIMIT_BYTES:
-        return False
+def _crc_of(image: ElfImage) -> int | None:
+    """The CRC-32 of the file, that of zlib; None where it cannot be read."""
     value = 0
     for offset in range(0, image.file_size, _CRC_CHUNK_BYTES):
         chunk = image.read_at(offset, min(_CRC_CHUNK_BYTES, image.file_size - offset))
         if chunk is None:
-            return False
+            return None
         value = zlib.crc32(chunk, value)
-    return value == crc
+    return value
 
 
 def open_inside(root: str, path: str, *, follow_last: bool = True) -> int:

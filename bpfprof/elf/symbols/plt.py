@@ -10,7 +10,8 @@ import numpy as np
 
 from bpfprof import array_types as npt
 from bpfprof.elf.image import EM_X86_64, ElfImage
-from bpfprof.elf.symbols.reader import ELF_SYMBOL_DTYPE, section_text
+from bpfprof.elf.symbols.lookup import ELF_SYMBOL_DTYPE
+from bpfprof.elf.symbols.reader import section_text
 from bpfprof.elf.symbols.table import SYMBOL_DTYPE, SymbolTable
 
 _RELOCATION_DTYPE = np.dtype([("offset", "<u8"), ("type", "<u4"), ("symbol", "<u4"), ("addend", "<i8")])  # Elf64_Rela

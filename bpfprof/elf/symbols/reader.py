@@ -15,14 +15,12 @@ import numpy as np
 
 from bpfprof import array_types as npt
 from bpfprof.elf.image import PF_X, ElfImage
+from bpfprof.elf.symbols.lookup import ELF_SYMBOL_DTYPE
 from bpfprof.elf.symbols.table import LOCAL, SYMBOL_DTYPE, UNSIZED, UNTYPED, ReadText, SymbolTable
 
 ReadAt = Callable[[int, int], "bytes | None"]
 Table = npt.NDArray[np.void]
 
-ELF_SYMBOL_DTYPE = np.dtype(  # Elf64_Sym
-    [("name", "<u4"), ("info", "u1"), ("other", "u1"), ("section", "<u2"), ("value", "<u8"), ("size", "<u8")]
-)
 _SECTION_DTYPE = np.dtype(  # Elf64_Shdr
     {
         "names": ["name", "type", "flags", "address", "offset", "size", "link", "info", "align", "entry_size"],
@@ -40,7 +38,7 @@ _DT_HASH, _DT_STRTAB, _DT_SYMTAB, _DT_STRSZ, _DT_GNU_HASH = 4, 5, 6, 10, 0x6FFFF
 
 _SECTION_LIMIT = 65536
 _TABLE_LIMIT = 4  # symbol tables of one file; a sound one has two
-_TABLE_LIMIT_BYTES = 128 << 20
+_TABLE_LIMIT_BYTES = 128 << 20  # of all of them together
 _CHAIN_LIMIT = 1 << 16
 _CHUNK_ENTRIES = 1 << 17
 _SYMBOL_LIMIT = 1 << 20  # functions of one file with its debug files; libtorch_cpu 2.13 has 440,000
@@ -67,14 +65,15 @@ def read_symbols(image: ElfImage, debug: ElfImage | None = None) -> SymbolTable:
     code = _code_ranges(image, [headers for _, _, headers in sections])
     parts: list[Table] = []
     texts: list[ReadText] = []
-    room = _SYMBOL_LIMIT
+    room, room_bytes = _SYMBOL_LIMIT, _TABLE_LIMIT_BYTES
     for label, read_at, headers in sections:
         for table, strings in _symbol_tables(headers):
-            found = [part for part in _functions(read_at, table, code, len(texts), room) if len(part)]
+            found = [part for part in _functions(read_at, table, code, len(texts), room, room_bytes) if len(part)]
             room -= sum(map(len, found))
             parts += found
             texts.append(section_text(read_at, int(strings["offset"]), int(strings["size"])))
-            if int(table["size"]) > _TABLE_LIMIT_BYTES or room <= 0:
+            room_bytes -= int(table["size"])
+            if room_bytes < 0 or room <= 0:
                 problems.append(f"{label}too many symbols: not all are used")
     symbols = np.concatenate(parts) if parts else np.zeros(0, SYMBOL_DTYPE)
     parts.clear()
@@ -121,13 +120,11 @@ def _dynamic_symbol_count(image: ElfImage, tags: dict[int, int]) -> int:
     last: int = max(np.frombuffer(data or bytes(4), "<u4").tolist())
     if last < first_hashed:
         return int(first_hashed)
-    chain = buckets + bucket_count * 4 - first_hashed * 4
-    for _ in range(_CHAIN_LIMIT):
-        link = image.read(chain + last * 4, 4)
-        last += 1
-        if link is None or link[0] & 1:  # the last of its bucket
-            break
-    return last
+    place = image.offset_of(buckets + bucket_count * 4 + (last - first_hashed) * 4)
+    size = min(_CHAIN_LIMIT, (image.file_size - place) // 4) * 4 if place is not None else 0
+    chain = np.frombuffer((image.read_at(place or 0, size) if size > 0 else None) or b"", "<u4")
+    last_ones = np.flatnonzero(chain & 1)  # of their buckets
+    return last + 1 + (int(last_ones[0]) if len(last_ones) else len(chain))
 
 
 def _code_ranges(image: ElfImage, headers: list[Table]) -> Table:
@@ -157,11 +154,11 @@ def _symbol_tables(headers: Table) -> Iterator[tuple[np.void, np.void]]:
             yield table, headers[table["link"]]
 
 
-def _functions(read_at: ReadAt, table: np.void, code: Table, text: int, room: int) -> Iterator[Table]:
-    """Symbols of the table that lie in `code`, in pieces, at most `room` of them."""
+def _functions(read_at: ReadAt, table: np.void, code: Table, text: int, room: int, room_bytes: int) -> Iterator[Table]:
+    """Symbols that lie in `code`, in pieces, at most `room` of them and of so many bytes of the table."""
     if not len(code):
         return
-    offset, end = int(table["offset"]), int(table["offset"]) + min(int(table["size"]), _TABLE_LIMIT_BYTES)
+    offset, end = int(table["offset"]), int(table["offset"]) + min(int(table["size"]), room_bytes)
     item = ELF_SYMBOL_DTYPE.itemsize
     while offset + item <= end and room > 0:
         size = min(_CHUNK_ENTRIES * item, (end - offset) // item * item)
