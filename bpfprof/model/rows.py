@@ -19,7 +19,9 @@ from bpfprof import array_types as npt
 Rows = npt.NDArray[np.void]
 MOST_BYTES = 24 << 20  # of rows of one kind that are kept in memory where they can be in a file
 _BLOCK_BYTES = 8 << 20
-_WIDER = 4  # a row in memory is at most so many times as wide as in its file, where it may lack columns
+# A row in memory is at most so many times as wide as in its file, where it may lack columns. Rows that are more than
+# _MUCH_WIDER lack so many bytes for that together at most.
+_WIDER, _MUCH_WIDER, _MOST_LACKED = 4, 1.5, 4 << 20
 
 
 def picked(rows: Rows, which: npt.NDArray[Any]) -> Rows:
@@ -53,18 +55,11 @@ class GrowingRows:
     def __init__(self, dtype: np.dtype[np.void]) -> None:
         self._rows = np.zeros(0, dtype)
         self._count = 0
+        self._lacked = 0.0  # bytes
 
     def append(self, array: npt.NDArray[Any]) -> None:
-        """Takes the fields that this version knows; those the array lacks are 0.
-
-        Raises ValueError without the first, or where the array's rows are much narrower: rows in memory are not many
-        times what they are in the file.
-        """
-        first = (self._rows.dtype.names or ("",))[0]
-        if first not in (array.dtype.names or ()):
-            raise ValueError(f"rows without the column {first}")
-        if array.dtype.itemsize * _WIDER < self._rows.dtype.itemsize:
-            raise ValueError("rows without most of their columns")
+        """Takes the fields that this version knows; those the array lacks are 0. Raises ValueError as check() does."""
+        self.check(array)
         end = self._count + len(array)
         if end > len(self._rows):
             self._grow(max(end, len(self._rows) * 5 // 4))
@@ -77,6 +72,19 @@ class GrowingRows:
             for name in set(self._rows.dtype.names or ()) & set(array.dtype.names or ()):
                 self._rows[name][self._count : end] = array[name]
         self._count = end
+
+    def check(self, array: npt.NDArray[Any]) -> None:
+        """Raises ValueError for rows without the first column, or much narrower ones, or many that are narrower.
+
+        So rows in memory are not many times what they are in the file.
+        """
+        first = (self._rows.dtype.names or ("",))[0]
+        if first not in (array.dtype.names or ()):
+            raise ValueError(f"rows without the column {first}")
+        width, whole = array.dtype.itemsize, self._rows.dtype.itemsize
+        self._lacked += len(array) * max(0.0, whole / _MUCH_WIDER - width)
+        if width * _WIDER < whole or self._lacked > _MOST_LACKED:
+            raise ValueError("rows without most of their columns")
 
     def _grow(self, count: int) -> None:
         try:
@@ -118,6 +126,7 @@ class FiledRows(GrowingRows):
             if self._has_room and self._count * self._rows.itemsize > self._most_bytes:
                 self._move()
             return
+        self.check(array)
         rows = array
         if array.dtype != self._rows.dtype or not array.flags.c_contiguous:
             taken = GrowingRows(self._rows.dtype)

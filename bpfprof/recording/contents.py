@@ -120,8 +120,11 @@ class Recording:
         self._rows.pop(name, None)
         setattr(self, name, read_only(np.zeros(0, dtype)))
 
+    def _rows_of(self, name: str) -> GrowingRows:
+        return self._rows.setdefault(name, GrowingRows(getattr(self, name).dtype))
+
     def _append(self, name: str, array: npt.NDArray[Any]) -> None:
-        rows = self._rows.setdefault(name, GrowingRows(getattr(self, name).dtype))
+        rows = self._rows_of(name)
         setattr(self, name, None)  # a view that nobody else has is given up, so that rows grow in place
         try:
             rows.append(array)
@@ -131,6 +134,7 @@ class Recording:
     def _take_texts(self, chunk: Chunk) -> None:
         """Places in the chunk's texts become places in all texts."""
         texts, own = TEXTS(chunk.fields["texts"]), GrowingRows(getattr(self, chunk.kind).dtype)
+        self._rows_of(chunk.kind).check(chunk.arrays["rows"])
         own.append(chunk.arrays["rows"])
         rows = own.view().copy()
         for column in _TEXT_COLUMNS[chunk.kind]:

@@ -39,6 +39,7 @@ class Chunk:
     kind: str
     fields: dict[str, Any] = field(default_factory=dict)
     arrays: dict[str, npt.NDArray[Any]] = field(default_factory=dict)
+    size: int = field(default=0, compare=False)  # of its payload in the file
 
 
 def _padded(data: bytes) -> bytes:
@@ -93,7 +94,7 @@ def _decode_payload(payload: bytes) -> Chunk:
             raise ValueError(f"array {str(name)[:20]!r} is longer than its chunk")
         arrays[name] = np.frombuffer(payload, dtype, count, position)
         position += (count * dtype.itemsize + 7) & ~7
-    return Chunk(str(content["kind"]), dict(content["fields"]), arrays)
+    return Chunk(str(content["kind"]), dict(content["fields"]), arrays, len(payload))
 
 
 def _describe(dtype: np.dtype[Any]) -> Any:

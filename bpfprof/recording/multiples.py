@@ -12,9 +12,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from bpfprof import array_types as npt
+from bpfprof.errors import RecordingError
+from bpfprof.recording.fields import TABLES
 
 if TYPE_CHECKING:
     from bpfprof.recording.contents import Recording
+    from bpfprof.recording.format import Chunk
 
 _FRAMES, _FRAME_TIMES = 1 << 18, 4  # of all stacks with those inlined; and so many for each in the file
 _INLINED = 64  # names of one address
@@ -22,8 +25,35 @@ _DEEPEST = 1 << 16  # frames of one stack, unless it has more that are not inlin
 # Of the names of all frames; so many for each letter of texts, and for each byte of frames: a native one has four.
 _LETTERS, _TEXT_TIMES, _TABLE_TIMES = 1 << 24, 4, 64
 _NAME_LETTERS = 16 << 10  # the longest that is written (elf/symbols/table.py)
-_LABELS = {"name": 1024, "given_name": 1024, "process_name": 1024, "cgroup": 4096}  # what is written has a quarter
+# What is written has a quarter.
+_LABELS = {"name": 1024, "given_name": 1024, "process_name": 1024, "rank": 1024, "cgroup": 4096}
+# Of the names of processes, shown with each of their threads, together; the least and the most letters of one of them.
+_OF_PROCESS, _PROCESS_LETTERS, _LEAST_LETTERS, _MOST_LETTERS = ("name", "given_name", "rank"), 1 << 20, 32, 1024
 _SHORT_LETTERS = 256  # names are never cut to less
+# What a row of a table takes in memory when it was read, and what all of them may take: so many bytes, and so many
+# times what was read. Of a row as bpfprof writes it an eighth or more is in the file.
+_ROW_BYTES, _PROCESS_BYTES, _TABLES_BYTES, _TABLES_TIMES = 250, 500, 64 << 20, 8
+# A report takes some 4,300 bytes for each thread, whatever it did, and 7,000 where names have letters beyond 16 bits.
+# What bpfprof writes of a thread has more than 256: its row, its totals, and what it did.
+_THREADS, _THREAD_BYTES = 30_000, 256
+
+
+def check_row_count(recording: Recording, chunk: Chunk, file_bytes: int) -> None:
+    """Raises RecordingError where rows of tables, with those of the chunk, are too many for what was read."""
+    if chunk.kind not in TABLES:
+        return
+    count = len(chunk.fields["rows"]) + sum(len(getattr(recording, kind)) for kind in TABLES)
+    processes = len(recording.processes) + (len(chunk.fields["rows"]) if chunk.kind == "processes" else 0)
+    size = count * _ROW_BYTES + processes * (_PROCESS_BYTES - _ROW_BYTES)
+    if size > _TABLES_BYTES + _TABLES_TIMES * file_bytes:
+        raise RecordingError(f"the recording is damaged: its {chunk.kind} are too many for so few bytes")
+
+
+def bound_threads(recording: Recording, file_bytes: int) -> str:
+    """What was left out, in words."""
+    most, count = _THREADS + file_bytes // _THREAD_BYTES, len(recording.threads)
+    del recording.threads[most:]
+    return f"{count - most:,} threads are too many for so few bytes" if count > most else ""
 
 
 def bound_multiples(recording: Recording) -> list[str]:
@@ -95,14 +125,31 @@ def _bound_names(recording: Recording) -> str:
 def _bound_labels(recording: Recording) -> str:
     """A process has its name once, and each of its threads shows it."""
     count = 0
-    for rows in (recording.processes, recording.threads, recording.tasks, recording.wakers):
+    of_processes = _LABELS | dict.fromkeys(_OF_PROCESS, _process_letters(recording))
+    others = ((rows, _LABELS) for rows in (recording.threads, recording.tasks, recording.wakers))
+    for rows, limits in ((recording.processes, of_processes), *others):
         for row in rows:
-            for name, limit in _LABELS.items():
+            for name, limit in limits.items():
                 text = getattr(row, name, "")
                 if len(text) > limit:
                     setattr(row, name, _cut(text, limit))
                     count += 1
     return f"{count:,} names of threads and processes are too long" if count else ""
+
+
+def _process_letters(recording: Recording) -> int:
+    """How many letters a name of a process may have."""
+    numbers = [thread.process for thread in recording.threads]
+    thread_counts = np.bincount(np.array(numbers, np.int64), minlength=len(recording.processes))
+    lengths = np.array([[len(getattr(row, name)) for name in _OF_PROCESS] for row in recording.processes] or [[0]])
+
+    def letters(limit: int) -> float:
+        return float(_product(np.minimum(lengths, limit).sum(axis=1), thread_counts).sum())
+
+    limit = _MOST_LETTERS
+    while limit > _LEAST_LETTERS and letters(limit) > _PROCESS_LETTERS:
+        limit //= 2
+    return limit
 
 
 def _cut(text: str, limit: int) -> str:

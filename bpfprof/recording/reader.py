@@ -12,7 +12,7 @@ from bpfprof.model.rows import blocks, read_only
 from bpfprof.recording.contents import OF_TIME, Recording
 from bpfprof.recording.fields import WHOLE_LIMIT
 from bpfprof.recording.format import MAGIC, decode
-from bpfprof.recording.multiples import bound_multiples
+from bpfprof.recording.multiples import bound_multiples, bound_threads, check_row_count
 from bpfprof.recording.renamed import split_renamed
 
 _MOMENTS = {"time_ns", "since_ns", "first_ns", "wake_ns", "begin_ns", "end_ns"}  # they are never added
@@ -27,8 +27,11 @@ def read_recording(file: BinaryIO) -> Recording:
         raise RecordingError("this is not a bpfprof recording of a version that is known here")
     recording = Recording()
     recording.keep_in_file("waits")
+    file_bytes = 0
     try:
         while (chunk := decode(file)) is not None:
+            file_bytes += chunk.size
+            check_row_count(recording, chunk, file_bytes)
             recording.take(chunk)
         if not recording.end:
             recording.unfinished = "it has no end: bpfprof was stopped before it could write it"
@@ -38,6 +41,8 @@ def read_recording(file: BinaryIO) -> Recording:
         recording.unfinished = f"the recording is damaged: {error}"
     if not recording.start:
         raise RecordingError(recording.unfinished or "the recording is empty")
+    left_out = bound_threads(recording, file_bytes)
+    recording.unfinished = recording.unfinished or left_out
     _check(recording)
     for left_out in (*bound_multiples(recording), *split_renamed(recording)):
         recording.unfinished = recording.unfinished or left_out

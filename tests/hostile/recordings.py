@@ -238,6 +238,31 @@ def threads_without_rows(n: int) -> Chunks:
 
 
 @attack
+def threads_of_an_index_each(n: int) -> Chunks:
+    """Nothing is said of them, but of one."""
+    chunks = base(1).chunks()
+    with_rows(chunks, "totals", rows(model.TOTAL_DTYPE, 1, time_ns=START_NS))
+    chunk_of(chunks, "threads").fields["rows"] = [{"index": number} for number in range(300 * n)]
+    return chunks
+
+
+@attack
+def threads_of_a_process_of_a_long_name(n: int) -> Chunks:
+    """Each is shown with it, in letters that take six each in JSON."""
+    chunks = threads_of_an_index_each(n // 2)
+    chunk_of(chunks, "processes").fields["rows"][0]["name"] = "\u4e00" * 1024
+    return chunks
+
+
+@attack
+def samples_of_a_time_each(n: int) -> Chunks:
+    """They lack all other columns."""
+    chunks = small().chunks()
+    chunks[-1:-1] = [Chunk("samples", {}, {"rows": np.zeros(1000 * n, [("time_ns", "<u8")])}) for _ in range(10)]
+    return chunks
+
+
+@attack
 def processes_without_threads(n: int) -> Chunks:
     return base(1, 5 * n).chunks()
 

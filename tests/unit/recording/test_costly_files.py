@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from bpfprof.model.samples import TOTAL_DTYPE
 from bpfprof.profile.build import build_profile
 from bpfprof.profile.options import ProfileOptions
 from bpfprof.recording.contents import Recording
@@ -60,6 +61,58 @@ def test_rows_that_are_much_narrower_than_known_ones_cost_little(kind: str, scal
     tracemalloc.stop()
     assert most < LIMIT_TIMES * len(data)
     assert "rows without most of their columns" in recording.unfinished or scalar == "<u8"
+
+
+def test_a_few_narrow_rows_are_read() -> None:
+    """Those of an older file, or of another program; many of them are refused."""
+    few, many = (np.zeros(count, [("time_ns", "<u8")]) for count in (1000, 1 << 20))
+    chunks = small().chunks()
+    assert not read([*chunks[:-1], Chunk("samples", {}, {"rows": few}), chunks[-1]]).unfinished
+    recording = read([*chunks[:-1], Chunk("samples", {}, {"rows": many}), chunks[-1]])
+    assert "rows without most of their columns" in recording.unfinished
+
+
+def test_rows_with_texts_are_narrow_together() -> None:
+    """Each chunk of them is few."""
+    chunks = small().chunks()
+    narrow = Chunk("names", {"texts": [""]}, {"rows": np.zeros(1 << 16, [("native", "<u8")])})
+    recording = read([*chunks[:-1], *[narrow] * 12, chunks[-1]])
+    assert "rows without most of their columns" in recording.unfinished
+
+
+def rows_of(kind: str, count: int, **values: object) -> list[Chunk]:
+    chunks = small().chunks()
+    chunk_of(chunks, kind).fields["rows"] += [{"index": number, **values} for number in range(2, count)]
+    return chunks
+
+
+def test_processes_of_few_bytes_each_are_refused_before_they_are_kept() -> None:
+    recording = read(rows_of("processes", 200_000))
+    assert recording.unfinished == "the recording is damaged: its processes are too many for so few bytes"
+    assert not recording.processes
+
+
+@pytest.mark.parametrize("has_end", [True, False])
+def test_threads_of_few_bytes_each_are_left_out(has_end: bool) -> None:
+    chunks = rows_of("threads", 60_000)
+    recording = read(chunks if has_end else chunks[:-1])
+    assert 30_000 <= len(recording.threads) < 40_000
+    assert "threads are too many for so few bytes" in recording.unfinished or not has_end
+
+
+def test_many_short_threads_are_all_read() -> None:
+    """As bpfprof writes them, with their totals."""
+    made = HandMade()
+    made.process()
+    for number in range(60_000):
+        made.thread(100 + number)
+    made.end = {"end_ns": START_NS + MS}
+    chunks = made.chunks()
+    totals = np.zeros(60_000, TOTAL_DTYPE)
+    totals["thread"] = np.arange(60_000)
+    chunk_of(chunks, "totals").arrays["rows"] = totals
+    recording = read(chunks)
+    assert len(recording.threads) == 60_000 and not recording.unfinished
 
 
 def test_rows_without_columns_are_refused() -> None:
