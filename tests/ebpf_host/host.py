@@ -20,8 +20,8 @@ from bpfprof import abi
 from bpfprof import array_types as npt
 from bpfprof.abi import ebpf_directory
 from bpfprof.abi.dtypes import EVENT_DTYPE, MAPPING_DTYPE, PYTHON_FRAME_DTYPE, STACK_DTYPE, STRUCTS, THREAD_DTYPE
-from bpfprof.kernel import unwind_memory
 from bpfprof.kernel.sources import MAP_LINE, MAPS_BY_TYPE, compiler_flags, map_names, maps_header
+from bpfprof.kernel.tables import OwnTables
 from bpfprof.kernel.unwind_memory import UnwindMemory
 from bpfprof.unwind.interpret import Registers
 
@@ -244,15 +244,13 @@ class Host:
         entry: np.void = np.frombuffer(content, STRUCTS["bp_process"])[0]
         return entry
 
-    def unwind_memory(self, monkeypatch: pytest.MonkeyPatch) -> UnwindMemory:
+    def unwind_memory(self) -> UnwindMemory:
         """The product's own writer of unwind tables, on new memory that the programs read."""
         self._old_generations += len(self._generations)
         self._generations.clear()
-        monkeypatch.setattr(unwind_memory, "new_chunk", lambda: _new_memory(abi.size("bp_chunk")))
-        fds = {"chunk": _new_memory(abi.size("bp_chunk"))}
+        tables = OwnTables.create()
         for name, struct, count in (("rules", "bp_rule", "BP_MAX_RULES"), ("files", "bp_file", "BP_MAX_FILES")):
-            fds[name] = _new_memory(abi.size(struct) * CONSTANTS[count])
-            self._kept[name] = mapped = mmap.mmap(fds[name], 0)
+            self._kept[name] = mapped = mmap.mmap(tables.fds[name], 0)
             self._values[name] = np.frombuffer(mapped, STRUCTS[struct], CONSTANTS[count])
             self.library.host_share_map(self._numbers[name], _address(mapped))
         for number in range(CONSTANTS["BP_MAX_CHUNKS"]):
@@ -262,9 +260,9 @@ class Host:
             self._kept[f"chunk {number}"] = mapped = mmap.mmap(fd, abi.size("bp_chunk"))
             self.library.host_put_inner(self._numbers["chunks"], number, _address(mapped))
 
-        memory = UnwindMemory(SimpleNamespace(fds=fds, add_chunk=add_chunk))  # type: ignore[arg-type]
-        for fd in fds.values():
-            os.close(fd)
+        shared = SimpleNamespace(fds=tables.fds, add_chunk=add_chunk, new_chunk=tables.new_chunk)
+        memory = UnwindMemory(shared)  # type: ignore[arg-type]
+        tables.close()
         return memory
 
     def set_config(self, flags: int, **more: int) -> None:
@@ -365,12 +363,6 @@ def _parse(record: bytes) -> Stack:
 
 def _dtype(name: str) -> np.dtype[Any]:
     return np.dtype(_SCALARS[name]) if name in _SCALARS else STRUCTS[name]
-
-
-def _new_memory(size: int) -> int:
-    fd = os.memfd_create("table")
-    os.ftruncate(fd, size + -size % mmap.PAGESIZE)
-    return fd
 
 
 def _address(mapped: mmap.mmap) -> int:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-import pytest
 
 from bpfprof.elf.cfi.rules import FLAG_IN_REGISTER, FLAG_SIGNAL, RULE, CfaKind, FramePointerKind
 from bpfprof.unwind.rows import FileRows
@@ -17,9 +16,9 @@ SAME = FramePointerKind.SAME
 CALL_BYTES = 16  # of a frame that is left by the rule at CALL
 
 
-def install_rules(host: Host, monkeypatch: pytest.MonkeyPatch, call_bytes: int = CALL_BYTES) -> int:
+def install_rules(host: Host, call_bytes: int = CALL_BYTES) -> int:
     """Puts the code where the programs look; the index of the process's only mapping."""
-    memory = host.unwind_memory(monkeypatch)
+    memory = host.unwind_memory()
     rules = np.array(
         [
             (0,) * 7,

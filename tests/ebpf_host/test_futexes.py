@@ -59,7 +59,7 @@ def waiter(host: Host, scheduler: Scheduler, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setitem(LAYOUTS, "3.14", {**LAYOUTS["3.14"], "frame_values": FRAME_VALUES, "parks": 1})
     host.set_config(CONFIG["BP_CONFIG_OFF_CPU_STACKS"] | CONFIG["BP_CONFIG_NATIVE"])
     scheduler.later(CONSTANTS["BP_RESEND_NS"] + 1)
-    return Waiter(scheduler, scheduler.add(TID), install_rules(host, monkeypatch))
+    return Waiter(scheduler, scheduler.add(TID), install_rules(host))
 
 
 def test_the_parking_lot(waiter: Waiter) -> None:

@@ -114,10 +114,10 @@ class Threads:
 
 
 @pytest.fixture
-def threads(host: Host, scheduler: Scheduler, monkeypatch: pytest.MonkeyPatch) -> Threads:
+def threads(host: Host, scheduler: Scheduler) -> Threads:
     host.set_config(OFF_CPU)
     scheduler.later(CONSTANTS["BP_RESEND_NS"] + 1)
-    return Threads(scheduler, scheduler.add(TID), install_rules(host, monkeypatch))
+    return Threads(scheduler, scheduler.add(TID), install_rules(host))
 
 
 def gil_fields(event: np.void) -> tuple[Any, ...]:

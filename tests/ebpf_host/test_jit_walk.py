@@ -44,9 +44,9 @@ def walked(host: Host, words: list[int], bp: int | None, leaf: int, has_jit: boo
 
 
 @pytest.fixture
-def index(host: Host, monkeypatch: pytest.MonkeyPatch) -> int:
+def index(host: Host) -> int:
     """Of mappings without the trace: it was made a moment ago."""
-    index = install_rules(host, monkeypatch)
+    index = install_rules(host)
     host.set_config(CONFIG["BP_CONFIG_NATIVE"])
     host.set_process(FLAGS, index, 1, layout=abi.pack("bp_python_layout", jit_has_no_frames=1))
     return index
@@ -118,8 +118,8 @@ def test_its_frame_pointer(bp: int, room: list[int], expected: int | None) -> No
         assert walk.pcs[2:] == (END + 1,) and walk.stop is Stop.END_OF_STACK
 
 
-def test_a_trace_in_memory_that_is_mapped(host: Host, index: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    memory = host.unwind_memory(monkeypatch)
+def test_a_trace_in_memory_that_is_mapped(host: Host, index: int) -> None:
+    memory = host.unwind_memory()
     memory.set_frame_pointers(2)
     index = memory.add_mappings(mapping_array([(TRACE, TRACE + 0x1000, 0, 2)]))
     host.set_process(FLAGS, index, 1, layout=abi.pack("bp_python_layout", jit_has_no_frames=1))

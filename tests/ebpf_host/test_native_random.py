@@ -102,8 +102,8 @@ def frame_pointer_file(start: int, end: int) -> FileRows:
 class Maker:
     """Writes random programs into the tables of both sides."""
 
-    def __init__(self, host: Host, monkeypatch: pytest.MonkeyPatch, random: random.Random) -> None:
-        self.memory, self.random = host.unwind_memory(monkeypatch), random
+    def __init__(self, host: Host, random: random.Random) -> None:
+        self.memory, self.random = host.unwind_memory(), random
         self.rules = RuleTable()
         self.file_count = 0
 
@@ -182,10 +182,10 @@ def some_registers(
 
 
 @pytest.mark.second_tier
-def test_random_walks(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_random_walks(host: Host) -> None:
     chance = random.Random(SEED)
     numbers = np.random.default_rng(SEED)
-    maker = Maker(host, monkeypatch, chance)
+    maker = Maker(host, chance)
     programs = [maker.program() for _ in range(TABLES)]
     rules = CountingRules(maker.rules)
     host.set_config(CONFIG["BP_CONFIG_NATIVE"])

@@ -120,10 +120,10 @@ def helper(folder: Path) -> str:
 
 
 @pytest.fixture
-def code(host: Host, monkeypatch: pytest.MonkeyPatch) -> Code:
+def code(host: Host) -> Code:
     host.set_config(CONFIG["BP_CONFIG_NATIVE"])
     host.state.kernel_frame_count = 0
-    return Code(host.unwind_memory(monkeypatch))
+    return Code(host.unwind_memory())
 
 
 def stack_copies(pid: Pid, pointers: list[int]) -> list[list[Segment]]:

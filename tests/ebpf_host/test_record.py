@@ -67,8 +67,8 @@ class Scene:
 
 
 @pytest.fixture
-def scene(host: Host, monkeypatch: pytest.MonkeyPatch) -> Scene:
-    index = install_rules(host, monkeypatch)
+def scene(host: Host) -> Scene:
+    index = install_rules(host)
     host.set_config(CONFIG["BP_CONFIG_NATIVE"] | CONFIG["BP_CONFIG_KERNEL"])
     host.state.events.is_full = host.state.stacks.is_full = 0
     host.state.cpu = 1
@@ -235,11 +235,11 @@ def test_an_unknown_mapping_is_asked_for_once(host: Host, scene: Scene) -> None:
 
 
 @pytest.mark.parametrize("number", range(16))
-def test_every_register_of_the_leaf(host: Host, scene: Scene, number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_register_of_the_leaf(host: Host, scene: Scene, number: int) -> None:
     """DW_CFA_def_cfa by any register but rsp, which is a rule of its own."""
     if number == 7:
         return
-    memory = host.unwind_memory(monkeypatch)
+    memory = host.unwind_memory()
     rules = np.array(
         [(0,) * 7, (1, *(0,) * 6), (CfaKind.REGISTER, SAME, 0, number, 8, 0, -8), (CfaKind.END_OF_STACK, *(0,) * 6)],
         RULE,

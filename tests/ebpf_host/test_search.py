@@ -22,8 +22,8 @@ Row = tuple[int, int, int, int]  # start, end, bias, file number
 
 
 @pytest.fixture
-def memory(host: Host, monkeypatch: pytest.MonkeyPatch) -> UnwindMemory:
-    return host.unwind_memory(monkeypatch)
+def memory(host: Host) -> UnwindMemory:
+    return host.unwind_memory()
 
 
 def numbered_rules() -> npt.NDArray[np.void]:

@@ -236,11 +236,11 @@ WAKER_NATIVE = (CALL, CALL + 1, CALL + 2, END)
 
 
 @pytest.fixture
-def pair(host: Host, scheduler: Scheduler, monkeypatch: pytest.MonkeyPatch) -> tuple[Task, Task]:
+def pair(host: Host, scheduler: Scheduler) -> tuple[Task, Task]:
     """Two threads of a Python process: the first sleeps, the second wakes it."""
     scheduler.later(CONSTANTS["BP_RESEND_NS"] + 1)
     host.set_config(WAKERS | OFF_CPU | CONFIG["BP_CONFIG_NATIVE"], min_block_ns=MIN_BLOCK_NS)
-    index = install_rules(host, monkeypatch)
+    index = install_rules(host)
     sleeper, waker = scheduler.add(TID), scheduler.add(TID + 1)
     image = PythonImage()
     image.link(chain(3, CHUNK + 24, CHUNK + 0x1000))

@@ -1,3 +1,5 @@
+"""What tells PyPy and others from CPython, and where the evaluation loop is, costs little whatever a file says."""
+
 from __future__ import annotations
 
 import struct
