@@ -42,6 +42,7 @@ _TRIES = 3  # a thread that comes or goes changes the list of threads while it i
 _PYTHON_FILE = re.compile(r"^(?:lib)?python(\d)[.\d]*")
 
 _FILE_LIMIT = 4096  # files that are searched for an embedded interpreter
+_SEARCH_CPU_S = 0.3  # of one look, which may be one file longer; the next goes on with the others
 _YOUNG_SECONDS = 2.0  # a process this young may still be loading its libraries
 
 
@@ -79,6 +80,10 @@ class NotPython:
 
 
 ENDED = NotPython("it ended before it was looked at")
+
+
+class _LongSearchError(Exception):
+    """There are files that were not looked at yet."""
 
 
 @dataclass(frozen=True)
@@ -120,6 +125,8 @@ def find_interpreter(
             miss = miss or found
     except TimeoutError:
         miss = miss or NotPython("its files do not answer", retry=True)
+    except _LongSearchError:
+        miss = miss or NotPython("not all of its files were looked at", retry=True)
     if pid in reader().unanswering:  # whatever was missed may be there
         return NotPython(_SILENT, retry=True, version=miss.version if miss else None)
     if miss is not None:
@@ -176,10 +183,14 @@ def _inspect(memory: ProcessMemory, runtime: _Runtime) -> Interpreter | NotPytho
 def _runtimes(
     pid: Pid, mappings: list[Mapping], without: dict[tuple[str, int], str], unread: list[tuple[Mapping, OSError]]
 ) -> Iterator[_Runtime]:
-    """unread: takes files that cannot be opened, the likeliest first."""
+    """unread: takes files that cannot be opened, the likeliest first. Raises _LongSearchError."""
+    end_s: float | None = None
     for mapping, is_likely in _candidates(pid, mappings):
         if (mapping.device, mapping.inode) in without:
             continue
+        if end_s is not None and time.thread_time() > end_s:
+            raise _LongSearchError
+        end_s = end_s or time.thread_time() + _SEARCH_CPU_S
         try:
             fd = open_mapped_file(pid, mapping)
         except TimeoutError:
