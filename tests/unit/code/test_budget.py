@@ -44,9 +44,11 @@ def test_who_comes_when_all_is_spent_has_a_small_part_still() -> None:
     taken = 0
     for pid in range(100, 3100):
         while not left.is_spent(pid):
-            left.spend(pid, 10)
-            taken += 10
-    assert taken < 3_000_000
+            left.spend(pid, 100)
+            taken += 100
+    assert taken < 2_000_000
+    left.spend(4000, 4_000_000)
+    assert left.is_spent(4001), "so much once more, and nothing beyond it"
 
 
 def test_who_has_as_much_as_at_first_is_not_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -56,6 +58,6 @@ def test_who_has_as_much_as_at_first_is_not_remembered(monkeypatch: pytest.Monke
     left.spend(1, 20_000)
     for pid in range(2, 10_000):
         now_s += 0.1
-        left.spend(pid, 10)
-    assert len(left._left_of) <= 1025
+        left.spend(pid, 5)
+    assert len(left._left_of) <= 1025 and len(left._had) <= 1025
     assert left.is_spent(1)
