@@ -533,7 +533,6 @@ struct bp_walk {
     struct bp_event event; /* on CPU: sent when the stack is there */
     __u64 frame;
     __u64 root; /* what the outermost frame has for its previous one */
-    __u64 met;  /* a frame before this one: see mark_frame() */
     __u64 chunk;
     __u64 base;
     __u64 span; /* frames up to so far above `base` are in the block */
@@ -564,6 +563,7 @@ struct bp_walk {
     struct bp_python_layout layout; /* of the process */
     struct bp_native native;
     __u8 block[4224];
+    __u64 met; /* a frame before `frame`: see mark_frame() */
     struct bp_code_copy copy;
     struct bp_stack header;
     __u64 words[BP_MAX_STACK_WORDS];
