@@ -418,6 +418,7 @@ struct bp_process {
     __u64 main_interpreter;
     __u64 replaced_ns; /* when code was last seen where other code had been */
     __u64 copied_ns;   /* its copies of code objects are spent up to then */
+    struct bp_ring_part in_events;
     struct bp_ring_part in_stacks;
     struct bp_ring_part in_copies;
     struct bp_python_layout layout;

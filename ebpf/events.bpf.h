@@ -26,6 +26,11 @@ static __always_inline __u64 key_factor(void)
     return config ? config->key_factor : 1;
 }
 
+static __always_inline bool is_half_full(void *ring)
+{
+    return bpf_ringbuf_query(ring, BPF_RB_AVAIL_DATA) >= bpf_ringbuf_query(ring, BPF_RB_RING_SIZE) / 2;
+}
+
 /*
  * Whether a process may send so many bytes. The second half of a ring is shared out: since the reader came last, a process
  * takes of it at most what it leaves to the others, so that none fills it alone (dynamic thresholds: Choudhury and Hahne,
@@ -33,9 +38,9 @@ static __always_inline __u64 key_factor(void)
  */
 static __always_inline bool has_room(void *ring, struct bp_ring_part *part, __u64 bytes)
 {
-    __u64 waiting = bpf_ringbuf_query(ring, BPF_RB_AVAIL_DATA), ring_bytes = bpf_ringbuf_query(ring, BPF_RB_RING_SIZE);
-    if (waiting < ring_bytes / 2)
+    if (!is_half_full(ring))
         return true;
+    __u64 waiting = bpf_ringbuf_query(ring, BPF_RB_AVAIL_DATA), ring_bytes = bpf_ringbuf_query(ring, BPF_RB_RING_SIZE);
     __u64 since = bpf_ringbuf_query(ring, BPF_RB_CONS_POS);
     if (part->since != since) {
         part->since = since;

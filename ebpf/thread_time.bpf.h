@@ -86,7 +86,19 @@ static __always_inline void send_short(struct bp_thread *thread, __u32 tid, stru
     send_event(&event);
 }
 
-/* Adds a wait up with others of its kind, in place of sending it. */
+/* Whether an event of the thread may be sent that can be added up in its place. */
+static __always_inline bool may_send(struct bp_thread *thread)
+{
+    if (!is_half_full(MAP(events)))
+        return true;
+    struct bp_process *process = bpf_map_lookup_elem(MAP(processes), &thread->tgid);
+    return !process || has_room(MAP(events), &process->in_events, sizeof(struct bp_event));
+}
+
+/*
+ * Adds a wait up with others of its kind, in place of sending it. Where there are too many kinds and no room to send a sum,
+ * one of them becomes what is known of both: nothing but the time.
+ */
 static __always_inline void add_short(struct bp_thread *thread, __u32 tid, __u64 now, __u64 blocked, __u64 runqueue,
                                       __u8 flags)
 {
@@ -102,10 +114,17 @@ static __always_inline void add_short(struct bp_thread *thread, __u32 tid, __u64
                             sum->flags == flags && sum->arg == arg))
             goto found;
     }
-    thread->next_short = place + 1;
     thread->last_short = 1 + (place & (BP_SHORT_WAITS - 1));
     sum = &thread->short_waits[place & (BP_SHORT_WAITS - 1)];
-    send_short(thread, tid, sum, now);
+    if (may_send(thread)) {
+        thread->next_short = place + 1;
+        send_short(thread, tid, sum, now);
+    } else {
+        sum->syscall = -1;
+        sum->task_state = TASK_STATE_INTERRUPTIBLE;
+        sum->flags = BP_UNSAMPLED;
+        sum->arg = 0;
+    }
 found:
     if (!sum->count) {
         sum->syscall = thread->syscall;
@@ -275,7 +294,8 @@ static __always_inline void come_back(struct bp_thread *thread, struct bp_config
     /* A wait that began before the thread was watched, and the first run, have their row however short they are. */
     bool is_known = thread->state != BP_THREAD_UNKNOWN && thread->status != BP_NOT_STARTED;
     bool is_short = is_known && now - since < config->min_block_ns;
-    if (is_short || (thread->status == BP_NOT_SAMPLED && now - since < BP_LONG_WAIT_NS))
+    bool is_added = is_short || (thread->status == BP_NOT_SAMPLED && now - since < BP_LONG_WAIT_NS);
+    if (is_added || (is_known && !may_send(thread)))
         add_short(thread, tid, now, woken - since, now - woken, thread->flags | (is_short ? 0 : BP_UNSAMPLED));
     else
         send_wait(thread, tid, now, woken);

@@ -35,7 +35,7 @@ _NOTE = struct.Struct("<III")  # Elf64_Nhdr
 _DYNAMIC = struct.Struct("<qQ")  # Elf64_Dyn
 
 _PAGE_BYTES = 4096  # what the kernel rounds segments to on x86-64: ELF_PAGESTART, fs/binfmt_elf.c (Linux 6.1)
-_PROGRAM_HEADER_LIMIT = 1024
+_PROGRAM_HEADER_LIMIT = 128
 _SECTION_LIMIT = 65536
 _NOTES_LIMIT_BYTES = 64 << 10  # of a file
 _DYNAMIC_LIMIT_BYTES = 64 << 10

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 import numpy as np
 import pytest
 
+from bpfprof.abi.dtypes import EVENT_DTYPE
 from tests.ebpf_host.host import CONFIG, CONSTANTS, PROCESS, STATUS, TID, Host
 from tests.ebpf_host.scheduler import (
     CLOCK_NANOSLEEP,
@@ -183,3 +184,26 @@ def test_short_waits_without_a_stack_are_still_short(scheduler: Scheduler, task:
     waits(scheduler, task, *[(1000, 10)] * 60)
     short = [kind for kind in open_sums(scheduler, task) if kind[0] == CLOCK_NANOSLEEP]
     assert short == [(CLOCK_NANOSLEEP, SLEEPING, 0, 0)]
+
+
+def test_a_process_leaves_room_for_the_events_of_others(scheduler: Scheduler, host: Host) -> None:
+    """What it has no room for is added up, with all its time; a fifth kind joins one of the others, as unknown."""
+    host.set_config(OFF_CPU, min_block_ns=MIN_BLOCK_NS)
+    host.set_process(0)
+    task = scheduler.add(TID).call(EPOLL_WAIT, 4)
+    size, ring, one = CONSTANTS["BP_STACK_RING_BYTES"], host.state.events, EVENT_DTYPE.itemsize
+    long = [(LONG_NS, 1000)]
+    ring.waiting = size // 2 - 1
+    assert len(waits(scheduler, task, *long * 5)) == 5, "in the first half nothing is counted"
+    ring.waiting, lost = size - 3 * one, host.counter("BP_LOST_EVENT_RING_FULL")
+    assert len(waits(scheduler, task, *long * 10)) == 3
+    assert open_sums(scheduler, task) == {(EPOLL_WAIT, SLEEPING, UNSAMPLED, 4): (7, 7 * LONG_NS, 7 * 1000)}
+    for descriptor in range(5, 5 + 6):  # more kinds than sums
+        assert not len(waits(scheduler, task.call(EPOLL_WAIT, descriptor), (1000, 0)))
+    sums = open_sums(scheduler, task)
+    assert len(sums) == 4 and sum(blocked for _, blocked, _ in sums.values()) == 7 * LONG_NS + 6 * 1000
+    assert [key for key in sums if key[0] < 0] == [(-1, SLEEPING, UNSAMPLED, 0)]
+    assert host.counter("BP_LOST_EVENT_RING_FULL") == lost
+    ring.since += one  # the reader was there
+    assert len(waits(scheduler, task.call(EPOLL_WAIT, 4), *long)) == 1
+    ring.waiting = ring.since = 0

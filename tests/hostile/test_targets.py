@@ -23,6 +23,7 @@ from tests.integration.recorded import PYTHON, bpfprof, cpu_s, needs_root, progr
 
 pytestmark = needs_root
 WINDOW_S, LONGER_S = 4, 20
+STOPPED_S = 3
 # From the signal to the end of bpfprof: 3 s, and what a machine takes besides on which others want the CPUs, too.
 END_S = 5.0
 REPORT_S = 15.0
@@ -114,6 +115,31 @@ def test_a_flood_of_threads_or_processes_that_end(flood: tuple[str, ...], with_a
     check(tmp_path, built, *flood, with_all=with_all)
     kept = losses_of(load_profile(tmp_path / "x.bpfprof", ProfileOptions()))
     assert not [each for each in kept if "python" in each.process_name]
+
+
+@pytest.mark.skipif(shutil.which("cc") is None, reason="the program is compiled with cc")
+@pytest.mark.parametrize("with_all", [False, True], ids=["targets", "all"])
+def test_a_flood_of_switches(with_all: bool, tmp_path: Path) -> None:
+    """400 threads hand bytes on while bpfprof has no CPU, as it may be where so many want one; all time has its reason.
+
+    They have one CPU: on Linux 6.18 such threads can keep others from both for minutes, at the lowest priority, too.
+    """
+    built, path = str(tmp_path / "switch_flood"), tmp_path / "x.bpfprof"
+    subprocess.run(["cc", "-O1", "-pthread", "-o", built, program("switch_flood.c")], check=True)
+    with bystander() as beside, running("taskset", "-c", "0", built, "200") as attacker:
+        targets = ["-a"] if with_all else ["-p", beside.pid, "-p", attacker.pid]
+        with recording(*targets, "-r", RATE_HZ, "-o", path) as recorder:
+            beside.tell("start")
+            time.sleep(1)
+            recorder.process.send_signal(signal.SIGSTOP)
+            time.sleep(STOPPED_S)
+            recorder.process.send_signal(signal.SIGCONT)
+            time.sleep(1)
+            answer(beside)
+            done = recorder.end()
+    assert done.returncode == 0, done.stderr
+    profile = load_profile(path, ProfileOptions())
+    assert not losses_of(profile)
 
 
 @pytest.mark.skipif(shutil.which("cc") is None, reason="the program is compiled with cc")
