@@ -479,8 +479,8 @@ struct bp_thread {
 };
 
 struct bp_config {
-    __u32 flags; /* enum bp_config_flags */
-    __u32 pad;
+    __u32 flags;             /* enum bp_config_flags */
+    __u32 is_late;           /* set by the programs: half of the event ring was full when a wait was sent last */
     __u64 min_block_ns;      /* shorter waits are added up */
     __u64 stack_interval_ns; /* a thread's switches have a stack about so often; 0: each has one */
     __u64 key_factor;        /* odd, and random: no program can tell which stacks would have the same key */

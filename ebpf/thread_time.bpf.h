@@ -86,11 +86,15 @@ static __always_inline void send_short(struct bp_thread *thread, __u32 tid, stru
     send_event(&event);
 }
 
-/* Whether an event of the thread may be sent that can be added up in its place. */
-static __always_inline bool may_send(struct bp_thread *thread)
+/* Whether a wait or a sum of the thread may be sent, which can be added up in its place. */
+static __always_inline bool may_send(struct bp_thread *thread, struct bp_config *config)
 {
-    if (!is_half_full(MAP(events)))
+    if (!config->is_late)
         return true;
+    if (!is_half_full(MAP(events))) {
+        config->is_late = 0;
+        return true;
+    }
     struct bp_process *process = bpf_map_lookup_elem(MAP(processes), &thread->tgid);
     return !process || has_room(MAP(events), &process->in_events, sizeof(struct bp_event));
 }
@@ -100,7 +104,7 @@ static __always_inline bool may_send(struct bp_thread *thread)
  * one of them becomes what is known of both: nothing but the time.
  */
 static __always_inline void add_short(struct bp_thread *thread, __u32 tid, __u64 now, __u64 blocked, __u64 runqueue,
-                                      __u8 flags)
+                                      __u8 flags, bool has_part)
 {
     __u32 arg = thread->syscall >= 0 && thread->args[0] < 0x10000 ? thread->args[0] : 0;
     __u32 place = thread->next_short;
@@ -116,7 +120,7 @@ static __always_inline void add_short(struct bp_thread *thread, __u32 tid, __u64
     }
     thread->last_short = 1 + (place & (BP_SHORT_WAITS - 1));
     sum = &thread->short_waits[place & (BP_SHORT_WAITS - 1)];
-    if (may_send(thread)) {
+    if (has_part) {
         thread->next_short = place + 1;
         send_short(thread, tid, sum, now);
     } else {
@@ -276,6 +280,7 @@ static __always_inline void leave(struct bp_thread *thread, __u16 task_state)
 /* The thread is on a CPU again. */
 static __always_inline void come_back(struct bp_thread *thread, struct bp_config *config, __u32 tid, __u64 now)
 {
+    bool has_part = may_send(thread, config);
     __u64 since = thread->since_ns;
     if (now < since)
         now = since;
@@ -295,10 +300,13 @@ static __always_inline void come_back(struct bp_thread *thread, struct bp_config
     bool is_known = thread->state != BP_THREAD_UNKNOWN && thread->status != BP_NOT_STARTED;
     bool is_short = is_known && now - since < config->min_block_ns;
     bool is_added = is_short || (thread->status == BP_NOT_SAMPLED && now - since < BP_LONG_WAIT_NS);
-    if (is_added || (is_known && !may_send(thread)))
-        add_short(thread, tid, now, woken - since, now - woken, thread->flags | (is_short ? 0 : BP_UNSAMPLED));
-    else
+    if (is_added || (is_known && !has_part)) {
+        add_short(thread, tid, now, woken - since, now - woken, thread->flags | (is_short ? 0 : BP_UNSAMPLED),
+                  has_part);
+    } else {
+        config->is_late = is_half_full(MAP(events));
         send_wait(thread, tid, now, woken);
+    }
     thread->blocked_ns += woken - since;
     thread->runqueue_ns += now - woken;
     thread->last_runqueue_ns = now - woken;

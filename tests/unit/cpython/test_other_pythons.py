@@ -51,7 +51,7 @@ def test_pypy_by_its_data(tmp_path: Path, text: bytes, name: str) -> None:
 
 @pytest.mark.parametrize("flags", [4, 6])
 def test_many_segments_of_one_hole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flags: int) -> None:
-    with pypy(tmp_path / "lib.so", [(MIB, 60 * MIB, flags)] * 200) as image:
+    with pypy(tmp_path / "lib.so", [(MIB, 60 * MIB, flags)] * 120) as image:
         reads = Reads(monkeypatch)
         assert other_python(image, "/lib/lib.so") == "PyPy"
         assert reads.bytes < 66 * MIB
@@ -60,7 +60,7 @@ def test_many_segments_of_one_hole(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 def test_many_segments_and_many_relocations(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each relocation is looked at for each segment."""
     relative = {2 * MIB: struct.pack("<QQq", 0, 8, 0) * 100_000}
-    with library(tmp_path / "a", EVAL_FUNCTION, [(MIB, 8, 6)] * 200, relative, 16 * MIB) as image:
+    with library(tmp_path / "a", EVAL_FUNCTION, [(MIB, 8, 6)] * 120, relative, 16 * MIB) as image:
         relocations = ElfSection(ElfAddress(0), FileOffset(2 * MIB), len(relative[2 * MIB]))
         monkeypatch.setattr(image, "section", {".rela.dyn": relocations}.get)
         reads = Reads(monkeypatch)
