@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from tests import warden
 from tests.looks import look, pytest_sessionfinish, pytest_terminal_summary  # noqa: F401 - pytest finds them here
 from tests.tiers import GATE_FOLDERS
 
@@ -39,7 +40,9 @@ def pytest_configure(config: pytest.Config) -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     for number in _BY_DEFAULT:
         signal.signal(number, signal.SIG_DFL)
-    if hasattr(config, "workerinput"):
+    if not hasattr(config, "workerinput"):
+        warden.start()
+    else:
         os.setsid()  # what comes from a terminal is for xdist's first process, and no program sees that there is one
 
 
