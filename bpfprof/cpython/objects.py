@@ -106,7 +106,7 @@ class Objects:
         if address not in self._types:
             keys = self.layout.type_cached_keys
             flags, size, at = (self.member(address, offset) for offset in (_FLAGS, _BASIC_SIZE, _DICT_OFFSET))
-            self._types[address] = _Type(flags, size, at, self.member(address, keys) if keys != NONE else 0)
+            self._types[address] = _Type(flags, size, at, self.word(address + keys) if keys != NONE else 0)
         return self._types[address]
 
     def value(self, dictionary: int, name: str) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import struct
 import subprocess
 from collections.abc import Iterator
 from dataclasses import replace
@@ -13,8 +14,9 @@ from typing import cast
 import pytest
 
 from bpfprof.cpython.layout import Layout
-from bpfprof.cpython.layouts_dynamic import _DESCRIBED
+from bpfprof.cpython.layouts_dynamic import _DESCRIBED, _FREE_THREADED
 from bpfprof.cpython.layouts_static import STATIC_LAYOUTS
+from bpfprof.cpython.objects import Objects
 from bpfprof.cpython.thread_names import ThreadNames
 from bpfprof.model.ids import Pid
 from bpfprof.proc.memory import ProcessMemory
@@ -114,3 +116,19 @@ def test_memory_that_changes_is_a_miss(
                 found = names.read([cast(int, said["interpreter"])])
                 assert all(len(name) <= 256 for name in found.values())
             assert changing.read_count < 100_000
+
+
+class Addresses:
+    """Memory in which each word is its own address."""
+
+    def read(self, address: int, size: int) -> bytes:
+        return struct.pack("<Q", address) * (size // 8)
+
+    read_up_to = read
+
+
+@pytest.mark.parametrize("known", [*_DESCRIBED.values(), *_FREE_THREADED.values()])
+def test_the_keys_of_a_type_are_where_its_layout_has_them(known: tuple[Layout, dict[str, str]]) -> None:
+    """Whatever the size of an object's header is: it is an offset in the whole type."""
+    kind = Objects(Addresses(), known[0])._type(0x10000)
+    assert kind.cached_keys == 0x10000 + known[0].type_cached_keys
