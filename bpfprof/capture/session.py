@@ -237,7 +237,7 @@ class Session:
         if self._watch.calls is not None:
             end["call_libraries"] = self._watch.calls.libraries
         self._sink.write("end", {**end})
-        self.progress.lost_count = sum(counters.values())
+        self.progress.lost_count = self._lost_of(counters)
 
     # --- one turn of the loop
 
@@ -302,7 +302,7 @@ class Session:
             if self._namer is not None:
                 self._namer.ask()
                 self._namer.code.memory.note_used(self._namer.natives.take_used_files())
-            self.progress.lost_count = sum(self._counters().values())
+            self.progress.lost_count = self._lost_of(self._counters())
         self._update_progress()
         self._drain_cost_s = time.thread_time() - begin_s
 
@@ -385,6 +385,11 @@ class Session:
         no_loss = _NOT_COPIED, _NOT_TOLD
         counts[abi.Status["BP_LOST_THREAD_TABLE_FULL"]] += self._processes.threads.unwatched_count
         return {index: int(counts[index]) for index in range(first, end) if counts[index] and index not in no_loss}
+
+    @staticmethod
+    def _lost_of(counters: dict[int, int]) -> int:
+        """Without stacks: one that there is no room for is sent again with the next that has it."""
+        return sum(count for status, count in counters.items() if status != abi.Status["BP_LOST_STACK_RING_FULL"])
 
     def _update_progress(self) -> None:
         self.progress.sample_count, self.progress.wait_count = self._rows.sample_count, self._rows.wait_count

@@ -109,9 +109,11 @@ def recording_quality(recording: Recording, spans: SpanSource, source: StackSour
             complete += count
     end = recording.end
     lost = {str(reason): int(count) for reason, count in dict(end.get("lost", {})).items()}
+    # A stack that there was no room for is sent again with the next that has it: lost are those that never came.
     stack_lost = source.reason(Status.STACK_LOST)
+    lost.pop(stack_lost, None)
     if stack_lost in truncated:
-        lost[stack_lost] = max(lost.get(stack_lost, 0), truncated[stack_lost])
+        lost[stack_lost] = truncated[stack_lost]
     whole = np.where(source.statuses == Status.OK, stacks, 0)
     without_names = int(whole[source.lacks_names].sum())
     if without_names:
