@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import ipaddress
 import os
 import socket
@@ -10,13 +11,16 @@ import struct
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
+from pathlib import Path
 
+from bpfprof.known.services import LISTENING
 from bpfprof.model.ids import Pid
 from bpfprof.proc.living import living
 
 # Tables of a network namespace, by the protocol that is said with an address. net/ipv4/tcp_ipv4.c, tcp4_seq_show().
 _TABLES = {"tcp": "", "tcp6": "", "udp": "udp ", "udp6": "udp "}
 _PROTOCOLS = {socket.IPPROTO_TCP: "", socket.IPPROTO_UDP: "udp "}
+_UNCONNECTED = ("udp socket on ", f"{LISTENING}udp ")
 _LISTENS, _TIME_WAIT = 10, 6  # TCP_LISTEN, TCP_TIME_WAIT: include/net/tcp_states.h
 _MOST_BYTES = 32 << 20  # of one table: 200,000 connections
 _READ_EVERY_S, _REST = 0.1, 50  # a table is not read again for so long, nor for so many times as reading it took
@@ -41,7 +45,8 @@ _Table = dict[int, Callable[[], str]]  # by inode; names are made when they are 
 
 
 class SocketNames:
-    """What sockets are, by their inodes: `10.0.0.5:5432`, `listening on 0.0.0.0:80`, `unix:/run/x.sock`."""
+    """What sockets are, by their inodes: `10.0.0.5:5432`, `listening on 0.0.0.0:80`, `unix:/run/x.sock`, `udp socket on
+    0.0.0.0:40123`."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[int, int], str] = {}  # by network namespace and inode
@@ -65,7 +70,9 @@ class SocketNames:
         if time.monotonic() >= self._next_read_s.get(namespace, 0.0) and inode not in self._tables.get(namespace, ()):
             self._read(pid, namespace)
         row = self._tables.get(namespace, {}).get(inode)
-        return self._remember(namespace, inode, row()) if row else ""
+        found = row() if row else ""
+        # One without a peer may get one.
+        return self._remember(namespace, inode, found) if found and not found.startswith(_UNCONNECTED) else found
 
     def peer(self, pid: Pid, inode: int) -> int:
         """The inode of the other end of a Unix socket of this process; 0: not known."""
@@ -234,8 +241,26 @@ def _inet_name(answer: bytes, protocol: str) -> str:
 
 def _name(local: str, peer: str, listens: bool, protocol: str) -> str:
     if listens and not protocol:
-        return f"listening on {local}" if local else ""
-    return protocol + peer if peer and not peer.endswith(":0") else ""
+        return LISTENING + local if local else ""
+    if peer and not peer.endswith(":0"):
+        return protocol + peer
+    return _unconnected_name(local) if protocol else ""
+
+
+def _unconnected_name(local: str) -> str:
+    """Of a socket of UDP that is no one's in particular: one that was given any port asks, others serve."""
+    port = int(local.rpartition(":")[2] or 0)
+    return (_UNCONNECTED[port not in _any_ports()] + local) if port else ""
+
+
+@functools.cache
+def _any_ports() -> range:
+    """The ports that the kernel gives, of our own network namespace: ip(7)."""
+    try:
+        first, last = Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()
+        return range(int(first), int(last) + 1)
+    except (OSError, ValueError):
+        return range(32768, 61000)
 
 
 def address_of(text: str) -> str:

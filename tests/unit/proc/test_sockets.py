@@ -46,6 +46,30 @@ def test_tcp_and_udp(names: SocketNames) -> None:
         assert found == [f"listening on {there}", there, address(asking.getsockname()), "udp 127.0.0.1:53", ""]
 
 
+def test_udp_without_a_peer_asks_or_serves_by_its_port(names: SocketNames) -> None:
+    """The kernel gives who asks any port of a range; who serves chooses one, mostly below that."""
+    with ExitStack() as stack:
+        asks, serves, later = (stack.enter_context(socket.socket(type=socket.SOCK_DGRAM)) for _ in range(3))
+        asks.bind(("127.0.0.1", 0))
+        port = next(port for port in range(20_000, 30_000) if can_bind(serves, port))
+        later.bind(("127.0.0.1", 0))
+        found = [names.name(ME, inode(it)) for it in (asks, serves)]
+        assert found == [f"udp socket on {address(asks.getsockname())}", f"listening on udp 127.0.0.1:{port}"]
+        before = names.name(ME, inode(later))
+        later.connect(("127.0.0.1", 53))
+        names._next_read_s.clear()
+        names._tables.clear()
+        assert before.startswith("udp socket on") and names.name(ME, inode(later)) == "udp 127.0.0.1:53"
+
+
+def can_bind(of: socket.socket, port: int) -> bool:
+    try:
+        of.bind(("127.0.0.1", port))
+    except OSError:
+        return False
+    return True
+
+
 def test_ipv6_and_what_is_ipv4_inside(names: SocketNames) -> None:
     if not socket.has_dualstack_ipv6():
         pytest.skip("no IPv6")
