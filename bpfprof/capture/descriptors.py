@@ -16,7 +16,7 @@ import numpy as np
 from bpfprof import abi
 from bpfprof import array_types as npt
 from bpfprof.capture.numbers import by_distinct
-from bpfprof.capture.polled import holders_of
+from bpfprof.capture.polled import has_alone, holders_of
 from bpfprof.model.grouping import group_numbers
 from bpfprof.model.ids import Pid
 from bpfprof.model.ioctls import request_text
@@ -118,6 +118,11 @@ class DescriptorKinds:
         """The other processes of its family that have the other end of a Unix socket; [] if it has that itself, too."""
         peer = self._sockets.peer(pid, self._seen(pid, fd)[2])
         return holders_of(pid, f"socket:[{peer}]") if peer else []
+
+    def are_own_pairs(self, pid: Pid, fds: Iterable[int]) -> bool:
+        """Whether each is a Unix socket whose other end this process alone has."""
+        peers = [self._sockets.peer(pid, self._seen(pid, fd)[2]) for fd in fds]
+        return all(peers) and all(has_alone(pid, f"socket:[{peer}]") for peer in peers)
 
     def accepted(self, pids: Iterable[Pid], listening: Listening) -> list[int]:
         """Places of those that are now the other ends of connections which others made to a process of these."""

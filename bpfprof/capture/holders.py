@@ -16,7 +16,7 @@ from bpfprof.capture.descriptors import DescriptorKinds
 from bpfprof.capture.file_locks import FileLocks
 from bpfprof.capture.frame_reader import FrameReader
 from bpfprof.capture.lock_files import awaited_lock_file
-from bpfprof.capture.polled import polled_descriptors, readers_of_pipe
+from bpfprof.capture.polled import PipeEnds, others_of_pipe, polled_descriptors
 from bpfprof.capture.process import Process
 from bpfprof.capture.stored_owners import RLOCK_VERSIONS, StoredOwners
 from bpfprof.cpython.code_objects import Unresolved
@@ -26,7 +26,7 @@ from bpfprof.cpython.held_locks import HeldLocks
 from bpfprof.cpython.objects import Objects
 from bpfprof.cpython.thread_state import ThreadStateRef
 from bpfprof.cpython.threading_waits import ThreadingWaits
-from bpfprof.model.ids import Tid
+from bpfprof.model.ids import Pid, Tid
 from bpfprof.model.now import WaitsFor
 from bpfprof.model.samples import FD_CALLS, SOCKET_CALLS
 from bpfprof.model.syscalls import syscall_name
@@ -40,12 +40,18 @@ from bpfprof.proc.text import with_controls_replaced
 _THREADING, _IMPORTLIB = "threading.py", "importlib._bootstrap>"
 _FIRST_IS_FD = frozenset(FD_CALLS)
 _POLLS = ("poll", "ppoll", "select", "pselect6", "epoll_wait", "epoll_pwait", "epoll_pwait2")
+_EPOLLS = ("epoll_wait", "epoll_pwait")
 _WRITES = ("write", "writev")
 _SLEEPS = ("nanosleep", "clock_nanosleep")
 _OPENS = {"open": 0, "openat": 1}  # -> which argument is the path
 _AT_FDCWD = 0xFFFFFF9C  # include/uapi/linux/fcntl.h
 _PATH_BYTES = 4096  # PATH_MAX, include/uapi/linux/limits.h
-_TIMEOUT = 3  # the argument of futex() that is 0 where it waits without end
+_TIMEOUT = (
+    3  # the argument of futex() that is 0 where it waits without end, and that of epoll_wait() that is negative then
+)
+_WITHOUT_END = 1 << 31  # of 32 bits
+_NOTHING_COMES = "no connection, timer, signal or other thread can wake its loop"
+_PIPE_ENDS = PipeEnds()
 _P_PID = 1  # of waitid(), include/uapi/linux/wait.h
 
 
@@ -130,6 +136,8 @@ class Holders:
             return WaitsFor("file-lock", self._descriptor(call.args[0]), *self._file_locks.holder(call))
         if name in _POLLS:
             polled = polled_descriptors(self._process.pid, name, call, self._process.memory)
+            if name in _EPOLLS and self._polls_nothing(call, polled):
+                return WaitsFor("poll", "event loop", nobody=_NOTHING_COMES)
             return self._socket(polled[0]) if len(polled) == 1 else None
         if name in _SLEEPS:
             return self._database(tid, call) or self._lock_file(tid)
@@ -138,10 +146,18 @@ class Holders:
             return None if at_folder else self._fifo(call.args[_OPENS[name]])
         if call.number in _FIRST_IS_FD or name in SOCKET_CALLS:
             kind = {"net": "socket", "pipe": "pipe", "device": "device"}.get(reason, "file")
-            if kind == "pipe" and name in _WRITES:
-                return self._full_pipe(call.args[0])
+            if kind == "pipe":
+                return self._of_pipe(call.args[0], name)
             return self._socket(call.args[0]) if kind == "socket" else WaitsFor(kind, self._descriptor(call.args[0]))
         return None
+
+    def _polls_nothing(self, call: BlockedSyscall, polled: list[int]) -> bool:
+        """Whether an event loop waits without end for what only its own, sleeping thread could send."""
+        pid = self._process.pid
+        is_alone = len(self._tid_of) == 1 and call.args[_TIMEOUT] & _WITHOUT_END
+        if not polled or not is_alone or tasks.handles_signals(pid):
+            return False
+        return self._descriptors.are_own_pairs(pid, polled)
 
     def _socket(self, number: int) -> WaitsFor:
         """Who is at its other end: another process of the family."""
@@ -174,12 +190,26 @@ class Holders:
         name, nobody = with_controls_replaced(path), "nobody has opened its other end"
         return WaitsFor("pipe", name, nobody=nobody) if stat.S_ISFIFO(mode) else None
 
-    def _full_pipe(self, number: int) -> WaitsFor:
-        """Who could read it: another process of the family that has its other end."""
-        pid = self._process.pid
-        own, others = readers_of_pipe(pid, number & 0xFFFFFFFF)
+    def _of_pipe(self, number: int, name: str) -> WaitsFor:
+        """Of one that is full, who could read it: another process of the family that has its other end. Of each, who
+        alone could go on with it."""
+        pid, fd = self._process.pid, number & 0xFFFFFFFF
+        only = self._thread_of(_PIPE_ENDS.only_other(pid, fd))
+        if name not in _WRITES:
+            return WaitsFor("pipe", self._descriptor(number), only, Pid(only) if only else None, reads=True)
+        own, others = others_of_pipe(pid, fd)
         nobody = "" if others else "no other process of its family reads it" if own else ""
-        return WaitsFor("pipe", self._descriptor(number), None, others[0] if len(others) == 1 else None, nobody=nobody)
+        other = others[0] if len(others) == 1 else None
+        return WaitsFor(
+            "pipe", self._descriptor(number), only if only and other == Pid(only) else None, other, nobody=nobody
+        )
+
+    def _thread_of(self, pid: Pid | None) -> Tid | None:
+        """The thread of a process that has no other, for which a thread of this one waits that no signal calls away."""
+        if pid is None or tasks.handles_signals(self._process.pid):
+            return None
+        threads = tasks.list_living_threads(pid)
+        return threads[0] if len(threads) == 1 and int(threads[0]) == int(pid) else None
 
     def _lock(self, waiting: Tid, call: BlockedSyscall) -> WaitsFor:
         has_end = bool(call.args[_TIMEOUT])
@@ -234,7 +264,8 @@ class Holders:
         if name not in ("wait4", "waitid") or pid <= 0 or (name == "waitid" and call.args[0] != _P_PID):
             return WaitsFor("child", "any child")
         inner = {tasks.namespace_tids(child, Tid(child))[-1:]: child for child in tasks.children(self._process.pid)}
-        return WaitsFor("child", f"child {pid}", None, inner.get((pid,)))
+        child = inner.get((pid,))
+        return WaitsFor("child", f"child {pid}", self._thread_of(child), child)
 
     def _descriptor(self, number: int) -> str:
         fd = number & 0xFFFFFFFF

@@ -110,6 +110,7 @@ def look_at_waits(
     longest = sorted(zip(waited_ns[chosen].tolist(), records["tgid"][chosen].tolist()), reverse=True)
     looked: list[_Look] = []
     pids = [pid for pid in dict.fromkeys(pid for _, pid in longest) if _may_be_looked_at(processes, Pid(pid))]
+    pids.sort(key=lambda pid: processes.by_pid[Pid(pid)].interpreter is None)
     left_out = 0
     for number, pid in enumerate(pids):
         if time.thread_time_ns() - cost_ns > _LOOKS_NS or is_over():
@@ -197,8 +198,12 @@ def _write_last_waits(looked: list[_Look], index_of: dict[int, int], sink: Sink)
 
 
 def _may_be_looked_at(processes: Processes, pid: Pid) -> bool:
+    """Those that run Python, and what these started: it may be a part of what they hang in."""
     process = processes.by_pid.get(pid)
-    return process is not None and process.interpreter is not None and len(tasks.list_threads(pid)) <= _MOST_THREADS
+    if process is None or process.interpreter is not None:
+        return process is not None and len(tasks.list_threads(pid)) <= _MOST_THREADS
+    above = processes.by_pid.get(tasks.parent(pid) or Pid(0))
+    return above is not None and above.interpreter is not None and len(tasks.list_threads(pid)) == 1
 
 
 def _look_at(processes: Processes, pid: Pid, code: NativeCode | None = None) -> list[_Look]:

@@ -33,6 +33,7 @@ from bpfprof.cpython.thread_names import ThreadNames
 from bpfprof.cpython.thread_state import ThreadStateRef, read_interpreters, read_thread_states
 from bpfprof.cpython.value_text import ValueTexts
 from bpfprof.errors import TargetError, UnsupportedError
+from bpfprof.known.services import LISTENING
 from bpfprof.model.frames import Frame
 from bpfprof.model.ids import Pid, Tid
 from bpfprof.model.now import OF_THREADS, ON_CPU, READY, WAITING, ProcessNow, ThreadNow, WaitsFor
@@ -184,7 +185,8 @@ class _Threads:
                     waits
                     and stack.tid != gil_tid
                     and reason in IDLE_REASONS
-                    and is_idle_stack([(frame.file, frame.name) for frame in frames]),
+                    and not (waits_for and waits_for.nobody)
+                    and (_serves(waits_for) or is_idle_stack([(frame.file, frame.name) for frame in frames])),
                     stack.tid == gil_tid,
                     waits_for,
                     frames,
@@ -289,6 +291,11 @@ def _of_recording(stacks: list[ThreadStack]) -> Callable[[Tid], Sequence[int]]:
     whole = [(stack.tid, stack.native) for stack in stacks if stack.native and not stack.native.native_status]
     found = {tid: [word & ~EXACT for word in native.words] for tid, native in whole}
     return lambda tid: found.get(tid, ())
+
+
+def _serves(wanted: WaitsFor | None) -> bool:
+    """Whether it waits for clients."""
+    return wanted is not None and wanted.name.partition(": ")[2].startswith(LISTENING)
 
 
 def _note(stack: ThreadStack) -> str:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import struct
+import time
 
 from bpfprof.model.ids import Pid
 from bpfprof.proc import tasks
@@ -19,6 +21,7 @@ _INFO_BYTES = 64 << 10
 _EPOLLED = re.compile(rb"^tfd:\s*(\d+)", re.MULTILINE)  # ep_show_fdinfo(), fs/eventpoll.c
 _FLAGS = re.compile(rb"^flags:\s*([0-7]+)", re.MULTILINE)  # proc(5)
 _DESCRIPTORS_LIMIT = 1024  # of a process
+_PIPES_S, _PIPES_LOOK_S = 1.0, 0.1  # the latter of CPU time
 
 
 def polled_descriptors(pid: Pid, name: str, call: BlockedSyscall, memory: Memory | None) -> list[int]:
@@ -43,13 +46,61 @@ def polled_descriptors(pid: Pid, name: str, call: BlockedSyscall, memory: Memory
     return [fd for fd in range(first) if chosen >> fd & 1] if chosen else []
 
 
-def readers_of_pipe(pid: Pid, fd: int) -> tuple[bool, list[Pid]]:
-    """(whether a process could read what it writes into this pipe, which others of its family could)"""
-    try:
-        pipe = reader().stat(pid, f"/proc/{living(pid)}/fd/{fd}").inode
-    except OSError:
+def others_of_pipe(pid: Pid, fd: int) -> tuple[bool, list[Pid]]:
+    """(whether a process has the other end of this pipe, too, which others of its family have it)"""
+    found = _pipe(pid, fd)
+    if found is None:
         return False, []
-    return _reads(pid, pipe), [relative for relative in tasks.relatives(pid) if _reads(relative, pipe)]
+    return _has_end(pid, *found), [relative for relative in tasks.relatives(pid) if _has_end(relative, *found)]
+
+
+class PipeEnds:
+    """Who has pipes open, of all processes there are; looked for once, and again when that was a second ago."""
+
+    def __init__(self) -> None:
+        self._of: dict[str, list[tuple[Pid, str]]] | None = None  # (process, descriptor), by what /proc/PID/fd says
+        self._untold: set[Pid] = set()  # whose descriptors are not told
+        self._again_s = 0.0
+
+    def only_other(self, pid: Pid, fd: int) -> Pid | None:
+        """The process that has the other end of this pipe, alone of all; None: no one, several, or it is not known."""
+        found = _pipe(pid, fd)
+        if time.monotonic() >= self._again_s:
+            self._of = self._look()
+            self._again_s = time.monotonic() + _PIPES_S
+        if found is None or self._of is None:
+            return None
+        pipe, for_reading = found
+        accesses = [(each, _access(each, number)) for each, number in self._of.get(f"pipe:[{pipe}]", ())]
+        having = {each for each, access in accesses if access != (os.O_WRONLY if for_reading else os.O_RDONLY)}
+        is_known = all(access is not None for _, access in accesses)
+        is_known = is_known and not (self._untold and self._untold & {pid, *tasks.relatives(pid)})
+        return having.pop() if is_known and len(having) == 1 and pid not in having else None
+
+    def _look(self) -> dict[str, list[tuple[Pid, str]]] | None:
+        """None: there was no time for all."""
+        until_s = time.thread_time() + _PIPES_LOOK_S
+        self._untold = set()
+        found: dict[str, list[tuple[Pid, str]]] = {}
+        for pid in tasks.list_processes():
+            if time.thread_time() > until_s:
+                return None
+            folder = f"/proc/{living(pid)}/fd"
+            try:
+                for number in os.listdir(folder):
+                    with contextlib.suppress(FileNotFoundError):
+                        if (name := os.readlink(f"{folder}/{number}")).startswith("pipe:"):
+                            found.setdefault(name, []).append((pid, number))
+            except FileNotFoundError:  # it has ended
+                continue
+            except OSError:
+                self._untold.add(pid)
+        return found
+
+
+def has_alone(pid: Pid, name: str) -> bool:
+    """Whether a process has this open, as links in /proc/PID/fd name it, and no other of its family."""
+    return _has_open(pid, name) and not any(_has_open(relative, name) for relative in tasks.relatives(pid))
 
 
 def holders_of(pid: Pid, name: str) -> list[Pid]:
@@ -65,12 +116,24 @@ def _has_open(pid: Pid, name: str) -> bool:
         return False
 
 
-def _reads(pid: Pid, pipe: int) -> bool:
+def _pipe(pid: Pid, fd: int) -> tuple[int, bool] | None:
+    """(its number, whether this end is for writing)"""
+    try:
+        pipe = reader().stat(pid, f"/proc/{living(pid)}/fd/{fd}").inode
+    except OSError:
+        return None
+    access = _access(pid, str(fd))
+    return None if access is None else (pipe, access != os.O_RDONLY)
+
+
+def _has_end(pid: Pid, pipe: int, for_reading: bool) -> bool:
+    """Whether a process has the end of a pipe that is for reading, or the one for writing."""
     try:
         found = os.listdir(f"/proc/{living(pid)}/fd")[:_DESCRIPTORS_LIMIT]
     except OSError:
         return False
-    return any(_is_pipe(pid, fd, pipe) and _is_for_reading(pid, fd) for fd in found)
+    accesses = (_access(pid, fd) for fd in found if _is_pipe(pid, fd, pipe))
+    return any(access not in (None, os.O_WRONLY if for_reading else os.O_RDONLY) for access in accesses)
 
 
 def _is_pipe(pid: Pid, fd: str, pipe: int) -> bool:
@@ -80,9 +143,10 @@ def _is_pipe(pid: Pid, fd: str, pipe: int) -> bool:
         return False
 
 
-def _is_for_reading(pid: Pid, fd: str) -> bool:
+def _access(pid: Pid, fd: str) -> int | None:
+    """O_RDONLY, O_WRONLY or O_RDWR; None: it is not known."""
     try:
         flags = _FLAGS.search(reader().read_file(pid, f"/proc/{living(pid)}/fdinfo/{fd}", _INFO_BYTES))
     except OSError:
-        return False
-    return flags is not None and int(flags[1], 8) & os.O_ACCMODE != os.O_WRONLY
+        return None
+    return int(flags[1], 8) & os.O_ACCMODE if flags is not None else None

@@ -9,7 +9,9 @@ from bpfprof.model.frames import Frame
 from bpfprof.model.ids import Pid, Tid
 
 ON_CPU, READY, WAITING = "on-cpu", "ready", "waiting"
-OF_THREADS = ("lock", "thread", "file-lock", "future")  # kinds of what a thread, which may be known, has to end
+# Kinds of what a thread, which may be known, has to end: what it has, and what its process does.
+HELD = ("lock", "thread", "file-lock", "future")
+OF_THREADS = (*HELD, "child", "pipe")
 
 
 @dataclass(frozen=True)
@@ -17,7 +19,7 @@ class WaitsFor:
     """What a wait is for. The holder is None where it is not known: most locks do not store theirs.
 
     held_in: the frame that has it, where that is known. has_end: it waits for a time at most. nobody: why it is known
-    that nobody who is alive can end the wait, else "".
+    that nobody who is alive can end the wait, else "". reads: of a pipe, that it is read and not written to.
     """
 
     kind: str
@@ -27,6 +29,7 @@ class WaitsFor:
     held_in: Frame | None = None
     has_end: bool = False
     nobody: str = ""
+    reads: bool = False
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import time
 from collections.abc import Iterable
 
@@ -64,6 +65,13 @@ _STATUS = re.compile(
     rb"\nState:\t([A-Za-z]).*?\nUid:\t\d+\t(\d+)\t.*?\nNSpid:((?:\t\d+)+)\n"
     rb".*\nvoluntary_ctxt_switches:\t(\d+)\nnonvoluntary_ctxt_switches:\t(\d+)\n",
     re.DOTALL,
+)
+_CAUGHT = re.compile(rb"\nSigCgt:\t([0-9a-f]+)\n")
+# The C library has some of the others for itself. Bit n - 1 is signal n.
+_STANDARD_SIGNALS = (1 << 31) - 1
+_NOT_HANDLERS = sum(
+    1 << (number - 1)
+    for number in (signal.SIGINT, signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGABRT)
 )
 _RELATIVES_LIMIT = 256
 _PF_FORKNOEXEC = 0x40  # include/linux/sched.h
@@ -233,6 +241,15 @@ def thread_status(pid: Pid, tid: Tid) -> ThreadStatus | None:
         return None
     state, uid, tids, voluntary, involuntary = found.groups()
     return ThreadStatus(state.decode(), int(voluntary) + int(involuntary), int(uid), tuple(map(int, tids.split())))
+
+
+def handles_signals(pid: Pid) -> bool:
+    """Whether a signal that may come calls a function of the program, or that is not known; SIGINT and faults apart."""
+    found = _CAUGHT.search(_read(f"/proc/{pid}/status"))
+    if found is None:
+        return True
+    caught = int(found[1], 16) & ~_NOT_HANDLERS & _STANDARD_SIGNALS
+    return caught not in (0, 1 << (signal.SIGCHLD - 1)) or (caught > 0 and bool(children(pid)))
 
 
 def blocked_syscall(pid: Pid, tid: Tid) -> BlockedSyscall | None:

@@ -167,7 +167,8 @@ def _first_line(
         words.append(f"for {' to '.join([waited[0][0], waited[-1][0]][: len(waited)])}")
     kind = thread.waits_for.kind if thread.waits_for else ""
     nobody = printable(thread.waits_for.nobody) if thread.waits_for else ""
-    words += [nobody] if nobody else [f"{_HAS.get(kind, 'held')} by {holder}"] * bool(holder)
+    has = "written" if thread.waits_for and thread.waits_for.reads else _HAS.get(kind, "held")
+    words += [nobody] if nobody else [f"{has} by {holder}"] * bool(holder)
     words += ["holds the GIL"] * thread.holds_gil
     if waiters.get(thread.tid):
         words.append(f"{waiters[thread.tid]} wait{'s' * (waiters[thread.tid] == 1)} for it")

@@ -110,7 +110,7 @@ def test_what_hangs_is_stuck_and_said_alike(kind: str, found: dict[str, Any]) ->
     assert "".join(verdict["sentence"].partition(". ")[0].rstrip(".").split()) in "".join(said.split())
 
 
-ACROSS = ("circle_of_processes", "circle_of_files", "pool_of_itself")
+ACROSS = ("circle_of_processes", "circle_of_files", "pool_of_itself", "child_writes", "child_reads")
 
 
 @pytest.mark.parametrize("kind", ACROSS)
@@ -139,6 +139,45 @@ def test_tasks_that_wait_for_each_other_are_stuck(python: str, tmp_path: Path) -
     verdict = json.loads(bpfprof("report", path, "-f", "json").stdout)["verdict"]
     assert verdict["bound"] == "stuck" and verdict["sentence"].startswith("Stuck: 2 tasks ("), verdict
     assert f"stuck.py:{line_of('tasks_locked')})" in verdict["sentence"], verdict
+
+
+@pytest.mark.parametrize("python", [it for it in PYTHONS if it.id != "3.6"])  # which has no asyncio.run()
+def test_an_event_loop_that_nothing_can_wake_is_stuck(python: str, tmp_path: Path) -> None:
+    path = tmp_path / "x.bpfprof"
+    with stuck(python, "never_woken") as pid:
+        (process,) = json.loads(bpfprof("dump", "-j", pid).stdout)["processes"]
+        bpfprof("record", "-p", pid, "-d", "1.5", "-o", path)
+    (thread,) = process["threads"]
+    assert not thread["idle"] and thread["waits_for"]["kind"] == "poll", thread
+    verdict = json.loads(bpfprof("report", path, "-f", "json").stdout)["verdict"]
+    assert verdict["bound"] == "stuck" and "no connection, timer, signal or other thread" in verdict["sentence"], (
+        verdict
+    )
+
+
+AWAITS = {
+    "a signal": "loop.add_signal_handler(signal.SIGTERM, event.set); await event.wait()",
+    "a signal of Python": "signal.signal(signal.SIGHUP, lambda *_: event.set()); await event.wait()",
+    "a time": "await asyncio.wait_for(event.wait(), 1e6)",
+    "a connection": "server = await asyncio.start_server(print, '127.0.0.1', 0); await event.wait()",
+    "a child's byte": "await loop.connect_read_pipe(asyncio.Protocol, open(os.pipe()[0], 'rb')); await event.wait()",
+    "a thread": "threading.Timer(1e6, event.set).start(); await event.wait()",
+}
+
+
+@pytest.mark.parametrize("awaited", AWAITS)
+def test_an_event_loop_that_something_can_wake_is_idle(awaited: str, tmp_path: Path) -> None:
+    source = (
+        "import asyncio, os, signal, sys, threading\nasync def main():\n"
+        "    loop, event = asyncio.get_running_loop(), asyncio.Event()\n"
+        f"    loop.call_soon(print, 'ready', os.getpid()); loop.call_soon(sys.stdout.flush); {AWAITS[awaited]}\n"
+        "asyncio.run(main())"
+    )
+    with running(PYTHON, "-c", source) as target:
+        wait_until_asleep(target.pid)
+        (process,) = json.loads(bpfprof("dump", "-j", target.pid).stdout)["processes"]
+    (main,) = (thread for thread in process["threads"] if thread["tid"] == target.pid)
+    assert main["idle"], main
 
 
 @pytest.mark.parametrize("python", PYTHONS)

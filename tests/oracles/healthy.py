@@ -17,7 +17,7 @@ from bpfprof.capture.now import process_now
 from bpfprof.commands.deadlocks import with_deadlocks
 from bpfprof.errors import TargetError
 from bpfprof.model.ids import Pid, Tid
-from bpfprof.model.now import OF_THREADS
+from bpfprof.model.now import HELD
 from bpfprof.proc import tasks
 from bpfprof.recording.reader import read_recording
 from tests.integration.recorded import ALL_INTERPRETERS, PYTHON, Target, bpfprof, program, running
@@ -90,7 +90,7 @@ def _dump(seen: Seen, target: Target) -> None:
         (thread.tid, it.held_by_tid or Tid(it.held_by_pid or 0))
         for process in processes
         for thread in process.threads
-        if (it := thread.waits_for) and it.kind in OF_THREADS and (it.held_by_tid or it.held_by_pid)
+        if (it := thread.waits_for) and it.kind in HELD and (it.held_by_tid or it.held_by_pid)
     ]
     turns = _turns(target, begin_s, time.monotonic())
     seen.looks += 1

@@ -19,9 +19,11 @@ import queue
 import select
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import tempfile
+import termios
 import threading
 import time
 
@@ -413,6 +415,38 @@ def tasks_locked():
         await asyncio.gather(take(*locks, has_both), take(*reversed(locks), has_both))
 
     asyncio.run(both())
+
+
+def child_writes():
+    """The end of a child is waited for, which writes into a full pipe that only its parent could read."""
+    code = "import sys; sys.stdout.write('x' * 1000000)"
+    child = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
+    size = fcntl.fcntl(child.stdout, 1032)  # F_GETPIPE_SZ
+    while struct.unpack("i", fcntl.ioctl(child.stdout, termios.FIONREAD, bytes(4)))[0] < size:
+        time.sleep(0.01)
+    tell("child", child.pid)
+    child.wait()  # hangs
+
+
+def child_reads():
+    """What a child writes is read to its end, and the child reads what its parent could write."""
+    child = subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    child.stdin.write(b"line\n")
+    child.stdin.flush()
+    child.stdout.readline()
+    tell("pipe", child.pid)
+    child.stdout.read()  # hangs
+
+
+def never_woken():
+    """A task waits for an event that nothing can set."""
+    import asyncio
+
+    async def wait():
+        tell("poll")
+        await asyncio.Event().wait()  # hangs
+
+    asyncio.run(wait())
 
 
 def loop_of_itself():

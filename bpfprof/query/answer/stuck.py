@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
 
+from bpfprof import array_types as npt
 from bpfprof.dataclass import dataclass
 from bpfprof.known.services import object_text
 from bpfprof.model.profile import LastWait, Profile
 from bpfprof.model.reasons import REASONS
+from bpfprof.model.rows import picked
 from bpfprof.model.spans import ThreadState
 from bpfprof.model.states import reason_text
 from bpfprof.query.code.folded_names import folded_name
@@ -32,11 +34,14 @@ _GETS = (("multiprocessing/queues.py", frozenset(("get",))),)
 _TASK_LOCKS = (("asyncio/locks.py", frozenset(("acquire",))),)
 # Of the recording a task's wait, at least, and how near to its end it was seen: tasks are looked at now and then.
 _TASK_PART, _TASK_LEAST_NS, _TASK_END_NS = 0.5, 500_000_000, 300_000_000
+_READS = frozenset(("read", "readv", "__read", "__libc_read", "__GI___libc_read", "pipe_read", "anon_pipe_read"))
 _WORKS = 0.05  # of the recording: so much work says what a program is about
 _NAMES = 6  # of threads of a deadlock
 _BEGUN_NS = 20_000_000  # what began so near to a thread's first moment began before it
 _DOES = {reason.word: reason.does for reason in REASONS}
 _ADVICE = {reason.word: reason.advice for reason in REASONS if reason.advice}
+_OF_TASKS = "report --by task shows what each task waits for, and dump PID its stack"
+_OF_READER = "see why nothing is written, and close each end that is not used: the last one closed is the end of a pipe"
 _OF_THREAD = "dump PID shows what the other threads do"
 
 
@@ -58,7 +63,8 @@ def hung_facts(profile: Profile, work: Work) -> tuple[dict[str, Any], int]:
     """(those of Facts that say which threads wait for one another, or are stuck, where that is; -1: no such ones)"""
     if cycles := deadlocks(profile):
         first, frame = cycles[0], deadlock_frame(profile, work, cycles[0])
-        kind = next((wait.kind for wait in profile.last_waits if wait.thread == first[0]), "lock")
+        kinds = {wait.thread: wait.kind for wait in profile.last_waits if wait.thread in first}
+        kind = "pipe" if {"pipe", "child"} & {*kinds.values()} else kinds.get(first[0], "lock")
         names = _names(profile, first)
         names = names if len(names) <= _NAMES else [*names[: _NAMES - 1], "..."]
         names += names[: len(names) > 1]
@@ -102,31 +108,56 @@ def stuck_threads(profile: Profile, work: Work) -> list[Stuck]:
 
 def stuck_tasks(profile: Profile, work: Work) -> Stuck | None:
     """Tasks of asyncio that wait for a lock to the end, while no thread of theirs does anything: most of one place."""
-    rows, duration_ns = profile.task_spans, profile.info.duration_ns
-    waits = work.stack_frames.pass_through(_TASK_LOCKS)[rows["stack"]] & ~rows["is_running"]
-    waits &= rows["duration_ns"] >= max(_TASK_PART * duration_ns, _TASK_LEAST_NS)
-    waits &= rows["start_ns"] + rows["duration_ns"] >= duration_ns - _TASK_END_NS
-    if int(work.working["ns"].sum()) >= _WORKS * duration_ns:
+    if int(work.working["ns"].sum()) >= _WORKS * profile.info.duration_ns:
         return None
-    rows = rows[waits]
+    rows = _last_of_tasks(profile)
+    rows = rows[work.stack_frames.pass_through(_TASK_LOCKS)[rows["stack"]]]
     places: dict[int, list[np.void]] = {}
     for row in rows:
         places.setdefault(int(work.own[row["stack"]]), []).append(row)
     if not places:
         return None
     frame, found = max(places.items(), key=lambda each: len(each[1]))
-    names = [profile.tasks[row["task"]].name for row in found]
-    who = f"task {names[0]}" if len(names) == 1 else f"{len(names)} tasks ({folded_name(names)})"
-    text = f"Stuck: {who} of asyncio wait{'s' * (len(names) == 1)} for a lock"
+    text = f"Stuck: {_who_of_tasks(profile, found)} for a lock"
     text += f", in {place_text(profile.frames[frame])}" if frame >= 0 else ""
     text += f", for the last {_seconds(max(int(row['duration_ns']) for row in found))}; who has it is not known."
     ns = sum(int(row["stands_for_ns"]) for row in found)
-    return Stuck((), frame, ns, text, "report --by task shows what each task waits for, and dump PID its stack")
+    return Stuck((), frame, ns, text, _OF_TASKS)
+
+
+def _last_of_tasks(profile: Profile) -> npt.NDArray[np.void]:
+    """What tasks waited for to the end of the recording, for most of it."""
+    rows, duration_ns = profile.task_spans, profile.info.duration_ns
+    waits = ~rows["is_running"] & (rows["duration_ns"] >= max(_TASK_PART * duration_ns, _TASK_LEAST_NS))
+    return picked(rows, waits & (rows["start_ns"] + rows["duration_ns"] >= duration_ns - _TASK_END_NS))
+
+
+def _who_of_tasks(profile: Profile, rows: Iterable[np.void]) -> str:
+    names = [profile.tasks[row["task"]].name for row in rows]
+    who = f"task {names[0]}" if len(names) == 1 else f"{len(names)} tasks ({folded_name(names)})"
+    return f"{who} of asyncio wait{'s' * (len(names) == 1)}"
+
+
+def _stuck_loop(profile: Profile, work: Work, row: np.void, wait: LastWait) -> Stuck:
+    """An event loop that nothing can wake: which of its tasks wait, and where most of them."""
+    thread = profile.threads[row["thread"]]
+    tasks = _last_of_tasks(profile)
+    tasks = tasks[[profile.tasks[task].pid == thread.pid for task in tasks["task"].tolist()]]
+    locked = tasks[work.stack_frames.pass_through(_TASK_LOCKS)[tasks["stack"]]]
+    tasks = locked if len(locked) else tasks
+    own = work.own[tasks["stack"]]
+    frame = int(np.bincount(own[own >= 0]).argmax()) if (own >= 0).any() else int(work.own[row["stack"]])
+    text = f"Stuck: {_who_of_tasks(profile, tasks) if len(tasks) else _who(profile, (int(row['thread']),)) + ' waits'}"
+    text += " for a lock," * bool(len(locked)) + (f" in {place_text(profile.frames[frame])}" if frame >= 0 else "")
+    text += f", {_since(profile, [row], wait)}; {wait.nobody}."
+    return Stuck((int(row["thread"]),), frame, int(row["stands_for_ns"]), text, _OF_TASKS)
 
 
 def _stuck(profile: Profile, work: Work, rows: list[np.void], last: dict[int, LastWait]) -> Stuck:
     threads = tuple(sorted(int(row["thread"]) for row in rows))
     row, wait = rows[0], last.get(int(rows[0]["thread"]))
+    if wait and wait.kind == "poll":
+        return _stuck_loop(profile, work, row, wait)
     frame, reason = int(work.own[row["stack"]]), reason_text(int(row["reason"]))
     is_behind = (
         reason == "lock"
@@ -138,15 +169,16 @@ def _stuck(profile: Profile, work: Work, rows: list[np.void], last: dict[int, La
         frames.pass_through(_POOLS)[row["stack"]]
         or (frames.pass_through(_FUTURES)[row["stack"]] and frames.pass_through(_WORKERS[1:]).any())
     )
-    what = _what(profile, row, reason, wait)
+    reads = frames.have([frame.name.partition("@")[0] in _READS for frame in frames.frames])[row["stack"]]
+    what = _what(profile, row, reason, wait, bool(reads))
     if is_behind:
         what = "what a pool of processes was given" if is_of_pool else "a thread that does nothing"
     text = f"Stuck: {_who(profile, threads)} wait{'s' * (len(threads) == 1)} for {what}"
     text += f", in {place_text(profile.frames[frame])}" if frame >= 0 else ""
-    holder = _of_pool(profile, work) if is_of_pool else _holder(profile, work, reason, wait, is_behind)
+    holder = _of_pool(profile, work) if is_of_pool else _holder(profile, work, reason, wait, is_behind, bool(reads))
     text += f", {_since(profile, rows, wait)}; {holder}"
     kind = "thread" if is_behind or (wait and wait.kind in ("thread", "future")) else reason
-    advice = _ADVICE.get(kind, _OF_THREAD)
+    advice = _OF_READER if reads and kind == "pipe" else _ADVICE.get(kind, _OF_THREAD)
     return Stuck(threads, frame, int(sum(int(each["stands_for_ns"]) for each in rows)), text.rstrip("; ") + ".", advice)
 
 
@@ -157,7 +189,8 @@ def _who(profile: Profile, threads: tuple[int, ...]) -> str:
     return f"{len(threads)} threads ({folded_name(names)})"
 
 
-def _what(profile: Profile, row: np.void, reason: str, wait: LastWait | None) -> str:
+def _what(profile: Profile, row: np.void, reason: str, wait: LastWait | None, reads: bool) -> str:
+    """reads: that is what it does, as far as its stack tells."""
     place = int(row["object"])
     named = wait.name.partition(": ")[2] if wait and wait.name.startswith("fd ") else ""
     name = named or (profile.objects[place - 1] if place else "")
@@ -174,10 +207,11 @@ def _what(profile: Profile, row: np.void, reason: str, wait: LastWait | None) ->
     if wait and wait.kind == "pipe" and not named:
         return f"the other end of {wait.name} to be opened"
     if reason == "pipe":
-        is_full = wait and wait.kind == "pipe" and (wait.nobody or wait.held_by)
+        is_full = wait and wait.kind == "pipe" and (wait.nobody or wait.held_by) and not reads
         return (name or "a pipe") + ", which is full" * bool(is_full)
     if reason in ("net", "poll"):
-        return object_text(name) if name else "the network"
+        is_own = name.startswith(("udp socket", "unix socket"))
+        return "its " * is_own + object_text(name) if name else "the network"
     return {"stopped": "being continued", "disk": f"the disk{', ' * bool(name)}{name}", "unknown": "the kernel"}.get(
         reason, f"{reason}{', ' * bool(name)}{name}"
     )
@@ -199,7 +233,7 @@ def _seconds(ns: int) -> str:
     return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
 
 
-def _holder(profile: Profile, work: Work, reason: str, wait: LastWait | None, is_behind: bool) -> str:
+def _holder(profile: Profile, work: Work, reason: str, wait: LastWait | None, is_behind: bool, reads: bool) -> str:
     if is_behind:
         return "no thread that could end that does anything"
     if wait is None:
@@ -218,7 +252,7 @@ def _holder(profile: Profile, work: Work, reason: str, wait: LastWait | None, is
     if wait.held_by and wait.kind == "socket":
         return f"{wait.held_by} is at its other end"
     if wait.held_by and wait.kind == "pipe":
-        return f"{wait.held_by} could read it"
+        return f"{wait.held_by} could {'write to' if reads else 'read'} it"
     if wait.held_by and wait.kind != "child":
         return f"{wait.held_by} has it"
     return "who has it is not known" if wait.kind in ("lock", "file-lock") else ""

@@ -227,12 +227,15 @@ def _deadlocked(facts: Facts) -> str:
         what = "what only it could do itself" if facts.deadlock_kind == "future" else "a lock that it holds itself"
         return f"Deadlocked: {facts.deadlock} waits{where} for {what}{more}."
     where = f",{where}" if where else ""
-    return f"Deadlocked: {facts.deadlock}, each waits for what the next one has{where}{more}."
+    what = "" if facts.deadlock_kind == "pipe" else "what "
+    return f"Deadlocked: {facts.deadlock}, each waits for {what}the next one{' has' * bool(what)}{where}{more}."
 
 
 def _undo(facts: Facts) -> str:
     if facts.deadlock_kind == "future":
         return "no thread of a pool should wait for futures of that pool; give these a pool of their own"
+    if facts.deadlock_kind == "pipe":
+        return "read what a child writes, and close what it reads, before waiting for it: Popen.communicate() does both"
     if " -> " not in facts.deadlock:
         return "dump shows both places; use an RLock, or take no lock in signal handlers and __del__"
     return "dump shows each stack; take these locks in one order everywhere"

@@ -27,7 +27,9 @@ from bpfprof.query.work.shares import CHILD, DISK, GPU, HANDED, IDLE, LOCK, NET,
 
 _PART, _LEAST_NS = 0.5, 500_000_000  # of its thread's time, and of time: shorter waits say nothing
 _LEAST_OF_PART_NS = 10_000_000_000  # of a part of a recording, where any answer may come after it
-_PATIENT_PART = 0.9  # so much where an answer or a disk may only be slow
+# So much where an answer or a disk may only be slow; or the second part, if that is so long, and so many times as long
+# as others of its thread: before it hung, one that was launched had to start.
+_PATIENT_PARTS, _SLOW_NS, _TIMES_SLOWER = (0.9, 0.75), 2_000_000_000, 10
 _WHOLE_PART = 0.98  # a wait of so much of its thread's time is all that the thread did
 _END_NS = 1_000_000  # so near to the end of its thread one has not ended
 _WORKS = 0.05  # of the longest thread's time: so much work says what a program is about
@@ -76,10 +78,15 @@ def settle_unended(profile: Profile, spans: npt.NDArray[np.void], frames: StackF
     walls = np.array([thread.wall_ns for thread in profile.threads], np.int64)
     is_whole = rows["duration_ns"] >= _WHOLE_PART * walls[rows["thread"]]
     is_long = rows["duration_ns"] >= (_LEAST_OF_PART_NS if profile.info.is_part else _LEAST_NS)
-    may_be_slow = np.isin(shares[places], (NET, DISK))
-    is_long &= ~may_be_slow | (rows["duration_ns"] >= _PATIENT_PART * walls[rows["thread"]])
     rest = np.ones(len(spans), np.bool_)
     rest[places] = False
+    may_be_slow = np.isin(shares[places], (NET, DISK))
+    answered = np.flatnonzero(rest & np.isin(shares, (NET, DISK))) if may_be_slow.any() else places[:0]
+    answered_ns = np.zeros(len(walls), np.int64)
+    np.maximum.at(answered_ns, spans["thread"][answered], spans["duration_ns"][answered].astype(np.int64))
+    is_slow = rows["duration_ns"] >= np.maximum(_TIMES_SLOWER * answered_ns[rows["thread"]], _SLOW_NS)
+    parts = np.where(is_slow, *_PATIENT_PARTS[::-1])
+    is_long &= ~may_be_slow | (rows["duration_ns"] >= parts * walls[rows["thread"]])
     worked = picked(spans, rest & (shares < IDLE))
     works_ns = np.bincount(worked["thread"], worked["stands_for_ns"], len(walls))
     # What a thread did before it hung says nothing of others.
@@ -101,6 +108,7 @@ def settle_unended(profile: Profile, spans: npt.NDArray[np.void], frames: StackF
             found[place] = long and not works and not serves
         elif verdict in (_STUCK, _ASKED):
             found[place] = long and (verdict == _STUCK or not works)
+            shares[place] = OTHER if found[place] and shares[place] >= IDLE else shares[place]
         if whole and not found[place] and verdict in (_FOR_WORK, _UNSURE) and shares[place] < IDLE:
             shares[place] = IDLE
     return found
@@ -136,6 +144,9 @@ class _Judge:
     def of(self, place: int, row: np.void) -> int:
         known, share, stack = self._known, int(self._known.shares[place]), int(row["stack"])
         reason = reason_text(int(row["reason"]))
+        last = self._last.get(int(row["thread"]))
+        if last is not None and last.kind == "poll" and last.nobody:
+            return _STUCK
         if share == HANDED or (share == LOCK and known.behind[place]):
             return _BEHIND
         if share >= IDLE:
