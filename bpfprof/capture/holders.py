@@ -46,11 +46,11 @@ _SLEEPS = ("nanosleep", "clock_nanosleep")
 _OPENS = {"open": 0, "openat": 1}  # -> which argument is the path
 _AT_FDCWD = 0xFFFFFF9C  # include/uapi/linux/fcntl.h
 _PATH_BYTES = 4096  # PATH_MAX, include/uapi/linux/limits.h
-_TIMEOUT = (
-    3  # the argument of futex() that is 0 where it waits without end, and that of epoll_wait() that is negative then
-)
+# The argument of futex() that is 0 where it waits without end, and that of epoll_wait() that is negative then.
+_TIMEOUT = 3
 _WITHOUT_END = 1 << 31  # of 32 bits
 _NOTHING_COMES = "no connection, timer, signal or other thread can wake its loop"
+_NOBODY_WRITES = "no one else could write to it"
 _PIPE_ENDS = PipeEnds()
 _P_PID = 1  # of waitid(), include/uapi/linux/wait.h
 
@@ -194,15 +194,18 @@ class Holders:
         """Of one that is full, who could read it: another process of the family that has its other end. Of each, who
         alone could go on with it."""
         pid, fd = self._process.pid, number & 0xFFFFFFFF
-        only = self._thread_of(_PIPE_ENDS.only_other(pid, fd))
+        having = _PIPE_ENDS.other_end(pid, fd) or set()
+        only = self._thread_of(*having) if len(having) == 1 else None
         if name not in _WRITES:
-            return WaitsFor("pipe", self._descriptor(number), only, Pid(only) if only else None, reads=True)
+            nobody = _NOBODY_WRITES if only and having == {pid} else ""
+            holder = None if nobody else only
+            other = Pid(holder) if holder else None
+            return WaitsFor("pipe", self._descriptor(number), holder, other, nobody=nobody, reads=True)
         own, others = others_of_pipe(pid, fd)
         nobody = "" if others else "no other process of its family reads it" if own else ""
         other = others[0] if len(others) == 1 else None
-        return WaitsFor(
-            "pipe", self._descriptor(number), only if only and other == Pid(only) else None, other, nobody=nobody
-        )
+        holder = only if only and other == Pid(only) else None
+        return WaitsFor("pipe", self._descriptor(number), holder, other, nobody=nobody)
 
     def _thread_of(self, pid: Pid | None) -> Tid | None:
         """The thread of a process that has no other, for which a thread of this one waits that no signal calls away."""

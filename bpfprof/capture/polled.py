@@ -62,8 +62,8 @@ class PipeEnds:
         self._untold: set[Pid] = set()  # whose descriptors are not told
         self._again_s = 0.0
 
-    def only_other(self, pid: Pid, fd: int) -> Pid | None:
-        """The process that has the other end of this pipe, alone of all; None: no one, several, or it is not known."""
+    def other_end(self, pid: Pid, fd: int) -> set[Pid] | None:
+        """The processes that have the other end of this pipe; None: it is not known."""
         found = _pipe(pid, fd)
         if time.monotonic() >= self._again_s:
             self._of = self._look()
@@ -75,7 +75,7 @@ class PipeEnds:
         having = {each for each, access in accesses if access != (os.O_WRONLY if for_reading else os.O_RDONLY)}
         is_known = all(access is not None for _, access in accesses)
         is_known = is_known and not (self._untold and self._untold & {pid, *tasks.relatives(pid)})
-        return having.pop() if is_known and len(having) == 1 and pid not in having else None
+        return having if is_known else None
 
     def _look(self) -> dict[str, list[tuple[Pid, str]]] | None:
         """None: there was no time for all."""

@@ -30,6 +30,7 @@ KINDS = {
     "held_at_fork": "no other thread of its process is alive",
     "twice": "no other thread of its process is alive",
     "full_pipe": "which is full, in full_pipe (stuck.py:{line})",
+    "own_pipe": "; no one else could write to it",
     "unopened_fifo": "/orders to be opened, in unopened_fifo (stuck.py:{line})",
     "file_locked": " (deleted), in file_locked (stuck.py:{line})",
     "range_locked": " (deleted), in range_locked (stuck.py:{line})",

@@ -417,6 +417,13 @@ def tasks_locked():
     asyncio.run(both())
 
 
+def own_pipe():
+    """A pipe is read that no one else has."""
+    end, _ = os.pipe()
+    tell("pipe", 0)
+    os.read(end, 1)  # hangs
+
+
 def child_writes():
     """The end of a child is waited for, which writes into a full pipe that only its parent could read."""
     code = "import sys; sys.stdout.write('x' * 1000000)"

@@ -204,6 +204,8 @@ class _Judge:
         if self._functions["writes"][int(row["stack"])]:
             return _STUCK
         last = self._last.get(int(row["thread"]))
+        if last is not None and last.nobody:
+            return _STUCK
         return _FOR_WORK if last is None or last.name.startswith("fd 0:") else _UNSURE
 
     def _object(self, row: np.void) -> str:
