@@ -6,6 +6,7 @@ that have waited for some time are looked at before the recording ends, as `bpfp
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable
 from typing import Any
@@ -23,7 +24,7 @@ from bpfprof.dataclass import dataclass
 from bpfprof.errors import TargetError
 from bpfprof.kernel.events import ThreadTable
 from bpfprof.model.ids import Pid, Tid
-from bpfprof.model.now import OF_THREADS, WaitsFor
+from bpfprof.model.now import OF_PROCESSES, OF_THREADS, WaitsFor
 from bpfprof.model.samples import LOCK_HOLDER_DTYPE, SOCKET_CALLS
 from bpfprof.model.syscalls import syscall_numbers
 from bpfprof.proc import tasks
@@ -110,7 +111,6 @@ def look_at_waits(
     longest = sorted(zip(waited_ns[chosen].tolist(), records["tgid"][chosen].tolist()), reverse=True)
     looked: list[_Look] = []
     pids = [pid for pid in dict.fromkeys(pid for _, pid in longest) if _may_be_looked_at(processes, Pid(pid))]
-    pids.sort(key=lambda pid: processes.by_pid[Pid(pid)].interpreter is None)
     left_out = 0
     for number, pid in enumerate(pids):
         if time.thread_time_ns() - cost_ns > _LOOKS_NS or is_over():
@@ -121,11 +121,28 @@ def look_at_waits(
         except TimeIsOverError:
             left_out = len(pids) - number
             break
+    if not left_out:
+        looked += _look_at_awaited(looked, processes, is_over)
     looked = _of_one_wait(looked, since_ns, table) if looked else []
     looked += _look_at_sleeps(processes, table, is_over)
     if looked:
         _write(looked, processes, sink)
     return left_out
+
+
+def _look_at_awaited(looked: list[_Look], processes: Processes, is_over: Callable[[], bool]) -> list[_Look]:
+    """At processes of one thread that others wait for, and that run no Python: they may wait for these."""
+    holders = (look.waits_for.held_by_pid for look in looked if look.waits_for.kind in OF_PROCESSES)
+    found: list[_Look] = []
+    for pid in dict.fromkeys(pid for pid in holders if pid is not None):
+        process = processes.by_pid.get(pid)
+        if process is None or process.interpreter is not None or len(tasks.list_threads(pid)) != 1:
+            continue
+        if is_over():
+            break
+        with contextlib.suppress(TimeIsOverError):
+            found += _look_at(processes, pid)
+    return found
 
 
 def _look_at_sleeps(processes: Processes, table: ThreadTable, is_over: Callable[[], bool]) -> list[_Look]:
@@ -198,12 +215,8 @@ def _write_last_waits(looked: list[_Look], index_of: dict[int, int], sink: Sink)
 
 
 def _may_be_looked_at(processes: Processes, pid: Pid) -> bool:
-    """Those that run Python, and what these started: it may be a part of what they hang in."""
     process = processes.by_pid.get(pid)
-    if process is None or process.interpreter is not None:
-        return process is not None and len(tasks.list_threads(pid)) <= _MOST_THREADS
-    above = processes.by_pid.get(tasks.parent(pid) or Pid(0))
-    return above is not None and above.interpreter is not None and len(tasks.list_threads(pid)) == 1
+    return process is not None and process.interpreter is not None and len(tasks.list_threads(pid)) <= _MOST_THREADS
 
 
 def _look_at(processes: Processes, pid: Pid, code: NativeCode | None = None) -> list[_Look]:

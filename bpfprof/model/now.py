@@ -11,7 +11,8 @@ from bpfprof.model.ids import Pid, Tid
 ON_CPU, READY, WAITING = "on-cpu", "ready", "waiting"
 # Kinds of what a thread, which may be known, has to end: what it has, and what its process does.
 HELD = ("lock", "thread", "file-lock", "future")
-OF_THREADS = (*HELD, "child", "pipe")
+OF_PROCESSES = ("child", "pipe")
+OF_THREADS = (*HELD, *OF_PROCESSES)
 
 
 @dataclass(frozen=True)
