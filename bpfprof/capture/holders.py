@@ -49,6 +49,7 @@ _PATH_BYTES = 4096  # PATH_MAX, include/uapi/linux/limits.h
 # The argument of futex() that is 0 where it waits without end, and that of epoll_wait() that is negative then.
 _TIMEOUT = 3
 _WITHOUT_END = 1 << 31  # of 32 bits
+_OWN_LIMIT = 8  # descriptors of an event loop that are its own
 _NOTHING_COMES = "no connection, timer, signal or other thread can wake its loop"
 _NOBODY_WRITES = "no one else could write to it"
 _PIPE_ENDS = PipeEnds()
@@ -155,7 +156,7 @@ class Holders:
         """Whether an event loop waits without end for what only its own, sleeping thread could send."""
         pid = self._process.pid
         is_alone = len(self._tid_of) == 1 and call.args[_TIMEOUT] & _WITHOUT_END
-        if not polled or not is_alone or tasks.handles_signals(pid):
+        if not 0 < len(polled) <= _OWN_LIMIT or not is_alone or tasks.handles_signals(pid):
             return False
         return self._descriptors.are_own_pairs(pid, polled)
 

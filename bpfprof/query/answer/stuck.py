@@ -20,6 +20,7 @@ from bpfprof.query.waits.lock_orders import deadlock_frame, deadlocks
 from bpfprof.query.work.hand_overs import hand_overs
 from bpfprof.query.work.places import place_text
 from bpfprof.query.work.table import Work
+from bpfprof.query.work.unended import WRITES, named
 
 # Of pools of processes: who waits for one, who works for it, and who waits for something to do; by (end of the path,
 # functions). A future may be of a pool of threads.
@@ -169,16 +170,22 @@ def _stuck(profile: Profile, work: Work, rows: list[np.void], last: dict[int, La
         frames.pass_through(_POOLS)[row["stack"]]
         or (frames.pass_through(_FUTURES)[row["stack"]] and frames.pass_through(_WORKERS[1:]).any())
     )
-    reads = frames.have([frame.name.partition("@")[0] in _READS for frame in frames.frames])[row["stack"]]
-    what = _what(profile, row, reason, wait, bool(reads))
+    reads, writes = (bool(frames.have(named(frames, names))[row["stack"]]) for names in (_READS, WRITES))
+    what = _what(profile, row, reason, wait, writes)
     if is_behind:
         what = "what a pool of processes was given" if is_of_pool else "a thread that does nothing"
     text = f"Stuck: {_who(profile, threads)} wait{'s' * (len(threads) == 1)} for {what}"
     text += f", in {place_text(profile.frames[frame])}" if frame >= 0 else ""
-    holder = _of_pool(profile, work) if is_of_pool else _holder(profile, work, reason, wait, is_behind, bool(reads))
+    holder = (
+        _of_pool(profile, work)
+        if is_of_pool
+        else _holder(profile, work, reason, wait, is_behind, "read" * writes or "write to" * reads)
+    )
     text += f", {_since(profile, rows, wait)}; {holder}"
     kind = "thread" if is_behind or (wait and wait.kind in ("thread", "future")) else reason
-    advice = _OF_READER if reads and kind == "pipe" else _ADVICE.get(kind, _OF_THREAD)
+    advice = _ADVICE.get(kind, _OF_THREAD)
+    if kind == "pipe" and not writes:
+        advice = _OF_READER if reads else _OF_THREAD
     return Stuck(threads, frame, int(sum(int(each["stands_for_ns"]) for each in rows)), text.rstrip("; ") + ".", advice)
 
 
@@ -189,8 +196,8 @@ def _who(profile: Profile, threads: tuple[int, ...]) -> str:
     return f"{len(threads)} threads ({folded_name(names)})"
 
 
-def _what(profile: Profile, row: np.void, reason: str, wait: LastWait | None, reads: bool) -> str:
-    """reads: that is what it does, as far as its stack tells."""
+def _what(profile: Profile, row: np.void, reason: str, wait: LastWait | None, writes: bool) -> str:
+    """writes: that is what it does, as far as its stack tells."""
     place = int(row["object"])
     named = wait.name.partition(": ")[2] if wait and wait.name.startswith("fd ") else ""
     name = named or (profile.objects[place - 1] if place else "")
@@ -207,7 +214,7 @@ def _what(profile: Profile, row: np.void, reason: str, wait: LastWait | None, re
     if wait and wait.kind == "pipe" and not named:
         return f"the other end of {wait.name} to be opened"
     if reason == "pipe":
-        is_full = wait and wait.kind == "pipe" and (wait.nobody or wait.held_by) and not reads
+        is_full = wait and wait.kind == "pipe" and (wait.nobody or wait.held_by) and writes
         return (name or "a pipe") + ", which is full" * bool(is_full)
     if reason in ("net", "poll"):
         is_own = name.startswith(("udp socket", "unix socket"))
@@ -233,7 +240,8 @@ def _seconds(ns: int) -> str:
     return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
 
 
-def _holder(profile: Profile, work: Work, reason: str, wait: LastWait | None, is_behind: bool, reads: bool) -> str:
+def _holder(profile: Profile, work: Work, reason: str, wait: LastWait | None, is_behind: bool, could: str) -> str:
+    """could: what whoever has the other end of a pipe could do with it; "": not known."""
     if is_behind:
         return "no thread that could end that does anything"
     if wait is None:
@@ -252,7 +260,7 @@ def _holder(profile: Profile, work: Work, reason: str, wait: LastWait | None, is
     if wait.held_by and wait.kind == "socket":
         return f"{wait.held_by} is at its other end"
     if wait.held_by and wait.kind == "pipe":
-        return f"{wait.held_by} could {'write to' if reads else 'read'} it"
+        return f"{wait.held_by} could {could} it" if could else f"{wait.held_by} has its other end"
     if wait.held_by and wait.kind != "child":
         return f"{wait.held_by} has it"
     return "who has it is not known" if wait.kind in ("lock", "file-lock") else ""

@@ -45,7 +45,7 @@ _MUTEXES = frozenset(
 # Those that wait so for the next client: one of several that accept.
 _TAKES_TURNS = frozenset(("wsgi_req_accept", "uwsgi_lock_futex", "proc_mutex_pthread_acquire", "apr_proc_mutex_lock"))
 _ACCEPTS = frozenset(("accept", "accept4", "inet_csk_accept"))
-_WRITES = frozenset(("write", "writev", "pipe_write", "anon_pipe_write"))
+WRITES = frozenset(("write", "writev", "pipe_write", "anon_pipe_write"))
 _OPENS = ("open", "openat")  # of a FIFO: until its other end is opened
 _TERMINALS = ("/dev/pts/", "/dev/tty", "/dev/console")
 _FRAMES = (FrameKind.PYTHON, FrameKind.NATIVE, FrameKind.INLINED, FrameKind.KERNEL)  # which are no marks
@@ -138,7 +138,7 @@ class _Judge:
         self._have_end |= {*looks["thread"][looks["has_end"] > 0].tolist()}
         self._in_python = frames.innermost_python() >= 0
         self._has_frames = frames.innermost_of_best([frame.kind in _FRAMES for frame in frames.frames]) >= 0
-        self._functions = {name: frames.have(_named(frames, names)) for name, names in _SETS.items()}
+        self._functions = {name: frames.have(named(frames, names)) for name, names in _SETS.items()}
         self._outside = _in_other_libraries(frames)
 
     def of(self, place: int, row: np.void) -> int:
@@ -215,10 +215,10 @@ class _Judge:
         return self._profile.objects[place - 1] if place else ""
 
 
-_SETS = {"mutex": _MUTEXES, "turns": _TAKES_TURNS, "accepts": _ACCEPTS, "writes": _WRITES}
+_SETS = {"mutex": _MUTEXES, "turns": _TAKES_TURNS, "accepts": _ACCEPTS, "writes": WRITES}
 
 
-def _named(frames: StackFrames, names: Iterable[str]) -> list[bool]:
+def named(frames: StackFrames, names: Iterable[str]) -> list[bool]:
     wanted = frozenset(names)
     kinds = (FrameKind.NATIVE, FrameKind.KERNEL)
     return [frame.kind in kinds and frame.name.partition("@")[0] in wanted for frame in frames.frames]
