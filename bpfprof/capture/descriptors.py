@@ -8,7 +8,7 @@ import re
 import stat
 import struct
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,7 +16,7 @@ import numpy as np
 from bpfprof import abi
 from bpfprof import array_types as npt
 from bpfprof.capture.numbers import by_distinct
-from bpfprof.capture.polled import has_alone, holders_of
+from bpfprof.capture.polled import has_alone
 from bpfprof.model.grouping import group_numbers
 from bpfprof.model.ids import Pid
 from bpfprof.model.ioctls import request_text
@@ -55,6 +55,7 @@ _REMEMBERED_COUNT = 10_000
 _NAMED_LIMIT = 10_000  # objects of one recording; a host makes new connections for as long as it is watched
 _NAME_LENGTH = 4096
 _ADDRESS = re.compile(r"(?:[\d.]+|\[.+\]):\d+")
+_WAKES_LOOPS = "anon_inode:[eventfd]"
 
 
 class DescriptorKinds:
@@ -66,6 +67,7 @@ class DescriptorKinds:
         self._sockets = SocketNames()
         self._place_of: dict[str, int] = {}  # of a name in the table of objects, from 1 on
         self._rows: list[dict[str, Any]] = []
+        self._clients: frozenset[str] | None = None  # whose connections were accepted, as a look found it
 
     def of_calls(
         self, pids: npt.NDArray[np.uint32], calls: npt.NDArray[np.int16], first: npt.NDArray[np.uint64]
@@ -114,10 +116,28 @@ class DescriptorKinds:
         """What a descriptor is of now: a path, or the other end of a socket; "": not known."""
         return self._seen(pid, fd)[1]
 
-    def peers(self, pid: Pid, fd: int) -> list[Pid]:
-        """The other processes of its family that have the other end of a Unix socket; [] if it has that itself, too."""
-        peer = self._sockets.peer(pid, self._seen(pid, fd)[2])
-        return holders_of(pid, f"socket:[{peer}]") if peer else []
+    def other_end(self, pid: Pid, fd: int) -> int:
+        """The inode of the socket at the other end, on this machine, of one of this process; 0: not known."""
+        return self._sockets.other_end(pid, self._seen(pid, fd)[2])
+
+    def asked(self, pid: Pid, fds: Sequence[int]) -> int | None:
+        """Of descriptors that an event loop waits for one of a connection that has sent something, and has got nothing
+        since; None: there is none, or others are among them than those of clients and the loop's own."""
+        found = None
+        for fd in fds if len(fds) <= _POLLED_LIMIT else ():
+            kind, name, inode = self._seen(pid, fd)
+            if kind != FdKind.SOCKET:
+                if not _wakes_a_loop(pid, fd):
+                    return None
+            elif _ADDRESS.fullmatch(name):
+                if self._clients is None:
+                    self._clients = Listening().clients(pid)
+                if name in self._clients:
+                    return None
+                found = fd if found is None and self._sockets.waits_for_answer(pid, inode) else found
+            elif not self.are_own_pairs(pid, [fd]):
+                return None
+        return found
 
     def are_own_pairs(self, pid: Pid, fds: Iterable[int]) -> bool:
         """Whether each is a Unix socket whose other end this process alone has."""
@@ -213,9 +233,20 @@ def _look(pid: int, fd: int, sockets: SocketNames) -> tuple[FdKind, str, int]:
         kind = _kind(found.mode)
         if kind == FdKind.SOCKET:
             return kind, sockets.name(Pid(pid), found.inode), found.inode
-        return kind, os.readlink(path)[:_NAME_LENGTH] if kind != FdKind.UNKNOWN else "", found.inode
+        return kind, _link(pid, fd) if kind != FdKind.UNKNOWN else "", found.inode
     except OSError:
         return FdKind.UNKNOWN, "", 0
+
+
+def _wakes_a_loop(pid: Pid, fd: int) -> bool:
+    try:
+        return _link(pid, fd) == _WAKES_LOOPS
+    except OSError:
+        return False
+
+
+def _link(pid: int, fd: int) -> str:
+    return os.readlink(f"/proc/{living(Pid(pid))}/fd/{fd}")[:_NAME_LENGTH]
 
 
 def _kind(mode: int) -> FdKind:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import stat
 import struct
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 
 from bpfprof.account.reasons import FUTEX_PRIVATE
@@ -16,7 +16,7 @@ from bpfprof.capture.descriptors import DescriptorKinds
 from bpfprof.capture.file_locks import FileLocks
 from bpfprof.capture.frame_reader import FrameReader
 from bpfprof.capture.lock_files import awaited_lock_file
-from bpfprof.capture.polled import PipeEnds, others_of_pipe, polled_descriptors
+from bpfprof.capture.polled import OpenEnds, holders_of, others_of_pipe, polled_descriptors
 from bpfprof.capture.process import Process
 from bpfprof.capture.stored_owners import RLOCK_VERSIONS, StoredOwners
 from bpfprof.cpython.code_objects import Unresolved
@@ -49,10 +49,15 @@ _PATH_BYTES = 4096  # PATH_MAX, include/uapi/linux/limits.h
 # The argument of futex() that is 0 where it waits without end, and that of epoll_wait() that is negative then.
 _TIMEOUT = 3
 _WITHOUT_END = 1 << 31  # of 32 bits
+# Of polls: milliseconds, or where a time is.
+_TIMEOUT_AT = {"poll": 2, "ppoll": 2, "select": 4, "pselect6": 4, "epoll_wait": 3, "epoll_pwait": 3, "epoll_pwait2": 3}
 _OWN_LIMIT = 8  # descriptors of an event loop that are its own
 _NOTHING_COMES = "no connection, timer, signal or other thread can wake its loop"
 _NOBODY_WRITES = "no one else could write to it"
-_PIPE_ENDS = PipeEnds()
+_NOBODY_ANSWERS = "its own process has the other end, and no other thread"
+_NO_THREAD = "no other thread of its process is alive"
+_OPEN_ENDS = OpenEnds()
+_COULD_LIMIT = 64  # threads of which one could end a wait
 _P_PID = 1  # of waitid(), include/uapi/linux/wait.h
 
 
@@ -139,7 +144,10 @@ class Holders:
             polled = polled_descriptors(self._process.pid, name, call, self._process.memory)
             if name in _EPOLLS and self._polls_nothing(call, polled):
                 return WaitsFor("poll", "event loop", nobody=_NOTHING_COMES)
-            return self._socket(polled[0]) if len(polled) == 1 else None
+            if len(polled) == 1:
+                return self._socket(polled[0], has_end=_polls_for_a_time(name, call))
+            asked = self._descriptors.asked(self._process.pid, polled)
+            return WaitsFor("answer", self._descriptor(asked)) if asked is not None else None
         if name in _SLEEPS:
             return self._database(tid, call) or self._lock_file(tid)
         if name in _OPENS and reason != "disk":
@@ -160,10 +168,18 @@ class Holders:
             return False
         return self._descriptors.are_own_pairs(pid, polled)
 
-    def _socket(self, number: int) -> WaitsFor:
-        """Who is at its other end: another process of the family."""
-        pids = self._descriptors.peers(self._process.pid, number & 0xFFFFFFFF)
-        return WaitsFor("socket", self._descriptor(number), None, pids[0] if len(pids) == 1 else None)
+    def _socket(self, number: int, has_end: bool = False) -> WaitsFor:
+        """Who is at its other end."""
+        pid, name = self._process.pid, self._descriptor(number)
+        inode = self._descriptors.other_end(pid, number & 0xFFFFFFFF)
+        having = _OPEN_ENDS.of_socket(pid, inode)
+        pids = sorted(having) if having else holders_of(pid, f"socket:[{inode}]") if inode else []
+        other = pids[0] if len(pids) == 1 and pids[0] != pid else None
+        could = () if has_end else self._threads_of(having)
+        if len(could) != 1:
+            return WaitsFor("socket", name, None, other, could=could)
+        nobody = _NOBODY_ANSWERS if could[0][0] == pid else ""
+        return WaitsFor("socket", name, None if nobody else could[0][1], other, nobody=nobody)
 
     def _database(self, tid: Tid, call: BlockedSyscall) -> WaitsFor | None:
         """SQLite sleeps for as long as it was told to, while another process has the database locked."""
@@ -195,25 +211,26 @@ class Holders:
         """Of one that is full, who could read it: another process of the family that has its other end. Of each, who
         alone could go on with it."""
         pid, fd = self._process.pid, number & 0xFFFFFFFF
-        having = _PIPE_ENDS.other_end(pid, fd) or set()
-        only = self._thread_of(*having) if len(having) == 1 else None
+        could = self._threads_of(_OPEN_ENDS.of_pipe(pid, fd))
+        only, several = (could[0] if len(could) == 1 else None), could if len(could) > 1 else ()
         if name not in _WRITES:
-            nobody = _NOBODY_WRITES if only and having == {pid} else ""
-            holder = None if nobody else only
-            other = Pid(holder) if holder else None
-            return WaitsFor("pipe", self._descriptor(number), holder, other, nobody=nobody, reads=True)
+            nobody = _NOBODY_WRITES if only and only[0] == pid else ""
+            other, holder = only if only and not nobody else (None, None)
+            return WaitsFor("pipe", self._descriptor(number), holder, other, nobody=nobody, reads=True, could=several)
         own, others = others_of_pipe(pid, fd)
         nobody = "" if others else "no other process of its family reads it" if own else ""
         other = others[0] if len(others) == 1 else None
-        holder = only if only and other == Pid(only) else None
-        return WaitsFor("pipe", self._descriptor(number), holder, other, nobody=nobody)
+        holder = only[1] if only and other == only[0] else None
+        return WaitsFor("pipe", self._descriptor(number), holder, other, nobody=nobody, could=several)
 
-    def _thread_of(self, pid: Pid | None) -> Tid | None:
-        """The thread of a process that has no other, for which a thread of this one waits that no signal calls away."""
-        if pid is None or tasks.handles_signals(self._process.pid):
-            return None
-        threads = tasks.list_living_threads(pid)
-        return threads[0] if len(threads) == 1 and int(threads[0]) == int(pid) else None
+    def _threads_of(self, pids: Collection[Pid] | None) -> tuple[tuple[Pid, Tid], ...]:
+        """All threads of these processes, for which a thread of this one waits that no signal calls away; (): it is not
+        known, or they are many."""
+        if not pids or len(pids) > _COULD_LIMIT or tasks.handles_signals(self._process.pid):
+            return ()
+        threads_of = {pid: tasks.list_living_threads(pid) for pid in sorted(pids)}
+        found = tuple((pid, tid) for pid, threads in threads_of.items() for tid in threads)
+        return found if all(threads_of.values()) and len(found) <= _COULD_LIMIT else ()
 
     def _lock(self, waiting: Tid, call: BlockedSyscall) -> WaitsFor:
         has_end = bool(call.args[_TIMEOUT])
@@ -224,6 +241,7 @@ class Holders:
         future = self._futures.awaited(waiting) if self._futures else 0
         if future:
             tid, nobody = self._futures.runs(future) if self._futures else (None, "")
+            nobody = _NO_THREAD if tid is None and len(self._tid_of) == 1 else nobody
             pid = None if tid is None else self._process.pid
             return WaitsFor("future", "a future", tid, pid, has_end=has_end, nobody="" if has_end else nobody)
         address, found, owner = call.args[0], self._process.interpreter, self._stored.of(call)
@@ -249,7 +267,7 @@ class Holders:
     def _nobody(self, call: BlockedSyscall) -> str:
         """Why no one who is alive can give the lock, "" where someone might."""
         if call.args[1] & FUTEX_PRIVATE:
-            return "no other thread of its process is alive" if len(self._tid_of) == 1 else ""
+            return _NO_THREAD if len(self._tid_of) == 1 else ""
         return "no process that is alive has it" if self._stored.is_orphan(call) else ""
 
     def _may_own(self, tid: Tid) -> bool:
@@ -269,9 +287,18 @@ class Holders:
             return WaitsFor("child", "any child")
         inner = {tasks.namespace_tids(child, Tid(child))[-1:]: child for child in tasks.children(self._process.pid)}
         child = inner.get((pid,))
-        return WaitsFor("child", f"child {pid}", self._thread_of(child), child)
+        could = self._threads_of([child] if child else None)
+        holder, several = (could[0][1], ()) if len(could) == 1 else (None, could)
+        return WaitsFor("child", f"child {pid}", holder, child, could=several)
 
     def _descriptor(self, number: int) -> str:
         fd = number & 0xFFFFFFFF
         found = self._descriptors.name_now(self._process.pid, fd)
         return f"fd {fd}: {with_controls_replaced(found)}" if found else f"fd {fd}"
+
+
+def _polls_for_a_time(name: str, call: BlockedSyscall) -> bool:
+    """Whether a call of poll(), select() or epoll_wait() ends when a time is over."""
+    if name in ("poll", *_EPOLLS):
+        return not call.args[_TIMEOUT_AT[name]] & _WITHOUT_END
+    return bool(call.args[_TIMEOUT_AT[name]])  # where that time is

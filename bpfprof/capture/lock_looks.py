@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from bpfprof import abi
 from bpfprof import array_types as npt
 from bpfprof.account.reasons import FUTEX_CALLS
 from bpfprof.capture.file_locks import any_is_locked
+from bpfprof.capture.knots import knots
 from bpfprof.capture.now import waiting_now
 from bpfprof.capture.processes import Processes
 from bpfprof.code.maps import NativeCode
@@ -60,6 +62,7 @@ class _Look:
     pid: Pid
     tid: Tid
     waits_for: WaitsFor
+    is_idle: bool = False
 
 
 class LooksWhileItGoesOn:
@@ -123,7 +126,7 @@ def look_at_waits(
             break
     if not left_out:
         looked += _look_at_awaited(looked, processes, is_over)
-    looked = _of_one_wait(looked, since_ns, table) if looked else []
+    looked = _with_knots(_of_one_wait(looked, since_ns, table)) if looked else []
     looked += _look_at_sleeps(processes, table, is_over)
     if looked:
         _write(looked, processes, sink)
@@ -181,6 +184,19 @@ def _of_one_wait(looked: list[_Look], since_ns: dict[int, int], table: ThreadTab
     return [look for look in looked if look.tid in since_ns and since_ns[look.tid] == after_ns.get(look.tid)]
 
 
+def _with_knots(looked: list[_Look]) -> list[_Look]:
+    """The same; who waits for one of several threads, all of which wait for each other, has one of them as holder. Who
+    is idle else is left out."""
+    found = knots({look.tid: (look.pid, look.waits_for) for look in looked})
+    chosen = {
+        tid: replace(look.waits_for, held_by_pid=found[tid][0], held_by_tid=found[tid][1])
+        for look in looked
+        if (tid := look.tid) in found
+    }
+    kept = [look for look in looked if look.tid in chosen or not look.is_idle]
+    return [replace(look, waits_for=chosen.get(look.tid, look.waits_for)) for look in kept]
+
+
 def _write(looked: list[_Look], processes: Processes, sink: Sink) -> None:
     index_of = processes.threads.index_of
     looked = [look for look in looked if look.tid in index_of]
@@ -220,7 +236,7 @@ def _may_be_looked_at(processes: Processes, pid: Pid) -> bool:
 
 
 def _look_at(processes: Processes, pid: Pid, code: NativeCode | None = None) -> list[_Look]:
-    """At the threads of a process that wait for something that has a name, and not for work."""
+    """At the threads of a process that wait for something that has a name, and not for work that anyone may bring."""
     process = processes.by_pid[pid]
     begin_ns = time.monotonic_ns()
     try:
@@ -229,7 +245,7 @@ def _look_at(processes: Processes, pid: Pid, code: NativeCode | None = None) -> 
         return []
     end_ns = time.monotonic_ns()
     return [
-        _Look(begin_ns, end_ns, pid, thread.tid, thread.waits_for)
+        _Look(begin_ns, end_ns, pid, thread.tid, thread.waits_for, thread.is_idle)
         for thread in threads
-        if thread.waits_for and not thread.is_idle
+        if thread.waits_for and (thread.waits_for.could or not thread.is_idle)
     ]

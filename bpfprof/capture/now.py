@@ -185,7 +185,7 @@ class _Threads:
                     waits
                     and stack.tid != gil_tid
                     and reason in IDLE_REASONS
-                    and not (waits_for and waits_for.nobody)
+                    and not (waits_for and (waits_for.nobody or waits_for.kind == "answer"))
                     and (_serves(waits_for) or is_idle_stack([(frame.file, frame.name) for frame in frames])),
                     stack.tid == gil_tid,
                     waits_for,

@@ -21,7 +21,7 @@ _INFO_BYTES = 64 << 10
 _EPOLLED = re.compile(rb"^tfd:\s*(\d+)", re.MULTILINE)  # ep_show_fdinfo(), fs/eventpoll.c
 _FLAGS = re.compile(rb"^flags:\s*([0-7]+)", re.MULTILINE)  # proc(5)
 _DESCRIPTORS_LIMIT = 1024  # of a process
-_PIPES_S, _PIPES_LOOK_S = 1.0, 0.1  # the latter of CPU time
+_OPEN_S, _OPEN_LOOK_S = 1.0, 0.1  # the latter of CPU time
 
 
 def polled_descriptors(pid: Pid, name: str, call: BlockedSyscall, memory: Memory | None) -> list[int]:
@@ -54,32 +54,42 @@ def others_of_pipe(pid: Pid, fd: int) -> tuple[bool, list[Pid]]:
     return _has_end(pid, *found), [relative for relative in tasks.relatives(pid) if _has_end(relative, *found)]
 
 
-class PipeEnds:
-    """Who has pipes open, of all processes there are; looked for once, and again when that was a second ago."""
+class OpenEnds:
+    """Who has pipes and sockets open, of all processes there are; looked for once, and again when that was a second
+    ago."""
 
     def __init__(self) -> None:
         self._of: dict[str, list[tuple[Pid, str]]] | None = None  # (process, descriptor), by what /proc/PID/fd says
         self._untold: set[Pid] = set()  # whose descriptors are not told
         self._again_s = 0.0
 
-    def other_end(self, pid: Pid, fd: int) -> set[Pid] | None:
+    def of_pipe(self, pid: Pid, fd: int) -> set[Pid] | None:
         """The processes that have the other end of this pipe; None: it is not known."""
         found = _pipe(pid, fd)
+        having = self._having(pid, f"pipe:[{found[0]}]") if found is not None else None
+        if found is None or having is None:
+            return None
+        accesses = [(each, _access(each, number)) for each, number in having]
+        other = os.O_WRONLY if found[1] else os.O_RDONLY
+        is_known = all(access is not None for _, access in accesses)
+        return {each for each, access in accesses if access != other} if is_known else None
+
+    def of_socket(self, pid: Pid, inode: int) -> set[Pid] | None:
+        """The processes that have the socket with this inode, which one of this process waits for; None: not known."""
+        having = self._having(pid, f"socket:[{inode}]") if inode else None
+        return {each for each, _ in having} if having else None
+
+    def _having(self, pid: Pid, name: str) -> list[tuple[Pid, str]] | None:
         if time.monotonic() >= self._again_s:
             self._of = self._look()
-            self._again_s = time.monotonic() + _PIPES_S
-        if found is None or self._of is None:
+            self._again_s = time.monotonic() + _OPEN_S
+        if self._of is None or (self._untold and self._untold & {pid, *tasks.relatives(pid)}):
             return None
-        pipe, for_reading = found
-        accesses = [(each, _access(each, number)) for each, number in self._of.get(f"pipe:[{pipe}]", ())]
-        having = {each for each, access in accesses if access != (os.O_WRONLY if for_reading else os.O_RDONLY)}
-        is_known = all(access is not None for _, access in accesses)
-        is_known = is_known and not (self._untold and self._untold & {pid, *tasks.relatives(pid)})
-        return having if is_known else None
+        return self._of.get(name, [])
 
     def _look(self) -> dict[str, list[tuple[Pid, str]]] | None:
         """None: there was no time for all."""
-        until_s = time.thread_time() + _PIPES_LOOK_S
+        until_s = time.thread_time() + _OPEN_LOOK_S
         self._untold = set()
         found: dict[str, list[tuple[Pid, str]]] = {}
         for pid in tasks.list_processes():
@@ -89,7 +99,7 @@ class PipeEnds:
             try:
                 for number in os.listdir(folder):
                     with contextlib.suppress(FileNotFoundError):
-                        if (name := os.readlink(f"{folder}/{number}")).startswith("pipe:"):
+                        if (name := os.readlink(f"{folder}/{number}")).startswith(("pipe:", "socket:")):
                             found.setdefault(name, []).append((pid, number))
             except FileNotFoundError:  # it has ended
                 continue

@@ -11,7 +11,7 @@ from bpfprof.model.ids import Pid, Tid
 ON_CPU, READY, WAITING = "on-cpu", "ready", "waiting"
 # Kinds of what a thread, which may be known, has to end: what it has, and what its process does.
 HELD = ("lock", "thread", "file-lock", "future")
-OF_PROCESSES = ("child", "pipe")
+OF_PROCESSES = ("child", "pipe", "socket")
 OF_THREADS = (*HELD, *OF_PROCESSES)
 
 
@@ -20,7 +20,8 @@ class WaitsFor:
     """What a wait is for. The holder is None where it is not known: most locks do not store theirs.
 
     held_in: the frame that has it, where that is known. has_end: it waits for a time at most. nobody: why it is known
-    that nobody who is alive can end the wait, else "". reads: of a pipe, that it is read and not written to.
+    that nobody who is alive can end the wait, else "". reads: of a pipe, that it is read and not written to. could: the
+    threads, with their processes, of which one has to end it, where they are known to be several.
     """
 
     kind: str
@@ -31,6 +32,7 @@ class WaitsFor:
     has_end: bool = False
     nobody: str = ""
     reads: bool = False
+    could: tuple[tuple[Pid, Tid], ...] = ()
 
 
 @dataclass(frozen=True)

@@ -28,17 +28,22 @@ _REMEMBERED, _NAMESPACES = 10_000, 64
 
 # include/uapi/linux/netlink.h, sock_diag.h, unix_diag.h, inet_diag.h: struct nlmsghdr; unix_diag_req, unix_diag_msg;
 # inet_diag_req_v2 and inet_diag_msg, both with their inet_diag_sockid; rtattr.
+_ANY = 0xFFFFFFFF
 _NETLINK_SOCK_DIAG, _SOCK_DIAG_BY_FAMILY, _NLM_F_REQUEST, _NLM_F_DUMP = 4, 20, 1, 0x300
 _NLMSG_ERROR, _NLMSG_DONE = 2, 3
 _HEADER, _REQUEST, _ANSWER, _ATTRIBUTE = (struct.Struct(each) for each in ("=IHHII", "=BBHIIIII", "=BBBBIII", "=HH"))
 _INET_REQUEST, _INET_ANSWER = struct.Struct("=BBBBI48x"), struct.Struct("!BBBBHH16s16s12x16x")
 _INODE = struct.Struct("=I")  # after that
 _INET_ANSWER_BYTES = _INET_ANSWER.size + _INODE.size
-# INET_DIAG_INFO, and its bit; tcpi_data_segs_in and tcpi_data_segs_out of struct tcp_info, include/uapi/linux/tcp.h.
+# A request for one socket: the ends as it has them itself, in place of the padding of _INET_REQUEST.
+_ONE_REQUEST, _ENDS = struct.Struct("=BBBBI"), struct.Struct("!HH16s16s")
+_NO_COOKIE = struct.pack("=III", 0, _ANY, _ANY)
+# INET_DIAG_INFO, and its bit; of struct tcp_info, include/uapi/linux/tcp.h: tcpi_last_data_sent and tcpi_last_data_recv
+# (ms ago, with tcpi_last_ack_sent between), tcpi_data_segs_in and tcpi_data_segs_out.
 _INFO, _ASKS_FOR_INFO, _DATA_SEGMENTS_AT, _DATA_SEGMENTS = 2, 1 << 1, 152, struct.Struct("=II")
+_LAST_DATA_AT, _LAST_DATA = 44, struct.Struct("=I4xI")
 _SHOW_NAME, _SHOW_PEER = 1, 4
 _NAME, _PEER = 0, 2
-_ANY = 0xFFFFFFFF
 _TIMEOUT_S = 0.1
 
 _Table = dict[int, Callable[[], str]]  # by inode; names are made when they are asked for, there may be 100,000
@@ -51,6 +56,7 @@ class SocketNames:
     def __init__(self) -> None:
         self._known: dict[tuple[int, int], str] = {}  # by network namespace and inode
         self._tables: dict[int, _Table] = {}  # of network namespaces, as they were read last
+        self._connections: dict[int, bytes] = {}  # of TCP of our own one, by inode: struct inet_diag_msg
         self._next_read_s: dict[int, float] = {}
         self._own_namespace = network_namespace(Pid(os.getpid()))
         self._diagnosis: socket.socket | None = None
@@ -79,6 +85,47 @@ class SocketNames:
         if not inode or network_namespace(pid) != self._own_namespace:
             return 0
         return (self._ask(inode) or ("", 0))[1]
+
+    def other_end(self, pid: Pid, inode: int) -> int:
+        """The inode of what is at the other end of a socket of this process, on this machine; 0: not known.
+
+        Of a connection that nobody has accepted yet it is the socket that listens.
+        """
+        ends = self._ends(pid, inode)
+        if ends is None:
+            return self.peer(pid, inode)
+        family, port, peer_port, local, peer = ends
+        found = self._ask_inet(family, (peer_port, port, peer, local))
+        # A listening socket of that port answers where there is no such connection.
+        if found is None or _INET_ANSWER.unpack_from(found)[4:6] != (peer_port, port):
+            return 0
+        if _inode_of(found):
+            return _inode_of(found)
+        found = self._ask_inet(family, (peer_port, 0, peer, b""))
+        return _inode_of(found) if found and _INET_ANSWER.unpack_from(found)[1] == _LISTENS else 0
+
+    def waits_for_answer(self, pid: Pid, inode: int) -> bool:
+        """Whether a TCP connection of this process has sent something, and has got nothing since."""
+        ends = self._ends(pid, inode)
+        found = self._ask_inet(ends[0], ends[1:], _ASKS_FOR_INFO) if ends else None
+        for kind, value in _attributes(found or b"", _INET_ANSWER_BYTES):
+            if kind == _INFO and len(value) >= _DATA_SEGMENTS_AT + _DATA_SEGMENTS.size:
+                sent_ms, received_ms = _LAST_DATA.unpack_from(value, _LAST_DATA_AT)
+                received, sent = _DATA_SEGMENTS.unpack_from(value, _DATA_SEGMENTS_AT)
+                return sent > 0 and (not received or sent_ms < received_ms)
+        return False
+
+    def _ends(self, pid: Pid, inode: int) -> tuple[int, int, int, bytes, bytes] | None:
+        """(family, port, peer's port, address, peer's) of a TCP connection of our own namespace; None: it is none."""
+        namespace = network_namespace(pid)
+        if namespace != self._own_namespace or not inode:
+            return None
+        if inode not in self._connections and time.monotonic() >= self._next_read_s.get(namespace, 0.0):
+            self._read(pid, namespace)
+        if inode not in self._connections:
+            return None
+        family, state, _, _, port, peer_port, local, peer = _INET_ANSWER.unpack_from(self._connections[inode])
+        return (family, port, peer_port, local, peer) if peer_port and state != _LISTENS else None
 
     def close(self) -> None:
         if self._diagnosis is not None:
@@ -110,11 +157,14 @@ class SocketNames:
     def _told(self) -> _Table | None:
         """Of our own network namespace by the kernel's socket diagnosis; None: it does not tell."""
         found: _Table = {}
+        self._connections = {}
         try:
             for protocol, said in _PROTOCOLS.items():
                 for family in (socket.AF_INET, socket.AF_INET6):
                     for answer in self._dump(family, protocol):
                         found[_inode_of(answer)] = partial(_inet_name, answer, said)
+                        if protocol == socket.IPPROTO_TCP:
+                            self._connections[_inode_of(answer)] = answer
         except (OSError, struct.error):
             self.close()
             return None
@@ -176,7 +226,19 @@ class SocketNames:
 
     def _ask(self, inode: int) -> tuple[str, int] | None:
         """(name, inode of the peer)"""
-        request = _REQUEST.pack(socket.AF_UNIX, 0, 0, _ANY, inode, _SHOW_NAME | _SHOW_PEER, _ANY, _ANY)
+        answer = self._one(
+            _REQUEST.pack(socket.AF_UNIX, 0, 0, _ANY, inode, _SHOW_NAME | _SHOW_PEER, _ANY, _ANY),
+        )
+        return None if answer is None else _name_and_peer(answer)
+
+    def _ask_inet(self, family: int, ends: tuple[int, int, bytes, bytes], extensions: int = 0) -> bytes | None:
+        """struct inet_diag_msg and what follows, of the TCP socket with these ends: ports, addresses, its own first."""
+        head = _ONE_REQUEST.pack(family, socket.IPPROTO_TCP, extensions, 0, _ANY)
+        answer = self._one(head + _ENDS.pack(*ends) + _NO_COOKIE)
+        return answer if answer is not None and len(answer) >= _INET_ANSWER_BYTES else None
+
+    def _one(self, request: bytes) -> bytes | None:
+        """What the kernel tells of one socket; None: there is no such one."""
         try:
             self._send(request, _NLM_F_REQUEST)
             answer = self._socket().recv(1 << 16)
@@ -184,7 +246,7 @@ class SocketNames:
             self.close()
             return None
         size, kind, *_ = _HEADER.unpack_from(answer)
-        return _name_and_peer(answer[_HEADER.size : size]) if kind == _SOCK_DIAG_BY_FAMILY else None
+        return answer[_HEADER.size : size] if kind == _SOCK_DIAG_BY_FAMILY else None
 
 
 def _attributes(answer: bytes, place: int) -> Iterator[tuple[int, bytes]]:

@@ -111,7 +111,11 @@ def test_what_hangs_is_stuck_and_said_alike(kind: str, found: dict[str, Any]) ->
     assert "".join(verdict["sentence"].partition(". ")[0].rstrip(".").split()) in "".join(said.split())
 
 
-ACROSS = ("circle_of_processes", "circle_of_files", "pool_of_itself", "child_writes", "child_reads")
+# Kind -> how many threads wait for each other.
+ACROSS = {
+    **{"circle_of_processes": 2, "circle_of_files": 2, "pool_of_itself": 1, "child_writes": 2, "child_reads": 2},
+    **{"unread_queue": 3, "silent_pair": 2},
+}
 
 
 @pytest.mark.parametrize("kind", ACROSS)
@@ -126,7 +130,7 @@ def test_deadlocks_of_other_things_than_locks_of_one_process(python: str, kind: 
     report = json.loads(bpfprof("report", path, "-f", "json").stdout)
     assert len(process["deadlocks"]) == 1
     assert [sorted(it) for it in process["deadlocks"]] == [sorted(it) for it in report["deadlocks"]]
-    assert len(process["deadlocks"][0]) == (1 if kind == "pool_of_itself" else 2)
+    assert len(process["deadlocks"][0]) == ACROSS[kind]
     assert lines[0].startswith("DEADLOCK: ") and ("of process" in lines[0]) == (kind != "pool_of_itself")
     assert report["verdict"]["sentence"].startswith("Deadlocked: "), report["verdict"]
 
@@ -156,6 +160,31 @@ def test_an_event_loop_that_nothing_can_wake_is_stuck(python: str, tmp_path: Pat
     )
 
 
+@pytest.mark.parametrize("python", [it for it in PYTHONS if it.id != "3.6"])
+def test_an_event_loop_that_has_asked_is_stuck(python: str, tmp_path: Path) -> None:
+    path = tmp_path / "x.bpfprof"
+    with stuck(python, "asked") as pid:
+        (process,) = json.loads(bpfprof("dump", "-j", pid).stdout)["processes"]
+        bpfprof("record", "-p", pid, "-d", "2", "-o", path)
+    (thread,) = process["threads"]
+    assert not thread["idle"] and thread["waits_for"]["kind"] == "answer", thread
+    verdict = json.loads(bpfprof("report", path, "-f", "json").stdout)["verdict"]
+    assert verdict["bound"] == "stuck" and "for 127.0.0.1:" in verdict["sentence"], verdict
+    assert "nothing has come since it asked" in verdict["sentence"], verdict
+
+
+def test_what_only_its_own_event_loop_or_server_could_answer(tmp_path: Path) -> None:
+    said = {"loop_of_itself": "a future, in ", "own_server": "its own process has the other end, and no other thread"}
+    for kind, text in said.items():
+        path = tmp_path / f"{kind}.bpfprof"
+        with stuck(PYTHON, kind) as pid:
+            bpfprof("record", "-p", pid, "-d", "2", "-o", path)
+        report = json.loads(bpfprof("report", path, "--process", rf"\({pid}\)", "-f", "json").stdout)
+        verdict = report["verdict"]
+        assert verdict["bound"] == "stuck" and text in verdict["sentence"], verdict
+        assert f"(stuck.py:{line_of(kind)})" in verdict["sentence"], verdict
+
+
 AWAITS = {
     "a signal": "loop.add_signal_handler(signal.SIGTERM, event.set); await event.wait()",
     "a signal of Python": "signal.signal(signal.SIGHUP, lambda *_: event.set()); await event.wait()",
@@ -167,13 +196,40 @@ AWAITS = {
 
 
 @pytest.mark.parametrize("awaited", AWAITS)
-def test_an_event_loop_that_something_can_wake_is_idle(awaited: str, tmp_path: Path) -> None:
+def test_an_event_loop_that_something_can_wake_is_idle(awaited: str) -> None:
     source = (
         "import asyncio, os, signal, sys, threading\nasync def main():\n"
         "    loop, event = asyncio.get_running_loop(), asyncio.Event()\n"
         f"    loop.call_soon(print, 'ready', os.getpid()); loop.call_soon(sys.stdout.flush); {AWAITS[awaited]}\n"
         "asyncio.run(main())"
     )
+    assert_idle(source)
+
+
+ANSWERED = """import asyncio, os, socket, sys
+server = socket.socket()
+server.bind(("127.0.0.1", 0))
+server.listen()
+if not os.fork():
+    peer = server.accept()[0]
+    peer.send(peer.recv(9))
+    sys.stdin.read()
+    os._exit(0)
+async def main():
+    reader, writer = await asyncio.open_connection(*server.getsockname())
+    server.close()
+    writer.write(b"x")
+    await reader.read(1)
+    print("ready", os.getpid(), flush=True)
+    await reader.read()
+asyncio.run(main())"""
+
+
+def test_an_event_loop_that_was_answered_is_idle() -> None:
+    assert_idle(ANSWERED)
+
+
+def assert_idle(source: str) -> None:
     with running(PYTHON, "-c", source) as target:
         wait_until_asleep(target.pid)
         (process,) = json.loads(bpfprof("dump", "-j", target.pid).stdout)["processes"]

@@ -445,6 +445,66 @@ def child_reads():
     child.stdout.read()  # hangs
 
 
+def unread_queue():
+    """A child is waited for that has put more into a queue than its pipe holds, and nobody gets it."""
+    of = multiprocessing.get_context("fork")
+    items = of.Queue()
+
+    def put():
+        end_with_parent()
+        items.put("x" * 1000000)
+
+    child = of.Process(target=put)
+    child.start()
+    items._reader.poll(None)
+    tell("child", child.pid)
+    child.join()  # hangs
+
+
+def silent_pair():
+    """Two processes that each wait for the other to send first."""
+    of = multiprocessing.get_context("fork")
+    own, others = of.Pipe()
+
+    def receive():
+        end_with_parent()
+        others.send(0)
+        others.recv()
+
+    child = of.Process(target=receive)
+    child.start()
+    own.recv()
+    tell("net", child.pid)
+    own.recv()  # hangs
+
+
+def own_server():
+    """A server that asks itself while it answers, and has one thread."""
+    server = listener()
+    in_child(lambda: socket.create_connection(server.getsockname()))
+    server.accept()
+    client = socket.create_connection(server.getsockname())
+    client.sendall(b"GET / HTTP/1.0\r\n\r\n")
+    tell("net")
+    client.recv(100)  # hangs
+
+
+def asked():
+    """A task waits for an answer that does not come."""
+    import asyncio
+
+    server = listener()
+    in_child(server.accept)
+
+    async def ask():
+        reader, writer = await asyncio.open_connection(*server.getsockname())
+        writer.write(b"GET / HTTP/1.0\r\n\r\n")
+        tell("net")
+        await reader.read()  # hangs
+
+    asyncio.run(ask())
+
+
 def never_woken():
     """A task waits for an event that nothing can set."""
     import asyncio

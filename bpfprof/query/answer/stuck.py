@@ -10,6 +10,7 @@ import numpy as np
 from bpfprof import array_types as npt
 from bpfprof.dataclass import dataclass
 from bpfprof.known.services import object_text
+from bpfprof.model.now import OF_PROCESSES
 from bpfprof.model.profile import LastWait, Profile
 from bpfprof.model.reasons import REASONS
 from bpfprof.model.rows import picked
@@ -20,7 +21,7 @@ from bpfprof.query.waits.lock_orders import deadlock_frame, deadlocks
 from bpfprof.query.work.hand_overs import hand_overs
 from bpfprof.query.work.places import place_text
 from bpfprof.query.work.table import Work
-from bpfprof.query.work.unended import WRITES, named
+from bpfprof.query.work.unended import ANSWER, WRITES, named
 
 # Of pools of processes: who waits for one, who works for it, and who waits for something to do; by (end of the path,
 # functions). A future may be of a pool of threads.
@@ -33,6 +34,8 @@ _WORKERS = (
 _GETS = (("multiprocessing/queues.py", frozenset(("get",))),)
 # Of asyncio: what waits for who has a lock, or a place of a semaphore; an Event may be what ends the program.
 _TASK_LOCKS = (("asyncio/locks.py", frozenset(("acquire",))),)
+_EXITS = (("threading.py", frozenset(("_shutdown",))),)
+_LOOPS = (("asyncio/base_events.py", frozenset(("_run_once", "run_forever"))),)
 # Of the recording a task's wait, at least, and how near to its end it was seen: tasks are looked at now and then.
 _TASK_PART, _TASK_LEAST_NS, _TASK_END_NS = 0.5, 500_000_000, 300_000_000
 _READS = frozenset(("read", "readv", "__read", "__libc_read", "__GI___libc_read", "pipe_read", "anon_pipe_read"))
@@ -43,6 +46,9 @@ _DOES = {reason.word: reason.does for reason in REASONS}
 _ADVICE = {reason.word: reason.advice for reason in REASONS if reason.advice}
 _OF_TASKS = "report --by task shows what each task waits for, and dump PID its stack"
 _OF_READER = "see why nothing is written, and close each end that is not used: the last one closed is the end of a pipe"
+_NO_ANSWER = "nothing has come since it asked"
+_OF_SERVER = "serve in several threads or processes, or don't ask oneself"
+_OF_LOOP = "await it: what it waits for runs in its own event loop, or is set by it, and that stands still meanwhile"
 _OF_THREAD = "dump PID shows what the other threads do"
 
 
@@ -58,6 +64,7 @@ class Stuck:
     ns: int
     sentence: str
     advice: str
+    is_behind: bool = False  # they wait for others, of which it is said what they wait for
 
 
 def hung_facts(profile: Profile, work: Work) -> tuple[dict[str, Any], int]:
@@ -65,7 +72,8 @@ def hung_facts(profile: Profile, work: Work) -> tuple[dict[str, Any], int]:
     if cycles := deadlocks(profile):
         first, frame = cycles[0], deadlock_frame(profile, work, cycles[0])
         kinds = {wait.thread: wait.kind for wait in profile.last_waits if wait.thread in first}
-        kind = "pipe" if {"pipe", "child"} & {*kinds.values()} else kinds.get(first[0], "lock")
+        of_others = [kind for kind in OF_PROCESSES if kind in kinds.values()]
+        kind = of_others[0].replace("child", "pipe") if of_others else kinds.get(first[0], "lock")
         names = _names(profile, first)
         names = names if len(names) <= _NAMES else [*names[: _NAMES - 1], "..."]
         names += names[: len(names) > 1]
@@ -93,7 +101,7 @@ def _names(profile: Profile, threads: Sequence[int]) -> list[str]:
 
 
 def stuck_threads(profile: Profile, work: Work) -> list[Stuck]:
-    """Those with most time first."""
+    """Those that wait for no other thread first, and of them those with most time."""
     looks = profile.lock_holders
     told = zip(looks["thread"].tolist(), looks["holder"].tolist())
     last = {thread: LastWait(thread, "lock", "a lock", holder - 1, "", "", 0) for thread, holder in told}
@@ -104,7 +112,7 @@ def stuck_threads(profile: Profile, work: Work) -> list[Stuck]:
         what = (wait.name, wait.holder, wait.nobody) if wait else ()
         groups.setdefault((int(row["reason"]), own, profile.threads[row["thread"]].pid, *what), []).append(row)
     found = [_stuck(profile, work, rows, last) for rows in groups.values()]
-    return sorted(found, key=lambda each: (-each.ns, each.threads))
+    return sorted(found, key=lambda each: (each.is_behind, -each.ns, each.threads))
 
 
 def stuck_tasks(profile: Profile, work: Work) -> Stuck | None:
@@ -140,24 +148,25 @@ def _who_of_tasks(profile: Profile, rows: Iterable[np.void]) -> str:
 
 
 def _stuck_loop(profile: Profile, work: Work, row: np.void, wait: LastWait) -> Stuck:
-    """An event loop that nothing can wake: which of its tasks wait, and where most of them."""
+    """An event loop that nothing can wake, or that has asked: which of its tasks wait, and where most of them."""
     thread = profile.threads[row["thread"]]
     tasks = _last_of_tasks(profile)
     tasks = tasks[[profile.tasks[task].pid == thread.pid for task in tasks["task"].tolist()]]
-    locked = tasks[work.stack_frames.pass_through(_TASK_LOCKS)[tasks["stack"]]]
+    locked = tasks[(wait.kind != ANSWER) & work.stack_frames.pass_through(_TASK_LOCKS)[tasks["stack"]]]
     tasks = locked if len(locked) else tasks
     own = work.own[tasks["stack"]]
     frame = int(np.bincount(own[own >= 0]).argmax()) if (own >= 0).any() else int(work.own[row["stack"]])
     text = f"Stuck: {_who_of_tasks(profile, tasks) if len(tasks) else _who(profile, (int(row['thread']),)) + ' waits'}"
-    text += " for a lock," * bool(len(locked)) + (f" in {place_text(profile.frames[frame])}" if frame >= 0 else "")
-    text += f", {_since(profile, [row], wait)}; {wait.nobody}."
+    what = "a lock" if len(locked) else object_text(wait.name.partition(": ")[2]) if wait.kind == ANSWER else ""
+    text += f" for {what}," * bool(what) + (f" in {place_text(profile.frames[frame])}" if frame >= 0 else "")
+    text += f", {_since(profile, [row], wait)}; {wait.nobody or _NO_ANSWER}."
     return Stuck((int(row["thread"]),), frame, int(row["stands_for_ns"]), text, _OF_TASKS)
 
 
 def _stuck(profile: Profile, work: Work, rows: list[np.void], last: dict[int, LastWait]) -> Stuck:
     threads = tuple(sorted(int(row["thread"]) for row in rows))
     row, wait = rows[0], last.get(int(rows[0]["thread"]))
-    if wait and wait.kind == "poll":
+    if wait and wait.kind in ("poll", ANSWER):
         return _stuck_loop(profile, work, row, wait)
     frame, reason = int(work.own[row["stack"]]), reason_text(int(row["reason"]))
     is_behind = (
@@ -173,7 +182,9 @@ def _stuck(profile: Profile, work: Work, rows: list[np.void], last: dict[int, La
     reads, writes = (bool(frames.have(named(frames, names))[row["stack"]]) for names in (_READS, WRITES))
     what = _what(profile, row, reason, wait, writes)
     if is_behind:
-        what = "what a pool of processes was given" if is_of_pool else "a thread that does nothing"
+        exits = bool(frames.pass_through(_EXITS)[row["stack"]])
+        what = "the end of threads that are no daemons" if exits else "a thread that does nothing"
+        what = "what a pool of processes was given" if is_of_pool else what
     text = f"Stuck: {_who(profile, threads)} wait{'s' * (len(threads) == 1)} for {what}"
     text += f", in {place_text(profile.frames[frame])}" if frame >= 0 else ""
     holder = (
@@ -186,7 +197,12 @@ def _stuck(profile: Profile, work: Work, rows: list[np.void], last: dict[int, La
     advice = _ADVICE.get(kind, _OF_THREAD)
     if kind == "pipe" and not writes:
         advice = _OF_READER if reads else _OF_THREAD
-    return Stuck(threads, frame, int(sum(int(each["stands_for_ns"]) for each in rows)), text.rstrip("; ") + ".", advice)
+    elif wait and wait.kind == "socket" and wait.nobody:
+        advice = _OF_SERVER
+    elif wait and wait.kind == "future" and frames.pass_through(_LOOPS)[row["stack"]]:
+        advice = _OF_LOOP
+    ns = int(sum(int(each["stands_for_ns"]) for each in rows))
+    return Stuck(threads, frame, ns, text.rstrip("; ") + ".", advice, is_behind)
 
 
 def _who(profile: Profile, threads: tuple[int, ...]) -> str:
@@ -204,7 +220,9 @@ def _what(profile: Profile, row: np.void, reason: str, wait: LastWait | None, wr
     if wait and wait.kind == "thread":
         return "the end of another thread"
     if wait and wait.kind == "future":
-        return "what a thread of a pool runs" if wait.holder >= 0 else "what a pool was given"
+        if wait.holder >= 0:
+            return "what a thread of a pool runs"
+        return "a future" if wait.nobody and "pool" not in wait.nobody else "what a pool was given"
     if reason == "lock":
         return "a lock"
     if reason == "file-lock":

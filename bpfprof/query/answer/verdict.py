@@ -21,7 +21,8 @@ from bpfprof.query.answer.device_sentences import (
     waits_for_gpu,
 )
 from bpfprof.query.answer.device_sentences import place_of as _in
-from bpfprof.query.answer.facts import MAIN_HOLDER, STUCK, Facts, facts_of
+from bpfprof.query.answer.facts import MAIN_HOLDER, STUCK, Facts
+from bpfprof.query.answer.find_facts import facts_of
 from bpfprof.query.answer.percent import percent
 from bpfprof.query.answer.training_sentences import data_bound, more_loaders, saves
 from bpfprof.query.answer.whole import Whole, whole_of_fronts
@@ -227,7 +228,7 @@ def _deadlocked(facts: Facts) -> str:
         what = "what only it could do itself" if facts.deadlock_kind == "future" else "a lock that it holds itself"
         return f"Deadlocked: {facts.deadlock} waits{where} for {what}{more}."
     where = f",{where}" if where else ""
-    what = "" if facts.deadlock_kind == "pipe" else "what "
+    what = "" if facts.deadlock_kind in ("pipe", "socket") else "what "
     return f"Deadlocked: {facts.deadlock}, each waits for {what}the next one{' has' * bool(what)}{where}{more}."
 
 
@@ -235,7 +236,9 @@ def _undo(facts: Facts) -> str:
     if facts.deadlock_kind == "future":
         return "no thread of a pool should wait for futures of that pool; give these a pool of their own"
     if facts.deadlock_kind == "pipe":
-        return "read what a child writes, and close what it reads, before waiting for it: Popen.communicate() does both"
+        return "read what a child writes, and close what it reads, before waiting for it: communicate(), Queue.get()"
+    if facts.deadlock_kind == "socket":
+        return "each waits for the other to send: one has to begin, or to answer from a thread of its own"
     if " -> " not in facts.deadlock:
         return "dump shows both places; use an RLock, or take no lock in signal handlers and __del__"
     return "dump shows each stack; take these locks in one order everywhere"
@@ -254,7 +257,8 @@ def _child(facts: Facts) -> str:
 
 def _idle(facts: Facts) -> str:
     if not facts.working_ns:
-        return "Idle: its threads wait for work" + (f", most in {facts.idle_where}." if facts.idle_where else ".")
+        what = "sleep on purpose" if facts.is_idle_asleep else "wait for work"
+        return f"Idle: its threads {what}" + (f", most in {facts.idle_where}." if facts.idle_where else ".")
     return f"Mostly idle: its busiest thread worked {percent(facts.busy_part)} of the time. Nothing stands out."
 
 

@@ -45,6 +45,8 @@ _MUTEXES = frozenset(
 # Those that wait so for the next client: one of several that accept.
 _TAKES_TURNS = frozenset(("wsgi_req_accept", "uwsgi_lock_futex", "proc_mutex_pthread_acquire", "apr_proc_mutex_lock"))
 _ACCEPTS = frozenset(("accept", "accept4", "inet_csk_accept"))
+ANSWER = "answer"  # what an event loop waits for that has asked: a kind of LastWait
+_OF_LOOPS = ("poll", ANSWER)
 WRITES = frozenset(("write", "writev", "pipe_write", "anon_pipe_write"))
 _OPENS = ("open", "openat")  # of a FIFO: until its other end is opened
 _TERMINALS = ("/dev/pts/", "/dev/tty", "/dev/console")
@@ -80,7 +82,8 @@ def settle_unended(profile: Profile, spans: npt.NDArray[np.void], frames: StackF
     is_long = rows["duration_ns"] >= (_LEAST_OF_PART_NS if profile.info.is_part else _LEAST_NS)
     rest = np.ones(len(spans), np.bool_)
     rest[places] = False
-    may_be_slow = np.isin(shares[places], (NET, DISK))
+    asks = [wait.thread for wait in profile.last_waits if wait.kind == ANSWER]
+    may_be_slow = np.isin(shares[places], (NET, DISK)) | np.isin(rows["thread"], asks)
     answered = np.flatnonzero(rest & np.isin(shares, (NET, DISK))) if may_be_slow.any() else places[:0]
     answered_ns = np.zeros(len(walls), np.int64)
     np.maximum.at(answered_ns, spans["thread"][answered], spans["duration_ns"][answered].astype(np.int64))
@@ -145,8 +148,8 @@ class _Judge:
         known, share, stack = self._known, int(self._known.shares[place]), int(row["stack"])
         reason = reason_text(int(row["reason"]))
         last = self._last.get(int(row["thread"]))
-        if last is not None and last.kind == "poll" and last.nobody:
-            return _STUCK
+        if last is not None and last.kind in _OF_LOOPS:
+            return _STUCK if last.nobody else _ASKED
         if share == HANDED or (share == LOCK and known.behind[place]):
             return _BEHIND
         if share >= IDLE:

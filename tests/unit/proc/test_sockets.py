@@ -142,3 +142,41 @@ def test_a_process_that_is_gone(names: SocketNames) -> None:
 )
 def test_addresses(text: str, expected: str) -> None:
     assert address_of(text) == expected
+
+
+def connected(family: int, address: str) -> tuple[socket.socket, socket.socket]:
+    server, client = socket.socket(family), socket.socket(family)
+    server.bind((address, 0))
+    server.listen()
+    client.connect(server.getsockname()[:2])
+    return server, client
+
+
+@pytest.mark.parametrize(("family", "address"), [(socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1")])
+def test_the_other_end_of_a_connection(names: SocketNames, family: int, address: str) -> None:
+    server, client = connected(family, address)
+    with server, client:
+        assert names.other_end(ME, inode(client)) == inode(server), "nobody has accepted it yet"
+        with server.accept()[0] as accepted:
+            names.other_end(ME, inode(accepted))  # whatever was known before
+            assert names.other_end(ME, inode(client)) == inode(accepted)
+        assert names.other_end(ME, inode(server)) == 0
+
+
+def test_the_other_end_of_a_pair(names: SocketNames) -> None:
+    one, other = socket.socketpair()
+    with one, other:
+        assert names.other_end(ME, inode(one)) == inode(other)
+    assert names.other_end(ME, 0) == names.other_end(Pid(1 << 22), 5) == 0
+
+
+def test_who_waits_for_an_answer(names: SocketNames) -> None:
+    """It was sent something, and nothing came since: times are of ms, and so are those between."""
+    server, client = connected(socket.AF_INET, "127.0.0.1")
+    with server, client, server.accept()[0] as accepted:
+        assert not names.waits_for_answer(ME, inode(client)), "it has not asked"
+        while not names.waits_for_answer(ME, inode(client)):
+            client.send(b"ask")
+        while names.waits_for_answer(ME, inode(client)):
+            accepted.send(b"answer")
+        assert not names.waits_for_answer(ME, inode(server))
