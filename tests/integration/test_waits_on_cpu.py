@@ -18,7 +18,7 @@ pytestmark = [needs_root, pytest.mark.second_tier]
 RECORD_S = 3
 BAR = 0.03
 WAITS = ("yields", "locks", "uneven", "python_spin")
-WORKS = ("compute", "even", "polite", "python_compute", "python_polite")
+WORKS = ("compute", "even", "polite", "python_compute", "python_polite", "mutexes")
 
 
 @pytest.fixture(scope="module")
@@ -112,5 +112,13 @@ def test_threads_that_spin(kind: str, policy: str, spins: Path, tmp_path: Path, 
             # A team that is even waits a little all the same, where the CPUs have other work.
             assert part <= (BAR if kind != "even" else 0.2), part
             assert report["verdict"]["bound"] not in ("spin", "gpu")
+
+    look(judge)
+
+
+def test_a_thread_that_spins_half_of_the_time(spins: Path, tmp_path: Path, look: Callable[..., None]) -> None:
+    def judge(times: float) -> None:
+        report, told = recorded(tmp_path / "it.bpfprof", times, PYTHON, program("spins.py"), spins, "half")
+        assert 0.3 < float(told) < 0.7 and abs(spun(report) - float(told)) <= BAR, (spun(report), told)
 
     look(judge)

@@ -73,6 +73,11 @@ KNOWN = {
     "idle_worker": ("bottlenecks.py", "idle", ""),
     "idle_cron": ("bottlenecks.py", "idle", ""),
     "idle_prefork": ("bottlenecks.py", "idle", ""),
+    "idle_pool": ("bottlenecks.py", "idle", ""),
+    "idle_piped": ("bottlenecks.py", "idle", ""),
+    "idle_subscriber": ("bottlenecks.py", "idle", ""),
+    "idle_listener": ("bottlenecks.py", "idle", ""),
+    "idle_executor": ("bottlenecks.py", "idle", ""),
 }
 
 SERVERS = {"upstream": "slow_http", "database": "slow_sql", "streams": "slow_sql"}

@@ -7,6 +7,7 @@ they answer slowly: the argument of others. The line that a verdict should name 
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import ctypes
 import fcntl
 import http.server
@@ -257,7 +258,72 @@ def idle_prefork() -> None:
         os.wait()
 
 
-FORK = ("shared_lock", "file_lock", "idle_worker", "idle_prefork")  # before there are threads
+def idle_pool() -> None:
+    """A pool of processes that is given something a few times a second."""
+    with multiprocessing.get_context("fork").Pool(2, die_with_parent) as pool:
+        while True:
+            pool.map(spin, [0.0005] * 4)
+            time.sleep(0.4)
+
+
+def idle_piped() -> None:
+    """A process that another one tells what to do, a few times a second."""
+    context = multiprocessing.get_context("fork")
+    own, others = context.Pipe()
+
+    def work() -> None:
+        die_with_parent()
+        while True:
+            spin(others.recv())
+            others.send("done")
+
+    context.Process(target=work).start()
+    while True:
+        own.send(0.0005)
+        own.recv()
+        time.sleep(0.4)
+
+
+def subscribed(message: bytes) -> socket.socket:
+    """A connection on which a message comes twice a second, after one line that asks for it."""
+    listening = socket.create_server(("127.0.0.1", 0))
+    if not os.fork():
+        die_with_parent()
+        connection, _ = listening.accept()
+        connection.recv(100)
+        while True:
+            connection.sendall(message)
+            time.sleep(0.5)
+    asking = socket.create_connection(listening.getsockname())
+    asking.sendall(b"subscribe\n")
+    return asking
+
+
+def idle_subscriber() -> None:
+    asking = subscribed(b"message")
+    while asking.recv(100):
+        spin(0.0005)
+
+
+def idle_listener() -> None:
+    async def listen() -> None:
+        reader, _ = await asyncio.open_connection(sock=subscribed(b"message"))
+        while await reader.read(100):
+            spin(0.0005)
+
+    asyncio.run(listen())
+
+
+def idle_executor() -> None:
+    """Threads of a pool that are given something a few times a second, by one that waits for all of it."""
+    with concurrent.futures.ThreadPoolExecutor(4) as pool:
+        while True:
+            list(pool.map(spin, [0.0005] * 4))
+            time.sleep(0.4)
+
+
+IDLE_FORKS = ("idle_worker", "idle_prefork", "idle_pool", "idle_piped", "idle_subscriber", "idle_listener")
+FORK = ("shared_lock", "file_lock", *IDLE_FORKS)  # before there are threads
 SERVE = ("slow_http", "slow_sql")  # they say where
 
 if __name__ == "__main__":

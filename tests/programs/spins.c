@@ -100,3 +100,25 @@ void polite(double seconds)
         sched_yield();
     }
 }
+
+static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+
+static void *take_turns(void *seconds)
+{
+    for (int turn = 0; turn < 10; turn++) {
+        pthread_mutex_lock(&mutex);
+        compute(*(double *)seconds / 20);
+        pthread_mutex_unlock(&mutex);
+    }
+    return NULL;
+}
+
+/* Two threads that work under one lock, which sleeps. */
+void mutexes(double seconds)
+{
+    pthread_t other;
+
+    pthread_create(&other, NULL, take_turns, &seconds);
+    take_turns(&seconds);
+    pthread_join(other, NULL);
+}
