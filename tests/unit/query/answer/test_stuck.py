@@ -233,3 +233,41 @@ def test_an_answer_or_a_disk_that_may_be_slow_is_not_stuck(reason: str) -> None:
 
 def test_an_answer_of_nobody_knows_whom_is_no_wait_for_work() -> None:
     assert verdict(hung([MAIN, wait("net")])).bound == "net"
+
+
+def test_an_event_loop_that_has_asked_is_stuck_unless_others_work() -> None:
+    made, asked = ProfileBuilder(), waited_for("answer", "fd 7: 10.0.0.5:5432")
+    made.wait(made.thread(100, "MainThread"), 2 * S, [MAIN, *LOOP], flags=2)
+    found = verdict(replace(made.build(), last_waits=(asked,)))
+    assert found.sentence.startswith("Stuck: MainThread waits for 10.0.0.5:5432 (PostgreSQL), in main (train.py:3), ")
+    assert found.sentence.endswith("; nothing has come since it asked.")
+    made.spend(made.thread(101, "worker"), ON_CPU, 2 * S, [MAIN])
+    assert verdict(replace(made.build(), last_waits=(asked,))).bound != "stuck"
+
+
+def test_who_waits_for_its_own_event_loop_is_told_to_await() -> None:
+    loop = python("BaseEventLoop._run_once", "/usr/lib/python3.12/asyncio/base_events.py", 1949)
+    result = python("Future.result", "/usr/lib/python3.12/concurrent/futures/_base.py", 451)
+    asked = waited_for("future", "a future", nobody="no other thread of its process is alive")
+    found = verdict(hung([loop, MAIN, result, wait("lock")], asked))
+    assert found.sentence.startswith("Stuck: MainThread waits for a future, in main (train.py:3), ")
+    assert found.advice.startswith("await it: ")
+
+
+def test_what_holds_up_others_is_said_before_those() -> None:
+    made = ProfileBuilder()
+    exits = python("_shutdown", "/usr/lib/python3.12/threading.py", 1583)
+    made.wait(made.thread(100, "MainThread"), 2 * S, [exits, wait("lock")])
+    made.wait(made.thread(101, "worker"), 2 * S, [MAIN, wait("file-lock")])
+    found = verdict(made.build())
+    assert found.sentence.startswith("Stuck: worker waits for the lock of a file, in main (train.py:3)"), found
+    assert found.sentence.endswith(" 1 more is stuck.")
+
+
+def test_who_sleeps_all_the_time_is_not_said_to_wait_for_work() -> None:
+    made = ProfileBuilder()
+    made.wait(made.thread(100, "MainThread"), 2 * S, [python("join", "/usr/lib/python3.12/threading.py"), wait("lock")])
+    made.wait(made.thread(101, "worker"), 2 * S, [MAIN, wait("sleep")])
+    found = verdict(made.build())
+    assert (found.bound, found.sentence) == ("idle", "Idle: its threads sleep on purpose, most in main (train.py:3).")
+    assert verdict(hung(LOOP)).sentence.startswith("Idle: its threads wait for work")
