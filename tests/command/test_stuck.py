@@ -174,7 +174,11 @@ def test_an_event_loop_that_has_asked_is_stuck(python: str, tmp_path: Path) -> N
 
 
 def test_what_only_its_own_event_loop_or_server_could_answer(tmp_path: Path) -> None:
-    said = {"loop_of_itself": "a future, in ", "own_server": "its own process has the other end, and no other thread"}
+    said = {
+        "loop_of_itself": "a future, in ",
+        "own_server": "its own process has the other end, and no other thread",
+        "in_its_thread": "a lock, for task Task-1, in ",
+    }
     for kind, text in said.items():
         path = tmp_path / f"{kind}.bpfprof"
         with stuck(PYTHON, kind) as pid:

@@ -505,6 +505,19 @@ def asked():
     asyncio.run(ask())
 
 
+def in_its_thread():
+    """A task waits for a thread, which waits for a lock that nobody gives back."""
+    import asyncio
+
+    LOCK.acquire()
+
+    async def wait():
+        threading.Timer(0, tell, ("poll",)).start()
+        await asyncio.get_running_loop().run_in_executor(None, LOCK.acquire)  # hangs
+
+    asyncio.run(wait())
+
+
 def never_woken():
     """A task waits for an event that nothing can set."""
     import asyncio

@@ -34,6 +34,7 @@ _WORKERS = (
 _GETS = (("multiprocessing/queues.py", frozenset(("get",))),)
 # Of asyncio: what waits for who has a lock, or a place of a semaphore; an Event may be what ends the program.
 _TASK_LOCKS = (("asyncio/locks.py", frozenset(("acquire",))),)
+_RUNS = (("concurrent/futures/thread.py", frozenset(("run",))),)
 _EXITS = (("threading.py", frozenset(("_shutdown",))),)
 _LOOPS = (("asyncio/base_events.py", frozenset(("_run_once", "run_forever"))),)
 # Of the recording a task's wait, at least, and how near to its end it was seen: tasks are looked at now and then.
@@ -168,7 +169,7 @@ def _stuck(profile: Profile, work: Work, rows: list[np.void], last: dict[int, La
     row, wait = rows[0], last.get(int(rows[0]["thread"]))
     if wait and wait.kind in ("poll", ANSWER):
         return _stuck_loop(profile, work, row, wait)
-    frame, reason = int(work.own[row["stack"]]), reason_text(int(row["reason"]))
+    (frame, task), reason = _where(profile, work, row, threads), reason_text(int(row["reason"]))
     is_behind = (
         reason == "lock"
         and not (wait and (wait.holder >= 0 or wait.nobody))
@@ -186,7 +187,7 @@ def _stuck(profile: Profile, work: Work, rows: list[np.void], last: dict[int, La
         what = "the end of threads that are no daemons" if exits else "a thread that does nothing"
         what = "what a pool of processes was given" if is_of_pool else what
     text = f"Stuck: {_who(profile, threads)} wait{'s' * (len(threads) == 1)} for {what}"
-    text += f", in {place_text(profile.frames[frame])}" if frame >= 0 else ""
+    text += f", for task {task}" * bool(task) + (f", in {place_text(profile.frames[frame])}" if frame >= 0 else "")
     holder = (
         _of_pool(profile, work)
         if is_of_pool
@@ -194,15 +195,35 @@ def _stuck(profile: Profile, work: Work, rows: list[np.void], last: dict[int, La
     )
     text += f", {_since(profile, rows, wait)}; {holder}"
     kind = "thread" if is_behind or (wait and wait.kind in ("thread", "future")) else reason
-    advice = _ADVICE.get(kind, _OF_THREAD)
-    if kind == "pipe" and not writes:
-        advice = _OF_READER if reads else _OF_THREAD
-    elif wait and wait.kind == "socket" and wait.nobody:
-        advice = _OF_SERVER
-    elif wait and wait.kind == "future" and frames.pass_through(_LOOPS)[row["stack"]]:
-        advice = _OF_LOOP
+    in_loop = bool(frames.pass_through(_LOOPS)[row["stack"]])
     ns = int(sum(int(each["stands_for_ns"]) for each in rows))
+    advice = _advice(kind, wait, reads, writes, in_loop)
     return Stuck(threads, frame, ns, text.rstrip("; ") + ".", advice, is_behind)
+
+
+def _advice(kind: str, wait: LastWait | None, reads: bool, writes: bool, in_loop: bool) -> str:
+    if kind == "pipe" and not writes:
+        return _OF_READER if reads else _OF_THREAD
+    if wait and wait.kind == "socket" and wait.nobody:
+        return _OF_SERVER
+    if wait and wait.kind == "future" and in_loop:
+        return _OF_LOOP
+    return _ADVICE.get(kind, _OF_THREAD)
+
+
+def _where(profile: Profile, work: Work, row: np.void, threads: tuple[int, ...]) -> tuple[int, str]:
+    """(a place in Profile.frames, -1: none; a task of asyncio, "": none): where it waits, or where the only task of its
+    process does, for this thread of a pool that runs none of the user's own code."""
+    frame, frames = int(work.own[row["stack"]]), work.stack_frames
+    if len(threads) != 1 or not frames.pass_through(_RUNS)[row["stack"]] or frames.own_depths()[row["stack"]]:
+        return frame, ""
+    tasks = _last_of_tasks(profile)
+    own = [
+        (int(work.own[task["stack"]]), profile.tasks[task["task"]].name)
+        for task in tasks
+        if profile.tasks[task["task"]].pid == profile.threads[row["thread"]].pid
+    ]
+    return own[0] if len(own) == 1 and own[0][0] >= 0 else (frame, "")
 
 
 def _who(profile: Profile, threads: tuple[int, ...]) -> str:
