@@ -75,7 +75,6 @@ KNOWN = {
     "idle_prefork": ("bottlenecks.py", "idle", ""),
     "idle_pool": ("bottlenecks.py", "idle", ""),
     "idle_piped": ("bottlenecks.py", "idle", ""),
-    "idle_subscriber": ("bottlenecks.py", "idle", ""),
     "idle_listener": ("bottlenecks.py", "idle", ""),
     "idle_executor": ("bottlenecks.py", "idle", ""),
 }
@@ -83,6 +82,7 @@ KNOWN = {
 SERVERS = {"upstream": "slow_http", "database": "slow_sql", "streams": "slow_sql"}
 SERVERS |= {kind: "slow_http" for kind, (name, *_) in KNOWN.items() if name == "services.py"}
 LIBRARIES = {"openmp": ("openmp.c", "-fopenmp"), "loop_device": ("cuda.c",)}
+_ALONE = ("loop_communication", "idle_listener")
 PACKAGES = ("flask", "django", "fastapi", "uvicorn", "httpx")
 
 
@@ -121,8 +121,8 @@ def asked(kind: str, folder: Path) -> tuple[dict[str, Any], str]:
         target = stack.enter_context(running(*command, env=environment, folder=folder))
         if kind != "crowded":
             session_first(target.pid)
-        # Who asks a service is its child, and so is the other rank.
-        alone = ("-S",) * (KNOWN[kind][0] == "services.py" or kind == "loop_communication")
+        # Who asks a service is its child, and so is the other rank, or who sends messages.
+        alone = ("-S",) * (KNOWN[kind][0] == "services.py" or kind in _ALONE)
         record(path, [target.pid], RECORD_S, *alone, "-r", RATE_HZ)
     return json.loads(bpfprof("report", path, "-f", "json").stdout), bpfprof("report", path).stdout
 

@@ -259,15 +259,15 @@ def idle_prefork() -> None:
 
 
 def idle_pool() -> None:
-    """A pool of processes that is given something a few times a second."""
+    """A pool of processes that is given something every 0.6 s."""
     with multiprocessing.get_context("fork").Pool(2, die_with_parent) as pool:
         while True:
             pool.map(spin, [0.0005] * 4)
-            time.sleep(0.4)
+            time.sleep(0.6)
 
 
 def idle_piped() -> None:
-    """A process that another one tells what to do, a few times a second."""
+    """A process that another one tells what to do, every 0.6 s."""
     context = multiprocessing.get_context("fork")
     own, others = context.Pipe()
 
@@ -281,11 +281,11 @@ def idle_piped() -> None:
     while True:
         own.send(0.0005)
         own.recv()
-        time.sleep(0.4)
+        time.sleep(0.6)
 
 
 def subscribed(message: bytes) -> socket.socket:
-    """A connection on which a message comes twice a second, after one line that asks for it."""
+    """A connection on which a message comes each 0.6 s, after one line that asks for it."""
     listening = socket.create_server(("127.0.0.1", 0))
     if not os.fork():
         die_with_parent()
@@ -293,16 +293,10 @@ def subscribed(message: bytes) -> socket.socket:
         connection.recv(100)
         while True:
             connection.sendall(message)
-            time.sleep(0.5)
+            time.sleep(0.6)
     asking = socket.create_connection(listening.getsockname())
     asking.sendall(b"subscribe\n")
     return asking
-
-
-def idle_subscriber() -> None:
-    asking = subscribed(b"message")
-    while asking.recv(100):
-        spin(0.0005)
 
 
 def idle_listener() -> None:
@@ -315,14 +309,14 @@ def idle_listener() -> None:
 
 
 def idle_executor() -> None:
-    """Threads of a pool that are given something a few times a second, by one that waits for all of it."""
+    """Threads of a pool that are given something every 0.6 s, by one that waits for all of it."""
     with concurrent.futures.ThreadPoolExecutor(4) as pool:
         while True:
             list(pool.map(spin, [0.0005] * 4))
-            time.sleep(0.4)
+            time.sleep(0.6)
 
 
-IDLE_FORKS = ("idle_worker", "idle_prefork", "idle_pool", "idle_piped", "idle_subscriber", "idle_listener")
+IDLE_FORKS = ("idle_worker", "idle_prefork", "idle_pool", "idle_piped", "idle_listener")
 FORK = ("shared_lock", "file_lock", *IDLE_FORKS)  # before there are threads
 SERVE = ("slow_http", "slow_sql")  # they say where
 

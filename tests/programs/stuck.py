@@ -481,7 +481,7 @@ def silent_pair():
 def own_server():
     """A server that asks itself while it answers, and has one thread."""
     server = listener()
-    in_child(lambda: socket.create_connection(server.getsockname()))
+    in_child(lambda: (socket.create_connection(server.getsockname()), server.close()))
     server.accept()
     client = socket.create_connection(server.getsockname())
     client.sendall(b"GET / HTTP/1.0\r\n\r\n")
@@ -494,7 +494,6 @@ def asked():
     import asyncio
 
     server = listener()
-    in_child(server.accept)
 
     async def ask():
         reader, writer = await asyncio.open_connection(*server.getsockname())
