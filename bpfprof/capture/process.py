@@ -140,6 +140,7 @@ class Process:
     cgroup: str = ""
     rank: str | None = None  # RecordedProcess.rank; None: its environment was not read yet
     given_name: str = ""  # what its program calls it
+    parent_pid: int = 0  # of who made it, or whose child it was when it was seen first; 0: not known
     codes: ProcessCodes = field(init=False)
 
     def __post_init__(self) -> None:
@@ -162,6 +163,7 @@ class Process:
             self.cgroup = cgroup_of(self.pid) or self.cgroup
             if self.rank is None:
                 self.rank = tasks.process_rank(self.pid)
+            self.parent_pid = self.parent_pid or int(tasks.parent(self.pid) or 0)
 
     @contextlib.contextmanager
     def being_looked_at(self) -> Iterator[None]:
@@ -193,7 +195,7 @@ class Process:
         row = RecordedProcess(self.pid, self.name, self.command_line, note=self.note)
         row.is_kernel_thread = self.state is State.KERNEL_THREAD
         row.namespace_pid, row.cgroup, row.is_unread = self.namespace_pid, self.cgroup, self.is_unread
-        row.rank, row.given_name = self.rank or "", self.given_name
+        row.rank, row.given_name, row.parent_pid = self.rank or "", self.given_name, self.parent_pid
         found = self.interpreter
         if found is not None:
             row.interpreter, row.version, row.build = "cpython", found.version_text, found.build

@@ -329,6 +329,7 @@ class Processes:
         child = Process(self._count, pid, 0, parent.name, parent.command_line, parent.state, parent.until_s)
         child.interpreter, child.note, child.is_unread = parent.interpreter, parent.note, parent.is_unread
         child.rank, child.codes = parent.rank, parent.codes.forked(child.index, child.read_code)
+        child.parent_pid = int(parent.pid)
         # It runs what its parent runs now, or ran when it ended without having been looked at.
         if child.state is State.CHANGING or (child.note == ENDED.reason and not is_gone):
             child.interpreter, child.state = None, State.STARTING

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from bpfprof.commands.options import RECORDING_SUFFIX
-from bpfprof.commands.outputs import encoded, open_output, open_temporary, remove_output, tell, write_whole
+from bpfprof.commands.outputs import encoded, has_name, open_output, open_temporary, remove_output, tell, write_whole
 from bpfprof.dataclass import dataclass
 from bpfprof.errors import LaunchError, OutputError, TargetError, UnsupportedError, UsageError
 from bpfprof.proc.caller import caller_ids
@@ -52,6 +52,8 @@ class Result:
         if self.file is not None:
             if report is not None:
                 write_whole(self.file.fileno(), self.path, report, self.caller)
+            if not has_name(self.path, self.file.fileno(), self.caller):
+                tell(f"bpfprof: {self.path} was renamed or removed meanwhile; what was written is in that file")
             return
         assert self.stream is not None
         with self.stream:

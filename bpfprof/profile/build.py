@@ -346,4 +346,5 @@ class _Builder:
             process.is_kernel_thread,
             process.rank,
             process.given_name,
+            process.parent_pid,
         )

@@ -357,4 +357,5 @@ def _thread_time(
         is_kernel_thread=process.is_kernel_thread,
         rank=process.rank,
         given_process_name=process.given_name,
+        parent_pid=process.parent_pid,
     )

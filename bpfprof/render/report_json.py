@@ -145,6 +145,7 @@ def _threads(profile: Profile, work: Work) -> list[dict[str, Any]]:
                 "pid": int(thread.pid),
                 "tid": int(thread.tid),
                 "process": printable(thread.process_name),
+                "parent_pid": thread.parent_pid or None,
                 "name": printable(thread.thread_name),
                 "wall_s": _seconds(thread.wall_ns),
                 **times,

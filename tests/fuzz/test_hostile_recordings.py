@@ -15,7 +15,7 @@ from tests.unit.recording.hand_made import file_bytes
 # and one that grows with the square 10 to 100 times as much.
 CPU_S = 8
 SIZE = 300
-LARGE = {"gil_of_many_holders": 3000, "one_lock_of_all": 1000}
+LARGE = {"gil_of_many_holders": 3000, "one_lock_of_all": 1000, "waits_in_different_calls": 3000}
 # Each attack is read in one of these ways, and in that which made most of it.
 WAYS = ("report", "report -f json", "report -f tree", "report -f collapsed", "report -f waits", "offcpu --by task")
 WORST = {

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bpfprof.account.holding import held_parts, holders_of
+from bpfprof.account.holding import held_parts, holders_of, most_whole
 from bpfprof.model.profile import Profile
 from bpfprof.model.samples import UNSAMPLED, WAIT_DTYPE, WAITS_FOR_GIL, WakerKind
 from bpfprof.model.spans import ThreadState
@@ -202,6 +202,30 @@ def test_parts_against_a_count_of_every_nanosecond(seed: int) -> None:
             before = [it for it in order if start[it] <= moment and holder[it] != 1]
             expected[number, key[before[-1]] if before else -1] += 1
     assert found.tolist() == expected.tolist()
+
+
+@pytest.mark.parametrize("most", [1, 2, 3])
+def test_of_many_holders_some_are_told_and_the_rest_is_not_known(most: int) -> None:
+    """The rest is one part; nothing is lost, and no holder has more than it had."""
+    start, key = np.arange(0, 1000, 10), np.arange(100) % 5
+    holders = holders_of(start, np.zeros(100, np.int64), key)
+    begin, end = np.array([5, 203, 900], np.int64), np.array([195, 207, 1000], np.int64)
+    whole, cut = (np.zeros((3, 6), np.int64) for _ in range(2))
+    for found, limit in ((whole, 1000), (cut, most)):
+        row, part_key, _, ns = held_parts(holders, 1, begin, end, limit)
+        np.add.at(found, (row, part_key), ns)
+        assert np.bincount(row).max() <= limit + 3
+    assert cut.sum(axis=1).tolist() == whole.sum(axis=1).tolist() == (end - begin).tolist()
+    assert (cut[:, :-1] <= whole[:, :-1]).all() and (cut[[0, 2], -1] > 0).all() and not whole[:, -1].any()
+    assert cut[1].tolist() == whole[1].tolist(), "what has no more holders is as it was"
+
+
+def test_how_much_is_told_has_a_bound_however_many_wait_for_however_many_holders() -> None:
+    holders = holders_of(np.arange(30_000), np.zeros(30_000, np.int64), np.arange(30_000))
+    rows, changes = 2_000, 30_000
+    begin, end = np.zeros(rows, np.int64), np.full(rows, changes, np.int64)
+    assert most_whole(holders, begin, end, rows) * rows < rows * changes / 100
+    assert most_whole(holders, begin[:2], end[:2], 2) >= changes - 2, "of a few all"
 
 
 @pytest.mark.second_tier

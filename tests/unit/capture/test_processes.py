@@ -154,6 +154,7 @@ def test_a_child_is_looked_at_whatever_was_known_of_its_parent(
         inbox._follow_births(events)
         processes.follow_time()
         process = processes.by_pid[Pid(child)]
+        assert process.recorded().parent_pid == me
         if heard[-1] == "EXEC":
             assert process.state is State.CHANGING
         else:
@@ -256,7 +257,7 @@ def test_of_processes_that_are_gone_nothing_is_asked(monkeypatch: pytest.MonkeyP
         pass
     pid, tid = Pid(child.pid), Tid(child.pid)
     asked: list[str] = []
-    for name in ("process_name", "process_command_line", "thread_name", "process_rank", "namespace_pid"):
+    for name in ("process_name", "process_command_line", "thread_name", "process_rank", "namespace_pid", "parent"):
         monkeypatch.setattr(processes_module.tasks, name, lambda *_, name=name: asked.append(name))
     processes.gone.told([pid])
     processes.born(pid, tid, Pid(0), 1000)

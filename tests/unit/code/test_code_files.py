@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import sys
+from dataclasses import replace
 from typing import cast
 
 from bpfprof.code.files import CodeFiles
+from bpfprof.elf.image import ElfImage
 from bpfprof.elf.symbols.debug_files import open_inside
 from bpfprof.kernel.unwind_memory import UnwindMemory
 from bpfprof.model.ids import Pid
@@ -37,3 +39,17 @@ def test_the_root_directory_of_a_process_that_is_gone() -> None:
     os.close(open_inside(root, sys.executable))
     files.close()
     assert not os.path.exists(root)
+
+
+def test_a_vdso_is_bpfprofs_own_whatever_a_target_has_in_its_place() -> None:
+    """The first process that is met counts for all, and may have written into its own."""
+    files = CodeFiles.start(cast(UnwindMemory, FakeMemory()))
+    own = next(mapping for mapping in read_maps(Pid(os.getpid())) if mapping.path == "[vdso]")
+    of_another = replace(own, start=own.start + (1 << 20), end=own.end + (1 << 20))
+    found = files.of_mapping(Pid(1 << 22), of_another)
+    assert found is not None and found.image is not None and not found.note
+    with open("/proc/self/mem", "rb", buffering=0) as memory:
+        memory.seek(own.start)
+        assert ElfImage.from_bytes(memory.read(own.end - own.start), "own").build_id == found.image.build_id
+    assert files.of_mapping(Pid(os.getpid()), own) is found
+    files.close()

@@ -102,6 +102,15 @@ def test_a_device_is_refused(device: str) -> None:
     refused(Path(device), "not a regular file")
 
 
+@pytest.mark.parametrize("path", ["/proc/self/comm", "/proc/self/oom_score_adj"])
+def test_what_the_kernel_makes_of_a_file_is_no_output(path: str) -> None:
+    """It looks like a regular file, and takes part of what is written."""
+    before = Path(path).read_bytes()
+    with pytest.raises(UsageError, match="not a regular file"):
+        open_output(Path(path), None)
+    assert Path(path).read_bytes() == before
+
+
 @pytest.mark.parametrize("write", [open_output, lambda path, caller: write_output(path, "a report", caller)])
 def test_two_do_not_write_one_file(write: Callable[[Path, None], object], tmp_path: Path) -> None:
     """A report does not replace a recording that is being made, either."""

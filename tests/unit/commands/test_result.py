@@ -60,3 +60,15 @@ def test_one_that_cannot_be_kept_is_not_silent(tmp_path: Path, capsys: pytest.Ca
     (tmp_path / "x.bpfprof").mkdir()
     result.out_of_time()
     assert "could not be kept" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("is_renamed", [False, True])
+def test_a_file_that_was_renamed_meanwhile_is_told(
+    is_renamed: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    result = recorded(tmp_path / "x.svg")
+    if is_renamed:
+        (tmp_path / "x.svg").rename(tmp_path / "moved")
+    result.write("a picture")
+    assert ((tmp_path / ("moved" if is_renamed else "x.svg")).read_text()) == "a picture"
+    assert ("x.svg was renamed or removed meanwhile" in capsys.readouterr().err) == is_renamed
