@@ -54,6 +54,7 @@ def render_off_cpu(profile: Profile, options: RenderOptions) -> str:
         options.function_only,
         options.hide_idle,
         options.with_idle,
+        work.serve_nobody,
         merged,
     )
     details = WaitDetails(profile, groups.by, options, merged, work.locks)

@@ -91,7 +91,7 @@ def page_tables(profile: Profile, work: Work, groups: Groups, options: RenderOpt
         "threads": _threads(profile, groups),
         "concurrency": concurrency_table(profile),
         "frames": _frames(profile, options),
-        "waits": _waits(profile, options),
+        "waits": _waits(profile, work, options),
         "locks": _locks(profile, work),
         "gil": _gil(profile, groups),
         "quality": _quality(profile),
@@ -182,8 +182,8 @@ def _mark(frame: Frame) -> int:
     return KINDS.index("lost") if frame.kind in MARKS else -1
 
 
-def _waits(profile: Profile, options: RenderOptions) -> list[dict[str, Any]]:
-    groups = group_waits(profile, "function", _GROUPS)
+def _waits(profile: Profile, work: Work, options: RenderOptions) -> list[dict[str, Any]]:
+    groups = group_waits(profile, "function", _GROUPS, idle_threads=work.serve_nobody)
     details = WaitDetails(profile, "function", options)
     return [_wait(details, group) for group in (*groups.groups, *groups.idle)]
 

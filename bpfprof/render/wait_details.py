@@ -12,13 +12,14 @@ from bpfprof.model.profile import Profile
 from bpfprof.model.reasons import REASONS
 from bpfprof.model.spans import LOCK_ADDRESS
 from bpfprof.model.states import reason_text
+from bpfprof.query.code.folded_names import folded_name
 from bpfprof.query.code.functions import is_of_scheduler, wait_owners
 from bpfprof.query.code.origins import is_runtime, native_origin
 from bpfprof.query.code.stack_frames import StackFrames
 from bpfprof.query.tables.groups import WaitGroup
 from bpfprof.query.tables.merging import MergedThreads
 from bpfprof.query.threads.containers import container_label
-from bpfprof.query.waits.chains import WokenBy, waker_name
+from bpfprof.query.waits.chains import WokenBy, thread_name, waker_name
 from bpfprof.render.columns import COLUMNS, filled, percent_text, shortened, width
 from bpfprof.render.formats import RenderOptions
 from bpfprof.render.gil_table import holder_text, largest, others_text
@@ -188,13 +189,13 @@ class WaitDetails:
                 was_in = f" in {self._functions[step.owner]}" if step.owner >= 0 else ""
                 begin = [shortened(f"why it was late: {self._reason(step.reason)}{was_in}", room) + ","]
             else:
-                is_thread = self._profile.wakers[step.waker].kind == "thread"
+                is_thread = self._profile.wakers[step.wakers[0]].kind == "thread"
                 verb = "woken" if self._by != "lock" else "released" if is_thread else "ended"
-                if group.waker_count > 1:
-                    more.append(f"and by {counted(group.waker_count - 1, 'other')}")
+                if others := group.waker_count - len(step.wakers):
+                    more.append(f"and by {counted(others, 'other')}")
                 if step.unknown_ns * 100 >= step.all_ns:
                     more.append(f"not known {percent_text(step.unknown_ns, step.all_ns, 0)}")
-            who = shortened(f"{verb} by {self._waker(step.waker, group)}", room - len(", >99%"))
+            who = shortened(f"{verb} by {self._wakers_text(step.wakers, group)}", room - len(", >99%"))
             begin += [who, where[0]] if where else [f"{who}, {percent_text(step.ns, step.all_ns, 0)}"]
             lines += filled(_sentence([indent + begin[0], *begin[1:]], more), indent=indent + "  ")
         return lines
@@ -238,15 +239,25 @@ class WaitDetails:
         owner = wait_owners(self._profile.frames, [self._profile.stacks[stack]])[0]
         return self._labels[owner] if owner >= 0 else "(no function known)"
 
+    def _wakers_text(self, numbers: Sequence[int], group: WaitGroup) -> str:
+        """As _waker(); `40 threads (worker_0..39)` of several."""
+        if len(numbers) == 1:
+            return self._waker(numbers[0], group)
+        names = [thread_name(self._profile.wakers[number], self._profile.threads) or "?" for number in numbers]
+        return f"{len(numbers):,} threads ({printable(folded_name(names))}){self._of_process(numbers[0], group)}"
+
     def _waker(self, number: int, group: WaitGroup) -> str:
         """As waker_name(); with its process if that is not the one of the thread that waited most."""
         waker = self._profile.wakers[number]
         if waker.kind != "thread":
             return _KINDS.get(waker.kind, printable(waker.kind))
-        name = printable(waker_name(waker, self._profile.threads))
+        return printable(waker_name(waker, self._profile.threads)) + self._of_process(number, group)
+
+    def _of_process(self, number: int, group: WaitGroup) -> str:
+        waker = self._profile.wakers[number]
         if waker.pid == self._profile.threads[group.threads[0].value].pid:
-            return name
-        return f"{name} of process {printable(waker.process_name) or '?'} ({waker.pid})"
+            return ""
+        return f" of process {printable(waker.process_name) or '?'} ({waker.pid})"
 
 
 def _sentence(pieces: list[str], more: Sequence[str]) -> list[str]:

@@ -15,10 +15,11 @@ from bpfprof.model.states import reason_number
 from bpfprof.query.code.functions import Ints, function_of_frames, merged_stacks, owner_functions, wait_owners
 from bpfprof.query.tables.merging import MergedThreads
 from bpfprof.query.threads.containers import container_label
-from bpfprof.query.waits.chains import WokenBy, holders_in, woken_by
+from bpfprof.query.waits.chains import WokenBy, alike_wakers, holders_in, woken_by
 from bpfprof.query.work.waits import Waits, lock_owners, waits_of
 
 _FILE_LOCK = reason_number("file-lock")
+_OF_WORK = [reason_number(word) for word in ("disk", "gil")]  # whoever waits so has something to do
 
 
 @dataclass(frozen=True)
@@ -88,6 +89,7 @@ class _Context:
     functions: Ints  # of each stack, as owner_functions()
     owners: Ints  # as wait_owners()
     wakers: Ints  # of each its thread
+    alike: Ints  # as alike_wakers()
     waker_depth: int
     merged: MergedThreads | None
 
@@ -100,17 +102,22 @@ def group_waits(
     merge_lines: bool = False,
     hide_idle: bool = False,
     with_idle: bool = False,
+    idle_threads: npt.NDArray[np.bool_] | None = None,
     merged: MergedThreads | None = None,
 ) -> WaitGroups:
     """By stack, reason, thread, container, function, waker or lock; at most `limit` groups, and as many idle ones.
 
-    with_idle: idle waits are like others. merged: threads that count as one. Raises ValueError without spans.
+    with_idle: idle waits are like others. idle_threads: whose waits are idle, too. merged: threads that count as one.
+    Raises ValueError without spans.
     """
     waits = waits_of(profile)
+    if idle_threads is not None:
+        waits.rows["is_idle"] |= idle_threads[waits.rows["thread"]] & ~np.isin(waits.rows["reason"], _OF_WORK)
     waits.rows["is_idle"] &= not with_idle
     owners = np.array(wait_owners(profile.frames, profile.stacks), np.int64)
     wakers = np.array([waker.thread for waker in profile.wakers], np.int64)
-    context = _Context(profile, waits, by, owner_functions(profile.frames, owners), owners, wakers, waker_depth, merged)
+    functions, alike = owner_functions(profile.frames, owners), alike_wakers(profile)
+    context = _Context(profile, waits, by, functions, owners, wakers, alike, waker_depth, merged)
     rows = waits.rows
     total_ns = rows["total_ns"]
     hidden_idle_ns = int(total_ns[rows["is_shown"] & rows["is_idle"]].sum()) if hide_idle else 0
@@ -197,7 +204,7 @@ def _group(context: _Context, places: Ints) -> WaitGroup:
         lock=int(rows["lock"][first]) if context.by == "lock" else 0,
         waker=int(rows["waker"][first]) if context.by == "waker" else 0,
         waker_count=int((wakers > 0).sum()),
-        woken_by=woken_by(context.waits, context.wakers, context.functions, places, context.waker_depth),
+        woken_by=woken_by(context.waits, context.wakers, context.functions, context.alike, places, context.waker_depth),
         holders=holders_in(
             held["holder"].astype(np.int64) - 1,
             held["holder_stack"],

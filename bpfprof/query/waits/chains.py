@@ -10,26 +10,30 @@ import numpy as np
 from bpfprof import array_types as npt
 from bpfprof.dataclass import dataclass
 from bpfprof.model.grouping import Total, group_numbers, sums_by, totals_of
+from bpfprof.model.ids import Pid
 from bpfprof.model.profile import Profile, ThreadTime, Waker
 from bpfprof.model.rows import blocks, one_after_another, picked
 from bpfprof.model.spans import WAIT_TIME_DTYPE, ThreadState
 from bpfprof.model.states import reason_number
+from bpfprof.query.code.folded_names import role_name
 from bpfprof.query.code.functions import Ints, owner_functions, wait_owners
 from bpfprof.query.work.waits import Waits, wait_times
+
+_MANY_ALIKE = 4  # wakers of one process and role
 
 Floats = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)
 class WokenBy:
-    """What ended most of the time of some waits. waker: a place in Profile.wakers.
+    """What ended most of the time of some waits. wakers: places in Profile.wakers, of several that are alike each.
 
-    `functions`: where the waker was, by time, places in Profile.frames, -1: not known; they sum to its part of all_ns,
+    `functions`: where they were, by time, places in Profile.frames, -1: not known; they sum to its part of all_ns,
     the time of the waits; unknown_ns: of those that nobody is known to have ended. `reason`: what the waits that it
     ended were mostly for, see model.states; `owner`: the function they were mostly in, as in `functions`.
     """
 
-    waker: int
+    wakers: tuple[int, ...]
     functions: tuple[Total, ...]
     all_ns: int
     unknown_ns: int
@@ -38,7 +42,7 @@ class WokenBy:
 
     @property
     def ns(self) -> int:
-        """Of all_ns, what this waker ended."""
+        """Of all_ns, what it ended."""
         return sum(share.ns for share in self.functions)
 
 
@@ -63,12 +67,28 @@ def thread_name(waker: Waker, threads: Sequence[ThreadTime]) -> str:
     return threads[waker.thread].thread_name if 0 <= waker.thread < len(threads) else waker.thread_name
 
 
-def woken_by(waits: Waits, threads: Ints, functions: Ints, places: Ints, depth: int) -> tuple[WokenBy, ...]:
+def alike_wakers(profile: Profile) -> Ints:
+    """For each waker, from 1 on, the first of many threads of its process whose names differ by their numbers alone;
+    itself where those are few."""
+    found: dict[tuple[Pid, str], list[int]] = {}
+    for number, waker in enumerate(profile.wakers, 1):
+        if waker.kind == "thread":
+            found.setdefault((waker.pid, role_name(thread_name(waker, profile.threads))), []).append(number)
+    first = np.arange(len(profile.wakers) + 1)
+    for numbers in found.values():
+        if len(numbers) >= _MANY_ALIKE:
+            first[numbers] = numbers[0]
+    return first
+
+
+def woken_by(
+    waits: Waits, threads: Ints, functions: Ints, alike: Ints, places: Ints, depth: int
+) -> tuple[WokenBy, ...]:
     """Who ended the waits of the rows at these places for most of their time; then who ended the wait of that thread
     before.
 
     threads: for each waker, -1: none of the profile's. functions: for each stack the frame of its function, -1: none.
-    Ends after `depth`, or where nothing is known.
+    alike: as alike_wakers(). Ends after `depth`, or where nothing is known.
     """
     chain: list[WokenBy] = []
     weights = waits.rows["total_ns"][places]
@@ -76,7 +96,8 @@ def woken_by(waits: Waits, threads: Ints, functions: Ints, places: Ints, depth: 
     found: tuple[npt.NDArray[np.integer[Any]], Floats] | None = None
     functions = np.append(functions, -1)
     while len(places):
-        wakers = waits.rows["waker"][places]
+        single = waits.rows["waker"][places]
+        wakers = alike[single]
         known = wakers > 0
         if not known.any():
             break
@@ -85,7 +106,7 @@ def woken_by(waits: Waits, threads: Ints, functions: Ints, places: Ints, depth: 
         of_best, of_chosen = places[chosen], weights[chosen]
         chain.append(
             WokenBy(
-                best.value - 1,
+                tuple((np.unique(single[chosen]).astype(np.int64) - 1).tolist()),
                 totals_of(functions[waits.rows["waker_stack"][of_best].astype(np.int64) - 1], of_chosen),
                 int(weights.sum()),
                 int(weights[~known].sum()),
@@ -93,14 +114,17 @@ def woken_by(waits: Waits, threads: Ints, functions: Ints, places: Ints, depth: 
                 totals_of(functions[waits.rows["stack"][of_best]], of_chosen)[0].value,
             )
         )
-        thread = int(threads[best.value - 1])
+        # Of several the one with most time tells more.
+        most = totals_of(single[chosen], of_chosen)[0].value
+        of_best, of_chosen = places[single == most], weights[single == most]
+        thread = int(threads[most - 1])
         if len(chain) >= depth or thread < 0:
             break
         if found is None:
             its_waits = waits.of_rows(of_best)
             found = its_waits, waits.stand_for_ns(its_waits)
         else:
-            by_best = waits.rows["waker"][waits.row_of[found[0]]] == best.value
+            by_best = waits.rows["waker"][waits.row_of[found[0]]] == most
             found = found[0][by_best], found[1][by_best]
         before = waits.before(found[0], thread)
         found = before[before >= 0], found[1][before >= 0]

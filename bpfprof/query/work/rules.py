@@ -244,8 +244,8 @@ RULES = (
 )
 
 
-def shares_of_spans(facts: SpanFacts) -> tuple[Ints, Bools]:
-    """(a place in SHARES, IDLE or HANDED for each span, which are stuck).
+def shares_of_spans(facts: SpanFacts) -> tuple[Ints, Bools, Bools]:
+    """(a place in SHARES, IDLE or HANDED for each span, which are stuck, which threads serve nobody).
 
     After the rules comes what depends on threads as a whole: who was waited for, what hangs, who serves nobody.
     """
@@ -265,4 +265,4 @@ def shares_of_spans(facts: SpanFacts) -> tuple[Ints, Bools]:
     shares[waits & (shares == CHILD) & np.isin(facts.pids, [*profile.info.above_pids])] = IDLE
     shares = like_those_with_stacks(spans, shares, waits, facts.stack_frames)
     shares[serve_nobody[facts.thread] & ~facts.on_cpu & ~stuck & ~np.isin(shares, (READY, DISK, GIL))] = IDLE
-    return shares, stuck
+    return shares, stuck, serve_nobody

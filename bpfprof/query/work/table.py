@@ -73,6 +73,8 @@ class Work:
     idle_spans: whether the row of each of Profile.spans has the share IDLE. Waits of an event loop whose tasks waited
     for requests in the meantime are among them, though their time is not: worked_spans() cuts it out. served: those.
     span_locks: the number of each one's lock, 0: none. stuck: the spans of waits that did not end, and are for no work.
+    serve_nobody: for each thread of a process that runs Python whether a library keeps it for itself, and no one waits
+    for it.
     """
 
     rows: npt.NDArray[np.void]
@@ -85,6 +87,7 @@ class Work:
     span_locks: Ints
     served: tuple[Requests, ...] = ()
     stuck: npt.NDArray[np.void] = field(default_factory=lambda: np.zeros(0, SPAN_DTYPE))
+    serve_nobody: Bools = field(default_factory=lambda: np.zeros(1, np.bool_))
 
     def thread_kinds(self, thread_count: int) -> list[list[int]]:
         """Nanoseconds of each thread by kinds_of()."""
@@ -133,7 +136,8 @@ def work_of(profile: Profile, with_wakers: bool = False) -> Work:
     is_cpu = spans["state"] == ThreadState.ON_CPU
     cpu_ns = sums_by(spans["stack"][is_cpu], spans["stands_for_ns"][is_cpu].astype(np.int64), len(profile.stacks))
     waiting = StackWaits(stack_frames, cpu_ns)
-    shares, is_stuck = shares_of_spans(SpanFacts(profile, spans, stack_frames, waiting, fought))
+    shares, is_stuck, serve_nobody = shares_of_spans(SpanFacts(profile, spans, stack_frames, waiting, fought))
+    in_python = stack_frames.innermost_python() >= 0
     is_parked = stack_frames.have([frame.name in _PARKING_LOT for frame in profile.frames])
     locks, lock = numbered_locks(spans, shares == LOCK, pids, functions, is_parked)
     reason = np.where(spans["state"] == ThreadState.OFF_CPU, spans["reason"], 0)
@@ -159,6 +163,7 @@ def work_of(profile: Profile, with_wakers: bool = False) -> Work:
         span_locks,
         served,
         picked(spans, is_stuck),
+        serve_nobody & np.isin(pids, pids[np.unique(spans["thread"][in_python[spans["stack"]]])]),
     )
 
 

@@ -13,7 +13,8 @@ from bpfprof.model.states import reason_text
 from bpfprof.model.statuses import Status
 from bpfprof.query.tables.groups import WaitGroups, group_waits
 from bpfprof.query.waits.chains import gil_waits, waker_name
-from bpfprof.render.formats import GROUPINGS
+from bpfprof.render.formats import GROUPINGS, RenderOptions
+from bpfprof.render.off_cpu import render_off_cpu
 from tests.unit.measured import least_cpu_s
 from tests.unit.render.profiles import MS, READY, ProfileBuilder, empty_profile, native, python, wait, waiting_profile
 
@@ -112,14 +113,34 @@ def test_who_woke_and_who_had_woken_the_waker() -> None:
     first, second = lock.woken_by
     wakers, frames = profile.wakers, profile.frames
     assert (
-        waker_name(wakers[first.waker], profile.threads) == "thread producer (101)"
+        waker_name(wakers[first.wakers[0]], profile.threads) == "thread producer (101)"
         and frames[first.functions[0].value].name == "Queue.put"
     )
     assert (first.ns, first.all_ns, first.unknown_ns) == (1_404 * MS, 1_540 * MS, 0) and lock.waker_count == 2
-    assert waker_name(wakers[second.waker], profile.threads) == "timer" and second.functions[0].value == -1
+    assert waker_name(wakers[second.wakers[0]], profile.threads) == "timer" and second.functions[0].value == -1
     assert frames[second.owner].name == "produce" and second.ns == second.all_ns
     assert group_waits(profile, "stack", 10, waker_depth=1).groups[1].woken_by == (first,)
     assert group_waits(profile, "stack", 10, waker_depth=9).groups[1].woken_by == (first, second)
+
+
+@pytest.mark.parametrize("count", [3, 40])
+def test_many_wakers_of_one_role_are_one(count: int) -> None:
+    """Threads that live for one request each; what comes before is of the one with most."""
+    made = ProfileBuilder()
+    waiter = made.thread(100, "MainThread")
+    for number in range(count):
+        thread = made.thread(200 + number, f"request_{number}")
+        made.wait(thread, MS, [python("nap"), wait("sleep")], waker=made.waker("timer"))
+        made.wait(waiter, (number + 1) * MS, [python("f"), wait("lock")], waker=made.thread_waker(thread))
+    profile = made.build()
+    group = next(group for group in group_waits(profile, "function", 9).groups if group.threads[0].value == waiter)
+    first, second = group.woken_by
+    names = {waker_name(profile.wakers[number], profile.threads) for number in first.wakers}
+    assert len(names) == (count if count > 3 else 1) and f"thread request_{count - 1} ({199 + count})" in names
+    assert first.ns == (first.all_ns if count > 3 else count * MS) and group.waker_count == count
+    assert [profile.wakers[number].kind for number in second.wakers] == ["timer"]
+    text = render_off_cpu(profile, RenderOptions(by="function"))
+    assert ("woken by 40 threads (request_0..39), 100%" in text) == (count == 40), text
 
 
 def test_what_comes_before_is_of_the_waits_that_the_waker_ended() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bpfprof.model.profile import Profile
+from bpfprof.query.tables.groups import group_waits
 from bpfprof.query.work.shares import DEVICE, IDLE, OTHER
 from bpfprof.query.work.table import work_of
 from tests.unit.render.profiles import MS, OFF_CPU, ON_CPU, ProfileBuilder, native, python, wait
@@ -57,3 +58,21 @@ def test_nor_one_of_which_that_is_not_known() -> None:
     for _ in range(20):
         made.spend(worker, OFF_CPU, 100 * MS, IOCTL)
     assert IDLE not in of_thread(made.build(), worker)
+
+
+def test_off_the_cpu_what_they_wait_for_is_apart() -> None:
+    """In a process that runs Python; what waits for a disk has something to do, and so may a thread of a C program."""
+    made = ProfileBuilder()
+    main, poller, reader = made.thread(100, "MainThread"), made.thread(101), made.thread(102)
+    other, thread = made.thread(200, "server", pid=200), made.thread(201, pid=200)
+    read = [native("clone3"), native("read", "/srv/libdriver.so"), wait("disk")]
+    for _ in range(20):
+        made.wait(main, 100 * MS, [MAIN, wait("sleep")])
+        made.wait(poller, 100 * MS, POLL)
+        made.wait(reader, 100 * MS, read)
+        made.wait(other, 100 * MS, [native("main"), wait("net")])
+        made.wait(thread, 100 * MS, [native("clone3"), native("work", "/srv/server"), wait("net")])
+    profile = made.build()
+    found = group_waits(profile, "thread", 10, idle_threads=work_of(profile).serve_nobody)
+    assert sorted(group.threads[0].value for group in found.groups) == [main, reader, other, thread]
+    assert [group.threads[0].value for group in found.idle] == [poller]
