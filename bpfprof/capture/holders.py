@@ -27,7 +27,7 @@ from bpfprof.cpython.objects import Objects
 from bpfprof.cpython.thread_state import ThreadStateRef
 from bpfprof.cpython.threading_waits import ThreadingWaits
 from bpfprof.model.ids import Pid, Tid
-from bpfprof.model.now import WaitsFor
+from bpfprof.model.now import GIL, WaitsFor
 from bpfprof.model.samples import FD_CALLS, SOCKET_CALLS
 from bpfprof.model.syscalls import syscall_name
 from bpfprof.proc import tasks
@@ -133,7 +133,7 @@ class Holders:
         """Of a thread and its call. None when it waits for nothing that has a name: a time, or what is not known."""
         name = syscall_name(call.number) if call.number >= 0 else ""
         if reason == "gil":
-            return WaitsFor("gil", "GIL", self._gil_tid, self._process.pid if self._gil_tid else None)
+            return WaitsFor(GIL, "GIL", self._gil_tid, self._process.pid if self._gil_tid else None)
         if name == "futex":
             return self._lock(tid, call)
         if reason == "child":

@@ -26,7 +26,7 @@ from bpfprof.dataclass import dataclass
 from bpfprof.errors import TargetError
 from bpfprof.kernel.events import ThreadTable
 from bpfprof.model.ids import Pid, Tid
-from bpfprof.model.now import OF_PROCESSES, OF_THREADS, WaitsFor
+from bpfprof.model.now import GIL, OF_PROCESSES, OF_THREADS, WaitsFor
 from bpfprof.model.samples import LOCK_HOLDER_DTYPE, SOCKET_CALLS
 from bpfprof.model.syscalls import syscall_numbers
 from bpfprof.proc import tasks
@@ -126,7 +126,8 @@ def look_at_waits(
             break
     if not left_out:
         looked += _look_at_awaited(looked, processes, is_over)
-    looked = _with_knots(_of_one_wait(looked, since_ns, table)) if looked else []
+    kept = _with_knots(_of_one_wait(looked, since_ns, table)) if looked else []
+    looked = kept + _of_the_gil(looked, kept)
     looked += _look_at_sleeps(processes, table, is_over)
     if looked:
         _write(looked, processes, sink)
@@ -197,13 +198,28 @@ def _with_knots(looked: list[_Look]) -> list[_Look]:
     return [replace(look, waits_for=chosen.get(look.tid, look.waits_for)) for look in kept]
 
 
+def _of_the_gil(looked: list[_Look], kept: list[_Look]) -> list[_Look]:
+    """At threads that want the GIL whose holder waits, by others or not, for what they have. They look again each 5 ms,
+    but the holder has waited all the while, and so has the GIL."""
+    held = {look.tid: look.waits_for.held_by_tid for look in kept}
+    found = []
+    for look in looked if held else ():
+        tid, seen = look.waits_for.held_by_tid, set[Tid]()
+        while look.waits_for.kind == GIL and tid in held and tid not in seen:
+            seen.add(tid)
+            tid = held[tid]
+            if tid == look.tid:
+                found.append(look)
+    return found
+
+
 def _write(looked: list[_Look], processes: Processes, sink: Sink) -> None:
     index_of = processes.threads.index_of
     looked = [look for look in looked if look.tid in index_of]
     rows = [
         (look.begin_ns, look.end_ns, index_of[look.tid], index_of[holder] + 1, look.waits_for.has_end)
         for look in looked
-        if look.waits_for.kind in OF_THREADS
+        if look.waits_for.kind in (GIL, *OF_THREADS)
         and (holder := look.waits_for.held_by_tid) is not None
         and holder in index_of
     ]

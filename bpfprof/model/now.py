@@ -10,6 +10,7 @@ from bpfprof.model.ids import Pid, Tid
 
 ON_CPU, READY, WAITING = "on-cpu", "ready", "waiting"
 # Kinds of what a thread, which may be known, has to end: what it has, and what its process does.
+GIL = "gil"
 HELD = ("lock", "thread", "file-lock", "future")
 OF_PROCESSES = ("child", "pipe", "socket")
 OF_THREADS = (*HELD, *OF_PROCESSES)

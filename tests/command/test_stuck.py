@@ -173,6 +173,20 @@ def test_an_event_loop_that_has_asked_is_stuck(python: str, tmp_path: Path) -> N
     assert "nothing has come since it asked" in verdict["sentence"], verdict
 
 
+@pytest.mark.parametrize("python", PYTHONS)
+def test_the_gil_and_a_lock_of_c_are_a_deadlock(python: str, tmp_path: Path) -> None:
+    """Who wants the GIL looks again each 5 ms, and is awake in 1 of 500 looks; it is looked at until it is not."""
+    path = tmp_path / "x.bpfprof"
+    with running(python, program("stuck.py"), "gil_and_mutex") as target:
+        while not (said := bpfprof("dump", target.pid).stdout).startswith("DEADLOCK: "):
+            assert "2 threads" in said, said
+        bpfprof("record", "-p", target.pid, "-d", "1", "-o", path)
+    assert said.startswith("DEADLOCK: MainThread -> worker -> MainThread\n"), said
+    verdict = json.loads(bpfprof("report", path, "-f", "json").stdout)["verdict"]
+    assert verdict["sentence"].startswith("Deadlocked: MainThread -> worker -> MainThread"), verdict
+    assert "GIL" in verdict["advice"], verdict
+
+
 def test_what_only_its_own_event_loop_or_server_could_answer(tmp_path: Path) -> None:
     said = {
         "loop_of_itself": "a future, in ",

@@ -517,6 +517,22 @@ def in_its_thread():
     asyncio.run(wait())
 
 
+def gil_and_mutex():
+    """A thread has a lock of C and wants the GIL; the main thread has the GIL and wants that lock."""
+    mutex, has_it = ctypes.create_string_buffer(64), threading.Event()
+
+    def work():
+        ctypes.PyDLL(None).pthread_mutex_lock(mutex)
+        has_it.set()
+        while True:
+            time.sleep(0.001)
+
+    start("worker", work)
+    has_it.wait()
+    tell("lock")
+    ctypes.PyDLL(None).pthread_mutex_lock(mutex)  # hangs
+
+
 def never_woken():
     """A task waits for an event that nothing can set."""
     import asyncio

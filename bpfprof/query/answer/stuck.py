@@ -10,7 +10,7 @@ import numpy as np
 from bpfprof import array_types as npt
 from bpfprof.dataclass import dataclass
 from bpfprof.known.services import object_text
-from bpfprof.model.now import OF_PROCESSES
+from bpfprof.model.now import GIL, OF_PROCESSES
 from bpfprof.model.profile import LastWait, Profile
 from bpfprof.model.reasons import REASONS
 from bpfprof.model.rows import picked
@@ -75,6 +75,7 @@ def hung_facts(profile: Profile, work: Work) -> tuple[dict[str, Any], int]:
         kinds = {wait.thread: wait.kind for wait in profile.last_waits if wait.thread in first}
         of_others = [kind for kind in OF_PROCESSES if kind in kinds.values()]
         kind = of_others[0].replace("child", "pipe") if of_others else kinds.get(first[0], "lock")
+        kind = GIL if GIL in kinds.values() else kind
         names = _names(profile, first)
         names = names if len(names) <= _NAMES else [*names[: _NAMES - 1], "..."]
         names += names[: len(names) > 1]

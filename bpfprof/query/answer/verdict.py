@@ -237,6 +237,8 @@ def _undo(facts: Facts) -> str:
         return "no thread of a pool should wait for futures of that pool; give these a pool of their own"
     if facts.deadlock_kind == "pipe":
         return "read what a child writes, and close what it reads, before waiting for it: communicate(), Queue.get()"
+    if facts.deadlock_kind == "gil":
+        return "give the GIL back before C waits for a lock: Py_BEGIN_ALLOW_THREADS, py::gil_scoped_release"
     if facts.deadlock_kind == "socket":
         return "each waits for the other to send: one has to begin, or to answer from a thread of its own"
     if " -> " not in facts.deadlock:

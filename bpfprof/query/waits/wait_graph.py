@@ -6,18 +6,19 @@ from collections.abc import Iterable, Mapping
 from typing import TypeVar
 
 from bpfprof.model.ids import Tid
-from bpfprof.model.now import OF_THREADS, ThreadNow
+from bpfprof.model.now import GIL, OF_THREADS, ThreadNow
 
 Node = TypeVar("Node", bound=int)
 
 
 def endless_waits(threads: Iterable[ThreadNow]) -> dict[Tid, Tid]:
-    """Who has what each thread waits for that waits for no time; not for the GIL, for its holder goes on."""
+    """Who has what each thread waits for that waits for no time. The GIL's holder goes on, unless it waits itself for who
+    wants the GIL."""
     waits = ((thread.tid, thread.waits_for) for thread in threads)
     return {
         tid: wanted.held_by_tid
         for tid, wanted in waits
-        if wanted and wanted.kind in OF_THREADS and wanted.held_by_tid is not None and not wanted.has_end
+        if wanted and wanted.kind in (GIL, *OF_THREADS) and wanted.held_by_tid is not None and not wanted.has_end
     }
 
 
