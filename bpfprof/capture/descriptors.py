@@ -120,6 +120,9 @@ class DescriptorKinds:
         """The inode of the socket at the other end, on this machine, of one of this process; 0: not known."""
         return self._sockets.other_end(pid, self._seen(pid, fd)[2])
 
+    def are_pipes(self, pid: Pid, fds: Sequence[int]) -> bool:
+        return len(fds) <= _POLLED_LIMIT and all(self._seen(pid, fd)[0] == FdKind.PIPE for fd in fds)
+
     def asked(self, pid: Pid, fds: Sequence[int]) -> int | None:
         """Of descriptors that an event loop waits for one of a connection that has sent something, and has got nothing
         since; None: there is none, or others are among them than those of clients and the loop's own."""

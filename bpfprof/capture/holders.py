@@ -141,13 +141,7 @@ class Holders:
         if reason == "file-lock":
             return WaitsFor("file-lock", self._descriptor(call.args[0]), *self._file_locks.holder(call))
         if name in _POLLS:
-            polled = polled_descriptors(self._process.pid, name, call, self._process.memory)
-            if name in _EPOLLS and self._polls_nothing(call, polled):
-                return WaitsFor("poll", "event loop", nobody=_NOTHING_COMES)
-            if len(polled) == 1:
-                return self._socket(polled[0], has_end=_polls_for_a_time(name, call))
-            asked = self._descriptors.asked(self._process.pid, polled)
-            return WaitsFor("answer", self._descriptor(asked)) if asked is not None else None
+            return self._polled(call, name)
         if name in _SLEEPS:
             return self._database(tid, call) or self._lock_file(tid)
         if name in _OPENS and reason != "disk":
@@ -159,6 +153,18 @@ class Holders:
                 return self._of_pipe(call.args[0], name)
             return self._socket(call.args[0]) if kind == "socket" else WaitsFor(kind, self._descriptor(call.args[0]))
         return None
+
+    def _polled(self, call: BlockedSyscall, name: str) -> WaitsFor | None:
+        pid, has_end = self._process.pid, _polls_for_a_time(name, call)
+        polled = polled_descriptors(pid, name, call, self._process.memory)
+        if name in _EPOLLS and self._polls_nothing(call, polled):
+            return WaitsFor("poll", "event loop", nobody=_NOTHING_COMES)
+        if polled and self._descriptors.are_pipes(pid, polled):
+            return self._polled_pipes(polled, has_end)
+        if len(polled) == 1:
+            return self._socket(polled[0], has_end)
+        asked = self._descriptors.asked(pid, polled)
+        return WaitsFor("answer", self._descriptor(asked)) if asked is not None else None
 
     def _polls_nothing(self, call: BlockedSyscall, polled: list[int]) -> bool:
         """Whether an event loop waits without end for what only its own, sleeping thread could send."""
@@ -222,6 +228,21 @@ class Holders:
         other = others[0] if len(others) == 1 else None
         holder = only[1] if only and other == only[0] else None
         return WaitsFor("pipe", self._descriptor(number), holder, other, nobody=nobody, could=several)
+
+    def _polled_pipes(self, fds: Sequence[int], has_end: bool) -> WaitsFor | None:
+        """Where one process has all their other ends, as a child has whose output is waited for."""
+        pid = self._process.pid
+        having = [_OPEN_ENDS.of_pipe(pid, fd) for fd in fds]
+        if None in having:
+            return None
+        pids = {each for of_one in having for each in of_one or ()}
+        if len(pids) != 1:
+            return None
+        could = () if has_end else self._threads_of(pids)
+        only, several = (could[0] if len(could) == 1 else None), could if len(could) > 1 else ()
+        nobody = _NOBODY_WRITES if only and only[0] == pid else ""
+        (other,), holder = (pids - {pid}) or (None,), only[1] if only and not nobody else None
+        return WaitsFor("pipe", self._descriptor(fds[0]), holder, other, nobody=nobody, reads=True, could=several)
 
     def _threads_of(self, pids: Collection[Pid] | None) -> tuple[tuple[Pid, Tid], ...]:
         """All threads of these processes, for which a thread of this one waits that no signal calls away; (): it is not

@@ -31,6 +31,7 @@ KINDS = {
     "twice": "no other thread of its process is alive",
     "full_pipe": "which is full, in full_pipe (stuck.py:{line})",
     "own_pipe": "; no one else could write to it",
+    "kept_output": ") has its other end",
     "unopened_fifo": "/orders to be opened, in unopened_fifo (stuck.py:{line})",
     "file_locked": " (deleted), in file_locked (stuck.py:{line})",
     "range_locked": " (deleted), in range_locked (stuck.py:{line})",
@@ -45,7 +46,7 @@ KINDS = {
     "stopped": "for being continued",
 }
 _TOGETHER = 4
-HOLDERS = {"file_locked", "range_locked", "held", "child"}
+HOLDERS = {"kept_output", "file_locked", "range_locked", "held", "child"}
 # Others than the distribution's own are asked in the second tier.
 PYTHONS = [
     pytest.param(path, id=name, marks=[] if name.startswith("debian") else pytest.mark.second_tier)

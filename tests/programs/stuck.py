@@ -435,6 +435,14 @@ def child_writes():
     child.wait()  # hangs
 
 
+def kept_output():
+    """The output of a child is waited for that has ended: a process that it began has it still."""
+    child = subprocess.Popen(["sh", "-c", "sleep 60 &"], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    child.wait()
+    tell("poll")
+    child.communicate()  # hangs
+
+
 def child_reads():
     """What a child writes is read to its end, and the child reads what its parent could write."""
     child = subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=subprocess.PIPE)

@@ -203,6 +203,8 @@ def _stuck(profile: Profile, work: Work, rows: list[np.void], last: dict[int, La
 
 
 def _advice(kind: str, wait: LastWait | None, reads: bool, writes: bool, in_loop: bool) -> str:
+    if kind == "poll" and wait and wait.kind == "pipe":
+        return _OF_READER
     if kind == "pipe" and not writes:
         return _OF_READER if reads else _OF_THREAD
     if wait and wait.kind == "socket" and wait.nobody:

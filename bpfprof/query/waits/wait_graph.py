@@ -12,8 +12,8 @@ Node = TypeVar("Node", bound=int)
 
 
 def endless_waits(threads: Iterable[ThreadNow]) -> dict[Tid, Tid]:
-    """Who has what each thread waits for that waits for no time. The GIL's holder goes on, unless it waits itself for who
-    wants the GIL."""
+    """Who has what each thread waits for that waits for no time. The GIL's holder goes on, unless it waits itself for
+    who wants the GIL."""
     waits = ((thread.tid, thread.waits_for) for thread in threads)
     return {
         tid: wanted.held_by_tid

@@ -57,6 +57,7 @@ HANDLERS = (
     ("concurrent/futures/process.py", {"_queue_management_worker", "wait_result_broken_or_wakeup"}),
 )
 _STUCK, _UNSURE, _FOR_WORK, _BEHIND, _ASKED, _OTHER = range(6)
+_OUTPUT = "output"
 _SERVES = ("net", "poll", "pipe", "device")  # reasons of who waits for what comes from elsewhere
 
 
@@ -96,7 +97,7 @@ def settle_unended(profile: Profile, spans: npt.NDArray[np.void], frames: StackF
     others_work = works_ns.sum() - works_ns[rows["thread"]] > _WORKS * int(walls.max(initial=0))
     judge = _Judge(profile, frames, known, {*rows["thread"].tolist()})
     verdicts = [judge.of(place, row) for place, row in zip(places.tolist(), rows)]
-    reasons = [reason_text(reason) for reason in rows["reason"].tolist()]
+    reasons = [judge.reason(row) for row in rows]
     pids = [profile.threads[thread].pid for thread in rows["thread"].tolist()]
     of_pools = frames.pass_through(HANDLERS)[rows["stack"]].tolist()
     columns_of = zip(pids, reasons, verdicts, of_pools)
@@ -107,7 +108,7 @@ def settle_unended(profile: Profile, spans: npt.NDArray[np.void], frames: StackF
             found[place] = long and not works and not any(other == pid and it != "lock" for other, it in for_work)
             shares[place] = LOCK if found[place] and shares[place] == HANDED else shares[place]
         elif verdict == _UNSURE:
-            serves = reason == "child" and any(other != pid and it in _SERVES for other, it in for_work)
+            serves = reason in ("child", _OUTPUT) and any(other != pid and it in _SERVES for other, it in for_work)
             found[place] = long and not works and not serves
         elif verdict in (_STUCK, _ASKED):
             found[place] = long and (verdict == _STUCK or not works)
@@ -146,8 +147,7 @@ class _Judge:
 
     def of(self, place: int, row: np.void) -> int:
         known, share, stack = self._known, int(self._known.shares[place]), int(row["stack"])
-        reason = reason_text(int(row["reason"]))
-        last = self._last.get(int(row["thread"]))
+        reason, last = self.reason(row), self._last.get(int(row["thread"]))
         if last is not None and last.kind in _OF_LOOPS:
             return _STUCK if last.nobody else _ASKED
         if share == HANDED or (share == LOCK and known.behind[place]):
@@ -165,13 +165,18 @@ class _Judge:
             return self._of_lock(place, int(row["thread"]), stack)
         if share == DISK or (share == OTHER and row["task_state"] & 2):
             return _STUCK
+        if share == CHILD or reason == _OUTPUT:
+            return self._of_child(row, reason)
         if share == NET:
             return self._of_net(row, reason)
-        if share == CHILD:
-            return self._of_child(row, reason)
         if reason in _OPENS or self._opens_fifo(row):
             return _UNSURE
         return _OTHER if reason == "device" and not self._object(row).startswith(_TERMINALS) else _FOR_WORK
+
+    def reason(self, row: np.void) -> str:
+        """Its word; of who polls pipes that another process writes _OUTPUT."""
+        reason, last = reason_text(int(row["reason"])), self._last.get(int(row["thread"]))
+        return _OUTPUT if reason == "poll" and last is not None and last.kind == "pipe" else reason
 
     def _opens_fifo(self, row: np.void) -> bool:
         last = self._last.get(int(row["thread"]))
