@@ -295,7 +295,7 @@ RULES = (
         lambda facts: facts.data_part + facts.loading_part >= _NAMED,
         data_bound,
         more_loaders,
-        part=lambda facts: facts.data_part + facts.loading_part,
+        part=lambda facts: max(facts.data_part, facts.loading_part),
     ),
     Rule(
         lambda facts: _BOUNDS.get(facts.first, facts.first),
