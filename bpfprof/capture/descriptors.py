@@ -16,7 +16,7 @@ import numpy as np
 from bpfprof import abi
 from bpfprof import array_types as npt
 from bpfprof.capture.numbers import by_distinct
-from bpfprof.capture.polled import has_alone
+from bpfprof.capture.polled import OPEN_ENDS
 from bpfprof.model.grouping import group_numbers
 from bpfprof.model.ids import Pid
 from bpfprof.model.ioctls import request_text
@@ -55,19 +55,18 @@ _REMEMBERED_COUNT = 10_000
 _NAMED_LIMIT = 10_000  # objects of one recording; a host makes new connections for as long as it is watched
 _NAME_LENGTH = 4096
 _ADDRESS = re.compile(r"(?:[\d.]+|\[.+\]):\d+")
-_WAKES_LOOPS = "anon_inode:[eventfd]"
+_EVENTFD = "anon_inode:[eventfd]"
 
 
 class DescriptorKinds:
     """Looked up when a wait is drained, so a descriptor that was closed meanwhile is unknown."""
 
-    def __init__(self) -> None:
+    def __init__(self, sockets: SocketNames | None = None) -> None:
         self._known: dict[tuple[int, int], tuple[float, FdKind, str, int]] = {}
         self._name_of_inode: dict[tuple[int, int], str] = {}  # of a process
-        self._sockets = SocketNames()
+        self._sockets = sockets or SocketNames()
         self._place_of: dict[str, int] = {}  # of a name in the table of objects, from 1 on
         self._rows: list[dict[str, Any]] = []
-        self._clients: frozenset[str] | None = None  # whose connections were accepted, as a look found it
 
     def of_calls(
         self, pids: npt.NDArray[np.uint32], calls: npt.NDArray[np.int16], first: npt.NDArray[np.uint64]
@@ -118,34 +117,32 @@ class DescriptorKinds:
 
     def other_end(self, pid: Pid, fd: int) -> int:
         """The inode of the socket at the other end, on this machine, of one of this process; 0: not known."""
-        return self._sockets.other_end(pid, self._seen(pid, fd)[2])
+        kind, name, inode = self._seen(pid, fd)
+        if kind != FdKind.SOCKET:
+            return 0
+        return self._sockets.other_end(pid, inode) if _ADDRESS.fullmatch(name) else self._sockets.peer(pid, inode)
 
     def are_pipes(self, pid: Pid, fds: Sequence[int]) -> bool:
         return len(fds) <= _POLLED_LIMIT and all(self._seen(pid, fd)[0] == FdKind.PIPE for fd in fds)
 
     def asked(self, pid: Pid, fds: Sequence[int]) -> int | None:
-        """Of descriptors that an event loop waits for one of a connection that has sent something, and has got nothing
-        since; None: there is none, or others are among them than those of clients and the loop's own."""
-        found = None
+        """Of descriptors that an event loop waits for one of a connection that has sent something, and has never got
+        anything; None: there is none, or something else may wake the loop than what it asked and itself."""
+        connections = []
         for fd in fds if len(fds) <= _POLLED_LIMIT else ():
             kind, name, inode = self._seen(pid, fd)
-            if kind != FdKind.SOCKET:
-                if not _wakes_a_loop(pid, fd):
-                    return None
-            elif _ADDRESS.fullmatch(name):
-                if self._clients is None:
-                    self._clients = Listening().clients(pid)
-                if name in self._clients:
-                    return None
-                found = fd if found is None and self._sockets.waits_for_answer(pid, inode) else found
-            elif not self.are_own_pairs(pid, [fd]):
+            if kind == FdKind.SOCKET and _ADDRESS.fullmatch(name):
+                connections.append((fd, inode))
+            elif not (self.are_own_pairs(pid, [fd]) if kind == FdKind.SOCKET else _is_eventfd(pid, fd)):
                 return None
-        return found
+        if any(self._sockets.is_accepted(pid, inode) for _, inode in connections):
+            return None
+        return next((fd for fd, inode in connections if self._sockets.waits_for_answer(pid, inode)), None)
 
     def are_own_pairs(self, pid: Pid, fds: Iterable[int]) -> bool:
         """Whether each is a Unix socket whose other end this process alone has."""
         peers = [self._sockets.peer(pid, self._seen(pid, fd)[2]) for fd in fds]
-        return all(peers) and all(has_alone(pid, f"socket:[{peer}]") for peer in peers)
+        return all(peers) and all(OPEN_ENDS.of_socket(pid, peer) == {pid} for peer in peers)
 
     def accepted(self, pids: Iterable[Pid], listening: Listening) -> list[int]:
         """Places of those that are now the other ends of connections which others made to a process of these."""
@@ -241,9 +238,9 @@ def _look(pid: int, fd: int, sockets: SocketNames) -> tuple[FdKind, str, int]:
         return FdKind.UNKNOWN, "", 0
 
 
-def _wakes_a_loop(pid: Pid, fd: int) -> bool:
+def _is_eventfd(pid: Pid, fd: int) -> bool:
     try:
-        return _link(pid, fd) == _WAKES_LOOPS
+        return _link(pid, fd) == _EVENTFD
     except OSError:
         return False
 

@@ -16,7 +16,7 @@ from bpfprof.capture.descriptors import DescriptorKinds
 from bpfprof.capture.file_locks import FileLocks
 from bpfprof.capture.frame_reader import FrameReader
 from bpfprof.capture.lock_files import awaited_lock_file
-from bpfprof.capture.polled import OpenEnds, holders_of, others_of_pipe, polled_descriptors
+from bpfprof.capture.polled import OPEN_ENDS, holders_of, others_of_pipe, polled_descriptors, reads_pipe
 from bpfprof.capture.process import Process
 from bpfprof.capture.stored_owners import RLOCK_VERSIONS, StoredOwners
 from bpfprof.cpython.code_objects import Unresolved
@@ -27,13 +27,14 @@ from bpfprof.cpython.objects import Objects
 from bpfprof.cpython.thread_state import ThreadStateRef
 from bpfprof.cpython.threading_waits import ThreadingWaits
 from bpfprof.model.ids import Pid, Tid
-from bpfprof.model.now import GIL, WaitsFor
+from bpfprof.model.now import ANSWER, GIL, WaitsFor
 from bpfprof.model.samples import FD_CALLS, SOCKET_CALLS
 from bpfprof.model.syscalls import syscall_name
 from bpfprof.proc import tasks
 from bpfprof.proc.living import living
 from bpfprof.proc.memory import MemoryAtOnce
 from bpfprof.proc.reader import reader
+from bpfprof.proc.sockets import SocketNames
 from bpfprof.proc.tasks import BlockedSyscall
 from bpfprof.proc.text import with_controls_replaced
 
@@ -56,7 +57,7 @@ _NOTHING_COMES = "no connection, timer, signal or other thread can wake its loop
 _NOBODY_WRITES = "no one else could write to it"
 _NOBODY_ANSWERS = "its own process has the other end, and no other thread"
 _NO_THREAD = "no other thread of its process is alive"
-_OPEN_ENDS = OpenEnds()
+_SOCKETS = SocketNames()  # of all looks: on a host with many connections they are read at times only
 _COULD_LIMIT = 64  # threads of which one could end a wait
 _P_PID = 1  # of waitid(), include/uapi/linux/wait.h
 
@@ -125,7 +126,7 @@ class Holders:
             forked = state_of.keys() - {process.pid} if tasks.is_forked(process.pid) else ()
             doubtful = frozenset(int(state_of[tid].address) for tid in forked)
             self._held = HeldLocks(objects, values, states, at, self._released_in, doubtful)
-        self._descriptors = DescriptorKinds()
+        self._descriptors = DescriptorKinds(_SOCKETS)
         self._locks: dict[int, int] = {}  # address -> number, in the order in which they are met
         self._file_locks = FileLocks(process.pid)
 
@@ -164,7 +165,7 @@ class Holders:
         if len(polled) == 1:
             return self._socket(polled[0], has_end)
         asked = self._descriptors.asked(pid, polled)
-        return WaitsFor("answer", self._descriptor(asked)) if asked is not None else None
+        return WaitsFor(ANSWER, self._descriptor(asked), has_end=has_end) if asked is not None else None
 
     def _polls_nothing(self, call: BlockedSyscall, polled: list[int]) -> bool:
         """Whether an event loop waits without end for what only its own, sleeping thread could send."""
@@ -178,7 +179,7 @@ class Holders:
         """Who is at its other end."""
         pid, name = self._process.pid, self._descriptor(number)
         inode = self._descriptors.other_end(pid, number & 0xFFFFFFFF)
-        having = _OPEN_ENDS.of_socket(pid, inode)
+        having = OPEN_ENDS.of_socket(pid, inode)
         pids = sorted(having) if having else holders_of(pid, f"socket:[{inode}]") if inode else []
         other = pids[0] if len(pids) == 1 and pids[0] != pid else None
         could = () if has_end else self._threads_of(having)
@@ -217,7 +218,7 @@ class Holders:
         """Of one that is full, who could read it: another process of the family that has its other end. Of each, who
         alone could go on with it."""
         pid, fd = self._process.pid, number & 0xFFFFFFFF
-        could = self._threads_of(_OPEN_ENDS.of_pipe(pid, fd))
+        could = self._threads_of(OPEN_ENDS.of_pipe(pid, fd))
         only, several = (could[0] if len(could) == 1 else None), could if len(could) > 1 else ()
         if name not in _WRITES:
             nobody = _NOBODY_WRITES if only and only[0] == pid else ""
@@ -229,20 +230,18 @@ class Holders:
         holder = only[1] if only and other == only[0] else None
         return WaitsFor("pipe", self._descriptor(number), holder, other, nobody=nobody, could=several)
 
-    def _polled_pipes(self, fds: Sequence[int], has_end: bool) -> WaitsFor | None:
-        """Where one process has all their other ends, as a child has whose output is waited for."""
-        pid = self._process.pid
-        having = [_OPEN_ENDS.of_pipe(pid, fd) for fd in fds]
-        if None in having:
-            return None
+    def _polled_pipes(self, fds: Sequence[int], has_end: bool) -> WaitsFor:
+        """Who has their other ends where that is one process, as a child is whose output is waited for."""
+        pid, name = self._process.pid, self._descriptor(fds[0])
+        having = [OPEN_ENDS.of_pipe(pid, fd) for fd in fds]
         pids = {each for of_one in having for each in of_one or ()}
-        if len(pids) != 1:
-            return None
-        could = () if has_end else self._threads_of(pids)
+        if not all(having) or len(pids) != 1:
+            return WaitsFor("pipe", name)
+        could, reads = () if has_end else self._threads_of(pids), reads_pipe(pid, fds[0])
         only, several = (could[0] if len(could) == 1 else None), could if len(could) > 1 else ()
-        nobody = _NOBODY_WRITES if only and only[0] == pid else ""
+        nobody = _NOBODY_ANSWERS if only and only[0] == pid else ""
         (other,), holder = (pids - {pid}) or (None,), only[1] if only and not nobody else None
-        return WaitsFor("pipe", self._descriptor(fds[0]), holder, other, nobody=nobody, reads=True, could=several)
+        return WaitsFor("pipe", name, holder, other, nobody=nobody, reads=reads, could=several)
 
     def _threads_of(self, pids: Collection[Pid] | None) -> tuple[tuple[Pid, Tid], ...]:
         """All threads of these processes, for which a thread of this one waits that no signal calls away; (): it is not
@@ -262,7 +261,8 @@ class Holders:
         future = self._futures.awaited(waiting) if self._futures else 0
         if future:
             tid, nobody = self._futures.runs(future) if self._futures else (None, "")
-            nobody = _NO_THREAD if tid is None and len(self._tid_of) == 1 else nobody
+            if tid is None and len(self._tid_of) == 1 and not tasks.handles_signals(self._process.pid):
+                nobody = _NO_THREAD
             pid = None if tid is None else self._process.pid
             return WaitsFor("future", "a future", tid, pid, has_end=has_end, nobody="" if has_end else nobody)
         address, found, owner = call.args[0], self._process.interpreter, self._stored.of(call)

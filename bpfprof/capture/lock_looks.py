@@ -19,7 +19,7 @@ from bpfprof import array_types as npt
 from bpfprof.account.reasons import FUTEX_CALLS
 from bpfprof.capture.file_locks import any_is_locked
 from bpfprof.capture.knots import knots
-from bpfprof.capture.now import waiting_now
+from bpfprof.capture.now import LOOKS_AT_GIL, is_at_the_gil, waiting_now
 from bpfprof.capture.processes import Processes
 from bpfprof.code.maps import NativeCode
 from bpfprof.dataclass import dataclass
@@ -203,7 +203,7 @@ def _of_the_gil(looked: list[_Look], kept: list[_Look]) -> list[_Look]:
     but the holder has waited all the while, and so has the GIL."""
     held = {look.tid: look.waits_for.held_by_tid for look in kept}
     found = []
-    for look in looked if held else ():
+    for look in (each for each in looked if held and each.tid not in held):
         tid, seen = look.waits_for.held_by_tid, set[Tid]()
         while look.waits_for.kind == GIL and tid in held and tid not in seen:
             seen.add(tid)
@@ -257,6 +257,10 @@ def _look_at(processes: Processes, pid: Pid, code: NativeCode | None = None) -> 
     begin_ns = time.monotonic_ns()
     try:
         threads = waiting_now(process, code)
+        for _ in range(LOOKS_AT_GIL if is_at_the_gil(threads) else 0):
+            threads = waiting_now(process, code)
+            if not is_at_the_gil(threads):
+                break
     except TargetError:
         return []
     end_ns = time.monotonic_ns()

@@ -36,7 +36,7 @@ from bpfprof.errors import TargetError, UnsupportedError
 from bpfprof.known.services import LISTENING
 from bpfprof.model.frames import Frame
 from bpfprof.model.ids import Pid, Tid
-from bpfprof.model.now import OF_THREADS, ON_CPU, READY, WAITING, ProcessNow, ThreadNow, WaitsFor
+from bpfprof.model.now import ANSWER, OF_THREADS, ON_CPU, READY, WAITING, ProcessNow, ThreadNow, WaitsFor
 from bpfprof.model.samples import WAIT_DTYPE
 from bpfprof.model.states import reason_text
 from bpfprof.proc import tasks
@@ -45,6 +45,7 @@ from bpfprof.proc.memory import MemoryAtOnce
 from bpfprof.proc.privilege import OTHER_USERS, how_to_get, missing, why_unreadable
 
 _TRIES = 3
+LOOKS_AT_GIL = 4  # more, where is_at_the_gil(): where CPUs are short it may be awake for a part of the time
 _MOST_FRAMES = 20_000  # of a thread: some 0.1 s
 _LOOK_FRAMES = 2_000  # beside a recording, whose end waits for it; ten times as long where each has code of its own
 _DEAD = "ZX"
@@ -52,6 +53,18 @@ _RUNS = "R"
 _TICKS_S = 0.02  # the time of a thread on a CPU is counted at each tick, at 100 Hz or more
 _FAULT = int(abi.Status["BP_PYTHON_FRAME_FAULT"])
 _MAIN_THREAD = "MainThread"  # what `threading` calls it
+
+
+def is_at_the_gil(threads: Sequence[ThreadNow]) -> bool:
+    """Whether who has the GIL waits for another thread of these that was not seen to wait. Who wants the GIL wakes each 5
+    ms, so one more look may tell."""
+    of_tid = {thread.tid: thread for thread in threads}
+    for thread in threads:
+        wanted = thread.waits_for if thread.holds_gil and thread.state == WAITING else None
+        other = of_tid.get(wanted.held_by_tid) if wanted and wanted.held_by_tid is not None else None
+        if other is not None and other is not thread and other.waits_for is None:
+            return True
+    return False
 
 
 def process_now(pid: Pid, with_variables: bool = False) -> ProcessNow:
@@ -185,7 +198,7 @@ class _Threads:
                     waits
                     and stack.tid != gil_tid
                     and reason in IDLE_REASONS
-                    and not (waits_for and (waits_for.nobody or waits_for.kind == "answer"))
+                    and not (waits_for and (waits_for.nobody or (waits_for.kind == ANSWER and not waits_for.has_end)))
                     and (_serves(waits_for) or is_idle_stack([(frame.file, frame.name) for frame in frames])),
                     stack.tid == gil_tid,
                     waits_for,

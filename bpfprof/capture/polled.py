@@ -21,7 +21,7 @@ _INFO_BYTES = 64 << 10
 _EPOLLED = re.compile(rb"^tfd:\s*(\d+)", re.MULTILINE)  # ep_show_fdinfo(), fs/eventpoll.c
 _FLAGS = re.compile(rb"^flags:\s*([0-7]+)", re.MULTILINE)  # proc(5)
 _DESCRIPTORS_LIMIT = 1024  # of a process
-_OPEN_S, _OPEN_LOOK_S = 1.0, 0.1  # the latter of CPU time
+_OPEN_S, _OPEN_LOOK_S, _HAVING_LIMIT = 1.0, 0.1, 64  # of CPU time; descriptors of one end that are looked at
 
 
 def polled_descriptors(pid: Pid, name: str, call: BlockedSyscall, memory: Memory | None) -> list[int]:
@@ -63,6 +63,10 @@ class OpenEnds:
         self._untold: set[Pid] = set()  # whose descriptors are not told
         self._again_s = 0.0
 
+    def expire(self) -> None:
+        """The next look is a new one."""
+        self._again_s = 0.0
+
     def of_pipe(self, pid: Pid, fd: int) -> set[Pid] | None:
         """The processes that have the other end of this pipe; None: it is not known."""
         found = _pipe(pid, fd)
@@ -85,7 +89,9 @@ class OpenEnds:
             self._again_s = time.monotonic() + _OPEN_S
         if self._of is None or (self._untold and self._untold & {pid, *tasks.relatives(pid)}):
             return None
-        return self._of.get(name, [])
+        found = self._of.get(name, [])
+        is_true = len(found) <= _HAVING_LIMIT and all(_link(each, number) == name for each, number in found)
+        return found if is_true else None
 
     def _look(self) -> dict[str, list[tuple[Pid, str]]] | None:
         """None: there was no time for all."""
@@ -108,9 +114,12 @@ class OpenEnds:
         return found
 
 
-def has_alone(pid: Pid, name: str) -> bool:
-    """Whether a process has this open, as links in /proc/PID/fd name it, and no other of its family."""
-    return _has_open(pid, name) and not any(_has_open(relative, name) for relative in tasks.relatives(pid))
+OPEN_ENDS = OpenEnds()
+
+
+def reads_pipe(pid: Pid, fd: int) -> bool:
+    """Whether this end of a pipe is for reading alone."""
+    return _access(pid, str(fd)) == os.O_RDONLY
 
 
 def holders_of(pid: Pid, name: str) -> list[Pid]:
@@ -147,10 +156,14 @@ def _has_end(pid: Pid, pipe: int, for_reading: bool) -> bool:
 
 
 def _is_pipe(pid: Pid, fd: str, pipe: int) -> bool:
+    return _link(pid, fd) == f"pipe:[{pipe}]"
+
+
+def _link(pid: Pid, fd: str) -> str:
     try:
-        return os.readlink(f"/proc/{living(pid)}/fd/{fd}") == f"pipe:[{pipe}]"
+        return os.readlink(f"/proc/{living(pid)}/fd/{fd}")
     except OSError:
-        return False
+        return ""
 
 
 def _access(pid: Pid, fd: str) -> int | None:

@@ -7,10 +7,11 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 from bpfprof.capture.knots import knots
-from bpfprof.capture.now import process_now
+from bpfprof.capture.now import LOOKS_AT_GIL, is_at_the_gil, process_now
+from bpfprof.capture.polled import OPEN_ENDS
 from bpfprof.errors import TargetError, UnsupportedError
 from bpfprof.model.ids import Pid, Tid
-from bpfprof.model.now import OF_THREADS, ProcessNow, ThreadNow
+from bpfprof.model.now import GIL, OF_THREADS, ProcessNow, ThreadNow, WaitsFor
 from bpfprof.proc import tasks
 from bpfprof.query.waits.wait_graph import cycles, endless_waits
 
@@ -19,22 +20,18 @@ _OTHERS = 16  # processes that are looked at only because they have what one wai
 
 def with_deadlocks(processes: Sequence[ProcessNow]) -> list[ProcessNow]:
     """Each deadlock is where a thread of it is; who has what these wait for is looked at, too."""
-    known = {process.pid: process for process in processes}
-    waiting = [*known.values()]
-    while waiting and len(known) < len(processes) + _OTHERS:
+    known = {process.pid: _seen_at_the_gil(process) for process in processes}
+    waiting, most = [*known.values()], len(processes) + _OTHERS
+    while waiting:
         for pid in _holders(waiting.pop()):
-            if pid not in known:
+            if pid not in known and len(known) < most:
                 with contextlib.suppress(TargetError, UnsupportedError):
                     known[pid] = process_now(pid)
                     waiting.append(known[pid])
     known = _with_knots(known)
     pid_of = {thread.tid: process.pid for process in known.values() for thread in process.threads}
     wanted_of = {thread.tid: thread.waits_for for process in known.values() for thread in process.threads}
-    found = []
-    for cycle in cycles(_waits(known)):
-        others = [each for tid in cycle if (wanted := wanted_of[tid]) for each in wanted.could]
-        if _at_once(cycle, {pid_of[tid] for tid in cycle}, others):
-            found.append(cycle)
+    found = [cycle for cycle in cycles(_waits(known)) if _at_once(cycle, _behind(cycle, wanted_of), pid_of, wanted_of)]
     done = []
     for process in (known[each.pid] for each in processes):
         own = [cycle for cycle in found if any(pid_of[tid] == process.pid for tid in cycle)]
@@ -43,6 +40,17 @@ def with_deadlocks(processes: Sequence[ProcessNow]) -> list[ProcessNow]:
         texts = {tid: f"{names[tid]} of process {pid}" for tid, pid in elsewhere.items()}
         done.append(replace(process, deadlocks=own, elsewhere=texts))
     return done
+
+
+def _seen_at_the_gil(process: ProcessNow) -> ProcessNow:
+    """The same, or a later look at it, if there is one more thread to be seen to wait for the GIL."""
+    with_variables = any(thread.variables for thread in process.threads)
+    for _ in range(LOOKS_AT_GIL):
+        if not is_at_the_gil(process.threads):
+            break
+        with contextlib.suppress(TargetError, UnsupportedError):
+            process = process_now(process.pid, with_variables)
+    return process
 
 
 def _with_knots(processes: Mapping[Pid, ProcessNow]) -> dict[Pid, ProcessNow]:
@@ -80,22 +88,38 @@ def _waits(processes: Mapping[Pid, ProcessNow]) -> dict[Tid, Tid]:
     return {tid: holder for process in processes.values() for tid, holder in endless_waits(process.threads).items()}
 
 
-def _at_once(cycle: Sequence[Tid], pids: set[Pid], others: Sequence[tuple[Pid, Tid]]) -> bool:
-    """Whether all wait at one moment: several processes are looked at one after another, so once more.
+def _behind(cycle: Sequence[Tid], wanted_of: Mapping[Tid, WaitsFor | None]) -> set[Tid]:
+    """A cycle and all threads that could end its waits, and so on: none of them may go on."""
+    found: set[Tid] = set()
+    waiting = [*cycle]
+    while waiting:
+        tid = waiting.pop()
+        wanted = wanted_of.get(tid)
+        if tid not in found and wanted is not None:
+            waiting += [each for _, each in wanted.could]
+            waiting += [wanted.held_by_tid] if wanted.held_by_tid is not None else []
+        found.add(tid)
+    return found
 
-    others: threads, with their processes, that could have ended these waits, too.
-    """
-    if len(pids) == 1 and not others:
+
+def _at_once(
+    cycle: Sequence[Tid], behind: set[Tid], pid_of: Mapping[Tid, Pid], wanted_of: Mapping[Tid, WaitsFor | None]
+) -> bool:
+    """Whether all wait at one moment: several processes are looked at one after another, so once more; and so where one
+    wants the GIL, which is looked for again each 5 ms. Who has that must not have run meanwhile."""
+    kinds = {wanted.kind for tid in behind if (wanted := wanted_of.get(tid)) is not None}
+    pids = {pid_of[tid] for tid in behind if tid in pid_of}
+    if len(pids) == 1 and len(behind) == len(cycle) and GIL not in kinds:
         return True
-    pids = pids | {pid for pid, _ in others}
-    tids = {*cycle, *(tid for _, tid in others)}
-    before = _rests(pids, tids)
+    still = {tid for tid in behind if (wanted := wanted_of.get(tid)) is not None and wanted.kind != GIL}
+    before = _rests(pids, still)
+    OPEN_ENDS.expire()
     try:
-        waits = _waits(_with_knots({pid: process_now(pid) for pid in pids}))
+        waits = _waits(_with_knots({pid: _seen_at_the_gil(process_now(pid)) for pid in pids}))
     except (TargetError, UnsupportedError):
         return False
     goes_on = all(waits.get(tid) == wanted for tid, wanted in zip(cycle, (*cycle[1:], cycle[0])))
-    return goes_on and before == _rests(pids, tids)
+    return goes_on and before == _rests(pids, still)
 
 
 def _rests(pids: set[Pid], tids: Collection[Tid]) -> list[tuple[Tid, str, int]]:

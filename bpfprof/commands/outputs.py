@@ -25,7 +25,7 @@ STANDARD_OUTPUT = Path("-")  # as a name of an output
 # Names of what this process has open already, as `-o >(gzip >x)` of a shell gives them.
 _DESCRIPTOR = re.compile(r"/(?:dev/(?:fd/(\d{1,5})|stdout|stderr)|proc/self/fd/(\d{1,5}))")
 _IN_FOLDERS = {form.in_folder for form in FORMATS if form.in_folder}
-_KERNELS = ("/proc", "/sys")
+_KERNELS = ("/proc/", "/sys/")
 _NUMBERS = {"/dev/stdout": 1, "/dev/stderr": 2}
 # What opens the file of a format, by its name, with its path; of others it is `less`.
 NEXT_STEPS = {
@@ -224,7 +224,8 @@ def _own_ids(caller: tuple[int, int] | None) -> set[int]:
 
 
 def _check(path: Path, status: os.stat_result, caller: tuple[int, int] | None, mode: int) -> None:
-    if not stat.S_ISREG(status.st_mode) or status.st_dev in _kernels_devices():
+    # Files of the kernel look regular, and take part of what is written.
+    if not stat.S_ISREG(status.st_mode) or os.path.realpath(path).startswith(_KERNELS):
         raise UsageError(f"{path} is not a regular file", f"-o - >{path} writes to what it is")
     if status.st_uid in _own_ids(caller):
         return
@@ -233,12 +234,6 @@ def _check(path: Path, status: os.stat_result, caller: tuple[int, int] | None, m
         raise UsageError(f"{path} belongs to another user")
     if not mode & 0o077 and status.st_mode & 0o077:
         raise UsageError(f"{path} belongs to another user, and is open to more than its owner")
-
-
-def _kernels_devices() -> set[int]:
-    """Of file systems whose files look regular and are settings, or answers, of the kernel."""
-    found = {os.stat(each).st_dev for each in _KERNELS if os.path.isdir(each)}
-    return found - {os.stat("/").st_dev}  # a folder that nothing is mounted on
 
 
 def open_temporary() -> int:

@@ -9,8 +9,9 @@ from bpfprof.model.frames import Frame
 from bpfprof.model.ids import Pid, Tid
 
 ON_CPU, READY, WAITING = "on-cpu", "ready", "waiting"
-# Kinds of what a thread, which may be known, has to end: what it has, and what its process does.
-GIL = "gil"
+# Kinds of waits: for the GIL, and for what an event loop has asked. Of what a thread, which may be known, has to end:
+# what it has, and what its process does.
+GIL, ANSWER = "gil", "answer"
 HELD = ("lock", "thread", "file-lock", "future")
 OF_PROCESSES = ("child", "pipe", "socket")
 OF_THREADS = (*HELD, *OF_PROCESSES)
@@ -20,9 +21,10 @@ OF_THREADS = (*HELD, *OF_PROCESSES)
 class WaitsFor:
     """What a wait is for. The holder is None where it is not known: most locks do not store theirs.
 
-    held_in: the frame that has it, where that is known. has_end: it waits for a time at most. nobody: why it is known
-    that nobody who is alive can end the wait, else "". reads: of a pipe, that it is read and not written to. could: the
-    threads, with their processes, of which one has to end it, where they are known to be several.
+    held_in: the frame that has it, where that is known. has_end: it waits for a time at most; of a poll that is told
+    only where its kind is ANSWER. nobody: why it is known that nobody who is alive can end the wait, else "". reads:
+    of a pipe, that it is read and not written to. could: the threads, with their processes, of which one has to end
+    it, where they are known to be several.
     """
 
     kind: str

@@ -128,7 +128,7 @@ class ThreadTime:
     is_kernel_thread: bool = False
     rank: str = ""  # of the process, as its environment says: `RANK=1`
     given_process_name: str = ""  # what its program calls it, if multiprocessing or Celery made it
-    parent_pid: int = 0  # of who made the process; 0: not known
+    parent_pid: int = 0  # of who made the process, or whose child it was when it was seen first; 0: not known
     thread_count: int = 1
     process_count: int = 1
 

@@ -21,7 +21,8 @@ from bpfprof.proc.living import living
 _TABLES = {"tcp": "", "tcp6": "", "udp": "udp ", "udp6": "udp "}
 _PROTOCOLS = {socket.IPPROTO_TCP: "", socket.IPPROTO_UDP: "udp "}
 _UNCONNECTED = ("udp socket on ", f"{LISTENING}udp ")
-_LISTENS, _TIME_WAIT = 10, 6  # TCP_LISTEN, TCP_TIME_WAIT: include/net/tcp_states.h
+# TCP_LISTEN, TCP_TIME_WAIT, TCP_ESTABLISHED, TCP_NEW_SYN_RECV: include/net/tcp_states.h
+_LISTENS, _TIME_WAIT, _OPEN = 10, 6, (1, 3, 12)
 _MOST_BYTES = 32 << 20  # of one table: 200,000 connections
 _READ_EVERY_S, _REST = 0.1, 50  # a table is not read again for so long, nor for so many times as reading it took
 _REMEMBERED, _NAMESPACES = 10_000, 64
@@ -35,13 +36,13 @@ _HEADER, _REQUEST, _ANSWER, _ATTRIBUTE = (struct.Struct(each) for each in ("=IHH
 _INET_REQUEST, _INET_ANSWER = struct.Struct("=BBBBI48x"), struct.Struct("!BBBBHH16s16s12x16x")
 _INODE = struct.Struct("=I")  # after that
 _INET_ANSWER_BYTES = _INET_ANSWER.size + _INODE.size
-# A request for one socket: the ends as it has them itself, in place of the padding of _INET_REQUEST.
+# A request for one socket: the ends as it has them itself, in place of the padding of _INET_REQUEST. Of struct
+# inet_diag_msg, idiag_wqueue: what was sent, and has not come to the other end yet.
 _ONE_REQUEST, _ENDS = struct.Struct("=BBBBI"), struct.Struct("!HH16s16s")
+_UNSENT_AT, _UNSENT = 60, struct.Struct("=I")
 _NO_COOKIE = struct.pack("=III", 0, _ANY, _ANY)
-# INET_DIAG_INFO, and its bit; of struct tcp_info, include/uapi/linux/tcp.h: tcpi_last_data_sent and tcpi_last_data_recv
-# (ms ago, with tcpi_last_ack_sent between), tcpi_data_segs_in and tcpi_data_segs_out.
+# INET_DIAG_INFO, and its bit; tcpi_data_segs_in and tcpi_data_segs_out of struct tcp_info, include/uapi/linux/tcp.h.
 _INFO, _ASKS_FOR_INFO, _DATA_SEGMENTS_AT, _DATA_SEGMENTS = 2, 1 << 1, 152, struct.Struct("=II")
-_LAST_DATA_AT, _LAST_DATA = 44, struct.Struct("=I4xI")
 _SHOW_NAME, _SHOW_PEER = 1, 4
 _NAME, _PEER = 0, 2
 _TIMEOUT_S = 0.1
@@ -57,6 +58,7 @@ class SocketNames:
         self._known: dict[tuple[int, int], str] = {}  # by network namespace and inode
         self._tables: dict[int, _Table] = {}  # of network namespaces, as they were read last
         self._connections: dict[int, bytes] = {}  # of TCP of our own one, by inode: struct inet_diag_msg
+        self._listening_ports: set[int] = set()
         self._next_read_s: dict[int, float] = {}
         self._own_namespace = network_namespace(Pid(os.getpid()))
         self._diagnosis: socket.socket | None = None
@@ -87,45 +89,58 @@ class SocketNames:
         return (self._ask(inode) or ("", 0))[1]
 
     def other_end(self, pid: Pid, inode: int) -> int:
-        """The inode of what is at the other end of a socket of this process, on this machine; 0: not known.
+        """The inode of the other end, on this machine, of a TCP connection of this process; 0: not known.
 
-        Of a connection that nobody has accepted yet it is the socket that listens.
+        Of a connection that nobody has accepted yet it is the socket that listens, if there is one of that port. While
+        something is on its way nothing is known.
         """
         ends = self._ends(pid, inode)
         if ends is None:
-            return self.peer(pid, inode)
-        family, port, peer_port, local, peer = ends
-        found = self._ask_inet(family, (peer_port, port, peer, local))
-        # A listening socket of that port answers where there is no such connection.
-        if found is None or _INET_ANSWER.unpack_from(found)[4:6] != (peer_port, port):
             return 0
-        if _inode_of(found):
-            return _inode_of(found)
-        found = self._ask_inet(family, (peer_port, 0, peer, b""))
-        return _inode_of(found) if found and _INET_ANSWER.unpack_from(found)[1] == _LISTENS else 0
+        family, port, peer_port, local, peer = ends
+        own = self._ask_inet(family, (port, peer_port, local, peer))
+        other = self._ask_inet(family, (peer_port, port, peer, local))
+        if own is None or other is None or _unsent(own) or _unsent(other):
+            return 0
+        _, state, _, _, *found = _INET_ANSWER.unpack_from(other)
+        # A listening socket of that port answers where there is no such connection.
+        if tuple(found[:2]) != (peer_port, port) or state not in _OPEN:
+            return 0
+        if _inode_of(other):
+            return _inode_of(other)
+        rows = ((number, _INET_ANSWER.unpack_from(row)) for number, row in self._connections.items())
+        listening = [number for number, row in rows if row[1] == _LISTENS and row[4] == peer_port]
+        return listening[0] if len(listening) == 1 else 0  # of several with SO_REUSEPORT it is not known
 
     def waits_for_answer(self, pid: Pid, inode: int) -> bool:
-        """Whether a TCP connection of this process has sent something, and has got nothing since."""
+        """Whether a TCP connection that this process made has sent something, and has never got anything."""
         ends = self._ends(pid, inode)
-        found = self._ask_inet(ends[0], ends[1:], _ASKS_FOR_INFO) if ends else None
-        for kind, value in _attributes(found or b"", _INET_ANSWER_BYTES):
+        if ends is None or ends[1] in self._listening_ports:
+            return False
+        found = self._ask_inet(ends[0], ends[1:], _ASKS_FOR_INFO)
+        if found is None or _inode_of(found) != inode:
+            return False
+        for kind, value in _attributes(found, _INET_ANSWER_BYTES):
             if kind == _INFO and len(value) >= _DATA_SEGMENTS_AT + _DATA_SEGMENTS.size:
-                sent_ms, received_ms = _LAST_DATA.unpack_from(value, _LAST_DATA_AT)
                 received, sent = _DATA_SEGMENTS.unpack_from(value, _DATA_SEGMENTS_AT)
-                return sent > 0 and (not received or sent_ms < received_ms)
+                return sent > 0 and not received
         return False
+
+    def is_accepted(self, pid: Pid, inode: int) -> bool:
+        """Whether it is a TCP connection of this process that another one made, or that is not known."""
+        ends = self._ends(pid, inode)
+        return ends is None or ends[1] in self._listening_ports
 
     def _ends(self, pid: Pid, inode: int) -> tuple[int, int, int, bytes, bytes] | None:
         """(family, port, peer's port, address, peer's) of a TCP connection of our own namespace; None: it is none."""
         namespace = network_namespace(pid)
         if namespace != self._own_namespace or not inode:
             return None
-        if inode not in self._connections and time.monotonic() >= self._next_read_s.get(namespace, 0.0):
+        ends = _ends_of(self._connections.get(inode))
+        if ends is None and time.monotonic() >= self._next_read_s.get(namespace, 0.0):
             self._read(pid, namespace)
-        if inode not in self._connections:
-            return None
-        family, state, _, _, port, peer_port, local, peer = _INET_ANSWER.unpack_from(self._connections[inode])
-        return (family, port, peer_port, local, peer) if peer_port and state != _LISTENS else None
+            ends = _ends_of(self._connections.get(inode))
+        return ends
 
     def close(self) -> None:
         if self._diagnosis is not None:
@@ -157,7 +172,7 @@ class SocketNames:
     def _told(self) -> _Table | None:
         """Of our own network namespace by the kernel's socket diagnosis; None: it does not tell."""
         found: _Table = {}
-        self._connections = {}
+        self._connections, self._listening_ports = {}, set()
         try:
             for protocol, said in _PROTOCOLS.items():
                 for family in (socket.AF_INET, socket.AF_INET6):
@@ -165,6 +180,9 @@ class SocketNames:
                         found[_inode_of(answer)] = partial(_inet_name, answer, said)
                         if protocol == socket.IPPROTO_TCP:
                             self._connections[_inode_of(answer)] = answer
+                            _, state, _, _, port, *_ = _INET_ANSWER.unpack_from(answer)
+                            if state == _LISTENS:
+                                self._listening_ports.add(port)
         except (OSError, struct.error):
             self.close()
             return None
@@ -226,9 +244,7 @@ class SocketNames:
 
     def _ask(self, inode: int) -> tuple[str, int] | None:
         """(name, inode of the peer)"""
-        answer = self._one(
-            _REQUEST.pack(socket.AF_UNIX, 0, 0, _ANY, inode, _SHOW_NAME | _SHOW_PEER, _ANY, _ANY),
-        )
+        answer = self._one(_REQUEST.pack(socket.AF_UNIX, 0, 0, _ANY, inode, _SHOW_NAME | _SHOW_PEER, _ANY, _ANY))
         return None if answer is None else _name_and_peer(answer)
 
     def _ask_inet(self, family: int, ends: tuple[int, int, bytes, bytes], extensions: int = 0) -> bytes | None:
@@ -247,6 +263,17 @@ class SocketNames:
             return None
         size, kind, *_ = _HEADER.unpack_from(answer)
         return answer[_HEADER.size : size] if kind == _SOCK_DIAG_BY_FAMILY else None
+
+
+def _ends_of(answer: bytes | None) -> tuple[int, int, int, bytes, bytes] | None:
+    if answer is None:
+        return None
+    family, state, _, _, port, peer_port, local, peer = _INET_ANSWER.unpack_from(answer)
+    return (family, port, peer_port, local, peer) if peer_port and state != _LISTENS else None
+
+
+def _unsent(answer: bytes) -> int:
+    return int(_UNSENT.unpack_from(answer, _UNSENT_AT)[0])
 
 
 def _attributes(answer: bytes, place: int) -> Iterator[tuple[int, bytes]]:

@@ -98,7 +98,7 @@ class RecordedProcess:
     cgroup: str = ""
     rank: str = ""  # which of several alike it is, as its environment says: `RANK=1`
     given_name: str = ""  # what its program calls it, if multiprocessing or billiard made it
-    parent_pid: int = 0  # of who made it; 0: not known
+    parent_pid: int = 0  # of who made it, or whose child it was when it was seen first; 0: not known
     note: str = ""  # why it has no Python frames
     is_unread: bool = False  # it runs Python all the same
 

@@ -9,6 +9,7 @@ import json
 import os
 import signal
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -16,7 +17,8 @@ from typing import Any
 
 import pytest
 
-from bpfprof.model.ids import Pid
+from bpfprof.model.ids import Pid, Tid
+from bpfprof.model.syscalls import syscall_name
 from bpfprof.proc import tasks
 from tests.integration.eu_stack import wait_until_asleep
 from tests.integration.recorded import ALL_INTERPRETERS, PYTHON, bpfprof, needs_root, program, recording, running
@@ -84,6 +86,16 @@ def found(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         yield made
 
 
+def wait_until_in(pid: int, name: str) -> None:
+    """Until its main thread sleeps in this call."""
+    for _ in range(6000):
+        call = tasks.blocked_syscall(Pid(pid), Tid(pid))
+        if call is not None and call.number >= 0 and syscall_name(call.number) == name:
+            return
+        time.sleep(0.01)
+    raise AssertionError(f"{pid} is not in {name}()")
+
+
 def line_of(kind: str) -> int:
     """The line that hangs is the only one of its function with this mark."""
     lines = Path(program("stuck.py")).read_text().splitlines()
@@ -125,6 +137,8 @@ def test_deadlocks_of_other_things_than_locks_of_one_process(python: str, kind: 
     """`dump` of one process follows its waits into others; `report` says the same of a recording of both."""
     path = tmp_path / "x.bpfprof"
     with stuck(python, kind) as pid:
+        for child in tasks.children(Pid(pid)):
+            wait_until_asleep(child)
         (process,) = json.loads(bpfprof("dump", "-j", pid).stdout)["processes"]
         lines = bpfprof("dump", pid).stdout.splitlines()
         bpfprof("record", "-p", pid, "-d", "1", "-o", path)
@@ -171,21 +185,25 @@ def test_an_event_loop_that_has_asked_is_stuck(python: str, tmp_path: Path) -> N
     assert not thread["idle"] and thread["waits_for"]["kind"] == "answer", thread
     verdict = json.loads(bpfprof("report", path, "-f", "json").stdout)["verdict"]
     assert verdict["bound"] == "stuck" and "for 127.0.0.1:" in verdict["sentence"], verdict
-    assert "nothing has come since it asked" in verdict["sentence"], verdict
+    assert "it has asked, and nothing has come yet" in verdict["sentence"], verdict
 
 
 @pytest.mark.parametrize("python", PYTHONS)
-def test_the_gil_and_a_lock_of_c_are_a_deadlock(python: str, tmp_path: Path) -> None:
-    """Who wants the GIL looks again each 5 ms, and is awake in 1 of 500 looks; it is looked at until it is not."""
+def test_the_gil_and_a_lock_of_c_are_a_deadlock(python: str, tmp_path: Path, look: Look) -> None:
+    """Who wants the GIL looks again each 5 ms, and is awake in 1 of 500 looks: by chance 1 of 60,000 tests fails."""
     path = tmp_path / "x.bpfprof"
-    with running(python, program("stuck.py"), "gil_and_mutex") as target:
-        while not (said := bpfprof("dump", target.pid).stdout).startswith("DEADLOCK: "):
-            assert "2 threads" in said, said
-        bpfprof("record", "-p", target.pid, "-d", "1", "-o", path)
-    assert said.startswith("DEADLOCK: MainThread -> worker -> MainThread\n"), said
-    verdict = json.loads(bpfprof("report", path, "-f", "json").stdout)["verdict"]
-    assert verdict["sentence"].startswith("Deadlocked: MainThread -> worker -> MainThread"), verdict
-    assert "GIL" in verdict["advice"], verdict
+
+    def judge(times: int) -> None:
+        with running(python, program("stuck.py"), "gil_and_mutex") as target:
+            wait_until_in(target.pid, "futex")  # it says that it is ready before it waits
+            said = bpfprof("dump", target.pid).stdout
+            bpfprof("record", "-p", target.pid, "-d", times, "-o", path)
+        assert said.startswith("DEADLOCK: MainThread -> worker -> MainThread\n"), said
+        verdict = json.loads(bpfprof("report", path, "-f", "json").stdout)["verdict"]
+        assert verdict["sentence"].startswith("Deadlocked: MainThread -> worker -> MainThread"), verdict
+        assert "GIL" in verdict["advice"], verdict
+
+    look(judge)
 
 
 def test_what_only_its_own_event_loop_or_server_could_answer(tmp_path: Path) -> None:
@@ -244,8 +262,17 @@ async def main():
 asyncio.run(main())"""
 
 
-def test_an_event_loop_that_was_answered_is_idle() -> None:
-    assert_idle(ANSWERED)
+@pytest.mark.parametrize("then", ["await reader.read()", "writer.write(b'acknowledged'); await reader.read()"])
+def test_an_event_loop_that_was_answered_is_idle(then: str) -> None:
+    """Also where it has spoken last, as who confirms messages has."""
+    assert_idle(ANSWERED.replace("await reader.read()\nasyncio", f"{then}\nasyncio"))
+
+
+SENDS_ONLY = ANSWERED.replace("    peer.send(peer.recv(9))\n", "").replace("    await reader.read(1)\n", "")
+
+
+def test_an_event_loop_at_a_timer_is_idle_whatever_it_has_sent() -> None:
+    assert_idle(SENDS_ONLY.replace("await reader.read()", "await asyncio.sleep(1e6)"))
 
 
 def assert_idle(source: str) -> None:

@@ -437,7 +437,7 @@ def child_writes():
 
 def kept_output():
     """The output of a child is waited for that has ended: a process that it began has it still."""
-    child = subprocess.Popen(["sh", "-c", "sleep 60 &"], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    child = subprocess.Popen(["sh", "-c", "sleep infinity &"], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     child.wait()
     tell("poll")
     child.communicate()  # hangs

@@ -20,29 +20,29 @@ class Facts:
     least_ns: of less there is too little to say. first: the largest of CAUSES, CPU time in Python and native code
     together as the larger of them. busy_part: of its wall time, how much the thread that works most worked. cpu_count:
     CPUs used on average. where: its place, "" if none is known; where_part: of the share; idle_where: what the threads
-    mostly wait in, is_idle_asleep: which is a time. lock_part: of all waits for locks, those for the first; holder: who
-    held it, "" if nobody for most of the time; inside: what the holder waited for meanwhile; hog: who held it most, ""
-    if no single one did, or has it at the end, where hog_part is 0. object: what the first share was for mostly. child:
-    what the awaited process did. waits_for: the reason of OTHER. kernel_part: of the CPU time that in the kernel;
-    faults_per_s: page faults in a second. in_loop: the place is called by the event loop of asyncio, which waits
-    meanwhile; loop_tasks: how many of its tasks did at a time. operator: that of a framework or library with most of
-    the CPU time, operator_part: its part of it. data_part: of the time of training loops that in which they waited for
-    data, loading_part: and loaded it themselves; from so many loaders, which worked for loaders_busy of theirs, while
-    loaders_needed would hide it, and there are CPUs for loaders_most (0: not known). loading_mix, loading_first,
-    loading_where: what that is spent on, and where. cpus: that loops may use, 0: not known. pool: whose threads work or
-    want to most, with how many of them and of their processes, the CPUs that those may use (0: not known) and what sets
-    the number; pool_part: of all time on a CPU or ready theirs; spin_part: of all CPU time that in which they wait for
-    each other. stuck_part: of the working time that of threads that are stuck; stuck, stuck_advice: what those with
-    most wait for. limit_of: the control group or container whose CPU limit stopped those that were ready; limit_cpus:
-    what it may use, which it had used up in limit_part of its periods; limit_setting: what sets that, to as much as
-    they would have used. gpu_does: what is mostly waited for of a GPU, one of device_facts.DOES; gpu_call: the
-    function. launch_part, feeding_part: of the working time that in calls that launch work on a device, and on a CPU in
-    frameworks that do. launches: how many such calls there were, of launch_ns each, where calls were counted.
-    saving_part: of the time of the threads that count that in which they save checkpoints; saving_mix, saving_where:
-    what that is spent on, and where. late: the sentence on a rank that others wait for, "" where none is late;
-    late_part: of a step; late_bound: by what. deadlock: the threads that wait for one another at the end, "" where none
-    do; deadlock_where: where the first does; deadlocks: how many; deadlock_kind: of WaitsFor, of the first. is_of_all:
-    of no part of a recording.
+    mostly wait in, is_idle_asleep: whether most of that is sleep. lock_part: of all waits for locks, those for the
+    first; holder: who held it, "" if nobody for most of the time; inside: what the holder waited for meanwhile; hog:
+    who held it most, "" if no single one did, or has it at the end, where hog_part is 0. object: what the first share
+    was for mostly. child: what the awaited process did. waits_for: the reason of OTHER. kernel_part: of the CPU time
+    that in the kernel; faults_per_s: page faults in a second. in_loop: the place is called by the event loop of
+    asyncio, which waits meanwhile; loop_tasks: how many of its tasks did at a time. operator: that of a framework or
+    library with most of the CPU time, operator_part: its part of it. data_part: of the time of training loops that in
+    which they waited for data, loading_part: and loaded it themselves; from so many loaders, which worked for
+    loaders_busy of theirs, while loaders_needed would hide it, and there are CPUs for loaders_most (0: not known).
+    loading_mix, loading_first, loading_where: what that is spent on, and where. cpus: that loops may use, 0: not
+    known. pool: whose threads work or want to most, with how many of them and of their processes, the CPUs that those
+    may use (0: not known) and what sets the number; pool_part: of all time on a CPU or ready theirs; spin_part: of all
+    CPU time that in which they wait for each other. stuck_part: of the working time that of threads that are stuck;
+    stuck, stuck_advice: what those with most wait for. limit_of: the control group or container whose CPU limit
+    stopped those that were ready; limit_cpus: what it may use, which it had used up in limit_part of its periods;
+    limit_setting: what sets that, to as much as they would have used. gpu_does: what is mostly waited for of a GPU,
+    one of device_facts.DOES; gpu_call: the function. launch_part, feeding_part: of the working time that in calls that
+    launch work on a device, and on a CPU in frameworks that do. launches: how many such calls there were, of launch_ns
+    each, where calls were counted. saving_part: of the time of the threads that count that in which they save
+    checkpoints; saving_mix, saving_where: what that is spent on, and where. late: the sentence on a rank that others
+    wait for, "" where none is late; late_part: of a step; late_bound: by what. deadlock: the threads that wait for one
+    another at the end, "" where none do; deadlock_where: where the first does; deadlocks: how many; deadlock_kind: of
+    WaitsFor, of the first. is_of_all: of no part of a recording.
     """
 
     samples: int = 1000

@@ -11,7 +11,7 @@ from bpfprof.known.services import object_text
 from bpfprof.model.frames import FrameKind
 from bpfprof.model.grouping import Total, sums_by, totals_of
 from bpfprof.model.profile import Profile
-from bpfprof.model.states import ThreadState, reason_text
+from bpfprof.model.states import ThreadState, reason_number, reason_text
 from bpfprof.query.answer.causes import CAUSES, MEMORY, cause_ns, causes_of, in_ioctl, largest_cause, makes_room_in
 from bpfprof.query.answer.checkpoint_facts import checkpoint_facts
 from bpfprof.query.answer.data_facts import data_facts
@@ -37,6 +37,7 @@ from bpfprof.query.work.table import Work
 _MIN_CPU_NS = 200_000_000  # less says nothing by ticks of 10 ms
 _CALLBACK = ("/asyncio/events.py", "Handle._run")  # what calls callbacks and steps of tasks
 _SAMPLE_NS = 10_000_000  # exact time counts as what a clock of 100 Hz would see of it
+_SLEEP = reason_number("sleep")
 _ONE_LOCK = 0.6  # of the waits for locks: then it is one lock that matters
 _INSIDE = 0.3  # of the time that a lock was held while others waited
 _DOING = {
@@ -135,11 +136,10 @@ def _idle_facts(profile: Profile, work: Work, functions: Ints) -> dict[str, Any]
     is_idle = work.rows["share"] == IDLE
     is_idle = is_idle if is_idle.any() else work.rows["share"] >= IDLE
     rows = work.rows[is_idle]
-    asleep_ns = int(rows["ns"][[reason_text(reason) == "sleep" for reason in rows["reason"].tolist()]].sum())
-    return {
-        "idle_where": _text(profile, top_place(work, is_idle, functions)[0]),
-        "is_idle_asleep": 2 * asleep_ns > int(rows["ns"].sum()),
-    }
+    sleeps = is_idle & (work.rows["reason"] == _SLEEP)
+    is_asleep = 2 * int(work.rows["ns"][sleeps].sum()) > int(rows["ns"].sum())
+    place, _ = top_place(work, sleeps if is_asleep else is_idle, functions)
+    return {"idle_where": _text(profile, place), "is_idle_asleep": is_asleep}
 
 
 def _operator_facts(work: Work, chosen: Bools) -> dict[str, Any]:

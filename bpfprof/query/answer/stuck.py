@@ -10,7 +10,7 @@ import numpy as np
 from bpfprof import array_types as npt
 from bpfprof.dataclass import dataclass
 from bpfprof.known.services import object_text
-from bpfprof.model.now import GIL, OF_PROCESSES
+from bpfprof.model.now import ANSWER, GIL, OF_PROCESSES
 from bpfprof.model.profile import LastWait, Profile
 from bpfprof.model.reasons import REASONS
 from bpfprof.model.rows import picked
@@ -21,7 +21,7 @@ from bpfprof.query.waits.lock_orders import deadlock_frame, deadlocks
 from bpfprof.query.work.hand_overs import hand_overs
 from bpfprof.query.work.places import place_text
 from bpfprof.query.work.table import Work
-from bpfprof.query.work.unended import ANSWER, WRITES, named
+from bpfprof.query.work.unended import WRITES, named
 
 # Of pools of processes: who waits for one, who works for it, and who waits for something to do; by (end of the path,
 # functions). A future may be of a pool of threads.
@@ -47,7 +47,7 @@ _DOES = {reason.word: reason.does for reason in REASONS}
 _ADVICE = {reason.word: reason.advice for reason in REASONS if reason.advice}
 _OF_TASKS = "report --by task shows what each task waits for, and dump PID its stack"
 _OF_READER = "see why nothing is written, and close each end that is not used: the last one closed is the end of a pipe"
-_NO_ANSWER = "nothing has come since it asked"
+_NO_ANSWER = "it has asked, and nothing has come yet"
 _OF_SERVER = "serve in several threads or processes, or don't ask oneself"
 _OF_LOOP = "await it: what it waits for runs in its own event loop, or is set by it, and that stands still meanwhile"
 _OF_THREAD = "dump PID shows what the other threads do"
@@ -162,7 +162,8 @@ def _stuck_loop(profile: Profile, work: Work, row: np.void, wait: LastWait) -> S
     what = "a lock" if len(locked) else object_text(wait.name.partition(": ")[2]) if wait.kind == ANSWER else ""
     text += f" for {what}," * bool(what) + (f" in {place_text(profile.frames[frame])}" if frame >= 0 else "")
     text += f", {_since(profile, [row], wait)}; {wait.nobody or _NO_ANSWER}."
-    return Stuck((int(row["thread"]),), frame, int(row["stands_for_ns"]), text, _OF_TASKS)
+    advice = _OF_TASKS if len(tasks) else _OF_THREAD
+    return Stuck((int(row["thread"]),), frame, int(row["stands_for_ns"]), text, advice)
 
 
 def _stuck(profile: Profile, work: Work, rows: list[np.void], last: dict[int, LastWait]) -> Stuck:

@@ -26,7 +26,7 @@ Floats = npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class WokenBy:
-    """What ended most of the time of some waits. wakers: places in Profile.wakers, of several that are alike each.
+    """What ended most of the time of some waits. wakers: places in Profile.wakers, more than one where they are alike.
 
     `functions`: where they were, by time, places in Profile.frames, -1: not known; they sum to its part of all_ns,
     the time of the waits; unknown_ns: of those that nobody is known to have ended. `reason`: what the waits that it
@@ -68,12 +68,15 @@ def thread_name(waker: Waker, threads: Sequence[ThreadTime]) -> str:
 
 
 def alike_wakers(profile: Profile) -> Ints:
-    """For each waker, from 1 on, the first of many threads of its process whose names differ by their numbers alone;
-    itself where those are few."""
+    """For each waker, from 1 on, the first of many threads of its process whose names differ by their numbers alone, or
+    that have one name and lived for less than half of the time; itself where those are few."""
     found: dict[tuple[Pid, str], list[int]] = {}
     for number, waker in enumerate(profile.wakers, 1):
-        if waker.kind == "thread":
-            found.setdefault((waker.pid, role_name(thread_name(waker, profile.threads))), []).append(number)
+        name = thread_name(waker, profile.threads)
+        thread = profile.threads[waker.thread] if 0 <= waker.thread < len(profile.threads) else None
+        is_short = thread is None or 2 * thread.wall_ns < profile.info.duration_ns
+        if waker.kind == "thread" and int(waker.tid) != int(waker.pid) and (is_short or role_name(name) != name):
+            found.setdefault((waker.pid, role_name(name)), []).append(number)
     first = np.arange(len(profile.wakers) + 1)
     for numbers in found.values():
         if len(numbers) >= _MANY_ALIKE:

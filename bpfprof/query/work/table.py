@@ -85,9 +85,9 @@ class Work:
     lock_waits: npt.NDArray[np.void]
     idle_spans: Bools
     span_locks: Ints
+    serve_nobody: Bools
     served: tuple[Requests, ...] = ()
     stuck: npt.NDArray[np.void] = field(default_factory=lambda: np.zeros(0, SPAN_DTYPE))
-    serve_nobody: Bools = field(default_factory=lambda: np.zeros(1, np.bool_))
 
     def thread_kinds(self, thread_count: int) -> list[list[int]]:
         """Nanoseconds of each thread by kinds_of()."""
@@ -138,6 +138,8 @@ def work_of(profile: Profile, with_wakers: bool = False) -> Work:
     waiting = StackWaits(stack_frames, cpu_ns)
     shares, is_stuck, serve_nobody = shares_of_spans(SpanFacts(profile, spans, stack_frames, waiting, fought))
     in_python = stack_frames.innermost_python() >= 0
+    serve_nobody &= np.isin(pids, pids[np.unique(spans["thread"][in_python[spans["stack"]]])])
+    serve_nobody[[*np.unique(spans["thread"][is_stuck]).tolist(), *profile.info.at_work]] = False
     is_parked = stack_frames.have([frame.name in _PARKING_LOT for frame in profile.frames])
     locks, lock = numbered_locks(spans, shares == LOCK, pids, functions, is_parked)
     reason = np.where(spans["state"] == ThreadState.OFF_CPU, spans["reason"], 0)
@@ -161,9 +163,9 @@ def work_of(profile: Profile, with_wakers: bool = False) -> Work:
         _lock_waits(profile, span_locks),
         idle,
         span_locks,
+        serve_nobody,
         served,
         picked(spans, is_stuck),
-        serve_nobody & np.isin(pids, pids[np.unique(spans["thread"][in_python[spans["stack"]]])]),
     )
 
 

@@ -16,10 +16,11 @@ from bpfprof import array_types as npt
 from bpfprof.dataclass import dataclass
 from bpfprof.known.services import LISTENING
 from bpfprof.model.frames import FrameKind
-from bpfprof.model.profile import Profile
+from bpfprof.model.now import ANSWER
+from bpfprof.model.profile import LastWait, Profile
 from bpfprof.model.rows import picked
 from bpfprof.model.spans import ThreadState
-from bpfprof.model.states import reason_text
+from bpfprof.model.states import AWAIT_REASONS, reason_text
 from bpfprof.query.code.functions import Ints
 from bpfprof.query.code.origins import STDLIB, is_runtime, origins
 from bpfprof.query.code.stack_frames import Bools, StackFrames
@@ -32,6 +33,7 @@ _LEAST_OF_PART_NS = 10_000_000_000  # of a part of a recording, where any answer
 _PATIENT_PARTS, _SLOW_NS, _TIMES_SLOWER = (0.9, 0.75), 2_000_000_000, 10
 _WHOLE_PART = 0.98  # a wait of so much of its thread's time is all that the thread did
 _END_NS = 1_000_000  # so near to the end of its thread one has not ended
+_TASK_END_NS = 300_000_000  # so near to the end a task was seen that waits on: they are looked at now and then
 _WORKS = 0.05  # of the longest thread's time: so much work says what a program is about
 
 # Functions of C that wait for who has a lock; threads of libraries that wait for work do so in others.
@@ -45,8 +47,6 @@ _MUTEXES = frozenset(
 # Those that wait so for the next client: one of several that accept.
 _TAKES_TURNS = frozenset(("wsgi_req_accept", "uwsgi_lock_futex", "proc_mutex_pthread_acquire", "apr_proc_mutex_lock"))
 _ACCEPTS = frozenset(("accept", "accept4", "inet_csk_accept"))
-ANSWER = "answer"  # what an event loop waits for that has asked: a kind of LastWait
-_OF_LOOPS = ("poll", ANSWER)
 WRITES = frozenset(("write", "writev", "pipe_write", "anon_pipe_write"))
 _OPENS = ("open", "openat")  # of a FIFO: until its other end is opened
 _TERMINALS = ("/dev/pts/", "/dev/tty", "/dev/console")
@@ -140,6 +140,9 @@ class _Judge:
         self._holders |= {wait.thread: wait.holder for wait in profile.last_waits if wait.holder >= 0}
         self._have_end = {wait.thread for wait in profile.last_waits if wait.has_end}
         self._have_end |= {*looks["thread"][looks["has_end"] > 0].tolist()}
+        tasks, end_ns = profile.task_spans, profile.info.duration_ns - _TASK_END_NS
+        tasks = tasks[~tasks["is_running"] & (tasks["start_ns"] + tasks["duration_ns"] >= end_ns)]
+        self._at_end = [*zip(tasks["task"].tolist(), tasks["reason"].tolist())]  # tasks, and what they wait for
         self._in_python = frames.innermost_python() >= 0
         self._has_frames = frames.innermost_of_best([frame.kind in _FRAMES for frame in frames.frames]) >= 0
         self._functions = {name: frames.have(named(frames, names)) for name, names in _SETS.items()}
@@ -148,8 +151,8 @@ class _Judge:
     def of(self, place: int, row: np.void) -> int:
         known, share, stack = self._known, int(self._known.shares[place]), int(row["stack"])
         reason, last = self.reason(row), self._last.get(int(row["thread"]))
-        if last is not None and last.kind in _OF_LOOPS:
-            return _STUCK if last.nobody else _ASKED
+        if last is not None and last.kind in ("poll", ANSWER):
+            return _STUCK if last.nobody else self._of_answer(last)
         if share == HANDED or (share == LOCK and known.behind[place]):
             return _BEHIND
         if share >= IDLE:
@@ -176,7 +179,19 @@ class _Judge:
     def reason(self, row: np.void) -> str:
         """Its word; of who polls pipes that another process writes _OUTPUT."""
         reason, last = reason_text(int(row["reason"])), self._last.get(int(row["thread"]))
-        return _OUTPUT if reason == "poll" and last is not None and last.kind == "pipe" else reason
+        is_output = last is not None and last.kind == "pipe" and (last.held_by or last.nobody)
+        return _OUTPUT if reason == "poll" and is_output and not self._is_input(last) else reason
+
+    def _of_answer(self, last: LastWait) -> int:
+        """Where tasks of asyncio are known one waits for a socket; else the loop has no timer, which it may be at."""
+        pid = self._profile.threads[last.thread].pid
+        waits = [reason for task, reason in self._at_end if self._profile.tasks[task].pid == pid]
+        asks = AWAIT_REASONS.index("socket") in waits if waits else not last.has_end
+        return _ASKED if asks else _FOR_WORK
+
+    @staticmethod
+    def _is_input(last: LastWait | None) -> bool:
+        return last is not None and last.name.startswith("fd 0:")
 
     def _opens_fifo(self, row: np.void) -> bool:
         last = self._last.get(int(row["thread"]))
@@ -214,7 +229,7 @@ class _Judge:
         last = self._last.get(int(row["thread"]))
         if last is not None and last.nobody:
             return _STUCK
-        return _FOR_WORK if last is None or last.name.startswith("fd 0:") else _UNSURE
+        return _FOR_WORK if last is None or self._is_input(last) else _UNSURE
 
     def _object(self, row: np.void) -> str:
         last, place = self._last.get(int(row["thread"])), int(row["object"])

@@ -240,7 +240,7 @@ def test_an_event_loop_that_has_asked_is_stuck_unless_others_work() -> None:
     made.wait(made.thread(100, "MainThread"), 2 * S, [MAIN, *LOOP], flags=2)
     found = verdict(replace(made.build(), last_waits=(asked,)))
     assert found.sentence.startswith("Stuck: MainThread waits for 10.0.0.5:5432 (PostgreSQL), in main (train.py:3), ")
-    assert found.sentence.endswith("; nothing has come since it asked.")
+    assert found.sentence.endswith("; it has asked, and nothing has come yet.")
     made.spend(made.thread(101, "worker"), ON_CPU, 2 * S, [MAIN])
     assert verdict(replace(made.build(), last_waits=(asked,))).bound != "stuck"
 
@@ -271,3 +271,18 @@ def test_who_sleeps_all_the_time_is_not_said_to_wait_for_work() -> None:
     found = verdict(made.build())
     assert (found.bound, found.sentence) == ("idle", "Idle: its threads sleep on purpose, most in main (train.py:3).")
     assert verdict(hung(LOOP)).sentence.startswith("Idle: its threads wait for work")
+
+
+def test_who_polls_what_a_child_writes_is_stuck_and_who_polls_its_input_is_not() -> None:
+    poll = [MAIN, wait("poll")]
+    assert verdict(hung(poll, waited_for("pipe", "fd 3: pipe:[9]", held_by="sleep (7)"))).bound == "stuck"
+    assert verdict(hung(poll, waited_for("pipe", "fd 0: pipe:[9]", held_by="sh (7)"))).bound == "idle"
+    assert verdict(hung(poll, waited_for("pipe", "fd 3: pipe:[9]"))).bound == "idle", "of several it is not known"
+
+
+def test_who_waits_for_a_child_that_serves_through_its_input_is_not_stuck() -> None:
+    made = ProfileBuilder()
+    made.wait(made.thread(100, "MainThread"), 2 * S, [MAIN, wait("child")])
+    made.wait(made.thread(200, "MainThread", pid=200), 2 * S, [MAIN, wait("poll")])
+    told = waited_for("pipe", "fd 0: pipe:[9]", thread=1, held_by="producer (7)")
+    assert verdict(replace(made.build(), last_waits=(told,))).bound == "idle"

@@ -1,0 +1,39 @@
+"""Looks at threads that wait: which of those for the GIL and for one of several threads are a deadlock."""
+
+from __future__ import annotations
+
+from bpfprof.capture.lock_looks import _Look, _of_the_gil, _with_knots
+from bpfprof.model.ids import Pid, Tid
+from bpfprof.model.now import GIL, WaitsFor
+
+PID = Pid(1)
+
+
+def look(tid: int, kind: str, holder: int | None = None, could: tuple[int, ...] = (), is_idle: bool = False) -> _Look:
+    of_several = tuple((PID, Tid(each)) for each in could)
+    wanted = WaitsFor(kind, "", Tid(holder) if holder else None, PID if holder else None, could=of_several)
+    return _Look(0, 1, PID, Tid(tid), wanted, is_idle)
+
+
+def test_who_wants_the_gil_whose_holder_waits_for_it_is_kept() -> None:
+    """Its own wait is a new one each 5 ms; the holder's is not."""
+    wants, holder = look(2, GIL, 1), look(1, "lock", 2)
+    assert _of_the_gil([wants, holder], [holder]) == [wants]
+    through = look(3, "lock", 2)
+    assert _of_the_gil([wants, look(1, "lock", 3), through], [look(1, "lock", 3), through]) == [wants]
+
+
+def test_who_wants_the_gil_whose_holder_goes_on_or_waits_for_others_is_not() -> None:
+    wants = look(2, GIL, 1)
+    assert not _of_the_gil([wants], [])
+    assert not _of_the_gil([wants], [look(1, "lock", 3)])
+    assert not _of_the_gil([wants], [look(1, "lock", 3), look(3, "lock", 1)])
+    assert not _of_the_gil([wants], [wants, look(1, "lock", 2)]), "it is kept already"
+
+
+def test_who_is_idle_is_left_out_unless_it_is_in_a_knot() -> None:
+    parent, child = look(1, "socket", could=(1, 2)), look(2, "socket", could=(1, 2), is_idle=True)
+    kept = {it.tid: it.waits_for.held_by_tid for it in _with_knots([parent, child, look(3, "pipe", is_idle=True)])}
+    assert kept == {1: 2, 2: 1}
+    alone = _with_knots([parent, look(3, "lock")])
+    assert [(it.tid, it.waits_for.held_by_tid) for it in alone] == [(1, None), (3, None)]
