@@ -48,7 +48,7 @@ $(INSTALLED): pyproject.toml bpfprof/__init__.py | $(PYTHON)
 	@$(PIP) install --editable .
 	@$(PYTHON) -m compileall -q bpfprof # an editable install leaves it to the first run, which may not write
 	@touch $@
-	@echo "Done. Try: make demo, or: $(SUDO) $(VENV)/bin/bpfprof doctor"
+	@echo "Done.$(if $(filter demo,$(MAKECMDGOALS)),, Try: make demo, or: $(if $(SUDO),$(SUDO) )$(VENV)/bin/bpfprof doctor)"
 
 $(PYTHON):
 	@$(SYSTEM_PYTHON) -c 'import bcc, ensurepip' 2>/dev/null || .ci/apt-install python3-bpfcc python3-venv

@@ -49,6 +49,7 @@ _REASON_OF_DESCRIPTOR = {
     FdKind.PIPE: "pipe",
     FdKind.SOCKET: "net",
     FdKind.DEVICE: "device",
+    FdKind.EVENT: "poll",
 }
 FUTEX_PRIVATE = 128  # FUTEX_PRIVATE_FLAG, include/uapi/linux/futex.h
 FUTEX_CALLS = sorted(syscall_numbers(*_FUTEX.split()))

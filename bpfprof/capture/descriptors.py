@@ -56,6 +56,7 @@ _NAMED_LIMIT = 10_000  # objects of one recording; a host makes new connections 
 _NAME_LENGTH = 4096
 _ADDRESS = re.compile(r"(?:[\d.]+|\[.+\]):\d+")
 _EVENTFD = "anon_inode:[eventfd]"
+_EVENTS = (_EVENTFD, "anon_inode:[timerfd]", "anon_inode:[signalfd]", "anon_inode:inotify", "anon_inode:[inotify]")
 
 
 class DescriptorKinds:
@@ -233,7 +234,10 @@ def _look(pid: int, fd: int, sockets: SocketNames) -> tuple[FdKind, str, int]:
         kind = _kind(found.mode)
         if kind == FdKind.SOCKET:
             return kind, sockets.name(Pid(pid), found.inode), found.inode
-        return kind, _link(pid, fd) if kind != FdKind.UNKNOWN else "", found.inode
+        link = _link(pid, fd)
+        if kind == FdKind.UNKNOWN:
+            return FdKind.EVENT if link in _EVENTS else kind, "", found.inode
+        return kind, link, found.inode
     except OSError:
         return FdKind.UNKNOWN, "", 0
 

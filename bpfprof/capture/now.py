@@ -56,8 +56,8 @@ _MAIN_THREAD = "MainThread"  # what `threading` calls it
 
 
 def is_at_the_gil(threads: Sequence[ThreadNow]) -> bool:
-    """Whether who has the GIL waits for another thread of these that was not seen to wait. Who wants the GIL wakes each 5
-    ms, so one more look may tell."""
+    """Whether who has the GIL waits for another thread of these that was not seen to wait. Who wants the GIL wakes each
+    5 ms, so one more look may tell."""
     of_tid = {thread.tid: thread for thread in threads}
     for thread in threads:
         wanted = thread.waits_for if thread.holds_gil and thread.state == WAITING else None

@@ -17,7 +17,7 @@ from bpfprof.query.work.table import work_of
 from bpfprof.render.columns import COLUMNS, padded, percent_text, seconds_text, shortened, width, wrapped
 from bpfprof.render.formats import RenderOptions
 from bpfprof.render.header import counted
-from bpfprof.render.labels import file_names, frame_label, printable, source_line
+from bpfprof.render.labels import file_names, frame_label, printable, reason_label, source_line
 
 _LIBRARY, _MODULE = 12, 16  # columns
 _REASONS = 3
@@ -100,8 +100,10 @@ def _with_sources(profile: Profile, frames: Sequence[Frame], options: RenderOpti
 
 
 def _row_name(row: Row, by: str) -> str:
-    reasons = ", ".join(f"{printable(reason)} {seconds_text(ns)}" for reason, ns in [*row.reasons.items()][:_REASONS])
-    name = (printable(row.name) or "(no name)") + f", {printable(row.worker)}" * bool(row.worker)
+    most = [*row.reasons.items()][:_REASONS]
+    reasons = ", ".join(f"{reason_label(reason)} {seconds_text(ns)}" for reason, ns in most)
+    named = reason_label(row.name) if by == "reason" else printable(row.name) or "(no name)"
+    name = named + f", {printable(row.worker)}" * bool(row.worker)
     return name + (f"  ({reasons})" if reasons and by not in _WITHOUT_REASONS else "")
 
 

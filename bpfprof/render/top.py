@@ -12,7 +12,7 @@ from bpfprof.query.threads.at_end import NowGroup
 from bpfprof.query.work.places import file_text
 from bpfprof.query.work.shares import HANDED, IDLE, PYTHON, READY, SHARE_NAMES
 from bpfprof.render.columns import middle_cut, padded, percent_text, shortened, width
-from bpfprof.render.labels import printable, source_line
+from bpfprof.render.labels import printable, reason_label, source_line
 from bpfprof.render.summary import (
     Paint,
     command_text,
@@ -238,10 +238,8 @@ def closer_lines(
         row = "".join(f"{100 * ns / whole:7.1f}" for ns in parts) + f" {line:>6}  {text}"
         lines.append(shortened(row.rstrip(), columns))
     if found.reasons:
-        lines += [
-            "",
-            "waits for " + ", ".join(f"{reason} {percent_text(ns, whole, 0)}" for reason, ns in found.reasons),
-        ]
+        parts = [f"{reason_label(reason)} {percent_text(ns, whole, 0)}" for reason, ns in found.reasons]
+        lines += ["", "waits for " + ", ".join(parts)]
     lines += ["", "called by"] if found.callers else []
     for frame, ns in found.callers[:_MOST_LINES]:
         lines.append(f"{100 * ns / whole:7.1f}  {printable(frame.name)}  {printable(file_text(frame))}")

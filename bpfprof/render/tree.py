@@ -17,7 +17,7 @@ from bpfprof.query.work.table import work_of
 from bpfprof.render.columns import cut_left, percent_text, seconds_text, short_seconds, shortened, width
 from bpfprof.render.formats import RenderOptions
 from bpfprof.render.header import counted
-from bpfprof.render.labels import frame_label, printable
+from bpfprof.render.labels import frame_label, printable, reason_label
 from bpfprof.render.summary import (
     MAX_COLUMNS,
     MIN_COLUMNS,
@@ -190,7 +190,7 @@ class _TreeText:
         if share == LOCK:
             text = f"lock #{lock}" if lock else "a lock"
         elif share == OTHER:
-            text = printable(reason_text(reason)) or "unknown"
+            text = reason_label(reason_text(reason))
         elif share == IDLE:
             text = "work"
         elif share in WITH_OBJECTS and described and ns * 2 >= node.total_ns:

@@ -29,7 +29,7 @@ from bpfprof.proc.memory import ProcessMemory
 ME = os.getpid()
 POLLIN, POLLPRI, POLLOUT = 1, 2, 4
 ADDRESS = 0x7000_0000
-UNKNOWN, FILE, PIPE, SOCKET, DEVICE = FdKind
+UNKNOWN, FILE, PIPE, SOCKET, DEVICE, EVENT = FdKind
 
 
 @pytest.fixture
@@ -66,7 +66,7 @@ def of_calls(*calls: tuple[int, int, int]) -> list[int]:
     ("name", "kind"),
     [
         *(("pipe", PIPE), ("fifo", PIPE), ("socket", SOCKET), ("file", FILE), ("directory", FILE)),
-        *(("device", DEVICE), ("eventfd", UNKNOWN)),
+        *(("device", DEVICE), ("eventfd", EVENT)),
     ],
 )
 def test_kinds_of_files(fds: dict[str, int], name: str, kind: FdKind) -> None:
