@@ -23,6 +23,7 @@ from tests.unit.render.profiles import (
     native,
     python,
     training_profile,
+    wait,
 )
 
 
@@ -110,3 +111,10 @@ def test_processes_that_lived_short_are_one_row() -> None:
     lines = by_block(made.build(), RenderOptions(by="process"))[2:]
     assert [line.split("  ")[-1] for line in lines] == ["service (1)", "short: sh, ls (5 processes)"]
     assert lines[1].split()[0] == "0.005"
+
+
+def test_a_reason_that_is_not_known_is_other_as_everywhere() -> None:
+    made = ProfileBuilder()
+    made.wait(made.thread(1), 20 * MS, [python("main"), wait("unknown")], waker=made.waker("interrupt"))
+    (row,) = rows(made.build(), "reason")
+    assert row.split()[-1] == "other", row

@@ -172,3 +172,15 @@ def test_a_function_looked_at_closer(profile) -> None:
         text = {place.frame.file: ("x = '\x1b[31m'\n" * 2000, "")}
         for line in closer_lines(place, found, moment.whole_ns, 100, text):
             assert not any(ord(char) < 32 or ord(char) == 127 for char in line)
+
+
+def test_what_is_since_the_start_and_what_is_of_the_last_seconds_is_named() -> None:
+    moment = moment_of(training_profile())
+    lines = top_lines(moment, state_of(moment), TopLook(since_start=True))
+    assert lines[1].startswith("since start") and lines[2].startswith("last ") and ": " in lines[2], lines[:5]
+
+
+def test_when_the_next_moment_comes_late_that_is_said() -> None:
+    moment = moment_of(training_profile())
+    assert "next in 7 s" in top_lines(moment, state_of(moment, next_s=7.0), TopLook())[-1]
+    assert "next in" not in top_lines(moment, state_of(moment, next_s=1.0), TopLook())[-1]
