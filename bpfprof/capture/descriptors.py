@@ -56,7 +56,7 @@ _NAMED_LIMIT = 10_000  # objects of one recording; a host makes new connections 
 _NAME_LENGTH = 4096
 _ADDRESS = re.compile(r"(?:[\d.]+|\[.+\]):\d+")
 _EVENTFD = "anon_inode:[eventfd]"
-_EVENTS = (_EVENTFD, "anon_inode:[timerfd]", "anon_inode:[signalfd]", "anon_inode:inotify", "anon_inode:[inotify]")
+_EVENTS = (_EVENTFD, "anon_inode:[signalfd]", "anon_inode:inotify", "anon_inode:[inotify]")
 
 
 class DescriptorKinds:

@@ -21,7 +21,7 @@ class FdKind(IntEnum):
     PIPE = 2
     SOCKET = 3
     DEVICE = 4
-    EVENT = 5  # of the kernel: eventfd, timerfd, signalfd, inotify
+    EVENT = 5  # of the kernel: eventfd, signalfd, inotify
 
 
 # Numbers of the calls whose first argument is a descriptor that decides what they wait for.

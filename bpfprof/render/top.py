@@ -238,8 +238,8 @@ def closer_lines(
         row = "".join(f"{100 * ns / whole:7.1f}" for ns in parts) + f" {line:>6}  {text}"
         lines.append(shortened(row.rstrip(), columns))
     if found.reasons:
-        parts = [f"{reason_label(reason)} {percent_text(ns, whole, 0)}" for reason, ns in found.reasons]
-        lines += ["", "waits for " + ", ".join(parts)]
+        waited = [f"{reason_label(reason)} {percent_text(ns, whole, 0)}" for reason, ns in found.reasons]
+        lines += ["", "waits for " + ", ".join(waited)]
     lines += ["", "called by"] if found.callers else []
     for frame, ns in found.callers[:_MOST_LINES]:
         lines.append(f"{100 * ns / whole:7.1f}  {printable(frame.name)}  {printable(file_text(frame))}")
