@@ -202,7 +202,7 @@ def test_nor_is_one_written_that_is_in_its_owners_folder(tmp_path: Path) -> None
     path = tmp_path / "out.bpfprof"
     path.write_text("theirs")
     os.chown(path, *SOMEBODY)
-    for mode in (0o777, 0o1777, 0o775):
+    for mode in (0o777, 0o1777, 0o775, 0o757):
         tmp_path.chmod(mode)
         for file_mode in (0o600, 0o666):
             path.chmod(file_mode)

@@ -77,6 +77,13 @@ def test_many_short_intervals_are_said_to_be_some(monkeypatch) -> None:
     assert of_thread["samples"]["threadCPUDelta"] == [0, 60 * MS, 0, 0]
 
 
+def test_when_a_thread_was_there_is_in_milliseconds() -> None:
+    made = ProfileBuilder()
+    made.spend(made.thread(1, first_ns=5 * MS), ON_CPU, 3 * MS, [python("f")])
+    (of_thread,) = json.loads(render_gecko(made.build(), RenderOptions()))["threads"]
+    assert (of_thread["registerTime"], of_thread["unregisterTime"]) == (5, 8)
+
+
 def test_what_speaks_for_others_says_so_in_a_trace() -> None:
     made = ProfileBuilder()
     thread = made.thread(1)

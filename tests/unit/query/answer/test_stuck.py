@@ -286,3 +286,12 @@ def test_who_waits_for_a_child_that_serves_through_its_input_is_not_stuck() -> N
     made.wait(made.thread(200, "MainThread", pid=200), 2 * S, [MAIN, wait("poll")])
     told = waited_for("pipe", "fd 0: pipe:[9]", thread=1, held_by="producer (7)")
     assert verdict(replace(made.build(), last_waits=(told,))).bound == "idle"
+
+
+@pytest.mark.parametrize("reason", ["file-lock", "kernel-lock", "stopped"])
+def test_what_no_work_ever_ends_is_stuck_beside_others_that_work(reason: str) -> None:
+    made = ProfileBuilder()
+    waits, works = made.thread(100, "MainThread"), made.thread(101, "worker")
+    made.wait(waits, 2 * S, [MAIN, wait(reason)])
+    made.spend(works, ON_CPU, 2 * S, [MAIN])
+    assert work_of(made.build()).stuck["thread"].tolist() == [waits]
