@@ -61,7 +61,8 @@ def is_at_the_gil(threads: Sequence[ThreadNow]) -> bool:
     of_tid = {thread.tid: thread for thread in threads}
     for thread in threads:
         wanted = thread.waits_for if thread.holds_gil and thread.state == WAITING else None
-        other = of_tid.get(wanted.held_by_tid) if wanted and wanted.held_by_tid is not None else None
+        holder = wanted.held_by_tid if wanted is not None and wanted.kind == "lock" else None
+        other = of_tid.get(holder) if holder is not None else None
         if other is not None and other is not thread and other.waits_for is None:
             return True
     return False

@@ -29,6 +29,7 @@ from bpfprof.recording.writer import Sink
 # A wait that is shorter may be added up only when it ends, so a part of a recording ends before it.
 _LONG_WAIT_NS = abi.CONSTANTS["BP_LONG_WAIT_NS"]
 _NEVER_NS = np.iinfo(np.int64).max
+_RAN_NS = 10_000  # less may be between two looks at the scheduler's clock
 _TICK_NS = 10_000_000  # CONFIG_HZ is 100 at least
 _DEAD = "ZX"  # states of proc(5)
 
@@ -208,8 +209,8 @@ def _add_running_time(rows: npt.NDArray[np.void], records: npt.NDArray[np.void],
         status = tasks.thread_status(pid, tid)
         if is_unheard and status is not None and status.run_state in _DEAD:
             row["state"], row["since_ns"] = LastState.DEAD, records["first_ns"][position]
-        elif status is not None and status.run_state != "R" and not (is_unheard and ran_ns):
-            untold_count += not is_unheard
+        elif status is not None and status.run_state != "R":
+            untold_count += not is_unheard or ran_ns > 0
             _leave(row, ran_ns)
         else:
             row["running_ns"] = min(ran_ns, open_ns)
@@ -217,9 +218,10 @@ def _add_running_time(rows: npt.NDArray[np.void], records: npt.NDArray[np.void],
 
 
 def end_waits_for_cpus(rows: npt.NDArray[np.void], records: npt.NDArray[np.void], tids: npt.NDArray[np.uint32]) -> int:
-    """Of threads that are taken to wait for a CPU those that sleep got it and left it without a word; how many.
+    """Of threads that are taken to wait for a CPU those that sleep got it and left it without a word; how many. So did
+    who wants one now, and has run since.
 
-    One that came and went since the totals were taken has the wait in its run delay.
+    One that came since the totals were taken has the wait in its run delay.
     """
     states = abi.ThreadState["BP_THREAD_BLOCKED"], abi.ThreadState["BP_THREAD_RUNNABLE"]
     woken_ns = np.maximum(rows["wake_ns"], rows["since_ns"])
@@ -229,9 +231,11 @@ def end_waits_for_cpus(rows: npt.NDArray[np.void], records: npt.NDArray[np.void]
     for position in np.flatnonzero(is_queued & (rows["time_ns"] > woken_ns + np.uint64(_TICK_NS))).tolist():
         pid, tid = Pid(int(records["tgid"][position])), Tid(int(tids[position]))
         times, status = tasks.scheduler_times(pid, tid), tasks.thread_status(pid, tid)
-        if times is None or status is None or status.run_state == "R":
-            continue
         row, record = rows[position], records[position]
+        if times is None or status is None:
+            continue
+        if status.run_state == "R" and times[0] - int(record["exec_ns"]) <= _RAN_NS:
+            continue
         if times[1] - int(record["run_delay_ns"]) + _TICK_NS < int(row["time_ns"]) - int(woken_ns[position]):
             open_ns = int(row["time_ns"]) - int(row["since_ns"])
             _leave(row, min(max(0, times[0] - int(record["exec_ns"])), open_ns))

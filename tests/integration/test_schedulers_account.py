@@ -66,18 +66,25 @@ def test_threads_that_did_not_run_were_not_on_a_cpu_nor_in_a_run_queue(tmp_path:
     assert not booked, f"(ms on a CPU, on the run queue) {booked}"
 
 
-@pytest.mark.parametrize("code, is_denied", [("input()", True), ("while True: pass", False)])
-def test_a_wait_for_a_cpu_that_the_scheduler_denies(code: str, is_denied: bool) -> None:
-    """Of a thread that was woken, was not seen to come, and sleeps; another may still wait."""
+@pytest.mark.parametrize(
+    ("code", "has_come", "is_denied"),
+    [("input()", False, True), ("while True: pass", True, False), ("while True: pass", False, True)],
+    ids=["sleeps", "came now", "came long ago"],
+)
+def test_a_wait_for_a_cpu_that_the_scheduler_denies(code: str, has_come: bool, is_denied: bool) -> None:
+    """Of a thread that was woken, was not seen to come, and sleeps, or wants a CPU once more. Of one that has waited
+    for all of the time the scheduler says so when it has come."""
     now_ns = time.monotonic_ns()
     with running(PYTHON, "-S", "-c", f"print('ready', flush=True)\n{code}") as target:
-        if is_denied:
+        if not has_come and code == "input()":
             wait_until_asleep(target.pid)  # it may have lost its CPU between its line and its wait
         record, row = np.zeros(1, THREAD_DTYPE), np.zeros(1, TOTAL_DTYPE)
         record["state"], record["tgid"] = abi.ThreadState["BP_THREAD_BLOCKED"], target.pid
-        record["exec_ns"], record["run_delay_ns"] = scheduler_times()[target.pid]
+        ran_ns, delay_ns = scheduler_times()[target.pid]
+        record["exec_ns"], record["run_delay_ns"] = max(0, ran_ns - 1_000_000), 0 if has_come else delay_ns
+        wait_ns = int(1e6 * _TICK_MS) + delay_ns // 2 if has_come else 1_000_000_000
         row["state"], row["time_ns"] = LastState.BLOCKED, now_ns
-        row["wake_ns"], row["since_ns"] = now_ns - 1_000_000_000, now_ns - 1_000_000_001
+        row["wake_ns"], row["since_ns"] = now_ns - wait_ns, now_ns - wait_ns - 1
         assert end_waits_for_cpus(row, record, np.array([target.pid], np.uint32)) == is_denied
     assert (row["wake_ns"][0] == 0) == is_denied
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from bpfprof.capture.lock_looks import _Look, _of_the_gil, _with_knots
+from bpfprof.capture.now import is_at_the_gil
 from bpfprof.model.ids import Pid, Tid
-from bpfprof.model.now import GIL, WaitsFor
+from bpfprof.model.now import GIL, WAITING, ThreadNow, WaitsFor
 
 PID = Pid(1)
 
@@ -29,6 +30,19 @@ def test_who_wants_the_gil_whose_holder_goes_on_or_waits_for_others_is_not() -> 
     assert not _of_the_gil([wants], [look(1, "lock", 3)])
     assert not _of_the_gil([wants], [look(1, "lock", 3), look(3, "lock", 1)])
     assert not _of_the_gil([wants], [wants, look(1, "lock", 2)]), "it is kept already"
+
+
+def thread(tid: int, holds_gil: bool = False, wanted: WaitsFor | None = None) -> ThreadNow:
+    return ThreadNow(Tid(tid), "", WAITING, "lock", None, False, holds_gil, wanted, [])
+
+
+def test_a_second_look_is_for_a_lock_of_who_has_the_gil_alone() -> None:
+    """A look takes 10 to 30 ms of CPU time, and the end of a recording waits for it."""
+    at_lock, joins = (WaitsFor(kind, "", Tid(2), PID) for kind in ("lock", "thread"))
+    assert is_at_the_gil([thread(1, True, at_lock), thread(2)])
+    assert not is_at_the_gil([thread(1, True, at_lock), thread(2, wanted=WaitsFor(GIL, "GIL", Tid(1), PID))])
+    assert not is_at_the_gil([thread(1, True, joins), thread(2)]), "a join has given it back"
+    assert not is_at_the_gil([thread(1, False, at_lock), thread(2)]) and not is_at_the_gil([thread(1, True), thread(2)])
 
 
 def test_who_is_idle_is_left_out_unless_it_is_in_a_knot() -> None:
