@@ -79,7 +79,8 @@ class ProcessCodes:
     reader: CodeReader | None
     known: dict[int, tuple[int, int, int]] = field(default_factory=dict)
     frames: dict[bytes, bytes] = field(default_factory=dict)  # Python frames as they came -> as they are recorded
-    unread: dict[bytes, bytes] = field(default_factory=dict)  # the same of frames that are not read while it rests
+    unread: dict[bytes, bytes] = field(default_factory=dict)  # the same of frames that could not be read in this turn
+    unread_in: int = 0  # the turn, or while it rests the last one
     paid_until_s: float = 0.0  # for reading in vain, time.monotonic()
 
     @property

@@ -5,8 +5,7 @@ from __future__ import annotations
 import gc
 import time
 from bisect import bisect_left
-from collections.abc import Callable
-from dataclasses import astuple
+from collections.abc import Callable, Iterator
 
 import numpy as np
 
@@ -184,23 +183,13 @@ class Session:
         begin_s = time.monotonic()
         more_s = 0.0 if stop.count else _LONGER_S
         is_over, is_all_over = (until(begin_s + most_s + more_s, stop) for most_s in (_LOOKS_END_S, _END_S))
-        with is_over.look():
-            self._processes.refresh_names(is_over)
-        self._next_looks_s = 0.0
-        with is_over.look():
-            self._look_at_sleepers(is_over)
-        with is_over.look():
-            now = time.monotonic_ns(), *self._threads.read()
-            self._sleeps.look_at_unsampled(self._processes.by_pid, *now, is_over, _WAITED_NS)
-        with is_over.look():
-            self._async.finish(list(self._processes.by_pid.values()), is_over)
-        self._cpu_limits.note(self._python_pids())
-        with is_over.look():
-            self._unseen_waits = look_at_waits(self._processes, self._threads, self._sink, is_over)
-        usage, end_ns = self._usage(), self._watch.stop()  # of the same time
-        cut_count = self._limit.cut_count + is_over.cut_count
+        cut_before = self._limit.cut_count
         self._limit_drains(is_all_over)
-        self._next_totals_s = float("inf")  # the last ones follow, of this moment
+        self._next_totals_s = float("inf")  # the last ones follow, of the last moment
+        for _ in self._last_looks(is_over):
+            self._drain()  # what is new must be looked at while it is there
+        usage, end_ns = tasks.used_since(self._used, self._processes.by_pid), self._watch.stop()  # of the same time
+        cut_count = cut_before + is_over.cut_count
         self._drain()
         self._marks.close()
         last = self._threads.read()
@@ -238,6 +227,24 @@ class Session:
             end["call_libraries"] = self._watch.calls.libraries
         self._sink.write("end", {**end})
         self.progress.lost_count = self._lost_of(counters)
+
+    def _last_looks(self, is_over: Limit) -> Iterator[None]:
+        """Yields after each, as they take long together."""
+        with is_over.look():
+            self._processes.refresh_names(is_over)
+        self._next_looks_s = 0.0
+        with is_over.look():
+            self._look_at_sleepers(is_over)
+        yield
+        with is_over.look():
+            now = time.monotonic_ns(), *self._threads.read()
+            self._sleeps.look_at_unsampled(self._processes.by_pid, *now, is_over, _WAITED_NS)
+        yield
+        with is_over.look():
+            self._async.finish(list(self._processes.by_pid.values()), is_over)
+        yield
+        with is_over.look():
+            self._unseen_waits = look_at_waits(self._processes, self._threads, self._sink, is_over)
 
     # --- one turn of the loop
 
@@ -360,16 +367,6 @@ class Session:
     def _write_start(self) -> None:
         self._sink.write("start", {**recording_start(self._watch)})
         self._write_tables()
-
-    def _usage(self) -> dict[str, list[int]]:
-        """What processes used since the recording began; those that were born meanwhile had used nothing."""
-        usage = {}
-        for pid in self._processes.by_pid:
-            now, before = tasks.process_usage(pid), self._used.get(pid)
-            if now is not None:
-                values, less = astuple(now), astuple(before) if before else (0, 0, 0, 0)
-                usage[str(pid)] = [max(0, value - one) for value, one in zip(values, less)]
-        return usage
 
     def _listens(self, listening: Listening) -> dict[str, bool]:
         """Of processes that run Python."""

@@ -94,6 +94,7 @@ class StackTable:
     _index_of_code: dict[tuple[int, str, str, int, bytes], int] = field(default_factory=dict)
     _copies: dict[tuple[int, int, int], memoryview] = field(default_factory=dict)  # by process, address, identity
     _copies_before: dict[tuple[int, int, int], memoryview] = field(default_factory=dict)
+    _turn: int = 0
     _new_codes: list[tuple[int, CodeObject | Unresolved]] = field(default_factory=list)
     _new_stacks: list[tuple[bytes, bytes, bytes]] = field(default_factory=list)
     unfinished: set[int] = field(default_factory=set)  # they lack what will be known soon
@@ -104,8 +105,9 @@ class StackTable:
     _code_budget: Budget = field(default_factory=lambda: Budget(_CODE_BYTES, 0, _CODE_BYTES_OF_ALL))
 
     def take_copies(self, records: Iterable[memoryview], codes_of: Callable[[int], ProcessCodes | None]) -> None:
-        """Takes copies of code objects, for the stacks of this turn and, sent while these were drained, the next."""
+        """Begins a turn: takes copies of code objects for its stacks and, sent while these were drained, for the next."""
         self._copies_before, self._copies = self._copies, {}
+        self._turn += 1
         for record in records:
             code, identity, *_, pid, _ = _COPY_HEAD.unpack_from(record)
             codes = codes_of(pid)
@@ -247,7 +249,7 @@ class StackTable:
 
     def _frames(self, codes: ProcessCodes, content: bytes) -> bytes:
         """Rows of PYTHON_FRAME_DTYPE from those that the kernel side sends. Most frames were met before."""
-        if codes.unread and not self._rests(codes):
+        if codes.unread and codes.unread_in != self._turn and not self._rests(codes):
             codes.unread.clear()
         known, unread = codes.frames.get, codes.unread.get
         raw = [content[at : at + _FRAME_BYTES] for at in range(0, len(content), _FRAME_BYTES)]
@@ -258,11 +260,12 @@ class StackTable:
         index, start = self._code(codes, code & _ADDRESS_MASK, identity)
         offset = max(-_OFFSET_LIMIT, min(instruction - start, _OFFSET_LIMIT - 1)) if start else _NO_OFFSET
         row = _FRAME.pack(index, offset, code >> _MARK_AT)
-        if start or self._rests(codes):
-            met = codes.frames if start else codes.unread
-            if len(met) >= _FRAMES_LIMIT:
-                met.clear()
-            met[content] = row
+        met = codes.frames if start else codes.unread
+        if len(met) >= _FRAMES_LIMIT:
+            met.clear()
+        met[content] = row
+        if not start:
+            codes.unread_in = self._turn
         return row
 
     def _rests(self, codes: ProcessCodes) -> bool:
@@ -325,7 +328,7 @@ class StackTable:
         return self._code_count
 
     def _unnamed(self, codes: ProcessCodes, reason: Unresolved) -> int:
-        """One entry a reason; the next stack tries to read the code object again."""
+        """One entry a reason; the next turn tries to read the code object again."""
         key = (codes.process, reason.reason)
         if key not in self._unnamed_index:
             self._unnamed_index[key] = self._number(codes, reason)

@@ -6,7 +6,8 @@ import os
 import re
 import signal
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from dataclasses import astuple
 
 from bpfprof.dataclass import dataclass
 from bpfprof.model.ids import Pid, RuntimeAddress, Tid
@@ -221,6 +222,17 @@ def process_usage(pid: Pid) -> ProcessUsage | None:
         return None
     tick_ns = 1_000_000_000 // os.sysconf("SC_CLK_TCK")
     return ProcessUsage(int(fields[7]), int(fields[9]), int(fields[11]) * tick_ns, int(fields[12]) * tick_ns)
+
+
+def used_since(before: Mapping[Pid, ProcessUsage | None], pids: Iterable[Pid]) -> dict[str, list[int]]:
+    """The fields of ProcessUsage for each of `pids` that is there; those that are not in `before` had used nothing."""
+    used = {}
+    for pid in pids:
+        now, then = process_usage(pid), before.get(pid)
+        if now is not None:
+            values, less = astuple(now), astuple(then) if then else (0, 0, 0, 0)
+            used[str(pid)] = [max(0, value - one) for value, one in zip(values, less)]
+    return used
 
 
 def busiest_first(pids: Iterable[Pid]) -> list[Pid]:
