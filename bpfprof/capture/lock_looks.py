@@ -100,8 +100,12 @@ def look_at_waits(
     sink: Sink,
     is_over: Callable[[], bool],
     least_ns: int = _WAITED_NS,
+    meanwhile: Callable[[], None] = lambda: None,
 ) -> int:
-    """The processes with the longest waits come first. Returns how many there was no time for."""
+    """The processes with the longest waits come first. Returns how many there was no time for.
+
+    meanwhile: called between looks at processes.
+    """
     begin_ns, cost_ns = time.monotonic_ns(), time.thread_time_ns()
     tids, records = table.read()
     waited_ns = begin_ns - records["since_ns"].astype(np.int64)
@@ -119,6 +123,7 @@ def look_at_waits(
         if time.thread_time_ns() - cost_ns > _LOOKS_NS or is_over():
             left_out = len(pids) - number
             break
+        meanwhile()
         try:
             looked += _look_at(processes, Pid(pid))
         except TimeIsOverError:

@@ -244,7 +244,8 @@ class Session:
             self._async.finish(list(self._processes.by_pid.values()), is_over)
         yield
         with is_over.look():
-            self._unseen_waits = look_at_waits(self._processes, self._threads, self._sink, is_over)
+            them = self._processes, self._threads, self._sink
+            self._unseen_waits = look_at_waits(*them, is_over, meanwhile=self._drain_when_due)
 
     # --- one turn of the loop
 
@@ -264,6 +265,10 @@ class Session:
         tick_s = max(tick_s, min(self.part_s / _PART_TICKS, _PART_TICK_S)) if tick_s == _TICK_S else tick_s
         rest = _DRAIN_REST_OF_ALL if self._watch.options.watches_all else _DRAIN_REST
         return min(max(tick_s, rest * self._drain_cost_s), max(tick_s, _TICK_S))
+
+    def _drain_when_due(self) -> None:
+        if time.monotonic() >= self._drained_s + _SOON_TICK_S:
+            self._drain()
 
     def _drain(self) -> None:
         begin_s = time.thread_time()

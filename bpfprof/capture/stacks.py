@@ -105,7 +105,7 @@ class StackTable:
     _code_budget: Budget = field(default_factory=lambda: Budget(_CODE_BYTES, 0, _CODE_BYTES_OF_ALL))
 
     def take_copies(self, records: Iterable[memoryview], codes_of: Callable[[int], ProcessCodes | None]) -> None:
-        """Begins a turn: takes copies of code objects for its stacks and, sent while these were drained, for the next."""
+        """Begins a turn: takes copies of code objects for its stacks and, as they may come too early, for the next."""
         self._copies_before, self._copies = self._copies, {}
         self._turn += 1
         for record in records:

@@ -195,12 +195,16 @@ def test_a_process_is_met_once_and_then_watched() -> None:
     told: list[int] = []
     tables = SimpleNamespace(set_process=lambda pid, *_: told.append(pid), add_thread=lambda *_: True)
     processes, me = Processes(cast(Tables, tables), None), Pid(os.getpid())
-    with subprocess.Popen(["sleep", "60"]) as child:
+    with subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
+        assert child.stdin is not None and child.stdout is not None
+        child.stdin.write(b"all that it maps is there\n")
+        child.stdin.flush()
+        child.stdout.readline()
         processes.meet([me])
         assert not told and child.pid in processes.by_pid
         processes.watch_children(me)  # met, and yet to be watched
         assert told.count(child.pid) == 1
-        child.kill()
+        child.stdin.close()
     processes.close()
 
 
