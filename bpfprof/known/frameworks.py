@@ -8,6 +8,9 @@ import re
 OF_RANKS = re.compile(r"lib(?:torch_cpu|torch_python|nccl|rccl|gloo|mpi|mpich|ccl|hccl|ucc)\b.*|xla_.*\.so")
 # Names of files as well: what a device is driven with in user space. It has threads of its own in every program.
 DRIVERS = re.compile(r"lib(?:cuda|nvidia-\w+|amdhip64|hsa-runtime64|ascend_hal|runtime|ze_intel_gpu|igdrcl|cnrt)\b.*")
+# The same of JAX, which has a file for each kind of device beside the one that all its programs load.
+PLUGINS = re.compile(r"(?:xla_cuda|xla_rocm|pjrt_c_api_gpu|libtpu)\w*\.so")
+XLA = re.compile(r".*(?:jax|xla|pjrt)")
 # As query.origins calls them: packages, shared objects.
 OF_DEVICES = frozenset(
     (

@@ -70,9 +70,11 @@ def whole_of(profile: Profile, work: Work, path: CriticalPath | None) -> Whole:
     roles = roles_of(profile, work)
     if path:
         return _of_loops(profile, work, path, roles)
-    largest_ns = max((_working_ns(role) for role in roles), default=0)
-    busiest = max((_part(role) for role in roles if _working_ns(role) >= _MUCH * largest_ns), default=0.0)
     working = [role for role in roles if _working_ns(role)]
+    # Who serves nobody may be on a CPU all the same: a pool that spins for work, a driver's thread that polls.
+    working = [role for role in working if not work.serve_nobody[role.threads].all()] or working
+    largest_ns = max((_working_ns(role) for role in working), default=0)
+    busiest = max((_part(role) for role in working if _working_ns(role) >= _MUCH * largest_ns), default=0.0)
     in_python = _in_python(work)
     has_python = any(_part(role) >= busiest and {*role.threads} & in_python for role in working)
     counts = [

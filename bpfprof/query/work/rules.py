@@ -13,6 +13,7 @@ import numpy as np
 
 from bpfprof import array_types as npt
 from bpfprof.dataclass import dataclass
+from bpfprof.known.frameworks import DRIVERS, PLUGINS
 from bpfprof.known.services import LISTENING
 from bpfprof.model.frames import FrameKind
 from bpfprof.model.grouping import sums_by
@@ -44,7 +45,7 @@ from bpfprof.query.work.shares import (
     SPIN,
     reason_shares,
 )
-from bpfprof.query.work.unended import HANDLERS, Known, settle_unended
+from bpfprof.query.work.unended import HANDLERS, TAKES_TURNS, Known, settle_unended
 from bpfprof.query.work.waiting import StackWaits
 
 _POLL, _PIPE = reason_number("poll"), reason_number("pipe")
@@ -98,6 +99,17 @@ class SpanFacts:
         """Waits for a lock that others are known to have had; asked when it is known which wait for one."""
         waits = self.waits & (self.shares == LOCK)
         return had_by_others(self.profile, self.spans, waits, self.by_another, self.pid_of_thread)
+
+    @cached_property
+    def for_device(self) -> Bools:
+        """Calls that wait for a device; XLA's front waits so for its own threads, where its process drives none."""
+        frames, found = self.stack_frames, self.waiting.for_device[self.stack]
+        in_front = self.waiting.in_xla[self.stack] & found
+        if not in_front.any():
+            return found
+        files = (frame.file.rpartition("/")[2] for frame in frames.frames)
+        drives = frames.have([bool(DRIVERS.match(name) or PLUGINS.match(name)) for name in files])
+        return np.asarray(found & ~(in_front & ~np.isin(self.pids, self.pids[drives[self.stack]])))
 
     @cached_property
     def in_python(self) -> Bools:
@@ -202,6 +214,12 @@ RULES = (
         "the time for a lock ran out", (LOCK,), IDLE, lambda facts: facts.waits & facts.by_timer & ~facts.had_by_others
     ),
     Rule(
+        "one of several that accept waits for its turn",
+        (LOCK, HANDED),
+        IDLE,
+        lambda facts: facts.waits & facts.stack_frames.in_functions(TAKES_TURNS)[facts.stack],
+    ),
+    Rule(
         "the time of a poll ran out",
         (NET, CHILD),
         IDLE,
@@ -218,7 +236,7 @@ RULES = (
         "a device computes or copies",
         (*_ON_CPU, READY, *_NOT_DISK, SPIN, HANDED, IDLE),
         GPU,
-        lambda facts: (facts.waits | facts.may_spin) & facts.waiting.for_device[facts.stack],
+        lambda facts: (facts.waits | facts.may_spin) & facts.for_device,
     ),
     Rule("it spins", (*_ON_CPU, GPU), SPIN, lambda facts: facts.on_cpu & facts.waiting.spins[facts.stack]),
     Rule(
@@ -237,7 +255,7 @@ RULES = (
     ),
     Rule(
         "a process without Python beside one with it, or a kernel thread",
-        (LOCK, NET, SLEEP, CHILD, OTHER),
+        (LOCK, NET, DEVICE, SLEEP, CHILD, OTHER),
         IDLE,
         lambda facts: facts.waits & are_beside_python(facts.profile, facts.spans, facts.stack_frames)[facts.thread],
     ),

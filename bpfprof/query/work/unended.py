@@ -45,7 +45,7 @@ _MUTEXES = frozenset(
     )
 )
 # Those that wait so for the next client: one of several that accept.
-_TAKES_TURNS = frozenset(("wsgi_req_accept", "uwsgi_lock_futex", "proc_mutex_pthread_acquire", "apr_proc_mutex_lock"))
+TAKES_TURNS = frozenset(("wsgi_req_accept", "uwsgi_lock_futex", "proc_mutex_pthread_acquire", "apr_proc_mutex_lock"))
 _ACCEPTS = frozenset(("accept", "accept4", "inet_csk_accept"))
 WRITES = frozenset(("write", "writev", "pipe_write", "anon_pipe_write"))
 _OPENS = ("open", "openat")  # of a FIFO: until its other end is opened
@@ -238,7 +238,7 @@ class _Judge:
         return self._profile.objects[place - 1] if place else ""
 
 
-_SETS = {"mutex": _MUTEXES, "turns": _TAKES_TURNS, "accepts": _ACCEPTS, "writes": WRITES}
+_SETS = {"mutex": _MUTEXES, "turns": TAKES_TURNS, "accepts": _ACCEPTS, "writes": WRITES}
 
 
 def named(frames: StackFrames, names: Iterable[str]) -> list[bool]:

@@ -6,6 +6,7 @@ from functools import cached_property
 
 import numpy as np
 
+from bpfprof.known.frameworks import XLA
 from bpfprof.known.waiting import (
     COPIES,
     DOWNLOAD,
@@ -58,6 +59,12 @@ class StackWaits:
             self.of_device[self._in_loops(np.isin(self.of_device, kinds), *turn)] = then
         self.for_device = np.isin(self.of_device, (*OF_DEVICE, QUEUE))
         self.for_device |= self._like_whole(self.for_device)
+
+    @cached_property
+    def in_xla(self) -> Bools:
+        """Whether each stack's call of a device is one of XLA's own, which asks any kind of device, and the CPU."""
+        frames = self._stack_frames.frames
+        return np.array([*(bool(XLA.match(frame.file)) for frame in frames), False], np.bool_)[self.device_frame]
 
     @cached_property
     def launches(self) -> Bools:

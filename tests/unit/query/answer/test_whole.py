@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from bpfprof.model.frames import Frame
 from bpfprof.model.profile import Profile
 from bpfprof.model.spans import SpanFlag
 from bpfprof.query.answer.verdict import Verdict, verdict_of
 from bpfprof.query.work.shares import HANDED, IDLE, LOCK, PYTHON
 from bpfprof.query.work.table import work_of
-from tests.unit.render.profiles import MS, ON_CPU, ProfileBuilder, python, wait
+from tests.unit.render.profiles import MS, ON_CPU, ProfileBuilder, native, python, wait
 
 
 def told(profile: Profile) -> Verdict:
@@ -73,3 +74,34 @@ def test_a_whole_of_threads_that_hardly_work_is_all_of_them() -> None:
         made.wait(thread, 1_990 * MS, [python("take"), wait("net")], flags=SpanFlag.IDLE)
     found = told(made.build())
     assert found.bound == "idle" and found.whole.ns == 6_000 * MS
+
+
+LIBC, BLAS = "/usr/lib/libc.so.6", "/v/site-packages/numpy.libs/libscipy_openblas64_-ff651d7f.so"
+KEPT_BUSY = {
+    "a pool of BLAS spins for work": [native("blas_thread_server", BLAS), native("sched_yield", LIBC)],
+    "a team of OpenMP spins for work": [native("gomp_team_barrier_wait_end", "/usr/lib/libgomp.so.1")],
+    "a driver's thread polls": [native("", "/usr/lib/libcuda.so.580.1"), native("poll", LIBC)],
+}
+
+
+@pytest.mark.parametrize("spun", KEPT_BUSY.values(), ids=KEPT_BUSY)
+def test_who_serves_nobody_has_no_say_though_a_cpu_is_busy_with_it(spun: list[Frame]) -> None:
+    """It spins for work that the main thread, which computes in Python, does not give it."""
+    made = ProfileBuilder()
+    main = made.thread(100)
+    threads = [made.thread(101 + number, f"worker_{number}") for number in range(3)]
+    for _ in range(100):
+        made.spend(main, ON_CPU, 10 * MS, [python("parse", line=12)])
+        for thread in threads:
+            made.spend(thread, ON_CPU, 10 * MS, [native("start_thread", LIBC), *spun])
+    found = told(made.build())
+    assert "CPU-bound in Python: 100% of the time in parse" in found.sentence and found.whole.ns == 1_000 * MS
+
+
+def test_a_team_that_the_main_thread_waits_for_in_a_barrier_has_a_say() -> None:
+    made, barrier = ProfileBuilder(), native("gomp_team_barrier_wait_end", "/usr/lib/libgomp.so.1")
+    main, worker = made.thread(100), made.thread(101)
+    for _ in range(100):
+        made.spend(main, ON_CPU, 10 * MS, [python("solve", line=12), barrier])
+        made.spend(worker, ON_CPU, 10 * MS, [native("start_thread", LIBC), barrier])
+    assert told(made.build()).bound == "spin"

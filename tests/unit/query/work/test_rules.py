@@ -65,6 +65,10 @@ CASES: dict[str, tuple[Callable[[], Profile], str]] = {
     "it waited for another thread, and who ended that is not known": (lambda: waits([*QUEUE, wait("lock")]), "handed"),
     "the other ranks of a collective are not recorded": (lambda: waits([*COLLECTIVE, wait("net")], "process"), "net"),
     "the time for a lock ran out": (lambda: waits([MAIN, wait("lock")], "timer"), "idle"),
+    "one of several that accept waits for its turn": (
+        lambda: waits([MAIN, native("wsgi_req_accept", "/usr/bin/uwsgi"), wait("lock")], "process"),
+        "idle",
+    ),
     "the time of a poll ran out": (lambda: waits([MAIN, wait("poll")], "timer"), "idle"),
     "a client did not ask": (
         lambda: replace(waits([MAIN, wait("net")], object=1), objects=("listening on 0.0.0.0:80",)),
@@ -116,3 +120,24 @@ def last_span(profile: Profile, without: str = "") -> str:
             facts.shares[np.isin(facts.shares, rule.of) & rule.holds(facts)] = rule.to
     share = int(facts.shares[np.flatnonzero(profile.spans["thread"] == 0)[-1]])
     return WORDS.get(share) or SHARES[share]
+
+
+@pytest.mark.parametrize("is_driven", [True, False])
+def test_what_xla_waits_for_is_a_device_where_its_process_drives_one(is_driven: bool) -> None:
+    """Without one its own threads compute. The frame that tells is of another stack, and another thread."""
+    front = "/v/site-packages/jaxlib/libjax_common.so"
+    made = ProfileBuilder()
+    main, worker, other = made.thread(100), made.thread(101, "tf_XLAEigen"), made.thread(300, pid=300)
+    made.wait(main, 100 * MS, [MAIN, native("jax::PyArray::BlockUntilReady() const", front), wait("lock")])
+    compute = [native("xla::PjRtStreamExecutorClient::Run", "/v/jax_plugins/xla_cuda12/xla_cuda_plugin.so")]
+    made.spend(worker if is_driven else other, ON_CPU, 100 * MS, compute)
+    assert (last_span(made.build()) == "gpu") is is_driven
+
+
+@pytest.mark.parametrize("reason", ["device", "sleep", "net", "lock"])
+def test_a_daemon_beside_python_waits_for_work(reason: str) -> None:
+    made = ProfileBuilder()
+    daemon, program = made.thread(650, "acpid", pid=650, process="acpid"), made.thread(100)
+    made.wait(daemon, 100 * MS, [native("main", "/usr/sbin/acpid"), native("read", LIBC), wait(reason)])
+    made.spend(program, ON_CPU, 100 * MS, [MAIN])
+    assert last_span(made.build()) == "idle"

@@ -213,7 +213,7 @@ def test_a_stack_whose_middle_is_not_known_is_what_whole_ones_that_end_so_are(
         )
         made.spend(main, OFF_CPU, MS, other)
         made.spend(main, OFF_CPU, 4 * MS, cut)
-        made.spend(main, ON_CPU, MS, [MAIN])
+        made.spend(main, ON_CPU, MS, [MAIN, native("cuLaunchKernel", CUDA)])
     assert work_of(made.build()).share_ns()[SHARES.index("gpu")] == (80 if is_alike else 40) * MS
 
 
