@@ -29,7 +29,7 @@ class Loss:
 def losses_of(profile: Profile) -> list[Loss]:
     """Where it is over 5%, and 0.1 s, the largest first.
 
-    Of a part of the time, or of some threads, it cannot be known: none.
+    Of a part of the time, or of some threads, it cannot be known: none. Nor does the recorder watch all of its own.
     """
     if profile.filter_text:
         return []
@@ -45,6 +45,8 @@ def losses_of(profile: Profile) -> list[Loss]:
         cpu[pid] += thread.on_cpu_ns
     found = []
     for pid, name in names.items():
+        if pid in profile.info.own_pids:
+            continue
         _, _, user_ns, kernel_ns = profile.info.usage.get(pid, (0, 0, 0, 0))
         unseen_ns = user_ns + kernel_ns - cpu[pid] - lost[pid]
         if unseen_ns < _LEAST_NS:

@@ -39,3 +39,9 @@ def test_lost_time_and_threads_that_were_not_watched(lost_ns: int, cpu_ns: int) 
 
 def test_of_a_part_of_the_time_nothing_is_known() -> None:
     assert losses_of(replace(changed(training_profile(), 9000 * MS), filter_text=", only 1 s")) == []
+
+
+def test_the_recorder_does_not_watch_all_of_its_own_threads() -> None:
+    profile = changed(training_profile(), cpu_ns=9000 * MS)
+    own = frozenset({int(profile.threads[0].pid)})
+    assert losses_of(replace(profile, info=replace(profile.info, own_pids=own))) == []
