@@ -18,7 +18,7 @@ from bpfprof.recording.writer import Sink
 
 _TID_BITS = 32
 _REMEMBERED_S = 1.0  # an id can be given again
-_NAMED_LIMIT = 100_000  # wakers that are no targets: a host makes new ones for as long as it is watched
+_NAMED_LIMIT = 20_000  # wakers that are no targets: a host makes new ones for as long as it is watched
 
 
 class Wakers:

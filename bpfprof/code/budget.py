@@ -34,9 +34,10 @@ class Budget:
             self._had = {pid: had for pid, had in self._had.items() if had * _SMALL >= self._at_once}
             self._most_known = max(_FEW, 2 * len(self._had))
         if len(self._left_of) > self._many:
-            # Who may have as much as at first need not be known; most of these have ended.
+            # Who may have nearly as much as at first need not be known; most of these have ended.
+            much = self._at_once - self._at_once // _SMALL
             of_others = self._left_of.items()
-            self._left_of = {pid: each for pid, each in of_others if self._left_now(pid, now_s) < self._at_once}
+            self._left_of = {pid: each for pid, each in of_others if self._left_now(pid, now_s) <= much}
             self._many = max(_FEW, 2 * len(self._left_of))
 
     def is_spent(self, pid: int) -> bool:

@@ -35,7 +35,7 @@ class CpuLimits:
         """What these may use, while they are there; for each that is new."""
         new = [pid for pid in pids if str(pid) not in self.percents]
         self.begin(new)
-        self.percents |= {str(pid): round(100 * cpus_of(pid)) for pid in new}
+        self.percents |= {str(pid): round(100 * cpus) for pid in new if (cpus := cpus_of(pid))}
 
     def begin(self, pids: Iterable[Pid]) -> None:
         """Counts from now on for the control groups of these processes."""

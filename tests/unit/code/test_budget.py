@@ -51,10 +51,11 @@ def test_who_comes_when_all_is_spent_has_a_small_part_still() -> None:
     assert left.is_spent(4001), "so much once more, and nothing beyond it"
 
 
-def test_who_has_as_much_as_at_first_is_not_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("per_s", [10, 0])
+def test_who_has_nearly_as_much_as_at_first_is_not_remembered(per_s: int, monkeypatch: pytest.MonkeyPatch) -> None:
     now_s = 1000.0
     monkeypatch.setattr(budget.time, "monotonic", lambda: now_s)
-    left = Budget(at_once=100, per_s=10, of_all=1_000_000)
+    left = Budget(at_once=100, per_s=per_s, of_all=1_000_000)
     left.spend(1, 20_000)
     for pid in range(2, 10_000):
         now_s += 0.1
