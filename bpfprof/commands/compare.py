@@ -20,7 +20,7 @@ from bpfprof.query.steps.rank_differences import compare as compared
 from bpfprof.query.steps.ranks import RankLoop, rank_loops
 from bpfprof.query.steps.steps import StepsWanted
 from bpfprof.render.labels import printable
-from bpfprof.render.quality import quality_line
+from bpfprof.render.quality import file_quality
 from bpfprof.render.ranks import render_compare_json, render_compare_table
 from bpfprof.render.ranks_page import render_ranks_page
 
@@ -90,7 +90,7 @@ def compare(
         loops += found
         notes += [f"{path}: steps not counted of {each}" for each in unclear]
         notes += [f"{path} has no steps that could be counted"] * (not found)
-        quality.append(f"{path}: {quality_line(profile)}")
+        quality.append(file_quality(profile, "", str(path), chosen == "table"))
         if profile.quality.unfinished:
             complaints.append(f"{path} is not whole: {printable(profile.quality.unfinished)}")
     _check(loops, notes, complaints)

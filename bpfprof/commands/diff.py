@@ -31,7 +31,7 @@ from bpfprof.render.diff_steps import render_step_json, render_step_table
 from bpfprof.render.diff_table import DiffLook, render_diff_json, render_diff_table
 from bpfprof.render.formats import find_format, format_for_suffix
 from bpfprof.render.labels import printable
-from bpfprof.render.quality import quality_line
+from bpfprof.render.quality import file_quality
 
 _MOST_QUALITY_LINES = 4
 
@@ -50,8 +50,8 @@ class _Side:
     complaints: list[str] = field(default_factory=list)
     modes: set[str] = field(default_factory=set)
 
-    def add(self, name: str, path: Path, options: ProfileOptions, look: DiffLook) -> None:
-        """Reads one more; what cannot be read is a complaint."""
+    def add(self, name: str, path: Path, options: ProfileOptions, look: DiffLook, as_table: bool) -> None:
+        """Reads one more; what cannot be read is a complaint. as_table: its quality is in short."""
         try:
             profile = load_profile(path, options, may_be_empty=True)
         except RecordingError as error:
@@ -64,7 +64,7 @@ class _Side:
         if self.tree is not None:
             self.tree.add(profile, look.by)
         self.modes.add(profile.info.mode)
-        self.quality.append(f"{name} {path}: {quality_line(profile)}")
+        self.quality.append(file_quality(profile, f"{name} ", str(path), as_table))
         if profile.quality.unfinished:
             self.complaints.append(f"{path} is not whole: {printable(profile.quality.unfinished)}")
 
@@ -76,11 +76,11 @@ class _Side:
             self.complaints.append(f"{path} has no steps that could be counted")
 
 
-def _side(name: str, paths: Sequence[Path], options: ProfileOptions, look: DiffLook, with_tree: bool) -> _Side:
-    """Raises RecordingError if none can be read."""
-    side = _Side(SideTree() if with_tree else None)
+def _side(name: str, paths: Sequence[Path], options: ProfileOptions, look: DiffLook, chosen: str) -> _Side:
+    """chosen: the format. Raises RecordingError if none can be read."""
+    side = _Side(SideTree() if chosen in _PICTURES else None)
     for path in paths:
-        side.add(name, path, options, look)
+        side.add(name, path, options, look, chosen == "table")
     if not side.slices and not side.steps:
         raise RecordingError("; ".join(side.complaints))
     return side
@@ -196,8 +196,7 @@ def diff(
     options = ProfileOptions(
         with_spans=True, with_samples=by_step, adds_up=not by_step, with_pieces=not by_step, filter=wanted.filter()
     )
-    with_tree = chosen in _PICTURES
-    sides = [_side(name, side, options, look, with_tree) for name, side in zip(("before", "after"), paths)]
+    sides = [_side(name, side, options, look, chosen) for name, side in zip(("before", "after"), paths)]
     if len(sides[0].modes | sides[1].modes) > 1:
         raise UsageError("the recordings have different modes", "compare those of the same `record --mode`")
     quality = [*sides[0].quality, *sides[1].quality]
@@ -207,7 +206,7 @@ def diff(
         _complain(complaints)
         return
     found = differences(sides[0].slices, sides[1].slices, per_run)
-    if with_tree:
+    if chosen in _PICTURES:
         content = _picture(chosen, found, sides, look, _title(paths, wanted), quality)
     else:
         content = _rendered(found, look, quality, chosen == "json", output is None)

@@ -4,15 +4,31 @@ from __future__ import annotations
 
 from bpfprof.model.profile import Profile
 from bpfprof.query.threads.losses import losses_of
-from bpfprof.render.columns import duration_text, percent_text
+from bpfprof.render.columns import COLUMNS, cut_left, duration_text, percent_text, width
 from bpfprof.render.header import counted
 from bpfprof.render.labels import printable, thread_label
+
+_FEW = 0.01  # of wall time: so much that is not accounted for, or has no stack, is well
+_MOST = 0.95  # of stacks: where so many are complete, all is well
+_LEAST_PATH = 20  # columns
 
 
 def quality_line(profile: Profile) -> str:
     """One line without a newline; parts are separated by `; `."""
-    parts = [_accounted(profile), _stacks(profile), _lost(profile), _own_cpu(profile)]
-    parts[2:2] = _without_stack(profile)
+    return "quality: " + _text(profile, is_short=False)
+
+
+def file_quality(profile: Profile, side: str, path: str, is_short: bool) -> str:
+    """`before a.bpfprof: ` and its quality line. is_short: what is well in short, in one line of a table."""
+    if not is_short:
+        return f"{side}{path}: {quality_line(profile)}"
+    text = ": " + _text(profile, is_short=True)
+    room = COLUMNS - width(side + text)
+    return side + (cut_left(path, room) if room >= _LEAST_PATH else path) + text
+
+
+def _text(profile: Profile, is_short: bool) -> str:
+    parts = [_accounted(profile, is_short), *_stacks(profile, is_short), _lost(profile), _own_cpu(profile, is_short)]
     if profile.quality.problem_counts:
         parts.insert(-1, f"native code: {_reasons(profile.quality.problem_counts)}")
     if profile.quality.missed_tasks:
@@ -21,7 +37,7 @@ def quality_line(profile: Profile) -> str:
         parts.insert(0, f"INCOMPLETE RECORDING: {text}")
     if profile.quality.unfinished:
         parts.insert(0, f"UNFINISHED RECORDING ({printable(profile.quality.unfinished)})")
-    return "quality: " + "; ".join(parts)
+    return "; ".join(parts)
 
 
 def loss_text(profile: Profile) -> str:
@@ -43,12 +59,14 @@ def lost_count(profile: Profile) -> int:
     return sum(profile.quality.lost_counts.values())
 
 
-def _accounted(profile: Profile) -> str:
+def _accounted(profile: Profile, is_short: bool) -> str:
     threads = [thread for thread in profile.threads if thread.wall_ns > 0 or thread.accounted_ns > 0]
     if not threads:
         return "no thread was seen"
     wall_ns = sum(thread.wall_ns for thread in threads)
     accounted_ns = sum(thread.accounted_ns for thread in threads)
+    if is_short and abs(accounted_ns - wall_ns) <= _FEW * wall_ns:
+        return f"{percent_text(accounted_ns, wall_ns)} of {duration_text(wall_ns)} accounted"
     text = f"{percent_text(accounted_ns, wall_ns)} of {duration_text(wall_ns)} wall time accounted for"
     worst = max(threads, key=lambda thread: abs(thread.accounted_ns - thread.wall_ns) / max(thread.wall_ns, 1))
     off_ns = worst.accounted_ns - worst.wall_ns
@@ -61,17 +79,21 @@ def _accounted(profile: Profile) -> str:
     return f"{text}, worst {thread_label(worst)} {sign}{duration_text(off_ns)} ({share} of its wall time)"
 
 
-def _stacks(profile: Profile) -> str:
+def _stacks(profile: Profile, is_short: bool) -> list[str]:
     quality = profile.quality
     truncated = sum(quality.truncated_counts.values())
     whole = quality.complete_count + truncated
+    few_ns = _FEW * sum(thread.wall_ns for thread in profile.threads)
+    if is_short and quality.complete_count >= _MOST * whole > 0 and quality.short_ns <= few_ns:
+        return [f"stacks {percent_text(quality.complete_count, whole)}"]
     if whole == 0:
-        return "no stacks"
+        return ["no stacks", *_without_stack(profile)]
     text = f"stacks {percent_text(quality.complete_count, whole)} complete ({quality.complete_count:,} of {whole:,}"
     text += f", {quality.python_only_count:,} Python-only" if quality.python_only_count else ""
     text += f", {quality.without_rules_count:,} through code without unwind rules" * bool(quality.without_rules_count)
     text += "), "
-    return text + (f"{truncated:,} truncated ({_reasons(quality.truncated_counts)})" if truncated else "none truncated")
+    text += f"{truncated:,} truncated ({_reasons(quality.truncated_counts)})" if truncated else "none truncated"
+    return [text, *_without_stack(profile)]
 
 
 def _without_stack(profile: Profile) -> list[str]:
@@ -94,8 +116,10 @@ def _lost(profile: Profile) -> str:
     return "what was lost is not known" if profile.quality.unfinished else "none lost"
 
 
-def _own_cpu(profile: Profile) -> str:
+def _own_cpu(profile: Profile, is_short: bool) -> str:
     quality = profile.quality
+    if is_short and quality.recording_ns > 0:
+        return f"own CPU {percent_text(quality.own_cpu_ns, quality.recording_ns, 0)}"
     if quality.recording_ns <= 0:
         return f"bpfprof itself used {duration_text(quality.own_cpu_ns)} of CPU"
     return f"bpfprof itself used {percent_text(quality.own_cpu_ns, quality.recording_ns)} of one core"

@@ -51,6 +51,7 @@ def test_the_slow_rank_and_why(recorded: dict[str, tuple[Path, ...]], how: str) 
     assert "<h1>2 ranks: rank 1 is slowest</h1>" in page and page.count("<polyline ") == 2
     text = bpfprof("compare", *recorded[how]).stdout
     assert text.startswith("Rank 1 is slowest: ") and "backward, sleep, hook (rank_loops.py)" in text
+    assert " ".join(text.split()).count(" s accounted; ") == len(recorded[how]), "the quality of each is in short"
 
 
 def test_processes_of_a_launcher_are_called_by_their_ranks(recorded: dict[str, tuple[Path, ...]]) -> None:

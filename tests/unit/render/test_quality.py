@@ -1,10 +1,11 @@
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from bpfprof.model.profile import Quality
-from bpfprof.render.columns import duration_text, percent_text, seconds_text
-from bpfprof.render.quality import quality_line
+from bpfprof.render.columns import COLUMNS, duration_text, percent_text, seconds_text
+from bpfprof.render.quality import file_quality, quality_line
 from tests.unit.render.profiles import MS, ON_CPU, ProfileBuilder, empty_profile, hostile_profile, python
 
 
@@ -23,6 +24,34 @@ def test_all_is_well() -> None:
         "quality: 100.00% of 2.000 s wall time accounted for, exact in every thread; "
         "stacks 100.00% complete (10 of 10), none truncated; none lost; bpfprof itself used 0.50% of one core"
     )
+
+
+def test_what_is_well_is_one_short_line_of_several_recordings() -> None:
+    quality = Quality(96, 7, {"too deep": 4}, {}, 5 * MS, 1_000 * MS, untold_count=1, short_count=2, short_ns=19 * MS)
+    profile = profile_off_by(-MS, quality)
+    text = "100.05% of 1.999 s accounted; stacks 96.00%; none lost; own CPU <1%"
+    assert file_quality(profile, "before ", "a.bpfprof", True) == f"before a.bpfprof: {text}"
+    cut = file_quality(profile, "before ", f"/{'long/' * 20}a.bpfprof", True)
+    assert cut.startswith("before …") and cut.endswith(f"/long/a.bpfprof: {text}") and len(cut) == COLUMNS
+    assert file_quality(profile, "", "a", False) == f"a: {quality_line(profile)}"
+
+
+@pytest.mark.parametrize(
+    ("lost_ns", "wrong", "said"),
+    [
+        (30 * MS, {}, "98.52% of 2.030 s wall time accounted for, worst thread gappy (2) -30.00 ms"),
+        (0, {"complete_count": 94}, "stacks 94.00% complete (94 of 100), 6 truncated (too deep 6); none lost"),
+        (0, {"short_count": 2, "short_ns": 21 * MS}, "2 waits: time counted, no stack (1.1% of wall time)"),
+        (0, {"lost_counts": {"ring buffer full": 3}}, "; 3 samples lost (ring buffer full 3); "),
+        (0, {"problem_counts": {"files beyond the unwind tables": 1}}, "; native code: files beyond the unwind tab"),
+        (0, {"missed_tasks": {"too many": 2}}, "; asyncio tasks not seen: too many 2; "),
+        (0, {"unfinished": "killed"}, "a: UNFINISHED RECORDING (killed); "),
+    ],
+)
+def test_what_is_not_well_is_said_in_full(lost_ns: int, wrong: dict[str, Any], said: str) -> None:
+    count = wrong.get("complete_count", 99)
+    quality = replace(Quality(99, 0, {"too deep": 100 - count}, {}, 5 * MS, 1_000 * MS), **wrong)
+    assert said in file_quality(profile_off_by(lost_ns, quality), "", "a", True)
 
 
 def test_what_the_kernel_did_not_tell_is_said_in_place_of_exact() -> None:
