@@ -109,7 +109,7 @@ def _function(row: Answer) -> str:
     where = (
         row["module"] if row["library"] in (None, "own code", row["module"]) else f"{row['library']} {row['module']}"
     )
-    return f"{row['function'] or '(no function known)'}" + (f" ({where})" if where else "")
+    return f"{row['function'] or '(no function)'}" + (f" ({where})" if where else "")
 
 
 def _text(seconds: float) -> str:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from bpfprof.dataclass import dataclass
 from bpfprof.model.profile import Profile
+from bpfprof.query.tables.groups import by_weight
 from bpfprof.render.columns import COLUMNS, percent_text, shortened
 from bpfprof.render.formats import RenderOptions
 from bpfprof.render.labels import printable
@@ -32,8 +33,10 @@ def events_block(profile: Profile, owners: Sequence[str], options: RenderOptions
     by_function: defaultdict[str, list[int]] = defaultdict(lambda: [0] * len(totals))
     for event, stack, total in profile.event_weights[["event", "stack", "total"]].tolist():
         totals[event] += total
-        by_function[owners[stack] or "(no function known)"][event] += total
-    ordered = sorted(by_function.items(), key=lambda item: ([-count for count in item[1]], item[0]))[: options.most]
+        by_function[owners[stack]][event] += total
+    ordered = sorted(
+        by_function.items(), key=lambda item: ([-by_weight(count, not item[0]) for count in item[1]], item[0])
+    )
     ratio = _Ratio.of(profile.events)
     names = [printable(name) for name in profile.events]
     widths = [min(max(10, len(name)), _WIDEST) for name in names]
@@ -41,10 +44,10 @@ def events_block(profile: Profile, owners: Sequence[str], options: RenderOptions
     lines = ["events by function (native code counts for the Python function that called it)"]
     lines += [ratio.legend] if ratio else []
     lines.append(f"{head} {'share':>7} {ratio.head + '  ' if ratio else ''} function")
-    for function, counts in [("(all)", totals), *ordered]:
+    for function, counts in [("(all)", totals), *ordered[: options.most]]:
         columns = "  ".join([f"{count_text(count):>{width}}" for count, width in zip(counts, widths)])
         row = f"{columns} {percent_text(counts[0], totals[0], 1):>7} {ratio.text(counts) + '  ' if ratio else ''} "
-        lines.append(row + shortened(function, max(COLUMNS - len(row), 10)))
+        lines.append(row + shortened(function or "(no function)", max(COLUMNS - len(row), 10)))
     return lines
 
 

@@ -41,6 +41,17 @@ def printable(text: str) -> str:
     return _UNSAFE.sub("?", text)
 
 
+def no_function_label(profile: Profile, stack: int, thread: ThreadTime) -> str:
+    """Why a stack has none: `(no function: stack not taken)`, `(a kernel thread)`."""
+    if thread.is_kernel_thread:
+        return "(a kernel thread)"
+    first = profile.frames[profile.stacks[stack][0]] if profile.stacks[stack] else None
+    if first is not None and first.kind == FrameKind.SHORT_WAITS:
+        return _MARKS[first.kind]
+    why = f": {printable(first.name)}" if first is not None and first.kind == FrameKind.TRUNCATED else ""
+    return f"(no function{why})"
+
+
 def process_label(thread: ThreadTime | Task) -> str:
     """`process COMM (PID)`."""
     number = thread.pid if isinstance(thread, Task) else thread.process_id

@@ -13,6 +13,7 @@ from bpfprof.model.spans import ThreadState
 from bpfprof.model.states import reason_text
 from bpfprof.query.code.functions import owner_frames
 from bpfprof.query.tables.choices import CALL, STEP
+from bpfprof.query.tables.groups import by_weight
 from bpfprof.render.by_table import by_block
 from bpfprof.render.columns import COLUMNS, duration_text, padded, percent_text, seconds_text, shortened, wrapped
 from bpfprof.render.concurrency import concurrency_block
@@ -24,6 +25,7 @@ from bpfprof.render.header import recording_block
 from bpfprof.render.labels import (
     frame_labels,
     function_labels,
+    no_function_label,
     printable,
     process_label,
     reason_label,
@@ -39,6 +41,7 @@ _MAX_FUNCTIONS = 5
 _MAX_WAITS = 8
 _FUNCTIONS = (FrameKind.PYTHON, FrameKind.NATIVE, FrameKind.INLINED)
 _LEAF_FUNCTIONS = 4
+_WAIT_COLUMNS = ["thread", "stack", "reason", "total_ns", "count", "max_ns"]
 
 
 def render_table(profile: Profile, options: RenderOptions) -> str:
@@ -109,26 +112,21 @@ def _functions_block(profile: Profile, owners: list[str]) -> list[str]:
 
 def _waits_block(profile: Profile, waits: npt.NDArray[np.void], owners: list[str]) -> list[str]:
     """Waits by (reason, function), most time first."""
-    found: dict[tuple[str, str], tuple[int, int, int]] = {}
-    for stack, number, total_ns, count, max_ns in waits[["stack", "reason", "total_ns", "count", "max_ns"]].tolist():
-        what = reason_label(reason_text(number)), owners[stack] or _without_function(profile, stack)
+    found: dict[tuple[str, str, bool], tuple[int, int, int]] = {}
+    for thread, stack, number, total_ns, count, max_ns in waits[_WAIT_COLUMNS].tolist():
+        name = owners[stack] or no_function_label(profile, stack, profile.threads[thread])
+        what = reason_label(reason_text(number)), name, not owners[stack]
         old_ns, old_count, old_max_ns = found.get(what, (0, 0, 0))
         found[what] = old_ns + total_ns, old_count + count, max(old_max_ns, max_ns)
     if not found:
         return []
     lines = ["top waits", f"{'total s':>10} {'count':>9} {'longest':>10}  {'reason':<18} function"]
-    ordered = sorted(found.items(), key=lambda item: (-item[1][0], item[0]))
-    for (reason, function), (total_ns, count, max_ns) in ordered[:_MAX_WAITS]:
+    ordered = sorted(found.items(), key=lambda item: (-by_weight(item[1][0], item[0][2]), item[0]))
+    for (reason, function, _), (total_ns, count, max_ns) in ordered[:_MAX_WAITS]:
         longest = duration_text(max_ns) if max_ns else "-"  # of short waits it is not known
         times = f"{seconds_text(total_ns):>10} {count:>9,} {longest:>10}"
         lines.append(f"{times}  {padded(shortened(reason, 18), 18)} {shortened(function, COLUMNS - 52)}")
     return lines
-
-
-def _without_function(profile: Profile, stack: int) -> str:
-    first = profile.stacks[stack][:1]
-    is_short = bool(first) and profile.frames[first[0]].kind == FrameKind.SHORT_WAITS
-    return "[short waits]" if is_short else "(no function known)"
 
 
 def _longest_block(profile: Profile, waits: npt.NDArray[np.void], options: RenderOptions) -> list[str]:

@@ -27,6 +27,7 @@ from bpfprof.render.header import counted
 from bpfprof.render.labels import (
     frame_labels,
     function_labels,
+    no_function_label,
     printable,
     process_label,
     reason_label,
@@ -83,7 +84,7 @@ class WaitDetails:
         if self._by == "reason":
             return self._reason(group.reasons[0].value)
         reason = self._reason(group.reasons[0].value)
-        return f"{_WANTED.get(reason, reason)} in {self._owner(group.stacks[0].value)}"
+        return f"{_WANTED.get(reason, reason)} in {self._owner(group)}"
 
     def _lock(self, group: WaitGroup) -> str:
         """`lock #1`, as the other views call it; of idle waits, which have no number, its address if that is known."""
@@ -115,7 +116,8 @@ class WaitDetails:
         kept = [frame for frame in reversed(stack) if frames[frame].kind not in _MARKS]
         kept = [*itertools.dropwhile(lambda each: is_of_scheduler(frames[each]), kept)]
         names = [self._labels[frame] for frame in kept] if self._shows_all else self._folded(kept)
-        if not names:
+        is_in_heading = self._by == "stack" and [frames[frame].kind for frame in kept] == [FrameKind.TRUNCATED]
+        if not names or is_in_heading:
             return []
         share = "" if len(group.stacks) == 1 else f"{percent_text(most.ns, group.total_ns, 0)} in "
         lines = filled([_INDENT + share + names[0], *(f"< {name}" for name in names[1:])], indent=_INDENT + "  ")
@@ -230,14 +232,15 @@ class WaitDetails:
         return f"{thread_label(thread)}, {process_label(thread)}"
 
     def _function(self, number: int) -> str:
-        return self._functions[number] if number >= 0 else "(no function known)"
+        return self._functions[number] if number >= 0 else "(no function)"
 
     def _object(self, number: int) -> str:
         return printable(object_text(self._profile.objects[number])) if number >= 0 else "something else"
 
-    def _owner(self, stack: int) -> str:
+    def _owner(self, group: WaitGroup) -> str:
+        stack, thread = group.stacks[0].value, self._profile.threads[group.threads[0].value]
         owner = wait_owners(self._profile.frames, [self._profile.stacks[stack]])[0]
-        return self._labels[owner] if owner >= 0 else "(no function known)"
+        return self._labels[owner] if owner >= 0 else no_function_label(self._profile, stack, thread)
 
     def _wakers_text(self, numbers: Sequence[int], group: WaitGroup) -> str:
         """As _waker(); `40 threads (worker_0..39)` of several."""

@@ -20,6 +20,7 @@ from bpfprof.query.work.waits import Waits, lock_owners, waits_of
 
 _FILE_LOCK = reason_number("file-lock")
 _OF_WORK = [reason_number(word) for word in ("disk", "gil")]  # whoever waits so has something to do
+_OF_FUNCTIONS = ("stack", "function")  # groups that have a name of one
 
 
 @dataclass(frozen=True)
@@ -63,7 +64,7 @@ class WaitGroup:
 
 @dataclass(frozen=True)
 class WaitGroups:
-    """The groups with most time, most first, and those of idle waits apart.
+    """The groups with most time, most first (by_weight), and those of idle waits apart.
 
     total_ns and idle_ns are of all groups, also those beyond the limit;
     hidden_idle_ns: of idle waits that were left out. without_lock_ns: of waits that could not be grouped by lock: they
@@ -132,13 +133,20 @@ def group_waits(
     ends = np.append(firsts[1:], len(keys))
     totals = np.add.reduceat(total_ns[places], firsts) if len(firsts) else np.zeros(0, np.int64)
     is_idle = keys[firsts] % 2 == 1
+    is_unnamed = (functions[rows["stack"][places[firsts]]] < 0) & (by in _OF_FUNCTIONS)
+    weights = by_weight(totals, is_unnamed)
     found = []
     for wanted in (~is_idle, is_idle):
         numbers = np.flatnonzero(wanted)
-        best = numbers[np.lexsort((places[firsts[numbers]], -totals[numbers]))][:limit]
+        best = numbers[np.lexsort((places[firsts[numbers]], -weights[numbers]))][:limit]
         groups = tuple(_group(context, places[firsts[number] : ends[number]]) for number in best.tolist())
         found.append((groups, int(totals[numbers].sum()), len(numbers)))
     return WaitGroups(by, *found[0], *found[1], hidden_idle_ns, without_lock_ns)
+
+
+def by_weight(total: Any, is_unnamed: Any) -> Any:
+    """What rows go by, most first: one without a function, where nobody can look, counts by half."""
+    return total >> is_unnamed
 
 
 def _keys(context: _Context, places: Ints, merge_lines: bool) -> Ints:

@@ -48,6 +48,16 @@ def test_one_event() -> None:
     assert first == ["30", "75.0%", "touch", "(train.py)"] and second == ["10", "25.0%", "idle", "(train.py)"]
 
 
+def test_events_in_no_function_go_by_half() -> None:
+    profile = counted("page-faults", dividend=30)
+    for count, functions in ((50, ["touch", "(no", "idle"]), (70, ["(no", "touch", "idle"])):
+        rows = [*profile.event_weights.tolist(), (0, 0, len(profile.stacks), 1, count)]
+        with_one = replace(
+            profile, stacks=(*profile.stacks, ()), event_weights=np.array(rows, profile.event_weights.dtype)
+        )
+        assert [line[2] for line in block(with_one)[2:]] == functions
+
+
 def test_instructions_per_cycle() -> None:
     legend, head, total, first, second = block(counted("instructions", "cycles"))
     assert legend == ["IPC:", "instructions", "per", "cycle"]

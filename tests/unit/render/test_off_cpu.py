@@ -198,6 +198,26 @@ def test_waits_without_a_known_length() -> None:
     )
 
 
+def test_why_no_function_is_known_is_said_once() -> None:
+    made = ProfileBuilder()
+    cut = [Frame(FrameKind.TRUNCATED, "stack not taken"), wait("lock")]
+    made.wait(made.thread(1), 5 * MS, cut)
+    kernel_thread = made.thread(2)
+    made.wait(kernel_thread, 4 * MS, [Frame(FrameKind.TRUNCATED, "no Python frames"), wait("sleep")])
+    made.wait(made.thread(3), 3 * MS, [wait("sleep")])
+    made.threads[kernel_thread] = replace(made.threads[kernel_thread], is_kernel_thread=True)
+    lines = render_off_cpu(made.build(), RenderOptions(by="stack")).splitlines()
+    headings = [line for line in lines if " in (" in line]
+    assert headings == [
+        "waiting for a lock in (no function: stack not taken)",
+        "sleep in (a kernel thread)",
+        "sleep in (no function)",
+    ]
+    assert not any("[truncated" in line for line in lines)
+    by_function = render_off_cpu(made.build(), RenderOptions(by="function"))
+    assert "\n(no function)\n" in by_function and "42% in [truncated: stack not taken]" in by_function
+
+
 def test_several_threads_of_a_group() -> None:
     made = ProfileBuilder()
     for tid in range(1, 7):

@@ -106,6 +106,16 @@ def test_waits_are_added_up_by_reason_and_function() -> None:
     ]
 
 
+def test_waits_without_a_function_go_by_half_of_their_time() -> None:
+    made = ProfileBuilder()
+    thread = made.thread(1)
+    made.spend(thread, OFF_CPU, 9 * MS, [Frame(FrameKind.TRUNCATED, "stack not taken"), wait("gil")])
+    made.spend(thread, OFF_CPU, 5 * MS, [python("f"), wait("gil")])
+    made.spend(thread, OFF_CPU, 4 * MS, [python("g"), wait("gil")])
+    functions = [row[-1] for row in rows_below("top waits", made.build())]
+    assert functions == ["f (train.py)", "(no function: stack not taken)", "g (train.py)"]
+
+
 def test_longest_wait_names_its_thread_and_functions() -> None:
     text = render_table(training_profile(), OPTIONS)
     assert "longest wait: 1.749 s, lock, thread pool" in text

@@ -67,6 +67,17 @@ def test_by_reason_and_stack_with_idle_ones_apart() -> None:
     assert [group.total_ns for group in groups.idle] == [groups.idle_ns] == [1_900 * MS]
 
 
+@pytest.mark.parametrize(("unnamed_ms", "is_first"), [(101, False), (199, False), (202, True)])
+def test_what_has_no_function_goes_by_half_of_its_time(unnamed_ms: int, is_first: bool) -> None:
+    made = ProfileBuilder()
+    thread = made.thread(1)
+    made.wait(thread, 100 * MS, [python("f"), wait("lock")])
+    made.wait(thread, unnamed_ms * MS, [Frame(FrameKind.TRUNCATED, "stack not taken"), wait("lock")])
+    for by in ("stack", "function"):
+        first, second = (group.total_ns for group in group_waits(made.build(), by, 5).groups)
+        assert (first == unnamed_ms * MS) is is_first and first + second == (100 + unnamed_ms) * MS
+
+
 @pytest.mark.parametrize("by", GROUPINGS)
 def test_nothing_is_in_two_groups_or_in_none(by: str) -> None:
     profile = waiting_profile()
