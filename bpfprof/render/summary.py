@@ -10,6 +10,7 @@ from bpfprof.model.profile import Profile
 from bpfprof.model.states import ThreadState
 from bpfprof.query.answer.verdict import Verdict, verdict_of
 from bpfprof.query.answer.whole import Whole
+from bpfprof.query.tables.merging import short_processes
 from bpfprof.query.threads.cpu_throttles import stops_often
 from bpfprof.query.threads.roles import Role, roles_of
 from bpfprof.query.work.places import Place, file_text, places_of
@@ -126,12 +127,15 @@ def painted(name: str, text: str) -> str:
 
 
 def title_line(profile: Profile, columns: int) -> str:
-    """`python djapp.py (5220)   5.0 s · 9 threads`."""
-    pids = {thread.pid for thread in profile.threads}
-    where = f" ({profile.threads[0].pid})" if len(pids) == 1 else ""
+    """`python djapp.py (5220)   5.0 s · 9 threads`; `1 process and 39 short ones`, whose threads do not count."""
+    short = short_processes(profile.threads)
+    threads = [thread for thread in profile.threads if thread.pid not in short]
+    pids = {thread.pid for thread in threads}
+    where = f" ({threads[0].pid})" if len(pids) == 1 else ""
     facts = [duration_text(profile.info.duration_ns)]
-    facts += [counted(len(pids), "process", "processes")] if len(pids) > 1 else []
-    facts.append(counted(len(profile.threads), "thread"))
+    processes = counted(len(pids), "process", "processes") + f" and {len(short):,} short ones" * bool(short)
+    facts += [processes] if len(pids) > 1 or short else []
+    facts.append(counted(len(threads), "thread"))
     after = where + "   " + " · ".join(facts)
     return shortened(command_text(profile) or "all processes", columns - width(after)) + after
 

@@ -37,7 +37,7 @@ class MergedThreads:
 def merged_threads(profile: Profile, work: Work, merge: str, folds_short: bool = False) -> MergedThreads:
     """merge: one of MERGES. folds_short: processes that lived short are one, if there are several."""
     count = len(profile.threads)
-    short = _short_processes(profile.threads) if folds_short else set()
+    short = short_processes(profile.threads) if folds_short else set()
     if merge == "role":
         seen = [role.threads for role in roles_of(profile, work)]
         groups = [*seen, *[[index] for index in sorted({*range(count)} - {index for group in seen for index in group})]]
@@ -82,7 +82,7 @@ def with_merged_threads(profile: Profile, merge: str) -> Profile:
     )
 
 
-def _short_processes(threads: Sequence[ThreadTime]) -> set[int]:
+def short_processes(threads: Sequence[ThreadTime]) -> set[int]:
     """Those whose threads all lived for less than a hundredth of the longest; none if they are few."""
     lived: dict[int, int] = {}
     for thread in threads:

@@ -69,6 +69,24 @@ def test_the_answer_is_first_and_the_quality_last() -> None:
     assert lines[-1].startswith("quality: 100.00% of 60.0")
 
 
+@pytest.mark.parametrize(
+    ("long", "short", "said"),
+    [
+        ([1], 39, "train.py --epochs 3 (1)   2.000 s · 1 process and 39 short ones · 2 threads"),
+        ([1, 2], 3, "train.py --epochs 3   2.000 s · 2 processes and 3 short ones · 4 threads"),
+        ([1], 2, "train.py --epochs 3   2.000 s · 3 processes · 4 threads"),  # are no crowd
+    ],
+)
+def test_processes_that_lived_short_do_not_count_in_the_title(long: list[int], short: int, said: str) -> None:
+    made = ProfileBuilder()
+    for number in range(2):
+        for pid in long:
+            made.spend(made.thread(10 * pid + number, pid=pid), ON_CPU, 1_000 * MS, [python("run")])
+    for pid in range(100, 100 + short):
+        made.spend(made.thread(pid, pid=pid, process="sh"), ON_CPU, MS, [python("run")])
+    assert summary_lines(made.build(), 100, 24)[0] == f"python {said}"
+
+
 def test_threads_of_a_role_are_one_row_and_one_that_differs_is_apart() -> None:
     lines = summary_lines(crowd(), 80, 24)
     heading = next(number for number, line in enumerate(lines) if line.startswith("threads "))
