@@ -35,13 +35,12 @@ _DEAD = "ZX"  # states of proc(5)
 
 
 class RowWriter:
-    """Writes samples, waits, short waits and totals; counts what it wrote."""
+    """Writes samples, waits, short waits and totals; counts samples."""
 
     def __init__(
         self, processes: Processes, stacks: StackTable, sleeps: Sleeps, sink: Sink, min_block_ns: int = 0
     ) -> None:
         self.sample_count = 0
-        self.wait_count = 0
         self.untold_count = 0  # threads that had left their CPU at the end without a word
         self._processes = processes
         self._stacks = stacks
@@ -80,7 +79,6 @@ class RowWriter:
         self._sink.write("samples", arrays={"rows": made.samples(events, threads, self._stacks)})
 
     def _waits(self, events: npt.NDArray[np.void], threads: npt.NDArray[np.int64]) -> npt.NDArray[np.void]:
-        self.wait_count += len(events)
         rows = made.waits(events, threads, self._stacks, self._sleeps)
         rows["fd_kind"] = self._descriptors.of_calls(events["tgid"], rows["syscall"], rows["args"][:, 0])
         rows["fd_kind"] |= self._descriptors.of_polls(events["tgid"], rows, self._memory_of)
@@ -110,7 +108,6 @@ class RowWriter:
         return process.memory if process else None
 
     def _write_sums(self, rows: npt.NDArray[np.void]) -> None:
-        self.wait_count += int(rows["count"].sum())
         self._sink.write("short_waits", arrays={"rows": rows})
 
     def is_of_next_part(

@@ -64,7 +64,6 @@ class Progress:
 
     elapsed_s: float = 0.0
     sample_count: int = 0
-    wait_count: int = 0
     thread_count: int = 0
     lost_count: int = 0
     own_cpu_s: float = 0.0  # of bpfprof since the recording began
@@ -394,7 +393,7 @@ class Session:
         return sum(count for status, count in counters.items() if status != abi.Status["BP_LOST_STACK_RING_FULL"])
 
     def _update_progress(self) -> None:
-        self.progress.sample_count, self.progress.wait_count = self._rows.sample_count, self._rows.wait_count
+        self.progress.sample_count = self._rows.sample_count
         self.progress.elapsed_s = (time.monotonic_ns() - self._watch.start_ns) / 1e9
         self.progress.thread_count = self._processes.threads.count
         self.progress.own_cpu_s = self._watch.own_cpu_s() - self._cpu_before_s

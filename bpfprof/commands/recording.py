@@ -6,6 +6,7 @@ import contextlib
 import os
 import sys
 import time
+from collections import deque
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
@@ -37,6 +38,7 @@ from bpfprof.proc.reader import reader
 from bpfprof.proc.tasks import process_name
 from bpfprof.proc.text import with_controls_replaced
 from bpfprof.profile.options import ProfileOptions
+from bpfprof.render.header import counted
 from bpfprof.render.quality import loss_text
 
 if TYPE_CHECKING:
@@ -47,6 +49,8 @@ if TYPE_CHECKING:
 # where that is longer; on a terminal its user decides. Meanwhile it goes before other programs, which may flood the
 # machine.
 _END_S, _SIGNAL_END_S, _LEAST_SUMMARY_S, _SUMMARY_PART, _FIRST_S = 10.0, 2.5, 1.0, 0.05, 3.5
+
+_LIVE_S, _LATELY = 0.5, 4  # from one live line to the next; so many are lately
 
 
 def make_recording(plan: Plan, under_way: Started, stream: BinaryIO | None) -> int:
@@ -208,7 +212,7 @@ def _capture(watch: Watch, fd: int, stop: StopRequest, launch: Launch | None) ->
     from bpfprof.capture.session import Session
     from bpfprof.recording.writer import RecordingWriter
 
-    live = _LiveLine(launch is None)
+    live = LiveLine(launch is None, watch.options.rate_hz if watch.options.mode != "offcpu" else 0)
 
     def on_tick(progress: Progress) -> None:
         live.update(progress)
@@ -250,11 +254,16 @@ def _default_path(targets: Targets, command: tuple[str, ...]) -> Path:
     return Path(f"bpfprof-{word[:100]}{numbers}-{time.strftime('%Y%m%d-%H%M%S')}{RECORDING_SUFFIX}")
 
 
-class _LiveLine:
-    """One line that is rewritten on a terminal of bpfprof's own; elsewhere the start and the end only."""
+class LiveLine:
+    """One line that is rewritten on a terminal of bpfprof's own; elsewhere the start and the end only.
 
-    def __init__(self, has_terminal: bool) -> None:
+    It has the CPUs that the program used lately, and at the end on average, by samples; rate_hz 0: there are none.
+    """
+
+    def __init__(self, has_terminal: bool, rate_hz: int) -> None:
         self._is_terminal = has_terminal and sys.stderr.isatty() and acts_on_codes()
+        self._rate_hz = rate_hz
+        self._before = deque([(0.0, 0)], _LATELY)  # seconds and samples
         self._shown = False
         self._next_s = 0.0
 
@@ -263,26 +272,25 @@ class _LiveLine:
 
     def update(self, progress: Progress) -> None:
         if self._is_terminal and time.monotonic() >= self._next_s:
-            self._next_s = time.monotonic() + 0.5
+            self._next_s = time.monotonic() + _LIVE_S
             columns = os.get_terminal_size(sys.stderr.fileno()).columns or 100  # 0: it does not say
-            sys.stderr.write(CLEAR_LINE + _progress_text(progress)[: columns - 1])
+            sys.stderr.write(CLEAR_LINE + self._text(progress, *self._before[0])[: columns - 1])
             sys.stderr.flush()
+            self._before.append((progress.elapsed_s, progress.sample_count))
             self._shown = True
 
     def end(self, progress: Progress) -> None:
         self.clear()
-        click.echo(_progress_text(progress), err=True)
+        click.echo(self._text(progress), err=True)
 
     def clear(self) -> None:
         if self._shown:
             sys.stderr.write(CLEAR_LINE)
             self._shown = False
 
-
-def _progress_text(progress: Progress) -> str:
-    own = 100 * progress.own_cpu_s / max(progress.elapsed_s, 1e-9)
-    threads = f"{progress.thread_count} thread{'s' * (progress.thread_count != 1)}"
-    return (
-        f"{progress.elapsed_s:.1f} s, {progress.sample_count:,} samples, {progress.wait_count:,} off-CPU intervals, "
-        f"{threads}, {progress.lost_count} lost, own CPU {own:.1f}%"
-    )
+    def _text(self, progress: Progress, before_s: float = 0.0, samples_before: int = 0) -> str:
+        parts = [f"{progress.elapsed_s:.1f} s", counted(progress.thread_count, "thread")]
+        samples, clocked = progress.sample_count - samples_before, self._rate_hz * (progress.elapsed_s - before_s)
+        parts += [f"{samples / clocked:.2f} of {counted(os.cpu_count() or 1, 'CPU')}"] if clocked else []
+        own = 100 * progress.own_cpu_s / max(progress.elapsed_s, 1e-9)
+        return ", ".join([*parts, f"{progress.lost_count:,} lost", f"own CPU {own:.1f}%"])
