@@ -11,11 +11,14 @@ from typing import TextIO
 
 import pytest
 
+from bpfprof.commands import record
+from bpfprof.commands.plan import Plan
 from bpfprof.commands.terminal import for_terminal
 from bpfprof.query.tables.choices import ROW_GROUPINGS
 from bpfprof.render.formats import RenderOptions, find_format
 from tests.unit.commands.command import run, written
 from tests.unit.recording.hand_made import small
+from tests.unit.render.profiles import MS, ON_CPU, ProfileBuilder, python
 
 
 @pytest.fixture
@@ -34,6 +37,20 @@ def terminal(monkeypatch: pytest.MonkeyPatch) -> Iterator[TextIO]:
 def test_a_terminal_has_a_size_and_colours(terminal: TextIO) -> None:
     look = for_terminal(RenderOptions(), terminal, used_rows=3)
     assert (look.columns, look.rows, look.has_color) == (91, 29, True)  # one row is the prompt's
+
+
+def test_record_leaves_room_for_what_follows_its_summary(terminal: TextIO, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it says at the end, where the file is, what is next: the title stays, with the prompt."""
+    plans: list[Plan] = []
+    monkeypatch.setattr(record, "carry_out", lambda plan: plans.append(plan) or 0)
+    assert run("record", "-p", str(os.getpid())) == 0
+    monkeypatch.setattr(sys, "stdout", terminal)
+    made = ProfileBuilder()
+    thread = made.thread(1)
+    for number in range(40):
+        made.spend(thread, ON_CPU, 20 * MS, [python(f"step_{number}")])
+    text = plans[0].render(made.build(), None)
+    assert isinstance(text, str) and len(text.splitlines()) == 33 - 1 - 3
 
 
 @pytest.mark.parametrize(("name", "value"), [("NO_COLOR", "1"), ("TERM", "dumb")])

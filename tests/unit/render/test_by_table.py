@@ -103,6 +103,18 @@ def test_order_and_merging() -> None:
     assert line.split() == ["0.018", "0.018", "0.024", "0.000", "0.000", "worker_0..2", "(3", "threads)"]
 
 
+def test_times_of_locks_are_named_as_those_of_functions() -> None:
+    """Each column has a name of its own, which says of what its total is."""
+    made = ProfileBuilder()
+    waits, holds = made.thread(1), made.thread(2)
+    made.spend(holds, ON_CPU, 60 * MS, [python("hog")])
+    taken = [python("f"), wait("lock")]
+    made.wait(waits, 50 * MS, taken, lock=0x7F00, waker=made.thread_waker(holds))
+    headings = [by_block(made.build(), RenderOptions(by=by))[1] for by in ("lock", "function")]
+    times = " CPU own CPU total ready own wait own wait total  "
+    assert headings == [f"{times}lock", f"{times}{'library':<12} {'module':<16} function"]
+
+
 def test_processes_that_lived_short_are_one_row() -> None:
     made = ProfileBuilder()
     made.spend(made.thread(1, pid=1, process="service"), ON_CPU, 1_000 * MS, [python("run")])
