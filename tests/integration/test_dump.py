@@ -240,6 +240,26 @@ def test_threads_that_are_left_when_the_main_thread_has_ended() -> None:
     assert threads["left"]["reason"] == "pipe"
 
 
+KEEPS_THE_GIL = """
+import ctypes
+source = "def accept(): print('ready', flush=True); poll(None, 0, 600_000)"
+made = {"poll": ctypes.PyDLL(None).poll}  # does not give it back
+exec(compile(source, "/usr/lib/python3/socket.py", "exec"), made)
+made["accept"]()
+"""
+
+
+@pytest.mark.gate
+def test_who_has_the_gil_is_not_idle_where_servers_are() -> None:
+    with running(PYTHON, "-c", KEEPS_THE_GIL) as target:
+        wait_until_asleep(target.pid)
+        _, threads = threads_of(target.pid)
+        text = bpfprof("dump", target.pid).stdout
+    (keeper,) = threads.values()
+    assert keeper["holds_gil"] and keeper["reason"] == "sleep" and keeper["frames"][0]["name"] == "accept"
+    assert not keeper["idle"] and "holds the GIL" in text and "IDLE" not in text
+
+
 TASKS = """
 import asyncio, sys
 async def inner():
