@@ -13,11 +13,11 @@ from bpfprof.recording.tables import RecordedCode
 
 
 class PythonSource:
-    """Frames of one recording. Lines are decoded once a code object, when first asked for."""
+    """Frames of one recording. Lines are decoded once a function, when first asked for."""
 
     def __init__(self, recording: Recording) -> None:
         self._recording = recording
-        self._tables: dict[int, LineTable] = {}
+        self._tables: dict[tuple[tuple[int, int], bytes, int], LineTable] = {}  # processes have the same functions
         self._frames: dict[int, Frame] = {}
         rows = recording.python_frames
         self._keys = rows["code"].astype(np.int64) << 32 | rows["offset"].astype(np.int64) & 0xFFFFFFFF
@@ -41,13 +41,14 @@ class PythonSource:
         code = self._recording.codes[code_index - 1]
         if code.reason:
             return Frame(FrameKind.PYTHON, f"[{code.reason}]")
-        return Frame(FrameKind.PYTHON, code.qualname, code.filename, self._line(code_index, code, offset))
+        return Frame(FrameKind.PYTHON, code.qualname, code.filename, self._line(code, offset))
 
-    def _line(self, code_index: int, code: RecordedCode, offset: int) -> int:
+    def _line(self, code: RecordedCode, offset: int) -> int:
         process = self._recording.processes[code.process]
         if offset < 0 or process.python is None:
             return code.first_line
-        table = self._tables.get(code_index)
+        key = process.python, code.linetable, code.first_line
+        table = self._tables.get(key)
         if table is None:
-            table = self._tables[code_index] = LineTable.decode(process.python, code.linetable, code.first_line)
+            table = self._tables[key] = LineTable.decode(*key)
         return table.line(offset) or table.nearest_line(offset)

@@ -103,7 +103,8 @@ class StackSource:
             self._number_bytes[_NUMBER_BYTES * begin : _NUMBER_BYTES * end],
             native_count,
             self._entry_marks[python_begin:python_end] + b"\1" * bool(self._is_exposed[stack - 1]),
-            process,
+            self._versions[min(process, len(self._versions) - 1)],
+            self._process(process).shim_is_python,
             python_count > 0,
             native_status == Status.OK,
             status == Status.OK,
@@ -128,7 +129,8 @@ class StackSource:
         begin: int,
         native_count: int,
         marks: bytes,
-        number: int,
+        version: tuple[int, int] | None,
+        shim_is_python: bool,
         has_python: bool,
         native_complete: bool,
         python_complete: bool,
@@ -136,11 +138,10 @@ class StackSource:
         """What stacks with these native frames and entry marks show, root first: frames, and places of Python ones."""
         end = begin + native_count
         native = self._numbers[begin:end].tolist()
-        process, version = self._process(number), self._versions[min(number, len(self._versions) - 1)]
         order = _order(
             self._evals[begin:end],
             marks,
-            process.shim_is_python or version is None,
+            shim_is_python or version is None,
             native_complete,
             python_complete,
             self._shows_interpreter,
