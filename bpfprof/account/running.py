@@ -21,10 +21,12 @@ _MOST_PARTS = 1 << 18  # of a group of threads
 class Running(NamedTuple):
     """Times on the kernel's clock, (from, until) in two rows, in any order; those of one thread do not overlap.
 
-    spread_ns: of short waits and of what others took of its CPU, whose moments are not known.
+    threads: whose the times in `runnable` are, places in the recording. spread_ns: of short waits and of what others
+    took of its CPU, whose moments are not known.
     """
 
     runnable: Int64Array
+    threads: Int64Array
     on_cpu: Int64Array
     spread_ns: int
 
@@ -61,7 +63,8 @@ def running_times(
     on_cpu.append(np.stack([begin_ns, begin_ns + of_cpu]))
     runnable.append(np.stack([begin_ns, begin_ns + of_cpu + of_ready]))
     spread_ns = int((bursts.added_ns + bursts.taken_ns)[cut].sum())
-    return Running(np.concatenate(runnable, axis=1), np.concatenate(on_cpu, axis=1), spread_ns)
+    threads = chosen.start + np.concatenate([bursts.thread[each] for each in (whole, cut, cut[which])])
+    return Running(np.concatenate(runnable, axis=1), threads, np.concatenate(on_cpu, axis=1), spread_ns)
 
 
 def _ready_parts(chosen: range, sums: npt.NDArray[np.void]) -> npt.NDArray[np.float64]:

@@ -263,11 +263,13 @@ class LastWait:
 class Concurrency:
     """How many threads ran at a time. rows: CONCURRENCY_DTYPE, by their number; either column sums to the time from the
     first moment of any thread to the last of any. spread_ns: of short waits and of what others took of a thread's CPU,
-    whose moments are not known: they are laid evenly over the time that they were in.
+    whose moments are not known: they are laid evenly over the time that they were in. alone_ns: for each thread for how
+    long no other one was runnable when it was, None: not known.
     """
 
     rows: npt.NDArray[np.void]
     spread_ns: int
+    alone_ns: npt.NDArray[np.int64] | None = None
 
 
 @dataclass

@@ -90,9 +90,7 @@ class _Builder:
         account, weights, gil_waits = Sums(ACCOUNT_DTYPE), Sums(WEIGHT_DTYPE), Sums(GIL_ROW_DTYPE)
         threads: list[ThreadTime] = []
         kept = KeptSpans(self._options.has_whole_waits, self._options.with_pieces)
-        concurrency = (
-            ConcurrencyTimes() if self._options.with_concurrency and self._options.filter.is_of_threads else None
-        )
+        concurrency = self._concurrency()
         blocks = self._blocks(has_thread, concurrency)
         for group, of_one in groupby(ahead(blocks) if is_large(self._recording) else blocks, itemgetter(0)):
             of_group: list[Rows] = []
@@ -157,6 +155,12 @@ class _Builder:
             self._last_waits(has_thread),
             *profile_calls(self._recording, has_thread),
         )
+
+    def _concurrency(self) -> ConcurrencyTimes | None:
+        if not (self._options.with_concurrency and self._options.filter.is_of_threads):
+            return None
+        threads = self._spans.threads
+        return ConcurrencyTimes(len(self._recording.threads), (threads.start_ns, threads.end_ns))
 
     def _lifetime(self, threads: list[ThreadTime]) -> tuple[int, int]:
         """On the kernel's clock from the first moment of any thread that is shown to the last of any."""

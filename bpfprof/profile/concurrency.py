@@ -1,4 +1,4 @@
-"""When threads ran -> for how long how many of them did at a time."""
+"""When threads ran -> for how long how many of them did at a time, and for how long each was the only one."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from bpfprof import array_types as npt
 from bpfprof.account.running import Running
 from bpfprof.account.threads import Int64Array
+from bpfprof.model.grouping import sums_by
 from bpfprof.model.profile import CONCURRENCY_DTYPE, Concurrency
 from bpfprof.model.rows import FiledRows, out_of_memory, picked
 
-# A begin or an end of a time: twice when it was, and 1 more for a begin, so that ends come first.
+# A begin or an end of a time: bits of when it was, then 1 for a begin, so that ends come first, then of the thread.
 _CHANGE_DTYPE = np.dtype([("change", "<i8")])
-_MOST_NS = 1 << 61
+_MOST_BITS = 63
 _AT_A_TIME, _BINS = 1 << 18, 4096  # changes that are sorted together; parts of the time by which they are told apart
 _MOST_BYTES = 4 << 20  # of changes in memory, twice; they are beside rows of other kinds
 
@@ -22,45 +22,70 @@ _MOST_BYTES = 4 << 20  # of changes in memory, twice; they are beside rows of ot
 class ConcurrencyTimes:
     """Groups of threads are added one after the other."""
 
-    def __init__(self) -> None:
-        self._changes = {name: _Changes() for name in ("on_cpu_ns", "runnable_ns")}
+    def __init__(self, thread_count: int, clock_ns: tuple[int, int]) -> None:
+        """Of so many threads; no time before or after these is asked for."""
+        self._thread_count = thread_count
+        self._on_cpu, self._runnable = _Changes(1, clock_ns), _Changes(thread_count, clock_ns)
         self._spread_ns = 0
 
     def add(self, running: Running) -> None:
         """Of some threads."""
         self._spread_ns += running.spread_ns
-        for name, times in (("on_cpu_ns", running.on_cpu), ("runnable_ns", running.runnable)):
-            self._changes[name].add(times)
+        self._on_cpu.add(running.on_cpu, 0)
+        self._runnable.add(running.runnable, running.threads)
 
     def found(self, window_ns: tuple[int, int]) -> Concurrency:
         """In this time of the kernel's clock."""
-        lengths = {name: _lengths(changes.in_order(), *window_ns) for name, changes in self._changes.items()}
-        longest = max(map(len, lengths.values()))
-        rows = np.zeros(longest, CONCURRENCY_DTYPE)
-        rows["threads"] = np.arange(longest)
-        for name, ns in lengths.items():
-            rows[name][: len(ns)] = ns
-        return Concurrency(picked(rows, (rows["on_cpu_ns"] > 0) | (rows["runnable_ns"] > 0)), self._spread_ns)
+        (on_cpu_ns, _), (runnable_ns, alone_ns) = (each.lengths(*window_ns) for each in (self._on_cpu, self._runnable))
+        rows = np.zeros(max(len(on_cpu_ns), len(runnable_ns)), CONCURRENCY_DTYPE)
+        rows["threads"] = np.arange(len(rows))
+        rows["on_cpu_ns"][: len(on_cpu_ns)], rows["runnable_ns"][: len(runnable_ns)] = on_cpu_ns, runnable_ns
+        rows = picked(rows, (rows["on_cpu_ns"] > 0) | (rows["runnable_ns"] > 0))
+        return Concurrency(rows, self._spread_ns, alone_ns if len(alone_ns) == self._thread_count else None)
 
 
 class _Changes:
     """Runs of changes in the order of time, one after the other in a file where they are many."""
 
-    def __init__(self) -> None:
+    def __init__(self, thread_count: int, clock_ns: tuple[int, int]) -> None:
+        """Where threads have no room in a change they are all one: then it is not known who was the only one."""
         self._rows, self._ends = FiledRows(_CHANGE_DTYPE, _MOST_BYTES), [0]
+        self._begin_ns, self._end_ns = clock_ns[0], min(clock_ns[1], clock_ns[0] + (1 << _MOST_BITS - 2))
+        room = _MOST_BITS - 1 - (self._end_ns - self._begin_ns).bit_length()
+        bits = (thread_count - 1).bit_length()
+        self._thread_count, self._bits = (thread_count, bits) if bits <= room else (1, 0)
 
-    def add(self, times: Int64Array) -> None:
+    def add(self, times: Int64Array, threads: Int64Array | int) -> None:
         """(from, until) in two rows."""
-        times = times[:, times[1] > times[0]]
-        if times.size and (int(times.min()) < 0 or int(times.max()) > _MOST_NS):  # of a damaged recording
-            times = times.clip(0, _MOST_NS)
-        changes = (times << 1).reshape(-1)
-        changes[: times.shape[1]] |= 1
+        times = (times.clip(self._begin_ns, self._end_ns) - self._begin_ns) << (self._bits + 1)
+        times[0] |= 1 << self._bits
+        if self._bits:
+            times |= threads
+        changes = times[:, times[1] > times[0]].reshape(-1)
         changes.sort(kind="stable")  # of each thread they are in their order already
         self._rows.append(changes.view(_CHANGE_DTYPE))
         self._ends.append(self._ends[-1] + len(changes))
 
-    def in_order(self) -> Iterator[Int64Array]:
+    def lengths(self, begin_ns: int, end_ns: int) -> tuple[Int64Array, Int64Array]:
+        """(for each number of threads for how long so many did, for each thread for how long it alone did)"""
+        found, alone = np.zeros(1, np.int64), np.zeros(self._thread_count, np.int64)
+        level = who = 0  # how many, and the sum of their numbers, which is that of the only one
+        at_ns = begin_ns
+        for part in self._in_order():
+            steps = (part >> self._bits & 1) * 2 - 1
+            levels = level + np.append(0, np.cumsum(steps))
+            sums = who + np.append(0, np.cumsum(steps * (part & (1 << self._bits) - 1)))
+            times = np.append(at_ns, (part >> (self._bits + 1)) + self._begin_ns).clip(begin_ns, end_ns)
+            ns = np.diff(times)
+            is_one = levels[:-1] == 1
+            alone += sums_by(sums[:-1][is_one], ns[is_one], len(alone))
+            lengths = sums_by(levels[:-1], ns, max(len(found), int(levels.max()) + 1))
+            lengths[: len(found)] += found
+            found, level, who, at_ns = lengths, int(levels[-1]), int(sums[-1]), int(times[-1])
+        found[0] += max(0, end_ns - at_ns)  # each has ended
+        return found, alone
+
+    def _in_order(self) -> Iterator[Int64Array]:
         """All of them, a bounded number at a time where not too many are at one."""
         rows = self._rows.view()
         runs = [rows["change"][begin:end] for begin, end in zip(self._ends, self._ends[1:]) if end > begin]
@@ -89,21 +114,3 @@ def _parts_of(counts: list[int]) -> Iterator[tuple[int, int]]:
         held += count
     if held:
         yield begin, len(counts)
-
-
-def _lengths(changes: Iterator[Int64Array], begin_ns: int, end_ns: int) -> Int64Array:
-    """For each number of threads for how long so many did."""
-    found, level, at_ns = np.zeros(1, np.int64), 0, begin_ns
-    for part in changes:
-        levels = level + np.append(0, np.cumsum((part & 1) * 2 - 1))
-        times = np.clip(np.append(at_ns, part >> 1), begin_ns, end_ns)
-        lengths = np.bincount(levels[:-1], np.diff(times)).astype(np.int64)
-        found = _longer(found, max(len(lengths), int(levels[-1]) + 1))
-        found[: len(lengths)] += lengths
-        level, at_ns = int(levels[-1]), int(times[-1])
-    found[level] += max(0, end_ns - at_ns)
-    return found
-
-
-def _longer(lengths: Int64Array, count: int) -> npt.NDArray[np.int64]:
-    return np.append(lengths, np.zeros(max(0, count - len(lengths)), np.int64))

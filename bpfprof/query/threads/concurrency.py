@@ -1,9 +1,9 @@
-"""Profile -> how many of its threads ran at a time, beside the CPUs that they may use."""
+"""Profile -> how many of its threads ran at a time, beside the CPUs that they may use, and which of them alone."""
 
 from __future__ import annotations
 
 from bpfprof.dataclass import dataclass
-from bpfprof.model.profile import Profile
+from bpfprof.model.profile import Profile, ThreadTime
 
 _SINGLE = 8  # numbers that are a range of their own
 
@@ -32,6 +32,8 @@ class ConcurrencyFacts:
 
     cpus: that each process may use, 0: not known, or not the same of all. on_cpu, runnable: threads on average.
     beyond_ns: for how long more were runnable than there are CPUs. spread_ns: as in model.profile.Concurrency.
+    alone: each thread and for how long it was the only one that was runnable, the longest first; none where that is not
+    known.
     """
 
     at_once: tuple[AtOnce, ...]
@@ -41,6 +43,7 @@ class ConcurrencyFacts:
     runnable: float
     beyond_ns: int
     spread_ns: int
+    alone: tuple[tuple[ThreadTime, int], ...]
 
 
 def concurrency_of(profile: Profile, is_folded: bool = False) -> ConcurrencyFacts | None:
@@ -59,8 +62,15 @@ def concurrency_of(profile: Profile, is_folded: bool = False) -> ConcurrencyFact
         place = (threads - 1).bit_length() + _SINGLE if is_folded and threads > _SINGLE else threads
         before = found.get(place, AtOnce(threads, threads, 0, 0))
         found[place] = AtOnce(before.first, threads, before.on_cpu_ns + on_cpu_ns, before.runnable_ns + runnable_ns)
-    at_once = tuple(found.values())
-    return ConcurrencyFacts(at_once, wall_ns, cpus, on_cpu, runnable, beyond_ns, profile.concurrency.spread_ns)
+    at_once, spread_ns = tuple(found.values()), profile.concurrency.spread_ns
+    return ConcurrencyFacts(at_once, wall_ns, cpus, on_cpu, runnable, beyond_ns, spread_ns, _alone(profile))
+
+
+def _alone(profile: Profile) -> tuple[tuple[ThreadTime, int], ...]:
+    if profile.concurrency is None or profile.concurrency.alone_ns is None:
+        return ()
+    of_all = zip(profile.threads, profile.concurrency.alone_ns.tolist())
+    return tuple(sorted((each for each in of_all if each[0].wall_ns > 0), key=lambda each: -each[1]))
 
 
 def _cpus(profile: Profile) -> float:

@@ -8,6 +8,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
+from bpfprof.account.running import Running
 from bpfprof.model.profile import Profile
 from bpfprof.model.spans import ThreadState
 from bpfprof.profile import concurrency
@@ -109,6 +110,59 @@ def test_short_waits_are_spread_and_the_sums_are_those_of_the_threads() -> None:
     all_ns = sum(it.on_cpu_ns + it.runqueue_ns for it in profile.threads)
     assert abs(sum(number * ns for number, ns in runnable.items()) - all_ns) <= 102
     assert sum(on_cpu.values()) == sum(runnable.values()) == profile.threads[0].wall_ns
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_who_is_alone_against_a_count_of_every_nanosecond(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    chance, count = np.random.default_rng(seed), 1 + seed % 6
+    monkeypatch.setattr(concurrency, "_MOST_BYTES", 100)
+    monkeypatch.setattr(concurrency, "_AT_A_TIME", int(chance.integers(1, 60)))
+    start_ns, window = START_NS, (START_NS + 50, START_NS + 550)
+    times, is_there = concurrency.ConcurrencyTimes(count, (start_ns, start_ns + 600)), np.zeros((count, 600), np.int64)
+    for group in np.array_split(np.arange(count), 2):
+        own = [(thread, np.sort(chance.choice(600, 40, replace=False)).reshape(-1, 2).T) for thread in group.tolist()]
+        for thread, (begins, ends) in own:
+            for begin, end in zip(begins, ends):
+                is_there[thread, begin:end] = 1
+        found = start_ns + np.concatenate([np.zeros((2, 0), np.int64), *(of_one for _, of_one in own)], axis=1)
+        threads = np.repeat(group, 20)
+        order = chance.permutation(len(threads))
+        times.add(Running(found[:, order], threads[order], found[:, order], 0))
+    expected = (is_there * (is_there.sum(axis=0) == 1))[:, 50:550].sum(axis=1)
+    at_once = times.found(window)
+    assert at_once.alone_ns is not None and at_once.alone_ns.tolist() == expected.tolist()
+    levels = np.bincount(is_there.sum(axis=0)[50:550], minlength=count + 1)
+    assert {it[0]: it[2] for it in at_once.rows.tolist()} == {it: ns for it, ns in enumerate(levels.tolist()) if ns}
+
+
+def test_who_is_alone_in_a_recording() -> None:
+    made = HandMade()
+    made.process()
+    for number in range(2):
+        story = Story.begin(made, 100 + number, first_ns=START_NS + number * 2 * MS)
+        story.run(4 * MS).block(10 * MS, MS).run((5 - 2 * number) * MS).total()
+    made.end = {"end_ns": START_NS + 20 * MS}
+    found = built(made.recording()).concurrency
+    assert found is not None and found.alone_ns is not None
+    assert found.alone_ns.tolist() == [4 * MS, 2 * MS], "a thread that waits for a CPU could run"
+
+
+def test_who_is_alone_is_not_told_where_there_are_too_many_threads_for_the_time() -> None:
+    one = np.array([[1], [3]])
+    for count, is_told in ((1 << 13, True), ((1 << 13) + 1, False)):
+        times = concurrency.ConcurrencyTimes(count, (0, (1 << 49) - 1))
+        times.add(Running(one, np.array([count - 1]), one, 0))
+        found = times.found((0, 10))
+        assert found.rows.tolist() == [(0, 8, 8), (1, 2, 2)]
+        assert (found.alone_ns is not None and found.alone_ns[-1] == 2) if is_told else found.alone_ns is None
+
+
+@pytest.mark.parametrize("times", [(-(1 << 63), 5), (5, (1 << 63) - 1), ((1 << 62) + 1, (1 << 62) + 9)])
+def test_times_of_a_damaged_recording_are_those_that_it_may_have(times: tuple[int, int]) -> None:
+    found = concurrency.ConcurrencyTimes(2, (0, 10))
+    found.add(Running(np.array(times).reshape(2, 1), np.array([1]), np.zeros((2, 0), np.int64), 0))
+    (alone,) = found.found((0, 10)).alone_ns[1:].tolist()  # type: ignore[index]
+    assert alone == (5 if 5 in times else 0)
 
 
 def test_without_any_thread_there_is_nothing() -> None:
