@@ -54,8 +54,8 @@ from bpfprof.stacks.stitch import StackSource
 
 _DEFAULT_OPTIONS = ProfileOptions()
 _SHOWN = {"cpu": [ThreadState.ON_CPU], "offcpu": [ThreadState.RUNQUEUE, ThreadState.OFF_CPU]}  # by mode; else all
-# Of more waits the order in time takes too much memory, for what one of several ranks may be late by.
-_RANKS_WAITS = 1_000_000
+# Of more waits the order in time takes too much memory, for what is said of steps beside it.
+_STEPS_WAITS = 1_000_000
 
 
 def build_profile(recording: Recording, options: ProfileOptions = _DEFAULT_OPTIONS) -> Profile:
@@ -127,7 +127,7 @@ class _Builder:
         duration_ns = self._spans.threads.end_ns - self._spans.threads.start_ns
         of_tasks = task_spans(self._recording, self._options.filter, self._source, self._stacks.interner, duration_ns)
         event_weights = self._event_weights(has_thread)
-        with_samples = self._options.with_samples or (self._options.with_spans and self._may_have_ranks)
+        with_samples = self._options.with_samples or (self._options.with_spans and self._tells_steps)
         samples = self._samples() if with_samples else np.zeros(0, PROFILE_SAMPLE_DTYPE)
         return Profile(
             recording_info(self._recording, duration_ns),
@@ -290,9 +290,9 @@ class _Builder:
 
     @cached_property
     def _in_order(self) -> npt.NDArray[np.bool_]:
-        """Threads whose spans are needed in the order of time: of event loops, ranks, and where holders were read."""
+        """Threads whose spans are needed in the order of time: of event loops, steps, and where holders were read."""
         recording = self._recording
-        if self._may_have_ranks:
+        if self._tells_steps:
             return np.ones(len(recording.threads), np.bool_)
         found = np.zeros(len(recording.threads) + 1, np.bool_)
         found[recording.lock_holders["holder"]] = True
@@ -302,11 +302,12 @@ class _Builder:
         return found[1:]
 
     @cached_property
-    def _may_have_ranks(self) -> bool:
-        """Whether several processes may make steps together: which is late is told by when each does what."""
+    def _tells_steps(self) -> bool:
+        """Whether several processes may make them together, of which one is late, or launches are said of each."""
         recording = self._recording
         named = any(OF_RANKS.fullmatch(file.path.rpartition("/")[2]) for file in recording.files)
-        return named and len(recording.processes) > 1 and len(recording.waits) <= _RANKS_WAITS
+        may_be_of_ranks = named and len(recording.processes) > 1
+        return (may_be_of_ranks or len(recording.calls) > 0) and len(recording.waits) <= _STEPS_WAITS
 
     def _added_up(self, spans: Spans) -> Spans:
         """The same where all are needed in their order; else those that are no waits are added up."""

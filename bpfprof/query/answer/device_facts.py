@@ -9,11 +9,12 @@ import numpy as np
 from bpfprof import array_types as npt
 from bpfprof.known.frameworks import OF_DEVICES
 from bpfprof.known.waiting import LAUNCH, MEMORY, kind_of
+from bpfprof.model.calls import CallFlag
 from bpfprof.model.grouping import sums_by, totals_of
 from bpfprof.model.profile import Profile
 from bpfprof.query.code.origins import origins
 from bpfprof.query.code.stack_frames import LIBRARY_RANK, NATIVE_RANK, OWN_RANK, Bools, StackFrames
-from bpfprof.query.threads.library_calls import library_calls
+from bpfprof.query.steps.steps import find_steps
 from bpfprof.query.work.shares import GPU, NATIVE, PYTHON
 from bpfprof.query.work.table import Work
 from bpfprof.query.work.waiting import QUEUE, StackWaits
@@ -21,6 +22,7 @@ from bpfprof.query.work.waiting import QUEUE, StackWaits
 # upload, download: of memory that is not pinned; queue: it has no room for more work.
 DOES = ("compute", "copy", "upload", "download", "memory", "queue")
 _MOST = 0.5
+_NEARLY_ALL = 0.9  # of a recording: what is counted of all of it is that of steps that take so much of it
 _OF_SOMEBODY = (NATIVE_RANK, LIBRARY_RANK, OWN_RANK)  # and not of the standard libraries, which anybody calls
 _OF_ANYBODY = ("libstdc++", "libc++", "libgcc_s", "libm.", "libtcmalloc", "libjemalloc", "libmimalloc")
 
@@ -46,14 +48,25 @@ def device_facts(profile: Profile, work: Work) -> dict[str, Any]:
 
 
 def _launches(profile: Profile) -> dict[str, Any]:
-    """What is known of calls that launch, where calls were counted."""
-    rows = [
-        each
-        for each in library_calls(profile)
-        if not (each.is_inside or each.is_open) and kind_of(each.function, "lib") == LAUNCH
-    ]
-    count = sum(row.count for row in rows)
-    return {"launches": count, "launch_ns": sum(row.total_ns for row in rows) / count} if count else {}
+    """What is known of calls that launch, where calls were counted: how many a step, where nearly all time is of steps,
+    else a second."""
+    is_launch = np.array([*(kind_of(name, "lib") == LAUNCH for name in profile.call_names), False], np.bool_)
+    calls, pids = profile.calls, np.array([*(int(thread.pid) for thread in profile.threads), 0], np.int64)
+    rows = calls[is_launch[calls["function"]] & (calls["flags"] & (CallFlag.INSIDE | CallFlag.OPEN) == 0)]
+    if not rows["count"].sum():
+        return {}
+    each_ns, unit = 1e9, "second"
+    for steps in find_steps(profile) if len(profile.samples) else ():
+        of_process = rows[pids[rows["thread"]] == int(profile.threads[steps.thread].pid)]
+        if of_process["count"].sum() and steps.durations_ns.sum() > _NEARLY_ALL * profile.info.duration_ns:
+            rows, each_ns, unit = of_process, float(steps.durations_ns.mean()), "step"
+            break
+    count = int(rows["count"].sum())
+    return {
+        "launches": count * each_ns / max(profile.info.duration_ns, 1),
+        "launches_in": unit,
+        "launch_ns": int(rows["total_ns"].sum()) / count,
+    }
 
 
 def main_waits(profile: Profile, work: Work) -> tuple[int, ...]:

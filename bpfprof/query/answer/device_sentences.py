@@ -53,19 +53,13 @@ def is_host_late(facts: Facts) -> bool:
 
 
 def host_late(facts: Facts) -> str:
-    """With how much of it is the launches themselves."""
+    """With how many launches there are, where calls were counted."""
+    counted = f"{facts.launches:,.0f} launches of {facts.launch_ns / 1000:.0f} us a {facts.launches_in}; "
     return (
-        f"The host is late: it spends {facts.said(facts.feeding_part)} of the time telling the GPU what to do, "
-        f"{facts.said(facts.launch_part)} in {_launches(facts)}{place_of(facts, ', most in ')}; it waits for the GPU "
-        f"{facts.of(GPU)}."
+        f"The host is late: {counted if facts.launches else ''}it spends {facts.said(facts.feeding_part)} of the time "
+        f"telling the GPU what to do, {facts.said(facts.launch_part)} in launches{place_of(facts, ', most in ')}; it "
+        f"waits for the GPU {facts.of(GPU)}."
     )
-
-
-def _launches(facts: Facts) -> str:
-    if not facts.launches:
-        return "launches"
-    a_second = facts.launches / (facts.duration_ns / 1e9)
-    return f"launches ({a_second:,.0f} a second, {facts.launch_ns / 1000:.0f} us each)"
 
 
 def spins(facts: Facts) -> str:

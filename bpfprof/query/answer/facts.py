@@ -37,12 +37,12 @@ class Facts:
     stopped those that were ready; limit_cpus: what it may use, which it had used up in limit_part of its periods;
     limit_setting: what sets that, to as much as they would have used. gpu_does: what is mostly waited for of a GPU,
     one of device_facts.DOES; gpu_call: the function. launch_part, feeding_part: of the working time that in calls that
-    launch work on a device, and on a CPU in frameworks that do. launches: how many such calls there were, of launch_ns
-    each, where calls were counted. saving_part: of the time of the threads that count that in which they save
-    checkpoints; saving_mix, saving_where: what that is spent on, and where. late: the sentence on a rank that others
-    wait for, "" where none is late; late_part: of a step; late_bound: by what. deadlock: the threads that wait for one
-    another at the end, "" where none do; deadlock_where: where the first does; deadlocks: how many; deadlock_kind: of
-    WaitsFor, of the first. is_of_all: of no part of a recording.
+    launch work on a device, and on a CPU in frameworks that do. launches: how many such calls there were in a
+    launches_in, a step or a second, of launch_ns each, where calls were counted. saving_part: of the time of the
+    threads that count that in which they save checkpoints; saving_mix, saving_where: what that is spent on, and where.
+    late: the sentence on a rank that others wait for, "" where none is late; late_part: of a step; late_bound: by
+    what. deadlock: the threads that wait for one another at the end, "" where none do; deadlock_where: where the first
+    does; deadlocks: how many; deadlock_kind: of WaitsFor, of the first. is_of_all: of no part of a recording.
     """
 
     samples: int = 1000
@@ -108,7 +108,8 @@ class Facts:
     gpu_call: str = ""
     launch_part: float = 0.0
     feeding_part: float = 0.0
-    launches: int = 0
+    launches: float = 0.0
+    launches_in: str = "second"
     launch_ns: float = 0.0
     saving_part: float = 0.0
     saving_mix: str = ""

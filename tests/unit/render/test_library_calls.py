@@ -11,6 +11,7 @@ import pytest
 
 from bpfprof.model.calls import length_at
 from bpfprof.model.profile import Profile
+from bpfprof.model.spans import ThreadState
 from bpfprof.profile.build import build_profile
 from bpfprof.profile.options import ProfileOptions
 from bpfprof.query.threads.library_calls import library_calls
@@ -35,6 +36,25 @@ def profile(*calls: tuple[int, str, int, int, dict[str, Any]], libraries: dict[s
     made.start["counts_calls"] = True
     made.end = {"end_ns": int(made.totals[0]["time_ns"]), "call_libraries": LIBRARY if libraries is None else libraries}
     return build_profile(made.recording(), ProfileOptions(with_spans=True))
+
+
+def test_where_calls_were_counted_steps_can_be_told() -> None:
+    """From samples, and spans in the order of time."""
+    for is_counted in (False, True):
+        made = HandMade()
+        made.process(100)
+        first, second = (made.stack((made.code(name), 0, 0)) for name in ("first", "second"))
+        story = Story.begin(made)
+        for _ in range(3):
+            story.run(10 * MS, (MS, first), (8 * MS, second)).block(MS)
+        story.run(MS).total()
+        if is_counted:
+            made.call(0, "cudaLaunchKernel", 4, MS)
+        made.end = {"end_ns": story.now_ns}
+        found = build_profile(made.recording(), ProfileOptions(with_spans=True, adds_up=True))
+        assert found.spans is not None
+        on_cpu = found.spans[found.spans["state"] == ThreadState.ON_CPU]
+        assert (len(found.samples) == 6, len(on_cpu) >= 6) == (is_counted, is_counted)
 
 
 SOME = (
