@@ -19,8 +19,8 @@ from bpfprof.query.work.shares import GPU, NATIVE, PYTHON
 from bpfprof.query.work.table import Work
 from bpfprof.query.work.waiting import QUEUE, StackWaits
 
-# upload, download: of memory that is not pinned; queue: it has no room for more work.
-DOES = ("compute", "copy", "upload", "download", "memory", "queue")
+# upload, download, and pageable for either: of memory that is not pinned; queue: it has no room for more work.
+DOES = ("compute", "copy", "upload", "download", "pageable", "memory", "queue")
 _MOST = 0.5
 _NEARLY_ALL = 0.9  # of a recording: what is counted of all of it is that of steps that take so much of it
 _OF_SOMEBODY = (NATIVE_RANK, LIBRARY_RANK, OWN_RANK)  # and not of the standard libraries, which anybody calls
@@ -80,11 +80,12 @@ def main_waits(profile: Profile, work: Work) -> tuple[int, ...]:
 
 
 def _does(waits: npt.NDArray[np.void], waiting: StackWaits, gpu_ns: int) -> str:
-    up, down = waiting.copies_pageable
+    up, down, either = waiting.copies_pageable
     memory, queue = waiting.of_device == MEMORY, waiting.of_device == QUEUE
     for word, chosen in (
         ("upload", up),
         ("download", down),
+        ("pageable", up | down | either),
         ("copy", waiting.copies),
         ("memory", memory),
         ("queue", queue),

@@ -28,6 +28,7 @@ def waits_for_gpu(facts: Facts) -> str:
     what = {
         "upload": f"Copies pageable memory to the GPU {part}",
         "download": f"Copies from the GPU to pageable memory {part}",
+        "pageable": f"Copies pageable memory to or from the GPU {part}",
         "copy": f"Copies to or from the GPU {part}",
         "memory": f"Takes and gives back memory of the GPU {part}",
         "queue": f"Waits for the GPU {part}, whose queue is full",
@@ -40,6 +41,7 @@ def gpu_advice(facts: Facts) -> str:
     return {
         "upload": "pinned memory (pin_memory=True), copied with non_blocking=True",
         "download": "copy back less often, into pinned memory with non_blocking=True",
+        "pageable": "pinned memory, and copies beside what the GPU computes (non_blocking=True)",
         "memory": "keep it for the next step (no empty_cache() in a loop)",
         "queue": "the host is early enough: make what the GPU computes faster",
         "copy": "pinned memory, and copies beside what the GPU computes (non_blocking=True)",

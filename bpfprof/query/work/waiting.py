@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from functools import cached_property
 
 import numpy as np
@@ -9,6 +10,7 @@ import numpy as np
 from bpfprof.known.frameworks import XLA
 from bpfprof.known.waiting import (
     COPIES,
+    COPY,
     DOWNLOAD,
     KINDS,
     LAUNCH,
@@ -22,7 +24,7 @@ from bpfprof.known.waiting import (
     WORK,
     kind_of,
 )
-from bpfprof.model.frames import FrameKind
+from bpfprof.model.frames import Frame, FrameKind
 from bpfprof.model.grouping import group_numbers
 from bpfprof.query.code.functions import Ints
 from bpfprof.query.code.stack_frames import Bools, StackFrames
@@ -37,6 +39,11 @@ _CLOCKS = ("sched_yield", "clock_gettime", "vdso_clock_gettime", "gettimeofday")
 _IN_CALL = 0.5  # the same of the call itself, where that is the loop
 _AROUND = 0.8  # of the time of a function that spins, in those that it calls for that
 _IN_LOOP = 0.1  # the same of a frame that has called such a loop
+_COPIES = re.compile(r"_*(?:GI_)?mem(?:p?cpy|move)(?:_\w+)?")  # also in what CANN has in place of libc's
+_COPIES_IN = re.compile(r"(?:.*/)?(?:lib(?:c|c_sec|securec)\b|ld-)[^/]*")
+_PAGE_FAULTS = re.compile(
+    r"(?:asm_)?(?:exc_)?page_fault|do_page_fault|do_user_addr_fault|handle_mm_fault|\w*(?:get|pin)_user_pages\w*"
+)
 
 
 class StackWaits:
@@ -82,14 +89,19 @@ class StackWaits:
         return np.isin(self.of_device, COPIES)
 
     @cached_property
-    def copies_pageable(self) -> tuple[Bools, Bools]:
-        """Whether each stack copies memory that is not pinned (to a device, from one).
+    def copies_pageable(self) -> tuple[Bools, Bools, Bools]:
+        """Whether each stack copies memory that is not pinned (to a device, from one, either way).
 
-        A call that does not wait for the copy says so by taking its time all the same.
+        A call that does not wait for the copy says so by taking its time all the same. Of other calls it is known where
+        the CPU copies, or pages are not there or have yet to be pinned.
         """
-        frames = self._stack_frames.frames
+        stack_frames, frames = self._stack_frames, self._stack_frames.frames
         is_async = np.array([*("Async" in frame.name for frame in frames), False], np.bool_)[self.device_frame]
-        return is_async & (self.of_device == UPLOAD), is_async & (self.of_device == DOWNLOAD)
+        inner = stack_frames.innermost_of_best([frame.kind in _NATIVE for frame in frames])
+        copied: Bools = np.array([*map(_is_copy, frames), False], np.bool_)[inner]
+        copied |= stack_frames.have([_is_page_fault(frame) for frame in frames])
+        up, down = self.of_device == UPLOAD, self.of_device == DOWNLOAD
+        return (is_async | copied) & up, (is_async | copied) & down, copied & (self.of_device == COPY)
 
     @cached_property
     def spins(self) -> Bools:
@@ -184,3 +196,11 @@ class StackWaits:
         ranks = np.where(marked | self._is_python, 1, 0)
         found = self._stack_frames.innermost_of_best(ranks.tolist())
         return np.where(np.append(marked, False)[found], found, -1)
+
+
+def _is_copy(frame: Frame) -> bool:
+    return _COPIES.fullmatch(frame.name) is not None and _COPIES_IN.fullmatch(frame.file) is not None
+
+
+def _is_page_fault(frame: Frame) -> bool:
+    return frame.kind == FrameKind.KERNEL and _PAGE_FAULTS.fullmatch(frame.name) is not None

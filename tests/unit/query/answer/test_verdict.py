@@ -213,6 +213,11 @@ STORE = {"holder": "store (app.py:9)"}
             "Saves checkpoints 90% of the time: save (t.py:3); that is 30% GPU.",
         ),
         (facts("memory", {"memory": 0.9}, saving_part=0.9), "disk", "Saves checkpoints 90% of the time; that is "),
+        (
+            facts("gpu", {"gpu": 0.8}, gpu_does="pageable"),
+            "gpu",
+            "Copies pageable memory to or from the GPU 80% of the time: audit (djapp.py:21).",
+        ),
         (facts("gpu", {"gpu": 0.8}, gpu_does="copy"), "gpu", "Copies to or from the GPU 80% of the time: audit ("),
         (
             facts("native", {"native": 0.6, "python": 0.35, "gpu": 0.02}, feeding_part=0.9, launch_part=0.21),

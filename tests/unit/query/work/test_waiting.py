@@ -106,6 +106,57 @@ def test_a_call_that_waits_in_a_loop_waits_for_the_device_and_the_rest_of_it_doe
     assert verdict_of(profile, work_of(profile)).sentence.startswith(sentence)
 
 
+HIP, CANN = "/opt/rocm/lib/libamdhip64.so.6", "/usr/lib/libascendcl.so"
+MOVE = native("__memmove_avx_unaligned_erms", LIBC)
+UP, DOWN, EITHER = (
+    "Copies pageable memory to the",
+    "Copies from the GPU to pageable",
+    "Copies pageable memory to or from the",
+)
+
+
+@pytest.mark.parametrize(
+    ("inside", "sentence"),
+    [
+        ([native("cuMemcpyHtoD_v2", CUDA), driver(1), MOVE], UP),
+        ([native("cuMemcpyDtoH_v2", CUDA), driver(1), MOVE], DOWN),
+        ([native("cuMemcpyHtoD_v2", CUDA), driver(1)], "Copies to or from the GPU"),  # it may wait for the device
+        ([native("cuMemcpyHtoD_v2", CUDA), driver(1), kernel("asm_exc_page_fault"), kernel("clear_page")], UP),
+        ([native("cuMemcpyDtoH_v2", CUDA), native("ioctl", LIBC), kernel("pin_user_pages_fast")], DOWN),
+        ([native("cuMemcpyHtoD_v2", CUDA), native("ioctl", LIBC), kernel("do_vfs_ioctl")], "Copies to or from the GPU"),
+        ([native("hipMemcpyHtoD", HIP), native("memcpy", LIBC)], UP),
+        ([native("hipMemcpy", HIP), native("", HIP), MOVE], EITHER),
+        ([native("hipMemcpyWithStream", HIP), MOVE, kernel("exc_page_fault")], EITHER),
+        ([native("hipMemcpy", HIP), native("memcpy_rect", HIP)], "Copies to or from the GPU"),
+        ([native("hipMemcpyAsync", HIP), native("", HIP)], "Copies to or from the GPU"),  # of which memory is not known
+        ([native("aclrtMemcpy", CANN), native("memcpy_s", "/usr/lib/libc_sec.so")], EITHER),
+        ([native("aclrtSynchronizeStream", CANN), MOVE], "Waits for the GPU"),
+    ],
+)
+@pytest.mark.parametrize("pageable_ms", [6, 4])
+def test_memory_is_pageable_where_most_of_the_time_proves_it(
+    inside: list[Frame], sentence: str, pageable_ms: int
+) -> None:
+    made = ProfileBuilder()
+    main = made.thread(100, "MainThread")
+    for _ in range(200):
+        made.spend(main, ON_CPU, pageable_ms * MS, [MAIN, *inside])
+        made.spend(main, ON_CPU, (10 - pageable_ms) * MS, [MAIN, inside[0]])
+    profile = made.build()
+    expected = sentence if pageable_ms > 5 or sentence not in (UP, DOWN, EITHER) else "Copies to or from the GPU"
+    assert verdict_of(profile, work_of(profile)).sentence.startswith(expected)
+
+
+def test_memory_is_pageable_both_ways_where_neither_has_most_of_the_time() -> None:
+    made = ProfileBuilder()
+    main = made.thread(100, "MainThread")
+    for number in range(200):
+        call = ("cuMemcpyHtoD_v2", "cuMemcpyDtoH_v2")[number % 2]
+        made.spend(main, ON_CPU, 10 * MS, [MAIN, native(call, CUDA), MOVE])
+    profile = made.build()
+    assert verdict_of(profile, work_of(profile)).sentence.startswith(EITHER)
+
+
 @pytest.mark.parametrize(("own_ms", "spun_ms"), [(10, 100), (50, 50)])
 def test_a_function_that_does_nothing_but_give_its_cpu_away_spins_in_its_own_code_too(
     own_ms: int, spun_ms: int
