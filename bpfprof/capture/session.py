@@ -43,7 +43,7 @@ from bpfprof.recording.writer import Sink
 # How often the buffers are drained: they hold two seconds of 50,000 switches a second. Sooner where something new must
 # be read from the target while it is still there.
 _TICK_S, _SOON_TICK_S, _STARTING_TICK_S = 0.25, 0.05, 0.02
-_PART_TICKS, _PART_TICK_S = 10, 1.0  # of a part, where they are looked at while it goes on; the longest one
+_PART_TICKS, _PART_TICK_S = 4, 1.0  # of a part, where they are looked at while it goes on; the longest one
 _STACK_KEYS = [name for name in THREAD_DTYPE.names or () if name.endswith("stack")]
 _COMM = np.dtype(f"S{abi.CONSTANTS['BP_COMM_BYTES']}")
 # Times what a drain took, of targets and of all: programs that begin make it cost 20% of a CPU at most, or 5%.
