@@ -23,7 +23,7 @@ Table = tuple[tuple[str, str], ...]
 # Of a wait in no system call:
 _OUTSIDE = (
     ("syscall exit", r"do_exit|do_group_exit|do_coredump"),  # a signal ends it; as the call of that name
-    ("stopped", r"do_signal_stop|ptrace_stop|do_freezer_trap|__refrigerator"),
+    ("stopped", r"do_signal_stop|ptrace_stop|do_freezer_trap|__refrigerator|get_signal"),
     ("pagefault", r"\w*exc_page_fault|do_user_addr_fault|handle_mm_fault|handle_userfault|get_user_pages\w*"),
     ("pagefault", r"filemap_\w+|folio_wait\w*|do_swap_page|swap_\w+|swapin_\w+|wait_on_page\w*"),
     ("disk", r"io_schedule\w*|submit_bio_wait"),

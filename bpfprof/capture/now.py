@@ -21,7 +21,7 @@ from bpfprof.capture.descriptors import DescriptorKinds
 from bpfprof.capture.frame_reader import FrameReader
 from bpfprof.capture.holders import Holders, gil_holder
 from bpfprof.capture.process import Process
-from bpfprof.capture.sleeping import EXACT, STATE_BITS, ThreadStack, python_states, stack_now, stacks_now
+from bpfprof.capture.sleeping import EXACT, ThreadStack, python_states, stack_now, stacks_now, task_state
 from bpfprof.capture.tasks_now import tasks_now
 from bpfprof.capture.unwound_now import UnwoundNow
 from bpfprof.code.maps import NativeCode
@@ -40,6 +40,7 @@ from bpfprof.model.now import ANSWER, OF_THREADS, ON_CPU, READY, WAITING, Proces
 from bpfprof.model.samples import WAIT_DTYPE
 from bpfprof.model.states import reason_text
 from bpfprof.proc import tasks
+from bpfprof.proc.cgroups import Freezers
 from bpfprof.proc.last_run import seconds_since_run
 from bpfprof.proc.memory import MemoryAtOnce
 from bpfprof.proc.privilege import OTHER_USERS, how_to_get, missing, why_unreadable
@@ -271,10 +272,10 @@ class _Threads:
         return {tid for tid, spent_ns in before.items() if tasks.on_cpu_ns(self._process.pid, tid) > spent_ns}
 
     def _reasons(self, stacks: list[ThreadStack]) -> list[str]:
-        rows = np.zeros(len(stacks), WAIT_DTYPE)
+        rows, is_frozen = np.zeros(len(stacks), WAIT_DTYPE), Freezers().have_frozen(self._process.pid)
         rows["syscall"] = -1
         for index, stack in enumerate(stacks):
-            rows["task_state"][index] = STATE_BITS.get(stack.status.run_state, 0)
+            rows["task_state"][index] = task_state(stack.status, is_frozen)
             if stack.call is not None:
                 rows["syscall"][index], rows["args"][index] = stack.call.number, stack.call.args[:3]
         pids = np.full(len(rows), self._process.pid, np.uint32)

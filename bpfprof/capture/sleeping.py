@@ -15,7 +15,6 @@ import numpy as np
 
 from bpfprof import abi
 from bpfprof import array_types as npt
-from bpfprof.account.kernel_reasons import hint_of
 from bpfprof.capture.call_arguments import Arguments, call_arguments
 from bpfprof.capture.process import Process, State
 from bpfprof.capture.stacks import StackTable
@@ -30,9 +29,9 @@ from bpfprof.elf.asm.stack_pointer_rule import stack_pointer_rule
 from bpfprof.elf.cfi.rules import RULE, CfaKind, FramePointerKind
 from bpfprof.model.ids import Pid, Tid
 from bpfprof.model.samples import NO_FILE
-from bpfprof.model.states import reason_number
 from bpfprof.model.statuses import Status
 from bpfprof.proc import tasks
+from bpfprof.proc.cgroups import Freezers
 from bpfprof.proc.memory import Memory, MemoryAtOnce, ProcessMemory
 from bpfprof.proc.tasks import BlockedSyscall, ThreadStatus
 from bpfprof.unwind.interpret import Registers, Rule, Stop, walk_by
@@ -43,8 +42,8 @@ _LOOKS_KEPT = 3  # of a thread: a sleep's row is some tenths of a second behind
 _AT_ENTRY = 8  # bytes from rsp to the frame where a function begins
 _NO_ARGUMENTS = (0, 0, 0)
 # Bits of a task's state, include/linux/sched.h, by the letter of proc(5); I is TASK_IDLE.
-STATE_BITS = {"S": 1, "D": 2, "T": 4, "t": 8, "I": 0x402}
-_STOPPED = STATE_BITS["T"]
+_STATE_BITS = {"S": 1, "D": 2, "T": 4, "t": 8, "I": 0x402}
+_STOPPED = _STATE_BITS["T"]
 _WORD = struct.Struct("<Q")
 _STACK_BYTES = 16 << 10  # most sleeping stacks are shorter
 EXACT = 1 << abi.CONSTANTS["BP_EXACT_BIT"]
@@ -211,6 +210,7 @@ class Sleeps:
         self._threads = threads
         self._stacks = stacks
         self._natives = natives
+        self._freezers = Freezers()
 
     def look_at(
         self,
@@ -228,7 +228,7 @@ class Sleeps:
     def _look_at_threads(
         self, process: Process, tids: Sequence[Tid], meanwhile: Callable[[], object], is_over: Callable[[], bool]
     ) -> None:
-        states = python_states(process)
+        states, is_frozen = python_states(process), self._freezers.have_frozen(process.pid)
         for number, tid in enumerate(tids, 1):
             if number % _LOOKS_TOGETHER == 0:
                 meanwhile()
@@ -237,7 +237,7 @@ class Sleeps:
             index = self._threads.index_of.get(tid)
             status = tasks.thread_status(process.pid, tid)
             if index is not None and status is not None:
-                self._look_at_thread(process, tid, index, status, states)
+                self._look_at_thread(process, tid, index, status, states, is_frozen)
 
     def look_at_unsampled(
         self,
@@ -273,14 +273,20 @@ class Sleeps:
         return look.stack != 0 and look.stack not in self._stacks.unfinished
 
     def _look_at_thread(
-        self, process: Process, tid: Tid, index: int, status: ThreadStatus, states: RunningStates | None
+        self,
+        process: Process,
+        tid: Tid,
+        index: int,
+        status: ThreadStatus,
+        states: RunningStates | None,
+        is_frozen: bool,
     ) -> None:
         before = self.seen.get(index, ())
         if before and before[0].switches == status.switches and self._is_whole(before[0]):
             return
         if process.state is State.KERNEL_THREAD:
             if status.run_state != "R":
-                state = STATE_BITS.get(status.run_state, 1)
+                state = task_state(status, is_frozen)
                 self.seen[index] = (Sleep(time.monotonic_ns(), 0, -1, _NO_ARGUMENTS, task_state=state),)
             return
         found = stack_now(process, tid, status, states, self._natives.code if self._natives else None)
@@ -291,8 +297,7 @@ class Sleeps:
         if after is not None and after.switches == status.switches:
             layout = process.interpreter.layout if process.interpreter else None
             args = call_arguments(found.call, process.memory, layout, found.addresses[0] if found.addresses else 0)
-            state = _task_state(process.pid, tid, status, found.call)
-            sleep = Sleep(now, stack, found.call.number, args, status.switches, state)
+            sleep = Sleep(now, stack, found.call.number, args, status.switches, task_state(status, is_frozen))
             self.seen[index] = (sleep, *before[: _LOOKS_KEPT - 1])
 
     def _number(self, process: Process, found: ThreadStack) -> int:
@@ -313,8 +318,6 @@ class Sleeps:
         return stack
 
 
-def _task_state(pid: Pid, tid: Tid, status: ThreadStatus, call: BlockedSyscall) -> int:
-    """As prev_state of sched_switch; a thread of a frozen control group is stopped, and the kernel calls it asleep."""
-    if call.number < 0 and hint_of(tasks.kernel_functions(pid, tid), in_call=False) == reason_number("stopped"):
-        return _STOPPED
-    return STATE_BITS.get(status.run_state, 1)
+def task_state(status: ThreadStatus, is_frozen: bool) -> int:
+    """As prev_state of sched_switch; a thread that sleeps in a frozen control group is stopped."""
+    return _STOPPED if is_frozen and status.run_state in "SD" else _STATE_BITS.get(status.run_state, 1)

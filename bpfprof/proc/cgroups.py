@@ -74,6 +74,25 @@ def directories_above(top: Cgroup, pid: Pid) -> list[str]:
     return [os.path.join(top.directory, *parts[:count]) for count in range(len(parts), -1, -1)]
 
 
+class Freezers:
+    """What stops whole control groups: cgroup.freeze of v2, the freezer of v1 (cgroup-v2.rst, freezer-subsystem.rst).
+
+    The kernel calls their threads asleep, each in the call in which it was.
+    """
+
+    def __init__(self) -> None:
+        self._tops = [it for it in _hierarchies() if it.hierarchy == _UNIFIED or "freezer" in it.hierarchy.split(",")]
+
+    def have_frozen(self, pid: Pid) -> bool:
+        """Whether a process is in a group that is frozen, by itself or with one above it."""
+        for top in self._tops:
+            for directory in directories_above(top, pid)[:1]:
+                told = _read(os.path.join(directory, "cgroup.events"), _LIST_LIMIT_BYTES).splitlines()
+                if b"frozen 1" in told or _read(os.path.join(directory, "freezer.state"), 16).strip() == b"FROZEN":
+                    return True
+        return False
+
+
 def find_cgroup(text: str) -> list[Cgroup]:
     """The cgroups of a path: absolute (/sys/fs/cgroup/x), or from the root of a hierarchy, in each that has it.
 

@@ -19,6 +19,7 @@ import pytest
 from bpfprof.recording.reader import read_recording
 from bpfprof.recording.tables import RecordedProcess
 from tests import sid
+from tests.integration.eu_stack import wait_until_asleep
 from tests.integration.recorded import (
     PYTHON,
     Folded,
@@ -215,6 +216,53 @@ def test_it_never_begins_a_program(tmp_path: Path) -> None:
         done = bpfprof("record", "--cgroup", directory.name, "-d", 0.5, "-o", tmp_path / "x.bpfprof", check=None)
     assert_told(done, 4, "before anything was seen")
     assert subprocess.run(["ls", directory], capture_output=True, check=False).returncode
+
+
+# --- frozen
+
+
+def freezers() -> list[Path]:
+    """Where cgroups are made that can be frozen: v2, and the freezer of v1, as far as there are."""
+    mounts = [line.split() for line in Path("/proc/mounts").read_text().splitlines()]
+    v1 = [Path(mount) for _, mount, kind, options, *_ in mounts if kind == "cgroup" and "freezer" in options.split(",")]
+    return [Path(mount) for _, mount, kind, *_ in mounts if kind == "cgroup2"][:1] + v1[:1]
+
+
+@contextmanager
+def frozen(directory: Path) -> Iterator[None]:
+    """Those in a cgroup are stopped meanwhile."""
+    unified = directory / "cgroup.freeze"
+    switch, on, off = (unified, "1", "0") if unified.exists() else (directory / "freezer.state", "FROZEN", "THAWED")
+    state, told = (directory / "cgroup.events", "frozen 1") if unified.exists() else (switch, "FROZEN")
+    switch.write_text(on)
+    try:
+        until = time.monotonic() + 30
+        while told not in state.read_text():
+            assert time.monotonic() < until
+            time.sleep(0.01)
+        yield
+    finally:
+        switch.write_text(off)
+
+
+@pytest.mark.gate
+@pytest.mark.parametrize("top", freezers(), ids=str)
+@pytest.mark.parametrize("where", ["itself", "above"])
+def test_a_frozen_group_is_stopped(top: Path, where: str, tmp_path: Path) -> None:
+    """Its threads are where they were, and the kernel calls them asleep."""
+    path = tmp_path / "x.bpfprof"
+    with ExitStack() as stack:
+        above = stack.enter_context(cgroup(top / f"bpfprof-test-{tmp_path.name}"))
+        directory = stack.enter_context(cgroup(above / "below"))
+        target = stack.enter_context(running(*inside(directory, PYTHON, program("stuck.py"), "held")))
+        wait_until_asleep(target.pid)
+        stack.enter_context(frozen(above if where == "above" else directory))
+        bpfprof("record", "-p", target.pid, "-d", 1.5, "-o", path)
+        said = json.loads(bpfprof("dump", "-j", target.pid).stdout)["processes"][0]["threads"]
+    report = json.loads(bpfprof("report", path, "--state", "T", "-f", "json").stdout)
+    assert "for being continued, in held (" in report["verdict"]["sentence"]
+    assert {thread["name"] for thread in report["threads"] if thread["stuck"]} == {"MainThread", "holder"}
+    assert "stopped" in {thread["reason"] for thread in said}
 
 
 # --- limits

@@ -70,6 +70,7 @@ def hung(stack: list[Frame], *last: LastWait, objects: tuple[str, ...] = (), **v
         ("net", waited_for("socket", "fd 4: 10.0.0.5:5432"), "10.0.0.5:5432 (PostgreSQL), in main (train.py:3)"),
         ("poll", waited_for("socket", "fd 4: 10.0.0.5:5432"), "10.0.0.5:5432 (PostgreSQL), in main (train.py:3)"),
         ("stopped", None, "Stuck: MainThread waits for being continued, in main (train.py:3)"),
+        ("disk", None, "Stuck: MainThread waits for the disk, in main (train.py:3)"),
         ("lock", waited_for("lock", "lock #1", waited_ns=900 * S), "since before the recording, for 15 min; "),
     ],
 )
