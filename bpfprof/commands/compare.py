@@ -12,7 +12,7 @@ from bpfprof.commands.help import LOOK, OUTPUT, Command, under
 from bpfprof.commands.options import with_options
 from bpfprof.commands.outputs import check_not_spilled, descriptor
 from bpfprof.commands.report import check_not_replaced, load_profile, write_report
-from bpfprof.commands.row_options import STEP_OPTIONS
+from bpfprof.commands.row_options import STEP_OPTIONS, waiting_option
 from bpfprof.errors import RecordingError, UsageError
 from bpfprof.known.patterns import PhasePattern
 from bpfprof.profile.options import ProfileOptions
@@ -57,6 +57,7 @@ _OPTIONS = (
 @click.command(cls=Command, heading=LOOK, examples=_EXAMPLES)
 @click.argument("recordings", nargs=-1, type=Path, metavar="RECORDING...")
 @with_options(_OPTIONS)
+@waiting_option
 def compare(
     recordings: tuple[Path, ...],
     step: re.Pattern[str] | None,

@@ -15,7 +15,7 @@ from bpfprof.commands.help import COMPARE, LOOK, OUTPUT, Command, under
 from bpfprof.commands.options import gathered, with_options
 from bpfprof.commands.outputs import check_not_spilled, descriptor, shows_utf8
 from bpfprof.commands.report import check_not_replaced, load_profile, write_report
-from bpfprof.commands.row_options import STEP_OPTIONS
+from bpfprof.commands.row_options import STEP_OPTIONS, waiting_option
 from bpfprof.commands.values import ROWS, Number
 from bpfprof.dataclass import dataclass
 from bpfprof.errors import RecordingError, RegressionError, UsageError
@@ -165,6 +165,7 @@ _OPTIONS = (
         click.option("--full-filenames", is_flag=True, help="Whole paths instead of from where files are imported."),
     ),
 )
+@waiting_option
 @filter_options
 def diff(
     recordings: tuple[Path, ...],

@@ -10,6 +10,7 @@ import click
 from bpfprof.commands.help import OUTPUT, Command
 from bpfprof.commands.outputs import tell
 from bpfprof.commands.recording_file import open_recording, unreadable
+from bpfprof.commands.row_options import waiting_option
 from bpfprof.commands.values import PAIR
 from bpfprof.errors import RecordingError, UsageError
 from bpfprof.fleet.layout import recording_id
@@ -45,6 +46,7 @@ _EXAMPLES = (
     expose_value=False,
     help="What the data set is made of.  [default: parquet]",
 )
+@waiting_option
 def export(recordings: tuple[Path, ...], folder: Path | None, given: dict[str, str]) -> None:
     """Write RECORDINGs into a data set, which `bpfprof fleet` and other readers of Parquet files ask.
 

@@ -17,6 +17,7 @@ from bpfprof.commands.help import LOOK, Command
 from bpfprof.commands.options import Shown, merge_option, output_options
 from bpfprof.commands.outputs import check_not_spilled, shows_utf8
 from bpfprof.commands.plan import Plan
+from bpfprof.commands.row_options import waiting_option
 from bpfprof.commands.values import RATE, ROWS, Whole
 from bpfprof.errors import UsageError
 from bpfprof.model.states import ThreadState
@@ -71,6 +72,7 @@ class _RecordingOrCommand(Command):
     show_default=True,
     help="How many wakers one after the other: the waker, who had woken it, ...",
 )
+@waiting_option
 @merge_option
 @output_options
 # Accepted for habit: nothing is sampled.

@@ -17,7 +17,7 @@ from bpfprof.commands.help import CAPTURE, LOOK, Command, under
 from bpfprof.commands.options import Shown, output_options
 from bpfprof.commands.plan import Plan
 from bpfprof.commands.pushing import EVERY_S, check_pushing, push
-from bpfprof.commands.row_options import by_option, steps_options, with_steps
+from bpfprof.commands.row_options import by_option, steps_options, waiting_option, with_steps
 from bpfprof.commands.terminal import for_terminal
 from bpfprof.commands.values import Number, Whole
 from bpfprof.errors import UsageError
@@ -88,6 +88,7 @@ def _mode(_ctx: click.Context, _parameter: click.Parameter, mode: str) -> str:
 @record_options
 @under(LOOK, by_option)
 @steps_options
+@waiting_option
 @filter_options
 @output_options
 @click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar="[PID | -- COMMAND...]")

@@ -16,13 +16,12 @@ from bpfprof.commands.opening import open_picture
 from bpfprof.commands.options import Shown, merge_option, output_options
 from bpfprof.commands.outputs import check_not_spilled, show, tell, write_output
 from bpfprof.commands.recording_file import open_recording, unreadable
-from bpfprof.commands.row_options import by_option, steps_options, with_steps
+from bpfprof.commands.row_options import by_option, steps_options, waiting_option, with_steps
 from bpfprof.commands.terminal import for_terminal
 from bpfprof.commands.values import MICROSECONDS, ROWS
 from bpfprof.errors import RecordingError, UsageError
 from bpfprof.kernel.perf_events import parse_events
 from bpfprof.known.patterns import parse_group
-from bpfprof.known.waiting import add_waiting, parse_waiting
 from bpfprof.model.profile import Profile
 from bpfprof.proc.caller import caller_ids
 from bpfprof.profile.build import build_profile
@@ -81,14 +80,7 @@ _EXAMPLES = (
     callback=parsed(lambda texts: tuple(map(parse_group, texts)), ()),
     help="With --by operator: what has this in `FUNCTION (FILE)` is the operator NAME; may be repeated.",
 )
-@click.option(
-    "--waiting",
-    metavar="FILE",
-    type=click.Path(path_type=Path, exists=True, dir_okay=False),
-    expose_value=False,
-    callback=lambda _ctx, _parameter, path: _know(path),
-    help="Functions of libraries that wait, or drive a device, besides those known: lines as in waiting.txt.",
-)
+@waiting_option
 @click.option("--sort", type=click.Choice(SORTS), default="own", help="Order of such rows.  [default: own]")
 @merge_option
 @click.option(
@@ -141,16 +133,6 @@ def report(recording: Path, shown: Shown, look: RenderOptions, wanted: Wanted, m
         raise RecordingError(complaint)
     if check:
         click.echo("every thread within 1%", err=True)
-
-
-def _know(path: Path | None) -> None:
-    if path is None:
-        return
-    try:
-        text = path.read_text(encoding="utf-8")
-        add_waiting(parse_waiting(text))
-    except (OSError, ValueError) as error:
-        raise UsageError(f"{path}: {error}", "bpfprof/known/waiting.txt shows how lines are written") from error
 
 
 def check_look(look: RenderOptions, chosen: Format) -> None:

@@ -1,9 +1,10 @@
-"""What rows of a table are of, and what steps are: the same in every command that shows them."""
+"""What rows of a table are of, what steps are, and what is known to wait: the same in every command that shows them."""
 
 from __future__ import annotations
 
 import re
 from dataclasses import replace
+from pathlib import Path
 
 import click
 
@@ -13,6 +14,8 @@ from bpfprof.commands.options import with_options
 from bpfprof.commands.values import Whole
 from bpfprof.errors import UsageError
 from bpfprof.known.patterns import parse_phase
+from bpfprof.known.waiting import add_waiting, parse_waiting
+from bpfprof.proc.caller import caller_ids, files_as
 from bpfprof.query.tables.choices import CALL, ROW_GROUPINGS, STEP
 from bpfprof.render.formats import RenderOptions
 
@@ -47,6 +50,30 @@ STEP_OPTIONS = (
 )
 
 
+def _know(_ctx: click.Context, _parameter: click.Parameter, path: Path | None) -> None:
+    if path is None:
+        return
+    try:
+        with files_as(caller_ids()):
+            text = path.read_text(encoding="utf-8")
+        add_waiting(parse_waiting(text))
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read: {error.strerror}") from error
+    except ValueError as error:
+        raise UsageError(f"{path}: {error}", "bpfprof/known/waiting.txt shows how lines are written") from error
+
+
+waiting_option = under(
+    LOOK,
+    click.option(
+        "--waiting",
+        metavar="FILE",
+        type=Path,
+        expose_value=False,
+        callback=_know,
+        help="Functions of libraries that wait, or drive a device, besides those known: lines as in waiting.txt.",
+    ),
+)
 steps_options = with_options([under(LOOK, option) for option in STEP_OPTIONS])
 
 

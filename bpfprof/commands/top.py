@@ -13,6 +13,7 @@ from bpfprof.capture.options import CaptureOptions
 from bpfprof.commands.capture_options import check_targets, live_options, rate_option
 from bpfprof.commands.help import LOOK, Command
 from bpfprof.commands.outputs import tell
+from bpfprof.commands.row_options import waiting_option
 from bpfprof.commands.screen import Screen
 from bpfprof.commands.starting import starting
 from bpfprof.commands.terminal import acts_on_codes
@@ -48,6 +49,7 @@ _EXAMPLES = (
 )
 @click.option("-b", "--batch", is_flag=True, help="Tables as text, one after the other, instead of a screen.")
 @click.option("-n", "--count", metavar="N", type=Whole(1, 1_000_000), help="So many tables, then end.")
+@waiting_option
 @click.option("-i", "--idle", is_flag=True, expose_value=False, hidden=True)  # waits are always in
 @click.argument("more_pids", metavar="[PID]...", type=PID, nargs=-1)
 def top(
