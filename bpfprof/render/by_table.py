@@ -24,6 +24,7 @@ _REASONS = 3
 _SEEN = "   seen  "
 _WITHOUT_REASONS = ("function", "library", "file", "reason", "lock", "operator")
 _HOLDERS = 4  # lines of a lock
+_WAITED = "CPU waits"
 _TIMES = (" CPU own", "CPU total", "ready own", "wait own", "wait total")
 _SOURCE_COLUMNS = 16  # at least, of a line's text
 _OWN_OF = {
@@ -56,10 +57,12 @@ def by_block(profile: Profile, options: RenderOptions) -> list[str]:
     rows = sorted_rows(found, options.sort)
     if not rows:
         return wrapped(f"time by {options.by}: {_NONE.get(options.by, 'no stack was seen')}", "  ")
-    heading = " ".join(_TIMES) + "  "
     is_function, is_operator = options.by == "function", options.by == "operator"
+    has_waited = options.by == "thread" and any(row.waited_ns for row in rows)
+    heading = " ".join((*_TIMES, *[_WAITED] * has_waited)) + "  "
     left_out = "" if options.with_idle or options.by == "task" else "waits for work left out"
-    about = "; ".join(part for part in (_OWN_OF.get(options.by, ""), left_out) if part)
+    waited = f"{_WAITED} are a part of wait own" * has_waited
+    about = "; ".join(part for part in (_OWN_OF.get(options.by, ""), waited, left_out) if part)
     lines = [f"seconds by {options.by}{': ' * bool(about)}{about}"]
     lines.append(
         heading + f"{'library':<{_LIBRARY}} {'module':<{_MODULE}} " * is_function + _SEEN * is_operator + options.by
@@ -69,7 +72,7 @@ def by_block(profile: Profile, options: RenderOptions) -> list[str]:
     of_lines = [row.frame for row in rows[: options.most] if row.frame and options.by == "line"]
     beside = _with_sources(profile, of_lines, options, columns - width(_times(rows[0])))
     for row in rows[: options.most]:
-        text = _times(row)
+        text = _times(row, has_waited)
         if is_function and row.frame is not None:
             origin = origin_of[row.frame]
             text += f"{_column(origin.library, _LIBRARY)} {_column(origin.module, _MODULE)} "
@@ -127,10 +130,10 @@ def _lock_lines(profile: Profile, lock: LockWaits) -> list[str]:
     return [shortened(f"    {line}", COLUMNS) for line in lines]
 
 
-def _times(row: Row) -> str:
+def _times(row: Row, has_waited: bool = False) -> str:
     (cpu, ready, wait), (all_cpu, _, all_wait) = row.own_ns, row.total_ns
-    times = (cpu, all_cpu, ready, wait, all_wait)
-    return " ".join(f"{seconds_text(ns):>{len(heading)}}" for ns, heading in zip(times, _TIMES)) + "  "
+    times = (cpu, all_cpu, ready, wait, all_wait, *[row.waited_ns] * has_waited)
+    return " ".join(f"{seconds_text(ns):>{len(heading)}}" for ns, heading in zip(times, (*_TIMES, _WAITED))) + "  "
 
 
 def _column(text: str, columns: int) -> str:

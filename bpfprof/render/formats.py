@@ -94,6 +94,8 @@ TABLE = Format(
     (),
     "tables for the terminal: wall time by thread, top functions, top waits",
     "bpfprof.render.table:render_table",
+    needs_spans=True,
+    adds_up=True,
     with_concurrency=True,
     takes=frozenset({"by", "sort", "merge", "columns"}),
 )

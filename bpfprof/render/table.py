@@ -14,6 +14,7 @@ from bpfprof.model.states import reason_text
 from bpfprof.query.code.functions import owner_frames
 from bpfprof.query.tables.choices import CALL, STEP
 from bpfprof.query.tables.groups import by_weight
+from bpfprof.query.work.table import work_of
 from bpfprof.render.by_table import by_block
 from bpfprof.render.columns import COLUMNS, duration_text, padded, percent_text, seconds_text, shortened, wrapped
 from bpfprof.render.concurrency import concurrency_block
@@ -72,9 +73,10 @@ def _asked(profile: Profile, options: RenderOptions) -> list[str]:
 def _details(profile: Profile, options: RenderOptions, table: list[str]) -> list[list[str]]:
     owners = _owners(profile, options)
     waits = profile.weights[profile.weights["state"] == ThreadState.OFF_CPU]
+    waited_ns = work_of(profile).waiting_cpu_ns(len(profile.threads)) if profile.spans is not None else ()
     return [
         containers_block(profile.threads),
-        threads_block(profile.threads),
+        threads_block(profile.threads, waited_ns),
         reasons_block(profile.threads),
         concurrency_block(profile),
         gil_block(profile, options),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from bpfprof.model.profile import ThreadTime
 from bpfprof.render.columns import COLUMNS, duration_text, filled, padded, percent_text, seconds_text, shortened
 from bpfprof.render.header import counted
@@ -9,18 +11,27 @@ from bpfprof.render.labels import printable, reason_label
 
 _MAX_THREADS = 30
 _REASON_COLUMNS = 48
+_NAMES, _SHORT_NAMES = (18, 15), (14, 12)  # columns of process and thread, and beside one more column
+_LEAST = 0.01  # of its wall time, in which a thread only waited on a CPU: less has no column
 
 
-def threads_block(threads: tuple[ThreadTime, ...]) -> list[str]:
-    """A line a thread: on-CPU, ready and off-CPU time, and how much of its wall time they are together."""
+def threads_block(threads: tuple[ThreadTime, ...], waited_ns: Sequence[int] = ()) -> list[str]:
+    """A line a thread: on-CPU, ready and off-CPU time, and how much of its wall time they are together.
+
+    waited_ns: of the on-CPU time of each that in which it only waited, which has a column where it matters.
+    """
     if not threads:
         return []
     shown, rest = _by_activity(threads)
+    waited = dict(zip(threads, waited_ns))
+    if not any(ns > _LEAST * thread.wall_ns for thread, ns in waited.items()):
+        waited = {}
+    process, name = _SHORT_NAMES if waited else _NAMES
     lines = [
-        f"{'process':<18} {'thread':<15} {'tid':>7} {'wall s':>7} {'on-CPU s':>12} {'ready s':>12} "
-        f"{'off-CPU s':>12} {'accounted':>9}"
+        f"{'process':<{process}} {'thread':<{name}} {'tid':>7} {'wall s':>7} {'on-CPU s':>12} "
+        f"{'waited ' * bool(waited)}{'ready s':>12} {'off-CPU s':>12} {'accounted':>9}"
     ]
-    lines += [_thread_row(thread) for thread in shown]
+    lines += [_thread_row(thread, waited.get(thread)) for thread in shown]
     if rest:
         busy_ns = sum(thread.on_cpu_ns for thread in rest)
         more = counted(len(rest), "more thread")
@@ -55,16 +66,20 @@ def _by_activity(threads: tuple[ThreadTime, ...]) -> tuple[list[ThreadTime], lis
     return seen[:_MAX_THREADS], seen[_MAX_THREADS:]
 
 
-def _thread_row(thread: ThreadTime) -> str:
+def _thread_row(thread: ThreadTime, waited_ns: int | None) -> str:
+    """waited_ns: None: there is no such column."""
+    process_columns, columns = _NAMES if waited_ns is None else _SHORT_NAMES
     pid = f" ({thread.pid})"
-    process = padded(shortened(printable(thread.process_name), 18 - len(pid)) + pid, 18)
-    name = padded(shortened(printable(thread.thread_name), 15), 15)
-    shares = " ".join(
+    process = padded(shortened(printable(thread.process_name), process_columns - len(pid)) + pid, process_columns)
+    name = padded(shortened(printable(thread.thread_name), columns), columns)
+    shares = [
         f"{seconds_text(part_ns):>7} {_whole_percent(part_ns, thread.wall_ns):>4}"
         for part_ns in (thread.on_cpu_ns, thread.runqueue_ns, thread.off_cpu_ns)
-    )
+    ]
+    if waited_ns is not None:
+        shares[0] += f" {_whole_percent(waited_ns, thread.on_cpu_ns) if waited_ns else '-':>6}"
     accounted = percent_text(thread.accounted_ns, thread.wall_ns)
-    return f"{process} {name} {thread.tid:>7} {seconds_text(thread.wall_ns):>7} {shares} {accounted:>9}"
+    return f"{process} {name} {thread.tid:>7} {seconds_text(thread.wall_ns):>7} {' '.join(shares)} {accounted:>9}"
 
 
 def _reasons_rows(thread: ThreadTime) -> list[str]:

@@ -14,7 +14,7 @@ from bpfprof.known.patterns import Pattern
 from bpfprof.model.frames import Frame, FrameKind
 from bpfprof.model.grouping import sums_by
 from bpfprof.model.profile import Profile, ThreadTime, Waker
-from bpfprof.model.states import AWAIT_REASONS, reason_text
+from bpfprof.model.states import AWAIT_REASONS, ThreadState, reason_text
 from bpfprof.query.code.functions import Ints, function_name, function_of_frames, owner_frames
 from bpfprof.query.code.libraries import library_groups
 from bpfprof.query.code.operators import find_operators
@@ -37,8 +37,8 @@ class Row:
 
     frame: one of it where groups are of frames, else None; of operators the line of the program that called it for most
     of its own time. reasons: of its own waits, most first. lock: of groups of locks. worker: of processes, as
-    ThreadTime has it. Of asyncio tasks it is the time that they were running, ready and suspended, and how many there
-    are.
+    ThreadTime has it. waited_ns: of its own waits what was on a CPU. Of asyncio tasks it is the time that they were
+    running, ready and suspended, and how many there are.
     """
 
     name: str
@@ -49,6 +49,7 @@ class Row:
     reasons: dict[str, int] = field(default_factory=dict)
     lock: LockWaits | None = None
     worker: str = ""
+    waited_ns: int = 0
 
 
 def rows_by(
@@ -76,6 +77,8 @@ def rows_by(
     known = of_row >= 0
     own = sums_by(of_row[known] * 3 + state[known], rows["ns"][known], len(names) * 3).reshape(-1, 3)
     total = own if frame_groups is None else _totals(profile, work, rows, state, frame_groups, len(names))
+    on_cpu = known & (rows["state"] == ThreadState.ON_CPU) & (state == WAIT_TIME)
+    waited_ns = sums_by(of_row[on_cpu], rows["ns"][on_cpu], len(names))
     counts = sums_by(of_row[known], rows["count"][known], len(names))
     reasons: dict[int, Counter[str]] = {}
     waits = known & (state == WAIT_TIME)
@@ -95,6 +98,7 @@ def rows_by(
             dict(reasons.get(group, Counter()).most_common()),
             locks.get(names[group]),
             workers.get(names[group], ""),
+            int(waited_ns[group]),
         )
         for group in order.tolist()
         if total[group].any()

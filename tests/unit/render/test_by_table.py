@@ -13,6 +13,7 @@ from bpfprof.render.columns import width
 from bpfprof.render.formats import RenderOptions
 from tests.unit.render.profiles import (
     MS,
+    OFF_CPU,
     ON_CPU,
     READY,
     RUNQUEUE,
@@ -113,6 +114,23 @@ def test_times_of_locks_are_named_as_those_of_functions() -> None:
     headings = [by_block(made.build(), RenderOptions(by=by))[1] for by in ("lock", "function")]
     times = " CPU own CPU total ready own wait own wait total  "
     assert headings == [f"{times}lock", f"{times}{'library':<12} {'module':<16} function"]
+
+
+def test_threads_that_only_waited_on_a_cpu_say_how_long() -> None:
+    made = ProfileBuilder()
+    waiter, worker = made.thread(11, "waiter"), made.thread(12, "worker")
+    made.spend(waiter, ON_CPU, 70 * MS, [python("run"), native("sched_yield")])
+    made.spend(waiter, OFF_CPU, 20 * MS, [python("run"), native("sleep"), wait("sleep")])
+    made.spend(worker, ON_CPU, 50 * MS, [python("work", line=9)])
+    profile = made.build()
+    title, heading, *lines = by_block(profile, RenderOptions(by="thread"))
+    assert title == "seconds by thread: CPU waits are a part of wait own; waits for work left out"
+    assert heading.endswith("wait own wait total CPU waits  thread")
+    assert [line.split() for line in lines] == [
+        ["0.000", "0.000", "0.000", "0.090", "0.090", "0.070", "waiter", "(11)", "(spin", "0.070,", "sleep", "0.020)"],
+        ["0.050", "0.050", "0.000", "0.000", "0.000", "0.000", "worker", "(12)"],
+    ]
+    assert all("CPU waits" not in line for line in by_block(profile, RenderOptions(by="process")))
 
 
 def test_processes_that_lived_short_are_one_row() -> None:

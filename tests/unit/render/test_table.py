@@ -5,6 +5,7 @@ import pytest
 
 from bpfprof.model.frames import Frame, FrameKind
 from bpfprof.model.profile import Profile
+from bpfprof.render.columns import width
 from bpfprof.render.formats import RenderOptions
 from bpfprof.render.quality import quality_line
 from bpfprof.render.table import render_table
@@ -69,6 +70,22 @@ def test_every_reason_of_a_thread_is_there_and_every_thread_is_counted() -> None
         f"{indent}child 0.001 (7%)",
     ]
     assert block[-1] == "and 3 more threads, together 45.00 ms off the CPU, difference -2.00 ms"
+
+
+@pytest.mark.parametrize(("waited_ms", "is_said"), [(10_000, True), (600, True), (100, False)])
+def test_how_much_of_the_time_on_a_cpu_only_waited_has_a_column(waited_ms: int, is_said: bool) -> None:
+    made = ProfileBuilder()
+    waiter, worker = made.thread(4_194_300, "長い名前" * 5, 4_194_300, "プロセス" * 5), made.thread(101, "worker")
+    made.spend(waiter, ON_CPU, waited_ms * MS, [python("f"), native("cuStreamSynchronize", "/usr/lib/libcuda.so.1")])
+    made.spend(waiter, ON_CPU, (20_000 - waited_ms) * MS, [python("f")])
+    made.spend(worker, ON_CPU, 30_000 * MS, [python("f")])
+    text = render_table(made.build(), RenderOptions(details=True))
+    assert max(map(width, text.split("\n"))) <= 100
+    (block,) = (it.split("\n") for it in text.split("\n\n") if it.startswith("process"))
+    assert ("on-CPU s waited" in block[0]) is is_said
+    first, second = ([*re.split(r"\)", line, maxsplit=1)][1].split() for line in block[1:])
+    assert first[:5] == ["worker", "101", "30.000", "30.000", "100%"] and (first[5] == "-") is is_said
+    assert second[4] == "100%" and (not is_said or second[5] == f"{waited_ms // 200}%")
 
 
 def test_threads_are_sorted_by_activity() -> None:

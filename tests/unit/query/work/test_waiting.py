@@ -236,6 +236,8 @@ def test_cpu_time_that_waits_leaves_the_cpu_column_and_not_the_thread() -> None:
     assert (row.own_ns, row.reasons) == ((10 * MS, 0, 90 * MS), {"gpu": 90 * MS})
     assert [row.name for row in rows_by(profile, work, "reason")] == ["gpu"]
     assert sum(work.waiting_cpu_ns(1)) == 90 * MS
+    (row,) = rows_by(profile, work, "thread")
+    assert (row.own_ns, row.waited_ns) == ((10 * MS, 0, 90 * MS), 90 * MS)
 
 
 @pytest.mark.parametrize(
