@@ -6,8 +6,11 @@ import re
 
 # Names of files. Those of PyTorch have gloo in them, and those of JAX and TensorFlow NCCL.
 OF_RANKS = re.compile(r"lib(?:torch_cpu|torch_python|nccl|rccl|gloo|mpi|mpich|ccl|hccl|ucc)\b.*|xla_.*\.so")
-# Names of files as well: what a device is driven with in user space. It has threads of its own in every program.
-DRIVERS = re.compile(r"lib(?:cuda|nvidia-\w+|amdhip64|hsa-runtime64|ascend_hal|runtime|ze_intel_gpu|igdrcl|cnrt)\b.*")
+# Names of files as well: what a device is driven with in user space. It has threads of its own in every program,
+# and what moves data between devices has, too.
+DRIVERS = re.compile(
+    r"lib(?:cuda|nvidia-\w+|amdhip64|hsa-runtime64|ascend_hal|runtime|ze_intel_gpu|igdrcl|cnrt|nccl|rccl)\b.*"
+)
 # The same of JAX, which has a file for each kind of device beside the one that all its programs load.
 PLUGINS = re.compile(r"(?:xla_cuda|xla_rocm|pjrt_c_api_gpu|libtpu)\w*\.so")
 XLA = re.compile(r".*(?:jax|xla|pjrt)")

@@ -240,6 +240,8 @@ def test_a_program_that_repeats_nothing_has_no_steps() -> None:
         ([LOADER, python("Resize.forward", "/srv/app/images.py"), MODULE], "data wait"),
         ([python("_save_checkpoint", "/srv/app/train.py"), python("all_reduce", "/srv/app/x.py")], "other"),
         ([python("save", f"{TORCH}/serialization.py", 900)], "checkpoint"),
+        ([python("save_file", "/v/site-packages/safetensors/torch.py", 300)], "checkpoint"),
+        ([native("HcclAllReduce", "/usr/local/Ascend/lib64/libhccl.so")], "communication"),
         ([python("Trainer._prepare_inputs", "/v/site-packages/transformers/trainer.py", 9)], "host to device"),
         ([python("shuffle", "/usr/lib/python3.11/random.py")], "other"),
     ],

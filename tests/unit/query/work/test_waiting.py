@@ -26,6 +26,7 @@ from tests.unit.render.profiles import (
 
 MAIN = python("main", line=3)
 CUDA, GOMP, LIBC = "/usr/lib/libcuda.so.580.1", "/usr/lib/libgomp.so.1", "/usr/lib/libc.so.6"
+IOMP, TBB, TORCH = "/venv/lib/libiomp5.so", "/venv/lib/libtbb.so.12", "/venv/torch/lib/libtorch_cpu.so"
 SYNC = [native("cudaStreamSynchronize", "/usr/lib/libcudart.so.13"), native("cuStreamSynchronize", CUDA)]
 YIELD = [native("sched_yield", LIBC), kernel("__x64_sys_sched_yield")]
 
@@ -49,6 +50,13 @@ YIELD = [native("sched_yield", LIBC), kernel("__x64_sys_sched_yield")]
             [native("", GOMP), native("f", "/srv/lib.so"), native("GOMP_loop_dynamic_next", GOMP), native("", GOMP)],
             "native",
         ),
+        ([MAIN, native("__kmpc_fork_call", IOMP), native("", IOMP)], "spin"),
+        ([MAIN, native("__kmpc_fork_call", IOMP), native("", IOMP), native("body", "/srv/lib.so")], "native"),
+        ([native("start_thread", LIBC), native("", TBB), native("", TBB)], "spin"),
+        ([native("start_thread", LIBC), native("", TBB), native("body", "/srv/lib.so")], "native"),
+        ([MAIN, native("tbb::detail::r1::spawn(tbb::detail::d1::task&)", TBB), native("", TBB)], "native"),
+        ([native("start_thread", LIBC), native("thread_main", TORCH)], "spin"),
+        ([native("start_thread", LIBC), native("thread_main", TORCH), native("xnn_f32_gemm", TORCH)], "native"),
         ([native("blas_thread_server", "/usr/lib/libopenblas.so.0"), *YIELD], "spin"),
         (
             [
@@ -179,7 +187,15 @@ def test_a_line_of_python_that_mostly_asks_whether_a_device_is_done_waits_for_it
     assert work_of(made.build()).share_ns()[SHARES.index("gpu")] == waiting * MS
 
 
-@pytest.mark.parametrize(("file", "is_idle"), [(CUDA, True), ("/srv/libfeeder.so", False)])
+@pytest.mark.parametrize(
+    ("file", "is_idle"),
+    [
+        (CUDA, True),
+        ("/venv/nvidia/nccl/lib/libnccl.so.2", True),
+        ("/opt/rocm/lib/librccl.so.1", True),
+        ("/srv/libfeeder.so", False),
+    ],
+)
 def test_a_thread_of_a_driver_waits_for_work_whatever_it_does_then(file: str, is_idle: bool) -> None:
     made = ProfileBuilder()
     main, other = made.thread(100, "MainThread"), made.thread(101, "events")
