@@ -43,9 +43,10 @@ _KINDS = (
     _Kind("Rayon", "RAYON_NUM_THREADS", function=r"\brayon_core::"),
     _Kind("Tokio", "TOKIO_WORKER_THREADS", function=r"\btokio::runtime::"),
     _Kind("Numba", "NUMBA_NUM_THREADS", file=r"^(?:workqueue|omppool|tbbpool)\."),
+    _Kind("TBB", "tbb::global_control::max_allowed_parallelism", file=r"^libtbb\b"),
     _Kind("XLA", "PJRT_NPROC", file=r"^(?:libjax_common|xla_extension)\b", function=r"^Eigen::ThreadPoolTempl"),
     _Kind("TensorFlow", "TF_NUM_INTRAOP_THREADS", function=r"^Eigen::ThreadPoolTempl"),
-    _Kind("PyTorch", "torch.set_num_threads()", function=r"^c10::ThreadPool::"),
+    _Kind("PyTorch", "torch.set_num_interop_threads()", function=r"^c10::ThreadPool::"),
     _Kind("Arrow", "pyarrow.set_cpu_count()", function=r"^arrow::internal::(?:ThreadPool|WorkerLoop)"),
 )
 
