@@ -24,6 +24,9 @@ EPOLL, READ = (next(iter(syscall_numbers(name))) for name in ("epoll_wait", "rec
 PROCESS = "/usr/lib/python3.12/multiprocessing/process.py"
 CHILD = ("BaseProcess._bootstrap", PROCESS)
 RECEIVE = ("Connection.recv", "/usr/lib/python3.12/multiprocessing/connection.py")
+PIN = "/v/site-packages/torch/utils/data/_utils/pin_memory.py"
+PIN_MEMORY = [("_pin_memory_loop", PIN), ("_pin_memory_loop.<locals>.do_one_step", PIN)]
+TAKE = [("Queue.get", "/usr/lib/python3.12/multiprocessing/queues.py"), RECEIVE]
 REDIS = "/v/site-packages/redis/commands/core.py"
 HTTP = "/usr/lib/python3.12/http/server.py"
 
@@ -39,6 +42,9 @@ HTTP = "/usr/lib/python3.12/http/server.py"
         ([*THREAD_ROOT, *[("f", "/srv/a.py")] * 3, *GET], FUTEX, False),
         ([("<module>", "/srv/a.py"), *GET], FUTEX, False),
         ([*THREAD_ROOT, ("work", "/srv/a.py"), *GET], IOCTL, False),
+        ([*THREAD_ROOT, *PIN_MEMORY, *TAKE], EPOLL, True),
+        ([*THREAD_ROOT, *PIN_MEMORY, ("pin_memory", PIN)], EPOLL, False),
+        ([*THREAD_ROOT, *PIN_MEMORY[:1], *PIN_MEMORY, *TAKE], EPOLL, False),
         ([("main", "/srv/a.py"), RUN_ONCE, ("EpollSelector.select", SELECTORS)], EPOLL, True),
         ([("main", "/srv/a.py"), RUN_ONCE, ("Handle._run", "/x/asyncio/events.py")], EPOLL, False),
         ([("main", "/srv/a.py"), ("EpollSelector.select", SELECTORS)], EPOLL, False),

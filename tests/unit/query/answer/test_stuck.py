@@ -91,6 +91,7 @@ def test_what_a_stuck_thread_waits_for(reason: str, last: LastWait | None, said:
         ([MAIN, wait("sleep")], None),
         (LOOP, None),
         ([native("park", "/srv/lib/libtokio.so"), wait("lock")], None),
+        ([native("worker", "/v/uvloop/loop.so"), native("uv_cond_wait", "/v/uvloop/loop.so"), wait("lock")], None),
         ([MAIN, native("park", "/srv/lib/libtokio.so"), native("syscall"), wait("lock")], None),
         ([native("wsgi_req_accept", "/usr/bin/uwsgi"), native("pthread_mutex_lock"), wait("lock")], None),
     ],

@@ -271,6 +271,34 @@ def test_advice_with_a_number(values: dict[str, Any], advice: str) -> None:
     assert not isinstance(rule.advice, str) and rule.advice(given) == advice
 
 
+@pytest.mark.parametrize(
+    ("first", "values", "advice"),
+    [
+        ("gpu", {}, "wait less often; else make what the GPU computes faster"),
+        ("gpu", {"gpu_does": "upload"}, "pinned memory (pin_memory=True), copied with non_blocking=True"),
+        ("gpu", {"gpu_does": "download"}, "copy back less often, into pinned memory with non_blocking=True"),
+        ("gpu", {"gpu_does": "copy"}, "pinned memory, and copies beside what the GPU computes (non_blocking=True)"),
+        ("gpu", {"gpu_does": "memory"}, "keep it for the next step (no empty_cache() in a loop)"),
+        ("gpu", {"gpu_does": "queue"}, "the host is early enough: make what the GPU computes faster"),
+        ("spin", {}, "wait in the kernel (a lock, a condition, an event) instead of looking again and again"),
+        (
+            "spin",
+            {**OPENMP, "pool_part": 0.1, "spin_part": 0.5},
+            "even out what its threads do, or use fewer; OMP_WAIT_POLICY=passive lets them sleep",
+        ),
+        (
+            "spin",
+            {**OPENMP, "pool": "OpenBLAS", "pool_setting": "OPENBLAS_NUM_THREADS", "pool_part": 0.1, "spin_part": 0.5},
+            "even out what its threads do, or use fewer (OPENBLAS_NUM_THREADS)",
+        ),
+    ],
+)
+def test_what_to_try_where_it_waits_for_a_gpu_or_spins(first: str, values: dict[str, Any], advice: str) -> None:
+    given = facts(first, {first: 0.8}, **values)
+    rule = decide(given)
+    assert not isinstance(rule.advice, str) and (rule.bound, rule.advice(given)) == (first, advice)
+
+
 def test_every_rule_is_reached_by_a_row_of_the_test_above() -> None:
     (mark,) = (mark for mark in test_each_rule.pytestmark if mark.name == "parametrize")
     assert {id(decide(given)) for given, *_ in mark.args[1]} == {id(rule) for rule in RULES}

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import pytest
+
+from bpfprof.model.frames import Frame
 from bpfprof.model.profile import Profile
 from bpfprof.query.tables.groups import group_waits
-from bpfprof.query.work.shares import DEVICE, IDLE, OTHER
+from bpfprof.query.work.shares import DEVICE, IDLE, NET, OTHER
 from bpfprof.query.work.table import work_of
 from tests.unit.render.profiles import MS, OFF_CPU, ON_CPU, ProfileBuilder, native, python, wait
 
@@ -27,6 +32,41 @@ def test_a_drivers_thread_that_polls_is_idle() -> None:
         made.spend(main, ON_CPU, 100 * MS, [MAIN])
         made.spend(poller, OFF_CPU, 100 * MS, POLL)
     assert of_thread(made.build(), poller) == {IDLE: 2_000 * MS}
+
+
+LIBTORCH, LIBUV = "/v/torch/lib/libtorch_cpu.so", "/v/uvloop/loop.cpython-312.so"
+AUTOGRAD = [
+    native("clone3"),
+    native("torch::autograd::Engine::thread_main(std::shared_ptr<GraphTask> const&)", LIBTORCH),
+    native("torch::autograd::ReadyQueue::pop()", LIBTORCH),
+    native("pthread_cond_wait"),
+    wait("lock"),
+]
+POOL = [native("clone3"), native("worker", LIBUV), native("uv_cond_wait", LIBUV), wait("lock")]
+
+
+@pytest.mark.parametrize("stack", [AUTOGRAD, POOL], ids=["autograd", "libuv"])
+@pytest.mark.parametrize("waited_ms", [0, 10])
+def test_a_worker_that_waits_for_work_is_idle_unless_it_is_waited_for(stack: list[Frame], waited_ms: int) -> None:
+    made = ProfileBuilder()
+    main, worker = made.thread(100, "MainThread"), made.thread(101)
+    for _ in range(20):
+        made.spend(main, ON_CPU, (100 - waited_ms) * MS, [MAIN])
+        if waited_ms:
+            made.wait(main, waited_ms * MS, [*JOIN, wait("lock")], waker=made.thread_waker(worker))
+        made.spend(worker, OFF_CPU, 95 * MS, stack)
+        made.spend(worker, ON_CPU, 5 * MS, stack[:2])
+    assert of_thread(made.build(), worker).get(IDLE, 0) == (0 if waited_ms else 1_900 * MS)
+
+
+def test_a_thread_of_the_kernel_waits_for_work_where_no_python_runs_either() -> None:
+    made = ProfileBuilder()
+    worker, server = made.thread(2, "kworker/0:1", pid=2, process="kworker/0:1"), made.thread(300, pid=300)
+    made.threads[worker] = replace(made.threads[worker], is_kernel_thread=True)
+    for thread in (worker, server):
+        made.spend(thread, OFF_CPU, 100 * MS, [native("main", "/srv/server"), wait("net")])
+    profile = made.build()
+    assert (of_thread(profile, worker), of_thread(profile, server)) == ({IDLE: 100 * MS}, {NET: 100 * MS})
 
 
 def test_one_that_works_is_not() -> None:

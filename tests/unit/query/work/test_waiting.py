@@ -26,6 +26,7 @@ from tests.unit.render.profiles import (
 
 MAIN = python("main", line=3)
 CUDA, GOMP, LIBC = "/usr/lib/libcuda.so.580.1", "/usr/lib/libgomp.so.1", "/usr/lib/libc.so.6"
+MPI, PAL, OMP = "/usr/lib/libmpi.so.40", "/usr/lib/libopen-pal.so.80", "/usr/lib/llvm-14/lib/libomp.so.5"
 IOMP, TBB, TORCH = "/venv/lib/libiomp5.so", "/venv/lib/libtbb.so.12", "/venv/torch/lib/libtorch_cpu.so"
 SYNC = [native("cudaStreamSynchronize", "/usr/lib/libcudart.so.13"), native("cuStreamSynchronize", CUDA)]
 YIELD = [native("sched_yield", LIBC), kernel("__x64_sys_sched_yield")]
@@ -50,6 +51,12 @@ YIELD = [native("sched_yield", LIBC), kernel("__x64_sys_sched_yield")]
             [native("", GOMP), native("f", "/srv/lib.so"), native("GOMP_loop_dynamic_next", GOMP), native("", GOMP)],
             "native",
         ),
+        ([MAIN, native("gloo::transport::tcp::Buffer::waitRecv()", TORCH), native("poll", LIBC)], "spin"),
+        ([MAIN, native("gloo::allreduce(gloo::AllreduceOptions&)", TORCH), native("sum<float>", TORCH)], "native"),
+        ([MAIN, native("MPI_Allreduce", MPI), native("opal_progress", PAL), native("", PAL)], "spin"),
+        ([MAIN, native("MPI_Allreduce", MPI), native("ompi_op_base_2buff_sum_float", MPI)], "native"),
+        ([native("__kmp_launch_thread", OMP), native("__kmp_hyper_barrier_release", OMP)], "spin"),
+        ([native("__kmp_launch_thread", OMP), native("__kmp_invoke_microtask", OMP), native("", "/x.so")], "native"),
         ([MAIN, native("__kmpc_fork_call", IOMP), native("", IOMP)], "spin"),
         ([MAIN, native("__kmpc_fork_call", IOMP), native("", IOMP), native("body", "/srv/lib.so")], "native"),
         ([native("start_thread", LIBC), native("", TBB), native("", TBB)], "spin"),
