@@ -12,10 +12,13 @@ from bpfprof import array_types as npt
 from bpfprof.account.reasons import NO_HINT
 from bpfprof.known.waiting import waits_for_device
 from bpfprof.model.states import reason_number
+from bpfprof.model.statuses import Status
 from bpfprof.recording.contents import Recording
 
 Hints = npt.NDArray[np.uint16]
+Bools = npt.NDArray[np.bool_]
 Table = tuple[tuple[str, str], ...]
+_LAST = 2  # frames that tell the end of a stack: the system call, and who made it
 
 # Names of kernel functions (Linux 5.18 to 6.12) and the reason of a wait with one of them on its stack. The first line
 # that has a function of the stack counts, wherever on the stack that is.
@@ -102,11 +105,16 @@ def _hints(recording: Recording, names: dict[str, list[int]], table: Table) -> H
     return hints
 
 
-def device_stacks(recording: Recording) -> npt.NDArray[np.bool_]:
+def device_stacks(recording: Recording) -> Bools:
     """By number of the stack whether it is in a function of a library that waits for a device."""
-    functions = np.unique(recording.names["function"])
-    marked = [function for function in functions.tolist() if waits_for_device(recording.texts[function])]
-    natives = recording.names["native"][np.isin(recording.names["function"], marked)]
+    names = recording.names
+    paths = {number: file.path for number, file in enumerate(recording.files)}
+    files = recording.natives["file"][names["native"].astype(np.int64) - 1]
+    marked = [
+        waits_for_device(recording.texts[function], paths.get(file, ""))
+        for function, file in zip(names["function"].tolist(), files.tolist())
+    ]
+    natives = names["native"][np.array(marked, np.bool_)]
     stacks = recording.stacks
     found = np.zeros(len(stacks) + 1, np.bool_)
     if len(natives):
@@ -114,7 +122,27 @@ def device_stacks(recording: Recording) -> npt.NDArray[np.bool_]:
         stack_of = np.repeat(np.arange(len(stacks)), counts)
         frames = recording.native_frames["native"][: len(stack_of)]  # there may be more than stacks have
         found[stack_of[np.isin(frames, natives)] + 1] = True
+        found[1:] |= _like_whole(recording, found[1:])
     return found
+
+
+def _like_whole(recording: Recording, found: Bools) -> Bools:
+    """Stacks of which only the inner part is known, and that end as whole ones do that are all found: in the same line
+    of Python, and the same last frames."""
+    stacks = recording.stacks
+    python, native = (stacks[name].astype(np.int64) for name in ("python_count", "native_count"))
+    before = np.cumsum(native + stacks["kernel_count"]) - native - stacks["kernel_count"]
+    asked = np.flatnonzero((python > 0) & (native >= _LAST))
+    lines = recording.python_frames[(np.cumsum(python) - python)[asked]]
+    last = [recording.native_frames["native"][before[asked] + back] for back in range(_LAST)]
+    ends, number = np.unique(np.stack([lines["code"], lines["offset"], *last], axis=1), axis=0, return_inverse=True)
+    number, is_whole = number.reshape(-1), stacks["native_status"][asked] == Status.OK
+    alike = np.zeros(len(ends), np.bool_)
+    alike[number[found[asked]]] = True
+    alike[number[is_whole & ~found[asked]]] = False
+    like: Bools = np.zeros(len(stacks), np.bool_)
+    like[asked] = alike[number]
+    return like
 
 
 def _kernel_names(recording: Recording) -> dict[str, list[int]]:

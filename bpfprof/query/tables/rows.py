@@ -149,10 +149,10 @@ def _groups(
 
 
 def _wait_words(rows: npt.NDArray[np.void]) -> list[str]:
-    """For each row what it waited for, "" where it did not; waits on a CPU have the word of their share."""
-    spun = {GPU: SHARES[GPU], SPIN: SHARES[SPIN]}
+    """For each row what it waited for, "" where it did not; of waits that may be on a CPU the word of their share."""
+    of_share = {GPU: SHARES[GPU], SPIN: SHARES[SPIN]}
     pairs = rows[["reason", "share"]].tolist()
-    return [reason_text(reason) if reason else spun.get(share, "") for reason, share in pairs]
+    return [of_share.get(share) or (reason_text(reason) if reason else "") for reason, share in pairs]
 
 
 def _frame_groups(profile: Profile, by: str) -> tuple[Ints, list[str], list[Frame | None]]:

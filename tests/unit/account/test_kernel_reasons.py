@@ -9,9 +9,10 @@ from bpfprof.account.reasons import NO_HINT
 from bpfprof.model.samples import FdKind
 from bpfprof.model.spans import ThreadState
 from bpfprof.model.states import reason_text
+from bpfprof.model.statuses import Status
 from bpfprof.model.syscalls import syscall_numbers
 from tests.unit.profile.views import built, spent_ms
-from tests.unit.recording.hand_made import MS, HandMade, Story
+from tests.unit.recording.hand_made import FUTEX, MS, HandMade, Story
 
 FAULT = "asm_exc_page_fault exc_page_fault handle_mm_fault"
 
@@ -101,3 +102,50 @@ def test_kernel_threads() -> None:
 def test_a_stack_that_proc_tells(functions: str, in_call: bool, expected: str) -> None:
     found = hint_of(functions.split(), in_call)
     assert (reason_text(found) if found != NO_HINT else "") == expected
+
+
+def reasons_of_stacks(file: str, function: str, *cut: tuple[str, int]) -> list[str]:
+    """Of waits for a futex: in this function, in none that is known, and in stacks that are cut off above what asked
+    for it and the line."""
+    made = HandMade()
+    made.process(100)
+    code, front, libc = made.code("f"), made.file(file), made.file("/usr/lib/libc.so.6")
+    inner = {
+        name: (made.native(libc, ("syscall", "", 0, 0)), made.native(front, (name, "", 0, 0), address=place))
+        for place, name in enumerate(("Wait", "Post"))
+    }
+    known = made.native(front, (function, "", 0, 0), address=100)
+    stacks = [
+        made.stack((code, 4, 0), native=(*inner["Wait"], known)),
+        made.stack((code, 4, 0), native=inner["Post"]),
+        *(made.stack((code, line, 0), native=inner[name], native_status=Status.NATIVE_NOT_READY) for name, line in cut),
+    ]
+    story = Story.begin(made)
+    for stack in stacks:
+        story.run(MS).block(MS, stack=stack, syscall=FUTEX)
+    story.run(MS).total()
+    spans = built(made, 20).spans
+    assert spans is not None
+    waits = spans[spans["state"] == ThreadState.OFF_CPU]
+    return [reason_text(reason) for reason in waits["reason"].tolist()]
+
+
+@pytest.mark.parametrize(
+    ("file", "function", "expected"),
+    [
+        ("/usr/lib/libcuda.so.580.1", "cuStreamSynchronize", "device"),
+        ("/srv/jaxlib/libjax_common.so", "jax::PyArray::BlockUntilReady() const", "device"),
+        ("/srv/libother.so", "jax::PyArray::BlockUntilReady() const", "lock"),
+        ("/usr/lib/libcuda.so.580.1", "cuLaunchKernel", "lock"),
+    ],
+)
+def test_a_futex_in_a_call_of_a_device_is_a_wait_for_it(file: str, function: str, expected: str) -> None:
+    assert reasons_of_stacks(file, function) == [expected, "lock"]
+
+
+def test_a_cut_stack_that_ends_as_whole_ones_of_such_calls_do_waits_for_the_device_too() -> None:
+    cut = ("Wait", 4), ("Wait", 6), ("Post", 4)
+    assert reasons_of_stacks("/usr/lib/libcuda.so.1", "cuCtxSynchronize", *cut) == [
+        *("device", "lock"),
+        *("device", "lock", "lock"),
+    ]

@@ -237,7 +237,10 @@ def test_a_wait_in_such_a_call_is_the_same_wait(reason: str) -> None:
     for _ in range(10):
         made.spend(main, OFF_CPU, 9 * MS, [MAIN, *SYNC, wait(reason)])
         made.spend(main, ON_CPU, MS, [MAIN])
-    assert work_of(made.build()).share_ns()[SHARES.index("gpu")] == 90 * MS
+    profile = made.build()
+    work = work_of(profile)
+    assert work.share_ns()[SHARES.index("gpu")] == 90 * MS
+    assert [row.name for row in rows_by(profile, work, "reason")] == ["gpu"]
 
 
 def test_a_call_that_does_not_return_is_neither_idle_nor_a_lock() -> None:
