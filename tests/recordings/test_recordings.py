@@ -25,6 +25,7 @@ import pytest
 
 from bpfprof.commands import report
 from bpfprof.errors import RecordingError
+from bpfprof.profile.options import ProfileOptions
 from bpfprof.recording.format import MAGIC, decode
 from bpfprof.recording.reader import read_recording
 from tests.integration.recorded import COLLAPSED_LINE, PYTHON_FRAME, TEXT_FORMATS
@@ -101,6 +102,16 @@ def times(recording: Path) -> Times:
     return ns(totals["cpu_s"]), ns(totals["ready_s"]), ns(totals["wait_s"]) + ns(totals["idle_s"])
 
 
+@cache
+def exact_times(recording: Path) -> Times:
+    """What the kernel says: in the JSON time on a CPU that waits for a device is a wait."""
+    threads = profiles(recording, ProfileOptions()).threads
+    on_cpu, runnable, off_cpu = (
+        sum(getattr(thread, name) for thread in threads) for name in ("on_cpu_ns", "runqueue_ns", "off_cpu_ns")
+    )
+    return on_cpu, runnable, off_cpu
+
+
 @every_recording
 @pytest.mark.parametrize("view", VIEWS)
 def test_what_a_view_says_is_what_a_person_has_read(folder: Path, name: str, view: str, capsys) -> None:
@@ -119,10 +130,31 @@ def test_each_threads_cpu_ready_and_waits_are_its_wall_time(folder: Path, name: 
     found = as_json(folder / f"{name}.bpfprof")
     kinds = ("cpu_s", "ready_s", "wait_s", "idle_s")
     for each in (found["totals"], *found["threads"]):
+        assert each["cpu_waiting_s"] <= each["wait_s"]
         assert sum(ns(each[kind]) for kind in kinds) == pytest.approx(ns(each["wall_s"]), abs=4), each
     assert sum(ns(thread["wall_s"]) for thread in found["threads"]) == pytest.approx(
         ns(found["totals"]["wall_s"]), abs=len(found["threads"])
     )
+    on_cpu, *_ = exact_times(folder / f"{name}.bpfprof")
+    assert ns(found["totals"]["cpu_s"]) + ns(found["totals"]["cpu_waiting_s"]) == pytest.approx(on_cpu, abs=2)
+
+
+@pytest.mark.parametrize(
+    ("name", "bound", "share", "where", "says"),
+    [
+        ("gpu_bound", "gpu", 90 / 93, "read_loss", "Waits for the GPU"),
+        ("copy_bound", "gpu", 0.99, "upload", "Copies pageable memory to the GPU"),
+        ("data_bound", "data", 0.91, "SlowSet.__getitem__", "59% sleep, 40% CPU in SlowSet.__getitem__"),
+        ("jax", "gpu", 2.27 / 2.48, "<module>", "Waits for the GPU"),
+        ("ddp", "sleep", 0.61, "rank.<locals>.load_batch", "is late by 30.6 ms a step: it sleeps 30.1 ms more"),
+    ],
+)
+def test_programs_of_a_gpu_are_told_what_their_own_clocks_say(
+    folder: Path, name: str, bound: str, share: float, where: str, says: str
+) -> None:
+    verdict = as_json(folder / f"{name}.bpfprof")["verdict"]
+    assert (verdict["bound"], verdict["where"]["function"]) == (bound, where) and says in verdict["sentence"]
+    assert verdict["share"] == pytest.approx(share, abs=0.03)
 
 
 @every_recording
@@ -254,7 +286,7 @@ def test_each_format_has_the_times_of_the_json(folder: Path, name: str, read: Ca
     path = made(recording, chosen)
     lines = path.read_bytes().count(b"\n")
     tolerance_ns = {"collapsed": 1000 * (1 + lines), "callgrind": 1000}.get(chosen, 0)
-    assert read(path) == pytest.approx(times(recording), abs=tolerance_ns)
+    assert read(path) == pytest.approx(exact_times(recording), abs=tolerance_ns)
 
 
 # Readers: bytes of a file -> which Python function calls which, by names.
