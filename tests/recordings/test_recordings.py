@@ -157,6 +157,13 @@ def test_programs_of_a_gpu_are_told_what_their_own_clocks_say(
     assert verdict["share"] == pytest.approx(share, abs=0.03)
 
 
+def test_a_rank_alone_waits_for_the_others(folder: Path) -> None:
+    """By its own clock 46.2 of 49.2 ms of a step are in backward(); the recording has its end, too."""
+    verdict = as_json(folder / "ddp.bpfprof", "--process", "1350")["verdict"]
+    assert verdict["sentence"] == "Waits for other ranks 90% of the time: rank (loops.py:83), in backward."
+    assert verdict["bound"] == "net"
+
+
 @every_recording
 def test_rows_of_every_grouping_add_up(folder: Path, name: str) -> None:
     recording = folder / f"{name}.bpfprof"

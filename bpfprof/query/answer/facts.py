@@ -40,9 +40,11 @@ class Facts:
     launch work on a device, and on a CPU in frameworks that do. launches: how many such calls there were in a
     launches_in, a step or a second, of launch_ns each, where calls were counted. saving_part: of the time of the
     threads that count that in which they save checkpoints; saving_mix, saving_where: what that is spent on, and where.
-    late: the sentence on a rank that others wait for, "" where none is late; late_part: of a step; late_bound: by
-    what. deadlock: the threads that wait for one another at the end, "" where none do; deadlock_where: where the first
-    does; deadlocks: how many; deadlock_kind: of WaitsFor, of the first. is_of_all: of no part of a recording.
+    ranks_part: of the time of the main thread that in which it waits for other ranks, which are not recorded;
+    ranks_where, ranks_phase: where, and in which phase of a step; ranks_bound: by what. late: the sentence on a rank
+    that others wait for, "" where none is late; late_part: of a step; late_bound: by what. deadlock: the threads that
+    wait for one another at the end, "" where none do; deadlock_where: where the first does; deadlocks: how many;
+    deadlock_kind: of WaitsFor, of the first. is_of_all: of no part of a recording.
     """
 
     samples: int = 1000
@@ -114,6 +116,10 @@ class Facts:
     saving_part: float = 0.0
     saving_mix: str = ""
     saving_where: str = ""
+    ranks_part: float = 0.0
+    ranks_bound: str = "net"
+    ranks_where: str = ""
+    ranks_phase: str = ""
     late: str = ""
     late_part: float = 0.0
     late_bound: str = "unknown"

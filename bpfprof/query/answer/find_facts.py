@@ -18,6 +18,7 @@ from bpfprof.query.answer.data_facts import data_facts
 from bpfprof.query.answer.device_facts import device_facts, main_waits
 from bpfprof.query.answer.facts import MAIN_HOLDER, STUCK, Facts
 from bpfprof.query.answer.late_rank import late_facts
+from bpfprof.query.answer.rank_facts import rank_facts
 from bpfprof.query.answer.stuck import hung_facts
 from bpfprof.query.answer.whole import Whole, whole_of, whole_of_fronts
 from bpfprof.query.code.functions import Ints, function_of_frames
@@ -49,7 +50,9 @@ _DOING = {
 def facts_of(profile: Profile, work: Work) -> tuple[Facts, int, Whole]:
     """(what the rules ask, the place of the largest share in Profile.frames, -1: none, what all are parts of)"""
     phases = find_phases(work.stack_frames.frames, work.stack_frames)
-    everything, path, mains = work, critical_path(profile, work, phases), main_waits(profile, work)
+    everything, path = work, critical_path(profile, work, phases)
+    ranks, waits_at, mains = rank_facts(profile, work, phases, path)
+    mains = mains or main_waits(profile, work)
     whole = whole_of_fronts(profile, work, mains) if mains else whole_of(profile, work, path)
     work = replace(work, rows=whole.rows) if mains else whole.work
     causes = causes_of(work)
@@ -120,6 +123,8 @@ def facts_of(profile: Profile, work: Work) -> tuple[Facts, int, Whole]:
     if facts.deadlock or facts.stuck_part >= STUCK:
         part = max(facts.stuck_part, float(parts[LOCK]) if facts.deadlock else 0.0)
         return replace(facts, part=part), place, whole
+    if ranks:
+        return replace(facts, **ranks), waits_at, whole
     if path and (path.data_ns + path.loading_ns) * 4 > path.wall_ns:
         of_data, made_at = data_facts(profile, everything, path, facts.duration_ns)
         facts, frame = replace(facts, **of_data), made_at if made_at >= 0 else frame

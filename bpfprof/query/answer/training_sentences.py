@@ -37,6 +37,14 @@ def more_loaders(facts: Facts) -> str:
     return f"{_loaders(count)} (num_workers={count}) would hide it"
 
 
+def waits_for_ranks(facts: Facts) -> str:
+    """In a call that waits for a device, too, it is not known for which."""
+    whom = "the GPU and other ranks" if facts.ranks_bound == "gpu" else "other ranks"
+    where = f": {facts.ranks_where}" if facts.ranks_where else ""
+    phase = f", in {facts.ranks_phase}" if facts.ranks_phase else ""
+    return f"Waits for {whom} {percent(facts.ranks_part)} of the time{where}{phase}."
+
+
 def saves(facts: Facts) -> str:
     where = f": {facts.saving_where}" if facts.saving_where else ""
     what = f"; that is {facts.saving_mix or DOING[facts.first]}" if facts.saving_mix or facts.first in DOING else ""

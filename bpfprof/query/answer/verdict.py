@@ -24,7 +24,7 @@ from bpfprof.query.answer.device_sentences import place_of as _in
 from bpfprof.query.answer.facts import MAIN_HOLDER, STUCK, Facts
 from bpfprof.query.answer.find_facts import facts_of
 from bpfprof.query.answer.percent import percent
-from bpfprof.query.answer.training_sentences import data_bound, more_loaders, saves
+from bpfprof.query.answer.training_sentences import data_bound, more_loaders, saves, waits_for_ranks
 from bpfprof.query.answer.whole import Whole, whole_of_fronts
 from bpfprof.query.threads.cpu_throttles import OFTEN
 from bpfprof.query.work.shares import CHILD, DEVICE, GIL, LOCK, NATIVE, PYTHON, READY, SHARE_OF_WORD, SLEEP, SPIN
@@ -282,6 +282,13 @@ RULES = (
         names_share=False,
     ),
     Rule("stuck", lambda facts: facts.stuck_part >= STUCK, lambda facts: facts.stuck, lambda facts: facts.stuck_advice),
+    Rule(
+        lambda facts: facts.ranks_bound,
+        lambda facts: facts.ranks_part > 0,
+        waits_for_ranks,
+        "record all ranks; compare of their recordings says which one is late, and by what",
+        part=lambda facts: facts.ranks_part,
+    ),
     Rule("idle", lambda facts: facts.busy_part < _BUSY, _idle, names_share=False),
     Rule(
         lambda facts: facts.late_bound,
