@@ -22,10 +22,8 @@ _LEAST = 0.05  # of the excess: what is less is not shown
 
 
 def rank_name(loop: RankLoop) -> str:
-    """`rank 1`, or the process where its environment has no number."""
-    return (
-        f"rank {loop.rank}" if loop.rank is not None else f"{printable(loop.thread.process_name)} ({loop.thread.pid})"
-    )
+    """What it is called, on a terminal."""
+    return printable(loop.name)
 
 
 def compare_sentence(found: Comparison) -> str:
@@ -35,8 +33,7 @@ def compare_sentence(found: Comparison) -> str:
         low, high = _text(min(own)), _text(max(own))
         told = f"of each second {low} to {high} are" if found.by_second else f"a step takes each {low} to {high} of"
         return f"No rank is slower than the others beyond chance: {told} its own."
-    name = rank_name(found.loops[found.longest])
-    name = name[:1].upper() + name[1:]
+    name = printable(found.loops[found.longest].subject)
     others, many = _text(float(np.median([each.mean_own_ns for each in found.others]))), len(found.loops) > 2
     a_step = "of each second" if found.by_second else "a step"
     takes = (

@@ -7,7 +7,7 @@ from typing import Any
 from bpfprof.model.frames import Frame
 from bpfprof.model.profile import Profile
 from bpfprof.query.steps.rank_differences import Cause, Comparison, compare
-from bpfprof.query.steps.ranks import CPU_NATIVE, CPU_PYTHON, READY, RankLoop, rank_loops
+from bpfprof.query.steps.ranks import CPU_NATIVE, CPU_PYTHON, READY, rank_loops
 from bpfprof.query.steps.steps import StepsWanted
 from bpfprof.query.work.places import place_text
 from bpfprof.query.work.shares import OF_REASON
@@ -56,17 +56,13 @@ def _compared(profile: Profile) -> Comparison | None:
 
 
 def _sentence(found: Comparison, cause: Cause) -> str:
-    name = _name(found.loops[found.longest])
     says = SAYS.get(cause.state.state, f"waits {{}} more ({cause.state.state})").format(_ms(cause.state.more_ns))
     phase = f" in {cause.phase.phase}" if cause.phase.phase != "other" else ""
     where = f", most in {place_text(cause.function.function)}" if cause.function.function is not None else ""
     waits = "The others wait" if len(found.loops) > 2 else "The other one waits"
-    late = f"{name[:1].upper()}{name[1:]} is late by {_ms(found.excess_ns)} a step: it {says}{phase}{where}."
-    return f"{late} {waits} {_ms(found.others_wait_ns)} a step for it."
-
-
-def _name(loop: RankLoop) -> str:
-    return f"rank {loop.rank}" if loop.rank is not None else f"{loop.thread.process_name} ({loop.thread.pid})"
+    late = f"{found.loops[found.longest].subject} is late by {_ms(found.excess_ns)} a step: it {says}{phase}{where}."
+    waited_in = f", in {found.waited_in}" if found.waited_in else ""
+    return f"{late} {waits} {_ms(found.others_wait_ns)} a step for it{waited_in}."
 
 
 def _ms(ns: float) -> str:

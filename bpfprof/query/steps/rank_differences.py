@@ -5,6 +5,7 @@ What a rank waits for the others is no time of its own: its waits in communicati
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
 import numpy as np
@@ -13,7 +14,7 @@ from bpfprof.dataclass import dataclass
 from bpfprof.model.frames import Frame
 from bpfprof.query.code.functions import Ints
 from bpfprof.query.code.stack_frames import Bools
-from bpfprof.query.steps.phases import COMMUNICATION
+from bpfprof.query.steps.phases import COMMUNICATION, OTHER
 from bpfprof.query.steps.pieces import Pieces, cut_spans
 from bpfprof.query.steps.ranks import CPU_NATIVE, CPU_PYTHON, READY, UNKNOWN, RankLoop
 from bpfprof.query.steps.steps import LOOP, Floats
@@ -22,6 +23,7 @@ _TOGETHER, _LEAST_BEGINS = 0.7, 3  # of the begins of steps are about those of a
 _NEAR = 0.2  # of a step: so near are begins that are about the same
 _SEEN = 0.5  # of the begins of the one with most: a loop of which fewer were seen tells nothing by its begins
 _NEARLY_ALL = 0.9
+_MOST = 0.5
 _FOR_IT = 0.25  # of more time ready: with so much more CPU time it is for that
 _SECOND, _SLICE = 1e9, 0.5
 _AS_LONG = 0.03  # of a step: a rank is not slower by less
@@ -90,7 +92,8 @@ class Comparison:
     begins in the loop of which most were seen to where the next does. by_second: steps are not known.
 
     longest: the place in loops of the one whose own time is longest; is_slow: beyond chance. excess_ns: of its own time
-    in a step beyond the median of the others; error_ns: its standard error.
+    in a step beyond the median of the others; error_ns: its standard error. waited_in: the phase in which the others
+    mostly wait for it, "" where that is none, or communication itself.
     """
 
     loops: tuple[RankLoop, ...]
@@ -102,6 +105,7 @@ class Comparison:
     excess_ns: float
     error_ns: float
     cause: Cause | None
+    waited_in: str
     phases: tuple[More, ...]
     activities: tuple[More, ...]
 
@@ -160,6 +164,7 @@ def compare(loops: Sequence[RankLoop]) -> Comparison:
         excess_ns,
         error_ns,
         _cause(differences, loops[longest], ~waits[longest]) if is_slow else None,
+        _waited_in([each for place, each in enumerate(zip(loops, waits, parts)) if place != longest]),
         tuple(differences[0]),
         tuple(differences[2]),
     )
@@ -273,6 +278,17 @@ def _is_wait_for(loop: RankLoop, loops: Sequence[RankLoop]) -> Bools:
     is_communication = np.array([activity.phase == COMMUNICATION for activity in loop.activities] or [False])[loop.what]
     by_rank = np.array([*(pid in pids for pid, _ in loop.enders), False])[loop.ended_by]
     return np.asarray(is_wait & (is_communication | by_rank))
+
+
+def _waited_in(others: Sequence[tuple[RankLoop, Bools, Parts]]) -> str:
+    ns: Counter[str] = Counter()
+    for loop, is_wait, of_it in others:
+        cut = of_it.cut
+        sums = np.bincount(loop.what[cut.span], cut.ns * is_wait[cut.span], len(loop.activities))
+        for activity, spent in zip(loop.activities, sums.tolist()):
+            ns[activity.within] += spent
+    ((phase, most_ns),) = ns.most_common(1) or [("", 0)]
+    return phase if phase not in (COMMUNICATION, OTHER) and most_ns > _MOST * sum(ns.values()) else ""
 
 
 _Times = dict[tuple[str, str, "Frame | None"], float]

@@ -24,11 +24,13 @@ _TRAINS = 0.02  # of a step, in phases that only training has
 @dataclass(frozen=True)
 class Activity:
     """What a rank does in a step. phase: of a step; state: CPU_PYTHON, CPU_NATIVE, READY, UNKNOWN, or the reason of a
-    wait; function: of the user's own code, else the nearest to it."""
+    wait; function: of the user's own code, else the nearest to it; within: the phase that its own stack is of, as of a
+    backward pass in which the ranks meet."""
 
     phase: str
     state: str
     function: Frame | None
+    within: str
 
 
 @dataclass(frozen=True)
@@ -52,6 +54,17 @@ class RankLoop:
     what: Ints
     ended_by: Ints
     enders: tuple[tuple[int, str], ...]
+
+    @property
+    def name(self) -> str:
+        """`rank 1`, or the process where its environment has no number, with the name that its program gave it."""
+        who = self.thread.given_process_name or self.thread.process_name
+        return f"rank {self.rank}" if self.rank is not None else f"{who} ({self.thread.pid})"
+
+    @property
+    def subject(self) -> str:
+        """The same as the first words of a sentence."""
+        return f"Rank {self.rank}" if self.rank is not None else f"Process {self.name}"
 
     @property
     def rank(self) -> int | None:
@@ -109,13 +122,14 @@ def _loop(profile: Profile, recording: str, steps: Steps, stack_frames: StackFra
     start_ns = spans["start_ns"].astype(np.int64)
     end_ns = start_ns + spans["duration_ns"]
     communicating = phases.names.index(COMMUNICATION)
+    within = phase.copy()
     phase[_communicate(profile, steps.thread, spans, phases.of_stack == communicating)] = communicating
     ended_by = np.where(spans["state"] == ThreadState.OFF_CPU, spans["waker"].astype(np.int64) - 1, -1)
     communicates = (spans["state"] == ThreadState.OFF_CPU) & (phase == communicating)
     span, start_ns, end_ns, is_starved = _cut_where(start_ns, end_ns, communicates, *_starved(profile, steps.thread))
-    phase, state, own, ended_by = (each[span] for each in (phase, state, own, ended_by))
+    phase, within, state, own, ended_by = (each[span] for each in (phase, within, state, own, ended_by))
     state[is_starved], ended_by[is_starved] = ThreadState.RUNQUEUE, -1
-    keys, what = np.unique(np.stack([phase, state, own], axis=1), axis=0, return_inverse=True)
+    keys, what = np.unique(np.stack([phase, state, own, within], axis=1), axis=0, return_inverse=True)
     words = {
         int(ThreadState.ON_CPU): CPU_PYTHON,
         len(ThreadState): CPU_NATIVE,
@@ -127,8 +141,9 @@ def _loop(profile: Profile, recording: str, steps: Steps, stack_frames: StackFra
             phases.names[of_phase],
             words[number] if number in words else reason_text(number - len(ThreadState) - 1) or UNKNOWN,
             profile.frames[frame] if frame >= 0 else None,
+            phases.names[by_stack],
         )
-        for of_phase, number, frame in keys.tolist()
+        for of_phase, number, frame, by_stack in keys.tolist()
     )
     enders = tuple(
         (int(waker.pid), f"{waker.thread_name} of {waker.process_name} ({waker.pid})")

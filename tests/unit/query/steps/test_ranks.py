@@ -177,7 +177,9 @@ def test_waits_that_another_rank_ended_are_for_others() -> None:
                 made.wait(thread, 60 * MS, [train(14), wait("pipe")], waker=wakers[1])
     found = compared(made.build())
     assert found.together and found.longest == 1 and found.parts[0].mean_waits_ns == 60 * MS
-    assert compare_sentence(found).startswith("Python (101) is slowest: ") and found.others_wait_ns == 60 * MS
+    assert compare_sentence(found).startswith("Process python (101) is slowest: ") and found.others_wait_ns == 60 * MS
+    named = replace(found.loops[1], thread=replace(found.loops[1].thread, given_process_name="SpawnProcess-2"))
+    assert (named.name, named.subject) == ("SpawnProcess-2 (101)", "Process SpawnProcess-2 (101)")
 
 
 def test_a_collective_that_waits_for_a_cpu_for_its_thread() -> None:
@@ -204,7 +206,7 @@ def test_a_wait_for_a_thread_that_waits_for_other_ranks_is_for_them() -> None:
     backward = [made.thread(900 + rank, "pt_autograd_0", pid=100 + rank) for rank in range(2)]
     wakers = [made.thread_waker(each) for each in backward]
     reducer = native("c10d::Reducer::finalize_backward()", "/usr/lib/libtorch_cpu.so")
-    for _ in range(10):
+    for _ in range(20):
         for rank, (main, helper) in enumerate(zip(mains, backward)):
             for _ in range(2):
                 made.spend(main, ON_CPU, TICK, [train(11), MODULE])
@@ -220,6 +222,7 @@ def test_a_wait_for_a_thread_that_waits_for_other_ranks_is_for_them() -> None:
     found = compared(profile)
     assert found.is_slow and found.longest == 1 and found.excess_ns == 30 * MS
     assert found.parts[0].mean_waits_ns == 50 * MS and found.parts[1].mean_waits_ns == 20 * MS
+    assert verdict_of(profile, work_of(profile)).sentence.endswith("waits 30.0 ms a step for it, in backward.")
 
 
 def test_a_recording_of_late_ranks_says_so() -> None:
