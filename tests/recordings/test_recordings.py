@@ -33,6 +33,7 @@ from tests.recordings.kept import HERE, NAMES, content, unpacked
 from tests.unit.account.invariants import assert_covers
 from tests.unit.commands.command import run
 from tests.unit.render.unpacked import unpacked as numbers_of
+from tests.unit.render.unpacked import values
 
 pytestmark = pytest.mark.gate
 Times = tuple[int, int, int]  # nanoseconds of CPU, ready, wait
@@ -391,9 +392,21 @@ def test_timelines_have_all_of_the_wall_time(folder: Path, name: str) -> None:
 @every_recording
 def test_pictures_are_documents_that_have_all_time(folder: Path, name: str) -> None:
     recording = folder / f"{name}.bpfprof"
-    assert ElementTree.parse(made(recording, "flamegraph")).getroot().tag == "{http://www.w3.org/2000/svg}svg"
+    totals = as_json(recording)["totals"]
+    cpu, ready, wait, idle = (ns(totals[f"{kind}_s"]) for kind in ("cpu", "ready", "wait", "idle"))
+    svg = ElementTree.parse(made(recording, "flamegraph")).getroot()
+    assert svg.tag == "{http://www.w3.org/2000/svg}svg"
+    drawn = json.loads(svg.findtext("{*}script[@id='frame-data']") or "")
+    found = [drawn["unit"] * drawn[column][0] for column in ("cpu", "wait", "idle")]
+    assert found == pytest.approx([cpu, ready + wait, idle], abs=drawn["unit"])
     head, columns = numbers_of(made(recording, "html").read_text())
-    assert head and columns
+    spent = values(columns, "duration") + values(columns, "more")
+    is_idle = columns["flags"] & 1 > 0
+    of_kind = {
+        kind: int(spent[(columns["kind"] == place) & ~is_idle].sum()) for place, kind in enumerate(head["kinds"])
+    }
+    assert (of_kind.pop("cpu"), of_kind.pop("ready")) == (cpu, ready)
+    assert (sum(of_kind.values()), int(spent[is_idle].sum())) == (wait, idle)
 
 
 @every_recording
