@@ -259,6 +259,98 @@ async function tabsAndKeys(page) {
   await page.keyboard.press("i");
 }
 
+// Matches one after the other, a place in a file, and what is found in a zoom alone.
+async function searchMore(page) {
+  const find = async (text) => {
+    await page.keyboard.press("/");
+    await page.keyboard.type(text);
+    return page.locator("#found").textContent();
+  };
+  const target = (await frames(page)).filter(({ label, to, from }) => /\.py:\d+\)/.test(label) && to - from > 40).pop();
+  const where = /\(([^()]*)\)$/.exec(target.label)[1];
+  const all = await find(where);
+  await page.keyboard.press("Enter");
+  expect((await told(page)).includes(where), `${where} leads to ${await told(page)}`);
+  await page.keyboard.press("Escape");
+  const count = (text) => Number(/(\d+) frames?$/.exec(text)?.[1]);
+  const inAll = count(await find("\\.py"));
+  await page.locator("#flame").focus();
+  await page.keyboard.press("n");
+  const first = await told(page);
+  await page.keyboard.press("n");
+  expect(inAll > 1 && (await told(page)) !== first, `n stays at ${first}`);
+  await page.keyboard.press("N");
+  expect((await told(page)) === first, `N does not go back to ${first}`);
+  await page.keyboard.press("Escape");
+  const box = await boxOf(page, target.label);
+  await page.mouse.click(box.x, box.y);
+  const inZoom = await find("\\.py");
+  expect(count(inZoom) < inAll && inZoom.startsWith("100%"), `in the zoom ${inZoom} is found, of ${inAll}; ${all}`);
+  await page.keyboard.press("Escape");
+  await page.keyboard.press("Escape");
+}
+
+// What the timeline tells of a moment: whose it is, in which state, in which stack.
+async function moments(page) {
+  const [name, x, y] = await page.evaluate(() => {
+    const { timeline, recording } = window.bpfprof.page;
+    const row = timeline.shown.findIndex(({ threads }) => threads?.length === 1);
+    const [thread] = timeline.shown[row].threads;
+    const span = recording.begin[thread];
+    const area = timeline.canvas.getBoundingClientRect();
+    return [recording.threads[thread].name, area.left + timeline.xOf(recording.start[span] + recording.duration[span] / 2), area.top + 16 * row + 8];
+  });
+  await page.mouse.move(x, y);
+  expect((await told(page)).startsWith(`${name}  ·  `), `over the timeline of ${name} it says ${await told(page)}`);
+  await page.mouse.click(x, y);
+  const stack = await page.locator("#details ol.stack li").allTextContents();
+  expect((await page.locator("#details .where").textContent()).startsWith(`${name} (`) && stack.length > 1, `a moment of ${name} has the stack ${stack}`);
+  await page.locator("#details .copy button").click();
+  expect((await root(page)) === stack[0].split(" (")[0], `the moment of ${stack[0]} leads to ${await root(page)}`);
+  await page.keyboard.press("Escape");
+}
+
+// Buttons: all frames, the theme, the badge, copies; the lines of a file, and a thread of the table.
+async function restOfThePage(page) {
+  const boxes = async () => (await frames(page)).length;
+  const few = await boxes();
+  await page.click("#option-all");
+  const hasPlumbing = await page.evaluate(() => window.bpfprof.page.recording.frames.plumbing.includes(1));
+  expect((await boxes()) > few === hasPlumbing, `All frames shows ${await boxes()} instead of ${few}`);
+  await page.click("#option-all");
+  const theme = () => page.evaluate(() => [document.documentElement.dataset.theme, window.bpfprof.page.flame.canvas.getContext("2d").getImageData(2, 2, 1, 1).data.join()].join());
+  const before = await theme();
+  await page.click("#theme");
+  expect((await theme()).startsWith("dark") && (await theme()).split(",")[1] !== before.split(",")[1], `the theme was ${before} and is ${await theme()}`);
+  await page.click("#theme");
+  expect((await theme()) === before, "a second click leaves it dark");
+  const target = (await frames(page)).filter(({ label, to, from }) => label.includes(".py") && to - from > 40).pop();
+  const box = await boxOf(page, target.label);
+  await page.mouse.click(box.x, box.y);
+  await page.locator("#details .copy button", { hasText: "Copy stack" }).click();
+  const stack = (await inClipboard(page)).split("\n");
+  expect(stack.length > 1 && stack.at(-1) === target.label, `copied: ${stack}`);
+  await page.locator("#details .copy button", { hasText: "Copy link" }).click();
+  await page.waitForFunction(async (link) => (await navigator.clipboard.readText()) === link, page.url());
+  expect((await page.locator("#details pre .here").count()) === 1, "the details do not show the line");
+  await page.locator("#details h3 .link").click();
+  expect((await page.locator("#panel-source .line.hot .text").first().textContent()).startsWith("line "), "the file has no lines");
+  expect((await page.locator("#panel-source .line.hot .number").allTextContents()).some((text) => /\d (s|ms|µs)$/.test(text)), "no line has a time");
+  const code = page.locator("#panel-source .lines-of-code");
+  const map = await page.locator(".minimap").boundingBox();
+  await page.mouse.click(map.x + 6, map.y + map.height - 2);
+  expect(await code.evaluate((it) => it.scrollTop + it.clientHeight > it.scrollHeight - 60), "a click in the map of the file does not scroll there");
+  await page.click("#tab-threads");
+  await page.locator("#panel-threads tbody button").first().click();
+  expect((await page.evaluate(() => window.bpfprof.page.filter().threads?.size)) === 1, "a row of the threads does not choose it");
+  await page.click("#choose-all");
+  await page.click("#badge");
+  const [level, word] = await page.evaluate(() => [window.bpfprof.page.recording.quality.level, document.getElementById("badge").textContent]);
+  expect((await hash(page)).includes("tab=quality") && word.startsWith({ whole: "✓", part: "!", unfinished: "✗" }[level]), `the badge ${word} of ${level} leads to ${await hash(page)}`);
+  await page.click("#tab-flame");
+  await page.keyboard.press("Escape");
+}
+
 // Inverted, and with other threads as one, the tree has the same time.
 async function otherTrees(page) {
   const value = () => page.evaluate(() => window.bpfprof.page.sums.timeOf(0));
@@ -311,6 +403,14 @@ async function eachThread(page) {
   await page.selectOption("#option-merge", "none");
   const [threads, nodes] = await page.evaluate(() => [window.bpfprof.page.recording.threads.length, window.bpfprof.page.recording.childCount[0]]);
   expect(nodes === threads && Math.abs((await value()) - whole) < 1000, `${nodes} of ${threads} threads are there`);
+  const rows = () => page.evaluate(() => window.bpfprof.page.timeline.shown.length);
+  const closed = await rows();
+  const members = await page.evaluate(() => window.bpfprof.page.timeline.members[0].length);
+  const area = await page.locator("#timeline-canvas").boundingBox();
+  for (const wanted of [closed + members, closed]) {
+    await page.mouse.click(area.x + 5, area.y + 8);
+    expect((await rows()) === wanted, `a click on the sign of a group shows ${await rows()} rows and not ${wanted}`);
+  }
 }
 
 // The page of two recordings.
@@ -473,7 +573,7 @@ try {
   else if (kind === "speed") await speed(browser);
   else {
     const page = await open(browser, { permissions: ["clipboard-read", "clipboard-write"] });
-    if (kind === "use") for (const step of [totalsAreThose, zoomAndGoBack, searchIt, brush, movedSums, steps, tabsAndKeys, kindsOfTime, stacksAreThose, otherTrees]) await step(page);
+    if (kind === "use") for (const step of [totalsAreThose, zoomAndGoBack, searchIt, brush, movedSums, steps, tabsAndKeys, kindsOfTime, searchMore, moments, stacksAreThose, otherTrees, restOfThePage]) await step(page);
     else if (kind === "threads") for (const step of [stacksAreThose, eachThread]) await step(page);
     else if (kind === "changes") await changes(page);
     else for (const tab of TABS) await page.keyboard.press(String(TABS.indexOf(tab) + 1));

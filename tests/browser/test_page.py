@@ -47,6 +47,7 @@ CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", 
 # A machine that does something else, too, takes longer than the 2 s and 33 ms that are asked for: loads are of the
 # machine's disk and memory, too, frames are the median of 25.
 BUSY_LOAD, BUSY_FRAME = 5, 2
+LINES = "\n".join(f"line {number}" for number in range(1, 301))
 
 pytestmark = [
     pytest.mark.skipif(CHROMIUM is None or shutil.which("node") is None, reason="no chromium, or no node"),
@@ -117,7 +118,8 @@ def requests_profile() -> Profile:
 
 @pytest.mark.parametrize("profile", [training_profile, waiting_profile])
 def test_page_is_used(profile, tmp_path: Path) -> None:
-    assert problems("use", render_page(profile(), RenderOptions()), tmp_path, totals(profile())) == []
+    options = RenderOptions(sources=lambda paths, _: {path: (LINES, "") for path in paths})
+    assert problems("use", render_page(profile(), options), tmp_path, totals(profile())) == []
 
 
 def waits_beside_little_profile() -> Profile:
