@@ -528,43 +528,44 @@ async function print(browser) {
   await page.context().close();
 }
 
-// Milliseconds until it can be used, and of a brush and a zoom as they are moved.
+// Milliseconds until it can be used, the best of three; frames a second of a brush, and of zooms to several nodes and back.
 async function speed(browser) {
-  const { load_ms, frame_ms } = JSON.parse(expected);
-  const context = await browser.newContext({ viewport: { width: 1280, height: 800 } });
-  const page = await context.newPage();
-  watch(page);
-  const begun = performance.now();
-  await page.goto(address);
-  await ready(page);
-  const took = performance.now() - begun;
-  const times = await page.evaluate(async () => {
-    const { page: it } = window.bpfprof;
-    const whole = it.recording.duration_ns;
-    const middle = (list) => list.sort((one, other) => one - other)[list.length >> 1];
-    const timed = (act) => {
-      const start = performance.now();
-      act();
-      return performance.now() - start;
-    };
-    const brushes = [];
+  const { load_ms, frames } = JSON.parse(expected);
+  const loads = [];
+  let page = null;
+  for (let i = 0; i < 3; i++) {
+    await page?.context().close();
+    page = await (await browser.newContext({ viewport: { width: 1280, height: 800 } })).newPage();
+    watch(page);
     const begun = performance.now();
-    for (let i = 0; i < 25; i++) {
-      brushes.push(timed(() => it.timeline.choose((whole * i) / 40, (whole * (i + 10)) / 40, "drag")));
-      await new Promise(requestAnimationFrame);
-    }
-    const frames = 25_000 / (performance.now() - begun);
-    it.timeline.choose(0, whole, "step");
-    const zooms = [];
-    for (let i = 0; i < 15; i++) {
-      zooms.push(timed(() => it.flame.draw({ x: i, scale: 0.5 + i / 30, y: i })));
-      await new Promise(requestAnimationFrame);
-    }
-    return { brush: middle(brushes), frames, zoom: middle(zooms), spans: it.recording.span_count, nodes: it.recording.nodeParent.length };
+    await page.goto(address);
+    await ready(page);
+    loads.push(performance.now() - begun);
+  }
+  const found = await page.evaluate(async () => {
+    const { page: it } = window.bpfprof;
+    const { recording, flame, timeline } = it;
+    const whole = recording.duration_ns;
+    const rate = async (acts) => {
+      const begun = performance.now();
+      for (const act of acts) {
+        act();
+        await new Promise(requestAnimationFrame);
+      }
+      return (1000 * acts.length) / (performance.now() - begun);
+    };
+    const brush = await rate(Array.from({ length: 25 }, (_, i) => () => timeline.choose((whole * i) / 40, (whole * (i + 10)) / 40, "drag")));
+    timeline.choose(0, whole, "step");
+    const nodes = flame.levels.flat().map(([, , node]) => node).filter((node) => node > 0).slice(0, 15);
+    const zoom = await rate(nodes.flatMap((node) => [node, 0]).map((node) => () => flame.setRoot(node)));
+    return { brush, zoom, zooms: new Set(nodes).size, spans: recording.span_count, nodes: recording.nodeParent.length };
   });
-  console.log(`# load ${took.toFixed(0)} ms, brush ${times.brush.toFixed(1)} ms (${times.frames.toFixed(0)} frames a second), zoom ${times.zoom.toFixed(1)} ms, ${times.spans} spans, ${times.nodes} nodes`);
-  expect(took < load_ms, `it opens in ${took.toFixed(0)} ms`);
-  for (const name of ["brush", "zoom"]) expect(times[name] < frame_ms, `a frame of a ${name} takes ${times[name].toFixed(0)} ms`);
+  const best = Math.min(...loads);
+  console.log(`# load ${loads.map((ms) => ms.toFixed(0)).join(", ")} ms; frames a second: brush ${found.brush.toFixed(0)}, zoom ${found.zoom.toFixed(0)}; ${found.spans} spans, ${found.nodes} nodes`);
+  console.log(`# asked for: ${load_ms} ms, ${frames} frames a second`);
+  expect(best < load_ms, `it opens in ${best.toFixed(0)} ms`);
+  expect(found.zooms > 8, `only ${found.zooms} nodes were zoomed to`);
+  for (const name of ["brush", "zoom"]) expect(found[name] >= frames, `a ${name} has ${found[name].toFixed(0)} frames a second`);
 }
 
 const browser = await chromium.launch({ executablePath, args: FLAGS, timeout: 120_000 });

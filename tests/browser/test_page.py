@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 from pathlib import Path
@@ -44,9 +45,9 @@ from tests.unit.render.unpacked import values
 
 BROWSER_TESTS = Path(__file__).parent
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-# A machine that does something else, too, takes longer than the 2 s and 33 ms that are asked for: loads are of the
-# machine's disk and memory, too, frames are the median of 25.
-BUSY_LOAD, BUSY_FRAME = 5, 2
+# What is asked for: milliseconds, frames a second; of a machine that does something else, too, less.
+LOAD_MS, FRAMES, BUSY = 2_000, 30, 3
+IDLE_LOAD = 1.5  # the test itself makes 1
 LINES = "\n".join(f"line {number}" for number in range(1, 301))
 
 pytestmark = [
@@ -161,8 +162,11 @@ def test_page_is_read_by_everybody_and_everywhere(tmp_path: Path) -> None:
 
 def test_large_page_is_fast(tmp_path: Path) -> None:
     profile = large_profile()
-    limits = {"load_ms": 2_000 * BUSY_LOAD, "frame_ms": 33 * BUSY_FRAME}
-    assert problems("speed", render_page(profile, RenderOptions()), tmp_path, limits) == []
+    html = render_page(profile, RenderOptions())
+    print(f"# load of the machine {os.getloadavg()[0]:.1f}, {len(html) / 1e6:.1f} MB")
+    busy = BUSY if os.getloadavg()[0] > IDLE_LOAD else 1
+    limits = {"load_ms": LOAD_MS * busy, "frames": FRAMES / busy}
+    assert problems("speed", html, tmp_path, limits) == []
 
 
 def test_checker_refuses_a_damaged_page(tmp_path: Path) -> None:

@@ -409,6 +409,15 @@ def test_pictures_are_documents_that_have_all_time(folder: Path, name: str) -> N
     assert (sum(of_kind.values()), int(spent[is_idle].sum())) == (wait, idle)
 
 
+def test_the_page_of_a_training_loop_is_small(folder: Path) -> None:
+    """At most 5 MB for 10 s."""
+    recording = folder / "training.bpfprof"
+    seconds = max(thread["wall_s"] for thread in as_json(recording)["threads"])
+    size = made(recording, "html").stat().st_size
+    print(f"{size / 1e6:.2f} MB of {seconds:.1f} s")
+    assert size <= 500_000 * seconds
+
+
 @every_recording
 def test_no_text_acts_on_a_terminal(folder: Path, name: str, capsys) -> None:
     recording = folder / f"{name}.bpfprof"
