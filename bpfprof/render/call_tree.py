@@ -12,7 +12,7 @@ from bpfprof.model.frames import Frame, FrameKind
 from bpfprof.model.profile import Profile
 from bpfprof.model.spans import ThreadState
 from bpfprof.render.formats import RenderOptions
-from bpfprof.render.labels import frame_labels, process_label, thread_label
+from bpfprof.render.labels import file_names, picture_label, process_label, thread_label
 
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
@@ -95,8 +95,9 @@ def build_call_tree(profile: Profile, options: RenderOptions, idle_rows: Bools |
         np.array([labels.number(text_of(thread)) for thread in profile.threads], dtype=np.int64)[threads]
         for text_of in (process_label, thread_label)
     )
-    named = zip(frame_labels(profile, options), profile.frames)
-    label_of = np.array([labels.number(text, frame) for text, frame in named], dtype=np.int64)
+    files = file_names(profile, options)
+    texts = [picture_label(frame, files, options.function_only) for frame in profile.frames]
+    label_of = np.array([*map(labels.number, texts, profile.frames)], dtype=np.int64)
     lengths = np.fromiter(map(len, profile.stacks), np.int64, len(profile.stacks))
     flat = np.fromiter(chain.from_iterable(profile.stacks), np.int64, int(lengths.sum()))
     stacks = weights["stack"].astype(np.int64)

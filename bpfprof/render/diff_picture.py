@@ -19,7 +19,7 @@ from bpfprof.query.compare.differences import Differences
 from bpfprof.render.call_tree import Bools, CallTree, Ints, Label, Rows, tree_of_rows
 from bpfprof.render.diff_table import DiffLook, basis, sentence
 from bpfprof.render.frame_look import are_plumbing
-from bpfprof.render.labels import frame_label, printable, short_file_names
+from bpfprof.render.labels import picture_label, printable, short_file_names
 from bpfprof.render.svg import Picture, render_svg
 
 _SAME = 0.01  # of the longer one: a smaller difference is none
@@ -85,7 +85,7 @@ def _texts(paths: DiffPaths, look: DiffLook) -> dict[Step, str]:
 def _text(frame: Frame, files: dict[str, str], by: str) -> str:
     if frame.kind in (FrameKind.NATIVE, FrameKind.INLINED) and not frame.name:
         return printable(function_name(frame))
-    return frame_label(frame, files, by != "line")
+    return picture_label(frame, files, by != "line")
 
 
 def _beyond_noise(tree: CallTree, steps: Sequence[Step | None], found: Differences) -> Bools:

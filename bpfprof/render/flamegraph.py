@@ -19,6 +19,7 @@ from bpfprof.render.frame_look import are_plumbing, looks_of
 from bpfprof.render.header import command_text, recording_facts, unread_sentences
 from bpfprof.render.labels import printable
 from bpfprof.render.lock_orders import deadlock_lines
+from bpfprof.render.named_locks import with_named_locks
 from bpfprof.render.quality import quality_line
 from bpfprof.render.summary import command_text as short_command
 from bpfprof.render.svg import Picture, render_svg
@@ -45,10 +46,11 @@ def _threads(profile: Profile, work: Work | None, options: RenderOptions) -> tup
     """(the profile of the threads that are drawn, which of its weights are idle)."""
     if work is None:
         return with_merged_threads(profile, options.merge), None
-    weights, idle_rows = worked_weights(profile, work)
+    drawn = with_named_locks(profile, work, options)
+    weights, idle_rows = worked_weights(drawn, work)
     threads = merged_threads(profile, work, options.merge or ("role" if len(profile.threads) > MANY else "none"))
     weights["thread"] = threads.group_of[weights["thread"]] if len(weights) else 0
-    return replace(profile, threads=threads.threads, weights=weights, spans=None), idle_rows
+    return replace(drawn, threads=threads.threads, weights=weights, spans=None), idle_rows
 
 
 def _about(profile: Profile) -> list[str]:

@@ -71,11 +71,17 @@ def python_look(frame: Frame, library: str) -> str:
     return "own" if library == OWN_CODE else "stdlib" if library == STDLIB else "library"
 
 
+def wait_reason(frame: Frame) -> str:
+    """Of a wait, whose name may have that of its lock."""
+    return frame.name.partition(" #")[0]
+
+
 def _look_of(frame: Frame, library: str) -> str:
     if frame.kind == FrameKind.PYTHON:
         return python_look(frame, library)
     if frame.kind == FrameKind.WAIT:
-        return f"wait-{frame.name}" if frame.name in _REASONS else "wait-other"
+        reason = wait_reason(frame)
+        return f"wait-{reason}" if reason in _REASONS else "wait-other"
     return {FrameKind.AWAIT: "wait-other"}.get(frame.kind, frame.kind.name.lower().replace("_", "-"))
 
 

@@ -34,6 +34,7 @@ _MARK_WORDS = {
     FrameKind.AWAIT: "await: {}",
 }
 MARKS = frozenset(_MARKS)  # kinds of frames that are no functions
+WAITING = "waiting: "
 
 
 def printable(text: str) -> str:
@@ -107,8 +108,13 @@ def source_line(frame: Frame, sources: Mapping[str, tuple[str, str]]) -> str:
 def mark_text(frame: Frame) -> str:
     """A mark as pictures have it: `waiting: disk`, `ready, no CPU`."""
     if frame.kind == FrameKind.WAIT:
-        return f"waiting: {'GIL' if frame.name == 'gil' else reason_label(frame.name)}"
+        return f"{WAITING}{'GIL' if frame.name == 'gil' else reason_label(frame.name)}"
     return _MARK_WORDS[frame.kind].format(printable(frame.name))
+
+
+def picture_label(frame: Frame, files: Mapping[str, str], function_only: bool) -> str:
+    """As frame_label(), marks in words."""
+    return mark_text(frame) if frame.kind in MARKS else frame_label(frame, files, function_only)
 
 
 def reason_label(reason: str) -> str:

@@ -22,8 +22,9 @@ from bpfprof.model.memory import give_back_freed
 from bpfprof.model.profile import Profile
 from bpfprof.query.work.table import work_of
 from bpfprof.render.formats import RenderOptions
+from bpfprof.render.named_locks import with_named_locks
 from bpfprof.render.page_spans import PageSpans, page_spans
-from bpfprof.render.page_tables import page_files, page_groups, page_tables
+from bpfprof.render.page_tables import page_files, page_frames, page_groups, page_tables
 from bpfprof.render.scripts import asset, joined
 
 # Each after those whose names it uses.
@@ -54,11 +55,13 @@ def render_page(profile: Profile, options: RenderOptions) -> str:
     give_back_freed()  # what follows needs much memory, too
     groups = page_groups(profile, work, options.merge)
     with second_thread() as other:
-        making = other.submit(page_spans, profile, work, groups.group_of)
+        drawn = with_named_locks(profile, work, options)
+        making = other.submit(page_spans, drawn, work, groups.group_of)
         tables = page_tables(profile, work, groups, options)
         spans = making.result()
     give_back_freed()
-    tables["files"] = page_files(profile, options, _by_time(profile, spans))
+    tables["frames"] = page_frames(drawn, options)
+    tables["files"] = page_files(drawn, options, _by_time(drawn, spans))
     tables |= {"span_count": spans.span_count, "bucket_ns": spans.bucket_ns, "is_apart": spans.is_apart}
     return document(str(tables["title"]), tables, spans.columns, page_script())
 

@@ -26,7 +26,7 @@ from bpfprof.query.work.shares import SHARE_NAMES
 from bpfprof.query.work.table import Work
 from bpfprof.render.concurrency import concurrency_table
 from bpfprof.render.formats import RenderOptions
-from bpfprof.render.frame_look import python_look
+from bpfprof.render.frame_look import python_look, wait_reason
 from bpfprof.render.header import counted, recording_facts, unread_sentences
 from bpfprof.render.labels import MARKS, file_names, mark_text, printable, reason_label
 from bpfprof.render.lock_orders import deadlock_lines
@@ -90,7 +90,6 @@ def page_tables(profile: Profile, work: Work, groups: Groups, options: RenderOpt
         "groups": groups.names,
         "threads": _threads(profile, groups),
         "concurrency": concurrency_table(profile),
-        "frames": _frames(profile, options),
         "waits": _waits(profile, work, options),
         "locks": _locks(profile, work),
         "gil": _gil(profile, groups),
@@ -135,7 +134,7 @@ def _threads(profile: Profile, groups: Groups) -> list[dict[str, Any]]:
     ]
 
 
-def _frames(profile: Profile, options: RenderOptions) -> dict[str, list[Any]]:
+def page_frames(profile: Profile, options: RenderOptions) -> dict[str, list[Any]]:
     """Columns; `file`: place in the column `files`; `mark`: place in KINDS of a mark, else -1; `plumbing`: 1 or 0."""
     files = file_names(profile, options)
     numbers: dict[str, int] = {"": 0}
@@ -176,7 +175,7 @@ def _look(frame: Frame, library: str) -> int:
 def _mark(frame: Frame) -> int:
     """The kind of time that a mark is of; of one that is of a CPU too the last but one, which has dots."""
     if frame.kind == FrameKind.WAIT:
-        return kind_of_reason(frame.name)
+        return kind_of_reason(wait_reason(frame))
     if frame.kind == FrameKind.RUNQUEUE:
         return KINDS.index("ready")
     return KINDS.index("lost") if frame.kind in MARKS else -1

@@ -14,10 +14,12 @@ from html import escape
 import numpy as np
 
 from bpfprof.dataclass import dataclass
+from bpfprof.model.frames import Frame, FrameKind
 from bpfprof.render.call_tree import Bools, CallTree, Ints
 from bpfprof.render.columns import duration_text, percent_text
 from bpfprof.render.frame_look import LOOKS, patterns, style
 from bpfprof.render.header import counted
+from bpfprof.render.labels import WAITING, mark_text
 from bpfprof.render.scripts import asset, joined
 
 _WIDTH = 1200
@@ -31,6 +33,7 @@ _MIN_SHARE = 0.0001  # of its thread: smaller frames are not in the file
 _MAX_DRAWN = 16_000  # nor are more than so many: about 4 MB
 _THIN_PX = 3.0  # narrower frames have no outline, it would hide them
 _PLUMBING_PART = 0.1  # code that starts and runs others is left out, unless so much of its time is its own
+_READY = mark_text(Frame(FrameKind.RUNQUEUE))
 _MODULES = ("page/dom", "svg/graph", "svg/main")
 
 
@@ -228,12 +231,9 @@ def _sign(look: str) -> str:
 
 def _drawn_text(text: str, ns: int) -> str:
     """Of a wait what for and how long, as the script writes it."""
-    if text == "[runqueue]":
-        return f"ready {duration_text(ns)}"
-    if not text.startswith("[off-cpu: "):
+    if text != _READY and not text.startswith(WAITING):
         return text
-    reason = text[len("[off-cpu: ") : -1]
-    return f"{'GIL' if reason == 'gil' else reason} {duration_text(ns)}"
+    return f"{text.removeprefix(WAITING).partition(',')[0]} {duration_text(ns)}"
 
 
 def _data(picture: Picture, drawing: _Drawing) -> dict[str, object]:

@@ -1,7 +1,7 @@
 // Opens the HTML page of a profile in headless Chromium and uses it as a person would.
 //
 // node page.mjs CHROMIUM KIND FILE [EXPECTED]: kind is "use" (every interaction; EXPECTED: JSON of totals in
-// nanoseconds), "opens" (it opens without an error), "threads" (each of many is shown), "changes" and
+// nanoseconds), "opens" (it opens without an error), "threads" (each of many is shown), "locks" (each has its name and its holders), "changes" and
 // "look-changes" (the page of two recordings), "look" (contrast, axe, phone, print) or "speed".
 // Prints one problem a line and exits with 1, or prints "ok" and exits with 0; lines that begin with # are figures.
 import fs from "node:fs";
@@ -413,6 +413,22 @@ async function eachThread(page) {
   }
 }
 
+// A box of a wait has the name of its lock, and its details who held that.
+async function locks(page) {
+  const names = await page.evaluate(() => window.bpfprof.page.recording.labels.filter((label) => label.includes(" #")));
+  expect(names.length === 2, `of two locks there are ${names}`);
+  for (const [i, name] of names.entries()) {
+    const box = await boxOf(page, name);
+    await page.mouse.move(box.x, box.y);
+    expect((await told(page)).startsWith(name), `over ${name} it says ${await told(page)}`);
+    await page.mouse.click(box.x, box.y);
+    const section = page.locator("#details section", { hasText: "Held meanwhile by" });
+    const held = await section.locator("li").allTextContents();
+    expect(held.length === 1 && held[0].includes(`worker ${Number(!i)}`) && held[0].endsWith("100%"), `${name} was held by ${held}`);
+    await page.keyboard.press("Escape");
+  }
+}
+
 // The page of two recordings.
 async function changes(page) {
   await page.mouse.move(5, 5);
@@ -576,6 +592,7 @@ try {
     const page = await open(browser, { permissions: ["clipboard-read", "clipboard-write"] });
     if (kind === "use") for (const step of [totalsAreThose, zoomAndGoBack, searchIt, brush, movedSums, steps, tabsAndKeys, kindsOfTime, searchMore, moments, stacksAreThose, otherTrees, restOfThePage]) await step(page);
     else if (kind === "threads") for (const step of [stacksAreThose, eachThread]) await step(page);
+    else if (kind === "locks") await locks(page);
     else if (kind === "changes") await changes(page);
     else for (const tab of TABS) await page.keyboard.press(String(TABS.indexOf(tab) + 1));
     if (kind === "opens") await allIsDrawn(page);

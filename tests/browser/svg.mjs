@@ -171,7 +171,7 @@ async function waitsInView(page, label) {
 async function threads(page) {
   const drawn = (hottest) => page.evaluate((hottest) => [...document.querySelectorAll("#frames > g:not(.gone)")].map((it) => [it.querySelector("title").textContent.split("\n")[0], it.querySelector("rect").getBoundingClientRect().width]).filter(([label, width]) => label.startsWith(hottest) && width > 0), hottest);
   // With waits the hottest leaf of each is its wait.
-  for (const [show, hottest] of [["both", "[off-cpu: lock]"], ["cpu", "hottest_"]]) {
+  for (const [show, hottest] of [["both", "waiting: lock"], ["cpu", "hottest_"]]) {
     await page.click(`#show-${show}`);
     const found = await drawn(hottest);
     console.log(`# ${show}: ${found.length} of ${wanted} hottest leaves are drawn, the narrowest ${Math.min(...found.map(([, px]) => px)).toFixed(2)} px wide`);
@@ -221,7 +221,7 @@ const badTexts = () => {
     const label = text.parentNode.querySelector("title").textContent.split("\n")[0];
     if (inner.right > outer.right + 0.5 || inner.top < outer.top - 2) bad.push(`${text.textContent} is wider than its frame`);
     if (parseFloat(getComputedStyle(text).fontSize) < 11) bad.push(`${text.textContent} is small`);
-    const isWhole = text.textContent === label || /^(… |[▲▼])|^[\w -]+ [\d.]+ (s|ms|µs)$/.test(text.textContent);
+    const isWhole = text.textContent === label || /^(… |[▲▼])|^[\w #-]+ [\d.]+ (s|ms|µs)$/.test(text.textContent);
     if (!isWhole && !text.textContent.endsWith("…")) bad.push(`${text.textContent} is cut`);
   }
   const texts = [...document.querySelectorAll("foreignObject *")].filter((it) => it.getClientRects().length && [...it.childNodes].some((node) => node.nodeType === 3 && node.textContent.trim()));

@@ -34,6 +34,7 @@ from tests.unit.render.profiles import (
     empty_profile,
     hostile_profile,
     kernel,
+    locks_profile,
     native,
     python,
     training_profile,
@@ -121,6 +122,10 @@ def requests_profile() -> Profile:
 def test_page_is_used(profile, tmp_path: Path) -> None:
     options = RenderOptions(sources=lambda paths, _: {path: (LINES, "") for path in paths})
     assert problems("use", render_page(profile(), options), tmp_path, totals(profile())) == []
+
+
+def test_the_holders_of_a_lock_stand_beside_its_waits(tmp_path: Path) -> None:
+    assert problems("locks", render_page(locks_profile(), RenderOptions()), tmp_path) == []
 
 
 def waits_beside_little_profile() -> Profile:

@@ -251,6 +251,24 @@ def waiting_profile() -> Profile:
     return replace(made.build(), gil_waits=np.array([*gil, (main, -1, 0, MS)], GIL_ROW_DTYPE))
 
 
+def locks_profile() -> Profile:
+    """Two threads wait for each other's lock, each of which is taken in a function of its own."""
+    made = ProfileBuilder()
+    threads = [made.thread(100 + number, f"worker {number}") for number in range(2)]
+    wakers = [made.thread_waker(thread) for thread in threads]
+    for turn in range(10):
+        for number, thread in enumerate(threads):
+            stack = [python("<module>", line=90), python(("audit", "flush")[number], "/srv/app/views.py", 20 + number)]
+            by = {
+                "waker": wakers[1 - number],
+                "waker_stack": stack[:1],
+                "lock": 0x5000 + 64 * number,
+            }
+            made.wait(thread, (60 + turn - 20 * number) * MS, [*stack, native("futex_wait"), wait("lock")], **by)
+            made.spend(thread, ON_CPU, 5 * MS, [*stack, native("futex_wait")])
+    return made.build()
+
+
 def hostile_profile() -> Profile:
     """Every name tries to break out of its format."""
     evil = "</script></style>]]><script>alert(1)</script><img src=x onerror=alert(2)>"

@@ -52,7 +52,7 @@ def test_what_takes_more_and_less_is_told_apart_from_noise() -> None:
     found = looks(*PAIR)
     assert found["parse (a.py)"] == found["scan (libc.so.6)"] == found["fresh (a.py)"] == "more"
     assert found["same (a.py)"] == "less"
-    assert found["nap (a.py)"] == found["[off-cpu: sleep]"] == "maybe-less"
+    assert found["nap (a.py)"] == found["waiting: sleep"] == "maybe-less"
     assert found["all"] == found["main (main.py)"] == "same"
     assert looks(PAIR[0], service(10, 10))["parse (a.py)"] == "same"
     noisy = looks(PAIR[0], service(11, 10))

@@ -11,6 +11,7 @@ from bpfprof.render.call_tree import build_call_tree
 from bpfprof.render.flamegraph import render_flamegraph
 from bpfprof.render.formats import RenderOptions
 from bpfprof.render.frame_look import LOOKS, style
+from bpfprof.render.page import render_page
 from bpfprof.render.palette import STROKES
 from tests.unit.render.profiles import (
     MS,
@@ -20,10 +21,12 @@ from tests.unit.render.profiles import (
     deep_profile,
     empty_profile,
     hostile_profile,
+    locks_profile,
     python,
     training_profile,
     wait,
 )
+from tests.unit.render.unpacked import unpacked
 
 SVG = "{http://www.w3.org/2000/svg}"
 OPTIONS = RenderOptions()
@@ -89,7 +92,7 @@ def test_waits_stand_after_their_siblings_and_look_different() -> None:
     made.spend(thread, ON_CPU, 1 * MS, [python("f"), python("g")])
     made.spend(thread, OFF_CPU, 9 * MS, [python("f"), wait("gil")])
     frames = frames_of(render_flamegraph(made.build(), OPTIONS))
-    assert [text for _, text, _ in frames][-2:] == ["g (train.py)", "[off-cpu: gil]"]
+    assert [text for _, text, _ in frames][-2:] == ["g (train.py)", "waiting: GIL"]
     assert frames[-1][0] == "wait-gil"
     assert frames[-1][2] == pytest.approx(90)
 
@@ -181,7 +184,21 @@ def test_the_hottest_leaf_of_every_thread_is_in_the_file_though_there_are_many_f
         made.spend(thread, OFF_CPU, 5_000 * MS, [python("f"), wait("lock")])
     texts = [text for _, text, _ in frames_of(render_flamegraph(made.build(spans=False), OPTIONS))]
     assert len({text for text in texts if text.startswith("hottest_")}) == 65
-    assert texts.count("[off-cpu: lock]") == 65 and len(texts) <= 16_000
+    assert texts.count("waiting: lock") == 65 and len(texts) <= 16_000
+
+
+def test_a_wait_for_a_lock_has_its_name_and_where_it_is_taken() -> None:
+    profile = locks_profile()
+    svg = render_flamegraph(profile, OPTIONS)
+    frames = [(look, text) for look, text, _ in frames_of(svg) if text.startswith("waiting")]
+    names = "waiting: lock #1, taken in audit (views.py:20)", "waiting: lock #2, taken in flush (views.py:21)"
+    assert frames == [("wait-lock", name) for name in names]
+    assert re.findall(r">(lock #.*?)</text>", svg) == ["lock #1 645.0 ms", "lock #2 445.0 ms"]
+    head, _ = unpacked(render_page(profile, OPTIONS))
+    marks = {
+        name: head["kinds"][mark] for name, mark in zip(head["frames"]["name"], head["frames"]["mark"]) if mark >= 0
+    }
+    assert marks == dict.fromkeys(["waiting: lock", *names], "lock")
 
 
 def test_threads_of_a_role_are_one_and_idle_time_is_told_apart() -> None:

@@ -64,6 +64,7 @@ export class Details {
       this.heading(frame),
       this.figures(total, own),
       this.kinds(sums.byKind(outermost)),
+      this.holders(frame),
       this.list("Callers", isInverted ? callees : callers, total),
       this.list("Callees", isInverted ? callers : callees, total),
       this.source(frame),
@@ -107,6 +108,16 @@ export class Details {
     const name = (key) => (key < 0 ? this.recording.labelOf(-1 - key) : this.recording.frames.name[key]);
     const items = rows.slice(0, MOST).map(([key, ns]) => make("li", {}, make("span", { class: "name" }, name(key)), make("span", { class: "number" }, percent(ns, whole))));
     return make("section", {}, make("h3", {}, title), make("ul", { class: "pairs" }, ...items));
+  }
+
+  // Of a wait for a lock who held that meanwhile, in the whole recording.
+  holders(frame) {
+    const { frames, labels, locks } = this.recording;
+    const number = frames.mark[frame] >= 0 && Number(/ #(\d+)/.exec(frames.name[frame])?.[1]);
+    const lock = number && locks.find((known) => known.number === number);
+    if (!lock || !lock.holders.length) return null;
+    const rows = lock.holders.map(([who, at, ns]) => make("li", {}, make("span", { class: "name" }, at >= 0 ? `${who} in ${labels[at]}` : who), make("span", { class: "number" }, percent(ns, lock.ns))));
+    return make("section", {}, make("h3", {}, "Held meanwhile by"), make("ul", { class: "pairs" }, ...rows));
   }
 
   source(frame) {

@@ -192,8 +192,8 @@ export class Flame {
     const { frames, looks } = this.recording;
     const isOwn = frame >= 0 && looks[frames.look[frame]] === "own";
     const sign = /more$/.test(kind) ? "▲ " : /less$/.test(kind) ? "▼ " : "";
-    const name = sign + this.nameOf(node, frame);
     const isTime = frame < 0 || frames.mark[frame] >= 0;
+    const name = sign + (frame >= 0 && isTime ? frames.name[frame].split(",")[0].replace("waiting: ", "") : this.nameOf(node, frame));
     const shown = name.length <= chars ? name : `${name.slice(0, chars - 1)}…`;
     let rest = isTime ? ` ${time(this.sums.timeOf(node))}` : ` ${this.recording.whereOf(frame)}`;
     const left = chars - shown.length;

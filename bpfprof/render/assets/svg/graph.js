@@ -184,9 +184,8 @@ export class Graph {
   // Of a wait what for and how long; what tells more or less time from colour alone.
   drawnLabel(i) {
     const label = this.labels[i];
-    const wait = label === "[runqueue]" ? "ready" : /^\[off-cpu: (.*)\]$/.exec(label)?.[1];
-    if (wait) return `${signOf(this.looks[i])}${wait === "gil" ? "GIL" : wait} ${time(this.value[i] * data.unit)}`;
-    return signOf(this.looks[i]) + label;
+    const wait = label === "ready, no CPU" ? "ready" : /^waiting: ([^,]*)/.exec(label)?.[1];
+    return signOf(this.looks[i]) + (wait ? `${wait} ${time(this.value[i] * data.unit)}` : label);
   }
 
   // The frame that one is drawn below.
