@@ -53,19 +53,20 @@ class Groups:
 
 
 def page_groups(profile: Profile, work: Work, merge: str) -> Groups:
-    """Of more than a few threads those of a role; the groups with least time are one where there are many."""
+    """Of more than a few threads those of a role; those that worked most come first, and of many the last are one."""
     merged = merged_threads(profile, work, merge or ("role" if len(profile.threads) > MANY else "none"))
     shown = [printable(thread.thread_name) or "?" for thread in merged.threads]
     several = {name for name, count in Counter(shown).items() if count > 1}
     ids = [f" ({thread.thread_id})" if name in several else "" for name, thread in zip(shown, merged.threads)]
     names = [name + number for name, number in zip(shown, ids)]
-    if len(names) <= _MAX_GROUPS:
-        return Groups(names, merged.group_of)
-    wall_ns = sums_by(merged.group_of, np.array([each.wall_ns for each in profile.threads], np.int64), len(names))
-    kept = np.sort(np.argsort(-wall_ns, kind="stable")[: _MAX_GROUPS - 1])
-    place = np.full(len(names), len(kept))
-    place[kept] = np.arange(len(kept))
-    return Groups([*(names[each] for each in kept.tolist()), "others"], place[merged.group_of])
+    working = work.working
+    order = np.argsort(-sums_by(merged.group_of[working["thread"]], working["ns"], len(names)), kind="stable")
+    place = np.argsort(order)
+    names = [names[each] for each in order.tolist()]
+    if len(names) > _MAX_GROUPS:
+        names = [*names[: _MAX_GROUPS - 1], "others"]
+        place = np.minimum(place, _MAX_GROUPS - 1)
+    return Groups(names, place[merged.group_of])
 
 
 def page_tables(profile: Profile, work: Work, groups: Groups, options: RenderOptions) -> dict[str, Any]:
