@@ -36,6 +36,7 @@ _MODULES = (
     "view",
     "dom",
     "table",
+    "gil",
     "timeline",
     "flame",
     "details",

@@ -1,7 +1,7 @@
 // Opens the HTML page of a profile in headless Chromium and uses it as a person would.
 //
 // node page.mjs CHROMIUM KIND FILE [EXPECTED]: kind is "use" (every interaction; EXPECTED: JSON of totals in
-// nanoseconds), "opens" (it opens without an error), "threads" (each of many is shown), "locks" (each has its name and its holders), "changes" and
+// nanoseconds), "opens" (it opens without an error), "threads" (each of many is shown), "locks" (each has its name and its holders), "gil" (who held it), "changes" and
 // "look-changes" (the page of two recordings), "look" (contrast, axe, phone, print) or "speed".
 // Prints one problem a line and exits with 1, or prints "ok" and exits with 0; lines that begin with # are figures.
 import fs from "node:fs";
@@ -429,6 +429,35 @@ async function locks(page) {
   }
 }
 
+// Who held the GIL: a row of the timeline, and how long at a time.
+async function gil(page) {
+  const row = await page.evaluate(() => {
+    const { timeline } = window.bpfprof.page;
+    const context = timeline.picture.getContext("2d");
+    const columns = timeline.picture.width;
+    const at = [5, 15, 25].map((ms) => Math.floor((columns * ms) / 120));
+    const names = timeline.canvas.getContext("2d");
+    const colors = at.map((x) => context.getImageData(x, 8, 1, 1).data.join());
+    const ticks = [1, 2].map((number) => names.getImageData(timeline.left - 5, 16 * number + 8, 1, 1).data.join());
+    const area = timeline.canvas.getBoundingClientRect();
+    return { name: timeline.shown[0].name, colors, ticks, x: at.map((x) => area.left + timeline.left + x), y: area.top + 8 };
+  });
+  const [first, second, third] = row.colors;
+  expect(row.name === "GIL" && first === third && first !== second, `the row of the GIL: ${JSON.stringify(row)}`);
+  expect([first, second].sort().join() === row.ticks.sort().join(), `the colours beside the names are ${row.ticks}`);
+  for (const [i, name] of ["one", "other", "one"].entries()) {
+    await page.mouse.move(row.x[i], row.y);
+    expect((await told(page)).startsWith(`${name}  ·  `), `who held it is ${await told(page)} and not ${name}`);
+  }
+  await page.mouse.click(row.x[1], row.y);
+  expect((await page.locator("#details .where").textContent()).startsWith("other ("), "a click does not lead to who held it");
+  await page.click("#tab-gil");
+  const held = await page.locator("#panel-gil .holds").textContent();
+  expect(held.startsWith("Seen held 10 times: median 10.0 ms, p99 10.0 ms, longest 30.0 ms"), `it says: ${held}`);
+  const cells = await page.locator("#panel-gil tbody").first().locator("tr").allTextContents();
+  expect(cells.join() === "one70.0 ms–70.0 ms,other–50.0 ms50.0 ms", `who waited for whom: ${cells}`);
+}
+
 // The page of two recordings.
 async function changes(page) {
   await page.mouse.move(5, 5);
@@ -592,6 +621,7 @@ try {
     const page = await open(browser, { permissions: ["clipboard-read", "clipboard-write"] });
     if (kind === "use") for (const step of [totalsAreThose, zoomAndGoBack, searchIt, brush, movedSums, steps, tabsAndKeys, kindsOfTime, searchMore, moments, stacksAreThose, otherTrees, restOfThePage]) await step(page);
     else if (kind === "threads") for (const step of [stacksAreThose, eachThread]) await step(page);
+    else if (kind === "gil") await gil(page);
     else if (kind === "locks") await locks(page);
     else if (kind === "changes") await changes(page);
     else for (const tab of TABS) await page.keyboard.press(String(TABS.indexOf(tab) + 1));

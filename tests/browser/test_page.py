@@ -128,6 +128,24 @@ def test_the_holders_of_a_lock_stand_beside_its_waits(tmp_path: Path) -> None:
     assert problems("locks", render_page(locks_profile(), RenderOptions()), tmp_path) == []
 
 
+def gil_profile() -> Profile:
+    """Two threads that take the GIL from each other: for 10 ms, and for 30 ms at last."""
+    made = ProfileBuilder(info=RecordingInfo(duration_ns=120 * MS))
+    one, other = made.thread(1, "one"), made.thread(2, "other")
+    spin, waits = [python("spin")], [python("spin"), wait("gil")]
+    for turn in range(10):
+        holder, waiter = (one, other) if turn % 2 == 0 else (other, one)
+        ns = (30 if turn == 9 else 10) * MS
+        made.spend(holder, ON_CPU, ns // 2, spin, flags=SpanFlag.HOLDS_GIL)
+        made.spend(holder, RUNQUEUE, ns // 2, spin, flags=SpanFlag.HOLDS_GIL)
+        made.wait(waiter, ns, waits, behind=[(1, holder, spin)])
+    return made.build()
+
+
+def test_who_held_the_gil_is_a_row_and_how_long_is_told(tmp_path: Path) -> None:
+    assert problems("gil", render_page(gil_profile(), RenderOptions()), tmp_path) == []
+
+
 def waits_beside_little_profile() -> Profile:
     """A function that waits for seconds, and calls for microseconds: of others, too."""
     made = ProfileBuilder()

@@ -2,6 +2,7 @@
 import { BITS } from "./data.js";
 import { bars, isFiltered } from "./details.js";
 import { counted, make, percent, time } from "./dom.js";
+import { holdLengths } from "./gil.js";
 import { dress, KIND_NAMES } from "./look.js";
 import { table } from "./table.js";
 import { change } from "./view.js";
@@ -151,7 +152,7 @@ export function gilPanel(recording, filter) {
     waited[recording.threads[thread].group * (count + 1) + holder] += ns;
   });
   const whole = waited.reduce((sum, ns) => sum + ns, 0);
-  if (!whole) return [make("p", {}, "Nobody waited for a GIL in what is chosen.")];
+  if (!whole) return [make("p", {}, "Nobody waited for a GIL in what is chosen."), holds(recording, filter)];
   const sumOf = (pick) => (number) => waited.reduce((sum, ns, at) => sum + (pick(at) === number ? ns : 0), 0);
   const best = (numbers, sum) => numbers.map((it) => [it, sum(it)]).filter(([, ns]) => ns > 0).sort((a, b) => b[1] - a[1]);
   const waiters = best([...Array(count).keys()], sumOf((at) => Math.floor(at / (count + 1))));
@@ -160,8 +161,21 @@ export function gilPanel(recording, filter) {
     make("p", { class: "figures" }, `${time(whole)} of waiting for the GIL. Rows wait, columns held it.`),
     matrix(recording, waited, waiters, holders, whole),
     holdersTable(recording),
+    holds(recording, filter),
     recording.gil.convoys.length && make("p", { class: "aside" }, `While one thread waited, so many did on average: ${recording.gil.convoys.join(", ")}`),
   ];
+}
+
+// How long the GIL was held at a time; where alike spans are one it is not known.
+function holds(recording, filter) {
+  const lengths = recording.bucket_ns ? [] : holdLengths(recording, filter).sort((one, other) => one - other);
+  if (!lengths.length) return null;
+  const at = (part) => lengths[Math.floor(part * (lengths.length - 1))];
+  const exponents = lengths.map((ns) => Math.floor(Math.log2(ns)));
+  const buckets = new Array(exponents.at(-1) - exponents[0] + 1).fill(0);
+  for (const exponent of exponents) buckets[exponent - exponents[0]]++;
+  const told = `Seen held ${counted(lengths.length, "time")}: median ${time(at(0.5))}, p99 ${time(at(0.99))}, longest ${time(at(1))}`;
+  return make("p", { class: "holds" }, `${told}  `, histogram([0, ...buckets]));
 }
 
 function matrix(recording, waited, waiters, holders, whole) {

@@ -1,5 +1,6 @@
 // The timeline: a row a thread, or a group of threads that can be opened; drag to choose a part of the time.
 import { byId, counted, time } from "./dom.js";
+import { holderAt, holderColumns, holdingGroups, tint } from "./gil.js";
 import { dark, ink, isInked, kindColors, rgb } from "./look.js";
 import { change, view } from "./view.js";
 
@@ -19,6 +20,7 @@ export class Timeline {
     this.picture = document.createElement("canvas");
     this.members = recording.groups.map(() => []);
     recording.threads.forEach((thread, i) => this.members[thread.group].push(i));
+    this.holding = holdingGroups(recording);
     this.listen();
   }
 
@@ -28,7 +30,7 @@ export class Timeline {
   }
 
   rows() {
-    const found = [];
+    const found = this.holding.size ? [{ name: "GIL", threads: [], group: -1, isGil: true }] : [];
     this.members.forEach((threads, group) => {
       const isOpen = threads.length > 1 && this.open.has(group);
       found.push({ name: this.recording.groups[group], threads, group, folded: threads.length > 1, isOpen });
@@ -62,10 +64,20 @@ export class Timeline {
     const context = this.picture.getContext("2d");
     const colors = this.recording.kinds.map((kind) => kindColors(kind).map(rgb));
     this.shown.forEach((row, number) => {
+      if (row.isGil) return this.paintHolders(context, columns, band, Math.round(scale));
       const shares = this.shares(row.threads, columns);
       const image = context.createImageData(columns, band);
       this.paintRow(image, shares, row.threads.length, colors, scale);
       context.putImageData(image, 0, Math.round((number * ROW + 1) * scale));
+    });
+  }
+
+  // The colours of those that held the GIL stand beside their names, too.
+  paintHolders(context, columns, band, top) {
+    holderColumns(this.recording, columns).forEach((group, x) => {
+      if (group < 0) return;
+      context.fillStyle = tint(group);
+      context.fillRect(x, top, 1, band);
     });
   }
 
@@ -146,16 +158,18 @@ export class Timeline {
   }
 
   drawNames(context) {
-    context.fillStyle = ink();
     context.textBaseline = "middle";
     this.shown.forEach((row, i) => {
-      const isMember = !row.folded && this.members[row.group].length > 1;
+      context.fillStyle = tint(row.group);
+      if (this.holding.has(row.group)) context.fillRect(this.left - 7, i * ROW + 2, 4, ROW - 5);
+      context.fillStyle = ink();
+      const isMember = !row.folded && this.members[row.group]?.length > 1;
       const sign = row.folded ? (row.isOpen ? "▾ " : "▸ ") : isMember ? "    " : "";
-      const isChosen = view.group === this.recording.groups[row.group];
+      const isChosen = view.group && view.group === this.recording.groups[row.group];
       context.font = `${isChosen ? "600 " : ""}11.5px ${FONT}`;
       const count = row.folded ? ` ×${row.threads.length}` : "";
       const room = this.left - 10 - context.measureText(sign + count).width;
-      context.fillText(sign + cut(context, row.name, room) + count, 0, i * ROW + ROW / 2);
+      context.fillText(sign + cut(context, row.name, room - 6) + count, 0, i * ROW + ROW / 2);
     });
   }
 
@@ -241,7 +255,7 @@ export class Timeline {
 
   click(x, y) {
     const row = this.shown[Math.floor(y / ROW)];
-    if (!row) return;
+    if (!row || (row.isGil && x < this.left)) return;
     if (x < this.left) {
       if (row.folded && x < 16) {
         this.open.has(row.group) ? this.open.delete(row.group) : this.open.add(row.group);
@@ -250,9 +264,16 @@ export class Timeline {
         const name = this.recording.groups[row.group];
         change({ group: view.group === name ? "" : name });
       }
-    } else if (row.threads.length === 1) {
-      this.onSpan(row.threads[0], this.spanAt(row.threads[0], x), true);
+    } else {
+      this.onSpan(...this.momentAt(row, x), true);
     }
+  }
+
+  // [thread, span] of a row at x; of several threads none.
+  momentAt(row, x) {
+    if (row.isGil) return holderAt(this.recording, this.nsOf(x)) ?? [-1, -1];
+    const [thread] = row.threads;
+    return row.threads.length === 1 ? [thread, this.spanAt(thread, x)] : [-1, -1];
   }
 
   spanAt(thread, x) {
@@ -263,7 +284,7 @@ export class Timeline {
   hover(x, y) {
     const row = this.shown[Math.floor(y / ROW)];
     this.box.style.cursor = x < this.left ? "pointer" : "crosshair";
-    if (row && x >= this.left && row.threads.length === 1) this.onSpan(row.threads[0], this.spanAt(row.threads[0], x), false);
+    if (row && x >= this.left) this.onSpan(...this.momentAt(row, x), false);
   }
 
   wheel(event) {
