@@ -40,8 +40,11 @@ const escaped = (text) => text.replace(/[.*+?^${}()|[\]\\]/g, "\\$&");
 const labelOf = (group) => group.evaluate((it) => it.querySelector("title").textContent.split("\n")[0]);
 
 async function searchIt(page) {
+  const isSearching = () => page.evaluate(() => document.activeElement.id === "search");
   await page.keyboard.press("Control+f");
-  expect(await page.evaluate(() => document.activeElement.id === "search"), "Ctrl-F does not reach the search field");
+  expect(!(await isSearching()), "Ctrl-F, which is the browser's, reaches the search field");
+  await page.keyboard.press("/");
+  expect(await isSearching(), "/ does not reach the search field");
   await page.keyboard.type(escaped(wanted));
   const named = await page.evaluate((text) => [...document.querySelectorAll("#frames g > title")].filter((title) => title.textContent.startsWith(text)).length, wanted);
   expect(named > 0 && (await hits(page).count()) === named, `search marks ${await hits(page).count()} frames of ${named}`);

@@ -291,8 +291,7 @@ function back(isTyping) {
 
 function onKey(event) {
   const isTyping = document.activeElement === top_.input;
-  const wantsSearch = ((event.ctrlKey || event.metaKey) && event.key.toLowerCase() === "f") || (event.key === "/" && !isTyping);
-  if (wantsSearch && !isTyping) {
+  if (event.key === "/" && !isTyping) {
     event.preventDefault();
     top_.input.focus();
     top_.input.select();
