@@ -17,8 +17,11 @@ from tests.unit.render.profiles import (
 )
 
 
-def deep_service(depth: int = 50, workers: int = 2) -> Profile:
-    """Workers whose requests are `depth` frames deep before they wait: for a lock, the GIL, a disk and a CPU."""
+def deep_service(depth: int = 50, workers: int = 2, has_branches: bool = False) -> Profile:
+    """Workers whose requests are `depth` frames deep before they wait: for a lock, the GIL, a disk and a CPU.
+
+    has_branches: at each level some of the time goes elsewhere.
+    """
     made = ProfileBuilder()
     web = "/srv/lib/site-packages/web"
     base = [python(f"layer_{level}", f"{web}/layer_{level % 7}.py", 10 + level) for level in range(depth - 4)]
@@ -26,6 +29,8 @@ def deep_service(depth: int = 50, workers: int = 2) -> Profile:
     futex = [native("pthread_cond_timedwait"), kernel("entry_SYSCALL_64"), kernel("futex_wait")]
     for tid in range(200, 200 + workers):
         thread = made.thread(tid, f"worker_{tid - 200}")
+        for level in range(1, depth - 4) if has_branches else ():
+            made.spend(thread, ON_CPU, 50 * MS, [*base[:level], python(f"check_{level}", f"{web}/checks.py", level)])
         for turn in range(30):
             view = views[turn % 3]
             made.spend(thread, ON_CPU, 4 * MS, [*view, python("render", "/srv/app/views.py", 61)])

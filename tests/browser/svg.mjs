@@ -1,7 +1,7 @@
 // Opens SVGs of bpfprof in headless Chromium and uses them as a person would.
 //
 // node svg.mjs CHROMIUM KIND FILE WANTED ...: kind is "opens" (without an error), "use" (every interaction; WANTED: the label
-// of a frame that is wide enough to be clicked), "deep" (a click on any frame shows it and its waits), "threads" (WANTED:
+// of a frame that is wide enough to be clicked), "deep", "deep-phone" (a click on any frame shows it and its waits), "threads" (WANTED:
 // how many hottest leaves there are) or "look" (contrast, texts, a phone, paper). WANTED of others is empty.
 // Prints one problem a line and exits with 1, or prints "ok" and exits with 0; lines that begin with # are figures.
 import { pathToFileURL } from "node:url";
@@ -40,7 +40,7 @@ const escaped = (text) => text.replace(/[.*+?^${}()|[\]\\]/g, "\\$&");
 const labelOf = (group) => group.evaluate((it) => it.querySelector("title").textContent.split("\n")[0]);
 
 async function searchIt(page) {
-  const isSearching = () => page.evaluate(() => document.activeElement.id === "search");
+  const isSearching = () => page.evaluate(() => document.activeElement?.id === "search");
   await page.keyboard.press("Control+f");
   expect(!(await isSearching()), "Ctrl-F, which is the browser's, reaches the search field");
   await page.keyboard.press("/");
@@ -147,7 +147,7 @@ async function deep(page) {
     const group = page.locator("#frames > g").nth(target);
     await group.click();
     const [label, box] = [await labelOf(group), await group.boundingBox()];
-    expect(box.y >= 0 && box.y < 200 && box.width > 1200, `${label} is at ${JSON.stringify(box)}`);
+    expect(box.y >= 0 && box.y < 260 && box.width > page.viewportSize().width - 80, `${label} is at ${JSON.stringify(box)}`);
     await waitsInView(page, label);
     await page.keyboard.press("Escape");
   }
@@ -156,7 +156,7 @@ async function deep(page) {
   const unfolded = await page.locator("#frames g:not(.gone)").count();
   expect(unfolded > 45, `a click on folded frames shows ${unfolded}`);
   await page.evaluate(() => window.scrollTo(0, 300));
-  await page.mouse.click(400, 400);
+  await page.mouse.click(page.viewportSize().width / 3, 400);
   expect(await page.evaluate(() => window.scrollY === 0), "a zoom does not scroll");
   await waitsInView(page, "a frame that was folded");
 }
@@ -288,8 +288,8 @@ try {
     wanted = cases[i + 2];
     if (kind === "look") await look(browser);
     else {
-      const page = await open(browser);
-      const steps = { opens: [], use: [searchIt, zoomAndGoBack, useTheKeyboard, choose], deep: [deep], threads: [threads] }[kind];
+      const page = await open(browser, kind === "deep-phone" ? { viewport: { width: 360, height: 740 } } : {});
+      const steps = { opens: [], use: [searchIt, zoomAndGoBack, useTheKeyboard, choose], deep: [deep], "deep-phone": [deep], threads: [threads] }[kind];
       if (problems.length === 0) for (const step of steps) await step(page);
     }
   }

@@ -50,7 +50,9 @@ def test_svg_is_searched_zoomed_chosen_from_and_copied(tmp_path: Path) -> None:
 
 
 def test_a_click_on_any_frame_of_a_deep_stack_shows_it_and_its_waits(tmp_path: Path) -> None:
-    assert problems(tmp_path, ("deep", drawn(deep_service(50)), "")) == []
+    branching = drawn(deep_service(50, has_branches=True))
+    cases = ("deep", drawn(deep_service(50)), ""), ("deep", branching, ""), ("deep-phone", branching, "")
+    assert problems(tmp_path, *cases) == []
 
 
 def test_the_hottest_leaf_of_every_thread_is_drawn(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ const LEAST_PX = 0.1;
 const LEAST_CHARS = 3;
 const THIN_PX = 3;
 const PLUMBING_PART = 0.1; // code that starts and runs others is left out, unless so much of its time is its own
-const CHAIN_PART = 0.99; // a frame that does nothing but call one other
+const CHAIN_PARTS = [0.99, 0.9, 0.5, 0]; // of the time of a frame that is in one of those it calls: first it does nothing else
 // Looks of frames that are folded when there is no room for all levels, one group after the other.
 const FOLDED_FIRST = [["native", "inlined", "kernel", "base"], ["stdlib", "library"], ["own"]];
 const SHOWS = {
@@ -72,8 +72,9 @@ export class Graph {
     this.folded.fill(0);
     let depth = this.placeAll(zoom, least);
     const most = Math.max(Math.floor(avail / LEAST_ROW), 4);
-    for (let group = 0; group < FOLDED_FIRST.length && depth > most && !open; group++) {
-      this.fold(zoom, new Set(FOLDED_FIRST.slice(0, group + 1).flat()));
+    for (let step = 0; step < FOLDED_FIRST.length * CHAIN_PARTS.length && depth > most && !open; step++) {
+      const group = Math.floor(step / CHAIN_PARTS.length);
+      this.fold(zoom, new Set(FOLDED_FIRST.slice(0, group + 1).flat()), CHAIN_PARTS[step % CHAIN_PARTS.length]);
       depth = this.placeAll(zoom, least);
     }
     this.depth = depth;
@@ -112,16 +113,19 @@ export class Graph {
     return depth;
   }
 
-  // Marks frames of these looks that are called by one that does nothing else, and do nothing but call one themselves.
-  fold(zoom, chosen) {
+  // Marks frames of these looks that are called by one that does little else, and do little but call one themselves: this
+  // part of the time and more is in it.
+  fold(zoom, chosen, part) {
     const { parent, value, inside, hidden, folded, hit } = this;
-    const only = new Int32Array(this.count).fill(-1); // the frame that all time of another is in
+    const only = new Int32Array(this.count).fill(-1); // the frame that the time of another is in
     const shownParent = new Int32Array(this.count);
     for (let i = zoom + 1; i < this.count; i++) {
       if (!inside[i]) continue;
       const above = parent[i];
       shownParent[i] = hidden[above] && above !== zoom ? shownParent[above] : above;
-      if (!hidden[i] && value[i] >= CHAIN_PART * value[shownParent[i]]) only[shownParent[i]] = i;
+      const before = only[shownParent[i]];
+      const isIn = !hidden[i] && value[i] > 0 && value[i] >= part * value[shownParent[i]];
+      if (isIn && (before < 0 || value[i] > value[before])) only[shownParent[i]] = i;
     }
     const can = (i) => i > zoom && chosen.has(this.looks[i]) && !hit[i] && only[i] > 0 && only[shownParent[i]] === i;
     for (let i = zoom + 1; i < this.count; i++) {
