@@ -97,6 +97,9 @@ def _styles() -> dict[str, tuple[Color, Color, str]]:
     return found
 
 
+PATTERNED = frozenset(look for look, (_, _, strokes) in _styles().items() if strokes)
+
+
 def patterns() -> str:
     """The definitions that the style refers to."""
     return "".join(
@@ -110,7 +113,7 @@ def patterns() -> str:
 
 
 def style() -> str:
-    """CSS of all looks. Text has what is behind it around its letters, so that marks are no part of them."""
+    """CSS of all looks."""
     always: list[str] = []
     light: list[str] = []
     dark: list[str] = []
@@ -120,10 +123,11 @@ def style() -> str:
         for rules, place in ((light, 0), (dark, 1)):
             if strokes:
                 rules.append(f".{look}-back{{fill:{back[place]}}}.{look}-line{{stroke:{marks[place]}}}")
-                rules.append(f"#frames .{look} text{{stroke:{back[place]}}}")
             else:
                 rules.append(f".{look}{{fill:{back[place]}}}")
     for rules, place in ((light, 0), (dark, 1)):
         rules.append(f"svg{{background:{PAPER[place]}}}#page,.bar{{fill:{PAPER[place]}}}text{{fill:{INK[place]}}}")
-        rules.append(f"#frames g.hit>rect{{stroke:{HIT[place]}}}#frames g.thin.hit>rect{{fill:{HIT[place]}}}")
+        rules.append(
+            f"#frames g.hit>rect{{stroke:{HIT[place]}}}#frames g.thin.hit>rect{{fill:{HIT[place]}}}"
+        )
     return "\n".join([*always, *light, "@media screen and (prefers-color-scheme: dark) {", *dark, "}"]) + "\n"

@@ -17,7 +17,7 @@ from bpfprof.dataclass import dataclass
 from bpfprof.model.frames import Frame, FrameKind
 from bpfprof.render.call_tree import Bools, CallTree, Ints
 from bpfprof.render.columns import duration_text, percent_text
-from bpfprof.render.frame_look import LOOKS, patterns, style
+from bpfprof.render.frame_look import LOOKS, PATTERNED, patterns, style
 from bpfprof.render.header import counted
 from bpfprof.render.labels import WAITING, mark_text
 from bpfprof.render.scripts import asset, joined
@@ -212,10 +212,17 @@ def _frames(picture: Picture, drawing: _Drawing) -> Iterator[str]:
         if room >= 3:
             drawn = _sign(look) + _drawn_text(text, ns)
             shown = drawn if len(drawn) <= room else drawn[: room - 1] + "…"
-            label = f'<text x="{x}" dx="4" y="{y + 13}">{escape(shown)}</text>'
+            label = _ground(look, x, y, len(shown)) + f'<text x="{x}" dx="4" y="{y + 13}">{escape(shown)}</text>'
         thin = " thin" if px < _THIN_PX else ""
         rect = f'<rect x="{x}" y="{y}" width="{100 * ns / all_ns:.4f}%" height="{_ROW - 1}"/>'
         yield f'\n<g class="{look}{thin}">{title}{rect}{label}</g>'
+
+
+def _ground(look: str, x: str, y: int, chars: int) -> str:
+    """What a label on a pattern stands on, so that marks are no part of its letters."""
+    width = chars * _CHAR + 2
+    size = f'x="{x}" y="{y + 1}" width="{width:.1f}" height="{_ROW - 3}"'
+    return f'<rect class="ground {look}-back" {size}/>' if look in PATTERNED else ""
 
 
 def _told_times(picture: Picture, node: int, ns: int) -> str:

@@ -199,7 +199,10 @@ const contrasts = () => {
     const fill = getComputedStyle(text.parentNode.querySelector("rect")).fill;
     const pattern = /url\("?#([^")]+)"?\)/.exec(fill)?.[1];
     const back = pattern ? getComputedStyle(document.getElementById(pattern).querySelector("rect")).fill : fill;
-    if (pattern && style.stroke !== back) found.push([`marks behind ${text.textContent}`, 0]);
+    const ground = text.parentNode.querySelector(".ground");
+    const [inner, outer] = [text, ground ?? text].map((it) => it.getBoundingClientRect());
+    const isOver = ground && getComputedStyle(ground).fill === back && outer.left <= inner.left && outer.right >= inner.right && outer.bottom - outer.top >= 9;
+    if (pattern && !isOver) found.push([`marks behind ${text.textContent}`, 0]);
     found.push([text.textContent, ratio(style.fill, back) * Number(style.fillOpacity) * Number(style.opacity)]);
     for (const span of text.querySelectorAll("tspan")) found.push([span.textContent, ratio(getComputedStyle(span).fill, back) * Number(getComputedStyle(span).fillOpacity)]);
   }

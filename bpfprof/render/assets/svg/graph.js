@@ -28,6 +28,7 @@ export class Graph {
     this.rects = this.groups.map((group) => group.querySelector("rect"));
     this.labels = this.groups.map((group) => group.querySelector("title").textContent.split("\n")[0]);
     this.texts = this.groups.map((group) => group.querySelector("text"));
+    this.grounds = this.groups.map((group) => group.querySelector(".ground"));
     this.looks = this.groups.map((group) => group.classList[0]);
     this.parent = data.parent;
     this.count = this.parent.length;
@@ -165,8 +166,10 @@ export class Graph {
   write(i, x, y, px) {
     const room = Math.floor(px / this.charWidth);
     if (room < LEAST_CHARS) {
-      this.texts[i]?.remove();
-      this.texts[i] = null;
+      for (const drawn of [this.texts, this.grounds]) {
+        drawn[i]?.remove();
+        drawn[i] = null;
+      }
       return;
     }
     this.texts[i] ??= this.groups[i].appendChild(document.createElementNS(SVG, "text"));
@@ -176,6 +179,7 @@ export class Graph {
     text.setAttribute("x", x);
     const label = this.runs[i] ? `… ${this.runs[i]} frames` : this.drawnLabel(i);
     const shown = cutTo(label, room);
+    if (byId(this.looks[i])) this.layGround(i, x, y, widthOf(shown));
     const at = label.lastIndexOf(" (");
     text.textContent = at > 0 ? shown.slice(0, at) : shown;
     if (at > 0 && shown.length > at) {
@@ -183,6 +187,13 @@ export class Graph {
       place.setAttribute("class", "place");
       place.textContent = shown.slice(at);
     }
+  }
+
+  // No marks behind text.
+  layGround(i, x, y, chars) {
+    this.grounds[i] ??= this.groups[i].insertBefore(document.createElementNS(SVG, "rect"), this.texts[i]);
+    const size = { class: `ground ${this.looks[i]}-back`, x, y: y + 1, width: chars * this.charWidth + 2, height: this.row - 3 };
+    for (const [name, value] of Object.entries(size)) this.grounds[i].setAttribute(name, value);
   }
 
   // Of a wait what for and how long; what tells more or less time from colour alone.
@@ -239,8 +250,10 @@ export class Graph {
 const signOf = (look) => (look.endsWith("more") ? "▲ " : look.endsWith("less") ? "▼ " : "");
 
 // Letters of other scripts may be as wide as two.
+const isWide = /[\u1100-\uffff]/;
+const widthOf = (text) => [...text].reduce((sum, letter) => sum + (isWide.test(letter) ? 2 : 1), 0);
+
 function cutTo(text, room) {
-  const isWide = /[\u1100-\uffff]/;
   if (!isWide.test(text)) return text.length <= room ? text : `${text.slice(0, room - 1)}…`;
   let width = 0;
   for (let i = 0; i < text.length; i++) {
