@@ -336,6 +336,12 @@ async function restOfThePage(page) {
   await page.locator("#details h3 .link").click();
   expect((await page.locator("#panel-source .line.hot .text").first().textContent()).startsWith("line "), "the file has no lines");
   expect((await page.locator("#panel-source .line.hot .number").allTextContents()).some((text) => /\d (s|ms|µs)$/.test(text)), "no line has a time");
+  const number = page.locator("#panel-source .line.hot .at button").first();
+  const line = await number.textContent();
+  await number.click();
+  expect((await page.locator("#details .where").textContent()).endsWith(`:${line}`) && (await page.locator("#details h3").allTextContents()).includes("Callers"), `line ${line} does not lead to its callers`);
+  const editor = await page.locator("#details .copy a").getAttribute("href");
+  expect(new RegExp(`^vscode://file/.*\\.py:${line}$`).test(editor), `the editor is asked for ${editor}`);
   const code = page.locator("#panel-source .lines-of-code");
   const map = await page.locator(".minimap").boundingBox();
   await page.mouse.click(map.x + 6, map.y + map.height - 2);
@@ -349,6 +355,10 @@ async function restOfThePage(page) {
   expect((await hash(page)).includes("tab=quality") && word.startsWith({ whole: "✓", part: "!", unfinished: "✗" }[level]), `the badge ${word} of ${level} leads to ${await hash(page)}`);
   await page.click("#tab-flame");
   await page.keyboard.press("Escape");
+  const other = (await frames(page)).find(({ label, to, from }) => label.includes(".py") && label !== target.label && to - from > 40);
+  const at = await boxOf(page, other.label);
+  await page.mouse.click(at.x, at.y, { button: "right" });
+  expect((await page.locator("#details h2").textContent()) === other.label.split(" (")[0] && (await root(page)) === "all threads", "a right click does not show the details alone");
 }
 
 // Inverted, and with other threads as one, the tree has the same time.

@@ -103,6 +103,9 @@ async function useTheKeyboard(page) {
   expect((await copied(() => page.click("#copy-name"), [name])) !== "", "copied: nothing");
   await page.waitForFunction((text) => document.querySelector("#told").textContent === `copied: ${text}`, name, { timeout: 120_000 })
     .catch(async () => expect(false, `it says: ${await told(page)}`));
+  const under = page.locator("#frames > g:not(.gone):not(.thin)").first();
+  const label = await labelOf(under);
+  expect((await copied(() => under.click({ button: "right" }), [label])) === label, `a right click does not copy ${label}`);
   await page.keyboard.press("Escape");
   await page.keyboard.press("?");
   expect(await page.locator("#info .info").isVisible(), "? shows no help");

@@ -135,7 +135,15 @@ export class Details {
   copyButtons(node, frame) {
     const button = (name, what) => make("button", { type: "button", onclick: () => this.copy(what()) }, name);
     const path = () => this.recording.pathOf(node).join("\n");
-    return make("section", { class: "copy" }, button("Copy name", () => this.recording.labels[frame]), button("Copy stack", path), button("Copy link", () => location.href));
+    const stack = node ? button("Copy stack", path) : null;
+    return make("section", { class: "copy" }, button("Copy name", () => this.recording.labels[frame]), stack, button("Copy link", () => location.href), this.editorLink(frame));
+  }
+
+  // For editors that take such addresses: VS Code and those made of it.
+  editorLink(frame) {
+    const { files, frames } = this.recording;
+    const path = files.find((known) => known.file === frames.file[frame])?.path ?? "";
+    return path.startsWith("/") && make("a", { href: `vscode://file${encodeURI(path)}:${frames.line[frame] || 1}` }, "Open in editor");
   }
 
   copyCurrent() {

@@ -271,6 +271,14 @@ export class Flame {
       this.onFrame(node);
       this.zoom(node);
     });
+    // Where the buttons to copy are, and the link to the editor.
+    this.box.addEventListener("contextmenu", (event) => {
+      const node = this.at(event);
+      if (node < 0) return;
+      event.preventDefault();
+      this.onFrame((this.current = node));
+      this.draw();
+    });
     this.box.addEventListener("keydown", (event) => this.key(event));
   }
 

@@ -15,7 +15,7 @@ const TAB_NAMES = { flame: "Flame", waits: "Waits", source: "Source", threads: "
 const MODE_NAMES = { all: "All", cpu: "CPU", waits: "Waits", gil: "GIL" };
 const KEYS = [
   ["/", "search"], ["n, N", "next and previous match"], ["1 to 7", "tabs"], ["arrows, Enter", "walk the flame graph, zoom; in the timeline move the chosen part"],
-  ["f", "root at the top or at the bottom"], ["c", "copy the name of the frame"], ["i", "idle time in or out"], ["v", "inverted: from what ran or waited to its callers"], ["Esc", "one step back: search, zoom, threads, time, kind"], ["?", "this help"],
+  ["f", "root at the top or at the bottom"], ["c, right click", "copy the name of the frame; its details, without a zoom"], ["i", "idle time in or out"], ["v", "inverted: from what ran or waited to its callers"], ["Esc", "one step back: search, zoom, threads, time, kind"], ["?", "this help"],
 ];
 
 class Page {
@@ -157,7 +157,7 @@ class Page {
     const { recording, sums } = this;
     const panels = {
       waits: () => waitsPanel(recording, this.filter(), this.details),
-      source: () => sourcePanel(recording, this.filter()),
+      source: () => sourcePanel(recording, this.filter(), this.details),
       threads: () => threadsPanel(recording, sums),
       gil: () => gilPanel(recording, this.filter()),
       tree: () => this.treePanel(),

@@ -5,7 +5,7 @@ import { change, view } from "./view.js";
 
 const FILES = 60;
 
-// Of each file its lines: [CPU, ready and waits, holding the GIL] in nanoseconds.
+// Of each file its lines: [CPU, ready and waits, holding the GIL] in nanoseconds, and a frame.
 function lineTimes(recording, filter) {
   const { place, placeOwner, kind, flags, frames } = recording;
   const found = new Map();
@@ -16,7 +16,7 @@ function lineTimes(recording, filter) {
     if (!found.has(file)) found.set(file, { lines: new Map(), all: 0, cpu: 0 });
     const of = found.get(file);
     const line = frames.line[frame];
-    if (!of.lines.has(line)) of.lines.set(line, [0, 0, 0]);
+    if (!of.lines.has(line)) of.lines.set(line, [0, 0, 0, frame]);
     const times = of.lines.get(line);
     times[kind[i] === 0 ? 0 : 1] += ns;
     if (kind[i] === 0 && flags[i] & BITS.holdsGil) times[2] += ns;
@@ -25,7 +25,7 @@ function lineTimes(recording, filter) {
   return found;
 }
 
-export function sourcePanel(recording, filter) {
+export function sourcePanel(recording, filter, details) {
   const times = lineTimes(recording, filter);
   const known = recording.files.filter((file) => times.has(file.file)).map((file) => ({ ...file, ...times.get(file.file), stored: file.lines }));
   for (const file of known) file.times = times.get(file.file).lines;
@@ -43,14 +43,14 @@ export function sourcePanel(recording, filter) {
         make("span", { class: "name" }, name), make("span", { class: "number" }, percent(file.all, whole)), bar),
     );
   });
-  return [make("div", { class: "source" }, make("nav", { "aria-label": "Files by time" }, make("ul", { class: "files" }, ...buttons)), page(recording, chosen))];
+  return [make("div", { class: "source" }, make("nav", { "aria-label": "Files by time" }, make("ul", { class: "files" }, ...buttons)), page(recording, chosen, details))];
 }
 
-function page(recording, file) {
+function page(recording, file, details) {
   const most = Math.max(...[...file.times.values()].map((times) => times[0] + times[1]), 1);
   const head = make("div", { class: "line head" }, ...["CPU", "waits", "GIL held", "line", ""].map((name, i) => make("span", { class: i < 3 ? "number" : i === 3 ? "at" : "text" }, name)));
   const numbers = file.stored.length ? file.stored.map((_text, i) => i + 1) : [...file.times.keys()].sort((a, b) => a - b);
-  const lines = numbers.map((number) => sourceLine(file, number, most));
+  const lines = numbers.map((number) => sourceLine(file, number, most, details));
   const why = file.stored.length ? null : make("p", { class: "aside" }, `The lines are not in this page: ${file.why}.`);
   const first = [...file.times].sort((one, other) => other[1][0] + other[1][1] - one[1][0] - one[1][1])[0][0];
   const text = make("div", { class: "lines-of-code", tabindex: "0", role: "region", "aria-label": `Source of ${recording.frames.files[file.file]}` }, head, ...lines);
@@ -61,10 +61,12 @@ function page(recording, file) {
   return make("div", { class: "file" }, make("p", { class: "where" }, file.path), why, make("div", { class: "with-map" }, text, minimap(file, numbers, most, text, lines)));
 }
 
-function sourceLine(file, number, most) {
+// The number of a line that took time leads to the callers and callees of its function.
+function sourceLine(file, number, most, details) {
   const times = file.times.get(number);
   const shown = (ns) => make("span", { class: "number" }, ns ? time(ns) : "");
-  const line = make("div", { class: times ? "line hot" : "line" }, ...(times ?? [0, 0, 0]).map(shown), make("span", { class: "at" }, number ? String(number) : "?"), make("span", { class: "text" }, file.stored[number - 1] ?? ""));
+  const at = () => make("button", { type: "button", class: "link", title: "Callers and callees", onclick: () => details.frame(0, times[3]) }, number ? String(number) : "?");
+  const line = make("div", { class: times ? "line hot" : "line" }, ...(times ?? [0, 0, 0]).slice(0, 3).map(shown), make("span", { class: "at" }, times ? at() : String(number)), make("span", { class: "text" }, file.stored[number - 1] ?? ""));
   if (times) line.style.setProperty("--heat", `${Math.max(4, Math.round((50 * (times[0] + times[1])) / most))}%`);
   return line;
 }

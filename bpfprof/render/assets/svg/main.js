@@ -7,7 +7,7 @@ const NAMES = { both: { times: "All", changes: "Both" }, cpu: "CPU", waits: "Wai
 const HINT = "Click a frame to zoom; ? shows the keys";
 const KEYS = [
   ["click, Enter", "zoom; the frames above stand in the row of links"], ["arrows", "from frame to frame"], ["/", "search by regular expression"],
-  ["n, N", "next and previous match"], ["c, C", "copy the name of the frame, or its stack"], ["i", "idle time in or out"],
+  ["n, N", "next and previous match"], ["c, C, right click", "copy the name of the frame, or (C, Shift) its stack"], ["i", "idle time in or out"],
   ["a", "also code that starts and runs the program"], ["f", "root at the top or at the bottom"], ["Esc", "one step back: search, zoom, kind of time"],
 ];
 const FIRST = { zoom: 0, open: false, show: "both", idle: false, all: false, flip: false, query: "" };
@@ -333,6 +333,13 @@ const info = makeInfo();
 graph.frames.addEventListener("click", (event) => {
   const i = frameAt(event);
   if (i !== undefined) zoom(i);
+});
+graph.frames.addEventListener("contextmenu", (event) => {
+  const i = frameAt(event);
+  if (i === undefined) return;
+  event.preventDefault();
+  point(i);
+  copy(event.shiftKey);
 });
 graph.frames.addEventListener("mouseover", (event) => {
   const i = frameAt(event);
