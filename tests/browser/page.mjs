@@ -556,12 +556,21 @@ async function contrast(page, scheme) {
   for (const [name, found] of ratios) expect(found >= 4.5, `${scheme}: text on ${name} has a contrast of ${found.toFixed(2)}`);
 }
 
+// One thread at a time, and no text is smaller than 12 px.
 async function phone(browser) {
   const page = await open(browser, { viewport: { width: 360, height: 740 }, hasTouch: true, isMobile: true });
+  if (kind === "look") {
+    const [first, font] = await page.evaluate(() => [window.bpfprof.page.recording.groups[0], window.bpfprof.page.flame.canvas.getContext("2d").font]);
+    expect((await root(page)) === first && parseFloat(font) >= 12, `on a phone the flame graph begins with ${await root(page)} and not with ${first}, in ${font}`);
+    await page.locator("#crumbs button").first().tap();
+    expect((await root(page)) === "all threads", "the first crumb does not lead to all threads");
+  }
   for (const tab of TABS) {
     await page.locator(`#tab-${tab}`).tap();
     const wide = await page.evaluate(() => document.documentElement.scrollWidth);
     expect(wide <= 360, `${tab} is ${wide} px wide on a phone`);
+    const small = await page.evaluate(() => [...document.querySelectorAll("body *")].filter((it) => it.getClientRects().length && [...it.childNodes].some((node) => node.nodeType === 3 && node.textContent.trim()) && parseFloat(getComputedStyle(it).fontSize) < 12).map((it) => it.outerHTML.slice(0, 80)));
+    expect(small.length === 0, `${tab} has small texts on a phone: ${small.slice(0, 3)}`);
   }
   await page.context().close();
 }

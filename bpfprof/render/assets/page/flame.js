@@ -3,8 +3,7 @@ import { byId, percent, time } from "./dom.js";
 import { hitColor, ink, kindColors, lookColor, paper, patternOf } from "./look.js";
 import { change, view } from "./view.js";
 
-const LEVEL = 19;
-const BOX = 18;
+const NARROW_PX = 600; // a phone: text is larger there
 const MONO = 'ui-monospace, "SF Mono", Menlo, Consolas, "DejaVu Sans Mono", "Liberation Mono", monospace';
 const LEAST_PX = 0.6; // narrower boxes are drawn as one
 const TEXT_PX = 28;
@@ -34,7 +33,16 @@ export class Flame {
     this.children = new Map();
     this.hits = null;
     this.levels = [];
+    this.level = 19; // px
     this.listen();
+  }
+
+  get isNarrow() {
+    return this.box.clientWidth < NARROW_PX;
+  }
+
+  get font() {
+    return this.isNarrow ? 12 : 11;
   }
 
   timesChanged() {
@@ -88,10 +96,11 @@ export class Flame {
   render() {
     const scale = window.devicePixelRatio || 1;
     this.width = this.box.clientWidth;
+    this.level = this.isNarrow ? 22 : 19;
     this.height = this.box.clientHeight;
     if (!this.width) return;
     this.measure();
-    this.space.style.height = `${Math.max(this.depth * LEVEL - this.height, 0)}px`;
+    this.space.style.height = `${Math.max(this.depth * this.level - this.height, 0)}px`;
     sized(this.canvas, this.width, this.height, scale);
     this.draw();
   }
@@ -103,7 +112,7 @@ export class Flame {
     context.fillStyle = paper();
     context.fillRect(0, 0, this.width, this.height);
     context.textBaseline = "middle";
-    context.font = `11px ${MONO}`;
+    context.font = `${this.font}px ${MONO}`;
     this.charWidth = context.measureText("mmmmmmmmmm").width / 10;
     this.levels = [];
     this.patterns = new Map();
@@ -119,8 +128,8 @@ export class Flame {
   }
 
   yOf(level) {
-    const whole = Math.max(this.depth * LEVEL, this.height);
-    return (view.flip ? whole - (level + 1) * LEVEL : level * LEVEL) - this.top + this.moved.y;
+    const whole = Math.max(this.depth * this.level, this.height);
+    return (view.flip ? whole - (level + 1) * this.level : level * this.level) - this.top + this.moved.y;
   }
 
   drawNode(context, root, left, px) {
@@ -130,7 +139,7 @@ export class Flame {
       const [node, x, level] = waiting.pop();
       const y = this.yOf(level);
       const width = sums.timeOf(node) * px;
-      if (y > -LEVEL && y < this.height) this.drawBox(context, node, x, y, width, level);
+      if (y > -this.level && y < this.height) this.drawBox(context, node, x, y, width, level);
       if (view.flip ? y < 0 : y > this.height) continue;
       const children = this.childrenOf(node);
       let at = x;
@@ -153,9 +162,9 @@ export class Flame {
 
   // What is too narrow to be told apart; not wider than it is.
   drawRest(context, x, y, room) {
-    if (y < -LEVEL || y > this.height || room < 0.5) return;
+    if (y < -this.level || y > this.height || room < 0.5) return;
     context.fillStyle = lookColor("group");
-    context.fillRect(x, y, Math.min(room, 3), BOX);
+    context.fillRect(x, y, Math.min(room, 3), this.level - 1);
   }
 
   drawBox(context, node, x, y, width, level) {
@@ -170,15 +179,15 @@ export class Flame {
     const isHit = this.hits && frame >= 0 && this.hits[frame];
     context.globalAlpha = this.hits && !isHit ? 0.45 : 1;
     context.fillStyle = kind || changed ? this.pattern(context, changed ?? kind) : lookColor(frame < 0 ? "group" : this.recording.looks[look[frame]]);
-    context.fillRect(from, y, seen - gap, BOX);
+    context.fillRect(from, y, seen - gap, this.level - 1);
     context.globalAlpha = 1;
     const isCurrent = node === this.current && node !== this.root;
     if (isHit || isCurrent) {
       context.strokeStyle = isCurrent ? ink() : hitColor();
       context.lineWidth = 2;
-      context.strokeRect(from + 1, y + 1, Math.max(seen - gap - 2, 1), BOX - 2);
+      context.strokeRect(from + 1, y + 1, Math.max(seen - gap - 2, 1), this.level - 3);
     }
-    if (seen > TEXT_PX) this.drawLabel(context, node, frame, from + 4, y + BOX / 2 + 0.5, seen - 8, changed ?? kind);
+    if (seen > TEXT_PX) this.drawLabel(context, node, frame, from + 4, y + (this.level - 1) / 2 + 0.5, seen - 8, changed ?? kind);
   }
 
   pattern(context, kind) {
@@ -203,11 +212,11 @@ export class Flame {
       context.fillRect(x - 1, y - 7, (shown.length + rest.length) * this.charWidth + 2, 14);
     }
     context.fillStyle = ink();
-    context.font = `${isOwn || frame < 0 ? "600 " : ""}11px ${MONO}`;
+    context.font = `${isOwn || frame < 0 ? "600 " : ""}${this.font}px ${MONO}`;
     context.fillText(shown, x, y);
     if (rest.length < 2) return;
     const at = x + context.measureText(shown).width;
-    context.font = `10px ${MONO}`;
+    context.font = `${this.isNarrow ? 12 : 10}px ${MONO}`;
     context.fillText(rest, at + 2, y);
   }
 
@@ -253,8 +262,8 @@ export class Flame {
   at(event) {
     const box = this.canvas.getBoundingClientRect();
     const [x, y] = [event.clientX - box.left, event.clientY - box.top];
-    const whole = Math.max(this.depth * LEVEL, this.height);
-    const level = Math.floor((view.flip ? whole - (y + this.box.scrollTop) : y + this.box.scrollTop) / LEVEL);
+    const whole = Math.max(this.depth * this.level, this.height);
+    const level = Math.floor((view.flip ? whole - (y + this.box.scrollTop) : y + this.box.scrollTop) / this.level);
     return (this.levels[level] ?? []).find(([from, end]) => x >= from && x < end)?.[2] ?? -1;
   }
 
@@ -324,9 +333,9 @@ export class Flame {
     this.current = node;
     let level = 0;
     for (let at = node; at !== this.root && at > 0; at = this.above(at)) level++;
-    const whole = Math.max(this.depth * LEVEL, this.height);
-    const top = view.flip ? whole - (level + 1) * LEVEL : level * LEVEL;
-    if (top < this.box.scrollTop || top + LEVEL > this.box.scrollTop + this.height) this.box.scrollTop = top - this.height / 3;
+    const whole = Math.max(this.depth * this.level, this.height);
+    const top = view.flip ? whole - (level + 1) * this.level : level * this.level;
+    if (top < this.box.scrollTop || top + this.level > this.box.scrollTop + this.height) this.box.scrollTop = top - this.height / 3;
     this.draw();
     this.tell(node);
     this.onFrame(node);

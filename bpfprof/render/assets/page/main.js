@@ -35,6 +35,8 @@ class Page {
     this.legend();
     this.listen();
     readAddress();
+    // On a phone one thread at a time, first the one that worked most.
+    if (this.flame.isNarrow && !location.hash && recording.groups.length > 1) view.zoom = recording.groups.slice(0, 1);
     onChange((what) => this.changed(what));
     this.changed({ changed: Object.keys(view), filtered: true, timed: true, isDone: true });
   }
@@ -294,7 +296,7 @@ class Page {
   print(isPrinted) {
     if (isPrinted) this.wasDark = dark();
     setDark(isPrinted ? false : this.wasDark);
-    byId("flame").style.height = isPrinted ? `${Math.min(this.flame.depth * 19 + 4, 620)}px` : "";
+    byId("flame").style.height = isPrinted ? `${Math.min(this.flame.depth * this.flame.level + 4, 620)}px` : "";
     this.redraw();
   }
 

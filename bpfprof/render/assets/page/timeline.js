@@ -166,7 +166,7 @@ export class Timeline {
       const isMember = !row.folded && this.members[row.group]?.length > 1;
       const sign = row.folded ? (row.isOpen ? "▾ " : "▸ ") : isMember ? "    " : "";
       const isChosen = view.group && view.group === this.recording.groups[row.group];
-      context.font = `${isChosen ? "600 " : ""}11.5px ${FONT}`;
+      context.font = `${isChosen ? "600 " : ""}${this.left < 100 ? 12 : 11.5}px ${FONT}`;
       const count = row.folded ? ` ×${row.threads.length}` : "";
       const room = this.left - 10 - context.measureText(sign + count).width;
       context.fillText(sign + cut(context, row.name, room - 6) + count, 0, i * ROW + ROW / 2);
@@ -176,7 +176,7 @@ export class Timeline {
   drawAxis(context) {
     const whole = this.recording.duration_ns / 1e9;
     const step = niceStep(whole / Math.max(2, Math.floor((this.width - this.left) / 110)));
-    context.font = `10.5px ${FONT}`;
+    context.font = `${this.left < 100 ? 12 : 10.5}px ${FONT}`;
     context.globalAlpha = 0.75;
     for (let at = 0; at <= whole; at += step) {
       const x = this.xOf(at * 1e9);
