@@ -1,4 +1,5 @@
-"""Makes docs/page/ and docs/flame-graph.png: pictures of a training loop, recorded now. As root, with Chromium, node.
+"""Makes docs/page/ and docs/flame-graph.png: pictures of a training loop, recorded now, and of graphs that are hard to
+draw. As root, with Chromium, node.
 
 `python -m tests.browser.pictures`; then look at them.
 """
@@ -11,6 +12,9 @@ import sys
 import tempfile
 from pathlib import Path
 
+from bpfprof.render.flamegraph import render_flamegraph
+from bpfprof.render.formats import RenderOptions
+from tests.browser.many import deep_service, many_threads
 from tests.integration.recorded import PYTHON, bpfprof, program, running
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -26,13 +30,27 @@ def shoot(page: Path, folder: Path, color: str, size: tuple[str, str], *views: s
     chromium = shutil.which("chromium") or "google-chrome"
     command = ["node", "tests/browser/shoot.mjs", chromium, str(page), str(folder), color, *size]
     for view in views:
-        subprocess.run([*command, view or "t="], cwd=ROOT, check=True)
+        subprocess.run([*command, view], cwd=ROOT, check=True)
     return sorted(set(folder.iterdir()) - before, key=lambda path: path.stat().st_mtime_ns)
 
 
 def keep(path: Path, name: str) -> None:
     shutil.copyfile(path, PICTURES / f"{name}.png")
     print(f"{name}: {path.stat().st_size // 1024} KB")
+
+
+def hard_graphs(folder: Path) -> None:
+    """Graphs of a service of 50 frames, at first and zoomed, and of 65 threads: light and dark, on a screen and a phone."""
+    zoom = "zoom=" + "/".join(["process%20python%20(100)", "thread%20worker_0%20(200)"]).replace("%", "%25")
+    cases = {"deep": (deep_service(50, has_branches=True), ["", zoom]), "threads": (many_threads(65), [""])}
+    for name, (profile, views) in cases.items():
+        graph = folder / f"{name}.svg"
+        graph.write_text(render_flamegraph(profile, RenderOptions(merge="none")), encoding="utf-8")
+        for color, width in (("light", "1200"), ("dark", "1200"), ("light", "360")):
+            pictures = folder / f"{name}-{color}-{width}"
+            pictures.mkdir()
+            for view, path in zip(("first", "zoomed"), shoot(graph, pictures, color, (width, "740"), *views)):
+                keep(path, f"graph-{name}-{view}-{color}-{width}")
 
 
 def main() -> None:
@@ -57,6 +75,7 @@ def main() -> None:
         keep(phone, "phone")
         (graph,) = shoot(folder / "graph.svg", pictures, "light", ("1200", "640"), "")
         keep(graph, "../flame-graph")
+        hard_graphs(folder)
         (of_two,) = shoot(diff, pictures, "light", (SIZE[0], "701"), "tab=diff")
         keep(of_two, "diff")
 

@@ -36,7 +36,10 @@ class Page {
     this.listen();
     readAddress();
     // On a phone one thread at a time, first the one that worked most.
-    if (this.flame.isNarrow && !location.hash && recording.groups.length > 1) view.zoom = recording.groups.slice(0, 1);
+    if (this.flame.isNarrow && !location.hash && recording.groups.length > 1) {
+      view.zoom = recording.groups.slice(0, 1);
+      this.details.shownNode = recording.nodeOfPath(view.zoom);
+    }
     onChange((what) => this.changed(what));
     this.changed({ changed: Object.keys(view), filtered: true, timed: true, isDone: true });
   }
