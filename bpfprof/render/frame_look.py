@@ -127,7 +127,5 @@ def style() -> str:
                 rules.append(f".{look}{{fill:{back[place]}}}")
     for rules, place in ((light, 0), (dark, 1)):
         rules.append(f"svg{{background:{PAPER[place]}}}#page,.bar{{fill:{PAPER[place]}}}text{{fill:{INK[place]}}}")
-        rules.append(
-            f"#frames g.hit>rect{{stroke:{HIT[place]}}}#frames g.thin.hit>rect{{fill:{HIT[place]}}}"
-        )
+        rules.append(f"#frames g.hit>rect{{stroke:{HIT[place]}}}#frames g.thin.hit>rect{{fill:{HIT[place]}}}")
     return "\n".join([*always, *light, "@media screen and (prefers-color-scheme: dark) {", *dark, "}"]) + "\n"

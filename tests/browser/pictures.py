@@ -40,7 +40,7 @@ def keep(path: Path, name: str) -> None:
 
 
 def hard_graphs(folder: Path) -> None:
-    """Graphs of a service of 50 frames, at first and zoomed, and of 65 threads: light and dark, on a screen and a phone."""
+    """Graphs of a service of 50 frames, at first and zoomed, and of 65 threads; light, dark, on a phone."""
     zoom = "zoom=" + "/".join(["process%20python%20(100)", "thread%20worker_0%20(200)"]).replace("%", "%25")
     cases = {"deep": (deep_service(50, has_branches=True), ["", zoom]), "threads": (many_threads(65), [""])}
     for name, (profile, views) in cases.items():
