@@ -90,7 +90,7 @@ def test_a_command_and_a_flame_graph_of_its_waits(tmp_path: Path) -> None:
     code = "import time; time.sleep(2)\nfor _ in range(10): time.sleep(0.05)"
     done = bpfprof("offcpu", "-o", path, "--waker", "--", PYTHON, "-S", "-c", code)
     assert "sleep in <module> (<string>:1)" in done.stderr
-    assert "[woken by timer]" in path.read_text() and "[off-cpu: sleep]" in path.read_text()
+    assert "woken by timer" in path.read_text() and "waiting: sleep" in path.read_text()
 
 
 def test_all_waits_are_shown_where_most_have_no_stack_of_their_own(tmp_path: Path) -> None:
