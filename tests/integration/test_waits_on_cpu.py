@@ -122,3 +122,19 @@ def test_a_thread_that_spins_half_of_the_time(spins: Path, tmp_path: Path, look:
         assert 0.3 < float(told) < 0.7 and abs(spun(report) - float(told)) <= BAR, (spun(report), told)
 
     look(judge)
+
+
+def test_a_pool_of_blas_that_spins_has_no_say(spins: Path, tmp_path: Path, look: Callable[..., None]) -> None:
+    """OpenBLAS's thread spins for its next product while the main thread computes in Python, most of the time."""
+
+    def judge(times: float) -> None:
+        command = (PYTHON, program("spins.py"), spins, "blas")
+        report, _ = recorded(tmp_path / "it.bpfprof", times, *command, OPENBLAS_NUM_THREADS="2")
+        main, *pool = sorted(report["threads"], key=lambda thread: thread["name"] != "MainThread")
+        shares = [thread["shares"] for thread in pool if thread["cpu_s"] + thread["shares"].get("spin", 0) > 0]
+        assert sum(each.get("spin", 0) for each in shares) > 4 * sum(each.get("native", 0) for each in shares), shares
+        assert main["shares"]["python"] > 0.7 * (main["cpu_s"] + main["cpu_waiting_s"]), main  # it waits for the pool
+        assert report["verdict"]["bound"] in ("python", "ready"), report["verdict"]
+        assert report["verdict"]["where"]["function"] == "python_compute"
+
+    look(judge)

@@ -1,6 +1,7 @@
 """Waits on a CPU, or works, in a way that is known: LIBRARY KIND, until standard input is closed.
 
-Of `half` it says then which part of its CPU time it waited, between the first two lines that it was told.
+Of `half` it says then which part of its CPU time it waited, between the first two lines that it was told. `blas` needs
+numpy.
 """
 
 from __future__ import annotations
@@ -51,6 +52,18 @@ def half() -> None:
         spent_s[name] += (time.thread_time() - begin) * (lines == 1)
 
 
+if kind == "blas":
+    import numpy
+
+    matrix = numpy.ones((400, 400))
+
+
+def blas() -> None:
+    """A product in OpenBLAS's threads takes a tenth of the time of what follows."""
+    matrix @ matrix
+    python_compute()
+
+
 lines = 0
 
 
@@ -66,7 +79,7 @@ def is_over() -> bool:
 
 print("ready", flush=True)
 while not is_over():
-    if kind == "half" or kind.startswith("python_"):
+    if kind in ("half", "blas") or kind.startswith("python_"):
         globals()[kind]()
     else:
         in_c(kind)
