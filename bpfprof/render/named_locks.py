@@ -14,11 +14,16 @@ from bpfprof.render.formats import RenderOptions
 from bpfprof.render.labels import WAITING
 from bpfprof.render.wait_names import WaitNames
 
+MOST_LOCKS = 60  # those that were waited for longest: a stack for each of thousands would be too thin to be seen
+
 
 def with_named_locks(profile: Profile, work: Work, options: RenderOptions) -> Profile:
-    """Frames and stacks are those of the profile, then more; what was found by the place of one is still right."""
-    named = np.flatnonzero(work.span_locks)
-    if not len(named):
+    """Frames and stacks are those of the profile, then more; what was found by the place of one is still right.
+
+    Stacks that go on with those of other threads stay as they are: their locks are not those of other views.
+    """
+    named = np.flatnonzero((work.span_locks > 0) & (work.span_locks <= MOST_LOCKS))
+    if not len(named) or any(frame.kind == FrameKind.WOKEN_BY for frame in profile.frames):
         return profile
     assert profile.spans is not None
     names, spans, stacks = WaitNames(profile, work, options), profile.spans.copy(), list(profile.stacks)

@@ -30,6 +30,7 @@ from bpfprof.render.frame_look import python_look, wait_reason
 from bpfprof.render.header import counted, recording_facts, unread_sentences
 from bpfprof.render.labels import MARKS, file_names, mark_text, printable, reason_label
 from bpfprof.render.lock_orders import deadlock_lines
+from bpfprof.render.named_locks import MOST_LOCKS
 from bpfprof.render.page_spans import KINDS, kind_of_reason
 from bpfprof.render.palette import PALETTE
 from bpfprof.render.quality import lost_count, quality_line
@@ -37,7 +38,7 @@ from bpfprof.render.summary import command_text, mostly_of, whole_text
 from bpfprof.render.wait_details import WaitDetails
 
 _MAX_GROUPS = 64  # rows of the timeline that a person can look through
-_PLACES, _GROUPS, _LOCKS, _HOLDERS = 40, 200, 60, 40
+_PLACES, _GROUPS, _HOLDERS = 40, 200, 40
 _GOOD_ACCOUNT, _GOOD_STACKS = 0.99, 0.98
 # How a frame looks: places in this, as the page has them.
 LOOKS = ("own", "library", "stdlib", "native", "kernel", "mark", "group")
@@ -209,7 +210,7 @@ def _reason(reason: str) -> str:
 
 def _locks(profile: Profile, work: Work) -> list[dict[str, Any]]:
     found = []
-    for lock in lock_waits(profile, work, _LOCKS):
+    for lock in lock_waits(profile, work, MOST_LOCKS):
         holders = [_lock_holder(profile, share) for share in lock.holders[:4]]
         names = [printable(profile.threads[thread].thread_name) for thread in lock.threads[:4]]
         more = len(lock.threads) - len(names)

@@ -26,9 +26,10 @@ class WaitNames:
         return f"{text} #{lock}" if lock else text
 
     def taken_in(self, lock: int) -> Frame | None:
-        """The line of the user's own code where most waited for it."""
-        frame = self._lock_frames[lock]
-        return self._profile.frames[frame] if lock and frame >= 0 else None
+        """The line of the user's own code where most waited for it; None where no function is known."""
+        place = self._lock_frames[lock]
+        frame = self._profile.frames[place] if lock and place >= 0 else None
+        return frame if frame and frame.name else None
 
     def whole(self, reason: int, lock: int) -> str:
         """`waiting: lock #1, taken in audit (djapp.py:21)`."""

@@ -234,6 +234,8 @@ def frozen(directory: Path) -> Iterator[None]:
     unified = directory / "cgroup.freeze"
     switch, on, off = (unified, "1", "0") if unified.exists() else (directory / "freezer.state", "FROZEN", "THAWED")
     state, told = (directory / "cgroup.events", "frozen 1") if unified.exists() else (switch, "FROZEN")
+    if not switch.exists():
+        pytest.skip("groups of this hierarchy cannot be frozen (v2 before Linux 5.2)")
     switch.write_text(on)
     try:
         until = time.monotonic() + 30

@@ -124,6 +124,7 @@ def test_a_thread_that_spins_half_of_the_time(spins: Path, tmp_path: Path, look:
     look(judge)
 
 
+@pytest.mark.skipif((os.cpu_count() or 1) < 2, reason="OpenBLAS has a pool where there are several CPUs")
 def test_a_pool_of_blas_that_spins_has_no_say(spins: Path, tmp_path: Path, look: Callable[..., None]) -> None:
     """OpenBLAS's thread spins for its next product while the main thread computes in Python, most of the time."""
 
@@ -133,7 +134,9 @@ def test_a_pool_of_blas_that_spins_has_no_say(spins: Path, tmp_path: Path, look:
         main, *pool = sorted(report["threads"], key=lambda thread: thread["name"] != "MainThread")
         shares = [thread["shares"] for thread in pool if thread["cpu_s"] + thread["shares"].get("spin", 0) > 0]
         assert sum(each.get("spin", 0) for each in shares) > 4 * sum(each.get("native", 0) for each in shares), shares
-        assert main["shares"]["python"] > 0.7 * (main["cpu_s"] + main["cpu_waiting_s"]), main  # it waits for the pool
+        assert main["shares"].get("python", 0) > 0.7 * (main["cpu_s"] + main["cpu_waiting_s"]), (
+            main
+        )  # it waits for the pool
         assert report["verdict"]["bound"] in ("python", "ready"), report["verdict"]
         assert report["verdict"]["where"]["function"] == "python_compute"
 

@@ -6,6 +6,7 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
+from bpfprof.model.frames import Frame, FrameKind
 from bpfprof.model.spans import SpanFlag
 from bpfprof.render.call_tree import build_call_tree
 from bpfprof.render.flamegraph import render_flamegraph
@@ -199,6 +200,29 @@ def test_a_wait_for_a_lock_has_its_name_and_where_it_is_taken() -> None:
         name: head["kinds"][mark] for name, mark in zip(head["frames"]["name"], head["frames"]["mark"]) if mark >= 0
     }
     assert marks == dict.fromkeys(["waiting: lock", *names], "lock")
+
+
+def test_a_wait_for_thousands_of_locks_stays_one_but_for_those_that_matter() -> None:
+    """The wait is half of the time: it must not be slivers that are too thin to be drawn."""
+    made = ProfileBuilder()
+    thread, other = made.thread(1), made.thread(2)
+    for number in range(1, 3001):
+        made.spend(other, ON_CPU, MS, [python("work")])
+        made.wait(thread, MS, [python("take"), wait("lock")], lock=0x1000 * number, waker=made.thread_waker(other))
+    texts = [text for _, text, width in frames_of(render_flamegraph(made.build(), OPTIONS)) if width]
+    assert "waiting: lock" in texts and len([text for text in texts if text.startswith("waiting: lock")]) <= 61
+
+
+def test_stacks_of_wakers_keep_their_words() -> None:
+    """They go on after the wait, and locks have no number there."""
+    made = ProfileBuilder()
+    thread, other = made.thread(1), made.thread(2)
+    woken = [python("take"), wait("lock"), Frame(FrameKind.WOKEN_BY, "thread other (2)"), python("give")]
+    made.spend(other, ON_CPU, 600 * MS, [python("work")])
+    made.wait(thread, 600 * MS, woken, lock=0x1000, waker=made.thread_waker(other))
+    head, _ = unpacked(render_page(made.build(), OPTIONS))
+    assert {"waiting: lock", "give"} <= {*head["frames"]["name"]}
+    assert not any(" #" in name for name in head["frames"]["name"])
 
 
 def test_threads_of_a_role_are_one_and_idle_time_is_told_apart() -> None:
