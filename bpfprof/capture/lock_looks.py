@@ -104,7 +104,7 @@ def look_at_waits(
 ) -> int:
     """The processes with the longest waits come first. Returns how many there was no time for.
 
-    meanwhile: called between looks at processes.
+    meanwhile: called between looks at processes, which may have ended by then.
     """
     begin_ns, cost_ns = time.monotonic_ns(), time.thread_time_ns()
     tids, records = table.read()
@@ -123,7 +123,11 @@ def look_at_waits(
         if time.thread_time_ns() - cost_ns > _LOOKS_NS or is_over():
             left_out = len(pids) - number
             break
+        before_ns = time.thread_time_ns()
         meanwhile()
+        cost_ns += time.thread_time_ns() - before_ns  # is none of the looks
+        if not _may_be_looked_at(processes, Pid(pid)):
+            continue
         try:
             looked += _look_at(processes, Pid(pid))
         except TimeIsOverError:

@@ -35,6 +35,7 @@ from bpfprof.model.rows import picked
 from bpfprof.proc import tasks
 from bpfprof.proc.cpu_limits import CpuLimits
 from bpfprof.proc.listening import Listening
+from bpfprof.proc.memory import reads_until
 from bpfprof.proc.memory_limits import MemoryLimits
 from bpfprof.proc.text import without_controls
 from bpfprof.recording.tables import End
@@ -267,7 +268,8 @@ class Session:
 
     def _drain_when_due(self) -> None:
         if time.monotonic() >= self._drained_s + _SOON_TICK_S:
-            self._drain()
+            with reads_until(lambda: False):  # what was taken out of the buffers must be written, whatever is over
+                self._drain()
 
     def _drain(self) -> None:
         begin_s = time.thread_time()
@@ -393,7 +395,6 @@ class Session:
         return sum(count for status, count in counters.items() if status != abi.Status["BP_LOST_STACK_RING_FULL"])
 
     def _update_progress(self) -> None:
-        self.progress.sample_count = self._rows.sample_count
+        self.progress.sample_count, self.progress.thread_count = self._rows.sample_count, self._processes.threads.count
         self.progress.elapsed_s = (time.monotonic_ns() - self._watch.start_ns) / 1e9
-        self.progress.thread_count = self._processes.threads.count
         self.progress.own_cpu_s = self._watch.own_cpu_s() - self._cpu_before_s

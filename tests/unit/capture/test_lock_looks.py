@@ -2,10 +2,27 @@
 
 from __future__ import annotations
 
-from bpfprof.capture.lock_looks import _Look, _of_the_gil, _with_knots
+import os
+from types import SimpleNamespace
+from typing import cast
+
+import numpy as np
+import pytest
+
+from bpfprof import abi
+from bpfprof.abi.dtypes import THREAD_DTYPE
+from bpfprof.capture import lock_looks
+from bpfprof.capture.lock_looks import _Look, _of_the_gil, _with_knots, look_at_waits
 from bpfprof.capture.now import is_at_the_gil
+from bpfprof.capture.process import Process
+from bpfprof.capture.processes import Processes
+from bpfprof.capture.session import Session
+from bpfprof.code.maps import NativeCode
+from bpfprof.kernel.events import ThreadTable
 from bpfprof.model.ids import Pid, Tid
 from bpfprof.model.now import GIL, WAITING, ThreadNow, WaitsFor
+from bpfprof.proc.memory import ProcessMemory, TimeIsOverError, reads_until
+from bpfprof.recording.writer import Sink
 
 PID = Pid(1)
 
@@ -51,3 +68,43 @@ def test_who_is_idle_is_left_out_unless_it_is_in_a_knot() -> None:
     assert kept == {1: 2, 2: 1}
     alone = _with_knots([parent, look(3, "lock")])
     assert [(it.tid, it.waits_for.held_by_tid) for it in alone] == [(1, None), (3, None)]
+
+
+@pytest.mark.parametrize("ends", [True, False])
+def test_a_process_may_end_between_looks(ends: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The buffers are drained then, which tells of it."""
+    pids = [Pid(os.getpid()), Pid(os.getppid())]
+    looked: list[Pid] = []
+    drains: list[int] = []
+    records = np.zeros(2, THREAD_DTYPE)
+    records["tgid"], records["state"], records["since_ns"] = pids, abi.ThreadState["BP_THREAD_UNKNOWN"], 1
+    table = cast(ThreadTable, SimpleNamespace(read=lambda: (np.array(pids, np.uint32), records)))
+    processes = SimpleNamespace(by_pid={pid: SimpleNamespace(pid=pid, interpreter=object()) for pid in pids})
+
+    def waiting_now(process: Process, _code: NativeCode | None) -> list[ThreadNow]:
+        looked.append(process.pid)
+        return []
+
+    monkeypatch.setattr(lock_looks, "waiting_now", waiting_now)
+
+    def drain() -> None:
+        drains.append(len(drains))
+        if ends and len(drains) == 2:
+            processes.by_pid.clear()
+
+    left_out = look_at_waits(cast(Processes, processes), table, cast(Sink, None), lambda: False, meanwhile=drain)
+    assert (left_out, len(looked), len(drains)) == (0, 1 if ends else 2, 2)
+
+
+def test_a_drain_between_looks_is_not_cut_when_their_time_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it has taken out of the buffers would be lost."""
+    session, read = Session.__new__(Session), bytearray(8)
+    session._drained_s = 0.0
+    found: list[bytes | None] = []
+    with ProcessMemory(Pid(os.getpid())) as memory:
+        monkeypatch.setattr(Session, "_drain", lambda _: found.append(memory.read(id(read), 8)))
+        with reads_until(lambda: True):
+            session._drain_when_due()
+            with pytest.raises(TimeIsOverError):
+                memory.read(id(read), 8)
+    assert found[0] is not None
