@@ -40,7 +40,7 @@ from bpfprof.model.now import ANSWER, OF_THREADS, ON_CPU, READY, WAITING, Proces
 from bpfprof.model.samples import WAIT_DTYPE
 from bpfprof.model.states import reason_text
 from bpfprof.proc import tasks
-from bpfprof.proc.cgroups import Freezers
+from bpfprof.proc.cgroups import freezers
 from bpfprof.proc.last_run import seconds_since_run
 from bpfprof.proc.memory import MemoryAtOnce
 from bpfprof.proc.privilege import OTHER_USERS, how_to_get, missing, why_unreadable
@@ -272,7 +272,7 @@ class _Threads:
         return {tid for tid, spent_ns in before.items() if tasks.on_cpu_ns(self._process.pid, tid) > spent_ns}
 
     def _reasons(self, stacks: list[ThreadStack]) -> list[str]:
-        rows, is_frozen = np.zeros(len(stacks), WAIT_DTYPE), Freezers().have_frozen(self._process.pid)
+        rows, is_frozen = np.zeros(len(stacks), WAIT_DTYPE), freezers().have_frozen(self._process.pid)
         rows["syscall"] = -1
         for index, stack in enumerate(stacks):
             rows["task_state"][index] = task_state(stack.status, is_frozen)

@@ -31,7 +31,7 @@ from bpfprof.model.ids import Pid, Tid
 from bpfprof.model.samples import NO_FILE
 from bpfprof.model.statuses import Status
 from bpfprof.proc import tasks
-from bpfprof.proc.cgroups import Freezers
+from bpfprof.proc.cgroups import freezers
 from bpfprof.proc.memory import Memory, MemoryAtOnce, ProcessMemory
 from bpfprof.proc.tasks import BlockedSyscall, ThreadStatus
 from bpfprof.unwind.interpret import Registers, Rule, Stop, walk_by
@@ -210,7 +210,6 @@ class Sleeps:
         self._threads = threads
         self._stacks = stacks
         self._natives = natives
-        self._freezers = Freezers()
 
     def look_at(
         self,
@@ -228,7 +227,7 @@ class Sleeps:
     def _look_at_threads(
         self, process: Process, tids: Sequence[Tid], meanwhile: Callable[[], object], is_over: Callable[[], bool]
     ) -> None:
-        states, is_frozen = python_states(process), self._freezers.have_frozen(process.pid)
+        states, is_frozen = python_states(process), freezers().have_frozen(process.pid)
         for number, tid in enumerate(tids, 1):
             if number % _LOOKS_TOGETHER == 0:
                 meanwhile()

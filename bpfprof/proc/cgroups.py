@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Iterator
+from functools import lru_cache
 
 from bpfprof.dataclass import dataclass
 from bpfprof.errors import TargetError
@@ -91,6 +92,12 @@ class Freezers:
                 if b"frozen 1" in told or _read(os.path.join(directory, "freezer.state"), 16).strip() == b"FROZEN":
                     return True
         return False
+
+
+@lru_cache(1)
+def freezers() -> Freezers:
+    """Those of this machine: on some, to read where they are takes long."""
+    return Freezers()
 
 
 def find_cgroup(text: str) -> list[Cgroup]:

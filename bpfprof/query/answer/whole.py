@@ -13,7 +13,7 @@ from bpfprof.model.profile import Profile
 from bpfprof.model.rows import picked
 from bpfprof.query.steps.critical_path import CriticalPath
 from bpfprof.query.threads.roles import Role, roles_of
-from bpfprof.query.work.shares import HANDED, IDLE
+from bpfprof.query.work.shares import GPU, HANDED, IDLE
 from bpfprof.query.work.table import Work
 
 _COUNTS = 0.25  # of how busy the busiest role is: threads of one that is less so don't count
@@ -72,7 +72,9 @@ def whole_of(profile: Profile, work: Work, path: CriticalPath | None) -> Whole:
         return _of_loops(profile, work, path, roles)
     working = [role for role in roles if _working_ns(role)]
     # Who serves nobody may be on a CPU all the same: a pool that spins for work, a driver's thread that polls.
-    working = [role for role in working if not work.serve_nobody[role.threads].all()] or working
+    working = [
+        role for role in working if not (work.serve_nobody[role.threads].all() and _is_kept_busy(role))
+    ] or working
     largest_ns = max((_working_ns(role) for role in working), default=0)
     busiest = max((_part(role) for role in working if _working_ns(role) >= _MUCH * largest_ns), default=0.0)
     in_python = _in_python(work)
@@ -138,6 +140,11 @@ def _only(role: Role, threads: tuple[int, ...]) -> Role:
 
 def _working_ns(role: Role) -> int:
     return sum(ns for share, ns in role.shares.items() if share < IDLE)
+
+
+def _is_kept_busy(role: Role) -> bool:
+    """And does not wait for a device that it has given work, as a server in C does that nobody is known to wait for."""
+    return 2 * role.shares.get(GPU, 0) < _working_ns(role)
 
 
 def _part(role: Role) -> float:

@@ -13,7 +13,7 @@ import numpy as np
 
 from bpfprof import array_types as npt
 from bpfprof.dataclass import dataclass
-from bpfprof.known.frameworks import DRIVERS, PLUGINS
+from bpfprof.known.frameworks import PLUGINS
 from bpfprof.known.services import LISTENING
 from bpfprof.model.frames import FrameKind
 from bpfprof.model.grouping import sums_by
@@ -102,14 +102,17 @@ class SpanFacts:
 
     @cached_property
     def for_device(self) -> Bools:
-        """Calls that wait for a device; XLA's front waits so for its own threads, where its process drives none."""
-        frames, found = self.stack_frames, self.waiting.for_device[self.stack]
+        """Calls that wait for a device. XLA's front waits so for its own threads, where these compute on CPUs."""
+        found = self.waiting.for_device[self.stack]
         in_front = self.waiting.in_xla[self.stack] & found
         if not in_front.any():
             return found
-        files = (frame.file.rpartition("/")[2] for frame in frames.frames)
-        drives = frames.have([bool(DRIVERS.match(name) or PLUGINS.match(name)) for name in files])
-        return np.asarray(found & ~(in_front & ~np.isin(self.pids, self.pids[drives[self.stack]])))
+        frames = self.stack_frames
+        computes = frames.have([frame.name.startswith("xla::cpu::") for frame in frames.frames])
+        drives = frames.have([bool(PLUGINS.match(frame.file.rpartition("/")[2])) for frame in frames.frames])
+        drives |= (self.waiting.of_device > 0) & ~self.waiting.in_xla
+        by_cpus, by_devices = (np.isin(self.pids, self.pids[each[self.stack]]) for each in (computes, drives))
+        return np.asarray(found & ~(in_front & by_cpus & ~by_devices))
 
     @cached_property
     def in_python(self) -> Bools:
@@ -172,6 +175,21 @@ def _of_handler(facts: SpanFacts) -> Bools:
     return facts.waits & facts.stack_frames.pass_through(HANDLERS)[facts.stack]
 
 
+def _takes_turns(facts: SpanFacts) -> Bools:
+    """In the accept of a server, or in C alone: in a handler the same function is for any lock."""
+    frames = facts.stack_frames
+    is_turn = frames.in_functions(TAKES_TURNS) & (frames.in_functions(("wsgi_req_accept",)) | ~facts.in_python)
+    return facts.waits & is_turn[facts.stack]
+
+
+def _reads_for_itself(facts: SpanFacts) -> Bools:
+    """A daemon that looks at a device, and no thread with Python waits for what it reads."""
+    is_beside = are_beside_python(facts.profile, facts.spans, facts.stack_frames)
+    awaited = facts.ended_by[facts.by_another & facts.in_python[facts.stack]]
+    pids = facts.pid_of_thread[np.unique(awaited)]
+    return facts.waits & is_beside[facts.thread] & ~np.isin(facts.pids, pids)
+
+
 def _asks_device(facts: SpanFacts) -> Bools:
     asks = facts.on_cpu & facts.waiting.queries[facts.stack]
     if not asks.any():
@@ -217,7 +235,7 @@ RULES = (
         "one of several that accept waits for its turn",
         (LOCK, HANDED),
         IDLE,
-        lambda facts: facts.waits & facts.stack_frames.in_functions(TAKES_TURNS)[facts.stack],
+        _takes_turns,
     ),
     Rule(
         "the time of a poll ran out",
@@ -255,10 +273,11 @@ RULES = (
     ),
     Rule(
         "a process without Python beside one with it, or a kernel thread",
-        (LOCK, NET, DEVICE, SLEEP, CHILD, OTHER),
+        (LOCK, NET, SLEEP, CHILD, OTHER),
         IDLE,
         lambda facts: facts.waits & are_beside_python(facts.profile, facts.spans, facts.stack_frames)[facts.thread],
     ),
+    Rule("a process without Python beside one with it looks at a device", (DEVICE,), IDLE, _reads_for_itself),
 )
 
 

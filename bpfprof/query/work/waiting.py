@@ -70,8 +70,8 @@ class StackWaits:
     @cached_property
     def in_xla(self) -> Bools:
         """Whether each stack's call of a device is one of XLA's own, which asks any kind of device, and the CPU."""
-        frames = self._stack_frames.frames
-        return np.array([*(bool(XLA.match(frame.file)) for frame in frames), False], np.bool_)[self.device_frame]
+        names = (frame.file.rpartition("/")[2] for frame in self._stack_frames.frames)
+        return np.array([*(bool(XLA.match(name)) for name in names), False], np.bool_)[self.device_frame]
 
     @cached_property
     def launches(self) -> Bools:

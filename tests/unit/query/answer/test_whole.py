@@ -105,3 +105,15 @@ def test_a_team_that_the_main_thread_waits_for_in_a_barrier_has_a_say() -> None:
         made.spend(main, ON_CPU, 10 * MS, [python("solve", line=12), barrier])
         made.spend(worker, ON_CPU, 10 * MS, [native("start_thread", LIBC), barrier])
     assert told(made.build()).bound == "spin"
+
+
+def test_a_server_in_c_that_waits_for_a_gpu_has_a_say() -> None:
+    """Nobody of Python is known to wait for it, and it hardly computes."""
+    made, cuda = ProfileBuilder(), "/usr/lib/libcuda.so.580.1"
+    main, server = made.thread(100), made.thread(101, "server")
+    for _ in range(100):
+        made.spend(main, ON_CPU, MS, [python("ticks", line=12)])
+        made.wait(main, 19 * MS, [python("ticks", line=12), wait("sleep")])
+        made.spend(server, ON_CPU, MS, [native("serve", "/srv/libserve.so")])
+        made.spend(server, ON_CPU, 19 * MS, [native("serve", "/srv/libserve.so"), native("cuStreamSynchronize", cuda)])
+    assert told(made.build()).bound == "gpu"

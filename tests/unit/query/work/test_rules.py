@@ -95,6 +95,10 @@ CASES: dict[str, tuple[Callable[[], Profile], str]] = {
         lambda: waits([native("read_line", "/bin/bash"), wait("net")]),
         "idle",
     ),
+    "a process without Python beside one with it looks at a device": (
+        lambda: waits([native("read", LIBC), wait("device")]),
+        "idle",
+    ),
 }
 
 
@@ -122,16 +126,56 @@ def last_span(profile: Profile, without: str = "") -> str:
     return WORDS.get(share) or SHARES[share]
 
 
-@pytest.mark.parametrize("is_driven", [True, False])
-def test_what_xla_waits_for_is_a_device_where_its_process_drives_one(is_driven: bool) -> None:
-    """Without one its own threads compute. The frame that tells is of another stack, and another thread."""
-    front = "/v/site-packages/jaxlib/libjax_common.so"
+PLUGIN = native("xla::PjRtStreamExecutorClient::Run", "/v/jax_plugins/xla_cuda12/xla_cuda_plugin.so")
+ON_CPUS = native("xla::cpu::DotThunk::Execute", "/v/site-packages/jaxlib/libjax_common.so")
+LOOKS_FOR_A_GPU = native("cuInit", CUDA)
+
+
+@pytest.mark.parametrize(
+    ("does", "elsewhere", "share"),
+    [
+        ([ON_CPUS], [], "lock"),
+        ([ON_CPUS], [PLUGIN], "lock"),
+        ([ON_CPUS, LOOKS_FOR_A_GPU], [], "lock"),
+        ([ON_CPUS, PLUGIN], [], "gpu"),
+        ([ON_CPUS, native("cuLaunchKernel", CUDA)], [], "gpu"),
+        ([], [ON_CPUS], "gpu"),  # not known: of a part of the threads, or of waits alone
+    ],
+)
+def test_xla_waits_for_its_own_threads_where_these_compute_on_cpus(
+    does: list[Frame], elsewhere: list[Frame], share: str
+) -> None:
+    """What tells is of another stack, and another thread of the process."""
     made = ProfileBuilder()
     main, worker, other = made.thread(100), made.thread(101, "tf_XLAEigen"), made.thread(300, pid=300)
-    made.wait(main, 100 * MS, [MAIN, native("jax::PyArray::BlockUntilReady() const", front), wait("lock")])
-    compute = [native("xla::PjRtStreamExecutorClient::Run", "/v/jax_plugins/xla_cuda12/xla_cuda_plugin.so")]
-    made.spend(worker if is_driven else other, ON_CPU, 100 * MS, compute)
-    assert (last_span(made.build()) == "gpu") is is_driven
+    front = native("jax::PyArray::BlockUntilReady() const", "/v/site-packages/jaxlib/libjax_common.so")
+    made.wait(main, 100 * MS, [MAIN, front, wait("lock")])
+    for thread, frames in ((worker, does), (other, elsewhere)):
+        for frame in frames:
+            made.spend(thread, ON_CPU, 100 * MS, [frame])
+    assert last_span(made.build()) == share
+
+
+def test_what_stands_in_a_folder_of_that_name_is_not_xla() -> None:
+    made = ProfileBuilder()
+    main, worker = made.thread(100), made.thread(101)
+    made.spend(worker, ON_CPU, 100 * MS, [ON_CPUS])
+    made.wait(main, 100 * MS, [MAIN, native("musaStreamSynchronize", "/home/u/jax-env/libmusart.so"), wait("device")])
+    assert last_span(made.build()) == "gpu"
+
+
+@pytest.mark.parametrize(("with_python", "share"), [(True, "lock"), (False, "idle")])
+def test_the_same_function_is_for_any_lock_in_a_handler(with_python: bool, share: str) -> None:
+    stack = [*[MAIN] * with_python, native("apr_proc_mutex_lock", "/usr/lib/libapr-1.so.0"), wait("lock")]
+    assert last_span(waits(stack)) == share
+
+
+def test_a_daemon_that_python_waits_for_is_not_idle_while_it_asks_a_device() -> None:
+    made = ProfileBuilder()
+    daemon, program = made.thread(650, "camd", pid=650, process="camd"), made.thread(100)
+    made.wait(daemon, 100 * MS, [native("grab", "/usr/bin/camd"), native("ioctl", LIBC), wait("device")])
+    made.wait(program, 100 * MS, [MAIN, wait("net")], waker=made.thread_waker(daemon))
+    assert last_span(made.build()) == "device"
 
 
 @pytest.mark.parametrize("reason", ["device", "sleep", "net", "lock"])
