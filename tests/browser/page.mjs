@@ -1,7 +1,7 @@
 // Opens the HTML page of a profile in headless Chromium and uses it as a person would.
 //
 // node page.mjs CHROMIUM KIND FILE [EXPECTED]: kind is "use" (every interaction; EXPECTED: JSON of totals in
-// nanoseconds), "opens" (it opens without an error), "threads" (each of many is shown), "locks" (each has its name and its holders), "gil" (who held it), "changes" and
+// nanoseconds), "opens" (it opens without an error), "threads" (each of many is shown), "locks" (each has its name and its holders), "gil" (who held it), "gils" (those of two processes), "changes" and
 // "look-changes" (the page of two recordings), "look" (contrast, axe, phone, print) or "speed".
 // Prints one problem a line and exits with 1, or prints "ok" and exits with 0; lines that begin with # are figures.
 import fs from "node:fs";
@@ -463,9 +463,26 @@ async function gil(page) {
   expect((await page.locator("#details .where").textContent()).startsWith("other ("), "a click does not lead to who held it");
   await page.click("#tab-gil");
   const held = await page.locator("#panel-gil .holds").textContent();
-  expect(held.startsWith("Seen held 10 times: median 10.0 ms, p99 10.0 ms, longest 30.0 ms"), `it says: ${held}`);
+  expect(held.startsWith("The GIL was seen held 10 times: median 10.0 ms, p99 10.0 ms, longest 30.0 ms"), `it says: ${held}`);
   const cells = await page.locator("#panel-gil tbody").first().locator("tr").allTextContents();
   expect(cells.join() === "one70.0 ms–70.0 ms,other–50.0 ms50.0 ms", `who waited for whom: ${cells}`);
+}
+
+// Each process has a GIL of its own.
+async function gils(page) {
+  const rows = await page.evaluate(() => {
+    const { timeline } = window.bpfprof.page;
+    const area = timeline.canvas.getBoundingClientRect();
+    return timeline.shown.slice(0, 3).map(({ name }, i) => ({ name, x: area.left + timeline.left + 100, y: area.top + 16 * i + 8 }));
+  });
+  expect(rows.slice(0, 2).map(({ name }) => name).join() === "GIL python (102),GIL python (101)" && !rows[2].name.startsWith("GIL"), `the rows are ${rows.map(({ name }) => name)}`);
+  for (const [i, name] of ["second", "first"].entries()) {
+    await page.mouse.move(rows[i].x, rows[i].y);
+    expect((await told(page)).startsWith(`${name}  ·  `), `over ${rows[i].name} it says ${await told(page)}`);
+  }
+  await page.click("#tab-gil");
+  const held = await page.locator("#panel-gil .holds").textContent();
+  expect(held.startsWith("The GILs of 2 processes were seen held 2 times: "), `it says: ${held}`);
 }
 
 // The page of two recordings.
@@ -641,6 +658,7 @@ try {
     if (kind === "use") for (const step of [totalsAreThose, zoomAndGoBack, searchIt, brush, movedSums, steps, tabsAndKeys, kindsOfTime, searchMore, moments, stacksAreThose, otherTrees, restOfThePage]) await step(page);
     else if (kind === "threads") for (const step of [stacksAreThose, eachThread]) await step(page);
     else if (kind === "gil") await gil(page);
+    else if (kind === "gils") await gils(page);
     else if (kind === "locks") await locks(page);
     else if (kind === "changes") await changes(page);
     else for (const tab of TABS) await page.keyboard.press(String(TABS.indexOf(tab) + 1));

@@ -146,6 +146,19 @@ def test_who_held_the_gil_is_a_row_and_how_long_is_told(tmp_path: Path) -> None:
     assert problems("gil", render_page(gil_profile(), RenderOptions()), tmp_path) == []
 
 
+def two_gils_profile() -> Profile:
+    """Two processes that hold theirs at the same time."""
+    made = ProfileBuilder(info=RecordingInfo(duration_ns=120 * MS))
+    for number, name in enumerate(("first", "second"), 1):
+        thread = made.thread(number, name, pid=100 + number)
+        made.spend(thread, ON_CPU, (50 + 30 * number) * MS, [python("spin")], flags=SpanFlag.HOLDS_GIL)
+    return made.build()
+
+
+def test_each_process_has_a_row_of_its_gil(tmp_path: Path) -> None:
+    assert problems("gils", render_page(two_gils_profile(), RenderOptions()), tmp_path) == []
+
+
 def waits_beside_little_profile() -> Profile:
     """A function that waits for seconds, and calls for microseconds: of others, too."""
     made = ProfileBuilder()

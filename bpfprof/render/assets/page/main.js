@@ -265,7 +265,7 @@ class Page {
     const close = make("button", { type: "button", onclick: () => byId("help").close() }, "Close");
     const keys = KEYS.map(([key, what]) => make("tr", {}, make("th", { scope: "row" }, make("kbd", {}, key)), make("td", {}, what)));
     const looks = this.recording.looks.slice(0, 5).map((look) => dressed(look, make("li", {}, { own: "your own code", library: "libraries", stdlib: "standard library", native: "native", kernel: "kernel" }[look])));
-    byId("help").append(make("h2", {}, "Keys"), make("table", {}, make("tbody", {}, ...keys)), make("h2", {}, "Colours of frames"), make("ul", { class: "looks" }, ...looks), make("p", {}, "Shift and the wheel over the timeline zoom its chosen part; a double click chooses all. A click on a name there shows only these threads. The row GIL shows who held it, in the colour that stands beside the name."), close);
+    byId("help").append(make("h2", {}, "Keys"), make("table", {}, make("tbody", {}, ...keys)), make("h2", {}, "Colours of frames"), make("ul", { class: "looks" }, ...looks), make("p", {}, "Shift and the wheel over the timeline zoom its chosen part; a double click chooses all. A click on a name there shows only these threads. The row GIL shows who held it, in the colour that stands beside the name; each process has one of its own, and of many those that were held longest are shown."), close);
     byId("help-open").addEventListener("click", () => byId("help").showModal());
   }
 

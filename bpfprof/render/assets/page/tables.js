@@ -168,13 +168,16 @@ export function gilPanel(recording, filter) {
 
 // How long the GIL was held at a time; where alike spans are one it is not known.
 function holds(recording, filter) {
-  const lengths = recording.bucket_ns ? [] : holdLengths(recording, filter).sort((one, other) => one - other);
+  if (recording.bucket_ns) return null;
+  const { lengths, processes } = holdLengths(recording, filter);
   if (!lengths.length) return null;
+  lengths.sort((one, other) => one - other);
   const at = (part) => lengths[Math.floor(part * (lengths.length - 1))];
   const exponents = lengths.map((ns) => Math.floor(Math.log2(ns)));
   const buckets = new Array(exponents.at(-1) - exponents[0] + 1).fill(0);
   for (const exponent of exponents) buckets[exponent - exponents[0]]++;
-  const told = `Seen held ${counted(lengths.length, "time")}: median ${time(at(0.5))}, p99 ${time(at(0.99))}, longest ${time(at(1))}`;
+  const whose = processes.size > 1 ? `The GILs of ${counted(processes.size, "process", "processes")} were` : "The GIL was";
+  const told = `${whose} seen held ${counted(lengths.length, "time")}: median ${time(at(0.5))}, p99 ${time(at(0.99))}, longest ${time(at(1))}`;
   return make("p", { class: "holds" }, `${told}  `, histogram([0, ...buckets]));
 }
 

@@ -1,6 +1,6 @@
 // The timeline: a row a thread, or a group of threads that can be opened; drag to choose a part of the time.
 import { byId, counted, time } from "./dom.js";
-import { holderAt, holderColumns, holdingGroups, tint } from "./gil.js";
+import { gilsOf, holderAt, holderColumns, tint } from "./gil.js";
 import { dark, ink, isInked, kindColors, rgb } from "./look.js";
 import { change, view } from "./view.js";
 
@@ -20,7 +20,8 @@ export class Timeline {
     this.picture = document.createElement("canvas");
     this.members = recording.groups.map(() => []);
     recording.threads.forEach((thread, i) => this.members[thread.group].push(i));
-    this.holding = holdingGroups(recording);
+    this.gils = gilsOf(recording);
+    this.holding = new Set(this.gils.flatMap(({ groups }) => [...groups]));
     this.listen();
   }
 
@@ -30,7 +31,7 @@ export class Timeline {
   }
 
   rows() {
-    const found = this.holding.size ? [{ name: "GIL", threads: [], group: -1, isGil: true }] : [];
+    const found = this.gils.map((gil) => ({ name: gil.name, threads: [], group: -1, gil }));
     this.members.forEach((threads, group) => {
       const isOpen = threads.length > 1 && this.open.has(group);
       found.push({ name: this.recording.groups[group], threads, group, folded: threads.length > 1, isOpen });
@@ -64,17 +65,18 @@ export class Timeline {
     const context = this.picture.getContext("2d");
     const colors = this.recording.kinds.map((kind) => kindColors(kind).map(rgb));
     this.shown.forEach((row, number) => {
-      if (row.isGil) return this.paintHolders(context, columns, band, Math.round(scale));
+      const top = Math.round((number * ROW + 1) * scale);
+      if (row.gil) return this.paintHolders(context, row.gil, columns, band, top);
       const shares = this.shares(row.threads, columns);
       const image = context.createImageData(columns, band);
       this.paintRow(image, shares, row.threads.length, colors, scale);
-      context.putImageData(image, 0, Math.round((number * ROW + 1) * scale));
+      context.putImageData(image, 0, top);
     });
   }
 
-  // The colours of those that held the GIL stand beside their names, too.
-  paintHolders(context, columns, band, top) {
-    holderColumns(this.recording, columns).forEach((group, x) => {
+  // The colours of those that held a GIL stand beside their names, too.
+  paintHolders(context, gil, columns, band, top) {
+    holderColumns(this.recording, gil.threads, columns).forEach((group, x) => {
       if (group < 0) return;
       context.fillStyle = tint(group);
       context.fillRect(x, top, 1, band);
@@ -255,7 +257,7 @@ export class Timeline {
 
   click(x, y) {
     const row = this.shown[Math.floor(y / ROW)];
-    if (!row || (row.isGil && x < this.left)) return;
+    if (!row || (row.gil && x < this.left)) return;
     if (x < this.left) {
       if (row.folded && x < 16) {
         this.open.has(row.group) ? this.open.delete(row.group) : this.open.add(row.group);
@@ -271,7 +273,7 @@ export class Timeline {
 
   // [thread, span] of a row at x; of several threads none.
   momentAt(row, x) {
-    if (row.isGil) return holderAt(this.recording, this.nsOf(x)) ?? [-1, -1];
+    if (row.gil) return holderAt(this.recording, row.gil.threads, this.nsOf(x)) ?? [-1, -1];
     const [thread] = row.threads;
     return row.threads.length === 1 ? [thread, this.spanAt(thread, x)] : [-1, -1];
   }
