@@ -44,6 +44,10 @@ const PARTS = {
     const recording = await recordingOf(PROCESSES, HOLDS.filter(([thread]) => thread < 2));
     assert.deepEqual(gilsOf(recording).map(({ name }) => name), ["GIL"]);
   },
+  async "no GIL where time and what it was spent in are apart"() {
+    const { gilsOf } = await module("page/gil.js");
+    assert.deepEqual(gilsOf(await recordingOf(PROCESSES, HOLDS, { is_apart: true })), []);
+  },
   async "GILs of many processes"() {
     const { gilsOf } = await module("page/gil.js");
     const many = [...Array(9).keys()];

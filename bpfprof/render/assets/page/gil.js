@@ -8,8 +8,10 @@ const isHeld = ({ flags, duration }, span) => (flags[span] & BITS.holdsGil) !== 
 const MOST_GILS = 4;
 
 // Each process has a GIL of its own. Of those that were held the ones held longest: what to call each, the threads of its
-// process, and the groups of those that held it.
+// process, and the groups of those that held it. None where time and what it was spent in are apart: of short times it is
+// not known there who held one.
 export function gilsOf(recording) {
+  if (recording.is_apart) return [];
   const held = new Map();
   recording.eachSpan(null, null, (span, thread) => {
     if (!isHeld(recording, span)) return;
