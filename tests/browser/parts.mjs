@@ -54,6 +54,11 @@ const PARTS = {
     const recording = await recordingOf(many.map((pid) => ({ pid, process: "python", group: 0 })), many.map((thread) => [thread, 0, 10 + thread, HELD]));
     assert.deepEqual(gilsOf(recording).map(({ name }) => name), [8, 7, 6, 5].map((pid) => `GIL python (${pid})`));
   },
+  async "the lock that a wait is for"() {
+    const { waitedLock } = await module("page/details.js");
+    const numbers = ["waiting: lock #1, taken in audit (app.py:30)", "waiting: file-lock #12", "waiting: lock", "woken by thread worker #1", "waiting: disk, woken by #3"].map(waitedLock);
+    assert.deepEqual(numbers, [1, 12, 0, 0, 0]);
+  },
 };
 
 await PARTS[process.argv[2]]();

@@ -6,6 +6,9 @@ import { change, view } from "./view.js";
 const MOST = 6;
 const AROUND = 5; // lines of source
 
+// The number of the lock that a wait is for, by its name; 0: there is none, or it is no wait.
+export const waitedLock = (name) => Number(/^waiting: [\w-]+ #(\d+)/.exec(name)?.[1] ?? 0);
+
 export class Details {
   constructor(recording, sums, flame) {
     this.recording = recording;
@@ -113,7 +116,7 @@ export class Details {
   // Of a wait for a lock who held that meanwhile, in the whole recording.
   holders(frame) {
     const { frames, labels, locks } = this.recording;
-    const number = frames.mark[frame] >= 0 && Number(/ #(\d+)/.exec(frames.name[frame])?.[1]);
+    const number = frames.mark[frame] >= 0 && waitedLock(frames.name[frame]);
     const lock = number && locks.find((known) => known.number === number);
     if (!lock || !lock.holders.length) return null;
     const rows = lock.holders.map(([who, at, ns]) => make("li", {}, make("span", { class: "name" }, at >= 0 ? `${who} in ${labels[at]}` : who), make("span", { class: "number" }, percent(ns, lock.ns))));
