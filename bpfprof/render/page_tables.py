@@ -262,7 +262,7 @@ def _quality(profile: Profile) -> dict[str, Any]:
 
 
 def page_files(profile: Profile, options: RenderOptions, owners: npt.NDArray[np.generic]) -> list[dict[str, Any]]:
-    """For each file of Python frames its whole path, and its text or why there is none.
+    """For each file of Python frames its whole path, and its text or why there is none; exact: the path is as it was.
 
     owners: places in Profile.frames whose files' text is worth most, most first.
     """
@@ -275,6 +275,7 @@ def page_files(profile: Profile, options: RenderOptions, owners: npt.NDArray[np.
     found = []
     for path in paths:
         text, why = read.get(path, ("", missing))
-        entry = {"file": number[path], "path": printable(path), "own": own[path]}
+        shown = printable(path)
+        entry = {"file": number[path], "path": shown, "exact": shown == path, "own": own[path]}
         found.append({**entry, "lines": text.split("\n") if text else [], "why": why})
     return found

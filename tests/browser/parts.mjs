@@ -59,6 +59,14 @@ const PARTS = {
     const numbers = ["waiting: lock #1, taken in audit (app.py:30)", "waiting: file-lock #12", "waiting: lock", "woken by thread worker #1", "waiting: disk, woken by #3"].map(waitedLock);
     assert.deepEqual(numbers, [1, 12, 0, 0, 0]);
   },
+  async "what an editor is asked for"() {
+    const { editorAddress } = await module("page/details.js");
+    const address = (path, exact = true) => editorAddress({ path, exact }, 7);
+    assert.equal(address("/srv/my app/what?#1.py"), "vscode://file/srv/my%20app/what%3F%231.py:7");
+    assert.equal(editorAddress({ path: "/a.py", exact: true }, 0), "vscode://file/a.py:1");
+    for (const path of ["//host/share/a.py", "/\\host/a.py", "/", "a.py", "<string>", ""]) assert.equal(address(path), "");
+    assert.equal(address("/srv/a?b.py", false), "");
+  },
 };
 
 await PARTS[process.argv[2]]();

@@ -9,6 +9,13 @@ const AROUND = 5; // lines of source
 // The number of the lock that a wait is for, by its name; 0: there is none, or it is no wait.
 export const waitedLock = (name) => Number(/^waiting: [\w-]+ #(\d+)/.exec(name)?.[1] ?? 0);
 
+// For editors that take such addresses: VS Code and those made of it. "" of what is no path of this system: one that begins
+// with two slashes may be of a share on another host.
+export function editorAddress({ path, exact }, line) {
+  if (!exact || !/^\/[^/\\]/.test(path)) return "";
+  return `vscode://file${path.split("/").map(encodeURIComponent).join("/")}:${line || 1}`;
+}
+
 export class Details {
   constructor(recording, sums, flame) {
     this.recording = recording;
@@ -142,11 +149,11 @@ export class Details {
     return make("section", { class: "copy" }, button("Copy name", () => this.recording.labels[frame]), stack, button("Copy link", () => location.href), this.editorLink(frame));
   }
 
-  // For editors that take such addresses: VS Code and those made of it.
   editorLink(frame) {
     const { files, frames } = this.recording;
-    const path = files.find((known) => known.file === frames.file[frame])?.path ?? "";
-    return path.startsWith("/") && make("a", { href: `vscode://file${encodeURI(path)}:${frames.line[frame] || 1}` }, "Open in editor");
+    const file = files.find((known) => known.file === frames.file[frame]);
+    const address = file && editorAddress(file, frames.line[frame]);
+    return address ? make("a", { href: address }, "Open in editor") : null;
   }
 
   copyCurrent() {
