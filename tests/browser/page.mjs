@@ -340,6 +340,10 @@ async function restOfThePage(page) {
   const line = await number.textContent();
   await number.click();
   expect((await page.locator("#details .where").textContent()).endsWith(`:${line}`) && (await page.locator("#details h3").allTextContents()).includes("Callers"), `line ${line} does not lead to its callers`);
+  await page.keyboard.press("c");
+  const shown = await page.locator("#details h2").textContent();
+  const copied = await page.waitForFunction(async (name) => (await navigator.clipboard.readText()).startsWith(`${name} (`), shown, { timeout: 20_000 }).catch(() => null);
+  expect(copied, `c does not copy ${shown}, which a line led to`);
   const editor = await page.locator("#details .copy a").getAttribute("href");
   expect(new RegExp(`^vscode://file/.*\\.py:${line}$`).test(editor), `the editor is asked for ${editor}`);
   const code = page.locator("#panel-source .lines-of-code");

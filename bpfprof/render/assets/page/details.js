@@ -30,7 +30,7 @@ export class Details {
   }
 
   show(...parts) {
-    this.copied = null;
+    this.copied = -1; // the frame whose name `c` copies, where it is not the one of the flame graph
     this.shownNode = -1;
     this.box.replaceChildren(...parts.filter(Boolean));
   }
@@ -80,7 +80,7 @@ export class Details {
       this.source(frame),
       this.copyButtons(node, frame),
     );
-    this.copied = { node, frame };
+    this.copied = frame;
   }
 
   ownOf(wanted) {
@@ -157,8 +157,8 @@ export class Details {
   }
 
   copyCurrent() {
-    const node = this.copied?.node ?? this.flame.current;
-    this.copy(this.recording.labelOf(node));
+    const { labels } = this.recording;
+    this.copy(this.copied >= 0 ? labels[this.copied] : this.recording.labelOf(this.flame.current));
   }
 
   copy(text) {
