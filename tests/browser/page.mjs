@@ -344,6 +344,12 @@ async function restOfThePage(page) {
   const shown = await page.locator("#details h2").textContent();
   const copied = await page.waitForFunction(async (name) => (await navigator.clipboard.readText()).startsWith(`${name} (`), shown, { timeout: 20_000 }).catch(() => null);
   expect(copied, `c does not copy ${shown}, which a line led to`);
+  const figures = () => page.locator("#details .figures").textContent();
+  const inAll = await figures();
+  await page.click("#mode-cpu");
+  const inCpu = await figures();
+  await page.click("#mode-all");
+  expect(inCpu !== inAll && (await figures()) === inAll, `on a CPU the line has ${inCpu}, of all: ${inAll}, and then ${await figures()}`);
   const editor = await page.locator("#details .copy a").getAttribute("href");
   expect(new RegExp(`^vscode://file/.*\\.py:${line}$`).test(editor), `the editor is asked for ${editor}`);
   const code = page.locator("#panel-source .lines-of-code");

@@ -24,9 +24,15 @@ export class Details {
     this.box = byId("details");
   }
 
-  // What is shown of a node again, after other time was chosen.
+  // What is shown of a node, or of a frame wherever it is, again, after other time was chosen.
   refresh() {
     if (this.shownNode >= 0) this.node(this.shownNode);
+    else if (this.copied >= 0) this.frame(0, this.copied);
+  }
+
+  // Where they stand below all else, as on a phone.
+  scrollTo() {
+    if (matchMedia("(max-width: 900px)").matches) this.box.scrollIntoView();
   }
 
   show(...parts) {

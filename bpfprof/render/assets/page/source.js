@@ -65,7 +65,11 @@ function page(recording, file, details) {
 function sourceLine(file, number, most, details) {
   const times = file.times.get(number);
   const shown = (ns) => make("span", { class: "number" }, ns ? time(ns) : "");
-  const at = () => make("button", { type: "button", class: "link", title: "Callers and callees", onclick: () => details.frame(0, times[3]) }, number ? String(number) : "?");
+  const show = () => {
+    details.frame(0, times[3]);
+    details.scrollTo();
+  };
+  const at = () => make("button", { type: "button", class: "link", title: "Callers and callees", onclick: show }, number ? String(number) : "?");
   const line = make("div", { class: times ? "line hot" : "line" }, ...(times ?? [0, 0, 0]).slice(0, 3).map(shown), make("span", { class: "at" }, times ? at() : String(number)), make("span", { class: "text" }, file.stored[number - 1] ?? ""));
   if (times) line.style.setProperty("--heat", `${Math.max(4, Math.round((50 * (times[0] + times[1])) / most))}%`);
   return line;
