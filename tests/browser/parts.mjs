@@ -16,6 +16,25 @@ async function recordingOf(threads, spans, more = {}) {
   return Object.assign(Object.create(Recording.prototype), made);
 }
 
+// A chain of frames, the last of which takes all the time; at some of them a third goes to a frame of its own.
+async function graphOf(looks, branches) {
+  const parent = looks.map((_, i) => i - 1);
+  const value = [900];
+  for (let i = 1; i < looks.length; i++) value.push(branches.includes(i - 1) ? (value[i - 1] * 2) / 3 : value[i - 1]);
+  looks = [...looks];
+  for (const at of branches) {
+    parent.push(at);
+    value.push(value[at] / 3);
+    looks.push("library");
+  }
+  const zeros = () => new Uint8Array(parent.length);
+  globalThis.document = { getElementById: () => ({ textContent: JSON.stringify({ kind: "times", parent: [-1], plumbing: [0] }) }) };
+  const { Graph } = await module("svg/graph.js");
+  const made = { parent, value, looks, count: parent.length, own: value.map(() => 0), left: Array(parent.length).fill(0), level: new Int32Array(parent.length) };
+  for (const name of ["inside", "hidden", "folded", "visible", "hit"]) made[name] = zeros();
+  return Object.assign(Object.create(Graph.prototype), made, { runs: new Uint32Array(parent.length), runOf: new Int32Array(parent.length) });
+}
+
 const HELD = 2;
 const PROCESSES = [[7, 0], [7, 1], [8, 0], [9, 1]].map(([pid, group]) => ({ pid, process: "python", group }));
 // Two processes hold theirs at the same time; of the third no thread holds one.
@@ -66,6 +85,24 @@ const PARTS = {
     assert.equal(editorAddress({ path: "/a.py", exact: true }, 0), "vscode://file/a.py:1");
     for (const path of ["//host/share/a.py", "/\\host/a.py", "/", "a.py", "<string>", ""]) assert.equal(address(path), "");
     assert.equal(address("/srv/a?b.py", false), "");
+  },
+  // Each frame of a chain has the look and the share of its caller's time that are given; wanted: how many are drawn.
+  async "no more frames are folded than must be"() {
+    const folds = async (looks, rows, branches = []) => {
+      const graph = await graphOf(looks, branches);
+      graph.layOut({ zoom: 0, all: true, open: false, flip: false }, 13 * rows, 1000);
+      const found = [...graph.runs].flatMap((count, i) => (count ? [[i, count]] : []));
+      return [graph.depth, ...found];
+    };
+    const library = (count) => Array(count).fill("library");
+    assert.deepEqual(await folds(["base", ...library(51)], 52), [52]);
+    assert.deepEqual(await folds(["base", ...library(51)], 49), [49, [1, 4]]);
+    // Short runs are shown: only as much of the long one is folded as is missing.
+    assert.deepEqual(await folds(["base", ...library(4), "wait", ...library(20), "wait", ...library(4), "wait"], 28), [28, [6, 5]]);
+    // A frame that calls two that take time keeps them apart as long as there are others to fold.
+    assert.deepEqual(await folds(["base", ...library(10), "wait", ...library(10), "wait"], 20, [1, 2, 3, 4, 5, 6, 7, 8, 9]), [20, [12, 4]]);
+    // Below a level that has room nothing is folded.
+    assert.deepEqual(await folds(["base", ...library(10)], 4), [4, [1, 8]]);
   },
 };
 

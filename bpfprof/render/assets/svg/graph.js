@@ -11,7 +11,8 @@ const LEAST_CHARS = 3;
 const THIN_PX = 3;
 const PLUMBING_PART = 0.1; // code that starts and runs others is left out, unless so much of its time is its own
 const CHAIN_PARTS = [0.99, 0.9, 0.5, 0]; // of the time of a frame that is in one of those it calls: first it does nothing else
-// Looks of frames that are folded when there is no room for all levels, one group after the other.
+// Looks of frames that are folded when there is no room for all levels, one group after the other: first of those that do
+// nothing else, as who calls whom is seen without them.
 const FOLDED_FIRST = [["native", "inlined", "kernel", "base"], ["stdlib", "library"], ["own"]];
 const SHOWS = {
   times: { both: (d, i) => d.cpu[i] + d.wait[i], cpu: (d, i) => d.cpu[i], waits: (d, i) => d.wait[i] },
@@ -41,6 +42,7 @@ export class Graph {
     this.folded = new Uint8Array(this.count);
     this.visible = new Uint8Array(this.count);
     this.runs = new Uint32Array(this.count); // of the first of folded frames how many there are
+    this.runOf = new Int32Array(this.count); // the first of the folded frames that one is of
     this.hit = new Uint8Array(this.count);
     this.charWidth = this.measureChar();
   }
@@ -74,8 +76,12 @@ export class Graph {
     let depth = this.placeAll(zoom, least);
     const most = Math.max(Math.floor(avail / LEAST_ROW), 4);
     for (let step = 0; step < FOLDED_FIRST.length * CHAIN_PARTS.length && depth > most && !open; step++) {
-      const group = Math.floor(step / CHAIN_PARTS.length);
-      this.fold(zoom, new Set(FOLDED_FIRST.slice(0, group + 1).flat()), CHAIN_PARTS[step % CHAIN_PARTS.length]);
+      const group = step % FOLDED_FIRST.length;
+      this.fold(zoom, new Set(FOLDED_FIRST.slice(0, group + 1).flat()), CHAIN_PARTS[Math.floor(step / FOLDED_FIRST.length)]);
+      depth = this.placeAll(zoom, least);
+    }
+    if (this.folded.includes(1)) {
+      this.foldLess(zoom, least, most);
       depth = this.placeAll(zoom, least);
     }
     this.depth = depth;
@@ -86,10 +92,10 @@ export class Graph {
 
   // Frames below the zoomed one. A hidden one has no level; of folded ones only the first. Returns how many levels.
   placeAll(zoom, least) {
-    const { parent, value, left, level, inside, hidden, folded, visible, runs } = this;
+    const { parent, value, left, level, inside, hidden, folded, visible, runs, runOf } = this;
     const next = new Float64Array(this.count);
     const below = new Int32Array(this.count); // the level of what a frame calls
-    const run = new Int32Array(this.count).fill(-1); // the first of the folded frames that one is of
+    runOf.fill(-1);
     let depth = 1;
     visible.fill(0);
     runs.fill(0);
@@ -99,15 +105,15 @@ export class Graph {
       left[i] = next[i] = i === zoom ? 0 : next[above];
       if (i !== zoom) next[above] += value[i];
       level[i] = i === zoom ? 0 : below[above];
-      const follows = i !== zoom && folded[i] && run[above] >= 0;
+      const follows = i !== zoom && folded[i] && runOf[above] >= 0;
       if (hidden[i] || follows) {
         below[i] = below[above];
-        run[i] = run[above];
-        if (follows) runs[run[i]]++;
+        runOf[i] = runOf[above];
+        if (follows) runs[runOf[i]]++;
         continue;
       }
       below[i] = level[i] + 1;
-      if (folded[i]) runs[(run[i] = i)] = 1;
+      if (folded[i]) runs[(runOf[i] = i)] = 1;
       visible[i] = value[i] > 0 && value[i] >= least ? 1 : 0;
       if (visible[i]) depth = Math.max(depth, below[i]);
     }
@@ -132,6 +138,39 @@ export class Graph {
     for (let i = zoom + 1; i < this.count; i++) {
       if (inside[i]) folded[i] = !hidden[i] && can(i) && (can(shownParent[i]) || can(only[i])) ? 1 : 0;
     }
+  }
+
+  // Of what is folded as much is shown again as there is room for: first all of short runs, then of each run the inner frames.
+  foldLess(zoom, least, most) {
+    const { parent, level, inside, hidden, folded, visible, runs, runOf } = this;
+    const runOfAll = runOf.map((first, i) => (folded[i] ? first : -1));
+    const lengthOf = runs.slice();
+    const isRun = (i) => runOfAll[i] >= 0;
+    for (const length of [...new Set(lengthOf)].sort((one, other) => other - one)) {
+      for (let i = 0; i < this.count; i++) folded[i] = isRun(i) && lengthOf[runOfAll[i]] >= length ? 1 : 0;
+      if (this.placeAll(zoom, least) <= most) break;
+    }
+    const members = new Map();
+    for (let i = zoom + 1; i < this.count; i++) {
+      if (!folded[i]) continue;
+      if (runOf[i] === i) members.set(i, []);
+      members.get(runOf[i]).push(i);
+    }
+    const height = new Int32Array(this.count); // levels of a frame and of what is below it
+    for (let i = this.count - 1; i > zoom; i--) {
+      if (!inside[i]) continue;
+      const isDrawn = visible[i] && !hidden[i] && (!folded[i] || runOf[i] === i);
+      if (isDrawn) height[i]++;
+      if (members.has(i)) height[i] += this.unfold(members.get(i), most - level[i] - height[i]);
+      height[parent[i]] = Math.max(height[parent[i]], height[i]);
+    }
+  }
+
+  // Shows so many of the folded frames of a run, the inner ones; returns how many levels that makes.
+  unfold(run, room) {
+    const count = Math.min(Math.max(room, 0), run.length - 1);
+    for (const i of run.slice(count === run.length - 1 ? 0 : run.length - count)) this.folded[i] = 0;
+    return count;
   }
 
   draw(inner) {
