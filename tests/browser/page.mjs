@@ -564,6 +564,7 @@ async function look(browser) {
     await page.context().close();
   }
   await phone(browser);
+  await halfOfAScreen(browser);
   await print(browser);
 }
 
@@ -599,6 +600,16 @@ async function phone(browser) {
     const small = await page.evaluate(() => [...document.querySelectorAll("body *")].filter((it) => it.getClientRects().length && [...it.childNodes].some((node) => node.nodeType === 3 && node.textContent.trim()) && parseFloat(getComputedStyle(it).fontSize) < 12).map((it) => it.outerHTML.slice(0, 80)));
     expect(small.length === 0, `${tab} has small texts on a phone: ${small.slice(0, 3)}`);
   }
+  await page.context().close();
+}
+
+// A window that is no phone, though its flame graph is as narrow as one; and tabs that were never looked at have no width.
+async function halfOfAScreen(browser) {
+  const page = await open(browser, { viewport: { width: 920, height: 740 } }, "#tab=threads");
+  const isNarrow = () => page.evaluate(() => window.bpfprof.page?.flame.isNarrow ?? false);
+  expect(!(await isNarrow()), "a window of 920 px is taken for a phone while the flame graph is not shown");
+  await page.keyboard.press("1");
+  expect(!(await isNarrow()), "a window of 920 px is taken for a phone");
   await page.context().close();
 }
 

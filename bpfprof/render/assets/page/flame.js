@@ -1,9 +1,8 @@
 // The icicle: a box a frame, its width the time. What is drawn is bounded by the pixels, not by the recording.
 import { byId, percent, time } from "./dom.js";
-import { hitColor, ink, kindColors, lookColor, paper, patternOf } from "./look.js";
+import { hitColor, ink, isPhone, kindColors, lookColor, paper, patternOf } from "./look.js";
 import { change, view } from "./view.js";
 
-const NARROW_PX = 600; // a phone: text is larger there
 const MONO = 'ui-monospace, "SF Mono", Menlo, Consolas, "DejaVu Sans Mono", "Liberation Mono", monospace';
 const LEAST_PX = 0.6; // narrower boxes are drawn as one
 const TEXT_PX = 28;
@@ -38,7 +37,7 @@ export class Flame {
   }
 
   get isNarrow() {
-    return this.box.clientWidth < NARROW_PX;
+    return isPhone();
   }
 
   get font() {

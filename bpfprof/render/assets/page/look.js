@@ -25,6 +25,8 @@ const PATTERNS = {
 };
 const TILE = 12;
 
+// By the window's width, as in page.css: text is larger there. A window that is not shown yet may have none.
+const phone = matchMedia("(min-width: 1px) and (max-width: 600px)");
 let isDark = matchMedia("(prefers-color-scheme: dark)").matches;
 let tiles = new Map();
 
@@ -34,6 +36,7 @@ export function setDark(dark) {
   document.documentElement.dataset.theme = dark ? "dark" : "light";
 }
 
+export const isPhone = () => phone.matches;
 export const dark = () => isDark;
 export const ink = () => palette.ink[+isDark];
 export const hitColor = () => palette.hit[+isDark];

@@ -1,7 +1,7 @@
 // The timeline: a row a thread, or a group of threads that can be opened; drag to choose a part of the time.
 import { byId, counted, time } from "./dom.js";
 import { gilsOf, holderAt, holderColumns, tint } from "./gil.js";
-import { dark, ink, isInked, kindColors, rgb } from "./look.js";
+import { dark, ink, isInked, isPhone, kindColors, rgb } from "./look.js";
 import { change, view } from "./view.js";
 
 const ROW = 16;
@@ -27,7 +27,7 @@ export class Timeline {
 
   // Names stand in a column of their own, less wide on a phone.
   get left() {
-    return this.box.clientWidth < 600 ? 84 : 150;
+    return isPhone() ? 84 : 150;
   }
 
   rows() {
