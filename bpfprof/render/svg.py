@@ -16,7 +16,7 @@ import numpy as np
 from bpfprof.dataclass import dataclass
 from bpfprof.model.frames import Frame, FrameKind
 from bpfprof.render.call_tree import Bools, CallTree, Ints
-from bpfprof.render.columns import duration_text, percent_text
+from bpfprof.render.columns import duration_text, percent_text, shortened, width
 from bpfprof.render.frame_look import LOOKS, PATTERNED, patterns, style
 from bpfprof.render.header import counted
 from bpfprof.render.labels import WAITING, mark_text
@@ -195,13 +195,13 @@ def _frames(picture: Picture, drawing: _Drawing) -> Iterator[str]:
     """A group a frame; of what has no place in the first view without one."""
     tree = picture.tree
     all_ns = max(drawing.shown_ns[0], 1)
-    width = _WIDTH - 2 * _MARGIN
+    all_px = _WIDTH - 2 * _MARGIN
     for place, node in enumerate(drawing.nodes):
         ns, left, level = drawing.shown_ns[place], drawing.lefts[place], drawing.levels[place]
         text = tree.texts[int(tree.labels[node])].text
         told = f"{text}\n{_told_times(picture, node, ns)}, {percent_text(ns, all_ns)}"
         title = f"<title>{escape(told)}</title>"
-        px = width * ns / all_ns
+        px = all_px * ns / all_ns
         look = picture.look(node)
         if drawing.hidden[place] or px < _MIN_PX:
             yield f'\n<g class="{look} gone">{title}<rect/></g>'
@@ -211,17 +211,16 @@ def _frames(picture: Picture, drawing: _Drawing) -> Iterator[str]:
         room = int((px - 8) / _CHAR)
         if room >= 3:
             drawn = _sign(look) + _drawn_text(text, ns)
-            shown = drawn if len(drawn) <= room else drawn[: room - 1] + "…"
-            label = _ground(look, x, y, len(shown)) + f'<text x="{x}" dx="4" y="{y + 13}">{escape(shown)}</text>'
+            shown = shortened(drawn, room)
+            label = _ground(look, x, y, width(shown)) + f'<text x="{x}" dx="4" y="{y + 13}">{escape(shown)}</text>'
         thin = " thin" if px < _THIN_PX else ""
         rect = f'<rect x="{x}" y="{y}" width="{100 * ns / all_ns:.4f}%" height="{_ROW - 1}"/>'
         yield f'\n<g class="{look}{thin}">{title}{rect}{label}</g>'
 
 
-def _ground(look: str, x: str, y: int, chars: int) -> str:
+def _ground(look: str, x: str, y: int, columns: int) -> str:
     """What a label on a pattern stands on, so that marks are no part of its letters."""
-    width = chars * _CHAR + 2
-    size = f'x="{x}" y="{y + 1}" width="{width:.1f}" height="{_ROW - 3}"'
+    size = f'x="{x}" y="{y + 1}" width="{columns * _CHAR + 2:.1f}" height="{_ROW - 3}"'
     return f'<rect class="ground {look}-back" {size}/>' if look in PATTERNED else ""
 
 

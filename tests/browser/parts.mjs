@@ -1,6 +1,6 @@
 // Looks at modules of the pages that need no browser.
 //
-// node parts.mjs PART: a name of PARTS. Prints "ok" and exits with 0, or fails with what is wrong.
+// node parts.mjs PART [CASES]: a name of PARTS; JSON. Prints "ok" and exits with 0, or fails with what is wrong.
 import assert from "node:assert/strict";
 
 globalThis.matchMedia = () => ({ matches: false });
@@ -103,6 +103,14 @@ const PARTS = {
     assert.deepEqual(await folds(["base", ...library(10), "wait", ...library(10), "wait"], 20, [1, 2, 3, 4, 5, 6, 7, 8, 9]), [20, [12, 4]]);
     // Below a level that has room nothing is folded.
     assert.deepEqual(await folds(["base", ...library(10)], 4), [4, [1, 8]]);
+  },
+  async "labels are cut by their width"() {
+    await graphOf(["base"], []);
+    const { cutTo, widthOf } = await module("svg/graph.js");
+    // As columns.py has them.
+    const cases = JSON.parse(process.argv[3]);
+    assert.deepEqual(cases.map(([text]) => widthOf(text)), cases.map(([, width]) => width));
+    assert.deepEqual(cases.map(([text]) => cutTo(text, 6)), cases.map(([, , cut]) => cut));
   },
 };
 

@@ -288,16 +288,22 @@ export class Graph {
 
 const signOf = (look) => (look.endsWith("more") ? "▲ " : look.endsWith("less") ? "▼ " : "");
 
-// Letters of other scripts may be as wide as two.
-const isWide = /[\u1100-\uffff]/;
-const widthOf = (text) => [...text].reduce((sum, letter) => sum + (isWide.test(letter) ? 2 : 1), 0);
+// Letters of other scripts may be as wide as two (columns.py).
+const isWide = /[\u1100-\u115f\u2e80-\ua4cf\uac00-\ud7a3\uf900-\ufaff\uff00-\uff60\u{1f300}-\u{1faff}\u{20000}-\u{3fffd}]/u;
 
-function cutTo(text, room) {
-  if (!isWide.test(text)) return text.length <= room ? text : `${text.slice(0, room - 1)}…`;
+export function widthOf(text) {
   let width = 0;
-  for (let i = 0; i < text.length; i++) {
-    width += isWide.test(text[i]) ? 2 : 1;
-    if (width > room - (i < text.length - 1 ? 1 : 0)) return `${text.slice(0, i)}…`;
+  for (const letter of text) width += isWide.test(letter) ? 2 : 1;
+  return width;
+}
+
+export function cutTo(text, room) {
+  if (widthOf(text) <= room) return text;
+  let [shown, width] = ["", 0];
+  for (const letter of text) {
+    width += widthOf(letter);
+    if (width > room - 1) break;
+    shown += letter;
   }
-  return text;
+  return `${shown}…`;
 }
