@@ -112,6 +112,14 @@ const PARTS = {
     assert.deepEqual(cases.map(([text]) => widthOf(text)), cases.map(([, width]) => width));
     assert.deepEqual(cases.map(([text]) => cutTo(text, 6)), cases.map(([, , cut]) => cut));
   },
+  async "of a line the frame with most time"() {
+    const { lineTimes } = await module("page/source.js");
+    const frames = { file: [0, 0, 0], line: [5, 5, 6] };
+    const spans = [[0, 0, 10, HELD], [0, 10, 30, 0], [0, 40, 15, 0], [0, 55, 5, 0]];
+    const recording = await recordingOf(PROCESSES, spans, { frames, place: [0, 1, 0, 2], placeOwner: [1, 2, 3], kind: [0, 1, 1, 0] });
+    const { lines, all } = lineTimes(recording, { window: null, threads: null }).get(0);
+    assert.deepEqual([[...lines], all], [[[5, [10, 45, 10, 1]], [6, [5, 0, 0, 2]]], 60]);
+  },
 };
 
 await PARTS[process.argv[2]]();

@@ -5,10 +5,11 @@ import { change, view } from "./view.js";
 
 const FILES = 60;
 
-// Of each file its lines: [CPU, ready and waits, holding the GIL] in nanoseconds, and a frame.
-function lineTimes(recording, filter) {
+// Of each file its lines: [CPU, ready and waits, holding the GIL] in nanoseconds, and of its frames the one with most time.
+export function lineTimes(recording, filter) {
   const { place, placeOwner, kind, flags, frames } = recording;
   const found = new Map();
+  const ofFrame = new Float64Array(frames.line.length);
   recording.eachSpan(filter.window, filter.threads, (i, _thread, ns) => {
     const frame = placeOwner[place[i]] - 1;
     if (frame < 0 || flags[i] & BITS.idle || !ns) return;
@@ -19,6 +20,8 @@ function lineTimes(recording, filter) {
     if (!of.lines.has(line)) of.lines.set(line, [0, 0, 0, frame]);
     const times = of.lines.get(line);
     times[kind[i] === 0 ? 0 : 1] += ns;
+    ofFrame[frame] += ns;
+    if (ofFrame[frame] > ofFrame[times[3]]) times[3] = frame;
     if (kind[i] === 0 && flags[i] & BITS.holdsGil) times[2] += ns;
     of.all += ns;
   });
