@@ -445,6 +445,11 @@ async function locks(page) {
     const section = page.locator("#details section", { hasText: "Held meanwhile by" });
     const held = await section.locator("li").allTextContents();
     expect(held.length === 1 && held[0].includes(`worker ${Number(!i)}`) && held[0].endsWith("100%"), `${name} was held by ${held}`);
+    const heading = () => section.locator("h3").textContent();
+    expect((await heading()) === "Held meanwhile by", `with all the time it says ${await heading()}`);
+    await page.evaluate(() => window.bpfprof.page.timeline.choose(0, window.bpfprof.page.recording.duration_ns / 2));
+    expect((await heading()) === "Held meanwhile by, in the whole recording", `with a part of the time it says ${await heading()}`);
+    await page.click("#choose-all");
     await page.keyboard.press("Escape");
   }
 }

@@ -133,7 +133,7 @@ export class Details {
     const lock = number && locks.find((known) => known.number === number);
     if (!lock || !lock.holders.length) return null;
     const rows = lock.holders.map(([who, at, ns]) => make("li", {}, make("span", { class: "name" }, at >= 0 ? `${who} in ${labels[at]}` : who), make("span", { class: "number" }, percent(ns, lock.ns))));
-    return make("section", {}, make("h3", {}, "Held meanwhile by"), make("ul", { class: "pairs" }, ...rows));
+    return make("section", {}, make("h3", {}, `Held meanwhile by${isFiltered() ? ", in the whole recording" : ""}`), make("ul", { class: "pairs" }, ...rows));
   }
 
   source(frame) {
