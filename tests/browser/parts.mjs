@@ -120,6 +120,15 @@ const PARTS = {
     const { lines, all } = lineTimes(recording, { window: null, threads: null }).get(0);
     assert.deepEqual([[...lines], all], [[[5, [10, 45, 10, 1]], [6, [5, 0, 0, 2]]], 60]);
   },
+  async "the axis of a timeline without rows has the colour of text"() {
+    const { Timeline } = await module("page/timeline.js");
+    const { ink } = await module("page/look.js");
+    const colors = [];
+    const context = { measureText: () => ({ width: 10 }), fillText: () => colors.push(context.fillStyle), fillRect: () => colors.push(context.fillStyle) };
+    const timeline = Object.assign(Object.create(Timeline.prototype), { recording: { duration_ns: 1e9 }, width: 400, height: 16 });
+    timeline.drawAxis(context);
+    assert.deepEqual([...new Set(colors)], [ink()]);
+  },
 };
 
 await PARTS[process.argv[2]]();

@@ -179,6 +179,8 @@ export class Timeline {
     const whole = this.recording.duration_ns / 1e9;
     const step = niceStep(whole / Math.max(2, Math.floor((this.width - this.left) / 110)));
     context.font = `${this.left < 100 ? 12 : 10.5}px ${FONT}`;
+    context.fillStyle = ink();
+    context.textBaseline = "middle";
     context.globalAlpha = 0.75;
     for (let at = 0; at <= whole; at += step) {
       const x = this.xOf(at * 1e9);
