@@ -369,6 +369,10 @@ async function restOfThePage(page) {
   const at = await boxOf(page, other.label);
   await page.mouse.click(at.x, at.y, { button: "right" });
   expect((await page.locator("#details h2").textContent()) === other.label.split(" (")[0] && (await root(page)) === "all threads", "a right click does not show the details alone");
+  await page.locator("#flame").focus();
+  await page.keyboard.press("Home");
+  await page.evaluate(({ x, y }) => document.getElementById("flame").dispatchEvent(new PointerEvent("contextmenu", { clientX: x, clientY: y, bubbles: true, cancelable: true })), at);
+  expect((await page.locator("#details h2").textContent()) === "all threads", "a menu that a key asks for is of the frame below the mouse");
 }
 
 // Inverted, and with other threads as one, the tree has the same time.

@@ -129,6 +129,17 @@ const PARTS = {
     timeline.drawAxis(context);
     assert.deepEqual([...new Set(colors)], [ink()]);
   },
+  async "what a menu is asked for by"() {
+    const { onMenu } = await module("page/dom.js");
+    const target = new EventTarget();
+    const found = [];
+    onMenu(target, (event, by) => found.push([event.type, by]));
+    for (const pointerType of ["touch", "mouse", ""]) {
+      target.dispatchEvent(pointerType ? Object.assign(new Event("pointerdown"), { pointerType }) : new Event("keydown"));
+      target.dispatchEvent(new Event("contextmenu"));
+    }
+    assert.deepEqual(found, [["contextmenu", "touch"], ["contextmenu", "mouse"], ["contextmenu", "key"]]);
+  },
 };
 
 await PARTS[process.argv[2]]();

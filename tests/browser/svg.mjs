@@ -106,6 +106,13 @@ async function useTheKeyboard(page) {
   const under = page.locator("#frames > g:not(.gone):not(.thin)").first();
   const label = await labelOf(under);
   expect((await copied(() => under.click({ button: "right" }), [label])) === label, `a right click does not copy ${label}`);
+  await under.dispatchEvent("pointerdown", { pointerType: "touch" });
+  await under.dispatchEvent("contextmenu", {});
+  expect((await told(page)).startsWith(`${label} — `), `a long press says ${await told(page)}`);
+  await page.locator("#frames g[tabindex='0']").focus();
+  await page.keyboard.press("ArrowDown");
+  const current = await labelOf(page.locator("#frames g:focus"));
+  expect((await copied(() => under.dispatchEvent("contextmenu", {}), [current])) === current && current !== label, `a key for menus does not copy ${current}`);
   await page.keyboard.press("Escape");
   await page.keyboard.press("?");
   expect(await page.locator("#info .info").isVisible(), "? shows no help");

@@ -12,6 +12,14 @@ export function make(name, attributes = {}, ...children) {
   return made;
 }
 
+// Calls act(event, by) where a menu is asked for: by "mouse", "touch", "pen" or "key", which not all browsers say of the menu.
+export function onMenu(target, act) {
+  let by = "";
+  target.addEventListener("pointerdown", (event) => (by = event.pointerType));
+  target.addEventListener("keydown", () => (by = "key"));
+  target.addEventListener("contextmenu", (event) => act(event, by));
+}
+
 export function time(ns) {
   if (ns === 0) return "0";
   if (ns >= 1e12) return `${Math.round(ns / 1e9).toLocaleString("en")} s`;

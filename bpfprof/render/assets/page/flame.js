@@ -1,5 +1,5 @@
 // The icicle: a box a frame, its width the time. What is drawn is bounded by the pixels, not by the recording.
-import { byId, percent, time } from "./dom.js";
+import { byId, onMenu, percent, time } from "./dom.js";
 import { hitColor, ink, isPhone, kindColors, lookColor, paper, patternOf } from "./look.js";
 import { change, view } from "./view.js";
 
@@ -280,8 +280,8 @@ export class Flame {
       this.zoom(node);
     });
     // Where the buttons to copy are, and the link to the editor.
-    this.box.addEventListener("contextmenu", (event) => {
-      const node = this.at(event);
+    onMenu(this.box, (event, by) => {
+      const node = by === "key" ? this.current : this.at(event);
       if (node < 0) return;
       event.preventDefault();
       this.onFrame((this.current = node));

@@ -15,7 +15,7 @@ const TAB_NAMES = { flame: "Flame", waits: "Waits", source: "Source", threads: "
 const MODE_NAMES = { all: "All", cpu: "CPU", waits: "Waits", gil: "GIL" };
 const KEYS = [
   ["/", "search"], ["n, N", "next and previous match"], ["1 to 7", "tabs"], ["arrows, Enter", "walk the flame graph, zoom; in the timeline move the chosen part"],
-  ["f", "root at the top or at the bottom"], ["c, right click", "copy the name of the frame; its details, without a zoom"], ["i", "idle time in or out"], ["v", "inverted: from what ran or waited to its callers"], ["Esc", "one step back: search, zoom, threads, time, kind"], ["?", "this help"],
+  ["f", "root at the top or at the bottom"], ["c", "copy the name of the frame"], ["right click", "the details of a frame, without a zoom"], ["i", "idle time in or out"], ["v", "inverted: from what ran or waited to its callers"], ["Esc", "one step back: search, zoom, threads, time, kind"], ["?", "this help"],
 ];
 
 class Page {

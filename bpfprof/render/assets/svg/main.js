@@ -1,5 +1,5 @@
 // What a person does with the SVG: controls above the frames, what is known of one below them, keys, and the address.
-import { byId, counted, make, percent, time } from "../page/dom.js";
+import { byId, counted, make, onMenu, percent, time } from "../page/dom.js";
 import { data, Graph, MARGIN, shows, SVG } from "./graph.js";
 
 const root = document.documentElement;
@@ -7,7 +7,7 @@ const NAMES = { both: { times: "All", changes: "Both" }, cpu: "CPU", waits: "Wai
 const HINT = "Click a frame to zoom; ? shows the keys";
 const KEYS = [
   ["click, Enter", "zoom; the frames above stand in the row of links"], ["arrows", "from frame to frame"], ["/", "search by regular expression"],
-  ["n, N", "next and previous match"], ["c, C, right click", "copy the name of the frame, or (C, Shift) its stack"], ["i", "idle time in or out"],
+  ["n, N", "next and previous match"], ["c, right click", "copy the name of the frame"], ["C, Shift + right click", "copy its stack (in Firefox C alone)"], ["i", "idle time in or out"],
   ["a", "also code that starts and runs the program"], ["f", "root at the top or at the bottom"], ["Esc", "one step back: search, zoom, kind of time"],
 ];
 const FIRST = { zoom: 0, open: false, show: "both", idle: false, all: false, flip: false, query: "" };
@@ -334,12 +334,13 @@ graph.frames.addEventListener("click", (event) => {
   const i = frameAt(event);
   if (i !== undefined) zoom(i);
 });
-graph.frames.addEventListener("contextmenu", (event) => {
-  const i = frameAt(event);
+onMenu(graph.frames, (event, by) => {
+  const i = by === "key" ? current : frameAt(event);
   if (i === undefined) return;
   event.preventDefault();
   point(i);
-  copy(event.shiftKey);
+  if (by === "touch") tell(i); // who only looks keeps what was copied before
+  else copy(event.shiftKey && by !== "key"); // Shift + F10 is a key for menus
 });
 graph.frames.addEventListener("mouseover", (event) => {
   const i = frameAt(event);
