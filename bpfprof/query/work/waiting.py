@@ -41,6 +41,7 @@ _AROUND = 0.8  # of the time of a function that spins, in those that it calls fo
 _IN_LOOP = 0.1  # the same of a frame that has called such a loop
 _COPIES = re.compile(r"_*(?:GI_)?mem(?:p?cpy|move)(?:_\w+)?")  # also in what CANN has in place of libc's
 _COPIES_IN = re.compile(r"(?:.*/)?(?:lib(?:c|c_sec|securec)\b|ld-)[^/]*")
+_TOLD = re.compile(r"\w+Memcpy(?:HtoA|AtoH)\w*|(?:cl|ur)Enqueue(?:Mem)?(?:Buffer|Image)?(?:Read|Write)\w*")  # of COPY
 _PAGE_FAULTS = re.compile(
     r"(?:asm_)?(?:exc_)?page_fault|do_page_fault|do_user_addr_fault|handle_mm_fault|\w*(?:get|pin)_user_pages\w*"
 )
@@ -93,15 +94,18 @@ class StackWaits:
         """Whether each stack copies memory that is not pinned (to a device, from one, either way).
 
         A call that does not wait for the copy says so by taking its time all the same. Of other calls it is known where
-        the CPU copies, or pages are not there or have yet to be pinned.
+        the CPU copies, or pages are not there or have yet to be pinned. Of one whose name has no direction the latter
+        alone say it: from host to host the CPU copies, too.
         """
         stack_frames, frames = self._stack_frames, self._stack_frames.frames
         is_async = np.array([*("Async" in frame.name for frame in frames), False], np.bool_)[self.device_frame]
         inner = stack_frames.innermost_of_best([frame.kind in _NATIVE for frame in frames])
-        copied: Bools = np.array([*map(_is_copy, frames), False], np.bool_)[inner]
-        copied |= stack_frames.have([_is_page_fault(frame) for frame in frames])
+        faults = stack_frames.have([_is_page_fault(frame) for frame in frames])
+        copied: Bools = np.array([*map(_is_copy, frames), False], np.bool_)[inner] | faults
+        is_told = np.array([*(_TOLD.fullmatch(frame.name) is not None for frame in frames), False])[self.device_frame]
         up, down = self.of_device == UPLOAD, self.of_device == DOWNLOAD
-        return (is_async | copied) & up, (is_async | copied) & down, copied & (self.of_device == COPY)
+        either = np.where(is_told, copied, faults) & (self.of_device == COPY)
+        return (is_async | copied) & up, (is_async | copied) & down, either
 
     @cached_property
     def spins(self) -> Bools:

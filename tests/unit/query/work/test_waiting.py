@@ -140,11 +140,17 @@ UP, DOWN, EITHER = (
         ([native("cuMemcpyDtoH_v2", CUDA), native("ioctl", LIBC), kernel("pin_user_pages_fast")], DOWN),
         ([native("cuMemcpyHtoD_v2", CUDA), native("ioctl", LIBC), kernel("do_vfs_ioctl")], "Copies to or from the GPU"),
         ([native("hipMemcpyHtoD", HIP), native("memcpy", LIBC)], UP),
-        ([native("hipMemcpy", HIP), native("", HIP), MOVE], EITHER),
+        ([native("hipMemcpy", HIP), native("", HIP), MOVE], "Copies to or from the GPU"),  # or on the host
+        ([native("hipMemcpy", HIP), native("", HIP), kernel("pin_user_pages_fast")], EITHER),
+        ([native("cudaMemcpy", CUDA), MOVE], "Copies to or from the GPU"),
+        ([native("cuMemcpyAtoH_v2", CUDA), MOVE], EITHER),
+        ([native("clEnqueueReadBuffer", CUDA), MOVE], EITHER),
+        ([native("urEnqueueMemBufferWrite", CUDA), MOVE], EITHER),
+        ([native("clEnqueueCopyBuffer", CUDA), MOVE], "Copies to or from the GPU"),
         ([native("hipMemcpyWithStream", HIP), MOVE, kernel("exc_page_fault")], EITHER),
         ([native("hipMemcpy", HIP), native("memcpy_rect", HIP)], "Copies to or from the GPU"),
         ([native("hipMemcpyAsync", HIP), native("", HIP)], "Copies to or from the GPU"),  # of which memory is not known
-        ([native("aclrtMemcpy", CANN), native("memcpy_s", "/usr/lib/libc_sec.so")], EITHER),
+        ([native("aclrtMemcpy", CANN), native("memcpy_s", "/usr/lib/libc_sec.so")], "Copies to or from the GPU"),
         ([native("aclrtSynchronizeStream", CANN), MOVE], "Waits for the GPU"),
     ],
 )
