@@ -11,6 +11,7 @@ import numpy as np
 from bpfprof import array_types as npt
 from bpfprof.account.reasons import NO_HINT
 from bpfprof.known.waiting import waits_for_device
+from bpfprof.model.grouping import group_numbers
 from bpfprof.model.states import reason_number
 from bpfprof.model.statuses import Status
 from bpfprof.recording.contents import Recording
@@ -26,11 +27,12 @@ _LAST = 2  # frames that tell the end of a stack: the system call, and who made 
 # Of a wait in no system call:
 _OUTSIDE = (
     ("syscall exit", r"do_exit|do_group_exit|do_coredump"),  # a signal ends it; as the call of that name
-    ("stopped", r"do_signal_stop|ptrace_stop|do_freezer_trap|__refrigerator|get_signal"),
+    ("stopped", r"do_signal_stop|ptrace_stop|do_freezer_trap|__refrigerator"),
     ("pagefault", r"\w*exc_page_fault|do_user_addr_fault|handle_mm_fault|handle_userfault|get_user_pages\w*"),
     ("pagefault", r"filemap_\w+|folio_wait\w*|do_swap_page|swap_\w+|swapin_\w+|wait_on_page\w*"),
     ("disk", r"io_schedule\w*|submit_bio_wait"),
     ("sleep", r"io_wq\w*_worker|io_sq_thread|vhost_\w+"),  # threads of the kernel that are in a program's process
+    ("stopped", r"get_signal"),  # last: it does what was put off, too, as closing files
 )
 # Of a wait in a call that neither its name nor its descriptor explains, and of kernel threads:
 _INSIDE = (
@@ -135,9 +137,9 @@ def _like_whole(recording: Recording, found: Bools) -> Bools:
     asked = np.flatnonzero((python > 0) & (native >= _LAST))
     lines = recording.python_frames[(np.cumsum(python) - python)[asked]]
     last = [recording.native_frames["native"][before[asked] + back] for back in range(_LAST)]
-    ends, number = np.unique(np.stack([lines["code"], lines["offset"], *last], axis=1), axis=0, return_inverse=True)
-    number, is_whole = number.reshape(-1), stacks["native_status"][asked] == Status.OK
-    alike = np.zeros(len(ends), np.bool_)
+    first, number = group_numbers([lines["code"], lines["offset"].astype(np.uint32), *last])
+    is_whole = stacks["native_status"][asked] == Status.OK
+    alike = np.zeros(len(first), np.bool_)
     alike[number[found[asked]]] = True
     alike[number[is_whole & ~found[asked]]] = False
     like: Bools = np.zeros(len(stacks), np.bool_)
