@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from bpfprof.model.profile import Profile
+from bpfprof.model.profile import Profile, Quality, ThreadTime
 from bpfprof.query.threads.losses import losses_of
 from bpfprof.render.columns import COLUMNS, cut_left, duration_text, percent_text, width
 from bpfprof.render.header import counted
 from bpfprof.render.labels import printable, thread_label
 
 _FEW = 0.01  # of wall time: so much that is not accounted for, or has no stack, is well
-_MOST = 0.95  # of stacks: where so many are complete, all is well
+_LEAST_NS = 100_000_000  # of a thread, or so much of all wall time as above: what it lacks is told of it alone
+_MOST = 0.95  # of stacks: where so many are complete, all is well, ...
+_SOME = 0.05  # of as many: ... and no more lack a part, are estimated, or are of switches that the kernel did not tell
 _LEAST_PATH = 20  # columns
 
 
@@ -65,7 +67,7 @@ def _accounted(profile: Profile, is_short: bool) -> str:
         return "no thread was seen"
     wall_ns = sum(thread.wall_ns for thread in threads)
     accounted_ns = sum(thread.accounted_ns for thread in threads)
-    if is_short and abs(accounted_ns - wall_ns) <= _FEW * wall_ns:
+    if is_short and _is_accounted(profile, threads):
         return f"{percent_text(accounted_ns, wall_ns)} of {duration_text(wall_ns)} accounted"
     text = f"{percent_text(accounted_ns, wall_ns)} of {duration_text(wall_ns)} wall time accounted for"
     worst = max(threads, key=lambda thread: abs(thread.accounted_ns - thread.wall_ns) / max(thread.wall_ns, 1))
@@ -79,12 +81,33 @@ def _accounted(profile: Profile, is_short: bool) -> str:
     return f"{text}, worst {thread_label(worst)} {sign}{duration_text(off_ns)} ({share} of its wall time)"
 
 
+def _is_accounted(profile: Profile, threads: list[ThreadTime]) -> bool:
+    """Whether hardly anything lacks, or is too much, of all threads together and of any that lived for some time."""
+    quality, wall_ns = profile.quality, sum(thread.wall_ns for thread in threads)
+    off_ns = [abs(thread.accounted_ns - thread.wall_ns) for thread in threads]
+    least_ns = min(_LEAST_NS, _FEW * wall_ns)
+    is_each = all(ns <= _FEW * it.wall_ns for it, ns in zip(threads, off_ns) if max(it.wall_ns, ns) >= least_ns)
+    return is_each and sum(off_ns) <= _FEW * wall_ns and quality.untold_count <= _SOME * _whole_count(quality)
+
+
+def _whole_count(quality: Quality) -> int:
+    return quality.complete_count + sum(quality.truncated_counts.values())
+
+
+def _are_whole(profile: Profile) -> bool:
+    """Whether most stacks are complete, with native frames, by rules and their own, and waits without any are short."""
+    quality, count = profile.quality, _whole_count(profile.quality)
+    lacking = (quality.python_only_count, quality.without_rules_count, quality.unsampled_count)
+    few_ns = _FEW * sum(thread.wall_ns for thread in profile.threads)
+    is_most = quality.complete_count >= _MOST * count > 0
+    return is_most and quality.short_ns <= few_ns and max(lacking) <= _SOME * count
+
+
 def _stacks(profile: Profile, is_short: bool) -> list[str]:
     quality = profile.quality
     truncated = sum(quality.truncated_counts.values())
     whole = quality.complete_count + truncated
-    few_ns = _FEW * sum(thread.wall_ns for thread in profile.threads)
-    if is_short and quality.complete_count >= _MOST * whole > 0 and quality.short_ns <= few_ns:
+    if is_short and _are_whole(profile):
         return [f"stacks {percent_text(quality.complete_count, whole)}"]
     if whole == 0:
         return ["no stacks", *_without_stack(profile)]

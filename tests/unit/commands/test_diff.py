@@ -19,7 +19,7 @@ def made(f_ms: int, is_whole: bool = True, mode: str = "both", waits_ms: int = 2
     program = HandMade(end={"end_ns": START_NS + TURNS * (7 + f_ms + waits_ms) * MS} if is_whole else None)
     program.start.update(mode=mode, rate_hz=1000)
     program.process()
-    stacks = [program.stack((program.code(name), 0, 1)) for name in "fg"]
+    stacks = [program.stack((program.code(name), 0, 1), native_status=0) for name in "fg"]
     story = Story.begin(program)
     for _ in range(TURNS):
         at = [(MS // 2 + each * MS, stacks[each >= f_ms]) for each in range(7 + f_ms)]

@@ -27,7 +27,8 @@ def test_all_is_well() -> None:
 
 
 def test_what_is_well_is_one_short_line_of_several_recordings() -> None:
-    quality = Quality(96, 7, {"too deep": 4}, {}, 5 * MS, 1_000 * MS, untold_count=1, short_count=2, short_ns=19 * MS)
+    quality = Quality(96, 5, {"too deep": 4}, {}, 5 * MS, 1_000 * MS, short_count=2, short_ns=19 * MS)
+    quality = replace(quality, untold_count=5, unsampled_count=5, without_rules_count=5)
     profile = profile_off_by(-MS, quality)
     text = "100.05% of 1.999 s accounted; stacks 96.00%; none lost; own CPU <1%"
     assert file_quality(profile, "before ", "a.bpfprof", True) == f"before a.bpfprof: {text}"
@@ -41,6 +42,10 @@ def test_what_is_well_is_one_short_line_of_several_recordings() -> None:
     [
         (30 * MS, {}, "98.52% of 2.030 s wall time accounted for, worst thread gappy (2) -30.00 ms"),
         (0, {"complete_count": 94}, "stacks 94.00% complete (94 of 100), 6 truncated (too deep 6); none lost"),
+        (0, {"python_only_count": 6}, "stacks 99.00% complete (99 of 100, 6 Python-only), 1 truncated"),
+        (0, {"without_rules_count": 6}, "(99 of 100, 6 through code without unwind rules), 1 truncated"),
+        (0, {"unsampled_count": 6}, "; stacks of 6 waits estimated from others of their thread; "),
+        (0, {"untold_count": 6}, "100.00% of 2.000 s wall time accounted for, 6 switches not told by the kernel; "),
         (0, {"short_count": 2, "short_ns": 21 * MS}, "2 waits: time counted, no stack (1.1% of wall time)"),
         (0, {"lost_counts": {"ring buffer full": 3}}, "; 3 samples lost (ring buffer full 3); "),
         (0, {"problem_counts": {"files beyond the unwind tables": 1}}, "; native code: files beyond the unwind tab"),
@@ -52,6 +57,39 @@ def test_what_is_not_well_is_said_in_full(lost_ns: int, wrong: dict[str, Any], s
     count = wrong.get("complete_count", 99)
     quality = replace(Quality(99, 0, {"too deep": 100 - count}, {}, 5 * MS, 1_000 * MS), **wrong)
     assert said in file_quality(profile_off_by(lost_ns, quality), "", "a", True)
+
+
+@pytest.mark.parametrize(
+    ("off_ms", "said"),
+    [
+        (
+            [-2_000, *[0] * 99],
+            "99.00% of 200.0 s wall time accounted for, worst thread worker (1) -2.000 s (100.00% of",
+        ),
+        ([-1_200, 1_200, *[0] * 98], "100.00% of 200.0 s wall time accounted for, worst thread worker (1) -1.200 s"),
+        ([-19, 21, *[0] * 98], "worst thread worker (2) +21.00 ms (1.05% of its wall time)"),
+        ([*[-18] * 50, *[18] * 50], "100.00% of 200.0 s accounted; stacks 100.00%; "),
+        ([*[-21] * 50, *[21] * 50], "100.00% of 200.0 s wall time accounted for, worst "),
+    ],
+)
+def test_what_one_thread_lacks_is_not_hidden_by_the_others(off_ms: list[int], said: str) -> None:
+    made = ProfileBuilder(quality=Quality(10, 0, {}, {}, 5 * MS, 1_000 * MS))
+    for number, off in enumerate(off_ms, 1):
+        thread = made.thread(number, "worker")
+        made.spend(thread, ON_CPU, (2_000 + off) * MS, [python("f")])
+        made.threads[thread] = replace(made.threads[thread], last_ns=2_000 * MS)
+    assert said in file_quality(made.build(), "", "a", True)
+
+
+@pytest.mark.parametrize(("count", "is_short"), [(10, True), (200, False)])
+def test_threads_that_lived_short_count_together(count: int, is_short: bool) -> None:
+    made = ProfileBuilder(quality=Quality(10, 0, {}, {}, 5 * MS, 1_000 * MS))
+    made.spend(made.thread(1), ON_CPU, 100_000 * MS, [python("f")])
+    for number in range(count):
+        thread = made.thread(2 + number)
+        made.spend(thread, ON_CPU, (20, 60)[number % 2] * MS, [python("f")])
+        made.threads[thread] = replace(made.threads[thread], last_ns=40 * MS)
+    assert ("accounted; " in file_quality(made.build(), "", "a", True)) == is_short
 
 
 def test_what_the_kernel_did_not_tell_is_said_in_place_of_exact() -> None:
