@@ -341,7 +341,8 @@ class Profile:
     `last_waits`: of threads that waited when the recording ended, one of each at most; none of a window before that.
     `calls` has PROFILE_CALL_DTYPE: of the whole recording, but of threads that are shown.
     `pieces` has PIECE_DTYPE, by thread and time, if they were asked for: `single_spans()` makes single spans of them.
-    `concurrency` is of the threads that are shown, if it was asked for and all time of theirs is shown.
+    `concurrency` is of the threads that are shown, if it was asked for and all time of theirs is shown; who was alone
+    is not known where threads were chosen by name. `is_of_window`: of a part of the time, which `calls` are not.
     """
 
     info: RecordingInfo
@@ -370,3 +371,4 @@ class Profile:
     last_waits: tuple[LastWait, ...] = ()
     calls: npt.NDArray[np.void] = field(default_factory=lambda: np.zeros(0, PROFILE_CALL_DTYPE))
     call_names: tuple[str, ...] = ()
+    is_of_window: bool = False

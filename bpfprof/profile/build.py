@@ -31,7 +31,7 @@ from bpfprof.model.rows import MOST_BYTES, copied, one_after_another, picked
 from bpfprof.model.samples import HOLDS_GIL
 from bpfprof.model.spans import SPAN_DTYPE, SpanFlag, ThreadState
 from bpfprof.model.states import reason_text
-from bpfprof.profile.calls import profile_calls
+from bpfprof.profile.calls import has_launches, profile_calls
 from bpfprof.profile.concurrency import ConcurrencyTimes
 from bpfprof.profile.filters import Masks, wait_lengths
 from bpfprof.profile.kept import KeptSpans, in_order, singly
@@ -154,13 +154,14 @@ class _Builder:
             concurrency.found(self._lifetime(threads)) if concurrency else None,
             self._last_waits(has_thread),
             *profile_calls(self._recording, has_thread),
+            is_of_window=window is not None,
         )
 
     def _concurrency(self) -> ConcurrencyTimes | None:
         if not (self._options.with_concurrency and self._options.filter.is_of_threads):
             return None
-        threads = self._spans.threads
-        return ConcurrencyTimes(len(self._recording.threads), (threads.start_ns, threads.end_ns))
+        threads, tells_alone = self._spans.threads, not self._options.filter.chooses_threads
+        return ConcurrencyTimes(len(self._recording.threads), (threads.start_ns, threads.end_ns), tells_alone)
 
     def _lifetime(self, threads: list[ThreadTime]) -> tuple[int, int]:
         """On the kernel's clock from the first moment of any thread that is shown to the last of any."""
@@ -307,7 +308,7 @@ class _Builder:
         recording = self._recording
         named = any(OF_RANKS.fullmatch(file.path.rpartition("/")[2]) for file in recording.files)
         may_be_of_ranks = named and len(recording.processes) > 1
-        return (may_be_of_ranks or len(recording.calls) > 0) and len(recording.waits) <= _STEPS_WAITS
+        return (may_be_of_ranks or has_launches(recording)) and len(recording.waits) <= _STEPS_WAITS
 
     def _added_up(self, spans: Spans) -> Spans:
         """The same where all are needed in their order; else those that are no waits are added up."""

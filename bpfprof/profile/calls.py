@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from bpfprof import array_types as npt
+from bpfprof.known.waiting import LAUNCH, kind_of
 from bpfprof.model.calls import DIRECTIONS, CallFlag
 from bpfprof.model.grouping import group_numbers
 from bpfprof.model.profile import PROFILE_CALL_DTYPE
@@ -14,6 +15,12 @@ from bpfprof.recording.contents import Recording
 _LONGEST = 200  # letters of a function
 _KEYS = ("thread", "function", "direction", "flags")
 _SUMS = ("count", "total_ns", "bytes", "lengths")
+
+
+def has_launches(recording: Recording) -> bool:
+    """Whether calls that hand work to a device were counted."""
+    used = np.unique(recording.calls["function"]).tolist()
+    return any(kind_of(recording.texts[text][:_LONGEST], "lib") == LAUNCH for text in used)
 
 
 def profile_calls(recording: Recording, has_thread: npt.NDArray[np.bool_]) -> tuple[Rows, tuple[str, ...]]:

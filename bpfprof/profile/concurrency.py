@@ -22,10 +22,10 @@ _MOST_BYTES = 4 << 20  # of changes in memory, twice; they are beside rows of ot
 class ConcurrencyTimes:
     """Groups of threads are added one after the other."""
 
-    def __init__(self, thread_count: int, clock_ns: tuple[int, int]) -> None:
-        """Of so many threads; no time before or after these is asked for."""
-        self._thread_count = thread_count
-        self._on_cpu, self._runnable = _Changes(1, clock_ns), _Changes(thread_count, clock_ns)
+    def __init__(self, thread_count: int, clock_ns: tuple[int, int], tells_alone: bool = True) -> None:
+        """Of so many threads; no time before or after these is asked for. tells_alone: all of them are added."""
+        self._thread_count, self._tells_alone = thread_count, tells_alone
+        self._on_cpu, self._runnable = _Changes(1, clock_ns), _Changes(thread_count if tells_alone else 1, clock_ns)
         self._spread_ns = 0
 
     def add(self, running: Running) -> None:
@@ -41,7 +41,8 @@ class ConcurrencyTimes:
         rows["threads"] = np.arange(len(rows))
         rows["on_cpu_ns"][: len(on_cpu_ns)], rows["runnable_ns"][: len(runnable_ns)] = on_cpu_ns, runnable_ns
         rows = picked(rows, (rows["on_cpu_ns"] > 0) | (rows["runnable_ns"] > 0))
-        return Concurrency(rows, self._spread_ns, alone_ns if len(alone_ns) == self._thread_count else None)
+        is_known = self._tells_alone and len(alone_ns) == self._thread_count
+        return Concurrency(rows, self._spread_ns, alone_ns if is_known else None)
 
 
 class _Changes:
@@ -92,7 +93,8 @@ class _Changes:
         if not runs:
             return
         first, last = min(int(run[0]) for run in runs), max(int(run[-1]) for run in runs)
-        edges = first + np.arange(_BINS + 1) * ((last - first) // _BINS + 1)
+        width = (last - first) // _BINS + 1
+        edges = np.array([min(first + place * width, last + 1) for place in range(_BINS + 1)])  # none beyond 63 bits
         places = np.zeros((len(runs), len(edges)), np.int64)
         for run, place in zip(runs, places):
             place[:] = np.searchsorted(run, edges)

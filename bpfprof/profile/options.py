@@ -47,6 +47,11 @@ class SpanFilter:
         return is_every_state and not any(chosen)
 
     @property
+    def chooses_threads(self) -> bool:
+        """Whether some are left out by their names or those of their processes."""
+        return self.process is not None or self.thread is not None
+
+    @property
     def text(self) -> str:
         """`, in state uninterruptible, of 1000 us or more`; "" of all spans."""
         parts = []

@@ -49,18 +49,24 @@ def device_facts(profile: Profile, work: Work) -> dict[str, Any]:
 
 def _launches(profile: Profile) -> dict[str, Any]:
     """What is known of calls that launch, where calls were counted: how many a step, where nearly all time is of steps,
-    else a second."""
+    else a second, in the process of the steps, else in that with most of them. Of a part of the time it is not known.
+    """
     is_launch = np.array([*(kind_of(name, "lib") == LAUNCH for name in profile.call_names), False], np.bool_)
     calls, pids = profile.calls, np.array([*(int(thread.pid) for thread in profile.threads), 0], np.int64)
     rows = calls[is_launch[calls["function"]] & (calls["flags"] & (CallFlag.INSIDE | CallFlag.OPEN) == 0)]
-    if not rows["count"].sum():
+    if profile.is_of_window or not rows["count"].sum():
         return {}
-    each_ns, unit = 1e9, "second"
-    for steps in find_steps(profile) if len(profile.samples) else ():
-        of_process = rows[pids[rows["thread"]] == int(profile.threads[steps.thread].pid)]
-        if of_process["count"].sum() and steps.durations_ns.sum() > _NEARLY_ALL * profile.info.duration_ns:
-            rows, each_ns, unit = of_process, float(steps.durations_ns.mean()), "step"
-            break
+    each_ns, unit, of_row = 1e9, "second", pids[rows["thread"]]
+    pid = totals_of(of_row, rows["count"].astype(np.int64))[0].value
+    found = find_steps(profile) if len(profile.samples) else ()
+    of_steps = [(steps, int(profile.threads[steps.thread].pid)) for steps in found]
+    of_steps = [(steps, its) for steps, its in of_steps if rows["count"][of_row == its].sum()]
+    whole = [each for each in of_steps if each[0].durations_ns.sum() > _NEARLY_ALL * profile.info.duration_ns]
+    if of_steps:
+        pid = (whole or of_steps)[0][1]
+    if whole:
+        each_ns, unit = float(whole[0][0].durations_ns.mean()), "step"
+    rows = rows[of_row == pid]
     count = int(rows["count"].sum())
     return {
         "launches": count * each_ns / max(profile.info.duration_ns, 1),

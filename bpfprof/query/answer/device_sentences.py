@@ -9,6 +9,7 @@ from bpfprof.query.work.shares import GPU, SPIN
 _LATE = 0.5  # of the working time in frameworks that tell a device what to do
 _LAUNCHES = 0.03  # and in the calls that launch it
 _WAITS = 0.25  # of the working time: a device for which a program waits so much is not waiting for it
+_FEW = 9.95  # launches: less has a decimal
 _SPREAD = 0.1  # of its share: a place with less says nothing
 
 
@@ -56,9 +57,10 @@ def is_host_late(facts: Facts) -> bool:
 
 def host_late(facts: Facts) -> str:
     """With how many launches there are, where calls were counted."""
-    counted = f"{facts.launches:,.0f} launches of {facts.launch_ns / 1000:.0f} us a {facts.launches_in}; "
+    number = f"{facts.launches:,.{1 if facts.launches < _FEW else 0}f}"
+    counted = f"{number} launches of {facts.launch_ns / 1000:.0f} us a {facts.launches_in}; "
     return (
-        f"The host is late: {counted if facts.launches else ''}it spends {facts.said(facts.feeding_part)} of the time "
+        f"The host is late: {counted if number != '0.0' else ''}it spends {facts.said(facts.feeding_part)} of the time "
         f"telling the GPU what to do, {facts.said(facts.launch_part)} in launches{place_of(facts, ', most in ')}; it "
         f"waits for the GPU {facts.of(GPU)}."
     )

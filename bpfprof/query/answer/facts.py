@@ -37,9 +37,9 @@ class Facts:
     stopped those that were ready; limit_cpus: what it may use, which it had used up in limit_part of its periods;
     limit_setting: what sets that, to as much as they would have used. gpu_does: what is mostly waited for of a GPU,
     one of device_facts.DOES; gpu_call: the function. launch_part, feeding_part: of the working time that in calls that
-    launch work on a device, and on a CPU in frameworks that do. launches: how many such calls there were in a
-    launches_in, a step or a second, of launch_ns each, where calls were counted. saving_part: of the time of the
-    threads that count that in which they save checkpoints; saving_mix, saving_where: what that is spent on, and where.
+    launch work on a device, and on a CPU in frameworks that do. launches: how many such calls of one process there
+    were in a launches_in, a step or a second, of launch_ns each, where calls were counted. saving_part: of the time of
+    the threads that count that in which they save checkpoints; saving_mix, saving_where: what that is spent on, where.
     ranks_part: of the time of the main thread that in which it waits for other ranks, which are not recorded;
     ranks_where, ranks_phase: where, and in which phase of a step; ranks_bound: by what. late: the sentence on a rank
     that others wait for, "" where none is late; late_part: of a step; late_bound: by what. deadlock: the threads that

@@ -100,6 +100,31 @@ def test_stacks_that_are_not_whole_carry_their_reason(made: HandMade) -> None:
 
 
 @pytest.mark.parametrize(
+    ("calls", "are_single"),
+    [((), False), (("ncclSend", "cudaMemcpyAsync"), False), (("cudaMemcpyAsync", "cudaLaunchKernel"), True)],
+)
+def test_spans_stay_single_for_steps_where_launches_were_counted(
+    made: HandMade, calls: tuple[str, ...], are_single: bool
+) -> None:
+    waiting, story = made.stack((made.code("take"), 0, 0)), Story.begin(made)
+    for _ in range(10):
+        story.run(MS).block(MS, stack=waiting, syscall=FUTEX)
+    story.run(MS).total()
+    for function in calls:
+        made.call(0, function, 2, MS)
+    profile = build_profile(made.recording(), ProfileOptions(with_spans=True, adds_up=True))
+    assert profile.spans is not None
+    assert (len(profile.spans) > 20) == are_single
+
+
+@pytest.mark.parametrize(("window_ns", "is_part"), [(None, False), ((0, 50 * MS), True)])
+def test_whether_it_is_of_a_window_is_known(made: HandMade, window_ns: tuple[int, int] | None, is_part: bool) -> None:
+    Story.begin(made).run(90 * MS).total()
+    profile = build_profile(made.recording(), ProfileOptions(filter=SpanFilter(window_ns=window_ns)))
+    assert profile.is_of_window == is_part
+
+
+@pytest.mark.parametrize(
     ("mode", "shown"),
     [
         ("both", [("run", 3, 20), ("wait sleep", 23, 24), ("runqueue", 47, 6)]),

@@ -147,6 +147,14 @@ def test_who_is_alone_in_a_recording() -> None:
     assert found.alone_ns.tolist() == [4 * MS, 2 * MS], "a thread that waits for a CPU could run"
 
 
+@pytest.mark.parametrize("wanted", [{"thread": re.compile("")}, {"process": re.compile("")}])
+def test_who_is_alone_among_threads_that_were_chosen_is_not_told(wanted: dict[str, re.Pattern[str]]) -> None:
+    everything, chosen = built(contended()).concurrency, built(contended(), **wanted).concurrency
+    assert everything is not None and everything.alone_ns is not None
+    assert chosen is not None and chosen.alone_ns is None
+    assert chosen.rows.tolist() == everything.rows.tolist()
+
+
 def test_who_is_alone_is_not_told_where_there_are_too_many_threads_for_the_time() -> None:
     one = np.array([[1], [3]])
     for count, is_told in ((1 << 13, True), ((1 << 13) + 1, False)):
@@ -163,6 +171,16 @@ def test_times_of_a_damaged_recording_are_those_that_it_may_have(times: tuple[in
     found.add(Running(np.array(times).reshape(2, 1), np.array([1]), np.zeros((2, 0), np.int64), 0))
     (alone,) = found.found((0, 10)).alone_ns[1:].tolist()  # type: ignore[index]
     assert alone == (5 if 5 in times else 0)
+
+
+def test_the_longest_time_that_two_threads_have_room_for() -> None:
+    end_ns = (1 << 61) - 1
+    found = concurrency.ConcurrencyTimes(2, (0, end_ns))
+    times = np.array([[0, end_ns - 5], [9, end_ns]])
+    found.add(Running(times, np.array([0, 1]), times, 0))
+    at_once = found.found((0, end_ns))
+    assert at_once.rows.tolist()[1:] == [(1, 14, 14)]
+    assert at_once.alone_ns is not None and at_once.alone_ns.tolist() == [9, 5]
 
 
 def test_without_any_thread_there_is_nothing() -> None:

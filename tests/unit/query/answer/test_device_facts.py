@@ -54,15 +54,31 @@ def test_launches_of_all_functions_are_added_up_and_those_of_other_processes_are
     assert said(profile(other=90_000)) == "456 launches of 12 us a step"
 
 
-def test_launches_of_a_second_where_steps_are_not_known() -> None:
-    given = profile(flags=CallFlag.INSIDE, other=2)
-    assert said(replace(given, samples=given.samples[:0])) == "8,981 launches of 12 us a second"
+@pytest.mark.parametrize(("other", "expected"), [(2, "8,980"), (449 * STEPS + 2, "8,981")])
+def test_launches_of_a_second_where_steps_are_not_known_are_of_the_process_with_most(other: int, expected: str) -> None:
+    given = profile(flags=CallFlag.INSIDE, other=other)
+    assert said(replace(given, samples=given.samples[:0])) == f"{expected} launches of 12 us a second"
 
 
 def test_launches_of_a_second_where_much_of_the_recording_is_of_no_step() -> None:
-    given = profile(flags=CallFlag.INSIDE)
+    given = profile(flags=CallFlag.INSIDE, other=90_000)
     longer = replace(given, info=replace(given.info, duration_ns=4_000 * MS))
     assert said(longer) == "4,490 launches of 12 us a second"
+
+
+@pytest.mark.parametrize(
+    ("count", "expected"),
+    [(1, ""), (2, "0.1"), (20, "0.5"), (397, "9.9"), (399, "10"), (400, "10")],
+)
+def test_few_launches_have_a_decimal_and_hardly_any_are_not_said(count: int, expected: str) -> None:
+    given = profile(flags=CallFlag.INSIDE)
+    given.calls["count"][0], given.calls["total_ns"][0] = count, 12_000 * count
+    found = said(given)
+    assert found == f"{expected} launches of 12 us a step" if expected else "it spends" in found
+
+
+def test_of_a_part_of_the_time_no_launches_are_said() -> None:
+    assert said(replace(profile(), is_of_window=True)).startswith("it spends 100% of the time telling the GPU what")
 
 
 def test_where_no_launches_were_counted_none_are_said() -> None:
