@@ -6,6 +6,8 @@ import re
 
 # Names of files. Those of PyTorch have gloo in them, and those of JAX and TensorFlow NCCL.
 OF_RANKS = re.compile(r"lib(?:torch_cpu|torch_python|nccl|rccl|gloo|mpi|mpich|ccl|hccl|ucc)\b.*|xla_.*\.so")
+# Paths: packages whose own shared objects call MPI or have what such libraries have.
+RANKS_IN_PACKAGES = re.compile(r".*/(?:site|dist)-packages/(?:horovod|mpi4py|paddle|mindspore|megengine)/.*\.so\b[^/]*")
 # Names of files as well: what a device is driven with in user space. It has threads of its own in every program,
 # and what moves data between devices has, too.
 DRIVERS = re.compile(

@@ -12,9 +12,11 @@ import io
 import json
 import os
 import pstats
+import re
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
@@ -25,7 +27,9 @@ import pytest
 
 from bpfprof.commands import report
 from bpfprof.errors import RecordingError
-from bpfprof.profile.options import ProfileOptions
+from bpfprof.profile.options import ProfileOptions, SpanFilter
+from bpfprof.query.answer.verdict import verdict_of
+from bpfprof.query.work.table import work_of
 from bpfprof.recording.format import MAGIC, decode
 from bpfprof.recording.reader import read_recording
 from tests.integration.recorded import COLLAPSED_LINE, PYTHON_FRAME, TEXT_FORMATS
@@ -160,9 +164,18 @@ def test_programs_of_a_gpu_are_told_what_their_own_clocks_say(
 
 def test_a_rank_alone_waits_for_the_others(folder: Path) -> None:
     """By its own clock 46.2 of 49.2 ms of a step are in backward(); the recording has its end, too."""
-    verdict = as_json(folder / "ddp.bpfprof", "--process", "1350")["verdict"]
-    assert verdict["sentence"] == "Waits for other ranks 90% of the time: rank (loops.py:83), in backward."
-    assert verdict["bound"] == "net"
+    chosen = SpanFilter(process=re.compile("1350"))
+    profile = profiles(folder / "ddp.bpfprof", ProfileOptions(with_spans=True, filter=chosen))
+    alone = replace(profile, filter_text="")
+    verdict = verdict_of(alone, work_of(alone))
+    assert verdict.sentence == "Waits for other ranks 90% of the time: rank (loops.py:83), in backward."
+    assert verdict.bound == "net"
+
+
+def test_of_a_rank_that_is_picked_out_nothing_is_said_of_the_others(folder: Path) -> None:
+    """They may be in the recording, as here."""
+    for rank in ("1350", "1351"):
+        assert "other ranks" not in as_json(folder / "ddp.bpfprof", "--process", rank)["verdict"]["sentence"]
 
 
 @every_recording

@@ -21,11 +21,12 @@ _NAMED = (FrameKind.PYTHON, FrameKind.NATIVE, FrameKind.INLINED)
 @dataclass(frozen=True)
 class StackPhases:
     """names: PHASES, those of the user, and `other` last. of_stack: for each a place in names; is_known: whether it has
-    frames that could tell."""
+    frames that could tell. of_frame: for each the place of what it would tell alone."""
 
     names: tuple[str, ...]
     of_stack: Ints
     is_known: Bools
+    of_frame: Ints
 
 
 def find_phases(
@@ -49,7 +50,7 @@ def find_phases(
         if name:
             of_frame[number] = numbers[name]
     of_stack = of_frame[stack_frames.outermost_of_best(ranks.tolist())]
-    return StackPhases(names, of_stack, stack_frames.innermost_python() >= 0)
+    return StackPhases(names, of_stack, stack_frames.innermost_python() >= 0, of_frame[:-1])
 
 
 def _phase(name: str, file: str, asked: Sequence[PhasePattern], known: Sequence[PhasePattern]) -> tuple[int, str]:

@@ -9,7 +9,7 @@ import pytest
 
 from bpfprof.model.frames import Frame
 from bpfprof.model.profile import CpuThrottle, Profile
-from bpfprof.model.spans import SHARED_LOCK, SpanFlag, ThreadState
+from bpfprof.model.spans import SHARED_LOCK, SpanFlag
 from bpfprof.query.answer.causes import CAUSES
 from bpfprof.query.answer.facts import Facts
 from bpfprof.query.answer.verdict import RULES, Verdict, decide, verdict_of
@@ -762,60 +762,6 @@ def test_other_ranks_are_the_network_or_what_they_do(pids: tuple[int, ...], boun
             made.wait(main, (100 - late_ms) * MS, [python("step", line=9), *reduce, wait("lock")], waker=waker)
             made.wait(runs, 100 * MS, [native("c10d::ProcessGroupGloo::runLoop"), wait("lock")], flags=SpanFlag.IDLE)
     assert verdict(made).bound == bound
-
-
-C10D = "/v/site-packages/torch/distributed/distributed_c10d.py"
-SPINS = native("sched_yield", "/usr/lib/libc.so.6")
-SYNCS = native("cuStreamSynchronize", "/usr/lib/libcuda.so.1")
-
-
-@pytest.mark.parametrize(
-    ("state", "stack", "bound", "whom"),
-    [
-        (OFF_CPU, [python("all_reduce", C10D), native("pthread_cond_wait"), wait("lock")], "net", "other ranks"),
-        (OFF_CPU, [python("recv", C10D), native("poll"), wait("net")], "net", "other ranks"),
-        (ON_CPU, [native("MPI_Allreduce", "/usr/lib/libmpi.so.40"), SPINS], "spin", "other ranks"),
-        (ON_CPU, [python("barrier", C10D), SYNCS], "gpu", "the GPU and other ranks"),
-    ],
-    ids=["gloo", "receives", "mpi", "nccl"],
-)
-@pytest.mark.parametrize("waits_ms", [70, 30])
-def test_a_rank_that_is_recorded_alone_waits_for_the_others(
-    state: ThreadState, stack: list[Frame], bound: str, whom: str, waits_ms: int
-) -> None:
-    made = ProfileBuilder()
-    main, other = made.thread(100), made.thread(101, "pt_gloo_runloop")
-    for _ in range(20):
-        made.spend(main, ON_CPU, (100 - waits_ms) * MS, [python("step", line=8)])
-        by = {"waker": made.thread_waker(other)} if state == OFF_CPU and stack[-1] == wait("lock") else {}
-        made.spend(main, state, waits_ms * MS, [python("step", line=9), *stack], **by)
-        made.spend(other, OFF_CPU, 100 * MS, [native("c10d::ProcessGroupGloo::runLoop"), wait("lock")])
-    found = verdict(made)
-    if waits_ms < 50:
-        assert found.bound == "python"
-    else:
-        assert found.sentence == f"Waits for {whom} 70% of the time: step (train.py:9)."
-        assert (found.bound, found.where) == (bound, python("step", line=9))
-        assert found.share == pytest.approx(0.7) and found.whole.threads == [main] and "compare" in found.advice
-
-
-@pytest.mark.parametrize("communicates", [True, False])
-def test_who_waits_for_a_thread_that_waits_for_other_ranks_does_so_too(communicates: bool) -> None:
-    """As the main thread of a training does for the one that runs the backward pass."""
-    made = ProfileBuilder()
-    main, backward = made.thread(100), made.thread(101, "pt_autograd_0")
-    waker = made.thread_waker(backward)
-    library = "/v/site-packages/torch/lib/libtorch_cpu.so"
-    reducer = native("c10d::Reducer::finalize_backward()" if communicates else "at::native::mul()", library)
-    calls = python("step", line=9), python("Tensor.backward", "/v/site-packages/torch/_tensor.py")
-    for _ in range(20):
-        made.spend(main, ON_CPU, 10 * MS, [python("step", line=8)])
-        made.wait(main, 90 * MS, [*calls, native("pthread_cond_wait"), wait("lock")], waker=waker)
-        made.wait(backward, 10 * MS, [native("pthread_cond_wait"), wait("lock")], flags=SpanFlag.IDLE)
-        made.wait(backward, 90 * MS, [reducer, native("pthread_cond_wait"), wait("lock")])
-    found = verdict(made)
-    said = "Waits for other ranks 90% of the time: step (train.py:9), in backward."
-    assert (found.sentence == said) == communicates
 
 
 def test_nothing_was_seen() -> None:
