@@ -37,6 +37,7 @@ from bpfprof.proc.cpu_limits import CpuLimits
 from bpfprof.proc.listening import Listening
 from bpfprof.proc.memory import reads_until
 from bpfprof.proc.memory_limits import MemoryLimits
+from bpfprof.proc.own_output import readers
 from bpfprof.proc.text import without_controls
 from bpfprof.recording.tables import End
 from bpfprof.recording.writer import Sink
@@ -215,9 +216,10 @@ class Session:
             usage=usage,
             limit_hits=self._memory_limits.hits(self._processes.by_pid),
             accepted=self._rows.accepted(self._processes.by_pid, listening),
-            listens=self._listens(listening),
+            listens=listening.where_known(self._python_pids()),
             asks=[pid for pid in self._python_pids() if listening.asks(pid)],
             own_pids=sorted(tasks.own_processes()),
+            reader_pids=sorted(readers()),
             above_pids=tasks.above_own(),
             cpu_limits=self._cpu_limits.percents,
             cpu_throttled_by=throttled_by,
@@ -373,11 +375,6 @@ class Session:
     def _write_start(self) -> None:
         self._sink.write("start", {**recording_start(self._watch)})
         self._write_tables()
-
-    def _listens(self, listening: Listening) -> dict[str, bool]:
-        """Of processes that run Python."""
-        found = {str(pid): listening.listens(pid) for pid in self._python_pids()}
-        return {pid: listens for pid, listens in found.items() if listens is not None}
 
     def _python_pids(self) -> list[Pid]:
         return [pid for pid, process in self._processes.by_pid.items() if process.interpreter is not None]

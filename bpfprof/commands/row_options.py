@@ -71,7 +71,7 @@ waiting_option = under(
         type=Path,
         expose_value=False,
         callback=_know,
-        help="Functions of libraries that wait, or drive a device, besides those known: lines as in waiting.txt.",
+        help="Functions that wait or drive a device, and pools, besides those known: lines as in waiting.txt.",
     ),
 )
 steps_options = with_options([under(LOOK, option) for option in STEP_OPTIONS])

@@ -227,6 +227,7 @@ class RecordingInfo:
     # Places of the objects, from 1 on, that are clients of the process that is connected to them.
     accepted: frozenset[int] = frozenset()
     asks: frozenset[int] = frozenset()  # pids of processes that send about as often as they receive
+    reader_pids: frozenset[int] = frozenset()  # of those that read what bpfprof prints, and what these print
     own_pids: frozenset[int] = frozenset()  # of bpfprof's own processes
     above_pids: frozenset[int] = frozenset()  # of those that started it: their parents, and on
     listens: dict[int, bool] = field(default_factory=dict)  # pid -> whether it has a socket that listens, where known

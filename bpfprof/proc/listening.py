@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+from collections.abc import Iterable
 
 from bpfprof.dataclass import dataclass
 from bpfprof.model.ids import Pid
@@ -42,6 +43,11 @@ class Listening:
             return None if namespace is None else bool(_sockets_of(pid) & namespace.listening)
         except OSError:
             return None
+
+    def where_known(self, pids: Iterable[Pid]) -> dict[str, bool]:
+        """The same of each of these that it is known of."""
+        found = {str(pid): self.listens(pid) for pid in pids}
+        return {pid: listens for pid, listens in found.items() if listens is not None}
 
     def asks(self, pid: Pid) -> bool:
         """Whether a connection of it sent about as often as it received, as one does that asks for what it gets.

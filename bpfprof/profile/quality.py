@@ -48,6 +48,7 @@ def recording_info(recording: Recording, duration_ns: int) -> RecordingInfo:
         limit_hits=dict(_by_pid(recording.end.get("limit_hits", {}))),
         accepted=frozenset(recording.end.get("accepted", ())),
         asks=frozenset(recording.end.get("asks", ())),
+        reader_pids=frozenset(recording.end.get("reader_pids", ())),
         own_pids=frozenset(recording.end.get("own_pids", ())),
         above_pids=frozenset(recording.end.get("above_pids", ())) - targets,
         listens=dict(_by_pid(recording.end.get("listens", {}))),

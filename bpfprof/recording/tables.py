@@ -55,6 +55,7 @@ class End(TypedDict, total=False):
     asks: list[int]
     own_pids: list[int]
     above_pids: list[int]
+    reader_pids: list[int]
     cpu_limits: dict[str, int]
     cpu_throttled_by: dict[str, str]
     cpu_throttled: dict[str, list[int]]

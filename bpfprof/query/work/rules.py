@@ -197,6 +197,14 @@ def _asks_device(facts: SpanFacts) -> Bools:
     return facts.on_cpu & facts.in_lines_of(facts.stack_frames.own_code(), asks)
 
 
+def _reads_own_output(facts: SpanFacts) -> Bools:
+    """Read ends of pipes are known by who has them; of other ways, and who may have several, by who ended the wait."""
+    info = facts.profile.info
+    by_own = np.array([False, *(each.pid in info.own_pids for each in facts.profile.wakers)])[facts.spans["waker"]]
+    is_reader = np.isin(facts.pids, [*info.reader_pids])
+    return np.asarray(facts.waits & (by_own | (is_reader & (facts.shares != NET))))
+
+
 @dataclass(frozen=True)
 class Rule:
     """Spans that have one of the shares `of`, and of which it holds, have the share `to`."""
@@ -210,6 +218,7 @@ class Rule:
 # In this order: a rule sees what those before it left. Two may change places where neither gives what the other is of.
 RULES = (
     Rule("a poll of the module subprocess is for a child", (NET,), CHILD, _in_subprocess),
+    Rule("it reads what bpfprof prints", (CHILD, NET, OTHER), IDLE, _reads_own_output),
     Rule("another thread gave what was asked for", (NET, OTHER), HANDED, lambda facts: facts.by_another),
     Rule("a thread of its process wrote to the pipe", (CHILD,), HANDED, lambda facts: facts.by_family & facts.pipes),
     Rule(

@@ -5,7 +5,16 @@ from __future__ import annotations
 import pytest
 
 from bpfprof.known import waiting
-from bpfprof.known.waiting import KINDS, add_waiting, kind_of, known_waiting, parse_waiting
+from bpfprof.known.waiting import (
+    KINDS,
+    Waiting,
+    add_waiting,
+    kind_of,
+    known_waiting,
+    parse_waiting,
+    pool_lines,
+    pool_of,
+)
 
 CUDA, CUDART = "/usr/lib/x86_64-linux-gnu/libcuda.so.580.159.04", "/venv/nvidia/cuda_runtime/lib/libcudart.so.13"
 HIP, GOMP = "/opt/rocm/lib/libamdhip64.so.6", "/usr/lib/x86_64-linux-gnu/libgomp.so.1.0.0"
@@ -108,7 +117,8 @@ def test_of_a_name_of_megabytes_the_beginning_is_looked_at() -> None:
 
 
 def test_each_kind_has_a_line() -> None:
-    assert {line.kind for line in known_waiting()} == {*range(1, len(KINDS) + 1)}
+    assert {line.kind for line in known_waiting() if isinstance(line, Waiting)} == {*range(1, len(KINDS) + 1)}
+    assert {line.anywhere for line in pool_lines()} == {True, False}
 
 
 def test_lines_of_a_user_come_before_those_that_are_known(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -125,7 +135,18 @@ def test_lines_of_a_user_come_before_those_that_are_known(monkeypatch: pytest.Mo
     assert [KINDS[kind - 1] for kind in kinds] == ["sync", "work", "sync"]
 
 
-@pytest.mark.parametrize("text", ["sync  .", "nonsense  .  f", "sync  (  f"])
+def test_a_user_names_pools_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(waiting, "_of_user", [])
+    add_waiting(parse_waiting("pool  libours  .*  Ours  OURS_THREADS\npool-root  libgomp  .*  Mine  MINE"))
+    found = [pool_lines()[pool_of("run", f"/srv/{file}")] for file in ("libours.so", "libgomp.so.1", "libomp.so.5")]
+    is_of_other = pool_of("run", "/srv/other.so") < 0
+    monkeypatch.undo()
+    add_waiting(())
+    assert [(line.name, line.anywhere) for line in found] == [("Ours", True), ("Mine", False), ("OpenMP", True)]
+    assert is_of_other and found[0].setting == "OURS_THREADS"
+
+
+@pytest.mark.parametrize("text", ["sync  .", "nonsense  .  f", "sync  (  f", "pool  lib  .*  Ours"])
 def test_a_line_that_says_nothing_is_told(text: str) -> None:
     with pytest.raises(ValueError, match="line 2: "):
         parse_waiting(f"# of ours\n{text}\n")

@@ -51,11 +51,16 @@ def of_server(profile: Profile) -> Profile:
     return replace(profile, info=replace(INFO, listens={100: True}))
 
 
+def of_bpfprof(profile: Profile) -> Profile:
+    return replace(profile, info=replace(INFO, own_pids=frozenset((200,))))
+
+
 CASES: dict[str, tuple[Callable[[], Profile], str]] = {
     "a poll of the module subprocess is for a child": (
         lambda: waits([MAIN, python("Popen._communicate", "/usr/lib/python3.12/subprocess.py", 2115), wait("poll")]),
         "child",
     ),
+    "it reads what bpfprof prints": (lambda: of_bpfprof(waits([MAIN, wait("unknown")], "process")), "idle"),
     "another thread gave what was asked for": (lambda: waits([MAIN, wait("net")], "process"), "handed"),
     "a thread of its process wrote to the pipe": (lambda: waits([MAIN, wait("pipe")], "thread"), "handed"),
     "another thread gave what it waited for, in a function that waits for one": (
@@ -185,3 +190,14 @@ def test_a_daemon_beside_python_waits_for_work(reason: str) -> None:
     made.wait(daemon, 100 * MS, [native("main", "/usr/sbin/acpid"), native("read", LIBC), wait(reason)])
     made.spend(program, ON_CPU, 100 * MS, [MAIN])
     assert last_span(made.build()) == "idle"
+
+
+def test_who_reads_what_bpfprof_prints_is_idle_while_nothing_is_printed() -> None:
+    for pid, reason, right in (
+        (100, "pipe", "idle"),
+        (100, "unknown", "idle"),
+        (100, "net", "net"),
+        (1, "pipe", "child"),
+    ):
+        profile = waits([MAIN, wait(reason)])
+        assert last_span(replace(profile, info=replace(INFO, reader_pids=frozenset((pid,))))) == right
