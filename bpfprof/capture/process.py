@@ -48,6 +48,8 @@ from bpfprof.recording.tables import RecordedProcess
 _MASK64 = (1 << 64) - 1
 _REST = 50  # times what a look took: of code that a process makes, of which some make 100 pieces a second
 _VAIN_REST, _VAIN_AHEAD_S = 20, 0.25  # times what code cost that was not there; so much of it may come at once
+_ELDERS = 8  # of a process that was forked, whose memory is read in its place: one that is forked again has no end
+_GONE = Unresolved("process gone before its code was read")
 _SUSPECTED_NS = 1_000_000_000  # so long a process counts as one that replaces code, and mostly one that does is found
 
 
@@ -55,6 +57,11 @@ class CodeReader(Protocol):
     """Reads the code object at an address, from a copy where there is one."""
 
     def __call__(self, address: int, copy: CopiedMemory | None = None) -> CodeObject | Unresolved: ...
+
+
+def _gone(address: int, copy: CopiedMemory | None = None) -> Unresolved:
+    """A CodeReader."""
+    return _GONE
 
 
 def _mix(hash_value: int, value: int) -> int:
@@ -73,10 +80,14 @@ def identity_hash(identity: Identity) -> int:
 
 @dataclass
 class ProcessCodes:
-    """The known code objects of one process: address -> (identity, index in the recording, address of the code)."""
+    """The known code objects of one process: address -> (identity, index in the recording, address of the code).
+
+    elders: readers of those it was forked from, the last one first.
+    """
 
     process: int
-    reader: CodeReader | None
+    reader: CodeReader
+    elders: tuple[CodeReader, ...] = ()
     known: dict[int, tuple[int, int, int]] = field(default_factory=dict)
     frames: dict[bytes, bytes] = field(default_factory=dict)  # Python frames as they came -> as they are recorded
     unread: dict[bytes, bytes] = field(default_factory=dict)  # the same of frames that could not be read in this turn
@@ -98,12 +109,21 @@ class ProcessCodes:
 
         The parent may have replaced one since: what is read is only used if it is the one the kernel side saw.
         """
+        elders = (self.reader, *self.elders)[:_ELDERS]
+        return ProcessCodes(process, reader, elders, dict(self.known), paid_until_s=self.paid_until_s)
 
-        def read(address: int, copy: CopiedMemory | None = None) -> CodeObject | Unresolved:
-            found = reader(address, copy)
-            return self.reader(address) if isinstance(found, Unresolved) and self.reader and copy is None else found
+    def read(self, address: int, copy: CopiedMemory | None = None) -> CodeObject | Unresolved:
+        """The code object at an address, from a copy, or where the process or one it was forked from has it."""
+        found = self.reader(address, copy)
+        for elder in self.elders if copy is None else ():
+            found = elder(address) if isinstance(found, Unresolved) else found
+        return found
 
-        return ProcessCodes(process, read, dict(self.known), paid_until_s=self.paid_until_s)
+    def forget(self) -> None:
+        """The process is gone, so nothing is asked of it; no circle of references keeps it until it is collected."""
+        for known in (self.known, self.frames, self.unread):
+            known.clear()
+        self.reader, self.elders = _gone, ()
 
 
 class State(Enum):
@@ -188,7 +208,7 @@ class Process:
         """The code object at an address, in the process's memory or in a copy of it."""
         memory, found = copy or self.memory, self.interpreter
         if memory is None or found is None:
-            return Unresolved("process gone before its code was read")
+            return _GONE
         return read_code_object(memory, found.layout, address, found.code_type_address)
 
     def recorded(self) -> RecordedProcess:

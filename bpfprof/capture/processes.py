@@ -238,6 +238,7 @@ class Processes:
         process = self.by_pid.pop(pid, None)
         if process is not None:
             process.close()
+            process.codes.forget()
             self.naming.forget(process)
         if self.code is not None:
             self.code.forget(pid)

@@ -12,6 +12,7 @@ import time
 from array import array
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import field
+from hashlib import blake2b
 from typing import Any, Protocol
 
 import numpy as np
@@ -31,6 +32,7 @@ from bpfprof.dataclass import dataclass
 from bpfprof.model.ids import Pid
 from bpfprof.model.samples import NATIVE_INDEX_DTYPE, PYTHON_FRAME_DTYPE, STACK_DTYPE
 from bpfprof.proc.memory import CopiedMemory
+from bpfprof.proc.own_process import give_back_memory
 from bpfprof.recording.writer import Sink
 
 _MARK_AT = 56  # the bit
@@ -47,15 +49,16 @@ _RAW_FRAME = struct.Struct("<" + "".join(code for _, code in abi.field_codes("bp
 _FRAME = struct.Struct("<IiB")  # PYTHON_FRAME_DTYPE
 _STATUS, _NATIVE_FLAGS = STATUS.tolist(), NATIVE_FLAGS.tolist()
 _FRAMES_LIMIT = 20_000  # that are remembered of one process
-# Of stacks that are remembered: so many at most, and if they are more than a few those that came in the last minute.
-# One that was forgotten is written again.
-_FRAMES_BYTES, _FEW_FRAMES_BYTES, _FRAMES_KEPT_S = 32 << 20, 1 << 20, 60
+# Of stacks that are remembered: so many at most that are new, and if they are more than a few those that came in the
+# last minute. One that was forgotten is written again.
+_STACKS_LIMIT, _FEW_STACKS, _STACKS_KEPT_S = 65_536, 4_096, 60
+_DIGEST_BYTES = 16  # what stacks and code objects are remembered by: two have the same by no chance
 # Of a process, at once and then a second, and of all in a recording: a program may never have the same stack twice.
 _STACK_BYTES, _STACK_BYTES_PER_S, _STACK_BYTES_OF_ALL = 64 << 20, 2 << 20, 2 << 30
 _OVER_BUDGET = int(abi.Status["BP_OVER_BUDGET"])
 _UNFINISHED_LIMIT = 10_000  # that are remembered as such; the oldest are of processes that have ended, mostly
 _KEYS_LIMIT, _KEPT_S = 20_000, 5 * abi.CONSTANTS["BP_RESEND_NS"] / 1e9
-_CODES_LIMIT = 4096  # that are remembered by what they say: functions that are made again and again
+_CODES_LIMIT = 4096  # that are remembered by what they say: functions that are made again and again, and reasons
 _COPY_HEAD = struct.Struct("<QQ4QII")  # of struct bp_code_copy, up to `object`
 _OBJECT_AT, _TEXTS_AT, _TABLE_AT = (CODE_COPY_DTYPE.fields[name][1] for name in ("object", "texts", "table"))  # type: ignore[index]
 _TEXT_BYTES = abi.CONSTANTS["BP_COPIED_TEXT_BYTES"]
@@ -83,15 +86,13 @@ class StackTable:
 
     _index_of_key: Recent[int] = field(default_factory=Recent)
     _generation_of_key: Recent[int] = field(default_factory=Recent)
-    _index_of_frames: Recent[tuple[bytes, bytes, bytes]] = field(default_factory=Recent)
-    _frames_bytes: int = 0  # of those that came since the last turn
-    _frames_turned_s: float = field(default_factory=time.monotonic)
+    _index_of_stack: Recent[bytes] = field(default_factory=Recent)  # by digest
+    _stacks_turned_s: float = field(default_factory=time.monotonic)
     _budget: Budget = field(default_factory=lambda: Budget(_STACK_BYTES, _STACK_BYTES_PER_S, _STACK_BYTES_OF_ALL))
     _stack_count: int = 0
     _turned_s: float = field(default_factory=time.monotonic)
     _code_count: int = 0
-    _unnamed_index: dict[tuple[int, str], int] = field(default_factory=dict)
-    _index_of_code: dict[tuple[int, str, str, int, bytes], int] = field(default_factory=dict)
+    _index_of_code: dict[bytes, int] = field(default_factory=dict)  # by digest
     _copies: dict[tuple[int, int, int], memoryview] = field(default_factory=dict)  # by process, address, identity
     _copies_before: dict[tuple[int, int, int], memoryview] = field(default_factory=dict)
     _turn: int = 0
@@ -190,13 +191,14 @@ class StackTable:
         The kernel side sends a stack again that it has not sent for BP_RESEND_NS.
         """
         now_s = time.monotonic()
-        if self._frames_bytes > _FEW_FRAMES_BYTES and now_s - self._frames_turned_s > _FRAMES_KEPT_S / 2:
-            self._turn_frames()
+        if self._index_of_stack.new_count > _FEW_STACKS and now_s - self._stacks_turned_s > _STACKS_KEPT_S / 2:
+            self._turn_stacks()
         if self._index_of_key.new_count > _KEYS_LIMIT and now_s - self._turned_s > _KEPT_S:
             keys = np.unique(used()).tolist()
             self._index_of_key.turn(keys)
             self._generation_of_key.turn(keys)
             self._turned_s = now_s
+        give_back_memory()
 
     def drop_replaced(self, events: npt.NDArray[np.void], replaced: Mapping[tuple[Pid, int], int]) -> None:
         """Takes their stacks from events that name one from before other code came to its addresses.
@@ -228,24 +230,22 @@ class StackTable:
         *counts, status, native_status, flags = row
         numbers = _STATUS[status], _STATUS[native_status], _NATIVE_FLAGS[flags]
         content = (_ROW.pack(*counts, *numbers), frames, array("I", natives).tobytes())
-        count = self._index_of_frames.new_count
-        index = self._index_of_frames.renewed(content)
+        digest = blake2b(b"".join(content), digest_size=_DIGEST_BYTES).digest()
+        index = self._index_of_stack.renewed(digest)
         if not index and (frames or natives) and self._budget.is_spent(row[0]):
             return self._intern((row[0], 0, 0, 0, _OVER_BUDGET, _OVER_BUDGET, 0), b"", [])
         if not index:
             index = self._stack_count = self._stack_count + 1
-            self._index_of_frames[content] = index
+            self._index_of_stack[digest] = index
             self._new_stacks.append(content)
             self._budget.spend(row[0], sum(map(len, content)))
-        if self._index_of_frames.new_count > count:
-            self._frames_bytes += sum(map(len, content))
-            if self._frames_bytes > _FRAMES_BYTES:
-                self._turn_frames()
+        if self._index_of_stack.new_count > _STACKS_LIMIT:
+            self._turn_stacks()
         return index
 
-    def _turn_frames(self) -> None:
-        self._index_of_frames.turn()
-        self._frames_bytes, self._frames_turned_s = 0, time.monotonic()
+    def _turn_stacks(self) -> None:
+        self._index_of_stack.turn()
+        self._stacks_turned_s = time.monotonic()
 
     def _frames(self, codes: ProcessCodes, content: bytes) -> bytes:
         """Rows of PYTHON_FRAME_DTYPE from those that the kernel side sends. Most frames were met before."""
@@ -277,14 +277,14 @@ class StackTable:
         if known is not None and identity in (0, known[0]):
             return known[1], known[2]
         if self._code_budget.is_spent(codes.process):
-            return self._unnamed(codes, _TOO_MUCH), 0
+            return self._index_of(codes, _TOO_MUCH), 0
         if self._rests(codes):
-            return self._unnamed(codes, _IN_VAIN if codes.rests else _LATE), 0
+            return self._index_of(codes, _IN_VAIN if codes.rests else _LATE), 0
         begin_s = time.thread_time()
         code, read_identity = self._read(codes, address, identity)
         if not isinstance(code, CodeObject):
             codes.read_in_vain(time.thread_time() - begin_s)
-            return self._unnamed(codes, code), 0
+            return self._index_of(codes, code), 0
         index = self._index_of(codes, code)
         if known is not None:
             codes.frames.clear()  # those without an identity may be of the code object that was there before
@@ -293,14 +293,12 @@ class StackTable:
 
     def _read(self, codes: ProcessCodes, address: int, identity: int) -> tuple[CodeObject | Unresolved, int]:
         """The code object, and its identity."""
-        if codes.reader is None:
-            return Unresolved("process gone before its code was read"), 0
         key = codes.process, address, identity
         copy = self._copies.get(key) or self._copies_before.get(key)
-        code = codes.reader(address, _memory_of(copy)) if copy else None
+        code = codes.read(address, _memory_of(copy)) if copy else None
         if isinstance(code, CodeObject):
             return code, identity
-        code = codes.reader(address)  # not copied, or not all of it
+        code = codes.read(address)  # not copied, or not all of it
         if not isinstance(code, CodeObject):
             return code, 0
         read_identity = identity_hash(code.identity)
@@ -311,28 +309,19 @@ class StackTable:
             return _CHANGED, 0
         return code, read_identity
 
-    def _index_of(self, codes: ProcessCodes, code: CodeObject) -> int:
-        """One entry for all code objects that say the same."""
-        key = codes.process, code.filename, code.qualname, code.first_line, code.linetable
-        index = self._index_of_code.get(key)
+    def _index_of(self, codes: ProcessCodes, code: CodeObject | Unresolved) -> int:
+        """One entry for all code objects that say the same, and one a reason: the next turn tries to read it again."""
+        named = repr(_columns(codes.process, code)).encode()
+        digest = blake2b(named + _line_table(code), digest_size=_DIGEST_BYTES).digest()
+        index = self._index_of_code.get(digest)
         if index is None:
             if len(self._index_of_code) >= _CODES_LIMIT:
                 self._index_of_code.clear()
-            index = self._index_of_code[key] = self._number(codes, code)
-            self._code_budget.spend(codes.process, _size(code))
+            index = self._index_of_code[digest] = self._code_count = self._code_count + 1
+            self._new_codes.append((codes.process, code))
+            if isinstance(code, CodeObject):
+                self._code_budget.spend(codes.process, _size(code))
         return index
-
-    def _number(self, codes: ProcessCodes, code: CodeObject | Unresolved) -> int:
-        self._code_count += 1
-        self._new_codes.append((codes.process, code))
-        return self._code_count
-
-    def _unnamed(self, codes: ProcessCodes, reason: Unresolved) -> int:
-        """One entry a reason; the next turn tries to read the code object again."""
-        key = (codes.process, reason.reason)
-        if key not in self._unnamed_index:
-            self._unnamed_index[key] = self._number(codes, reason)
-        return self._unnamed_index[key]
 
     def write_new(self, sink: Sink) -> bool:
         """What the recording does not have yet; true when code objects were among it."""
@@ -342,7 +331,7 @@ class StackTable:
             count = max(1, int(np.searchsorted(sizes, _CHUNK_BYTES)))
             codes, self._new_codes = self._new_codes[:count], self._new_codes[count:]
             rows = [list(_columns(process, code)) for process, code in codes]
-            tables = [code.linetable if isinstance(code, CodeObject) else b"" for _, code in codes]
+            tables = [_line_table(code) for _, code in codes]
             ends = np.cumsum([len(table) for table in tables], dtype=np.uint64)
             blob = np.frombuffer(b"".join(tables), np.uint8)
             sink.write("codes", {"rows": rows}, {"linetable_ends": ends, "linetables": blob})
@@ -363,6 +352,10 @@ def _size(code: CodeObject | Unresolved) -> int:
     if isinstance(code, Unresolved):
         return _LETTER_BYTES * len(code.reason)
     return _LETTER_BYTES * (len(code.filename) + len(code.qualname)) + len(code.linetable)
+
+
+def _line_table(code: CodeObject | Unresolved) -> bytes:
+    return code.linetable if isinstance(code, CodeObject) else b""
 
 
 def _columns(process: int, code: CodeObject | Unresolved) -> tuple[int, str, str, int, str]:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import resource
 import signal
 import threading
+import time
 
 _HIGHEST = -20
+_GIVE_BACK_EVERY_S, _given_back_s = 10.0, 0.0
 _FIRST = os.sched_param(os.sched_get_priority_min(os.SCHED_RR))
 _usual = os.getpriority(os.PRIO_PROCESS, 0)
 _usual_policy, _usual_parameters = os.sched_getscheduler(0), os.sched_getparam(0)
@@ -26,6 +29,16 @@ def raise_priority(thread_id: int = 0) -> None:
     """
     with contextlib.suppress(OSError):
         os.setpriority(os.PRIO_PROCESS, thread_id, _HIGHEST)
+
+
+def give_back_memory() -> None:
+    """What was freed, but not given back to the system, as something behind it is in use; now and then, for it takes
+    some milliseconds. malloc_trim(3) of glibc."""
+    global _given_back_s
+    if time.monotonic() - _given_back_s >= _GIVE_BACK_EVERY_S:
+        with contextlib.suppress(AttributeError):  # another libc
+            ctypes.CDLL(None).malloc_trim(0)
+        _given_back_s = time.monotonic()
 
 
 def usual_nice() -> int:

@@ -129,7 +129,7 @@ def test_keys_that_do_not_come_again_are_forgotten(table: StackTable, monkeypatc
     assert [index(table, key) for key in (1, 2, 3)] == [1, 2, 0]
     table.add_records([records[3]], codes)
     assert index(table, 3) == 3, "the same stack as before"
-    monkeypatch.setattr(stacks, "_FRAMES_BYTES", 0)
+    monkeypatch.setattr(stacks, "_STACKS_LIMIT", 0)
     for key in (9, 10, 9):
         table.add_records([record(key, target.frame(0x1000, offset=key))], codes)
     assert index(table, 9) == 6 and len(new_chunks(table)["stacks"].arrays["stacks"]) == 6, "it is written again"
@@ -137,8 +137,8 @@ def test_keys_that_do_not_come_again_are_forgotten(table: StackTable, monkeypatc
 
 def test_stacks_that_do_not_come_again_are_forgotten(table: StackTable, monkeypatch: pytest.MonkeyPatch) -> None:
     """One that comes again and again is written once, however long it goes on."""
-    monkeypatch.setattr(stacks, "_FEW_FRAMES_BYTES", 0)
-    monkeypatch.setattr(stacks, "_FRAMES_KEPT_S", -1.0)
+    monkeypatch.setattr(stacks, "_FEW_STACKS", 0)
+    monkeypatch.setattr(stacks, "_STACKS_KEPT_S", -1.0)
     target = Target(leaf=0x1000)
     codes = {PID: ProcessCodes(0, target)}.get
     records = {key: record(key, target.frame(0x1000, offset=key)) for key in (1, 2)}
@@ -148,7 +148,7 @@ def test_stacks_that_do_not_come_again_are_forgotten(table: StackTable, monkeypa
         table.add_records([records[1]], codes)
     table.add_records(records.values(), codes)
     assert [index(table, key) for key in (1, 2)] == [1, 3]
-    assert table._index_of_frames.new_count == 2
+    assert table._index_of_stack.new_count == 2
 
 
 def test_stacks_that_a_process_makes_up_have_a_limit(table: StackTable, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -294,7 +294,9 @@ def test_an_object_whose_identity_nobody_saw_is_counted(table: StackTable) -> No
 def test_an_unreadable_object_says_why(table: StackTable) -> None:
     target = Target()
     table.add_records([record(1, (0x5000, 0x5010, 0, 9))], {PID: ProcessCodes(0, target)}.get)
-    table.add_records([record(2, (0x6000, 0x6010, 0, 9))], {PID: ProcessCodes(0, None)}.get)
+    gone = ProcessCodes(0, target)
+    gone.forget()
+    table.add_records([record(2, (0x6000, 0x6010, 0, 9))], {PID: gone}.get)
     assert names(table) == ["[the code object is not readable]", "[process gone before its code was read]"]
 
 
@@ -520,3 +522,29 @@ def test_the_identity_is_the_one_the_kernel_side_computes(tmp_path: Path, seed: 
     subprocess.run([compiler, "-o", program, tmp_path / "identity.c"], check=True)
     answer = subprocess.run([program], check=True, capture_output=True, text=True).stdout
     assert [identity_hash(row) for row in rows] == [int(line) for line in answer.split()]
+
+
+def test_processes_that_fork_themselves_without_end_do_not_stay(table: StackTable) -> None:
+    """Each reads what it runs in those it was forked from lately; none keeps all before it."""
+    target, nobody = Target(leaf=0x1000), Target()
+    codes = ProcessCodes(0, target)
+    table.add_records([record(0, target.frame(0x1000))], {PID: codes}.get)
+    for process in range(1, 3000):
+        codes, parent = codes.forked(process, nobody), codes
+        parent.forget()
+        assert not parent.known and not parent.elders
+    assert isinstance(codes.read(0x5000), Unresolved)
+    assert len(codes.elders) < 10 and len(nobody.reads) < 10
+    assert 0x1000 in codes.known
+
+
+def test_what_is_remembered_of_code_objects_does_not_grow(table: StackTable, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither with the processes whose code could not be read, nor with what code objects say."""
+    monkeypatch.setattr(stacks, "_CODES_LIMIT", 10)
+    target = Target(leaf=0x1000)
+    target.objects[0x1000] = replace(target.objects[0x1000], filename="/x" * 2000, linetable=bytes(1 << 10))
+    for process in range(100):
+        codes = {PID: ProcessCodes(process, target)}.get
+        table.add_records([record(1, target.frame(0x1000)), record(2, (0x5000, 0x5010, 0, 9))], codes)
+    assert len(names(table)) == 200
+    assert len(table._index_of_code) <= 10 and all(len(each) == 16 for each in table._index_of_code)
