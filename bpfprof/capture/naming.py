@@ -86,6 +86,7 @@ class Naming:
                 if at_once or looks.modules_s <= now_s:
                     self._look_at_modules(process, looks.names, at_once)
                     looks.modules_s = now_s + self._rest_s(time.thread_time() - threads_s)
+                looks.names.objects.memory = process.memory  # without what was read at once
 
     def _rest_s(self, look_s: float) -> float:
         """look_s: CPU time of this thread; the process that reads for it takes about as much."""

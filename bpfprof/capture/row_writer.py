@@ -73,6 +73,7 @@ class RowWriter:
             self._write_waits(self._last_waits.follow(rows, told, threads[exits], ends))
         if len(exits):
             self._sink.write("totals", arrays={"rows": made.exits(ends, threads[exits])})
+            self._sleeps.forget(threads[exits].tolist())
 
     def _write_samples(self, events: npt.NDArray[np.void], threads: npt.NDArray[np.int64]) -> None:
         self.sample_count += len(events)

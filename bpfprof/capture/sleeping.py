@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import struct
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import field
 
 import numpy as np
@@ -262,6 +262,11 @@ class Sleeps:
             if is_over():
                 return
             self._look_at_threads(process, tids_of[process.pid], lambda: None, is_over)
+
+    def forget(self, threads: Iterable[int]) -> None:
+        """These have ended, and all of their waits are written."""
+        for thread in threads:
+            self.seen.pop(thread, None)
 
     def at(self, thread: int, begin_ns: int, end_ns: int) -> Sleep | None:
         """What was seen of a thread in this time: a whole stack, if there is one."""

@@ -18,6 +18,7 @@ from bpfprof.recording.writer import Sink
 
 _TID_BITS = 32
 _REMEMBERED_S = 1.0  # an id can be given again
+_INNER_LIMIT = 4096  # processes; of one that is gone the last events come within tenths of a second
 _NAMED_LIMIT = 20_000  # wakers that are no targets: a host makes new ones for as long as it is watched
 
 
@@ -78,6 +79,8 @@ class Wakers:
         since, known = self._inner.get(pid, (-_REMEMBERED_S, {}))
         if time.monotonic() - since >= _REMEMBERED_S:
             known = _inner_tids(pid, known)
+            if len(self._inner) >= _INNER_LIMIT:
+                self._inner.clear()
             self._inner[pid] = time.monotonic(), known
         return inner if known is None else known.get(inner, 0)
 

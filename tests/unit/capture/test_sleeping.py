@@ -93,3 +93,11 @@ def test_a_program_that_was_just_begun_is_not_taken_for_the_one_before() -> None
     process.state = State.CHANGING
     assert flags() & (known | python) == 0
     process.close()
+
+
+def test_a_thread_that_has_ended_is_forgotten() -> None:
+    sleeps = seen((80, WHOLE))
+    sleeps.forget([5])
+    assert sleeps.at(4, 60, 100) is not None
+    sleeps.forget([4])
+    assert not sleeps.seen

@@ -281,3 +281,13 @@ def test_an_id_of_a_namespace_that_was_given_again(machine: Machine, table: Wake
     machine.watch(PID, 155)
     machine.later()
     assert table.holders(held_by((PID, 7))).tolist() == [3]
+
+
+def test_a_machine_that_makes_processes_for_ever(
+    machine: Machine, table: Wakers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(wakers, "_INNER_LIMIT", 10)
+    for pid in range(1000, 1100):
+        machine.threads[pid] = {pid: (pid,)}
+        table.holders(held_by((pid, pid)))
+    assert len(table._inner) <= 10
