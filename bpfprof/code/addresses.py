@@ -38,6 +38,9 @@ _ADDRESSES, _ADDRESSES_PER_S, _ADDRESSES_OF_ALL = 100_000, 2_000, 2_000_000
 # Of addresses that are remembered: so many at most that are new, and if they are more than a few those of the last
 # minutes. One that was forgotten gets another number.
 _NUMBERS_LIMIT, _FEW_NUMBERS, _KEPT_S = 100_000, 20_000, 60.0
+_KNOWN_LIMIT = 20_000  # addresses that are found by the code map they are in, which is quicker
+_UNKNOWN_FILE = 0xFFFF  # NO_FILE, in an array of short numbers
+assert abi.CONSTANTS["BP_MAX_FILES"] <= _UNKNOWN_FILE
 Row = tuple[int, int, int]  # address, file, flags
 
 
@@ -65,8 +68,8 @@ class NativeTable:
 
     code: NativeCode
     _new: list[Row] = field(default_factory=list)
-    _file_of: array[int] = field(default_factory=lambda: array("I"))  # by number - 1
-    _numbers: Recent[Row] = field(default_factory=Recent)
+    _file_of: array[int] = field(default_factory=lambda: array("H"))  # by number - 1
+    _numbers: Recent[int] = field(default_factory=Recent)  # by _key()
     _turned_s: float = field(default_factory=time.monotonic)
     _budget: Budget = field(default_factory=lambda: Budget(_ADDRESSES, _ADDRESSES_PER_S, _ADDRESSES_OF_ALL))
     _kernel_callers: dict[int, int] = field(default_factory=dict)  # kernel addresses that are returned to -> numbers
@@ -158,7 +161,9 @@ class NativeTable:
 
     def _native(self, code_map: CodeMap | None, known: dict[int, int], word: int) -> int:
         number = self._number(_native_row(code_map, word))
-        if self._file_of[number - 1] != NO_FILE:  # that may be known later
+        if self._file_of[number - 1] != _UNKNOWN_FILE:  # that may be known later
+            if len(known) >= _KNOWN_LIMIT:
+                known.clear()
             known[word] = number
         return number
 
@@ -167,16 +172,23 @@ class NativeTable:
         return number
 
     def _number(self, row: Row) -> int:
-        number = self._numbers.renewed(row)
+        key = _key(row)
+        number = self._numbers.renewed(key)
         if not number:
             count = self._numbers.new_count
             if count >= _NUMBERS_LIMIT or (count > _FEW_NUMBERS and time.monotonic() - self._turned_s > _KEPT_S):
                 self._numbers.turn()
                 self._turned_s = time.monotonic()
             self._new.append(row)
-            self._file_of.append(row[1])
-            number = self._numbers[row] = len(self._file_of)
+            self._file_of.append(min(row[1], _UNKNOWN_FILE))
+            number = self._numbers[key] = len(self._file_of)
         return number
+
+
+def _key(row: Row) -> int:
+    """A number for an address in a file takes half of what the row does."""
+    address, file, flags = row
+    return (file << 8 | flags) << 64 | address
 
 
 def kernel_addresses(written: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:

@@ -334,6 +334,7 @@ class CodeFiles:
         self._note_evicted()
         if file.note:
             self.memory.set_frame_pointers(file.number)
+        file.image.forget_sections()
         file.is_ready = True
 
     def _follow_code(self, file: CodeFile) -> None:

@@ -28,7 +28,8 @@ _KERNEL_HALF = 1 << 63  # [vsyscall] is there
 _MASK64 = (1 << 64) - 1
 _REPLACED_KEPT_NS = 2_000_000_000
 _CHECK_S = 0.5  # how long a function may have other code than its rules are of, where no mapping tells
-_KEPT_MAPS = 8  # earlier ones of a process: stacks are at most some tenths of a second old
+# Earlier ones of a process, so many and so long: stacks are some tenths of a second old, on a busy machine seconds.
+_KEPT_MAPS, _EARLIER_KEPT_NS = 8, 10_000_000_000
 
 
 @dataclass
@@ -151,8 +152,13 @@ class NativeCode:
 
     def forget_replaced(self) -> None:
         """Of mappings that were replaced long ago: no stack by them is still to come."""
-        oldest_ns = time.monotonic_ns() - _REPLACED_KEPT_NS
-        self.replaced = {key: from_ns for key, from_ns in self.replaced.items() if from_ns >= oldest_ns}
+        now_ns = time.monotonic_ns()
+        self.replaced = {key: at_ns for key, at_ns in self.replaced.items() if at_ns >= now_ns - _REPLACED_KEPT_NS}
+        for pid, maps in list(self._earlier.items()):
+            while maps and (maps[1] if len(maps) > 1 else self.map_of[pid]).from_ns < now_ns - _EARLIER_KEPT_NS:
+                maps.popleft()
+            if not maps:
+                del self._earlier[pid]
 
     def share(self, child: Pid, parent: Pid) -> None:
         """A process was forked: its memory is a copy of its parent's."""

@@ -111,7 +111,9 @@ class Namer:
     def _resolve(self, file: CodeFile, addresses: list[int]) -> Sequence[Sequence[Name]]:
         """For each address the functions it is in, innermost first."""
         if file.image is not None and file.path not in (MEMORY, TRAMPOLINES):
-            return self._names_of(file, file.image).resolve(addresses)
+            found = self._names_of(file, file.image).resolve(addresses)
+            file.image.forget_sections()
+            return found
         array = np.array(addresses, np.uint64)
         if file.number == KERNEL_FILE:
             self._kernel = self._kernel or SymbolNames(read_kernel_symbols())

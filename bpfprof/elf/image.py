@@ -200,9 +200,14 @@ class ElfImage:
 
     def section(self, name: str) -> ElfSection | None:
         """The first section of that name; None when there is none or it takes no room in the file (.bss)."""
-        if self._sections is None:
-            self._sections = self._read_sections()
-        return self._sections.get(name)
+        sections = self._sections
+        if sections is None:
+            sections = self._sections = self._read_sections()
+        return sections.get(name)
+
+    def forget_sections(self) -> None:
+        """They are read again when one is asked for; some 30 take 7 KB, and a recording has thousands of files."""
+        self._sections = None
 
     def _read_sections(self) -> dict[str, ElfSection]:
         """By name. Empty when the section headers are absent or damaged: a file runs without them."""

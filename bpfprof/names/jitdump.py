@@ -139,7 +139,8 @@ class JitDumps:
 
     def has_named(self, number: int, name: str) -> None:
         """The address with this number has its first name from elsewhere."""
-        self._last_name[number] = name
+        if not self._is_over:
+            self._last_name[number] = name
 
     def new_names(self, asked: Iterable[tuple[int, int]]) -> list[DatedName]:
         """Of these (number, address) all names, and those that came to the ones asked before; by time for each.

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from bpfprof import abi
-from bpfprof.code import addresses
+from bpfprof.code import addresses, maps
 from bpfprof.code.addresses import NativeTable, RawStack, kernel_addresses
 from bpfprof.elf.image import ElfImage
 from bpfprof.model.ids import Pid
@@ -272,3 +272,28 @@ def test_addresses_that_do_not_come_again_are_forgotten(
     assert numbers(table, [0x10010 | EXACT, 0x10020])[0] == 1
     assert numbers(table, [0x10020])[0] > 3, "it is written again"
     assert table._numbers.new_count <= 3
+
+
+def test_the_addresses_of_a_code_map_do_not_grow_without_end(
+    table: NativeTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A program may make code all day; one that is met again has its number still."""
+    monkeypatch.setattr(addresses, "_KNOWN_LIMIT", 3)
+    for address in range(0x10010, 0x10100, 0x10):
+        numbers(table, [0x10010 | EXACT, address])
+        assert len(table.code.map_of[PID].known) <= 3
+    assert numbers(table, [0x10010 | EXACT]) == [1]
+    assert table.take_used_files() == {table.code.map_of[PID].rows[0][3]}
+
+
+def test_mappings_from_before_are_forgotten_after_a_time(
+    table: NativeTable, monkeypatch: pytest.MonkeyPatch, target: FakeTarget
+) -> None:
+    first = table.code.map_of[PID]
+    target.map(mapping(0x10000, 0x12000, B))
+    table.code.forget_replaced()
+    assert table.code.of_generation(PID, first.generation) is first
+    monkeypatch.setattr(maps, "_EARLIER_KEPT_NS", -1)
+    table.code.forget_replaced()
+    assert table.code.of_generation(PID, first.generation) is None and not table.code._earlier
+    assert table.code.of_generation(PID, table.code.map_of[PID].generation) is table.code.map_of[PID]

@@ -196,3 +196,10 @@ def test_a_file_of_more_segments_than_programs_have_is_not_read(tmp_path: Path) 
         else:
             with pytest.raises(ElfError, match="program headers"):
                 ElfImage.open(str(path))
+
+
+def test_sections_that_were_forgotten_are_read_again() -> None:
+    with ElfImage.open(sys.executable) as image:
+        found = image.section(".eh_frame")
+        image.forget_sections()
+        assert found is not None and image._sections is None and image.section(".eh_frame") == found
