@@ -38,6 +38,7 @@ from bpfprof.proc.tasks import is_kernel_thread, start_time_ticks
 from bpfprof.proc.unreadable import why_file_unreadable
 
 _SILENT = "its memory does not answer"
+_WITHOUT_LIMIT = 10_000  # files that were looked into in vain, and are remembered
 _TRIES = 3  # a thread that comes or goes changes the list of threads while it is read
 _PYTHON_FILE = re.compile(r"^(?:lib)?python(\d)[.\d]*")
 
@@ -111,6 +112,8 @@ def find_interpreter(
         with ProcessMemory(pid) as own_memory:
             return find_interpreter(pid, own_memory, without_runtime)
     without_runtime = {} if without_runtime is None else without_runtime
+    if len(without_runtime) >= _WITHOUT_LIMIT:
+        without_runtime.clear()  # a machine may build programs all day
     mappings = read_maps(pid)
     if not mappings and not is_kernel_thread(pid):
         return ENDED

@@ -10,6 +10,7 @@ from bpfprof.model.ids import Pid
 from bpfprof.proc.cgroups import Cgroup, directories_above, hierarchy_of
 from bpfprof.proc.text import without_controls
 
+_NOTED_LIMIT = 10_000  # processes of a recording
 _MAX, _QUOTA, _PERIOD = "cpu.max", "cpu.cfs_quota_us", "cpu.cfs_period_us"  # of v2, and of v1
 
 
@@ -29,13 +30,20 @@ class CpuLimits:
         self._hierarchy: Cgroup | None = hierarchy_of("cpu")
         self._before: dict[str, _Counts] = {}  # by directory of a cgroup with a quota
         self._path_of: dict[str, str] = {}
-        self.percents: dict[str, int] = {}  # of a CPU, by pid
+        self.percents: dict[str, int] = {}  # of a CPU, by pid, those that were looked at last
+        self._noted: set[Pid] = set()
 
     def note(self, pids: Iterable[Pid]) -> None:
-        """What these may use, while they are there; for each that is new."""
-        new = [pid for pid in pids if str(pid) not in self.percents]
+        """What these may use, while they are there; for each that is new. A pid may be given again."""
+        noted, self._noted = self._noted, set(pids)
+        new = sorted(self._noted - noted)
         self.begin(new)
-        self.percents |= {str(pid): round(100 * cpus) for pid in new if (cpus := cpus_of(pid))}
+        for pid in new:
+            self.percents.pop(str(pid), None)
+            if cpus := cpus_of(pid):
+                self.percents[str(pid)] = round(100 * cpus)
+        for old in list(self.percents)[:-_NOTED_LIMIT] if len(self.percents) > _NOTED_LIMIT else ():
+            del self.percents[old]
 
     def begin(self, pids: Iterable[Pid]) -> None:
         """Counts from now on for the control groups of these processes."""

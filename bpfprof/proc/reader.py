@@ -38,6 +38,7 @@ _AGAIN_S = 3.0
 _LONGEST_S = 10.0  # for one that only wants for a CPU
 # How long in all bpfprof waits for the memory of a process, or its files, and for what share of the time besides.
 _SLOW_S, _SLOW_SHARE = {False: 0.3, True: 1.0}, 0.01
+_SLOW_LIMIT, _LITTLE = 1024, 16  # of those remembered, beyond which those with one part in so many of that are not
 _MOST_LEFT_BEHIND = 64
 _FIRST_FREE_FD = 10
 _COPY_LIMIT_BYTES, _COPIES_LIMIT_BYTES = 64 << 20, 256 << 20
@@ -353,7 +354,10 @@ class Reader:
 
     def _is_slow(self, pid: Pid, is_file: bool, slept_ns: int) -> bool:
         """One that answers, but late each time, is as bad as one that does not."""
-        slow_ns = self._slow_ns[pid, is_file] = self._slow_ns.get((pid, is_file), 0) + slept_ns
+        slow_ns = self._slow_ns.pop((pid, is_file), 0) + slept_ns
+        if len(self._slow_ns) >= _SLOW_LIMIT:
+            self._slow_ns = {key: ns for key, ns in self._slow_ns.items() if ns * _LITTLE >= 1e9 * _SLOW_S[key[1]]}
+        self._slow_ns[pid, is_file] = slow_ns
         return slow_ns > 1e9 * _SLOW_S[is_file] + _SLOW_SHARE * (time.monotonic_ns() - self._begin_ns)
 
     def _living(self) -> _Child:

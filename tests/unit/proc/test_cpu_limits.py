@@ -90,3 +90,18 @@ def test_a_quota_that_comes_to_light_later(tmp_path: Path, monkeypatch: pytest.M
 
 def test_one_that_is_gone() -> None:
     assert cpu_limits.cpus_of(Pid((1 << 22) + 1)) == 0
+
+
+def test_what_processes_may_use_is_known_of_the_last_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine has new ones all day. A pid that is given again is another's."""
+    asked: list[int] = []
+    monkeypatch.setattr(cpu_limits, "_NOTED_LIMIT", 3)
+    monkeypatch.setattr(cpu_limits, "cpus_of", lambda pid: asked.append(pid) or 1.5)
+    limits = cpu_limits.CpuLimits()
+    limits.begin = lambda pids: None  # type: ignore[method-assign,assignment]
+    for pids in ([1, 2], [1, 2, 3], [1, 2, 4]):
+        limits.note(map(Pid, pids))
+    assert limits.percents == {"2": 150, "3": 150, "4": 150} and asked == [1, 2, 3, 4]
+    limits.note([Pid(4)])
+    limits.note([Pid(2), Pid(4)])
+    assert asked == [1, 2, 3, 4, 2] and list(limits.percents) == ["3", "4", "2"]

@@ -89,3 +89,14 @@ def test_it_only_reads(tmp_path: Path) -> None:
         with pytest.raises(PermissionError):
             asks._ask(OWN, child.OPEN_PATH, size=flags, text=os.fsencode(tmp_path / "file"))
     assert (tmp_path / "file").read_text() == "x"
+
+
+def test_how_slowly_processes_answered_is_known_of_the_slow_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the others it is forgotten when there are many."""
+    monkeypatch.setattr(asking, "_SLOW_LIMIT", 10)
+    reader, slow = Reader(), Pid(1)
+    assert not reader._is_slow(slow, False, 250_000_000)
+    for pid in range(2, 1000):
+        assert not reader._is_slow(Pid(pid), False, 1000)
+    assert len(reader._slow_ns) <= 11
+    assert reader._is_slow(slow, False, 10_000_000_000)
