@@ -5,6 +5,7 @@ Names are looked up while the target is there, so that a report needs neither th
 
 from __future__ import annotations
 
+import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -28,6 +29,7 @@ from bpfprof.recording.tables import RecordedFile, table_row
 from bpfprof.recording.writer import Sink
 
 _LOOK_S = 0.05  # so often it is asked whether it is over
+_NAMES_KEPT_S = 300.0  # symbol tables that are not used: read again they take some tenths of a second
 _Row = tuple[int, int, int, int, int, int]  # of NAME_DTYPE
 
 
@@ -40,8 +42,9 @@ class Namer:
         self._with_lines = with_lines
         self._written: list[npt.NDArray[np.void]] = []  # addresses whose names were not asked for
         self._asked_count = 0
-        # Only used in the background, but for what it has found.
-        self._names: dict[int, tuple[ElfNames, ElfImage | None]] = {}  # by number of the file; used last comes last
+        # Only used in the background, but for what it has found. By number of the file, with when they were used last,
+        # time.monotonic(); used last comes last.
+        self._names: dict[int, tuple[ElfNames, ElfImage | None, float]] = {}
         self._names_limit_bytes = symbol_memory_bytes
         self._kernel: SymbolNames | None = None
         self._perf_maps = PerfMaps()
@@ -123,19 +126,20 @@ class Namer:
         return [[(name, "", 0, 0)] if name else [] for name in names]
 
     def _names_of(self, file: CodeFile, image: ElfImage) -> ElfNames:
-        """Those of other files go, the longest unused first, where all take more memory than they may."""
-        known = self._names.pop(file.number, None)
+        """Those of other files go, the longest unused first, where all take more memory than they may, or after a time:
+        most addresses of a file are met soon."""
+        now_s, known = time.monotonic(), self._names.pop(file.number, None)
         if known is None:
             debug = find_debug_file(image, file.path, file.root, partial(open_below, file.pid))
-            known = ElfNames(image, debug, self._with_lines), debug
-        size = sum(names.size_bytes for names, _ in (*self._names.values(), known))
-        for number in list(self._names):
-            if size > self._names_limit_bytes:
-                names, debug = self._names.pop(number)
+            known = ElfNames(image, debug, self._with_lines), debug, now_s
+        size = sum(names.size_bytes for names, *_ in (*self._names.values(), known))
+        for number, (names, debug, used_s) in list(self._names.items()):
+            if size > self._names_limit_bytes or used_s < now_s - _NAMES_KEPT_S:
+                del self._names[number]
                 size -= names.size_bytes
                 if debug is not None:
                     debug.close()
-        self._names[file.number] = known
+        self._names[file.number] = known[0], known[1], now_s
         return known[0]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from types import SimpleNamespace
 from typing import cast
 
 import pytest
@@ -40,3 +41,18 @@ def test_those_not_used_for_longest_make_room(
     namer._names_limit_bytes = 0
     assert namer._names_of(*files[0]).size_bytes == first.size_bytes, "one is always there"
     assert list(namer._names) == [1]
+
+
+def test_those_not_used_for_a_time_go(files: list[tuple[CodeFile, ElfImage]], monkeypatch: pytest.MonkeyPatch) -> None:
+    """However much room there is."""
+    monkeypatch.setattr(namer_module, "find_debug_file", lambda *_: None)
+    namer = Namer(cast(NativeCode, None), False, 1 << 30)
+    now_s = [1000.0]
+    monkeypatch.setattr(namer_module, "time", SimpleNamespace(monotonic=lambda: now_s[0]))
+    first = namer._names_of(*files[0])
+    namer._names_of(*files[1])
+    now_s[0] += 0.9 * namer_module._NAMES_KEPT_S
+    assert namer._names_of(*files[0]) is first
+    now_s[0] += 0.9 * namer_module._NAMES_KEPT_S
+    namer._names_of(*files[2])
+    assert list(namer._names) == [1, 3]
