@@ -11,7 +11,7 @@ import threading
 import time
 
 _HIGHEST = -20
-_GIVE_BACK_EVERY_S, _given_back_s = 10.0, 0.0
+_GIVE_BACK_EVERY_S, _given_back_s = 30.0, 0.0
 _FIRST = os.sched_param(os.sched_get_priority_min(os.SCHED_RR))
 _usual = os.getpriority(os.PRIO_PROCESS, 0)
 _usual_policy, _usual_parameters = os.sched_getscheduler(0), os.sched_getparam(0)
