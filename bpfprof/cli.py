@@ -12,6 +12,7 @@ from bpfprof.proc.text import printable_lines
 _REPORT_BUG = "this is a bug in bpfprof; please report it with the output of the same command and --debug"
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8
 _LARGE_BYTES, _KEPT_BYTES = 8 << 20, 8 << 20
+_FRAMES, _CYCLE = 3, 8  # functions that an internal error names, and of a cycle
 _INTERRUPTED = 130  # by Ctrl-C; what records is not, it ends
 
 
@@ -38,8 +39,25 @@ def _run(arguments: list[str], debug: bool) -> int:
         if known is not None:
             _say(f"{known}" + (f"\n  {known.hint}" if known.hint else ""), debug, known.details)
             return known.exit_code
-        _say(f"internal error: {type(error).__name__}: {error}\n  {_REPORT_BUG}", debug)
+        _say(f"internal error: {type(error).__name__}: {error}\n  {_where(error)}\n  {_REPORT_BUG}", debug)
         return 1
+
+
+def _where(error: Exception) -> str:
+    """The functions that an error came out of, the innermost first; of an endless recursion those that repeat."""
+    from collections import Counter
+    from traceback import walk_tb
+
+    frames: list[str] = []
+    for frame, line in walk_tb(error.__traceback__):
+        file = "/".join(frame.f_code.co_filename.split("/")[-2:])  # of a package, as many are __init__.py
+        frames.append(f"{file}:{line} in {frame.f_code.co_name}")
+    most, count = Counter(frames).most_common(1)[0]
+    if not isinstance(error, RecursionError) or count == 1:
+        return "at " + ", ".join(frames[: -_FRAMES - 1 : -1])
+    last = len(frames) - 1 - frames[::-1].index(most)
+    begin = last - 1 - frames[:last][::-1].index(most)
+    return f"at {', '.join(frames[begin + 1 : last + 1][-_CYCLE:][::-1])}, {count} times"
 
 
 def _run_command(arguments: list[str]) -> int:

@@ -9,6 +9,8 @@ from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 from typing import TypeVar
 
+import numpy.ma  # noqa: F401  # not by numpy.unique() in two threads: see commands/importing.py
+
 Item = TypeVar("Item")
 _SWITCH_S = 0.0005  # so long one that numpy lets go on may wait for one that runs Python: 5 ms are many calls of numpy
 
