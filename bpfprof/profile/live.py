@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import field, replace
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -30,6 +31,7 @@ from bpfprof.profile.stacks import ProfileStacks, span_keys
 from bpfprof.profile.weights import added_up, gil_waits_of, merged
 from bpfprof.recording.contents import Recording
 from bpfprof.recording.part import Part, joined, part_recording
+from bpfprof.stacks.python_frames import KnownFunctions
 from bpfprof.stacks.stitch import StackSource
 
 _TIMER, _INTERRUPT = 1, 2  # places of wakers that are no threads; those that are follow
@@ -63,6 +65,7 @@ class LiveSpans:
         self._tables = tables
         self._interner = Interner()
         self._known = _KnownStacks()
+        self._functions = KnownFunctions()
         self._spans = np.zeros(0, SPAN_DTYPE)
         self._parts: deque[_Times] = deque()
         self._wait_count = 0
@@ -180,7 +183,8 @@ class LiveSpans:
 
     def _made(self, taken: Part) -> tuple[_Times, Spans]:
         part = part_recording(self._tables, taken)
-        source = StackSource(part.recording)
+        self._functions.forget_many()
+        source = StackSource(part.recording, known=self._functions)
         made = AddingSource(part.recording, source.statuses)
         start_ns, watched = int(self._tables.start["start_ns"]), made.threads
         begin_ns, end_ns = taken.since_ns - start_ns, taken.until_ns - start_ns
@@ -305,15 +309,10 @@ def _chosen(
     interner: Interner, stacks: npt.NDArray[np.integer[Any]]
 ) -> tuple[tuple[Frame, ...], tuple[tuple[int, ...], ...]]:
     """(the frames of these stacks, the stacks)"""
-    own = Interner()
-    places: dict[int, int] = {}
-    found = []
-    for stack in stacks.tolist():
-        for frame in interner.stacks[stack]:
-            if frame not in places:
-                places[frame] = own.frame(interner.frames[frame])
-        found.append(tuple([places[frame] for frame in interner.stacks[stack]]))
-    return tuple(own.frames), tuple(found)
+    chosen = [interner.stacks[stack] for stack in stacks.tolist()]
+    places = {frame: place for place, frame in enumerate(dict.fromkeys(chain.from_iterable(chosen)))}
+    found = [tuple(map(places.__getitem__, stack)) for stack in chosen]
+    return tuple(map(interner.frames.__getitem__, places)), tuple(found)
 
 
 def _thread_times(

@@ -15,7 +15,7 @@ from bpfprof.recording.tables import RecordedProcess
 from bpfprof.stacks.greenlets import only_call, own_count
 from bpfprof.stacks.merge import Side, merge
 from bpfprof.stacks.native_frames import NativeSource
-from bpfprof.stacks.python_frames import PythonSource
+from bpfprof.stacks.python_frames import KnownFunctions, PythonSource
 
 _INEXACT = NativeFlag.BY_FRAME_POINTER | NativeFlag.BARE_LEAF
 _NOTHING_KNOWN = RecordedProcess()
@@ -27,12 +27,17 @@ _MOST_PLANNED = 1 << 20  # frames: a stranger's recording may have no two stacks
 
 
 class StackSource:
-    """Stacks of one recording as tuples of frames. With `show_interpreter` CPython's own functions stay."""
+    """Stacks of one recording as tuples of frames. With `show_interpreter` CPython's own functions stay.
 
-    def __init__(self, recording: Recording, show_interpreter: bool = False) -> None:
+    known: what was made for recordings of the same programs before; more comes to it.
+    """
+
+    def __init__(
+        self, recording: Recording, show_interpreter: bool = False, known: KnownFunctions | None = None
+    ) -> None:
         self._recording = recording
         self._shows_interpreter = show_interpreter
-        self._python = PythonSource(recording)
+        self._python = PythonSource(recording, known)
         self._native = NativeSource(recording)
         stacks = self._stacks = recording.stacks.copy()
         self._python_ends = np.cumsum(stacks["python_count"], dtype=np.int64)
