@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 
 import numpy as np
 
@@ -36,16 +37,13 @@ def find_phases(
     names = tuple(dict.fromkeys([*PHASES, *(each.phase for each in patterns if each.phase != OTHER), OTHER]))
     numbers = {name: number for number, name in enumerate(names)}
     ranks, of_frame = np.zeros(len(frames), np.int64), np.full(len(frames) + 1, len(names) - 1, np.int64)
-    of_file: dict[str, list[PhasePattern]] = {}
     of_name: dict[tuple[str, str], tuple[int, str]] = {}
     for number, frame in enumerate(frames):
         if frame.kind not in _NAMED:
             continue
         key = frame.name[:LONGEST], frame.file[-LONGEST:]
         if key not in of_name:
-            if key[1] not in of_file:
-                of_file[key[1]] = [each for each in known_phases() if each.file.search(key[1])]
-            of_name[key] = _phase(*key, patterns, of_file[key[1]])
+            of_name[key] = _phase(*key, patterns)
         ranks[number], name = of_name[key]
         if name:
             of_frame[number] = numbers[name]
@@ -53,11 +51,21 @@ def find_phases(
     return StackPhases(names, of_stack, stack_frames.innermost_python() >= 0, of_frame[:-1])
 
 
-def _phase(name: str, file: str, asked: Sequence[PhasePattern], known: Sequence[PhasePattern]) -> tuple[int, str]:
+def _phase(name: str, file: str, asked: Sequence[PhasePattern]) -> tuple[int, str]:
     """(rank, phase) of the user's first pattern that is found, else of the known one of the highest rank; (0, "")."""
     for pattern in asked:
         if pattern.function.search(f"{name} ({file})"):
             return pattern.rank, pattern.phase
-    found = [pattern for pattern in known if pattern.function.search(name)]
+    return _known_phase(name, file)
+
+
+@lru_cache(1 << 12)
+def _known_phase(name: str, file: str) -> tuple[int, str]:
+    found = [pattern for pattern in _known_of(file) if pattern.function.search(name)]
     best = max(found, key=lambda pattern: pattern.rank, default=None)
     return (best.rank, best.phase) if best else (0, "")
+
+
+@lru_cache(1 << 10)
+def _known_of(file: str) -> tuple[PhasePattern, ...]:
+    return tuple(each for each in known_phases() if each.file.search(file))

@@ -11,6 +11,7 @@ from bpfprof.dataclass import dataclass
 from bpfprof.model.frames import Frame, FrameKind
 from bpfprof.model.grouping import each_once, sums_by, totals_of
 from bpfprof.model.profile import Profile
+from bpfprof.model.rows import picked
 from bpfprof.query.code.functions import function_of_frames, object_name
 from bpfprof.query.code.origins import import_path
 from bpfprof.query.code.stack_frames import Bools
@@ -55,7 +56,7 @@ def places_of(profile: Profile, work: Work, rows: npt.NDArray[np.void] | None = 
     found = []
     totals = _totals(work, rows, functions)
     for function in np.unique(own[own >= 0]).tolist():
-        of_it = rows[own == function]
+        of_it = picked(rows, own == function)
         by_share = sums_by(of_it["share"], of_it["ns"], HANDED + 1)
         cpu_ns, ready_ns = int(by_share[[PYTHON, NATIVE]].sum()), int(by_share[READY])
         mostly = tuple(((share.value, share.frame), share.ns) for share in _by_share(of_it))
@@ -67,11 +68,17 @@ def places_of(profile: Profile, work: Work, rows: npt.NDArray[np.void] | None = 
                 int(by_share.sum()) - cpu_ns - ready_ns,
                 int(totals[function]),
                 mostly,
-                {share: best for share in WITH_OBJECTS if (best := top_object(of_it[of_it["share"] == share])[0]) >= 0},
+                _objects_of(of_it),
             )
         )
     of_first = functions[first] if first >= 0 else -1
     return sorted(found, key=lambda each: (functions[each.frame] != of_first, -each.own_ns, each.frame))
+
+
+def _objects_of(rows: npt.NDArray[np.void]) -> dict[int, int]:
+    if not rows["object"].any():  # mostly
+        return {}
+    return {share: best for share in WITH_OBJECTS if (best := top_object(picked(rows, rows["share"] == share))[0]) >= 0}
 
 
 def top_place(
@@ -107,7 +114,8 @@ def _line_of(work: Work, rows: npt.NDArray[np.void], mostly: tuple[int, int]) ->
     """The function's line with most time of this share and lock, CPU time being one: that which a verdict names."""
     share, lock = mostly
     shares = (PYTHON, NATIVE) if share in (PYTHON, NATIVE) else (share,)
-    chosen = rows[np.isin(rows["share"], shares) & ((share != LOCK) | (rows["lock"] == lock))]
+    is_one = np.logical_or.reduce([rows["share"] == each for each in shares])
+    chosen = picked(rows, is_one & ((share != LOCK) | (rows["lock"] == lock)))
     return most_of(work.own[chosen["stack"]], chosen["ns"])
 
 
