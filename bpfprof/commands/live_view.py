@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from bpfprof.capture.session import Progress, Session
     from bpfprof.capture.stop import StopRequest
     from bpfprof.commands.screen import Screen
-    from bpfprof.query.answer.moment import Key
+    from bpfprof.query.answer.moment import Key, Moment
     from bpfprof.recording.part import GrowingRecording
 
 EVERY_S, BATCH_EVERY_S = 1.0, 2.0
@@ -63,6 +63,7 @@ class LiveView:
         self._note, self._note_until_s = "", 0.0
         self._pages: list[str] = []  # lines of a text that is shown instead
         self._paused: dict[bool, Shown | None] = {}  # since the start or not -> what was shown when it was paused
+        self._made: tuple[Moment, TopState, TopLook, list[str]] | None = None  # the lines that were shown last
         self._size = os.terminal_size((0, 0))
         self._has_new = False
         self._next_s = 0.0  # when there will be more to show
@@ -159,7 +160,10 @@ class LiveView:
             return [*self._pages[: look.rows - 1], "Space: more; any other key: back" if has_more else "any key: back"]
         if shown is None:
             return ["bpfprof top: the first second is being recorded"]
-        return top_lines(shown.moment, self._state(shown), look)
+        state = self._state(shown)
+        if not self._made or self._made[0] is not shown.moment or self._made[1:3] != (state, look):
+            self._made = shown.moment, state, look, top_lines(shown.moment, state, look)
+        return self._made[3]
 
     def _sized(self) -> TopLook:
         fits = for_terminal(RenderOptions(), sys.stdout)
@@ -169,16 +173,18 @@ class LiveView:
         )
 
     def _state(self, shown: Shown) -> TopState:
+        elapsed_s = int(shown.elapsed_s)
         return TopState(
             shown.places,
             shown.shares,
             shown.trends,
-            shown.elapsed_s,
+            elapsed_s,
             self._own_cpu(),
             os.cpu_count() or 1,
             self._session.progress.lost_count,
             self._note if time.monotonic() < self._note_until_s or self._is_typing else "",
-            max(self._next_s - time.monotonic(), 0.0),
+            # Another one when the clock is: lines are made once a second.
+            max(round(shown.elapsed_s + self._next_s - time.monotonic()) - elapsed_s, 0),
         )
 
     # --- in the thread of the keys

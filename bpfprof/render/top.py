@@ -89,12 +89,12 @@ class TopState:
     places: list[LivePlace]
     shares: Sequence[int]
     trends: dict[Key, list[float]]
-    elapsed_s: float
+    elapsed_s: int
     own_cpu: float  # of one CPU
     cpu_count: int
     lost_count: int = 0
     note: str = ""
-    next_s: float = 0.0  # until there is more to show
+    next_s: int = 0  # until there is more to show
 
     def shown(self, look: TopLook) -> Sequence[int]:
         """Those that are parts of one time; since the start there is no one time but that of work."""
@@ -137,7 +137,7 @@ def _as_ascii(line: str) -> str:
 
 def _title(moment: Moment, state: TopState, columns: int) -> str:
     """`bpfprof top  python djapp.py (5220)   00:14   0.53 of 2 CPUs   9 threads`."""
-    minutes, seconds = divmod(int(state.elapsed_s), 60)
+    minutes, seconds = divmod(state.elapsed_s, 60)
     pids = {thread.pid for thread in moment.profile.threads}
     after = f" ({moment.profile.threads[0].pid})" if len(pids) == 1 else ""
     used = moment.cpu_ns / max(moment.duration_ns, 1)
@@ -173,7 +173,7 @@ def _now(groups: list[NowGroup], columns: int, paint: Paint) -> list[str]:
 def _foot(state: TopState, look: TopLook, columns: int) -> list[str]:
     values = {"sort": look.sort, "mode": look.mode, "window": "all" if look.since_start else "last"}
     own = f"own CPU {100 * state.own_cpu:.1f}%" + (f", {state.lost_count} lost" if state.lost_count else "")
-    waits = f"next in {state.next_s:.0f} s  " if state.next_s >= 1.5 else ""
+    waits = f"next in {state.next_s} s  " if state.next_s > 1 else ""
     own = ("PAUSED  " if look.is_paused else waits) + own
     if state.note:
         return [shortened(state.note, columns)]

@@ -34,7 +34,7 @@ CODES = re.compile(r"\x1b\[\d+m")
 
 def state_of(moment: Moment, **values) -> TopState:
     trends = {place.key: [0.1, 0.5, 0.2] for place in moment.places}
-    return TopState(moment.places, moment.shares, trends, 74.0, 0.02, 2, **values)
+    return TopState(moment.places, moment.shares, trends, 74, 0.02, 2, **values)
 
 
 @pytest.mark.parametrize("profile", PROFILES)
@@ -182,5 +182,5 @@ def test_what_is_since_the_start_and_what_is_of_the_last_seconds_is_named() -> N
 
 def test_when_the_next_moment_comes_late_that_is_said() -> None:
     moment = moment_of(training_profile())
-    assert "next in 7 s" in top_lines(moment, state_of(moment, next_s=7.0), TopLook())[-1]
-    assert "next in" not in top_lines(moment, state_of(moment, next_s=1.0), TopLook())[-1]
+    assert "next in 7 s" in top_lines(moment, state_of(moment, next_s=7), TopLook())[-1]
+    assert "next in" not in top_lines(moment, state_of(moment, next_s=1), TopLook())[-1]
