@@ -13,7 +13,7 @@ from bpfprof import array_types as npt
 from bpfprof.model.samples import ThreadFlag, WakerKind
 from bpfprof.model.statuses import LastState, NativeFlag, Status
 
-_MANY = 4096  # from here on finding the distinct ones first is quicker
+_MANY = 512  # from here on finding the distinct ones first is quicker
 _NO_STACK_TEXTS = {  # of statuses that the kernel side does not have
     Status.STACK_LOST: abi.COMMENTS["BP_LOST_STACK_RING_FULL"],
     Status.SHORT_WAIT: "short wait, added up with others",

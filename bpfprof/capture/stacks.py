@@ -58,6 +58,7 @@ _STACK_BYTES, _STACK_BYTES_PER_S, _STACK_BYTES_OF_ALL = 64 << 20, 2 << 20, 2 << 
 _OVER_BUDGET = int(abi.Status["BP_OVER_BUDGET"])
 _UNFINISHED_LIMIT = 10_000  # that are remembered as such; the oldest are of processes that have ended, mostly
 _KEYS_LIMIT, _KEPT_S = 20_000, 5 * abi.CONSTANTS["BP_RESEND_NS"] / 1e9
+_FEW_CODES = 20  # new ones of a drain, as programs meet them for long after their start
 _CODES_LIMIT = 4096  # that are remembered by what they say: functions that are made again and again, and reasons
 _COPY_HEAD = struct.Struct("<QQ4QII")  # of struct bp_code_copy, up to `object`
 _OBJECT_AT, _TEXTS_AT, _TABLE_AT = (CODE_COPY_DTYPE.fields[name][1] for name in ("object", "texts", "table"))  # type: ignore[index]
@@ -96,6 +97,7 @@ class StackTable:
     _copies: dict[tuple[int, int, int], memoryview] = field(default_factory=dict)  # by process, address, identity
     _copies_before: dict[tuple[int, int, int], memoryview] = field(default_factory=dict)
     _turn: int = 0
+    _was_read: bool = False  # a code object that was not copied, since the last write_new()
     _new_codes: list[tuple[int, CodeObject | Unresolved]] = field(default_factory=list)
     _new_stacks: list[tuple[bytes, bytes, bytes]] = field(default_factory=list)
     unfinished: set[int] = field(default_factory=set)  # they lack what will be known soon
@@ -298,6 +300,7 @@ class StackTable:
         code = codes.read(address, _memory_of(copy)) if copy else None
         if isinstance(code, CodeObject):
             return code, identity
+        self._was_read = True
         code = codes.read(address)  # not copied, or not all of it
         if not isinstance(code, CodeObject):
             return code, 0
@@ -324,8 +327,8 @@ class StackTable:
         return index
 
     def write_new(self, sink: Sink) -> bool:
-        """What the recording does not have yet; true when code objects were among it."""
-        has_codes = bool(self._new_codes)
+        """What the recording does not have yet; true when so much is new that more will be, or it was not copied."""
+        is_much, self._was_read = self._was_read or len(self._new_codes) > _FEW_CODES, False
         while self._new_codes:
             sizes = np.cumsum([_size(code) for _, code in self._new_codes])
             count = max(1, int(np.searchsorted(sizes, _CHUNK_BYTES)))
@@ -344,7 +347,7 @@ class StackTable:
             }
             sink.write("stacks", arrays=arrays)
             self._new_stacks = []
-        return has_codes
+        return is_much
 
 
 def _size(code: CodeObject | Unresolved) -> int:
