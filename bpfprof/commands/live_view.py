@@ -32,8 +32,9 @@ if TYPE_CHECKING:
     from bpfprof.recording.part import GrowingRecording
 
 EVERY_S, BATCH_EVERY_S = 1.0, 2.0
-# A view is made so often that it takes this part of a CPU, but each 5 seconds; each 10 if bpfprof takes too much.
-_VIEW_PART, _OWN_PART = 0.012, 0.028
+# A view is made so often that it takes this part of a CPU, but each 5 seconds; where bpfprof would take more than the
+# second part in all, so seldom that it does not, but each 10.
+_VIEW_PART, _OWN_PART = 0.012, 0.025
 _MOST_S, _RARE_S = 5.0, 10.0
 _NOTE_S = 5
 
@@ -67,7 +68,9 @@ class LiveView:
         self._size = os.terminal_size((0, 0))
         self._has_new = False
         self._next_s = 0.0  # when there will be more to show
-        self._used: deque[tuple[float, float]] = deque(maxlen=12)  # (when, CPU time of bpfprof by then)
+        # Of the last parts: when they were taken, CPU time of bpfprof by then, and that without what views took.
+        self._used: deque[tuple[float, float, float]] = deque(maxlen=12)
+        self._views_s = 0.0
 
     def begin(self, screen: Screen | None, session: Session, growing: GrowingRecording) -> None:
         """Before anything was recorded."""
@@ -86,11 +89,11 @@ class LiveView:
             return  # there may be half a table
         has_new = self._has_new
         if self._data.end_ns != end_ns:
-            every_s, cost_s = self.options.every_s, time.thread_time() - begin_s
+            cost_s = time.thread_time() - begin_s
+            self._used.append((time.monotonic(), progress.own_cpu_s, progress.own_cpu_s - self._views_s))
+            self._views_s += cost_s
             if self.options.on_screen and not self.options.is_asked:
-                most_s = _MOST_S if self._own_cpu() <= _OWN_PART else _RARE_S
-                self._session.part_s = min(max(cost_s / _VIEW_PART, every_s), max(most_s, every_s))
-            self._used.append((time.monotonic(), progress.own_cpu_s))
+                self._session.part_s = self._part_s(cost_s)
             self._next_s = time.monotonic() + self._session.part_s
         if self._screen is None:
             shown = self._data.shown(False)
@@ -143,10 +146,19 @@ class LiveView:
     def _is_note_over(self) -> bool:
         return bool(self._note) and not self._is_typing and time.monotonic() > self._note_until_s
 
-    def _own_cpu(self) -> float:
+    def _part_s(self, view_s: float) -> float:
+        """How long the next part is where a view takes so much CPU time."""
+        usual_s = min(max(view_s / _VIEW_PART, self.options.every_s), max(_MOST_S, self.options.every_s))
+        left = _OWN_PART - self._own_cpu(without_views=True)
+        return max(usual_s, min(view_s / max(left, 1e-9), _RARE_S))
+
+    def _own_cpu(self, without_views: bool = False) -> float:
         """Of one CPU, in the last parts."""
-        (begin_s, before_s), (end_s, after_s) = (self._used[0], self._used[-1]) if self._used else ((0, 0), (0, 0))
-        return (after_s - before_s) / (end_s - begin_s) if end_s > begin_s else 0.0
+        if not self._used:
+            return 0.0
+        first, last = self._used[0], self._used[-1]
+        passed_s, used_s = last[0] - first[0], last[1 + without_views] - first[1 + without_views]
+        return used_s / passed_s if passed_s > 0 else 0.0
 
     def _shown(self) -> Shown | None:
         if self._look.is_paused:

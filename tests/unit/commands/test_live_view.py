@@ -90,6 +90,16 @@ def test_a_view_that_costs_much_comes_less_often_unless_it_was_asked_for(
     assert session.part_s == part_s
 
 
+@pytest.mark.parametrize(("rest_s", "part_s"), [(0.1, 5.0), (0.16, 0.07 / 0.009), (0.24, 10.0), (0.4, 10.0)])
+def test_beside_what_bpfprof_takes_else_a_view_comes_so_seldom_that_it_is_not_too_much(
+    rest_s: float, part_s: float
+) -> None:
+    view = shown(Drawn(), session_of())
+    view._used.clear()
+    view._used.extend([(0.0, 1.0, 1.0), (10.0, 1.0 + rest_s + 0.07, 1.0 + rest_s)])
+    assert view._part_s(0.07) == pytest.approx(part_s)
+
+
 @pytest.mark.parametrize(("asked", "every_s"), [(1.0, 1.0), (30.0, 30.0), (None, live_view.EVERY_S)])
 def test_a_delay_that_is_given_is_asked_for(
     asked: float | None, every_s: float, monkeypatch: pytest.MonkeyPatch
