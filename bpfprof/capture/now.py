@@ -272,10 +272,10 @@ class _Threads:
         return {tid for tid, spent_ns in before.items() if tasks.on_cpu_ns(self._process.pid, tid) > spent_ns}
 
     def _reasons(self, stacks: list[ThreadStack]) -> list[str]:
-        rows, is_frozen = np.zeros(len(stacks), WAIT_DTYPE), freezers().have_frozen(self._process.pid)
+        rows, freezer = np.zeros(len(stacks), WAIT_DTYPE), freezers().of(self._process.pid)
         rows["syscall"] = -1
         for index, stack in enumerate(stacks):
-            rows["task_state"][index] = task_state(stack.status, is_frozen)
+            rows["task_state"][index] = task_state(self._process.pid, stack.tid, stack.status, freezer)
             if stack.call is not None:
                 rows["syscall"][index], rows["args"][index] = stack.call.number, stack.call.args[:3]
         pids = np.full(len(rows), self._process.pid, np.uint32)

@@ -31,7 +31,7 @@ from bpfprof.model.ids import Pid, Tid
 from bpfprof.model.samples import NO_FILE
 from bpfprof.model.statuses import Status
 from bpfprof.proc import tasks
-from bpfprof.proc.cgroups import freezers
+from bpfprof.proc.cgroups import FROZEN, freezers
 from bpfprof.proc.memory import Memory, MemoryAtOnce, ProcessMemory
 from bpfprof.proc.tasks import BlockedSyscall, ThreadStatus
 from bpfprof.unwind.interpret import Registers, Rule, Stop, walk_by
@@ -44,6 +44,10 @@ _NO_ARGUMENTS = (0, 0, 0)
 # Bits of a task's state, include/linux/sched.h, by the letter of proc(5); I is TASK_IDLE.
 _STATE_BITS = {"S": 1, "D": 2, "T": 4, "t": 8, "I": 0x402}
 _STOPPED = _STATE_BITS["T"]
+# Where the kernel stops threads of a group: kernel/signal.c, where the first is inlined mostly, and kernel/freezer.c.
+# The freezer of v1 stops some where they sleep, and says D of them, as of none else that sleeps there (Linux 6.1 on).
+_FREEZES = ("do_freezer_trap", "get_signal", "__refrigerator")
+_FROZEN_IN = ("hrtimer_nanosleep", "do_nanosleep", "futex_do_wait", "futex_wait_queue", "do_sigtimedwait")
 _WORD = struct.Struct("<Q")
 _STACK_BYTES = 16 << 10  # most sleeping stacks are shorter
 EXACT = 1 << abi.CONSTANTS["BP_EXACT_BIT"]
@@ -227,7 +231,7 @@ class Sleeps:
     def _look_at_threads(
         self, process: Process, tids: Sequence[Tid], meanwhile: Callable[[], object], is_over: Callable[[], bool]
     ) -> None:
-        states, is_frozen = python_states(process), freezers().have_frozen(process.pid)
+        states, freezer = python_states(process), freezers().of(process.pid)
         for number, tid in enumerate(tids, 1):
             if number % _LOOKS_TOGETHER == 0:
                 meanwhile()
@@ -236,7 +240,7 @@ class Sleeps:
             index = self._threads.index_of.get(tid)
             status = tasks.thread_status(process.pid, tid)
             if index is not None and status is not None:
-                self._look_at_thread(process, tid, index, status, states, is_frozen)
+                self._look_at_thread(process, tid, index, status, states, freezer)
 
     def look_at_unsampled(
         self,
@@ -283,14 +287,14 @@ class Sleeps:
         index: int,
         status: ThreadStatus,
         states: RunningStates | None,
-        is_frozen: bool,
+        freezer: str,
     ) -> None:
         before = self.seen.get(index, ())
         if before and before[0].switches == status.switches and self._is_whole(before[0]):
             return
         if process.state is State.KERNEL_THREAD:
             if status.run_state != "R":
-                state = task_state(status, is_frozen)
+                state = task_state(process.pid, tid, status, freezer)
                 self.seen[index] = (Sleep(time.monotonic_ns(), 0, -1, _NO_ARGUMENTS, task_state=state),)
             return
         found = stack_now(process, tid, status, states, self._natives.code if self._natives else None)
@@ -301,7 +305,8 @@ class Sleeps:
         if after is not None and after.switches == status.switches:
             layout = process.interpreter.layout if process.interpreter else None
             args = call_arguments(found.call, process.memory, layout, found.addresses[0] if found.addresses else 0)
-            sleep = Sleep(now, stack, found.call.number, args, status.switches, task_state(status, is_frozen))
+            state = task_state(process.pid, tid, status, freezer)
+            sleep = Sleep(now, stack, found.call.number, args, status.switches, state)
             self.seen[index] = (sleep, *before[: _LOOKS_KEPT - 1])
 
     def _number(self, process: Process, found: ThreadStack) -> int:
@@ -322,6 +327,11 @@ class Sleeps:
         return stack
 
 
-def task_state(status: ThreadStatus, is_frozen: bool) -> int:
-    """As prev_state of sched_switch; a thread that sleeps in a frozen control group is stopped."""
-    return _STOPPED if is_frozen and status.run_state in "SD" else _STATE_BITS.get(status.run_state, 1)
+def task_state(pid: Pid, tid: Tid, status: ThreadStatus, freezer: str) -> int:
+    """As prev_state of sched_switch; a thread that sleeps in a frozen control group is stopped. freezer: as
+    Freezers.of() has it; where others of the group are not stopped, it is if it is where the kernel stops threads."""
+    is_stopped = bool(freezer) and status.run_state in "SD"
+    if is_stopped and freezer != FROZEN:
+        stops_in = _FREEZES + _FROZEN_IN * (status.run_state == "D")
+        is_stopped = tasks.waits_in(pid, tid).partition(".")[0] in stops_in
+    return _STOPPED if is_stopped else _STATE_BITS.get(status.run_state, 1)

@@ -19,6 +19,7 @@ _LIST_LIMIT_BYTES = 64 << 10
 _CGROUP_LIMIT = 65536  # of one hierarchy
 _MANY = 10  # names in an error
 _UNIFIED = ""  # the hierarchy of v2
+FROZEN, FREEZING = "FROZEN", "FREEZING"  # as freezer.state of v1 has it
 
 
 @dataclass(frozen=True)
@@ -84,14 +85,22 @@ class Freezers:
     def __init__(self) -> None:
         self._tops = [it for it in _hierarchies() if it.hierarchy == _UNIFIED or "freezer" in it.hierarchy.split(",")]
 
-    def have_frozen(self, pid: Pid) -> bool:
-        """Whether a process is in a group that is frozen, by itself or with one above it."""
-        for top in self._tops:
-            for directory in directories_above(top, pid)[:1]:
-                told = _read(os.path.join(directory, "cgroup.events"), _LIST_LIMIT_BYTES).splitlines()
-                if b"frozen 1" in told or _read(os.path.join(directory, "freezer.state"), 16).strip() == b"FROZEN":
-                    return True
-        return False
+    def of(self, pid: Pid) -> str:
+        """Whether a process is in a group that is frozen, by itself or with one above it: FROZEN; FREEZING: some
+        threads of the group are not, as those that nothing interrupts."""
+        found = {self._state(directories_above(top, pid)) for top in self._tops}
+        return next((state for state in (FROZEN, FREEZING) if state in found), "")
+
+    @staticmethod
+    def _state(directories: list[str]) -> str:
+        """directories: of a process's group and of those above it."""
+        for own in directories[:1]:
+            if b"frozen 1" in _read(os.path.join(own, "cgroup.events"), _LIST_LIMIT_BYTES).splitlines():
+                return FROZEN
+            if state := _read(os.path.join(own, "freezer.state"), 16).strip().decode("ascii", "replace"):
+                return state
+        wants = (_read(os.path.join(each, "cgroup.freeze"), 16).strip() == b"1" for each in directories)
+        return FREEZING if any(wants) else ""
 
 
 @lru_cache(1)

@@ -289,6 +289,11 @@ def kernel_functions(pid: Pid, tid: Tid) -> list[str]:
     return [line.split()[1].partition("+")[0] for line in lines if len(line.split()) > 1]
 
 
+def waits_in(pid: Pid, tid: Tid) -> str:
+    """The function of the kernel that the thread sleeps in (proc(5), wchan); "": it is not told."""
+    return _read(f"/proc/{pid}/task/{tid}/wchan").decode("ascii", "replace")
+
+
 def scheduler_times(pid: Pid, tid: Tid) -> tuple[int, int] | None:
     """(nanoseconds on a CPU, and on the run queue) by the scheduler, which brings them up to date now and then.
 

@@ -193,7 +193,7 @@ def _wanted(thread: ThreadNow, names: Mapping[Tid, str]) -> tuple[str, str]:
     if wanted.kind == "thread":
         return f"end of {holder or 'a thread'}", ""
     name = printable(wanted.name)
-    is_name = wanted.kind in ("gil", "lock", "future")
+    is_name = wanted.kind in ("gil", "lock", "future") and thread.reason != "stopped"
     return name if is_name else f"{thread.reason}, {name}", holder * (wanted.kind != "child")
 
 

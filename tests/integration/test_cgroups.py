@@ -229,8 +229,8 @@ def freezers() -> list[Path]:
 
 
 @contextmanager
-def frozen(directory: Path) -> Iterator[None]:
-    """Those in a cgroup are stopped meanwhile."""
+def frozen(directory: Path, of_all: bool = True) -> Iterator[None]:
+    """Those in a cgroup are stopped meanwhile: all, or as many as can be."""
     unified = directory / "cgroup.freeze"
     switch, on, off = (unified, "1", "0") if unified.exists() else (directory / "freezer.state", "FROZEN", "THAWED")
     state, told = (directory / "cgroup.events", "frozen 1") if unified.exists() else (switch, "FROZEN")
@@ -239,7 +239,7 @@ def frozen(directory: Path) -> Iterator[None]:
     switch.write_text(on)
     try:
         until = time.monotonic() + 30
-        while told not in state.read_text():
+        while of_all and told not in state.read_text():
             assert time.monotonic() < until
             time.sleep(0.01)
         yield
@@ -265,6 +265,28 @@ def test_a_frozen_group_is_stopped(top: Path, where: str, tmp_path: Path) -> Non
     assert "for being continued, in held (" in report["verdict"]["sentence"]
     assert {thread["name"] for thread in report["threads"] if thread["stuck"]} == {"MainThread", "holder"}
     assert "stopped" in {thread["reason"] for thread in said}
+
+
+@pytest.mark.skipif(not Path("/dev/fuse").exists(), reason="no FUSE")
+@pytest.mark.parametrize("top", freezers(), ids=str)
+def test_of_a_group_that_is_frozen_in_part_those_are_stopped_that_are(top: Path, tmp_path: Path) -> None:
+    folder, path = tmp_path / "mounted", tmp_path / "x.bpfprof"
+    folder.mkdir()
+    with ExitStack() as stack:
+        directory = stack.enter_context(cgroup(top / f"bpfprof-test-{tmp_path.name}"))
+        target = stack.enter_context(running(PYTHON, program("half_frozen.py"), str(folder)))
+        pid = target.first_line.split()[1]
+        (directory / "cgroup.procs").write_text(pid)
+        stack.enter_context(frozen(directory, of_all=False))
+        wanted, reasons = {"MainThread": "stopped", "sleeps": "stopped", "reads": "disk"}, dict[str, str]()
+        until = time.monotonic() + 30
+        while reasons != wanted and time.monotonic() < until:
+            (process,) = json.loads(bpfprof("dump", "-j", pid).stdout)["processes"]
+            reasons = {thread["name"]: thread["reason"] for thread in process["threads"]}
+        bpfprof("record", "-p", pid, "-d", 1.5, "-o", path)
+    assert reasons == wanted
+    report = json.loads(bpfprof("report", path, "--state", "T", "-f", "json").stdout)
+    assert {thread["name"] for thread in report["threads"] if thread["stuck"]} == {"MainThread", "sleeps"}
 
 
 # --- limits

@@ -13,12 +13,14 @@ import pytest
 from bpfprof import abi
 from bpfprof.abi.dtypes import STRUCTS
 from bpfprof.capture.process import Process, State
-from bpfprof.capture.sleeping import Sleep, Sleeps, stacks_now
+from bpfprof.capture.sleeping import Sleep, Sleeps, stacks_now, task_state
 from bpfprof.capture.stacks import StackTable
 from bpfprof.capture.threads import Threads
 from bpfprof.cpython.code_objects import CodeObject
 from bpfprof.cpython.detect import Interpreter, find_interpreter
 from bpfprof.model.ids import Pid, Tid
+from bpfprof.proc import tasks
+from bpfprof.proc.tasks import ThreadStatus
 
 UNFINISHED, WHOLE, OTHER = 5, 6, 7
 
@@ -101,3 +103,25 @@ def test_a_thread_that_has_ended_is_forgotten() -> None:
     assert sleeps.at(4, 60, 100) is not None
     sleeps.forget([4])
     assert not sleeps.seen
+
+
+@pytest.mark.parametrize(
+    ("state", "freezer", "function", "is_stopped"),
+    [
+        ("S", "", "get_signal", False),
+        ("S", "FROZEN", "do_wait", True),
+        ("D", "FROZEN", "kernel_clone", True),  # of vfork()
+        ("S", "FREEZING", "get_signal", True),
+        ("D", "FREEZING", "__refrigerator", True),
+        ("D", "FREEZING", "do_sigtimedwait.isra.0", True),
+        ("S", "FREEZING", "hrtimer_nanosleep", False),
+        ("D", "FREEZING", "request_wait_answer", False),
+        ("R", "FREEZING", "get_signal", False),
+        ("S", "FREEZING", "0", False),
+    ],
+)
+def test_in_a_group_that_is_frozen_in_part_the_kernel_says_who_is_stopped(
+    state: str, freezer: str, function: str, is_stopped: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tasks, "waits_in", lambda _pid, _tid: function)
+    assert (task_state(Pid(1), Tid(1), ThreadStatus(state, 0, 0, (1,)), freezer) == 4) == is_stopped
