@@ -9,6 +9,7 @@ import os
 import stat
 import struct
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 
 from bpfprof.account.reasons import FUTEX_PRIVATE
@@ -54,7 +55,7 @@ _WITHOUT_END = 1 << 31  # of 32 bits
 _TIMEOUT_AT = {"poll": 2, "ppoll": 2, "select": 4, "pselect6": 4, "epoll_wait": 3, "epoll_pwait": 3, "epoll_pwait2": 3}
 _OWN_LIMIT = 8  # descriptors of an event loop that are its own
 _NOTHING_COMES = "no connection, timer, signal or other thread can wake its loop"
-_NOBODY_WRITES = "no one else could write to it"
+_NOBODY_WRITES, _NOBODY_READS = "no one else could write to it", "no one else could read it"
 _NOBODY_ANSWERS = "its own process has the other end, and no other thread"
 _NO_THREAD = "no other thread of its process is alive"
 _SOCKETS = SocketNames()  # of all looks: on a host with many connections they are read at times only
@@ -142,7 +143,7 @@ class Holders:
         if reason == "file-lock":
             return WaitsFor("file-lock", self._descriptor(call.args[0]), *self._file_locks.holder(call))
         if name in _POLLS:
-            return self._polled(call, name)
+            return self._polled(tid, call, name)
         if name in _SLEEPS:
             return self._database(tid, call) or self._lock_file(tid)
         if name in _OPENS and reason != "disk":
@@ -151,19 +152,21 @@ class Holders:
         if call.number in _FIRST_IS_FD or name in SOCKET_CALLS:
             kind = {"net": "socket", "pipe": "pipe", "device": "device"}.get(reason, "file")
             if kind == "pipe":
-                return self._of_pipe(call.args[0], name)
-            return self._socket(call.args[0]) if kind == "socket" else WaitsFor(kind, self._descriptor(call.args[0]))
+                return self._of_pipe(tid, call.args[0], name)
+            if kind == "socket":
+                return self._socket(tid, call.args[0])
+            return WaitsFor(kind, self._descriptor(call.args[0]))
         return None
 
-    def _polled(self, call: BlockedSyscall, name: str) -> WaitsFor | None:
+    def _polled(self, waiting: Tid, call: BlockedSyscall, name: str) -> WaitsFor | None:
         pid, has_end = self._process.pid, _polls_for_a_time(name, call)
         polled = polled_descriptors(pid, name, call, self._process.memory)
         if name in _EPOLLS and self._polls_nothing(call, polled):
             return WaitsFor("poll", "event loop", nobody=_NOTHING_COMES)
         if polled and self._descriptors.are_pipes(pid, polled):
-            return self._polled_pipes(polled, has_end)
+            return self._polled_pipes(waiting, polled, has_end)
         if len(polled) == 1:
-            return self._socket(polled[0], has_end)
+            return self._socket(waiting, polled[0], has_end)
         asked = self._descriptors.asked(pid, polled)
         return WaitsFor(ANSWER, self._descriptor(asked), has_end=has_end) if asked is not None else None
 
@@ -175,18 +178,15 @@ class Holders:
             return False
         return self._descriptors.are_own_pairs(pid, polled)
 
-    def _socket(self, number: int, has_end: bool = False) -> WaitsFor:
+    def _socket(self, waiting: Tid, number: int, has_end: bool = False) -> WaitsFor:
         """Who is at its other end."""
         pid, name = self._process.pid, self._descriptor(number)
         inode = self._descriptors.other_end(pid, number & 0xFFFFFFFF)
         having = OPEN_ENDS.of_socket(pid, inode)
         pids = sorted(having) if having else holders_of(pid, f"socket:[{inode}]") if inode else []
         other = pids[0] if len(pids) == 1 and pids[0] != pid else None
-        could = () if has_end else self._threads_of(having)
-        if len(could) != 1:
-            return WaitsFor("socket", name, None, other, could=could)
-        nobody = _NOBODY_ANSWERS if could[0][0] == pid else ""
-        return WaitsFor("socket", name, None if nobody else could[0][1], other, nobody=nobody)
+        wanted = WaitsFor("socket", name, None, other)
+        return wanted if has_end else self._with_others(wanted, waiting, having, _NOBODY_ANSWERS)
 
     def _database(self, tid: Tid, call: BlockedSyscall) -> WaitsFor | None:
         """SQLite sleeps for as long as it was told to, while another process has the database locked."""
@@ -214,34 +214,35 @@ class Holders:
         name, nobody = with_controls_replaced(path), "nobody has opened its other end"
         return WaitsFor("pipe", name, nobody=nobody) if stat.S_ISFIFO(mode) else None
 
-    def _of_pipe(self, number: int, name: str) -> WaitsFor:
-        """Of one that is full, who could read it: another process of the family that has its other end. Of each, who
-        alone could go on with it."""
+    def _of_pipe(self, waiting: Tid, number: int, name: str) -> WaitsFor:
+        """Who has its other end, where that is one process; of one that is full, one other that could read it."""
         pid, fd = self._process.pid, number & 0xFFFFFFFF
-        could = self._threads_of(OPEN_ENDS.of_pipe(pid, fd))
-        only, several = (could[0] if len(could) == 1 else None), could if len(could) > 1 else ()
-        if name not in _WRITES:
-            nobody = _NOBODY_WRITES if only and only[0] == pid else ""
-            other, holder = only if only and not nobody else (None, None)
-            return WaitsFor("pipe", self._descriptor(number), holder, other, nobody=nobody, reads=True, could=several)
-        own, others = others_of_pipe(pid, fd)
-        nobody = "" if others else "no other process of its family reads it" if own else ""
-        other = others[0] if len(others) == 1 else None
-        holder = only[1] if only and other == only[0] else None
-        return WaitsFor("pipe", self._descriptor(number), holder, other, nobody=nobody, could=several)
+        writes, having = name in _WRITES, OPEN_ENDS.of_pipe(pid, fd)
+        others = (having or {*others_of_pipe(pid, fd)}) - {pid} if writes else (having or set()) - {pid}
+        is_one = len(others) == 1 and (writes or others == having)
+        wanted = WaitsFor("pipe", self._descriptor(number), None, min(others) if is_one else None, reads=not writes)
+        return self._with_others(wanted, waiting, having, _NOBODY_READS if writes else _NOBODY_WRITES)
 
-    def _polled_pipes(self, fds: Sequence[int], has_end: bool) -> WaitsFor:
+    def _polled_pipes(self, waiting: Tid, fds: Sequence[int], has_end: bool) -> WaitsFor:
         """Who has their other ends where that is one process, as a child is whose output is waited for."""
         pid, name = self._process.pid, self._descriptor(fds[0])
         having = [OPEN_ENDS.of_pipe(pid, fd) for fd in fds]
         pids = {each for of_one in having for each in of_one or ()}
         if not all(having) or len(pids) != 1:
             return WaitsFor("pipe", name)
-        could, reads = () if has_end else self._threads_of(pids), reads_pipe(pid, fds[0])
-        only, several = (could[0] if len(could) == 1 else None), could if len(could) > 1 else ()
-        nobody = _NOBODY_ANSWERS if only and only[0] == pid else ""
-        (other,), holder = (pids - {pid}) or (None,), only[1] if only and not nobody else None
-        return WaitsFor("pipe", name, holder, other, nobody=nobody, reads=reads, could=several)
+        (other,) = (pids - {pid}) or (None,)
+        wanted = WaitsFor("pipe", name, None, other, reads=reads_pipe(pid, fds[0]))
+        return wanted if has_end else self._with_others(wanted, waiting, pids, _NOBODY_ANSWERS)
+
+    def _with_others(self, wanted: WaitsFor, waiting: Tid, having: Collection[Pid] | None, nobody: str) -> WaitsFor:
+        """The same with those of these processes' threads that could end it: the thread that waits could not."""
+        could = self._threads_of(having)
+        others = [each for each in could if each[1] != waiting]
+        if could and not others:
+            return replace(wanted, held_by_pid=None, nobody=nobody)
+        if len(others) == 1:
+            wanted = replace(wanted, held_by_tid=others[0][1], held_by_pid=others[0][0])
+        return replace(wanted, could=could if len(could) > 1 else ())
 
     def _threads_of(self, pids: Collection[Pid] | None) -> tuple[tuple[Pid, Tid], ...]:
         """All threads of these processes, for which a thread of this one waits that no signal calls away; (): it is not

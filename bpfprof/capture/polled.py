@@ -46,12 +46,10 @@ def polled_descriptors(pid: Pid, name: str, call: BlockedSyscall, memory: Memory
     return [fd for fd in range(first) if chosen >> fd & 1] if chosen else []
 
 
-def others_of_pipe(pid: Pid, fd: int) -> tuple[bool, list[Pid]]:
-    """(whether a process has the other end of this pipe, too, which others of its family have it)"""
+def others_of_pipe(pid: Pid, fd: int) -> list[Pid]:
+    """Which other processes of its family have the other end of this pipe."""
     found = _pipe(pid, fd)
-    if found is None:
-        return False, []
-    return _has_end(pid, *found), [relative for relative in tasks.relatives(pid) if _has_end(relative, *found)]
+    return [] if found is None else [relative for relative in tasks.relatives(pid) if _has_end(relative, *found)]
 
 
 class OpenEnds:
