@@ -28,7 +28,7 @@ from bpfprof.cpython.objects import Objects
 from bpfprof.cpython.thread_state import ThreadStateRef
 from bpfprof.cpython.threading_waits import ThreadingWaits
 from bpfprof.model.ids import Pid, Tid
-from bpfprof.model.now import ANSWER, GIL, WaitsFor
+from bpfprof.model.now import ANSWER, GIL, SIGNAL, WaitsFor
 from bpfprof.model.samples import FD_CALLS, SOCKET_CALLS
 from bpfprof.model.syscalls import syscall_name
 from bpfprof.proc import tasks
@@ -39,7 +39,7 @@ from bpfprof.proc.sockets import SocketNames
 from bpfprof.proc.tasks import BlockedSyscall
 from bpfprof.proc.text import with_controls_replaced
 
-_THREADING, _IMPORTLIB = "threading.py", "importlib._bootstrap>"
+_THREADING, _IMPORTLIB, _SYNCHRONIZE = "threading.py", "importlib._bootstrap>", "multiprocessing/synchronize.py"
 _FIRST_IS_FD = frozenset(FD_CALLS)
 _POLLS = ("poll", "ppoll", "select", "pselect6", "epoll_wait", "epoll_pwait", "epoll_pwait2")
 _EPOLLS = ("epoll_wait", "epoll_pwait")
@@ -107,7 +107,7 @@ class Holders:
         self._frames = {
             tid: of_it[0][:3]
             for tid, of_it in frames.items()
-            if of_it and of_it[0][3].endswith((_THREADING, _IMPORTLIB))
+            if of_it and of_it[0][3].endswith((_THREADING, _IMPORTLIB, _SYNCHRONIZE))
         }
         self._held: HeldLocks | None = None
         self._waits: ThreadingWaits | None = None
@@ -266,6 +266,9 @@ class Holders:
                 nobody = _NO_THREAD
             pid = None if tid is None else self._process.pid
             return WaitsFor("future", "a future", tid, pid, has_end=has_end, nobody="" if has_end else nobody)
+        condition = self._condition(waiting, call)
+        if condition:
+            return self._notified(condition, call)
         address, found, owner = call.args[0], self._process.interpreter, self._stored.of(call)
         importer = self._waits.imports(*self._frames[waiting]) if self._waits and waiting in self._frames else 0
         if owner is None and importer in self._tid_of_ident:
@@ -282,9 +285,28 @@ class Holders:
                 address = lock
         number = self._locks.setdefault(address, len(self._locks) + 1)
         name = f"lock #{number}"
+        if owner is None and not call.args[1] & FUTEX_PRIVATE and self._stored.is_counting(call):
+            return WaitsFor("semaphore", f"semaphore #{number}", has_end=has_end)
         if owner is None:
             return WaitsFor("lock", name, has_end=has_end, nobody="" if has_end else self._nobody(call))
         return WaitsFor("lock", name, *owner, held_in=held_in, has_end=has_end)
+
+    def _condition(self, waiting: Tid, call: BlockedSyscall) -> int:
+        """Address of the condition whose notify() it waits for; 0: it waits for none."""
+        if self._waits is None or self._held is None or waiting not in self._frames:
+            return 0
+        condition, lock = self._waits.notified(*self._frames[waiting])
+        return condition if lock and self._held.is_awaited(lock, call.args[0]) else 0
+
+    def _notified(self, condition: int, call: BlockedSyscall) -> WaitsFor:
+        """Nobody has a condition: any thread may notify it, and a signal's handler where its process has no other."""
+        has_end, nobody = bool(call.args[_TIMEOUT]), ""
+        if call.args[1] & FUTEX_PRIVATE and len(self._tid_of) == 1 and not has_end:
+            if tasks.handles_signals(self._process.pid):
+                return WaitsFor(SIGNAL, "a signal")
+            nobody = _NO_THREAD
+        number = self._locks.setdefault(condition, len(self._locks) + 1)
+        return WaitsFor("condition", f"condition #{number}", has_end=has_end, nobody=nobody)
 
     def _nobody(self, call: BlockedSyscall) -> str:
         """Why no one who is alive can give the lock, "" where someone might."""

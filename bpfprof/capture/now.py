@@ -53,6 +53,7 @@ _DEAD = "ZX"
 _RUNS = "R"
 _TICKS_S = 0.02  # the time of a thread on a CPU is counted at each tick, at 100 Hz or more
 _FAULT = int(abi.Status["BP_PYTHON_FRAME_FAULT"])
+_HUBS = ("gevent/hub.py", "eventlet/hubs/hub.py")  # what runs while all greenlets of a thread wait
 _MAIN_THREAD = "MainThread"  # what `threading` calls it
 
 
@@ -90,6 +91,8 @@ def process_now(pid: Pid, with_variables: bool = False) -> ProcessNow:
         reader = FrameReader(process)
         threads = threads_now(process, reader, with_variables, unwound)
         rows, missed = tasks_now(process, reader)
+        hubs = [it.name for it in threads if any(frame.file.endswith(_HUBS) for frame in it.frames[-1:])]
+        missed += [f"greenlets that wait are not read: a hub runs in {', '.join(hubs)}"] * bool(hubs)
     finally:
         unwound.close()
         process.close()

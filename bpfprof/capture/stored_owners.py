@@ -123,19 +123,28 @@ class StoredOwners:
 
     def is_orphan(self, call: BlockedSyscall) -> bool:
         """Whether it waits for a lock of multiprocessing that no process has which is alive and has it mapped."""
+        address, kind = self._semaphore(call)
+        pids = self._mapped_by(call.args[0]) if address else []
+        return bool(pids) and all(self._semaphore_of(pid, address, kind, call.args[0]) == (0, 1) for pid in pids)
+
+    def is_counting(self, call: BlockedSyscall) -> bool:
+        """Whether it waits for a semaphore of multiprocessing that several may have at once: then nobody has it."""
+        address, kind = self._semaphore(call)
+        found = self._semaphore_of(self._process.pid, address, kind, call.args[0]) if address else None
+        return found is not None and found[1] > 1
+
+    def _semaphore(self, call: BlockedSyscall) -> tuple[int, int]:
+        """(its object, the type of that) of a lock or a semaphore of multiprocessing; 0, 0: it is none."""
         memory, found = self._memory, self._process.interpreter
         if memory is None or found is None or found.build == FREE_THREADED:
-            return False
+            return 0, 0
         objects = Objects(memory, found.layout)
         for address in self._objects_at(memory, call):
             with contextlib.suppress(Changed):
                 kind = objects.type_of(address)
                 if objects.name(kind) == _SEMAPHORE_NAME:
-                    held = [
-                        self._semaphore_of(pid, address, kind, call.args[0]) for pid in self._mapped_by(call.args[0])
-                    ]
-                    return bool(held) and all(each == (0, 1) for each in held)
-        return False
+                    return address, kind
+        return 0, 0
 
     def _mapped_by(self, address: int) -> list[Pid]:
         """The processes that have the file mapped which is mapped here; [] where there are too many to look at."""

@@ -95,6 +95,14 @@ class HeldLocks:
             found = [held for state in self.states if (held := self._held(state, lock))]
         return (found[0] if len(found) == 1 else None), lock
 
+    def is_awaited(self, lock: int, futex: int) -> bool:
+        """Whether who sleeps there waits for this lock, or this semaphore of multiprocessing."""
+        try:
+            parks = self.objects.layout.version >= _PARKING and self._name_of(lock) in _LOCKS
+        except Changed:
+            return False
+        return self._parked_for(futex) == lock if parks else self._futex_of(lock) == futex
+
     def may_own(self, state: ThreadStateRef) -> bool:
         """Whether it is the one that an RLock stores: where that is in doubt it has to be where it will release one."""
         address = int(state.address)

@@ -1,8 +1,9 @@
 """What a frame of `threading` or `importlib` waits for, or has released: a frame in, the lock or the thread out.
 
-It is in the frame's `self`: Condition.wait() has released the lock of its condition, and Thread.join(), which before
-3.13 waits in Thread._wait_for_tstate_lock(), waits for the end of its thread (Lib/threading.py, 3.6 to 3.15). The lock
-of a module that is imported says which thread does that: _ModuleLock (Lib/importlib/_bootstrap.py, 3.6 to 3.15).
+It is in the frame's `self`: Condition.wait() has released the lock of its condition and waits in a lock of its own, or
+in a semaphore (Lib/multiprocessing/synchronize.py), and Thread.join(), which before 3.13 waits in
+Thread._wait_for_tstate_lock(), waits for the end of its thread (Lib/threading.py, 3.6 to 3.15). The lock of a module
+that is imported says which thread does that: _ModuleLock (Lib/importlib/_bootstrap.py, 3.6 to 3.15).
 """
 
 from __future__ import annotations
@@ -35,6 +36,19 @@ class ThreadingWaits:
     def imports(self, frame: int, code: int, function: str) -> int:
         """pthread id of the thread that imports the module which this frame of importlib waits for; 0: none."""
         return self._ident(frame, code, "owner") if function.rpartition(".")[2] == _IMPORT else 0
+
+    def notified(self, frame: int, code: int, function: str) -> tuple[int, int]:
+        """(the condition that this frame waits for, the lock that its notify() releases); 0, 0: none. To take the lock
+        of its condition again is another wait."""
+        if function.rpartition(".")[2] != _CONDITION_WAIT:
+            return 0, 0
+        found = self.values.variables(frame, code)
+        try:
+            semaphore = 0 if "waiter" in found else self.objects.attribute(found.get("self", 0), "_wait_semaphore")
+            waiter = self.objects.attribute(semaphore, "_semlock") if semaphore else found.get("waiter", 0)
+        except Changed:
+            return 0, 0
+        return found.get("self", 0), waiter
 
     def _ident(self, frame: int, code: int, name: str) -> int:
         ident = self._of_self(frame, code, name)

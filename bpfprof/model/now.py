@@ -9,9 +9,9 @@ from bpfprof.model.frames import Frame
 from bpfprof.model.ids import Pid, Tid
 
 ON_CPU, READY, WAITING = "on-cpu", "ready", "waiting"
-# Kinds of waits: for the GIL, and for what an event loop has asked. Of what a thread, which may be known, has to end:
-# what it has, and what its process does.
-GIL, ANSWER = "gil", "answer"
+# Kinds of waits: for the GIL, for what an event loop has asked, and for what only a signal can bring. Of what a thread,
+# which may be known, has to end: what it has, and what its process does.
+GIL, ANSWER, SIGNAL = "gil", "answer", "signal"
 HELD = ("lock", "thread", "file-lock", "future")
 OF_PROCESSES = ("child", "pipe", "socket")
 OF_THREADS = (*HELD, *OF_PROCESSES)

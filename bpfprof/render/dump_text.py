@@ -22,6 +22,7 @@ _NAME_COLUMNS, _FUNCTION_COLUMNS = 28, 32  # at most, but for the longest of mor
 # Parts of paths of modules that only lead to a program's own code; a wait in them is told by the reason.
 _PLUMBING = ("threading.py", "socketserver.py", "wsgiref/handlers.py", "wsgiref/simple_server.py")
 _HAS = {"pipe": "read", "future": "run", "socket": "answered"}  # by the kind of what is waited for, else held
+_SAID_BY_NAME = ("gil", "lock", "future", "condition", "semaphore", "signal")  # the reason says no more
 _TASKS_SHOWN = 20
 _FEW = 2  # so many frames are shown rather than counted
 _SOURCE_COLUMNS, _BESIDE_SOURCE = 16, 20  # at least, of lines of source; of functions beside them, instead of 32
@@ -193,7 +194,7 @@ def _wanted(thread: ThreadNow, names: Mapping[Tid, str]) -> tuple[str, str]:
     if wanted.kind == "thread":
         return f"end of {holder or 'a thread'}", ""
     name = printable(wanted.name)
-    is_name = wanted.kind in ("gil", "lock", "future") and thread.reason != "stopped"
+    is_name = wanted.kind in _SAID_BY_NAME and thread.reason != "stopped"
     return name if is_name else f"{thread.reason}, {name}", holder * (wanted.kind != "child")
 
 

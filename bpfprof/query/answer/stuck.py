@@ -50,6 +50,7 @@ _OF_READER = "see why nothing is written, and close each end that is not used: t
 _NO_ANSWER = "it has asked, and nothing has come yet"
 _OF_SERVER = "serve in several threads or processes, or don't ask oneself"
 _OF_LOOP = "await it: what it waits for runs in its own event loop, or is set by it, and that stands still meanwhile"
+_OF_NOBODY = ("condition", "semaphore")  # kinds of what nobody has
 _OF_THREAD = "dump PID shows what the other threads do"
 
 
@@ -196,7 +197,7 @@ def _stuck(profile: Profile, work: Work, rows: list[np.void], last: dict[int, La
         else _holder(profile, work, reason, wait, is_behind, "read" * writes or "write to" * reads)
     )
     text += f", {_since(profile, rows, wait)}; {holder}"
-    kind = "thread" if is_behind or (wait and wait.kind in ("thread", "future")) else reason
+    kind = "thread" if is_behind or (wait and wait.kind in ("thread", "future", *_OF_NOBODY)) else reason
     in_loop = bool(frames.pass_through(_LOOPS)[row["stack"]])
     ns = int(sum(int(each["stands_for_ns"]) for each in rows))
     advice = _advice(kind, wait, reads, writes, in_loop)
@@ -244,6 +245,8 @@ def _what(profile: Profile, row: np.void, reason: str, wait: LastWait | None, wr
     name = named or (profile.objects[place - 1] if place else "")
     if wait and wait.kind == "thread":
         return "the end of another thread"
+    if wait and wait.kind in _OF_NOBODY:
+        return f"a {wait.kind}"
     if wait and wait.kind == "future":
         if wait.holder >= 0:
             return "what a thread of a pool runs"

@@ -16,7 +16,7 @@ from bpfprof import array_types as npt
 from bpfprof.dataclass import dataclass
 from bpfprof.known.services import LISTENING
 from bpfprof.model.frames import FrameKind
-from bpfprof.model.now import ANSWER
+from bpfprof.model.now import ANSWER, SIGNAL
 from bpfprof.model.profile import LastWait, Profile
 from bpfprof.model.rows import picked
 from bpfprof.model.spans import ThreadState
@@ -151,7 +151,7 @@ class _Judge:
     def of(self, place: int, row: np.void) -> int:
         known, share, stack = self._known, int(self._known.shares[place]), int(row["stack"])
         reason, last = self.reason(row), self._last.get(int(row["thread"]))
-        if last is not None and last.kind in ("poll", ANSWER):
+        if last is not None and last.kind in ("poll", ANSWER, SIGNAL):
             return _STUCK if last.nobody else self._of_answer(last)
         if share == HANDED or (share == LOCK and known.behind[place]):
             return _BEHIND
@@ -184,6 +184,8 @@ class _Judge:
 
     def _of_answer(self, last: LastWait) -> int:
         """Where tasks of asyncio are known one waits for a socket; else the loop has no timer, which it may be at."""
+        if last.kind == SIGNAL:
+            return _FOR_WORK
         pid = self._profile.threads[last.thread].pid
         waits = [reason for task, reason in self._at_end if self._profile.tasks[task].pid == pid]
         asks = AWAIT_REASONS.index("socket") in waits if waits else not last.has_end
