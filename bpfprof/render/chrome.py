@@ -6,8 +6,10 @@ Arrows lead from who ended a wait to who waited. The CPUs have tracks of what sa
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Iterator
+from itertools import chain, islice
 from typing import Any
 
 import numpy as np
@@ -30,6 +32,7 @@ from bpfprof.render.wait_names import WaitNames
 # Beyond what Linux gives to processes and threads (PID_MAX_LIMIT, include/linux/threads.h).
 _CPUS, _CALLS = 1 << 23, 1 << 24
 _WHEN_MANY = {FrameKind.PYTHON, *MARKS}  # frames that are calls when there are too many intervals
+_AT_A_TIME = 4096  # events
 _STATE_WORDS = ("cpu", "ready", "wait", "lost")
 # What samples saw on a CPU, from when to when; ns: of that time on the CPU; count: how many are one.
 _CPU_DTYPE = np.dtype(
@@ -41,12 +44,18 @@ _CPU_DTYPE = np.dtype(
 _Kind = tuple[int, int, int, int, int, int, int, bool]  # state, stack, reason, lock, object, waker, holder, is idle
 
 
-def render_chrome(profile: Profile, options: RenderOptions) -> str:
+def render_chrome(profile: Profile, options: RenderOptions) -> bytes:
     """Times in microseconds since the recording began, to the nanosecond; of a thread they fill its wall time."""
     trace = _Trace(profile, options)
     head = json.dumps({"displayTimeUnit": "ms", "otherData": trace.facts()}, ensure_ascii=False)
-    events = [*trace.names(), *trace.states(), *trace.arrows(), *trace.calls(), *trace.cpus()]
-    return head[:-1] + ', "traceEvents": [\n' + ",\n".join(events) + "\n]}\n"
+    events = chain(trace.names(), trace.states(), trace.arrows(), trace.calls(), trace.cpus())
+    made, between = io.BytesIO(), ""  # the events of 10 seconds can be 100 MB
+    made.write((head[:-1] + ', "traceEvents": [\n').encode("utf-8", "replace"))
+    while part := [*islice(events, _AT_A_TIME)]:
+        made.write((between + ",\n".join(part)).encode("utf-8", "replace"))
+        between = ",\n"
+    made.write(b"\n]}\n")
+    return made.getvalue()
 
 
 class _Trace:

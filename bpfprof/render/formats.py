@@ -205,6 +205,7 @@ FORMATS = (
         needs_spans=True,
         adds_up=True,
         with_pieces=True,
+        is_encoded=True,
     ),
     Format(
         "gecko",
