@@ -12,13 +12,16 @@ that is about to take the GIL or to give it away, and can be off the CPU for man
 
 from __future__ import annotations
 
+from itertools import groupby
+from operator import itemgetter
+
 import numpy as np
 
 from bpfprof import array_types as npt
-from bpfprof.account.holding import held_parts, holders_of, most_whole
+from bpfprof.account.holding import Holders, held_parts, holders_of, most_whole
 from bpfprof.account.threads import Int64Array
 from bpfprof.dataclass import dataclass
-from bpfprof.model.rows import one_after_another, picked
+from bpfprof.model.rows import FiledRows, one_after_another, out_of_memory, picked
 from bpfprof.model.samples import WakerKind
 from bpfprof.recording.contents import Recording
 
@@ -126,29 +129,38 @@ def _gil_numbers(recording: Recording, thread: Int64Array, address: npt.NDArray[
 
 def _waits_behind(waits: GilWaits, rows: _GilRows) -> npt.NDArray[np.void]:
     """The blocked time of each row, cut where the GIL went to another thread or another function of the same."""
-    taken = {name: waits[name].astype(np.int64) for name in _OF_HOLDERS}
-    made = []
+    taken = [waits[name].astype(np.int64) for name in _OF_HOLDERS]
+    out_of_memory(waits)
+    cuts: list[tuple[int, Int64Array, tuple[Holders, npt.NDArray[np.int64], int]]] = []
     by_gil = np.lexsort((rows.thread, rows.gil))  # stable: of one thread still in the order of time
-    for of_gil in np.split(by_gil, np.flatnonzero(np.diff(rows.gil[by_gil])) + 1):
-        if not len(of_gil):
-            continue
-        seen = of_gil[taken["holder"][of_gil] > 0]
+    for of_gil in np.split(by_gil, np.flatnonzero(np.diff(rows.gil[by_gil])) + 1) if len(by_gil) else ():
+        seen = of_gil[taken[0][of_gil] > 0]
         given = of_gil[rows.given_to[of_gil] >= 0]
         start = np.concatenate([rows.begin_ns[seen], rows.given_ns[given]])
-        holder = np.concatenate([taken["holder"][seen] - 1, rows.given_to[given]])
-        stack = np.concatenate([taken["holder_stack"][seen], rows.given_stack[given]])
+        holder = np.concatenate([taken[0][seen] - 1, rows.given_to[given]])
+        stack = np.concatenate([taken[1][seen], rows.given_stack[given]])
         pairs, key = np.unique((holder + 1) << 32 | stack, return_inverse=True)
         pairs = np.append(pairs, 0)  # -1: not known
         holders = holders_of(start, holder, key)
         most = most_whole(holders, rows.begin_ns[of_gil], rows.woken_ns[of_gil], len(rows.place))
         thread_of = rows.thread[of_gil]
         for own in np.split(of_gil, np.flatnonzero(np.diff(thread_of)) + 1):
-            row, key, start_ns, ns = held_parts(
-                holders, int(rows.thread[own[0]]), rows.begin_ns[own], rows.woken_ns[own], most
-            )
-            found = np.zeros(len(row), HELD_DTYPE)
-            found["place"], found["start_ns"], found["ns"] = rows.place[own][row], start_ns, ns
-            found["holder"], found["stack"] = pairs[key] >> 32, pairs[key] & 0xFFFFFFFF
-            made.append(picked(found, ns > 0))
-    held = one_after_another(HELD_DTYPE, made)
-    return picked(held, np.lexsort((held["start_ns"], held["place"])))
+            cuts.append((int(rows.thread[own[0]]), own, (holders, pairs, most)))
+    del taken
+    held = FiledRows(HELD_DTYPE)
+    for _, of_thread in groupby(sorted(cuts, key=itemgetter(0)), itemgetter(0)):
+        made = [_parts(rows, thread, own, *cut) for thread, own, cut in of_thread]
+        parts = made[0] if len(made) == 1 else one_after_another(HELD_DTYPE, made)
+        held.append(picked(parts, np.argsort(parts["start_ns"], kind="stable")))  # rows of a thread follow one another
+    return held.view()
+
+
+def _parts(
+    rows: _GilRows, thread: int, own: Int64Array, holders: Holders, pairs: npt.NDArray[np.int64], most: int
+) -> npt.NDArray[np.void]:
+    """HELD_DTYPE of rows of a thread that wait for one GIL."""
+    row, key, start_ns, ns = held_parts(holders, thread, rows.begin_ns[own], rows.woken_ns[own], most)
+    found = np.zeros(len(row), HELD_DTYPE)
+    found["place"], found["start_ns"], found["ns"] = rows.place[own][row], start_ns, ns
+    found["holder"], found["stack"] = pairs[key] >> 32, pairs[key] & 0xFFFFFFFF
+    return picked(found, ns > 0)

@@ -19,7 +19,7 @@ from bpfprof.account.reasons import FUTEX_CALLS, as_waits
 from bpfprof.account.stack_functions import StackFunctions, function_paths
 from bpfprof.account.threads import Int64Array, collect_threads
 from bpfprof.account.wakers import waker_places
-from bpfprof.model.rows import GrowingRows, blocks, copied, one_after_another, picked
+from bpfprof.model.rows import FiledRows, blocks, copied, copied_out, one_after_another, picked
 from bpfprof.model.samples import HOLDS_GIL
 from bpfprof.model.spans import SPAN_DTYPE, How, SpanFlag, ThreadState
 from bpfprof.model.states import reason_number
@@ -46,7 +46,7 @@ class SpanSource:
         self._held_times: tuple[range, tuple[Int64Array, Int64Array, Int64Array]] | None = None
         self._reasons = np.zeros(len(waits), np.uint16)
         self._unknown_ns = np.full(len(threads.first_ns), -1)  # of each thread, from when that is known
-        of_gil = GrowingRows(GIL_WAIT_DTYPE)
+        of_gil = FiledRows(GIL_WAIT_DTYPE)
         for group in self.groups():
             self._name_waits(namer, group, of_gil)
         self._is_first, self._held = find_gil_waits(recording, of_gil.view(), len(waits))
@@ -60,7 +60,7 @@ class SpanSource:
         self._is_idle, self._locks = idle_stacks(functions), Locks(functions)
         self._paths = function_paths(recording)
 
-    def _name_waits(self, namer: ReasonNamer, group: range, of_gil: GrowingRows) -> None:
+    def _name_waits(self, namer: ReasonNamer, group: range, of_gil: FiledRows) -> None:
         """Those that wait for a GIL are added to of_gil, GIL_WAIT_DTYPE."""
         waits, first = self.threads.waits, self.threads.waits.of_threads(group).start
         begin, woken, _ = self._times(group)
@@ -218,7 +218,7 @@ class SpanSource:
         return one_after_another(SPAN_DTYPE, [parts, picked(spans, spans["duration_ns"] > 0)])
 
     def _held_in(self, own: slice) -> Spans:
-        return self._held[slice(*np.searchsorted(self._held["place"], (own.start, own.stop)))]
+        return copied_out(self._held[slice(*np.searchsorted(self._held["place"], (own.start, own.stop)))])
 
     def _runnable(self, own: slice, woken_ns: Int64Array, end_ns: Int64Array) -> Spans:
         spans = self._common(own)

@@ -34,6 +34,13 @@ def copied(rows: Rows) -> Rows:
     return rows.view(_bytes_of(rows.dtype)).copy().view(rows.dtype)
 
 
+def copied_out(rows: Rows) -> Rows:
+    """The same; of rows in a file none is in memory any more."""
+    found = copied(rows)
+    out_of_memory(rows)
+    return found
+
+
 def one_after_another(dtype: np.dtype[np.void], parts: Iterable[Rows]) -> Rows:
     """`np.concatenate()` of parts of one dtype, of which there may be none."""
     as_bytes = _bytes_of(dtype)
