@@ -122,7 +122,7 @@ class _Builder:
                 self._thread_time(thread, accounts[begin:end], overlap, bool(has_thread[thread]))
                 for thread, begin, end, overlap in zip(group, own, own[1:], overlaps)
             ]
-        gil = gil_waits.rows()
+        gil = copied(gil_waits.rows())
         gil["stack"] = self._stacks.places(gil["stack"])
         duration_ns = self._spans.threads.end_ns - self._spans.threads.start_ns
         of_tasks = task_spans(self._recording, self._options.filter, self._source, self._stacks.interner, duration_ns)

@@ -10,7 +10,7 @@ import numpy as np
 from bpfprof import array_types as npt
 from bpfprof.model.grouping import first_of, grouped, numbers_of, ordered
 from bpfprof.model.profile import EVENT_WEIGHT_DTYPE, GIL_ROW_DTYPE, WEIGHT_DTYPE
-from bpfprof.model.rows import one_after_another, picked
+from bpfprof.model.rows import GrowingRows, one_after_another, picked
 from bpfprof.model.spans import How, ThreadState
 from bpfprof.model.states import reason_number
 from bpfprof.profile.filters import wait_lengths
@@ -108,19 +108,26 @@ def merged(dtype: np.dtype[np.void], parts: list[Rows]) -> Rows:
 
 
 class Sums:
-    """What merged() makes of parts that come one by one, of which few are kept."""
+    """What merged() makes of parts that it made, which come one by one: of groups of threads, in their order."""
 
     def __init__(self, dtype: np.dtype[np.void]) -> None:
-        self._dtype, self._parts, self._count, self._most = dtype, list[Rows](), 0, _MOST_HELD
+        self._dtype, self._ended = dtype, GrowingRows(dtype)
+        self._parts = list[Rows]()  # of the last group, or some of it
 
     def add(self, part: Rows) -> None:
+        if not len(part):
+            return
+        if self._parts and int(part["thread"][0]) > max(int(each["thread"][-1]) for each in self._parts):
+            self._end_group()
         self._parts.append(part)
-        self._count += len(part)
-        if self._count > self._most:
-            self._parts = [self.rows()]
-            self._count = len(self._parts[0])
-            self._most = _MOST_HELD + 2 * self._count
+        if sum(map(len, self._parts)) > _MOST_HELD + 2 * len(self._parts[0]):
+            self._parts = [merged(self._dtype, self._parts)]
 
     def rows(self) -> Rows:
         """All parts as one."""
-        return merged(self._dtype, self._parts)
+        self._end_group()
+        return self._ended.whole()
+
+    def _end_group(self) -> None:
+        self._ended.append(self._parts[0] if len(self._parts) == 1 else merged(self._dtype, self._parts))
+        self._parts = []

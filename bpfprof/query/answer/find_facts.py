@@ -140,9 +140,8 @@ def _idle_facts(profile: Profile, work: Work, functions: Ints) -> dict[str, Any]
     """Of what threads do that have no work; who waits for another one counts where all do."""
     is_idle = work.rows["share"] == IDLE
     is_idle = is_idle if is_idle.any() else work.rows["share"] >= IDLE
-    rows = work.rows[is_idle]
     sleeps = is_idle & (work.rows["reason"] == _SLEEP)
-    is_asleep = 2 * int(work.rows["ns"][sleeps].sum()) > int(rows["ns"].sum())
+    is_asleep = 2 * int(work.rows["ns"][sleeps].sum()) > int(work.rows["ns"][is_idle].sum())
     place, _ = top_place(work, sleeps if is_asleep else is_idle, functions)
     return {"idle_where": _text(profile, place), "is_idle_asleep": is_asleep}
 
@@ -191,13 +190,14 @@ def _samples(profile: Profile, work: Work) -> int:
 
 
 def _cpu_ns(work: Work) -> int:
-    rows = work.working
-    return int(rows["ns"][rows["state"] == ThreadState.ON_CPU].sum())
+    rows = work.rows
+    return int(rows["ns"][(rows["share"] < IDLE) & (rows["state"] == ThreadState.ON_CPU)].sum())
 
 
 def _busy_ns(profile: Profile, work: Work) -> Ints:
     """How long each thread worked."""
-    return sums_by(work.working["thread"], work.working["ns"], len(profile.threads))
+    is_working = work.rows["share"] < IDLE
+    return sums_by(work.rows["thread"][is_working], work.rows["ns"][is_working], len(profile.threads))
 
 
 def _busy_part(profile: Profile, work: Work, duration_ns: int) -> float:

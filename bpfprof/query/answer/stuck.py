@@ -90,7 +90,7 @@ def hung_facts(profile: Profile, work: Work) -> tuple[dict[str, Any], int]:
         return {}, -1
     more = sum(len(each.threads) for each in stuck[1:])
     text = stuck[0].sentence + (f" {more} more {'is' if more == 1 else 'are'} stuck." if more else "")
-    part = int(work.stuck["stands_for_ns"].sum()) / max(int(work.working["ns"].sum()), 1)
+    part = int(work.stuck["stands_for_ns"].sum()) / max(work.working_ns, 1)
     return {"stuck_part": part, "stuck": text, "stuck_advice": stuck[0].advice}, stuck[0].frame
 
 
@@ -120,7 +120,7 @@ def stuck_threads(profile: Profile, work: Work) -> list[Stuck]:
 
 def stuck_tasks(profile: Profile, work: Work) -> Stuck | None:
     """Tasks of asyncio that wait for a lock to the end, while no thread of theirs does anything: most of one place."""
-    if int(work.working["ns"].sum()) >= _WORKS * profile.info.duration_ns:
+    if work.working_ns >= _WORKS * profile.info.duration_ns:
         return None
     rows = _last_of_tasks(profile)
     rows = rows[work.stack_frames.pass_through(_TASK_LOCKS)[rows["stack"]]]

@@ -11,6 +11,7 @@ from bpfprof.dataclass import dataclass
 from bpfprof.model.grouping import sums_by
 from bpfprof.model.profile import Profile
 from bpfprof.model.rows import picked
+from bpfprof.query.code.stack_frames import Bools
 from bpfprof.query.steps.critical_path import CriticalPath
 from bpfprof.query.threads.roles import Role, roles_of
 from bpfprof.query.work.shares import GPU, HANDED, IDLE
@@ -51,7 +52,7 @@ class Whole:
     @property
     def working(self) -> npt.NDArray[np.void]:
         """Its rows that are not idle."""
-        return picked(self.rows, self.rows["share"] != IDLE)
+        return _chosen(self.rows, self.rows["share"] != IDLE)
 
     @property
     def threads(self) -> list[int]:
@@ -89,18 +90,24 @@ def whole_of(profile: Profile, work: Work, path: CriticalPath | None) -> Whole:
         counts = roles  # at rest: all of them, which are idle
     threads = sorted(thread for role in counts for thread in role.threads)
     rows, is_own = work.rows, np.isin(work.rows["thread"], threads)
-    kept = rows[is_own & (rows["share"] != HANDED)]
+    kept = _chosen(rows, is_own & (rows["share"] != HANDED))
     handed_ns = int(rows["ns"][is_own & (rows["share"] == HANDED)].sum())
     return _beside(
-        roles, Whole(replace(work, rows=rows[is_own | (rows["share"] >= IDLE)]), kept, tuple(counts), 0, handed_ns)
+        roles,
+        Whole(replace(work, rows=_chosen(rows, is_own | (rows["share"] >= IDLE))), kept, tuple(counts), 0, handed_ns),
     )
+
+
+def _chosen(rows: npt.NDArray[np.void], chosen: Bools) -> npt.NDArray[np.void]:
+    """They are many, and mostly all."""
+    return rows if chosen.all() else picked(rows, chosen)
 
 
 def whole_of_fronts(profile: Profile, work: Work, fronts: tuple[int, ...]) -> Whole:
     """Of threads that are the story: all their time, with that in which they wait for others."""
     roles, rows = roles_of(profile, work), work.rows
     own = [_only(role, fronts) for role in roles if {*role.threads} & {*fronts}]
-    return _beside(roles, Whole(work, rows[np.isin(rows["thread"], fronts)], tuple(own)))
+    return _beside(roles, Whole(work, _chosen(rows, np.isin(rows["thread"], fronts)), tuple(own)))
 
 
 def _of_loops(profile: Profile, work: Work, path: CriticalPath, roles: list[Role]) -> Whole:

@@ -85,15 +85,15 @@ def top_place(
     work: Work, chosen: Bools, functions: npt.NDArray[np.int64], in_python: bool = False
 ) -> tuple[int, float]:
     """(the frame of the function with most time in the chosen rows, its part of that time); (-1, 0) without any."""
-    rows = work.rows[chosen]
+    own, ns = work.own[work.rows["stack"][chosen]], work.rows["ns"][chosen]
     is_python = [frame.kind == FrameKind.PYTHON or not in_python for frame in work.stack_frames.frames]
-    rows = rows[np.array([*is_python, False])[work.own[rows["stack"]]]]
-    if not len(rows):
+    counts = np.array([*is_python, False])[own]
+    own, ns = own[counts], ns[counts]
+    if not len(own):
         return -1, 0.0
-    own = functions[work.own[rows["stack"]]]
-    best = totals_of(own, rows["ns"])[0]
-    of_it = rows[own == best.value]
-    return most_of(work.own[of_it["stack"]], of_it["ns"]), best.ns / max(int(rows["ns"].sum()), 1)
+    best = totals_of(functions[own], ns)[0]
+    of_it = functions[own] == best.value
+    return most_of(own[of_it], ns[of_it]), best.ns / max(int(ns.sum()), 1)
 
 
 def top_object(rows: npt.NDArray[np.void]) -> tuple[int, float]:

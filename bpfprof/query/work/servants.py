@@ -6,6 +6,8 @@ driver's thread that polls a device, the workers of a pool that is not used and 
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from bpfprof import array_types as npt
@@ -30,8 +32,9 @@ def servants(
     is_main = np.array([int(thread.tid) == int(thread.pid) for thread in profile.threads] or [False], np.bool_)
     matters = is_main | (np.bincount(spans["thread"][in_python[spans["stack"]]], minlength=len(walls)) > 0)
     kept = matters | (worked_ns > _WORKS * walls)
-    awaited = _awaited(profile, spans[behind], walls)
-    kept |= _may_be_awaited(profile, spans[behind], matters, walls)
+    waits = {name: spans[name][behind] for name in ("thread", "waker", "stands_for_ns")}
+    awaited = _awaited(profile, waits, walls)
+    kept |= _may_be_awaited(profile, waits, matters, walls)
     reached = {*np.flatnonzero(matters).tolist()}
     following = [*reached]
     while following:
@@ -51,7 +54,7 @@ def of_drivers(stack_frames: StackFrames, spans: npt.NDArray[np.void], count: in
     return found
 
 
-def _may_be_awaited(profile: Profile, waits: npt.NDArray[np.void], matters: Bools, walls: Ints) -> Bools:
+def _may_be_awaited(profile: Profile, waits: dict[str, npt.NDArray[Any]], matters: Bools, walls: Ints) -> Bools:
     """Threads of processes of which one waits much for what is not known."""
     unknown = (waits["waker"] == 0) & matters[waits["thread"]]
     ns = np.bincount(waits["thread"][unknown], waits["stands_for_ns"][unknown], len(walls))
@@ -59,7 +62,7 @@ def _may_be_awaited(profile: Profile, waits: npt.NDArray[np.void], matters: Bool
     return np.isin(pids, pids[ns > _UNKNOWN * walls])
 
 
-def _awaited(profile: Profile, waits: npt.NDArray[np.void], walls: Ints) -> dict[int, set[int]]:
+def _awaited(profile: Profile, waits: dict[str, npt.NDArray[Any]], walls: Ints) -> dict[int, set[int]]:
     """For each thread those that it waits long for."""
     wakers = np.array([-1, *(each.thread for each in profile.wakers)], np.int64)[waits["waker"].astype(np.int64)]
     known = (wakers >= 0) & (wakers != waits["thread"])

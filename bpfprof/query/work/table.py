@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import field
+from typing import Any
 
 import numpy as np
 
@@ -100,6 +101,11 @@ class Work:
         """The rows of working time."""
         return picked(self.rows, self.rows["share"] < IDLE)
 
+    @property
+    def working_ns(self) -> int:
+        """All of it."""
+        return int(self.rows["ns"][self.rows["share"] < IDLE].sum())
+
     def waiting_cpu_ns(self, thread_count: int) -> list[int]:
         """For each thread the nanoseconds on a CPU in which it only waited: for a GPU, or for others that spin."""
         rows = picked(self.rows, (self.rows["state"] == ThreadState.ON_CPU) & (kinds_of(self.rows) == WAIT_TIME))
@@ -126,7 +132,7 @@ def work_of(profile: Profile, with_wakers: bool = False) -> Work:
         raise ValueError("what threads worked at is found in a profile that was built with its spans")
     shown = (profile.spans["flags"] & SpanFlag.HIDDEN == 0) & (profile.spans["stands_for_ns"] > 0)
     shown &= profile.spans["state"] != ThreadState.UNKNOWN
-    spans = picked(profile.spans, shown)
+    spans = profile.spans if shown.all() else picked(profile.spans, shown)
     stack_frames = StackFrames(profile.frames, profile.stacks)
     pids = np.array([int(thread.pid) for thread in profile.threads] or [0], np.int64)
     own = stack_frames.own_code()
@@ -143,7 +149,7 @@ def work_of(profile: Profile, with_wakers: bool = False) -> Work:
     is_parked = stack_frames.have([frame.name in _PARKING_LOT for frame in profile.frames])
     locks, lock = numbered_locks(spans, shares == LOCK, pids, functions, is_parked)
     reason = np.where(spans["state"] == ThreadState.OFF_CPU, spans["reason"], 0)
-    waker = spans["waker"].astype(np.int64) if with_wakers else np.zeros(len(spans), np.int64)
+    waker = spans["waker"] if with_wakers else np.zeros(len(spans), np.uint8)
     rows, row_of = _summed(spans, {"share": shares, "lock": lock, "reason": reason, "waker": waker})
     leave_out_sleepers(rows, len(profile.threads), stack_frames)
     idle = np.zeros(len(profile.spans), np.bool_)
@@ -224,13 +230,15 @@ def _put_to_work(rows: npt.NDArray[np.void], is_own: Bools) -> None:
         rows["share"][~is_own & (rows["share"] == SLEEP)] = IDLE
 
 
-def _summed(spans: npt.NDArray[np.void], made: dict[str, Ints]) -> tuple[npt.NDArray[np.void], npt.NDArray[np.intp]]:
+def _summed(
+    spans: npt.NDArray[np.void], made: dict[str, npt.NDArray[Any]]
+) -> tuple[npt.NDArray[np.void], npt.NDArray[np.intp]]:
     """(rows of WORK_DTYPE, the row of each span); `made`: columns that spans do not have, or have otherwise."""
-    columns: dict[str, Ints] = {name: made[name] if name in made else spans[name].astype(np.int64) for name in _KEYS}
+    columns = {name: made[name] if name in made else spans[name] for name in _KEYS}
     first, codes = group_numbers(columns.values())
     found = np.zeros(len(first), WORK_DTYPE)
     for name, column in columns.items():
         found[name] = column[first]
     for name, of_spans in (("count", "count"), ("ns", "stands_for_ns")):
-        found[name] = sums_by(codes, spans[of_spans].astype(np.int64), len(first))
+        found[name] = sums_by(codes, spans[of_spans], len(first))
     return found, codes

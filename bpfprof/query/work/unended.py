@@ -18,7 +18,6 @@ from bpfprof.known.services import LISTENING
 from bpfprof.model.frames import FrameKind
 from bpfprof.model.now import ANSWER, SIGNAL
 from bpfprof.model.profile import LastWait, Profile
-from bpfprof.model.rows import picked
 from bpfprof.model.spans import ThreadState
 from bpfprof.model.states import AWAIT_REASONS, reason_text
 from bpfprof.query.code.functions import Ints
@@ -91,8 +90,8 @@ def settle_unended(profile: Profile, spans: npt.NDArray[np.void], frames: StackF
     is_slow = rows["duration_ns"] >= np.maximum(_TIMES_SLOWER * answered_ns[rows["thread"]], _SLOW_NS)
     parts = np.where(is_slow, *_PATIENT_PARTS[::-1])
     is_long &= ~may_be_slow | (rows["duration_ns"] >= parts * walls[rows["thread"]])
-    worked = picked(spans, rest & (shares < IDLE))
-    works_ns = np.bincount(worked["thread"], worked["stands_for_ns"], len(walls))
+    worked = rest & (shares < IDLE)
+    works_ns = np.bincount(spans["thread"][worked], spans["stands_for_ns"][worked], len(walls))
     # What a thread did before it hung says nothing of others.
     others_work = works_ns.sum() - works_ns[rows["thread"]] > _WORKS * int(walls.max(initial=0))
     judge = _Judge(profile, frames, known, {*rows["thread"].tolist()})
