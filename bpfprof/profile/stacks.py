@@ -9,6 +9,7 @@ import numpy as np
 from bpfprof import array_types as npt
 from bpfprof.dataclass import dataclass
 from bpfprof.model.frames import Frame, FrameKind, mark
+from bpfprof.model.grouping import group_numbers
 from bpfprof.model.profile import Interner
 from bpfprof.model.spans import ThreadState
 from bpfprof.model.states import reason_text
@@ -45,12 +46,12 @@ class ProfileStacks:
 
     def numbers(self, keys: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint32]:
         """The same for many keys."""
-        unique, inverse = np.unique(keys, return_inverse=True)
-        each = unique.tolist()
+        first, number_of_row = group_numbers([keys])
+        each = keys[first].tolist()
         found = list(map(self._number_of_key.get, each))
         if None in found:
             found = [self.number(key) if number is None else number for key, number in zip(each, found)]
-        return np.array(found, np.uint32)[inverse]
+        return np.array(found, np.uint32)[number_of_row]
 
     def places(self, stacks: npt.NDArray[np.uint32]) -> npt.NDArray[np.uint32]:
         """Of stacks of the recording without a leaf mark: the profile's number + 1; 0 where there is none."""

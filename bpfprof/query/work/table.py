@@ -212,7 +212,7 @@ def worked_weights(profile: Profile, work: Work) -> tuple[npt.NDArray[np.void], 
     """(rows of WEIGHT_DTYPE, which of them are idle)."""
     spans, is_idle = worked_spans(profile, work)
     shown = spans["flags"] & SpanFlag.HIDDEN == 0
-    parts = [picked(spans, shown & is_idle), picked(spans, shown & ~is_idle)]
+    parts = (picked(spans, shown & chosen) for chosen in (is_idle, ~is_idle))  # one in memory at a time
     weights = [weights_of(part, part["stack"]) for part in parts]
     both = np.concatenate(weights)
     return both, np.arange(len(both)) < len(weights[0])
