@@ -299,10 +299,10 @@ def _holder(profile: Profile, work: Work, reason: str, wait: LastWait | None, is
         same = thread.pid == profile.threads[wait.thread].pid
         who = f"thread {thread.thread_name} ({thread.tid})" if same else wait.held_by or f"process {thread.pid}"
         does = _does(profile, work, wait.holder)
-        has = "that" if wait.kind in ("child", "pipe", "thread", "future", "socket") else "has it"
-        if has == "that":
+        if wait.kind in ("child", "thread", "future", "socket"):
             return f"{who} {does}" if does else f"that is {who}"
-        return f"{who} has it" + (f" and {does}" if does else "")
+        has = "has it" if wait.kind != "pipe" else f"could {could} it" if could else "has its other end"
+        return f"{who} {has}" + (f" and {does}" if does else "")
     if wait.held_by and wait.kind == "socket":
         return f"{wait.held_by} is at its other end"
     if wait.held_by and wait.kind == "pipe":
