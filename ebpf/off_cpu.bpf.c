@@ -35,13 +35,13 @@ static __always_inline bool switch_out(struct bp_thread *thread, __u32 tid, __u1
             take_over(thread, times, now);
         thread->task = (__u64)CURRENT_TASK;
     }
-    if (thread->state == BP_THREAD_BLOCKED || thread->state == BP_THREAD_RUNNABLE)
+    if (thread->state == BP_THREAD_BLOCKED || thread->state == BP_THREAD_RUNNABLE || waited_first(thread, times, now))
         follow_missed_in(thread, config, tid, times, now);
     if (thread->wake_ns <= thread->since_ns || !task_state)
         thread->wake_ns = 0; /* else: made runnable after it had left the run queue but before this switch */
     if (!task_state)
         thread->woken_early = 0;
-    end_run(thread, times, now); /* UNKNOWN: it ran since it is watched */
+    end_run(thread, times, now); /* UNKNOWN: it ran for most of the time since it is watched */
     leave(thread, task_state);
     if (task_state & TASK_STATE_DEAD) {
         thread->state = BP_THREAD_DEAD;
@@ -151,9 +151,14 @@ int sched_waking(struct bpf_raw_tracepoint_args *ctx)
          * Off the run queue but still on the CPU: its switch-out is about to come. Or it sleeps since before. On the run
          * queue: it goes on running, or it is about to leave and stays there for a while (DELAY_DEQUEUE,
          * kernel/sched/features.h, 6.12 and later; or the waker reads this a moment earlier). Which of both is known when
-         * it comes back: if nothing woke it since it left, this did.
+         * it comes back: if nothing woke it since it left, this did. Where it is known to stay there for a while, it sleeps.
          */
+        __u8 is_delayed = 0;
         READ_KERNEL(on_rq, task + BP_OFFSET_TASK_ON_RQ);
+        if (BP_OFFSET_TASK_DELAYED && thread->state == BP_THREAD_UNKNOWN)
+            READ_KERNEL(is_delayed, task + BP_OFFSET_TASK_DELAYED);
+        if (is_delayed)
+            on_rq = 0;
         if (on_rq)
             thread->woken_early = 1;
         else if (thread->state == BP_THREAD_ON_CPU)

@@ -339,6 +339,13 @@ static __always_inline void follow_missed_in(struct bp_thread *thread, struct bp
         thread->wake_ns = woken;
 }
 
+/* Whether one that leaves, and of which nothing was known, came meanwhile: no hypervisor takes so much at a time. */
+static __always_inline bool waited_first(struct bp_thread *thread, struct task_times times, __u64 now)
+{
+    __s64 ran = times.exec_ns - thread->exec_ns;
+    return thread->state == BP_THREAD_UNKNOWN && ran >= 0 && now - thread->since_ns > (__u64)ran + BP_LONG_WAIT_NS;
+}
+
 /*
  * A thread that comes and was not seen leaving left when it had run for as long as it did. Without a wake-up it counts as
  * runnable since then, up to what can be corrected: how much of it is true its run delay tells when it leaves.

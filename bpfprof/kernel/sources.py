@@ -123,6 +123,14 @@ def _older_kernel(types: KernelTypes) -> dict[str, int]:
     return {"BP_HAS_TASK_POINTERS": int(not is_old), "BP_OFFSET_TASK_STATE": state, "BP_OFFSET_TASK_STACK": stack}
 
 
+def _delayed(types: KernelTypes) -> int:
+    """Whether a thread that sleeps stays on its run queue for a while: commit 781773e3b680 ("sched/fair: Implement
+    ENQUEUE_DELAYED") (in v6.12)."""
+    if kernel_version_code() < 6 << 16 | 12 << 8:
+        return 0
+    return types.offset("task_struct", "se") + types.offset("sched_entity", "sched_delayed")
+
+
 def keeps_run_delay() -> bool:
     """Whether the scheduler counts how long threads are on a run queue (CONFIG_SCHED_INFO, and not turned off).
 
@@ -175,7 +183,8 @@ def compiler_flags(
 
     with_calls: of libraries they are counted (ebpf/calls.bpf.c); else nothing of that is compiled.
 
-    BP_OFFSET_TASK_RUN_DELAY is 0 without. BP_OFFSET_TASK_STATE is 0 where the tracepoint sched_switch tells the state.
+    BP_OFFSET_TASK_RUN_DELAY is 0 without, BP_OFFSET_TASK_DELAYED where threads that sleep leave the run queue at once.
+    BP_OFFSET_TASK_STATE is 0 where the tracepoint sched_switch tells the state.
     """
     check_ring_buffer(types)
     run_delay = (
@@ -187,6 +196,7 @@ def compiler_flags(
         "BP_OFFSET_TASK_MM": types.offset("task_struct", "mm"),
         "BP_OFFSET_TASK_TGID": types.offset("task_struct", "tgid"),
         "BP_OFFSET_TASK_ON_RQ": types.offset("task_struct", "on_rq"),
+        "BP_OFFSET_TASK_DELAYED": _delayed(types),
         "BP_OFFSET_TASK_EXEC": types.offset("task_struct", "se") + types.offset("sched_entity", "sum_exec_runtime"),
         "BP_OFFSET_TASK_RUN_DELAY": run_delay,
         "BP_OFFSET_TASK_FSBASE": types.offset("task_struct", "thread") + types.offset("thread_struct", "fsbase"),

@@ -136,6 +136,19 @@ class Task:
     def on_rq(self, value: bool) -> None:
         self.put("on_rq", int(value))
 
+    @property
+    def is_delayed(self) -> bool:
+        """Whether it sleeps and stays on its run queue; of Linux 6.12 and later."""
+        return bool(self.image[self._delayed_place])
+
+    @is_delayed.setter
+    def is_delayed(self, value: bool) -> None:
+        self.image[self._delayed_place] = int(value)
+
+    @property
+    def _delayed_place(self) -> int:
+        return (member_offset("task_struct", "se") + member_offset("sched_entity", "sched_delayed")) // 8
+
     def call(self, number: int, *args: int) -> Task:
         """It is in a system call."""
         self.registers[[ORIG_AX, CS]] = number, USER_CS

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
+from bpfprof.kernel.sources import kernel_version_code
 from tests.ebpf_host.host import CONFIG, CONSTANTS, STATUS, TGID, TID, Host
 from tests.ebpf_host.scheduler import (
     DEAD,
@@ -191,6 +192,23 @@ def test_a_thread_that_ran_since_it_is_watched(scheduler: Scheduler) -> None:
     assert times(event) == (100, 20) and event["on_cpu_ns"] == 900
 
 
+def test_an_unknown_thread_that_slept_and_was_not_seen_coming(scheduler: Scheduler) -> None:
+    for tid, wakes in ((TID, True), (TID + 1, False)):
+        sleeper = scheduler.add(tid, state=STATE["BP_THREAD_UNKNOWN"])
+        sleeper.on_rq = False
+        scheduler.later(700_000_000)
+        if wakes:
+            scheduler.wake(sleeper)
+        scheduler.later(50)
+        sleeper.queued_ns = 50
+        sleeper.run_delay_ns += 50
+        scheduler.later(900, sleeper)
+        (event,) = scheduler.switch(sleeper, scheduler.idle, SLEEPING)
+        entry = scheduler.entry(sleeper)
+        assert event["kind"] == WAIT and entry["stolen_ns"] == 0 and entry["on_cpu_ns"] == 900
+        assert (entry["blocked_ns"], entry["runqueue_ns"]) == (700_000_000, 50)
+
+
 def test_a_wake_up_while_an_unknown_thread_runs_is_no_wake_up(scheduler: Scheduler) -> None:
     running = scheduler.add(TID, state=STATE["BP_THREAD_UNKNOWN"])
     scheduler.later(900, running)
@@ -220,6 +238,23 @@ def test_an_unknown_thread_that_waits_for_a_cpu_is_not_woken(scheduler: Schedule
     scheduler.later(50)
     (event,) = scheduler.switch(scheduler.idle, waiting)
     assert times(event) == (0, 350)
+
+
+@pytest.mark.skipif(kernel_version_code() < 6 << 16 | 12 << 8, reason="who sleeps leaves the run queue at once")
+def test_an_unknown_thread_that_sleeps_on_the_run_queue_is_woken(scheduler: Scheduler) -> None:
+    """The scheduler counts such a sleep as time in the run queue."""
+    sleeper = scheduler.add(TID, state=STATE["BP_THREAD_UNKNOWN"])
+    sleeper.is_delayed = True
+    scheduler.later(300_000_000)
+    scheduler.wake(sleeper)
+    sleeper.is_delayed = False
+    scheduler.later(50)
+    sleeper.queued_ns = 300_000_050
+    (event,) = scheduler.switch(scheduler.idle, sleeper)
+    assert times(event) == (300_000_000, 50)
+    scheduler.later(10, sleeper)
+    scheduler.switch(sleeper, scheduler.idle, SLEEPING)
+    assert scheduler.entry(sleeper)["runqueue_ns"] == 50
 
 
 def waits(scheduler: Scheduler, task: Task, *lengths: tuple[int, int], state: int = SLEEPING) -> Events:
