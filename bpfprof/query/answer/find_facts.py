@@ -60,24 +60,10 @@ def facts_of(profile: Profile, work: Work) -> tuple[Facts, int, Whole]:
     working_ns = int(by_cause.sum())
     parts = tuple((by_cause / max(working_ns, 1)).tolist())
     first, part = largest_cause(parts)
-    lock_part = _first_lock_part(work)
     functions = np.append(function_of_frames(profile.frames), -1)
-    is_first = np.isin(causes, (PYTHON, NATIVE) if first in ("python", "native") else (CAUSES.index(first),))
-    one_lock = work.rows["lock"] == 1 if first == "lock" and lock_part >= _ONE_LOCK else True
-    frame, where_part = top_place(work, is_first & one_lock, functions)
-    if frame < 0 or profile.frames[frame].kind != FrameKind.PYTHON:
-        # Of threads without Python it is the line that waits for them, or that does the same.
-        awaiting, part_of_it = top_place(work, is_first | (work.rows["share"] == HANDED), functions, in_python=True)
-        frame, where_part = (awaiting, part_of_it) if awaiting >= 0 else (frame, where_part)
-    holder, holder_part = _gil_holder(profile, work, functions) if first == "gil" else (-1, 0.0)
-    (lock,) = lock_waits(profile, work, 1)[:1] if first == "lock" and lock_part >= _ONE_LOCK else (None,)
-    hog = hog_of(lock, functions) if lock else None
-    if lock and hog and functions[hog.frame] != functions[frame]:
-        holder, holder_part = hog.frame, hog.ns / lock.ns
-    locked_file, has_file = file_locked_for(profile, lock) if lock and not hog else ("", "")
+    of_first, frame, holds_most = _first_facts(profile, work, causes, first, functions)
     duration_ns = _duration_ns(profile)
-    second, cpu_ns = max(duration_ns, 1) / 1e9, _cpu_ns(everything)
-    used = [*zip(*profile.info.usage.values())] or [(0,)] * 4
+    cpu_ns = _cpu_ns(everything)
     facts = Facts(
         samples=_samples(profile, everything),
         duration_ns=duration_ns,
@@ -91,29 +77,11 @@ def facts_of(profile: Profile, work: Work) -> tuple[Facts, int, Whole]:
         parts=parts,
         cpu_count=cpu_ns / max(duration_ns, 1),
         thread_count=int((_busy_ns(profile, everything) * 20 > duration_ns).sum()),
-        where=_text(profile, frame),
-        where_part=where_part,
-        **_idle_facts(profile, work, functions),
-        lock_part=lock_part,
-        holder=_text(profile, holder),
-        holder_part=holder_part,
-        inside=_held_through(profile, work) if first == "lock" else "",
-        object=_object_text(profile, work, causes, CAUSES.index(first)) or object_text(locked_file),
-        hog=_hog_text(profile, lock, hog) if lock and hog else has_file,
-        hog_part=hog.ns / lock.ns if lock and hog else 0.0,
-        child=awaited_process(profile) if first == "child" else "",
-        waits_for=_other_reason(work) if first == "other" else "",
-        kernel_part=_kernel_part(profile, cpu_ns),
-        faults_per_s=(sum(used[0]) + sum(used[1])) / second,
-        reads_per_s=sum(used[1]) / second,
-        limit_hits_per_s=max(profile.info.limit_hits.values(), default=0) / second,
         room_part=_room_part(work, causes),
         device_cpu_part=1 - float(work.share_ns()[DEVICE]) / max(int(by_cause[DEVICE]), 1),
-        in_loop=_is_in_loop(work, is_first),
-        loop_tasks=int(
-            profile.task_spans["stands_for_ns"][~profile.task_spans["is_running"]].sum() / max(duration_ns, 1)
-        ),
-        **(_operator_facts(work, is_first) if first == "native" else {}),
+        **of_first,
+        **_idle_facts(profile, work, functions),
+        **_kernel_facts(profile, cpu_ns, duration_ns),
         **_pool_facts(profile, everything, cpu_ns),
         **limit_facts(profile, everything, duration_ns),
         **device_facts(profile, work),
@@ -133,7 +101,53 @@ def facts_of(profile: Profile, work: Work) -> tuple[Facts, int, Whole]:
     late, late_at = late_facts(profile, path.loops if path else ())
     if late:
         return replace(facts, **late), late_at, whole
-    return facts, holder if holder >= 0 and holder_part >= MAIN_HOLDER else frame, whole
+    return facts, holds_most if holds_most >= 0 else frame, whole
+
+
+def _first_facts(
+    profile: Profile, work: Work, causes: Ints, first: str, functions: Ints
+) -> tuple[dict[str, Any], int, int]:
+    """(those of Facts that say something of the largest cause, the frame of most of it, that of its main holder or -1)
+
+    causes, functions: of each row of the work its cause, of each frame its function.
+    """
+    lock_part = _first_lock_part(work)
+    is_first = np.isin(causes, (PYTHON, NATIVE) if first in ("python", "native") else (CAUSES.index(first),))
+    is_one_lock = first == "lock" and lock_part >= _ONE_LOCK
+    frame, where_part = top_place(work, is_first & (work.rows["lock"] == 1) if is_one_lock else is_first, functions)
+    if frame < 0 or profile.frames[frame].kind != FrameKind.PYTHON:
+        # Of threads without Python it is the line that waits for them, or that does the same.
+        awaiting, part_of_it = top_place(work, is_first | (work.rows["share"] == HANDED), functions, in_python=True)
+        frame, where_part = (awaiting, part_of_it) if awaiting >= 0 else (frame, where_part)
+    facts: dict[str, Any] = {
+        "lock_part": lock_part,
+        "where": _text(profile, frame),
+        "where_part": where_part,
+        "in_loop": _is_in_loop(work, is_first),
+        "loop_tasks": _loop_tasks(profile),
+        "object": _object_text(profile, work, causes, CAUSES.index(first)),
+    }
+    holder, holder_part = -1, 0.0
+    if first == "gil":
+        holder, holder_part = _gil_holder(profile, work, functions)
+    elif first == "lock":
+        facts["inside"] = _held_through(profile, work)
+        (lock,) = lock_waits(profile, work, 1)[:1] if is_one_lock else (None,)
+        if lock and (hog := hog_of(lock, functions)):
+            facts["hog"], facts["hog_part"] = _hog_text(profile, lock, hog), hog.ns / lock.ns
+            if functions[hog.frame] != functions[frame]:
+                holder, holder_part = hog.frame, hog.ns / lock.ns
+        elif lock:
+            locked_file, facts["hog"] = file_locked_for(profile, lock)
+            facts["object"] = facts["object"] or object_text(locked_file)
+    elif first == "child":
+        facts["child"] = awaited_process(profile)
+    elif first == "other":
+        facts["waits_for"] = _other_reason(work)
+    elif first == "native":
+        facts |= _operator_facts(work, is_first)
+    facts |= {"holder": _text(profile, holder), "holder_part": holder_part}
+    return facts, frame, holder if holder_part >= MAIN_HOLDER else -1
 
 
 def _idle_facts(profile: Profile, work: Work, functions: Ints) -> dict[str, Any]:
@@ -262,10 +276,23 @@ def _held_through(profile: Profile, work: Work) -> str:
     return ""
 
 
-def _kernel_part(profile: Profile, cpu_ns: int) -> float:
-    """0 where it is not known of most of the CPU time."""
-    own_ns, kernel_ns = (sum(row[column] for row in profile.info.usage.values()) for column in (2, 3))
-    return kernel_ns / (own_ns + kernel_ns) if own_ns + kernel_ns > max(cpu_ns // 2, _MIN_CPU_NS) else 0.0
+def _kernel_facts(profile: Profile, cpu_ns: int, duration_ns: int) -> dict[str, Any]:
+    """What the kernel counted; its part of the CPU time is 0 where it is not known of most of that."""
+    usage, second = profile.info.usage.values(), max(duration_ns, 1) / 1e9
+    faults, reads, own_ns, kernel_ns = (sum(row[column] for row in usage) for column in range(4))
+    is_known = own_ns + kernel_ns > max(cpu_ns // 2, _MIN_CPU_NS)
+    return {
+        "kernel_part": kernel_ns / (own_ns + kernel_ns) if is_known else 0.0,
+        "faults_per_s": (faults + reads) / second,
+        "reads_per_s": reads / second,
+        "limit_hits_per_s": max(profile.info.limit_hits.values(), default=0) / second,
+    }
+
+
+def _loop_tasks(profile: Profile) -> int:
+    """How many tasks of event loops did something at a time."""
+    spans = profile.task_spans
+    return int(spans["stands_for_ns"][~spans["is_running"]].sum() / max(_duration_ns(profile), 1))
 
 
 def _room_part(work: Work, causes: Ints) -> float:
