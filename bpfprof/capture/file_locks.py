@@ -28,7 +28,8 @@ _SQLITE, _MODULE = "libsqlite3", "_sqlite3."
 # Of the stack of who sleeps, up to the module; the longest that it sleeps, of `delays` in sqliteDefaultBusyCallback().
 _STACK_BYTES, _LONGEST_NAP_NS = 16 << 10, 100_000_000
 # PENDING_BYTE, RESERVED_BYTE and 510 bytes from SHARED_FIRST on in the database, 8 locks in its -shm.
-_SQLITE_RANGES = ((1 << 30, (1 << 30) + 511), (120, 127))
+_PENDING_BYTE = 1 << 30
+_SQLITE_RANGES = ((_PENDING_BYTE, _PENDING_BYTE + 511), (120, 127))
 
 
 class FileLocks:
@@ -79,21 +80,37 @@ class FileLocks:
         self, call: BlockedSyscall, memory: Memory, unwound: Callable[[], Sequence[int]]
     ) -> tuple[int, Pid | None] | None:
         """(descriptor, process that has it locked, None: several) of the database that SQLite sleeps for; None: it
-        does not, or that is not known. unwound: where the thread's functions are, innermost first; () if that is not
-        known. It is asked where SQLite may sleep for a database that is locked."""
+        does not, or that is not known. A connection of the same process can have it, too. unwound: where the thread's
+        functions are, innermost first; () if that is not known. It is asked where SQLite may sleep for a database that
+        is locked."""
         if not self._is_nap(call, memory):
             return None
-        own = str(self._pid)
-        locked: dict[int, set[str]] = {}  # by inode
-        for words in self._all():
-            if len(words) == 8 and words[1] == "POSIX" and words[4] != own and _has_sqlite_range(words[6], words[7]):
-                locked.setdefault(int(words[5].rpartition(":")[2]), set()).add(words[4])
+        locked = self._sqlite_locks()
         found = [(fd, locked[inode]) for fd, inode in self._files() if inode in locked]
         if len({frozenset(pids) for _, pids in found}) != 1 or not self._is_of_sqlite(call, memory, unwound()):
             return None
         fd, pids = found[0]
         word = next(iter(pids)) if len(pids) == 1 else ""
         return fd, Pid(int(word)) if word.isdigit() and int(word) else None
+
+    def _sqlite_locks(self) -> dict[int, set[str]]:
+        """For each inode of a database the processes that a connection of this one can wait for.
+
+        One of its own process is told by what it writes: the one that waits may read. Who has PENDING_BYTE waits itself
+        for those that read.
+        """
+        own, locked, writes, waits = str(self._pid), dict[int, set[str]](), set[int](), set[int]()
+        for words in self._all():
+            if len(words) != 8 or words[1] != "POSIX" or not _has_sqlite_range(words[6], words[7]):
+                continue
+            inode = int(words[5].rpartition(":")[2])
+            if words[4] != own:
+                locked.setdefault(inode, set()).add(words[4])
+            elif words[3] == "WRITE":
+                (waits if int(words[6]) == _PENDING_BYTE else writes).add(inode)
+        for inode in writes | (waits - set(locked)):
+            locked.setdefault(inode, set()).add(own)
+        return locked
 
     def _is_nap(self, call: BlockedSyscall, memory: Memory) -> bool:
         """Whether it sleeps for as long as SQLite may, in a process that has SQLite."""

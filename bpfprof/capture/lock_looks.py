@@ -245,8 +245,9 @@ def _write_last_waits(looked: list[_Look], index_of: dict[int, int], sink: Sink)
     for look in looked:
         wanted = look.waits_for
         pid = wanted.held_by_pid
-        holder = index_of.get(wanted.held_by_tid or pid or -1, -1) + 1
-        held_by = f"{tasks.process_name(pid)} ({pid})" if pid is not None else ""
+        is_own = pid == look.pid and wanted.held_by_tid is None  # any of its threads
+        holder = index_of.get(wanted.held_by_tid or (-1 if is_own else pid) or -1, -1) + 1
+        held_by = "its own process" if is_own else f"{tasks.process_name(pid)} ({pid})" if pid is not None else ""
         waited_ns = int(1e9 * waited_s.get(look.tid, 0.0))
         row = RecordedLastWait(
             index_of[look.tid], wanted.kind, wanted.name, holder, held_by, wanted.nobody, waited_ns, wanted.has_end

@@ -36,6 +36,9 @@ class Frame:
     source: str = ""  # of a native frame: the file that `line` is in
 
 
+COLLECTION = "<GC>"  # name of the native frame that stands for a collection of garbage
+
+
 @lru_cache(1 << 12)
 def mark(kind: FrameKind, name: str = "") -> Frame:
     """A frame of a kind that has nothing but a name, mostly the same object for the same one."""

@@ -10,7 +10,7 @@ from dataclasses import replace
 import numpy as np
 
 from bpfprof import array_types as npt
-from bpfprof.model.frames import Frame, FrameKind
+from bpfprof.model.frames import COLLECTION, Frame, FrameKind
 from bpfprof.model.samples import NAME_EVAL, NAME_INLINED, NO_FILE, TRAMPOLINES
 from bpfprof.recording.contents import Recording
 from bpfprof.recording.tables import RecordedFile
@@ -19,7 +19,7 @@ from bpfprof.stacks.interpreter_frames import begins_collection, collects, is_in
 
 # What the evaluation function calls last before 3.11: Python/ceval.c, `exit_eval_frame` (v3.6.15 to v3.10.13).
 _RESULT_CHECK = ("_Py_CheckFunctionResult", "_Py_CheckFunctionResult@plt")
-_COLLECTION = Frame(FrameKind.NATIVE, "<GC>")
+_COLLECTION = Frame(FrameKind.NATIVE, COLLECTION)
 _UNKNOWN_FILE = RecordedFile("memory", "[unknown]")
 # What the kernel runs between an event and our program: kernel/trace/bpf_trace.c, include/linux/tracepoint.h (6.18).
 _OWN_KERNEL_FRAME = re.compile(

@@ -94,6 +94,7 @@ def main() -> None:
     seconds = float(sys.argv[1]) if len(sys.argv) > 1 else 3600.0
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(sys.argv[2]) if len(sys.argv) > 2 else Path(temporary)
+        folder.mkdir(parents=True, exist_ok=True)
         path = folder / "soak.bpfprof"
         process = subprocess.Popen([BPFPROF, "record", "-a", "-o", str(path)], stdout=subprocess.DEVNULL)
         found = np.array(looks(process, seconds, folder))

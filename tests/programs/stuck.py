@@ -583,6 +583,25 @@ def sqlite_busy():
     connect().execute("BEGIN EXCLUSIVE")  # hangs
 
 
+def sqlite_own():
+    """A database that another connection of the same process has locked, in another thread."""
+    import sqlite3
+
+    path = os.path.join(tempfile.mkdtemp(), "database")
+    locked = threading.Event()
+
+    def hold():
+        connection = sqlite3.connect(path, isolation_level=None)
+        connection.execute("BEGIN IMMEDIATE")
+        locked.set()
+        time.sleep(600)
+
+    threading.Thread(target=hold, daemon=True).start()
+    locked.wait()
+    tell("sleep", os.getpid())
+    sqlite3.connect(path, timeout=600, isolation_level=None).execute("BEGIN IMMEDIATE")  # hangs
+
+
 def lock_file(make):
     """A lock file of a library, which another process has."""
     path = os.path.join(tempfile.mkdtemp(), "lock")

@@ -67,6 +67,8 @@ class Facts:
     limit_part: float = 0.0  # of its periods, those in which it had used that up
     limit_setting: str = ""  # what sets that, to as much as they would have used
 
+    collection_part: float = 0.0  # of the CPU time, that in collections of garbage
+
     # Training loops that wait for data
     data_part: float = 0.0  # of the loops' time
     loading_part: float = 0.0  # of the loops' time that in which they load data themselves

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from bpfprof.known.services import object_text
-from bpfprof.model.frames import FrameKind
+from bpfprof.model.frames import COLLECTION, FrameKind
 from bpfprof.model.grouping import Total, sums_by, totals_of
 from bpfprof.model.profile import Profile
 from bpfprof.model.states import ThreadState, reason_number, reason_text
@@ -82,6 +82,7 @@ def facts_of(profile: Profile, work: Work) -> tuple[Facts, int, Whole]:
         **of_first,
         **_idle_facts(profile, work, functions),
         **_kernel_facts(profile, cpu_ns, duration_ns),
+        collection_part=_collection_part(work),
         **_pool_facts(profile, everything, cpu_ns),
         **limit_facts(profile, everything, duration_ns),
         **device_facts(profile, work),
@@ -287,6 +288,12 @@ def _kernel_facts(profile: Profile, cpu_ns: int, duration_ns: int) -> dict[str, 
         "reads_per_s": reads / second,
         "limit_hits_per_s": max(profile.info.limit_hits.values(), default=0) / second,
     }
+
+
+def _collection_part(work: Work) -> float:
+    rows, frames = work.rows[work.rows["state"] == ThreadState.ON_CPU], work.stack_frames.frames
+    collects = work.stack_frames.have([frame.kind == FrameKind.NATIVE and frame.name == COLLECTION for frame in frames])
+    return float(rows["ns"][collects[rows["stack"]]].sum()) / max(int(rows["ns"].sum()), 1)
 
 
 def _loop_tasks(profile: Profile) -> int:

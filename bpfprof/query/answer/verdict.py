@@ -36,6 +36,7 @@ _MANY_READS = 50  # page faults a second that read from a disk: from here on the
 _LIMIT_HITS = 10  # a second: from here on memory is short
 _THRASHES = 0.2  # of the time for pages of memory, beside a kernel that makes room
 _MAKES_ROOM = 0.05  # of the time for pages of memory: from here on it is short
+_COLLECTS = 0.2  # of the CPU time
 _MOSTLY = 0.5
 _SAID = 0.05  # a part of this size is said
 _NAMED = 0.35  # a share of this size names what bounds a program
@@ -86,12 +87,14 @@ def _too_little(facts: Facts) -> str:
     return f"Too little to say ({seen}): record -d 10"
 
 
-def _kernel(facts: Facts) -> str:
-    """What is known of the part in the kernel, where it is a large one."""
+def _cpu(facts: Facts) -> str:
+    """What is known of large parts of the CPU time."""
+    collects = facts.collection_part
+    said = f"; {percent(collects)} of the CPU time in garbage collections" if collects >= _COLLECTS else ""
     if facts.kernel_part < _IN_KERNEL:
-        return ""
+        return said
     faults = f", {facts.faults_per_s:,.0f} page faults a second" if facts.faults_per_s >= _MANY_FAULTS else ""
-    return f"; {percent(facts.kernel_part)} of the CPU time in the kernel{faults}{_at_limit(facts)}"
+    return f"{said}; {percent(facts.kernel_part)} of the CPU time in the kernel{faults}{_at_limit(facts)}"
 
 
 def _at_limit(facts: Facts) -> str:
@@ -130,14 +133,14 @@ def _loop(facts: Facts) -> str:
 
 def _python(facts: Facts) -> str:
     below = f"; {facts.of(NATIVE)} in C below" if facts.parts[NATIVE] >= 0.05 else ""
-    return f"CPU-bound in Python: {facts.of(PYTHON)} of the time{_in(facts, ' in ')}{below}{_kernel(facts)}."
+    return f"CPU-bound in Python: {facts.of(PYTHON)} of the time{_in(facts, ' in ')}{below}{_cpu(facts)}."
 
 
 def _native(facts: Facts) -> str:
     above = f"; {facts.of(PYTHON)} in Python" if facts.parts[PYTHON] >= 0.05 else ""
     what = f"; {percent(facts.operator_part)} of it in {facts.operator}" if facts.operator_part >= _NAMED else ""
     where = _in(facts, ", called from ")
-    return f"CPU-bound in native code: {facts.of(NATIVE)} of the time{where}{what}{above}{_kernel(facts)}."
+    return f"CPU-bound in native code: {facts.of(NATIVE)} of the time{where}{what}{above}{_cpu(facts)}."
 
 
 def _native_advice(facts: Facts) -> str:
@@ -324,6 +327,13 @@ RULES = (
     Rule("gil", _first("gil"), _gil, "fewer threads, or processes; shorten what the holder does"),
     Rule("lock", _first("lock"), _lock, "hold the lock for less; report --by lock shows who holds it", is_wait=True),
     Rule("disk", _is_thrashing, _memory, "give it more memory, or let it use less at a time"),
+    Rule(
+        "python",
+        lambda facts: _first("python")(facts) and facts.collection_part >= _MOSTLY,
+        _python,
+        "gc.freeze() after the start, a higher gc.set_threshold(), or fewer objects that stay",
+        is_sum=True,
+    ),
     Rule("python", _first("python"), _python, "report --by function shows what is called", is_sum=True),
     Rule("native", _first("native"), _native, _native_advice, is_sum=True),
     Rule(

@@ -109,6 +109,12 @@ STORE = {"holder": "store (app.py:9)"}
             "native",
             "audit (djapp.py:21); 60% of the CPU time in the kernel, 207,203 page faults a second.",
         ),
+        (
+            facts("python", {"python": 0.9}, collection_part=0.7),
+            "python",
+            "90% of the time in audit (djapp.py:21); 70% of the CPU time in garbage collections.",
+        ),
+        (facts("python", {"python": 0.9}, collection_part=0.1), "python", "90% of the time in audit (djapp.py:21)."),
         (facts("sleep", {"sleep": 0.6}, in_loop=True), "sleep", "audit (djapp.py:21); the event loop waits meanwhile."),
         (facts("sleep", {"sleep": 0.6}, in_loop=True, loop_tasks=20), "sleep", "meanwhile, and 20 tasks with it."),
         (facts("native", {"native": 0.9, "python": 0.1}), "native", "90% of the time, called from audit (djapp.py:21)"),
