@@ -12,12 +12,14 @@ from functools import cached_property
 import numpy as np
 
 from bpfprof import array_types as npt
+from bpfprof.cpython.collector import collector
 from bpfprof.cpython.eval_ranges import EVAL_FUNCTION, EvalRanges, eval_ranges
 from bpfprof.elf.image import ElfImage
 from bpfprof.elf.lines import LineReader
 from bpfprof.elf.parts import DIGEST_BYTES, Parts, WatchedImage, digest_of
 from bpfprof.elf.symbols.plt import read_plt
 from bpfprof.elf.symbols.reader import read_symbols
+from bpfprof.model.frames import COLLECTION
 from bpfprof.model.samples import NAME_EVAL, NAME_INLINED
 from bpfprof.names.symbols import SymbolNames, demangle
 from bpfprof.private_cache import PrivateCache
@@ -47,13 +49,22 @@ class ElfNames:
     def _stubs(self) -> SymbolNames:
         return SymbolNames(read_plt(self._image), "@plt")
 
+    @cached_property
+    def _collector(self) -> range:
+        """Of an interpreter without that name: where collections of garbage begin."""
+        is_interpreter = len(self._ranges.starts) > 0
+        return collector(self._image, self._has_name) if is_interpreter else range(0)
+
+    def _has_name(self, address: int) -> bool:
+        return self._symbols.resolve(np.array([address], np.uint64)) != [""]
+
     def functions(self, addresses: npt.NDArray[np.uint64]) -> list[str]:
         """The symbol of each address, "" for none. A stub of the procedure linkage table is `function@plt`."""
         names = self._symbols.resolve(addresses)
         missed = [position for position, name in enumerate(names) if not name]
         if missed:
             for position, name in zip(missed, self._stubs.resolve(addresses[missed])):
-                names[position] = name
+                names[position] = name or COLLECTION * (int(addresses[position]) in self._collector)
         return names
 
     def resolve(self, addresses: Sequence[int]) -> list[tuple[Name, ...]]:

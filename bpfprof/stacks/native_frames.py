@@ -97,7 +97,7 @@ class NativeSource:
         name = frames[0].name if is_interpreter else ""
         if is_interpreter and not name and not is_leaf:
             return (), False
-        if begins_collection(name) or (collects_garbage and collects(name)):
+        if name == COLLECTION or begins_collection(name) or (collects_garbage and collects(name)):
             return (() if collects_garbage else (replace(_COLLECTION, file=frames[0].file),)), True
         return (() if is_internal(name) else frames), False
 

@@ -43,11 +43,20 @@ class FrameSection:
 def read_eh_frame(image: ElfImage) -> tuple[FrameSection, Header | None]:
     """.eh_frame, empty without one, and address and bytes of .eh_frame_hdr. Raises ElfError when it is too large."""
     section = image.section(".eh_frame")
-    where = (image.section(".eh_frame_hdr") if section else None) or image.eh_frame_header
-    header = None if where is None else (int(where.address), _read(image, where.offset, min(where.size, _TABLE_BYTES)))
+    header = _header(image, has_section=section is not None)
     if section is not None:
         return FrameSection(_read(image, section.offset, section.size), section.address, is_debug=False), header
     return (FrameSection(b"", 0, is_debug=False) if header is None else _loaded_eh_frame(image, header)), header
+
+
+def function_starts(image: ElfImage) -> Ints:
+    """Where the functions of .eh_frame_hdr begin, ascending; none without a sound table. Raises ElfError."""
+    address, content = _header(image, has_section=image.section(".eh_frame") is not None) or (0, b"")
+    count = _table_count(content)
+    starts = (
+        np.sort(np.frombuffer(content, "<i4", 2 * count, 12)[::2].astype(np.int64)) if count else np.zeros(0, np.int64)
+    )
+    return starts + address
 
 
 def frame_address(header: Header) -> int | None:
@@ -64,15 +73,26 @@ def frame_offsets(header: Header, frame: int) -> tuple[Ints, int] | None:
     None without a sound table.
     """
     address, content = header
-    if len(content) < 12 or content[:4] != _HEADER_START + _TABLE_ENCODING:
+    used = _table_count(content)
+    if not used:
         return None
     (count,) = _COUNT.unpack_from(content, 8)
-    used = min(count, RECORD_LIMIT)
-    if not count or 12 + 8 * used > len(content):
-        return None
     table = np.frombuffer(content, "<i4", 2 * used, 12)
     offsets = np.sort(table[1::2].astype(np.int64) + (address - frame))
     return offsets[np.flatnonzero(np.diff(offsets, prepend=-1 << 40))], count - used
+
+
+def _header(image: ElfImage, has_section: bool) -> Header | None:
+    where = (image.section(".eh_frame_hdr") if has_section else None) or image.eh_frame_header
+    return None if where is None else (int(where.address), _read(image, where.offset, min(where.size, _TABLE_BYTES)))
+
+
+def _table_count(content: bytes) -> int:
+    """How many functions of a header's table are used; 0: it has no sound one."""
+    if len(content) < 12 or content[:4] != _HEADER_START + _TABLE_ENCODING:
+        return 0
+    used = min(int(_COUNT.unpack_from(content, 8)[0]), RECORD_LIMIT)
+    return used if 12 + 8 * used <= len(content) else 0
 
 
 def _loaded_eh_frame(image: ElfImage, header: Header) -> FrameSection:
