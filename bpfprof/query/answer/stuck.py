@@ -51,6 +51,12 @@ _NO_ANSWER = "it has asked, and nothing has come yet"
 _OF_SERVER = "serve in several threads or processes, or don't ask oneself"
 _OF_LOOP = "await it: what it waits for runs in its own event loop, or is set by it, and that stands still meanwhile"
 _OF_NOBODY = ("condition", "semaphore")  # kinds of what nobody has
+# What is waited for by a condition, by who waits.
+_BY_CONDITION = (
+    ("a barrier that not all have come to", (("threading.py", frozenset(("_wait",))),)),
+    ("an empty queue", (("/queue.py", frozenset(("get",))),)),
+    ("a full queue", (("/queue.py", frozenset(("put",))),)),
+)
 _OF_THREAD = "dump PID shows what the other threads do"
 
 
@@ -115,7 +121,14 @@ def stuck_threads(profile: Profile, work: Work) -> list[Stuck]:
         what = (wait.name, wait.holder, wait.nobody) if wait else ()
         groups.setdefault((int(row["reason"]), own, profile.threads[row["thread"]].pid, *what), []).append(row)
     found = [_stuck(profile, work, rows, last) for rows in groups.values()]
-    return sorted(found, key=lambda each: (each.is_behind, -each.ns, each.threads))
+    are_stuck = {thread for each in found for thread in each.threads}
+
+    def follows(each: Stuck) -> bool:
+        """Whether it waits for the end of a thread that is stuck itself, which says more."""
+        wait = last.get(each.threads[0])
+        return wait is not None and wait.kind == "thread" and wait.holder in are_stuck
+
+    return sorted(found, key=lambda each: (follows(each), each.is_behind, -each.ns, each.threads))
 
 
 def stuck_tasks(profile: Profile, work: Work) -> Stuck | None:
@@ -184,10 +197,11 @@ def _stuck(profile: Profile, work: Work, rows: list[np.void], last: dict[int, La
         or (frames.pass_through(_FUTURES)[row["stack"]] and frames.pass_through(_WORKERS[1:]).any())
     )
     reads, writes = (bool(frames.have(named(frames, names))[row["stack"]]) for names in (_READS, WRITES))
-    what = _what(profile, row, reason, wait, writes)
+    what = _what(profile, work, row, wait, writes)
     if is_behind:
         exits = bool(frames.pass_through(_EXITS)[row["stack"]])
-        what = "the end of threads that are no daemons" if exits else "a thread that does nothing"
+        what = "the end of threads that are no daemons" if exits else what
+        what = "a thread that does nothing" if what == "a lock" else what
         what = "what a pool of processes was given" if is_of_pool else what
     text = f"Stuck: {_who(profile, threads)} wait{'s' * (len(threads) == 1)} for {what}"
     text += f", for task {task}" * bool(task) + (f", in {place_text(profile.frames[frame])}" if frame >= 0 else "")
@@ -238,15 +252,15 @@ def _who(profile: Profile, threads: tuple[int, ...]) -> str:
     return f"{len(threads)} threads ({folded_name(names)})"
 
 
-def _what(profile: Profile, row: np.void, reason: str, wait: LastWait | None, writes: bool) -> str:
+def _what(profile: Profile, work: Work, row: np.void, wait: LastWait | None, writes: bool) -> str:
     """writes: that is what it does, as far as its stack tells."""
-    place = int(row["object"])
+    reason, place = reason_text(int(row["reason"])), int(row["object"])
     named = wait.name.partition(": ")[2] if wait and wait.name.startswith("fd ") else ""
     name = named or (profile.objects[place - 1] if place else "")
     if wait and wait.kind == "thread":
         return "the end of another thread"
     if wait and wait.kind in _OF_NOBODY:
-        return f"a {wait.kind}"
+        return _of_nobody(work, int(row["stack"]), wait.kind)
     if wait and wait.kind == "future":
         if wait.holder >= 0:
             return "what a thread of a pool runs"
@@ -268,6 +282,11 @@ def _what(profile: Profile, row: np.void, reason: str, wait: LastWait | None, wr
     return {"stopped": "being continued", "disk": f"the disk{', ' * bool(name)}{name}", "unknown": "the kernel"}.get(
         reason, f"{reason}{', ' * bool(name)}{name}"
     )
+
+
+def _of_nobody(work: Work, stack: int, kind: str) -> str:
+    frames = work.stack_frames
+    return next((what for what, waits in _BY_CONDITION if frames.pass_through(waits)[stack]), f"a {kind}")
 
 
 def _since(profile: Profile, rows: list[np.void], wait: LastWait | None) -> str:
@@ -340,5 +359,7 @@ def _does(profile: Profile, work: Work, thread: int) -> str:
         return ""
     else:
         word = _DOES.get(reason_text(int(longest["reason"])), "")
+        wait = next((each for each in profile.last_waits if each.thread == thread and each.kind in _OF_NOBODY), None)
+        word = f"waits for {_of_nobody(work, int(longest['stack']), wait.kind)}" if wait and word else word
     frame = int(work.own[longest["stack"]]) if word else -1
     return word + (f" in {place_text(profile.frames[frame])}" if frame >= 0 else "")

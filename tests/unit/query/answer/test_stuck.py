@@ -297,3 +297,34 @@ def test_what_no_work_ever_ends_is_stuck_beside_others_that_work(reason: str) ->
     made.wait(waits, 2 * S, [MAIN, wait(reason)])
     made.spend(works, ON_CPU, 2 * S, [MAIN])
     assert work_of(made.build()).stuck["thread"].tolist() == [waits]
+
+
+THREADING, QUEUE = "/usr/lib/python3.12/threading.py", "/usr/lib/python3.12/queue.py"
+
+
+@pytest.mark.parametrize(
+    ("calls", "said"),
+    [
+        (
+            [python("Barrier.wait", THREADING), python("Barrier._wait", THREADING)],
+            "a barrier that not all have come to",
+        ),
+        ([python("Queue.get", QUEUE)], "an empty queue"),
+        ([python("Queue.put", QUEUE)], "a full queue"),
+        ([python("get", "/srv/my_queue.py")], "a condition"),
+        ([python("Event.wait", THREADING)], "a condition"),
+    ],
+)
+def test_what_nobody_ends_is_said_before_who_joins_a_thread_that_waits_for_it(calls: list[Frame], said: str) -> None:
+    made = ProfileBuilder()
+    made.wait(made.thread(100, "MainThread"), 2 * S, [MAIN, python("Thread.join", THREADING), wait("lock")])
+    for tid in (101, 102):
+        condition = python("Condition.wait", THREADING)
+        made.wait(
+            made.thread(tid, f"worker-{tid - 101}"), 2 * S, [python("work", line=9), *calls, condition, wait("lock")]
+        )
+    last = [waited_for("condition", "condition #1", thread) for thread in (1, 2)]
+    profile = replace(made.build(), last_waits=(waited_for("thread", "a thread", 0, holder=1), *last))
+    found = verdict(profile)
+    assert found.sentence.startswith(f"Stuck: 2 threads (worker-0..1) wait for {said}, in ")
+    assert found.sentence.endswith(" 1 more is stuck.")
