@@ -258,14 +258,15 @@ class _Threads:
         }
 
     def _settled(self, stack: ThreadStack) -> ThreadStack:
-        """Of a thread that did not run while it was looked at, if there is such a moment."""
+        """Of a thread that did not run while it was looked at, if there is such a moment. One that sleeps for less time
+        than a look takes ran where the kernel names no call."""
         process = self._process
         for _ in range(_TRIES):
             after = tasks.thread_status(process.pid, stack.tid)
             if after is None or (after.run_state == stack.status.run_state and after.switches == stack.status.switches):
-                break
+                return stack
             stack = stack_now(process, stack.tid, after, python_states(process), self._code, self._most_frames)
-        return stack
+        return stack if stack.call else replace(stack, status=replace(stack.status, run_state=_RUNS))
 
     def _on_cpu(self, tids: Iterable[Tid]) -> set[Tid]:
         """Which of these runnable threads got CPU time within two ticks."""

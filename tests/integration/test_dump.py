@@ -18,6 +18,7 @@ import pytest
 from bpfprof.capture import now
 from bpfprof.errors import TargetError, UnsupportedError
 from bpfprof.model.ids import Pid
+from bpfprof.model.now import ON_CPU, READY, WAITING
 from tests.integration.eu_stack import wait_until_asleep
 from tests.integration.recorded import (
     ALL_INTERPRETERS,
@@ -286,6 +287,16 @@ def test_tasks_of_asyncio() -> None:
     assert [tasks[name]["reason"] for name in ("inner", "outer")] == ["sleep", "task"]
     assert tasks["inner"]["waited_for_by"] == "outer" and tasks["outer"]["frames"][0]["line"] == 6
     assert "task inner  sleep, waited for by outer" in text
+
+
+@pytest.mark.gate
+def test_who_sleeps_for_less_time_than_a_look_takes_sleeps_or_runs() -> None:
+    """Of 50 looks 10 once fell between, and said that it waits for something unknown."""
+    naps = "import time\nprint('ready', flush=True)\nwhile True: time.sleep(1e-4)"
+    with running(PYTHON, "-c", naps) as target:
+        looks = [now.process_now(Pid(target.pid)).threads for _ in range(50)]
+    found = {(look.state, look.reason) for (look,) in looks}
+    assert found <= {(WAITING, "sleep"), (ON_CPU, ""), (READY, "")}, found
 
 
 @pytest.mark.gate
