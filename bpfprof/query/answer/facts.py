@@ -31,6 +31,7 @@ class Facts:
     busy_part: float = 1.0  # of its wall time, how much the thread that works most worked
     cpu_count: float = 0.0  # CPUs used on average
     thread_count: int = 1
+    collection_part: float = 0.0  # of the CPU time, that in collections of garbage
     idle_where: str = ""  # what the threads mostly wait in
     is_idle_asleep: bool = False  # most of that is sleep
 
@@ -66,8 +67,6 @@ class Facts:
     limit_cpus: float = 0.0  # what it may use
     limit_part: float = 0.0  # of its periods, those in which it had used that up
     limit_setting: str = ""  # what sets that, to as much as they would have used
-
-    collection_part: float = 0.0  # of the CPU time, that in collections of garbage
 
     # Training loops that wait for data
     data_part: float = 0.0  # of the loops' time
