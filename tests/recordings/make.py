@@ -64,6 +64,14 @@ RECIPES = {
         options="--no-subprocesses",
         python="debian-3.11 3.12 3.13",
     ),
+    "rest": Recipe(
+        " & ".join(
+            f"bottlenecks.py idle_{kind}" for kind in ("server", "asyncio", "cron", "worker", "prefork", "pool")
+        ),
+        cpu_s=0,
+        seconds=10,
+        python="debian-3.11 3.12 3.13",
+    ),
     "even": Recipe("one_slower.py 25 0"),
     "slower": Recipe("one_slower.py 25 40"),
     "at_first": Recipe("gil_fight.py 2 --sleeper", commit="7229a46"),

@@ -23,7 +23,7 @@ from bpfprof.render.summary import summary_lines
 from tests.recordings.kept import HERE, NAMES, content
 
 pytestmark = pytest.mark.gate
-KEPT = ("training", "service", "tasks", "threads", "deadlock", "asleep", "gil", "pools", "hung", "data_bound")
+KEPT = ("training", "service", "tasks", "threads", "deadlock", "asleep", "gil", "pools", "hung", "data_bound", "rest")
 SIZES = ((80, 24), (100, 30), (60, 12))
 READABLE = [name for name in NAMES if name != "version_1"]
 _PART = re.compile(r"(?:^|  )([A-Za-z]+(?: threads)?)(?: █+)? (<1|>99|\d+)%")

@@ -33,6 +33,7 @@ _PATIENT_PARTS, _SLOW_NS, _TIMES_SLOWER = (0.9, 0.75), 2_000_000_000, 10
 _WHOLE_PART = 0.98  # a wait of so much of its thread's time is all that the thread did
 _END_NS = 1_000_000  # so near to the end of its thread one has not ended
 _TASK_END_NS = 300_000_000  # so near to the end a task was seen that waits on: they are looked at now and then
+_BUSY = 0.5  # of a thread's time: it does something for who waits for its answer
 _WORKS = 0.05  # of the longest thread's time: so much work says what a program is about
 
 # Functions of C that wait for who has a lock; threads of libraries that wait for work do so in others.
@@ -55,7 +56,7 @@ HANDLERS = (
     ("multiprocessing/pool.py", {"_handle_workers", "_handle_tasks", "_handle_results"}),
     ("concurrent/futures/process.py", {"_queue_management_worker", "wait_result_broken_or_wakeup"}),
 )
-_STUCK, _UNSURE, _FOR_WORK, _BEHIND, _ASKED, _OTHER = range(6)
+_STUCK, _UNSURE, _FOR_WORK, _BEHIND, _ASKED, _ANSWERS, _OTHER = range(7)
 _OUTPUT = "output"
 _SERVES = ("net", "poll", "pipe", "device")  # reasons of who waits for what comes from elsewhere
 
@@ -94,7 +95,8 @@ def settle_unended(profile: Profile, spans: npt.NDArray[np.void], frames: StackF
     works_ns = np.bincount(spans["thread"][worked], spans["stands_for_ns"][worked], len(walls))
     # What a thread did before it hung says nothing of others.
     others_work = works_ns.sum() - works_ns[rows["thread"]] > _WORKS * int(walls.max(initial=0))
-    judge = _Judge(profile, frames, known, {*rows["thread"].tolist()})
+    busy = np.flatnonzero(works_ns > _BUSY * walls)
+    judge = _Judge(profile, frames, known, {*rows["thread"].tolist()}, {*busy.tolist()})
     verdicts = [judge.of(place, row) for place, row in zip(places.tolist(), rows)]
     reasons = [judge.reason(row) for row in rows]
     pids = [profile.threads[thread].pid for thread in rows["thread"].tolist()]
@@ -112,6 +114,8 @@ def settle_unended(profile: Profile, spans: npt.NDArray[np.void], frames: StackF
         elif verdict in (_STUCK, _ASKED):
             found[place] = long and (verdict == _STUCK or not works)
             shares[place] = OTHER if found[place] and shares[place] >= IDLE else shares[place]
+        elif verdict == _ANSWERS:
+            shares[place] = HANDED
         if whole and not found[place] and verdict in (_FOR_WORK, _UNSURE) and shares[place] < IDLE:
             shares[place] = IDLE
     return found
@@ -130,9 +134,9 @@ def _unended(profile: Profile, spans: npt.NDArray[np.void]) -> npt.NDArray[np.in
 class _Judge:
     """Of one profile."""
 
-    def __init__(self, profile: Profile, frames: StackFrames, known: Known, still: set[int]) -> None:
+    def __init__(self, profile: Profile, frames: StackFrames, known: Known, still: set[int], busy: set[int]) -> None:
         self._profile, self._known = profile, known
-        self._still = still  # threads with such a wait
+        self._still, self._busy = still, busy - still  # threads with such a wait, others that work
         self._last = {wait.thread: wait for wait in profile.last_waits}
         looks = profile.lock_holders
         self._holders = dict(zip(looks["thread"].tolist(), (looks["holder"].astype(np.int64) - 1).tolist()))
@@ -170,7 +174,7 @@ class _Judge:
         if share == CHILD or reason == _OUTPUT:
             return self._of_child(row, reason)
         if share == NET:
-            return self._of_net(row, reason)
+            return _ANSWERS if holder in self._busy else self._of_net(row, reason)
         if reason in _OPENS or self._opens_fifo(row):
             return _UNSURE
         return _OTHER if reason == "device" and not self._object(row).startswith(_TERMINALS) else _FOR_WORK

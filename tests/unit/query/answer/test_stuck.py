@@ -223,6 +223,19 @@ def test_who_waits_for_one_that_goes_on_is_bound_by_the_lock() -> None:
     assert verdict(replace(made.build(), last_waits=(last,))).bound != "stuck"
 
 
+@pytest.mark.parametrize(("busy_ms", "bound"), [(1_900, "python"), (200, "net")])
+def test_what_the_other_end_of_a_socket_does_is_the_answer(busy_ms: int, bound: str) -> None:
+    """It works and will answer, or it does nothing."""
+    made = ProfileBuilder()
+    made.wait(made.thread(100, "MainThread"), 2 * S, [MAIN, wait("net")], object=1)
+    other = made.thread(200, "MainThread", pid=200)
+    made.spend(other, ON_CPU, busy_ms * MS, [python("crunch", line=9)])
+    made.wait(other, 2 * S - busy_ms * MS, [python("crunch", line=9), wait("sleep")])
+    last = waited_for("socket", "fd 3: unix socket", holder=other, held_by="python (200)")
+    found = verdict(replace(made.build(), objects=("unix socket",), last_waits=(last,)))
+    assert found.bound == bound and (bound == "net" or "in crunch (train.py:9)" in found.sentence), found
+
+
 @pytest.mark.parametrize("reason", ["net", "disk"])
 def test_an_answer_or_a_disk_that_may_be_slow_is_not_stuck(reason: str) -> None:
     """The last wait took 70% of the time: another one may end before."""
