@@ -56,6 +56,7 @@ _BY_CONDITION = (
     ("a barrier that not all have come to", (("threading.py", frozenset(("_wait",))),)),
     ("an empty queue", (("/queue.py", frozenset(("get",))),)),
     ("a full queue", (("/queue.py", frozenset(("put",))),)),
+    ("what was put into a queue to be done", (("/queue.py", frozenset(("join",))),)),
 )
 _OF_THREAD = "dump PID shows what the other threads do"
 
@@ -124,9 +125,12 @@ def stuck_threads(profile: Profile, work: Work) -> list[Stuck]:
     are_stuck = {thread for each in found for thread in each.threads}
 
     def follows(each: Stuck) -> bool:
-        """Whether it waits for the end of a thread that is stuck itself, which says more."""
-        wait = last.get(each.threads[0])
-        return wait is not None and wait.kind == "thread" and wait.holder in are_stuck
+        """Whether it waits for the end of a thread or a process that is stuck itself, which says more."""
+        wait, pid = last.get(each.threads[0]), profile.threads[each.threads[0]].pid
+        if wait is None or wait.kind not in ("thread", "child"):
+            return False
+        is_any = wait.kind == "child" and wait.holder < 0
+        return wait.holder in are_stuck or (is_any and any(profile.threads[it].pid != pid for it in are_stuck))
 
     return sorted(found, key=lambda each: (follows(each), each.is_behind, -each.ns, each.threads))
 
@@ -246,10 +250,13 @@ def _where(profile: Profile, work: Work, row: np.void, threads: tuple[int, ...])
 
 
 def _who(profile: Profile, threads: tuple[int, ...]) -> str:
+    """Also of which process they are, where that is another one than the first."""
     names = [profile.threads[thread].thread_name for thread in threads]
+    thread = profile.threads[threads[0]]
+    of = f" of {thread.process_name} ({thread.pid})" if thread.pid != profile.threads[0].pid else ""
     if len(threads) == 1:
-        return names[0] or f"thread {profile.threads[threads[0]].tid}"
-    return f"{len(threads)} threads ({folded_name(names)})"
+        return (names[0] or f"thread {thread.tid}") + of
+    return f"{len(threads)} threads ({folded_name(names)}){of}"
 
 
 def _what(profile: Profile, work: Work, row: np.void, wait: LastWait | None, writes: bool) -> str:

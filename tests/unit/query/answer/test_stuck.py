@@ -324,6 +324,7 @@ THREADING, QUEUE = "/usr/lib/python3.12/threading.py", "/usr/lib/python3.12/queu
         ),
         ([python("Queue.get", QUEUE)], "an empty queue"),
         ([python("Queue.put", QUEUE)], "a full queue"),
+        ([python("Queue.join", QUEUE)], "what was put into a queue to be done"),
         ([python("get", "/srv/my_queue.py")], "a condition"),
         ([python("Event.wait", THREADING)], "a condition"),
     ],
@@ -341,3 +342,18 @@ def test_what_nobody_ends_is_said_before_who_joins_a_thread_that_waits_for_it(ca
     found = verdict(profile)
     assert found.sentence.startswith(f"Stuck: 2 threads (worker-0..1) wait for {said}, in ")
     assert found.sentence.endswith(" 1 more is stuck.")
+
+
+@pytest.mark.parametrize("is_any", [False, True])
+def test_a_child_that_is_stuck_comes_before_who_waits_for_it(is_any: bool) -> None:
+    made = ProfileBuilder()
+    made.wait(made.thread(100, "MainThread"), 2 * S, [MAIN, wait("child")])
+    child = made.thread(200, "MainThread", pid=200)
+    made.wait(child, 2 * S, [python("work", line=9), wait("lock")])
+    waits = waited_for(
+        "child", "any child" if is_any else "child 200", holder=-1 if is_any else child, held_by="python (200)"
+    )
+    held = waited_for("lock", "lock #1", child, nobody="no process that is alive has it")
+    sentence = verdict(replace(made.build(), last_waits=(waits, held))).sentence
+    assert sentence.startswith("Stuck: MainThread of python (200) waits for a lock, in work (train.py:9)"), sentence
+    assert sentence.endswith("no process that is alive has it. 1 more is stuck.")
