@@ -247,7 +247,9 @@ def _write_last_waits(looked: list[_Look], index_of: dict[int, int], sink: Sink)
         pid = wanted.held_by_pid
         is_own = pid == look.pid and wanted.held_by_tid is None  # any of its threads
         holder = index_of.get(wanted.held_by_tid or (-1 if is_own else pid) or -1, -1) + 1
-        held_by = "its own process" if is_own else f"{tasks.process_name(pid)} ({pid})" if pid is not None else ""
+        held_by = (
+            f"its own process ({pid})" if is_own else f"{tasks.process_name(pid)} ({pid})" if pid is not None else ""
+        )
         waited_ns = int(1e9 * waited_s.get(look.tid, 0.0))
         row = RecordedLastWait(
             index_of[look.tid], wanted.kind, wanted.name, holder, held_by, wanted.nobody, waited_ns, wanted.has_end

@@ -24,7 +24,7 @@ KINDS = (
     *("circle", "circle_acquired", "circle_of_rlocks", "circle_of_processes", "circle_of_files", "handler", "in_del"),
     *("pool_of_itself", "loop_of_itself", "twice", "held", "killed_holder", "held_at_fork", "never_set"),
     *("empty_queue", "full_pipe", "file_locked", "range_locked", "child", "no_answer", "no_answer_select"),
-    *("sqlite_busy", "manager"),
+    *("sqlite_busy", "sqlite_own", "manager"),
 )
 DEADLOCKS = KINDS[: KINDS.index("twice")]
 WAYS = ("late", "early", "launched", "all")
@@ -36,7 +36,7 @@ RECORD_S, _TOGETHER = 2.0, 3  # what is looked at when a recording ends has two 
 _SETTLED_S = 15.0  # of a recording in which the program starts
 _LIFE = 12  # times what it did before it hung: what hung for less of its life is not all that a recording is about
 # What of a recording is no hang: a library that waits for a time at most, again and again.
-BOUNDS = {"sqlite_busy": "lock"}
+BOUNDS = {"sqlite_busy": "lock", "sqlite_own": "lock"}
 
 
 @dataclass(frozen=True)
