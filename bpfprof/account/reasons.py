@@ -98,8 +98,10 @@ def wait_reasons(
     reasons[(calls == _FCNTL) & np.isin(second, _LOCKS_FILE)] = reason_number("file-lock")
     for kind, reason in _REASON_OF_DESCRIPTOR.items():
         reasons[(reasons >= SYSCALL_REASONS) & (rows["fd_kind"] == kind)] = reason_number(reason)
-    # The one descriptor that is waited for is a device's.
-    reasons[(reasons == reason_number("poll")) & (rows["fd_kind"] == FdKind.DEVICE)] = reason_number("device")
+    # The one descriptor that is waited for is a device's, or a process.
+    is_poll = reasons == reason_number("poll")
+    reasons[is_poll & (rows["fd_kind"] == FdKind.DEVICE)] = reason_number("device")
+    reasons[is_poll & (rows["fd_kind"] == FdKind.PROCESS)] = reason_number("child")
     is_deep = (rows["task_state"] & (_UNINTERRUPTIBLE | _NO_LOAD)) == _UNINTERRUPTIBLE
     of_kernel = np.broadcast_to(is_kernel_thread, len(rows))
     # A page fault does not sleep interruptibly.

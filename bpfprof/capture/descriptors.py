@@ -56,6 +56,9 @@ _NAMED_LIMIT = 10_000  # objects of one recording; a host makes new connections 
 _NAME_LENGTH = 4096
 _ADDRESS = re.compile(r"(?:[\d.]+|\[.+\]):\d+")
 _EVENTFD = "anon_inode:[eventfd]"
+_PIDFDS = ("anon_inode:[pidfd]", "pidfd:[")  # the second in some kernels from 6.9 on
+_PIDFD = re.compile(rb"^Pid:\s*([1-9]\d*)", re.MULTILINE)  # pidfd_show_fdinfo(), fs/pidfs.c
+_INFO_BYTES = 4096
 _EVENTS = (_EVENTFD, "anon_inode:[signalfd]", "anon_inode:inotify", "anon_inode:[inotify]")
 
 
@@ -115,6 +118,11 @@ class DescriptorKinds:
     def name_now(self, pid: int, fd: int) -> str:
         """What a descriptor is of now: a path, or the other end of a socket; "": not known."""
         return self._seen(pid, fd)[1]
+
+    def process(self, pid: Pid, fd: int) -> Pid | None:
+        """The process that a pidfd is of; None: it is none, or that process has ended."""
+        kind, name, _ = self._seen(pid, fd)
+        return Pid(int(name.rpartition(" ")[2])) if kind == FdKind.PROCESS and name else None
 
     def other_end(self, pid: Pid, fd: int) -> int:
         """The inode of the socket at the other end, on this machine, of one of this process; 0: not known."""
@@ -185,7 +193,8 @@ class DescriptorKinds:
         waits: npt.NDArray[np.void],
         memory_of: Callable[[Pid], ProcessMemory | None],
     ) -> npt.NDArray[np.uint8]:
-        """DEVICE for each poll() (fields syscall, args) with a device among its descriptors; else UNKNOWN.
+        """DEVICE for each poll() (fields syscall, args) with a device among its descriptors, PROCESS for that of a
+        process alone; else UNKNOWN.
 
         The kernel side tells one descriptor, mostly. Others are read from the process when the wait is over. What is
         there by then may be something else, so it counts only if all of it can be a list of descriptors.
@@ -212,6 +221,8 @@ class DescriptorKinds:
         if any(not events or events & ~_POLL_EVENTS for _, events, _ in entries):
             return FdKind.UNKNOWN
         kinds = {self._seen(pid, fd)[0] for fd, _, _ in entries if fd >= 0}
+        if kinds == {FdKind.PROCESS}:
+            return FdKind.PROCESS
         return FdKind.DEVICE if FdKind.DEVICE in kinds else FdKind.UNKNOWN
 
     def _seen(self, pid: int, fd: int) -> tuple[FdKind, str, int]:
@@ -235,11 +246,19 @@ def _look(pid: int, fd: int, sockets: SocketNames) -> tuple[FdKind, str, int]:
         if kind == FdKind.SOCKET:
             return kind, sockets.name(Pid(pid), found.inode), found.inode
         link = _link(pid, fd)
+        if kind == FdKind.UNKNOWN and link.startswith(_PIDFDS):
+            return FdKind.PROCESS, _process(pid, fd), found.inode
         if kind == FdKind.UNKNOWN:
             return FdKind.EVENT if link in _EVENTS else kind, "", found.inode
         return kind, link, found.inode
     except OSError:
         return FdKind.UNKNOWN, "", 0
+
+
+def _process(pid: int, fd: int) -> str:
+    """`process 4711`, by its number here; "": it has ended, or is not in sight."""
+    found = _PIDFD.search(reader().read_file(Pid(pid), f"/proc/{living(Pid(pid))}/fdinfo/{fd}", _INFO_BYTES))
+    return f"process {found[1].decode()}" if found else ""
 
 
 def _is_eventfd(pid: Pid, fd: int) -> bool:

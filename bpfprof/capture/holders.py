@@ -138,7 +138,7 @@ class Holders:
             return WaitsFor(GIL, "GIL", self._gil_tid, self._process.pid if self._gil_tid else None)
         if name == "futex":
             return self._lock(tid, call)
-        if reason == "child":
+        if reason == "child" and name not in _POLLS:
             return self._child(call, name)
         if reason == "file-lock":
             return WaitsFor("file-lock", self._descriptor(call.args[0]), *self._file_locks.holder(call))
@@ -165,6 +165,9 @@ class Holders:
             return WaitsFor("poll", "event loop", nobody=_NOTHING_COMES)
         if polled and self._descriptors.are_pipes(pid, polled):
             return self._polled_pipes(waiting, polled, has_end)
+        child = self._descriptors.process(pid, polled[0]) if len(polled) == 1 else None
+        if child:
+            return self._of_child(f"child {child}", child)
         if len(polled) == 1:
             return self._socket(waiting, polled[0], has_end)
         asked = self._descriptors.asked(pid, polled)
@@ -330,10 +333,12 @@ class Holders:
         if name not in ("wait4", "waitid") or pid <= 0 or (name == "waitid" and call.args[0] != _P_PID):
             return WaitsFor("child", "any child")
         inner = {tasks.namespace_tids(child, Tid(child))[-1:]: child for child in tasks.children(self._process.pid)}
-        child = inner.get((pid,))
+        return self._of_child(f"child {pid}", inner.get((pid,)))
+
+    def _of_child(self, name: str, child: Pid | None) -> WaitsFor:
         could = self._threads_of([child] if child else None)
         holder, several = (could[0][1], ()) if len(could) == 1 else (None, could)
-        return WaitsFor("child", f"child {pid}", holder, child, could=several)
+        return WaitsFor("child", name, holder, child, could=several)
 
     def _descriptor(self, number: int) -> str:
         fd = number & 0xFFFFFFFF

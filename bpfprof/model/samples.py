@@ -22,6 +22,7 @@ class FdKind(IntEnum):
     SOCKET = 3
     DEVICE = 4
     EVENT = 5  # of the kernel: eventfd, signalfd, inotify
+    PROCESS = 6  # pidfd
 
 
 # Numbers of the calls whose first argument is a descriptor that decides what they wait for.

@@ -54,6 +54,22 @@ REASONS = {
     "fault": "pagefault",
     "child": "child",
 }
+MORE_LOCKS = (
+    *("timed event", "barrier", "full queue", "unfinished queue", "simple queue", "timed queue", "future", "futures"),
+    *("lock of processes", "event of processes", "timer", "sem_wait", "cond_wait", "mutex", "semop", "logs too"),
+)
+MORE_SLEEPS = "only time", "sched", "callback", "del", "decorated", "comprehension", "pause", "logs"
+MORE_REASONS = {
+    **dict.fromkeys(MORE_LOCKS, "lock"),
+    **dict.fromkeys(MORE_SLEEPS, "sleep"),
+    **dict.fromkeys(("queue of processes", "one way", "reads child", "full pipe", "msgrcv"), "pipe"),
+    **dict.fromkeys(("both ways", "send", "udp", "datagrams", "local accept", "http"), "net"),
+    **dict.fromkeys(("joins process", "waitid", "wait4", "pidfd"), "child"),
+    **dict.fromkeys(("communicate", "timed recv", "timed accept", "selectors", "inotify"), "poll"),
+    **dict.fromkeys(("asyncio", "socketserver"), "poll"),
+    "terminal": "device",
+}
+MORE_IDLE = {"asyncio", "socketserver", "timed accept", "local accept", "timer", "timed queue"}
 WAYS_TO_HOLD = "generator", "manager", "stack", "acquired rlock", "plain condition", "semaphore of processes"
 IDLE = {"queue", "accept", "pool_0"}
 THREAD_KEYS = "tid name state reason for_s idle holds_gil waits_for frames"
@@ -63,6 +79,11 @@ def threads_of(*arguments: str | int) -> tuple[dict[str, Any], dict[str, Any]]:
     """The one process of a dump, and its threads by name."""
     (process,) = json.loads(bpfprof("dump", "-j", *arguments).stdout)["processes"]
     return process, {thread["name"]: thread for thread in process["threads"]}
+
+
+def frames_of(thread: dict[str, Any]) -> list[list[Any]]:
+    """As a program says them."""
+    return [[it["name"].rpartition(".")[2], it["file"], it["line"]] for it in thread["frames"]]
 
 
 @dataclass
@@ -86,10 +107,7 @@ def dumped(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 @pytest.mark.gate
 def test_stacks_are_those_that_the_program_sees(dumped: Dumped) -> None:
-    seen = {
-        name: [[it["name"].rpartition(".")[2], it["file"], it["line"]] for it in thread["frames"]]
-        for name, thread in dumped.threads.items()
-    }
+    seen = {name: frames_of(thread) for name, thread in dumped.threads.items()}
     assert len(dumped.told["frames"]) >= 27
     assert {name: seen.get(name) for name in dumped.told["frames"]} == dumped.told["frames"]
 
@@ -108,6 +126,32 @@ def test_what_they_wait_for(dumped: Dumped) -> None:
     assert threads["fifo"]["waits_for"]["name"].endswith("/fifo")
     assert threads["opened fifo"]["waits_for"]["name"].endswith("/unopened")
     assert dumped.process["deadlocks"] == []
+
+
+@pytest.fixture(scope="module", params=[PYTHONS["3.8"], PYTHON], ids=["3.8", "own"])
+def dumped_more(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Dumped]:
+    folder = tmp_path_factory.mktemp("blocked")
+    env = {"TMPDIR": str(folder), "PYTHONWARNINGS": "ignore"}  # of forks beside threads
+    with running(request.param, program("blocked_more.py"), env=env) as target:
+        process, threads = threads_of(target.pid)
+        yield Dumped(json.loads(target.first_line), process, threads, "", target.pid)
+        target.end()
+
+
+@pytest.mark.gate
+def test_more_ways_to_wait(dumped_more: Dumped) -> None:
+    """With those above more than seventy."""
+    told, threads = dumped_more.told, dumped_more.threads
+    assert told["frames"].keys() == MORE_REASONS.keys()
+    assert {name: frames_of(threads[name]) for name in told["frames"]} == told["frames"]
+    assert {name: threads[name]["reason"] for name in MORE_REASONS} == MORE_REASONS
+    assert {name for name in MORE_REASONS if threads[name]["idle"]} >= MORE_IDLE
+    assert not any(threads[name]["idle"] for name in ("http", "full queue", "mutex", "lock of processes", "send"))
+    children = dict(zip(("joins process", "waitid", "wait4", "communicate", "reads child", "pidfd"), told["children"]))
+    assert {name: threads[name]["waits_for"]["held_by_pid"] for name in children} == children
+    assert threads["logs too"]["waits_for"]["held_by_tid"] == threads["logs"]["tid"]
+    # pthread_mutex_lock() of what it has locked itself.
+    assert dumped_more.process["deadlocks"] == [[threads["mutex"]["tid"]]]
 
 
 @pytest.mark.gate

@@ -24,7 +24,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-FOLDER = tempfile.mkdtemp() if sys.argv[1] == "all" else ""
+FOLDER = tempfile.mkdtemp() if sys.argv[1:] in ([], ["all"]) else ""
 LONG_S = 300
 LIBC = ctypes.CDLL(None)
 HOLDER = """
@@ -329,22 +329,27 @@ def settled():
     return last
 
 
-sys.setrecursionlimit(5000)
-if sys.argv[1] == "all":
-    kept = start_all()
-elif sys.argv[1] == "deadlock":
-    for kind in ("Lock", "RLock", "Condition"):
-        circle(int(sys.argv[2]), kind)
-elif sys.argv[1] == "holders":
-    holders()
-    held_in_ways()
-else:
-    for number in range(int(sys.argv[2])):
-        thread(f"many {number}", sleep)
-try:
-    print(json.dumps({"frames": settled(), "children": [it.pid for it in CHILDREN]}), flush=True)
-    sys.stdin.read()
-finally:
-    for child in CHILDREN:
-        child.kill()
-os._exit(0)  # threads that wait are not waited for
+def say_and_stay():
+    try:
+        print(json.dumps({"frames": settled(), "children": [it.pid for it in CHILDREN]}), flush=True)
+        sys.stdin.read()
+    finally:
+        for child in CHILDREN:
+            child.kill()
+    os._exit(0)  # threads that wait are not waited for
+
+
+if __name__ == "__main__":
+    sys.setrecursionlimit(5000)
+    if sys.argv[1] == "all":
+        kept = start_all()
+    elif sys.argv[1] == "deadlock":
+        for kind in ("Lock", "RLock", "Condition"):
+            circle(int(sys.argv[2]), kind)
+    elif sys.argv[1] == "holders":
+        holders()
+        held_in_ways()
+    else:
+        for number in range(int(sys.argv[2])):
+            thread(f"many {number}", sleep)
+    say_and_stay()

@@ -75,7 +75,7 @@ def append(path: str) -> None:
 
 class Slow(http.server.BaseHTTPRequestHandler):
     def do_GET(self) -> None:
-        time.sleep(0.05)
+        time.sleep(0.25 if self.path == "/slower" else 0.05)
         self.send_response(200)
         self.end_headers()
 

@@ -96,7 +96,7 @@ def fastapi_asks() -> None:
     client = httpx.AsyncClient()
 
     async def report() -> int:
-        answer = await client.get(f"http://127.0.0.1:{UPSTREAM}/")  # here: fastapi_asks
+        answer = await client.get(f"http://127.0.0.1:{UPSTREAM}/slower")  # here: fastapi_asks
         return len(answer.content)
 
     fastapi(report)

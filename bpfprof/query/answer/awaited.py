@@ -31,6 +31,7 @@ from bpfprof.query.work.table import Work
 
 _MOST = 0.5  # of its time: so much a front waits for others, or one of those for another one
 _LARGEST = 0.35  # so much is enough for a main thread that spends less on anything else
+_BESIDE = 0.2  # so much of a main thread that spends more on something else is said beside that
 _SAID = 0.1  # of the time of the last: a second thing that it waits for is said from here on
 _ONE_LOCK = 0.6  # of their waits for locks
 _MOST_HANDS = 3
@@ -47,7 +48,8 @@ class Awaited:
     waits for the next; none of several fronts. frame, last_frame: where each waits, places in Profile.frames; of `last`
     -1 where that is not known. causes: (one of CAUSES, its part), most first: one, or a second that is a wait from 10%
     on. object: what the first is for, "" if none is known; those that differ by a number are one, as `/dev/loop*`.
-    lock: None where none of the causes is a lock, or several are wanted.
+    lock: None where none of the causes is a lock, or several are wanted. is_largest: False where main threads spend
+    more on something else.
     """
 
     fronts: tuple[int, ...]
@@ -59,6 +61,7 @@ class Awaited:
     causes: tuple[tuple[str, float], ...]
     object: str
     lock: AwaitedLock | None
+    is_largest: bool
 
 
 @dataclass(frozen=True)
@@ -85,19 +88,25 @@ def awaited_threads(profile: Profile, work: Work) -> Awaited | None:
     is_handed = (rows["share"] == HANDED) & np.append(in_python, False)[rows["stack"]]
     handed_ns = np.bincount(rows["thread"][is_handed], rows["ns"][is_handed], count)
     causes = causes_of(work)
-    is_front = (handed_ns > _MOST * walls) | (
-        _are_main(profile) & (handed_ns >= _LARGEST * walls) & (handed_ns > _largest_ns(rows, causes, count))
+    are_main = _are_main(profile)
+    is_largest = (handed_ns > _MOST * walls) | (
+        are_main & (handed_ns >= _LARGEST * walls) & (handed_ns > _largest_ns(rows, causes, count))
     )
-    waiting = np.flatnonzero(is_front).tolist()
-    if not waiting:
+    is_beside = are_main & (handed_ns >= _BESIDE * walls)
+    if not is_largest.any() and not is_beside.any():
         return None
-    behind, waits_most = handed_waits(profile, work), _wait_most(rows, walls) | {*waiting}
-    ways = [(front, way) for front in waiting if (way := _way(behind, front, waits_most))]
-    # What waits behind another front, as loaders do whose queue is full, has no story of its own.
-    ways = [(front, way) for front, way in ways if not {*way} & {*waiting}]
-    fronts, last = tuple(dict.fromkeys(it for it, _ in ways)), tuple(dict.fromkeys(way[-1] for _, way in ways))
-    if not fronts or in_python[rows["stack"][np.isin(rows["thread"], last)]].any():
+    behind = handed_waits(profile, work)
+    ways, is_found_largest = list[tuple[int, list[int]]](), True
+    for is_front in (is_largest, is_beside):
+        waiting = {*np.flatnonzero(is_front).tolist()}
+        ways = _ways(behind, waiting, _wait_most(rows, walls) | waiting)
+        last = tuple(dict.fromkeys(way[-1] for _, way in ways))
+        if ways and not in_python[rows["stack"][np.isin(rows["thread"], last)]].any():
+            break
+        is_found_largest = False
+    else:
         return None
+    fronts = tuple(dict.fromkeys(front for front, _ in ways))
     functions = np.append(function_of_frames(profile.frames), -1)
     of_last = np.isin(rows["thread"], last)
     # Who only sleeps is idle, but not where it is waited for.
@@ -119,7 +128,14 @@ def awaited_threads(profile: Profile, work: Work) -> Awaited | None:
         tuple(found),
         _object(profile, rows[is_first]),
         _lock(profile, work, last) if any(name == "lock" for name, _ in found) else None,
+        is_found_largest,
     )
+
+
+def is_the_story(profile: Profile, found: Awaited) -> bool:
+    """Main threads wait for others, and those at the end of that do not work either."""
+    fronts = [profile.threads[each] for each in found.fronts]
+    return found.causes[0][0] in (*WAITS, "sleep") and all(int(each.tid) == int(each.pid) for each in fronts)
 
 
 def awaited_text(profile: Profile, found: Awaited) -> str:
@@ -142,6 +158,18 @@ def awaited_text(profile: Profile, found: Awaited) -> str:
         text += f" {who} {percent(part)} for {what}."
         who = "It waits" if len(found.last) == 1 else "They wait"
     return text
+
+
+def beside_text(profile: Profile, found: Awaited) -> str:
+    """One sentence, of who works more than it waits: for whom, and what the last does."""
+    verb = "waits" if len(found.fronts) == 1 else "wait"
+    first, *others = [*([each] for each in found.hands), found.last]
+    text = f"{_fronts(profile, found.fronts)} {verb} {percent(found.waits_part)} of the time for "
+    text += ", that one for ".join(_threads(profile, each) for each in (first, *others))
+    (cause, _), is_one = found.causes[0], len(found.last) == 1
+    if cause == "sleep":
+        return f"{text}, which sleep{'s' * is_one}."
+    return f"{text}, which wait{'s' * is_one} for {WAITS[cause]}."
 
 
 def _fronts(profile: Profile, fronts: tuple[int, ...]) -> str:
@@ -200,6 +228,12 @@ def _wait_most(rows: npt.NDArray[np.void], walls: Ints) -> set[int]:
     is_handed = rows["share"] == HANDED
     handed_ns = np.bincount(rows["thread"][is_handed], rows["ns"][is_handed], len(walls))
     return {*np.flatnonzero(handed_ns > _MOST * walls).tolist()}
+
+
+def _ways(behind: dict[int, dict[int, int]], waiting: set[int], waits_most: set[int]) -> list[tuple[int, list[int]]]:
+    """Of those that wait the way of each; none of one that waits behind another, as loaders do whose queue is full."""
+    ways = [(front, way) for front in sorted(waiting) if (way := _way(behind, front, waits_most))]
+    return [(front, way) for front, way in ways if not {*way} & waiting]
 
 
 def _way(behind: dict[int, dict[int, int]], front: int, wait_most: set[int]) -> list[int]:

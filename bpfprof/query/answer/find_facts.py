@@ -47,12 +47,15 @@ _DOING = {
 }
 
 
-def facts_of(profile: Profile, work: Work) -> tuple[Facts, int, Whole]:
-    """(what the rules ask, the place of the largest share in Profile.frames, -1: none, what all are parts of)"""
+def facts_of(profile: Profile, work: Work, fronts: tuple[int, ...] = ()) -> tuple[Facts, int, Whole]:
+    """(what the rules ask, the place of the largest share in Profile.frames, -1: none, what all are parts of)
+
+    fronts: places in Profile.threads of those that are the story; none where the time tells.
+    """
     phases = find_phases(work.stack_frames.frames, work.stack_frames)
     everything, path = work, critical_path(profile, work, phases)
     ranks, waits_at, mains = rank_facts(profile, work, phases, path)
-    mains = mains or main_waits(profile, work)
+    mains = fronts or mains or main_waits(profile, work)
     whole = whole_of_fronts(profile, work, mains) if mains else whole_of(profile, work, path)
     work = replace(work, rows=whole.rows) if mains else whole.work
     causes = causes_of(work)

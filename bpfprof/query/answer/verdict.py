@@ -10,7 +10,7 @@ from collections.abc import Callable
 from bpfprof.dataclass import dataclass
 from bpfprof.model.frames import Frame
 from bpfprof.model.profile import Profile
-from bpfprof.query.answer.awaited import WAITS, Awaited, awaited_text, awaited_threads
+from bpfprof.query.answer.awaited import awaited_text, awaited_threads, beside_text, is_the_story
 from bpfprof.query.answer.causes import CAUSES, MEMORY
 from bpfprof.query.answer.device_sentences import (
     gpu_advice,
@@ -173,12 +173,6 @@ def _limited(facts: Facts) -> str:
 
 def _more_of_limit(facts: Facts) -> str:
     return f"raise it ({facts.limit_setting}), or do less at a time"
-
-
-def _is_the_story(profile: Profile, chain: Awaited) -> bool:
-    """A main thread waits most of its time, and those at the end of that do not work either."""
-    mains = [int(profile.threads[each].tid) == int(profile.threads[each].pid) for each in chain.fronts]
-    return all(mains) and chain.causes[0][0] in (*WAITS, "sleep")
 
 
 def _is_oversubscribed(facts: Facts) -> bool:
@@ -378,17 +372,21 @@ def decide(facts: Facts) -> Rule:
 def verdict_of(profile: Profile, work: Work) -> Verdict:
     """Of working threads; see query.work."""
     facts, where, whole = facts_of(profile, work)
-    rule = decide(facts)
+    rule, beside = decide(facts), ""
+    chain = awaited_threads(profile, work) if rule.is_wait or rule.is_sum else None
+    is_story = chain is not None and rule.is_sum and is_the_story(profile, chain)
+    if chain and is_story and not chain.is_largest:
+        facts, where, whole = facts_of(profile, work, chain.fronts)
+        rule, beside, chain = decide(facts), f" {beside_text(profile, chain)}", None
     is_named = rule.names_share
     bound = rule.bound if isinstance(rule.bound, str) else rule.bound(facts)
     share = rule.part(facts) if is_named else 1 - facts.busy_part if bound == "idle" else 0.0
     advice = rule.advice if isinstance(rule.advice, str) else rule.advice(facts)
-    sentence = rule.sentence(facts)
-    chain = awaited_threads(profile, work) if rule.is_wait or rule.is_sum else None
-    if chain and rule.is_sum and _is_the_story(profile, chain):
+    sentence = rule.sentence(facts) + beside
+    if chain and is_story:
         of_chain = next(each for each in RULES if each.bound == _BOUNDS.get(chain.causes[0][0], chain.causes[0][0]))
         bound, advice = str(of_chain.bound), str(of_chain.advice)
-    elif not chain or not rule.is_wait or chain.causes[0][0] != facts.first:
+    elif not chain or not rule.is_wait or not chain.is_largest or chain.causes[0][0] != facts.first:
         chain = None
     if chain:
         share, sentence, where = chain.waits_part, awaited_text(profile, chain), chain.frame

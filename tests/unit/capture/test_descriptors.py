@@ -6,6 +6,7 @@ import ctypes
 import os
 import socket
 import struct
+import subprocess
 import sys
 import time
 from collections import Counter
@@ -29,7 +30,7 @@ from bpfprof.proc.memory import ProcessMemory
 ME = os.getpid()
 POLLIN, POLLPRI, POLLOUT = 1, 2, 4
 ADDRESS = 0x7000_0000
-UNKNOWN, FILE, PIPE, SOCKET, DEVICE, EVENT = FdKind
+UNKNOWN, FILE, PIPE, SOCKET, DEVICE, EVENT, PROCESS = FdKind
 
 
 @pytest.fixture
@@ -196,6 +197,23 @@ def test_a_poll_of_other_things(looked: Looked) -> None:
     assert kind_of_poll(looked, pollfds((3, POLLIN))) == UNKNOWN
     assert kind_of_poll(looked, pollfds((4, POLLIN)), call=READ) == UNKNOWN
     assert kind_of_poll(looked, pollfds((4, POLLIN)), call=-1) == UNKNOWN
+
+
+def test_a_poll_of_a_process(looked: Looked) -> None:
+    looked.kinds[7, 5] = PROCESS
+    assert kind_of_poll(looked, pollfds((5, POLLIN))) == PROCESS
+    assert kind_of_poll(looked, pollfds((5, POLLIN), (3, POLLIN))) == UNKNOWN
+
+
+def test_a_real_process() -> None:
+    with subprocess.Popen(["sleep", "300"]) as child:
+        fd = os.pidfd_open(child.pid)
+        kinds = DescriptorKinds()
+        assert (kinds.process(ME, fd), kinds.name_now(ME, fd)) == (child.pid, f"process {child.pid}")
+        child.kill()
+        child.wait()
+        assert DescriptorKinds().process(ME, fd) is None and DescriptorKinds().process(ME, 0) is None
+        os.close(fd)
 
 
 def test_descriptors_that_are_left_out(looked: Looked) -> None:

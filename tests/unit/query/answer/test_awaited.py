@@ -129,6 +129,19 @@ def test_what_the_main_thread_waits_for_goes_before_the_sum_of_all_threads(
     assert (found.bound, found.where) == ("sleep", TRAIN)
 
 
-@pytest.mark.parametrize("times", [(22, 0, 18), (20, 8, 12)])
-def test_a_main_thread_that_computes_more_than_it_waits_is_bound_by_that(times: tuple[int, int, int]) -> None:
-    assert reducing(*times).bound in ("python", "native")
+@pytest.mark.parametrize(("times", "cpu", "waits"), [((22, 0, 18), "55%", "45%"), ((20, 8, 12), "50%", "30%")])
+def test_of_a_main_thread_that_computes_more_than_it_waits_both_are_said(
+    times: tuple[int, int, int], cpu: str, waits: str
+) -> None:
+    """As parts of its own time: that loaders compute more is no part of what it is late by."""
+    found = reducing(*times)
+    assert found.bound == "python" and found.whole.ns == sum(times) * STEPS * MS
+    assert found.sentence == (
+        f"CPU-bound in Python: {cpu} of the time in step (train.py:31). The main thread waits {waits} of the time for "
+        "thread reduce (101), that one for thread peer (102), which sleeps."
+    )
+
+
+def test_a_main_thread_that_waits_little_is_a_part_of_the_sum() -> None:
+    found = reducing(28, 6, 6)
+    assert found.bound == "native" and "The main thread" not in found.sentence
