@@ -155,7 +155,7 @@ class RowWriter:
         if is_end or ends_part:
             denied_ns = _denied_ns(records, threads, tids)
             self._write_waits(self._last_waits.take_rest(denied_ns))
-            self.untold_count = _add_running_time(rows, records, tids) + end_waits_for_cpus(rows, records, tids)
+            self.untold_count = add_running_time(rows, records, tids) + end_waits_for_cpus(rows, records, tids)
             pid_of = dict(zip(threads.tolist(), records["tgid"].tolist()))
             sums = made.open_short_waits(records, threads)
             pids = np.array([pid_of[thread] for thread in sums["thread"].tolist()], np.uint32)
@@ -186,11 +186,11 @@ def _denied_ns(
     return denied_ns
 
 
-def _add_running_time(rows: npt.NDArray[np.void], records: npt.NDArray[np.void], tids: npt.NDArray[np.uint32]) -> int:
+def add_running_time(rows: npt.NDArray[np.void], records: npt.NDArray[np.void], tids: npt.NDArray[np.uint32]) -> int:
     """Fills running_ns of rows (TOTAL_DTYPE): how long threads that are on a CPU really ran since they got it.
 
     Those that did not, and sleep, left it without a word; returns how many. Those of which nothing was heard slept
-    since before they were watched, or were dead.
+    since before they were watched; or they ended as they were listed, before the kernel side knew of them.
     """
     states = abi.ThreadState["BP_THREAD_ON_CPU"], abi.ThreadState["BP_THREAD_UNKNOWN"]
     untold_count = 0
@@ -201,15 +201,16 @@ def _add_running_time(rows: npt.NDArray[np.void], records: npt.NDArray[np.void],
         open_ns = max(0, int(row["time_ns"]) - int(row["since_ns"]))
         ran_ns = max(0, times[0] - int(records["exec_ns"][position])) if times else open_ns
         # The kernel brings its figure up to date at each tick only: less than that is no difference.
-        if open_ns - ran_ns <= _TICK_NS and not (is_unheard and times and not ran_ns):
+        if open_ns - ran_ns <= _TICK_NS and not (is_unheard and not (times and ran_ns)):
             row["running_ns"] = open_ns
             continue
         status = tasks.thread_status(pid, tid)
-        if is_unheard and status is not None and status.run_state in _DEAD:
+        # Who runs is heard of at the next sample at the latest, and at its end.
+        if is_unheard and (status is None or status.run_state in _DEAD):
             row["state"], row["since_ns"] = LastState.DEAD, records["first_ns"][position]
         elif status is not None and status.run_state != "R":
             untold_count += not is_unheard or ran_ns > 0
-            _leave(row, ran_ns)
+            _leave(row, ran_ns if times else 0)
         else:
             row["running_ns"] = min(ran_ns, open_ns)
     return untold_count

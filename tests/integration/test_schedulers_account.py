@@ -12,7 +12,7 @@ import pytest
 
 from bpfprof import abi
 from bpfprof.abi.dtypes import THREAD_DTYPE
-from bpfprof.capture.row_writer import end_waits_for_cpus
+from bpfprof.capture.row_writer import add_running_time, end_waits_for_cpus
 from bpfprof.model.samples import TOTAL_DTYPE
 from bpfprof.model.statuses import LastState
 from bpfprof.profile.build import build_profile
@@ -95,3 +95,20 @@ def test_a_zombie_has_no_time(tmp_path: Path) -> None:
     with (tmp_path / "x.bpfprof").open("rb") as file:
         profile = build_profile(read_recording(file), ProfileOptions())
     assert [thread.pid for thread in profile.threads if thread.wall_ns] == [target.pid]
+
+
+def test_a_thread_of_which_nothing_was_heard() -> None:
+    """It slept, or had ended when the kernel side came to know of it: then it ran for no time."""
+    now_ns = time.monotonic_ns()
+    with subprocess.Popen(["true"]) as ended, running(PYTHON, "-S", "-c", "print('ready', flush=True); input()") as it:
+        ended.wait()
+        wait_until_asleep(it.pid)
+        tids = np.array([ended.pid, it.pid], np.uint32)
+        records, rows = np.zeros(2, THREAD_DTYPE), np.zeros(2, TOTAL_DTYPE)
+        records["tgid"], records["state"] = tids, abi.ThreadState["BP_THREAD_UNKNOWN"]
+        records["exec_ns"][1] = scheduler_times()[it.pid][0]
+        records["first_ns"] = records["since_ns"] = rows["since_ns"] = rows["first_ns"] = now_ns - 2_000_000_000
+        rows["time_ns"] = now_ns
+        assert add_running_time(rows, records, tids) == 0
+    assert rows["state"].tolist() == [LastState.DEAD, LastState.BLOCKED]
+    assert rows["running_ns"].tolist() == rows["on_cpu_ns"].tolist() == [0, 0]

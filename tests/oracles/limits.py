@@ -13,6 +13,7 @@ from pathlib import Path
 MEMORY = 64 << 20
 WRITTEN_PER_S = 8 << 20
 _ENDED_WITHIN_S = 10
+_PERIOD_US = 50_000
 
 
 @contextmanager
@@ -20,6 +21,18 @@ def memory_limit() -> Iterator[Path]:
     """The folder of one whose memory is limited. Raises OSError where none can be made."""
     with _control_group("memory", "memory") as (made, is_v1):
         (made / ("memory.limit_in_bytes" if is_v1 else "memory.max")).write_text(str(MEMORY))
+        yield made
+
+
+@contextmanager
+def cpu_limit(part: float) -> Iterator[Path]:
+    """The folder of one that may use this part of a CPU. Raises OSError where none can be made."""
+    with _control_group("cpu", "cpu") as (made, is_v1):
+        if is_v1:
+            (made / "cpu.cfs_period_us").write_text(str(_PERIOD_US))
+            (made / "cpu.cfs_quota_us").write_text(str(int(part * _PERIOD_US)))
+        else:
+            (made / "cpu.max").write_text(f"{int(part * _PERIOD_US)} {_PERIOD_US}")
         yield made
 
 

@@ -2,11 +2,13 @@
 
 The launcher starts COUNT processes with RANK in their environment, prints "ready" and their pids when they are under
 way, and ends with its stdin. Rank SLOW alone is slowed: by KIND `hog` (busy processes on the CPU that only it has),
-`data` (a slow data set), `backward` (a hook that sleeps), `disk` (it writes through to the disk), or not (`none`).
+`data` (a slow data set), `collection` (a data set that collects garbage), `backward` (a hook that sleeps), `disk` (it
+writes through to the disk), `limit` (the control group whose folder is in LIMITED), or not (`none`).
 """
 
 from __future__ import annotations
 
+import gc
 import mmap
 import os
 import subprocess
@@ -18,7 +20,9 @@ from lifetime import die_with_input, die_with_parent
 
 STEPS_BEFORE = 5
 HOGS = 4
+BATCH = 8
 WRITTEN = 48 << 20
+KEPT = 200_000  # objects that a collection looks at
 
 
 def launch(kind: str, count: int, slow: int) -> None:
@@ -56,8 +60,9 @@ def cpu_of(rank: int, slow: int) -> int:
 class Samples:
     """A data set."""
 
-    def __init__(self, decode_s: float) -> None:
-        self.decode_s = decode_s
+    def __init__(self, decode_s: float, collections: int) -> None:
+        self.decode_s, self.collections = decode_s, collections
+        self.kept = [[] for _ in range(KEPT if collections else 0)]
 
     def __len__(self) -> int:
         return 1 << 30
@@ -65,6 +70,8 @@ class Samples:
     def __getitem__(self, index: int) -> float:
         if self.decode_s:
             decode(self.decode_s)
+        for _ in range(0 if index % BATCH else self.collections):
+            gc.collect()
         return 1.0
 
 
@@ -101,11 +108,15 @@ def train(kind: str, count: int, slow: int, init: str) -> None:
     if kind == "backward":
         model[0].weight.register_hook(lambda _gradient: doze(0.03 * slowness))
     path = f"written-{rank}"
-    file = os.open(path, os.O_CREAT | os.O_WRONLY | os.O_DIRECT | os.O_SYNC)
+    written = os.open(path, os.O_CREAT | os.O_WRONLY | os.O_DIRECT | os.O_SYNC)
     os.unlink(path)
     blocks = mmap.mmap(-1, WRITTEN)  # begins with a page, as O_DIRECT wants it
     blocks.write(os.urandom(WRITTEN))
-    batches = iter(DataLoader(Samples(0.004 * slowness if kind == "data" else 0), batch_size=8))
+    if kind == "limit":
+        with open(os.path.join(os.environ["LIMITED"], "cgroup.procs"), "w") as file:
+            file.write(str(os.getpid()))
+    samples = Samples(0.004 * slowness if kind == "data" else 0, 2 * slowness if kind == "collection" else 0)
+    batches = iter(DataLoader(samples, batch_size=BATCH))
     work = torch.ones(width, 64)
     for step in range(1 << 30):
         if step == STEPS_BEFORE:
@@ -118,7 +129,7 @@ def train(kind: str, count: int, slow: int, init: str) -> None:
             dist.all_reduce(parameter.grad)
         optimizer.step()
         if kind == "disk":
-            write_through(file, blocks, slowness)
+            write_through(written, blocks, slowness)
 
 
 if __name__ == "__main__":

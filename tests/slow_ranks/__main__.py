@@ -10,11 +10,13 @@ import os
 import shutil
 import sys
 import tempfile
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 from tests import packages
 from tests.integration.recorded import PYTHON, bpfprof, program, recording, running
+from tests.oracles.limits import cpu_limit
 
 RECORD_S, RATE_HZ, SLOW = 12, 499, 1
 PYTHON_VERSION = ".".join(map(str, sys.version_info[:2]))
@@ -23,11 +25,14 @@ KNOWN = {
     # In communication it is gloo's threads that wait for the CPU.
     "hog": ({"forward", "backward", "optimizer", "data wait", "communication"}, {"ready"}, None),
     "data": ({"data wait"}, {"cpu python"}, "decode"),
+    "collection": ({"data wait"}, {"cpu native"}, "<GC>"),
+    "limit": ({"forward", "backward", "optimizer", "data wait", "communication", "other"}, {"ready"}, None),
     "backward": ({"backward"}, {"sleep"}, "doze"),
     "disk": ({"other"}, {"disk"}, "write_through"),
     "none": (set(), set(), None),
 }
-DEFAULT = [f"{kind}/{count}" for count in (2, 4) for kind in ("hog", "data", "backward", "disk")]
+DEFAULT = [f"{kind}/{count}" for count in (2, 4) for kind in KNOWN if kind != "none"]
+LIMIT = 0.2  # of a CPU
 
 
 def asked(kind: str, count: int, is_apart: bool, folder: Path) -> tuple[dict[str, Any], str]:
@@ -35,7 +40,10 @@ def asked(kind: str, count: int, is_apart: bool, folder: Path) -> tuple[dict[str
     environment = {"PYTHONPATH": packages.site_packages(PYTHON_VERSION, "torch==2.13.0", "numpy")}
     limits = ("-d", RECORD_S, "-r", RATE_HZ)
     paths = [folder / f"{kind}-{count}.bpfprof"]
-    with running(PYTHON, program("ranks.py"), kind, str(count), str(SLOW), env=environment) as target:
+    with ExitStack() as stack:
+        if kind == "limit":
+            environment["LIMITED"] = str(stack.enter_context(cpu_limit(LIMIT)))
+        target = stack.enter_context(running(PYTHON, program("ranks.py"), kind, str(count), str(SLOW), env=environment))
         if is_apart:
             pids = target.first_line.split()[1:]
             paths = [folder / f"{kind}-{number}.bpfprof" for number in range(count)]
