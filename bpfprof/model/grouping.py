@@ -16,6 +16,7 @@ Int64Array = npt.NDArray[np.int64]
 _FACTOR, _SHIFT = np.uint64(0xBF58476D1CE4E5B9), np.uint64(31)
 _DIGIT = 16  # bits of numbers that numpy orders by their digits
 _FEW = 1 << 12  # of fewer numbers the order costs little in any way
+_FEW_ROWS = 48  # a numpy call takes as long as Python does for so many
 _LARGE = 1 << 20  # of larger values the order is taken, not the values
 _MOST = np.iinfo(np.int64).max
 
@@ -163,9 +164,20 @@ class Total:
 
 def totals_of(values: npt.NDArray[np.generic], ns: Int64Array, frames: Int64Array | None = None) -> tuple[Total, ...]:
     """Sum of ns for each value, most first; with `frames` for each pair of both."""
+    if len(values) <= _FEW_ROWS:
+        return _totals_of_few(values.astype(np.int64).tolist(), ns.tolist(), [-1] * len(values) if frames is None else frames.tolist())
     keys = values.astype(np.int64) << 32 | ((0 if frames is None else frames + 1) & 0xFFFFFFFF)
     unique, codes = np.unique(keys, return_inverse=True)
     sums = sums_by(codes, ns, len(unique))
     order = np.lexsort((unique, -sums))
     parts = zip((unique >> 32)[order].tolist(), sums[order].tolist(), (unique & 0xFFFFFFFF)[order].tolist())
     return tuple(Total(value, ns, frame - 1) for value, ns, frame in parts)
+
+
+def _totals_of_few(values: Sequence[int], ns: Sequence[int], frames: Sequence[int]) -> tuple[Total, ...]:
+    """The same without arrays, which cost more than the sums of some rows."""
+    sums: dict[tuple[int, int], int] = {}
+    for value, one_ns, frame in zip(values, ns, frames):
+        sums[value, frame] = sums.get((value, frame), 0) + one_ns
+    order = sorted((-total_ns, value, frame) for (value, frame), total_ns in sums.items())
+    return tuple(Total(value, -total_ns, frame) for total_ns, value, frame in order)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from bpfprof.model.grouping import group_numbers, grouped, numbers_of, order_of, ordered
+from bpfprof.model.grouping import group_numbers, grouped, numbers_of, order_of, ordered, totals_of
 
 
 @pytest.mark.parametrize("most", [3, 1 << 19, 1 << 50])
@@ -30,3 +30,24 @@ def test_many_numbers_are_ordered_as_few_are(count: int, limit: int) -> None:
     values = np.random.default_rng(1).integers(0, limit, count)
     values[::3] = values[:1] if count else 0  # of equal ones the order stays
     assert (order_of(values, limit) == np.argsort(values, kind="stable")).all()
+
+
+@pytest.mark.parametrize("count", [0, 1, 40, 400])
+def test_totals_are_the_sums_of_what_is_alike_most_first(count: int) -> None:
+    """Of some rows, which are added up without arrays, as of many."""
+    rng = np.random.default_rng(count)
+    values, frames, ns = (
+        rng.integers(0, 3, count).astype(np.uint8),
+        rng.integers(-1, 2, count),
+        rng.integers(0, 4, count),
+    )
+    sums: dict[tuple[int, int], int] = {}
+    for value, frame, one_ns in zip(values.tolist(), frames.tolist(), ns.tolist()):
+        sums[value, frame] = sums.get((value, frame), 0) + one_ns
+    wanted = sorted((-total_ns, *key) for key, total_ns in sums.items())
+    assert [(-each.ns, each.value, each.frame) for each in totals_of(values, ns, frames)] == wanted
+    of_values = totals_of(values, ns)
+    assert {each.value: each.ns for each in of_values} == {
+        value: int(ns[values == value].sum()) for value in {*values.tolist()}
+    }
+    assert all(each.frame == -1 for each in of_values)
