@@ -165,7 +165,9 @@ class Total:
 def totals_of(values: npt.NDArray[np.generic], ns: Int64Array, frames: Int64Array | None = None) -> tuple[Total, ...]:
     """Sum of ns for each value, most first; with `frames` for each pair of both."""
     if len(values) <= _FEW_ROWS:
-        return _totals_of_few(values.astype(np.int64).tolist(), ns.tolist(), [-1] * len(values) if frames is None else frames.tolist())
+        return _totals_of_few(
+            values.astype(np.int64).tolist(), ns.tolist(), [-1] * len(values) if frames is None else frames.tolist()
+        )
     keys = values.astype(np.int64) << 32 | ((0 if frames is None else frames + 1) & 0xFFFFFFFF)
     unique, codes = np.unique(keys, return_inverse=True)
     sums = sums_by(codes, ns, len(unique))

@@ -189,6 +189,9 @@ class Quality:
     missed_tasks: dict[str, int] = field(default_factory=dict)  # asyncio tasks: why not seen -> how often
 
 
+OFTEN = 0.25  # of the periods of a CPU limit
+
+
 @dataclass(frozen=True)
 class CpuThrottle:
     """What the CPU limit of a control group did while it was recorded.
@@ -201,6 +204,11 @@ class CpuThrottle:
     cpus: float
     part: float
     version: int
+
+    @property
+    def stops_often(self) -> bool:
+        """So often that it is what a program is short of."""
+        return self.part >= OFTEN
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from bpfprof.query.answer.late_rank import SAYS
+from bpfprof.query.answer.late_rank import limit_text, says
 from bpfprof.query.code.functions import function_name
 from bpfprof.query.steps.rank_differences import Cause, Comparison, More
 from bpfprof.query.steps.ranks import RankLoop
@@ -43,21 +43,20 @@ def compare_sentence(found: Comparison) -> str:
     )
     told = f"{takes} its own, the {'others' if many else 'other'} {others}"
     waited = f"{'The others wait' if many else 'The other waits'} {_text(found.others_wait_ns)} {a_step} for it"
-    return f"{name} is slowest: {told}; {_why(found.cause)}. {waited}."
+    return f"{name} is slowest: {told}; {_why(found.cause, found.loops[found.longest])}. {waited}."
 
 
-def _why(cause: Cause) -> str:
+def _why(cause: Cause, loop: RankLoop) -> str:
     phase = "outside of the known phases" if cause.phase.phase == "other" else f"in {printable(cause.phase.phase)}"
     more = _text(cause.state.more_ns)
-    says = SAYS.get(cause.state.state, f"waits {{}} more ({printable(cause.state.state)})").format(more)
-    parts = [f"it {says} {phase}"]
+    parts = [f"it {printable(says(cause.state.state, more))} {phase}"]
     if cause.state_ns > 1.25 * cause.state.more_ns:
         parts.append(f"{_text(cause.state_ns)} in all phases")
     if cause.function.function is not None:
         parts.append(f"most in {place_text(cause.function)}")
     if cause.ended_by:
         parts.append(f"for {printable(cause.ended_by)}")
-    return ", ".join(parts)
+    return ", ".join(parts) + printable(limit_text(loop, cause.state.state))
 
 
 def place_text(each: More) -> str:

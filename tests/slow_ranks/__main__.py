@@ -25,7 +25,7 @@ KNOWN = {
     # In communication it is gloo's threads that wait for the CPU.
     "hog": ({"forward", "backward", "optimizer", "data wait", "communication"}, {"ready"}, None),
     "data": ({"data wait"}, {"cpu python"}, "decode"),
-    "collection": ({"data wait"}, {"cpu native"}, "<GC>"),
+    "collection": ({"data wait"}, {"cpu garbage collection"}, "__getitem__"),
     "limit": ({"forward", "backward", "optimizer", "data wait", "communication", "other"}, {"ready"}, None),
     "backward": ({"backward"}, {"sleep"}, "doze"),
     "disk": ({"other"}, {"disk"}, "write_through"),

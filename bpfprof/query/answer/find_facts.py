@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from bpfprof.known.services import object_text
-from bpfprof.model.frames import COLLECTION, FrameKind
+from bpfprof.model.frames import FrameKind
 from bpfprof.model.grouping import Total, sums_by, totals_of
 from bpfprof.model.profile import Profile
 from bpfprof.model.states import ThreadState, reason_number, reason_text
@@ -294,8 +294,8 @@ def _kernel_facts(profile: Profile, cpu_ns: int, duration_ns: int) -> dict[str, 
 
 
 def _collection_part(work: Work) -> float:
-    rows, frames = work.rows[work.rows["state"] == ThreadState.ON_CPU], work.stack_frames.frames
-    collects = work.stack_frames.have([frame.kind == FrameKind.NATIVE and frame.name == COLLECTION for frame in frames])
+    rows = work.rows[work.rows["state"] == ThreadState.ON_CPU]
+    collects = work.stack_frames.collect_garbage()
     return float(rows["ns"][collects[rows["stack"]]].sum()) / max(int(rows["ns"].sum()), 1)
 
 

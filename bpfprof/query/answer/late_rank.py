@@ -6,22 +6,25 @@ from typing import Any
 
 from bpfprof.model.frames import Frame
 from bpfprof.model.profile import Profile
-from bpfprof.query.steps.rank_differences import Cause, Comparison, compare
-from bpfprof.query.steps.ranks import CPU_NATIVE, CPU_PYTHON, READY, rank_loops
+from bpfprof.query.answer.percent import percent
+from bpfprof.query.steps.rank_differences import Cause, Comparison, compare, is_stopped
+from bpfprof.query.steps.ranks import CPU_COLLECTION, CPU_NATIVE, CPU_PYTHON, READY, RankLoop, rank_loops
 from bpfprof.query.steps.steps import StepsWanted
+from bpfprof.query.threads.cpu_throttles import group_text
 from bpfprof.query.work.places import place_text
 from bpfprof.query.work.shares import OF_REASON
 
 _LATE = 0.2  # of a step: a rank that is later by so much bounds them all
 # By what the slowest does more of; each with a time in it. Of other states, words of reason_text(), it waits.
-SAYS = {
+_SAYS = {
     CPU_PYTHON: "computes {} more in Python",
     CPU_NATIVE: "computes {} more in native code",
+    CPU_COLLECTION: "collects garbage for {} more",
     READY: "waits {} more for a CPU (ready)",
     "sleep": "sleeps {} more",
     "disk": "waits {} more for a disk (disk)",
 }
-_BOUNDS = {CPU_PYTHON: "python", CPU_NATIVE: "native", READY: "ready"}
+_BOUNDS = {CPU_PYTHON: "python", CPU_NATIVE: "native", CPU_COLLECTION: "python", READY: "ready"}
 # A poll may be for anything.
 _BOUNDS |= {word: share for word, share in OF_REASON.items() if word != "poll" and share != "other"}
 
@@ -47,6 +50,19 @@ def late_facts(profile: Profile, loops: tuple[int, ...]) -> tuple[dict[str, Any]
     return facts, _place(profile, frame) if frame is not None else -1
 
 
+def says(state: str, more: str) -> str:
+    """What it does more of, and how much more."""
+    return _SAYS.get(state, f"waits {{}} more ({state})").format(more)
+
+
+def limit_text(loop: RankLoop, state: str) -> str:
+    """`, stopped by a CPU limit (0.2 CPUs of control group /x, used up in 87% of its periods)`; "": by none."""
+    if state != READY or loop.throttle is None or not is_stopped(loop):
+        return ""
+    cpus, part = f"{loop.throttle.cpus:g} CPU{'s' * (loop.throttle.cpus != 1)}", percent(loop.throttle.part)
+    return f", stopped by a CPU limit ({cpus} of {group_text(loop.throttle)}, used up in {part} of its periods)"
+
+
 def _compared(profile: Profile) -> Comparison | None:
     loops, _ = rank_loops(profile, "", StepsWanted())
     try:
@@ -56,13 +72,14 @@ def _compared(profile: Profile) -> Comparison | None:
 
 
 def _sentence(found: Comparison, cause: Cause) -> str:
-    says = SAYS.get(cause.state.state, f"waits {{}} more ({cause.state.state})").format(_ms(cause.state.more_ns))
+    said = says(cause.state.state, _ms(cause.state.more_ns))
     phase = f" in {cause.phase.phase}" if cause.phase.phase != "other" else ""
     where = f", most in {place_text(cause.function.function)}" if cause.function.function is not None else ""
+    limit = limit_text(found.loops[found.longest], cause.state.state)
     waits = "The others wait" if len(found.loops) > 2 else "The other one waits"
-    late = f"{found.loops[found.longest].subject} is late by {_ms(found.excess_ns)} a step: it {says}{phase}{where}."
+    late = f"{found.loops[found.longest].subject} is late by {_ms(found.excess_ns)} a step"
     waited_in = f", in {found.waited_in}" if found.waited_in else ""
-    return f"{late} {waits} {_ms(found.others_wait_ns)} a step for it{waited_in}."
+    return f"{late}: it {said}{phase}{where}{limit}. {waits} {_ms(found.others_wait_ns)} a step for it{waited_in}."
 
 
 def _ms(ns: float) -> str:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from bpfprof.dataclass import dataclass
 from bpfprof.model.frames import Frame
-from bpfprof.model.profile import Profile
+from bpfprof.model.profile import OFTEN, Profile
 from bpfprof.query.answer.awaited import awaited_text, awaited_threads, beside_text, is_the_story
 from bpfprof.query.answer.causes import CAUSES, MEMORY
 from bpfprof.query.answer.device_sentences import (
@@ -26,7 +26,6 @@ from bpfprof.query.answer.find_facts import facts_of
 from bpfprof.query.answer.percent import percent
 from bpfprof.query.answer.training_sentences import data_bound, more_loaders, saves, waits_for_ranks
 from bpfprof.query.answer.whole import Whole, whole_of_fronts
-from bpfprof.query.threads.cpu_throttles import OFTEN
 from bpfprof.query.work.shares import CHILD, DEVICE, GIL, LOCK, NATIVE, PYTHON, READY, SHARE_OF_WORD, SLEEP, SPIN
 from bpfprof.query.work.table import Work
 

@@ -10,7 +10,7 @@ from itertools import chain
 import numpy as np
 
 from bpfprof import array_types as npt
-from bpfprof.model.frames import Frame, FrameKind
+from bpfprof.model.frames import COLLECTION, Frame, FrameKind
 from bpfprof.query.code.functions import Ints, is_of_scheduler
 from bpfprof.query.code.origins import GENERATED, OWN_CODE, STDLIB, is_runtime, origins
 
@@ -95,6 +95,10 @@ class StackFrames:
     def in_functions(self, names: Collection[str]) -> Bools:
         """Whether each stack is in one of these native functions, whatever underscores they begin with."""
         return self.have([frame.kind == FrameKind.NATIVE and frame.name.lstrip("_") in names for frame in self.frames])
+
+    def collect_garbage(self) -> Bools:
+        """Whether each stack is in a collection of garbage."""
+        return self.have([frame.kind == FrameKind.NATIVE and frame.name == COLLECTION for frame in self.frames])
 
     def in_files(self, parts: Collection[str]) -> Bools:
         """Whether the file of each stack's innermost Python frame has one of these in it."""

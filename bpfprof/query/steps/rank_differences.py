@@ -16,7 +16,7 @@ from bpfprof.query.code.functions import Ints
 from bpfprof.query.code.stack_frames import Bools
 from bpfprof.query.steps.phases import COMMUNICATION, OTHER
 from bpfprof.query.steps.pieces import Pieces, cut_spans
-from bpfprof.query.steps.ranks import CPU_NATIVE, CPU_PYTHON, READY, UNKNOWN, RankLoop
+from bpfprof.query.steps.ranks import ON_CPU, READY, UNKNOWN, RankLoop
 from bpfprof.query.steps.steps import LOOP, Floats
 
 _TOGETHER, _LEAST_BEGINS = 0.7, 3  # of the begins of steps are about those of all other ranks
@@ -154,6 +154,9 @@ def compare(loops: Sequence[RankLoop]) -> Comparison:
     is_slow = excess_ns > _AS_LONG * step_ns and is_sure
     tables = [_times(each, ~is_wait, of_it) for each, is_wait, of_it in zip(loops, waits, parts)]
     differences = [_differences(tables, longest, depth) for depth in (1, 2, 3)]
+    cause = _cause(differences, loops[longest], ~waits[longest]) if is_slow else None
+    if cause and not is_stopped(loops[longest]) and _share_cpus(cause, differences[1]):
+        is_slow, cause = False, None
     return Comparison(
         tuple(loops),
         begins is not None,
@@ -163,11 +166,16 @@ def compare(loops: Sequence[RankLoop]) -> Comparison:
         is_slow,
         excess_ns,
         error_ns,
-        _cause(differences, loops[longest], ~waits[longest]) if is_slow else None,
+        cause,
         _waited_in([each for place, each in enumerate(zip(loops, waits, parts)) if place != longest]),
         tuple(differences[0]),
         tuple(differences[2]),
     )
+
+
+def is_stopped(loop: RankLoop) -> bool:
+    """Whether a CPU limit stops it often."""
+    return loop.throttle is not None and loop.throttle.stops_often
 
 
 def _error(values: Floats) -> float:
@@ -273,7 +281,7 @@ def _zeros(loops: Sequence[RankLoop]) -> list[int]:
 def _is_wait_for(loop: RankLoop, loops: Sequence[RankLoop]) -> Bools:
     """For each span whether it is a wait for another rank."""
     pids = {int(each.thread.pid) for each in loops if each.host == loop.host} - {int(loop.thread.pid)}
-    states = (CPU_PYTHON, CPU_NATIVE, READY, UNKNOWN)
+    states = (*ON_CPU, READY, UNKNOWN)
     is_wait = np.array([activity.state not in states for activity in loop.activities] or [False])[loop.what]
     is_communication = np.array([activity.phase == COMMUNICATION for activity in loop.activities] or [False])[loop.what]
     by_rank = np.array([*(pid in pids for pid, _ in loop.enders), False])[loop.ended_by]
@@ -337,13 +345,19 @@ def _cause(differences: Sequence[list[More]], loop: RankLoop, is_own: Bools) -> 
     of_phase = [each for each in states if each.phase == phase.phase]
     state = of_phase[0]
     if state.state == READY:  # who computes more waits more for a CPU, too
-        computes = [one for one in of_phase if one.state in (CPU_PYTHON, CPU_NATIVE)]
+        computes = [one for one in of_phase if one.state in ON_CPU]
         state = next((one for one in computes if one.more_ns > _FOR_IT * state.more_ns), state)
     function = next(each for each in functions if (each.phase, each.state) == (state.phase, state.state))
     state_ns = sum(each.more_ns for each in states if each.state == state.state)
     line = _line_of(loop, is_own, function)
     function = More(function.phase, function.state, line, function.ns, function.others_ns)
     return Cause(phase, state, function, state_ns, _ended_by(loop, is_own, function))
+
+
+def _share_cpus(cause: Cause, states: Sequence[More]) -> bool:
+    """Whether it waits for CPUs for which the others wait about as long: who comes last to them is chance."""
+    others_ns = sum(each.others_ns for each in states if each.state == READY)
+    return cause.state.state == READY and cause.state_ns < others_ns
 
 
 def _lengths(loop: RankLoop) -> Ints:

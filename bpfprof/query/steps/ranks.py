@@ -7,7 +7,7 @@ import numpy as np
 from bpfprof import array_types as npt
 from bpfprof.dataclass import dataclass
 from bpfprof.model.frames import Frame
-from bpfprof.model.profile import Profile, ThreadTime
+from bpfprof.model.profile import CpuThrottle, Profile, ThreadTime
 from bpfprof.model.spans import ThreadState
 from bpfprof.model.states import reason_text
 from bpfprof.query.code.functions import Ints
@@ -16,15 +16,19 @@ from bpfprof.query.steps.phases import BACKWARD, COMMUNICATION, FORWARD, OPTIMIZ
 from bpfprof.query.steps.pieces import cut_spans
 from bpfprof.query.steps.steps import Steps, StepsWanted, find_steps, phases_of_spans
 
-CPU_PYTHON, CPU_NATIVE, READY, UNKNOWN = "cpu python", "cpu native", "ready", "unknown"
+CPU_PYTHON, CPU_NATIVE, CPU_COLLECTION = "cpu python", "cpu native", "cpu garbage collection"
+ON_CPU = (CPU_PYTHON, CPU_NATIVE, CPU_COLLECTION)
+READY, UNKNOWN = "ready", "unknown"
+# Numbers of states beside those of ThreadState; reasons of waits come after them.
+_NATIVE, _COLLECTION, _FIRST_REASON = range(len(ThreadState), len(ThreadState) + 3)
 _MOST = 0.5  # of a wait: so long the one that ended it waited for other ranks itself
 _TRAINS = 0.02  # of a step, in phases that only training has
 
 
 @dataclass(frozen=True)
 class Activity:
-    """What a rank does in a step. phase: of a step; state: CPU_PYTHON, CPU_NATIVE, READY, UNKNOWN, or the reason of a
-    wait; function: of the user's own code, else the nearest to it; within: the phase that its own stack is of, as of a
+    """What a rank does in a step. phase: of a step; state: one of ON_CPU, READY, UNKNOWN, or the reason of a wait;
+    function: of the user's own code, else the nearest to it; within: the phase that its own stack is of, as of a
     backward pass in which the ranks meet."""
 
     phase: str
@@ -40,6 +44,7 @@ class RankLoop:
     zero_ns: when the recording began, on the host's CLOCK_MONOTONIC; unix_ns: what is to be added
     to that for the time of day. For each span of its thread: start_ns and end_ns of it; what, a place in activities;
     ended_by, a place in enders, -1: not known, or no wait. enders: (pid, 0 of what is no thread; name).
+    throttle: what the CPU limit of its control group did, None: it stopped nothing.
     """
 
     recording: str
@@ -54,6 +59,7 @@ class RankLoop:
     what: Ints
     ended_by: Ints
     enders: tuple[tuple[int, str], ...]
+    throttle: CpuThrottle | None
 
     @property
     def name(self) -> str:
@@ -116,8 +122,10 @@ def _loop(profile: Profile, recording: str, steps: Steps, stack_frames: StackFra
     own = np.append(stack_frames.own_code(), -1)[stack]
     is_native = np.append(stack_frames.are_native(), False)[stack]
     state = spans["state"].astype(np.int64)
-    state = np.where(state == ThreadState.OFF_CPU, len(ThreadState) + 1 + spans["reason"].astype(np.int64), state)
-    state[(state == ThreadState.ON_CPU) & is_native] = len(ThreadState)
+    state = np.where(state == ThreadState.OFF_CPU, _FIRST_REASON + spans["reason"].astype(np.int64), state)
+    on_cpu = state == ThreadState.ON_CPU
+    state[on_cpu & is_native] = _NATIVE
+    state[on_cpu & np.append(stack_frames.collect_garbage(), False)[stack]] = _COLLECTION
     phase = phases_of_spans(profile, steps.thread, phases)
     start_ns = spans["start_ns"].astype(np.int64)
     end_ns = start_ns + spans["duration_ns"]
@@ -132,14 +140,15 @@ def _loop(profile: Profile, recording: str, steps: Steps, stack_frames: StackFra
     keys, what = np.unique(np.stack([phase, state, own, within], axis=1), axis=0, return_inverse=True)
     words = {
         int(ThreadState.ON_CPU): CPU_PYTHON,
-        len(ThreadState): CPU_NATIVE,
+        _NATIVE: CPU_NATIVE,
+        _COLLECTION: CPU_COLLECTION,
         int(ThreadState.RUNQUEUE): READY,
         int(ThreadState.UNKNOWN): UNKNOWN,
     }
     activities = tuple(
         Activity(
             phases.names[of_phase],
-            words[number] if number in words else reason_text(number - len(ThreadState) - 1) or UNKNOWN,
+            words[number] if number in words else reason_text(number - _FIRST_REASON) or UNKNOWN,
             profile.frames[frame] if frame >= 0 else None,
             phases.names[by_stack],
         )
@@ -164,6 +173,7 @@ def _loop(profile: Profile, recording: str, steps: Steps, stack_frames: StackFra
         what.reshape(-1),
         ended_by,
         enders,
+        profile.info.cpu_throttles.get(int(profile.threads[steps.thread].pid)),
     )
 
 

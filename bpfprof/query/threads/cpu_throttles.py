@@ -13,7 +13,6 @@ from bpfprof.model.profile import CpuThrottle, Profile
 from bpfprof.query.work.shares import NATIVE, PYTHON, READY
 from bpfprof.query.work.table import Work
 
-OFTEN = 0.25  # of the periods of a limit: from here on it is what a program is short of
 _FILES = {1: "cpu.cfs_quota_us", 2: "cpu.max"}
 _UPDATED = ("docker", "podman", "nerdctl")  # engines with a command that sets the limit of a container
 _UNIT = re.compile(r"[\w@.:-]+\.(?:service|scope|slice)", re.ASCII)
@@ -42,7 +41,7 @@ def cpu_throttle(profile: Profile, work: Work) -> tuple[CpuThrottle, int] | None
 def stops_often(profile: Profile, work: Work) -> bool:
     """Whether it is a limit, not others, that threads which are ready wait for."""
     found = cpu_throttle(profile, work)
-    return found is not None and found[0].part >= OFTEN
+    return found is not None and found[0].stops_often
 
 
 def limit_facts(profile: Profile, work: Work, duration_ns: int) -> dict[str, Any]:
@@ -51,13 +50,18 @@ def limit_facts(profile: Profile, work: Work, duration_ns: int) -> dict[str, Any
     if found is None:
         return {}
     throttle, wanted_ns = found
-    container = container_of(throttle.cgroup)
     return {
         "limit_part": throttle.part,
         "limit_cpus": throttle.cpus,
-        "limit_of": container.label if container else f"control group {throttle.cgroup}",
+        "limit_of": group_text(throttle),
         "limit_setting": _setting(throttle, max(1, round(10 * wanted_ns / max(duration_ns, 1))) / 10),
     }
+
+
+def group_text(throttle: CpuThrottle) -> str:
+    """The container, or the control group, that is limited."""
+    container = container_of(throttle.cgroup)
+    return container.label if container else f"control group {throttle.cgroup}"
 
 
 def _setting(throttle: CpuThrottle, cpus: float) -> str:

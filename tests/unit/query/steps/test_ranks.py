@@ -7,11 +7,11 @@ from dataclasses import replace
 
 import pytest
 
-from bpfprof.model.frames import Frame
-from bpfprof.model.profile import Profile
+from bpfprof.model.frames import COLLECTION, Frame
+from bpfprof.model.profile import CpuThrottle, Profile
 from bpfprof.query.answer.verdict import verdict_of
 from bpfprof.query.steps.rank_differences import Comparison, compare
-from bpfprof.query.steps.ranks import CPU_PYTHON, READY, rank_loops
+from bpfprof.query.steps.ranks import CPU_COLLECTION, CPU_PYTHON, READY, rank_loops
 from bpfprof.query.steps.steps import StepsWanted
 from bpfprof.query.work.table import work_of
 from bpfprof.render.ranks import compare_sentence, render_compare_json, render_compare_table
@@ -56,6 +56,8 @@ class Ranks:
             self.run(thread, 5, train(11), LOADER)
             if what == "data":
                 self.run(thread, SLOW_MS, train(11), LOADER, DECODE)
+            if what == "collection":
+                self.run(thread, SLOW_MS, train(11), LOADER, DECODE, native(COLLECTION, "/lib/libpython3.11.so"))
             self.run(thread, 15, train(12), MODULE)
             if what == "busy":
                 self.run(thread, 5, train(12), MODULE)
@@ -86,6 +88,10 @@ def compared(*profiles: Profile) -> Comparison:
     [
         ("hog", "forward", READY, "train", "it waits 20.00 ms more for a CPU (ready) in forward"),
         ("data", "data wait", CPU_PYTHON, "decode", "it computes 20.00 ms more in Python in data wait"),
+        (
+            *("collection", "data wait", CPU_COLLECTION, "decode"),
+            "it collects garbage for 20.00 ms more in data wait, most in decode",
+        ),
         ("busy", "forward", CPU_PYTHON, "train", "it computes 5.00 ms more in Python in forward"),
         ("sleep", "backward", "sleep", "hook", "it sleeps 20.00 ms more in backward"),
         ("disk", "other", "disk", "save", "more for a disk (disk) outside of the known phases"),
@@ -119,6 +125,36 @@ def test_ranks_that_are_alike() -> None:
     assert not found.is_slow and found.cause is None and compare_sentence(found).startswith("No rank is slower")
     verdict = json.loads(render_compare_json(found, [], []))["verdict"]
     assert verdict["slowest"] is None and verdict["cause"] is None
+
+
+@pytest.mark.parametrize(("ready_ms", "is_slow"), [(10, True), (20, True), (30, False)])
+def test_ranks_that_share_cpus(ready_ms: int, is_slow: bool) -> None:
+    """All wait for them, and who comes last waits 20 ms more: that is chance where the others wait longer than that."""
+    ranks = Ranks(3)
+    for _ in range(10):
+        for thread in ranks.threads:
+            ranks.made.spend(thread, RUNQUEUE, ready_ms * MS, [train(12), MODULE, NO_CPU])
+        ranks.step({1: "hog"})
+    found = compared(ranks.made.build())
+    assert (found.is_slow, found.cause is not None) == (is_slow, is_slow)
+
+
+def test_a_rank_that_a_cpu_limit_stops() -> None:
+    """Also where all wait for CPUs; a limit that seldom stops it is not said."""
+    for part, words in (
+        (0.9, ", stopped by a CPU limit (0.2 CPUs of control group /slow, used up in 90% of its"),
+        (0.1, ""),
+    ):
+        ranks = Ranks(2)
+        ranks.made.info = replace(INFO, cpu_throttles={101: CpuThrottle("/slow", 0.2, part, 2)})
+        for _ in range(20):
+            for thread in ranks.threads if words else ():
+                ranks.made.spend(thread, RUNQUEUE, 30 * MS, [train(12), MODULE, NO_CPU])
+            ranks.step({1: "hog"})
+        profile = ranks.made.build()
+        sentence = compare_sentence(compared(profile))
+        assert words in sentence and ("stopped" in sentence) == bool(words)
+        assert words in verdict_of(profile, work_of(profile)).sentence
 
 
 def test_recordings_that_began_at_other_times() -> None:
