@@ -65,6 +65,7 @@ class LiveData:
                 self._add_up()
             self._live.add(part, self._window_ns)
         if parts:
+            self._growing.forget(self._live.since_ns)
             moment = moment_of(self._live.profile(), self._live.states())
             self._since.note(moment)
             self._trends = self._since.trends()

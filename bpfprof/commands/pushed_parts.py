@@ -59,3 +59,4 @@ class PushedParts:
             return replace(profile, info=info)
 
         self._outbox.put(made, within_s)
+        self._growing.forget(part.since_ns)

@@ -75,6 +75,11 @@ class LiveSpans:
         """The end of the last part, since the recording began; 0: there is none."""
         return self._parts[-1].end_ns if self._parts else 0
 
+    @property
+    def since_ns(self) -> int:
+        """The begin of the first part that is kept, on CLOCK_MONOTONIC; 0: there is none."""
+        return self._parts[0].part.since_ns if self._parts else 0
+
     def gives_up_ns(self, part: Part, most_ns: int) -> int:
         """Until when there is nothing left once add() has taken this part, since the recording began."""
         most_end_ns = part.until_ns - int(self._tables.start["start_ns"]) - most_ns
@@ -86,7 +91,9 @@ class LiveSpans:
         self._parts.append(times)
         while len(self._parts) > 1 and self._parts[0].end_ns <= self._parts[-1].end_ns - most_ns:
             self._parts.popleft()
-        made = _go_on(self._spans, made, part.goes_on_ns().astype(np.int64) - int(self._tables.start["start_ns"]))
+        made = _go_on(
+            self._spans, made, part.goes_on_ns(made["thread"]).astype(np.int64) - int(self._tables.start["start_ns"])
+        )
         self._spans = one_after_another(SPAN_DTYPE, [_cut(self._spans, self._parts[0].begin_ns), made])
 
     def states(self) -> dict[tuple[int, int], ThreadState]:
@@ -267,14 +274,14 @@ def _added_up(spans: Spans) -> Spans:
 def _go_on(held: Spans, made: Spans, borders_ns: Ints) -> Spans:
     """Adds those of `made` that go on where a held span ended to that one, and returns the others.
 
-    borders_ns: for each thread where, if what it did then went on. Later spans of a thread come after earlier ones in
-    `held`.
+    borders_ns: for each of `made` where its thread's part began, if what it did then went on. Later spans of a thread
+    come after earlier ones in `held`.
     """
     if not len(held):
         return made
     last = np.full(int(max(held["thread"].max(), made["thread"].max(initial=0))) + 1, -1)
     last[held["thread"]] = np.arange(len(held))
-    is_later = (made["start_ns"] == borders_ns[made["thread"]]) & (made["state"] != ThreadState.ON_CPU)
+    is_later = (made["start_ns"] == borders_ns) & (made["state"] != ThreadState.ON_CPU)
     later = np.flatnonzero(is_later & (made["how"] != How.SUMMED))
     before = last[made["thread"][later]]
     goes_on = before >= 0

@@ -22,7 +22,7 @@ from bpfprof.model.rows import copied, one_after_another, picked
 from bpfprof.model.statuses import LastState
 from bpfprof.recording.contents import Recording
 from bpfprof.recording.renamed import split_renamed
-from bpfprof.recording.tables import End
+from bpfprof.recording.tables import End, RecordedThread, RecordedWaker
 
 Rows = npt.NDArray[np.void]
 Int64Array = npt.NDArray[np.int64]
@@ -35,6 +35,9 @@ PART_END = "part_end"
 # What comes after LOOKED of `lock_holders` and `last_waits` is in place of what was known before. LIMITS has the fields
 # of the end that are of CPU limits, as they are by now.
 LOOKED, LIMITS = "looked", "limits"
+
+_LATE_NS = 60_000_000_000  # after a thread ended: until then it may still get a name, or turn out to have ended a wait
+_FORGOTTEN_THREAD, _FORGOTTEN_WAKER = RecordedThread(), RecordedWaker()
 
 _TIMED = ("samples", "waits", "totals", "events")
 _KEPT = (*_TIMED, "short_waits")
@@ -50,22 +53,52 @@ _STACK_COLUMNS = {
 
 # Where a part of a thread ends. on_cpu_ns, stolen_ns: of it since it is watched; untold_ns: what was stolen from it
 # since its last wait that has a row. state_ns: since when it does what it does, 0: it was not there.
-_BORDER_DTYPE = np.dtype([(name, "<u8") for name in ("end_ns", "state_ns", "on_cpu_ns", "stolen_ns", "untold_ns")])
+_BORDER_DTYPE = np.dtype(
+    [
+        *(("thread", "<u4"), ("is_dead", "?")),
+        *((name, "<u8") for name in ("end_ns", "state_ns", "on_cpu_ns", "stolen_ns", "untold_ns")),
+    ]
+)
+_END_DTYPE = np.dtype([("thread", "<u4"), ("end_ns", "<u8"), ("is_there", "?")])
 
 
 @dataclass(frozen=True)
 class Part:
-    """The rows from since_ns to until_ns; totals: the last of each thread; `before`: how it began for each thread."""
+    """The rows from since_ns to until_ns; totals: the last of each thread.
+
+    before: how it began for each thread that was there then. ends: where it ends for those that are there at its end.
+    Both are in the order of threads, and have none of those that ended before: there may be many.
+    """
 
     since_ns: int
     until_ns: int
-    before: Rows  # _BORDER_DTYPE, as of threads that were there then
+    before: Rows  # _BORDER_DTYPE
     rows: dict[str, Rows]
-    ends_ns: npt.NDArray[np.uint64]  # of each thread
+    ends: Rows  # _END_DTYPE
 
-    def goes_on_ns(self) -> npt.NDArray[np.uint64]:
-        """For each thread when the part began if what it did then went on, else 0."""
-        return np.where(self.before["state_ns"] < self.before["end_ns"], self.before["end_ns"], np.uint64(0))
+    def before_of(self, threads: npt.NDArray[np.integer[Any]]) -> Rows:
+        """Of _BORDER_DTYPE how it began for each of these threads."""
+        return _of(self.before, threads)
+
+    def ends_of(self, threads: npt.NDArray[np.integer[Any]]) -> npt.NDArray[np.uint64]:
+        """Where it ends for each of these threads."""
+        found = _of(self.ends, threads)
+        return np.where(found["is_there"], found["end_ns"], np.uint64(self.until_ns))
+
+    def goes_on_ns(self, threads: npt.NDArray[np.integer[Any]]) -> npt.NDArray[np.uint64]:
+        """For each of these threads when the part began if what it did then went on, else 0."""
+        before = self.before_of(threads)
+        return np.where(before["state_ns"] < before["end_ns"], before["end_ns"], np.uint64(0))
+
+
+def _of(rows: Rows, threads: npt.NDArray[np.integer[Any]]) -> Rows:
+    """For each of these threads its row of those that are in the order of threads; zeros where it has none."""
+    found = np.zeros(len(threads), rows.dtype)
+    if len(rows):
+        at = np.searchsorted(rows["thread"], threads).clip(0, len(rows) - 1)
+        has_one = rows["thread"][at] == threads
+        found[has_one] = rows[at[has_one]]
+    return found
 
 
 @dataclass(frozen=True)
@@ -87,6 +120,9 @@ class GrowingRecording:
         self._since_ns = 0
         self._before = np.zeros(0, _BORDER_DTYPE)
         self._open_sums = np.zeros(0, model.SHORT_DTYPE)
+        self._ended: dict[int, int] = {}  # threads that are not forgotten -> end of the part in which they ended
+        self._wakers_of: dict[int, list[int]] = {}  # thread -> its places among the wakers
+        self._waker_count = 0  # those that are in that
 
     def write(
         self, kind: str, fields: dict[str, Any] | None = None, arrays: dict[str, npt.NDArray[Any]] | None = None
@@ -102,6 +138,23 @@ class GrowingRecording:
         elif kind != "task_waits":  # what tasks wait for is no time of a thread
             self.tables.write(kind, fields, arrays)
 
+    def forget(self, before_ns: int) -> None:
+        """Gives up the names of threads that had ended by then (CLOCK_MONOTONIC): no part that is kept has them.
+
+        A program that starts a thread for each request has millions of them in a day.
+        """
+        for number, waker in enumerate(self.tables.wakers[self._waker_count :], self._waker_count):
+            if waker.thread:
+                self._wakers_of.setdefault(waker.thread - 1, []).append(number)
+        self._waker_count = len(self.tables.wakers)
+        for thread, ended_ns in [*self._ended.items()]:
+            if ended_ns + _LATE_NS > before_ns:
+                break
+            del self._ended[thread]
+            self.tables.threads[thread] = _FORGOTTEN_THREAD
+            for number in self._wakers_of.pop(thread, ()):
+                self.tables.wakers[number] = _FORGOTTEN_WAKER
+
     def take_parts(self) -> list[Part]:
         """Those that have ended since the last time."""
         parts, self._parts = self._parts, []
@@ -110,37 +163,47 @@ class GrowingRecording:
     def _end_part(self, until_ns: int, arrays: dict[str, npt.NDArray[Any]]) -> None:
         tables, open_sums = self.tables, arrays["rows"]
         since_ns = self._since_ns or int(tables.start.get("start_ns", 0))
-        before = np.zeros(len(tables.threads), _BORDER_DTYPE)
-        before[: len(self._before)] = self._before
         rows = {name: getattr(tables, name) for name in _KEPT}
         for name in _KEPT:
             tables.clear(name)
         rows["totals"] = _last_of_each(rows["totals"])
         rows["short_waits"] = _difference(np.concatenate([rows["short_waits"], open_sums]), self._open_sums)
-        ends_ns = np.full(len(before), until_ns, np.uint64)
-        ends_ns[arrays["threads"]] = arrays["ends_ns"]
-        self._parts.append(Part(since_ns, until_ns, before, rows, ends_ns))
+        ends = np.zeros(len(arrays["threads"]), _END_DTYPE)
+        ends["thread"], ends["end_ns"], ends["is_there"] = arrays["threads"], arrays["ends_ns"], True
+        part = Part(since_ns, until_ns, self._before, rows, ends[np.argsort(ends["thread"])])
+        self._parts.append(part)
         self._since_ns, self._open_sums = until_ns, open_sums.copy()
-        self._before = _border(before, rows, ends_ns)
+        self._before = _border(part)
+        is_dead = rows["totals"]["state"] == LastState.DEAD
+        for thread in rows["totals"]["thread"][~is_dead].tolist() if self._ended else ():
+            self._ended.pop(thread, None)  # after an execve it goes on
+        self._ended.update(dict.fromkeys(rows["totals"]["thread"][is_dead].tolist(), until_ns))
 
 
-def _border(before: Rows, rows: dict[str, Rows], ends_ns: npt.NDArray[np.uint64]) -> Rows:
-    """Of all threads the end of the part that has these rows and began with `before`."""
-    border, totals, waits = before.copy(), rows["totals"], rows["waits"]
-    thread = totals["thread"]
-    end_ns, since_ns = ends_ns[thread].astype(np.int64), totals["since_ns"].astype(np.int64)
+def _border(part: Part) -> Rows:
+    """The end of a part: of those that are there, and for one more part of those that ended in it."""
+    totals, waits, held = part.rows["totals"], part.rows["waits"], part.before[~part.before["is_dead"]]
+    border = np.zeros(len(each := np.union1d(held["thread"], totals["thread"])), _BORDER_DTYPE)
+    border["thread"] = each
+    border[np.searchsorted(each, held["thread"])] = held
+    border["end_ns"] = part.ends_of(each)
+    place, thread = np.searchsorted(each, totals["thread"]), totals["thread"]
+    before = part.before_of(thread)
+    end_ns, since_ns = border["end_ns"][place].astype(np.int64), totals["since_ns"].astype(np.int64)
     is_running = np.isin(totals["state"], (LastState.ON_CPU, LastState.UNKNOWN))
     open_ns = np.where(is_running, end_ns - since_ns, 0).clip(0)
     running_ns = np.minimum(open_ns, totals["running_ns"].astype(np.int64))
-    told_ns = np.zeros(len(border), np.int64)
-    np.add.at(told_ns, waits["thread"], waits["stolen_ns"].astype(np.int64))
+    of_totals, told_ns = np.isin(waits["thread"], thread), np.zeros(len(totals), np.int64)
+    np.add.at(
+        told_ns, np.searchsorted(thread, waits["thread"][of_totals]), waits["stolen_ns"][of_totals].astype(np.int64)
+    )
     stolen_ns = totals["stolen_ns"].astype(np.int64) + open_ns - running_ns
-    untold_ns = (before["untold_ns"].astype(np.int64) - before["stolen_ns"].astype(np.int64) - told_ns)[thread]
-    border["end_ns"] = ends_ns
-    border["state_ns"][thread] = since_ns
-    border["on_cpu_ns"][thread] = totals["on_cpu_ns"].astype(np.int64) + running_ns
-    border["stolen_ns"][thread] = stolen_ns
-    border["untold_ns"][thread] = (untold_ns + stolen_ns).clip(0)
+    untold_ns = before["untold_ns"].astype(np.int64) - before["stolen_ns"].astype(np.int64) - told_ns
+    border["is_dead"][place] = totals["state"] == LastState.DEAD
+    border["state_ns"][place] = since_ns
+    border["on_cpu_ns"][place] = totals["on_cpu_ns"].astype(np.int64) + running_ns
+    border["stolen_ns"][place] = stolen_ns
+    border["untold_ns"][place] = (untold_ns + stolen_ns).clip(0)
     return border
 
 
@@ -148,35 +211,35 @@ def joined(parts: Sequence[Part]) -> Part:
     """Parts that follow one another as one."""
     rows = {name: one_after_another(parts[0].rows[name].dtype, [part.rows[name] for part in parts]) for name in _KEPT}
     rows["totals"] = _last_of_each(rows["totals"])
-    return Part(parts[0].since_ns, parts[-1].until_ns, parts[0].before, rows, parts[-1].ends_ns)
+    return Part(parts[0].since_ns, parts[-1].until_ns, parts[0].before, rows, parts[-1].ends)
 
 
 def part_recording(tables: Recording, part: Part) -> PartRecording:
     """`tables` have all that the rows refer to; they are not changed."""
     rows = {name: copied(part.rows[name]) for name in _KEPT}
     rows["waits"] = picked(rows["waits"], np.lexsort((rows["waits"]["time_ns"], rows["waits"]["thread"])))
-    before = np.zeros(len(tables.threads), _BORDER_DTYPE)
-    before[: len(part.before)] = part.before
-    is_new = before["state_ns"] == 0
-    before["end_ns"][is_new] = np.array([thread.first_ns for thread in tables.threads], np.uint64)[is_new]
-    _count_from(rows, before)
-    _settle(rows, before["end_ns"].astype(np.int64), part.ends_ns.astype(np.int64))
     threads = np.unique(np.concatenate([rows[name]["thread"] for name in _KEPT]).astype(np.int64))
     wakers = np.unique(np.append(rows["waits"]["waker"], 0).astype(np.int64))
     columns = [rows[name][column] for name, names in _STACK_COLUMNS.items() for column in names]
     stacks = np.unique(np.concatenate([*columns, [0]]).astype(np.int64))
     thread_place = _places(threads, len(tables.threads))
+    before, ends_ns = part.before_of(threads), part.ends_of(threads)
+    is_new = before["state_ns"] == 0
+    born_ns = [tables.threads[index].first_ns for index in threads[is_new].tolist()]
+    before["end_ns"][is_new] = np.array(born_ns, np.uint64)
     for name in _KEPT:
         rows[name]["thread"] = thread_place[rows[name]["thread"]]
         for column in _STACK_COLUMNS.get(name, ()):
             rows[name][column] = np.searchsorted(stacks, rows[name][column])
+    _count_from(rows, before)
+    _settle(rows, before["end_ns"].astype(np.int64), ends_ns.astype(np.int64))
     rows["waits"]["waker"] = np.searchsorted(wakers, rows["waits"]["waker"])
     for name in ("waits", "totals"):  # index + 1
         holder = rows[name]["holder"].astype(np.int64)
         rows[name]["holder"] = np.append(0, thread_place + 1)[holder]
     of_part = [
-        replace(tables.threads[index], first_ns=int(before["end_ns"][index]), last_ns=int(part.ends_ns[index]))
-        for index in threads.tolist()
+        replace(tables.threads[index], first_ns=first_ns, last_ns=last_ns)
+        for index, first_ns, last_ns in zip(threads.tolist(), before["end_ns"].tolist(), ends_ns.tolist())
     ]
     recording = Recording(
         start={**tables.start, "start_ns": min([part.since_ns, *(thread.first_ns for thread in of_part)])},

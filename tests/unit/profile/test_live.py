@@ -142,6 +142,42 @@ def test_the_last_parts_are_the_end_of_the_whole(seed: int) -> None:
     assert [it.on_cpu_ns for it in found.threads] == [it.on_cpu_ns for it in whole.threads if it.wall_ns]
 
 
+def with_short_threads() -> GrowingRecording:
+    """A thread that goes on, and in each part one that is born, ends a wait of the first one, and ends."""
+    made = HandMade()
+    made.process(100)
+    stack = made.stack((made.code("f"), 0, 1))
+    first = Story.begin(made, 100)
+    for part in range(PARTS):
+        short = Story.begin(made, 200 + part, first_ns=START_NS + part * PART_NS + MS)
+        short.run(10 * MS, (5 * MS, stack)).block(10 * MS, stack=stack).run(5 * MS).die()
+        waker = made.waker(thread=short.thread, pid=100, tid=200 + part, name=f"short-{part}")
+        first.run(10 * MS, (MS, stack)).block(20 * MS, stack=stack, waker=waker).run(20 * MS).total()
+    made.end = {"end_ns": START_NS + PARTS * PART_NS}
+    return grown((made.recording(), [0] * (PARTS + 1)))
+
+
+def test_threads_that_ended_long_ago_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which changes nothing of what is shown: a program that starts one for each request has millions of them."""
+    monkeypatch.setattr("bpfprof.recording.part._LATE_NS", PART_NS)
+    profiles, growing = [], [with_short_threads(), with_short_threads()]
+    for forgets, of_it in enumerate(growing):
+        spans = LiveSpans(of_it.tables)
+        for part in of_it.take_parts():
+            assert len(part.before) <= 2  # the first, and who ended in the part before
+            spans.add(part, 3 * PART_NS)
+            if forgets:
+                of_it.forget(spans.since_ns)
+        profiles.append(spans.profile())
+    kept, forgotten = profiles
+    assert waits_of(kept) == waits_of(forgotten) and kept.wakers == forgotten.wakers
+    assert [it.on_cpu_ns for it in kept.threads] == [it.on_cpu_ns for it in forgotten.threads]
+    assert [it.tid for it in forgotten.threads] == [100, *range(205, 208)]
+    known = [bool(thread.tid) for thread in growing[1].tables.threads]
+    assert known == [True, *[False] * 4, *[True] * 4]
+    assert [bool(waker.name) for waker in growing[1].tables.wakers] == known[1:]
+
+
 @pytest.mark.parametrize("seed", range(5))
 def test_what_threads_do_at_the_end_is_what_their_totals_say(seed: int) -> None:
     recording, _ = recorded = random_recording(seed)
