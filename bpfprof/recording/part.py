@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import takewhile
 from typing import Any, cast
 
 import numpy as np
@@ -147,9 +148,8 @@ class GrowingRecording:
             if waker.thread:
                 self._wakers_of.setdefault(waker.thread - 1, []).append(number)
         self._waker_count = len(self.tables.wakers)
-        for thread, ended_ns in [*self._ended.items()]:
-            if ended_ns + _LATE_NS > before_ns:
-                break
+        gone = [*takewhile(lambda ended: ended[1] + _LATE_NS <= before_ns, self._ended.items())]
+        for thread, _ in gone:
             del self._ended[thread]
             self.tables.threads[thread] = _FORGOTTEN_THREAD
             for number in self._wakers_of.pop(thread, ()):
@@ -174,9 +174,9 @@ class GrowingRecording:
         self._parts.append(part)
         self._since_ns, self._open_sums = until_ns, open_sums.copy()
         self._before = _border(part)
+        for thread in rows["totals"]["thread"].tolist() if self._ended else ():
+            self._ended.pop(thread, None)  # it goes on after an execve, or is a zombie that is told to have ended again
         is_dead = rows["totals"]["state"] == LastState.DEAD
-        for thread in rows["totals"]["thread"][~is_dead].tolist() if self._ended else ():
-            self._ended.pop(thread, None)  # after an execve it goes on
         self._ended.update(dict.fromkeys(rows["totals"]["thread"][is_dead].tolist(), until_ns))
 
 

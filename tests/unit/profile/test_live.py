@@ -143,12 +143,18 @@ def test_the_last_parts_are_the_end_of_the_whole(seed: int) -> None:
 
 
 def with_short_threads() -> GrowingRecording:
-    """A thread that goes on, and in each part one that is born, ends a wait of the first one, and ends."""
+    """A thread that goes on, and in each part one that is born, ends a wait of the first one, and ends.
+
+    A third one is told in each part to have ended, as a process is that nobody has waited for.
+    """
     made = HandMade()
     made.process(100)
     stack = made.stack((made.code("f"), 0, 1))
-    first = Story.begin(made, 100)
+    first, ended = Story.begin(made, 100), Story.begin(made, 101)
+    ended.run(MS).die()
     for part in range(PARTS):
+        ended.now_ns = START_NS + (part + 1) * PART_NS
+        ended.total()
         short = Story.begin(made, 200 + part, first_ns=START_NS + part * PART_NS + MS)
         short.run(10 * MS, (5 * MS, stack)).block(10 * MS, stack=stack).run(5 * MS).die()
         waker = made.waker(thread=short.thread, pid=100, tid=200 + part, name=f"short-{part}")
@@ -164,7 +170,7 @@ def test_threads_that_ended_long_ago_are_forgotten(monkeypatch: pytest.MonkeyPat
     for forgets, of_it in enumerate(growing):
         spans = LiveSpans(of_it.tables)
         for part in of_it.take_parts():
-            assert len(part.before) <= 2  # the first, and who ended in the part before
+            assert len(part.before) <= 3  # the first, and who ended in the part before
             spans.add(part, 3 * PART_NS)
             if forgets:
                 of_it.forget(spans.since_ns)
@@ -174,8 +180,8 @@ def test_threads_that_ended_long_ago_are_forgotten(monkeypatch: pytest.MonkeyPat
     assert [it.on_cpu_ns for it in kept.threads] == [it.on_cpu_ns for it in forgotten.threads]
     assert [it.tid for it in forgotten.threads] == [100, *range(205, 208)]
     known = [bool(thread.tid) for thread in growing[1].tables.threads]
-    assert known == [True, *[False] * 4, *[True] * 4]
-    assert [bool(waker.name) for waker in growing[1].tables.wakers] == known[1:]
+    assert known == [True, True, *[False] * 4, *[True] * 4]
+    assert [bool(waker.name) for waker in growing[1].tables.wakers] == known[2:]
 
 
 @pytest.mark.parametrize("seed", range(5))
