@@ -167,7 +167,7 @@ class Holders:
             return self._polled_pipes(waiting, polled, has_end)
         child = self._descriptors.process(pid, polled[0]) if len(polled) == 1 else None
         if child:
-            return self._of_child(f"child {child}", child)
+            return self._of_child(f"process {child}", child)  # of which it may be no parent
         if len(polled) == 1:
             return self._socket(waiting, polled[0], has_end)
         asked = self._descriptors.asked(pid, polled)

@@ -183,11 +183,9 @@ class GrowingRecording:
 def _border(part: Part) -> Rows:
     """The end of a part: of those that are there, and for one more part of those that ended in it."""
     totals, waits, held = part.rows["totals"], part.rows["waits"], part.before[~part.before["is_dead"]]
-    border = np.zeros(len(each := np.union1d(held["thread"], totals["thread"])), _BORDER_DTYPE)
-    border["thread"] = each
-    border[np.searchsorted(each, held["thread"])] = held
-    border["end_ns"] = part.ends_of(each)
-    place, thread = np.searchsorted(each, totals["thread"]), totals["thread"]
+    thread, threads = totals["thread"], np.union1d(held["thread"], totals["thread"])
+    border, place = _of(held, threads), np.searchsorted(threads, thread)
+    border["thread"], border["end_ns"] = threads, part.ends_of(threads)
     before = part.before_of(thread)
     end_ns, since_ns = border["end_ns"][place].astype(np.int64), totals["since_ns"].astype(np.int64)
     is_running = np.isin(totals["state"], (LastState.ON_CPU, LastState.UNKNOWN))

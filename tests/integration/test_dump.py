@@ -149,6 +149,7 @@ def test_more_ways_to_wait(dumped_more: Dumped) -> None:
     assert not any(threads[name]["idle"] for name in ("http", "full queue", "mutex", "lock of processes", "send"))
     children = dict(zip(("joins process", "waitid", "wait4", "communicate", "reads child", "pidfd"), told["children"]))
     assert {name: threads[name]["waits_for"]["held_by_pid"] for name in children} == children
+    assert threads["pidfd"]["waits_for"]["name"] == f"process {children['pidfd']}"  # whose parent it need not be
     assert threads["logs too"]["waits_for"]["held_by_tid"] == threads["logs"]["tid"]
     # pthread_mutex_lock() of what it has locked itself.
     assert dumped_more.process["deadlocks"] == [[threads["mutex"]["tid"]]]
