@@ -149,17 +149,17 @@ def _waits_behind(waits: GilWaits, rows: _GilRows) -> npt.NDArray[np.void]:
     del taken
     held = FiledRows(HELD_DTYPE)
     for _, of_thread in groupby(sorted(cuts, key=itemgetter(0)), itemgetter(0)):
-        made = [_parts(rows, thread, own, *cut) for thread, own, cut in of_thread]
+        made = [_parts(rows, own, *cut) for _, own, cut in of_thread]
         parts = made[0] if len(made) == 1 else one_after_another(HELD_DTYPE, made)
         held.append(picked(parts, np.argsort(parts["start_ns"], kind="stable")))  # rows of a thread follow one another
     return held.view()
 
 
 def _parts(
-    rows: _GilRows, thread: int, own: Int64Array, holders: Holders, pairs: npt.NDArray[np.int64], most: int
+    rows: _GilRows, own: Int64Array, holders: Holders, pairs: npt.NDArray[np.int64], most: int
 ) -> npt.NDArray[np.void]:
     """HELD_DTYPE of rows of a thread that wait for one GIL."""
-    row, key, start_ns, ns = held_parts(holders, thread, rows.begin_ns[own], rows.woken_ns[own], most)
+    row, key, start_ns, ns = held_parts(holders, rows.thread[own], rows.begin_ns[own], rows.woken_ns[own], most)
     found = np.zeros(len(row), HELD_DTYPE)
     found["place"], found["start_ns"], found["ns"] = rows.place[own][row], start_ns, ns
     found["holder"], found["stack"] = pairs[key] >> 32, pairs[key] & 0xFFFFFFFF

@@ -22,8 +22,8 @@ class Holders:
     key: Int64Array
     other: Int64Array
 
-    def at(self, place: Int64Array, waiter: int) -> Int64Array:
-        """The key at places (-1: before all), which is never the waiter's own; -1: not known."""
+    def at(self, place: Int64Array, waiter: Int64Array) -> Int64Array:
+        """The key at places (-1: before all), which is never the own one of each's waiter; -1: not known."""
         own = (place >= 0) & (self.holder[place] == waiter)
         place = np.where(own, self.other[place], place)
         return np.where(place >= 0, self.key[place], -1)
@@ -55,9 +55,9 @@ def most_whole(holders: Holders, begin: Int64Array, end: Int64Array, all_rows: i
 
 
 def held_parts(
-    holders: Holders, thread: int, begin: Int64Array, end: Int64Array, most: int
+    holders: Holders, thread: Int64Array, begin: Int64Array, end: Int64Array, most: int
 ) -> tuple[Int64Array, Int64Array, Int64Array, Int64Array]:
-    """(row, key, start, nanoseconds) of the parts of a thread's rows that lie behind one holder; key -1: not known.
+    """(row, key, start, nanoseconds) of the parts of rows of threads that lie behind one holder; key -1: not known.
 
     Whole times of holders beyond `most` of a row are one part, not known.
     """
@@ -76,9 +76,10 @@ def held_parts(
     offsets = np.cumsum(counts) - counts
     between = np.repeat(first[tail] + 1 - offsets, counts) + np.arange(int(counts.sum()))
     tail_start = holders.start_ns[last[tail]]
+    row = np.concatenate([np.arange(len(begin)), tail, np.repeat(tail, counts), tail[rest]])
     return (
-        np.concatenate([np.arange(len(begin)), tail, np.repeat(tail, counts), tail[rest]]),
-        np.concatenate([holders.at(place, thread) for place in (first, last[tail], between, rest * 0 - 1)]),
+        row,
+        holders.at(np.concatenate([first, last[tail], between, rest * 0 - 1]), thread[row]),
         np.concatenate([begin, tail_start, holders.start_ns[between], rest_start]),
         np.concatenate(
             [

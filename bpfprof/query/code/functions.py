@@ -22,6 +22,7 @@ _SCHEDULER = (
     "__wake_up __wake_up_common __wake_up_common_lock __wake_up_sync_key"
 )
 _OF_SCHEDULER = frozenset(_SCHEDULER.split())
+_last: tuple[Sequence[Frame], Ints] = (), np.zeros(0, np.int64)  # frames, and what function_of_frames() says of them
 
 
 def owner_frames(frames: Sequence[Frame], stacks: Sequence[tuple[int, ...]]) -> list[int]:
@@ -72,11 +73,20 @@ def function_name(frame: Frame) -> str:
 def function_of_frames(frames: Sequence[Frame]) -> Ints:
     """For each frame the first frame that differs from it in its line only.
 
-    Code of one object whose names are not known is one function: how many there are is not known either.
+    Code of one object whose names are not known is one function: how many there are is not known either. An array to
+    read: all questions to one profile ask for the same, so the last one is kept.
     """
+    global _last
+    asked, known = _last
+    if asked is frames:
+        return known
     first: dict[tuple[int, str, str], int] = {}
     merged = [first.setdefault((frame.kind, frame.name, frame.file), index) for index, frame in enumerate(frames)]
-    return np.array(merged, np.int64)
+    found = np.array(merged, np.int64)
+    found.setflags(write=False)
+    if isinstance(frames, tuple):  # which nobody changes
+        _last = frames, found
+    return found
 
 
 def owner_functions(frames: Sequence[Frame], owners: Ints) -> Ints:

@@ -14,7 +14,7 @@ from bpfprof.dataclass import dataclass
 from bpfprof.model.frames import Frame, FrameKind
 from bpfprof.model.profile import Profile
 from bpfprof.model.rows import picked
-from bpfprof.model.single import longest_and_last, single_spans
+from bpfprof.model.single import longest_and_last, single_pieces
 from bpfprof.model.spans import SpanFlag, ThreadState
 from bpfprof.model.states import reason_text
 from bpfprof.query.code.folded_names import role_name
@@ -71,14 +71,16 @@ def sliced(profile: Profile, by: str, merge: str = "none") -> Slices:
     edges = begin + np.arange(SLICE_COUNT + 1) * (end - begin) // SLICE_COUNT
     groups = _groups(profile, by, merge)
     work_ns, found = np.zeros(SLICE_COUNT), _Cells()
-    for spans, _ in single_spans(profile):
-        spans = picked(spans, _works(profile, spans, is_stuck))
-        span, place, overlap = cut_at(spans, edges)
+    # What pieces of a span have in common.
+    first_cell = groups.units(profile.spans) * 2 * SLICE_COUNT
+    first_cell += (profile.spans["state"] == ThreadState.OFF_CPU) * SLICE_COUNT
+    is_shown = profile.spans["flags"] & SpanFlag.HIDDEN == 0
+    for pieces in single_pieces(profile):
+        pieces = picked(pieces, works[pieces["span"]] & (pieces["duration_ns"] > 0))
+        of_piece, place, overlap = cut_at(pieces, edges)
         work_ns += np.bincount(place, overlap, SLICE_COUNT)
-        stands_for = np.where(spans["flags"] & SpanFlag.HIDDEN, 0, spans["stands_for_ns"])
-        ns = overlap * (stands_for / spans["duration_ns"])[span]
-        cell = (spans["state"] == ThreadState.OFF_CPU)[span] * SLICE_COUNT + place
-        found.add(groups.units(spans)[span] * 2 * SLICE_COUNT + cell, ns)
+        span, part = pieces["span"].astype(np.intp), pieces["stands_for_ns"] / pieces["duration_ns"]
+        found.add(first_cell[span][of_piece] + place, overlap * (part * is_shown[span])[of_piece])
     cells, ns = found.sums()
     times = _times(*np.divmod(cells, 2 * SLICE_COUNT), ns, groups)
     used = np.flatnonzero(times.any(axis=(1, 2, 3)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from typing import Any
 
 import numpy as np
 
@@ -132,39 +133,48 @@ def waits_while_held(profile: Profile, work: Work, number: int) -> tuple[int, tu
     rows = rows[np.argsort(rows["thread"], kind="stable")]
     holder, _, _, begin_ns, ns = parts_of(profile, rows)
     threads = np.array([-1, *(waker.thread for waker in profile.wakers)], np.int64)[holder]
-    held = {
-        thread: _Union(begin_ns[threads == thread], (begin_ns + ns)[threads == thread])
-        for thread in np.unique(threads[threads >= 0]).tolist()
-    }
+    known = threads >= 0
+    held = _Held(threads[known], begin_ns[known], (begin_ns + ns)[known])
     spans = profile.spans
     weights = spans["stands_for_ns"] / np.maximum(spans["duration_ns"], 1)
     spent = np.zeros(int(spans["reason"].max(initial=0)) + 1)
     for times in blocks(wait_times(profile)):
-        of_thread, reason = spans["thread"][times["span"]], spans["reason"][times["span"]]
-        for thread, union in held.items():
-            own = slice(*np.searchsorted(of_thread, (thread, thread + 1)))
-            begin, end = times["start_ns"][own], times["start_ns"][own] + times["duration_ns"][own]
-            inside = (union.until(end) - union.until(begin)) * weights[times["span"][own]]
-            spent += np.bincount(reason[own], inside, len(spent))
+        span = times["span"].astype(np.intp)
+        inside = held.within(spans["thread"][span], times["start_ns"], times["start_ns"] + times["duration_ns"])
+        spent += np.bincount(spans["reason"][span], inside * weights[span], len(spent))
     reasons = np.flatnonzero(spent)
-    held_ns = sum(union.total_ns for union in held.values())
-    return held_ns, totals_of(reasons, np.rint(spent[reasons]).astype(np.int64))
+    return held.total_ns, totals_of(reasons, np.rint(spent[reasons]).astype(np.int64))
 
 
-class _Union:
-    """Times that may overlap, as one."""
+class _Held:
+    """Times of threads that may overlap, those of each thread as one.
 
-    def __init__(self, begin_ns: Ints, end_ns: Ints) -> None:
+    Threads are laid one after the other on one clock.
+    """
+
+    def __init__(self, threads: Ints, begin_ns: Ints, end_ns: Ints) -> None:
+        self._from_ns = int(begin_ns.min(initial=0))
+        self._apart = int(end_ns.max(initial=0)) - self._from_ns + 1
+        begin_ns, end_ns = self._on_one_clock(threads, begin_ns), self._on_one_clock(threads, end_ns)
         order = np.argsort(begin_ns, kind="stable")
         begin_ns, last_ns = begin_ns[order], np.maximum.accumulate(end_ns[order])
-        is_first = np.append(True, begin_ns[1:] > last_ns[:-1])
+        is_first = np.append(True, begin_ns[1:] > last_ns[:-1])[: len(order)]
         self._begin_ns = begin_ns[is_first]
-        self._end_ns = last_ns[np.append(np.flatnonzero(is_first)[1:] - 1, len(last_ns) - 1)]
+        self._end_ns = last_ns[np.append(np.flatnonzero(is_first)[1:] - 1, len(last_ns) - 1)[: len(self._begin_ns)]]
         self._before_ns = np.append(0, np.cumsum(self._end_ns - self._begin_ns))
         self.total_ns = int(self._before_ns[-1])
 
-    def until(self, at_ns: Ints) -> Ints:
-        """How much of it is before each moment."""
+    def within(self, threads: npt.NDArray[np.integer[Any]], begin_ns: Ints, end_ns: Ints) -> Ints:
+        """How much of its thread's is in each of these times."""
+        if not len(self._begin_ns):
+            return np.zeros(len(threads), np.int64)
+        begin_ns, end_ns = (self._until(self._on_one_clock(threads, each)) for each in (begin_ns, end_ns))
+        return np.asarray(end_ns - begin_ns)
+
+    def _on_one_clock(self, threads: npt.NDArray[np.integer[Any]], at_ns: Ints) -> Ints:
+        return np.asarray(threads.astype(np.int64) * self._apart + (at_ns - self._from_ns).clip(0, self._apart - 1))
+
+    def _until(self, at_ns: Ints) -> Ints:
         place = np.searchsorted(self._begin_ns, at_ns, side="right") - 1
         inside = np.minimum(at_ns, self._end_ns[place]) - self._begin_ns[place]
         return np.where(place >= 0, self._before_ns[place] + inside, 0)

@@ -37,15 +37,14 @@ def parts_of(profile: Profile, rows: npt.NDArray[np.void]) -> tuple[Ints, Ints, 
     holders = holders_of(np.append(_EVER_NS, holds.until_ns[:-1]), holds.thread, key)
     end_ns = _end_ns(rows)
     most = most_whole(holders, rows["start_ns"], end_ns, len(rows))
-    found = []
-    for own in np.split(np.arange(len(rows)), np.flatnonzero(np.diff(rows["thread"].astype(np.int64))) + 1):
-        thread = int(rows["thread"][own[0]])
-        row, part, start_ns, part_ns = held_parts(holders, thread, rows["start_ns"][own], end_ns[own], most)
-        place = np.searchsorted(holds.until_ns, start_ns + part_ns, side="left")
-        found.append((np.where(holds.thread[place] != thread, pairs[part], 0), own[row], start_ns, part_ns))
-    of_parts, row, start_ns, ns = (np.concatenate(column) for column in zip(*found))
-    shown = ns > 0
-    return of_parts[shown] >> 32, of_parts[shown] & 0xFFFFFFFF, row[shown], start_ns[shown], ns[shown]
+    thread = rows["thread"].astype(np.int64)
+    row, part, start_ns, part_ns = held_parts(holders, thread, rows["start_ns"], end_ns, most)
+    shown = np.flatnonzero(part_ns > 0)
+    shown = shown[np.argsort(thread[row[shown]], kind="stable")]
+    row, part, start_ns, part_ns = (column[shown] for column in (row, part, start_ns, part_ns))
+    place = np.searchsorted(holds.until_ns, start_ns + part_ns, side="left")
+    of_parts = np.where(holds.thread[place] != thread[row], pairs[part], 0)
+    return of_parts >> 32, of_parts & 0xFFFFFFFF, row, start_ns, part_ns
 
 
 @dataclass(frozen=True)
@@ -95,14 +94,17 @@ def _waits_of_givers(rows: npt.NDArray[np.void], release: Ints, givers: Ints, nu
     in_time = np.argsort(end_ns[release], kind="stable")
     release, givers = release[in_time], givers[in_time]
     before_ns = np.append(_EVER_NS, end_ns[release][:-1])
-    found = []
-    for thread in np.unique(givers[givers >= 0]).tolist():
-        ends_ns = np.append(_EVER_NS, np.sort(end_ns[rows["thread"] == thread]))
-        own = np.flatnonzero(givers == thread)
-        last_ns = ends_ns[np.searchsorted(ends_ns, end_ns[release[own]], side="right") - 1]
-        is_late = (last_ns > before_ns[own]) & (last_ns < end_ns[release[own]])
-        found += list(zip(number[release[own[is_late]]].tolist(), last_ns[is_late].tolist()))
-    return found
+    # The waits of all threads on one clock, those of one thread after those of another.
+    from_ns = int(end_ns.min(initial=0)) - 1
+    apart = int(end_ns.max(initial=0)) - from_ns + 1
+    by_thread = np.sort(rows["thread"].astype(np.int64) * apart + end_ns - from_ns)
+    own = np.flatnonzero(givers >= 0)
+    base = givers[own] * apart - from_ns
+    place = np.searchsorted(by_thread, base + end_ns[release[own]], side="right") - 1
+    last_ns = np.append(by_thread, -1)[place] - base  # of another thread it is before all
+    is_late = (last_ns > before_ns[own].clip(from_ns)) & (last_ns < end_ns[release[own]])
+    order = np.flatnonzero(is_late)[np.argsort(givers[own][is_late], kind="stable")]
+    return list(zip(number[release[own[order]]].tolist(), last_ns[order].tolist()))
 
 
 def _woken_holder(profile: Profile, rows: npt.NDArray[np.void], is_released: Bools) -> tuple[int, int, int] | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import field
 
 import numpy as np
@@ -9,10 +10,10 @@ import numpy as np
 from bpfprof import array_types as npt
 from bpfprof.dataclass import dataclass
 from bpfprof.model.frames import Frame, FrameKind
-from bpfprof.model.grouping import each_once, sums_by, totals_of
+from bpfprof.model.grouping import each_once, group_numbers, sums_by, totals_of
 from bpfprof.model.profile import Profile
 from bpfprof.model.rows import picked
-from bpfprof.query.code.functions import function_of_frames, object_name
+from bpfprof.query.code.functions import Ints, function_of_frames, object_name
 from bpfprof.query.code.origins import import_path
 from bpfprof.query.code.stack_frames import Bools
 from bpfprof.query.work.shares import DEVICE, DISK, HANDED, LOCK, NATIVE, NET, PYTHON, READY
@@ -52,33 +53,62 @@ def places_of(profile: Profile, work: Work, rows: npt.NDArray[np.void] | None = 
     """
     rows = work.working if rows is None else rows
     functions = np.append(function_of_frames(profile.frames), -1)
-    own = functions[work.own[rows["stack"]]]
-    found = []
     totals = _totals(work, rows, functions)
-    for function in np.unique(own[own >= 0]).tolist():
-        of_it = picked(rows, own == function)
-        by_share = sums_by(of_it["share"], of_it["ns"], HANDED + 1)
-        cpu_ns, ready_ns = int(by_share[[PYTHON, NATIVE]].sum()), int(by_share[READY])
-        mostly = tuple(((share.value, share.frame), share.ns) for share in _by_share(of_it))
-        found.append(
-            Place(
-                _line_of(work, of_it, mostly[0][0]),
-                cpu_ns,
-                ready_ns,
-                int(by_share.sum()) - cpu_ns - ready_ns,
-                int(totals[function]),
-                mostly,
-                _objects_of(of_it),
-            )
-        )
+    is_known = functions[work.own[rows["stack"]]] >= 0
+    rows = rows if is_known.all() else picked(rows, is_known)
+    found, place = np.unique(functions[work.own[rows["stack"]]], return_inverse=True)
+    by_share = sums_by(place * (HANDED + 1) + rows["share"], rows["ns"], len(found) * (HANDED + 1))
+    by_share = by_share.reshape(-1, HANDED + 1)
+    cpu_ns, ready_ns = by_share[:, [PYTHON, NATIVE]].sum(axis=1), by_share[:, READY]
+    mostly = _by_share(rows, place, len(found))
+    columns = (
+        _lines_of(work, rows, place, mostly),
+        cpu_ns.tolist(),
+        ready_ns.tolist(),
+        (by_share.sum(axis=1) - cpu_ns - ready_ns).tolist(),
+        totals[found].tolist(),
+        mostly,
+        _objects_of(rows, place, len(found)),
+    )
+    places = [Place(*row) for row in zip(*columns)]
     of_first = functions[first] if first >= 0 else -1
-    return sorted(found, key=lambda each: (functions[each.frame] != of_first, -each.own_ns, each.frame))
+    return sorted(places, key=lambda each: (functions[each.frame] != of_first, -each.own_ns, each.frame))
 
 
-def _objects_of(rows: npt.NDArray[np.void]) -> dict[int, int]:
-    if not rows["object"].any():  # mostly
-        return {}
-    return {share: best for share in WITH_OBJECTS if (best := top_object(picked(rows, rows["share"] == share))[0]) >= 0}
+def _by_share(rows: npt.NDArray[np.void], place: Ints, count: int) -> list[tuple[tuple[tuple[int, int], int], ...]]:
+    """`mostly` of each place."""
+    columns = [place, rows["share"], np.where(rows["share"] == LOCK, rows["lock"], 0)]
+    first, number = group_numbers(columns)
+    place, share, lock = (column[first] for column in columns)
+    ns = sums_by(number, rows["ns"], len(first))
+    order = np.lexsort((lock, share, -ns, place))
+    told = [((share, lock), ns) for share, lock, ns in zip(*(column[order].tolist() for column in (share, lock, ns)))]
+    borders = np.searchsorted(place[order], np.arange(count + 1)).tolist()
+    return [tuple(told[begin:end]) for begin, end in zip(borders, borders[1:])]
+
+
+def _lines_of(
+    work: Work, rows: npt.NDArray[np.void], place: Ints, mostly: Sequence[Sequence[tuple[tuple[int, int], int]]]
+) -> list[int]:
+    """For each place the line with most time of what is mostly its own, CPU time being one: a verdict names that."""
+    most, lock = np.array([each[0][0] for each in mostly], np.int64).reshape(-1, 2).T
+    share, most = (np.where(each == NATIVE, PYTHON, each) for each in (rows["share"], most))
+    chosen = (share == most[place]) & ((share != LOCK) | (rows["lock"] == lock[place]))
+    lines, place, ns = work.own[rows["stack"][chosen]], place[chosen], rows["ns"][chosen]
+    first, number = group_numbers([place, lines])
+    order = np.lexsort((lines[first], -sums_by(number, ns, len(first)), place[first]))
+    first = first[order]
+    found: list[int] = lines[first[np.diff(place[first], prepend=-1) > 0]].tolist()
+    return found
+
+
+def _objects_of(rows: npt.NDArray[np.void], place: Ints, count: int) -> list[dict[int, int]]:
+    found: list[dict[int, int]] = [{} for _ in range(count)]
+    for one in np.unique(place[(rows["object"] > 0) & np.isin(rows["share"], WITH_OBJECTS)]).tolist():
+        of_it = picked(rows, place == one)
+        of_shares = ((share, top_object(picked(of_it, of_it["share"] == share))[0]) for share in WITH_OBJECTS)
+        found[one] = {share: best for share, best in of_shares if best >= 0}
+    return found
 
 
 def top_place(
@@ -110,15 +140,6 @@ def most_of(values: npt.NDArray[np.int64], ns: npt.NDArray[np.int64]) -> int:
     return totals_of(values, ns)[0].value
 
 
-def _line_of(work: Work, rows: npt.NDArray[np.void], mostly: tuple[int, int]) -> int:
-    """The function's line with most time of this share and lock, CPU time being one: that which a verdict names."""
-    share, lock = mostly
-    shares = (PYTHON, NATIVE) if share in (PYTHON, NATIVE) else (share,)
-    is_one = np.logical_or.reduce([rows["share"] == each for each in shares])
-    chosen = picked(rows, is_one & ((share != LOCK) | (rows["lock"] == lock)))
-    return most_of(work.own[chosen["stack"]], chosen["ns"])
-
-
 def place_text(frame: Frame) -> str:
     """`parse (x.py:12)`, with a library's path from its package on."""
     name = frame.name or "a function that has no name"
@@ -131,10 +152,6 @@ def file_text(frame: Frame) -> str:
         return object_name(frame.file)
     path = import_path(frame.file)
     return f"{path}:{frame.line}" if frame.line else path
-
-
-def _by_share(rows: npt.NDArray[np.void]):  # type: ignore[no-untyped-def]
-    return totals_of(rows["share"], rows["ns"], np.where(rows["share"] == LOCK, rows["lock"], 0))
 
 
 def _totals(work: Work, rows: npt.NDArray[np.void], functions: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:

@@ -297,7 +297,11 @@ def shares_of_spans(facts: SpanFacts) -> tuple[Ints, Bools, Bools]:
     """
     profile, spans, shares, waits = facts.profile, facts.spans, facts.shares, facts.waits
     for rule in RULES:
-        shares[np.isin(shares, rule.of) & rule.holds(facts)] = rule.to
+        is_of = np.zeros(HANDED + 1, np.bool_)
+        is_of[[*rule.of]] = True
+        chosen = is_of[shares]
+        if chosen.any():
+            shares[chosen & rule.holds(facts)] = rule.to
     leave_out_awaited(
         profile, spans, shares, np.where(waits & (shares == CHILD), facts.ended_by, -1), facts.pid_of_thread
     )

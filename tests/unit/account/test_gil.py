@@ -188,7 +188,9 @@ def test_parts_against_a_count_of_every_nanosecond(seed: int) -> None:
     borders = np.sort(chance.choice(600, 20, replace=False))
     begin, end = borders[::2].astype(np.int64), borders[1::2].astype(np.int64)
     found = np.zeros((len(begin), len(pairs) + 1), np.int64)
-    part_row, part_key, part_start, part_ns = held_parts(holders_of(start, holder, key), 1, begin, end, 100)
+    part_row, part_key, part_start, part_ns = held_parts(
+        holders_of(start, holder, key), np.ones(len(begin), np.int64), begin, end, 100
+    )
     np.add.at(found, (part_row, part_key), part_ns)
     for number, (first, last) in enumerate(zip(begin, end)):
         own = np.flatnonzero((part_row == number) & (part_ns > 0))
@@ -212,7 +214,7 @@ def test_of_many_holders_some_are_told_and_the_rest_is_not_known(most: int) -> N
     begin, end = np.array([5, 203, 900], np.int64), np.array([195, 207, 1000], np.int64)
     whole, cut = (np.zeros((3, 6), np.int64) for _ in range(2))
     for found, limit in ((whole, 1000), (cut, most)):
-        row, part_key, _, ns = held_parts(holders, 1, begin, end, limit)
+        row, part_key, _, ns = held_parts(holders, np.ones(len(begin), np.int64), begin, end, limit)
         np.add.at(found, (row, part_key), ns)
         assert np.bincount(row).max() <= limit + 3
     assert cut.sum(axis=1).tolist() == whole.sum(axis=1).tolist() == (end - begin).tolist()

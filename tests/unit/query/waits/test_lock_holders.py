@@ -14,7 +14,7 @@ from bpfprof.model.states import reason_text
 from bpfprof.query.answer.verdict import verdict_of
 from bpfprof.query.code.functions import function_of_frames
 from bpfprof.query.tables.rows import rows_by
-from bpfprof.query.waits.lock_holders import LockWaits, _Union, hog_of, lock_waits, waits_while_held
+from bpfprof.query.waits.lock_holders import LockWaits, _Held, hog_of, lock_waits, waits_while_held
 from bpfprof.query.work.table import work_of
 from tests.unit.render.profiles import MS, OFF_CPU, ON_CPU, ProfileBuilder, native, python, wait
 
@@ -143,15 +143,15 @@ def test_which_waits_are_for_one_lock(first: dict[str, Any], second: dict[str, A
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_unions_against_a_count(seed: int) -> None:
+def test_times_of_threads_against_a_count(seed: int) -> None:
     draw = random.Random(seed)
-    pairs = [sorted((draw.randrange(60), draw.randrange(60))) for _ in range(draw.randrange(1, 12))]
-    begin, end = np.array(pairs, np.int64).T
-    union = _Union(begin, end)
-    inside = {at for first, last in pairs for at in range(first, last)}
-    assert union.total_ns == len(inside)
-    moments = np.arange(70)
-    assert union.until(moments).tolist() == [sum(at < moment for at in inside) for moment in range(70)]
+    rows = [(draw.randrange(3), *sorted((draw.randrange(60), draw.randrange(60)))) for _ in range(draw.randrange(20))]
+    held = _Held(*np.array(rows, np.int64).reshape(-1, 3).T)
+    inside = {(thread, at) for thread, first, last in rows for at in range(first, last)}
+    assert held.total_ns == len(inside)
+    asked = [(draw.randrange(5), *sorted((draw.randrange(90), draw.randrange(90)))) for _ in range(50)]
+    counts = [sum((thread, at) in inside for at in range(first, last)) for thread, first, last in asked]
+    assert held.within(*np.array(asked).T).tolist() == counts
 
 
 THREADING = "/usr/lib/python3.11/threading.py"
