@@ -30,16 +30,12 @@ NAME_BYTES = 32
 __all__ = ["mark"]
 
 
-_NOTHING = memoryview(b"")
-_NOTHING.release()
-
-
 class _Off:
-    """What `with` calls, done in C: to empty what is empty, and to release what is released."""
+    """What `with` calls, done in C: to empty what is empty, and to make an empty dict, which lets exceptions pass."""
 
     __slots__ = ()
     __enter__ = [].clear
-    __exit__ = _NOTHING.__exit__
+    __exit__ = type.__prepare__
 
 
 class _Mark:

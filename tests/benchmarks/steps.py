@@ -1,4 +1,4 @@
-"""`report --by step` beside the own clocks of training loops of five styles (training_styles.py), as root, at 99 Hz.
+"""`report --by step` beside the own clocks of training loops of six styles (training_styles.py), as root, at 99 Hz.
 
 For each: how many steps there were, how many more or less were told, by how much the mean is off, and the phase that is
 off most.
@@ -8,6 +8,7 @@ Then what a mark costs a program while nobody records, and while somebody does.
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -16,10 +17,11 @@ from pathlib import Path
 from figures import PROGRAMS, ROOT, show
 
 from bpfprof.recording.reader import read_recording
-from tests import torch_root
+from tests import packages, torch_root
 
 BPFPROF = str(Path(sys.executable).with_name("bpfprof"))
-STYLES = ("plain", "trainer", "lightning", "generator", "native")
+STYLES = ("plain", "trainer", "lightning", "generator", "native", "compiled")
+JAX = ("jax==0.10.2", "optax==0.2.8")
 SECONDS = 20
 COST = """
 import time
@@ -50,9 +52,13 @@ print(least_ns(marked) - least_ns(empty))
 
 def compare(style: str, folder: Path) -> None:
     told, path = folder / f"{style}.json", folder / f"{style}.bpfprof"
-    python = sys.executable if style == "native" else torch_root.python()
+    python = sys.executable if style in ("native", "compiled") else torch_root.python()
+    environment = dict(os.environ)
+    if style == "compiled":
+        environment["PYTHONPATH"] = packages.folder("{}.{}".format(*sys.version_info), *JAX)
     command = [python, str(PROGRAMS / "training_styles.py"), style, "--told", str(told)]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as target:
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen(command, **pipes, text=True, env=environment) as target:
         assert target.stdin is not None and target.stdout is not None
         target.stdout.readline()
         record = [BPFPROF, "record", "-p", str(target.pid), "-d", str(SECONDS), "-o", str(path)]
@@ -80,7 +86,7 @@ def compare(style: str, folder: Path) -> None:
 
 def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
-        for style in STYLES:
+        for style in sys.argv[1:] or STYLES:
             compare(style, Path(folder))
     told = subprocess.run([sys.executable, "-c", COST], check=True, capture_output=True, text=True, cwd=ROOT)
     for name, cost_ns in zip(("nobody_records", "it_is_recorded"), told.stdout.split()):

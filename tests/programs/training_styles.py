@@ -1,8 +1,9 @@
-"""Training loops of different style that know their own clocks: training_styles.py KIND --told FILE.
+"""Training loops of different style that know their own clocks: training_styles.py KIND --told FILE [--rounds N].
 
 `plain`, `trainer` (as Transformers has it), `lightning` and `generator` need torch, see tests/torch_root.py; `native`
-is a front in Python of a worker in C++. Prints "ready PID" after some steps; when its standard input ends it writes
-FILE: for each step when it began and how long it was in each phase.
+is a front in Python of a worker in C++; `compiled` needs jax and optax: a step is one call. Prints "ready PID" after
+some steps; when its standard input ends it writes FILE: for each step when it began and how long it was in each phase.
+--rounds: of work for each sample.
 """
 
 import argparse
@@ -19,6 +20,7 @@ from step_clock import Clock
 
 sys.path.insert(0, str(Path(__file__).with_name("stand_ins")))
 WARM_STEPS = 3
+OPTIONS = argparse.Namespace()
 
 
 class Run:
@@ -45,7 +47,7 @@ def parts():
             return 1 << 11
 
         def __getitem__(self, index):
-            return torch.sin(torch.arange(256.0) * (index + sum(range(4000)))), index % 10
+            return torch.sin(torch.arange(256.0) * (index + sum(range(OPTIONS.rounds)))), index % 10
 
     torch.set_num_threads(1)
     torch.manual_seed(0)
@@ -192,18 +194,66 @@ def native(clock, ends, folder):
         clock.at("other")
 
 
-KINDS = {each.__name__: each for each in (plain, trainer, lightning, generator, native)}
+class Batches:
+    """A user's own iterator, which makes batches."""
+
+    def __init__(self):
+        import numpy
+
+        self.numpy, self.draws = numpy, numpy.random.default_rng(0)
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        noise = self.draws.standard_normal((512, 256)).cumsum(axis=1)
+        return self.numpy.sin(noise).astype("float32"), self.draws.integers(0, 10, 512)
+
+
+def compiled(clock, ends, folder):
+    os.environ["XLA_FLAGS"] = "--xla_cpu_multi_thread_eigen=false"
+    import jax
+    import optax
+    from jax import numpy
+
+    optimizer, sizes = optax.adam(1e-3), ((256, 1024), (1024, 1024), (1024, 10))
+    keys = jax.random.split(jax.random.PRNGKey(0), len(sizes))
+    layers = [jax.random.normal(key, size) / 30 for key, size in zip(keys, sizes)]
+
+    def loss_of(layers, samples, labels):
+        for layer in layers[:-1]:
+            samples = numpy.maximum(samples @ layer, 0)
+        return optax.softmax_cross_entropy_with_integer_labels(samples @ layers[-1], labels).mean()
+
+    @jax.jit
+    def train_step(layers, state, samples, labels):
+        loss, gradients = jax.value_and_grad(loss_of)(layers, samples, labels)
+        updates, state = optimizer.update(gradients, state)
+        return optax.apply_updates(layers, updates), state, loss
+
+    state, batches = optimizer.init(layers), Batches()
+    while not ends():
+        clock.step()
+        clock.at("data wait")
+        samples, labels = next(batches)
+        clock.at("other")
+        layers, state, loss = train_step(layers, state, samples, labels)
+        float(loss)
+
+
+KINDS = {each.__name__: each for each in (plain, trainer, lightning, generator, native, compiled)}
 
 
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("kind", choices=[*KINDS])
     parser.add_argument("--told", required=True)
-    options = parser.parse_args()
+    parser.add_argument("--rounds", type=int, default=4000)
+    parser.parse_args(namespace=OPTIONS)
     clock = Clock()
     with tempfile.TemporaryDirectory(prefix="training_styles-") as folder:
-        KINDS[options.kind](clock, Run(), folder)
-    clock.write(options.told)
+        KINDS[OPTIONS.kind](clock, Run(), folder)
+    clock.write(OPTIONS.told)
     print("written", time.monotonic_ns(), flush=True)
 
 
