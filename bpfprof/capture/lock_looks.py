@@ -78,9 +78,7 @@ class LooksWhileItGoesOn:
 
     def take(self, time_ns: int, records: npt.NDArray[np.void]) -> None:
         """records: of all threads at that time."""
-        by_pid, throttled = self._limits.throttled(self._processes.by_pid)
-        limits = {"cpu_limits": self._limits.percents, "cpu_throttled_by": by_pid, "cpu_throttled": throttled}
-        self._sink.write(LIMITS, limits)
+        self._sink.write(LIMITS, self._limits.told(self._processes.by_pid))
         waits = np.isin(records["state"], (_UNKNOWN, _BLOCKED)) & (records["wake_ns"] == 0)
         waits &= time_ns - records["since_ns"].astype(np.int64) >= _LASTING_NS
         waiting, begin_s = np.sort(records["since_ns"][waits]).tobytes(), time.monotonic()

@@ -38,6 +38,7 @@ from bpfprof.proc.listening import Listening
 from bpfprof.proc.memory import reads_until
 from bpfprof.proc.memory_limits import MemoryLimits
 from bpfprof.proc.own_output import readers
+from bpfprof.proc.round_trips import RoundTrips
 from bpfprof.proc.text import without_controls
 from bpfprof.recording.tables import End
 from bpfprof.recording.writer import Sink
@@ -101,7 +102,7 @@ class Session:
         self._threads = ThreadTable(self._tables)
         self._used: dict[Pid, tasks.ProcessUsage | None] = {}
         self._memory_limits = MemoryLimits()
-        self._cpu_limits = CpuLimits()
+        self._cpu_limits, self._round_trips = CpuLimits(), RoundTrips()
         self._limit = Limit(lambda: False)  # of what a drain looks at
         self._is_urgent = True  # the next drain should be soon
         self._turns = Turns()
@@ -202,7 +203,6 @@ class Session:
         if not self._processes.threads.count:
             raise TargetError("the target ended before anything was seen")
         counters, listening = self._counters(), Listening()
-        throttled_by, throttled = self._cpu_limits.throttled(self._processes.by_pid)
         end = End(
             end_ns=end_ns,
             own_cpu_ns=int(1e9 * (self._watch.own_cpu_s() - self._cpu_before_s)),
@@ -221,13 +221,12 @@ class Session:
             own_pids=sorted(tasks.own_processes()),
             reader_pids=sorted(readers()),
             above_pids=tasks.above_own(),
-            cpu_limits=self._cpu_limits.percents,
-            cpu_throttled_by=throttled_by,
-            cpu_throttled=throttled,
+            round_trips=self._round_trips.found,
+            namespaces_apart=self._round_trips.is_apart,
         )
         if self._watch.calls is not None:
             end["call_libraries"] = self._watch.calls.libraries
-        self._sink.write("end", {**end})
+        self._sink.write("end", {**end, **self._cpu_limits.told(self._processes.by_pid)})
         self.progress.lost_count = self._lost_of(counters)
 
     def _last_looks(self, is_over: Limit) -> Iterator[None]:
@@ -291,6 +290,7 @@ class Session:
         with self._limit.look():
             self._processes.name_threads()
         self._cpu_limits.note(self._python_pids())
+        self._round_trips.look(pid for pid, process in self._processes.by_pid.items() if process.rank)
         self._write_tables()
         self._marks.take(list(self._processes.by_pid.values()), self._sink)
         if self._watch.code is not None:

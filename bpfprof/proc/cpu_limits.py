@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
+from typing import Any
 
 from bpfprof.dataclass import dataclass
 from bpfprof.model.ids import Pid
@@ -51,6 +52,11 @@ class CpuLimits:
             for directory, path in self._with_quota(pid):
                 if directory not in self._before:
                     self._before[directory], self._path_of[directory] = _counts(directory), path
+
+    def told(self, pids: Iterable[Pid]) -> dict[str, Any]:
+        """Fields of the end of a recording: what its processes may use, and what stopped these."""
+        by_pid, throttled = self.throttled(pids)
+        return {"cpu_limits": self.percents, "cpu_throttled_by": by_pid, "cpu_throttled": throttled}
 
     def throttled(self, pids: Iterable[Pid]) -> tuple[dict[str, str], dict[str, list[int]]]:
         """(pid -> path of that of its cgroups which was stopped for longest, path -> what its quota did).

@@ -60,6 +60,8 @@ class End(TypedDict, total=False):
     cpu_throttled_by: dict[str, str]
     cpu_throttled: dict[str, list[int]]
     call_libraries: dict[str, int]
+    round_trips: dict[str, dict[str, list[int]]]
+    namespaces_apart: dict[str, bool]
 
 
 @dataclass

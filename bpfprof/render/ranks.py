@@ -8,16 +8,20 @@ from typing import Any
 
 import numpy as np
 
+from bpfprof.model.frames import Frame
 from bpfprof.query.answer.late_rank import limit_text, says
 from bpfprof.query.code.functions import function_name
+from bpfprof.query.steps.phases import COMMUNICATION
 from bpfprof.query.steps.rank_differences import Cause, Comparison, More
 from bpfprof.query.steps.ranks import RankLoop
+from bpfprof.query.steps.slow_links import SlowLink
 from bpfprof.query.work.places import file_text
 from bpfprof.render.columns import COLUMNS, duration_text, shortened, wrapped
 from bpfprof.render.header import counted
 from bpfprof.render.labels import printable
 
 _MOST_ROWS = 6
+_MORE_KEYS = ("phase_more_s", "state_more_s", "state_more_in_all_phases_s", "function_more_s")
 _LEAST = 0.05  # of the excess: what is less is not shown
 
 
@@ -29,6 +33,8 @@ def rank_name(loop: RankLoop) -> str:
 def compare_sentence(found: Comparison) -> str:
     """The slowest, why, and what the others wait for it."""
     own = [each.mean_own_ns for each in found.parts]
+    if found.link is not None:
+        return _link_sentence(found, found.link)
     if found.cause is None:
         low, high = _text(min(own)), _text(max(own))
         told = f"of each second {low} to {high} are" if found.by_second else f"a step takes each {low} to {high} of"
@@ -46,6 +52,19 @@ def compare_sentence(found: Comparison) -> str:
     return f"{name} is slowest: {told}; {_why(found.cause, found.loops[found.longest])}. {waited}."
 
 
+def _link_sentence(found: Comparison, link: SlowLink) -> str:
+    a_step = "of each second" if found.by_second else "a step"
+    names = [printable(each.name) for each in found.loops]
+    if link.place < 0:
+        told = f"The network between {' and '.join(names)} is slow: a round trip takes {_text(link.ns)}"
+    else:
+        subject = printable(found.loops[link.place].subject)
+        told = f"{subject} is behind a slow network: a round trip takes {_text(link.ns)}"
+        told += f", between others {_text(link.others_ns)}" if link.others_ns else ""
+    where = f", most in {_function_text(link.function)}" if link.function is not None else ""
+    return f"{told}; each waits {_text(link.wait_ns)} {a_step} in communication{where}."
+
+
 def _why(cause: Cause, loop: RankLoop) -> str:
     phase = "outside of the known phases" if cause.phase.phase == "other" else f"in {printable(cause.phase.phase)}"
     more = _text(cause.state.more_ns)
@@ -61,9 +80,10 @@ def _why(cause: Cause, loop: RankLoop) -> str:
 
 def place_text(each: More) -> str:
     """The function and where it is."""
-    frame = each.function
-    if frame is None:
-        return "code that is not known"
+    return "code that is not known" if each.function is None else _function_text(each.function)
+
+
+def _function_text(frame: Frame) -> str:
     file = f" ({printable(file_text(frame))})" if frame.file else ""
     return f"{printable(function_name(frame))}{file}"
 
@@ -128,14 +148,16 @@ def _more_line(each: More) -> str:
 
 def render_compare_json(found: Comparison, notes: Sequence[str], quality: Sequence[str]) -> str:
     """Times in seconds."""
-    cause = found.cause
+    cause, slowest = found.cause, found.longest if found.is_slow else -1
+    if found.link is not None:
+        slowest = found.link.place
     verdict = {
         "sentence": compare_sentence(found),
-        "slowest": rank_name(found.loops[found.longest]) if found.is_slow else None,
+        "slowest": rank_name(found.loops[slowest]) if slowest >= 0 else None,
         "more_s": _seconds(found.excess_ns),
         "error_s": _seconds(found.error_ns) if np.isfinite(found.error_ns) else None,
         "others_wait_s": _seconds(found.others_wait_ns),
-        "cause": None if cause is None else _cause(cause),
+        "cause": _cause(cause) if cause else _link_cause(found.link) if found.link else None,
     }
     document = {
         "verdict": verdict,
@@ -160,6 +182,17 @@ def _cause(cause: Cause) -> dict[str, Any]:
         "state_more_in_all_phases_s": _seconds(cause.state_ns),
         "function_more_s": row["more_s"],
         "ended_by": printable(cause.ended_by) or None,
+    }
+
+
+def _link_cause(link: SlowLink) -> dict[str, Any]:
+    row = _json(More(COMMUNICATION, "network", link.function, link.wait_ns, 0.0))
+    return {
+        **{name: row[name] for name in ("phase", "state", "function", "file", "line")},
+        **dict.fromkeys(_MORE_KEYS, row["more_s"]),
+        "ended_by": None,
+        "round_trip_s": _seconds(link.ns),
+        "others_round_trip_s": _seconds(link.others_ns) if link.others_ns else None,
     }
 
 

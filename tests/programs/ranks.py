@@ -3,7 +3,8 @@
 The launcher starts COUNT processes with RANK in their environment, prints "ready" and their pids when they are under
 way, and ends with its stdin. Rank SLOW alone is slowed: by KIND `hog` (busy processes on the CPU that only it has),
 `data` (a slow data set), `collection` (a data set that collects garbage), `backward` (a hook that sleeps), `disk` (it
-writes through to the disk), `limit` (the control group whose folder is in LIMITED), or not (`none`).
+writes through to the disk), `limit` (the control group whose folder is in LIMITED), `link` (LINK is
+what link.py prints: it is behind that link), or not (`none`).
 """
 
 from __future__ import annotations
@@ -34,6 +35,10 @@ def launch(kind: str, count: int, slow: int) -> None:
         environment = {**os.environ, "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(count)}
         environment |= {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
         command = [sys.executable, __file__, kind, str(count), str(slow), init]
+        if kind == "link":
+            _, near, namespace, far = os.environ["LINK"].split()
+            environment["GLOO_SOCKET_IFNAME"] = far if rank == slow else near
+            command = ["ip", "netns", "exec", namespace, *command] if rank == slow else command
         ranks.append(
             subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True, preexec_fn=die_with_parent)
         )

@@ -5,11 +5,14 @@ python -m tests.slow_ranks [KIND[/COUNT[/apart]]...]; apart: a recording of each
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
+import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -29,10 +32,11 @@ KNOWN = {
     "limit": ({"forward", "backward", "optimizer", "data wait", "communication", "other"}, {"ready"}, None),
     "backward": ({"backward"}, {"sleep"}, "doze"),
     "disk": ({"other"}, {"disk"}, "write_through"),
+    "link": ({"communication"}, {"network"}, "train"),
     "none": (set(), set(), None),
 }
 DEFAULT = [f"{kind}/{count}" for count in (2, 4) for kind in KNOWN if kind != "none"]
-LIMIT = 0.2  # of a CPU
+LIMIT, DELAY_S = 0.2, 0.01  # of a CPU; of each packet
 
 
 def asked(kind: str, count: int, is_apart: bool, folder: Path) -> tuple[dict[str, Any], str]:
@@ -43,6 +47,8 @@ def asked(kind: str, count: int, is_apart: bool, folder: Path) -> tuple[dict[str
     with ExitStack() as stack:
         if kind == "limit":
             environment["LIMITED"] = str(stack.enter_context(cpu_limit(LIMIT)))
+        if kind == "link":
+            environment["LINK"] = stack.enter_context(slow_link())
         target = stack.enter_context(running(PYTHON, program("ranks.py"), kind, str(count), str(SLOW), env=environment))
         if is_apart:
             pids = target.first_line.split()[1:]
@@ -57,6 +63,18 @@ def asked(kind: str, count: int, is_apart: bool, folder: Path) -> tuple[dict[str
     for path in paths if "KEEP" in os.environ else ():
         shutil.copy(path, os.environ["KEEP"])
     return json.loads(bpfprof("compare", *paths, "-f", "json").stdout), bpfprof("compare", *paths).stdout
+
+
+@contextlib.contextmanager
+def slow_link() -> Iterator[str]:
+    """What link.py prints; it takes the link away when its standard input ends."""
+    command = [sys.executable, program("link.py"), str(DELAY_S)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as link:
+        assert link.stdin is not None and link.stdout is not None
+        try:
+            yield link.stdout.readline()
+        finally:
+            link.stdin.close()
 
 
 def is_right(kind: str, verdict: dict[str, Any]) -> bool:

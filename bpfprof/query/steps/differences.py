@@ -13,9 +13,9 @@ from bpfprof.query.steps.phases import OTHER
 from bpfprof.query.steps.steps import Floats, Steps
 
 STEP_ROW = "step"
-# What differs from run to run is in no single recording: twelve runs of one loop (tests/benchmarks/step_pairs.py) took 184
-# to 234 ms a step, by 9% of it, nearly all in one phase. Two degrees of freedom: of several recordings a side their own
-# scatter says more.
+# What differs from run to run is in no single recording: twelve runs of one loop (tests/benchmarks/step_pairs.py) took
+# 184 to 234 ms a step, standard deviation 9%, nearly all in one phase. Two degrees of freedom: of several
+# recordings a side their own scatter says more.
 _RUN_SPREAD = Spread(np.array([0.1]), 2)
 
 

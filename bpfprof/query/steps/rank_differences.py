@@ -16,7 +16,8 @@ from bpfprof.query.code.functions import Ints
 from bpfprof.query.code.stack_frames import Bools
 from bpfprof.query.steps.phases import COMMUNICATION, OTHER
 from bpfprof.query.steps.pieces import Pieces, cut_spans
-from bpfprof.query.steps.ranks import ON_CPU, READY, UNKNOWN, RankLoop
+from bpfprof.query.steps.ranks import CPU_NATIVE, CPU_PYTHON, ON_CPU, READY, UNKNOWN, RankLoop
+from bpfprof.query.steps.slow_links import SlowLink, slow_link
 from bpfprof.query.steps.steps import LOOP, Floats
 
 _TOGETHER, _LEAST_BEGINS = 0.7, 3  # of the begins of steps are about those of all other ranks
@@ -28,6 +29,7 @@ _FOR_IT = 0.25  # of more time ready: with so much more CPU time it is for that
 _SECOND, _SLICE = 1e9, 0.5
 _AS_LONG = 0.03  # of a step: a rank is not slower by less
 _ERRORS = 3.0  # standard errors, nor by less
+_CPUS_DIFFER = 0.1  # of the own time of others: one that computes the same takes so much longer where its CPU is slower
 _SAME_BOOT_NS = 10_000_000_000  # by so much a clock may have been set between recordings
 
 
@@ -108,6 +110,7 @@ class Comparison:
     waited_in: str
     phases: tuple[More, ...]
     activities: tuple[More, ...]
+    link: SlowLink | None  # for which all of them wait
 
     @property
     def others(self) -> list[Parts]:
@@ -155,7 +158,8 @@ def compare(loops: Sequence[RankLoop]) -> Comparison:
     tables = [_times(each, ~is_wait, of_it) for each, is_wait, of_it in zip(loops, waits, parts)]
     differences = [_differences(tables, longest, depth) for depth in (1, 2, 3)]
     cause = _cause(differences, loops[longest], ~waits[longest]) if is_slow else None
-    if cause and not is_stopped(loops[longest]) and _share_cpus(cause, differences[1]):
+    others_own_ns = float(np.median([each.mean_own_ns for each in rest]))
+    if cause and not is_stopped(loops[longest]) and _is_of_cpus(cause, differences[1], excess_ns / others_own_ns):
         is_slow, cause = False, None
     return Comparison(
         tuple(loops),
@@ -170,6 +174,7 @@ def compare(loops: Sequence[RankLoop]) -> Comparison:
         _waited_in([each for place, each in enumerate(zip(loops, waits, parts)) if place != longest]),
         tuple(differences[0]),
         tuple(differences[2]),
+        slow_link(loops, [each.mean_waits_ns for each in parts], step_ns) if cause is None else None,
     )
 
 
@@ -354,10 +359,12 @@ def _cause(differences: Sequence[list[More]], loop: RankLoop, is_own: Bools) -> 
     return Cause(phase, state, function, state_ns, _ended_by(loop, is_own, function))
 
 
-def _share_cpus(cause: Cause, states: Sequence[More]) -> bool:
-    """Whether it waits for CPUs for which the others wait about as long: who comes last to them is chance."""
+def _is_of_cpus(cause: Cause, states: Sequence[More], part: float) -> bool:
+    """Whether its CPU is slower by a little, or it waits for CPUs for which the others wait about as long: who comes
+    last to them is chance. part: of the own time of the others, by which it is slower."""
     others_ns = sum(each.others_ns for each in states if each.state == READY)
-    return cause.state.state == READY and cause.state_ns < others_ns
+    waits_as_long = cause.state.state == READY and cause.state_ns < others_ns
+    return waits_as_long or (cause.state.state in (CPU_PYTHON, CPU_NATIVE, READY) and part < _CPUS_DIFFER)
 
 
 def _lengths(loop: RankLoop) -> Ints:
