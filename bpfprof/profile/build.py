@@ -351,6 +351,6 @@ class _Builder:
             process.cgroup,
             process.is_kernel_thread,
             process.rank,
-            process.given_name,
+            process.own_name,
             process.parent_pid,
         )

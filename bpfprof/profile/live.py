@@ -362,6 +362,6 @@ def _thread_time(
         cgroup=process.cgroup,
         is_kernel_thread=process.is_kernel_thread,
         rank=process.rank,
-        given_process_name=process.given_name,
+        given_process_name=process.own_name,
         parent_pid=process.parent_pid,
     )

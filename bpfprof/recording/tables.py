@@ -12,6 +12,7 @@ from typing import Any, Optional, TypedDict, Union
 
 from bpfprof.dataclass import dataclass
 
+_NAME_BYTES, _TITLE_LETTERS = 15, 80  # of a name the kernel keeps so many: TASK_COMM_LEN, <linux/sched.h>
 _VERSION = re.compile(r"(\d{1,3})\.(\d{1,3})")
 _MADE_UP = re.compile(r"MainThread|Thread-\d+( \(.*\))?")  # Lib/threading.py: _MainThread, _newname()
 
@@ -110,6 +111,14 @@ class RecordedProcess:
         """(major, minor) of the CPython it runs; None when it runs none that is known."""
         found = _VERSION.match(self.version) if self.interpreter == "cpython" else None
         return (int(found[1]), int(found[2])) if found else None
+
+    @property
+    def own_name(self) -> str:
+        """What its program calls it: the title in place of its arguments, of which its name has the beginning
+        (setproctitle), where multiprocessing did not give it one. "": nothing."""
+        title = self.command_line[0] if self.command_line and not any(self.command_line[1:]) else ""
+        is_cut = len(self.name.encode()) == _NAME_BYTES and title.startswith(self.name) and title != self.name
+        return self.given_name or (title[:_TITLE_LETTERS] if is_cut else "")
 
 
 @dataclass

@@ -28,8 +28,7 @@ _MOST_ROWS, _LEAST = 100, 0.001  # of its own time: rows of less are not shown
 
 def render_ranks_page(found: Comparison, notes: Sequence[str], quality: Sequence[str]) -> str:
     """A complete HTML document."""
-    slow = f"{rank_name(found.loops[found.longest])} is slowest" if found.is_slow else "none is slower"
-    title = f"{len(found.loops)} ranks: {slow}"
+    title = f"{len(found.loops)} ranks: {_short(found)}"
     parts = [
         f"<body class='ranks'><header><h1>{escape(title)}</h1></header>\n<main>\n"
         f"<section aria-label='Verdict'><p class='sentence'>{escape(compare_sentence(found))}</p>"
@@ -123,6 +122,14 @@ def _longest_of(values: Floats, each: int) -> Floats:
 
 def _label(x: float, y: float, text: str, kind: str) -> str:
     return f"<text class='{kind}' x='{x:.1f}' y='{y:.1f}'>{escape(text)}</text>"
+
+
+def _short(found: Comparison) -> str:
+    if found.link is not None and found.link.place >= 0:
+        return f"{rank_name(found.loops[found.link.place])} is behind a slow network"
+    if found.link is not None:
+        return "the network between them is slow"
+    return f"{rank_name(found.loops[found.longest])} is slowest" if found.is_slow else "none is slower"
 
 
 def _more(found: Comparison, head: str, rows: Sequence[More]) -> str:

@@ -230,6 +230,25 @@ def test_with_too_many_the_oldest_are_dropped(closed_port: int, serve: Any, tmp_
     assert [body[:1] for body in server.bodies()] == [b"C", b"D", b"E"]
 
 
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """With room for three bodies of 20 KB."""
+    if os.geteuid() or subprocess.run(["mount", "-t", "tmpfs", "-o", "size=72k", "tmpfs", tmp_path]).returncode:
+        pytest.skip("no root, or no mounts")
+    yield tmp_path
+    subprocess.run(["umount", "--lazy", tmp_path], check=True)
+
+
+def test_what_a_full_disk_has_no_room_for_is_counted(closed_port: int, serve: Any, small_disk: Path) -> None:
+    child = Child(small_disk / "spool", closed_port, limit_bytes=1_000_000, end_s=1.0)
+    child.put(*[bytes([65 + number]) * 20_000 for number in range(6)])
+    found = child.end()
+    assert found["taken"] == 6 == found["left"] + found["dropped"] and 0 < found["left"] < 6
+    server = serve(200)
+    assert Child(small_disk / "spool", server.port, limit_bytes=1_000_000).end()["sent"] == found["left"]
+    assert all(body in [bytes([65 + number]) * 20_000 for number in range(6)] for body in server.bodies())
+
+
 def test_a_server_that_drips_has_an_end(serve: Any, tmp_path: Path) -> None:
     server = serve(200, drips=True)
     child = Child(tmp_path / "spool", server.port, attempt_s=1.0, end_s=1.0)

@@ -278,6 +278,23 @@ def test_the_name_of_a_thread(name: str, given: str, shown: str) -> None:
     assert thread.shown_name(RecordedProcess(name="worker of all")) == shown
 
 
+@pytest.mark.parametrize(
+    ("name", "words", "given", "own"),
+    [
+        ("gunicorn: worke", ["gunicorn: worker [app:app]"], "", "gunicorn: worker [app:app]"),
+        ("gunicorn: worke", ["gunicorn: worker [app:app]", "", ""], "", "gunicorn: worker [app:app]"),
+        ("gunicorn: worke", ["gunicorn: worker [app:app]"], "ForkPoolWorker-1", "ForkPoolWorker-1"),
+        ("uvicorn", ["/v/bin/uvicorn", "app:app"], "", ""),
+        ("a_long_name_of_", ["a_long_name_of_a_program", "--option"], "", ""),
+        ("worker", ["worker"], "", ""),
+        ("gunicorn: worke", [], "", ""),
+        ("gunicorn: worke", ["gunicorn: worker " + "x" * 100], "", "gunicorn: worker " + "x" * 63),
+    ],
+)
+def test_what_a_program_calls_its_process(name: str, words: list[str], given: str, own: str) -> None:
+    assert RecordedProcess(name=name, command_line=words, given_name=given).own_name == own
+
+
 def test_calls_of_all_chunks_share_their_names() -> None:
     chunks = small().chunks()
     more = array([row(CALL_DTYPE, thread=1, function=1, count=5)], CALL_DTYPE)

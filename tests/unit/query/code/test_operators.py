@@ -63,6 +63,9 @@ NAMES = [
     (native("scipy_cblas_dgemm64_", BLAS), "blas dgemm"),
     (native("dgemm_kernel_SKYLAKEX", BLAS), "blas dgemm"),
     (native("scipy_dgesdd_64_", BLAS), "lapack dgesdd"),
+    (native("xsf::gammaln(double)", f"{LIBRARIES}/scipy/special/_special_ufuncs.so"), "scipy.special.gammaln"),
+    (native("xsf_expi", f"{LIBRARIES}/scipy/special/_ufuncs.so"), "scipy.special.expi"),
+    (python("_cs_matrix._matmul_vector", f"{LIBRARIES}/scipy/sparse/_compressed.py", 9), "scipy.sparse.matmul"),
     (python("DataFrame.groupby", f"{LIBRARIES}/pandas/core/frame.py", 3), "pandas DataFrame.groupby"),
     (native("xla::cpu::SortThunk::Execute(xla::cpu::Thunk::ExecuteParams const&)", JAX), "xla::Sort"),
     (

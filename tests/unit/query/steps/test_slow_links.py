@@ -9,6 +9,7 @@ import pytest
 
 from bpfprof.model.profile import Link
 from bpfprof.render.ranks import compare_sentence, render_compare_json
+from bpfprof.render.ranks_page import render_ranks_page
 from tests.unit.query.steps.test_ranks import INFO, MS, Ranks, compared
 
 FAST, SLOW = 60_000, 40 * MS
@@ -60,6 +61,8 @@ def test_of_two_ranks_the_one_elsewhere(apart: set[int], name: str | None) -> No
     verdict = json.loads(render_compare_json(found, [], []))["verdict"]
     assert verdict["slowest"] == name and verdict["cause"]["state"] == "network"
     assert ("between rank 0 and rank 1" in verdict["sentence"]) == (name is None)
+    title = f"{name} is behind a slow network" if name else "the network between them is slow"
+    assert f"<title>2 ranks: {title} - " in render_ranks_page(found, [], [])
 
 
 @pytest.mark.parametrize(
