@@ -10,7 +10,6 @@ os.environ["OPENBLAS_NUM_THREADS"] = "1"
 
 import json
 import select
-import sys
 import time
 
 import numpy as np
