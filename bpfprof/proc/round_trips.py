@@ -18,6 +18,7 @@ _PIDFD_GETFD = 438  # asm-generic/unistd.h: the same on all architectures
 # minutes (net.ipv4.tcp_min_rtt_wlen). tcpi_rtt is also that of a program which had to wait for its CPU.
 _BYTES, _BYTES_AT, _LEAST, _LEAST_AT, _INFO_BYTES = struct.Struct("=QQ"), 120, struct.Struct("=I"), 148, 152
 _MOST_PROCESSES, _MOST_DESCRIPTORS, _MOST_LINKS = 64, 1024, 64
+_MOST_KEPT = 1024  # processes that were looked at
 _EVERY_S, _REST = 2.0, 200  # the second times what a look took: they cost at most 0.5% of a CPU
 _FAMILIES = (socket.AF_INET, socket.AF_INET6)
 
@@ -41,7 +42,7 @@ class RoundTrips:
             return
         own = network_namespace(Pid(os.getpid()))
         for pid in islice(pids, _MOST_PROCESSES):
-            if links := links_of(pid):
+            if (links := links_of(pid)) and (str(pid) in self.found or len(self.found) < _MOST_KEPT):
                 self.found[str(pid)], self.is_apart[str(pid)] = links, network_namespace(pid) not in (own, 0)
         end_s = time.monotonic()
         self._next_s = end_s + max(_EVERY_S, _REST * (end_s - begin_s))
