@@ -15,6 +15,7 @@ from bpfprof.render.labels import printable
 
 Sides = tuple[Sequence[Steps], Sequence[Steps]]
 _NEARLY_ALL, _MOST = 0.9, 0.5
+_MANY = 1000  # percent: from so many on it is said how many times
 
 
 def render_step_table(changes: Mapping[str, Change], sides: Sides, quality: Sequence[str]) -> str:
@@ -72,7 +73,7 @@ def _line(name: str, change: Change) -> str:
     percent = change.percent(change.difference)
     mark = "*" if abs(change.difference) > 2 * change.error else " "
     difference = f"{'+' if change.difference >= 0 else '-'}{_text(abs(change.difference))}{mark}"
-    told = "new" if math.isinf(percent) else f"{percent:+.1f}%"
+    told = "new" if math.isinf(percent) else f"{percent:+.1f}%" if percent < _MANY else f"x{1 + percent / 100:.0f}"
     figures = (
         f"{_text(change.before):>11} {_text(change.after):>11} {difference:>12} {_text(change.error):>11} {told:>8}"
     )

@@ -8,8 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from bpfprof.model.frames import Frame
-from bpfprof.query.answer.late_rank import limit_text, says
+from bpfprof.query.answer.late_rank import limit_text, link_sentence, says
 from bpfprof.query.code.functions import function_name
 from bpfprof.query.steps.phases import COMMUNICATION
 from bpfprof.query.steps.rank_differences import Cause, Comparison, More
@@ -34,7 +33,7 @@ def compare_sentence(found: Comparison) -> str:
     """The slowest, why, and what the others wait for it."""
     own = [each.mean_own_ns for each in found.parts]
     if found.link is not None:
-        return _link_sentence(found, found.link)
+        return printable(link_sentence(found, found.link, _text))
     if found.cause is None:
         low, high = _text(min(own)), _text(max(own))
         told = f"of each second {low} to {high} are" if found.by_second else f"a step takes each {low} to {high} of"
@@ -52,19 +51,6 @@ def compare_sentence(found: Comparison) -> str:
     return f"{name} is slowest: {told}; {_why(found.cause, found.loops[found.longest])}. {waited}."
 
 
-def _link_sentence(found: Comparison, link: SlowLink) -> str:
-    a_step = "of each second" if found.by_second else "a step"
-    names = [printable(each.name) for each in found.loops]
-    if link.place < 0:
-        told = f"The network between {' and '.join(names)} is slow: a round trip takes {_text(link.ns)}"
-    else:
-        subject = printable(found.loops[link.place].subject)
-        told = f"{subject} is behind a slow network: a round trip takes {_text(link.ns)}"
-        told += f", between others {_text(link.others_ns)}" if link.others_ns else ""
-    where = f", most in {_function_text(link.function)}" if link.function is not None else ""
-    return f"{told}; each waits {_text(link.wait_ns)} {a_step} in communication{where}."
-
-
 def _why(cause: Cause, loop: RankLoop) -> str:
     phase = "outside of the known phases" if cause.phase.phase == "other" else f"in {printable(cause.phase.phase)}"
     more = _text(cause.state.more_ns)
@@ -80,10 +66,9 @@ def _why(cause: Cause, loop: RankLoop) -> str:
 
 def place_text(each: More) -> str:
     """The function and where it is."""
-    return "code that is not known" if each.function is None else _function_text(each.function)
-
-
-def _function_text(frame: Frame) -> str:
+    frame = each.function
+    if frame is None:
+        return "code that is not known"
     file = f" ({printable(file_text(frame))})" if frame.file else ""
     return f"{printable(function_name(frame))}{file}"
 

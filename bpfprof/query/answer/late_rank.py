@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from bpfprof.model.frames import Frame
@@ -9,6 +10,7 @@ from bpfprof.model.profile import Profile
 from bpfprof.query.answer.percent import percent
 from bpfprof.query.steps.rank_differences import Cause, Comparison, compare, is_stopped
 from bpfprof.query.steps.ranks import CPU_COLLECTION, CPU_NATIVE, CPU_PYTHON, READY, RankLoop, rank_loops
+from bpfprof.query.steps.slow_links import SlowLink
 from bpfprof.query.steps.steps import StepsWanted
 from bpfprof.query.threads.cpu_throttles import group_text
 from bpfprof.query.work.places import place_text
@@ -35,9 +37,18 @@ def late_facts(profile: Profile, loops: tuple[int, ...]) -> tuple[dict[str, Any]
     if len({profile.threads[thread].pid for thread in loops}) < 2:
         return {}, -1
     found = _compared(profile)
-    if found is None or found.cause is None:
+    if found is None:
         return {}, -1
     step_ns = found.parts[found.longest].mean_own_ns + found.parts[found.longest].mean_waits_ns
+    if found.link is not None:
+        facts = {
+            "late": link_sentence(found, found.link, _ms),
+            "late_bound": "net",
+            "late_part": found.link.wait_ns / max(step_ns, 1.0),
+        }
+        return facts, _place(profile, found.link.function) if found.link.function is not None else -1
+    if found.cause is None:
+        return {}, -1
     late_part = found.excess_ns / max(step_ns, 1.0)
     if late_part < _LATE:
         return {}, -1
@@ -53,6 +64,19 @@ def late_facts(profile: Profile, loops: tuple[int, ...]) -> tuple[dict[str, Any]
 def says(state: str, more: str) -> str:
     """What it does more of, and how much more."""
     return _SAYS.get(state, f"waits {{}} more ({state})").format(more)
+
+
+def link_sentence(found: Comparison, link: SlowLink, text: Callable[[float], str]) -> str:
+    """text: of a time, in nanoseconds."""
+    a_step = "of each second" if found.by_second else "a step"
+    if link.place < 0:
+        names = " and ".join(each.name for each in found.loops)
+        told = f"The network between {names} is slow: a round trip takes {text(link.ns)}"
+    else:
+        told = f"{found.loops[link.place].subject} is behind a slow network: a round trip takes {text(link.ns)}"
+        told += f", between others {text(link.others_ns)}" if link.others_ns else ""
+    where = f", most in {place_text(link.function)}" if link.function is not None else ""
+    return f"{told}; each waits {text(link.wait_ns)} {a_step} in communication{where}."
 
 
 def limit_text(loop: RankLoop, state: str) -> str:

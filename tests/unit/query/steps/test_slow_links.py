@@ -8,6 +8,8 @@ from dataclasses import replace
 import pytest
 
 from bpfprof.model.profile import Link
+from bpfprof.query.answer.verdict import verdict_of
+from bpfprof.query.work.table import work_of
 from bpfprof.render.ranks import compare_sentence, render_compare_json
 from bpfprof.render.ranks_page import render_ranks_page
 from tests.unit.query.steps.test_ranks import INFO, MS, Ranks, compared
@@ -87,6 +89,16 @@ def test_a_connection_for_something_else_does_not_count() -> None:
     ranks.made.info = replace(info, links={**info.links, 101: more})
     found = compared(ranks.made.build()).link
     assert found is not None and found.place == 1
+
+
+def test_the_verdict_of_one_recording_of_them_says_so() -> None:
+    profile = of((FAST, SLOW), (SLOW, SLOW), (FAST, SLOW)).made.build()
+    found = verdict_of(profile, work_of(profile))
+    assert found.bound == "net" and found.where is not None and (found.where.name, found.where.line) == ("train", 14)
+    assert found.sentence.startswith(
+        "Rank 1 is behind a slow network: a round trip takes 40.0 ms, between others 0.1 ms;"
+    )
+    assert found.share == pytest.approx(0.65, abs=0.05)
 
 
 def test_a_rank_that_is_late_is_named_before_its_network() -> None:
