@@ -212,7 +212,7 @@ class CpuThrottle:
 
 
 @dataclass(frozen=True)
-class Link:
+class Connection:
     """A TCP connection: its other end, how long the shortest round trip took, and what it carried."""
 
     other_end: str
@@ -250,8 +250,8 @@ class RecordingInfo:
     listens: dict[int, bool] = field(default_factory=dict)  # pid -> whether it has a socket that listens, where known
     cpu_limits: dict[int, float] = field(default_factory=dict)  # pid -> CPUs that it may use at a time, where known
     cpu_throttles: dict[int, CpuThrottle] = field(default_factory=dict)  # pid -> the limit that stopped it most
-    links: dict[int, tuple[Link, ...]] = field(default_factory=dict)  # pid -> those of a rank
-    links_apart: frozenset[int] = frozenset()  # pids of ranks whose network namespace is another than bpfprof's
+    connections: dict[int, tuple[Connection, ...]] = field(default_factory=dict)  # pid -> those of a rank
+    in_other_network: frozenset[int] = frozenset()  # pids of ranks whose network namespace is another than bpfprof's
     unread: dict[str, tuple[str, ...]] = field(default_factory=dict)  # why not -> processes that run Python unread
     # Path of each file whose calls were counted, to how many of its functions were; None: they were not to be.
     call_libraries: dict[str, int] | None = None

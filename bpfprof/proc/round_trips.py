@@ -17,7 +17,7 @@ _PIDFD_GETFD = 438  # asm-generic/unistd.h: the same on all architectures
 # struct tcp_info, <linux/tcp.h>: tcpi_bytes_acked and tcpi_bytes_received, and tcpi_min_rtt (since Linux 4.6) of some
 # minutes (net.ipv4.tcp_min_rtt_wlen). tcpi_rtt is also that of a program which had to wait for its CPU.
 _BYTES, _BYTES_AT, _LEAST, _LEAST_AT, _INFO_BYTES = struct.Struct("=QQ"), 120, struct.Struct("=I"), 148, 152
-_MOST_PROCESSES, _MOST_DESCRIPTORS, _MOST_LINKS = 64, 1024, 64
+_MOST_PROCESSES, _MOST_DESCRIPTORS, _MOST_CONNECTIONS = 64, 1024, 64
 _MOST_KEPT = 1024  # processes that were looked at
 _EVERY_S, _REST = 2.0, 200  # the second times what a look took: they cost at most 0.5% of a CPU
 _FAMILIES = (socket.AF_INET, socket.AF_INET6)
@@ -42,13 +42,13 @@ class RoundTrips:
             return
         own = network_namespace(Pid(os.getpid()))
         for pid in islice(pids, _MOST_PROCESSES):
-            if (links := links_of(pid)) and (str(pid) in self.found or len(self.found) < _MOST_KEPT):
-                self.found[str(pid)], self.is_apart[str(pid)] = links, network_namespace(pid) not in (own, 0)
+            if (connections := connections_of(pid)) and (str(pid) in self.found or len(self.found) < _MOST_KEPT):
+                self.found[str(pid)], self.is_apart[str(pid)] = connections, network_namespace(pid) not in (own, 0)
         end_s = time.monotonic()
         self._next_s = end_s + max(_EVERY_S, _REST * (end_s - begin_s))
 
 
-def links_of(pid: Pid) -> dict[str, list[int]]:
+def connections_of(pid: Pid) -> dict[str, list[int]]:
     """The other end of each TCP connection of a process -> [least microseconds of a round trip, bytes].
 
     Nothing where that may not be asked, or the process is gone. Its sockets are asked by copies of its descriptors,
@@ -62,10 +62,10 @@ def links_of(pid: Pid) -> dict[str, list[int]]:
     try:
         for name in names:
             if _is_socket(pid, name):
-                found |= _link(process, int(name))
+                found |= _connection(process, int(name))
     finally:
         os.close(process)
-    return dict(sorted(found.items(), key=lambda item: -item[1][1])[:_MOST_LINKS])
+    return dict(sorted(found.items(), key=lambda item: -item[1][1])[:_MOST_CONNECTIONS])
 
 
 def _is_socket(pid: Pid, name: str) -> bool:
@@ -75,7 +75,7 @@ def _is_socket(pid: Pid, name: str) -> bool:
         return False
 
 
-def _link(process: int, number: int) -> dict[str, list[int]]:
+def _connection(process: int, number: int) -> dict[str, list[int]]:
     """Of one socket, if it is of TCP and connected."""
     copy = ctypes.CDLL(None).syscall(_PIDFD_GETFD, process, number, 0)
     if copy < 0:

@@ -10,7 +10,7 @@ import numpy as np
 
 from bpfprof.account.spans import SpanSource
 from bpfprof.cpython.layout import FREE_THREADED
-from bpfprof.model.profile import CpuThrottle, Link, Quality, RecordingInfo
+from bpfprof.model.profile import Connection, CpuThrottle, Quality, RecordingInfo
 from bpfprof.model.spans import ThreadState
 from bpfprof.model.statuses import Status
 from bpfprof.recording.contents import Recording
@@ -54,8 +54,10 @@ def recording_info(recording: Recording, duration_ns: int) -> RecordingInfo:
         listens=dict(_by_pid(recording.end.get("listens", {}))),
         cpu_limits={pid: percent / 100 for pid, percent in _by_pid(recording.end.get("cpu_limits", {})) if percent},
         cpu_throttles=_cpu_throttles(recording),
-        links=_links(recording),
-        links_apart=frozenset(pid for pid, is_apart in _by_pid(recording.end.get("namespaces_apart", {})) if is_apart),
+        connections=_connections(recording),
+        in_other_network=frozenset(
+            pid for pid, is_apart in _by_pid(recording.end.get("namespaces_apart", {})) if is_apart
+        ),
         unread=_unread(recording),
         call_libraries=recording.end.get("call_libraries", {}) if start.get("counts_calls") else None,
     )
@@ -75,9 +77,9 @@ def _cpu_throttles(recording: Recording) -> dict[int, CpuThrottle]:
     return found
 
 
-def _links(recording: Recording) -> dict[int, tuple[Link, ...]]:
+def _connections(recording: Recording) -> dict[int, tuple[Connection, ...]]:
     return {
-        pid: tuple(Link(end, 1000 * row[0], row[1]) for end, row in rows.items() if len(row) == 2)
+        pid: tuple(Connection(end, 1000 * row[0], row[1]) for end, row in rows.items() if len(row) == 2)
         for pid, rows in _by_pid(recording.end.get("round_trips", {}))
     }
 

@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from bpfprof.query.answer.late_rank import limit_text, link_sentence, says
+from bpfprof.query.answer.late_rank import limit_text, network_sentence, says
 from bpfprof.query.code.functions import function_name
 from bpfprof.query.steps.phases import COMMUNICATION
 from bpfprof.query.steps.rank_differences import Cause, Comparison, More
 from bpfprof.query.steps.ranks import RankLoop
-from bpfprof.query.steps.slow_links import SlowLink
+from bpfprof.query.steps.slow_network import SlowNetwork
 from bpfprof.query.work.places import file_text
 from bpfprof.render.columns import COLUMNS, duration_text, shortened, wrapped
 from bpfprof.render.header import counted
@@ -32,8 +32,8 @@ def rank_name(loop: RankLoop) -> str:
 def compare_sentence(found: Comparison) -> str:
     """The slowest, why, and what the others wait for it."""
     own = [each.mean_own_ns for each in found.parts]
-    if found.link is not None:
-        return printable(link_sentence(found, found.link, _text))
+    if found.network is not None:
+        return printable(network_sentence(found, found.network, _text))
     if found.cause is None:
         low, high = _text(min(own)), _text(max(own))
         told = f"of each second {low} to {high} are" if found.by_second else f"a step takes each {low} to {high} of"
@@ -134,15 +134,15 @@ def _more_line(each: More) -> str:
 def render_compare_json(found: Comparison, notes: Sequence[str], quality: Sequence[str]) -> str:
     """Times in seconds."""
     cause, slowest = found.cause, found.longest if found.is_slow else -1
-    if found.link is not None:
-        slowest = found.link.place
+    if found.network is not None:
+        slowest = found.network.place
     verdict = {
         "sentence": compare_sentence(found),
         "slowest": rank_name(found.loops[slowest]) if slowest >= 0 else None,
         "more_s": _seconds(found.excess_ns),
         "error_s": _seconds(found.error_ns) if np.isfinite(found.error_ns) else None,
         "others_wait_s": _seconds(found.others_wait_ns),
-        "cause": _cause(cause) if cause else _link_cause(found.link) if found.link else None,
+        "cause": _cause(cause) if cause else _network_cause(found.network) if found.network else None,
     }
     document = {
         "verdict": verdict,
@@ -170,14 +170,14 @@ def _cause(cause: Cause) -> dict[str, Any]:
     }
 
 
-def _link_cause(link: SlowLink) -> dict[str, Any]:
-    row = _json(More(COMMUNICATION, "network", link.function, link.wait_ns, 0.0))
+def _network_cause(network: SlowNetwork) -> dict[str, Any]:
+    row = _json(More(COMMUNICATION, "network", network.function, network.wait_ns, 0.0))
     return {
         **{name: row[name] for name in ("phase", "state", "function", "file", "line")},
         **dict.fromkeys(_MORE_KEYS, row["more_s"]),
         "ended_by": None,
-        "round_trip_s": _seconds(link.ns),
-        "others_round_trip_s": _seconds(link.others_ns) if link.others_ns else None,
+        "round_trip_s": _seconds(network.ns),
+        "others_round_trip_s": _seconds(network.others_ns) if network.others_ns else None,
     }
 
 

@@ -125,9 +125,9 @@ def _label(x: float, y: float, text: str, kind: str) -> str:
 
 
 def _short(found: Comparison) -> str:
-    if found.link is not None and found.link.place >= 0:
-        return f"{rank_name(found.loops[found.link.place])} is behind a slow network"
-    if found.link is not None:
+    if found.network is not None and found.network.place >= 0:
+        return f"{rank_name(found.loops[found.network.place])} is behind a slow network"
+    if found.network is not None:
         return "the network between them is slow"
     return f"{rank_name(found.loops[found.longest])} is slowest" if found.is_slow else "none is slower"
 

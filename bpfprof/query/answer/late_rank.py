@@ -10,7 +10,7 @@ from bpfprof.model.profile import Profile
 from bpfprof.query.answer.percent import percent
 from bpfprof.query.steps.rank_differences import Cause, Comparison, compare, is_stopped
 from bpfprof.query.steps.ranks import CPU_COLLECTION, CPU_NATIVE, CPU_PYTHON, READY, RankLoop, rank_loops
-from bpfprof.query.steps.slow_links import SlowLink
+from bpfprof.query.steps.slow_network import SlowNetwork
 from bpfprof.query.steps.steps import StepsWanted
 from bpfprof.query.threads.cpu_throttles import group_text
 from bpfprof.query.work.places import place_text
@@ -40,13 +40,13 @@ def late_facts(profile: Profile, loops: tuple[int, ...]) -> tuple[dict[str, Any]
     if found is None:
         return {}, -1
     step_ns = found.parts[found.longest].mean_own_ns + found.parts[found.longest].mean_waits_ns
-    if found.link is not None:
+    if found.network is not None:
         facts = {
-            "late": link_sentence(found, found.link, _ms),
+            "late": network_sentence(found, found.network, _ms),
             "late_bound": "net",
-            "late_part": found.link.wait_ns / max(step_ns, 1.0),
+            "late_part": found.network.wait_ns / max(step_ns, 1.0),
         }
-        return facts, _place(profile, found.link.function) if found.link.function is not None else -1
+        return facts, _place(profile, found.network.function) if found.network.function is not None else -1
     if found.cause is None:
         return {}, -1
     late_part = found.excess_ns / max(step_ns, 1.0)
@@ -66,17 +66,17 @@ def says(state: str, more: str) -> str:
     return _SAYS.get(state, f"waits {{}} more ({state})").format(more)
 
 
-def link_sentence(found: Comparison, link: SlowLink, text: Callable[[float], str]) -> str:
+def network_sentence(found: Comparison, network: SlowNetwork, text: Callable[[float], str]) -> str:
     """text: of a time, in nanoseconds."""
     a_step = "of each second" if found.by_second else "a step"
-    if link.place < 0:
+    if network.place < 0:
         names = " and ".join(each.name for each in found.loops)
-        told = f"The network between {names} is slow: a round trip takes {text(link.ns)}"
+        told = f"The network between {names} is slow: a round trip takes {text(network.ns)}"
     else:
-        told = f"{found.loops[link.place].subject} is behind a slow network: a round trip takes {text(link.ns)}"
-        told += f", between others {text(link.others_ns)}" if link.others_ns else ""
-    where = f", most in {place_text(link.function)}" if link.function is not None else ""
-    return f"{told}; each waits {text(link.wait_ns)} {a_step} in communication{where}."
+        told = f"{found.loops[network.place].subject} is behind a slow network: a round trip takes {text(network.ns)}"
+        told += f", between others {text(network.others_ns)}" if network.others_ns else ""
+    where = f", most in {place_text(network.function)}" if network.function is not None else ""
+    return f"{told}; each waits {text(network.wait_ns)} {a_step} in communication{where}."
 
 
 def limit_text(loop: RankLoop, state: str) -> str:

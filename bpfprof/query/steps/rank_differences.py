@@ -17,7 +17,7 @@ from bpfprof.query.code.stack_frames import Bools
 from bpfprof.query.steps.phases import COMMUNICATION, OTHER
 from bpfprof.query.steps.pieces import Pieces, cut_spans
 from bpfprof.query.steps.ranks import CPU_NATIVE, CPU_PYTHON, ON_CPU, READY, UNKNOWN, RankLoop
-from bpfprof.query.steps.slow_links import SlowLink, slow_link
+from bpfprof.query.steps.slow_network import SlowNetwork, slow_network
 from bpfprof.query.steps.steps import LOOP, Floats
 
 _TOGETHER, _LEAST_BEGINS = 0.7, 3  # of the begins of steps are about those of all other ranks
@@ -110,7 +110,7 @@ class Comparison:
     waited_in: str
     phases: tuple[More, ...]
     activities: tuple[More, ...]
-    link: SlowLink | None  # for which all of them wait
+    network: SlowNetwork | None  # for which all of them wait
 
     @property
     def others(self) -> list[Parts]:
@@ -174,7 +174,7 @@ def compare(loops: Sequence[RankLoop]) -> Comparison:
         _waited_in([each for place, each in enumerate(zip(loops, waits, parts)) if place != longest]),
         tuple(differences[0]),
         tuple(differences[2]),
-        slow_link(loops, [each.mean_waits_ns for each in parts], step_ns) if cause is None else None,
+        slow_network(loops, [each.mean_waits_ns for each in parts], step_ns) if cause is None else None,
     )
 
 

@@ -7,7 +7,7 @@ import numpy as np
 from bpfprof import array_types as npt
 from bpfprof.dataclass import dataclass
 from bpfprof.model.frames import Frame
-from bpfprof.model.profile import CpuThrottle, Link, Profile, ThreadTime
+from bpfprof.model.profile import Connection, CpuThrottle, Profile, ThreadTime
 from bpfprof.model.spans import ThreadState
 from bpfprof.model.states import reason_text
 from bpfprof.query.code.functions import Ints
@@ -44,7 +44,7 @@ class RankLoop:
     zero_ns: when the recording began, on the host's CLOCK_MONOTONIC; unix_ns: what is to be added
     to that for the time of day. For each span of its thread: start_ns and end_ns of it; what, a place in activities;
     ended_by, a place in enders, -1: not known, or no wait. enders: (pid, 0 of what is no thread; name).
-    throttle: what the CPU limit of its control group did, None: it stopped nothing. links: its TCP connections.
+    throttle: what the CPU limit of its control group did, None: it stopped nothing. connections: its TCP connections.
     is_apart: its network namespace is another than bpfprof's.
     """
 
@@ -61,7 +61,7 @@ class RankLoop:
     ended_by: Ints
     enders: tuple[tuple[int, str], ...]
     throttle: CpuThrottle | None
-    links: tuple[Link, ...] = ()
+    connections: tuple[Connection, ...] = ()
     is_apart: bool = False
 
     @property
@@ -178,8 +178,8 @@ def _loop(profile: Profile, recording: str, steps: Steps, stack_frames: StackFra
         ended_by,
         enders,
         profile.info.cpu_throttles.get(pid),
-        profile.info.links.get(pid, ()),
-        pid in profile.info.links_apart,
+        profile.info.connections.get(pid, ()),
+        pid in profile.info.in_other_network,
     )
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from bpfprof.model.ids import Pid
-from bpfprof.proc.round_trips import RoundTrips, links_of
+from bpfprof.proc.round_trips import RoundTrips, connections_of
 
 CARRIED = 100_000
 CHILD = f"""
@@ -62,10 +62,10 @@ def test_connections_of_another_process(child: tuple[subprocess.Popen[str], list
 def test_a_process_that_is_gone(tmp_path: Path) -> None:
     with subprocess.Popen([sys.executable, "-c", ""]) as process:
         process.wait()
-    assert not links_of(Pid(process.pid))
+    assert not connections_of(Pid(process.pid))
 
 
 def test_sockets_that_are_no_connections() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listens, socket.socket(type=socket.SOCK_DGRAM) as sends:
         sends.connect(listens.getsockname())
-        assert listens.getsockname()[1] not in {int(end.rpartition(":")[2]) for end in links_of(Pid(os.getpid()))}
+        assert listens.getsockname()[1] not in {int(end.rpartition(":")[2]) for end in connections_of(Pid(os.getpid()))}

@@ -17,7 +17,7 @@ _CARRIES = 0.1  # of the bytes of the connection with most: one that carries les
 
 
 @dataclass(frozen=True)
-class SlowLink:
+class SlowNetwork:
     """place: in the loops of the rank all of whose connections are slow, -1: of two ranks it is the network between.
 
     ns, others_ns: of the shortest round trip on its connections and on the best of those of the others, 0: there are no
@@ -31,7 +31,7 @@ class SlowLink:
     function: Frame | None
 
 
-def slow_link(loops: Sequence[RankLoop], waits_ns: Sequence[float], step_ns: float) -> SlowLink | None:
+def slow_network(loops: Sequence[RankLoop], waits_ns: Sequence[float], step_ns: float) -> SlowNetwork | None:
     """waits_ns: how long each waits for the others in a step. None: that is little, or no network is known to be slow.
 
     Both ends of a slow connection see it, so the rank is the one that has no others. Of two ranks it is the one that is
@@ -48,13 +48,13 @@ def slow_link(loops: Sequence[RankLoop], waits_ns: Sequence[float], step_ns: flo
         apart = [number for number, each in enumerate(loops) if each.is_apart]
         place, others_ns = apart[0] if len(apart) == 1 else -1, 0
     wait_ns = float(np.mean(waits_ns))
-    return SlowLink(place, max(best), others_ns, wait_ns, _where(loops[max(place, 0)]))
+    return SlowNetwork(place, max(best), others_ns, wait_ns, _where(loops[max(place, 0)]))
 
 
 def _round_trip_ns(loop: RankLoop) -> int:
     """On the best of its connections that carry much; 0: none is known."""
-    most = max((each.bytes for each in loop.links), default=0)
-    return min((each.ns for each in loop.links if each.bytes >= _CARRIES * most), default=0)
+    most = max((each.bytes for each in loop.connections), default=0)
+    return min((each.ns for each in loop.connections if each.bytes >= _CARRIES * most), default=0)
 
 
 def _where(loop: RankLoop) -> Frame | None:

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from bpfprof.model.profile import Link
+from bpfprof.model.profile import Connection
 from bpfprof.query.answer.verdict import verdict_of
 from bpfprof.query.work.table import work_of
 from bpfprof.render.ranks import compare_sentence, render_compare_json
@@ -18,14 +18,14 @@ FAST, SLOW = 60_000, 40 * MS
 WAIT_MS = 60  # in communication, of a step of 100
 
 
-def links(*ns: int) -> tuple[Link, ...]:
-    return tuple(Link(f"10.0.0.{number}:2000", each, 1 << 20) for number, each in enumerate(ns))
+def carrying(*ns: int) -> tuple[Connection, ...]:
+    return tuple(Connection(f"10.0.0.{number}:2000", each, 1 << 20) for number, each in enumerate(ns))
 
 
 def of(*connections: tuple[int, ...], apart: frozenset[int] = frozenset(), takes_ms: int = 40 + WAIT_MS) -> Ranks:
     ranks = Ranks(len(connections))
-    by_pid = {100 + rank: links(*each) for rank, each in enumerate(connections)}
-    ranks.made.info = replace(INFO, links=by_pid, links_apart=apart)
+    by_pid = {100 + rank: carrying(*each) for rank, each in enumerate(connections)}
+    ranks.made.info = replace(INFO, connections=by_pid, in_other_network=apart)
     for _ in range(10):
         ranks.step({}, takes_ms=takes_ms)
     return ranks
@@ -41,9 +41,9 @@ def of(*connections: tuple[int, ...], apart: frozenset[int] = frozenset(), takes
 )
 def test_the_rank_that_has_no_other_connections(connections: list[tuple[int, ...]]) -> None:
     found = compared(of(*connections).made.build())
-    assert found.cause is None and found.link is not None and found.link.place == 1
-    assert (found.link.ns, found.link.others_ns) == (connections[1][0], FAST)
-    assert found.link.wait_ns == pytest.approx((WAIT_MS + 5) * MS)
+    assert found.cause is None and found.network is not None and found.network.place == 1
+    assert (found.network.ns, found.network.others_ns) == (connections[1][0], FAST)
+    assert found.network.wait_ns == pytest.approx((WAIT_MS + 5) * MS)
     sentence = compare_sentence(found)
     assert (
         sentence.startswith("Rank 1 is behind a slow network: a round trip takes ")
@@ -79,15 +79,15 @@ def test_of_two_ranks_the_one_elsewhere(apart: set[int], name: str | None) -> No
 )
 def test_networks_that_are_no_answer(ranks: Ranks) -> None:
     found = compared(ranks.made.build())
-    assert found.link is None and "No rank is slower" in compare_sentence(found)
+    assert found.network is None and "No rank is slower" in compare_sentence(found)
 
 
 def test_a_connection_for_something_else_does_not_count() -> None:
     ranks = of((FAST,), (SLOW,), (FAST,))
     info = ranks.made.info
-    more = (*info.links[101], Link("127.0.0.1:29500", FAST // 10, 1000))
-    ranks.made.info = replace(info, links={**info.links, 101: more})
-    found = compared(ranks.made.build()).link
+    more = (*info.connections[101], Connection("127.0.0.1:29500", FAST // 10, 1000))
+    ranks.made.info = replace(info, connections={**info.connections, 101: more})
+    found = compared(ranks.made.build()).network
     assert found is not None and found.place == 1
 
 
@@ -106,4 +106,4 @@ def test_a_rank_that_is_late_is_named_before_its_network() -> None:
     for _ in range(20):
         ranks.step({1: "sleep"})
     found = compared(ranks.made.build())
-    assert found.link is None and found.cause is not None and found.cause.state.state == "sleep"
+    assert found.network is None and found.cause is not None and found.cause.state.state == "sleep"
