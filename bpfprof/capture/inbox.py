@@ -26,6 +26,7 @@ _PID = struct.Struct("<I")
 _STACK_PID_AT = STACK_DTYPE.fields["tgid"][1]  # type: ignore[index]
 _FORK, _EXEC, _ASK = _URGENT = [abi.EventKind[f"BP_EVENT_{name}"] for name in ("FORK", "EXEC", "ASK")]
 _EXIT = abi.EventKind["BP_EVENT_EXIT"]
+_FILLING = 0.25  # of a buffer
 _IS_URGENT = np.isin(np.arange(256), _URGENT)  # by kind
 
 
@@ -70,6 +71,11 @@ class Inbox:
         """The threads of what came since the last birth."""
         events, self._plain = one_after_another(EVENT_DTYPE, self._plain), []
         self._held.append((events, look_up(events["tid"], self._processes.threads.index_of, -1)))
+
+    @property
+    def is_filling(self) -> bool:
+        """Whether a drain should not wait: `take()` takes events only."""
+        return max(self._stacks.fullness, self._copies.fullness) > _FILLING
 
     def drain(self) -> Batch:
         """All that came since the last call."""

@@ -42,9 +42,13 @@ class _Looks:
 
 
 class Naming:
-    """`looks` are by the process's index in the recording. on_renamed: called with one that calls itself otherwise."""
+    """`looks` are by the process's index in the recording. on_renamed: called with one that calls itself otherwise.
+
+    every_s: between looks at a process none of whose threads is new.
+    """
 
     def __init__(self, threads: Threads, on_renamed: Callable[[Process], None]) -> None:
+        self.every_s = _EVERY_S
         self._threads, self._on_renamed = threads, on_renamed
         self._looks: dict[int, _Looks] = {}
 
@@ -81,7 +85,7 @@ class Naming:
                 if was_found or not looks.names.is_found:
                     begun_s = max(looks.earliest_s, now_s - self._rest_s(_AHEAD_S))
                     looks.earliest_s = begun_s + self._rest_s(threads_s - begin_s)
-                looks.pause_s = _EVERY_S if are_named else min(2 * looks.pause_s, _EVERY_S)
+                looks.pause_s = self.every_s if are_named else min(2 * looks.pause_s, self.every_s)
                 looks.due_s = max(looks.earliest_s, now_s + looks.pause_s)
                 if at_once or looks.modules_s <= now_s:
                     self._look_at_modules(process, looks.names, at_once)

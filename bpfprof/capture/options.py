@@ -31,3 +31,4 @@ class CaptureOptions:
     min_block_us: int = 100  # shorter waits are added up and have no stack
     max_switches: int = 500  # about so many waits a second and thread have stacks; 0: all
     async_rate_hz: int = 10  # how often asyncio tasks are looked at; 0: never
+    takes_marks: bool = True  # of bpfprof.marks

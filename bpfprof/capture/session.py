@@ -17,6 +17,7 @@ from bpfprof.capture.ending import Limit, after_asked, until
 from bpfprof.capture.inbox import Batch, Inbox
 from bpfprof.capture.lock_looks import LooksWhileItGoesOn, look_at_waits
 from bpfprof.capture.marks import Marks
+from bpfprof.capture.pace import Pace
 from bpfprof.capture.problems import problems_of
 from bpfprof.capture.process import State
 from bpfprof.capture.row_writer import RowWriter
@@ -43,20 +44,12 @@ from bpfprof.proc.text import without_controls
 from bpfprof.recording.tables import End
 from bpfprof.recording.writer import Sink
 
-# How often the buffers are drained: they hold two seconds of 50,000 switches a second. Sooner where something new must
-# be read from the target while it is still there.
-_TICK_S, _SOON_TICK_S, _STARTING_TICK_S = 0.25, 0.05, 0.02
-_PART_TICKS, _PART_TICK_S = 4, 1.0  # of a part, where they are looked at while it goes on; the longest one
 _STACK_KEYS = [name for name in THREAD_DTYPE.names or () if name.endswith("stack")]
 _COMM = np.dtype(f"S{abi.CONSTANTS['BP_COMM_BYTES']}")
-# Times what a drain took, of targets and of all: programs that begin make it cost 20% of a CPU at most, or 5%.
-_DRAIN_REST, _DRAIN_REST_OF_ALL = 5, 20
-_MANY_EVENTS, _SLEEPERS_TOGETHER = 20_000, 10  # of a drain; processes
-_TOTALS_EVERY_S = 2.0
+_SLEEPERS_TOGETHER = 10  # processes
 # When a recording ends: what is under way, what is left to look at, that and to name; more where no signal ends it.
 _UNDER_WAY_S, _LOOKS_END_S, _END_S, _LONGER_S = 0.3, 0.5, 0.9, 1.5
 _WAITED_NS = 50_000_000  # less, when it ends, is not worth a look
-_LOOKS_EVERY_S, _LOOKS_REST = 1.0, 50  # the second times what looks took: they cost at most 2% of a CPU
 _NOT_COPIED, _NOT_TOLD = int(abi.Status["BP_CODE_NOT_COPIED"]), int(abi.Status["BP_SWITCH_NOT_TOLD"])
 _EXEC, _EXIT = abi.EventKind["BP_EVENT_EXEC"], abi.EventKind["BP_EVENT_EXIT"]
 
@@ -75,11 +68,11 @@ class Progress:
 class Session:
     """A recording under way: `begin()`, `run()`, `finish()`.
 
-    part_s: a part of it ends each so many seconds, for a sink that is looked at while it grows; 0: none does.
+    part_s, is_quiet: see Pace.
     """
 
-    def __init__(self, watch: Watch, sink: Sink, part_s: float = 0.0) -> None:
-        self.part_s = part_s
+    def __init__(self, watch: Watch, sink: Sink, part_s: float = 0.0, is_quiet: bool = False) -> None:
+        self.pace = Pace(watch.options.watches_all, part_s, is_quiet)
         self.progress = Progress()
         self._watch = watch
         self._cpu_before_s = watch.own_cpu_s()
@@ -87,6 +80,7 @@ class Session:
         self._sink = sink
         self._tables = watch.kernel.tables
         self._processes = watch.processes
+        self._processes.naming.every_s *= self.pace.seldom
         self._inbox = Inbox(self._tables, watch.mapping_events, self._processes)
         symbol_bytes = (watch.options.table_memory_mb << 20) // 4
         self._namer = Namer(watch.code, watch.options.native_lines, symbol_bytes) if watch.code else None
@@ -104,9 +98,7 @@ class Session:
         self._memory_limits = MemoryLimits()
         self._cpu_limits, self._round_trips = CpuLimits(), RoundTrips()
         self._limit = Limit(lambda: False)  # of what a drain looks at
-        self._is_urgent = True  # the next drain should be soon
         self._turns = Turns()
-        self._drained_s = self._drain_cost_s = self._next_totals_s = self._next_looks_s = 0.0
         self._unseen_waits = 0  # of processes, when it ended
         self._looks = LooksWhileItGoesOn(self._processes, self._threads, self._cpu_limits, sink)
 
@@ -143,18 +135,18 @@ class Session:
     def run(self, on_tick: Callable[[Progress], None], stop: StopRequest) -> None:
         """Drains until the duration is over, the targets have ended, or a stop is requested.
 
-        on_tick: called after each drain, and where those are rare each quarter of a second: keys wait for it.
+        on_tick: called after each drain, and where those are rare as often as the pace says: keys wait for it.
 
         A launched command has ended with the last process that is followed: as a daemon it goes on in another.
         """
         ended, ticked_s = False, 0.0
         while not ended and not self._is_over(stop):
-            next_s = min(self._drained_s + self._tick_s(), self._deadline_s)
-            wake_s = min(next_s, self._async.due_s, time.monotonic() + _TICK_S)
+            next_s = min(self.pace.due_s(self._processes.is_one_starting), self._deadline_s)
+            wake_s = min(next_s, self._async.due_s, time.monotonic() + self.pace.wake_s)
             ended = self._watch.targets.all_ended(max(0.0, wake_s - time.monotonic()))
             if not ended:
                 self._turns.rest(wake_s)
-            drains = ended or time.monotonic() >= next_s
+            drains = ended or time.monotonic() >= next_s or self._inbox.is_filling
             if drains:
                 self._drain()
             elif self._must_drain():
@@ -165,9 +157,10 @@ class Session:
                 begin_s = time.monotonic()
                 with self._turns.one():
                     is_theirs = self._inbox.take()
+                self.pace.wake(is_theirs)
                 if not is_theirs:
                     self._watch.targets.rest(time.monotonic() - begin_s)
-            if drains or time.monotonic() >= ticked_s + _TICK_S:
+            if drains or time.monotonic() >= ticked_s + self.pace.wake_s:
                 on_tick(self.progress)
                 ticked_s = time.monotonic()
             self._watch.probe_libraries()
@@ -187,7 +180,7 @@ class Session:
         is_over, is_all_over = (until(begin_s + most_s + more_s, stop) for most_s in (_LOOKS_END_S, _END_S))
         cut_before = self._limit.cut_count
         self._limit_drains(is_all_over)
-        self._next_totals_s = float("inf")  # the last ones follow, of the last moment
+        self.pace.no_more_totals()
         for _ in self._last_looks(is_over):
             self._drain()  # what is new must be looked at while it is there
         usage, end_ns = tasks.used_since(self._used, self._processes.by_pid), self._watch.stop()  # of the same time
@@ -195,7 +188,7 @@ class Session:
         self._drain()
         self._marks.close()
         last = self._threads.read()
-        self._rows.write_totals(end_ns, *last, is_end=not self.part_s, ends_part=self.part_s > 0)
+        self._rows.write_totals(end_ns, *last, is_end=not self.pace.part_s, ends_part=self.pace.part_s > 0)
         if self._watch.calls is not None:
             self._watch.calls.finish(end_ns, *last, self._processes.threads.index_of, self._sink)
         if self._namer is not None:
@@ -233,7 +226,7 @@ class Session:
         """Yields after each, as they take long together."""
         with is_over.look():
             self._processes.refresh_names(is_over)
-        self._next_looks_s = 0.0
+        self.pace.look_now()
         with is_over.look():
             self._look_at_sleepers(is_over)
         yield
@@ -260,26 +253,18 @@ class Session:
         """Whether something was born whose code must be read while it is there; of a whole machine that is too much."""
         return not self._watch.options.watches_all and self._tables.fds["events"] in self._watch.targets.woken_by
 
-    def _tick_s(self) -> float:
-        tick_s = _SOON_TICK_S if self._is_urgent else _TICK_S
-        tick_s = _STARTING_TICK_S if self._processes.is_one_starting else tick_s
-        tick_s = max(tick_s, min(self.part_s / _PART_TICKS, _PART_TICK_S)) if tick_s == _TICK_S else tick_s
-        rest = _DRAIN_REST_OF_ALL if self._watch.options.watches_all else _DRAIN_REST
-        return min(max(tick_s, rest * self._drain_cost_s), max(tick_s, _TICK_S))
-
     def _drain_when_due(self) -> None:
-        if time.monotonic() >= self._drained_s + _SOON_TICK_S:
+        if self.pace.is_soon():
             with reads_until(lambda: False):  # what was taken out of the buffers must be written, whatever is over
                 self._drain()
 
     def _drain(self) -> None:
         begin_s = time.thread_time()
         totals = None
-        if time.monotonic() >= self._next_totals_s:  # read first, so that all waits that are in them are here after it
+        if self.pace.totals_due():  # read first, so that all waits that are in them are here after it
             totals = time.monotonic_ns(), *self._threads.read()
         batch = self._inbox.drain()
-        self._drained_s = time.monotonic()
-        self._is_urgent = len(batch.events) > _MANY_EVENTS
+        self.pace.taken(len(batch.events))
         if self._watch.code is not None:
             self._processes.remapped(dict.fromkeys(self._watch.code.take_wanting(), ()))
         self._processes.follow_time()
@@ -292,34 +277,35 @@ class Session:
         self._cpu_limits.note(self._python_pids())
         self._round_trips.look(pid for pid, process in self._processes.by_pid.items() if process.rank)
         self._write_tables()
-        self._marks.take(list(self._processes.by_pid.values()), self._sink)
+        if self._watch.options.takes_marks:
+            self._marks.take(list(self._processes.by_pid.values()), self._sink)
         if self._watch.code is not None:
             self._stacks.drop_replaced(batch.events, self._watch.code.replaced)
             self._watch.code.forget_replaced()
         later = np.zeros(len(batch.events), np.bool_)
-        if totals is not None and self.part_s:
+        if totals is not None and self.pace.part_s:
             later = self._rows.is_of_next_part(batch.events, *totals)
         self._write_events(batch, ~later)
         if totals is not None:
             with self._limit.look():
                 self._sleeps.look_at_unsampled(self._processes.by_pid, *totals, self._limit)
-            if self.part_s:
+            if self.pace.part_s:
                 with self._limit.look():
                     self._looks.take(totals[0], totals[2])
-            self._rows.write_totals(*totals, ends_part=self.part_s > 0)
+            self._rows.write_totals(*totals, ends_part=self.pace.part_s > 0)
             if self._watch.calls is not None:
                 self._watch.calls.write_when_due(*totals, self._processes.threads.index_of, self._sink)
             records = totals[2]
             self._stacks.forget_old(lambda: np.concatenate([records[name].ravel() for name in _STACK_KEYS]))
             if later.any():
                 self._write_events(batch, later)
-            self._next_totals_s = time.monotonic() + (self.part_s or _TOTALS_EVERY_S)
+            self.pace.totals_read()
             if self._namer is not None:
                 self._namer.ask()
                 self._namer.code.memory.note_used(self._namer.natives.take_used_files())
             self.progress.lost_count = self._lost_of(self._counters())
         self._update_progress()
-        self._drain_cost_s = time.thread_time() - begin_s
+        self.pace.cost(time.thread_time() - begin_s)
 
     def _add_stacks(self, batch: Batch) -> None:
         self._stacks.take_copies(batch.copies, self._processes.codes_of)
@@ -341,15 +327,14 @@ class Session:
         """At those of processes that are known since lately, or some of whose stacks lack what may be known by now."""
         for process in self._processes.take_newly_known():
             self._sleeps.look_at(process, is_over=is_over)
-        begin_s = time.monotonic()
-        if begin_s < self._next_looks_s:
+        if not self.pace.looks_due():
             return
+        begin_s = time.monotonic()
         for pid in self._stacks.take_unfinished_pids():
             unfinished = self._processes.by_pid.get(Pid(pid))
             if unfinished is not None and unfinished.state is not State.KERNEL_THREAD:
                 self._sleeps.look_at(unfinished, is_over=is_over)
-        end_s = time.monotonic()
-        self._next_looks_s = end_s + max(_LOOKS_EVERY_S, _LOOKS_REST * (end_s - begin_s))
+        self.pace.looked(begin_s)
 
     def _write_events(self, batch: Batch, chosen: npt.NDArray[np.bool_]) -> None:
         events = picked(batch.events, chosen)
@@ -369,7 +354,7 @@ class Session:
         self._processes.write_new(self._sink)
         if self._namer is not None:
             self._namer.write_new(self._sink)
-        self._is_urgent |= self._stacks.write_new(self._sink)
+        self.pace.hurry(self._stacks.write_new(self._sink))
         self._async.table.write_new(self._sink)
 
     def _write_start(self) -> None:

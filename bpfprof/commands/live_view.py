@@ -93,8 +93,8 @@ class LiveView:
             self._used.append((time.monotonic(), progress.own_cpu_s, progress.own_cpu_s - self._views_s))
             self._views_s += cost_s
             if self.options.on_screen and not self.options.is_asked:
-                self._session.part_s = self._part_s(cost_s)
-            self._next_s = time.monotonic() + self._session.part_s
+                self._session.pace.part_s = self._part_s(cost_s)
+            self._next_s = time.monotonic() + self._session.pace.part_s
         if self._screen is None:
             shown = self._data.shown(False)
             if has_new and shown is not None and shown.moment.duration_ns >= 5e8 * self.options.every_s:

@@ -54,7 +54,7 @@ def _push(started: Started, asked: CaptureOptions, url: str, every_s: float) -> 
             import bpfprof.push.otlp  # noqa: F401
         except ImportError as error:
             raise UnsupportedError("OTLP needs opentelemetry-proto", "pip install 'bpfprof[push]'") from error
-    asked = replace(asked, async_rate_hz=0)
+    asked = replace(asked, async_rate_hz=0, takes_marks=False)  # the profiles have none of them
     check_host()
     kernel = started.kernel
     try:
@@ -81,7 +81,7 @@ def _run(watch: Watch, outbox: Outbox, every_s: float, started: Started, where: 
     from bpfprof.recording.part import GrowingRecording
 
     growing = GrowingRecording()
-    session = Session(watch, growing, part_s=every_s)
+    session = Session(watch, growing, part_s=every_s, is_quiet=True)
     parts = PushedParts(growing, outbox, every_s)
     session.begin(started.stop)
     for note in watch.notes():

@@ -39,6 +39,11 @@ class RingBuffer:
         consumer, producer = int(self._consumer[0]), int(self._producer[0])
         return consumer, consumer & (self._size_bytes - 1), producer - consumer
 
+    @property
+    def fullness(self) -> float:
+        """The part of it that waits to be drained."""
+        return self._pending()[2] / self._size_bytes
+
     def drain_fixed(self, dtype: np.dtype[np.void]) -> npt.NDArray[np.void]:
         """Takes all finished records, which must all be of `dtype`, as one array."""
         consumer, start, pending = self._pending()

@@ -120,6 +120,20 @@ class Recording:
         self._rows.pop(name, None)
         setattr(self, name, read_only(np.zeros(0, dtype)))
 
+    def give_up_frames(self, gone: npt.NDArray[np.bool_]) -> None:
+        """Of these stacks, which stay as stacks of no frames; arrays that were handed out stay."""
+        stacks = self.stacks.copy()
+        python, native = stacks["python_count"], stacks["native_count"] + stacks["kernel_count"].astype(np.int64)
+        frames = {
+            "python_frames": self.python_frames[: python.sum()][np.repeat(~gone, python)],
+            "native_frames": self.native_frames[: native.sum()][np.repeat(~gone, native)],
+        }
+        for name in ("python_count", "native_count", "kernel_count"):
+            stacks[name][gone] = 0
+        for name, rows in {"stacks": stacks, **frames}.items():
+            self.clear(name)
+            self._append(name, rows)
+
     def _rows_of(self, name: str) -> GrowingRows:
         return self._rows.setdefault(name, GrowingRows(getattr(self, name).dtype))
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import takewhile
 from typing import Any, cast
 
 import numpy as np
@@ -22,8 +21,9 @@ from bpfprof.model.grouping import group_numbers
 from bpfprof.model.rows import copied, one_after_another, picked
 from bpfprof.model.statuses import LastState
 from bpfprof.recording.contents import Recording
+from bpfprof.recording.forgetting import Forgetting
 from bpfprof.recording.renamed import split_renamed
-from bpfprof.recording.tables import End, RecordedThread, RecordedWaker
+from bpfprof.recording.tables import End
 
 Rows = npt.NDArray[np.void]
 Int64Array = npt.NDArray[np.int64]
@@ -36,9 +36,6 @@ PART_END = "part_end"
 # What comes after LOOKED of `lock_holders` and `last_waits` is in place of what was known before. LIMITS has the fields
 # of the end that are of CPU limits, as they are by now.
 LOOKED, LIMITS = "looked", "limits"
-
-_LATE_NS = 60_000_000_000  # after a thread ended: until then it may still get a name, or turn out to have ended a wait
-_FORGOTTEN_THREAD, _FORGOTTEN_WAKER = RecordedThread(), RecordedWaker()
 
 _TIMED = ("samples", "waits", "totals", "events")
 _KEPT = (*_TIMED, "short_waits")
@@ -121,9 +118,7 @@ class GrowingRecording:
         self._since_ns = 0
         self._before = np.zeros(0, _BORDER_DTYPE)
         self._open_sums = np.zeros(0, model.SHORT_DTYPE)
-        self._ended: dict[int, int] = {}  # threads that are not forgotten -> end of the part in which they ended
-        self._wakers_of: dict[int, list[int]] = {}  # thread -> its places among the wakers
-        self._waker_count = 0  # those that are in that
+        self._forgetting = Forgetting(self.tables)
 
     def write(
         self, kind: str, fields: dict[str, Any] | None = None, arrays: dict[str, npt.NDArray[Any]] | None = None
@@ -140,20 +135,9 @@ class GrowingRecording:
             self.tables.write(kind, fields, arrays)
 
     def forget(self, before_ns: int) -> None:
-        """Gives up the names of threads that had ended by then (CLOCK_MONOTONIC): no part that is kept has them.
-
-        A program that starts a thread for each request has millions of them in a day.
-        """
-        for number, waker in enumerate(self.tables.wakers[self._waker_count :], self._waker_count):
-            if waker.thread:
-                self._wakers_of.setdefault(waker.thread - 1, []).append(number)
-        self._waker_count = len(self.tables.wakers)
-        gone = [*takewhile(lambda ended: ended[1] + _LATE_NS <= before_ns, self._ended.items())]
-        for thread, _ in gone:
-            del self._ended[thread]
-            self.tables.threads[thread] = _FORGOTTEN_THREAD
-            for number in self._wakers_of.pop(thread, ()):
-                self.tables.wakers[number] = _FORGOTTEN_WAKER
+        """Gives up what is of threads and processes that had ended by then (CLOCK_MONOTONIC): no part that is kept has
+        them."""
+        self._forgetting.forget(before_ns)
 
     def take_parts(self) -> list[Part]:
         """Those that have ended since the last time."""
@@ -174,10 +158,9 @@ class GrowingRecording:
         self._parts.append(part)
         self._since_ns, self._open_sums = until_ns, open_sums.copy()
         self._before = _border(part)
-        for thread in rows["totals"]["thread"].tolist() if self._ended else ():
-            self._ended.pop(thread, None)  # it goes on after an execve, or is a zombie that is told to have ended again
+        self._forgetting.go_on(rows["totals"]["thread"])
         is_dead = rows["totals"]["state"] == LastState.DEAD
-        self._ended.update(dict.fromkeys(rows["totals"]["thread"][is_dead].tolist(), until_ns))
+        self._forgetting.end(rows["totals"]["thread"][is_dead], until_ns)
 
 
 def _border(part: Part) -> Rows:

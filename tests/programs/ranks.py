@@ -3,8 +3,9 @@
 The launcher starts COUNT processes with RANK in their environment, prints "ready" and their pids when they are under
 way, and ends with its stdin. Rank SLOW alone is slowed: by KIND `hog` (busy processes on the CPU that only it has),
 `data` (a slow data set), `collection` (a data set that collects garbage), `backward` (a hook that sleeps), `disk` (it
-writes through to the disk), `limit` (the control group whose folder is in LIMITED), `link` (LINK is
-what link.py prints: it is behind that link), or not (`none`).
+writes through to the disk), `limit` (the control group whose folder is in LIMITED), `link` (LINK is what link.py
+prints: it is behind that link), or not (`none`). Each writes a file times-RANK in the folder TIMES, if there is one:
+of each step seconds of CLOCK_MONOTONIC, as STEP has them.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 import gc
 import mmap
 import os
+import struct
 import subprocess
 import sys
 import tempfile
@@ -20,7 +22,8 @@ import time
 from lifetime import die_with_input, die_with_parent
 
 STEPS_BEFORE = 5
-HOGS = 4
+HOGS = 4  # for each rank that the slow one is compared with: those share a CPU
+STEP = struct.Struct("ddd")  # when it begins, when the rank comes to the collectives, when these are over
 BATCH = 8
 WRITTEN = 48 << 20
 KEPT = 200_000  # objects that a collection looks at
@@ -45,7 +48,7 @@ def launch(kind: str, count: int, slow: int) -> None:
     for it in ranks:
         assert it.stdout is not None and it.stdout.readline() == "ready\n"
     if kind == "hog":
-        for _ in range(HOGS):
+        for _ in range(HOGS * (count - 1)):
             if not os.fork():
                 die_with_parent()
                 os.sched_setaffinity(0, {cpu_of(slow, slow)})
@@ -123,15 +126,20 @@ def train(kind: str, count: int, slow: int, init: str) -> None:
     samples = Samples(0.004 * slowness if kind == "data" else 0, 2 * slowness if kind == "collection" else 0)
     batches = iter(DataLoader(samples, batch_size=BATCH))
     work = torch.ones(width, 64)
+    folder = os.environ.get("TIMES")
+    times = os.open(f"{folder}/times-{rank}" if folder else os.devnull, os.O_CREAT | os.O_WRONLY | os.O_TRUNC)
     for step in range(1 << 30):
+        begin_s = time.monotonic()
         if step == STEPS_BEFORE:
             print("ready", flush=True)
         batch = next(batches)
         optimizer.zero_grad()
         loss = model(work * batch.mean().float()).square().mean()
         loss.backward()
+        reached_s = time.monotonic()
         for parameter in model.parameters():
             dist.all_reduce(parameter.grad)
+        os.write(times, STEP.pack(begin_s, reached_s, time.monotonic()))
         optimizer.step()
         if kind == "disk":
             write_through(written, blocks, slowness)

@@ -1,4 +1,5 @@
-"""What `compare` says of ranks of torch.distributed of which one is slow: a line for each.
+"""What `compare` says of ranks of torch.distributed of which one is slow: a line for each, and by how much its clocks
+say that it is.
 
 python -m tests.slow_ranks [KIND[/COUNT[/apart]]...]; apart: a recording of each rank, else one of the launcher.
 """
@@ -9,6 +10,7 @@ import contextlib
 import json
 import os
 import shutil
+import struct
 import subprocess
 import sys
 import tempfile
@@ -17,10 +19,14 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from bpfprof.recording.reader import read_recording
 from tests import packages
 from tests.integration.recorded import PYTHON, bpfprof, program, recording, running
 from tests.oracles.limits import cpu_limit
 
+STEP = struct.Struct("ddd")  # of ranks.py
 RECORD_S, RATE_HZ, SLOW = 12, 499, 1
 PYTHON_VERSION = ".".join(map(str, sys.version_info[:2]))
 # Kind -> (phases, states, functions) that may be named; none of the first: no rank is slowest.
@@ -39,9 +45,9 @@ DEFAULT = [f"{kind}/{count}" for count in (2, 4) for kind in KNOWN if kind != "n
 LIMIT, DELAY_S = 0.2, 0.01  # of a CPU; of each packet
 
 
-def asked(kind: str, count: int, is_apart: bool, folder: Path) -> tuple[dict[str, Any], str]:
-    """(the JSON, the screen)"""
-    environment = {"PYTHONPATH": packages.site_packages(PYTHON_VERSION, "torch==2.13.0", "numpy")}
+def asked(kind: str, count: int, is_apart: bool, folder: Path) -> tuple[dict[str, Any], str, float]:
+    """(the JSON, the screen, by how many seconds a step the clocks say that the slow one is later)"""
+    environment = {"PYTHONPATH": packages.site_packages(PYTHON_VERSION, "torch==2.13.0", "numpy"), "TIMES": str(folder)}
     limits = ("-d", RECORD_S, "-r", RATE_HZ)
     paths = [folder / f"{kind}-{count}.bpfprof"]
     with ExitStack() as stack:
@@ -60,9 +66,22 @@ def asked(kind: str, count: int, is_apart: bool, folder: Path) -> tuple[dict[str
                 it.__exit__(None, None, None)
         else:
             bpfprof("record", "-p", target.pid, *limits, "-o", paths[0])
+    later_s = later_by_clocks(folder, count, paths[0])
     for path in paths if "KEEP" in os.environ else ():
         shutil.copy(path, os.environ["KEEP"])
-    return json.loads(bpfprof("compare", *paths, "-f", "json").stdout), bpfprof("compare", *paths).stdout
+    return json.loads(bpfprof("compare", *paths, "-f", "json").stdout), bpfprof("compare", *paths).stdout, later_s
+
+
+def later_by_clocks(folder: Path, count: int, path: Path) -> float:
+    """How long the others are all at the collectives of a step before the slow one is, while it was recorded."""
+    with path.open("rb") as file:
+        recording = read_recording(file)
+    begin_s, end_s = recording.start["start_ns"] / 1e9, recording.end["end_ns"] / 1e9
+    steps = [np.array(list(STEP.iter_unpack((folder / f"times-{rank}").read_bytes()))) for rank in range(count)]
+    reached_s = np.array([each[: min(map(len, steps)), 1] for each in steps])
+    recorded = (reached_s.min(axis=0) >= begin_s) & (reached_s.max(axis=0) <= end_s)
+    later_s = reached_s[SLOW] - np.delete(reached_s, SLOW, axis=0).max(axis=0)
+    return float(np.mean(later_s[recorded]))
 
 
 @contextlib.contextmanager
@@ -95,10 +114,12 @@ def main() -> None:
         os.chdir(name)
         for each in wanted:
             kind, count, *apart = each.split("/") if "/" in each else (each, "2")
-            found, screen = asked(kind, int(count), bool(apart), Path.cwd())
+            found, screen, later_s = asked(kind, int(count), bool(apart), Path.cwd())
             was_right = is_right(kind, found["verdict"])
             right += was_right
             print(f"{'ok   ' if was_right else 'WRONG'} {each:12} {found['verdict']['sentence']}", flush=True)
+            told_ms, known_ms = 1e3 * (found["verdict"]["more_s"] or 0), 1e3 * later_s
+            print(f"      {told_ms:.1f} ms later, {known_ms:.1f} by its clocks ({told_ms / known_ms - 1:+.1%})")
             if os.environ.get("SHOW"):
                 print(screen, flush=True)
     print(f"{right} of {len(wanted)} right")

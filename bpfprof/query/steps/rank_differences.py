@@ -14,23 +14,20 @@ from bpfprof.dataclass import dataclass
 from bpfprof.model.frames import Frame
 from bpfprof.query.code.functions import Ints
 from bpfprof.query.code.stack_frames import Bools
+from bpfprof.query.steps.arrivals import until_all_are_there
+from bpfprof.query.steps.common_steps import common_begins, slices
 from bpfprof.query.steps.phases import COMMUNICATION, OTHER
 from bpfprof.query.steps.pieces import Pieces, cut_spans
 from bpfprof.query.steps.ranks import CPU_NATIVE, CPU_PYTHON, ON_CPU, READY, UNKNOWN, RankLoop
 from bpfprof.query.steps.slow_network import SlowNetwork, slow_network
-from bpfprof.query.steps.steps import LOOP, Floats
+from bpfprof.query.steps.steps import Floats
 
-_TOGETHER, _LEAST_BEGINS = 0.7, 3  # of the begins of steps are about those of all other ranks
-_NEAR = 0.2  # of a step: so near are begins that are about the same
-_SEEN = 0.5  # of the begins of the one with most: a loop of which fewer were seen tells nothing by its begins
-_NEARLY_ALL = 0.9
 _MOST = 0.5
 _FOR_IT = 0.25  # of more time ready: with so much more CPU time it is for that
-_SECOND, _SLICE = 1e9, 0.5
+_SECOND = 1e9
 _AS_LONG = 0.03  # of a step: a rank is not slower by less
 _ERRORS = 3.0  # standard errors, nor by less
 _CPUS_DIFFER = 0.1  # of the own time of others: one that computes the same takes so much longer where its CPU is slower
-_SAME_BOOT_NS = 10_000_000_000  # by so much a clock may have been set between recordings
 
 
 @dataclass(frozen=True)
@@ -130,15 +127,17 @@ def compare(loops: Sequence[RankLoop]) -> Comparison:
 
     Loops that communicate, of which too few have steps, make as many of them in a time: they are compared by second.
     """
-    begins = _common_begins(loops)
+    begins = common_begins(loops)
     counted = [each for each in loops if len(each.steps) > 1]
-    times = _slices(loops) if begins is None and len(counted) < len(loops) else None
+    times = slices(loops) if begins is None and len(counted) < len(loops) else None
     loops = loops if begins or times else counted
     begins = begins or times
     if len(loops) < 2:
         raise ValueError("fewer than two loops have steps, or communicate, at one time")
     per_ns = float(np.diff(times[0][:2])[0]) / _SECOND if times else 1.0
     waits = [_is_wait_for(each, loops) for each in loops]
+    if begins:
+        loops, waits = until_all_are_there(loops, waits)
     parts = [
         _parts(each, is_wait, per_ns, *((begins[place][:-1], begins[place][1:]) if begins else ()))
         for place, (each, is_wait) in enumerate(zip(loops, waits))
@@ -204,93 +203,13 @@ def _parts(
     return Parts(begin_ns, own_ns / unit, waits_ns / unit, cut, unit)
 
 
-# --- steps
-
-
-def _common_begins(loops: Sequence[RankLoop]) -> list[Ints] | None:
-    """Since each recording began, when the steps do of the loop of which most were seen, and that after the last, while
-    all were recorded; None: the others do not step with it.
-
-    They do if most of the begins of each are about where one of its is; of one that was seen to begin few, or none, if
-    it communicates in nearly all its steps.
-    """
-    zeros = _zeros(loops)
-    best = int(np.argmax([len(each.steps) for each in loops]))
-    if len(loops[best].steps) < _LEAST_BEGINS:
-        return None
-    first = max(zero + int(each.start_ns[0]) for zero, each in zip(zeros, loops))
-    last = min(zero + int(each.end_ns[-1]) for zero, each in zip(zeros, loops))
-    begins = _begins(loops[best]) + zeros[best]
-    begins = begins[(begins >= first) & (begins <= last)]
-    if len(begins) < _LEAST_BEGINS:
-        return None
-    for place, (zero, each) in enumerate(zip(zeros, loops)):
-        own = _begins(each) + zero
-        own = own[(own >= first) & (own <= last)]
-        if place == best:
-            continue
-        is_seen = len(own) >= _SEEN * len(begins)
-        if not (_is_about_where(own, begins) if is_seen else _communicates(each, begins - zero)):
-            return None
-    return [begins - zero for zero in zeros]
-
-
-def _begins(loop: RankLoop) -> Ints:
-    """Of its steps, and of that after the last where it was seen to begin."""
-    after = loop.steps.end_ns[-1:] if loop.steps.how == LOOP else loop.steps.end_ns[:0]
-    return np.concatenate([loop.steps.begin_ns, after])
-
-
-def _slices(loops: Sequence[RankLoop]) -> list[Ints] | None:
-    """Since each recording began, borders of slices of the time of all; None: some do not communicate in most, or it is
-    short."""
-    zeros = _zeros(loops)
-    first = max(zero + int(each.start_ns[0]) for zero, each in zip(zeros, loops))
-    last = min(zero + int(each.end_ns[-1]) for zero, each in zip(zeros, loops))
-    count = int((last - first) // (_SECOND * _SLICE))
-    if count < _LEAST_BEGINS:
-        return None
-    borders = np.rint(np.linspace(first, last, count + 1)).astype(np.int64)
-    found = [borders - zero for zero in zeros]
-    return found if all(_communicates(each, of_it, _TOGETHER) for each, of_it in zip(loops, found)) else None
-
-
-def _is_about_where(own: Ints, begins: Ints) -> bool:
-    """Whether most of a loop's begins are as far from the nearest of the other's, before or after it."""
-    own = own[own < begins[-1]]
-    step = np.searchsorted(begins, own, side="right").clip(1) - 1
-    # On a circle: the end of a step is the begin of the next.
-    turn = np.exp(2j * np.pi * (own - begins[step]) / (begins[step + 1] - begins[step]))
-    middle = np.angle(turn.sum())
-    away = np.abs(np.angle(turn * np.exp(-1j * middle))) / (2 * np.pi)
-    return bool(len(own) and np.mean(away < _NEAR) >= _TOGETHER)
-
-
-def _communicates(loop: RankLoop, begins: Ints, part: float = _NEARLY_ALL) -> bool:
-    """Whether it does in so many of these steps."""
-    cut = cut_spans(loop.start_ns, loop.end_ns, begins[:-1], begins[1:])
-    is_it = np.array([activity.phase == COMMUNICATION for activity in loop.activities] or [False])[loop.what]
-    return len(np.unique(cut.step[is_it[cut.span]])) >= part * (len(begins) - 1)
-
-
-def _zeros(loops: Sequence[RankLoop]) -> list[int]:
-    """When each recording began: by CLOCK_MONOTONIC of one host, if all are of it, else by the time of day."""
-    offsets = [each.unix_ns for each in loops]
-    is_one_boot = len({each.host for each in loops}) == 1 and max(offsets) - min(offsets) < _SAME_BOOT_NS
-    return [each.zero_ns + (0 if is_one_boot else each.unix_ns) for each in loops]
-
-
-# --- times
-
-
 def _is_wait_for(loop: RankLoop, loops: Sequence[RankLoop]) -> Bools:
     """For each span whether it is a wait for another rank."""
     pids = {int(each.thread.pid) for each in loops if each.host == loop.host} - {int(loop.thread.pid)}
     states = (*ON_CPU, READY, UNKNOWN)
     is_wait = np.array([activity.state not in states for activity in loop.activities] or [False])[loop.what]
-    is_communication = np.array([activity.phase == COMMUNICATION for activity in loop.activities] or [False])[loop.what]
     by_rank = np.array([*(pid in pids for pid, _ in loop.enders), False])[loop.ended_by]
-    return np.asarray(is_wait & (is_communication | by_rank))
+    return np.asarray(is_wait & (loop.communicates | by_rank))
 
 
 def _waited_in(others: Sequence[tuple[RankLoop, Bools, Parts]]) -> str:

@@ -13,7 +13,7 @@ from bpfprof.model.states import reason_text
 from bpfprof.query.code.functions import Ints
 from bpfprof.query.code.stack_frames import Bools, StackFrames
 from bpfprof.query.steps.phases import BACKWARD, COMMUNICATION, FORWARD, OPTIMIZER, StackPhases, find_phases
-from bpfprof.query.steps.pieces import cut_spans
+from bpfprof.query.steps.pieces import cut_spans, cut_where, merged
 from bpfprof.query.steps.steps import Steps, StepsWanted, find_steps, phases_of_spans
 
 CPU_PYTHON, CPU_NATIVE, CPU_COLLECTION = "cpu python", "cpu native", "cpu garbage collection"
@@ -63,6 +63,11 @@ class RankLoop:
     throttle: CpuThrottle | None
     connections: tuple[Connection, ...] = ()
     is_apart: bool = False
+
+    @property
+    def communicates(self) -> Bools:
+        """Each span."""
+        return np.array([activity.phase == COMMUNICATION for activity in self.activities] or [False])[self.what]
 
     @property
     def name(self) -> str:
@@ -137,7 +142,7 @@ def _loop(profile: Profile, recording: str, steps: Steps, stack_frames: StackFra
     phase[_communicate(profile, steps.thread, spans, phases.of_stack == communicating)] = communicating
     ended_by = np.where(spans["state"] == ThreadState.OFF_CPU, spans["waker"].astype(np.int64) - 1, -1)
     communicates = (spans["state"] == ThreadState.OFF_CPU) & (phase == communicating)
-    span, start_ns, end_ns, is_starved = _cut_where(start_ns, end_ns, communicates, *_starved(profile, steps.thread))
+    span, start_ns, end_ns, is_starved = cut_where(start_ns, end_ns, communicates, *_starved(profile, steps.thread))
     phase, within, state, own, ended_by = (each[span] for each in (phase, within, state, own, ended_by))
     state[is_starved], ended_by[is_starved] = ThreadState.RUNQUEUE, -1
     keys, what = np.unique(np.stack([phase, state, own, within], axis=1), axis=0, return_inverse=True)
@@ -214,29 +219,5 @@ def _starved(profile: Profile, thread: int) -> tuple[Ints, Ints]:
     pid = profile.threads[thread].pid
     others = [place for place, it in enumerate(profile.threads) if it.pid == pid and place != thread]
     ready = profile.spans[(profile.spans["state"] == ThreadState.RUNQUEUE) & np.isin(profile.spans["thread"], others)]
-    ready = ready[np.argsort(ready["start_ns"], kind="stable")]
     start_ns = ready["start_ns"].astype(np.int64)
-    reached_ns = np.maximum.accumulate(start_ns + ready["duration_ns"])
-    first = np.flatnonzero(np.append(True, start_ns[1:] > reached_ns[:-1])[: len(start_ns)])
-    last = np.append(first[1:], len(start_ns))[: len(first)] - 1
-    return start_ns[first], reached_ns[last]
-
-
-def _cut_where(
-    start_ns: Ints, end_ns: Ints, chosen: Bools, begin_ns: Ints, until_ns: Ints
-) -> tuple[Ints, Ints, Ints, Bools]:
-    """Chosen spans cut at times: for each piece (place of its span, start and end, whether it is in these times)."""
-    place = np.flatnonzero(chosen)
-    if not len(place) or not len(begin_ns):
-        return np.arange(len(start_ns)), start_ns, end_ns, np.zeros(len(start_ns), np.bool_)
-    found = [(np.flatnonzero(~chosen), start_ns[~chosen], end_ns[~chosen], False)]
-    # Between these times, before the first and after the last, too.
-    between = np.append(np.int64(-1), until_ns), np.append(begin_ns, max(end_ns[-1], until_ns[-1]) + 1)
-    for (begins, ends), is_in in (((begin_ns, until_ns), True), (between, False)):
-        cut = cut_spans(start_ns[place], end_ns[place], begins, ends)
-        at = np.maximum(start_ns[place][cut.span], begins[cut.step])
-        found.append((place[cut.span], at, at + cut.ns, is_in))
-    span, start, end = (np.concatenate([each[column] for each in found]) for column in range(3))
-    is_in_them = np.repeat([each[3] for each in found], [len(each[0]) for each in found])
-    order = np.argsort(start, kind="stable")
-    return span[order], start[order], end[order], is_in_them[order]
+    return merged(start_ns, start_ns + ready["duration_ns"].astype(np.int64))

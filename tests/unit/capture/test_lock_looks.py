@@ -14,6 +14,7 @@ from bpfprof.abi.dtypes import THREAD_DTYPE
 from bpfprof.capture import lock_looks
 from bpfprof.capture.lock_looks import _Look, _of_the_gil, _with_knots, look_at_waits
 from bpfprof.capture.now import is_at_the_gil
+from bpfprof.capture.pace import Pace
 from bpfprof.capture.process import Process
 from bpfprof.capture.processes import Processes
 from bpfprof.capture.session import Session
@@ -99,7 +100,7 @@ def test_a_process_may_end_between_looks(ends: bool, monkeypatch: pytest.MonkeyP
 def test_a_drain_between_looks_is_not_cut_when_their_time_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
     """What it has taken out of the buffers would be lost."""
     session, read = Session.__new__(Session), bytearray(8)
-    session._drained_s = 0.0
+    session.pace = Pace(of_all=False)
     found: list[bytes | None] = []
     with ProcessMemory(Pid(os.getpid())) as memory:
         monkeypatch.setattr(Session, "_drain", lambda _: found.append(memory.read(id(read), 8)))

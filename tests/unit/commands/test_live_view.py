@@ -40,7 +40,7 @@ class Drawn:
 
 
 def session_of(part_s: float = 1.0) -> Any:
-    return SimpleNamespace(part_s=part_s, progress=Progress())
+    return SimpleNamespace(pace=SimpleNamespace(part_s=part_s), progress=Progress())
 
 
 def shown(screen: Any, session: Any, is_asked: bool = False) -> LiveView:
@@ -87,7 +87,7 @@ def test_a_view_that_costs_much_comes_less_often_unless_it_was_asked_for(
     monkeypatch.setattr(live_view, "_VIEW_PART", 1e-9)
     session = session_of()
     shown(Drawn(), session, is_asked)
-    assert session.part_s == part_s
+    assert session.pace.part_s == part_s
 
 
 @pytest.mark.parametrize(("rest_s", "part_s"), [(0.1, 5.0), (0.16, 0.07 / 0.009), (0.24, 10.0), (0.4, 10.0)])

@@ -165,7 +165,7 @@ def with_short_threads() -> GrowingRecording:
 
 def test_threads_that_ended_long_ago_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     """Which changes nothing of what is shown: a program that starts one for each request has millions of them."""
-    monkeypatch.setattr("bpfprof.recording.part._LATE_NS", PART_NS)
+    monkeypatch.setattr("bpfprof.recording.forgetting._LATE_NS", PART_NS)
     profiles, growing = [], [with_short_threads(), with_short_threads()]
     for forgets, of_it in enumerate(growing):
         spans = LiveSpans(of_it.tables)
@@ -182,6 +182,50 @@ def test_threads_that_ended_long_ago_are_forgotten(monkeypatch: pytest.MonkeyPat
     known = [bool(thread.tid) for thread in growing[1].tables.threads]
     assert known == [True, True, *[False] * 4, *[True] * 4]
     assert [bool(waker.name) for waker in growing[1].tables.wakers] == known[2:]
+
+
+def with_short_processes() -> GrowingRecording:
+    """A process that goes on, and in each part one of two threads, with a code object of its own, that ends."""
+    made = HandMade()
+    made.process(100)
+    stack = made.stack((made.code("f"), 0, 1))
+    first = Story.begin(made, 100)
+    for part in range(PARTS):
+        process = made.process(200 + part)
+        address = made.native(made.file("lib.so"), ("g", "", 0, 0))
+        own = made.stack((made.code(f"main_{part}", process=process), 0, 1), process=process, native=[address])
+        for number in range(2):
+            born_ns = START_NS + part * PART_NS + MS
+            of_it = Story.begin(made, 200 + part + 1000 * number, process=process, first_ns=born_ns)
+            of_it.run(10 * MS, (5 * MS, own)).block(10 * MS, stack=own).run(5 * MS).die()
+        first.run(10 * MS, (MS, stack)).block(20 * MS, stack=stack).run(20 * MS).total()
+    made.end = {"end_ns": START_NS + PARTS * PART_NS}
+    return grown((made.recording(), [0] * (PARTS + 1)))
+
+
+def test_processes_that_ended_long_ago_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With their code and their stacks; which changes nothing of what is shown."""
+    monkeypatch.setattr("bpfprof.recording.forgetting._LATE_NS", PART_NS)
+    monkeypatch.setattr("bpfprof.recording.forgetting._MORE", 0)
+    monkeypatch.setattr("bpfprof.recording.forgetting._LEAST_STACKS", 0)
+    profiles, growing = [], [with_short_processes(), with_short_processes()]
+    for forgets, of_it in enumerate(growing):
+        spans = LiveSpans(of_it.tables)
+        for part in of_it.take_parts():
+            spans.add(part, 3 * PART_NS)
+            if forgets:
+                of_it.forget(spans.since_ns)
+        profiles.append(spans.profile())
+    kept, forgotten = profiles
+    assert waits_of(kept) == waits_of(forgotten) and kept.frames == forgotten.frames
+    assert [it.on_cpu_ns for it in kept.threads] == [it.on_cpu_ns for it in forgotten.threads]
+    tables = growing[1].tables
+    known = [bool(process.pid) for process in tables.processes]
+    assert known == [True, *[False] * (len(known) - 5), *[True] * 4]
+    assert [bool(code.qualname) for code in tables.codes] == known
+    has_frames = [row["python_count"] > 0 and row["native_count"] == (row["process"] > 0) for row in tables.stacks]
+    assert has_frames == known
+    assert len(tables.python_frames) == sum(known) and len(tables.native_frames) == sum(known) - 1
 
 
 @pytest.mark.parametrize("seed", range(5))

@@ -117,6 +117,45 @@ def test_the_slow_one_and_what_it_does_more_of(
     )
 
 
+@pytest.mark.parametrize("state", [ON_CPU, RUNQUEUE])
+def test_what_is_done_in_communication_until_all_are_there_is_a_wait(state: int) -> None:
+    """It asks again and again, or wants a CPU that the others have."""
+    ranks = Ranks(3)
+    for _ in range(10):
+        for thread in ranks.threads:
+            is_slow = thread == ranks.threads[1]
+            ranks.run(thread, 15, train(12), MODULE)
+            if is_slow:
+                ranks.made.spend(thread, OFF_CPU, SLOW_MS * MS, [train(13), TENSOR, HOOK, wait("sleep")])
+            else:
+                ranks.made.spend(
+                    thread, state, SLOW_MS * MS, [train(14), REDUCE, *([NO_CPU] if state == RUNQUEUE else [])]
+                )
+            ranks.made.spend(thread, OFF_CPU, 10 * MS, [train(14), REDUCE, wait("poll")])
+            ranks.run(thread, 5, train(15), SGD)
+    found = compared(ranks.made.build())
+    assert found.is_slow and found.loops[found.longest].rank == 1 and found.excess_ns == SLOW_MS * MS
+    assert found.others_wait_ns == SLOW_MS * MS
+
+
+def test_who_leaves_communication_later_was_there() -> None:
+    """The others have gone on meanwhile, and come to the next collective before it."""
+    ranks = Ranks(3)
+    slow = ranks.threads[1]
+    ranks.run(slow, SLOW_MS, train(10))
+    for _ in range(10):
+        for thread in ranks.threads:
+            ranks.run(thread, 35, train(12), MODULE)
+            ranks.made.spend(thread, OFF_CPU, (5 + SLOW_MS * (thread != slow)) * MS, [train(14), REDUCE, wait("poll")])
+            if thread == slow:
+                ranks.made.spend(thread, RUNQUEUE, SLOW_MS * MS, [train(14), REDUCE, NO_CPU])
+            ranks.run(thread, 5, train(15), SGD)
+    found = compared(ranks.made.build())
+    assert found.is_slow and found.loops[found.longest].rank == 1 and found.cause is not None
+    assert found.excess_ns == pytest.approx(SLOW_MS * MS, rel=0.05)
+    assert (found.cause.state.phase, found.cause.state.state) == ("communication", READY)
+
+
 def test_ranks_that_are_alike() -> None:
     ranks = Ranks(3)
     for _ in range(10):

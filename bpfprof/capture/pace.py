@@ -1,0 +1,87 @@
+"""How often the buffers are drained, and what is looked at in turns: as often as what came asks for."""
+
+from __future__ import annotations
+
+import time
+
+# How often the buffers are drained: they hold two seconds of 50,000 switches a second. Sooner where something new must
+# be read from the target while it is still there.
+_TICK_S, _SOON_TICK_S, _STARTING_TICK_S = 0.25, 0.05, 0.02
+_PART_TICKS, _PART_TICK_S = 4, 1.0  # of a part, where they are looked at while it goes on; the longest one
+# Where nobody looks at it meanwhile: between two looks at how full they are; between two drains if nothing was born.
+_WAKE_S, _QUIET_TICK_S = 1.0, 5.0
+# Times what a drain took, of targets and of all: programs that begin make it cost 20% of a CPU at most, or 5%.
+_DRAIN_REST, _DRAIN_REST_OF_ALL = 5, 20
+_MANY_EVENTS = 20_000  # of a drain
+_TOTALS_EVERY_S = 2.0
+_LOOKS_EVERY_S, _LOOKS_REST = 1.0, 50  # the second times what looks took: they cost at most 2% of a CPU
+_SELDOM = 10  # times as seldom, where nobody looks at it meanwhile
+
+
+class Pace:
+    """Of one recording. All times are time.monotonic() in seconds.
+
+    part_s: a part of it ends each so many seconds, for a sink that is looked at while it grows; 0: none does.
+    is_quiet: nobody looks before a part has ended, and what it costs matters more than when it comes.
+    """
+
+    def __init__(self, of_all: bool, part_s: float = 0.0, is_quiet: bool = False) -> None:
+        self.part_s = part_s
+        self.wake_s = _WAKE_S if is_quiet else _TICK_S
+        self.seldom = _SELDOM if is_quiet else 1  # how many times as seldom all is looked at that is not new
+        self.drained_s = 0.0
+        self._rest, self._is_quiet = _DRAIN_REST_OF_ALL if of_all else _DRAIN_REST, is_quiet
+        self._is_urgent = True  # the next drain should be soon
+        self._cost_s = self._next_totals_s = self._next_looks_s = 0.0
+        self._has_news = True
+
+    def wake(self, is_news: bool) -> None:
+        """The loop has looked; is_news: something was born, or has mapped a file."""
+        self._has_news |= is_news
+
+    def due_s(self, is_one_starting: bool) -> float:
+        """When the next drain is; is_one_starting: a Python is seen that is not ready yet."""
+        tick_s = _STARTING_TICK_S if is_one_starting else _SOON_TICK_S if self._is_urgent else _TICK_S
+        if tick_s == _TICK_S and self.part_s:
+            longest_s = _QUIET_TICK_S if self._is_quiet and not self._has_news else _PART_TICK_S
+            tick_s = max(tick_s, min(self.part_s / _PART_TICKS, longest_s))
+        return self.drained_s + min(max(tick_s, self._rest * self._cost_s), max(tick_s, _TICK_S))
+
+    def taken(self, event_count: int) -> None:
+        """A drain has taken so many out of the buffers."""
+        self.drained_s, self._is_urgent, self._has_news = time.monotonic(), event_count > _MANY_EVENTS, False
+
+    def hurry(self, is_urgent: bool) -> None:
+        """Something new must be read while it is there."""
+        self._is_urgent |= is_urgent
+
+    def cost(self, cpu_s: float) -> None:
+        """Of the last drain."""
+        self._cost_s = cpu_s
+
+    def is_soon(self) -> bool:
+        """Whether a drain is due even while the last looks are under way."""
+        return time.monotonic() >= self.drained_s + _SOON_TICK_S
+
+    # --- totals of all threads, and looks at stacks that lacked something
+
+    def totals_due(self) -> bool:
+        return time.monotonic() >= self._next_totals_s
+
+    def totals_read(self) -> None:
+        self._next_totals_s = time.monotonic() + (self.part_s or _TOTALS_EVERY_S)
+
+    def no_more_totals(self) -> None:
+        """The last ones follow, of the last moment."""
+        self._next_totals_s = float("inf")
+
+    def looks_due(self) -> bool:
+        return time.monotonic() >= self._next_looks_s
+
+    def look_now(self) -> None:
+        self._next_looks_s = 0.0
+
+    def looked(self, begin_s: float) -> None:
+        """They began then, and have ended now."""
+        end_s = time.monotonic()
+        self._next_looks_s = end_s + self.seldom * max(_LOOKS_EVERY_S, _LOOKS_REST * (end_s - begin_s))

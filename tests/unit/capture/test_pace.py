@@ -1,0 +1,83 @@
+"""How often a drain is due, and what is looked at in turns."""
+
+from __future__ import annotations
+
+import pytest
+
+from bpfprof.capture import pace
+from bpfprof.capture.pace import Pace
+
+
+@pytest.fixture(autouse=True)
+def now_s(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    now = [1000.0]
+    monkeypatch.setattr(pace.time, "monotonic", lambda: now[0])
+    return now
+
+
+def drained(made: Pace, event_count: int = 10) -> Pace:
+    """After the first drain, which took next to nothing."""
+    made.taken(event_count)
+    made.cost(0.0)
+    return made
+
+
+@pytest.mark.parametrize(
+    ("made", "after_s"),
+    [
+        (Pace(of_all=False), 0.25),
+        (Pace(of_all=False, part_s=60.0), 1.0),
+        (Pace(of_all=False, part_s=2.0), 0.5),
+        (Pace(of_all=True, part_s=60.0, is_quiet=True), 5.0),
+        (Pace(of_all=True, part_s=4.0, is_quiet=True), 1.0),
+    ],
+)
+def test_a_drain_is_due_after(made: Pace, after_s: float) -> None:
+    assert drained(made).due_s(is_one_starting=False) == pytest.approx(1000.0 + after_s)
+
+
+def test_what_is_new_is_drained_sooner() -> None:
+    made = drained(Pace(of_all=True, part_s=60.0, is_quiet=True))
+    made.wake(is_news=False)
+    assert made.due_s(is_one_starting=False) == 1005.0
+    made.wake(is_news=True)
+    assert made.due_s(is_one_starting=False) == 1001.0  # something was born
+    assert drained(made).due_s(is_one_starting=False) == 1005.0  # it was looked at
+    made.hurry(True)
+    assert made.due_s(is_one_starting=False) == 1000.05
+    assert made.due_s(is_one_starting=True) == 1000.02
+
+
+def test_many_events_are_drained_soon() -> None:
+    assert drained(Pace(of_all=False), event_count=50_000).due_s(is_one_starting=False) == 1000.05
+
+
+@pytest.mark.parametrize(("of_all", "rest_s"), [(False, 0.05), (True, 0.2)])
+def test_a_start_costs_a_bounded_part(of_all: bool, rest_s: float) -> None:
+    made = drained(Pace(of_all))
+    made.cost(0.01)
+    assert made.due_s(is_one_starting=True) == pytest.approx(1000.0 + rest_s)
+    made.cost(1.0)
+    assert made.due_s(is_one_starting=True) == 1000.25  # the buffers fill meanwhile
+
+
+@pytest.mark.parametrize(("is_quiet", "after_s"), [(False, 1.0), (True, 10.0)])
+def test_looks_come_more_seldom_where_nobody_looks(is_quiet: bool, after_s: float, now_s: list[float]) -> None:
+    made = Pace(of_all=True, part_s=60.0, is_quiet=is_quiet)
+    assert made.looks_due()
+    made.looked(now_s[0])
+    now_s[0] += after_s - 0.01
+    assert not made.looks_due()
+    now_s[0] += 0.02
+    assert made.looks_due()
+
+
+def test_the_last_totals_are_of_the_end(now_s: list[float]) -> None:
+    made = Pace(of_all=False)
+    assert made.totals_due()
+    made.totals_read()
+    assert not made.totals_due()
+    now_s[0] += 2.0
+    assert made.totals_due()
+    made.no_more_totals()
+    assert not made.totals_due()
