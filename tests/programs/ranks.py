@@ -23,7 +23,7 @@ from lifetime import die_with_input, die_with_parent
 
 STEPS_BEFORE = 5
 HOGS = 4  # for each rank that the slow one is compared with: those share a CPU
-STEP = struct.Struct("ddd")  # when it begins, when the rank comes to the collectives, when these are over
+STEP = struct.Struct("dddd")  # when the rank comes to each collective of a step
 BATCH = 8
 WRITTEN = 48 << 20
 KEPT = 200_000  # objects that a collection looks at
@@ -129,17 +129,17 @@ def train(kind: str, count: int, slow: int, init: str) -> None:
     folder = os.environ.get("TIMES")
     times = os.open(f"{folder}/times-{rank}" if folder else os.devnull, os.O_CREAT | os.O_WRONLY | os.O_TRUNC)
     for step in range(1 << 30):
-        begin_s = time.monotonic()
         if step == STEPS_BEFORE:
             print("ready", flush=True)
         batch = next(batches)
         optimizer.zero_grad()
         loss = model(work * batch.mean().float()).square().mean()
         loss.backward()
-        reached_s = time.monotonic()
+        reached_s = []
         for parameter in model.parameters():
+            reached_s.append(time.monotonic())
             dist.all_reduce(parameter.grad)
-        os.write(times, STEP.pack(begin_s, reached_s, time.monotonic()))
+        os.write(times, STEP.pack(*reached_s))
         optimizer.step()
         if kind == "disk":
             write_through(written, blocks, slowness)

@@ -13,21 +13,23 @@ import numpy as np
 
 from bpfprof.query.code.functions import Ints
 from bpfprof.query.code.stack_frames import Bools
-from bpfprof.query.steps.common_steps import have_one_clock, zeros_of
+from bpfprof.query.steps.clocks import Clocks, runs
 from bpfprof.query.steps.pieces import cut_where, merged
 from bpfprof.query.steps.ranks import RankLoop
 
 
-def until_all_are_there(loops: Sequence[RankLoop], are_waits: Sequence[Bools]) -> tuple[list[RankLoop], list[Bools]]:
+def until_all_are_there(
+    loops: Sequence[RankLoop], are_waits: Sequence[Bools], clocks: Clocks
+) -> tuple[list[RankLoop], list[Bools]]:
     """Of loops that step together: the same, their spans cut where the last of them comes to communicate; and which of
     the spans, as they are now, are waits for others. The same as before where their clocks are not one."""
-    if not have_one_clock(loops):
+    if not clocks.are_one:
         return list(loops), list(are_waits)
-    zeros = zeros_of(loops)
-    runs = [_runs(each, zero) for each, zero in zip(loops, zeros)]
+    zeros = clocks.zeros_ns
+    of_each = [(begin_ns + zero, end_ns + zero) for (begin_ns, end_ns), zero in zip(map(runs, loops), zeros)]
     found = []
     for place, (loop, is_wait) in enumerate(zip(loops, are_waits)):
-        late = [_late(runs[place], other) for number, other in enumerate(runs) if number != place]
+        late = [_late(of_each[place], other) for number, other in enumerate(of_each) if number != place]
         begin_ns, until_ns = merged(*(np.concatenate(each) for each in zip(*late)))
         zero, chosen = zeros[place], loop.communicates & ~is_wait
         cut = cut_where(loop.start_ns, loop.end_ns, chosen, begin_ns - zero, until_ns - zero)
@@ -36,12 +38,6 @@ def until_all_are_there(loops: Sequence[RankLoop], are_waits: Sequence[Bools]) -
         cut_loop = replace(loop, start_ns=start_ns, end_ns=end_ns, what=what, ended_by=ended_by)
         found.append((cut_loop, is_wait[span] | is_early))
     return [each for each, _ in found], [each for _, each in found]
-
-
-def _runs(loop: RankLoop, zero_ns: int) -> tuple[Ints, Ints]:
-    """From when until when it communicates without doing anything else."""
-    chosen = loop.communicates
-    return merged(loop.start_ns[chosen] + zero_ns, loop.end_ns[chosen] + zero_ns)
 
 
 def _late(own: tuple[Ints, Ints], others: tuple[Ints, Ints]) -> tuple[Ints, Ints]:

@@ -16,17 +16,15 @@ _NEAR = 0.2  # of a step: so near are begins that are about the same
 _SEEN = 0.5  # of the begins of the one with most: a loop of which fewer were seen tells nothing by its begins
 _NEARLY_ALL = 0.9
 _SECOND, _SLICE = 1e9, 0.5
-_SAME_BOOT_NS = 10_000_000_000  # by so much a clock may have been set between recordings
 
 
-def common_begins(loops: Sequence[RankLoop]) -> list[Ints] | None:
+def common_begins(loops: Sequence[RankLoop], zeros: Sequence[int]) -> list[Ints] | None:
     """Since each recording began, when the steps do of the loop of which most were seen, and that after the last, while
     all were recorded; None: the others do not step with it.
 
     They do if most of the begins of each are about where one of its is; of one that was seen to begin few, or none, if
     it communicates in nearly all its steps.
     """
-    zeros = zeros_of(loops)
     best = int(np.argmax([len(each.steps) for each in loops]))
     if len(loops[best].steps) < _LEAST_BEGINS:
         return None
@@ -53,10 +51,9 @@ def _begins(loop: RankLoop) -> Ints:
     return np.concatenate([loop.steps.begin_ns, after])
 
 
-def slices(loops: Sequence[RankLoop]) -> list[Ints] | None:
+def slices(loops: Sequence[RankLoop], zeros: Sequence[int]) -> list[Ints] | None:
     """Since each recording began, borders of slices of the time of all; None: some do not communicate in most, or it is
     short."""
-    zeros = zeros_of(loops)
     first = max(zero + int(each.start_ns[0]) for zero, each in zip(zeros, loops))
     last = min(zero + int(each.end_ns[-1]) for zero, each in zip(zeros, loops))
     count = int((last - first) // (_SECOND * _SLICE))
@@ -82,15 +79,3 @@ def _communicates(loop: RankLoop, begins: Ints, part: float = _NEARLY_ALL) -> bo
     """Whether it does in so many of these steps."""
     cut = cut_spans(loop.start_ns, loop.end_ns, begins[:-1], begins[1:])
     return len(np.unique(cut.step[loop.communicates[cut.span]])) >= part * (len(begins) - 1)
-
-
-def zeros_of(loops: Sequence[RankLoop]) -> list[int]:
-    """When each recording began: by CLOCK_MONOTONIC of one host, if all are of it, else by the time of day."""
-    is_one = have_one_clock(loops)
-    return [each.zero_ns + (0 if is_one else each.unix_ns) for each in loops]
-
-
-def have_one_clock(loops: Sequence[RankLoop]) -> bool:
-    """Whether all are of one host that was not started again meanwhile."""
-    offsets = [each.unix_ns for each in loops]
-    return len({each.host for each in loops}) == 1 and max(offsets) - min(offsets) < _SAME_BOOT_NS

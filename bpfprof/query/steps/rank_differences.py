@@ -6,7 +6,8 @@ What a rank waits for the others is no time of its own: its waits in communicati
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -15,6 +16,7 @@ from bpfprof.model.frames import Frame
 from bpfprof.query.code.functions import Ints
 from bpfprof.query.code.stack_frames import Bools
 from bpfprof.query.steps.arrivals import until_all_are_there
+from bpfprof.query.steps.clocks import clocks_of
 from bpfprof.query.steps.common_steps import common_begins, slices
 from bpfprof.query.steps.phases import COMMUNICATION, OTHER
 from bpfprof.query.steps.pieces import Pieces, cut_spans
@@ -61,15 +63,21 @@ class Cause:
 
 @dataclass(frozen=True)
 class Parts:
-    """The steps of a loop. begin_ns: since the recording began; own_ns: for each its own time; waits_ns: what
-    it waits for others. cut: its spans at them. Of slices of time the figures are of a second; unit: what part each
-    is of it."""
+    """The steps of a loop. begin_ns: since the recording began; own_ns: for each its own time; inside_ns: of it what is
+    in communication; waits_ns: what it waits for others. cut: its spans at them. Of slices of time the figures are of a
+    second; unit: what part each is of it."""
 
     begin_ns: Ints
     own_ns: Floats
+    inside_ns: Floats
     waits_ns: Floats
     cut: Pieces
     unit: float
+
+    @property
+    def outside_ns(self) -> Floats:
+        """Of own_ns what is not in communication."""
+        return self.own_ns - self.inside_ns
 
     @property
     def count(self) -> int:
@@ -90,9 +98,9 @@ class Comparison:
     """loops: by rank; parts: for each. together: whether they step together; then a step of all is from where it
     begins in the loop of which most were seen to where the next does. by_second: steps are not known.
 
-    longest: the place in loops of the one whose own time is longest; is_slow: beyond chance. excess_ns: of its own time
-    in a step beyond the median of the others; error_ns: its standard error. waited_in: the phase in which the others
-    mostly wait for it, "" where that is none, or communication itself.
+    longest: the place in loops of the one whose own time is longest; is_slow: beyond chance. excess_ns: by how much it
+    is late in a step; error_ns: its standard error. waited_in: the phase in which the others mostly wait for it, ""
+    where that is none, or communication itself.
     """
 
     loops: tuple[RankLoop, ...]
@@ -127,9 +135,10 @@ def compare(loops: Sequence[RankLoop]) -> Comparison:
 
     Loops that communicate, of which too few have steps, make as many of them in a time: they are compared by second.
     """
-    begins = common_begins(loops)
+    clocks = clocks_of(loops)
+    begins = common_begins(loops, clocks.zeros_ns)
     counted = [each for each in loops if len(each.steps) > 1]
-    times = slices(loops) if begins is None and len(counted) < len(loops) else None
+    times = slices(loops, clocks.zeros_ns) if begins is None and len(counted) < len(loops) else None
     loops = loops if begins or times else counted
     begins = begins or times
     if len(loops) < 2:
@@ -137,17 +146,17 @@ def compare(loops: Sequence[RankLoop]) -> Comparison:
     per_ns = float(np.diff(times[0][:2])[0]) / _SECOND if times else 1.0
     waits = [_is_wait_for(each, loops) for each in loops]
     if begins:
-        loops, waits = until_all_are_there(loops, waits)
+        loops, waits = until_all_are_there(loops, waits, clocks)
     parts = [
         _parts(each, is_wait, per_ns, *((begins[place][:-1], begins[place][1:]) if begins else ()))
         for place, (each, is_wait) in enumerate(zip(loops, waits))
     ]
     longest = int(np.argmax([each.mean_own_ns for each in parts]))
     rest = [each for place, each in enumerate(parts) if place != longest]
-    excess_ns = parts[longest].mean_own_ns - float(np.median([each.mean_own_ns for each in rest]))
+    excess_ns = _beyond(parts[longest], rest, np.mean)
     more_ns: Floats = np.zeros(0)
     if begins:
-        more_ns = parts[longest].own_ns - np.median([each.own_ns for each in rest], axis=0)
+        more_ns = np.asarray(_beyond(parts[longest], rest, np.asarray))
         error_ns = _error(more_ns)
     else:
         error_ns = float(np.hypot(_error(parts[longest].own_ns), np.median([_error(each.own_ns) for each in rest])))
@@ -191,6 +200,16 @@ def _is_mostly(are: Bools) -> bool:
     return bool(np.sum(are) > len(are) / 2 + _ERRORS * np.sqrt(len(are)) / 2)
 
 
+def _beyond(one: Parts, rest: Sequence[Parts], of_steps: Callable[[Floats], Any]) -> Any:
+    """By how much one is late: of its own time what is beyond that of most others, before collectives and in them.
+
+    Where collectives take the others longer, as these share a CPU, it comes no earlier to them.
+    """
+    outside = of_steps(one.outside_ns) - np.median([of_steps(each.outside_ns) for each in rest], axis=0)
+    inside = of_steps(one.inside_ns) - np.median([of_steps(each.inside_ns) for each in rest], axis=0)
+    return outside + inside * (np.mean(inside) > 0)
+
+
 def _parts(
     loop: RankLoop, is_wait: Bools, unit: float, begin_ns: Ints | None = None, until_ns: Ints | None = None
 ) -> Parts:
@@ -200,7 +219,9 @@ def _parts(
     cut = cut_spans(loop.start_ns, loop.end_ns, begin_ns, until_ns)
     waits_ns = np.bincount(cut.step, cut.ns * is_wait[cut.span], len(begin_ns)).astype(np.float64)
     own_ns: Floats = (until_ns - begin_ns).astype(np.float64) - waits_ns
-    return Parts(begin_ns, own_ns / unit, waits_ns / unit, cut, unit)
+    is_inside = loop.communicates & ~is_wait
+    inside_ns = np.bincount(cut.step, cut.ns * is_inside[cut.span], len(begin_ns)).astype(np.float64)
+    return Parts(begin_ns, own_ns / unit, inside_ns / unit, waits_ns / unit, cut, unit)
 
 
 def _is_wait_for(loop: RankLoop, loops: Sequence[RankLoop]) -> Bools:

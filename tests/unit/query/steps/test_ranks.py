@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -210,6 +211,47 @@ def test_recordings_that_began_at_other_times() -> None:
     zeros = [loop.zero_ns for loop in found.loops]
     assert (found.parts[0].begin_ns + zeros[0] == found.parts[1].begin_ns + zeros[1]).all()
     assert found.parts[0].count == found.parts[1].count >= 6
+
+
+def on_two_hosts(lengths_ms: Sequence[int], apart_ns: int, spins: bool = True) -> Comparison:
+    """Steps of so many milliseconds; rank 1 sleeps in each, and its host's time of day is so much ahead."""
+    profiles = []
+    for rank in range(2):
+        ranks = Ranks(1, first=rank)
+        unix_ns = INFO.started_unix_ns + apart_ns * rank
+        ranks.made.info = replace(INFO, host_name=f"host-{rank}", started_unix_ns=unix_ns)
+        for more_ms in lengths_ms:
+            ranks.run(ranks.threads[0], 15 + more_ms, train(12), MODULE)
+            if rank:
+                ranks.made.spend(ranks.threads[0], OFF_CPU, SLOW_MS * MS, [train(13), TENSOR, HOOK, wait("sleep")])
+            elif spins:
+                ranks.run(ranks.threads[0], SLOW_MS, train(14), REDUCE)
+            ranks.made.spend(ranks.threads[0], OFF_CPU, 10 * MS, [train(14), REDUCE, wait("poll")])
+            ranks.run(ranks.threads[0], 5, train(15), SGD)
+        profiles.append(ranks.made.build())
+    return compared(*profiles)
+
+
+@pytest.mark.parametrize("apart_ms", [0, 7, -90, 7_000])
+def test_collectives_tell_the_time_between_hosts(apart_ms: int) -> None:
+    """Steps of several lengths; what a rank does in collectives until the other is there is no time of its own."""
+    found = on_two_hosts([5 * (number * number % 7) for number in range(40)], apart_ms * MS)
+    assert found.together and found.is_slow and found.longest == 1 and found.excess_ns == SLOW_MS * MS
+    assert found.parts[0].count == found.parts[1].count >= 38
+    assert (found.parts[0].begin_ns == found.parts[1].begin_ns).all()
+
+
+@pytest.mark.parametrize("apart_ms", [7, -20])
+def test_of_steps_that_are_all_alike_the_time_of_day_tells_which_are_of_one_time(apart_ms: int) -> None:
+    found = on_two_hosts([10] * 40, apart_ms * MS)
+    assert (found.parts[0].begin_ns == found.parts[1].begin_ns).all() and found.excess_ns == SLOW_MS * MS
+    assert found.parts[0].count >= 38
+
+
+def test_clocks_that_no_collectives_tell() -> None:
+    """Nothing is known of who came first: what a rank does in communication is its own."""
+    found = on_two_hosts([5] * 4, 7 * MS)
+    assert not found.is_slow
 
 
 @pytest.mark.parametrize("seen", [range(0), range(0, 9, 3)])
