@@ -222,6 +222,8 @@ enum bp_frame_pointer_kind {
 #define BP_RULE_FRAME_POINTER 2
 /* For a leaf without a rule: the return address is where the stack pointer points. */
 #define BP_RULE_BARE_LEAF 3
+/* Of functions of a large file that nobody has asked for: user space reads their rules when a stack ended there. */
+#define BP_RULE_UNREAD 4
 /* A row of an unwind table: the low 12 bits of an ELF address, then 20 bits of rule id. */
 #define BP_ROW_RULE_BITS 20
 
@@ -229,7 +231,6 @@ enum bp_file_state {
     BP_FILE_PENDING = 0,        /* its table is being made */
     BP_FILE_READY = 1,          /* pages and page_count are valid */
     BP_FILE_FRAME_POINTERS = 2, /* it has no table: frame pointers, if the code keeps them */
-    BP_FILE_IN_PART = 3,        /* as ready, but code without rules may get some */
 };
 
 /* What was needed beside unwind tables. */

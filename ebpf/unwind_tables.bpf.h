@@ -52,7 +52,7 @@ static __always_inline enum bp_status find_mapping(struct bp_native *native, __u
 /* native->rule becomes that of pc, which lies in the mapping that was found: the last row at or before it. */
 static __always_inline enum bp_status find_rule(struct bp_native *native, __u64 pc)
 {
-    if (native->file.state != BP_FILE_READY && native->file.state != BP_FILE_IN_PART) {
+    if (native->file.state != BP_FILE_READY) {
         native->rule = BP_RULE_FRAME_POINTER;
         return native->file.state == BP_FILE_FRAME_POINTERS ? BP_OK : BP_NATIVE_NOT_READY;
     }
@@ -77,6 +77,8 @@ static __always_inline enum bp_status find_rule(struct bp_native *native, __u64 
         rows = half - (before & ~rows & 1);
     }
     native->rule = WORD(words, base - 1) & ((1 << BP_ROW_RULE_BITS) - 1);
+    if (native->rule == BP_RULE_UNREAD)
+        return BP_NATIVE_NOT_READY;
     return native->rule == BP_RULE_NO_RULE ? BP_NATIVE_NO_RULE : BP_OK;
 }
 
@@ -117,8 +119,7 @@ static __always_inline struct bp_cached_rule *rule_at(struct bp_walk *walk, __u6
     if (!rule)
         return 0;
     cached->pc = pc;
-    bool may_change = number == BP_RULE_BARE_LEAF && native->file.state == BP_FILE_IN_PART;
-    cached->generation = native->is_unmapped || may_change ? 0 : native->generation; /* 0: of no mappings */
+    cached->generation = native->is_unmapped ? 0 : native->generation; /* 0: of no mappings */
     /* 1 and 2, enum bp_native_flags, for rules 2 and 3 */
     cached->native_flags = (number - 1) & -(less(number, BP_RULE_BARE_LEAF + 1) & less(BP_RULE_UNSUPPORTED, number));
     cached->rule = *rule;

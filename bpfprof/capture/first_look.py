@@ -6,17 +6,22 @@ when the kernel side meets it, and its first stacks say so.
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import field
 from functools import partial
 
+from bpfprof.code.background import URGENT
 from bpfprof.code.maps import NativeCode
 from bpfprof.cpython.detect import Interpreter, find_interpreter
 from bpfprof.dataclass import dataclass
 from bpfprof.errors import TargetError
 from bpfprof.model.ids import Pid
 from bpfprof.proc import tasks
+
+# How long functions are looked for on stacks, without any that was not known, and at most; a look takes 3 ms.
+_NOTHING_NEW_S, _MEETING_S, _BETWEEN_S = 0.15, 1.5, 0.003
 
 
 @dataclass
@@ -37,6 +42,10 @@ class FirstLook:
         if at_python:
             steps += [partial(look._look_for_python, pid) for pid in order]
         return look
+
+    def meet(self, code: NativeCode) -> None:
+        """After all that, functions of large files, until stacks lead through no new ones or it takes long."""
+        self._steps = itertools.chain(self._steps, _meetings(code))
 
     def go_on(self, until_s: float, goes_on: Callable[[], bool] = lambda: False) -> bool:
         """Until time.monotonic() is `until_s`, and for as long as `goes_on()`. Whether there is more to look at."""
@@ -60,3 +69,22 @@ class FirstLook:
             return
         if isinstance(found, Interpreter):
             self._found[pid] = program, found
+
+
+def _meetings(code: NativeCode) -> Iterator[Callable[[], object]]:
+    begin_s = new_s = time.monotonic()
+    known = 0
+
+    def meet(pid: Pid) -> None:
+        nonlocal new_s, known
+        if known != (known := code.meet(pid)):
+            code.files.background.add(URGENT, code.files.read_wanted)
+        if code.files.background.open_count:
+            new_s = time.monotonic()
+
+    while code.files.has_large():
+        for pid in list(code.map_of):
+            if time.monotonic() > min(new_s + _NOTHING_NEW_S, begin_s + _MEETING_S):
+                return
+            yield partial(meet, pid)
+        yield partial(time.sleep, _BETWEEN_S)

@@ -267,6 +267,7 @@ class Session:
         self.pace.taken(len(batch.events))
         if self._watch.code is not None:
             self._processes.remapped(dict.fromkeys(self._watch.code.take_wanting(), ()))
+            self._watch.code.read_wanted()
         self._processes.follow_time()
         self._processes.watch_members()
         self._add_stacks(batch)

@@ -28,6 +28,8 @@ class UnwoundNow:
             self._code = NativeCode.start(self._tables, _TABLE_BYTES)
             self._code.look_at(self._process.pid)
             self._code.files.wait(_PATIENCE_S)
+            self._code.meet(self._process.pid)
+            self._code.files.read_wanted()
         status = tasks.thread_status(self._process.pid, tid)
         native = stack_now(self._process, tid, status, None, self._code).native if status else None
         return [word & ~EXACT for word in native.words] if native and not native.native_status else []

@@ -114,6 +114,8 @@ class Watch:
 
         on_wait: called while unwind tables are made, and once more after that; when false, no longer is waited.
         """
+        if self.code is not None and command is None:
+            self.first_look.meet(self.code)
         self.first_look.go_on(self.first_look_until_s, lambda: self.kernel.is_loading)
         programs = self.kernel.programs()
         if self.calls is not None:

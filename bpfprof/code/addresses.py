@@ -93,10 +93,6 @@ class NativeTable:
                 stack.native_flags &= ~_BARE_LEAF
             if stack.generation != code_map.generation:
                 self._cut_at_change(stack, code_map, self.code.of_generation(Pid(pid), stack.generation))
-        if stack.native_status in _LOST and stack.native_count:
-            last = stack.words[stack.native_count - 1]
-            suspects = {stack.words[0], last} if stack.native_flags & _BARE_LEAF else {last}
-            self.code.want_rules(Pid(pid), map(_unwound_at, suspects))
         known = code_map.known if code_map is not None else {}
         if self._budget.is_spent(pid):
             words = stack.words

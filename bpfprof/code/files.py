@@ -1,8 +1,8 @@
 """Executable files of the targets, each once however many processes map it, and their unwind tables being made.
 
-Tables are made in threads of their own: those of small files in one, the quickest first, those of large ones by
-processes (unwind/decoder.py) at the same time. Names are looked up in another: reading symbols takes tenths of a
-second, in which a stack may need a table.
+Tables are made in a thread of their own, the quickest first; where many are waited for a process without rights makes
+them (unwind/decoder.py). Those of large files hold the functions that stacks lead through (unwind/on_demand.py). Names
+are looked up in another thread: reading symbols takes tenths of a second, in which a stack may need a table.
 """
 
 from __future__ import annotations
@@ -13,16 +13,20 @@ import hashlib
 import os
 import resource
 import time
+from collections.abc import Callable
 from dataclasses import field
 from enum import Enum
+from functools import partial
+
+import numpy as np
 
 from bpfprof import abi
 from bpfprof.code.background import URGENT, Background
 from bpfprof.code.jit_objects import JitObject
-from bpfprof.code.partial_table import PartialTable
 from bpfprof.dataclass import dataclass
-from bpfprof.elf.effort import THOROUGH, USUAL
-from bpfprof.elf.image import ElfError, ElfImage
+from bpfprof.elf.cfi.rules import Rules
+from bpfprof.elf.image import PF_X, ElfError, ElfImage
+from bpfprof.elf.leb128 import Ints
 from bpfprof.errors import TargetError
 from bpfprof.kernel.unwind_memory import UnwindMemory, UnwindMemoryFull
 from bpfprof.model.ids import Pid
@@ -31,18 +35,20 @@ from bpfprof.names.jitdump import IS_JITDUMP, JitDumps
 from bpfprof.proc.living import living
 from bpfprof.proc.maps import Mapping, open_mapped_file, read_maps
 from bpfprof.proc.reader import reader
-from bpfprof.unwind.cache import Decode, decode_rows, load_rows
+from bpfprof.unwind.cache import decode_rows, keep, load_rows, rows_on_demand
 from bpfprof.unwind.decoder import Decoder
+from bpfprof.unwind.on_demand import RowsOnDemand
+from bpfprof.unwind.rows import FileRows
 
 KERNEL_FILE = 0  # the number of what kernel addresses belong to
 # Of descriptors: perf events of each CPU, programs, and what is opened for a moment.
 _RESERVED_FDS = 48 + 5 * (os.cpu_count() or 1)
 _VDSO_LIMIT_BYTES = 64 << 10
-_SMALL_BYTES = 1 << 20  # of call frame information: more takes 0.1 s and longer
+_SMALL_BYTES, _SMALL_CODE_BYTES = 1 << 20, 16 << 20  # call frame information, and code: more takes 0.1 s and longer
 _MANY_SMALL = 10  # files that are waited for: worth a process, too
-_MOST_PROCESSES = 4  # that decode large files at a time, with some 0.2 GB each
-_AFTER_ALL = 1 << 62  # a priority
 _NOT_FOLLOWED = "instructions that were made at run time could not be followed"
+FIRST_S = 3.0  # of read_s, in which neighbours are read, too
+_NEIGHBOURS = 0  # a priority
 _ORDER_SHIFT = 40  # of a priority: files of a process that was looked at sooner come first, whatever their size
 _VDSO = "[vdso]"
 _SHARED_MEMORY = ("/dev/zero", "/SYSV")  # mappings of nothing that have an inode: shmem_zero_setup(), ipc/shm.c
@@ -70,11 +76,11 @@ class CodeFile:
     note: str = ""
     problem: str = ""  # with its table
     is_ready: bool = False
-    lane: Background | None = None  # of those for large files: its table is made there
     bias: int = 0  # of what has a place in memory: between the addresses in it and those by which it is named
     dumps: JitDumps = field(default_factory=JitDumps)  # of the process whose memory it is
     inode: int = 0  # of what is mapped; the image may be a copy
-    partial: PartialTable | None = None  # until all of its code was followed
+    is_large: bool = False
+    on_demand: RowsOnDemand | None = None  # of a large file, unless it does not say well where its functions are
     _status: os.stat_result | None = None
 
     @property
@@ -89,15 +95,14 @@ class CodeFiles:
 
     memory: UnwindMemory
     background: Background = field(default_factory=Background)
-    large: list[Background] = field(default_factory=lambda: [Background() for _ in range(_process_count())])
     naming: Background = field(default_factory=Background)
     decoder: Decoder = field(default_factory=Decoder)
     files: list[CodeFile] = field(default_factory=list)
     new: list[CodeFile] = field(default_factory=list)
+    read_s: float = 0.0  # CPU time that functions of large files have taken
     unmade_count: int = 0  # files beyond BP_MAX_FILES
     _number_of: dict[object, int] = field(default_factory=dict)
     _is_beginning: bool = True  # a recording waits for tables
-    _bytes_of: dict[Background, int] = field(default_factory=dict)  # of large files, by the lane that had them
     _order_of: dict[Pid, int] = field(default_factory=dict)  # which process was looked at first
     _roots: dict[tuple[str, int, int], int] = field(default_factory=dict)  # (mount namespace, device, inode): fd
 
@@ -169,23 +174,58 @@ class CodeFiles:
         if number is not None:
             self.files[number].dumps.end()
 
-    def hurry(self, number: int) -> None:
-        """A stack needed the table of this file: it is made next, and soon."""
+    def hurry(self, number: int, address: int) -> None:
+        """A stack ended at this address because the table of its file does not have it: it is made next, and soon."""
         file = self.files[number]
         if not file.is_ready:
-            self._queue_of(file).add(URGENT, lambda: self._make_table(file))
+            self.background.add(URGENT, lambda: self._make_table(file))
+        elif file.on_demand is not None:
+            file.on_demand.want(np.array([address]))
 
-    def want(self, number: int, address: int) -> None:
-        """A stack ended at this address of a file for want of a rule."""
-        file = self.files[number]
-        partial = file.partial
-        if partial is not None and partial.want(address):
-            self.background.add(URGENT, lambda: self._follow_wanted(file, partial))
+    def want(self, number: int, addresses: Ints) -> int:
+        """Stacks lead through these addresses of a file; how many of them have no rules yet."""
+        on_demand = self.files[number].on_demand
+        return on_demand.want(addresses) if on_demand is not None else 0
+
+    def has_large(self) -> bool:
+        """Whether the functions of some files are read on demand, or will be."""
+        return any(file.on_demand is not None or (file.is_large and not file.is_ready) for file in self.files)
+
+    def read_wanted(self) -> None:
+        """Adds functions that stacks lead through to the tables of large files, and soon their neighbours."""
+        begin_s = time.thread_time()
+        read = [self._read_more(file, _read_wanted) for file in self.files if file.is_ready]
+        self.read_s += time.thread_time() - begin_s
+        if any(read) and self.read_s < FIRST_S:
+            self.background.add(_NEIGHBOURS, self._read_neighbours)
+
+    def _read_neighbours(self) -> None:
+        """Of some functions, and then of others when nothing else is to be done."""
+        begin_s = time.thread_time()
+        goes_on = any(self._read_more(file, RowsOnDemand.read_neighbours) for file in self.files if file.is_ready)
+        self.read_s += time.thread_time() - begin_s
+        if goes_on and self.read_s < FIRST_S:
+            self.background.add(_NEIGHBOURS, self._read_neighbours)
+
+    def _read_more(self, file: CodeFile, read: Callable[[RowsOnDemand], bool]) -> bool:
+        """Whether anything was read; then the file's table has it."""
+        if file.on_demand is None:
+            return False
+        try:
+            is_new = read(file.on_demand)
+            if is_new:
+                file.on_demand.table(partial(self.memory.set_file, file.number))
+        except Exception as error:  # the table stays what it was
+            file.problem = f"functions were not read: {error or type(error).__name__}"
+            file.on_demand = None
+            return False
+        self._note_evicted()
+        return is_new
 
     @property
     def threads(self) -> list[Background]:
         """All that work for it."""
-        return [self.background, *self.large, self.naming]
+        return [self.background, self.naming]
 
     def unmade(self) -> list[CodeFile]:
         """Those whose tables are being made, or will be."""
@@ -193,9 +233,7 @@ class CodeFiles:
 
     def wait(self, timeout_s: float) -> None:
         """Until all tables are made, at most so long."""
-        deadline_s = time.monotonic() + timeout_s
-        for queue in (self.background, *self.large):
-            queue.wait(max(0.0, deadline_s - time.monotonic()))
+        self.background.wait(timeout_s)
 
     def begun(self) -> None:
         """Nobody waits for tables from now on."""
@@ -216,6 +254,10 @@ class CodeFiles:
         self.decoder.close()
         if all([thread.close() for thread in self.threads]):  # else one is slow: daemons
             for file in self.files:
+                if file.on_demand is not None and file.image is not None and file._status is not None:
+                    if file.on_demand.is_changed:
+                        keep(file.on_demand, file.image, file._status)
+                    file.on_demand.image.close()
                 if file.image is not None:
                     file.image.close()
                 file.dumps.close()
@@ -285,13 +327,10 @@ class CodeFiles:
         else:
             file._status = image.status()
             section = image.section(".eh_frame")
-            size = section.size if section else 0
-            if size > _SMALL_BYTES:
-                file.lane = min(self.large, key=lambda lane: self._bytes_of.get(lane, 0))
-                self._bytes_of[file.lane] = self._bytes_of.get(file.lane, 0) + size
             order = self._order_of.setdefault(pid, len(self._order_of))
-            # The quickest of the small ones first, the longest of those that others are made beside.
-            self._make_later(file, (order + 1 << _ORDER_SHIFT) + (-size if file.lane else size))
+            file.is_large = _is_large(image)
+            priority = (order + 1 << _ORDER_SHIFT) + (section.size if section and not file.is_large else 0)
+            self.background.add(priority, lambda: self._make_table(file))
         return file
 
     def _root_of(self, pid: Pid) -> str:
@@ -307,26 +346,21 @@ class CodeFiles:
             os.close(fd)
         return f"/proc/self/fd/{kept}"
 
-    def _make_later(self, file: CodeFile, priority: int) -> None:
-        self._queue_of(file).add(priority, lambda: self._make_table(file))
-
-    def _queue_of(self, file: CodeFile) -> Background:
-        return file.lane or self.background
-
     def _make_table(self, file: CodeFile) -> None:
         """Whatever a stranger's file does to the decoder costs that file its table, nothing else."""
         if file.is_ready or file.image is None or file._status is None:
             return
         try:
-            decode, is_kept = self._decode(file), file.kind is not FileKind.MEMORY
-            rows, rules = load_rows(file.image, file._status, decode) if is_kept else decode(file.image, USUAL)
-            if len(rows.pages) > 1:
-                self.memory.set_file(file.number, rows, rules)
-                if not rows.is_whole:
-                    file.partial = PartialTable(file.image, rows, rules)
-                    self._queue_of(file).add(_AFTER_ALL, lambda: self._follow_code(file))
+            if file.on_demand is None and file.is_large:
+                file.on_demand = rows_on_demand(file.image, file._status)
+            if file.on_demand is not None:
+                file.on_demand.table(partial(self.memory.set_file, file.number))
             else:
-                file.note = _NOT_FOLLOWED if file.path == MEMORY else "it has no call frame information"
+                rows, rules = self._decoded(file.image, file)
+                if len(rows.pages) > 1:
+                    self.memory.set_file(file.number, rows, rules)
+                else:
+                    file.note = _NOT_FOLLOWED if file.path == MEMORY else "it has no call frame information"
         except (ElfError, UnwindMemoryFull, MemoryError) as error:
             file.note = str(error) or type(error).__name__
         except Exception as error:  # a bug in the decoder; the report shows the note
@@ -337,37 +371,25 @@ class CodeFiles:
         file.image.forget_sections()
         file.is_ready = True
 
-    def _follow_code(self, file: CodeFile) -> None:
-        """Makes the table again, with code that says nothing of its stack: too much of it to be waited for."""
-        if not file.is_ready or file.image is None or file._status is None:
-            return
-        try:
-            whole = load_rows(file.image, file._status, self.decoder.decode, THOROUGH)
-            if file.partial is not None:
-                file.partial.replace(lambda: self.memory.set_file(file.number, *whole))
-                file.partial = None
-        except Exception as error:  # the table stays what it was
-            file.problem = f"code without unwind rules was not followed: {error or type(error).__name__}"
-        self._note_evicted()
-
-    def _follow_wanted(self, file: CodeFile, partial: PartialTable) -> None:
-        """Adds functions that stacks ended in to the table."""
-        try:
-            if file.is_ready and partial.follow(lambda rows, rules: self.memory.set_file(file.number, rows, rules)):
-                self.background.add(URGENT, lambda: self._follow_wanted(file, partial))
-        except Exception as error:  # the table stays what it was, until all of its code is followed
-            file.problem = f"functions without unwind rules were not followed first: {error or type(error).__name__}"
-        self._note_evicted()
-
     def _note_evicted(self) -> None:
         for number in self.memory.take_evicted():
             self.files[number].is_ready = False  # made again when a stack needs it
 
-    def _decode(self, file: CodeFile) -> Decode:
-        are_many = self._is_beginning and self.background.open_count > _MANY_SMALL
-        is_by_process = file.lane is not None or are_many
-        return self.decoder.decode if is_by_process else decode_rows
+    def _decoded(self, image: ElfImage, file: CodeFile) -> tuple[FileRows, Rules]:
+        decode = self.decoder.decode if self._is_beginning and self.background.open_count > _MANY_SMALL else decode_rows
+        if file.kind is FileKind.MEMORY or file._status is None:
+            return decode(image)
+        return load_rows(image, file._status, decode)
 
 
-def _process_count() -> int:
-    return min(_MOST_PROCESSES, len(os.sched_getaffinity(0)))
+def _read_wanted(on_demand: RowsOnDemand) -> bool:
+    is_asked = on_demand.wanted_count > 0
+    while on_demand.wanted_count:
+        on_demand.read()
+    return is_asked
+
+
+def _is_large(image: ElfImage) -> bool:
+    section = image.section(".eh_frame")
+    code_bytes = sum(segment.file_size for segment in image.segments if segment.flags & PF_X)
+    return (section is not None and section.size > _SMALL_BYTES) or code_bytes > _SMALL_CODE_BYTES

@@ -11,7 +11,9 @@ from dataclasses import field
 import numpy as np
 
 from bpfprof.abi.dtypes import MAPPING_DTYPE
-from bpfprof.code.files import CodeFiles, FileKind
+from bpfprof.code.background import URGENT
+from bpfprof.code.callers import callers
+from bpfprof.code.files import FIRST_S, CodeFiles, FileKind
 from bpfprof.code.jit_code import JitCode, Row
 from bpfprof.dataclass import dataclass
 from bpfprof.errors import TargetError
@@ -27,6 +29,8 @@ Location = tuple[int, int]  # (number of the file, address in it)
 _KERNEL_HALF = 1 << 63  # [vsyscall] is there
 _MASK64 = (1 << 64) - 1
 _REPLACED_KEPT_NS = 2_000_000_000
+# For so many times as long as functions were read none are; where a program begins many are wanted at once.
+_FIRST_REST, _REST = 1, 20
 _CHECK_S = 0.5  # how long a function may have other code than its rules are of, where no mapping tells
 # Earlier ones of a process, so many and so long: stacks are some tenths of a second old, on a busy machine seconds.
 _KEPT_MAPS, _EARLIER_KEPT_NS = 8, 10_000_000_000
@@ -76,6 +80,10 @@ class NativeCode:
     _checked_s: float = 0.0
     _looked_ns: dict[Pid, int] = field(default_factory=dict)  # before the mappings were read last
     _earlier: dict[Pid, deque[CodeMap]] = field(default_factory=dict)
+    _short: set[Pid] = field(default_factory=set)  # some of whose stacks ended in functions that nobody had read
+    _is_reading: bool = False
+    _next_read_s: float = 0.0
+    _met_count: int = 0  # addresses of functions that were not read yet
 
     def __post_init__(self) -> None:
         self._jit = JitCode(self.files)
@@ -180,11 +188,39 @@ class NativeCode:
                 self.memory.release_mappings(old.index, len(old.rows))
 
     def hurry(self, pid: Pid, address: int) -> None:
-        """A stack ended at this address because the table of its file is not made yet."""
+        """A stack ended at this address because the table of its file does not have it yet."""
         if pid in self.map_of:
-            number, _ = self.map_of[pid].locate(address)
+            number, found = self.map_of[pid].locate(address)
             if number != NO_FILE:
-                self.files.hurry(number)
+                self.files.hurry(number, found)
+                self._short.add(pid)
+
+    def read_wanted(self) -> None:
+        """Has functions read in which stacks ended, and with them their callers; not all the time."""
+        if not self._short or self._is_reading or time.monotonic() < self._next_read_s:
+            return
+        pids, self._short, self._is_reading = self._short, set(), True
+
+        def read() -> None:
+            begin_s, before, met = self.files.read_s, -1, 0
+            while met != before:  # who is known calls others soon
+                before, met = met, max(map(self.meet, pids))
+                self.files.read_wanted()
+                if self.files.read_s > FIRST_S:
+                    break
+            rest = _FIRST_REST if self.files.read_s < FIRST_S else _REST
+            self._next_read_s = time.monotonic() + rest * (self.files.read_s - begin_s)
+            self._is_reading = False
+
+        self.files.background.add(URGENT, read)
+
+    def meet(self, pid: Pid) -> int:
+        """Wants the functions of large files that the stacks of a process lead through; how many were wanted so far."""
+        code_map, files = self.map_of.get(pid), self.files.files
+        rows = [row for row in code_map.rows if files[row[3]].on_demand is not None] if code_map else []
+        for number, addresses in callers(pid, rows).items() if rows else ():
+            self._met_count += self.files.want(number, addresses)
+        return self._met_count
 
     def want(self, pid: Pid, addresses: Iterable[int]) -> None:
         """A stack with these addresses ended because one in memory was left by a wrong frame pointer."""
@@ -195,16 +231,6 @@ class NativeCode:
             number, _ = code_map.locate(address)
             if number != NO_FILE and self._is_bare(number) and self._jit.want(pid, address):
                 self._wanting.add(pid)
-
-    def want_rules(self, pid: Pid, addresses: Iterable[int]) -> None:
-        """A stack ended at one of these addresses of files for want of a rule."""
-        code_map = self.map_of.get(pid)
-        if code_map is None:
-            return
-        for address in addresses:
-            number, found = code_map.locate(address)
-            if number != NO_FILE:
-                self.files.want(number, found)
 
     def take_wanting(self) -> set[Pid]:
         """Processes whose mappings are to be read again, for functions in memory."""

@@ -131,7 +131,8 @@ class Namer:
         now_s, known = time.monotonic(), self._names.pop(file.number, None)
         if known is None:
             debug = find_debug_file(image, file.path, file.root, partial(open_below, file.pid))
-            known = ElfNames(image, debug, self._with_lines), debug, now_s
+            symbols = file.on_demand.symbols if file.on_demand is not None else None
+            known = ElfNames(image, debug, self._with_lines, symbols), debug, now_s
         size = sum(names.size_bytes for names, *_ in (*self._names.values(), known))
         for number, (names, debug, used_s) in list(self._names.items()):
             if size > self._names_limit_bytes or used_s < now_s - _NAMES_KEPT_S:

@@ -1,4 +1,4 @@
-"""How much is done for the unwind table of one file."""
+"""How much is done for code of one file that says nothing of its stack."""
 
 from __future__ import annotations
 
@@ -15,7 +15,5 @@ class Effort:
     functions: int
 
 
-# Debian's OpenBLAS has 11 MB of assembly for every processor, the one of numpy 2.9 MB. PyPI's libtorch_cpu 2.13 has
-# 36 MB of MKL's, which take 3 s.
+# Of a file whose functions are not read on demand (unwind/on_demand.py): the assembly of a usual one is some 100 KB.
 USUAL = Effort(11 << 20, 5 << 19, 250_000, 8192)
-THOROUGH = Effort(44 << 20, 5 << 21, 1_000_000, 16384)

@@ -24,7 +24,7 @@ from bpfprof.abi.dtypes import FILE_DTYPE, MAPPING_DTYPE, RULE_DTYPE
 from bpfprof.dataclass import dataclass
 from bpfprof.elf.cfi.rules import NO_RULE_ID, Rules
 from bpfprof.kernel.tables import Tables
-from bpfprof.unwind.rows import FRAME_POINTER_ID, PAGE_BITS, RULE_BITS, RULE_MASK, FileRows, RuleTable
+from bpfprof.unwind.rows import FRAME_POINTER_ID, PAGE_BITS, RULE_BITS, RULE_MASK, UNREAD_ID, FileRows, RuleTable
 
 _CHUNK_WORDS = abi.CONSTANTS["BP_CHUNK_WORDS"]
 _MAX_CHUNKS = abi.CONSTANTS["BP_MAX_CHUNKS"]
@@ -98,7 +98,7 @@ class UnwindMemory:
             row, states = self._file_rows[number : number + 1], abi.ENUMS["bp_file_state"]
             row["state"] = states["BP_FILE_PENDING"]
             row["pages"], row["first_page"], row["page_count"] = pages, table.first_page, len(table.pages) - 1
-            row["state"] = states["BP_FILE_READY" if table.is_whole else "BP_FILE_IN_PART"]
+            row["state"] = states["BP_FILE_READY"]
         return True
 
     def _free_later(self, placed: _Placed) -> int:
@@ -140,7 +140,7 @@ class UnwindMemory:
     def rule_at(self, number: int, address: int) -> npt.NDArray[np.void] | None:
         """The rule (one row of RULE_DTYPE) at an ELF address of a file, as the kernel side finds it.
 
-        Empty when there is none, None when the table is not made yet.
+        Empty when there is none, None when the table is not made yet or does not have the function yet.
         """
         file, states = self._file_rows[number], abi.ENUMS["bp_file_state"]
         if file["state"] == states["BP_FILE_PENDING"]:
@@ -153,7 +153,8 @@ class UnwindMemory:
         first, count = self._read(int(file["pages"]) + 2 * page, 2).tolist()
         key = (address & (1 << PAGE_BITS) - 1) << RULE_BITS | RULE_MASK
         place = int(np.searchsorted(self._read(first, count), np.uint32(key), side="right"))
-        return self._rule_row(int(self._read(first + place - 1, 1)[0]) & RULE_MASK)
+        rule = int(self._read(first + place - 1, 1)[0]) & RULE_MASK
+        return None if rule == UNREAD_ID else self._rule_row(rule)
 
     def rows_before(self, number: int, address: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.void]]:
         """(ELF addresses, ascending, the rules from there on) of the page of an address and of the one before it.
@@ -162,13 +163,12 @@ class UnwindMemory:
         """
         file, page_bytes = self._file_rows[number], 1 << PAGE_BITS
         addresses, rules = [np.zeros(0, np.int64)], [self._rule_rows[:0]]
-        states = abi.ENUMS["bp_file_state"]
-        if file["state"] in (states["BP_FILE_READY"], states["BP_FILE_IN_PART"]):
+        if file["state"] == abi.ENUMS["bp_file_state"]["BP_FILE_READY"]:
             for page in ((address >> PAGE_BITS) - 1, address >> PAGE_BITS):
                 place = page - int(file["first_page"])
                 if 0 <= place < int(file["page_count"]):
                     rows = self._read(*self._read(int(file["pages"]) + 2 * place, 2).tolist()).astype(np.int64)
-                    rows = rows[(rows & RULE_MASK) != NO_RULE_ID]
+                    rows = rows[~np.isin(rows & RULE_MASK, (NO_RULE_ID, UNREAD_ID))]
                     addresses.append(page * page_bytes + (rows >> RULE_BITS))
                     rules.append(self._rule_rows[rows & RULE_MASK])
         found = np.concatenate(addresses)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -12,6 +12,7 @@ from bpfprof import array_types as npt
 from bpfprof.dataclass import dataclass
 
 Int64Array = npt.NDArray[np.int64]
+Whole = TypeVar("Whole", np.int64, np.uint64)
 
 _FACTOR, _SHIFT = np.uint64(0xBF58476D1CE4E5B9), np.uint64(31)
 _DIGIT = 16  # bits of numbers that numpy orders by their digits
@@ -129,7 +130,7 @@ def order_of(values: npt.NDArray[np.int64], limit: int) -> npt.NDArray[np.intp]:
     return order
 
 
-def each_once(values: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+def each_once(values: npt.NDArray[Whole]) -> npt.NDArray[Whole]:
     """`np.unique()` of some ascending rows of numbers one after the other, which numpy 2.3 and later hashes."""
     ordered = np.sort(values, kind="stable")
     return np.asarray(ordered[np.append(True, ordered[1:] != ordered[:-1])[: len(ordered)]])

@@ -19,6 +19,7 @@ from bpfprof.elf.lines import LineReader
 from bpfprof.elf.parts import DIGEST_BYTES, Parts, WatchedImage, digest_of
 from bpfprof.elf.symbols.plt import read_plt
 from bpfprof.elf.symbols.reader import read_symbols
+from bpfprof.elf.symbols.table import SymbolTable
 from bpfprof.model.frames import COLLECTION
 from bpfprof.model.samples import NAME_EVAL, NAME_INLINED
 from bpfprof.names.symbols import SymbolNames, demangle
@@ -34,9 +35,16 @@ Name = tuple[str, str, int, int]  # function, file, line, flags of NAME_DTYPE
 class ElfNames:
     """Keep both files open. Not for several threads at once."""
 
-    def __init__(self, image: ElfImage, debug: ElfImage | None = None, with_lines: bool = False) -> None:
+    def __init__(
+        self,
+        image: ElfImage,
+        debug: ElfImage | None = None,
+        with_lines: bool = False,
+        symbols: SymbolTable | None = None,
+    ) -> None:
+        """symbols: of the image, if they were read already."""
         self._image = image
-        self._symbols = SymbolNames(read_symbols(image, debug))
+        self._symbols = SymbolNames(symbols if symbols and not debug else read_symbols(image, debug))
         self._lines = LineReader(image, debug) if with_lines else None
         self._ranges = kept_eval_ranges(image)
 

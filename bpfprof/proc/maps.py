@@ -14,6 +14,13 @@ from bpfprof.proc.reader import reader
 # vm.max_map_count allows 65530 mappings by default and far more when raised; this bounds what one target can cost.
 _MAPS_LIMIT_BYTES = 64 << 20
 _EXECUTABLE = re.compile(rb"^[0-9a-f]+-[0-9a-f]+ ..x. .*$", re.MULTILINE)
+# Memory of no file behind a page that nobody may touch, as allocate_stack() makes it (nptl/allocatestack.c of glibc
+# 2.36), and the stack of the first thread. Some of what is found is none.
+_STACK = re.compile(
+    rb"^[0-9a-f]+-([0-9a-f]+) ---p .*\n\1-([0-9a-f]+) rw-p 00000000 00:00 0 *(?:\[.*)?$"
+    rb"|^([0-9a-f]+)-([0-9a-f]+) rw-p .* \[stack\]$",
+    re.MULTILINE,
+)
 _DELETED = " (deleted)"  # appended by d_path(), fs/d_path.c (Linux 6.1)
 
 
@@ -54,6 +61,12 @@ def read_executable_maps(pid: Pid, limit: int) -> tuple[list[Mapping], int]:
     lines = _EXECUTABLE.findall(_read(pid))
     mappings = (_parse_line(line) for line in lines[:limit])
     return [mapping for mapping in mappings if mapping is not None], len(lines)
+
+
+def read_stack_ranges(pid: Pid) -> list[tuple[int, int]]:
+    """Where stacks of threads may be, as (start, end), the first thread's first. Errors are as for read_maps()."""
+    found = [(int(a or c, 16), int(b or d, 16)) for a, b, c, d in _STACK.findall(_read(pid))]
+    return found[-1:] + found[:-1]
 
 
 def _read(pid: Pid) -> bytes:

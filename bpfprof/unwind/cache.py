@@ -17,48 +17,67 @@ import numpy as np
 
 from bpfprof.array_types import NDArray
 from bpfprof.elf.cfi.rules import RULE, RULE_LIMIT, CfaKind, FramePointerKind, Rules
-from bpfprof.elf.effort import THOROUGH, USUAL, Effort
 from bpfprof.elf.image import ElfImage
 from bpfprof.elf.parts import DIGEST_BYTES, WatchedImage, digest_of
 from bpfprof.private_cache import PrivateCache
+from bpfprof.unwind.on_demand import RowsOnDemand
 from bpfprof.unwind.rows import PAGE_BITS, RULE_MASK, FileRows, compact
 
 _MAGIC = b"bpfrows\0"
-_VERSION = 10  # of the layout and of the decoder: raise it when either would give other rows
-_HEADER = struct.Struct("<8sIIIIQQQ")  # magic, version, rules, page index, rows, first page, parts, is whole
+_VERSION = 11  # of the layout and of the decoder: raise it when either would give other rows
+_HEADER = struct.Struct("<8sIIIIQQ")  # magic, version, rules, page index, rows, first page, parts
 FILE_LIMIT_BYTES = 64 << 20
 _CACHE = PrivateCache("rows", file_limit_bytes=FILE_LIMIT_BYTES, total_limit_bytes=512 << 20)
-Decode = Callable[[ElfImage, Effort], "tuple[FileRows, Rules]"]
+Decode = Callable[[ElfImage], "tuple[FileRows, Rules]"]
 _SHORTEST_BUILD_ID = 16  # hex digits
 
 
-def load_rows(
-    image: ElfImage, status: os.stat_result, decode: Decode | None = None, effort: Effort = USUAL
-) -> tuple[FileRows, Rules]:
+def load_rows(image: ElfImage, status: os.stat_result, decode: Decode | None = None) -> tuple[FileRows, Rules]:
     """Rows of a file and the rules they refer to, from the cache or decoded and then kept.
 
-    Whole ones for THOROUGH effort. Raises ElfError as read_call_frames does.
+    Raises ElfError as read_call_frames does.
     """
     name = cache_name(image, status)
     content = _CACHE.load(name) or b""
     found = unpack(content[DIGEST_BYTES:])
-    if found is not None and effort == THOROUGH and not found[0].is_whole:
-        found = None
     if found is None or digest_of(image, found[0].parts) != content[:DIGEST_BYTES]:
-        found = (decode or decode_rows)(image, effort)
+        found = (decode or decode_rows)(image)
         digest = digest_of(image, found[0].parts)
         if digest and len(found[0].parts):
             _CACHE.store(name, digest + pack(*found))
     return found
 
 
-def decode_rows(image: ElfImage, effort: Effort = USUAL) -> tuple[FileRows, Rules]:
+def rows_on_demand(image: ElfImage, status: os.stat_result) -> RowsOnDemand | None:
+    """Of a large file, with what is kept of it; None where it does not say well where its functions are."""
+    on_demand = RowsOnDemand.of(image)
+    if on_demand is not None:
+        content = _CACHE.load(cache_name(image, status)) or b""
+        found = unpack(content[DIGEST_BYTES:])
+        if found is not None and digest_of(image, found[0].parts) == content[:DIGEST_BYTES]:
+            on_demand.take(*found)
+    return on_demand
+
+
+def keep(on_demand: RowsOnDemand, image: ElfImage, status: os.stat_result) -> None:
+    """Keeps what was read of a large file for later runs."""
+    parts = on_demand.image.parts()
+    digest = digest_of(image, parts)
+
+    def store(table: FileRows, rules: Rules) -> None:
+        _CACHE.store(cache_name(image, status), digest + pack(replace(table, parts=parts), rules))
+
+    if digest and len(parts):
+        on_demand.table(store)
+
+
+def decode_rows(image: ElfImage) -> tuple[FileRows, Rules]:
     """The same, of a file that no later run will see."""
     from bpfprof.elf.cfi.tables import read_call_frames  # it takes long to import, and is seldom needed
 
     watched = WatchedImage(image)
     with watched:
-        frames = read_call_frames(watched, effort)
+        frames = read_call_frames(watched)
         return replace(compact(frames), parts=watched.parts()), frames.rules
 
 
@@ -74,7 +93,7 @@ def cache_name(image: ElfImage, status: os.stat_result) -> str:
 def pack(table: FileRows, rules: Rules) -> bytes:
     """What a cache file has behind a hash: a header, then rules, page index, rows and parts as they are in memory."""
     counts = (len(rules), len(table.pages), len(table.rows))
-    header = _HEADER.pack(_MAGIC, _VERSION, *counts, table.first_page, len(table.parts), table.is_whole)
+    header = _HEADER.pack(_MAGIC, _VERSION, *counts, table.first_page, len(table.parts))
     arrays = (rules, table.pages, table.rows, table.parts)
     return b"".join((header, *(array.tobytes() for array in arrays)))
 
@@ -83,7 +102,7 @@ def unpack(content: memoryview | bytes) -> tuple[FileRows, Rules] | None:
     """What `pack` was given, as read-only views of `content`; None when anything in it is out of bounds."""
     if len(content) < _HEADER.size:
         return None
-    magic, version, rule_count, page_count, row_count, first_page, part_count, is_whole = _HEADER.unpack_from(content)
+    magic, version, rule_count, page_count, row_count, first_page, part_count = _HEADER.unpack_from(content)
     size = _HEADER.size + RULE.itemsize * rule_count + 4 * page_count + 4 * row_count + 16 * part_count
     if (magic, version, size) != (_MAGIC, _VERSION, len(content)):
         return None
@@ -97,7 +116,7 @@ def unpack(content: memoryview | bytes) -> tuple[FileRows, Rules] | None:
     parts = np.frombuffer(content, "<u8", 2 * part_count, at + pages.nbytes + rows.nbytes).reshape(-1, 2)
     if not _rules_are_sound(rules) or not _rows_are_sound(pages, rows, rule_count):
         return None
-    return FileRows(first_page, pages, rows, parts, bool(is_whole)), rules
+    return FileRows(first_page, pages, rows, parts), rules
 
 
 def _rules_are_sound(rules: Rules) -> bool:

@@ -18,11 +18,10 @@ import numpy as np
 
 import bpfprof
 from bpfprof.elf.cfi.rules import Rules
-from bpfprof.elf.effort import THOROUGH, USUAL, Effort
 from bpfprof.elf.image import ElfError, ElfImage
 from bpfprof.proc.own_process import helpers, usual_nice
 from bpfprof.unwind.cache import FILE_LIMIT_BYTES, unpack
-from bpfprof.unwind.decoder_child import ERROR_BYTES, THOROUGHLY
+from bpfprof.unwind.decoder_child import ERROR_BYTES
 from bpfprof.unwind.rows import FileRows
 
 _CHILD = str(Path(__file__).with_name("decoder_child.py"))
@@ -48,10 +47,10 @@ class _Process:
         self.pid = self._process.pid
         helpers.add(self.pid)
 
-    def ask(self, fd: int, output: int, effort: Effort) -> str | None:
+    def ask(self, fd: int, output: int) -> str | None:
         """What went wrong with a file, "" for nothing; None: it has died."""
         try:
-            socket.send_fds(self._socket, [THOROUGHLY if effort == THOROUGH else b"."], [fd, output])
+            socket.send_fds(self._socket, [b"."], [fd, output])
             answer = self._socket.recv(1 + ERROR_BYTES)
         except OSError:
             return None
@@ -77,10 +76,10 @@ class Decoder:
         self._ended_cpu_s = 0.0
         self._is_closed = False
 
-    def decode(self, image: ElfImage, effort: Effort = USUAL) -> tuple[FileRows, Rules]:
+    def decode(self, image: ElfImage) -> tuple[FileRows, Rules]:
         """As decode_rows(). Raises ElfError also where the process came to an end without an answer."""
         with os.fdopen(os.memfd_create("bpfprof-rows"), "r+b") as output:
-            problem = self._ask(image.fileno(), output.fileno(), effort)
+            problem = self._ask(image.fileno(), output.fileno())
             output.seek(0)
             content = output.read(FILE_LIMIT_BYTES)
         found = unpack(content) if problem == "" else None
@@ -110,14 +109,14 @@ class Decoder:
             while self._idle:
                 self._ended_cpu_s += self._idle.pop().end()
 
-    def _ask(self, fd: int, output: int, effort: Effort) -> str | None:
+    def _ask(self, fd: int, output: int) -> str | None:
         problem, is_new = None, False
         while problem is None and not is_new and not self._is_closed:  # one that was idle may have ended of itself
             with self._lock:
                 is_new = not self._idle
                 process = self._idle.pop() if self._idle else _Process()
                 self._running.add(process)
-            problem = process.ask(fd, output, effort)
+            problem = process.ask(fd, output)
             with self._lock:
                 self._running.remove(process)
                 if problem is not None and not self._is_closed:

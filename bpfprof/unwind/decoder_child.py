@@ -3,9 +3,8 @@
     python -I -S decoder_child.py SOCKET NICE FOLDER...
 
 FOLDERs are where numpy and bpfprof are. A message on the socket brings two descriptors: a file, and an empty one for
-what is found. It says THOROUGHLY where code that takes long is to be followed, too. The answer is a dot and what went
-wrong, if anything did. The process ends when no more comes. The files are strangers' and bpfprof may be root, so it
-gives up its rights before it reads one; it has limits of time and memory.
+what is found. The answer is a dot and what went wrong, if anything did. The process ends when no more comes. The files
+are strangers' and bpfprof may be root, so it gives up its rights before it reads one; it has limits of time and memory.
 """
 
 from __future__ import annotations
@@ -17,7 +16,6 @@ import socket
 import sys
 
 ERROR_BYTES = 200
-THOROUGHLY = b"t"
 _CALLS = "recvmsg sendto poll read write lseek pread64 close fcntl ioctl fstat newfstatat statx getdents64"
 _IDLE_S = 1.0
 _LIMITS = {
@@ -42,7 +40,6 @@ def main() -> None:
     import numpy.ma  # noqa: F401  # of which np.unique() asks: later it may be unreadable
 
     from bpfprof.elf.cfi import tables  # noqa: F401
-    from bpfprof.elf.effort import THOROUGH, USUAL
     from bpfprof.elf.image import ElfError, ElfImage
     from bpfprof.elf.lines_child import confine
     from bpfprof.model.seccomp import COMPUTING, seccomp_filter
@@ -63,7 +60,7 @@ def main() -> None:
         with os.fdopen(fds[1], "wb") as output:
             try:
                 with ElfImage(fds[0]) as image:
-                    output.write(pack(*decode_rows(image, THOROUGH if message == THOROUGHLY else USUAL)))
+                    output.write(pack(*decode_rows(image)))
             except Exception as error:
                 kind = "" if isinstance(error, ElfError) else f"internal error: {type(error).__name__}: "
                 problem = f"{kind}{error}"

@@ -15,13 +15,25 @@ import numpy as np
 from bpfprof import abi
 from bpfprof.array_types import NDArray
 from bpfprof.dataclass import dataclass
-from bpfprof.elf.cfi.rules import NO_RULE_ID, RULE, UNSUPPORTED_ID, CallFrames, CfaKind, FramePointerKind, Reason, Rules
+from bpfprof.elf.cfi.rules import (
+    NO_RULE_ID,
+    RULE,
+    UNSUPPORTED_ID,
+    Addresses,
+    CallFrames,
+    CfaKind,
+    FramePointerKind,
+    RuleFields,
+    Rules,
+)
 from bpfprof.elf.parts import Parts
 
 PAGE_BITS, RULE_BITS = 12, abi.CONSTANTS["BP_ROW_RULE_BITS"]
 FRAME_POINTER_ID = abi.CONSTANTS["BP_RULE_FRAME_POINTER"]
 BARE_LEAF_ID = abi.CONSTANTS["BP_RULE_BARE_LEAF"]
+UNREAD_ID = abi.CONSTANTS["BP_RULE_UNREAD"]
 _OWN_MARK = 0x80  # a flag that no file's rule has, so that none is taken for this one
+UNREAD_FIELDS: RuleFields = (int(CfaKind.NO_RULE), 0, _OWN_MARK, 0, 0, 0, 0)
 RULE_MASK = (1 << RULE_BITS) - 1
 _OFFSET_MASK = (1 << PAGE_BITS) - 1
 _BLOCK_ROWS = 1 << 15  # as many as stay in the processor's cache
@@ -33,14 +45,13 @@ class FileRows:
 
     The rows of page p (an ELF address >> 12, minus `first_page`) are rows[pages[p]:pages[p + 1]]. Row 0 is of no page
     and has no rule: it is "the row before" for addresses in front of the first one. parts: of the file, which these
-    rows were made from; empty where nobody asked. is_whole: code that says nothing of its stack was followed, too.
+    rows were made from; empty where nobody asked.
     """
 
     first_page: int
     pages: NDArray[np.uint32]
     rows: NDArray[np.uint32]
     parts: Parts = field(default_factory=lambda: np.zeros((0, 2), np.uint64))
-    is_whole: bool = True
 
 
 def compact(frames: CallFrames) -> FileRows:
@@ -51,9 +62,19 @@ def compact(frames: CallFrames) -> FileRows:
     rows = np.zeros(len(frames.address) + 1, np.uint32)
     rows[1:] = (frames.address & np.uint64(_OFFSET_MASK)).astype(np.uint32) << np.uint32(RULE_BITS)
     rows[1:] |= frames.rule
-    edges = (np.arange(first, last + 2, dtype=np.uint64)) << np.uint64(PAGE_BITS)
-    pages = 1 + np.searchsorted(frames.address, edges)
-    return FileRows(first, pages.astype(np.uint32), rows, is_whole=Reason.FOLLOWED_LATER.text not in frames.reasons)
+    counts = np.bincount((frames.address >> np.uint64(PAGE_BITS)).astype(np.int64) - first, minlength=last + 1 - first)
+    pages = np.append(1, 1 + np.cumsum(counts))
+    return FileRows(first, pages.astype(np.uint32), rows)
+
+
+def expanded(table: FileRows) -> tuple[Addresses, NDArray[np.uint32]]:
+    """(addresses, rules) of the rows, as compact() was given them."""
+    pages = np.arange(table.first_page, table.first_page + len(table.pages) - 1, dtype=np.uint64) << np.uint64(
+        PAGE_BITS
+    )
+    rows = table.rows[1 : int(table.pages[-1])]
+    addresses = np.repeat(pages, np.diff(table.pages)) + (rows >> np.uint32(RULE_BITS))
+    return addresses, rows & np.uint32(RULE_MASK)
 
 
 def find(table: FileRows, address: int) -> int:
@@ -76,54 +97,18 @@ def find(table: FileRows, address: int) -> int:
     return int(table.rows[low - 1]) & RULE_MASK
 
 
-def with_functions(table: FileRows, rules: Rules, found: CallFrames) -> tuple[FileRows, Rules]:
-    """The table and its rules with those of functions that lie where it has none; others are left out."""
-    places, rows = list[int](), list[int]()
-    ids = np.arange(len(found.rules)) + len(rules)
-    ids[: UNSUPPORTED_ID + 1] = NO_RULE_ID, UNSUPPORTED_ID
-    added = np.zeros(len(table.pages) + 1, np.int64)  # rows of the pages before each
-    for start, end in zip(found.function_starts.tolist(), found.function_ends.tolist()):
-        begin, behind = _place(table, start, before=False), _place(table, end, before=True)
-        if begin is None or begin != behind or find(table, start) != NO_RULE_ID:
-            continue
-        first, last = np.searchsorted(found.address, [start, end]).tolist()
-        address = [*found.address[first:last].tolist(), end]
-        new = [*ids[found.rule[first:last]].tolist(), NO_RULE_ID]
-        for at, rule in zip(address, new):
-            place = _place(table, at, before=at == end)
-            if place is not None:
-                places.append(place)
-                rows.append((at & _OFFSET_MASK) << RULE_BITS | rule)
-                added[(at >> PAGE_BITS) - table.first_page + 1] += 1
-    order = np.argsort(places, kind="stable")
-    more = np.array(rows, np.uint32)[order]
-    pages = table.pages + np.cumsum(added)[:-1].astype(np.uint32)
-    joined = np.insert(table.rows, np.array(places, np.int64)[order], more)
-    return replace(table, pages=pages, rows=joined), np.concatenate((rules, found.rules))
-
-
-def _place(table: FileRows, address: int, before: bool) -> int | None:
-    """Of a new row at an address: before or behind those at the same one. None where no page is."""
-    page = (address >> PAGE_BITS) - table.first_page
-    if not 0 <= page < len(table.pages) - 1:
-        return None
-    first, last = int(table.pages[page]), int(table.pages[page + 1])
-    key = np.uint32((address & _OFFSET_MASK) << RULE_BITS)
-    some = table.rows[first:last]
-    return first + int(np.searchsorted(some, key) if before else np.searchsorted(some, key | RULE_MASK, "right"))
-
-
 class RuleTable:
-    """The rules of all files, each once. A rule's id is its index and never changes; the first four are BP_RULE_*."""
+    """The rules of all files, each once. A rule's id is its index and never changes; the first five are BP_RULE_*."""
 
     def __init__(self) -> None:
         self._records = bytearray()
         self._ids: dict[bytes, int] = {}
-        first = np.zeros(4, RULE)
+        first = np.zeros(5, RULE)
         first[UNSUPPORTED_ID]["cfa_kind"] = CfaKind.UNSUPPORTED
         # push %rbp; mov %rsp,%rbp: System V ABI, x86-64 supplement 1.0, figure 3.3
         first[FRAME_POINTER_ID] = (CfaKind.RBP, FramePointerKind.AT_CFA, _OWN_MARK, 0, 16, -16, -8)
         first[BARE_LEAF_ID] = (CfaKind.RSP, FramePointerKind.SAME, _OWN_MARK, 0, 8, 0, -8)
+        first[UNREAD_ID] = UNREAD_FIELDS
         self.intern(first)
 
     def __len__(self) -> int:

@@ -12,7 +12,7 @@ import pytest
 from bpfprof import array_types as npt
 from bpfprof.elf.cfi.rules import NO_RULE_ID, RULE, CfaKind
 from bpfprof.kernel.unwind_memory import MAX_MAPPINGS, UnwindMemory
-from bpfprof.unwind.rows import FRAME_POINTER_ID, FileRows, find
+from bpfprof.unwind.rows import FRAME_POINTER_ID, UNREAD_FIELDS, FileRows, find
 from tests.ebpf_host.host import CONSTANTS, STATUS, Host, mapping_array
 
 RULE_COUNT = 500
@@ -134,6 +134,21 @@ def test_a_file_that_is_not_ready(host: Host, memory: UnwindMemory) -> None:
     assert host.find_rule(index, 1, START)[0] == STATUS.BP_NATIVE_NOT_READY
     memory.set_frame_pointers(7)
     assert host.find_rule(index, 1, START) == (STATUS.BP_OK, FRAME_POINTER_ID)
+
+
+def test_a_function_that_was_not_read_is_not_ready(host: Host, memory: UnwindMemory) -> None:
+    """What lies before and behind it is."""
+    rules = np.array([(0,) * 7, (int(CfaKind.UNSUPPORTED), *(0,) * 6), UNREAD_FIELDS, (3, 1, 0, 0, 8, -16, -8)], RULE)
+    rows = np.array([0, 3, 0x100 << 20 | 2, 0x200 << 20 | 3, 0x300 << 20], np.uint32)
+    memory.set_file(1, FileRows(5, np.array([1, 5], np.uint32), rows), rules)
+    index = memory.add_mappings(mapping_array([(START, START + 4096, START - 0x5000, 1)]))
+    for offset, status in ((0xFF, "OK"), (0x100, "NATIVE_NOT_READY"), (0x1FF, "NATIVE_NOT_READY"), (0x200, "OK")):
+        assert host.find_rule(index, 1, START + offset)[0] == STATUS[f"BP_{status}"], hex(offset)
+        row = memory.rule_at(1, 0x5000 + offset)
+        assert (row is None) == (status != "OK")
+    assert host.find_rule(index, 1, START + 0x300)[0] == STATUS.BP_NATIVE_NO_RULE
+    starts, found = memory.rows_before(1, 0x52FF)
+    assert starts.tolist() == [0x5000, 0x5200] and found["cfa_offset"].tolist() == [8, 8]
 
 
 @pytest.mark.parametrize("last_rows", [4093, 4094, 4095, 4096])

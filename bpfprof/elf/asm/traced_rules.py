@@ -31,7 +31,7 @@ from bpfprof.elf.cfi.rules import (
     rows_in_order,
     rules_array,
 )
-from bpfprof.elf.effort import THOROUGH, USUAL, Effort
+from bpfprof.elf.effort import USUAL, Effort
 from bpfprof.elf.image import ElfImage
 from bpfprof.elf.leb128 import Bytes, Ints
 from bpfprof.elf.symbols.reader import read_symbols
@@ -45,7 +45,7 @@ _BATCH_BYTES = 256 << 10  # decoded together: some 10 MB of arrays
 # Of files that are made of what a just-in-time compiler left in memory: LLVM writes no FDE for a function that cannot
 # throw, so any may be without.
 JIT_SECTION = ".jit"
-_SHORTEST_BYTES = 16
+SHORTEST_BYTES = 16
 _GAP_BYTES = 512  # without one that large, symbols are not read; what starts a program leaves 200 bytes in each file
 _WRITTEN_BYTES = 64  # the shortest function with an FDE that is looked at
 _WRITTEN_LIMIT = 4096  # of them, the largest
@@ -68,13 +68,12 @@ class Traced:
 def traced_rules(image: ElfImage, frames: CallFrames, effort: Effort = USUAL) -> CallFrames:
     """The rules that were found, with the functions that have none in `frames`.
 
-    Never fails: bounded in time and memory. Where all would take more than this effort, and it is not THOROUGH, none
-    is followed, and the reason is FOLLOWED_LATER.
+    Never fails: bounded in time and memory. Where all would take more than this effort none is followed.
     """
     bare, written = _unwritten_candidates(image, frames), _written_candidates(image, frames)
     start, end = np.concatenate((bare, written), axis=1)
-    if effort != THOROUGH and (len(start) > effort.functions or int((end - start).sum()) > effort.code_bytes):
-        return CallFrames().with_lost(Reason.FOLLOWED_LATER, len(start))
+    if len(start) > effort.functions or int((end - start).sum()) > effort.code_bytes:
+        return CallFrames().with_lost(Reason.NOT_FOLLOWED, len(start))
     order = np.argsort(start, kind="stable")
     traced = list(follow(image, start[order], end[order], effort))
     kept = np.isin(bare[0], [function.start for function in traced])
@@ -84,16 +83,36 @@ def traced_rules(image: ElfImage, frames: CallFrames, effort: Effort = USUAL) ->
     return found.with_lost(Reason.NOT_FOLLOWED, lost_count) if lost_count else found
 
 
-def traced_at(image: ElfImage, symbols: SymbolTable, addresses: Ints) -> CallFrames:
-    """The rules of functions that hold these addresses, by their symbols. Bounded as traced_rules() is."""
-    place = np.searchsorted(symbols.starts, addresses.astype(np.uint64), side="right") - 1
-    place = np.unique(place[place >= 0])
-    ranges = np.array([symbols.starts[place], symbols.ends[place]]).astype(np.int64)
-    size = ranges[1] - ranges[0]
-    ranges = ranges[:, (size >= _SHORTEST_BYTES) & (size <= _LONGEST_BYTES)]
+def written_rules(image: ElfImage, frames: CallFrames) -> CallFrames:
+    """Of functions in `frames` that say that nothing moves, although it does, the rules of their instructions."""
+    return _frames_of(list(follow(image, *_written_candidates(image, frames))), np.zeros((2, 0), np.uint64))
+
+
+def traced_at(image: ElfImage, symbols: SymbolTable, addresses: Ints, gaps: Ints) -> tuple[CallFrames, Ints]:
+    """(rules of functions that hold these addresses, ascending; where they were looked for, 2 x N)
+
+    gaps, 2 x N: around each address what no function with rules of its own has. Bounded as traced_rules() is.
+    """
+    starts, ends = symbols.starts.astype(np.int64), symbols.ends.astype(np.int64)
+    looked, chosen = list[tuple[int, int]](), dict[int, int]()
+    for address, (low, high) in zip(addresses.tolist(), gaps.T.tolist()):
+        place = int(np.searchsorted(starts, address, side="right")) - 1
+        if place >= 0 and address < ends[place]:
+            start, end = int(starts[place]), int(ends[place])
+            if low <= start and end <= high and SHORTEST_BYTES <= end - start <= _LONGEST_BYTES:
+                chosen[start] = end
+            looked.append((max(start, low), min(end, high)))
+            continue
+        low = max(low, int(ends[place]) if place >= 0 else 0)
+        high = min(high, int(starts[place + 1]) if place + 1 < len(starts) else high)
+        looked.append((low, high))
+        if _GAP_BYTES <= high - low <= _NAMELESS_LIMIT_BYTES:
+            chosen |= dict(functions_in(image.read(low, high - low) or b"", low))
+    ranges = np.array(sorted(chosen.items()), np.int64).reshape(-1, 2).T
     ranges = ranges[:, np.append(ranges[1, :-1] <= ranges[0, 1:], True)[: ranges.shape[1]]]
     traced = list(follow(image, *ranges))
-    return _frames_of(traced, np.array([[each.start, each.end] for each in traced], np.uint64).reshape(-1, 2).T)
+    functions = np.array([[each.start, each.end] for each in traced], np.uint64).reshape(-1, 2).T
+    return _frames_of(traced, functions), np.array(looked, np.int64).reshape(-1, 2).T
 
 
 def _frames_of(traced: list[Traced], functions: NDArray[np.uint64]) -> CallFrames:
@@ -119,7 +138,7 @@ def _unwritten_candidates(image: ElfImage, frames: CallFrames) -> Ints:
     if made is not None:
         edges = np.array([made.address, made.address + made.size], np.uint64)
         address = np.concatenate((edges[:1], address, edges[1:]))
-        rule, shortest_gap = np.concatenate(([NO_RULE_ID], rule, [NO_RULE_ID])), _SHORTEST_BYTES
+        rule, shortest_gap = np.concatenate(([NO_RULE_ID], rule, [NO_RULE_ID])), SHORTEST_BYTES
     gaps = np.flatnonzero(rule[:-1] == NO_RULE_ID)
     none = np.zeros((2, 0), np.int64)
     if not len(gaps) or int((address[gaps + 1] - address[gaps]).max()) < shortest_gap:
@@ -131,11 +150,11 @@ def _unwritten_candidates(image: ElfImage, frames: CallFrames) -> Ints:
     reach = np.maximum.accumulate(symbols.ends)
     is_in[1:] &= symbols.starts[1:] >= reach[:-1]
     size = symbols.ends - symbols.starts
-    is_in &= (size >= _SHORTEST_BYTES) & (size <= _LONGEST_BYTES)
+    is_in &= (size >= SHORTEST_BYTES) & (size <= _LONGEST_BYTES)
     named = np.array([symbols.starts[is_in], symbols.ends[is_in]]).astype(np.int64)
     nameless = _nameless(image, np.array([address[gaps], address[gaps + 1]]).astype(np.int64), named)
     both = np.concatenate((named, nameless), axis=1)
-    return both[:, np.argsort(both[0], kind="stable")][:, : THOROUGH.functions]
+    return both[:, np.argsort(both[0], kind="stable")][:, : USUAL.functions + 1]
 
 
 def _nameless(image: ElfImage, gaps: Ints, named: Ints) -> Ints:

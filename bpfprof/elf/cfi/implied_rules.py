@@ -71,6 +71,16 @@ def implied_rules(image: ElfImage, frames: CallFrames, code: tuple[int, int]) ->
     )
 
 
+def linkage_addresses(image: ElfImage) -> list[int]:
+    """Of what implied_rules() looks at where there is anything: it may be told of only what is known at these."""
+    found = [image.entry]
+    for name in _SECTIONS:
+        section = image.section(name)
+        if section is not None:
+            found += [section.address, section.address + min(section.size, _ENTRY_BYTES)]
+    return [address for address in found if 0 < address < _ADDRESS_LIMIT]
+
+
 def builtin_rules(image: ElfImage) -> CallFrames:
     """Those of V8's builtins, which lie side by side; none where they have no names."""
     known = image.find_symbol(_A_BUILTIN)

@@ -301,6 +301,20 @@ class Programs:
         self._codes = [np.column_stack((UNSUPPORTED_ID | reasons << REASON_SHIFT, 0 * reasons)).ravel()]
         self._locations = [np.tile(np.array([0, END], np.uint32), len(reasons))]
         self.program_count = len(reasons)
+        self._machines: dict[tuple[int, int], Machine] = {}
+
+    def machine(self, cie: Cie, data: bytes) -> Machine:
+        """That of a CIE of the file's section, which remembers what instructions do."""
+        key = cie.begin, cie.end
+        if key not in self._machines:
+            self._machines[key] = Machine(self, cie, data[cie.begin : cie.end])
+        return self._machines[key]
+
+    def forget_rows(self) -> None:
+        """Begins anew with what is known of instructions and rules."""
+        del self._codes[1:], self._locations[1:]
+        self.program_count = len(self._codes[0]) // 2
+        self.work = self.row_count = 0
 
     @property
     def rules(self) -> list[RuleFields]:

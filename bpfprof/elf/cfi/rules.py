@@ -85,7 +85,6 @@ class Reason(IntEnum):
     TOO_MANY_ROWS = 18
     TOO_COSTLY = 19
     NOT_FOLLOWED = 20  # code without an FDE
-    FOLLOWED_LATER = 21  # the same, as it takes long
 
     @property
     def text(self) -> str:

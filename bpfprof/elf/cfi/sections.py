@@ -59,6 +59,20 @@ def function_starts(image: ElfImage) -> Ints:
     return starts + address
 
 
+def functions_by_start(header: Header, frame: int) -> tuple[Ints, Ints] | None:
+    """(ELF addresses of functions, ascending; where in an .eh_frame at that address the FDE of each is).
+
+    None without a sound table, or with more than RECORD_LIMIT functions.
+    """
+    address, content = header
+    count = _table_count(content)
+    if not count or count < _COUNT.unpack_from(content, 8)[0]:
+        return None
+    table = np.frombuffer(content, "<i4", 2 * count, 12).reshape(-1, 2).astype(np.int64) + address
+    table = table[np.argsort(table[:, 0], kind="stable")]
+    return table[:, 0], table[:, 1] - frame
+
+
 def frame_address(header: Header) -> int | None:
     """The ELF address of .eh_frame; None when it is not written as all linkers write it, or there is none."""
     address, content = header

@@ -15,8 +15,8 @@ import numpy as np
 from bpfprof.array_types import NDArray
 from bpfprof.elf.asm.traced_rules import JIT_SECTION, traced_rules
 from bpfprof.elf.cfi.implied_rules import builtin_rules, implied_rules
-from bpfprof.elf.cfi.programs import END, FAILED, REASON_SHIFT, Machine, Programs
-from bpfprof.elf.cfi.records import Functions, RecordReader, find_records
+from bpfprof.elf.cfi.programs import END, FAILED, REASON_SHIFT, Programs
+from bpfprof.elf.cfi.records import Functions, Lost, RecordReader, find_records
 from bpfprof.elf.cfi.rules import Addresses, CallFrames, Reason, rows_in_order, rules_array
 from bpfprof.elf.cfi.sections import FrameSection, Header, code_range, read_debug_frame, read_eh_frame
 from bpfprof.elf.effort import USUAL, Effort
@@ -70,14 +70,22 @@ def _decoded(image: ElfImage, read: ReadSection, row_limit: int, work: int) -> t
     section, header = read(image)
     if not section.data:
         return CallFrames(), work
-    code = code_range(image)
-    reader, programs = RecordReader(section), Programs()
     records, left_out = find_records(section, header)
+    programs = Programs()
+    programs.work = work
+    return frames_of(section, records, left_out, code_range(image), row_limit, programs), programs.work
+
+
+def frames_of(
+    section: FrameSection, records: Ints, left_out: Lost, code: tuple[int, int], row_limit: int, programs: Programs
+) -> CallFrames:
+    """The rows of these records of a section; programs: without rows."""
+    reader = RecordReader(section)
     functions, lost = reader.read(records, code)
-    programs.work = work + _RECORD_WORK * len(records)
+    programs.work += _RECORD_WORK * len(records)
     number = _run(programs, reader, functions, section.data, row_limit)
     starts, ends = functions["start"].copy(), functions["end"].copy()
-    del section, reader, records, functions  # which may be larger than all rows
+    del reader, functions  # which may be larger than all rows
     locations, codes, firsts = programs.rows()
     bad = np.flatnonzero(codes >> REASON_SHIFT)
     program, first = np.unique(np.searchsorted(firsts, bad, side="right") - 1, return_index=True)
@@ -103,7 +111,7 @@ def _decoded(image: ElfImage, read: ReadSection, row_limit: int, work: int) -> t
         len(starts) + sum((left_out + lost).values()),
         {reason.text: count for reason, count in reasons.items() if count},
     )
-    return frames, programs.work
+    return frames
 
 
 def _run(programs: Programs, reader: RecordReader, functions: Functions, data: bytes, row_limit: int) -> Ints:
@@ -119,7 +127,7 @@ def _run(programs: Programs, reader: RecordReader, functions: Functions, data: b
         index = int(functions["cie"][batch[0]])
         if index != before:
             cie, before, known = reader.cies[index], index, {}
-            machine = Machine(programs, cie, data[cie.begin : cie.end])
+            machine = programs.machine(cie, data)
         if exhausted := Reason.BAD_CIE if machine.is_bad else _exhausted(programs, row_limit):
             numbers[batch] = exhausted
             continue

@@ -45,7 +45,6 @@ class FakeFiles:
     files: list[CodeFile] = field(default_factory=lambda: [CodeFile(0, FileKind.KERNEL, "[kernel]", Pid(0))])
     images: dict[str, FakeImage] = field(default_factory=dict)
     hurried: list[str] = field(default_factory=list)
-    wanted: list[tuple[str, int]] = field(default_factory=list)
     limit: int = 1 << 30
 
     @property
@@ -64,16 +63,13 @@ class FakeFiles:
         self.files.append(CodeFile(len(self.files), kind, path, pid, "/", image))
         return self.files[-1]
 
-    def want(self, number: int, address: int) -> None:
-        self.wanted.append((self.files[number].path, address))
-
     def forget_memory(self, pid: Pid) -> None:
         pass
 
     def is_inode(self, number: int, inode: int) -> bool:
         return inode == 7
 
-    def hurry(self, number: int) -> None:
+    def hurry(self, number: int, address: int) -> None:
         self.hurried.append(self.files[number].path)
 
 

@@ -5,23 +5,36 @@ from __future__ import annotations
 import os
 import sys
 from dataclasses import replace
+from pathlib import Path
 from typing import cast
 
+import numpy as np
+import pytest
+
+from bpfprof import private_cache
+from bpfprof.code import files as files_module
 from bpfprof.code.files import CodeFiles
+from bpfprof.elf.cfi.lookup import FrameLookup
+from bpfprof.elf.cfi.rules import Rules
 from bpfprof.elf.image import ElfImage
 from bpfprof.elf.symbols.debug_files import open_inside
 from bpfprof.kernel.unwind_memory import UnwindMemory
 from bpfprof.model.ids import Pid
 from bpfprof.proc.maps import read_maps
+from bpfprof.unwind import on_demand
+from bpfprof.unwind.rows import UNREAD_FIELDS, FileRows, find
 from tests.integration.recorded import running
 
 
 class FakeMemory:
+    def __init__(self) -> None:
+        self.tables: dict[int, tuple[FileRows, Rules]] = {}
+
     def set_frame_pointers(self, number: int) -> None:
         pass
 
-    def set_file(self, number: int, rows: object, rules: object) -> None:
-        pass
+    def set_file(self, number: int, rows: FileRows, rules: Rules) -> None:
+        self.tables[number] = rows, rules
 
     def take_evicted(self) -> list[int]:
         return []
@@ -53,3 +66,40 @@ def test_a_vdso_is_bpfprofs_own_whatever_a_target_has_in_its_place() -> None:
         assert ElfImage.from_bytes(memory.read(own.end - own.start), "own").build_id == found.image.build_id
     assert files.of_mapping(Pid(os.getpid()), own) is found
     files.close()
+
+
+def test_of_a_large_file_functions_are_read_where_stacks_lead_through(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(files_module, "_SMALL_BYTES", 0)
+    monkeypatch.setattr(on_demand, "_BLOCK_FUNCTIONS", 16)
+    monkeypatch.setattr(private_cache, "cache_directory", lambda: tmp_path)
+    memory = FakeMemory()
+    files = CodeFiles.start(cast(UnwindMemory, memory))
+    own = next(each for each in read_maps(Pid(os.getpid())) if each.is_executable and each.is_file)
+    file = files.of_mapping(Pid(os.getpid()), own)
+    assert file is not None and file.image is not None and files.has_large()
+    assert files.background.wait(30)
+
+    def rule_at(address: int) -> tuple[int, ...]:
+        rows, rules = memory.tables[file.number]
+        fields: tuple[int, ...] = rules.tolist()[find(rows, address)]
+        return fields
+
+    lookup = FrameLookup.of(file.image)
+    assert lookup is not None
+    near, far = lookup.starts[[len(lookup.starts) // 3, len(lookup.starts) // 2]].tolist()
+    assert rule_at(near) == rule_at(far) == UNREAD_FIELDS
+    files.hurry(file.number, near)
+    files.read_wanted()
+    assert rule_at(near) != UNREAD_FIELDS and rule_at(far) == UNREAD_FIELDS
+    assert files.want(file.number, np.array([near, far])) == 1
+    files.read_wanted()
+    assert rule_at(far) != UNREAD_FIELDS
+    files.close()
+    again = CodeFiles.start(cast(UnwindMemory, memory))
+    memory.tables.clear()
+    file = again.of_mapping(Pid(os.getpid()), own)
+    assert file is not None and again.background.wait(30)
+    assert UNREAD_FIELDS not in (rule_at(near), rule_at(far)), "the next run knows them"
+    again.close()

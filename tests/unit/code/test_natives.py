@@ -234,22 +234,6 @@ def test_a_stack_that_misses_a_table_hurries_it(table: NativeTable, target: Fake
     assert target.files.hurried == [B]
 
 
-def test_code_that_a_stack_ended_in_for_want_of_a_rule_is_wanted(table: NativeTable, target: FakeTarget) -> None:
-    """The frame that has none; and the first ones of a stack that began by a guess, and led nowhere."""
-    in_b = 0x12010 - target.code.map_of[PID].rows[1][2]
-    numbers(table, [0x10010 | EXACT, 0x12011], status=NO_RULE)
-    assert target.files.wanted == [(B, in_b)]
-    target.files.wanted.clear()
-    numbers(table, [0x10010 | EXACT, 0x12011], status=OK)
-    numbers(table, [0x10010 | EXACT, 0x12011], status=NO_RULE, pid=Pid(999))
-    assert not target.files.wanted
-    generation = target.code.map_of[PID].generation
-    stack = RawStack([0x12010 | EXACT, 0x10021, 0x77777], 3, NO_MAPPING, BARE_LEAF, generation, LATER_NS)
-    target.files.files[target.number_of(A)].image = cast(ElfImage, FakeImage(code=bytes.fromhex("e800000000") * 20))
-    table.numbers(PID, stack)
-    assert (B, in_b) in target.files.wanted
-
-
 def test_a_stack_that_ends_at_the_end_of_a_mapping_hurries_its_file(table: NativeTable, target: FakeTarget) -> None:
     numbers(table, [0x10010 | EXACT, 0x12000], status=NOT_READY)
     numbers(table, [0x13000], status=NOT_READY)

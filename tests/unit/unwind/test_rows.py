@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,8 +11,7 @@ from bpfprof import abi
 from bpfprof.elf.cfi.rules import RULE, RULE_LIMIT, CfaKind, FramePointerKind, Rules
 from bpfprof.elf.cfi.tables import CallFrames, read_call_frames
 from bpfprof.elf.image import ElfImage
-from bpfprof.unwind.rows import RULE_MASK, FileRows, RuleTable, compact, find, with_functions
-from tests.tiers import first_in_gate
+from bpfprof.unwind.rows import RULE_MASK, FileRows, RuleTable, compact, expanded, find
 
 
 def frames_of(pairs: list[tuple[int, int]], rule_count: int = 8) -> CallFrames:
@@ -122,35 +120,7 @@ def test_a_row_has_room_for_every_rule_of_a_file() -> None:
     assert find(table, 0xFFF) == RULE_MASK and find(table, 0xFFE) == 0
 
 
-@pytest.mark.parametrize("seed", first_in_gate(8, range(20)))
-def test_functions_that_are_added_have_their_rows_and_nothing_else_changes(seed: int) -> None:
-    """In gaps of some addresses to some pages."""
-    random = np.random.default_rng(seed)
-    edges = np.unique(random.integers(0x1000, 0x9000 if seed % 2 else 0x1100, 40)).tolist()
-    there = [(at, 2 + place % 5 if place % 3 else 0) for place, at in enumerate(edges[:-1])] + [(edges[-1], 0)]
-    base = frames_of(there)
-    gaps = [(at, end) for (at, rule), (end, _) in zip(there, there[1:]) if not rule and end - at > 2]
-    added = [(at + (end - at) // 3, end - (end - at) // 4 * int(random.integers(2))) for at, end in gaps]
-    pairs = [pair for at, end in added for pair in ((at, 3), ((at + end) // 2, 4), (end, 0))]
-    found = replace(
-        frames_of(pairs),
-        rules=some_rules(8, first_offset=1000),
-        function_starts=np.array([at for at, _ in added], np.uint64),
-        function_ends=np.array([end for _, end in added], np.uint64),
-    )
-    table, rules = with_functions(compact(base), base.rules, found)
-    for address in range(0x0FFF, there[-1][0] + 2):
-        at, end = next(((at, end) for at, end in added if at <= address < end), (0, 0))
-        expected = 1000 + 8 * (3 if address < (at + end) // 2 else 4) if end else 8 * find(compact(base), address)
-        assert int(rules["cfa_offset"][find(table, address)]) == expected, hex(address)
-    assert len(table.rows) == len(compact(base).rows) + 3 * len(added)
-
-
-@pytest.mark.parametrize("function", [(0x0F00, 0x1001), (0x1004, 0x1008), (0x100F, 0x1011), (0x5000, 0x5010)])
-def test_functions_that_lie_elsewhere_than_in_a_gap_are_left_out(function: tuple[int, int]) -> None:
-    """They begin before the table, in a function, before one, or behind the table."""
-    base = frames_of([(0x1000, 2), (0x100A, 0), (0x1010, 3), (0x1020, 0)])
-    start, end = (np.array([address], np.uint64) for address in function)
-    found = replace(frames_of([(function[0], 4), (function[1], 0)]), function_starts=start, function_ends=end)
-    table, _ = with_functions(compact(base), base.rules, found)
-    assert table.rows.tolist() == compact(base).rows.tolist() and table.pages.tolist() == compact(base).pages.tolist()
+@pytest.mark.parametrize("pairs", PAIRS.values(), ids=PAIRS)
+def test_rows_that_are_taken_apart_are_what_they_were(pairs: list[tuple[int, int]]) -> None:
+    address, rule = expanded(compact(frames_of(pairs)))
+    assert list(zip(address.tolist(), rule.tolist())) == pairs

@@ -1,0 +1,225 @@
+"""Rows of a large file where stacks lead through it: addresses in it in, rows for the kernel side out.
+
+All of libtorch_cpu's take 2 s to decode. A training loop leads through 700 of its 342,000 functions, which lie in a
+quarter of it. So functions are read where they are asked for, and their neighbours after them. The rest has the rule
+BP_RULE_UNREAD: a stack ends there, and says where.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import field
+from functools import cached_property
+
+import numpy as np
+
+from bpfprof import array_types as npt
+from bpfprof.dataclass import dataclass
+from bpfprof.elf.asm.traced_rules import SHORTEST_BYTES, traced_at, written_rules
+from bpfprof.elf.cfi.implied_rules import builtin_rules, implied_rules, linkage_addresses
+from bpfprof.elf.cfi.lookup import FrameLookup
+from bpfprof.elf.cfi.rules import (
+    NO_RULE_ID,
+    RULE_LIMIT,
+    UNSUPPORTED_FIELDS,
+    UNSUPPORTED_ID,
+    Addresses,
+    CallFrames,
+    RuleFields,
+    Rules,
+    rows_in_order,
+    rules_array,
+)
+from bpfprof.elf.image import ElfImage
+from bpfprof.elf.leb128 import Ints
+from bpfprof.elf.parts import WatchedImage
+from bpfprof.elf.symbols.reader import read_symbols
+from bpfprof.elf.symbols.table import SymbolTable
+from bpfprof.model.grouping import each_once
+from bpfprof.unwind.rows import UNREAD_FIELDS, FileRows, compact, expanded
+
+_BLOCK_FUNCTIONS = 512  # neighbours, which are read together in some 3 ms
+_BLOCKS_AT_ONCE, _UNTRACED_AT_ONCE, _AT_ONCE = 32, 256, 1024
+_MOST_WANTED = 1 << 16
+_UNREAD = 2  # the rule of every file with the number behind NO_RULE_ID and UNSUPPORTED_ID
+_FIRST_RULES: tuple[RuleFields, ...] = ((0,) * 7, UNSUPPORTED_FIELDS, UNREAD_FIELDS)
+
+Block = tuple[Addresses, npt.NDArray[np.uint16]]  # rows of CallFrames
+
+
+@dataclass
+class RowsOnDemand:
+    """For several threads at once: some want, one reads at a time.
+
+    `edges`: where blocks of neighbouring functions begin, and where the last one ends.
+    """
+
+    image: WatchedImage
+    is_changed: bool = False  # since it was made
+    _lookup: FrameLookup = field(init=False)
+    _edges: Ints = field(init=False)
+    _implied: CallFrames = field(init=False)
+    _blocks: list[Block] = field(init=False)
+    _ids: dict[RuleFields, int] = field(default_factory=lambda: {each: at for at, each in enumerate(_FIRST_RULES)})
+    _is_whole: npt.NDArray[np.bool_] = field(init=False)  # of blocks, whether all of each is read
+    _around: set[int] = field(default_factory=set)  # blocks in which functions were read alone
+    _wanted: set[int] = field(default_factory=set)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    @classmethod
+    def of(cls, image: ElfImage) -> RowsOnDemand | None:
+        """None where a file does not say well where its functions are. Raises ElfError."""
+        watched = WatchedImage(image)
+        lookup = FrameLookup.of(watched)
+        if lookup is None:
+            watched.close()
+            return None
+        made = cls(watched)
+        made._lookup = lookup
+        low, high = lookup.code
+        made._edges = np.concatenate(([low], lookup.starts[_BLOCK_FUNCTIONS::_BLOCK_FUNCTIONS], [high]))
+        known = lookup.frames(np.array(linkage_addresses(image), np.int64))
+        made._implied = implied_rules(image, known, lookup.code).over(builtin_rules(image))
+        made._blocks = [made._unread(start) for start in made._edges[:-1].tolist()]
+        made._is_whole = np.zeros(len(made._blocks), np.bool_)
+        return made
+
+    def take(self, table: FileRows, rules: Rules) -> None:
+        """Begins with what was known of the same file before."""
+        address, rule = expanded(table)
+        ids = self._interned(rules)[rule]
+        edges = np.searchsorted(address, self._edges.astype(np.uint64))
+        self._blocks = [(address[begin:end], ids[begin:end]) for begin, end in zip(edges.tolist(), edges[1:].tolist())]
+        # A function has some rows.
+        self._is_whole = np.array([len(address) >= _BLOCK_FUNCTIONS for address, _ in self._blocks])
+
+    @cached_property
+    def symbols(self) -> SymbolTable:
+        """Of the file; read when it is first asked for."""
+        return read_symbols(self.image)
+
+    @property
+    def wanted_count(self) -> int:
+        """Addresses that are wanted and were not read yet."""
+        return len(self._wanted)
+
+    def want(self, addresses: Ints) -> int:
+        """Stacks lead through these addresses of the file; how many of them are neither known nor wanted already."""
+        unread = addresses[self._is_unread(addresses)].tolist()
+        with self._lock:
+            count = len(self._wanted)
+            self._wanted.update(unread[: max(0, _MOST_WANTED - count)])
+            return len(self._wanted) - count
+
+    def read(self) -> None:
+        """Reads the functions that are wanted, or some of them."""
+        with self._lock:
+            wanted = np.array(sorted(self._wanted)[:_AT_ONCE], np.int64)
+        numbers = self._number(wanted)
+        chosen = np.unique(numbers).tolist()
+        self._read_functions(chosen, wanted, 0)
+        for number in chosen:
+            self._follow(number, wanted[numbers == number])
+        self._around.update(number for number in chosen if not self._is_whole[number])
+        with self._lock:
+            self._wanted.difference_update(wanted.tolist())
+
+    def read_neighbours(self) -> bool:
+        """Reads neighbours of functions that were wanted; false when there are none left."""
+        chosen = sorted(self._around)[:_BLOCKS_AT_ONCE]
+        if chosen:
+            count = _BLOCK_FUNCTIONS
+            starts = [self._lookup.starts[number * count : (number + 1) * count] for number in chosen]
+            self._read_functions(chosen, np.concatenate(starts), SHORTEST_BYTES - 1)
+            self._around.difference_update(chosen)
+            self._is_whole[chosen] = True
+        return bool(chosen)
+
+    def table(self, publish: Callable[[FileRows, Rules], None]) -> None:
+        """Publishes what is known now, and the rules that it refers to."""
+        blocks, end = self._blocks, self._edges[-1:].astype(np.uint64)
+        address = np.concatenate([*(address for address, _ in blocks), end])
+        rule = np.concatenate([*(rule for _, rule in blocks), np.array([NO_RULE_ID], np.uint16)])
+        rules = rules_array(self._ids)
+        publish(compact(CallFrames(address, rule, rules)), rules)
+
+    def _unread(self, start: int) -> Block:
+        return np.array([start], np.uint64), np.array([_UNREAD], np.uint16)
+
+    def _number(self, addresses: Ints) -> Ints:
+        return np.asarray(np.searchsorted(self._edges, addresses, side="right") - 1)
+
+    def _is_unread(self, addresses: Ints) -> npt.NDArray[np.bool_]:
+        found, numbers = np.zeros(len(addresses), np.bool_), self._number(addresses)
+        for number in np.unique(numbers[(numbers >= 0) & (numbers < len(self._blocks))]).tolist():
+            address, rule = self._blocks[number]
+            own = numbers == number
+            found[own] = rule[np.searchsorted(address, addresses[own].astype(np.uint64), side="right") - 1] == _UNREAD
+        return found
+
+    def _read_functions(self, numbers: list[int], addresses: Ints, gap: int) -> None:
+        """At addresses in these blocks; between two of them that are no further apart there is nothing."""
+        frames = self._lookup.frames(addresses)
+        frames = written_rules(self.image, frames).over(frames).over(self._implied)
+        functions = np.array([frames.function_starts, frames.function_ends]).astype(np.int64)
+        for number in numbers:
+            limits = self._edges[number : number + 2]
+            own = slice(*np.searchsorted(functions[0], limits).tolist())
+            self._fill(number, frames, _joined(functions[:, own].clip(*limits), gap))
+        self.is_changed = True
+
+    def _follow(self, number: int, addresses: Ints) -> None:
+        """Code without call frame information at these addresses of a block."""
+        bare = addresses[self._is_unread(addresses)][:_UNTRACED_AT_ONCE]
+        if len(bare):
+            traced, looked = traced_at(self.image, self.symbols, bare, self._gaps(number, bare))
+            self._fill(number, traced, _joined(looked, 0))
+
+    def _gaps(self, number: int, addresses: Ints) -> Ints:
+        """2 x N: for each address in no function with call frame information what is between those around it."""
+        address = self._blocks[number][0]
+        at = np.searchsorted(address, addresses.astype(np.uint64), side="right")
+        ends = np.append(address, np.uint64(self._edges[number + 1])).astype(np.int64)[at]
+        starts = np.append(self._lookup.starts, self._lookup.code[1])
+        following = starts[np.searchsorted(self._lookup.starts, addresses, side="right")]
+        return np.array([address.astype(np.int64)[at - 1], np.minimum(ends, following)])
+
+    def _fill(self, number: int, frames: CallFrames, looked: Ints) -> None:
+        """Where nothing is known of a block, what `frames` say, and that there is nothing where was looked (2 x N)."""
+        begin, end = self._edges[number : number + 2].astype(np.uint64)
+        address, rule = self._blocks[number]
+        edges = looked.ravel().astype(np.uint64)
+        new = (
+            frames.address[slice(*np.searchsorted(frames.address, (begin, end)))],
+            edges[(edges >= begin) & (edges < end)],
+        )
+        both = each_once(np.concatenate((address, *new)))
+        old = rule[np.searchsorted(address, both, side="right") - 1]
+        found = self._interned(frames.rules)[frames.rule_at(both)]
+        found[(found == NO_RULE_ID) & ~_is_in(looked, both.astype(np.int64))] = _UNREAD
+        self._blocks[number] = rows_in_order(both, np.where(old == _UNREAD, found, old))
+
+    def _interned(self, rules: Rules) -> npt.NDArray[np.uint16]:
+        """The numbers of these rules here."""
+        found = np.full(len(rules), UNSUPPORTED_ID, np.uint16)
+        for at, fields in enumerate(rules.tolist()):
+            if fields in self._ids or len(self._ids) < RULE_LIMIT:
+                found[at] = self._ids.setdefault(fields, len(self._ids))
+        return found
+
+
+def _joined(ranges: Ints, gap: int) -> Ints:
+    """2 x N in any order -> the same, ascending and apart by at least so much."""
+    starts, ends = ranges
+    order = np.argsort(starts, kind="stable")
+    starts, reach = starts[order], np.maximum.accumulate(ends[order])
+    is_first = np.append(True, starts[1:] > reach[:-1] + gap)[: len(starts)]
+    is_last = np.append(is_first[1:], True)[: len(starts)]
+    return np.array([starts[is_first], reach[is_last]])
+
+
+def _is_in(ranges: Ints, addresses: Ints) -> npt.NDArray[np.bool_]:
+    """Whether each address is in one of some ranges, ascending and apart."""
+    place = np.searchsorted(ranges[0], addresses, side="right") - 1
+    return np.asarray((place >= 0) & (addresses < np.append(ranges[1], 0)[place]))
