@@ -21,7 +21,8 @@ from bpfprof.model.ids import Pid
 from bpfprof.proc import tasks
 
 # How long functions are looked for on stacks, without any that was not known, and at most; a look takes 3 ms.
-_NOTHING_NEW_S, _MEETING_S, _BETWEEN_S = 0.15, 1.5, 0.003
+_NOTHING_NEW_S, _MEETING_S = 0.15, 1.5
+_BETWEEN_S, _BESIDE_S = 0.003, 0.02  # between looks; while tables are made beside them
 
 
 @dataclass
@@ -84,7 +85,8 @@ def _meetings(code: NativeCode) -> Iterator[Callable[[], object]]:
 
     while code.files.has_large():
         for pid in list(code.map_of):
-            if time.monotonic() > min(new_s + _NOTHING_NEW_S, begin_s + _MEETING_S):
+            is_over = time.monotonic() > begin_s + _MEETING_S and not code.files.unmade()
+            if is_over or time.monotonic() > new_s + _NOTHING_NEW_S:
                 return
             yield partial(meet, pid)
-        yield partial(time.sleep, _BETWEEN_S)
+        yield partial(time.sleep, _BESIDE_S if code.files.background.open_count else _BETWEEN_S)

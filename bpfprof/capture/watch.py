@@ -123,10 +123,8 @@ class Watch:
         limit = self.options.max_switches
         interval_ns = 1_000_000_000 // limit if limit else 0
         self.kernel.tables.set_config(_config_flags(self.options), 1000 * self.options.min_block_us, interval_ns)
-        if self.code is not None:
-            if command is None:
-                self._await_tables(self.code.files, on_wait)
-            self.code.files.begun()
+        if self.code is not None and command is None:
+            self._await_tables(self.code.files, on_wait)
         self.attachments.attach_tracepoints(programs)
         if command is None and not self.options.watches_all:
             self.processes.meet([*self.targets.pids, *self.targets.members.list()])
@@ -162,13 +160,13 @@ class Watch:
             known = {file.number for file in wait.files}
             wait.files.extend(file for file in files.unmade() if file.number not in known)
             passed_s = time.monotonic() - wait.begin_s
-            is_time_over = passed_s >= min(_LONGEST_WAIT_S, _TABLES_WAIT_S + files.decoder.starved_s())
+            is_time_over = passed_s >= min(_LONGEST_WAIT_S, _TABLES_WAIT_S + files.background.starved_s())
             goes_on = bool(wait.left) and not is_time_over and on_wait(wait)
         on_wait(replace(wait, is_over=True))
 
     def own_cpu_s(self) -> float:
         """CPU time of bpfprof, with what works for it."""
-        return time.process_time() + reader().cpu_s() + (self.code.files.decoder.cpu_s() if self.code else 0.0)
+        return time.process_time() + reader().cpu_s()
 
     def keep_only(self, kept: Sequence[Capability]) -> None:
         """Gives up the other capabilities, once nothing has to be loaded any more. A command was forked before."""

@@ -6,6 +6,7 @@ a busy machine, it would have no CPU while it holds the GIL, and the recording w
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import queue
 import sys
@@ -36,6 +37,15 @@ class Background:
     def open_count(self) -> int:
         """Tasks that are not done yet."""
         return self._tasks.unfinished_tasks
+
+    def starved_s(self) -> float:
+        """How long its thread has waited for a CPU."""
+        with (
+            contextlib.suppress(OSError, ValueError),
+            open(f"/proc/self/task/{self.thread_id}/schedstat", "rb") as file,
+        ):
+            return int(file.read().split()[1]) / 1e9
+        return 0.0
 
     def add(self, priority: int, task: Callable[[], None]) -> None:
         """Runs it after all of a lower number and those of its own that were added before."""

@@ -1,8 +1,8 @@
 """Executable files of the targets, each once however many processes map it, and their unwind tables being made.
 
-Tables are made in a thread of their own, the quickest first; where many are waited for a process without rights makes
-them (unwind/decoder.py). Those of large files hold the functions that stacks lead through (unwind/on_demand.py). Names
-are looked up in another thread: reading symbols takes tenths of a second, in which a stack may need a table.
+Tables are made in a thread of their own, the quickest first. Those of large files hold the functions that stacks lead
+through (unwind/on_demand.py). Names are looked up in another thread: reading symbols takes tenths of a second, in which
+a stack may need a table.
 """
 
 from __future__ import annotations
@@ -36,7 +36,6 @@ from bpfprof.proc.living import living
 from bpfprof.proc.maps import Mapping, open_mapped_file, read_maps
 from bpfprof.proc.reader import reader
 from bpfprof.unwind.cache import decode_rows, keep, load_rows, rows_on_demand
-from bpfprof.unwind.decoder import Decoder
 from bpfprof.unwind.on_demand import RowsOnDemand
 from bpfprof.unwind.rows import FileRows
 
@@ -45,10 +44,10 @@ KERNEL_FILE = 0  # the number of what kernel addresses belong to
 _RESERVED_FDS = 48 + 5 * (os.cpu_count() or 1)
 _VDSO_LIMIT_BYTES = 64 << 10
 _SMALL_BYTES, _SMALL_CODE_BYTES = 1 << 20, 16 << 20  # call frame information, and code: more takes 0.1 s and longer
-_MANY_SMALL = 10  # files that are waited for: worth a process, too
 _NOT_FOLLOWED = "instructions that were made at run time could not be followed"
 FIRST_S = 3.0  # of read_s, in which neighbours are read, too
 _NEIGHBOURS = 0  # a priority
+_FEW_NEW = 64  # functions that were read: they are not worth that a table is kept anew
 _ORDER_SHIFT = 40  # of a priority: files of a process that was looked at sooner come first, whatever their size
 _VDSO = "[vdso]"
 _SHARED_MEMORY = ("/dev/zero", "/SYSV")  # mappings of nothing that have an inode: shmem_zero_setup(), ipc/shm.c
@@ -96,13 +95,11 @@ class CodeFiles:
     memory: UnwindMemory
     background: Background = field(default_factory=Background)
     naming: Background = field(default_factory=Background)
-    decoder: Decoder = field(default_factory=Decoder)
     files: list[CodeFile] = field(default_factory=list)
     new: list[CodeFile] = field(default_factory=list)
     read_s: float = 0.0  # CPU time that functions of large files have taken
     unmade_count: int = 0  # files beyond BP_MAX_FILES
     _number_of: dict[object, int] = field(default_factory=dict)
-    _is_beginning: bool = True  # a recording waits for tables
     _order_of: dict[Pid, int] = field(default_factory=dict)  # which process was looked at first
     _roots: dict[tuple[str, int, int], int] = field(default_factory=dict)  # (mount namespace, device, inode): fd
 
@@ -235,10 +232,6 @@ class CodeFiles:
         """Until all tables are made, at most so long."""
         self.background.wait(timeout_s)
 
-    def begun(self) -> None:
-        """Nobody waits for tables from now on."""
-        self._is_beginning = False
-
     def is_inode(self, number: int, inode: int) -> bool:
         """Whether a file has this inode; one that could not be opened has any."""
         file = self.files[number]
@@ -251,11 +244,10 @@ class CodeFiles:
 
     def close(self) -> None:
         """Ends the threads and closes the files."""
-        self.decoder.close()
         if all([thread.close() for thread in self.threads]):  # else one is slow: daemons
             for file in self.files:
                 if file.on_demand is not None and file.image is not None and file._status is not None:
-                    if file.on_demand.is_changed:
+                    if file.on_demand.new_count > _FEW_NEW:
                         keep(file.on_demand, file.image, file._status)
                     file.on_demand.image.close()
                 if file.image is not None:
@@ -376,10 +368,9 @@ class CodeFiles:
             self.files[number].is_ready = False  # made again when a stack needs it
 
     def _decoded(self, image: ElfImage, file: CodeFile) -> tuple[FileRows, Rules]:
-        decode = self.decoder.decode if self._is_beginning and self.background.open_count > _MANY_SMALL else decode_rows
         if file.kind is FileKind.MEMORY or file._status is None:
-            return decode(image)
-        return load_rows(image, file._status, decode)
+            return decode_rows(image)
+        return load_rows(image, file._status)
 
 
 def _read_wanted(on_demand: RowsOnDemand) -> bool:

@@ -18,6 +18,7 @@ Parts = NDArray[np.uint64]  # two columns: the offset of the first byte in the f
 DIGEST_BYTES = 16
 _PIECE_BYTES = 1 << 20
 _GAP_BYTES, _MOST_PARTS = 64, 1 << 14
+_SHORTEST_BUILD_ID = 16  # hex digits
 
 
 class WatchedImage(ElfImage):
@@ -51,6 +52,15 @@ class WatchedImage(ElfImage):
             if len(joined) <= _MOST_PARTS:
                 return np.array(joined, np.uint64).reshape(-1, 2)
             parts, gap = [(begin, end) for begin, end in joined], gap * 4
+
+
+def cache_name(image: ElfImage, status: os.stat_result, version: int) -> str:
+    """The name that what a version of something knows of a file is looked up under."""
+    if len(image.build_id) >= _SHORTEST_BUILD_ID and image.build_id.strip("0"):
+        parts = [image.build_id, status.st_uid, status.st_size]
+    else:
+        parts = ["", status.st_uid, status.st_size, status.st_dev, status.st_ino, status.st_mtime_ns]
+    return hashlib.sha256("\0".join(map(str, (version, *parts))).encode()).hexdigest()
 
 
 def digest_of(image: ElfImage, parts: Parts) -> bytes:

@@ -16,7 +16,8 @@ from bpfprof.cpython.collector import collector
 from bpfprof.cpython.eval_ranges import EVAL_FUNCTION, EvalRanges, eval_ranges
 from bpfprof.elf.image import ElfImage
 from bpfprof.elf.lines import LineReader
-from bpfprof.elf.parts import DIGEST_BYTES, Parts, WatchedImage, digest_of
+from bpfprof.elf.parts import DIGEST_BYTES, Parts, WatchedImage, cache_name, digest_of
+from bpfprof.elf.symbols.kept import kept_symbols
 from bpfprof.elf.symbols.plt import read_plt
 from bpfprof.elf.symbols.reader import read_symbols
 from bpfprof.elf.symbols.table import SymbolTable
@@ -24,7 +25,7 @@ from bpfprof.model.frames import COLLECTION
 from bpfprof.model.samples import NAME_EVAL, NAME_INLINED
 from bpfprof.names.symbols import SymbolNames, demangle
 from bpfprof.private_cache import PrivateCache
-from bpfprof.unwind.cache import cache_name
+from bpfprof.unwind.cache import VERSION
 
 _EVAL_CACHE = PrivateCache("eval", file_limit_bytes=1 << 19, total_limit_bytes=1 << 22)
 _PART_COUNT = struct.Struct("<Q")
@@ -44,7 +45,9 @@ class ElfNames:
     ) -> None:
         """symbols: of the image, if they were read already."""
         self._image = image
-        self._symbols = SymbolNames(symbols if symbols and not debug else read_symbols(image, debug))
+        if symbols is None or debug is not None:
+            symbols = read_symbols(image, debug) if debug is not None else kept_symbols(image)
+        self._symbols = SymbolNames(symbols)
         self._lines = LineReader(image, debug) if with_lines else None
         self._ranges = kept_eval_ranges(image)
 
@@ -103,7 +106,7 @@ def kept_eval_ranges(image: ElfImage) -> EvalRanges:
     """What `eval_ranges` finds, kept between runs: of a stripped interpreter it takes the rules of the whole file."""
     if image.find_symbol(EVAL_FUNCTION) is None:
         return eval_ranges(image)
-    name = cache_name(image, image.status())
+    name = cache_name(image, image.status(), VERSION)
     content = _EVAL_CACHE.load(name) or b""
     found = _unpacked(content[DIGEST_BYTES:])
     if found is not None and digest_of(image, found[1]) == content[:DIGEST_BYTES]:

@@ -12,6 +12,7 @@ import numpy as np
 
 from bpfprof import array_types as npt
 from bpfprof.elf.symbols.table import LOCAL, SYMBOL_DTYPE, SymbolTable
+from bpfprof.model.grouping import each_once
 from bpfprof.names.columns import hex_values, line_columns
 
 _READ_LIMIT_BYTES = 64 << 20  # Linux 6.1 of Debian has 5 MiB
@@ -48,7 +49,7 @@ def _parse(data: bytes) -> SymbolTable:
         symbols["rank"] = LOCAL * (types[is_function] == ord("t"))
         parts.append(symbols)
     symbols = np.concatenate(parts)
-    following = np.append(np.unique(np.concatenate(bounds)), ~np.uint64(0))
+    following = np.append(each_once(np.concatenate(bounds)), ~np.uint64(0))
     behind = following[np.searchsorted(following, symbols["start"], side="right")]
     symbols["end"] = symbols["start"] + np.minimum(behind - symbols["start"], np.uint64(_FUNCTION_LIMIT_BYTES))
     names = data.replace(b"\n", b"\0").replace(b"\t", b" ")

@@ -17,7 +17,6 @@ _usual = os.getpriority(os.PRIO_PROCESS, 0)
 _usual_policy, _usual_parameters = os.sched_getscheduler(0), os.sched_getparam(0)
 _usual_locked_memory = resource.getrlimit(resource.RLIMIT_MEMLOCK)
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-helpers: set[int] = set()  # processes that bpfprof has started to do its own work
 # Ignored from the start: by nohup, or SIGINT by a shell for what it runs in the background.
 ignored_signals = {number for number in STOP_SIGNALS if signal.getsignal(number) == signal.SIG_IGN}
 

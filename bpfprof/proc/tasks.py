@@ -12,7 +12,6 @@ from dataclasses import astuple
 from bpfprof.dataclass import dataclass
 from bpfprof.model.ids import Pid, RuntimeAddress, Tid
 from bpfprof.proc.living import has_ended, living
-from bpfprof.proc.own_process import helpers
 from bpfprof.proc.reader import reader
 from bpfprof.proc.text import without_controls
 
@@ -185,8 +184,8 @@ def above_own() -> list[int]:
 
 
 def own_processes() -> set[Pid]:
-    """bpfprof itself, those that do its work, and the sudo that runs it, which may be two processes."""
-    found = [Pid(os.getpid()), *map(Pid, helpers)]
+    """bpfprof itself, and the sudo that runs it, which may be two processes."""
+    found = [Pid(os.getpid())]
     above = Pid(os.getppid())
     while process_name(above) == "sudo" and above not in found:
         found.append(above)

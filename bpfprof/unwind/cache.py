@@ -7,7 +7,6 @@ file may speak for another user's, nor that of a container's root for the host's
 
 from __future__ import annotations
 
-import hashlib
 import os
 import struct
 from collections.abc import Callable
@@ -18,18 +17,17 @@ import numpy as np
 from bpfprof.array_types import NDArray
 from bpfprof.elf.cfi.rules import RULE, RULE_LIMIT, CfaKind, FramePointerKind, Rules
 from bpfprof.elf.image import ElfImage
-from bpfprof.elf.parts import DIGEST_BYTES, WatchedImage, digest_of
+from bpfprof.elf.parts import DIGEST_BYTES, WatchedImage, cache_name, digest_of
 from bpfprof.private_cache import PrivateCache
 from bpfprof.unwind.on_demand import RowsOnDemand
 from bpfprof.unwind.rows import PAGE_BITS, RULE_MASK, FileRows, compact
 
 _MAGIC = b"bpfrows\0"
-_VERSION = 11  # of the layout and of the decoder: raise it when either would give other rows
+VERSION = 11  # of the layout and of the decoder: raise it when either would give other rows
 _HEADER = struct.Struct("<8sIIIIQQ")  # magic, version, rules, page index, rows, first page, parts
 FILE_LIMIT_BYTES = 64 << 20
 _CACHE = PrivateCache("rows", file_limit_bytes=FILE_LIMIT_BYTES, total_limit_bytes=512 << 20)
 Decode = Callable[[ElfImage], "tuple[FileRows, Rules]"]
-_SHORTEST_BUILD_ID = 16  # hex digits
 
 
 def load_rows(image: ElfImage, status: os.stat_result, decode: Decode | None = None) -> tuple[FileRows, Rules]:
@@ -37,7 +35,7 @@ def load_rows(image: ElfImage, status: os.stat_result, decode: Decode | None = N
 
     Raises ElfError as read_call_frames does.
     """
-    name = cache_name(image, status)
+    name = cache_name(image, status, VERSION)
     content = _CACHE.load(name) or b""
     found = unpack(content[DIGEST_BYTES:])
     if found is None or digest_of(image, found[0].parts) != content[:DIGEST_BYTES]:
@@ -52,7 +50,7 @@ def rows_on_demand(image: ElfImage, status: os.stat_result) -> RowsOnDemand | No
     """Of a large file, with what is kept of it; None where it does not say well where its functions are."""
     on_demand = RowsOnDemand.of(image)
     if on_demand is not None:
-        content = _CACHE.load(cache_name(image, status)) or b""
+        content = _CACHE.load(cache_name(image, status, VERSION)) or b""
         found = unpack(content[DIGEST_BYTES:])
         if found is not None and digest_of(image, found[0].parts) == content[:DIGEST_BYTES]:
             on_demand.take(*found)
@@ -65,7 +63,7 @@ def keep(on_demand: RowsOnDemand, image: ElfImage, status: os.stat_result) -> No
     digest = digest_of(image, parts)
 
     def store(table: FileRows, rules: Rules) -> None:
-        _CACHE.store(cache_name(image, status), digest + pack(replace(table, parts=parts), rules))
+        _CACHE.store(cache_name(image, status, VERSION), digest + pack(replace(table, parts=parts), rules))
 
     if digest and len(parts):
         on_demand.table(store)
@@ -81,19 +79,10 @@ def decode_rows(image: ElfImage) -> tuple[FileRows, Rules]:
         return replace(compact(frames), parts=watched.parts()), frames.rules
 
 
-def cache_name(image: ElfImage, status: os.stat_result) -> str:
-    """The name that what is known of a file is looked up under."""
-    if len(image.build_id) >= _SHORTEST_BUILD_ID and image.build_id.strip("0"):
-        parts = [image.build_id, status.st_uid, status.st_size]
-    else:
-        parts = ["", status.st_uid, status.st_size, status.st_dev, status.st_ino, status.st_mtime_ns]
-    return hashlib.sha256("\0".join(map(str, (_VERSION, *parts))).encode()).hexdigest()
-
-
 def pack(table: FileRows, rules: Rules) -> bytes:
     """What a cache file has behind a hash: a header, then rules, page index, rows and parts as they are in memory."""
     counts = (len(rules), len(table.pages), len(table.rows))
-    header = _HEADER.pack(_MAGIC, _VERSION, *counts, table.first_page, len(table.parts))
+    header = _HEADER.pack(_MAGIC, VERSION, *counts, table.first_page, len(table.parts))
     arrays = (rules, table.pages, table.rows, table.parts)
     return b"".join((header, *(array.tobytes() for array in arrays)))
 
@@ -104,7 +93,7 @@ def unpack(content: memoryview | bytes) -> tuple[FileRows, Rules] | None:
         return None
     magic, version, rule_count, page_count, row_count, first_page, part_count = _HEADER.unpack_from(content)
     size = _HEADER.size + RULE.itemsize * rule_count + 4 * page_count + 4 * row_count + 16 * part_count
-    if (magic, version, size) != (_MAGIC, _VERSION, len(content)):
+    if (magic, version, size) != (_MAGIC, VERSION, len(content)):
         return None
     if not 2 <= rule_count <= RULE_LIMIT or not page_count or not row_count or first_page >> 52:
         return None

@@ -34,18 +34,25 @@ from bpfprof.elf.cfi.rules import (
 from bpfprof.elf.image import ElfImage
 from bpfprof.elf.leb128 import Ints
 from bpfprof.elf.parts import WatchedImage
-from bpfprof.elf.symbols.reader import read_symbols
+from bpfprof.elf.symbols.kept import kept_symbols
 from bpfprof.elf.symbols.table import SymbolTable
 from bpfprof.model.grouping import each_once
-from bpfprof.unwind.rows import UNREAD_FIELDS, FileRows, compact, expanded
+from bpfprof.unwind.rows import PAGE_BITS, UNREAD_FIELDS, FileRows, compact, expanded
 
-_BLOCK_FUNCTIONS = 512  # neighbours, which are read together in some 3 ms
-_BLOCKS_AT_ONCE, _UNTRACED_AT_ONCE, _AT_ONCE = 32, 256, 1024
+_BLOCK_FUNCTIONS = 1024  # neighbours, which are read together in some 6 ms
+_BLOCKS_AT_ONCE, _UNTRACED_AT_ONCE, _AT_ONCE = 16, 256, 1024
 _MOST_WANTED = 1 << 16
 _UNREAD = 2  # the rule of every file with the number behind NO_RULE_ID and UNSUPPORTED_ID
 _FIRST_RULES: tuple[RuleFields, ...] = ((0,) * 7, UNSUPPORTED_FIELDS, UNREAD_FIELDS)
 
-Block = tuple[Addresses, npt.NDArray[np.uint16]]  # rows of CallFrames
+
+class Block:
+    """Rows of CallFrames, and as the kernel side has them: `words`, of which pages from first_page on have `counts`."""
+
+    def __init__(self, address: Addresses, rule: npt.NDArray[np.uint16]) -> None:
+        self.address, self.rule = address, rule
+        rows = compact(CallFrames(address, rule))
+        self.first_page, self.counts, self.words = rows.first_page, np.diff(rows.pages), rows.rows[1:]
 
 
 @dataclass
@@ -56,11 +63,12 @@ class RowsOnDemand:
     """
 
     image: WatchedImage
-    is_changed: bool = False  # since it was made
+    new_count: int = 0  # functions that were read since it was made
     _lookup: FrameLookup = field(init=False)
     _edges: Ints = field(init=False)
     _implied: CallFrames = field(init=False)
     _blocks: list[Block] = field(init=False)
+    _end: Block = field(init=False)
     _ids: dict[RuleFields, int] = field(default_factory=lambda: {each: at for at, each in enumerate(_FIRST_RULES)})
     _is_whole: npt.NDArray[np.bool_] = field(init=False)  # of blocks, whether all of each is read
     _around: set[int] = field(default_factory=set)  # blocks in which functions were read alone
@@ -81,7 +89,10 @@ class RowsOnDemand:
         made._edges = np.concatenate(([low], lookup.starts[_BLOCK_FUNCTIONS::_BLOCK_FUNCTIONS], [high]))
         known = lookup.frames(np.array(linkage_addresses(image), np.int64))
         made._implied = implied_rules(image, known, lookup.code).over(builtin_rules(image))
-        made._blocks = [made._unread(start) for start in made._edges[:-1].tolist()]
+        unread, end = np.array([_UNREAD], np.uint16), np.array([NO_RULE_ID], np.uint16)
+        starts = made._edges.astype(np.uint64)
+        made._blocks = [Block(starts[number : number + 1], unread) for number in range(len(starts) - 1)]
+        made._end = Block(starts[-1:], end)
         made._is_whole = np.zeros(len(made._blocks), np.bool_)
         return made
 
@@ -90,14 +101,16 @@ class RowsOnDemand:
         address, rule = expanded(table)
         ids = self._interned(rules)[rule]
         edges = np.searchsorted(address, self._edges.astype(np.uint64))
-        self._blocks = [(address[begin:end], ids[begin:end]) for begin, end in zip(edges.tolist(), edges[1:].tolist())]
+        self._blocks = [
+            Block(address[begin:end], ids[begin:end]) for begin, end in zip(edges.tolist(), edges[1:].tolist())
+        ]
         # A function has some rows.
-        self._is_whole = np.array([len(address) >= _BLOCK_FUNCTIONS for address, _ in self._blocks])
+        self._is_whole = np.array([len(block.address) >= _BLOCK_FUNCTIONS for block in self._blocks])
 
     @cached_property
     def symbols(self) -> SymbolTable:
         """Of the file; read when it is first asked for."""
-        return read_symbols(self.image)
+        return kept_symbols(self.image)
 
     @property
     def wanted_count(self) -> int:
@@ -138,14 +151,13 @@ class RowsOnDemand:
 
     def table(self, publish: Callable[[FileRows, Rules], None]) -> None:
         """Publishes what is known now, and the rules that it refers to."""
-        blocks, end = self._blocks, self._edges[-1:].astype(np.uint64)
-        address = np.concatenate([*(address for address, _ in blocks), end])
-        rule = np.concatenate([*(rule for _, rule in blocks), np.array([NO_RULE_ID], np.uint16)])
-        rules = rules_array(self._ids)
-        publish(compact(CallFrames(address, rule, rules)), rules)
-
-    def _unread(self, start: int) -> Block:
-        return np.array([start], np.uint64), np.array([_UNREAD], np.uint16)
+        first, last = (int(edge) >> PAGE_BITS for edge in self._edges[[0, -1]])
+        counts, words = np.zeros(last + 1 - first, np.int64), [np.zeros(1, np.uint32)]
+        for block in (*self._blocks, self._end):
+            counts[block.first_page - first :][: len(block.counts)] += block.counts
+            words.append(block.words)
+        pages = np.append(1, 1 + np.cumsum(counts)).astype(np.uint32)
+        publish(FileRows(first, pages, np.concatenate(words)), rules_array(self._ids))
 
     def _number(self, addresses: Ints) -> Ints:
         return np.asarray(np.searchsorted(self._edges, addresses, side="right") - 1)
@@ -153,7 +165,7 @@ class RowsOnDemand:
     def _is_unread(self, addresses: Ints) -> npt.NDArray[np.bool_]:
         found, numbers = np.zeros(len(addresses), np.bool_), self._number(addresses)
         for number in np.unique(numbers[(numbers >= 0) & (numbers < len(self._blocks))]).tolist():
-            address, rule = self._blocks[number]
+            address, rule = self._blocks[number].address, self._blocks[number].rule
             own = numbers == number
             found[own] = rule[np.searchsorted(address, addresses[own].astype(np.uint64), side="right") - 1] == _UNREAD
         return found
@@ -167,7 +179,7 @@ class RowsOnDemand:
             limits = self._edges[number : number + 2]
             own = slice(*np.searchsorted(functions[0], limits).tolist())
             self._fill(number, frames, _joined(functions[:, own].clip(*limits), gap))
-        self.is_changed = True
+        self.new_count += frames.function_count
 
     def _follow(self, number: int, addresses: Ints) -> None:
         """Code without call frame information at these addresses of a block."""
@@ -178,7 +190,7 @@ class RowsOnDemand:
 
     def _gaps(self, number: int, addresses: Ints) -> Ints:
         """2 x N: for each address in no function with call frame information what is between those around it."""
-        address = self._blocks[number][0]
+        address = self._blocks[number].address
         at = np.searchsorted(address, addresses.astype(np.uint64), side="right")
         ends = np.append(address, np.uint64(self._edges[number + 1])).astype(np.int64)[at]
         starts = np.append(self._lookup.starts, self._lookup.code[1])
@@ -188,7 +200,7 @@ class RowsOnDemand:
     def _fill(self, number: int, frames: CallFrames, looked: Ints) -> None:
         """Where nothing is known of a block, what `frames` say, and that there is nothing where was looked (2 x N)."""
         begin, end = self._edges[number : number + 2].astype(np.uint64)
-        address, rule = self._blocks[number]
+        address, rule = self._blocks[number].address, self._blocks[number].rule
         edges = looked.ravel().astype(np.uint64)
         new = (
             frames.address[slice(*np.searchsorted(frames.address, (begin, end)))],
@@ -198,7 +210,7 @@ class RowsOnDemand:
         old = rule[np.searchsorted(address, both, side="right") - 1]
         found = self._interned(frames.rules)[frames.rule_at(both)]
         found[(found == NO_RULE_ID) & ~_is_in(looked, both.astype(np.int64))] = _UNREAD
-        self._blocks[number] = rows_in_order(both, np.where(old == _UNREAD, found, old))
+        self._blocks[number] = Block(*rows_in_order(both, np.where(old == _UNREAD, found, old)))
 
     def _interned(self, rules: Rules) -> npt.NDArray[np.uint16]:
         """The numbers of these rules here."""

@@ -11,7 +11,7 @@ import numpy as np
 from bpfprof import array_types as npt
 from bpfprof.elf.image import EM_X86_64, ElfImage
 from bpfprof.elf.symbols.lookup import ELF_SYMBOL_DTYPE
-from bpfprof.elf.symbols.reader import section_text
+from bpfprof.elf.symbols.reader import SectionText
 from bpfprof.elf.symbols.table import SYMBOL_DTYPE, SymbolTable
 
 _RELOCATION_DTYPE = np.dtype([("offset", "<u8"), ("type", "<u4"), ("symbol", "<u4"), ("addend", "<i8")])  # Elf64_Rela
@@ -39,7 +39,7 @@ def read_plt(image: ElfImage) -> SymbolTable:
     entries = np.frombuffer(data, ELF_SYMBOL_DTYPE, len(data) // ELF_SYMBOL_DTYPE.itemsize)
     symbols = symbols[symbols["name"] < len(entries)]
     symbols["name"] = entries["name"][symbols["name"]]
-    return SymbolTable(symbols[symbols["name"] != 0], (section_text(image.read_at, strings.offset, strings.size),))
+    return SymbolTable(symbols[symbols["name"] != 0], (SectionText(image.read_at, strings.offset, strings.size),))
 
 
 def _slots(image: ElfImage) -> npt.NDArray[np.void]:

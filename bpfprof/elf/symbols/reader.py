@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from bpfprof import array_types as npt
+from bpfprof.dataclass import dataclass
 from bpfprof.elf.image import PF_X, ElfImage
 from bpfprof.elf.symbols.lookup import ELF_SYMBOL_DTYPE
 from bpfprof.elf.symbols.table import LOCAL, SYMBOL_DTYPE, UNSIZED, UNTYPED, ReadText, SymbolTable
@@ -71,7 +72,7 @@ def read_symbols(image: ElfImage, debug: ElfImage | None = None) -> SymbolTable:
             found = [part for part in _functions(read_at, table, code, len(texts), room, room_bytes) if len(part)]
             room -= sum(map(len, found))
             parts += found
-            texts.append(section_text(read_at, int(strings["offset"]), int(strings["size"])))
+            texts.append(SectionText(read_at, int(strings["offset"]), int(strings["size"])))
             room_bytes -= int(table["size"])
             if room_bytes < 0 or room <= 0:
                 problems.append(f"{label}too many symbols: not all are used")
@@ -196,13 +197,16 @@ def _in_code(entries: Table, code: Table, text: int) -> Table:
     return symbols
 
 
-def section_text(read_at: ReadAt, start: int, length: int) -> ReadText:
+@dataclass(frozen=True)
+class SectionText:
     """Names from a string section at that file offset."""
 
-    def read(offset: int, size: int) -> bytes:
-        return read_at(start + offset, max(0, min(size, length - offset))) or b""
+    read_at: ReadAt
+    start: int
+    length: int
 
-    return read
+    def __call__(self, offset: int, size: int) -> bytes:
+        return self.read_at(self.start + offset, max(0, min(size, self.length - offset))) or b""
 
 
 def _embedded_file(image: ElfImage, problems: list[str]) -> ReadAt | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -35,6 +36,11 @@ _EXTENT_DTYPE = np.dtype(
     ],
     align=True,
 )
+OF_SYMBOLS = 3  # of the columns of a table; the others are of addresses
+COLUMNS = {
+    **{"_names": "<u4", "_ranks": "u1", "_text_numbers": "u1"},
+    **{"starts": "<u8", "ends": "<u8", "_first": "<u4", "_counts": "<u4", "_outer": "<i8"},
+}
 _SHORT_NAME_BYTES = 256  # read at first; few names are longer
 _NAME_LIMIT_BYTES = 16 << 10  # the longest in libtorch_cpu 2.13 has 7 KiB
 _CANDIDATE_LIMIT = 32  # symbols at one address among which a name is chosen
@@ -85,6 +91,31 @@ class SymbolTable:
         self.starts, self.ends = extents["start"].copy(), extents["end"].copy()
         self._first, self._counts = extents["first"].copy(), extents["count"].copy()
         self._outer = _outer(self.starts, self.ends)
+
+    @classmethod
+    def of_columns(
+        cls, columns: Sequence[npt.NDArray[Any]], texts: Sequence[ReadText], has_versions: bool
+    ) -> SymbolTable:
+        """What `columns` gave, with the same texts. Raises ValueError for what none can have given."""
+        table = cls(np.zeros(0, SYMBOL_DTYPE), texts, has_versions=has_versions)
+        for name, column in zip(COLUMNS, columns):
+            setattr(table, name, column)
+        if not len(table):
+            return table
+        ends = table._first.astype(np.int64) + table._counts
+        is_named = int(ends.max()) <= len(table._names) and int(table._text_numbers.max()) < len(texts)
+        if not is_named or not table._counts.all() or int(table._outer.max()) >= len(table):
+            raise ValueError("not the columns of a table of symbols")
+        return table
+
+    @property
+    def columns(self) -> list[npt.NDArray[Any]]:
+        """All that the table is but for its texts: of_columns() makes another one of it. None without symbols."""
+        return [getattr(self, name) for name in COLUMNS] if len(self.starts) else []
+
+    @property
+    def texts(self) -> tuple[ReadText, ...]:
+        return self._texts
 
     def __len__(self) -> int:
         return len(self.starts)

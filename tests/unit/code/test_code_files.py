@@ -72,6 +72,7 @@ def test_of_a_large_file_functions_are_read_where_stacks_lead_through(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(files_module, "_SMALL_BYTES", 0)
+    monkeypatch.setattr(files_module, "_FEW_NEW", 0)
     monkeypatch.setattr(on_demand, "_BLOCK_FUNCTIONS", 16)
     monkeypatch.setattr(private_cache, "cache_directory", lambda: tmp_path)
     memory = FakeMemory()

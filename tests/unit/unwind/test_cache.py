@@ -11,9 +11,10 @@ import pytest
 from bpfprof import private_cache
 from bpfprof.elf.cfi import tables
 from bpfprof.elf.image import ElfError, ElfImage
+from bpfprof.elf.parts import cache_name
 from bpfprof.private_cache import PrivateCache
 from bpfprof.unwind import cache
-from bpfprof.unwind.cache import cache_name, load_rows, pack, unpack
+from bpfprof.unwind.cache import load_rows, pack, unpack
 from tests.unit.elf.frame_builder import CODE, FrameBuilder
 from tests.unit.measured import least_cpu_s
 
@@ -111,7 +112,7 @@ def test_names(program: Path, tmp_path: Path) -> None:
     def name(path: Path, build_id: str, status: os.stat_result | None = None) -> str:
         with ElfImage.open(str(path)) as image:
             image.build_id = build_id
-            return cache_name(image, status or os.stat(path))
+            return cache_name(image, status or os.stat(path), 1)
 
     assert name(program, BUILD_ID) == name(copy, BUILD_ID)
     names = {name(program, BUILD_ID), name(program, BUILD_ID, os.stat_result(values)), name(program, BUILD_ID[::-1])}

@@ -116,12 +116,12 @@ def test_the_next_run_begins_with_what_was_read(
     monkeypatch.setattr(private_cache, "cache_directory", lambda: tmp_path / "cache")
     asked = some_addresses(library, 50, 4)
     rows = rows_on_demand(library, library.status())
-    assert rows is not None and not rows.is_changed
+    assert rows is not None and not rows.new_count
     read(rows, asked)
-    assert rows.is_changed
+    assert rows.new_count
     keep(rows, library, library.status())
     again = rows_on_demand(library, library.status())
-    assert again is not None and not again.is_changed
+    assert again is not None and not again.new_count
     many = np.concatenate((asked, some_addresses(library, 1000, 5)))
     assert rules_at(again, many) == rules_at(rows, many)
     assert again.want(asked) == 0
