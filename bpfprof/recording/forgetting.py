@@ -58,9 +58,7 @@ class Forgetting:
         self._wakers, self._codes = _Places(), _Places()  # by thread; by process
         self._alive: Counter[int] = Counter()  # threads of processes that are not forgotten
         self._thread_count = 0  # those that are in that
-        self._without_main: set[int] = (
-            set()
-        )  # processes whose main thread is forgotten: others may be there, and unseen
+        self._without_main = set[int]()  # processes whose main thread is forgotten: others may be there, and unseen
         self._gone: list[int] = []  # processes whose stacks have frames still
         self._stacks_kept = 0
 

@@ -99,11 +99,14 @@ class RowsOnDemand:
     def take(self, table: FileRows, rules: Rules) -> None:
         """Begins with what was known of the same file before."""
         address, rule = expanded(table)
-        ids = self._interned(rules)[rule]
-        edges = np.searchsorted(address, self._edges.astype(np.uint64))
-        self._blocks = [
-            Block(address[begin:end], ids[begin:end]) for begin, end in zip(edges.tolist(), edges[1:].tolist())
-        ]
+        ids, starts = self._interned(rules)[rule], self._edges[:-1].astype(np.uint64)
+        # Each block begins with a row, also where the one before goes on.
+        starts = starts[~np.isin(starts, address)]
+        before = np.append(np.uint16(_UNREAD), ids)[np.searchsorted(address, starts)]
+        address, ids = np.concatenate((address, starts)), np.concatenate((ids, before))
+        order = np.argsort(address, kind="stable")
+        edges = np.searchsorted(address[order], self._edges.astype(np.uint64)).tolist()
+        self._blocks = [Block(address[order[begin:end]], ids[order[begin:end]]) for begin, end in zip(edges, edges[1:])]
         # A function has some rows.
         self._is_whole = np.array([len(block.address) >= _BLOCK_FUNCTIONS for block in self._blocks])
 

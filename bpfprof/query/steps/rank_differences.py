@@ -1,6 +1,7 @@
 """Loops of ranks -> the steps they make together, which is slowest, what it does more of, what others wait for it.
 
-What a rank waits for the others is no time of its own: its waits in communication, and those that another rank ended.
+What a rank waits for the others is no time of its own: its waits in communication, those that another rank ended, and
+what it does in communication before all have come there.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ from bpfprof.elf.symbols.reader import read_symbols
 from bpfprof.unwind import on_demand
 from bpfprof.unwind.cache import keep, rows_on_demand
 from bpfprof.unwind.on_demand import RowsOnDemand
-from bpfprof.unwind.rows import UNREAD_FIELDS, FileRows, find
+from bpfprof.unwind.rows import UNREAD_FIELDS, FileRows, compact, find
 from tests.unit.elf.frame_builder import CODE, FrameBuilder
 from tests.unit.unwind.test_cache import find_library
 
@@ -129,6 +129,28 @@ def test_the_next_run_begins_with_what_was_read(
     for each in (rows, again):
         read(each, more)
     assert rules_at(again, many) == rules_at(rows, many)
+
+
+@pytest.mark.parametrize("count", [3, 16, 50])
+def test_what_was_kept_in_other_blocks_is_known(
+    count: int, library: ElfImage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And a whole table, whose rows say nothing of blocks."""
+    monkeypatch.setattr(private_cache, "cache_directory", lambda: tmp_path / "cache")
+    monkeypatch.setattr(on_demand, "_BLOCK_FUNCTIONS", count)
+    whole, wanted = read_call_frames(library), some_addresses(library, 300, 8)
+    rows = rows_on_demand(library, library.status())
+    assert rows is not None
+    read(rows, wanted[::2])
+    keep(rows, library, library.status())
+    monkeypatch.setattr(on_demand, "_BLOCK_FUNCTIONS", 20)
+    again, of_whole = rows_on_demand(library, library.status()), made(library)
+    assert again is not None and again.want(wanted[::2]) == 0
+    of_whole.take(compact(whole), whole.rules)
+    assert rules_at(of_whole, wanted) == whole_rules_at(whole, wanted) and of_whole.want(wanted) == 0
+    read(again, wanted)
+    found, expected = rules_at(again, wanted), whole_rules_at(whole, wanted)
+    assert [at for at, one, other in zip(wanted.tolist(), found, expected) if one != other and other != NO_RULE] == []
 
 
 def test_a_file_with_other_bytes_is_not_believed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
