@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import struct
-from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -27,10 +26,9 @@ VERSION = 11  # of the layout and of the decoder: raise it when either would giv
 _HEADER = struct.Struct("<8sIIIIQQ")  # magic, version, rules, page index, rows, first page, parts
 FILE_LIMIT_BYTES = 64 << 20
 _CACHE = PrivateCache("rows", file_limit_bytes=FILE_LIMIT_BYTES, total_limit_bytes=512 << 20)
-Decode = Callable[[ElfImage], "tuple[FileRows, Rules]"]
 
 
-def load_rows(image: ElfImage, status: os.stat_result, decode: Decode | None = None) -> tuple[FileRows, Rules]:
+def load_rows(image: ElfImage, status: os.stat_result) -> tuple[FileRows, Rules]:
     """Rows of a file and the rules they refer to, from the cache or decoded and then kept.
 
     Raises ElfError as read_call_frames does.
@@ -39,7 +37,7 @@ def load_rows(image: ElfImage, status: os.stat_result, decode: Decode | None = N
     content = _CACHE.load(name) or b""
     found = unpack(content[DIGEST_BYTES:])
     if found is None or digest_of(image, found[0].parts) != content[:DIGEST_BYTES]:
-        found = (decode or decode_rows)(image)
+        found = decode_rows(image)
         digest = digest_of(image, found[0].parts)
         if digest and len(found[0].parts):
             _CACHE.store(name, digest + pack(*found))

@@ -9,13 +9,11 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from dataclasses import field
 from functools import cached_property
 
 import numpy as np
 
 from bpfprof import array_types as npt
-from bpfprof.dataclass import dataclass
 from bpfprof.elf.asm.traced_rules import SHORTEST_BYTES, traced_at, written_rules
 from bpfprof.elf.cfi.implied_rules import builtin_rules, implied_rules, linkage_addresses
 from bpfprof.elf.cfi.lookup import FrameLookup
@@ -31,7 +29,7 @@ from bpfprof.elf.cfi.rules import (
     rows_in_order,
     rules_array,
 )
-from bpfprof.elf.image import ElfImage
+from bpfprof.elf.image import ElfError, ElfImage
 from bpfprof.elf.leb128 import Ints
 from bpfprof.elf.parts import WatchedImage
 from bpfprof.elf.symbols.kept import kept_symbols
@@ -42,8 +40,8 @@ from bpfprof.unwind.rows import PAGE_BITS, UNREAD_FIELDS, FileRows, compact, exp
 _BLOCK_FUNCTIONS = 1024  # neighbours, which are read together in some 6 ms
 _BLOCKS_AT_ONCE, _UNTRACED_AT_ONCE, _AT_ONCE = 16, 256, 1024
 _MOST_WANTED = 1 << 16
-_UNREAD = 2  # the rule of every file with the number behind NO_RULE_ID and UNSUPPORTED_ID
 _FIRST_RULES: tuple[RuleFields, ...] = ((0,) * 7, UNSUPPORTED_FIELDS, UNREAD_FIELDS)
+_UNREAD = 2  # the place of that
 
 
 class Block:
@@ -55,58 +53,54 @@ class Block:
         self.first_page, self.counts, self.words = rows.first_page, np.diff(rows.pages), rows.rows[1:]
 
 
-@dataclass
 class RowsOnDemand:
-    """For several threads at once: some want, one reads at a time.
+    """For several threads at once: some want, one reads at a time."""
 
-    `edges`: where blocks of neighbouring functions begin, and where the last one ends.
-    """
-
-    image: WatchedImage
-    new_count: int = 0  # functions that were read since it was made
-    _lookup: FrameLookup = field(init=False)
-    _edges: Ints = field(init=False)
-    _implied: CallFrames = field(init=False)
-    _blocks: list[Block] = field(init=False)
-    _end: Block = field(init=False)
-    _ids: dict[RuleFields, int] = field(default_factory=lambda: {each: at for at, each in enumerate(_FIRST_RULES)})
-    _is_whole: npt.NDArray[np.bool_] = field(init=False)  # of blocks, whether all of each is read
-    _around: set[int] = field(default_factory=set)  # blocks in which functions were read alone
-    _wanted: set[int] = field(default_factory=set)
-    _lock: threading.Lock = field(default_factory=threading.Lock)
+    def __init__(self, image: WatchedImage, lookup: FrameLookup) -> None:
+        """Raises ElfError."""
+        self.image = image
+        self.new_count = 0  # functions that were read since it was made
+        self._lookup = lookup
+        known = lookup.frames(np.array(linkage_addresses(image), np.int64))
+        self._implied = implied_rules(image, known, lookup.code).over(builtin_rules(image))
+        low, high = lookup.code
+        # Where blocks of neighbouring functions begin, and where the last one ends.
+        self._edges = np.concatenate(([low], lookup.starts[_BLOCK_FUNCTIONS::_BLOCK_FUNCTIONS], [high]))
+        *starts, end = np.split(self._edges.astype(np.uint64), len(self._edges))
+        self._blocks = [Block(start, np.array([_UNREAD], np.uint16)) for start in starts]
+        self._end = Block(end, np.array([NO_RULE_ID], np.uint16))
+        self._is_whole = np.zeros(len(self._blocks), np.bool_)  # whether all of a block is read
+        self._around = set[int]()  # blocks in which functions were read alone
+        self._ids: dict[RuleFields, int] = {each: at for at, each in enumerate(_FIRST_RULES)}
+        self._wanted = set[int]()
+        self._lock = threading.Lock()
 
     @classmethod
     def of(cls, image: ElfImage) -> RowsOnDemand | None:
         """None where a file does not say well where its functions are. Raises ElfError."""
         watched = WatchedImage(image)
-        lookup = FrameLookup.of(watched)
-        if lookup is None:
+        try:
+            lookup = FrameLookup.of(watched)
+            made = cls(watched, lookup) if lookup is not None else None
+        except ElfError:
             watched.close()
-            return None
-        made = cls(watched)
-        made._lookup = lookup
-        low, high = lookup.code
-        made._edges = np.concatenate(([low], lookup.starts[_BLOCK_FUNCTIONS::_BLOCK_FUNCTIONS], [high]))
-        known = lookup.frames(np.array(linkage_addresses(image), np.int64))
-        made._implied = implied_rules(image, known, lookup.code).over(builtin_rules(image))
-        unread, end = np.array([_UNREAD], np.uint16), np.array([NO_RULE_ID], np.uint16)
-        starts = made._edges.astype(np.uint64)
-        made._blocks = [Block(starts[number : number + 1], unread) for number in range(len(starts) - 1)]
-        made._end = Block(starts[-1:], end)
-        made._is_whole = np.zeros(len(made._blocks), np.bool_)
+            raise
+        if made is None:
+            watched.close()
         return made
 
     def take(self, table: FileRows, rules: Rules) -> None:
         """Begins with what was known of the same file before."""
         address, rule = expanded(table)
-        ids, starts = self._interned(rules)[rule], self._edges[:-1].astype(np.uint64)
+        ids, edges = self._interned(rules)[rule], self._edges.astype(np.uint64)
+        places = np.searchsorted(address, edges)
         # Each block begins with a row, also where the one before goes on.
-        starts = starts[~np.isin(starts, address)]
-        before = np.append(np.uint16(_UNREAD), ids)[np.searchsorted(address, starts)]
-        address, ids = np.concatenate((address, starts)), np.concatenate((ids, before))
-        order = np.argsort(address, kind="stable")
-        edges = np.searchsorted(address[order], self._edges.astype(np.uint64)).tolist()
-        self._blocks = [Block(address[order[begin:end]], ids[order[begin:end]]) for begin, end in zip(edges, edges[1:])]
+        is_missing = np.append(address, ~np.uint64(0))[places[:-1]] != edges[:-1]
+        before = np.append(np.uint16(_UNREAD), ids)[places[:-1]]
+        address = np.insert(address, places[:-1][is_missing], edges[:-1][is_missing])
+        ids = np.insert(ids, places[:-1][is_missing], before[is_missing])
+        places = np.searchsorted(address, edges).tolist()
+        self._blocks = [Block(address[begin:end], ids[begin:end]) for begin, end in zip(places, places[1:])]
         # A function has some rows.
         self._is_whole = np.array([len(block.address) >= _BLOCK_FUNCTIONS for block in self._blocks])
 

@@ -37,8 +37,8 @@ def kept_symbols(image: ElfImage) -> SymbolTable:
         return read_symbols(image)
     with contextlib.closing(WatchedImage(image)) as watched:
         table, parts = read_symbols(watched), watched.parts()
-    if table.problems or not len(table):
-        return read_symbols(image) if len(table) else table
+    if table.problems:
+        return read_symbols(image)
     places = [(text.start, text.length) for text in table.texts if isinstance(text, SectionText)]
     if table.size_bytes >= _LARGE_BYTES:
         counts = _VERSION, len(parts), len(places), len(table.columns[0]), len(table)
