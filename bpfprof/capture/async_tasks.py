@@ -23,6 +23,7 @@ from bpfprof.proc.memory import ProcessMemory
 # looks would always meet the same waits. The golden ratio is the furthest from all such parts: (9 + 0.618...) / 10.
 _STEP = 0.9618034
 _FIND_FIRST_S, _FIND_LAST_S = 0.1, 2.0  # between two looks for them, more each time: most import asyncio early
+_EMPTY_LONGER, _EMPTY_S = 1.1, 0.5  # between two looks where there are none, so many times longer each time, up to that
 # Times what was spent: tasks cost at most 5% of a CPU a process, and to find out whether there are any 0.5% in all.
 _REST, _FIND_REST = 19, 200
 
@@ -42,6 +43,12 @@ class _Watched:
     due_s: float = 0.0
     find_due_s: float = 0.0
     find_after_s: float = _FIND_FIRST_S
+    empty_s: float = 0.0  # between two looks, where there is no task
+
+    @property
+    def next_s(self) -> float:
+        """When to look again, for tasks or for lists of them."""
+        return self.find_due_s if self.reader is None else min(self.find_due_s, self.due_s)
 
 
 class AsyncTasks:
@@ -66,9 +73,16 @@ class AsyncTasks:
         return {text: count for text, count in counts.items() if count}
 
     def look(self, processes: Iterable[Process], is_over: Callable[[], bool] = lambda: False) -> None:
-        """At all tasks, until it is over; then the next look is due."""
+        """At all tasks, until it is over; then it is known when the next look is due."""
         self._look(processes, time.monotonic_ns() + self._step_ns // 2, is_over)
-        self.due_s = max(self.due_s, time.monotonic() - self._step_ns / 1e9) + self._step_ns / 1e9
+        step_s, now_s = self._step_ns / 1e9, time.monotonic()
+        first_s = min((each.next_s for each in self._watched.values()), default=now_s)
+        self.due_s = max(max(self.due_s, now_s - step_s) + step_s, min(first_s, now_s + _EMPTY_S))
+
+    def hurry(self) -> None:
+        """A process was born, or runs another program."""
+        if self.due_s != float("inf"):
+            self.due_s = min(self.due_s, time.monotonic() + self._step_ns / 1e9)
 
     def finish(self, processes: Iterable[Process], is_over: Callable[[], bool]) -> None:
         """One more look, which speaks for what is left, at as many as there is time for."""
@@ -111,10 +125,14 @@ class AsyncTasks:
         if watched.reader is None or watched.rows is None or watched.due_s > begin_s or end_ns <= watched.covered_ns:
             return
         begin_s = time.monotonic()
-        watched.rows.add(watched.reader.look(), watched.covered_ns, end_ns)
+        step_s, look = self._step_ns / 1e9, watched.reader.look()
+        if watched.empty_s:  # half way to the look before
+            watched.covered_ns = max(watched.covered_ns, end_ns - int(0.5e9 * (step_s + watched.empty_s)))
+        watched.rows.add(look, watched.covered_ns, end_ns)
         watched.covered_ns = end_ns
+        watched.empty_s = 0.0 if look.views else min(max(step_s, _EMPTY_LONGER * watched.empty_s), _EMPTY_S)
         now_s = time.monotonic()
-        watched.due_s = now_s + _REST * (now_s - begin_s) - self._step_ns / 1e9
+        watched.due_s = now_s + max(_REST * (now_s - begin_s), watched.empty_s) - step_s
 
     def _find(self, process: Process, watched: _Watched) -> None:
         begin_s = time.monotonic()

@@ -32,3 +32,4 @@ class CaptureOptions:
     max_switches: int = 500  # about so many waits a second and thread have stacks; 0: all
     async_rate_hz: int = 10  # how often asyncio tasks are looked at; 0: never
     takes_marks: bool = True  # of bpfprof.marks
+    looks_at_waits: bool = True  # who has what threads wait for, while it goes on and at the end

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import time
 
-# How often the buffers are drained: they hold two seconds of 50,000 switches a second. Sooner where something new must
-# be read from the target while it is still there.
-_TICK_S, _SOON_TICK_S, _STARTING_TICK_S = 0.25, 0.05, 0.02
+# How often the buffers are drained: they hold two seconds of 50,000 switches a second. Less often, more so each time,
+# where little comes and no code is new; sooner where what is new must be read from the target while it is there.
+_TICK_S, _CALM_TICK_S, _SOON_TICK_S, _STARTING_TICK_S = 0.25, 1.0, 0.05, 0.02
+_SLOWER = 1.5
+_OF_AGE = (
+    0.1  # of how long the youngest program runs: of one that ends before it is looked at again so much is not seen
+)
 _PART_TICKS, _PART_TICK_S = 4, 1.0  # of a part, where they are looked at while it goes on; the longest one
 # Where nobody looks at it meanwhile: between two looks at how full they are; between two drains if nothing was born.
 _WAKE_S, _QUIET_TICK_S = 1.0, 5.0
 # Times what a drain took, of targets and of all: programs that begin make it cost 20% of a CPU at most, or 5%.
 _DRAIN_REST, _DRAIN_REST_OF_ALL = 5, 20
-_MANY_EVENTS = 20_000  # of a drain
+_FEW_EVENTS, _MANY_EVENTS = 5_000, 20_000  # of a drain
 _TOTALS_EVERY_S = 2.0
 _LOOKS_EVERY_S, _LOOKS_REST = 1.0, 50  # the second times what looks took: they cost at most 2% of a CPU
 _SELDOM = 10  # times as seldom, where nobody looks at it meanwhile
@@ -34,25 +38,32 @@ class Pace:
         self._is_urgent = True  # the next drain should be soon
         self._cost_s = self._next_totals_s = self._next_looks_s = 0.0
         self._has_news = True
+        self._tick_s = _TICK_S
 
     def wake(self, is_news: bool) -> None:
         """The loop has looked; is_news: something was born, or has mapped a file."""
         self._has_news |= is_news
 
-    def due_s(self, is_one_starting: bool) -> float:
-        """When the next drain is; is_one_starting: a Python is seen that is not ready yet."""
-        tick_s = _STARTING_TICK_S if is_one_starting else _SOON_TICK_S if self._is_urgent else _TICK_S
-        if tick_s == _TICK_S and self.part_s:
+    def due_s(self, youngest_s: float | None) -> float:
+        """When the next drain is; youngest_s: for how long a program runs that has just begun, None where none has."""
+        tick_s = self._tick_s
+        if self._is_urgent:
+            tick_s = _SOON_TICK_S
+        elif youngest_s is None and self.part_s:
             longest_s = _QUIET_TICK_S if self._is_quiet and not self._has_news else _PART_TICK_S
-            tick_s = max(tick_s, min(self.part_s / _PART_TICKS, longest_s))
+            tick_s = max(_TICK_S, min(self.part_s / _PART_TICKS, longest_s))
+        if youngest_s is not None:
+            tick_s = min(tick_s, _TICK_S, max(_STARTING_TICK_S, _OF_AGE * youngest_s))
         return self.drained_s + min(max(tick_s, self._rest * self._cost_s), max(tick_s, _TICK_S))
 
     def taken(self, event_count: int) -> None:
         """A drain has taken so many out of the buffers."""
+        self._tick_s = min(_SLOWER * self._tick_s, _CALM_TICK_S) if event_count < _FEW_EVENTS else _TICK_S
         self.drained_s, self._is_urgent, self._has_news = time.monotonic(), event_count > _MANY_EVENTS, False
 
-    def hurry(self, is_urgent: bool) -> None:
-        """Something new must be read while it is there."""
+    def met(self, is_new: bool, is_urgent: bool) -> None:
+        """Whether the drain brought code that is new, and so much that more of it must be read while it is there."""
+        self._tick_s = _TICK_S if is_new else self._tick_s
         self._is_urgent |= is_urgent
 
     def cost(self, cpu_s: float) -> None:

@@ -56,16 +56,17 @@ class Processes:
         self._count = 0
         self._newly_known: dict[Pid, Process] = {}
         self._without_runtime: dict[tuple[str, int], str] = {}  # (device, inode) of files without CPython
-        self._busy_until_s = 0.0
+        self._began_s = -_BUSY_AFTER_EXEC_S  # when a program did last, time.monotonic()
         self.gone = Gone()
         self._launched: Pid | None = None
         self._met: dict[Pid, Process] = {}  # looked at, and not watched yet
 
     @property
-    def is_one_starting(self) -> bool:
-        """Whether a program has just begun: its interpreter may be starting, and its code may not be there for long."""
-        is_busy = time.monotonic() < self._busy_until_s
-        return is_busy or any(process.state is State.STARTING for process in self.by_pid.values())
+    def youngest_s(self) -> float | None:
+        """How long ago the last program began, if lately: its interpreter may be starting, its code soon be gone."""
+        begun_s = [each.until_s - _STARTING_S for each in self.by_pid.values() if each.state is State.STARTING]
+        age_s = max(0.0, time.monotonic() - max([self._began_s, *begun_s]))
+        return age_s if begun_s or age_s < _BUSY_AFTER_EXEC_S else None
 
     def codes_of(self, pid: int) -> ProcessCodes | None:
         """The code objects of a process."""
@@ -167,7 +168,7 @@ class Processes:
             process.since_ns = time_ns
         if process is None or self.code is None or self.gone.has(pid):
             return
-        self._busy_until_s = time.monotonic() + _BUSY_AFTER_EXEC_S
+        self._began_s = time.monotonic()
         self.code.look_at(pid, time_ns)
         process.state = State.CHANGING
         self._tell_kernel(process)
@@ -190,7 +191,7 @@ class Processes:
                 self._has_found(process, ENDED)
             return
         process.open_memory()
-        self._busy_until_s = time.monotonic() + _BUSY_AFTER_EXEC_S
+        self._began_s = time.monotonic()
         process.take_name()
         self.threads.rename(tid, tasks.thread_name(pid, tid))
         self._look_at(process, time_ns)

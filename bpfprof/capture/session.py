@@ -141,7 +141,7 @@ class Session:
         """
         ended, ticked_s = False, 0.0
         while not ended and not self._is_over(stop):
-            next_s = min(self.pace.due_s(self._processes.is_one_starting), self._deadline_s)
+            next_s = min(self.pace.due_s(self._processes.youngest_s), self._deadline_s)
             wake_s = min(next_s, self._async.due_s, time.monotonic() + self.pace.wake_s)
             ended = self._watch.targets.all_ended(max(0.0, wake_s - time.monotonic()))
             if not ended:
@@ -158,7 +158,9 @@ class Session:
                 with self._turns.one():
                     is_theirs = self._inbox.take()
                 self.pace.wake(is_theirs)
-                if not is_theirs:
+                if is_theirs:
+                    self._async.hurry()
+                else:
                     self._watch.targets.rest(time.monotonic() - begin_s)
             if drains or time.monotonic() >= ticked_s + self.pace.wake_s:
                 on_tick(self.progress)
@@ -238,8 +240,9 @@ class Session:
             self._async.finish(list(self._processes.by_pid.values()), is_over)
         yield
         with is_over.look():
-            them = self._processes, self._threads, self._sink
-            self._unseen_waits = look_at_waits(*them, is_over, meanwhile=self._drain_when_due)
+            if self._watch.options.looks_at_waits:
+                them = self._processes, self._threads, self._sink
+                self._unseen_waits = look_at_waits(*them, is_over, meanwhile=self._drain_when_due)
 
     # --- one turn of the loop
 
@@ -290,7 +293,7 @@ class Session:
         if totals is not None:
             with self._limit.look():
                 self._sleeps.look_at_unsampled(self._processes.by_pid, *totals, self._limit)
-            if self.pace.part_s:
+            if self.pace.part_s and self._watch.options.looks_at_waits:
                 with self._limit.look():
                     self._looks.take(totals[0], totals[2])
             self._rows.write_totals(*totals, ends_part=self.pace.part_s > 0)
@@ -355,7 +358,8 @@ class Session:
         self._processes.write_new(self._sink)
         if self._namer is not None:
             self._namer.write_new(self._sink)
-        self.pace.hurry(self._stacks.write_new(self._sink))
+        is_new = self._stacks.has_new_codes
+        self.pace.met(is_new, self._stacks.write_new(self._sink))
         self._async.table.write_new(self._sink)
 
     def _write_start(self) -> None:

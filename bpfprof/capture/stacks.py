@@ -326,6 +326,11 @@ class StackTable:
                 self._code_budget.spend(codes.process, _size(code))
         return index
 
+    @property
+    def has_new_codes(self) -> bool:
+        """Whether there are some that the recording does not have yet."""
+        return bool(self._new_codes)
+
     def write_new(self, sink: Sink) -> bool:
         """What the recording does not have yet; true when so much is new that more will be, or it was not copied."""
         is_much, self._was_read = self._was_read or len(self._new_codes) > _FEW_CODES, False

@@ -19,8 +19,9 @@ _NAMED_S = 2.5  # names of native functions come up to two seconds after their s
 class PushedParts:
     """Parts that have ended, until their names are here; each becomes a profile of its own."""
 
-    def __init__(self, growing: GrowingRecording, outbox: Outbox, every_s: float) -> None:
-        self._growing, self._outbox, self._least_ns = growing, outbox, int(1e9 * every_s / 2)
+    def __init__(self, growing: GrowingRecording, outbox: Outbox, every_s: float, options: ProfileOptions) -> None:
+        self._growing, self._outbox, self._options = growing, outbox, options
+        self._least_ns = int(1e9 * every_s / 2)
         self._waiting: list[tuple[float, Part]] = []
         self._short: list[Part] = []  # the first one is: the totals are read when the recording begins
 
@@ -54,7 +55,7 @@ class PushedParts:
         began_ns = int(tables.start["started_unix_ns"]) + since_ns
 
         def made() -> Profile:
-            profile = build_profile(recording, ProfileOptions(with_spans=True))
+            profile = build_profile(recording, self._options)
             info = replace(profile.info, started_unix_ns=began_ns, duration_ns=part.until_ns - part.since_ns)
             return replace(profile, info=info)
 

@@ -17,6 +17,7 @@ from bpfprof.proc.own_process import all_usual
 if TYPE_CHECKING:
     from bpfprof.capture.session import Session
     from bpfprof.capture.watch import Watch
+    from bpfprof.push.endpoint import Endpoint
     from bpfprof.push.outbox import Outbox
 
 EVERY_S = 60.0
@@ -54,7 +55,8 @@ def _push(started: Started, asked: CaptureOptions, url: str, every_s: float) -> 
             import bpfprof.push.otlp  # noqa: F401
         except ImportError as error:
             raise UnsupportedError("OTLP needs opentelemetry-proto", "pip install 'bpfprof[push]'") from error
-    asked = replace(asked, async_rate_hz=0, takes_marks=False)  # the profiles have none of them
+    # The profiles have none of the others.
+    asked = replace(asked, async_rate_hz=0, takes_marks=False, looks_at_waits=endpoint.names_locks)
     check_host()
     kernel = started.kernel
     try:
@@ -64,7 +66,7 @@ def _push(started: Started, asked: CaptureOptions, url: str, every_s: float) -> 
             outbox = Outbox(endpoint, token)
             try:
                 watch.keep_only([*RECORDING])
-                _run(watch, outbox, every_s, started, endpoint.text)
+                _run(watch, outbox, every_s, started, endpoint)
             finally:
                 for line in outbox.finish():
                     tell(f"bpfprof: {line}")
@@ -75,19 +77,20 @@ def _push(started: Started, asked: CaptureOptions, url: str, every_s: float) -> 
     return 0
 
 
-def _run(watch: Watch, outbox: Outbox, every_s: float, started: Started, where: str) -> None:
+def _run(watch: Watch, outbox: Outbox, every_s: float, started: Started, endpoint: Endpoint) -> None:
     from bpfprof.capture.session import Session
     from bpfprof.commands.pushed_parts import PushedParts
+    from bpfprof.profile.options import ProfileOptions
     from bpfprof.recording.part import GrowingRecording
 
     growing = GrowingRecording()
     session = Session(watch, growing, part_s=every_s, is_quiet=True)
-    parts = PushedParts(growing, outbox, every_s)
+    parts = PushedParts(growing, outbox, every_s, ProfileOptions(with_spans=endpoint.names_locks))
     session.begin(started.stop)
     for note in watch.notes():
         tell(f"bpfprof: {note}")
     left = f"; {outbox.left_before} of an earlier run are sent first" if outbox.left_before else ""
-    tell(f"{BEGUN}{watch.describe()}; a profile each {every_s:g} s to {where}{left}; Ctrl-C ends it")
+    tell(f"{BEGUN}{watch.describe()}; a profile each {every_s:g} s to {endpoint.text}{left}; Ctrl-C ends it")
     sys.stderr.flush()
     session.run(parts.on_tick, started.stop)
     session.finish(started.stop)

@@ -20,7 +20,6 @@ from bpfprof.cpython.objects import DICT_USED, MODULE_DICT, Changed, Objects
 from bpfprof.cpython.thread_state import read_interpreters, read_thread_states
 from bpfprof.dataclass import dataclass
 from bpfprof.model.ids import Pid, RuntimeAddress
-from bpfprof.proc.memory import READ_LIMIT_BYTES
 from bpfprof.proc.pages import Pages, UnreadableError
 
 TASK_LIMIT = 100_000  # of a process
@@ -86,8 +85,8 @@ class TaskLists:
         """What the lists hold now: tasks, unless they were changing."""
         found: set[int] = set()
         for each in itertools.chain(*self._sets.values()):
-            with contextlib.suppress(Changed):
-                found |= self._set(each)
+            with contextlib.suppress(Changed, UnreadableError):
+                found |= self._set(each, pages)
         if self.layout is not None and self.layout.task_node != NONE:
             found.update(node - self.layout.task_node for node in self._linked(pages))
         self.cut_count += max(0, len(found) - TASK_LIMIT)
@@ -111,13 +110,11 @@ class TaskLists:
                 self._sets[interpreter] = [each for each in sets if each]
         self._module_counts[interpreter] = count if interpreter in self._sets or not module else 0
 
-    def _set(self, address: int) -> set[int]:
-        objects = self.objects
-        count, table = objects.word(address + _SET_MASK) + 1, objects.word(address + _SET_TABLE)
+    def _set(self, address: int, pages: Pages) -> set[int]:
+        count, table = pages.word(address + _SET_MASK) + 1, pages.word(address + _SET_TABLE)
         if not 0 < count <= _TABLE_LIMIT:
             raise Changed
-        size, step = count * _ENTRY_BYTES, READ_LIMIT_BYTES
-        table_bytes = b"".join([objects.read(table + at, min(step, size - at)) for at in range(0, size, step)])
+        table_bytes = pages.read(table, count * _ENTRY_BYTES)
         before, known = self._tables.get(address, (b"", {}))
         if table_bytes == before:
             return set(known.values())

@@ -68,6 +68,14 @@ class Pages:
         self.trail.append(index)
         return self._words[index]
 
+    def read(self, address: int, size: int) -> bytes:
+        """`size` bytes, at least one, from an address on. Raises UnreadableError."""
+        pages = range(address >> 12, (address + size - 1 >> 12) + 1)
+        slots = [self._slots[page] if page in self._slots else self._add(page) for page in pages]
+        if min(slots) < 0:
+            raise UnreadableError
+        return self._content.reshape(-1, _PAGE_WORDS)[slots].tobytes()[address & 0xFFF :][:size]
+
     def at(self, index: npt.NDArray[np.int64]) -> npt.NDArray[np.uint64]:
         """Words by their index."""
         return np.asarray(self._content[index])

@@ -32,6 +32,7 @@ class Endpoint:
     path: str
     content: tuple[str, str]
     made: Callable[[Profile], tuple[bytes, str]]  # (the body, the query of the URL)
+    names_locks: bool  # in profiles, which are built with their spans for that
 
     @property
     def text(self) -> str:
@@ -61,10 +62,12 @@ def endpoint_of(url: str, has_token: bool) -> Endpoint:
         raise UsageError("--push: a token can be read on its way over http", "use https")
     if parts.path.endswith(PYROSCOPE_PATH):
         content = "application/octet-stream", ""
-        return Endpoint(is_tls, parts.hostname, port or (443 if is_tls else 4040), parts.path, content, _pyroscope)
+        return Endpoint(
+            is_tls, parts.hostname, port or (443 if is_tls else 4040), parts.path, content, _pyroscope, True
+        )
     path = parts.path if parts.path.endswith(OTLP_PATH) else parts.path.rstrip("/") + OTLP_PATH
     content = "application/x-protobuf", "gzip"
-    return Endpoint(is_tls, parts.hostname, port or (443 if is_tls else OTLP_PORT), path, content, _otlp)
+    return Endpoint(is_tls, parts.hostname, port or (443 if is_tls else OTLP_PORT), path, content, _otlp, False)
 
 
 def _otlp(profile: Profile) -> tuple[bytes, str]:

@@ -1,4 +1,4 @@
-"""Profile with its spans -> ExportProfilesServiceRequest (opentelemetry-proto, profiles/v1development).
+"""Profile -> ExportProfilesServiceRequest (opentelemetry-proto, profiles/v1development).
 
 For each of CPU, ready and wait there is a profile, because one has one type of sample. All share a dictionary, of whose
 tables the first row says "none".
@@ -15,9 +15,9 @@ from opentelemetry.proto.profiles.v1development import profiles_pb2 as schema
 
 from bpfprof import __version__
 from bpfprof.model.profile import Profile
+from bpfprof.model.rows import picked
 from bpfprof.model.states import reason_text
 from bpfprof.push.names import app_name
-from bpfprof.query.work.table import work_of
 from bpfprof.render.calls import KINDS, Function, functions_of
 from bpfprof.render.formats import RenderOptions
 from bpfprof.render.labels import printable
@@ -44,20 +44,13 @@ def otlp_request(profile: Profile) -> bytes:
     if profile.info.rate_hz:
         made[0].period_type.CopyFrom(made[0].sample_type)
         made[0].period = 1_000_000_000 // profile.info.rate_hz
-    for thread, stack, reason, state, ns in _sums(profile):
+    rows = picked(profile.weights, profile.weights["total_ns"] > 0)
+    for thread, stack, reason, state, ns in rows[["thread", "stack", "reason", "state", "total_ns"]].tolist():
         sample = made[KINDS.index(state)].samples.add(stack_index=tables.stack(stack), values=[ns])
         sample.attribute_indices.extend(tables.attributes(thread, reason))
     tables.close()
     request.dictionary.CopyFrom(tables.dictionary)
     return bytes(request.SerializeToString())
-
-
-def _sums(profile: Profile) -> list[tuple[int, int, int, int, int]]:
-    """(thread, stack, reason, state, nanoseconds): a sample is there once for what tells it apart."""
-    found: dict[tuple[int, int, int, int], int] = {}
-    for *key, ns in work_of(profile).rows[["thread", "stack", "reason", "state", "ns"]].tolist():
-        found[tuple(key)] = found.get(tuple(key), 0) + ns
-    return [(*key, ns) for key, ns in found.items()]
 
 
 class _Tables:

@@ -5,7 +5,7 @@ way, and ends with its stdin. Rank SLOW alone is slowed: by KIND `hog` (busy pro
 `data` (a slow data set), `collection` (a data set that collects garbage), `backward` (a hook that sleeps), `disk` (it
 writes through to the disk), `limit` (the control group whose folder is in LIMITED), `link` (LINK is what link.py
 prints: it is behind that link), or not (`none`). Each writes a file times-RANK in the folder TIMES, if there is one:
-of each step seconds of CLOCK_MONOTONIC, as STEP has them.
+for each step seconds, as STEP has them.
 """
 
 from __future__ import annotations
@@ -23,7 +23,9 @@ from lifetime import die_with_input, die_with_parent
 
 STEPS_BEFORE = 5
 HOGS = 4  # for each rank that the slow one is compared with: those share a CPU
-STEP = struct.Struct("dddd")  # when the rank comes to each collective of a step
+# When the rank comes to each collective of a step, on CLOCK_MONOTONIC; for how long gloo's threads, which carry it out,
+# wait for a CPU meanwhile.
+STEP = struct.Struct("4d4d")
 BATCH = 8
 WRITTEN = 48 << 20
 KEPT = 200_000  # objects that a collection looks at
@@ -98,6 +100,19 @@ def write_through(file: int, blocks: mmap.mmap, times: int) -> None:
         os.pwrite(file, blocks, 0)
 
 
+class OtherThreads:
+    """Of this process; those that are there now."""
+
+    def __init__(self) -> None:
+        folder = "/proc/self/task"
+        tids = {*os.listdir(folder)} - {str(os.getpid())}
+        self.files = [os.open(f"{folder}/{tid}/schedstat", os.O_RDONLY) for tid in tids]
+
+    def waited_s(self) -> float:
+        """How long they have waited for a CPU so far (Documentation/scheduler/sched-stats.rst)."""
+        return sum(int(os.pread(file, 100, 0).split()[1]) for file in self.files) / 1e9
+
+
 def train(kind: str, count: int, slow: int, init: str) -> None:
     import torch
     import torch.distributed as dist
@@ -131,15 +146,19 @@ def train(kind: str, count: int, slow: int, init: str) -> None:
     for step in range(1 << 30):
         if step == STEPS_BEFORE:
             print("ready", flush=True)
+        if step <= STEPS_BEFORE:
+            others = OtherThreads()
         batch = next(batches)
         optimizer.zero_grad()
         loss = model(work * batch.mean().float()).square().mean()
         loss.backward()
-        reached_s = []
+        reached_s, waited_s = [], []
         for parameter in model.parameters():
+            before_s = others.waited_s()
             reached_s.append(time.monotonic())
             dist.all_reduce(parameter.grad)
-        os.write(times, STEP.pack(*reached_s))
+            waited_s.append(others.waited_s() - before_s)
+        os.write(times, STEP.pack(*reached_s, *waited_s))
         optimizer.step()
         if kind == "disk":
             write_through(written, blocks, slowness)

@@ -1,7 +1,7 @@
 """A training loop of PyTorch whose operators torch.profiler has measured: `transformer` or `convnet`, on one thread.
 
-Before it prints "ready PID" it writes the profiler's self CPU time by operator, in microseconds, as JSON to --profile,
-of a number of steps like those that follow until its input ends.
+Before it prints "ready PID" it writes the profiler's self CPU time by operator, in microseconds, as JSON to --profile:
+--turns times of --steps each, like those that follow until its input ends.
 Needs torch, see tests/torch_root.py.
 """
 
@@ -60,6 +60,7 @@ def main():
     parser.add_argument("kind", choices=["transformer", "convnet"])
     parser.add_argument("--profile", required=True)
     parser.add_argument("--steps", type=int, default=20)
+    parser.add_argument("--turns", type=int, default=1)
     parser.add_argument("--workers", type=int, default=0)
     parser.add_argument("--warm-up", type=int, default=3, help="steps before")
     options = parser.parse_args()
@@ -78,11 +79,14 @@ def main():
 
     for _ in range(options.warm_up):
         step()
-    with profile(activities=[ProfilerActivity.CPU]) as profiled:
-        for _ in range(options.steps):
-            step()
+    turns = []
+    for _ in range(options.turns):
+        with profile(activities=[ProfilerActivity.CPU]) as profiled:
+            for _ in range(options.steps):
+                step()
+        turns.append({each.key: each.self_cpu_time_total for each in profiled.key_averages()})
     with open(options.profile, "w") as file:
-        json.dump({each.key: each.self_cpu_time_total for each in profiled.key_averages()}, file)
+        json.dump(turns, file)
     print("ready", os.getpid(), flush=True)
     while not finished(None, 0.0):
         step()

@@ -26,7 +26,7 @@ from tests import packages
 from tests.integration.recorded import PYTHON, bpfprof, program, recording, running
 from tests.oracles.limits import cpu_limit
 
-STEP = struct.Struct("dddd")  # of ranks.py
+STEP = struct.Struct("4d4d")  # of ranks.py
 RECORD_S, RATE_HZ, SLOW = 12, 499, 1
 PYTHON_VERSION = ".".join(map(str, sys.version_info[:2]))
 # Kind -> (phases, states, functions) that may be named; none of the first: no rank is slowest.
@@ -73,15 +73,17 @@ def asked(kind: str, count: int, is_apart: bool, folder: Path) -> tuple[dict[str
 
 
 def later_by_clocks(folder: Path, count: int, path: Path) -> float:
-    """How long most others are at collectives before the slow one is, in all of a step; while it was recorded."""
+    """How much later than most others the slow one comes to collectives, and how much longer than theirs its threads
+    wait for a CPU within them: in all of a step; while it was recorded."""
     with path.open("rb") as file:
         recording = read_recording(file)
     begin_s, end_s = recording.start["start_ns"] / 1e9, recording.end["end_ns"] / 1e9
     steps = [np.array(list(STEP.iter_unpack((folder / f"times-{rank}").read_bytes()))) for rank in range(count)]
-    reached_s = np.array([each[: min(map(len, steps))] for each in steps])  # rank, step, collective
+    told = np.array([each[: min(map(len, steps))] for each in steps])  # rank, step, column
+    reached_s, waited_s = told[:, :, :4], told[:, :, 4:]
     recorded = (reached_s.min(axis=(0, 2)) >= begin_s) & (reached_s.max(axis=(0, 2)) <= end_s)
-    later_s = reached_s[SLOW] - np.median(np.delete(reached_s, SLOW, axis=0), axis=0)
-    return float(np.mean(later_s.clip(0).sum(axis=1)[recorded]))
+    later_s = sum((of[SLOW] - np.median(np.delete(of, SLOW, axis=0), axis=0)).clip(0) for of in (reached_s, waited_s))
+    return float(np.mean(later_s.sum(axis=1)[recorded]))
 
 
 @contextlib.contextmanager

@@ -121,7 +121,7 @@ def test_tasks_are_looked_at_when_it_ends_whatever_a_look_costs() -> None:
     """On a busy machine looks are far apart. What a task does at the end says whether it hangs."""
     looks: list[tuple[int, int]] = []
     rows = SimpleNamespace(add=lambda _, begin_ns, end_ns: looks.append((begin_ns, end_ns)), finish=lambda: None)
-    reader = SimpleNamespace(look=lambda: None, torn_count=0)
+    reader = SimpleNamespace(look=lambda: SimpleNamespace(views={}), torn_count=0)
     lists = SimpleNamespace(find=lambda: False, cut_count=0, is_other=False)
     layout = SimpleNamespace(version=(3, 11))
     memory = object()

@@ -25,7 +25,7 @@ def drained(made: Pace, event_count: int = 10) -> Pace:
 @pytest.mark.parametrize(
     ("made", "after_s"),
     [
-        (Pace(of_all=False), 0.25),
+        (Pace(of_all=False), 0.375),
         (Pace(of_all=False, part_s=60.0), 1.0),
         (Pace(of_all=False, part_s=2.0), 0.5),
         (Pace(of_all=True, part_s=60.0, is_quiet=True), 5.0),
@@ -33,32 +33,54 @@ def drained(made: Pace, event_count: int = 10) -> Pace:
     ],
 )
 def test_a_drain_is_due_after(made: Pace, after_s: float) -> None:
-    assert drained(made).due_s(is_one_starting=False) == pytest.approx(1000.0 + after_s)
+    assert drained(made).due_s(None) == pytest.approx(1000.0 + after_s)
 
 
 def test_what_is_new_is_drained_sooner() -> None:
     made = drained(Pace(of_all=True, part_s=60.0, is_quiet=True))
     made.wake(is_news=False)
-    assert made.due_s(is_one_starting=False) == 1005.0
+    assert made.due_s(None) == 1005.0
     made.wake(is_news=True)
-    assert made.due_s(is_one_starting=False) == 1001.0  # something was born
-    assert drained(made).due_s(is_one_starting=False) == 1005.0  # it was looked at
-    made.hurry(True)
-    assert made.due_s(is_one_starting=False) == 1000.05
-    assert made.due_s(is_one_starting=True) == 1000.02
+    assert made.due_s(None) == 1001.0  # something was born
+    assert drained(made).due_s(None) == 1005.0  # it was looked at
+    made.met(is_new=True, is_urgent=True)
+    assert made.due_s(None) == 1000.05
+    assert made.due_s(0.0) == 1000.02
+
+
+@pytest.mark.parametrize(("youngest_s", "after_s"), [(0.0, 0.02), (0.2, 0.02), (1.0, 0.1), (2.5, 0.25), (4.9, 0.25)])
+@pytest.mark.parametrize("is_quiet", [False, True])
+def test_a_program_is_looked_at_again_after_a_tenth_of_its_age(
+    youngest_s: float, after_s: float, is_quiet: bool
+) -> None:
+    made = drained(Pace(of_all=is_quiet, part_s=60.0 * is_quiet, is_quiet=is_quiet))
+    assert made.due_s(youngest_s) == pytest.approx(1000.0 + after_s)
+
+
+def test_where_nothing_is_new_drains_are_rare() -> None:
+    made = Pace(of_all=False)
+    for _ in range(5):
+        drained(made)
+    assert made.due_s(None) == 1001.0
+    assert made.due_s(0.5) == 1000.05  # another program has begun
+    made.met(is_new=True, is_urgent=False)
+    assert made.due_s(None) == 1000.25
+    for _ in range(5):
+        drained(made)
+    assert drained(made, event_count=6_000).due_s(None) == 1000.25
 
 
 def test_many_events_are_drained_soon() -> None:
-    assert drained(Pace(of_all=False), event_count=50_000).due_s(is_one_starting=False) == 1000.05
+    assert drained(Pace(of_all=False), event_count=50_000).due_s(None) == 1000.05
 
 
 @pytest.mark.parametrize(("of_all", "rest_s"), [(False, 0.05), (True, 0.2)])
 def test_a_start_costs_a_bounded_part(of_all: bool, rest_s: float) -> None:
     made = drained(Pace(of_all))
     made.cost(0.01)
-    assert made.due_s(is_one_starting=True) == pytest.approx(1000.0 + rest_s)
+    assert made.due_s(0.0) == pytest.approx(1000.0 + rest_s)
     made.cost(1.0)
-    assert made.due_s(is_one_starting=True) == 1000.25  # the buffers fill meanwhile
+    assert made.due_s(0.0) == 1000.25  # the buffers fill meanwhile
 
 
 @pytest.mark.parametrize(("is_quiet", "after_s"), [(False, 1.0), (True, 10.0)])
