@@ -87,7 +87,7 @@ def compare(
         except RecordingError as error:
             complaints.append(str(error))
             continue
-        found, unclear = rank_loops(profile, path.name, StepsWanted(step, phases))
+        found, unclear = rank_loops(profile, str(path), StepsWanted(step, phases))
         loops += found
         notes += [f"{path}: steps not counted of {each}" for each in unclear]
         notes += [f"{path} has no steps that could be counted"] * (not found)

@@ -11,22 +11,28 @@ import numpy as np
 from bpfprof.query.answer.late_rank import limit_text, network_sentence, says
 from bpfprof.query.code.functions import function_name
 from bpfprof.query.steps.phases import COMMUNICATION
-from bpfprof.query.steps.rank_differences import Cause, Comparison, More
+from bpfprof.query.steps.rank_differences import Cause, Comparison, More, phase_times
 from bpfprof.query.steps.ranks import RankLoop
 from bpfprof.query.steps.slow_network import SlowNetwork
 from bpfprof.query.work.places import file_text
 from bpfprof.render.columns import COLUMNS, duration_text, shortened, wrapped
 from bpfprof.render.header import counted
 from bpfprof.render.labels import printable
+from bpfprof.render.steps import phases_json
 
 _MOST_ROWS = 6
 _MORE_KEYS = ("phase_more_s", "state_more_s", "state_more_in_all_phases_s", "function_more_s")
-_LEAST = 0.05  # of the excess: what is less is not shown
+_LEAST, _PART = 0.05, 0.1  # of the excess: what is less is not shown, nor said
 
 
 def rank_name(loop: RankLoop) -> str:
     """What it is called, on a terminal."""
     return printable(loop.name)
+
+
+def file_name(loop: RankLoop) -> str:
+    """Of what it was read from."""
+    return printable(loop.recording.rsplit("/", 1)[-1])
 
 
 def compare_sentence(found: Comparison) -> str:
@@ -38,7 +44,12 @@ def compare_sentence(found: Comparison) -> str:
         low, high = _text(min(own)), _text(max(own))
         told = f"of each second {low} to {high} are" if found.by_second else f"a step takes each {low} to {high} of"
         return f"No rank is slower than the others beyond chance: {told} its own."
-    name = printable(found.loops[found.longest].subject)
+    name, why = printable(found.loops[found.longest].subject), _why(found.cause, found.loops[found.longest])
+    share = shares_of_steps(found)[found.longest]
+    if share is not None and not found.by_second:
+        step_ns = float(np.mean([each.mean_own_ns + each.mean_waits_ns for each in found.others]))
+        without = f"Without it a step takes {_text(step_ns - found.others_wait_ns)}, not {_text(step_ns)}"
+        return f"{name} is slowest: it comes last in {share:.0%} of steps, {_late(found)}: {why}. {without}."
     others, many = _text(float(np.median([each.mean_own_ns for each in found.others]))), len(found.loops) > 2
     a_step = "of each second" if found.by_second else "a step"
     takes = (
@@ -48,7 +59,16 @@ def compare_sentence(found: Comparison) -> str:
     )
     told = f"{takes} its own, the {'others' if many else 'other'} {others}"
     waited = f"{'The others wait' if many else 'The other waits'} {_text(found.others_wait_ns)} {a_step} for it"
-    return f"{name} is slowest: {told}; {_why(found.cause, found.loops[found.longest])}. {waited}."
+    return f"{name} is slowest: {told}; {why}. {waited}."
+
+
+def _late(found: Comparison) -> str:
+    within_ns, parts = found.excess_ns - found.late_ns, []
+    if found.late_ns > _PART * found.excess_ns:
+        parts.append(f"{_text(found.late_ns)} late")
+    if within_ns > _PART * found.excess_ns:
+        parts.append(f"{_text(within_ns)} longer within collectives")
+    return " and ".join(parts)
 
 
 def _why(cause: Cause, loop: RankLoop) -> str:
@@ -90,11 +110,16 @@ def basis(found: Comparison) -> str:
 
 
 def longest_shares(found: Comparison) -> list[str]:
-    """For each rank, in what part of the steps its own time is the longest; "-": they do not step together."""
+    """shares_of_steps() as they are shown; "-": they do not step together."""
+    return ["-" if each is None else f"{each:.0%}" for each in shares_of_steps(found)]
+
+
+def shares_of_steps(found: Comparison) -> list[float | None]:
+    """For each rank, in what part of the steps its own time is the longest; None: they do not step together."""
     if not found.together:
-        return ["-"] * len(found.loops)
+        return [None] * len(found.loops)
     longest = np.argmax(np.stack([each.own_ns for each in found.parts]), axis=0)
-    return [f"{each:.0%}" for each in np.bincount(longest, minlength=len(found.parts)) / len(longest)]
+    return [round(each, 4) for each in (np.bincount(longest, minlength=len(found.parts)) / len(longest)).tolist()]
 
 
 def _ranks(found: Comparison) -> list[str]:
@@ -105,7 +130,7 @@ def _ranks(found: Comparison) -> list[str]:
     ]
     for loop, of_it, part in zip(found.loops, found.parts, longest_shares(found)):
         times = [_text(ns) for ns in (of_it.mean_own_ns + of_it.mean_waits_ns, of_it.mean_own_ns, of_it.mean_waits_ns)]
-        who = f"{rank_name(loop)}, {printable(loop.thread.process_name)} {loop.thread.pid}, {printable(loop.recording)}"
+        who = f"{rank_name(loop)}, {printable(loop.thread.process_name)} {loop.thread.pid}, {file_name(loop)}"
         figures = f"{of_it.count:>7,} {times[0]:>10} {times[1]:>10} {times[2]:>11} {part:>8}"
         lines.append(shortened(f"{figures}  {who}", COLUMNS))
     return lines
@@ -132,20 +157,10 @@ def _more_line(each: More) -> str:
 
 
 def render_compare_json(found: Comparison, notes: Sequence[str], quality: Sequence[str]) -> str:
-    """Times in seconds."""
-    cause, slowest = found.cause, found.longest if found.is_slow else -1
-    if found.network is not None:
-        slowest = found.network.place
-    verdict = {
-        "sentence": compare_sentence(found),
-        "slowest": rank_name(found.loops[slowest]) if slowest >= 0 else None,
-        "more_s": _seconds(found.excess_ns),
-        "error_s": _seconds(found.error_ns) if np.isfinite(found.error_ns) else None,
-        "others_wait_s": _seconds(found.others_wait_ns),
-        "cause": _cause(cause) if cause else _network_cause(found.network) if found.network else None,
-    }
+    """Times in seconds, of a step. `verdict` is null where none is slower than the others."""
     document = {
-        "verdict": verdict,
+        "verdict": _verdict(found),
+        "sentence": compare_sentence(found),
         "steps_together": found.together,
         "per": "second" if found.by_second else "step",
         "ranks": [_rank(found, place) for place in range(len(found.loops))],
@@ -156,6 +171,41 @@ def render_compare_json(found: Comparison, notes: Sequence[str], quality: Sequen
         "quality": [printable(text) for text in quality],
     }
     return json.dumps(document, indent=1) + "\n"
+
+
+def _verdict(found: Comparison) -> dict[str, Any] | None:
+    network, place = found.network, found.longest if found.is_slow else -1
+    if found.cause is not None:
+        why, details = cause_text(found.cause, found.loops[found.longest]), _cause(found.cause)
+    elif network is not None:
+        why, details, place = f"network in {COMMUNICATION}", _network_cause(network), network.place
+    else:
+        return None
+    return {
+        "rank": _rank_value(found.loops[place]) if place >= 0 else None,
+        "late_s": _seconds(found.late_ns),
+        "share_of_steps": shares_of_steps(found)[place] if place >= 0 else None,
+        "cause": why,
+        "sentence": compare_sentence(found),
+        "where": {name: details[name] for name in ("function", "file", "line")},
+        "name": rank_name(found.loops[place]) if place >= 0 else None,
+        "more_s": _seconds(found.excess_ns),
+        "error_s": _seconds(found.error_ns) if np.isfinite(found.error_ns) else None,
+        "others_wait_s": _seconds(found.others_wait_ns),
+        "details": details,
+    }
+
+
+def cause_text(cause: Cause, loop: RankLoop) -> str:
+    """`sleep in backward, hook (rank_loops.py)`."""
+    function = [place_text(cause.function)] if cause.function.function is not None else []
+    parts = [f"{cause.state.state} in {cause.phase.phase}", *function]
+    return printable(", ".join(parts)) + printable(limit_text(loop, cause.state.state))
+
+
+def _rank_value(loop: RankLoop) -> int | str:
+    """Its number, or what it is called where it has none."""
+    return loop.rank if loop.rank is not None else rank_name(loop)
 
 
 def _cause(cause: Cause) -> dict[str, Any]:
@@ -184,18 +234,19 @@ def _network_cause(network: SlowNetwork) -> dict[str, Any]:
 def _rank(found: Comparison, place: int) -> dict[str, Any]:
     loop, parts = found.loops[place], found.parts[place]
     return {
+        "rank": _rank_value(loop),
+        "file": printable(loop.recording),
+        "steps": parts.count,
+        "mean_step_s": _seconds(parts.mean_own_ns + parts.mean_waits_ns),
+        "waits_for_others_s": _seconds(parts.mean_waits_ns),
+        "phases": phases_json({name: _seconds(ns) for name, ns in phase_times(loop, parts).items()}),
         "name": rank_name(loop),
-        "rank": loop.rank,
         "pid": int(loop.thread.pid),
         "process": printable(loop.thread.process_name),
         "host": printable(loop.host),
-        "recording": printable(loop.recording),
-        "step_s": _seconds(parts.mean_own_ns + parts.mean_waits_ns),
         "own_s": _seconds(parts.mean_own_ns),
-        "for_others_s": _seconds(parts.mean_waits_ns),
-        "count": parts.count,
-        "steps": [
-            {"begin_s": begin / 1e9, "own_s": _seconds(own), "for_others_s": _seconds(waits)}
+        "each": [
+            {"begin_s": begin / 1e9, "own_s": _seconds(own), "waits_for_others_s": _seconds(waits)}
             for begin, own, waits in zip(parts.begin_ns.tolist(), parts.own_ns.tolist(), parts.waits_ns.tolist())
         ],
     }

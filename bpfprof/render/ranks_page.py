@@ -16,7 +16,7 @@ from bpfprof.render.columns import duration_text
 from bpfprof.render.header import counted
 from bpfprof.render.labels import printable
 from bpfprof.render.page import around
-from bpfprof.render.ranks import basis, compare_sentence, longest_shares, place_text, rank_name
+from bpfprof.render.ranks import basis, compare_sentence, file_name, longest_shares, place_text, rank_name
 from bpfprof.render.scripts import asset
 
 _BAR, _BAR_HEIGHT = 300, 12  # px
@@ -60,7 +60,7 @@ def _ranks(found: Comparison) -> str:
         figures = "".join(f"<td class='number'>{escape(cell)}</td>" for cell in cells)
         rows.append(
             f"<tr><th scope='row'>{escape(rank_name(loop))}</th>{figures}<td>{bar}</td>"
-            f"<td>{escape(printable(who))}</td><td>{escape(printable(loop.recording))}</td></tr>"
+            f"<td>{escape(printable(who))}</td><td>{escape(file_name(loop))}</td></tr>"
         )
     what = "second" if found.by_second else "step"
     heads = ("", f"{what}s", what, "own", "for others", "longest in", None, "process", "recording")

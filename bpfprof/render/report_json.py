@@ -45,7 +45,7 @@ def render_json(profile: Profile, options: RenderOptions) -> str:
 def _rows(profile: Profile, options: RenderOptions, work: Work) -> dict[str, Any]:
     """Steps are no rows of time: there may be those of several processes, with figures of all of them."""
     if options.by == STEP:
-        return {"steps": steps_json(profile, options)}
+        return steps_json(profile, options)
     if options.by == CALL:
         return {}
     return {"rows": json_rows(profile, options, work)[1]}

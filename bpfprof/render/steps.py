@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from bpfprof.model.frames import Frame
 from bpfprof.model.profile import Profile
 from bpfprof.query.code.functions import function_name
+from bpfprof.query.steps.phases import DATA, OTHER, PHASES, TO_DEVICE
 from bpfprof.query.steps.steps import CALLS, MARKS, Steps, StepsWanted, find_steps
 from bpfprof.query.steps.times import Excess, Figures, Outlier, StepTimes, step_times
 from bpfprof.query.work.places import place_text
@@ -17,6 +18,7 @@ from bpfprof.render.header import counted
 from bpfprof.render.labels import printable, process_label, thread_label
 
 _MOST_TABLES = 8  # processes
+_WORDS = {DATA: "data", TO_DEVICE: "copy"}  # of phases, where programs read them
 _FEW = 2  # of the phases that a slow step has more of
 _ADVICE = 'record with a higher --rate, or mark them: `with bpfprof.marks.mark("step"):`'
 
@@ -30,8 +32,7 @@ def steps_block(profile: Profile, options: RenderOptions) -> list[str]:
     """A table for each process that has steps."""
     found = steps_of_options(profile, options)
     if not found:
-        what = f"no calls of a function like {printable(options.step.pattern)}" if options.step else "no loop"
-        return wrapped(f"steps: {what} was seen three times or more in a thread's Python code", "  ")
+        return wrapped(f"steps: {_why_none(found, options)}", "  ")
     lines: list[str] = []
     for steps in found[:_MOST_TABLES]:
         lines += [*[""] * bool(lines), *_table(profile, steps, options)]
@@ -103,9 +104,47 @@ def _excess_text(each: Excess) -> str:
     return f"{printable(each.state)} of {name} +{duration_text(round(each.ns))}"
 
 
-def steps_json(profile: Profile, options: RenderOptions) -> list[dict[str, Any]]:
-    """One object for each process that has steps: figures of all, and each step."""
-    return [_json(profile, each, options) for each in steps_of_options(profile, options)]
+def steps_json(profile: Profile, options: RenderOptions) -> dict[str, Any]:
+    """`steps`: figures of the first loop whose steps are counted, null where none is, and `why`; `rows`: its steps.
+
+    `loops`: one object for each process that has steps: more figures of all, and each step.
+    """
+    found = steps_of_options(profile, options)
+    first = next((each for each in found if len(each)), None)
+    loops = [_json(profile, each, options) for each in found]
+    if first is None:
+        return {"steps": None, "why": _why_none(found, options), "rows": [], "loops": loops}
+    loop = loops[found.index(first)]
+    steps = {
+        "found_by": "mark" if first.how == MARKS else "option" if options.step else "period",
+        **{name: loop[name] for name in ("where", "count", "mean_s", "p50_s", "p99_s")},
+        "per_s": loop["per_second"],
+        "phases": phases_json({name: each["mean_s"] for name, each in loop["phases"].items()}),
+    }
+    rows = [
+        {
+            "index": number,
+            "start_s": each["begin_s"],
+            "duration_s": each["duration_s"],
+            "phases": phases_json(each["phases"]),
+        }
+        for number, each in enumerate(loop["steps"])
+    ]
+    return {"steps": steps, "rows": rows, "loops": loops}
+
+
+def phases_json(seconds: Mapping[str, float]) -> dict[str, float]:
+    """All phases, by one word each."""
+    return {_WORDS.get(name, name): seconds.get(name, 0.0) for name in dict.fromkeys((*PHASES, OTHER, *seconds))}
+
+
+def _why_none(found: Sequence[Steps], options: RenderOptions) -> str:
+    """Why no steps are counted."""
+    if not found:
+        what = f"no calls of a function like {printable(options.step.pattern)}" if options.step else "no loop"
+        return f"{what} was seen three times or more in a thread's Python code"
+    unclear = next((each.unclear for each in found if each.unclear), "")
+    return f"not counted: {printable(unclear)}" if unclear else "none began and ended while it was recorded"
 
 
 def _json(profile: Profile, steps: Steps, options: RenderOptions) -> dict[str, Any]:

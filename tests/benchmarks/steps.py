@@ -75,7 +75,7 @@ def compare(style: str, folder: Path) -> None:
     shares = {name: sum(spent.get(name, 0) for _, _, spent in own) for _, _, spent in own for name in spent}
     whole = sum(end - begin for begin, end, _ in own)
     command = [BPFPROF, "report", str(path), "--by", "step", "-f", "json"]
-    (found,) = json.loads(subprocess.run(command, check=True, capture_output=True).stdout)["steps"]
+    (found,) = json.loads(subprocess.run(command, check=True, capture_output=True).stdout)["loops"]
     show(f"steps_{style}", len(own), "steps")
     show(f"steps_{style}_miscounted", abs(found["count"] - len(own)), "steps")
     show(f"steps_{style}_mean_off", 100 * abs(found["mean_s"] * 1e9 / (whole / len(own)) - 1), "%")

@@ -39,13 +39,18 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, 
 def test_the_slow_rank_and_why(recorded: dict[str, tuple[Path, ...]], how: str) -> None:
     found: dict[str, Any] = json.loads(bpfprof("compare", *recorded[how], "-f", "json").stdout)
     verdict = found["verdict"]
-    assert found["steps_together"] and verdict["slowest"] == "rank 1", verdict["sentence"]
-    assert (verdict["cause"]["phase"], verdict["cause"]["state"]) == ("backward", "sleep"), verdict["sentence"]
-    assert verdict["cause"]["function"] == "hook"
+    assert found["steps_together"] and verdict["rank"] == 1, verdict["sentence"]
+    assert verdict["cause"].startswith("sleep in backward, hook (rank_loops.py:"), verdict["sentence"]
+    assert verdict["where"]["function"] == "hook" and verdict["where"]["file"].endswith("/rank_loops.py")
+    assert verdict["share_of_steps"] > 0.9 and verdict["late_s"] > 0.19
     # A sleep ends late where the host is busy, never early; of what is told of a second it is more.
-    assert verdict["cause"]["state_more_s"] > 0.19
-    assert [each["name"] for each in found["ranks"]] == ["rank 0", "rank 1"]
-    counts = {each["count"] for each in found["ranks"]}
+    assert verdict["details"]["state_more_s"] > 0.19
+    assert [each["rank"] for each in found["ranks"]] == [0, 1]
+    assert {each["file"] for each in found["ranks"]} == {str(path) for path in recorded[how]}
+    for each in found["ranks"]:
+        assert sum(each["phases"].values()) == pytest.approx(each["mean_step_s"])
+    assert found["ranks"][0]["waits_for_others_s"] > 0.19
+    counts = {each["steps"] for each in found["ranks"]}
     assert len(counts) == 1 and counts.pop() >= 5
     page = bpfprof("compare", *recorded[how], "-f", "html", "-o", "-").stdout
     assert "<h1>2 ranks: rank 1 is slowest</h1>" in page and page.count("<polyline ") == 2

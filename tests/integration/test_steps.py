@@ -82,7 +82,7 @@ def _recorded(style: str, seconds: float, folder: Path) -> Recorded:
 
 def steps_of(path: Path, *options: str, pid: int | None = None) -> dict[str, Any]:
     """Of the one process that is recorded, or this one."""
-    found = json.loads(bpfprof("report", path, "--by", "step", "-f", "json", *options).stdout)["steps"]
+    found = json.loads(bpfprof("report", path, "--by", "step", "-f", "json", *options).stdout)["loops"]
     (steps,) = (each for each in found if pid in (None, each["pid"]))
     return dict(steps)
 

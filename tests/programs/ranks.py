@@ -24,8 +24,8 @@ from lifetime import die_with_input, die_with_parent
 STEPS_BEFORE = 5
 HOGS = 4  # for each rank that the slow one is compared with: those share a CPU
 # When the rank comes to each collective of a step, on CLOCK_MONOTONIC; for how long gloo's threads, which carry it out,
-# wait for a CPU meanwhile.
-STEP = struct.Struct("4d4d")
+# wait for a CPU meanwhile: the one that does most, and all of them, some of whom do at the same time.
+STEP = struct.Struct("4d4d4d")
 BATCH = 8
 WRITTEN = 48 << 20
 KEPT = 200_000  # objects that a collection looks at
@@ -108,9 +108,9 @@ class OtherThreads:
         tids = {*os.listdir(folder)} - {str(os.getpid())}
         self.files = [os.open(f"{folder}/{tid}/schedstat", os.O_RDONLY) for tid in tids]
 
-    def waited_s(self) -> float:
-        """How long they have waited for a CPU so far (Documentation/scheduler/sched-stats.rst)."""
-        return sum(int(os.pread(file, 100, 0).split()[1]) for file in self.files) / 1e9
+    def waited_s(self) -> list[float]:
+        """How long each has waited for a CPU so far (Documentation/scheduler/sched-stats.rst)."""
+        return [int(os.pread(file, 100, 0).split()[1]) / 1e9 for file in self.files]
 
 
 def train(kind: str, count: int, slow: int, init: str) -> None:
@@ -152,13 +152,15 @@ def train(kind: str, count: int, slow: int, init: str) -> None:
         optimizer.zero_grad()
         loss = model(work * batch.mean().float()).square().mean()
         loss.backward()
-        reached_s, waited_s = [], []
+        reached_s, most_s, all_s = [], [], []
         for parameter in model.parameters():
             before_s = others.waited_s()
             reached_s.append(time.monotonic())
             dist.all_reduce(parameter.grad)
-            waited_s.append(others.waited_s() - before_s)
-        os.write(times, STEP.pack(*reached_s, *waited_s))
+            waited_s = [after - before for before, after in zip(before_s, others.waited_s())]
+            most_s.append(max(waited_s))
+            all_s.append(sum(waited_s))
+        os.write(times, STEP.pack(*reached_s, *most_s, *all_s))
         optimizer.step()
         if kind == "disk":
             write_through(written, blocks, slowness)

@@ -26,7 +26,7 @@ from tests import packages
 from tests.integration.recorded import PYTHON, bpfprof, program, recording, running
 from tests.oracles.limits import cpu_limit
 
-STEP = struct.Struct("4d4d")  # of ranks.py
+STEP = struct.Struct("4d4d4d")  # of ranks.py
 RECORD_S, RATE_HZ, SLOW = 12, 499, 1
 PYTHON_VERSION = ".".join(map(str, sys.version_info[:2]))
 # Kind -> (phases, states, functions) that may be named; none of the first: no rank is slowest.
@@ -45,8 +45,10 @@ DEFAULT = [f"{kind}/{count}" for count in (2, 4) for kind in KNOWN if kind != "n
 LIMIT, DELAY_S = 0.2, 0.01  # of a CPU; of each packet
 
 
-def asked(kind: str, count: int, is_apart: bool, folder: Path) -> tuple[dict[str, Any], str, float]:
-    """(the JSON, the screen, by how many seconds a step the clocks say that the slow one is later)"""
+def asked(
+    kind: str, count: int, is_apart: bool, folder: Path
+) -> tuple[dict[str, Any], str, tuple[float, float, float]]:
+    """(the JSON, the screen, what later_by_clocks() says)"""
     environment = {"PYTHONPATH": packages.site_packages(PYTHON_VERSION, "torch==2.13.0", "numpy"), "TIMES": str(folder)}
     limits = ("-d", RECORD_S, "-r", RATE_HZ)
     paths = [folder / f"{kind}-{count}.bpfprof"]
@@ -67,23 +69,24 @@ def asked(kind: str, count: int, is_apart: bool, folder: Path) -> tuple[dict[str
         else:
             bpfprof("record", "-p", target.pid, *limits, "-o", paths[0])
     later_s = later_by_clocks(folder, count, paths[0])
-    for path in paths if "KEEP" in os.environ else ():
+    for path in [*paths, *folder.glob("times-*")] if "KEEP" in os.environ else ():
         shutil.copy(path, os.environ["KEEP"])
     return json.loads(bpfprof("compare", *paths, "-f", "json").stdout), bpfprof("compare", *paths).stdout, later_s
 
 
-def later_by_clocks(folder: Path, count: int, path: Path) -> float:
-    """How much later than most others the slow one comes to collectives, and how much longer than theirs its threads
-    wait for a CPU within them: in all of a step; while it was recorded."""
+def later_by_clocks(folder: Path, count: int, path: Path) -> tuple[float, float, float]:
+    """(how many seconds later than most others the slow one comes to collectives; the same and how much longer than
+    theirs its threads wait for a CPU within them, at least; at most): in all of a step, while it was recorded."""
     with path.open("rb") as file:
         recording = read_recording(file)
     begin_s, end_s = recording.start["start_ns"] / 1e9, recording.end["end_ns"] / 1e9
     steps = [np.array(list(STEP.iter_unpack((folder / f"times-{rank}").read_bytes()))) for rank in range(count)]
     told = np.array([each[: min(map(len, steps))] for each in steps])  # rank, step, column
-    reached_s, waited_s = told[:, :, :4], told[:, :, 4:]
+    reached_s, *waited_s = told[:, :, :4], told[:, :, 4:8], told[:, :, 8:]
     recorded = (reached_s.min(axis=(0, 2)) >= begin_s) & (reached_s.max(axis=(0, 2)) <= end_s)
-    later_s = sum((of[SLOW] - np.median(np.delete(of, SLOW, axis=0), axis=0)).clip(0) for of in (reached_s, waited_s))
-    return float(np.mean(later_s.sum(axis=1)[recorded]))
+    more_s = [of[SLOW] - np.median(np.delete(of, SLOW, axis=0), axis=0) for of in (reached_s, *waited_s)]
+    later_s, *within_s = (float(np.mean(each.sum(axis=1)[recorded])) for each in more_s)
+    return later_s, later_s + min(within_s), later_s + max(within_s)
 
 
 @contextlib.contextmanager
@@ -98,15 +101,15 @@ def slow_link() -> Iterator[str]:
             link.stdin.close()
 
 
-def is_right(kind: str, verdict: dict[str, Any]) -> bool:
+def is_right(kind: str, verdict: dict[str, Any] | None) -> bool:
     phases, states, function = KNOWN[kind]
-    cause = verdict["cause"]
-    if not phases or cause is None:
-        return not phases and cause is None
+    if not phases or verdict is None:
+        return not phases and verdict is None
+    cause = verdict["details"]
     is_it = (
         cause["phase"] in phases and cause["state"] in states and function in (None, cause["function"].split(".")[-1])
     )
-    return bool(verdict["slowest"] == f"rank {SLOW}" and is_it)
+    return bool(verdict["rank"] == SLOW and is_it)
 
 
 def main() -> None:
@@ -119,9 +122,11 @@ def main() -> None:
             found, screen, later_s = asked(kind, int(count), bool(apart), Path.cwd())
             was_right = is_right(kind, found["verdict"])
             right += was_right
-            print(f"{'ok   ' if was_right else 'WRONG'} {each:12} {found['verdict']['sentence']}", flush=True)
-            told_ms, known_ms = 1e3 * (found["verdict"]["more_s"] or 0), 1e3 * later_s
-            print(f"      {told_ms:.1f} ms later, {known_ms:.1f} by its clocks ({told_ms / known_ms - 1:+.1%})")
+            print(f"{'ok   ' if was_right else 'WRONG'} {each:12} {found['sentence']}", flush=True)
+            verdict = found["verdict"] or {"late_s": 0.0, "more_s": 0.0}
+            late_ms, all_ms, *known_ms = (1e3 * each for each in (verdict["late_s"], verdict["more_s"], *later_s))
+            of_late = f"{late_ms:.1f} ms late, {known_ms[0]:.1f} by their clocks ({late_ms / known_ms[0] - 1:+.1%})"
+            print(f"      {of_late}; with collectives {all_ms:.1f}, {known_ms[1]:.1f} to {known_ms[2]:.1f}")
             if os.environ.get("SHOW"):
                 print(screen, flush=True)
     print(f"{right} of {len(wanted)} right")

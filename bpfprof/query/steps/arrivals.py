@@ -34,8 +34,8 @@ def until_all_are_there(
         zero, chosen = zeros[place], loop.communicates & ~is_wait
         cut = cut_where(loop.start_ns, loop.end_ns, chosen, begin_ns - zero, until_ns - zero)
         span, start_ns, end_ns, is_early = cut
-        what, ended_by = loop.what[span], loop.ended_by[span]
-        cut_loop = replace(loop, start_ns=start_ns, end_ns=end_ns, what=what, ended_by=ended_by)
+        columns = {name: getattr(loop, name)[span] for name in ("what", "ended_by", "is_starved")}
+        cut_loop = replace(loop, start_ns=start_ns, end_ns=end_ns, **columns)
         found.append((cut_loop, is_wait[span] | is_early))
     return [each for each, _ in found], [each for _, each in found]
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -65,12 +66,13 @@ class Cause:
 @dataclass(frozen=True)
 class Parts:
     """The steps of a loop. begin_ns: since the recording began; own_ns: for each its own time; inside_ns: of it what is
-    in communication; waits_ns: what it waits for others. cut: its spans at them. Of slices of time the figures are of a
-    second; unit: what part each is of it."""
+    in communication; starved_ns: of that what other threads of its process communicate for it; waits_ns: what it waits
+    for others. cut: its spans at them. Of slices of time the figures are of a second; unit: what part each is of it."""
 
     begin_ns: Ints
     own_ns: Floats
     inside_ns: Floats
+    starved_ns: Floats
     waits_ns: Floats
     cut: Pieces
     unit: float
@@ -100,7 +102,8 @@ class Comparison:
     begins in the loop of which most were seen to where the next does. by_second: steps are not known.
 
     longest: the place in loops of the one whose own time is longest; is_slow: beyond chance. excess_ns: by how much it
-    is late in a step; error_ns: its standard error. waited_in: the phase in which the others mostly wait for it, ""
+    holds up a step; error_ns: its standard error; late_ns: of it by how much it comes late to collectives, without what
+    these take it longer. waited_in: the phase in which the others mostly wait for it, ""
     where that is none, or communication itself.
     """
 
@@ -112,6 +115,7 @@ class Comparison:
     is_slow: bool
     excess_ns: float
     error_ns: float
+    late_ns: float
     cause: Cause | None
     waited_in: str
     phases: tuple[More, ...]
@@ -155,6 +159,7 @@ def compare(loops: Sequence[RankLoop]) -> Comparison:
     longest = int(np.argmax([each.mean_own_ns for each in parts]))
     rest = [each for place, each in enumerate(parts) if place != longest]
     excess_ns = _beyond(parts[longest], rest, np.mean)
+    late_ns = _beyond(*_until_collectives(parts[longest], rest), np.mean)
     more_ns: Floats = np.zeros(0)
     if begins:
         more_ns = np.asarray(_beyond(parts[longest], rest, np.asarray))
@@ -179,6 +184,7 @@ def compare(loops: Sequence[RankLoop]) -> Comparison:
         is_slow,
         excess_ns,
         error_ns,
+        late_ns,
         cause,
         _waited_in([each for place, each in enumerate(zip(loops, waits, parts)) if place != longest]),
         tuple(differences[0]),
@@ -211,6 +217,15 @@ def _beyond(one: Parts, rest: Sequence[Parts], of_steps: Callable[[Floats], Any]
     return outside + inside * (np.mean(inside) > 0)
 
 
+def _until_collectives(one: Parts, rest: Sequence[Parts]) -> tuple[Parts, list[Parts]]:
+    """The same without what collectives take while it waits in them."""
+    one, *others = (
+        replace(each, own_ns=each.own_ns - each.starved_ns, inside_ns=each.inside_ns - each.starved_ns)
+        for each in (one, *rest)
+    )
+    return one, others
+
+
 def _parts(
     loop: RankLoop, is_wait: Bools, unit: float, begin_ns: Ints | None = None, until_ns: Ints | None = None
 ) -> Parts:
@@ -222,7 +237,8 @@ def _parts(
     own_ns: Floats = (until_ns - begin_ns).astype(np.float64) - waits_ns
     is_inside = loop.communicates & ~is_wait
     inside_ns = np.bincount(cut.step, cut.ns * is_inside[cut.span], len(begin_ns)).astype(np.float64)
-    return Parts(begin_ns, own_ns / unit, inside_ns / unit, waits_ns / unit, cut, unit)
+    starved_ns = np.bincount(cut.step, cut.ns * (is_inside & loop.is_starved)[cut.span], len(begin_ns))
+    return Parts(begin_ns, own_ns / unit, inside_ns / unit, starved_ns / unit, waits_ns / unit, cut, unit)
 
 
 def _is_wait_for(loop: RankLoop, loops: Sequence[RankLoop]) -> Bools:
@@ -257,6 +273,15 @@ def _times(loop: RankLoop, is_own: Bools, parts: Parts) -> _Times:
     for activity, ns in zip(loop.activities, sums.tolist()):
         key = activity.phase, activity.state, _without_line(activity.function)
         found[key] = found.get(key, 0.0) + ns
+    return found
+
+
+def phase_times(loop: RankLoop, parts: Parts) -> dict[str, float]:
+    """Nanoseconds of a step by phase, waits for others with them."""
+    cut, found = parts.cut, dict[str, float]()
+    sums = np.bincount(loop.what[cut.span], cut.ns, len(loop.activities)) / max(1, parts.count) / parts.unit
+    for activity, ns in zip(loop.activities, sums.tolist()):
+        found[activity.phase] = found.get(activity.phase, 0.0) + ns
     return found
 
 

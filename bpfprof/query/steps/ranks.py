@@ -43,7 +43,8 @@ class RankLoop:
 
     zero_ns: when the recording began, on the host's CLOCK_MONOTONIC; unix_ns: what is to be added
     to that for the time of day. For each span of its thread: start_ns and end_ns of it; what, a place in activities;
-    ended_by, a place in enders, -1: not known, or no wait. enders: (pid, 0 of what is no thread; name).
+    ended_by, a place in enders, -1: not known, or no wait; is_starved: another thread that communicates for it waits
+    for a CPU meanwhile. enders: (pid, 0 of what is no thread; name).
     throttle: what the CPU limit of its control group did, None: it stopped nothing. connections: its TCP connections.
     is_apart: its network namespace is another than bpfprof's.
     """
@@ -59,6 +60,7 @@ class RankLoop:
     end_ns: Ints
     what: Ints
     ended_by: Ints
+    is_starved: Bools
     enders: tuple[tuple[int, str], ...]
     throttle: CpuThrottle | None
     connections: tuple[Connection, ...] = ()
@@ -181,6 +183,7 @@ def _loop(profile: Profile, recording: str, steps: Steps, stack_frames: StackFra
         end_ns,
         what.reshape(-1),
         ended_by,
+        is_starved,
         enders,
         profile.info.cpu_throttles.get(pid),
         profile.info.connections.get(pid, ()),

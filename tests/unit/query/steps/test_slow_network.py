@@ -51,8 +51,13 @@ def test_the_rank_that_has_no_other_connections(connections: list[tuple[int, ...
     )
     assert sentence.endswith("each waits 65.00 ms a step in communication, most in train (train.py:14).")
     verdict = json.loads(render_compare_json(found, [], []))["verdict"]
-    cause = verdict["cause"]
-    assert verdict["slowest"] == "rank 1" and cause["state"] == "network" and cause["phase"] == "communication"
+    cause = verdict["details"]
+    assert (
+        verdict["rank"] == 1
+        and verdict["cause"] == "network in communication"
+        and cause["state"] == "network"
+        and cause["phase"] == "communication"
+    )
     assert (cause["function"], cause["line"]) == ("train", 14) and cause["state_more_s"] == pytest.approx(0.065)
     assert cause["round_trip_s"] == connections[1][0] / 1e9 and cause["others_round_trip_s"] == FAST / 1e9
 
@@ -61,7 +66,7 @@ def test_the_rank_that_has_no_other_connections(connections: list[tuple[int, ...
 def test_of_two_ranks_the_one_elsewhere(apart: set[int], name: str | None) -> None:
     found = compared(of((SLOW,), (SLOW,), apart=frozenset(apart)).made.build())
     verdict = json.loads(render_compare_json(found, [], []))["verdict"]
-    assert verdict["slowest"] == name and verdict["cause"]["state"] == "network"
+    assert verdict["name"] == name and verdict["cause"] == "network in communication"
     assert ("between rank 0 and rank 1" in verdict["sentence"]) == (name is None)
     title = f"{name} is behind a slow network" if name else "the network between them is slow"
     assert f"<title>2 ranks: {title} - " in render_ranks_page(found, [], [])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import re
 from dataclasses import replace
@@ -17,6 +18,8 @@ from bpfprof.query.steps.loops import every_so_many
 from bpfprof.query.steps.phases import find_phases
 from bpfprof.query.steps.steps import CALLS, LOOP, MARKS, Steps, StepsWanted, find_steps
 from bpfprof.query.steps.times import step_times
+from bpfprof.render.formats import RenderOptions
+from bpfprof.render.report_json import render_json
 from tests.unit.render.profiles import MS, OFF_CPU, ON_CPU, ProfileBuilder, native, python, wait
 
 TORCH = "/v/lib/python3.11/site-packages/torch"
@@ -181,6 +184,32 @@ def test_marks_are_steps_as_they_are() -> None:
     assert [(it["forward"], it["backward"]) for it in spent] == [(5, 5), (10, 20)]
     (loads,) = find_steps(profile, StepsWanted(re.compile("load")))
     assert loads.name == "load" and in_ms(loads) == [1]
+
+
+def test_programs_read_the_steps_of_the_first_loop() -> None:
+    loop = Loop()
+    for _ in range(6):
+        loop.run(4, train(11), MODULE)
+        loop.run(6, train(12), TENSOR)
+        loop.run(2, train(13), ADAM)
+    found = json.loads(render_json(loop.made.build(), RenderOptions(by="step")))
+    steps, rows = found["steps"], found["rows"]
+    assert (steps["found_by"], steps["where"]) == ("period", found["loops"][0]["where"])
+    assert steps["count"] == len(rows) == 5
+    assert steps["mean_s"] == steps["p50_s"] == pytest.approx(0.12) and steps["per_s"] == pytest.approx(1 / 0.12)
+    names = ["data", "copy", "forward", "backward", "optimizer", "communication", "checkpoint", "log", "other"]
+    assert [*steps["phases"]] == names and sum(steps["phases"].values()) == pytest.approx(steps["mean_s"])
+    assert [row["index"] for row in rows] == [*range(len(rows))] and len(rows) >= 4
+    assert all([*row["phases"]] == names and row["duration_s"] == pytest.approx(0.12) for row in rows)
+    starts_s = [row["start_s"] for row in rows]
+    assert starts_s == sorted(starts_s)
+
+
+def test_that_no_steps_are_counted_has_a_reason() -> None:
+    loop = Loop()
+    loop.run(100, train(11), MODULE)
+    found = json.loads(render_json(loop.made.build(), RenderOptions(by="step")))
+    assert found["steps"] is None and found["rows"] == [] and "was seen three times" in found["why"]
 
 
 def test_waits_at_one_line_after_the_same_work_are_turns() -> None:
