@@ -143,7 +143,11 @@ def _loop(profile: Profile, recording: str, steps: Steps, stack_frames: StackFra
     within = phase.copy()
     phase[_communicate(profile, steps.thread, spans, phases.of_stack == communicating)] = communicating
     ended_by = np.where(spans["state"] == ThreadState.OFF_CPU, spans["waker"].astype(np.int64) - 1, -1)
-    communicates = (spans["state"] == ThreadState.OFF_CPU) & (phase == communicating)
+    pid = int(profile.threads[steps.thread].pid)
+    throttle = profile.info.cpu_throttles.get(pid)
+    # A limit stops all threads at once: of one that has what it waited for, too, the others do not have it yet.
+    stopped = (ThreadState.RUNQUEUE,) if throttle is not None and throttle.stops_often else ()
+    communicates = np.isin(spans["state"], (ThreadState.OFF_CPU, *stopped)) & (phase == communicating)
     span, start_ns, end_ns, is_starved = cut_where(start_ns, end_ns, communicates, *_starved(profile, steps.thread))
     phase, within, state, own, ended_by = (each[span] for each in (phase, within, state, own, ended_by))
     state[is_starved], ended_by[is_starved] = ThreadState.RUNQUEUE, -1
@@ -170,7 +174,6 @@ def _loop(profile: Profile, recording: str, steps: Steps, stack_frames: StackFra
         else (0, f"a {waker.kind}")
         for waker in profile.wakers
     )
-    pid = int(profile.threads[steps.thread].pid)
     return RankLoop(
         recording,
         profile.info.host_name,
@@ -185,7 +188,7 @@ def _loop(profile: Profile, recording: str, steps: Steps, stack_frames: StackFra
         ended_by,
         is_starved,
         enders,
-        profile.info.cpu_throttles.get(pid),
+        throttle,
         profile.info.connections.get(pid, ()),
         pid in profile.info.in_other_network,
     )

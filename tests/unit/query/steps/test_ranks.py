@@ -315,6 +315,28 @@ def test_a_collective_that_waits_for_a_cpu_for_its_thread() -> None:
     rows = {(each.phase, each.state): each for each in found.activities}
     assert rows["communication", READY].more_ns == 15 * MS and rows["backward", "sleep"].more_ns == SLOW_MS * MS
     assert found.excess_ns == (SLOW_MS + 15) * MS and found.parts[1].mean_waits_ns == 10 * MS
+    assert found.late_ns == SLOW_MS * MS
+    assert "20.00 ms late and 15.00 ms longer within collectives: it sleeps " in compare_sentence(found)
+
+
+@pytest.mark.parametrize(("part", "late_ms"), [(0.9, SLOW_MS), (0.0, SLOW_MS + 10)])
+def test_what_a_cpu_limit_stops_in_a_collective_is_no_lateness(part: float, late_ms: int) -> None:
+    """The main thread is woken, and is ready while the one that communicates for it is ready, too."""
+    ranks = Ranks(2)
+    helper = ranks.made.thread(900, "gloo", pid=101)
+    if part:
+        ranks.made.info = replace(INFO, cpu_throttles={101: CpuThrottle("/slow", 0.2, part, 2)})
+    for _ in range(10):
+        ranks.step({1: "sleep"}, takes_ms=60)
+        for thread in ranks.threads:
+            it = (OFF_CPU, wait("poll")) if thread == ranks.threads[0] else (RUNQUEUE, NO_CPU)
+            ranks.made.spend(thread, it[0], 10 * MS, [train(14), REDUCE, it[1]])
+        for state, ms in ((OFF_CPU, 65), (RUNQUEUE, 10)):
+            ranks.made.spend(
+                helper, state, ms * MS, [native("epoll_wait"), wait("poll") if state == OFF_CPU else NO_CPU]
+            )
+    found = compared(ranks.made.build())
+    assert found.late_ns == late_ms * MS and found.excess_ns == (SLOW_MS + 10) * MS
 
 
 def test_a_wait_for_a_thread_that_waits_for_other_ranks_is_for_them() -> None:
