@@ -174,16 +174,17 @@ def render_compare_json(found: Comparison, notes: Sequence[str], quality: Sequen
 
 
 def _verdict(found: Comparison) -> dict[str, Any] | None:
-    network, place = found.network, found.longest if found.is_slow else -1
+    network, place, late_ns = found.network, found.longest if found.is_slow else -1, found.late_ns
     if found.cause is not None:
         why, details = cause_text(found.cause, found.loops[found.longest]), _cause(found.cause)
     elif network is not None:
         why, details, place = f"network in {COMMUNICATION}", _network_cause(network), network.place
+        late_ns = network.wait_ns  # it is what comes late, and each waits so long for it
     else:
         return None
     return {
         "rank": _rank_value(found.loops[place]) if place >= 0 else None,
-        "late_s": _seconds(found.late_ns),
+        "late_s": _seconds(late_ns),
         "share_of_steps": shares_of_steps(found)[place] if place >= 0 else None,
         "cause": why,
         "sentence": compare_sentence(found),

@@ -126,7 +126,8 @@ def main() -> None:
             print(f"{'ok   ' if was_right else 'WRONG'} {each:12} {found['sentence']}", flush=True)
             verdict = found["verdict"] or {"late_s": 0.0, "more_s": 0.0}
             late_ms, all_ms, *known_ms = (1e3 * each for each in (verdict["late_s"], verdict["more_s"], *later_s))
-            of_late = f"{late_ms:.1f} ms late, {known_ms[0]:.1f} by their clocks ({late_ms / known_ms[0] - 1:+.1%})"
+            off = f" ({late_ms / known_ms[0] - 1:+.1%})" if known_ms[0] else ""
+            of_late = f"{late_ms:.1f} ms late, {known_ms[0]:.1f} by their clocks{off}"
             print(f"      {of_late}; with collectives {all_ms:.1f}, {known_ms[1]:.1f} to {known_ms[2]:.1f}")
             if os.environ.get("SHOW"):
                 print(screen, flush=True)

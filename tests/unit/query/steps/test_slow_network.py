@@ -58,6 +58,7 @@ def test_the_rank_that_has_no_other_connections(connections: list[tuple[int, ...
         and cause["state"] == "network"
         and cause["phase"] == "communication"
     )
+    assert verdict["late_s"] == cause["state_more_s"]
     assert (cause["function"], cause["line"]) == ("train", 14) and cause["state_more_s"] == pytest.approx(0.065)
     assert cause["round_trip_s"] == connections[1][0] / 1e9 and cause["others_round_trip_s"] == FAST / 1e9
 
