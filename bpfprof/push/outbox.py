@@ -17,6 +17,7 @@ from typing import Any
 
 from bpfprof import __version__
 from bpfprof.errors import OutputError
+from bpfprof.model.memory import give_back_freed
 from bpfprof.model.profile import Profile
 from bpfprof.proc.caller import caller_groups, caller_ids
 from bpfprof.proc.own_process import usual_nice, usual_priority
@@ -136,6 +137,8 @@ class Outbox:
                 self._input.flush()
             except OSError:
                 self._missed += 1
+            del body, made
+            give_back_freed()  # else what one large profile took stays with the process
 
     @property
     def _input(self) -> Any:

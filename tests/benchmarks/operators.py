@@ -24,7 +24,7 @@ from figures import PROGRAMS, running, show
 from tests import torch_root
 
 BPFPROF = str(Path(sys.executable).with_name("bpfprof"))
-SECONDS, RATE_HZ, FIRST, TURNS = 20, 499, 10, 5
+SECONDS, RATE_HZ, FIRST, TURNS = 20, 499, 10, 3
 
 
 def shares(times: dict[str, float], known: set[str]) -> dict[str, float]:
