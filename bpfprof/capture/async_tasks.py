@@ -130,7 +130,7 @@ class AsyncTasks:
             watched.covered_ns = max(watched.covered_ns, end_ns - int(0.5e9 * (step_s + watched.empty_s)))
         watched.rows.add(look, watched.covered_ns, end_ns)
         watched.covered_ns = end_ns
-        watched.empty_s = 0.0 if look.views else min(max(step_s, _EMPTY_LONGER * watched.empty_s), _EMPTY_S)
+        watched.empty_s = 0.0 if look.views else max(step_s, min(_EMPTY_LONGER * watched.empty_s, _EMPTY_S))
         now_s = time.monotonic()
         watched.due_s = now_s + max(_REST * (now_s - begin_s), watched.empty_s) - step_s
 

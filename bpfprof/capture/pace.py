@@ -8,9 +8,8 @@ import time
 # where little comes and no code is new; sooner where what is new must be read from the target while it is there.
 _TICK_S, _CALM_TICK_S, _SOON_TICK_S, _STARTING_TICK_S = 0.25, 1.0, 0.05, 0.02
 _SLOWER = 1.5
-_OF_AGE = (
-    0.1  # of how long the youngest program runs: of one that ends before it is looked at again so much is not seen
-)
+# Of how long the youngest program runs: of one that ends before it is looked at again so much is not seen.
+_OF_AGE = 0.1
 _PART_TICKS, _PART_TICK_S = 4, 1.0  # of a part, where they are looked at while it goes on; the longest one
 # Where nobody looks at it meanwhile: between two looks at how full they are; between two drains if nothing was born.
 _WAKE_S, _QUIET_TICK_S = 1.0, 5.0

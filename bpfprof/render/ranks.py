@@ -176,7 +176,7 @@ def render_compare_json(found: Comparison, notes: Sequence[str], quality: Sequen
 def _verdict(found: Comparison) -> dict[str, Any] | None:
     network, place, late_ns = found.network, found.longest if found.is_slow else -1, found.late_ns
     if found.cause is not None:
-        why, details = cause_text(found.cause, found.loops[found.longest]), _cause(found.cause)
+        why, details = _cause_text(found.cause, found.loops[found.longest]), _cause(found.cause)
     elif network is not None:
         why, details, place = f"network in {COMMUNICATION}", _network_cause(network), network.place
         late_ns = network.wait_ns  # it is what comes late, and each waits so long for it
@@ -188,7 +188,7 @@ def _verdict(found: Comparison) -> dict[str, Any] | None:
         "share_of_steps": shares_of_steps(found)[place] if place >= 0 else None,
         "cause": why,
         "sentence": compare_sentence(found),
-        "where": {name: details[name] for name in ("function", "file", "line")},
+        "where": {name: details[name] for name in ("function", "file", "line")} if details["function"] else None,
         "name": rank_name(found.loops[place]) if place >= 0 else None,
         "more_s": _seconds(found.excess_ns),
         "error_s": _seconds(found.error_ns) if np.isfinite(found.error_ns) else None,
@@ -197,8 +197,8 @@ def _verdict(found: Comparison) -> dict[str, Any] | None:
     }
 
 
-def cause_text(cause: Cause, loop: RankLoop) -> str:
-    """`sleep in backward, hook (rank_loops.py)`."""
+def _cause_text(cause: Cause, loop: RankLoop) -> str:
+    """`sleep in backward, hook (rank_loops.py:34)`."""
     function = [place_text(cause.function)] if cause.function.function is not None else []
     parts = [f"{cause.state.state} in {cause.phase.phase}", *function]
     return printable(", ".join(parts)) + printable(limit_text(loop, cause.state.state))

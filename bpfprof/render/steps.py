@@ -110,11 +110,11 @@ def steps_json(profile: Profile, options: RenderOptions) -> dict[str, Any]:
     `loops`: one object for each process that has steps: more figures of all, and each step.
     """
     found = steps_of_options(profile, options)
-    first = next((each for each in found if len(each)), None)
     loops = [_json(profile, each, options) for each in found]
-    if first is None:
+    counted_loops = [(each, loop) for each, loop in zip(found, loops) if len(each)]
+    if not counted_loops:
         return {"steps": None, "why": _why_none(found, options), "rows": [], "loops": loops}
-    loop = loops[found.index(first)]
+    first, loop = counted_loops[0]
     steps = {
         "found_by": "mark" if first.how == MARKS else "option" if options.step else "period",
         **{name: loop[name] for name in ("where", "count", "mean_s", "p50_s", "p99_s")},

@@ -205,6 +205,22 @@ def test_programs_read_the_steps_of_the_first_loop() -> None:
     assert starts_s == sorted(starts_s)
 
 
+def test_a_loop_whose_steps_are_not_counted_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    loop = Loop()
+    for _ in range(6):
+        loop.run(4, train(11), MODULE)
+        loop.run(6, train(12), TENSOR)
+        loop.run(2, train(13), ADAM)
+    (steps,) = loop.steps()
+    none = steps.begin_ns[:0]
+    empty = replace(steps, begin_ns=none, end_ns=none, phase_ns=steps.phase_ns[:0], unclear="no two turns are alike")
+    for them, count in (([empty, steps], len(steps)), ([empty], None)):
+        monkeypatch.setattr("bpfprof.render.steps.find_steps", lambda *_, them=them: them)
+        found = json.loads(render_json(loop.made.build(), RenderOptions(by="step")))
+        assert len(found["loops"]) == len(them) and (found["steps"] or {"count": None})["count"] == count
+    assert found["why"] == "not counted: no two turns are alike"
+
+
 def test_that_no_steps_are_counted_has_a_reason() -> None:
     loop = Loop()
     loop.run(100, train(11), MODULE)
