@@ -156,7 +156,8 @@ class StackSource:
         may_hide = hides and b"\1" in self._jits[begin:end]
         found: list[Any] = []
         collects_garbage = False
-        for is_python, index in order:
+        for each in order:
+            index, is_python = each >> 1, each & 1
             if is_python:
                 collects_garbage = False
                 found.append(index)
@@ -262,8 +263,8 @@ class StackSource:
 
 
 @lru_cache(1 << 12)
-def _order(is_eval: bytes, marks: bytes, *how: bool) -> tuple[tuple[bool, int], ...]:
-    """What merge() finds, root first: whether a frame is one of Python, and its place. Few stacks differ in this."""
+def _order(is_eval: bytes, marks: bytes, *how: bool) -> tuple[int, ...]:
+    """What merge() finds, root first: a frame's place << 1 | whether it is one of Python. Few stacks differ in this."""
     shim_is_python, native_complete, python_complete, keep_eval, returns = how
     merged = merge(
         [*map(bool, is_eval)],
@@ -274,7 +275,7 @@ def _order(is_eval: bytes, marks: bytes, *how: bool) -> tuple[tuple[bool, int], 
         keep_eval=keep_eval,
         returns=returns,
     )
-    return tuple([(side is Side.PYTHON, index) for side, index in reversed(merged.order)])
+    return tuple([index << 1 | (side is Side.PYTHON) for side, index in reversed(merged.order)])
 
 
 def _counts(

@@ -42,7 +42,7 @@ KNOWN = {
     "none": (set(), set(), None),
 }
 DEFAULT = [f"{kind}/{count}" for count in (2, 4) for kind in KNOWN if kind != "none"]
-LIMIT, DELAY_S = 0.2, 0.01  # of a CPU; of each packet
+LIMIT, DELAY_S = 0.2, 0.01  # of the part of a CPU that each other has; of each packet
 
 
 def asked(
@@ -54,7 +54,7 @@ def asked(
     paths = [folder / f"{kind}-{count}.bpfprof"]
     with ExitStack() as stack:
         if kind == "limit":
-            environment["LIMITED"] = str(stack.enter_context(cpu_limit(LIMIT)))
+            environment["LIMITED"] = str(stack.enter_context(cpu_limit(LIMIT / (count - 1))))
         if kind == "link":
             environment["LINK"] = stack.enter_context(slow_link())
         target = stack.enter_context(running(PYTHON, program("ranks.py"), kind, str(count), str(SLOW), env=environment))

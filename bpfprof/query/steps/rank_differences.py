@@ -17,8 +17,8 @@ from bpfprof.dataclass import dataclass
 from bpfprof.model.frames import Frame
 from bpfprof.query.code.functions import Ints
 from bpfprof.query.code.stack_frames import Bools
-from bpfprof.query.steps.arrivals import until_all_are_there
-from bpfprof.query.steps.clocks import clocks_of
+from bpfprof.query.steps.arrivals import leaves_later, until_all_are_there
+from bpfprof.query.steps.clocks import Clocks, clocks_of
 from bpfprof.query.steps.common_steps import common_begins, slices
 from bpfprof.query.steps.phases import COMMUNICATION, OTHER
 from bpfprof.query.steps.pieces import Pieces, cut_spans
@@ -31,6 +31,7 @@ _FOR_IT = 0.25  # of more time ready: with so much more CPU time it is for that
 _SECOND = 1e9
 _AS_LONG = 0.03  # of a step: a rank is not slower by less
 _ERRORS = 3.0  # standard errors, nor by less
+_MUCH_LONGER = 3  # times as long as the others wait for one, this waits for a slow network
 _CPUS_DIFFER = 0.1  # of the own time of others: one that computes the same takes so much longer where its CPU is slower
 
 
@@ -159,7 +160,8 @@ def compare(loops: Sequence[RankLoop]) -> Comparison:
     longest = int(np.argmax([each.mean_own_ns for each in parts]))
     rest = [each for place, each in enumerate(parts) if place != longest]
     excess_ns = _beyond(parts[longest], rest, np.mean)
-    late_ns = _beyond(*_until_collectives(parts[longest], rest), np.mean)
+    later_ns = _leave_later_ns(loops, parts, longest, clocks) if begins and clocks.are_one else 0.0
+    late_ns = _beyond(*_until_collectives(parts[longest], rest), np.mean, later_ns)
     more_ns: Floats = np.zeros(0)
     if begins:
         more_ns = np.asarray(_beyond(parts[longest], rest, np.asarray))
@@ -175,6 +177,9 @@ def compare(loops: Sequence[RankLoop]) -> Comparison:
     others_own_ns = float(np.median([each.mean_own_ns for each in rest]))
     if cause and not is_stopped(loops[longest]) and _is_of_cpus(cause, differences[1], excess_ns / others_own_ns):
         is_slow, cause = False, None
+    network = slow_network(loops, [each.mean_waits_ns for each in parts], step_ns)
+    if cause and network is not None and parts[longest].mean_waits_ns > _MUCH_LONGER * excess_ns:
+        is_slow, cause = False, None
     return Comparison(
         tuple(loops),
         begins is not None,
@@ -189,7 +194,7 @@ def compare(loops: Sequence[RankLoop]) -> Comparison:
         _waited_in([each for place, each in enumerate(zip(loops, waits, parts)) if place != longest]),
         tuple(differences[0]),
         tuple(differences[2]),
-        slow_network(loops, [each.mean_waits_ns for each in parts], step_ns) if cause is None else None,
+        network if cause is None else None,
     )
 
 
@@ -207,14 +212,26 @@ def _is_mostly(are: Bools) -> bool:
     return bool(np.sum(are) > len(are) / 2 + _ERRORS * np.sqrt(len(are)) / 2)
 
 
-def _beyond(one: Parts, rest: Sequence[Parts], of_steps: Callable[[Floats], Any]) -> Any:
+def _beyond(one: Parts, rest: Sequence[Parts], of_steps: Callable[[Floats], Any], later_ns: float = 0.0) -> Any:
     """By how much one is late: of its own time what is beyond that of most others, before collectives and in them.
 
-    Where collectives take the others longer, as these share a CPU, it comes no earlier to them.
+    Where collectives take the others longer, as these share a CPU, it comes earlier to them only by what they leave
+    later: later_ns.
     """
     outside = of_steps(one.outside_ns) - np.median([of_steps(each.outside_ns) for each in rest], axis=0)
     inside = of_steps(one.inside_ns) - np.median([of_steps(each.inside_ns) for each in rest], axis=0)
-    return outside + inside * (np.mean(inside) > 0)
+    return outside + (inside if np.mean(inside) > 0 else max(float(np.mean(inside)), -later_ns))
+
+
+def _leave_later_ns(loops: Sequence[RankLoop], parts: Sequence[Parts], longest: int, clocks: Clocks) -> float:
+    """Of a step: how long most others are in collectives when the one that takes longest has left them."""
+    found = []
+    for place, (loop, of_it) in enumerate(zip(loops, parts)):
+        if place != longest:
+            times = leaves_later(loop, clocks.zeros_ns[place], loops[longest], clocks.zeros_ns[longest])
+            cut = cut_spans(*times, of_it.begin_ns[:-1], of_it.begin_ns[1:])
+            found.append(cut.ns.sum() / max(1, of_it.count - 1) / of_it.unit)
+    return float(np.median(found))
 
 
 def _until_collectives(one: Parts, rest: Sequence[Parts]) -> tuple[Parts, list[Parts]]:

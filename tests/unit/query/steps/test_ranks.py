@@ -339,6 +339,45 @@ def test_what_a_cpu_limit_stops_in_a_collective_is_no_lateness(part: float, late
     assert found.late_ns == late_ms * MS and found.excess_ns == (SLOW_MS + 10) * MS
 
 
+def test_what_a_cpu_limit_stops_after_the_others_have_left_is_lateness() -> None:
+    """They come to the next collective meanwhile, and wait there."""
+    ranks = Ranks(2)
+    helper = ranks.made.thread(900, "gloo", pid=101)
+    ranks.made.info = replace(INFO, cpu_throttles={101: CpuThrottle("/slow", 0.2, 0.9, 2)})
+    first, slow = ranks.threads
+    for number in range(10):
+        ranks.run(first, 35 if number else 25, train(12), MODULE)
+        ranks.made.spend(first, OFF_CPU, (15 + SLOW_MS) * MS, [train(14), REDUCE, wait("poll")])
+        ranks.run(first, 5, train(15), SGD)
+        ranks.run(slow, 35, train(12), MODULE)
+        ranks.made.spend(slow, OFF_CPU, SLOW_MS * MS, [train(13), TENSOR, HOOK, wait("sleep")])
+        ranks.made.spend(slow, OFF_CPU, 5 * MS, [train(14), REDUCE, wait("poll")])
+        ranks.made.spend(slow, RUNQUEUE, 10 * MS, [train(14), REDUCE, NO_CPU])
+        ranks.run(slow, 5, train(15), SGD)
+        ranks.made.spend(helper, OFF_CPU, 60 * MS, [native("epoll_wait"), wait("poll")])
+        ranks.made.spend(helper, RUNQUEUE, 15 * MS, [native("epoll_wait"), NO_CPU])
+    found = compared(ranks.made.build())
+    assert found.is_slow and found.loops[found.longest].rank == 1
+    assert found.late_ns == pytest.approx((SLOW_MS + 10) * MS, rel=0.05)
+
+
+def test_others_that_leave_a_collective_later_come_later_to_the_next() -> None:
+    """They share a CPU, on which the other ones finish a collective first."""
+    ranks = Ranks(3)
+    for number in range(10):
+        for thread in ranks.threads:
+            is_slow = thread == ranks.threads[1]
+            ranks.run(thread, 40 + SLOW_MS if is_slow else 30 if number else 40, train(12), MODULE)
+            ranks.made.spend(thread, OFF_CPU, (10 + (not is_slow) * SLOW_MS) * MS, [train(14), REDUCE, wait("poll")])
+            if not is_slow:
+                ranks.made.spend(thread, RUNQUEUE, 10 * MS, [train(14), REDUCE, NO_CPU])
+            ranks.run(thread, 10, train(15), SGD)
+    found = compared(ranks.made.build())
+    assert found.is_slow and found.loops[found.longest].rank == 1
+    assert found.excess_ns == pytest.approx((SLOW_MS + 10) * MS, rel=0.05)
+    assert found.late_ns == pytest.approx(SLOW_MS * MS, rel=0.05)
+
+
 def test_a_wait_for_a_thread_that_waits_for_other_ranks_is_for_them() -> None:
     """As that of the main thread for the one that runs the backward pass, in which the ranks meet."""
     made = ProfileBuilder(info=INFO)

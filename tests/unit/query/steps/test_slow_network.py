@@ -22,12 +22,14 @@ def carrying(*ns: int) -> tuple[Connection, ...]:
     return tuple(Connection(f"10.0.0.{number}:2000", each, 1 << 20) for number, each in enumerate(ns))
 
 
-def of(*connections: tuple[int, ...], apart: frozenset[int] = frozenset(), takes_ms: int = 40 + WAIT_MS) -> Ranks:
+def of(
+    *connections: tuple[int, ...], apart: frozenset[int] = frozenset(), takes_ms: int = 40 + WAIT_MS, slow: str = ""
+) -> Ranks:
     ranks = Ranks(len(connections))
     by_pid = {100 + rank: carrying(*each) for rank, each in enumerate(connections)}
     ranks.made.info = replace(INFO, connections=by_pid, in_other_network=apart)
     for _ in range(10):
-        ranks.step({}, takes_ms=takes_ms)
+        ranks.step({0: slow} if slow else {}, takes_ms=takes_ms)
     return ranks
 
 
@@ -61,6 +63,13 @@ def test_the_rank_that_has_no_other_connections(connections: list[tuple[int, ...
     assert verdict["late_s"] == cause["state_more_s"]
     assert (cause["function"], cause["line"]) == ("train", 14) and cause["state_more_s"] == pytest.approx(0.065)
     assert cause["round_trip_s"] == connections[1][0] / 1e9 and cause["others_round_trip_s"] == FAST / 1e9
+
+
+@pytest.mark.parametrize(("takes_ms", "is_network"), [(200, True), (65, False)])
+def test_a_rank_that_is_late_by_less_than_it_waits(takes_ms: int, is_network: bool) -> None:
+    """Another program takes a part of its CPU."""
+    found = compared(of((SLOW,), (SLOW,), takes_ms=takes_ms, slow="hog").made.build())
+    assert (found.network is not None, found.is_slow) == (is_network, not is_network)
 
 
 @pytest.mark.parametrize(("apart", "name"), [({101}, "rank 1"), (set(), None), ({100, 101}, None)])
