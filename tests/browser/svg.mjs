@@ -232,11 +232,18 @@ const badTexts = () => {
   const width = document.documentElement.clientWidth;
   const page = [document.documentElement.scrollWidth, Number(document.documentElement.getAttribute("width"))];
   if (Math.max(...page) > width) bad.push(`the page is ${page} px wide`);
+  const brush = document.createElementNS("http://www.w3.org/1999/xhtml", "canvas").getContext("2d");
   for (const text of document.querySelectorAll("#frames g:not(.gone) text")) {
     const [inner, outer] = [text.getBoundingClientRect(), text.parentNode.querySelector("rect").getBoundingClientRect()];
     const label = text.parentNode.querySelector("title").textContent.split("\n")[0];
     if (inner.right > outer.right + 0.5 || inner.top < outer.top - 2) bad.push(`${text.textContent} is wider than its frame`);
-    if (parseFloat(getComputedStyle(text).fontSize) < 11) bad.push(`${text.textContent} is small`);
+    const style = getComputedStyle(text);
+    if (parseFloat(style.fontSize) < 11) bad.push(`${text.textContent} is small`);
+    brush.font = `${style.fontSize} ${style.fontFamily}`;
+    const below = Number(text.getAttribute("y")) + brush.measureText(text.textContent).actualBoundingBoxDescent;
+    const rect = text.parentNode.querySelector("rect");
+    const end = Number(rect.getAttribute("y")) + Number(rect.getAttribute("height"));
+    if (below > end + 0.5) bad.push(`${text.textContent} ends ${(below - end).toFixed(1)} px below its frame`);
     const isWhole = text.textContent === label || /^(… |[▲▼])|^[\w #-]+ [\d.]+ (s|ms|µs)$/.test(text.textContent);
     if (!isWhole && !text.textContent.endsWith("…")) bad.push(`${text.textContent} is cut`);
   }

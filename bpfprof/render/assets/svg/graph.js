@@ -214,7 +214,7 @@ export class Graph {
     this.texts[i] ??= this.groups[i].appendChild(document.createElementNS(SVG, "text"));
     const text = this.texts[i];
     text.setAttribute("dx", 4);
-    text.setAttribute("y", y + Math.ceil(this.row / 2) + 3.5);
+    text.setAttribute("y", y + Math.min(Math.ceil(this.row / 2) + 3.5, this.row - 4)); // in low rows, too, "_" is in it
     text.setAttribute("x", x);
     const label = this.runs[i] ? `… ${this.runs[i]} frames` : this.drawnLabel(i);
     const shown = cutTo(label, room);
