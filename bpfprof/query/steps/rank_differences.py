@@ -159,17 +159,10 @@ def compare(loops: Sequence[RankLoop]) -> Comparison:
     ]
     longest = int(np.argmax([each.mean_own_ns for each in parts]))
     rest = [each for place, each in enumerate(parts) if place != longest]
-    excess_ns = _beyond(parts[longest], rest, np.mean)
     later_ns = _leave_later_ns(loops, parts, longest, clocks) if begins and clocks.are_one else 0.0
     late_ns = _beyond(*_until_collectives(parts[longest], rest), np.mean, later_ns)
-    more_ns: Floats = np.zeros(0)
-    if begins:
-        more_ns = np.asarray(_beyond(parts[longest], rest, np.asarray))
-        error_ns = _error(more_ns)
-    else:
-        error_ns = float(np.hypot(_error(parts[longest].own_ns), np.median([_error(each.own_ns) for each in rest])))
     step_ns = float(np.mean([each.mean_own_ns + each.mean_waits_ns for each in parts]))
-    is_sure = excess_ns > _ERRORS * error_ns or (begins is not None and _is_mostly(more_ns > 0))
+    excess_ns, error_ns, is_sure = _excess(parts[longest], rest, begins is not None)
     is_slow = excess_ns > _AS_LONG * step_ns and is_sure
     tables = [_times(each, ~is_wait, of_it) for each, is_wait, of_it in zip(loops, waits, parts)]
     differences = [_differences(tables, longest, depth) for depth in (1, 2, 3)]
@@ -201,6 +194,17 @@ def compare(loops: Sequence[RankLoop]) -> Comparison:
 def is_stopped(loop: RankLoop) -> bool:
     """Whether a CPU limit stops it often."""
     return loop.throttle is not None and loop.throttle.stops_often
+
+
+def _excess(one: Parts, rest: Sequence[Parts], together: bool) -> tuple[float, float, bool]:
+    """(by how much one holds up a step, its standard error, whether that is beyond chance)"""
+    excess_ns = float(_beyond(one, rest, np.mean))
+    if not together:
+        error_ns = float(np.hypot(_error(one.own_ns), np.median([_error(each.own_ns) for each in rest])))
+        return excess_ns, error_ns, excess_ns > _ERRORS * error_ns
+    more_ns = np.asarray(_beyond(one, rest, np.asarray))
+    error_ns = _error(more_ns)
+    return excess_ns, error_ns, excess_ns > _ERRORS * error_ns or _is_mostly(more_ns > 0)
 
 
 def _error(values: Floats) -> float:
