@@ -163,19 +163,22 @@ def with_short_threads() -> GrowingRecording:
     return grown((made.recording(), [0] * (PARTS + 1)))
 
 
+def of_last_parts(growing: GrowingRecording, forgets: bool) -> Profile:
+    """Of the last three, after all before; forgets: what is given up, as it goes on."""
+    spans = LiveSpans(growing.tables)
+    for part in growing.take_parts():
+        assert len(part.before) <= 3  # the first, and who ended in the part before
+        spans.add(part, 3 * PART_NS)
+        if forgets:
+            growing.forget(spans.since_ns)
+    return spans.profile()
+
+
 def test_threads_that_ended_long_ago_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     """Which changes nothing of what is shown: a program that starts one for each request has millions of them."""
     monkeypatch.setattr("bpfprof.recording.forgetting._LATE_NS", PART_NS)
-    profiles, growing = [], [with_short_threads(), with_short_threads()]
-    for forgets, of_it in enumerate(growing):
-        spans = LiveSpans(of_it.tables)
-        for part in of_it.take_parts():
-            assert len(part.before) <= 3  # the first, and who ended in the part before
-            spans.add(part, 3 * PART_NS)
-            if forgets:
-                of_it.forget(spans.since_ns)
-        profiles.append(spans.profile())
-    kept, forgotten = profiles
+    growing = [with_short_threads(), with_short_threads()]
+    kept, forgotten = (of_last_parts(of_it, bool(forgets)) for forgets, of_it in enumerate(growing))
     assert waits_of(kept) == waits_of(forgotten) and kept.wakers == forgotten.wakers
     assert [it.on_cpu_ns for it in kept.threads] == [it.on_cpu_ns for it in forgotten.threads]
     assert [it.tid for it in forgotten.threads] == [100, *range(205, 208)]
@@ -208,15 +211,8 @@ def test_processes_that_ended_long_ago_are_forgotten(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr("bpfprof.recording.forgetting._LATE_NS", PART_NS)
     monkeypatch.setattr("bpfprof.recording.forgetting._MORE", 0)
     monkeypatch.setattr("bpfprof.recording.forgetting._LEAST_STACKS", 0)
-    profiles, growing = [], [with_short_processes(), with_short_processes()]
-    for forgets, of_it in enumerate(growing):
-        spans = LiveSpans(of_it.tables)
-        for part in of_it.take_parts():
-            spans.add(part, 3 * PART_NS)
-            if forgets:
-                of_it.forget(spans.since_ns)
-        profiles.append(spans.profile())
-    kept, forgotten = profiles
+    growing = [with_short_processes(), with_short_processes()]
+    kept, forgotten = (of_last_parts(of_it, bool(forgets)) for forgets, of_it in enumerate(growing))
     assert waits_of(kept) == waits_of(forgotten) and kept.frames == forgotten.frames
     assert [it.on_cpu_ns for it in kept.threads] == [it.on_cpu_ns for it in forgotten.threads]
     tables = growing[1].tables
