@@ -12,7 +12,7 @@ from bpfprof.query.steps.rank_differences import Cause, Comparison, compare, is_
 from bpfprof.query.steps.ranks import CPU_COLLECTION, CPU_NATIVE, CPU_PYTHON, READY, RankLoop, rank_loops
 from bpfprof.query.steps.slow_network import SlowNetwork
 from bpfprof.query.steps.steps import StepsWanted
-from bpfprof.query.threads.cpu_throttles import group_text
+from bpfprof.query.threads.cpu_throttles import cpus_text, group_text
 from bpfprof.query.work.places import place_text
 from bpfprof.query.work.shares import OF_REASON
 
@@ -83,7 +83,7 @@ def limit_text(loop: RankLoop, state: str) -> str:
     """`, stopped by a CPU limit (0.2 CPUs of control group /x, used up in 87% of its periods)`; "": by none."""
     if state != READY or loop.throttle is None or not is_stopped(loop):
         return ""
-    cpus, part = f"{loop.throttle.cpus:g} CPU{'s' * (loop.throttle.cpus != 1)}", percent(loop.throttle.part)
+    cpus, part = cpus_text(loop.throttle.cpus), percent(loop.throttle.part)
     return f", stopped by a CPU limit ({cpus} of {group_text(loop.throttle)}, used up in {part} of its periods)"
 
 

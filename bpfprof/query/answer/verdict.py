@@ -26,6 +26,7 @@ from bpfprof.query.answer.find_facts import facts_of
 from bpfprof.query.answer.percent import percent
 from bpfprof.query.answer.training_sentences import data_bound, more_loaders, saves, waits_for_ranks
 from bpfprof.query.answer.whole import Whole, whole_of_fronts
+from bpfprof.query.threads.cpu_throttles import cpus_text
 from bpfprof.query.work.shares import CHILD, DEVICE, GIL, LOCK, NATIVE, PYTHON, READY, SHARE_OF_WORD, SLEEP, SPIN
 from bpfprof.query.work.table import Work
 
@@ -157,7 +158,7 @@ def _limit(facts: Facts) -> str:
     """What a CPU limit has to do with it, where that is more than a little."""
     if facts.limit_part < _SAID:
         return ""
-    cpus = f"{facts.limit_cpus:g} CPU{'s' * (facts.limit_cpus != 1)}"
+    cpus = cpus_text(facts.limit_cpus)
     return f"; {facts.limit_of} may use {cpus}, and had used that up in {percent(facts.limit_part)} of its periods"
 
 

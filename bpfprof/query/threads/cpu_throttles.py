@@ -58,6 +58,11 @@ def limit_facts(profile: Profile, work: Work, duration_ns: int) -> dict[str, Any
     }
 
 
+def cpus_text(cpus: float) -> str:
+    """So many, to three digits."""
+    return f"{cpus:.3g} CPU{'s' * (cpus != 1)}"
+
+
 def group_text(throttle: CpuThrottle) -> str:
     """The container, or the control group, that is limited."""
     container = container_of(throttle.cgroup)
@@ -73,4 +78,4 @@ def _setting(throttle: CpuThrottle, cpus: float) -> str:
         return f"resources.limits.cpu: {cpus:g}"
     if _UNIT.fullmatch(unit):
         return f"systemctl set-property {unit} CPUQuota={100 * cpus:.0f}%"
-    return f"{_FILES.get(throttle.version, _FILES[2])} of {throttle.cgroup}, to {cpus:g} CPU{'s' * (cpus != 1)}"
+    return f"{_FILES.get(throttle.version, _FILES[2])} of {throttle.cgroup}, to {cpus_text(cpus)}"

@@ -183,11 +183,11 @@ def test_ranks_that_share_cpus(ready_ms: int, is_slow: bool) -> None:
 def test_a_rank_that_a_cpu_limit_stops() -> None:
     """Also where all wait for CPUs; a limit that seldom stops it is not said."""
     for part, words in (
-        (0.9, ", stopped by a CPU limit (0.2 CPUs of control group /slow, used up in 90% of its"),
+        (0.9, ", stopped by a CPU limit (0.0667 CPUs of control group /slow, used up in 90% of its"),
         (0.1, ""),
     ):
         ranks = Ranks(2)
-        ranks.made.info = replace(INFO, cpu_throttles={101: CpuThrottle("/slow", 0.2, part, 2)})
+        ranks.made.info = replace(INFO, cpu_throttles={101: CpuThrottle("/slow", 0.06666, part, 2)})
         for _ in range(20):
             for thread in ranks.threads if words else ():
                 ranks.made.spend(thread, RUNQUEUE, 30 * MS, [train(12), MODULE, NO_CPU])
