@@ -14,7 +14,7 @@ from bpfprof.query.tables.merging import short_processes
 from bpfprof.query.threads.cpu_throttles import stops_often
 from bpfprof.query.threads.roles import Role, roles_of
 from bpfprof.query.work.places import Place, file_text, places_of
-from bpfprof.query.work.shares import GPU, LOCK, NATIVE, PYTHON, SHARE_NAMES, SHARE_OF_WORD
+from bpfprof.query.work.shares import GPU, LOCK, NATIVE, PYTHON, READY, SHARE_NAMES, SHARE_OF_WORD
 from bpfprof.query.work.table import work_of
 from bpfprof.render.columns import (
     duration_text,
@@ -222,12 +222,9 @@ def whole_text(whole: Whole, columns: int = MAX_COLUMNS) -> str:
     rest = sum([*names.values()][_NAMED_ROLES:])
     who = ", ".join(texts[:_NAMED_ROLES]) + f" and {rest} more" * bool(rest)
     text = shortened(f"of {seconds_text(whole.ns)} s of {who or 'all threads'}", columns)
-    waiting, small, idle = (_thread_count(roles) for roles in (whole.waiting, whole.small, whole.idle))
+    small, idle = _thread_count(whole.small), _thread_count(whole.idle)
     left_out = [f"{seconds_text(whole.handed_ns)} s for one another"] if whole.handed_ns * 100 > whole.ns else []
-    if len(whole.waiting) == 1:
-        left_out += [f"{''.join(_role_name(whole.waiting[0], False))} (waits for others)"]
-    else:
-        left_out += [f"{waiting} that wait for others"] if waiting else []
+    left_out += [text for is_awaited in (False, True) for text in _waiting(whole, is_awaited)]
     left_out += [f"{small} with little work"] if small else []
     left_out += [f"{idle} idle"] if idle else []
     before = "; left out: "
@@ -235,6 +232,16 @@ def whole_text(whole: Whole, columns: int = MAX_COLUMNS) -> str:
         if width(text + before + part) <= columns:
             text, before = text + before + part, ", "
     return text
+
+
+def _waiting(whole: Whole, are_awaited: bool) -> list[str]:
+    """`MainThread (waits for others)`, `4 that others wait for`"""
+    roles = [role for role in whole.waiting if role.is_awaited == are_awaited]
+    count = _thread_count(roles)
+    if len(roles) == 1:
+        said = f"others wait for {'it' if count == 1 else 'them'}" if are_awaited else "waits for others"
+        return [f"{''.join(_role_name(roles[0], False))} ({said})"]
+    return [f"{count} that {'others wait for' if are_awaited else 'wait for others'}"] if roles else []
 
 
 def _thread_count(roles: Sequence[Role]) -> int:
@@ -336,7 +343,8 @@ def mostly_of(role: Role) -> str:
     if role.idle_ns >= busy_ns:
         return "idle"
     spent: dict[str, int] = {}
-    for share, ns in role.shares.items():
+    shares = {PYTHON: role.cpu_ns, READY: role.ready_ns} if role.is_awaited else role.shares
+    for share, ns in shares.items():
         spent[SHARE_NAMES[share]] = spent.get(SHARE_NAMES[share], 0) + ns
     large = sorted(spent.items(), key=lambda item: -item[1])[:2]
     return ", ".join(f"{word} {whole_percent(ns, role.wall_ns)}" for word, ns in large if ns * 10 >= busy_ns)

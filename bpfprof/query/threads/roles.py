@@ -41,6 +41,11 @@ class Role:
     idle_ns: int = 0
     shares: Counter[int] = field(default_factory=Counter)
 
+    @property
+    def is_awaited(self) -> bool:
+        """Whether it works in time that is left to other threads: that is counted as their wait for it."""
+        return self.shares[HANDED] > self.wait_ns + self.idle_ns
+
 
 def roles_of(profile: Profile, work: Work) -> list[Role]:
     """Those that worked most first."""

@@ -21,6 +21,7 @@ from tests.unit.render.profiles import (
     deep_profile,
     empty_profile,
     hostile_profile,
+    native,
     python,
     training_profile,
     wait,
@@ -93,6 +94,22 @@ def test_threads_of_a_role_are_one_row_and_one_that_differs_is_apart() -> None:
     first, second = lines[heading + 1 : heading + 3]
     assert {first.split(" (")[0].split()[0], second.split(" (")[0].split()[0]} == {"worker_0..59", "worker_7"}
     assert "worker_0..59 (59)" in first + second
+
+
+@pytest.mark.parametrize(("count", "said"), [(1, "gzip (others wait for it)"), (3, "gzip (3) (others wait for them)")])
+def test_processes_that_one_waits_for_are_not_said_to_wait(count: int, said: str) -> None:
+    """Their time is counted as the wait for them; it is spent on a CPU."""
+    made = ProfileBuilder()
+    main = made.thread(100, pid=100)
+    for number in range(count):
+        made.spend(main, ON_CPU, 10 * MS, [python("pack", line=3)])
+        child = made.thread(200 + number, "gzip", pid=200 + number, process="gzip")
+        made.wait(main, 100 * MS, [python("pack", line=4), wait("child")], waker=made.thread_waker(child))
+        for _ in range(10):
+            made.spend(child, ON_CPU, 10 * MS, [native("deflate", "/usr/bin/gzip")])
+    lines = summary_lines(made.build(), 120, 30)
+    assert any(line.endswith(f"of {0.11 * count:.3f} s of python; left out: {said}") for line in lines)
+    assert next(line for line in lines if line.startswith("gzip: gzip")).endswith("CPU 100%")
 
 
 def test_without_utf8_it_is_ascii() -> None:
