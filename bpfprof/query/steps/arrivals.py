@@ -35,7 +35,7 @@ def until_all_are_there(
         own, others = in_them[place], in_them[:place] + in_them[place + 1 :]
         late = merged(*(np.concatenate(each) for each in zip(*(_late(own, other) for other in others))))
         loop, is_wait, is_early = _cut(loop, is_wait, loop.communicates & ~is_wait, late, zeros[place])
-        alone = _alone(in_them[place], asleep[:place] + asleep[place + 1 :])
+        alone = _alone(own, asleep[:place] + asleep[place + 1 :])
         loop, is_wait, is_alone = _cut(loop, is_wait | is_early, loop.is_starved, alone, zeros[place])
         found.append((replace(loop, is_starved=loop.is_starved & ~is_alone), is_wait))
     return [each for each, _ in found], [each for _, each in found]
