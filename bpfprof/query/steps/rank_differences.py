@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -17,8 +16,9 @@ from bpfprof.dataclass import dataclass
 from bpfprof.model.frames import Frame
 from bpfprof.query.code.functions import Ints
 from bpfprof.query.code.stack_frames import Bools
-from bpfprof.query.steps.arrivals import leaves_later, until_all_are_there
+from bpfprof.query.steps.arrivals import until_all_are_there
 from bpfprof.query.steps.clocks import Clocks, clocks_of
+from bpfprof.query.steps.collectives import collectives_of
 from bpfprof.query.steps.common_steps import common_begins, slices
 from bpfprof.query.steps.phases import COMMUNICATION, OTHER
 from bpfprof.query.steps.pieces import Pieces, cut_spans
@@ -67,13 +67,12 @@ class Cause:
 @dataclass(frozen=True)
 class Parts:
     """The steps of a loop. begin_ns: since the recording began; own_ns: for each its own time; inside_ns: of it what is
-    in communication; starved_ns: of that what other threads of its process communicate for it; waits_ns: what it waits
-    for others. cut: its spans at them. Of slices of time the figures are of a second; unit: what part each is of it."""
+    in communication; waits_ns: what it waits for others. cut: its spans at them. Of slices of time the figures are of a
+    second; unit: what part each is of it."""
 
     begin_ns: Ints
     own_ns: Floats
     inside_ns: Floats
-    starved_ns: Floats
     waits_ns: Floats
     cut: Pieces
     unit: float
@@ -151,6 +150,7 @@ def compare(loops: Sequence[RankLoop]) -> Comparison:
         raise ValueError("fewer than two loops have steps, or communicate, at one time")
     per_ns = float(np.diff(times[0][:2])[0]) / _SECOND if times else 1.0
     waits = [_is_wait_for(each, loops) for each in loops]
+    later = _later(loops, clocks, begins, per_ns) if begins and clocks.are_one else None
     if begins:
         loops, waits = until_all_are_there(loops, waits, clocks)
     parts = [
@@ -159,8 +159,7 @@ def compare(loops: Sequence[RankLoop]) -> Comparison:
     ]
     longest = int(np.argmax([each.mean_own_ns for each in parts]))
     rest = [each for place, each in enumerate(parts) if place != longest]
-    later_ns = _leave_later_ns(loops, parts, longest, clocks) if begins and clocks.are_one else 0.0
-    late_ns = _beyond(*_until_collectives(parts[longest], rest), np.mean, later_ns)
+    late_ns = later[longest] if later else max(0.0, float(_beyond_before(parts[longest], rest, np.mean)))
     step_ns = float(np.mean([each.mean_own_ns + each.mean_waits_ns for each in parts]))
     excess_ns, error_ns, is_sure = _excess(parts[longest], rest, begins is not None)
     is_slow = excess_ns > _AS_LONG * step_ns and is_sure
@@ -216,35 +215,23 @@ def _is_mostly(are: Bools) -> bool:
     return bool(np.sum(are) > len(are) / 2 + _ERRORS * np.sqrt(len(are)) / 2)
 
 
-def _beyond(one: Parts, rest: Sequence[Parts], of_steps: Callable[[Floats], Any], later_ns: float = 0.0) -> Any:
-    """By how much one is late: of its own time what is beyond that of most others, before collectives and in them.
-
-    Where collectives take the others longer, as these share a CPU, it comes earlier to them only by what they leave
-    later: later_ns.
-    """
-    outside = of_steps(one.outside_ns) - np.median([of_steps(each.outside_ns) for each in rest], axis=0)
+def _beyond(one: Parts, rest: Sequence[Parts], of_steps: Callable[[Floats], Any]) -> Any:
+    """What of its own time is beyond that of most others: before collectives, and in those that take it longer."""
     inside = of_steps(one.inside_ns) - np.median([of_steps(each.inside_ns) for each in rest], axis=0)
-    return outside + (inside if np.mean(inside) > 0 else max(float(np.mean(inside)), -later_ns))
+    return _beyond_before(one, rest, of_steps) + (inside if np.mean(inside) > 0 else 0.0)
 
 
-def _leave_later_ns(loops: Sequence[RankLoop], parts: Sequence[Parts], longest: int, clocks: Clocks) -> float:
-    """Of a step: how long most others are in collectives when the one that takes longest has left them."""
-    found = []
-    for place, (loop, of_it) in enumerate(zip(loops, parts)):
-        if place != longest:
-            times = leaves_later(loop, clocks.zeros_ns[place], loops[longest], clocks.zeros_ns[longest])
-            cut = cut_spans(*times, of_it.begin_ns[:-1], of_it.begin_ns[1:])
-            found.append(cut.ns.sum() / max(1, of_it.count - 1) / of_it.unit)
-    return float(np.median(found))
+def _beyond_before(one: Parts, rest: Sequence[Parts], of_steps: Callable[[Floats], Any]) -> Any:
+    return of_steps(one.outside_ns) - np.median([of_steps(each.outside_ns) for each in rest], axis=0)
 
 
-def _until_collectives(one: Parts, rest: Sequence[Parts]) -> tuple[Parts, list[Parts]]:
-    """The same without what collectives take while it waits in them."""
-    one, *others = (
-        replace(each, own_ns=each.own_ns - each.starved_ns, inside_ns=each.inside_ns - each.starved_ns)
-        for each in (one, *rest)
-    )
-    return one, others
+def _later(loops: Sequence[RankLoop], clocks: Clocks, begins: Sequence[Ints], unit: float) -> list[float] | None:
+    """Of a step, by how much each comes later to collectives than most others; None: none is known."""
+    found = collectives_of(loops, clocks.zeros_ns)
+    if found is None:
+        return None
+    begin_ns = begins[found.counted_by] + clocks.zeros_ns[found.counted_by]
+    return [found.later_ns(place, begin_ns) / unit for place in range(len(loops))]
 
 
 def _parts(
@@ -258,8 +245,7 @@ def _parts(
     own_ns: Floats = (until_ns - begin_ns).astype(np.float64) - waits_ns
     is_inside = loop.communicates & ~is_wait
     inside_ns = np.bincount(cut.step, cut.ns * is_inside[cut.span], len(begin_ns)).astype(np.float64)
-    starved_ns = np.bincount(cut.step, cut.ns * (is_inside & loop.is_starved)[cut.span], len(begin_ns))
-    return Parts(begin_ns, own_ns / unit, inside_ns / unit, starved_ns / unit, waits_ns / unit, cut, unit)
+    return Parts(begin_ns, own_ns / unit, inside_ns / unit, waits_ns / unit, cut, unit)
 
 
 def _is_wait_for(loop: RankLoop, loops: Sequence[RankLoop]) -> Bools:

@@ -13,7 +13,7 @@ from bpfprof.model.states import reason_text
 from bpfprof.query.code.functions import Ints
 from bpfprof.query.code.stack_frames import Bools, StackFrames
 from bpfprof.query.steps.phases import BACKWARD, COMMUNICATION, FORWARD, OPTIMIZER, StackPhases, find_phases
-from bpfprof.query.steps.pieces import cut_spans, cut_where, merged
+from bpfprof.query.steps.pieces import cut_where, merged
 from bpfprof.query.steps.steps import Steps, StepsWanted, find_steps, phases_of_spans
 
 CPU_PYTHON, CPU_NATIVE, CPU_COLLECTION = "cpu python", "cpu native", "cpu garbage collection"
@@ -21,7 +21,6 @@ ON_CPU = (CPU_PYTHON, CPU_NATIVE, CPU_COLLECTION)
 READY, UNKNOWN = "ready", "unknown"
 # Numbers of states beside those of ThreadState; reasons of waits come after them.
 _NATIVE, _COLLECTION, _FIRST_REASON = range(len(ThreadState), len(ThreadState) + 3)
-_MOST = 0.5  # of a wait: so long the one that ended it waited for other ranks itself
 _TRAINS = 0.02  # of a step, in phases that only training has
 
 
@@ -43,10 +42,10 @@ class RankLoop:
 
     zero_ns: when the recording began, on the host's CLOCK_MONOTONIC; unix_ns: what is to be added
     to that for the time of day. For each span of its thread: start_ns and end_ns of it; what, a place in activities;
-    ended_by, a place in enders, -1: not known, or no wait; is_starved: another thread that communicates for it waits
-    for a CPU meanwhile. enders: (pid, 0 of what is no thread; name).
-    throttle: what the CPU limit of its control group did, None: it stopped nothing. connections: its TCP connections.
-    is_apart: its network namespace is another than bpfprof's.
+    ended_by, a place in enders, -1: not known, or no wait; waits: it waits, and is not ready itself.
+    enders: (pid, 0 of what is no thread; name). throttle: what the CPU limit of its control group did, None: it stopped
+    nothing. connections: its TCP connections. is_apart: its network namespace is
+    another than bpfprof's.
     """
 
     recording: str
@@ -60,7 +59,7 @@ class RankLoop:
     end_ns: Ints
     what: Ints
     ended_by: Ints
-    is_starved: Bools
+    waits: Bools
     enders: tuple[tuple[int, str], ...]
     throttle: CpuThrottle | None
     connections: tuple[Connection, ...] = ()
@@ -140,16 +139,20 @@ def _loop(profile: Profile, recording: str, steps: Steps, stack_frames: StackFra
     start_ns = spans["start_ns"].astype(np.int64)
     end_ns = start_ns + spans["duration_ns"]
     communicating = phases.names.index(COMMUNICATION)
-    within = phase.copy()
-    phase[_communicate(profile, steps.thread, spans, phases.of_stack == communicating)] = communicating
-    ended_by = np.where(spans["state"] == ThreadState.OFF_CPU, spans["waker"].astype(np.int64) - 1, -1)
+    is_wait = spans["state"] == ThreadState.OFF_CPU
+    ended_by = np.where(is_wait, spans["waker"].astype(np.int64) - 1, -1)
+    columns = np.stack([phase, phase, state, own, ended_by, spans["state"].astype(np.int64)])
+    handed, *meanwhile = _handed(profile, steps.thread, spans, phases.of_stack == communicating)
+    span, start_ns, end_ns, is_in = cut_where(start_ns, end_ns, handed, *meanwhile)
+    columns = columns[:, span]
+    columns[0, is_in] = communicating
     pid = int(profile.threads[steps.thread].pid)
     throttle = profile.info.cpu_throttles.get(pid)
     # A limit stops all threads at once: of one that has what it waited for, too, the others do not have it yet.
     stopped = (ThreadState.RUNQUEUE,) if throttle is not None and throttle.stops_often else ()
-    communicates = np.isin(spans["state"], (ThreadState.OFF_CPU, *stopped)) & (phase == communicating)
+    communicates = np.isin(columns[-1], (ThreadState.OFF_CPU, *stopped)) & (columns[0] == communicating)
     span, start_ns, end_ns, is_starved = cut_where(start_ns, end_ns, communicates, *_starved(profile, steps.thread))
-    phase, within, state, own, ended_by = (each[span] for each in (phase, within, state, own, ended_by))
+    phase, within, state, own, ended_by, threads_state = columns[:, span]
     state[is_starved], ended_by[is_starved] = ThreadState.RUNQUEUE, -1
     keys, what = np.unique(np.stack([phase, state, own, within], axis=1), axis=0, return_inverse=True)
     words = {
@@ -186,7 +189,7 @@ def _loop(profile: Profile, recording: str, steps: Steps, stack_frames: StackFra
         end_ns,
         what.reshape(-1),
         ended_by,
-        is_starved,
+        threads_state == ThreadState.OFF_CPU,
         enders,
         throttle,
         profile.info.connections.get(pid, ()),
@@ -194,28 +197,20 @@ def _loop(profile: Profile, recording: str, steps: Steps, stack_frames: StackFra
     )
 
 
-def _communicate(profile: Profile, thread: int, spans: npt.NDArray[np.void], in_communication: Bools) -> Bools:
-    """Which of the thread's spans wait for one of its process that waits for other ranks meanwhile, as that does which
-    runs a backward pass."""
+def _handed(
+    profile: Profile, thread: int, spans: npt.NDArray[np.void], in_communication: Bools
+) -> tuple[Bools, Ints, Ints]:
+    """(which of the thread's spans wait for another of its process, as for that which runs a backward pass; from when
+    until when such a one waits for other ranks)"""
     assert profile.spans is not None
     wakers = np.array([-1, *(waker.thread for waker in profile.wakers)], np.int64)[spans["waker"].astype(np.int64)]
     pids = np.array([*(int(each.pid) for each in profile.threads), -1], np.int64)
     handed = (spans["state"] == ThreadState.OFF_CPU) & (pids[wakers] == pids[thread]) & (wakers != thread)
-    found: Bools = np.zeros(len(spans), np.bool_)
-    for other in np.unique(wakers[handed]).tolist():
-        begin, end = np.searchsorted(profile.spans["thread"], [other, other + 1]).tolist()
-        theirs = profile.spans[begin:end]
-        waits = theirs[(theirs["state"] == ThreadState.OFF_CPU) & in_communication[theirs["stack"].astype(np.int64)]]
-        if not len(waits):
-            continue
-        place = np.flatnonzero(handed & (wakers == other))
-        start_ns = spans["start_ns"][place].astype(np.int64)
-        own_ns = spans["duration_ns"][place].astype(np.int64)
-        begin_ns = waits["start_ns"].astype(np.int64)
-        cut = cut_spans(start_ns, start_ns + own_ns, begin_ns, begin_ns + waits["duration_ns"].astype(np.int64))
-        within_ns = np.bincount(cut.span, cut.ns, len(place))
-        found[place] = within_ns > _MOST * own_ns
-    return found
+    by_one = np.isin(profile.spans["thread"], np.unique(wakers[handed]))
+    theirs = profile.spans[by_one & (profile.spans["state"] == ThreadState.OFF_CPU)]
+    theirs = theirs[in_communication[theirs["stack"].astype(np.int64)]]
+    start_ns = theirs["start_ns"].astype(np.int64)
+    return handed, *merged(start_ns, start_ns + theirs["duration_ns"].astype(np.int64))
 
 
 def _starved(profile: Profile, thread: int) -> tuple[Ints, Ints]:

@@ -319,8 +319,8 @@ def test_a_collective_that_waits_for_a_cpu_for_its_thread() -> None:
     assert "20.00 ms late and 15.00 ms longer within collectives: it sleeps " in compare_sentence(found)
 
 
-@pytest.mark.parametrize(("part", "late_ms"), [(0.9, SLOW_MS), (0.0, SLOW_MS + 10)])
-def test_what_a_cpu_limit_stops_in_a_collective_is_no_lateness(part: float, late_ms: int) -> None:
+@pytest.mark.parametrize("part", [0.9, 0.0])
+def test_what_a_cpu_limit_stops_in_a_collective_is_no_lateness(part: float) -> None:
     """The main thread is woken, and is ready while the one that communicates for it is ready, too."""
     ranks = Ranks(2)
     helper = ranks.made.thread(900, "gloo", pid=101)
@@ -336,7 +336,7 @@ def test_what_a_cpu_limit_stops_in_a_collective_is_no_lateness(part: float, late
                 helper, state, ms * MS, [native("epoll_wait"), wait("poll") if state == OFF_CPU else NO_CPU]
             )
     found = compared(ranks.made.build())
-    assert found.late_ns == late_ms * MS and found.excess_ns == (SLOW_MS + 10) * MS
+    assert found.late_ns == SLOW_MS * MS and found.excess_ns == (SLOW_MS + 10) * MS
 
 
 def test_what_a_cpu_limit_stops_after_the_others_have_left_is_lateness() -> None:
