@@ -13,6 +13,9 @@ of the CPU is not in it. All that bpfprof does in the kernel falls on one of the
 one and into the other. bpfprof itself drains its buffers on other CPUs meanwhile. Ten threads on all CPUs show what a
 user sees: wall time for a hop, with bpfprof beside them.
 
+Training loops are measured where a Python that has PyTorch is given: slowdown.py PYTHON. A hop is a step of them.
+slowdown.py N takes the stacks of N switches a second at most.
+
 Figures are medians over the rounds, with their quartiles, and how far the median can be off by chance (1.57 quartile
 distances over the root of the rounds: the notch of a box plot, 95 %).
 """
@@ -41,34 +44,39 @@ from bpfprof.kernel.kernel_side import KernelSide
 from bpfprof.model.ids import Pid
 from bpfprof.recording.writer import RecordingWriter
 
-ROUNDS = 150
+ROUNDS, LOOP_ROUNDS = 150, 600  # of a loop's steps some are longer than others
 PHASE_S = 0.2
 SETTLE_S = 0.02  # after attaching: the kernel's code is patched and the first stacks are new
 
 
 @dataclass(frozen=True)
 class Case:
-    """A ring of threads that makes so many switches a second, on one CPU (by CPU time) or on all (by wall time)."""
+    """A program that tells its hops when it is asked; on one CPU (by CPU time), or on all (by wall time)."""
 
     name: str
-    threads: int
-    rate: int
+    command: tuple[str, ...]
     on_one_cpu: bool
-
-    def command(self, cpu: int) -> list[str]:
-        ring = [python(), str(PROGRAMS / "token_ring.py"), "--threads", str(self.threads), "--rate", str(self.rate)]
-        return [*ring, "--cpu", str(cpu)] if self.on_one_cpu else ring
+    rounds: int = ROUNDS
 
 
-CASES = (
-    Case("at_10000_switches", 2, 10_000, True),
-    Case("at_50000_switches", 2, 50_000, True),
-    Case("of_10_threads_at_60000_switches", 10, 60_000, False),
-)
+def ring(name: str, threads: int, rate: int, on_one_cpu: bool) -> Case:
+    """Threads that make so many switches a second."""
+    command = (python(), str(PROGRAMS / "token_ring.py"), "--threads", str(threads), "--rate", str(rate))
+    return Case(name, (*command, *(("--cpu", str(last_cpu())) if on_one_cpu else ())), on_one_cpu)
+
+
+def loop(torch_python: str, kind: str) -> Case:
+    """A training loop on one thread, whose hops are its steps."""
+    program = (str(PROGRAMS / "torch_operators.py"), kind, "--turns", "0", "--warm-up", "100")
+    return Case(f"of_a_{kind}_loop", ("taskset", "-c", str(last_cpu()), torch_python, *program), True, LOOP_ROUNDS)
+
+
+def last_cpu() -> int:
+    return max(os.sched_getaffinity(0))
 
 
 class Target:
-    """The ring, and what it did in a phase."""
+    """The program, and what it did in a phase."""
 
     def __init__(self, process: subprocess.Popen[str], on_one_cpu: bool) -> None:
         self.process = process
@@ -94,9 +102,9 @@ class Target:
 class Rounds(threading.Thread):
     """Attaches and detaches, and measures the target, while the main thread drains."""
 
-    def __init__(self, watch: Watch, target: Target) -> None:
+    def __init__(self, watch: Watch, target: Target, count: int) -> None:
         super().__init__()
-        self.watch, self.target, self.stop = watch, target, StopRequest()
+        self.watch, self.target, self.stop, self.count = watch, target, StopRequest(), count
         self.slowdowns: list[float] = []
         self.rates: list[float] = []
 
@@ -106,7 +114,7 @@ class Rounds(threading.Thread):
         try:
             attachments.close()
             before = self.target.phase()
-            for _ in range(ROUNDS):
+            for _ in range(self.count):
                 attachments.attach_tracepoints(programs)
                 attachments.attach_clock(programs, self.watch.options.rate_hz)
                 recorded = self.target.phase()
@@ -122,13 +130,13 @@ class Rounds(threading.Thread):
 def measure(case: Case, options: dict[str, Any]) -> None:
     """One case: prints the slowdown, its quartiles, and the rate that was reached without bpfprof."""
     cpus = sorted(os.sched_getaffinity(0))
-    with tempfile.TemporaryFile() as file, running(*case.command(cpus[-1])) as process:
+    with tempfile.TemporaryFile() as file, running(*case.command) as process:
         if case.on_one_cpu:
             os.sched_setaffinity(0, set(cpus[:-1]) or set(cpus))
         targets = (Pid(process.pid),)
         kernel = KernelSide.start()
         watch = Watch.of(CaptureOptions(targets, **options), kernel, Targets.open(targets))
-        rounds = Rounds(watch, Target(process, case.on_one_cpu))
+        rounds = Rounds(watch, Target(process, case.on_one_cpu), case.rounds)
         try:
             watch.start()
             session = Session(watch, RecordingWriter(file.fileno()))
@@ -145,15 +153,22 @@ def measure(case: Case, options: dict[str, Any]) -> None:
     show(name, median, "%")
     show(name + "_lower_quartile", lower, "%")
     show(name + "_upper_quartile", upper, "%")
-    show(name + "_by_chance", 1.57 * (upper - lower) / ROUNDS**0.5, "%")
+    show(name + "_by_chance", 1.57 * (upper - lower) / case.rounds**0.5, "%")
     rate_reached = statistics.median(rounds.rates)
-    show(name + "_cost_of_a_switch", median / 100 * 1e9 / rate_reached, "ns")
+    if rate_reached:
+        show(name + "_cost_of_a_switch", median / 100 * 1e9 / rate_reached, "ns")
     show(name + "_rate", rate_reached, "1/s")
 
 
 def main() -> None:
-    options = {"max_switches": int(sys.argv[1])} if len(sys.argv) > 1 else {}
-    for case in CASES:
+    options = {"max_switches": int(sys.argv[1])} if sys.argv[1:] and sys.argv[1].isdigit() else {}
+    loops = [loop(each, kind) for each in sys.argv[1:] if not each.isdigit() for kind in ("transformer", "convnet")]
+    rings = [
+        ring("at_10000_switches", 2, 10_000, True),
+        ring("at_50000_switches", 2, 50_000, True),
+        ring("of_10_threads_at_60000_switches", 10, 60_000, False),
+    ]
+    for case in loops or rings:
         measure(case, options)
 
 

@@ -1,7 +1,8 @@
 """A training loop of PyTorch whose operators torch.profiler has measured: `transformer` or `convnet`, on one thread.
 
 Before it prints "ready PID" it writes the profiler's self CPU time by operator, in microseconds, as JSON to --profile:
---turns times of --steps each, like those that follow until its input ends.
+--turns times of --steps each, like those that follow until its input ends. Each line of that is answered as
+token_ring.py does it: with steps as hops, seconds and cpu_ns of the end of the last one.
 Needs torch, see tests/torch_root.py.
 """
 
@@ -9,9 +10,12 @@ import argparse
 import ctypes
 import json
 import os
+import select
+import sys
+import time
 
 import torch
-from lifetime import finished
+from token_ring import switch_count
 from torch import nn
 from torch.profiler import ProfilerActivity, profile
 from torch.utils.data import DataLoader, Dataset
@@ -58,7 +62,7 @@ def keep_memory():
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("kind", choices=["transformer", "convnet"])
-    parser.add_argument("--profile", required=True)
+    parser.add_argument("--profile", default=os.devnull)
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--turns", type=int, default=1)
     parser.add_argument("--workers", type=int, default=0)
@@ -88,8 +92,15 @@ def main():
     with open(options.profile, "w") as file:
         json.dump(turns, file)
     print("ready", os.getpid(), flush=True)
-    while not finished(None, 0.0):
+    hops = 0
+    while True:
         step()
+        hops += 1
+        if select.select([sys.stdin], [], [], 0)[0]:
+            if not os.read(sys.stdin.fileno(), 1):
+                return
+            times = {"seconds": time.monotonic(), "cpu_ns": time.process_time_ns()}
+            print(json.dumps({"hops": hops, **times, "switches": switch_count()}), flush=True)
 
 
 if __name__ == "__main__":
