@@ -151,7 +151,7 @@ def test_each_threads_cpu_ready_and_waits_are_its_wall_time(folder: Path, name: 
         ("copy_bound", "gpu", 0.99, "upload", "Copies pageable memory to the GPU"),
         ("data_bound", "data", 0.91, "SlowSet.__getitem__", "59% sleep, 40% CPU in SlowSet.__getitem__"),
         ("jax", "gpu", 2.27 / 2.48, "<module>", "Waits for the GPU"),
-        ("ddp", "sleep", 0.61, "rank.<locals>.load_batch", "is late by 30.6 ms a step: it sleeps 30.1 ms more"),
+        ("ddp", "sleep", 0.61, "rank.<locals>.load_batch", "is late by 30.0 ms a step: it sleeps 30.1 ms more"),
     ],
 )
 def test_programs_of_a_gpu_are_told_what_their_own_clocks_say(

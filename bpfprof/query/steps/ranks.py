@@ -201,13 +201,12 @@ def _handed(
     profile: Profile, thread: int, spans: npt.NDArray[np.void], in_communication: Bools
 ) -> tuple[Bools, Ints, Ints]:
     """(which of the thread's spans wait for another of its process, as for that which runs a backward pass; from when
-    until when such a one waits for other ranks)"""
+    until when such a one communicates)"""
     assert profile.spans is not None
     wakers = np.array([-1, *(waker.thread for waker in profile.wakers)], np.int64)[spans["waker"].astype(np.int64)]
     pids = np.array([*(int(each.pid) for each in profile.threads), -1], np.int64)
     handed = (spans["state"] == ThreadState.OFF_CPU) & (pids[wakers] == pids[thread]) & (wakers != thread)
-    by_one = np.isin(profile.spans["thread"], np.unique(wakers[handed]))
-    theirs = profile.spans[by_one & (profile.spans["state"] == ThreadState.OFF_CPU)]
+    theirs = profile.spans[np.isin(profile.spans["thread"], np.unique(wakers[handed]))]
     theirs = theirs[in_communication[theirs["stack"].astype(np.int64)]]
     start_ns = theirs["start_ns"].astype(np.int64)
     return handed, *merged(start_ns, start_ns + theirs["duration_ns"].astype(np.int64))
