@@ -201,12 +201,15 @@ def _stuck(profile: Profile, work: Work, rows: list[np.void], last: dict[int, La
         or (frames.pass_through(_FUTURES)[row["stack"]] and frames.pass_through(_WORKERS[1:]).any())
     )
     reads, writes = (bool(frames.have(named(frames, names))[row["stack"]]) for names in (_READS, WRITES))
-    what = _what(profile, work, row, wait, writes)
-    if is_behind:
-        exits = bool(frames.pass_through(_EXITS)[row["stack"]])
-        what = "the end of threads that are no daemons" if exits else what
-        what = "a thread that does nothing" if what == "a lock" else what
-        what = "what a pool of processes was given" if is_of_pool else what
+    is_named = wait is not None and wait.kind in ("thread", "future", *_OF_NOBODY)
+    if is_of_pool:
+        what = "what a pool of processes was given"
+    elif is_behind and frames.pass_through(_EXITS)[row["stack"]]:
+        what = "the end of threads that are no daemons"
+    elif is_behind and not is_named:
+        what = "a thread that does nothing"
+    else:
+        what = _what(profile, work, row, wait, writes)
     text = f"Stuck: {_who(profile, threads)} wait{'s' * (len(threads) == 1)} for {what}"
     text += f", for task {task}" * bool(task) + (f", in {place_text(profile.frames[frame])}" if frame >= 0 else "")
     holder = (
@@ -215,7 +218,7 @@ def _stuck(profile: Profile, work: Work, rows: list[np.void], last: dict[int, La
         else _holder(profile, work, reason, wait, is_behind, "read" * writes or "write to" * reads)
     )
     text += f", {_since(profile, rows, wait)}; {holder}"
-    kind = "thread" if is_behind or (wait and wait.kind in ("thread", "future", *_OF_NOBODY)) else reason
+    kind = "thread" if is_behind or is_named else reason
     in_loop = bool(frames.pass_through(_LOOPS)[row["stack"]])
     ns = int(sum(int(each["stands_for_ns"]) for each in rows))
     advice = _advice(kind, wait, reads, writes, in_loop)

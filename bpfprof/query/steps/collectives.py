@@ -7,6 +7,7 @@ the same time: no rank leaves a collective before all have come there.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from bpfprof.dataclass import dataclass
 from bpfprof.query.code.functions import Ints
 from bpfprof.query.code.stack_frames import Bools
 from bpfprof.query.steps.clocks import runs
-from bpfprof.query.steps.pieces import merged
+from bpfprof.query.steps.pieces import cut_where, merged
 from bpfprof.query.steps.ranks import ON_CPU, RankLoop
 from bpfprof.query.steps.steps import Floats
 
@@ -37,6 +38,12 @@ class Collectives:
 
     came_ns: Floats
     counted_by: int
+
+    def waits_of(self, place: int) -> tuple[Ints, Ints]:
+        """From when until when a rank waits for the last one to come."""
+        came_ns = self.came_ns[place].astype(np.int64)
+        last_ns = self.came_ns.max(axis=0).astype(np.int64)
+        return merged(came_ns[came_ns < last_ns], last_ns[came_ns < last_ns])
 
     def later_ns(self, place: int, begin_ns: Ints) -> float:
         """Of a step: by how much later a rank comes to collectives than most others do, on the mean, where it does.
@@ -87,6 +94,25 @@ def collectives_of(loops: Sequence[RankLoop], zeros_ns: Sequence[int]) -> Collec
         left_ns[row, has_it] = each.end_ns[place[has_it]]
     # Who does not wait comes last: then the others go on.
     return Collectives(np.where(places >= 0, came_ns, np.nanmin(left_ns, axis=0)), counted_by)
+
+
+def until_all_are_there(
+    loops: Sequence[RankLoop], are_waits: Sequence[Bools], found: Collectives, zeros_ns: Sequence[int]
+) -> tuple[list[RankLoop], list[Bools]]:
+    """The loops, cut where the last of them comes to a collective; which of the spans, as they are now, are waits for
+    others: so is what a rank does in communication before, as it asks again and again, or its library's threads do."""
+    cut = [
+        _cut(loop, is_wait, *(each - zero_ns for each in found.waits_of(place)))
+        for place, (loop, is_wait, zero_ns) in enumerate(zip(loops, are_waits, zeros_ns))
+    ]
+    return [loop for loop, _ in cut], [is_wait for _, is_wait in cut]
+
+
+def _cut(loop: RankLoop, is_wait: Bools, begin_ns: Ints, end_ns: Ints) -> tuple[RankLoop, Bools]:
+    chosen = loop.communicates & ~is_wait
+    span, start_ns, until_ns, is_in = cut_where(loop.start_ns, loop.end_ns, chosen, begin_ns, end_ns)
+    columns = {name: getattr(loop, name)[span] for name in ("what", "ended_by", "waits")}
+    return replace(loop, start_ns=start_ns, end_ns=until_ns, **columns), is_wait[span] | is_in
 
 
 def _waits(loop: RankLoop, zero_ns: int) -> _Waits:

@@ -16,9 +16,8 @@ from bpfprof.dataclass import dataclass
 from bpfprof.model.frames import Frame
 from bpfprof.query.code.functions import Ints
 from bpfprof.query.code.stack_frames import Bools
-from bpfprof.query.steps.arrivals import until_all_are_there
 from bpfprof.query.steps.clocks import Clocks, clocks_of
-from bpfprof.query.steps.collectives import collectives_of
+from bpfprof.query.steps.collectives import Collectives, collectives_of, until_all_are_there
 from bpfprof.query.steps.common_steps import common_begins, slices
 from bpfprof.query.steps.phases import COMMUNICATION, OTHER
 from bpfprof.query.steps.pieces import Pieces, cut_spans
@@ -150,16 +149,19 @@ def compare(loops: Sequence[RankLoop]) -> Comparison:
         raise ValueError("fewer than two loops have steps, or communicate, at one time")
     per_ns = float(np.diff(times[0][:2])[0]) / _SECOND if times else 1.0
     waits = [_is_wait_for(each, loops) for each in loops]
-    later = _later(loops, clocks, begins, per_ns) if begins and clocks.are_one else None
-    if begins:
-        loops, waits = until_all_are_there(loops, waits, clocks)
+    collectives = collectives_of(loops, clocks.zeros_ns) if begins and clocks.are_one else None
+    if collectives:
+        loops, waits = until_all_are_there(loops, waits, collectives, clocks.zeros_ns)
     parts = [
         _parts(each, is_wait, per_ns, *((begins[place][:-1], begins[place][1:]) if begins else ()))
         for place, (each, is_wait) in enumerate(zip(loops, waits))
     ]
     longest = int(np.argmax([each.mean_own_ns for each in parts]))
     rest = [each for place, each in enumerate(parts) if place != longest]
-    late_ns = later[longest] if later else max(0.0, float(_beyond_before(parts[longest], rest, np.mean)))
+    if begins and collectives:
+        late_ns = _later_ns(collectives, longest, begins, clocks) / per_ns
+    else:
+        late_ns = max(0.0, float(_beyond_before(parts[longest], rest, np.mean)))
     step_ns = float(np.mean([each.mean_own_ns + each.mean_waits_ns for each in parts]))
     excess_ns, error_ns, is_sure = _excess(parts[longest], rest, begins is not None)
     is_slow = excess_ns > _AS_LONG * step_ns and is_sure
@@ -225,13 +227,8 @@ def _beyond_before(one: Parts, rest: Sequence[Parts], of_steps: Callable[[Floats
     return of_steps(one.outside_ns) - np.median([of_steps(each.outside_ns) for each in rest], axis=0)
 
 
-def _later(loops: Sequence[RankLoop], clocks: Clocks, begins: Sequence[Ints], unit: float) -> list[float] | None:
-    """Of a step, by how much each comes later to collectives than most others; None: none is known."""
-    found = collectives_of(loops, clocks.zeros_ns)
-    if found is None:
-        return None
-    begin_ns = begins[found.counted_by] + clocks.zeros_ns[found.counted_by]
-    return [found.later_ns(place, begin_ns) / unit for place in range(len(loops))]
+def _later_ns(found: Collectives, place: int, begins: Sequence[Ints], clocks: Clocks) -> float:
+    return found.later_ns(place, begins[found.counted_by] + clocks.zeros_ns[found.counted_by])
 
 
 def _parts(

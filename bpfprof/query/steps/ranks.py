@@ -21,6 +21,13 @@ ON_CPU = (CPU_PYTHON, CPU_NATIVE, CPU_COLLECTION)
 READY, UNKNOWN = "ready", "unknown"
 # Numbers of states beside those of ThreadState; reasons of waits come after them.
 _NATIVE, _COLLECTION, _FIRST_REASON = range(len(ThreadState), len(ThreadState) + 3)
+_WORDS = {
+    int(ThreadState.ON_CPU): CPU_PYTHON,
+    _NATIVE: CPU_NATIVE,
+    _COLLECTION: CPU_COLLECTION,
+    int(ThreadState.RUNQUEUE): READY,
+    int(ThreadState.UNKNOWN): UNKNOWN,
+}
 _TRAINS = 0.02  # of a step, in phases that only training has
 
 
@@ -127,21 +134,13 @@ def _loop(profile: Profile, recording: str, steps: Steps, stack_frames: StackFra
     assert profile.spans is not None
     begin, end = np.searchsorted(profile.spans["thread"], [steps.thread, steps.thread + 1]).tolist()
     spans = profile.spans[begin:end]
-    stack = spans["stack"].astype(np.int64)
-    own = np.append(stack_frames.own_code(), -1)[stack]
-    is_native = np.append(stack_frames.are_native(), False)[stack]
-    state = spans["state"].astype(np.int64)
-    state = np.where(state == ThreadState.OFF_CPU, _FIRST_REASON + spans["reason"].astype(np.int64), state)
-    on_cpu = state == ThreadState.ON_CPU
-    state[on_cpu & is_native] = _NATIVE
-    state[on_cpu & np.append(stack_frames.collect_garbage(), False)[stack]] = _COLLECTION
-    phase = phases_of_spans(profile, steps.thread, phases)
+    communicating = phases.names.index(COMMUNICATION)
+    phase, waits = phases_of_spans(profile, steps.thread, phases), spans["state"] == ThreadState.OFF_CPU
+    ended_by = np.where(waits, spans["waker"].astype(np.int64) - 1, -1)
+    own = np.append(stack_frames.own_code(), -1)[spans["stack"].astype(np.int64)]
+    columns = np.stack([phase, phase, _states(spans, stack_frames), own, ended_by, spans["state"].astype(np.int64)])
     start_ns = spans["start_ns"].astype(np.int64)
     end_ns = start_ns + spans["duration_ns"]
-    communicating = phases.names.index(COMMUNICATION)
-    is_wait = spans["state"] == ThreadState.OFF_CPU
-    ended_by = np.where(is_wait, spans["waker"].astype(np.int64) - 1, -1)
-    columns = np.stack([phase, phase, state, own, ended_by, spans["state"].astype(np.int64)])
     handed, *meanwhile = _handed(profile, steps.thread, spans, phases.of_stack == communicating)
     span, start_ns, end_ns, is_in = cut_where(start_ns, end_ns, handed, *meanwhile)
     columns = columns[:, span]
@@ -152,30 +151,17 @@ def _loop(profile: Profile, recording: str, steps: Steps, stack_frames: StackFra
     stopped = (ThreadState.RUNQUEUE,) if throttle is not None and throttle.stops_often else ()
     communicates = np.isin(columns[-1], (ThreadState.OFF_CPU, *stopped)) & (columns[0] == communicating)
     span, start_ns, end_ns, is_starved = cut_where(start_ns, end_ns, communicates, *_starved(profile, steps.thread))
-    phase, within, state, own, ended_by, threads_state = columns[:, span]
+    phase, within, state, own, ended_by, of_thread = columns[:, span]
     state[is_starved], ended_by[is_starved] = ThreadState.RUNQUEUE, -1
     keys, what = np.unique(np.stack([phase, state, own, within], axis=1), axis=0, return_inverse=True)
-    words = {
-        int(ThreadState.ON_CPU): CPU_PYTHON,
-        _NATIVE: CPU_NATIVE,
-        _COLLECTION: CPU_COLLECTION,
-        int(ThreadState.RUNQUEUE): READY,
-        int(ThreadState.UNKNOWN): UNKNOWN,
-    }
     activities = tuple(
         Activity(
             phases.names[of_phase],
-            words[number] if number in words else reason_text(number - _FIRST_REASON) or UNKNOWN,
+            _WORDS.get(number) or reason_text(number - _FIRST_REASON) or UNKNOWN,
             profile.frames[frame] if frame >= 0 else None,
             phases.names[by_stack],
         )
         for of_phase, number, frame, by_stack in keys.tolist()
-    )
-    enders = tuple(
-        (int(waker.pid), f"{waker.thread_name} of {waker.process_name} ({waker.pid})")
-        if waker.kind == "thread"
-        else (0, f"a {waker.kind}")
-        for waker in profile.wakers
     )
     return RankLoop(
         recording,
@@ -189,11 +175,30 @@ def _loop(profile: Profile, recording: str, steps: Steps, stack_frames: StackFra
         end_ns,
         what.reshape(-1),
         ended_by,
-        threads_state == ThreadState.OFF_CPU,
-        enders,
+        of_thread == ThreadState.OFF_CPU,
+        _enders(profile),
         throttle,
         profile.info.connections.get(pid, ()),
         pid in profile.info.in_other_network,
+    )
+
+
+def _states(spans: npt.NDArray[np.void], stack_frames: StackFrames) -> Ints:
+    """For each span a number: that of a word, or of a reason."""
+    stack, state = spans["stack"].astype(np.int64), spans["state"].astype(np.int64)
+    state = np.where(state == ThreadState.OFF_CPU, _FIRST_REASON + spans["reason"].astype(np.int64), state)
+    on_cpu = state == ThreadState.ON_CPU
+    state[on_cpu & np.append(stack_frames.are_native(), False)[stack]] = _NATIVE
+    state[on_cpu & np.append(stack_frames.collect_garbage(), False)[stack]] = _COLLECTION
+    return state
+
+
+def _enders(profile: Profile) -> tuple[tuple[int, str], ...]:
+    return tuple(
+        (int(waker.pid), f"{waker.thread_name} of {waker.process_name} ({waker.pid})")
+        if waker.kind == "thread"
+        else (0, f"a {waker.kind}")
+        for waker in profile.wakers
     )
 
 
