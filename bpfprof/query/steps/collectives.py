@@ -6,6 +6,7 @@ the same time: no rank leaves a collective before all have come there.
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -26,7 +27,6 @@ _CALL_NS = 1_000_000  # from where a rank has come to a collective until it wait
 _NEARER = 3  # times: what is ready between two collectives is of the next one, unless it is so much nearer the last
 _MOSTLY = 0.5  # of the time in communication: with fewer waits it asks again and again
 _READY_ONE = 0.4  # of a pair of waits, of which one is for a CPU: that may be before another, or after it
-_LATEST = 16  # pairs of waits in the order of time: those before them are all of other collectives
 
 
 @dataclass(frozen=True)
@@ -120,8 +120,7 @@ def _waits(loop: RankLoop, zero_ns: int) -> _Waits:
     begin_ns, end_ns = merged(loop.start_ns[chosen], loop.end_ns[chosen])
     is_it = np.zeros(len(begin_ns), np.bool_)
     is_it[np.searchsorted(begin_ns, loop.start_ns[chosen & loop.waits], side="right") - 1] = True
-    communicates = loop.communicates
-    whole_ns = (loop.end_ns - loop.start_ns)[communicates].sum()
+    whole_ns = (loop.end_ns - loop.start_ns)[loop.communicates].sum()
     if (end_ns - begin_ns)[is_it].sum() < _MOSTLY * whole_ns:
         begin_ns, end_ns = runs(loop)
         is_it = np.ones(len(begin_ns), np.bool_)
@@ -146,27 +145,26 @@ def _of_the_same(one: _Waits, other: _Waits) -> npt.NDArray[np.int64]:
     is_sure = one.is_it[mine] & other.is_it[theirs]
     worth = np.where(is_sure, 1.0, _READY_ONE) + together_ns / (1.0 + together_ns.sum())
     found = np.full(len(one.begin_ns), -1)
-    for pair in _best(mine.tolist(), theirs.tolist(), worth.tolist()):
-        found[mine[pair]] = theirs[pair]
+    best = _best(mine, theirs, worth)
+    found[mine[best]] = theirs[best]
     return found
 
 
-def _best(mine: list[int], theirs: list[int], worth: list[float]) -> list[int]:
-    """Places of the pairs that are worth most together, both of whose numbers rise from each to the next."""
-    sums: list[float] = []
-    before: list[int] = []
-    old, old_sum = -1, 0.0  # the best that ends with a pair before the latest
-    for pair, value in enumerate(worth):
-        if pair > _LATEST and sums[pair - _LATEST - 1] > old_sum:
-            old, old_sum = pair - _LATEST - 1, sums[pair - _LATEST - 1]
-        last, best = old, old_sum
-        for each in range(max(0, pair - _LATEST), pair):
-            if sums[each] > best and mine[each] < mine[pair] and theirs[each] < theirs[pair]:
-                last, best = each, sums[each]
-        sums.append(best + value)
-        before.append(last)
-    found = []
-    pair = int(np.argmax(sums)) if sums else -1
+def _best(mine: Ints, theirs: Ints, worth: Floats) -> list[int]:
+    """Places of the pairs that are worth most together, none of which have a wait in common.
+
+    The waits of a rank follow one another, so neither number falls from a pair to the next: those that have a wait in
+    common with a pair stand right before and after it.
+    """
+    begins = np.minimum(np.searchsorted(mine, mine), np.searchsorted(theirs, theirs)).tolist()
+    # Of so many first pairs: what they are worth at most, and the last one of these.
+    most, last, before = array("d", [0.0]), array("q", [-1]), array("q")
+    for pair, (value, begin) in enumerate(zip(worth.tolist(), begins)):
+        before.append(last[begin])
+        is_more = most[begin] + value > most[-1]
+        most.append(most[begin] + value if is_more else most[-1])
+        last.append(pair if is_more else last[-1])
+    found, pair = [], last[-1]
     while pair >= 0:
         found.append(pair)
         pair = before[pair]

@@ -7,7 +7,7 @@ import random
 import numpy as np
 import pytest
 
-from bpfprof.query.steps.collectives import Collectives, collectives_of
+from bpfprof.query.steps.collectives import Collectives, _best, collectives_of
 from bpfprof.query.steps.ranks import rank_loops
 from bpfprof.query.steps.steps import StepsWanted
 from tests.unit.query.steps.test_ranks import MODULE, REDUCE, TENSOR, Ranks, train
@@ -129,3 +129,28 @@ def test_who_comes_earlier_to_some_is_not_less_late_to_others() -> None:
     came_ns[1] += [20, -10] * 5
     found = Collectives(came_ns, 0)
     assert found.later_ns(1, np.arange(6) * 100) == 20 and found.later_ns(0, np.arange(6) * 100) == 0
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_best_pairs_against_all_there_are(seed: int) -> None:
+    """Of intervals by chance: no other choice of pairs without a common one is worth more."""
+    chance = random.Random(seed)
+    borders = [sorted(chance.sample(range(60), 2 * chance.randint(1, 5))) for _ in range(2)]
+    mine, theirs = ([*zip(each[::2], each[1::2])] for each in borders)
+    pairs = [
+        (one, other)
+        for one, (begin, end) in enumerate(mine)
+        for other, (its_begin, its_end) in enumerate(theirs)
+        if begin < its_end and its_begin < end and chance.random() < 0.9
+    ]
+    worth = [chance.random() for _ in pairs]
+    choices = [[each for each in range(len(pairs)) if number >> each & 1] for number in range(1 << len(pairs))]
+    best = max(
+        sum(worth[each] for each in choice)
+        for choice in choices
+        if all(len({pairs[each][side] for each in choice}) == len(choice) for side in range(2))
+    )
+    ones, others = (np.array([pair[side] for pair in pairs], np.int64) for side in range(2))
+    found = _best(ones, others, np.array(worth))
+    assert all(len({pairs[each][side] for each in found}) == len(found) for side in range(2))
+    assert sum(worth[each] for each in found) == pytest.approx(best)
