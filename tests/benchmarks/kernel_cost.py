@@ -1,8 +1,12 @@
-"""What the programs cost in the kernel, by the kernel's own run-time statistics. Run as root."""
+"""What the programs cost in the kernel, by the kernel's own run-time statistics. Run as root.
+
+kernel_cost.py PYTHON: of the training loops of torch_operators.py, all programs together; for a Python that has PyTorch.
+"""
 
 from __future__ import annotations
 
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -109,11 +113,30 @@ def switches() -> None:
         measure("waking_not_a_target", [sleeper.pid], "sched_waking", 3)
 
 
+def loops(torch_python: str) -> None:
+    """In percent of the loop's time; they run on other CPUs, too."""
+    for kind in ("transformer", "convnet"):
+
+        def during(programs: dict[str, int], name: str = f"of_a_{kind}_loop") -> None:
+            time.sleep(1.5)
+            begin_s, run_times = time.monotonic(), [RunTime(fd) for fd in programs.values()]
+            time.sleep(20)
+            each = [mean * runs for mean, runs in (it.mean_ns() for it in run_times)]
+            show(name, 1e-7 * sum(each) / (time.monotonic() - begin_s), "%")
+
+        program = (str(PROGRAMS / "torch_operators.py"), kind, "--turns", "0", "--warm-up", "100")
+        with running(torch_python, *program) as process:
+            record_here([process.pid], 0.1, during)
+
+
 def main() -> None:
     switch = Path("/proc/sys/kernel/bpf_stats_enabled")
     before = switch.read_text()
     switch.write_text("1")
     try:
+        if sys.argv[1:]:
+            loops(sys.argv[1])
+            return
         samples()
         with tempfile.TemporaryDirectory() as folder:
             native_frames(folder)

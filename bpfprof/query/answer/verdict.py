@@ -40,6 +40,7 @@ _COLLECTS = 0.2  # of the CPU time
 _MOSTLY = 0.5
 _SAID = 0.05  # a part of this size is said
 _NAMED = 0.35  # a share of this size names what bounds a program
+_FEWER_COLLECTIONS = "gc.freeze() after the start, a higher gc.set_threshold(), or fewer objects that stay"
 _BUSY = 0.25  # of the thread that works most; a program whose threads all work less has nothing to be accused of
 
 
@@ -143,7 +144,13 @@ def _native(facts: Facts) -> str:
     return f"CPU-bound in native code: {facts.of(NATIVE)} of the time{where}{what}{above}{_cpu(facts)}."
 
 
+def _python_advice(facts: Facts) -> str:
+    return _FEWER_COLLECTIONS if facts.collection_part >= _MOSTLY else "report --by function shows what is called"
+
+
 def _native_advice(facts: Facts) -> str:
+    if facts.collection_part >= _MOSTLY:  # of CPython, which its C functions begin, too
+        return _FEWER_COLLECTIONS
     by, what = ("operator", "what is computed") if facts.operator else ("library", "whose code it is")
     return f"report --by {by} shows {what}"
 
@@ -321,14 +328,7 @@ RULES = (
     Rule("gil", _first("gil"), _gil, "fewer threads, or processes; shorten what the holder does"),
     Rule("lock", _first("lock"), _lock, "hold the lock for less; report --by lock shows who holds it", is_wait=True),
     Rule("disk", _is_thrashing, _memory, "give it more memory, or let it use less at a time"),
-    Rule(
-        "python",
-        lambda facts: _first("python")(facts) and facts.collection_part >= _MOSTLY,
-        _python,
-        "gc.freeze() after the start, a higher gc.set_threshold(), or fewer objects that stay",
-        is_sum=True,
-    ),
-    Rule("python", _first("python"), _python, "report --by function shows what is called", is_sum=True),
+    Rule("python", _first("python"), _python, _python_advice, is_sum=True),
     Rule("native", _first("native"), _native, _native_advice, is_sum=True),
     Rule(
         "disk",
@@ -369,6 +369,10 @@ def decide(facts: Facts) -> Rule:
     return next(rule for rule in RULES if rule.applies(facts))
 
 
+def _advice(rule: Rule, facts: Facts) -> str:
+    return rule.advice if isinstance(rule.advice, str) else rule.advice(facts)
+
+
 def verdict_of(profile: Profile, work: Work) -> Verdict:
     """Of working threads; see query.work."""
     facts, where, whole = facts_of(profile, work)
@@ -381,11 +385,11 @@ def verdict_of(profile: Profile, work: Work) -> Verdict:
     is_named = rule.names_share
     bound = rule.bound if isinstance(rule.bound, str) else rule.bound(facts)
     share = rule.part(facts) if is_named else 1 - facts.busy_part if bound == "idle" else 0.0
-    advice = rule.advice if isinstance(rule.advice, str) else rule.advice(facts)
+    advice = _advice(rule, facts)
     sentence = rule.sentence(facts) + beside
     if chain and is_story:
         of_chain = next(each for each in RULES if each.bound == _BOUNDS.get(chain.causes[0][0], chain.causes[0][0]))
-        bound, advice = str(of_chain.bound), str(of_chain.advice)
+        bound, advice = str(of_chain.bound), _advice(of_chain, facts)
     elif not chain or not rule.is_wait or not chain.is_largest or chain.causes[0][0] != facts.first:
         chain = None
     if chain:

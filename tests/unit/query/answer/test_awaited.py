@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from bpfprof.model.frames import Frame
 from bpfprof.model.profile import Profile
 from bpfprof.model.spans import SHARED_LOCK
 from bpfprof.query.answer.verdict import Verdict, verdict_of
@@ -98,7 +99,10 @@ def test_a_worker_of_python_is_named_by_its_own_line() -> None:
     assert found.sentence.startswith("Waits for a device") and found.where is not None and found.where.name == "fetch"
 
 
-def reducing(cpu_ms: int, ready_ms: int, wait_ms: int) -> Verdict:
+NAP = [native("work", "/lib/libreduce.so"), native("nap"), wait("sleep")]
+
+
+def reducing(cpu_ms: int, ready_ms: int, wait_ms: int, last: list[Frame] = NAP) -> Verdict:
     """Loaders compute more than all others do; the loop waits for a thread that waits for another one, which sleeps."""
     made = ProfileBuilder()
     main, hand, peer = (made.thread(100 + number, name) for number, name in enumerate(("MainThread", "reduce", "peer")))
@@ -110,7 +114,7 @@ def reducing(cpu_ms: int, ready_ms: int, wait_ms: int) -> Verdict:
         made.spend(main, RUNQUEUE, ready_ms * MS, [TRAIN, STEP, READY])
         made.wait(main, wait_ms * MS, TAKE, waker=of_hand)
         made.wait(hand, 40 * MS, [native("work", "/lib/libreduce.so"), native("recv"), wait("net")], waker=of_peer)
-        made.wait(peer, 40 * MS, [native("work", "/lib/libreduce.so"), native("nap"), wait("sleep")], waker=timer)
+        made.wait(peer, 40 * MS, last, waker=timer)
         for loader in loaders:
             made.spend(loader, ON_CPU, 40 * MS, [python("decode", line=7), native("inflate", "/lib/libz.so")])
     return verdict(made.build())
@@ -127,6 +131,13 @@ def test_what_the_main_thread_waits_for_goes_before_the_sum_of_all_threads(
         "That one waits for thread peer (102). That one sleeps 100% of the time."
     )
     assert (found.bound, found.where) == ("sleep", TRAIN)
+
+
+def test_what_to_try_is_for_what_the_last_of_them_waits_for() -> None:
+    """Also where that depends on what it is."""
+    copies = [native("work", "/lib/libreduce.so"), native("cuStreamSynchronize", "/lib/libcuda.so.1"), wait("poll")]
+    found = reducing(12, 0, 28, copies)
+    assert found.bound == "gpu" and found.advice == "wait less often; else make what the GPU computes faster"
 
 
 @pytest.mark.parametrize(("times", "cpu", "waits"), [((22, 0, 18), "55%", "45%"), ((20, 8, 12), "50%", "30%")])

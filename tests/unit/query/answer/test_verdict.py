@@ -287,6 +287,15 @@ def test_advice_with_a_number(values: dict[str, Any], advice: str) -> None:
     assert not isinstance(rule.advice, str) and rule.advice(given) == advice
 
 
+@pytest.mark.parametrize(("first", "other"), [("python", "by function"), ("native", "by library")])
+def test_collections_that_a_function_of_c_begins_are_those_of_python(first: str, other: str) -> None:
+    """As where json makes many objects."""
+    for part, advice in ((0.6, "gc.freeze()"), (0.4, other)):
+        given = facts(first, {first: 0.9}, collection_part=part)
+        rule = decide(given)
+        assert not isinstance(rule.advice, str) and advice in rule.advice(given)
+
+
 @pytest.mark.parametrize(
     ("first", "values", "advice"),
     [
