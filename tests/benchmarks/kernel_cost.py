@@ -1,6 +1,6 @@
 """What the programs cost in the kernel, by the kernel's own run-time statistics. Run as root.
 
-kernel_cost.py PYTHON: of the training loops of torch_operators.py, all programs together; for a Python that has PyTorch.
+kernel_cost.py PYTHON, one that has PyTorch: of the training loops of torch_operators.py, all programs together.
 """
 
 from __future__ import annotations
