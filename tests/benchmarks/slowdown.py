@@ -155,7 +155,7 @@ def measure(case: Case, options: dict[str, Any]) -> None:
     show(name + "_upper_quartile", upper, "%")
     show(name + "_by_chance", 1.57 * (upper - lower) / case.rounds**0.5, "%")
     rate_reached = statistics.median(rounds.rates)
-    if rate_reached:
+    if rate_reached > 1_000:  # of a few it says nothing
         show(name + "_cost_of_a_switch", median / 100 * 1e9 / rate_reached, "ns")
     show(name + "_rate", rate_reached, "1/s")
 

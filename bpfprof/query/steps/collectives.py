@@ -73,7 +73,12 @@ class _Waits:
 
 
 def collectives_of(loops: Sequence[RankLoop], zeros_ns: Sequence[int]) -> Collectives | None:
-    """zeros_ns: when the recording of each loop began, by the clock of all. None: no rank waits in communication."""
+    """zeros_ns: when the recording of each loop began, by the clock of all.
+
+    None: no rank waits in communication, or one was not seen to communicate, which tells nothing of when it comes.
+    """
+    if not all(loop.communicates.any() for loop in loops):
+        return None
     waits = [_waits(loop, zero) for loop, zero in zip(loops, zeros_ns)]
     counted_by = int(np.argmax([np.count_nonzero(each.is_it) for each in waits]))
     counted = waits[counted_by]

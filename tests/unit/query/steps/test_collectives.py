@@ -115,6 +115,21 @@ def test_no_rank_waits() -> None:
     assert len(loops) == 2 and collectives_of(loops, [loop.zero_ns for loop in loops]) is None
 
 
+def test_of_a_rank_that_was_not_seen_to_communicate_nothing_is_told() -> None:
+    """As where its stacks have no names: it is not the last one to come for that."""
+    ranks = Ranks(3)
+    for _ in range(10):
+        for thread in ranks.threads:
+            run(ranks, thread, 20 * MS)
+            if thread == ranks.threads[1]:
+                run(ranks, thread, 20 * MS)
+            else:
+                stands(ranks, thread, 20 * MS)
+            ranks.run(thread, 5, train(13), TENSOR)
+    loops, _ = rank_loops(ranks.made.build(), "r.bpfprof", StepsWanted())
+    assert len(loops) == 3 and collectives_of(loops, [loop.zero_ns for loop in loops]) is None
+
+
 def test_parts_of_the_first_and_the_last_step_are_counted_as_parts() -> None:
     """Four collectives a step, of which the window has the last of the first step and half of the last."""
     came_ns = np.array([[step * 100 + each for step in range(7) for each in range(4)][3:-2]] * 3, np.float64)
