@@ -20,7 +20,7 @@ from bpfprof.model.ids import Tid
 from bpfprof.proc import tasks
 from bpfprof.proc.memory import MemoryAtOnce
 
-_EVERY_S = 5.0
+_EVERY_S, _SELDOM = 5.0, 8  # the second times as seldom, where no name changes
 _AFTER_BIRTH_S = 0.005  # a thread says who it is when it has begun, and has had the GIL
 _REST = 200  # times what a look took, for each process: names cost at most 0.5% of a CPU in all
 _AHEAD_S = 0.05  # what looks at a process may take before it has rested for it: some 30, while its threads are born
@@ -31,7 +31,7 @@ _MAIN_THREAD = "MainThread"  # what `threading` calls it, when it is imported
 class _Looks:
     """modules_s: when modules that a program has imported since may be looked at, whose names take longer.
 
-    pause_s: until the next look, if this one finds a thread without a name.
+    pause_s: until the next look.
     """
 
     names: ThreadNames
@@ -44,7 +44,7 @@ class _Looks:
 class Naming:
     """`looks` are by the process's index in the recording. on_renamed: called with one that calls itself otherwise.
 
-    every_s: between looks at a process none of whose threads is new.
+    every_s: between looks at a process none of whose threads is new; more while no name changes.
     """
 
     def __init__(self, threads: Threads, on_renamed: Callable[[Process], None]) -> None:
@@ -79,13 +79,14 @@ class Naming:
                 looks = self._looks[process.index] = _Looks(ThreadNames(process.memory, process.interpreter.layout))
             if at_once or looks.due_s <= time.monotonic():
                 was_found, begin_s = looks.names.is_found, time.thread_time()
-                are_named = self._look_at_threads(process, looks.names)
+                are_named, is_news = self._look_at_threads(process, looks.names)
                 threads_s, now_s = time.thread_time(), time.monotonic()
                 # What it took to find them is not taken again.
                 if was_found or not looks.names.is_found:
                     begun_s = max(looks.earliest_s, now_s - self._rest_s(_AHEAD_S))
                     looks.earliest_s = begun_s + self._rest_s(threads_s - begin_s)
-                looks.pause_s = self.every_s if are_named else min(2 * looks.pause_s, self.every_s)
+                most_s = self.every_s * (_SELDOM if are_named else 1)
+                looks.pause_s = self.every_s if are_named and is_news else min(2 * looks.pause_s, most_s)
                 looks.due_s = max(looks.earliest_s, now_s + looks.pause_s)
                 if at_once or looks.modules_s <= now_s:
                     self._look_at_modules(process, looks.names, at_once)
@@ -96,8 +97,8 @@ class Naming:
         """look_s: CPU time of this thread; the process that reads for it takes about as much."""
         return 2 * _REST * len(self._looks) * look_s
 
-    def _look_at_threads(self, process: Process, reader: ThreadNames) -> bool:
-        """Whether all that it has now are named."""
+    def _look_at_threads(self, process: Process, reader: ThreadNames) -> tuple[bool, bool]:
+        """Whether all that it has now are named; whether one has another name than before."""
         assert process.interpreter is not None and process.memory is not None
         runtime, layout = process.interpreter.runtime_address, reader.objects.layout
         before = set(read_thread_states(MemoryAtOnce(process.memory), layout, runtime))
@@ -106,14 +107,14 @@ class Naming:
         # A thread that was there all the time: else its name may be that of one before at the same address.
         states = before & set(read_thread_states(MemoryAtOnce(process.memory), layout, runtime))
         tids = _tids(process)
-        unnamed = set(tids.values())
+        unnamed, is_news = set(tids.values()), False
         for state in states:
             tid = tids.get(state.native_thread_id)
             name = names.get(state.pthread_id) or (_MAIN_THREAD if tid == int(process.pid) else "")
             if tid is not None and name:
-                self._threads.give_name(tid, name)
+                is_news |= self._threads.give_name(tid, name)
                 unnamed.discard(tid)
-        return not unnamed
+        return not unnamed, is_news
 
     def _look_at_modules(self, process: Process, reader: ThreadNames, is_last: bool) -> None:
         assert process.interpreter is not None and process.memory is not None

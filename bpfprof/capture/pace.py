@@ -10,9 +10,9 @@ _TICK_S, _CALM_TICK_S, _SOON_TICK_S, _STARTING_TICK_S = 0.25, 1.0, 0.05, 0.02
 _SLOWER = 1.5
 # Of how long the youngest program runs: of one that ends before it is looked at again so much is not seen.
 _OF_AGE = 0.1
-_PART_TICKS, _PART_TICK_S = 4, 1.0  # of a part, where they are looked at while it goes on; the longest one
-# Where nobody looks at it meanwhile: between two looks at how full they are; between two drains if nothing was born.
-_WAKE_S, _QUIET_TICK_S = 1.0, 5.0
+# Of a part, where they are looked at while it goes on; the longest one, and that if nothing was born or mapped.
+_PART_TICKS, _PART_TICK_S, _CALM_PART_TICK_S = 4, 1.0, 5.0
+_WAKE_S = 1.0  # between two looks at how full they are, where nobody looks at a part before it has ended
 # Times what a drain took, of targets and of all: programs that begin make it cost 20% of a CPU at most, or 5%.
 _DRAIN_REST, _DRAIN_REST_OF_ALL = 5, 20
 _FEW_EVENTS, _MANY_EVENTS = 5_000, 20_000  # of a drain
@@ -33,7 +33,7 @@ class Pace:
         self.wake_s = _WAKE_S if is_quiet else _TICK_S
         self.seldom = _SELDOM if is_quiet else 1  # how many times as seldom all is looked at that is not new
         self.drained_s = 0.0
-        self._rest, self._is_quiet = _DRAIN_REST_OF_ALL if of_all else _DRAIN_REST, is_quiet
+        self._rest = _DRAIN_REST_OF_ALL if of_all else _DRAIN_REST
         self._is_urgent = True  # the next drain should be soon
         self._cost_s = self._next_totals_s = self._next_looks_s = 0.0
         self._has_news = True
@@ -49,7 +49,7 @@ class Pace:
         if self._is_urgent:
             tick_s = _SOON_TICK_S
         elif youngest_s is None and self.part_s:
-            longest_s = _QUIET_TICK_S if self._is_quiet and not self._has_news else _PART_TICK_S
+            longest_s = _PART_TICK_S if self._has_news else _CALM_PART_TICK_S
             tick_s = max(_TICK_S, min(self.part_s / _PART_TICKS, longest_s))
         if youngest_s is not None:
             tick_s = min(tick_s, _TICK_S, max(_STARTING_TICK_S, _OF_AGE * youngest_s))

@@ -41,6 +41,7 @@ from bpfprof.proc.memory_limits import MemoryLimits
 from bpfprof.proc.own_output import readers
 from bpfprof.proc.round_trips import RoundTrips
 from bpfprof.proc.text import without_controls
+from bpfprof.recording.part import STACKS_KEPT
 from bpfprof.recording.tables import End
 from bpfprof.recording.writer import Sink
 
@@ -303,6 +304,8 @@ class Session:
             self._stacks.forget_old(lambda: np.concatenate([records[name].ravel() for name in _STACK_KEYS]))
             if later.any():
                 self._write_events(batch, later)
+            if self.pace.part_s and (kept := self._stacks.take_kept()) is not None:
+                self._sink.write(STACKS_KEPT, arrays={"stacks": kept})
             self.pace.totals_read()
             if self._namer is not None:
                 self._namer.ask()

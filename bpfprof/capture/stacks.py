@@ -91,6 +91,7 @@ class StackTable:
     _stacks_turned_s: float = field(default_factory=time.monotonic)
     _budget: Budget = field(default_factory=lambda: Budget(_STACK_BYTES, _STACK_BYTES_PER_S, _STACK_BYTES_OF_ALL))
     _stack_count: int = 0
+    _has_forgotten: bool = False  # stacks, since take_kept()
     _turned_s: float = field(default_factory=time.monotonic)
     _code_count: int = 0
     _index_of_code: dict[bytes, int] = field(default_factory=dict)  # by digest
@@ -199,8 +200,17 @@ class StackTable:
             keys = np.unique(used()).tolist()
             self._index_of_key.turn(keys)
             self._generation_of_key.turn(keys)
-            self._turned_s = now_s
+            self._turned_s, self._has_forgotten = now_s, True
         give_back_memory()
+
+    def take_kept(self) -> npt.NDArray[np.uint32] | None:
+        """Numbers of those that may come again, in order, and from the end of which on all may; None: as before."""
+        if not self._has_forgotten:
+            return None
+        self._has_forgotten = False
+        self._budget.renew()
+        kept = {*self._index_of_stack.numbers(), *self._index_of_key.numbers(), self._stack_count + 1}
+        return np.array(sorted(kept), np.uint32)
 
     def drop_replaced(self, events: npt.NDArray[np.void], replaced: Mapping[tuple[Pid, int], int]) -> None:
         """Takes their stacks from events that name one from before other code came to its addresses.
@@ -247,7 +257,7 @@ class StackTable:
 
     def _turn_stacks(self) -> None:
         self._index_of_stack.turn()
-        self._stacks_turned_s = time.monotonic()
+        self._stacks_turned_s, self._has_forgotten = time.monotonic(), True
 
     def _frames(self, codes: ProcessCodes, content: bytes) -> bytes:
         """Rows of PYTHON_FRAME_DTYPE from those that the kernel side sends. Most frames were met before."""

@@ -82,12 +82,14 @@ class Threads:
             self._names[index] = name
             self._rows.append({"index": index, "name": name})
 
-    def give_name(self, tid: Tid, name: str) -> None:
-        """Its program calls it this."""
+    def give_name(self, tid: Tid, name: str) -> bool:
+        """Its program calls it this; whether that is new."""
         index = self.index_of.get(tid)
-        if index is not None and self._given_names.get(index) != name:
+        is_new = index is not None and self._given_names.get(index) != name
+        if index is not None and is_new:
             self._given_names[index] = name
             self._rows.append({"index": index, "given_name": name})
+        return is_new
 
     def ended(self, tid: Tid) -> None:
         """It is gone; after a while so is what is known of it."""

@@ -40,6 +40,11 @@ class Budget:
             self._left_of = {pid: each for pid, each in of_others if self._left_now(pid, now_s) <= much}
             self._many = max(_FEW, 2 * len(self._left_of))
 
+    def renew(self) -> None:
+        """What all had was given up: all together have as much as at first. Of a process so much a second it is."""
+        self._left, self._met_count, self._most_known = self._of_all, 0, _FEW
+        self._had.clear()
+
     def is_spent(self, pid: int) -> bool:
         """Whether a process is to have no more for now."""
         if pid in self._left_of and self._left_now(pid, time.monotonic()) <= 0:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Iterable, Iterator
+from itertools import chain
 from typing import Generic, TypeVar
 
 Key = TypeVar("Key", bound=Hashable)
@@ -33,6 +34,10 @@ class Recent(Generic[Key]):
     def new_count(self) -> int:
         """How many came since the last turn."""
         return len(self._new)
+
+    def numbers(self) -> Iterator[int]:
+        """Those that are not forgotten."""
+        return chain(self._new.values(), self._old.values())
 
     def turn(self, used: Iterable[Key] = ()) -> None:
         """Forgets what did not come since the last turn, but for the keys that are used."""

@@ -152,14 +152,16 @@ def _gathered(targets: Sequence[_Option], stacks: Sequence[_Option]) -> Callable
 record_options = _gathered((*_TARGETS, *_END), _stacks("-n"))
 capture_options = _gathered((*_TARGETS, *_END), _stacks())
 live_options = _gathered(_TARGETS, _stacks())  # without an end
-rate_option = under(
-    CAPTURE,
-    click.option(
+
+
+def rate_option(default_hz: int = _DEFAULT.rate_hz) -> _Option:
+    """How often what runs is looked at."""
+    option = click.option(
         *("-r", "--rate", "rate_hz"),
         metavar="HZ",
         type=RATE,
-        default=_DEFAULT.rate_hz,
+        default=default_hz,
         show_default=True,
         help="Samples a second.",
-    ),
-)
+    )
+    return under(CAPTURE, option)

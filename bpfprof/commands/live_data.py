@@ -57,6 +57,11 @@ class LiveData:
         """Of the last part that was taken."""
         return self._live.end_ns
 
+    @property
+    def elapsed_s(self) -> float:
+        """Since the start or the last reset."""
+        return time.monotonic() - self._start_s
+
     def take(self) -> bool:
         """Takes parts that have ended before the last one, whose names are here now; whether there is more to show."""
         parts, self._parts = self._parts, self._growing.take_parts()
@@ -93,7 +98,7 @@ class LiveData:
         places, shares = added or (moment.places, moment.all_shares)
         if not since_start:
             places, shares = moment.places, moment.shares
-        return Shown(moment, places, shares, self._trends, time.monotonic() - self._start_s)
+        return Shown(moment, places, shares, self._trends, self.elapsed_s)
 
     def recording(self) -> Recording:
         """Of the last seconds."""

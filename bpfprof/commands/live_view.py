@@ -22,7 +22,7 @@ from bpfprof.dataclass import dataclass
 from bpfprof.errors import BpfprofError
 from bpfprof.query.answer.moment import closer
 from bpfprof.render.formats import RenderOptions
-from bpfprof.render.top import HELP, TopLook, TopState, closer_lines, shown_places, top_lines
+from bpfprof.render.top import HELP, TopLook, TopState, closer_lines, lines_without_clock, shown_places, with_clock
 
 if TYPE_CHECKING:
     from bpfprof.capture.session import Progress, Session
@@ -37,6 +37,7 @@ EVERY_S, BATCH_EVERY_S = 1.0, 2.0
 _VIEW_PART, _OWN_PART = 0.012, 0.025
 _MOST_S, _RARE_S = 5.0, 10.0
 _NOTE_S = 5
+_AFTER_S = 0.01  # a second has begun
 
 
 @dataclass(frozen=True)
@@ -64,9 +65,12 @@ class LiveView:
         self._note, self._note_until_s = "", 0.0
         self._pages: list[str] = []  # lines of a text that is shown instead
         self._paused: dict[bool, Shown | None] = {}  # since the start or not -> what was shown when it was paused
-        self._made: tuple[Moment, TopState, TopLook, list[str]] | None = None  # the lines that were shown last
+        self._made: tuple[Moment, TopState, TopLook, list[str]] | None = (
+            None  # the lines that were shown last, without the clock
+        )
         self._size = os.terminal_size((0, 0))
         self._has_new = False
+        self._screen: Screen | None = None
         self._next_s = 0.0  # when there will be more to show
         # Of the last parts: when they were taken, CPU time of bpfprof by then, and that without what views took.
         self._used: deque[tuple[float, float, float]] = deque(maxlen=12)
@@ -140,6 +144,10 @@ class LiveView:
                 self._note = ""
             self._screen.draw(self._lines())
 
+    def tick_s(self) -> float:
+        """Until the clock shows another second."""
+        return 1.0 if self._screen is None else 1.0 - self._data.elapsed_s % 1.0 + _AFTER_S
+
     def _tell(self, note: str) -> None:
         self._note, self._note_until_s = note, time.monotonic() + _NOTE_S
 
@@ -173,9 +181,10 @@ class LiveView:
         if shown is None:
             return ["bpfprof top: the first second is being recorded"]
         state = self._state(shown)
-        if not self._made or self._made[0] is not shown.moment or self._made[1:3] != (state, look):
-            self._made = shown.moment, state, look, top_lines(shown.moment, state, look)
-        return self._made[3]
+        timeless = replace(state, elapsed_s=0, own_cpu=0.0, next_s=0)
+        if not self._made or self._made[0] is not shown.moment or self._made[1:3] != (timeless, look):
+            self._made = shown.moment, timeless, look, lines_without_clock(shown.moment, state, look)
+        return with_clock(self._made[3], shown.moment, state, look)
 
     def _sized(self) -> TopLook:
         fits = for_terminal(RenderOptions(), sys.stdout)

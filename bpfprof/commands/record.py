@@ -42,7 +42,7 @@ def _mode(_ctx: click.Context, _parameter: click.Parameter, mode: str) -> str:
 
 
 @click.command(cls=Command, heading=CAPTURE, examples=_EXAMPLES)
-@rate_option
+@rate_option()
 @click.option(
     "--mode",
     metavar="MODE",

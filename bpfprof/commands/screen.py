@@ -28,7 +28,6 @@ _ARROWS = {"\x1b[A": "up", "\x1b[B": "down", "\x1bOA": "up", "\x1bOB": "down"}  
 _SEQUENCE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|O.)")
 _BEGUN = re.compile(r"\x1b(?:O|\[[0-?]*[ -/]*)?\Z")
 _REST_S = 0.03  # for the rest of a sequence
-_TICK_S = 0.45  # so that a clock misses no second where a draw comes late
 _STOP_S = 0.1  # until a process that has sent itself a stop is stopped
 
 
@@ -48,13 +47,13 @@ def keys_in(text: str) -> tuple[list[str], str]:
 class Screen:
     """The alternate screen of standard output, and keys of standard input one by one; as it was at the end.
 
-    on_key is called in a thread of its own, with a key of keys_in(); on_tick too, about each second without a key, and
+    on_key is called in a thread of its own, with a key of keys_in(); on_tick too, with no key for tick_s() seconds, and
     after the program was stopped by Ctrl-Z and went on.
     """
 
-    def __init__(self, on_key: Callable[[str], None], on_tick: Callable[[], None]) -> None:
+    def __init__(self, on_key: Callable[[str], None], on_tick: Callable[[], None], tick_s: Callable[[], float]) -> None:
         self.is_gone = False  # nobody is there to look at it
-        self._on_key, self._on_tick = on_key, on_tick
+        self._on_key, self._on_tick, self._tick_s = on_key, on_tick, tick_s
         self._in = sys.stdin.fileno()
         self._ended_in, self._ended_out = -1, -1
         self._before: list[Any] = []
@@ -115,7 +114,7 @@ class Screen:
     def _read(self) -> None:
         decoder, begun = codecs.getincrementaldecoder("utf-8")("ignore"), ""
         while True:
-            ready, _, _ = select.select([self._in, self._ended_in], [], [], _REST_S if begun else _TICK_S)
+            ready, _, _ = select.select([self._in, self._ended_in], [], [], _REST_S if begun else self._tick_s())
             if self._ended_in in ready:
                 return
             if ready:

@@ -28,8 +28,9 @@ if TYPE_CHECKING:
     from bpfprof.capture.watch import Watch
 
 
-# Of the waits of each thread so many a second have stacks: of ten seconds enough to tell where most of them were.
-_MAX_SWITCHES = 20
+# Samples a second of each CPU, and waits of each thread that have stacks: of ten seconds enough to tell where most of
+# the time was. How much there was of it is exact, whatever they are.
+_RATE_HZ, _MAX_SWITCHES = 49, 10
 
 _EXAMPLES = (
     ("the last 10 seconds of a program, again and again", "sudo bpfprof top 1234"),
@@ -39,7 +40,7 @@ _EXAMPLES = (
 
 
 @click.command(cls=Command, heading=LOOK, examples=_EXAMPLES)
-@rate_option
+@rate_option(_RATE_HZ)
 @live_options
 @click.option(
     *("-d", "--delay", "every_s"),
@@ -60,7 +61,9 @@ def top(
     Its keys are at the bottom of the screen; h explains them. In a pipe, or on a terminal that only shows text, it
     prints a table every 2 seconds.
     """
-    asked = replace(asked, pids=(*asked.pids, *more_pids), async_rate_hz=0, max_switches=_MAX_SWITCHES)
+    asked = replace(
+        asked, pids=(*asked.pids, *more_pids), async_rate_hz=0, max_switches=_MAX_SWITCHES, takes_marks=False
+    )
     check_targets(asked, (), "bpfprof top --pid 1234", takes_command=False)
     on_screen = not batch and sys.stdin.isatty() and sys.stdout.isatty() and acts_on_codes()
     reader().keeps = (*READING, *KERNEL_STACKS)
@@ -102,7 +105,7 @@ def _run(watch: Watch, on_screen: bool, every_s: float | None, count: int | None
     session = Session(watch, growing, part_s=options.every_s)
     for note in watch.notes():
         tell(f"bpfprof: {note}")
-    with Screen(view.key, view.draw) if on_screen else nullcontext() as screen:
+    with Screen(view.key, view.draw, view.tick_s) if on_screen else nullcontext() as screen:
         view.begin(screen, session, growing)
         session.begin(stop)
         session.run(view.tick, stop)

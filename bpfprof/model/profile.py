@@ -313,6 +313,11 @@ class Interner:
             interner.of_numbers(stack)
         return interner
 
+    @property
+    def held_count(self) -> int:
+        """Of stacks, and of frames that were met as objects of their own: these are held."""
+        return len(self.stacks) + len(self._met)
+
     def frame(self, frame: Frame) -> int:
         """The number of a frame."""
         met = self._numbers_by_id.get(id(frame))  # what is dear is the hash of a frame

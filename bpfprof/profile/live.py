@@ -20,7 +20,7 @@ from bpfprof.account.spans import Spans
 from bpfprof.account.wakers import waker_of
 from bpfprof.dataclass import dataclass
 from bpfprof.model.frames import Frame, FrameKind
-from bpfprof.model.grouping import sums_by
+from bpfprof.model.grouping import each_once, sums_by
 from bpfprof.model.profile import GIL_ROW_DTYPE, WEIGHT_DTYPE, Interner, LastWait, Profile, Quality, ThreadTime, Waker
 from bpfprof.model.rows import one_after_another, picked
 from bpfprof.model.spans import SPAN_DTYPE, How, SpanFlag, ThreadState
@@ -37,6 +37,8 @@ from bpfprof.stacks.stitch import StackSource
 _TIMER, _INTERRUPT = 1, 2  # places of wakers that are no threads; those that are follow
 _STATES = len(ThreadState)
 _NAMED_NS = 10_000_000_000  # names of native functions come a little later than their stack; these never will
+# So many stacks and frames are held, and more if many are in sight: those that went are given up together.
+_MANY_HELD, _MORE = 20_000, 2
 _STATE_OF = {
     LastState.ON_CPU: ThreadState.ON_CPU,
     LastState.RUNNABLE: ThreadState.RUNQUEUE,
@@ -67,6 +69,7 @@ class LiveSpans:
         self._known = _KnownStacks()
         self._functions = KnownFunctions()
         self._spans = np.zeros(0, SPAN_DTYPE)
+        self._most_held = _MANY_HELD
         self._parts: deque[_Times] = deque()
         self._wait_count = 0
 
@@ -95,6 +98,16 @@ class LiveSpans:
             self._spans, made, part.goes_on_ns(made["thread"]).astype(np.int64) - int(self._tables.start["start_ns"])
         )
         self._spans = one_after_another(SPAN_DTYPE, [_cut(self._spans, self._parts[0].begin_ns), made])
+        if self._interner.held_count > self._most_held:
+            self._forget_stacks()
+
+    def _forget_stacks(self) -> None:
+        """Gives up those that no span has, and what is known of them."""
+        before, self._interner = self._interner, Interner()
+        for stack in _numbered_anew(self._spans).tolist():
+            self._interner.stack([before.frames[frame] for frame in before.stacks[stack]])
+        self._known, self._functions = _KnownStacks(), KnownFunctions()
+        self._most_held = _MORE * self._interner.held_count + _MANY_HELD
 
     def states(self) -> dict[tuple[int, int], ThreadState]:
         """What threads did at the end, by (pid, tid); those that had ended, or are not known, have none."""
@@ -115,13 +128,7 @@ class LiveSpans:
         duration_ns = self.end_ns - begin_ns
         spans = _cut(self._spans, begin_ns)
         spans = picked(spans, np.lexsort((spans["start_ns"], spans["thread"])))
-        stacks = np.unique(
-            np.concatenate([spans["stack"], *(spans[each][spans[each] > 0] - 1 for each in _OTHER_STACKS)])
-        )
-        spans["stack"] = np.searchsorted(stacks, spans["stack"])
-        for name in _OTHER_STACKS:
-            spans[name] = np.where(spans[name] > 0, np.searchsorted(stacks, spans[name] - 1) + 1, 0)
-        frames, of_stacks = _chosen(self._interner, stacks)
+        frames, of_stacks = _chosen(self._interner, _numbered_anew(spans))
         threads, wakers = np.unique(spans["thread"]), np.unique(spans["waker"][spans["waker"] > 0])
         spans["thread"] = np.searchsorted(threads, spans["thread"])
         has_thread = np.zeros(max(len(self._tables.threads), int(threads.max(initial=0)) + 1) + 1, np.int64)
@@ -297,6 +304,15 @@ def _go_on(held: Spans, made: Spans, borders_ns: Ints) -> Spans:
     is_kept = np.ones(len(made), np.bool_)
     is_kept[later] = False
     return picked(made, is_kept)
+
+
+def _numbered_anew(spans: Spans) -> npt.NDArray[np.integer[Any]]:
+    """Has spans the places of their stacks among those that they have, which are returned in order."""
+    stacks = each_once(np.concatenate([spans["stack"], *(spans[each][spans[each] > 0] - 1 for each in _OTHER_STACKS)]))
+    spans["stack"] = np.searchsorted(stacks, spans["stack"])
+    for name in _OTHER_STACKS:
+        spans[name] = np.where(spans[name] > 0, np.searchsorted(stacks, spans[name] - 1) + 1, 0)
+    return stacks
 
 
 def _cut(spans: Spans, begin_ns: int) -> Spans:

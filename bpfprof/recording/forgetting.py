@@ -5,8 +5,8 @@ Rows keep their numbers: what was given up is a row of which nothing is known.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable
+from collections import Counter, deque
+from collections.abc import Callable, Iterable
 from itertools import takewhile
 
 import numpy as np
@@ -22,7 +22,9 @@ _THREAD, _WAKER, _PROCESS, _CODE = (
     RecordedProcess(),
     RecordedCode(0, "", "", 0, "", b""),
 )
-_MORE, _LEAST_STACKS = 1.25, 1000  # times as many stacks as were kept the last time: frames are moved seldom
+_MORE, _FEW_STACKS = 0.25, 1000  # times as many new stacks as were kept the last time: frames are moved seldom
+
+Int64Array = npt.NDArray[np.int64]
 
 
 class _Places:
@@ -60,7 +62,9 @@ class Forgetting:
         self._thread_count = 0  # those that are in that
         self._without_main = set[int]()  # processes whose main thread is forgotten: others may be there, and unseen
         self._gone: list[int] = []  # processes whose stacks have frames still
-        self._stacks_kept = 0
+        self._stacks_then = self._stacks_kept = 0  # the last time: all, and those that have frames still
+        self._used = deque[tuple[int, Int64Array]]()  # the end of each part that is kept, and its stacks
+        self._may_come: Int64Array = np.ones(1, np.int64)  # numbers of stacks, and from the last one on all
 
     def go_on(self, threads: npt.NDArray[np.unsignedinteger]) -> None:
         """They do, after an execve, or are zombies that are told to have ended again."""
@@ -71,8 +75,19 @@ class Forgetting:
         """They ended in the part that ends then (CLOCK_MONOTONIC)."""
         self._ended.update(dict.fromkeys(threads.tolist(), until_ns))
 
-    def forget(self, before_ns: int) -> None:
-        """Gives up threads that had ended long before then, and processes of which no thread is left."""
+    def use(self, stacks: Int64Array, until_ns: int) -> None:
+        """The part that ends then has these."""
+        self._used.append((until_ns, stacks))
+
+    def keep(self, stacks: npt.NDArray[np.unsignedinteger]) -> None:
+        """Rows to come may have these, and from the last one on all."""
+        self._may_come = stacks.astype(np.int64)
+
+    def forget(self, before_ns: int, open_stacks: Callable[[], Int64Array]) -> None:
+        """Gives up threads that had ended long before then, and processes of which no thread is left.
+
+        And stacks that do not come any more: no part has them that ends later, nor rows since (`open_stacks`).
+        """
         tables = self._tables
         self._wakers.take((each.thread - 1 for each in tables.wakers[self._wakers.count :]), len(tables.wakers))
         self._codes.take((each.process for each in tables.codes[self._codes.count :]), len(tables.codes))
@@ -91,9 +106,20 @@ class Forgetting:
                 self._without_main.remove(process)
                 del self._alive[process]
                 self._forget_process(process)
-        if self._gone and len(tables.stacks) > _MORE * self._stacks_kept + _LEAST_STACKS:
-            tables.give_up_frames(np.isin(tables.stacks["process"], self._gone))
-            self._gone, self._stacks_kept = [], len(tables.stacks)
+        while self._used and self._used[0][0] <= before_ns:
+            self._used.popleft()
+        if len(tables.stacks) - self._stacks_then > _MORE * self._stacks_kept + _FEW_STACKS:
+            self._forget_stacks(open_stacks())
+
+    def _forget_stacks(self, open_stacks: Int64Array) -> None:
+        stacks = self._tables.stacks
+        is_kept = np.zeros(len(stacks) + 1, np.bool_)  # by number
+        for numbers in (self._may_come[:-1], open_stacks, *(of_part for _, of_part in self._used)):
+            is_kept[numbers] = True
+        is_kept[self._may_come[-1] :] = True
+        is_gone = ~is_kept[1:] | np.isin(stacks["process"], self._gone)
+        self._gone, self._stacks_then, self._stacks_kept = [], len(stacks), len(stacks) - int(is_gone.sum())
+        self._tables.give_up_frames(is_gone)
 
     def _forget_process(self, process: int) -> None:
         tables = self._tables

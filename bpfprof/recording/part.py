@@ -17,7 +17,7 @@ import numpy as np
 from bpfprof import array_types as npt
 from bpfprof.dataclass import dataclass
 from bpfprof.model import samples as model
-from bpfprof.model.grouping import group_numbers
+from bpfprof.model.grouping import each_once, group_numbers
 from bpfprof.model.rows import copied, one_after_another, picked
 from bpfprof.model.statuses import LastState
 from bpfprof.recording.contents import Recording
@@ -36,6 +36,9 @@ PART_END = "part_end"
 # What comes after LOOKED of `lock_holders` and `last_waits` is in place of what was known before. LIMITS has the fields
 # of the end that are of CPU limits, as they are by now.
 LOOKED, LIMITS = "looked", "limits"
+
+# `stacks`: numbers of those that rows after this chunk may have, in order; from the last one on all may.
+STACKS_KEPT = "stacks_kept"
 
 _TIMED = ("samples", "waits", "totals", "events")
 _KEPT = (*_TIMED, "short_waits")
@@ -131,13 +134,15 @@ class GrowingRecording:
             self.tables.last_waits.clear()
         elif kind == LIMITS and fields:
             self.tables.end = cast(End, {**self.tables.end, **fields})
+        elif kind == STACKS_KEPT and arrays:
+            self._forgetting.keep(arrays["stacks"])
         elif kind != "task_waits":  # what tasks wait for is no time of a thread
             self.tables.write(kind, fields, arrays)
 
     def forget(self, before_ns: int) -> None:
-        """Gives up what is of threads and processes that had ended by then (CLOCK_MONOTONIC): no part that is kept has
-        them."""
-        self._forgetting.forget(before_ns)
+        """Gives up what is of threads and processes that had ended by then (CLOCK_MONOTONIC), and stacks that do not
+        come any more: no part that is kept has them."""
+        self._forgetting.forget(before_ns, lambda: _stacks_of({name: getattr(self.tables, name) for name in _KEPT}))
 
     def take_parts(self) -> list[Part]:
         """Those that have ended since the last time."""
@@ -158,6 +163,7 @@ class GrowingRecording:
         self._parts.append(part)
         self._since_ns, self._open_sums = until_ns, open_sums.copy()
         self._before = _border(part)
+        self._forgetting.use(_stacks_of(rows), until_ns)
         self._forgetting.go_on(rows["totals"]["thread"])
         is_dead = rows["totals"]["state"] == LastState.DEAD
         self._forgetting.end(rows["totals"]["thread"][is_dead], until_ns)
@@ -201,8 +207,7 @@ def part_recording(tables: Recording, part: Part) -> PartRecording:
     rows["waits"] = picked(rows["waits"], np.lexsort((rows["waits"]["time_ns"], rows["waits"]["thread"])))
     threads = np.unique(np.concatenate([rows[name]["thread"] for name in _KEPT]).astype(np.int64))
     wakers = np.unique(np.append(rows["waits"]["waker"], 0).astype(np.int64))
-    columns = [rows[name][column] for name, names in _STACK_COLUMNS.items() for column in names]
-    stacks = np.unique(np.concatenate([*columns, [0]]).astype(np.int64))
+    stacks = _stacks_of(rows)
     thread_place = _places(threads, len(tables.threads))
     before, ends_ns = part.before_of(threads), part.ends_of(threads)
     is_new = before["state_ns"] == 0
@@ -244,6 +249,12 @@ def part_recording(tables: Recording, part: Part) -> PartRecording:
     split_renamed(recording)
     stacks = np.append(stacks, np.zeros(len(recording.stacks) + 1 - len(stacks), np.int64))
     return PartRecording(recording, threads, stacks, wakers)
+
+
+def _stacks_of(rows: dict[str, Rows]) -> Int64Array:
+    """Numbers of their stacks in order, the first one 0."""
+    columns = [rows[name][column] for name, names in _STACK_COLUMNS.items() for column in names]
+    return each_once(np.concatenate([*columns, [0]]).astype(np.int64))
 
 
 def _count_from(rows: dict[str, Rows], before: Rows) -> None:

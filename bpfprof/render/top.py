@@ -103,19 +103,29 @@ class TopState:
 
 def top_lines(moment: Moment, state: TopState, look: TopLook) -> list[str]:
     """At most look.rows lines of at most look.columns."""
+    return with_clock(lines_without_clock(moment, state, look), moment, state, look)
+
+
+def with_clock(lines: list[str], moment: Moment, state: TopState, look: TopLook) -> list[str]:
+    """Around those of lines_without_clock() what another second changes: the title, and below all the keys."""
+    columns = max(look.columns, 20)
+    foot = _foot(state, look, columns) if look.has_keys else []
+    lines = [_title(moment, state, columns), *lines, *foot]
+    return [_as_ascii(line) for line in lines] if look.ascii_only else lines
+
+
+def lines_without_clock(moment: Moment, state: TopState, look: TopLook) -> list[str]:
+    """Those between title and keys, of which no second makes others."""
     paint = painted if look.has_color else plain
     columns = max(look.columns, 20)
     last = f"last {moment.duration_ns / 1e9:.0f} s"
     window = "since start" if look.since_start else last
     shares = share_line(state.shown(look), {}, columns - len(window) - 2, paint)
-    head = [
-        _title(moment, state, columns),
-        f"{window}  {shares}" if shares else shortened(f"{window}  no thread worked", columns),
-    ]
+    rows = look.rows - 1 - (len(_foot(state, look, columns)) if look.has_keys else 0)
+    head = [f"{window}  {shares}" if shares else shortened(f"{window}  no thread worked", columns)]
     head += _verdict(moment, f"{last}: " * look.since_start, columns, look.rows, paint)
     foot = [*_now(moment.now, columns, paint)] if look.rows >= _NOW_FROM else []
-    foot += _foot(state, look, columns) if look.has_keys else []
-    room = look.rows - len(head) - len(foot) - 2
+    room = rows - len(head) - len(foot) - 2
     roles = role_lines(moment.roles, max(room - 1, 1) if look.threads else room // 3, columns, paint)
     if look.threads:
         lines = [*head, "", *roles]
@@ -123,9 +133,8 @@ def top_lines(moment: Moment, state: TopState, look: TopLook) -> list[str]:
         has_roles = room >= _ROLES_FROM
         table = _table(state, look, room - (len(roles) + 1) * has_roles, paint)
         lines = [*head, "", *table, *["", *roles] * has_roles]
-    lines += [""] * (look.rows - len(lines) - len(foot) if look.has_keys else 1)
-    lines = [*lines[: look.rows - len(foot)], *foot]
-    return [_as_ascii(line) for line in lines] if look.ascii_only else lines
+    lines += [""] * (rows - len(lines) - len(foot) if look.has_keys else 1)
+    return [*lines[: rows - len(foot)], *foot]
 
 
 _ASCII = str.maketrans({"█": "#", "▓": "=", "▒": ":", "░": ".", "·": "-", "…": "~"})

@@ -26,7 +26,7 @@ def drained(made: Pace, event_count: int = 10) -> Pace:
     ("made", "after_s"),
     [
         (Pace(of_all=False), 0.375),
-        (Pace(of_all=False, part_s=60.0), 1.0),
+        (Pace(of_all=False, part_s=60.0), 5.0),
         (Pace(of_all=False, part_s=2.0), 0.5),
         (Pace(of_all=True, part_s=60.0, is_quiet=True), 5.0),
         (Pace(of_all=True, part_s=4.0, is_quiet=True), 1.0),

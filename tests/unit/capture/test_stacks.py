@@ -151,6 +151,28 @@ def test_stacks_that_do_not_come_again_are_forgotten(table: StackTable, monkeypa
     assert table._index_of_stack.new_count == 2
 
 
+def test_it_tells_which_stacks_may_come_again(table: StackTable, monkeypatch: pytest.MonkeyPatch) -> None:
+    """When some were forgotten: those that are remembered, those that a thread waits with, and all that will be new."""
+    for name, value in {"_FEW_STACKS": 0, "_STACKS_KEPT_S": -1.0, "_KEYS_LIMIT": 0, "_KEPT_S": -1.0}.items():
+        monkeypatch.setattr(stacks, name, value)
+    table._budget = Budget(at_once=1 << 20, per_s=0, of_all=1 << 20)
+    target = Target(leaf=0x1000)
+    codes = {PID: ProcessCodes(0, target)}.get
+    records = {key: record(key, target.frame(0x1000, offset=key)) for key in (1, 2, 3)}
+    table.add_records(records.values(), codes)
+    assert table.take_kept() is None
+    for _ in range(2):
+        table.forget_old(lambda: np.array([2], np.uint64))  # a thread waits with the second one
+        table.add_records([records[1]], codes)
+    table._budget.spend(9, 1 << 20)
+    kept = table.take_kept()
+    assert kept is not None and kept.tolist() == [1, 2, 4]
+    assert table.take_kept() is None
+    assert not table._budget.is_spent(8), "what was given up is nobody's any more"
+    table.add_records([records[3]], codes)
+    assert index(table, 3) == 4
+
+
 def test_stacks_that_a_process_makes_up_have_a_limit(table: StackTable, monkeypatch: pytest.MonkeyPatch) -> None:
     """Those that were met before are kept, and other processes have theirs."""
     table._budget = Budget(at_once=1000, per_s=0, of_all=1_000_000)

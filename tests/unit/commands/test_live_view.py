@@ -61,7 +61,7 @@ def test_the_clock_goes_on_while_a_view_stands(monkeypatch: pytest.MonkeyPatch) 
     with os.fdopen(theirs, "w") as out, os.fdopen(os.dup(theirs)) as keys:
         monkeypatch.setattr(sys, "stdout", out)
         monkeypatch.setattr(sys, "stdin", keys)
-        with Screen(lambda _: None, lambda: views[0].draw() if views else None) as screen:
+        with Screen(lambda _: None, lambda: views[0].draw() if views else None, lambda: 0.1) as screen:
             views.append(shown(screen, session_of()))
             end_s, said = time.monotonic() + _MOST_S, b""
             while len(clocks) < 3 and time.monotonic() < end_s:

@@ -18,7 +18,7 @@ from bpfprof.profile.live import LiveSpans
 from bpfprof.profile.options import ProfileOptions, SpanFilter
 from bpfprof.profile.stacks import ProfileStacks
 from bpfprof.recording.contents import Recording
-from bpfprof.recording.part import LOOKED, PART_END, GrowingRecording, part_recording
+from bpfprof.recording.part import LOOKED, PART_END, STACKS_KEPT, GrowingRecording, part_recording
 from bpfprof.recording.whole import write_recording
 from tests.unit.account.invariants import assert_covers
 from tests.unit.recording.hand_made import FUTEX, MS, ON_CPU, START_NS, UNKNOWN, HandMade, Story, small
@@ -210,7 +210,7 @@ def test_processes_that_ended_long_ago_are_forgotten(monkeypatch: pytest.MonkeyP
     """With their code and their stacks; which changes nothing of what is shown."""
     monkeypatch.setattr("bpfprof.recording.forgetting._LATE_NS", PART_NS)
     monkeypatch.setattr("bpfprof.recording.forgetting._MORE", 0)
-    monkeypatch.setattr("bpfprof.recording.forgetting._LEAST_STACKS", 0)
+    monkeypatch.setattr("bpfprof.recording.forgetting._FEW_STACKS", -1)
     growing = [with_short_processes(), with_short_processes()]
     kept, forgotten = (of_last_parts(of_it, bool(forgets)) for forgets, of_it in enumerate(growing))
     assert waits_of(kept) == waits_of(forgotten) and kept.frames == forgotten.frames
@@ -222,6 +222,47 @@ def test_processes_that_ended_long_ago_are_forgotten(monkeypatch: pytest.MonkeyP
     has_frames = [row["python_count"] > 0 and row["native_count"] == (row["process"] > 0) for row in tables.stacks]
     assert has_frames == known
     assert len(tables.python_frames) == sum(known) and len(tables.native_frames) == sum(known) - 1
+
+
+def with_other_stacks() -> GrowingRecording:
+    """A thread that has no stack in two parts, and one that waits all the time since before the first."""
+    made = HandMade()
+    made.process(100)
+    first, waiting = Story.begin(made, 100), Story.begin(made, 101)
+    long = made.stack((made.code("long"), 0, 1), native=[made.native(made.file("lib.so"), ("g", "", 0, 0))])
+    waiting.run(MS).block(0, stack=long)
+    for part in range(PARTS):
+        stack = made.stack((made.code(f"f{part}"), 0, 1))
+        first.run(10 * MS, (MS, stack)).block(20 * MS, stack=stack).run(20 * MS).total()
+        waiting.go_on(START_NS + (part + 1) * PART_NS - waiting.now_ns).total()
+    made.end = {"end_ns": START_NS + PARTS * PART_NS}
+    return grown((made.recording(), [0] * (PARTS + 1)))
+
+
+def test_stacks_that_do_not_come_any_more_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    """But not those of parts that are shown, among them one that a thread waits with."""
+    monkeypatch.setattr("bpfprof.recording.forgetting._MORE", 0)
+    monkeypatch.setattr("bpfprof.recording.forgetting._FEW_STACKS", -1)
+    growing = [with_other_stacks(), with_other_stacks()]
+    count = len(growing[1].tables.stacks)
+    growing[1].write(STACKS_KEPT, arrays={"stacks": np.array([3, count + 1], np.uint32)})
+    kept, forgotten = (of_last_parts(of_it, bool(forgets)) for forgets, of_it in enumerate(growing))
+    assert waits_of(kept) == waits_of(forgotten) and kept.frames == forgotten.frames and len(kept.frames) > 4
+    of_parts = [False] * (PARTS - 3) + [True] * 3
+    of_parts[1] = True  # it may come again
+    assert growing[1].tables.stacks["python_count"].tolist() == [1, *of_parts]
+    assert growing[0].tables.stacks["python_count"].all()
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_what_is_known_of_stacks_is_given_up(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which changes nothing of what is shown."""
+    kept = live(grown(random_recording(seed), seed), 3 * PART_NS).profile()
+    monkeypatch.setattr("bpfprof.profile.live._MANY_HELD", 0)
+    monkeypatch.setattr("bpfprof.profile.live._MORE", 0)
+    found = live(grown(random_recording(seed), seed), 3 * PART_NS).profile()
+    assert waits_of(kept) == waits_of(found)
+    assert kept.threads == found.threads
 
 
 @pytest.mark.parametrize("seed", range(5))
