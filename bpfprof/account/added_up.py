@@ -10,9 +10,10 @@ from typing import NamedTuple
 import numpy as np
 
 from bpfprof import array_types as npt
-from bpfprof.account.estimate import estimated, spread
+from bpfprof.account.cpu_clock import Bursts
+from bpfprof.account.estimate import estimated, spread_by_thread
 from bpfprof.account.running import Running, running_times
-from bpfprof.account.spans import Spans, SpanSource, of_one
+from bpfprof.account.spans import Spans, SpanSource
 from bpfprof.account.threads import Int64Array
 from bpfprof.account.wakers import waker_places
 from bpfprof.model.grouping import first_of, grouped, numbers_of, sums_by
@@ -243,38 +244,50 @@ class AddingSource(SpanSource):
             made.append(picked(spans, shown))
             longest.append(longest_ns[shown])
             made_count += len(made[-1])
-        gap = np.flatnonzero(added_ns)
-        if with_pieces:  # without them the sum of each thread's is enough
-            gap = gap[np.lexsort((at_ns[gap], burst[gap]))]
-        of_gaps = bursts.thread[burst[gap]]
-        borders = np.searchsorted(of_gaps, np.arange(len(chosen) + 1)).tolist() if with_pieces else []
-        all_added_ns = np.add.reduceat(bursts.added_ns, bursts.first[:-1])
-        for thread in np.flatnonzero(all_added_ns).tolist():
-            of_thread = of_one(sums, chosen.start + thread)
-            if with_pieces:
-                its = gap[borders[thread] : borders[thread + 1]]
-                spread_out = self._pieces_of_gaps(at_ns[its], added_ns[its], of_thread, int(all_added_ns[thread]))
-                nanoseconds = sums_by(spread_out["span"], spread_out["duration_ns"], len(of_thread))
-                counts = sums_by(spread_out["span"], spread_out["count"], len(of_thread))
-            else:
-                nanoseconds, counts = (each[0] for each in spread(all_added_ns[thread : thread + 1], of_thread))
-            spans = self._added(
-                bursts.start_ns[bursts.first[thread] + np.zeros(len(of_thread), np.int64)],
-                of_thread,
-                *(np.arange(len(of_thread)),) * 2,
-                np.zeros(len(of_thread), np.int64),
-                nanoseconds,
-                counts,
-            )
-            has_time = spans["duration_ns"] > 0
-            if with_pieces:
-                spread_out["span"] = (made_count + np.cumsum(has_time) - 1)[spread_out["span"]]
-                pieces.append(spread_out)
-            made.append(picked(spans, has_time))
-            longest.append(np.zeros(len(made[-1]), np.int64))
-            made_count += len(made[-1])
+        gaps = (bursts.thread[burst], at_ns, added_ns) if with_pieces else None
+        of_sums, its_pieces = self._sums_added_up(chosen, bursts, sums, gaps)
+        for piece in its_pieces:
+            piece["span"] += made_count
+        made.append(of_sums)
+        longest.append(np.zeros(len(of_sums), np.int64))
+        pieces += its_pieces
         spans = one_after_another(SPAN_DTYPE, made)
         return _Part(spans, np.concatenate(longest), np.zeros(0, WAIT_TIME_DTYPE), pieces)
+
+    def _sums_added_up(
+        self, chosen: range, bursts: Bursts, sums: Spans, gaps: tuple[Int64Array, Int64Array, Int64Array] | None
+    ) -> tuple[Spans, list[Spans]]:
+        """(a span for each of the waits that were only added up, their pieces).
+
+        gaps: thread, begin and length of those that the waits are in; None: pieces are not asked for.
+        """
+        all_ns = np.add.reduceat(bursts.added_ns, bursts.first[:-1])
+        sums = picked(sums, all_ns[sums["thread"].astype(np.int64) - chosen.start] > 0)
+        thread = sums["thread"].astype(np.int64) - chosen.start
+        begin = np.flatnonzero(np.diff(thread, prepend=-1))
+        found = list[Spans]()
+        if gaps is None:
+            nanoseconds, counts = spread_by_thread(all_ns[thread[begin]], sums, begin), sums["count"]
+        else:
+            order = np.lexsort((gaps[1], gaps[0]))
+            order = order[gaps[2][order] > 0]
+            of_gap, at_ns, gaps_ns = (column[order] for column in gaps)
+            for first, end in zip(begin.tolist(), [*begin[1:].tolist(), len(sums)]):
+                its = slice(*np.searchsorted(of_gap, (thread[first], thread[first] + 1)))
+                all_of_it = int(all_ns[thread[first]])
+                found.append(self._pieces_of_gaps(at_ns[its], gaps_ns[its], sums[first:end], all_of_it))
+                found[-1]["span"] += first
+            spread_out = one_after_another(PIECE_DTYPE, found)
+            nanoseconds, counts = (
+                sums_by(spread_out["span"], spread_out[name], len(sums)) for name in ("duration_ns", "count")
+            )
+        each, none = np.arange(len(sums)), np.zeros(len(sums), np.int64)
+        spans = self._added(bursts.start_ns[bursts.first[thread]], sums, each, each, none, nanoseconds, counts)
+        has_time = spans["duration_ns"] > 0
+        number = np.cumsum(has_time) - 1
+        for pieces in found:
+            pieces["span"] = number[pieces["span"]]
+        return picked(spans, has_time), found
 
     def _pieces_of_cells(
         self, start_ns: Int64Array, ns: Int64Array, span: Int64Array, sample: Int64Array, is_cpu: bool

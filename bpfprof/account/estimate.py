@@ -98,6 +98,23 @@ def spread(
     return nanoseconds, np.diff(np.rint(fractions), axis=0).astype(np.int64)
 
 
+def spread_by_thread(all_ns: Int64Array, sums: npt.NDArray[np.void], begin: npt.NDArray[np.intp]) -> Int64Array:
+    """spread() of several threads, each of which has one gap: nanoseconds of each sum; its count is in that gap.
+
+    all_ns: of each thread; begin: where in `sums`, which are by thread, its own begin.
+    """
+    thread = np.repeat(np.arange(len(begin)), np.diff(np.append(begin, len(sums))))
+    shares = sums["ns"] / np.add.reduceat(sums["ns"], begin)[thread]
+    nanoseconds = np.rint(all_ns[thread] * shares).astype(np.int64)
+    largest = np.flatnonzero(shares == np.maximum.reduceat(shares, begin)[thread])
+    largest = largest[np.searchsorted(thread[largest], np.arange(len(begin)))]
+    nanoseconds[largest] += all_ns - np.add.reduceat(nanoseconds, begin)
+    is_tiny = nanoseconds[largest] < 0
+    nanoseconds[is_tiny[thread]] = 0
+    nanoseconds[largest[is_tiny]] = all_ns[is_tiny]
+    return nanoseconds
+
+
 def spread_pieces(
     gaps_ns: Int64Array, sums: npt.NDArray[np.void], before_ns: int, all_ns: int
 ) -> tuple[Int64Array, Int64Array, Int64Array, Int64Array, Int64Array]:

@@ -12,8 +12,7 @@ that is about to take the GIL or to give it away, and can be off the CPU for man
 
 from __future__ import annotations
 
-from itertools import groupby
-from operator import itemgetter
+from collections.abc import Iterator
 
 import numpy as np
 
@@ -28,6 +27,7 @@ from bpfprof.recording.contents import Recording
 Bools = npt.NDArray[np.bool_]
 GilWaits = npt.NDArray[np.void]
 
+_ROWS_TOGETHER = 1 << 14  # that are cut at a time: a thread has few or many
 _GIL_BYTES = 256  # futexes nearer to each other than this are of one GIL: struct _gil_runtime_state has 208 bytes
 _BETWEEN_NS = 100_000  # a thread that ran for longer than this between two waits had the GIL
 _GAP_NS = 1_000_000  # and one that is not seen for longer may have had it
@@ -131,7 +131,7 @@ def _waits_behind(waits: GilWaits, rows: _GilRows) -> npt.NDArray[np.void]:
     """The blocked time of each row, cut where the GIL went to another thread or another function of the same."""
     taken = [waits[name].astype(np.int64) for name in _OF_HOLDERS]
     out_of_memory(waits)
-    cuts: list[tuple[int, Int64Array, tuple[Holders, npt.NDArray[np.int64], int]]] = []
+    gils: list[tuple[Int64Array, Int64Array, tuple[Holders, npt.NDArray[np.int64], int]]] = []
     by_gil = np.lexsort((rows.thread, rows.gil))  # stable: of one thread still in the order of time
     for of_gil in np.split(by_gil, np.flatnonzero(np.diff(rows.gil[by_gil])) + 1) if len(by_gil) else ():
         seen = of_gil[taken[0][of_gil] > 0]
@@ -143,22 +143,27 @@ def _waits_behind(waits: GilWaits, rows: _GilRows) -> npt.NDArray[np.void]:
         pairs = np.append(pairs, 0)  # -1: not known
         holders = holders_of(start, holder, key)
         most = most_whole(holders, rows.begin_ns[of_gil], rows.woken_ns[of_gil], len(rows.place))
-        thread_of = rows.thread[of_gil]
-        for own in np.split(of_gil, np.flatnonzero(np.diff(thread_of)) + 1):
-            cuts.append((int(rows.thread[own[0]]), own, (holders, pairs, most)))
+        gils.append((of_gil, rows.thread[of_gil], (holders, pairs, most)))
     del taken
     held = FiledRows(HELD_DTYPE)
-    for _, of_thread in groupby(sorted(cuts, key=itemgetter(0)), itemgetter(0)):
-        made = [_parts(rows, own, *cut) for _, own, cut in of_thread]
-        parts = made[0] if len(made) == 1 else one_after_another(HELD_DTYPE, made)
-        held.append(picked(parts, np.argsort(parts["start_ns"], kind="stable")))  # rows of a thread follow one another
+    for threads in _together(rows.thread):
+        own = ((of_gil[slice(*np.searchsorted(thread, threads))], cut) for of_gil, thread, cut in gils)
+        parts = one_after_another(HELD_DTYPE, [_parts(rows, each, *cut) for each, cut in own if len(each)])
+        held.append(picked(parts, np.lexsort((parts["start_ns"], parts["place"]))))
     return held.view()
+
+
+def _together(threads: Int64Array) -> Iterator[tuple[int, int]]:
+    """Ranges of threads, given for each row: so few that they have not many rows together, or one."""
+    unique, counts = np.unique(threads, return_counts=True)
+    begin = np.flatnonzero(np.diff((np.cumsum(counts) - counts) // _ROWS_TOGETHER, prepend=-1))
+    yield from zip(unique[begin].tolist(), [*unique[begin[1:]].tolist(), int(unique.max(initial=0)) + 1])
 
 
 def _parts(
     rows: _GilRows, own: Int64Array, holders: Holders, pairs: npt.NDArray[np.int64], most: int
 ) -> npt.NDArray[np.void]:
-    """HELD_DTYPE of rows of a thread that wait for one GIL."""
+    """HELD_DTYPE of rows that wait for one GIL."""
     row, key, start_ns, ns = held_parts(holders, rows.thread[own], rows.begin_ns[own], rows.woken_ns[own], most)
     found = np.zeros(len(row), HELD_DTYPE)
     found["place"], found["start_ns"], found["ns"] = rows.place[own][row], start_ns, ns

@@ -25,7 +25,7 @@ from bpfprof.capture.sleeping import Sleeps
 from bpfprof.capture.stacks import StackTable, record_time_ns
 from bpfprof.capture.start import recording_start
 from bpfprof.capture.stop import StopRequest
-from bpfprof.capture.turns import Turns
+from bpfprof.capture.turns import SHARE, SHARE_OF_SCREEN, Turns
 from bpfprof.capture.watch import Watch
 from bpfprof.code.namer import Namer
 from bpfprof.dataclass import dataclass
@@ -99,7 +99,7 @@ class Session:
         self._memory_limits = MemoryLimits()
         self._cpu_limits, self._round_trips = CpuLimits(), RoundTrips()
         self._limit = Limit(lambda: False)  # of what a drain looks at
-        self._turns = Turns()
+        self._turns = Turns(SHARE if is_quiet or not part_s else SHARE_OF_SCREEN)
         self._unseen_waits = 0  # of processes, when it ended
         self._looks = LooksWhileItGoesOn(self._processes, self._threads, self._cpu_limits, sink)
 

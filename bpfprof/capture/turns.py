@@ -9,14 +9,17 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-_SHARE = 0.2  # of a CPU, in this thread; who reads for it takes some more
+# Of a CPU, in this thread; who reads for it takes some more. The second one where a screen shows the last seconds: what
+# was missed comes again.
+SHARE, SHARE_OF_SCREEN = 0.2, 0.02
 _AHEAD_S = 0.1  # CPU time that may be taken before: a command line of some tens of programs is followed at once
 
 
 class Turns:
     """Turns that something of the targets asks for; those of the clock do not count."""
 
-    def __init__(self) -> None:
+    def __init__(self, share: float = SHARE) -> None:
+        self._share = share
         self._paid_until_s = 0.0  # time.monotonic()
 
     @contextmanager
@@ -25,7 +28,7 @@ class Turns:
         begin_s = time.thread_time()
         yield
         cost_s = time.thread_time() - begin_s
-        self._paid_until_s = max(self._paid_until_s, time.monotonic() - _AHEAD_S / _SHARE) + cost_s / _SHARE
+        self._paid_until_s = max(self._paid_until_s, time.monotonic() - _AHEAD_S / self._share) + cost_s / self._share
 
     def rest(self, until_s: float) -> None:
         """Until it is paid for what the last ones have cost, or until then (time.monotonic())."""

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from bpfprof import array_types as npt
-from bpfprof.account.estimate import SUM_DTYPE, estimated, laid, spread, spread_pieces
+from bpfprof.account.estimate import SUM_DTYPE, estimated, laid, spread, spread_by_thread, spread_pieces
 from bpfprof.model.profile import Profile
 from bpfprof.model.samples import UNSAMPLED
 from bpfprof.model.spans import SPAN_DTYPE, How, ThreadState
@@ -152,6 +152,24 @@ def test_blocks_make_no_difference(block_rows: int) -> None:
     chance = np.random.default_rng(5)
     spans = sampled(chance, population(chance, 500))
     assert np.array_equal(estimate(spans, block_rows), estimate(spans))
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_gaps_of_many_threads_are_filled_as_those_of_each(seed: int) -> None:
+    chance = np.random.default_rng(seed)
+    of_threads = []
+    for thread in range(40):
+        of_it = np.zeros(int(chance.integers(1, 9)), SUM_DTYPE)
+        of_it["thread"], of_it["count"] = thread, chance.integers(1, 100, len(of_it))
+        of_it["ns"] = chance.choice([1, 5, 10**6, 10**9], len(of_it))
+        of_threads.append(of_it)
+    all_ns = np.array([chance.choice([1, 3, int(each["ns"].sum()), 10**12]) for each in of_threads], np.int64)
+    sums = np.concatenate(of_threads)
+    begin = np.flatnonzero(np.diff(sums["thread"].astype(np.int64), prepend=-1))
+    alone = [spread(all_ns[thread : thread + 1], of_it) for thread, of_it in enumerate(of_threads)]
+    assert spread_by_thread(all_ns, sums, begin).tolist() == np.concatenate([ns[0] for ns, _ in alone]).tolist()
+    assert sums["count"].tolist() == np.concatenate([counts[0] for _, counts in alone]).tolist()
+    assert len(spread_by_thread(all_ns[:0], sums[:0], begin[:0])) == 0
 
 
 @pytest.mark.parametrize("seed", range(10))

@@ -130,6 +130,26 @@ def test_a_wait_is_split_where_another_thread_sees_or_gets_the_gil(made: HandMad
     assert behind_ms(profile, 1) == {(2, "second"): 3}
 
 
+@pytest.mark.parametrize("together", [1, 3, 1000])
+def test_threads_are_cut_together_as_one_by_one(together: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of two processes, each with a GIL of its own, and one with a second one."""
+    monkeypatch.setattr("bpfprof.account.gil._ROWS_TOGETHER", together)
+    found = []
+    for _ in range(2):
+        made, chance = HandMade(), np.random.default_rng(5)
+        for pid in (100, 200):
+            made.process(pid, gil=[GIL, 208], gil_switch=[GIL + 120, 88])
+        stack = made.stack((made.code("f"), 0, 0))
+        stories = [Story.begin(made, 100 + number, process=number % 2).run(MS) for number in range(6)]
+        for turn in range(30):
+            story, ns = stories[turn % 6], int(chance.integers(1, 4 * MS))
+            address = GIL + 40 + 4096 * (story.thread == 4 and turn % 4 == 0)
+            gil(story, ns, holder=(story.thread + 2) % 6, stack=stack, address=address, **THREAD).run(100_000)
+        found.append(ended(made, *stories).gil_waits)
+        monkeypatch.undo()
+    assert found[0].tolist() == found[1].tolist() and len(found[0]) > 6
+
+
 def test_no_thread_waits_behind_itself(made: HandMade) -> None:
     hog, mine = made.stack((made.code("hog"), 0, 0)), made.stack((made.code("mine"), 0, 0))
     story = gil(Story.begin(made).run(MS), 10 * MS, 1, hog, **THREAD)
