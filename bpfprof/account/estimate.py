@@ -21,6 +21,8 @@ from bpfprof.model.statuses import Status
 
 _MOST_SUMS = 64
 LAID_GAPS = 4  # for each sum
+# Thread, state and reason as one number, spans that were chosen at random, spans of waits that were not.
+_Pool = tuple[int, npt.NDArray[np.intp], npt.NDArray[np.intp]]
 _MOST_HELD = 1 << 19  # rows; more are made twice
 
 # Waits of one thread that were only added up: one row a (thread, state, reason, is_unsampled). count: waits; those of
@@ -153,16 +155,17 @@ def estimated(blocks: Callable[[], Iterator[npt.NDArray[np.void]]]) -> Iterator[
     stack is shared out by these weights. Where none was chosen they stay what they are, not sampled.
     """
     pools: dict[int, npt.NDArray[np.float64]] = {}
-    held: list[npt.NDArray[np.void]] = []
+    held: list[tuple[npt.NDArray[np.void], list[_Pool]]] = []
     row_count = 0
     for block in blocks():
         row_count += len(block)
-        held = [*held, block] if row_count <= _MOST_HELD else []
-        for key, chosen, missing in _pools(block):
+        its_pools = list(_pools(block))
+        held = [*held, (block, its_pools)] if row_count <= _MOST_HELD else []
+        for key, chosen, missing in its_pools:
             pool = pools.setdefault(key, np.zeros((2, 3)))  # a row each of _SHARED: to give, all weights, given
             pool += [[block[name][missing].sum(), _weights(block, chosen, name).sum(), 0] for name in _SHARED]
-    for block in held if row_count <= _MOST_HELD else blocks():
-        for key, chosen, missing in _pools(block):
+    for block, its_pools in held if row_count <= _MOST_HELD else ((block, list(_pools(block))) for block in blocks()):
+        for key, chosen, missing in its_pools:
             pool = pools[key]
             if pool[0, :2].all():
                 block["stands_for_ns"][missing] = block["count"][missing] = 0
@@ -179,8 +182,7 @@ def estimated(blocks: Callable[[], Iterator[npt.NDArray[np.void]]]) -> Iterator[
 _SHARED = ("duration_ns", "count")  # of the waits without a stack
 
 
-def _pools(spans: npt.NDArray[np.void]) -> Iterator[tuple[int, npt.NDArray[np.intp], npt.NDArray[np.intp]]]:
-    """(thread, state and reason as one number, spans that were chosen at random, spans of waits that were not)."""
+def _pools(spans: npt.NDArray[np.void]) -> Iterator[_Pool]:
     is_wait = (spans["state"] != ThreadState.ON_CPU) & (spans["reason"] > 0)
     chosen, missing = is_wait & (spans["one_in"] > 1), is_wait & (spans["status"] == Status.NOT_SAMPLED)
     places = np.flatnonzero(chosen | missing)

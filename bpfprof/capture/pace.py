@@ -11,7 +11,7 @@ _SLOWER = 1.5
 # Of how long the youngest program runs: of one that ends before it is looked at again so much is not seen.
 _OF_AGE = 0.1
 # Of a part, where they are looked at while it goes on; the longest one, and that if nothing was born or mapped.
-_PART_TICKS, _PART_TICK_S, _CALM_PART_TICK_S = 4, 1.0, 5.0
+_PART_TICKS, _PART_TICK_S, _CALM_PART_TICK_S = 3, 1.0, 5.0
 _WAKE_S = 1.0  # between two looks at how full they are, where nobody looks at a part before it has ended
 # Times what a drain took, of targets and of all: programs that begin make it cost 20% of a CPU at most, or 5%.
 _DRAIN_REST, _DRAIN_REST_OF_ALL = 5, 20
@@ -51,6 +51,8 @@ class Pace:
         elif youngest_s is None and self.part_s:
             longest_s = _PART_TICK_S if self._has_news else _CALM_PART_TICK_S
             tick_s = max(_TICK_S, min(self.part_s / _PART_TICKS, longest_s))
+            if self._next_totals_s > self.drained_s:  # so that the part ends in time
+                tick_s = min(tick_s, self._next_totals_s - self.drained_s)
         if youngest_s is not None:
             tick_s = min(tick_s, _TICK_S, max(_STARTING_TICK_S, _OF_AGE * youngest_s))
         return self.drained_s + min(max(tick_s, self._rest * self._cost_s), max(tick_s, _TICK_S))

@@ -27,13 +27,24 @@ def drained(made: Pace, event_count: int = 10) -> Pace:
     [
         (Pace(of_all=False), 0.375),
         (Pace(of_all=False, part_s=60.0), 5.0),
-        (Pace(of_all=False, part_s=2.0), 0.5),
+        (Pace(of_all=False, part_s=2.4), 0.8),
         (Pace(of_all=True, part_s=60.0, is_quiet=True), 5.0),
-        (Pace(of_all=True, part_s=4.0, is_quiet=True), 1.0),
+        (Pace(of_all=True, part_s=3.0, is_quiet=True), 1.0),
     ],
 )
 def test_a_drain_is_due_after(made: Pace, after_s: float) -> None:
     assert drained(made).due_s(None) == pytest.approx(1000.0 + after_s)
+
+
+def test_a_part_ends_in_time(now_s: list[float]) -> None:
+    made = Pace(of_all=False, part_s=10.0)
+    made.totals_read()
+    due = []
+    for _ in range(5):
+        drained(made)
+        due.append(round(made.due_s(None) - 1000.0, 2))
+        now_s[0] = made.due_s(None) + 0.1  # a little late
+    assert due == [3.33, 6.77, 10.0, 13.43, 16.87]
 
 
 def test_what_is_new_is_drained_sooner() -> None:
