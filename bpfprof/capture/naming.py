@@ -20,7 +20,7 @@ from bpfprof.model.ids import Tid
 from bpfprof.proc import tasks
 from bpfprof.proc.memory import MemoryAtOnce
 
-_EVERY_S, _SELDOM = 5.0, 8  # the second times as seldom, where no name changes
+_EVERY_S, _CALM_S = 5.0, 40.0  # the second one where no name changes
 _AFTER_BIRTH_S = 0.005  # a thread says who it is when it has begun, and has had the GIL
 _REST = 200  # times what a look took, for each process: names cost at most 0.5% of a CPU in all
 _AHEAD_S = 0.05  # what looks at a process may take before it has rested for it: some 30, while its threads are born
@@ -85,7 +85,7 @@ class Naming:
                 if was_found or not looks.names.is_found:
                     begun_s = max(looks.earliest_s, now_s - self._rest_s(_AHEAD_S))
                     looks.earliest_s = begun_s + self._rest_s(threads_s - begin_s)
-                most_s = self.every_s * (_SELDOM if are_named else 1)
+                most_s = max(self.every_s, _CALM_S) if are_named else self.every_s
                 looks.pause_s = self.every_s if are_named and is_news else min(2 * looks.pause_s, most_s)
                 looks.due_s = max(looks.earliest_s, now_s + looks.pause_s)
                 if at_once or looks.modules_s <= now_s:

@@ -37,7 +37,7 @@ EVERY_S, BATCH_EVERY_S = 1.0, 2.0
 _VIEW_PART, _OWN_PART = 0.012, 0.025
 _MOST_S, _RARE_S = 5.0, 12.0
 _NOTE_S = 5
-_AFTER_S = 0.01  # a second has begun
+_AFTER_S = 0.01  # a second has begun the clock shows it
 
 
 @dataclass(frozen=True)
@@ -65,9 +65,8 @@ class LiveView:
         self._note, self._note_until_s = "", 0.0
         self._pages: list[str] = []  # lines of a text that is shown instead
         self._paused: dict[bool, Shown | None] = {}  # since the start or not -> what was shown when it was paused
-        self._made: tuple[Moment, TopState, TopLook, list[str]] | None = (
-            None  # the lines that were shown last, without the clock
-        )
+        # The lines that were shown last, without the clock.
+        self._made: tuple[Moment, TopState, TopLook, list[str]] | None = None
         self._size = os.terminal_size((0, 0))
         self._has_new = False
         self._screen: Screen | None = None

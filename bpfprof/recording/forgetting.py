@@ -115,7 +115,7 @@ class Forgetting:
         stacks = self._tables.stacks
         is_kept = np.zeros(len(stacks) + 1, np.bool_)  # by number
         for numbers in (self._may_come[:-1], open_stacks, *(of_part for _, of_part in self._used)):
-            is_kept[numbers] = True
+            is_kept[numbers[numbers <= len(stacks)]] = True  # others are to be written still
         is_kept[self._may_come[-1] :] = True
         is_gone = ~is_kept[1:] | np.isin(stacks["process"], self._gone)
         self._gone, self._stacks_then, self._stacks_kept = [], len(stacks), len(stacks) - int(is_gone.sum())

@@ -240,12 +240,12 @@ def with_other_stacks() -> GrowingRecording:
 
 
 def test_stacks_that_do_not_come_any_more_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    """But not those of parts that are shown, among them one that a thread waits with."""
+    """But not those of parts that are shown, among them one that a thread waits with; others are not written yet."""
     monkeypatch.setattr("bpfprof.recording.forgetting._MORE", 0)
     monkeypatch.setattr("bpfprof.recording.forgetting._FEW_STACKS", -1)
     growing = [with_other_stacks(), with_other_stacks()]
     count = len(growing[1].tables.stacks)
-    growing[1].write(STACKS_KEPT, arrays={"stacks": np.array([3, count + 1], np.uint32)})
+    growing[1].write(STACKS_KEPT, arrays={"stacks": np.array([3, count + 2, count + 4], np.uint32)})
     kept, forgotten = (of_last_parts(of_it, bool(forgets)) for forgets, of_it in enumerate(growing))
     assert waits_of(kept) == waits_of(forgotten) and kept.frames == forgotten.frames and len(kept.frames) > 4
     of_parts = [False] * (PARTS - 3) + [True] * 3
