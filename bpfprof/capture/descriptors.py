@@ -66,7 +66,7 @@ class DescriptorKinds:
     """Looked up when a wait is drained, so a descriptor that was closed meanwhile is unknown."""
 
     def __init__(self, sockets: SocketNames | None = None) -> None:
-        self._known: dict[tuple[int, int], tuple[float, FdKind, str, int]] = {}
+        self._known: dict[tuple[int, int], tuple[float, FdKind, str | None, int]] = {}
         self._name_of_inode: dict[tuple[int, int], str] = {}  # of a process
         self._sockets = sockets or SocketNames()
         self._place_of: dict[str, int] = {}  # of a name in the table of objects, from 1 on
@@ -79,7 +79,7 @@ class DescriptorKinds:
         kinds = np.zeros(len(calls), np.uint8)
         chosen = np.flatnonzero(_TAKES_DESCRIPTOR[calls])
         keys = pids[chosen].astype(np.uint64) << np.uint64(32) | first[chosen] & np.uint64(0xFFFFFFFF)
-        kinds[chosen] = by_distinct(keys, lambda key: self._seen(key >> 32, key & 0xFFFFFFFF)[0])
+        kinds[chosen] = by_distinct(keys, lambda key: self._kind(key >> 32, key & 0xFFFFFFFF))
         return kinds
 
     def objects(
@@ -132,7 +132,7 @@ class DescriptorKinds:
         return self._sockets.other_end(pid, inode) if _ADDRESS.fullmatch(name) else self._sockets.peer(pid, inode)
 
     def are_pipes(self, pid: Pid, fds: Sequence[int]) -> bool:
-        return len(fds) <= _POLLED_LIMIT and all(self._seen(pid, fd)[0] == FdKind.PIPE for fd in fds)
+        return len(fds) <= _POLLED_LIMIT and all(self._kind(pid, fd) == FdKind.PIPE for fd in fds)
 
     def asked(self, pid: Pid, fds: Sequence[int]) -> int | None:
         """Of descriptors that an event loop waits for one of a connection that has sent something, and has never got
@@ -150,7 +150,7 @@ class DescriptorKinds:
 
     def are_own_pairs(self, pid: Pid, fds: Iterable[int]) -> bool:
         """Whether each is a Unix socket whose other end this process alone has."""
-        peers = [self._sockets.peer(pid, self._seen(pid, fd)[2]) for fd in fds]
+        peers = [self._sockets.peer(pid, self._looked(pid, fd)[2]) for fd in fds]
         return all(peers) and all(OPEN_ENDS.of_socket(pid, peer) == {pid} for peer in peers)
 
     def accepted(self, pids: Iterable[Pid], listening: Listening) -> list[int]:
@@ -220,31 +220,42 @@ class DescriptorKinds:
         entries = list(_POLLFD.iter_unpack(data))
         if any(not events or events & ~_POLL_EVENTS for _, events, _ in entries):
             return FdKind.UNKNOWN
-        kinds = {self._seen(pid, fd)[0] for fd, _, _ in entries if fd >= 0}
+        kinds = {self._kind(pid, fd) for fd, _, _ in entries if fd >= 0}
         if kinds == {FdKind.PROCESS}:
             return FdKind.PROCESS
         return FdKind.DEVICE if FdKind.DEVICE in kinds else FdKind.UNKNOWN
 
     def _seen(self, pid: int, fd: int) -> tuple[FdKind, str, int]:
         """Its kind, what it is of, and the number of that inode."""
+        kind, name, inode = self._looked(pid, fd)
+        if name is None:
+            name = self._sockets.name(Pid(pid), inode)
+            self._known[pid, fd] = self._known[pid, fd][0], kind, name, inode
+        return kind, name, inode
+
+    def _kind(self, pid: int, fd: int) -> FdKind:
+        return self._looked(pid, fd)[0]
+
+    def _looked(self, pid: int, fd: int) -> tuple[FdKind, str | None, int]:
+        """The same; its name is None for a socket whose name nobody asked for: it costs more than its kind."""
         now = time.monotonic()
         since, kind, name, inode = self._known.get((pid, fd), (-_REMEMBERED_S, FdKind.UNKNOWN, "", 0))
-        is_new = kind == FdKind.SOCKET and not name  # of a connection that was made since the last look
+        is_new = kind == FdKind.SOCKET and name == ""  # of a connection that was made since the last look
         if now - since >= (_NEW_S if is_new else _REMEMBERED_S):
-            kind, name, inode = _look(pid, fd, self._sockets)
+            kind, name, inode = _look(pid, fd)
             if len(self._known) >= _REMEMBERED_COUNT:
                 self._known.clear()
             self._known[pid, fd] = now, kind, name, inode
         return kind, name, inode
 
 
-def _look(pid: int, fd: int, sockets: SocketNames) -> tuple[FdKind, str, int]:
+def _look(pid: int, fd: int) -> tuple[FdKind, str | None, int]:
     path = f"/proc/{living(Pid(pid))}/fd/{fd}"
     try:
         found = reader().stat(Pid(pid), path)
         kind = _kind(found.mode)
         if kind == FdKind.SOCKET:
-            return kind, sockets.name(Pid(pid), found.inode), found.inode
+            return kind, None, found.inode
         link = _link(pid, fd)
         if kind == FdKind.UNKNOWN and link.startswith(_PIDFDS):
             return FdKind.PROCESS, _process(pid, fd), found.inode

@@ -109,7 +109,7 @@ class Looked:
         monkeypatch.setattr(descriptors, "_look", self.look)
         monkeypatch.setattr(time, "monotonic", lambda: self.now)
 
-    def look(self, pid: int, fd: int, _sockets: object) -> tuple[FdKind, str, int]:
+    def look(self, pid: int, fd: int) -> tuple[FdKind, str, int]:
         self.counts[pid, fd] += 1
         return self.kinds.get((pid, fd), UNKNOWN), f"fd {fd}", 1000 + fd
 
@@ -294,6 +294,25 @@ def test_a_real_poll(fds: dict[str, int]) -> None:
 
 
 # --- what they are of
+
+
+class Asked:
+    """Stands in for the names of sockets; counts what is asked."""
+
+    def __init__(self) -> None:
+        self.inodes: list[int] = []
+
+    def name(self, _pid: Pid, inode: int) -> str:
+        self.inodes.append(inode)
+        return "127.0.0.1:80"
+
+
+def test_a_socket_is_asked_for_its_name_only_where_it_is_told(fds: dict[str, int]) -> None:
+    asked = Asked()
+    kinds = DescriptorKinds(cast(Any, asked))
+    assert one(kinds, ME, fds["socket"]) == SOCKET and not asked.inodes, "asking costs more than all else of it"
+    assert [kinds.name_now(ME, fds["socket"]) for _ in range(3)] == ["127.0.0.1:80"] * 3
+    assert asked.inodes == [os.fstat(fds["socket"]).st_ino]
 
 
 class Kept:
