@@ -70,7 +70,7 @@ def eval_ranges(image: ElfImage, symbols: SymbolTable | None = None, frames: Cal
     """
     function = image.find_symbol(EVAL_FUNCTION)
     if symbols is None and function is None:  # of nearly every file
-        return _ranges([])
+        return NO_RANGES
     symbols = read_symbols(image) if symbols is None else symbols
     pieces: list[tuple[int, int, bool]] = []
     is_split, room = False, _NAMES_LIMIT
@@ -107,6 +107,9 @@ def _ranges(pieces: list[tuple[int, int, bool]]) -> EvalRanges:
         np.array([end for _, end, _ in merged], np.uint64),
         np.array([is_handler for _, _, is_handler in merged], np.bool_),
     )
+
+
+NO_RANGES = _ranges([])
 
 
 def _unnamed_pieces(image: ElfImage, address: int, size: int, frames: CallFrames | None) -> list[tuple[int, int, bool]]:

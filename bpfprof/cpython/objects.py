@@ -114,14 +114,25 @@ class Objects:
         return self._find(self.entries(dictionary), name)
 
     def _find(self, entries: Iterable[tuple[int, int, int]], name: str) -> int:
-        known = self.keys.get(name)
+        known, entries = self.keys.get(name), list(entries)
+        if known is None:
+            entries = self._alike([entry for entry in entries if entry[1]], name)
         for _, key, value in entries:
             if key == known:
                 return value
-            if known is None and key and read_text(self.memory, self.layout, key, _NAME_LIMIT) == name:
+            if known is None and read_text(self.memory, self.layout, key, _NAME_LIMIT) == name:
                 self.keys[name] = key
                 return value
         return 0
+
+    def _alike(self, entries: list[tuple[int, int, int]], name: str) -> list[tuple[int, int, int]]:
+        """Those whose keys are strings as long as the name, or could not be read with the others."""
+        if len(entries) <= 2:
+            return entries
+        at = self.layout.unicode_length
+        length = len(name).to_bytes(8, "little")
+        read = self.memory.read_each([key for _, key, _ in entries], at + 8)
+        return [entry for entry, data in zip(entries, read) if not data or data[at:] == length]
 
     def entries(self, dictionary: int) -> list[tuple[int, int, int]]:
         """(hash, key, value) of a dict; the hash is 0 where the key, a string, has it."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import struct
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 
 from bpfprof.errors import UnsupportedError
@@ -57,7 +58,9 @@ class KernelTypes:
         header, type_at, type_bytes, string_at, string_bytes = _FILE_HEADER.unpack_from(data, 0)
         self._types = data[header + type_at : header + type_at + type_bytes]
         self._strings = data[header + string_at : header + string_at + string_bytes]
-        self._index: list[int] | None = None
+        # Position, name and info of types by id, as far as they were asked for: all of them take 50 to 80 ms.
+        self._index: list[tuple[int, int, int]] = [(0, 0, 0)]
+        self._rest = self._headers()
 
     def offset(self, struct_name: str, member: str) -> int:
         """Byte offset of a member, also inside anonymous members."""
@@ -74,10 +77,9 @@ class KernelTypes:
         """How many parameters a typedef's function has, the first (void *) of a tracepoint's included; 0: not there."""
         for position in self._places(function_pointer):
             _, info, pointer = _HEADER.unpack_from(self._types, position)
-            if info == _KIND_TYPEDEF << 24 and pointer < len(self._positions()):
-                function = _HEADER.unpack_from(self._types, self._positions()[pointer])[2]
-                info = _HEADER.unpack_from(self._types, self._positions()[function])[1]
-                return int(info & 0xFFFF)
+            if info == _KIND_TYPEDEF << 24 and (pointed := self._type(pointer)) is not None:
+                function = self._type(_HEADER.unpack_from(self._types, pointed[0])[2])
+                return function[2] & 0xFFFF if function is not None else 0
         return 0
 
     def percpu_distance(self, first: str, second: str) -> int:
@@ -86,11 +88,12 @@ class KernelTypes:
         offsets, ids = self._percpu_offsets(), dict.fromkeys(names, 0)
         if not (offsets and all(names)):
             return 0
-        for number, (_, name, info) in enumerate(self._headers(), 1):  # variables come early
+        number = 1
+        while (each := self._type(number)) is not None and not all(ids.values()):  # variables come early
+            _, name, info = each
             if info >> 24 & 31 == _KIND_VARIABLE and name in ids:
                 ids[name] = number
-                if all(ids.values()):
-                    break
+            number += 1
         found = [offsets.get(ids[name], 0) for name in names]
         return found[1] - found[0] if all(found) else 0
 
@@ -156,13 +159,15 @@ class KernelTypes:
                 return offset + inner
         return None
 
-    def _positions(self) -> list[int]:
-        """Where each type is, by id."""
-        if self._index is None:  # 50-80 ms, so made only when it is needed
-            self._index = [0, *(position for position, _, _ in self._headers())]
-        return self._index
+    def _type(self, number: int) -> tuple[int, int, int] | None:
+        """What _headers() says of the type with this id; None: there is none."""
+        index = self._index
+        if number >= len(index):
+            index.extend(islice(self._rest, number + 1 - len(index)))
+        return index[number] if 0 < number < len(index) else None
 
     def _anonymous(self, type_id: int, wanted: str) -> int | None:
-        position = self._positions()[type_id]
-        kind = _HEADER.unpack_from(self._types, position)[1] >> 24 & 31
-        return self._member(position, wanted) if kind in (_KIND_STRUCT, _KIND_UNION) else None
+        found = self._type(type_id)
+        if found is None or found[2] >> 24 & 31 not in (_KIND_STRUCT, _KIND_UNION):
+            return None
+        return self._member(found[0], wanted)

@@ -52,7 +52,9 @@ ON_EVENT = "on_event"
 # Those that are loaded for each function whose calls are counted, and compiled only with them.
 CALL_PROGRAMS = {"call_begin": KPROBE, "call_end": KPROBE}
 _CACHE = PrivateCache("", file_limit_bytes=1 << 22)
-_QUICKER = ["-g0", "-w"]  # no debug information, no warnings: a tenth of the time
+# No debug information, no warnings, and none of clang's own optimisation, for BCC optimises what clang makes as well
+# (run_pass_manager() of its bpf_module.cc). Programs are as quick, at most 4% longer, and take two thirds of the time.
+_QUICKER = ["-g0", "-w", "-Xclang", "-disable-llvm-passes"]
 _PR_SET_SECUREBITS, _SECBIT_NO_SETUID_FIXUP = 28, 4  # include/uapi/linux/prctl.h, securebits.h
 _UID_NOBODY = 65534
 _DISTRIBUTION_PACKAGES = "/usr/lib/python3/dist-packages"  # where Debian and Ubuntu put BCC, whatever Python runs this

@@ -13,10 +13,10 @@ import numpy as np
 
 from bpfprof import array_types as npt
 from bpfprof.cpython.collector import collector
-from bpfprof.cpython.eval_ranges import EVAL_FUNCTION, EvalRanges, eval_ranges
+from bpfprof.cpython.eval_ranges import EVAL_FUNCTION, NO_RANGES, EvalRanges, eval_ranges
 from bpfprof.elf.image import ElfImage
 from bpfprof.elf.lines import LineReader
-from bpfprof.elf.parts import DIGEST_BYTES, Parts, WatchedImage, cache_name, digest_of
+from bpfprof.elf.parts import DIGEST_BYTES, Parts, WatchedImage, cache_name, digest_for, has_digest
 from bpfprof.elf.symbols.kept import kept_symbols
 from bpfprof.elf.symbols.plt import read_plt
 from bpfprof.elf.symbols.reader import read_symbols
@@ -104,17 +104,17 @@ class ElfNames:
 
 def kept_eval_ranges(image: ElfImage) -> EvalRanges:
     """What `eval_ranges` finds, kept between runs: of a stripped interpreter it takes the rules of the whole file."""
-    if image.find_symbol(EVAL_FUNCTION) is None:
-        return eval_ranges(image)
+    if image.find_symbol(EVAL_FUNCTION) is None:  # of nearly every file
+        return NO_RANGES
     name = cache_name(image, image.status(), VERSION)
     content = _EVAL_CACHE.load(name) or b""
     found = _unpacked(content[DIGEST_BYTES:])
-    if found is not None and digest_of(image, found[1]) == content[:DIGEST_BYTES]:
+    if found is not None and has_digest(image, found[1], content[:DIGEST_BYTES], f"{name} eval"):
         return found[0]
     watched = WatchedImage(image)
     with watched:
         ranges, parts = eval_ranges(watched), watched.parts()
-    content = digest_of(image, parts) + _PART_COUNT.pack(len(parts)) + parts.tobytes()
+    content = digest_for(image, parts, f"{name} eval") + _PART_COUNT.pack(len(parts)) + parts.tobytes()
     content += np.stack((ranges.starts, ranges.ends, ranges.is_handler)).astype("<u8").tobytes()
     _EVAL_CACHE.store(name, content)
     return ranges

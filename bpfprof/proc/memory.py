@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
+import struct
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from bpfprof.errors import TargetError
 from bpfprof.model.ids import Pid, RuntimeAddress
 from bpfprof.proc.reader import OpenMemory, reader
 
 READ_LIMIT_BYTES = 1 << 20
-_PAGE_BITS, _BLOCK_BYTES = 12, 16 << 10
+_PAGE_BITS, _PAGE_BYTES, _BLOCK_BYTES = 12, 4096, 16 << 10
+_RANGES = 1024  # in one call: UIO_MAXIOV, include/uapi/linux/uio.h
+_UNREADABLE_LIMIT = 16  # of those that are read together: each takes a call
 # User space ends below 2^56 with five-level page tables (Documentation/arch/x86/x86_64/mm.rst, Linux 6.6).
 _ADDRESS_LIMIT = 1 << 56
 
@@ -56,6 +60,10 @@ class Memory(ABC):
     @abstractmethod
     def read_up_to(self, address: int, size: int) -> bytes:
         """As many of `size` bytes as are readable from `address` on; b"" if none is."""
+
+    def read_each(self, addresses: Sequence[int], size: int) -> list[bytes]:
+        """`size` bytes from each address on, all of them or b"": then a read of its own may bring more."""
+        return [self.read(address, size) or b"" for address in addresses]
 
     def read_u64(self, address: int) -> int | None:
         data = self.read(address, 8)
@@ -106,6 +114,10 @@ class MemoryAtOnce(Memory):
         found = data[address - begin : address - begin + size]
         return found if len(found) == size or not data else self._memory.read_up_to(address, size)
 
+    def read_each(self, addresses: Sequence[int], size: int) -> list[bytes]:
+        """As Memory says: from the memory itself, which reads them together."""
+        return self._memory.read_each(addresses, size)
+
 
 class ProcessMemory(Memory):
     """Stays with the address space it was opened on, also after an exec. Where nothing answers is a miss, too."""
@@ -142,3 +154,29 @@ class ProcessMemory(Memory):
             return reader().read_memory(self._opened, address, size)
         except OSError:
             return b""
+
+    def read_each(self, addresses: Sequence[int], size: int) -> list[bytes]:
+        """`size` bytes from each address on, all of them or b"": then a read of its own may bring more.
+
+        A thousand in one call (reader.py). They are of the program that the process runs now.
+        """
+        if self._opened is None or not 0 < size <= _PAGE_BYTES:
+            return [b""] * len(addresses)
+        found: list[bytes] = []
+        for _ in range(len(addresses) // _RANGES + _UNREADABLE_LIMIT):
+            if len(found) < len(addresses):
+                if _limit.is_over():
+                    raise TimeIsOverError
+                some = addresses[len(found) : len(found) + _RANGES]
+                found += self._read_some([address if 0 < address < _ADDRESS_LIMIT else 0 for address in some], size)
+        return found + [b""] * (len(addresses) - len(found))
+
+    def _read_some(self, addresses: Sequence[int], size: int) -> list[bytes]:
+        """Of those up to the first that cannot be read, which is b""."""
+        remote = struct.pack(f"<{2 * len(addresses)}Q", *itertools.chain(*((each, size) for each in addresses)))
+        try:
+            data = reader().read_pages(self._opened.pid, remote) if self._opened is not None else b""
+        except OSError:
+            data = b""
+        found = [data[at : at + size] for at in range(0, len(data) - size + 1, size)]
+        return found if len(found) == len(addresses) else [*found, b""]

@@ -16,7 +16,7 @@ import numpy as np
 from bpfprof.array_types import NDArray
 from bpfprof.elf.cfi.rules import RULE, RULE_LIMIT, CfaKind, FramePointerKind, Rules
 from bpfprof.elf.image import ElfImage
-from bpfprof.elf.parts import DIGEST_BYTES, WatchedImage, cache_name, digest_of
+from bpfprof.elf.parts import DIGEST_BYTES, WatchedImage, cache_name, digest_for, has_digest
 from bpfprof.private_cache import PrivateCache
 from bpfprof.unwind.on_demand import RowsOnDemand
 from bpfprof.unwind.rows import PAGE_BITS, RULE_MASK, FileRows, compact
@@ -36,9 +36,9 @@ def load_rows(image: ElfImage, status: os.stat_result) -> tuple[FileRows, Rules]
     name = cache_name(image, status, VERSION)
     content = _CACHE.load(name) or b""
     found = unpack(content[DIGEST_BYTES:])
-    if found is None or digest_of(image, found[0].parts) != content[:DIGEST_BYTES]:
+    if found is None or not has_digest(image, found[0].parts, content[:DIGEST_BYTES], name):
         found = decode_rows(image)
-        digest = digest_of(image, found[0].parts)
+        digest = digest_for(image, found[0].parts, name)
         if digest and len(found[0].parts):
             _CACHE.store(name, digest + pack(*found))
     return found
@@ -48,20 +48,21 @@ def rows_on_demand(image: ElfImage, status: os.stat_result) -> RowsOnDemand | No
     """Of a large file, with what is kept of it; None where it does not say well where its functions are."""
     on_demand = RowsOnDemand.of(image)
     if on_demand is not None:
-        content = _CACHE.load(cache_name(image, status, VERSION)) or b""
+        name = cache_name(image, status, VERSION)
+        content = _CACHE.load(name) or b""
         found = unpack(content[DIGEST_BYTES:])
-        if found is not None and digest_of(image, found[0].parts) == content[:DIGEST_BYTES]:
+        if found is not None and has_digest(image, found[0].parts, content[:DIGEST_BYTES], name):
             on_demand.take(*found)
     return on_demand
 
 
 def keep(on_demand: RowsOnDemand, image: ElfImage, status: os.stat_result) -> None:
     """Keeps what was read of a large file for later runs."""
-    parts = on_demand.image.parts()
-    digest = digest_of(image, parts)
+    parts, name = on_demand.image.parts(), cache_name(image, status, VERSION)
+    digest = digest_for(image, parts, name)
 
     def store(table: FileRows, rules: Rules) -> None:
-        _CACHE.store(cache_name(image, status, VERSION), digest + pack(replace(table, parts=parts), rules))
+        _CACHE.store(name, digest + pack(replace(table, parts=parts), rules))
 
     if digest and len(parts):
         on_demand.table(store)

@@ -61,8 +61,6 @@ class RowsOnDemand:
         self.image = image
         self.new_count = 0  # functions that were read since it was made
         self._lookup = lookup
-        known = lookup.frames(np.array(linkage_addresses(image), np.int64))
-        self._implied = implied_rules(image, known, lookup.code).over(builtin_rules(image))
         low, high = lookup.code
         # Where blocks of neighbouring functions begin, and where the last one ends.
         self._edges = np.concatenate(([low], lookup.starts[_BLOCK_FUNCTIONS::_BLOCK_FUNCTIONS], [high]))
@@ -90,7 +88,8 @@ class RowsOnDemand:
         return made
 
     def take(self, table: FileRows, rules: Rules) -> None:
-        """Begins with what was known of the same file before."""
+        """Begins with what was known of the same file before, and with what it was made from."""
+        self.image.had_read(table.parts)
         address, rule = expanded(table)
         ids, edges = self._interned(rules)[rule], self._edges.astype(np.uint64)
         places = np.searchsorted(address, edges)
@@ -103,6 +102,12 @@ class RowsOnDemand:
         self._blocks = [Block(address[begin:end], ids[begin:end]) for begin, end in zip(places, places[1:])]
         # A function has some rows.
         self._is_whole = np.array([len(block.address) >= _BLOCK_FUNCTIONS for block in self._blocks])
+
+    @cached_property
+    def _implied(self) -> CallFrames:
+        """What holds where call frame information is missing; found when a function is read that was not kept."""
+        known = self._lookup.frames(np.array(linkage_addresses(self.image), np.int64))
+        return implied_rules(self.image, known, self._lookup.code).over(builtin_rules(self.image))
 
     @cached_property
     def symbols(self) -> SymbolTable:

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from bpfprof.elf.image import ElfImage
-from bpfprof.elf.parts import DIGEST_BYTES, Parts, WatchedImage, cache_name, digest_of
+from bpfprof.elf.parts import DIGEST_BYTES, Parts, WatchedImage, cache_name, digest_for, has_digest
 from bpfprof.elf.symbols.reader import SectionText, read_symbols
 from bpfprof.elf.symbols.table import COLUMNS, OF_SYMBOLS, SymbolTable
 from bpfprof.private_cache import PrivateCache
@@ -31,7 +31,7 @@ def kept_symbols(image: ElfImage) -> SymbolTable:
     content = _CACHE.load(name)
     if content is not None:
         found = _unpacked(image, content[DIGEST_BYTES:])
-        if found is not None and digest_of(image, found[1]) == content[:DIGEST_BYTES]:
+        if found is not None and has_digest(image, found[1], content[:DIGEST_BYTES], name):
             return found[0]
     if image.section(_EMBEDDED) is not None:
         return read_symbols(image)
@@ -44,7 +44,7 @@ def kept_symbols(image: ElfImage) -> SymbolTable:
         counts = _VERSION, len(parts), len(places), len(table.columns[0]), len(table)
         arrays = (parts, np.array(places, np.uint64), *table.columns)
         packed = _HEADER.pack(*counts) + b"".join(array.tobytes() for array in arrays)
-        _CACHE.store(name, digest_of(image, parts) + packed)
+        _CACHE.store(name, digest_for(image, parts, name) + packed)
     return SymbolTable.of_columns(table.columns, _texts(image, places), has_versions=True)
 
 

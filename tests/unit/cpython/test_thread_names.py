@@ -19,7 +19,7 @@ from bpfprof.cpython.layouts_static import STATIC_LAYOUTS
 from bpfprof.cpython.objects import Objects
 from bpfprof.cpython.thread_names import ThreadNames
 from bpfprof.model.ids import Pid
-from bpfprof.proc.memory import ProcessMemory
+from bpfprof.proc.memory import Memory, ProcessMemory
 from tests import pyenv, sid
 from tests.integration.recorded import running
 from tests.tiers import by_version
@@ -82,15 +82,11 @@ def test_names_are_those_of_the_program(
     assert names.read([interpreter]) == {}  # it is gone
 
 
-class Changing:
+class Changing(Memory):
     """The memory of a process in which some of what is read is anything."""
 
     def __init__(self, memory: ProcessMemory, seed: int) -> None:
         self._memory, self._random, self.read_count = memory, random.Random(seed), 0
-
-    def read(self, address: int, size: int) -> bytes | None:
-        data = self.read_up_to(address, size)
-        return data if len(data) == size else None
 
     def read_up_to(self, address: int, size: int) -> bytes:
         self.read_count += 1

@@ -13,6 +13,7 @@ from bpfprof.errors import TargetError
 from bpfprof.model.ids import Pid
 from bpfprof.proc import reader as asking
 from bpfprof.proc import reader_child as child
+from bpfprof.proc.memory import ProcessMemory
 from bpfprof.proc.reader import Reader
 
 OWN = Pid(os.getpid())
@@ -100,3 +101,27 @@ def test_how_slowly_processes_answered_is_known_of_the_slow_ones(monkeypatch: py
         assert not reader._is_slow(Pid(pid), False, 1000)
     assert len(reader._slow_ns) <= 11
     assert reader._is_slow(slow, False, 10_000_000_000)
+
+
+@pytest.mark.parametrize("count", [1, 7, 3000])
+def test_many_small_reads_are_few(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    texts = [ctypes.create_string_buffer(b"text %06d" % number) for number in range(count)]
+    addresses = [ctypes.addressof(text) for text in texts]
+    asked: list[bytes] = []
+    read_pages = Reader.read_pages
+
+    def counted(self: Reader, pid: Pid, remote: bytes) -> bytes:
+        asked.append(remote)
+        return read_pages(self, pid, remote)
+
+    monkeypatch.setattr(Reader, "read_pages", counted)
+    with ProcessMemory(OWN) as memory:
+        assert memory.read_each(addresses, 11) == [text.value for text in texts]
+        assert len(asked) <= 1 + count // 1000
+        unmapped = [1, (1 << 47) - 8, 1 << 60, -5]
+        found = memory.read_each([*unmapped[:2], *addresses, *unmapped[2:], addresses[0]], 11)
+        assert found == [b"", b"", *(text.value for text in texts), b"", b"", texts[0].value]
+        assert memory.read_each([], 8) == []
+        none = memory.read_each(unmapped * 1000, 8)
+        assert none == [b""] * 4000 and len(asked) < 50
+    assert memory.read_each(addresses, 11) == [b""] * count

@@ -125,6 +125,8 @@ def test_the_next_run_begins_with_what_was_read(
     many = np.concatenate((asked, some_addresses(library, 1000, 5)))
     assert rules_at(again, many) == rules_at(rows, many)
     assert again.want(asked) == 0
+    whole = again.image.parts().tolist()
+    assert all(any(low <= begin and end <= high for low, high in whole) for begin, end in rows.image.parts().tolist())
     more = some_addresses(library, 50, 6)
     for each in (rows, again):
         read(each, more)
