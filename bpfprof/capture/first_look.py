@@ -20,8 +20,9 @@ from bpfprof.errors import TargetError
 from bpfprof.model.ids import Pid
 from bpfprof.proc import tasks
 
-# How long functions are looked for on stacks, without any that was not known, and at most; a look takes 3 ms.
-_NOTHING_NEW_S, _MEETING_S = 0.15, 1.5
+# How long functions are looked for on stacks: since the last one that was not known, if there was any, and at most; a
+# look takes 3 ms. Where all are known from an earlier run, a few looks say so.
+_NOTHING_NEW_S, _ALL_KNOWN_S, _MEETING_S = 0.15, 0.03, 1.5
 _BETWEEN_S, _BESIDE_S = 0.003, 0.02  # between looks; while tables are made beside them
 
 
@@ -74,7 +75,7 @@ class FirstLook:
 
 def _meetings(code: NativeCode) -> Iterator[Callable[[], object]]:
     begin_s = new_s = time.monotonic()
-    known = 0
+    known = 0  # were not known before
 
     def meet(pid: Pid) -> None:
         nonlocal new_s, known
@@ -86,7 +87,7 @@ def _meetings(code: NativeCode) -> Iterator[Callable[[], object]]:
     while code.files.has_large():
         for pid in list(code.map_of):
             is_over = time.monotonic() > begin_s + _MEETING_S and not code.files.unmade()
-            if is_over or time.monotonic() > new_s + _NOTHING_NEW_S:
+            if is_over or time.monotonic() > new_s + (_NOTHING_NEW_S if known else _ALL_KNOWN_S):
                 return
             yield partial(meet, pid)
         yield partial(time.sleep, _BESIDE_S if code.files.background.open_count else _BETWEEN_S)
