@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import struct
 import threading
 from abc import ABC, abstractmethod
@@ -12,11 +11,10 @@ from collections.abc import Callable, Iterator, Sequence
 from bpfprof.errors import TargetError
 from bpfprof.model.ids import Pid, RuntimeAddress
 from bpfprof.proc.reader import OpenMemory, reader
+from bpfprof.proc.reader_child import EACH_LIMIT, EACH_LIMIT_BYTES
 
 READ_LIMIT_BYTES = 1 << 20
-_PAGE_BITS, _PAGE_BYTES, _BLOCK_BYTES = 12, 4096, 16 << 10
-_RANGES = 1024  # in one call: UIO_MAXIOV, include/uapi/linux/uio.h
-_UNREADABLE_LIMIT = 16  # of those that are read together: each takes a call
+_PAGE_BITS, _BLOCK_BYTES = 12, 16 << 10
 # User space ends below 2^56 with five-level page tables (Documentation/arch/x86/x86_64/mm.rst, Linux 6.6).
 _ADDRESS_LIMIT = 1 << 56
 
@@ -158,25 +156,20 @@ class ProcessMemory(Memory):
     def read_each(self, addresses: Sequence[int], size: int) -> list[bytes]:
         """`size` bytes from each address on, all of them or b"": then a read of its own may bring more.
 
-        A thousand in one call (reader.py). They are of the program that the process runs now.
+        A thousand take a few times as long as one (reader.py).
         """
-        if self._opened is None or not 0 < size <= _PAGE_BYTES:
-            return [b""] * len(addresses)
         found: list[bytes] = []
-        for _ in range(len(addresses) // _RANGES + _UNREADABLE_LIMIT):
-            if len(found) < len(addresses):
-                if _limit.is_over():
-                    raise TimeIsOverError
-                some = addresses[len(found) : len(found) + _RANGES]
-                found += self._read_some([address if 0 < address < _ADDRESS_LIMIT else 0 for address in some], size)
-        return found + [b""] * (len(addresses) - len(found))
+        for start in range(0, len(addresses), EACH_LIMIT):
+            some = [each if 0 < each < _ADDRESS_LIMIT else 0 for each in addresses[start : start + EACH_LIMIT]]
+            found += self._read_some(some, size)
+        return found
 
-    def _read_some(self, addresses: Sequence[int], size: int) -> list[bytes]:
-        """Of those up to the first that cannot be read, which is b""."""
-        remote = struct.pack(f"<{2 * len(addresses)}Q", *itertools.chain(*((each, size) for each in addresses)))
-        try:
-            data = reader().read_pages(self._opened.pid, remote) if self._opened is not None else b""
-        except OSError:
-            data = b""
-        found = [data[at : at + size] for at in range(0, len(data) - size + 1, size)]
-        return found if len(found) == len(addresses) else [*found, b""]
+    def _read_some(self, addresses: list[int], size: int) -> list[bytes]:
+        if _limit.is_over():
+            raise TimeIsOverError
+        if self._opened is not None and 0 < size <= EACH_LIMIT_BYTES:
+            with contextlib.suppress(OSError):
+                data = reader().read_each(self._opened, struct.pack(f"{len(addresses)}Q", *addresses), size)
+                parts = (data[at : at + size] for at in range(0, len(addresses) * size, size))
+                return [part if is_whole else b"" for part, is_whole in zip(parts, data[len(addresses) * size :])]
+        return [b""] * len(addresses)

@@ -224,13 +224,12 @@ class Reader:
     def read_memory(self, memory: OpenMemory, address: int, size: int) -> bytes:
         """As many of `size` bytes, at most 4 MiB, as are readable from `address` on."""
         with self._lock:
-            current = self._living()
-            passed = -1 if memory.child_number == current.number else memory.fd
-            answer = self._ask(
-                memory.pid, child.READ_MEMORY, memory.child_fd, address=address, size=size, passed=passed
-            )
-            memory.child_fd, memory.child_number = answer.extra, current.number
-            return self._window(answer.result)
+            return self._ask_memory(memory, child.READ_MEMORY, address, size)
+
+    def read_each(self, memory: OpenMemory, addresses: bytes, size: int) -> bytes:
+        """`size` bytes from each address, a u64, on; then for each a byte that is 1 if all of them could be read."""
+        with self._lock:
+            return self._ask_memory(memory, child.READ_EACH, 0, size, addresses)
 
     def close_memory(self, memory: OpenMemory) -> None:
         """Reads after this fail."""
@@ -317,6 +316,13 @@ class Reader:
         except BaseException:
             os.close(copy)
             raise
+
+    def _ask_memory(self, memory: OpenMemory, action: int, address: int, size: int, text: bytes = b"") -> bytes:
+        current = self._living()
+        passed = -1 if memory.child_number == current.number else memory.fd
+        answer = self._ask(memory.pid, action, memory.child_fd, address=address, size=size, text=text, passed=passed)
+        memory.child_fd, memory.child_number = answer.extra, current.number
+        return self._window(answer.result)
 
     def _window(self, count: int) -> bytes:
         assert self._child is not None

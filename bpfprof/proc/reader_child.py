@@ -20,11 +20,12 @@ import time
 from typing import Any
 
 WINDOW_BYTES = 4 << 20
+EACH_LIMIT, EACH_LIMIT_BYTES = 1024, 2048  # of what READ_EACH reads: the window has room for it
 REQUEST = struct.Struct("<IIiIQQ")  # number of the request, what to do, descriptor or pid, flags, address, size
 # number of the request, errno, result, nanoseconds slept; of what was opened: mode, device, inode, and its file system;
 # of memory instead of that the descriptor by which it is known here
 ANSWER = struct.Struct("<IiqqQQQQ")
-READ_MEMORY, READ_PAGES, OPEN_FILE, OPEN_PATH, READ_ON, CLOSE, STAT, READ_FILE = range(8)
+READ_MEMORY, READ_EACH, READ_PAGES, OPEN_FILE, OPEN_PATH, READ_ON, CLOSE, STAT, READ_FILE = range(9)
 READY = struct.Struct("<q")  # time.monotonic_ns()
 REQUEST_BYTES = 64 << 10
 NOFOLLOW = 1  # a flag of OPEN_FILE
@@ -92,7 +93,7 @@ class _Server:
                 self._connection.sendmsg(answer, rights)
             else:
                 self._connection.sendmsg(answer)
-            if root >= 0 and action != READ_MEMORY:
+            if root >= 0 and action not in (READ_MEMORY, READ_EACH):
                 os.close(root)
 
     def _asleep_ns(self) -> int:
@@ -108,6 +109,9 @@ class _Server:
             # A read that meets an unmapped page returns what came before it: mem_rw(), fs/proc/base.c (Linux 6.1).
             memory = passed if passed >= 0 else fd
             return os.preadv(memory, [self._window[:size]], address), None, memory, -1
+        if action == READ_EACH:
+            memory = passed if passed >= 0 else fd
+            return self._read_each(memory, size, struct.unpack(f"{len(text) // 8}Q", text)), None, memory, -1
         if action == READ_PAGES:
             return self._read_pages(fd, text), None, 0, -1
         if action == OPEN_FILE:
@@ -156,6 +160,16 @@ class _Server:
         if found < 0:
             raise OSError(ctypes.get_errno(), "openat2")
         return int(found)
+
+    def _read_each(self, memory: int, size: int, addresses: tuple[int, ...]) -> int:
+        """`size` bytes of each side by side, then for each a byte that is 1 if all of them could be read."""
+        are_whole = bytearray(len(addresses))
+        for at, address in enumerate(addresses):
+            with contextlib.suppress(OSError, OverflowError):
+                are_whole[at] = os.preadv(memory, [self._window[at * size : (at + 1) * size]], address) == size
+        end = len(addresses) * size
+        self._window[end : end + len(addresses)] = are_whole
+        return end + len(addresses)
 
     def _read_pages(self, pid: int, remote: bytes) -> int:
         """Pages, an iovec each, up to the first that cannot be read: process_vm_rw_core() (Linux 6.1)."""
