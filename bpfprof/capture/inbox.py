@@ -77,6 +77,11 @@ class Inbox:
         """Whether a drain should not wait: `take()` takes events only."""
         return max(self._stacks.fullness, self._copies.fullness) > _FILLING
 
+    @property
+    def has_many(self) -> bool:
+        """Whether events fill so much of their buffer that `take()` should not wait."""
+        return self._events.fullness > _FILLING
+
     def drain(self) -> Batch:
         """All that came since the last call."""
         self.take()

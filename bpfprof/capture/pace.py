@@ -11,7 +11,8 @@ _SLOWER = 1.5
 # Of how long the youngest program runs: of one that ends before it is looked at again so much is not seen.
 _OF_AGE = 0.1
 # Of a part, where they are looked at while it goes on; the longest one, and that if nothing was born or mapped.
-_PART_TICKS, _PART_TICK_S, _CALM_PART_TICK_S = 3, 1.0, 5.0
+_PART_TICKS, _PART_TICK_S, _CALM_PART_TICK_S = 2, 1.0, 7.5
+_NEWS_EVERY_S = 1.0  # the kernel side tells of births and mappings at once, but may have lost some
 _WAKE_S = 1.0  # between two looks at how full they are, where nobody looks at a part before it has ended
 # Times what a drain took, of targets and of all: programs that begin make it cost 20% of a CPU at most, or 5%.
 _DRAIN_REST, _DRAIN_REST_OF_ALL = 5, 20
@@ -37,11 +38,17 @@ class Pace:
         self._is_urgent = True  # the next drain should be soon
         self._cost_s = self._next_totals_s = self._next_looks_s = 0.0
         self._has_news = True
+        self._next_news_s = 0.0
         self._tick_s = _TICK_S
 
     def wake(self, is_news: bool) -> None:
         """The loop has looked; is_news: something was born, or has mapped a file."""
         self._has_news |= is_news
+        self._next_news_s = time.monotonic() + _NEWS_EVERY_S
+
+    def news_due(self) -> bool:
+        """Whether to look for what is born or mapped where nothing says that there is any."""
+        return time.monotonic() >= self._next_news_s
 
     def due_s(self, youngest_s: float | None) -> float:
         """When the next drain is; youngest_s: for how long a program runs that has just begun, None where none has."""
@@ -61,6 +68,7 @@ class Pace:
         """A drain has taken so many out of the buffers."""
         self._tick_s = min(_SLOWER * self._tick_s, _CALM_TICK_S) if event_count < _FEW_EVENTS else _TICK_S
         self.drained_s, self._is_urgent, self._has_news = time.monotonic(), event_count > _MANY_EVENTS, False
+        self._next_news_s = self.drained_s + _NEWS_EVERY_S
 
     def met(self, is_new: bool, is_urgent: bool) -> None:
         """Whether the drain brought code that is new, and so much that more of it must be read while it is there."""

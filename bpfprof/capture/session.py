@@ -154,15 +154,8 @@ class Session:
                 drains = True
                 with self._turns.one():
                     self._drain()
-            else:
-                begin_s = time.monotonic()
-                with self._turns.one():
-                    is_theirs = self._inbox.take()
-                self.pace.wake(is_theirs)
-                if is_theirs:
-                    self._async.hurry()
-                else:
-                    self._watch.targets.rest(time.monotonic() - begin_s)
+            elif self._watch.targets.woken_by or self._inbox.has_many or self.pace.news_due():
+                self._take_news()
             if drains or time.monotonic() >= ticked_s + self.pace.wake_s:
                 on_tick(self.progress)
                 ticked_s = time.monotonic()
@@ -252,6 +245,16 @@ class Session:
 
     def _limit_drains(self, limit: Limit) -> None:
         self._limit = self._stacks.is_late = limit
+
+    def _take_news(self) -> None:
+        begin_s = time.monotonic()
+        with self._turns.one():
+            is_theirs = self._inbox.take()
+        self.pace.wake(is_theirs)
+        if is_theirs:
+            self._async.hurry()
+        else:
+            self._watch.targets.rest(time.monotonic() - begin_s)
 
     def _must_drain(self) -> bool:
         """Whether something was born whose code must be read while it is there; of a whole machine that is too much."""

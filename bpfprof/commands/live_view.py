@@ -33,9 +33,9 @@ if TYPE_CHECKING:
 
 EVERY_S, BATCH_EVERY_S = 1.0, 2.0
 # A view is made so often that it takes this part of a CPU, but each 5 seconds; where bpfprof would take more than the
-# second part in all, so seldom that it does not, but each 12.
+# second part in all, so seldom that it does not, but each 15.
 _VIEW_PART, _OWN_PART = 0.012, 0.025
-_MOST_S, _RARE_S = 5.0, 12.0
+_MOST_S, _RARE_S = 5.0, 15.0
 _NOTE_S = 5
 _AFTER_S = 0.01  # a second has begun the clock shows it
 

@@ -26,10 +26,10 @@ def drained(made: Pace, event_count: int = 10) -> Pace:
     ("made", "after_s"),
     [
         (Pace(of_all=False), 0.375),
-        (Pace(of_all=False, part_s=60.0), 5.0),
-        (Pace(of_all=False, part_s=2.4), 0.8),
-        (Pace(of_all=True, part_s=60.0, is_quiet=True), 5.0),
-        (Pace(of_all=True, part_s=3.0, is_quiet=True), 1.0),
+        (Pace(of_all=False, part_s=60.0), 7.5),
+        (Pace(of_all=False, part_s=2.4), 1.2),
+        (Pace(of_all=True, part_s=60.0, is_quiet=True), 7.5),
+        (Pace(of_all=True, part_s=3.0, is_quiet=True), 1.5),
     ],
 )
 def test_a_drain_is_due_after(made: Pace, after_s: float) -> None:
@@ -44,19 +44,31 @@ def test_a_part_ends_in_time(now_s: list[float]) -> None:
         drained(made)
         due.append(round(made.due_s(None) - 1000.0, 2))
         now_s[0] = made.due_s(None) + 0.1  # a little late
-    assert due == [3.33, 6.77, 10.0, 13.43, 16.87]
+    assert due == [5.0, 10.0, 15.1, 20.2, 25.3]
 
 
 def test_what_is_new_is_drained_sooner() -> None:
     made = drained(Pace(of_all=True, part_s=60.0, is_quiet=True))
     made.wake(is_news=False)
-    assert made.due_s(None) == 1005.0
+    assert made.due_s(None) == 1007.5
     made.wake(is_news=True)
     assert made.due_s(None) == 1001.0  # something was born
-    assert drained(made).due_s(None) == 1005.0  # it was looked at
+    assert drained(made).due_s(None) == 1007.5  # it was looked at
     made.met(is_new=True, is_urgent=True)
     assert made.due_s(None) == 1000.05
     assert made.due_s(0.0) == 1000.02
+
+
+def test_what_nothing_tells_of_is_looked_for_each_second(now_s: list[float]) -> None:
+    made = Pace(of_all=False, part_s=10.0)
+    assert made.news_due()
+    for look in (lambda: made.wake(is_news=False), lambda: drained(made)):
+        look()
+        assert not made.news_due()
+        now_s[0] += 0.9
+        assert not made.news_due()
+        now_s[0] += 0.1
+        assert made.news_due()
 
 
 @pytest.mark.parametrize(("youngest_s", "after_s"), [(0.0, 0.02), (0.2, 0.02), (1.0, 0.1), (2.5, 0.25), (4.9, 0.25)])

@@ -90,7 +90,7 @@ def test_a_view_that_costs_much_comes_less_often_unless_it_was_asked_for(
     assert session.pace.part_s == part_s
 
 
-@pytest.mark.parametrize(("rest_s", "part_s"), [(0.1, 5.0), (0.16, 0.07 / 0.009), (0.24, 12.0), (0.4, 12.0)])
+@pytest.mark.parametrize(("rest_s", "part_s"), [(0.1, 5.0), (0.16, 0.07 / 0.009), (0.24, 15.0), (0.4, 15.0)])
 def test_beside_what_bpfprof_takes_else_a_view_comes_so_seldom_that_it_is_not_too_much(
     rest_s: float, part_s: float
 ) -> None:
