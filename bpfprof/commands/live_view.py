@@ -37,7 +37,7 @@ EVERY_S, BATCH_EVERY_S = 1.0, 2.0
 _VIEW_PART, _OWN_PART = 0.012, 0.025
 _MOST_S, _RARE_S = 5.0, 15.0
 _NOTE_S = 5
-_AFTER_S = 0.01  # a second has begun the clock shows it
+_AFTER_S = 0.01  # a second has begun, the clock shows it
 
 
 @dataclass(frozen=True)
