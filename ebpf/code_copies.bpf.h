@@ -89,7 +89,7 @@ static __always_inline void send_copy(struct bp_walk *walk, struct bp_copied_cod
         return;
     bytes += sizeof(walk->copy) - BP_COPIED_TABLE_BYTES;
     if (!has_room(MAP(copies), &process->in_copies, bytes) ||
-        bpf_ringbuf_output(MAP(copies), &walk->copy, bytes, BPF_RB_NO_WAKEUP)) {
+        bpf_ringbuf_output(MAP(copies), &walk->copy, bytes, wakes(MAP(copies)))) {
         count(BP_CODE_NOT_COPIED);
         return;
     }

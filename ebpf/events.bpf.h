@@ -52,7 +52,19 @@ static __always_inline bool has_room(void *ring, struct bp_ring_part *part, __u6
     return true;
 }
 
-/* User space looks at the buffers some times a second; `wakeup` BPF_RB_FORCE_WAKEUP asks it to look now. */
+#define BP_WAKING_BYTES 65536 /* more than any record has */
+
+/*
+ * What a record that is sent does to the reader, who sleeps while little comes: nothing, but those that fill the first
+ * quarter of a ring wake it.
+ */
+static __always_inline __u64 wakes(void *ring)
+{
+    __u64 over = bpf_ringbuf_query(ring, BPF_RB_AVAIL_DATA) - bpf_ringbuf_query(ring, BPF_RB_RING_SIZE) / 4;
+    return over < BP_WAKING_BYTES ? BPF_RB_FORCE_WAKEUP : BPF_RB_NO_WAKEUP;
+}
+
+/* `wakeup` BPF_RB_FORCE_WAKEUP asks user space to look at the buffers now. */
 static __always_inline void send_event_and(struct bp_event *event, __u64 wakeup)
 {
     if (bpf_ringbuf_output(MAP(events), event, sizeof(*event), wakeup))
@@ -61,5 +73,5 @@ static __always_inline void send_event_and(struct bp_event *event, __u64 wakeup)
 
 static __always_inline void send_event(struct bp_event *event)
 {
-    send_event_and(event, BPF_RB_NO_WAKEUP);
+    send_event_and(event, wakes(MAP(events)));
 }

@@ -369,7 +369,7 @@ FUNCTION(send_stack)
     __u64 bytes = sizeof(walk->header) + words * sizeof(walk->words[0]);
     struct bp_process *process = process_of(walk);
     bool has_part = !process || has_room(MAP(stacks), &process->in_stacks, bytes);
-    if (!has_part || bpf_ringbuf_output(MAP(stacks), &walk->header, bytes, BPF_RB_NO_WAKEUP)) {
+    if (!has_part || bpf_ringbuf_output(MAP(stacks), &walk->header, bytes, wakes(MAP(stacks)))) {
         count(BP_LOST_STACK_RING_FULL);
         return 0;
     }

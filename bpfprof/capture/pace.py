@@ -12,8 +12,8 @@ _SLOWER = 1.5
 _OF_AGE = 0.1
 # Of a part, where they are looked at while it goes on; the longest one, and that if nothing was born or mapped.
 _PART_TICKS, _PART_TICK_S, _CALM_PART_TICK_S = 2, 1.0, 7.5
-_NEWS_EVERY_S = 1.0  # the kernel side tells of births and mappings at once, but may have lost some
-_WAKE_S = 1.0  # between two looks at how full they are, where nobody looks at a part before it has ended
+_NEWS_EVERY_S = 5.0  # the kernel side tells of births and mappings at once, but may have lost some
+_WAKE_S = 5.0  # between two turns where nothing is due; the kernel side wakes who sleeps before the buffers are full
 # Times what a drain took, of targets and of all: programs that begin make it cost 20% of a CPU at most, or 5%.
 _DRAIN_REST, _DRAIN_REST_OF_ALL = 5, 20
 _FEW_EVENTS, _MANY_EVENTS = 5_000, 20_000  # of a drain
@@ -31,15 +31,21 @@ class Pace:
 
     def __init__(self, of_all: bool, part_s: float = 0.0, is_quiet: bool = False) -> None:
         self.part_s = part_s
-        self.wake_s = _WAKE_S if is_quiet else _TICK_S
+        self._is_quiet = is_quiet
         self.seldom = _SELDOM if is_quiet else 1  # how many times as seldom all is looked at that is not new
         self.drained_s = 0.0
         self._rest = _DRAIN_REST_OF_ALL if of_all else _DRAIN_REST
         self._is_urgent = True  # the next drain should be soon
-        self._cost_s = self._next_totals_s = self._next_looks_s = 0.0
+        self._cost_s = self._totals_s = self._next_totals_s = self._next_looks_s = 0.0
         self._has_news = True
         self._next_news_s = 0.0
         self._tick_s = _TICK_S
+
+    @property
+    def wake_s(self) -> float:
+        """Until the next turn, at most: a part that has just ended is looked at soon."""
+        has_part = self.part_s > 0 and not self._is_quiet and time.monotonic() < self._totals_s + _TICK_S
+        return _TICK_S if has_part else _WAKE_S
 
     def wake(self, is_news: bool) -> None:
         """The loop has looked; is_news: something was born, or has mapped a file."""
@@ -89,7 +95,8 @@ class Pace:
         return time.monotonic() >= self._next_totals_s
 
     def totals_read(self) -> None:
-        self._next_totals_s = time.monotonic() + (self.part_s or _TOTALS_EVERY_S)
+        self._totals_s = time.monotonic()
+        self._next_totals_s = self._totals_s + (self.part_s or _TOTALS_EVERY_S)
 
     def no_more_totals(self) -> None:
         """The last ones follow, of the last moment."""

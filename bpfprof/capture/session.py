@@ -91,7 +91,8 @@ class Session:
         self._async = AsyncTasks(watch.options.async_rate_hz, watch.start_ns, self._stacks)
         self._marks = Marks(self._processes.threads.index_of)
         self._rows = RowWriter(self._processes, self._stacks, self._sleeps, sink, 1000 * watch.options.min_block_us)
-        watch.targets.wake_on(self._tables.fds["events"])
+        for name in ("events", "stacks", "copies"):
+            watch.targets.wake_on(self._tables.fds[name])
         for fd in watch.mapping_events.fds if watch.mapping_events else ():
             watch.targets.wake_on_any(fd)
         self._threads = ThreadTable(self._tables)
@@ -108,6 +109,7 @@ class Session:
 
         On a host that has far too much to do, not all of them are looked at before the duration is over.
         """
+        self._watch.targets.wake_while(stop.fd)
         self._limit_drains(after_asked(lambda: self._is_over(stop), _UNDER_WAY_S))
         self._write_start()
         self._drain()
@@ -136,14 +138,15 @@ class Session:
     def run(self, on_tick: Callable[[Progress], None], stop: StopRequest) -> None:
         """Drains until the duration is over, the targets have ended, or a stop is requested.
 
-        on_tick: called after each drain, and where those are rare as often as the pace says: keys wait for it.
+        on_tick: called after each drain, after tick_now(), and where those are rare as often as the pace says.
 
         A launched command has ended with the last process that is followed: as a daemon it goes on in another.
         """
         ended, ticked_s = False, 0.0
         while not ended and not self._is_over(stop):
             next_s = min(self.pace.due_s(self._processes.youngest_s), self._deadline_s)
-            wake_s = min(next_s, self._async.due_s, time.monotonic() + self.pace.wake_s)
+            every_s = self.pace.wake_s
+            wake_s = min(next_s, self._async.due_s, time.monotonic() + every_s)
             ended = self._watch.targets.all_ended(max(0.0, wake_s - time.monotonic()))
             if not ended:
                 self._turns.rest(wake_s)
@@ -156,7 +159,7 @@ class Session:
                     self._drain()
             elif self._watch.targets.woken_by or self._inbox.has_many or self.pace.news_due():
                 self._take_news()
-            if drains or time.monotonic() >= ticked_s + self.pace.wake_s:
+            if drains or self._watch.targets.is_told or time.monotonic() >= ticked_s + every_s:
                 on_tick(self.progress)
                 ticked_s = time.monotonic()
             self._watch.probe_libraries()
@@ -164,6 +167,10 @@ class Session:
             if not ended and time.monotonic() >= self._async.due_s:
                 with self._limit.look():
                     self._async.look(list(self._processes.by_pid.values()), self._limit)
+
+    def tick_now(self) -> None:
+        """From another thread, which has something for on_tick."""
+        self._watch.targets.wake()
 
     def finish(self, stop: StopRequest) -> None:
         """Takes the kernel side down and writes the end of the recording.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import os
 import signal
 import threading
 from collections.abc import Callable
@@ -10,6 +12,7 @@ from typing import Any
 
 from bpfprof.proc.own_process import STOP_SIGNALS, ignored_signals
 
+_SFD_CLOEXEC, _SIGSET_BYTES = os.O_CLOEXEC, 128  # signalfd(2); sigset_t of glibc and musl
 _SI_KERNEL = 0x80  # include/uapi/asm-generic/siginfo.h: sent by the terminal, to all that is in its foreground
 
 
@@ -32,17 +35,22 @@ class StopRequest:
         self._leaves_ctrl_c = self._has_left_one = False
         self._previous: dict[signal.Signals, Any] = {}
         self._previous_mask: set[int] | None = None
+        self.fd = -1  # readable while a signal waits to be taken, within the block
 
     def __enter__(self) -> StopRequest:
         for number in self._signals:  # a shell has SIGINT ignored in the background: nothing would be queued
             self._previous[number] = signal.signal(number, self._came)
         self._previous_mask = set(signal.pthread_sigmask(signal.SIG_BLOCK, self._signals))
+        self.fd = _signal_fd(self._signals)
         return self
 
     def __exit__(self, *_: object) -> None:
         self.end()
         for number, handler in self._previous.items():
             signal.signal(number, handler)
+        if self.fd >= 0:
+            os.close(self.fd)
+            self.fd = -1
 
     def end(self) -> None:
         """From here on signals end bpfprof, in good order: what is left to do may be given up."""
@@ -123,6 +131,13 @@ class StopRequest:
         if self._may_cut:
             self._may_cut = False  # once
             raise _CutError
+
+
+def _signal_fd(signals: set[signal.Signals]) -> int:
+    """A descriptor that is readable while one of these, which are blocked, is pending; -1 where there is none."""
+    mask = (ctypes.c_ulong * (_SIGSET_BYTES // ctypes.sizeof(ctypes.c_ulong)))()
+    mask[0] = sum(1 << (number - 1) for number in signals)
+    return int(ctypes.CDLL(None).signalfd(-1, mask, _SFD_CLOEXEC))
 
 
 def _give_up(number: int, _frame: FrameType | None) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import time
@@ -16,6 +17,7 @@ from bpfprof.proc import tasks
 from bpfprof.proc.privilege import OTHER_USERS, how_to_get, missing
 
 _TOGETHER_S = 0.0003  # births and mappings come in groups: they are looked at together
+_CGROUPS_S = 1.0  # nothing tells that one was removed
 _REST, _REST_LIMIT_S = (
     50,
     0.02,
@@ -29,14 +31,18 @@ class Targets:
     pids: tuple[Pid, ...]
     members: Members = field(default_factory=lambda: Members([], []))  # of the cgroups that were named
     woken_by: set[int] = field(default_factory=set)  # descriptors that cut the last wait short
+    is_told: bool = False  # wake() did
     _pidfds: dict[int, Pid] = field(default_factory=dict)
     _epoll: select.epoll = field(default_factory=select.epoll)
     _of_any: select.epoll = field(default_factory=select.epoll)  # what other programs make readable, too
     _rest_until_s: float = 0.0
     _ending_fd: int = -1
+    _bell: tuple[int, int] = (-1, -1)
 
     def __post_init__(self) -> None:
         self._epoll.register(self._of_any.fileno(), select.EPOLLIN)
+        self._bell = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        self._epoll.register(self._bell[0], select.EPOLLIN)
 
     @classmethod
     def open(cls, pids: tuple[Pid, ...], cgroups: tuple[str, ...] = (), containers: tuple[str, ...] = ()) -> Targets:
@@ -86,6 +92,16 @@ class Targets:
         """The same of a descriptor that programs which are no targets make readable, too: see rest()."""
         self._of_any.register(fd, select.EPOLLIN | select.EPOLLET)
 
+    def wake_while(self, fd: int) -> None:
+        """Lets a descriptor cut waits short while it is readable."""
+        if fd >= 0:
+            self._epoll.register(fd, select.EPOLLIN)
+
+    def wake(self) -> None:
+        """Cuts the wait that is under way short, or the next one; from any thread."""
+        with contextlib.suppress(BlockingIOError):  # it has been told often
+            os.write(self._bell[1], b"x")
+
     def rest(self, look_s: float) -> None:
         """A look that took so long found nothing of the targets: the next that others ask for can wait a little."""
         self._rest_until_s = time.monotonic() + min(_REST * look_s, _REST_LIMIT_S)
@@ -95,8 +111,12 @@ class Targets:
 
         Cgroups have ended when they were removed; the whole machine never does.
         """
-        woken = self._poll(timeout_s)
+        woken = self._poll(min(timeout_s, _CGROUPS_S) if self.members.cgroups else timeout_s)
         self.woken_by = {fd for fd, _ in woken}
+        self.is_told = self._bell[0] in self.woken_by
+        if self.is_told:
+            os.read(self._bell[0], 4096)
+            self.woken_by.remove(self._bell[0])
         if self.woken_by - self._pidfds.keys():
             time.sleep(_TOGETHER_S)
             self._of_any.poll(0)  # once told they are silent
@@ -120,8 +140,10 @@ class Targets:
         return self._epoll.poll(timeout_s - max(0.0, rest_s))
 
     def close(self) -> None:
-        """Lets go of the pidfds."""
+        """Lets go of all descriptors."""
         self._epoll.close()
         self._of_any.close()
-        while self._pidfds:
-            os.close(self._pidfds.popitem()[0])
+        bell, self._bell = self._bell, (-1, -1)
+        for fd in (*self._pidfds, *(fd for fd in bell if fd >= 0)):
+            os.close(fd)
+        self._pidfds.clear()

@@ -62,6 +62,11 @@ class LiveData:
         """Since the start or the last reset."""
         return time.monotonic() - self._start_s
 
+    @property
+    def has_more(self) -> bool:
+        """Whether take() would have something to do."""
+        return bool(self._parts or self._growing.has_parts or (self._wants_all and self._lacks_some))
+
     def take(self) -> bool:
         """Takes parts that have ended before the last one, whose names are here now; whether there is more to show."""
         parts, self._parts = self._parts, self._growing.take_parts()

@@ -67,7 +67,9 @@ class LiveView:
         self._paused: dict[bool, Shown | None] = {}  # since the start or not -> what was shown when it was paused
         # The lines that were shown last, without the clock.
         self._made: tuple[Moment, TopState, TopLook, list[str]] | None = None
-        self._size = os.terminal_size((0, 0))
+        self._size, self._cpu_count = os.terminal_size((0, 0)), os.cpu_count() or 1
+        self._fits = RenderOptions()  # of a screen, as its size is
+        self._drawn: Moment | None = None
         self._has_new = False
         self._screen: Screen | None = None
         self._next_s = 0.0  # when there will be more to show
@@ -78,6 +80,7 @@ class LiveView:
     def begin(self, screen: Screen | None, session: Session, growing: GrowingRecording) -> None:
         """Before anything was recorded."""
         self._screen, self._session = screen, session
+        self._fits = for_terminal(RenderOptions(), sys.stdout)
         self._data = LiveData(growing, self.options.every_s)
 
     # --- in the thread that records
@@ -87,7 +90,9 @@ class LiveView:
         if self._wanted:
             self._act()
         begin_s, end_ns = time.thread_time(), self._data.end_ns
-        self._stop.cuts(self._take)
+        self._has_new = False
+        if self._data.has_more:
+            self._stop.cuts(self._take)
         if self._stop.requested:
             return  # there may be half a table
         has_new = self._has_new
@@ -138,10 +143,14 @@ class LiveView:
         with self._lock:
             if self._screen is None:
                 return
-            self._size = terminal_size(sys.stdout)
+            before, self._size = self._size, terminal_size(sys.stdout)
+            if self._size != before:
+                self._fits = for_terminal(RenderOptions(), sys.stdout)
             if self._is_note_over():
                 self._note = ""
-            self._screen.draw(self._lines())
+            moment, lines = self._drawn, self._lines()
+            self._drawn = self._made[0] if self._made else None
+            self._screen.draw(lines, only_changed=self._size == before and moment is self._drawn)
 
     def tick_s(self) -> float:
         """Until the clock shows another second."""
@@ -186,7 +195,7 @@ class LiveView:
         return with_clock(self._made[3], shown.moment, state, look)
 
     def _sized(self) -> TopLook:
-        fits = for_terminal(RenderOptions(), sys.stdout)
+        fits = self._fits if self._screen else for_terminal(RenderOptions(), sys.stdout)
         rows = fits.rows + 1 if self._screen else fits.rows
         return replace(
             self._look, columns=fits.columns, rows=rows, has_color=fits.has_color, ascii_only=fits.ascii_only
@@ -200,7 +209,7 @@ class LiveView:
             shown.trends,
             elapsed_s,
             self._own_cpu(),
-            os.cpu_count() or 1,
+            self._cpu_count,
             self._session.progress.lost_count,
             self._note if time.monotonic() < self._note_until_s or self._is_typing else "",
             # Another one when the clock is: lines are made once a second.
@@ -220,6 +229,7 @@ class LiveView:
             else:
                 self._press(key)
             self.draw()
+        self._session.tick_now()
 
     def _type(self, key: str) -> None:
         self._look = typed(self._look, key)

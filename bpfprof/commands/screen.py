@@ -59,6 +59,7 @@ class Screen:
         self._before: list[Any] = []
         self._lock = threading.Lock()  # of what is written
         self._is_shown = False
+        self._lines: list[str] = []  # that were drawn last
         self._thread = threading.Thread(target=self._read, name="keys", daemon=True)
 
     def __enter__(self) -> Screen:
@@ -74,10 +75,19 @@ class Screen:
         os.close(self._ended_in)
         self._leave()
 
-    def draw(self, lines: list[str]) -> None:
-        """Shows these lines from the top, and nothing else."""
+    def draw(self, lines: list[str], only_changed: bool = False) -> None:
+        """Shows these lines from the top, and nothing else.
+
+        only_changed: as many were shown before; those that are the same stay, if nobody else wrote there.
+        """
         with self._lock:
-            if self._is_shown:
+            before, self._lines = self._lines, lines
+            if not self._is_shown:
+                return
+            if only_changed and len(before) == len(lines):
+                changed = (place for place, line in enumerate(lines) if line != before[place])
+                self._write("".join(f"\x1b[{place + 1}H{lines[place]}{_END_OF_LINE}" for place in changed))
+            else:
                 self._write(_HOME + f"{_END_OF_LINE}\r\n".join(lines) + _END_OF_LINE + _END_OF_SCREEN)
 
     def _show(self) -> None:
@@ -91,7 +101,7 @@ class Screen:
 
     def _leave(self) -> None:
         with self._lock:
-            self._is_shown = False
+            self._is_shown, self._lines = False, []
             self._write(_NORMAL)
         with contextlib.suppress(termios.error):  # the terminal is gone
             termios.tcsetattr(self._in, termios.TCSADRAIN, self._before)

@@ -144,6 +144,11 @@ class GrowingRecording:
         come any more: no part that is kept has them."""
         self._forgetting.forget(before_ns, lambda: _stacks_of({name: getattr(self.tables, name) for name in _KEPT}))
 
+    @property
+    def has_parts(self) -> bool:
+        """Whether take_parts() has some."""
+        return bool(self._parts)
+
     def take_parts(self) -> list[Part]:
         """Those that have ended since the last time."""
         parts, self._parts = self._parts, []

@@ -23,7 +23,7 @@ __u64 bpf_ringbuf_query(void *map, __u64 flags)
 long bpf_ringbuf_output(void *map, void *record, __u64 size, __u64 flags)
 {
     struct host_ring *ring = ring_of(map);
-    (void)flags;
+    ring->wakeup = flags;
     if (ring->is_full || size + sizeof(size) > HOST_RING_BYTES - ring->used)
         return HOST_ERROR;
     memcpy(ring->bytes + ring->used, &size, sizeof(size));

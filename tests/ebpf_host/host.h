@@ -49,6 +49,7 @@ struct host_ring {
     __u64 is_full;
     __u64 waiting; /* bytes that its reader has not taken, and where it is */
     __u64 since;
+    __u64 wakeup; /* flags of the last record */
     __u8 bytes[HOST_RING_BYTES];
 };
 

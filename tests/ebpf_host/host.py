@@ -72,7 +72,7 @@ class _Memory(ctypes.Structure):
 
 class _Ring(ctypes.Structure):
     _fields_ = [
-        *((name, ctypes.c_uint64) for name in ("used", "is_full", "waiting", "since")),
+        *((name, ctypes.c_uint64) for name in ("used", "is_full", "waiting", "since", "wakeup")),
         ("bytes", ctypes.c_ubyte * (1 << 20)),
     ]
 

@@ -32,6 +32,7 @@ MAX_KERNEL, MAX_NATIVE = CONSTANTS["BP_MAX_KERNEL_FRAMES"], CONSTANTS["BP_MAX_NA
 CODE_ADDRESS = np.uint64((1 << 56) - 1)  # struct bp_python_frame
 MAX_PYTHON = CONSTANTS["BP_MAX_PYTHON_FRAMES"]
 EVENT_ASK = 6
+NO_WAKEUP, FORCE_WAKEUP = 1, 2  # include/uapi/linux/bpf.h
 
 
 @dataclass
@@ -223,6 +224,20 @@ def test_a_process_leaves_room_for_others(host: Host, scene: Scene) -> None:
     ring.since += bytes_each  # the reader was there
     assert sent()
     ring.waiting = ring.since = 0
+
+
+@pytest.mark.parametrize("name", ["events", "stacks"])
+def test_a_ring_that_fills_wakes_its_reader(host: Host, scene: Scene, name: str) -> None:
+    """Not before, and not by each record after that: where the reader comes late it would be woken for nothing."""
+    scene.play()
+    quarter = CONSTANTS["BP_STACK_RING_BYTES"] // 4  # which the host says of all
+    ring = getattr(host.state, name)
+    told = []
+    for ring.waiting in (0, quarter - 1, quarter, quarter + (1 << 16) - 1, quarter + (1 << 16), 3 * quarter):
+        host.sample()
+        told.append(ring.wakeup)
+    ring.waiting = 0
+    assert told == [NO_WAKEUP, NO_WAKEUP, FORCE_WAKEUP, FORCE_WAKEUP, NO_WAKEUP, NO_WAKEUP]
 
 
 def test_an_unknown_mapping_is_asked_for_once(host: Host, scene: Scene) -> None:

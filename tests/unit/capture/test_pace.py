@@ -59,13 +59,13 @@ def test_what_is_new_is_drained_sooner() -> None:
     assert made.due_s(0.0) == 1000.02
 
 
-def test_what_nothing_tells_of_is_looked_for_each_second(now_s: list[float]) -> None:
+def test_what_nothing_tells_of_is_looked_for_now_and_then(now_s: list[float]) -> None:
     made = Pace(of_all=False, part_s=10.0)
     assert made.news_due()
     for look in (lambda: made.wake(is_news=False), lambda: drained(made)):
         look()
         assert not made.news_due()
-        now_s[0] += 0.9
+        now_s[0] += 4.9
         assert not made.news_due()
         now_s[0] += 0.1
         assert made.news_due()

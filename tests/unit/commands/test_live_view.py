@@ -35,7 +35,7 @@ class Drawn:
     def __init__(self) -> None:
         self.lines: list[str] = []
 
-    def draw(self, lines: list[str]) -> None:
+    def draw(self, lines: list[str], only_changed: bool = False) -> None:
         self.lines = lines
 
 
@@ -70,6 +70,37 @@ def test_the_clock_goes_on_while_a_view_stands(monkeypatch: pytest.MonkeyPatch) 
                 clocks = dict.fromkeys(re.findall(r" (\d\d:\d\d) ", said.decode(errors="replace")))
     os.close(ours)
     assert len(clocks) == 3 and sorted(clocks) == [*clocks]
+
+
+def read(terminal: int) -> str:
+    """What was written there."""
+    said = b""
+    while select.select([terminal], [], [], 0.1)[0]:
+        said += os.read(terminal, 1 << 16)
+    return said.decode()
+
+
+def test_of_a_screen_that_stands_only_the_clock_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    ours, theirs = pty.openpty()
+    termios.tcsetwinsize(theirs, (24, 100))
+    monkeypatch.setenv("TERM", "xterm")
+    with os.fdopen(theirs, "w") as out, os.fdopen(os.dup(theirs)) as keys:
+        monkeypatch.setattr(sys, "stdout", out)
+        monkeypatch.setattr(sys, "stdin", keys)
+        with Screen(lambda _: None, lambda: None, lambda: 60.0) as screen:
+            view, said = shown(screen, session_of()), []
+            for columns in (100, 100, 90):
+                termios.tcsetwinsize(theirs, (24, columns))
+                read(ours)
+                view._data._start_s -= 3
+                view.draw()
+                said.append(read(ours))
+            first, second, whole = said
+            assert first.count("\x1b[K") == second.count("\x1b[K") == 1
+            assert "bpfprof top" in second and len(first) < 200
+            assert whole.count("\x1b[K") == 24
+            os.write(ours, b"q")
+    os.close(ours)
 
 
 @pytest.mark.parametrize(("part_s", "said"), [(80.0, r"next in (?:[567]\d|80) s"), (1.0, "")])
