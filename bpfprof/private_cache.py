@@ -7,6 +7,7 @@ all, and is checked against its own checksum when it is read. A cache never fail
 from __future__ import annotations
 
 import contextlib
+import mmap
 import os
 import stat
 import zlib
@@ -15,6 +16,7 @@ from pathlib import Path
 
 from bpfprof.dataclass import dataclass
 
+_MAPPED_BYTES = 1 << 20
 _CHECKSUM_BYTES = 25  # CRC-32 and size in hex: against damage, for nobody else can write here
 
 
@@ -47,7 +49,10 @@ class PrivateCache:
                     limit = self.file_limit_bytes + _CHECKSUM_BYTES
                     if not stat.S_ISREG(status.st_mode) or not _is_ours(status) or status.st_size > limit:
                         return None
-                    data = memoryview(file.read(status.st_size))
+                    if status.st_size >= _MAPPED_BYTES:  # it is replaced as a whole, never cut
+                        data = memoryview(mmap.mmap(fd, status.st_size, access=mmap.ACCESS_READ))
+                    else:
+                        data = memoryview(file.read(status.st_size))
         except (OSError, ValueError):
             return None
         content = data[_CHECKSUM_BYTES:]

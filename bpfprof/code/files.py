@@ -32,6 +32,7 @@ from bpfprof.kernel.unwind_memory import UnwindMemory, UnwindMemoryFull
 from bpfprof.model.ids import Pid
 from bpfprof.model.samples import MEMORY
 from bpfprof.names.jitdump import IS_JITDUMP, JitDumps
+from bpfprof.names.symbols import demangled
 from bpfprof.proc.living import living
 from bpfprof.proc.maps import Mapping, open_mapped_file, read_maps
 from bpfprof.proc.reader import reader
@@ -245,6 +246,7 @@ class CodeFiles:
     def close(self) -> None:
         """Ends the threads and closes the files."""
         if all([thread.close() for thread in self.threads]):  # else one is slow: daemons
+            demangled.keep()
             for file in self.files:
                 if file.on_demand is not None and file.image is not None and file._status is not None:
                     if file.on_demand.new_count > _FEW_NEW:

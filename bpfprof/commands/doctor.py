@@ -17,7 +17,7 @@ from bpfprof.kernel import checks
 from bpfprof.kernel.checks import Finding
 from bpfprof.kernel.compiler import Compilation
 from bpfprof.kernel.kernel_side import KernelSide
-from bpfprof.names.symbols import can_demangle
+from bpfprof.names.demangled import can_demangle
 from bpfprof.private_cache import PrivateCache, cache_directory
 
 _Check = Callable[[], Finding]

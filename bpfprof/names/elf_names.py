@@ -18,7 +18,7 @@ from bpfprof.elf.image import ElfImage
 from bpfprof.elf.lines import LineReader
 from bpfprof.elf.parts import DIGEST_BYTES, Parts, WatchedImage, cache_name, digest_for, has_digest
 from bpfprof.elf.symbols.kept import kept_symbols
-from bpfprof.elf.symbols.plt import read_plt
+from bpfprof.elf.symbols.plt import are_in_plt, read_plt
 from bpfprof.elf.symbols.reader import read_symbols
 from bpfprof.elf.symbols.table import SymbolTable
 from bpfprof.model.frames import COLLECTION
@@ -28,6 +28,7 @@ from bpfprof.private_cache import PrivateCache
 from bpfprof.unwind.cache import VERSION
 
 _EVAL_CACHE = PrivateCache("eval", file_limit_bytes=1 << 19, total_limit_bytes=1 << 22)
+_LARGE_BYTES = 16 << 20
 _PART_COUNT = struct.Struct("<Q")
 
 Name = tuple[str, str, int, int]  # function, file, line, flags of NAME_DTYPE
@@ -72,10 +73,13 @@ class ElfNames:
     def functions(self, addresses: npt.NDArray[np.uint64]) -> list[str]:
         """The symbol of each address, "" for none. A stub of the procedure linkage table is `function@plt`."""
         names = self._symbols.resolve(addresses)
-        missed = [position for position, name in enumerate(names) if not name]
-        if missed:
-            for position, name in zip(missed, self._stubs.resolve(addresses[missed])):
-                names[position] = name or COLLECTION * (int(addresses[position]) in self._collector)
+        missed = np.array([position for position, name in enumerate(names) if not name], np.int64)
+        stubs = missed[are_in_plt(self._image, addresses[missed])]
+        if len(stubs):
+            for position, name in zip(stubs.tolist(), self._stubs.resolve(addresses[stubs])):
+                names[position] = name
+        for position in missed.tolist():
+            names[position] = names[position] or COLLECTION * (int(addresses[position]) in self._collector)
         return names
 
     def resolve(self, addresses: Sequence[int]) -> list[tuple[Name, ...]]:
@@ -103,10 +107,14 @@ class ElfNames:
 
 
 def kept_eval_ranges(image: ElfImage) -> EvalRanges:
-    """What `eval_ranges` finds, kept between runs: of a stripped interpreter it takes the rules of the whole file."""
-    if image.find_symbol(EVAL_FUNCTION) is None:  # of nearly every file
+    """What `eval_ranges` finds, kept between runs: of a stripped interpreter it takes the rules of the whole file.
+
+    Of nearly every file that is nothing, which takes as long to find as its names are long.
+    """
+    status = image.status()
+    if status.st_size < _LARGE_BYTES and image.find_symbol(EVAL_FUNCTION) is None:
         return NO_RANGES
-    name = cache_name(image, image.status(), VERSION)
+    name = cache_name(image, status, VERSION)
     content = _EVAL_CACHE.load(name) or b""
     found = _unpacked(content[DIGEST_BYTES:])
     if found is not None and has_digest(image, found[1], content[:DIGEST_BYTES], f"{name} eval"):

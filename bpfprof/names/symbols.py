@@ -6,29 +6,23 @@ Symtab.py (3.1.0): `__pyx_pw_3mod_1C_5f` is function f, the 5th, of class C in m
 
 from __future__ import annotations
 
-import importlib.util
 import re
-import sys
-from collections.abc import Callable
 from dataclasses import field
-from functools import cache, partial
 
 import numpy as np
 
 from bpfprof import array_types as npt
 from bpfprof.dataclass import dataclass
 from bpfprof.elf.symbols.table import SymbolTable
+from bpfprof.names.demangled import Demangled
 from bpfprof.proc.text import with_controls_replaced
 
-# Only these schemes are tried, and only on names that look like them: C has names of every other form.
-_LANGUAGES = ("rust", "itanium")
 _MANGLED = re.compile(r"_?_[ZR][A-Z0-9]|_?_Z[a-z_]")
 # pw: what Python calls; pf: what that calls, with the arguments parsed; f: a C function; gb: a generator's body.
 _CYTHON = re.compile(r"(?:__pyx_fuse_[\d_]+)?__pyx_(pw|pf|f|gb)_(\w+)(\.[\w.]+)?\Z")
 _CYTHON_SCOPE = re.compile(r"(\d{1,4})(?=[^\W\d])")
-# The longest name in libtorch_cpu 2.13 has 7 KiB. A short one can stand for terabytes: f(A<S, S>, A<S0, S0>, ...).
-_INPUT_LIMIT = 16 << 10
-_OUTPUT_LIMIT = 16 << 10
+_CYTHON_LIMIT = 16 << 10
+demangled = Demangled()
 
 
 @dataclass
@@ -57,12 +51,12 @@ def demangle(name: str) -> str:
     """
     if name.startswith("__pyx_"):
         return _demangle_cython(name)
-    return _demangler()(name) if _MANGLED.match(name) else name
+    return demangled(name) if _MANGLED.match(name) else name
 
 
 def _demangle_cython(name: str) -> str:
     """`module.Class.function`: the same for what Python calls and what that calls."""
-    found = _CYTHON.match(name) if len(name) <= _INPUT_LIMIT else None
+    found = _CYTHON.match(name) if len(name) <= _CYTHON_LIMIT else None
     if found is None:
         return name
     kind, text, clone = found.groups()
@@ -79,19 +73,3 @@ def _demangle_cython(name: str) -> str:
     if kind == "gb":
         function = f"<generator {text[at : -len(function)]}>"
     return ".".join((*scopes, function)) + (f" [clone {clone}]" if clone else "")
-
-
-def can_demangle() -> bool:
-    """Whether C++ and Rust names become readable: the library for it needs Python 3.11."""
-    return sys.version_info >= (3, 11) and importlib.util.find_spec("demangle") is not None
-
-
-@cache
-def _demangler() -> Callable[[str], str]:
-    """Loaded when first needed: most reports of Python programs show few C++ functions, and some none."""
-    if not can_demangle():
-        return str
-    import demangle as library
-
-    limits = library.Limits(max_input=_INPUT_LIMIT, max_output=_OUTPUT_LIMIT)
-    return partial(library.demangle, language=_LANGUAGES, style="gnu", limits=limits)

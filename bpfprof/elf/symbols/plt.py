@@ -19,8 +19,17 @@ _R_GLOB_DAT, _R_JUMP_SLOT = 6, 7
 _STUB_BYTES = 16
 _JUMP_BYTES = 6
 _PREFIXES = (b"\xf3\x0f\x1e\xfa\xf2", b"\xf3\x0f\x1e\xfa", b"\xf2")  # endbr64 and bnd before the jump
+_SECTIONS = (".plt", ".plt.sec", ".plt.got")
 _SECTION_LIMIT_BYTES = 8 << 20
 _RELOCATIONS_LIMIT_BYTES = 48 << 20
+
+
+def are_in_plt(image: ElfImage, addresses: npt.NDArray[np.uint64]) -> npt.NDArray[np.bool_]:
+    """Whether each address is where stubs are."""
+    found = np.zeros(len(addresses), np.bool_)
+    for section in filter(None, map(image.section, _SECTIONS)):
+        found |= (addresses >= section.address) & (addresses - np.uint64(section.address) < section.size)
+    return found
 
 
 def read_plt(image: ElfImage) -> SymbolTable:
@@ -33,7 +42,7 @@ def read_plt(image: ElfImage) -> SymbolTable:
     if image.machine != EM_X86_64 or strings is None or table is None:
         return SymbolTable(symbols, ())
     slots = _slots(image)
-    found = [_stubs(image, name, slots) for name in (".plt", ".plt.sec", ".plt.got")]
+    found = [_stubs(image, name, slots) for name in _SECTIONS]
     symbols = np.concatenate(found)
     data = image.read_at(table.offset, min(table.size, _RELOCATIONS_LIMIT_BYTES)) or b""
     entries = np.frombuffer(data, ELF_SYMBOL_DTYPE, len(data) // ELF_SYMBOL_DTYPE.itemsize)
@@ -70,7 +79,7 @@ def _stubs(image: ElfImage, name: str, slots: npt.NDArray[np.void]) -> npt.NDArr
     places = np.minimum(np.searchsorted(slots["offset"], targets), len(slots) - 1)
     is_known = slots["offset"][places] == targets
     jumps, places = jumps[is_known], places[is_known]
-    starts = jumps - np.array([_prefix_size(data, jump) for jump in jumps.tolist()], np.int64)
+    starts = jumps - _prefix_sizes(code, jumps)
     ends = np.minimum(starts + _STUB_BYTES, np.append(starts[1:], len(data)))
     symbols = np.zeros(len(starts), SYMBOL_DTYPE)
     symbols["start"] = starts.astype(np.uint64) + address
@@ -79,5 +88,13 @@ def _stubs(image: ElfImage, name: str, slots: npt.NDArray[np.void]) -> npt.NDArr
     return symbols
 
 
-def _prefix_size(data: bytes, jump: int) -> int:
-    return next((len(prefix) for prefix in _PREFIXES if data[max(0, jump - len(prefix)) : jump] == prefix), 0)
+def _prefix_sizes(code: npt.NDArray[np.uint8], jumps: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """Of the longest prefix that stands before each jump."""
+    sizes = np.zeros(len(jumps), np.int64)
+    for prefix in _PREFIXES:
+        begin = jumps - len(prefix)
+        is_there = begin >= 0
+        for place, byte in enumerate(prefix):
+            is_there &= code[np.maximum(begin, 0) + place] == byte
+        sizes[is_there & (sizes == 0)] = len(prefix)
+    return sizes

@@ -9,7 +9,8 @@ import time
 
 import pytest
 
-from bpfprof.names.symbols import can_demangle, demangle
+from bpfprof.names.demangled import can_demangle
+from bpfprof.names.symbols import demangle
 
 pytestmark = pytest.mark.skipif(not can_demangle(), reason="no demangler for this Python")
 

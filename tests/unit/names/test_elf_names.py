@@ -10,8 +10,8 @@ import pytest
 
 from bpfprof.elf.image import ElfImage
 from bpfprof.elf.symbols.debug_files import find_debug_file
+from bpfprof.names.demangled import can_demangle
 from bpfprof.names.elf_names import ElfNames
-from bpfprof.names.symbols import can_demangle
 
 pytestmark = pytest.mark.skipif(not can_demangle(), reason="no demangler for this Python")
 
