@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import defaultdict
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -133,3 +134,20 @@ def test_rate_0_looks_at_nothing(tmp_path: Path) -> None:
         recorder.end()
     assert not [line for line in collapsed(path).lines if line[1].startswith("task ")]
     assert "--async-rate 0" in bpfprof("offcpu", path, "--by", "task").stdout.replace("\n  ", " ")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "bound", "sentence"),
+    [
+        # Looks at tasks are ten a second and exact: all that could go on have been ready for nearly all of the time.
+        (("computes", "20"), "python", r".*crunch.*; (19|20) other tasks of the event loop are ready and wait\."),
+        (("threads", "12", "3"), "sleep", r".*query.*; 1[12] tasks have or want the 3 threads of an executor\."),
+    ],
+)
+def test_who_waits_for_an_event_loop_or_for_its_threads(
+    arguments: tuple[str, ...], bound: str, sentence: str, tmp_path: Path
+) -> None:
+    with running(next(iter(INTERPRETERS.values())), program("busy_loop.py"), *arguments) as target:
+        bpfprof("record", "--pid", target.pid, "-d", "3", "-o", tmp_path / "out.bpfprof")
+    verdict = json.loads(bpfprof("report", tmp_path / "out.bpfprof", "-f", "json").stdout)["verdict"]
+    assert verdict["bound"] == bound and re.fullmatch(sentence, verdict["sentence"]), verdict

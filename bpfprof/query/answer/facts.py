@@ -43,6 +43,9 @@ class Facts:
     where_part: float = 0.0  # of the largest cause
     in_loop: bool = False  # the place is called by the event loop of asyncio, which waits meanwhile
     loop_tasks: int = 0  # how many of its tasks did something at a time
+    ready_tasks: int = 0  # how many of them could have gone on
+    executor_tasks: int = 0  # have or want a thread of an executor, where these are too few, and the threads
+    executor_threads: int = 0
     object: str = ""  # what the largest cause was for mostly
     child: str = ""  # what the awaited process did
     waits_for: str = ""  # the reason, where it is one of no other cause

@@ -11,7 +11,7 @@ from bpfprof.known.services import object_text
 from bpfprof.model.frames import FrameKind
 from bpfprof.model.grouping import Total, sums_by, totals_of
 from bpfprof.model.profile import Profile
-from bpfprof.model.states import ThreadState, reason_number, reason_text
+from bpfprof.model.states import AWAIT_REASONS, ThreadState, reason_number, reason_text
 from bpfprof.query.answer.causes import CAUSES, MEMORY, cause_ns, causes_of, in_ioctl, largest_cause, makes_room_in
 from bpfprof.query.answer.checkpoint_facts import checkpoint_facts
 from bpfprof.query.answer.data_facts import data_facts
@@ -36,6 +36,7 @@ from bpfprof.query.work.shares import DEVICE, HANDED, IDLE, LOCK, NATIVE, OTHER,
 from bpfprof.query.work.table import Work
 
 _MIN_CPU_NS = 200_000_000  # less says nothing by ticks of 10 ms
+_READY = AWAIT_REASONS.index("ready")
 _CALLBACK = ("/asyncio/events.py", "Handle._run")  # what calls callbacks and steps of tasks
 _SAMPLE_NS = 10_000_000  # exact time counts as what a clock of 100 Hz would see of it
 _SLEEP = reason_number("sleep")
@@ -128,7 +129,7 @@ def _first_facts(
         "where": _text(profile, frame),
         "where_part": where_part,
         "in_loop": _is_in_loop(work, is_first),
-        "loop_tasks": _loop_tasks(profile),
+        **_task_facts(profile, work),
         "object": _object_text(profile, work, causes, CAUSES.index(first)),
     }
     holder, holder_part = -1, 0.0
@@ -299,10 +300,17 @@ def _collection_part(work: Work) -> float:
     return float(rows["ns"][collects[rows["stack"]]].sum()) / max(int(rows["ns"].sum()), 1)
 
 
-def _loop_tasks(profile: Profile) -> int:
-    """How many tasks of event loops did something at a time."""
-    spans = profile.task_spans
-    return int(spans["stands_for_ns"][~spans["is_running"]].sum() / max(_duration_ns(profile), 1))
+def _task_facts(profile: Profile, work: Work) -> dict[str, Any]:
+    """How many tasks of event loops waited at a time."""
+    spans, second = profile.task_spans, max(_duration_ns(profile), 1)
+    waits, is_ready = ~spans["is_running"], spans["reason"] == _READY
+    wanted = work.wanted_threads
+    return {
+        "loop_tasks": int(spans["stands_for_ns"][waits].sum() / second),
+        "ready_tasks": round(float(spans["stands_for_ns"][waits & is_ready].sum() / second)),
+        "executor_tasks": round(wanted.tasks) if wanted else 0,
+        "executor_threads": round(wanted.threads) if wanted else 0,
+    }
 
 
 def _room_part(work: Work, causes: Ints) -> float:

@@ -23,6 +23,7 @@ from bpfprof.query.answer.device_sentences import (
 from bpfprof.query.answer.device_sentences import place_of as _in
 from bpfprof.query.answer.facts import MAIN_HOLDER, STUCK, Facts
 from bpfprof.query.answer.find_facts import facts_of
+from bpfprof.query.answer.loop_sentences import meanwhile, more_threads, ready_tasks
 from bpfprof.query.answer.percent import percent
 from bpfprof.query.answer.training_sentences import data_bound, more_loaders, saves, waits_for_ranks
 from bpfprof.query.answer.whole import Whole, whole_of_fronts
@@ -89,13 +90,13 @@ def _too_little(facts: Facts) -> str:
 
 
 def _cpu(facts: Facts) -> str:
-    """What is known of large parts of the CPU time."""
+    """What is known of large parts of the CPU time, and of who waits for it."""
     collects = facts.collection_part
     said = f"; {percent(collects)} of the CPU time in garbage collections" if collects >= _COLLECTS else ""
-    if facts.kernel_part < _IN_KERNEL:
-        return said
     faults = f", {facts.faults_per_s:,.0f} page faults a second" if facts.faults_per_s >= _MANY_FAULTS else ""
-    return f"{said}; {percent(facts.kernel_part)} of the CPU time in the kernel{faults}{_at_limit(facts)}"
+    if facts.kernel_part >= _IN_KERNEL:
+        said += f"; {percent(facts.kernel_part)} of the CPU time in the kernel{faults}{_at_limit(facts)}"
+    return said + ready_tasks(facts)
 
 
 def _at_limit(facts: Facts) -> str:
@@ -125,11 +126,6 @@ def _device(facts: Facts) -> str:
     if facts.device_cpu_part < _MOSTLY:
         return _waits("a device")(facts)
     return f"CPU-bound in the kernel, in calls of a device: {facts.of(DEVICE)} of the time{_for(facts)}{_in(facts)}."
-
-
-def _loop(facts: Facts) -> str:
-    tasks = f", and {facts.loop_tasks} tasks with it" if facts.loop_tasks > 1 else ""
-    return f"; the event loop waits meanwhile{tasks}" if facts.in_loop else ""
 
 
 def _python(facts: Facts) -> str:
@@ -252,7 +248,7 @@ def _undo(facts: Facts) -> str:
 
 def _waits(what: str) -> Callable[[Facts], str]:
     return lambda facts: (
-        f"Waits for {what} {facts.said(facts.part)} of the time{_for(facts)}{_in(facts)}{_loop(facts)}."
+        f"Waits for {what} {facts.said(facts.part)} of the time{_for(facts)}{_in(facts)}{meanwhile(facts)}."
     )
 
 
@@ -348,7 +344,11 @@ RULES = (
         "disk", _first("disk"), _waits("the disk"), "write or sync less often, or in a thread of its own", is_wait=True
     ),
     Rule(
-        "net", _first("net"), _waits("the network"), "ask for several things at once, or keep the answers", is_wait=True
+        "net",
+        _first("net"),
+        _waits("the network"),
+        more_threads("ask for several things at once, or keep the answers"),
+        is_wait=True,
     ),
     Rule("gpu", _first("gpu"), waits_for_gpu, gpu_advice),
     Rule("spin", _first("spin"), spins, spin_advice),
@@ -356,7 +356,8 @@ RULES = (
     Rule(
         "sleep",
         _first("sleep"),
-        lambda facts: f"Sleeps on purpose {facts.of(SLEEP)} of the time{_in(facts)}{_loop(facts)}.",
+        lambda facts: f"Sleeps on purpose {facts.of(SLEEP)} of the time{_in(facts)}{meanwhile(facts)}.",
+        more_threads(""),
     ),
     Rule("child", _first("child"), _child, "do something else meanwhile, or start it less often", is_wait=True),
     Rule("unknown", _first("other"), lambda facts: _waits(facts.waits_for or "something else")(facts)),

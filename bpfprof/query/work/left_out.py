@@ -89,12 +89,14 @@ def like_those_with_stacks(spans: npt.NDArray[np.void], shares: Ints, waits: Boo
     return found
 
 
-def leave_out_sleepers(rows: npt.NDArray[np.void], thread_count: int, stack_frames: StackFrames) -> None:
+def leave_out_sleepers(
+    rows: npt.NDArray[np.void], thread_count: int, stack_frames: StackFrames, is_awaited: Bools
+) -> None:
     """Threads that do nothing but sleep now and then are idle, if others do something.
 
     They are in any case if they sleep long, in the function that they began with: they look again and again whether
     there is something to do. A script may have called it, if others wait for work. That they waited for a CPU then is
-    not theirs.
+    not theirs. is_awaited: of each row, whether somebody waits for what is done there: that is no idle sleep.
     """
     by_thread = sums_by(rows["thread"] * (HANDED + 1) + rows["share"], rows["ns"], thread_count * (HANDED + 1))
     by_thread = by_thread.reshape(thread_count, HANDED + 1)
@@ -111,4 +113,4 @@ def leave_out_sleepers(rows: npt.NDArray[np.void], thread_count: int, stack_fram
     waits = (rows["state"] == ThreadState.OFF_CPU) & (rows["share"] < IDLE)
     part = part[rows["thread"]]
     is_idle = ((part >= _IDLE_PART) & others_work) | ((part >= _LOOKING_PART) & long)
-    rows["share"][waits & is_idle] = IDLE
+    rows["share"][waits & is_idle & ~is_awaited] = IDLE

@@ -18,6 +18,7 @@ from bpfprof.model.spans import SPAN_DTYPE, SpanFlag, ThreadState
 from bpfprof.profile.weights import weights_of
 from bpfprof.query.code.functions import Ints, owner_functions
 from bpfprof.query.code.stack_frames import Bools, StackFrames
+from bpfprof.query.work.executors import Wanted, do_items, wanted_threads
 from bpfprof.query.work.left_out import leave_out_sleepers
 from bpfprof.query.work.lock_numbers import numbered_locks
 from bpfprof.query.work.requests import Requests, cut_at_requests, with_requests
@@ -89,6 +90,7 @@ class Work:
     serve_nobody: Bools
     served: tuple[Requests, ...] = ()
     stuck: npt.NDArray[np.void] = field(default_factory=lambda: np.zeros(0, SPAN_DTYPE))
+    wanted_threads: Wanted | None = None  # of executors, where these have too few
 
     def thread_kinds(self, thread_count: int) -> list[list[int]]:
         """Nanoseconds of each thread by kinds_of()."""
@@ -151,7 +153,9 @@ def work_of(profile: Profile, with_wakers: bool = False) -> Work:
     reason = np.where(spans["state"] == ThreadState.OFF_CPU, spans["reason"], 0)
     waker = spans["waker"] if with_wakers else np.zeros(len(spans), np.uint8)
     rows, row_of = _summed(spans, {"share": shares, "lock": lock, "reason": reason, "waker": waker})
-    leave_out_sleepers(rows, len(profile.threads), stack_frames)
+    wanted = wanted_threads(profile, rows, stack_frames)
+    is_awaited = do_items(stack_frames)[rows["stack"]] & (wanted is not None)
+    leave_out_sleepers(rows, len(profile.threads), stack_frames, is_awaited)
     idle = np.zeros(len(profile.spans), np.bool_)
     idle[shown] = (rows["share"] == IDLE)[row_of]
     span_locks = np.zeros(len(profile.spans), np.int64)
@@ -172,6 +176,7 @@ def work_of(profile: Profile, with_wakers: bool = False) -> Work:
         serve_nobody,
         served,
         picked(spans, is_stuck),
+        wanted,
     )
 
 

@@ -117,6 +117,22 @@ STORE = {"holder": "store (app.py:9)"}
         (facts("python", {"python": 0.9}, collection_part=0.1), "python", "90% of the time in audit (djapp.py:21)."),
         (facts("sleep", {"sleep": 0.6}, in_loop=True), "sleep", "audit (djapp.py:21); the event loop waits meanwhile."),
         (facts("sleep", {"sleep": 0.6}, in_loop=True, loop_tasks=20), "sleep", "meanwhile, and 20 tasks with it."),
+        (
+            facts("net", {"net": 0.6}, executor_tasks=9, executor_threads=1),
+            "net",
+            "audit (djapp.py:21); 9 tasks have or want the only thread of an executor.",
+        ),
+        (
+            facts("python", {"python": 0.9}, in_loop=True, loop_tasks=20, ready_tasks=7, kernel_part=0.6),
+            "python",
+            "60% of the CPU time in the kernel; 7 other tasks of the event loop are ready and wait.",
+        ),
+        (
+            facts("native", {"native": 0.9}, in_loop=True, ready_tasks=1),
+            "native",
+            "audit (djapp.py:21); another task of the event loop is ready and waits.",
+        ),
+        (facts("python", {"python": 0.9}, ready_tasks=7), "python", "90% of the time in audit (djapp.py:21)."),
         (facts("native", {"native": 0.9, "python": 0.1}), "native", "90% of the time, called from audit (djapp.py:21)"),
         (
             facts("native", {"native": 0.9}, operator="aten::sort", operator_part=0.8),
