@@ -20,6 +20,11 @@ Instructions looked at, of a million that a program may take; a test fails at 15
 the program and its functions.
 
 """
+_TIMES = """
+Milliseconds that it takes for each, one after the other; bpfprof has them looked at side by side. The CPU is emulated,
+a real one is quicker by far: compare rows.
+
+"""
 _COSTS = """
 ## What a run costs
 
@@ -52,7 +57,7 @@ def _lines(header: list[str], rows: list[list[str]]) -> str:
 
 def write(path: Path, rows: list[dict], folder: Path) -> None:
     """A row without a report is in the table as one that was not run."""
-    machines, counts, costs = [], [], []
+    machines, counts, times, costs = [], [], [], []
     for row in rows:
         name, reports = row["name"], folder / row["name"]
         try:
@@ -69,7 +74,9 @@ def write(path: Path, rows: list[dict], folder: Path) -> None:
         counts.append(
             [name, *(f"{programs[each][1]:,} ({programs[each][0]:,})" for each in _PROGRAMS if each in programs)]
         )
+        times.append([name, *(f"{programs[each][2] / 1000:,.0f}" for each in _PROGRAMS if each in programs)])
         costs.append([name, *(f"{means[each]:,}" for each in _PROGRAMS[:3] if each in means)])
     header = ["row", "kernel", "BCC", "LLVM", "Python", "frames read", "tests passed", "seconds"]
     text = _HEAD + _lines(header, machines) + _COUNTS + _lines(["row", *_PROGRAMS], counts)
+    text += _TIMES + _lines(["row", *_PROGRAMS], times)
     path.write_text(text + _COSTS + _lines(["row", *_PROGRAMS[:3]], costs))

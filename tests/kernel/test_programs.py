@@ -38,8 +38,9 @@ def test_the_verifier_looks_at_less_than_it_may(monkeypatch: pytest.MonkeyPatch,
         log = ctypes.create_string_buffer(1 << 20)
         fd = load(*arguments[:5], log=log, log_level=_STATISTICS)
         processed = re.search(rb"processed (\d+) insns", log.value)
-        assert processed is not None
-        looked_at[arguments[2]] = [len(arguments[1]) // 8, int(processed[1])]
+        took = re.search(rb"verification time (\d+) usec", log.value)
+        assert processed is not None and took is not None
+        looked_at[arguments[2]] = [len(arguments[1]) // 8, int(processed[1]), int(took[1])]
         return fd
 
     monkeypatch.setattr(bpf_syscall, "program_load", program_load)
@@ -52,7 +53,7 @@ def test_the_verifier_looks_at_less_than_it_may(monkeypatch: pytest.MonkeyPatch,
     facts["programs"] = looked_at
     facts["kernel"], facts["python"] = os.uname().release, ".".join(map(str, sys.version_info[:3]))
     assert set(looked_at) == set(PROGRAMS)
-    assert all(0 < count < _VERIFIER_BUDGET for _, count in looked_at.values()), looked_at
+    assert all(0 < count < _VERIFIER_BUDGET for _, count, _ in looked_at.values()), looked_at
 
 
 # With a BPF link of many where the kernel has those, and with a perf event of each.
