@@ -79,8 +79,8 @@ class Inbox:
 
     @property
     def has_many(self) -> bool:
-        """Whether events fill so much of their buffer that `take()` should not wait."""
-        return self._events.fullness > _FILLING
+        """Whether any of the buffers is so full that nobody should wait."""
+        return self._events.fullness > _FILLING or self.is_filling
 
     def drain(self) -> Batch:
         """All that came since the last call."""

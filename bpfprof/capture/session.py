@@ -149,7 +149,7 @@ class Session:
             wake_s = min(next_s, self._async.due_s, time.monotonic() + every_s)
             ended = self._watch.targets.all_ended(max(0.0, wake_s - time.monotonic()))
             if not ended:
-                self._turns.rest(wake_s)
+                self._turns.rest(wake_s, lambda s: self._watch.targets.pause(s) or self._inbox.has_many)
             drains = ended or time.monotonic() >= next_s or self._inbox.is_filling
             if drains:
                 self._drain()

@@ -34,6 +34,7 @@ class Targets:
     is_told: bool = False  # wake() did
     _pidfds: dict[int, Pid] = field(default_factory=dict)
     _epoll: select.epoll = field(default_factory=select.epoll)
+    _asked: select.epoll = field(default_factory=select.epoll)  # what cannot wait: ends, signals, wake()
     _of_any: select.epoll = field(default_factory=select.epoll)  # what other programs make readable, too
     _rest_until_s: float = 0.0
     _ending_fd: int = -1
@@ -42,7 +43,7 @@ class Targets:
     def __post_init__(self) -> None:
         self._epoll.register(self._of_any.fileno(), select.EPOLLIN)
         self._bell = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
-        self._epoll.register(self._bell[0], select.EPOLLIN)
+        self.wake_while(self._bell[0])
 
     @classmethod
     def open(cls, pids: tuple[Pid, ...], cgroups: tuple[str, ...] = (), containers: tuple[str, ...] = ()) -> Targets:
@@ -70,7 +71,7 @@ class Targets:
                 reason = f"process {pid} has ended: it is a zombie until its parent waits for it"
                 raise TargetError(reason, f"the parent is process {tasks.parent(pid)}")
             targets._pidfds[fd] = pid
-            targets._epoll.register(fd, select.EPOLLIN)
+            targets.wake_while(fd)
             if not tasks.list_threads(pid) and not targets._epoll.poll(0):
                 raise UnsupportedError(f"/proc hides process {pid} (hidepid)", how_to_get(missing(OTHER_USERS)))
         return targets
@@ -78,7 +79,7 @@ class Targets:
     def end_with(self, fd: int) -> None:
         """They count as ended when a pipe does. Raises UsageError if it is none."""
         try:
-            self._epoll.register(fd, select.EPOLLIN)
+            self.wake_while(fd)
         except OSError as error:
             raise UsageError("--until-eof wants a pipe as standard input") from error
         self._ending_fd = fd
@@ -93,9 +94,10 @@ class Targets:
         self._of_any.register(fd, select.EPOLLIN | select.EPOLLET)
 
     def wake_while(self, fd: int) -> None:
-        """Lets a descriptor cut waits short while it is readable."""
+        """Lets a descriptor cut waits short, and pauses, while it is readable."""
         if fd >= 0:
             self._epoll.register(fd, select.EPOLLIN)
+            self._asked.register(fd, select.EPOLLIN)
 
     def wake(self) -> None:
         """Cuts the wait that is under way short, or the next one; from any thread."""
@@ -123,11 +125,16 @@ class Targets:
         for fd, _ in woken:
             if fd in self._pidfds:
                 self._epoll.unregister(fd)
+                self._asked.unregister(fd)
                 os.close(fd)
                 del self._pidfds[fd]
         if self._ending_fd in self.woken_by and not os.read(self._ending_fd, 4096):
             return True
         return self.members.have_ended or (bool(self.pids) and not self._pidfds)
+
+    def pause(self, timeout_s: float) -> bool:
+        """Waits so long, or until something happens that cannot wait: births and mappings can."""
+        return bool(self._asked.poll(timeout_s))
 
     def _poll(self, timeout_s: float) -> list[tuple[int, int]]:
         rest_s = min(self._rest_until_s - time.monotonic(), timeout_s)
@@ -141,8 +148,8 @@ class Targets:
 
     def close(self) -> None:
         """Lets go of all descriptors."""
-        self._epoll.close()
-        self._of_any.close()
+        for each in (self._epoll, self._asked, self._of_any):
+            each.close()
         bell, self._bell = self._bell, (-1, -1)
         for fd in (*self._pidfds, *(fd for fd in bell if fd >= 0)):
             os.close(fd)
