@@ -22,7 +22,7 @@ _OUTPUT_LIMIT = 16 << 10
 _CACHE = PrivateCache("names", file_limit_bytes=2 << 20, total_limit_bytes=4 << 20)
 _VERSION = 1  # of the content: names and what they stand for by turns
 _END, _ERRORS = "\0", "surrogatepass"  # no name has a zero byte
-_MOST_NAMES = 20_000  # in memory
+_MOST_CHARACTERS = 4 << 20  # in memory; then all is asked for again
 
 
 class Demangled:
@@ -32,7 +32,7 @@ class Demangled:
         self._lock = threading.Lock()
         self._known: dict[str, str] | None = None
         self._used: dict[str, str] = {}
-        self._new_count = 0
+        self._used_characters = self._new_count = 0
 
     def __call__(self, name: str) -> str:
         with self._lock:
@@ -45,8 +45,9 @@ class Demangled:
             if found is None:
                 found = _demangler()(name)
                 self._new_count += 1
-            if len(self._used) >= _MOST_NAMES:
-                self._used.clear()
+            self._used_characters += len(name) + len(found)
+            if self._used_characters > _MOST_CHARACTERS:
+                self._used, self._used_characters = {}, len(name) + len(found)
             self._used[name] = found
             return found
 

@@ -31,6 +31,7 @@ from bpfprof.query.threads.pools import pools_of
 from bpfprof.query.waits.chains import waker_name
 from bpfprof.query.waits.children import awaited_process
 from bpfprof.query.waits.lock_holders import LockWaits, file_locked_for, hog_of, lock_waits, waits_while_held
+from bpfprof.query.work.executors import do_items
 from bpfprof.query.work.places import WITH_OBJECTS, place_text, top_object, top_place
 from bpfprof.query.work.shares import DEVICE, HANDED, IDLE, LOCK, NATIVE, OTHER, PYTHON, READY
 from bpfprof.query.work.table import Work
@@ -129,7 +130,7 @@ def _first_facts(
         "where": _text(profile, frame),
         "where_part": where_part,
         "in_loop": _is_in_loop(work, is_first),
-        **_task_facts(profile, work),
+        **_task_facts(profile, work, is_first),
         "object": _object_text(profile, work, causes, CAUSES.index(first)),
     }
     holder, holder_part = -1, 0.0
@@ -300,11 +301,13 @@ def _collection_part(work: Work) -> float:
     return float(rows["ns"][collects[rows["stack"]]].sum()) / max(int(rows["ns"].sum()), 1)
 
 
-def _task_facts(profile: Profile, work: Work) -> dict[str, Any]:
-    """How many tasks of event loops waited at a time."""
+def _task_facts(profile: Profile, work: Work, chosen: Bools) -> dict[str, Any]:
+    """How many tasks of event loops waited at a time; those of executors where most of the chosen rows are theirs."""
     spans, second = profile.task_spans, max(_duration_ns(profile), 1)
     waits, is_ready = ~spans["is_running"], spans["reason"] == _READY
-    wanted = work.wanted_threads
+    rows = work.rows[chosen]
+    of_executor = rows["ns"][do_items(work.stack_frames)[rows["stack"]]].sum() * 2 > rows["ns"].sum()
+    wanted = work.wanted_threads if of_executor else None
     return {
         "loop_tasks": int(spans["stands_for_ns"][waits].sum() / second),
         "ready_tasks": round(float(spans["stands_for_ns"][waits & is_ready].sum() / second)),

@@ -126,3 +126,12 @@ def test_the_last_totals_are_of_the_end(now_s: list[float]) -> None:
     assert made.totals_due()
     made.no_more_totals()
     assert not made.totals_due()
+
+
+@pytest.mark.parametrize(("part_s", "is_quiet", "first_s"), [(10.0, False, 0.25), (10.0, True, 5.0), (0.0, False, 5.0)])
+def test_who_waits_for_a_part_sees_it_soon(part_s: float, is_quiet: bool, first_s: float, now_s: list[float]) -> None:
+    made = Pace(of_all=False, part_s=part_s, is_quiet=is_quiet)
+    made.totals_read()
+    assert made.wake_s == first_s
+    now_s[0] += 0.25
+    assert made.wake_s == 5.0

@@ -96,3 +96,13 @@ def test_there_is_no_more_than_a_file_may_have(
     assert asked == [*first, *second, *first]
     run(NAMES)  # all of it is
     assert all(file.stat().st_size < limit + 100 for file in kept(tmp_path))
+
+
+def test_no_more_is_in_memory_than_may_be(asked: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(demangled, "_MOST_CHARACTERS", 60)
+    made = Demangled()
+    for _ in range(2):
+        for name, readable in NAMES.items():
+            assert made(name) == readable
+            assert sum(map(len, [*made._used, *made._used.values()])) <= 60
+    assert len(asked) > len(NAMES)

@@ -32,8 +32,11 @@ ASKS_ANYIO = (HANDLE, python("AsyncIOBackend.run_sync_in_worker_thread", ANYIO, 
 SECONDS = 5
 
 
-def service(item: tuple[Frame, ...], tasks: int, coroutines: tuple[Frame, ...], reason: str, busy: int = 2) -> Profile:
-    """An event loop that idles, two threads of which so many do the item again and again, and tasks that wait."""
+def service(
+    item: tuple[Frame, ...], tasks: int, coroutines: tuple[Frame, ...], reason: str, busy: int = 2, others: int = 0
+) -> Profile:
+    """An event loop that idles, two threads of which so many do the item again and again, and tasks that wait; beside
+    them other threads that are none of an executor."""
     made = ProfileBuilder()
     made.wait(made.thread(100, "MainThread"), SECONDS * 1000 * MS, LOOP, flags=SpanFlag.IDLE)
     for number in range(2):
@@ -41,6 +44,9 @@ def service(item: tuple[Frame, ...], tasks: int, coroutines: tuple[Frame, ...], 
         frames = (*item, QUERY, native("nanosleep", "libc.so.6"), wait("sleep"))
         for _ in range(SECONDS):
             made.wait(thread, 1000 * MS, list(frames if number < busy else (*item[:-1], *GETS)))
+    for number in range(others):
+        frames = [python("poll", "/srv/app.py", 40), python("ask", "/srv/app.py", 30), native("recv", "libc.so.6")]
+        made.wait(made.thread(200 + number, "poller"), SECONDS * 1000 * MS, [*frames, wait("net")])
     spans = np.zeros(tasks, TASK_SPAN_DTYPE)
     spans["task"], spans["count"] = np.arange(tasks), 1
     for name in ("duration_ns", "stands_for_ns"):
@@ -81,3 +87,9 @@ def test_threads_that_are_enough_or_that_no_task_waits_for(
 def test_threads_that_wait_for_work_do_not_count() -> None:
     assert work_of(service(OF_ANYIO, 9, ASKS_ANYIO, "lock", busy=1)).wanted_threads == (9, 1)
     assert work_of(service(OF_ANYIO, 9, ASKS_ANYIO, "lock", busy=0)).wanted_threads is None
+
+
+def test_where_others_are_what_it_waits_for_they_are_what_is_told() -> None:
+    profile = service(ITEM, 9, (HANDLE,), "executor", others=7)
+    verdict = verdict_of(profile, work_of(profile))
+    assert verdict.bound == "net" and "executor" not in verdict.sentence + verdict.advice
