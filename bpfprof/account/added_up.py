@@ -10,6 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from bpfprof import array_types as npt
+from bpfprof.account.columns import Columns
 from bpfprof.account.cpu_clock import Bursts
 from bpfprof.account.estimate import estimated, spread_by_thread
 from bpfprof.account.running import Running, running_times
@@ -122,7 +123,7 @@ class AddingSource(SpanSource):
         is_parked = self.are_parked(rows["thread"], blocked_ns)
         order, begin = grouped([*columns, reasons, wakers, locks, rows["flags"] & HOLDS_GIL, is_parked])
         first = first_of(order, begin)
-        kinds = self._spans_of(picked(rows, first), reasons[first])
+        kinds = self._spans_of(rows.picked(first), reasons[first])
         kinds["wait"] = self._wait_number[own][first]
         kinds["start_ns"] = np.minimum.reduceat(begin_ns[order], begin) - self.threads.start_ns
         is_first = self._is_first[own]
@@ -186,8 +187,8 @@ class AddingSource(SpanSource):
         return pieces
 
     def _as_whole(
-        self, rows: Spans, wakers: npt.NDArray[np.uint32], own: slice
-    ) -> tuple[Spans, npt.NDArray[np.uint32]]:
+        self, rows: Columns, wakers: npt.NDArray[np.uint32], own: slice
+    ) -> tuple[Columns, npt.NDArray[np.uint32]]:
         """The same rows and wakers; those of one wait are alike."""
         waits = self._wait_number[own]
         first = np.flatnonzero(np.diff(waits.astype(np.int64), prepend=-1))
@@ -195,11 +196,9 @@ class AddingSource(SpanSource):
         if len(first) == len(rows):
             return rows, wakers
         last = np.repeat(first + counts - 1, counts)
-        whole = copied(rows)
-        for name in ("stack", "object", "status", "one_in", "task_state", "flags"):
-            whole[name] = np.repeat(rows[name][first], counts)
-        whole["waker_stack"] = rows["waker_stack"][last]
-        return whole, wakers[last]
+        of_first = ("stack", "object", "status", "one_in", "task_state", "flags")
+        columns = {name: np.repeat(rows[name][first], counts) for name in of_first}
+        return rows.replaced({**columns, "waker_stack": rows["waker_stack"][last]}), wakers[last]
 
     def _bursts_added_up(self, chosen: range, with_pieces: bool) -> _Part:
         """A span for each sample and state, and of each thread what no sample speaks for."""

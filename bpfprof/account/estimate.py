@@ -12,9 +12,9 @@ import numpy as np
 
 from bpfprof import array_types as npt
 from bpfprof.account.threads import Int64Array
-from bpfprof.model.grouping import each_once, group_numbers, sums_by
+from bpfprof.model.grouping import each_once, group_numbers, grouped, sums_by
 from bpfprof.model.rows import picked
-from bpfprof.model.samples import UNSAMPLED
+from bpfprof.model.samples import SHORT_DTYPE, UNSAMPLED
 from bpfprof.model.spans import How, ThreadState
 from bpfprof.model.states import reason_number
 from bpfprof.model.statuses import Status
@@ -31,9 +31,23 @@ SUM_DTYPE = np.dtype(
     [("thread", "<u4"), ("ns", "<i8"), ("count", "<i8"), ("reason", "<u2"), ("state", "u1"), ("is_unsampled", "?")]
 )
 
+_OF_KIND = ("thread", "syscall", "task_state", "fd_kind", "flags", "arg")
+_ONE_DTYPE = np.dtype([(name, "<i8" if name == "count" else SHORT_DTYPE[name]) for name in SHORT_DTYPE.names or ()])
+
+
+def alike_as_one(rows: npt.NDArray[np.void]) -> npt.NDArray[np.void]:
+    """Rows of SHORT_DTYPE, those of one thread and kind as one, in any order; each has had time blocked, or none."""
+    order, begin = grouped([*(rows[name] for name in _OF_KIND), rows["blocked_ns"] > 0])
+    found = np.zeros(len(begin), _ONE_DTYPE)
+    for name in _OF_KIND:
+        found[name] = rows[name][order[begin]]
+    for name in ("blocked_ns", "runqueue_ns", "count"):
+        found[name] = np.add.reduceat(rows[name].astype(found.dtype[name])[order], begin) if len(begin) else 0
+    return found
+
 
 def without_preemptions(rows: npt.NDArray[np.void], thread_count: int) -> tuple[npt.NDArray[np.void], Int64Array]:
-    """(rows of SHORT_DTYPE without the time in which others had a thread's CPU while it ran its own code, that time of
+    """(rows as above without the time in which others had a thread's CPU while it ran its own code, that time of
     each thread).
 
     It is at a random moment, as when an interrupt has the CPU: what the thread runs around it speaks for it. Not in
@@ -47,7 +61,7 @@ def without_preemptions(rows: npt.NDArray[np.void], thread_count: int) -> tuple[
 
 
 def summed(rows: npt.NDArray[np.void], reasons: npt.NDArray[np.uint16]) -> npt.NDArray[np.void]:
-    """Rows of SUM_DTYPE by thread, from those of SHORT_DTYPE and their reasons."""
+    """Rows of SUM_DTYPE by thread, from these and their reasons."""
     kinds = reasons.astype(np.int64) << 8 | (rows["flags"] & UNSAMPLED > 0)
     unique, inverse = np.unique(rows["thread"].astype(np.int64) << 32 | kinds, return_inverse=True)
     made = np.zeros((2, len(unique)), SUM_DTYPE)

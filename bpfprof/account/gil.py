@@ -17,6 +17,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from bpfprof import array_types as npt
+from bpfprof.account.columns import Columns
 from bpfprof.account.holding import Holders, held_parts, holders_of, most_whole
 from bpfprof.account.threads import Int64Array
 from bpfprof.dataclass import dataclass
@@ -69,7 +70,7 @@ class _GilRows:
     is_first: Bools  # begins a wait
 
 
-def gil_waits(rows: npt.NDArray[np.void], place: Int64Array, begin: Int64Array, woken: Int64Array) -> GilWaits:
+def gil_waits(rows: Columns, place: Int64Array, begin: Int64Array, woken: Int64Array) -> GilWaits:
     """GIL_WAIT_DTYPE of rows of waits for a GIL."""
     found = np.zeros(len(rows), GIL_WAIT_DTYPE)
     found["place"], found["begin_ns"], found["woken_ns"] = place, begin, woken

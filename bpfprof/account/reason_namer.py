@@ -5,12 +5,11 @@ from __future__ import annotations
 import numpy as np
 
 from bpfprof import array_types as npt
+from bpfprof.account.columns import Columns
 from bpfprof.account.kernel_reasons import device_stacks, kernel_hints
 from bpfprof.account.reasons import by_any_means, wait_reasons
 from bpfprof.model.states import reason_number
 from bpfprof.recording.contents import Recording
-
-_BLOCK_ROWS = 1 << 16
 
 
 class ReasonNamer:
@@ -25,15 +24,12 @@ class ReasonNamer:
         self._outside, self._inside = kernel_hints(recording)
         self._in_device_call = device_stacks(recording)
 
-    def reasons(self, rows: npt.NDArray[np.void], thread_of: npt.NDArray[np.uint32]) -> npt.NDArray[np.uint16]:
-        """In the order of the rows; a bounded number at a time is worked on."""
-        blocks = [np.zeros(0, np.uint16)]
-        for begin in range(0, len(rows), _BLOCK_ROWS):
-            part, thread = rows[begin : begin + _BLOCK_ROWS], thread_of[begin : begin + _BLOCK_ROWS]
-            of_kernel, stack = self._of_kernel[thread], part["stack"]
-            in_call = (part["syscall"] >= 0) | of_kernel
-            hints = np.where(in_call, self._inside[stack], self._outside[stack])
-            reasons = wait_reasons(part, self._gil_start[thread], self._gil_end[thread], of_kernel, hints)
-            reasons[self._in_device_call[stack] & by_any_means(reasons)] = reason_number("device")
-            blocks.append(reasons)
-        return np.concatenate(blocks)
+    def reasons(self, rows: Columns | npt.NDArray[np.void]) -> npt.NDArray[np.uint16]:
+        """In the order of the rows: waits, or short ones as_waits()."""
+        thread, stack = rows["thread"], rows["stack"]
+        of_kernel = self._of_kernel[thread]
+        in_call = (rows["syscall"] >= 0) | of_kernel
+        hints = np.where(in_call, self._inside[stack], self._outside[stack])
+        reasons = wait_reasons(rows, self._gil_start[thread], self._gil_end[thread], of_kernel, hints)
+        reasons[self._in_device_call[stack] & by_any_means(reasons)] = reason_number("device")
+        return reasons

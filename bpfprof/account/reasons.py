@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from bpfprof import array_types as npt
+from bpfprof.account.columns import Columns
 from bpfprof.model.samples import WAIT_DTYPE, WAITS_FOR_GIL, FdKind
 from bpfprof.model.states import SYSCALL_REASONS, reason_number
 from bpfprof.model.syscalls import syscall_numbers
@@ -77,7 +78,7 @@ _IS_OF_MEMORY_MAP = _calls_table(_OF_MEMORY_MAP)
 
 
 def wait_reasons(
-    rows: npt.NDArray[np.void],
+    rows: Columns | npt.NDArray[np.void],
     gil_start: npt.NDArray[np.uint64],
     gil_end: npt.NDArray[np.uint64],
     is_kernel_thread: bool | Bools = False,
@@ -130,7 +131,7 @@ def by_any_means(reasons: npt.NDArray[np.uint16]) -> Bools:
 def as_waits(short_waits: npt.NDArray[np.void]) -> npt.NDArray[np.void]:
     """Rows of SHORT_DTYPE as rows of WAIT_DTYPE for wait_reasons(); arguments that are not known are large."""
     rows = np.zeros(len(short_waits), WAIT_DTYPE)
-    for name in ("syscall", "task_state", "fd_kind", "flags"):
+    for name in ("thread", "syscall", "task_state", "fd_kind", "flags"):
         rows[name] = short_waits[name]
     rows["args"] = ~np.uint64(0)
     rows["args"][:, 0] = short_waits["arg"]

@@ -1,19 +1,22 @@
-"""Rows of a recording -> the same by thread and time: in memory, or in a file without a name where they are many."""
+"""Rows of a recording -> the same by thread and time, by columns: in memory, or in a file where they are many."""
 
 from __future__ import annotations
 
 import itertools
-from typing import Protocol
+from functools import partial
+from typing import Any, Protocol
 
 import numpy as np
 
 from bpfprof import array_types as npt
 from bpfprof.dataclass import dataclass
-from bpfprof.model.rows import MOST_BYTES, blocks, one_after_another, picked, read_at, write_at
+from bpfprof.model.ahead import ahead, side_by_side
+from bpfprof.model.rows import BLOCK_BYTES, MOST_BYTES, blocks, one_after_another, picked, read_into, write_at
 
 Rows = npt.NDArray[np.void]
 Int64Array = npt.NDArray[np.int64]
 _PART_BYTES = 8 << 20  # of rows that are sorted at a time, but those of one thread
+_FEW_ROWS = 1 << 13  # columns are taken out of so many at a time, which a CPU keeps near to it
 
 
 class SortedRows(Protocol):
@@ -22,8 +25,8 @@ class SortedRows(Protocol):
     @property
     def begin(self) -> Int64Array: ...
 
-    def read(self, begin: int, end: int) -> Rows:
-        """The rows at these places."""
+    def column(self, name: str, begin: int, end: int) -> npt.NDArray[Any]:
+        """Of the rows at these places; nobody changes it."""
         ...
 
 
@@ -39,20 +42,24 @@ def sorted_rows(rows: Rows, last: Rows, thread_count: int) -> SortedRows:
         except OSError:  # no room there
             pass
     both = one_after_another(rows.dtype, [rows, last]) if len(last) else rows
-    return _InMemory(_in_order(both, len(last)), begin)
+    columns = _columns_of(_in_order(both, len(last)))
+    for column in columns.values():
+        column.setflags(write=False)
+    return _InMemory(columns, begin)
 
 
 @dataclass(frozen=True)
 class _InMemory:
-    _rows: Rows
+    _columns: dict[str, npt.NDArray[Any]]
     begin: Int64Array
 
-    def read(self, begin: int, end: int) -> Rows:
-        return self._rows[begin:end]
+    def column(self, name: str, begin: int, end: int) -> npt.NDArray[Any]:
+        return self._columns[name][begin:end]
 
 
 class _InFile:
-    """Threads that follow one another have a part of the file; rows come into their part first, then each is sorted."""
+    """Threads that follow one another have a part of the file; rows come into their part first, then each is sorted,
+    and has one column after the other."""
 
     def __init__(self, rows: Rows, last: Rows, begin: Int64Array) -> None:
         self.begin, self._dtype = begin, rows.dtype
@@ -64,22 +71,57 @@ class _InFile:
         if len(part_of) <= 1 << 16:
             part_of = part_of.astype(np.uint16)  # which numpy sorts by digits
         first = np.flatnonzero(np.diff(part_of.astype(np.int64), prepend=-1))
-        borders = np.append(begin[first], begin[-1])
-        free = borders[:-1].tolist()
-        for block in itertools.chain(blocks(rows), (last,)):
-            part = part_of[block["thread"]]
-            order = np.argsort(part, kind="stable")
-            moved, ends = picked(block, order), np.searchsorted(part[order], np.arange(len(free) + 1)).tolist()
+        self._borders: list[int] = np.append(begin[first], begin[-1]).tolist()
+        free, fd = self._borders[:-1], self._file.fileno()
+        all_blocks = itertools.chain(blocks(rows, BLOCK_BYTES), (last,))
+        for moved, ends in ahead(map(partial(_by_part, part_of, len(free)), all_blocks)):
             for number, (start, stop) in enumerate(zip(ends, ends[1:])):
                 if start < stop:
-                    write_at(self._file.fileno(), free[number], moved[start:stop])
+                    write_at(fd, free[number] * rows.itemsize, moved[start:stop])
                     free[number] += stop - start
         last_counts = np.bincount(part_of[last["thread"]], minlength=len(free)).tolist()
-        for start, stop, last_count in zip(borders.tolist(), borders[1:].tolist(), last_counts):
-            write_at(self._file.fileno(), start, _in_order(self.read(start, stop), last_count))
+        for _ in side_by_side(self._sort, zip(self._borders, self._borders[1:], last_counts)):
+            pass
 
-    def read(self, begin: int, end: int) -> Rows:
-        return read_at(self._file.fileno(), begin, end - begin, self._dtype)
+    def _sort(self, part: tuple[int, int, int]) -> None:
+        """part: from, until, how many rows are the last ones of their thread."""
+        start, stop, last_count = part
+        fd, at = self._file.fileno(), start * self._dtype.itemsize
+        rows = np.empty(stop - start, self._dtype)
+        read_into(fd, at, rows)
+        for column in _columns_of(_in_order(rows, last_count)).values():
+            write_at(fd, at, column)
+            at += column.nbytes
+
+    def column(self, name: str, begin: int, end: int) -> npt.NDArray[Any]:
+        names, dtype = self._dtype.names or (), self._dtype[name]
+        before = sum(self._dtype[each].itemsize for each in names[: names.index(name)])
+        found = np.empty((end - begin, *dtype.shape), dtype.base)
+        for start, stop in zip(self._borders, self._borders[1:]):
+            first, last = max(begin, start), min(end, stop)
+            if first < last:
+                at = start * self._dtype.itemsize + before * (stop - start) + dtype.itemsize * (first - start)
+                read_into(self._file.fileno(), at, found[first - begin : last - begin])
+        return found
+
+
+def _by_part(part_of: npt.NDArray[Any], count: int, rows: Rows) -> tuple[Rows, list[int]]:
+    """(rows of one part after the other, where each of so many parts begins in them, and the end)"""
+    part = part_of[rows["thread"]]
+    order = np.argsort(part, kind="stable")
+    return picked(rows, order), np.searchsorted(part[order], np.arange(count + 1)).tolist()
+
+
+def _columns_of(rows: Rows) -> dict[str, npt.NDArray[Any]]:
+    """Each a copy."""
+    columns = {
+        name: np.empty((len(rows), *dtype.shape), dtype.base) for name, (dtype, *_) in (rows.dtype.fields or {}).items()
+    }
+    for at in range(0, len(rows), _FEW_ROWS):
+        few = rows[at : at + _FEW_ROWS]
+        for name, column in columns.items():
+            column[at : at + _FEW_ROWS] = few[name]
+    return columns
 
 
 def _in_order(rows: Rows, last_count: int) -> Rows:

@@ -3,22 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from bpfprof import array_types as npt
+from bpfprof.account.columns import Columns
 from bpfprof.account.cpu_clock import Bursts
 from bpfprof.account.cpu_shares import CpuPieces, share_cpu_time
-from bpfprof.account.estimate import LAID_GAPS, SUM_DTYPE, estimated, laid, spread_pieces, summed, without_preemptions
-from bpfprof.account.gil import GIL_WAIT_DTYPE, find_gil_waits, gil_waits
+from bpfprof.account.estimate import (
+    LAID_GAPS,
+    SUM_DTYPE,
+    alike_as_one,
+    estimated,
+    laid,
+    spread_pieces,
+    summed,
+    without_preemptions,
+)
+from bpfprof.account.gil import GIL_WAIT_DTYPE, GilWaits, find_gil_waits, gil_waits
 from bpfprof.account.idle import IDLE_REASONS, idle_stacks
 from bpfprof.account.locks import Locks, ranges_of
 from bpfprof.account.reason_namer import ReasonNamer
 from bpfprof.account.reasons import FUTEX_CALLS, as_waits
 from bpfprof.account.stack_functions import StackFunctions, function_paths
 from bpfprof.account.threads import Int64Array, collect_threads
+from bpfprof.account.wait_times import Times, wait_times
 from bpfprof.account.wakers import waker_places
+from bpfprof.model.ahead import LastMade, side_by_side
 from bpfprof.model.rows import FiledRows, blocks, copied, copied_out, one_after_another, picked
 from bpfprof.model.samples import HOLDS_GIL
 from bpfprof.model.spans import SPAN_DTYPE, How, SpanFlag, ThreadState
@@ -43,58 +56,35 @@ class SpanSource:
         self.threads = threads = collect_threads(recording)
         waits = threads.waits
         namer = ReasonNamer(recording)
-        self._held_times: tuple[range, tuple[Int64Array, Int64Array, Int64Array]] | None = None
+        self._last_times, self._last_bursts = LastMade[range, Times](), LastMade[range, tuple[Bursts, Spans]]()
         self._reasons = np.zeros(len(waits), np.uint16)
         self._unknown_ns = np.full(len(threads.first_ns), -1)  # of each thread, from when that is known
         of_gil = FiledRows(GIL_WAIT_DTYPE)
-        for group in self.groups():
-            self._name_waits(namer, group, of_gil)
+        all_blocks = ((group, block) for group in self.groups() for block in threads.waits.blocks(group))
+        several = side_by_side if recording.is_large else map
+        for rows in several(partial(self._name_waits, namer), all_blocks):
+            of_gil.append(rows)
         self._is_first, self._held = find_gil_waits(recording, of_gil.view(), len(waits))
         del of_gil
         self._wait_number = np.cumsum(self._is_first, dtype=np.uint32)
-        short, self._preempted_ns = without_preemptions(recording.short_waits, len(threads.first_ns))
-        parts = [namer.reasons(as_waits(rows), rows["thread"]) for rows in blocks(short, 4)]
+        short = alike_as_one(recording.short_waits)
+        short, self._preempted_ns = without_preemptions(short, len(threads.first_ns))
+        parts = [namer.reasons(as_waits(rows)) for rows in blocks(short)]
         reasons = np.concatenate([np.zeros(0, np.uint16), *parts])
         self.sums = summed(short, reasons)
         functions = StackFunctions(recording)
         self._is_idle, self._locks = idle_stacks(functions), Locks(functions)
         self._paths = function_paths(recording)
 
-    def _name_waits(self, namer: ReasonNamer, group: range, of_gil: FiledRows) -> None:
-        """Those that wait for a GIL are added to of_gil, GIL_WAIT_DTYPE."""
-        waits, first = self.threads.waits, self.threads.waits.of_threads(group).start
-        begin, woken, _ = self._times(group)
-        for block in waits.blocks(group):
-            rows = waits.rows(block)
-            reasons = self._reasons[block] = namer.reasons(rows, rows["thread"])
-            own = np.flatnonzero(reasons == reason_number("gil"))
-            place = own + block.start
-            of_gil.append(gil_waits(picked(rows, own), place, begin[place - first], woken[place - first]))
-
-    def _times(self, group: range) -> tuple[Int64Array, Int64Array, Int64Array]:
-        """From when to when each wait was blocked and then runnable; in the order of places, none before another."""
-        if self._held_times is not None and self._held_times[0] == group:
-            return self._held_times[1]
-        waits = self.threads.waits
-        own = waits.of_threads(group)
-        columns = waits.columns(("time_ns", "runqueue_ns", "blocked_ns"), own)
-        end, runqueue, blocked = (column.astype(np.int64) for column in columns)
-        woken, begin = end - runqueue, end - runqueue - blocked
-        limits = self.threads.first_ns, self.threads.last_ns
-        from_ns = int(limits[0].min(initial=self.threads.start_ns))  # a damaged recording has threads before it began
-        apart = int(limits[1].max(initial=self.threads.end_ns)) - from_ns + 1
-        count = np.diff(waits.begin[group.start : group.stop + 1])
-        rank = np.repeat(np.arange(len(group)), count)
-        first, last = (np.repeat(times[group.start : group.stop], count) for times in limits)
-        # The threads one after the other, so that none begins before the one before it ends.
-        base = rank * apart - from_ns
-        end = np.maximum.accumulate(end.clip(first, last) + base) - base
-        before = np.append(0, end)[:-1]
-        is_first = np.flatnonzero(np.diff(rank, prepend=-1))
-        before[is_first] = first[is_first]
-        woken, begin = np.clip(woken, before, end), np.clip(begin, before, end)
-        self._held_times = group, (np.minimum(begin, woken), woken, end)
-        return self._held_times[1]
+    def _name_waits(self, namer: ReasonNamer, where: tuple[range, slice]) -> GilWaits:
+        """GIL_WAIT_DTYPE of those of a block of a group of threads that wait for a GIL."""
+        (group, block), waits = where, self.threads.waits
+        first, (begin, woken, _) = waits.of_threads(group).start, self._times(group)
+        rows = waits.rows(block)
+        reasons = self._reasons[block] = namer.reasons(rows)
+        own = np.flatnonzero(reasons == reason_number("gil"))
+        place = own + block.start
+        return gil_waits(rows.picked(own), place, begin[place - first], woken[place - first])
 
     def groups(self) -> Iterator[range]:
         """All threads, in groups that have a bounded number of rows if they have more than one thread."""
@@ -170,7 +160,7 @@ class SpanSource:
         spans["wait"], spans["count"] = self._wait_number[own], self._is_first[own]
         return spans
 
-    def _spans_of(self, rows: Spans, reasons: npt.NDArray[np.uint16]) -> Spans:
+    def _spans_of(self, rows: Columns, reasons: npt.NDArray[np.uint16]) -> Spans:
         """Of rows of waits what blocked and runnable spans have in common."""
         spans = np.zeros(len(rows), SPAN_DTYPE)
         for name in ("thread", "stack", "task_state", "one_in"):
@@ -180,12 +170,12 @@ class SpanSource:
         spans["reason"] = reasons
         return spans
 
-    def _locks_of(self, rows: Spans, reasons: npt.NDArray[np.uint16]) -> npt.NDArray[np.uint64]:
+    def _locks_of(self, rows: Columns, reasons: npt.NDArray[np.uint16]) -> npt.NDArray[np.uint64]:
         """`lock` of the spans of these rows of waits."""
         found = np.zeros(len(rows), np.uint64)
         places = np.flatnonzero(reasons == reason_number("lock"))
         places = places[np.isin(rows["syscall"][places], FUTEX_CALLS)]
-        of_locks = picked(rows, places)
+        of_locks = rows.picked(places)
         found[places] = self._locks.of(of_locks["args"], of_locks["stack"], of_locks["waker_stack"])
         places = np.flatnonzero(reasons == reason_number("file-lock"))
         found[places] = ranges_of(rows["args"][places])
@@ -241,7 +231,13 @@ class SpanSource:
         np.add.at(added_ns, sums["thread"].astype(np.int64) - chosen.start, sums["ns"])
         return added_ns
 
+    def _times(self, group: range) -> Times:
+        return self._last_times.of(group, partial(wait_times, self.threads))
+
     def _bursts(self, chosen: range) -> tuple[Bursts, Spans]:
+        return self._last_bursts.of(chosen, self._bursts_of)
+
+    def _bursts_of(self, chosen: range) -> tuple[Bursts, Spans]:
         """(the time between waits with a row, rows of SUM_DTYPE of the waits in it, by thread).
 
         Sums that an unfinished recording does not have any more are waits for an unknown reason.

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
 from bpfprof import array_types as npt
+from bpfprof.account.columns import Columns
 from bpfprof.account.sorted_rows import sorted_rows
 from bpfprof.dataclass import dataclass
 from bpfprof.model.grouping import sums_by
@@ -30,8 +31,7 @@ class RowsByThread:
 
     def __init__(self, rows: npt.NDArray[np.void], last: npt.NDArray[np.void], thread_count: int) -> None:
         self._sorted = sorted_rows(rows, last, thread_count)
-        self.begin, self._dtype = self._sorted.begin, rows.dtype
-        self._held: tuple[int, int, npt.NDArray[np.void]] = 0, 0, rows[:0]
+        self.begin = self._sorted.begin
 
     def __len__(self) -> int:
         return int(self.begin[-1])
@@ -49,42 +49,17 @@ class RowsByThread:
         own = slice(0, len(self)) if threads is None else self.of_threads(threads)
         return (slice(at, min(own.stop, at + _BLOCK_ROWS)) for at in range(own.start, own.stop, _BLOCK_ROWS))
 
-    def rows(self, places: slice) -> npt.NDArray[np.void]:
+    def rows(self, places: slice) -> Columns:
         """The rows at places that follow one another."""
-        begin, end, held = self._held
-        if not begin <= places.start <= places.stop <= end:
-            begin, end, held = places.start, places.stop, self._sorted.read(places.start, places.stop)
-            self._held = begin, end, held
-        return held[places.start - begin : places.stop - begin]
+        return Columns(places.stop - places.start, lambda name: self.column(name, places))
 
     def column(self, name: str, places: slice | npt.NDArray[np.integer[Any]] = slice(None)) -> npt.NDArray[Any]:
-        """One field of the rows at these places."""
-        return self.columns((name,), places)[0]
-
-    def columns(
-        self, names: Sequence[str], places: slice | npt.NDArray[np.integer[Any]] = slice(None)
-    ) -> list[npt.NDArray[Any]]:
-        """Some fields of the rows at these places."""
-        chosen: npt.NDArray[np.integer[Any]] = np.arange(0)
+        """One field of the rows at these places, which nobody changes."""
         if isinstance(places, slice):
             begin, end, _ = places.indices(len(self))
-        else:
-            begin, end = (int(places.min()), int(places.max()) + 1) if len(places) else (0, 0)
-            chosen = places
-        is_slice, held = isinstance(places, slice), self._held
-        if end - begin <= 2 * _BLOCK_ROWS or held[0] <= begin <= end <= held[1]:
-            rows = self.rows(slice(begin, end))
-            return [np.array(rows[name]) if is_slice else np.asarray(rows[name][chosen - begin]) for name in names]
-        dtype = self._dtype
-        count = end - begin if is_slice else len(chosen)
-        found = [np.empty((count, *dtype[name].shape), dtype[name].base) for name in names]
-        for at in range(begin, end, _BLOCK_ROWS):
-            rows = self._sorted.read(at, min(end, at + _BLOCK_ROWS))
-            own = slice(at - begin, at - begin + len(rows))
-            which = own if is_slice else np.flatnonzero((chosen >= at) & (chosen < at + len(rows)))
-            for column, name in zip(found, names):
-                column[which] = rows[name] if is_slice else rows[name][chosen[which] - at]
-        return found
+            return self._sorted.column(name, begin, end)
+        begin, end = (int(places.min()), int(places.max()) + 1) if len(places) else (0, 0)
+        return np.asarray(self._sorted.column(name, begin, end)[places - begin])
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from bpfprof import array_types as npt
+from bpfprof.account.columns import Columns
 from bpfprof.account.threads import Int64Array
 from bpfprof.model.ids import Pid, Tid
 from bpfprof.model.profile import Waker
@@ -55,7 +56,7 @@ def waker_of(recording: Recording, row: RecordedWaker) -> Waker:
 
 
 def waker_places(
-    recording: Recording, rows: npt.NDArray[np.void], reasons: npt.NDArray[np.uint16], blocked_ns: Int64Array
+    recording: Recording, rows: Columns, reasons: npt.NDArray[np.uint16], blocked_ns: Int64Array
 ) -> npt.NDArray[np.uint32]:
     """For each of these rows of waits its waker's place in waker_table() from 1 on; 0: not known."""
     places, kinds, calls = rows["waker"].astype(np.int64), rows["waker_kind"], rows["syscall"]

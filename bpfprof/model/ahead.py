@@ -4,25 +4,34 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import islice
-from typing import TypeVar
+from typing import Generic, TypeVar
 
 import numpy.ma  # noqa: F401  # not by numpy.unique() in two threads: see commands/importing.py
 
 Item = TypeVar("Item")
+Made = TypeVar("Made")
 _SWITCH_S = 0.0005  # so long one that numpy lets go on may wait for one that runs Python: 5 ms are many calls of numpy
 
 
 @contextlib.contextmanager
 def second_thread() -> Iterator[ThreadPoolExecutor]:
     """One more thread, until its work is done."""
+    with _more_threads(1) as other:
+        yield other
+
+
+@contextlib.contextmanager
+def _more_threads(count: int) -> Iterator[ThreadPoolExecutor]:
     before = sys.getswitchinterval()
     sys.setswitchinterval(_SWITCH_S)
     try:
-        with ThreadPoolExecutor(1) as other:
-            yield other
+        with ThreadPoolExecutor(count) as others:
+            yield others
     finally:
         sys.setswitchinterval(before)
 
@@ -38,3 +47,31 @@ def ahead(items: Iterator[Item]) -> Iterator[Item]:
         while found := making.result():
             making = other.submit(next_one)
             yield found.pop()
+
+
+def side_by_side(make: Callable[[Item], Made], items: Iterable[Item]) -> Iterator[Made]:
+    """make(item) of each, in their order: two threads make the next ones while one is used."""
+    with _more_threads(2) as others:
+        making = deque[Future[Made]]()
+        for item in items:
+            making.append(others.submit(make, item))
+            if len(making) > 4:
+                yield making.popleft().result()
+        while making:
+            yield making.popleft().result()
+
+
+class LastMade(Generic[Item, Made]):
+    """What was made last in each thread of this program is not made again there."""
+
+    def __init__(self) -> None:
+        self._held = threading.local()
+
+    def of(self, item: Item, make: Callable[[Item], Made]) -> Made:
+        """make(item), which nobody changes."""
+        held = self._held.__dict__
+        if held.get("item") != item:
+            held.clear()  # not in memory beside the next one
+            held["made"], held["item"] = make(item), item
+        made: Made = held["made"]
+        return made

@@ -18,7 +18,8 @@ from bpfprof import array_types as npt
 
 Rows = npt.NDArray[np.void]
 MOST_BYTES = 24 << 20  # of rows of one kind that are kept in memory where they can be in a file
-_BLOCK_BYTES = 8 << 20
+BLOCK_BYTES = 8 << 20  # that are in memory at a time
+_NEAR_BYTES = 1 << 20  # that a CPU keeps near to it
 # A row in memory is at most so many times as wide as in its file, where it may lack columns. Rows that are more than
 # _MUCH_WIDER lack so many bytes for that together at most.
 _WIDER, _MUCH_WIDER, _MOST_LACKED = 4, 1.5, 4 << 20
@@ -140,7 +141,7 @@ class FiledRows(GrowingRows):
             taken.append(array)
             rows = taken.view()
         try:
-            write_at(self._file.fileno(), self._count, rows)
+            write_at(self._file.fileno(), self._count * rows.itemsize, rows)
             self._count += len(array)
         except OSError:  # no room there any more
             self._rows, self._file, self._has_room = self.view().copy(), None, False
@@ -163,12 +164,16 @@ class FiledRows(GrowingRows):
         return np.frombuffer(mmap.mmap(self._file.fileno(), size, access=mmap.ACCESS_READ), self._rows.dtype)
 
 
-def blocks(rows: npt.NDArray[Any], wider: int = 1) -> Iterator[npt.NDArray[Any]]:
-    """The rows, some at a time; of those in a file only these are in memory. wider: what is made of a row is."""
-    step = max(1, _BLOCK_BYTES // (rows.itemsize * wider))
+def blocks(rows: npt.NDArray[Any], most_bytes: int = _NEAR_BYTES) -> Iterator[npt.NDArray[Any]]:
+    """The rows, some at a time; of those in a file only a few are in memory."""
+    step = max(1, most_bytes // rows.itemsize)
+    held_bytes = 0
     for at in range(0, len(rows), step):
         yield rows[at : at + step]
-        out_of_memory(rows)
+        held_bytes += most_bytes
+        if held_bytes >= BLOCK_BYTES or at + step >= len(rows):
+            out_of_memory(rows)
+            held_bytes = 0
 
 
 def out_of_memory(rows: npt.NDArray[Any]) -> None:
@@ -181,21 +186,19 @@ def out_of_memory(rows: npt.NDArray[Any]) -> None:
         base.madvise(mmap.MADV_DONTNEED)
 
 
-def write_at(fd: int, place: int, rows: Rows) -> None:
-    """Rows into a file that has nothing but such rows."""
-    left, at = rows.view(np.uint8).data, place * rows.itemsize
+def write_at(fd: int, at: int, array: npt.NDArray[Any]) -> None:
+    """Its bytes from this byte of a file on."""
+    left = array.reshape(-1).view(np.uint8).data
     while left:
         count = os.pwrite(fd, left, at)
         left, at = left[count:], at + count
 
 
-def read_at(fd: int, place: int, count: int, dtype: np.dtype[np.void]) -> Rows:
-    """As write_at() wrote them."""
-    rows = np.empty(count, dtype)
-    left, at = rows.view(np.uint8).data, place * dtype.itemsize
+def read_into(fd: int, at: int, array: npt.NDArray[Any]) -> None:
+    """As write_at() wrote them. Raises OSError where there are not as many."""
+    left = array.reshape(-1).view(np.uint8).data
     while left:
         size = os.preadv(fd, [left], at)
         if not size:
             raise OSError("a file of rows is shorter than it was")
         left, at = left[size:], at + size
-    return rows

@@ -14,7 +14,6 @@ from bpfprof.model.spans import PIECE_DTYPE
 Ints = npt.NDArray[np.int64]
 
 _OF_PIECES = tuple(name for name in PIECE_DTYPE.names or () if name != "span")
-_WIDER = 8  # a span, and rows that are made of it, than what is kept of its times
 
 
 def single_spans(profile: Profile) -> Iterator[tuple[Rows, Ints]]:
@@ -26,7 +25,7 @@ def single_spans(profile: Profile) -> Iterator[tuple[Rows, Ints]]:
     if profile.pieces is None:
         yield profile.spans, np.arange(len(profile.spans))
         return
-    for pieces in blocks(profile.pieces, _WIDER):
+    for pieces in blocks(profile.pieces):
         place = pieces["span"].astype(np.int64)
         spans = picked(profile.spans, place)
         for name in _OF_PIECES:
@@ -38,7 +37,7 @@ def single_pieces(profile: Profile) -> Iterator[Rows]:
     """The same as rows of PIECE_DTYPE, which are not as wide; all of them, also those that are hidden."""
     assert profile.spans is not None
     if profile.pieces is not None:
-        yield from blocks(profile.pieces, _WIDER)
+        yield from blocks(profile.pieces)
         return
     at = 0
     for spans in blocks(profile.spans):

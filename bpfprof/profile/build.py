@@ -5,17 +5,16 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from functools import cached_property
-from itertools import groupby
-from operator import itemgetter
 
 import numpy as np
 
 from bpfprof import array_types as npt
 from bpfprof.account.added_up import AddedUp, AddingSource
+from bpfprof.account.running import Running
 from bpfprof.account.spans import Spans
 from bpfprof.account.wakers import waker_table
 from bpfprof.known.frameworks import OF_RANKS
-from bpfprof.model.ahead import ahead
+from bpfprof.model.ahead import ahead, side_by_side
 from bpfprof.model.ids import Pid, Tid
 from bpfprof.model.memory import give_back_freed
 from bpfprof.model.profile import (
@@ -27,7 +26,7 @@ from bpfprof.model.profile import (
     Profile,
     ThreadTime,
 )
-from bpfprof.model.rows import MOST_BYTES, copied, one_after_another, picked
+from bpfprof.model.rows import copied, one_after_another, picked
 from bpfprof.model.samples import HOLDS_GIL
 from bpfprof.model.spans import SPAN_DTYPE, SpanFlag, ThreadState
 from bpfprof.model.states import reason_text
@@ -61,18 +60,13 @@ _STEPS_WAITS = 1_000_000
 def build_profile(recording: Recording, options: ProfileOptions = _DEFAULT_OPTIONS) -> Profile:
     """Every thread's wall time shared out over its stacks."""
     builder = _Builder(recording, options)
-    if is_large(recording):
+    if recording.is_large:
         give_back_freed()
     profile = builder.build()
     del builder
-    if is_large(recording):
+    if recording.is_large:
         give_back_freed()
     return profile
-
-
-def is_large(recording: Recording) -> bool:
-    """Whether it has so many rows that they are in a file."""
-    return recording.waits.nbytes > MOST_BYTES
 
 
 class _Builder:
@@ -91,10 +85,9 @@ class _Builder:
         threads: list[ThreadTime] = []
         kept = KeptSpans(self._options.has_whole_waits, self._options.with_pieces)
         concurrency = self._concurrency()
-        blocks = self._blocks(has_thread, concurrency)
-        for group, of_one in groupby(ahead(blocks) if is_large(self._recording) else blocks, itemgetter(0)):
+        for group, of_group_made in self._groups(has_thread, concurrency):
             of_group: list[Rows] = []
-            for _, made in of_one:
+            for made in of_group_made:
                 block, longest_ns = made.spans, made.longest_ns
                 is_chosen = has_thread[block["thread"]]
                 if not with_spans and not is_chosen.all():
@@ -269,25 +262,38 @@ class _Builder:
             kept[name][has_stack] = self._stacks.places(spans[name][has_stack])
         return kept
 
-    def _blocks(
+    def _groups(
         self, has_thread: npt.NDArray[np.bool_], concurrency: ConcurrencyTimes | None
-    ) -> Iterator[tuple[range, AddedUp]]:
-        """(a group of threads, some spans of it); while there are more nothing else may ask for spans."""
-        for group in self._spans.groups():
+    ) -> Iterator[tuple[range, Iterator[AddedUp]]]:
+        """(a group of threads, its spans, some at a time), with two CPUs where they are many."""
+        is_large = self._recording.is_large
+
+        def made(group: range) -> tuple[range, Iterator[AddedUp], Running | None]:
             is_shown = bool(has_thread[group.start : group.stop].any())
-            if concurrency and is_shown:
-                concurrency.add(self._spans.running(group, has_thread))
-            if self._options.with_spans or is_shown:
-                yield from ((group, made) for made in self._blocks_of(group))
+            running = self._spans.running(group, has_thread) if concurrency and is_shown else None
+            blocks = self._blocks_of(group) if self._options.with_spans or is_shown else iter(())
+            return group, blocks, running
+
+        groups = self._spans.groups()
+        for group, blocks, running in side_by_side(made, groups) if is_large else map(made, groups):
+            if concurrency and running:
+                concurrency.add(running)
+            # Those that are added up are made already.
+            yield group, ahead(blocks) if is_large and not self._adds_up(group) else blocks
 
     def _blocks_of(self, group: range) -> Iterator[AddedUp]:
-        """Where the order of spans does not matter, and nothing cuts them, they are added up."""
+        """Spans of a group of threads, some at a time."""
+        options = self._options
+        if self._adds_up(group):
+            return iter([self._spans.added_up(group, options.has_whole_waits, options.with_pieces)])
+        return map(singly, self._spans.of_threads(group, options.filter.window_ns))
+
+    def _adds_up(self, group: range) -> bool:
+        """Whether the order of spans does not matter, and nothing cuts them."""
         options, wanted = self._options, self._options.filter
         is_single = not options.adds_up or self._in_order[group.start : group.stop].any()
-        singly_kept = options.with_spans and is_single
-        if singly_kept or wanted.window_ns is not None or wanted.min_block_ns:
-            return map(singly, self._spans.of_threads(group, wanted.window_ns))
-        return iter([self._spans.added_up(group, options.has_whole_waits, options.with_pieces)])
+        is_cut = wanted.window_ns is not None or wanted.min_block_ns > 0
+        return not (options.with_spans and is_single) and not is_cut
 
     @cached_property
     def _in_order(self) -> npt.NDArray[np.bool_]:

@@ -8,6 +8,7 @@ import numpy as np
 
 from bpfprof.account.running import Running
 from bpfprof.account.threads import Int64Array
+from bpfprof.model.ahead import second_thread
 from bpfprof.model.grouping import sums_by
 from bpfprof.model.profile import CONCURRENCY_DTYPE, Concurrency
 from bpfprof.model.rows import FiledRows, out_of_memory, picked
@@ -36,7 +37,10 @@ class ConcurrencyTimes:
 
     def found(self, window_ns: tuple[int, int]) -> Concurrency:
         """In this time of the kernel's clock."""
-        (on_cpu_ns, _), (runnable_ns, alone_ns) = (each.lengths(*window_ns) for each in (self._on_cpu, self._runnable))
+        with second_thread() as other:
+            of_runnable = other.submit(self._runnable.lengths, *window_ns)
+            on_cpu_ns, _ = self._on_cpu.lengths(*window_ns)
+            runnable_ns, alone_ns = of_runnable.result()
         rows = np.zeros(max(len(on_cpu_ns), len(runnable_ns)), CONCURRENCY_DTYPE)
         rows["threads"] = np.arange(len(rows))
         rows["on_cpu_ns"][: len(on_cpu_ns)], rows["runnable_ns"][: len(runnable_ns)] = on_cpu_ns, runnable_ns
@@ -102,7 +106,7 @@ class _Changes:
         for begin, end in _parts_of(np.diff(places.sum(axis=0)).tolist()):
             part = np.concatenate([run[at[begin] : at[end]] for run, at in zip(runs, places)])
             out_of_memory(rows)
-            part.sort(kind="stable")
+            part.sort()
             yield part
 
 

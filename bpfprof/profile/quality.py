@@ -8,6 +8,8 @@ from typing import TypeVar
 
 import numpy as np
 
+from bpfprof import array_types as npt
+from bpfprof.account.columns import Columns
 from bpfprof.account.spans import SpanSource
 from bpfprof.cpython.layout import FREE_THREADED
 from bpfprof.model.profile import Connection, CpuThrottle, Quality, RecordingInfo
@@ -103,8 +105,8 @@ def recording_quality(recording: Recording, spans: SpanSource, source: StackSour
     # For each stack how many rows have it, of each status how many have no stack.
     stacks, own = np.zeros(len(source.statuses), np.int64), np.zeros(256, np.int64)
     waits = spans.threads.waits
-    blocks = (waits.rows(block) for block in waits.blocks() if has_waits)
-    for rows in chain((recording.samples, recording.events), blocks):
+    own_rows: list[npt.NDArray[np.void] | Columns] = [recording.samples, recording.events]
+    for rows in chain(own_rows, (waits.rows(block) for block in waits.blocks() if has_waits)):
         stacks += np.bincount(rows["stack"], minlength=len(stacks))
         own += np.bincount(rows["status"][rows["stack"] == 0], minlength=len(own))
     stacks[0] = 0

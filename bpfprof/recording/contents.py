@@ -11,7 +11,7 @@ import numpy as np
 from bpfprof import array_types as npt
 from bpfprof.dataclass import dataclass
 from bpfprof.model import samples as model
-from bpfprof.model.rows import FiledRows, GrowingRows, read_only
+from bpfprof.model.rows import MOST_BYTES, FiledRows, GrowingRows, read_only
 from bpfprof.recording.fields import CODE_COLUMNS, TABLES, TEXTS, checked
 from bpfprof.recording.format import Chunk
 from bpfprof.recording.tables import (
@@ -85,6 +85,11 @@ class Recording:
     lock_holders: npt.NDArray[np.void] = field(default_factory=_no_rows(model.LOCK_HOLDER_DTYPE))
     unfinished: str = ""
     _rows: dict[str, GrowingRows] = field(default_factory=dict, repr=False, compare=False)
+
+    @property
+    def is_large(self) -> bool:
+        """Whether its waits are so many that they are in a file."""
+        return self.waits.nbytes > MOST_BYTES
 
     def take(self, chunk: Chunk) -> None:
         """Adds one chunk. Raises ValueError, KeyError, TypeError or IndexError for one that is damaged."""
