@@ -17,7 +17,7 @@ from bpfprof.account.running import Running, running_times
 from bpfprof.account.spans import Spans, SpanSource
 from bpfprof.account.threads import Int64Array
 from bpfprof.account.wakers import waker_places
-from bpfprof.model.grouping import first_of, grouped, numbers_of, sums_by
+from bpfprof.model.grouping import first_of, grouped, numbers_of, ordered, sums_by
 from bpfprof.model.rows import copied, one_after_another, picked
 from bpfprof.model.samples import HOLDS_GIL
 from bpfprof.model.spans import PIECE_DTYPE, SPAN_DTYPE, WAIT_TIME_DTYPE, SpanFlag, ThreadState
@@ -54,11 +54,15 @@ class _Part(NamedTuple):
 class AddingSource(SpanSource):
     """The same source of spans."""
 
-    def added_up(self, chosen: range, has_whole: bool = False, with_pieces: bool = False) -> AddedUp:
+    def added_up(
+        self, chosen: range, has_whole: bool = False, with_pieces: bool = False, together_ns: int = 0
+    ) -> AddedUp:
         """Of the threads of a group, in any order.
 
         has_whole: a wait for a GIL, which comes as many rows and parts, is as whole as others: it has the stack of its
         first row and the waker of its last, and one time, which ends with it and refers to the span of its first part.
+        together_ns: pieces of one span that are no waits with a row are one where they begin in the same part of the
+        time, of which each is so long; 0: each is by itself.
         """
         first, times = self.threads.waits.of_threads(chosen).start, self._times(chosen)
         parts: list[_Part] = []
@@ -71,7 +75,7 @@ class AddingSource(SpanSource):
                     pieces["span"] += count
                 count += len(part.spans)
                 parts.append(part)
-        parts.append(self._bursts_added_up(chosen, with_pieces))
+        parts.append(self._bursts_added_up(chosen, with_pieces, together_ns))
         for pieces in parts[-1].pieces:
             pieces["span"] += count
         spans = one_after_another(SPAN_DTYPE, [part.spans for part in parts])
@@ -200,7 +204,7 @@ class AddingSource(SpanSource):
         columns = {name: np.repeat(rows[name][first], counts) for name in of_first}
         return rows.replaced({**columns, "waker_stack": rows["waker_stack"][last]}), wakers[last]
 
-    def _bursts_added_up(self, chosen: range, with_pieces: bool) -> _Part:
+    def _bursts_added_up(self, chosen: range, with_pieces: bool, together_ns: int = 0) -> _Part:
         """A span for each sample and state, and of each thread what no sample speaks for."""
         samples, (bursts, sums) = self.threads.samples, self._bursts(chosen)
         position, length, sample, burst = self._pieces_in(chosen, bursts)
@@ -238,12 +242,18 @@ class AddingSource(SpanSource):
             shown = spans["duration_ns"] > 0
             if with_pieces:
                 of_cells = made_count + np.cumsum(shown) - 1
-                pieces.append(self._pieces_of_cells(at_ns, ns, of_cells[cell], sample, state == ThreadState.ON_CPU))
+                made_pieces = self._pieces_of_cells(at_ns, ns, of_cells[cell], sample, state == ThreadState.ON_CPU)
+                pieces.append(_together(made_pieces, together_ns) if together_ns else made_pieces)
                 at_ns = at_ns + ns
             made.append(picked(spans, shown))
             longest.append(longest_ns[shown])
             made_count += len(made[-1])
-        gaps = (bursts.thread[burst], at_ns, added_ns) if with_pieces else None
+        gaps = None
+        if with_pieces:
+            gaps = np.zeros(len(burst), PIECE_DTYPE)
+            gaps["span"], gaps["start_ns"], gaps["duration_ns"] = bursts.thread[burst], at_ns, added_ns
+            gaps = picked(gaps, added_ns > 0)
+            gaps = _together(gaps, together_ns) if together_ns else gaps
         of_sums, its_pieces = self._sums_added_up(chosen, bursts, sums, gaps)
         for piece in its_pieces:
             piece["span"] += made_count
@@ -254,11 +264,11 @@ class AddingSource(SpanSource):
         return _Part(spans, np.concatenate(longest), np.zeros(0, WAIT_TIME_DTYPE), pieces)
 
     def _sums_added_up(
-        self, chosen: range, bursts: Bursts, sums: Spans, gaps: tuple[Int64Array, Int64Array, Int64Array] | None
+        self, chosen: range, bursts: Bursts, sums: Spans, gaps: Spans | None
     ) -> tuple[Spans, list[Spans]]:
         """(a span for each of the waits that were only added up, their pieces).
 
-        gaps: thread, begin and length of those that the waits are in; None: pieces are not asked for.
+        gaps: PIECE_DTYPE of those that the waits are in, by thread for span; None: pieces are not asked for.
         """
         all_ns = np.add.reduceat(bursts.added_ns, bursts.first[:-1])
         sums = picked(sums, all_ns[sums["thread"].astype(np.int64) - chosen.start] > 0)
@@ -268,9 +278,8 @@ class AddingSource(SpanSource):
         if gaps is None:
             nanoseconds, counts = spread_by_thread(all_ns[thread[begin]], sums, begin), sums["count"]
         else:
-            order = np.lexsort((gaps[1], gaps[0]))
-            order = order[gaps[2][order] > 0]
-            of_gap, at_ns, gaps_ns = (column[order] for column in gaps)
+            order = np.lexsort((gaps["start_ns"], gaps["span"]))
+            of_gap, at_ns, gaps_ns = (gaps[name][order] for name in ("span", "start_ns", "duration_ns"))
             for first, end in zip(begin.tolist(), [*begin[1:].tolist(), len(sums)]):
                 its = slice(*np.searchsorted(of_gap, (thread[first], thread[first] + 1)))
                 all_of_it = int(all_ns[thread[first]])
@@ -316,6 +325,18 @@ class AddingSource(SpanSource):
             pieces["duration_ns"], pieces["span"], pieces["count"] = ns, which, count
             held.append(pieces)
         return one_after_another(PIECE_DTYPE, held)
+
+
+def _together(pieces: Spans, ns: int) -> Spans:
+    """Those of one span that begin in the same part of the time as one; in any order."""
+    parts = pieces["start_ns"] // ns
+    order, begin = ordered([pieces["span"], parts])
+    found = picked(pieces, order[begin])
+    found["start_ns"] = np.minimum.reduceat(pieces["start_ns"][order], begin) if len(begin) else 0
+    for name in ("duration_ns", "count"):
+        found[name] = np.add.reduceat(pieces[name][order], begin) if len(begin) else 0
+    found["cpu"] = 0
+    return found
 
 
 def _in_order(pieces: Spans, spans: Spans) -> Spans:

@@ -61,8 +61,7 @@ class SpanSource:
         self._unknown_ns = np.full(len(threads.first_ns), -1)  # of each thread, from when that is known
         of_gil = FiledRows(GIL_WAIT_DTYPE)
         all_blocks = ((group, block) for group in self.groups() for block in threads.waits.blocks(group))
-        several = side_by_side if recording.is_large else map
-        for rows in several(partial(self._name_waits, namer), all_blocks):
+        for rows in side_by_side(partial(self._name_waits, namer), all_blocks, recording.is_large):
             of_gil.append(rows)
         self._is_first, self._held = find_gil_waits(recording, of_gil.view(), len(waits))
         del of_gil

@@ -114,6 +114,7 @@ def report(recording: Path, shown: Shown, look: RenderOptions, wanted: Wanted, m
         adds_up=adds_up,
         with_concurrency=chosen.with_concurrency and (chosen is not TABLE or look.details or look.by == "stack"),
         with_pieces=chosen.with_pieces,
+        piece_parts=chosen.piece_parts,
         has_whole_waits=chosen.has_whole_waits,
         with_samples=look.by == STEP,
     )

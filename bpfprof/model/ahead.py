@@ -16,6 +16,7 @@ import numpy.ma  # noqa: F401  # not by numpy.unique() in two threads: see comma
 Item = TypeVar("Item")
 Made = TypeVar("Made")
 _SWITCH_S = 0.0005  # so long one that numpy lets go on may wait for one that runs Python: 5 ms are many calls of numpy
+_IN_WORK = 2  # items, and the one that is used
 
 
 @contextlib.contextmanager
@@ -49,13 +50,16 @@ def ahead(items: Iterator[Item]) -> Iterator[Item]:
             yield found.pop()
 
 
-def side_by_side(make: Callable[[Item], Made], items: Iterable[Item]) -> Iterator[Made]:
-    """make(item) of each, in their order: two threads make the next ones while one is used."""
+def side_by_side(make: Callable[[Item], Made], items: Iterable[Item], are_many: bool = True) -> Iterator[Made]:
+    """make(item) of each, in their order; of many two threads make the next ones while one is used."""
+    if not are_many:
+        yield from map(make, items)
+        return
     with _more_threads(2) as others:
         making = deque[Future[Made]]()
         for item in items:
             making.append(others.submit(make, item))
-            if len(making) > 4:
+            if len(making) > _IN_WORK:
                 yield making.popleft().result()
         while making:
             yield making.popleft().result()

@@ -358,14 +358,14 @@ class Profile:
     `event_weights` has EVENT_WEIGHT_DTYPE, whose events are those of `events`; they are no part of the time.
     `objects`: what the column `object` of spans refers to, from 1 on. `lock_holders` has LOCK_HOLDER_DTYPE, with times
     since the recording began, and of threads of the profile, by thread and time. `marks` has PROFILE_MARK_DTYPE, by
-    thread and time, those that began and ended in the window. `samples` has PROFILE_SAMPLE_DTYPE, by thread and time,
-    if they were asked for.
+    thread and time, those that began and ended in the window. `samples`, if asked for, PROFILE_SAMPLE_DTYPE, as these.
     Where the order of spans was not asked for those that nothing but their time tells apart are one, which begins where
     the first of them does. `wait_times` has WAIT_TIME_DTYPE then, by thread and time; else it is None. `span_holders`
     has SPAN_HOLDER_DTYPE then, where they were asked for: `holder` and `holder_stack` of spans say nothing.
     `last_waits`: of threads that waited when the recording ended, one of each at most; none of a window before that.
     `calls` has PROFILE_CALL_DTYPE: of the whole recording, but of threads that are shown.
     `pieces` has PIECE_DTYPE, by thread and time, if they were asked for: `single_spans()` makes single spans of them.
+    Of one span those that begin in the same `pieces_ns`, if that is not 0, may be one.
     `concurrency` is of the threads that are shown, if it was asked for and all time of theirs is shown; who was alone
     is not known where threads were chosen by name. `is_of_window`: of a part of the time, which `calls` are not.
     """
@@ -397,3 +397,4 @@ class Profile:
     calls: npt.NDArray[np.void] = field(default_factory=lambda: np.zeros(0, PROFILE_CALL_DTYPE))
     call_names: tuple[str, ...] = ()
     is_of_window: bool = False
+    pieces_ns: int = 0

@@ -164,13 +164,13 @@ class FiledRows(GrowingRows):
         return np.frombuffer(mmap.mmap(self._file.fileno(), size, access=mmap.ACCESS_READ), self._rows.dtype)
 
 
-def blocks(rows: npt.NDArray[Any], most_bytes: int = _NEAR_BYTES) -> Iterator[npt.NDArray[Any]]:
-    """The rows, some at a time; of those in a file only a few are in memory."""
-    step = max(1, most_bytes // rows.itemsize)
+def blocks(rows: npt.NDArray[Any], most_bytes: int = 0) -> Iterator[npt.NDArray[Any]]:
+    """The rows, some at a time; of those in a file few are in memory. most_bytes: of some; 0: as are quickest."""
+    step = max(1, (most_bytes or _NEAR_BYTES) // rows.itemsize)
     held_bytes = 0
     for at in range(0, len(rows), step):
         yield rows[at : at + step]
-        held_bytes += most_bytes
+        held_bytes += step * rows.itemsize
         if held_bytes >= BLOCK_BYTES or at + step >= len(rows):
             out_of_memory(rows)
             held_bytes = 0

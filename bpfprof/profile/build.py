@@ -148,7 +148,13 @@ class _Builder:
             self._last_waits(has_thread),
             *profile_calls(self._recording, has_thread),
             is_of_window=window is not None,
+            pieces_ns=self._pieces_ns,
         )
+
+    @cached_property
+    def _pieces_ns(self) -> int:
+        parts = self._options.piece_parts if self._recording.is_large else 0
+        return (self._spans.threads.end_ns - self._spans.threads.start_ns) // parts if parts else 0
 
     def _concurrency(self) -> ConcurrencyTimes | None:
         if not (self._options.with_concurrency and self._options.filter.is_of_threads):
@@ -275,7 +281,7 @@ class _Builder:
             return group, blocks, running
 
         groups = self._spans.groups()
-        for group, blocks, running in side_by_side(made, groups) if is_large else map(made, groups):
+        for group, blocks, running in side_by_side(made, groups, is_large):
             if concurrency and running:
                 concurrency.add(running)
             # Those that are added up are made already.
@@ -285,7 +291,7 @@ class _Builder:
         """Spans of a group of threads, some at a time."""
         options = self._options
         if self._adds_up(group):
-            return iter([self._spans.added_up(group, options.has_whole_waits, options.with_pieces)])
+            return iter([self._spans.added_up(group, options.has_whole_waits, options.with_pieces, self._pieces_ns)])
         return map(singly, self._spans.of_threads(group, options.filter.window_ns))
 
     def _adds_up(self, group: range) -> bool:

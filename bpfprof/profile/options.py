@@ -88,6 +88,7 @@ class ProfileOptions:
     with_samples: bool = False  # and when each sample was taken
     adds_up: bool = False  # spans that nothing but their time tells apart are one, in no order
     with_pieces: bool = False  # where they are, beside them their times one by one
+    piece_parts: int = 0  # of the recording's time; in each some of these are one, see Profile.pieces_ns
     with_concurrency: bool = False  # how many threads ran at a time
     has_whole_waits: bool = False  # then the parts of one wait for a GIL have one waker, and their holders are kept
 

@@ -66,6 +66,7 @@ class Format:
     adds_up: bool = False  # sums of those that nothing but their time tells apart do
     has_whole_waits: bool = False  # see ProfileOptions
     with_pieces: bool = False  # beside sums of spans it needs each one's times
+    piece_parts: int = 0  # see ProfileOptions
     with_concurrency: bool = False  # it says how many threads ran at a time
     checked_by: str = ""  # MODULE:FUNCTION that raises UnsupportedError where what it needs is missing
     is_encoded: bool = False  # as UTF-8 by its renderer, for it can be long
@@ -171,6 +172,7 @@ PAGE = Format(
     adds_up=True,
     has_whole_waits=True,
     with_pieces=True,
+    piece_parts=8192,  # more than a screen has pixels
     with_concurrency=True,
     takes=frozenset({"title", "merge"}),
 )

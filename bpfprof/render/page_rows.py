@@ -53,14 +53,14 @@ class Fewer:
     whole. No time, weight or count is lost.
     """
 
-    def __init__(self, duration_ns: int, budget: int, weight_ns: int = 0) -> None:
-        """weight_ns: of all rows, if it is known before they are."""
+    def __init__(self, duration_ns: int, budget: int, weight_ns: int = 0, bucket_ns: int = 0) -> None:
+        """weight_ns: of all rows, if it is known before they are. bucket_ns: some rows are of several moments in it."""
         self._duration_ns, self._budget, self._most = duration_ns, budget, _MOST_HELD * budget
-        self._buckets = [max(duration_ns // count, 1) for count in _ALIKE_BUCKETS]
+        self._buckets = [ns for ns in (max(duration_ns // count, 1) for count in _ALIKE_BUCKETS) if ns > bucket_ns]
         self._held, self._count = list[Rows](), 0
         self._added, self._added_count = list[Rows](), 0  # where time and what it was spent in are apart: still whole
         self._all_ns, self._seen_ns = weight_ns, 0
-        self.bucket_ns, self.is_apart = 0, False
+        self.bucket_ns, self.is_apart = bucket_ns, False
 
     def add(self, rows: Rows) -> None:
         """Rows with all columns, after those that were added before in the order of thread and time."""

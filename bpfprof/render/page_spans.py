@@ -47,8 +47,8 @@ def kind_of_reason(reason: str) -> int:
 def page_spans(profile: Profile, work: Work, group_of: Ints, budget: int = BUDGET) -> PageSpans:
     """group_of: for each thread the group whose stacks stand below one node."""
     spans, is_idle, singly = worked_single_pieces(profile, work)
-    looks = _Looks(spans, is_idle, group_of, len(profile.stacks))
-    fewer = Fewer(profile.info.duration_ns, budget, looks.weight_ns)
+    looks = _Looks(spans, is_idle, group_of, len(profile.stacks), has_gaps=not profile.pieces_ns)
+    fewer = Fewer(profile.info.duration_ns, budget, looks.weight_ns, profile.pieces_ns)
     for pieces in singly:
         fewer.add(looks.rows(pieces))
     rows = fewer.rows()
@@ -62,11 +62,17 @@ def page_spans(profile: Profile, work: Work, group_of: Ints, budget: int = BUDGE
 class _Looks:
     """What rows of the page have in common with the spans that they are parts of, or are.
 
-    places: for each of their places its group of threads and its stack, as one number, in their order.
+    places: for each of their places its group of threads and its stack, as one number, in their order. has_gaps: each
+    row begins and ends where it says; else some are of several moments, and there is no time between rows.
     """
 
     def __init__(
-        self, spans: npt.NDArray[np.void], is_idle: npt.NDArray[np.bool_], group_of: Ints, stack_count: int
+        self,
+        spans: npt.NDArray[np.void],
+        is_idle: npt.NDArray[np.bool_],
+        group_of: Ints,
+        stack_count: int,
+        has_gaps: bool = True,
     ) -> None:
         shown = spans["flags"] & SpanFlag.HIDDEN == 0
         self.weight_ns = int(spans["stands_for_ns"][shown].sum())
@@ -82,6 +88,7 @@ class _Looks:
         is_wait = shown & (spans["state"] == ThreadState.OFF_CPU)
         self._table_flags = np.where(is_wait, in_table, 0).astype(np.uint8)
         self._is_unheard = spans["status"] == Status.NOT_SAMPLED
+        self._has_gaps = has_gaps
         self._before = -1, 0  # thread and end of the last row so far
 
     def rows(self, pieces: npt.NDArray[np.void]) -> Rows:
@@ -93,7 +100,7 @@ class _Looks:
         in_table = (pieces["wait"] > 0) | (self._is_unheard[span] & (weight > 0))
         flags |= np.where(in_table, self._table_flags[span], 0)
         ends, is_first = start + duration, np.diff(thread.astype(np.int64), prepend=self._before[0]) != 0
-        gap = np.where(is_first, start, start - np.append(self._before[1], ends[:-1]))
+        gap = np.where(is_first, start, start - np.append(self._before[1], ends[:-1]) if self._has_gaps else 0)
         self._before = int(thread[-1]), int(ends[-1])
         return {
             "thread": thread,

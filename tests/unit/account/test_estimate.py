@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from bpfprof import array_types as npt
-from bpfprof.account.estimate import SUM_DTYPE, estimated, laid, spread, spread_by_thread, spread_pieces
+from bpfprof.account.estimate import SUM_DTYPE, alike_as_one, estimated, laid, spread, spread_by_thread, spread_pieces
 from bpfprof.model.profile import Profile
-from bpfprof.model.samples import UNSAMPLED
+from bpfprof.model.samples import SHORT_DTYPE, UNSAMPLED
 from bpfprof.model.spans import SPAN_DTYPE, How, ThreadState
 from bpfprof.model.statuses import Status
 from tests.unit.profile.views import built, shown_ms, spent_ms, text
@@ -223,3 +223,16 @@ def test_sums_laid_behind_each_other_fill_the_same_gaps(seed: int) -> None:
         there = np.isin(np.arange(len(sums)), which)
         if pieces is laid:
             assert (np.bincount(which, count, len(sums))[there] == sums["count"][there]).all()
+
+
+def test_short_waits_of_one_kind_are_one_whose_numbers_may_be_large() -> None:
+    rows = np.zeros(400, SHORT_DTYPE)
+    rows["thread"], rows["syscall"] = np.arange(400) % 2, np.where(np.arange(400) % 4 < 2, 7, -1)
+    rows["runqueue_ns"], rows["count"] = 10, 1 << 31
+    rows["blocked_ns"] = np.where(np.arange(400) < 40, 0, 5)
+    found = np.sort(alike_as_one(rows), order=["thread", "syscall", "blocked_ns"])
+    assert found["thread"].tolist() == [0] * 4 + [1] * 4 and found["syscall"].tolist() == [-1, -1, 7, 7] * 2
+    assert found["blocked_ns"].tolist() == [0, 450] * 4
+    assert found["runqueue_ns"].tolist() == [100, 900] * 4
+    assert found["count"].tolist() == [10 << 31, 90 << 31] * 4
+    assert not len(alike_as_one(rows[:0]))

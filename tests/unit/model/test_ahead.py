@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from bpfprof.model.ahead import ahead
+from bpfprof.model.ahead import LastMade, ahead, side_by_side
 
 
 def test_one_is_made_while_the_one_before_it_is_used() -> None:
@@ -44,3 +44,63 @@ def test_who_takes_no_more_ends_it() -> None:
     assert next(found) == 0
     found.close()
     assert set(threading.enumerate()) <= before
+
+
+def test_two_are_made_at_a_time_and_come_in_their_order() -> None:
+    meet = threading.Barrier(2, timeout=60)
+
+    def make(item: int) -> int:
+        if item < 2:
+            meet.wait()  # breaks where the other is not made meanwhile
+        return item * item
+
+    before = sys.getswitchinterval()
+    assert [*side_by_side(make, range(50))] == [item * item for item in range(50)]
+    assert sys.getswitchinterval() == before
+    assert [*side_by_side(make, iter([]))] == []
+
+
+def test_few_items_need_no_thread() -> None:
+    main = threading.get_ident()
+    assert {*side_by_side(lambda _: threading.get_ident(), range(3), False)} == {main}
+    assert main not in {*side_by_side(lambda _: threading.get_ident(), range(3))}
+
+
+def test_of_many_items_a_few_are_made_before_they_are_used() -> None:
+    made: list[int] = []
+    found = side_by_side(lambda item: made.append(item) or item, range(100))
+    assert next(found) == 0
+    assert len(made) <= 3
+    found.close()
+    assert len(made) <= 3
+
+
+def test_what_went_wrong_side_by_side_comes_in_its_place() -> None:
+    found = side_by_side(lambda item: 6 // item, [3, 2, 0, 1])
+    assert [next(found), next(found)] == [2, 3]
+    with pytest.raises(ZeroDivisionError):
+        next(found)
+
+
+def test_what_was_made_last_is_made_once_in_each_thread() -> None:
+    made: list[int] = []
+
+    def make(item: int) -> int:
+        made.append(item)
+        return -item
+
+    last = LastMade[int, int]()
+    assert [last.of(item, make) for item in (1, 1, 2, 1)] == [-1, -1, -2, -1]
+    assert made == [1, 2, 1]
+    other = threading.Thread(target=last.of, args=(1, make))
+    other.start()
+    other.join()
+    assert made == [1, 2, 1, 1]
+
+
+def test_what_could_not_be_made_is_made_anew() -> None:
+    last = LastMade[int, float]()
+    assert last.of(2, lambda item: 1 / item) == 0.5
+    with pytest.raises(ZeroDivisionError):
+        last.of(0, lambda item: 1 / item)
+    assert last.of(0, float) == 0.0

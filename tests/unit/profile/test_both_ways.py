@@ -12,6 +12,7 @@ import pytest
 from bpfprof.account import spans as account_spans
 from bpfprof.model import rows as model_rows
 from bpfprof.model.profile import Interner, Profile
+from bpfprof.model.spans import How
 from bpfprof.profile import build
 from bpfprof.profile.build import build_profile
 from bpfprof.profile.options import ProfileOptions
@@ -89,7 +90,7 @@ def test_holders_of_locks_are_those_of_single_spans() -> None:
 @pytest.mark.parametrize("by", GROUPINGS)
 def test_slices_are_those_of_single_spans(by: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where they are read in blocks that end within a thread."""
-    monkeypatch.setattr(model_rows, "_BLOCK_BYTES", 2_000)
+    monkeypatch.setattr(model_rows, "_NEAR_BYTES", 2_000)
     recording = contended()
     options = ProfileOptions(with_spans=True, adds_up=True, with_pieces=True)
     one, other = (sliced(build_profile(recording, it), by) for it in (ProfileOptions(with_spans=True), options))
@@ -101,12 +102,12 @@ def test_a_timeline_read_in_blocks_is_the_same(monkeypatch: pytest.MonkeyPatch) 
     recording, known = contended(), find_format("chrome")
     assert known is not None
     single, asked = profiles(recording, known)
-    monkeypatch.setattr(model_rows, "_BLOCK_BYTES", 2_000)
+    monkeypatch.setattr(model_rows, "_NEAR_BYTES", 2_000)
     assert known.render(asked, RenderOptions()) == known.render(single, RenderOptions())
 
 
 def test_what_is_folded_while_it_is_read_loses_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(model_rows, "_BLOCK_BYTES", 100_000)
+    monkeypatch.setattr(model_rows, "_NEAR_BYTES", 100_000)
     monkeypatch.setattr("bpfprof.render.intervals._BUCKETS", (64, 16))
     recording = read_recording(io.BytesIO(many_waits(20_000)))
     options = ProfileOptions(with_spans=True, adds_up=True, with_pieces=True)
@@ -146,3 +147,32 @@ def test_times_of_single_spans_are_those_of_their_sums(waits: int, most: int, mo
         begin_ns, end_ns = own["start_ns"], own["start_ns"] + own["duration_ns"]
         assert (begin_ns[1:] == end_ns[:-1]).all()
         assert (begin_ns[0], end_ns[-1]) == (thread.first_ns, thread.last_ns)
+
+
+def test_what_no_wait_of_its_own_is_of_is_one_in_each_part_of_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a large recording, where it is asked for: time on a CPU and of short waits, of one span."""
+    recording = contended()
+    both = ProfileOptions(with_spans=True, adds_up=True, with_pieces=True, piece_parts=16)
+    single = build_profile(recording, both)
+    monkeypatch.setattr("bpfprof.recording.contents.MOST_BYTES", 1)
+    profile = build_profile(recording, both)
+    assert single.spans is not None and single.pieces is not None and not single.pieces_ns
+    assert profile.spans is not None and profile.pieces is not None
+    assert profile.pieces_ns == profile.info.duration_ns // 16
+    assert profile.spans.tobytes() == single.spans.tobytes()
+    assert len(profile.pieces) < len(single.pieces)
+    for name in ("duration_ns", "stands_for_ns", "count"):
+        sums = [np.bincount(each["span"], each[name], len(profile.spans)) for each in (single.pieces, profile.pieces)]
+        assert (sums[0] == sums[1]).all()
+    begin = profile.spans["thread"][profile.pieces["span"]].astype(np.int64) << 40 | profile.pieces["start_ns"]
+    assert (np.diff(begin) >= 0).all()
+    # When short waits were is not known; all else is in its part of the time.
+    is_known = profile.spans["how"] != How.SUMMED
+    cells = []
+    for pieces in (single.pieces, profile.pieces):
+        pieces = pieces[is_known[pieces["span"]]]
+        at = pieces["span"].astype(np.int64) * 17 + pieces["start_ns"] // profile.pieces_ns
+        cells.append(np.bincount(at, pieces["duration_ns"], 17 * len(profile.spans)))
+    assert (cells[0] == cells[1]).all()
+    waits = [pieces[pieces["wait"] > 0].tobytes() for pieces in (single.pieces, profile.pieces)]
+    assert waits[0] == waits[1]

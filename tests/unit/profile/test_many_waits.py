@@ -11,9 +11,9 @@ import pytest
 from bpfprof.account import sorted_rows
 from bpfprof.model import rows as model_rows
 from bpfprof.model.samples import TOTAL_DTYPE, WAIT_DTYPE
-from bpfprof.profile import build
 from bpfprof.profile.build import build_profile
 from bpfprof.profile.options import ProfileOptions
+from bpfprof.recording import contents
 from bpfprof.recording.format import Chunk
 from bpfprof.recording.reader import read_recording
 from tests.hostile.cost import cost_of
@@ -57,9 +57,9 @@ def many_waits(count: int) -> bytes:
 def test_waits_in_a_file_make_the_profile_of_those_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     data = many_waits(20_000)
     in_memory = build_profile(read_recording(io.BytesIO(data)), ProfileOptions(with_spans=True))
-    for module in (model_rows, sorted_rows, build):
+    for module in (model_rows, sorted_rows, contents):
         monkeypatch.setattr(module, "MOST_BYTES", 300_000)
-    monkeypatch.setattr(model_rows, "_BLOCK_BYTES", 70_000)
+    monkeypatch.setattr(model_rows, "_NEAR_BYTES", 70_000)
     monkeypatch.setattr(sorted_rows, "_PART_BYTES", 150_000)
     recording = read_recording(io.BytesIO(data))
     in_file = build_profile(recording, ProfileOptions(with_spans=True))
