@@ -9,6 +9,7 @@ import numpy as np
 from bpfprof.model.frames import Frame, FrameKind
 from bpfprof.model.grouping import group_numbers
 from bpfprof.model.profile import Profile
+from bpfprof.model.rows import copied
 from bpfprof.query.work.table import Work
 from bpfprof.render.formats import RenderOptions
 from bpfprof.render.labels import WAITING
@@ -26,7 +27,7 @@ def with_named_locks(profile: Profile, work: Work, options: RenderOptions) -> Pr
     if not len(named) or any(frame.kind == FrameKind.WOKEN_BY for frame in profile.frames):
         return profile
     assert profile.spans is not None
-    names, spans, stacks = WaitNames(profile, work, options), profile.spans.copy(), list(profile.stacks)
+    names, spans, stacks = WaitNames(profile, work, options), copied(profile.spans), list(profile.stacks)
     places: dict[str, int] = {}
     first, number = group_numbers([spans["stack"][named], work.span_locks[named]])
     for span in named[first].tolist():

@@ -11,11 +11,11 @@ import numpy as np
 from bpfprof import array_types as npt
 from bpfprof.dataclass import dataclass
 from bpfprof.model.grouping import group_numbers, sums_by
-from bpfprof.model.profile import Profile
+from bpfprof.model.profile import WEIGHT_DTYPE, Profile
 from bpfprof.model.rows import Rows, blocks, one_after_another, picked
 from bpfprof.model.single import pieces_of, single_pieces, single_spans
 from bpfprof.model.spans import SPAN_DTYPE, SpanFlag, ThreadState
-from bpfprof.profile.weights import weights_of
+from bpfprof.profile.weights import Sums, weights_of
 from bpfprof.query.code.functions import Ints, owner_functions
 from bpfprof.query.code.stack_frames import Bools, StackFrames
 from bpfprof.query.work.executors import Wanted, do_items, wanted_threads
@@ -216,11 +216,16 @@ def worked_single_pieces(profile: Profile, work: Work) -> tuple[npt.NDArray[np.v
 def worked_weights(profile: Profile, work: Work) -> tuple[npt.NDArray[np.void], Bools]:
     """(rows of WEIGHT_DTYPE, which of them are idle)."""
     spans, is_idle = worked_spans(profile, work)
-    shown = spans["flags"] & SpanFlag.HIDDEN == 0
-    parts = (picked(spans, shown & chosen) for chosen in (is_idle, ~is_idle))  # one in memory at a time
-    weights = [weights_of(part, part["stack"]) for part in parts]
-    both = np.concatenate(weights)
-    return both, np.arange(len(both)) < len(weights[0])
+    found = []
+    for chosen in (is_idle, ~is_idle):
+        sums, at = Sums(WEIGHT_DTYPE), 0
+        for part in blocks(spans):
+            own = picked(part, chosen[at : at + len(part)] & (part["flags"] & SpanFlag.HIDDEN == 0))
+            sums.add(weights_of(own, own["stack"]))
+            at += len(part)
+        found.append(sums.rows())
+    both = np.concatenate(found)
+    return both, np.arange(len(both)) < len(found[0])
 
 
 def _put_to_work(rows: npt.NDArray[np.void], is_own: Bools) -> None:
