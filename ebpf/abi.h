@@ -9,6 +9,8 @@
 #define BP_MAX_THREADS 65536
 /* In an instruction that loads the number of an event: none of BPF_PSEUDO_* of include/uapi/linux/bpf.h. */
 #define BP_PSEUDO_EVENT 15
+/* The same where it is one of the numbers of the running kernel: see current_task.bpf.h. */
+#define BP_PSEUDO_KERNEL 14
 #define BP_MAX_PROCESSES 16384
 /* So many threads and processes are watched that a process and its descendants start: a thread a millisecond or a process
  * in five, and as many as in four seconds of that at once. What user space does for each takes up to half as long. */

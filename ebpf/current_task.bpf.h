@@ -3,6 +3,10 @@
  * The current task and its user registers. Kernels that know the helper bpf_task_pt_regs let programs read both by load
  * instructions, for the verifier knows their types: Linux 5.15, commit dd6e10fbd9fb ("bpf: Add bpf_task_pt_regs() helper").
  * On others each read calls a helper. Those also have no pointers as arguments of functions: see stack.bpf.h.
+ *
+ * Where members of the kernel's structures are differs from kernel to kernel. BP_OFFSET_... is an instruction that loads
+ * this number, which is put in before a program is loaded, so that the same programs serve all kernels: the verifier knows
+ * it as it does a constant, and does not follow what depends on another one.
  */
 #pragma once
 
@@ -41,6 +45,9 @@ static __u64 (*get_current_task)(void) = (void *)35; /* bpf_get_current_task */
 #endif
 #endif
 
+/* The same of a member whose place is BP_OFFSET_...: this number cannot stand in the instruction that reads. */
+#define LOAD_MEMBER(type, pointer, offset) LOAD_KERNEL(type, (__u64)(pointer) + (offset), 0)
+
 /* Places in struct pt_regs of x86-64, in words: arch/x86/include/asm/ptrace.h. */
 #define REGISTER_BP 4
 #define REGISTER_DX 12
@@ -59,7 +66,7 @@ static __always_inline __u64 user_registers(void)
 #if BP_HAS_TASK_POINTERS
     return (__u64)TASK_REGISTERS(CURRENT_TASK);
 #else
-    return LOAD_KERNEL(u64, CURRENT_TASK, BP_OFFSET_TASK_STACK) + KERNEL_STACK_BYTES - sizeof(struct pt_regs);
+    return LOAD_MEMBER(u64, CURRENT_TASK, BP_OFFSET_TASK_STACK) + KERNEL_STACK_BYTES - sizeof(struct pt_regs);
 #endif
 }
 

@@ -140,7 +140,7 @@ FUNCTION(note_object)
         note_range(thread);
     if (!thread || !BP_OFFSET_TASK_FILES || !descriptor_of(thread, &descriptor))
         return 0;
-    files = LOAD_KERNEL(u64, CURRENT_TASK, BP_OFFSET_TASK_FILES);
+    files = LOAD_MEMBER(u64, CURRENT_TASK, BP_OFFSET_TASK_FILES);
     if (!READ_KERNEL(table, files + BP_OFFSET_FILES_TABLE) || !READ_KERNEL(count, table + BP_OFFSET_TABLE_COUNT) ||
         descriptor >= count || !READ_KERNEL(files, table + BP_OFFSET_TABLE_FILES) ||
         !READ_KERNEL(file, files + (__u64)descriptor * sizeof(file)) || !file ||

@@ -103,13 +103,11 @@ static __always_inline __u16 state_of_previous(struct bpf_raw_tracepoint_args *c
 {
     if (ctx->args[0]) /* preempted on the way to sleep: still runnable whatever its state says */
         return 0;
-#if BP_OFFSET_TASK_STATE
+    if (!BP_OFFSET_TASK_STATE)
+        return ctx->args[3];
     __u32 state = 0;
     READ_KERNEL(state, ctx->args[1] + BP_OFFSET_TASK_STATE);
     return state & TASK_STATE_WAKING ? TASK_STATE_INTERRUPTIBLE : state;
-#else
-    return ctx->args[3];
-#endif
 }
 
 int sched_switch(struct bpf_raw_tracepoint_args *ctx)

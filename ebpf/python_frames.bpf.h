@@ -25,7 +25,7 @@
 
 static __always_inline enum bp_status python_thread_state(struct bp_walk *walk, struct bp_process *process)
 {
-    __u64 thread_pointer = LOAD_KERNEL(u64, CURRENT_TASK, BP_OFFSET_TASK_FSBASE), tstate = 0;
+    __u64 thread_pointer = LOAD_MEMBER(u64, CURRENT_TASK, BP_OFFSET_TASK_FSBASE), tstate = 0;
 
     if (!READ_USER(tstate, thread_pointer + process->thread_slot))
         return BP_PYTHON_STATE_FAULT;

@@ -149,7 +149,7 @@ static __always_inline enum bp_status begin_stack(struct bp_walk *walk)
     __u32 config = config_flags();
     struct bp_process *process = process_of(walk);
     __u32 flags = process ? process->flags : 0;
-    bool has_memory = LOAD_KERNEL(u64, CURRENT_TASK, BP_OFFSET_TASK_MM) != 0;
+    bool has_memory = LOAD_MEMBER(u64, CURRENT_TASK, BP_OFFSET_TASK_MM) != 0;
 
     clear_walk(walk, process);
     walk->gil_flags = 0;

@@ -50,9 +50,9 @@ static __always_inline struct task_times times_of_current(void)
 {
     __u64 task = (__u64)CURRENT_TASK;
     struct task_times times = {};
-    times.exec_ns = LOAD_KERNEL(u64, task, BP_OFFSET_TASK_EXEC);
+    times.exec_ns = LOAD_MEMBER(u64, task, BP_OFFSET_TASK_EXEC);
     if (BP_OFFSET_TASK_RUN_DELAY)
-        times.run_delay_ns = LOAD_KERNEL(u64, task, BP_OFFSET_TASK_RUN_DELAY);
+        times.run_delay_ns = LOAD_MEMBER(u64, task, BP_OFFSET_TASK_RUN_DELAY);
     return times;
 }
 

@@ -29,7 +29,7 @@ static __always_inline bool read_preempt_count(__u32 *preempt_count)
     __u64 queue = 0;
     if (!BP_RQ_TO_PREEMPT_COUNT)
         return false;
-    __u64 cfs_queue = LOAD_KERNEL(u64, CURRENT_TASK, BP_OFFSET_TASK_CFS_RQ);
+    __u64 cfs_queue = LOAD_MEMBER(u64, CURRENT_TASK, BP_OFFSET_TASK_CFS_RQ);
     return READ_KERNEL(queue, cfs_queue + BP_OFFSET_CFS_RQ_RQ) &&
            READ_KERNEL(*preempt_count, queue + (__s64)BP_RQ_TO_PREEMPT_COUNT);
 }

@@ -7,13 +7,13 @@ import subprocess
 import sys
 from collections.abc import Iterator
 
-from bpfprof.abi import ebpf_directory
 from bpfprof.dataclass import dataclass
 from bpfprof.errors import UnsupportedError
 from bpfprof.kernel import bpf_syscall
 from bpfprof.kernel.attach import Attachments, cpus
 from bpfprof.kernel.btf import KernelTypes
-from bpfprof.kernel.compiler import check_bcc
+from bpfprof.kernel.compiler import are_ready_made, check_bcc
+from bpfprof.kernel.kernel_facts import check_ring_buffer, keeps_run_delay, kernel_facts
 from bpfprof.kernel.kernel_side import KernelSide
 from bpfprof.kernel.perf_events import EVENTS, is_hardware
 from bpfprof.kernel.probes import check_probes
@@ -25,7 +25,6 @@ from bpfprof.kernel.refusals import (
     may_forbid_perf_events,
     refusal,
 )
-from bpfprof.kernel.sources import check_ring_buffer, compiler_flags, function_names, join_includes, keeps_run_delay
 from bpfprof.proc import host, privilege
 
 _BCC_LIMIT_S = 30
@@ -162,7 +161,12 @@ def check_types() -> Finding:
 
 def check_compiler() -> Finding:
     """BCC's version and its LLVM's, by importing it."""
-    parent = os.path.dirname(check_bcc())
+    try:
+        parent = os.path.dirname(check_bcc())
+    except UnsupportedError:
+        if not are_ready_made():
+            raise
+        return Finding("not there, and not needed: the programs for this kernel came with bpfprof")
     try:
         command = [sys.executable, "-I", "-c", _ASK_BCC, parent]
         done = subprocess.run(command, capture_output=True, text=True, timeout=_BCC_LIMIT_S, check=False)
@@ -184,10 +188,7 @@ def check_run_queue() -> Finding:
 
 def check_wakers() -> Finding:
     """Whether what a CPU is in the middle of can be read."""
-    flags = compiler_flags(
-        KernelTypes(), keeps_run_delay(), function_names(join_includes(ebpf_directory() / "profiler.bpf.c"))
-    )
-    if "-DBP_RQ_TO_PREEMPT_COUNT=0" in flags:
+    if not kernel_facts().number("BP_RQ_TO_PREEMPT_COUNT"):
         return Finding("", "whether a thread or an interrupt ended a wait is guessed from the thread's system call")
     return Finding("the kernel tells threads from interrupts")
 

@@ -1,6 +1,7 @@
-"""The BPF programs as instructions: from the cache, or compiled in short-lived child processes, side by side.
+"""The BPF programs as instructions: ready made, kept, or compiled in short-lived child processes, side by side.
 
-The cache has what this user compiled (see private_cache), under a hash of everything that went into the compiler.
+Ready made are those that came with bpfprof (build_hook.py); the cache has what this user compiled (see private_cache).
+Both are under a hash of everything that went into the compiler, and serve all kernels that can the same.
 
 BCC brings LLVM with it: some 90 MB that only the compiler needs. In a child they are given back after a third of a
 second, the parent goes on with other work meanwhile, and a compiler that ends its process (LLVM does, on an error in
@@ -24,16 +25,9 @@ from typing import Any
 from bpfprof import __version__
 from bpfprof.abi import ebpf_directory
 from bpfprof.errors import UnsupportedError
-from bpfprof.kernel import btf, sources
-from bpfprof.kernel.btf import KernelTypes, kernel_identity
-from bpfprof.kernel.sources import (
-    compiler_flags,
-    function_names,
-    has_task_pointers,
-    has_uprobe_links,
-    join_includes,
-    keeps_run_delay,
-)
+from bpfprof.kernel import sources
+from bpfprof.kernel.kernel_facts import KernelFacts, kernel_facts
+from bpfprof.kernel.sources import compiler_flags, function_names, join_includes, number_flags, with_numbers
 from bpfprof.private_cache import PrivateCache
 
 KPROBE, PERF_EVENT, RAW_TRACEPOINT = 2, 7, 17  # enum bpf_prog_type of include/uapi/linux/bpf.h
@@ -52,6 +46,7 @@ ON_EVENT = "on_event"
 # Those that are loaded for each function whose calls are counted, and compiled only with them.
 CALL_PROGRAMS = {"call_begin": KPROBE, "call_end": KPROBE}
 _CACHE = PrivateCache("", file_limit_bytes=1 << 22)
+READY_MADE = Path(__file__).parent / "ready_made"
 # No debug information, no warnings, and none of clang's own optimisation, for BCC optimises what clang makes as well
 # (run_pass_manager() of its bpf_module.cc). Programs are as quick, at most 4% longer, and take two thirds of the time.
 _QUICKER = ["-g0", "-w", "-Xclang", "-disable-llvm-passes"]
@@ -63,36 +58,35 @@ _SEE_DEBUG = "--debug shows the compiler's messages"
 
 
 class Compilation:
-    """A compilation under way, or its result from the cache; `result()` waits for it."""
+    """A compilation under way, or its result if that was there already; `result()` waits for it."""
 
-    def __init__(self, key: str, with_calls: bool = False) -> None:
-        self.with_calls = with_calls
+    def __init__(self, key: str, facts: KernelFacts, with_calls: bool = False) -> None:
+        self.facts, self.with_calls = facts, with_calls
         self._key = key
-        # What the kernel can, with the programs; takes_pointer: see load_programs(); uses_links: load_call_programs().
-        self.takes_pointer = self.uses_links = False
-        self._programs: dict[str, bytes] | None = None
-        if kept := _parse(_CACHE.load(key)):
-            self.takes_pointer, self.uses_links, self._programs = kept
+        ready = _read(READY_MADE / self.file_name)
+        self._programs = _parse(_CACHE.load(key) if ready is None else ready)
         self._children: list[_Child] = []
 
     @classmethod
     def start(cls, with_calls: bool = False) -> Compilation:
-        """Looks into the cache, else forks the children that compile; call it before threads are started.
+        """Looks for it, else forks the children that compile; call it before threads are started.
 
         with_calls: with CALL_PROGRAMS, and stacks that lead through such calls.
 
-        Raises UnsupportedError without BCC or the kernel's type information.
+        Raises UnsupportedError without the kernel's type information, and without BCC where something is compiled.
         """
-        check_bcc()
-        text, has_run_delay = join_includes(ebpf_directory() / "profiler.bpf.c"), keeps_run_delay()
-        compilation = cls(_key(text, has_run_delay, with_calls), with_calls)
+        return cls.of(kernel_facts(), with_calls)
+
+    @classmethod
+    def of(cls, facts: KernelFacts, with_calls: bool) -> Compilation:
+        """The same for a kernel that may be another."""
+        text = _text()
+        compilation = cls(_key(text, facts, with_calls), facts, with_calls)
         if compilation._programs is None:
-            types = KernelTypes()
-            flags = compiler_flags(types, has_run_delay, function_names(text), with_calls)
-            compilation.takes_pointer = has_task_pointers(types)
-            compilation.uses_links = with_calls and has_uprobe_links(types)
-            programs = [*PROGRAMS, *(CALL_PROGRAMS if with_calls else ())]
-            for define, names in (("-DBP_ONLY_PROGRAMS=1", programs), ("-DBP_ONLY_FUNCTIONS=1", function_names(text))):
+            check_bcc()
+            programs, functions = [*PROGRAMS, *(CALL_PROGRAMS if with_calls else ())], function_names(text)
+            flags = compiler_flags(functions, facts.takes_pointer, with_calls, facts.uses_links) + number_flags()
+            for define, names in (("-DBP_ONLY_PROGRAMS=1", programs), ("-DBP_ONLY_FUNCTIONS=1", functions)):
                 compilation._children.append(_Child(text, [*flags, define], names))
         return compilation
 
@@ -102,11 +96,20 @@ class Compilation:
         Raises UnsupportedError with what BCC or LLVM said.
         """
         if self._programs is None:
-            programs = {name: code for child in self._children for name, code in json.loads(child.answer()).items()}
-            self._programs = _programs(programs)
-            kept = {"takes_pointer": self.takes_pointer, "uses_links": self.uses_links, "programs": programs}
-            _CACHE.store(self._key, json.dumps(kept).encode())
-        return self._programs
+            _CACHE.store(self._key, self.content())
+        return {name: with_numbers(code, self.facts.numbers) for name, code in (self._programs or {}).items()}
+
+    def content(self) -> bytes:
+        """What a file in READY_MADE or the cache has, with numbers of no kernel. Raises the same."""
+        if self._programs is None:
+            answers = [json.loads(child.answer()) for child in self._children]
+            self._programs = _programs({name: code for each in answers for name, code in each.items()})
+        return json.dumps({name: code.hex() for name, code in self._programs.items()}).encode()
+
+    @property
+    def file_name(self) -> str:
+        """In READY_MADE."""
+        return f"{self._key}.json"
 
     def interrupt(self) -> None:
         """Makes `result()`, which another thread may be waiting in, fail soon if the programs are not there yet."""
@@ -156,19 +159,34 @@ class _Child:
         return answer
 
 
-def _key(text: str, has_run_delay: bool, with_calls: bool) -> str:
-    """Of all that flags are made of, for to make them takes 80 ms: of this kernel's types, and the code that asks."""
-    host, makers = os.uname(), [Path(str(module.__file__)).read_bytes() for module in (sources, btf)]
-    parts = [__version__, host.release, host.version, host.machine, str(has_run_delay), str(with_calls), text]
-    return hashlib.sha256(b"\0".join([*(part.encode() for part in parts), *makers, kernel_identity()])).hexdigest()
+def are_ready_made() -> bool:
+    """Whether the programs for this kernel came with bpfprof. Raises UnsupportedError without its type information."""
+    return (READY_MADE / f"{_key(_text(), kernel_facts(), False)}.json").exists()
 
 
-def _parse(content: bytes | memoryview | None) -> tuple[bool, bool, dict[str, bytes]] | None:
-    """(takes_pointer, uses_links, programs); None for anything else."""
+def _text() -> str:
+    return join_includes(ebpf_directory() / "profiler.bpf.c")
+
+
+def _key(text: str, facts: KernelFacts, with_calls: bool) -> str:
+    """Of all that the programs are made of."""
+    can = facts.takes_pointer, with_calls, with_calls and facts.uses_links
+    parts = [__version__.encode(), os.uname().machine.encode(), repr(can).encode(), text.encode()]
+    return hashlib.sha256(b"\0".join([*parts, Path(str(sources.__file__)).read_bytes()])).hexdigest()
+
+
+def _read(path: Path) -> bytes | None:
     try:
-        kept = json.loads(bytes(content or b""))
-        return bool(kept["takes_pointer"]), bool(kept["uses_links"]), _programs(kept["programs"])
-    except (ValueError, AttributeError, TypeError, KeyError):
+        return path.read_bytes()
+    except OSError:
+        return None
+
+
+def _parse(content: bytes | memoryview | None) -> dict[str, bytes] | None:
+    """None for anything else."""
+    try:
+        return _programs(json.loads(bytes(content or b"")))
+    except (ValueError, AttributeError, TypeError):
         return None
 
 

@@ -36,7 +36,9 @@ class KernelSide:
         try:
             self._tables = Tables.create(self._compilation.with_calls)
             self._has_tables.set()
-            self._programs = load_programs(self._compilation.result(), self.tables.fds, self._compilation.takes_pointer)
+            self._programs = load_programs(
+                self._compilation.result(), self.tables.fds, self._compilation.facts.takes_pointer
+            )
         except BaseException as error:
             self._failure = error
         finally:
@@ -65,7 +67,7 @@ class KernelSide:
 
     def event_program(self, number: int) -> int:
         """Descriptor, closed with the others, of a program for the event with this number. Raises UnsupportedError."""
-        code, takes_pointer = self._compilation.result(), self._compilation.takes_pointer
+        code, takes_pointer = self._compilation.result(), self._compilation.facts.takes_pointer
         fd = load_programs(code, self.tables.fds, takes_pointer, number)[ON_EVENT]
         self.programs()[f"{ON_EVENT} {number}"] = fd
         return fd
@@ -75,7 +77,7 @@ class KernelSide:
 
         number: see ebpf/calls.bpf.c. The compilation was one with calls.
         """
-        code, takes_pointer = self._compilation.result(), self._compilation.takes_pointer
+        code, takes_pointer = self._compilation.result(), self._compilation.facts.takes_pointer
         if f"call_begin {number}" not in self.programs():
             loaded = load_call_programs(code, self.tables.fds, takes_pointer, number)
             self.programs().update({f"{name} {number}": fd for name, fd in loaded.items()})
@@ -84,7 +86,7 @@ class KernelSide:
     @property
     def uses_links(self) -> bool:
         """Whether `call_programs()` are those of all functions, and not of one each."""
-        return self._compilation.uses_links
+        return self._compilation.facts.uses_links
 
     def close(self) -> None:
         """Gives everything back; what is attached must have been detached before. Safe to call again."""

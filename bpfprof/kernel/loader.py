@@ -16,14 +16,12 @@ from bpfprof import abi
 from bpfprof.kernel import bpf_syscall
 from bpfprof.kernel.compiler import CALL_PROGRAMS, ON_EVENT, PERF_EVENT, PROGRAMS
 from bpfprof.kernel.refusals import refusal
-from bpfprof.kernel.sources import FIRST_FUNCTION, MAPS_BY_TYPE, map_names
+from bpfprof.kernel.sources import FIRST_FUNCTION, INSTRUCTION_BYTES, LOAD_IMMEDIATE_64, MAPS_BY_TYPE, map_names
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
 
-# struct bpf_insn: u8 code, u8 registers (source in the high half), s16 offset, s32 immediate. Linux bpf(2).
-_INSTRUCTION_BYTES = 8
-_LOAD_IMMEDIATE_64, _PSEUDO_MAP_FD = 0x18, 1
+_PSEUDO_MAP_FD = 1
 _PSEUDO_EVENT = abi.CONSTANTS["BP_PSEUDO_EVENT"]
 _CALL, _PSEUDO_CALL = 0x85, 1
 # Documentation/bpf/btf.rst: struct btf_header, and kinds of types; kind << 24 of `info`.
@@ -146,17 +144,17 @@ def _link(
     while position < len(linked):
         opcode, registers = linked[position], linked[position + 1]
         (immediate,) = struct.unpack_from("<i", linked, position + 4)
-        if opcode == _LOAD_IMMEDIATE_64 and registers >> 4 == _PSEUDO_MAP_FD:
+        if opcode == LOAD_IMMEDIATE_64 and registers >> 4 == _PSEUDO_MAP_FD:
             struct.pack_into("<i", linked, position + 4, fd_of_number[immediate])
-        elif opcode == _LOAD_IMMEDIATE_64 and registers >> 4 == _PSEUDO_EVENT:
+        elif opcode == LOAD_IMMEDIATE_64 and registers >> 4 == _PSEUDO_EVENT:
             struct.pack_into("<Bhi", linked, position + 1, registers & 0x0F, 0, event)
         elif opcode == _CALL and immediate >= FIRST_FUNCTION:
             name = functions[immediate - FIRST_FUNCTION]
             if name not in starts:
-                starts[name] = len(linked) // _INSTRUCTION_BYTES
+                starts[name] = len(linked) // INSTRUCTION_BYTES
                 linked += code[name]
             linked[position + 1] = _PSEUDO_CALL << 4
-            following = position // _INSTRUCTION_BYTES + 1
+            following = position // INSTRUCTION_BYTES + 1
             struct.pack_into("<i", linked, position + 4, starts[name] - following)
-        position += _INSTRUCTION_BYTES
+        position += INSTRUCTION_BYTES
     return bytes(linked), list(starts.values())

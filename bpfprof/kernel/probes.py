@@ -18,9 +18,9 @@ from bpfprof.errors import UnsupportedError
 from bpfprof.kernel import bpf_syscall
 from bpfprof.kernel.attach import cpus
 from bpfprof.kernel.btf import KernelTypes
+from bpfprof.kernel.kernel_facts import has_uprobe_links
 from bpfprof.kernel.kernel_side import KernelSide
 from bpfprof.kernel.refusals import is_forbidden, refusal
-from bpfprof.kernel.sources import has_uprobe_links
 from bpfprof.proc import privilege
 
 _PMU = Path("/sys/bus/event_source/devices/uprobe")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from bpfprof.errors import UnsupportedError
 from bpfprof.kernel.bpf_syscall import VERIFIER_IS_DONE
-from bpfprof.kernel.sources import kernel_version_code
+from bpfprof.kernel.kernel_facts import kernel_version_code
 from bpfprof.proc import host, privilege
 
 _FORBIDDEN = (errno.EPERM, errno.EACCES, errno.ENOSYS)  # the last is what some seccomp filters answer

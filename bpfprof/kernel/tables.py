@@ -11,9 +11,10 @@ from bpfprof import abi
 from bpfprof.dataclass import dataclass
 from bpfprof.kernel import bpf_syscall
 from bpfprof.kernel.attach import cpus
+from bpfprof.kernel.kernel_facts import kernel_version_code
 from bpfprof.kernel.map_sizes import map_sizes
 from bpfprof.kernel.refusals import refusal
-from bpfprof.kernel.sources import MAP_LINE, kernel_version_code, maps_header
+from bpfprof.kernel.sources import MAP_LINE, maps_header
 from bpfprof.proc.memory_limits import memory_there_is
 
 # Elements of hash maps are made as they are needed where programs of perf events may use such maps: Linux 6.1 and later

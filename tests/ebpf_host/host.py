@@ -20,6 +20,7 @@ from bpfprof import abi
 from bpfprof import array_types as npt
 from bpfprof.abi import ebpf_directory
 from bpfprof.abi.dtypes import EVENT_DTYPE, MAPPING_DTYPE, PYTHON_FRAME_DTYPE, STACK_DTYPE, STRUCTS, THREAD_DTYPE
+from bpfprof.kernel.kernel_facts import kernel_numbers
 from bpfprof.kernel.sources import MAP_LINE, MAPS_BY_TYPE, compiler_flags, map_names, maps_header
 from bpfprof.kernel.tables import OwnTables
 from bpfprof.kernel.unwind_memory import UnwindMemory
@@ -127,7 +128,8 @@ def compile_programs(folder: Path) -> Path:
     here, library = Path(__file__).parent, folder / "programs.so"
     flags = [*_WARNINGS, *(_SANITIZERS if SANITIZED in os.environ else ())]
     types = SimpleNamespace(offset=_offset, percpu_distance=_percpu_distance, has_name=lambda _name: True)
-    flags += compiler_flags(types, has_run_delay=True, functions=[])  # type: ignore[arg-type]
+    numbers = kernel_numbers(types, has_run_delay=True)  # type: ignore[arg-type]
+    flags += [*compiler_flags([], takes_pointer=True), *(f"-D{name}={value}" for name, value in numbers.items())]
     includes = ["-I", str(ebpf_directory()), "-idirafter", str(ebpf_directory() / "include")]
     command = [compiler(), "-std=gnu11", "-O1", "-g", "-shared", "-fPIC", *flags, *includes, str(here / "host.c")]
     environment = {name: value for name, value in os.environ.items() if name != "LD_PRELOAD"}

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from bpfprof.kernel.sources import kernel_version_code
+from bpfprof.kernel.kernel_facts import kernel_version_code
 from tests.ebpf_host.host import CONFIG, CONSTANTS, STATUS, TGID, TID, Host
 from tests.ebpf_host.scheduler import (
     DEAD,

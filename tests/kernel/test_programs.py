@@ -17,12 +17,11 @@ import pytest
 
 from bpfprof import abi, private_cache
 from bpfprof.elf.image import ElfImage
-from bpfprof.kernel import bpf_syscall, compiler, sources
+from bpfprof.kernel import bpf_syscall, kernel_facts
 from bpfprof.kernel.btf import KernelTypes
 from bpfprof.kernel.compiler import PROGRAMS, Compilation
 from bpfprof.kernel.kernel_side import KernelSide
 from bpfprof.kernel.probes import Probes
-from bpfprof.kernel.sources import has_uprobe_links
 from tests.kernel.conftest import known
 
 _VERIFIER_BUDGET = 150_000  # 0.15 s for each program before a recording begins; Linux allows a million
@@ -57,7 +56,7 @@ def test_the_verifier_looks_at_less_than_it_may(monkeypatch: pytest.MonkeyPatch,
 
 
 # With a BPF link of many where the kernel has those, and with a perf event of each.
-WAYS_OF_PROBES = [*[True] * has_uprobe_links(KernelTypes()), False]
+WAYS_OF_PROBES = [*[True] * kernel_facts.has_uprobe_links(KernelTypes()), False]
 
 
 def mathematics() -> str:
@@ -72,8 +71,7 @@ def test_calls_of_a_library(uses_links: bool, tmp_path: Path, monkeypatch: pytes
     """With probes that count them stacks are walked by other programs, too: all are loaded."""
     library = shutil.copy(mathematics(), tmp_path)
     monkeypatch.setattr(private_cache, "cache_directory", lambda: tmp_path / "cache")  # it keeps what a kernel can
-    for module in (sources, compiler):
-        monkeypatch.setattr(module, "has_uprobe_links", lambda _types: uses_links)
+    monkeypatch.setattr(kernel_facts, "has_uprobe_links", lambda _types: uses_links)
     kernel, tid = KernelSide.start(Compilation.start(with_calls=True)), threading.get_native_id()
     probes = Probes(kernel)
     try:

@@ -151,10 +151,23 @@ def test_the_installed_copy_records(installed: Path, tmp_path: Path) -> None:
 
 @pytest.mark.root
 @pytest.mark.parametrize("arguments", [["doctor"], ["record", "--", "true"]], ids=lambda words: words[0])
-def test_without_bcc_it_says_what_to_install(arguments: list[str], installed: Path, tmp_path: Path) -> None:
-    hidden = f'mount -t tmpfs tmpfs {BCC} && exec "$0" "$@"'
-    command = ["unshare", "--mount", "sh", "-c", hidden, installed / "bpfprof", *arguments]
-    done = run(command, tmp_path)
+def test_ready_made_programs_need_no_bcc(arguments: list[str], installed: Path, tmp_path: Path) -> None:
+    """Also with an empty cache, and not on kernels before 5.15, for which there are none."""
+    hidden = f'mount -t tmpfs tmpfs {BCC} && mount -t tmpfs tmpfs /var/cache && exec "$0" "$@"'
+    done = run(["unshare", "--mount", "sh", "-c", hidden, installed / "bpfprof", *arguments], tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    if arguments == ["doctor"]:
+        assert "not needed: the programs for this kernel came with bpfprof" in " ".join(done.stdout.split())
+
+
+@pytest.mark.root
+@pytest.mark.parametrize("arguments", [["doctor"], ["record", "--", "true"]], ids=lambda words: words[0])
+def test_without_bcc_and_ready_made_programs_it_says_what_to_install(
+    arguments: list[str], installed: Path, tmp_path: Path
+) -> None:
+    (ready_made,) = installed.parent.glob("lib/python*/site-packages/bpfprof/kernel/ready_made")
+    hidden = f'for folder in {BCC} {ready_made} /var/cache; do mount -t tmpfs tmpfs $folder; done; exec "$0" "$@"'
+    done = run(["unshare", "--mount", "sh", "-c", hidden, installed / "bpfprof", *arguments], tmp_path)
     assert done.returncode == 3, done.stderr
     said = " ".join((done.stdout + done.stderr).split())
     assert "BCC's Python package, which no pip installs, is missing" in said

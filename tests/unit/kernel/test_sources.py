@@ -4,25 +4,28 @@ from __future__ import annotations
 
 import re
 import shutil
+import struct
 import subprocess
 from pathlib import Path
 
 import pytest
 
-from bpfprof.abi import ebpf_directory
-from bpfprof.errors import UnsupportedError
-from bpfprof.kernel import sources
+from bpfprof.abi import CONSTANTS, ebpf_directory
 from bpfprof.kernel.compiler import PROGRAMS
 from bpfprof.kernel.sources import (
     FIRST_FUNCTION,
     MAPS_BY_TYPE,
+    NUMBERS,
     compiler_flags,
     function_names,
     join_includes,
-    kernel_version_code,
     map_names,
     maps_header,
+    number_flags,
+    with_numbers,
 )
+
+KERNEL = CONSTANTS["BP_PSEUDO_KERNEL"]
 
 
 def places(text: str) -> dict[str, tuple[str, int]]:
@@ -108,81 +111,26 @@ def test_every_kernel_side_file_is_joined() -> None:
     assert {path.name for path in ebpf_directory().glob("*.[hc]")} == set(joined)
 
 
-@pytest.mark.parametrize(
-    ("release", "version"),
-    [
-        ("6.18.44-cloud-amd64", (6, 18, 44)),
-        ("6.1.0-18-amd64", (6, 1, 0)),
-        ("5.10.300", (5, 10, 255)),
-        ("6.8.0-45-generic", (6, 8, 0)),
-        ("7.0.0-rc3+", (7, 0, 0)),
-        ("6.6", (6, 6, 0)),
-    ],
-)
-def test_version_code(release: str, version: tuple[int, int, int]) -> None:
-    major, minor, patch = version
-    assert kernel_version_code(release) == (major << 16) + (minor << 8) + patch
+def test_flags_hold_numbers_of_maps_and_functions() -> None:
+    flags = {*compiler_flags(["walk", "send"], takes_pointer=True), *number_flags()}
+    assert {f"-DBP_FD_{name}={number}" for number, name in enumerate(map_names(), 1)} <= flags
+    assert {f"-DBP_FUNCTION_walk={FIRST_FUNCTION}", f"-DBP_FUNCTION_send={FIRST_FUNCTION + 1}"} <= flags
+    assert "-DBP_HAS_TASK_POINTERS=1" in flags and "-DBP_WITH_CALLS=1" not in flags
+    with_calls = compiler_flags([], takes_pointer=False, with_calls=True, uses_links=True)
+    assert {"-DBP_HAS_TASK_POINTERS=0", "-DBP_WITH_CALLS=1", "-DBP_HAS_UPROBE_LINKS=1"} <= {*with_calls}
+    text = "".join(path.read_text() for path in ebpf_directory().rglob("*.[hc]"))
+    wanted = set(re.findall(r"\bBP_(?:OFFSET_[A-Z0-9_]+|RQ_TO_[A-Z_]+)\b", text))
+    assert wanted == {*NUMBERS}, "the kernel side wants other numbers than it is given"
 
 
-def test_the_running_kernel_has_a_version() -> None:
-    assert kernel_version_code() > 4 << 16
+def load(register: int, kind: int, low: int, high: int = 0) -> bytes:
+    """The instruction that loads 64 bits."""
+    return struct.pack("<BBhiBBhi", 0x18, kind << 4 | register, 0, low, 0, 0, 0, high)
 
 
-def test_flags_hold_offsets_and_map_numbers() -> None:
-    class Types:
-        """Every member is at the length of its name."""
-
-        def offset(self, _struct_name: str, member: str) -> int:
-            return len(member)
-
-        def percpu_distance(self, first: str, second: str) -> int:
-            return len(second) - len(first)
-
-        def has_name(self, _name: str) -> bool:
-            return True
-
-    flags = compiler_flags(Types(), True, ["walk", "send"])  # type: ignore[arg-type]
-    assert {"-DBP_OFFSET_TASK_PID=3", "-DBP_OFFSET_TASK_TGID=4"} <= set(flags)
-    assert {f"-DBP_FD_{name}={number}" for number, name in enumerate(map_names(), 1)} <= set(flags)
-    assert f"-DBP_OFFSET_TASK_EXEC={len('se') + len('sum_exec_runtime')}" in flags
-    assert f"-DBP_OFFSET_TASK_RUN_DELAY={len('sched_info') + len('run_delay')}" in flags
-    assert {f"-DBP_FUNCTION_walk={FIRST_FUNCTION}", f"-DBP_FUNCTION_send={FIRST_FUNCTION + 1}"} <= set(flags)
-    without = compiler_flags(Types(), False, [])  # type: ignore[arg-type]
-    assert "-DBP_OFFSET_TASK_RUN_DELAY=0" in without
-    sources = "".join(path.read_text() for path in ebpf_directory().rglob("*.[hc]"))
-    wanted = set(re.findall(r"\bBP_(?:OFFSET_\w+|RQ_TO_\w+|KERNEL_VERSION_CODE)\b", sources))
-    assert wanted <= {flag[2:].split("=")[0] for flag in flags}, "the kernel side wants a number it is not given"
-
-
-def test_a_kernel_without_ring_buffers_is_too_old() -> None:
-    class Types:
-        def has_name(self, name: str) -> bool:
-            return name != "BPF_FUNC_ringbuf_output"
-
-    with pytest.raises(UnsupportedError, match=r"no BPF ring buffer, which Linux 5\.8 brought"):
-        compiler_flags(Types(), True, [])  # type: ignore[arg-type]
-
-
-def test_what_older_kernels_lack_is_asked_of_their_types() -> None:
-    """No helper bpf_task_pt_regs, and a tracepoint sched_switch without the state, whose member has its old name."""
-
-    class Types:
-        def offset(self, _struct_name: str, member: str) -> int:
-            return {"state": 24, "stack": 32}.get(member, 8)
-
-        def percpu_distance(self, _first: str, second: str) -> int:
-            return 64 if second == "pcpu_hot" else 0
-
-        def has_name(self, name: str) -> bool:
-            return name not in ("BPF_FUNC_task_pt_regs", "__state")
-
-        def parameters(self, _function: str) -> int:
-            return 4
-
-    def flags() -> set[str]:
-        return set(compiler_flags(Types(), True, []))  # type: ignore[arg-type]
-
-    assert {"-DBP_HAS_TASK_POINTERS=0", "-DBP_OFFSET_TASK_STACK=32", "-DBP_RQ_TO_PREEMPT_COUNT=72"} <= flags()
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sources, "kernel_version_code", lambda: 5 << 16 | 10 << 8)
-        assert "-DBP_OFFSET_TASK_STATE=24" in flags()
+def test_numbers_are_put_where_their_places_stand() -> None:
+    other = load(3, 1, 7) + struct.pack("<BBhi", 0xB7, 0, 0, 0x18 | KERNEL << 12)  # a map, and a number like one
+    code = load(2, KERNEL, 1) + other + load(9, KERNEL, 0) + load(2, 0, 5, KERNEL << 12 | 0x18)
+    put = load(2, 0, 300) + other + load(9, 0, 0xFFFFFFF0 - (1 << 32), -1) + load(2, 0, 5, KERNEL << 12 | 0x18)
+    assert with_numbers(code, [-16, 300]) == put
+    assert with_numbers(put, []) == put
