@@ -40,7 +40,9 @@ def _cache() -> Finding:
     folder = cache_directory()
     if PrivateCache("", 0).is_usable():
         return Finding(str(folder))
-    return Finding("", f"{folder} cannot be written: BPF programs are compiled at each start, half a second")
+    return Finding(
+        "", f"{folder} cannot be written: what recordings have in common is made at each start, which takes longer"
+    )
 
 
 # Everything below them is tried only when none of these is missing.

@@ -83,7 +83,7 @@ def test_a_bare_and_strict_host_that_root_can_record_on(tmp_path: Path) -> None:
     assert_told(done, 0)
     assert_recorded(tmp_path / "x.bpfprof")
     assert_told(told, 0)
-    for words in ("perf_event_paranoid 3", "a filter is on", "kernel.kptr_restrict=1", "compiled at each start"):
+    for words in ("perf_event_paranoid 3", "a filter is on", "kernel.kptr_restrict=1", "made at each start"):
         assert words in told.stdout, told.stdout
     assert "can record here" in told.stdout and "in burn()" in told.stdout
 
