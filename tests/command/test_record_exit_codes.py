@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from bpfprof.kernel.compiler import READY_MADE
 from bpfprof.recording.reader import read_recording
 from tests.integration.eu_stack import wait_until_asleep
 from tests.integration.recorded import (
@@ -50,12 +51,18 @@ def whole_recording(tmp_path_factory: pytest.TempPathFactory) -> Path:
 # --- something is missing
 
 
-def in_private_mounts(mounts: str, folder: Path) -> Done:
+# Then it has to compile.
+NOTHING_IS_READY = (
+    f'for folder in /var/cache "{READY_MADE}"; do [ ! -d "$folder" ] || mount -t tmpfs tmpfs "$folder"; done'
+)
+
+
+def in_private_mounts(mounts: str, folder: Path, environment: dict[str, str] | None = None) -> Done:
     """`record` where these mounts have been made, seen by it alone."""
     if shutil.which("unshare") is None:
         pytest.skip("no unshare (util-linux)")
     script = f'set -e; {mounts}\nexec "$@"'
-    return completed(["unshare", "-m", "sh", "-c", script, "sh", *RECORD_TRUE], None, cwd=folder)
+    return completed(["unshare", "-m", "sh", "-c", script, "sh", *RECORD_TRUE], None, cwd=folder, env=environment)
 
 
 def test_an_ordinary_user_is_told_what_it_needs() -> None:
@@ -69,7 +76,8 @@ def test_bcc_is_hidden(tmp_path: Path) -> None:
     if found is None or not found.submodule_search_locations:
         pytest.skip("the Python of the tests has no bcc that could be hidden")
     (tmp_path / "empty").mkdir()
-    done = in_private_mounts(f"mount --bind empty '{found.submodule_search_locations[0]}'", tmp_path)
+    hidden = f"mount --bind empty '{found.submodule_search_locations[0]}'"
+    done = in_private_mounts(f"{NOTHING_IS_READY}\n{hidden}", tmp_path)
     assert_told(done, 3, "BCC", "install")
     assert not (tmp_path / "x.bpfprof").exists()
 
@@ -79,7 +87,7 @@ def test_bcc_is_broken(fault: str, tmp_path: Path) -> None:
     (tmp_path / "shadow" / "bcc").mkdir(parents=True)
     (tmp_path / "shadow" / "bcc" / "__init__.py").write_text(fault)
     environment = {**os.environ, "PYTHONPATH": str(tmp_path / "shadow")}
-    assert_told(completed(RECORD_TRUE, None, cwd=tmp_path, env=environment), 3, "BCC")
+    assert_told(in_private_mounts(NOTHING_IS_READY, tmp_path, environment), 3, "BCC")
 
 
 def test_the_kernel_has_no_type_information(tmp_path: Path) -> None:
