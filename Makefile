@@ -42,8 +42,9 @@ C_SOURCES      = $(shell find ebpf tests -path ebpf/include -prune -o -name node
 
 install: $(INSTALLED)
 
-# Editable: the command runs the checkout as it is, so only a change of the metadata asks for a new install.
-$(INSTALLED): pyproject.toml bpfprof/__init__.py | $(PYTHON)
+# Editable: the command runs the checkout as it is, so only a change of the metadata asks for a new install, and one of
+# what the BPF programs are made of, which it compiles.
+$(INSTALLED): pyproject.toml bpfprof/__init__.py bpfprof/kernel/sources.py $(wildcard ebpf/*.[ch]) | $(PYTHON)
 	@echo "Installing bpfprof into .venv"
 	@$(PIP) install --editable .
 	@$(PYTHON) -m compileall -q bpfprof # an editable install leaves it to the first run, which may not write
@@ -110,7 +111,7 @@ deb: install
 	@PYTHON=$(PYTHON) .ci/build-deb
 
 clean:
-	rm -rf .venv .demo .mypy_cache .pytest_cache .ruff_cache build dist tests/browser/node_modules
+	rm -rf .venv .demo bpfprof/kernel/ready_made .mypy_cache .pytest_cache .ruff_cache build dist tests/browser/node_modules
 	find bpfprof tests -name __pycache__ -prune -exec rm -rf {} +
 
 # Its tables go into docs/kernels.md.

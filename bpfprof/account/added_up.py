@@ -242,18 +242,16 @@ class AddingSource(SpanSource):
             shown = spans["duration_ns"] > 0
             if with_pieces:
                 of_cells = made_count + np.cumsum(shown) - 1
-                made_pieces = self._pieces_of_cells(at_ns, ns, of_cells[cell], sample, state == ThreadState.ON_CPU)
-                pieces.append(_together(made_pieces, together_ns) if together_ns else made_pieces)
+                is_cpu = state == ThreadState.ON_CPU
+                pieces.append(self._pieces_of_cells(at_ns, ns, of_cells[cell], sample, is_cpu, together_ns))
                 at_ns = at_ns + ns
             made.append(picked(spans, shown))
             longest.append(longest_ns[shown])
             made_count += len(made[-1])
         gaps = None
         if with_pieces:
-            gaps = np.zeros(len(burst), PIECE_DTYPE)
-            gaps["span"], gaps["start_ns"], gaps["duration_ns"] = bursts.thread[burst], at_ns, added_ns
-            gaps = picked(gaps, added_ns > 0)
-            gaps = _together(gaps, together_ns) if together_ns else gaps
+            gap = np.flatnonzero(added_ns)
+            gaps = _pieces(bursts.thread[burst[gap]], at_ns[gap], added_ns[gap], None, together_ns)
         of_sums, its_pieces = self._sums_added_up(chosen, bursts, sums, gaps)
         for piece in its_pieces:
             piece["span"] += made_count
@@ -298,18 +296,17 @@ class AddingSource(SpanSource):
         return picked(spans, has_time), found
 
     def _pieces_of_cells(
-        self, start_ns: Int64Array, ns: Int64Array, span: Int64Array, sample: Int64Array, is_cpu: bool
+        self, start_ns: Int64Array, ns: Int64Array, span: Int64Array, sample: Int64Array, is_cpu: bool, together_ns: int
     ) -> Spans:
         timed = np.flatnonzero(ns)
-        pieces = np.zeros(len(timed), PIECE_DTYPE)
-        pieces["start_ns"], pieces["duration_ns"] = start_ns[timed] - self.threads.start_ns, ns[timed]
-        pieces["span"], pieces["count"] = span[timed], 1
+        count, named = np.ones(len(timed), np.int64), np.flatnonzero(sample[timed] >= 0)
+        places = sample[timed[named]]
         if is_cpu:
-            named = np.flatnonzero(sample[timed] >= 0)
-            places = sample[timed[named]]
+            count[:] = 0  # a sample counts in its first piece
+            count[named[np.unique(places, return_index=True)[1]]] = 1
+        pieces = _pieces(span[timed], start_ns[timed] - self.threads.start_ns, ns[timed], count, together_ns)
+        if is_cpu and not together_ns:
             pieces["cpu"][named] = self.threads.samples.column("cpu", places) + 1
-            pieces["count"] = 0  # a sample counts in its first piece
-            pieces["count"][named[np.unique(places, return_index=True)[1]]] = 1
         return pieces
 
     def _pieces_of_gaps(self, start_ns: Int64Array, gaps_ns: Int64Array, sums: Spans, all_ns: int) -> Spans:
@@ -327,16 +324,21 @@ class AddingSource(SpanSource):
         return one_after_another(PIECE_DTYPE, held)
 
 
-def _together(pieces: Spans, ns: int) -> Spans:
-    """Those of one span that begin in the same part of the time as one; in any order."""
-    parts = pieces["start_ns"] // ns
-    order, begin = ordered([pieces["span"], parts])
-    found = picked(pieces, order[begin])
-    found["start_ns"] = np.minimum.reduceat(pieces["start_ns"][order], begin) if len(begin) else 0
-    for name in ("duration_ns", "count"):
-        found[name] = np.add.reduceat(pieces[name][order], begin) if len(begin) else 0
-    found["cpu"] = 0
-    return found
+def _pieces(
+    span: Int64Array, start_ns: Int64Array, ns: Int64Array, count: Int64Array | None, together_ns: int
+) -> Spans:
+    """PIECE_DTYPE of these columns; with together_ns those of one span that begin in the same part of the time as one.
+
+    Then they are in any order.
+    """
+    if together_ns and len(span):
+        order, begin = ordered([span, start_ns // together_ns])
+        span, start_ns = span[order[begin]], np.minimum.reduceat(start_ns[order], begin)
+        ns, count = np.add.reduceat(ns[order], begin), None if count is None else np.add.reduceat(count[order], begin)
+    pieces = np.zeros(len(span), PIECE_DTYPE)
+    pieces["span"], pieces["start_ns"], pieces["duration_ns"] = span, start_ns, ns
+    pieces["count"] = 0 if count is None else count
+    return pieces
 
 
 def _in_order(pieces: Spans, spans: Spans) -> Spans:

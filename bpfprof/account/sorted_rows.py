@@ -16,7 +16,6 @@ from bpfprof.model.rows import BLOCK_BYTES, MOST_BYTES, blocks, one_after_anothe
 Rows = npt.NDArray[np.void]
 Int64Array = npt.NDArray[np.int64]
 _PART_BYTES = 8 << 20  # of rows that are sorted at a time, but those of one thread
-_FEW_ROWS = 1 << 13  # columns are taken out of so many at a time, which a CPU keeps near to it
 
 
 class SortedRows(Protocol):
@@ -42,7 +41,8 @@ def sorted_rows(rows: Rows, last: Rows, thread_count: int) -> SortedRows:
         except OSError:  # no room there
             pass
     both = one_after_another(rows.dtype, [rows, last]) if len(last) else rows
-    columns = _columns_of(_in_order(both, len(last)))
+    ordered = _in_order(both, len(last))
+    columns = {name: np.ascontiguousarray(ordered[name]) for name in ordered.dtype.names or ()}
     for column in columns.values():
         column.setflags(write=False)
     return _InMemory(columns, begin)
@@ -89,7 +89,9 @@ class _InFile:
         fd, at = self._file.fileno(), start * self._dtype.itemsize
         rows = np.empty(stop - start, self._dtype)
         read_into(fd, at, rows)
-        for column in _columns_of(_in_order(rows, last_count)).values():
+        rows = _in_order(rows, last_count)
+        for name in rows.dtype.names or ():
+            column = np.ascontiguousarray(rows[name])  # one at a time: of a thread there may be very many
             write_at(fd, at, column)
             at += column.nbytes
 
@@ -110,18 +112,6 @@ def _by_part(part_of: npt.NDArray[Any], count: int, rows: Rows) -> tuple[Rows, l
     part = part_of[rows["thread"]]
     order = np.argsort(part, kind="stable")
     return picked(rows, order), np.searchsorted(part[order], np.arange(count + 1)).tolist()
-
-
-def _columns_of(rows: Rows) -> dict[str, npt.NDArray[Any]]:
-    """Each a copy."""
-    columns = {
-        name: np.empty((len(rows), *dtype.shape), dtype.base) for name, (dtype, *_) in (rows.dtype.fields or {}).items()
-    }
-    for at in range(0, len(rows), _FEW_ROWS):
-        few = rows[at : at + _FEW_ROWS]
-        for name, column in columns.items():
-            column[at : at + _FEW_ROWS] = few[name]
-    return columns
 
 
 def _in_order(rows: Rows, last_count: int) -> Rows:

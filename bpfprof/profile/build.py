@@ -10,7 +10,6 @@ import numpy as np
 
 from bpfprof import array_types as npt
 from bpfprof.account.added_up import AddedUp, AddingSource
-from bpfprof.account.running import Running
 from bpfprof.account.spans import Spans
 from bpfprof.account.wakers import waker_table
 from bpfprof.known.frameworks import OF_RANKS
@@ -31,7 +30,7 @@ from bpfprof.model.samples import HOLDS_GIL
 from bpfprof.model.spans import SPAN_DTYPE, SpanFlag, ThreadState
 from bpfprof.model.states import reason_text
 from bpfprof.profile.calls import has_launches, profile_calls
-from bpfprof.profile.concurrency import ConcurrencyTimes
+from bpfprof.profile.concurrency import ConcurrencyTimes, GroupChanges
 from bpfprof.profile.filters import Masks, wait_lengths
 from bpfprof.profile.kept import KeptSpans, in_order, singly
 from bpfprof.profile.options import OPEN_END_NS, ProfileOptions
@@ -274,16 +273,17 @@ class _Builder:
         """(a group of threads, its spans, some at a time), with two CPUs where they are many."""
         is_large = self._recording.is_large
 
-        def made(group: range) -> tuple[range, Iterator[AddedUp], Running | None]:
-            is_shown = bool(has_thread[group.start : group.stop].any())
-            running = self._spans.running(group, has_thread) if concurrency and is_shown else None
+        def made(group: range) -> tuple[range, Iterator[AddedUp], GroupChanges | None]:
+            is_shown, changes = bool(has_thread[group.start : group.stop].any()), None
+            if concurrency and is_shown:
+                changes = concurrency.changes(self._spans.running(group, has_thread))
             blocks = self._blocks_of(group) if self._options.with_spans or is_shown else iter(())
-            return group, blocks, running
+            return group, blocks, changes
 
         groups = self._spans.groups()
-        for group, blocks, running in side_by_side(made, groups, is_large):
-            if concurrency and running:
-                concurrency.add(running)
+        for group, blocks, changes in side_by_side(made, groups, is_large):
+            if concurrency and changes:
+                concurrency.add(changes)
             # Those that are added up are made already.
             yield group, ahead(blocks) if is_large and not self._adds_up(group) else blocks
 

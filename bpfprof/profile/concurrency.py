@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import numpy as np
 
@@ -20,6 +21,14 @@ _AT_A_TIME, _BINS = 1 << 18, 4096  # changes that are sorted together; parts of 
 _MOST_BYTES = 4 << 20  # of changes in memory, twice; they are beside rows of other kinds
 
 
+class GroupChanges(NamedTuple):
+    """Of a group of threads, in the order of time."""
+
+    on_cpu: Int64Array
+    runnable: Int64Array
+    spread_ns: int
+
+
 class ConcurrencyTimes:
     """Groups of threads are added one after the other."""
 
@@ -29,11 +38,16 @@ class ConcurrencyTimes:
         self._on_cpu, self._runnable = _Changes(1, clock_ns), _Changes(thread_count if tells_alone else 1, clock_ns)
         self._spread_ns = 0
 
-    def add(self, running: Running) -> None:
+    def changes(self, running: Running) -> GroupChanges:
+        """What add() takes, of some threads; another thread of the program may make it."""
+        on_cpu, runnable = self._on_cpu.of(running.on_cpu, 0), self._runnable.of(running.runnable, running.threads)
+        return GroupChanges(on_cpu, runnable, running.spread_ns)
+
+    def add(self, changes: GroupChanges) -> None:
         """Of some threads."""
-        self._spread_ns += running.spread_ns
-        self._on_cpu.add(running.on_cpu, 0)
-        self._runnable.add(running.runnable, running.threads)
+        self._spread_ns += changes.spread_ns
+        self._on_cpu.add(changes.on_cpu)
+        self._runnable.add(changes.runnable)
 
     def found(self, window_ns: tuple[int, int]) -> Concurrency:
         """In this time of the kernel's clock."""
@@ -60,14 +74,18 @@ class _Changes:
         bits = (thread_count - 1).bit_length()
         self._thread_count, self._bits = (thread_count, bits) if bits <= room else (1, 0)
 
-    def add(self, times: Int64Array, threads: Int64Array | int) -> None:
-        """(from, until) in two rows."""
+    def of(self, times: Int64Array, threads: Int64Array | int) -> Int64Array:
+        """A run of times, (from, until) in two rows."""
         times = (times.clip(self._begin_ns, self._end_ns) - self._begin_ns) << (self._bits + 1)
         times[0] |= 1 << self._bits
         if self._bits:
             times |= threads
         changes = times[:, times[1] > times[0]].reshape(-1)
         changes.sort(kind="stable")  # of each thread they are in their order already
+        return changes
+
+    def add(self, changes: Int64Array) -> None:
+        """One run."""
         self._rows.append(changes.view(_CHANGE_DTYPE))
         self._ends.append(self._ends[-1] + len(changes))
 

@@ -127,7 +127,7 @@ def test_who_is_alone_against_a_count_of_every_nanosecond(seed: int, monkeypatch
         found = start_ns + np.concatenate([np.zeros((2, 0), np.int64), *(of_one for _, of_one in own)], axis=1)
         threads = np.repeat(group, 20)
         order = chance.permutation(len(threads))
-        times.add(Running(found[:, order], threads[order], found[:, order], 0))
+        times.add(times.changes(Running(found[:, order], threads[order], found[:, order], 0)))
     expected = (is_there * (is_there.sum(axis=0) == 1))[:, 50:550].sum(axis=1)
     at_once = times.found(window)
     assert at_once.alone_ns is not None and at_once.alone_ns.tolist() == expected.tolist()
@@ -159,7 +159,7 @@ def test_who_is_alone_is_not_told_where_there_are_too_many_threads_for_the_time(
     one = np.array([[1], [3]])
     for count, is_told in ((1 << 13, True), ((1 << 13) + 1, False)):
         times = concurrency.ConcurrencyTimes(count, (0, (1 << 49) - 1))
-        times.add(Running(one, np.array([count - 1]), one, 0))
+        times.add(times.changes(Running(one, np.array([count - 1]), one, 0)))
         found = times.found((0, 10))
         assert found.rows.tolist() == [(0, 8, 8), (1, 2, 2)]
         assert (found.alone_ns is not None and found.alone_ns[-1] == 2) if is_told else found.alone_ns is None
@@ -168,7 +168,7 @@ def test_who_is_alone_is_not_told_where_there_are_too_many_threads_for_the_time(
 @pytest.mark.parametrize("times", [(-(1 << 63), 5), (5, (1 << 63) - 1), ((1 << 62) + 1, (1 << 62) + 9)])
 def test_times_of_a_damaged_recording_are_those_that_it_may_have(times: tuple[int, int]) -> None:
     found = concurrency.ConcurrencyTimes(2, (0, 10))
-    found.add(Running(np.array(times).reshape(2, 1), np.array([1]), np.zeros((2, 0), np.int64), 0))
+    found.add(found.changes(Running(np.array(times).reshape(2, 1), np.array([1]), np.zeros((2, 0), np.int64), 0)))
     (alone,) = found.found((0, 10)).alone_ns[1:].tolist()  # type: ignore[index]
     assert alone == (5 if 5 in times else 0)
 
@@ -177,7 +177,7 @@ def test_the_longest_time_that_two_threads_have_room_for() -> None:
     end_ns = (1 << 61) - 1
     found = concurrency.ConcurrencyTimes(2, (0, end_ns))
     times = np.array([[0, end_ns - 5], [9, end_ns]])
-    found.add(Running(times, np.array([0, 1]), times, 0))
+    found.add(found.changes(Running(times, np.array([0, 1]), times, 0)))
     at_once = found.found((0, end_ns))
     assert at_once.rows.tolist()[1:] == [(1, 14, 14)]
     assert at_once.alone_ns is not None and at_once.alone_ns.tolist() == [9, 5]
