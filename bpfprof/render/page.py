@@ -11,6 +11,7 @@ import base64
 import hashlib
 import json
 import zlib
+from dataclasses import replace
 from html import escape
 
 import numpy as np
@@ -23,7 +24,7 @@ from bpfprof.model.profile import Profile
 from bpfprof.query.work.table import work_of
 from bpfprof.render.formats import RenderOptions
 from bpfprof.render.named_locks import with_named_locks
-from bpfprof.render.page_spans import PageSpans, page_spans
+from bpfprof.render.page_spans import PageSpans, page_looks, page_spans_of
 from bpfprof.render.page_tables import page_files, page_frames, page_groups, page_tables
 from bpfprof.render.scripts import asset, joined
 
@@ -57,7 +58,10 @@ def render_page(profile: Profile, options: RenderOptions) -> str:
     groups = page_groups(profile, work, options.merge)
     with second_thread() as other:
         drawn = with_named_locks(profile, work, options)
-        making = other.submit(page_spans, drawn, work, groups.group_of)
+        looks = page_looks(drawn, work, groups.group_of)
+        drawn = replace(drawn, spans=None)  # it has them twice in memory
+        give_back_freed()
+        making = other.submit(page_spans_of, drawn, *looks, groups.group_of)
         tables = page_tables(profile, work, groups, options)
         spans = making.result()
     give_back_freed()

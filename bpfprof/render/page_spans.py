@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 
 from bpfprof import array_types as npt
@@ -46,8 +48,19 @@ def kind_of_reason(reason: str) -> int:
 
 def page_spans(profile: Profile, work: Work, group_of: Ints, budget: int = BUDGET) -> PageSpans:
     """group_of: for each thread the group whose stacks stand below one node."""
+    return page_spans_of(profile, *page_looks(profile, work, group_of), group_of, budget)
+
+
+def page_looks(profile: Profile, work: Work, group_of: Ints) -> tuple[Looks, Iterator[npt.NDArray[np.void]]]:
+    """What page_spans_of() needs of the profile's spans, which need not stay in memory then."""
     spans, is_idle, singly = worked_single_pieces(profile, work)
-    looks = _Looks(spans, is_idle, group_of, len(profile.stacks), has_gaps=not profile.pieces_ns)
+    return Looks(spans, is_idle, group_of, len(profile.stacks), has_gaps=not profile.pieces_ns), singly
+
+
+def page_spans_of(
+    profile: Profile, looks: Looks, singly: Iterator[npt.NDArray[np.void]], group_of: Ints, budget: int = BUDGET
+) -> PageSpans:
+    """page_spans() of a profile that may have lost its spans."""
     fewer = Fewer(profile.info.duration_ns, budget, looks.weight_ns, profile.pieces_ns)
     for pieces in singly:
         fewer.add(looks.rows(pieces))
@@ -59,7 +72,7 @@ def page_spans(profile: Profile, work: Work, group_of: Ints, budget: int = BUDGE
     return PageSpans(columns, len(columns["kind"]), fewer.bucket_ns, fewer.is_apart)
 
 
-class _Looks:
+class Looks:
     """What rows of the page have in common with the spans that they are parts of, or are.
 
     places: for each of their places its group of threads and its stack, as one number, in their order. has_gaps: each

@@ -205,8 +205,9 @@ def worked_spans(profile: Profile, work: Work) -> tuple[npt.NDArray[np.void], Bo
 def worked_single_pieces(profile: Profile, work: Work) -> tuple[npt.NDArray[np.void], Bools, Iterator[Rows]]:
     """(spans, which are idle, the single ones that these are made of as rows of PIECE_DTYPE, some at a time)."""
     assert profile.spans is not None
-    if not work.served:
-        return profile.spans, work.idle_spans, single_pieces(profile)
+    if not work.served:  # of what is kept of single ones alone spans need not stay in memory
+        pieces = single_pieces(profile) if profile.pieces is None else blocks(profile.pieces)
+        return profile.spans, work.idle_spans, pieces
     singly, places = zip(*single_spans(profile))
     is_idle = work.idle_spans[np.concatenate(places)]
     spans, is_idle = cut_at_requests(one_after_another(SPAN_DTYPE, singly), is_idle, work.served)

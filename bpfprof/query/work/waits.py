@@ -10,7 +10,7 @@ import numpy as np
 from bpfprof import array_types as npt
 from bpfprof.dataclass import dataclass
 from bpfprof.model.profile import Profile
-from bpfprof.model.rows import blocks, out_of_memory
+from bpfprof.model.rows import BLOCK_BYTES, blocks, out_of_memory
 from bpfprof.model.spans import SHARED_LOCK, WAIT_TIME_DTYPE, How, SpanFlag, ThreadState, times_of
 from bpfprof.model.states import reason_number
 from bpfprof.model.statuses import Status
@@ -83,10 +83,12 @@ class Waits:
     def _times_of(self, waits: npt.NDArray[np.integer[Any]], *names: str) -> list[Ints]:
         """Columns of `times`, of which little is in memory."""
         found, at = [np.zeros(len(waits), np.int64) for _ in names], 0
+        order = np.argsort(waits, kind="stable")  # mostly it is theirs
+        waits = waits[order]
         for part in blocks(self.times):
-            own = np.flatnonzero((waits >= at) & (waits < at + len(part)))
+            own = slice(*np.searchsorted(waits, (at, at + len(part))))
             for column, name in zip(found, names):
-                column[own] = part[name][waits[own] - at]
+                column[order[own]] = part[name][waits[own] - at]
             at += len(part)
         return found
 
@@ -102,7 +104,7 @@ class Waits:
     def _known(self) -> tuple[npt.NDArray[np.float64], Ints]:
         """For each row how long its waits whose times are known were blocked, and how many they are."""
         ns, counts, at = np.zeros(len(self.rows)), np.zeros(len(self.rows), np.int64), 0
-        for part in blocks(self.times):
+        for part in blocks(self.times, BLOCK_BYTES):  # sums of all rows are made of each
             row = self.row_of[at : at + len(part)]
             ns += np.bincount(row, part["duration_ns"], len(ns))
             counts += np.bincount(row, minlength=len(ns))
