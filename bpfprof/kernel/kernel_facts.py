@@ -60,7 +60,7 @@ def facts_of(types: KernelTypes, has_run_delay: bool) -> KernelFacts:
 def _key(has_run_delay: bool) -> str:
     """Of this kernel, and of the code that asks."""
     host, makers = os.uname(), [Path(str(module)).read_bytes() for module in (__file__, btf.__file__)]
-    parts = ["facts", __version__, host.release, host.version, host.machine, str(has_run_delay)]
+    parts = ["facts", __version__, host.release, host.version, host.machine, str(has_run_delay), *NUMBERS]
     return hashlib.sha256(b"\0".join([*(part.encode() for part in parts), *makers, kernel_identity()])).hexdigest()
 
 

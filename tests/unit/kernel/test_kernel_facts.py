@@ -124,6 +124,9 @@ def test_it_is_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
         with monkeypatch.context() as patch, pytest.raises(TypeError):  # it would be asked again
             patch.setattr(kernel_facts, name, lambda other=other: other)
             kernel_facts.kernel_facts()
+    monkeypatch.setattr(kernel_facts, "NUMBERS", NUMBERS[::-1])
+    with pytest.raises(TypeError):
+        kernel_facts.kernel_facts()
 
 
 @pytest.mark.parametrize(
