@@ -152,7 +152,9 @@ class _Builder:
 
     @cached_property
     def _pieces_ns(self) -> int:
-        parts = self._options.piece_parts if self._recording.is_large else 0
+        """0 where pieces are single: of a recording that is not large, of a window, and where the order is needed."""
+        groups = self._spans.groups() if self._recording.is_large else ()
+        parts = self._options.piece_parts if any(map(self._adds_up, groups)) else 0
         return (self._spans.threads.end_ns - self._spans.threads.start_ns) // parts if parts else 0
 
     def _concurrency(self) -> ConcurrencyTimes | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ from bpfprof.model.profile import Interner, Profile
 from bpfprof.model.spans import How
 from bpfprof.profile import build
 from bpfprof.profile.build import build_profile
-from bpfprof.profile.options import ProfileOptions
+from bpfprof.profile.options import ProfileOptions, SpanFilter
 from bpfprof.profile.stacks import ProfileStacks
 from bpfprof.query.compare.slices import GROUPINGS, sliced
 from bpfprof.query.waits.lock_holders import lock_waits
@@ -176,3 +177,7 @@ def test_what_no_wait_of_its_own_is_of_is_one_in_each_part_of_the_time(monkeypat
     assert (cells[0] == cells[1]).all()
     waits = [pieces[pieces["wait"] > 0].tobytes() for pieces in (single.pieces, profile.pieces)]
     assert waits[0] == waits[1]
+    # Of a window nothing is: it has fewer of them, and is looked at more closely.
+    window = (0, profile.info.duration_ns // 2)
+    assert not build_profile(recording, replace(both, filter=SpanFilter(window_ns=window))).pieces_ns
+    assert not build_profile(recording, replace(both, adds_up=False)).pieces_ns
