@@ -11,7 +11,7 @@ from bpfprof.proc.text import printable_lines
 
 _REPORT_BUG = "this is a bug in bpfprof; please report it with the output of the same command and --debug"
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8
-_LARGE_BYTES, _KEPT_BYTES = 8 << 20, 8 << 20
+_LARGE_BYTES, _KEPT_BYTES = 4 << 20, 32 << 20
 _FRAMES, _CYCLE = 3, 8  # functions that an internal error names, and of a cycle
 _INTERRUPTED = 130  # by Ctrl-C; what records is not, it ends
 

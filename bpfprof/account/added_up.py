@@ -32,7 +32,7 @@ class AddedUp(NamedTuple):
 
     is_parked: whether that is nearly all time of its thread; no other wait is part of the span then. times:
     WAIT_TIME_DTYPE, in the order of threads and time, of all waits that have a row; None: the spans are single. pieces:
-    PIECE_DTYPE, in the same order, of all that the spans are made of, if they were asked for.
+    PIECE_DTYPE, of all that the spans are made of, if they were asked for: in the same order, if each is by itself.
     """
 
     spans: Spans
@@ -88,7 +88,7 @@ class AddingSource(SpanSource):
             return made
         pieces = one_after_another(PIECE_DTYPE, [piece for part in parts for piece in part.pieces])
         del parts
-        return made._replace(pieces=_in_order(pieces, spans))
+        return made._replace(pieces=pieces if together_ns else _in_order(pieces, spans))
 
     def with_single_waits(self, chosen: range) -> Spans:
         """Of the threads of a group, in any order: one for each wait with a row, and what else there is added up."""

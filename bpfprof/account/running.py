@@ -36,35 +36,36 @@ def running_times(
 ) -> Running:
     """Of the threads of a group that are shown. woken_ns, end_ns: from when to when it was runnable after each wait;
     sums: SUM_DTYPE."""
-    shown = is_shown[chosen.start : chosen.stop][bursts.thread]
-    start_ns, ran_ns = bursts.start_ns, np.diff(bursts.edges)
-    ready_ns = np.zeros(len(start_ns), np.int64)
+    ready_ns = np.zeros(len(bursts.start_ns), np.int64)
     ready_ns[bursts.before_wait + 1] = end_ns - woken_ns
-    is_cut = bursts.added_ns + bursts.unknown_ns + bursts.taken_ns > 0
-    whole, cut = shown & ~is_cut, np.flatnonzero(shown & is_cut)
-    until_ns = start_ns + ran_ns
-    runnable = [np.stack([start_ns - ready_ns, until_ns])[:, whole], np.stack([start_ns - ready_ns, start_ns])[:, cut]]
-    on_cpu = [np.stack([start_ns, until_ns])[:, whole]]
-    length_ns = (ran_ns + bursts.taken_ns + bursts.added_ns + bursts.unknown_ns)[cut]
-    ready_part = _ready_parts(chosen, sums)[bursts.thread[cut]]
-    waited_ns = np.rint(bursts.added_ns[cut] * ready_part).astype(np.int64)
-    counts = np.minimum(-(-ran_ns[cut] // _PART_NS), _MOST_PARTS // max(1, len(cut))).clip(1)
-    which = np.repeat(np.arange(len(cut)), counts)
-    number = np.arange(len(which)) - np.repeat(np.cumsum(counts) - counts, counts)
+    columns = [bursts.thread, bursts.start_ns, np.diff(bursts.edges), ready_ns]
+    columns += [bursts.taken_ns, bursts.added_ns, bursts.unknown_ns]
+    shown = is_shown[chosen.start : chosen.stop][bursts.thread]
+    if not shown.all():
+        columns = [column[shown] for column in columns]
+    thread, start_ns, ran_ns, ready_ns, taken_ns, added_ns, unknown_ns = columns
+    besides_ns, ready_part = taken_ns + added_ns + unknown_ns, _ready_parts(chosen, sums)[thread]
+    within_ns = taken_ns + np.rint(added_ns * ready_part).astype(np.int64)
+    cut = np.flatnonzero((besides_ns > 0) & (ran_ns > _PART_NS))
+    counts = np.ones(len(ran_ns), np.int64)
+    counts[cut] = np.minimum(-(-ran_ns[cut] // _PART_NS), _MOST_PARTS // max(1, len(cut))).clip(1)
+    which, first = np.repeat(np.arange(len(counts)), counts), np.cumsum(counts) - counts
+    begin_ns, of_cpu, of_ready = start_ns[which], ran_ns[which], within_ns[which]
+    parts = np.flatnonzero((counts > 1)[which])
+    burst = which[parts]
+    number = parts - first[burst]
 
     def shares(of_bursts: Int64Array) -> tuple[Int64Array, Int64Array]:
         """(what the parts before it have, what it has) of each part."""
-        each, more = np.divmod(of_bursts, counts)
-        before = number * each[which] + np.minimum(number, more[which])
-        return before, each[which] + (number < more[which])
+        each, more = np.divmod(of_bursts[burst], counts[burst])
+        return number * each + np.minimum(number, more), each + (number < more)
 
-    begin_ns = start_ns[cut][which] + shares(length_ns)[0]
-    of_cpu, of_ready = shares(ran_ns[cut])[1], shares(bursts.taken_ns[cut] + waited_ns)[1]
-    on_cpu.append(np.stack([begin_ns, begin_ns + of_cpu]))
-    runnable.append(np.stack([begin_ns, begin_ns + of_cpu + of_ready]))
-    spread_ns = int((bursts.added_ns + bursts.taken_ns)[cut].sum())
-    threads = chosen.start + np.concatenate([bursts.thread[each] for each in (whole, cut, cut[which])])
-    return Running(np.concatenate(runnable, axis=1), threads, np.concatenate(on_cpu, axis=1), spread_ns)
+    begin_ns[parts] += shares(ran_ns + besides_ns)[0]
+    of_cpu[parts], of_ready[parts] = shares(ran_ns)[1], shares(within_ns)[1]
+    until_ns, from_ns = begin_ns + of_cpu, begin_ns.copy()
+    from_ns[first] -= ready_ns
+    on_cpu, runnable = np.stack([begin_ns, until_ns]), np.stack([from_ns, until_ns + of_ready])
+    return Running(runnable, chosen.start + thread[which], on_cpu, int((added_ns + taken_ns).sum()))
 
 
 def _ready_parts(chosen: range, sums: npt.NDArray[np.void]) -> npt.NDArray[np.float64]:

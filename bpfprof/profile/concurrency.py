@@ -77,10 +77,11 @@ class _Changes:
     def of(self, times: Int64Array, threads: Int64Array | int) -> Int64Array:
         """A run of times, (from, until) in two rows."""
         times = (times.clip(self._begin_ns, self._end_ns) - self._begin_ns) << (self._bits + 1)
+        is_some = times[1] > times[0]
         times[0] |= 1 << self._bits
         if self._bits:
             times |= threads
-        changes = times[:, times[1] > times[0]].reshape(-1)
+        changes: Int64Array = times.T[is_some].reshape(-1)
         changes.sort(kind="stable")  # of each thread they are in their order already
         return changes
 

@@ -57,7 +57,7 @@ class KeptSpans:
 
     @property
     def pieces(self) -> Spans:
-        """PIECE_DTYPE, by thread and time."""
+        """PIECE_DTYPE, by thread and time, if each is by itself."""
         return self._pieces.view()
 
     def add(self, spans: Spans, is_parked: npt.NDArray[np.bool_] | None = None) -> None:

@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from bpfprof import array_types as npt
-from bpfprof.model.grouping import ordered
+from bpfprof.model.grouping import group_numbers, ordered
+from bpfprof.model.memory import give_back_freed
 
 # Bits of `flags`; IN_TABLE: it is in a group of waits, IN_IDLE: in one of idle ones.
 IS_IDLE, HOLDS_GIL, IN_TABLE, IN_IDLE = 1, 2, 4, 8
 
-# Times in nanoseconds. gap: after the row before, whose end is where it began and its duration; start: for the order.
+# look: a place in Told. Times in nanoseconds. gap: after the row before, whose end is where it began and its duration;
+# start: for the order.
 PAGE_COLUMNS: dict[str, np.dtype[Any]] = {
-    "thread": np.dtype("<u4"),
-    "place": np.dtype("<u4"),
+    "look": np.dtype("<u4"),
     "holder": np.dtype("<u4"),
-    "kind": np.dtype("u1"),
-    "flags": np.dtype("u1"),
     "gap": np.dtype("<i8"),
     "duration": np.dtype("<i8"),
     "weight": np.dtype("<i8"),
@@ -28,11 +27,11 @@ PAGE_COLUMNS: dict[str, np.dtype[Any]] = {
 }
 BUDGET = 400_000  # rows: more are made fewer
 _SUMMED = ("gap", "duration", "weight", "count")
-_TOLD_BY = ("kind", "flags", "place", "holder")
-_OF_TIME = ("thread", "place", "kind", "flags", "gap", "duration", "start")
-_OF_WEIGHT = ("thread", "place", "holder", "kind", "flags", "weight", "count", "start")
+_TOLD_BY = ("look", "holder")
+_OF_TIME = ("look", "gap", "duration", "start")
+_OF_WEIGHT = ("look", "holder", "weight", "count", "start")
 _MOST_HELD = 1.25  # times the budget, or what is left of it: then they are
-_AT_A_TIME = 0.5  # of the budget: so many rows are taken apart at a time
+_AT_A_TIME = 0.125  # of the budget: so many rows are taken apart at a time
 _WORTH = 0.8  # of the rows are left then, or it is not done
 # Of the recording's time, in which alike rows become one: a screen's pixels and fewer. Where that leaves too many, they
 # are of each thread's time by kind.
@@ -41,6 +40,19 @@ _WIDER = 16  # buckets of rows that weigh little; of those that weigh less it is
 
 Rows = dict[str, npt.NDArray[Any]]  # columns of PAGE_COLUMNS by their names; of a column that is not there all are 0
 Places = npt.NDArray[np.intp]
+
+
+class Told(NamedTuple):
+    """What rows may look like, by thread: looks are few where rows are many."""
+
+    thread: npt.NDArray[np.uint32]
+    place: npt.NDArray[np.uint32]
+    kind: npt.NDArray[np.uint8]
+    flags: npt.NDArray[np.uint8]
+
+    def picked(self, places: npt.NDArray[np.integer[Any]]) -> Told:
+        """Those at these places."""
+        return Told(self.thread[places], self.place[places], self.kind[places], self.flags[places])
 
 
 class Fewer:
@@ -53,52 +65,62 @@ class Fewer:
     whole. No time, weight or count is lost.
     """
 
-    def __init__(self, duration_ns: int, budget: int, weight_ns: int = 0, bucket_ns: int = 0) -> None:
-        """weight_ns: of all rows, if it is known before they are. bucket_ns: some rows are of several moments in it."""
+    def __init__(self, duration_ns: int, told: Told, budget: int, weight_ns: int = 0, bucket_ns: int = 0) -> None:
+        """weight_ns: of all rows, if it is known before they are. bucket_ns: some rows are of several moments in it;
+        then rows may be added in any order."""
+        self._told, (_, self._timed_as) = told, group_numbers([told.thread, told.kind, told.flags & IS_IDLE])
         self._duration_ns, self._budget, self._most = duration_ns, budget, _MOST_HELD * budget
         self._buckets = [ns for ns in (max(duration_ns // count, 1) for count in _ALIKE_BUCKETS) if ns > bucket_ns]
         self._held, self._count = list[Rows](), 0
         self._added, self._added_count = list[Rows](), 0  # where time and what it was spent in are apart: still whole
         self._all_ns, self._seen_ns = weight_ns, 0
-        self.bucket_ns, self.is_apart = bucket_ns, False
+        self.bucket_ns, self.is_apart, self._has_order = bucket_ns, False, not bucket_ns
 
     def add(self, rows: Rows) -> None:
         """Rows with all columns, after those that were added before in the order of thread and time."""
         self._seen_ns += int(rows["weight"].sum())
         if self.is_apart:
             self._added.append(rows)
-            self._added_count += len(rows["thread"])
+            self._added_count += len(rows["look"])
             if self._added_count <= _AT_A_TIME * self._budget:
                 return
             rows = self._parted(self._taken())
         elif self.bucket_ns:
-            rows = _alike(rows, self.bucket_ns)
+            rows = self._alike(rows)
         self._held.append(rows)
-        self._count += len(rows["thread"])
+        self._count += len(rows["look"])
         if self._count > self._most:
             self._make_fewer()
             self._most = _MOST_HELD * max(self._budget, self._count)
 
-    def rows(self) -> Rows:
-        """By thread and time."""
+    def rows(self) -> tuple[Rows, Told]:
+        """(rows by thread and time, what each of them looks like)"""
         held, count = [*map(dict, self._held)] if not self.bucket_ns else [], self._count
         self._make_fewer()
         if held and self._count > _WORTH * count:
             self._held, self.bucket_ns, self.is_apart = held, 0, False
-        return _one_after_another(self._held)
+        rows = _one_after_another(self._held)
+        if self.is_apart or not self._has_order:
+            rows = self._in_order(rows)
+        told = self._told.picked(rows["look"])
+        if self.is_apart:  # time is only of a kind
+            told.flags[(rows["weight"] == 0) & (rows["count"] == 0)] &= IS_IDLE
+        return rows, told
 
     def _make_fewer(self) -> None:
+        give_back_freed()  # it needs much memory for a moment
         if self._added:
             self._held.append(self._parted(self._taken()))
         rows = _one_after_another(self._held)
-        while len(rows["thread"]) > self._budget and self._buckets:
+        while len(rows["look"]) > self._budget and self._buckets:
             self.bucket_ns = self._buckets.pop(0)
-            rows = _alike(rows, self.bucket_ns)
-        if len(rows["thread"]) > self._budget:
+            rows = self._alike(rows)
+        if len(rows["look"]) > self._budget:
             self.is_apart = True
             rows = self._parted(rows)
         self._held.append(rows)
-        self._count = len(rows["thread"])
+        self._count = len(rows["look"])
+        give_back_freed()
 
     def _taken(self) -> Rows:
         """What was added since."""
@@ -114,16 +136,15 @@ class Fewer:
         parts = [long, self._timed(_picked(rows, timed, _OF_TIME))]
         weighty_rows = _picked(rows, weighty, _OF_WEIGHT)
         rows.clear()  # they are in memory no longer than needed
-        return _in_order([*parts, self._weighty(weighty_rows)], self.bucket_ns)
+        return _one_after_another([*parts, self._weighty(weighty_rows)])
 
     def _timed(self, rows: Rows) -> Rows:
         """Of short ones their time by kind."""
-        rows["flags"] &= IS_IDLE
+        kind = self._timed_as[rows["look"]]
         for buckets in _KIND_BUCKETS:
             self.bucket_ns = max(self.bucket_ns, self._duration_ns // buckets, 1)
-            bucket = rows["start"] // self.bucket_ns
-            found = _summed(rows, [rows["thread"], bucket, rows["kind"], rows["flags"]], "duration")
-            if 2 * len(found["thread"]) <= self._budget:
+            found = _summed(rows, [kind, rows["start"] // self.bucket_ns])
+            if 2 * len(found["look"]) <= self._budget:
                 break
         return found
 
@@ -131,15 +152,27 @@ class Fewer:
         """Of short ones what it was spent in."""
         least = 2 * max(self._all_ns, self._seen_ns) // self._budget
         parts = [_heavy(rows, least)]
-        keys = [rows[name] for name in ("thread", *_TOLD_BY)]
+        keys = [rows[name] for name in _TOLD_BY]
         rows = _summed(rows, [*keys, rows["start"] // (_WIDER * self.bucket_ns)], "weight")
         parts.append(_heavy(rows, least))
         # They are in the order of what tells them apart.
-        changed = np.any([np.diff(rows[name].astype(np.int64)) != 0 for name in ("thread", *_TOLD_BY)], axis=0)
-        first = np.flatnonzero(np.append(True, changed)[: len(rows["thread"])])
-        parts.append(_sums(rows, np.arange(len(rows["thread"])), first, "weight"))
+        changed = np.any([np.diff(rows[name].astype(np.int64)) != 0 for name in _TOLD_BY], axis=0)
+        first = np.flatnonzero(np.append(True, changed)[: len(rows["look"])])
+        parts.append(_sums(rows, np.arange(len(rows["look"])), first, "weight"))
         rows.clear()
         return _one_after_another(parts)
+
+    def _alike(self, rows: Rows) -> Rows:
+        """Rows of a bucket that are alike as one; a longer one comes last in it, so that no other is moved far."""
+        is_long = rows["duration"] > self.bucket_ns
+        keys = [self._told.thread[rows["look"]], rows["start"] // self.bucket_ns, is_long]
+        return _summed(rows, [*keys, *(rows[name] for name in _TOLD_BY)])
+
+    def _in_order(self, rows: Rows) -> Rows:
+        """By thread and time; in a bucket those that take no time come after the others, and long ones last."""
+        length = (rows["duration"] == 0).astype(np.int8) + 2 * (rows["duration"] > self.bucket_ns)
+        keys = [self._told.thread[rows["look"]], rows["start"] // self.bucket_ns, length]
+        return _picked(rows, ordered(keys)[0])
 
 
 def _heavy(rows: Rows, least: int) -> Rows:
@@ -148,13 +181,6 @@ def _heavy(rows: Rows, least: int) -> Rows:
     found = _picked(rows, np.flatnonzero(~is_light))
     rows |= _picked(rows, np.flatnonzero(is_light))
     return found
-
-
-def _alike(rows: Rows, bucket_ns: int) -> Rows:
-    """Rows of a bucket that are alike as one; a longer one comes last in its bucket, so that no other is moved far."""
-    is_long = rows["duration"] > bucket_ns
-    keys = [rows["thread"], rows["start"] // bucket_ns, is_long, *(rows[name] for name in _TOLD_BY)]
-    return _summed(rows, keys)
 
 
 def _summed(rows: Rows, keys: Sequence[npt.NDArray[np.generic]], shown: str = "") -> Rows:
@@ -178,20 +204,13 @@ def _sums(rows: Rows, order: Places, first: Places, shown: str = "") -> Rows:
     return found
 
 
-def _in_order(parts: list[Rows], bucket_ns: int) -> Rows:
-    """By thread and time; in a bucket those that take no time come after the others, and long ones last."""
-    rows = _one_after_another(parts)
-    length = (rows["duration"] == 0).astype(np.int8) + 2 * (rows["duration"] > bucket_ns)
-    return _picked(rows, ordered([rows["thread"], rows["start"] // bucket_ns, length])[0])
-
-
 def _picked(rows: Rows, places: Places, names: Iterable[str] = ()) -> Rows:
     return {name: rows[name][places] for name in names or rows}
 
 
 def _one_after_another(parts: list[Rows]) -> Rows:
     """All columns of all parts, of which none is left."""
-    counts = [len(part["thread"]) for part in parts]
+    counts = [len(part["look"]) for part in parts]
     found = {}
     for name, dtype in PAGE_COLUMNS.items():  # so no more than a column is in memory twice
         columns = [part.pop(name) if name in part else np.zeros(count, dtype) for part, count in zip(parts, counts)]

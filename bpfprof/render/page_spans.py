@@ -16,7 +16,7 @@ from bpfprof.model.states import reason_text
 from bpfprof.model.statuses import Status
 from bpfprof.query.code.functions import Ints, owner_functions, wait_owners
 from bpfprof.query.work.table import Work, worked_single_pieces
-from bpfprof.render.page_rows import BUDGET, HOLDS_GIL, IN_IDLE, IN_TABLE, IS_IDLE, PAGE_COLUMNS, Fewer, Rows
+from bpfprof.render.page_rows import BUDGET, HOLDS_GIL, IN_IDLE, IN_TABLE, IS_IDLE, Fewer, Rows, Told
 
 # What the page tells apart by colour and pattern; HIDDEN: not asked for.
 KINDS = ("cpu", "ready", "gil", "lock", "io", "sleep", "other", "lost", "hidden")
@@ -61,14 +61,18 @@ def page_spans_of(
     profile: Profile, looks: Looks, singly: Iterator[npt.NDArray[np.void]], group_of: Ints, budget: int = BUDGET
 ) -> PageSpans:
     """page_spans() of a profile that may have lost its spans."""
-    fewer = Fewer(profile.info.duration_ns, budget, looks.weight_ns, profile.pieces_ns)
+    fewer = Fewer(profile.info.duration_ns, looks.told, budget, looks.weight_ns, profile.pieces_ns)
     for pieces in singly:
         fewer.add(looks.rows(pieces))
-    rows = fewer.rows()
-    is_used = np.bincount(rows["place"], minlength=len(looks.places)) > 0
-    rows["place"] = (np.cumsum(is_used, dtype=np.uint32) - 1)[rows["place"]]
+    rows, told = fewer.rows()
+    is_used = np.bincount(told.place, minlength=len(looks.places)) > 0
+    told = told._replace(place=(np.cumsum(is_used, dtype=np.uint32) - 1)[told.place])
     group, stack = np.divmod(looks.places[is_used], len(profile.stacks) + 1)
-    columns = _span_columns(rows, len(profile.threads)) | _tree(profile, group, stack - 1, group_of)
+    begin = np.searchsorted(told.thread, np.arange(len(profile.threads) + 1, dtype=np.uint32))
+    if profile.pieces_ns:  # there is no time between them
+        has_rows = np.flatnonzero(np.diff(begin))
+        rows["gap"][begin[has_rows]] = [profile.threads[thread].first_ns for thread in has_rows.tolist()]
+    columns = _span_columns(rows, told, begin) | _tree(profile, group, stack - 1, group_of)
     return PageSpans(columns, len(columns["kind"]), fewer.bucket_ns, fewer.is_apart)
 
 
@@ -76,7 +80,7 @@ class Looks:
     """What rows of the page have in common with the spans that they are parts of, or are.
 
     places: for each of their places its group of threads and its stack, as one number, in their order. has_gaps: each
-    row begins and ends where it says; else some are of several moments, and there is no time between rows.
+    row begins and ends where it says, and they are by thread and time; else some are of several moments, in any order.
     """
 
     def __init__(
@@ -89,41 +93,39 @@ class Looks:
     ) -> None:
         shown = spans["flags"] & SpanFlag.HIDDEN == 0
         self.weight_ns = int(spans["stands_for_ns"][shown].sum())
-        self._thread, self._is_shown = spans["thread"].copy(), shown
-        self._kind = np.where(shown, _kinds(spans), HIDDEN).astype(np.uint8)
+        self._is_shown, self._has_gaps = shown, has_gaps
+        kind = np.where(shown, _kinds(spans), HIDDEN).astype(np.uint8)
         stack = np.where(shown, spans["stack"].astype(np.int64) + 1, 0)
         places = group_of[spans["thread"].astype(np.int64)] * (stack_count + 1) + stack
-        first, number = group_numbers([places])
-        self.places, self._place = places[first], number.astype(np.uint32)
+        first, place = group_numbers([places])
+        self.places = places[first]
         flags = np.where(is_idle, IS_IDLE, 0) | np.where(spans["flags"] & SpanFlag.HOLDS_GIL > 0, HOLDS_GIL, 0)
-        self._flags = np.where(shown, flags, 0).astype(np.uint8)
-        in_table = np.where(spans["flags"] & SpanFlag.IDLE > 0, IN_TABLE | IN_IDLE, IN_TABLE)
-        is_wait = shown & (spans["state"] == ThreadState.OFF_CPU)
-        self._table_flags = np.where(is_wait, in_table, 0).astype(np.uint8)
-        self._is_unheard = spans["status"] == Status.NOT_SAMPLED
-        self._has_gaps = has_gaps
+        is_unheard = (spans["status"] == Status.NOT_SAMPLED) & (spans["stands_for_ns"] > 0)
+        in_table = (spans["state"] == ThreadState.OFF_CPU) & ((spans["wait"] > 0) | is_unheard)
+        flags |= np.where(in_table, np.where(spans["flags"] & SpanFlag.IDLE > 0, IN_TABLE | IN_IDLE, IN_TABLE), 0)
+        told = Told(spans["thread"], place.astype(np.uint32), kind, np.where(shown, flags, 0).astype(np.uint8))
+        first, look = group_numbers(told)
+        self.told, self._look = told.picked(first), look.astype(np.uint32)
+        self._is_gil = self.told.kind == GIL
         self._before = -1, 0  # thread and end of the last row so far
 
     def rows(self, pieces: npt.NDArray[np.void]) -> Rows:
         """Columns of what comes next, which is at least one."""
         span = pieces["span"].astype(np.intp)
-        thread, kind, flags = self._thread[span], self._kind[span], self._flags[span]
-        start, duration, weight = (pieces[name].copy() for name in ("start_ns", "duration_ns", "stands_for_ns"))
-        weight *= self._is_shown[span]
-        in_table = (pieces["wait"] > 0) | (self._is_unheard[span] & (weight > 0))
-        flags |= np.where(in_table, self._table_flags[span], 0)
-        ends, is_first = start + duration, np.diff(thread.astype(np.int64), prepend=self._before[0]) != 0
-        gap = np.where(is_first, start, start - np.append(self._before[1], ends[:-1]) if self._has_gaps else 0)
-        self._before = int(thread[-1]), int(ends[-1])
+        look, start, duration = self._look[span], pieces["start_ns"].copy(), pieces["duration_ns"].copy()
+        gap = np.zeros(len(pieces), np.int64)
+        if self._has_gaps:
+            thread, ends = self.told.thread[look].astype(np.int64), start + duration
+            gap[:] = start - np.where(
+                np.diff(thread, prepend=self._before[0]) != 0, 0, np.append(self._before[1], ends[:-1])
+            )
+            self._before = int(thread[-1]), int(ends[-1])
         return {
-            "thread": thread,
-            "place": self._place[span],
-            "holder": np.where(kind == GIL, pieces["holder"], 0),
-            "kind": kind,
-            "flags": flags,
+            "look": look,
+            "holder": pieces["holder"] * self._is_gil[look],
             "gap": gap,
             "duration": duration,
-            "weight": weight,
+            "weight": pieces["stands_for_ns"] * self._is_shown[span],
             "count": pieces["count"].astype(np.int64),
             "start": start,
         }
@@ -141,11 +143,15 @@ def _kinds(spans: npt.NDArray[np.void]) -> npt.NDArray[np.generic]:
     return kinds
 
 
-def _span_columns(rows: Rows, thread_count: int) -> dict[str, npt.NDArray[np.generic]]:
-    borders = np.searchsorted(rows["thread"], np.arange(thread_count + 1, dtype=np.uint32))
-    columns: dict[str, npt.NDArray[np.generic]] = {"begin": borders.astype(np.uint32)}
-    for name in ("place", "holder", "kind", "flags"):
-        columns[name] = rows[name].astype(PAGE_COLUMNS[name], copy=False)
+def _span_columns(rows: Rows, told: Told, begin: Ints) -> dict[str, npt.NDArray[np.generic]]:
+    """begin: for each thread the place of its first row, then the count of all."""
+    columns: dict[str, npt.NDArray[np.generic]] = {
+        "begin": begin.astype(np.uint32),
+        "place": told.place,
+        "holder": rows["holder"].astype(np.uint32, copy=False),
+        "kind": told.kind,
+        "flags": told.flags,
+    }
     columns["count"] = np.minimum(rows["count"], 0xFFFFFFFF).astype(np.uint32)
     # What a span speaks for is mostly its own time: of it the difference.
     for name, values in (

@@ -11,6 +11,7 @@ from bpfprof import array_types as npt
 from bpfprof.dataclass import dataclass
 from bpfprof.model.frames import Frame, FrameKind
 from bpfprof.model.grouping import Total, sums_by
+from bpfprof.model.memory import give_back_freed
 from bpfprof.model.profile import Profile
 from bpfprof.model.states import reason_text
 from bpfprof.query.answer.verdict import Verdict, verdict_of
@@ -73,6 +74,9 @@ def page_groups(profile: Profile, work: Work, merge: str) -> Groups:
 def page_tables(profile: Profile, work: Work, groups: Groups, options: RenderOptions) -> dict[str, Any]:
     """JSON of it."""
     info, verdict = profile.info, verdict_of(profile, work)
+    give_back_freed()  # what follows needs much memory, too
+    waits = _waits(profile, work, options)
+    give_back_freed()
     return {
         "title": printable(options.title) or command_text(profile) or "all processes",
         "facts": recording_facts(profile),
@@ -92,7 +96,7 @@ def page_tables(profile: Profile, work: Work, groups: Groups, options: RenderOpt
         "groups": groups.names,
         "threads": _threads(profile, groups),
         "concurrency": concurrency_table(profile),
-        "waits": _waits(profile, work, options),
+        "waits": waits,
         "locks": _locks(profile, work),
         "gil": _gil(profile, groups),
         "quality": _quality(profile),

@@ -8,7 +8,7 @@ import numpy as np
 
 from bpfprof import array_types as npt
 from bpfprof.dataclass import dataclass
-from bpfprof.model.grouping import Total, order_of, totals_of
+from bpfprof.model.grouping import Total, totals_of
 from bpfprof.model.profile import Profile
 from bpfprof.model.rows import picked
 from bpfprof.model.states import reason_number
@@ -135,13 +135,21 @@ def group_waits(
     is_idle = keys[firsts] % 2 == 1
     is_unnamed = (functions[rows["stack"][places[firsts]]] < 0) & (by in _OF_FUNCTIONS)
     weights = by_weight(totals, is_unnamed)
-    found = []
-    for wanted in (~is_idle, is_idle):
-        numbers = np.flatnonzero(wanted)
-        best = numbers[np.lexsort((places[firsts[numbers]], -weights[numbers]))][:limit]
-        groups = tuple(_group(context, places[firsts[number] : ends[number]]) for number in best.tolist())
-        found.append((groups, int(totals[numbers].sum()), len(numbers)))
-    return WaitGroups(by, *found[0], *found[1], hidden_idle_ns, without_lock_ns)
+    active, idle = (np.flatnonzero(each) for each in (~is_idle, is_idle))
+    best = [each[np.lexsort((places[firsts[each]], -weights[each]))][:limit].tolist() for each in (active, idle)]
+    shown = [places[firsts[number] : ends[number]] for number in (*best[0], *best[1])]
+    groups = tuple(_group(context, *each) for each in zip(shown, waits.lengths(shown)))
+    return WaitGroups(
+        by,
+        groups[: len(best[0])],
+        int(totals[active].sum()),
+        len(active),
+        groups[len(best[0]) :],
+        int(totals[idle].sum()),
+        len(idle),
+        hidden_idle_ns,
+        without_lock_ns,
+    )
 
 
 def by_weight(total: Any, is_unnamed: Any) -> Any:
@@ -189,7 +197,8 @@ def _combined(*columns: npt.NDArray[np.generic]) -> Ints:
     return keys.astype(np.int64)
 
 
-def _group(context: _Context, places: Ints) -> WaitGroup:
+def _group(context: _Context, places: Ints, lengths: tuple[Ints, npt.NDArray[np.float64]]) -> WaitGroup:
+    """lengths: of it, as Waits.lengths() gives them."""
     rows = context.waits.rows
 
     def shares(name: str) -> tuple[Total, ...]:
@@ -204,7 +213,7 @@ def _group(context: _Context, places: Ints) -> WaitGroup:
         is_idle=bool(rows["is_idle"][first]),
         total_ns=int(ns.sum()),
         count=int(rows["count"][places].sum()),
-        **_lengths(context.waits, places),
+        **_lengths(*lengths),
         threads=shares("thread"),
         reasons=shares("reason"),
         functions=totals_of(functions, ns),
@@ -224,19 +233,12 @@ def _group(context: _Context, places: Ints) -> WaitGroup:
     )
 
 
-def _lengths(waits: Waits, places: Ints) -> dict[str, Any]:
-    """What WaitGroup says of how long the waits of these rows were blocked."""
-    own = waits.of_rows(places)
-    lengths, counts = waits.blocked_ns(own), None
-    if waits.is_each_itself:
-        lengths.sort()
-    else:
-        order = order_of(lengths, int(lengths.max(initial=0)) + 1)
-        lengths, counts = lengths[order], waits.counts(own[order])
-    first_bucket, buckets = _histogram(lengths, counts)
+def _lengths(lengths: Ints, until: npt.NDArray[np.float64]) -> dict[str, Any]:
+    """What WaitGroup says of how long its waits were blocked."""
+    first_bucket, buckets = _histogram(lengths, until)
     return {
-        "p50_ns": _percentile(lengths, counts, 50),
-        "p99_ns": _percentile(lengths, counts, 99),
+        "p50_ns": _percentile(lengths, until, 50),
+        "p99_ns": _percentile(lengths, until, 99),
         "min_ns": int(lengths[0]) if len(lengths) else 0,
         "max_ns": int(lengths[-1]) if len(lengths) else 0,
         "first_bucket": first_bucket,
@@ -244,23 +246,18 @@ def _lengths(waits: Waits, places: Ints) -> dict[str, Any]:
     }
 
 
-def _percentile(ordered: Ints, counts: npt.NDArray[np.float64] | None, percent: int) -> int:
-    """Nearest rank of values that are there so many times, None: once; 0 of none."""
+def _percentile(ordered: Ints, until: npt.NDArray[np.float64], percent: int) -> int:
+    """Nearest rank of values, each and those before it are there so many times; 0 of none."""
     if not len(ordered):
         return 0
-    if counts is None:
-        return int(ordered[-(-len(ordered) * percent // 100) - 1])
-    ends = np.rint(np.cumsum(counts)).astype(np.int64)
-    return int(ordered[np.searchsorted(ends, -(-ends[-1] * percent // 100))])
+    rank = -(-round(float(until[-1])) * percent // 100)
+    return int(ordered[np.searchsorted(until[:-1], rank - 0.5)])
 
 
-def _histogram(ordered: Ints, counts: npt.NDArray[np.float64] | None) -> tuple[int, tuple[int, ...]]:
-    """(first bucket, how many values there are in each, of which each is there so many times, None: once)"""
+def _histogram(ordered: Ints, until: npt.NDArray[np.float64]) -> tuple[int, tuple[int, ...]]:
+    """(first bucket, how many values there are in each, of which each and those before it are there so many times)"""
     if not len(ordered):
         return 0, ()
     first, last = (max(ns // 1000, 1).bit_length() - 1 for ns in (int(ordered[0]), int(ordered[-1])))
-    edges = np.int64(1000) << np.arange(first + 1, last + 1)
-    sizes = np.diff(np.searchsorted(ordered, edges), prepend=0, append=len(ordered))
-    if counts is not None:
-        sizes = np.rint(np.bincount(np.repeat(np.arange(len(sizes)), sizes), weights=counts)).astype(np.int64)
-    return first, tuple(sizes.tolist())
+    ends = np.append(np.searchsorted(ordered, np.int64(1000) << np.arange(first + 1, last + 1)), len(ordered))
+    return first, tuple(np.rint(np.diff(until[ends - 1], prepend=0)).astype(np.int64).tolist())

@@ -127,11 +127,11 @@ def woken_by(
             its_waits = waits.of_rows(of_best)
             found = its_waits, waits.stand_for_ns(its_waits)
         else:
-            by_best = waits.rows["waker"][waits.row_of[found[0]]] == most
+            by_best = waits.rows["waker"][waits.rows_of(found[0])] == most
             found = found[0][by_best], found[1][by_best]
         before = waits.before(found[0], thread)
         found = before[before >= 0], found[1][before >= 0]
-        summed = np.bincount(waits.row_of[found[0]], found[1], len(waits.rows))
+        summed = np.bincount(waits.rows_of(found[0]), found[1], len(waits.rows))
         places = np.flatnonzero(summed)
         weights = np.rint(summed[places]).astype(np.int64)
     return tuple(chain)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -17,6 +18,7 @@ from bpfprof.model.statuses import Status
 
 Ints = npt.NDArray[np.int64]
 _GIL = reason_number("gil")
+_MOST_LENGTHS = 1 << 20
 
 # Sorted by (thread, start). number: as in the spans, 0 of waits that are only known as a sum. blocked_ns: how long it
 # was blocked, 0 of sums; total_ns, count: of the waits that it stands for, itself
@@ -56,8 +58,8 @@ class Waits:
 
     held: holder, holder_stack and stands_for_ns of the parts of waits for a GIL, and held_by: the row of each. Of a
     profile whose spans are added up a row is of all waits that nothing but their time tells apart, and has no number,
-    blocked_ns and before. row_of: for each wait whose times are known its row; times: WAIT_TIME_DTYPE, of which `span`
-    says nothing here, and which may be in a file; both by thread and time.
+    blocked_ns and before. times: WAIT_TIME_DTYPE of waits whose times are known, by thread and time, which may be in a
+    file; row_of: the row of each `span` of theirs.
     """
 
     rows: npt.NDArray[np.void]
@@ -66,19 +68,61 @@ class Waits:
     row_of: npt.NDArray[np.uint32]
     times: npt.NDArray[np.void]
 
+    def lengths(self, groups: Sequence[Ints]) -> Iterator[tuple[Ints, npt.NDArray[np.float64]]]:
+        """For each group of rows (how long its waits were blocked, as far as that is known, shortest first; how many
+        each and those before it stand for).
+
+        No row is in two. A length and the number of its row have 63 bits together: where one of a million rows waited
+        for some hours all lengths lose their last ones.
+        """
+        sizes = [int(self._known[1][places].sum()) for places in groups]
+        begin = held = 0
+        for number, size in enumerate(sizes):  # those of some groups are in memory at a time
+            if held and held + size > _MOST_LENGTHS:
+                yield from self._lengths(groups[begin:number])
+                begin, held = number, 0
+            held += size
+        yield from self._lengths(groups[begin:])
+
+    def _lengths(self, groups: Sequence[Ints]) -> Iterator[tuple[Ints, npt.NDArray[np.float64]]]:
+        group_of = np.full(len(self.rows), len(groups), np.min_scalar_type(len(groups)))  # small numbers sort quickly
+        for each, places in enumerate(groups):
+            group_of[places] = each
+        sizes = np.bincount(group_of, self._known[1], len(groups) + 1)[:-1].astype(np.int64)
+        begin, group_of = np.append(0, np.cumsum(sizes)), group_of[self.row_of]
+        both, free = np.empty(begin[-1], np.int64), begin[:-1].copy()
+        bits = len(self.rows).bit_length()
+        less = max(0, self._longest_ns.bit_length() + bits - 63)
+        for times in blocks(self.times):  # they may be many
+            group = group_of[times["span"]]
+            order = np.argsort(group, kind="stable")
+            counts = np.bincount(group, minlength=len(begin))[:-1]
+            order = order[: counts.sum()]
+            place = np.repeat(free - np.cumsum(counts) + counts, counts) + np.arange(len(order))
+            both[place] = times["duration_ns"][order] >> less << bits | self.row_of[times["span"][order]]
+            free += counts
+        for own in np.split(both, begin[1:-1]) if len(groups) else ():
+            own.sort()
+            until = self._shares[1][own & ((1 << bits) - 1)]
+            yield own >> bits << less, np.cumsum(until, out=until)
+
     def of_rows(self, places: npt.NDArray[np.integer[Any]]) -> npt.NDArray[np.uint32]:
         """The waits of these rows whose times are known."""
-        is_of = np.zeros(len(self.rows), np.bool_)
-        is_of[places] = True
-        found, at = [np.zeros(0, np.uint32)], 0
-        for part in blocks(self.row_of):  # they are many
-            found.append((np.flatnonzero(is_of[part]) + at).astype(np.uint32))
-            at += len(part)
+        is_of, found, at = self._spans_of(places), [np.zeros(0, np.uint32)], 0
+        for times in blocks(self.times):  # they may be many
+            found.append((np.flatnonzero(is_of[times["span"]]) + at).astype(np.uint32))
+            at += len(times)
         return np.concatenate(found)
 
-    def blocked_ns(self, waits: npt.NDArray[np.integer[Any]]) -> Ints:
-        """How long each of these waits was blocked."""
-        return self._times_of(waits, "duration_ns")[0]
+    def _spans_of(self, places: npt.NDArray[np.integer[Any]]) -> npt.NDArray[np.bool_]:
+        """For each span that times refer to whether its row is one of these."""
+        is_of = np.zeros(len(self.rows), np.bool_)
+        is_of[places] = True
+        return is_of[self.row_of]
+
+    def rows_of(self, waits: npt.NDArray[np.integer[Any]]) -> npt.NDArray[np.uint32]:
+        """The row of each of these waits."""
+        return self.row_of[self._times_of(waits, "span")[0]]
 
     def _times_of(self, waits: npt.NDArray[np.integer[Any]], *names: str) -> list[Ints]:
         """Columns of `times`, of which little is in memory."""
@@ -94,21 +138,17 @@ class Waits:
 
     def stand_for_ns(self, waits: npt.NDArray[np.integer[Any]]) -> npt.NDArray[np.float64]:
         """For each of these waits."""
-        return np.asarray(self.blocked_ns(waits) * self._shares[0][self.row_of[waits]])
-
-    def counts(self, waits: npt.NDArray[np.integer[Any]]) -> npt.NDArray[np.float64]:
-        """How many each of these waits stands for."""
-        return np.asarray(self._shares[1][self.row_of[waits]])
+        blocked_ns, span = self._times_of(waits, "duration_ns", "span")
+        return np.asarray(blocked_ns * self._shares[0][self.row_of[span]])
 
     @cached_property
     def _known(self) -> tuple[npt.NDArray[np.float64], Ints]:
         """For each row how long its waits whose times are known were blocked, and how many they are."""
-        ns, counts, at = np.zeros(len(self.rows)), np.zeros(len(self.rows), np.int64), 0
-        for part in blocks(self.times, BLOCK_BYTES):  # sums of all rows are made of each
-            row = self.row_of[at : at + len(part)]
-            ns += np.bincount(row, part["duration_ns"], len(ns))
+        ns, counts = np.zeros(len(self.rows)), np.zeros(len(self.rows), np.int64)
+        for times in blocks(self.times, BLOCK_BYTES):  # sums of all rows are made of each
+            row = self.row_of[times["span"]]
+            ns += np.bincount(row, times["duration_ns"], len(ns))
             counts += np.bincount(row, minlength=len(ns))
-            at += len(part)
         return ns, counts
 
     @cached_property
@@ -118,9 +158,8 @@ class Waits:
         return self.rows["total_ns"] / ns.clip(1), np.where(counts > 0, self.rows["count"], 1) / counts.clip(1)
 
     @cached_property
-    def is_each_itself(self) -> bool:
-        """Whether none speaks for others."""
-        return bool((self._shares[1] == 1).all())
+    def _longest_ns(self) -> int:
+        return max((int(times["duration_ns"].max()) for times in blocks(self.times)), default=0)
 
     def before(self, waits: npt.NDArray[np.integer[Any]], thread: int) -> Ints:
         """For each of these waits the last one of a thread that had ended when it did, -1: none."""
@@ -183,9 +222,9 @@ def find_waits(profile: Profile) -> Waits:
     row_of = np.repeat(np.arange(len(rows)), last - first + 1)
     timed = np.flatnonzero(rows["blocked_ns"])
     times = np.zeros(len(timed), WAIT_TIME_DTYPE)
-    times["duration_ns"] = rows["blocked_ns"][timed]
+    times["duration_ns"], times["span"] = rows["blocked_ns"][timed], timed
     times["start_ns"] = (ended["start_ns"] + ended["duration_ns"])[timed] - times["duration_ns"]
-    return Waits(rows, spans[held], row_of[held], timed.astype(np.uint32), times)
+    return Waits(rows, spans[held], row_of[held], np.arange(len(rows), dtype=np.uint32), times)
 
 
 def waits_of(profile: Profile) -> Waits:
@@ -207,12 +246,8 @@ def waits_of(profile: Profile) -> Waits:
     rows["is_shown"] = (spans["flags"][first] & SpanFlag.HIDDEN == 0) & (rows["total_ns"] > 0)
     row_of = np.zeros(len(spans), np.uint32)
     row_of[first] = np.arange(len(first))
-    of_waits, at = np.zeros(len(profile.wait_times), np.uint32), 0
-    for part in blocks(profile.wait_times):
-        of_waits[at : at + len(part)] = row_of[part["span"]]
-        at += len(part)
     held = profile.span_holders
-    return Waits(rows, held, row_of[held["span"]], of_waits, profile.wait_times)
+    return Waits(rows, held, row_of[held["span"]], row_of, profile.wait_times)
 
 
 def _before(profile: Profile, rows: npt.NDArray[np.void], woken_ns: Ints) -> Ints:

@@ -165,8 +165,6 @@ def test_what_no_wait_of_its_own_is_of_is_one_in_each_part_of_the_time(monkeypat
     for name in ("duration_ns", "stands_for_ns", "count"):
         sums = [np.bincount(each["span"], each[name], len(profile.spans)) for each in (single.pieces, profile.pieces)]
         assert (sums[0] == sums[1]).all()
-    begin = profile.spans["thread"][profile.pieces["span"]].astype(np.int64) << 40 | profile.pieces["start_ns"]
-    assert (np.diff(begin) >= 0).all()
     # When short waits were is not known; all else is in its part of the time.
     is_known = profile.spans["how"] != How.SUMMED
     cells = []
@@ -175,8 +173,8 @@ def test_what_no_wait_of_its_own_is_of_is_one_in_each_part_of_the_time(monkeypat
         at = pieces["span"].astype(np.int64) * 17 + pieces["start_ns"] // profile.pieces_ns
         cells.append(np.bincount(at, pieces["duration_ns"], 17 * len(profile.spans)))
     assert (cells[0] == cells[1]).all()
-    waits = [pieces[pieces["wait"] > 0].tobytes() for pieces in (single.pieces, profile.pieces)]
-    assert waits[0] == waits[1]
+    waits = [pieces[pieces["wait"] > 0] for pieces in (single.pieces, profile.pieces)]
+    assert np.sort(waits[0]).tobytes() == np.sort(waits[1]).tobytes()
     # Of a window nothing is: it has fewer of them, and is looked at more closely.
     window = (0, profile.info.duration_ns // 2)
     assert not build_profile(recording, replace(both, filter=SpanFilter(window_ns=window))).pieces_ns

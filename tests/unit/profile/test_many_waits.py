@@ -98,8 +98,9 @@ def test_time_is_in_proportion_to_the_waits_and_memory_is_not(name: str, more_mi
     for _ in range(3):
         small, large = (cost_of("report", path, "-f", name, "-o", tmp_path / "made") for path in paths)
         assert (small.code, large.code) == (0, 0), large.text
-        if large.cpu_s < 12 * small.cpu_s:
+        if large.cpu_s < 12 * small.cpu_s and large.peak_bytes - small.peak_bytes < more_mib << 20:
             break
-    # Five times the waits; a quadratic way takes 25 times as long. On a busy machine CPU time is up to twice as much.
+    # Five times the waits; a quadratic way takes 25 times as long. On a busy machine CPU time is up to twice as much,
+    # and groups of threads that are made ahead wait longer for the one that is used.
     assert large.cpu_s < 12 * small.cpu_s
     assert large.peak_bytes - small.peak_bytes < more_mib << 20

@@ -6,17 +6,21 @@ import numpy as np
 import pytest
 
 from bpfprof import array_types as npt
-from bpfprof.render.page_rows import PAGE_COLUMNS, Fewer, Rows
+from bpfprof.model.grouping import group_numbers
+from bpfprof.render.page_rows import PAGE_COLUMNS, Fewer, Rows, Told
 
 DURATION_NS = 60_000_000_000
 SUMS = ("gap", "duration", "weight", "count")
+LOOKS = ("thread", "place", "kind", "flags")
 
 
 def made(thread_count: int, per_thread: int, place_count: int, seed: int = 1) -> Rows:
     """Threads that wait in so many places, each at any time as much as at others; some pause in between."""
     rng = np.random.default_rng(seed)
     count = thread_count * per_thread
-    rows: Rows = {name: np.zeros(count, dtype) for name, dtype in PAGE_COLUMNS.items()}
+    rows: Rows = {name: np.zeros(count, dtype) for name, dtype in PAGE_COLUMNS.items() if name != "look"}
+    rows |= {"thread": np.zeros(count, np.uint32), "place": np.zeros(count, np.uint32)}
+    rows |= {"kind": np.zeros(count, np.uint8), "flags": np.zeros(count, np.uint8)}
     rows["thread"][:] = np.repeat(np.arange(thread_count), per_thread)
     rows["place"][:], rows["kind"][:] = rng.integers(0, place_count, count), rng.integers(0, 3, count)
     rows["count"][:] = 1
@@ -32,10 +36,13 @@ def made(thread_count: int, per_thread: int, place_count: int, seed: int = 1) ->
 
 
 def fewer(rows: Rows, budget: int, block: int) -> tuple[Rows, Fewer]:
-    made = Fewer(DURATION_NS, budget)
-    for at in range(0, len(rows["thread"]), block):
-        made.add({name: column[at : at + block] for name, column in rows.items()})
-    return made.rows(), made
+    first, look = group_numbers([rows[name] for name in LOOKS])
+    made = Fewer(DURATION_NS, Told(*(rows[name][first] for name in LOOKS)), budget)
+    columns = {"look": look.astype(np.uint32)} | {name: rows[name] for name in rows.keys() - LOOKS}
+    for at in range(0, len(look), block):
+        made.add({name: column[at : at + block] for name, column in columns.items()})
+    found, told = made.rows()
+    return found | told._asdict(), made
 
 
 def sums_by(rows: Rows, *names: str) -> dict[tuple[int, ...], list[int]]:

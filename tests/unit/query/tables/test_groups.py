@@ -290,3 +290,33 @@ def test_half_a_million_waits_are_grouped_at_once(by: str) -> None:
     assert least_cpu_s(lambda: found.append(group_waits(profile, by, 10)), 4) < 4, "about half a second"
     groups = found[-1]
     assert groups.total_ns + groups.without_lock_ns == int(spans["duration_ns"].sum())
+
+
+@pytest.mark.parametrize("at_a_time", [1, 700, 1 << 20])
+def test_groups_have_their_own_waits_however_many_are_in_memory(
+    at_a_time: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One of them has all lengths up to so many milliseconds, which come in any order among the others'."""
+    monkeypatch.setattr("bpfprof.query.work.waits._MOST_LENGTHS", at_a_time)
+    made, rng = ProfileBuilder(), np.random.default_rng(5)
+    counts = {f"f{number}": 100 * (number + 1) for number in range(6)}
+    threads = [made.thread(tid) for tid in (1, 2)]
+    lengths = [(name, each + 1) for name, count in counts.items() for each in range(count)]
+    for place in rng.permutation(len(lengths)).tolist():
+        name, length = lengths[place]
+        made.wait(threads[place % 2], length * MS, [python(name), wait("lock")])
+    groups = group_waits(made.build(), "function", 4).groups
+    assert [group.count for group in groups] == [600, 500, 400, 300]
+    for group in groups:
+        count = group.count
+        assert (group.min_ns, group.p50_ns, group.p99_ns, group.max_ns) == (
+            *(MS, count // 2 * MS, count * 99 // 100 * MS, count * MS),
+        )
+        assert sum(group.buckets) == count
+
+
+def test_a_wait_of_years_is_told_as_well_as_a_double_would_tell_it() -> None:
+    year_ns = 31_556_952 * 10**9
+    (group,) = group_waits(of_durations(*range(1, 1000), 33 * year_ns), "reason", 5).groups
+    assert group.max_ns == pytest.approx(33 * year_ns, rel=1e-12) and group.count == 1000
+    assert group.p50_ns <= 500 and group.p50_ns == pytest.approx(500, abs=128)
