@@ -20,7 +20,7 @@ _NAME_LIMIT = 1024
 _LINETABLE_LIMIT_BYTES = 1 << 20
 _ELLIPSIS = "…"  # marks a text that was cut
 # One read should get the header and all of most texts and tables.
-_TEXT_GUESS_BYTES = 192
+TEXT_GUESS_BYTES = 192
 _LINETABLE_GUESS_BYTES = 2048
 
 # Bits of PyASCIIObject.state: interned 2, kind 3, compact 1, ascii 1; Include/cpython/unicodeobject.h (3.6 to 3.15).
@@ -123,7 +123,7 @@ def read_code_object(
 
 def read_text(memory: Memory, layout: Layout, address: int, limit: int) -> str | None:
     """A `str` object, cut to `limit` characters and then ending in an ellipsis, controls as U+FFFD; None on a miss."""
-    data = memory.read_up_to(address, _TEXT_GUESS_BYTES)
+    data = memory.read_up_to(address, TEXT_GUESS_BYTES)
     if len(data) < layout.unicode_compact_size + 8:
         return None
     length = _u64(data, layout.unicode_length)

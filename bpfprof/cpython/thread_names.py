@@ -14,15 +14,15 @@ import re
 from collections.abc import Iterable
 from dataclasses import field, replace
 
-from bpfprof.cpython.code_objects import read_text
+from bpfprof.cpython.code_objects import TEXT_GUESS_BYTES, read_text
 from bpfprof.cpython.layout import Layout
 from bpfprof.cpython.objects import DICT_USED, MODULE_DICT, Changed, Objects
 from bpfprof.dataclass import dataclass
-from bpfprof.proc.memory import Memory
+from bpfprof.proc.memory import CopiedMemory, Memory
 
 _NAME_LIMIT = 256
 _MODULES = ("multiprocessing.process", "billiard.process")
-MODULES_AT_A_TIME = 100  # whose names are read, for some 10 us each
+MODULES_AT_A_TIME = 1000  # whose names are read together
 _FIRST_PROCESS = "MainProcess"  # what both call one that they did not make
 _UNNAMED = re.compile(r"Dummy-\d+")  # threading calls it so when it did not start the thread
 
@@ -102,9 +102,11 @@ class ThreadNames:
         if count != known.count:
             entries = objects.entries(modules) if count else []
             unseen = [(key, module) for _, key, module in entries if key and key not in known.seen]
-            for key, module in unseen[:most]:
+            texts = objects.memory.read_each([key for key, _ in unseen[:most]], TEXT_GUESS_BYTES)
+            for (key, module), text in zip(unseen, texts):
                 known.seen.add(key)
-                if read_text(objects.memory, objects.layout, key, _NAME_LIMIT) in _MODULES:
+                memory = CopiedMemory([(key, text)]) if text else objects.memory
+                if read_text(memory, objects.layout, key, _NAME_LIMIT) in _MODULES:
                     known.found.append(objects.member(module, MODULE_DICT))
             known.count = count if len(unseen) <= most else -1
         return known.found

@@ -25,7 +25,7 @@ from bpfprof.query.work.table import work_of
 from bpfprof.render.formats import RenderOptions
 from bpfprof.render.named_locks import with_named_locks
 from bpfprof.render.page_spans import PageSpans, page_looks, page_spans_of
-from bpfprof.render.page_tables import page_files, page_frames, page_groups, page_tables
+from bpfprof.render.page_tables import page_files, page_frames, page_groups, page_tables, page_waits
 from bpfprof.render.scripts import asset, joined
 
 # Each after those whose names it uses.
@@ -62,7 +62,10 @@ def render_page(profile: Profile, options: RenderOptions) -> str:
         drawn = replace(drawn, spans=None)  # it has them twice in memory
         give_back_freed()
         making = other.submit(page_spans_of, drawn, *looks, groups.group_of)
-        tables = page_tables(profile, work, groups, options)
+        tables, serve_nobody = page_tables(profile, work, groups, options), work.serve_nobody
+        del work, looks
+        give_back_freed()
+        tables["waits"] = page_waits(profile, serve_nobody, options)
         spans = making.result()
     give_back_freed()
     tables["frames"] = page_frames(drawn, options)

@@ -11,7 +11,6 @@ from bpfprof import array_types as npt
 from bpfprof.dataclass import dataclass
 from bpfprof.model.frames import Frame, FrameKind
 from bpfprof.model.grouping import Total, sums_by
-from bpfprof.model.memory import give_back_freed
 from bpfprof.model.profile import Profile
 from bpfprof.model.states import reason_text
 from bpfprof.query.answer.verdict import Verdict, verdict_of
@@ -72,11 +71,8 @@ def page_groups(profile: Profile, work: Work, merge: str) -> Groups:
 
 
 def page_tables(profile: Profile, work: Work, groups: Groups, options: RenderOptions) -> dict[str, Any]:
-    """JSON of it."""
+    """JSON of it, without waits."""
     info, verdict = profile.info, verdict_of(profile, work)
-    give_back_freed()  # what follows needs much memory, too
-    waits = _waits(profile, work, options)
-    give_back_freed()
     return {
         "title": printable(options.title) or command_text(profile) or "all processes",
         "facts": recording_facts(profile),
@@ -96,7 +92,6 @@ def page_tables(profile: Profile, work: Work, groups: Groups, options: RenderOpt
         "groups": groups.names,
         "threads": _threads(profile, groups),
         "concurrency": concurrency_table(profile),
-        "waits": waits,
         "locks": _locks(profile, work),
         "gil": _gil(profile, groups),
         "quality": _quality(profile),
@@ -187,8 +182,9 @@ def _mark(frame: Frame) -> int:
     return KINDS.index("lost") if frame.kind in MARKS else -1
 
 
-def _waits(profile: Profile, work: Work, options: RenderOptions) -> list[dict[str, Any]]:
-    groups = group_waits(profile, "function", _GROUPS, idle_threads=work.serve_nobody)
+def page_waits(profile: Profile, serve_nobody: npt.NDArray[np.bool_], options: RenderOptions) -> list[dict[str, Any]]:
+    """JSON of waits by function; serve_nobody: as Work has it, of which no more is needed."""
+    groups = group_waits(profile, "function", _GROUPS, idle_threads=serve_nobody)
     details = WaitDetails(profile, "function", options)
     return [_wait(details, group) for group in (*groups.groups, *groups.idle)]
 
