@@ -41,8 +41,8 @@ def sorted_rows(rows: Rows, last: Rows, thread_count: int) -> SortedRows:
         except OSError:  # no room there
             pass
     both = one_after_another(rows.dtype, [rows, last]) if len(last) else rows
-    ordered = _in_order(both, len(last))
-    columns = {name: np.ascontiguousarray(ordered[name]) for name in ordered.dtype.names or ()}
+    order = _order_of(both["time_ns"].copy(), both["thread"], len(last))
+    columns = {name: both[name][order] for name in both.dtype.names or ()}
     for column in columns.values():
         column.setflags(write=False)
     return _InMemory(columns, begin)
@@ -58,8 +58,8 @@ class _InMemory:
 
 
 class _InFile:
-    """Threads that follow one another have a part of the file; rows come into their part first, then each is sorted,
-    and has one column after the other."""
+    """Threads that follow one another have a part of the file with one column after the other. Rows come into their
+    part first, then each is sorted, a column at a time: of a thread there may be very many."""
 
     def __init__(self, rows: Rows, last: Rows, begin: Int64Array) -> None:
         self.begin, self._dtype = begin, rows.dtype
@@ -74,48 +74,54 @@ class _InFile:
         self._borders: list[int] = np.append(begin[first], begin[-1]).tolist()
         free, fd = self._borders[:-1], self._file.fileno()
         all_blocks = itertools.chain(blocks(rows, BLOCK_BYTES), (last,))
-        for moved, ends in ahead(map(partial(_by_part, part_of, len(free)), all_blocks)):
+        for columns, ends in ahead(map(partial(_by_part, part_of, len(free)), all_blocks)):
             for number, (start, stop) in enumerate(zip(ends, ends[1:])):
-                if start < stop:
-                    write_at(fd, free[number] * rows.itemsize, moved[start:stop])
-                    free[number] += stop - start
+                for name, column in columns.items() if start < stop else ():
+                    write_at(fd, self._place_of(name, number, free[number]), column[start:stop])
+                free[number] += stop - start
         last_counts = np.bincount(part_of[last["thread"]], minlength=len(free)).tolist()
-        for _ in side_by_side(self._sort, zip(self._borders, self._borders[1:], last_counts)):
+        for _ in side_by_side(self._sort, enumerate(last_counts)):
             pass
 
-    def _sort(self, part: tuple[int, int, int]) -> None:
-        """part: from, until, how many rows are the last ones of their thread."""
-        start, stop, last_count = part
-        fd, at = self._file.fileno(), start * self._dtype.itemsize
-        rows = np.empty(stop - start, self._dtype)
-        read_into(fd, at, rows)
-        rows = _in_order(rows, last_count)
-        for name in rows.dtype.names or ():
-            column = np.ascontiguousarray(rows[name])  # one at a time: of a thread there may be very many
-            write_at(fd, at, column)
-            at += column.nbytes
+    def _place_of(self, name: str, number: int, row: int) -> int:
+        """The byte of the file where a part has a row's column."""
+        start, stop = self._borders[number : number + 2]
+        assert self._dtype.fields is not None
+        dtype, offset = self._dtype.fields[name][:2]
+        return start * self._dtype.itemsize + offset * (stop - start) + dtype.itemsize * (row - start)
+
+    def _sort(self, part: tuple[int, int]) -> None:
+        """part: its number, how many of its rows are the last ones of their thread."""
+        number, last_count = part
+        start, stop = self._borders[number : number + 2]
+        at_ns, thread = self.column("time_ns", start, stop), self.column("thread", start, stop)
+        order = _order_of(at_ns, thread, last_count)
+        if (order[1:] > order[:-1]).all():
+            return
+        for name in self._dtype.names or ():
+            write_at(self._file.fileno(), self._place_of(name, number, start), self.column(name, start, stop)[order])
 
     def column(self, name: str, begin: int, end: int) -> npt.NDArray[Any]:
-        names, dtype = self._dtype.names or (), self._dtype[name]
-        before = sum(self._dtype[each].itemsize for each in names[: names.index(name)])
+        dtype = self._dtype[name]
         found = np.empty((end - begin, *dtype.shape), dtype.base)
-        for start, stop in zip(self._borders, self._borders[1:]):
+        for number, (start, stop) in enumerate(zip(self._borders, self._borders[1:])):
             first, last = max(begin, start), min(end, stop)
             if first < last:
-                at = start * self._dtype.itemsize + before * (stop - start) + dtype.itemsize * (first - start)
-                read_into(self._file.fileno(), at, found[first - begin : last - begin])
+                part = found[first - begin : last - begin]
+                read_into(self._file.fileno(), self._place_of(name, number, first), part)
         return found
 
 
-def _by_part(part_of: npt.NDArray[Any], count: int, rows: Rows) -> tuple[Rows, list[int]]:
-    """(rows of one part after the other, where each of so many parts begins in them, and the end)"""
+def _by_part(part_of: npt.NDArray[Any], count: int, rows: Rows) -> tuple[dict[str, npt.NDArray[Any]], list[int]]:
+    """(columns of rows of one part after the other, where each of so many parts begins in them, and the end)"""
     part = part_of[rows["thread"]]
     order = np.argsort(part, kind="stable")
-    return picked(rows, order), np.searchsorted(part[order], np.arange(count + 1)).tolist()
+    moved = picked(rows, order)
+    columns = {name: np.ascontiguousarray(moved[name]) for name in rows.dtype.names or ()}
+    return columns, np.searchsorted(part[order], np.arange(count + 1)).tolist()
 
 
-def _in_order(rows: Rows, last_count: int) -> Rows:
-    """The last ones of the rows come after all others of their thread."""
-    at_ns = rows["time_ns"].copy()
-    at_ns[len(rows) - last_count :] = np.iinfo(at_ns.dtype).max
-    return picked(rows, np.lexsort((at_ns, rows["thread"])))
+def _order_of(at_ns: npt.NDArray[Any], thread: npt.NDArray[Any], last_count: int) -> npt.NDArray[np.intp]:
+    """By thread and time; the last ones of the rows come after all others of their thread. Changes at_ns."""
+    at_ns[len(at_ns) - last_count :] = np.iinfo(at_ns.dtype).max
+    return np.lexsort((at_ns, thread))
