@@ -24,6 +24,8 @@ from bpfprof.model.spans import PIECE_DTYPE, SPAN_DTYPE, WAIT_TIME_DTYPE, SpanFl
 from bpfprof.model.statuses import Status
 
 Bools = npt.NDArray[np.bool_]
+_OF_BURSTS = ThreadState.ON_CPU, ThreadState.RUNQUEUE, ThreadState.UNKNOWN
+_PIECES = 1 << 18  # of bursts that are added up at a time
 _PARKED_PART = 0.95  # of a thread's time: a wait of so much is a span of its own
 
 
@@ -207,11 +209,9 @@ class AddingSource(SpanSource):
     def _bursts_added_up(self, chosen: range, with_pieces: bool, together_ns: int = 0) -> _Part:
         """A span for each sample and state, and of each thread what no sample speaks for."""
         samples, (bursts, sums) = self.threads.samples, self._bursts(chosen)
-        position, length, sample, burst = self._pieces_in(chosen, bursts)
-        begin_ns, taken_ns, added_ns, unknown_ns = bursts.wall_clock(position, length, burst)
+        in_order = self._pieces_in(chosen, bursts)
         own = samples.of_threads(chosen)
         # First a cell for each thread, then for each sample.
-        cell = np.where(sample >= 0, sample - own.start + len(chosen), bursts.thread[burst])
         count = len(chosen) + own.stop - own.start
         cells = np.zeros(count, SPAN_DTYPE)
         cells["thread"] = np.append(np.arange(chosen.start, chosen.stop), samples.column("thread", own))
@@ -221,38 +221,39 @@ class AddingSource(SpanSource):
         named["status"] = self._status(named["stack"], samples.column("status", own))
         named["flags"] = np.where(samples.column("flags", own) & HOLDS_GIL > 0, SpanFlag.HOLDS_GIL, 0)
         cells["start_ns"] = (self.threads.last_ns - self.threads.start_ns)[cells["thread"].astype(np.int64)]
-        np.minimum.at(cells["start_ns"], cell, begin_ns - self.threads.start_ns)
-        made, longest, pieces = list[Spans](), list[Int64Array](), list[Spans]()
-        made_count, at_ns = 0, begin_ns
-        for state, ns in (
-            (ThreadState.ON_CPU, length),
-            (ThreadState.RUNQUEUE, taken_ns),
-            (ThreadState.UNKNOWN, unknown_ns),
-        ):
-            spans = copied(cells)
-            spans["state"] = state
-            spans["duration_ns"] = spans["stands_for_ns"] = sums_by(cell, ns, count)
-            if state == ThreadState.ON_CPU:
-                spans["count"][len(chosen) :] = 1
-            else:
-                spans["count"] = np.bincount(cell[ns > 0], minlength=count)
-            longest_ns = np.zeros(count, np.int64)
-            if state == ThreadState.RUNQUEUE:
-                np.maximum.at(longest_ns, cell, ns)
-            shown = spans["duration_ns"] > 0
-            if with_pieces:
-                of_cells = made_count + np.cumsum(shown) - 1
-                is_cpu = state == ThreadState.ON_CPU
-                pieces.append(self._pieces_of_cells(at_ns, ns, of_cells[cell], sample, is_cpu, together_ns))
+        total_ns, counts, longest_ns = np.zeros((3, len(_OF_BURSTS), count), np.int64)
+        pieces, gaps, seen = list[Spans](), list[Spans](), np.zeros(own.stop - own.start, np.bool_)
+        for begin in range(0, len(in_order[0]), _PIECES):  # of a thread there may be very many
+            position, length, sample, burst = (column[begin : begin + _PIECES] for column in in_order)
+            at_ns, taken_ns, added_ns, unknown_ns = bursts.wall_clock(position, length, burst)
+            cell = np.where(sample >= 0, sample - own.start + len(chosen), bursts.thread[burst])
+            np.minimum.at(cells["start_ns"], cell, at_ns - self.threads.start_ns)
+            for number, ns in enumerate((length, taken_ns, unknown_ns)):
+                total_ns[number] += sums_by(cell, ns, count)
+                counts[number] += np.bincount(cell[ns > 0], minlength=count)
+                np.maximum.at(longest_ns[number], cell, ns)
+                if with_pieces:
+                    first = _first_of_samples(sample, seen, own.start, ns) if not number else None
+                    pieces.append(self._pieces_of_cells(at_ns, ns, number * count + cell, sample, first, together_ns))
                 at_ns = at_ns + ns
+            if with_pieces:
+                gap = np.flatnonzero(added_ns)
+                gaps.append(_pieces(bursts.thread[burst[gap]], at_ns[gap], added_ns[gap], None, together_ns))
+        made, longest = list[Spans](), list[Int64Array]()
+        for number, state in enumerate(_OF_BURSTS):
+            spans, shown = copied(cells), total_ns[number] > 0
+            spans["state"], spans["duration_ns"], spans["stands_for_ns"] = state, total_ns[number], total_ns[number]
+            spans["count"] = counts[number]
+            if state == ThreadState.ON_CPU:
+                spans["count"] = np.arange(count) >= len(chosen)
             made.append(picked(spans, shown))
-            longest.append(longest_ns[shown])
-            made_count += len(made[-1])
-        gaps = None
-        if with_pieces:
-            gap = np.flatnonzero(added_ns)
-            gaps = _pieces(bursts.thread[burst[gap]], at_ns[gap], added_ns[gap], None, together_ns)
-        of_sums, its_pieces = self._sums_added_up(chosen, bursts, sums, gaps)
+            longest.append(longest_ns[number][shown] * (state == ThreadState.RUNQUEUE))
+        number_of, made_count = np.cumsum(total_ns.reshape(-1) > 0) - 1, sum(map(len, made))
+        for piece in pieces:
+            piece["span"] = number_of[piece["span"]]
+        of_sums, its_pieces = self._sums_added_up(
+            chosen, bursts, sums, one_after_another(PIECE_DTYPE, gaps) if with_pieces else None
+        )
         for piece in its_pieces:
             piece["span"] += made_count
         made.append(of_sums)
@@ -296,17 +297,24 @@ class AddingSource(SpanSource):
         return picked(spans, has_time), found
 
     def _pieces_of_cells(
-        self, start_ns: Int64Array, ns: Int64Array, span: Int64Array, sample: Int64Array, is_cpu: bool, together_ns: int
+        self,
+        start_ns: Int64Array,
+        ns: Int64Array,
+        span: Int64Array,
+        sample: Int64Array,
+        first: Int64Array | None,
+        together_ns: int,
     ) -> Spans:
+        """first: those in which samples are counted; None: all count."""
         timed = np.flatnonzero(ns)
-        count, named = np.ones(len(timed), np.int64), np.flatnonzero(sample[timed] >= 0)
-        places = sample[timed[named]]
-        if is_cpu:
-            count[:] = 0  # a sample counts in its first piece
-            count[named[np.unique(places, return_index=True)[1]]] = 1
-        pieces = _pieces(span[timed], start_ns[timed] - self.threads.start_ns, ns[timed], count, together_ns)
-        if is_cpu and not together_ns:
-            pieces["cpu"][named] = self.threads.samples.column("cpu", places) + 1
+        count = np.ones(len(ns), np.int64)
+        if first is not None:
+            count[:] = 0
+            count[first] = 1
+        pieces = _pieces(span[timed], start_ns[timed] - self.threads.start_ns, ns[timed], count[timed], together_ns)
+        if first is not None and not together_ns:
+            named = np.flatnonzero(sample[timed] >= 0)
+            pieces["cpu"][named] = self.threads.samples.column("cpu", sample[timed[named]]) + 1
         return pieces
 
     def _pieces_of_gaps(self, start_ns: Int64Array, gaps_ns: Int64Array, sums: Spans, all_ns: int) -> Spans:
@@ -322,6 +330,15 @@ class AddingSource(SpanSource):
             pieces["duration_ns"], pieces["span"], pieces["count"] = ns, which, count
             held.append(pieces)
         return one_after_another(PIECE_DTYPE, held)
+
+
+def _first_of_samples(sample: Int64Array, seen: Bools, begin: int, ns: Int64Array) -> npt.NDArray[np.intp]:
+    """The first piece with time of each sample that was not seen, which is seen then; begin: the place of the first."""
+    named = np.flatnonzero((sample >= 0) & (ns > 0))
+    places, first = np.unique(sample[named] - begin, return_index=True)
+    is_new = ~seen[places]
+    seen[places] = True
+    return named[first[is_new]]
 
 
 def _pieces(

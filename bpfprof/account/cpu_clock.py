@@ -101,8 +101,9 @@ class Bursts:
 
         No piece crosses an edge; `burst` is the one that each is of. A burst without CPU time has one piece, of none.
         """
-        ran = np.diff(self.edges)[burst]
-        begin, end = position - self.edges[burst], position + length - self.edges[burst]
+        edge = self.edges[burst]
+        ran = self.edges[burst + 1] - edge
+        begin, end = position - edge, position + length - edge
         moved, follows = self.start_ns[burst] + begin, []
         for besides in (self.taken_ns, self.added_ns, self.unknown_ns):
             share = besides[burst] / np.maximum(ran, 1)

@@ -16,20 +16,26 @@ def wait_times(threads: Threads, group: range) -> Times:
     """
     waits = threads.waits
     own = waits.of_threads(group)
-    columns = (waits.column(name, own) for name in ("time_ns", "runqueue_ns", "blocked_ns"))
-    end, runqueue, blocked = (column.astype(np.int64) for column in columns)
-    woken, begin = end - runqueue, end - runqueue - blocked
+    end, runqueue, blocked = (
+        waits.column(name, own).astype(np.int64) for name in ("time_ns", "runqueue_ns", "blocked_ns")
+    )
+    woken = np.subtract(end, runqueue, out=runqueue)
+    begin = np.subtract(woken, blocked, out=blocked)
     from_ns = int(threads.first_ns.min(initial=threads.start_ns))  # a damaged recording has threads before it began
     apart = int(threads.last_ns.max(initial=threads.end_ns)) - from_ns + 1
     count = np.diff(waits.begin[group.start : group.stop + 1])
-    rank = np.repeat(np.arange(len(group)), count)
-    limits = threads.first_ns, threads.last_ns
-    first, last = (np.repeat(times[group.start : group.stop], count) for times in limits)
+    first_ns, last_ns = (times[group.start : group.stop] for times in (threads.first_ns, threads.last_ns))
+    rank, first, last = np.arange(len(group)), first_ns, last_ns
+    if len(group) > 1:  # of one there may be very many
+        rank, first, last = (np.repeat(each, count) for each in (rank, first, last))
     # The threads one after the other, so that none begins before the one before it ends.
     base = rank * apart - from_ns
-    end = np.maximum.accumulate(end.clip(first, last) + base) - base
+    end.clip(first, last, out=end)
+    end += base
+    np.maximum.accumulate(end, out=end)
+    end -= base
     before = np.append(0, end)[:-1]
-    is_first = np.flatnonzero(np.diff(rank, prepend=-1))
-    before[is_first] = first[is_first]
-    woken, begin = np.clip(woken, before, end), np.clip(begin, before, end)
-    return np.minimum(begin, woken), woken, end
+    before[(np.cumsum(count) - count)[count > 0]] = first_ns[count > 0]
+    woken.clip(before, end, out=woken)
+    begin.clip(before, end, out=begin)
+    return np.minimum(begin, woken, out=begin), woken, end

@@ -66,16 +66,30 @@ def side_by_side(make: Callable[[Item], Made], items: Iterable[Item], are_many: 
 
 
 class LastMade(Generic[Item, Made]):
-    """What was made last in each thread of this program is not made again there."""
+    """What was made last for a thread of this program is not made again for it, nor for others while it has that."""
 
     def __init__(self) -> None:
-        self._held = threading.local()
+        self._lock = threading.Lock()
+        self._item_of: dict[int, Item] = {}  # by thread
+        self._made: dict[Item, Future[Made]] = {}
 
     def of(self, item: Item, make: Callable[[Item], Made]) -> Made:
         """make(item), which nobody changes."""
-        held = self._held.__dict__
-        if held.get("item") != item:
-            held.clear()  # not in memory beside the next one
-            held["made"], held["item"] = make(item), item
-        made: Made = held["made"]
-        return made
+        with self._lock:
+            self._item_of[threading.get_ident()] = item
+            made = self._made.get(item)
+            if is_new := made is None:
+                there = {thread.ident for thread in threading.enumerate()}
+                self._item_of = {ident: each for ident, each in self._item_of.items() if ident in there}
+                wanted = set(self._item_of.values())
+                self._made = {each: of_it for each, of_it in self._made.items() if each in wanted}
+                made = self._made[item] = Future()
+        assert made is not None
+        if is_new:
+            try:
+                made.set_result(make(item))
+            except BaseException as error:
+                with self._lock:
+                    del self._made[item]
+                made.set_exception(error)
+        return made.result()

@@ -82,7 +82,7 @@ def test_what_went_wrong_side_by_side_comes_in_its_place() -> None:
         next(found)
 
 
-def test_what_was_made_last_is_made_once_in_each_thread() -> None:
+def test_what_was_made_last_is_made_once() -> None:
     made: list[int] = []
 
     def make(item: int) -> int:
@@ -95,7 +95,32 @@ def test_what_was_made_last_is_made_once_in_each_thread() -> None:
     other = threading.Thread(target=last.of, args=(1, make))
     other.start()
     other.join()
-    assert made == [1, 2, 1, 1]
+    assert made == [1, 2, 1], "another thread has the same"
+    assert last.of(2, make) == -2 and last.of(1, make) == -1 and made == [1, 2, 1, 2, 1], "it has ended, and has none"
+
+
+def test_who_needs_what_another_makes_waits_for_it() -> None:
+    last, asks, made = LastMade[int, int](), threading.Barrier(2), list[int]()
+
+    def make(item: int) -> int:
+        asks.wait()  # until the other one asks, too, or is about to
+        made.append(item)
+        return item
+
+    def ask() -> None:
+        if begins.acquire(blocking=False):
+            assert last.of(3, make) == 3
+        else:
+            asks.wait()
+            assert last.of(3, make) == 3
+
+    begins = threading.Lock()
+    threads = [threading.Thread(target=ask) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert made == [3]
 
 
 def test_what_could_not_be_made_is_made_anew() -> None:
