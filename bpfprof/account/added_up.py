@@ -66,6 +66,9 @@ class AddingSource(SpanSource):
         together_ns: pieces of one span that are no waits with a row are one where they begin in the same part of the
         time, of which each is so long; 0: each is by itself.
         """
+        of_bursts = self._bursts_added_up(
+            chosen, with_pieces, together_ns
+        )  # first: it needs more memory than it leaves
         first, times = self.threads.waits.of_threads(chosen).start, self._times(chosen)
         parts: list[_Part] = []
         count = 0
@@ -77,9 +80,9 @@ class AddingSource(SpanSource):
                     pieces["span"] += count
                 count += len(part.spans)
                 parts.append(part)
-        parts.append(self._bursts_added_up(chosen, with_pieces, together_ns))
-        for pieces in parts[-1].pieces:
+        for pieces in of_bursts.pieces:
             pieces["span"] += count
+        parts.append(of_bursts)
         spans = one_after_another(SPAN_DTYPE, [part.spans for part in parts])
         if self._has_unsampled(chosen):
             (spans,) = estimated(lambda: iter([spans]))

@@ -54,6 +54,7 @@ _DEFAULT_OPTIONS = ProfileOptions()
 _SHOWN = {"cpu": [ThreadState.ON_CPU], "offcpu": [ThreadState.RUNQUEUE, ThreadState.OFF_CPU]}  # by mode; else all
 # Of more waits the order in time takes too much memory, for what is said of steps beside it.
 _STEPS_WAITS = 1_000_000
+_MOST_AT_ONCE = 1 << 19  # waits of a group of threads, of which three are in memory at a time: 200 to 300 bytes each
 
 
 def build_profile(recording: Recording, options: ProfileOptions = _DEFAULT_OPTIONS) -> Profile:
@@ -272,7 +273,7 @@ class _Builder:
     def _groups(
         self, has_thread: npt.NDArray[np.bool_], concurrency: ConcurrencyTimes | None
     ) -> Iterator[tuple[range, Iterator[AddedUp]]]:
-        """(a group of threads, its spans, some at a time), with two CPUs where they are many."""
+        """(a group of threads, its spans, some at a time), with two CPUs where these are many, but not too many."""
         is_large = self._recording.is_large
 
         def made(group: range) -> tuple[range, Iterator[AddedUp], GroupChanges | None]:
@@ -282,8 +283,9 @@ class _Builder:
             blocks = self._blocks_of(group) if self._options.with_spans or is_shown else iter(())
             return group, blocks, changes
 
-        groups = self._spans.groups()
-        for group, blocks, changes in side_by_side(made, groups, is_large):
+        groups, begin = [*self._spans.groups()], self._spans.threads.waits.begin
+        fits = max((begin[group.stop] - begin[group.start] for group in groups), default=0) <= _MOST_AT_ONCE
+        for group, blocks, changes in side_by_side(made, groups, is_large and bool(fits)):
             if concurrency and changes:
                 concurrency.add(changes)
             # Those that are added up are made already.
