@@ -25,7 +25,7 @@ from bpfprof.model.statuses import Status
 
 Bools = npt.NDArray[np.bool_]
 _OF_BURSTS = ThreadState.ON_CPU, ThreadState.RUNQUEUE, ThreadState.UNKNOWN
-_PIECES = 1 << 18  # of bursts that are added up at a time
+_PIECES = 1 << 18  # of CPU time that are added up at a time
 _PARKED_PART = 0.95  # of a thread's time: a wait of so much is a span of its own
 
 
@@ -66,9 +66,8 @@ class AddingSource(SpanSource):
         together_ns: pieces of one span that are no waits with a row are one where they begin in the same part of the
         time, of which each is so long; 0: each is by itself.
         """
-        of_bursts = self._bursts_added_up(
-            chosen, with_pieces, together_ns
-        )  # first: it needs more memory than it leaves
+        # First, for this needs more memory than it leaves.
+        of_bursts = self._bursts_added_up(chosen, with_pieces, together_ns)
         first, times = self.threads.waits.of_threads(chosen).start, self._times(chosen)
         parts: list[_Part] = []
         count = 0

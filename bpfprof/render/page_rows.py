@@ -9,7 +9,6 @@ import numpy as np
 
 from bpfprof import array_types as npt
 from bpfprof.model.grouping import group_numbers, ordered
-from bpfprof.model.memory import give_back_freed
 
 # Bits of `flags`; IN_TABLE: it is in a group of waits, IN_IDLE: in one of idle ones.
 IS_IDLE, HOLDS_GIL, IN_TABLE, IN_IDLE = 1, 2, 4, 8
@@ -108,7 +107,6 @@ class Fewer:
         return rows, told
 
     def _make_fewer(self) -> None:
-        give_back_freed()  # it needs much memory for a moment
         if self._added:
             self._held.append(self._parted(self._taken()))
         rows = _one_after_another(self._held)
@@ -120,7 +118,6 @@ class Fewer:
             rows = self._parted(rows)
         self._held.append(rows)
         self._count = len(rows["look"])
-        give_back_freed()
 
     def _taken(self) -> Rows:
         """What was added since."""

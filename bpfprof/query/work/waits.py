@@ -18,7 +18,7 @@ from bpfprof.model.statuses import Status
 
 Ints = npt.NDArray[np.int64]
 _GIL = reason_number("gil")
-_MOST_LENGTHS = 1 << 20
+_MOST_LENGTHS = 1 << 20  # of waits that are sorted together
 
 # Sorted by (thread, start). number: as in the spans, 0 of waits that are only known as a sum. blocked_ns: how long it
 # was blocked, 0 of sums; total_ns, count: of the waits that it stands for, itself
