@@ -13,6 +13,7 @@ from bpfprof import array_types as npt
 from bpfprof.account.columns import Columns
 from bpfprof.account.cpu_clock import Bursts
 from bpfprof.account.estimate import estimated, spread_by_thread
+from bpfprof.account.groups import Group
 from bpfprof.account.running import Running, running_times
 from bpfprof.account.spans import Spans, SpanSource
 from bpfprof.account.threads import Int64Array
@@ -57,9 +58,9 @@ class AddingSource(SpanSource):
     """The same source of spans."""
 
     def added_up(
-        self, chosen: range, has_whole: bool = False, with_pieces: bool = False, together_ns: int = 0
+        self, group: Group, has_whole: bool = False, with_pieces: bool = False, together_ns: int = 0
     ) -> AddedUp:
-        """Of the threads of a group, in any order.
+        """Of a group, in any order.
 
         has_whole: a wait for a GIL, which comes as many rows and parts, is as whole as others: it has the stack of its
         first row and the waker of its last, and one time, which ends with it and refers to the span of its first part.
@@ -67,11 +68,11 @@ class AddingSource(SpanSource):
         time, of which each is so long; 0: each is by itself.
         """
         # First, for this needs more memory than it leaves.
-        of_bursts = self._bursts_added_up(chosen, with_pieces, together_ns)
-        first, times = self.threads.waits.of_threads(chosen).start, self._times(chosen)
+        of_bursts = self._bursts_added_up(group, with_pieces, together_ns)
+        first, times = group.waits.start, self._times(group)
         parts: list[_Part] = []
         count = 0
-        for own in self.threads.waits.blocks(chosen):
+        for own in self.threads.waits.blocks(group.waits):
             of_block = (time_s[own.start - first : own.stop - first] for time_s in times)
             for part in self._waits_added_up(own, has_whole, with_pieces, *of_block):
                 part.times["span"] += count
@@ -83,7 +84,7 @@ class AddingSource(SpanSource):
             pieces["span"] += count
         parts.append(of_bursts)
         spans = one_after_another(SPAN_DTYPE, [part.spans for part in parts])
-        if self._has_unsampled(chosen):
+        if self._has_unsampled(group):
             (spans,) = estimated(lambda: iter([spans]))
         longest_ns = np.concatenate([part.longest_ns for part in parts])
         of_waits = one_after_another(WAIT_TIME_DTYPE, [part.times for part in parts])
@@ -94,17 +95,17 @@ class AddingSource(SpanSource):
         del parts
         return made._replace(pieces=pieces if together_ns else _in_order(pieces, spans))
 
-    def with_single_waits(self, chosen: range) -> Spans:
-        """Of the threads of a group, in any order: one for each wait with a row, and what else there is added up."""
-        spans = one_after_another(SPAN_DTYPE, [*self._waits(chosen, None), self._bursts_added_up(chosen, False).spans])
-        if self._has_unsampled(chosen):
+    def with_single_waits(self, group: Group) -> Spans:
+        """Of a group, in any order: one for each wait with a row, and what else there is added up."""
+        spans = one_after_another(SPAN_DTYPE, [*self._waits(group, None), self._bursts_added_up(group, False).spans])
+        if self._has_unsampled(group):
             (spans,) = estimated(lambda: iter([spans]))
         return spans
 
-    def running(self, chosen: range, is_shown: Bools) -> Running:
+    def running(self, group: Group, is_shown: Bools) -> Running:
         """When those threads of a group that are shown were runnable and on a CPU."""
-        (bursts, sums), (_, woken_ns, end_ns) = self._bursts(chosen), self._times(chosen)
-        return running_times(chosen, is_shown, bursts, sums, woken_ns, end_ns)
+        (bursts, sums), (_, woken_ns, end_ns) = self._bursts(group), self._times(group)
+        return running_times(group.threads, is_shown, bursts, sums, woken_ns, end_ns)
 
     def are_parked(self, threads: npt.NDArray[np.uint32], ns: Int64Array) -> Bools:
         """Whether waits of these threads that last so long are nearly all of their time."""
@@ -208,11 +209,11 @@ class AddingSource(SpanSource):
         columns = {name: np.repeat(rows[name][first], counts) for name in of_first}
         return rows.replaced({**columns, "waker_stack": rows["waker_stack"][last]}), wakers[last]
 
-    def _bursts_added_up(self, chosen: range, with_pieces: bool, together_ns: int = 0) -> _Part:
+    def _bursts_added_up(self, group: Group, with_pieces: bool, together_ns: int = 0) -> _Part:
         """A span for each sample and state, and of each thread what no sample speaks for."""
-        samples, (bursts, sums) = self.threads.samples, self._bursts(chosen)
-        in_order = self._pieces_in(chosen, bursts)
-        own = samples.of_threads(chosen)
+        samples, (bursts, sums) = self.threads.samples, self._bursts(group)
+        in_order = self._pieces_in(group, bursts)
+        chosen, own = group.threads, group.samples
         # First a cell for each thread, then for each sample.
         count = len(chosen) + own.stop - own.start
         cells = np.zeros(count, SPAN_DTYPE)

@@ -7,10 +7,25 @@ each took is exact. When within the burst is not known, so all are spread evenly
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
-from bpfprof.account.threads import Int64Array, Threads
+from bpfprof.account.groups import Group
+from bpfprof.account.threads import Int64Array, RowsByThread
 from bpfprof.dataclass import dataclass
+
+
+class _Told(NamedTuple):
+    """What rows of waits tell of the bursts between them; `left`: what neither ran nor was stolen."""
+
+    start: Int64Array
+    ran: Int64Array
+    stolen: Int64Array
+    left: Int64Array
+    first: Int64Array
+    thread: Int64Array
+    before: Int64Array
 
 
 @dataclass(frozen=True)
@@ -34,44 +49,24 @@ class Bursts:
     before_wait: Int64Array
 
     @classmethod
-    def of_threads(
+    def of_group(
         cls,
-        chosen: range,
-        threads: Threads,
+        group: Group,
+        waits: RowsByThread,
         begin_ns: Int64Array,
         end_ns: Int64Array,
         preempted_ns: Int64Array,
         added_ns: Int64Array,
         has_no_end: bool = False,
     ) -> Bursts:
-        """The bursts between the waits (from begin_ns to end_ns) of each of the chosen threads, before and after them.
+        """The bursts between the waits (from begin_ns to end_ns) of each thread of a group, before and after them.
 
         preempted_ns: for each thread what without_preemptions() gives; added_ns: all its other waits that were only
         added up. What bursts have beyond them is not known.
         """
-        waits, count = threads.waits, len(chosen)
-        own = waits.of_threads(chosen)
-        wait_counts = np.diff(waits.begin[chosen.start : chosen.stop + 1])
-        first = np.append(0, np.cumsum(wait_counts + 1))
-        thread, last = np.repeat(np.arange(count), wait_counts + 1), first[1:] - 1
-        before = np.arange(own.stop - own.start) + np.repeat(np.arange(count), wait_counts)
-
-        def filled(of_waits: Int64Array, of_threads: Int64Array, at: Int64Array, shift: int) -> Int64Array:
-            column = np.empty(int(first[-1]), np.int64)
-            column[before + shift], column[at] = of_waits, of_threads[chosen.start : chosen.stop]
-            return column
-
-        start = filled(end_ns, threads.first_ns, first[:-1], 1)
-        length = filled(begin_ns, threads.last_ns, last, 0) - start
-        on_cpu_ns = threads.on_cpu_ns[chosen.start : chosen.stop]
-        ran = filled(waits.column("on_cpu_ns", own).astype(np.int64), threads.on_cpu_ns, last, 0)
-        # The clocks one after the other, so that no thread's begins before that of the thread before ends.
-        ran = ran.clip(0, on_cpu_ns[thread]) + (np.cumsum(on_cpu_ns) - on_cpu_ns)[thread]
-        ran = np.minimum(np.diff(np.maximum.accumulate(ran), prepend=0), length)
-        stolen = filled(waits.column("stolen_ns", own).astype(np.int64), threads.open_stolen_ns, last, 0)
-        stolen = np.minimum(stolen, length - ran)
-        left = length - ran - stolen
+        start, ran, stolen, left, first, thread, before = _told(group, waits, begin_ns, end_ns)
         if has_no_end:  # that the thread runs since its last row is only assumed
+            last = first[1:] - 1
             later_ns = np.minimum(ran[last], (added_ns + preempted_ns - np.add.reduceat(left, first[:-1])).clip(0))
             ran[last], left[last] = ran[last] - later_ns, left[last] + later_ns
         told = scaled(left, first, thread, added_ns + preempted_ns)
@@ -112,6 +107,35 @@ class Bursts:
             follows.append(after - before)
             moved = moved + before
         return moved, follows[0], follows[1], follows[2]
+
+
+def _told(group: Group, waits: RowsByThread, begin_ns: Int64Array, end_ns: Int64Array) -> _Told:
+    own, count, wait_counts = group.waits, len(group.threads), np.diff(group.wait_begin)
+    first = np.append(0, np.cumsum(wait_counts + 1))
+    thread, last = np.repeat(np.arange(count), wait_counts + 1), first[1:] - 1
+    before = np.arange(own.stop - own.start) + np.repeat(np.arange(count), wait_counts)
+
+    def filled(of_waits: Int64Array, of_threads: Int64Array, at: Int64Array, shift: int) -> Int64Array:
+        column = np.empty(int(first[-1]), np.int64)
+        column[before + shift], column[at] = of_waits, of_threads
+        return column
+
+    start = filled(end_ns, group.first_ns, first[:-1], 1)
+    length = filled(begin_ns, group.last_ns, last, 0) - start
+    on_cpu_ns = group.ran_until_ns - group.ran_before_ns
+    ran = filled(waits.column("on_cpu_ns", own).astype(np.int64), group.ran_until_ns, last, 0)
+    # The clocks one after the other, so that no thread's begins before that of the thread before ends.
+    ran = (ran - group.ran_before_ns[thread]).clip(0, on_cpu_ns[thread]) + (np.cumsum(on_cpu_ns) - on_cpu_ns)[thread]
+    ran = np.minimum(np.diff(np.maximum.accumulate(ran), prepend=0), length)
+    stolen = filled(waits.column("stolen_ns", own).astype(np.int64), group.open_stolen_ns, last, 0)
+    stolen = np.minimum(stolen, length - ran)
+    return _Told(start, ran, stolen, length - ran - stolen, first, thread, before)
+
+
+def left_ns(group: Group, waits: RowsByThread, begin_ns: Int64Array, end_ns: Int64Array) -> Int64Array:
+    """How long each thread of a group neither ran nor was in waits with a row, from begin_ns to end_ns."""
+    told = _told(group, waits, begin_ns, end_ns)
+    return np.add.reduceat(told.left, told.first[:-1])
 
 
 def scaled(parts: Int64Array, first: Int64Array, thread: Int64Array, totals: Int64Array) -> Int64Array:

@@ -131,6 +131,34 @@ def spread_by_thread(all_ns: Int64Array, sums: npt.NDArray[np.void], begin: npt.
     return nanoseconds
 
 
+def shared_out(
+    left_ns: Int64Array, sums: npt.NDArray[np.void], preempted_ns: int
+) -> list[tuple[npt.NDArray[np.void], Int64Array]]:
+    """(rows of SUM_DTYPE, as a thread's array of one: in preemptions) of each stretch of a thread's time.
+
+    left_ns: how much of each they can be in; sums, preempted_ns: of the thread.
+    """
+    all_ns, parts_ns = int(sums["ns"].sum()) + preempted_ns, left_ns.copy()
+    if left_ns.sum() <= all_ns:
+        parts_ns[-1] += all_ns - left_ns.sum()
+    else:
+        parts_ns = _in_proportion(all_ns, left_ns)
+    preempted = _in_proportion(preempted_ns, parts_ns)
+    added, found = parts_ns - preempted, []
+    ns, counts = spread(added, sums) if len(sums) else (np.zeros((len(added), 0), np.int64),) * 2
+    for number in range(len(added)):
+        its = sums[: len(sums) if added[number] else 0].copy()
+        its["ns"], its["count"] = ns[number][: len(its)], counts[number][: len(its)]
+        found.append((its, preempted[number : number + 1]))
+    return found
+
+
+def _in_proportion(total_ns: int, parts_ns: Int64Array) -> Int64Array:
+    """A total in parts, in whole nanoseconds."""
+    passed = np.cumsum(parts_ns)
+    return np.asarray(np.diff(np.rint(passed * (total_ns / max(1, int(passed[-1])))).astype(np.int64), prepend=0))
+
+
 def spread_pieces(
     gaps_ns: Int64Array, sums: npt.NDArray[np.void], before_ns: int, all_ns: int
 ) -> tuple[Int64Array, Int64Array, Int64Array, Int64Array, Int64Array]:

@@ -10,7 +10,7 @@ import numpy as np
 
 from bpfprof import array_types as npt
 from bpfprof.account.columns import Columns
-from bpfprof.account.cpu_clock import Bursts
+from bpfprof.account.cpu_clock import Bursts, left_ns
 from bpfprof.account.cpu_shares import CpuPieces, share_cpu_time
 from bpfprof.account.estimate import (
     LAID_GAPS,
@@ -18,11 +18,13 @@ from bpfprof.account.estimate import (
     alike_as_one,
     estimated,
     laid,
+    shared_out,
     spread_pieces,
     summed,
     without_preemptions,
 )
 from bpfprof.account.gil import GIL_WAIT_DTYPE, GilWaits, find_gil_waits, gil_waits
+from bpfprof.account.groups import Group, groups_of
 from bpfprof.account.idle import IDLE_REASONS, idle_stacks
 from bpfprof.account.locks import Locks, ranges_of
 from bpfprof.account.reason_namer import ReasonNamer
@@ -44,23 +46,24 @@ Spans = npt.NDArray[np.void]
 # (nanoseconds of gaps, sums, nanoseconds before, of all) -> gap, sum, nanoseconds into the gap, nanoseconds, count
 _Spread = Callable[[Int64Array, Spans, int, int], tuple[Int64Array, Int64Array, Int64Array, Int64Array, Int64Array]]
 _BLOCK_ROWS = 1 << 16
-_MOST_NS = 1 << 60
 _MOST_CELLS = 1 << 16  # of gaps times sums of short waits of a thread
 
 
 class SpanSource:
-    """The spans of one recording, some threads at a time. statuses: for each of its stacks by number, 0: none."""
+    """The spans of one recording, a group of threads at a time. statuses: for each of its stacks by number, 0: none."""
 
     def __init__(self, recording: Recording, statuses: npt.NDArray[np.uint8]) -> None:
         self._recording, self._statuses = recording, statuses
         self.threads = threads = collect_threads(recording)
         waits = threads.waits
         namer = ReasonNamer(recording)
-        self._last_times, self._last_bursts = LastMade[range, Times](), LastMade[range, tuple[Bursts, Spans]]()
+        self._last_times, self._last_bursts = LastMade[Group, Times](), LastMade[Group, tuple[Bursts, Spans]]()
         self._reasons = np.zeros(len(waits), np.uint16)
-        self._unknown_ns = np.full(len(threads.first_ns), -1)  # of each thread, from when that is known
+        self._unknown_ns: dict[Group, Int64Array] = {}  # of each thread, where it was asked for
+        by_thread = [*groups_of(threads)]
+        self.groups = [group for groups in by_thread for group in groups]
         of_gil = FiledRows(GIL_WAIT_DTYPE)
-        all_blocks = ((group, block) for group in self.groups() for block in threads.waits.blocks(group))
+        all_blocks = ((group, block) for group in self.groups for block in threads.waits.blocks(group.waits))
         for rows in side_by_side(partial(self._name_waits, namer), all_blocks, recording.is_large):
             of_gil.append(rows)
         self._is_first, self._held = find_gil_waits(recording, of_gil.view(), len(waits))
@@ -71,73 +74,68 @@ class SpanSource:
         parts = [namer.reasons(as_waits(rows)) for rows in blocks(short)]
         reasons = np.concatenate([np.zeros(0, np.uint16), *parts])
         self.sums = summed(short, reasons)
+        self._shares: dict[Group, tuple[Spans, Int64Array]] = {}
+        for stretches in by_thread:
+            self._share_sums(stretches)
         functions = StackFunctions(recording)
         self._is_idle, self._locks = idle_stacks(functions), Locks(functions)
         self._paths = function_paths(recording)
 
-    def _name_waits(self, namer: ReasonNamer, where: tuple[range, slice]) -> GilWaits:
+    def _share_sums(self, stretches: list[Group]) -> None:
+        """Gives each stretch of a thread its part of what was only added up, by how much time of it that may be."""
+        if len(stretches) == 1:
+            return
+        waits, thread = self.threads.waits, stretches[0].threads.start
+        parts_ns = np.zeros(len(stretches), np.int64)
+        for number, group in enumerate(stretches):
+            begin_ns, _, end_ns = self._times(group)
+            parts_ns[number] = left_ns(group, waits, begin_ns, end_ns)[0]
+        shares = shared_out(parts_ns, of_one(self.sums, thread), int(self._preempted_ns[thread]))
+        self._shares.update(zip(stretches, shares))
+
+    def _name_waits(self, namer: ReasonNamer, where: tuple[Group, slice]) -> GilWaits:
         """GIL_WAIT_DTYPE of those of a block of a group of threads that wait for a GIL."""
         (group, block), waits = where, self.threads.waits
-        first, (begin, woken, _) = waits.of_threads(group).start, self._times(group)
+        first, (begin, woken, _) = group.waits.start, self._times(group)
         rows = waits.rows(block)
         reasons = self._reasons[block] = namer.reasons(rows)
         own = np.flatnonzero(reasons == reason_number("gil"))
         place = own + block.start
         return gil_waits(rows.picked(own), place, begin[place - first], woken[place - first])
 
-    def groups(self) -> Iterator[range]:
-        """All threads, in groups that have a bounded number of rows if they have more than one thread."""
+    def overlaps_ns(self) -> Int64Array:
+        """What the recording has of each thread beyond its spans: 0 unless it is damaged."""
         threads = self.threads
-        rows = np.diff(threads.waits.begin) + np.diff(threads.samples.begin) + 1
-        # Threads of a group are laid one after the other on one clock, which must not come to its end.
-        most = max(1, _MOST_NS // max(1, threads.end_ns - threads.start_ns + 1))
-        begin = held = ran_ns = 0
-        for thread, (count, on_cpu_ns) in enumerate(zip(rows.tolist(), threads.on_cpu_ns.tolist())):
-            is_full = held + count > _BLOCK_ROWS or thread - begin >= most or ran_ns + on_cpu_ns > _MOST_NS
-            if is_full and thread > begin:
-                yield range(begin, thread)
-                begin, held, ran_ns = thread, 0, 0
-            held, ran_ns = held + count, ran_ns + on_cpu_ns
-        if begin < len(rows):
-            yield range(begin, len(rows))
-
-    def overlaps_ns(self, chosen: range) -> Int64Array:
-        """What the recording has of each thread of a group beyond its spans: 0 unless it is damaged."""
-        threads, own = self.threads, slice(chosen.start, chosen.stop)
         if not self._recording.end:
-            return np.zeros(len(chosen), np.int64)
-        if (self._unknown_ns[own] < 0).any():
-            self._bursts(chosen)
-        held_ns = threads.on_cpu_ns[own] + threads.off_cpu_ns[own] + self._added_ns(chosen, self._sums_of(chosen))
-        held_ns += self._preempted_ns[own]
-        wall_ns = (threads.last_ns - threads.first_ns)[own]
-        return np.asarray(held_ns - (wall_ns - self._unknown_ns[own]))
+            return np.zeros(len(threads.first_ns), np.int64)
+        held_ns = threads.on_cpu_ns + threads.off_cpu_ns + _added_ns(self.sums, range(len(threads.first_ns)))
+        held_ns += self._preempted_ns - (threads.last_ns - threads.first_ns)
+        for group in self.groups:
+            if group not in self._unknown_ns:
+                self._bursts(group)
+            held_ns[group.places] += self._unknown_ns[group]
+        return np.asarray(held_ns)
 
-    def of_thread(self, thread: int, window: Window | None = None) -> Iterator[Spans]:
-        """All spans of a thread, in any order, a bounded number of waits at a time; those of a window cut to it."""
-        return self.of_threads(range(thread, thread + 1), window)
-
-    def of_threads(self, chosen: range, window: Window | None = None) -> Iterator[Spans]:
-        """The same of the threads of a group, in any order."""
+    def of_group(self, group: Group, window: Window | None = None) -> Iterator[Spans]:
+        """All spans of a group, in any order, a bounded number of waits at a time; those of a window cut to it."""
 
         def blocks() -> Iterator[Spans]:
-            for block in (*self._waits(chosen, window), *self._bursts_cut(chosen, window)):
+            for block in (*self._waits(group, window), *self._bursts_cut(group, window)):
                 yield block if window is None else _cut(block, window)
 
-        return estimated(blocks) if self._has_unsampled(chosen) else blocks()
+        return estimated(blocks) if self._has_unsampled(group) else blocks()
 
-    def _has_unsampled(self, chosen: range) -> bool:
-        own = self.threads.waits.of_threads(chosen)
+    def _has_unsampled(self, group: Group) -> bool:
         return bool(
-            self._sums_of(chosen)["is_unsampled"].any()
-            or (self.threads.waits.column("status", own) == Status.NOT_SAMPLED).any()
+            self._sums_of(group)["is_unsampled"].any()
+            or (self.threads.waits.column("status", group.waits) == Status.NOT_SAMPLED).any()
         )
 
     # --- waits with a row
 
-    def _waits(self, chosen: range, window: Window | None) -> Iterator[Spans]:
-        first, times = self.threads.waits.of_threads(chosen).start, self._times(chosen)
-        for own in self.threads.waits.blocks(chosen):
+    def _waits(self, group: Group, window: Window | None) -> Iterator[Spans]:
+        first, times = group.waits.start, self._times(group)
+        for own in self.threads.waits.blocks(group.waits):
             begin_ns, woken_ns, end_ns = (column[own.start - first : own.stop - first] for column in times)
             if window is not None:
                 inside = np.flatnonzero(self._is_inside(begin_ns, end_ns, window))
@@ -221,54 +219,48 @@ class SpanSource:
 
     # --- between them
 
-    def _sums_of(self, chosen: range) -> Spans:
-        return self.sums[slice(*np.searchsorted(self.sums["thread"], (chosen.start, chosen.stop)))]
+    def _sums_of(self, group: Group) -> Spans:
+        if group in self._shares:
+            return self._shares[group][0]
+        return self.sums[slice(*np.searchsorted(self.sums["thread"], (group.threads.start, group.threads.stop)))]
 
-    def _added_ns(self, chosen: range, sums: Spans) -> Int64Array:
-        """All of the sums of each thread."""
-        added_ns = np.zeros(len(chosen), np.int64)
-        np.add.at(added_ns, sums["thread"].astype(np.int64) - chosen.start, sums["ns"])
-        return added_ns
+    def _times(self, group: Group) -> Times:
+        return self._last_times.of(group, partial(wait_times, self.threads.waits))
 
-    def _times(self, group: range) -> Times:
-        return self._last_times.of(group, partial(wait_times, self.threads))
+    def _bursts(self, group: Group) -> tuple[Bursts, Spans]:
+        return self._last_bursts.of(group, self._bursts_of)
 
-    def _bursts(self, chosen: range) -> tuple[Bursts, Spans]:
-        return self._last_bursts.of(chosen, self._bursts_of)
-
-    def _bursts_of(self, chosen: range) -> tuple[Bursts, Spans]:
+    def _bursts_of(self, group: Group) -> tuple[Bursts, Spans]:
         """(the time between waits with a row, rows of SUM_DTYPE of the waits in it, by thread).
 
         Sums that an unfinished recording does not have any more are waits for an unknown reason.
         """
-        sums, (begin_ns, _, end_ns) = self._sums_of(chosen), self._times(chosen)
-        preempted_ns, has_no_end = self._preempted_ns[chosen.start : chosen.stop], not self._recording.end
-        args = chosen, self.threads, begin_ns, end_ns, preempted_ns
-        bursts = Bursts.of_threads(*args, self._added_ns(chosen, sums), has_no_end)
-        missing_ns = np.add.reduceat(bursts.unknown_ns, bursts.first[:-1])
-        self._unknown_ns[chosen.start : chosen.stop] = missing_ns
+        sums, (begin_ns, _, end_ns) = self._sums_of(group), self._times(group)
+        preempted_ns = self._shares[group][1] if group in self._shares else self._preempted_ns[group.places]
+        args, has_no_end = (group, self.threads.waits, begin_ns, end_ns, preempted_ns), not self._recording.end
+        bursts = Bursts.of_group(*args, _added_ns(sums, group.threads), has_no_end)
+        missing_ns = self._unknown_ns[group] = np.add.reduceat(bursts.unknown_ns, bursts.first[:-1])
         if has_no_end and missing_ns.any():
             of_thread = np.flatnonzero(missing_ns)
             unheard = np.zeros(len(of_thread), SUM_DTYPE)
-            unheard["thread"], unheard["ns"] = chosen.start + of_thread, missing_ns[of_thread]
+            unheard["thread"], unheard["ns"] = group.threads.start + of_thread, missing_ns[of_thread]
             unheard["reason"], unheard["state"] = reason_number("unknown"), ThreadState.OFF_CPU
             sums = np.append(sums, unheard)
             sums = sums[np.argsort(sums["thread"], kind="stable")]
-            bursts = Bursts.of_threads(*args, self._added_ns(chosen, sums))
+            bursts = Bursts.of_group(*args, _added_ns(sums, group.threads))
         return bursts, sums
 
-    def _pieces(self, chosen: range, bursts: Bursts) -> CpuPieces:
+    def _pieces(self, group: Group, bursts: Bursts) -> CpuPieces:
         """CPU time of all threads on their clocks, shared out over their samples; `sample` is a place."""
         threads = self.threads
         period_ns = int(1e9 / max(1, int(self._recording.start.get("rate_hz", 0) or 1)))
         # A burst began with the stack of the wait before it and ended with that of the wait after it.
-        paths = self._paths[threads.waits.column("stack", threads.waits.of_threads(chosen))]
+        paths = self._paths[threads.waits.column("stack", group.waits)]
         groups = np.zeros(len(bursts.thread), np.int64)
         groups[bursts.before_wait] = paths
         groups[bursts.before_wait + 1] += paths * len(self._paths)
-        own = threads.samples.of_threads(chosen)
-        begin = threads.samples.begin[chosen.start : chosen.stop + 1] - own.start
-        of_thread = np.repeat(np.arange(len(chosen)), np.diff(begin))
+        own, begin = group.samples, group.sample_begin - group.sample_begin[0]
+        of_thread = np.repeat(np.arange(len(group.threads)), np.diff(begin))
         moments = bursts.positions(threads.samples.column("time_ns", own).astype(np.int64), of_thread)
         unseen = np.flatnonzero((np.diff(bursts.edges) > 0) & (np.diff(begin) == 0)[bursts.thread])
         parts = [CpuPieces(bursts.edges[unseen], np.diff(bursts.edges)[unseen], np.full(len(unseen), -1, np.int64))]
@@ -281,9 +273,9 @@ class SpanSource:
             parts.append(CpuPieces(found.start + at, found.length, sample))
         return CpuPieces(*(np.concatenate(columns) for columns in zip(*parts)))
 
-    def _pieces_in(self, chosen: range, bursts: Bursts) -> tuple[Int64Array, Int64Array, Int64Array, Int64Array]:
+    def _pieces_in(self, group: Group, bursts: Bursts) -> tuple[Int64Array, Int64Array, Int64Array, Int64Array]:
         """(position, length, sample or -1, burst) of pieces of CPU time; of bursts without any there is one of none."""
-        pieces = self._pieces(chosen, bursts)
+        pieces = self._pieces(group, bursts)
         empty = np.flatnonzero(np.diff(bursts.edges) == 0)
         none = np.zeros(len(empty), np.int64)
         return (
@@ -293,15 +285,15 @@ class SpanSource:
             np.append(np.searchsorted(bursts.edges, pieces.start, side="right") - 1, empty),
         )
 
-    def _bursts_cut(self, chosen: range, window: Window | None) -> Iterator[Spans]:
+    def _bursts_cut(self, group: Group, window: Window | None) -> Iterator[Spans]:
         """CPU time by samples, and what is between: what others took, waits only added up, what is not known."""
-        samples, (bursts, sums) = self.threads.samples, self._bursts(chosen)
-        position, length, sample, burst = self._pieces_in(chosen, bursts)
+        samples, (bursts, sums) = self.threads.samples, self._bursts(group)
+        position, length, sample, burst = self._pieces_in(group, bursts)
         at_ns, taken_ns, added_ns, unknown_ns = bursts.wall_clock(position, length, burst)
         counts = np.zeros(len(sample), np.int64)
         named = np.flatnonzero(sample >= 0)
         counts[named[np.unique(sample[named], return_index=True)[1]]] = 1  # a sample counts in its first piece
-        thread, added_at_ns = chosen.start + bursts.thread[burst], at_ns + length + taken_ns + unknown_ns
+        thread, added_at_ns = group.threads.start + bursts.thread[burst], at_ns + length + taken_ns + unknown_ns
         inside = np.arange(len(at_ns))
         if window is not None:
             inside = np.flatnonzero(self._is_inside(at_ns, added_at_ns, window))
@@ -383,6 +375,13 @@ class SpanSource:
 def of_one(rows: Spans, thread: int) -> Spans:
     """Of rows by thread those of one."""
     return rows[slice(*np.searchsorted(rows["thread"], (thread, thread + 1)))]
+
+
+def _added_ns(sums: Spans, threads: range) -> Int64Array:
+    """All of the sums of each of these threads, which have no others."""
+    added_ns = np.zeros(len(threads), np.int64)
+    np.add.at(added_ns, sums["thread"].astype(np.int64) - threads.start, sums["ns"])
+    return added_ns
 
 
 def _cut(spans: Spans, window: Window) -> Spans:

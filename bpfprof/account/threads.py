@@ -38,15 +38,11 @@ class RowsByThread:
 
     def of_thread(self, thread: int) -> slice:
         """The places of a thread's rows."""
-        return self.of_threads(range(thread, thread + 1))
+        return slice(int(self.begin[thread]), int(self.begin[thread + 1]))
 
-    def of_threads(self, threads: range) -> slice:
-        """The places of the rows of threads that follow one another."""
-        return slice(int(self.begin[threads.start]), int(self.begin[threads.stop]))
-
-    def blocks(self, threads: range | None = None) -> Iterator[slice]:
-        """The same, a bounded number at a time; of all threads if none are given."""
-        own = slice(0, len(self)) if threads is None else self.of_threads(threads)
+    def blocks(self, places: slice | None = None) -> Iterator[slice]:
+        """Places, a bounded number at a time; all if none are given."""
+        own = slice(0, len(self)) if places is None else places
         return (slice(at, min(own.stop, at + _BLOCK_ROWS)) for at in range(own.start, own.stop, _BLOCK_ROWS))
 
     def rows(self, places: slice) -> Columns:

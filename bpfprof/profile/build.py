@@ -10,6 +10,7 @@ import numpy as np
 
 from bpfprof import array_types as npt
 from bpfprof.account.added_up import AddedUp, AddingSource
+from bpfprof.account.groups import Group
 from bpfprof.account.spans import Spans
 from bpfprof.account.wakers import waker_table
 from bpfprof.known.frameworks import OF_RANKS
@@ -54,7 +55,6 @@ _DEFAULT_OPTIONS = ProfileOptions()
 _SHOWN = {"cpu": [ThreadState.ON_CPU], "offcpu": [ThreadState.RUNQUEUE, ThreadState.OFF_CPU]}  # by mode; else all
 # Of more waits the order in time takes too much memory, for what is said of steps beside it.
 _STEPS_WAITS = 1_000_000
-_MOST_AT_ONCE = 1 << 19  # waits of a group of threads, of which three are in memory at a time: 200 to 300 bytes each
 
 
 def build_profile(recording: Recording, options: ProfileOptions = _DEFAULT_OPTIONS) -> Profile:
@@ -82,7 +82,6 @@ class _Builder:
         with_spans, window = self._options.with_spans, self._options.filter.window_ns
         has_thread = np.array([self._masks.has_thread(thread) for thread in range(len(self._recording.threads))], bool)
         account, weights, gil_waits = Sums(ACCOUNT_DTYPE), Sums(WEIGHT_DTYPE), Sums(GIL_ROW_DTYPE)
-        threads: list[ThreadTime] = []
         kept = KeptSpans(self._options.has_whole_waits, self._options.with_pieces)
         concurrency = self._concurrency()
         for group, of_group_made in self._groups(has_thread, concurrency):
@@ -108,13 +107,14 @@ class _Builder:
                 of_group.clear()  # they are large where a thread has many waits
                 self._keep(kept, spans, group)
         accounts = account.rows()
-        for group in self._spans.groups():
-            overlaps = self._spans.overlaps_ns(group).tolist() if window is None else [0] * len(group)
-            own = np.searchsorted(accounts["thread"], np.arange(group.start, group.stop + 1)).tolist()
-            threads += [
-                self._thread_time(thread, accounts[begin:end], overlap, bool(has_thread[thread]))
-                for thread, begin, end, overlap in zip(group, own, own[1:], overlaps)
-            ]
+        overlaps = self._spans.overlaps_ns() if window is None else np.zeros(len(has_thread), np.int64)
+        own = np.searchsorted(accounts["thread"], np.arange(len(has_thread) + 1)).tolist()
+        threads = [
+            self._thread_time(thread, accounts[begin:end], overlap, is_shown)
+            for thread, (begin, end, overlap, is_shown) in enumerate(
+                zip(own, own[1:], overlaps.tolist(), has_thread.tolist())
+            )
+        ]
         gil = copied(gil_waits.rows())
         gil["stack"] = self._stacks.places(gil["stack"])
         duration_ns = self._spans.threads.end_ns - self._spans.threads.start_ns
@@ -154,7 +154,7 @@ class _Builder:
     @cached_property
     def _pieces_ns(self) -> int:
         """0 where pieces are single: of a recording that is not large, of a window, and where the order is needed."""
-        groups = self._spans.groups() if self._recording.is_large else ()
+        groups = self._spans.groups if self._recording.is_large else ()
         parts = self._options.piece_parts if any(map(self._adds_up, groups)) else 0
         return (self._spans.threads.end_ns - self._spans.threads.start_ns) // parts if parts else 0
 
@@ -173,9 +173,9 @@ class _Builder:
         )
         return start_ns + begin_ns, start_ns + end_ns
 
-    def _keep(self, kept: KeptSpans, spans: Spans, group: range) -> None:
+    def _keep(self, kept: KeptSpans, spans: Spans, group: Group) -> None:
         """Of single spans of a group of threads what the options want."""
-        if self._options.with_pieces and not self._in_order[group.start : group.stop].any():
+        if self._options.with_pieces and not self._in_order[group.places].any():
             kept.add(spans, self._spans.are_parked(spans["thread"], wait_lengths(spans)))
         else:
             kept.add(spans if self._options.with_pieces else self._added_up(spans))
@@ -272,36 +272,34 @@ class _Builder:
 
     def _groups(
         self, has_thread: npt.NDArray[np.bool_], concurrency: ConcurrencyTimes | None
-    ) -> Iterator[tuple[range, Iterator[AddedUp]]]:
-        """(a group of threads, its spans, some at a time), with two CPUs where these are many, but not too many."""
+    ) -> Iterator[tuple[Group, Iterator[AddedUp]]]:
+        """(a group of threads, its spans, some at a time), with two CPUs where these are many."""
         is_large = self._recording.is_large
 
-        def made(group: range) -> tuple[range, Iterator[AddedUp], GroupChanges | None]:
-            is_shown, changes = bool(has_thread[group.start : group.stop].any()), None
+        def made(group: Group) -> tuple[Group, Iterator[AddedUp], GroupChanges | None]:
+            is_shown, changes = bool(has_thread[group.places].any()), None
             if concurrency and is_shown:
                 changes = concurrency.changes(self._spans.running(group, has_thread))
             blocks = self._blocks_of(group) if self._options.with_spans or is_shown else iter(())
             return group, blocks, changes
 
-        groups, begin = [*self._spans.groups()], self._spans.threads.waits.begin
-        fits = max((begin[group.stop] - begin[group.start] for group in groups), default=0) <= _MOST_AT_ONCE
-        for group, blocks, changes in side_by_side(made, groups, is_large and bool(fits)):
+        for group, blocks, changes in side_by_side(made, self._spans.groups, is_large):
             if concurrency and changes:
                 concurrency.add(changes)
             # Those that are added up are made already.
             yield group, ahead(blocks) if is_large and not self._adds_up(group) else blocks
 
-    def _blocks_of(self, group: range) -> Iterator[AddedUp]:
+    def _blocks_of(self, group: Group) -> Iterator[AddedUp]:
         """Spans of a group of threads, some at a time."""
         options = self._options
         if self._adds_up(group):
             return iter([self._spans.added_up(group, options.has_whole_waits, options.with_pieces, self._pieces_ns)])
-        return map(singly, self._spans.of_threads(group, options.filter.window_ns))
+        return map(singly, self._spans.of_group(group, options.filter.window_ns))
 
-    def _adds_up(self, group: range) -> bool:
+    def _adds_up(self, group: Group) -> bool:
         """Whether the order of spans does not matter, and nothing cuts them."""
         options, wanted = self._options, self._options.filter
-        is_single = not options.adds_up or self._in_order[group.start : group.stop].any()
+        is_single = not options.adds_up or self._in_order[group.places].any()
         is_cut = wanted.window_ns is not None or wanted.min_block_ns > 0
         return not (options.with_spans and is_single) and not is_cut
 

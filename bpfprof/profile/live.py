@@ -203,7 +203,7 @@ class LiveSpans:
         start_ns, watched = int(self._tables.start["start_ns"]), made.threads
         begin_ns, end_ns = taken.since_ns - start_ns, taken.until_ns - start_ns
         lives = watched.first_ns - start_ns, watched.last_ns - start_ns
-        spans = one_after_another(SPAN_DTYPE, [made.with_single_waits(group) for group in made.groups()])
+        spans = one_after_another(SPAN_DTYPE, [made.with_single_waits(group) for group in made.groups])
         stacks = _Stacks(ProfileStacks(source, self._interner), part.stacks, self._known, end_ns)
         spans["stack"] = stacks.numbers(span_keys(spans))
         spans = _added_up(spans)

@@ -21,7 +21,9 @@ _CUT_THREADS = 20  # of each recording, chosen at random: how many are looked at
 
 def spans_of(source: SpanSource, thread: int, window: Window | None = None) -> Spans:
     """All spans of a thread in the order of time."""
-    spans = np.concatenate(list(source.of_thread(thread, window)))
+    groups = [group for group in source.groups if thread in group.threads]
+    spans = np.concatenate([block for group in groups for block in source.of_group(group, window)])
+    spans = spans[spans["thread"] == thread]
     return spans[np.argsort(spans["start_ns"], kind="stable")]
 
 
@@ -56,7 +58,7 @@ def assert_covers(recording: Recording, is_damaged: bool = False) -> None:
     threads, chance = source.threads, np.random.default_rng(1)
     moments = chance.integers(0, threads.end_ns - threads.start_ns + 2, 6).tolist()
     windows: list[Window] = [(min(pair), max(pair)) for pair in zip(moments[::2], moments[1::2])]
-    count = len(recording.threads)
+    count, overlaps_ns = len(recording.threads), source.overlaps_ns().tolist()
     cut = set(chance.choice(count, min(count, _CUT_THREADS), replace=False).tolist())
     for thread in range(count):
         first_ns, last_ns = (int(times[thread] - threads.start_ns) for times in (threads.first_ns, threads.last_ns))
@@ -65,7 +67,7 @@ def assert_covers(recording: Recording, is_damaged: bool = False) -> None:
         for begin, end in windows if thread in cut else ():
             _assert_contiguous(spans_of(source, thread, (begin, end)), max(begin, first_ns), min(end, last_ns))
         if not is_damaged and not recording.unfinished:
-            assert source.overlaps_ns(range(thread, thread + 1)) == 0, f"thread {thread}: more than its wall time"
+            assert overlaps_ns[thread] == 0, f"thread {thread}: more than its wall time"
             assert (spans["state"] != ThreadState.UNKNOWN).all(), f"thread {thread}: time that is not known"
 
 
@@ -84,8 +86,8 @@ def _assert_contiguous(spans: Spans, begin_ns: int, end_ns: int) -> None:
 def assert_adds_up(recording: Recording) -> None:
     """Spans that are made as sums are the sums of single ones, to a nanosecond for each piece that is rounded."""
     source = AddingSource(recording, StackSource(recording).statuses)
-    for group in source.groups():
-        single, made = np.concatenate(list(source.of_threads(group))), source.added_up(group)
+    for group in source.groups:
+        single, made = np.concatenate(list(source.of_group(group))), source.added_up(group)
         _assert_same(single, made.spans, ("thread", "state"), 0)
         _assert_same(single, made.spans, ("thread", "state", "reason", "stack", "status", "lock", "waker"), len(single))
         assert made.times is not None

@@ -7,6 +7,7 @@ import pytest
 
 from bpfprof.account.cpu_clock import Bursts, scaled
 from bpfprof.account.cpu_shares import share_cpu_time
+from bpfprof.account.groups import groups_of
 from bpfprof.account.threads import collect_threads
 from tests.unit.recording.hand_made import BLOCKED, DEAD, MS, START_NS, HandMade, Story
 
@@ -20,9 +21,9 @@ def bursts_of(story: Story, end_ns: int | None = None, added_ns: int = 0, preemp
     end, blocked, runnable = (
         threads.waits.column(name).astype(np.int64) for name in ("time_ns", "blocked_ns", "runqueue_ns")
     )
-    return Bursts.of_threads(
-        range(1), threads, end - runnable - blocked, end, np.array([preempted_ns]), np.array([added_ns])
-    )
+    ((group,),) = groups_of(threads)
+    begin = end - runnable - blocked
+    return Bursts.of_group(group, threads.waits, begin, end, np.array([preempted_ns]), np.array([added_ns]))
 
 
 def wall_ns(bursts: Bursts) -> np.ndarray:

@@ -24,19 +24,19 @@ THREADS, EACH_NS, BLOCKED_NS = 40, 20_000, 12_000
 STACKS = 400
 
 
-def many_waits(count: int) -> bytes:
+def many_waits(count: int, threads: int = THREADS) -> bytes:
     """So many waits of threads in turns, in chunks, each with its CPU time."""
     made = HandMade()
     process = made.process()
-    for number in range(THREADS):
+    for number in range(threads):
         made.thread(100 + number, process, name=f"worker-{number}")
     codes = [made.code(f"f{number}", process, first_line=number + 1) for number in range(20)]
     for number in range(STACKS):
         made.stack((codes[number % 20], 0, 0), (codes[number // 20], 0, 1), process=process)
     turn = np.arange(count)
     waits = np.zeros(count, WAIT_DTYPE)
-    waits["thread"], waits["stack"] = turn % THREADS, turn * 7 % STACKS + 1
-    done = turn // THREADS + 1  # waits of its thread, this one included
+    waits["thread"], waits["stack"] = turn % threads, turn * 7 % STACKS + 1
+    done = turn // threads + 1  # waits of its thread, this one included
     waits["time_ns"], waits["blocked_ns"] = START_NS + done * EACH_NS, BLOCKED_NS
     waits["on_cpu_ns"], waits["syscall"] = done * (EACH_NS - BLOCKED_NS), 230
     each = int(done[-1])
@@ -45,7 +45,7 @@ def many_waits(count: int) -> bytes:
     own = {"on_cpu_ns": each * (EACH_NS - BLOCKED_NS), "blocked_ns": each * BLOCKED_NS, "first_ns": START_NS}
     totals = [
         row(TOTAL_DTYPE, thread=number, time_ns=end_ns, since_ns=end_ns, state=1, syscall=-1, **own)
-        for number in range(THREADS)
+        for number in range(threads)
     ]
     chunks = made.chunks()
     replace_chunk(chunks, Chunk("totals", {}, {"rows": array(totals, TOTAL_DTYPE)}))
@@ -90,11 +90,14 @@ def test_where_there_is_no_room_for_a_file_rows_stay_in_memory(monkeypatch: pyte
 # 480,000 rows more have 47 MiB, and their spans 140. A timeline holds up to 300,000 intervals, 97 bytes each, in up to
 # three copies while it folds them, also of the smaller recording.
 @pytest.mark.second_tier
+@pytest.mark.parametrize("threads", [THREADS, 1])
 @pytest.mark.parametrize(("name", "more_mib"), [("collapsed", 30), ("json", 30), ("chrome", 90), ("speedscope", 90)])
-def test_time_is_in_proportion_to_the_waits_and_memory_is_not(name: str, more_mib: int, tmp_path: Path) -> None:
+def test_time_is_in_proportion_to_the_waits_and_memory_is_not(
+    name: str, more_mib: int, threads: int, tmp_path: Path
+) -> None:
     paths = [tmp_path / f"{count}.bpfprof" for count in (120_000, 600_000)]
     for path in paths:
-        path.write_bytes(many_waits(int(path.stem)))
+        path.write_bytes(many_waits(int(path.stem), threads))
     for _ in range(3):
         small, large = (cost_of("report", path, "-f", name, "-o", tmp_path / "made") for path in paths)
         assert (small.code, large.code) == (0, 0), large.text
