@@ -22,10 +22,13 @@ from tests.integration.recorded import (
 
 pytestmark = [needs_root, pytest.mark.gate]
 LEAST_S = 0.3  # on a CPU
+# A library is known some milliseconds after its mapping: 1 of 30 runs had a sample before that. Were it never known,
+# half of the time would be of such.
+LATE_US = 60_000
 
 
-def assert_left_is_whole(path: Path, pid: int) -> None:
-    """Its functions have names, and no code is in a file that was not seen."""
+def assert_left_is_whole(path: Path, pid: int, late_us: int = 0) -> None:
+    """Its functions have names, and no code is in a file that was not seen, but for so long after it was mapped."""
     checked(path)
     with open(path, "rb") as file:
         (process,) = (it for it in read_recording(file).processes if it.pid == pid)
@@ -34,7 +37,7 @@ def assert_left_is_whole(path: Path, pid: int) -> None:
     (left,) = {thread for _, thread, frames, _ in seen.lines if any(frame.startswith("work (") for frame in frames)}
     assert left.startswith("thread left (")
     assert seen.total_us("digest", "cpu")
-    assert not [frames for _, _, frames, _ in seen.lines if "in no known mapping" in frames[0]]
+    assert sum(us for _, _, frames, us in seen.lines if "in no known mapping" in frames[0]) <= late_us
 
 
 @pytest.mark.parametrize("python", [*ALL_INTERPRETERS.values()], ids=[*ALL_INTERPRETERS])
@@ -75,7 +78,7 @@ def test_while_it_is_recorded(tmp_path: Path) -> None:
         assert target.answer() == "ended\n"
         let_run(target.pid, LEAST_S)
         recorder.end()
-    assert_left_is_whole(path, target.pid)
+    assert_left_is_whole(path, target.pid, LATE_US)
     assert any("(libcrypto" in frame for _, _, frames, _ in collapsed(path).lines for frame in frames)
 
 
