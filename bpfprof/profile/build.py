@@ -305,15 +305,13 @@ class _Builder:
 
     @cached_property
     def _in_order(self) -> npt.NDArray[np.bool_]:
-        """Threads whose spans are needed in the order of time: of event loops, steps, and where holders were read."""
+        """Threads whose spans are needed in the order of time: for steps, and where holders were read."""
         recording = self._recording
         if self._tells_steps:
             return np.ones(len(recording.threads), np.bool_)
         found = np.zeros(len(recording.threads) + 1, np.bool_)
         found[recording.lock_holders["holder"]] = True
         found[recording.lock_holders["thread"].astype(np.int64) + 1] = True
-        with_tasks = {task.process for task in recording.tasks}
-        found[1:] |= np.array([thread.process in with_tasks for thread in recording.threads], np.bool_)
         return found[1:]
 
     @cached_property

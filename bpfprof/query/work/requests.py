@@ -9,40 +9,40 @@ work.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 
 from bpfprof import array_types as npt
 from bpfprof.dataclass import dataclass
 from bpfprof.model.frames import FrameKind
 from bpfprof.model.profile import Profile
-from bpfprof.model.spans import SpanFlag, ThreadState
-from bpfprof.model.states import AWAIT_REASONS, reason_number
+from bpfprof.model.rows import BLOCK_BYTES, blocks, picked
+from bpfprof.model.spans import How, ThreadState
+from bpfprof.model.states import AWAIT_REASONS
 from bpfprof.query.code.clients import ask, listen
 from bpfprof.query.code.functions import Ints
 from bpfprof.query.code.stack_frames import Bools, StackFrames
 from bpfprof.query.work.shares import IDLE, NET, SHARES
 
+Floats = npt.NDArray[np.float64]
+
 _LONGEST_PART = 0.5  # of the recording; what is longer is no request
-_OF_AWAIT = {"sleep": "sleep", "socket": "net", "lock": "lock", "child": "child", "future": "other"}
+OF_AWAIT = {"sleep": "sleep", "socket": "net", "lock": "lock", "child": "child", "future": "other"}
 _ANSWERS_PER_S = 2  # fewer may be signs of life
-_REASON_OF_SHARE = np.array(
-    [reason_number(share if share in _OF_AWAIT.values() and share != "other" else "unknown") for share in SHARES]
-)
 
 
 @dataclass(frozen=True)
 class Requests:
     """What the tasks of one process waited for: spans of TASK_SPAN_DTYPE, and the share of each.
 
-    ns: so much of what its event loop, a thread, had to wait was for them.
+    ns: so much of what its event loop, a thread, had to wait was for them. covered_ns: of each of Profile.spans of an
+    event loop's waits, in how much of it any of them was waited for.
     """
 
     spans: npt.NDArray[np.void]
     shares: Ints
     thread: int
     ns: int
+    covered_ns: Floats
 
 
 def with_requests(
@@ -56,72 +56,70 @@ def with_requests(
     if not chosen.any():
         return rows, ()
     pids = np.array([int(task.pid) for task in profile.tasks], np.int64)[waits["task"]]
-    added, served = [], []
+    by_loop = {}
     for thread in _loops(profile, stack_frames):
-        of_it = chosen & (pids == int(profile.threads[thread].pid))
-        spans = profile.spans[(profile.spans["thread"] == thread) & (profile.spans["state"] == ThreadState.OFF_CPU)]
-        kept = waits[of_it]
-        if not len(kept):
-            continue
+        kept = waits[chosen & (pids == int(profile.threads[thread].pid))]
+        if len(kept):
+            by_loop[thread] = kept
+    covered_ns = _covered_ns(profile, {thread: Cover(kept) for thread, kept in by_loop.items()})
+    added, served = [], []
+    for thread, kept in by_loop.items():
         is_idle = (rows["thread"] == thread) & (rows["share"] == IDLE)
-        moved_ns = min(int(rows["ns"][is_idle].sum()), int(_waited_ns(spans, kept).sum()))
+        waited_ns = covered_ns[profile.spans["thread"] == thread].sum()
+        moved_ns = min(int(rows["ns"][is_idle].sum()), int(waited_ns))
         if moved_ns:
-            served.append(Requests(kept, _shares(kept, stack_frames), thread, moved_ns))
+            served.append(Requests(kept, _shares(kept, stack_frames), thread, moved_ns, covered_ns))
             added.append(_rows(served[-1], rows[is_idle][0]))
             rows["ns"][is_idle] -= _parts(rows["ns"][is_idle], moved_ns)
     return (np.concatenate([rows, *added]) if added else rows), tuple(served)
 
 
-def cut_at_requests(
-    spans: npt.NDArray[np.void], is_idle: Bools, served: Sequence[Requests]
-) -> tuple[npt.NDArray[np.void], Bools]:
-    """(spans, which are idle): an idle one in which requests were waited for is cut into what it was idle and the rest.
+class Cover:
+    """The time in which any of some rows with times went on."""
 
-    The rest has the stacks of the tasks that waited, in the order of time; where several did, each has its part of it.
-    """
-    for of_loop in served:
-        places = np.flatnonzero(is_idle & (spans["thread"] == of_loop.thread))
-        moved = _moved(spans[places], of_loop)
-        order = np.argsort(of_loop.spans["start_ns"], kind="stable")
-        ends_of_waits = np.cumsum(_parts(of_loop.spans["stands_for_ns"][order], of_loop.ns))
-        ends_of_spans = np.cumsum(moved)
-        ends = np.unique(np.concatenate([ends_of_waits, ends_of_spans]))
-        ends = ends[ends > 0]
-        wait = order[np.searchsorted(ends_of_waits, ends)]
-        pieces = spans[places[np.searchsorted(ends_of_spans, ends)]]
-        part_ns = np.diff(ends, prepend=0)
-        whole_ns = pieces["stands_for_ns"].astype(np.float64)
-        pieces["duration_ns"] = np.floor(pieces["duration_ns"] * (part_ns / whole_ns))
-        pieces["stands_for_ns"], pieces["stack"] = part_ns, of_loop.spans["stack"][wait]
-        pieces["reason"] = _REASON_OF_SHARE[of_loop.shares[wait]]
-        pieces["flags"] &= ~np.uint8(SpanFlag.IDLE)
-        pieces["wait"] = pieces["count"] = 0
-        spans, is_idle = _cut(spans, is_idle, places, pieces, np.searchsorted(ends_of_spans, ends))
-    return spans, is_idle
+    def __init__(self, rows: npt.NDArray[np.void]) -> None:
+        begin, end = rows["start_ns"], rows["start_ns"] + rows["duration_ns"]
+        order = np.argsort(begin, kind="stable")
+        begin, reach = begin[order], np.maximum.accumulate(end[order])
+        firsts = np.flatnonzero(np.append(True, begin[1:] > reach[:-1]))
+        starts, stops = begin[firsts], reach[np.append(firsts[1:], len(reach)) - 1]
+        passed = np.cumsum(stops - starts)
+        self._times = np.stack([starts, stops], axis=1).ravel()
+        self._covered = np.stack([passed - (stops - starts), passed], axis=1).ravel()
+
+    def of(self, start_ns: npt.NDArray[np.int64], duration_ns: npt.NDArray[np.int64]) -> Floats:
+        """How much of each of these times it is."""
+        until = np.interp(start_ns + duration_ns, self._times, self._covered)
+        return np.asarray(until - np.interp(start_ns, self._times, self._covered))
 
 
-def _moved(spans: npt.NDArray[np.void], of_loop: Requests) -> Ints:
-    """How much of the time of each idle span was waiting for requests: by when these waited, and that in all."""
-    weights = spans["stands_for_ns"].astype(np.int64)
-    covered = _waited_ns(spans, of_loop.spans) * (weights / np.maximum(spans["duration_ns"], 1))
-    covered = np.minimum(np.floor(covered).astype(np.int64), weights)
-    if covered.sum() >= of_loop.ns:
-        return _parts(covered, of_loop.ns)
-    return np.asarray(covered + _parts(weights - covered, of_loop.ns - int(covered.sum())))
-
-
-def _cut(
-    spans: npt.NDArray[np.void], is_idle: Bools, places: Ints, pieces: npt.NDArray[np.void], of_place: Ints
-) -> tuple[npt.NDArray[np.void], Bools]:
-    """Spans with the pieces in them, each after what is left of the span that it is of."""
-    left = spans.copy()
-    for name in ("duration_ns", "stands_for_ns"):
-        np.subtract.at(left[name], places[of_place], pieces[name])
-    before = np.cumsum(pieces["duration_ns"]) - pieces["duration_ns"]
-    first = np.searchsorted(of_place, of_place)
-    pieces["start_ns"] = (left["start_ns"] + left["duration_ns"])[places[of_place]] + before - before[first]
-    at = places[of_place] + 1
-    return np.insert(left, at, pieces), np.insert(is_idle, at, False)
+def _covered_ns(profile: Profile, covers: dict[int, Cover]) -> Floats:
+    """For each of the profile's spans that are waits of one of these threads how much of it is covered, else 0."""
+    spans = profile.spans
+    assert spans is not None
+    found, is_wait = np.zeros(len(spans)), spans["state"] == ThreadState.OFF_CPU
+    places = {thread: np.flatnonzero(is_wait & (spans["thread"] == thread)) for thread in covers}
+    if profile.wait_times is None:
+        for thread, own in places.items():
+            found[own] = covers[thread].of(spans["start_ns"][own], spans["duration_ns"][own])
+        return found
+    loop_of = np.full(len(spans), -1, np.int64)
+    timed_ns = dict.fromkeys(covers, 0)
+    for thread, own in places.items():
+        loop_of[own] = thread
+    for times in blocks(profile.wait_times, BLOCK_BYTES) if covers else ():
+        loop = loop_of[times["span"]]
+        for thread in np.unique(loop[loop >= 0]).tolist():
+            its = picked(times, loop == thread)
+            covered_ns = covers[thread].of(its["start_ns"], its["duration_ns"])
+            found += np.bincount(its["span"], covered_ns, len(found))
+            timed_ns[thread] += int(its["duration_ns"].sum())
+    for thread, own in places.items():  # the moments of waits that were only added up are not known
+        who, sums = profile.threads[thread], own[spans["how"][own] == How.SUMMED]
+        all_ns = covers[thread].of(np.array([who.first_ns]), np.array([who.wall_ns]))[0]
+        part = (all_ns - found[own].sum()) / max(1, who.wall_ns - timed_ns[thread])
+        found[sums] = spans["duration_ns"][sums] * min(max(part, 0.0), 1.0)
+    return found
 
 
 def _of_requests(profile: Profile, spans: npt.NDArray[np.void], stack_frames: StackFrames) -> Bools:
@@ -133,7 +131,7 @@ def _of_requests(profile: Profile, spans: npt.NDArray[np.void], stack_frames: St
     np.maximum.at(last, spans["task"], ends)
     whole = int(last.max()) - int(first.min())
     is_short = (last - first <= _LONGEST_PART * whole) & (first > first.min())
-    known = [AWAIT_REASONS.index(word) for word in _OF_AWAIT]
+    known = [AWAIT_REASONS.index(word) for word in OF_AWAIT]
     is_own = stack_frames.own_depths() > 0
     counts = is_short[spans["task"]] | ask(stack_frames)[spans["stack"]]
     counts |= _are_of_askers(profile, spans, stack_frames) & (spans["reason"] == AWAIT_REASONS.index("socket"))
@@ -185,23 +183,8 @@ def _loops(profile: Profile, stack_frames: StackFrames) -> list[int]:
     return [found[0] for found in by_pid.values() if len(found) == 1]
 
 
-def _waited_ns(spans: npt.NDArray[np.void], waits: npt.NDArray[np.void]) -> npt.NDArray[np.float64]:
-    """How much of each of a thread's spans went by while any task was in one of these waits."""
-    begin, end = waits["start_ns"], waits["start_ns"] + waits["duration_ns"]
-    order = np.argsort(begin, kind="stable")
-    begin, reach = begin[order], np.maximum.accumulate(end[order])
-    is_first = np.append(True, begin[1:] > reach[:-1])
-    firsts = np.flatnonzero(is_first)
-    starts, stops = begin[firsts], reach[np.append(firsts[1:], len(reach)) - 1]
-    times = np.stack([starts, stops], axis=1).ravel()
-    covered = np.stack([np.cumsum(stops - starts) - (stops - starts), np.cumsum(stops - starts)], axis=1).ravel()
-    at_begin = np.interp(spans["start_ns"], times, covered)
-    at_end = np.interp(spans["start_ns"] + spans["duration_ns"], times, covered)
-    return np.asarray(at_end - at_begin)
-
-
 def _shares(spans: npt.NDArray[np.void], stack_frames: StackFrames) -> Ints:
-    of_reason = np.array([SHARES.index(_OF_AWAIT.get(word, "other")) for word in AWAIT_REASONS], np.int64)
+    of_reason = np.array([SHARES.index(OF_AWAIT.get(word, "other")) for word in AWAIT_REASONS], np.int64)
     return np.where(ask(stack_frames)[spans["stack"]], NET, of_reason[spans["reason"]])
 
 

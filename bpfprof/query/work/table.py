@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,15 +14,16 @@ from bpfprof.dataclass import dataclass
 from bpfprof.model.grouping import group_numbers, sums_by
 from bpfprof.model.profile import WEIGHT_DTYPE, Profile
 from bpfprof.model.rows import Rows, blocks, one_after_another, picked
-from bpfprof.model.single import pieces_of, single_pieces, single_spans
+from bpfprof.model.single import single_pieces
 from bpfprof.model.spans import SPAN_DTYPE, SpanFlag, ThreadState
 from bpfprof.profile.weights import Sums, weights_of
 from bpfprof.query.code.functions import Ints, owner_functions
 from bpfprof.query.code.stack_frames import Bools, StackFrames
+from bpfprof.query.work.cut_idle import cut_at_requests, cut_pieces
 from bpfprof.query.work.executors import Wanted, do_items, wanted_threads
 from bpfprof.query.work.left_out import leave_out_sleepers
 from bpfprof.query.work.lock_numbers import numbered_locks
-from bpfprof.query.work.requests import Requests, cut_at_requests, with_requests
+from bpfprof.query.work.requests import Requests, with_requests
 from bpfprof.query.work.rules import SpanFacts, shares_of_spans
 from bpfprof.query.work.semaphores import fought_for
 from bpfprof.query.work.shares import GPU, HANDED, IDLE, LOCK, SLEEP, SPIN, work_shares
@@ -205,13 +207,11 @@ def worked_spans(profile: Profile, work: Work) -> tuple[npt.NDArray[np.void], Bo
 def worked_single_pieces(profile: Profile, work: Work) -> tuple[npt.NDArray[np.void], Bools, Iterator[Rows]]:
     """(spans, which are idle, the single ones that these are made of as rows of PIECE_DTYPE, some at a time)."""
     assert profile.spans is not None
-    if not work.served:  # of what is kept of single ones alone spans need not stay in memory
-        pieces = single_pieces(profile) if profile.pieces is None else blocks(profile.pieces)
-        return profile.spans, work.idle_spans, pieces
-    singly, places = zip(*single_spans(profile))
-    is_idle = work.idle_spans[np.concatenate(places)]
-    spans, is_idle = cut_at_requests(one_after_another(SPAN_DTYPE, singly), is_idle, work.served)
-    return spans, is_idle, iter([pieces_of(spans)])
+    # Of what is kept of single ones alone spans need not stay in memory.
+    pieces = partial(single_pieces, profile) if profile.pieces is None else partial(blocks, profile.pieces)
+    if not work.served:
+        return profile.spans, work.idle_spans, pieces()
+    return cut_pieces(profile.spans, work.idle_spans, work.served, pieces)
 
 
 def worked_weights(profile: Profile, work: Work) -> tuple[npt.NDArray[np.void], Bools]:
