@@ -11,7 +11,8 @@ from bpfprof.account.threads import Int64Array, Threads
 from bpfprof.dataclass import dataclass
 
 _ROWS = 1 << 16  # of a group that has more than one thread
-_STRETCH_WAITS = 1 << 17  # of which three are in memory at a time: 200 to 300 bytes each
+_STRETCH_WAITS = 1 << 17  # at most, of which three are in memory at a time: 200 to 300 bytes each
+_WORTH = 1.5  # what is alike in two stretches is not one: of so many times as many waits a thread has them
 _MOST_NS = 1 << 60
 
 
@@ -55,7 +56,7 @@ def groups_of(threads: Threads) -> Iterator[list[Group]]:
     for chosen in _ranges(threads):
         whole = _whole(threads, chosen)
         count = whole.waits.stop - whole.waits.start
-        yield _stretches(threads, whole) if len(chosen) == 1 and count > _STRETCH_WAITS else [whole]
+        yield _stretches(threads, whole) if len(chosen) == 1 and count > _WORTH * _STRETCH_WAITS else [whole]
 
 
 def _ranges(threads: Threads) -> Iterator[range]:

@@ -175,7 +175,7 @@ class _Builder:
 
     def _keep(self, kept: KeptSpans, spans: Spans, group: Group) -> None:
         """Of single spans of a group of threads what the options want."""
-        if self._options.with_pieces and not self._in_order[group.places].any():
+        if self._options.adds_up and not self._in_order[group.places].any():
             kept.add(spans, self._spans.are_parked(spans["thread"], wait_lengths(spans)))
         else:
             kept.add(spans if self._options.with_pieces else self._added_up(spans))

@@ -11,8 +11,9 @@ import pytest
 from bpfprof.account import sorted_rows
 from bpfprof.model import rows as model_rows
 from bpfprof.model.samples import TOTAL_DTYPE, WAIT_DTYPE
+from bpfprof.model.spans import ThreadState
 from bpfprof.profile.build import build_profile
-from bpfprof.profile.options import ProfileOptions
+from bpfprof.profile.options import ProfileOptions, SpanFilter
 from bpfprof.recording import contents
 from bpfprof.recording.format import Chunk
 from bpfprof.recording.reader import read_recording
@@ -85,6 +86,20 @@ def test_where_there_is_no_room_for_a_file_rows_stay_in_memory(monkeypatch: pyte
         monkeypatch.setattr(module, "MOST_BYTES", 300_000)
         monkeypatch.setattr(module, "write_at", no_room)
     assert build_profile(read_recording(io.BytesIO(data))).weights.tobytes() == expected.weights.tobytes()
+
+
+@pytest.mark.parametrize(
+    "wanted", [SpanFilter(window_ns=(40_000_000, 140_000_000)), SpanFilter(min_block_ns=EACH_NS // 2)]
+)
+def test_waits_of_a_part_are_sums_too(wanted: SpanFilter) -> None:
+    options = ProfileOptions(with_spans=True, adds_up=True, filter=wanted)
+    profile = build_profile(read_recording(io.BytesIO(many_waits(20_000, 2))), options)
+    assert profile.spans is not None and profile.wait_times is not None
+    assert len(profile.spans) <= 2 * (STACKS + 2), "of each thread one a stack, and what is no wait"
+    assert len(profile.wait_times) == (10_000 if wanted.window_ns else 20_000)
+    blocked = profile.spans["state"] == ThreadState.OFF_CPU
+    assert profile.spans["duration_ns"][blocked].sum() == profile.wait_times["duration_ns"].sum()
+    assert (profile.wait_times["duration_ns"] == BLOCKED_NS).all()
 
 
 # 480,000 rows more have 47 MiB, and their spans 140. A timeline holds up to 300,000 intervals, 97 bytes each, in up to
