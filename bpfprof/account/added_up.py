@@ -14,11 +14,12 @@ from bpfprof.account.columns import Columns
 from bpfprof.account.cpu_clock import Bursts
 from bpfprof.account.estimate import estimated, spread_by_thread
 from bpfprof.account.groups import Group
+from bpfprof.account.pieces import first_of_samples, in_order, pieces_of
 from bpfprof.account.running import Running, running_times
 from bpfprof.account.spans import Spans, SpanSource
 from bpfprof.account.threads import Int64Array
 from bpfprof.account.wakers import waker_places
-from bpfprof.model.grouping import first_of, grouped, numbers_of, ordered, sums_by
+from bpfprof.model.grouping import first_of, grouped, numbers_of, sums_by
 from bpfprof.model.rows import copied, one_after_another, picked
 from bpfprof.model.samples import HOLDS_GIL
 from bpfprof.model.spans import PIECE_DTYPE, SPAN_DTYPE, WAIT_TIME_DTYPE, SpanFlag, ThreadState
@@ -28,6 +29,23 @@ Bools = npt.NDArray[np.bool_]
 _OF_BURSTS = ThreadState.ON_CPU, ThreadState.RUNQUEUE, ThreadState.UNKNOWN
 _PIECES = 1 << 18  # of CPU time that are added up at a time
 _PARKED_PART = 0.95  # of a thread's time: a wait of so much is a span of its own
+
+
+class Wanted(NamedTuple):
+    """has_whole: a wait for a GIL, which comes as many rows and parts, is as whole as others: it has the stack of its
+    first row and the waker of its last, and one time, which ends with it and refers to the span of its first part.
+
+    together_ns: pieces of one span that are no waits with a row are one where they begin in the same part of the time,
+    of which each is so long; 0: each is by itself. min_block_ns: of a span's waits all are so long, or none is.
+    """
+
+    has_whole: bool = False
+    with_pieces: bool = False
+    together_ns: int = 0
+    min_block_ns: int = 0
+
+
+_SINGLE_TIMES = Wanted()
 
 
 class AddedUp(NamedTuple):
@@ -57,16 +75,9 @@ class _Part(NamedTuple):
 class AddingSource(SpanSource):
     """The same source of spans."""
 
-    def added_up(
-        self, group: Group, has_whole: bool = False, with_pieces: bool = False, together_ns: int = 0
-    ) -> AddedUp:
-        """Of a group, in any order.
-
-        has_whole: a wait for a GIL, which comes as many rows and parts, is as whole as others: it has the stack of its
-        first row and the waker of its last, and one time, which ends with it and refers to the span of its first part.
-        together_ns: pieces of one span that are no waits with a row are one where they begin in the same part of the
-        time, of which each is so long; 0: each is by itself.
-        """
+    def added_up(self, group: Group, wanted: Wanted = _SINGLE_TIMES) -> AddedUp:
+        """Of a group, in any order."""
+        _, with_pieces, together_ns, _ = wanted
         # First, for this needs more memory than it leaves.
         of_bursts = self._bursts_added_up(group, with_pieces, together_ns)
         first, times = group.waits.start, self._times(group)
@@ -74,7 +85,7 @@ class AddingSource(SpanSource):
         count = 0
         for own in self.threads.waits.blocks(group.waits):
             of_block = (time_s[own.start - first : own.stop - first] for time_s in times)
-            for part in self._waits_added_up(own, has_whole, with_pieces, *of_block):
+            for part in self._waits_added_up(own, wanted, *of_block):
                 part.times["span"] += count
                 for pieces in part.pieces:
                     pieces["span"] += count
@@ -93,7 +104,7 @@ class AddingSource(SpanSource):
             return made
         pieces = one_after_another(PIECE_DTYPE, [piece for part in parts for piece in part.pieces])
         del parts
-        return made._replace(pieces=pieces if together_ns else _in_order(pieces, spans))
+        return made._replace(pieces=pieces if together_ns else in_order(pieces, spans))
 
     def with_single_waits(self, group: Group) -> Spans:
         """Of a group, in any order: one for each wait with a row, and what else there is added up."""
@@ -113,15 +124,10 @@ class AddingSource(SpanSource):
         return np.asarray(ns >= _PARKED_PART * wall_ns[threads])
 
     def _waits_added_up(
-        self,
-        own: slice,
-        has_whole: bool,
-        with_pieces: bool,
-        begin_ns: Int64Array,
-        woken_ns: Int64Array,
-        end_ns: Int64Array,
+        self, own: slice, wanted: Wanted, begin_ns: Int64Array, woken_ns: Int64Array, end_ns: Int64Array
     ) -> list[_Part]:
         """Blocked and runnable ones of a block of rows."""
+        has_whole, with_pieces, _, min_block_ns = wanted
         rows, reasons = self.threads.waits.rows(own), self._reasons[own]
         blocked_ns, ready_ns = woken_ns - begin_ns, end_ns - woken_ns
         wakers, locks = waker_places(self._recording, rows, reasons, blocked_ns), self._locks_of(rows, reasons)
@@ -129,8 +135,8 @@ class AddingSource(SpanSource):
             rows, wakers = self._as_whole(rows, wakers, own)
         names = ("thread", "stack", "waker_stack", "object", "status", "one_in", "task_state")
         columns = [rows[name] for name in names]
-        is_parked = self.are_parked(rows["thread"], blocked_ns)
-        order, begin = grouped([*columns, reasons, wakers, locks, rows["flags"] & HOLDS_GIL, is_parked])
+        alike = rows["flags"] & HOLDS_GIL, self.are_parked(rows["thread"], blocked_ns), blocked_ns >= min_block_ns
+        order, begin = grouped([*columns, reasons, wakers, locks, *alike])
         first = first_of(order, begin)
         kinds = self._spans_of(rows.picked(first), reasons[first])
         kinds["wait"] = self._wait_number[own][first]
@@ -147,7 +153,8 @@ class AddingSource(SpanSource):
         blocked["flags"] |= self._idle_flags(blocked["stack"], blocked["reason"])
         number, held = numbers_of(order, begin), self._held_in(own)
         place = held["place"] - own.start
-        of_gil, gil_number = _gil_part(blocked, number[place], held, is_first[place], self._wait_number[own][place])
+        of_parts = number[place], held, is_first[place], self._wait_number[own][place]
+        of_gil, gil_number = _gil_part(blocked, *of_parts, min_block_ns)
         blocked_ns[place] = 0  # the parts are in their place
         _sum(blocked, blocked_ns[order], (is_first & (blocked_ns > 0))[order], begin)
         timed = np.flatnonzero(blocked_ns)
@@ -212,7 +219,7 @@ class AddingSource(SpanSource):
     def _bursts_added_up(self, group: Group, with_pieces: bool, together_ns: int = 0) -> _Part:
         """A span for each sample and state, and of each thread what no sample speaks for."""
         samples, (bursts, sums) = self.threads.samples, self._bursts(group)
-        in_order = self._pieces_in(group, bursts)
+        all_pieces = self._pieces_in(group, bursts)
         chosen, own = group.threads, group.samples
         # First a cell for each thread, then for each sample.
         count = len(chosen) + own.stop - own.start
@@ -226,8 +233,8 @@ class AddingSource(SpanSource):
         cells["start_ns"] = (self.threads.last_ns - self.threads.start_ns)[cells["thread"].astype(np.int64)]
         total_ns, counts, longest_ns = np.zeros((3, len(_OF_BURSTS), count), np.int64)
         pieces, gaps, seen = list[Spans](), list[Spans](), np.zeros(own.stop - own.start, np.bool_)
-        for begin in range(0, len(in_order[0]), _PIECES):  # of a thread there may be very many
-            position, length, sample, burst = (column[begin : begin + _PIECES] for column in in_order)
+        for begin in range(0, len(all_pieces[0]), _PIECES):  # of a thread there may be very many
+            position, length, sample, burst = (column[begin : begin + _PIECES] for column in all_pieces)
             at_ns, taken_ns, added_ns, unknown_ns = bursts.wall_clock(position, length, burst)
             cell = np.where(sample >= 0, sample - own.start + len(chosen), bursts.thread[burst])
             np.minimum.at(cells["start_ns"], cell, at_ns - self.threads.start_ns)
@@ -236,12 +243,12 @@ class AddingSource(SpanSource):
                 counts[number] += np.bincount(cell[ns > 0], minlength=count)
                 np.maximum.at(longest_ns[number], cell, ns)
                 if with_pieces:
-                    first = _first_of_samples(sample, seen, own.start, ns) if not number else None
+                    first = first_of_samples(sample, seen, own.start, ns) if not number else None
                     pieces.append(self._pieces_of_cells(at_ns, ns, number * count + cell, sample, first, together_ns))
                 at_ns = at_ns + ns
             if with_pieces:
                 gap = np.flatnonzero(added_ns)
-                gaps.append(_pieces(bursts.thread[burst[gap]], at_ns[gap], added_ns[gap], None, together_ns))
+                gaps.append(pieces_of(bursts.thread[burst[gap]], at_ns[gap], added_ns[gap], None, together_ns))
         made, longest = list[Spans](), list[Int64Array]()
         for number, state in enumerate(_OF_BURSTS):
             spans, shown = copied(cells), total_ns[number] > 0
@@ -314,7 +321,7 @@ class AddingSource(SpanSource):
         if first is not None:
             count[:] = 0
             count[first] = 1
-        pieces = _pieces(span[timed], start_ns[timed] - self.threads.start_ns, ns[timed], count[timed], together_ns)
+        pieces = pieces_of(span[timed], start_ns[timed] - self.threads.start_ns, ns[timed], count[timed], together_ns)
         if first is not None and not together_ns:
             named = np.flatnonzero(sample[timed] >= 0)
             pieces["cpu"][named] = self.threads.samples.column("cpu", sample[timed[named]]) + 1
@@ -335,57 +342,27 @@ class AddingSource(SpanSource):
         return one_after_another(PIECE_DTYPE, held)
 
 
-def _first_of_samples(sample: Int64Array, seen: Bools, begin: int, ns: Int64Array) -> npt.NDArray[np.intp]:
-    """The first piece with time of each sample that was not seen, which is seen then; begin: the place of the first."""
-    named = np.flatnonzero((sample >= 0) & (ns > 0))
-    places, first = np.unique(sample[named] - begin, return_index=True)
-    is_new = ~seen[places]
-    seen[places] = True
-    return named[first[is_new]]
-
-
-def _pieces(
-    span: Int64Array, start_ns: Int64Array, ns: Int64Array, count: Int64Array | None, together_ns: int
-) -> Spans:
-    """PIECE_DTYPE of these columns; with together_ns those of one span that begin in the same part of the time as one.
-
-    Then they are in any order.
-    """
-    if together_ns and len(span):
-        order, begin = ordered([span, start_ns // together_ns])
-        span, start_ns = span[order[begin]], np.minimum.reduceat(start_ns[order], begin)
-        ns, count = np.add.reduceat(ns[order], begin), None if count is None else np.add.reduceat(count[order], begin)
-    pieces = np.zeros(len(span), PIECE_DTYPE)
-    pieces["span"], pieces["start_ns"], pieces["duration_ns"] = span, start_ns, ns
-    pieces["count"] = 0 if count is None else count
-    return pieces
-
-
-def _in_order(pieces: Spans, spans: Spans) -> Spans:
-    """By thread and time."""
-    at_ns, threads = pieces["start_ns"].copy(), spans["thread"]
-    if len(pieces) and threads.min() < threads.max():
-        return picked(pieces, np.lexsort((at_ns, threads[pieces["span"]])))
-    return picked(pieces, np.argsort(at_ns, kind="stable"))
-
-
 def _gil_part(
-    kinds: Spans, number: npt.NDArray[np.intp], held: Spans, is_first: Bools, wait: npt.NDArray[np.uint32]
+    kinds: Spans,
+    number: npt.NDArray[np.intp],
+    held: Spans,
+    is_first: Bools,
+    wait: npt.NDArray[np.uint32],
+    min_block_ns: int,
 ) -> tuple[_Part, npt.NDArray[np.intp]]:
     """(spans of parts of waits for a GIL, the number of each part's). For each part: number: its span without holders,
     is_first: whether its row begins a wait, wait: the number of that."""
-    order, begin = grouped([number, held["holder"], held["stack"]])
+    whole_ns = held["ns"]
+    if len(held):  # one wait comes as many rows, which stand together
+        of_wait = np.flatnonzero(np.diff(wait.astype(np.int64), prepend=-1))
+        whole_ns = np.repeat(np.add.reduceat(held["ns"], of_wait), np.diff(np.append(of_wait, len(held))))
+    order, begin = grouped([number, held["holder"], held["stack"], whole_ns >= min_block_ns])
     first = first_of(order, begin)
     spans = picked(kinds, number[first])
     spans["holder"], spans["holder_stack"] = held["holder"][first], held["stack"][first]
     counts = is_first & (np.diff(held["place"], prepend=-1) > 0)
     _sum(spans, held["ns"][order], counts[order], begin)
-    longest_ns = np.zeros(0, np.int64)
-    if len(held):  # one wait comes as many rows, which stand together
-        of_wait = np.flatnonzero(np.diff(wait.astype(np.int64), prepend=-1))
-        whole_ns = np.add.reduceat(held["ns"], of_wait)
-        whole_ns = np.repeat(whole_ns, np.diff(np.append(of_wait, len(held))))
-        longest_ns = np.maximum.reduceat(whole_ns[order], begin)
+    longest_ns = np.maximum.reduceat(whole_ns[order], begin) if len(held) else np.zeros(0, np.int64)
     return _Part(spans, longest_ns, np.zeros(0, WAIT_TIME_DTYPE), []), numbers_of(order, begin)
 
 

@@ -9,7 +9,7 @@ from functools import cached_property
 import numpy as np
 
 from bpfprof import array_types as npt
-from bpfprof.account.added_up import AddedUp, AddingSource
+from bpfprof.account.added_up import AddedUp, AddingSource, Wanted
 from bpfprof.account.groups import Group
 from bpfprof.account.spans import Spans
 from bpfprof.account.wakers import waker_table
@@ -91,7 +91,7 @@ class _Builder:
                 is_chosen = has_thread[block["thread"]]
                 if not with_spans and not is_chosen.all():
                     block, longest_ns, is_chosen = picked(block, is_chosen), longest_ns[is_chosen], is_chosen[is_chosen]
-                shown = self._masks.of(block) & np.isin(block["state"], self._shown) & is_chosen
+                shown = self._masks.of(block, longest_ns) & np.isin(block["state"], self._shown) & is_chosen
                 shown &= block["duration_ns"] > 0  # what is added up has kinds of spans that no time is of
                 chosen, longest_ns = (block, longest_ns) if shown.all() else (picked(block, shown), longest_ns[shown])
                 stacks = self._stacks.numbers(span_keys(chosen))
@@ -253,7 +253,12 @@ class _Builder:
         spans["flags"] = np.where(rows["flags"] & HOLDS_GIL > 0, SpanFlag.HOLDS_GIL, 0)
         begin_ns, end_ns = self._options.filter.window_ns or (0, OPEN_END_NS)
         at_ns = rows["time_ns"].astype(np.int64) - self._spans.threads.start_ns
-        shown = self._masks.of(spans) & (at_ns >= begin_ns) & (at_ns < end_ns) & has_thread[rows["thread"]]
+        shown = (
+            self._masks.of(spans, spans["duration_ns"])
+            & (at_ns >= begin_ns)
+            & (at_ns < end_ns)
+            & has_thread[rows["thread"]]
+        )
         return event_weights_of(rows[shown], self._stacks.numbers(span_keys(spans[shown])))
 
     def _kept(self, spans: Spans, shown: npt.NDArray[np.bool_], stacks: npt.NDArray[np.uint32]) -> Spans:
@@ -293,15 +298,15 @@ class _Builder:
         """Spans of a group of threads, some at a time."""
         options = self._options
         if self._adds_up(group):
-            return iter([self._spans.added_up(group, options.has_whole_waits, options.with_pieces, self._pieces_ns)])
+            wanted = options.has_whole_waits, options.with_pieces, self._pieces_ns, options.filter.min_block_ns
+            return iter([self._spans.added_up(group, Wanted(*wanted))])
         return map(singly, self._spans.of_group(group, options.filter.window_ns))
 
     def _adds_up(self, group: Group) -> bool:
         """Whether the order of spans does not matter, and nothing cuts them."""
         options, wanted = self._options, self._options.filter
         is_single = not options.adds_up or self._in_order[group.places].any()
-        is_cut = wanted.window_ns is not None or wanted.min_block_ns > 0
-        return not (options.with_spans and is_single) and not is_cut
+        return not (options.with_spans and is_single) and wanted.window_ns is None
 
     @cached_property
     def _in_order(self) -> npt.NDArray[np.bool_]:

@@ -33,8 +33,9 @@ class Masks:
             self._wanted.thread, thread.shown_name(process), thread.tid
         )
 
-    def of(self, spans: npt.NDArray[np.void]) -> Bools:
-        """For each span whether it passes."""
+    def of(self, spans: npt.NDArray[np.void], longest_ns: npt.NDArray[np.int64]) -> Bools:
+        """For each span whether it passes; longest_ns: how long the longest wait is that it is of, all of which pass or
+        none."""
         wanted, is_wait = self._wanted, spans["state"] == ThreadState.OFF_CPU
         passes = spans["state"] != ThreadState.UNKNOWN
         if wanted.states:
@@ -50,7 +51,7 @@ class Masks:
             states[states & NO_LOAD > 0] &= np.uint16(~UNINTERRUPTIBLE & 0xFFFF)
             passes &= is_wait & (states & np.uint16(wanted.task_states) > 0)
         if wanted.min_block_ns:
-            passes &= is_wait & (wait_lengths(spans) >= wanted.min_block_ns)
+            passes &= is_wait & (longest_ns >= wanted.min_block_ns)
         if wanted.hides_idle:
             passes &= spans["flags"] & SpanFlag.IDLE == 0
         return np.asarray(passes)

@@ -10,10 +10,13 @@ import pytest
 
 from bpfprof.model.profile import Profile
 from bpfprof.model.samples import HOLDS_GIL, WAITS_FOR_GIL
-from bpfprof.model.spans import ThreadState
+from bpfprof.model.spans import SpanFlag, ThreadState
+from bpfprof.model.states import reason_number
 from bpfprof.model.syscalls import syscall_numbers
-from bpfprof.profile.options import OFF_CPU, ON_CPU, OPEN_END_NS, task_states
+from bpfprof.profile.build import build_profile
+from bpfprof.profile.options import OFF_CPU, ON_CPU, OPEN_END_NS, ProfileOptions, SpanFilter, task_states
 from bpfprof.query.work.waits import find_waits
+from tests.unit.account.test_spans import random_recording
 from tests.unit.profile.views import built, spent_ms
 from tests.unit.recording.hand_made import FUTEX, MS, NANOSLEEP, START_NS, HandMade, Story
 
@@ -127,6 +130,27 @@ def test_a_wait_for_the_gil_is_as_long_as_all_of_it() -> None:
     assert profile.spans is not None
     assert int((profile.spans["wait"][profile.spans["reason"] == 1] == 2).sum()) > 1
     assert shown_ms(profile)[0] == (0, 0, 20)
+
+
+@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("least_ms", [1, 5, 20, 60])
+def test_sums_are_of_waits_that_are_so_long_or_of_others(seed: int, least_ms: int) -> None:
+    recording = random_recording(np.random.default_rng(seed)).recording()
+    wanted = SpanFilter(min_block_ns=least_ms * MS)
+    singly = build_profile(recording, ProfileOptions(with_spans=True, filter=wanted))
+    sums = build_profile(recording, ProfileOptions(with_spans=True, adds_up=True, with_pieces=True, filter=wanted))
+    for name in ("thread", "stack", "state", "max_ns"):
+        assert sums.weights[name].tolist() == singly.weights[name].tolist()
+    for name in ("total_ns", "count"):  # those that were chosen at random speak for others in whole numbers
+        assert sums.weights[name].tolist() == pytest.approx(singly.weights[name].tolist(), abs=2)
+    assert [thread.off_by_reason for thread in sums.threads] == [thread.off_by_reason for thread in singly.threads]
+    assert sums.spans is not None and singly.spans is not None and sums.pieces is not None
+    for profile in (singly, sums):
+        shown = profile.spans["flags"] & SpanFlag.HIDDEN == 0
+        assert int(profile.spans["stands_for_ns"][shown].sum()) == int(profile.weights["total_ns"].sum())
+    shown = (sums.spans["flags"] & SpanFlag.HIDDEN == 0)[sums.pieces["span"]]
+    held = sums.spans["reason"][sums.pieces["span"]] == reason_number("gil")  # one wait comes as many pieces
+    assert (sums.pieces["duration_ns"][shown & ~held] >= least_ms * MS).all()
 
 
 @pytest.mark.parametrize(
