@@ -36,10 +36,6 @@ class RowsByThread:
     def __len__(self) -> int:
         return int(self.begin[-1])
 
-    def of_thread(self, thread: int) -> slice:
-        """The places of a thread's rows."""
-        return slice(int(self.begin[thread]), int(self.begin[thread + 1]))
-
     def blocks(self, places: slice | None = None) -> Iterator[slice]:
         """Places, a bounded number at a time; all if none are given."""
         own = slice(0, len(self)) if places is None else places
