@@ -114,21 +114,29 @@ def spread(
     return nanoseconds, np.diff(np.rint(fractions), axis=0).astype(np.int64)
 
 
-def spread_by_thread(all_ns: Int64Array, sums: npt.NDArray[np.void], begin: npt.NDArray[np.intp]) -> Int64Array:
-    """spread() of several threads, each of which has one gap: nanoseconds of each sum; its count is in that gap.
+def spread_by_thread(
+    gaps_ns: Int64Array,
+    sums: npt.NDArray[np.void],
+    begin: npt.NDArray[np.intp],
+    before_ns: Int64Array,
+    all_ns: Int64Array,
+) -> tuple[Int64Array, Int64Array]:
+    """spread() of several threads, each of which has one gap: (nanoseconds, counts) of each sum.
 
-    all_ns: of each thread; begin: where in `sums`, which are by thread, its own begin.
+    gaps_ns, before_ns, all_ns: of each thread; begin: where in `sums`, which are by thread, its own begin.
     """
     thread = np.repeat(np.arange(len(begin)), np.diff(np.append(begin, len(sums))))
     shares = sums["ns"] / np.add.reduceat(sums["ns"], begin)[thread]
-    nanoseconds = np.rint(all_ns[thread] * shares).astype(np.int64)
+    until_ns = before_ns + gaps_ns
+    nanoseconds = (np.rint(until_ns[thread] * shares) - np.rint(before_ns[thread] * shares)).astype(np.int64)
     largest = np.flatnonzero(shares == np.maximum.reduceat(shares, begin)[thread])
     largest = largest[np.searchsorted(thread[largest], np.arange(len(begin)))]
-    nanoseconds[largest] += all_ns - np.add.reduceat(nanoseconds, begin)
+    nanoseconds[largest] += gaps_ns - np.add.reduceat(nanoseconds, begin)
     is_tiny = nanoseconds[largest] < 0
     nanoseconds[is_tiny[thread]] = 0
-    nanoseconds[largest[is_tiny]] = all_ns[is_tiny]
-    return nanoseconds
+    nanoseconds[largest[is_tiny]] = gaps_ns[is_tiny]
+    parts = (np.rint((ns / np.maximum(1, all_ns))[thread] * sums["count"]) for ns in (before_ns, until_ns))
+    return nanoseconds, np.asarray(np.diff(list(parts), axis=0)[0].astype(np.int64))
 
 
 def shared_out(

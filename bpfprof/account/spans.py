@@ -33,6 +33,7 @@ from bpfprof.account.stack_functions import StackFunctions, function_paths
 from bpfprof.account.threads import Int64Array, collect_threads
 from bpfprof.account.wait_times import Times, wait_times
 from bpfprof.account.wakers import waker_places
+from bpfprof.account.window import Cut, Window
 from bpfprof.model.ahead import LastMade, side_by_side
 from bpfprof.model.rows import FiledRows, blocks, copied, copied_out, one_after_another, picked
 from bpfprof.model.samples import HOLDS_GIL
@@ -41,7 +42,6 @@ from bpfprof.model.states import reason_number
 from bpfprof.model.statuses import Status
 from bpfprof.recording.contents import Recording
 
-Window = tuple[int, int]  # from, to: nanoseconds since the recording began
 Spans = npt.NDArray[np.void]
 # (nanoseconds of gaps, sums, nanoseconds before, of all) -> gap, sum, nanoseconds into the gap, nanoseconds, count
 _Spread = Callable[[Int64Array, Spans, int, int], tuple[Int64Array, Int64Array, Int64Array, Int64Array, Int64Array]]
@@ -116,6 +116,10 @@ class SpanSource:
             held_ns[group.places] += self._unknown_ns[group]
         return np.asarray(held_ns)
 
+    def is_inside(self, group: Group, window: Window | None) -> bool:
+        """Whether some of its time may be."""
+        return bool(self._cut_to(window).has(group.first_ns, group.last_ns).any())
+
     def of_group(self, group: Group, window: Window | None = None) -> Iterator[Spans]:
         """All spans of a group, in any order, a bounded number of waits at a time; those of a window cut to it."""
 
@@ -134,23 +138,23 @@ class SpanSource:
     # --- waits with a row
 
     def _waits(self, group: Group, window: Window | None) -> Iterator[Spans]:
-        first, times = group.waits.start, self._times(group)
-        for own in self.threads.waits.blocks(group.waits):
-            begin_ns, woken_ns, end_ns = (column[own.start - first : own.stop - first] for column in times)
-            if window is not None:
-                inside = np.flatnonzero(self._is_inside(begin_ns, end_ns, window))
-                if not len(inside):
-                    continue
-                part = slice(int(inside[0]), int(inside[-1]) + 1)
-                own = slice(own.start + part.start, own.start + part.stop)
-                begin_ns, woken_ns, end_ns = begin_ns[part], woken_ns[part], end_ns[part]
+        for own, (begin_ns, woken_ns, end_ns) in self._blocks_inside(group, self._cut_to(window)):
             yield self._blocked(own, begin_ns, woken_ns)
             yield self._runnable(own, woken_ns, end_ns)
 
-    def _is_inside(self, begin_ns: Int64Array, end_ns: Int64Array, window: Window) -> npt.NDArray[np.bool_]:
-        """Whether these times have a part in the window, which counts from the begin of the recording."""
-        start_ns = self.threads.start_ns
-        return np.asarray((end_ns > start_ns + window[0]) & (begin_ns < start_ns + window[1]))
+    def _blocks_inside(self, group: Group, cut: Cut) -> Iterator[tuple[slice, Times]]:
+        """(places of waits with a row, when they began, were woken and ended), in blocks, as far as some are inside."""
+        first, times = group.waits.start, self._times(group)
+        for block in self.threads.waits.blocks(group.waits):
+            begin_ns, woken_ns, end_ns = (column[block.start - first : block.stop - first] for column in times)
+            inside = np.flatnonzero(cut.has(begin_ns, end_ns))
+            if len(inside):
+                begin, end = int(inside[0]), int(inside[-1]) + 1
+                own = slice(block.start + begin, block.start + end)
+                yield own, (begin_ns[begin:end], woken_ns[begin:end], end_ns[begin:end])
+
+    def _cut_to(self, window: Window | None) -> Cut:
+        return Cut.of(window, self.threads.start_ns)
 
     def _common(self, own: slice) -> Spans:
         spans = self._spans_of(self.threads.waits.rows(own), self._reasons[own])
@@ -296,7 +300,7 @@ class SpanSource:
         thread, added_at_ns = group.threads.start + bursts.thread[burst], at_ns + length + taken_ns + unknown_ns
         inside = np.arange(len(at_ns))
         if window is not None:
-            inside = np.flatnonzero(self._is_inside(at_ns, added_at_ns, window))
+            inside = np.flatnonzero(self._cut_to(window).has(at_ns, added_at_ns))
         spans = np.zeros(len(inside), SPAN_DTYPE)
         spans["thread"], spans["status"] = thread[inside], Status.NOT_SAMPLED
         at_ns, length, sample = at_ns[inside], length[inside], sample[inside]
@@ -320,27 +324,24 @@ class SpanSource:
             at_ns = at_ns + ns
         gap = np.flatnonzero(added_ns)
         gap = gap[np.lexsort((added_at_ns[gap], thread[gap]))]
-        yield from self._gaps_filled(sums, thread[gap], added_at_ns[gap], added_ns[gap], window)
+        yield from self._gaps_filled(sums, thread[gap], added_at_ns[gap], added_ns[gap], self._cut_to(window))
 
     def _gaps_filled(
-        self, sums: Spans, thread: Int64Array, at_ns: Int64Array, added_ns: Int64Array, window: Window | None
+        self, sums: Spans, thread: Int64Array, at_ns: Int64Array, added_ns: Int64Array, cut: Cut
     ) -> Iterator[Spans]:
-        """Waits that were only added up, in gaps from at_ns on, by thread and time."""
+        """Waits that were only added up, in gaps from at_ns on, by thread and time; what is cut has less of each."""
         held: list[Spans] = []
+        begin_ns, before_ns = cut.times(at_ns), cut.before_ns(at_ns, added_ns)
+        inside_ns = cut.times(at_ns + added_ns) - begin_ns
         for own in np.split(np.arange(len(thread)), np.flatnonzero(np.diff(thread)) + 1) if len(thread) else ():
             of_thread = of_one(sums, int(thread[own[0]]))
-            passed_ns = np.append(0, np.cumsum(added_ns[own]))
-            all_ns = int(passed_ns[-1])
-            if window is not None:
-                inside = np.flatnonzero(self._is_inside(at_ns[own], at_ns[own] + added_ns[own], window))
-                if not len(inside):
-                    continue
-                first, end = int(inside[0]), int(inside[-1]) + 1
-                own, passed_ns = own[first:end], passed_ns[first:end]
-            step, cut = self._spread_by(len(own), len(of_thread))
+            all_ns, passed_ns = int(added_ns[own].sum()), int(before_ns[own].sum())
+            own = own[inside_ns[own] > 0]
+            ends_ns = np.append(passed_ns, passed_ns + np.cumsum(inside_ns[own]))
+            step, spread_out = self._spread_by(len(own), len(of_thread))
             for begin in range(0, len(own), step):
-                part, passed = own[begin : begin + step], (int(passed_ns[begin]), all_ns)
-                held.append(self._added(at_ns[part], of_thread, *cut(added_ns[part], of_thread, *passed)))
+                part, passed = own[begin : begin + step], (int(ends_ns[begin]), all_ns)
+                held.append(self._added(begin_ns[part], of_thread, *spread_out(inside_ns[part], of_thread, *passed)))
                 if sum(map(len, held)) > _BLOCK_ROWS:
                     yield one_after_another(SPAN_DTYPE, held)
                     held = []

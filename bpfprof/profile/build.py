@@ -32,7 +32,7 @@ from bpfprof.model.spans import SPAN_DTYPE, SpanFlag, ThreadState
 from bpfprof.model.states import reason_text
 from bpfprof.profile.calls import has_launches, profile_calls
 from bpfprof.profile.concurrency import ConcurrencyTimes, GroupChanges
-from bpfprof.profile.filters import Masks, wait_lengths
+from bpfprof.profile.filters import Masks
 from bpfprof.profile.kept import KeptSpans, in_order, singly
 from bpfprof.profile.options import OPEN_END_NS, ProfileOptions
 from bpfprof.profile.quality import recording_info, recording_mode, recording_quality
@@ -84,7 +84,7 @@ class _Builder:
         account, weights, gil_waits = Sums(ACCOUNT_DTYPE), Sums(WEIGHT_DTYPE), Sums(GIL_ROW_DTYPE)
         kept = KeptSpans(self._options.has_whole_waits, self._options.with_pieces)
         concurrency = self._concurrency()
-        for group, of_group_made in self._groups(has_thread, concurrency):
+        for of_group_made in self._groups(has_thread, concurrency):
             of_group: list[Rows] = []
             for made in of_group_made:
                 block, longest_ns = made.spans, made.longest_ns
@@ -105,7 +105,7 @@ class _Builder:
             if of_group:
                 spans = one_after_another(SPAN_DTYPE, of_group)
                 of_group.clear()  # they are large where a thread has many waits
-                self._keep(kept, spans, group)
+                kept.add(spans if self._options.with_pieces else self._added_up(spans))
         accounts = account.rows()
         overlaps = self._spans.overlaps_ns() if window is None else np.zeros(len(has_thread), np.int64)
         own = np.searchsorted(accounts["thread"], np.arange(len(has_thread) + 1)).tolist()
@@ -153,10 +153,12 @@ class _Builder:
 
     @cached_property
     def _pieces_ns(self) -> int:
-        """0 where pieces are single: of a recording that is not large, of a window, and where the order is needed."""
+        """0 where pieces are single: of a recording that is not large, and where the order is needed."""
         groups = self._spans.groups if self._recording.is_large else ()
         parts = self._options.piece_parts if any(map(self._adds_up, groups)) else 0
-        return (self._spans.threads.end_ns - self._spans.threads.start_ns) // parts if parts else 0
+        begin_ns, end_ns = self._options.filter.window_ns or (0, OPEN_END_NS)
+        end_ns = min(end_ns, self._spans.threads.end_ns - self._spans.threads.start_ns)
+        return max(1, end_ns - begin_ns) // parts if parts else 0
 
     def _concurrency(self) -> ConcurrencyTimes | None:
         if not (self._options.with_concurrency and self._options.filter.is_of_threads):
@@ -172,13 +174,6 @@ class _Builder:
             max((each.last_ns for each in shown), default=0),
         )
         return start_ns + begin_ns, start_ns + end_ns
-
-    def _keep(self, kept: KeptSpans, spans: Spans, group: Group) -> None:
-        """Of single spans of a group of threads what the options want."""
-        if self._options.adds_up and not self._in_order[group.places].any():
-            kept.add(spans, self._spans.are_parked(spans["thread"], wait_lengths(spans)))
-        else:
-            kept.add(spans if self._options.with_pieces else self._added_up(spans))
 
     def _samples(self) -> Rows:
         """Of the window, by thread and time."""
@@ -277,8 +272,8 @@ class _Builder:
 
     def _groups(
         self, has_thread: npt.NDArray[np.bool_], concurrency: ConcurrencyTimes | None
-    ) -> Iterator[tuple[Group, Iterator[AddedUp]]]:
-        """(a group of threads, its spans, some at a time), with two CPUs where these are many."""
+    ) -> Iterator[Iterator[AddedUp]]:
+        """The spans of each group of threads, some at a time, with two CPUs where these are many."""
         is_large = self._recording.is_large
 
         def made(group: Group) -> tuple[Group, Iterator[AddedUp], GroupChanges | None]:
@@ -292,21 +287,22 @@ class _Builder:
             if concurrency and changes:
                 concurrency.add(changes)
             # Those that are added up are made already.
-            yield group, ahead(blocks) if is_large and not self._adds_up(group) else blocks
+            yield ahead(blocks) if is_large and not self._adds_up(group) else blocks
 
     def _blocks_of(self, group: Group) -> Iterator[AddedUp]:
         """Spans of a group of threads, some at a time."""
         options = self._options
+        if not self._spans.is_inside(group, options.filter.window_ns):
+            return iter(())
         if self._adds_up(group):
             wanted = options.has_whole_waits, options.with_pieces, self._pieces_ns, options.filter.min_block_ns
-            return iter([self._spans.added_up(group, Wanted(*wanted))])
+            return iter([self._spans.added_up(group, Wanted(*wanted, options.filter.window_ns))])
         return map(singly, self._spans.of_group(group, options.filter.window_ns))
 
     def _adds_up(self, group: Group) -> bool:
-        """Whether the order of spans does not matter, and nothing cuts them."""
-        options, wanted = self._options, self._options.filter
-        is_single = not options.adds_up or self._in_order[group.places].any()
-        return not (options.with_spans and is_single) and wanted.window_ns is None
+        """Whether the order of spans does not matter."""
+        is_single = not self._options.adds_up or self._in_order[group.places].any()
+        return not (self._options.with_spans and is_single)
 
     @cached_property
     def _in_order(self) -> npt.NDArray[np.bool_]:

@@ -60,23 +60,22 @@ class KeptSpans:
         """PIECE_DTYPE, by thread and time, if each is by itself."""
         return self._pieces.view()
 
-    def add(self, spans: Spans, is_parked: npt.NDArray[np.bool_] | None = None) -> None:
-        """Single ones, in any order. is_parked: as AddedUp has it; then of those that are alike one is kept."""
-        order = in_order(spans)
-        spans = picked(spans, order)
+    def add(self, spans: Spans) -> None:
+        """Single ones, in any order."""
+        spans = picked(spans, in_order(spans))
         times = times_of(spans)
         if self._has_whole:
             times = _as_whole(spans, times)
-        sums, number = (spans, np.arange(len(spans))) if is_parked is None else _alike(spans, is_parked[order])
-        times["span"] = self._count + number[times["span"]]
-        self._add_holders(spans, self._count + number)
+        places = self._count + np.arange(len(spans))
+        times["span"] += self._count
+        self._add_holders(spans, places)
         if self._with_pieces:
             pieces = np.zeros(len(spans), PIECE_DTYPE)
             for name in _OF_PIECES:
                 pieces[name] = spans[name]
-            pieces["span"] = self._count + number
+            pieces["span"] = places
             self._pieces.append(pieces)
-        self._append(sums, times)
+        self._append(spans, times)
 
     def add_sums(self, spans: Spans, made: AddedUp) -> None:
         """spans: those that were made, with the profile's stacks. What is only told apart by holders is one, too."""

@@ -7,8 +7,9 @@ from pathlib import Path
 import numpy as np
 
 from bpfprof import array_types as npt
-from bpfprof.account.added_up import AddingSource
-from bpfprof.account.spans import SpanSource, Window
+from bpfprof.account.added_up import AddingSource, Wanted
+from bpfprof.account.spans import SpanSource
+from bpfprof.account.window import Window
 from bpfprof.errors import RecordingError
 from bpfprof.model.spans import How, ThreadState, times_of
 from bpfprof.recording.contents import Recording
@@ -53,11 +54,12 @@ def assert_covers(recording: Recording, is_damaged: bool = False) -> None:
 
     A recording that has its end and is not damaged has no time that is not known, and none twice.
     """
-    assert_adds_up(recording)
     source = SpanSource(recording, StackSource(recording).statuses)
     threads, chance = source.threads, np.random.default_rng(1)
     moments = chance.integers(0, threads.end_ns - threads.start_ns + 2, 6).tolist()
     windows: list[Window] = [(min(pair), max(pair)) for pair in zip(moments[::2], moments[1::2])]
+    for window in (None, *windows):
+        assert_adds_up(recording, window)
     count, overlaps_ns = len(recording.threads), source.overlaps_ns().tolist()
     cut = set(chance.choice(count, min(count, _CUT_THREADS), replace=False).tolist())
     for thread in range(count):
@@ -83,13 +85,16 @@ def _assert_contiguous(spans: Spans, begin_ns: int, end_ns: int) -> None:
         assert own["stands_for_ns"].sum() == own["duration_ns"].sum(), state.name
 
 
-def assert_adds_up(recording: Recording) -> None:
+def assert_adds_up(recording: Recording, window: Window | None = None) -> None:
     """Spans that are made as sums are the sums of single ones, to a nanosecond for each piece that is rounded."""
     source = AddingSource(recording, StackSource(recording).statuses)
+    wanted = Wanted(window=window)
     for group in source.groups:
-        single, made = np.concatenate(list(source.of_group(group))), source.added_up(group)
+        single, made = np.concatenate(list(source.of_group(group, window))), source.added_up(group, wanted)
         _assert_same(single, made.spans, ("thread", "state"), 0)
         _assert_same(single, made.spans, ("thread", "state", "reason", "stack", "status", "lock", "waker"), len(single))
+        measured = [spans[spans["how"] == How.SEEN] for spans in (single, made.spans)]
+        _assert_same(*measured, ("thread", "state", "reason", "stack"), 0, "count")
         assert made.times is not None
         times = times_of(single[np.lexsort((single["start_ns"], single["thread"]))])
         assert (made.times[["start_ns", "duration_ns"]] == times[["start_ns", "duration_ns"]]).all()
@@ -101,12 +106,12 @@ def assert_adds_up(recording: Recording) -> None:
         assert (made.longest_ns[waits] >= longest_ns[waits]).all()
 
 
-def _assert_same(single: Spans, sums: Spans, names: tuple[str, ...], tolerance_ns: int) -> None:
+def _assert_same(single: Spans, sums: Spans, names: tuple[str, ...], tolerance: int, of: str = "stands_for_ns") -> None:
     found: list[dict[tuple[int, ...], int]] = []
     for spans in (single, sums):
         totals: dict[tuple[int, ...], int] = {}
-        for *key, ns in spans[[*names, "stands_for_ns"]].tolist():
-            totals[tuple(key)] = totals.get(tuple(key), 0) + ns
+        for *key, amount in spans[[*names, of]].tolist():
+            totals[tuple(key)] = totals.get(tuple(key), 0) + amount
         found.append(totals)
     for key in found[0].keys() | found[1].keys():
-        assert abs(found[0].get(key, 0) - found[1].get(key, 0)) <= tolerance_ns, key
+        assert abs(found[0].get(key, 0) - found[1].get(key, 0)) <= tolerance, key

@@ -166,10 +166,17 @@ def test_gaps_of_many_threads_are_filled_as_those_of_each(seed: int) -> None:
     all_ns = np.array([chance.choice([1, 3, int(each["ns"].sum()), 10**12]) for each in of_threads], np.int64)
     sums = np.concatenate(of_threads)
     begin = np.flatnonzero(np.diff(sums["thread"].astype(np.int64), prepend=-1))
-    alone = [spread(all_ns[thread : thread + 1], of_it) for thread, of_it in enumerate(of_threads)]
-    assert spread_by_thread(all_ns, sums, begin).tolist() == np.concatenate([ns[0] for ns, _ in alone]).tolist()
-    assert sums["count"].tolist() == np.concatenate([counts[0] for _, counts in alone]).tolist()
-    assert len(spread_by_thread(all_ns[:0], sums[:0], begin[:0])) == 0
+    for part in (0, 0.3):
+        before_ns = (all_ns * part).astype(np.int64)
+        gaps_ns = np.maximum(1, (all_ns - before_ns) // (1 + 3 * bool(part)))
+        of_gaps = zip(of_threads, gaps_ns, before_ns.tolist(), all_ns.tolist())
+        alone = [spread(gap_ns[None], of_it, *passed) for of_it, gap_ns, *passed in of_gaps]
+        found = spread_by_thread(gaps_ns, sums, begin, before_ns, all_ns)
+        for amounts, expected in zip(found, zip(*alone)):
+            assert amounts.tolist() == np.concatenate([each[0] for each in expected]).tolist()
+        if not part:
+            assert found[1].tolist() == sums["count"].tolist()
+    assert not any(map(len, spread_by_thread(all_ns[:0], sums[:0], begin[:0], all_ns[:0], all_ns[:0])))
 
 
 @pytest.mark.parametrize("seed", range(10))

@@ -29,6 +29,7 @@ from tests.recordings.kept import content
 from tests.unit.profile.test_many_waits import many_waits
 from tests.unit.recording.hand_made import FUTEX, MS, NANOSLEEP, HandMade, Story, small
 
+EVERYTHING = SpanFilter()
 TEXTS = [known for known in FORMATS if known.needs_spans and known.name not in ("pprof", "parquet")]
 
 
@@ -50,32 +51,41 @@ def contended() -> Recording:
     return made.recording()
 
 
-def profiles(recording: Recording, known: Format) -> tuple[Profile, Profile]:
+def profiles(recording: Recording, known: Format, span_filter: SpanFilter = EVERYTHING) -> tuple[Profile, Profile]:
     """(of single spans, as the format asks for); stacks have the same numbers in both, whichever came first."""
     options = ProfileOptions(
         with_spans=True,
         adds_up=known.adds_up,
         with_pieces=known.with_pieces,
         has_whole_waits=known.has_whole_waits,
+        filter=span_filter,
     )
     as_asked = build_profile(recording, options)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(build, "ProfileStacks", lambda source: ProfileStacks(source, Interner.of(as_asked)))
-        return build_profile(recording, ProfileOptions(with_spans=True)), as_asked
+        return build_profile(recording, ProfileOptions(with_spans=True, filter=span_filter)), as_asked
 
 
+WINDOWS = [None, (0, 400 * MS), (31 * MS, 31 * MS + 1), (17 * MS, 10_000 * MS)]
+
+
+@pytest.mark.parametrize("window", WINDOWS, ids=["all", "begin", "a moment", "end"])
 @pytest.mark.parametrize("known", TEXTS, ids=lambda known: known.name)
 @pytest.mark.parametrize("make", [contended, lambda: small().recording()], ids=["contended", "small"])
-def test_views_are_those_of_single_spans(known: Format, make: Callable[[], Recording]) -> None:
-    single, asked = profiles(make(), known)
+def test_views_are_those_of_single_spans(
+    known: Format, make: Callable[[], Recording], window: tuple[int, int] | None
+) -> None:
+    single, asked = profiles(make(), known, SpanFilter(window_ns=window))
     assert known.render(asked, RenderOptions()) == known.render(single, RenderOptions())
 
 
-def test_waits_for_the_gil_are_those_of_single_spans() -> None:
+@pytest.mark.parametrize("end_ms", [None, 500, 1_234])
+def test_waits_for_the_gil_are_those_of_single_spans(end_ms: int | None) -> None:
     """Of a real program: one wait is many rows, whose stacks differ."""
     known = find_format("waits")
     assert known is not None
-    single, asked = profiles(read_recording(io.BytesIO(content("gil"))), known)
+    window = None if end_ms is None else (end_ms * MS // 3, end_ms * MS)
+    single, asked = profiles(read_recording(io.BytesIO(content("gil"))), known, SpanFilter(window_ns=window))
     assert known.render(asked, RenderOptions()) == known.render(single, RenderOptions())
 
 
@@ -175,7 +185,8 @@ def test_what_no_wait_of_its_own_is_of_is_one_in_each_part_of_the_time(monkeypat
     assert (cells[0] == cells[1]).all()
     waits = [pieces[pieces["wait"] > 0] for pieces in (single.pieces, profile.pieces)]
     assert np.sort(waits[0]).tobytes() == np.sort(waits[1]).tobytes()
-    # Of a window nothing is: it has fewer of them, and is looked at more closely.
+    # A window is looked at more closely.
     window = (0, profile.info.duration_ns // 2)
-    assert not build_profile(recording, replace(both, filter=SpanFilter(window_ns=window))).pieces_ns
+    of_window = build_profile(recording, replace(both, filter=SpanFilter(window_ns=window)))
+    assert of_window.pieces_ns == profile.info.duration_ns // 2 // 16
     assert not build_profile(recording, replace(both, adds_up=False)).pieces_ns

@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from bpfprof.account.added_up import AddedUp
 from bpfprof.model.profile import Profile
 from bpfprof.model.rows import Rows, picked
 from bpfprof.model.spans import How, SpanFlag, ThreadState
@@ -54,8 +55,10 @@ def server(loops: int = 1) -> Profile:
 def as_sums(profile: Profile) -> Profile:
     """The same, with spans that are alike as one, and their pieces beside them."""
     assert profile.spans is not None
-    kept = KeptSpans(True, True)
-    kept.add(profile.spans, np.zeros(len(profile.spans), np.bool_))
+    single, kept = KeptSpans(True, True), KeptSpans(True, True)
+    single.add(profile.spans)
+    spans, nothing = single.spans, np.zeros(len(single.spans), np.int64)
+    kept.add_sums(spans, AddedUp(spans, nothing, nothing > 0, single.times.copy(), single.pieces.copy()))
     return replace(profile, spans=kept.spans, wait_times=kept.times, pieces=kept.pieces, span_holders=kept.holders)
 
 
