@@ -318,7 +318,7 @@ class Session:
                 self._sink.write(STACKS_KEPT, arrays={"stacks": kept})
             self.pace.totals_read()
             if self._namer is not None:
-                self._namer.ask()
+                self._namer.ask(at_once=self.pace.part_s > 0)
                 self._namer.code.memory.note_used(self._namer.natives.take_used_files())
             self.progress.lost_count = self._lost_of(self._counters())
         self._update_progress()

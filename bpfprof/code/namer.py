@@ -29,7 +29,11 @@ from bpfprof.recording.tables import RecordedFile, table_row
 from bpfprof.recording.writer import Sink
 
 _LOOK_S = 0.05  # so often it is asked whether it is over
+# Functions of files wait for their names, which take time that the target may need, until so many wait or the first has
+# so long: 4,096 take some 0.4 s, and so do the symbols of 64 files.
+_MOST_WAITING, _AS_MANY_AS_A_FILE, _LONGEST_S = 4096, 64, 20.0
 _NAMES_KEPT_S = 300.0  # symbol tables that are not used: read again they take some tenths of a second
+_OF_MEMORY = MEMORY, TRAMPOLINES
 _Row = tuple[int, int, int, int, int, int]  # of NAME_DTYPE
 
 
@@ -40,8 +44,10 @@ class Namer:
         self.code = code
         self.natives = NativeTable(code)
         self._with_lines = with_lines
-        self._written: list[npt.NDArray[np.void]] = []  # addresses whose names were not asked for
-        self._asked_count = 0
+        self._written_count = 0
+        # Addresses whose names were not asked for, by number of the file, and since when there are any.
+        self._waiting: dict[int, list[tuple[int, int]]] = defaultdict(list)
+        self._waiting_since_s = 0.0
         # Only used in the background, but for what it has found. By number of the file, with when they were used last,
         # time.monotonic(); used last comes last.
         self._names: dict[int, tuple[ElfNames, ElfImage | None, float]] = {}
@@ -58,24 +64,37 @@ class Namer:
         rows = self.natives.take_new()
         if len(rows):
             sink.write("natives", arrays={"rows": rows})
-            self._written.append(rows)
+            self._wait_for_names(rows)
         while self._found:
             texts, names = self._found.popleft()
             sink.write("names", {"texts": texts}, {"rows": np.array(names, NAME_DTYPE)})
 
-    def ask(self) -> None:
-        """Has names looked up, in the background, of all addresses that were written."""
-        by_file: dict[int, list[tuple[int, int]]] = defaultdict(list)
-        for rows in self._written:
-            for number, (address, place, flags) in enumerate(rows.tolist(), self._asked_count + 1):
-                if place != NO_FILE:
-                    by_file[place].append((number, address if flags & NATIVE_EXACT else address - 1))
-            self._asked_count += len(rows)
-        self._written = []
+    def ask(self, at_once: bool = True) -> None:
+        """Has names looked up, in the background, of all addresses that were written.
+
+        Without at_once those in files wait until they are many: files stay what they are.
+        """
+        at_once = at_once or self._is_due()
         for file in self.code.files.files:
-            new = by_file.get(file.number, [])
+            may_change = file.image is None or file.path in _OF_MEMORY or file.dumps.dumps
+            if not at_once and not may_change:
+                continue
+            new = self._waiting.pop(file.number, [])
             if new or file.dumps.dumps:  # those may name what was asked before
                 self.code.files.naming.add(0, partial(self._look_up, file, new))
+
+    def _wait_for_names(self, rows: npt.NDArray[np.void]) -> None:
+        if not self._waiting:
+            self._waiting_since_s = time.monotonic()
+        for number, (address, place, flags) in enumerate(rows.tolist(), self._written_count + 1):
+            if place != NO_FILE:
+                self._waiting[place].append((number, address if flags & NATIVE_EXACT else address - 1))
+        self._written_count += len(rows)
+
+    def _is_due(self) -> bool:
+        count = sum(map(len, self._waiting.values()))
+        count += _AS_MANY_AS_A_FILE * sum(number not in self._names for number in self._waiting)
+        return count >= _MOST_WAITING or time.monotonic() > self._waiting_since_s + _LONGEST_S
 
     def finish(self, sink: Sink, is_over: Callable[[], bool]) -> None:
         """Writes the names that are still missing, as far as they are found before it is over."""
@@ -113,7 +132,7 @@ class Namer:
 
     def _resolve(self, file: CodeFile, addresses: list[int]) -> Sequence[Sequence[Name]]:
         """For each address the functions it is in, innermost first."""
-        if file.image is not None and file.path not in (MEMORY, TRAMPOLINES):
+        if file.image is not None and file.path not in _OF_MEMORY:
             found = self._names_of(file, file.image).resolve(addresses)
             file.image.forget_sections()
             return found
