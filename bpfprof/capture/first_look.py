@@ -76,6 +76,7 @@ class FirstLook:
 def _meetings(code: NativeCode) -> Iterator[Callable[[], object]]:
     begin_s = new_s = time.monotonic()
     known = 0  # were not known before
+    code.files.leaves_unmet = True
 
     def meet(pid: Pid) -> None:
         nonlocal new_s, known

@@ -49,7 +49,7 @@ _STACK_KEYS = [name for name in THREAD_DTYPE.names or () if name.endswith("stack
 _COMM = np.dtype(f"S{abi.CONSTANTS['BP_COMM_BYTES']}")
 _SLEEPERS_TOGETHER = 10  # processes
 # When a recording ends: what is under way, what is left to look at, that and to name; more where no signal ends it.
-_UNDER_WAY_S, _LOOKS_END_S, _END_S, _LONGER_S = 0.3, 0.5, 0.9, 1.5
+_UNDER_WAY_S, _LOOKS_END_S, _END_S, _NAMES_END_S, _LONGER_S = 0.3, 0.5, 0.9, 2.4, 1.5
 _WAITED_NS = 50_000_000  # less, when it ends, is not worth a look
 _NOT_COPIED, _NOT_TOLD = int(abi.Status["BP_CODE_NOT_COPIED"]), int(abi.Status["BP_SWITCH_NOT_TOLD"])
 _EXEC, _EXIT = abi.EventKind["BP_EVENT_EXEC"], abi.EventKind["BP_EVENT_EXIT"]
@@ -175,8 +175,8 @@ class Session:
     def finish(self, stop: StopRequest) -> None:
         """Takes the kernel side down and writes the end of the recording.
 
-        What is left to look at has _LOOKS_END_S, and to name _END_S, or until one more signal comes; without a signal
-        both have _LONGER_S more.
+        What is left to look at has _LOOKS_END_S, and to name _NAMES_END_S, or until one more signal comes; without a
+        signal what is looked at has _LONGER_S more.
         """
         begin_s = time.monotonic()
         more_s = 0.0 if stop.count else _LONGER_S
@@ -195,13 +195,13 @@ class Session:
         if self._watch.calls is not None:
             self._watch.calls.finish(end_ns, *last, self._processes.threads.index_of, self._sink)
         if self._namer is not None:
-            self._namer.finish(self._sink, is_all_over)
+            self._namer.finish(self._sink, until(begin_s + _NAMES_END_S, stop))
         if not self._processes.threads.count:
             raise TargetError("the target ended before anything was seen")
         counters, listening = self._counters(), Listening()
         end = End(
             end_ns=end_ns,
-            own_cpu_ns=int(1e9 * (self._watch.own_cpu_s() - self._cpu_before_s)),
+            own_cpu_ns=int(1e9 * self.progress.own_cpu_s),
             lost={abi.status_text(index): count for index, count in counters.items()},
             codes_unverified=self._stacks.unverified_count,
             codes_replaced=self._stacks.changed_count,

@@ -125,6 +125,7 @@ class Watch:
         self.kernel.tables.set_config(_config_flags(self.options), 1000 * self.options.min_block_us, interval_ns)
         if self.code is not None and command is None:
             self._await_tables(self.code.files, on_wait)
+            self.code.files.leaves_unmet = False
         self.attachments.attach_tracepoints(programs)
         if command is None and not self.options.watches_all:
             self.processes.meet([*self.targets.pids, *self.targets.members.list()])

@@ -24,7 +24,6 @@ from bpfprof import abi
 from bpfprof.code.background import URGENT, Background
 from bpfprof.code.jit_objects import JitObject
 from bpfprof.dataclass import dataclass
-from bpfprof.elf.cfi.rules import Rules
 from bpfprof.elf.image import PF_X, ElfError, ElfImage
 from bpfprof.elf.leb128 import Ints
 from bpfprof.errors import TargetError
@@ -38,7 +37,6 @@ from bpfprof.proc.maps import Mapping, open_mapped_file, read_maps
 from bpfprof.proc.reader import reader
 from bpfprof.unwind.cache import decode_rows, keep, load_rows, rows_on_demand
 from bpfprof.unwind.on_demand import RowsOnDemand
-from bpfprof.unwind.rows import FileRows
 
 KERNEL_FILE = 0  # the number of what kernel addresses belong to
 # Of descriptors: perf events of each CPU, programs, and what is opened for a moment.
@@ -76,6 +74,8 @@ class CodeFile:
     note: str = ""
     problem: str = ""  # with its table
     is_ready: bool = False
+    is_met: bool = False  # stacks lead through it
+    is_left: bool = False  # its table is made when they do
     bias: int = 0  # of what has a place in memory: between the addresses in it and those by which it is named
     dumps: JitDumps = field(default_factory=JitDumps)  # of the process whose memory it is
     inode: int = 0  # of what is mapped; the image may be a copy
@@ -100,6 +100,7 @@ class CodeFiles:
     new: list[CodeFile] = field(default_factory=list)
     read_s: float = 0.0  # CPU time that functions of large files have taken
     unmade_count: int = 0  # files beyond BP_MAX_FILES
+    leaves_unmet: bool = False  # whether tables of large files are left until a stack leads through them
     _number_of: dict[object, int] = field(default_factory=dict)
     _order_of: dict[Pid, int] = field(default_factory=dict)  # which process was looked at first
     _roots: dict[tuple[str, int, int], int] = field(default_factory=dict)  # (mount namespace, device, inode): fd
@@ -176,9 +177,17 @@ class CodeFiles:
         """A stack ended at this address because the table of its file does not have it: it is made next, and soon."""
         file = self.files[number]
         if not file.is_ready:
-            self.background.add(URGENT, lambda: self._make_table(file))
+            file.is_met = False
+            self.meet(number)
         elif file.on_demand is not None:
             file.on_demand.want(np.array([address]))
+
+    def meet(self, number: int) -> None:
+        """Stacks lead through a file: its table is made, if it is not, and soon."""
+        file = self.files[number]
+        if not file.is_met:
+            file.is_met, file.is_left = True, False
+            self.background.add(URGENT, lambda: self._make_table(file))
 
     def want(self, number: int, addresses: Ints) -> int:
         """Stacks lead through these addresses of a file; how many of them have no rules yet."""
@@ -227,7 +236,7 @@ class CodeFiles:
 
     def unmade(self) -> list[CodeFile]:
         """Those whose tables are being made, or will be."""
-        return [file for file in self.files if not file.is_ready]
+        return [file for file in self.files if not file.is_ready and not file.is_left]
 
     def wait(self, timeout_s: float) -> None:
         """Until all tables are made, at most so long."""
@@ -344,13 +353,17 @@ class CodeFiles:
         """Whatever a stranger's file does to the decoder costs that file its table, nothing else."""
         if file.is_ready or file.image is None or file._status is None:
             return
+        file.is_left = self.leaves_unmet and file.is_large and not file.is_met
+        if file.is_left:
+            return
         try:
             if file.on_demand is None and file.is_large:
                 file.on_demand = rows_on_demand(file.image, file._status)
             if file.on_demand is not None:
                 file.on_demand.table(partial(self.memory.set_file, file.number))
             else:
-                rows, rules = self._decoded(file.image, file)
+                is_kept = file.kind is not FileKind.MEMORY
+                rows, rules = load_rows(file.image, file._status) if is_kept else decode_rows(file.image)
                 if len(rows.pages) > 1:
                     self.memory.set_file(file.number, rows, rules)
                 else:
@@ -368,11 +381,6 @@ class CodeFiles:
     def _note_evicted(self) -> None:
         for number in self.memory.take_evicted():
             self.files[number].is_ready = False  # made again when a stack needs it
-
-    def _decoded(self, image: ElfImage, file: CodeFile) -> tuple[FileRows, Rules]:
-        if file.kind is FileKind.MEMORY or file._status is None:
-            return decode_rows(image)
-        return load_rows(image, file._status)
 
 
 def _read_wanted(on_demand: RowsOnDemand) -> bool:

@@ -13,7 +13,7 @@ import numpy as np
 from bpfprof.abi.dtypes import MAPPING_DTYPE
 from bpfprof.code.background import URGENT
 from bpfprof.code.callers import callers
-from bpfprof.code.files import FIRST_S, CodeFiles, FileKind
+from bpfprof.code.files import FIRST_S, CodeFile, CodeFiles, FileKind
 from bpfprof.code.jit_code import JitCode, Row
 from bpfprof.dataclass import dataclass
 from bpfprof.errors import TargetError
@@ -215,10 +215,15 @@ class NativeCode:
         self.files.background.add(URGENT, read)
 
     def meet(self, pid: Pid) -> int:
-        """Wants the functions of large files that the stacks of a process lead through; how many were wanted so far."""
+        """Meets the files that the stacks of a process lead through, and wants the functions of large ones.
+
+        How many were wanted so far.
+        """
         code_map, files = self.map_of.get(pid), self.files.files
-        rows = [row for row in code_map.rows if files[row[3]].on_demand is not None] if code_map else []
+        rows = [row for row in code_map.rows if _may_lack(files[row[3]])] if code_map else []
         for number, addresses in callers(pid, rows).items() if rows else ():
+            if not files[number].is_ready:
+                self.files.meet(number)
             self._met_count += self.files.want(number, addresses)
         return self._met_count
 
@@ -279,3 +284,8 @@ class NativeCode:
         if bias is None:  # addresses in a file that is no ELF file are its offsets
             bias = mapping.start - mapping.offset
         return mapping.start, mapping.end, bias, file.number
+
+
+def _may_lack(file: CodeFile) -> bool:
+    """Whether some functions of it are not in its table."""
+    return file.on_demand is not None or not file.is_ready

@@ -1,6 +1,6 @@
 """Files, native frames and their names on the way into the recording.
 
-Names are looked up while the target is there, so that a report needs neither the target nor its files.
+Names are looked up before the recording ends, so that a report needs neither the target nor its files.
 """
 
 from __future__ import annotations

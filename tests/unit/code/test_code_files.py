@@ -68,6 +68,24 @@ def test_a_vdso_is_bpfprofs_own_whatever_a_target_has_in_its_place() -> None:
     files.close()
 
 
+@pytest.mark.parametrize("is_large", [False, True])
+def test_a_large_file_is_left_until_a_stack_leads_through_it(is_large: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(files_module, "_SMALL_BYTES", 0 if is_large else 1 << 20)
+    memory = FakeMemory()
+    files = CodeFiles.start(cast(UnwindMemory, memory))
+    files.leaves_unmet = True
+    with running(sys.executable, "-c", "print(flush=True); input()") as process:
+        mappings = [mapping for mapping in read_maps(Pid(process.pid)) if "/libc" in mapping.path]
+        file = files.of_mapping(Pid(process.pid), next(each for each in mappings if each.is_executable))
+    assert file is not None
+    files.wait(20)
+    assert (file.is_ready, file.is_left, files.unmade()) == (not is_large, is_large, [])
+    files.meet(file.number)
+    files.wait(20)
+    assert file.is_ready and not file.is_left and file.number in memory.tables
+    files.close()
+
+
 def test_of_a_large_file_functions_are_read_where_stacks_lead_through(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
