@@ -260,7 +260,7 @@ class CodeFiles:
                 if file.on_demand is not None and file.image is not None and file._status is not None:
                     if file.on_demand.new_count > _FEW_NEW:
                         keep(file.on_demand, file.image, file._status)
-                    file.on_demand.image.close()
+                    file.on_demand.close()
                 if file.image is not None:
                     file.image.close()
                 file.dumps.close()

@@ -71,7 +71,7 @@ class RowsOnDemand:
         self._around = set[int]()  # blocks in which functions were read alone
         self._ids: dict[RuleFields, int] = {each: at for at, each in enumerate(_FIRST_RULES)}
         self._wanted = set[int]()
-        self._lock = threading.Lock()
+        self._lock, self._unkept = threading.Lock(), list[Callable[[], None]]()
 
     @classmethod
     def of(cls, image: ElfImage) -> RowsOnDemand | None:
@@ -112,7 +112,13 @@ class RowsOnDemand:
     @cached_property
     def symbols(self) -> SymbolTable:
         """Of the file; read when it is first asked for."""
-        return kept_symbols(self.image)
+        return kept_symbols(self.image, self._unkept.append)
+
+    def close(self) -> None:
+        """Keeps the symbols for later runs, if they were read, and closes the image."""
+        for keep in self._unkept:
+            keep()
+        self.image.close()
 
     @property
     def wanted_count(self) -> int:

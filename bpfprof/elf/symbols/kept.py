@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 
 import numpy as np
 
@@ -25,8 +26,11 @@ _VERSION = 1
 _EMBEDDED = ".gnu_debugdata"
 
 
-def kept_symbols(image: ElfImage) -> SymbolTable:
-    """As read_symbols() of one file."""
+def kept_symbols(image: ElfImage, later: Callable[[Callable[[], None]], None] = lambda keep: keep()) -> SymbolTable:
+    """As read_symbols() of one file.
+
+    later: is given what keeps them, which takes a tenth of a second, to be called before `image` is closed.
+    """
     name = cache_name(image, image.status(), _VERSION)
     content = _CACHE.load(name)
     if content is not None:
@@ -41,11 +45,15 @@ def kept_symbols(image: ElfImage) -> SymbolTable:
         return read_symbols(image)
     places = [(text.start, text.length) for text in table.texts if isinstance(text, SectionText)]
     if table.size_bytes >= _LARGE_BYTES:
-        counts = _VERSION, len(parts), len(places), len(table.columns[0]), len(table)
-        arrays = (parts, np.array(places, np.uint64), *table.columns)
-        packed = _HEADER.pack(*counts) + b"".join(array.tobytes() for array in arrays)
-        _CACHE.store(name, digest_for(image, parts, name) + packed)
+        later(partial(_keep, image, table, parts, places, name))
     return SymbolTable.of_columns(table.columns, _texts(image, places), has_versions=True)
+
+
+def _keep(image: ElfImage, table: SymbolTable, parts: Parts, places: Sequence[tuple[int, int]], name: str) -> None:
+    counts = _VERSION, len(parts), len(places), len(table.columns[0]), len(table)
+    arrays = (parts, np.array(places, np.uint64), *table.columns)
+    packed = _HEADER.pack(*counts) + b"".join(array.tobytes() for array in arrays)
+    _CACHE.store(name, digest_for(image, parts, name) + packed)
 
 
 def _unpacked(image: ElfImage, content: memoryview) -> tuple[SymbolTable, Parts] | None:
