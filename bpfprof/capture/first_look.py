@@ -20,9 +20,10 @@ from bpfprof.errors import TargetError
 from bpfprof.model.ids import Pid
 from bpfprof.proc import tasks
 
-# How long functions are looked for on stacks: since the last one that was not known, if there was any, and at most; a
-# look takes 3 ms. Where all are known from an earlier run, a few looks say so.
-_NOTHING_NEW_S, _ALL_KNOWN_S, _MEETING_S = 0.15, 0.03, 1.5
+# How long functions are looked for on stacks: since the last one that was not known, if there was any, and at most, or
+# where not all that were met are read by then somewhat longer. A look takes 3 ms. Where all are known from an earlier
+# run, a few looks say so.
+_NOTHING_NEW_S, _ALL_KNOWN_S, _MEETING_S, _LONGEST_S = 0.15, 0.03, 1.5, 3.0
 _BETWEEN_S, _BESIDE_S = 0.003, 0.02  # between looks; while tables are made beside them
 
 
@@ -87,7 +88,8 @@ def _meetings(code: NativeCode) -> Iterator[Callable[[], object]]:
 
     while code.files.has_large():
         for pid in list(code.map_of):
-            is_over = time.monotonic() > begin_s + _MEETING_S and not code.files.unmade()
+            lasts_s, is_busy = time.monotonic() - begin_s, code.files.background.open_count > 0
+            is_over = lasts_s > _MEETING_S and not (is_busy and lasts_s < _LONGEST_S) and not code.files.unmade()
             if is_over or time.monotonic() > new_s + (_NOTHING_NEW_S if known else _ALL_KNOWN_S):
                 return
             yield partial(meet, pid)

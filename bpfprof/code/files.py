@@ -46,6 +46,7 @@ _SMALL_BYTES, _SMALL_CODE_BYTES = 1 << 20, 16 << 20  # call frame information, a
 _NOT_FOLLOWED = "instructions that were made at run time could not be followed"
 FIRST_S = 3.0  # of read_s, in which neighbours are read, too
 _NEIGHBOURS = 0  # a priority
+_SEVERAL = 3  # functions
 _FEW_NEW = 64  # functions that were read: they are not worth that a table is kept anew
 _ORDER_SHIFT = 40  # of a priority: files of a process that was looked at sooner come first, whatever their size
 _VDSO = "[vdso]"
@@ -199,24 +200,27 @@ class CodeFiles:
         return any(file.on_demand is not None or (file.is_large and not file.is_ready) for file in self.files)
 
     def read_wanted(self) -> None:
-        """Adds functions that stacks lead through to the tables of large files, and soon their neighbours."""
+        """Adds functions that stacks lead through to the tables of large files, and soon their neighbours; while it is
+        recorded where they are several, for then the program does something else than before."""
         begin_s = time.thread_time()
-        read = [self._read_more(file, _read_wanted) for file in self.files if file.is_ready]
+        count = sum(file.on_demand.wanted_count for file in self.files if file.on_demand is not None)
+        for file in self.files:
+            self._read_more(file, _read_wanted)
         self.read_s += time.thread_time() - begin_s
-        if any(read) and self.read_s < FIRST_S:
+        if count >= (1 if self.leaves_unmet else _SEVERAL) and self.read_s < FIRST_S:
             self.background.add(_NEIGHBOURS, self._read_neighbours)
 
     def _read_neighbours(self) -> None:
         """Of some functions, and then of others when nothing else is to be done."""
         begin_s = time.thread_time()
-        goes_on = any(self._read_more(file, RowsOnDemand.read_neighbours) for file in self.files if file.is_ready)
+        goes_on = any(self._read_more(file, RowsOnDemand.read_neighbours) for file in self.files)
         self.read_s += time.thread_time() - begin_s
         if goes_on and self.read_s < FIRST_S:
             self.background.add(_NEIGHBOURS, self._read_neighbours)
 
     def _read_more(self, file: CodeFile, read: Callable[[RowsOnDemand], bool]) -> bool:
         """Whether anything was read; then the file's table has it."""
-        if file.on_demand is None:
+        if file.on_demand is None or not file.is_ready:
             return False
         try:
             is_new = read(file.on_demand)

@@ -122,3 +122,25 @@ def test_of_a_large_file_functions_are_read_where_stacks_lead_through(
     assert file is not None and again.background.wait(30)
     assert UNREAD_FIELDS not in (rule_at(near), rule_at(far)), "the next run knows them"
     again.close()
+
+
+@pytest.mark.parametrize("is_before", [True, False])
+@pytest.mark.parametrize("count", [1, 3])
+def test_neighbours_of_few_new_functions_are_only_read_before_a_recording(
+    is_before: bool, count: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(files_module, "_SMALL_BYTES", 0)
+    monkeypatch.setattr(private_cache, "cache_directory", lambda: tmp_path)
+    files = CodeFiles.start(cast(UnwindMemory, FakeMemory()))
+    own = next(each for each in read_maps(Pid(os.getpid())) if each.is_executable and each.is_file)
+    file = files.of_mapping(Pid(os.getpid()), own)
+    assert file is not None and file.image is not None and files.background.wait(30)
+    lookup = FrameLookup.of(file.image)
+    assert lookup is not None and file.on_demand is not None
+    functions = lookup.starts[len(lookup.starts) // 3 :][:count]
+    files.want(file.number, functions)
+    files.leaves_unmet = is_before
+    files.read_wanted()
+    assert files.background.wait(30)
+    assert (file.on_demand.new_count > 100) == (is_before or count > 1)
+    files.close()
