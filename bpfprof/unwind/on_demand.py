@@ -15,7 +15,7 @@ import numpy as np
 
 from bpfprof import array_types as npt
 from bpfprof.elf.asm.traced_rules import SHORTEST_BYTES, traced_at, written_rules
-from bpfprof.elf.cfi.implied_rules import builtin_rules, implied_rules, linkage_addresses
+from bpfprof.elf.cfi.implied_rules import builtins_at, implied_rules, linkage_addresses
 from bpfprof.elf.cfi.lookup import FrameLookup
 from bpfprof.elf.cfi.rules import (
     NO_RULE_ID,
@@ -107,7 +107,7 @@ class RowsOnDemand:
     def _implied(self) -> CallFrames:
         """What holds where call frame information is missing; found when a function is read that was not kept."""
         known = self._lookup.frames(np.array(linkage_addresses(self.image), np.int64))
-        return implied_rules(self.image, known, self._lookup.code).over(builtin_rules(self.image))
+        return implied_rules(self.image, known, self._lookup.code)
 
     @cached_property
     def symbols(self) -> SymbolTable:
@@ -192,6 +192,11 @@ class RowsOnDemand:
     def _follow(self, number: int, addresses: Ints) -> None:
         """Code without call frame information at these addresses of a block."""
         bare = addresses[self._is_unread(addresses)][:_UNTRACED_AT_ONCE]
+        builtins = builtins_at(self.symbols, bare) if len(bare) else CallFrames()
+        if builtins.function_count:
+            functions = np.array([builtins.function_starts, builtins.function_ends]).astype(np.int64)
+            self._fill(number, builtins, functions.clip(*self._edges[number : number + 2]))
+            bare = bare[self._is_unread(bare)]
         if len(bare):
             traced, looked = traced_at(self.image, self.symbols, bare, self._gaps(number, bare))
             self._fill(number, traced, _joined(looked, 0))

@@ -21,7 +21,9 @@ from bpfprof.elf.cfi.rules import (
     rules_array,
 )
 from bpfprof.elf.image import ElfImage
+from bpfprof.elf.leb128 import Ints
 from bpfprof.elf.symbols.reader import read_symbols
+from bpfprof.elf.symbols.table import SymbolTable
 
 _ENTRY_BYTES = 16
 _JUMP, _ENDBR = b"\xff\x25", b"\xf3\x0f\x1e\xfa"
@@ -84,10 +86,16 @@ def linkage_addresses(image: ElfImage) -> list[int]:
 def builtin_rules(image: ElfImage) -> CallFrames:
     """Those of V8's builtins, which lie side by side; none where they have no names."""
     known = image.find_symbol(_A_BUILTIN)
-    if known is None:
+    return CallFrames() if known is None else builtins_at(read_symbols(image), np.array([known.address], np.int64))
+
+
+def builtins_at(symbols: SymbolTable, addresses: Ints) -> CallFrames:
+    """The same where one of these addresses is in one; symbols: of the file."""
+    places = symbols.find(addresses.astype(np.uint64))
+    found = next((at for at, name in zip(places.tolist(), symbols.names(places)) if name.startswith(_BUILTIN)), -1)
+    if found < 0:
         return CallFrames()
-    symbols = read_symbols(image)
-    found, edges = int(symbols.find(np.array([known.address], np.uint64))[0]), []
+    edges: list[int] = []
     for step in (-1, 1):
         place = found
         for _ in range(_BUILTIN_LIMIT):
@@ -95,8 +103,6 @@ def builtin_rules(image: ElfImage) -> CallFrames:
                 break
             place += step
         edges.append(place - step)
-    if edges[0] > edges[1]:
-        return CallFrames()
     start, end = symbols.starts[edges[0]], symbols.ends[edges[1]]
     rows = np.array([start, end], np.uint64), np.array([_KEEPS_FRAME_POINTER, NO_RULE_ID], np.uint16)
     return CallFrames(*rows, _RULES, rows[0][:1], rows[0][1:], 1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,7 +13,7 @@ import pytest
 
 from bpfprof import private_cache
 from bpfprof.elf.cfi.lookup import FrameLookup
-from bpfprof.elf.cfi.rules import CallFrames, Rules
+from bpfprof.elf.cfi.rules import CallFrames, CfaKind, Rules
 from bpfprof.elf.cfi.tables import read_call_frames
 from bpfprof.elf.image import ElfImage
 from bpfprof.elf.symbols.reader import read_symbols
@@ -21,6 +22,7 @@ from bpfprof.unwind.cache import keep, rows_on_demand
 from bpfprof.unwind.on_demand import RowsOnDemand
 from bpfprof.unwind.rows import UNREAD_FIELDS, FileRows, compact, find
 from tests.unit.elf.frame_builder import CODE, FrameBuilder
+from tests.unit.elf.test_unwritten_frames import BUILTINS
 from tests.unit.unwind.test_cache import find_library
 
 NO_RULE = (0,) * 7
@@ -179,3 +181,19 @@ def test_of_a_file_that_does_not_say_where_its_functions_are_there_is_none(tmp_p
     (tmp_path / "library").write_bytes(builder.elf(with_header=False))
     with ElfImage.open(str(tmp_path / "library")) as image:
         assert RowsOnDemand.of(image) is None
+
+
+def test_builtins_of_v8_are_found_where_stacks_lead_through_one(tmp_path: Path) -> None:
+    (tmp_path / "builtins.s").write_text(BUILTINS)
+    (tmp_path / "main.c").write_text("int main(void) { return 0; }\n")
+    subprocess.run(["cc", "-o", "a", "main.c", "builtins.s"], cwd=tmp_path, check=True)
+    with ElfImage.open(str(tmp_path / "a")) as image:
+        rows, whole = made(image), read_call_frames(image)
+        names = ["Builtins_Zero", "Builtins_Abort", "before", "behind"]
+        symbols = [symbol for name in names if (symbol := image.find_symbol(name)) is not None]
+        addresses = np.array([symbol.address + 2 for symbol in symbols], np.int64)
+        read(rows, addresses[:1])
+        assert rules_at(rows, addresses[:2]) == whole_rules_at(whole, addresses[:2])
+        assert rules_at(rows, addresses[:1])[0][0] == CfaKind.RBP
+        read(rows, addresses)
+        assert CfaKind.RBP not in [rule[0] for rule in rules_at(rows, addresses[2:])]
