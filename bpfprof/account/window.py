@@ -24,11 +24,6 @@ class Cut(NamedTuple):
         """start_ns: when the recording began. None: all of its time."""
         return cls(0, _MOST_NS) if window is None else cls(*(min(start_ns + ns, _MOST_NS) for ns in window))
 
-    @property
-    def is_all(self) -> bool:
-        """Whether nothing is cut."""
-        return self == (0, _MOST_NS)
-
     def times(self, at_ns: Int64Array) -> Int64Array:
         """Moments before the window as its begin, those after it as its end."""
         return np.asarray(at_ns.clip(self.from_ns, self.to_ns))

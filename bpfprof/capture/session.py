@@ -48,7 +48,7 @@ from bpfprof.recording.writer import Sink
 _STACK_KEYS = [name for name in THREAD_DTYPE.names or () if name.endswith("stack")]
 _COMM = np.dtype(f"S{abi.CONSTANTS['BP_COMM_BYTES']}")
 _SLEEPERS_TOGETHER = 10  # processes
-# When a recording ends: what is under way, what is left to look at, that and to name; more where no signal ends it.
+# When a recording ends: what is under way, what is left to look at, that and drains, names; more without a signal.
 _UNDER_WAY_S, _LOOKS_END_S, _END_S, _NAMES_END_S, _LONGER_S = 0.3, 0.5, 0.9, 2.4, 1.5
 _WAITED_NS = 50_000_000  # less, when it ends, is not worth a look
 _NOT_COPIED, _NOT_TOLD = int(abi.Status["BP_CODE_NOT_COPIED"]), int(abi.Status["BP_SWITCH_NOT_TOLD"])

@@ -46,7 +46,7 @@ _SMALL_BYTES, _SMALL_CODE_BYTES = 1 << 20, 16 << 20  # call frame information, a
 _NOT_FOLLOWED = "instructions that were made at run time could not be followed"
 FIRST_S = 3.0  # of read_s, in which neighbours are read, too
 _NEIGHBOURS = 0  # a priority
-_SEVERAL = 3  # functions
+_SEVERAL = 3  # addresses in new functions
 _FEW_NEW = 64  # functions that were read: they are not worth that a table is kept anew
 _ORDER_SHIFT = 40  # of a priority: files of a process that was looked at sooner come first, whatever their size
 _VDSO = "[vdso]"
@@ -178,17 +178,18 @@ class CodeFiles:
         """A stack ended at this address because the table of its file does not have it: it is made next, and soon."""
         file = self.files[number]
         if not file.is_ready:
-            file.is_met = False
-            self.meet(number)
+            self._make_next(file)
         elif file.on_demand is not None:
             file.on_demand.want(np.array([address]))
 
     def meet(self, number: int) -> None:
         """Stacks lead through a file: its table is made, if it is not, and soon."""
-        file = self.files[number]
-        if not file.is_met:
-            file.is_met, file.is_left = True, False
-            self.background.add(URGENT, lambda: self._make_table(file))
+        if not self.files[number].is_met:
+            self._make_next(self.files[number])
+
+    def _make_next(self, file: CodeFile) -> None:
+        file.is_met, file.is_left = True, False
+        self.background.add(URGENT, lambda: self._make_table(file))
 
     def want(self, number: int, addresses: Ints) -> int:
         """Stacks lead through these addresses of a file; how many of them have no rules yet."""
@@ -200,8 +201,7 @@ class CodeFiles:
         return any(file.on_demand is not None or (file.is_large and not file.is_ready) for file in self.files)
 
     def read_wanted(self) -> None:
-        """Adds functions that stacks lead through to the tables of large files, and soon their neighbours; while it is
-        recorded where they are several, for then the program does something else than before."""
+        """Adds functions that stacks lead through to large files' tables, and neighbours, later of several only."""
         begin_s = time.thread_time()
         count = sum(file.on_demand.wanted_count for file in self.files if file.on_demand is not None)
         for file in self.files:
@@ -366,8 +366,8 @@ class CodeFiles:
             if file.on_demand is not None:
                 file.on_demand.table(partial(self.memory.set_file, file.number))
             else:
-                is_kept = file.kind is not FileKind.MEMORY
-                rows, rules = load_rows(file.image, file._status) if is_kept else decode_rows(file.image)
+                load = decode_rows if file.kind is FileKind.MEMORY else partial(load_rows, status=file._status)
+                rows, rules = load(file.image)
                 if len(rows.pages) > 1:
                     self.memory.set_file(file.number, rows, rules)
                 else:
